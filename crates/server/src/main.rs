@@ -1,0 +1,2 @@
+//! The `forebay` binary.
+fn main() {}
