@@ -1,1 +1,30 @@
-//! Part of Forebay.
+//! The MongoDB wire protocol as bytes: headers, `OP_MSG`, `OP_QUERY`, `OP_REPLY` and `OP_COMPRESSED`.
+//!
+//! Nothing here reads or writes a socket. A caller reads [`HEADER_BYTES`] bytes, asks [`Header::parse`] how long the
+//! message is, reads the rest, and hands the whole frame to [`Message::decode`]. What comes back is validated: every
+//! document is well-formed BSON of bounded size and depth, so readers behind this crate may recurse.
+//!
+//! No length that comes from the wire is trusted: each is compared with a [named limit](limits) before memory is
+//! reserved for it.
+//!
+//! # Sources
+//! `OP_MSG.md`, `OP_COMPRESSED.md` and `mongodb-handshake` of the MongoDB driver specifications.
+#![forbid(unsafe_code)]
+
+mod compressed;
+mod error;
+mod header;
+pub mod limits;
+mod message;
+mod op_msg;
+mod op_query;
+mod reader;
+pub mod validate;
+
+pub use compressed::{Compressor, compress, is_compressible};
+pub use error::Error;
+pub use header::{HEADER_BYTES, Header, OpCode};
+pub use limits::Limits;
+pub use message::{Body, Message};
+pub use op_msg::{Flags, OpMsg, Sequence};
+pub use op_query::{OpQuery, OpReply, ReplyFlags};
