@@ -1,0 +1,49 @@
+//! The engines: one file a way of searching, all behind one trait.
+
+pub(crate) mod literal;
+pub(crate) mod pcre;
+
+use crate::rows::Rows;
+use crate::stop::{Stop, Stopped};
+
+/// Rows searched between two checks of [`Stop`] by engines whose rows are cheap.
+pub(crate) const ROWS_PER_CHECK: usize = 16_384;
+
+/// One way of searching. Values are expected to be valid UTF-8; what an engine says of others is not used.
+pub(crate) trait Engine: Send + Sync {
+    /// Whether one value matches.
+    fn is_match(&self, value: &[u8]) -> bool;
+
+    /// Calls `on_match` with each matching row, in ascending order, once each.
+    fn search_rows(
+        &self,
+        rows: Rows<'_>,
+        stop: &Stop,
+        on_match: &mut dyn FnMut(u32),
+    ) -> Result<(), Stopped>;
+
+    /// The number of matching rows.
+    fn count_rows(&self, rows: Rows<'_>, stop: &Stop) -> Result<u64, Stopped> {
+        let mut count = 0;
+        self.search_rows(rows, stop, &mut |_| count += 1)?;
+        Ok(count)
+    }
+}
+
+/// Searches row by row with a test of one value.
+pub(crate) fn search_each(
+    rows: Rows<'_>,
+    stop: &Stop,
+    mut is_match: impl FnMut(&[u8]) -> bool,
+    mut on_match: impl FnMut(u32),
+) -> Result<(), Stopped> {
+    for index in 0..rows.len() {
+        if index % ROWS_PER_CHECK == 0 {
+            stop.check()?;
+        }
+        if is_match(rows.row(index)) {
+            on_match(index as u32);
+        }
+    }
+    Ok(())
+}

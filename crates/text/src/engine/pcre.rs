@@ -1,0 +1,38 @@
+//! PCRE2 on every value.
+
+use super::Engine;
+use crate::pattern::Pattern;
+use crate::rows::Rows;
+use crate::stop::{Stop, Stopped};
+
+/// The engine of the last resort. One value may take milliseconds, so it asks whether to stop before each.
+pub(crate) struct PcreEngine {
+    pattern: Pattern,
+}
+
+impl PcreEngine {
+    pub(crate) fn new(pattern: Pattern) -> PcreEngine {
+        PcreEngine { pattern }
+    }
+}
+
+impl Engine for PcreEngine {
+    fn is_match(&self, value: &[u8]) -> bool {
+        self.pattern.pcre_is_match(value)
+    }
+
+    fn search_rows(
+        &self,
+        rows: Rows<'_>,
+        stop: &Stop,
+        on_match: &mut dyn FnMut(u32),
+    ) -> Result<(), Stopped> {
+        for index in 0..rows.len() {
+            stop.check()?;
+            if self.pattern.pcre_is_match(rows.row(index)) {
+                on_match(index as u32);
+            }
+        }
+        Ok(())
+    }
+}

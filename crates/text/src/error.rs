@@ -1,0 +1,36 @@
+//! What can be wrong with a pattern.
+
+/// Why a pattern was refused. All of these are the caller's to mend.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum PatternError {
+    /// An option letter that does not exist (MongoDB: 51108).
+    #[error("invalid flag in regex options: {flag}")]
+    InvalidFlag {
+        /// The letter.
+        flag: char,
+    },
+    /// PCRE2 refused the pattern (MongoDB: 51091).
+    #[error("Regular expression is invalid: {message}")]
+    Invalid {
+        /// PCRE2's own words.
+        message: String,
+        /// Where in the pattern, in bytes from its start.
+        offset: usize,
+        /// PCRE2's error number.
+        code: i32,
+    },
+    /// The pattern contains a NUL byte (MongoDB: BadValue).
+    #[error("Regular expression cannot contain an embedded null byte")]
+    EmbeddedNul {
+        /// Where, in bytes from the start.
+        offset: usize,
+    },
+    /// The pattern is longer than [`Limits::pattern_bytes_max`](crate::Limits::pattern_bytes_max) (MongoDB: 51091).
+    #[error("Regular expression is too long: {bytes} bytes, at most {bytes_max}")]
+    TooLong {
+        /// The pattern's length.
+        bytes: usize,
+        /// The longest accepted.
+        bytes_max: usize,
+    },
+}

@@ -1,0 +1,45 @@
+//! Bounds on what a pattern may cost.
+
+/// Bounds on the size and the time of compiling and running one pattern.
+///
+/// A pattern that would pass a table limit falls to a lower tier; only `pattern_bytes_max` makes a pattern an error.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Limits {
+    /// Longest pattern accepted, in bytes. MongoDB takes at most 32,764.
+    pub pattern_bytes_max: usize,
+    /// Deepest nesting of groups the own parser follows; deeper patterns go to PCRE2. PCRE2 itself stops at 250.
+    pub nesting_max: usize,
+    /// Most nodes of a lowered pattern, counted with repeats written out, before it goes to a lower tier.
+    pub nodes_max: usize,
+    /// Most bytes of the non-deterministic automaton built from a pattern.
+    pub nfa_bytes_max: usize,
+    /// Most bytes of the class-compressed table of the tier [`Dfa`](crate::Tier::Dfa).
+    pub dfa_bytes_max: usize,
+    /// Most states of that table.
+    pub states_max: usize,
+    /// Most bytes spent while determinizing, before minimisation.
+    pub determinize_bytes_max: usize,
+    /// Most bytes of the cache of the lazily built automaton of the tier [`LargeDfa`](crate::Tier::LargeDfa).
+    pub lazy_bytes_max: usize,
+    /// PCRE2's match limit: steps of backtracking a value. MongoDB builds with 200,000.
+    pub match_limit: u32,
+    /// PCRE2's depth limit: nested backtracking points a value. MongoDB builds with 4,000.
+    pub depth_limit: u32,
+}
+
+impl Default for Limits {
+    fn default() -> Limits {
+        Limits {
+            pattern_bytes_max: 32_764,
+            nesting_max: 128,
+            nodes_max: 20_000,
+            nfa_bytes_max: 2 << 20,
+            dfa_bytes_max: 128 << 10,
+            states_max: 4_096,
+            determinize_bytes_max: 4 << 20,
+            lazy_bytes_max: 4 << 20,
+            match_limit: 200_000,
+            depth_limit: 4_000,
+        }
+    }
+}
