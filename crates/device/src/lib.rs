@@ -1,1 +1,26 @@
-//! Part of Forebay.
+//! Devices behind one face: what holds data and runs jobs over it.
+//!
+//! A [`Device`] owns one thread, one bounded queue of [`Job`]s and one memory budget. Jobs of a device run one step at a
+//! time on its thread, round robin, so nothing else ever waits for a device on a thread of its own. [`Devices`] is the set
+//! of them; devices join and leave it while the program runs.
+//!
+//! This build has host devices only, in any number: each is a thread of this machine with a memory budget, so that
+//! placement, joining, leaving and loss are real without an accelerator.
+#![forbid(unsafe_code)]
+
+mod device;
+mod devices;
+mod error;
+mod fault;
+mod job;
+mod memory;
+mod owner;
+mod spec;
+
+pub use device::{Device, DeviceId, DeviceKind, DeviceState};
+pub use devices::{DeviceOptions, Devices};
+pub use error::{DeviceError, DeviceFault, OutOfMemory, SubmitError};
+pub use fault::Fault;
+pub use job::{DeviceContext, Job, Step};
+pub use memory::Reservation;
+pub use spec::{DeviceSpec, SpecError};

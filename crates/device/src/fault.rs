@@ -1,0 +1,86 @@
+//! Faults on demand, so that loss and exhaustion can be tested where they happen.
+
+use parking_lot::Mutex;
+
+use crate::DeviceFault;
+
+/// A fault to inject into a device.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Fault {
+    /// The device fails at its next check: before the next step of a job, or between two pieces of a running one.
+    Fail,
+    /// The device fails at the check after this many that pass.
+    FailAfter {
+        /// Checks that still pass.
+        checks: u32,
+    },
+    /// The next reservation of memory fails.
+    OutOfMemory,
+}
+
+/// The faults that wait to happen on one device.
+#[derive(Debug, Default)]
+pub(crate) struct Faults {
+    pending: Mutex<Pending>,
+}
+
+#[derive(Debug, Default)]
+struct Pending {
+    checks_left: Option<u32>,
+    out_of_memory: u32,
+}
+
+impl Faults {
+    pub(crate) fn inject(&self, fault: Fault) {
+        let mut pending = self.pending.lock();
+        match fault {
+            Fault::Fail => pending.checks_left = Some(0),
+            Fault::FailAfter { checks } => pending.checks_left = Some(checks),
+            Fault::OutOfMemory => pending.out_of_memory += 1,
+        }
+    }
+
+    /// Passes, or fails if a test asked for a failure here.
+    pub(crate) fn check(&self) -> Result<(), DeviceFault> {
+        match &mut self.pending.lock().checks_left {
+            None => Ok(()),
+            Some(0) => Err(DeviceFault::Injected),
+            Some(left) => {
+                *left -= 1;
+                Ok(())
+            }
+        }
+    }
+
+    /// Whether the reservation at hand is to fail.
+    pub(crate) fn take_out_of_memory(&self) -> bool {
+        let mut pending = self.pending.lock();
+        let wanted = pending.out_of_memory > 0;
+        pending.out_of_memory = pending.out_of_memory.saturating_sub(1);
+        wanted
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn fails_after_the_asked_number_of_checks() {
+        let faults = Faults::default();
+        faults.inject(Fault::FailAfter { checks: 2 });
+        assert_eq!(faults.check(), Ok(()));
+        assert_eq!(faults.check(), Ok(()));
+        assert_eq!(faults.check(), Err(DeviceFault::Injected));
+        assert_eq!(faults.check(), Err(DeviceFault::Injected));
+    }
+
+    #[test]
+    fn one_out_of_memory_is_one_failure() {
+        let faults = Faults::default();
+        faults.inject(Fault::OutOfMemory);
+        assert!(faults.take_out_of_memory());
+        assert!(!faults.take_out_of_memory());
+    }
+}

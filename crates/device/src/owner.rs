@@ -1,0 +1,84 @@
+//! The thread that owns a device: it alone runs the device's jobs.
+
+use std::any::Any;
+use std::collections::VecDeque;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::mpsc::Receiver;
+
+use crate::device::Shared;
+use crate::{DeviceContext, DeviceFault, Job, Step};
+
+/// One place in a device's queue; dropping it frees the place.
+#[derive(Debug)]
+pub(crate) struct Slot {
+    taken: Arc<AtomicUsize>,
+}
+
+impl Slot {
+    /// Takes a place if fewer than `depth` are taken.
+    pub(crate) fn take(taken: &Arc<AtomicUsize>, depth: usize) -> Option<Slot> {
+        let next = |count: usize| (count < depth).then_some(count + 1);
+        taken
+            .fetch_update(Ordering::AcqRel, Ordering::Acquire, next)
+            .ok()?;
+        Some(Slot {
+            taken: Arc::clone(taken),
+        })
+    }
+}
+
+impl Drop for Slot {
+    fn drop(&mut self) {
+        self.taken.fetch_sub(1, Ordering::AcqRel);
+    }
+}
+
+/// A job with its place in the queue.
+pub(crate) struct Queued {
+    pub(crate) job: Box<dyn Job>,
+    pub(crate) _slot: Slot,
+}
+
+/// Runs jobs until every handle of the device is gone, or the device fails.
+pub(crate) fn own(shared: &Arc<Shared>, arriving: &Receiver<Queued>) {
+    let mut context = DeviceContext::new(Arc::clone(shared));
+    let mut ready = VecDeque::new();
+    while let Some(mut queued) = next(arriving, &mut ready) {
+        match step(&mut *queued.job, &mut context) {
+            Ok(Step::Again) => ready.push_back(queued),
+            Ok(Step::Done) => {}
+            Err(fault) => {
+                // The state changes before the jobs are dropped, so that whoever sees its channel closed finds the reason.
+                shared.lose(&fault);
+                return;
+            }
+        }
+    }
+}
+
+/// The job whose turn it is; waits while there is none. `None` when no more can come.
+fn next(arriving: &Receiver<Queued>, ready: &mut VecDeque<Queued>) -> Option<Queued> {
+    ready.extend(arriving.try_iter());
+    ready.pop_front().or_else(|| arriving.recv().ok())
+}
+
+/// Runs one step; a panic in it is a fault of the device.
+fn step(job: &mut dyn Job, context: &mut DeviceContext) -> Result<Step, DeviceFault> {
+    let run = AssertUnwindSafe(|| {
+        context.check()?;
+        job.run(context)
+    });
+    catch_unwind(run).unwrap_or_else(|panic| {
+        Err(DeviceFault::Panicked {
+            message: panic_message(&*panic),
+        })
+    })
+}
+
+fn panic_message(panic: &(dyn Any + Send)) -> String {
+    let text = panic.downcast_ref::<&str>().map(|text| (*text).to_owned());
+    text.or_else(|| panic.downcast_ref::<String>().cloned())
+        .unwrap_or_else(|| "no message".to_owned())
+}
