@@ -1,0 +1,200 @@
+//! The data that the demonstration and the benchmarks search: real package names and films, or a generated set.
+//!
+//! Real data comes through the npm client and stays in a folder of the user's cache, outside any checkout. The
+//! releases are pinned, so that the counts which benchmarks expect hold on every machine.
+
+use std::fs;
+use std::io::{BufWriter, Write};
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use anyhow::{Context, Result, bail};
+use bson::Document;
+
+/// The npm package with the names of all npm packages, and the release whose counts the benchmarks know.
+const NAMES_PACKAGE: &str = "all-the-package-names@2.0.2578";
+/// The npm package with the films.
+const MOVIES_PACKAGE: &str = "vega-datasets@3.2.1";
+/// How many names the pinned release holds.
+pub const NAMES_COUNT: usize = 4_499_322;
+/// Seed of the generated names.
+const GENERATED_SEED: u64 = 0x666f_7265_6261_7901;
+
+/// Where downloaded and built things are kept: `$XDG_CACHE_HOME/forebay`, else `~/.cache/forebay`.
+///
+/// # Errors
+/// If neither variable is set, or the folder cannot be made.
+pub fn cache_folder() -> Result<PathBuf> {
+    let base = std::env::var_os("XDG_CACHE_HOME")
+        .map(PathBuf::from)
+        .or_else(|| std::env::var_os("HOME").map(|home| PathBuf::from(home).join(".cache")))
+        .context(
+            "neither XDG_CACHE_HOME nor HOME is set: there is no folder for downloaded data",
+        )?;
+    let folder = base.join("forebay");
+    fs::create_dir_all(&folder).with_context(|| format!("making {}", folder.display()))?;
+    Ok(folder)
+}
+
+/// The path of a file with all package names, one a line, fetched on first use.
+///
+/// # Errors
+/// If npm is missing or cannot reach its registry, or the disk is full.
+pub fn names_file() -> Result<PathBuf> {
+    let path = cache_folder()?.join(format!("{}.txt", NAMES_PACKAGE.replace('@', "-")));
+    if !path.exists() {
+        let json = fetch(NAMES_PACKAGE, "package/names.json")?;
+        let names: Vec<String> = serde_json::from_slice(&json).context("reading names.json")?;
+        write_lines(&path, names.iter().map(String::as_str))?;
+    }
+    Ok(path)
+}
+
+/// All package names.
+///
+/// # Errors
+/// As for [`names_file`].
+pub fn names() -> Result<Vec<String>> {
+    let path = names_file()?;
+    let text = fs::read_to_string(&path).with_context(|| format!("reading {}", path.display()))?;
+    Ok(text.lines().map(str::to_owned).collect())
+}
+
+/// The films: documents with `Title`, `Director`, `Distributor`, `IMDB Rating` and more, many of them null.
+///
+/// # Errors
+/// As for [`names_file`].
+pub fn movies() -> Result<Vec<Document>> {
+    let path = cache_folder()?.join(format!("{}-movies.json", MOVIES_PACKAGE.replace('@', "-")));
+    if !path.exists() {
+        replace_file(&path, &fetch(MOVIES_PACKAGE, "package/data/movies.json")?)?;
+    }
+    let bytes = fs::read(&path).with_context(|| format!("reading {}", path.display()))?;
+    serde_json::from_slice(&bytes).context("reading movies.json")
+}
+
+/// Names that look like package names, the same on every call: for machines without npm and for small runs.
+pub fn generated_names(count: usize) -> Vec<String> {
+    let mut random = fastrand::Rng::with_seed(GENERATED_SEED);
+    (0..count)
+        .map(|number| generated_name(&mut random, number))
+        .collect()
+}
+
+fn generated_name(random: &mut fastrand::Rng, number: usize) -> String {
+    const WORDS: [&str; 24] = [
+        "react", "vue", "babel", "plugin", "webpack", "loader", "cli", "utils", "core", "api",
+        "postgres", "mysql", "mongo", "stream", "native", "hook", "form", "css", "icon", "server",
+        "client", "async", "query", "test",
+    ];
+    let mut name = String::new();
+    if random.u8(..4) == 0 {
+        name.push_str("@scope/");
+    }
+    for index in 0..random.usize(1..4) {
+        if index > 0 {
+            name.push('-');
+        }
+        name.push_str(WORDS[random.usize(..WORDS.len())]);
+    }
+    name.push_str(&format!("-{number}"));
+    name
+}
+
+/// Writes `lines` to `path`, whole or not at all.
+///
+/// # Errors
+/// If the disk is full or the folder cannot be written.
+pub fn write_lines<'a>(path: &Path, lines: impl Iterator<Item = &'a str>) -> Result<()> {
+    let temporary = temporary_beside(path)?;
+    let mut writer = BufWriter::new(temporary.as_file());
+    for line in lines {
+        writer.write_all(line.as_bytes())?;
+        writer.write_all(b"\n")?;
+    }
+    writer.flush()?;
+    drop(writer);
+    temporary
+        .persist(path)
+        .with_context(|| format!("writing {}", path.display()))?;
+    Ok(())
+}
+
+fn replace_file(path: &Path, bytes: &[u8]) -> Result<()> {
+    let temporary = temporary_beside(path)?;
+    temporary.as_file().write_all(bytes)?;
+    temporary
+        .persist(path)
+        .with_context(|| format!("writing {}", path.display()))?;
+    Ok(())
+}
+
+fn temporary_beside(path: &Path) -> Result<tempfile::NamedTempFile> {
+    let folder = path.parent().context("a file in the cache has a folder")?;
+    tempfile::NamedTempFile::new_in(folder)
+        .with_context(|| format!("writing to {}", folder.display()))
+}
+
+/// One file of an npm package, by the npm client and tar.
+fn fetch(package: &str, file: &str) -> Result<Vec<u8>> {
+    let folder = tempfile::tempdir_in(cache_folder()?)?;
+    let mut npm = Command::new("npm");
+    npm.args(["pack", package, "--silent", "--pack-destination"])
+        .arg(folder.path());
+    run(&mut npm, "npm (it comes with Node.js)")?;
+    let archive = fs::read_dir(folder.path())?
+        .next()
+        .with_context(|| format!("npm packed nothing for {package}"))??
+        .path();
+    let mut tar = Command::new("tar");
+    tar.arg("-xzOf").arg(archive).arg(file);
+    run(&mut tar, "tar")
+}
+
+/// Runs a tool; its output, or an error with what it said.
+fn run(command: &mut Command, tool: &str) -> Result<Vec<u8>> {
+    let output = command
+        .output()
+        .with_context(|| format!("{tool} is needed to fetch the data, and did not start"))?;
+    if !output.status.success() {
+        bail!(
+            "{command:?} failed: {}",
+            String::from_utf8_lossy(&output.stderr).trim()
+        );
+    }
+    Ok(output.stdout)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::collections::HashSet;
+
+    #[test]
+    fn generated_names_are_distinct_and_the_same_every_time() {
+        let names = generated_names(1_000);
+        assert_eq!(names, generated_names(1_000));
+        assert_eq!(names.iter().collect::<HashSet<_>>().len(), 1_000);
+    }
+
+    #[test]
+    fn lines_are_written_whole() {
+        let folder = tempfile::tempdir().expect("a temporary folder");
+        let path = folder.path().join("lines.txt");
+        write_lines(&path, ["a", "", "b c"].into_iter()).expect("the folder is writable");
+        assert_eq!(
+            fs::read_to_string(&path).expect("just written"),
+            "a\n\nb c\n"
+        );
+    }
+
+    #[test]
+    fn a_missing_tool_is_named() {
+        let error = run(&mut Command::new("no-such-tool-here"), "no-such-tool-here")
+            .expect_err("not there");
+        assert!(
+            format!("{error:#}").contains("no-such-tool-here is needed"),
+            "{error:#}"
+        );
+    }
+}

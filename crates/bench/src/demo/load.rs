@@ -1,0 +1,120 @@
+//! Data into the server, unless an earlier run left it there.
+
+use anyhow::Result;
+use bson::{Document, RawDocumentBuf, doc};
+use indicatif::{ProgressBar, ProgressStyle};
+use mongodb::Database;
+
+use crate::client::{self, Plan};
+use crate::data;
+
+/// The collection of package names.
+pub const NAMES: &str = "names";
+/// The collection of films.
+pub const MOVIES: &str = "movies";
+/// Generated names, where the real ones cannot be had.
+const GENERATED_COUNT: usize = 500_000;
+/// Cached fields of the films.
+const MOVIE_FIELDS: [&str; 3] = ["Title", "Director", "Distributor"];
+
+/// What is imported.
+#[derive(Debug)]
+pub struct Source {
+    names: Vec<String>,
+    movies: Vec<Document>,
+}
+
+impl Source {
+    /// The real data, or a generated set if that was asked for or npm cannot fetch the real one.
+    pub fn find(generated: Option<usize>) -> Source {
+        if let Some(count) = generated {
+            return Source::generated(count);
+        }
+        eprintln!("Fetching package names and films (kept for later runs) ...");
+        match data::names().and_then(|names| {
+            Ok(Source {
+                names,
+                movies: data::movies()?,
+            })
+        }) {
+            Ok(source) => source,
+            Err(error) => {
+                eprintln!("The real data could not be fetched: {error:#}");
+                eprintln!("Searching {GENERATED_COUNT} generated names instead.");
+                Source::generated(GENERATED_COUNT)
+            }
+        }
+    }
+
+    fn generated(count: usize) -> Source {
+        Source {
+            names: data::generated_names(count),
+            movies: Vec::new(),
+        }
+    }
+
+    /// Whether the films are there.
+    pub fn has_movies(&self) -> bool {
+        !self.movies.is_empty()
+    }
+}
+
+/// Imports what is missing and declares the caches.
+///
+/// # Errors
+/// If the server refuses something.
+pub async fn load(db: &Database, source: &Source, quiet: bool) -> Result<()> {
+    let names = client::name_documents(&source.names);
+    import(db, NAMES, names, source.names.len(), quiet).await?;
+    declare(db, NAMES, &["name"]).await?;
+    if source.has_movies() {
+        let movies = source
+            .movies
+            .iter()
+            .map(RawDocumentBuf::try_from)
+            .collect::<Result<Vec<_>, _>>()?;
+        let count = movies.len();
+        import(db, MOVIES, movies.into_iter(), count, quiet).await?;
+        declare(db, MOVIES, &MOVIE_FIELDS).await?;
+    }
+    Ok(())
+}
+
+/// Imports one collection, unless it already holds as many documents.
+async fn import(
+    db: &Database,
+    name: &str,
+    documents: impl Iterator<Item = RawDocumentBuf>,
+    count: usize,
+    quiet: bool,
+) -> Result<()> {
+    if client::count(db, name, &doc! {}, Plan::Chosen).await? == count as u64 {
+        eprintln!("{name}: {count} documents are there from an earlier run.");
+        return Ok(());
+    }
+    db.collection::<Document>(name).drop().await?;
+    let progress = progress_bar(name, count, quiet);
+    client::insert_all(&db.collection(name), documents, &progress).await?;
+    progress.finish();
+    Ok(())
+}
+
+async fn declare(db: &Database, collection: &str, fields: &[&str]) -> Result<()> {
+    for field in fields {
+        client::declare_cache(db, collection, field).await?;
+    }
+    Ok(())
+}
+
+fn progress_bar(name: &str, count: usize, quiet: bool) -> ProgressBar {
+    if quiet {
+        return ProgressBar::hidden();
+    }
+    let style = ProgressStyle::with_template(
+        "{prefix:8} {bar:30} {human_pos}/{human_len}  {per_sec}  {eta} left",
+    )
+    .expect("the template is right: every run of the demonstration uses it");
+    ProgressBar::new(count as u64)
+        .with_style(style)
+        .with_prefix(name.to_owned())
+}

@@ -1,0 +1,184 @@
+//! `forebay demo`: real data, all kinds of searches, one table.
+
+mod load;
+mod searches;
+mod table;
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use anyhow::{Context, Result};
+use bson::Document;
+use clap::Args;
+use mongodb::Client;
+use serde::Serialize;
+
+use crate::client::{self, Explanation, Plan};
+use crate::data;
+use crate::process::ServerProcess;
+use crate::statistics::Repeat;
+use load::Source;
+use searches::Search;
+
+/// The database of the demonstration.
+const DATABASE: &str = "demo";
+/// How often a search is repeated for its median.
+const SEARCH_REPEAT: Repeat = Repeat {
+    count: 21,
+    budget: Duration::from_secs(3),
+};
+/// How often a scan is: it reads millions of documents.
+const SCAN_REPEAT: Repeat = Repeat {
+    count: 1,
+    budget: Duration::ZERO,
+};
+
+/// Import real data, search it in every way, print one table, and serve until Ctrl-C.
+#[derive(Args, Clone, Debug)]
+pub struct DemoArgs {
+    /// End after the table instead of serving until Ctrl-C.
+    #[arg(long)]
+    pub once: bool,
+    /// Print one JSON object a search instead of the table.
+    #[arg(long)]
+    pub json: bool,
+    /// Keep the documents in this folder; a second run finds them there.
+    #[arg(long, value_name = "DIR", conflicts_with = "memory")]
+    pub data: Option<PathBuf>,
+    /// Keep the documents in memory only.
+    #[arg(long)]
+    pub memory: bool,
+    /// Listen here; port 0 picks a free one.
+    #[arg(long, value_name = "HOST:PORT", default_value = "127.0.0.1:0")]
+    pub listen: String,
+    /// Devices that hold the caches, as in `host:2`.
+    #[arg(long, value_name = "LIST", default_value = "auto")]
+    pub devices: String,
+    /// Use the server at this connection string instead of starting one.
+    #[arg(long, value_name = "URI", conflicts_with_all = ["data", "memory", "listen", "devices"])]
+    pub uri: Option<String>,
+    /// Search this many generated names instead of the real ones; needs no network.
+    #[arg(long, value_name = "COUNT")]
+    pub generated: Option<usize>,
+}
+
+/// One search as the demonstration reports it.
+#[derive(Clone, Debug, Serialize)]
+pub struct Outcome {
+    /// The search in words a shell would accept.
+    pub search: String,
+    /// Exact, prefix, suffix, substring, regex, ...
+    pub kind: &'static str,
+    /// Documents that match.
+    pub matches: u64,
+    /// How the pattern was matched.
+    pub tier: String,
+    /// Devices that searched.
+    pub devices: Vec<String>,
+    /// Buckets searched, and all.
+    pub buckets: Option<(u64, u64)>,
+    /// Median time seen by the client, in milliseconds.
+    pub median_ms: f64,
+    /// Time of the same search by reading every document, in milliseconds.
+    pub scan_ms: f64,
+}
+
+/// Runs the demonstration.
+///
+/// # Errors
+/// If the server does not start or refuses something, if the disk is full, or if the cache and a scan disagree.
+pub async fn run(args: DemoArgs) -> Result<()> {
+    let server = start_server(&args)?;
+    let uri = args
+        .uri
+        .clone()
+        .or_else(|| server.as_ref().map(|server| server.uri().to_owned()));
+    let uri = uri.context("there is a server, started or given")?;
+    let client = client::connect(&uri).await?;
+    let source = Source::find(args.generated);
+    load::load(&client.database(DATABASE), &source, args.json).await?;
+    for outcome in search_all(&client, &source, &args).await? {
+        if args.json {
+            println!("{}", serde_json::to_string(&outcome)?);
+        }
+    }
+    if !args.once {
+        table::print_invitation(&uri, DATABASE);
+        tokio::signal::ctrl_c().await?;
+    }
+    server.map_or(Ok(()), ServerProcess::stop)
+}
+
+/// Starts this same program as a server, unless one was given.
+fn start_server(args: &DemoArgs) -> Result<Option<ServerProcess>> {
+    if args.uri.is_some() {
+        return Ok(None);
+    }
+    let binary = std::env::current_exe().context("finding this program")?;
+    let mut arguments = vec!["--listen", &args.listen, "--devices", &args.devices];
+    let folder = data_folder(args)?;
+    match &folder {
+        Some(folder) => arguments.extend(["--data", folder.as_str()]),
+        None => arguments.push("--memory"),
+    }
+    ServerProcess::serve(&binary, &arguments).map(Some)
+}
+
+fn data_folder(args: &DemoArgs) -> Result<Option<String>> {
+    if args.memory {
+        return Ok(None);
+    }
+    let folder = match &args.data {
+        Some(folder) => folder.clone(),
+        None => data::cache_folder()?.join("demo"),
+    };
+    let folder = folder.into_os_string().into_string();
+    folder
+        .map(Some)
+        .map_err(|name| anyhow::anyhow!("{} is not UTF-8", name.display()))
+}
+
+async fn search_all(client: &Client, source: &Source, args: &DemoArgs) -> Result<Vec<Outcome>> {
+    let searches = searches::of(source);
+    let mut table = (!args.json).then(|| table::Table::begin(&searches));
+    let mut outcomes = Vec::new();
+    for search in &searches {
+        let outcome = search_one(client, search).await?;
+        if let Some(table) = &mut table {
+            table.row(&outcome);
+        }
+        outcomes.push(outcome);
+    }
+    Ok(outcomes)
+}
+
+/// Times one search from the caches and by a scan, and compares the counts.
+async fn search_one(client: &Client, search: &Search) -> Result<Outcome> {
+    let db = client.database(DATABASE);
+    let filter: &Document = &search.filter;
+    let (matches, cached) =
+        client::timed_count(&db, search.collection, filter, Plan::Chosen, SEARCH_REPEAT).await?;
+    let (scanned, scan) =
+        client::timed_count(&db, search.collection, filter, Plan::Scan, SCAN_REPEAT).await?;
+    anyhow::ensure!(
+        matches == scanned,
+        "{}: {matches} by the cache, {scanned} by a scan",
+        search.text
+    );
+    let Explanation {
+        tier,
+        devices,
+        buckets,
+    } = client::explain(&db, search.collection, filter).await?;
+    let (median_ms, scan_ms) = (cached.median, scan.median);
+    Ok(Outcome {
+        search: search.text.clone(),
+        kind: search.kind,
+        matches,
+        tier,
+        devices,
+        buckets,
+        median_ms,
+        scan_ms,
+    })
+}

@@ -1,0 +1,116 @@
+//! The table of the demonstration, and what to do next.
+
+use super::Outcome;
+use super::searches::Search;
+
+/// A table printed row by row, so that the first results are there while the slow scans still run.
+#[derive(Debug)]
+pub struct Table {
+    search_width: usize,
+    kind_width: usize,
+}
+
+impl Table {
+    /// Prints the heading; the columns are as wide as the widest search.
+    pub fn begin(searches: &[Search]) -> Table {
+        let width = |of: fn(&Search) -> &str| {
+            searches
+                .iter()
+                .map(|search| of(search).len())
+                .max()
+                .unwrap_or(0)
+        };
+        let table = Table {
+            search_width: width(|search| &search.text),
+            kind_width: width(|search| search.kind),
+        };
+        table.line(
+            "search",
+            "kind",
+            ["matches", "tier", "devices", "buckets", "median", "scan"],
+        );
+        table
+    }
+
+    /// Prints one search.
+    pub fn row(&mut self, outcome: &Outcome) {
+        let buckets = outcome.buckets.map_or("-".to_owned(), |(searched, all)| {
+            format!("{searched} of {all}")
+        });
+        let cells = [
+            &outcome.matches.to_string(),
+            &outcome.tier,
+            &devices(&outcome.devices),
+            &buckets,
+            &duration(outcome.median_ms),
+            &duration(outcome.scan_ms),
+        ];
+        self.line(&outcome.search, outcome.kind, cells.map(String::as_str));
+    }
+
+    fn line(&self, search: &str, kind: &str, cells: [&str; 6]) {
+        let [matches, tier, devices, buckets, median, scan] = cells;
+        let (search_width, kind_width) = (self.search_width, self.kind_width);
+        println!(
+            "{search:search_width$}  {kind:kind_width$}  {matches:>9}  {tier:14}  {devices:14}  {buckets:>10}  \
+             {median:>9}  {scan:>9}"
+        );
+    }
+}
+
+/// Device names, or who answers without any: exact and prefix searches need no device.
+fn devices(names: &[String]) -> String {
+    if names.is_empty() {
+        "(host)".to_owned()
+    } else {
+        names.join(" ")
+    }
+}
+
+/// Milliseconds in the unit that suits them.
+fn duration(milliseconds: f64) -> String {
+    if milliseconds < 1.0 {
+        format!("{:.0} us", milliseconds * 1e3)
+    } else if milliseconds < 1e3 {
+        format!("{milliseconds:.1} ms")
+    } else {
+        format!("{:.1} s", milliseconds / 1e3)
+    }
+}
+
+/// Prints how to reach the server.
+pub fn print_invitation(uri: &str, database: &str) {
+    println!();
+    println!("Serving at {uri}/{database} until Ctrl-C.");
+    println!();
+    println!("mongosh \"{uri}/{database}\"");
+    println!("    db.names.countDocuments({{name: /graphql.*(client|server)/i}})");
+    println!("    db.names.find({{name: /^three-/}}).sort({{name: 1}}).limit(5)");
+    println!("    db.names.explain().count({{name: /webpack/}})");
+    println!();
+    println!("python3 -c '");
+    println!("from pymongo import MongoClient");
+    println!("names = MongoClient(\"{uri}\").{database}.names");
+    println!("print(names.count_documents({{\"name\": {{\"$regex\": \"webpack\"}}}}))'");
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn durations_are_shown_in_a_unit_that_suits_them() {
+        assert_eq!(duration(0.0514), "51 us");
+        assert_eq!(duration(12.34), "12.3 ms");
+        assert_eq!(duration(4_321.0), "4.3 s");
+    }
+
+    #[test]
+    fn a_search_without_devices_is_the_hosts() {
+        assert_eq!(devices(&[]), "(host)");
+        assert_eq!(
+            devices(&["host:0".to_owned(), "host:1".to_owned()]),
+            "host:0 host:1"
+        );
+    }
+}

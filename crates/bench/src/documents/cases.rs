@@ -1,0 +1,68 @@
+//! The patterns that are counted, each with the count it must come to.
+
+use bson::{Document, doc};
+
+/// One count by pattern over the field `name`.
+#[derive(Clone, Copy, Debug)]
+pub struct CountCase {
+    /// Its name in the record.
+    pub case: &'static str,
+    /// A pattern that PCRE2 and ripgrep read alike: ASCII classes only, no `$` that a newline could matter to.
+    pub pattern: &'static str,
+    /// Option `i`.
+    pub ignore_case: bool,
+    /// How many of the real names match, found by `rg -c` on the pinned release and by Python's `re`.
+    pub expect: u64,
+}
+
+impl CountCase {
+    /// The filter that is sent.
+    pub fn filter(&self) -> Document {
+        if self.ignore_case {
+            doc! { "name": { "$regex": self.pattern, "$options": "i" } }
+        } else {
+            doc! { "name": { "$regex": self.pattern } }
+        }
+    }
+}
+
+const fn case(case: &'static str, pattern: &'static str, expect: u64) -> CountCase {
+    CountCase {
+        case,
+        pattern,
+        ignore_case: false,
+        expect,
+    }
+}
+
+/// Counts over all names: with a literal to look for, with several, with none.
+pub const COUNT_CASES: [CountCase; 12] = [
+    case("substring-rare", "kubernetes-dashboard", 2),
+    case("substring-common", "react", 229_265),
+    case("substring-short", "zx", 5_844),
+    CountCase {
+        ignore_case: true,
+        ..case("substring-any-case", "graphql", 8_236)
+    },
+    case("suffix", "-loader$", 11_319),
+    case("regex-literal", "webpack.*plugin", 7_548),
+    case(
+        "regex-literals",
+        "(mysql|postgres|mongo).*(pool|stream)",
+        114,
+    ),
+    case("regex-literal-class", "^@[a-z]+/[a-z]+-client$", 5_790),
+    CountCase {
+        ignore_case: true,
+        ..case("regex-any-case", "angular.*(grid|table)[0-9]", 4)
+    },
+    case("regex-no-literal", "[0-9]{4}-[0-9]{2}", 8_169),
+    case("regex-letters", "^[a-z]{3}[0-9]{3}$", 1_014),
+    case("regex-vowels", "[aeiou]{5}", 1_550),
+];
+
+/// Counts that are also asked of FerretDB, which takes half a minute for each.
+pub const FERRETDB_CASES: [&str; 3] = ["substring-rare", "regex-literal", "regex-no-literal"];
+
+/// How many names FerretDB is given.
+pub const FERRETDB_NAMES: usize = 1_000_000;

@@ -1,0 +1,159 @@
+//! Exact finds: how many a second over sixteen connections, and how long one takes.
+//!
+//! Two clients ask: the official driver, and a bare connection that writes the command and reads the reply by the
+//! codec. The client shares the cores with the server, so the bare one shows more of the server.
+
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, ensure};
+use bson::{Document, doc};
+use futures_util::future::try_join_all;
+
+use super::session::{DATABASE, HOST_DEVICES, NAMES, Session};
+use crate::record::Measured;
+use crate::statistics::Summary;
+use crate::wire::WireClient;
+
+/// Connections at once.
+const CONNECTIONS: usize = 16;
+/// How long each measurement of a rate lasts.
+const RATE_SECONDS: u64 = 5;
+/// Measurements of a rate.
+const RATE_ROUNDS: usize = 3;
+/// Finds by one client for its median.
+const LATENCY_COUNT: usize = 5_000;
+const SEED: u64 = 20;
+
+/// All measurements of exact finds.
+pub async fn exact(session: &mut Session) -> Result<()> {
+    let by_wire = Measured {
+        engine: "forebay",
+        devices: HOST_DEVICES,
+        expect: Some(1),
+    };
+    let latency = wire_latency(session).await?;
+    session.report("exact-one-client", by_wire, "wire_client_us", latency)?;
+    let latency = driver_latency(session).await?;
+    session.report("exact-one-client", by_wire, "client_us", latency)?;
+    let rate = wire_rate(session).await?;
+    session.report("exact-16-connections", by_wire, "wire_finds_per_s", rate)?;
+    let rate = driver_rate(session).await?;
+    session.report("exact-16-connections", by_wire, "finds_per_s", rate)
+}
+
+fn latency_count(session: &Session) -> usize {
+    if session.smoke { 100 } else { LATENCY_COUNT }
+}
+
+fn rate_duration(session: &Session) -> Duration {
+    if session.smoke {
+        Duration::from_millis(200)
+    } else {
+        Duration::from_secs(RATE_SECONDS)
+    }
+}
+
+fn find_command(name: &str) -> Document {
+    doc! { "find": NAMES, "filter": { "name": name }, "$db": DATABASE }
+}
+
+/// Endless names, the same in every run.
+fn random_names(names: &[String], seed: u64) -> impl Iterator<Item = &String> {
+    let mut random = fastrand::Rng::with_seed(seed);
+    std::iter::repeat_with(move || &names[random.usize(..names.len())])
+}
+
+async fn wire_latency(session: &Session) -> Result<Summary> {
+    let mut client = WireClient::connect(session.server.address()).await?;
+    let mut samples = Vec::new();
+    for name in random_names(&session.names, SEED).take(latency_count(session)) {
+        let start = Instant::now();
+        let found = client.find_count(&find_command(name)).await?;
+        samples.push(start.elapsed().as_secs_f64() * 1e6);
+        ensure!(found == 1, "{name} was found {found} times");
+    }
+    Summary::of(&samples).context("at least one find")
+}
+
+async fn driver_latency(session: &Session) -> Result<Summary> {
+    let collection = session.database().collection::<Document>(NAMES);
+    let mut samples = Vec::new();
+    for name in random_names(&session.names, SEED).take(latency_count(session)) {
+        let start = Instant::now();
+        let found = collection.find_one(doc! { "name": name }).await?;
+        samples.push(start.elapsed().as_secs_f64() * 1e6);
+        ensure!(found.is_some(), "{name} was not found");
+    }
+    Summary::of(&samples).context("at least one find")
+}
+
+async fn wire_rate(session: &Session) -> Result<Summary> {
+    let mut rates = Vec::new();
+    for round in 0..RATE_ROUNDS {
+        let end = Instant::now() + rate_duration(session);
+        let tasks = (0..CONNECTIONS).map(|task| {
+            let address = session.server.address().to_owned();
+            let names = random_names(&session.names, (round * CONNECTIONS + task) as u64);
+            wire_finds_until(address, names, end)
+        });
+        let start = Instant::now();
+        let finds: u64 = try_join_all(tasks).await?.iter().sum();
+        rates.push(finds as f64 / start.elapsed().as_secs_f64());
+    }
+    Summary::of(&rates).context("at least one round")
+}
+
+async fn wire_finds_until(
+    address: String,
+    names: impl Iterator<Item = &String>,
+    end: Instant,
+) -> Result<u64> {
+    let mut client = WireClient::connect(&address).await?;
+    let mut finds = 0;
+    for name in names {
+        if Instant::now() >= end {
+            break;
+        }
+        ensure!(
+            client.find_count(&find_command(name)).await? == 1,
+            "{name} was not found once"
+        );
+        finds += 1;
+    }
+    Ok(finds)
+}
+
+async fn driver_rate(session: &Session) -> Result<Summary> {
+    let collection = session.database().collection::<Document>(NAMES);
+    let mut rates = Vec::new();
+    for round in 0..RATE_ROUNDS {
+        let end = Instant::now() + rate_duration(session);
+        let tasks = (0..CONNECTIONS).map(|task| {
+            let names = random_names(&session.names, (round * CONNECTIONS + task) as u64);
+            driver_finds_until(&collection, names, end)
+        });
+        let start = Instant::now();
+        let finds: u64 = try_join_all(tasks).await?.iter().sum();
+        rates.push(finds as f64 / start.elapsed().as_secs_f64());
+    }
+    Summary::of(&rates).context("at least one round")
+}
+
+async fn driver_finds_until(
+    collection: &mongodb::Collection<Document>,
+    names: impl Iterator<Item = &String>,
+    end: Instant,
+) -> Result<u64> {
+    let mut finds = 0;
+    for name in names {
+        if Instant::now() >= end {
+            break;
+        }
+        ensure!(
+            collection.find_one(doc! { "name": name }).await?.is_some(),
+            "{name} was not found"
+        );
+        finds += 1;
+    }
+    Ok(finds)
+}

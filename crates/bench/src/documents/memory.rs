@@ -1,0 +1,69 @@
+//! Memory that a cache takes beyond the bytes of the values it holds.
+
+use anyhow::{Context, Result};
+use bson::doc;
+
+use super::session::{DATABASE, HOST_DEVICES, NAMES, Session};
+use crate::client;
+use crate::record::Measured;
+use crate::statistics::Summary;
+
+/// Bytes a document above the values' own, of a cache of one field with integer `_id`: as the server accounts for it,
+/// and as the whole process grew when the cache was built.
+pub async fn of_one_field(session: &mut Session) -> Result<()> {
+    let documents = session.names.len() as f64;
+    let values: usize = session.names.iter().map(String::len).sum();
+    let by = Measured {
+        engine: "forebay",
+        devices: HOST_DEVICES,
+        expect: Some(session.names.len() as u64),
+    };
+    let overhead = accounted_overhead_bytes(session).await?;
+    session.report(
+        "memory-one-field",
+        by,
+        "overhead_bytes_per_document",
+        Summary::once(overhead / documents),
+    )?;
+    let grown = resident_growth_bytes(session).await?;
+    let beyond = (grown - values as f64) / documents;
+    session.report(
+        "memory-one-field",
+        by,
+        "resident_overhead_bytes_per_document",
+        Summary::once(beyond),
+    )
+}
+
+/// What the server itself says of the cache.
+async fn accounted_overhead_bytes(session: &Session) -> Result<f64> {
+    let stats = session
+        .client
+        .database("admin")
+        .run_command(doc! { "forebayStats": 1 })
+        .await?;
+    let mut overhead = None;
+    client::each_document(&stats, &mut |part| {
+        overhead = overhead.or(client::integer(part.get("overheadBytes")));
+    });
+    let overhead =
+        overhead.with_context(|| format!("no overheadBytes for {DATABASE}.{NAMES} in {stats}"))?;
+    Ok(overhead as f64)
+}
+
+/// Builds the cache anew and compares the resident memory of the process before and after.
+async fn resident_growth_bytes(session: &Session) -> Result<f64> {
+    let db = session.database();
+    db.run_command(doc! { "dropIndexes": NAMES, "index": "name_cache" })
+        .await?;
+    let before = session
+        .server
+        .resident_bytes()
+        .context("the system does not tell resident memory")?;
+    client::declare_cache(&db, NAMES, "name").await?;
+    let after = session
+        .server
+        .resident_bytes()
+        .context("the system does not tell resident memory")?;
+    Ok(after as f64 - before as f64)
+}

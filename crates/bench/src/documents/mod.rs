@@ -1,0 +1,115 @@
+//! `forebay bench documents`: the definitions, and the order in which they run.
+
+mod cases;
+mod counts;
+mod finds;
+mod memory;
+mod session;
+mod writes;
+
+use std::path::PathBuf;
+
+use anyhow::{Result, bail};
+use clap::{Args, Subcommand};
+
+use crate::record::{self, Record};
+use session::Session;
+
+/// Measure Forebay beside other programs.
+#[derive(Args, Clone, Debug)]
+pub struct BenchArgs {
+    /// What to measure.
+    #[command(subcommand)]
+    pub bench: Bench,
+}
+
+/// The groups of benchmarks.
+#[derive(Clone, Debug, Subcommand)]
+pub enum Bench {
+    /// Searches and writes of the documents door.
+    Documents(DocumentsArgs),
+}
+
+/// Options of `forebay bench documents`.
+#[derive(Args, Clone, Debug)]
+pub struct DocumentsArgs {
+    /// Measure the host engine.
+    #[arg(long)]
+    pub host: bool,
+    /// A small, quick run over generated data that checks every definition; its figures mean nothing.
+    #[arg(long)]
+    pub smoke: bool,
+    /// Print one JSON object a figure instead of a table.
+    #[arg(long)]
+    pub json: bool,
+    /// Run only the sections named: counts, ferretdb, finds, import, inserts, memory.
+    #[arg(long, value_name = "SECTION", value_delimiter = ',')]
+    pub only: Vec<Section>,
+    /// Append the figures to this file of JSON lines.
+    #[arg(long, value_name = "FILE")]
+    pub record: Option<PathBuf>,
+}
+
+/// The sections of a run, in their order.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+pub enum Section {
+    /// Counts by pattern over all names, beside ripgrep.
+    Counts,
+    /// Counts by pattern over a million names, beside FerretDB on SQLite.
+    Ferretdb,
+    /// Exact finds, one client and sixteen connections.
+    Finds,
+    /// Imports into a collection with one cached field.
+    Import,
+    /// Inserts with no and with five cached fields.
+    Inserts,
+    /// Memory of a cache beyond the values' own bytes.
+    Memory,
+}
+
+/// Every section.
+const SECTIONS: [Section; 6] = [
+    Section::Counts,
+    Section::Memory,
+    Section::Finds,
+    Section::Import,
+    Section::Inserts,
+    Section::Ferretdb,
+];
+
+/// Runs a group of benchmarks.
+///
+/// # Errors
+/// If a server does not start, a rival is missing, or a count is not what it must be.
+pub async fn run(args: BenchArgs) -> Result<()> {
+    let Bench::Documents(args) = args.bench;
+    if !args.host {
+        bail!("say which engine to measure: --host");
+    }
+    let records = measure(&args).await?;
+    if let Some(path) = &args.record {
+        record::append(path, &records)?;
+    }
+    Ok(())
+}
+
+async fn measure(args: &DocumentsArgs) -> Result<Vec<Record>> {
+    let mut session = Session::start(args).await?;
+    for section in SECTIONS {
+        if args.only.is_empty() || args.only.contains(&section) {
+            measure_section(&mut session, section).await?;
+        }
+    }
+    session.finish()
+}
+
+async fn measure_section(session: &mut Session, section: Section) -> Result<()> {
+    match section {
+        Section::Counts => counts::beside_ripgrep(session).await,
+        Section::Ferretdb => counts::beside_ferretdb(session).await,
+        Section::Finds => finds::exact(session).await,
+        Section::Import => writes::import(session).await,
+        Section::Inserts => writes::inserts(session).await,
+        Section::Memory => memory::of_one_field(session).await,
+    }
+}

@@ -1,0 +1,163 @@
+//! One run: the server, the data, and the figures gathered so far.
+
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, Result, ensure};
+use bson::{RawDocumentBuf, doc};
+use indicatif::ProgressBar;
+use mongodb::{Client, Database};
+
+use super::DocumentsArgs;
+use crate::client::{self, Plan};
+use crate::data;
+use crate::process::ServerProcess;
+use crate::record::{Measured, Record, Run};
+use crate::statistics::Summary;
+
+/// The database of the benchmarks.
+pub const DATABASE: &str = "bench";
+/// The collection of all names, with `name` cached.
+pub const NAMES: &str = "names";
+/// Names of a run that only checks the definitions.
+const SMOKE_NAMES: usize = 20_000;
+/// Devices of the host engine: as many as the cores that the targets are stated for.
+pub const HOST_DEVICES: &str = "host:2";
+
+/// What the sections share.
+#[derive(Debug)]
+pub struct Session {
+    /// Whether this run only checks the definitions.
+    pub smoke: bool,
+    /// All names, in file order.
+    pub names: Vec<String>,
+    /// The same, one a line.
+    pub names_file: PathBuf,
+    /// Forebay.
+    pub server: ServerProcess,
+    /// The driver's client of it.
+    pub client: Client,
+    json: bool,
+    run: Run,
+    records: Vec<Record>,
+    _folder: tempfile::TempDir,
+}
+
+impl Session {
+    /// Starts a server with an empty data folder and imports the names, cached.
+    ///
+    /// # Errors
+    /// If the data cannot be fetched, or the server does not start.
+    pub async fn start(args: &DocumentsArgs) -> Result<Session> {
+        let folder = tempfile::tempdir_in(data::cache_folder()?)?;
+        let (names, names_file) = names(args.smoke, folder.path())?;
+        let data = folder.path().join("data");
+        let data = data.to_str().context("the cache folder's name is UTF-8")?;
+        let binary = std::env::current_exe().context("finding this program")?;
+        let server = ServerProcess::serve(&binary, &["--data", data, "--devices", HOST_DEVICES])?;
+        let client = client::connect(server.uri()).await?;
+        let (run, json, smoke) = (Run::begin("documents"), args.json, args.smoke);
+        let session = Session {
+            smoke,
+            names,
+            names_file,
+            server,
+            client,
+            json,
+            run,
+            records: Vec::new(),
+            _folder: folder,
+        };
+        session.import_names().await?;
+        Ok(session)
+    }
+
+    async fn import_names(&self) -> Result<()> {
+        let db = self.database();
+        let documents = client::name_documents(&self.names);
+        client::insert_all(
+            &db.collection(NAMES),
+            documents,
+            &self.progress(self.names.len()),
+        )
+        .await?;
+        client::declare_cache(&db, NAMES, "name").await?;
+        let count = client::count(&db, NAMES, &doc! {}, Plan::Chosen).await?;
+        ensure!(
+            count == self.names.len() as u64,
+            "{count} of {} names arrived",
+            self.names.len()
+        );
+        Ok(())
+    }
+
+    /// The database of the benchmarks.
+    pub fn database(&self) -> Database {
+        self.client.database(DATABASE)
+    }
+
+    /// `count` documents by number and name, for a collection of its own.
+    pub fn some_names(&self, count: usize) -> impl Iterator<Item = RawDocumentBuf> + '_ {
+        client::name_documents(&self.names[..count.min(self.names.len())])
+    }
+
+    /// A bar for `count` documents; it hides itself where nobody looks.
+    pub fn progress(&self, count: usize) -> ProgressBar {
+        if self.json {
+            ProgressBar::hidden()
+        } else {
+            ProgressBar::new(count as u64)
+        }
+    }
+
+    /// Keeps and prints a figure.
+    ///
+    /// # Errors
+    /// If it cannot be written as JSON, which a number that is not finite would cause.
+    pub fn report(
+        &mut self,
+        case: &str,
+        by: Measured<'_>,
+        metric: &'static str,
+        summary: Summary,
+    ) -> Result<()> {
+        let record = self.run.record(case, by, metric, summary);
+        if self.json {
+            println!("{}", serde_json::to_string(&record)?);
+        } else {
+            let Measured {
+                engine, devices, ..
+            } = by;
+            let Summary {
+                median,
+                min,
+                max,
+                count,
+            } = summary;
+            println!(
+                "{case:22} {engine:26} {devices:10} {median:>12.2} {metric:24} ({min:.2} to {max:.2}, n {count})"
+            );
+        }
+        self.records.push(record);
+        Ok(())
+    }
+
+    /// Stops the server; the figures.
+    ///
+    /// # Errors
+    /// If the server does not stop in good order.
+    pub fn finish(self) -> Result<Vec<Record>> {
+        self.server.stop()?;
+        Ok(self.records)
+    }
+}
+
+fn names(smoke: bool, folder: &Path) -> Result<(Vec<String>, PathBuf)> {
+    if smoke {
+        let names = data::generated_names(SMOKE_NAMES);
+        let file = folder.join("names.txt");
+        data::write_lines(&file, names.iter().map(String::as_str))?;
+        Ok((names, file))
+    } else {
+        Ok((data::names()?, data::names_file()?))
+    }
+}

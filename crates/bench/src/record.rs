@@ -1,0 +1,195 @@
+//! Results as JSON lines: what `bench/record/` holds.
+
+use std::fs::{self, OpenOptions};
+use std::io::Write;
+use std::path::Path;
+use std::process::Command;
+
+use anyhow::{Context, Result};
+use serde::Serialize;
+
+use crate::statistics::Summary;
+
+/// One measured figure.
+#[derive(Clone, Debug, Serialize)]
+pub struct Record {
+    /// The group of cases, as in `documents`.
+    pub bench: &'static str,
+    /// The case, as in `count-literal`.
+    pub case: String,
+    /// Who did the work: `forebay`, `ripgrep 13.0.0`, ...
+    pub engine: String,
+    /// Where: the devices and the processor.
+    pub device: String,
+    /// The release of the GPU's driver, `none` for the host.
+    pub driver: String,
+    /// What was measured, unit last, as in `client_ms`.
+    pub metric: &'static str,
+    /// The middle measurement.
+    pub median: f64,
+    /// The smallest measurement.
+    pub min: f64,
+    /// The largest measurement.
+    pub max: f64,
+    /// How many measurements.
+    pub n: usize,
+    /// The count that was checked, where the case has one.
+    pub expect: Option<u64>,
+    /// The commit measured.
+    pub commit: String,
+    /// When, in UTC.
+    pub date: String,
+    /// The command that measured.
+    pub command: String,
+}
+
+/// What all records of a run share.
+#[derive(Clone, Debug)]
+pub struct Run {
+    bench: &'static str,
+    commit: String,
+    date: String,
+    command: String,
+    processor: String,
+}
+
+impl Run {
+    /// Describes the run that begins now.
+    pub fn begin(bench: &'static str) -> Run {
+        let date = bson::DateTime::now()
+            .try_to_rfc3339_string()
+            .unwrap_or_default();
+        let arguments: Vec<String> = std::env::args().skip(1).collect();
+        let command = format!("forebay {}", arguments.join(" "));
+        Run {
+            bench,
+            commit: commit(),
+            date,
+            command,
+            processor: processor(),
+        }
+    }
+
+    /// One figure of this run.
+    pub fn record(
+        &self,
+        case: &str,
+        by: Measured<'_>,
+        metric: &'static str,
+        summary: Summary,
+    ) -> Record {
+        let Summary {
+            median,
+            min,
+            max,
+            count,
+        } = summary;
+        Record {
+            bench: self.bench,
+            case: case.to_owned(),
+            engine: by.engine.to_owned(),
+            device: format!("{} of {}", by.devices, self.processor),
+            driver: "none".to_owned(),
+            metric,
+            median,
+            min,
+            max,
+            n: count,
+            expect: by.expect,
+            commit: self.commit.clone(),
+            date: self.date.clone(),
+            command: self.command.clone(),
+        }
+    }
+
+    /// The day of the run, as in `2026-11-21`.
+    pub fn day(&self) -> &str {
+        self.date.split('T').next().unwrap_or(&self.date)
+    }
+}
+
+/// Who measured, where, and the count that was checked.
+#[derive(Clone, Copy, Debug)]
+pub struct Measured<'a> {
+    /// As in [`Record::engine`].
+    pub engine: &'a str,
+    /// As in `host:2`, `1 thread`.
+    pub devices: &'a str,
+    /// As in [`Record::expect`].
+    pub expect: Option<u64>,
+}
+
+/// Appends records to a file of JSON lines, made with its folder if need be.
+///
+/// # Errors
+/// If the file cannot be written.
+pub fn append(path: &Path, records: &[Record]) -> Result<()> {
+    if let Some(folder) = path.parent() {
+        fs::create_dir_all(folder)?;
+    }
+    let mut lines = Vec::new();
+    for record in records {
+        serde_json::to_writer(&mut lines, record)?;
+        lines.push(b'\n');
+    }
+    let file = OpenOptions::new().create(true).append(true).open(path);
+    file.and_then(|mut file| file.write_all(&lines))
+        .with_context(|| format!("writing {}", path.display()))
+}
+
+/// The commit of the checkout one stands in, with `+` if files were changed; `unknown` outside of one.
+fn commit() -> String {
+    let git = |arguments: &[&str]| {
+        let output = Command::new("git")
+            .args(arguments)
+            .output()
+            .ok()
+            .filter(|output| output.status.success())?;
+        Some(String::from_utf8_lossy(&output.stdout).trim().to_owned())
+    };
+    let Some(hash) = git(&["rev-parse", "--short=12", "HEAD"]) else {
+        return "unknown".to_owned();
+    };
+    let changed = git(&["status", "--porcelain", "--untracked-files=no"])
+        .is_some_and(|files| !files.is_empty());
+    if changed { format!("{hash}+") } else { hash }
+}
+
+/// The processor's name and how many of it this machine has.
+fn processor() -> String {
+    let text = fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
+    let name = text
+        .lines()
+        .find_map(|line| line.strip_prefix("model name")?.split(": ").nth(1));
+    let cores = std::thread::available_parallelism().map_or(1, usize::from);
+    format!("{} x {}", cores, name.unwrap_or("unknown processor").trim())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn records_are_appended_a_line_each() {
+        let folder = tempfile::tempdir().expect("a temporary folder");
+        let path = folder.path().join("record/today.jsonl");
+        let by = Measured {
+            engine: "forebay",
+            devices: "host:1",
+            expect: Some(3),
+        };
+        let record = Run::begin("documents").record("count", by, "client_ms", Summary::once(1.5));
+        append(&path, std::slice::from_ref(&record)).expect("the folder is writable");
+        append(&path, &[record]).expect("the folder is writable");
+        let text = fs::read_to_string(&path).expect("just written");
+        let lines: Vec<serde_json::Value> = text
+            .lines()
+            .map(|line| serde_json::from_str(line).expect("JSON"))
+            .collect();
+        assert_eq!(lines.len(), 2);
+        assert_eq!(
+            (&lines[1]["metric"], &lines[1]["expect"]),
+            (&"client_ms".into(), &3.into())
+        );
+    }
+}
