@@ -1,7 +1,7 @@
 //! Judges BSON before anything recursive reads it.
 //!
 //! The walk keeps its own stack, bounded by the depth limit, and touches every byte of structure once. String values
-//! are checked for length and terminator, not for UTF-8: MongoDB stores what drivers of old wrote. Names are.
+//! are checked for length and terminator, not for UTF-8, because MongoDB stores those too. Names must be UTF-8.
 
 use crate::limits::Limits;
 
@@ -261,13 +261,19 @@ impl Walk<'_> {
     }
 
     /// Code with scope: its own length, a string, and a document that must end where the value does.
+    ///
+    /// The string must be UTF-8: the BSON library finds the scope by the length of the decoded code.
     fn code_with_scope(&mut self, end: usize) -> Result<(), InvalidBson> {
         let start = self.at;
         let length = self.length(4 + 5 + DOCUMENT_BYTES_MIN, end - start)?;
         let value_end = start + length;
         self.skip(4, value_end)?;
+        let code = self.at + 4;
         self.string(value_end)?;
         let scope = self.at;
+        if std::str::from_utf8(&self.bytes[code..scope]).is_err() {
+            return Err(InvalidBson::NotUtf8 { offset: code });
+        }
         self.enter(value_end)?;
         match self.ends.last() {
             Some(scope_end) if *scope_end == value_end => Ok(()),

@@ -1,0 +1,206 @@
+//! Bytes that nobody meant: cut, mutated and random messages never panic, and cost no more than the limits.
+use std::alloc::{GlobalAlloc, Layout, System};
+use std::cell::Cell;
+
+use bson::rawdoc;
+use bytes::Bytes;
+use forebay_wire_mongo::{
+    Compressor, Flags, Limits, Message, OpMsg, OpQuery, OpReply, ReplyFlags, Sequence, compress,
+};
+
+/// Counts what a thread allocates in one piece.
+struct Watch;
+
+thread_local! {
+    static LARGEST: Cell<usize> = const { Cell::new(0) };
+}
+
+fn note(bytes: usize) {
+    LARGEST.with(|largest| largest.set(largest.get().max(bytes)));
+}
+
+// SAFETY: every call goes to the system allocator unchanged; `note` allocates nothing (a constant thread-local).
+unsafe impl GlobalAlloc for Watch {
+    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
+        note(layout.size());
+        // SAFETY: the caller keeps the contract of `alloc`.
+        unsafe { System.alloc(layout) }
+    }
+
+    unsafe fn dealloc(&self, at: *mut u8, layout: Layout) {
+        // SAFETY: the caller keeps the contract of `dealloc`.
+        unsafe { System.dealloc(at, layout) }
+    }
+
+    unsafe fn realloc(&self, at: *mut u8, layout: Layout, size: usize) -> *mut u8 {
+        note(size);
+        // SAFETY: the caller keeps the contract of `realloc`.
+        unsafe { System.realloc(at, layout, size) }
+    }
+}
+
+#[global_allocator]
+static WATCH: Watch = Watch;
+
+const LIMITS: Limits = Limits {
+    message_bytes_max: 1 << 20,
+    document_bytes_max: 1 << 18,
+    depth_max: 50,
+};
+
+/// What a decompressor keeps for itself beside the output: zstd's window and tables, zlib's window.
+const DECOMPRESSOR_BYTES_MAX: usize = 1 << 20;
+
+/// Valid messages of every shape.
+fn valid() -> Vec<Vec<u8>> {
+    let body = rawdoc! { "insert": "c", "nested": { "a": [1, 2.5, "three", { "four": true }] }, "$db": "d" };
+    let documents = [
+        rawdoc! { "_id": 1, "name": "one" },
+        rawdoc! { "_id": 2, "name": "two" },
+    ];
+    let sequence = Sequence::new("documents", documents.iter().map(|document| &**document));
+    let msg = OpMsg {
+        sequences: vec![sequence],
+        ..OpMsg::new(body.clone())
+    };
+    let checked = OpMsg {
+        flags: Flags::CHECKSUM_PRESENT,
+        ..msg.clone()
+    };
+    let query = OpQuery {
+        flags: 4,
+        full_collection_name: "admin.$cmd".into(),
+        skip: 0,
+        number_to_return: -1,
+        query: body.clone(),
+    };
+    let reply = OpReply {
+        flags: ReplyFlags::AWAIT_CAPABLE,
+        document: body,
+    };
+    let mut messages = vec![
+        msg.encode(1, 0),
+        checked.encode(2, 0),
+        query.encode(3),
+        reply.encode(4, 3),
+    ];
+    for compressor in [
+        Compressor::Noop,
+        Compressor::Snappy,
+        Compressor::Zlib,
+        Compressor::Zstd,
+    ] {
+        messages.push(compress(&msg.encode(5, 0), compressor).expect("compresses"));
+    }
+    messages
+}
+
+/// Decodes, reads all that came out, and checks what it cost. True if the message was valid.
+fn decode(bytes: Vec<u8>) -> bool {
+    let frame = Bytes::from(bytes);
+    LARGEST.with(|largest| largest.set(0));
+    let decoded = Message::decode(frame, &LIMITS);
+    let largest = LARGEST.with(Cell::get);
+    assert!(
+        largest <= LIMITS.message_bytes_max + DECOMPRESSOR_BYTES_MAX,
+        "{largest} bytes in one piece"
+    );
+    match decoded {
+        Ok(Message {
+            body: forebay_wire_mongo::Body::Msg(msg),
+            ..
+        }) => {
+            assert!(
+                msg.sequences
+                    .iter()
+                    .all(|sequence| sequence.to_documents().len() == sequence.count())
+            );
+            true
+        }
+        Ok(_) => true,
+        Err(error) => error.to_string().is_empty(),
+    }
+}
+
+fn with_length(mut bytes: Vec<u8>) -> Vec<u8> {
+    let length = bytes.len() as i32;
+    if let Some(field) = bytes.first_chunk_mut::<4>() {
+        *field = length.to_le_bytes();
+    }
+    bytes
+}
+
+#[test]
+fn valid_messages_decode() {
+    assert!(valid().into_iter().all(decode));
+}
+
+#[test]
+fn every_truncation_is_an_error() {
+    for message in valid() {
+        for length in 0..message.len() {
+            assert!(!decode(message[..length].to_vec()), "cut to {length}");
+            // With a whole number of sections left, an OP_MSG may be valid again: it only must not panic.
+            decode(with_length(message[..length].to_vec()));
+        }
+    }
+}
+
+#[test]
+fn mutations_never_panic() {
+    let seed = fastrand::u64(..);
+    println!("seed {seed}");
+    let mut random = fastrand::Rng::with_seed(seed);
+    let messages = valid();
+    for _ in 0..300_000 {
+        let mut bytes = messages[random.usize(..messages.len())].clone();
+        for _ in 0..random.usize(1..5) {
+            mutate(&mut bytes, &mut random);
+        }
+        decode(with_length(bytes));
+    }
+}
+
+/// One change of the kinds that find faults: a byte, a length field, a piece cut out, a piece repeated.
+fn mutate(bytes: &mut Vec<u8>, random: &mut fastrand::Rng) {
+    let at = random
+        .usize(..bytes.len().max(1))
+        .min(bytes.len().saturating_sub(1));
+    let until = (at + random.usize(..16)).min(bytes.len());
+    match random.u8(..4) {
+        0 if at < bytes.len() => bytes[at] = random.u8(..),
+        1 if at + 4 <= bytes.len() => {
+            let odd = [
+                0,
+                -1,
+                i32::MIN,
+                i32::MAX,
+                1 << 20,
+                bytes.len() as i32,
+                random.i32(..),
+            ];
+            let value = odd[random.usize(..odd.len())];
+            bytes[at..at + 4].copy_from_slice(&value.to_le_bytes());
+        }
+        2 => drop(bytes.drain(at..until)),
+        _ => {
+            let piece = bytes[at..until].to_vec();
+            bytes.splice(at..at, piece);
+        }
+    }
+}
+
+#[test]
+fn random_bytes_never_panic() {
+    let seed = fastrand::u64(..);
+    println!("seed {seed}");
+    let mut random = fastrand::Rng::with_seed(seed);
+    let op_codes = [1, 2004, 2012, 2013];
+    for round in 0..200_000 {
+        let mut bytes = vec![0; random.usize(16..200)];
+        random.fill(&mut bytes);
+        let op_code: i32 = op_codes[round % op_codes.len()];
+        bytes[12..16].copy_from_slice(&op_code.to_le_bytes());
+        decode(with_length(bytes));
+    }
+}
