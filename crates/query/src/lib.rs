@@ -1,1 +1,31 @@
-//! Part of Forebay.
+//! MongoDB's query language as pure functions over raw BSON.
+//!
+//! The crate knows documents, not storage: filters, projections, sorts, updates and aggregation stages are parsed from
+//! BSON, judged by MongoDB's rules, and applied to one document (or a stream of documents) at a time. Documents are read
+//! in place, element by element; nothing is deserialised to be matched.
+//!
+//! - [`Filter`] parses and matches a query; its tree ([`filter::Node`]) is public for planners.
+//! - [`compare()`] is the order of BSON values across types, [`key`] the same order as bytes.
+//! - [`Path`] walks dotted names through arrays.
+//!
+//! What the language has and this crate has not is refused with MongoDB's error code and wording, never ignored.
+
+#![forbid(unsafe_code)]
+
+pub mod compare;
+pub mod decimal;
+pub mod display;
+pub mod element;
+pub mod error;
+pub mod filter;
+pub mod key;
+pub mod limits;
+pub mod number;
+pub mod path;
+
+pub use compare::compare;
+pub use error::{Code, Error};
+pub use filter::Filter;
+
+pub use limits::Limits;
+pub use path::Path;

@@ -1,0 +1,159 @@
+//! The order of BSON values across types.
+//!
+//! Sources: "Comparison/Sort Order" of the MongoDB manual; `BSONElement::compareElements` of the server.
+
+use std::cmp::Ordering;
+
+use bson::raw::{RawArray, RawBinaryRef, RawBsonRef, RawDocument};
+
+use crate::element::{array_values, elements, value_bytes};
+use crate::number::{self, Number};
+
+/// The class of a value in the order across types; types of one class compare by value with each other.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[repr(u8)]
+#[expect(missing_docs, reason = "each class is named after its type")]
+pub enum Class {
+    MinKey = 0x01,
+    Undefined = 0x03,
+    Null = 0x05,
+    Number = 0x0A,
+    String = 0x0F,
+    Object = 0x14,
+    Array = 0x19,
+    Binary = 0x1E,
+    ObjectId = 0x23,
+    Boolean = 0x28,
+    Date = 0x2D,
+    Timestamp = 0x2F,
+    RegularExpression = 0x32,
+    DbPointer = 0x37,
+    Code = 0x3C,
+    CodeWithScope = 0x41,
+    MaxKey = 0x7F,
+}
+
+/// The class of `value`: string and symbol share one, and so do the four kinds of numbers.
+pub fn class(value: RawBsonRef<'_>) -> Class {
+    match value {
+        RawBsonRef::MinKey => Class::MinKey,
+        RawBsonRef::Undefined => Class::Undefined,
+        RawBsonRef::Null => Class::Null,
+        RawBsonRef::Int32(_)
+        | RawBsonRef::Int64(_)
+        | RawBsonRef::Double(_)
+        | RawBsonRef::Decimal128(_) => Class::Number,
+        RawBsonRef::String(_) | RawBsonRef::Symbol(_) => Class::String,
+        RawBsonRef::Document(_) => Class::Object,
+        RawBsonRef::Array(_) => Class::Array,
+        RawBsonRef::Binary(_) => Class::Binary,
+        RawBsonRef::ObjectId(_) => Class::ObjectId,
+        RawBsonRef::Boolean(_) => Class::Boolean,
+        RawBsonRef::DateTime(_) => Class::Date,
+        RawBsonRef::Timestamp(_) => Class::Timestamp,
+        RawBsonRef::RegularExpression(_) => Class::RegularExpression,
+        RawBsonRef::DbPointer(_) => Class::DbPointer,
+        RawBsonRef::JavaScriptCode(_) => Class::Code,
+        RawBsonRef::JavaScriptCodeWithScope(_) => Class::CodeWithScope,
+        RawBsonRef::MaxKey => Class::MaxKey,
+    }
+}
+
+/// Orders two values: first by class, then by value.
+pub fn compare(a: RawBsonRef<'_>, b: RawBsonRef<'_>) -> Ordering {
+    class(a)
+        .cmp(&class(b))
+        .then_with(|| compare_within_class(a, b))
+}
+
+/// Whether two values are equal across types (`1`, `1.0` and `NumberLong(1)` are).
+pub fn equal(a: RawBsonRef<'_>, b: RawBsonRef<'_>) -> bool {
+    compare(a, b) == Ordering::Equal
+}
+
+/// Orders two values of one class; pairs of different classes count as equal here.
+fn compare_within_class(a: RawBsonRef<'_>, b: RawBsonRef<'_>) -> Ordering {
+    if let (Some(a), Some(b)) = (Number::of(a), Number::of(b)) {
+        return number::compare(a, b);
+    }
+    if let (Some(a), Some(b)) = (string_of(a), string_of(b)) {
+        return a.cmp(b);
+    }
+    match (a, b) {
+        (RawBsonRef::Document(a), RawBsonRef::Document(b)) => compare_documents(a, b),
+        (RawBsonRef::Array(a), RawBsonRef::Array(b)) => compare_arrays(a, b),
+        (RawBsonRef::Binary(a), RawBsonRef::Binary(b)) => compare_binaries(a, b),
+        (RawBsonRef::ObjectId(a), RawBsonRef::ObjectId(b)) => a.cmp(&b),
+        (RawBsonRef::Boolean(a), RawBsonRef::Boolean(b)) => a.cmp(&b),
+        (RawBsonRef::DateTime(a), RawBsonRef::DateTime(b)) => a.cmp(&b),
+        (RawBsonRef::Timestamp(a), RawBsonRef::Timestamp(b)) => {
+            (a.time, a.increment).cmp(&(b.time, b.increment))
+        }
+        _ => compare_rare(a, b),
+    }
+}
+
+fn compare_rare(a: RawBsonRef<'_>, b: RawBsonRef<'_>) -> Ordering {
+    match (a, b) {
+        (RawBsonRef::RegularExpression(a), RawBsonRef::RegularExpression(b)) => {
+            (a.pattern.as_str(), a.options.as_str()).cmp(&(b.pattern.as_str(), b.options.as_str()))
+        }
+        (RawBsonRef::JavaScriptCode(a), RawBsonRef::JavaScriptCode(b)) => a.cmp(b),
+        (RawBsonRef::JavaScriptCodeWithScope(a), RawBsonRef::JavaScriptCodeWithScope(b)) => a
+            .code
+            .cmp(b.code)
+            .then_with(|| compare_documents(a.scope, b.scope)),
+        // Length of the name, then name and id: the order of the bytes, length first.
+        (RawBsonRef::DbPointer(_), RawBsonRef::DbPointer(_)) => {
+            let (a, b) = (value_bytes(a), value_bytes(b));
+            a.len().cmp(&b.len()).then_with(|| a.cmp(&b))
+        }
+        _ => Ordering::Equal,
+    }
+}
+
+/// The text of a string or a symbol.
+pub fn string_of(value: RawBsonRef<'_>) -> Option<&str> {
+    match value {
+        RawBsonRef::String(text) | RawBsonRef::Symbol(text) => Some(text),
+        _ => None,
+    }
+}
+
+/// Field by field: class, then name, then value; a document that ends first is smaller.
+pub fn compare_documents(a: &RawDocument, b: &RawDocument) -> Ordering {
+    let (mut left, mut right) = (elements(a), elements(b));
+    loop {
+        let (a, b) = match (left.next(), right.next()) {
+            (Some(a), Some(b)) => (a, b),
+            (a, b) => return a.is_some().cmp(&b.is_some()),
+        };
+        let (a_value, b_value) = (a.value(), b.value());
+        let order = class(a_value)
+            .cmp(&class(b_value))
+            .then_with(|| a.key.cmp(b.key))
+            .then_with(|| compare_within_class(a_value, b_value));
+        if order != Ordering::Equal {
+            return order;
+        }
+    }
+}
+
+fn compare_arrays(a: &RawArray, b: &RawArray) -> Ordering {
+    let (mut left, mut right) = (array_values(a), array_values(b));
+    loop {
+        let order = match (left.next(), right.next()) {
+            (Some(a), Some(b)) => compare(a, b),
+            (a, b) => return a.is_some().cmp(&b.is_some()),
+        };
+        if order != Ordering::Equal {
+            return order;
+        }
+    }
+}
+
+/// Length, then subtype, then bytes.
+fn compare_binaries(a: RawBinaryRef<'_>, b: RawBinaryRef<'_>) -> Ordering {
+    let subtype = |binary: RawBinaryRef<'_>| u8::from(binary.subtype);
+    (a.bytes.len(), subtype(a), a.bytes).cmp(&(b.bytes.len(), subtype(b), b.bytes))
+}

@@ -1,0 +1,121 @@
+//! BSON values as MongoDB writes them in error messages.
+
+use std::fmt::{self, Display, Formatter};
+
+use bson::raw::{RawBsonRef, RawDocument};
+
+use crate::element::{array_values, elements};
+
+/// Bytes of a value shown in a message; what is longer is cut.
+const SHOWN_BYTES_MAX: usize = 512;
+/// Nesting shown in a message.
+const SHOWN_DEPTH_MAX: usize = 20;
+
+/// A value in the notation of the server's messages: `{ a: 1, b: "x" }`.
+pub fn value(value: RawBsonRef<'_>) -> String {
+    cut(Shown { value, depth: 0 }.to_string())
+}
+
+/// A document in the same notation.
+pub fn document(document: &RawDocument) -> String {
+    value(RawBsonRef::Document(document))
+}
+
+/// A field with its value: `$size: -1`.
+pub fn field(name: &str, shown: RawBsonRef<'_>) -> String {
+    format!("{name}: {}", value(shown))
+}
+
+fn cut(mut text: String) -> String {
+    if text.len() > SHOWN_BYTES_MAX {
+        let end = text.floor_char_boundary(SHOWN_BYTES_MAX);
+        text.truncate(end);
+        text.push_str("...");
+    }
+    text
+}
+
+struct Shown<'a> {
+    value: RawBsonRef<'a>,
+    depth: usize,
+}
+
+impl Shown<'_> {
+    fn inner<'b>(&self, value: RawBsonRef<'b>) -> Shown<'b> {
+        Shown {
+            value,
+            depth: self.depth + 1,
+        }
+    }
+
+    fn document(&self, f: &mut Formatter<'_>, document: &RawDocument) -> fmt::Result {
+        f.write_str("{")?;
+        for (index, element) in elements(document).enumerate() {
+            let separator = if index == 0 { "" } else { "," };
+            write!(
+                f,
+                "{separator} {}: {}",
+                element.key,
+                self.inner(element.value())
+            )?;
+        }
+        f.write_str(if document.is_empty() { "}" } else { " }" })
+    }
+
+    fn rare(&self, f: &mut Formatter<'_>) -> fmt::Result {
+        match self.value {
+            RawBsonRef::ObjectId(id) => write!(f, "ObjectId('{}')", id.to_hex()),
+            RawBsonRef::DateTime(date) => write!(f, "new Date({})", date.timestamp_millis()),
+            RawBsonRef::Timestamp(stamp) => {
+                write!(f, "Timestamp({}, {})", stamp.time, stamp.increment)
+            }
+            RawBsonRef::RegularExpression(regex) => {
+                write!(f, "/{}/{}", regex.pattern, regex.options)
+            }
+            RawBsonRef::Decimal128(number) => write!(f, "{number}"),
+            RawBsonRef::Binary(binary) => write!(
+                f,
+                "BinData({}, {} bytes)",
+                u8::from(binary.subtype),
+                binary.bytes.len()
+            ),
+            RawBsonRef::MinKey => f.write_str("MinKey"),
+            RawBsonRef::MaxKey => f.write_str("MaxKey"),
+            RawBsonRef::Undefined => f.write_str("undefined"),
+            RawBsonRef::JavaScriptCode(code) => f.write_str(code),
+            other => f.write_str(crate::element::type_name(other.element_type())),
+        }
+    }
+}
+
+impl Display for Shown<'_> {
+    fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
+        if self.depth > SHOWN_DEPTH_MAX {
+            return f.write_str("...");
+        }
+        match self.value {
+            RawBsonRef::Document(document) => self.document(f, document),
+            RawBsonRef::Array(array) => {
+                f.write_str("[")?;
+                for (index, value) in array_values(array).enumerate() {
+                    write!(
+                        f,
+                        "{} {}",
+                        if index == 0 { "" } else { "," },
+                        self.inner(value)
+                    )?;
+                }
+                f.write_str(if array.is_empty() { "]" } else { " ]" })
+            }
+            RawBsonRef::String(text) | RawBsonRef::Symbol(text) => write!(f, "\"{text}\""),
+            RawBsonRef::Int32(number) => write!(f, "{number}"),
+            RawBsonRef::Int64(number) => write!(f, "{number}"),
+            RawBsonRef::Double(number) if number.is_finite() => write!(f, "{number:?}"),
+            RawBsonRef::Double(number) if number.is_nan() => f.write_str("nan"),
+            RawBsonRef::Double(number) => f.write_str(if number > 0.0 { "inf" } else { "-inf" }),
+            RawBsonRef::Boolean(flag) => write!(f, "{flag}"),
+            RawBsonRef::Null => f.write_str("null"),
+            _ => self.rare(f),
+        }
+    }
+}

@@ -1,0 +1,285 @@
+//! Reading raw BSON element by element, and writing it.
+//!
+//! [`Elements`] never fails: it ends where a document is malformed, and shows a string that is not UTF-8 as binary of
+//! [`INVALID_UTF8_SUBTYPE`], so that such a field exists, equals itself, and matches no string and no pattern. Copies of
+//! an element keep its bytes, so nothing is lost on the way through an update or a projection.
+
+use bson::raw::{
+    RawArray, RawBinaryRef, RawBson, RawBsonRef, RawDocument, RawDocumentBuf, RawElement, RawIter,
+};
+use bson::spec::{BinarySubtype, ElementType};
+
+/// The binary subtype under which a string that is not UTF-8 is seen.
+pub const INVALID_UTF8_SUBTYPE: u8 = 0xFE;
+
+/// One element of a document or an array.
+pub struct Element<'a> {
+    /// The field name; in an array, the index in decimal.
+    pub key: &'a str,
+    /// Type byte, name and value, as they are in the document.
+    pub bytes: &'a [u8],
+    raw: RawElement<'a>,
+}
+
+impl<'a> Element<'a> {
+    /// The value; see the module about malformed ones.
+    pub fn value(&self) -> RawBsonRef<'a> {
+        self.raw.value().unwrap_or_else(|_| self.opaque())
+    }
+
+    /// The BSON type.
+    pub fn kind(&self) -> ElementType {
+        self.raw.element_type()
+    }
+
+    /// The bytes of the value alone.
+    pub fn value_bytes(&self) -> &'a [u8] {
+        &self.bytes[1 + self.key.len() + 1..]
+    }
+
+    fn opaque(&self) -> RawBsonRef<'a> {
+        RawBsonRef::Binary(RawBinaryRef {
+            subtype: BinarySubtype::UserDefined(INVALID_UTF8_SUBTYPE),
+            bytes: self.value_bytes(),
+        })
+    }
+}
+
+/// The elements of a document or an array, in order.
+pub struct Elements<'a> {
+    document: &'a [u8],
+    offset: usize,
+    inner: RawIter<'a>,
+}
+
+impl<'a> Iterator for Elements<'a> {
+    type Item = Element<'a>;
+
+    fn next(&mut self) -> Option<Element<'a>> {
+        let raw = self.inner.next()?.ok()?;
+        let key = raw.key().as_str();
+        let end = self.offset + 1 + key.len() + 1 + raw.size();
+        let bytes = self.document.get(self.offset..end)?;
+        self.offset = end;
+        Some(Element { key, bytes, raw })
+    }
+}
+
+/// The elements of `document`.
+pub fn elements(document: &RawDocument) -> Elements<'_> {
+    Elements {
+        document: document.as_bytes(),
+        offset: 4,
+        inner: document.iter_elements(),
+    }
+}
+
+/// The elements of `array`.
+pub fn array_elements(array: &RawArray) -> Elements<'_> {
+    Elements {
+        document: array.as_bytes(),
+        offset: 4,
+        inner: array.iter_elements(),
+    }
+}
+
+/// The values of `array`.
+pub fn array_values(array: &RawArray) -> impl Iterator<Item = RawBsonRef<'_>> {
+    array_elements(array).map(|element| element.value())
+}
+
+/// The first field called `key`.
+pub fn get<'a>(document: &'a RawDocument, key: &str) -> Option<RawBsonRef<'a>> {
+    elements(document)
+        .find(|element| element.key == key)
+        .map(|element| element.value())
+}
+
+/// Whether a value counts as true where MongoDB takes any value as a flag: all but `false`, zero, null and undefined.
+pub fn is_truthy(value: RawBsonRef<'_>) -> bool {
+    match value {
+        RawBsonRef::Boolean(flag) => flag,
+        RawBsonRef::Int32(number) => number != 0,
+        RawBsonRef::Int64(number) => number != 0,
+        RawBsonRef::Double(number) => number != 0.0,
+        RawBsonRef::Decimal128(number) => !crate::decimal::Decimal::from(number).is_zero(),
+        RawBsonRef::Null | RawBsonRef::Undefined => false,
+        _ => true,
+    }
+}
+
+/// MongoDB's name of a value's type, as its error messages and `$type` use it.
+pub fn type_name(kind: ElementType) -> &'static str {
+    match kind {
+        ElementType::Double => "double",
+        ElementType::String => "string",
+        ElementType::EmbeddedDocument => "object",
+        ElementType::Array => "array",
+        ElementType::Binary => "binData",
+        ElementType::Undefined => "undefined",
+        ElementType::ObjectId => "objectId",
+        ElementType::Boolean => "bool",
+        ElementType::DateTime => "date",
+        ElementType::Null => "null",
+        ElementType::RegularExpression => "regex",
+        ElementType::DbPointer => "dbPointer",
+        ElementType::JavaScriptCode => "javascript",
+        ElementType::Symbol => "symbol",
+        ElementType::JavaScriptCodeWithScope => "javascriptWithScope",
+        ElementType::Int32 => "int",
+        ElementType::Timestamp => "timestamp",
+        ElementType::Int64 => "long",
+        ElementType::Decimal128 => "decimal",
+        ElementType::MinKey => "minKey",
+        ElementType::MaxKey => "maxKey",
+    }
+}
+
+/// Builds a document byte by byte; field names are taken as they come, duplicates too.
+#[derive(Debug)]
+pub struct Writer {
+    bytes: Vec<u8>,
+    open: Vec<usize>,
+}
+
+impl Default for Writer {
+    fn default() -> Writer {
+        Writer::new()
+    }
+}
+
+impl Writer {
+    /// An empty document.
+    pub fn new() -> Writer {
+        Writer::with_capacity(64)
+    }
+
+    /// An empty document with room for `bytes`.
+    pub fn with_capacity(bytes: usize) -> Writer {
+        let mut buffer = Vec::with_capacity(bytes.max(5));
+        buffer.extend_from_slice(&[0; 4]);
+        Writer {
+            bytes: buffer,
+            open: vec![0],
+        }
+    }
+
+    /// Appends an element as it is in another document.
+    pub fn element(&mut self, element: &Element<'_>) {
+        self.bytes.extend_from_slice(element.bytes);
+    }
+
+    /// Appends an element's value under another name.
+    pub fn element_as(&mut self, key: &str, element: &Element<'_>) {
+        self.raw(key, element.kind(), element.value_bytes());
+    }
+
+    /// Appends a value given by its type and bytes.
+    pub fn raw(&mut self, key: &str, kind: ElementType, value: &[u8]) {
+        self.header(kind as u8, key);
+        self.bytes.extend_from_slice(value);
+    }
+
+    /// Appends a value.
+    pub fn value(&mut self, key: &str, value: RawBsonRef<'_>) {
+        if is_opaque(value) {
+            return self.opaque(key, value);
+        }
+        self.header(value.element_type() as u8, key);
+        append_value(&mut self.bytes, value);
+    }
+
+    /// Appends an owned value.
+    pub fn owned(&mut self, key: &str, value: &RawBson) {
+        self.value(key, value.as_raw_bson_ref());
+    }
+
+    /// Opens an embedded document; [`Writer::end`] closes it.
+    pub fn begin_document(&mut self, key: &str) {
+        self.begin(ElementType::EmbeddedDocument, key);
+    }
+
+    /// Opens an array; its elements need the names `"0"`, `"1"`, and so on.
+    pub fn begin_array(&mut self, key: &str) {
+        self.begin(ElementType::Array, key);
+    }
+
+    /// Closes the innermost open document or array.
+    pub fn end(&mut self) {
+        let start = self.open.pop().unwrap_or(0);
+        self.bytes.push(0);
+        let size = (self.bytes.len() - start) as i32;
+        self.bytes[start..start + 4].copy_from_slice(&size.to_le_bytes());
+    }
+
+    /// Bytes written so far.
+    pub fn len(&self) -> usize {
+        self.bytes.len()
+    }
+
+    /// Whether nothing was written yet.
+    pub fn is_empty(&self) -> bool {
+        self.bytes.len() == 4
+    }
+
+    /// The finished document; whatever is still open is closed.
+    pub fn finish(mut self) -> RawDocumentBuf {
+        while !self.open.is_empty() {
+            self.end();
+        }
+        RawDocumentBuf::from_bytes(self.bytes)
+            .expect("the writer keeps length and terminator right")
+    }
+
+    fn begin(&mut self, kind: ElementType, key: &str) {
+        self.header(kind as u8, key);
+        self.open.push(self.bytes.len());
+        self.bytes.extend_from_slice(&[0; 4]);
+    }
+
+    fn header(&mut self, kind: u8, key: &str) {
+        self.bytes.push(kind);
+        // A name cannot hold the byte that ends it: cut there, as C strings are.
+        let end = key.bytes().position(|byte| byte == 0).unwrap_or(key.len());
+        self.bytes.extend_from_slice(&key.as_bytes()[..end]);
+        self.bytes.push(0);
+    }
+
+    fn opaque(&mut self, key: &str, value: RawBsonRef<'_>) {
+        if let RawBsonRef::Binary(binary) = value {
+            self.raw(key, ElementType::String, binary.bytes);
+        }
+    }
+}
+
+/// Whether `value` is a string that is not UTF-8, seen through [`Elements`].
+pub fn is_opaque(value: RawBsonRef<'_>) -> bool {
+    matches!(value, RawBsonRef::Binary(binary) if binary.subtype == BinarySubtype::UserDefined(INVALID_UTF8_SUBTYPE))
+}
+
+fn append_value(bytes: &mut Vec<u8>, value: RawBsonRef<'_>) {
+    match value {
+        RawBsonRef::Document(document) => bytes.extend_from_slice(document.as_bytes()),
+        RawBsonRef::Array(array) => bytes.extend_from_slice(array.as_bytes()),
+        RawBsonRef::String(text) => {
+            bytes.extend_from_slice(&(text.len() as i32 + 1).to_le_bytes());
+            bytes.extend_from_slice(text.as_bytes());
+            bytes.push(0);
+        }
+        RawBsonRef::Int32(number) => bytes.extend_from_slice(&number.to_le_bytes()),
+        RawBsonRef::Int64(number) => bytes.extend_from_slice(&number.to_le_bytes()),
+        RawBsonRef::Double(number) => bytes.extend_from_slice(&number.to_le_bytes()),
+        RawBsonRef::Boolean(flag) => bytes.push(u8::from(flag)),
+        RawBsonRef::ObjectId(id) => bytes.extend_from_slice(&id.bytes()),
+        other => bytes.extend_from_slice(&value_bytes(other)),
+    }
+}
+
+/// The bytes of a value of any type, by way of a document that holds it alone.
+pub(crate) fn value_bytes(value: RawBsonRef<'_>) -> Vec<u8> {
+    const EMPTY_NAME: &bson::raw::CStr = bson::raw::cstr!("");
+    let mut single = RawDocumentBuf::new();
+    single.append(EMPTY_NAME, value);
+    let bytes = single.as_bytes();
+    bytes[6..bytes.len() - 1].to_vec()
+}

@@ -1,0 +1,55 @@
+//! The list of `$in`.
+
+use bson::raw::{RawBson, RawBsonRef};
+
+use super::Regex;
+use crate::compare::compare;
+
+/// The values and patterns of an `$in`.
+#[derive(Debug, Clone, Default)]
+pub struct InList {
+    values: Vec<RawBson>,
+    patterns: Vec<Regex>,
+}
+
+impl InList {
+    /// A list of values in any order, with duplicates or without, and patterns.
+    pub fn new(mut values: Vec<RawBson>, patterns: Vec<Regex>) -> InList {
+        values.sort_by(|a, b| compare(a.as_raw_bson_ref(), b.as_raw_bson_ref()));
+        values.dedup_by(|a, b| compare(a.as_raw_bson_ref(), b.as_raw_bson_ref()).is_eq());
+        InList { values, patterns }
+    }
+
+    /// The values, ascending, each once.
+    pub fn values(&self) -> &[RawBson] {
+        &self.values
+    }
+
+    /// The patterns.
+    pub fn patterns(&self) -> &[Regex] {
+        &self.patterns
+    }
+
+    /// Whether null, and so a missing field, is in the list.
+    pub fn has_null(&self) -> bool {
+        self.has_value(RawBsonRef::Null)
+    }
+
+    /// The value of a list that has one value and nothing else.
+    pub(super) fn single(&self) -> Option<&RawBson> {
+        match (self.values.as_slice(), self.patterns.is_empty()) {
+            ([value], true) => Some(value),
+            _ => None,
+        }
+    }
+
+    pub(super) fn contains(&self, value: RawBsonRef<'_>) -> bool {
+        self.has_value(value) || self.patterns.iter().any(|pattern| pattern.matches(value))
+    }
+
+    fn has_value(&self, value: RawBsonRef<'_>) -> bool {
+        self.values
+            .binary_search_by(|held| compare(held.as_raw_bson_ref(), value))
+            .is_ok()
+    }
+}

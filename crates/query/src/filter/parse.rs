@@ -1,0 +1,208 @@
+//! From a query document to a tree.
+//!
+//! Sources: `expression_parser.cpp` of the server for structure, codes and wording.
+
+use bson::raw::{RawBsonRef, RawDocument};
+
+use super::operators::parse_operators;
+use super::regex::Regex;
+use super::{Node, Test};
+use crate::display;
+use crate::element::{Element, array_values, elements};
+use crate::error::{Code, Error};
+use crate::limits::Limits;
+use crate::path::Path;
+
+/// Parses queries, counting nesting.
+pub(super) struct Parser<'l> {
+    pub limits: &'l Limits,
+    depth: usize,
+}
+
+/// Operators that stand where a field name would.
+const TOP_LEVEL: [&str; 13] = [
+    "$and",
+    "$or",
+    "$nor",
+    "$expr",
+    "$where",
+    "$text",
+    "$comment",
+    "$jsonSchema",
+    "$alwaysTrue",
+    "$alwaysFalse",
+    "$ref",
+    "$id",
+    "$db",
+];
+
+impl<'l> Parser<'l> {
+    pub fn new(limits: &'l Limits) -> Parser<'l> {
+        Parser { limits, depth: 0 }
+    }
+
+    /// A query document: fields and top-level operators, all of which must hold.
+    pub fn query(&mut self, query: &RawDocument) -> Result<Node, Error> {
+        self.enter(query)?;
+        let mut nodes = Vec::new();
+        for element in elements(query) {
+            match element.key.starts_with('$') {
+                true => nodes.extend(self.top_level(&element)?),
+                false => self.field(&element, &mut nodes)?,
+            }
+        }
+        self.leave();
+        Ok(and(nodes))
+    }
+
+    /// Operators that test a value itself.
+    pub fn element_test(&mut self, condition: &RawDocument) -> Result<Node, Error> {
+        self.enter(condition)?;
+        let node = parse_operators(self, &Path::empty(), condition);
+        self.leave();
+        node
+    }
+
+    /// Counts a level of nesting.
+    pub fn enter(&mut self, at: &RawDocument) -> Result<(), Error> {
+        self.depth += 1;
+        let max = self.limits.filter_depth_max;
+        match self.depth > max + 1 {
+            true => Err(Error::bad_value(format!(
+                "exceeded maximum query tree depth of {max} at {}",
+                display::document(at)
+            ))),
+            false => Ok(()),
+        }
+    }
+
+    pub fn leave(&mut self) {
+        self.depth -= 1;
+    }
+
+    fn field(&mut self, element: &Element<'_>, nodes: &mut Vec<Node>) -> Result<(), Error> {
+        let path = Path::new(element.key)?;
+        match element.value() {
+            RawBsonRef::Document(inner) if is_operator_document(inner) => {
+                nodes.push(parse_operators(self, &path, inner)?);
+            }
+            RawBsonRef::RegularExpression(regex) => {
+                nodes.push(leaf(
+                    &path,
+                    Test::Regex(Regex::of_value(regex, self.limits)?),
+                ));
+            }
+            value => nodes.push(equality(&path, value)?),
+        }
+        Ok(())
+    }
+
+    fn top_level(&mut self, element: &Element<'_>) -> Result<Option<Node>, Error> {
+        let name = element.key;
+        let node = match name {
+            "$and" => and(self.branches(element)?),
+            "$or" => Node::Or(self.branches(element)?),
+            "$nor" => Node::Nor(self.branches(element)?),
+            "$comment" => return Ok(None),
+            "$alwaysTrue" => always(element, Node::AlwaysTrue)?,
+            "$alwaysFalse" => always(element, Node::AlwaysFalse)?,
+            "$ref" | "$id" | "$db" => equality(&Path::new(name)?, element.value())?,
+            "$where" | "$text" | "$jsonSchema" => return Err(unsupported(name)),
+            _ => return Err(unknown_top_level(name)),
+        };
+        Ok(Some(node))
+    }
+
+    /// The operands of `$and`, `$or`, `$nor`.
+    fn branches(&mut self, element: &Element<'_>) -> Result<Vec<Node>, Error> {
+        let RawBsonRef::Array(array) = element.value() else {
+            return Err(Error::bad_value(format!(
+                "{} must be an array",
+                element.key
+            )));
+        };
+        if array.is_empty() {
+            return Err(Error::bad_value("$and/$or/$nor must be a nonempty array"));
+        }
+        array_values(array)
+            .map(|value| match value {
+                RawBsonRef::Document(query) => self.query(query),
+                _ => Err(Error::bad_value(
+                    "$or/$and/$nor entries need to be full objects",
+                )),
+            })
+            .collect()
+    }
+}
+
+/// A leaf on `path`.
+pub(super) fn leaf(path: &Path, test: Test) -> Node {
+    Node::Leaf {
+        path: path.clone(),
+        test,
+    }
+}
+
+/// All of `nodes`, without a level that holds only one.
+pub(super) fn and(mut nodes: Vec<Node>) -> Node {
+    match nodes.len() {
+        0 => Node::AlwaysTrue,
+        1 => nodes.swap_remove(0),
+        _ => Node::And(nodes),
+    }
+}
+
+/// Equality with a value of any type that may be compared.
+pub(super) fn equality(path: &Path, value: RawBsonRef<'_>) -> Result<Node, Error> {
+    if value == RawBsonRef::Undefined {
+        return Err(Error::bad_value("cannot compare to undefined"));
+    }
+    Ok(leaf(path, Test::Eq(value.into())))
+}
+
+/// Whether a document is one of operators: its first name begins with `$`, and it is no DBRef.
+pub(crate) fn is_operator_document(document: &RawDocument) -> bool {
+    let Some(first) = elements(document).next() else {
+        return false;
+    };
+    first.key.starts_with('$') && !is_dbref(document)
+}
+
+fn is_dbref(document: &RawDocument) -> bool {
+    let has = |name: &str| elements(document).any(|element| element.key == name);
+    has("$ref") && has("$id")
+}
+
+/// Whether a name is an operator that stands where a field name would.
+pub(super) fn is_top_level_operator(name: &str) -> bool {
+    TOP_LEVEL.contains(&name)
+}
+
+fn always(element: &Element<'_>, node: Node) -> Result<Node, Error> {
+    match crate::number::Number::of(element.value()).and_then(|number| number.to_i64_exact()) {
+        Some(1) => Ok(node),
+        Some(_) => Err(Error::parse(format!(
+            "{} must be an integer value of 1",
+            element.key
+        ))),
+        None => {
+            let shown = display::field(element.key, element.value());
+            Err(Error::parse(format!("Expected a number in: {shown}")))
+        }
+    }
+}
+
+fn unknown_top_level(name: &str) -> Error {
+    Error::bad_value(format!(
+        "unknown top level operator: {name}. If you have a field name that starts with a '$' symbol, consider using \
+         $getField or $setField."
+    ))
+}
+
+/// The refusal of an operator that MongoDB has and this server has not.
+pub(super) fn unsupported(name: &str) -> Error {
+    Error::new(
+        Code::NotImplemented,
+        format!("{name} is not supported by this server"),
+    )
+}

@@ -1,0 +1,144 @@
+//! `$regex`, `$options` and BSON regular expressions.
+
+use std::fmt;
+use std::sync::Arc;
+
+use bson::raw::{RawBsonRef, RawDocument, RawRegexRef};
+use forebay_text::{Options, Pattern, PatternError, Program};
+
+use crate::element::elements;
+use crate::error::{Code, Error};
+use crate::limits::Limits;
+
+/// A pattern of a filter, compiled once and shared.
+#[derive(Clone)]
+pub struct Regex {
+    program: Arc<Program>,
+    source: String,
+    options: String,
+}
+
+impl Regex {
+    /// The compiled pattern.
+    pub fn program(&self) -> &Arc<Program> {
+        &self.program
+    }
+
+    /// The pattern as written.
+    pub fn source(&self) -> &str {
+        &self.source
+    }
+
+    /// The options as written.
+    pub fn options(&self) -> &str {
+        &self.options
+    }
+
+    /// A pattern with its options.
+    ///
+    /// # Errors
+    /// 51091 for what PCRE2 refuses, 51108 for an unknown option, `BadValue` for a NUL byte in either.
+    pub fn new(source: &str, options: &str, limits: &Limits) -> Result<Regex, Error> {
+        if options.contains('\0') {
+            return Err(Error::bad_value(
+                "Regular expression options string cannot contain an embedded null byte",
+            ));
+        }
+        let parsed = Options::parse(options).map_err(pattern_error)?;
+        let pattern = Pattern::new(source, parsed, &limits.pattern).map_err(pattern_error)?;
+        let program = Arc::new(Program::compile(pattern, &limits.pattern));
+        Ok(Regex {
+            program,
+            source: source.to_owned(),
+            options: options.to_owned(),
+        })
+    }
+
+    pub(crate) fn of_value(regex: RawRegexRef<'_>, limits: &Limits) -> Result<Regex, Error> {
+        Regex::new(regex.pattern.as_str(), regex.options.as_str(), limits)
+    }
+
+    /// The pattern of `{$regex: .., $options: ..}`, in either order.
+    pub(super) fn of_operators(operators: &RawDocument, limits: &Limits) -> Result<Regex, Error> {
+        let mut parts = Parts::default();
+        for element in elements(operators) {
+            match element.key {
+                "$regex" => parts.take_pattern(element.value())?,
+                "$options" => parts.take_options(element.value())?,
+                _ => {}
+            }
+        }
+        Regex::new(parts.source, parts.options, limits)
+    }
+
+    /// Strings and symbols match by the pattern; a stored regular expression matches if it is the same one.
+    pub(super) fn matches(&self, value: RawBsonRef<'_>) -> bool {
+        match value {
+            RawBsonRef::String(text) | RawBsonRef::Symbol(text) => {
+                self.program.is_match(text.as_bytes())
+            }
+            RawBsonRef::RegularExpression(regex) => {
+                regex.pattern.as_str() == self.source && regex.options.as_str() == self.options
+            }
+            _ => false,
+        }
+    }
+}
+
+impl fmt::Debug for Regex {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "/{}/{}", self.source, self.options)
+    }
+}
+
+#[derive(Default)]
+struct Parts<'a> {
+    source: &'a str,
+    options: &'a str,
+}
+
+impl<'a> Parts<'a> {
+    fn take_pattern(&mut self, value: RawBsonRef<'a>) -> Result<(), Error> {
+        match value {
+            RawBsonRef::String(text) => self.source = text,
+            RawBsonRef::RegularExpression(regex) => {
+                self.source = regex.pattern.as_str();
+                let flags = regex.options.as_str();
+                if !flags.is_empty() && !self.options.is_empty() {
+                    return Err(twice(Code::Location51074));
+                }
+                self.options = if flags.is_empty() {
+                    self.options
+                } else {
+                    flags
+                };
+            }
+            _ => return Err(Error::bad_value("$regex has to be a string")),
+        }
+        Ok(())
+    }
+
+    fn take_options(&mut self, value: RawBsonRef<'a>) -> Result<(), Error> {
+        let RawBsonRef::String(text) = value else {
+            return Err(Error::bad_value("$options has to be a string"));
+        };
+        if !self.options.is_empty() {
+            return Err(twice(Code::Location51075));
+        }
+        self.options = text;
+        Ok(())
+    }
+}
+
+fn twice(code: Code) -> Error {
+    Error::new(code, "options set in both $regex and $options")
+}
+
+fn pattern_error(error: PatternError) -> Error {
+    let code = match error {
+        PatternError::InvalidFlag { .. } => Code::Location51108,
+        PatternError::EmbeddedNul { .. } => Code::BadValue,
+        PatternError::Invalid { .. } | PatternError::TooLong { .. } => Code::Location51091,
+    };
+    Error::new(code, error.to_string())
+}

@@ -1,0 +1,163 @@
+//! The tests of a leaf, each on one value.
+
+use bson::raw::{RawBson, RawBsonRef};
+
+use super::{BitTest, InList, Node, Regex, TypeSet};
+use crate::compare::{Class, class, compare, equal};
+use crate::element::{array_elements, array_values};
+use crate::number::Number;
+use crate::path::Leaf;
+
+/// A comparison other than equality.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum RangeOp {
+    /// `$lt`
+    Lt,
+    /// `$lte`
+    Lte,
+    /// `$gt`
+    Gt,
+    /// `$gte`
+    Gte,
+}
+
+/// What is asked of one value.
+#[derive(Debug, Clone)]
+pub enum Test {
+    /// `$eq`: equal across types; null is also a missing field.
+    Eq(RawBson),
+    /// `$lt`, `$lte`, `$gt`, `$gte`: of the same class as the operand, and on the right side of it.
+    Range {
+        /// The side.
+        op: RangeOp,
+        /// The operand.
+        value: RawBson,
+    },
+    /// `$in`: equal to a value of the list or matched by a pattern in it.
+    In(InList),
+    /// `$regex`.
+    Regex(Regex),
+    /// `{$exists: true}`.
+    Exists,
+    /// `$type`.
+    Type(TypeSet),
+    /// `$mod`.
+    Mod {
+        /// Never zero.
+        divisor: i64,
+        /// What the division leaves.
+        remainder: i64,
+    },
+    /// `$size` of an array.
+    Size(u64),
+    /// `$elemMatch` with operators: an element itself passes.
+    ElemMatchValue(Box<Node>),
+    /// `$elemMatch` with a query: an element that is a document (or an array) matches.
+    ElemMatchObject(Box<Node>),
+    /// `$bitsAllSet` and its kin.
+    Bits(BitTest),
+}
+
+impl Test {
+    /// How a path's end in an array is taken for this test.
+    pub fn leaf(&self) -> Leaf {
+        match self {
+            Test::Size(_) | Test::ElemMatchValue(_) | Test::ElemMatchObject(_) => Leaf::Whole,
+            _ => Leaf::Expand,
+        }
+    }
+
+    /// Whether the value, or a missing field for `None`, passes.
+    pub fn passes(&self, value: Option<RawBsonRef<'_>>) -> bool {
+        let Some(value) = value else {
+            return self.passes_missing();
+        };
+        match self {
+            Test::Eq(wanted) => equal(value, wanted.as_raw_bson_ref()),
+            Test::Range { op, value: bound } => in_range(*op, value, bound.as_raw_bson_ref()),
+            Test::In(list) => list.contains(value),
+            Test::Regex(regex) => regex.matches(value),
+            Test::Exists => true,
+            Test::Type(types) => types.contains(value.element_type()),
+            Test::Mod { divisor, remainder } => has_remainder(value, *divisor, *remainder),
+            Test::Size(size) => {
+                matches!(value, RawBsonRef::Array(array) if array_elements(array).count() as u64 == *size)
+            }
+            Test::ElemMatchValue(_) | Test::ElemMatchObject(_) => {
+                self.element_index(value).is_some()
+            }
+            Test::Bits(bits) => bits.passes(value),
+        }
+    }
+
+    /// The index of the first element that an `$elemMatch` finds.
+    pub(super) fn element_index(&self, value: RawBsonRef<'_>) -> Option<usize> {
+        let RawBsonRef::Array(array) = value else {
+            return None;
+        };
+        match self {
+            Test::ElemMatchValue(node) => {
+                array_values(array).position(|element| node.matches_value(element))
+            }
+            Test::ElemMatchObject(node) => {
+                array_values(array).position(|element| node.matches_container(element))
+            }
+            _ => None,
+        }
+    }
+
+    fn passes_missing(&self) -> bool {
+        match self {
+            Test::Eq(wanted) => *wanted == RawBson::Null,
+            Test::Range { op, value } => range_takes_missing(*op, value.as_raw_bson_ref()),
+            Test::In(list) => list.has_null(),
+            _ => false,
+        }
+    }
+}
+
+fn range_takes_missing(op: RangeOp, bound: RawBsonRef<'_>) -> bool {
+    match bound {
+        RawBsonRef::Null => matches!(op, RangeOp::Lte | RangeOp::Gte),
+        RawBsonRef::MaxKey => matches!(op, RangeOp::Lt | RangeOp::Lte),
+        RawBsonRef::MinKey => matches!(op, RangeOp::Gt | RangeOp::Gte),
+        _ => false,
+    }
+}
+
+/// Values of another class are never in a range, but everything is between the smallest and the largest key.
+fn in_range(op: RangeOp, value: RawBsonRef<'_>, bound: RawBsonRef<'_>) -> bool {
+    if class(value) != class(bound) {
+        return match bound {
+            RawBsonRef::MaxKey => matches!(op, RangeOp::Lt | RangeOp::Lte),
+            RawBsonRef::MinKey => matches!(op, RangeOp::Gt | RangeOp::Gte),
+            _ => false,
+        };
+    }
+    if class(value) == Class::Number && (is_nan(value) || is_nan(bound)) {
+        return is_nan(value) && is_nan(bound) && matches!(op, RangeOp::Lte | RangeOp::Gte);
+    }
+    let order = compare(value, bound);
+    match op {
+        RangeOp::Lt => order.is_lt(),
+        RangeOp::Lte => order.is_le(),
+        RangeOp::Gt => order.is_gt(),
+        RangeOp::Gte => order.is_ge(),
+    }
+}
+
+fn is_nan(value: RawBsonRef<'_>) -> bool {
+    Number::of(value).is_some_and(Number::is_nan)
+}
+
+/// Fractions are cut off first; NaN, infinities and what 64 bits do not hold have no remainder.
+fn has_remainder(value: RawBsonRef<'_>, divisor: i64, remainder: i64) -> bool {
+    const LIMIT: f64 = 9_223_372_036_854_775_808.0;
+    let Some(number) = Number::of(value) else {
+        return false;
+    };
+    if !matches!(number, Number::Integer(_)) && !(-LIMIT..LIMIT).contains(&number.to_f64()) {
+        return false;
+    }
+    number.to_i64_truncated().wrapping_rem(divisor) == remainder
+}

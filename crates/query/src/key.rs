@@ -1,0 +1,222 @@
+//! BSON values as bytes whose order is the order of the values.
+//!
+//! `memcmp` of two encodings gives [`compare()`](crate::compare()) of the values, and two encodings are the same bytes
+//! if and only if the values compare equal: `1`, `1.0` and `NumberLong(1)` share one key. Each encoding tells where it
+//! ends, so encodings can be put one after another to make compound keys. Descending parts are the ascending bytes
+//! inverted. Values cannot be read back from a key.
+
+use bson::raw::{RawArray, RawBinaryRef, RawBsonRef, RawDocument};
+
+use crate::compare::{Class, class};
+use crate::decimal::{self, Decimal, Digits};
+use crate::element::{array_values, elements, value_bytes};
+use crate::number::Number;
+
+/// The direction in which one part of a key sorts.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Direction {
+    /// Small values first.
+    Ascending,
+    /// Large values first.
+    Descending,
+}
+
+/// Ends the elements of a document or an array; every class byte is larger.
+const END: u8 = 0x00;
+
+/// The key of one value, ascending.
+pub fn encode(value: RawBsonRef<'_>) -> Vec<u8> {
+    let mut out = Vec::with_capacity(24);
+    append(&mut out, value);
+    out
+}
+
+/// Appends the key of `value`, ascending.
+pub fn append(out: &mut Vec<u8>, value: RawBsonRef<'_>) {
+    out.push(class(value) as u8);
+    append_payload(out, value);
+}
+
+/// Appends the key of `value` in `direction`.
+pub fn append_directed(out: &mut Vec<u8>, value: RawBsonRef<'_>, direction: Direction) {
+    let start = out.len();
+    append(out, value);
+    if direction == Direction::Descending {
+        invert(&mut out[start..]);
+    }
+}
+
+/// The range of ascending keys that all values of `class` lie in, as `start <= key < end`.
+pub fn class_range(class: Class) -> (Vec<u8>, Vec<u8>) {
+    (vec![class as u8], vec![class as u8 + 1])
+}
+
+/// The bytes that the ascending keys of all strings beginning with `prefix` begin with, and no other keys do.
+pub fn string_prefix(prefix: &str) -> Vec<u8> {
+    let mut out = vec![Class::String as u8];
+    escape(&mut out, prefix.as_bytes());
+    out
+}
+
+fn invert(bytes: &mut [u8]) {
+    for byte in bytes {
+        *byte = !*byte;
+    }
+}
+
+fn append_payload(out: &mut Vec<u8>, value: RawBsonRef<'_>) {
+    if let Some(number) = Number::of(value) {
+        return append_number(out, number);
+    }
+    match value {
+        RawBsonRef::String(text) | RawBsonRef::Symbol(text) | RawBsonRef::JavaScriptCode(text) => {
+            append_bytes(out, text.as_bytes())
+        }
+        RawBsonRef::Document(document) => append_document(out, document),
+        RawBsonRef::Array(array) => append_array(out, array),
+        RawBsonRef::Binary(binary) => append_binary(out, binary),
+        RawBsonRef::ObjectId(id) => out.extend_from_slice(&id.bytes()),
+        RawBsonRef::Boolean(flag) => out.push(u8::from(flag)),
+        RawBsonRef::DateTime(date) => append_i64(out, date.timestamp_millis()),
+        RawBsonRef::Timestamp(stamp) => {
+            out.extend_from_slice(&stamp.time.to_be_bytes());
+            out.extend_from_slice(&stamp.increment.to_be_bytes());
+        }
+        _ => append_rare(out, value),
+    }
+}
+
+fn append_rare(out: &mut Vec<u8>, value: RawBsonRef<'_>) {
+    match value {
+        RawBsonRef::RegularExpression(regex) => {
+            append_bytes(out, regex.pattern.as_str().as_bytes());
+            append_bytes(out, regex.options.as_str().as_bytes());
+        }
+        RawBsonRef::JavaScriptCodeWithScope(code) => {
+            append_bytes(out, code.code.as_bytes());
+            append_document(out, code.scope);
+        }
+        RawBsonRef::DbPointer(_) => {
+            let bytes = value_bytes(value);
+            append_length(out, bytes.len());
+            out.extend_from_slice(&bytes);
+        }
+        // MinKey, MaxKey, null and undefined are their class.
+        _ => {}
+    }
+}
+
+fn append_document(out: &mut Vec<u8>, document: &RawDocument) {
+    for element in elements(document) {
+        let value = element.value();
+        out.push(class(value) as u8);
+        append_bytes(out, element.key.as_bytes());
+        append_payload(out, value);
+    }
+    out.push(END);
+}
+
+fn append_array(out: &mut Vec<u8>, array: &RawArray) {
+    for value in array_values(array) {
+        append(out, value);
+    }
+    out.push(END);
+}
+
+fn append_binary(out: &mut Vec<u8>, binary: RawBinaryRef<'_>) {
+    append_length(out, binary.bytes.len());
+    out.push(u8::from(binary.subtype));
+    out.extend_from_slice(binary.bytes);
+}
+
+fn append_length(out: &mut Vec<u8>, length: usize) {
+    out.extend_from_slice(&(length as u32).to_be_bytes());
+}
+
+fn append_i64(out: &mut Vec<u8>, value: i64) {
+    out.extend_from_slice(&((value as u64) ^ (1 << 63)).to_be_bytes());
+}
+
+/// Bytes with every 0 written as `0, 255`, ended by `0, 0`.
+fn append_bytes(out: &mut Vec<u8>, bytes: &[u8]) {
+    escape(out, bytes);
+    out.extend_from_slice(&[0, 0]);
+}
+
+fn escape(out: &mut Vec<u8>, bytes: &[u8]) {
+    for part in bytes.split_inclusive(|byte| *byte == 0) {
+        out.extend_from_slice(part);
+        if part.last() == Some(&0) {
+            out.push(0xFF);
+        }
+    }
+}
+
+/// The largest double not above the number, then what the number is above it: 0 for nothing, else 1 and its digits.
+fn append_number(out: &mut Vec<u8>, number: Number) {
+    let floor = floor_f64(number);
+    out.extend_from_slice(&ordered_bits(floor).to_be_bytes());
+    match rest(number, floor) {
+        None => out.push(0),
+        Some(digits) => {
+            out.push(1);
+            append_digits(out, &digits);
+        }
+    }
+}
+
+/// The bits of a double, changed so that they order as the doubles do; NaN is 0, below minus infinity.
+fn ordered_bits(value: f64) -> u64 {
+    if value.is_nan() {
+        return 0;
+    }
+    let bits = if value == 0.0 { 0 } else { value.to_bits() };
+    if bits >> 63 == 1 {
+        !bits
+    } else {
+        bits | 1 << 63
+    }
+}
+
+fn floor_f64(number: Number) -> f64 {
+    match number {
+        Number::Double(value) => value,
+        Number::Integer(value) => {
+            let nearest = value as f64;
+            if nearest as i128 > i128::from(value) {
+                nearest.next_down()
+            } else {
+                nearest
+            }
+        }
+        Number::Decimal(value) => {
+            let nearest = value.to_f64();
+            if decimal::compare_f64(nearest, value).is_gt() {
+                nearest.next_down()
+            } else {
+                nearest
+            }
+        }
+    }
+}
+
+/// The digits of a number that is above `floor`, its greatest lower double; `None` where it is the double.
+fn rest(number: Number, floor: f64) -> Option<Digits> {
+    match number {
+        Number::Double(_) => None,
+        Number::Integer(value) if floor as i128 == i128::from(value) => None,
+        Number::Integer(value) => Decimal::from(value).digits(),
+        Number::Decimal(value) if decimal::compare_f64(floor, value).is_eq() => None,
+        Number::Decimal(value) => value.digits(),
+    }
+}
+
+fn append_digits(out: &mut Vec<u8>, digits: &Digits) {
+    let start = out.len();
+    out.extend_from_slice(&((digits.place + 0x4000) as u16).to_be_bytes());
+    out.extend_from_slice(digits.digits.as_bytes());
+    out.push(END);
+    if digits.negative {
+        invert(&mut out[start..]);
+    }
+}

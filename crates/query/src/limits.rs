@@ -1,0 +1,35 @@
+//! The named limits of the query language.
+
+/// Limits that parsing and execution keep to, whatever the client sends.
+#[derive(Debug, Clone)]
+pub struct Limits {
+    /// Nesting of `$and`, `$or`, `$nor`, `$not` and `$elemMatch` in one filter; deeper is `BadValue`.
+    pub filter_depth_max: usize,
+    /// Nesting of operators in one aggregation expression; deeper is `BadValue`.
+    pub expression_depth_max: usize,
+    /// Nesting of documents and arrays that an update may build; deeper is `Overflow`.
+    pub document_depth_max: usize,
+    /// Size of one document in bytes; a larger one is `BSONObjectTooLarge`.
+    pub document_bytes_max: usize,
+    /// Stages in one pipeline; more is `FailedToParse`.
+    pub pipeline_stages_max: usize,
+    /// What a pattern of `$regex` may cost.
+    pub pattern: forebay_text::Limits,
+    /// Memory in bytes that one blocking stage (`$group`, `$sort`) may hold.
+    pub stage_memory_bytes_max: usize,
+}
+
+impl Default for Limits {
+    /// MongoDB's own limits.
+    fn default() -> Limits {
+        Limits {
+            filter_depth_max: 100,
+            expression_depth_max: 100,
+            document_depth_max: 200,
+            document_bytes_max: 16 * 1024 * 1024,
+            pipeline_stages_max: 1000,
+            pattern: forebay_text::Limits::default(),
+            stage_memory_bytes_max: 100 * 1024 * 1024,
+        }
+    }
+}

@@ -1,0 +1,329 @@
+//! Dotted paths and how they walk through documents and arrays.
+//!
+//! Sources: `ElementPath` and `BSONElementIterator` of the server: a path goes through every document of an array on
+//! its way, and into the element at an index where the next component is that index.
+
+use std::cmp::Ordering;
+
+use bson::raw::{RawArray, RawBsonRef, RawDocument};
+
+use crate::compare::compare;
+use crate::element::{array_elements, array_values, get};
+use crate::error::{Code, Error};
+
+/// Components that one path may have.
+pub const COMPONENTS_MAX: usize = 200;
+
+/// A dotted field path, split into components.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub struct Path {
+    text: Box<str>,
+    components: Box<[Box<str>]>,
+}
+
+/// What a path does where it ends in an array.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Leaf {
+    /// Gives each element, then the array itself: for comparisons.
+    Expand,
+    /// Gives the array itself only: for `$size` and `$elemMatch`.
+    Whole,
+}
+
+/// A value that a path leads to.
+#[derive(Debug, Clone, Copy)]
+pub struct Visit<'a> {
+    /// The value; `None` where the path leads nowhere.
+    pub value: Option<RawBsonRef<'a>>,
+    /// The index in the outermost array that the path went through without naming an index.
+    pub index: Option<usize>,
+}
+
+/// What an index keeps for one document and one path.
+#[derive(Debug, Default)]
+pub struct IndexValues<'a> {
+    /// Every value that a comparison on the path is tried on, null where there is none.
+    pub values: Vec<RawBsonRef<'a>>,
+    /// Whether the path went through or ended in an array.
+    pub is_multikey: bool,
+    /// Whether the path leads to a value at all: sparse indexes leave out documents where it does not.
+    pub exists: bool,
+}
+
+impl Path {
+    /// A path from its dotted text.
+    ///
+    /// # Errors
+    /// `Overflow` for more than [`COMPONENTS_MAX`] components.
+    pub fn new(text: &str) -> Result<Path, Error> {
+        let components: Box<[Box<str>]> = text.split('.').map(Box::from).collect();
+        if components.len() > COMPONENTS_MAX {
+            let message = format!("FieldPath is too long, maximum {COMPONENTS_MAX} components");
+            return Err(Error::new(Code::Overflow, message));
+        }
+        Ok(Path {
+            text: text.into(),
+            components,
+        })
+    }
+
+    /// The path of a value itself, as the tests inside `$elemMatch` use it.
+    pub fn empty() -> Path {
+        Path {
+            text: "".into(),
+            components: Box::default(),
+        }
+    }
+
+    /// The dotted text.
+    pub fn as_str(&self) -> &str {
+        &self.text
+    }
+
+    /// The components, in order.
+    pub fn components(&self) -> impl ExactSizeIterator<Item = &str> {
+        self.components.iter().map(AsRef::as_ref)
+    }
+
+    /// The first component.
+    pub fn first(&self) -> &str {
+        self.components.first().map_or("", AsRef::as_ref)
+    }
+
+    /// Whether this path names a field inside what `other` names, or the same.
+    pub fn starts_with(&self, other: &Path) -> bool {
+        self.components.starts_with(&other.components)
+    }
+
+    /// Calls `visit` with every value that the path leads to until it answers true; says whether it did.
+    pub fn any<'a>(
+        &self,
+        document: &'a RawDocument,
+        leaf: Leaf,
+        visit: &mut dyn FnMut(Visit<'a>) -> bool,
+    ) -> bool {
+        walk_document(document, &self.components, leaf, None, visit)
+    }
+
+    /// Every value that the path leads to, arrays expanded; empty where it leads nowhere.
+    pub fn values<'a>(&self, document: &'a RawDocument, leaf: Leaf) -> Vec<RawBsonRef<'a>> {
+        let mut values = Vec::new();
+        self.any(document, leaf, &mut |visit| {
+            values.extend(visit.value);
+            false
+        });
+        values
+    }
+
+    /// What an index keeps: see [`IndexValues`].
+    pub fn index_values<'a>(&self, document: &'a RawDocument) -> IndexValues<'a> {
+        let mut found = IndexValues::default();
+        let mut visits = 0;
+        self.any(document, Leaf::Expand, &mut |visit| {
+            visits += 1;
+            found.exists |= visit.value.is_some();
+            found.is_multikey |=
+                visit.index.is_some() || matches!(visit.value, Some(RawBsonRef::Array(_)));
+            found.values.push(visit.value.unwrap_or(RawBsonRef::Null));
+            false
+        });
+        if visits == 0 {
+            found.is_multikey = true;
+            found.values.push(RawBsonRef::Null);
+        }
+        found
+    }
+
+    /// The value that a document sorts by: the smallest (ascending) or largest value that the path leads to through
+    /// arrays, undefined for an empty array, null for nothing.
+    pub fn sort_value<'a>(&self, document: &'a RawDocument, descending: bool) -> RawBsonRef<'a> {
+        let mut best = None;
+        sort_values(document, &self.components, &mut |value| {
+            let wanted = if descending {
+                Ordering::Greater
+            } else {
+                Ordering::Less
+            };
+            if best.is_none_or(|best| compare(value, best) == wanted) {
+                best = Some(value);
+            }
+        });
+        best.unwrap_or(RawBsonRef::Null)
+    }
+
+    /// The distinct candidates of `distinct`: the value, or each element of an array at the end of the path.
+    pub fn distinct_values<'a>(&self, document: &'a RawDocument) -> Vec<RawBsonRef<'a>> {
+        let mut values = Vec::new();
+        for value in self.values(document, Leaf::Whole) {
+            match value {
+                RawBsonRef::Array(array) => values.extend(array_values(array)),
+                other => values.push(other),
+            }
+        }
+        values
+    }
+}
+
+impl std::fmt::Display for Path {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(&self.text)
+    }
+}
+
+type Visitor<'v, 'a> = &'v mut dyn FnMut(Visit<'a>) -> bool;
+
+fn walk_document<'a>(
+    document: &'a RawDocument,
+    path: &[Box<str>],
+    leaf: Leaf,
+    index: Option<usize>,
+    visit: Visitor<'_, 'a>,
+) -> bool {
+    let Some((name, rest)) = path.split_first() else {
+        return visit(Visit {
+            value: Some(RawBsonRef::Document(document)),
+            index,
+        });
+    };
+    match get(document, name) {
+        None => visit(Visit { value: None, index }),
+        Some(value) if rest.is_empty() => visit_leaf(value, leaf, index, visit),
+        Some(RawBsonRef::Document(inner)) => walk_document(inner, rest, leaf, index, visit),
+        Some(RawBsonRef::Array(array)) => walk_array(array, rest, leaf, index, visit),
+        Some(_) => visit(Visit { value: None, index }),
+    }
+}
+
+fn visit_leaf<'a>(
+    value: RawBsonRef<'a>,
+    leaf: Leaf,
+    index: Option<usize>,
+    visit: Visitor<'_, 'a>,
+) -> bool {
+    if let (RawBsonRef::Array(array), Leaf::Expand) = (value, leaf) {
+        for (position, element) in array_values(array).enumerate() {
+            if visit(Visit {
+                value: Some(element),
+                index: index.or(Some(position)),
+            }) {
+                return true;
+            }
+        }
+    }
+    visit(Visit {
+        value: Some(value),
+        index,
+    })
+}
+
+fn walk_array<'a>(
+    array: &'a RawArray,
+    path: &[Box<str>],
+    leaf: Leaf,
+    index: Option<usize>,
+    visit: Visitor<'_, 'a>,
+) -> bool {
+    let Some((name, rest)) = path.split_first() else {
+        return visit_leaf(RawBsonRef::Array(array), leaf, index, visit);
+    };
+    for (position, element) in array_elements(array).enumerate() {
+        let value = element.value();
+        if let RawBsonRef::Document(inner) = value
+            && walk_document(inner, path, leaf, index.or(Some(position)), visit)
+        {
+            return true;
+        }
+        if is_index(name) && &**name == element.key && walk_indexed(value, rest, leaf, index, visit)
+        {
+            return true;
+        }
+    }
+    false
+}
+
+/// Goes on inside the element that the path names by its index; such an element is not expanded at the end.
+fn walk_indexed<'a>(
+    value: RawBsonRef<'a>,
+    rest: &[Box<str>],
+    leaf: Leaf,
+    index: Option<usize>,
+    visit: Visitor<'_, 'a>,
+) -> bool {
+    if rest.is_empty() {
+        return visit(Visit {
+            value: Some(value),
+            index,
+        });
+    }
+    match value {
+        RawBsonRef::Document(inner) => walk_document(inner, rest, leaf, index, visit),
+        RawBsonRef::Array(inner) => walk_array(inner, rest, leaf, index, visit),
+        _ => false,
+    }
+}
+
+/// Whether a component is an array index as MongoDB takes it: digits only.
+pub(crate) fn is_index(component: &str) -> bool {
+    !component.is_empty() && component.bytes().all(|byte| byte.is_ascii_digit())
+}
+
+fn sort_values<'a>(
+    document: &'a RawDocument,
+    path: &[Box<str>],
+    visit: &mut dyn FnMut(RawBsonRef<'a>),
+) {
+    let Some((name, rest)) = path.split_first() else {
+        return;
+    };
+    match get(document, name) {
+        None => visit(RawBsonRef::Null),
+        Some(value) => sort_value_at(value, rest, visit),
+    }
+}
+
+fn sort_value_at<'a>(
+    value: RawBsonRef<'a>,
+    rest: &[Box<str>],
+    visit: &mut dyn FnMut(RawBsonRef<'a>),
+) {
+    match value {
+        RawBsonRef::Array(array) if array.is_empty() => {
+            visit(if rest.is_empty() {
+                RawBsonRef::Undefined
+            } else {
+                RawBsonRef::Null
+            });
+        }
+        RawBsonRef::Array(array) => match indexed(array, rest) {
+            Some(element) => sort_value_at(element, &rest[1..], visit),
+            None => array_values(array).for_each(|element| sort_element(element, rest, visit)),
+        },
+        RawBsonRef::Document(inner) if !rest.is_empty() => sort_values(inner, rest, visit),
+        value if rest.is_empty() => visit(value),
+        _ => visit(RawBsonRef::Null),
+    }
+}
+
+/// An element of an array on the way: documents are entered, nested arrays are values.
+fn sort_element<'a>(
+    element: RawBsonRef<'a>,
+    rest: &[Box<str>],
+    visit: &mut dyn FnMut(RawBsonRef<'a>),
+) {
+    match element {
+        value if rest.is_empty() => visit(value),
+        RawBsonRef::Document(inner) => sort_values(inner, rest, visit),
+        _ => visit(RawBsonRef::Null),
+    }
+}
+
+/// The element that the next component names, if it is an index and the element is there.
+fn indexed<'a>(array: &'a RawArray, rest: &[Box<str>]) -> Option<RawBsonRef<'a>> {
+    let name = rest.first()?;
+    if !is_index(name) {
+        return None;
+    }
+    array_elements(array)
+        .find(|element| element.key == &**name)
+        .map(|element| element.value())
+}
