@@ -1,1 +1,29 @@
-//! Part of Forebay.
+//! The embedded store: collections of BSON documents, their indexes and a catalogue, on one directory or in memory.
+//!
+//! A [`Store`] holds [`Collection`]s. Every document has a record number, counted up per collection and never used
+//! again. A write changes the document, all its index entries and the counts of its collection in one atomic batch of
+//! the [`engine`] underneath, so that after a kill at any moment indexes agree with documents.
+//!
+//! The crate knows no protocol and plans no queries: callers give it documents, numbers and bounds.
+#![forbid(unsafe_code)]
+
+mod catalogue;
+mod collection;
+mod directory;
+mod document;
+pub mod engine;
+mod error;
+mod index;
+mod options;
+mod store;
+mod sync;
+mod users;
+
+pub use collection::{Change, Changed, Collection, IndexScan, IndexStatus, Scan, VerifyReport};
+pub use document::{Document, NUMBER_MAX, RecordNumber};
+pub use error::{Result, StoreError};
+pub use index::{BuildProgress, IndexBounds, IndexField, IndexKind, IndexSpec};
+pub use engine::Direction;
+pub use options::{Location, StoreOptions};
+pub use store::{CollectionOptions, Namespace, Store, StoreSizes};
+pub use users::Users;

@@ -1,0 +1,220 @@
+//! What the store remembers about its collections, in one partition of the engine.
+//!
+//! | key | value |
+//! |---|---|
+//! | `c` and the collection's id | its entry, as BSON |
+//! | `s` and the collection's id | its statistics, written with every batch |
+//! | `u` and a name | a user record |
+
+use bson::{Bson, Document, RawDocumentBuf, doc};
+
+use crate::document::RecordNumber;
+use crate::engine::{Entries, KeyRange};
+use crate::error::{Result, StoreError};
+use crate::index::{IndexField, IndexKind, IndexSpec};
+
+/// Name of the catalogue's partition.
+pub const PARTITION: &str = "catalogue";
+
+const COLLECTION: u8 = b'c';
+const STATISTICS: u8 = b's';
+
+/// What a collection is.
+#[derive(Debug, Clone, PartialEq)]
+pub struct CollectionEntry {
+    pub id: u32,
+    pub db: String,
+    pub name: String,
+    pub uuid: bson::Uuid,
+    pub created: bson::DateTime,
+    pub options: RawDocumentBuf,
+    pub indexes: Vec<IndexEntry>,
+}
+
+/// What an index of a collection is.
+#[derive(Debug, Clone, PartialEq)]
+pub struct IndexEntry {
+    pub id: u32,
+    pub spec: IndexSpec,
+    pub multikey: bool,
+    pub complete: bool,
+}
+
+/// Counts of a collection, exact after every batch.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Statistics {
+    pub documents: u64,
+    pub bytes: u64,
+    pub next_number: RecordNumber,
+}
+
+impl Statistics {
+    /// As bytes of the catalogue.
+    pub fn encode(self) -> [u8; 24] {
+        let mut bytes = [0; 24];
+        let numbers = [self.documents, self.bytes, self.next_number];
+        for (field, number) in bytes.chunks_exact_mut(8).zip(numbers) {
+            field.copy_from_slice(&number.to_be_bytes());
+        }
+        bytes
+    }
+
+    fn decode(bytes: &[u8]) -> Result<Self> {
+        let field = |at: usize| bytes.get(at..at + 8).and_then(|field| field.try_into().ok()).map(u64::from_be_bytes);
+        match (field(0), field(8), field(16), bytes.len()) {
+            (Some(documents), Some(bytes), Some(next_number), 24) => Ok(Self {
+                documents,
+                bytes,
+                next_number,
+            }),
+            _ => Err(malformed("statistics of the wrong length")),
+        }
+    }
+}
+
+/// The partition that holds the documents of a collection.
+pub fn records_partition(id: u32) -> String {
+    format!("r{id}")
+}
+
+/// The partition that holds the entries of an index.
+pub fn index_partition(id: u32) -> String {
+    format!("i{id}")
+}
+
+/// The catalogue key of a collection's entry.
+pub fn collection_key(id: u32) -> Vec<u8> {
+    key(COLLECTION, id)
+}
+
+/// The catalogue key of a collection's statistics.
+pub fn statistics_key(id: u32) -> Vec<u8> {
+    key(STATISTICS, id)
+}
+
+fn key(kind: u8, id: u32) -> Vec<u8> {
+    let mut key = vec![kind];
+    key.extend_from_slice(&id.to_be_bytes());
+    key
+}
+
+/// Every collection with its statistics.
+pub fn read_collections(entries: impl Fn(KeyRange) -> Entries) -> Result<Vec<(CollectionEntry, Statistics)>> {
+    let mut statistics = std::collections::HashMap::new();
+    for entry in entries(KeyRange::prefix(&[STATISTICS])) {
+        let (key, value) = entry?;
+        statistics.insert(key[1..].to_vec(), Statistics::decode(&value)?);
+    }
+    let mut found = Vec::new();
+    for entry in entries(KeyRange::prefix(&[COLLECTION])) {
+        let (key, value) = entry?;
+        let counts = statistics.get(&key[1..]).copied();
+        let counts = counts.ok_or_else(|| malformed("a collection without statistics"))?;
+        found.push((CollectionEntry::decode(&value)?, counts));
+    }
+    Ok(found)
+}
+
+impl CollectionEntry {
+    /// As BSON bytes.
+    ///
+    /// # Errors
+    /// [`StoreError::InvalidDocument`] when a name holds a zero byte.
+    pub fn encode(&self) -> Result<Vec<u8>> {
+        let indexes: Vec<Bson> = self.indexes.iter().map(|index| index.encode().map(Bson::Document)).collect::<Result<_>>()?;
+        let entry = doc! {
+            "id": i64::from(self.id),
+            "db": &self.db,
+            "name": &self.name,
+            "uuid": self.uuid,
+            "created": self.created,
+            "options": Document::try_from(&self.options)?,
+            "indexes": indexes,
+        };
+        Ok(RawDocumentBuf::try_from(&entry)?.into_bytes())
+    }
+
+    fn decode(bytes: &[u8]) -> Result<Self> {
+        let entry = Document::try_from(RawDocumentBuf::from_bytes(bytes.to_vec())?)?;
+        let indexes = entry.get_array("indexes").map_err(field)?;
+        Ok(Self {
+            id: id(&entry)?,
+            db: entry.get_str("db").map_err(field)?.to_owned(),
+            name: entry.get_str("name").map_err(field)?.to_owned(),
+            uuid: uuid(&entry)?,
+            created: *entry.get_datetime("created").map_err(field)?,
+            options: RawDocumentBuf::try_from(entry.get_document("options").map_err(field)?)?,
+            indexes: indexes.iter().map(IndexEntry::decode).collect::<Result<_>>()?,
+        })
+    }
+}
+
+impl IndexEntry {
+    fn encode(&self) -> Result<Document> {
+        let fields: Vec<Bson> = self.spec.fields.iter().map(encode_field).collect();
+        Ok(doc! {
+            "id": i64::from(self.id),
+            "name": &self.spec.name,
+            "fields": fields,
+            "unique": self.spec.unique,
+            "sparse": self.spec.sparse,
+            "definition": Document::try_from(&self.spec.definition)?,
+            "multikey": self.multikey,
+            "complete": self.complete,
+        })
+    }
+
+    fn decode(value: &Bson) -> Result<Self> {
+        let entry = value.as_document().ok_or_else(|| malformed("an index that is no document"))?;
+        let fields = entry.get_array("fields").map_err(field)?;
+        let flag = |name: &str| entry.get_bool(name).map_err(field);
+        Ok(Self {
+            id: id(entry)?,
+            spec: IndexSpec {
+                name: entry.get_str("name").map_err(field)?.to_owned(),
+                fields: fields.iter().map(decode_field).collect::<Result<_>>()?,
+                unique: flag("unique")?,
+                sparse: flag("sparse")?,
+                definition: RawDocumentBuf::try_from(entry.get_document("definition").map_err(field)?)?,
+            },
+            multikey: flag("multikey")?,
+            complete: flag("complete")?,
+        })
+    }
+}
+
+fn encode_field(field: &IndexField) -> Bson {
+    Bson::Document(doc! { "path": &field.path, "kind": field.kind.to_bson() })
+}
+
+fn decode_field(value: &Bson) -> Result<IndexField> {
+    let entry = value.as_document().ok_or_else(|| malformed("an index field that is no document"))?;
+    let kind = entry.get("kind").ok_or_else(|| malformed("an index field without a kind"))?;
+    Ok(IndexField {
+        path: entry.get_str("path").map_err(field)?.to_owned(),
+        kind: IndexKind::from_bson(kind)?,
+    })
+}
+
+fn id(entry: &Document) -> Result<u32> {
+    let id = entry.get_i64("id").map_err(field)?;
+    u32::try_from(id).map_err(|_| malformed("an id out of range"))
+}
+
+fn uuid(entry: &Document) -> Result<bson::Uuid> {
+    let binary = match entry.get("uuid") {
+        Some(Bson::Binary(binary)) => binary,
+        _ => return Err(malformed("a collection without a UUID")),
+    };
+    Ok(binary.to_uuid()?)
+}
+
+fn field(error: impl std::fmt::Display) -> StoreError {
+    malformed(&error.to_string())
+}
+
+fn malformed(why: &str) -> StoreError {
+    StoreError::InvalidDocument {
+        why: format!("catalogue entry: {why}"),
+    }
+}

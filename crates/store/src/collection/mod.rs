@@ -1,0 +1,218 @@
+//! A collection: its documents by number, its indexes and its counts.
+
+mod build;
+mod define;
+mod read;
+mod verify;
+mod write;
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+
+use bson::RawDocumentBuf;
+use parking_lot::{Mutex, RwLock};
+
+pub use read::{IndexScan, Scan};
+pub use verify::VerifyReport;
+pub use write::{Change, Changed};
+
+use crate::catalogue::{self, CollectionEntry, IndexEntry, Statistics};
+use crate::document::RecordNumber;
+use crate::engine::{Bytes, PartitionId, PartitionKind};
+use crate::error::{Result, StoreError};
+use crate::index::{BuildProgress, Index, IndexSpec};
+use crate::store::{Namespace, Shared};
+
+/// A collection of documents.
+///
+/// Reads take no lock that a writer holds. Writes to one collection follow one another; each is atomic with all its
+/// index entries and counts.
+pub struct Collection {
+    shared: Arc<Shared>,
+    id: u32,
+    uuid: bson::Uuid,
+    created: bson::DateTime,
+    options: RawDocumentBuf,
+    records: PartitionId,
+    namespace: RwLock<Namespace>,
+    indexes: RwLock<Arc<Vec<Arc<Index>>>>,
+    writer: Mutex<Writer>,
+    counts: Counts,
+    dropped: AtomicBool,
+}
+
+/// What only the holder of the write lock may change.
+struct Writer {
+    statistics: Statistics,
+    /// By index id: no key of that unique index lies above this one.
+    highest: std::collections::HashMap<u32, Bytes>,
+}
+
+/// The counts as readers see them.
+#[derive(Default)]
+struct Counts {
+    documents: AtomicU64,
+    bytes: AtomicU64,
+    next_number: AtomicU64,
+}
+
+impl Counts {
+    fn publish(&self, statistics: Statistics) {
+        self.documents.store(statistics.documents, Ordering::Release);
+        self.bytes.store(statistics.bytes, Ordering::Release);
+        self.next_number.store(statistics.next_number, Ordering::Release);
+    }
+}
+
+/// An index and how far it is.
+#[derive(Debug, Clone)]
+pub struct IndexStatus {
+    /// What it was created as.
+    pub spec: IndexSpec,
+    /// Whether it can be scanned. An index of kind cache never can, and is always complete.
+    pub complete: bool,
+    /// Whether some document has several entries.
+    pub multikey: bool,
+    /// Progress of its build.
+    pub progress: Arc<BuildProgress>,
+    /// Bytes its entries take, about.
+    pub bytes: u64,
+}
+
+impl Collection {
+    /// Opens the partitions of a collection that the catalogue knows.
+    pub(crate) fn open(shared: Arc<Shared>, entry: CollectionEntry, statistics: Statistics) -> Result<Self> {
+        let open = |name: String, kind| shared.engine.open_partition(&name, kind);
+        let records = open(catalogue::records_partition(entry.id), PartitionKind::Records)?;
+        let mut indexes = Vec::new();
+        for index in entry.indexes.into_iter().filter(|index| index.complete) {
+            let partition = match index.spec.is_cache() {
+                true => None,
+                false => Some(open(catalogue::index_partition(index.id), PartitionKind::Index)?),
+            };
+            indexes.push(Arc::new(Index::complete(index.id, index.spec, partition, index.multikey)));
+        }
+        let counts = Counts::default();
+        counts.publish(statistics);
+        Ok(Self {
+            shared,
+            id: entry.id,
+            uuid: entry.uuid,
+            created: entry.created,
+            options: entry.options,
+            records,
+            namespace: RwLock::new(Namespace::new(entry.db, entry.name)),
+            indexes: RwLock::new(Arc::new(indexes)),
+            writer: Mutex::new(Writer {
+                statistics,
+                highest: Default::default(),
+            }),
+            counts,
+            dropped: AtomicBool::new(false),
+        })
+    }
+
+    /// Database and name.
+    pub fn namespace(&self) -> Namespace {
+        self.namespace.read().clone()
+    }
+
+    /// Given at creation, kept through renames.
+    pub fn uuid(&self) -> bson::Uuid {
+        self.uuid
+    }
+
+    /// When it was created.
+    pub fn created(&self) -> bson::DateTime {
+        self.created
+    }
+
+    /// The options it was created with.
+    pub fn options(&self) -> &RawDocumentBuf {
+        &self.options
+    }
+
+    /// Number of documents, exact.
+    pub fn document_count(&self) -> u64 {
+        self.counts.documents.load(Ordering::Acquire)
+    }
+
+    /// Size of all documents together in bytes, exact.
+    pub fn document_bytes(&self) -> u64 {
+        self.counts.bytes.load(Ordering::Acquire)
+    }
+
+    /// The number the next inserted document gets; all numbers in use are below.
+    pub fn next_number(&self) -> RecordNumber {
+        self.counts.next_number.load(Ordering::Acquire)
+    }
+
+    /// Bytes the documents take in the engine, about.
+    pub fn storage_bytes(&self) -> u64 {
+        self.shared.engine.bytes(self.records)
+    }
+
+    /// Whether the collection was dropped while this handle was kept.
+    pub fn is_dropped(&self) -> bool {
+        self.dropped.load(Ordering::Acquire)
+    }
+
+    /// All indexes, in order of creation.
+    pub fn indexes(&self) -> Vec<IndexStatus> {
+        self.index_list().iter().map(|index| self.status(index)).collect()
+    }
+
+    fn status(&self, index: &Index) -> IndexStatus {
+        IndexStatus {
+            spec: index.spec.clone(),
+            complete: index.is_complete(),
+            multikey: index.is_multikey(),
+            progress: Arc::clone(&index.progress),
+            bytes: index.partition.map_or(0, |partition| self.shared.engine.bytes(partition)),
+        }
+    }
+
+    fn index_list(&self) -> Arc<Vec<Arc<Index>>> {
+        Arc::clone(&self.indexes.read())
+    }
+
+    fn index(&self, name: &str) -> Result<Arc<Index>> {
+        let indexes = self.index_list();
+        let found = indexes.iter().find(|index| index.spec.name == name);
+        found.cloned().ok_or_else(|| StoreError::IndexNotFound { index: name.to_owned() })
+    }
+
+    fn check_not_dropped(&self) -> Result<()> {
+        if self.is_dropped() {
+            return Err(StoreError::CollectionDropped {
+                namespace: self.namespace().to_string(),
+            });
+        }
+        Ok(())
+    }
+
+    /// The catalogue entry, with other indexes or another name than the current ones where given.
+    fn entry(&self, namespace: &Namespace, indexes: &[Arc<Index>], multikey: &[u32]) -> CollectionEntry {
+        let index = |index: &Arc<Index>| IndexEntry {
+            id: index.id,
+            spec: index.spec.clone(),
+            multikey: index.is_multikey() || multikey.contains(&index.id),
+            complete: index.is_complete(),
+        };
+        CollectionEntry {
+            id: self.id,
+            db: namespace.db.clone(),
+            name: namespace.name.clone(),
+            uuid: self.uuid,
+            created: self.created,
+            options: self.options.clone(),
+            indexes: indexes.iter().map(index).collect(),
+        }
+    }
+}
+
+impl std::fmt::Debug for Collection {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Collection").field("namespace", &self.namespace()).field("id", &self.id).finish_non_exhaustive()
+    }
+}

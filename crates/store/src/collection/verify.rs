@@ -1,0 +1,129 @@
+//! Checking that documents, index entries and counts agree.
+
+use std::sync::Arc;
+
+use super::{Collection, Writer};
+use crate::document::{Document, RecordNumber};
+use crate::engine::{Direction, KeyRange};
+use crate::error::Result;
+use crate::index::Index;
+
+/// Problems that a report names; more are only counted.
+const PROBLEMS_MAX: usize = 100;
+
+/// What a check of a collection found.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct VerifyReport {
+    /// Documents read.
+    pub documents: u64,
+    /// Their size in bytes.
+    pub bytes: u64,
+    /// Index entries read.
+    pub entries: u64,
+    /// What does not agree, in words: the first 100.
+    pub problems: Vec<String>,
+    /// How many things do not agree.
+    pub problem_count: u64,
+}
+
+impl VerifyReport {
+    /// Whether everything agrees.
+    pub fn is_clean(&self) -> bool {
+        self.problem_count == 0
+    }
+
+    fn problem(&mut self, problem: impl FnOnce() -> String) {
+        self.problem_count += 1;
+        if self.problems.len() < PROBLEMS_MAX {
+            self.problems.push(problem());
+        }
+    }
+}
+
+impl Collection {
+    /// Reads everything and checks that each document is BSON, has its keys in each complete index and no other, and
+    /// that the counts are right. Writers wait meanwhile.
+    ///
+    /// # Errors
+    /// Only when reading fails: what does not agree is in the report.
+    pub fn verify(&self) -> Result<VerifyReport> {
+        let writer = self.writer.lock();
+        let mut report = VerifyReport::default();
+        let indexes: Vec<Arc<Index>> = self.index_list().iter().filter(|index| index.is_complete()).cloned().collect();
+        let mut expected = vec![0; indexes.len()];
+        for record in self.scan(0) {
+            let (number, document) = record?;
+            self.verify_document(&mut report, number, &document);
+            for (index, expected) in indexes.iter().zip(&mut expected) {
+                *expected += self.verify_keys(&mut report, index, number, &document)?;
+            }
+        }
+        for (index, expected) in indexes.iter().zip(expected) {
+            self.verify_entry_count(&mut report, index, expected)?;
+        }
+        verify_counts(&mut report, &writer);
+        Ok(report)
+    }
+
+    fn verify_document(&self, report: &mut VerifyReport, number: RecordNumber, document: &Document) {
+        report.documents += 1;
+        report.bytes += document.len_bytes() as u64;
+        if let Err(error) = bson::Document::try_from(document.raw()) {
+            report.problem(|| format!("document {number} is not BSON: {error}"));
+        }
+        if number >= self.next_number() {
+            report.problem(|| format!("document {number} is at or above the next number {}", self.next_number()));
+        }
+    }
+
+    /// Looks a document's keys up in an index; gives how many it must have.
+    fn verify_keys(&self, report: &mut VerifyReport, index: &Index, number: RecordNumber, document: &Document) -> Result<u64> {
+        let Some(partition) = index.partition else {
+            return Ok(0);
+        };
+        let name = &index.spec.name;
+        let keys = match index.keys(document.raw()) {
+            Ok(keys) => keys,
+            Err(error) => {
+                report.problem(|| format!("document {number} cannot be in index {name}: {error}"));
+                return Ok(0);
+            }
+        };
+        if keys.multikey && !index.is_multikey() {
+            report.problem(|| format!("document {number} has an array in index {name}, which is not marked multikey"));
+        }
+        for key in &keys.keys {
+            let (entry, value) = index.entry(key, number);
+            if self.shared.engine.get(partition, &entry)? != Some(value) {
+                report.problem(|| format!("index {name} lacks a key of document {number}"));
+            }
+        }
+        Ok(keys.keys.len() as u64)
+    }
+
+    fn verify_entry_count(&self, report: &mut VerifyReport, index: &Index, expected: u64) -> Result<()> {
+        let Some(partition) = index.partition else {
+            return Ok(());
+        };
+        let mut found = 0;
+        for entry in self.entries(partition, KeyRange::all(), Direction::Forward) {
+            entry?;
+            found += 1;
+        }
+        report.entries += found;
+        if found != expected {
+            report.problem(|| format!("index {} has {found} entries instead of {expected}", index.spec.name));
+        }
+        Ok(())
+    }
+}
+
+fn verify_counts(report: &mut VerifyReport, writer: &Writer) {
+    let (documents, bytes) = (report.documents, report.bytes);
+    if writer.statistics.documents != documents {
+        report.problem(|| format!("{documents} documents are counted as {}", writer.statistics.documents));
+    }
+    if writer.statistics.bytes != bytes {
+        report.problem(|| format!("{bytes} bytes are counted as {}", writer.statistics.bytes));
+    }
+}

@@ -1,0 +1,114 @@
+//! The data directory: its lock against a second server, and the mark of its format.
+
+use std::fs::{File, OpenOptions, TryLockError};
+use std::io::{self, Read, Seek, Write};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use crate::error::{Result, StoreError};
+
+/// The first line of the file `FORMAT`; the number counts changes that older releases cannot read.
+const FORMAT: &str = "forebay store 1\n";
+/// The name of the folder that the engine owns.
+const TABLES: &str = "tables";
+
+/// A locked data directory. The lock goes with the value, and with the process however it ends.
+#[derive(Debug)]
+pub struct Directory {
+    path: PathBuf,
+    _lock: File,
+}
+
+impl Directory {
+    /// Creates the directory if needed, locks it and checks its format.
+    ///
+    /// # Errors
+    /// [`StoreError::NotWritable`], [`StoreError::Locked`] or [`StoreError::UnknownFormat`].
+    pub fn open(path: &Path) -> Result<Self> {
+        let not_writable = |source| not_writable(path, source);
+        std::fs::create_dir_all(path).map_err(not_writable)?;
+        let lock = lock(path)?;
+        let directory = Self {
+            path: path.to_owned(),
+            _lock: lock,
+        };
+        directory.check_format()?;
+        Ok(directory)
+    }
+
+    /// The folder for the engine's files.
+    pub fn tables(&self) -> PathBuf {
+        self.path.join(TABLES)
+    }
+
+    fn check_format(&self) -> Result<()> {
+        let file = self.path.join("FORMAT");
+        match std::fs::read(&file) {
+            Ok(found) if found == FORMAT.as_bytes() => Ok(()),
+            Ok(found) => Err(StoreError::UnknownFormat {
+                why: format!("it says {:?}, not {FORMAT:?}", String::from_utf8_lossy(&found)),
+                file,
+            }),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => self.write_format(&file),
+            Err(error) => Err(not_writable(&self.path, error)),
+        }
+    }
+
+    /// Marks a new directory. Tables without the mark belong to someone else, or the mark was lost: both need a person.
+    fn write_format(&self, file: &Path) -> Result<()> {
+        if self.tables().exists() {
+            return Err(StoreError::UnknownFormat {
+                file: file.to_owned(),
+                why: "the file is missing, but there are tables beside it".to_owned(),
+            });
+        }
+        let write = || {
+            let temporary = self.path.join("FORMAT.new");
+            let mut mark = File::create(&temporary)?;
+            mark.write_all(FORMAT.as_bytes())?;
+            mark.sync_all()?;
+            std::fs::rename(&temporary, file)?;
+            File::open(&self.path)?.sync_all()
+        };
+        write().map_err(|source| not_writable(&self.path, source))
+    }
+}
+
+fn lock(path: &Path) -> Result<File> {
+    let mut options = OpenOptions::new();
+    let opened = options.read(true).write(true).create(true).truncate(false).open(path.join("LOCK"));
+    let mut file = opened.map_err(|source| not_writable(path, source))?;
+    match file.try_lock() {
+        Ok(()) => {
+            write_holder(&mut file).map_err(|source| not_writable(path, source))?;
+            Ok(file)
+        }
+        Err(TryLockError::WouldBlock) => Err(StoreError::Locked {
+            directory: path.to_owned(),
+            process: read_holder(&mut file),
+        }),
+        Err(TryLockError::Error(source)) => Err(not_writable(path, source)),
+    }
+}
+
+fn write_holder(file: &mut File) -> io::Result<()> {
+    file.set_len(0)?;
+    file.rewind()?;
+    writeln!(file, "{}", std::process::id())
+}
+
+fn read_holder(file: &mut File) -> Option<u32> {
+    let mut text = String::new();
+    file.take(32).read_to_string(&mut text).ok()?;
+    text.trim().parse().ok()
+}
+
+fn not_writable(path: &Path, source: io::Error) -> StoreError {
+    match StoreError::io("write to the data directory", source) {
+        StoreError::Io { source, .. } => StoreError::NotWritable {
+            directory: path.to_owned(),
+            source: Arc::clone(&source),
+        },
+        other => other,
+    }
+}

@@ -1,0 +1,68 @@
+//! A stored document and its number.
+
+use bson::{RawDocument, RawDocumentBuf};
+
+use crate::engine::Bytes;
+use crate::error::{Result, StoreError};
+
+/// The number of a document in its collection: counted up from 0, never used again.
+pub type RecordNumber = u64;
+
+/// Numbers stay below this, so that they fit the 32 bits of caches and bitmaps.
+pub const NUMBER_MAX: RecordNumber = u32::MAX as RecordNumber;
+
+/// A stored document: shared bytes, cheap to clone.
+#[derive(Clone, PartialEq, Eq)]
+pub struct Document(Bytes);
+
+impl Document {
+    /// Checks the frame of the bytes (length and terminator) and wraps them.
+    ///
+    /// # Errors
+    /// [`StoreError::InvalidDocument`] when the frame is wrong.
+    pub(crate) fn new(bytes: Bytes) -> Result<Self> {
+        RawDocument::from_bytes(&*bytes).map_err(|error| StoreError::InvalidDocument {
+            why: error.to_string(),
+        })?;
+        Ok(Self(bytes))
+    }
+
+    /// The document, borrowed.
+    pub fn raw(&self) -> &RawDocument {
+        RawDocument::from_bytes(&*self.0).expect("the frame was checked when the document was read")
+    }
+
+    /// A copy of the document.
+    pub fn to_buf(&self) -> RawDocumentBuf {
+        self.raw().to_owned()
+    }
+
+    /// Its size in bytes.
+    pub fn len_bytes(&self) -> usize {
+        self.0.len()
+    }
+}
+
+impl std::ops::Deref for Document {
+    type Target = RawDocument;
+
+    fn deref(&self) -> &RawDocument {
+        self.raw()
+    }
+}
+
+impl std::fmt::Debug for Document {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        self.raw().fmt(f)
+    }
+}
+
+/// The key of a record: its number in big-endian order, so that byte order is number order.
+pub(crate) fn record_key(number: RecordNumber) -> [u8; 8] {
+    number.to_be_bytes()
+}
+
+/// The number in a record key.
+pub(crate) fn record_number(key: &[u8]) -> Option<RecordNumber> {
+    key.try_into().ok().map(u64::from_be_bytes)
+}

@@ -1,0 +1,134 @@
+//! An engine that fails on demand, to test what its users do about it.
+
+use std::io;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicI64, Ordering};
+
+use super::{Batch, Bytes, Direction, Engine, KeyRange, Page, PageLimit, PartitionId, PartitionKind};
+use crate::error::{Result, StoreError};
+
+/// What a failing operation reports.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Fault {
+    /// No space left on the disk.
+    DiskFull,
+    /// The device does not answer.
+    Broken,
+}
+
+impl Fault {
+    fn error(self, action: &'static str) -> StoreError {
+        let kind = match self {
+            Self::DiskFull => io::ErrorKind::StorageFull,
+            Self::Broken => io::ErrorKind::Other,
+        };
+        StoreError::io(action, io::Error::new(kind, "injected fault"))
+    }
+}
+
+/// Counts down to one failure.
+#[derive(Debug)]
+struct Fuse {
+    left: AtomicI64,
+    fault: parking_lot::Mutex<Fault>,
+}
+
+impl Fuse {
+    const OUT: i64 = -1;
+
+    fn new() -> Self {
+        Self {
+            left: AtomicI64::new(Self::OUT),
+            fault: parking_lot::Mutex::new(Fault::Broken),
+        }
+    }
+
+    fn set(&self, after: u32, fault: Fault) {
+        *self.fault.lock() = fault;
+        self.left.store(i64::from(after), Ordering::SeqCst);
+    }
+
+    /// Whether this operation is the one to fail.
+    fn blows(&self) -> Option<Fault> {
+        let step = |left: i64| (left > Self::OUT).then(|| left - 1);
+        let before = self.left.fetch_update(Ordering::SeqCst, Ordering::SeqCst, step);
+        (before == Ok(0)).then(|| *self.fault.lock())
+    }
+}
+
+/// Wraps an engine and fails single operations of it, before they have any effect.
+pub struct FaultEngine {
+    inner: Arc<dyn Engine>,
+    commits: Fuse,
+    syncs: Fuse,
+    reads: Fuse,
+}
+
+impl FaultEngine {
+    /// Wraps an engine; nothing fails yet.
+    pub fn new(inner: Arc<dyn Engine>) -> Self {
+        Self {
+            inner,
+            commits: Fuse::new(),
+            syncs: Fuse::new(),
+            reads: Fuse::new(),
+        }
+    }
+
+    /// Fails one commit, after `after` more that succeed.
+    pub fn fail_commit(&self, after: u32, fault: Fault) {
+        self.commits.set(after, fault);
+    }
+
+    /// Fails one sync, after `after` more that succeed.
+    pub fn fail_sync(&self, after: u32, fault: Fault) {
+        self.syncs.set(after, fault);
+    }
+
+    /// Fails one read, after `after` more that succeed.
+    pub fn fail_read(&self, after: u32, fault: Fault) {
+        self.reads.set(after, fault);
+    }
+
+    fn check(fuse: &Fuse, action: &'static str) -> Result<()> {
+        fuse.blows().map_or(Ok(()), |fault| Err(fault.error(action)))
+    }
+}
+
+impl Engine for FaultEngine {
+    fn open_partition(&self, name: &str, kind: PartitionKind) -> Result<PartitionId> {
+        self.inner.open_partition(name, kind)
+    }
+
+    fn drop_partition(&self, partition: PartitionId) -> Result<()> {
+        self.inner.drop_partition(partition)
+    }
+
+    fn partition_names(&self) -> Vec<String> {
+        self.inner.partition_names()
+    }
+
+    fn get(&self, partition: PartitionId, key: &[u8]) -> Result<Option<Bytes>> {
+        Self::check(&self.reads, "read a key")?;
+        self.inner.get(partition, key)
+    }
+
+    fn page(&self, partition: PartitionId, range: &KeyRange, direction: Direction, limit: PageLimit) -> Result<Page> {
+        Self::check(&self.reads, "read a page")?;
+        self.inner.page(partition, range, direction, limit)
+    }
+
+    fn commit(&self, batch: Batch) -> Result<()> {
+        Self::check(&self.commits, "write a batch")?;
+        self.inner.commit(batch)
+    }
+
+    fn sync(&self) -> Result<()> {
+        Self::check(&self.syncs, "sync the journal")?;
+        self.inner.sync()
+    }
+
+    fn bytes(&self, partition: PartitionId) -> u64 {
+        self.inner.bytes(partition)
+    }
+}

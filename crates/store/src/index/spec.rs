@@ -1,0 +1,129 @@
+//! What an index is created as.
+
+use bson::{RawDocumentBuf, doc};
+
+use super::ID_INDEX;
+use crate::error::{Result, StoreError};
+
+/// How one field of an index is ordered, or that it is not stored at all.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum IndexKind {
+    /// Lowest value first.
+    Ascending,
+    /// Highest value first.
+    Descending,
+    /// A field that is cached on devices: the catalogue records it, no entries are kept.
+    Cache,
+}
+
+/// One field of an index.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct IndexField {
+    /// Dotted path of the field.
+    pub path: String,
+    /// Its order.
+    pub kind: IndexKind,
+}
+
+/// An index to create, or one that exists.
+#[derive(Debug, Clone, PartialEq)]
+pub struct IndexSpec {
+    /// Name, unique in the collection.
+    pub name: String,
+    /// The fields, most significant first.
+    pub fields: Vec<IndexField>,
+    /// No two documents may share a key.
+    pub unique: bool,
+    /// Documents that have none of the fields are left out.
+    pub sparse: bool,
+    /// The definition as the client gave it, to be given back.
+    pub definition: RawDocumentBuf,
+}
+
+impl IndexSpec {
+    /// An ordinary index with an empty definition.
+    pub fn new(name: impl Into<String>, fields: Vec<IndexField>) -> Self {
+        Self {
+            name: name.into(),
+            fields,
+            unique: false,
+            sparse: false,
+            definition: RawDocumentBuf::new(),
+        }
+    }
+
+    /// An ordinary ascending index of one path, named as MongoDB names it.
+    pub fn ascending(path: &str) -> Self {
+        let field = IndexField {
+            path: path.to_owned(),
+            kind: IndexKind::Ascending,
+        };
+        Self::new(format!("{path}_1"), vec![field])
+    }
+
+    /// The same index, but unique.
+    pub fn unique(mut self) -> Self {
+        self.unique = true;
+        self
+    }
+
+    /// The same index, but sparse.
+    pub fn sparse(mut self) -> Self {
+        self.sparse = true;
+        self
+    }
+
+    /// The index by `_id`.
+    pub(crate) fn id() -> Self {
+        let field = IndexField {
+            path: "_id".to_owned(),
+            kind: IndexKind::Ascending,
+        };
+        Self {
+            definition: definition_of_id(),
+            ..Self::new(ID_INDEX, vec![field]).unique()
+        }
+    }
+
+    /// Whether this is a declaration of cached fields, without entries.
+    pub fn is_cache(&self) -> bool {
+        self.fields.iter().any(|field| field.kind == IndexKind::Cache)
+    }
+
+    /// The key pattern, such as `{a: 1, b: -1}`.
+    pub fn pattern(&self) -> RawDocumentBuf {
+        let mut pattern = bson::Document::new();
+        for field in &self.fields {
+            pattern.insert(field.path.clone(), field.kind.to_bson());
+        }
+        RawDocumentBuf::try_from(&pattern).unwrap_or_default()
+    }
+}
+
+fn definition_of_id() -> RawDocumentBuf {
+    RawDocumentBuf::try_from(&doc! { "v": 2, "key": { "_id": 1 }, "name": ID_INDEX })
+        .expect("constant names hold no zero byte")
+}
+
+impl IndexKind {
+    /// As in a key pattern.
+    pub fn to_bson(self) -> bson::Bson {
+        match self {
+            Self::Ascending => 1.into(),
+            Self::Descending => (-1).into(),
+            Self::Cache => "cache".into(),
+        }
+    }
+
+    /// From a key pattern that this store wrote.
+    pub(crate) fn from_bson(value: &bson::Bson) -> Result<Self> {
+        match value {
+            bson::Bson::Int32(1) => Ok(Self::Ascending),
+            bson::Bson::Int32(-1) => Ok(Self::Descending),
+            bson::Bson::String(kind) if kind == "cache" => Ok(Self::Cache),
+            other => Err(StoreError::InvalidDocument {
+                why: format!("unknown kind of index: {other}"),
+            }),
+        }
+    }
+}

@@ -1,0 +1,367 @@
+//! The store: opening it, and its collections by name.
+
+use std::collections::{BTreeMap, HashSet};
+use std::fmt;
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::Duration;
+
+use bson::RawDocumentBuf;
+use parking_lot::{Mutex, RwLock};
+
+use crate::catalogue::{self, CollectionEntry, IndexEntry, Statistics};
+use crate::collection::Collection;
+use crate::directory::Directory;
+use crate::engine::fjall::FjallEngine;
+use crate::engine::memory::MemoryEngine;
+use crate::engine::{Batch, Direction, Engine, Entries, KeyRange, PartitionId, PartitionKind};
+use crate::error::{Result, StoreError};
+use crate::index::IndexSpec;
+use crate::options::{Location, StoreOptions};
+use crate::sync::{BackgroundSync, GroupSync};
+use crate::users::Users;
+
+/// Database and name of a collection.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct Namespace {
+    /// The database.
+    pub db: String,
+    /// The collection in it.
+    pub name: String,
+}
+
+impl Namespace {
+    /// From its two parts.
+    pub fn new(db: impl Into<String>, name: impl Into<String>) -> Self {
+        Self {
+            db: db.into(),
+            name: name.into(),
+        }
+    }
+}
+
+impl fmt::Display for Namespace {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}.{}", self.db, self.name)
+    }
+}
+
+/// How to create a collection.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct CollectionOptions {
+    /// Options to be given back by a listing; the store does not read them.
+    pub options: RawDocumentBuf,
+}
+
+/// Sizes of everything in a store.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct StoreSizes {
+    /// Collections.
+    pub collections: u64,
+    /// Documents of all collections.
+    pub documents: u64,
+    /// Size of all documents in bytes.
+    pub document_bytes: u64,
+    /// Bytes that documents take in the engine, about.
+    pub storage_bytes: u64,
+    /// Bytes that index entries take in the engine, about.
+    pub index_bytes: u64,
+}
+
+/// What a store and its collections share. Fields are dropped in order: the directory is unlocked last.
+pub(crate) struct Shared {
+    pub(crate) engine: Arc<dyn Engine>,
+    pub(crate) catalogue: PartitionId,
+    sync: Arc<GroupSync>,
+    next_id: AtomicU32,
+    _directory: Option<Directory>,
+}
+
+impl Shared {
+    /// An id that no collection and no index has.
+    pub(crate) fn next_id(&self) -> u32 {
+        self.next_id.fetch_add(1, Ordering::Relaxed)
+    }
+
+    /// Writes a batch and has it synced within the interval.
+    pub(crate) fn commit(&self, batch: Batch) -> Result<()> {
+        self.engine.commit(batch)?;
+        self.sync.mark_dirty();
+        Ok(())
+    }
+}
+
+/// An open store.
+///
+/// Dropping it syncs what was written. Its directory stays locked until the last collection handle is gone.
+pub struct Store {
+    _background: BackgroundSync,
+    shared: Arc<Shared>,
+    collections: RwLock<BTreeMap<Namespace, Arc<Collection>>>,
+    /// Held while collections are created, dropped or renamed.
+    definition: Mutex<()>,
+}
+
+impl Store {
+    /// Opens a store, creating it where there is none, and recovers what was synced before a crash.
+    ///
+    /// # Errors
+    /// [`StoreError::Locked`], [`StoreError::NotWritable`], [`StoreError::UnknownFormat`], [`StoreError::Corrupt`],
+    /// [`StoreError::DiskFull`].
+    pub fn open(options: StoreOptions) -> Result<Self> {
+        match &options.location {
+            Location::Memory => Self::with_engine(Arc::new(MemoryEngine::default()), options.sync_interval),
+            Location::Directory(path) => Self::open_directory(path, &options),
+        }
+    }
+
+    fn open_directory(path: &Path, options: &StoreOptions) -> Result<Self> {
+        let directory = Directory::open(path)?;
+        let tables = directory.tables();
+        let engine = Arc::new(FjallEngine::open(&tables, options)?);
+        Self::load(engine, options.sync_interval, Some(directory)).map_err(|error| in_directory(error, &tables))
+    }
+
+    /// Opens a store on an engine of the caller's choice.
+    pub fn with_engine(engine: Arc<dyn Engine>, sync_interval: Duration) -> Result<Self> {
+        Self::load(engine, sync_interval, None)
+    }
+
+    fn load(engine: Arc<dyn Engine>, sync_interval: Duration, directory: Option<Directory>) -> Result<Self> {
+        let catalogue = engine.open_partition(catalogue::PARTITION, PartitionKind::Catalogue)?;
+        let entries = |range| Entries::new(Arc::clone(&engine), catalogue, range, Direction::Forward);
+        let found = catalogue::read_collections(entries)?;
+        remove_orphans(engine.as_ref(), &found)?;
+        let sync = GroupSync::new(Arc::clone(&engine));
+        let shared = Arc::new(Shared {
+            next_id: AtomicU32::new(next_id(&found)),
+            _directory: directory,
+            sync: Arc::clone(&sync),
+            catalogue,
+            engine,
+        });
+        let mut collections = BTreeMap::new();
+        for (entry, statistics) in found {
+            let collection = Collection::open(Arc::clone(&shared), entry, statistics)?;
+            collections.insert(collection.namespace(), Arc::new(collection));
+        }
+        Ok(Self {
+            _background: BackgroundSync::start(sync, sync_interval)?,
+            shared,
+            collections: RwLock::new(collections),
+            definition: Mutex::new(()),
+        })
+    }
+
+    /// A collection by name.
+    pub fn collection(&self, db: &str, name: &str) -> Option<Arc<Collection>> {
+        self.collections.read().get(&Namespace::new(db, name)).cloned()
+    }
+
+    /// All collections of a database, by name.
+    pub fn collections(&self, db: &str) -> Vec<Arc<Collection>> {
+        let collections = self.collections.read();
+        let of_db = collections.iter().filter(|(namespace, _)| namespace.db == db);
+        of_db.map(|(_, collection)| Arc::clone(collection)).collect()
+    }
+
+    /// All collections, by database and name.
+    pub fn all_collections(&self) -> Vec<Arc<Collection>> {
+        self.collections.read().values().cloned().collect()
+    }
+
+    /// The databases: those that have a collection.
+    pub fn databases(&self) -> Vec<String> {
+        let mut names: Vec<String> = self.collections.read().keys().map(|namespace| namespace.db.clone()).collect();
+        names.dedup();
+        names
+    }
+
+    /// Creates a collection with an index by `_id`.
+    ///
+    /// # Errors
+    /// [`StoreError::NamespaceExists`].
+    pub fn create_collection(&self, db: &str, name: &str, options: CollectionOptions) -> Result<Arc<Collection>> {
+        let _definition = self.definition.lock();
+        let namespace = Namespace::new(db, name);
+        if self.collections.read().contains_key(&namespace) {
+            return Err(StoreError::NamespaceExists {
+                namespace: namespace.to_string(),
+            });
+        }
+        self.create(namespace, options)
+    }
+
+    /// The collection of this name, created if there is none.
+    pub fn collection_or_create(&self, db: &str, name: &str) -> Result<Arc<Collection>> {
+        if let Some(collection) = self.collection(db, name) {
+            return Ok(collection);
+        }
+        let _definition = self.definition.lock();
+        match self.collection(db, name) {
+            Some(collection) => Ok(collection),
+            None => self.create(Namespace::new(db, name), CollectionOptions::default()),
+        }
+    }
+
+    /// Creates a collection that does not exist. The caller holds the definition lock.
+    fn create(&self, namespace: Namespace, options: CollectionOptions) -> Result<Arc<Collection>> {
+        let entry = CollectionEntry {
+            id: self.shared.next_id(),
+            db: namespace.db.clone(),
+            name: namespace.name.clone(),
+            uuid: bson::Uuid::new(),
+            created: bson::DateTime::now(),
+            options: options.options,
+            indexes: vec![IndexEntry {
+                id: self.shared.next_id(),
+                spec: IndexSpec::id(),
+                multikey: false,
+                complete: true,
+            }],
+        };
+        let statistics = Statistics::default();
+        let mut batch = Batch::default();
+        batch.put(self.shared.catalogue, catalogue::collection_key(entry.id), entry.encode()?);
+        batch.put(self.shared.catalogue, catalogue::statistics_key(entry.id), statistics.encode().as_slice());
+        let collection = Arc::new(Collection::open(Arc::clone(&self.shared), entry, statistics)?);
+        self.shared.commit(batch)?;
+        self.collections.write().insert(namespace, Arc::clone(&collection));
+        Ok(collection)
+    }
+
+    /// Drops a collection and frees its space; says if there was one.
+    pub fn drop_collection(&self, db: &str, name: &str) -> Result<bool> {
+        let _definition = self.definition.lock();
+        self.drop_listed(&[Namespace::new(db, name)])
+    }
+
+    /// Drops all collections of a database at once; says if there were any.
+    pub fn drop_database(&self, db: &str) -> Result<bool> {
+        let _definition = self.definition.lock();
+        let names: Vec<Namespace> = self.collections(db).iter().map(|collection| collection.namespace()).collect();
+        self.drop_listed(&names)
+    }
+
+    /// Drops collections in one batch. The caller holds the definition lock.
+    fn drop_listed(&self, names: &[Namespace]) -> Result<bool> {
+        let dropped: Vec<Arc<Collection>> = {
+            let collections = self.collections.read();
+            names.iter().filter_map(|namespace| collections.get(namespace).cloned()).collect()
+        };
+        Collection::drop_all(&dropped)?;
+        self.collections.write().retain(|namespace, _| !names.contains(namespace));
+        for collection in &dropped {
+            collection.free();
+        }
+        Ok(!dropped.is_empty())
+    }
+
+    /// Renames a collection, over databases too; documents, indexes and UUID stay.
+    ///
+    /// # Errors
+    /// [`StoreError::NamespaceNotFound`], and [`StoreError::NamespaceExists`] unless `drop_target`.
+    pub fn rename_collection(&self, from: &Namespace, to: &Namespace, drop_target: bool) -> Result<()> {
+        let _definition = self.definition.lock();
+        let collection = self.collection(&from.db, &from.name).ok_or_else(|| StoreError::NamespaceNotFound {
+            namespace: from.to_string(),
+        })?;
+        let target = self.collection(&to.db, &to.name).filter(|_| from != to);
+        if target.is_some() && !drop_target {
+            return Err(StoreError::NamespaceExists {
+                namespace: to.to_string(),
+            });
+        }
+        collection.rename(to, target.as_deref())?;
+        let mut collections = self.collections.write();
+        collections.remove(from);
+        collections.insert(to.clone(), collection);
+        drop(collections);
+        if let Some(target) = target {
+            target.free();
+        }
+        Ok(())
+    }
+
+    /// Returns when everything written before the call is on the disk. One sync serves all who wait.
+    ///
+    /// # Errors
+    /// [`StoreError::DiskFull`], [`StoreError::Io`], and [`StoreError::ReadOnly`] after an earlier failure.
+    pub fn sync(&self) -> Result<()> {
+        self.shared.sync.sync()
+    }
+
+    /// The user records.
+    pub fn users(&self) -> Users<'_> {
+        Users::new(self)
+    }
+
+    /// Sizes of everything.
+    pub fn sizes(&self) -> StoreSizes {
+        let mut sizes = StoreSizes::default();
+        for collection in self.all_collections() {
+            sizes.collections += 1;
+            sizes.documents += collection.document_count();
+            sizes.document_bytes += collection.document_bytes();
+            sizes.storage_bytes += collection.storage_bytes();
+            sizes.index_bytes += collection.indexes().iter().map(|index| index.bytes).sum::<u64>();
+        }
+        sizes
+    }
+
+    pub(crate) fn engine(&self) -> &Arc<dyn Engine> {
+        &self.shared.engine
+    }
+
+    pub(crate) fn catalogue(&self) -> PartitionId {
+        self.shared.catalogue
+    }
+
+    pub(crate) fn entries(&self, range: KeyRange) -> Entries {
+        Entries::new(Arc::clone(&self.shared.engine), self.shared.catalogue, range, Direction::Forward)
+    }
+}
+
+impl Drop for Store {
+    fn drop(&mut self) {
+        if let Err(error) = self.sync() {
+            tracing::error!(%error, "cannot sync the store at its end");
+        }
+    }
+}
+
+/// The lowest id above all in use. Partitions of other ids are gone, so ids may come again after a restart.
+fn next_id(found: &[(CollectionEntry, Statistics)]) -> u32 {
+    let ids = |(entry, _): &(CollectionEntry, Statistics)| {
+        entry.indexes.iter().map(|index| index.id).chain([entry.id]).max().unwrap_or(0)
+    };
+    found.iter().map(ids).max().map_or(0, |highest| highest + 1)
+}
+
+/// Removes the partitions of collections and indexes that were never listed, or dropped right before a crash.
+fn remove_orphans(engine: &dyn Engine, found: &[(CollectionEntry, Statistics)]) -> Result<()> {
+    let mut listed = HashSet::from([catalogue::PARTITION.to_owned()]);
+    for (entry, _) in found {
+        listed.insert(catalogue::records_partition(entry.id));
+        let complete = entry.indexes.iter().filter(|index| index.complete);
+        listed.extend(complete.map(|index| catalogue::index_partition(index.id)));
+    }
+    for name in engine.partition_names().iter().filter(|name| !listed.contains(*name)) {
+        let partition = engine.open_partition(name, PartitionKind::Index)?;
+        engine.drop_partition(partition)?;
+    }
+    Ok(())
+}
+
+/// Says where a damaged catalogue is.
+fn in_directory(error: StoreError, tables: &Path) -> StoreError {
+    match error {
+        StoreError::InvalidDocument { why } => StoreError::Corrupt {
+            file: tables.to_owned(),
+            why,
+            remedy: crate::engine::fjall::REMEDY,
+        },
+        other => other,
+    }
+}

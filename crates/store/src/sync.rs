@@ -1,0 +1,145 @@
+//! Forcing writes to the disk: one sync serves everybody who waits, and a background thread bounds what a crash loses.
+
+use std::sync::Arc;
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use parking_lot::{Condvar, Mutex};
+
+use crate::engine::Engine;
+use crate::error::Result;
+
+/// Groups concurrent requests into few syncs of the engine.
+pub struct GroupSync {
+    engine: Arc<dyn Engine>,
+    state: Mutex<State>,
+    changed: Condvar,
+}
+
+#[derive(Default)]
+struct State {
+    /// Syncs begun so far.
+    begun: u64,
+    /// The latest sync that ended, and how.
+    ended: u64,
+    /// How the latest sync ended.
+    outcome: Option<Result<()>>,
+    running: bool,
+    /// Something was written since the last sync began.
+    dirty: bool,
+    stopped: bool,
+}
+
+impl GroupSync {
+    /// For an engine with nothing to sync yet.
+    pub fn new(engine: Arc<dyn Engine>) -> Arc<Self> {
+        Arc::new(Self {
+            engine,
+            state: Mutex::default(),
+            changed: Condvar::new(),
+        })
+    }
+
+    /// Notes that something was written.
+    pub fn mark_dirty(&self) {
+        let mut state = self.state.lock();
+        if !state.dirty {
+            state.dirty = true;
+            self.changed.notify_all();
+        }
+    }
+
+    /// Returns when everything committed before the call is on the disk.
+    ///
+    /// A sync that began before the call does not count, the next one does, whoever runs it.
+    pub fn sync(&self) -> Result<()> {
+        let mut state = self.state.lock();
+        let wanted = state.begun + 1;
+        loop {
+            if state.ended >= wanted {
+                return state.outcome.clone().unwrap_or(Ok(()));
+            }
+            if state.running {
+                self.changed.wait(&mut state);
+            } else {
+                state.begun += 1;
+                state.running = true;
+                state.dirty = false;
+                let outcome = parking_lot::MutexGuard::unlocked(&mut state, || self.engine.sync());
+                state.running = false;
+                state.ended = state.begun;
+                if outcome.is_err() {
+                    state.dirty = true;
+                }
+                state.outcome = Some(outcome);
+                self.changed.notify_all();
+            }
+        }
+    }
+
+    /// Waits for something to sync; false when the store closes.
+    fn wait_dirty(&self) -> bool {
+        let mut state = self.state.lock();
+        while !state.dirty && !state.stopped {
+            self.changed.wait(&mut state);
+        }
+        !state.stopped
+    }
+
+    /// Waits for the interval to pass; false when the store closes.
+    fn wait_interval(&self, interval: Duration) -> bool {
+        let deadline = std::time::Instant::now() + interval;
+        let mut state = self.state.lock();
+        while !state.stopped && !self.changed.wait_until(&mut state, deadline).timed_out() {}
+        !state.stopped
+    }
+
+    fn stop(&self) {
+        self.state.lock().stopped = true;
+        self.changed.notify_all();
+    }
+}
+
+/// The thread that syncs within an interval of every write. Ends with the value.
+pub struct BackgroundSync {
+    group: Arc<GroupSync>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl BackgroundSync {
+    /// Starts the thread.
+    ///
+    /// # Errors
+    /// [`crate::StoreError::Io`] when the system gives no thread.
+    pub fn start(group: Arc<GroupSync>, interval: Duration) -> Result<Self> {
+        let shared = Arc::clone(&group);
+        let thread = std::thread::Builder::new().name("store-sync".to_owned()).spawn(move || run(&shared, interval));
+        let thread = thread.map_err(|error| crate::StoreError::io("start the sync thread", error))?;
+        Ok(Self {
+            group,
+            thread: Some(thread),
+        })
+    }
+}
+
+fn run(group: &GroupSync, interval: Duration) {
+    while group.wait_dirty() {
+        if !group.wait_interval(interval) {
+            break;
+        }
+        if let Err(error) = group.sync() {
+            tracing::error!(%error, "background sync failed");
+        }
+    }
+}
+
+impl Drop for BackgroundSync {
+    fn drop(&mut self) {
+        self.group.stop();
+        if let Some(thread) = self.thread.take()
+            && thread.join().is_err()
+        {
+            tracing::error!("the sync thread panicked");
+        }
+    }
+}

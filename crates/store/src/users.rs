@@ -1,0 +1,60 @@
+//! Records of users: opaque to the store, kept in its catalogue.
+
+use crate::engine::{Batch, Entries, KeyRange};
+use crate::error::Result;
+use crate::store::Store;
+
+const USER: u8 = b'u';
+
+/// The users of a store. A change is on the disk when the call returns.
+pub struct Users<'a> {
+    store: &'a Store,
+}
+
+impl<'a> Users<'a> {
+    pub(crate) fn new(store: &'a Store) -> Self {
+        Self { store }
+    }
+
+    /// Adds a user or replaces it.
+    pub fn put(&self, name: &str, record: &[u8]) -> Result<()> {
+        let mut batch = Batch::default();
+        batch.put(self.store.catalogue(), key(name), record);
+        self.store.engine().commit(batch)?;
+        self.store.sync()
+    }
+
+    /// The record of a user.
+    pub fn get(&self, name: &str) -> Result<Option<Vec<u8>>> {
+        let record = self.store.engine().get(self.store.catalogue(), &key(name))?;
+        Ok(record.map(|record| record.to_vec()))
+    }
+
+    /// Names of all users, in byte order.
+    pub fn list(&self) -> Result<Vec<String>> {
+        let name = |key: &[u8]| String::from_utf8_lossy(&key[1..]).into_owned();
+        self.entries().map(|entry| entry.map(|(key, _)| name(&key))).collect()
+    }
+
+    /// Removes a user; says if there was one.
+    pub fn remove(&self, name: &str) -> Result<bool> {
+        if self.get(name)?.is_none() {
+            return Ok(false);
+        }
+        let mut batch = Batch::default();
+        batch.remove(self.store.catalogue(), key(name));
+        self.store.engine().commit(batch)?;
+        self.store.sync()?;
+        Ok(true)
+    }
+
+    fn entries(&self) -> Entries {
+        self.store.entries(KeyRange::prefix(&[USER]))
+    }
+}
+
+fn key(name: &str) -> Vec<u8> {
+    let mut key = vec![USER];
+    key.extend_from_slice(name.as_bytes());
+    key
+}
