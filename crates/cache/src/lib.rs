@@ -1,1 +1,43 @@
-//! Part of Forebay.
+//! The cache of field values: what searches over cached fields are answered from.
+//!
+//! A [`Cache`] holds, for each collection that declares cached fields, a [`CollectionCache`]. A field's values lie in
+//! *buckets*: a bucket covers a range of *hashes* (the first n bytes of a value) and holds immutable segments sorted by
+//! value, so that exact and prefix searches are binary searches in one bucket. Each bucket belongs to a device, which
+//! scans it for substrings and regular expressions. What was written lately lies in a *tail* that is searched as well,
+//! until a background flush sorts it into the buckets.
+//!
+//! A search works on a snapshot, which costs a few reference counts. Writes, flushes, splits, merges, and buckets that
+//! move between devices go on beside it, and it sees each row exactly once.
+//!
+//! # Sources
+//! Morishima & Matsutani, DistGPU Cache, section 3: blocks, buckets, Algorithm 1, schema-less data, placement.
+#![forbid(unsafe_code)]
+
+mod answer;
+mod block;
+mod bucket;
+mod cache;
+mod collection;
+mod directory;
+mod error;
+mod field;
+mod maintain;
+mod numbers;
+mod request;
+mod search;
+mod segment;
+mod settings;
+mod sort;
+mod stats;
+mod value;
+
+pub use answer::{
+    DeviceReport, HostReport, LeafReport, SearchAnswer, SearchReport, ValueCount, ValueCounts,
+};
+pub use cache::Cache;
+pub use collection::CollectionCache;
+pub use error::{CacheError, SearchError};
+pub use request::{Expr, Predicate, SearchRequest, Want};
+pub use settings::CacheSettings;
+pub use stats::{BucketStats, FieldStats};
+pub use value::FieldValue;

@@ -1,0 +1,150 @@
+//! Rows laid out for searching: value bytes one after the other, where each begins, and whose it is.
+
+use std::ops::Range;
+
+use forebay_text::{Rows, SEPARATOR};
+
+/// Bytes a block may hold; offsets are 32 bits wide, and a value of the largest size must still fit behind it.
+pub(crate) const BLOCK_BYTES_MAX: usize = 1 << 30;
+
+/// Values and the numbers of their documents, in any order; each value is followed by [`SEPARATOR`].
+#[derive(Debug, Clone)]
+pub(crate) struct Block {
+    bytes: Vec<u8>,
+    offsets: Vec<u32>,
+    numbers: Vec<u32>,
+}
+
+impl Block {
+    /// An empty block with room for so many rows with so many bytes of values.
+    pub(crate) fn with_capacity(rows: usize, value_bytes: usize) -> Block {
+        let mut offsets = Vec::with_capacity(rows + 1);
+        offsets.push(0);
+        Block {
+            bytes: Vec::with_capacity(value_bytes + rows),
+            offsets,
+            numbers: Vec::with_capacity(rows),
+        }
+    }
+
+    /// Appends a row.
+    pub(crate) fn push(&mut self, value: &[u8], number: u32) {
+        self.bytes.extend_from_slice(value);
+        self.bytes.push(SEPARATOR);
+        let end = u32::try_from(self.bytes.len()).expect("a block is closed before 4 GiB");
+        self.offsets.push(end);
+        self.numbers.push(number);
+    }
+
+    /// Number of rows.
+    pub(crate) fn len(&self) -> usize {
+        self.numbers.len()
+    }
+
+    /// Bytes of the values, separators included.
+    pub(crate) fn bytes_len(&self) -> usize {
+        self.bytes.len()
+    }
+
+    /// Bytes of memory the block takes.
+    pub(crate) fn memory_bytes(&self) -> u64 {
+        let words = self.offsets.capacity() + self.numbers.capacity();
+        (self.bytes.capacity() + words * size_of::<u32>() + size_of::<Block>()) as u64
+    }
+
+    /// The value of a row.
+    #[inline]
+    pub(crate) fn value(&self, row: usize) -> &[u8] {
+        let (start, next) = (self.offsets[row] as usize, self.offsets[row + 1] as usize);
+        &self.bytes[start..next - 1]
+    }
+
+    /// Length of the value of a row.
+    #[inline]
+    pub(crate) fn value_len(&self, row: usize) -> usize {
+        (self.offsets[row + 1] - self.offsets[row]) as usize - 1
+    }
+
+    /// The document of a row.
+    #[inline]
+    pub(crate) fn number(&self, row: usize) -> u32 {
+        self.numbers[row]
+    }
+
+    /// The documents of some rows.
+    pub(crate) fn numbers(&self, rows: Range<usize>) -> &[u32] {
+        &self.numbers[rows]
+    }
+
+    /// The rows as the text engine takes them.
+    pub(crate) fn rows(&self) -> Rows<'_> {
+        Rows {
+            bytes: &self.bytes,
+            offsets: &self.offsets,
+        }
+    }
+
+    /// Bytes of some rows, separators included.
+    pub(crate) fn span_bytes(&self, rows: &Range<usize>) -> u64 {
+        u64::from(self.offsets[rows.end] - self.offsets[rows.start])
+    }
+
+    /// In a sorted block, the first row for which `below` no longer holds.
+    pub(crate) fn first_row(&self, mut below: impl FnMut(&[u8]) -> bool) -> usize {
+        self.first_row_in(0..self.len(), |row| below(self.value(row)))
+    }
+
+    fn first_row_in(&self, rows: Range<usize>, mut below: impl FnMut(usize) -> bool) -> usize {
+        let (mut low, mut high) = (rows.start, rows.end);
+        while low < high {
+            let middle = low.midpoint(high);
+            if below(middle) {
+                low = middle + 1;
+            } else {
+                high = middle;
+            }
+        }
+        low
+    }
+
+    /// In a sorted block, the rows whose value is `value`.
+    pub(crate) fn rows_equal(&self, value: &[u8]) -> Range<usize> {
+        let start = self.first_row(|row| row < value);
+        if start == self.len() || self.value(start) != value {
+            return start..start;
+        }
+        let end = self.first_row_in(start..self.len(), |row| self.value(row) <= value);
+        start..end
+    }
+
+    /// In a sorted block, the rows whose value begins with `prefix`.
+    pub(crate) fn rows_with_prefix(&self, prefix: &[u8]) -> Range<usize> {
+        let start = self.first_row(|row| row < prefix);
+        let below = |row: usize| self.value(row).starts_with(prefix);
+        start..self.first_row_in(start..self.len(), below)
+    }
+
+    /// In a sorted block, the row of this value and document. Rows of one value are in order of number.
+    pub(crate) fn find_sorted(&self, value: &[u8], number: u32) -> Option<usize> {
+        let row = self.first_row_in(0..self.len(), |row| {
+            (self.value(row), self.number(row)) < (value, number)
+        });
+        (row < self.len() && self.number(row) == number && self.value(row) == value).then_some(row)
+    }
+
+    /// In any block, the rows of this value and document.
+    pub(crate) fn find_unsorted<'a>(
+        &'a self,
+        value: &'a [u8],
+        number: u32,
+    ) -> impl Iterator<Item = usize> + 'a {
+        let owned = self
+            .numbers
+            .iter()
+            .enumerate()
+            .filter(move |(_, n)| **n == number);
+        owned
+            .map(|(row, _)| row)
+            .filter(move |row| self.value(*row) == value)
+    }
+}

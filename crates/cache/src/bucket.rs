@@ -1,0 +1,136 @@
+//! A bucket: the values of one range of hashes, and the device that scans them.
+
+use std::sync::Arc;
+
+use forebay_device::{Device, OutOfMemory};
+use forebay_placement::{BucketId, Placement};
+use parking_lot::Mutex;
+
+use crate::segment::{Replica, Segment};
+
+/// The id of a bucket. The placement forgets it when the last state of the bucket that any search can see is gone.
+#[derive(Debug)]
+pub(crate) struct Ticket {
+    id: BucketId,
+    placement: Arc<Mutex<Placement>>,
+}
+
+impl Ticket {
+    pub(crate) fn new(id: BucketId, placement: Arc<Mutex<Placement>>) -> Arc<Ticket> {
+        Arc::new(Ticket { id, placement })
+    }
+}
+
+impl Drop for Ticket {
+    fn drop(&mut self) {
+        self.placement.lock().remove(self.id);
+    }
+}
+
+/// One state of a bucket. Cloning it shares all data.
+#[derive(Debug, Clone)]
+pub(crate) struct Bucket {
+    ticket: Arc<Ticket>,
+    /// Values from this one on, up to the lower bound of the next bucket, belong here.
+    pub(crate) lower: Arc<[u8]>,
+    /// First bytes of a value that make the hash in this bucket.
+    pub(crate) hash_bytes: usize,
+    /// Sorted segments, oldest first.
+    pub(crate) segments: Vec<Segment>,
+    device: Option<Arc<Device>>,
+}
+
+impl Bucket {
+    /// A bucket on no device.
+    pub(crate) fn new(
+        ticket: Arc<Ticket>,
+        lower: &[u8],
+        hash_bytes: usize,
+        segments: Vec<Segment>,
+    ) -> Bucket {
+        Bucket {
+            ticket,
+            lower: lower.into(),
+            hash_bytes,
+            segments,
+            device: None,
+        }
+    }
+
+    pub(crate) fn id(&self) -> BucketId {
+        self.ticket.id
+    }
+
+    /// The device that holds all of the bucket.
+    pub(crate) fn device(&self) -> Option<&Arc<Device>> {
+        self.device.as_ref()
+    }
+
+    /// Rows, dead ones included.
+    pub(crate) fn rows(&self) -> usize {
+        self.segments
+            .iter()
+            .map(|segment| segment.block().len())
+            .sum()
+    }
+
+    pub(crate) fn live_rows(&self) -> usize {
+        self.segments.iter().map(Segment::live_rows).sum()
+    }
+
+    /// Bytes of values and separators.
+    pub(crate) fn bytes(&self) -> usize {
+        self.segments
+            .iter()
+            .map(|segment| segment.block().bytes_len())
+            .sum()
+    }
+
+    /// Bytes of memory.
+    pub(crate) fn memory_bytes(&self) -> u64 {
+        let segments: u64 = self.segments.iter().map(Segment::memory_bytes).sum();
+        segments + (size_of::<Bucket>() + self.lower.len()) as u64
+    }
+
+    /// Takes the bucket off its device; its memory is free once no search uses it.
+    pub(crate) fn release(&mut self) {
+        self.device = None;
+        for segment in &mut self.segments {
+            segment.replica = None;
+        }
+    }
+
+    /// Puts the bucket on a device, with the copies made by [`Bucket::copies`].
+    pub(crate) fn place(&mut self, device: &Arc<Device>, copies: Vec<Arc<Replica>>) {
+        assert_eq!(
+            copies.len(),
+            self.segments.len(),
+            "one copy for each segment"
+        );
+        self.device = Some(Arc::clone(device));
+        for (segment, copy) in self.segments.iter_mut().zip(copies) {
+            segment.replica = Some(copy);
+        }
+    }
+
+    /// Copies of all segments on a device; those that it has already are used again.
+    pub(crate) fn copies(&self, device: &Arc<Device>) -> Result<Vec<Arc<Replica>>, OutOfMemory> {
+        let here = self
+            .device
+            .as_ref()
+            .is_some_and(|current| Arc::ptr_eq(current, device));
+        let copy = |segment: &Segment| match &segment.replica {
+            Some(replica) if here => Ok(Arc::clone(replica)),
+            _ => Replica::make(device, segment.block()),
+        };
+        self.segments.iter().map(copy).collect()
+    }
+
+    /// The segment and row of a live value of a document.
+    pub(crate) fn find(&self, value: &[u8], number: u32) -> Option<(usize, usize)> {
+        let newest_first = self.segments.iter().enumerate().rev();
+        newest_first
+            .filter_map(|(index, segment)| Some((index, segment.find_sorted(value, number)?)))
+            .next()
+    }
+}

@@ -1,0 +1,164 @@
+//! The caches of all collections, over one set of devices.
+
+use std::collections::HashMap;
+use std::sync::atomic::AtomicU64;
+use std::sync::{Arc, Weak};
+
+use forebay_device::{DeviceId, Devices};
+use forebay_placement::Placement;
+use parking_lot::{Mutex, RwLock};
+
+use crate::maintain::{self, Alarm};
+use crate::{CacheSettings, CollectionCache};
+
+/// What all collections of a cache share.
+#[derive(Debug)]
+pub(crate) struct Shared {
+    pub(crate) devices: Arc<Devices>,
+    pub(crate) settings: CacheSettings,
+    pub(crate) placement: Arc<Mutex<Placement>>,
+    pub(crate) next_bucket: AtomicU64,
+    pub(crate) alarm: Alarm,
+    /// Every collection there is, declared or still being built.
+    members: Mutex<Vec<Weak<CollectionCache>>>,
+}
+
+impl Shared {
+    /// The collections that are still in use.
+    pub(crate) fn members(&self) -> Vec<Arc<CollectionCache>> {
+        let mut members = self.members.lock();
+        members.retain(|member| member.strong_count() > 0);
+        members.iter().filter_map(Weak::upgrade).collect()
+    }
+
+    fn enroll(&self, collection: Arc<CollectionCache>) -> Arc<CollectionCache> {
+        self.members.lock().push(Arc::downgrade(&collection));
+        collection
+    }
+}
+
+/// The caches of all collections. The background thread ends when this is dropped.
+#[derive(Debug)]
+pub struct Cache {
+    shared: Arc<Shared>,
+    collections: RwLock<HashMap<String, Arc<CollectionCache>>>,
+}
+
+impl Cache {
+    /// An empty cache over the devices there are.
+    pub fn new(devices: Arc<Devices>, settings: CacheSettings) -> Arc<Cache> {
+        let mut placement = Placement::new(settings.seed);
+        devices
+            .list()
+            .iter()
+            .filter(|device| device.is_ready())
+            .for_each(|device| {
+                placement.join(device.id().0);
+            });
+        let background = settings.background;
+        let shared = Arc::new(Shared {
+            devices,
+            settings,
+            placement: Arc::new(Mutex::new(placement)),
+            next_bucket: AtomicU64::new(0),
+            alarm: Alarm::default(),
+            members: Mutex::default(),
+        });
+        if background {
+            maintain::start_background(&shared);
+        }
+        Arc::new(Cache {
+            shared,
+            collections: RwLock::default(),
+        })
+    }
+
+    /// An empty cache for a collection's fields, which [`Cache::get`] does not find yet: to be filled, then
+    /// [installed](Cache::install).
+    pub fn prepare(&self, fields: &[&str]) -> Arc<CollectionCache> {
+        self.shared
+            .enroll(CollectionCache::new(&self.shared, fields))
+    }
+
+    /// Makes a collection's cache the one that [`Cache::get`] finds, in place of any other.
+    pub fn install(&self, namespace: &str, collection: Arc<CollectionCache>) {
+        self.collections
+            .write()
+            .insert(namespace.to_owned(), collection);
+    }
+
+    /// Prepares and installs an empty cache for a collection's fields.
+    pub fn declare(&self, namespace: &str, fields: &[&str]) -> Arc<CollectionCache> {
+        let collection = self.prepare(fields);
+        self.install(namespace, Arc::clone(&collection));
+        collection
+    }
+
+    /// Takes fields out of a collection's cache. Returns the cache that is found from now on, or `None` if no field is
+    /// left. Writes that run beside this call may be lost: the caller holds them back.
+    pub fn undeclare(&self, namespace: &str, fields: &[&str]) -> Option<Arc<CollectionCache>> {
+        let mut collections = self.collections.write();
+        let smaller = collections
+            .get(namespace)?
+            .with_fields(|name| !fields.contains(&name));
+        if smaller.fields().is_empty() {
+            collections.remove(namespace);
+            return None;
+        }
+        let smaller = self.shared.enroll(smaller);
+        collections.insert(namespace.to_owned(), Arc::clone(&smaller));
+        Some(smaller)
+    }
+
+    /// The cache of a collection, if it has one.
+    pub fn get(&self, namespace: &str) -> Option<Arc<CollectionCache>> {
+        self.collections.read().get(namespace).cloned()
+    }
+
+    /// Gives a collection's cache another name, in place of any that has it. Does nothing if there is none.
+    pub fn rename(&self, from: &str, to: &str) {
+        let mut collections = self.collections.write();
+        match collections.remove(from) {
+            Some(collection) => drop(collections.insert(to.to_owned(), collection)),
+            None => drop(collections.remove(to)),
+        }
+    }
+
+    /// Forgets the cache of a collection.
+    pub fn drop_collection(&self, namespace: &str) {
+        self.collections.write().remove(namespace);
+    }
+
+    /// The devices.
+    pub fn devices(&self) -> &Arc<Devices> {
+        &self.shared.devices
+    }
+
+    /// Moves a device's share of the buckets to it: `b / G` of all. Blocks until they are there; searches go on.
+    /// Returns how many were chosen to move.
+    pub fn device_joined(&self, id: DeviceId) -> usize {
+        let moves = self.shared.placement.lock().join(id.0);
+        self.resettle();
+        moves.len()
+    }
+
+    /// Moves all buckets off a device that leaves or is lost. Blocks until they are gone; searches go on, and are
+    /// answered by the host where the device no longer does. Returns how many had to move.
+    pub fn device_left(&self, id: DeviceId) -> usize {
+        let moves = self.shared.placement.lock().leave(id.0);
+        self.resettle();
+        moves.len()
+    }
+
+    fn resettle(&self) {
+        for collection in self.shared.members() {
+            maintain::maintain(&collection, maintain::Extent::Placement);
+        }
+    }
+}
+
+impl Drop for Cache {
+    fn drop(&mut self) {
+        self.shared.alarm.end();
+    }
+}

@@ -1,0 +1,328 @@
+//! The cached fields of one collection.
+
+use std::sync::Arc;
+
+use forebay_placement::BucketId;
+use parking_lot::{Mutex, RwLock};
+
+use crate::answer::SearchAnswer;
+use crate::bucket::{Bucket, Ticket};
+use crate::cache::Shared;
+use crate::error::{CacheError, SearchError};
+use crate::field::FieldState;
+use crate::numbers::NumberSet;
+use crate::request::SearchRequest;
+use crate::search::{self, Snapshot};
+use crate::stats::{BucketStats, FieldStats};
+use crate::value::FieldValue;
+use crate::{CacheSettings, maintain};
+
+/// What is behind the lock of a collection.
+#[derive(Debug)]
+pub(crate) struct State {
+    /// Documents that exist.
+    pub(crate) live: NumberSet,
+    pub(crate) fields: Vec<Arc<FieldState>>,
+    /// Changes when everything is thrown away, so that work begun before it is not installed after it.
+    pub(crate) generation: u64,
+    /// Counts writes, to notice when there are none.
+    pub(crate) writes: u64,
+}
+
+/// The cache of one collection: all its cached fields behind one lock, so that a document is written to all of them
+/// at once and a search sees all of them at one moment.
+///
+/// Documents are known by number. The caller applies the writes to a document in order.
+#[derive(Debug)]
+pub struct CollectionCache {
+    pub(crate) shared: Arc<Shared>,
+    fields: Vec<String>,
+    pub(crate) state: RwLock<State>,
+    /// Held by whoever changes the shape of buckets.
+    pub(crate) maintenance: Mutex<maintain::Progress>,
+}
+
+impl CollectionCache {
+    pub(crate) fn new(shared: &Arc<Shared>, fields: &[&str]) -> Arc<CollectionCache> {
+        let state = State {
+            live: NumberSet::default(),
+            fields: fields
+                .iter()
+                .map(|_| Arc::new(empty_field(shared)))
+                .collect(),
+            generation: 0,
+            writes: 0,
+        };
+        Arc::new(CollectionCache {
+            shared: Arc::clone(shared),
+            fields: fields.iter().map(|field| (*field).to_owned()).collect(),
+            state: RwLock::new(state),
+            maintenance: Mutex::default(),
+        })
+    }
+
+    /// A collection that begins with the data of some of this one's fields; later writes to one do not reach the other.
+    pub(crate) fn with_fields(&self, keep: impl Fn(&str) -> bool) -> Arc<CollectionCache> {
+        let state = self.state.read();
+        let kept = self
+            .fields
+            .iter()
+            .zip(&state.fields)
+            .filter(|(name, _)| keep(name));
+        let (fields, states) = kept
+            .map(|(name, state)| (name.clone(), Arc::clone(state)))
+            .unzip();
+        let state = State {
+            live: state.live.clone(),
+            fields: states,
+            generation: 0,
+            writes: 0,
+        };
+        Arc::new(CollectionCache {
+            shared: Arc::clone(&self.shared),
+            fields,
+            state: RwLock::new(state),
+            maintenance: Mutex::default(),
+        })
+    }
+
+    /// The cached fields in the order in which values are given.
+    pub fn fields(&self) -> &[String] {
+        &self.fields
+    }
+
+    /// Position of a cached field.
+    pub fn field_index(&self, field: &str) -> Option<usize> {
+        self.fields.iter().position(|name| name == field)
+    }
+
+    /// Number of documents.
+    pub fn document_count(&self) -> u64 {
+        self.state.read().live.len()
+    }
+
+    pub(crate) fn settings(&self) -> &CacheSettings {
+        &self.shared.settings
+    }
+
+    /// Adds a document with one value for each field, in field order.
+    ///
+    /// # Errors
+    /// [`CacheError::FieldCount`] or [`CacheError::NumberInUse`]; nothing is changed then.
+    pub fn insert(&self, number: u32, values: &[FieldValue<'_>]) -> Result<(), CacheError> {
+        self.insert_batch(&[number], values)
+    }
+
+    /// Adds documents at once: the values of the first one in field order, then those of the second, and so on.
+    ///
+    /// # Errors
+    /// [`CacheError::FieldCount`] or [`CacheError::NumberInUse`]; nothing is changed then.
+    pub fn insert_batch(
+        &self,
+        numbers: &[u32],
+        values: &[FieldValue<'_>],
+    ) -> Result<(), CacheError> {
+        let stride = self.fields.len();
+        check_count(values.len(), numbers.len() * stride)?;
+        let mut state = self.state.write();
+        state.add_numbers(numbers)?;
+        for (field, state) in state.fields.iter_mut().enumerate() {
+            let state = Arc::make_mut(state);
+            for (row, number) in numbers.iter().enumerate() {
+                state.insert(*number, &values[row * stride + field], self.settings());
+            }
+        }
+        self.written(&mut state, numbers.len() as u64);
+        Ok(())
+    }
+
+    /// Changes a document from its old values to new ones.
+    ///
+    /// # Errors
+    /// [`CacheError::FieldCount`] or [`CacheError::UnknownNumber`]: nothing is changed. [`CacheError::UnknownValue`]:
+    /// the new values are in the cache, and so is whatever old value was not found.
+    pub fn update(
+        &self,
+        number: u32,
+        old: &[FieldValue<'_>],
+        new: &[FieldValue<'_>],
+    ) -> Result<(), CacheError> {
+        check_count(old.len(), self.fields.len())?;
+        check_count(new.len(), self.fields.len())?;
+        let mut state = self.state.write();
+        state.check_known(number)?;
+        let mut outcome = Ok(());
+        for (field, (old, new)) in old.iter().zip(new).enumerate().filter(|(_, (o, n))| o != n) {
+            let state = Arc::make_mut(&mut state.fields[field]);
+            if !state.remove(number, old, self.settings()) {
+                outcome = Err(CacheError::UnknownValue { number, field });
+            }
+            state.insert(number, new, self.settings());
+        }
+        self.written(&mut state, 1);
+        outcome
+    }
+
+    /// Removes a document, given its values.
+    ///
+    /// # Errors
+    /// [`CacheError::FieldCount`] or [`CacheError::UnknownNumber`]: nothing is changed. [`CacheError::UnknownValue`]:
+    /// the document is removed but for a value that was not found.
+    pub fn remove(&self, number: u32, old: &[FieldValue<'_>]) -> Result<(), CacheError> {
+        check_count(old.len(), self.fields.len())?;
+        let mut state = self.state.write();
+        state.check_known(number)?;
+        state.live.remove(number);
+        let mut outcome = Ok(());
+        for (field, old) in old.iter().enumerate() {
+            let state = Arc::make_mut(&mut state.fields[field]);
+            if !state.remove(number, old, self.settings()) {
+                outcome = Err(CacheError::UnknownValue { number, field });
+            }
+        }
+        self.written(&mut state, 1);
+        outcome
+    }
+
+    /// Removes all documents.
+    pub fn clear(&self) {
+        let mut state = self.state.write();
+        state.generation += 1;
+        state.live = NumberSet::default();
+        for field in &mut state.fields {
+            *field = Arc::new(empty_field(&self.shared));
+        }
+    }
+
+    /// Sorts the tail into the buckets, then splits, merges, compacts and places buckets as needed. Blocks; searches
+    /// and writes go on meanwhile. The background thread does the same by itself.
+    pub fn flush(&self) {
+        maintain::maintain(self, maintain::Extent::Everything);
+    }
+
+    /// Answers a search. Neither waits for a device nor scans much on the caller's thread; dropping the future ends
+    /// the search. Needs a tokio runtime, with time enabled if the request has a deadline.
+    ///
+    /// # Errors
+    /// [`SearchError`]: stopped, unknown field, or too many distinct values. Lost devices are no error.
+    pub async fn search(&self, request: SearchRequest) -> Result<SearchAnswer, SearchError> {
+        search::search(self, request).await
+    }
+
+    /// The state a search works on.
+    pub(crate) fn snapshot(&self) -> Snapshot {
+        let state = self.state.read();
+        Snapshot {
+            live: state.live.clone(),
+            fields: state.fields.clone(),
+        }
+    }
+
+    /// Figures of one field; `None` if there is no such position.
+    pub fn stats(&self, field: usize) -> Option<FieldStats> {
+        let name = self.fields.get(field)?;
+        let snapshot = self.snapshot();
+        let live_bytes = snapshot.live.memory_bytes();
+        let state = &snapshot.fields[field];
+        let buckets: Vec<_> = state
+            .directory
+            .buckets()
+            .iter()
+            .map(|b| bucket_stats(self, b))
+            .collect();
+        Some(FieldStats {
+            field: name.clone(),
+            rows: state.rows,
+            value_bytes: state.value_bytes,
+            overhead_bytes: (state.memory_bytes() + live_bytes).saturating_sub(state.value_bytes),
+            tail_rows: state.tail_rows() as u64,
+            residual: state.residual.len(),
+            arrays: state.arrays.len(),
+            buckets_on_host: buckets
+                .iter()
+                .filter(|bucket| bucket.device.is_none())
+                .count(),
+            buckets,
+        })
+    }
+
+    /// Notes writes and wakes the background thread if it has work now.
+    fn written(&self, state: &mut State, writes: u64) {
+        state.writes += writes;
+        let full = |field: &Arc<FieldState>| field.runs.len() >= self.settings().runs_max();
+        self.shared.alarm.written(state.fields.iter().any(full));
+    }
+}
+
+impl State {
+    /// Adds all numbers or none.
+    fn add_numbers(&mut self, numbers: &[u32]) -> Result<(), CacheError> {
+        for (index, number) in numbers.iter().enumerate() {
+            if !self.live.insert(*number) {
+                for added in &numbers[..index] {
+                    self.live.remove(*added);
+                }
+                return Err(CacheError::NumberInUse { number: *number });
+            }
+        }
+        Ok(())
+    }
+
+    fn check_known(&self, number: u32) -> Result<(), CacheError> {
+        let known = self.live.contains(number);
+        known
+            .then_some(())
+            .ok_or(CacheError::UnknownNumber { number })
+    }
+}
+
+fn check_count(given: usize, declared: usize) -> Result<(), CacheError> {
+    let same = given == declared;
+    same.then_some(())
+        .ok_or(CacheError::FieldCount { given, declared })
+}
+
+/// A new bucket id, known to the placement without a home.
+pub(crate) fn new_ticket(shared: &Shared) -> Arc<Ticket> {
+    let id = BucketId(
+        shared
+            .next_bucket
+            .fetch_add(1, std::sync::atomic::Ordering::Relaxed),
+    );
+    shared.placement.lock().assign(id, 0, None);
+    Ticket::new(id, Arc::clone(&shared.placement))
+}
+
+fn empty_field(shared: &Shared) -> FieldState {
+    FieldState::new(Bucket::new(
+        new_ticket(shared),
+        b"",
+        shared.settings.hash_bytes,
+        Vec::new(),
+    ))
+}
+
+fn bucket_stats(collection: &CollectionCache, bucket: &Bucket) -> BucketStats {
+    let hash = |value: &[u8]| value[..value.len().min(bucket.hash_bytes)].to_vec();
+    let filled = || {
+        bucket
+            .segments
+            .iter()
+            .filter(|segment| segment.block().len() > 0)
+    };
+    let first = filled().map(|segment| segment.block().value(0)).min();
+    let last = filled()
+        .map(|segment| segment.block().value(segment.block().len() - 1))
+        .max();
+    BucketStats {
+        id: bucket.id().0,
+        first_hash: hash(first.unwrap_or(&bucket.lower)),
+        last_hash: hash(last.unwrap_or(&bucket.lower)),
+        hash_bytes: bucket.hash_bytes,
+        rows: bucket.live_rows() as u64,
+        bytes: bucket.memory_bytes(),
+        segments: bucket.segments.len(),
+        unsplittable: maintain::is_unsplittable(collection, bucket),
+        device: bucket.device().map(|device| device.id()),
+    }
+}

@@ -1,0 +1,181 @@
+//! One state of one cached field: buckets, tail, and the sets of documents without strings.
+
+use std::sync::Arc;
+
+use crate::CacheSettings;
+use crate::block::Block;
+use crate::bucket::Bucket;
+use crate::directory::Directory;
+use crate::numbers::NumberSet;
+use crate::segment::Segment;
+use crate::sort::Sorted;
+use crate::value::{FieldValue, Kept};
+
+/// A field's rows and sets. Cloning it shares all data.
+#[derive(Debug, Clone)]
+pub(crate) struct FieldState {
+    /// The buckets.
+    pub(crate) directory: Arc<Directory>,
+    /// Sorted chunks of the tail, oldest first.
+    pub(crate) runs: Arc<Vec<Segment>>,
+    /// The chunk of the tail that is being filled, in order of arrival.
+    pub(crate) open: Segment,
+    pub(crate) null: NumberSet,
+    pub(crate) missing: NumberSet,
+    pub(crate) residual: NumberSet,
+    pub(crate) arrays: NumberSet,
+    /// Live rows.
+    pub(crate) rows: u64,
+    /// Bytes of the values of live rows.
+    pub(crate) value_bytes: u64,
+}
+
+impl FieldState {
+    /// An empty field whose only bucket is `first`.
+    pub(crate) fn new(first: Bucket) -> FieldState {
+        FieldState {
+            directory: Arc::new(Directory::new(first)),
+            runs: Arc::default(),
+            open: empty_chunk(),
+            null: NumberSet::default(),
+            missing: NumberSet::default(),
+            residual: NumberSet::default(),
+            arrays: NumberSet::default(),
+            rows: 0,
+            value_bytes: 0,
+        }
+    }
+
+    /// Records what a document holds.
+    pub(crate) fn insert(&mut self, number: u32, value: &FieldValue<'_>, settings: &CacheSettings) {
+        match value.kept(settings) {
+            Kept::Missing => drop(self.missing.insert(number)),
+            Kept::Null => drop(self.null.insert(number)),
+            Kept::Residual => drop(self.residual.insert(number)),
+            Kept::Other => {}
+            Kept::Row(value) => self.insert_row(value, number, settings),
+            Kept::Rows(values) => {
+                self.arrays.insert(number);
+                values
+                    .iter()
+                    .for_each(|value| self.insert_row(value, number, settings));
+            }
+        }
+    }
+
+    /// Forgets what a document held; false if it did not hold that.
+    pub(crate) fn remove(
+        &mut self,
+        number: u32,
+        value: &FieldValue<'_>,
+        settings: &CacheSettings,
+    ) -> bool {
+        match value.kept(settings) {
+            Kept::Missing => self.missing.remove(number),
+            Kept::Null => self.null.remove(number),
+            Kept::Residual => self.residual.remove(number),
+            Kept::Other => true,
+            Kept::Row(value) => self.remove_row(value, number),
+            Kept::Rows(values) => {
+                let removed = values
+                    .iter()
+                    .filter(|value| self.remove_row(value, number))
+                    .count();
+                self.arrays.remove(number) && removed == values.len()
+            }
+        }
+    }
+
+    fn insert_row(&mut self, value: &[u8], number: u32, settings: &CacheSettings) {
+        let open = self.open.block_mut();
+        open.push(value, number);
+        self.rows += 1;
+        self.value_bytes += value.len() as u64;
+        if open.len() >= settings.chunk_values_max || open.bytes_len() >= settings.chunk_bytes_max {
+            self.seal();
+        }
+    }
+
+    /// Sorts the open chunk and begins another.
+    pub(crate) fn seal(&mut self) {
+        let open = std::mem::replace(&mut self.open, empty_chunk());
+        let sources = [open];
+        let sorted = Sorted::new(&sources);
+        Arc::make_mut(&mut self.runs).extend(sorted.segments(0..sorted.len()));
+    }
+
+    fn remove_row(&mut self, value: &[u8], number: u32) -> bool {
+        let removed = self.remove_from_open(value, number)
+            || self.remove_from_runs(value, number)
+            || self.remove_from_bucket(value, number);
+        if removed {
+            self.rows -= 1;
+            self.value_bytes -= value.len() as u64;
+        }
+        removed
+    }
+
+    fn remove_from_open(&mut self, value: &[u8], number: u32) -> bool {
+        let row = self.open.find_unsorted(value, number);
+        row.map(|row| self.open.kill(row)).is_some()
+    }
+
+    fn remove_from_runs(&mut self, value: &[u8], number: u32) -> bool {
+        let newest_first = self.runs.iter().enumerate().rev();
+        let mut found =
+            newest_first.filter_map(|(index, run)| Some((index, run.find_sorted(value, number)?)));
+        let Some((index, row)) = found.next() else {
+            return false;
+        };
+        Arc::make_mut(&mut self.runs)[index].kill(row);
+        true
+    }
+
+    /// Marks the row of a value dead in its bucket; false if it is not there.
+    pub(crate) fn remove_from_bucket(&mut self, value: &[u8], number: u32) -> bool {
+        let position = self.directory.position(value);
+        let Some((index, row)) = self.directory.buckets()[position].find(value, number) else {
+            return false;
+        };
+        let bucket = Arc::make_mut(&mut self.directory).bucket_mut(position);
+        bucket.segments[index].kill(row);
+        true
+    }
+
+    /// Rows of the tail, dead ones included.
+    pub(crate) fn tail_rows(&self) -> usize {
+        self.tail().map(|segment| segment.block().len()).sum()
+    }
+
+    /// The segments of the tail; only the last is not sorted.
+    pub(crate) fn tail(&self) -> impl Iterator<Item = &Segment> {
+        self.runs.iter().chain(std::iter::once(&self.open))
+    }
+
+    /// Every segment of the field.
+    pub(crate) fn segments(&self) -> impl Iterator<Item = &Segment> {
+        let buckets = self.directory.buckets().iter();
+        buckets
+            .flat_map(|bucket| &bucket.segments)
+            .chain(self.tail())
+    }
+
+    /// Bytes of memory, all included.
+    pub(crate) fn memory_bytes(&self) -> u64 {
+        let buckets = self
+            .directory
+            .buckets()
+            .iter()
+            .map(|bucket| bucket.memory_bytes());
+        let tail = self.tail().map(Segment::memory_bytes);
+        let sets = [&self.null, &self.missing, &self.residual, &self.arrays];
+        buckets
+            .chain(tail)
+            .chain(sets.map(NumberSet::memory_bytes))
+            .sum()
+    }
+}
+
+fn empty_chunk() -> Segment {
+    Segment::new(Block::with_capacity(0, 0))
+}

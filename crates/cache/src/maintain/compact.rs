@@ -1,0 +1,146 @@
+//! Rewriting buckets: fewer segments, fewer dead rows, neither overfull nor underfull.
+
+use std::ops::Range;
+use std::sync::Arc;
+
+use super::work::{Begun, begin};
+use super::{Extent, split};
+use crate::bucket::Bucket;
+use crate::segment::Segment;
+use crate::sort::Sorted;
+use crate::{CacheSettings, CollectionCache};
+
+/// Segments of similar size that a bucket gathers before they become one, while writes are coming in.
+const SEGMENTS_BUSY: usize = 8;
+/// The same when there is time.
+const SEGMENTS_IDLE: usize = 2;
+/// How much larger the segments of the next tier are, as a power of two.
+const TIER_BITS: u32 = 3;
+/// A bucket is rewritten when one row of so many is dead.
+const DEAD_SHARE: usize = 4;
+
+/// Rewrites the buckets of a field that need it.
+pub(super) fn tidy(collection: &CollectionCache, field: usize, extent: Extent) {
+    let mut position = 0;
+    loop {
+        let begun = begin(collection, field);
+        let Some(bucket) = begun.state.directory.buckets().get(position) else {
+            break;
+        };
+        position += match rewrite(collection, bucket, extent) {
+            Some(after) => {
+                let buckets = after.len();
+                begun.replace(collection, position..position + 1, after);
+                buckets
+            }
+            None => 1,
+        };
+    }
+    merge_neighbours(collection, field);
+}
+
+/// What a bucket becomes, if it is to change.
+fn rewrite(
+    collection: &CollectionCache,
+    bucket: &Arc<Bucket>,
+    extent: Extent,
+) -> Option<Vec<Bucket>> {
+    let settings = collection.settings();
+    if is_overfull(bucket, settings) && !is_uniform(bucket) {
+        return Some(split::split(collection, bucket));
+    }
+    let dead = bucket.rows() - bucket.live_rows();
+    if dead > 0 && dead * DEAD_SHARE >= bucket.rows() {
+        return Some(vec![with_merged(bucket, |_| true)]);
+    }
+    let segments_max = if extent == Extent::Everything {
+        SEGMENTS_IDLE
+    } else {
+        SEGMENTS_BUSY
+    };
+    let rows_max = full_tier(bucket, segments_max)?;
+    Some(vec![with_merged(bucket, |segment| {
+        segment.block().len() <= rows_max
+    })])
+}
+
+pub(super) fn is_overfull(bucket: &Bucket, settings: &CacheSettings) -> bool {
+    bucket.live_rows() > settings.bucket_values_max || bucket.bytes() > settings.bucket_bytes_max
+}
+
+/// Whether all values are the same, so that no hash can tell them apart.
+pub(super) fn is_uniform(bucket: &Bucket) -> bool {
+    let filled = bucket
+        .segments
+        .iter()
+        .map(Segment::block)
+        .filter(|block| block.len() > 0);
+    let mut ends = filled.flat_map(|block| [block.value(0), block.value(block.len() - 1)]);
+    let first = ends.next();
+    ends.all(|value| Some(value) == first)
+}
+
+/// The size up to which segments are to become one: that of the greatest tier that is full.
+fn full_tier(bucket: &Bucket, segments_max: usize) -> Option<usize> {
+    let tier = |segment: &Segment| segment.block().len().max(1).ilog2() / TIER_BITS;
+    let tiers = bucket.segments.iter().map(tier);
+    let full = tiers
+        .clone()
+        .filter(|tier| tiers.clone().filter(|t| t == tier).count() >= segments_max);
+    full.max().map(|tier| (1 << ((tier + 1) * TIER_BITS)) - 1)
+}
+
+/// The bucket with those of its segments merged that `merged` names.
+fn with_merged(bucket: &Arc<Bucket>, merged: impl Fn(&Segment) -> bool) -> Bucket {
+    let (sources, kept): (Vec<_>, Vec<_>) = bucket.segments.iter().cloned().partition(merged);
+    let sorted = Sorted::new(&sources);
+    let mut after = Bucket::clone(bucket);
+    after.segments = kept;
+    after.segments.extend(sorted.segments(0..sorted.len()));
+    after
+}
+
+/// Makes one bucket of neighbours that together fill less than half of one.
+fn merge_neighbours(collection: &CollectionCache, field: usize) {
+    let mut position = 0;
+    loop {
+        let begun = begin(collection, field);
+        let buckets = begun.state.directory.buckets();
+        if position >= buckets.len() {
+            break;
+        }
+        let few = underfull(&buckets[position..], collection.settings());
+        if few > 1 {
+            merge(collection, &begun, position..position + few);
+        }
+        position += 1;
+    }
+}
+
+/// How many buckets from the first on fill half a bucket at most.
+fn underfull(buckets: &[Arc<Bucket>], settings: &CacheSettings) -> usize {
+    let (mut rows, mut bytes) = (0, 0);
+    let fits = move |bucket: &&Arc<Bucket>| {
+        rows += bucket.live_rows();
+        bytes += bucket.bytes();
+        rows <= settings.bucket_values_max / 2 && bytes <= settings.bucket_bytes_max / 2
+    };
+    buckets.iter().take_while(fits).count()
+}
+
+fn merge(collection: &CollectionCache, begun: &Begun, positions: Range<usize>) {
+    let buckets = &begun.state.directory.buckets()[positions.clone()];
+    let sources: Vec<Segment> = buckets
+        .iter()
+        .flat_map(|bucket| bucket.segments.clone())
+        .collect();
+    let sorted = Sorted::new(&sources);
+    let mut after = Bucket::clone(&buckets[0]);
+    after.hash_bytes = buckets
+        .iter()
+        .map(|bucket| bucket.hash_bytes)
+        .min()
+        .unwrap_or(1);
+    after.segments = sorted.segments(0..sorted.len());
+    begun.replace(collection, positions, vec![after]);
+}

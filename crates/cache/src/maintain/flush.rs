@@ -1,0 +1,89 @@
+//! Sorting the tail into the buckets.
+
+use std::sync::Arc;
+
+use super::Extent;
+use super::work::{Begun, begin, bury};
+use crate::CollectionCache;
+use crate::bucket::Bucket;
+use crate::field::FieldState;
+use crate::segment::{Replica, Segment};
+use crate::sort::Sorted;
+
+/// Flushes the tail of a field if `extent` asks for it; false if it does not.
+pub(super) fn flush(collection: &CollectionCache, field: usize, extent: Extent) -> bool {
+    if extent == Extent::Everything {
+        seal(collection, field);
+    }
+    let begun = begin(collection, field);
+    let runs = begun.state.runs.len();
+    if extent == Extent::Full && runs < collection.settings().runs_max() {
+        return false;
+    }
+    if runs > 0 {
+        flush_runs(collection, &begun);
+    }
+    true
+}
+
+fn seal(collection: &CollectionCache, field: usize) {
+    let mut state = collection.state.write();
+    if state.fields[field].open.block().len() > 0 {
+        Arc::make_mut(&mut state.fields[field]).seal();
+    }
+}
+
+fn flush_runs(collection: &CollectionCache, begun: &Begun) {
+    let runs = &begun.state.runs;
+    let additions = distribute(&Sorted::new(runs), &begun.state);
+    begun.install(collection, |state| {
+        let directory = Arc::make_mut(&mut state.directory);
+        for (position, segments) in additions {
+            append(directory.bucket_mut(position), segments);
+        }
+        let flushed: Vec<Segment> = Arc::make_mut(&mut state.runs).drain(..runs.len()).collect();
+        bury(state, runs, &flushed);
+    });
+}
+
+/// The rows in order, cut at the borders of the buckets, with copies on the devices of these.
+fn distribute(sorted: &Sorted<'_>, state: &FieldState) -> Vec<(usize, Vec<Segment>)> {
+    let buckets = state.directory.buckets();
+    let mut additions = Vec::new();
+    let mut start = 0;
+    while start < sorted.len() {
+        let position = state.directory.position(sorted.value(start));
+        let end = buckets.get(position + 1).map_or(sorted.len(), |next| {
+            sorted.end_of(start..sorted.len(), |value| value < &*next.lower)
+        });
+        let mut segments = sorted.segments(start..end);
+        segments
+            .iter_mut()
+            .for_each(|segment| copy_to_device(segment, &buckets[position]));
+        additions.push((position, segments));
+        start = end;
+    }
+    additions
+}
+
+/// Copies a segment to the device of its bucket, if there is one with room.
+fn copy_to_device(segment: &mut Segment, bucket: &Bucket) {
+    let Some(device) = bucket.device() else {
+        return;
+    };
+    match Replica::make(device, segment.block()) {
+        Ok(replica) => segment.replica = Some(replica),
+        Err(error) => {
+            tracing::debug!(%error, bucket = %bucket.id(), "a bucket outgrows its device")
+        }
+    }
+}
+
+/// Adds segments to a bucket; one that its device has not takes the bucket off the device.
+fn append(bucket: &mut Bucket, segments: Vec<Segment>) {
+    let all_copied = segments.iter().all(|segment| segment.replica.is_some());
+    bucket.segments.extend(segments);
+    if !all_copied {
+        bucket.release();
+    }
+}

@@ -1,0 +1,216 @@
+//! One condition on one field: what is looked up at once, and what is scanned.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use forebay_device::Device;
+use forebay_text::{Program, Stop, Tier};
+
+use super::lookup;
+use super::scan::{Abandon, Found, Order, Place, Scan, Task};
+use super::sink::Sink;
+use crate::CollectionCache;
+use crate::answer::{LeafReport, SearchReport};
+use crate::error::SearchError;
+use crate::field::FieldState;
+use crate::numbers::NumberSet;
+use crate::request::Predicate;
+use crate::segment::Segment;
+
+/// What is wanted of the rows that match.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Goal {
+    /// How many.
+    Count,
+    /// Whose they are.
+    Numbers,
+    /// Whose this many of them are.
+    Some(usize),
+}
+
+/// One condition to search.
+pub(super) struct LeafSearch<'a> {
+    pub(super) collection: &'a CollectionCache,
+    pub(super) field: usize,
+    pub(super) state: &'a FieldState,
+    pub(super) predicate: &'a Predicate,
+    pub(super) goal: Goal,
+    pub(super) stop: &'a Stop,
+    pub(super) abandon: &'a Abandon,
+}
+
+/// A condition whose scans are running.
+pub(super) struct Begun {
+    sink: Sink,
+    scans: Vec<Scan>,
+    report: LeafReport,
+}
+
+impl LeafSearch<'_> {
+    /// Looks up what can be, starts the scans that are needed.
+    pub(super) fn begin(&self) -> Result<Begun, SearchError> {
+        match self.predicate {
+            Predicate::Equals(value) => Ok(self.look_up(&[value])),
+            Predicate::In(values) => Ok(self.look_up(&distinct(values))),
+            Predicate::Program(program) if program.is_exact() => {
+                Ok(self.look_up(&[program.value_prefix()]))
+            }
+            Predicate::Program(program) if program.is_prefix() => Ok(self.look_up_prefix(program)),
+            Predicate::Program(program) => self.scan(program),
+            Predicate::IsMissing => Ok(self.from_sets(&[&self.state.missing])),
+            Predicate::IsNull => Ok(self.from_sets(&[&self.state.missing, &self.state.null])),
+        }
+    }
+
+    fn empty_sink(&self) -> Sink {
+        match self.goal {
+            Goal::Count => Sink::Count(0),
+            Goal::Numbers | Goal::Some(_) => Sink::Numbers(Vec::new()),
+        }
+    }
+
+    fn report(&self, tier: Option<Tier>) -> LeafReport {
+        LeafReport {
+            field: self.field,
+            tier,
+            buckets_searched: 0,
+            buckets_total: self.state.directory.buckets().len(),
+            rows: 0,
+            bytes: 0,
+        }
+    }
+
+    fn look_up(&self, values: &[impl AsRef<[u8]>]) -> Begun {
+        let mut begun = Begun::new(self.empty_sink(), self.report(Some(Tier::Exact)));
+        for value in values {
+            let searched = lookup::equal(self.state, value.as_ref(), &mut begun.sink);
+            begun.report.buckets_searched += searched;
+        }
+        begun
+    }
+
+    fn look_up_prefix(&self, program: &Program) -> Begun {
+        let mut begun = Begun::new(self.empty_sink(), self.report(Some(Tier::Prefix)));
+        let searched = lookup::prefix(self.state, program.value_prefix(), &mut begun.sink);
+        begun.report.buckets_searched = searched;
+        begun
+    }
+
+    fn from_sets(&self, sets: &[&NumberSet]) -> Begun {
+        let sink = match self.goal {
+            Goal::Count => Sink::Count(sets.iter().map(|set| set.len()).sum()),
+            _ => Sink::Set(
+                sets.iter()
+                    .map(|set| set.to_bitmap())
+                    .fold(Default::default(), |a, b| a | b),
+            ),
+        };
+        Begun::new(sink, self.report(None))
+    }
+
+    fn scan(&self, program: &Arc<Program>) -> Result<Begun, SearchError> {
+        let mut begun = Begun::new(self.empty_sink(), self.report(Some(program.tier())));
+        let places = self.places(program.value_prefix(), &mut begun.report);
+        let found = match self.goal {
+            Goal::Some(limit) => Found::up_to(limit),
+            Goal::Count | Goal::Numbers => Found::all(),
+        };
+        for (place, tasks) in places {
+            let order = Order {
+                program: Arc::clone(program),
+                stop: self.stop.clone(),
+                abandoned: self.abandon.flag(),
+                found: found.clone(),
+                empty: self.empty_sink(),
+            };
+            begun
+                .scans
+                .push(Scan::begin(place, tasks, order, self.collection)?);
+        }
+        Ok(begun)
+    }
+
+    /// What there is to scan, by where it is scanned.
+    fn places(&self, prefix: &[u8], report: &mut LeafReport) -> Vec<(Place, Vec<Task>)> {
+        let mut devices: BTreeMap<u32, (Arc<Device>, Vec<Task>)> = BTreeMap::new();
+        let mut host = Vec::new();
+        let positions = self.state.directory.positions(prefix);
+        report.buckets_searched = positions.len();
+        for (bucket, state) in self.state.directory.buckets()[positions].iter().enumerate() {
+            let tasks = sorted_tasks(&state.segments, prefix, bucket);
+            match state.device() {
+                Some(device) => {
+                    let group = devices.entry(device.id().0);
+                    group
+                        .or_insert_with(|| (Arc::clone(device), Vec::new()))
+                        .1
+                        .extend(tasks);
+                }
+                None => host.extend(tasks),
+            }
+        }
+        let on_devices = devices
+            .into_values()
+            .map(|(device, tasks)| (Place::Device(device), tasks));
+        let elsewhere = [(Place::Host, host), (Place::Tail, self.tail_tasks(prefix))];
+        let places = on_devices
+            .chain(elsewhere)
+            .filter(|(_, tasks)| !tasks.is_empty());
+        places
+            .inspect(|(_, tasks)| count_rows(tasks, report))
+            .collect()
+    }
+
+    fn tail_tasks(&self, prefix: &[u8]) -> Vec<Task> {
+        let mut tasks: Vec<Task> = sorted_tasks(&self.state.runs, prefix, 0).collect();
+        let open = &self.state.open;
+        tasks.extend(Task::new(open, 0..open.block().len(), 0));
+        tasks
+    }
+}
+
+impl Begun {
+    fn new(sink: Sink, report: LeafReport) -> Begun {
+        Begun {
+            sink,
+            scans: Vec::new(),
+            report,
+        }
+    }
+
+    /// Waits for the scans.
+    pub(super) async fn finish(mut self, report: &mut SearchReport) -> Result<Sink, SearchError> {
+        for scan in self.scans {
+            self.sink.merge(scan.finish(report).await?);
+        }
+        report.leaves.push(self.report);
+        Ok(self.sink)
+    }
+}
+
+/// A scan of the rows of sorted segments that begin with `prefix`.
+fn sorted_tasks<'a>(
+    segments: &'a [Segment],
+    prefix: &'a [u8],
+    bucket: usize,
+) -> impl Iterator<Item = Task> + 'a {
+    segments.iter().filter_map(move |segment| {
+        Task::new(
+            segment,
+            lookup::rows_with_prefix(segment.block(), prefix),
+            bucket,
+        )
+    })
+}
+
+fn count_rows(tasks: &[Task], report: &mut LeafReport) {
+    report.rows += tasks.iter().map(|task| task.rows.len() as u64).sum::<u64>();
+    report.bytes += tasks.iter().map(Task::bytes).sum::<u64>();
+}
+
+fn distinct(values: &[Vec<u8>]) -> Vec<&Vec<u8>> {
+    let mut values: Vec<&Vec<u8>> = values.iter().collect();
+    values.sort_unstable();
+    values.dedup();
+    values
+}

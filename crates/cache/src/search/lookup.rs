@@ -1,0 +1,55 @@
+//! Conditions that need no scan: binary searches in sorted segments, and the sets of documents without strings.
+
+use std::ops::Range;
+
+use super::sink::Sink;
+use crate::block::Block;
+use crate::field::FieldState;
+use crate::segment::Segment;
+
+/// Adds the rows whose value is `value`. Returns the buckets that were looked into.
+pub(super) fn equal(field: &FieldState, value: &[u8], sink: &mut Sink) -> usize {
+    let position = field.directory.position(value);
+    let bucket = &field.directory.buckets()[position];
+    for segment in bucket.segments.iter().chain(field.runs.iter()) {
+        sink.add_rows(segment, segment.block().rows_equal(value));
+    }
+    add_unsorted(&field.open, |row| row == value, value.len(), sink);
+    1
+}
+
+/// Adds the rows whose value begins with `prefix`. Returns the buckets that were looked into.
+pub(super) fn prefix(field: &FieldState, prefix: &[u8], sink: &mut Sink) -> usize {
+    let positions = field.directory.positions(prefix);
+    for bucket in &field.directory.buckets()[positions.clone()] {
+        add_sorted(&bucket.segments, prefix, sink);
+    }
+    add_sorted(&field.runs, prefix, sink);
+    add_unsorted(&field.open, |row| row.starts_with(prefix), 0, sink);
+    positions.len()
+}
+
+fn add_sorted(segments: &[Segment], prefix: &[u8], sink: &mut Sink) {
+    for segment in segments {
+        sink.add_rows(segment, rows_with_prefix(segment.block(), prefix));
+    }
+}
+
+/// The rows of a sorted block that begin with `prefix`; all of them for the empty prefix.
+pub(super) fn rows_with_prefix(block: &Block, prefix: &[u8]) -> Range<usize> {
+    if prefix.is_empty() {
+        0..block.len()
+    } else {
+        block.rows_with_prefix(prefix)
+    }
+}
+
+/// Adds the rows of the open chunk that match, all of which are at least `len` bytes long.
+fn add_unsorted(open: &Segment, matches: impl Fn(&[u8]) -> bool, len: usize, sink: &mut Sink) {
+    let block = open.block();
+    for row in 0..block.len() {
+        if block.value_len(row) >= len && matches(block.value(row)) && !open.is_dead(row) {
+            sink.add_row(open, row);
+        }
+    }
+}

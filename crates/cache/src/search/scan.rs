@@ -1,0 +1,427 @@
+//! Scanning rows with a program: as a job of a device, or on threads of the host.
+
+use std::ops::Range;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::time::{Duration, Instant};
+
+use forebay_device::{Device, DeviceContext, DeviceFault, Job, Step};
+use forebay_text::{Program, Rows, Stop, StopReason, Tier};
+use tokio::sync::oneshot;
+
+use super::sink::Sink;
+use crate::CollectionCache;
+use crate::answer::{DeviceReport, SearchReport};
+use crate::cache::Shared;
+use crate::error::SearchError;
+use crate::segment::Segment;
+
+/// Time a job takes of a device before others have their turn.
+const STEP: Duration = Duration::from_millis(4);
+/// Rows between two looks at the clock.
+const PIECE_ROWS: usize = 16_384;
+/// Scans of up to so many bytes, by a fast tier, are done at once on the thread of the caller.
+const INLINE_BYTES_MAX: u64 = 32 << 10;
+
+/// Tells scans that nobody waits for them any more, when it is dropped.
+#[derive(Debug, Default)]
+pub(super) struct Abandon {
+    flag: Arc<AtomicBool>,
+}
+
+impl Abandon {
+    pub(super) fn flag(&self) -> Arc<AtomicBool> {
+        Arc::clone(&self.flag)
+    }
+}
+
+impl Drop for Abandon {
+    fn drop(&mut self) {
+        self.flag.store(true, Ordering::Relaxed);
+    }
+}
+
+/// Rows found by all scans of a condition together, where a limit ends them.
+#[derive(Debug, Clone)]
+pub(super) struct Found {
+    found: Arc<AtomicUsize>,
+    limit: usize,
+}
+
+impl Found {
+    pub(super) fn all() -> Found {
+        Found::up_to(usize::MAX)
+    }
+
+    pub(super) fn up_to(limit: usize) -> Found {
+        Found {
+            found: Arc::default(),
+            limit,
+        }
+    }
+
+    fn is_enough(&self) -> bool {
+        self.limit != usize::MAX && self.found.load(Ordering::Relaxed) >= self.limit
+    }
+
+    fn add(&self, rows: u64) {
+        if self.limit != usize::MAX {
+            self.found.fetch_add(rows as usize, Ordering::Relaxed);
+        }
+    }
+}
+
+/// Rows of one segment to scan.
+#[derive(Debug, Clone)]
+pub(super) struct Task {
+    segment: Segment,
+    pub(super) rows: Range<usize>,
+    /// Which bucket of the search it belongs to.
+    bucket: usize,
+}
+
+impl Task {
+    /// `None` if there are no rows.
+    pub(super) fn new(segment: &Segment, rows: Range<usize>, bucket: usize) -> Option<Task> {
+        (!rows.is_empty()).then(|| Task {
+            segment: segment.clone(),
+            rows,
+            bucket,
+        })
+    }
+
+    pub(super) fn bytes(&self) -> u64 {
+        self.segment.block().span_bytes(&self.rows)
+    }
+}
+
+/// Where rows are scanned.
+#[derive(Debug, Clone)]
+pub(super) enum Place {
+    /// On the device that holds them.
+    Device(Arc<Device>),
+    /// On the host: buckets that no device holds.
+    Host,
+    /// On the host: the tail.
+    Tail,
+}
+
+/// What to search for, and when to end.
+#[derive(Debug, Clone)]
+pub(super) struct Order {
+    pub(super) program: Arc<Program>,
+    pub(super) stop: Stop,
+    pub(super) abandoned: Arc<AtomicBool>,
+    pub(super) found: Found,
+    pub(super) empty: Sink,
+}
+
+/// What a scan found, and the time it took.
+#[derive(Debug)]
+struct Outcome {
+    sink: Sink,
+    busy: Duration,
+}
+
+/// A scan on its way through its tasks.
+#[derive(Debug)]
+struct Progress {
+    tasks: Arc<[Task]>,
+    order: Order,
+    sink: Sink,
+    busy: Duration,
+    task: usize,
+    row: usize,
+}
+
+impl Progress {
+    fn new(tasks: &Arc<[Task]>, order: Order) -> Progress {
+        Progress {
+            tasks: Arc::clone(tasks),
+            sink: order.empty.clone(),
+            order,
+            busy: Duration::ZERO,
+            task: 0,
+            row: tasks.first().map_or(0, |task| task.rows.start),
+        }
+    }
+
+    /// Scans for about `time`; true when everything is done.
+    fn advance(
+        &mut self,
+        time: Duration,
+        mut check: impl FnMut() -> Result<(), ScanEnd>,
+    ) -> Result<bool, ScanEnd> {
+        let began = Instant::now();
+        let mut done = self.is_done();
+        while !done && began.elapsed() < time {
+            check()?;
+            self.order
+                .stop
+                .check()
+                .map_err(|stopped| ScanEnd::Stopped(stopped.reason))?;
+            self.piece()?;
+            done = self.is_done();
+        }
+        self.busy += began.elapsed();
+        Ok(done)
+    }
+
+    fn is_done(&self) -> bool {
+        self.task == self.tasks.len()
+            || self.order.found.is_enough()
+            || self.order.abandoned.load(Ordering::Relaxed)
+    }
+
+    /// Scans the next rows.
+    fn piece(&mut self) -> Result<(), ScanEnd> {
+        let tasks = Arc::clone(&self.tasks);
+        let task = &tasks[self.task];
+        let end = task.rows.end.min(self.row + PIECE_ROWS);
+        let before = self.sink.count();
+        self.search(&task.segment, self.row..end)?;
+        self.order.found.add(self.sink.count() - before);
+        self.row = end;
+        if end == task.rows.end {
+            self.task += 1;
+            self.row = self.tasks.get(self.task).map_or(0, |task| task.rows.start);
+        }
+        Ok(())
+    }
+
+    fn search(&mut self, segment: &Segment, range: Range<usize>) -> Result<(), ScanEnd> {
+        let Order { program, stop, .. } = &self.order;
+        let rows: Rows<'_> = segment.block().rows().slice(range.clone());
+        let sink = &mut self.sink;
+        let outcome = match sink {
+            Sink::Count(count) if !segment.has_dead() => program
+                .count_rows(rows, stop)
+                .map(|matches| *count += matches),
+            _ => program.search_rows(rows, stop, &mut |row| {
+                let row = range.start + row as usize;
+                if !segment.is_dead(row) {
+                    sink.add_row(segment, row);
+                }
+            }),
+        };
+        outcome.map_err(|stopped| ScanEnd::Stopped(stopped.reason))
+    }
+
+    fn outcome(&mut self) -> Outcome {
+        Outcome {
+            sink: std::mem::replace(&mut self.sink, self.order.empty.empty_like()),
+            busy: self.busy,
+        }
+    }
+}
+
+/// Why a scan ended before it was done.
+#[derive(Debug)]
+enum ScanEnd {
+    Stopped(StopReason),
+    Fault(DeviceFault),
+}
+
+/// Scans to the end on this thread.
+fn scan_here(tasks: &Arc<[Task]>, order: Order) -> Result<Outcome, SearchError> {
+    let mut progress = Progress::new(tasks, order);
+    while !progress.advance(STEP, || Ok(())).map_err(stopped)? {}
+    Ok(progress.outcome())
+}
+
+fn stopped(end: ScanEnd) -> SearchError {
+    match end {
+        ScanEnd::Stopped(reason) => SearchError::Stopped { reason },
+        // Only the check of a device makes a fault.
+        ScanEnd::Fault(_) => SearchError::Panicked,
+    }
+}
+
+/// A scan as the job of a device.
+struct ScanJob {
+    progress: Progress,
+    answer: Option<oneshot::Sender<Result<Outcome, SearchError>>>,
+}
+
+impl Job for ScanJob {
+    fn run(&mut self, context: &mut DeviceContext) -> Result<Step, DeviceFault> {
+        let check = || context.check().map_err(ScanEnd::Fault);
+        let outcome = match self.progress.advance(STEP, check) {
+            Ok(false) => return Ok(Step::Again),
+            Ok(true) => Ok(self.progress.outcome()),
+            Err(ScanEnd::Stopped(reason)) => Err(SearchError::Stopped { reason }),
+            Err(ScanEnd::Fault(fault)) => return Err(fault),
+        };
+        if let Some(answer) = self.answer.take() {
+            // Nobody listens if the search was dropped.
+            drop(answer.send(outcome));
+        }
+        Ok(Step::Done)
+    }
+}
+
+/// A scan that is running.
+pub(super) struct Scan {
+    place: Place,
+    tasks: Arc<[Task]>,
+    order: Order,
+    running: Running,
+    shared: Arc<Shared>,
+}
+
+enum Running {
+    OnDevice(oneshot::Receiver<Result<Outcome, SearchError>>),
+    OnHost(tokio::task::JoinHandle<Result<Outcome, SearchError>>),
+    Done(Outcome),
+}
+
+impl Scan {
+    /// Starts a scan: on the device of the place if it takes it, else on the host.
+    pub(super) fn begin(
+        place: Place,
+        tasks: Vec<Task>,
+        order: Order,
+        collection: &CollectionCache,
+    ) -> Result<Scan, SearchError> {
+        let tasks: Arc<[Task]> = tasks.into();
+        let mut scan = Scan {
+            running: Running::Done(Outcome {
+                sink: order.empty.clone(),
+                busy: Duration::ZERO,
+            }),
+            place,
+            tasks,
+            order,
+            shared: Arc::clone(&collection.shared),
+        };
+        scan.start()?;
+        Ok(scan)
+    }
+
+    fn start(&mut self) -> Result<(), SearchError> {
+        if let Some(receiver) = self.submit() {
+            self.running = Running::OnDevice(receiver);
+        } else if self.is_small() {
+            self.running = Running::Done(scan_here(&self.tasks, self.order.clone())?);
+        } else {
+            self.start_on_host();
+        }
+        Ok(())
+    }
+
+    fn submit(&mut self) -> Option<oneshot::Receiver<Result<Outcome, SearchError>>> {
+        let Place::Device(device) = &self.place else {
+            return None;
+        };
+        let (sender, receiver) = oneshot::channel();
+        let job = ScanJob {
+            progress: Progress::new(&self.tasks, self.order.clone()),
+            answer: Some(sender),
+        };
+        match device.submit(Box::new(job)) {
+            Ok(()) => Some(receiver),
+            Err(error) => {
+                tracing::debug!(%error, "a scan goes to the host");
+                self.leave_device();
+                None
+            }
+        }
+    }
+
+    /// The buckets of the scan are answered by the host from here on.
+    fn leave_device(&mut self) {
+        if let Place::Device(device) = &self.place {
+            if device.is_lost() {
+                self.shared.alarm.device_lost();
+            }
+            self.place = Place::Host;
+        }
+    }
+
+    fn is_small(&self) -> bool {
+        let fast = self.order.program.tier() < Tier::LargeDfa;
+        fast && self.tasks.iter().map(Task::bytes).sum::<u64>() <= INLINE_BYTES_MAX
+    }
+
+    fn start_on_host(&mut self) {
+        let (tasks, order) = (Arc::clone(&self.tasks), self.order.clone());
+        self.running = Running::OnHost(tokio::task::spawn_blocking(move || {
+            scan_here(&tasks, order)
+        }));
+    }
+
+    /// Waits for the scan; one whose device is lost is done again on the host.
+    pub(super) async fn finish(mut self, report: &mut SearchReport) -> Result<Sink, SearchError> {
+        if let Running::OnDevice(receiver) = &mut self.running {
+            match before(self.order.stop.deadline, receiver).await? {
+                Ok(outcome) => self.running = Running::Done(outcome?),
+                Err(_) => {
+                    self.leave_device();
+                    self.start_on_host();
+                }
+            }
+        }
+        if let Running::OnHost(handle) = &mut self.running {
+            let outcome = before(self.order.stop.deadline, handle).await?;
+            self.running = Running::Done(outcome.map_err(|_| SearchError::Panicked)??);
+        }
+        let Running::Done(outcome) = self.running else {
+            unreachable!("both ways to run have ended");
+        };
+        report_scan(&self.place, &self.tasks, outcome.busy, report);
+        Ok(outcome.sink)
+    }
+}
+
+/// Waits no longer than to the deadline.
+async fn before<F: Future + Unpin>(
+    deadline: Option<Instant>,
+    future: F,
+) -> Result<F::Output, SearchError> {
+    let Some(deadline) = deadline else {
+        return Ok(future.await);
+    };
+    let late = |_| SearchError::Stopped {
+        reason: StopReason::Deadline,
+    };
+    tokio::time::timeout_at(deadline.into(), future)
+        .await
+        .map_err(late)
+}
+
+fn report_scan(place: &Place, tasks: &[Task], busy: Duration, report: &mut SearchReport) {
+    let rows = tasks.iter().map(|task| task.rows.len() as u64).sum::<u64>();
+    let buckets = tasks.chunk_by(|a, b| a.bucket == b.bucket).count();
+    let busy_us = u64::try_from(busy.as_micros()).unwrap_or(u64::MAX);
+    match place {
+        Place::Device(device) => {
+            let entry = device_entry(report, device.name());
+            entry.buckets += buckets;
+            entry.rows += rows;
+            entry.device_us += busy_us;
+        }
+        Place::Host => {
+            report.host.buckets += buckets;
+            report.host.rows += rows;
+            report.host.host_us += busy_us;
+        }
+        Place::Tail => {
+            report.host.tail_rows += rows;
+            report.host.host_us += busy_us;
+        }
+    }
+}
+
+fn device_entry<'a>(report: &'a mut SearchReport, name: &str) -> &'a mut DeviceReport {
+    let known = report.devices.iter().position(|device| device.name == name);
+    let index = known.unwrap_or_else(|| {
+        report.devices.push(DeviceReport {
+            name: name.to_owned(),
+            buckets: 0,
+            rows: 0,
+            device_us: 0,
+        });
+        report.devices.len() - 1
+    });
+    &mut report.devices[index]
+}

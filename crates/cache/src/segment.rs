@@ -1,0 +1,118 @@
+//! A block together with what changes about it: which rows are dead, and which device has a copy.
+
+use std::ops::Range;
+use std::sync::Arc;
+
+use forebay_device::{Device, OutOfMemory, Reservation};
+use roaring::RoaringBitmap;
+
+use crate::block::Block;
+
+/// A device's copy of a block. On a host device the bytes are the master's own, and are charged to its budget.
+#[derive(Debug)]
+pub(crate) struct Replica {
+    _reservation: Reservation,
+}
+
+impl Replica {
+    /// Makes room for a block on a device.
+    pub(crate) fn make(device: &Device, block: &Block) -> Result<Arc<Replica>, OutOfMemory> {
+        let reservation = device.reserve(block.memory_bytes())?;
+        Ok(Arc::new(Replica {
+            _reservation: reservation,
+        }))
+    }
+}
+
+/// A block, its dead rows, and its copy on the device of its bucket. Cloning shares all of them.
+#[derive(Debug, Clone)]
+pub(crate) struct Segment {
+    block: Arc<Block>,
+    dead: Option<Arc<RoaringBitmap>>,
+    pub(crate) replica: Option<Arc<Replica>>,
+}
+
+impl Segment {
+    pub(crate) fn new(block: Block) -> Segment {
+        Segment {
+            block: Arc::new(block),
+            dead: None,
+            replica: None,
+        }
+    }
+
+    pub(crate) fn block(&self) -> &Block {
+        &self.block
+    }
+
+    /// The block to append to; copied first if a search still reads it.
+    pub(crate) fn block_mut(&mut self) -> &mut Block {
+        Arc::make_mut(&mut self.block)
+    }
+
+    /// Whether both are the same block in memory.
+    pub(crate) fn is_same_block(&self, other: &Segment) -> bool {
+        Arc::ptr_eq(&self.block, &other.block)
+    }
+
+    pub(crate) fn is_dead(&self, row: usize) -> bool {
+        self.dead
+            .as_ref()
+            .is_some_and(|dead| dead.contains(row as u32))
+    }
+
+    pub(crate) fn has_dead(&self) -> bool {
+        self.dead.is_some()
+    }
+
+    /// Marks a row dead.
+    pub(crate) fn kill(&mut self, row: usize) {
+        Arc::make_mut(self.dead.get_or_insert_default()).insert(row as u32);
+    }
+
+    /// Rows that are alive.
+    pub(crate) fn live_rows(&self) -> usize {
+        self.live_rows_in(0..self.block.len())
+    }
+
+    /// Rows alive among some.
+    pub(crate) fn live_rows_in(&self, rows: Range<usize>) -> usize {
+        let dead = self.dead.as_ref().map_or(0, |dead| {
+            dead.range_cardinality(rows.start as u32..rows.end as u32) as usize
+        });
+        rows.len() - dead
+    }
+
+    /// Rows that died here since `before`, an earlier state of the same segment.
+    pub(crate) fn died_since<'a>(
+        &'a self,
+        before: &'a Segment,
+    ) -> impl Iterator<Item = usize> + 'a {
+        let dead = self.dead.iter().flat_map(|dead| dead.iter());
+        dead.map(|row| row as usize)
+            .filter(|row| !before.is_dead(*row))
+    }
+
+    /// In a sorted segment, the live row of this value and document.
+    pub(crate) fn find_sorted(&self, value: &[u8], number: u32) -> Option<usize> {
+        self.block
+            .find_sorted(value, number)
+            .filter(|row| !self.is_dead(*row))
+    }
+
+    /// In any segment, the live row of this value and document.
+    pub(crate) fn find_unsorted(&self, value: &[u8], number: u32) -> Option<usize> {
+        self.block
+            .find_unsorted(value, number)
+            .find(|row| !self.is_dead(*row))
+    }
+
+    /// Bytes of memory of the block and its dead rows.
+    pub(crate) fn memory_bytes(&self) -> u64 {
+        let dead = self
+            .dead
+            .as_ref()
+            .map_or(0, |dead| dead.serialized_size() as u64);
+        self.block.memory_bytes() + dead + size_of::<Segment>() as u64
+    }
+}

@@ -1,0 +1,53 @@
+//! The value of one cached field in one document.
+
+use crate::CacheSettings;
+
+/// What a document holds under a cached field.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum FieldValue<'a> {
+    /// The field does not exist.
+    Missing,
+    /// The field is null.
+    Null,
+    /// The field exists and holds no string, null, or regular expression.
+    Other,
+    /// A string, as UTF-8.
+    String(&'a [u8]),
+    /// An array of strings only; an element that occurs twice counts once.
+    Strings(Vec<&'a [u8]>),
+    /// Anything else: the store must judge this document itself.
+    Residual,
+}
+
+/// A value as the cache keeps it: strings that cannot lie in a block have become [`FieldValue::Residual`], elements of
+/// an array are distinct.
+pub(crate) enum Kept<'a> {
+    Missing,
+    Null,
+    Other,
+    Row(&'a [u8]),
+    Rows(Vec<&'a [u8]>),
+    Residual,
+}
+
+impl<'a> FieldValue<'a> {
+    /// The same for the same value at any time, so that a removal finds what an insertion made.
+    pub(crate) fn kept<'v>(&'v self, settings: &CacheSettings) -> Kept<'a> {
+        let fits = |value: &&[u8]| {
+            value.len() <= settings.value_bytes_max && std::str::from_utf8(value).is_ok()
+        };
+        match self {
+            FieldValue::Missing => Kept::Missing,
+            FieldValue::Null => Kept::Null,
+            FieldValue::Other => Kept::Other,
+            FieldValue::String(value) if fits(value) => Kept::Row(value),
+            FieldValue::Strings(values) if values.iter().all(|value| fits(value)) => {
+                let mut values = values.clone();
+                values.sort_unstable();
+                values.dedup();
+                Kept::Rows(values)
+            }
+            FieldValue::String(_) | FieldValue::Strings(_) | FieldValue::Residual => Kept::Residual,
+        }
+    }
+}
