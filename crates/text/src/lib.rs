@@ -26,22 +26,26 @@
 
 #![forbid(unsafe_code)]
 
+mod automaton;
+mod compile;
 mod describe;
 mod engine;
 mod error;
 mod limits;
+mod lower;
 mod options;
 mod pattern;
 mod program;
 mod rows;
 mod stop;
+mod syntax;
 mod tier;
 
 pub use describe::{ProgramDescription, Refusal};
 pub use error::PatternError;
 pub use limits::Limits;
 pub use options::Options;
-pub use pattern::Pattern;
+pub use pattern::{Pattern, PcreOutcome};
 pub use program::Program;
 pub use rows::{Rows, SEPARATOR};
 pub use stop::{Stop, StopReason, Stopped};

@@ -5,6 +5,7 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use pcre2::bytes::{Regex, RegexBuilder};
+use pcre2_sys::{PCRE2_ERROR_DEPTHLIMIT, PCRE2_ERROR_HEAPLIMIT, PCRE2_ERROR_MATCHLIMIT};
 
 use crate::error::PatternError;
 use crate::limits::Limits;
@@ -14,6 +15,22 @@ use crate::options::Options;
 #[derive(Clone)]
 pub struct Pattern {
     inner: Arc<Inner>,
+}
+
+/// What PCRE2 says of a value.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum PcreOutcome {
+    /// The value matches.
+    Match,
+    /// The value does not match.
+    NoMatch,
+    /// Matching passed a limit, which counts as no match. Tiers without backtracking give the true answer instead.
+    LimitPassed,
+    /// Matching failed in another way, for example on invalid UTF-8; it counts as no match.
+    Failed {
+        /// PCRE2's error number.
+        code: i32,
+    },
 }
 
 struct Inner {
@@ -55,6 +72,18 @@ impl Pattern {
     pub fn pcre_is_match(&self, value: &[u8]) -> bool {
         // PCRE2 checks the value's encoding itself and reports an error, which counts as no match.
         self.inner.regex.is_match(value).unwrap_or(false)
+    }
+
+    /// What PCRE2 says of a value, with the reasons that all count as no match apart.
+    pub fn pcre_outcome(&self, value: &[u8]) -> PcreOutcome {
+        match self.inner.regex.is_match(value) {
+            Ok(true) => PcreOutcome::Match,
+            Ok(false) => PcreOutcome::NoMatch,
+            Err(error) => match error.code() {
+                PCRE2_ERROR_MATCHLIMIT | PCRE2_ERROR_DEPTHLIMIT | PCRE2_ERROR_HEAPLIMIT => PcreOutcome::LimitPassed,
+                code => PcreOutcome::Failed { code },
+            },
+        }
     }
 }
 

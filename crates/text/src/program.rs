@@ -2,10 +2,10 @@
 
 use std::fmt;
 
+use crate::compile::{Compiler, Plan, literal_plan};
 use crate::describe::{ProgramDescription, Refusal};
 use crate::engine::Engine;
-use crate::engine::literal::{LiteralEngine, Place};
-use crate::engine::pcre::PcreEngine;
+use crate::engine::literal::Place;
 use crate::limits::Limits;
 use crate::pattern::Pattern;
 use crate::rows::Rows;
@@ -24,34 +24,38 @@ impl Program {
     /// Compiles a pattern to the fastest tier that gives PCRE2's answers within the limits. Always succeeds: the last
     /// tier is PCRE2 itself.
     pub fn compile(pattern: Pattern, limits: &Limits) -> Program {
-        let _ = limits;
-        Program::from_pcre(pattern, Vec::new())
+        let compiler = Compiler::new(&pattern, limits);
+        let prefix = compiler.value_prefix();
+        let (plan, refusals) = compiler.best();
+        Program::new(plan, prefix.into_bytes(), Some(pattern), refusals)
     }
 
     /// Compiles a pattern to the given tier, or to none if that tier cannot give PCRE2's answers within the limits.
     pub fn compile_at(pattern: Pattern, tier: Tier, limits: &Limits) -> Option<Program> {
-        let _ = limits;
-        (tier == Tier::Pcre).then(|| Program::from_pcre(pattern, Vec::new()))
+        let compiler = Compiler::new(&pattern, limits);
+        let prefix = compiler.value_prefix();
+        let plan = compiler.plan(tier).ok().filter(|plan| plan.tier == tier)?;
+        Some(Program::new(plan, prefix.into_bytes(), Some(pattern), Vec::new()))
     }
 
     /// The value equals `value`.
     pub fn exact(value: &str) -> Program {
-        Program::from_literal(Place::Whole, value.as_bytes(), None)
+        Program::from_literal(Place::Whole, value)
     }
 
     /// The value begins with `literal`.
     pub fn prefix(literal: &str) -> Program {
-        Program::from_literal(Place::Start, literal.as_bytes(), None)
+        Program::from_literal(Place::Start, literal)
     }
 
     /// The value ends with `literal`.
     pub fn suffix(literal: &str) -> Program {
-        Program::from_literal(Place::End, literal.as_bytes(), None)
+        Program::from_literal(Place::End, literal)
     }
 
     /// The value contains `literal`.
     pub fn substring(literal: &str) -> Program {
-        Program::from_literal(Place::Anywhere, literal.as_bytes(), None)
+        Program::from_literal(Place::Anywhere, literal)
     }
 
     /// How the program searches.
@@ -112,48 +116,27 @@ impl Program {
         self.engine.count_rows(rows, stop)
     }
 
-    fn from_literal(place: Place, literal: &[u8], pattern: Option<Pattern>) -> Program {
-        let engine = LiteralEngine::new(place, literal);
-        let value_prefix = match place {
-            Place::Whole | Place::Start => literal.to_vec(),
+    fn from_literal(place: Place, literal: &str) -> Program {
+        let prefix = match place {
+            Place::Whole | Place::Start => literal.as_bytes().to_vec(),
             Place::End | Place::Anywhere => Vec::new(),
         };
-        let description = ProgramDescription {
-            pattern: pattern.as_ref().map(|pattern| format!("{pattern:?}")),
-            tier: engine.tier(),
-            states: None,
-            classes: None,
-            table_bytes: 0,
-            literals: vec![String::from_utf8_lossy(literal).into_owned()],
-            value_prefix: String::from_utf8_lossy(&value_prefix).into_owned(),
-            refusals: Vec::new(),
-        };
-        Program {
-            engine: Box::new(engine),
-            description,
-            value_prefix,
-            pattern,
-        }
+        Program::new(literal_plan(place, literal.as_bytes()), prefix, None, Vec::new())
     }
 
-    fn from_pcre(pattern: Pattern, refusals: Vec<Refusal>) -> Program {
+    fn new(plan: Plan, value_prefix: Vec<u8>, pattern: Option<Pattern>, refusals: Vec<Refusal>) -> Program {
+        let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
         let description = ProgramDescription {
-            pattern: Some(format!("{pattern:?}")),
-            tier: Tier::Pcre,
-            states: None,
-            classes: None,
-            table_bytes: 0,
-            literals: Vec::new(),
-            value_prefix: String::new(),
+            pattern: pattern.as_ref().map(|pattern| format!("{pattern:?}")),
+            tier: plan.tier,
+            states: plan.facts.states,
+            classes: plan.facts.classes,
+            table_bytes: plan.facts.table_bytes,
+            literals: plan.facts.literals.iter().map(|literal| text(literal)).collect(),
+            value_prefix: text(&value_prefix),
             refusals,
         };
-        let engine = Box::new(PcreEngine::new(pattern.clone()));
-        Program {
-            engine,
-            description,
-            value_prefix: Vec::new(),
-            pattern: Some(pattern),
-        }
+        Program { engine: plan.engine, description, value_prefix, pattern }
     }
 }
 

@@ -1,6 +1,11 @@
 //! The engines: one file a way of searching, all behind one trait.
 
+pub(crate) mod bit_parallel;
+pub(crate) mod confirm;
+pub(crate) mod dfa;
+pub(crate) mod lazy;
 pub(crate) mod literal;
+pub(crate) mod needles;
 pub(crate) mod pcre;
 
 use crate::rows::Rows;

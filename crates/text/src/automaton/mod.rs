@@ -1,0 +1,33 @@
+//! Automata over blocks of rows, built from a lowered pattern.
+//!
+//! All of them read the row separator as a byte like any other and start anew after it.
+
+mod glushkov;
+mod minimize;
+mod table;
+
+pub(crate) use glushkov::Glushkov;
+pub(crate) use table::Table;
+
+use regex_automata::nfa::thompson::{self, NFA, WhichCaptures};
+use regex_automata::util::look::LookMatcher;
+use regex_syntax::hir::Hir;
+
+use crate::limits::Limits;
+use crate::rows::SEPARATOR;
+
+/// Why an automaton was not built.
+pub(crate) type TooLarge = String;
+
+/// The non-deterministic automaton of an expression, whose line boundaries are row boundaries.
+pub(crate) fn nfa(hir: &Hir, limits: &Limits) -> Result<NFA, TooLarge> {
+    let mut looks = LookMatcher::new();
+    looks.set_line_terminator(SEPARATOR);
+    let config = thompson::Config::new()
+        .utf8(false)
+        .which_captures(WhichCaptures::None)
+        .look_matcher(looks)
+        .nfa_size_limit(Some(limits.nfa_bytes_max));
+    let built = thompson::Compiler::new().configure(config).build_from_hir(hir);
+    built.map_err(|error| format!("the automaton is too large: {error}"))
+}

@@ -1,0 +1,209 @@
+//! A deterministic automaton as one table over byte classes.
+//!
+//! States are numbered so that one comparison tells what a search has to know: first the start, then the others, then
+//! `dead` (this row cannot match any more), `matched` (this row matches) and `hit`. From any state the separator leads
+//! back to the start, but from `matched` to `hit`, which moves on like the start. So a search over a block counts how
+//! often it is in `hit`, and needs to know nothing of rows.
+
+use std::collections::HashMap;
+
+use regex_automata::dfa::{Automaton, StartKind, dense};
+use regex_automata::nfa::thompson::NFA;
+use regex_automata::util::primitives::StateID;
+use regex_automata::util::start;
+use regex_automata::{Anchored, MatchKind};
+
+use super::TooLarge;
+use super::minimize::minimize;
+use crate::limits::Limits;
+use crate::rows::SEPARATOR;
+
+/// Entries of a table: as many as a sixteen-bit index reaches.
+pub(crate) const ENTRIES: usize = 1 << 16;
+
+/// The table of an automaton.
+pub(crate) struct Table {
+    /// Next states, indexed by a state plus the class of a byte; states are multiples of the stride.
+    next: Box<[u16; ENTRIES]>,
+    classes: [u8; 256],
+    states_count: usize,
+    classes_count: usize,
+    dead: u16,
+    matched: u16,
+    hit: u16,
+}
+
+impl Table {
+    /// Determinizes and minimises an automaton within the limits.
+    pub(crate) fn build(nfa: &NFA, limits: &Limits) -> Result<Table, TooLarge> {
+        let dense = determinize(nfa, limits)?;
+        let raw = Raw::read(&dense)?;
+        let minimal = minimize(&raw.next, &raw.roles);
+        Table::lay_out(&minimal, limits)
+    }
+
+    /// The state at the start of a row.
+    pub(crate) const START: u16 = 0;
+
+    /// The state after a byte.
+    #[inline(always)]
+    pub(crate) fn step(&self, state: u16, byte: u8) -> u16 {
+        self.next[(state | u16::from(self.classes[byte as usize])) as usize]
+    }
+
+    /// Whether the row that just ended matches.
+    #[inline(always)]
+    pub(crate) fn is_hit(&self, state: u16) -> bool {
+        state == self.hit
+    }
+
+    /// Whether the row has been decided.
+    #[inline(always)]
+    pub(crate) fn is_decided(&self, state: u16) -> bool {
+        state >= self.dead
+    }
+
+    /// Whether the row has been decided and matches.
+    #[inline(always)]
+    pub(crate) fn is_matched(&self, state: u16) -> bool {
+        state == self.matched
+    }
+
+    /// Whether a row matches that does not contain the separator.
+    #[inline]
+    pub(crate) fn row_is_match(&self, row: &[u8]) -> bool {
+        let mut state = Table::START;
+        for &byte in row {
+            state = self.step(state, byte);
+            if self.is_decided(state) {
+                return self.is_matched(state);
+            }
+        }
+        self.is_hit(self.step(state, SEPARATOR))
+    }
+
+    pub(crate) fn states_count(&self) -> usize {
+        self.states_count
+    }
+
+    pub(crate) fn classes_count(&self) -> usize {
+        self.classes_count
+    }
+
+    /// Bytes of the class-compressed table as a device would take it: one byte a state where that suffices.
+    pub(crate) fn device_bytes(&self) -> usize {
+        device_bytes(self.states_count, self.classes_count)
+    }
+
+    fn lay_out(minimal: &Minimal, limits: &Limits) -> Result<Table, TooLarge> {
+        let (classes, columns) = columns(&minimal.next);
+        let states_count = minimal.next.len();
+        let stride = columns.len().next_power_of_two();
+        let bytes = device_bytes(states_count, columns.len());
+        if states_count > limits.states_max || bytes > limits.dfa_bytes_max || states_count * stride > ENTRIES {
+            return Err(format!("{states_count} states of {} classes, {bytes} bytes", columns.len()));
+        }
+        let mut next: Box<[u16; ENTRIES]> =
+            vec![0; ENTRIES].into_boxed_slice().try_into().expect("the length is the array's");
+        for (state, row) in minimal.next.iter().enumerate() {
+            for (class, &byte) in columns.iter().enumerate() {
+                next[state * stride + class] = (row[byte as usize] as usize * stride) as u16;
+            }
+        }
+        let id = |state: usize| (state * stride) as u16;
+        let (dead, matched, hit) = (id(states_count - 3), id(states_count - 2), id(states_count - 1));
+        Ok(Table { next, classes, states_count, classes_count: columns.len(), dead, matched, hit })
+    }
+}
+
+fn device_bytes(states: usize, classes: usize) -> usize {
+    states * classes * if states <= 256 { 1 } else { 2 }
+}
+
+/// Numbers the bytes by equal columns; returns the class of each byte and one byte of each class.
+fn columns(next: &[[u32; 256]]) -> ([u8; 256], Vec<u8>) {
+    let mut classes = [0u8; 256];
+    let mut representatives = Vec::new();
+    let mut known: HashMap<Vec<u32>, u8> = HashMap::new();
+    for byte in 0..=255u8 {
+        let column: Vec<u32> = next.iter().map(|row| row[byte as usize]).collect();
+        classes[byte as usize] = *known.entry(column).or_insert_with(|| {
+            representatives.push(byte);
+            (representatives.len() - 1) as u8
+        });
+    }
+    (classes, representatives)
+}
+
+/// An automaton with its states in the order the table wants: the start first, then dead, matched and hit last.
+pub(super) struct Minimal {
+    pub(super) next: Vec<[u32; 256]>,
+}
+
+/// What a state is besides its transitions.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub(super) enum Role {
+    Plain,
+    Matched,
+    Hit,
+}
+
+/// The states of a dense automaton that a row can reach, with matches made final.
+struct Raw {
+    next: Vec<[u32; 256]>,
+    roles: Vec<Role>,
+}
+
+const MATCHED: u32 = 0;
+const HIT: u32 = 1;
+const START: u32 = 2;
+
+impl Raw {
+    fn read(dense: &dense::DFA<Vec<u32>>) -> Result<Raw, TooLarge> {
+        let config = start::Config::new().anchored(Anchored::No);
+        let start = dense.start_state(&config).map_err(|error| format!("no start state: {error}"))?;
+        let mut ids: HashMap<StateID, u32> = HashMap::from([(start, START)]);
+        let mut order = vec![start];
+        let mut raw = Raw { next: vec![[MATCHED; 256], [0; 256]], roles: vec![Role::Matched, Role::Hit] };
+        while raw.next.len() - START as usize != order.len() {
+            let from = order[raw.next.len() - START as usize];
+            let row = std::array::from_fn(|byte| Raw::step(dense, from, byte as u8, &mut ids, &mut order));
+            raw.next.push(row);
+            raw.roles.push(Role::Plain);
+        }
+        raw.next[MATCHED as usize][SEPARATOR as usize] = HIT;
+        raw.next[HIT as usize] = raw.next[START as usize];
+        Ok(raw)
+    }
+
+    /// The state after a byte. A dense automaton tells of a match one byte late.
+    fn step(
+        dense: &dense::DFA<Vec<u32>>,
+        from: StateID,
+        byte: u8,
+        ids: &mut HashMap<StateID, u32>,
+        order: &mut Vec<StateID>,
+    ) -> u32 {
+        let to = dense.next_state(from, byte);
+        match (dense.is_match_state(to), byte == SEPARATOR) {
+            (true, true) => HIT,
+            (true, false) => MATCHED,
+            (false, true) => START,
+            (false, false) => *ids.entry(to).or_insert_with(|| {
+                order.push(to);
+                (order.len() - 1) as u32 + START
+            }),
+        }
+    }
+}
+
+fn determinize(nfa: &NFA, limits: &Limits) -> Result<dense::DFA<Vec<u32>>, TooLarge> {
+    let config = dense::Config::new()
+        .start_kind(StartKind::Unanchored)
+        .match_kind(MatchKind::LeftmostFirst)
+        .accelerate(false)
+        .dfa_size_limit(Some(limits.determinize_bytes_max))
+        .determinize_size_limit(Some(limits.determinize_bytes_max));
+    let built = dense::Builder::new().configure(config).build_from_nfa(nfa);
+    built.map_err(|error| format!("determinizing: {error}"))
+}

@@ -1,0 +1,175 @@
+//! Choosing a tier for a pattern.
+
+use std::sync::OnceLock;
+
+use regex_automata::nfa::thompson::NFA;
+
+use crate::automaton::{self, Glushkov, Table};
+use crate::describe::Refusal;
+use crate::engine::Engine;
+use crate::engine::bit_parallel::BitParallelEngine;
+use crate::engine::confirm::ConfirmEngine;
+use crate::engine::dfa::DfaEngine;
+use crate::engine::lazy::LazyEngine;
+use crate::engine::literal::{LiteralEngine, Place};
+use crate::engine::needles::Needles;
+use crate::engine::pcre::PcreEngine;
+use crate::limits::Limits;
+use crate::lower::{self, Lowered};
+use crate::pattern::Pattern;
+use crate::syntax::{self, Node};
+use crate::tier::Tier;
+
+/// What a tier needs and what there is to say about it.
+pub(crate) struct Plan {
+    pub(crate) tier: Tier,
+    pub(crate) engine: Box<dyn Engine>,
+    pub(crate) facts: Facts,
+}
+
+/// Figures for the description of a program.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Facts {
+    pub(crate) states: Option<usize>,
+    pub(crate) classes: Option<usize>,
+    pub(crate) table_bytes: usize,
+    pub(crate) literals: Vec<Vec<u8>>,
+}
+
+/// The order in which tiers are tried. On the host a table beats a bit-parallel automaton, which therefore takes the
+/// patterns whose tables would be too large.
+const ORDER: [Tier; 5] = [Tier::Substring, Tier::Dfa, Tier::BitParallel, Tier::LargeDfa, Tier::Approximate];
+
+/// A pattern on its way to a tier.
+pub(crate) struct Compiler<'a> {
+    pattern: &'a Pattern,
+    limits: &'a Limits,
+    front: Result<Front, String>,
+}
+
+/// What is known of a pattern whose syntax is known.
+struct Front {
+    tree: Node,
+    lowered: Lowered,
+    nfa: OnceLock<Result<NFA, String>>,
+}
+
+impl<'a> Compiler<'a> {
+    pub(crate) fn new(pattern: &'a Pattern, limits: &'a Limits) -> Compiler<'a> {
+        let parsed = syntax::parse(pattern.source(), pattern.options(), limits);
+        let front = match parsed {
+            Ok(node) => {
+                let tree = lower::simplify(node);
+                let lowered = lower::lower(&tree);
+                Ok(Front { tree, lowered, nfa: OnceLock::new() })
+            }
+            Err(unknown) => Err(format!("{} at offset {}", unknown.what, unknown.offset)),
+        };
+        Compiler { pattern, limits, front }
+    }
+
+    /// Text that every matching value begins with.
+    pub(crate) fn value_prefix(&self) -> String {
+        self.front.as_ref().map(|front| lower::value_prefix(&front.tree)).unwrap_or_default()
+    }
+
+    /// The first tier that takes the pattern, and why those before it did not.
+    pub(crate) fn best(&self) -> (Plan, Vec<Refusal>) {
+        let mut refusals = Vec::new();
+        for tier in ORDER {
+            match self.plan(tier) {
+                Ok(plan) => return (plan, refusals),
+                Err(reason) => refusals.push(Refusal { tier, reason }),
+            }
+        }
+        (self.pcre(), refusals)
+    }
+
+    /// What a tier needs for the pattern, or why it cannot take it.
+    pub(crate) fn plan(&self, tier: Tier) -> Result<Plan, String> {
+        match tier {
+            Tier::Exact | Tier::Prefix | Tier::Suffix | Tier::Substring => self.literal(),
+            Tier::Dfa => self.dfa(self.exact()?),
+            Tier::BitParallel => bit_parallel(self.exact()?),
+            Tier::LargeDfa => self.large_dfa(self.exact()?),
+            Tier::Approximate => self.approximate(),
+            Tier::Pcre => Ok(self.pcre()),
+        }
+    }
+
+    fn front(&self) -> Result<&Front, String> {
+        self.front.as_ref().map_err(Clone::clone)
+    }
+
+    fn exact(&self) -> Result<&Front, String> {
+        let front = self.front()?;
+        match front.lowered.inexact {
+            None => Ok(front),
+            Some(why) => Err(why.to_owned()),
+        }
+    }
+
+    fn nfa<'f>(&self, front: &'f Front) -> Result<&'f NFA, String> {
+        let built = front.nfa.get_or_init(|| automaton::nfa(&front.lowered.hir, self.limits));
+        built.as_ref().map_err(Clone::clone)
+    }
+
+    fn literal(&self) -> Result<Plan, String> {
+        let front = self.front()?;
+        let (place, text) = lower::literal(&front.tree).ok_or_else(|| "not one literal".to_owned())?;
+        Ok(literal_plan(place, text.as_bytes()))
+    }
+
+    fn dfa(&self, front: &Front) -> Result<Plan, String> {
+        let table = Table::build(self.nfa(front)?, self.limits)?;
+        let needles = Needles::of(&front.lowered.hir);
+        let facts = Facts {
+            states: Some(table.states_count()),
+            classes: Some(table.classes_count()),
+            table_bytes: table.device_bytes(),
+            literals: needles.as_ref().map(|needles| needles.literals().to_vec()).unwrap_or_default(),
+        };
+        Ok(Plan { tier: Tier::Dfa, engine: Box::new(DfaEngine::new(table, needles)), facts })
+    }
+
+    fn large_dfa(&self, front: &Front) -> Result<Plan, String> {
+        let states = self.nfa(front)?.states().len();
+        let engine = Box::new(LazyEngine::build(&front.lowered.hir, states, self.limits)?);
+        Ok(Plan { tier: Tier::LargeDfa, engine, facts: Facts::default() })
+    }
+
+    /// The best automaton for what the pattern was loosened to, confirmed by PCRE2.
+    fn approximate(&self) -> Result<Plan, String> {
+        let front = self.front()?;
+        let properties = front.lowered.hir.properties();
+        if properties.minimum_len() == Some(0) && properties.look_set().is_empty() {
+            return Err("nothing in the pattern rules out any value".to_owned());
+        }
+        let loose = self.dfa(front).or_else(|_| bit_parallel(front)).or_else(|_| self.large_dfa(front))?;
+        let engine = Box::new(ConfirmEngine::new(loose.engine, self.pattern.clone()));
+        Ok(Plan { tier: Tier::Approximate, engine, facts: loose.facts })
+    }
+
+    fn pcre(&self) -> Plan {
+        let engine = Box::new(PcreEngine::new(self.pattern.clone()));
+        Plan { tier: Tier::Pcre, engine, facts: Facts::default() }
+    }
+}
+
+fn bit_parallel(front: &Front) -> Result<Plan, String> {
+    let automaton = Glushkov::build(&front.lowered.hir)?;
+    let facts = Facts {
+        states: Some(automaton.positions_count()),
+        classes: Some(automaton.classes_count()),
+        table_bytes: automaton.table_bytes(),
+        literals: Vec::new(),
+    };
+    Ok(Plan { tier: Tier::BitParallel, engine: Box::new(BitParallelEngine::new(automaton)), facts })
+}
+
+/// The plan of one literal.
+pub(crate) fn literal_plan(place: Place, literal: &[u8]) -> Plan {
+    let engine = LiteralEngine::new(place, literal);
+    let facts = Facts { literals: vec![literal.to_vec()], ..Facts::default() };
+    Plan { tier: engine.tier(), engine: Box::new(engine), facts }
+}

@@ -1,0 +1,43 @@
+//! An engine that lets too much through, and PCRE2 on what it lets through.
+
+use super::Engine;
+use crate::pattern::Pattern;
+use crate::rows::Rows;
+use crate::stop::{Stop, Stopped};
+
+/// Rows let through before they are confirmed.
+const ROWS_PER_PIECE: usize = 4_096;
+
+/// The engine of the tier `Approximate`.
+pub(crate) struct ConfirmEngine {
+    loose: Box<dyn Engine>,
+    pattern: Pattern,
+}
+
+impl ConfirmEngine {
+    pub(crate) fn new(loose: Box<dyn Engine>, pattern: Pattern) -> ConfirmEngine {
+        ConfirmEngine { loose, pattern }
+    }
+}
+
+impl Engine for ConfirmEngine {
+    fn is_match(&self, value: &[u8]) -> bool {
+        self.loose.is_match(value) && self.pattern.pcre_is_match(value)
+    }
+
+    fn search_rows(&self, rows: Rows<'_>, stop: &Stop, on_match: &mut dyn FnMut(u32)) -> Result<(), Stopped> {
+        let mut survivors = Vec::new();
+        for from in (0..rows.len()).step_by(ROWS_PER_PIECE) {
+            let piece = rows.slice(from..rows.len().min(from + ROWS_PER_PIECE));
+            survivors.clear();
+            self.loose.search_rows(piece, stop, &mut |row| survivors.push(row))?;
+            for &row in &survivors {
+                stop.check()?;
+                if self.pattern.pcre_is_match(piece.row(row as usize)) {
+                    on_match(from as u32 + row);
+                }
+            }
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,229 @@
+//! The table automaton on the host.
+//!
+//! Where the pattern demands a literal that is rare, a search for the literal finds the rows worth looking at, and the
+//! automaton reads those. Everywhere else it reads all bytes, several rows abreast: one look-up depends on the one
+//! before it in its row only, so the processor works on the rows at the same time.
+
+use super::Engine;
+use super::literal::row_end;
+use super::needles::Needles;
+use crate::automaton::Table;
+use crate::rows::{Rows, SEPARATOR};
+use crate::stop::{Stop, Stopped};
+
+/// Rows read abreast.
+const LANES: usize = 8;
+
+/// Bytes of each lane read between two looks at its end.
+const STEP: usize = 16;
+
+/// Bytes searched between two checks of [`Stop`].
+const BYTES_PER_CHECK: usize = 256 << 10;
+
+/// Below this many bytes for each row that has a needle, reading everything abreast is faster than finding needles.
+const BYTES_PER_CANDIDATE_MIN: usize = 96;
+
+/// Candidates between two looks at how far apart they are.
+const CANDIDATES_PER_LOOK: usize = 64;
+
+/// The engine of a table automaton.
+pub(crate) struct DfaEngine {
+    table: Table,
+    needles: Option<Needles>,
+}
+
+impl DfaEngine {
+    pub(crate) fn new(table: Table, needles: Option<Needles>) -> DfaEngine {
+        DfaEngine { table, needles }
+    }
+
+    /// Calls `on_match` with a position in each matching row, ascending, as long as candidates are rare; returns where
+    /// to go on.
+    fn find_candidates(
+        &self,
+        needles: &Needles,
+        bytes: &[u8],
+        span: std::ops::Range<usize>,
+        stop: &Stop,
+        on_match: &mut impl FnMut(usize),
+    ) -> Result<usize, Stopped> {
+        let mut at = span.start;
+        while at < span.end {
+            stop.check()?;
+            let looked_from = at;
+            let near = (at + BYTES_PER_CHECK).min(span.end);
+            let to = if near == span.end { near } else { row_end(&bytes[..span.end], near) + 1 };
+            let mut candidates = 0;
+            while candidates < CANDIDATES_PER_LOOK {
+                let Some(found) = needles.find(&bytes[..to], at) else {
+                    at = to;
+                    break;
+                };
+                candidates += 1;
+                at = self.judge_row(bytes, at, found, to, on_match);
+                if at >= to {
+                    break;
+                }
+            }
+            if candidates == CANDIDATES_PER_LOOK && at - looked_from < candidates * BYTES_PER_CANDIDATE_MIN {
+                return Ok(at);
+            }
+        }
+        Ok(span.end)
+    }
+
+    /// Reads the row around `found`; returns where the next row starts.
+    fn judge_row(
+        &self,
+        bytes: &[u8],
+        from: usize,
+        found: usize,
+        to: usize,
+        on_match: &mut impl FnMut(usize),
+    ) -> usize {
+        let start = memchr::memrchr(SEPARATOR, &bytes[from..found]).map_or(from, |at| from + at + 1);
+        let end = row_end(&bytes[..to], found);
+        if self.table.row_is_match(&bytes[start..end]) {
+            on_match(start);
+        }
+        end + 1
+    }
+
+    /// The part of the rows still to be read after the candidates, as row numbers, having reported what matched before.
+    fn rows_left(
+        &self,
+        rows: Rows<'_>,
+        stop: &Stop,
+        on_match: &mut impl FnMut(usize),
+    ) -> Result<usize, Stopped> {
+        let span = rows.span();
+        let Some(needles) = &self.needles else { return Ok(0) };
+        let at = self.find_candidates(needles, rows.bytes, span.clone(), stop, on_match)?;
+        Ok(if at >= span.end { rows.len() } else { rows.row_at(at, 0) })
+    }
+
+    fn count_abreast(&self, rows: Rows<'_>) -> u64 {
+        let lanes = Lanes::new(rows);
+        let mut states = [Table::START; LANES];
+        let mut count = 0u64;
+        for step in 0..lanes.steps {
+            let chunks: [&[u8; STEP]; LANES] = std::array::from_fn(|lane| lanes.chunk(lane, step));
+            let mut hits = 0u32;
+            for index in 0..STEP {
+                for lane in 0..LANES {
+                    states[lane] = self.table.step(states[lane], chunks[lane][index]);
+                    hits += u32::from(self.table.is_hit(states[lane]));
+                }
+            }
+            count += u64::from(hits);
+        }
+        for (lane, &state) in states.iter().enumerate() {
+            self.finish_lane(&lanes, lane, state, &mut |_| count += 1);
+        }
+        count
+    }
+
+    /// Collects, lane by lane, the positions of the separators after matching rows.
+    fn search_abreast(&self, rows: Rows<'_>, ends: &mut [Vec<usize>; LANES]) {
+        let lanes = Lanes::new(rows);
+        let mut states = [Table::START; LANES];
+        for step in 0..lanes.steps {
+            let chunks: [&[u8; STEP]; LANES] = std::array::from_fn(|lane| lanes.chunk(lane, step));
+            for index in 0..STEP {
+                for lane in 0..LANES {
+                    states[lane] = self.table.step(states[lane], chunks[lane][index]);
+                    if self.table.is_hit(states[lane]) {
+                        ends[lane].push(lanes.starts[lane] + step * STEP + index);
+                    }
+                }
+            }
+        }
+        for (lane, &state) in states.iter().enumerate() {
+            self.finish_lane(&lanes, lane, state, &mut |end| ends[lane].push(end));
+        }
+    }
+
+    /// Reads what is left of a lane; calls `on_hit` with the separators after matching rows.
+    fn finish_lane(&self, lanes: &Lanes<'_>, lane: usize, mut state: u16, on_hit: &mut impl FnMut(usize)) {
+        let from = lanes.starts[lane] + lanes.steps * STEP;
+        for (index, &byte) in lanes.bytes[from..lanes.starts[lane + 1]].iter().enumerate() {
+            state = self.table.step(state, byte);
+            if self.table.is_hit(state) {
+                on_hit(from + index);
+            }
+        }
+    }
+}
+
+/// A block cut at row boundaries into parts of about the same size.
+struct Lanes<'a> {
+    bytes: &'a [u8],
+    starts: [usize; LANES + 1],
+    /// Whole steps that every lane has.
+    steps: usize,
+}
+
+impl<'a> Lanes<'a> {
+    fn new(rows: Rows<'a>) -> Lanes<'a> {
+        let span = rows.span();
+        let mut starts = [span.start; LANES + 1];
+        starts[LANES] = span.end;
+        let mut row = 0;
+        for lane in 1..LANES {
+            let target = span.start + (span.end - span.start) / LANES * lane;
+            row = rows.row_at(target, row);
+            starts[lane] = rows.offsets[row] as usize;
+        }
+        let shortest = starts.windows(2).map(|pair| pair[1] - pair[0]).min().unwrap_or(0);
+        Lanes { bytes: rows.bytes, starts, steps: shortest / STEP }
+    }
+
+    #[inline(always)]
+    fn chunk(&self, lane: usize, step: usize) -> &'a [u8; STEP] {
+        let from = self.starts[lane] + step * STEP;
+        self.bytes[from..from + STEP].try_into().expect("the range is as long as the array")
+    }
+}
+
+impl Engine for DfaEngine {
+    fn is_match(&self, value: &[u8]) -> bool {
+        self.table.row_is_match(value)
+    }
+
+    fn search_rows(&self, rows: Rows<'_>, stop: &Stop, on_match: &mut dyn FnMut(u32)) -> Result<(), Stopped> {
+        let mut row = 0;
+        let mut report = |position: usize| {
+            row = rows.row_at(position, row);
+            on_match(row as u32);
+        };
+        let mut from = self.rows_left(rows, stop, &mut report)?;
+        let mut ends: [Vec<usize>; LANES] = Default::default();
+        while from < rows.len() {
+            stop.check()?;
+            let to = rows_of_piece(rows, from);
+            ends.iter_mut().for_each(Vec::clear);
+            self.search_abreast(rows.slice(from..to), &mut ends);
+            ends.iter().flatten().for_each(|&end| report(end));
+            from = to;
+        }
+        Ok(())
+    }
+
+    fn count_rows(&self, rows: Rows<'_>, stop: &Stop) -> Result<u64, Stopped> {
+        let mut count = 0;
+        let mut from = self.rows_left(rows, stop, &mut |_| count += 1)?;
+        while from < rows.len() {
+            stop.check()?;
+            let to = rows_of_piece(rows, from);
+            count += self.count_abreast(rows.slice(from..to));
+            from = to;
+        }
+        Ok(count)
+    }
+}
+
+/// The end of a piece of about [`BYTES_PER_CHECK`] bytes, as a row number.
+fn rows_of_piece(rows: Rows<'_>, from: usize) -> usize {
+    let target = rows.offsets[from] as usize + BYTES_PER_CHECK;
+    if target >= rows.span().end { rows.len() } else { rows.row_at(target, from).max(from + 1) }
+}

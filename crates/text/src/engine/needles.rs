@@ -1,0 +1,60 @@
+//! Literals one of which every matching row contains.
+
+use regex_automata::MatchKind;
+use regex_automata::util::prefilter::Prefilter;
+use regex_syntax::hir::literal::{ExtractKind, Extractor, Seq};
+use regex_syntax::hir::{Hir, HirKind};
+
+/// Most literals searched for at once.
+const LITERALS_MAX: usize = 48;
+
+/// Shortest literal worth searching for, in bytes.
+const BYTES_MIN: usize = 2;
+
+/// A search for any of some literals.
+pub(crate) struct Needles {
+    prefilter: Prefilter,
+    literals: Vec<Vec<u8>>,
+}
+
+impl Needles {
+    /// The most telling literals that an expression demands, if any are telling enough.
+    pub(crate) fn of(hir: &Hir) -> Option<Needles> {
+        let parts: &[Hir] = match hir.kind() {
+            HirKind::Concat(parts) => parts,
+            _ => std::slice::from_ref(hir),
+        };
+        let tails = (0..parts.len()).map(|index| Hir::concat(parts[index..].to_vec()));
+        let best = tails.filter_map(|tail| literals(&tail)).max_by_key(|literals| score(literals))?;
+        let prefilter = Prefilter::new(MatchKind::LeftmostFirst, &best)?;
+        prefilter.is_fast().then_some(Needles { prefilter, literals: best })
+    }
+
+    /// The start of the next literal in `bytes[from..]`.
+    pub(crate) fn find(&self, bytes: &[u8], from: usize) -> Option<usize> {
+        self.prefilter.find(bytes, (from..bytes.len()).into()).map(|span| span.start)
+    }
+
+    pub(crate) fn literals(&self) -> &[Vec<u8>] {
+        &self.literals
+    }
+}
+
+/// The literals that every match of an expression begins with one of.
+fn literals(hir: &Hir) -> Option<Vec<Vec<u8>>> {
+    let mut extractor = Extractor::new();
+    extractor.kind(ExtractKind::Prefix).limit_total(LITERALS_MAX);
+    let mut sequence: Seq = extractor.extract(hir);
+    sequence.optimize_for_prefix_by_preference();
+    let literals: Vec<Vec<u8>> = sequence.literals()?.iter().map(|literal| literal.as_bytes().to_vec()).collect();
+    let telling = !literals.is_empty()
+        && literals.len() <= LITERALS_MAX
+        && literals.iter().all(|literal| literal.len() >= BYTES_MIN);
+    telling.then_some(literals)
+}
+
+/// Longer is better, then fewer.
+fn score(literals: &[Vec<u8>]) -> (usize, usize) {
+    let shortest = literals.iter().map(Vec::len).min().unwrap_or(0);
+    (shortest.min(4), LITERALS_MAX - literals.len().min(LITERALS_MAX))
+}

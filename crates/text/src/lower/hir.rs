@@ -1,0 +1,254 @@
+//! From the tree to an expression of `regex-syntax`, exactly where that is certain and else with room to spare.
+//!
+//! The expression speaks of rows in a block: the start and the end of a value are line boundaries whose terminator is
+//! the row separator. What the automaton cannot follow becomes something that matches more; then the result is not
+//! exact, and PCRE2 has to confirm what it lets through.
+
+use regex_syntax::hir::{Hir, Look as HirLook, Repetition};
+
+use crate::syntax::{CharSet, Look, Node, Repeat};
+
+/// A lowered pattern.
+#[derive(Clone, Debug)]
+pub(crate) struct Lowered {
+    /// Matches at least what the pattern matches.
+    pub(crate) hir: Hir,
+    /// Why it matches more than that; nothing if it matches exactly that.
+    pub(crate) inexact: Option<&'static str>,
+}
+
+/// Lowers a simplified pattern.
+pub(crate) fn lower(node: &Node) -> Lowered {
+    let mut lowering = Lowering { inexact: None, between_bytes: false };
+    let hir = lowering.node(node, &Place { first: true, last: true, chars_follow: false, next: None });
+    if lowering.between_bytes && hir.properties().minimum_len() == Some(0) {
+        // An automaton over bytes would find `\B` inside a character.
+        lowering.loosen("an empty match at \\B");
+    }
+    Lowered { hir, inexact: lowering.inexact }
+}
+
+struct Lowering {
+    inexact: Option<&'static str>,
+    between_bytes: bool,
+}
+
+/// Where a node stands in the pattern.
+struct Place {
+    /// Nothing comes before it.
+    first: bool,
+    /// Nothing comes after it.
+    last: bool,
+    /// At least one character has to follow it.
+    chars_follow: bool,
+    /// The characters one of which has to follow it, if that is known.
+    next: Option<CharSet>,
+}
+
+impl Place {
+    /// Whether what stands here may as well keep what it took, because giving back one of `set` could not help.
+    fn cannot_use(&self, set: &CharSet) -> bool {
+        self.last || self.next.as_ref().is_some_and(|next| next.is_disjoint(set))
+    }
+}
+
+impl Lowering {
+    fn loosen(&mut self, why: &'static str) {
+        self.inexact.get_or_insert(why);
+    }
+
+    fn node(&mut self, node: &Node, place: &Place) -> Hir {
+        match node {
+            Node::Empty => Hir::empty(),
+            Node::Set(set) => set.to_hir(),
+            Node::Look(look) => self.look(*look, place),
+            Node::Concat(nodes) => self.concat(nodes, place),
+            Node::Alternate(nodes) => Hir::alternation(nodes.iter().map(|node| self.node(node, place)).collect()),
+            Node::Repeat(repeat) => self.repeat(repeat, place),
+            Node::Atomic(inner) => self.atomic(inner, place),
+            Node::Around(_) => {
+                self.loosen("a look-around");
+                Hir::empty()
+            }
+            Node::Opaque(what) => {
+                self.loosen(what);
+                repetition(CharSet::all().to_hir(), 0, None)
+            }
+        }
+    }
+
+    fn concat(&mut self, nodes: &[Node], place: &Place) -> Hir {
+        let hirs = (0..nodes.len()).map(|index| {
+            let (before, after) = (&nodes[..index], &nodes[index + 1..]);
+            if is_implied(&nodes[index], before.last(), after, place) {
+                return Hir::empty();
+            }
+            let inner = Place {
+                first: place.first && before.is_empty(),
+                last: place.last && after.is_empty(),
+                chars_follow: place.chars_follow || after.iter().any(takes_chars),
+                next: first_chars(after, place.next.as_ref()),
+            };
+            self.node(&nodes[index], &inner)
+        });
+        Hir::concat(hirs.collect())
+    }
+
+    fn repeat(&mut self, repeat: &Repeat, place: &Place) -> Hir {
+        let once = repeat.max == Some(1);
+        let inner = Place {
+            first: place.first && once,
+            last: place.last && once,
+            chars_follow: place.chars_follow && once,
+            next: if once { place.next.clone() } else { None },
+        };
+        if repeat.possessive && !self.may_keep(repeat, place) {
+            self.loosen("a possessive quantifier");
+        }
+        let hir = self.node(&repeat.node, &inner);
+        repetition(hir, repeat.min, repeat.max)
+    }
+
+    /// Whether a possessive repeat is the same as a plain one here.
+    fn may_keep(&self, repeat: &Repeat, place: &Place) -> bool {
+        match &repeat.node {
+            Node::Set(set) => place.cannot_use(set),
+            _ => place.last,
+        }
+    }
+
+    fn atomic(&mut self, inner: &Node, place: &Place) -> Hir {
+        let same = place.last || !has_choice(inner) || (is_line_break(inner) && place.cannot_use(&newline()));
+        if !same {
+            self.loosen("an atomic group");
+        }
+        self.node(inner, place)
+    }
+
+    fn look(&mut self, look: Look, place: &Place) -> Hir {
+        match look {
+            Look::TextStart => row_start(),
+            Look::TextEnd => row_end(),
+            Look::WordBoundary => Hir::look(HirLook::WordAscii),
+            Look::NotWordBoundary => {
+                self.between_bytes = true;
+                Hir::look(HirLook::WordAsciiNegate)
+            }
+            Look::LineStart => self.line_start(place),
+            Look::LineEnd => self.end(place, newline().to_hir()),
+            Look::TextEndNewline => self.end(place, Hir::concat(vec![newline().to_hir(), row_end()])),
+        }
+    }
+
+    /// After a newline or at the start. As the first thing of a match it may take that newline into the match.
+    fn line_start(&mut self, place: &Place) -> Hir {
+        if !place.first {
+            self.loosen("^ inside the pattern");
+            return Hir::empty();
+        }
+        if !place.chars_follow {
+            // PCRE2 does not match after a newline that ends the value.
+            self.loosen("^ that may match at the end");
+        }
+        Hir::alternation(vec![row_start(), newline().to_hir()])
+    }
+
+    /// Before `newline` or at the end. As the last thing of a match it may take that newline into the match.
+    fn end(&mut self, place: &Place, newline: Hir) -> Hir {
+        if !place.last {
+            self.loosen("$ inside the pattern");
+            return Hir::empty();
+        }
+        Hir::alternation(vec![row_end(), newline])
+    }
+}
+
+fn row_start() -> Hir {
+    Hir::look(HirLook::StartLF)
+}
+
+fn row_end() -> Hir {
+    Hir::look(HirLook::EndLF)
+}
+
+fn newline() -> CharSet {
+    CharSet::of_char('\n')
+}
+
+fn repetition(hir: Hir, min: u32, max: Option<u32>) -> Hir {
+    Hir::repetition(Repetition { min, max, greedy: true, sub: Box::new(hir) })
+}
+
+/// Whether `^` or `$` with the option `m` stands next to a newline that makes it true.
+fn is_implied(node: &Node, before: Option<&Node>, after: &[Node], place: &Place) -> bool {
+    let is_newline = |node: Option<&Node>| matches!(node, Some(Node::Set(set)) if *set == newline());
+    match node {
+        Node::Look(Look::LineEnd) => is_newline(after.first()),
+        Node::Look(Look::LineStart) => {
+            is_newline(before) && (place.chars_follow || after.iter().any(takes_chars))
+        }
+        _ => false,
+    }
+}
+
+/// Whether a node takes at least one character.
+fn takes_chars(node: &Node) -> bool {
+    match node {
+        Node::Empty | Node::Look(_) | Node::Around(_) | Node::Opaque(_) => false,
+        Node::Set(_) => true,
+        Node::Concat(nodes) => nodes.iter().any(takes_chars),
+        Node::Alternate(nodes) => nodes.iter().all(takes_chars),
+        Node::Repeat(repeat) => repeat.min > 0 && takes_chars(&repeat.node),
+        Node::Atomic(inner) => takes_chars(inner),
+    }
+}
+
+/// The characters one of which a sequence has to begin with; `after` is the same for what follows the sequence.
+fn first_chars(nodes: &[Node], after: Option<&CharSet>) -> Option<CharSet> {
+    let Some((node, rest)) = nodes.split_first() else { return after.cloned() };
+    match node {
+        Node::Set(set) => Some(set.clone()),
+        Node::Empty => first_chars(rest, after),
+        Node::Atomic(inner) => first_chars(std::slice::from_ref(inner), None),
+        Node::Concat(inner) if inner.iter().any(takes_chars) => first_chars(inner, None),
+        Node::Alternate(inner) if takes_chars(node) => {
+            inner.iter().map(|node| first_chars(std::slice::from_ref(node), None)).reduce(either)?
+        }
+        Node::Repeat(repeat) => {
+            let once = first_chars(std::slice::from_ref(&repeat.node), None);
+            if takes_chars(node) { once } else { either(once, first_chars(rest, after)) }
+        }
+        _ => None,
+    }
+}
+
+fn either(a: Option<CharSet>, b: Option<CharSet>) -> Option<CharSet> {
+    let mut set = a?;
+    set.union(&b?);
+    Some(set)
+}
+
+/// Whether a node can match one text in more than one way, or several texts at one place.
+fn has_choice(node: &Node) -> bool {
+    match node {
+        Node::Empty | Node::Set(_) | Node::Look(_) => false,
+        Node::Concat(nodes) => nodes.iter().any(has_choice),
+        Node::Repeat(repeat) => repeat.max != Some(repeat.min) || has_choice(&repeat.node),
+        Node::Atomic(inner) => has_choice(inner),
+        Node::Alternate(_) | Node::Around(_) | Node::Opaque(_) => true,
+    }
+}
+
+/// Whether the inside of an atomic group is that of `\R`, which only ever could give back a newline.
+fn is_line_break(node: &Node) -> bool {
+    match node {
+        Node::Alternate(nodes) => match nodes.as_slice() {
+            [Node::Concat(pair), Node::Set(one)] => {
+                let chars = [Node::Set(CharSet::of_char('\r')), Node::Set(newline())];
+                pair.as_slice() == chars && one.contains('\r')
+            }
+            _ => false,
+        },
+        _ => false,
+    }
+}

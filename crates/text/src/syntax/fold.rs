@@ -1,0 +1,111 @@
+//! Caseless matching by PCRE2's own tables.
+//!
+//! Unicode's case pairs grow from release to release, and PCRE2 10.42 has those of Unicode 14. The candidates come from
+//! the newer tables at hand, which contain all older pairs (case pairs are never removed), and PCRE2 is asked about
+//! each pair once per process.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::LazyLock;
+
+use pcre2::bytes::{Regex, RegexBuilder};
+
+use super::set::CharSet;
+
+/// Each character that PCRE2 matches caselessly with others, and those others.
+static PARTNERS: LazyLock<BTreeMap<char, Vec<char>>> = LazyLock::new(partners);
+
+/// Adds to a set whatever PCRE2 matches with a member of it when case does not matter.
+pub(crate) fn fold(set: &CharSet) -> CharSet {
+    let mut folded = set.clone();
+    let mut added = CharSet::empty();
+    for (start, end) in set.ranges() {
+        for &partner in PARTNERS.range(start..=end).flat_map(|(_, partners)| partners) {
+            added.push(partner, partner);
+        }
+    }
+    folded.union(&added);
+    folded
+}
+
+fn partners() -> BTreeMap<char, Vec<char>> {
+    let judge = RegexBuilder::new().utf(true).caseless(true).build(r"^(.)\1$").expect("a constant pattern");
+    let mut map = BTreeMap::new();
+    for (&c, candidates) in &candidates() {
+        let partners: Vec<char> = candidates.iter().copied().filter(|&d| same(&judge, c, d)).collect();
+        if !partners.is_empty() {
+            map.insert(c, partners);
+        }
+    }
+    map
+}
+
+fn same(judge: &Regex, a: char, b: char) -> bool {
+    a != b && judge.is_match(format!("{a}{b}").as_bytes()).unwrap_or(false)
+}
+
+/// For each character with any case mapping, the characters that share a mapping with it.
+fn candidates() -> BTreeMap<char, BTreeSet<char>> {
+    let mut groups: BTreeMap<char, BTreeSet<char>> = BTreeMap::new();
+    for c in (char::MIN..=char::MAX).filter(|&c| has_mapping(c)) {
+        for key in mappings(c) {
+            groups.entry(key).or_default().insert(c);
+        }
+    }
+    let mut candidates: BTreeMap<char, BTreeSet<char>> = BTreeMap::new();
+    for (key, mut group) in groups {
+        group.insert(key);
+        for &member in &group {
+            candidates.entry(member).or_default().extend(&group);
+        }
+    }
+    widen(candidates)
+}
+
+/// One more step, so that characters linked through a third are candidates of each other.
+fn widen(candidates: BTreeMap<char, BTreeSet<char>>) -> BTreeMap<char, BTreeSet<char>> {
+    let two_steps = |group: &BTreeSet<char>| group.iter().flat_map(|member| candidates[member].iter().copied()).collect();
+    candidates.iter().map(|(&c, group)| (c, two_steps(group))).collect()
+}
+
+fn has_mapping(c: char) -> bool {
+    mappings(c).iter().any(|&mapped| mapped != c)
+}
+
+/// The characters that `c` maps to by lower case, upper case and simple case folding.
+fn mappings(c: char) -> Vec<char> {
+    let mut mapped: Vec<char> = c.to_lowercase().chain(c.to_uppercase()).collect();
+    let range = regex_syntax::hir::ClassUnicodeRange::new(c, c);
+    let mut class = regex_syntax::hir::ClassUnicode::new([range]);
+    class.case_fold_simple();
+    mapped.extend(class.ranges().iter().flat_map(|range| range.start()..=range.end()));
+    mapped
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn folded(c: char) -> String {
+        fold(&CharSet::of_char(c)).ranges().flat_map(|(start, end)| start..=end).collect()
+    }
+
+    #[test]
+    fn folds_as_pcre2_does() {
+        assert_eq!(folded('k'), "Kk\u{212a}");
+        assert_eq!(folded('S'), "Ssſ");
+        assert_eq!(folded('ß'), "ßẞ");
+        assert_eq!(folded('σ'), "Σςσ");
+        assert_eq!(folded('ǆ'), "Ǆǅǆ");
+        assert_eq!(folded('i'), "Ii");
+        assert_eq!(folded('İ'), "İ");
+        assert_eq!(folded('1'), "1");
+    }
+
+    #[test]
+    fn every_pair_is_mutual() {
+        for (c, partners) in PARTNERS.iter() {
+            assert!(partners.iter().all(|partner| PARTNERS[partner].contains(c)), "{c:?}");
+        }
+        assert!(PARTNERS.len() > 2_700, "{} characters", PARTNERS.len());
+    }
+}

@@ -1,0 +1,76 @@
+//! Unicode properties by PCRE2's own tables.
+//!
+//! Which characters have a property depends on the release of Unicode. PCRE2 is asked about all characters the first
+//! time a property is used (tens of milliseconds), and the answer is kept for the life of the process. The number of
+//! properties is bounded by PCRE2, which refuses names it does not know.
+
+use std::collections::HashMap;
+use std::sync::{Arc, LazyLock};
+
+use parking_lot::Mutex;
+use pcre2::bytes::{Regex, RegexBuilder};
+
+use super::set::CharSet;
+
+/// Characters asked about in one call: PCRE2 checks the encoding of the whole subject each time.
+const CHARS_PER_CALL: usize = 1_024;
+
+/// Different spellings kept; a pattern that uses one more goes to PCRE2.
+const SPELLINGS_MAX: usize = 1_024;
+
+type Key = (String, bool);
+
+static KNOWN: LazyLock<Mutex<HashMap<Key, Arc<CharSet>>>> = LazyLock::new(Mutex::default);
+
+/// The characters that an escape such as `\p{Lu}` matches; none if PCRE2 does not take it or too many are known.
+pub(super) fn property(escape: &str, ignore_case: bool) -> Option<Arc<CharSet>> {
+    let key = (escape.to_owned(), ignore_case);
+    if let Some(set) = KNOWN.lock().get(&key) {
+        return Some(Arc::clone(set));
+    }
+    let judge = RegexBuilder::new().utf(true).caseless(ignore_case).build(&format!("(?:{escape})+")).ok()?;
+    let set = Arc::new(ask(&judge)?);
+    let mut known = KNOWN.lock();
+    if known.len() >= SPELLINGS_MAX {
+        return None;
+    }
+    known.insert(key, Arc::clone(&set));
+    Some(set)
+}
+
+fn ask(judge: &Regex) -> Option<CharSet> {
+    let mut runs = Vec::new();
+    let mut chars = (char::MIN..=char::MAX).peekable();
+    let mut subject = String::with_capacity(CHARS_PER_CALL * 4);
+    while chars.peek().is_some() {
+        subject.clear();
+        subject.extend(chars.by_ref().take(CHARS_PER_CALL));
+        for found in judge.find_iter(subject.as_bytes()) {
+            let found = found.ok()?;
+            runs.extend(ends(&subject[found.start()..found.end()]));
+        }
+    }
+    Some(CharSet::of_ranges(&runs))
+}
+
+/// The first and the last of a run of ascending characters.
+fn ends(run: &str) -> Option<(char, char)> {
+    Some((run.chars().next()?, run.chars().next_back()?))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn asks_pcre2() {
+        let upper = property(r"\p{Lu}", false).expect("a property");
+        assert!(upper.contains('A') && upper.contains('É') && !upper.contains('a'));
+        let not_upper = property(r"\P{Lu}", false).expect("a property");
+        assert_eq!((*not_upper).clone().negated(), *upper);
+        // Added to Unicode in release 15: not a letter to PCRE2 10.42.
+        let letter = property(r"\pL", false).expect("a property");
+        assert!(!letter.contains('\u{1E030}'));
+        assert!(property(r"\p{Nonsense}", false).is_none());
+    }
+}

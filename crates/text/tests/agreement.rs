@@ -1,0 +1,56 @@
+//! Every tier gives PCRE2's answers, on generated patterns and values.
+//!
+//! `FOREBAY_TEST_SEED` repeats a run; the seed is part of every failure's message.
+
+mod common;
+
+use std::collections::BTreeMap;
+
+use common::generate::Generator;
+use common::{compare, judge, programs};
+use fastrand::Rng;
+use forebay_text::{Limits, Options, Pattern, Tier};
+
+/// Pairs of a pattern and a value compared in a run.
+const PAIRS: usize = 1_000_000;
+
+/// Values a pattern.
+const VALUES: usize = 120;
+
+fn seed() -> u64 {
+    match std::env::var("FOREBAY_TEST_SEED") {
+        Ok(text) => text.parse().expect("FOREBAY_TEST_SEED is a number"),
+        Err(_) => fastrand::u64(..),
+    }
+}
+
+#[test]
+fn generated_pairs_agree_with_pcre2_on_every_tier() {
+    let seed = seed();
+    println!("FOREBAY_TEST_SEED={seed}");
+    let mut rng = Rng::with_seed(seed);
+    let limits = Limits::default();
+    let mut pairs = 0;
+    let mut chosen: BTreeMap<Tier, usize> = BTreeMap::new();
+    let mut accepted: BTreeMap<Tier, usize> = BTreeMap::new();
+    while pairs < PAIRS {
+        let mut generator = Generator::new(rng.fork());
+        let (source, options) = (generator.pattern(), generator.options());
+        let parsed = Options::parse(&options).expect("generated letters");
+        let Ok(pattern) = Pattern::new(&source, parsed, &limits) else { continue };
+        let values = (0..VALUES).map(|_| generator.value()).collect();
+        let (values, expected) = judge(&pattern, values);
+        let context = format!("FOREBAY_TEST_SEED={seed}");
+        for (tier, program) in programs(&pattern, &limits) {
+            compare(&program, &values, &expected, &context);
+            match tier {
+                Some(tier) => *accepted.entry(tier).or_default() += 1,
+                None => *chosen.entry(program.tier()).or_default() += 1,
+            }
+        }
+        pairs += values.len();
+    }
+    println!("chosen {chosen:?}\naccepted {accepted:?}");
+    let missing = Tier::ALL.into_iter().filter(|tier| !accepted.contains_key(tier)).collect::<Vec<_>>();
+    assert!(missing.is_empty(), "FOREBAY_TEST_SEED={seed}: no pattern for {missing:?}");
+}
