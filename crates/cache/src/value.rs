@@ -41,7 +41,7 @@ impl<'a> FieldValue<'a> {
             FieldValue::Null => Kept::Null,
             FieldValue::Other => Kept::Other,
             FieldValue::String(value) if fits(value) => Kept::Row(value),
-            FieldValue::Strings(values) if values.iter().all(|value| fits(value)) => {
+            FieldValue::Strings(values) if values.iter().all(fits) => {
                 let mut values = values.clone();
                 values.sort_unstable();
                 values.dedup();

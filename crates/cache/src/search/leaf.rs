@@ -28,6 +28,16 @@ pub(super) enum Goal {
     Some(usize),
 }
 
+impl Goal {
+    /// Rows after which the search may end.
+    fn limit(self) -> usize {
+        match self {
+            Goal::Some(limit) => limit,
+            Goal::Count | Goal::Numbers => usize::MAX,
+        }
+    }
+}
+
 /// One condition to search.
 pub(super) struct LeafSearch<'a> {
     pub(super) collection: &'a CollectionCache,
@@ -57,8 +67,8 @@ impl LeafSearch<'_> {
             }
             Predicate::Program(program) if program.is_prefix() => Ok(self.look_up_prefix(program)),
             Predicate::Program(program) => self.scan(program),
-            Predicate::IsMissing => Ok(self.from_sets(&[&self.state.missing])),
-            Predicate::IsNull => Ok(self.from_sets(&[&self.state.missing, &self.state.null])),
+            Predicate::IsMissing => Ok(self.look_up_sets(&[&self.state.missing])),
+            Predicate::IsNull => Ok(self.look_up_sets(&[&self.state.missing, &self.state.null])),
         }
     }
 
@@ -83,7 +93,12 @@ impl LeafSearch<'_> {
     fn look_up(&self, values: &[impl AsRef<[u8]>]) -> Begun {
         let mut begun = Begun::new(self.empty_sink(), self.report(Some(Tier::Exact)));
         for value in values {
-            let searched = lookup::equal(self.state, value.as_ref(), &mut begun.sink);
+            let searched = lookup::equal(
+                self.state,
+                value.as_ref(),
+                &mut begun.sink,
+                self.goal.limit(),
+            );
             begun.report.buckets_searched += searched;
         }
         begun
@@ -91,12 +106,17 @@ impl LeafSearch<'_> {
 
     fn look_up_prefix(&self, program: &Program) -> Begun {
         let mut begun = Begun::new(self.empty_sink(), self.report(Some(Tier::Prefix)));
-        let searched = lookup::prefix(self.state, program.value_prefix(), &mut begun.sink);
+        let searched = lookup::prefix(
+            self.state,
+            program.value_prefix(),
+            &mut begun.sink,
+            self.goal.limit(),
+        );
         begun.report.buckets_searched = searched;
         begun
     }
 
-    fn from_sets(&self, sets: &[&NumberSet]) -> Begun {
+    fn look_up_sets(&self, sets: &[&NumberSet]) -> Begun {
         let sink = match self.goal {
             Goal::Count => Sink::Count(sets.iter().map(|set| set.len()).sum()),
             _ => Sink::Set(
@@ -111,10 +131,7 @@ impl LeafSearch<'_> {
     fn scan(&self, program: &Arc<Program>) -> Result<Begun, SearchError> {
         let mut begun = Begun::new(self.empty_sink(), self.report(Some(program.tier())));
         let places = self.places(program.value_prefix(), &mut begun.report);
-        let found = match self.goal {
-            Goal::Some(limit) => Found::up_to(limit),
-            Goal::Count | Goal::Numbers => Found::all(),
-        };
+        let found = Found::up_to(self.goal.limit());
         for (place, tasks) in places {
             let order = Order {
                 program: Arc::clone(program),

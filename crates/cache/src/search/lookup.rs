@@ -7,31 +7,42 @@ use crate::block::Block;
 use crate::field::FieldState;
 use crate::segment::Segment;
 
-/// Adds the rows whose value is `value`. Returns the buckets that were looked into.
-pub(super) fn equal(field: &FieldState, value: &[u8], sink: &mut Sink) -> usize {
+/// Adds the rows whose value is `value`, until there are `limit`. Returns the buckets that were looked into.
+pub(super) fn equal(field: &FieldState, value: &[u8], sink: &mut Sink, limit: usize) -> usize {
     let position = field.directory.position(value);
     let bucket = &field.directory.buckets()[position];
     for segment in bucket.segments.iter().chain(field.runs.iter()) {
-        sink.add_rows(segment, segment.block().rows_equal(value));
+        add_rows(segment, segment.block().rows_equal(value), sink, limit);
     }
     add_unsorted(&field.open, |row| row == value, value.len(), sink);
     1
 }
 
-/// Adds the rows whose value begins with `prefix`. Returns the buckets that were looked into.
-pub(super) fn prefix(field: &FieldState, prefix: &[u8], sink: &mut Sink) -> usize {
+/// Adds the rows whose value begins with `prefix`, until there are `limit`. Returns the buckets that were looked into.
+pub(super) fn prefix(field: &FieldState, prefix: &[u8], sink: &mut Sink, limit: usize) -> usize {
     let positions = field.directory.positions(prefix);
-    for bucket in &field.directory.buckets()[positions.clone()] {
-        add_sorted(&bucket.segments, prefix, sink);
+    let buckets = &field.directory.buckets()[positions.clone()];
+    let segments = buckets.iter().flat_map(|bucket| &bucket.segments);
+    for segment in segments.chain(field.runs.iter()) {
+        add_rows(
+            segment,
+            rows_with_prefix(segment.block(), prefix),
+            sink,
+            limit,
+        );
     }
-    add_sorted(&field.runs, prefix, sink);
     add_unsorted(&field.open, |row| row.starts_with(prefix), 0, sink);
     positions.len()
 }
 
-fn add_sorted(segments: &[Segment], prefix: &[u8], sink: &mut Sink) {
-    for segment in segments {
-        sink.add_rows(segment, rows_with_prefix(segment.block(), prefix));
+/// Adds rows, but no more than `limit` in all.
+fn add_rows(segment: &Segment, rows: Range<usize>, sink: &mut Sink, limit: usize) {
+    let room = limit.saturating_sub(usize::try_from(sink.count()).unwrap_or(usize::MAX));
+    if room >= rows.len() {
+        sink.add_rows(segment, rows);
+    } else {
+        let live = rows.filter(|row| !segment.is_dead(*row)).take(room);
+        live.for_each(|row| sink.add_row(segment, row));
     }
 }
 

@@ -111,9 +111,13 @@ impl<'a> Search<'a> {
         let (leaf, _) = strip_not(&self.request.expr);
         match leaf {
             Expr::All => true,
-            Expr::Leaf { field, .. } => self.snapshot.fields[*field].arrays.is_empty(),
+            Expr::Leaf { field, .. } => self.has_no_arrays(*field),
             _ => false,
         }
+    }
+
+    fn has_no_arrays(&self, field: usize) -> bool {
+        self.snapshot.fields[field].arrays.is_empty()
     }
 
     async fn count(self) -> Result<SearchAnswer, SearchError> {
@@ -152,7 +156,10 @@ impl<'a> Search<'a> {
     ) -> Result<RoaringBitmap, SearchError> {
         let expr = &self.request.expr;
         let goal = match (expr, limit) {
-            (Expr::Leaf { .. }, Some(limit)) => Goal::Some(limit),
+            // Rows are documents only where no document has several.
+            (Expr::Leaf { field, .. }, Some(limit)) if self.has_no_arrays(*field) => {
+                Goal::Some(limit)
+            }
             _ => Goal::Numbers,
         };
         let sinks = self.search_leaves(expr, goal, report).await?;

@@ -49,15 +49,16 @@ pub(super) struct Found {
 }
 
 impl Found {
-    pub(super) fn all() -> Found {
-        Found::up_to(usize::MAX)
-    }
-
     pub(super) fn up_to(limit: usize) -> Found {
         Found {
             found: Arc::default(),
             limit,
         }
+    }
+
+    /// The same limit, nothing found.
+    fn afresh(&self) -> Found {
+        Found::up_to(self.limit)
     }
 
     fn is_enough(&self) -> bool {
@@ -356,6 +357,8 @@ impl Scan {
             match before(self.order.stop.deadline, receiver).await? {
                 Ok(outcome) => self.running = Running::Done(outcome?),
                 Err(_) => {
+                    // What the device found is gone with it, and must not count towards the limit.
+                    self.order.found = self.order.found.afresh();
                     self.leave_device();
                     self.start_on_host();
                 }

@@ -12,6 +12,8 @@ use crate::field::FieldState;
 use crate::numbers::NumberSet;
 use crate::segment::Segment;
 
+use super::sink::Sink;
+
 /// Rows between two looks at the clock.
 const PIECE_ROWS: usize = 65_536;
 /// Memory of one distinct value above its bytes, as charged against the limit.
@@ -30,11 +32,14 @@ pub(super) struct Counting {
     pub(super) stop: Stop,
 }
 
-/// Values counted so far, and the memory they take.
+/// Values counted so far.
 #[derive(Default)]
 struct Counts {
     counts: HashMap<Box<[u8]>, u64>,
+    /// Memory they take.
     bytes: usize,
+    /// Rows counted.
+    rows: u64,
 }
 
 impl Counting {
@@ -46,13 +51,17 @@ impl Counting {
         for segment in self.field.segments() {
             self.count_segment(segment, skipped, &mut counts)?;
         }
-        let values = ValueCounts {
-            values: counts.sorted(),
+        let mut values = ValueCounts {
             null: self.among(&self.field.null).len(),
             missing: self.among(&self.field.missing).len(),
-            other: self.others(&arrays),
-            arrays,
+            ..ValueCounts::default()
         };
+        let others = self.numbers.len() - values.null - values.missing - arrays.len();
+        if others > 0 && (!arrays.is_empty() || others != counts.rows) {
+            values.other = self.others(&arrays);
+        }
+        values.values = counts.sorted();
+        values.arrays = arrays;
         Ok((self.numbers, values))
     }
 
@@ -66,12 +75,11 @@ impl Counting {
 
     /// The documents that hold neither string, null, nor array of strings, and are not without the field.
     fn others(&self, arrays: &RoaringBitmap) -> RoaringBitmap {
-        let mut others = &self.numbers - arrays;
+        let mut strings = Sink::Numbers(Vec::new());
         for segment in self.field.segments() {
-            let block = segment.block();
-            let live = (0..block.len()).filter(|row| !segment.is_dead(*row));
-            others -= live.map(|row| block.number(row)).collect::<RoaringBitmap>();
+            strings.add_rows(segment, 0..segment.block().len());
         }
+        let others = &self.numbers - arrays - strings.into_bitmap();
         others - self.field.null.to_bitmap() - self.field.missing.to_bitmap()
     }
 
@@ -112,6 +120,7 @@ impl Counts {
         if count == 0 {
             return Ok(());
         }
+        self.rows += count;
         if let Some(known) = self.counts.get_mut(value) {
             *known += count;
             return Ok(());
