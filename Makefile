@@ -1,0 +1,79 @@
+# Two commands: `make run` shows Forebay on real data, `make test` tests everything.
+# `make check` is exactly what CI runs. One profile (release) builds once for all of them.
+
+SHELL := /bin/bash
+.SHELLFLAGS := -euo pipefail -c
+CARGO_TARGET_DIR ?= $(CURDIR)/target
+export CARGO_TARGET_DIR
+
+FOREBAY := $(CARGO_TARGET_DIR)/release/forebay
+CARGO_TEST := cargo test --release --workspace --locked
+PYTHON_ENV := $(CARGO_TARGET_DIR)/python
+NODE_FOLDER := $(CARGO_TARGET_DIR)/node
+DRIVERS := tests/drivers
+
+.PHONY: run build test test-rust test-drivers test-full smoke check format lint docs tools bench-host clean-data help
+
+help:
+	@sed -n 's/^## //p' Makefile
+
+## make run        build, fetch real data, import, search, print a table, serve until Ctrl-C
+run: build
+	$(FOREBAY) demo
+
+build: tools
+	cargo build --release --workspace --locked
+
+## make test       all tests: Rust, benchmarks at smoke size, Node, mongosh, Python
+test: build test-rust smoke test-drivers
+
+test-rust: tools
+	$(CARGO_TEST)
+
+## make test-full  all tests at full size: ten million documents, a million patterns; an hour
+test-full: build
+	FOREBAY_TEST_FULL=1 $(CARGO_TEST)
+	$(MAKE) smoke test-drivers
+
+smoke: build
+	$(FOREBAY) demo --once --json --memory --generated 20000 > $(CARGO_TARGET_DIR)/demo.jsonl
+	$(FOREBAY) bench documents --host --smoke
+
+test-drivers: build $(PYTHON_ENV)/installed $(NODE_FOLDER)/installed
+	cargo run --release --locked --quiet --package forebay-bench --example ferretdb > $(CARGO_TARGET_DIR)/ferretdb.path
+	FOREBAY=$(FOREBAY) node --test $(NODE_FOLDER)/*.test.js
+	FOREBAY=$(FOREBAY) FERRETDB=$$(cat $(CARGO_TARGET_DIR)/ferretdb.path) \
+	    $(PYTHON_ENV)/bin/python -m pytest -q -p no:cacheprovider $(DRIVERS)/python
+
+$(PYTHON_ENV)/installed: $(DRIVERS)/python/requirements.txt
+	python3 -m venv $(PYTHON_ENV)
+	$(PYTHON_ENV)/bin/pip install --quiet --disable-pip-version-check --requirement $<
+	touch $@
+
+# Modules are found beside the file that imports them, so the tests are linked to where npm installs.
+$(NODE_FOLDER)/installed: $(DRIVERS)/node/package.json $(DRIVERS)/node/package-lock.json
+	mkdir -p $(NODE_FOLDER)
+	cp $(DRIVERS)/node/package.json $(DRIVERS)/node/package-lock.json $(NODE_FOLDER)
+	cd $(NODE_FOLDER) && npm ci --omit=optional --no-audit --no-fund --ignore-scripts --silent
+	for file in $(CURDIR)/$(DRIVERS)/node/*.js; do cp $$file $(NODE_FOLDER)/; done
+	touch $@
+$(NODE_FOLDER)/installed: $(wildcard $(DRIVERS)/node/*.js)
+
+## make check      what CI runs: format, lints, documentation, tidy, licences, all tests
+check: tools format lint docs test
+
+format:
+	cargo fmt --all --check
+
+lint:
+	cargo clippy --release --workspace --all-targets --locked -- --deny warnings
+
+docs:
+	RUSTDOCFLAGS="--deny warnings" cargo doc --release --workspace --no-deps --locked --quiet
+
+## make bench-host the benchmarks of the host engine, appended to bench/record/
+bench-host: build
+	$(FOREBAY) bench documents --host --record bench/record/$$(date -u +%F)-host.jsonl
+
+tools:
+	@tools/install.sh

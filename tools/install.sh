@@ -1,0 +1,39 @@
+#!/usr/bin/env bash
+# Makes sure that the tools which the build and the tests call are there. What Debian packages is installed where one
+# may; Rust, Go and Node are asked for by name, as people have their own ways to install those.
+set -euo pipefail
+
+missing=()
+need() { # command, Debian package
+    command -v "$1" >/dev/null || missing+=("$2")
+}
+
+need cc build-essential
+need git git
+need openssl openssl
+need python3 python3
+need rg ripgrep
+need tar tar
+if command -v python3 >/dev/null && ! python3 -c 'import ensurepip, venv' 2>/dev/null; then
+    missing+=(python3-venv)
+fi
+
+if ((${#missing[@]})); then
+    if [[ $(id -u) == 0 ]] && command -v apt-get >/dev/null; then
+        echo "installing ${missing[*]}"
+        apt-get update -qq
+        DEBIAN_FRONTEND=noninteractive apt-get install -y -qq "${missing[@]}" >/dev/null
+    else
+        echo "please install: ${missing[*]} (on Debian: sudo apt-get install ${missing[*]})" >&2
+        exit 1
+    fi
+fi
+
+absent=()
+for tool in cargo go node npm; do
+    command -v "$tool" >/dev/null || absent+=("$tool")
+done
+if ((${#absent[@]})); then
+    echo "please install: ${absent[*]} (cargo comes with Rust 1.95 or later, npm with Node.js 18 or later)" >&2
+    exit 1
+fi
