@@ -17,15 +17,19 @@ pub mod decimal;
 pub mod display;
 pub mod element;
 pub mod error;
+pub mod expr;
 pub mod filter;
 pub mod key;
 pub mod limits;
 pub mod number;
 pub mod path;
+pub mod sort;
 
 pub use compare::compare;
 pub use error::{Code, Error};
+pub use expr::{Expression, Scope};
 pub use filter::Filter;
 
 pub use limits::Limits;
 pub use path::Path;
+pub use sort::Sort;

@@ -75,6 +75,11 @@ impl Path {
         }
     }
 
+    /// Whether this is the path of a value itself.
+    pub fn is_empty(&self) -> bool {
+        self.components.is_empty()
+    }
+
     /// The dotted text.
     pub fn as_str(&self) -> &str {
         &self.text

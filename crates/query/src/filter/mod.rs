@@ -13,9 +13,13 @@ mod regex;
 mod test;
 mod types;
 
+use std::sync::Arc;
+
+use bson::DateTime;
 use bson::raw::{RawBson, RawBsonRef, RawDocument};
 
 use crate::error::Error;
+use crate::expr::Expression;
 use crate::limits::Limits;
 use crate::path::Path;
 
@@ -24,6 +28,8 @@ pub use list::InList;
 pub use regex::Regex;
 pub use test::{RangeOp, Test};
 pub use types::TypeSet;
+
+use matching::Findings;
 
 pub(crate) use parse::is_operator_document;
 
@@ -50,6 +56,13 @@ pub enum Node {
         path: Path,
         /// The test.
         test: Test,
+    },
+    /// `$expr`: the expression is true.
+    Expr {
+        /// The expression.
+        expression: Arc<Expression>,
+        /// `$$NOW`, the same for all documents.
+        now: DateTime,
     },
     /// Every document matches.
     AlwaysTrue,
@@ -95,9 +108,20 @@ impl Filter {
         &self.root
     }
 
-    /// Whether the document matches.
+    /// Whether the document matches. A document on which an expression of `$expr` fails does not; use
+    /// [`Filter::try_matches`] to hear of the failure.
     pub fn matches(&self, document: &RawDocument) -> bool {
-        self.root.matches(document)
+        self.try_matches(document).unwrap_or(false)
+    }
+
+    /// Whether the document matches.
+    ///
+    /// # Errors
+    /// That of an expression of `$expr` which fails on the document; filters without `$expr` never fail.
+    pub fn try_matches(&self, document: &RawDocument) -> Result<bool, Error> {
+        let mut findings = Findings::default();
+        let answer = self.root.matches(document, &mut findings);
+        findings.error.map_or(Ok(answer), Err)
     }
 
     /// Whether a value matches a filter made for array elements.
@@ -108,9 +132,11 @@ impl Filter {
     /// Whether the document matches and, if it does, the index of the array element that made it match: what the
     /// positional operator `$` stands for.
     pub fn match_position(&self, document: &RawDocument) -> Match {
-        let mut index = None;
-        match self.root.matches_at(document, &mut index) {
-            true => Match::Yes { index },
+        let mut findings = Findings::default();
+        match self.root.matches(document, &mut findings) && findings.error.is_none() {
+            true => Match::Yes {
+                index: findings.index,
+            },
             false => Match::No,
         }
     }

@@ -210,7 +210,7 @@ fn elem_match(
     };
     let test = match tests_the_element(inner) {
         true => Test::ElemMatchValue(Box::new(parser.element_test(inner)?)),
-        false => Test::ElemMatchObject(Box::new(parser.query(inner)?)),
+        false => Test::ElemMatchObject(Box::new(parser.element_query(inner)?)),
     };
     Ok(leaf(path, test))
 }

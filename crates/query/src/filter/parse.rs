@@ -2,6 +2,9 @@
 //!
 //! Sources: `expression_parser.cpp` of the server for structure, codes and wording.
 
+use std::sync::Arc;
+
+use bson::DateTime;
 use bson::raw::{RawBsonRef, RawDocument};
 
 use super::operators::parse_operators;
@@ -10,6 +13,7 @@ use super::{Node, Test};
 use crate::display;
 use crate::element::{Element, array_values, elements};
 use crate::error::{Code, Error};
+use crate::expr::Expression;
 use crate::limits::Limits;
 use crate::path::Path;
 
@@ -17,6 +21,8 @@ use crate::path::Path;
 pub(super) struct Parser<'l> {
     pub limits: &'l Limits,
     depth: usize,
+    /// Whether the parser is inside `$elemMatch`, where some operators may not be.
+    inside_element: bool,
 }
 
 /// Operators that stand where a field name would.
@@ -38,7 +44,11 @@ const TOP_LEVEL: [&str; 13] = [
 
 impl<'l> Parser<'l> {
     pub fn new(limits: &'l Limits) -> Parser<'l> {
-        Parser { limits, depth: 0 }
+        Parser {
+            limits,
+            depth: 0,
+            inside_element: false,
+        }
     }
 
     /// A query document: fields and top-level operators, all of which must hold.
@@ -53,6 +63,14 @@ impl<'l> Parser<'l> {
         }
         self.leave();
         Ok(and(nodes))
+    }
+
+    /// A query that the documents of an array are tried on.
+    pub fn element_query(&mut self, query: &RawDocument) -> Result<Node, Error> {
+        let outside = std::mem::replace(&mut self.inside_element, true);
+        let node = self.query(query);
+        self.inside_element = outside;
+        node
     }
 
     /// Operators that test a value itself.
@@ -107,10 +125,24 @@ impl<'l> Parser<'l> {
             "$alwaysTrue" => always(element, Node::AlwaysTrue)?,
             "$alwaysFalse" => always(element, Node::AlwaysFalse)?,
             "$ref" | "$id" | "$db" => equality(&Path::new(name)?, element.value())?,
+            "$expr" => self.expr(element.value())?,
             "$where" | "$text" | "$jsonSchema" => return Err(unsupported(name)),
             _ => return Err(unknown_top_level(name)),
         };
         Ok(Some(node))
+    }
+
+    fn expr(&self, expression: RawBsonRef<'_>) -> Result<Node, Error> {
+        if self.inside_element {
+            return Err(Error::bad_value(
+                "$expr can only be applied to the top-level document",
+            ));
+        }
+        let expression = Arc::new(Expression::parse(expression, self.limits)?);
+        Ok(Node::Expr {
+            expression,
+            now: DateTime::now(),
+        })
     }
 
     /// The operands of `$and`, `$or`, `$nor`.

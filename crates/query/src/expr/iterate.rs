@@ -1,0 +1,345 @@
+//! `$let`, `$map`, `$filter`, `$reduce`: expressions that bind variables.
+
+use bson::raw::RawBsonRef;
+
+use super::parse::{Fields, Parser};
+use super::{Frame, Node, Scope, Value, value};
+use crate::element::{array_values, elements};
+use crate::error::{Code, Error};
+
+/// `$let`.
+#[derive(Debug, Clone)]
+pub(crate) struct Let {
+    variables: Vec<(Box<str>, Node)>,
+    body: Node,
+}
+
+impl Let {
+    pub fn parse(parser: &mut Parser<'_>, operand: RawBsonRef<'_>) -> Result<Let, Error> {
+        let not_object = Error::new(
+            Code::Location16874,
+            "$let only supports an object as its argument",
+        );
+        let unknown = |name: &str| {
+            Error::new(
+                Code::Location16875,
+                format!("Unrecognized parameter to $let: {name}"),
+            )
+        };
+        let fields = Fields::read(operand, &["vars", "in"], not_object, unknown)?;
+        let RawBsonRef::Document(vars) = fields.need("vars", Code::Location16876, "$let")? else {
+            return Err(Error::new(
+                Code::Location10065,
+                "invalid parameter: expected an object (vars)",
+            ));
+        };
+        let body = fields.need("in", Code::Location16877, "$let")?;
+        let mut variables = Vec::new();
+        for element in elements(vars) {
+            check_name(element.key)?;
+            variables.push((Box::from(element.key), parser.expression(element.value())?));
+        }
+        let names: Vec<&str> = variables.iter().map(|(name, _)| &**name).collect();
+        let body = parser.expression_with(&names, body)?;
+        Ok(Let { variables, body })
+    }
+
+    pub fn evaluate<'s>(&'s self, scope: &Scope<'s>) -> Result<Value<'s>, Error> {
+        let values = self
+            .variables
+            .iter()
+            .map(|(name, node)| Ok((&**name, node.evaluate(scope)?)))
+            .collect::<Result<Vec<_>, Error>>()?;
+        bind(&values, scope, &self.body).map(Value::into_static)
+    }
+
+    pub fn children(&self) -> Vec<&Node> {
+        self.variables
+            .iter()
+            .map(|(_, node)| node)
+            .chain([&self.body])
+            .collect()
+    }
+}
+
+/// Evaluates `body` with all of `values` bound, one frame after another.
+fn bind<'s>(
+    values: &'s [(&'s str, Value<'s>)],
+    scope: &Scope<'s>,
+    body: &'s Node,
+) -> Result<Value<'static>, Error> {
+    match values.split_first() {
+        None => body.evaluate(scope).map(Value::into_static),
+        Some(((name, value), rest)) => {
+            let frame: Frame<'_> = scope.frame(name, value.get());
+            bind_inner(rest, &scope_with(scope, &frame), body)
+        }
+    }
+}
+
+fn scope_with<'f>(scope: &Scope<'f>, frame: &'f Frame<'f>) -> Scope<'f> {
+    scope.with(frame)
+}
+
+fn bind_inner<'f>(
+    values: &'f [(&'f str, Value<'f>)],
+    scope: &Scope<'f>,
+    body: &'f Node,
+) -> Result<Value<'static>, Error> {
+    bind(values, scope, body)
+}
+
+/// Evaluates `body` with one variable bound.
+fn with_variable(
+    scope: &Scope<'_>,
+    name: &str,
+    value: RawBsonRef<'_>,
+    body: &Node,
+) -> Result<Value<'static>, Error> {
+    let frame = scope.frame(name, Some(value));
+    body.evaluate(&scope.with(&frame)).map(Value::into_static)
+}
+
+fn check_name(name: &str) -> Result<(), Error> {
+    let valid = name.starts_with(|first: char| first.is_ascii_lowercase() || !first.is_ascii())
+        && name
+            .chars()
+            .all(|c| c.is_ascii_alphanumeric() || c == '_' || !c.is_ascii());
+    match (name, valid) {
+        ("", _) => Err(Error::parse("empty variable names are not allowed")),
+        ("CURRENT", _) | (_, true) => Ok(()),
+        _ => Err(Error::parse(format!(
+            "'{name}' starts with an invalid character for a user variable name"
+        ))),
+    }
+}
+
+fn variable_name(value: Option<RawBsonRef<'_>>, default: &str) -> Result<Box<str>, Error> {
+    match value {
+        None => Ok(default.into()),
+        Some(RawBsonRef::String(name)) => check_name(name).map(|()| name.into()),
+        Some(_) => Err(Error::parse("'as' must be a string")),
+    }
+}
+
+/// `$map`.
+#[derive(Debug, Clone)]
+pub(crate) struct MapArray {
+    input: Node,
+    name: Box<str>,
+    body: Node,
+}
+
+impl MapArray {
+    pub fn parse(parser: &mut Parser<'_>, operand: RawBsonRef<'_>) -> Result<MapArray, Error> {
+        let not_object = Error::new(
+            Code::Location16878,
+            "$map only supports an object as its argument",
+        );
+        let unknown = |name: &str| {
+            Error::new(
+                Code::Location16879,
+                format!("Unrecognized parameter to $map: {name}"),
+            )
+        };
+        let fields = Fields::read(operand, &["input", "as", "in"], not_object, unknown)?;
+        let input = parser.expression(fields.need("input", Code::Location16880, "$map")?)?;
+        let name = variable_name(fields.get("as"), "this")?;
+        let body = fields.need("in", Code::Location16882, "$map")?;
+        let body = parser.expression_with(&[&name], body)?;
+        Ok(MapArray { input, name, body })
+    }
+
+    pub fn evaluate<'s>(&'s self, scope: &Scope<'s>) -> Result<Value<'s>, Error> {
+        let input = self.input.evaluate(scope)?;
+        if input.is_nullish() {
+            return Ok(Value::NULL);
+        }
+        let Some(array) = input.as_array() else {
+            return Err(Error::new(
+                Code::Location16883,
+                format!("input to $map must be an array not {}", input.type_name()),
+            ));
+        };
+        let values = array_values(array)
+            .map(|element| with_variable(scope, &self.name, element, &self.body))
+            .collect::<Result<Vec<_>, _>>()?;
+        Ok(Value::Owned(value::array(
+            values.iter().map(Value::or_null),
+        )))
+    }
+
+    pub fn children(&self) -> Vec<&Node> {
+        vec![&self.input, &self.body]
+    }
+}
+
+/// `$filter`.
+#[derive(Debug, Clone)]
+pub(crate) struct Filter {
+    input: Node,
+    name: Box<str>,
+    condition: Node,
+    limit: Option<Node>,
+}
+
+impl Filter {
+    pub fn parse(parser: &mut Parser<'_>, operand: RawBsonRef<'_>) -> Result<Filter, Error> {
+        let not_object = Error::new(
+            Code::Location28646,
+            "$filter only supports an object as its argument",
+        );
+        let unknown = |name: &str| {
+            Error::new(
+                Code::Location28647,
+                format!("Unrecognized parameter to $filter: {name}"),
+            )
+        };
+        let fields = Fields::read(
+            operand,
+            &["input", "as", "cond", "limit"],
+            not_object,
+            unknown,
+        )?;
+        let input = parser.expression(fields.need("input", Code::Location28648, "$filter")?)?;
+        let name = variable_name(fields.get("as"), "this")?;
+        let condition = parser.expression_with(
+            &[&name],
+            fields.need("cond", Code::Location28650, "$filter")?,
+        )?;
+        let limit = fields
+            .get("limit")
+            .map(|limit| parser.expression(limit))
+            .transpose()?;
+        Ok(Filter {
+            input,
+            name,
+            condition,
+            limit,
+        })
+    }
+
+    pub fn evaluate<'s>(&'s self, scope: &Scope<'s>) -> Result<Value<'s>, Error> {
+        let input = self.input.evaluate(scope)?;
+        if input.is_nullish() {
+            return Ok(Value::NULL);
+        }
+        let Some(array) = input.as_array() else {
+            return Err(Error::new(
+                Code::Location28651,
+                format!(
+                    "input to $filter must be an array not {}",
+                    input.type_name()
+                ),
+            ));
+        };
+        let limit = self.limit(scope)?;
+        let mut kept = Vec::new();
+        for element in array_values(array) {
+            if kept.len() >= limit {
+                break;
+            }
+            if with_variable(scope, &self.name, element, &self.condition)?.is_true() {
+                kept.push(element);
+            }
+        }
+        Ok(Value::Owned(value::array(kept)))
+    }
+
+    fn limit(&self, scope: &Scope<'_>) -> Result<usize, Error> {
+        let Some(node) = &self.limit else {
+            return Ok(usize::MAX);
+        };
+        let value = node.evaluate(scope)?;
+        if value.is_nullish() {
+            return Ok(usize::MAX);
+        }
+        let number = value
+            .get()
+            .and_then(crate::number::Number::of)
+            .and_then(|number| number.to_i64_exact());
+        match number.and_then(|number| i32::try_from(number).ok()) {
+            Some(limit @ 1..) => Ok(limit as usize),
+            Some(limit) => Err(Error::new(
+                Code::Location327392,
+                format!("$filter: limit must be greater than 0, but was {limit}"),
+            )),
+            None => Err(Error::new(
+                Code::Location327391,
+                "$filter: limit must be represented as a 32-bit integral value",
+            )),
+        }
+    }
+
+    pub fn children(&self) -> Vec<&Node> {
+        [&self.input, &self.condition]
+            .into_iter()
+            .chain(&self.limit)
+            .collect()
+    }
+}
+
+/// `$reduce`.
+#[derive(Debug, Clone)]
+pub(crate) struct Reduce {
+    input: Node,
+    initial: Node,
+    body: Node,
+}
+
+impl Reduce {
+    pub fn parse(parser: &mut Parser<'_>, operand: RawBsonRef<'_>) -> Result<Reduce, Error> {
+        let kind = crate::element::type_name(operand.element_type());
+        let not_object = Error::new(
+            Code::Location40075,
+            format!("$reduce requires an object as an argument, found: {kind}"),
+        );
+        let unknown = |name: &str| {
+            Error::new(
+                Code::Location40076,
+                format!("$reduce found an unknown argument: {name}"),
+            )
+        };
+        let fields = Fields::read(
+            operand,
+            &["input", "initialValue", "in"],
+            not_object,
+            unknown,
+        )?;
+        let need = |name: &str, code| {
+            fields.get(name).ok_or_else(|| {
+                Error::new(code, format!("$reduce requires '{name}' to be specified"))
+            })
+        };
+        Ok(Reduce {
+            input: parser.expression(need("input", Code::Location40077)?)?,
+            initial: parser.expression(need("initialValue", Code::Location40078)?)?,
+            body: parser.expression_with(&["this", "value"], need("in", Code::Location40079)?)?,
+        })
+    }
+
+    pub fn evaluate<'s>(&'s self, scope: &Scope<'s>) -> Result<Value<'s>, Error> {
+        let input = self.input.evaluate(scope)?;
+        if input.is_nullish() {
+            return Ok(Value::NULL);
+        }
+        let Some(array) = input.as_array() else {
+            let shown = crate::display::value(input.or_null());
+            return Err(Error::new(
+                Code::Location40080,
+                format!("$reduce requires that 'input' be an array, found: {shown}"),
+            ));
+        };
+        let mut total = self.initial.evaluate(scope)?.into_static();
+        for element in array_values(array) {
+            let outer = scope.frame("value", total.get());
+            let next = with_variable(&scope.with(&outer), "this", element, &self.body)?;
+            total = next;
+        }
+        Ok(total)
+    }
+
+    pub fn children(&self) -> Vec<&Node> {
+        vec![&self.input, &self.initial, &self.body]
+    }
+}

@@ -1,0 +1,301 @@
+//! Aggregation expressions: parsed once, evaluated on raw documents.
+//!
+//! Operators that evaluate all their operands are plain functions in a table ([`function`]); those with their own way
+//! of evaluating (`$and`, `$cond`, `$map`) are variants of the tree.
+
+mod array;
+mod boolean;
+mod conditional;
+mod convert;
+mod date;
+pub(crate) mod function;
+mod iterate;
+mod math;
+mod object;
+mod parse;
+mod set;
+mod string;
+pub mod value;
+
+use std::collections::BTreeSet;
+
+use bson::DateTime;
+use bson::raw::{RawArray, RawBson, RawBsonRef, RawDocument, RawDocumentBuf};
+
+use crate::element::{Writer, array_values, get};
+use crate::error::{Code, Error};
+use crate::limits::Limits;
+
+pub use value::Value;
+
+use boolean::Logic;
+use conditional::{Cond, Switch};
+use function::Function;
+use iterate::{Filter, Let, MapArray, Reduce};
+
+/// A parsed expression.
+#[derive(Debug, Clone)]
+pub struct Expression {
+    pub(crate) root: Node,
+}
+
+/// One node of an expression.
+#[derive(Debug, Clone)]
+pub(crate) enum Node {
+    Literal(RawBson),
+    /// A field of the document, by its components.
+    Field(Box<[Box<str>]>),
+    /// A variable and a path into it.
+    Variable(Variable, Box<[Box<str>]>),
+    Object(Vec<(Box<str>, Node)>),
+    Array(Vec<Node>),
+    Call(&'static Function, Vec<Node>),
+    Logic(Logic, Vec<Node>),
+    IfNull(Vec<Node>),
+    Cond(Box<Cond>),
+    Switch(Box<Switch>),
+    Let(Box<Let>),
+    Map(Box<MapArray>),
+    Filter(Box<Filter>),
+    Reduce(Box<Reduce>),
+}
+
+/// A variable of the system or the user.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Variable {
+    Root,
+    Now,
+    Remove,
+    User(Box<str>),
+}
+
+/// What an expression is evaluated on.
+#[derive(Debug, Clone, Copy)]
+pub struct Scope<'a> {
+    /// `$$ROOT` and `$$CURRENT`.
+    pub document: &'a RawDocument,
+    /// `$$NOW`.
+    pub now: DateTime,
+    frame: Option<&'a Frame<'a>>,
+}
+
+/// A variable bound by `$let`, `$map`, `$filter` or `$reduce`.
+#[derive(Debug)]
+pub(crate) struct Frame<'a> {
+    name: &'a str,
+    value: Option<RawBsonRef<'a>>,
+    next: Option<&'a Frame<'a>>,
+}
+
+impl<'a> Scope<'a> {
+    /// A scope without variables of the user.
+    pub fn new(document: &'a RawDocument, now: DateTime) -> Scope<'a> {
+        Scope {
+            document,
+            now,
+            frame: None,
+        }
+    }
+
+    pub(crate) fn frame(&self, name: &'a str, value: Option<RawBsonRef<'a>>) -> Frame<'a> {
+        Frame {
+            name,
+            value,
+            next: self.frame,
+        }
+    }
+
+    pub(crate) fn with(&self, frame: &'a Frame<'a>) -> Scope<'a> {
+        Scope {
+            frame: Some(frame),
+            ..*self
+        }
+    }
+
+    fn lookup(&self, name: &str) -> Option<RawBsonRef<'a>> {
+        let mut next = self.frame;
+        while let Some(frame) = next {
+            if frame.name == name {
+                return frame.value;
+            }
+            next = frame.next;
+        }
+        None
+    }
+}
+
+impl Expression {
+    /// Parses an expression.
+    ///
+    /// # Errors
+    /// MongoDB's code and wording; 168 `InvalidPipelineOperator` for an operator that is not known.
+    pub fn parse(value: RawBsonRef<'_>, limits: &Limits) -> Result<Expression, Error> {
+        Ok(Expression {
+            root: parse::Parser::new(limits).expression(value)?,
+        })
+    }
+
+    /// An expression that is a fixed value.
+    pub fn literal(value: RawBson) -> Expression {
+        Expression {
+            root: Node::Literal(value),
+        }
+    }
+
+    /// The value on a document.
+    ///
+    /// # Errors
+    /// MongoDB's code and wording where an operator refuses its operands.
+    pub fn evaluate<'s>(&'s self, scope: &Scope<'s>) -> Result<Value<'s>, Error> {
+        self.root.evaluate(scope)
+    }
+
+    /// The fixed value, if the expression is a literal.
+    pub fn as_literal(&self) -> Option<&RawBson> {
+        match &self.root {
+            Node::Literal(value) => Some(value),
+            _ => None,
+        }
+    }
+
+    /// The dotted path, if the expression is a field of the document and nothing else.
+    pub fn as_field(&self) -> Option<String> {
+        match &self.root {
+            Node::Field(path) => Some(path.join(".")),
+            _ => None,
+        }
+    }
+
+    /// The top-level fields of the document that the expression reads; `None` for the whole document.
+    pub fn fields(&self) -> Option<BTreeSet<String>> {
+        let mut fields = BTreeSet::new();
+        self.root.collect_fields(&mut fields).then_some(fields)
+    }
+}
+
+impl Node {
+    pub fn evaluate<'s>(&'s self, scope: &Scope<'s>) -> Result<Value<'s>, Error> {
+        match self {
+            Node::Literal(value) => Ok(Value::Ref(value.as_raw_bson_ref())),
+            Node::Field(path) => Ok(field(scope.document, path)),
+            Node::Variable(variable, path) => Ok(variable_value(variable, path, scope)),
+            Node::Object(fields) => object(fields, scope),
+            Node::Array(nodes) => list(nodes, scope),
+            Node::Call(function, nodes) => function.call(&evaluate_all(nodes, scope)?),
+            Node::Logic(logic, nodes) => logic.evaluate(nodes, scope),
+            Node::IfNull(nodes) => conditional::if_null(nodes, scope),
+            Node::Cond(cond) => cond.evaluate(scope),
+            Node::Switch(switch) => switch.evaluate(scope),
+            Node::Let(binding) => binding.evaluate(scope),
+            Node::Map(map) => map.evaluate(scope),
+            Node::Filter(filter) => filter.evaluate(scope),
+            Node::Reduce(reduce) => reduce.evaluate(scope),
+        }
+    }
+
+    fn collect_fields(&self, fields: &mut BTreeSet<String>) -> bool {
+        match self {
+            Node::Literal(_)
+            | Node::Variable(Variable::Now | Variable::Remove | Variable::User(_), _) => true,
+            Node::Field(path) => {
+                fields.extend(path.first().map(|first| first.to_string()));
+                true
+            }
+            Node::Variable(Variable::Root, path) => match path.first() {
+                Some(first) => fields.insert(first.to_string()) || true,
+                None => false,
+            },
+            other => other
+                .children()
+                .into_iter()
+                .all(|child| child.collect_fields(fields)),
+        }
+    }
+
+    fn children(&self) -> Vec<&Node> {
+        match self {
+            Node::Object(fields) => fields.iter().map(|(_, node)| node).collect(),
+            Node::Array(nodes)
+            | Node::Call(_, nodes)
+            | Node::Logic(_, nodes)
+            | Node::IfNull(nodes) => nodes.iter().collect(),
+            Node::Cond(cond) => cond.children(),
+            Node::Switch(switch) => switch.children(),
+            Node::Let(binding) => binding.children(),
+            Node::Map(map) => map.children(),
+            Node::Filter(filter) => filter.children(),
+            Node::Reduce(reduce) => reduce.children(),
+            Node::Literal(_) | Node::Field(_) | Node::Variable(..) => Vec::new(),
+        }
+    }
+}
+
+fn evaluate_all<'s>(nodes: &'s [Node], scope: &Scope<'s>) -> Result<Vec<Value<'s>>, Error> {
+    nodes.iter().map(|node| node.evaluate(scope)).collect()
+}
+
+/// A path into a document; through an array it gives the array of what it finds in the array's documents.
+fn field<'a>(document: &'a RawDocument, path: &[Box<str>]) -> Value<'a> {
+    let Some((name, rest)) = path.split_first() else {
+        return Value::Ref(RawBsonRef::Document(document));
+    };
+    match get(document, name) {
+        None => Value::Missing,
+        Some(value) => inside(value, rest),
+    }
+}
+
+fn inside<'a>(value: RawBsonRef<'a>, path: &[Box<str>]) -> Value<'a> {
+    match value {
+        value if path.is_empty() => Value::Ref(value),
+        RawBsonRef::Document(document) => field(document, path),
+        RawBsonRef::Array(array) => inside_array(array, path),
+        _ => Value::Missing,
+    }
+}
+
+fn inside_array<'a>(array: &'a RawArray, path: &[Box<str>]) -> Value<'a> {
+    let found: Vec<Value<'a>> = array_values(array)
+        .map(|element| inside(element, path))
+        .collect();
+    Value::Owned(value::array(found.iter().filter_map(Value::get)))
+}
+
+fn variable_value<'s>(variable: &Variable, path: &[Box<str>], scope: &Scope<'s>) -> Value<'s> {
+    let value = match variable {
+        Variable::Root => Some(RawBsonRef::Document(scope.document)),
+        Variable::Now => Some(RawBsonRef::DateTime(scope.now)),
+        Variable::Remove => None,
+        Variable::User(name) => scope.lookup(name),
+    };
+    value.map_or(Value::Missing, |value| inside(value, path))
+}
+
+fn object<'s>(fields: &'s [(Box<str>, Node)], scope: &Scope<'s>) -> Result<Value<'s>, Error> {
+    let mut writer = Writer::new();
+    for (name, node) in fields {
+        if let Some(value) = node.evaluate(scope)?.get() {
+            writer.value(name, value);
+        }
+    }
+    Ok(Value::Owned(RawBson::Document(writer.finish())))
+}
+
+fn list<'s>(nodes: &'s [Node], scope: &Scope<'s>) -> Result<Value<'s>, Error> {
+    let values = evaluate_all(nodes, scope)?;
+    Ok(Value::Owned(value::array(
+        values.iter().map(Value::or_null),
+    )))
+}
+
+/// A document from an expression that must give one.
+pub(crate) fn expect_document(
+    value: Value<'_>,
+    code: Code,
+    message: impl Fn(&Value<'_>) -> String,
+) -> Result<RawDocumentBuf, Error> {
+    match value.into_static() {
+        Value::Owned(RawBson::Document(document)) => Ok(document),
+        other => Err(Error::new(code, message(&other))),
+    }
+}

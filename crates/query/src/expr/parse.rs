@@ -1,0 +1,309 @@
+//! From BSON to an expression tree.
+
+use bson::raw::{RawBsonRef, RawDocument};
+
+use super::boolean::Logic;
+use super::conditional::{Cond, Switch};
+use super::function;
+use super::iterate::{Filter, Let, MapArray, Reduce};
+use super::{Node, Variable};
+use crate::display;
+use crate::element::{Element, array_values, elements};
+use crate::error::{Code, Error};
+use crate::limits::Limits;
+
+/// Parses expressions, counting nesting and knowing the variables in scope.
+pub(crate) struct Parser<'l> {
+    limits: &'l Limits,
+    depth: usize,
+    variables: Vec<String>,
+}
+
+impl<'l> Parser<'l> {
+    pub fn new(limits: &'l Limits) -> Parser<'l> {
+        Parser {
+            limits,
+            depth: 0,
+            variables: Vec::new(),
+        }
+    }
+
+    /// Any expression: a field path, a variable, a literal, an array, an object or an operator.
+    pub fn expression(&mut self, value: RawBsonRef<'_>) -> Result<Node, Error> {
+        self.depth += 1;
+        if self.depth > self.limits.expression_depth_max {
+            let message = format!(
+                "expression nests deeper than {}",
+                self.limits.expression_depth_max
+            );
+            return Err(Error::bad_value(message));
+        }
+        let node = match value {
+            RawBsonRef::String(text) => self.text(text)?,
+            RawBsonRef::Document(document) => self.document(document)?,
+            RawBsonRef::Array(array) => Node::Array(
+                array_values(array)
+                    .map(|entry| self.expression(entry))
+                    .collect::<Result<_, _>>()?,
+            ),
+            literal => Node::Literal(literal.into()),
+        };
+        self.depth -= 1;
+        Ok(node)
+    }
+
+    /// An expression that sees one more variable.
+    pub fn expression_with(
+        &mut self,
+        variables: &[&str],
+        value: RawBsonRef<'_>,
+    ) -> Result<Node, Error> {
+        let held = self.variables.len();
+        self.variables
+            .extend(variables.iter().map(|name| (*name).to_owned()));
+        let node = self.expression(value);
+        self.variables.truncate(held);
+        node
+    }
+
+    fn text(&self, text: &str) -> Result<Node, Error> {
+        match text.strip_prefix('$') {
+            None => Ok(Node::Literal(RawBsonRef::String(text).into())),
+            Some(rest) => match rest.strip_prefix('$') {
+                Some(variable) => self.variable(variable),
+                None => Ok(Node::Field(components(rest)?)),
+            },
+        }
+    }
+
+    fn variable(&self, text: &str) -> Result<Node, Error> {
+        let (name, path) = text
+            .split_once('.')
+            .map_or((text, None), |(name, path)| (name, Some(path)));
+        let path = path.map_or_else(|| Ok(Box::default()), components)?;
+        let variable = match name {
+            "ROOT" | "CURRENT" => Variable::Root,
+            "NOW" => Variable::Now,
+            "REMOVE" => Variable::Remove,
+            "" => return Err(Error::parse("empty variable names are not allowed")),
+            name if self.variables.iter().any(|known| known == name) => Variable::User(name.into()),
+            name => {
+                return Err(Error::new(
+                    Code::Location17276,
+                    format!("Use of undefined variable: {name}"),
+                ));
+            }
+        };
+        Ok(Node::Variable(variable, path))
+    }
+
+    fn document(&mut self, document: &RawDocument) -> Result<Node, Error> {
+        let mut fields = elements(document).peekable();
+        match fields.peek() {
+            Some(first) if first.key.starts_with('$') => self.single(document),
+            _ => Ok(Node::Object(
+                fields
+                    .map(|element| self.object_field(&element))
+                    .collect::<Result<_, _>>()?,
+            )),
+        }
+    }
+
+    fn object_field(&mut self, element: &Element<'_>) -> Result<(Box<str>, Node), Error> {
+        let name = element.key;
+        if name.starts_with('$') {
+            let message = format!(
+                "FieldPath field names may not start with '$'. Consider using $getField or $setField. Got: {name}"
+            );
+            return Err(Error::new(Code::Location16410, message));
+        }
+        if name.contains('.') {
+            return Err(Error::new(
+                Code::Location16412,
+                "FieldPath field names may not contain '.'. Consider using $getField or $setField.",
+            ));
+        }
+        Ok((name.into(), self.expression(element.value())?))
+    }
+
+    fn single(&mut self, document: &RawDocument) -> Result<Node, Error> {
+        let mut fields = elements(document);
+        match (fields.next(), fields.next()) {
+            (Some(element), None) => self.operator(element.key, element.value()),
+            _ => {
+                let shown = display::document(document);
+                let message = format!(
+                    "an object representing an expression must have exactly one field: {shown}"
+                );
+                Err(Error::new(Code::Location15983, message))
+            }
+        }
+    }
+
+    fn operator(&mut self, name: &str, operand: RawBsonRef<'_>) -> Result<Node, Error> {
+        match name {
+            "$literal" | "$const" => Ok(Node::Literal(operand.into())),
+            "$and" => Ok(Node::Logic(Logic::And, self.operands(operand)?)),
+            "$or" => Ok(Node::Logic(Logic::Or, self.operands(operand)?)),
+            "$ifNull" => Ok(Node::IfNull(self.if_null(operand)?)),
+            "$cond" => Ok(Node::Cond(Box::new(Cond::parse(self, operand)?))),
+            "$switch" => Ok(Node::Switch(Box::new(Switch::parse(self, operand)?))),
+            "$let" => Ok(Node::Let(Box::new(Let::parse(self, operand)?))),
+            "$map" => Ok(Node::Map(Box::new(MapArray::parse(self, operand)?))),
+            "$filter" => Ok(Node::Filter(Box::new(Filter::parse(self, operand)?))),
+            "$reduce" => Ok(Node::Reduce(Box::new(Reduce::parse(self, operand)?))),
+            _ => self.call(name, operand),
+        }
+    }
+
+    fn call(&mut self, name: &str, operand: RawBsonRef<'_>) -> Result<Node, Error> {
+        let Some(function) = function::find(name) else {
+            return Err(Error::new(
+                Code::InvalidPipelineOperator,
+                format!("Unrecognized expression '{name}'"),
+            ));
+        };
+        let operands = match function.named {
+            Some(names) => self.named_operands(name, names, operand)?,
+            None => self.operands(operand)?,
+        };
+        function.check_count(operands.len())?;
+        Ok(Node::Call(function, operands))
+    }
+
+    /// The operands of an operator: the entries of an array, or a single one.
+    pub fn operands(&mut self, operand: RawBsonRef<'_>) -> Result<Vec<Node>, Error> {
+        match operand {
+            RawBsonRef::Array(array) => array_values(array)
+                .map(|entry| self.expression(entry))
+                .collect(),
+            single => Ok(vec![self.expression(single)?]),
+        }
+    }
+
+    fn if_null(&mut self, operand: RawBsonRef<'_>) -> Result<Vec<Node>, Error> {
+        let nodes = self.operands(operand)?;
+        match nodes.len() {
+            0 | 1 => {
+                let message = format!("$ifNull needs at least two arguments, had: {}", nodes.len());
+                Err(Error::new(Code::Location1257300, message))
+            }
+            _ => Ok(nodes),
+        }
+    }
+
+    /// Operands given by name: each name's expression in the order of `names`, missing ones as a missing value. An
+    /// operand that is no object of these names stands for the first.
+    fn named_operands(
+        &mut self,
+        name: &str,
+        names: &[&str],
+        operand: RawBsonRef<'_>,
+    ) -> Result<Vec<Node>, Error> {
+        let missing = || Node::Variable(Variable::Remove, Box::default());
+        let mut nodes: Vec<Node> = names.iter().map(|_| missing()).collect();
+        match operand {
+            RawBsonRef::Document(document) if !first_is_operator(document) => {
+                for element in elements(document) {
+                    let Some(index) = names.iter().position(|known| *known == element.key) else {
+                        return Err(Error::parse(format!(
+                            "{name} found an unknown argument: {}",
+                            element.key
+                        )));
+                    };
+                    nodes[index] = self.expression(element.value())?;
+                }
+            }
+            RawBsonRef::Array(array) => {
+                let values: Vec<_> = array_values(array).collect();
+                let [single] = values.as_slice() else {
+                    let message = format!(
+                        "{name} accepts exactly one argument if given an array, but was given {}",
+                        values.len()
+                    );
+                    return Err(Error::new(Code::Location40536, message));
+                };
+                nodes[0] = self.expression(*single)?;
+            }
+            single => nodes[0] = self.expression(single)?,
+        }
+        Ok(nodes)
+    }
+}
+
+fn first_is_operator(document: &RawDocument) -> bool {
+    elements(document)
+        .next()
+        .is_some_and(|first| first.key.starts_with('$'))
+}
+
+/// The components of a field path.
+fn components(path: &str) -> Result<Box<[Box<str>]>, Error> {
+    if path.is_empty() {
+        return Err(Error::new(
+            Code::Location16872,
+            "'$' by itself is not a valid FieldPath",
+        ));
+    }
+    path.split('.').map(component).collect()
+}
+
+fn component(name: &str) -> Result<Box<str>, Error> {
+    match name {
+        "" => Err(Error::new(
+            Code::Location15998,
+            "FieldPath field names may not be empty strings.",
+        )),
+        name if name.starts_with('$') => {
+            let message = format!(
+                "FieldPath field names may not start with '$'. Consider using $getField or $setField. Got: {name}"
+            );
+            Err(Error::new(Code::Location16410, message))
+        }
+        name if name.contains('\0') => Err(Error::new(
+            Code::Location16411,
+            "FieldPath field names may not contain '\\0'.",
+        )),
+        name => Ok(name.into()),
+    }
+}
+
+/// The fields of an operator that takes an object, refusing all others with `code`.
+pub(super) struct Fields<'a> {
+    found: Vec<Option<RawBsonRef<'a>>>,
+    names: &'static [&'static str],
+}
+
+impl<'a> Fields<'a> {
+    /// Reads `operand`, which must be an object (else `not_object`) with fields of `names` only (else `unknown`).
+    pub fn read(
+        operand: RawBsonRef<'a>,
+        names: &'static [&'static str],
+        not_object: Error,
+        unknown: impl Fn(&str) -> Error,
+    ) -> Result<Fields<'a>, Error> {
+        let RawBsonRef::Document(document) = operand else {
+            return Err(not_object);
+        };
+        let mut found = vec![None; names.len()];
+        for element in elements(document) {
+            match names.iter().position(|name| *name == element.key) {
+                Some(index) => found[index] = Some(element.value()),
+                None => return Err(unknown(element.key)),
+            }
+        }
+        Ok(Fields { found, names })
+    }
+
+    /// A field that may be absent.
+    pub fn get(&self, name: &str) -> Option<RawBsonRef<'a>> {
+        let index = self.names.iter().position(|known| *known == name)?;
+        self.found[index]
+    }
+
+    /// A field that must be there.
+    pub fn need(&self, name: &str, code: Code, operator: &str) -> Result<RawBsonRef<'a>, Error> {
+        self.get(name)
+            .ok_or_else(|| Error::new(code, format!("Missing '{name}' parameter to {operator}")))
+    }
+}

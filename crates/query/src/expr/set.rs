@@ -1,0 +1,103 @@
+//! Arrays as sets: order and duplicates do not count.
+
+use std::collections::BTreeMap;
+
+use bson::raw::RawBsonRef;
+
+use super::function::{Function, any, between, exactly};
+use super::{Value, value};
+use crate::element::array_values;
+use crate::error::{Code, Error};
+use crate::key;
+
+pub(super) const FUNCTIONS: &[Function] = &[
+    any("$setUnion", union),
+    any("$setIntersection", intersection),
+    exactly("$setDifference", 2, difference),
+    exactly("$setIsSubset", 2, is_subset),
+    between("$setEquals", 2, usize::MAX, equals),
+];
+
+type Set<'b> = BTreeMap<Vec<u8>, RawBsonRef<'b>>;
+
+fn set_of<'b>(operand: &'b Value<'_>, name: &str, code: Code) -> Result<Set<'b>, Error> {
+    match operand.as_array() {
+        Some(array) => Ok(array_values(array)
+            .map(|held| (key::encode(held), held))
+            .collect()),
+        None => Err(Error::new(
+            code,
+            format!(
+                "All operands of {name} must be arrays. One argument is of type: {}",
+                operand.type_name()
+            ),
+        )),
+    }
+}
+
+fn made(set: &Set<'_>) -> Value<'static> {
+    Value::Owned(value::array(set.values().copied()))
+}
+
+fn union<'a>(operands: &[Value<'a>]) -> Result<Value<'a>, Error> {
+    if operands.iter().any(Value::is_nullish) {
+        return Ok(Value::NULL);
+    }
+    let mut all = Set::new();
+    for operand in operands {
+        all.extend(set_of(operand, "$setUnion", Code::Location17043)?);
+    }
+    Ok(made(&all))
+}
+
+fn intersection<'a>(operands: &[Value<'a>]) -> Result<Value<'a>, Error> {
+    if operands.iter().any(Value::is_nullish) {
+        return Ok(Value::NULL);
+    }
+    let mut common: Option<Set<'_>> = None;
+    for operand in operands {
+        let set = set_of(operand, "$setIntersection", Code::Location17047)?;
+        match &mut common {
+            None => common = Some(set),
+            Some(common) => common.retain(|key, _| set.contains_key(key)),
+        }
+    }
+    Ok(made(&common.unwrap_or_default()))
+}
+
+fn difference<'a>(operands: &[Value<'a>]) -> Result<Value<'a>, Error> {
+    if operands.iter().any(Value::is_nullish) {
+        return Ok(Value::NULL);
+    }
+    let second = set_of(&operands[1], "$setDifference", Code::Location17049)?;
+    let Some(first) = operands[0].as_array() else {
+        return set_of(&operands[0], "$setDifference", Code::Location17048).map(|_| Value::NULL);
+    };
+    let mut seen = second;
+    let mut kept = Vec::new();
+    for held in array_values(first) {
+        if seen.insert(key::encode(held), held).is_none() {
+            kept.push(held);
+        }
+    }
+    Ok(Value::Owned(value::array(kept)))
+}
+
+fn is_subset<'a>(operands: &[Value<'a>]) -> Result<Value<'a>, Error> {
+    let first = set_of(&operands[0], "$setIsSubset", Code::Location17046)?;
+    let second = set_of(&operands[1], "$setIsSubset", Code::Location17042)?;
+    Ok(first.keys().all(|key| second.contains_key(key)).into())
+}
+
+fn equals<'a>(operands: &[Value<'a>]) -> Result<Value<'a>, Error> {
+    let first = set_of(&operands[0], "$setEquals", Code::Location17044)?;
+    for operand in &operands[1..] {
+        if !set_of(operand, "$setEquals", Code::Location17044)?
+            .keys()
+            .eq(first.keys())
+        {
+            return Ok(false.into());
+        }
+    }
+    Ok(true.into())
+}

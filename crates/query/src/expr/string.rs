@@ -1,0 +1,395 @@
+//! Strings.
+
+use bson::raw::RawBsonRef;
+
+use super::function::{Function, any, between, exactly, named};
+use super::{Value, convert, value};
+use crate::error::{Code, Error};
+use crate::filter::Regex;
+use crate::limits::Limits;
+use crate::number::Number;
+
+pub(super) const FUNCTIONS: &[Function] = &[
+    any("$concat", concat),
+    exactly("$toLower", 1, |operands| {
+        Ok(convert::text_or_empty(&operands[0], "$toLower")?
+            .to_ascii_lowercase()
+            .into())
+    }),
+    exactly("$toUpper", 1, |operands| {
+        Ok(convert::text_or_empty(&operands[0], "$toUpper")?
+            .to_ascii_uppercase()
+            .into())
+    }),
+    exactly("$strLenBytes", 1, |operands| {
+        length(operands, "$strLenBytes", Code::Location34473, str::len)
+    }),
+    exactly("$strLenCP", 1, |operands| {
+        length(operands, "$strLenCP", Code::Location34471, |text| {
+            text.chars().count()
+        })
+    }),
+    exactly("$strcasecmp", 2, compare_ignoring_case),
+    exactly("$substrCP", 3, substring_of_characters),
+    exactly("$substrBytes", 3, substring_of_bytes),
+    exactly("$substr", 3, substring_of_bytes),
+    exactly("$split", 2, split),
+    between("$indexOfCP", 2, 4, index_of_character),
+    named("$trim", &["input", "chars"], |operands| {
+        trim(operands, "$trim", true, true)
+    }),
+    named("$ltrim", &["input", "chars"], |operands| {
+        trim(operands, "$ltrim", true, false)
+    }),
+    named("$rtrim", &["input", "chars"], |operands| {
+        trim(operands, "$rtrim", false, true)
+    }),
+    named(
+        "$replaceOne",
+        &["input", "find", "replacement"],
+        |operands| replace(operands, "$replaceOne", 1),
+    ),
+    named(
+        "$replaceAll",
+        &["input", "find", "replacement"],
+        |operands| replace(operands, "$replaceAll", usize::MAX),
+    ),
+    named("$regexMatch", &["input", "regex", "options"], regex_match),
+];
+
+fn concat<'a>(operands: &[Value<'a>]) -> Result<Value<'a>, Error> {
+    let mut text = String::new();
+    for operand in operands {
+        match operand.get() {
+            _ if operand.is_nullish() => return Ok(Value::NULL),
+            Some(RawBsonRef::String(part)) => text.push_str(part),
+            _ => {
+                return Err(Error::new(
+                    Code::Location16702,
+                    format!("$concat only supports strings, not {}", operand.type_name()),
+                ));
+            }
+        }
+    }
+    Ok(text.into())
+}
+
+fn length<'a>(
+    operands: &[Value<'a>],
+    name: &str,
+    code: Code,
+    length: fn(&str) -> usize,
+) -> Result<Value<'a>, Error> {
+    match operands[0].as_text() {
+        Some(text) => Ok((length(text) as i32).into()),
+        None => {
+            let message = format!(
+                "{name} requires a string argument, found: {}",
+                operands[0].type_name()
+            );
+            Err(Error::new(code, message))
+        }
+    }
+}
+
+fn compare_ignoring_case<'a>(operands: &[Value<'a>]) -> Result<Value<'a>, Error> {
+    let left = convert::text_or_empty(&operands[0], "$strcasecmp")?.to_ascii_uppercase();
+    let right = convert::text_or_empty(&operands[1], "$strcasecmp")?.to_ascii_uppercase();
+    Ok((left.cmp(&right) as i32).into())
+}
+
+/// A whole number that an operand must be, not below zero.
+fn count(operand: &Value<'_>, codes: [Code; 3], what: &str) -> Result<usize, Error> {
+    let Some(number) = operand.get().and_then(Number::of) else {
+        return Err(Error::new(
+            codes[0],
+            format!(
+                "{what} must be a numeric type (is BSON type {})",
+                operand.type_name()
+            ),
+        ));
+    };
+    match number.to_i64_exact().map(i32::try_from) {
+        Some(Ok(number @ 0..)) => Ok(number as usize),
+        Some(Ok(_)) => Err(Error::new(codes[2], format!("{what} must be non-negative"))),
+        _ => Err(Error::new(
+            codes[1],
+            format!("{what} cannot be represented as a 32-bit integral value"),
+        )),
+    }
+}
+
+fn substring_of_characters<'a>(operands: &[Value<'a>]) -> Result<Value<'a>, Error> {
+    let text = convert::text_or_empty(&operands[0], "$substrCP")?;
+    let start = count(
+        &operands[1],
+        [
+            Code::Location34450,
+            Code::Location34451,
+            Code::Location34455,
+        ],
+        "$substrCP: starting index",
+    )?;
+    let length = count(
+        &operands[2],
+        [
+            Code::Location34452,
+            Code::Location34453,
+            Code::Location34454,
+        ],
+        "$substrCP: length",
+    )?;
+    Ok(text
+        .chars()
+        .skip(start)
+        .take(length)
+        .collect::<String>()
+        .into())
+}
+
+/// Bytes; cutting a character in two is an error, a negative length means the rest.
+fn substring_of_bytes<'a>(operands: &[Value<'a>]) -> Result<Value<'a>, Error> {
+    let text = convert::text_or_empty(&operands[0], "$substrBytes")?;
+    let integer = |operand: &Value<'_>, code, role: &str| {
+        let number = operand
+            .get()
+            .and_then(Number::of)
+            .map(Number::to_i64_truncated);
+        number.ok_or_else(|| {
+            Error::new(
+                code,
+                format!(
+                    "$substrBytes:  {role} must be a numeric type (is BSON type {})",
+                    operand.type_name()
+                ),
+            )
+        })
+    };
+    let start = integer(&operands[1], Code::Location16034, "starting index")?;
+    let length = integer(&operands[2], Code::Location16035, "length")?;
+    let Ok(start) = usize::try_from(start) else {
+        return Err(Error::new(
+            Code::Location50752,
+            format!("$substrBytes: starting index must be non-negative (got: {start})"),
+        ));
+    };
+    let start = start.min(text.len());
+    let end = usize::try_from(length).map_or(text.len(), |length| {
+        start.saturating_add(length).min(text.len())
+    });
+    match text.get(start..end) {
+        Some(part) => Ok(part.to_owned().into()),
+        None if !text.is_char_boundary(start) => Err(Error::new(
+            Code::Location28656,
+            "$substrBytes:  Invalid range, starting index is a UTF-8 continuation byte.",
+        )),
+        None => Err(Error::new(
+            Code::Location28657,
+            "$substrBytes:  Invalid range, ending index is in the middle of a UTF-8 character.",
+        )),
+    }
+}
+
+fn split<'a>(operands: &[Value<'a>]) -> Result<Value<'a>, Error> {
+    if operands.iter().any(Value::is_nullish) {
+        return Ok(Value::NULL);
+    }
+    let need = |index: usize, code, which: &str| {
+        let found: &Value<'_> = &operands[index];
+        let message = || {
+            format!(
+                "$split requires an expression that evaluates to a string as a {which} argument, found: {}",
+                found.type_name()
+            )
+        };
+        found.as_text().ok_or_else(|| Error::new(code, message()))
+    };
+    let text = need(0, Code::Location40085, "first")?;
+    let separator = need(1, Code::Location40086, "second")?;
+    if separator.is_empty() {
+        return Err(Error::new(
+            Code::Location40087,
+            "$split requires a non-empty separator",
+        ));
+    }
+    Ok(Value::Owned(value::array(
+        text.split(separator).map(RawBsonRef::String),
+    )))
+}
+
+fn index_of_character<'a>(operands: &[Value<'a>]) -> Result<Value<'a>, Error> {
+    if operands[0].is_nullish() {
+        return Ok(Value::NULL);
+    }
+    let Some(text) = operands[0].as_text() else {
+        let message = format!(
+            "$indexOfCP requires a string as the first argument, found: {}",
+            operands[0].type_name()
+        );
+        return Err(Error::new(Code::Location40093, message));
+    };
+    let Some(wanted) = operands[1].as_text() else {
+        let message = format!(
+            "$indexOfCP requires a string as the second argument, found: {}",
+            operands[1].type_name()
+        );
+        return Err(Error::new(Code::Location40094, message));
+    };
+    let bound = |index: usize, role: &str| match operands.get(index) {
+        None => Ok(None),
+        Some(operand) => {
+            let codes = [
+                Code::Location40096,
+                Code::Location40096,
+                Code::Location40097,
+            ];
+            count(operand, codes, &format!("$indexOfCP {role} index")).map(Some)
+        }
+    };
+    let start = bound(2, "starting")?.unwrap_or(0);
+    let end = bound(3, "ending")?.unwrap_or(usize::MAX);
+    let characters: Vec<(usize, char)> = text.char_indices().collect();
+    let found = (start..=characters.len().min(end)).find(|position| {
+        let offset = characters
+            .get(*position)
+            .map_or(text.len(), |(offset, _)| *offset);
+        text[offset..].starts_with(wanted) && position + wanted.chars().count() <= end
+    });
+    Ok(found.map_or(-1, |position| position as i32).into())
+}
+
+fn trim<'a>(
+    operands: &[Value<'a>],
+    name: &str,
+    start: bool,
+    end: bool,
+) -> Result<Value<'a>, Error> {
+    if operands[0].is_nullish() {
+        return Ok(Value::NULL);
+    }
+    let Some(mut text) = operands[0].as_text() else {
+        let shown = crate::display::value(operands[0].or_null());
+        let message = format!(
+            "{name} requires its input to be a string, got {shown} (of type {}) instead.",
+            operands[0].type_name()
+        );
+        return Err(Error::new(Code::Location50699, message));
+    };
+    let given = trim_characters(&operands[1], name)?;
+    let Some(cut) = given else {
+        return Ok(Value::NULL);
+    };
+    if start {
+        text = text.trim_start_matches(|c| cut.contains(c));
+    }
+    if end {
+        text = text.trim_end_matches(|c| cut.contains(c));
+    }
+    Ok(text.to_owned().into())
+}
+
+/// The characters to cut; white space by default, `None` where they are given as null.
+fn trim_characters(chars: &Value<'_>, name: &str) -> Result<Option<String>, Error> {
+    const WHITE_SPACE: &str = "\0 \t\n\u{b}\u{c}\r\u{a0}\u{1680}\u{2000}\u{2001}\u{2002}\u{2003}\u{2004}\u{2005}\u{2006}\u{2007}\u{2008}\u{2009}\u{200a}";
+    match chars {
+        Value::Missing => Ok(Some(WHITE_SPACE.to_owned())),
+        chars if chars.is_nullish() => Ok(None),
+        chars => match chars.as_text() {
+            Some(text) => Ok(Some(text.to_owned())),
+            None => {
+                let shown = crate::display::value(chars.or_null());
+                let message = format!(
+                    "{name} requires 'chars' to be a string, got {shown} (of type {}) instead.",
+                    chars.type_name()
+                );
+                Err(Error::new(Code::Location50700, message))
+            }
+        },
+    }
+}
+
+fn replace<'a>(operands: &[Value<'a>], name: &str, count: usize) -> Result<Value<'a>, Error> {
+    const ROLES: [(&str, Code); 3] = [
+        ("input", Code::Location51746),
+        ("find", Code::Location51745),
+        ("replacement", Code::Location51744),
+    ];
+    let mut texts = [""; 3];
+    let mut null = false;
+    for (index, (role, code)) in ROLES.iter().enumerate() {
+        match operands[index].as_text() {
+            Some(text) => texts[index] = text,
+            None if operands[index].is_nullish() => null = true,
+            None => {
+                let shown = crate::display::value(operands[index].or_null());
+                return Err(Error::new(
+                    *code,
+                    format!("{name} requires that '{role}' be a string, found: {shown}"),
+                ));
+            }
+        }
+    }
+    let [input, find, replacement] = texts;
+    Ok(if null {
+        Value::NULL
+    } else {
+        input.replacen(find, replacement, count).into()
+    })
+}
+
+fn regex_match<'a>(operands: &[Value<'a>]) -> Result<Value<'a>, Error> {
+    let input = match operands[0].as_text() {
+        Some(text) => Some(text),
+        None if operands[0].is_nullish() => None,
+        None => {
+            return Err(Error::new(
+                Code::Location51104,
+                "$regexMatch needs 'input' to be of type string",
+            ));
+        }
+    };
+    let Some(regex) = regex_operand(&operands[1], &operands[2])? else {
+        return Ok(false.into());
+    };
+    Ok(input
+        .is_some_and(|text| regex.program().is_match(text.as_bytes()))
+        .into())
+}
+
+fn regex_operand(pattern: &Value<'_>, options: &Value<'_>) -> Result<Option<Regex>, Error> {
+    let given = match options.as_text() {
+        Some(text) => text,
+        None if options.is_nullish() => "",
+        None => {
+            return Err(Error::new(
+                Code::Location51106,
+                "$regexMatch needs 'options' to be of type string",
+            ));
+        }
+    };
+    let (source, flags) = match pattern.get() {
+        _ if pattern.is_nullish() => return Ok(None),
+        Some(RawBsonRef::String(text)) => (text, ""),
+        Some(RawBsonRef::RegularExpression(regex)) => {
+            (regex.pattern.as_str(), regex.options.as_str())
+        }
+        _ => {
+            return Err(Error::new(
+                Code::Location51105,
+                "$regexMatch needs 'regex' to be of type string or regex",
+            ));
+        }
+    };
+    if !flags.is_empty() && !given.is_empty() {
+        return Err(Error::new(
+            Code::Location51107,
+            "$regexMatch: found regex option(s) specified in both 'regex' and 'option' fields",
+        ));
+    }
+    Regex::new(
+        source,
+        if given.is_empty() { flags } else { given },
+        &Limits::default(),
+    )
+    .map(Some)
+}

@@ -1,0 +1,199 @@
+//! Sort specifications, sort keys, and keeping the first few of many.
+
+use std::cmp::Ordering;
+use std::collections::BinaryHeap;
+
+use bson::raw::{RawBsonRef, RawDocument};
+
+use crate::element::elements;
+use crate::error::{Code, Error};
+use crate::key::{self, Direction};
+use crate::number::Number;
+use crate::path::Path;
+
+/// Fields of one sort specification.
+pub const SORT_FIELDS_MAX: usize = 32;
+
+/// A parsed sort specification: paths and their directions, the first the most significant.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Sort {
+    parts: Vec<(Path, Direction)>,
+}
+
+/// A document's place in a sort: bytes that order as the documents do.
+pub type SortKey = Vec<u8>;
+
+impl Sort {
+    /// Parses `{a: 1, "b.c": -1}`.
+    ///
+    /// # Errors
+    /// 15975 for a direction other than 1 and -1, 15974 for one that is no number, 15958 for too many fields,
+    /// `NotImplemented` for `$meta`.
+    pub fn parse(spec: &RawDocument) -> Result<Sort, Error> {
+        let parts = elements(spec)
+            .map(|element| part(element.key, element.value()))
+            .collect::<Result<Vec<_>, _>>()?;
+        match parts.len() > SORT_FIELDS_MAX {
+            true => Err(Error::bad_value(format!(
+                "too many compound keys: at most {SORT_FIELDS_MAX}"
+            ))),
+            false => Ok(Sort { parts }),
+        }
+    }
+
+    /// The paths and their directions.
+    pub fn parts(&self) -> &[(Path, Direction)] {
+        &self.parts
+    }
+
+    /// Whether nothing is sorted.
+    pub fn is_empty(&self) -> bool {
+        self.parts.is_empty()
+    }
+
+    /// The key of a document: documents sort as their keys do, bytewise.
+    pub fn key(&self, document: &RawDocument) -> SortKey {
+        let mut out = Vec::with_capacity(self.parts.len() * 16);
+        for (path, direction) in &self.parts {
+            let value = path.sort_value(document, *direction == Direction::Descending);
+            key::append_directed(&mut out, value, *direction);
+        }
+        out
+    }
+
+    /// Orders two documents.
+    pub fn compare(&self, a: &RawDocument, b: &RawDocument) -> Ordering {
+        self.key(a).cmp(&self.key(b))
+    }
+}
+
+fn part(name: &str, direction: RawBsonRef<'_>) -> Result<(Path, Direction), Error> {
+    if name.is_empty() || name.split('.').any(str::is_empty) {
+        return Err(Error::new(
+            Code::Location15998,
+            "FieldPath field names may not be empty strings.",
+        ));
+    }
+    if name.starts_with('$') {
+        let message =
+            "FieldPath field names may not start with '$'. Consider using $getField or $setField.";
+        return Err(Error::new(Code::Location16410, message));
+    }
+    Ok((Path::new(name)?, self::direction(name, direction)?))
+}
+
+fn direction(name: &str, value: RawBsonRef<'_>) -> Result<Direction, Error> {
+    if let RawBsonRef::Document(_) = value {
+        return Err(Error::new(
+            Code::NotImplemented,
+            "$meta sorts are not supported by this server",
+        ));
+    }
+    let Some(number) = Number::of(value) else {
+        let shown = crate::display::field(name, value);
+        return Err(Error::new(
+            Code::Location15974,
+            format!("Illegal key in $sort specification: {shown}"),
+        ));
+    };
+    match number.to_i64_exact() {
+        Some(1) => Ok(Direction::Ascending),
+        Some(-1) => Ok(Direction::Descending),
+        _ => Err(Error::new(
+            Code::Location15975,
+            "$sort key ordering must be 1 (for ascending) or -1 (for descending)",
+        )),
+    }
+}
+
+/// Keeps the first `count` items by key, in the order of their arrival where keys are equal.
+#[derive(Debug)]
+pub struct TopK<T> {
+    count: usize,
+    arrivals: u64,
+    heap: BinaryHeap<Entry<T>>,
+}
+
+#[derive(Debug)]
+struct Entry<T> {
+    key: SortKey,
+    arrival: u64,
+    item: T,
+}
+
+impl<T> PartialEq for Entry<T> {
+    fn eq(&self, other: &Entry<T>) -> bool {
+        self.cmp(other).is_eq()
+    }
+}
+
+impl<T> Eq for Entry<T> {}
+
+impl<T> PartialOrd for Entry<T> {
+    fn partial_cmp(&self, other: &Entry<T>) -> Option<Ordering> {
+        Some(self.cmp(other))
+    }
+}
+
+impl<T> Ord for Entry<T> {
+    fn cmp(&self, other: &Entry<T>) -> Ordering {
+        (&self.key, self.arrival).cmp(&(&other.key, other.arrival))
+    }
+}
+
+impl<T> TopK<T> {
+    /// Keeps at most `count` items; `usize::MAX` keeps all.
+    pub fn new(count: usize) -> TopK<T> {
+        TopK {
+            count,
+            arrivals: 0,
+            heap: BinaryHeap::new(),
+        }
+    }
+
+    /// Whether an item with `key` would be kept.
+    pub fn takes(&self, key: &[u8]) -> bool {
+        self.heap.len() < self.count
+            || self
+                .heap
+                .peek()
+                .is_some_and(|last| key < last.key.as_slice())
+    }
+
+    /// Adds an item; gives back the one that has to go for it.
+    pub fn push(&mut self, key: SortKey, item: T) -> Option<T> {
+        if !self.takes(&key) {
+            return Some(item);
+        }
+        self.arrivals += 1;
+        self.heap.push(Entry {
+            key,
+            arrival: self.arrivals,
+            item,
+        });
+        if self.heap.len() > self.count {
+            self.heap.pop().map(|entry| entry.item)
+        } else {
+            None
+        }
+    }
+
+    /// Items kept.
+    pub fn len(&self) -> usize {
+        self.heap.len()
+    }
+
+    /// Whether nothing was kept.
+    pub fn is_empty(&self) -> bool {
+        self.heap.is_empty()
+    }
+
+    /// The items in order.
+    pub fn into_sorted(self) -> Vec<T> {
+        self.heap
+            .into_sorted_vec()
+            .into_iter()
+            .map(|entry| entry.item)
+            .collect()
+    }
+}
