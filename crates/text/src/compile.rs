@@ -38,7 +38,13 @@ pub(crate) struct Facts {
 
 /// The order in which tiers are tried. On the host a table beats a bit-parallel automaton, which therefore takes the
 /// patterns whose tables would be too large.
-const ORDER: [Tier; 5] = [Tier::Substring, Tier::Dfa, Tier::BitParallel, Tier::LargeDfa, Tier::Approximate];
+const ORDER: [Tier; 5] = [
+    Tier::Substring,
+    Tier::Dfa,
+    Tier::BitParallel,
+    Tier::LargeDfa,
+    Tier::Approximate,
+];
 
 /// A pattern on its way to a tier.
 pub(crate) struct Compiler<'a> {
@@ -61,16 +67,27 @@ impl<'a> Compiler<'a> {
             Ok(node) => {
                 let tree = lower::simplify(node);
                 let lowered = lower::lower(&tree);
-                Ok(Front { tree, lowered, nfa: OnceLock::new() })
+                Ok(Front {
+                    tree,
+                    lowered,
+                    nfa: OnceLock::new(),
+                })
             }
             Err(unknown) => Err(format!("{} at offset {}", unknown.what, unknown.offset)),
         };
-        Compiler { pattern, limits, front }
+        Compiler {
+            pattern,
+            limits,
+            front,
+        }
     }
 
     /// Text that every matching value begins with.
     pub(crate) fn value_prefix(&self) -> String {
-        self.front.as_ref().map(|front| lower::value_prefix(&front.tree)).unwrap_or_default()
+        self.front
+            .as_ref()
+            .map(|front| lower::value_prefix(&front.tree))
+            .unwrap_or_default()
     }
 
     /// The first tier that takes the pattern, and why those before it did not.
@@ -110,13 +127,16 @@ impl<'a> Compiler<'a> {
     }
 
     fn nfa<'f>(&self, front: &'f Front) -> Result<&'f NFA, String> {
-        let built = front.nfa.get_or_init(|| automaton::nfa(&front.lowered.hir, self.limits));
+        let built = front
+            .nfa
+            .get_or_init(|| automaton::nfa(&front.lowered.hir, self.limits));
         built.as_ref().map_err(Clone::clone)
     }
 
     fn literal(&self) -> Result<Plan, String> {
         let front = self.front()?;
-        let (place, text) = lower::literal(&front.tree).ok_or_else(|| "not one literal".to_owned())?;
+        let (place, text) =
+            lower::literal(&front.tree).ok_or_else(|| "not one literal".to_owned())?;
         Ok(literal_plan(place, text.as_bytes()))
     }
 
@@ -127,15 +147,26 @@ impl<'a> Compiler<'a> {
             states: Some(table.states_count()),
             classes: Some(table.classes_count()),
             table_bytes: table.device_bytes(),
-            literals: needles.as_ref().map(|needles| needles.literals().to_vec()).unwrap_or_default(),
+            literals: needles
+                .as_ref()
+                .map(|needles| needles.literals().to_vec())
+                .unwrap_or_default(),
         };
-        Ok(Plan { tier: Tier::Dfa, engine: Box::new(DfaEngine::new(table, needles)), facts })
+        Ok(Plan {
+            tier: Tier::Dfa,
+            engine: Box::new(DfaEngine::new(table, needles)),
+            facts,
+        })
     }
 
     fn large_dfa(&self, front: &Front) -> Result<Plan, String> {
         let states = self.nfa(front)?.states().len();
         let engine = Box::new(LazyEngine::build(&front.lowered.hir, states, self.limits)?);
-        Ok(Plan { tier: Tier::LargeDfa, engine, facts: Facts::default() })
+        Ok(Plan {
+            tier: Tier::LargeDfa,
+            engine,
+            facts: Facts::default(),
+        })
     }
 
     /// The best automaton for what the pattern was loosened to, confirmed by PCRE2.
@@ -145,14 +176,25 @@ impl<'a> Compiler<'a> {
         if properties.minimum_len() == Some(0) && properties.look_set().is_empty() {
             return Err("nothing in the pattern rules out any value".to_owned());
         }
-        let loose = self.dfa(front).or_else(|_| bit_parallel(front)).or_else(|_| self.large_dfa(front))?;
+        let loose = self
+            .dfa(front)
+            .or_else(|_| bit_parallel(front))
+            .or_else(|_| self.large_dfa(front))?;
         let engine = Box::new(ConfirmEngine::new(loose.engine, self.pattern.clone()));
-        Ok(Plan { tier: Tier::Approximate, engine, facts: loose.facts })
+        Ok(Plan {
+            tier: Tier::Approximate,
+            engine,
+            facts: loose.facts,
+        })
     }
 
     fn pcre(&self) -> Plan {
         let engine = Box::new(PcreEngine::new(self.pattern.clone()));
-        Plan { tier: Tier::Pcre, engine, facts: Facts::default() }
+        Plan {
+            tier: Tier::Pcre,
+            engine,
+            facts: Facts::default(),
+        }
     }
 }
 
@@ -164,12 +206,23 @@ fn bit_parallel(front: &Front) -> Result<Plan, String> {
         table_bytes: automaton.table_bytes(),
         literals: Vec::new(),
     };
-    Ok(Plan { tier: Tier::BitParallel, engine: Box::new(BitParallelEngine::new(automaton)), facts })
+    Ok(Plan {
+        tier: Tier::BitParallel,
+        engine: Box::new(BitParallelEngine::new(automaton)),
+        facts,
+    })
 }
 
 /// The plan of one literal.
 pub(crate) fn literal_plan(place: Place, literal: &[u8]) -> Plan {
     let engine = LiteralEngine::new(place, literal);
-    let facts = Facts { literals: vec![literal.to_vec()], ..Facts::default() };
-    Plan { tier: engine.tier(), engine: Box::new(engine), facts }
+    let facts = Facts {
+        literals: vec![literal.to_vec()],
+        ..Facts::default()
+    };
+    Plan {
+        tier: engine.tier(),
+        engine: Box::new(engine),
+        facts,
+    }
 }

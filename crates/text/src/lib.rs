@@ -24,7 +24,7 @@
 //! # Ok::<(), forebay_text::PatternError>(())
 //! ```
 
-#![forbid(unsafe_code)]
+#![deny(unsafe_code)]
 
 mod automaton;
 mod compile;
@@ -35,6 +35,8 @@ mod limits;
 mod lower;
 mod options;
 mod pattern;
+#[expect(unsafe_code, reason = "PCRE2 is a C library")]
+mod pcre2;
 mod program;
 mod rows;
 mod stop;

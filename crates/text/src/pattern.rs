@@ -1,15 +1,14 @@
 //! A pattern as PCRE2 judges it: the oracle behind every tier.
 
 use std::fmt;
-use std::ops::Range;
 use std::sync::Arc;
-
-use pcre2::bytes::{Regex, RegexBuilder};
-use pcre2_sys::{PCRE2_ERROR_DEPTHLIMIT, PCRE2_ERROR_HEAPLIMIT, PCRE2_ERROR_MATCHLIMIT};
 
 use crate::error::PatternError;
 use crate::limits::Limits;
 use crate::options::Options;
+use crate::pcre2::Code;
+use crate::pcre2::error::{PCRE2_ERROR_DEPTHLIMIT, PCRE2_ERROR_HEAPLIMIT, PCRE2_ERROR_MATCHLIMIT};
+use crate::pcre2::option::{PCRE2_CASELESS, PCRE2_DOTALL, PCRE2_EXTENDED, PCRE2_MULTILINE};
 
 /// A valid pattern and its options, compiled by PCRE2. Cheap to clone.
 #[derive(Clone)]
@@ -36,7 +35,7 @@ pub enum PcreOutcome {
 struct Inner {
     source: String,
     options: Options,
-    regex: Regex,
+    code: Code,
 }
 
 impl Pattern {
@@ -46,11 +45,11 @@ impl Pattern {
     /// Any [`PatternError`] but `InvalidFlag`.
     pub fn new(source: &str, options: Options, limits: &Limits) -> Result<Pattern, PatternError> {
         check_bytes(source, limits)?;
-        let regex = compile(source, options, limits)?;
+        let code = compile(source, options, limits)?;
         let inner = Inner {
             source: source.to_owned(),
             options,
-            regex,
+            code,
         };
         Ok(Pattern {
             inner: Arc::new(inner),
@@ -71,18 +70,18 @@ impl Pattern {
     /// match or depth limit do not match.
     pub fn pcre_is_match(&self, value: &[u8]) -> bool {
         // PCRE2 checks the value's encoding itself and reports an error, which counts as no match.
-        self.inner.regex.is_match(value).unwrap_or(false)
+        self.inner.code.is_match(value)
     }
 
     /// What PCRE2 says of a value, with the reasons that all count as no match apart.
     pub fn pcre_outcome(&self, value: &[u8]) -> PcreOutcome {
-        match self.inner.regex.is_match(value) {
-            Ok(true) => PcreOutcome::Match,
-            Ok(false) => PcreOutcome::NoMatch,
-            Err(error) => match error.code() {
-                PCRE2_ERROR_MATCHLIMIT | PCRE2_ERROR_DEPTHLIMIT | PCRE2_ERROR_HEAPLIMIT => PcreOutcome::LimitPassed,
-                code => PcreOutcome::Failed { code },
-            },
+        match self.inner.code.find(value, 0) {
+            Ok(Some(_)) => PcreOutcome::Match,
+            Ok(None) => PcreOutcome::NoMatch,
+            Err(PCRE2_ERROR_MATCHLIMIT | PCRE2_ERROR_DEPTHLIMIT | PCRE2_ERROR_HEAPLIMIT) => {
+                PcreOutcome::LimitPassed
+            }
+            Err(code) => PcreOutcome::Failed { code },
         }
     }
 }
@@ -112,130 +111,25 @@ fn check_bytes(source: &str, limits: &Limits) -> Result<(), PatternError> {
     Ok(())
 }
 
-fn compile(source: &str, options: Options, limits: &Limits) -> Result<Regex, PatternError> {
-    let guarded = Guarded::new(source, limits);
-    RegexBuilder::new()
-        .utf(true)
-        .caseless(options.ignore_case)
-        .multi_line(options.multi_line)
-        .dotall(options.dot_all)
-        .extended(options.extended)
-        .build(&guarded.text)
-        .map_err(|error| invalid(&error, &guarded))
-}
-
-fn invalid(error: &pcre2::Error, guarded: &Guarded) -> PatternError {
-    let offset = error.offset().unwrap_or(0);
-    let text = error.to_string();
-    let words = text
-        .strip_prefix(&format!(
-            "PCRE2: error compiling pattern at offset {offset}: "
-        ))
-        .unwrap_or(&text);
-    PatternError::Invalid {
-        message: words.to_owned(),
-        offset: guarded.source_offset(offset),
-        code: error.code(),
-    }
-}
-
-/// A pattern with PCRE2's limits written into it, as `(*LIMIT_MATCH=n)` after the settings it already begins with.
-///
-/// The last setting of a kind wins, so ours come last; a pattern may lower the limits, never raise them.
-struct Guarded {
-    text: String,
-    inserted: Range<usize>,
-}
-
-impl Guarded {
-    fn new(source: &str, limits: &Limits) -> Guarded {
-        let settings = leading_settings(source);
-        let at = settings.end;
-        let match_limit = settings
-            .match_limit
-            .unwrap_or(u32::MAX)
-            .min(limits.match_limit);
-        let depth_limit = settings
-            .depth_limit
-            .unwrap_or(u32::MAX)
-            .min(limits.depth_limit);
-        let guard = format!("(*LIMIT_MATCH={match_limit})(*LIMIT_DEPTH={depth_limit})");
-        let text = format!("{}{guard}{}", &source[..at], &source[at..]);
-        Guarded {
-            text,
-            inserted: at..at + guard.len(),
+/// The limits are an upper bound: a pattern may begin with `(*LIMIT_MATCH=n)` to lower them, never to raise them.
+fn compile(source: &str, options: Options, limits: &Limits) -> Result<Code, PatternError> {
+    let flags = [
+        (options.ignore_case, PCRE2_CASELESS),
+        (options.multi_line, PCRE2_MULTILINE),
+        (options.dot_all, PCRE2_DOTALL),
+        (options.extended, PCRE2_EXTENDED),
+    ];
+    let flags = flags
+        .iter()
+        .filter(|(on, _)| *on)
+        .fold(0, |all, (_, flag)| all | flag);
+    Code::compile(source, flags, limits.match_limit, limits.depth_limit).map_err(|error| {
+        PatternError::Invalid {
+            message: error.message,
+            offset: error.offset,
+            code: error.code,
         }
-    }
-
-    /// Maps an offset in the guarded text back to the pattern.
-    fn source_offset(&self, offset: usize) -> usize {
-        if offset < self.inserted.end {
-            offset.min(self.inserted.start)
-        } else {
-            offset - self.inserted.len()
-        }
-    }
-}
-
-#[derive(Default)]
-struct LeadingSettings {
-    end: usize,
-    match_limit: Option<u32>,
-    depth_limit: Option<u32>,
-}
-
-/// The settings that PCRE2 reads at the start of a pattern (pcre2pattern(3), "Special start-of-pattern items").
-const SETTINGS: &[&str] = &[
-    "UTF",
-    "UTF8",
-    "UCP",
-    "NOTEMPTY",
-    "NOTEMPTY_ATSTART",
-    "NO_AUTO_POSSESS",
-    "NO_DOTSTAR_ANCHOR",
-    "NO_JIT",
-    "NO_START_OPT",
-    "CR",
-    "LF",
-    "CRLF",
-    "ANY",
-    "NUL",
-    "ANYCRLF",
-    "BSR_ANYCRLF",
-    "BSR_UNICODE",
-];
-
-fn leading_settings(source: &str) -> LeadingSettings {
-    let mut found = LeadingSettings::default();
-    while let Some(name) = setting_at(&source[found.end..]) {
-        if !read_setting(name, &mut found) {
-            break;
-        }
-        found.end += name.len() + "(*)".len();
-    }
-    found
-}
-
-fn setting_at(rest: &str) -> Option<&str> {
-    let body = rest.strip_prefix("(*")?;
-    body.find(')').map(|end| &body[..end])
-}
-
-/// Notes one setting; false if it is none.
-fn read_setting(name: &str, found: &mut LeadingSettings) -> bool {
-    let Some((key, number)) = name.split_once('=') else {
-        return SETTINGS.contains(&name);
-    };
-    let Ok(number) = number.parse::<u32>() else {
-        return false;
-    };
-    match key {
-        "LIMIT_MATCH" => found.match_limit = Some(number),
-        "LIMIT_DEPTH" | "LIMIT_RECURSION" => found.depth_limit = Some(number),
-        "LIMIT_HEAP" => {}
-        _ => return false,
-    }
-    true
+    })
 }
 
 #[cfg(test)]
@@ -250,11 +144,6 @@ mod tests {
         pattern(source)
             .expect("a valid pattern")
             .pcre_is_match(value)
-    }
-
-    #[test]
-    fn the_library_is_the_release_mongodb_builds() {
-        assert_eq!(pcre2::version(), (10, 42));
     }
 
     #[test]

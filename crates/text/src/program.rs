@@ -35,7 +35,12 @@ impl Program {
         let compiler = Compiler::new(&pattern, limits);
         let prefix = compiler.value_prefix();
         let plan = compiler.plan(tier).ok().filter(|plan| plan.tier == tier)?;
-        Some(Program::new(plan, prefix.into_bytes(), Some(pattern), Vec::new()))
+        Some(Program::new(
+            plan,
+            prefix.into_bytes(),
+            Some(pattern),
+            Vec::new(),
+        ))
     }
 
     /// The value equals `value`.
@@ -121,10 +126,20 @@ impl Program {
             Place::Whole | Place::Start => literal.as_bytes().to_vec(),
             Place::End | Place::Anywhere => Vec::new(),
         };
-        Program::new(literal_plan(place, literal.as_bytes()), prefix, None, Vec::new())
+        Program::new(
+            literal_plan(place, literal.as_bytes()),
+            prefix,
+            None,
+            Vec::new(),
+        )
     }
 
-    fn new(plan: Plan, value_prefix: Vec<u8>, pattern: Option<Pattern>, refusals: Vec<Refusal>) -> Program {
+    fn new(
+        plan: Plan,
+        value_prefix: Vec<u8>,
+        pattern: Option<Pattern>,
+        refusals: Vec<Refusal>,
+    ) -> Program {
         let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
         let description = ProgramDescription {
             pattern: pattern.as_ref().map(|pattern| format!("{pattern:?}")),
@@ -132,11 +147,21 @@ impl Program {
             states: plan.facts.states,
             classes: plan.facts.classes,
             table_bytes: plan.facts.table_bytes,
-            literals: plan.facts.literals.iter().map(|literal| text(literal)).collect(),
+            literals: plan
+                .facts
+                .literals
+                .iter()
+                .map(|literal| text(literal))
+                .collect(),
             value_prefix: text(&value_prefix),
             refusals,
         };
-        Program { engine: plan.engine, description, value_prefix, pattern }
+        Program {
+            engine: plan.engine,
+            description,
+            value_prefix,
+            pattern,
+        }
     }
 }
 

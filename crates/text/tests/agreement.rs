@@ -37,7 +37,9 @@ fn generated_pairs_agree_with_pcre2_on_every_tier() {
         let mut generator = Generator::new(rng.fork());
         let (source, options) = (generator.pattern(), generator.options());
         let parsed = Options::parse(&options).expect("generated letters");
-        let Ok(pattern) = Pattern::new(&source, parsed, &limits) else { continue };
+        let Ok(pattern) = Pattern::new(&source, parsed, &limits) else {
+            continue;
+        };
         let values = (0..VALUES).map(|_| generator.value()).collect();
         let (values, expected) = judge(&pattern, values);
         let context = format!("FOREBAY_TEST_SEED={seed}");
@@ -51,6 +53,12 @@ fn generated_pairs_agree_with_pcre2_on_every_tier() {
         pairs += values.len();
     }
     println!("chosen {chosen:?}\naccepted {accepted:?}");
-    let missing = Tier::ALL.into_iter().filter(|tier| !accepted.contains_key(tier)).collect::<Vec<_>>();
-    assert!(missing.is_empty(), "FOREBAY_TEST_SEED={seed}: no pattern for {missing:?}");
+    let missing = Tier::ALL
+        .into_iter()
+        .filter(|tier| !accepted.contains_key(tier))
+        .collect::<Vec<_>>();
+    assert!(
+        missing.is_empty(),
+        "FOREBAY_TEST_SEED={seed}: no pattern for {missing:?}"
+    );
 }

@@ -38,7 +38,10 @@ impl Glushkov {
         }
         if part.nullable_at_start && !part.nullable {
             // A match of nothing that is bound to the start of a row: every row has a start.
-            return Ok(builder.finish(&Part { nullable: true, ..part }));
+            return Ok(builder.finish(&Part {
+                nullable: true,
+                ..part
+            }));
         }
         Ok(builder.finish(&part))
     }
@@ -113,17 +116,25 @@ struct Builder {
 impl Builder {
     fn part(&mut self, hir: &Hir) -> Result<Part, String> {
         match hir.kind() {
-            HirKind::Empty => Ok(Part { nullable: true, ..Part::default() }),
+            HirKind::Empty => Ok(Part {
+                nullable: true,
+                ..Part::default()
+            }),
             HirKind::Literal(literal) => self.bytes(&literal.0),
             HirKind::Class(class) => self.class(class),
-            HirKind::Look(Look::StartLF) => Ok(Part { nullable_at_start: true, ..Part::default() }),
+            HirKind::Look(Look::StartLF) => Ok(Part {
+                nullable_at_start: true,
+                ..Part::default()
+            }),
             HirKind::Look(Look::EndLF) => {
                 let part = self.position(|byte| byte == SEPARATOR)?;
                 self.ends |= part.first;
                 Ok(part)
             }
             HirKind::Look(_) => Err("a word boundary".to_owned()),
-            HirKind::Repetition(repetition) => self.repeat(&repetition.sub, repetition.min, repetition.max),
+            HirKind::Repetition(repetition) => {
+                self.repeat(&repetition.sub, repetition.min, repetition.max)
+            }
             HirKind::Capture(capture) => self.part(&capture.sub),
             HirKind::Concat(parts) => self.concat(parts),
             HirKind::Alternation(parts) => self.alternate(parts),
@@ -135,13 +146,21 @@ impl Builder {
             return Err(format!("more than {POSITIONS_MAX} positions"));
         }
         let bit = 1u64 << self.takes.len();
-        self.takes.push(std::array::from_fn(|byte| takes(byte as u8)));
+        self.takes
+            .push(std::array::from_fn(|byte| takes(byte as u8)));
         self.follow.push(0);
-        Ok(Part { first: bit, last: bit, ..Part::default() })
+        Ok(Part {
+            first: bit,
+            last: bit,
+            ..Part::default()
+        })
     }
 
     fn bytes(&mut self, bytes: &[u8]) -> Result<Part, String> {
-        let mut whole = Part { nullable: true, ..Part::default() };
+        let mut whole = Part {
+            nullable: true,
+            ..Part::default()
+        };
         for &byte in bytes {
             let part = self.position(|other| other == byte)?;
             whole = self.join(whole, part);
@@ -152,7 +171,11 @@ impl Builder {
     fn class(&mut self, class: &Class) -> Result<Part, String> {
         match class {
             Class::Bytes(class) => {
-                let holds = |byte| class.iter().any(|range| (range.start()..=range.end()).contains(&byte));
+                let holds = |byte| {
+                    class
+                        .iter()
+                        .any(|range| (range.start()..=range.end()).contains(&byte))
+                };
                 self.position(holds)
             }
             Class::Unicode(class) => {
@@ -160,14 +183,23 @@ impl Builder {
                 let ascii = |c: char| u8::try_from(c).ok().filter(u8::is_ascii);
                 let one_byte: Vec<(u8, u8)> = class
                     .iter()
-                    .filter_map(|range| Some((ascii(range.start())?, ascii(range.end()).unwrap_or(0x7f))))
+                    .filter_map(|range| {
+                        Some((ascii(range.start())?, ascii(range.end()).unwrap_or(0x7f)))
+                    })
                     .collect();
                 if !one_byte.is_empty() {
-                    whole = self.position(|byte| one_byte.iter().any(|&(start, end)| start <= byte && byte <= end))?;
+                    whole = self.position(|byte| {
+                        one_byte
+                            .iter()
+                            .any(|&(start, end)| start <= byte && byte <= end)
+                    })?;
                 }
                 for range in class.iter().filter(|range| !range.end().is_ascii()) {
                     for sequence in Utf8Sequences::new(range.start().max('\u{80}'), range.end()) {
-                        let mut part = Part { nullable: true, ..Part::default() };
+                        let mut part = Part {
+                            nullable: true,
+                            ..Part::default()
+                        };
                         for bytes in sequence.as_slice() {
                             let next = self.position(|byte| bytes.matches(byte))?;
                             part = self.join(part, next);
@@ -181,7 +213,10 @@ impl Builder {
     }
 
     fn concat(&mut self, parts: &[Hir]) -> Result<Part, String> {
-        let mut whole = Part { nullable: true, ..Part::default() };
+        let mut whole = Part {
+            nullable: true,
+            ..Part::default()
+        };
         for hir in parts {
             let part = self.part(hir)?;
             if part.nullable_at_start || part.first_row != 0 {
@@ -204,7 +239,10 @@ impl Builder {
     }
 
     fn repeat(&mut self, sub: &Hir, min: u32, max: Option<u32>) -> Result<Part, String> {
-        let mut whole = Part { nullable: true, ..Part::default() };
+        let mut whole = Part {
+            nullable: true,
+            ..Part::default()
+        };
         let copies = max.unwrap_or(min.max(1)) as usize;
         if copies > POSITIONS_MAX {
             return Err(format!("more than {POSITIONS_MAX} positions"));
@@ -218,7 +256,13 @@ impl Builder {
                 self.link(part.last, part.first);
             }
             let optional = copy >= min as usize;
-            whole = self.join(whole, Part { nullable: part.nullable || optional, ..part });
+            whole = self.join(
+                whole,
+                Part {
+                    nullable: part.nullable || optional,
+                    ..part
+                },
+            );
         }
         Ok(whole)
     }
@@ -251,10 +295,16 @@ impl Builder {
     fn finish(self, part: &Part) -> Glushkov {
         let positions_count = self.takes.len();
         let takes = std::array::from_fn(|byte| {
-            let bits = self.takes.iter().enumerate().filter(|(_, takes)| takes[byte]);
+            let bits = self
+                .takes
+                .iter()
+                .enumerate()
+                .filter(|(_, takes)| takes[byte]);
             bits.fold(0, |set, (position, _)| set | 1 << position)
         });
-        let follow = (0..positions_count.div_ceil(8)).map(|group| self.follow_of(group)).collect();
+        let follow = (0..positions_count.div_ceil(8))
+            .map(|group| self.follow_of(group))
+            .collect();
         Glushkov {
             takes: Box::new(takes),
             follow,
@@ -269,8 +319,12 @@ impl Builder {
     /// The union of the followers for each set of eight neighbouring positions.
     fn follow_of(&self, group: usize) -> [u64; 256] {
         std::array::from_fn(|set| {
-            let members = (0..8).filter(|bit| set & (1 << bit) != 0).map(|bit| group * 8 + bit);
-            members.filter_map(|position| self.follow.get(position)).fold(0, |all, follow| all | follow)
+            let members = (0..8)
+                .filter(|bit| set & (1 << bit) != 0)
+                .map(|bit| group * 8 + bit);
+            members
+                .filter_map(|position| self.follow.get(position))
+                .fold(0, |all, follow| all | follow)
         })
     }
 }

@@ -33,7 +33,10 @@ fn initial(roles: &[Role]) -> Blocks {
 
 fn refine(next: &[[u32; 256]], bytes: &[u8], blocks: &Blocks) -> Blocks {
     number(next.iter().zip(&blocks.of).map(|(row, &block)| {
-        let targets: Vec<u32> = bytes.iter().map(|&byte| blocks.of[row[byte as usize] as usize]).collect();
+        let targets: Vec<u32> = bytes
+            .iter()
+            .map(|&byte| blocks.of[row[byte as usize] as usize])
+            .collect();
         (block, targets)
     }))
 }
@@ -47,7 +50,10 @@ fn number<K: std::hash::Hash + Eq>(keys: impl Iterator<Item = K>) -> Blocks {
             *known.entry(key).or_insert(fresh)
         })
         .collect();
-    Blocks { of, count: known.len() }
+    Blocks {
+        of,
+        count: known.len(),
+    }
 }
 
 /// One byte for each different column of the table.
@@ -65,10 +71,14 @@ fn distinct_columns(next: &[[u32; 256]]) -> Vec<u8> {
 /// Start, other states, dead, matched, hit. The dead state is made where there is none.
 fn arrange(next: &[[u32; 256]], roles: &[Role], blocks: &Blocks) -> Minimal {
     let block_of_start = blocks.of[START];
-    let dead = (0..next.len()).find(|&state| is_dead(state, next, roles)).map(|state| blocks.of[state]);
+    let dead = (0..next.len())
+        .find(|&state| is_dead(state, next, roles))
+        .map(|state| blocks.of[state]);
     let special = [blocks.of[0], blocks.of[1], block_of_start];
     let mut order = vec![block_of_start];
-    order.extend((0..blocks.count as u32).filter(|block| !special.contains(block) && Some(*block) != dead));
+    order.extend(
+        (0..blocks.count as u32).filter(|block| !special.contains(block) && Some(*block) != dead),
+    );
     let dead_at = order.len() as u32;
     let mut place = vec![0u32; blocks.count];
     for (index, &block) in order.iter().enumerate() {

@@ -28,6 +28,8 @@ pub(crate) fn nfa(hir: &Hir, limits: &Limits) -> Result<NFA, TooLarge> {
         .which_captures(WhichCaptures::None)
         .look_matcher(looks)
         .nfa_size_limit(Some(limits.nfa_bytes_max));
-    let built = thompson::Compiler::new().configure(config).build_from_hir(hir);
+    let built = thompson::Compiler::new()
+        .configure(config)
+        .build_from_hir(hir);
     built.map_err(|error| format!("the automaton is too large: {error}"))
 }

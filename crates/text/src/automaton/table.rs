@@ -100,19 +100,39 @@ impl Table {
         let states_count = minimal.next.len();
         let stride = columns.len().next_power_of_two();
         let bytes = device_bytes(states_count, columns.len());
-        if states_count > limits.states_max || bytes > limits.dfa_bytes_max || states_count * stride > ENTRIES {
-            return Err(format!("{states_count} states of {} classes, {bytes} bytes", columns.len()));
+        if states_count > limits.states_max
+            || bytes > limits.dfa_bytes_max
+            || states_count * stride > ENTRIES
+        {
+            return Err(format!(
+                "{states_count} states of {} classes, {bytes} bytes",
+                columns.len()
+            ));
         }
-        let mut next: Box<[u16; ENTRIES]> =
-            vec![0; ENTRIES].into_boxed_slice().try_into().expect("the length is the array's");
+        let mut next: Box<[u16; ENTRIES]> = vec![0; ENTRIES]
+            .into_boxed_slice()
+            .try_into()
+            .expect("the length is the array's");
         for (state, row) in minimal.next.iter().enumerate() {
             for (class, &byte) in columns.iter().enumerate() {
                 next[state * stride + class] = (row[byte as usize] as usize * stride) as u16;
             }
         }
         let id = |state: usize| (state * stride) as u16;
-        let (dead, matched, hit) = (id(states_count - 3), id(states_count - 2), id(states_count - 1));
-        Ok(Table { next, classes, states_count, classes_count: columns.len(), dead, matched, hit })
+        let (dead, matched, hit) = (
+            id(states_count - 3),
+            id(states_count - 2),
+            id(states_count - 1),
+        );
+        Ok(Table {
+            next,
+            classes,
+            states_count,
+            classes_count: columns.len(),
+            dead,
+            matched,
+            hit,
+        })
     }
 }
 
@@ -161,13 +181,20 @@ const START: u32 = 2;
 impl Raw {
     fn read(dense: &dense::DFA<Vec<u32>>) -> Result<Raw, TooLarge> {
         let config = start::Config::new().anchored(Anchored::No);
-        let start = dense.start_state(&config).map_err(|error| format!("no start state: {error}"))?;
+        let start = dense
+            .start_state(&config)
+            .map_err(|error| format!("no start state: {error}"))?;
         let mut ids: HashMap<StateID, u32> = HashMap::from([(start, START)]);
         let mut order = vec![start];
-        let mut raw = Raw { next: vec![[MATCHED; 256], [0; 256]], roles: vec![Role::Matched, Role::Hit] };
+        let mut raw = Raw {
+            next: vec![[MATCHED; 256], [0; 256]],
+            roles: vec![Role::Matched, Role::Hit],
+        };
         while raw.next.len() - START as usize != order.len() {
             let from = order[raw.next.len() - START as usize];
-            let row = std::array::from_fn(|byte| Raw::step(dense, from, byte as u8, &mut ids, &mut order));
+            let row = std::array::from_fn(|byte| {
+                Raw::step(dense, from, byte as u8, &mut ids, &mut order)
+            });
             raw.next.push(row);
             raw.roles.push(Role::Plain);
         }

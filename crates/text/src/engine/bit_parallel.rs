@@ -21,7 +21,12 @@ impl Engine for BitParallelEngine {
         self.automaton.row_is_match(value)
     }
 
-    fn search_rows(&self, rows: Rows<'_>, stop: &Stop, on_match: &mut dyn FnMut(u32)) -> Result<(), Stopped> {
+    fn search_rows(
+        &self,
+        rows: Rows<'_>,
+        stop: &Stop,
+        on_match: &mut dyn FnMut(u32),
+    ) -> Result<(), Stopped> {
         search_each(rows, stop, |row| self.automaton.row_is_match(row), on_match)
     }
 }

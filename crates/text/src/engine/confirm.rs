@@ -25,12 +25,18 @@ impl Engine for ConfirmEngine {
         self.loose.is_match(value) && self.pattern.pcre_is_match(value)
     }
 
-    fn search_rows(&self, rows: Rows<'_>, stop: &Stop, on_match: &mut dyn FnMut(u32)) -> Result<(), Stopped> {
+    fn search_rows(
+        &self,
+        rows: Rows<'_>,
+        stop: &Stop,
+        on_match: &mut dyn FnMut(u32),
+    ) -> Result<(), Stopped> {
         let mut survivors = Vec::new();
         for from in (0..rows.len()).step_by(ROWS_PER_PIECE) {
             let piece = rows.slice(from..rows.len().min(from + ROWS_PER_PIECE));
             survivors.clear();
-            self.loose.search_rows(piece, stop, &mut |row| survivors.push(row))?;
+            self.loose
+                .search_rows(piece, stop, &mut |row| survivors.push(row))?;
             for &row in &survivors {
                 stop.check()?;
                 if self.pattern.pcre_is_match(piece.row(row as usize)) {

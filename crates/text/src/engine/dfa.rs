@@ -52,7 +52,11 @@ impl DfaEngine {
             stop.check()?;
             let looked_from = at;
             let near = (at + BYTES_PER_CHECK).min(span.end);
-            let to = if near == span.end { near } else { row_end(&bytes[..span.end], near) + 1 };
+            let to = if near == span.end {
+                near
+            } else {
+                row_end(&bytes[..span.end], near) + 1
+            };
             let mut candidates = 0;
             while candidates < CANDIDATES_PER_LOOK {
                 let Some(found) = needles.find(&bytes[..to], at) else {
@@ -65,7 +69,9 @@ impl DfaEngine {
                     break;
                 }
             }
-            if candidates == CANDIDATES_PER_LOOK && at - looked_from < candidates * BYTES_PER_CANDIDATE_MIN {
+            if candidates == CANDIDATES_PER_LOOK
+                && at - looked_from < candidates * BYTES_PER_CANDIDATE_MIN
+            {
                 return Ok(at);
             }
         }
@@ -81,7 +87,8 @@ impl DfaEngine {
         to: usize,
         on_match: &mut impl FnMut(usize),
     ) -> usize {
-        let start = memchr::memrchr(SEPARATOR, &bytes[from..found]).map_or(from, |at| from + at + 1);
+        let start =
+            memchr::memrchr(SEPARATOR, &bytes[from..found]).map_or(from, |at| from + at + 1);
         let end = row_end(&bytes[..to], found);
         if self.table.row_is_match(&bytes[start..end]) {
             on_match(start);
@@ -97,9 +104,15 @@ impl DfaEngine {
         on_match: &mut impl FnMut(usize),
     ) -> Result<usize, Stopped> {
         let span = rows.span();
-        let Some(needles) = &self.needles else { return Ok(0) };
+        let Some(needles) = &self.needles else {
+            return Ok(0);
+        };
         let at = self.find_candidates(needles, rows.bytes, span.clone(), stop, on_match)?;
-        Ok(if at >= span.end { rows.len() } else { rows.row_at(at, 0) })
+        Ok(if at >= span.end {
+            rows.len()
+        } else {
+            rows.row_at(at, 0)
+        })
     }
 
     fn count_abreast(&self, rows: Rows<'_>) -> u64 {
@@ -144,7 +157,13 @@ impl DfaEngine {
     }
 
     /// Reads what is left of a lane; calls `on_hit` with the separators after matching rows.
-    fn finish_lane(&self, lanes: &Lanes<'_>, lane: usize, mut state: u16, on_hit: &mut impl FnMut(usize)) {
+    fn finish_lane(
+        &self,
+        lanes: &Lanes<'_>,
+        lane: usize,
+        mut state: u16,
+        on_hit: &mut impl FnMut(usize),
+    ) {
         let from = lanes.starts[lane] + lanes.steps * STEP;
         for (index, &byte) in lanes.bytes[from..lanes.starts[lane + 1]].iter().enumerate() {
             state = self.table.step(state, byte);
@@ -174,14 +193,24 @@ impl<'a> Lanes<'a> {
             row = rows.row_at(target, row);
             starts[lane] = rows.offsets[row] as usize;
         }
-        let shortest = starts.windows(2).map(|pair| pair[1] - pair[0]).min().unwrap_or(0);
-        Lanes { bytes: rows.bytes, starts, steps: shortest / STEP }
+        let shortest = starts
+            .windows(2)
+            .map(|pair| pair[1] - pair[0])
+            .min()
+            .unwrap_or(0);
+        Lanes {
+            bytes: rows.bytes,
+            starts,
+            steps: shortest / STEP,
+        }
     }
 
     #[inline(always)]
     fn chunk(&self, lane: usize, step: usize) -> &'a [u8; STEP] {
         let from = self.starts[lane] + step * STEP;
-        self.bytes[from..from + STEP].try_into().expect("the range is as long as the array")
+        self.bytes[from..from + STEP]
+            .try_into()
+            .expect("the range is as long as the array")
     }
 }
 
@@ -190,7 +219,12 @@ impl Engine for DfaEngine {
         self.table.row_is_match(value)
     }
 
-    fn search_rows(&self, rows: Rows<'_>, stop: &Stop, on_match: &mut dyn FnMut(u32)) -> Result<(), Stopped> {
+    fn search_rows(
+        &self,
+        rows: Rows<'_>,
+        stop: &Stop,
+        on_match: &mut dyn FnMut(u32),
+    ) -> Result<(), Stopped> {
         let mut row = 0;
         let mut report = |position: usize| {
             row = rows.row_at(position, row);
@@ -225,5 +259,9 @@ impl Engine for DfaEngine {
 /// The end of a piece of about [`BYTES_PER_CHECK`] bytes, as a row number.
 fn rows_of_piece(rows: Rows<'_>, from: usize) -> usize {
     let target = rows.offsets[from] as usize + BYTES_PER_CHECK;
-    if target >= rows.span().end { rows.len() } else { rows.row_at(target, from).max(from + 1) }
+    if target >= rows.span().end {
+        rows.len()
+    } else {
+        rows.row_at(target, from).max(from + 1)
+    }
 }

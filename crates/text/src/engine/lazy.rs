@@ -35,15 +35,23 @@ impl LazyEngine {
         let built = meta::Builder::new().configure(config).build_from_hir(hir);
         let regex = built.map_err(|error| format!("the automaton is too large: {error}"))?;
         let bytes_per_check = (STEPS_PER_CHECK / states.max(1)).clamp(1 << 10, 256 << 10);
-        Ok(LazyEngine { regex, bytes_per_check })
+        Ok(LazyEngine {
+            regex,
+            bytes_per_check,
+        })
     }
 
     /// Reports the rows that match in `bytes[from..to]`, which holds whole rows.
     fn find_in(&self, bytes: &[u8], from: usize, to: usize, on_match: &mut impl FnMut(usize)) {
         let mut at = from;
         while at < to {
-            let input = Input::new(&bytes[..to]).range(at..).anchored(Anchored::No).earliest(true);
-            let Some(found) = self.regex.search_half(&input) else { return };
+            let input = Input::new(&bytes[..to])
+                .range(at..)
+                .anchored(Anchored::No)
+                .earliest(true);
+            let Some(found) = self.regex.search_half(&input) else {
+                return;
+            };
             // An empty match behind the last separator belongs to no row.
             if found.offset() >= to {
                 return;
@@ -59,13 +67,22 @@ impl Engine for LazyEngine {
         self.regex.is_match(value)
     }
 
-    fn search_rows(&self, rows: Rows<'_>, stop: &Stop, on_match: &mut dyn FnMut(u32)) -> Result<(), Stopped> {
+    fn search_rows(
+        &self,
+        rows: Rows<'_>,
+        stop: &Stop,
+        on_match: &mut dyn FnMut(u32),
+    ) -> Result<(), Stopped> {
         let span = rows.span();
         let (mut at, mut row) = (span.start, 0);
         while at < span.end {
             stop.check()?;
             let near = (at + self.bytes_per_check).min(span.end);
-            let to = if near == span.end { near } else { row_end(&rows.bytes[..span.end], near) + 1 };
+            let to = if near == span.end {
+                near
+            } else {
+                row_end(&rows.bytes[..span.end], near) + 1
+            };
             self.find_in(rows.bytes, at, to, &mut |position| {
                 row = rows.row_at(position, row);
                 on_match(row as u32);

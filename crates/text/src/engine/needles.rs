@@ -25,14 +25,21 @@ impl Needles {
             _ => std::slice::from_ref(hir),
         };
         let tails = (0..parts.len()).map(|index| Hir::concat(parts[index..].to_vec()));
-        let best = tails.filter_map(|tail| literals(&tail)).max_by_key(|literals| score(literals))?;
+        let best = tails
+            .filter_map(|tail| literals(&tail))
+            .max_by_key(|literals| score(literals))?;
         let prefilter = Prefilter::new(MatchKind::LeftmostFirst, &best)?;
-        prefilter.is_fast().then_some(Needles { prefilter, literals: best })
+        prefilter.is_fast().then_some(Needles {
+            prefilter,
+            literals: best,
+        })
     }
 
     /// The start of the next literal in `bytes[from..]`.
     pub(crate) fn find(&self, bytes: &[u8], from: usize) -> Option<usize> {
-        self.prefilter.find(bytes, (from..bytes.len()).into()).map(|span| span.start)
+        self.prefilter
+            .find(bytes, (from..bytes.len()).into())
+            .map(|span| span.start)
     }
 
     pub(crate) fn literals(&self) -> &[Vec<u8>] {
@@ -43,10 +50,16 @@ impl Needles {
 /// The literals that every match of an expression begins with one of.
 fn literals(hir: &Hir) -> Option<Vec<Vec<u8>>> {
     let mut extractor = Extractor::new();
-    extractor.kind(ExtractKind::Prefix).limit_total(LITERALS_MAX);
+    extractor
+        .kind(ExtractKind::Prefix)
+        .limit_total(LITERALS_MAX);
     let mut sequence: Seq = extractor.extract(hir);
     sequence.optimize_for_prefix_by_preference();
-    let literals: Vec<Vec<u8>> = sequence.literals()?.iter().map(|literal| literal.as_bytes().to_vec()).collect();
+    let literals: Vec<Vec<u8>> = sequence
+        .literals()?
+        .iter()
+        .map(|literal| literal.as_bytes().to_vec())
+        .collect();
     let telling = !literals.is_empty()
         && literals.len() <= LITERALS_MAX
         && literals.iter().all(|literal| literal.len() >= BYTES_MIN);
@@ -56,5 +69,8 @@ fn literals(hir: &Hir) -> Option<Vec<Vec<u8>>> {
 /// Longer is better, then fewer.
 fn score(literals: &[Vec<u8>]) -> (usize, usize) {
     let shortest = literals.iter().map(Vec::len).min().unwrap_or(0);
-    (shortest.min(4), LITERALS_MAX - literals.len().min(LITERALS_MAX))
+    (
+        shortest.min(4),
+        LITERALS_MAX - literals.len().min(LITERALS_MAX),
+    )
 }

@@ -19,13 +19,27 @@ pub(crate) struct Lowered {
 
 /// Lowers a simplified pattern.
 pub(crate) fn lower(node: &Node) -> Lowered {
-    let mut lowering = Lowering { inexact: None, between_bytes: false };
-    let hir = lowering.node(node, &Place { first: true, last: true, chars_follow: false, next: None });
+    let mut lowering = Lowering {
+        inexact: None,
+        between_bytes: false,
+    };
+    let hir = lowering.node(
+        node,
+        &Place {
+            first: true,
+            last: true,
+            chars_follow: false,
+            next: None,
+        },
+    );
     if lowering.between_bytes && hir.properties().minimum_len() == Some(0) {
         // An automaton over bytes would find `\B` inside a character.
         lowering.loosen("an empty match at \\B");
     }
-    Lowered { hir, inexact: lowering.inexact }
+    Lowered {
+        hir,
+        inexact: lowering.inexact,
+    }
 }
 
 struct Lowering {
@@ -63,7 +77,9 @@ impl Lowering {
             Node::Set(set) => set.to_hir(),
             Node::Look(look) => self.look(*look, place),
             Node::Concat(nodes) => self.concat(nodes, place),
-            Node::Alternate(nodes) => Hir::alternation(nodes.iter().map(|node| self.node(node, place)).collect()),
+            Node::Alternate(nodes) => {
+                Hir::alternation(nodes.iter().map(|node| self.node(node, place)).collect())
+            }
             Node::Repeat(repeat) => self.repeat(repeat, place),
             Node::Atomic(inner) => self.atomic(inner, place),
             Node::Around(_) => {
@@ -118,7 +134,9 @@ impl Lowering {
     }
 
     fn atomic(&mut self, inner: &Node, place: &Place) -> Hir {
-        let same = place.last || !has_choice(inner) || (is_line_break(inner) && place.cannot_use(&newline()));
+        let same = place.last
+            || !has_choice(inner)
+            || (is_line_break(inner) && place.cannot_use(&newline()));
         if !same {
             self.loosen("an atomic group");
         }
@@ -136,7 +154,9 @@ impl Lowering {
             }
             Look::LineStart => self.line_start(place),
             Look::LineEnd => self.end(place, newline().to_hir()),
-            Look::TextEndNewline => self.end(place, Hir::concat(vec![newline().to_hir(), row_end()])),
+            Look::TextEndNewline => {
+                self.end(place, Hir::concat(vec![newline().to_hir(), row_end()]))
+            }
         }
     }
 
@@ -176,12 +196,18 @@ fn newline() -> CharSet {
 }
 
 fn repetition(hir: Hir, min: u32, max: Option<u32>) -> Hir {
-    Hir::repetition(Repetition { min, max, greedy: true, sub: Box::new(hir) })
+    Hir::repetition(Repetition {
+        min,
+        max,
+        greedy: true,
+        sub: Box::new(hir),
+    })
 }
 
 /// Whether `^` or `$` with the option `m` stands next to a newline that makes it true.
 fn is_implied(node: &Node, before: Option<&Node>, after: &[Node], place: &Place) -> bool {
-    let is_newline = |node: Option<&Node>| matches!(node, Some(Node::Set(set)) if *set == newline());
+    let is_newline =
+        |node: Option<&Node>| matches!(node, Some(Node::Set(set)) if *set == newline());
     match node {
         Node::Look(Look::LineEnd) => is_newline(after.first()),
         Node::Look(Look::LineStart) => {
@@ -205,18 +231,25 @@ fn takes_chars(node: &Node) -> bool {
 
 /// The characters one of which a sequence has to begin with; `after` is the same for what follows the sequence.
 fn first_chars(nodes: &[Node], after: Option<&CharSet>) -> Option<CharSet> {
-    let Some((node, rest)) = nodes.split_first() else { return after.cloned() };
+    let Some((node, rest)) = nodes.split_first() else {
+        return after.cloned();
+    };
     match node {
         Node::Set(set) => Some(set.clone()),
         Node::Empty => first_chars(rest, after),
         Node::Atomic(inner) => first_chars(std::slice::from_ref(inner), None),
         Node::Concat(inner) if inner.iter().any(takes_chars) => first_chars(inner, None),
-        Node::Alternate(inner) if takes_chars(node) => {
-            inner.iter().map(|node| first_chars(std::slice::from_ref(node), None)).reduce(either)?
-        }
+        Node::Alternate(inner) if takes_chars(node) => inner
+            .iter()
+            .map(|node| first_chars(std::slice::from_ref(node), None))
+            .reduce(either)?,
         Node::Repeat(repeat) => {
             let once = first_chars(std::slice::from_ref(&repeat.node), None);
-            if takes_chars(node) { once } else { either(once, first_chars(rest, after)) }
+            if takes_chars(node) {
+                once
+            } else {
+                either(once, first_chars(rest, after))
+            }
         }
         _ => None,
     }

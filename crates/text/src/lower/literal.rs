@@ -9,7 +9,11 @@ pub(crate) fn literal(node: &Node) -> Option<(Place, String)> {
     let starts = nodes.first() == Some(&Node::Look(Look::TextStart));
     let ends = nodes.last() == Some(&Node::Look(Look::TextEnd));
     let inner = nodes.get(usize::from(starts)..nodes.len() - usize::from(ends))?;
-    let text = inner.iter().map(single).collect::<Option<Vec<String>>>()?.concat();
+    let text = inner
+        .iter()
+        .map(single)
+        .collect::<Option<Vec<String>>>()?
+        .concat();
     let place = match (starts, ends) {
         (true, true) => Place::Whole,
         (true, false) => Place::Start,
@@ -23,7 +27,11 @@ pub(crate) fn literal(node: &Node) -> Option<(Place, String)> {
 /// Text that every value matched by a simplified pattern begins with.
 pub(crate) fn value_prefix(node: &Node) -> String {
     if let Node::Alternate(nodes) = node {
-        return nodes.iter().map(value_prefix).reduce(common).unwrap_or_default();
+        return nodes
+            .iter()
+            .map(value_prefix)
+            .reduce(common)
+            .unwrap_or_default();
     }
     match sequence(node) {
         [Node::Look(Look::TextStart), rest @ ..] => rest.iter().map_while(single).collect(),
@@ -32,7 +40,11 @@ pub(crate) fn value_prefix(node: &Node) -> String {
 }
 
 fn common(a: String, b: String) -> String {
-    a.chars().zip(b.chars()).take_while(|(x, y)| x == y).map(|(x, _)| x).collect()
+    a.chars()
+        .zip(b.chars())
+        .take_while(|(x, y)| x == y)
+        .map(|(x, _)| x)
+        .collect()
 }
 
 fn sequence(node: &Node) -> &[Node] {
@@ -68,7 +80,8 @@ mod tests {
     use crate::{Limits, Options};
 
     fn simple(source: &str) -> Node {
-        let node = crate::syntax::parse(source, Options::default(), &Limits::default()).expect("known syntax");
+        let node = crate::syntax::parse(source, Options::default(), &Limits::default())
+            .expect("known syntax");
         super::super::simplify(node)
     }
 
@@ -85,7 +98,11 @@ mod tests {
             ("x*", Place::Start, ""),
             ("(ab)c", Place::Anywhere, "abc"),
         ] {
-            assert_eq!(literal(&simple(source)), Some((place, text.to_owned())), "{source}");
+            assert_eq!(
+                literal(&simple(source)),
+                Some((place, text.to_owned())),
+                "{source}"
+            );
         }
         for source in ["abc$", "^abc$", "a|b", "[ab]", "(?i)a", "a^b", r"a\b"] {
             assert_eq!(literal(&simple(source)), None, "{source}");

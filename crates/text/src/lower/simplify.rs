@@ -65,7 +65,10 @@ fn strip_start(node: Node) -> Node {
 
 fn strip_start_of_concat(mut nodes: Vec<Node>) -> Node {
     let droppable = |node: &Node| is_nullable(node) && gives_back(node);
-    let from = nodes.iter().position(|node| !droppable(node)).unwrap_or(nodes.len());
+    let from = nodes
+        .iter()
+        .position(|node| !droppable(node))
+        .unwrap_or(nodes.len());
     nodes.drain(..from);
     if starts_with_anything(&nodes) {
         nodes.drain(..2);
@@ -128,7 +131,16 @@ mod tests {
 
     #[test]
     fn what_could_matter_stays() {
-        for source in ["a*+ab", "(?>a*)ab", "^.*abc", "^a", "a$", r"\bab", "(?=a)ab", "(?s)^.*+abc"] {
+        for source in [
+            "a*+ab",
+            "(?>a*)ab",
+            "^.*abc",
+            "^a",
+            "a$",
+            r"\bab",
+            "(?=a)ab",
+            "(?s)^.*+abc",
+        ] {
             assert_eq!(simple(source), parsed(source), "{source}");
         }
     }

@@ -12,21 +12,33 @@ pub(super) fn class(cursor: &mut Cursor<'_>, ignore_case: bool) -> Result<CharSe
         return cursor.unknown("a word boundary in brackets");
     }
     let negated = cursor.eat("^");
-    let mut class = Class { set: CharSet::empty(), chars: CharSet::empty(), open: None };
+    let mut class = Class::default();
     let mut first = true;
     while first || !cursor.eat("]") {
         class.item(cursor, ignore_case)?;
         first = false;
     }
-    let set = class.finish(ignore_case);
+    let set = class.finish(ignore_case, negated);
     Ok(if negated { set.negated() } else { set })
 }
 
-/// A class being read: whole sets, single characters and ranges still to be folded, and the character a range may
-/// start with.
+/// A class being read.
+///
+/// PCRE2 keeps a bit for each character below U+0100 and a list for the others, and a class such as `\D` only sets bits
+/// and a flag. What the flag means for the others depends on what else stands in the class (pcre2_compile.c,
+/// `should_flip_negation`), and a later POSIX class overwrites it. So the parts are kept apart here too.
+#[derive(Default)]
 struct Class {
-    set: CharSet,
+    /// Characters and ranges still to be folded.
     chars: CharSet,
+    /// Sets that are what they are.
+    sets: CharSet,
+    /// Negated sets without Unicode properties, of which the bits count.
+    bits: CharSet,
+    /// The flag of the last of those.
+    others_too: bool,
+    has_property: bool,
+    /// The character that a range may start with.
     open: Option<char>,
 }
 
@@ -34,7 +46,9 @@ impl Class {
     fn item(&mut self, cursor: &mut Cursor<'_>, ignore_case: bool) -> Result<(), Unknown> {
         match cursor.next() {
             None => cursor.unknown("an open class"),
-            Some('[') if cursor.rest().starts_with([':', '.', '=']) => self.posix_or_bracket(cursor, ignore_case),
+            Some('[') if cursor.rest().starts_with([':', '.', '=']) => {
+                self.posix_or_bracket(cursor, ignore_case)
+            }
             Some('-') if self.open.is_some() && cursor.peek() != Some(']') => self.range(cursor),
             Some('\\') => self.escape(cursor, ignore_case),
             Some(c) => {
@@ -49,8 +63,8 @@ impl Class {
         self.open = Some(c);
     }
 
-    fn whole(&mut self, cursor: &Cursor<'_>, set: &CharSet) -> Result<(), Unknown> {
-        self.set.union(set);
+    /// Steps past the end of a set, which no range may start with.
+    fn close(&mut self, cursor: &Cursor<'_>) -> Result<(), Unknown> {
         self.open = None;
         if cursor.rest().starts_with('-') && !cursor.rest().starts_with("-]") {
             return cursor.unknown("a hyphen after a set");
@@ -59,14 +73,23 @@ impl Class {
     }
 
     fn escape(&mut self, cursor: &mut Cursor<'_>, ignore_case: bool) -> Result<(), Unknown> {
+        let letter = cursor.peek();
         match read_escape(cursor, ignore_case)? {
             Escape::Char(c) => {
                 self.char(c);
-                Ok(())
+                return Ok(());
             }
-            Escape::Set(set) => self.whole(cursor, &set),
-            _ => cursor.unknown("an escape in a class"),
+            Escape::Set(set) if matches!(letter, Some('D' | 'W' | 'S')) => {
+                self.bits.union(&set);
+                self.others_too = true;
+            }
+            Escape::Set(set) => {
+                self.sets.union(&set);
+                self.has_property |= matches!(letter, Some('p' | 'P'));
+            }
+            _ => return cursor.unknown("an escape in a class"),
         }
+        self.close(cursor)
     }
 
     /// The rest of a range, after its hyphen.
@@ -88,26 +111,55 @@ impl Class {
         }
     }
 
-    fn posix_or_bracket(&mut self, cursor: &mut Cursor<'_>, ignore_case: bool) -> Result<(), Unknown> {
-        let Some((name, _)) = cursor.rest().strip_prefix(':').and_then(|rest| rest.split_once(":]")) else {
+    fn posix_or_bracket(
+        &mut self,
+        cursor: &mut Cursor<'_>,
+        ignore_case: bool,
+    ) -> Result<(), Unknown> {
+        let Some((name, _)) = cursor
+            .rest()
+            .strip_prefix(':')
+            .and_then(|rest| rest.split_once(":]"))
+        else {
             return cursor.unknown("a bracket in a class");
         };
         let (negated, bare) = match name.strip_prefix('^') {
             Some(bare) => (true, bare),
             None => (false, name),
         };
-        let Some(set) = posix(bare, ignore_case) else { return cursor.unknown("a POSIX class") };
+        let Some(set) = posix(bare, ignore_case) else {
+            return cursor.unknown("a POSIX class");
+        };
         let eaten = cursor.eat(&format!(":{name}:]"));
         debug_assert!(eaten, "the name was read from here");
-        self.whole(cursor, &if negated { set.negated() } else { set })
+        self.bits.union(&if negated { set.negated() } else { set });
+        self.others_too = negated;
+        self.close(cursor)
     }
 
-    fn finish(self, ignore_case: bool) -> CharSet {
-        let mut set = if ignore_case { fold(&self.chars) } else { self.chars };
-        set.union(&self.set);
-        set
+    fn finish(self, ignore_case: bool, negated: bool) -> CharSet {
+        let mut listed = if ignore_case {
+            fold(&self.chars)
+        } else {
+            self.chars
+        };
+        listed.union(&self.sets);
+        let mut below = listed.clone();
+        below.union(&self.bits);
+        below.intersect(&CharSet::of_ranges(&[BELOW]));
+        let all_others = self.others_too && (!self.has_property || !negated);
+        let mut others = CharSet::of_ranges(&[OTHERS]);
+        if !all_others {
+            others.intersect(&listed);
+        }
+        below.union(&others);
+        below
     }
 }
+
+/// The characters that PCRE2 keeps bits for, and the others.
+const BELOW: (char, char) = ('\0', '\u{ff}');
+const OTHERS: (char, char) = ('\u{100}', char::MAX);
 
 fn read_escape(cursor: &mut Cursor<'_>, ignore_case: bool) -> Result<Escape, Unknown> {
     if cursor.rest().starts_with(['Q', 'E']) {

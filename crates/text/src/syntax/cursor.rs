@@ -48,7 +48,9 @@ impl<'a> Cursor<'a> {
     pub(super) fn digits(&mut self, radix: u32, count_max: usize) -> u32 {
         let mut value = 0u32;
         for _ in 0..count_max {
-            let Some(digit) = self.peek().and_then(|c| c.to_digit(radix)) else { break };
+            let Some(digit) = self.peek().and_then(|c| c.to_digit(radix)) else {
+                break;
+            };
             value = value.saturating_mul(radix).saturating_add(digit);
             self.offset += 1;
         }
@@ -56,6 +58,9 @@ impl<'a> Cursor<'a> {
     }
 
     pub(super) fn unknown<T>(&self, what: &'static str) -> Result<T, Unknown> {
-        Err(Unknown { what, offset: self.offset })
+        Err(Unknown {
+            what,
+            offset: self.offset,
+        })
     }
 }

@@ -26,9 +26,15 @@ pub(super) enum Escape {
 }
 
 /// Reads the escape after a backslash. `\Q` and `\E` have been dealt with before.
-pub(super) fn escape(cursor: &mut Cursor<'_>, in_class: bool, ignore_case: bool) -> Result<Escape, Unknown> {
+pub(super) fn escape(
+    cursor: &mut Cursor<'_>,
+    in_class: bool,
+    ignore_case: bool,
+) -> Result<Escape, Unknown> {
     let rest = cursor.rest();
-    let Some(c) = cursor.next() else { return cursor.unknown("a backslash at the end") };
+    let Some(c) = cursor.next() else {
+        return cursor.unknown("a backslash at the end");
+    };
     if !c.is_ascii_alphanumeric() {
         return Ok(Escape::Char(c));
     }
@@ -57,7 +63,11 @@ fn named(c: char) -> Option<CharSet> {
         _ => return None,
     };
     let set = CharSet::named(name);
-    Some(if c.is_ascii_uppercase() { set.negated() } else { set })
+    Some(if c.is_ascii_uppercase() {
+        set.negated()
+    } else {
+        set
+    })
 }
 
 fn control(c: char) -> Option<char> {
@@ -120,7 +130,11 @@ fn reference(cursor: &mut Cursor<'_>) -> Result<Escape, Unknown> {
 }
 
 /// `\p{..}`, `\P{..}` and `\pL`; `rest` starts at the letter after the backslash.
-fn unicode_property(cursor: &mut Cursor<'_>, rest: &str, ignore_case: bool) -> Result<Escape, Unknown> {
+fn unicode_property(
+    cursor: &mut Cursor<'_>,
+    rest: &str,
+    ignore_case: bool,
+) -> Result<Escape, Unknown> {
     let length = if cursor.eat("{") {
         match cursor.until('}') {
             Some(name) => name.len() + "p{}".len(),

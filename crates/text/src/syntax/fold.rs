@@ -7,9 +7,9 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::LazyLock;
 
-use pcre2::bytes::{Regex, RegexBuilder};
-
 use super::set::CharSet;
+use crate::pcre2::Code;
+use crate::pcre2::option::PCRE2_CASELESS;
 
 /// Each character that PCRE2 matches caselessly with others, and those others.
 static PARTNERS: LazyLock<BTreeMap<char, Vec<char>>> = LazyLock::new(partners);
@@ -19,7 +19,10 @@ pub(crate) fn fold(set: &CharSet) -> CharSet {
     let mut folded = set.clone();
     let mut added = CharSet::empty();
     for (start, end) in set.ranges() {
-        for &partner in PARTNERS.range(start..=end).flat_map(|(_, partners)| partners) {
+        for &partner in PARTNERS
+            .range(start..=end)
+            .flat_map(|(_, partners)| partners)
+        {
             added.push(partner, partner);
         }
     }
@@ -28,10 +31,15 @@ pub(crate) fn fold(set: &CharSet) -> CharSet {
 }
 
 fn partners() -> BTreeMap<char, Vec<char>> {
-    let judge = RegexBuilder::new().utf(true).caseless(true).build(r"^(.)\1$").expect("a constant pattern");
+    let judge =
+        Code::compile(r"^(.)\1$", PCRE2_CASELESS, u32::MAX, u32::MAX).expect("a constant pattern");
     let mut map = BTreeMap::new();
     for (&c, candidates) in &candidates() {
-        let partners: Vec<char> = candidates.iter().copied().filter(|&d| same(&judge, c, d)).collect();
+        let partners: Vec<char> = candidates
+            .iter()
+            .copied()
+            .filter(|&d| same(&judge, c, d))
+            .collect();
         if !partners.is_empty() {
             map.insert(c, partners);
         }
@@ -39,8 +47,8 @@ fn partners() -> BTreeMap<char, Vec<char>> {
     map
 }
 
-fn same(judge: &Regex, a: char, b: char) -> bool {
-    a != b && judge.is_match(format!("{a}{b}").as_bytes()).unwrap_or(false)
+fn same(judge: &Code, a: char, b: char) -> bool {
+    a != b && judge.is_match(format!("{a}{b}").as_bytes())
 }
 
 /// For each character with any case mapping, the characters that share a mapping with it.
@@ -63,8 +71,16 @@ fn candidates() -> BTreeMap<char, BTreeSet<char>> {
 
 /// One more step, so that characters linked through a third are candidates of each other.
 fn widen(candidates: BTreeMap<char, BTreeSet<char>>) -> BTreeMap<char, BTreeSet<char>> {
-    let two_steps = |group: &BTreeSet<char>| group.iter().flat_map(|member| candidates[member].iter().copied()).collect();
-    candidates.iter().map(|(&c, group)| (c, two_steps(group))).collect()
+    let two_steps = |group: &BTreeSet<char>| {
+        group
+            .iter()
+            .flat_map(|member| candidates[member].iter().copied())
+            .collect()
+    };
+    candidates
+        .iter()
+        .map(|(&c, group)| (c, two_steps(group)))
+        .collect()
 }
 
 fn has_mapping(c: char) -> bool {
@@ -77,7 +93,12 @@ fn mappings(c: char) -> Vec<char> {
     let range = regex_syntax::hir::ClassUnicodeRange::new(c, c);
     let mut class = regex_syntax::hir::ClassUnicode::new([range]);
     class.case_fold_simple();
-    mapped.extend(class.ranges().iter().flat_map(|range| range.start()..=range.end()));
+    mapped.extend(
+        class
+            .ranges()
+            .iter()
+            .flat_map(|range| range.start()..=range.end()),
+    );
     mapped
 }
 
@@ -86,7 +107,10 @@ mod tests {
     use super::*;
 
     fn folded(c: char) -> String {
-        fold(&CharSet::of_char(c)).ranges().flat_map(|(start, end)| start..=end).collect()
+        fold(&CharSet::of_char(c))
+            .ranges()
+            .flat_map(|(start, end)| start..=end)
+            .collect()
     }
 
     #[test]
@@ -104,7 +128,10 @@ mod tests {
     #[test]
     fn every_pair_is_mutual() {
         for (c, partners) in PARTNERS.iter() {
-            assert!(partners.iter().all(|partner| PARTNERS[partner].contains(c)), "{c:?}");
+            assert!(
+                partners.iter().all(|partner| PARTNERS[partner].contains(c)),
+                "{c:?}"
+            );
         }
         assert!(PARTNERS.len() > 2_700, "{} characters", PARTNERS.len());
     }

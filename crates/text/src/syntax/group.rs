@@ -18,10 +18,34 @@ const OPENINGS: [(&str, Kind); 8] = [
     ("?:", Kind::Plain),
     ("?|", Kind::Plain),
     ("?>", Kind::Atomic),
-    ("?=", Kind::Around { behind: false, negative: false }),
-    ("?!", Kind::Around { behind: false, negative: true }),
-    ("?<=", Kind::Around { behind: true, negative: false }),
-    ("?<!", Kind::Around { behind: true, negative: true }),
+    (
+        "?=",
+        Kind::Around {
+            behind: false,
+            negative: false,
+        },
+    ),
+    (
+        "?!",
+        Kind::Around {
+            behind: false,
+            negative: true,
+        },
+    ),
+    (
+        "?<=",
+        Kind::Around {
+            behind: true,
+            negative: false,
+        },
+    ),
+    (
+        "?<!",
+        Kind::Around {
+            behind: true,
+            negative: true,
+        },
+    ),
     ("?P<", Kind::Plain),
 ];
 
@@ -97,7 +121,9 @@ impl Parser<'_> {
                     self.flags = flags;
                     return Ok(Node::Empty);
                 }
-                Some('x') if self.cursor.rest().starts_with('x') => return self.cursor.unknown("the option xx"),
+                Some('x') if self.cursor.rest().starts_with('x') => {
+                    return self.cursor.unknown("the option xx");
+                }
                 Some(letter) if set_flag(&mut flags, letter, on) => {}
                 _ => return self.cursor.unknown("a kind of group"),
             }
@@ -120,7 +146,11 @@ impl Parser<'_> {
         Ok(match kind {
             Kind::Plain => node,
             Kind::Atomic => Node::Atomic(Box::new(node)),
-            Kind::Around { behind, negative } => Node::Around(Box::new(Around { node, behind, negative })),
+            Kind::Around { behind, negative } => Node::Around(Box::new(Around {
+                node,
+                behind,
+                negative,
+            })),
         })
     }
 }

@@ -112,6 +112,11 @@ impl Node {
 
     /// A node, repeated.
     pub(crate) fn repeat(node: Node, min: u32, max: Option<u32>, possessive: bool) -> Node {
-        Node::Repeat(Box::new(Repeat { node, min, max, possessive }))
+        Node::Repeat(Box::new(Repeat {
+            node,
+            min,
+            max,
+            possessive,
+        }))
     }
 }

@@ -11,7 +11,11 @@ use crate::options::Options;
 
 /// Parses a pattern that PCRE2 has accepted.
 pub(crate) fn parse(source: &str, options: Options, limits: &Limits) -> Result<Node, Unknown> {
-    let mut parser = Parser { cursor: Cursor::new(source), flags: options, nesting_left: limits.nesting_max };
+    let mut parser = Parser {
+        cursor: Cursor::new(source),
+        flags: options,
+        nesting_left: limits.nesting_max,
+    };
     if source.starts_with("(*") {
         return parser.cursor.unknown("a setting or a verb");
     }
@@ -63,7 +67,9 @@ impl Parser<'_> {
                 None => return Ok(()),
             }
         }
-        let Some(last) = nodes.pop() else { return self.cursor.unknown("empty quoting") };
+        let Some(last) = nodes.pop() else {
+            return self.cursor.unknown("empty quoting");
+        };
         nodes.push(self.quantified(last)?);
         Ok(())
     }
@@ -95,7 +101,9 @@ impl Parser<'_> {
     }
 
     fn item(&mut self) -> Result<Node, Unknown> {
-        let Some(c) = self.cursor.next() else { return self.cursor.unknown("an item is missing") };
+        let Some(c) = self.cursor.next() else {
+            return self.cursor.unknown("an item is missing");
+        };
         match c {
             '\\' => self.escaped(),
             '[' => Ok(Node::Set(class(&mut self.cursor, self.flags.ignore_case)?)),
@@ -107,32 +115,45 @@ impl Parser<'_> {
             '$' if self.flags.multi_line => Ok(Node::Look(Look::LineEnd)),
             '$' => Ok(Node::Look(Look::TextEndNewline)),
             '*' | '+' | '?' => self.cursor.unknown("a quantifier of nothing"),
-            '{' if counts(self.cursor.rest()).is_some() => self.cursor.unknown("a quantifier of nothing"),
+            '{' if counts(self.cursor.rest()).is_some() => {
+                self.cursor.unknown("a quantifier of nothing")
+            }
             c => Ok(self.char(c)),
         }
     }
 
     fn char(&self, c: char) -> Node {
         let set = CharSet::of_char(c);
-        Node::Set(if self.flags.ignore_case { fold(&set) } else { set })
+        Node::Set(if self.flags.ignore_case {
+            fold(&set)
+        } else {
+            set
+        })
     }
 
     fn escaped(&mut self) -> Result<Node, Unknown> {
-        Ok(match escape(&mut self.cursor, false, self.flags.ignore_case)? {
-            Escape::Char(c) => self.char(c),
-            Escape::Set(set) => Node::Set(set),
-            Escape::Look(look) => Node::Look(look),
-            Escape::LineBreak => line_break(),
-            Escape::Grapheme => Node::concat(vec![Node::Set(CharSet::all()), Node::Opaque("a grapheme cluster")]),
-            Escape::KeepOut => Node::Empty,
-            Escape::Reference => Node::Opaque("a back-reference or a subroutine call"),
-        })
+        Ok(
+            match escape(&mut self.cursor, false, self.flags.ignore_case)? {
+                Escape::Char(c) => self.char(c),
+                Escape::Set(set) => Node::Set(set),
+                Escape::Look(look) => Node::Look(look),
+                Escape::LineBreak => line_break(),
+                Escape::Grapheme => Node::concat(vec![
+                    Node::Set(CharSet::all()),
+                    Node::Opaque("a grapheme cluster"),
+                ]),
+                Escape::KeepOut => Node::Empty,
+                Escape::Reference => Node::Opaque("a back-reference or a subroutine call"),
+            },
+        )
     }
 
     /// Applies the quantifier that follows, if one does.
     fn quantified(&mut self, node: Node) -> Result<Node, Unknown> {
         self.skip_ignored();
-        let Some((min, max)) = self.counts() else { return Ok(node) };
+        let Some((min, max)) = self.counts() else {
+            return Ok(node);
+        };
         self.skip_ignored();
         let possessive = self.cursor.eat("+");
         let _lazy = !possessive && self.cursor.eat("?");
@@ -178,12 +199,18 @@ fn count(digits: &str) -> Option<u32> {
 
 /// What the option `x` ignores: Unicode's pattern white space (pcre2_compile.c, `parse_regex`).
 fn is_pattern_space(c: char) -> bool {
-    matches!(c, '\t'..='\r' | ' ' | '\u{85}' | '\u{200e}' | '\u{200f}' | '\u{2028}' | '\u{2029}')
+    matches!(
+        c,
+        '\t'..='\r' | ' ' | '\u{85}' | '\u{200e}' | '\u{200f}' | '\u{2028}' | '\u{2029}'
+    )
 }
 
 /// `\R`: CR LF taken together, or one vertical space.
 fn line_break() -> Node {
-    let pair = Node::concat(vec![Node::Set(CharSet::of_char('\r')), Node::Set(CharSet::of_char('\n'))]);
+    let pair = Node::concat(vec![
+        Node::Set(CharSet::of_char('\r')),
+        Node::Set(CharSet::of_char('\n')),
+    ]);
     let one = Node::Set(CharSet::named(Named::Vertical));
     Node::Atomic(Box::new(Node::alternate(vec![pair, one])))
 }

@@ -8,9 +8,10 @@ use std::collections::HashMap;
 use std::sync::{Arc, LazyLock};
 
 use parking_lot::Mutex;
-use pcre2::bytes::{Regex, RegexBuilder};
 
 use super::set::CharSet;
+use crate::pcre2::Code;
+use crate::pcre2::option::PCRE2_CASELESS;
 
 /// Characters asked about in one call: PCRE2 checks the encoding of the whole subject each time.
 const CHARS_PER_CALL: usize = 1_024;
@@ -28,7 +29,8 @@ pub(super) fn property(escape: &str, ignore_case: bool) -> Option<Arc<CharSet>> 
     if let Some(set) = KNOWN.lock().get(&key) {
         return Some(Arc::clone(set));
     }
-    let judge = RegexBuilder::new().utf(true).caseless(ignore_case).build(&format!("(?:{escape})+")).ok()?;
+    let options = if ignore_case { PCRE2_CASELESS } else { 0 };
+    let judge = Code::compile(&format!("(?:{escape})+"), options, u32::MAX, u32::MAX).ok()?;
     let set = Arc::new(ask(&judge)?);
     let mut known = KNOWN.lock();
     if known.len() >= SPELLINGS_MAX {
@@ -38,16 +40,17 @@ pub(super) fn property(escape: &str, ignore_case: bool) -> Option<Arc<CharSet>> 
     Some(set)
 }
 
-fn ask(judge: &Regex) -> Option<CharSet> {
+fn ask(judge: &Code) -> Option<CharSet> {
     let mut runs = Vec::new();
     let mut chars = (char::MIN..=char::MAX).peekable();
     let mut subject = String::with_capacity(CHARS_PER_CALL * 4);
     while chars.peek().is_some() {
         subject.clear();
         subject.extend(chars.by_ref().take(CHARS_PER_CALL));
-        for found in judge.find_iter(subject.as_bytes()) {
-            let found = found.ok()?;
-            runs.extend(ends(&subject[found.start()..found.end()]));
+        let mut from = 0;
+        while let Some((start, end)) = judge.find(subject.as_bytes(), from).ok()? {
+            runs.extend(ends(&subject[start..end]));
+            from = end;
         }
     }
     Some(CharSet::of_ranges(&runs))

@@ -12,7 +12,9 @@ pub(crate) struct CharSet {
 
 impl CharSet {
     pub(crate) fn empty() -> CharSet {
-        CharSet { class: ClassUnicode::empty() }
+        CharSet {
+            class: ClassUnicode::empty(),
+        }
     }
 
     pub(crate) fn all() -> CharSet {
@@ -20,8 +22,12 @@ impl CharSet {
     }
 
     pub(crate) fn of_ranges(ranges: &[(char, char)]) -> CharSet {
-        let ranges = ranges.iter().map(|&(start, end)| ClassUnicodeRange::new(start, end));
-        let mut set = CharSet { class: ClassUnicode::new(ranges) };
+        let ranges = ranges
+            .iter()
+            .map(|&(start, end)| ClassUnicodeRange::new(start, end));
+        let mut set = CharSet {
+            class: ClassUnicode::new(ranges),
+        };
         set.bridge_surrogates();
         set
     }
@@ -39,6 +45,10 @@ impl CharSet {
         self.bridge_surrogates();
     }
 
+    pub(crate) fn intersect(&mut self, other: &CharSet) {
+        self.class.intersect(&other.class);
+    }
+
     pub(crate) fn negated(mut self) -> CharSet {
         self.bridge_surrogates();
         self.class.negate();
@@ -48,13 +58,19 @@ impl CharSet {
     /// Joins ranges that only the surrogates part, which are no characters: negation needs a character in each gap.
     fn bridge_surrogates(&mut self) {
         let ranges = self.class.ranges();
-        if ranges.windows(2).any(|pair| pair[0].end() == '\u{d7ff}' && pair[1].start() == '\u{e000}') {
+        if ranges
+            .windows(2)
+            .any(|pair| pair[0].end() == '\u{d7ff}' && pair[1].start() == '\u{e000}')
+        {
             self.push('\u{d7ff}', '\u{e000}');
         }
     }
 
     pub(crate) fn ranges(&self) -> impl Iterator<Item = (char, char)> {
-        self.class.ranges().iter().map(|range| (range.start(), range.end()))
+        self.class
+            .ranges()
+            .iter()
+            .map(|range| (range.start(), range.end()))
     }
 
     pub(crate) fn contains(&self, c: char) -> bool {
@@ -95,6 +111,12 @@ impl CharSet {
             Named::Vertical => &VERTICAL,
             Named::Newline => &[('\n', '\n')],
         })
+    }
+}
+
+impl Default for CharSet {
+    fn default() -> CharSet {
+        CharSet::empty()
     }
 }
 

@@ -4,17 +4,26 @@ use fastrand::Rng;
 
 /// Characters that matter somewhere: newlines, case-folding specials, word and non-word, one to four bytes.
 const CHARS: &[char] = &[
-    'a', 'b', 'c', 'A', 'B', 'k', 'K', '\u{212a}', 's', 'S', 'ſ', 'ß', 'ẞ', 'σ', 'ς', 'Σ', 'é', 'É', '\n', '\n', '\r',
-    '\u{85}', '\u{2028}', '\u{a0}', '\u{200d}', '_', '-', '.', '1', '9', ' ', '\t', 'ǆ', 'ǅ', '日', '😀', '\u{1}', 'i',
-    'İ', '&', '[', ']',
+    'a', 'b', 'c', 'A', 'B', 'k', 'K', '\u{212a}', 's', 'S', 'ſ', 'ß', 'ẞ', 'σ', 'ς', 'Σ', 'é',
+    'É', '\n', '\n', '\r', '\u{85}', '\u{2028}', '\u{a0}', '\u{200d}', '_', '-', '.', '1', '9',
+    ' ', '\t', 'ǆ', 'ǅ', '日', '😀', '\u{1}', 'i', 'İ', '&', '[', ']',
 ];
 
 /// Properties whose tables PCRE2 and other engines disagree on, and some common ones.
-const PROPERTIES: &[&str] = &[r"\p{L}", r"\P{Lu}", r"\pN", r"\p{^Ll}", r"\p{L&}", r"\p{Xan}", r"\p{Greek}", r"\p{Any}"];
+const PROPERTIES: &[&str] = &[
+    r"\p{L}",
+    r"\P{Lu}",
+    r"\pN",
+    r"\p{^Ll}",
+    r"\p{L&}",
+    r"\p{Xan}",
+    r"\p{Greek}",
+    r"\p{Any}",
+];
 
 const POSIX: &[&str] = &[
-    "alpha", "lower", "upper", "alnum", "ascii", "blank", "cntrl", "digit", "graph", "print", "punct", "space", "word",
-    "xdigit", "^alpha", "^space", "^upper",
+    "alpha", "lower", "upper", "alnum", "ascii", "blank", "cntrl", "digit", "graph", "print",
+    "punct", "space", "word", "xdigit", "^alpha", "^space", "^upper",
 ];
 
 /// A generator of patterns and values over a few characters.
@@ -28,9 +37,15 @@ impl Generator {
     /// A generator with an alphabet of its own.
     pub fn new(mut rng: Rng) -> Generator {
         let count = rng.usize(2..6);
-        let mut alphabet: Vec<char> = (0..count).map(|_| CHARS[rng.usize(..CHARS.len())]).collect();
+        let mut alphabet: Vec<char> = (0..count)
+            .map(|_| CHARS[rng.usize(..CHARS.len())])
+            .collect();
         alphabet.push('a');
-        Generator { rng, alphabet, groups: 0 }
+        Generator {
+            rng,
+            alphabet,
+            groups: 0,
+        }
     }
 
     /// Options as letters.
@@ -127,8 +142,8 @@ impl Generator {
 
     fn escape(&mut self) -> String {
         let escapes = [
-            r"\d", r"\D", r"\w", r"\W", r"\s", r"\S", r"\h", r"\H", r"\v", r"\V", r"\R", r"\N", r"\n", r"\t", r"\012",
-            r"\x0a", r"\cA", r"\X", r"\K", r"\e", r"\x41", r"\R", r"\0",
+            r"\d", r"\D", r"\w", r"\W", r"\s", r"\S", r"\h", r"\H", r"\v", r"\V", r"\R", r"\N",
+            r"\n", r"\t", r"\012", r"\x0a", r"\cA", r"\X", r"\K", r"\e", r"\x41", r"\R", r"\0",
         ];
         escapes[self.rng.usize(..escapes.len())].to_owned()
     }
@@ -196,7 +211,8 @@ impl Generator {
                 format!("{}-{}", in_class(low), in_class(high))
             }
             1 => "a-c".to_owned(),
-            2 => [r"\d", r"\w", r"\s", r"\D", r"\W", r"\S", r"\h", r"\v"][self.rng.usize(..8)].to_owned(),
+            2 => [r"\d", r"\w", r"\s", r"\D", r"\W", r"\S", r"\h", r"\v"][self.rng.usize(..8)]
+                .to_owned(),
             3 => format!("[:{}:]", POSIX[self.rng.usize(..POSIX.len())]),
             4 => PROPERTIES[self.rng.usize(..PROPERTIES.len())].to_owned(),
             5 => r"\n".to_owned(),
@@ -209,5 +225,9 @@ impl Generator {
 }
 
 fn in_class(c: char) -> String {
-    if "[]^-\\".contains(c) { format!("\\{c}") } else { c.to_string() }
+    if "[]^-\\".contains(c) {
+        format!("\\{c}")
+    } else {
+        c.to_string()
+    }
 }
