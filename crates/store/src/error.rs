@@ -204,6 +204,7 @@ fn render(values: &RawDocumentBuf) -> String {
         .iter()
         .filter_map(|field| field.ok())
         .map(|(path, value)| match bson::Bson::try_from(value) {
+            Ok(bson::Bson::Double(value)) => format!("{path}: {value:?}"),
             Ok(value) => format!("{path}: {value}"),
             Err(_) => format!("{path}: ?"),
         })

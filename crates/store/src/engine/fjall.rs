@@ -56,9 +56,13 @@ impl FjallEngine {
     /// # Errors
     /// [`StoreError::Corrupt`] for damaged files, [`StoreError::DiskFull`] and [`StoreError::Io`] as they come.
     pub fn open(directory: &Path, options: &StoreOptions) -> Result<Self> {
-        journal::check(directory)?;
+        let last_sequence = journal::check(directory)?;
+        let database = open_database(directory, options)?;
+        // fjall counts on from the highest number in its tables, which may be lower than that of a batch to a
+        // partition that is gone. Numbers that only rise are what tells a damaged one in a journal.
+        database.supervisor.seqno.fetch_max(last_sequence + 1);
         Ok(Self {
-            database: open_database(directory, options)?,
+            database,
             directory: directory.to_owned(),
             write_buffer_bytes: options.write_buffer_bytes,
             partitions: RwLock::default(),

@@ -90,11 +90,11 @@ fn damaged(path: &Path, why: String) -> StoreError {
     }
 }
 
-/// Checks all journals of a directory before recovery.
+/// Checks all journals of a directory before recovery; gives the last sequence number in them.
 ///
 /// # Errors
 /// [`StoreError::Corrupt`] where recovery would drop entries that a kill cannot have torn.
-pub fn check(directory: &Path) -> Result<()> {
+pub fn check(directory: &Path) -> Result<u64> {
     let journals = journals(directory)?;
     let newest = journals.last().map(|(id, _)| *id);
     let mut sequence = 0;
@@ -105,7 +105,7 @@ pub fn check(directory: &Path) -> Result<()> {
             return Err(damaged(path, "a batch is cut off although a later journal exists".to_owned()));
         }
     }
-    Ok(())
+    Ok(sequence)
 }
 
 /// How a journal ends.
