@@ -1,1 +1,39 @@
-//! Part of Forebay.
+//! The documents door: MongoDB's commands on the embedded store, with exact, prefix, substring and regex searches
+//! answered from the cache of field values.
+//!
+//! [`Documents::run`] takes one [`Command`] and gives one reply. Each command lives in a file of its own under
+//! `commands/`; the table of all of them is `COMMANDS` there. Network, handshake and authentication are the
+//! server's: this crate knows connections only by their [`ClientContext`].
+//!
+//! A read is planned (`plan`), which gives a source of documents, and pulled through a chain of `streams` into
+//! batches. A write goes to the store and then to the cache under its collection's write lock, so that whoever has
+//! been told of a write finds it.
+#![forbid(unsafe_code)]
+
+mod arguments;
+mod batch;
+mod collections;
+mod command;
+mod commands;
+mod cursors;
+mod dispatch;
+mod documents;
+mod error;
+mod host;
+mod namespace;
+mod operations;
+mod pending;
+mod plan;
+mod request;
+mod search;
+mod sessions;
+mod settings;
+mod streams;
+mod write_result;
+mod writer;
+
+pub use command::{ClientContext, Command, User};
+pub use documents::{Documents, OpenError};
+pub use error::CommandError;
+pub use namespace::Namespace;
+pub use settings::{Location, MAX_WIRE_VERSION, MESSAGE_BYTES_MAX, MONGODB_VERSION, Settings, WRITE_BATCH_MAX};

@@ -1,0 +1,304 @@
+//! A command's arguments: one pass over the body, unknown names refused, types checked on use.
+
+use bson::{RawArray, RawBsonRef, RawDocument};
+use forebay_query::Code;
+
+use crate::error::CommandError;
+
+/// Arguments that every command accepts.
+const GENERIC: &[&str] = &[
+    "$db",
+    "lsid",
+    "$clusterTime",
+    "$readPreference",
+    "readConcern",
+    "writeConcern",
+    "maxTimeMS",
+    "comment",
+    "apiVersion",
+    "apiStrict",
+    "apiDeprecationErrors",
+    "txnNumber",
+    "stmtId",
+    "stmtIds",
+    "autocommit",
+    "startTransaction",
+    "$audit",
+    "$client",
+    "$configServerState",
+    "$tenant",
+    "$queryOptions",
+    "allowImplicitCollectionCreation",
+    "bypassEmptyTsReplacement",
+    "mayBypassWriteBlocking",
+    "maxTimeMSOpOnly",
+    "requestGossipRoutingCache",
+    "rawData",
+];
+
+/// The most arguments of one command; more can only be noise.
+const ARGUMENTS_MAX: usize = 256;
+
+/// What a command does with an argument it does not know.
+#[derive(Debug, Clone, Copy)]
+pub enum Known {
+    /// These and the generic ones; another is error 40415.
+    Only(&'static [&'static str]),
+    /// Others are ignored, as MongoDB does for its older informational commands.
+    Any,
+}
+
+impl Known {
+    fn allows(self, name: &str) -> bool {
+        match self {
+            Known::Any => true,
+            Known::Only(names) => names.contains(&name) || GENERIC.contains(&name),
+        }
+    }
+}
+
+/// The arguments of one command.
+#[derive(Debug)]
+pub struct Arguments<'a> {
+    command: &'a str,
+    fields: Vec<(&'a str, RawBsonRef<'a>)>,
+}
+
+impl<'a> Arguments<'a> {
+    /// Reads the body of `command`.
+    ///
+    /// # Errors
+    /// 40415 for an unknown name, 40413 for one given twice, `InvalidBSON` for broken bytes.
+    pub fn parse(command: &'a str, body: &'a RawDocument, known: Known) -> Result<Arguments<'a>, CommandError> {
+        let mut arguments = Arguments { command, fields: Vec::with_capacity(12) };
+        for (position, element) in body.iter().enumerate() {
+            let (name, value) = element.map_err(|error| invalid_bson(&error))?;
+            arguments.accept(position, name.as_str(), value, known)?;
+        }
+        Ok(arguments)
+    }
+
+    fn accept(&mut self, position: usize, name: &'a str, value: RawBsonRef<'a>, known: Known) -> Result<(), CommandError> {
+        if position > 0 && !known.allows(name) {
+            let message = format!("BSON field '{}.{name}' is an unknown field.", self.command);
+            return Err(CommandError::refused(Code::Location40415, message));
+        }
+        if self.fields.len() >= ARGUMENTS_MAX || self.get(name).is_some() {
+            let message = format!("BSON field '{}.{name}' is a duplicate field", self.command);
+            return Err(CommandError::refused(Code::Location40413, message));
+        }
+        self.fields.push((name, value));
+        Ok(())
+    }
+
+    /// The value of the first field: what the command is about.
+    pub fn subject(&self) -> Option<RawBsonRef<'a>> {
+        self.fields.first().map(|(_, value)| *value)
+    }
+
+    /// An argument as it came; `undefined` counts as absent.
+    pub fn get(&self, name: &str) -> Option<RawBsonRef<'a>> {
+        let found = self.fields.iter().find(|(known, _)| *known == name);
+        found.map(|(_, value)| *value).filter(|value| !matches!(value, RawBsonRef::Undefined))
+    }
+
+    /// Like [`Arguments::get`], with `null` counted as absent too.
+    fn present(&self, name: &str) -> Option<RawBsonRef<'a>> {
+        self.get(name).filter(|value| !matches!(value, RawBsonRef::Null))
+    }
+
+    /// All arguments in order.
+    pub fn iter(&self) -> impl Iterator<Item = (&'a str, RawBsonRef<'a>)> + '_ {
+        self.fields.iter().copied()
+    }
+
+    /// A document, if given.
+    ///
+    /// # Errors
+    /// `TypeMismatch`.
+    pub fn document(&self, name: &str) -> Result<Option<&'a RawDocument>, CommandError> {
+        self.typed(name, "object", |value| value.as_document())
+    }
+
+    /// An array, if given.
+    ///
+    /// # Errors
+    /// `TypeMismatch`.
+    pub fn array(&self, name: &str) -> Result<Option<&'a RawArray>, CommandError> {
+        self.typed(name, "array", |value| value.as_array())
+    }
+
+    /// A string, if given.
+    ///
+    /// # Errors
+    /// `TypeMismatch`.
+    pub fn string(&self, name: &str) -> Result<Option<&'a str>, CommandError> {
+        self.typed(name, "string", |value| value.as_str())
+    }
+
+    /// A boolean, if given; numbers count as true unless zero.
+    ///
+    /// # Errors
+    /// `TypeMismatch`.
+    pub fn boolean(&self, name: &str) -> Result<Option<bool>, CommandError> {
+        self.typed(name, "[bool, long, int, decimal, double]", truth)
+    }
+
+    /// [`Arguments::boolean`], absent being false.
+    ///
+    /// # Errors
+    /// `TypeMismatch`.
+    pub fn flag(&self, name: &str) -> Result<bool, CommandError> {
+        Ok(self.boolean(name)?.unwrap_or(false))
+    }
+
+    /// A whole number, if given; doubles are cut to whole numbers.
+    ///
+    /// # Errors
+    /// `TypeMismatch`.
+    pub fn integer(&self, name: &str) -> Result<Option<i64>, CommandError> {
+        self.typed(name, "[long, int, decimal, double]", integer)
+    }
+
+    /// A whole number that is not negative, if given.
+    ///
+    /// # Errors
+    /// `TypeMismatch`, or 51024 for a negative one.
+    pub fn unsigned(&self, name: &str) -> Result<Option<u64>, CommandError> {
+        let Some(value) = self.integer(name)? else { return Ok(None) };
+        u64::try_from(value).map(Some).map_err(|_| self.negative(name, value))
+    }
+
+    fn negative(&self, name: &str, value: i64) -> CommandError {
+        let message = format!("BSON field '{name}' value must be >= 0, actual value '{value}'");
+        CommandError::refused(Code::Location51024, message)
+    }
+
+    /// Makes the error for an argument that has to be there.
+    pub fn missing(&self, name: &str) -> CommandError {
+        let message = format!("BSON field '{}.{name}' is missing but a required field", self.command);
+        CommandError::refused(Code::Location40414, message)
+    }
+
+    /// A document that has to be there.
+    ///
+    /// # Errors
+    /// `TypeMismatch`, or 40414 when it is missing.
+    pub fn required_document(&self, name: &str) -> Result<&'a RawDocument, CommandError> {
+        self.document(name)?.ok_or_else(|| self.missing(name))
+    }
+
+    /// A string that has to be there.
+    ///
+    /// # Errors
+    /// `TypeMismatch`, or 40414 when it is missing.
+    pub fn required_string(&self, name: &str) -> Result<&'a str, CommandError> {
+        self.string(name)?.ok_or_else(|| self.missing(name))
+    }
+
+    /// Refuses an argument whose meaning is not built, unless it is given as false.
+    ///
+    /// # Errors
+    /// `NotImplemented` that names it.
+    pub fn unsupported(&self, names: &[&str]) -> Result<(), CommandError> {
+        for name in names {
+            if let Some(value) = self.present(name).filter(|value| truth(*value) != Some(false)) {
+                let message = format!("option '{name}' of '{}' is not supported (given as a {})", self.command, type_name(value));
+                return Err(CommandError::refused(Code::NotImplemented, message));
+            }
+        }
+        Ok(())
+    }
+
+    /// Refuses any collation but the simple one.
+    ///
+    /// # Errors
+    /// `NotImplemented`.
+    pub fn simple_collation(&self) -> Result<(), CommandError> {
+        match self.document("collation")? {
+            Some(collation) => check_collation(collation),
+            None => Ok(()),
+        }
+    }
+
+    fn typed<T>(&self, name: &str, expected: &str, read: impl Fn(RawBsonRef<'a>) -> Option<T>) -> Result<Option<T>, CommandError> {
+        let Some(value) = self.present(name) else { return Ok(None) };
+        match read(value) {
+            Some(read) => Ok(Some(read)),
+            None => Err(wrong_type(&format!("{}.{name}", self.command), value, expected)),
+        }
+    }
+}
+
+/// Refuses any collation but the simple one.
+///
+/// # Errors
+/// `NotImplemented`.
+pub fn check_collation(collation: &RawDocument) -> Result<(), CommandError> {
+    if collation.is_empty() || collation.get_str("locale").is_ok_and(|locale| locale == "simple") {
+        return Ok(());
+    }
+    Err(CommandError::refused(Code::NotImplemented, "only the simple collation is supported"))
+}
+
+/// Makes the error for a value of the wrong type.
+pub fn wrong_type(field: &str, value: RawBsonRef<'_>, expected: &str) -> CommandError {
+    let actual = type_name(value);
+    let expected = if expected.starts_with('[') { format!("types '{expected}'") } else { format!("type '{expected}'") };
+    CommandError::refused(Code::TypeMismatch, format!("BSON field '{field}' is the wrong type '{actual}', expected {expected}"))
+}
+
+/// Makes the error for bytes that are no BSON.
+pub fn invalid_bson(error: &bson::error::Error) -> CommandError {
+    CommandError::refused(Code::InvalidBSON, format!("invalid BSON: {error}"))
+}
+
+/// Reads a boolean as MongoDB's "safe bool" does.
+pub fn truth(value: RawBsonRef<'_>) -> Option<bool> {
+    match value {
+        RawBsonRef::Boolean(truth) => Some(truth),
+        RawBsonRef::Int32(number) => Some(number != 0),
+        RawBsonRef::Int64(number) => Some(number != 0),
+        RawBsonRef::Double(number) => Some(number != 0.0),
+        RawBsonRef::Null | RawBsonRef::Undefined => Some(false),
+        _ => None,
+    }
+}
+
+/// Reads a whole number; doubles are cut and saturate, NaN is zero.
+pub fn integer(value: RawBsonRef<'_>) -> Option<i64> {
+    match value {
+        RawBsonRef::Int32(number) => Some(i64::from(number)),
+        RawBsonRef::Int64(number) => Some(number),
+        RawBsonRef::Double(number) => Some(number as i64),
+        RawBsonRef::Decimal128(number) => number.to_string().parse::<f64>().ok().map(|number| number as i64),
+        _ => None,
+    }
+}
+
+/// The alias of a value's type, as `$type` and error messages spell it.
+pub fn type_name(value: RawBsonRef<'_>) -> &'static str {
+    match value {
+        RawBsonRef::Double(_) => "double",
+        RawBsonRef::String(_) => "string",
+        RawBsonRef::Array(_) => "array",
+        RawBsonRef::Document(_) => "object",
+        RawBsonRef::Boolean(_) => "bool",
+        RawBsonRef::Null => "null",
+        RawBsonRef::RegularExpression(_) => "regex",
+        RawBsonRef::JavaScriptCode(_) => "javascript",
+        RawBsonRef::JavaScriptCodeWithScope(_) => "javascriptWithScope",
+        RawBsonRef::Int32(_) => "int",
+        RawBsonRef::Int64(_) => "long",
+        RawBsonRef::Timestamp(_) => "timestamp",
+        RawBsonRef::Binary(_) => "binData",
+        RawBsonRef::ObjectId(_) => "objectId",
+        RawBsonRef::DateTime(_) => "date",
+        RawBsonRef::Symbol(_) => "symbol",
+        RawBsonRef::Decimal128(_) => "decimal",
+        RawBsonRef::Undefined => "undefined",
+        RawBsonRef::MaxKey => "maxKey",
+        RawBsonRef::MinKey => "minKey",
+        RawBsonRef::DbPointer(_) => "dbPointer",
+    }
+}

@@ -1,0 +1,40 @@
+//! `buildInfo`: which release this is, and which MongoDB it behaves like.
+
+use bson::{RawArrayBuf, rawdoc};
+
+use crate::arguments::Known;
+use crate::dispatch::{Effect, Reply, Run, Spec};
+use crate::request::Request;
+use crate::settings::{DOCUMENT_BYTES_MAX, MONGODB_VERSION, MONGODB_VERSION_ARRAY};
+
+/// The command.
+pub const SPEC: Spec = Spec {
+    name: "buildInfo",
+    help: "names the release and the MongoDB version whose behaviour it follows",
+    known: Known::Any,
+    effect: Effect::Reads,
+    run: Run::Now(run),
+};
+
+/// Its older spelling.
+pub const LOWER_CASE: Spec = Spec { name: "buildinfo", ..SPEC };
+
+fn run(request: &Request<'_>) -> Reply {
+    let bits = usize::BITS as i32;
+    Ok(rawdoc! {
+        "version": MONGODB_VERSION,
+        "gitVersion": format!("forebay-{}", request.documents.settings().version),
+        "modules": RawArrayBuf::new(),
+        "allocator": "system",
+        "javascriptEngine": "none",
+        "sysInfo": "deprecated",
+        "versionArray": RawArrayBuf::from_iter(MONGODB_VERSION_ARRAY),
+        "openssl": { "running": "rustls", "compiled": "rustls" },
+        "bits": bits,
+        "debug": cfg!(debug_assertions),
+        "maxBsonObjectSize": DOCUMENT_BYTES_MAX as i32,
+        "storageEngines": RawArrayBuf::from_iter(["forebay"]),
+        "forebay": { "version": request.documents.settings().version.as_str() },
+        "ok": 1.0,
+    })
+}

@@ -1,0 +1,76 @@
+//! `create`: makes an empty collection.
+
+use bson::rawdoc;
+use forebay_query::Code;
+use forebay_store::CollectionOptions;
+
+use crate::arguments::Known;
+use crate::collections::OpenCollection;
+use crate::dispatch::{Effect, Reply, Run, Spec};
+use crate::error::CommandError;
+use crate::namespace::Namespace;
+use crate::request::Request;
+use crate::streams::blocking;
+
+/// The command.
+pub const SPEC: Spec = Spec {
+    name: "create",
+    help: "makes a collection",
+    known: Known::Only(&[
+        "capped",
+        "autoIndexId",
+        "size",
+        "max",
+        "storageEngine",
+        "validator",
+        "validationLevel",
+        "validationAction",
+        "indexOptionDefaults",
+        "viewOn",
+        "pipeline",
+        "collation",
+        "timeseries",
+        "expireAfterSeconds",
+        "clusteredIndex",
+        "changeStreamPreAndPostImages",
+        "encryptedFields",
+        "idIndex",
+        "flags",
+        "temp",
+    ]),
+    effect: Effect::Writes,
+    run: Run::Now(run),
+};
+
+/// What is not built.
+const UNSUPPORTED: &[&str] = &[
+    "capped",
+    "validator",
+    "viewOn",
+    "pipeline",
+    "timeseries",
+    "expireAfterSeconds",
+    "clusteredIndex",
+    "encryptedFields",
+];
+
+fn run(request: &Request<'_>) -> Reply {
+    let namespace = request.namespace()?;
+    request.arguments.unsupported(UNSUPPORTED)?;
+    request.arguments.simple_collation()?;
+    let collections = request.documents.collections();
+    if let Some(existing) = collections.get(&namespace) {
+        return same_again(&namespace, &existing);
+    }
+    blocking(|| collections.create(&namespace, CollectionOptions::default()))?;
+    Ok(rawdoc! { "ok": 1.0 })
+}
+
+/// Making a collection that exists with the same options is no error.
+fn same_again(namespace: &Namespace, existing: &OpenCollection) -> Reply {
+    if existing.store.options().is_empty() {
+        return Ok(rawdoc! { "ok": 1.0 });
+    }
+    let message = format!("namespace {namespace} already exists, but with different options");
+    Err(CommandError::refused(Code::NamespaceExists, message))
+}

@@ -1,0 +1,46 @@
+//! `currentOp`: the operations in progress, background index builds with their progress among them.
+
+use bson::{RawArrayBuf, RawBsonRef, RawDocument, RawDocumentBuf, rawdoc};
+use forebay_query::{Filter, Limits};
+
+use crate::arguments::Known;
+use crate::dispatch::{Effect, Reply, Run, Spec};
+use crate::error::CommandError;
+use crate::request::Request;
+
+/// The command.
+pub const SPEC: Spec = Spec {
+    name: "currentOp",
+    help: "lists operations in progress",
+    known: Known::Any,
+    effect: Effect::Reads,
+    run: Run::Now(run),
+};
+
+/// Fields of the command that are no conditions on operations.
+const OPTIONS: &[&str] = &["currentOp", "$all", "$ownOps", "$truncateOps", "$db", "lsid", "$clusterTime", "$readPreference", "comment"];
+
+fn run(request: &Request<'_>) -> Reply {
+    request.admin_only()?;
+    let filter = Filter::parse(&conditions(&request.command.body)?, &Limits::default())?;
+    let own = request.arguments.flag("$ownOps")?;
+    let mut operations = RawArrayBuf::new();
+    for operation in request.documents.operations().report() {
+        let mine = operation.get_i64("connectionId").is_ok_and(|id| id == request.client.connection_id);
+        if (!own || mine) && filter.matches(&operation) {
+            operations.push(operation);
+        }
+    }
+    Ok(rawdoc! { "inprog": operations, "ok": 1.0 })
+}
+
+fn conditions(body: &RawDocument) -> Result<RawDocumentBuf, CommandError> {
+    let mut conditions = RawDocumentBuf::new();
+    for field in body {
+        let (name, value): (_, RawBsonRef<'_>) = field.map_err(|error| crate::arguments::invalid_bson(&error))?;
+        if !OPTIONS.contains(&name.as_str()) {
+            conditions.append(name, value);
+        }
+    }
+    Ok(conditions)
+}

@@ -1,0 +1,32 @@
+//! `dropDatabase`: removes all collections of a database.
+
+use bson::rawdoc;
+
+use crate::arguments::Known;
+use crate::dispatch::{Effect, Reply, Run, Spec};
+use crate::request::Request;
+use crate::streams::blocking;
+
+/// The command.
+pub const SPEC: Spec = Spec {
+    name: "dropDatabase",
+    help: "removes a database",
+    known: Known::Only(&["dropDatabase"]),
+    effect: Effect::Writes,
+    run: Run::Now(run),
+};
+
+fn run(request: &Request<'_>) -> Reply {
+    let db = &request.command.db;
+    crate::namespace::check_db(db)?;
+    let collections = request.documents.collections();
+    let found = collections.of_db(db);
+    for collection in &found {
+        blocking(|| collections.drop_collection(&collection.namespace))?;
+        request.documents.cursors().kill_namespace(&collection.namespace);
+    }
+    if found.is_empty() {
+        return Ok(rawdoc! { "ok": 1.0 });
+    }
+    Ok(rawdoc! { "dropped": db.as_str(), "ok": 1.0 })
+}

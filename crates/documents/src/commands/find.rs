@@ -1,0 +1,193 @@
+//! `find`: the documents that match.
+
+use std::sync::Arc;
+
+use bson::{RawBsonRef, RawDocument};
+use crate::pending::{Projection, Sort};
+use forebay_store::Direction;
+
+use super::read;
+use crate::arguments::Known;
+use crate::batch::{self, BatchOptions};
+use crate::dispatch::{Effect, Later, Reply, Run, Spec};
+use crate::error::CommandError;
+use crate::namespace::Namespace;
+use crate::plan::{Access, Hint, Plan, Wishes};
+use crate::request::Request;
+use crate::streams::{Fetch, Limited, List, Project, Skip, Stream, blocking, sorted};
+
+/// The command.
+pub const SPEC: Spec = Spec {
+    name: "find",
+    help: "finds documents",
+    known: Known::Only(&[
+        "find",
+        "filter",
+        "sort",
+        "projection",
+        "hint",
+        "skip",
+        "limit",
+        "batchSize",
+        "ntoreturn",
+        "singleBatch",
+        "allowDiskUse",
+        "max",
+        "min",
+        "returnKey",
+        "showRecordId",
+        "tailable",
+        "oplogReplay",
+        "noCursorTimeout",
+        "awaitData",
+        "allowPartialResults",
+        "collation",
+        "let",
+    ]),
+    effect: Effect::Reads,
+    run: Run::Later(start),
+};
+
+/// What is not built.
+const UNSUPPORTED: &[&str] = &["max", "min", "returnKey", "showRecordId", "tailable", "awaitData"];
+
+fn start<'a>(request: &'a Request<'a>) -> Later<'a> {
+    Box::pin(run(request))
+}
+
+async fn run(request: &Request<'_>) -> Reply {
+    let namespace = request.namespace()?;
+    let find = Find::read(request)?;
+    if let Some(stream) = find.by_id(request, &namespace)? {
+        return batch::open(request, &namespace, stream, find.batch);
+    }
+    let stream = match find.plan(request, &namespace)? {
+        Some(plan) => find.open(request, &plan).await?,
+        None => Box::new(List::default()),
+    };
+    batch::open(request, &namespace, stream, find.batch)
+}
+
+/// The arguments of a `find`.
+pub struct Find<'a> {
+    query: Option<&'a RawDocument>,
+    sort: Option<Sort>,
+    /// The order of record numbers, for `sort: {$natural: ±1}`.
+    natural: Option<Direction>,
+    projection: Option<Projection>,
+    skip: u64,
+    limit: Option<u64>,
+    batch: BatchOptions,
+}
+
+impl<'a> Find<'a> {
+    /// Reads the arguments.
+    ///
+    /// # Errors
+    /// Whatever is wrong with them.
+    pub fn read(request: &Request<'a>) -> Result<Find<'a>, CommandError> {
+        let arguments = &request.arguments;
+        arguments.unsupported(UNSUPPORTED)?;
+        arguments.simple_collation()?;
+        read::no_variables(request)?;
+        let query = arguments.document("filter")?.filter(|query| !query.is_empty());
+        let sort = arguments.document("sort")?.filter(|sort| !sort.is_empty());
+        let natural = sort.and_then(crate::plan::natural);
+        let limit = arguments.unsigned("limit")?.or(arguments.unsigned("ntoreturn")?).filter(|limit| *limit > 0);
+        Ok(Find {
+            query,
+            sort: sort.filter(|_| natural.is_none()).map(Sort::parse).transpose()?,
+            natural,
+            projection: projection(request, query)?,
+            skip: arguments.unsigned("skip")?.unwrap_or(0),
+            limit,
+            batch: BatchOptions {
+                size: arguments.unsigned("batchSize")?,
+                single: arguments.flag("singleBatch")?,
+                no_timeout: arguments.flag("noCursorTimeout")?,
+            },
+        })
+    }
+
+    /// The short way for `{_id: value}` and nothing else: no plan, no filter.
+    fn by_id(&self, request: &Request<'_>, namespace: &Namespace) -> Result<Option<Box<dyn Stream>>, CommandError> {
+        let Some(id) = self.query.and_then(only_id) else { return Ok(None) };
+        if self.skip > 0 || self.natural.is_some() || request.arguments.get("hint").is_some() {
+            return Ok(None);
+        }
+        let Some(collection) = request.documents.collections().get(namespace) else { return Ok(None) };
+        let number = collection.store.number_by_id(id)?;
+        let everything = Arc::new(forebay_query::Filter::all());
+        let found = Fetch::new(collection.store.clone(), everything, number.into_iter().collect());
+        Ok(Some(self.reshape(found)))
+    }
+
+    /// The plan; none where there is no collection.
+    ///
+    /// # Errors
+    /// Whatever is wrong with filter or hint.
+    pub fn plan(&self, request: &Request<'_>, namespace: &Namespace) -> Result<Option<Plan>, CommandError> {
+        let filter = read::filter(request, "filter")?;
+        let Some(collection) = request.documents.collections().get(namespace) else { return Ok(None) };
+        let hint = crate::plan::hint(&collection, request.arguments.get("hint"))?;
+        let hint = self.natural.map(Hint::Natural).or(hint);
+        let wishes = Wishes { sort: self.sort.as_ref(), hint, strict: request.strict() };
+        Plan::new(collection, filter, &wishes).map(Some)
+    }
+
+    /// How many documents will be pulled from the plan's source at most, if that is known.
+    pub fn pulled_max(&self, plan: &Plan) -> Option<u64> {
+        let must_sort = self.sort.is_some() && !plan.is_sorted;
+        self.limit.filter(|_| !must_sort).map(|limit| limit.saturating_add(self.skip))
+    }
+
+    async fn open(&self, request: &Request<'_>, plan: &Plan) -> Result<Box<dyn Stream>, CommandError> {
+        let stream = plan.open(self.pulled_max(plan), request.stop()).await?;
+        self.arrange(request, plan, stream)
+    }
+
+    /// Sorts, cuts and reshapes what the plan's source gives.
+    ///
+    /// # Errors
+    /// That a sort takes too much memory, and whatever the source says.
+    pub fn arrange(&self, request: &Request<'_>, plan: &Plan, stream: Box<dyn Stream>) -> Result<Box<dyn Stream>, CommandError> {
+        let stream: Box<dyn Stream> = match &self.sort {
+            Some(sort) if !plan.is_sorted => Box::new(self.sort_all(request, plan, sort, stream)?),
+            _ => stream,
+        };
+        let stream: Box<dyn Stream> = if self.skip > 0 { Box::new(Skip::new(stream, self.skip)) } else { stream };
+        Ok(match self.limit {
+            Some(limit) => self.reshape(Limited::new(stream, limit)),
+            None => self.reshape(stream),
+        })
+    }
+
+    fn sort_all(&self, request: &Request<'_>, plan: &Plan, sort: &Sort, stream: Box<dyn Stream>) -> Result<List, CommandError> {
+        let keep = self.limit.map(|limit| limit.saturating_add(self.skip));
+        let bytes_max = request.documents.settings().stage_memory_bytes_max;
+        let sort = || sorted(stream, sort, keep, bytes_max, request.stop());
+        if matches!(plan.access, Access::Id(_) | Access::Nothing) { sort() } else { blocking(sort) }
+    }
+
+    fn reshape(&self, stream: impl Stream + 'static) -> Box<dyn Stream> {
+        match &self.projection {
+            Some(projection) => Box::new(Project::new(stream, projection.clone())),
+            None => Box::new(stream),
+        }
+    }
+}
+
+fn projection(request: &Request<'_>, query: Option<&RawDocument>) -> Result<Option<Projection>, CommandError> {
+    match request.arguments.document("projection")?.filter(|projection| !projection.is_empty()) {
+        Some(projection) => Ok(Some(Projection::parse(projection, query, &read::limits(request))?)),
+        None => Ok(None),
+    }
+}
+
+/// The value of a filter that is only `{_id: value}`, the value being no condition.
+fn only_id(query: &RawDocument) -> Option<RawBsonRef<'_>> {
+    let mut fields = query.iter();
+    let (name, value) = fields.next()?.ok()?;
+    let plain = !matches!(value, RawBsonRef::Document(_) | RawBsonRef::RegularExpression(_) | RawBsonRef::Array(_) | RawBsonRef::Undefined);
+    (name.as_str() == "_id" && plain && fields.next().is_none()).then_some(value)
+}

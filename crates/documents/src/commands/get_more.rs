@@ -1,0 +1,26 @@
+//! `getMore`: the next batch of a cursor.
+
+use crate::arguments::Known;
+use crate::batch;
+use crate::dispatch::{Effect, Reply, Run, Spec};
+use crate::error::CommandError;
+use crate::request::Request;
+
+/// The command.
+pub const SPEC: Spec = Spec {
+    name: "getMore",
+    help: "fetches the next batch of a cursor",
+    known: Known::Only(&["collection", "batchSize", "term", "lastKnownCommittedOpTime"]),
+    effect: Effect::Reads,
+    run: Run::Now(run),
+};
+
+fn run(request: &Request<'_>) -> Reply {
+    let id = request.arguments.integer("getMore")?.ok_or_else(|| request.arguments.missing("getMore"))?;
+    let namespace = request.cursor_namespace("collection")?;
+    let size = request.arguments.unsigned("batchSize")?.filter(|size| *size > 0);
+    if id <= 0 {
+        return Err(CommandError::refused(forebay_query::Code::CursorNotFound, format!("cursor id {id} not found")));
+    }
+    batch::next(request, id, &namespace, size)
+}

@@ -1,0 +1,220 @@
+//! `insert`: adds documents.
+//!
+//! Documents are written as they came: their bytes are looked over once, for `_id` and the limits, and go to the store a
+//! chunk at a time, each chunk with its follow-up in the cache under one hold of the collection's write lock.
+
+use std::borrow::Cow;
+
+use bson::oid::ObjectId;
+use bson::{RawBsonRef, RawDocument, RawDocumentBuf, cstr};
+use forebay_query::Code;
+
+use crate::arguments::{Known, invalid_bson};
+use crate::collections::OpenCollection;
+use crate::dispatch::{Effect, Reply, Run, Spec};
+use crate::error::CommandError;
+use crate::request::Request;
+use crate::settings::DOCUMENT_BYTES_MAX;
+use crate::streams::blocking;
+use crate::write_result::WriteErrors;
+
+/// The command.
+pub const SPEC: Spec = Spec {
+    name: "insert",
+    help: "adds documents to a collection",
+    known: Known::Only(&["insert", "documents", "ordered", "bypassDocumentValidation", "maxTimeMS"]),
+    effect: Effect::Writes,
+    run: Run::Now(run),
+};
+
+/// Documents that are written under one hold of the lock.
+const CHUNK_DOCUMENTS: usize = 1000;
+/// As few documents are written on the thread that serves the network.
+const FEW_DOCUMENTS: usize = 16;
+
+fn run(request: &Request<'_>) -> Reply {
+    let namespace = request.namespace()?;
+    namespace.writable()?;
+    let documents = request.statements("documents")?;
+    let ordered = request.arguments.boolean("ordered")?.unwrap_or(true);
+    let collection = request.documents.collections().get_or_create(&namespace)?;
+    let mut insertion = Insertion { collection: &collection, ordered, count: 0, errors: WriteErrors::default() };
+    let few = documents.len() <= FEW_DOCUMENTS;
+    let mut write = || insertion.write_all(request, &documents);
+    if few { write()? } else { blocking(write)? };
+    Ok(insertion.errors.reply(insertion.count))
+}
+
+struct Insertion<'a> {
+    collection: &'a OpenCollection,
+    ordered: bool,
+    count: usize,
+    errors: WriteErrors,
+}
+
+impl Insertion<'_> {
+    fn write_all(&mut self, request: &Request<'_>, documents: &[&RawDocument]) -> Result<(), CommandError> {
+        for (chunk, first) in documents.chunks(CHUNK_DOCUMENTS).zip((0..).step_by(CHUNK_DOCUMENTS)) {
+            request.stop().check()?;
+            if !self.write_chunk(chunk, first) {
+                break;
+            }
+        }
+        Ok(())
+    }
+
+    /// Writes documents, the first of which is number `first` of the command; false if the rest is to be given up.
+    fn write_chunk(&mut self, chunk: &[&RawDocument], first: usize) -> bool {
+        let mut accepted = Vec::with_capacity(chunk.len());
+        let mut places = Vec::with_capacity(chunk.len());
+        for (index, document) in (first..).zip(chunk) {
+            match with_id(document) {
+                Ok(document) => {
+                    accepted.push(document);
+                    places.push(index);
+                }
+                Err(error) => {
+                    self.errors.push(index, &error);
+                    if self.ordered {
+                        break;
+                    }
+                }
+            }
+        }
+        let refused = self.errors.len();
+        let went_on = self.store(&accepted, &places);
+        // An error of the store is about an earlier document than one that was refused here.
+        if self.ordered && self.errors.len() > refused {
+            self.errors.keep_first_by_index();
+        }
+        went_on && (!self.ordered || self.errors.is_empty())
+    }
+
+    fn store(&mut self, documents: &[Cow<'_, RawDocument>], places: &[usize]) -> bool {
+        let documents: Vec<&RawDocument> = documents.iter().map(AsRef::as_ref).collect();
+        let _held = self.collection.lock.lock();
+        let answers = self.collection.store.insert_many(&documents, self.ordered);
+        let mut inserted = Vec::with_capacity(answers.len());
+        let mut fatal = false;
+        for ((answer, document), place) in answers.into_iter().zip(&documents).zip(places) {
+            match answer {
+                Ok(number) => inserted.push((number, *document)),
+                Err(error) => {
+                    fatal |= error.is_fatal();
+                    self.errors.push(*place, &CommandError::from(error));
+                }
+            }
+        }
+        self.collection.search.on_insert_many(&inserted);
+        self.count += inserted.len();
+        !fatal
+    }
+}
+
+/// Gives a document an `_id` as its first field, if it has none there.
+///
+/// # Errors
+/// `InvalidIdField` and its kin for an `_id` that cannot be one, `BSONObjectTooLarge`, `InvalidBSON`.
+pub fn with_id(document: &RawDocument) -> Result<Cow<'_, RawDocument>, CommandError> {
+    if document.as_bytes().len() > DOCUMENT_BYTES_MAX {
+        return Err(too_large(document.as_bytes().len()));
+    }
+    let first = document.iter_elements().next().transpose().map_err(|error| invalid_bson(&error))?;
+    let id = match &first {
+        Some(element) if element.key().as_str() == "_id" => Some(element.value()),
+        _ => document.get("_id").transpose(),
+    };
+    let id = id.transpose().map_err(|error| invalid_bson(&error))?;
+    let leads = first.is_some_and(|element| element.key().as_str() == "_id");
+    match id {
+        Some(id) => check_id(id).and_then(|()| if leads { Ok(Cow::Borrowed(document)) } else { moved_id(document, id) }),
+        None => prepended(document, RawBsonRef::ObjectId(ObjectId::new())),
+    }
+}
+
+fn too_large(bytes: usize) -> CommandError {
+    let message = format!("object to insert too large. size in bytes: {bytes}, max size: {DOCUMENT_BYTES_MAX}");
+    CommandError::refused(Code::BSONObjectTooLarge, message)
+}
+
+/// Refuses an `_id` that no document may have.
+///
+/// # Errors
+/// `InvalidIdField`, or `DollarPrefixedFieldName` for a document with such a field.
+pub fn check_id(id: RawBsonRef<'_>) -> Result<(), CommandError> {
+    let kind = match id {
+        RawBsonRef::Array(_) => "array",
+        RawBsonRef::RegularExpression(_) => "regex",
+        RawBsonRef::Undefined => "undefined",
+        RawBsonRef::Document(id) => return check_id_document(id),
+        _ => return Ok(()),
+    };
+    let message = format!("The '_id' value cannot be of type {kind}");
+    Err(CommandError::refused(Code::InvalidIdField, message))
+}
+
+fn check_id_document(id: &RawDocument) -> Result<(), CommandError> {
+    for element in id.iter_elements() {
+        let element = element.map_err(|error| invalid_bson(&error))?;
+        let name = element.key().as_str();
+        if name.starts_with('$') {
+            let message = format!("_id fields may not contain '$'-prefixed fields: {name} is not valid for storage.");
+            return Err(CommandError::refused(Code::DollarPrefixedFieldName, message));
+        }
+    }
+    Ok(())
+}
+
+fn moved_id<'a>(document: &'a RawDocument, id: RawBsonRef<'a>) -> Result<Cow<'a, RawDocument>, CommandError> {
+    let mut moved = RawDocumentBuf::new();
+    moved.append(cstr!("_id"), id);
+    for field in document {
+        let (name, value) = field.map_err(|error| invalid_bson(&error))?;
+        if name.as_str() != "_id" {
+            moved.append(name, value);
+        }
+    }
+    Ok(Cow::Owned(moved))
+}
+
+fn prepended<'a>(document: &'a RawDocument, id: RawBsonRef<'a>) -> Result<Cow<'a, RawDocument>, CommandError> {
+    let mut head = RawDocumentBuf::new();
+    head.append(cstr!("_id"), id);
+    let mut bytes = head.into_bytes();
+    bytes.pop();
+    bytes.extend_from_slice(&document.as_bytes()[4..]);
+    let length = u32::try_from(bytes.len()).map_err(|_| too_large(bytes.len()))?;
+    bytes[..4].copy_from_slice(&length.to_le_bytes());
+    if bytes.len() > DOCUMENT_BYTES_MAX {
+        return Err(too_large(bytes.len()));
+    }
+    RawDocumentBuf::from_bytes(bytes).map(Cow::Owned).map_err(|error| invalid_bson(&error))
+}
+
+#[cfg(test)]
+mod tests {
+    use bson::rawdoc;
+
+    use super::*;
+
+    #[test]
+    fn an_id_comes_first() {
+        let given = rawdoc! { "_id": 1, "a": 2 };
+        assert!(matches!(with_id(&given), Ok(Cow::Borrowed(_))));
+        let behind = rawdoc! { "a": 2, "_id": 1, "b": 3 };
+        assert_eq!(with_id(&behind).unwrap().into_owned(), rawdoc! { "_id": 1, "a": 2, "b": 3 });
+        let missing = rawdoc! { "a": 2 };
+        let made = with_id(&missing).unwrap();
+        let keys: Vec<String> = made.iter().map(|field| field.unwrap().0.as_str().to_owned()).collect();
+        assert_eq!(keys, ["_id", "a"]);
+        assert!(made.get_object_id("_id").is_ok());
+        assert!(with_id(&rawdoc! {}).unwrap().get_object_id("_id").is_ok());
+    }
+
+    #[test]
+    fn wrong_ids_are_refused() {
+        for document in [rawdoc! { "_id": [1] }, rawdoc! { "_id": { "$a": 1 } }, rawdoc! { "_id": bson::Regex { pattern: cstr!("a").into(), options: cstr!("").into() } }] {
+            assert!(with_id(&document).is_err());
+        }
+    }
+}

@@ -1,0 +1,50 @@
+//! `listCollections`: the collections of a database.
+
+use bson::spec::BinarySubtype;
+use bson::{Binary, RawDocumentBuf, rawdoc};
+
+use super::read;
+use crate::arguments::Known;
+use crate::batch::{self, BatchOptions};
+use crate::collections::OpenCollection;
+use crate::dispatch::{Effect, Reply, Run, Spec};
+use crate::namespace::{Namespace, check_db};
+use crate::request::Request;
+use crate::streams::List;
+
+/// The command.
+pub const SPEC: Spec = Spec {
+    name: "listCollections",
+    help: "lists the collections of a database",
+    known: Known::Only(&["filter", "nameOnly", "authorizedCollections", "cursor"]),
+    effect: Effect::Reads,
+    run: Run::Now(run),
+};
+
+fn run(request: &Request<'_>) -> Reply {
+    let db = &request.command.db;
+    check_db(db)?;
+    let name_only = request.arguments.flag("nameOnly")?;
+    let filter = read::filter(request, "filter")?;
+    let listed = request.documents.collections().of_db(db).iter().map(|collection| describe(collection)).collect::<Vec<_>>();
+    let wanted = listed.into_iter().filter(|entry| filter.matches(entry));
+    let shown = wanted.map(|entry| if name_only { only_name(&entry) } else { entry });
+    let namespace = Namespace { db: db.clone(), collection: "$cmd.listCollections".to_owned() };
+    let options = BatchOptions { size: Some(read::cursor_batch_size(request)?.unwrap_or(u64::MAX)), ..BatchOptions::default() };
+    batch::open(request, &namespace, Box::new(List::built(shown)), options)
+}
+
+fn describe(collection: &OpenCollection) -> RawDocumentBuf {
+    let uuid = Binary { subtype: BinarySubtype::Uuid, bytes: collection.store.uuid().bytes().to_vec() };
+    rawdoc! {
+        "name": collection.namespace.collection.as_str(),
+        "type": "collection",
+        "options": collection.store.options().clone(),
+        "info": { "readOnly": false, "uuid": uuid },
+        "idIndex": { "v": 2, "key": { "_id": 1 }, "name": "_id_" },
+    }
+}
+
+fn only_name(entry: &RawDocumentBuf) -> RawDocumentBuf {
+    rawdoc! { "name": entry.get_str("name").unwrap_or_default(), "type": "collection" }
+}

@@ -1,0 +1,47 @@
+//! What the commands that read have in common.
+
+use std::sync::Arc;
+
+use forebay_query::{Code, Filter, Limits};
+
+use crate::arguments::{Arguments, Known};
+use crate::error::CommandError;
+use crate::request::Request;
+
+/// The limits that parsing and execution keep to.
+pub fn limits(request: &Request<'_>) -> Limits {
+    Limits { stage_memory_bytes_max: request.documents.settings().stage_memory_bytes_max, ..Limits::default() }
+}
+
+/// The filter in the argument `name`; everything if it is absent.
+///
+/// # Errors
+/// `TypeMismatch`, and whatever is wrong with the filter.
+pub fn filter(request: &Request<'_>, name: &str) -> Result<Arc<Filter>, CommandError> {
+    match request.arguments.document(name)? {
+        Some(query) if !query.is_empty() => Ok(Arc::new(Filter::parse(query, &limits(request))?)),
+        _ => Ok(Arc::new(Filter::all())),
+    }
+}
+
+/// Refuses `let`, unless it defines nothing.
+///
+/// # Errors
+/// `NotImplemented`, `TypeMismatch`.
+pub fn no_variables(request: &Request<'_>) -> Result<(), CommandError> {
+    match request.arguments.document("let")? {
+        Some(variables) if !variables.is_empty() => {
+            Err(CommandError::refused(Code::NotImplemented, "variables of 'let' are not supported"))
+        }
+        _ => Ok(()),
+    }
+}
+
+/// `cursor.batchSize` of the commands that have it there.
+///
+/// # Errors
+/// `TypeMismatch`, or that it is negative.
+pub fn cursor_batch_size(request: &Request<'_>) -> Result<Option<u64>, CommandError> {
+    let Some(cursor) = request.arguments.document("cursor")? else { return Ok(None) };
+    Arguments::parse("cursor", cursor, Known::Any)?.unsigned("batchSize")
+}

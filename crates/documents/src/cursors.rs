@@ -1,0 +1,238 @@
+//! Open cursors: what a client has not fetched yet.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use forebay_query::Code;
+use parking_lot::Mutex;
+
+use crate::command::User;
+use crate::error::CommandError;
+use crate::namespace::Namespace;
+use crate::sessions::SessionId;
+use crate::streams::{Row, Stream};
+
+/// The most open cursors; more can only be a leak of a client.
+const CURSORS_MAX: usize = 100_000;
+/// How often idle cursors are looked for in the time that they may live.
+const SWEEPS_PER_TIMEOUT: u32 = 10;
+
+/// Whose cursor it is.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Owner {
+    /// The user who opened it.
+    pub user: Option<User>,
+    /// The session that opened it.
+    pub session: Option<SessionId>,
+}
+
+/// An open cursor, taken out of the registry while a batch is made.
+pub struct Cursor {
+    /// What it is over.
+    pub namespace: Namespace,
+    /// Where documents come from.
+    pub stream: Box<dyn Stream>,
+    /// A document that did not fit into the last batch.
+    pub held: Option<Row>,
+    /// Whose it is.
+    pub owner: Owner,
+    /// Does it live without a limit?
+    pub no_timeout: bool,
+    /// The time left of the `maxTimeMS` of the command that opened it.
+    pub time_left: Option<Duration>,
+}
+
+struct Entry {
+    namespace: Namespace,
+    owner: Owner,
+    killed: Arc<AtomicBool>,
+    last_used: Instant,
+    no_timeout: bool,
+    cursor: Option<Box<Cursor>>,
+}
+
+/// All open cursors by id.
+pub struct Cursors {
+    timeout: Duration,
+    open: Mutex<HashMap<i64, Entry>>,
+    swept: Mutex<Instant>,
+}
+
+impl std::fmt::Debug for Cursors {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Cursors").field("open", &self.open.lock().len()).finish()
+    }
+}
+
+impl Cursors {
+    /// No cursors yet; idle ones will live for `timeout`.
+    pub fn new(timeout: Duration) -> Cursors {
+        Cursors { timeout, open: Mutex::default(), swept: Mutex::new(Instant::now()) }
+    }
+
+    /// Keeps a cursor and gives its id: random, never zero.
+    ///
+    /// # Errors
+    /// `ExceededMemoryLimit` when far too many are open.
+    pub fn keep(&self, cursor: Box<Cursor>) -> Result<i64, CommandError> {
+        self.sweep();
+        let mut open = self.open.lock();
+        if open.len() >= CURSORS_MAX {
+            return Err(CommandError::refused(Code::ExceededMemoryLimit, format!("{CURSORS_MAX} cursors are open")));
+        }
+        let id = std::iter::repeat_with(|| fastrand::i64(1..)).find(|id| !open.contains_key(id)).expect("the range is endless");
+        let entry = Entry {
+            namespace: cursor.namespace.clone(),
+            owner: cursor.owner.clone(),
+            killed: Arc::default(),
+            last_used: Instant::now(),
+            no_timeout: cursor.no_timeout,
+            cursor: Some(cursor),
+        };
+        open.insert(id, entry);
+        Ok(id)
+    }
+
+    /// Takes a cursor out to make a batch of it. [`Lease::give_back`] puts it back; dropping the lease closes it.
+    ///
+    /// # Errors
+    /// `CursorNotFound`; `Unauthorized` for another user's or session's cursor, or another collection; `CursorInUse`.
+    pub fn take(self: &Arc<Self>, id: i64, namespace: &Namespace, owner: &Owner) -> Result<Lease, CommandError> {
+        self.sweep();
+        let mut open = self.open.lock();
+        let entry = open.get_mut(&id).ok_or_else(|| not_found(id))?;
+        check_namespace(id, entry, namespace)?;
+        check_owner(id, entry, owner)?;
+        let cursor = entry.cursor.take().ok_or_else(|| in_use(id))?;
+        Ok(Lease { cursors: self.clone(), id, killed: entry.killed.clone(), cursor: Some(cursor) })
+    }
+
+    /// Closes a cursor.
+    pub fn kill(&self, id: i64, namespace: &Namespace, owner: &Owner) -> Killed {
+        let mut open = self.open.lock();
+        match open.get(&id) {
+            Some(entry) if entry.namespace == *namespace && entry.owner.user == owner.user => {
+                entry.killed.store(true, Ordering::Relaxed);
+                open.remove(&id);
+                Killed::Yes
+            }
+            _ => Killed::NotFound,
+        }
+    }
+
+    /// Closes every cursor over a collection that is gone.
+    pub fn kill_namespace(&self, namespace: &Namespace) {
+        self.kill_where(|entry| entry.namespace == *namespace);
+    }
+
+    /// Closes every cursor of ended sessions.
+    pub fn kill_sessions(&self, sessions: &[SessionId]) {
+        self.kill_where(|entry| entry.owner.session.as_ref().is_some_and(|session| sessions.contains(session)));
+    }
+
+    fn kill_where(&self, condition: impl Fn(&Entry) -> bool) {
+        self.open.lock().retain(|_, entry| {
+            let keep = !condition(entry);
+            if !keep {
+                entry.killed.store(true, Ordering::Relaxed);
+            }
+            keep
+        });
+    }
+
+    /// Closes the cursors that nobody has asked for in too long, looking a few times in their lifetime.
+    fn sweep(&self) {
+        let mut swept = self.swept.lock();
+        if swept.elapsed() >= self.timeout / SWEEPS_PER_TIMEOUT {
+            *swept = Instant::now();
+            drop_idle(&mut self.open.lock(), self.timeout);
+        }
+    }
+
+    /// How many are open, and how many of them never time out.
+    pub fn counts(&self) -> (usize, usize) {
+        let open = self.open.lock();
+        (open.len(), open.values().filter(|entry| entry.no_timeout).count())
+    }
+}
+
+/// What became of a cursor that should be closed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Killed {
+    /// It is closed.
+    Yes,
+    /// There is none of that id that this client could see.
+    NotFound,
+}
+
+/// A cursor in use.
+pub struct Lease {
+    cursors: Arc<Cursors>,
+    id: i64,
+    killed: Arc<AtomicBool>,
+    cursor: Option<Box<Cursor>>,
+}
+
+impl Lease {
+    /// The cursor.
+    pub fn cursor(&mut self) -> &mut Cursor {
+        self.cursor.as_mut().expect("only give_back takes it, and that consumes the lease")
+    }
+
+    /// Puts the cursor back for the next batch.
+    ///
+    /// # Errors
+    /// `CursorKilled` if it was closed meanwhile.
+    pub fn give_back(mut self) -> Result<(), CommandError> {
+        if self.killed.load(Ordering::Relaxed) {
+            return Err(CommandError::refused(Code::CursorKilled, format!("cursor id {} was killed", self.id)));
+        }
+        let mut open = self.cursors.open.lock();
+        if let Some(entry) = open.get_mut(&self.id) {
+            entry.last_used = Instant::now();
+            entry.cursor = self.cursor.take();
+        }
+        Ok(())
+    }
+}
+
+impl Drop for Lease {
+    fn drop(&mut self) {
+        if self.cursor.is_some() {
+            self.cursors.open.lock().remove(&self.id);
+        }
+    }
+}
+
+fn drop_idle(open: &mut HashMap<i64, Entry>, timeout: Duration) {
+    open.retain(|_, entry| entry.no_timeout || entry.cursor.is_none() || entry.last_used.elapsed() < timeout);
+}
+
+fn not_found(id: i64) -> CommandError {
+    CommandError::refused(Code::CursorNotFound, format!("cursor id {id} not found"))
+}
+
+fn in_use(id: i64) -> CommandError {
+    CommandError::refused(Code::CursorInUse, format!("cursor id {id} is already in use"))
+}
+
+fn check_namespace(id: i64, entry: &Entry, namespace: &Namespace) -> Result<(), CommandError> {
+    if entry.namespace == *namespace {
+        return Ok(());
+    }
+    let message = format!("Requested getMore on namespace '{namespace}', but cursor {id} belongs to a different namespace {}", entry.namespace);
+    Err(CommandError::refused(Code::Unauthorized, message))
+}
+
+fn check_owner(id: i64, entry: &Entry, owner: &Owner) -> Result<(), CommandError> {
+    if entry.owner.user != owner.user {
+        return Err(CommandError::refused(Code::Unauthorized, format!("cursor id {id} was not created by the authenticated user")));
+    }
+    if entry.owner.session != owner.session {
+        let message = format!("Cannot run getMore on cursor {id}, which was not created in this session");
+        return Err(CommandError::refused(Code::Location50738, message));
+    }
+    Ok(())
+}

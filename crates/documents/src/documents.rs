@@ -1,0 +1,191 @@
+//! The documents door: collections on the embedded store, searched through the cache of field values.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Instant;
+
+use bson::RawDocumentBuf;
+use forebay_cache::{Cache, CacheSettings};
+use forebay_device::Devices;
+use forebay_store::{Store, StoreError, StoreOptions, Users};
+
+use crate::collections::Collections;
+use crate::command::{ClientContext, Command};
+use crate::cursors::Cursors;
+use crate::dispatch;
+use crate::error::CommandError;
+use crate::operations::Operations;
+use crate::sessions::Sessions;
+use crate::settings::{Location, Settings};
+use crate::streams::blocking;
+
+/// Why the door could not open.
+#[derive(Debug, thiserror::Error)]
+pub enum OpenError {
+    /// The store cannot be opened: another server has it, it is damaged, the directory cannot be written.
+    #[error("{0}")]
+    Store(#[from] StoreError),
+}
+
+/// How often each kind of command was run.
+#[derive(Debug)]
+pub struct Counters {
+    commands: HashMap<&'static str, AtomicU64>,
+}
+
+impl Counters {
+    fn new() -> Counters {
+        Counters { commands: crate::commands::COMMANDS.iter().map(|spec| (spec.name, AtomicU64::new(0))).collect() }
+    }
+
+    /// Counts one run of a command.
+    pub fn count(&self, name: &str) {
+        if let Some(counter) = self.commands.get(name) {
+            counter.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+
+    /// How often a command was run.
+    pub fn of(&self, name: &str) -> u64 {
+        self.commands.get(name).map_or(0, |counter| counter.load(Ordering::Relaxed))
+    }
+
+    /// How often commands were run, by name.
+    pub fn all(&self) -> Vec<(&'static str, u64)> {
+        let mut all: Vec<_> = self.commands.iter().map(|(name, count)| (*name, count.load(Ordering::Relaxed))).collect();
+        all.sort_unstable();
+        all
+    }
+}
+
+/// The documents door.
+pub struct Documents {
+    settings: Settings,
+    devices: Arc<Devices>,
+    cache: Arc<Cache>,
+    store: Arc<Store>,
+    collections: Collections,
+    cursors: Arc<Cursors>,
+    operations: Arc<Operations>,
+    sessions: Sessions,
+    counters: Counters,
+    started: Instant,
+}
+
+impl std::fmt::Debug for Documents {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Documents").field("settings", &self.settings).finish_non_exhaustive()
+    }
+}
+
+impl Documents {
+    /// Opens the store, and begins to build the caches that its catalogue records. Blocks on the disk.
+    ///
+    /// # Errors
+    /// Whatever keeps the store from opening.
+    pub fn open(settings: Settings, devices: Arc<Devices>) -> Result<Arc<Documents>, OpenError> {
+        let store = Arc::new(Store::open(store_options(&settings))?);
+        let cache = Cache::new(devices.clone(), cache_settings(&settings));
+        let collections = Collections::open(store.clone(), cache.clone());
+        Ok(Arc::new(Documents {
+            devices,
+            cache,
+            store,
+            collections,
+            cursors: Arc::new(Cursors::new(settings.cursor_timeout)),
+            operations: Arc::default(),
+            sessions: Sessions::default(),
+            counters: Counters::new(),
+            started: Instant::now(),
+            settings,
+        }))
+    }
+
+    /// Runs one command. There is always a reply: `{ok: 1, …}`, or `{ok: 0, errmsg, code, codeName}`.
+    ///
+    /// On a runtime with several threads, long reads of the store move other tasks away from the thread first.
+    pub async fn run(self: &Arc<Self>, client: &ClientContext, command: Command) -> RawDocumentBuf {
+        match dispatch::run(self, client, Arc::new(command)).await {
+            Ok(reply) => reply,
+            Err(error) => error.to_reply(),
+        }
+    }
+
+    /// The users that may authenticate.
+    pub fn users(&self) -> Users<'_> {
+        self.store.users()
+    }
+
+    /// The devices that hold the cache.
+    pub fn devices(&self) -> &Arc<Devices> {
+        &self.devices
+    }
+
+    /// The cache of field values.
+    pub fn cache(&self) -> &Arc<Cache> {
+        &self.cache
+    }
+
+    /// The settings that the door was opened with.
+    pub fn settings(&self) -> &Settings {
+        &self.settings
+    }
+
+    /// Stops operations in progress and background builds, and writes everything to disk. Blocks on the disk.
+    ///
+    /// # Errors
+    /// Whatever the store says.
+    pub fn shutdown(&self) -> Result<(), StoreError> {
+        self.operations.kill_all();
+        for collection in self.collections.all() {
+            collection.search.close();
+        }
+        self.store.sync()
+    }
+
+    pub(crate) fn store(&self) -> &Store {
+        &self.store
+    }
+
+    pub(crate) fn collections(&self) -> &Collections {
+        &self.collections
+    }
+
+    pub(crate) fn cursors(&self) -> &Arc<Cursors> {
+        &self.cursors
+    }
+
+    pub(crate) fn operations(&self) -> &Arc<Operations> {
+        &self.operations
+    }
+
+    pub(crate) fn sessions(&self) -> &Sessions {
+        &self.sessions
+    }
+
+    pub(crate) fn counters(&self) -> &Counters {
+        &self.counters
+    }
+
+    pub(crate) fn started(&self) -> Instant {
+        self.started
+    }
+
+    /// Waits until everything written so far is on the disk.
+    pub(crate) async fn sync(&self) -> Result<(), CommandError> {
+        blocking(|| self.store.sync()).map_err(CommandError::from)
+    }
+}
+
+fn store_options(settings: &Settings) -> StoreOptions {
+    let location = match &settings.location {
+        Location::Dir(path) => forebay_store::Location::Directory(path.clone()),
+        Location::Memory => forebay_store::Location::Memory,
+    };
+    StoreOptions { sync_interval: settings.sync_interval, cache_bytes: settings.store_cache_bytes, ..StoreOptions::new(location) }
+}
+
+fn cache_settings(settings: &Settings) -> CacheSettings {
+    CacheSettings { bucket_values_max: settings.bucket_values_max, ..CacheSettings::default() }
+}

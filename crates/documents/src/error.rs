@@ -1,0 +1,127 @@
+//! What can go wrong with a command, and the one table that turns it into MongoDB's error replies.
+
+use bson::{RawDocumentBuf, cstr, rawdoc};
+use forebay_query::Code;
+use forebay_store::StoreError;
+use forebay_text::{StopReason, Stopped};
+
+/// Why a command failed.
+#[derive(Debug, thiserror::Error)]
+pub enum CommandError {
+    /// The command asks for something wrong, or for something that cannot be done now.
+    #[error("{message}")]
+    Refused {
+        /// MongoDB's code for it.
+        code: Code,
+        /// What is wrong, for the person who wrote the command.
+        message: String,
+    },
+    /// The command ran past its `maxTimeMS`, or was killed.
+    #[error("{}", stop_message(*.0))]
+    Stopped(StopReason),
+    /// The store could not do it.
+    #[error("{0}")]
+    Store(#[source] StoreError),
+}
+
+fn stop_message(reason: StopReason) -> &'static str {
+    match reason {
+        StopReason::Deadline => "operation exceeded time limit",
+        StopReason::Cancelled => "operation was interrupted",
+    }
+}
+
+impl CommandError {
+    /// An error with MongoDB's code and a message.
+    pub fn refused(code: Code, message: impl Into<String>) -> CommandError {
+        CommandError::Refused { code, message: message.into() }
+    }
+
+    /// `BadValue` with a message.
+    pub fn bad_value(message: impl Into<String>) -> CommandError {
+        CommandError::refused(Code::BadValue, message)
+    }
+
+    /// The code in MongoDB's table.
+    pub fn code(&self) -> Code {
+        match self {
+            CommandError::Refused { code, .. } => *code,
+            CommandError::Stopped(StopReason::Deadline) => Code::MaxTimeMSExpired,
+            CommandError::Stopped(StopReason::Cancelled) => Code::Interrupted,
+            CommandError::Store(error) => store_code(error),
+        }
+    }
+
+    /// The reply of a command that failed: `{ok: 0, errmsg, code, codeName, …}`.
+    pub fn to_reply(&self) -> RawDocumentBuf {
+        let code = self.code();
+        let mut reply = rawdoc! { "ok": 0.0, "errmsg": self.to_string(), "code": code.number(), "codeName": code.name() };
+        self.append_details(&mut reply);
+        reply
+    }
+
+    /// The entry of `writeErrors` for statement `index`.
+    pub fn to_write_error(&self, index: usize) -> RawDocumentBuf {
+        let index = i32::try_from(index).unwrap_or(i32::MAX);
+        let mut entry = rawdoc! { "index": index, "code": self.code().number(), "errmsg": self.to_string() };
+        self.append_details(&mut entry);
+        entry
+    }
+
+    fn append_details(&self, reply: &mut RawDocumentBuf) {
+        if let CommandError::Store(StoreError::DuplicateKey { pattern, values, .. }) = self {
+            reply.append(cstr!("keyPattern"), pattern);
+            reply.append(cstr!("keyValue"), values);
+        }
+    }
+
+    /// Must the rest of a batch be given up, even an unordered one?
+    pub fn ends_batch(&self) -> bool {
+        match self {
+            CommandError::Stopped(_) => true,
+            CommandError::Store(error) => error.is_fatal(),
+            CommandError::Refused { .. } => false,
+        }
+    }
+}
+
+impl From<forebay_query::Error> for CommandError {
+    fn from(error: forebay_query::Error) -> CommandError {
+        CommandError::Refused { code: error.code, message: error.message }
+    }
+}
+
+impl From<Stopped> for CommandError {
+    fn from(stopped: Stopped) -> CommandError {
+        CommandError::Stopped(stopped.reason)
+    }
+}
+
+impl From<StoreError> for CommandError {
+    fn from(error: StoreError) -> CommandError {
+        CommandError::Store(error)
+    }
+}
+
+/// The table from the store's errors to MongoDB's codes.
+fn store_code(error: &StoreError) -> Code {
+    match error {
+        StoreError::DuplicateKey { .. } => Code::DuplicateKey,
+        StoreError::ParallelArrays { .. } => Code::CannotIndexParallelArrays,
+        StoreError::KeyTooLong { .. } => Code::KeyTooLong,
+        StoreError::MissingId => Code::NoSuchKey,
+        StoreError::IdChanged => Code::ImmutableField,
+        StoreError::InvalidDocument { .. } => Code::InvalidBSON,
+        StoreError::NamespaceExists { .. } => Code::NamespaceExists,
+        StoreError::NamespaceNotFound { .. } => Code::NamespaceNotFound,
+        StoreError::CollectionDropped { .. } => Code::QueryPlanKilled,
+        StoreError::IndexExists { .. } => Code::IndexAlreadyExists,
+        StoreError::IndexNotFound { .. } => Code::IndexNotFound,
+        StoreError::IndexNotReady { .. } => Code::BadValue,
+        StoreError::BuildCancelled { .. } => Code::IndexBuildAborted,
+        StoreError::DiskFull { .. } => Code::OutOfDiskSpace,
+        StoreError::NumbersExhausted { .. } => Code::ExceededMemoryLimit,
+        StoreError::ReadOnly { .. } => Code::IllegalOperation,
+        _ => Code::InternalError,
+    }
+}

@@ -1,0 +1,193 @@
+//! The operations in progress: what `currentOp` lists and `killOp` stops.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicI32, AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+use bson::{RawDocument, RawDocumentBuf, cstr, rawdoc};
+use forebay_text::Stop;
+use parking_lot::Mutex;
+
+use crate::command::{ClientContext, Command};
+
+/// The longest command that `currentOp` shows in full, in bytes.
+const SHOWN_BYTES_MAX: usize = 16 * 1024;
+
+/// How far a background operation has come.
+#[derive(Debug, Default)]
+pub struct Progress {
+    done: AtomicU64,
+    total: AtomicU64,
+}
+
+impl Progress {
+    /// Sets both numbers.
+    pub fn set(&self, done: u64, total: u64) {
+        self.done.store(done, Ordering::Relaxed);
+        self.total.store(total, Ordering::Relaxed);
+    }
+}
+
+/// One operation in progress.
+#[derive(Debug)]
+pub struct Operation {
+    id: i32,
+    description: Description,
+    started: Instant,
+    stop: Stop,
+}
+
+/// What an operation is, for people.
+#[derive(Debug)]
+enum Description {
+    Command { client: ClientContext, command: Arc<Command> },
+    Build { namespace: String, message: String, progress: Arc<Progress> },
+}
+
+impl Operation {
+    /// The stop sign that every loop of the operation looks at.
+    pub fn stop(&self) -> &Stop {
+        &self.stop
+    }
+
+    /// Its entry in `currentOp`.
+    fn report(&self) -> RawDocumentBuf {
+        let running = self.started.elapsed();
+        let mut report = rawdoc! {
+            "type": "op",
+            "active": true,
+            "opid": self.id,
+            "secs_running": running.as_secs() as i64,
+            "microsecs_running": running.as_micros() as i64,
+            "killPending": self.stop.cancelled.load(Ordering::Relaxed),
+        };
+        match &self.description {
+            Description::Command { client, command } => {
+                append_client(&mut report, client);
+                append_command(&mut report, command);
+            }
+            Description::Build { namespace, message, progress } => append_build(&mut report, namespace, message, progress),
+        }
+        report
+    }
+}
+
+fn append_client(report: &mut RawDocumentBuf, client: &ClientContext) {
+    report.append(cstr!("connectionId"), client.connection_id);
+    report.append(cstr!("desc"), format!("conn{}", client.connection_id));
+    report.append(cstr!("appName"), client.app_name.as_deref().unwrap_or(""));
+    if let Some(peer) = client.peer {
+        report.append(cstr!("client"), peer.to_string());
+    }
+    if let Some(user) = &client.user {
+        let entry = rawdoc! { "user": user.name.as_str(), "db": user.db.as_str() };
+        report.append(cstr!("effectiveUsers"), bson::RawArrayBuf::from_iter([entry]));
+    }
+}
+
+fn append_command(report: &mut RawDocumentBuf, command: &Command) {
+    let subject = subject(&command.body).unwrap_or("$cmd");
+    report.append(cstr!("op"), verb_of(&command.name));
+    report.append(cstr!("ns"), format!("{}.{subject}", command.db));
+    if command.body.as_bytes().len() <= SHOWN_BYTES_MAX {
+        report.append(cstr!("command"), command.body.as_ref());
+    } else {
+        report.append(cstr!("command"), rawdoc! { "$truncated": command.name.as_str() });
+    }
+}
+
+fn subject(body: &RawDocument) -> Option<&str> {
+    body.iter_elements().next()?.ok()?.value().ok()?.as_str()
+}
+
+fn append_build(report: &mut RawDocumentBuf, namespace: &str, message: &str, progress: &Progress) {
+    let done = progress.done.load(Ordering::Relaxed);
+    let total = progress.total.load(Ordering::Relaxed);
+    report.append(cstr!("op"), "command");
+    report.append(cstr!("ns"), namespace);
+    report.append(cstr!("msg"), format!("{message}: {done}/{total}"));
+    report.append(cstr!("progress"), rawdoc! { "done": done as i64, "total": total as i64 });
+}
+
+fn verb_of(command: &str) -> &'static str {
+    match command {
+        "find" => "query",
+        "getMore" => "getmore",
+        "insert" => "insert",
+        "update" => "update",
+        "delete" => "remove",
+        _ => "command",
+    }
+}
+
+/// All operations in progress.
+#[derive(Debug, Default)]
+pub struct Operations {
+    next_id: AtomicI32,
+    running: Mutex<HashMap<i32, Arc<Operation>>>,
+}
+
+impl Operations {
+    /// Notes a command; it is listed until the guard drops.
+    pub fn begin(self: &Arc<Self>, client: &ClientContext, command: Arc<Command>, limit: Option<Duration>) -> Running {
+        let description = Description::Command { client: client.clone(), command };
+        let deadline = limit.map(|limit| Instant::now() + limit);
+        self.add(description, Stop { deadline, ..Stop::never() })
+    }
+
+    /// Notes a background build; it is listed until the guard drops.
+    pub fn begin_build(self: &Arc<Self>, namespace: &str, message: &str, progress: Arc<Progress>) -> Running {
+        let description = Description::Build { namespace: namespace.to_owned(), message: message.to_owned(), progress };
+        self.add(description, Stop::never())
+    }
+
+    fn add(self: &Arc<Self>, description: Description, stop: Stop) -> Running {
+        let id = self.next_id.fetch_add(1, Ordering::Relaxed) & i32::MAX;
+        let operation = Arc::new(Operation { id, description, started: Instant::now(), stop });
+        self.running.lock().insert(id, operation.clone());
+        Running { operations: self.clone(), operation }
+    }
+
+    /// Stops the operation with this id, if it still runs.
+    pub fn kill(&self, id: i32) {
+        if let Some(operation) = self.running.lock().get(&id) {
+            operation.stop.cancelled.store(true, Ordering::Relaxed);
+        }
+    }
+
+    /// Stops everything, for shutdown.
+    pub fn kill_all(&self) {
+        for operation in self.running.lock().values() {
+            operation.stop.cancelled.store(true, Ordering::Relaxed);
+        }
+    }
+
+    /// The entries of `currentOp`, by id.
+    pub fn report(&self) -> Vec<RawDocumentBuf> {
+        let mut all: Vec<Arc<Operation>> = self.running.lock().values().cloned().collect();
+        all.sort_by_key(|operation| operation.id);
+        all.iter().map(|operation| operation.report()).collect()
+    }
+}
+
+/// An operation's place in the list; dropping it takes it out.
+#[derive(Debug)]
+pub struct Running {
+    operations: Arc<Operations>,
+    operation: Arc<Operation>,
+}
+
+impl std::ops::Deref for Running {
+    type Target = Operation;
+
+    fn deref(&self) -> &Operation {
+        &self.operation
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        self.operations.running.lock().remove(&self.operation.id);
+    }
+}

@@ -1,0 +1,198 @@
+//! From a filter to the ranges of an index that hold all of its matches.
+//!
+//! The ranges may hold more than that: every document is judged by the whole filter again. What must not happen is that
+//! they hold less, so whatever is not understood here bounds nothing.
+
+use std::ops::Bound;
+
+use bson::{RawBson, RawDocumentBuf};
+use forebay_query::filter::{Node, RangeOp, Test};
+use forebay_store::{IndexBounds, IndexField};
+
+/// The most ranges that `$in` lists may give together.
+const RANGES_MAX: usize = 1000;
+
+/// What a filter says about the fields of an index.
+#[derive(Debug, Clone)]
+pub struct Bounded {
+    /// The ranges, in ascending order of the index when `equal` fields hold one value each.
+    pub ranges: Vec<IndexBounds>,
+    /// How many of the first fields are held to one of some values.
+    pub equal: usize,
+    /// Is the field after those held to a range?
+    pub range: bool,
+}
+
+impl Bounded {
+    /// Every entry.
+    pub fn all() -> Bounded {
+        Bounded { ranges: vec![IndexBounds::all()], equal: 0, range: false }
+    }
+
+    /// Does it hold anything back?
+    pub fn is_useful(&self) -> bool {
+        self.equal > 0 || self.range
+    }
+}
+
+/// The ranges of an index with these fields that hold every match of `filter`.
+///
+/// `multikey` says that a document may have several keys: then the two ends of a range may be met by different elements
+/// of an array, so that only one of them bounds.
+pub fn bounds(filter: &Node, fields: &[IndexField], multikey: bool) -> Bounded {
+    let mut tests = Vec::new();
+    collect(filter, &mut tests);
+    let mut prefixes: Vec<Vec<RawBson>> = vec![Vec::new()];
+    for (equal, field) in fields.iter().enumerate() {
+        let mine = || tests.iter().filter(|(path, _)| *path == field.path).map(|(_, test)| *test);
+        match mine().find_map(equal_values).filter(|values| values.len() * prefixes.len() <= RANGES_MAX) {
+            Some(values) => prefixes = extend(&prefixes, &values),
+            None => return with_range(prefixes, equal, range(mine(), multikey)),
+        }
+    }
+    with_range(prefixes, fields.len(), None)
+}
+
+/// The tests that every match passes, with the paths they are on.
+fn collect<'a>(node: &'a Node, tests: &mut Vec<(&'a str, &'a Test)>) {
+    match node {
+        Node::And(nodes) => nodes.iter().for_each(|node| collect(node, tests)),
+        Node::Or(nodes) if nodes.len() == 1 => collect(&nodes[0], tests),
+        Node::Leaf { path, test } => tests.push((path.as_str(), test)),
+        _ => {}
+    }
+}
+
+/// The values one of which a test demands, if an index finds them all.
+fn equal_values(test: &Test) -> Option<Vec<RawBson>> {
+    let values = match test {
+        Test::Eq(value) => vec![value.clone()],
+        Test::In(list) if list.patterns().is_empty() => list.values().to_vec(),
+        _ => return None,
+    };
+    values.iter().all(is_findable).then_some(values)
+}
+
+/// Arrays are found by their elements and null also means missing: an index cannot tell such matches by one key.
+fn is_findable(value: &RawBson) -> bool {
+    !matches!(value, RawBson::Array(_) | RawBson::Null | RawBson::Undefined | RawBson::RegularExpression(_))
+}
+
+fn extend(prefixes: &[Vec<RawBson>], values: &[RawBson]) -> Vec<Vec<RawBson>> {
+    let with = |prefix: &Vec<RawBson>, value: &RawBson| prefix.iter().chain([value]).cloned().collect();
+    prefixes.iter().flat_map(|prefix| values.iter().map(move |value| with(prefix, value))).collect()
+}
+
+type Ends = (Bound<RawBson>, Bound<RawBson>);
+
+fn with_range(prefixes: Vec<Vec<RawBson>>, equal: usize, range: Option<Ends>) -> Bounded {
+    let is_range = range.is_some();
+    let (lower, upper) = range.unwrap_or((Bound::Unbounded, Bound::Unbounded));
+    let ranges = prefixes.into_iter().map(|prefix| IndexBounds::range(prefix, lower.clone(), upper.clone())).collect();
+    Bounded { ranges, equal, range: is_range }
+}
+
+/// The range that the comparisons among the tests of one field leave.
+fn range<'a>(tests: impl Iterator<Item = &'a Test>, multikey: bool) -> Option<Ends> {
+    let mut comparisons = tests.filter_map(comparison);
+    let (op, value) = comparisons.next()?;
+    let mut ends = ends_of(op, value);
+    if !multikey {
+        comparisons.for_each(|(op, value)| narrow(&mut ends, op, value));
+    }
+    Some(ends)
+}
+
+fn comparison(test: &Test) -> Option<(RangeOp, &RawBson)> {
+    match test {
+        Test::Range { op, value } if is_findable(value) && !matches!(value, RawBson::MinKey | RawBson::MaxKey) => Some((*op, value)),
+        _ => None,
+    }
+}
+
+/// One comparison's range, closed on its open side by the class of its value where that is simple.
+fn ends_of(op: RangeOp, value: &RawBson) -> Ends {
+    let (first, behind) = class_ends(value);
+    match op {
+        RangeOp::Lt => (first, Bound::Excluded(value.clone())),
+        RangeOp::Lte => (first, Bound::Included(value.clone())),
+        RangeOp::Gt => (Bound::Excluded(value.clone()), behind),
+        RangeOp::Gte => (Bound::Included(value.clone()), behind),
+    }
+}
+
+/// A second comparison replaces an end that is only the class's.
+fn narrow(ends: &mut Ends, op: RangeOp, value: &RawBson) {
+    let (lower, upper) = class_ends(value);
+    if ends.0 == lower && matches!(op, RangeOp::Gt | RangeOp::Gte) {
+        ends.0 = ends_of(op, value).0;
+    }
+    if ends.1 == upper && matches!(op, RangeOp::Lt | RangeOp::Lte) {
+        ends.1 = ends_of(op, value).1;
+    }
+}
+
+/// Where the values that compare with `value` begin and end in the order across types.
+fn class_ends(value: &RawBson) -> Ends {
+    match value {
+        RawBson::Int32(_) | RawBson::Int64(_) | RawBson::Double(_) | RawBson::Decimal128(_) => {
+            (Bound::Excluded(RawBson::Null), Bound::Excluded(RawBson::String(String::new())))
+        }
+        RawBson::String(_) | RawBson::Symbol(_) => {
+            (Bound::Included(RawBson::String(String::new())), Bound::Excluded(RawBson::Document(RawDocumentBuf::new())))
+        }
+        _ => (Bound::Unbounded, Bound::Unbounded),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use bson::{RawDocument, rawdoc};
+    use forebay_query::{Filter, Limits};
+    use forebay_store::IndexKind;
+
+    use super::*;
+
+    fn bounded(filter: &RawDocument, paths: &[&str], multikey: bool) -> Bounded {
+        let filter = Filter::parse(filter, &Limits::default()).unwrap();
+        let field = |path: &&str| IndexField { path: (*path).to_owned(), kind: IndexKind::Ascending };
+        bounds(filter.root(), &paths.iter().map(field).collect::<Vec<_>>(), multikey)
+    }
+
+    #[test]
+    fn equalities_then_a_range() {
+        let found = bounded(&rawdoc! { "a": 1, "b": { "$gt": 2, "$lte": 9 }, "c": 3 }, &["a", "b", "c"], false);
+        assert_eq!((found.equal, found.range), (1, true));
+        let expected = IndexBounds::range(vec![RawBson::Int32(1)], Bound::Excluded(RawBson::Int32(2)), Bound::Included(RawBson::Int32(9)));
+        assert_eq!(found.ranges, [expected]);
+    }
+
+    #[test]
+    fn lists_multiply() {
+        let found = bounded(&rawdoc! { "a": { "$in": [1, 2] }, "b": { "$in": ["x", "y", "z"] } }, &["a", "b"], false);
+        assert_eq!((found.ranges.len(), found.equal), (6, 2));
+    }
+
+    #[test]
+    fn only_one_end_of_a_multikey_range_bounds() {
+        let found = bounded(&rawdoc! { "a": { "$gt": 2, "$lt": 5 } }, &["a"], true);
+        let expected = IndexBounds::range(vec![], Bound::Excluded(RawBson::Int32(2)), Bound::Excluded(RawBson::String(String::new())));
+        assert_eq!(found.ranges, [expected]);
+    }
+
+    #[test]
+    fn what_one_key_cannot_tell_bounds_nothing() {
+        for filter in [
+            rawdoc! { "a": null },
+            rawdoc! { "a": [1] },
+            rawdoc! { "a": { "$ne": 1 } },
+            rawdoc! { "a": { "$in": [1, null] } },
+            rawdoc! { "$or": [{ "a": 1 }, { "b": 1 }] },
+            rawdoc! { "a": { "$gte": null } },
+            rawdoc! { "b": 1 },
+            rawdoc! {},
+        ] {
+            assert!(!bounded(&filter, &["a"], false).is_useful(), "{filter:?}");
+        }
+    }
+}

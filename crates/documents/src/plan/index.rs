@@ -1,0 +1,97 @@
+//! Which index of the store serves a query.
+
+use bson::RawDocumentBuf;
+use forebay_query::Filter;
+use crate::pending::Sort;
+use forebay_store::{Direction, IndexBounds, IndexField, IndexKind, IndexStatus};
+
+use super::bounds::{Bounded, bounds};
+
+/// A way through an index.
+#[derive(Debug, Clone)]
+pub struct IndexAccess {
+    /// The index's name.
+    pub name: String,
+    /// Its key pattern.
+    pub pattern: RawDocumentBuf,
+    /// The ranges to walk, one after another.
+    pub ranges: Vec<IndexBounds>,
+    /// The direction of the walk.
+    pub direction: Direction,
+    /// How many of its first fields are held to given values.
+    pub equal: usize,
+    /// Is the field after those held to a range?
+    pub is_range: bool,
+    /// At most one document can match: all fields of a unique index are given.
+    pub is_point: bool,
+    /// Does the walk meet documents in the order wanted?
+    pub is_sorted: bool,
+    /// May it meet a document more than once?
+    pub is_multikey: bool,
+    /// Is the index unique?
+    pub is_unique: bool,
+    /// Does the index leave out documents without its fields?
+    pub is_sparse: bool,
+}
+
+impl IndexAccess {
+    /// Larger is better: a unique key, then more equalities, then a range, then the order wanted.
+    fn rank(&self) -> (bool, usize, bool, bool) {
+        (self.is_point, self.equal, self.is_range, self.is_sorted)
+    }
+
+    /// Is it better than a scan?
+    fn is_useful(&self) -> bool {
+        self.equal > 0 || self.is_range || (self.is_sorted && !self.is_sparse)
+    }
+}
+
+/// The best of the indexes, if one is better than a scan.
+pub fn best(indexes: &[IndexStatus], filter: &Filter, sort: Option<&Sort>) -> Option<IndexAccess> {
+    let useful = indexes.iter().filter_map(|index| access(index, filter, sort)).filter(IndexAccess::is_useful);
+    // The first of equals: the one that was created first.
+    useful.reduce(|best, next| if next.rank() > best.rank() { next } else { best })
+}
+
+/// The way through one index; none through a cache or one that is still being built.
+pub fn access(index: &IndexStatus, filter: &Filter, sort: Option<&Sort>) -> Option<IndexAccess> {
+    if index.spec.is_cache() || !index.complete {
+        return None;
+    }
+    let fields = &index.spec.fields;
+    let found = bounds(filter.root(), fields, index.multikey);
+    let order = sort.and_then(|sort| order(fields, &found, sort)).filter(|_| !index.multikey);
+    Some(IndexAccess {
+        name: index.spec.name.clone(),
+        pattern: index.spec.pattern(),
+        direction: order.unwrap_or(Direction::Forward),
+        is_point: index.spec.unique && found.equal == fields.len() && found.ranges.len() == 1,
+        is_sorted: order.is_some(),
+        is_multikey: index.multikey,
+        is_unique: index.spec.unique,
+        is_sparse: index.spec.sparse,
+        equal: found.equal,
+        is_range: found.range,
+        ranges: found.ranges,
+    })
+}
+
+/// The direction in which a walk gives the order wanted: the fields after those held to one value are the sort's.
+fn order(fields: &[IndexField], found: &Bounded, sort: &Sort) -> Option<Direction> {
+    let held = if found.ranges.len() == 1 { found.equal } else { return None };
+    let wanted = sort.fields();
+    let mut rest = fields[held..].iter();
+    let mut direction = None;
+    for (path, ascending) in &wanted {
+        if fields[..held].iter().any(|field| field.path == *path) {
+            continue;
+        }
+        let field = rest.next().filter(|field| field.path == *path)?;
+        let this = if (field.kind == IndexKind::Ascending) == *ascending { Direction::Forward } else { Direction::Backward };
+        if direction.is_some_and(|direction| direction != this) {
+            return None;
+        }
+        direction = Some(this);
+    }
+    Some(direction.unwrap_or(Direction::Forward))
+}

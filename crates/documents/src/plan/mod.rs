@@ -1,0 +1,241 @@
+//! Plans: how the documents that match a filter are found.
+//!
+//! In this order: by `_id`; by equality on every field of a unique index; in the cache; by an ordinary index; by a scan.
+//! Whatever the way, every document is judged by the whole filter when it is read.
+
+mod bounds;
+mod index;
+mod open;
+
+use std::sync::Arc;
+
+use bson::{RawBson, RawBsonRef, RawDocument};
+use forebay_query::filter::{Node, Test};
+use forebay_query::{Code, Filter};
+use crate::pending::Sort;
+use forebay_store::{Direction, IndexStatus};
+
+use crate::collections::OpenCollection;
+use crate::error::CommandError;
+use crate::search::{NotUsed, PlanOptions, SearchPlan};
+use crate::streams::Range;
+
+pub use index::IndexAccess;
+
+/// What a query asks of its plan beside the filter.
+#[derive(Debug, Clone, Default)]
+pub struct Wishes<'a> {
+    /// The order wanted.
+    pub sort: Option<&'a Sort>,
+    /// What the client says to use.
+    pub hint: Option<Hint>,
+    /// Is a fall-back from a cached field to a scan an error?
+    pub strict: bool,
+}
+
+/// What the client says to use.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Hint {
+    /// The index of this name.
+    Index(String),
+    /// A scan, in this direction of record numbers.
+    Natural(Direction),
+}
+
+/// How matches are reached.
+pub enum Access {
+    /// There are none.
+    Nothing,
+    /// By `_id`.
+    Id(RawBson),
+    /// In the cache of field values.
+    Cache(Box<SearchPlan>),
+    /// In ranges of an index.
+    Index(IndexAccess),
+    /// By reading everything.
+    Scan {
+        /// The direction of record numbers.
+        direction: Direction,
+    },
+}
+
+/// A plan for one query on one collection.
+pub struct Plan {
+    /// The collection.
+    pub collection: Arc<OpenCollection>,
+    /// The whole filter.
+    pub filter: Arc<Filter>,
+    /// How matches are reached.
+    pub access: Access,
+    /// Do they come in the order wanted?
+    pub is_sorted: bool,
+    /// Why the cache is not used, where it is not.
+    pub cache_not_used: Option<NotUsed>,
+}
+
+impl Plan {
+    /// Plans a query.
+    ///
+    /// # Errors
+    /// `BadValue` for a hint that names no index; in strict mode, that a search would scan.
+    pub fn new(collection: Arc<OpenCollection>, filter: Arc<Filter>, wishes: &Wishes<'_>) -> Result<Plan, CommandError> {
+        let mut plan = Plan { collection, filter, access: Access::Nothing, is_sorted: false, cache_not_used: None };
+        plan.choose(wishes)?;
+        plan.refuse_fall_back(wishes)?;
+        Ok(plan)
+    }
+
+    fn choose(&mut self, wishes: &Wishes<'_>) -> Result<(), CommandError> {
+        if let Some(hint) = &wishes.hint {
+            return self.follow(hint, wishes);
+        }
+        if matches!(self.filter.root(), Node::AlwaysFalse) {
+            return Ok(());
+        }
+        if let Some(id) = id_of(self.filter.root()) {
+            self.access = Access::Id(id);
+            self.is_sorted = true;
+            return Ok(());
+        }
+        self.choose_by_rank(wishes);
+        Ok(())
+    }
+
+    /// A unique index's whole key, then an exact answer of the cache, an index's equality, the cache, an index, a scan.
+    fn choose_by_rank(&mut self, wishes: &Wishes<'_>) {
+        let best = index::best(&self.collection.store.indexes(), &self.filter, wishes.sort);
+        if let Some(best) = best.as_ref().filter(|best| best.is_point) {
+            return self.use_index(best.clone());
+        }
+        match self.collection.search.plan(&self.filter, &PlanOptions::default()) {
+            Ok(search) if search.is_exact() || best.as_ref().is_none_or(|best| best.equal == 0) => self.use_cache(search),
+            Ok(_) => self.use_index_or_scan(best),
+            Err(not_used) => {
+                self.cache_not_used = Some(not_used);
+                self.use_index_or_scan(best);
+            }
+        }
+    }
+
+    fn use_cache(&mut self, search: SearchPlan) {
+        self.access = Access::Cache(Box::new(search));
+    }
+
+    fn use_index(&mut self, index: IndexAccess) {
+        self.is_sorted = index.is_sorted;
+        self.access = Access::Index(index);
+    }
+
+    fn use_index_or_scan(&mut self, index: Option<IndexAccess>) {
+        match index {
+            Some(index) => self.use_index(index),
+            None => self.access = Access::Scan { direction: Direction::Forward },
+        }
+    }
+
+    fn follow(&mut self, hint: &Hint, wishes: &Wishes<'_>) -> Result<(), CommandError> {
+        match hint {
+            Hint::Natural(direction) => self.access = Access::Scan { direction: *direction },
+            Hint::Index(name) => {
+                let indexes = self.collection.store.indexes();
+                let index = indexes.iter().find(|index| index.spec.name == *name).ok_or_else(bad_hint)?;
+                self.follow_index(index, wishes)?;
+            }
+        }
+        Ok(())
+    }
+
+    fn follow_index(&mut self, index: &IndexStatus, wishes: &Wishes<'_>) -> Result<(), CommandError> {
+        if !index.spec.is_cache() {
+            let access = index::access(index, &self.filter, wishes.sort).ok_or_else(bad_hint)?;
+            self.use_index(access);
+            return Ok(());
+        }
+        let options = PlanOptions { hint: Some(index.spec.name.clone()), ..PlanOptions::default() };
+        match self.collection.search.plan(&self.filter, &options) {
+            Ok(search) => self.use_cache(search),
+            Err(not_used) => {
+                self.cache_not_used = Some(not_used);
+                self.access = Access::Scan { direction: Direction::Forward };
+            }
+        }
+        Ok(())
+    }
+
+    fn refuse_fall_back(&self, wishes: &Wishes<'_>) -> Result<(), CommandError> {
+        let everything = matches!(self.filter.root(), Node::AlwaysTrue);
+        match (&self.access, &self.cache_not_used) {
+            (Access::Scan { .. }, Some(not_used)) if wishes.strict && !everything && self.collection.search.has_indexes() => {
+                Err(CommandError::from(not_used.strict_error()))
+            }
+            _ => Ok(()),
+        }
+    }
+}
+
+/// The `_id` that every match has, if the filter demands one.
+fn id_of(node: &Node) -> Option<RawBson> {
+    match node {
+        Node::And(nodes) => nodes.iter().find_map(id_of),
+        Node::Leaf { path, test: Test::Eq(value) } if path.as_str() == "_id" && is_stored_id(value) => Some(value.clone()),
+        _ => None,
+    }
+}
+
+/// Arrays and patterns are never stored as an `_id`; null asks for documents without one too, of which there are none.
+fn is_stored_id(value: &RawBson) -> bool {
+    !matches!(value, RawBson::Array(_) | RawBson::RegularExpression(_) | RawBson::Undefined)
+}
+
+fn bad_hint() -> CommandError {
+    CommandError::bad_value("error processing query: planner returned error :: caused by :: hint provided does not correspond to an existing index")
+}
+
+/// Reads a hint: an index's name, its key pattern, or `{$natural: ±1}`.
+///
+/// # Errors
+/// `BadValue` for a pattern that no index has, `FailedToParse` for a value of another type.
+pub fn hint(collection: &OpenCollection, value: Option<RawBsonRef<'_>>) -> Result<Option<Hint>, CommandError> {
+    match value {
+        None | Some(RawBsonRef::Null) => Ok(None),
+        Some(RawBsonRef::String("$natural")) => Ok(Some(Hint::Natural(Direction::Forward))),
+        Some(RawBsonRef::String(name)) => Ok(Some(Hint::Index(name.to_owned()))),
+        Some(RawBsonRef::Document(pattern)) if pattern.is_empty() => Ok(None),
+        Some(RawBsonRef::Document(pattern)) => hint_of_pattern(collection, pattern).map(Some),
+        Some(_) => Err(CommandError::refused(Code::FailedToParse, "Hint must be a string or an object")),
+    }
+}
+
+fn hint_of_pattern(collection: &OpenCollection, pattern: &RawDocument) -> Result<Hint, CommandError> {
+    if let Some(direction) = natural(pattern) {
+        return Ok(Hint::Natural(direction));
+    }
+    let indexes = collection.store.indexes();
+    let found = indexes.iter().find(|index| same_pattern(&index.spec.pattern(), pattern));
+    found.map(|index| Hint::Index(index.spec.name.clone())).ok_or_else(bad_hint)
+}
+
+/// The direction of `{$natural: ±1}`.
+pub fn natural(pattern: &RawDocument) -> Option<Direction> {
+    let direction = pattern.get("$natural").ok().flatten().and_then(crate::arguments::integer)?;
+    Some(if direction < 0 { Direction::Backward } else { Direction::Forward })
+}
+
+/// Are two key patterns equal, whatever number types they use?
+pub fn same_pattern(a: &RawDocument, b: &RawDocument) -> bool {
+    let (a, b): (Vec<_>, Vec<_>) = (a.iter().flatten().collect(), b.iter().flatten().collect());
+    let same = |a: RawBsonRef<'_>, b: RawBsonRef<'_>| forebay_query::compare(a, b).is_eq();
+    a.len() == b.len() && a.iter().zip(&b).all(|(a, b)| a.0.as_str() == b.0.as_str() && same(a.1, b.1))
+}
+
+impl From<&IndexAccess> for Range {
+    fn from(access: &IndexAccess) -> Range {
+        Range {
+            index: access.name.clone(),
+            bounds: access.ranges.clone(),
+            direction: access.direction,
+            repeats: access.ranges.len() > 1,
+            is_short: access.is_point,
+        }
+    }
+}

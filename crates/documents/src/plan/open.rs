@@ -1,0 +1,76 @@
+//! Running a plan.
+
+use forebay_query::filter::Node;
+use forebay_store::RecordNumber;
+use forebay_text::Stop;
+
+use super::{Access, Plan};
+use crate::error::CommandError;
+use crate::streams::{Fetch, List, Range, Scan, Stream, Walk, blocking, count_scan};
+
+impl Plan {
+    /// The matches as a stream. `limit` is how many will be pulled at most, if that is known.
+    ///
+    /// # Errors
+    /// Whatever the cache or the store says.
+    pub async fn open(&self, limit: Option<u64>, stop: &Stop) -> Result<Box<dyn Stream>, CommandError> {
+        let (store, filter) = (self.collection.store.clone(), self.filter.clone());
+        Ok(match &self.access {
+            Access::Nothing => Box::new(List::default()),
+            Access::Id(id) => {
+                let number = store.number_by_id(id.as_raw_bson_ref())?;
+                Box::new(Fetch::new(store, filter, number.into_iter().collect()))
+            }
+            Access::Cache(search) => Box::new(search.find(limit, stop).await?),
+            Access::Index(access) => Box::new(Walk::new(store, filter, Range::from(access))),
+            Access::Scan { direction } => Box::new(Scan::new(&store, filter, *direction)),
+        })
+    }
+
+    /// The number of matches.
+    ///
+    /// # Errors
+    /// Whatever the cache or the store says.
+    pub async fn count(&self, stop: &Stop) -> Result<u64, CommandError> {
+        let store = &self.collection.store;
+        match &self.access {
+            Access::Nothing => Ok(0),
+            Access::Cache(search) => Ok(search.count(stop).await?.count),
+            Access::Scan { .. } if matches!(self.filter.root(), Node::AlwaysTrue) => Ok(store.document_count()),
+            Access::Scan { .. } => blocking(|| count_scan(store, &self.filter, stop)),
+            Access::Id(_) | Access::Index(_) => {
+                let stream = self.open(None, stop).await?;
+                blocking(|| count_stream(stream, stop))
+            }
+        }
+    }
+
+    /// The record numbers of the matches, at most `limit` of them. A write uses them after the search has ended, so that
+    /// it never meets its own changes.
+    ///
+    /// # Errors
+    /// Whatever the cache or the store says.
+    pub async fn numbers(&self, limit: Option<u64>, stop: &Stop) -> Result<Vec<RecordNumber>, CommandError> {
+        let mut stream = self.open(limit, stop).await?;
+        let limit = limit.unwrap_or(u64::MAX);
+        let mut pull = || {
+            let mut numbers = Vec::new();
+            while (numbers.len() as u64) < limit {
+                match stream.next(stop)? {
+                    Some(row) => numbers.extend(row.number()),
+                    None => break,
+                }
+            }
+            Ok(numbers)
+        };
+        if matches!(self.access, Access::Id(_)) { pull() } else { blocking(pull) }
+    }
+}
+
+fn count_stream(mut stream: Box<dyn Stream>, stop: &Stop) -> Result<u64, CommandError> {
+    let mut count = 0;
+    while stream.next(stop)?.is_some() {
+        count += 1;
+    }
+    Ok(count)
+}

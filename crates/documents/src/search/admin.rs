@@ -1,0 +1,134 @@
+//! The bodies of the server's own commands about devices, buckets and patterns.
+
+use std::sync::Arc;
+
+use bson::{RawArrayBuf, RawDocumentBuf, cstr, rawdoc};
+use forebay_cache::Cache;
+use forebay_device::{Device, DeviceId, DeviceSpec, DeviceState};
+use forebay_query::Code;
+use forebay_text::{Limits, Options, Pattern, PatternError, Program};
+
+use super::collection::CollectionSearch;
+use crate::error::CommandError;
+
+/// `{forebayDevices: 1}`: the devices that hold the cache.
+pub fn devices_reply(cache: &Cache) -> RawDocumentBuf {
+    let devices = cache.devices().list();
+    let devices = RawArrayBuf::from_iter(devices.iter().map(|device| device_document(device)));
+    rawdoc! { "devices": devices, "ok": 1.0 }
+}
+
+/// `{forebayDevices: 1, add: "host:2"}`: devices join, and their share of the buckets moves to them.
+///
+/// Blocks until the buckets are there; searches go on meanwhile.
+///
+/// # Errors
+/// `BadValue` when there are no such devices.
+pub fn add_devices(cache: &Cache, spec: &str) -> Result<RawDocumentBuf, CommandError> {
+    let spec: DeviceSpec = spec
+        .parse()
+        .map_err(|error| CommandError::bad_value(format!("{error}")))?;
+    let added = cache
+        .devices()
+        .add(&spec)
+        .map_err(|error| CommandError::bad_value(error.to_string()))?;
+    let moved: usize = added
+        .iter()
+        .map(|device| cache.device_joined(device.id()))
+        .sum();
+    let added = RawArrayBuf::from_iter(added.iter().map(|device| device_document(device)));
+    Ok(rawdoc! { "added": added, "bucketsMoved": moved as i64, "ok": 1.0 })
+}
+
+/// `{forebayDevices: 1, remove: 3}`: a device leaves, and its buckets move to the others.
+///
+/// Blocks until the buckets are elsewhere; searches go on meanwhile.
+///
+/// # Errors
+/// `BadValue` when there is no such device, or it cannot leave.
+pub fn remove_device(cache: &Cache, id: i64) -> Result<RawDocumentBuf, CommandError> {
+    let id = u32::try_from(id)
+        .map_err(|_| CommandError::bad_value(format!("{id} is not the id of a device")))?;
+    let removed = cache.devices().remove(DeviceId(id));
+    let removed = removed.map_err(|error| CommandError::bad_value(error.to_string()))?;
+    let moved = cache.device_left(removed.id());
+    Ok(rawdoc! { "removed": device_document(&removed), "bucketsMoved": moved as i64, "ok": 1.0 })
+}
+
+fn device_document(device: &Device) -> RawDocumentBuf {
+    let mut document = rawdoc! {
+        "id": i64::from(device.id().0),
+        "name": device.name(),
+        "kind": device.kind().to_string(),
+        "state": state_name(&device.state()),
+        "memoryBudgetBytes": device.memory_budget_bytes() as i64,
+        "memoryUsedBytes": device.memory_used_bytes() as i64,
+        "queuedJobs": device.queued_jobs() as i64,
+    };
+    if let DeviceState::Lost { why } = device.state() {
+        document.append(cstr!("reason"), why.to_string());
+    }
+    document
+}
+
+fn state_name(state: &DeviceState) -> &'static str {
+    match state {
+        DeviceState::Ready => "ready",
+        DeviceState::Leaving => "leaving",
+        DeviceState::Lost { .. } => "lost",
+    }
+}
+
+/// `{forebayBuckets: "db.collection.field"}`: the buckets of a cached field in order of hash.
+///
+/// Names of collections and fields may have dots: `find` is asked for each possible collection.
+///
+/// # Errors
+/// `NamespaceNotFound`, or `IndexNotFound` when the field is not cached.
+pub fn buckets_reply(
+    name: &str,
+    find: impl Fn(&str) -> Option<Arc<CollectionSearch>>,
+) -> Result<RawDocumentBuf, CommandError> {
+    let mut collection_found = false;
+    for (dot, _) in name.match_indices('.') {
+        let Some(search) = find(&name[..dot]) else {
+            continue;
+        };
+        collection_found = true;
+        if let Some(buckets) = search.bucket_documents(&name[dot + 1..]) {
+            return Ok(
+                rawdoc! { "field": name, "buckets": RawArrayBuf::from_iter(buckets), "ok": 1.0 },
+            );
+        }
+    }
+    Err(match collection_found {
+        true => CommandError::refused(Code::IndexNotFound, format!("no cached field '{name}'")),
+        false => CommandError::refused(
+            Code::NamespaceNotFound,
+            format!("no collection in '{name}'"),
+        ),
+    })
+}
+
+/// `{forebayPattern: "^a.*b", options: "i"}`: how a pattern is searched, and why not faster.
+///
+/// # Errors
+/// 51091 for an invalid pattern, 51108 for an unknown option.
+pub fn pattern_reply(source: &str, options: &str) -> Result<RawDocumentBuf, CommandError> {
+    let limits = Limits::default();
+    let options = Options::parse(options).map_err(pattern_error)?;
+    let pattern = Pattern::new(source, options, &limits).map_err(pattern_error)?;
+    let program = Program::compile(pattern, &limits);
+    Ok(
+        rawdoc! { "tier": program.tier().name(), "description": program.describe().to_string(), "ok": 1.0 },
+    )
+}
+
+fn pattern_error(error: PatternError) -> CommandError {
+    let code = match error {
+        PatternError::InvalidFlag { .. } => Code::Location51108,
+        PatternError::EmbeddedNul { .. } => Code::BadValue,
+        PatternError::Invalid { .. } | PatternError::TooLong { .. } => Code::Location51091,
+    };
+    CommandError::refused(code, error.to_string())
+}

@@ -1,0 +1,184 @@
+//! Building the cache of a collection in the background.
+//!
+//! A build walks the collection by record number, a batch under each hold of the write lock, and moves a cursor. Writers
+//! follow a change in the cache only below the cursor; what lies above it the build finds in the store when it gets there.
+
+use std::sync::Arc;
+use std::thread;
+
+use forebay_cache::CacheError;
+use forebay_store::Document;
+use parking_lot::MutexGuard;
+use tokio::sync::watch;
+
+use super::collection::CollectionSearch;
+use super::generation::Generation;
+
+/// Why a cache index cannot be built.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum BuildError {
+    /// The collection would have too many cached fields.
+    #[error("a collection can have at most {limit} cached fields, and would have {fields}")]
+    TooManyFields {
+        /// How many it would have.
+        fields: usize,
+        /// How many it may have.
+        limit: usize,
+    },
+    /// The collection has outgrown the cache's record numbers.
+    #[error(
+        "record number {number} is beyond what the cache can number ({})",
+        u32::MAX
+    )]
+    TooManyDocuments {
+        /// The first record number that does not fit.
+        number: u64,
+    },
+    /// The cache contradicts the documents, which is a bug: it is built anew.
+    #[error("the cache contradicts the collection: {0}")]
+    Contradiction(#[from] CacheError),
+    /// The store could not be read.
+    #[error("cannot read the collection: {message}")]
+    Store {
+        /// What the store said.
+        message: String,
+    },
+    /// The index or its collection was dropped meanwhile.
+    #[error("the index was dropped while it was being built")]
+    Dropped,
+    /// The builder itself failed.
+    #[error("the build of the cache ended unexpectedly")]
+    Broken,
+}
+
+/// Some declared indexes on their way to being ready.
+///
+/// Dropping it does not stop anything.
+#[must_use = "wait for the build, or drop it on purpose to let it go on in the background"]
+pub struct Build {
+    search: Arc<CollectionSearch>,
+    names: Vec<String>,
+    progress: watch::Receiver<u64>,
+}
+
+impl Build {
+    pub(super) fn new(search: Arc<CollectionSearch>, names: Vec<String>) -> Build {
+        let progress = search.progress();
+        Build {
+            search,
+            names,
+            progress,
+        }
+    }
+
+    /// Resolves when every index is ready.
+    ///
+    /// # Errors
+    /// When one of them cannot be built, or is dropped meanwhile.
+    pub async fn wait(mut self) -> Result<(), BuildError> {
+        loop {
+            self.progress.mark_unchanged();
+            if let Some(outcome) = self.search.outcome(&self.names) {
+                return outcome;
+            }
+            if self.progress.changed().await.is_err() {
+                return Err(BuildError::Dropped);
+            }
+        }
+    }
+}
+
+/// Starts the thread that completes `generation`.
+pub(super) fn start(
+    search: Arc<CollectionSearch>,
+    generation: Arc<Generation>,
+) -> Option<thread::JoinHandle<()>> {
+    let builder = thread::Builder::new().name("cache-build".to_owned());
+    let task = Task {
+        search: Arc::clone(&search),
+        generation: Arc::clone(&generation),
+        ended: false,
+    };
+    match builder.spawn(move || task.run()) {
+        Ok(thread) => Some(thread),
+        Err(_) => None, // Dropping the task has marked the build as broken.
+    }
+}
+
+/// One build; whatever ends it leaves the collection knowing how.
+struct Task {
+    search: Arc<CollectionSearch>,
+    generation: Arc<Generation>,
+    ended: bool,
+}
+
+/// Documents taken under one hold of the lock.
+struct Batch {
+    documents: Vec<(u64, Document)>,
+    /// Nothing lies behind them.
+    last: bool,
+}
+
+impl Task {
+    fn run(mut self) {
+        while !self.generation.is_abandoned() {
+            let lock = Arc::clone(&self.search.lock);
+            let held = lock.lock();
+            if let Some(outcome) = self.step().transpose() {
+                self.search.end_build(&self.generation, outcome);
+                break;
+            }
+            MutexGuard::unlock_fair(held);
+        }
+        self.ended = true;
+    }
+
+    /// Caches the next batch; something when it was the last one.
+    fn step(&self) -> Result<Option<()>, BuildError> {
+        let batch = self.read()?;
+        let rows: Vec<_> = batch
+            .documents
+            .iter()
+            .map(|(number, document)| (*number, document.raw()))
+            .collect();
+        self.generation.add(&rows)?;
+        if let Some((number, _)) = batch.documents.last() {
+            self.generation.advance(number + 1, rows.len() as u64);
+        }
+        Ok(batch.last.then_some(()))
+    }
+
+    fn read(&self) -> Result<Batch, BuildError> {
+        let settings = &self.search.settings;
+        let from = self.generation.cursor();
+        let (mut documents, mut bytes) = (Vec::new(), 0);
+        for row in self.search.store.scan(from) {
+            let (number, document) = row.map_err(|error| BuildError::Store {
+                message: error.to_string(),
+            })?;
+            bytes += document.len_bytes();
+            documents.push((number, document));
+            if documents.len() >= settings.build_batch_documents
+                || bytes >= settings.build_batch_bytes
+            {
+                return Ok(Batch {
+                    documents,
+                    last: false,
+                });
+            }
+        }
+        Ok(Batch {
+            documents,
+            last: true,
+        })
+    }
+}
+
+impl Drop for Task {
+    fn drop(&mut self) {
+        if !self.ended {
+            self.search
+                .end_build(&self.generation, Err(BuildError::Broken));
+        }
+    }
+}

@@ -1,0 +1,220 @@
+//! Running plans: counting, finding, and counting values.
+
+use std::sync::Arc;
+
+use forebay_cache::{
+    Expr, SearchAnswer, SearchError, SearchRequest, ValueCount, ValueCounts, Want,
+};
+use forebay_query::Code;
+use forebay_text::Stop;
+use roaring::RoaringBitmap;
+
+use super::found::Found;
+use super::plan::SearchPlan;
+use super::report::{Access, ExecutionReport, Tally};
+use crate::error::CommandError;
+use crate::streams::{Stream, blocking};
+
+/// The answer to a count.
+#[derive(Debug)]
+pub struct Counted {
+    /// Documents that match.
+    pub count: u64,
+    /// How they were found.
+    pub report: ExecutionReport,
+}
+
+/// What is to be done with arrays of strings.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Arrays {
+    /// Their elements count as values, as in `distinct`.
+    Unwind,
+    /// Each is a value of its own, as in `$group`: its document is among the others.
+    Whole,
+}
+
+/// The values of a cached field among the documents that match.
+pub struct Values {
+    /// Distinct strings in byte order, and how many documents hold each.
+    pub strings: Vec<ValueCount>,
+    /// Documents in which the field is null.
+    pub null: u64,
+    /// Documents without the field.
+    pub missing: u64,
+    /// The documents with other values, which the caller reads and takes into account.
+    pub others: Found,
+}
+
+impl SearchPlan {
+    /// Counts the documents that match.
+    ///
+    /// # Errors
+    /// When the operation is stopped, or the store cannot be read.
+    pub async fn count(&self, stop: &Stop) -> Result<Counted, CommandError> {
+        let want = if self.is_exact() {
+            Want::Count
+        } else {
+            Want::Numbers { limit: None }
+        };
+        let answer = self.search(want, stop).await?;
+        let (counted, doubtful, access) = self.judge(answer.count, &answer);
+        let figures = (answer.count, answer.residual.len());
+        let mut found = self.read(doubtful, access, answer.report, figures);
+        let count = counted + blocking_count(&mut found, stop)?;
+        Ok(Counted {
+            count,
+            report: found.into_report(),
+        })
+    }
+
+    /// What of a count is certain, which documents have to be read for the rest, and how.
+    fn judge(&self, count: u64, answer: &SearchAnswer) -> (u64, RoaringBitmap, Access) {
+        if self.is_exact() {
+            let access = if answer.residual.is_empty() {
+                Access::None
+            } else {
+                Access::Fetch
+            };
+            return (count, answer.residual.clone(), access);
+        }
+        let candidates = &answer.numbers | &answer.residual;
+        let access = self.access(candidates.len());
+        (0, candidates, access)
+    }
+
+    /// Finds the documents that match, in the order of their record numbers.
+    ///
+    /// `limit` is how many will be read at most, if that is known.
+    ///
+    /// # Errors
+    /// When the operation is stopped.
+    pub async fn find(&self, _limit: Option<u64>, stop: &Stop) -> Result<Found, CommandError> {
+        let answer = self.search(Want::Numbers { limit: None }, stop).await?;
+        let figures = (answer.count, answer.residual.len());
+        let candidates = answer.numbers | answer.residual;
+        let access = self.access(candidates.len());
+        Ok(self.read(candidates, access, answer.report, figures))
+    }
+
+    /// Counts the values of the field that the plan was made for, among the documents that match.
+    ///
+    /// `bytes_max` bounds the memory of the distinct strings.
+    ///
+    /// # Errors
+    /// When the operation is stopped, or the values take too much memory.
+    pub async fn values(
+        &self,
+        arrays: Arrays,
+        bytes_max: usize,
+        stop: &Stop,
+    ) -> Result<Values, CommandError> {
+        let field = self.values.unwrap_or_default();
+        let elements = arrays == Arrays::Unwind;
+        let answer = self
+            .search(
+                Want::ValueCounts {
+                    field,
+                    elements,
+                    bytes_max,
+                },
+                stop,
+            )
+            .await?;
+        let figures = (answer.count, answer.residual.len());
+        let counts = answer.values.unwrap_or_default();
+        let others = others(&counts, arrays) | answer.residual;
+        let access = if others.is_empty() {
+            Access::None
+        } else {
+            self.access(others.len())
+        };
+        let ValueCounts {
+            values: strings,
+            null,
+            missing,
+            ..
+        } = counts;
+        let others = self.read(others, access, answer.report, figures);
+        Ok(Values {
+            strings,
+            null,
+            missing,
+            others,
+        })
+    }
+
+    async fn search(&self, want: Want, stop: &Stop) -> Result<SearchAnswer, CommandError> {
+        self.generation.count_search(&self.summary);
+        let request = SearchRequest {
+            expr: self.expr.clone(),
+            want,
+            stop: stop.clone(),
+        };
+        self.generation
+            .values
+            .search(request)
+            .await
+            .map_err(search_error)
+    }
+
+    /// How `candidates` documents are best read.
+    fn access(&self, candidates: u64) -> Access {
+        let documents = self.search.store.document_count();
+        match candidates.saturating_mul(self.search.settings.fetch_cost) > documents {
+            true if candidates > self.search.settings.fetch_always => Access::Scan {
+                candidates,
+                documents,
+            },
+            _ => Access::Fetch,
+        }
+    }
+
+    fn read(
+        &self,
+        wanted: RoaringBitmap,
+        access: Access,
+        search: forebay_cache::SearchReport,
+        (found, residual): (u64, u64),
+    ) -> Found {
+        let report = ExecutionReport {
+            plan: Arc::clone(&self.summary),
+            search,
+            found,
+            residual,
+            access,
+            tally: Arc::new(Tally::default()),
+        };
+        Found::new(
+            Arc::clone(&self.search.store),
+            Arc::clone(&self.filter),
+            wanted,
+            report,
+        )
+    }
+}
+
+/// The documents whose values the cache does not give.
+fn others(counts: &ValueCounts, arrays: Arrays) -> RoaringBitmap {
+    match arrays {
+        Arrays::Unwind => counts.other.clone(),
+        Arrays::Whole => &counts.other | &counts.arrays,
+    }
+}
+
+/// Reads and counts; where that may take long, without holding up the thread's other tasks.
+fn blocking_count(found: &mut Found, stop: &Stop) -> Result<u64, CommandError> {
+    match found.is_short() {
+        true => found.count_rest(stop),
+        false => blocking(|| found.count_rest(stop)),
+    }
+}
+
+fn search_error(error: SearchError) -> CommandError {
+    match error {
+        SearchError::Stopped { reason } => CommandError::Stopped(reason),
+        SearchError::ValuesTooLarge { .. } => {
+            CommandError::refused(Code::ExceededMemoryLimit, error.to_string())
+        }
+        other => CommandError::refused(Code::InternalError, other.to_string()),
+    }
+}

@@ -1,0 +1,304 @@
+//! From a document to the values of its declared fields, as the cache keeps them.
+//!
+//! MongoDB lets a predicate on `a.b` look through arrays on the way and into an array at the end. The cache keeps what
+//! it can answer exactly for every predicate (missing, null, a string, an array of strings, or something without any
+//! string), and declares everything else residual: the store judges those documents.
+
+use bson::RawDocument;
+use forebay_cache::FieldValue;
+
+use super::element::{Element, Elements, Malformed, kind};
+use super::fields::{Field, FieldSet, Root};
+
+/// Takes the declared fields out of documents.
+#[derive(Clone, Debug)]
+pub struct Extractor {
+    fields: FieldSet,
+    value_bytes_max: usize,
+}
+
+impl Extractor {
+    /// An extractor of `fields`; a document with a string longer than `value_bytes_max` is residual for its field.
+    pub fn new(fields: FieldSet, value_bytes_max: usize) -> Extractor {
+        Extractor {
+            fields,
+            value_bytes_max,
+        }
+    }
+
+    /// The declared fields.
+    pub fn fields(&self) -> &FieldSet {
+        &self.fields
+    }
+
+    /// The value of every declared field of `document`, in their order, in one pass over its top-level keys.
+    ///
+    /// Where a key occurs twice the first one counts, as everywhere in the document language. A malformed document is
+    /// residual in all its fields.
+    pub fn extract<'a>(&self, document: &'a RawDocument) -> Vec<FieldValue<'a>> {
+        let mut values = Vec::with_capacity(self.fields.len());
+        self.extract_into(document, &mut values);
+        values
+    }
+
+    /// Appends what [`extract`](Extractor::extract) gives.
+    pub fn extract_into<'a>(&self, document: &'a RawDocument, values: &mut Vec<FieldValue<'a>>) {
+        let first = values.len();
+        values.resize(first + self.fields.len(), FieldValue::Missing);
+        let values = &mut values[first..];
+        if self.fill(document, values).is_err() {
+            values.fill(FieldValue::Residual);
+        }
+    }
+
+    fn fill<'a>(
+        &self,
+        document: &'a RawDocument,
+        values: &mut [FieldValue<'a>],
+    ) -> Result<(), Malformed> {
+        let mut wanted = every_root(self.fields.roots().len());
+        for element in Elements::of(document.as_bytes()) {
+            let element = element?;
+            let Some((place, root)) = self.root_of(&element) else {
+                continue;
+            };
+            if wanted & (1 << place) == 0 {
+                continue;
+            }
+            self.fill_root(root, &element, values)?;
+            wanted &= !(1 << place);
+            if wanted == 0 {
+                break;
+            }
+        }
+        Ok(())
+    }
+
+    fn root_of(&self, element: &Element<'_>) -> Option<(usize, &Root)> {
+        let mut roots = self.fields.roots().iter().enumerate();
+        roots.find(|(_, root)| *root.key == *element.key)
+    }
+
+    fn fill_root<'a>(
+        &self,
+        root: &Root,
+        element: &Element<'a>,
+        values: &mut [FieldValue<'a>],
+    ) -> Result<(), Malformed> {
+        for Field { index, rest } in &root.fields {
+            values[*index] = self.value_at(element, rest)?;
+        }
+        Ok(())
+    }
+
+    /// The value at the end of `rest`, beginning at `element`.
+    fn value_at<'a>(
+        &self,
+        element: &Element<'a>,
+        rest: &[Box<[u8]>],
+    ) -> Result<FieldValue<'a>, Malformed> {
+        let Some((key, deeper)) = rest.split_first() else {
+            return self.leaf(element);
+        };
+        match element.kind {
+            kind::DOCUMENT => self.value_below(element, key, deeper),
+            kind::ARRAY => self.value_through_array(element, rest),
+            _ => Ok(FieldValue::Missing),
+        }
+    }
+
+    fn value_below<'a>(
+        &self,
+        element: &Element<'a>,
+        key: &[u8],
+        deeper: &[Box<[u8]>],
+    ) -> Result<FieldValue<'a>, Malformed> {
+        for child in element.children() {
+            let child = child?;
+            if child.key == key {
+                return self.value_at(&child, deeper);
+            }
+        }
+        Ok(FieldValue::Missing)
+    }
+
+    /// An array on the way to the field: plain as long as each element is a document that has strings at the end.
+    ///
+    /// The rest of the path may name a position of the array, and an element without the field makes the document equal
+    /// to null as well: such documents are residual.
+    fn value_through_array<'a>(
+        &self,
+        array: &Element<'a>,
+        rest: &[Box<[u8]>],
+    ) -> Result<FieldValue<'a>, Malformed> {
+        if rest[0].iter().all(u8::is_ascii_digit) {
+            return Ok(FieldValue::Residual);
+        }
+        let mut strings = Vec::new();
+        for child in array.children() {
+            let child = child?;
+            if child.kind != kind::DOCUMENT {
+                return Ok(FieldValue::Residual);
+            }
+            match self.value_at(&child, rest)? {
+                FieldValue::String(text) => strings.push(text),
+                FieldValue::Strings(texts) => strings.extend(texts),
+                _ => return Ok(FieldValue::Residual),
+            }
+        }
+        Ok(if strings.is_empty() {
+            FieldValue::Residual
+        } else {
+            FieldValue::Strings(strings)
+        })
+    }
+
+    fn leaf<'a>(&self, element: &Element<'a>) -> Result<FieldValue<'a>, Malformed> {
+        Ok(match element.kind {
+            kind::STRING => self
+                .text(element)
+                .map_or(FieldValue::Residual, FieldValue::String),
+            kind::NULL => FieldValue::Null,
+            kind::ARRAY => self.leaf_array(element)?,
+            kind::UNDEFINED | kind::REGEX | kind::SYMBOL => FieldValue::Residual,
+            _ => FieldValue::Other,
+        })
+    }
+
+    /// An array at the end of the path: strings only, or nothing that a string predicate could see.
+    fn leaf_array<'a>(&self, array: &Element<'a>) -> Result<FieldValue<'a>, Malformed> {
+        let (mut strings, mut others) = (Vec::new(), false);
+        for child in array.children() {
+            match self.leaf_of_array(&child?) {
+                Some(FieldValue::String(text)) => strings.push(text),
+                Some(_) => others = true,
+                None => return Ok(FieldValue::Residual),
+            }
+        }
+        Ok(match (strings.is_empty(), others) {
+            (true, _) => FieldValue::Other,
+            (false, false) => FieldValue::Strings(strings),
+            (false, true) => FieldValue::Residual,
+        })
+    }
+
+    fn leaf_of_array<'a>(&self, child: &Element<'a>) -> Option<FieldValue<'a>> {
+        match child.kind {
+            kind::STRING => self.text(child).map(FieldValue::String),
+            kind::NULL | kind::ARRAY | kind::UNDEFINED | kind::REGEX | kind::SYMBOL => None,
+            _ => Some(FieldValue::Other),
+        }
+    }
+
+    /// The text of a string, if the cache may hold it.
+    fn text<'a>(&self, element: &Element<'a>) -> Option<&'a [u8]> {
+        let text = element.text()?;
+        (text.len() <= self.value_bytes_max && std::str::from_utf8(text).is_ok()).then_some(text)
+    }
+}
+
+/// One bit for each top-level key that is still to be found.
+fn every_root(roots: usize) -> u64 {
+    u64::MAX.checked_shr(64 - roots as u32).unwrap_or(0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use bson::rawdoc;
+
+    fn one<'a>(path: &str, document: &'a RawDocument) -> FieldValue<'a> {
+        Extractor::new(FieldSet::new([path]), 16)
+            .extract(document)
+            .remove(0)
+    }
+
+    #[test]
+    fn top_level_values() {
+        let document = rawdoc! {
+            "s": "text", "n": bson::RawBson::Null, "i": 1, "u": bson::RawBson::Undefined,
+            "y": bson::RawBson::Symbol("s".into()), "d": { "x": "y" }, "long": "12345678901234567",
+            "c": bson::RawBson::JavaScriptCode("text".into()),
+        };
+        assert_eq!(one("s", &document), FieldValue::String(b"text"));
+        assert_eq!(one("n", &document), FieldValue::Null);
+        assert_eq!(one("none", &document), FieldValue::Missing);
+        for other in ["i", "d", "c"] {
+            assert_eq!(one(other, &document), FieldValue::Other, "{other}");
+        }
+        for residual in ["u", "y", "long"] {
+            assert_eq!(one(residual, &document), FieldValue::Residual, "{residual}");
+        }
+    }
+
+    #[test]
+    fn arrays_at_the_end() {
+        let document = rawdoc! {
+            "strings": ["a", "b"], "numbers": [1, 2], "empty": [], "mixed": ["a", 1],
+            "null": ["a", bson::RawBson::Null], "nested": [["a"]], "documents": [{ "x": "y" }],
+        };
+        assert_eq!(
+            one("strings", &document),
+            FieldValue::Strings(vec![b"a", b"b"])
+        );
+        for other in ["numbers", "empty", "documents"] {
+            assert_eq!(one(other, &document), FieldValue::Other, "{other}");
+        }
+        for residual in ["mixed", "null", "nested"] {
+            assert_eq!(one(residual, &document), FieldValue::Residual, "{residual}");
+        }
+    }
+
+    #[test]
+    fn dotted_paths() {
+        let document =
+            rawdoc! { "a": { "b": { "c": "x" }, "n": bson::RawBson::Null }, "s": "text" };
+        assert_eq!(one("a.b.c", &document), FieldValue::String(b"x"));
+        assert_eq!(one("a.n", &document), FieldValue::Null);
+        assert_eq!(one("a.b", &document), FieldValue::Other);
+        for missing in ["a.b.d", "a.n.x", "s.x", "z.y"] {
+            assert_eq!(one(missing, &document), FieldValue::Missing, "{missing}");
+        }
+    }
+
+    #[test]
+    fn arrays_on_the_way() {
+        let document = rawdoc! {
+            "all": [{ "n": "a" }, { "n": ["b", "c"] }], "some": [{ "n": "a" }, { "m": "b" }],
+            "scalar": [{ "n": "a" }, 1], "empty": [],
+        };
+        assert_eq!(
+            one("all.n", &document),
+            FieldValue::Strings(vec![b"a", b"b", b"c"])
+        );
+        for residual in ["some.n", "scalar.n", "empty.n", "all.0.n"] {
+            assert_eq!(one(residual, &document), FieldValue::Residual, "{residual}");
+        }
+    }
+
+    #[test]
+    fn several_fields_in_one_pass_and_the_first_of_two_equal_keys() {
+        let mut document = rawdoc! { "b": "1", "x": 0, "a": { "c": "2", "d": "3" } };
+        document.append(bson::raw::cstr!("b"), "later");
+        let extractor = Extractor::new(FieldSet::new(["a.d", "b", "none", "a.c"]), 16);
+        let expected = [
+            FieldValue::String(b"3"),
+            FieldValue::String(b"1"),
+            FieldValue::Missing,
+            FieldValue::String(b"2"),
+        ];
+        assert_eq!(extractor.extract(&document), expected);
+    }
+
+    #[test]
+    fn invalid_utf8_is_residual() {
+        let mut bytes = rawdoc! { "s": "ab" }.into_bytes();
+        let place = bytes
+            .windows(2)
+            .position(|pair| pair == b"ab")
+            .expect("the text");
+        bytes[place] = 0xC0;
+        let document = RawDocument::from_bytes(&bytes).expect("framed");
+        assert_eq!(one("s", document), FieldValue::Residual);
+    }
+}

@@ -1,0 +1,174 @@
+//! One cache of a set of fields of a collection.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+
+use bson::RawDocument;
+use forebay_cache::CollectionCache;
+
+use super::build::BuildError;
+use super::collection::CacheIndex;
+use super::extract::Extractor;
+use super::report::PlanSummary;
+use super::stats::SearchCounters;
+
+/// The cursor of a complete generation.
+const COMPLETE: u64 = u64::MAX;
+
+/// One cache of a set of fields of a collection, right for all documents below a record number.
+pub struct Generation {
+    /// Takes its fields out of documents.
+    pub extractor: Extractor,
+    /// The cached values.
+    pub values: Arc<CollectionCache>,
+    /// Documents that the collection had when the build began.
+    pub total: u64,
+    cursor: AtomicU64,
+    done: AtomicU64,
+    abandoned: AtomicBool,
+    searches: SearchCounters,
+}
+
+impl Generation {
+    /// An empty cache, to be built for `total` documents.
+    pub fn new(extractor: Extractor, values: Arc<CollectionCache>, total: u64) -> Generation {
+        let searches = SearchCounters::new(extractor.fields().len());
+        Generation {
+            extractor,
+            values,
+            total,
+            cursor: AtomicU64::new(0),
+            done: AtomicU64::new(0),
+            abandoned: AtomicBool::new(false),
+            searches,
+        }
+    }
+
+    /// Documents with smaller record numbers are in the cache.
+    pub fn cursor(&self) -> u64 {
+        self.cursor.load(Ordering::Acquire)
+    }
+
+    /// Moves the cursor behind `documents` more documents. The caller holds the write lock.
+    pub fn advance(&self, cursor: u64, documents: u64) {
+        self.cursor.store(cursor, Ordering::Release);
+        self.done.fetch_add(documents, Ordering::Relaxed);
+    }
+
+    /// Declares the cache complete. The caller holds the write lock.
+    pub fn complete(&self) {
+        self.cursor.store(COMPLETE, Ordering::Release);
+    }
+
+    /// Documents that the build has put into the cache.
+    pub fn done(&self) -> u64 {
+        self.done.load(Ordering::Relaxed)
+    }
+
+    /// Tells the build to end.
+    pub fn abandon(&self) {
+        self.abandoned.store(true, Ordering::Release);
+    }
+
+    /// Is the build to end?
+    pub fn is_abandoned(&self) -> bool {
+        self.abandoned.load(Ordering::Acquire)
+    }
+
+    /// Has it every field of `index`?
+    pub fn has(&self, index: &CacheIndex) -> bool {
+        let fields = self.extractor.fields();
+        index
+            .fields
+            .iter()
+            .all(|path| fields.index_of(path).is_some())
+    }
+
+    /// Has it exactly these fields, in whatever order?
+    pub fn has_exactly(&self, fields: &[&str]) -> bool {
+        let mine = self.extractor.fields();
+        mine.len() == fields.len() && fields.iter().all(|path| mine.index_of(path).is_some())
+    }
+
+    /// Counts a search.
+    pub fn count_search(&self, plan: &PlanSummary) {
+        plan.leaves
+            .iter()
+            .for_each(|leaf| self.searches.count(leaf.field, leaf.tier));
+    }
+
+    /// How often the conditions of a field were searched, by tier.
+    pub fn searches(&self, column: usize) -> BTreeMap<&'static str, u64> {
+        self.searches.of(column)
+    }
+
+    /// Caches documents that are new to it, whatever the cursor says.
+    ///
+    /// # Errors
+    /// When a record number does not fit, or the cache holds something else than it should.
+    pub fn add(&self, documents: &[(u64, &RawDocument)]) -> Result<(), BuildError> {
+        let mut numbers = Vec::with_capacity(documents.len());
+        let mut values = Vec::with_capacity(documents.len() * self.extractor.fields().len());
+        for (number, document) in documents {
+            numbers.push(narrow(*number)?);
+            self.extractor.extract_into(document, &mut values);
+        }
+        Ok(self.values.insert_batch(&numbers, &values)?)
+    }
+
+    /// Follows the insertion of documents. The caller holds the write lock.
+    ///
+    /// # Errors
+    /// When a record number does not fit, or the cache holds something else than it should.
+    pub fn follow_inserts(&self, documents: &[(u64, &RawDocument)]) -> Result<(), BuildError> {
+        let cursor = self.cursor();
+        match documents.iter().all(|(number, _)| *number < cursor) {
+            true => self.add(documents),
+            false => {
+                let below: Vec<_> = documents
+                    .iter()
+                    .copied()
+                    .filter(|(number, _)| *number < cursor)
+                    .collect();
+                self.add(&below)
+            }
+        }
+    }
+
+    /// Follows the replacement of a document. The caller holds the write lock.
+    ///
+    /// # Errors
+    /// When the record number does not fit, or the cache holds something else than it should.
+    pub fn follow_replace(
+        &self,
+        number: u64,
+        old: &RawDocument,
+        new: &RawDocument,
+    ) -> Result<(), BuildError> {
+        if number < self.cursor() {
+            let (old, new) = (self.extractor.extract(old), self.extractor.extract(new));
+            if old != new {
+                self.values.update(narrow(number)?, &old, &new)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Follows the deletion of a document. The caller holds the write lock.
+    ///
+    /// # Errors
+    /// When the record number does not fit, or the cache holds something else than it should.
+    pub fn follow_delete(&self, number: u64, old: &RawDocument) -> Result<(), BuildError> {
+        if number < self.cursor() {
+            self.values
+                .remove(narrow(number)?, &self.extractor.extract(old))?;
+        }
+        Ok(())
+    }
+}
+
+/// A record number as the cache counts.
+fn narrow(number: u64) -> Result<u32, BuildError> {
+    u32::try_from(number).map_err(|_| BuildError::TooManyDocuments { number })
+}

@@ -1,0 +1,37 @@
+//! String search from the cache of field values.
+//!
+//! Every collection owns one [`CollectionSearch`]: it knows which fields are declared, builds their cache in the
+//! background, follows each write, and turns filters into searches. A caller
+//!
+//! 1. tells it of every change, under the collection's [`WriteLock`] ([`CollectionSearch::on_insert_many`],
+//!    [`on_replace`](CollectionSearch::on_replace), [`on_delete`](CollectionSearch::on_delete));
+//! 2. asks it for a plan ([`CollectionSearch::plan`], or [`plan_values`](CollectionSearch::plan_values) for `distinct`
+//!    and `$group`) and gets either a [`SearchPlan`] or the reason why the cache cannot answer ([`NotUsed`]);
+//! 3. runs the plan: [`SearchPlan::count`], [`SearchPlan::find`], [`SearchPlan::values`].
+//!
+//! A plan never changes what a query answers: documents that the cache cannot judge are judged by the filter itself, and
+//! each document that `find` returns has been checked against the whole filter when it was fetched.
+
+pub mod admin;
+mod build;
+mod collection;
+mod element;
+mod execute;
+mod extract;
+mod fields;
+mod found;
+mod generation;
+mod plan;
+mod report;
+mod settings;
+mod stats;
+mod translate;
+
+pub use build::{Build, BuildError};
+pub use collection::{CacheIndex, CollectionSearch, WriteLock};
+pub use execute::{Arrays, Counted, Values};
+pub use found::Found;
+pub use plan::{NotUsed, PlanOptions, SearchPlan};
+pub use report::{ExecutionReport, PlanSummary};
+pub use settings::SearchSettings;
+pub use stats::{BuildProgress, IndexState, IndexStatus};

@@ -1,0 +1,294 @@
+//! Whether and how the cache answers a filter.
+
+use std::sync::Arc;
+
+use forebay_cache::Expr;
+use forebay_query::filter::Node;
+use forebay_query::{Code, Error, Filter};
+
+use super::collection::{CacheIndex, CollectionSearch, State};
+use super::generation::Generation;
+use super::report::PlanSummary;
+use super::translate::{Cover, Translator};
+
+/// What a command says about the choice of indexes.
+#[derive(Clone, Debug, Default)]
+pub struct PlanOptions {
+    /// The name of the index to use, or `$natural` for none.
+    pub hint: Option<String>,
+    /// Are strings to be compared by other rules than byte by byte?
+    pub collation: bool,
+}
+
+/// Why the cache does not answer a filter.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum NotUsed {
+    /// The collection has no cache index.
+    #[error("the collection has no cache index")]
+    NoCacheIndex,
+    /// No condition of the filter is on a cached field.
+    #[error("the filter has no condition on a cached field")]
+    NoCachedField,
+    /// A condition on a cached field asks for something else than strings.
+    #[error("the condition on the cached field '{path}' is none on strings, null or existence")]
+    Predicate {
+        /// The field.
+        path: String,
+    },
+    /// A branch of a disjunction has no cached condition.
+    #[error("a branch of $or has no condition on a cached field")]
+    UncachedBranch,
+    /// Something that the cache cannot judge is negated.
+    #[error("a negation holds conditions on fields that are not cached")]
+    UncachedUnderNegation,
+    /// The cache of the field is being built.
+    #[error("the cache index '{index}' is being built ({done} of {total} documents)")]
+    Building {
+        /// The index.
+        index: String,
+        /// Documents cached so far.
+        done: u64,
+        /// Documents that the collection had when the build began.
+        total: u64,
+    },
+    /// The cache of the field could not be built.
+    #[error("the cache index '{index}' has failed: {reason}")]
+    Failed {
+        /// The index.
+        index: String,
+        /// Why.
+        reason: String,
+    },
+    /// The command asks for another comparison of strings.
+    #[error("the command has a collation, and the cache compares strings byte by byte")]
+    Collation,
+    /// The command asks for another index.
+    #[error("the command has a hint to '{hint}'")]
+    Hint {
+        /// The index it asks for.
+        hint: String,
+    },
+    /// The cache judges a part of the filter only, and values are wanted of what it judges whole.
+    #[error("the filter has conditions that the cache cannot judge")]
+    NotExact,
+    /// Values of a field that is not cached are wanted.
+    #[error("the field '{path}' is not cached")]
+    ValuesNotCached {
+        /// The field.
+        path: String,
+    },
+}
+
+impl NotUsed {
+    /// In the words of `explain`.
+    pub fn reason(&self) -> String {
+        self.to_string()
+    }
+
+    /// Could the cache have answered, had it been declared, built or asked differently?
+    ///
+    /// A strict server refuses such a search instead of scanning the collection; one that has nothing to do with cached
+    /// fields it scans.
+    pub fn is_fallback(&self) -> bool {
+        !matches!(
+            self,
+            NotUsed::NoCacheIndex | NotUsed::NoCachedField | NotUsed::ValuesNotCached { .. }
+        )
+    }
+
+    /// The refusal of a strict server.
+    pub fn strict_error(&self) -> Error {
+        let message =
+            format!("strict: the search would fall back to a scan of the collection: {self}");
+        Error::new(Code::NoQueryExecutionPlans, message)
+    }
+}
+
+/// A search of the cache that answers a filter, alone or together with the store.
+#[derive(Clone)]
+pub struct SearchPlan {
+    pub(super) search: Arc<CollectionSearch>,
+    pub(super) generation: Arc<Generation>,
+    pub(super) filter: Arc<Filter>,
+    pub(super) expr: Expr,
+    pub(super) summary: Arc<PlanSummary>,
+    /// The column whose values are wanted.
+    pub(super) values: Option<usize>,
+}
+
+impl SearchPlan {
+    /// Does the cache judge the whole filter?
+    ///
+    /// Otherwise documents are read and checked one by one, and an index of the store may be better.
+    pub fn is_exact(&self) -> bool {
+        self.summary.exact
+    }
+
+    /// What is asked of the cache.
+    pub fn summary(&self) -> &PlanSummary {
+        &self.summary
+    }
+}
+
+impl State {
+    /// Why `index`, which is declared, cannot answer.
+    pub fn unready(&self, index: &CacheIndex) -> NotUsed {
+        if let Some(building) = self
+            .building
+            .as_ref()
+            .filter(|building| building.has(index))
+        {
+            let (index, done, total) = (index.name.clone(), building.done(), building.total);
+            return NotUsed::Building { index, done, total };
+        }
+        let reason = self
+            .failure
+            .as_ref()
+            .map_or_else(|| "it is not built".to_owned(), ToString::to_string);
+        NotUsed::Failed {
+            index: index.name.clone(),
+            reason,
+        }
+    }
+
+    /// Refuses what the options of a command rule out.
+    fn allow(&self, options: &PlanOptions) -> Result<(), NotUsed> {
+        if self.declared.is_empty() {
+            return Err(NotUsed::NoCacheIndex);
+        }
+        if options.collation {
+            return Err(NotUsed::Collation);
+        }
+        match &options.hint {
+            Some(hint) if !self.declared.iter().any(|index| index.name == *hint) => {
+                Err(NotUsed::Hint { hint: hint.clone() })
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// The generation that answers, or the reason why none does, as far as `node` or `path` ask for it.
+    fn answering(&self, node: &Node) -> Result<&Arc<Generation>, NotUsed> {
+        self.ready.as_ref().ok_or_else(|| self.first_unready(node))
+    }
+
+    fn first_unready(&self, node: &Node) -> NotUsed {
+        let named = self
+            .declared
+            .iter()
+            .find(|index| index.fields.iter().any(|path| names(node, path)));
+        named.map_or(NotUsed::NoCachedField, |index| self.unready(index))
+    }
+}
+
+/// Is there a condition on `wanted` anywhere in the filter?
+fn names(node: &Node, wanted: &str) -> bool {
+    match node {
+        Node::And(nodes) | Node::Or(nodes) | Node::Nor(nodes) => {
+            nodes.iter().any(|node| names(node, wanted))
+        }
+        Node::Not(node) => names(node, wanted),
+        Node::Leaf { path, .. } => path.as_str() == wanted,
+        Node::Expr { .. } | Node::AlwaysTrue | Node::AlwaysFalse => false,
+    }
+}
+
+impl CollectionSearch {
+    /// How the cache finds the documents that match `filter`.
+    ///
+    /// # Errors
+    /// Why it cannot.
+    pub fn plan(
+        self: &Arc<Self>,
+        filter: &Arc<Filter>,
+        options: &PlanOptions,
+    ) -> Result<SearchPlan, NotUsed> {
+        self.with_state(|state| {
+            state.allow(options)?;
+            let generation = state.answering(filter.root())?;
+            let mut translator = Translator::new(state, generation);
+            let (expr, exact) = match translator.cover(filter.root()) {
+                Cover::Exact(expr) => (expr, true),
+                Cover::Superset(expr) => (expr, false),
+                Cover::Nothing => return Err(translator.obstacle()),
+            };
+            if translator.leaves.is_empty() {
+                return Err(translator.obstacle());
+            }
+            Ok(self.assemble(filter, generation, translator, expr, exact))
+        })
+    }
+
+    /// How the cache counts the values of the field `path` among the documents that match `filter`.
+    ///
+    /// # Errors
+    /// Why it cannot: because the field is not cached, or the filter not wholly judged by the cache.
+    pub fn plan_values(
+        self: &Arc<Self>,
+        filter: &Arc<Filter>,
+        path: &str,
+        options: &PlanOptions,
+    ) -> Result<SearchPlan, NotUsed> {
+        self.with_state(|state| {
+            state.allow(options)?;
+            let generation = state.values_generation(path)?;
+            let mut translator = Translator::new(state, generation);
+            let Some(field) = translator.field(path) else {
+                return Err(translator.obstacle());
+            };
+            match translator.cover(filter.root()) {
+                Cover::Exact(expr) => {
+                    let plan = self.assemble(filter, generation, translator, expr, true);
+                    Ok(SearchPlan {
+                        values: Some(field),
+                        ..plan
+                    })
+                }
+                Cover::Superset(_) => Err(NotUsed::NotExact),
+                Cover::Nothing => Err(translator.obstacle()),
+            }
+        })
+    }
+
+    fn assemble(
+        self: &Arc<Self>,
+        filter: &Arc<Filter>,
+        generation: &Arc<Generation>,
+        translator: Translator<'_>,
+        expr: Expr,
+        exact: bool,
+    ) -> SearchPlan {
+        let summary = PlanSummary {
+            indexes: translator.indexes,
+            leaves: translator.leaves,
+            exact,
+        };
+        SearchPlan {
+            search: Arc::clone(self),
+            generation: Arc::clone(generation),
+            filter: Arc::clone(filter),
+            expr,
+            summary: Arc::new(summary),
+            values: None,
+        }
+    }
+}
+
+impl State {
+    /// The generation that has the values of `path`.
+    fn values_generation(&self, path: &str) -> Result<&Arc<Generation>, NotUsed> {
+        let declaring = self
+            .declared
+            .iter()
+            .find(|index| index.fields.iter().any(|field| field == path));
+        let index = declaring.ok_or_else(|| NotUsed::ValuesNotCached {
+            path: path.to_owned(),
+        })?;
+        match &self.ready {
+            Some(generation) if generation.extractor.fields().index_of(path).is_some() => {
+                Ok(generation)
+            }
+            _ => Err(self.unready(index)),
+        }
+    }
+}

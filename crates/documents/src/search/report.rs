@@ -1,0 +1,210 @@
+//! What a search did: the part of `explain` and of the slow-query log that is ours.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use bson::{RawArrayBuf, RawDocumentBuf, cstr, rawdoc};
+use forebay_cache::{DeviceReport, HostReport, LeafReport, SearchReport};
+use forebay_text::Tier;
+
+/// Documents read after a search, counted while they are read.
+#[derive(Debug, Default)]
+pub struct Tally {
+    examined: AtomicU64,
+    matched: AtomicU64,
+}
+
+impl Tally {
+    /// A document was read and matched the filter, or did not.
+    pub fn examine(&self, matched: bool) {
+        self.examined.fetch_add(1, Ordering::Relaxed);
+        self.matched
+            .fetch_add(u64::from(matched), Ordering::Relaxed);
+    }
+
+    /// Documents read.
+    pub fn examined(&self) -> u64 {
+        self.examined.load(Ordering::Relaxed)
+    }
+
+    /// Documents read that matched.
+    pub fn matched(&self) -> u64 {
+        self.matched.load(Ordering::Relaxed)
+    }
+}
+
+/// What a plan asks of the cache, for `explain`.
+#[derive(Debug, Default)]
+pub struct PlanSummary {
+    /// The cache indexes whose fields are searched.
+    pub indexes: Vec<Arc<str>>,
+    /// The conditions, in the order of the cache's expression.
+    pub leaves: Vec<LeafSummary>,
+    /// Does the cache judge the whole filter?
+    pub exact: bool,
+}
+
+/// One condition on one cached field.
+#[derive(Debug, Clone)]
+pub struct LeafSummary {
+    /// The column of the field.
+    pub field: usize,
+    /// The dotted path.
+    pub path: Arc<str>,
+    /// The condition in words: `equals`, `in`, `regex`, `null`, `missing`.
+    pub predicate: &'static str,
+    /// The pattern, if it is one, as `/source/options`.
+    pub pattern: Option<String>,
+    /// How values are compared.
+    pub tier: Option<Tier>,
+}
+
+impl LeafSummary {
+    fn to_document(&self) -> RawDocumentBuf {
+        let mut document = rawdoc! { "field": &*self.path, "predicate": self.predicate };
+        if let Some(pattern) = &self.pattern {
+            document.append(cstr!("pattern"), pattern.as_str());
+        }
+        if let Some(tier) = self.tier {
+            document.append(cstr!("tier"), tier.name());
+        }
+        document
+    }
+
+    fn with_figures(&self, figures: &LeafReport) -> RawDocumentBuf {
+        let known = LeafSummary {
+            tier: figures.tier.or(self.tier),
+            ..self.clone()
+        };
+        let mut document = known.to_document();
+        document.append(cstr!("bucketsSearched"), figures.buckets_searched as i64);
+        document.append(cstr!("bucketsTotal"), figures.buckets_total as i64);
+        document.append(cstr!("rows"), figures.rows as i64);
+        document.append(cstr!("bytes"), figures.bytes as i64);
+        document
+    }
+}
+
+impl PlanSummary {
+    /// The plan's stage as `queryPlanner` shows it.
+    pub fn to_document(&self, stage: &str) -> RawDocumentBuf {
+        let leaves = RawArrayBuf::from_iter(self.leaves.iter().map(LeafSummary::to_document));
+        let mut document = self.head(stage);
+        document.append(cstr!("leaves"), leaves);
+        document
+    }
+
+    fn head(&self, stage: &str) -> RawDocumentBuf {
+        let indexes = RawArrayBuf::from_iter(self.indexes.iter().map(|name| &**name));
+        rawdoc! { "stage": stage, "indexNames": indexes, "exact": self.exact }
+    }
+}
+
+/// How documents are read after a search.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Access {
+    /// Not at all, but for documents that the cache cannot judge.
+    None,
+    /// One by one, by their numbers.
+    Fetch,
+    /// By a scan of the collection that skips what the cache ruled out.
+    Scan {
+        /// Documents that may match.
+        candidates: u64,
+        /// Documents of the collection.
+        documents: u64,
+    },
+}
+
+impl Access {
+    fn name(self) -> &'static str {
+        match self {
+            Access::None => "none",
+            Access::Fetch => "fetch",
+            Access::Scan { .. } => "scan",
+        }
+    }
+
+    fn reason(self) -> Option<String> {
+        match self {
+            Access::Scan {
+                candidates,
+                documents,
+            } => Some(format!(
+                "{candidates} of {documents} documents may match: one scan is cheaper than fetching each"
+            )),
+            Access::None | Access::Fetch => None,
+        }
+    }
+}
+
+/// What one search did.
+#[derive(Clone, Debug)]
+pub struct ExecutionReport {
+    /// What was asked of the cache.
+    pub plan: Arc<PlanSummary>,
+    /// What the cache did.
+    pub search: SearchReport,
+    /// Documents that the cache found.
+    pub found: u64,
+    /// Documents that the cache could not judge.
+    pub residual: u64,
+    /// How documents were read then.
+    pub access: Access,
+    /// The documents read.
+    pub tally: Arc<Tally>,
+}
+
+impl ExecutionReport {
+    /// The stage as `executionStats` shows it.
+    pub fn to_document(&self, stage: &str) -> RawDocumentBuf {
+        let mut document = self.plan.head(stage);
+        document.append(cstr!("leaves"), self.leaves());
+        let devices = RawArrayBuf::from_iter(self.search.devices.iter().map(device));
+        document.append(cstr!("devices"), devices);
+        document.append(cstr!("host"), host(&self.search.host));
+        document.append(cstr!("searchMicros"), self.search.total_us as i64);
+        document.append(cstr!("found"), self.found as i64);
+        document.append(cstr!("residualDocuments"), self.residual as i64);
+        self.append_access(&mut document);
+        document
+    }
+
+    fn append_access(&self, document: &mut RawDocumentBuf) {
+        document.append(cstr!("documentAccess"), self.access.name());
+        if let Some(reason) = self.access.reason() {
+            document.append(cstr!("documentAccessReason"), reason);
+        }
+        document.append(cstr!("docsExamined"), self.tally.examined() as i64);
+        document.append(cstr!("docsMatched"), self.tally.matched() as i64);
+    }
+
+    fn leaves(&self) -> RawArrayBuf {
+        let figures = &self.search.leaves;
+        let leaves = self.plan.leaves.iter().enumerate();
+        leaves
+            .map(|(place, leaf)| match figures.get(place) {
+                Some(figures) => leaf.with_figures(figures),
+                None => leaf.to_document(),
+            })
+            .collect()
+    }
+}
+
+fn device(report: &DeviceReport) -> RawDocumentBuf {
+    rawdoc! {
+        "name": report.name.as_str(),
+        "buckets": report.buckets as i64,
+        "rows": report.rows as i64,
+        "micros": report.device_us as i64,
+    }
+}
+
+fn host(report: &HostReport) -> RawDocumentBuf {
+    rawdoc! {
+        "buckets": report.buckets as i64,
+        "rows": report.rows as i64,
+        "tailRows": report.tail_rows as i64,
+        "micros": report.host_us as i64,
+    }
+}

@@ -1,0 +1,31 @@
+//! What the search of cached fields may take and use.
+
+/// Limits of building and searching the cache.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SearchSettings {
+    /// The longest string that is cached, in bytes. A document with a longer one is judged by the store.
+    pub value_bytes_max: usize,
+    /// The most documents that a build takes under one hold of the collection's write lock.
+    pub build_batch_documents: usize,
+    /// The most bytes of documents that a build takes under one hold of the collection's write lock.
+    pub build_batch_bytes: usize,
+    /// Fetching one document by number costs as much as scanning this many.
+    ///
+    /// A match wider than the collection's document count divided by this is read by a scan that skips what the cache
+    /// ruled out.
+    pub fetch_cost: u64,
+    /// As few documents as this are always fetched by number.
+    pub fetch_always: u64,
+}
+
+impl Default for SearchSettings {
+    fn default() -> SearchSettings {
+        SearchSettings {
+            value_bytes_max: 64 * 1024,
+            build_batch_documents: 1024,
+            build_batch_bytes: 1024 * 1024,
+            fetch_cost: 4,
+            fetch_always: 64,
+        }
+    }
+}

@@ -1,0 +1,273 @@
+//! Figures of the cache indexes of a collection, for `$indexStats`, `collStats`, `currentOp` and the command line.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use bson::{RawArrayBuf, RawDocumentBuf, cstr, rawdoc};
+use forebay_cache::{BucketStats, Cache, FieldStats};
+use forebay_text::Tier;
+
+use super::collection::{CacheIndex, CollectionSearch, State};
+
+/// How far a cache index is.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum IndexState {
+    /// Searches are answered.
+    Ready,
+    /// The collection is being read.
+    Building {
+        /// Documents cached so far.
+        done: u64,
+        /// Documents that the collection had when the build began.
+        total: u64,
+    },
+    /// It is not built, and will not be by itself.
+    Failed {
+        /// Why.
+        reason: String,
+    },
+}
+
+impl IndexState {
+    fn name(&self) -> &'static str {
+        match self {
+            IndexState::Ready => "ready",
+            IndexState::Building { .. } => "building",
+            IndexState::Failed { .. } => "failed",
+        }
+    }
+}
+
+/// Figures of one cache index.
+#[derive(Clone, Debug)]
+pub struct IndexStatus {
+    /// Its name.
+    pub name: String,
+    /// How far it is.
+    pub state: IndexState,
+    /// Figures of its fields; none until it is ready.
+    pub fields: Vec<FieldStatus>,
+}
+
+/// Figures of one cached field.
+#[derive(Clone, Debug)]
+pub struct FieldStatus {
+    /// What the cache holds of it.
+    pub stats: FieldStats,
+    /// Names of the devices that hold its buckets.
+    pub devices: BTreeSet<String>,
+    /// Conditions searched since it was built, by tier; `none` for null and existence.
+    pub searches: BTreeMap<&'static str, u64>,
+}
+
+/// A build in progress.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct BuildProgress {
+    /// The collection.
+    pub namespace: String,
+    /// The indexes being built.
+    pub indexes: Vec<String>,
+    /// Documents cached so far.
+    pub done: u64,
+    /// Documents that the collection had when the build began.
+    pub total: u64,
+}
+
+impl IndexStatus {
+    /// Searches answered by any of its fields.
+    pub fn searches(&self) -> u64 {
+        self.fields
+            .iter()
+            .flat_map(|field| field.searches.values())
+            .sum()
+    }
+
+    /// The figures as a document.
+    pub fn to_document(&self) -> RawDocumentBuf {
+        let mut document = rawdoc! { "state": self.state.name() };
+        match &self.state {
+            IndexState::Ready => {}
+            IndexState::Building { done, total } => {
+                document.append(cstr!("done"), *done as i64);
+                document.append(cstr!("total"), *total as i64);
+            }
+            IndexState::Failed { reason } => document.append(cstr!("reason"), reason.as_str()),
+        }
+        let fields = self.fields.iter().map(FieldStatus::to_document);
+        document.append(cstr!("fields"), RawArrayBuf::from_iter(fields));
+        document
+    }
+}
+
+impl FieldStatus {
+    fn to_document(&self) -> RawDocumentBuf {
+        let stats = &self.stats;
+        let mut searches = RawDocumentBuf::new();
+        for (tier, count) in &self.searches {
+            if let Ok(tier) = bson::raw::CString::try_from(*tier) {
+                searches.append(&tier, *count as i64);
+            }
+        }
+        rawdoc! {
+            "field": stats.field.as_str(),
+            "rows": stats.rows as i64,
+            "valueBytes": stats.value_bytes as i64,
+            "overheadBytes": stats.overhead_bytes as i64,
+            "tailRows": stats.tail_rows as i64,
+            "residualDocuments": stats.residual as i64,
+            "arrayDocuments": stats.arrays as i64,
+            "buckets": stats.buckets.len() as i64,
+            "bucketsOnHost": stats.buckets_on_host as i64,
+            "devices": RawArrayBuf::from_iter(self.devices.iter().map(String::as_str)),
+            "searches": searches,
+        }
+    }
+}
+
+/// One bucket as a document; its hashes as text, with what is not UTF-8 replaced.
+pub fn bucket_document(bucket: &BucketStats, cache: &Cache) -> RawDocumentBuf {
+    let device = bucket.device.and_then(|id| cache.devices().get(id));
+    rawdoc! {
+        "id": bucket.id as i64,
+        "firstHash": String::from_utf8_lossy(&bucket.first_hash).as_ref(),
+        "lastHash": String::from_utf8_lossy(&bucket.last_hash).as_ref(),
+        "hashBytes": bucket.hash_bytes as i64,
+        "rows": bucket.rows as i64,
+        "bytes": bucket.bytes as i64,
+        "segments": bucket.segments as i64,
+        "unsplittable": bucket.unsplittable,
+        "device": device.as_ref().map_or("", |device| device.name()),
+    }
+}
+
+impl State {
+    fn index_state(&self, index: &CacheIndex) -> IndexState {
+        if self.is_ready(index) {
+            return IndexState::Ready;
+        }
+        if let Some(building) = self
+            .building
+            .as_ref()
+            .filter(|building| building.has(index))
+        {
+            return IndexState::Building {
+                done: building.done(),
+                total: building.total,
+            };
+        }
+        let reason = self
+            .failure
+            .as_ref()
+            .map_or_else(|| "it is not built".to_owned(), ToString::to_string);
+        IndexState::Failed { reason }
+    }
+
+    fn field_status(&self, path: &str, cache: &Cache) -> Option<FieldStatus> {
+        let generation = self.ready.as_ref()?;
+        let column = generation.extractor.fields().index_of(path)?;
+        let stats = generation.values.stats(column)?;
+        let devices = stats
+            .buckets
+            .iter()
+            .filter_map(|bucket| cache.devices().get(bucket.device?));
+        let devices = devices.map(|device| device.name().to_owned()).collect();
+        Some(FieldStatus {
+            devices,
+            searches: generation.searches(column),
+            stats,
+        })
+    }
+}
+
+impl CollectionSearch {
+    /// Figures of every declared index.
+    pub fn status(&self) -> Vec<IndexStatus> {
+        self.with_state(|state| {
+            let declared = state.declared.iter();
+            declared
+                .map(|index| self.index_status(state, index))
+                .collect()
+        })
+    }
+
+    fn index_status(&self, state: &State, index: &CacheIndex) -> IndexStatus {
+        let fields = index
+            .fields
+            .iter()
+            .filter_map(|path| state.field_status(path, self.cache()));
+        IndexStatus {
+            name: index.name.clone(),
+            state: state.index_state(index),
+            fields: fields.collect(),
+        }
+    }
+
+    /// Figures of one index; `None` if it is not a declared cache index.
+    pub fn status_of(&self, name: &str) -> Option<IndexStatus> {
+        self.with_state(|state| {
+            let index = state.declared.iter().find(|index| index.name == name)?;
+            Some(self.index_status(state, index))
+        })
+    }
+
+    /// The build in progress, if there is one.
+    pub fn build_progress(&self) -> Option<BuildProgress> {
+        self.with_state(|state| {
+            let building = state.building.as_ref()?;
+            let unready = state
+                .declared
+                .iter()
+                .filter(|index| building.has(index) && !state.is_ready(index));
+            Some(BuildProgress {
+                namespace: state.namespace.clone(),
+                indexes: unready.map(|index| index.name.clone()).collect(),
+                done: building.done(),
+                total: building.total,
+            })
+        })
+    }
+
+    /// The buckets of a cached field; `None` if the field is not cached yet.
+    pub fn bucket_documents(&self, path: &str) -> Option<Vec<RawDocumentBuf>> {
+        let status = self.with_state(|state| state.field_status(path, self.cache()))?;
+        Some(
+            status
+                .stats
+                .buckets
+                .iter()
+                .map(|bucket| bucket_document(bucket, self.cache()))
+                .collect(),
+        )
+    }
+}
+
+/// How often the conditions of each field were searched, by tier.
+#[derive(Debug)]
+pub struct SearchCounters {
+    columns: Vec<[AtomicU64; Tier::ALL.len() + 1]>,
+}
+
+impl SearchCounters {
+    /// Counters for so many fields.
+    pub fn new(fields: usize) -> SearchCounters {
+        SearchCounters {
+            columns: (0..fields).map(|_| Default::default()).collect(),
+        }
+    }
+
+    /// Counts a condition on a field.
+    pub fn count(&self, column: usize, tier: Option<Tier>) {
+        let place = tier.and_then(|tier| Tier::ALL.iter().position(|known| *known == tier));
+        let counter = &self.columns[column][place.unwrap_or(Tier::ALL.len())];
+        counter.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// The counts of a field that are not zero.
+    pub fn of(&self, column: usize) -> BTreeMap<&'static str, u64> {
+        let names = Tier::ALL.iter().map(|tier| tier.name()).chain(["none"]);
+        let counts = self.columns[column]
+            .iter()
+            .map(|count| count.load(Ordering::Relaxed));
+        names.zip(counts).filter(|(_, count)| *count > 0).collect()
+    }
+}

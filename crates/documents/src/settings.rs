@@ -1,0 +1,64 @@
+//! Settings of the documents door that are fixed when it opens.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+/// Where documents are kept.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Location {
+    /// In files of this directory.
+    Dir(PathBuf),
+    /// In memory, gone when the process ends.
+    Memory,
+}
+
+/// What [`crate::Documents::open`] needs to know.
+#[derive(Debug, Clone)]
+pub struct Settings {
+    /// Where documents are kept.
+    pub location: Location,
+    /// The longest time that an acknowledged write without `j: true` may stay off the disk.
+    pub sync_interval: Duration,
+    /// Memory for blocks of the store's files, in bytes.
+    pub store_cache_bytes: u64,
+    /// The most values in a bucket of the field cache.
+    pub bucket_values_max: usize,
+    /// Refuse searches that would fall back from a cached field to a scan of the store.
+    pub strict: bool,
+    /// The longest time a cursor lives without a `getMore`.
+    pub cursor_timeout: Duration,
+    /// The most memory one sort or group may take, in bytes.
+    pub stage_memory_bytes_max: usize,
+    /// The build's version, as `buildInfo` tells it to people (drivers see [`MONGODB_VERSION`]).
+    pub version: String,
+}
+
+/// The MongoDB version whose behaviour the door follows; drivers choose features by it.
+pub const MONGODB_VERSION: &str = "7.0.0";
+/// [`MONGODB_VERSION`] in numbers.
+pub const MONGODB_VERSION_ARRAY: [i32; 4] = [7, 0, 0, 0];
+/// The wire version that belongs to it.
+pub const MAX_WIRE_VERSION: i32 = 21;
+/// The largest document that a client may store, in bytes.
+pub const DOCUMENT_BYTES_MAX: usize = 16 * 1024 * 1024;
+/// The largest message, in bytes.
+pub const MESSAGE_BYTES_MAX: usize = 48_000_000;
+/// The most statements in one write command.
+pub const WRITE_BATCH_MAX: usize = 100_000;
+/// The deepest nesting of a stored document.
+pub const NESTING_MAX: usize = 180;
+
+impl Default for Settings {
+    fn default() -> Settings {
+        Settings {
+            location: Location::Memory,
+            sync_interval: Duration::from_millis(100),
+            store_cache_bytes: 256 * 1024 * 1024,
+            bucket_values_max: 131_072,
+            strict: false,
+            cursor_timeout: Duration::from_secs(600),
+            stage_memory_bytes_max: 100 * 1024 * 1024,
+            version: env!("CARGO_PKG_VERSION").to_owned(),
+        }
+    }
+}

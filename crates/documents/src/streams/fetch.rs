@@ -1,0 +1,49 @@
+//! Documents by number, judged by the filter again when they are fetched.
+
+use std::sync::Arc;
+
+use forebay_query::Filter;
+use forebay_store::{Collection, RecordNumber};
+use forebay_text::Stop;
+
+use super::{Row, Stream};
+use crate::error::CommandError;
+
+/// The most numbers whose documents are fetched on a thread that serves the network.
+const SHORT_MAX: usize = 64;
+
+/// A stream over documents whose numbers are known.
+///
+/// A document that has gone since, or no longer matches, is left out.
+pub struct Fetch {
+    store: Arc<Collection>,
+    filter: Arc<Filter>,
+    numbers: std::vec::IntoIter<RecordNumber>,
+}
+
+impl Fetch {
+    /// Fetches these, in this order.
+    pub fn new(store: Arc<Collection>, filter: Arc<Filter>, numbers: Vec<RecordNumber>) -> Fetch {
+        Fetch { store, filter, numbers: numbers.into_iter() }
+    }
+}
+
+impl Stream for Fetch {
+    fn next(&mut self, stop: &Stop) -> Result<Option<Row>, CommandError> {
+        for number in self.numbers.by_ref() {
+            stop.check()?;
+            if let Some(document) = self.store.get(number)?.filter(|document| self.filter.matches(document)) {
+                return Ok(Some(Row::Stored(number, document)));
+            }
+        }
+        Ok(None)
+    }
+
+    fn is_done(&self) -> bool {
+        self.numbers.len() == 0
+    }
+
+    fn is_short(&self) -> bool {
+        self.numbers.len() <= SHORT_MAX
+    }
+}

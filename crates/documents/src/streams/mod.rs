@@ -1,0 +1,108 @@
+//! Streams of documents: the pieces that a query's execution is made of.
+//!
+//! A stream is pulled. Between two pulls it holds no lock and no snapshot of the store: it remembers record numbers,
+//! which are never used again, so that it goes on safely while others write.
+
+mod fetch;
+mod list;
+mod project;
+mod scan;
+mod sort;
+mod walk;
+mod window;
+
+use std::ops::Deref;
+
+use bson::{RawDocument, RawDocumentBuf};
+use forebay_store::{Document, RecordNumber};
+use forebay_text::Stop;
+
+use crate::error::CommandError;
+
+pub use fetch::Fetch;
+pub use list::List;
+pub use project::Project;
+pub use scan::{Scan, count as count_scan};
+pub use sort::sorted;
+pub use walk::{Range, Walk};
+pub use window::{Limited, Skip};
+
+/// A document on its way to a client.
+#[derive(Debug, Clone)]
+pub enum Row {
+    /// As it is stored under a record number, its bytes shared with the store.
+    Stored(RecordNumber, Document),
+    /// Made for this query.
+    Built(RawDocumentBuf),
+}
+
+impl Row {
+    /// The record number of a stored document.
+    pub fn number(&self) -> Option<RecordNumber> {
+        match self {
+            Row::Stored(number, _) => Some(*number),
+            Row::Built(_) => None,
+        }
+    }
+
+    /// Takes the document out, copying a stored one.
+    pub fn into_buf(self) -> RawDocumentBuf {
+        match self {
+            Row::Stored(_, document) => document.to_buf(),
+            Row::Built(document) => document,
+        }
+    }
+}
+
+impl Deref for Row {
+    type Target = RawDocument;
+
+    fn deref(&self) -> &RawDocument {
+        match self {
+            Row::Stored(_, document) => document.raw(),
+            Row::Built(document) => document,
+        }
+    }
+}
+
+/// A source of documents that is pulled.
+pub trait Stream: Send {
+    /// The next document, or `None` at the end and ever after.
+    ///
+    /// # Errors
+    /// Whatever stops the query: the deadline, the store, an operator that fails on a document.
+    fn next(&mut self, stop: &Stop) -> Result<Option<Row>, CommandError>;
+
+    /// Is it known, without work, that nothing follows?
+    fn is_done(&self) -> bool {
+        false
+    }
+
+    /// Is the next batch a matter of microseconds, so that it may be made on the thread that serves the network?
+    fn is_short(&self) -> bool {
+        false
+    }
+}
+
+impl Stream for Box<dyn Stream> {
+    fn next(&mut self, stop: &Stop) -> Result<Option<Row>, CommandError> {
+        (**self).next(stop)
+    }
+
+    fn is_done(&self) -> bool {
+        (**self).is_done()
+    }
+
+    fn is_short(&self) -> bool {
+        (**self).is_short()
+    }
+}
+
+/// Runs something that may take long without holding up the thread's other tasks.
+pub fn blocking<T>(work: impl FnOnce() -> T) -> T {
+    use tokio::runtime::{Handle, RuntimeFlavor};
+    match Handle::try_current().map(|handle| handle.runtime_flavor()) {
+        Ok(RuntimeFlavor::MultiThread) => tokio::task::block_in_place(work),
+        _ => work(),
+    }
+}

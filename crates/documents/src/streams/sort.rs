@@ -1,0 +1,78 @@
+//! Sorting in memory.
+
+use std::collections::BinaryHeap;
+
+use forebay_query::Code;
+use crate::pending::Sort;
+use forebay_text::Stop;
+
+use super::{List, Row, Stream};
+use crate::error::CommandError;
+
+/// A document with its sort key and its place in the input, which decides between equal keys.
+struct Keyed {
+    key: Vec<u8>,
+    place: u64,
+    row: Row,
+}
+
+impl Keyed {
+    fn order(&self) -> (&[u8], u64) {
+        (&self.key, self.place)
+    }
+
+    fn bytes(&self) -> usize {
+        size_of::<Keyed>() + self.key.len() + self.row.as_bytes().len()
+    }
+}
+
+impl PartialEq for Keyed {
+    fn eq(&self, other: &Keyed) -> bool {
+        self.order() == other.order()
+    }
+}
+
+impl Eq for Keyed {}
+
+impl PartialOrd for Keyed {
+    fn partial_cmp(&self, other: &Keyed) -> Option<std::cmp::Ordering> {
+        Some(self.cmp(other))
+    }
+}
+
+impl Ord for Keyed {
+    fn cmp(&self, other: &Keyed) -> std::cmp::Ordering {
+        self.order().cmp(&other.order())
+    }
+}
+
+/// Pulls a stream to its end and gives its first `keep` documents in order (all of them for `None`).
+///
+/// Only the documents kept are held in memory. Equal keys keep their order.
+///
+/// # Errors
+/// 292 when more than `bytes_max` would have to be held; whatever the stream says.
+pub fn sorted(mut stream: impl Stream, sort: &Sort, keep: Option<u64>, bytes_max: usize, stop: &Stop) -> Result<List, CommandError> {
+    let keep = keep.and_then(|keep| usize::try_from(keep).ok()).unwrap_or(usize::MAX);
+    let mut kept = BinaryHeap::new();
+    let mut bytes = 0;
+    let mut place = 0;
+    while let Some(row) = stream.next(stop)? {
+        let keyed = Keyed { key: sort.key(&row), place, row };
+        place += 1;
+        bytes += keyed.bytes();
+        kept.push(keyed);
+        if kept.len() > keep {
+            bytes -= kept.pop().map_or(0, |largest| largest.bytes());
+        }
+        if bytes > bytes_max {
+            return Err(too_large(bytes_max));
+        }
+    }
+    Ok(List::new(kept.into_sorted_vec().into_iter().map(|keyed| keyed.row)))
+}
+
+fn too_large(bytes_max: usize) -> CommandError {
+    let message = format!("Sort exceeded memory limit of {bytes_max} bytes, but did not opt in to external sorting.");
+    CommandError::refused(Code::QueryExceededMemoryLimitNoDiskUseAllowed, message)
+}

@@ -1,0 +1,108 @@
+//! A door on a store in memory (or in a directory), and short ways to ask it things.
+#![allow(dead_code, reason = "each suite uses its own part")]
+
+use std::sync::Arc;
+
+use bson::{Document, RawDocumentBuf, doc};
+use forebay_device::{DeviceOptions, DeviceSpec, Devices};
+use forebay_documents::{ClientContext, Command, Documents, Location, Settings};
+
+/// A door and the client that uses it.
+pub struct Door {
+    pub documents: Arc<Documents>,
+    pub client: ClientContext,
+}
+
+/// A door on a store in memory.
+pub fn door() -> Door {
+    with(Settings::default())
+}
+
+/// A door with these settings and two host devices.
+pub fn with(settings: Settings) -> Door {
+    let spec: DeviceSpec = "host:2".parse().expect("the specification is right");
+    let devices = Devices::new(&spec, DeviceOptions::default()).expect("threads can be had");
+    let documents = Documents::open(settings, Arc::new(devices)).expect("the store opens");
+    Door { documents, client: ClientContext { connection_id: 1, ..ClientContext::default() } }
+}
+
+/// A door on a store in a directory.
+pub fn at(directory: &std::path::Path) -> Door {
+    with(Settings { location: Location::Dir(directory.to_owned()), ..Settings::default() })
+}
+
+impl Door {
+    /// The reply to a command on the database `test`, or on the one that `$db` names.
+    pub async fn ask(&self, mut command: Document) -> Document {
+        command.entry("$db".to_owned()).or_insert_with(|| "test".into());
+        let body = RawDocumentBuf::try_from(&command).expect("commands hold no NUL");
+        let reply = self.documents.run(&self.client, Command::from_body(body)).await;
+        Document::try_from(reply).expect("a reply is BSON")
+    }
+
+    /// The reply to a command that succeeds.
+    pub async fn ok(&self, command: Document) -> Document {
+        let shown = command.clone();
+        let reply = self.ask(command).await;
+        assert_eq!(reply.get_f64("ok").ok(), Some(1.0), "{shown} -> {reply}");
+        reply
+    }
+
+    /// The code of a command that fails.
+    pub async fn code(&self, command: Document) -> i32 {
+        let shown = command.clone();
+        let reply = self.ask(command).await;
+        assert_eq!(reply.get_f64("ok").ok(), Some(0.0), "{shown} -> {reply}");
+        reply.get_i32("code").expect("an error has a code")
+    }
+
+    /// A command on the database `admin` that succeeds.
+    pub async fn admin(&self, mut command: Document) -> Document {
+        command.insert("$db", "admin");
+        self.ok(command).await
+    }
+
+    /// Inserts documents into a collection of the database `test`.
+    pub async fn insert(&self, collection: &str, documents: impl IntoIterator<Item = Document>) {
+        let documents: Vec<Document> = documents.into_iter().collect();
+        let count = documents.len() as i32;
+        let reply = self.ok(doc! { "insert": collection, "documents": documents }).await;
+        assert_eq!(reply, doc! { "n": count, "ok": 1.0 });
+    }
+
+    /// All documents of a cursor: the first batch of `command`'s reply and all that follow.
+    pub async fn all(&self, command: Document) -> Vec<Document> {
+        let session = command.get("lsid").cloned();
+        let reply = self.ok(command).await;
+        let cursor = reply.get_document("cursor").expect("the reply has a cursor");
+        let collection = cursor.get_str("ns").expect("it has a name").split_once('.').expect("with a dot").1.to_owned();
+        let (mut id, mut found) = (cursor.get_i64("id").expect("it has an id"), batch(cursor, "firstBatch"));
+        while id != 0 {
+            let mut more = doc! { "getMore": id, "collection": &collection };
+            more.extend(session.clone().map(|session| ("lsid".to_owned(), session)));
+            let reply = self.ok(more).await;
+            let cursor = reply.get_document("cursor").expect("the reply has a cursor");
+            found.extend(batch(cursor, "nextBatch"));
+            id = cursor.get_i64("id").expect("it has an id");
+        }
+        found
+    }
+
+    /// The `_id`s, as integers, of what a `find` with this filter gives.
+    pub async fn ids(&self, collection: &str, filter: Document) -> Vec<i32> {
+        let found = self.all(doc! { "find": collection, "filter": filter }).await;
+        found.iter().map(|document| document.get_i32("_id").expect("ids are integers")).collect()
+    }
+
+    /// The count of a filter.
+    pub async fn count(&self, collection: &str, filter: Document) -> i32 {
+        let reply = self.ok(doc! { "count": collection, "query": filter }).await;
+        reply.get_i32("n").expect("a count is a number")
+    }
+}
+
+/// The documents of one batch.
+pub fn batch(cursor: &Document, name: &str) -> Vec<Document> {
+    let batch = cursor.get_array(name).expect("the cursor has a batch");
+    batch.iter().map(|document| document.as_document().expect("of documents").clone()).collect()
+}
