@@ -194,12 +194,18 @@ pub async fn declare_cache(db: &Database, collection: &str, field: &str) -> Resu
     let index = doc! { "key": { field: "cache" }, "name": format!("{field}_cache") };
     db.run_command(doc! { "createIndexes": collection, "indexes": [index] })
         .await?;
+    caches_are_built(db, collection).await
+}
+
+/// Waits until every cache of a collection is built.
+///
+/// # Errors
+/// If a build fails or does not end.
+pub async fn caches_are_built(db: &Database, collection: &str) -> Result<()> {
     let deadline = Instant::now() + Duration::from_secs(CACHE_BUILD_SECONDS_MAX);
     while build_in_progress(db, collection).await? {
         if Instant::now() > deadline {
-            bail!(
-                "the cache of {collection}.{field} is still being built after {CACHE_BUILD_SECONDS_MAX} s"
-            );
+            bail!("a cache of {collection} is still being built after {CACHE_BUILD_SECONDS_MAX} s");
         }
         tokio::time::sleep(Duration::from_millis(BUILD_POLL_MILLISECONDS)).await;
     }

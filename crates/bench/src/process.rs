@@ -113,6 +113,14 @@ impl ServerProcess {
     /// # Errors
     /// If it does not stop in time (it is killed then) or ends with a failure.
     pub fn stop(mut self) -> Result<()> {
+        self.terminate()
+    }
+
+    /// As [`ServerProcess::stop`], for whoever keeps the value.
+    ///
+    /// # Errors
+    /// As for [`ServerProcess::stop`].
+    pub fn terminate(&mut self) -> Result<()> {
         Command::new("kill")
             .arg("-TERM")
             .arg(self.id().to_string())

@@ -65,6 +65,15 @@ impl Server {
         self.process.kill();
     }
 
+    /// Stops the server in good order and starts it again on the same data, on another port.
+    ///
+    /// # Errors
+    /// If it does not stop, ends with a failure, or does not start.
+    pub fn shutdown_and_restart(&mut self) -> Result<()> {
+        self.process.terminate()?;
+        self.restart()
+    }
+
     /// Starts the server again on the same data, on another port, after a kill or in its place.
     ///
     /// # Errors

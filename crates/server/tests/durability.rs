@@ -1,0 +1,342 @@
+//! What was acknowledged survives `kill -9`: the server is killed many times under load, and after each start all
+//! documents and all answers from the cache are compared with what the writers were told.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, ensure};
+use bson::{Document, doc};
+use forebay_bench::client::{Plan, caches_are_built, count, declare_cache, explain};
+use forebay_testkit::{Model, Server, is_full, seed};
+use futures_util::TryStreamExt;
+use futures_util::future::join_all;
+use mongodb::options::{Acknowledgment, CollectionOptions, WriteConcern};
+use mongodb::{Client, Collection, Database};
+use tokio::sync::Notify;
+
+const BINARY: &str = env!("CARGO_BIN_EXE_forebay");
+/// Writers at once, each with `_id`s of its own.
+const WRITERS: usize = 4;
+/// `_id`s of one writer.
+const IDS: i32 = 2_000;
+/// Documents of the largest insert.
+const BATCH_COUNT_MAX: usize = 40;
+/// What a write without `j` may lose, by the documentation.
+const LOSS_MAX: Duration = Duration::from_millis(100);
+/// Patterns whose answers are compared after every start; PCRE2 and Rust read them alike.
+const PATTERNS: [&str; 5] = ["^a", "b$", "ab", "[0-9]{3}", "a.*b"];
+
+/// What a writer was told, and what it was not told about its last write.
+#[derive(Debug, Default)]
+struct Told {
+    model: Model,
+    /// Documents whose last write was not answered: the `_id` and what it would have made of the document.
+    in_doubt: Vec<(i32, Option<String>)>,
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn acknowledged_writes_survive_kills_under_load() -> Result<()> {
+    let mut random = fastrand::Rng::with_seed(seed("durability"));
+    let mut server = Server::start(BINARY, &["--devices", "host:2"])?;
+    declare(&server).await?;
+    let mut writers: Vec<Told> = (0..WRITERS).map(|_| Told::default()).collect();
+    for round in 0..if is_full() { 100 } else { 12 } {
+        let writes = random.u64(1..400);
+        writers = load_until_killed(&mut server, writers, writes, &mut random).await?;
+        server
+            .restart()
+            .with_context(|| format!("the start after kill {round}"))?;
+        for told in &mut writers {
+            settle(&server, told)
+                .await
+                .with_context(|| format!("after kill {round}"))?;
+        }
+        compare_answers(&server, &writers)
+            .await
+            .with_context(|| format!("after kill {round}"))?;
+    }
+    server.stop()
+}
+
+async fn declare(server: &Server) -> Result<()> {
+    let db = database(server).await?;
+    db.create_collection("names").await?;
+    declare_cache(&db, "names", "name").await
+}
+
+/// A database whose client gives up soon once the server is gone.
+async fn database(server: &Server) -> Result<Database> {
+    let uri = format!("{}/?serverSelectionTimeoutMS=2000", server.uri());
+    Ok(Client::with_uri_str(uri).await?.database("durability"))
+}
+
+fn journalled(db: &Database) -> Collection<Document> {
+    let concern = WriteConcern::builder()
+        .w(Acknowledgment::Nodes(1))
+        .journal(true)
+        .build();
+    db.collection_with_options(
+        "names",
+        CollectionOptions::builder().write_concern(concern).build(),
+    )
+}
+
+/// Lets the writers write until `writes` were acknowledged, then kills the server amid the next ones.
+async fn load_until_killed(
+    server: &mut Server,
+    writers: Vec<Told>,
+    writes: u64,
+    random: &mut fastrand::Rng,
+) -> Result<Vec<Told>> {
+    let db = database(server).await?;
+    let progress = Arc::new(Progress {
+        left: AtomicU64::new(writes),
+        reached: Notify::new(),
+    });
+    let tasks: Vec<_> = writers
+        .into_iter()
+        .enumerate()
+        .map(|(number, told)| {
+            let first = i32::try_from(number).expect("few writers") * IDS;
+            tokio::spawn(write_until_refused(
+                journalled(&db),
+                told,
+                first,
+                random.fork(),
+                progress.clone(),
+            ))
+        })
+        .collect();
+    progress.reached.notified().await;
+    server.kill();
+    join_all(tasks)
+        .await
+        .into_iter()
+        .map(|task| Ok(task?))
+        .collect()
+}
+
+/// Counts acknowledged writes down to the moment of the kill.
+#[derive(Debug)]
+struct Progress {
+    left: AtomicU64,
+    reached: Notify,
+}
+
+impl Progress {
+    fn acknowledged(&self) {
+        let before = self
+            .left
+            .fetch_update(Ordering::Relaxed, Ordering::Relaxed, |left| {
+                left.checked_sub(1)
+            });
+        if before == Ok(1) {
+            self.reached.notify_one();
+        }
+    }
+}
+
+async fn write_until_refused(
+    collection: Collection<Document>,
+    mut told: Told,
+    first: i32,
+    mut random: fastrand::Rng,
+    progress: Arc<Progress>,
+) -> Told {
+    loop {
+        let change = Change::random(&told.model, first, &mut random);
+        let effects = change.effects();
+        if change.send(&collection).await.is_err() {
+            told.in_doubt = effects;
+            return told;
+        }
+        for (id, name) in effects {
+            apply(&mut told.model, id, name);
+        }
+        progress.acknowledged();
+    }
+}
+
+fn apply(model: &mut Model, id: i32, name: Option<String>) {
+    match name {
+        Some(name) => model.put(id, Some(name)),
+        None => model.remove(id),
+    }
+}
+
+/// One write.
+#[derive(Debug)]
+enum Change {
+    Insert(Vec<(i32, String)>),
+    Update(i32, String),
+    Delete(i32),
+}
+
+impl Change {
+    fn random(model: &Model, first: i32, random: &mut fastrand::Rng) -> Change {
+        let id = first + random.i32(..IDS);
+        match (model.get(id).is_some(), random.u8(..3)) {
+            (true, 0) => Change::Delete(id),
+            (true, _) => Change::Update(id, random_name(random)),
+            (false, _) => Change::insert(model, id, first + IDS, random),
+        }
+    }
+
+    /// New documents from `id` on, as far as the `_id`s are free.
+    fn insert(model: &Model, id: i32, end: i32, random: &mut fastrand::Rng) -> Change {
+        let count = random.usize(1..=BATCH_COUNT_MAX);
+        let free = (id..end)
+            .take_while(|id| model.get(*id).is_none())
+            .take(count);
+        Change::Insert(free.map(|id| (id, random_name(random))).collect())
+    }
+
+    /// What each document is after the change; `None` if it is gone.
+    fn effects(&self) -> Vec<(i32, Option<String>)> {
+        match self {
+            Change::Insert(documents) => documents
+                .iter()
+                .map(|(id, name)| (*id, Some(name.clone())))
+                .collect(),
+            Change::Update(id, name) => vec![(*id, Some(name.clone()))],
+            Change::Delete(id) => vec![(*id, None)],
+        }
+    }
+
+    async fn send(self, collection: &Collection<Document>) -> mongodb::error::Result<()> {
+        match self {
+            Change::Insert(documents) => {
+                let documents = documents
+                    .into_iter()
+                    .map(|(id, name)| doc! { "_id": id, "name": name });
+                collection.insert_many(documents).await.map(drop)
+            }
+            Change::Update(id, name) => collection
+                .update_one(doc! { "_id": id }, doc! { "$set": { "name": name } })
+                .await
+                .map(drop),
+            Change::Delete(id) => collection.delete_one(doc! { "_id": id }).await.map(drop),
+        }
+    }
+}
+
+/// A short name over few letters, so that patterns find some.
+fn random_name(random: &mut fastrand::Rng) -> String {
+    (0..random.usize(..12))
+        .map(|_| random.choice(*b"aab0129-").map_or('-', char::from))
+        .collect()
+}
+
+/// Each document is as its writer was told; one in doubt is as it was or as it would have become.
+async fn settle(server: &Server, told: &mut Told) -> Result<()> {
+    let collection = journalled(&database(server).await?);
+    for (id, after) in std::mem::take(&mut told.in_doubt) {
+        let found = name_of(&collection, id).await?;
+        let before = told.model.get(id).cloned().flatten();
+        ensure!(
+            found == before || found == after,
+            "{id} is {found:?}, was {before:?}, was to become {after:?}"
+        );
+        apply(&mut told.model, id, found);
+    }
+    Ok(())
+}
+
+async fn name_of(collection: &Collection<Document>, id: i32) -> Result<Option<String>> {
+    let document = collection.find_one(doc! { "_id": id }).await?;
+    Ok(document
+        .map(|document| document.get_str("name").map(str::to_owned))
+        .transpose()?)
+}
+
+/// All documents by a scan, and all answers by the cache, are those of the models.
+async fn compare_answers(server: &Server, writers: &[Told]) -> Result<()> {
+    let db = database(server).await?;
+    caches_are_built(&db, "names").await?;
+    let mut expected = Model::default();
+    for (id, name) in writers.iter().flat_map(|told| told.model.iter()) {
+        expected.put(id, name.map(str::to_owned));
+    }
+    ensure!(
+        scan(&db).await? == expected,
+        "the documents are not what the writers were told"
+    );
+    for pattern in PATTERNS {
+        let matching = ids(&db, doc! { "name": { "$regex": pattern } }).await?;
+        ensure!(
+            matching == expected.matching(pattern),
+            "{pattern}: the cache answers otherwise"
+        );
+        let others = ids(&db, doc! { "name": { "$not": { "$regex": pattern } } }).await?;
+        ensure!(
+            others == expected.not_matching(pattern),
+            "not {pattern}: the cache answers otherwise"
+        );
+    }
+    let explanation = explain(&db, "names", &doc! { "name": { "$regex": "ab" } }).await?;
+    ensure!(explanation.tier != "scan", "the cache did not answer");
+    Ok(())
+}
+
+async fn scan(db: &Database) -> Result<Model> {
+    let mut model = Model::default();
+    let mut cursor = db
+        .collection::<Document>("names")
+        .find(doc! {})
+        .hint(natural())
+        .await?;
+    while let Some(document) = cursor.try_next().await? {
+        model.put(
+            document.get_i32("_id")?,
+            Some(document.get_str("name")?.to_owned()),
+        );
+    }
+    Ok(model)
+}
+
+fn natural() -> mongodb::options::Hint {
+    mongodb::options::Hint::Keys(doc! { "$natural": 1 })
+}
+
+async fn ids(db: &Database, filter: Document) -> Result<Vec<i32>> {
+    let found = db
+        .collection::<Document>("names")
+        .find(filter)
+        .projection(doc! { "_id": 1 })
+        .await?;
+    let documents: Vec<Document> = found.try_collect().await?;
+    let mut ids = documents
+        .iter()
+        .map(|document| document.get_i32("_id"))
+        .collect::<Result<Vec<_>, _>>()?;
+    ids.sort_unstable();
+    Ok(ids)
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn without_a_journal_only_the_last_moment_is_lost() -> Result<()> {
+    let mut server = Server::start(BINARY, &[])?;
+    let things = database(&server).await?.collection::<Document>("things");
+    let mut acknowledged = Vec::new();
+    let begin = Instant::now();
+    while begin.elapsed() < 4 * LOSS_MAX {
+        let id = i32::try_from(acknowledged.len())?;
+        things.insert_one(doc! { "_id": id }).await?;
+        acknowledged.push(Instant::now());
+    }
+    let killed = Instant::now();
+    server.kill();
+    server.restart()?;
+    let safe = acknowledged
+        .iter()
+        .filter(|time| killed - **time > LOSS_MAX)
+        .count() as u64;
+    let db = database(&server).await?;
+    let kept = count(&db, "things", &doc! {}, Plan::Chosen).await?;
+    ensure!(
+        kept >= safe,
+        "{kept} documents are there of {safe} that were older than {LOSS_MAX:?}"
+    );
+    server.stop()
+}

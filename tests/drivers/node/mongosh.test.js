@@ -1,0 +1,68 @@
+// What a person types into mongosh.
+
+import assert from "node:assert/strict";
+import { execFile } from "node:child_process";
+import { mkdtemp } from "node:fs/promises";
+import { tmpdir } from "node:os";
+import { join } from "node:path";
+import { after, before, test } from "node:test";
+import { promisify } from "node:util";
+import { startForebay } from "./server.js";
+
+const shell = new URL("node_modules/.bin/mongosh", import.meta.url).pathname;
+let server;
+let home;
+
+before(async () => {
+  server = await startForebay();
+  home = await mkdtemp(join(tmpdir(), "mongosh-"));
+});
+
+after(() => server?.stop());
+
+/** The output of a script; the shell has a home of its own, so that it reads nobody's settings. */
+async function run(script) {
+  const env = { ...process.env, HOME: home, DO_NOT_TRACK: "1" };
+  const { stdout } = await promisify(execFile)(shell, [`${server.uri}/shell`, "--quiet", "--eval", script], { env });
+  return stdout.trim();
+}
+
+test("the shell connects and prints what it finds", async () => {
+  const output = await run(`
+    db.things.insertMany([{_id: 1, name: "react"}, {_id: 2, name: "vue"}]);
+    print(JSON.stringify(db.things.find({name: /^r/}).toArray()));
+  `);
+  assert.equal(output, '[{"_id":1,"name":"react"}]');
+});
+
+test("indexes, caches, explanations and statistics are shown", async () => {
+  const output = await run(`
+    db.names.insertMany(Array.from({length: 500}, (_, n) => ({_id: n, name: "name " + n})));
+    db.names.createIndex({name: "cache"});
+    while (db.names.aggregate([{$indexStats: {}}]).toArray().some(entry => entry.building)) {}
+    print(db.names.getIndexes().map(index => index.name).join());
+    print(db.names.countDocuments({name: /9$/}));
+    print(JSON.stringify(db.names.explain().count({name: /9$/})).includes("suffix"));
+    print(db.names.stats().count);
+    print(db.stats().collections >= 1);
+  `);
+  assert.equal(output, "_id_,name_cache\n50\ntrue\n500\ntrue");
+});
+
+test("administrative helpers work", async () => {
+  const output = await run(`
+    db.things.insertOne({});
+    print(db.getCollectionNames().includes("things"));
+    print(db.adminCommand({listDatabases: 1}).databases.some(({name}) => name === "shell"));
+    print(db.hello().isWritablePrimary);
+    print(typeof db.version());
+    print(db.serverStatus().ok);
+    print(db.dropDatabase().ok);
+  `);
+  assert.equal(output, "true\ntrue\ntrue\nstring\n1\n1");
+});
+
+test("errors are shown with their names", async () => {
+  const output = await run(`try { db.runCommand({florble: 1}) } catch (error) { print(error.codeName) }`);
+  assert.equal(output, "CommandNotFound");
+});
