@@ -23,7 +23,10 @@ pub mod key;
 pub mod limits;
 pub mod number;
 pub mod path;
+pub mod projection;
 pub mod sort;
+pub mod stage;
+pub mod update;
 
 pub use compare::compare;
 pub use error::{Code, Error};
@@ -32,4 +35,7 @@ pub use filter::Filter;
 
 pub use limits::Limits;
 pub use path::Path;
-pub use sort::Sort;
+pub use projection::{Projection, ProjectionContext};
+pub use sort::{Sort, TopK};
+pub use stage::{Pipeline, Stage};
+pub use update::{Update, UpdateContext};

@@ -67,6 +67,14 @@ impl Path {
         })
     }
 
+    /// The path of one top-level field, dots included.
+    pub fn field(name: &str) -> Path {
+        Path {
+            text: name.into(),
+            components: Box::new([name.into()]),
+        }
+    }
+
     /// The path of a value itself, as the tests inside `$elemMatch` use it.
     pub fn empty() -> Path {
         Path {

@@ -41,6 +41,13 @@ impl Sort {
         }
     }
 
+    /// The sort by one top-level field.
+    pub fn by(field: &str, direction: Direction) -> Sort {
+        Sort {
+            parts: vec![(Path::field(field), direction)],
+        }
+    }
+
     /// The paths and their directions.
     pub fn parts(&self) -> &[(Path, Direction)] {
         &self.parts

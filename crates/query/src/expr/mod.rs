@@ -20,13 +20,17 @@ pub mod value;
 use std::collections::BTreeSet;
 
 use bson::DateTime;
-use bson::raw::{RawArray, RawBson, RawBsonRef, RawDocument, RawDocumentBuf};
+use bson::raw::{RawArray, RawBson, RawBsonRef, RawDocument};
 
 use crate::element::{Writer, array_values, get};
-use crate::error::{Code, Error};
+use crate::error::Error;
 use crate::limits::Limits;
 
 pub use value::Value;
+
+pub(crate) use array::slice_bounds;
+pub(crate) use math::Sum;
+pub(crate) use value::array;
 
 use boolean::Logic;
 use conditional::{Cond, Switch};
@@ -286,16 +290,4 @@ fn list<'s>(nodes: &'s [Node], scope: &Scope<'s>) -> Result<Value<'s>, Error> {
     Ok(Value::Owned(value::array(
         values.iter().map(Value::or_null),
     )))
-}
-
-/// A document from an expression that must give one.
-pub(crate) fn expect_document(
-    value: Value<'_>,
-    code: Code,
-    message: impl Fn(&Value<'_>) -> String,
-) -> Result<RawDocumentBuf, Error> {
-    match value.into_static() {
-        Value::Owned(RawBson::Document(document)) => Ok(document),
-        other => Err(Error::new(code, message(&other))),
-    }
 }

@@ -91,6 +91,16 @@ impl Filter {
         })
     }
 
+    /// The filter of one test on a value itself.
+    pub(crate) fn of_element_test(test: Test) -> Filter {
+        Filter {
+            root: Node::Leaf {
+                path: Path::empty(),
+                test,
+            },
+        }
+    }
+
     /// The filter that every document matches.
     pub fn all() -> Filter {
         Filter {
@@ -147,6 +157,11 @@ impl Filter {
         collect_equalities(&self.root, &mut found);
         found
     }
+}
+
+/// The test of an `$elemMatch` with this condition.
+pub(crate) fn elem_match_test(condition: &RawDocument, limits: &Limits) -> Result<Test, Error> {
+    operators::elem_match_test(&mut parse::Parser::new(limits), condition)
 }
 
 /// The answer of [`Filter::match_position`].

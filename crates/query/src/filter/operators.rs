@@ -208,11 +208,15 @@ fn elem_match(
     let RawBsonRef::Document(inner) = operand else {
         return Err(Error::bad_value("$elemMatch needs an Object"));
     };
-    let test = match tests_the_element(inner) {
+    Ok(leaf(path, elem_match_test(parser, inner)?))
+}
+
+/// The test of an `$elemMatch` with this condition.
+pub(super) fn elem_match_test(parser: &mut Parser<'_>, inner: &RawDocument) -> Result<Test, Error> {
+    Ok(match tests_the_element(inner) {
         true => Test::ElemMatchValue(Box::new(parser.element_test(inner)?)),
         false => Test::ElemMatchObject(Box::new(parser.element_query(inner)?)),
-    };
-    Ok(leaf(path, test))
+    })
 }
 
 /// Operators on the element itself, and not `$and`, `$ref` or another name that stands for a field.

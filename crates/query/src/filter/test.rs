@@ -91,7 +91,7 @@ impl Test {
     }
 
     /// The index of the first element that an `$elemMatch` finds.
-    pub(super) fn element_index(&self, value: RawBsonRef<'_>) -> Option<usize> {
+    pub(crate) fn element_index(&self, value: RawBsonRef<'_>) -> Option<usize> {
         let RawBsonRef::Array(array) = value else {
             return None;
         };

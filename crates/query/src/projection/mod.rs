@@ -1,0 +1,145 @@
+//! Projections: which fields of a document are shown, and which are computed.
+//!
+//! One tree of rules serves the projection of `find`, and the stages `$project`, `$set` (`$addFields`) and `$unset`.
+
+mod apply;
+mod parse;
+
+use bson::DateTime;
+use bson::raw::{RawDocument, RawDocumentBuf};
+
+use crate::error::Error;
+use crate::expr::Expression;
+use crate::filter::Test;
+use crate::limits::Limits;
+
+/// A parsed projection.
+#[derive(Debug, Clone)]
+pub struct Projection {
+    mode: Mode,
+    rules: Rules,
+    positional: bool,
+}
+
+/// What happens to fields that no rule names.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Mode {
+    /// They are left out.
+    Include,
+    /// They are kept.
+    Exclude,
+    /// They are kept, and computed fields take the place of fields that are there.
+    Add,
+}
+
+/// The rules for the fields of one document.
+#[derive(Debug, Clone, Default)]
+struct Rules {
+    fields: Vec<(Box<str>, Rule)>,
+}
+
+/// What happens to one field.
+#[derive(Debug, Clone)]
+enum Rule {
+    Include,
+    Exclude,
+    Computed(Expression),
+    /// `$slice` of `find`: `count` elements, from a position or from an end.
+    Slice {
+        position: Option<i64>,
+        count: i64,
+    },
+    /// `$elemMatch` of `find`: the first element that passes.
+    ElemMatch(Test),
+    /// `field.$`: the element that the query matched.
+    Positional,
+    Nested(Rules),
+}
+
+/// What a projection depends on besides the document.
+#[derive(Debug, Clone, Copy)]
+pub struct ProjectionContext {
+    /// `$$NOW`.
+    pub now: DateTime,
+    /// The array element that the query matched (see [`Filter::match_position`](crate::Filter::match_position)); only
+    /// projections that are [`Projection::is_positional`] need it.
+    pub position: Option<usize>,
+}
+
+impl Projection {
+    /// Parses the projection of `find` and `findAndModify`.
+    ///
+    /// # Errors
+    /// 31253 and 31254 for a mix of inclusion and exclusion, 31249 and 31250 for paths that collide, 31275, 31276 and
+    /// others for the operators' own rules.
+    pub fn parse(spec: &RawDocument, limits: &Limits) -> Result<Projection, Error> {
+        parse::find(spec, limits)
+    }
+
+    /// Parses `$project`.
+    pub(crate) fn parse_project(spec: &RawDocument, limits: &Limits) -> Result<Projection, Error> {
+        parse::project(spec, limits)
+    }
+
+    /// Parses `$set` and `$addFields`.
+    pub(crate) fn parse_add(spec: &RawDocument, limits: &Limits) -> Result<Projection, Error> {
+        parse::add(spec, limits)
+    }
+
+    /// The projection that leaves out the fields at `paths`.
+    pub(crate) fn excluding<'p>(paths: impl Iterator<Item = &'p str>) -> Result<Projection, Error> {
+        parse::excluding(paths)
+    }
+
+    /// Whether the projection uses `field.$` and so needs the position of the match.
+    pub fn is_positional(&self) -> bool {
+        self.positional
+    }
+
+    /// Whether nothing is changed.
+    pub fn is_identity(&self) -> bool {
+        self.mode != Mode::Include && self.rules.fields.is_empty()
+    }
+
+    /// The top-level fields that the result depends on, for plans that read only these; `None` where it may be all.
+    pub fn included_fields(&self) -> Option<Vec<&str>> {
+        let plain = self.mode == Mode::Include && !self.rules.has_computed();
+        plain.then(|| {
+            self.rules
+                .fields
+                .iter()
+                .filter(|(_, rule)| !matches!(rule, Rule::Exclude))
+                .map(|(name, _)| &**name)
+                .collect()
+        })
+    }
+
+    /// The projected document.
+    ///
+    /// # Errors
+    /// What computed fields fail with; 51246 where `field.$` has no element.
+    pub fn apply(
+        &self,
+        document: &RawDocument,
+        context: &ProjectionContext,
+    ) -> Result<RawDocumentBuf, Error> {
+        apply::apply(self, document, context)
+    }
+}
+
+impl Rules {
+    fn find(&self, name: &str) -> Option<&Rule> {
+        self.fields
+            .iter()
+            .find(|(known, _)| &**known == name)
+            .map(|(_, rule)| rule)
+    }
+
+    fn has_computed(&self) -> bool {
+        self.fields.iter().any(|(_, rule)| match rule {
+            Rule::Computed(_) => true,
+            Rule::Nested(inner) => inner.has_computed(),
+            _ => false,
+        })
+    }
+}

@@ -1,0 +1,224 @@
+//! The accumulators of `$group`.
+
+use std::collections::HashSet;
+
+use bson::raw::{RawBson, RawBsonRef};
+
+use crate::compare::compare;
+use crate::element::{Writer, elements};
+use crate::error::{Code, Error};
+use crate::expr::{Sum, Value, array};
+use crate::key;
+
+/// Which accumulator.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[expect(missing_docs, reason = "each is named after its operator")]
+pub enum AccumulatorKind {
+    Sum,
+    Avg,
+    Min,
+    Max,
+    First,
+    Last,
+    Push,
+    AddToSet,
+    Count,
+    MergeObjects,
+}
+
+impl AccumulatorKind {
+    /// The accumulator called `name`, with the dollar sign.
+    pub fn from_name(name: &str) -> Option<AccumulatorKind> {
+        Some(match name {
+            "$sum" => AccumulatorKind::Sum,
+            "$avg" => AccumulatorKind::Avg,
+            "$min" => AccumulatorKind::Min,
+            "$max" => AccumulatorKind::Max,
+            "$first" => AccumulatorKind::First,
+            "$last" => AccumulatorKind::Last,
+            "$push" => AccumulatorKind::Push,
+            "$addToSet" => AccumulatorKind::AddToSet,
+            "$count" => AccumulatorKind::Count,
+            "$mergeObjects" => AccumulatorKind::MergeObjects,
+            _ => return None,
+        })
+    }
+}
+
+/// The state of one accumulator of one group.
+#[derive(Debug)]
+pub(super) enum Accumulator {
+    Sum(Sum),
+    Avg {
+        sum: Sum,
+        count: u64,
+    },
+    Extreme {
+        smallest: bool,
+        best: Option<RawBson>,
+    },
+    First(Option<RawBson>),
+    Last(Option<RawBson>),
+    Push(Vec<RawBson>),
+    AddToSet {
+        seen: HashSet<Vec<u8>>,
+        values: Vec<RawBson>,
+    },
+    Count(i64),
+    Merge(Vec<(String, RawBson)>),
+}
+
+impl Accumulator {
+    pub fn new(kind: AccumulatorKind) -> Accumulator {
+        match kind {
+            AccumulatorKind::Sum => Accumulator::Sum(Sum::default()),
+            AccumulatorKind::Avg => Accumulator::Avg {
+                sum: Sum::default(),
+                count: 0,
+            },
+            AccumulatorKind::Min => Accumulator::Extreme {
+                smallest: true,
+                best: None,
+            },
+            AccumulatorKind::Max => Accumulator::Extreme {
+                smallest: false,
+                best: None,
+            },
+            AccumulatorKind::First => Accumulator::First(None),
+            AccumulatorKind::Last => Accumulator::Last(None),
+            AccumulatorKind::Push => Accumulator::Push(Vec::new()),
+            AccumulatorKind::AddToSet => Accumulator::AddToSet {
+                seen: HashSet::new(),
+                values: Vec::new(),
+            },
+            AccumulatorKind::Count => Accumulator::Count(0),
+            AccumulatorKind::MergeObjects => Accumulator::Merge(Vec::new()),
+        }
+    }
+
+    /// Takes the value of one document; answers how many bytes more are held.
+    pub fn add(&mut self, value: &Value<'_>) -> Result<usize, Error> {
+        match self {
+            Accumulator::Sum(sum) => value.get().into_iter().for_each(|value| sum.add(value)),
+            Accumulator::Avg { sum, count } => {
+                if let Some(number) = value
+                    .get()
+                    .filter(|value| crate::number::Number::of(*value).is_some())
+                {
+                    sum.add(number);
+                    *count += 1;
+                }
+            }
+            Accumulator::Extreme { smallest, best } => take_extreme(best, *smallest, value),
+            Accumulator::First(first) => {
+                first.get_or_insert_with(|| value.or_null().into());
+            }
+            Accumulator::Last(last) => *last = Some(value.or_null().into()),
+            Accumulator::Push(values) => {
+                return Ok(value.get().map_or(0, |value| push(values, value)));
+            }
+            Accumulator::AddToSet { seen, values } => {
+                return Ok(value
+                    .get()
+                    .map_or(0, |value| add_to_set(seen, values, value)));
+            }
+            Accumulator::Count(count) => *count += 1,
+            Accumulator::Merge(fields) => return merge(fields, value),
+        }
+        Ok(0)
+    }
+
+    /// The result.
+    pub fn finish(self) -> RawBson {
+        match self {
+            Accumulator::Sum(sum) => sum.value().into_owned(),
+            Accumulator::Avg { count: 0, .. } => RawBson::Null,
+            Accumulator::Avg { sum, count } => RawBson::Double(sum.to_f64() / count as f64),
+            Accumulator::Extreme { best, .. } => best.unwrap_or(RawBson::Null),
+            Accumulator::First(value) | Accumulator::Last(value) => value.unwrap_or(RawBson::Null),
+            Accumulator::Push(values) | Accumulator::AddToSet { values, .. } => {
+                array(values.iter().map(RawBson::as_raw_bson_ref))
+            }
+            Accumulator::Count(count) => {
+                i32::try_from(count).map_or(RawBson::Int64(count), RawBson::Int32)
+            }
+            Accumulator::Merge(fields) => {
+                let mut writer = Writer::new();
+                fields
+                    .iter()
+                    .for_each(|(name, value)| writer.owned(name, value));
+                RawBson::Document(writer.finish())
+            }
+        }
+    }
+}
+
+/// Null and missing values do not count.
+fn take_extreme(best: &mut Option<RawBson>, smallest: bool, value: &Value<'_>) {
+    if value.is_nullish() {
+        return;
+    }
+    let value = value.or_null();
+    let better = best.as_ref().is_none_or(|best| {
+        let order = compare(value, best.as_raw_bson_ref());
+        if smallest {
+            order.is_lt()
+        } else {
+            order.is_gt()
+        }
+    });
+    if better {
+        *best = Some(value.into());
+    }
+}
+
+fn push(values: &mut Vec<RawBson>, value: RawBsonRef<'_>) -> usize {
+    values.push(value.into());
+    size_of_val(&values[0]) + heap_bytes(value)
+}
+
+fn add_to_set(
+    seen: &mut HashSet<Vec<u8>>,
+    values: &mut Vec<RawBson>,
+    value: RawBsonRef<'_>,
+) -> usize {
+    let key = key::encode(value);
+    let key_bytes = key.len();
+    if seen.insert(key) {
+        push(values, value) + key_bytes
+    } else {
+        0
+    }
+}
+
+/// Bytes that an owned copy of the value holds beside itself.
+pub(super) fn heap_bytes(value: RawBsonRef<'_>) -> usize {
+    match value {
+        RawBsonRef::String(text) | RawBsonRef::Symbol(text) => text.len(),
+        RawBsonRef::Document(document) => document.as_bytes().len(),
+        RawBsonRef::Array(array) => array.as_bytes().len(),
+        RawBsonRef::Binary(binary) => binary.bytes.len(),
+        _ => 0,
+    }
+}
+
+fn merge(fields: &mut Vec<(String, RawBson)>, value: &Value<'_>) -> Result<usize, Error> {
+    if value.is_nullish() {
+        return Ok(0);
+    }
+    let Some(document) = value.as_document() else {
+        let shown = crate::display::value(value.or_null());
+        let message = format!(
+            "$mergeObjects requires object inputs, but input {shown} is of type {}",
+            value.type_name()
+        );
+        return Err(Error::new(Code::Location40400, message));
+    };
+    for element in elements(document) {
+        match fields.iter_mut().find(|(name, _)| name == element.key) {
+            Some(field) => field.1 = element.value().into(),
+            None => fields.push((element.key.to_owned(), element.value().into())),
+        }
+    }
+    Ok(document.as_bytes().len())
+}

@@ -1,0 +1,229 @@
+//! Aggregation: pipelines of stages over streams of documents.
+//!
+//! [`Pipeline::parse`] reads a pipeline; its [`Stage`]s are public, so that a planner can answer leading ones from an
+//! index or a cache; [`Pipeline::run`] chains the rest over an iterator. Streaming stages hold one document; `$group`
+//! and `$sort` hold what they must, up to [`Limits::stage_memory_bytes_max`].
+
+mod accumulator;
+mod group;
+mod parse;
+mod sample;
+mod sort;
+mod transform;
+mod unwind;
+
+use std::sync::Arc;
+
+use bson::DateTime;
+use bson::raw::{RawArray, RawBson, RawDocumentBuf};
+
+use crate::element::Writer;
+use crate::error::Error;
+use crate::filter::Filter;
+use crate::limits::Limits;
+use crate::sort::Sort;
+
+pub use accumulator::AccumulatorKind;
+pub use group::{Accumulation, Group};
+pub use transform::Transform;
+pub use unwind::Unwind;
+
+pub(crate) use parse::parse_update_pipeline;
+
+/// Documents between two calls of [`Run::check`].
+pub const CHECK_DOCUMENTS: u32 = 1000;
+
+/// One parsed stage.
+#[derive(Debug, Clone)]
+pub enum Stage {
+    /// `$match`
+    Match(Filter),
+    /// `$project`, `$set`, `$unset`, `$replaceRoot`: one document in, one out.
+    Transform(Transform),
+    /// `$group`; `$sortByCount` is one with a sort after it.
+    Group(Group),
+    /// `$sort`, with the number of documents that a `$limit` right after it leaves.
+    Sort {
+        /// The order.
+        sort: Sort,
+        /// Documents wanted, where there is a limit.
+        limit: Option<u64>,
+    },
+    /// `$skip`
+    Skip(u64),
+    /// `$limit`
+    Limit(u64),
+    /// `$count` into the named field.
+    Count(String),
+    /// `$unwind`
+    Unwind(Unwind),
+    /// `$sample` of that many documents.
+    Sample(u64),
+}
+
+/// A parsed pipeline.
+#[derive(Debug, Clone, Default)]
+pub struct Pipeline {
+    /// The stages, in order.
+    pub stages: Vec<Stage>,
+}
+
+/// Documents that flow from stage to stage.
+pub type Stream<'a, E> = Box<dyn Iterator<Item = Result<RawDocumentBuf, E>> + Send + 'a>;
+
+/// What asks between documents whether to go on.
+pub type Check = Arc<dyn Fn() -> Result<(), Error> + Send + Sync>;
+
+/// What a run of a pipeline depends on.
+#[derive(Clone)]
+pub struct Run {
+    /// `$$NOW`.
+    pub now: DateTime,
+    /// Memory limits.
+    pub limits: Limits,
+    /// Called every [`CHECK_DOCUMENTS`] documents that enter the pipeline; its error ends the run.
+    pub check: Check,
+    /// The seed of `$sample`.
+    pub seed: u64,
+}
+
+impl Run {
+    /// A run that nothing stops.
+    pub fn new(now: DateTime, limits: Limits) -> Run {
+        Run {
+            now,
+            limits,
+            check: Arc::new(|| Ok(())),
+            seed: 0,
+        }
+    }
+}
+
+impl Pipeline {
+    /// Parses the stages of an `aggregate` command.
+    ///
+    /// # Errors
+    /// 40324 for a stage that does not exist, `NotImplemented` for one that MongoDB has and this server has not, and
+    /// the codes of the stages.
+    pub fn parse(stages: &RawArray, limits: &Limits) -> Result<Pipeline, Error> {
+        parse::pipeline(stages, limits)
+    }
+
+    /// The stages over `input`. Nothing runs until the stream is read.
+    pub fn run<'a, E: From<Error> + Send + 'a>(
+        self,
+        input: Stream<'a, E>,
+        run: &Run,
+    ) -> Stream<'a, E> {
+        let checked: Stream<'a, E> = Box::new(Checked {
+            input,
+            check: run.check.clone(),
+            count: 0,
+        });
+        self.stages
+            .into_iter()
+            .fold(checked, |stream, stage| stage.run(stream, run))
+    }
+}
+
+impl Stage {
+    /// This stage over `input`.
+    pub fn run<'a, E: From<Error> + Send + 'a>(
+        self,
+        input: Stream<'a, E>,
+        run: &Run,
+    ) -> Stream<'a, E> {
+        let now = run.now;
+        match self {
+            Stage::Match(filter) => Box::new(input.filter_map(move |document| match document {
+                Ok(document) => match filter.try_matches(&document) {
+                    Ok(true) => Some(Ok(document)),
+                    Ok(false) => None,
+                    Err(error) => Some(Err(error.into())),
+                },
+                Err(error) => Some(Err(error)),
+            })),
+            Stage::Transform(transform) => Box::new(
+                input.map(move |document| transform.apply(&document?, now).map_err(E::from)),
+            ),
+            Stage::Skip(count) => {
+                Box::new(input.skip(usize::try_from(count).unwrap_or(usize::MAX)))
+            }
+            Stage::Limit(count) => {
+                Box::new(input.take(usize::try_from(count).unwrap_or(usize::MAX)))
+            }
+            Stage::Unwind(unwind) => unwind::run(unwind, input),
+            Stage::Group(group) => {
+                later(input, run, move |input, run| group::run(&group, input, run))
+            }
+            Stage::Sort { sort, limit } => later(input, run, move |input, run| {
+                sort::run(&sort, limit, input, run)
+            }),
+            Stage::Count(name) => later(input, run, move |input, _| count(&name, input)),
+            Stage::Sample(size) => {
+                later(input, run, move |input, run| sample::run(size, input, run))
+            }
+        }
+    }
+}
+
+/// A stage that reads all its input when the first document is asked for.
+fn later<'a, E: From<Error> + Send + 'a>(
+    input: Stream<'a, E>,
+    run: &Run,
+    work: impl FnOnce(Stream<'a, E>, &Run) -> Result<Vec<RawDocumentBuf>, E> + Send + 'a,
+) -> Stream<'a, E> {
+    let run = run.clone();
+    let mut waiting = Some((input, work));
+    let mut ready = Vec::new().into_iter();
+    Box::new(std::iter::from_fn(move || {
+        if let Some((input, work)) = waiting.take() {
+            match work(input, &run) {
+                Ok(documents) => ready = documents.into_iter(),
+                Err(error) => return Some(Err(error)),
+            }
+        }
+        ready.next().map(Ok)
+    }))
+}
+
+/// No document where nothing was counted.
+fn count<E>(name: &str, input: Stream<'_, E>) -> Result<Vec<RawDocumentBuf>, E> {
+    let mut count = 0_i64;
+    for document in input {
+        document?;
+        count += 1;
+    }
+    let mut writer = Writer::new();
+    writer.owned(
+        name,
+        &i32::try_from(count).map_or(RawBson::Int64(count), RawBson::Int32),
+    );
+    Ok(if count == 0 {
+        Vec::new()
+    } else {
+        vec![writer.finish()]
+    })
+}
+
+/// Asks the check between documents.
+struct Checked<'a, E> {
+    input: Stream<'a, E>,
+    check: Check,
+    count: u32,
+}
+
+impl<E: From<Error>> Iterator for Checked<'_, E> {
+    type Item = Result<RawDocumentBuf, E>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        self.count += 1;
+        if self.count >= CHECK_DOCUMENTS {
+            self.count = 0;
+            if let Err(error) = (self.check)() {
+                return Some(Err(error.into()));
+            }
+        }
+        self.input.next()
+    }
+}

@@ -1,0 +1,36 @@
+//! `$sample`: some documents, each as likely as any other.
+
+use bson::raw::RawDocumentBuf;
+
+use super::{Run, Stream};
+use crate::error::{Code, Error};
+
+/// Reservoir sampling: the n-th document takes a random place of those kept with chance size/n.
+pub(super) fn run<E: From<Error>>(
+    size: u64,
+    input: Stream<'_, E>,
+    run: &Run,
+) -> Result<Vec<RawDocumentBuf>, E> {
+    let size = usize::try_from(size).unwrap_or(usize::MAX);
+    let mut random = fastrand::Rng::with_seed(run.seed);
+    let (mut kept, mut bytes) = (Vec::new(), 0);
+    for (seen, document) in input.enumerate() {
+        let document = document?;
+        if kept.len() < size {
+            bytes += document.as_bytes().len();
+            kept.push(document);
+        } else {
+            let place = random.usize(..=seen);
+            if let Some(slot) = kept.get_mut(place) {
+                bytes = bytes + document.as_bytes().len() - slot.as_bytes().len();
+                *slot = document;
+            }
+        }
+        if bytes > run.limits.stage_memory_bytes_max {
+            let message = "Exceeded memory limit for $sample";
+            return Err(Error::new(Code::QueryExceededMemoryLimitNoDiskUseAllowed, message).into());
+        }
+    }
+    random.shuffle(&mut kept);
+    Ok(kept)
+}

@@ -1,0 +1,47 @@
+//! `$sort`: all documents in memory, or the first few of them.
+
+use bson::raw::RawDocumentBuf;
+
+use super::{Run, Stream};
+use crate::error::{Code, Error};
+use crate::sort::{Sort, TopK};
+
+pub(super) fn run<E: From<Error>>(
+    sort: &Sort,
+    limit: Option<u64>,
+    input: Stream<'_, E>,
+    run: &Run,
+) -> Result<Vec<RawDocumentBuf>, E> {
+    let count = limit
+        .and_then(|limit| usize::try_from(limit).ok())
+        .unwrap_or(usize::MAX);
+    let mut kept = TopK::new(count);
+    let mut bytes = 0;
+    for document in input {
+        let document = document?;
+        let key = sort.key(&document);
+        if !kept.takes(&key) {
+            continue;
+        }
+        // The key goes with its document, and keys of one sort are of about one size.
+        let key_bytes = key.len();
+        bytes += document.as_bytes().len() + key_bytes;
+        if let Some(dropped) = kept.push(key, document) {
+            bytes = bytes.saturating_sub(dropped.as_bytes().len() + key_bytes);
+        }
+        check_memory(bytes, run.limits.stage_memory_bytes_max)?;
+    }
+    Ok(kept.into_sorted())
+}
+
+fn check_memory(bytes: usize, bytes_max: usize) -> Result<(), Error> {
+    match bytes > bytes_max {
+        true => Err(Error::new(
+            Code::QueryExceededMemoryLimitNoDiskUseAllowed,
+            format!(
+                "Sort exceeded memory limit of {bytes_max} bytes, but did not opt in to external sorting."
+            ),
+        )),
+        false => Ok(()),
+    }
+}

@@ -1,0 +1,57 @@
+//! Stages that turn one document into one: `$project`, `$set`, `$unset`, `$replaceRoot`.
+
+use bson::DateTime;
+use bson::raw::{RawDocument, RawDocumentBuf};
+
+use crate::display;
+use crate::error::{Code, Error};
+use crate::expr::{Expression, Scope};
+use crate::projection::{Projection, ProjectionContext};
+
+/// A stage that gives one document for each.
+#[derive(Debug, Clone)]
+pub enum Transform {
+    /// `$project`, `$set`, `$addFields`, `$unset`.
+    Project(Projection),
+    /// `$replaceRoot`, `$replaceWith`.
+    ReplaceRoot(Expression),
+}
+
+impl Transform {
+    /// The document that takes the place of `document`.
+    ///
+    /// # Errors
+    /// What expressions fail with; 40228 where a new root is no document.
+    pub fn apply(&self, document: &RawDocument, now: DateTime) -> Result<RawDocumentBuf, Error> {
+        match self {
+            Transform::Project(projection) => projection.apply(
+                document,
+                &ProjectionContext {
+                    now,
+                    position: None,
+                },
+            ),
+            Transform::ReplaceRoot(expression) => new_root(expression, document, now),
+        }
+    }
+}
+
+fn new_root(
+    expression: &Expression,
+    document: &RawDocument,
+    now: DateTime,
+) -> Result<RawDocumentBuf, Error> {
+    let value = expression.evaluate(&Scope::new(document, now))?;
+    if let Some(root) = value.as_document() {
+        return Ok(root.to_owned());
+    }
+    let shown = value
+        .get()
+        .map_or_else(|| "MISSING".to_owned(), display::value);
+    let message = format!(
+        "'newRoot' expression must evaluate to an object, but resulting value was: {shown}. Type of resulting value: '{}'. Input document: {}",
+        value.type_name(),
+        display::document(document)
+    );
+    Err(Error::new(Code::Location40228, message))
+}

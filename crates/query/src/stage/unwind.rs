@@ -1,0 +1,130 @@
+//! `$unwind`: one document for each element of an array.
+
+use std::collections::VecDeque;
+
+use bson::raw::{RawBson, RawBsonRef, RawDocument, RawDocumentBuf};
+
+use super::Stream;
+use crate::element::{Writer, array_values, elements, get};
+use crate::path::Path;
+
+/// A parsed `$unwind`.
+#[derive(Debug, Clone)]
+pub struct Unwind {
+    /// The array's path, without the dollar sign.
+    pub path: Path,
+    /// The field that gets the element's index.
+    pub index_field: Option<Path>,
+    /// Whether documents without elements stay.
+    pub preserve_empty: bool,
+}
+
+pub(super) fn run<'a, E: Send + 'a>(unwind: Unwind, mut input: Stream<'a, E>) -> Stream<'a, E> {
+    let mut ready = VecDeque::new();
+    Box::new(std::iter::from_fn(move || {
+        loop {
+            if let Some(document) = ready.pop_front() {
+                return Some(Ok(document));
+            }
+            match input.next()? {
+                Ok(document) => ready.extend(unwind.documents(&document)),
+                Err(error) => return Some(Err(error)),
+            }
+        }
+    }))
+}
+
+impl Unwind {
+    /// The documents that come out for one that goes in.
+    fn documents(&self, document: &RawDocument) -> Vec<RawDocumentBuf> {
+        let path: Vec<&str> = self.path.components().collect();
+        match value_at(document, &path) {
+            Some(RawBsonRef::Array(array)) if !array.is_empty() => array_values(array)
+                .enumerate()
+                .map(|(index, value)| {
+                    self.with_index(replaced(document, &path, Some(value)), Some(index))
+                })
+                .collect(),
+            Some(RawBsonRef::Array(_)) if self.preserve_empty => {
+                vec![self.with_index(replaced(document, &path, None), None)]
+            }
+            None | Some(RawBsonRef::Null | RawBsonRef::Undefined) if self.preserve_empty => {
+                vec![self.with_index(document.to_owned(), None)]
+            }
+            None | Some(RawBsonRef::Null | RawBsonRef::Undefined | RawBsonRef::Array(_)) => {
+                Vec::new()
+            }
+            Some(_) => vec![self.with_index(document.to_owned(), None)],
+        }
+    }
+
+    fn with_index(&self, document: RawDocumentBuf, index: Option<usize>) -> RawDocumentBuf {
+        let Some(field) = &self.index_field else {
+            return document;
+        };
+        let index = index.map_or(RawBson::Null, |index| RawBson::Int64(index as i64));
+        let path: Vec<&str> = field.components().collect();
+        replaced(&document, &path, Some(index.as_raw_bson_ref()))
+    }
+}
+
+/// The value at a path through documents only.
+fn value_at<'a>(document: &'a RawDocument, path: &[&str]) -> Option<RawBsonRef<'a>> {
+    let (name, rest) = path.split_first()?;
+    match (get(document, name)?, rest) {
+        (value, []) => Some(value),
+        (RawBsonRef::Document(inner), rest) => value_at(inner, rest),
+        _ => None,
+    }
+}
+
+/// The document with another value, or none, at a path; what is missing on the way is made.
+fn replaced(
+    document: &RawDocument,
+    path: &[&str],
+    value: Option<RawBsonRef<'_>>,
+) -> RawDocumentBuf {
+    let mut writer = Writer::with_capacity(document.as_bytes().len());
+    write_replaced(document, path, value, &mut writer);
+    writer.finish()
+}
+
+fn write_replaced(
+    document: &RawDocument,
+    path: &[&str],
+    value: Option<RawBsonRef<'_>>,
+    out: &mut Writer,
+) {
+    let Some((name, rest)) = path.split_first() else {
+        return;
+    };
+    let mut found = false;
+    for element in elements(document) {
+        if element.key != *name || found {
+            out.element(&element);
+            continue;
+        }
+        found = true;
+        write_at(element.value().as_document(), name, rest, value, out);
+    }
+    if !found {
+        write_at(None, name, rest, value, out);
+    }
+}
+
+fn write_at(
+    inner: Option<&RawDocument>,
+    name: &str,
+    rest: &[&str],
+    value: Option<RawBsonRef<'_>>,
+    out: &mut Writer,
+) {
+    if !rest.is_empty() {
+        let empty = RawDocumentBuf::new();
+        out.begin_document(name);
+        write_replaced(inner.unwrap_or(&empty), rest, value, out);
+        out.end();
+    } else if let Some(value) = value {
+        out.value(name, value);
+    }
+}

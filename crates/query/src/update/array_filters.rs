@@ -1,0 +1,93 @@
+//! `arrayFilters`: which elements `$[identifier]` means.
+
+use bson::raw::{RawArray, RawBson, RawBsonRef, RawDocument};
+
+use crate::element::{Writer, array_values, elements};
+use crate::error::Error;
+use crate::filter::Filter;
+use crate::limits::Limits;
+
+/// Filters by identifier.
+#[derive(Debug, Clone, Default)]
+pub(super) struct ArrayFilters {
+    filters: Vec<(String, Filter)>,
+}
+
+impl ArrayFilters {
+    /// # Errors
+    /// `FailedToParse` for a filter without one identifier of its own, and what filters refuse.
+    pub fn parse(filters: Option<&RawArray>, limits: &Limits) -> Result<ArrayFilters, Error> {
+        let mut parsed = ArrayFilters::default();
+        for value in filters.into_iter().flat_map(array_values) {
+            let RawBsonRef::Document(document) = value else {
+                return Err(Error::type_mismatch(
+                    "arrayFilters must be an array of objects",
+                ));
+            };
+            let name = identifier(document)?;
+            if parsed.names().any(|known| known == name) {
+                return Err(Error::parse(format!(
+                    "Found multiple array filters with the same top-level field name {name}"
+                )));
+            }
+            parsed
+                .filters
+                .push((name.to_owned(), Filter::parse(document, limits)?));
+        }
+        Ok(parsed)
+    }
+
+    /// The identifiers.
+    pub fn names(&self) -> impl Iterator<Item = &str> {
+        self.filters.iter().map(|(name, _)| name.as_str())
+    }
+
+    /// Whether the filter called `name` takes an element.
+    pub fn matches(&self, name: &str, element: &RawBson) -> bool {
+        let mut writer = Writer::new();
+        writer.owned(name, element);
+        let document = writer.finish();
+        self.filters
+            .iter()
+            .any(|(known, filter)| known == name && filter.matches(&document))
+    }
+}
+
+/// The first component of all paths in the filter.
+fn identifier(filter: &RawDocument) -> Result<&str, Error> {
+    let mut names = Vec::new();
+    collect_names(filter, &mut names);
+    let Some(first) = names.first().copied() else {
+        return Err(Error::parse(
+            "Cannot use an expression without a top-level field name in arrayFilters",
+        ));
+    };
+    if let Some(other) = names.iter().find(|name| **name != first) {
+        return Err(Error::parse(format!(
+            "Error parsing array filter :: caused by :: Expected a single top-level field name, found '{first}' and '{other}'"
+        )));
+    }
+    let valid = first.starts_with(|c: char| c.is_ascii_lowercase())
+        && first.chars().all(|c| c.is_ascii_alphanumeric());
+    match valid {
+        true => Ok(first),
+        false => Err(Error::bad_value(format!(
+            "Error parsing array filter :: caused by :: The top-level field name must be an alphanumeric string beginning \
+             with a lowercase letter, found '{first}'"
+        ))),
+    }
+}
+
+fn collect_names<'a>(filter: &'a RawDocument, names: &mut Vec<&'a str>) {
+    for element in elements(filter) {
+        match (element.key, element.value()) {
+            ("$and" | "$or" | "$nor", RawBsonRef::Array(branches)) => {
+                for branch in array_values(branches).filter_map(|branch| branch.as_document()) {
+                    collect_names(branch, names);
+                }
+            }
+            (key, _) if key.starts_with('$') => {}
+            (key, _) => names.push(key.split('.').next().unwrap_or(key)),
+        }
+    }
+}

@@ -1,0 +1,123 @@
+//! The table of update operators.
+
+use bson::raw::{RawBson, RawBsonRef};
+
+use super::array::{AddToSet, Pull, Push};
+use super::number::Bit;
+use super::path::UpdatePath;
+use super::tree::{Outcome, Tree};
+use super::{Moment, array, field, number};
+use crate::display;
+use crate::error::{Code, Error};
+use crate::limits::Limits;
+
+/// One operator with its operand, for one path.
+#[derive(Debug, Clone)]
+pub(super) enum Operator {
+    Set(RawBson),
+    SetOnInsert(RawBson),
+    Unset,
+    Rename(UpdatePath),
+    CurrentDate(Moment),
+    Inc(RawBson),
+    Mul(RawBson),
+    Min(RawBson),
+    Max(RawBson),
+    Bit(Vec<Bit>),
+    Push(Push),
+    AddToSet(AddToSet),
+    Pull(Pull),
+    PullAll(Vec<RawBson>),
+    Pop { first: bool },
+}
+
+/// What an operator knows besides the place it changes.
+pub(super) struct Scene<'s> {
+    /// The last name of the place.
+    pub name: &'s str,
+    /// The whole path, as the client wrote it.
+    pub path: &'s str,
+    /// `_id: 1`, for messages.
+    pub id: &'s str,
+    pub now: bson::DateTime,
+    pub is_insert: bool,
+}
+
+impl Operator {
+    /// # Errors
+    /// `FailedToParse` for an operator that does not exist, else what the operator refuses.
+    pub fn parse(
+        name: &str,
+        path: &str,
+        operand: RawBsonRef<'_>,
+        limits: &Limits,
+    ) -> Result<Operator, Error> {
+        Ok(match name {
+            "$set" => Operator::Set(operand.into()),
+            "$setOnInsert" => Operator::SetOnInsert(operand.into()),
+            "$unset" => Operator::Unset,
+            "$rename" => Operator::Rename(field::parse_rename(path, operand)?),
+            "$currentDate" => Operator::CurrentDate(field::parse_current_date(operand)?),
+            "$inc" => Operator::Inc(number::parse_operand("increment", path, operand)?),
+            "$mul" => Operator::Mul(number::parse_operand("multiply", path, operand)?),
+            "$min" => Operator::Min(operand.into()),
+            "$max" => Operator::Max(operand.into()),
+            "$bit" => Operator::Bit(Bit::parse(path, operand)?),
+            "$push" => Operator::Push(Push::parse(path, operand)?),
+            "$addToSet" => Operator::AddToSet(AddToSet::parse(operand)?),
+            "$pull" => Operator::Pull(Pull::parse(operand, limits)?),
+            "$pullAll" => Operator::PullAll(array::parse_pull_all(operand)?),
+            "$pop" => Operator::Pop {
+                first: array::parse_pop(path, operand)?,
+            },
+            _ => return Err(unknown(name)),
+        })
+    }
+
+    /// Changes the place, `None` where nothing is there.
+    pub fn apply<'a>(
+        &self,
+        place: Option<&mut Tree<'a>>,
+        scene: &Scene<'_>,
+    ) -> Result<Outcome<'a>, Error> {
+        match self {
+            Operator::Set(value) => Ok(Outcome::Put(value.clone().into())),
+            Operator::SetOnInsert(value) if scene.is_insert => {
+                Ok(Outcome::Put(value.clone().into()))
+            }
+            Operator::SetOnInsert(_) => Ok(Outcome::Keep),
+            Operator::Unset => Ok(Outcome::Remove),
+            // A rename takes two places, so the update itself makes it.
+            Operator::Rename(_) => Ok(Outcome::Keep),
+            Operator::CurrentDate(moment) => Ok(Outcome::Put(moment.value(scene.now).into())),
+            Operator::Inc(operand) => number::add(place, operand, scene),
+            Operator::Mul(operand) => number::multiply(place, operand, scene),
+            Operator::Min(operand) => Ok(number::extreme(place, operand, true)),
+            Operator::Max(operand) => Ok(number::extreme(place, operand, false)),
+            Operator::Bit(bits) => number::bits(place, bits, scene),
+            Operator::Push(push) => push.apply(place, scene),
+            Operator::AddToSet(add) => add.apply(place, scene),
+            Operator::Pull(pull) => pull.apply(place),
+            Operator::PullAll(values) => array::pull_all(place, values),
+            Operator::Pop { first } => array::pop(place, *first, scene),
+        }
+    }
+}
+
+fn unknown(name: &str) -> Error {
+    Error::new(
+        Code::FailedToParse,
+        format!(
+            "Unknown modifier: {name}. Expected a valid update modifier or pipeline-style update specified as an array"
+        ),
+    )
+}
+
+/// The error for an operand of an operator that is no document of paths.
+pub(super) fn not_a_document(name: &str, operand: RawBsonRef<'_>) -> Error {
+    let kind = crate::element::type_name(operand.element_type());
+    let shown = display::value(operand);
+    Error::parse(format!(
+        "Modifiers operate on fields but we found type {kind} instead. For example: {{$mod: {{<field>: ...}}}} not {{{name}: {shown}}}"
+    ))
+}

@@ -1,0 +1,221 @@
+//! Paths of update operators: names, and the positional operators `$`, `$[]`, `$[identifier]`.
+
+use std::cmp::Ordering;
+
+use super::array_filters::ArrayFilters;
+use super::tree::Tree;
+use crate::error::{Code, Error};
+use crate::path::{COMPONENTS_MAX, is_index};
+
+/// One step of an update path.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) enum Step {
+    /// A field name or an array index.
+    Name(String),
+    /// `$`: the element that the query matched.
+    Matched,
+    /// `$[]`: every element.
+    All,
+    /// `$[identifier]`: the elements that an array filter takes.
+    Filtered(String),
+}
+
+/// The path of one change.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct UpdatePath {
+    text: String,
+    steps: Vec<Step>,
+}
+
+impl UpdatePath {
+    /// # Errors
+    /// `EmptyFieldName`, `DollarPrefixedFieldName`, and `BadValue` for a positional operator that comes first.
+    pub fn parse(text: &str) -> Result<UpdatePath, Error> {
+        if text.is_empty() {
+            return Err(Error::new(
+                Code::EmptyFieldName,
+                "An empty update path is not valid.",
+            ));
+        }
+        let steps = text
+            .split('.')
+            .map(|name| step(text, name))
+            .collect::<Result<Vec<_>, _>>()?;
+        if steps.len() > COMPONENTS_MAX {
+            return Err(Error::new(
+                Code::Overflow,
+                format!("An update path may have at most {COMPONENTS_MAX} components"),
+            ));
+        }
+        match steps.first() {
+            Some(Step::Name(_)) => Ok(UpdatePath {
+                text: text.to_owned(),
+                steps,
+            }),
+            _ => Err(Error::bad_value(format!(
+                "Cannot have array filter identifier (i.e. '$[<id>]') element in the first position in path '{text}'"
+            ))),
+        }
+    }
+
+    pub fn as_str(&self) -> &str {
+        &self.text
+    }
+
+    /// The names of array filters that the path uses.
+    pub fn identifiers(&self) -> impl Iterator<Item = &str> {
+        self.steps.iter().filter_map(|step| match step {
+            Step::Filtered(name) => Some(name.as_str()),
+            _ => None,
+        })
+    }
+
+    /// Whether the path depends on the document.
+    pub fn is_positional(&self) -> bool {
+        self.steps.iter().any(|step| !matches!(step, Step::Name(_)))
+    }
+
+    /// # Errors
+    /// `ConflictingUpdateOperators` if one path is the other, or leads into it.
+    pub fn check_conflict(&self, other: &UpdatePath) -> Result<(), Error> {
+        if !self.steps.starts_with(&other.steps) && !other.steps.starts_with(&self.steps) {
+            return Ok(());
+        }
+        let shorter = if self.steps.len() < other.steps.len() {
+            &self.text
+        } else {
+            &other.text
+        };
+        Err(conflict(&self.text, shorter))
+    }
+
+    /// Orders paths as changes are made: names by text, indexes by number.
+    pub fn order(&self, other: &UpdatePath) -> Ordering {
+        let pairs = self.steps.iter().zip(&other.steps);
+        let difference = pairs
+            .map(|(a, b)| compare_steps(a, b))
+            .find(|order| order.is_ne());
+        difference.unwrap_or_else(|| self.steps.len().cmp(&other.steps.len()))
+    }
+
+    /// The places that the path means in a document.
+    ///
+    /// # Errors
+    /// `BadValue` where a positional operator has no element or no array.
+    pub fn resolve(
+        &self,
+        root: &mut Tree<'_>,
+        matched: Option<usize>,
+        filters: &ArrayFilters,
+    ) -> Result<Vec<Vec<String>>, Error> {
+        let mut places = vec![Vec::with_capacity(self.steps.len())];
+        for step in &self.steps {
+            let mut next = Vec::new();
+            for place in places {
+                extend(root, place, step, matched, filters, &mut next)?;
+            }
+            places = next;
+        }
+        Ok(places)
+    }
+}
+
+/// The error of two changes to one place.
+pub(super) fn conflict(path: &str, at: &str) -> Error {
+    let message = format!("Updating the path '{path}' would create a conflict at '{at}'");
+    Error::new(Code::ConflictingUpdateOperators, message)
+}
+
+fn step(path: &str, name: &str) -> Result<Step, Error> {
+    match name {
+        "" => Err(Error::new(
+            Code::EmptyFieldName,
+            format!("The update path '{path}' contains an empty field name, which is not allowed."),
+        )),
+        "$" => Ok(Step::Matched),
+        "$[]" => Ok(Step::All),
+        name if name.starts_with("$[") && name.ends_with(']') => {
+            Ok(Step::Filtered(name[2..name.len() - 1].to_owned()))
+        }
+        "$ref" | "$id" | "$db" => Ok(Step::Name(name.to_owned())),
+        name if name.starts_with('$') => Err(Error::new(
+            Code::DollarPrefixedFieldName,
+            format!(
+                "The dollar ($) prefixed field '{name}' in '{path}' is not allowed in the context of an update's replacement document. Consider using an aggregation pipeline with $replaceWith."
+            ),
+        )),
+        name => Ok(Step::Name(name.to_owned())),
+    }
+}
+
+fn compare_steps(a: &Step, b: &Step) -> Ordering {
+    match (text_of(a), text_of(b)) {
+        (a, b) if is_index(a) && is_index(b) => a.len().cmp(&b.len()).then_with(|| a.cmp(b)),
+        (a, b) => a.cmp(b),
+    }
+}
+
+fn text_of(step: &Step) -> &str {
+    match step {
+        Step::Name(name) | Step::Filtered(name) => name,
+        Step::Matched => "$",
+        Step::All => "$[]",
+    }
+}
+
+fn extend(
+    root: &mut Tree<'_>,
+    place: Vec<String>,
+    step: &Step,
+    matched: Option<usize>,
+    filters: &ArrayFilters,
+    next: &mut Vec<Vec<String>>,
+) -> Result<(), Error> {
+    let with = |name: String| place.iter().cloned().chain([name]).collect();
+    match step {
+        Step::Name(name) => next.push(with(name.clone())),
+        Step::Matched => {
+            let index = matched.ok_or_else(|| {
+                Error::bad_value(
+                    "The positional operator did not find the match needed from the query.",
+                )
+            })?;
+            next.push(with(index.to_string()));
+        }
+        Step::All => {
+            let count = array_at(root, &place)?.len();
+            next.extend((0..count).map(|index| with(index.to_string())));
+        }
+        Step::Filtered(name) => {
+            for (index, item) in array_at(root, &place)?.iter().enumerate() {
+                if filters.matches(name, &item.to_bson()) {
+                    next.push(with(index.to_string()));
+                }
+            }
+        }
+    }
+    Ok(())
+}
+
+fn array_at<'t, 'a>(
+    root: &'t mut Tree<'a>,
+    place: &[String],
+) -> Result<&'t mut Vec<Tree<'a>>, Error> {
+    let path = place.join(".");
+    let Some(tree) = root.find(place) else {
+        let message = format!(
+            "The path '{path}' must exist in the document in order to apply array updates."
+        );
+        return Err(Error::bad_value(message));
+    };
+    if tree.items().is_none() {
+        let shown = crate::display::value(tree.to_bson().as_raw_bson_ref());
+        let name = place.last().map_or("", String::as_str);
+        return Err(Error::bad_value(format!(
+            "Cannot apply array updates to non-array element {name}: {shown}"
+        )));
+    }
+    Ok(tree
+        .items()
+        .expect("the line above asked whether it is an array"))
+}

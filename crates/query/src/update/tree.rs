@@ -1,0 +1,312 @@
+//! A document being changed: opened only along the paths that change, the rest stays raw.
+
+use std::borrow::Cow;
+
+use bson::raw::{RawArrayBuf, RawBson, RawBsonRef, RawDocument, RawDocumentBuf};
+use bson::spec::ElementType;
+
+use crate::display;
+use crate::element::{Writer, array_values, elements};
+use crate::error::{Code, Error};
+use crate::path::is_index;
+
+/// Elements that setting one beyond an array's end may add in between.
+const PADDING_MAX: usize = 1_500_000;
+
+/// A value of the document, opened or not.
+#[derive(Debug, Clone)]
+pub(super) enum Tree<'a> {
+    Value(RawBsonRef<'a>),
+    Owned(RawBson),
+    Document(Vec<(Cow<'a, str>, Tree<'a>)>),
+    Array(Vec<Tree<'a>>),
+}
+
+/// What becomes of the place that a path leads to.
+pub(super) enum Outcome<'a> {
+    /// It stays as it is now.
+    Keep,
+    /// It gets this value.
+    Put(Tree<'a>),
+    /// It goes; in an array it becomes null.
+    Remove,
+}
+
+/// Decides about the place that a path leads to; `None` where nothing is there yet.
+pub(super) type Change<'f, 'a> =
+    &'f mut dyn FnMut(Option<&mut Tree<'a>>) -> Result<Outcome<'a>, Error>;
+
+impl<'a> Tree<'a> {
+    /// The tree of a document.
+    pub fn of(document: &'a RawDocument) -> Tree<'a> {
+        Tree::Value(RawBsonRef::Document(document))
+    }
+
+    /// An empty array.
+    pub fn empty_array() -> Tree<'a> {
+        Tree::Array(Vec::new())
+    }
+
+    /// The BSON type.
+    pub fn kind(&self) -> ElementType {
+        match self {
+            Tree::Value(value) => value.element_type(),
+            Tree::Owned(value) => value.element_type(),
+            Tree::Document(_) => ElementType::EmbeddedDocument,
+            Tree::Array(_) => ElementType::Array,
+        }
+    }
+
+    /// MongoDB's name of the type.
+    pub fn type_name(&self) -> &'static str {
+        crate::element::type_name(self.kind())
+    }
+
+    /// The value, if it is not opened: scalars never are.
+    pub fn scalar(&self) -> Option<RawBsonRef<'_>> {
+        match self {
+            Tree::Value(value) => Some(*value),
+            Tree::Owned(value) => Some(value.as_raw_bson_ref()),
+            Tree::Document(_) | Tree::Array(_) => None,
+        }
+    }
+
+    /// The value as BSON of its own.
+    pub fn to_bson(&self) -> RawBson {
+        match self {
+            Tree::Value(value) => (*value).into(),
+            Tree::Owned(value) => value.clone(),
+            opened => {
+                let mut writer = Writer::new();
+                opened.write(&mut writer, "v");
+                let document = writer.finish();
+                crate::element::get(&document, "v").map_or(RawBson::Null, RawBson::from)
+            }
+        }
+    }
+
+    /// The elements, if this is an array; they are opened.
+    pub fn items(&mut self) -> Option<&mut Vec<Tree<'a>>> {
+        self.open();
+        match self {
+            Tree::Array(items) => Some(items),
+            _ => None,
+        }
+    }
+
+    /// The fields, if this is a document; they are opened.
+    pub fn fields(&mut self) -> Option<&mut Vec<(Cow<'a, str>, Tree<'a>)>> {
+        self.open();
+        match self {
+            Tree::Document(fields) => Some(fields),
+            _ => None,
+        }
+    }
+
+    /// Opens one level of a document or an array.
+    fn open(&mut self) {
+        let opened = match self {
+            Tree::Value(RawBsonRef::Document(document)) => {
+                let fields = elements(document)
+                    .map(|element| (Cow::Borrowed(element.key), Tree::Value(element.value())));
+                Tree::Document(fields.collect())
+            }
+            Tree::Value(RawBsonRef::Array(array)) => {
+                Tree::Array(array_values(array).map(Tree::Value).collect())
+            }
+            Tree::Owned(RawBson::Document(document)) => Tree::Document(
+                elements(document)
+                    .map(|element| {
+                        (
+                            Cow::Owned(element.key.to_owned()),
+                            Tree::Owned(element.value().into()),
+                        )
+                    })
+                    .collect(),
+            ),
+            Tree::Owned(RawBson::Array(array)) => Tree::Array(
+                array_values(array)
+                    .map(|value| Tree::Owned(value.into()))
+                    .collect(),
+            ),
+            _ => return,
+        };
+        *self = opened;
+    }
+
+    /// The value at `path`, opened on the way.
+    pub fn find(&mut self, path: &[String]) -> Option<&mut Tree<'a>> {
+        let Some((name, rest)) = path.split_first() else {
+            return Some(self);
+        };
+        self.open();
+        match self {
+            Tree::Document(fields) => fields.iter_mut().find(|(key, _)| key == name)?.1.find(rest),
+            Tree::Array(items) => items.get_mut(index_of(name)?)?.find(rest),
+            _ => None,
+        }
+    }
+
+    /// Lets `change` decide about the place at `path`, which is made where it says so.
+    ///
+    /// # Errors
+    /// `PathNotViable` where a place cannot be made: in a scalar, or by name in an array.
+    pub fn change(&mut self, path: &[String], change: Change<'_, 'a>) -> Result<(), Error> {
+        self.change_in("", path, change)
+    }
+
+    fn change_in(
+        &mut self,
+        parent: &str,
+        path: &[String],
+        change: Change<'_, 'a>,
+    ) -> Result<(), Error> {
+        let Some((name, rest)) = path.split_first() else {
+            return Ok(());
+        };
+        self.open();
+        match self {
+            Tree::Document(fields) => change_field(fields, name, rest, change),
+            Tree::Array(items) => match index_of(name) {
+                Some(index) => change_item(items, index, name, rest, change),
+                None => self.refuse(parent, name, change),
+            },
+            _ => self.refuse(parent, name, change),
+        }
+    }
+
+    /// A place that cannot be made: an error only if it is wanted.
+    fn refuse(&self, parent: &str, name: &str, change: Change<'_, 'a>) -> Result<(), Error> {
+        match change(None)? {
+            Outcome::Put(_) => {
+                let shown = display::value(self.to_bson().as_raw_bson_ref());
+                let message =
+                    format!("Cannot create field '{name}' in element {{{parent}: {shown}}}");
+                Err(Error::new(Code::PathNotViable, message))
+            }
+            Outcome::Keep | Outcome::Remove => Ok(()),
+        }
+    }
+
+    /// Writes the value as field `key`.
+    pub fn write(&self, writer: &mut Writer, key: &str) {
+        match self {
+            Tree::Value(value) => writer.value(key, *value),
+            Tree::Owned(value) => writer.owned(key, value),
+            Tree::Document(fields) => {
+                writer.begin_document(key);
+                fields
+                    .iter()
+                    .for_each(|(name, value)| value.write(writer, name));
+                writer.end();
+            }
+            Tree::Array(items) => {
+                writer.begin_array(key);
+                items
+                    .iter()
+                    .enumerate()
+                    .for_each(|(index, value)| value.write(writer, &index.to_string()));
+                writer.end();
+            }
+        }
+    }
+
+    /// The document, `_id` first.
+    pub fn into_document(mut self) -> RawDocumentBuf {
+        let mut writer = Writer::new();
+        if let Some(fields) = self.fields() {
+            let (id, others): (Vec<_>, Vec<_>) = fields.iter().partition(|(name, _)| name == "_id");
+            id.iter()
+                .chain(&others)
+                .for_each(|(name, value)| value.write(&mut writer, name));
+        }
+        writer.finish()
+    }
+}
+
+impl From<RawBson> for Tree<'_> {
+    fn from(value: RawBson) -> Self {
+        match value {
+            RawBson::Array(array) if array.is_empty() => {
+                Tree::Owned(RawBson::Array(RawArrayBuf::new()))
+            }
+            other => Tree::Owned(other),
+        }
+    }
+}
+
+/// The index that a path component names.
+pub(super) fn index_of(name: &str) -> Option<usize> {
+    let canonical = name == "0" || !name.starts_with('0');
+    (is_index(name) && canonical).then(|| name.parse().ok())?
+}
+
+fn change_field<'a>(
+    fields: &mut Vec<(Cow<'a, str>, Tree<'a>)>,
+    name: &str,
+    rest: &[String],
+    change: Change<'_, 'a>,
+) -> Result<(), Error> {
+    match fields.iter().position(|(key, _)| key == name) {
+        Some(place) if !rest.is_empty() => fields[place].1.change_in(name, rest, change),
+        Some(place) => {
+            match change(Some(&mut fields[place].1))? {
+                Outcome::Keep => {}
+                Outcome::Put(value) => fields[place].1 = value,
+                Outcome::Remove => drop(fields.remove(place)),
+            }
+            Ok(())
+        }
+        None => {
+            if let Outcome::Put(value) = change(None)? {
+                fields.push((Cow::Owned(name.to_owned()), nest(rest, value)));
+            }
+            Ok(())
+        }
+    }
+}
+
+fn change_item<'a>(
+    items: &mut Vec<Tree<'a>>,
+    index: usize,
+    name: &str,
+    rest: &[String],
+    change: Change<'_, 'a>,
+) -> Result<(), Error> {
+    match items.get_mut(index) {
+        Some(item) if !rest.is_empty() => item.change_in(name, rest, change),
+        Some(item) => {
+            match change(Some(item))? {
+                Outcome::Keep => {}
+                Outcome::Put(value) => *item = value,
+                Outcome::Remove => *item = Tree::Value(RawBsonRef::Null),
+            }
+            Ok(())
+        }
+        None => {
+            if let Outcome::Put(value) = change(None)? {
+                pad(items, index)?;
+                items.push(nest(rest, value));
+            }
+            Ok(())
+        }
+    }
+}
+
+fn pad(items: &mut Vec<Tree<'_>>, length: usize) -> Result<(), Error> {
+    if length - items.len() > PADDING_MAX {
+        return Err(Error::new(
+            Code::CannotBackfillArray,
+            format!("can't backfill more than {PADDING_MAX} elements"),
+        ));
+    }
+    items.resize_with(length, || Tree::Value(RawBsonRef::Null));
+    Ok(())
+}
+
+/// A value inside new documents, one for each name of `path`.
+fn nest<'a>(path: &[String], value: Tree<'a>) -> Tree<'a> {
+    path.iter().rev().fold(value, |inner, name| {
+        Tree::Document(vec![(Cow::Owned(name.clone()), inner)])
+    })
+}

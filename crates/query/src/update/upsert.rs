@@ -1,0 +1,71 @@
+//! The document that an upsert inserts.
+
+use bson::oid::ObjectId;
+use bson::raw::{RawBson, RawDocument, RawDocumentBuf};
+
+use super::tree::{Outcome, Tree};
+use super::{Kind, Update, UpdateContext};
+use crate::element::{Writer, elements, get};
+use crate::error::{Code, Error};
+use crate::filter::Filter;
+
+impl Update {
+    /// The document to insert where a query matches none: the query's equalities, changed by the update, with an
+    /// `_id` of its own if neither gives one.
+    ///
+    /// # Errors
+    /// `NotSingleValueField` where the query holds one field equal to two values, and the errors of
+    /// [`Update::apply`].
+    pub fn upsert_document(
+        &self,
+        filter: &Filter,
+        context: &UpdateContext,
+    ) -> Result<RawDocumentBuf, Error> {
+        let context = UpdateContext {
+            is_insert: true,
+            ..*context
+        };
+        let only_id = self.is_replacement();
+        let base = document_of_query(filter, only_id)?;
+        let made = match (&self.kind, self.apply(&base, &context)?) {
+            (_, Some(made)) => made,
+            (Kind::Replacement(_) | Kind::Operators { .. } | Kind::Pipeline(_), None) => base,
+        };
+        Ok(with_id_first(&made))
+    }
+}
+
+fn document_of_query(filter: &Filter, only_id: bool) -> Result<RawDocumentBuf, Error> {
+    let empty = RawDocumentBuf::new();
+    let mut root = Tree::of(&empty);
+    let mut taken: Vec<Vec<String>> = Vec::new();
+    for (path, value) in filter.equalities() {
+        if path.is_empty() || path.first().starts_with('$') || (only_id && path.first() != "_id") {
+            continue;
+        }
+        let place: Vec<String> = path.components().map(str::to_owned).collect();
+        if taken
+            .iter()
+            .any(|other| other.starts_with(&place) || place.starts_with(other))
+        {
+            let message =
+                format!("cannot infer query fields to set, path '{path}' is matched twice");
+            return Err(Error::new(Code::NotSingleValueField, message));
+        }
+        root.change(&place, &mut |_| Ok(Outcome::Put(value.clone().into())))?;
+        taken.push(place);
+    }
+    Ok(root.into_document())
+}
+
+fn with_id_first(document: &RawDocument) -> RawDocumentBuf {
+    let mut writer = Writer::with_capacity(document.as_bytes().len() + 32);
+    match get(document, "_id") {
+        Some(id) => writer.value("_id", id),
+        None => writer.owned("_id", &RawBson::ObjectId(ObjectId::new())),
+    }
+    elements(document)
+        .filter(|element| element.key != "_id")
+        .for_each(|element| writer.element(&element));
+    writer.finish()
+}
