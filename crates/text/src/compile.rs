@@ -17,7 +17,7 @@ use crate::engine::pcre::PcreEngine;
 use crate::limits::Limits;
 use crate::lower::{self, Lowered};
 use crate::pattern::Pattern;
-use crate::syntax::{self, Node};
+use crate::syntax::{self, Node, Parsed};
 use crate::tier::Tier;
 
 /// What a tier needs and what there is to say about it.
@@ -64,9 +64,10 @@ impl<'a> Compiler<'a> {
     pub(crate) fn new(pattern: &'a Pattern, limits: &'a Limits) -> Compiler<'a> {
         let parsed = syntax::parse(pattern.source(), pattern.options(), limits);
         let front = match parsed {
-            Ok(node) => {
+            Ok(Parsed { node, less }) => {
                 let tree = lower::simplify(node);
-                let lowered = lower::lower(&tree);
+                let mut lowered = lower::lower(&tree);
+                lowered.inexact = less.or(lowered.inexact);
                 Ok(Front {
                     tree,
                     lowered,
@@ -134,7 +135,7 @@ impl<'a> Compiler<'a> {
     }
 
     fn literal(&self) -> Result<Plan, String> {
-        let front = self.front()?;
+        let front = self.exact()?;
         let (place, text) =
             lower::literal(&front.tree).ok_or_else(|| "not one literal".to_owned())?;
         Ok(literal_plan(place, text.as_bytes()))

@@ -15,7 +15,7 @@ use forebay_text::{Limits, Options, Pattern, Tier};
 const PAIRS: usize = 1_000_000;
 
 /// Values a pattern.
-const VALUES: usize = 120;
+const VALUES: usize = 250;
 
 fn seed() -> u64 {
     match std::env::var("FOREBAY_TEST_SEED") {

@@ -81,7 +81,8 @@ mod tests {
 
     fn simple(source: &str) -> Node {
         let node = crate::syntax::parse(source, Options::default(), &Limits::default())
-            .expect("known syntax");
+            .expect("known syntax")
+            .node;
         super::super::simplify(node)
     }
 

@@ -110,7 +110,9 @@ mod tests {
     }
 
     fn parsed(source: &str) -> Node {
-        crate::syntax::parse(source, Options::default(), &Limits::default()).expect("known syntax")
+        crate::syntax::parse(source, Options::default(), &Limits::default())
+            .expect("known syntax")
+            .node
     }
 
     #[test]

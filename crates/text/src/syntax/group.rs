@@ -102,7 +102,7 @@ impl Parser<'_> {
             return None;
         }
         self.cursor.until(')')?;
-        Some(Node::Opaque("a back-reference or a subroutine call"))
+        Some(self.reference())
     }
 
     /// `(?i)` and the like, which hold up to the end of the group around them, and `(?i:...)`.

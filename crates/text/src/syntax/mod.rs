@@ -12,7 +12,7 @@ mod parser;
 mod property;
 mod set;
 
-pub(crate) use parser::parse;
+pub(crate) use parser::{Parsed, parse};
 pub(crate) use set::CharSet;
 
 /// A parsed pattern. Case folding, options and comments are already applied.

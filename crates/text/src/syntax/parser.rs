@@ -9,19 +9,32 @@ use super::{Look, Node, Unknown};
 use crate::limits::Limits;
 use crate::options::Options;
 
+/// A pattern's tree, and whether PCRE2 matches as the tree says.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Parsed {
+    pub(crate) node: Node,
+    /// Why PCRE2 may match less than the tree says; nothing if it does not.
+    pub(crate) less: Option<&'static str>,
+}
+
 /// Parses a pattern that PCRE2 has accepted.
-pub(crate) fn parse(source: &str, options: Options, limits: &Limits) -> Result<Node, Unknown> {
+pub(crate) fn parse(source: &str, options: Options, limits: &Limits) -> Result<Parsed, Unknown> {
     let mut parser = Parser {
         cursor: Cursor::new(source),
         flags: options,
         nesting_left: limits.nesting_max,
+        refers: false,
+        types: String::new(),
     };
     if source.starts_with("(*") {
         return parser.cursor.unknown("a setting or a verb");
     }
     let node = parser.alternatives()?;
     match parser.cursor.peek() {
-        None => Ok(node),
+        None => Ok(Parsed {
+            node,
+            less: parser.less(),
+        }),
         Some(_) => parser.cursor.unknown("a parenthesis without its partner"),
     }
 }
@@ -31,9 +44,30 @@ pub(super) struct Parser<'a> {
     pub(super) cursor: Cursor<'a>,
     pub(super) flags: Options,
     pub(super) nesting_left: usize,
+    /// A back-reference or a subroutine call was read.
+    pub(super) refers: bool,
+    /// The character types that were read outside classes, as the letters of their escapes; `N` also for a dot.
+    types: String,
 }
 
+/// Pairs of character types of which PCRE2 10.42 believes that no character has both, and therefore takes a repeat of
+/// one before the other to be possessive. In UTF mode without Unicode properties there are such characters, such as
+/// U+00A0, which is `\\S` and `\\h` (pcre2_auto_possess.c, `autoposstab`).
+const NOT_DISJOINT: [&str; 4] = ["NR", "SR", "Sh", "Sv"];
+
 impl Parser<'_> {
+    /// Why PCRE2 may match less than the tree says.
+    fn less(&self) -> Option<&'static str> {
+        let both = |pair: &str| pair.chars().all(|letter| self.types.contains(letter));
+        if self.refers {
+            return Some("a back-reference or a subroutine call");
+        }
+        NOT_DISJOINT
+            .iter()
+            .find(|pair| both(pair))
+            .map(|_| "character types that PCRE2 takes to be disjoint")
+    }
+
     /// Alternatives, up to a closing parenthesis or the end.
     pub(super) fn alternatives(&mut self) -> Result<Node, Unknown> {
         let mut branches = vec![self.sequence()?];
@@ -109,7 +143,10 @@ impl Parser<'_> {
             '[' => Ok(Node::Set(class(&mut self.cursor, self.flags.ignore_case)?)),
             '(' => self.group(),
             '.' if self.flags.dot_all => Ok(Node::Set(CharSet::all())),
-            '.' => Ok(Node::Set(CharSet::named(Named::Newline).negated())),
+            '.' => {
+                self.types.push('N');
+                Ok(Node::Set(CharSet::named(Named::Newline).negated()))
+            }
             '^' if self.flags.multi_line => Ok(Node::Look(Look::LineStart)),
             '^' => Ok(Node::Look(Look::TextStart)),
             '$' if self.flags.multi_line => Ok(Node::Look(Look::LineEnd)),
@@ -132,6 +169,7 @@ impl Parser<'_> {
     }
 
     fn escaped(&mut self) -> Result<Node, Unknown> {
+        self.types.extend(self.cursor.peek());
         Ok(
             match escape(&mut self.cursor, false, self.flags.ignore_case)? {
                 Escape::Char(c) => self.char(c),
@@ -143,9 +181,14 @@ impl Parser<'_> {
                     Node::Opaque("a grapheme cluster"),
                 ]),
                 Escape::KeepOut => Node::Empty,
-                Escape::Reference => Node::Opaque("a back-reference or a subroutine call"),
+                Escape::Reference => self.reference(),
             },
         )
+    }
+
+    pub(super) fn reference(&mut self) -> Node {
+        self.refers = true;
+        Node::Opaque("a back-reference or a subroutine call")
     }
 
     /// Applies the quantifier that follows, if one does.

@@ -89,7 +89,7 @@ impl Generator {
     }
 
     fn sequence(&mut self, depth: usize) -> String {
-        let count = self.rng.usize(..4);
+        let count = [0, 1, 1, 2, 2, 3, 3, 4][self.rng.usize(..8)];
         (0..count).map(|_| self.quantified(depth)).collect()
     }
 
