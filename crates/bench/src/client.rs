@@ -115,18 +115,17 @@ pub async fn explain(db: &Database, collection: &str, filter: &Document) -> Resu
     Ok(explanation(&reply))
 }
 
-/// Gathers what the parts of a plan say: every leaf has a tier and buckets, every device a name.
+/// Gathers what the parts of a plan say: every leaf that was searched has buckets, and a tier unless it asked for null.
 fn explanation(reply: &Document) -> Explanation {
-    let mut tiers = Vec::new();
-    let mut buckets = None;
+    let mut tiers: Vec<String> = Vec::new();
+    let mut buckets: Option<(u64, u64)> = None;
     each_document(reply, &mut |part| {
-        if let Ok(tier) = part.get_str("tier") {
-            tiers.push(tier.to_owned());
-        }
-        if let (Some(searched), Some(total)) = (
+        let figures = (
             integer(part.get("bucketsSearched")),
             integer(part.get("bucketsTotal")),
-        ) {
+        );
+        if let (Some(searched), Some(total)) = figures {
+            tiers.push(part.get_str("tier").unwrap_or("no value").to_owned());
             let (sum_searched, sum_total) = buckets.unwrap_or((0, 0));
             buckets = Some((sum_searched + searched, sum_total + total));
         }
@@ -214,14 +213,25 @@ pub async fn caches_are_built(db: &Database, collection: &str) -> Result<()> {
 
 /// Whether any cache of the collection is still being built.
 async fn build_in_progress(db: &Database, collection: &str) -> Result<bool> {
+    let stats = index_stats(db, collection).await?;
+    let mut states = Vec::new();
+    each_document(&stats, &mut |part| {
+        states.extend(part.get_str("state").map(str::to_owned))
+    });
+    if states.iter().any(|state| state == "failed") {
+        bail!("a cache of {collection} could not be built: {stats}");
+    }
+    Ok(states.iter().any(|state| state == "building"))
+}
+
+/// What `$indexStats` tells of a collection: the whole reply.
+///
+/// # Errors
+/// If the server refuses.
+pub async fn index_stats(db: &Database, collection: &str) -> Result<Document> {
     let pipeline =
         doc! { "aggregate": collection, "pipeline": [{ "$indexStats": {} }], "cursor": {} };
-    let reply = db.run_command(pipeline).await?;
-    let mut building = false;
-    each_document(&reply, &mut |part| {
-        building |= part.get_bool("building").unwrap_or(false)
-    });
-    Ok(building)
+    Ok(db.run_command(pipeline).await?)
 }
 
 /// Inserts `documents` in large unordered batches, a few of them on their way at once.

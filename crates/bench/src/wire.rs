@@ -67,7 +67,7 @@ impl WireClient {
         let mut head = [0; HEADER_BYTES];
         self.stream.read_exact(&mut head).await?;
         let header = Header::parse(&head, &self.limits)?;
-        let length = usize::try_from(header.message_bytes)?;
+        let length = header.message_bytes;
         let mut frame = head.to_vec();
         frame.resize(length, 0);
         self.stream.read_exact(&mut frame[HEADER_BYTES..]).await?;

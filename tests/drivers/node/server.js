@@ -20,6 +20,6 @@ export function startForebay(...args) {
 export async function cachesAreBuilt(collection) {
   for (;;) {
     const stats = await collection.aggregate([{ $indexStats: {} }]).toArray();
-    if (!stats.some((entry) => entry.building)) return;
+    if (!JSON.stringify(stats).includes('"state":"building"')) return;
   }
 }

@@ -3,7 +3,7 @@
 use anyhow::{Context, Result};
 use bson::doc;
 
-use super::session::{DATABASE, HOST_DEVICES, NAMES, Session};
+use super::session::{HOST_DEVICES, NAMES, Session};
 use crate::client;
 use crate::record::Measured;
 use crate::statistics::Summary;
@@ -37,17 +37,12 @@ pub async fn of_one_field(session: &mut Session) -> Result<()> {
 
 /// What the server itself says of the cache.
 async fn accounted_overhead_bytes(session: &Session) -> Result<f64> {
-    let stats = session
-        .client
-        .database("admin")
-        .run_command(doc! { "forebayStats": 1 })
-        .await?;
+    let stats = client::index_stats(&session.database(), NAMES).await?;
     let mut overhead = None;
     client::each_document(&stats, &mut |part| {
         overhead = overhead.or(client::integer(part.get("overheadBytes")));
     });
-    let overhead =
-        overhead.with_context(|| format!("no overheadBytes for {DATABASE}.{NAMES} in {stats}"))?;
+    let overhead = overhead.with_context(|| format!("no overheadBytes in {stats}"))?;
     Ok(overhead as f64)
 }
 
