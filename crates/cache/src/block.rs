@@ -89,9 +89,35 @@ impl Block {
         u64::from(self.offsets[rows.end] - self.offsets[rows.start])
     }
 
+    /// A copy of some rows.
+    pub(crate) fn cut(&self, rows: Range<usize>) -> Block {
+        let offsets = &self.offsets[rows.start..=rows.end];
+        let (start, end) = (offsets[0], offsets[rows.len()]);
+        Block {
+            bytes: self.bytes[start as usize..end as usize].to_vec(),
+            offsets: offsets.iter().map(|offset| offset - start).collect(),
+            numbers: self.numbers[rows].to_vec(),
+        }
+    }
+
     /// In a sorted block, the first row for which `below` no longer holds.
     pub(crate) fn first_row(&self, mut below: impl FnMut(&[u8]) -> bool) -> usize {
         self.first_row_in(0..self.len(), |row| below(self.value(row)))
+    }
+
+    /// In some rows of a sorted block, the first for whose value `below` no longer holds. Fast if it is near the start.
+    pub(crate) fn first_row_near(
+        &self,
+        rows: Range<usize>,
+        below: impl Fn(&[u8]) -> bool,
+    ) -> usize {
+        let (mut low, mut step) = (rows.start, 1);
+        while low + step < rows.end && below(self.value(low + step)) {
+            low += step;
+            step *= 2;
+        }
+        let high = rows.end.min(low + step);
+        self.first_row_in(low..high, |row| below(self.value(row)))
     }
 
     fn first_row_in(&self, rows: Range<usize>, mut below: impl FnMut(usize) -> bool) -> usize {

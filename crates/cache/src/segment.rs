@@ -65,6 +65,23 @@ impl Segment {
         self.dead.is_some()
     }
 
+    /// Some of the rows as a segment of its own, without a copy on a device unless it is all of them.
+    pub(crate) fn cut(&self, rows: Range<usize>) -> Segment {
+        if rows == (0..self.block.len()) {
+            return self.clone();
+        }
+        let start = rows.start as u32;
+        let dead = self.dead.as_ref().map(|dead| {
+            let dead = dead.range(start..rows.end as u32).map(|row| row - start);
+            Arc::new(dead.collect::<RoaringBitmap>())
+        });
+        Segment {
+            block: Arc::new(self.block.cut(rows)),
+            dead: dead.filter(|dead| !dead.is_empty()),
+            replica: None,
+        }
+    }
+
     /// Marks a row dead.
     pub(crate) fn kill(&mut self, row: usize) {
         Arc::make_mut(self.dead.get_or_insert_default()).insert(row as u32);

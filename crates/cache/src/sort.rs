@@ -4,6 +4,7 @@
 //! values go on are sorted again by the next eight bytes. The sort is stable and adaptive: blocks that are sorted
 //! already are merged.
 
+use std::cmp::Ordering;
 use std::ops::Range;
 
 use crate::block::{BLOCK_BYTES_MAX, Block};
@@ -11,8 +12,6 @@ use crate::segment::Segment;
 
 /// Bytes of a value that make a key.
 const KEY_BYTES: usize = 8;
-/// Class of values that go on behind their key; a smaller class is the length of the rest.
-const LONGER: u64 = KEY_BYTES as u64 + 1;
 /// Groups of equal keys up to this size are sorted by comparing values.
 const SMALL_GROUP: usize = 16;
 
@@ -20,8 +19,6 @@ const SMALL_GROUP: usize = 16;
 #[derive(Debug, Clone, Copy)]
 struct Entry {
     key: u64,
-    /// Class of the value's length, then the document where nothing else decides.
-    rank: u64,
     source: u32,
     row: u32,
 }
@@ -48,62 +45,67 @@ impl<'a> Sorted<'a> {
     }
 
     fn collect(&mut self, source: u32, segment: &Segment) {
-        for row in 0..segment.block().len() {
-            if !segment.is_dead(row) {
-                let mut entry = Entry {
-                    key: 0,
-                    rank: 0,
-                    source,
-                    row: row as u32,
-                };
-                self.load(&mut entry, 0);
-                self.entries.push(entry);
-            }
-        }
-    }
-
-    /// Sets key and rank of an entry from the bytes of its value behind `depth`.
-    fn load(&self, entry: &mut Entry, depth: usize) {
-        let block = self.sources[entry.source as usize].block();
-        let rest = &block.value(entry.row as usize)[depth..];
-        if rest.len() > KEY_BYTES {
-            entry.key = u64::from_be_bytes(rest[..KEY_BYTES].try_into().expect("eight bytes"));
-            entry.rank = LONGER << 32;
-        } else {
-            let mut key = [0; KEY_BYTES];
-            key[..rest.len()].copy_from_slice(rest);
-            entry.key = u64::from_be_bytes(key);
-            entry.rank = (rest.len() as u64) << 32 | u64::from(block.number(entry.row as usize));
-        }
+        let block = segment.block();
+        let rows = (0..block.len()).filter(|row| !segment.is_dead(*row));
+        self.entries.extend(rows.map(|row| Entry {
+            key: key(block.value(row)),
+            source,
+            row: row as u32,
+        }));
     }
 
     fn sort(&mut self) {
         let mut entries = std::mem::take(&mut self.entries);
-        entries.sort_by_key(|entry| (entry.key, entry.rank));
+        entries.sort_by_key(|entry| entry.key);
         let mut groups = Vec::new();
-        find_groups(&entries, 0, 0, &mut groups);
+        find_groups(&entries, 0, KEY_BYTES, &mut groups);
         while let Some((range, depth)) = groups.pop() {
-            let group = &mut entries[range.clone()];
-            if group.len() <= SMALL_GROUP {
-                group.sort_unstable_by(|a, b| self.compare(a, b, depth));
-            } else {
-                group.iter_mut().for_each(|entry| self.load(entry, depth));
-                group.sort_by_key(|entry| (entry.key, entry.rank));
-                find_groups(group, range.start, depth, &mut groups);
-            }
+            self.sort_group(&mut entries, range, depth, &mut groups);
         }
         self.entries = entries;
     }
 
-    fn compare(&self, a: &Entry, b: &Entry, depth: usize) -> std::cmp::Ordering {
-        let rest = |entry: &Entry| {
-            let block = self.sources[entry.source as usize].block();
-            (
-                &block.value(entry.row as usize)[depth..],
-                block.number(entry.row as usize),
-            )
-        };
-        rest(a).cmp(&rest(b))
+    /// Sorts entries whose values agree, padded with zeros, in their first `depth` bytes.
+    fn sort_group(
+        &self,
+        entries: &mut [Entry],
+        range: Range<usize>,
+        depth: usize,
+        groups: &mut Vec<(Range<usize>, usize)>,
+    ) {
+        let group = &mut entries[range.clone()];
+        if group.len() <= SMALL_GROUP {
+            group.sort_unstable_by(|a, b| self.compare(a, b));
+            return;
+        }
+        // Values that end within these bytes come before those that go on.
+        group.sort_by_key(|entry| self.entry_value(entry).len() > depth);
+        let ended = group.partition_point(|entry| self.entry_value(entry).len() <= depth);
+        group[..ended]
+            .sort_by_key(|entry| (self.entry_value(entry).len(), self.entry_number(entry)));
+        let longer = &mut group[ended..];
+        for entry in longer.iter_mut() {
+            entry.key = key(&self.entry_value(entry)[depth..]);
+        }
+        longer.sort_by_key(|entry| entry.key);
+        find_groups(longer, range.start + ended, depth + KEY_BYTES, groups);
+    }
+
+    fn entry_value(&self, entry: &Entry) -> &'a [u8] {
+        self.sources[entry.source as usize]
+            .block()
+            .value(entry.row as usize)
+    }
+
+    fn entry_number(&self, entry: &Entry) -> u32 {
+        self.sources[entry.source as usize]
+            .block()
+            .number(entry.row as usize)
+    }
+
+    fn compare(&self, a: &Entry, b: &Entry) -> Ordering {
+        let values = self.entry_value(a).cmp(self.entry_value(b));
+        values.then_with(|| self.entry_number(a).cmp(&self.entry_number(b)))
     }
 
     /// Number of rows.
@@ -124,11 +126,6 @@ impl<'a> Sorted<'a> {
         self.sources[entry.source as usize]
             .block()
             .value_len(entry.row as usize)
-    }
-
-    /// Bytes that a stretch of the order takes in a block.
-    pub(crate) fn bytes(&self, range: Range<usize>) -> usize {
-        range.map(|index| self.value_len(index) + 1).sum()
     }
 
     /// The end of the values at and after `start` that `below` holds for.
@@ -178,20 +175,30 @@ impl<'a> Sorted<'a> {
     }
 }
 
-/// Finds the stretches of sorted `entries` that the key at `depth` does not decide, and where they go on.
+/// The first bytes of a value as a number that is in the order of the bytes; zeros follow a short value.
+#[inline]
+fn key(value: &[u8]) -> u64 {
+    match value.first_chunk::<KEY_BYTES>() {
+        Some(bytes) => u64::from_be_bytes(*bytes),
+        None => {
+            let mut bytes = [0; KEY_BYTES];
+            bytes[..value.len()].copy_from_slice(value);
+            u64::from_be_bytes(bytes)
+        }
+    }
+}
+
+/// Finds the stretches of sorted `entries` that their key does not decide; `depth` is where the values may go on.
 fn find_groups(
     entries: &[Entry],
     offset: usize,
     depth: usize,
     groups: &mut Vec<(Range<usize>, usize)>,
 ) {
-    let mut start = 0;
-    for group in entries.chunk_by(|a, b| a.key == b.key && a.rank == b.rank) {
-        if group.len() > 1 && group[0].rank == LONGER << 32 {
-            groups.push((
-                offset + start..offset + start + group.len(),
-                depth + KEY_BYTES,
-            ));
+    let mut start = offset;
+    for group in entries.chunk_by(|a, b| a.key == b.key) {
+        if group.len() > 1 {
+            groups.push((start..start + group.len(), depth));
         }
         start += group.len();
     }

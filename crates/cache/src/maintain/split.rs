@@ -1,56 +1,45 @@
 //! Algorithm 1: an overfull bucket is divided at the middle of its hashes.
 //!
+//! The segments of a bucket are sorted, so dividing it cuts each of them in two; nothing is sorted again.
+//!
 //! # Sources
 //! Morishima & Matsutani, DistGPU Cache, section 3.2, Algorithm 1.
 
 use std::ops::Range;
 use std::sync::Arc;
 
-use crate::CollectionCache;
 use crate::bucket::Bucket;
 use crate::collection::new_ticket;
-use crate::sort::Sorted;
+use crate::segment::Segment;
+use crate::{CacheSettings, CollectionCache};
 
-/// A stretch of sorted values that becomes a bucket.
+/// A part of a bucket on the way to be a bucket of its own.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Piece {
-    /// Places in the order.
-    pub(super) range: Range<usize>,
+struct Piece {
+    /// Rows of each segment.
+    rows: Vec<Range<usize>>,
     /// The least hash; `None` for the first piece, which begins where the divided bucket began.
-    pub(super) lower: Option<Vec<u8>>,
+    lower: Option<Vec<u8>>,
     /// First bytes of a value that make the hash.
-    pub(super) hash_bytes: usize,
-}
-
-/// How full a bucket may be.
-#[derive(Debug, Clone, Copy)]
-pub(super) struct Fill {
-    pub(super) values_max: usize,
-    pub(super) bytes_max: usize,
+    hash_bytes: usize,
 }
 
 /// The buckets that an overfull one becomes. The first keeps its id and device.
 pub(super) fn split(collection: &CollectionCache, bucket: &Arc<Bucket>) -> Vec<Bucket> {
-    let settings = collection.settings();
-    let fill = Fill {
-        values_max: settings.bucket_values_max,
-        bytes_max: settings.bucket_bytes_max,
-    };
-    let sorted = Sorted::new(&bucket.segments);
-    let pieces = divide(&sorted, bucket.hash_bytes, fill);
+    let pieces = divide(&bucket.segments, bucket.hash_bytes, collection.settings());
     pieces
         .into_iter()
-        .map(|piece| make_bucket(collection, bucket, &sorted, piece))
+        .map(|piece| make_bucket(collection, bucket, piece))
         .collect()
 }
 
-fn make_bucket(
-    collection: &CollectionCache,
-    divided: &Arc<Bucket>,
-    sorted: &Sorted<'_>,
-    piece: Piece,
-) -> Bucket {
-    let segments = sorted.segments(piece.range);
+fn make_bucket(collection: &CollectionCache, divided: &Arc<Bucket>, piece: Piece) -> Bucket {
+    let cuts = divided
+        .segments
+        .iter()
+        .zip(piece.rows)
+        .filter(|(_, rows)| !rows.is_empty());
+    let segments = cuts.map(|(segment, rows)| segment.cut(rows)).collect();
     match piece.lower {
         None => {
             let mut bucket = Bucket::clone(divided);
@@ -58,26 +47,30 @@ fn make_bucket(
             bucket.segments = segments;
             bucket
         }
-        Some(lower) => Bucket::new(
-            new_ticket(&collection.shared),
-            &lower,
-            piece.hash_bytes,
-            segments,
-        ),
+        Some(lower) => {
+            let ticket = new_ticket(&collection.shared);
+            let mut bucket = Bucket::new(ticket, &lower, piece.hash_bytes, segments);
+            // A segment that was not cut still has its copy on the device of the bucket it came from.
+            bucket.release();
+            bucket
+        }
     }
 }
 
-/// Divides sorted values until no piece is overfull that has two hashes.
-pub(super) fn divide(sorted: &Sorted<'_>, hash_bytes: usize, fill: Fill) -> Vec<Piece> {
+/// Divides sorted segments until no piece is overfull that has two hashes. Pieces come in order of hash.
+fn divide(segments: &[Segment], hash_bytes: usize, settings: &CacheSettings) -> Vec<Piece> {
     let mut done = Vec::new();
     let mut rest = vec![Piece {
-        range: 0..sorted.len(),
+        rows: segments
+            .iter()
+            .map(|segment| 0..segment.block().len())
+            .collect(),
         lower: None,
         hash_bytes,
     }];
     while let Some(piece) = rest.pop() {
-        match divide_once(sorted, &piece, fill) {
-            // The upper half waits while the lower one is divided further: pieces come out in order.
+        match divide_once(segments, &piece, settings) {
+            // The upper half waits while the lower one is divided further.
             Some((lower, upper)) => rest.extend([upper, lower]),
             None => done.push(piece),
         }
@@ -86,48 +79,181 @@ pub(super) fn divide(sorted: &Sorted<'_>, hash_bytes: usize, fill: Fill) -> Vec<
 }
 
 /// One step of Algorithm 1; `None` if the piece is not overfull or holds one value only.
-fn divide_once(sorted: &Sorted<'_>, piece: &Piece, fill: Fill) -> Option<(Piece, Piece)> {
-    let range = piece.range.clone();
-    let overfull = range.len() > fill.values_max || sorted.bytes(range.clone()) > fill.bytes_max;
-    if !overfull || sorted.value(range.start) == sorted.value(range.end - 1) {
+fn divide_once(
+    segments: &[Segment],
+    piece: &Piece,
+    settings: &CacheSettings,
+) -> Option<(Piece, Piece)> {
+    if !is_overfull(segments, piece, settings) {
         return None;
     }
-    let hash_bytes = distinguishing_bytes(sorted, &range, piece.hash_bytes);
-    let starts = hash_starts(sorted, &range, hash_bytes);
+    let hash_bytes = distinguishing_bytes(segments, piece)?;
+    let hashes = hashes(segments, piece, hash_bytes);
     // The lower half keeps the odd one: the algorithm moves half of the hashes, rounded down.
-    let middle = starts[starts.len().div_ceil(2)];
-    let lower = Piece {
-        range: range.start..middle,
-        lower: piece.lower.clone(),
-        hash_bytes,
-    };
-    let upper = Piece {
-        range: middle..range.end,
-        lower: Some(hash(sorted.value(middle), hash_bytes).to_vec()),
-        hash_bytes,
-    };
-    Some((lower, upper))
+    let middle = hashes[hashes.len().div_ceil(2)];
+    let cuts = segments.iter().zip(&piece.rows).map(|(segment, rows)| {
+        let cut = segment
+            .block()
+            .first_row_near(rows.clone(), |value| value < middle);
+        (rows.start..cut, cut..rows.end)
+    });
+    let (below, above) = cuts.unzip();
+    let lower = piece.lower.clone();
+    let upper = Some(middle.to_vec());
+    Some((
+        Piece {
+            rows: below,
+            lower,
+            hash_bytes,
+        },
+        Piece {
+            rows: above,
+            lower: upper,
+            hash_bytes,
+        },
+    ))
 }
 
-/// The number of first bytes, `hash_bytes` at least, by which the values have two hashes.
-fn distinguishing_bytes(sorted: &Sorted<'_>, range: &Range<usize>, hash_bytes: usize) -> usize {
-    let (first, last) = (sorted.value(range.start), sorted.value(range.end - 1));
+fn is_overfull(segments: &[Segment], piece: &Piece, settings: &CacheSettings) -> bool {
+    let parts = || segments.iter().zip(&piece.rows);
+    let values: usize = parts()
+        .map(|(segment, rows)| segment.live_rows_in(rows.clone()))
+        .sum();
+    let bytes: u64 = parts()
+        .map(|(segment, rows)| segment.block().span_bytes(rows))
+        .sum();
+    values > settings.bucket_values_max || bytes > settings.bucket_bytes_max as u64
+}
+
+/// The number of first bytes, that of the piece at least, by which its values have two hashes; `None` if all values are
+/// the same.
+fn distinguishing_bytes(segments: &[Segment], piece: &Piece) -> Option<usize> {
+    let filled = || {
+        segments
+            .iter()
+            .zip(&piece.rows)
+            .filter(|(_, rows)| !rows.is_empty())
+    };
+    let first = filled()
+        .map(|(segment, rows)| segment.block().value(rows.start))
+        .min()?;
+    let last = filled()
+        .map(|(segment, rows)| segment.block().value(rows.end - 1))
+        .max()?;
     let common = first.iter().zip(last).take_while(|(a, b)| a == b).count();
-    hash_bytes.max(common + 1)
+    (first != last).then_some(piece.hash_bytes.max(common + 1))
 }
 
-/// Where each hash of a stretch begins.
-fn hash_starts(sorted: &Sorted<'_>, range: &Range<usize>, hash_bytes: usize) -> Vec<usize> {
-    let mut starts = Vec::new();
-    let mut start = range.start;
-    while start < range.end {
-        starts.push(start);
-        let current = hash(sorted.value(start), hash_bytes);
-        start = sorted.end_of(start..range.end, |value| hash(value, hash_bytes) <= current);
+/// The distinct hashes of a piece in order.
+fn hashes<'a>(segments: &'a [Segment], piece: &Piece, hash_bytes: usize) -> Vec<&'a [u8]> {
+    let mut hashes = Vec::new();
+    for (segment, rows) in segments.iter().zip(&piece.rows) {
+        let block = segment.block();
+        let mut row = rows.start;
+        while row < rows.end {
+            let current = hash(block.value(row), hash_bytes);
+            hashes.push(current);
+            row = block.first_row_near(row..rows.end, |value| hash(value, hash_bytes) <= current);
+        }
     }
-    starts
+    hashes.sort_unstable();
+    hashes.dedup();
+    hashes
 }
 
 fn hash(value: &[u8], hash_bytes: usize) -> &[u8] {
     &value[..value.len().min(hash_bytes)]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::block::Block;
+
+    fn segment(values: &[&str]) -> Segment {
+        let mut block = Block::with_capacity(values.len(), 0);
+        let mut sorted = values.to_vec();
+        sorted.sort_unstable();
+        for (number, value) in sorted.iter().enumerate() {
+            block.push(value.as_bytes(), number as u32);
+        }
+        Segment::new(block)
+    }
+
+    fn settings(bucket_values_max: usize) -> CacheSettings {
+        CacheSettings {
+            bucket_values_max,
+            ..CacheSettings::default()
+        }
+    }
+
+    /// Lower bound, hash length and values of each piece.
+    fn pieces(segments: &[Segment], values_max: usize) -> Vec<(String, usize, Vec<String>)> {
+        let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+        let pieces = divide(segments, 1, &settings(values_max));
+        let describe = |piece: Piece| {
+            let rows = segments.iter().zip(piece.rows);
+            let mut values: Vec<String> = rows
+                .flat_map(|(segment, rows)| rows.map(|row| text(segment.block().value(row))))
+                .collect();
+            values.sort_unstable();
+            (
+                text(&piece.lower.unwrap_or_default()),
+                piece.hash_bytes,
+                values,
+            )
+        };
+        pieces.into_iter().map(describe).collect()
+    }
+
+    fn strings(values: &[&str]) -> Vec<String> {
+        values.iter().map(|value| (*value).to_owned()).collect()
+    }
+
+    #[test]
+    fn divides_at_the_middle_of_the_hashes() {
+        // Hashes a, b, c: the greatest one, half of three rounded down, moves.
+        let segments = [segment(&["a1", "a2", "c"]), segment(&["b", "c"])];
+        assert_eq!(
+            pieces(&segments, 5),
+            [(String::new(), 1, strings(&["a1", "a2", "b", "c", "c"]))]
+        );
+        let expected = [
+            (String::new(), 1, strings(&["a1", "a2", "b"])),
+            ("c".to_owned(), 1, strings(&["c", "c"])),
+        ];
+        assert_eq!(pieces(&segments, 4), expected);
+    }
+
+    #[test]
+    fn one_hash_takes_a_finer_one() {
+        let segments = [segment(&["react", "react-dom", "react-native", "redux"])];
+        let expected = [
+            (
+                String::new(),
+                3,
+                strings(&["react", "react-dom", "react-native"]),
+            ),
+            ("red".to_owned(), 3, strings(&["redux"])),
+        ];
+        assert_eq!(pieces(&segments, 3), expected);
+    }
+
+    #[test]
+    fn a_value_that_is_the_prefix_of_all_others_stays_below() {
+        let segments = [segment(&["", "", "a", "ab", "abc"])];
+        let expected = [
+            (String::new(), 1, strings(&["", ""])),
+            ("a".to_owned(), 2, strings(&["a"])),
+            ("ab".to_owned(), 2, strings(&["ab", "abc"])),
+        ];
+        assert_eq!(pieces(&segments, 2), expected);
+    }
+
+    #[test]
+    fn equal_values_cannot_be_divided() {
+        let segments = [segment(&["same", "same"]), segment(&["same", "same"])];
+        let expected = [(String::new(), 1, strings(&["same", "same", "same", "same"]))];
+        assert_eq!(pieces(&segments, 2), expected);
+    }
 }
