@@ -1,0 +1,10 @@
+//! Who a client is: users, SCRAM-SHA-256, and the commands of both.
+
+mod prepare;
+pub mod sasl;
+mod scram;
+mod user_commands;
+mod users;
+
+pub use user_commands::{is_user_command, run as run_user_command};
+pub use users::{DEFAULT_DATABASE, UserError, add, any, list, remove, user};

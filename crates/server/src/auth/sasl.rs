@@ -1,0 +1,143 @@
+//! `saslStart` and `saslContinue`, also when they ride in hello as `speculativeAuthenticate`.
+
+use bson::{RawBsonRef, RawDocument, RawDocumentBuf, rawdoc};
+use forebay_documents::{Documents, User};
+
+use super::scram::{ClientFirst, Credentials, Exchange, ScramError, random_bytes};
+use super::users;
+use crate::door::{Code, Refusal};
+
+/// The only mechanism.
+pub const MECHANISM: &str = "SCRAM-SHA-256";
+/// The number of a connection's only conversation.
+const CONVERSATION_ID: i32 = 1;
+
+/// A conversation in progress.
+#[derive(Debug)]
+pub struct Conversation {
+    user: User,
+    exchange: Exchange,
+    skip_empty_exchange: bool,
+    /// The proof was right; the client's last, empty message is awaited.
+    proven: bool,
+}
+
+/// What a step of a conversation comes to.
+#[derive(Debug)]
+pub struct Step {
+    /// The reply to the client.
+    pub reply: RawDocumentBuf,
+    /// The conversation, if it goes on.
+    pub conversation: Option<Conversation>,
+    /// The user, if this step has proven one.
+    pub user: Option<User>,
+}
+
+/// The secret from which the salts of users that do not exist are made; another in each process.
+#[derive(Debug)]
+pub struct Secret([u8; 32]);
+
+impl Secret {
+    /// A fresh secret.
+    pub fn random() -> Secret {
+        let mut secret = [0; 32];
+        random_bytes(&mut secret);
+        Secret(secret)
+    }
+}
+
+/// Answers `saslStart`.
+///
+/// # Errors
+/// `MechanismUnavailable` for another mechanism, `AuthenticationFailed` for a malformed message.
+pub fn start(
+    documents: &Documents,
+    secret: &Secret,
+    db: &str,
+    body: &RawDocument,
+) -> Result<Step, Refusal> {
+    let mechanism = body.get_str("mechanism").unwrap_or_default();
+    if mechanism != MECHANISM {
+        let message =
+            format!("Received authentication for mechanism {mechanism} which is not enabled");
+        return Err(Refusal::new(Code::MechanismUnavailable, message));
+    }
+    let first = ClientFirst::parse(payload(body)?).map_err(failed)?;
+    let user = users::user(&first.user, db);
+    let stored = users::credentials(documents, &user)
+        .map_err(|error| Refusal::new(Code::OperationFailed, error.to_string()))?;
+    let credentials = stored.unwrap_or_else(|| Credentials::of_nobody(&first.user, &secret.0));
+    let (exchange, message) = Exchange::start(&first, credentials);
+    let options = body.get_document("options").ok();
+    let skip_empty_exchange =
+        options.is_some_and(|options| options.get_bool("skipEmptyExchange").unwrap_or(false));
+    let conversation = Conversation {
+        user,
+        exchange,
+        skip_empty_exchange,
+        proven: false,
+    };
+    Ok(Step {
+        reply: reply(&message, false),
+        conversation: Some(conversation),
+        user: None,
+    })
+}
+
+/// Answers `saslContinue`.
+///
+/// # Errors
+/// `ProtocolError` without a conversation, `AuthenticationFailed` for a wrong proof.
+pub fn go_on(conversation: Option<Conversation>, body: &RawDocument) -> Result<Step, Refusal> {
+    let no_conversation = || Refusal::new(Code::ProtocolError, "No SASL session state found");
+    let conversation = conversation.ok_or_else(no_conversation)?;
+    let message = payload(body)?;
+    if conversation.proven {
+        return Ok(Step {
+            reply: reply("", true),
+            conversation: None,
+            user: Some(conversation.user),
+        });
+    }
+    let answer = conversation.exchange.finish(message).map_err(failed)?;
+    let done = conversation.skip_empty_exchange;
+    let (conversation, user) = match done {
+        true => (None, Some(conversation.user)),
+        false => (
+            Some(Conversation {
+                proven: true,
+                ..conversation
+            }),
+            None,
+        ),
+    };
+    Ok(Step {
+        reply: reply(&answer, done),
+        conversation,
+        user,
+    })
+}
+
+fn payload(body: &RawDocument) -> Result<&[u8], Refusal> {
+    match body.get("payload") {
+        Ok(Some(RawBsonRef::Binary(payload))) => Ok(payload.bytes),
+        _ => Err(Refusal::new(
+            Code::TypeMismatch,
+            "BSON field 'payload' must be binary",
+        )),
+    }
+}
+
+fn reply(message: &str, done: bool) -> RawDocumentBuf {
+    let payload = bson::Binary {
+        subtype: bson::spec::BinarySubtype::Generic,
+        bytes: message.as_bytes().to_vec(),
+    };
+    rawdoc! { "conversationId": CONVERSATION_ID, "done": done, "payload": payload, "ok": 1.0 }
+}
+
+/// Says no more to the client than that it failed.
+fn failed(error: ScramError) -> Refusal {
+    tracing::info!(%error, "authentication failed");
+    Refusal::new(Code::AuthenticationFailed, "Authentication failed.")
+}

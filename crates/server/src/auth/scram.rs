@@ -1,0 +1,337 @@
+//! The server's side of SCRAM-SHA-256.
+//!
+//! # Sources
+//! RFC 5802 (the exchange), RFC 7677 (SHA-256). Channel binding is not offered, as MongoDB does not.
+
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD as BASE64;
+use hmac::{Hmac, KeyInit, Mac};
+use serde::{Deserialize, Serialize};
+use sha2::{Digest, Sha256};
+
+/// How often a password is hashed; MongoDB's default.
+pub const ITERATIONS: u32 = 15_000;
+/// The length of a salt in bytes; MongoDB's for SHA-256.
+const SALT_BYTES: usize = 28;
+/// The longest message of a client in bytes.
+const MESSAGE_BYTES_MAX: usize = 4096;
+/// The header of a client without channel binding, and its form in the second message.
+const NO_BINDING: [(&str, &str); 2] = [("n,,", "biws"), ("y,,", "eSws")];
+
+type Hash = [u8; 32];
+
+/// What is stored of a password.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Credentials {
+    salt: String,
+    iterations: u32,
+    stored_key: String,
+    server_key: String,
+}
+
+/// Why an exchange ended without success.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+pub enum ScramError {
+    /// The client's message is not one of SCRAM's.
+    #[error("malformed SCRAM message: {0}")]
+    Malformed(&'static str),
+    /// The proof is wrong: a wrong password, or no such user.
+    #[error("Authentication failed.")]
+    WrongProof,
+}
+
+impl Credentials {
+    /// Hashes a prepared password with a fresh salt. Takes some milliseconds of one core.
+    pub fn derive(prepared_password: &str) -> Credentials {
+        let mut salt = [0; SALT_BYTES];
+        random_bytes(&mut salt);
+        Self::derive_with(prepared_password, &salt, ITERATIONS)
+    }
+
+    fn derive_with(password: &str, salt: &[u8], iterations: u32) -> Credentials {
+        let salted: Hash =
+            pbkdf2::pbkdf2_hmac_array::<Sha256, 32>(password.as_bytes(), salt, iterations);
+        Credentials {
+            salt: BASE64.encode(salt),
+            iterations,
+            stored_key: BASE64.encode(Sha256::digest(mac(&salted, b"Client Key"))),
+            server_key: BASE64.encode(mac(&salted, b"Server Key")),
+        }
+    }
+
+    /// Credentials that no password fits, always the same for one name, so that a client can not tell a name without
+    /// a user from one with.
+    pub fn of_nobody(name: &str, secret: &[u8]) -> Credentials {
+        let salt = mac(secret, name.as_bytes());
+        Credentials {
+            salt: BASE64.encode(&salt[..SALT_BYTES]),
+            iterations: ITERATIONS,
+            stored_key: BASE64.encode(mac(secret, &salt)),
+            server_key: BASE64.encode(mac(secret, &salt)),
+        }
+    }
+}
+
+/// The client's first message, read.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ClientFirst {
+    /// The user's name.
+    pub user: String,
+    nonce: String,
+    bare: String,
+    binding: &'static str,
+}
+
+impl ClientFirst {
+    /// Reads the message.
+    ///
+    /// # Errors
+    /// [`ScramError::Malformed`].
+    pub fn parse(message: &[u8]) -> Result<ClientFirst, ScramError> {
+        let message = text(message)?;
+        let bound = NO_BINDING
+            .iter()
+            .find_map(|(header, form)| Some((message.strip_prefix(header)?, *form)));
+        let (bare, binding) =
+            bound.ok_or(ScramError::Malformed("channel binding is not supported"))?;
+        let mut fields = bare.split(',');
+        let user = field(fields.next(), "n=")?;
+        let nonce = field(fields.next(), "r=")?;
+        if nonce.is_empty() {
+            return Err(ScramError::Malformed("the nonce is empty"));
+        }
+        Ok(ClientFirst {
+            user: unescape(user)?,
+            nonce: nonce.to_owned(),
+            bare: bare.to_owned(),
+            binding,
+        })
+    }
+}
+
+/// The exchange between the server's first message and the client's last.
+#[derive(Debug)]
+pub struct Exchange {
+    credentials: Credentials,
+    nonce: String,
+    binding: &'static str,
+    /// The client's first message without its header, and the server's first, comma between.
+    transcript: String,
+}
+
+impl Exchange {
+    /// Answers the client's first message: the exchange, and the server's first message.
+    pub fn start(first: &ClientFirst, credentials: Credentials) -> (Exchange, String) {
+        let mut random = [0; 24];
+        random_bytes(&mut random);
+        Self::start_with(first, credentials, &BASE64.encode(random))
+    }
+
+    fn start_with(
+        first: &ClientFirst,
+        credentials: Credentials,
+        server_nonce: &str,
+    ) -> (Exchange, String) {
+        let nonce = format!("{}{server_nonce}", first.nonce);
+        let reply = format!(
+            "r={nonce},s={},i={}",
+            credentials.salt, credentials.iterations
+        );
+        let transcript = format!("{},{reply}", first.bare);
+        (
+            Exchange {
+                credentials,
+                nonce,
+                binding: first.binding,
+                transcript,
+            },
+            reply,
+        )
+    }
+
+    /// Judges the client's last message: the server's last message, if the proof is right.
+    ///
+    /// # Errors
+    /// [`ScramError::WrongProof`] if it is wrong, [`ScramError::Malformed`] if there is none.
+    pub fn finish(&self, message: &[u8]) -> Result<String, ScramError> {
+        let message = text(message)?;
+        let (without_proof, proof) = message
+            .rsplit_once(",p=")
+            .ok_or(ScramError::Malformed("no proof"))?;
+        let mut fields = without_proof.split(',');
+        if field(fields.next(), "c=")? != self.binding {
+            return Err(ScramError::Malformed("the channel binding differs"));
+        }
+        if field(fields.next(), "r=")? != self.nonce {
+            return Err(ScramError::Malformed("the nonce differs"));
+        }
+        let transcript = format!("{},{without_proof}", self.transcript);
+        self.verify(&transcript, &decode_hash(proof)?)?;
+        let server_key = decode_hash(&self.credentials.server_key)?;
+        Ok(format!(
+            "v={}",
+            BASE64.encode(mac(&server_key, transcript.as_bytes()))
+        ))
+    }
+
+    fn verify(&self, transcript: &str, proof: &Hash) -> Result<(), ScramError> {
+        let stored_key = decode_hash(&self.credentials.stored_key)?;
+        let signature = mac(&stored_key, transcript.as_bytes());
+        let mut client_key = *proof;
+        client_key
+            .iter_mut()
+            .zip(signature)
+            .for_each(|(byte, other)| *byte ^= other);
+        let hashed: Hash = Sha256::digest(client_key).into();
+        match constant_time_eq(&hashed, &stored_key) {
+            true => Ok(()),
+            false => Err(ScramError::WrongProof),
+        }
+    }
+}
+
+fn text(message: &[u8]) -> Result<&str, ScramError> {
+    if message.len() > MESSAGE_BYTES_MAX {
+        return Err(ScramError::Malformed("the message is too long"));
+    }
+    std::str::from_utf8(message).map_err(|_| ScramError::Malformed("the message is not UTF-8"))
+}
+
+fn field<'a>(field: Option<&'a str>, prefix: &'static str) -> Result<&'a str, ScramError> {
+    field
+        .and_then(|field| field.strip_prefix(prefix))
+        .ok_or(ScramError::Malformed("a field is missing"))
+}
+
+/// Undoes `=2C` for a comma and `=3D` for an equals sign.
+fn unescape(name: &str) -> Result<String, ScramError> {
+    let mut parts = name.split('=');
+    let mut plain = parts.next().unwrap_or_default().to_owned();
+    for part in parts {
+        let (character, rest) = match (part.strip_prefix("2C"), part.strip_prefix("3D")) {
+            (Some(rest), _) => (',', rest),
+            (_, Some(rest)) => ('=', rest),
+            _ => return Err(ScramError::Malformed("the user name has a bare '='")),
+        };
+        plain.push(character);
+        plain.push_str(rest);
+    }
+    Ok(plain)
+}
+
+fn decode_hash(text: &str) -> Result<Hash, ScramError> {
+    let bytes = BASE64.decode(text).ok();
+    bytes
+        .and_then(|bytes| bytes.try_into().ok())
+        .ok_or(ScramError::Malformed("a key is not 32 bytes of base64"))
+}
+
+fn mac(key: &[u8], message: &[u8]) -> Hash {
+    let mut mac = Hmac::<Sha256>::new_from_slice(key).expect("HMAC takes keys of any length");
+    mac.update(message);
+    mac.finalize().into_bytes().into()
+}
+
+/// Compares without telling by its duration where the two differ.
+fn constant_time_eq(left: &Hash, right: &Hash) -> bool {
+    let difference = left
+        .iter()
+        .zip(right)
+        .fold(0, |difference, (left, right)| difference | (left ^ right));
+    std::hint::black_box(difference) == 0
+}
+
+/// Fills `bytes` from the system's generator of random numbers.
+pub fn random_bytes(bytes: &mut [u8]) {
+    use tokio_rustls::rustls::crypto::ring::default_provider;
+    let generator = default_provider().secure_random;
+    generator
+        .fill(bytes)
+        .expect("the system's random generator does not fail once it is seeded");
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The example of RFC 7677, section 3.
+    #[test]
+    fn the_rfc_example_succeeds() {
+        let salt = BASE64.decode("W22ZaJ0SNY7soEsUEjb6gQ==").expect("base64");
+        let credentials = Credentials::derive_with("pencil", &salt, 4096);
+        let first = ClientFirst::parse(b"n,,n=user,r=rOprNGfwEbeRWgbNEkqO").expect("valid");
+        assert_eq!(first.user, "user");
+        let (exchange, reply) =
+            Exchange::start_with(&first, credentials, "%hvYDpWUa2RaTCAfuxFIlj)hNlF$k0");
+        assert_eq!(
+            reply,
+            "r=rOprNGfwEbeRWgbNEkqO%hvYDpWUa2RaTCAfuxFIlj)hNlF$k0,s=W22ZaJ0SNY7soEsUEjb6gQ==,i=4096"
+        );
+        let last = "c=biws,r=rOprNGfwEbeRWgbNEkqO%hvYDpWUa2RaTCAfuxFIlj)hNlF$k0,p=dHzbZapWIk4jUhN+Ute9ytag9zjfMHgsqmmiz7AndVQ=";
+        let verdict = exchange.finish(last.as_bytes());
+        assert_eq!(
+            verdict.as_deref(),
+            Ok("v=6rriTRBi23WpRR/wtup+mMhUZUn/dB5nLTJRsjl95G4=")
+        );
+    }
+
+    #[test]
+    fn a_wrong_proof_fails() {
+        let first = ClientFirst::parse(b"n,,n=user,r=abc").expect("valid");
+        let (exchange, _) = Exchange::start(&first, Credentials::derive_with("secret", b"salt", 1));
+        let message = format!("c=biws,r={},p={}", exchange.nonce, BASE64.encode([0; 32]));
+        assert_eq!(
+            exchange.finish(message.as_bytes()),
+            Err(ScramError::WrongProof)
+        );
+        let (nobody, _) = Exchange::start(&first, Credentials::of_nobody("user", b"secret"));
+        let message = format!("c=biws,r={},p={}", nobody.nonce, BASE64.encode([0; 32]));
+        assert_eq!(
+            nobody.finish(message.as_bytes()),
+            Err(ScramError::WrongProof)
+        );
+    }
+
+    #[test]
+    fn malformed_messages_are_refused() {
+        let messages: [&[u8]; 7] = [
+            b"",
+            b"n,,",
+            b"p=tls-unique,,n=u,r=a",
+            b"n,,n=u",
+            b"n,,n=u,r=",
+            b"n,,n=a=b,r=a",
+            b"\xff",
+        ];
+        for message in messages {
+            assert!(
+                matches!(ClientFirst::parse(message), Err(ScramError::Malformed(_))),
+                "{message:?}"
+            );
+        }
+        let first = ClientFirst::parse(b"n,,n=user,r=abc").expect("valid");
+        let (exchange, _) = Exchange::start(&first, Credentials::derive_with("secret", b"salt", 1));
+        let nonce = &exchange.nonce;
+        let messages = [
+            "".to_owned(),
+            format!("c=biws,r={nonce}"),
+            "c=biws,r=abc,p=".to_owned(),
+            format!("c=eSws,r={nonce},p="),
+        ];
+        for message in messages {
+            assert!(
+                matches!(
+                    exchange.finish(message.as_bytes()),
+                    Err(ScramError::Malformed(_))
+                ),
+                "{message}"
+            );
+        }
+    }
+
+    #[test]
+    fn names_are_unescaped() {
+        assert_eq!(unescape("a=2Cb=3Dc"), Ok("a,b=c".to_owned()));
+        assert!(unescape("a=").is_err() && unescape("a=2").is_err());
+    }
+}

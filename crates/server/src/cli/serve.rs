@@ -1,0 +1,161 @@
+//! `forebay serve`: opens the data, listens, and serves until it is told to stop.
+
+use std::sync::Arc;
+
+use anyhow::{Context, Result, bail};
+use clap::{ArgMatches, Args, Command, FromArgMatches};
+use forebay_device::{DeviceOptions, DeviceSpec, Devices};
+use forebay_documents::{Documents, Location};
+use tokio::signal::unix::{SignalKind, signal};
+use tokio::sync::watch;
+
+use crate::door::{Door, Listener};
+use crate::settings::{Settings, Sources, flags};
+use crate::{auth, logging, tls};
+
+/// Serve MongoDB clients until Ctrl-C or SIGTERM
+#[derive(Debug)]
+pub struct ServeArgs {
+    matches: ArgMatches,
+}
+
+impl Args for ServeArgs {
+    fn augment_args(command: Command) -> Command {
+        command
+            .about("Serve MongoDB clients until Ctrl-C or SIGTERM")
+            .args(flags())
+    }
+
+    fn augment_args_for_update(command: Command) -> Command {
+        Self::augment_args(command)
+    }
+}
+
+impl FromArgMatches for ServeArgs {
+    fn from_arg_matches(matches: &ArgMatches) -> Result<Self, clap::Error> {
+        Ok(ServeArgs {
+            matches: matches.clone(),
+        })
+    }
+
+    fn update_from_arg_matches(&mut self, matches: &ArgMatches) -> Result<(), clap::Error> {
+        self.matches = matches.clone();
+        Ok(())
+    }
+}
+
+/// Runs the server.
+///
+/// # Errors
+/// If the settings are wrong, the port is taken, or the data can not be opened.
+pub async fn run(args: &ServeArgs) -> Result<()> {
+    let settings = Sources::gather(&args.matches)?.resolve()?;
+    logging::start(&settings)?;
+    refuse_open_door(&settings)?;
+    let tls = tls::acceptor(&settings)?;
+    let scheme = if tls.is_some() { "/?tls=true" } else { "" };
+    let listener = Listener::bind(settings.listen, tls).await?;
+    let documents = tokio::task::block_in_place(|| open(&settings))?;
+    warn_without_users(&settings, &documents);
+    println!(
+        "Forebay listens on mongodb://{}{scheme}",
+        listener.address()?
+    );
+    let door = Arc::new(Door::new(documents.clone(), &settings));
+    listener
+        .serve(door, stop_signal()?, settings.shutdown_timeout)
+        .await;
+    tokio::task::block_in_place(|| documents.shutdown()).context("closing the data")?;
+    tracing::info!("stopped");
+    Ok(())
+}
+
+/// An address that others can reach is for servers that ask who is there.
+fn refuse_open_door(settings: &Settings) -> Result<()> {
+    let listen = settings.listen;
+    if listen.ip().to_canonical().is_loopback() || settings.auth {
+        return Ok(());
+    }
+    bail!(
+        "{listen} can be reached from other machines, so clients must authenticate: make a user by \
+         `forebay user add NAME --data {}` and start with --auth (and, better, --tls-cert and --tls-key), \
+         or listen on 127.0.0.1",
+        settings.data.display()
+    )
+}
+
+fn open(settings: &Settings) -> Result<Arc<Documents>> {
+    let spec: DeviceSpec = settings.devices.parse().context("--devices")?;
+    let devices = Devices::new(&spec, device_options(settings)).context("starting the devices")?;
+    open_documents(settings, devices)
+}
+
+/// Opens the documents as the settings say.
+///
+/// # Errors
+/// Whatever keeps the data from opening.
+pub fn open_documents(settings: &Settings, devices: Devices) -> Result<Arc<Documents>> {
+    Ok(Documents::open(
+        document_settings(settings),
+        Arc::new(devices),
+    )?)
+}
+
+fn device_options(settings: &Settings) -> DeviceOptions {
+    let default = DeviceOptions::default();
+    match settings.device_memory_bytes {
+        0 => default,
+        memory_budget_bytes => DeviceOptions {
+            memory_budget_bytes,
+            ..default
+        },
+    }
+}
+
+fn document_settings(settings: &Settings) -> forebay_documents::Settings {
+    let location = match settings.memory {
+        true => Location::Memory,
+        false => Location::Dir(settings.data.clone()),
+    };
+    forebay_documents::Settings {
+        location,
+        sync_interval: settings.sync_interval,
+        store_cache_bytes: settings.store_cache_bytes,
+        bucket_values_max: settings.bucket_values_max,
+        strict: settings.strict,
+        cursor_timeout: settings.cursor_timeout,
+        stage_memory_bytes_max: settings.stage_memory_bytes_max,
+        version: env!("CARGO_PKG_VERSION").to_owned(),
+    }
+}
+
+fn warn_without_users(settings: &Settings, documents: &Documents) {
+    if settings.auth && !auth::any(documents).unwrap_or(true) {
+        tracing::warn!(
+            "there is no user yet: make the first one by `forebay user add NAME` on this machine"
+        );
+    }
+}
+
+/// Turns true when the process is asked to stop; a second request ends it at once.
+fn stop_signal() -> Result<watch::Receiver<bool>> {
+    let (stop, stopped) = watch::channel(false);
+    let mut interrupt = signal(SignalKind::interrupt())?;
+    let mut terminate = signal(SignalKind::terminate())?;
+    tokio::spawn(async move {
+        let mut asked_before = false;
+        loop {
+            tokio::select! {
+                _ = interrupt.recv() => {}
+                _ = terminate.recv() => {}
+            }
+            if asked_before {
+                std::process::exit(130);
+            }
+            asked_before = true;
+            tracing::info!("stopping: commands in progress may finish");
+            let _ = stop.send(true);
+        }
+    });
+    Ok(stopped)
+}

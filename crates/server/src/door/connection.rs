@@ -1,0 +1,229 @@
+//! One connection: requests in, replies out, in order.
+
+use std::sync::Arc;
+
+use bson::{RawBsonRef, RawDocument, RawDocumentBuf};
+use bytes::Bytes;
+use forebay_documents::Command;
+use forebay_wire_mongo::{
+    Body, Compressor, Flags, Limits, Message, OpMsg, OpQuery, OpReply, ReplyFlags, compress,
+    is_compressible,
+};
+use tokio::io::{AsyncRead, AsyncWrite, ReadHalf, WriteHalf, split};
+use tokio::sync::watch;
+use tokio::task::block_in_place;
+
+use super::frames::{self, Frame, FrameError, FrameReader};
+use super::listener::stopped;
+use super::session::Session;
+use super::{Door, Refusal, dispatch};
+
+/// The longest message of a client that must still authenticate, in bytes.
+const STRANGER_MESSAGE_BYTES_MAX: usize = 256 * 1024;
+/// Messages from this many bytes on are decoded and compressed where blocking is allowed.
+const LARGE_MESSAGE_BYTES_MIN: usize = 1 << 20;
+
+/// A connection.
+pub struct Connection<S> {
+    door: Arc<Door>,
+    session: Session,
+    reader: FrameReader<ReadHalf<S>>,
+    writer: WriteHalf<S>,
+}
+
+/// What a request is answered to: its id, and how it was compressed.
+#[derive(Debug, Clone, Copy)]
+struct Origin {
+    request_id: i32,
+    compressor: Option<Compressor>,
+}
+
+impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
+    /// A connection over `stream`.
+    pub fn new(door: Arc<Door>, session: Session, stream: S) -> Connection<S> {
+        let (reader, writer) = split(stream);
+        let reader = FrameReader::new(reader, door.memory.clone(), door.timeouts.message);
+        Connection {
+            door,
+            session,
+            reader,
+            writer,
+        }
+    }
+
+    /// Serves the client until it leaves, breaks the protocol or the server shuts down.
+    ///
+    /// # Errors
+    /// Why the connection had to be closed; for the log, as the client is gone.
+    pub async fn serve(mut self, mut shutdown: watch::Receiver<bool>) -> Result<(), FrameError> {
+        let handshake = self.door.timeouts.handshake;
+        let begun = tokio::select! {
+            begun = self.reader.first_byte(handshake) => begun?,
+            () = stopped(&mut shutdown) => false,
+        };
+        if !begun {
+            return Ok(());
+        }
+        loop {
+            let limits = self.limits();
+            let frame = tokio::select! {
+                frame = self.reader.next(&limits) => frame?,
+                () = stopped(&mut shutdown) => None,
+            };
+            match frame {
+                Some(frame) => self.request(frame, &limits).await?,
+                None => return Ok(()),
+            }
+        }
+    }
+
+    fn limits(&self) -> Limits {
+        let stranger = self.door.auth_required && self.session.user().is_none();
+        match stranger {
+            true => Limits {
+                message_bytes_max: STRANGER_MESSAGE_BYTES_MAX,
+                ..Limits::default()
+            },
+            false => Limits::default(),
+        }
+    }
+
+    async fn request(&mut self, frame: Frame, limits: &Limits) -> Result<(), FrameError> {
+        let Frame { bytes, share } = frame;
+        let request_id = i32::from_le_bytes([bytes[4], bytes[5], bytes[6], bytes[7]]);
+        let message = match decode(bytes, limits) {
+            Ok(message) => message,
+            Err(error) if error.is_fatal() => return Err(error.into()),
+            Err(error) => {
+                let reply = Refusal::of_content(&error).to_reply();
+                return self
+                    .reply(
+                        reply,
+                        Flags::default(),
+                        Origin {
+                            request_id,
+                            compressor: None,
+                        },
+                    )
+                    .await
+                    .map(drop);
+            }
+        };
+        let origin = Origin {
+            request_id,
+            compressor: message.compressor,
+        };
+        let answered = match message.body {
+            Body::Msg(message) => self.command(message, origin).await,
+            Body::Query(query) => self.query(&query, origin).await,
+            Body::Reply(_) => Err(forebay_wire_mongo::Error::UnknownOpCode {
+                code: message.header.op_code,
+            }
+            .into()),
+        };
+        drop(share);
+        answered
+    }
+
+    async fn command(&mut self, message: OpMsg, origin: Origin) -> Result<(), FrameError> {
+        let silent = message.flags.has(Flags::MORE_TO_COME);
+        let exhaust = message.flags.has(Flags::EXHAUST_ALLOWED);
+        let command = match dispatch::command(message) {
+            Ok(command) => command,
+            Err(_) if silent => return Ok(()),
+            Err(refusal) => {
+                return self
+                    .reply(refusal.to_reply(), Flags::default(), origin)
+                    .await
+                    .map(drop);
+            }
+        };
+        let origin = Origin {
+            compressor: origin.compressor.filter(|_| is_compressible(&command.name)),
+            ..origin
+        };
+        if exhaust && command.name == "getMore" {
+            return self.exhaust(command, origin).await;
+        }
+        let reply = dispatch::answer(&self.door, &mut self.session, command).await;
+        match silent {
+            true => Ok(()),
+            false => self.reply(reply, Flags::default(), origin).await.map(drop),
+        }
+    }
+
+    /// Answers one getMore with batch after batch until the cursor is at its end.
+    async fn exhaust(&mut self, command: Command, mut origin: Origin) -> Result<(), FrameError> {
+        loop {
+            let reply = dispatch::answer(&self.door, &mut self.session, command.clone()).await;
+            let more = has_more(&reply);
+            let flags = if more {
+                Flags::MORE_TO_COME
+            } else {
+                Flags::default()
+            };
+            origin.request_id = self.reply(reply, flags, origin).await?;
+            if !more {
+                return Ok(());
+            }
+        }
+    }
+
+    async fn query(&mut self, query: &OpQuery, origin: Origin) -> Result<(), FrameError> {
+        let document = dispatch::answer_query(&self.door, &mut self.session, query);
+        let reply = OpReply {
+            flags: ReplyFlags::AWAIT_CAPABLE,
+            document,
+        };
+        let message = reply.encode(self.door.request_id(), origin.request_id);
+        self.send(message).await
+    }
+
+    /// Sends a reply and returns its id.
+    async fn reply(
+        &mut self,
+        body: RawDocumentBuf,
+        flags: Flags,
+        origin: Origin,
+    ) -> Result<i32, FrameError> {
+        let request_id = self.door.request_id();
+        let message = OpMsg {
+            flags,
+            ..OpMsg::new(body)
+        }
+        .encode(request_id, origin.request_id);
+        self.send(compressed(message, origin.compressor)).await?;
+        Ok(request_id)
+    }
+
+    async fn send(&mut self, message: Vec<u8>) -> Result<(), FrameError> {
+        frames::write(&mut self.writer, &message, self.door.timeouts.message).await
+    }
+}
+
+fn decode(bytes: Bytes, limits: &Limits) -> Result<Message, forebay_wire_mongo::Error> {
+    match bytes.len() < LARGE_MESSAGE_BYTES_MIN {
+        true => Message::decode(bytes, limits),
+        false => block_in_place(|| Message::decode(bytes, limits)),
+    }
+}
+
+fn compressed(message: Vec<u8>, compressor: Option<Compressor>) -> Vec<u8> {
+    let Some(compressor) = compressor else {
+        return message;
+    };
+    let compressed = match message.len() < LARGE_MESSAGE_BYTES_MIN {
+        true => compress(&message, compressor),
+        false => block_in_place(|| compress(&message, compressor)),
+    };
+    compressed.unwrap_or(message)
+}
+
+/// True if the reply is a batch of a cursor that has more.
+fn has_more(reply: &RawDocument) -> bool {
+    let cursor = reply
+        .get_document("cursor")
+        .and_then(|cursor| cursor.get_i64("id"));
+    let succeeded = matches!(reply.get("ok"), Ok(Some(RawBsonRef::Double(1.0))));
+    succeeded && cursor.is_ok_and(|id| id != 0)
+}

@@ -1,0 +1,135 @@
+//! Messages to replies: what concerns the connection is answered here, everything else by the documents.
+
+use std::sync::Arc;
+
+use bson::{RawDocumentBuf, rawdoc};
+use forebay_documents::Command;
+use forebay_wire_mongo::{OpMsg, OpQuery};
+use tokio::task::block_in_place;
+
+use super::session::Session;
+use super::{Code, Door, Refusal, hello};
+use crate::auth::{self, sasl};
+
+/// Commands that need no user, as MongoDB has it.
+const OPEN_COMMANDS: &[&str] = &[
+    "ping",
+    "buildInfo",
+    "buildinfo",
+    "connectionStatus",
+    "whatsmyuri",
+    "endSessions",
+];
+
+/// Takes the command out of an `OP_MSG`.
+///
+/// # Errors
+/// If `$db` is missing.
+pub fn command(message: OpMsg) -> Result<Command, Refusal> {
+    if message.body.get_str("$db").is_err() {
+        return Err(Refusal::new(
+            Code::MissingDatabase,
+            "OP_MSG requests require a $db argument",
+        ));
+    }
+    let sequences = message.sequences.iter();
+    let sequences = sequences
+        .map(|sequence| (sequence.identifier.clone(), sequence.to_documents()))
+        .collect();
+    Ok(Command {
+        sequences,
+        ..Command::from_body(message.body)
+    })
+}
+
+/// Answers one command; there is always a reply.
+pub async fn answer(door: &Arc<Door>, session: &mut Session, command: Command) -> RawDocumentBuf {
+    let name = command.name.as_str();
+    if hello::is_hello(name) {
+        return hello::reply(door, session, name, &command.body);
+    }
+    let own = match name {
+        "saslStart" => Some(sasl_start(door, session, &command)),
+        "saslContinue" => Some(sasl_continue(session, &command)),
+        "logout" => Some(logout(session)),
+        name if auth::is_user_command(name) => Some(user_command(door, session, &command)),
+        _ => authorise(door, session, name).err().map(Err),
+    };
+    match own {
+        Some(reply) => reply.unwrap_or_else(|refusal| refusal.to_reply()),
+        None => door.documents.run(&session.client, command).await,
+    }
+}
+
+/// Answers the handshake of an older driver.
+pub fn answer_query(door: &Door, session: &mut Session, query: &OpQuery) -> RawDocumentBuf {
+    let body = match query.query.get_document("$query") {
+        Ok(inner) => inner.to_owned(),
+        Err(_) => query.query.clone(),
+    };
+    let mut command = Command::from_body(body);
+    command.db = query.command_database().unwrap_or_default().to_owned();
+    let reply = match command.name.as_str() {
+        _ if command.db.is_empty() => return hello::unsupported_query("find"),
+        name if hello::is_hello(name) => Ok(hello::reply(door, session, name, &command.body)),
+        "saslStart" => sasl_start(door, session, &command),
+        "saslContinue" => sasl_continue(session, &command),
+        name => return hello::unsupported_query(name),
+    };
+    reply.unwrap_or_else(|refusal| refusal.to_reply())
+}
+
+fn authorise(door: &Door, session: &Session, name: &str) -> Result<(), Refusal> {
+    if !door.auth_required || session.user().is_some() || OPEN_COMMANDS.contains(&name) {
+        return Ok(());
+    }
+    Err(Refusal::new(
+        Code::Unauthorized,
+        format!("Command {name} requires authentication"),
+    ))
+}
+
+fn sasl_start(
+    door: &Door,
+    session: &mut Session,
+    command: &Command,
+) -> Result<RawDocumentBuf, Refusal> {
+    session.conversation = None;
+    let step = sasl::start(&door.documents, &door.secret, &command.db, &command.body)?;
+    Ok(adopt(session, step))
+}
+
+fn sasl_continue(session: &mut Session, command: &Command) -> Result<RawDocumentBuf, Refusal> {
+    let step = sasl::go_on(session.conversation.take(), &command.body)?;
+    Ok(adopt(session, step))
+}
+
+/// Carries a step of authentication into the session; the reply is left.
+pub fn adopt(session: &mut Session, step: sasl::Step) -> RawDocumentBuf {
+    session.conversation = step.conversation;
+    if step.user.is_some() {
+        session.client.user = step.user;
+    }
+    step.reply
+}
+
+fn logout(session: &mut Session) -> Result<RawDocumentBuf, Refusal> {
+    session.client.user = None;
+    session.conversation = None;
+    Ok(rawdoc! { "ok": 1.0 })
+}
+
+/// Users are managed by users, and the first one from this machine.
+fn user_command(
+    door: &Door,
+    session: &Session,
+    command: &Command,
+) -> Result<RawDocumentBuf, Refusal> {
+    if let Err(refusal) = authorise(door, session, &command.name) {
+        let first = command.name == "createUser" && session.is_local();
+        if !first || block_in_place(|| auth::any(&door.documents)).unwrap_or(true) {
+            return Err(refusal);
+        }
+    }
+    block_in_place(|| auth::run_user_command(&door.documents, command))
+}

@@ -1,0 +1,268 @@
+//! Every setting, once.
+
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use super::{Definition, Kind, Value};
+
+/// The settings of a server.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[expect(clippy::struct_excessive_bools, reason = "each is a switch of its own")]
+pub struct Settings {
+    pub data: PathBuf,
+    pub memory: bool,
+    pub listen: SocketAddr,
+    pub devices: String,
+    pub device_memory_bytes: u64,
+    pub auth: bool,
+    pub tls_cert: Option<PathBuf>,
+    pub tls_key: Option<PathBuf>,
+    pub connections_max: usize,
+    pub handshake_timeout: Duration,
+    pub message_timeout: Duration,
+    pub request_bytes_max: u64,
+    pub shutdown_timeout: Duration,
+    pub sync_interval: Duration,
+    pub store_cache_bytes: u64,
+    pub bucket_values_max: usize,
+    pub strict: bool,
+    pub cursor_timeout: Duration,
+    pub stage_memory_bytes_max: usize,
+    pub log: String,
+    pub log_format: String,
+}
+
+/// An empty value for every field; [`super::Sources::resolve`] fills each from its default at least.
+impl Settings {
+    pub(super) fn unset() -> Settings {
+        Settings {
+            data: PathBuf::new(),
+            memory: false,
+            listen: SocketAddr::from(([127, 0, 0, 1], 0)),
+            devices: String::new(),
+            device_memory_bytes: 0,
+            auth: false,
+            tls_cert: None,
+            tls_key: None,
+            connections_max: 0,
+            handshake_timeout: Duration::ZERO,
+            message_timeout: Duration::ZERO,
+            request_bytes_max: 0,
+            shutdown_timeout: Duration::ZERO,
+            sync_interval: Duration::ZERO,
+            store_cache_bytes: 0,
+            bucket_values_max: 0,
+            strict: false,
+            cursor_timeout: Duration::ZERO,
+            stage_memory_bytes_max: 0,
+            log: String::new(),
+            log_format: String::new(),
+        }
+    }
+}
+
+/// Writes the setter of a definition: the field, and the kind of value that [`Kind::parse`] gives for it.
+macro_rules! set {
+    ($field:ident, $variant:ident) => {
+        |settings, value| {
+            if let Value::$variant(value) = value {
+                settings.$field = value
+                    .try_into()
+                    .expect("the limits of the kind keep the value in range");
+            }
+        }
+    };
+}
+
+const HOUR_MS: u64 = 3_600_000;
+const TIB: u64 = 1 << 40;
+
+/// All settings in the order of the reference page.
+pub const DEFINITIONS: &[Definition] = &[
+    Definition {
+        key: "data",
+        kind: Kind::Path,
+        default: "forebay-data",
+        doc: "Directory that holds the documents. It is made if it is not there; one server at a time can use it.",
+        set: |settings, value| {
+            if let Value::Path(Some(path)) = value {
+                settings.data = path;
+            }
+        },
+    },
+    Definition {
+        key: "memory",
+        kind: Kind::Switch,
+        default: "false",
+        doc: "Keep the documents in memory only: they are gone when the server ends.",
+        set: set!(memory, Switch),
+    },
+    Definition {
+        key: "listen",
+        kind: Kind::Address,
+        default: "127.0.0.1:27017",
+        doc: "Address and port to listen on; port 0 picks a free one. Addresses other than loopback need `auth`.",
+        set: set!(listen, Address),
+    },
+    Definition {
+        key: "devices",
+        kind: Kind::Text,
+        default: "auto",
+        doc: "Devices that hold the caches: `auto` for one host device a core, `host:N` for N host devices.",
+        set: set!(devices, Text),
+    },
+    Definition {
+        key: "device-memory-bytes",
+        kind: Kind::Bytes {
+            min: 0,
+            max: 1024 * TIB,
+        },
+        default: "0",
+        doc: "Memory that each device may use for cached values; 0 for half of this machine's memory.",
+        set: set!(device_memory_bytes, Number),
+    },
+    Definition {
+        key: "auth",
+        kind: Kind::Switch,
+        default: "false",
+        doc: "Ask every client for a user and a password (`forebay user add` makes users).",
+        set: set!(auth, Switch),
+    },
+    Definition {
+        key: "tls-cert",
+        kind: Kind::Path,
+        default: "",
+        doc: "PEM file with the server's certificate and its chain. With `tls-key` it turns TLS on.",
+        set: set!(tls_cert, Path),
+    },
+    Definition {
+        key: "tls-key",
+        kind: Kind::Path,
+        default: "",
+        doc: "PEM file with the private key of `tls-cert`.",
+        set: set!(tls_key, Path),
+    },
+    Definition {
+        key: "connections-max",
+        kind: Kind::Count {
+            min: 1,
+            max: 1_000_000,
+        },
+        default: "10000",
+        doc: "Most connections at a time; a client beyond them is disconnected at once.",
+        set: set!(connections_max, Number),
+    },
+    Definition {
+        key: "handshake-timeout-ms",
+        kind: Kind::Milliseconds {
+            min: 10,
+            max: HOUR_MS,
+        },
+        default: "10000",
+        doc: "How long a new connection may take to send its first message, the TLS handshake included.",
+        set: set!(handshake_timeout, Duration),
+    },
+    Definition {
+        key: "message-timeout-ms",
+        kind: Kind::Milliseconds {
+            min: 10,
+            max: HOUR_MS,
+        },
+        default: "60000",
+        doc: "How long a client may take to send the rest of a message it has begun, or to take a reply.",
+        set: set!(message_timeout, Duration),
+    },
+    Definition {
+        key: "request-bytes-max",
+        kind: Kind::Bytes {
+            min: 48_000_000,
+            max: TIB,
+        },
+        default: "512MiB",
+        doc: "Memory for messages larger than 64 KiB that are being received or worked on, over all connections. \
+              Beyond it the server stops reading until there is room.",
+        set: set!(request_bytes_max, Number),
+    },
+    Definition {
+        key: "shutdown-timeout-ms",
+        kind: Kind::Milliseconds {
+            min: 0,
+            max: HOUR_MS,
+        },
+        default: "10000",
+        doc: "How long commands in progress may take to finish after Ctrl-C or SIGTERM.",
+        set: set!(shutdown_timeout, Duration),
+    },
+    Definition {
+        key: "sync-interval-ms",
+        kind: Kind::Milliseconds {
+            min: 1,
+            max: 60_000,
+        },
+        default: "100",
+        doc: "The longest time that an acknowledged write without `j: true` may stay off the disk.",
+        set: set!(sync_interval, Duration),
+    },
+    Definition {
+        key: "store-cache-bytes",
+        kind: Kind::Bytes {
+            min: 1 << 20,
+            max: 1024 * TIB,
+        },
+        default: "256MiB",
+        doc: "Memory for blocks of the store's files.",
+        set: set!(store_cache_bytes, Number),
+    },
+    Definition {
+        key: "bucket-values-max",
+        kind: Kind::Count {
+            min: 2,
+            max: 1 << 30,
+        },
+        default: "131072",
+        doc: "Most values in a bucket of the field cache; a fuller bucket is split.",
+        set: set!(bucket_values_max, Number),
+    },
+    Definition {
+        key: "strict",
+        kind: Kind::Switch,
+        default: "false",
+        doc: "Refuse searches that would fall back from a cached field to a scan of the store.",
+        set: set!(strict, Switch),
+    },
+    Definition {
+        key: "cursor-timeout-ms",
+        kind: Kind::Milliseconds {
+            min: 100,
+            max: 24 * HOUR_MS,
+        },
+        default: "600000",
+        doc: "How long a cursor lives without a `getMore`.",
+        set: set!(cursor_timeout, Duration),
+    },
+    Definition {
+        key: "stage-memory-bytes-max",
+        kind: Kind::Bytes {
+            min: 1 << 20,
+            max: TIB,
+        },
+        default: "100MiB",
+        doc: "Most memory that one sort or group may take.",
+        set: set!(stage_memory_bytes_max, Number),
+    },
+    Definition {
+        key: "log",
+        kind: Kind::Text,
+        default: "info",
+        doc: "What is logged: error, warn, info, debug or trace, or a filter as in `info,forebay_store=debug`.",
+        set: set!(log, Text),
+    },
+    Definition {
+        key: "log-format",
+        kind: Kind::Choice(&["text", "json"]),
+        default: "text",
+        doc: "How log lines are written to standard error.",
+        set: set!(log_format, Text),
+    },
+];

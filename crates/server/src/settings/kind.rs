@@ -1,0 +1,184 @@
+//! The types of settings and how text becomes a value.
+
+use std::net::{SocketAddr, ToSocketAddrs};
+use std::path::PathBuf;
+use std::time::Duration;
+
+/// What values a setting takes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Kind {
+    /// True or false; as a flag it takes no value.
+    Switch,
+    /// A host and a port.
+    Address,
+    /// A file or directory; empty for none.
+    Path,
+    /// Any text.
+    Text,
+    /// One of these words.
+    Choice(&'static [&'static str]),
+    /// A whole number.
+    Count {
+        /// The least allowed.
+        min: u64,
+        /// The most allowed.
+        max: u64,
+    },
+    /// A number of bytes; `KiB`, `MiB`, `GiB` may follow.
+    Bytes {
+        /// The least allowed.
+        min: u64,
+        /// The most allowed.
+        max: u64,
+    },
+    /// Milliseconds.
+    Milliseconds {
+        /// The least allowed.
+        min: u64,
+        /// The most allowed.
+        max: u64,
+    },
+}
+
+/// A value of some [`Kind`].
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Value {
+    /// Of a switch.
+    Switch(bool),
+    /// Of an address.
+    Address(SocketAddr),
+    /// Of a path; none if empty.
+    Path(Option<PathBuf>),
+    /// Of a text or a choice.
+    Text(String),
+    /// Of a count or a number of bytes.
+    Number(u64),
+    /// Of milliseconds.
+    Duration(Duration),
+}
+
+const UNITS: [(&str, u64); 4] = [
+    ("KiB", 1 << 10),
+    ("MiB", 1 << 20),
+    ("GiB", 1 << 30),
+    ("B", 1),
+];
+
+impl Kind {
+    /// Reads a value.
+    ///
+    /// # Errors
+    /// What is wrong, as the end of a sentence.
+    pub fn parse(self, text: &str) -> Result<Value, String> {
+        match self {
+            Kind::Switch => parse_switch(text).map(Value::Switch),
+            Kind::Address => parse_address(text).map(Value::Address),
+            Kind::Path => Ok(Value::Path((!text.is_empty()).then(|| PathBuf::from(text)))),
+            Kind::Text => Ok(Value::Text(text.to_owned())),
+            Kind::Choice(words) if words.contains(&text) => Ok(Value::Text(text.to_owned())),
+            Kind::Choice(words) => Err(format!("must be one of {}", words.join(", "))),
+            Kind::Count { min, max } => parse_number(text, 1, min, max).map(Value::Number),
+            Kind::Bytes { min, max } => parse_bytes(text, min, max).map(Value::Number),
+            Kind::Milliseconds { min, max } => {
+                let milliseconds = parse_number(text, 1, min, max)?;
+                Ok(Value::Duration(Duration::from_millis(milliseconds)))
+            }
+        }
+    }
+
+    /// The type and limits in words, for the reference page.
+    pub fn describe(self) -> String {
+        match self {
+            Kind::Switch => "true or false".to_owned(),
+            Kind::Address => "host:port".to_owned(),
+            Kind::Path => "path".to_owned(),
+            Kind::Text => "text".to_owned(),
+            Kind::Choice(words) => words.join(" or "),
+            Kind::Count { min, max } => format!("count, {min} to {max}"),
+            Kind::Bytes { min, max } => format!("bytes, {min} to {max}"),
+            Kind::Milliseconds { min, max } => format!("milliseconds, {min} to {max}"),
+        }
+    }
+
+    /// The word for a value in help texts.
+    pub fn placeholder(self) -> &'static str {
+        match self {
+            Kind::Switch => "BOOL",
+            Kind::Address => "HOST:PORT",
+            Kind::Path => "PATH",
+            Kind::Text => "TEXT",
+            Kind::Choice(_) => "WORD",
+            Kind::Count { .. } => "COUNT",
+            Kind::Bytes { .. } => "BYTES",
+            Kind::Milliseconds { .. } => "MS",
+        }
+    }
+}
+
+fn parse_switch(text: &str) -> Result<bool, String> {
+    match text {
+        "true" | "1" | "yes" | "on" => Ok(true),
+        "false" | "0" | "no" | "off" | "" => Ok(false),
+        _ => Err("must be true or false".to_owned()),
+    }
+}
+
+fn parse_address(text: &str) -> Result<SocketAddr, String> {
+    let wrong = |_| "must be an address and a port, for instance 127.0.0.1:27017".to_owned();
+    let mut addresses = text.to_socket_addrs().map_err(wrong)?;
+    addresses
+        .next()
+        .ok_or_else(|| "names a host without an address".to_owned())
+}
+
+fn parse_bytes(text: &str, min: u64, max: u64) -> Result<u64, String> {
+    for (suffix, factor) in UNITS {
+        if let Some(number) = text.strip_suffix(suffix) {
+            return parse_number(number.trim(), factor, min, max);
+        }
+    }
+    parse_number(text, 1, min, max)
+}
+
+fn parse_number(text: &str, factor: u64, min: u64, max: u64) -> Result<u64, String> {
+    let number: Option<u64> = text.parse().ok();
+    match number.and_then(|number| number.checked_mul(factor)) {
+        Some(number) if (min..=max).contains(&number) => Ok(number),
+        Some(_) => Err(format!("must be from {min} to {max}")),
+        None => Err("must be a whole number".to_owned()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn bytes_take_units() {
+        let kind = Kind::Bytes {
+            min: 1,
+            max: 1 << 40,
+        };
+        assert_eq!(kind.parse("4096"), Ok(Value::Number(4096)));
+        assert_eq!(kind.parse("2GiB"), Ok(Value::Number(2 << 30)));
+        assert_eq!(kind.parse("3 MiB"), Ok(Value::Number(3 << 20)));
+        assert!(
+            kind.parse("0").is_err()
+                && kind.parse("1.5GiB").is_err()
+                && kind.parse("99999999GiB").is_err()
+        );
+    }
+
+    #[test]
+    fn values_outside_the_limits_are_refused() {
+        let kind = Kind::Milliseconds { min: 10, max: 20 };
+        assert_eq!(
+            kind.parse("10"),
+            Ok(Value::Duration(Duration::from_millis(10)))
+        );
+        assert_eq!(kind.parse("9"), Err("must be from 10 to 20".to_owned()));
+        assert_eq!(kind.parse("-1"), Err("must be a whole number".to_owned()));
+        assert!(Kind::Choice(&["text", "json"]).parse("xml").is_err());
+        assert!(Kind::Address.parse("nowhere").is_err());
+    }
+}

@@ -1,0 +1,281 @@
+//! Where values come from, and which wins.
+
+use std::path::{Path, PathBuf};
+
+use clap::{Arg, ArgAction, ArgMatches};
+
+use super::{DEFINITIONS, Definition, Kind, Settings, Value};
+
+/// The flag and the end of the environment variable that name the configuration file.
+const CONFIG_KEY: &str = "config";
+const CONFIG_ENVIRONMENT: &str = "FOREBAY_CONFIG";
+
+/// Why settings can not be used; all of it the operator can mend.
+#[derive(Debug, thiserror::Error)]
+pub enum SettingsError {
+    /// The configuration file can not be read.
+    #[error("cannot read the configuration file {path}: {source}")]
+    File {
+        path: PathBuf,
+        source: std::io::Error,
+    },
+    /// The configuration file is not TOML.
+    #[error("{path} is not a configuration file: {source}")]
+    Toml {
+        path: PathBuf,
+        source: Box<toml::de::Error>,
+    },
+    /// The file has a key that no setting has.
+    #[error("{path}: there is no setting '{key}' (`forebay reference settings` lists them)")]
+    UnknownKey { path: PathBuf, key: String },
+    /// A value is of the wrong type or out of its limits.
+    #[error("{origin} {problem}, but it is '{value}'")]
+    Value {
+        origin: String,
+        problem: String,
+        value: String,
+    },
+}
+
+/// The values that were given, before they are judged.
+#[derive(Debug, Default)]
+pub struct Sources {
+    flags: Vec<(&'static str, String)>,
+    environment: Vec<(&'static str, String)>,
+    file: Option<(PathBuf, toml::Table)>,
+}
+
+/// The command-line flags of all settings.
+pub fn flags() -> Vec<Arg> {
+    let config = Arg::new(CONFIG_KEY)
+        .long(CONFIG_KEY)
+        .value_name("FILE")
+        .help("TOML file with any of these settings, dashes written as `_` (or FOREBAY_CONFIG)");
+    std::iter::once(config)
+        .chain(DEFINITIONS.iter().map(flag))
+        .collect()
+}
+
+fn flag(definition: &Definition) -> Arg {
+    let default = match definition.default {
+        "" => String::new(),
+        default => format!(" [default: {default}]"),
+    };
+    let help = format!("{}{default}", definition.doc);
+    let arg = Arg::new(definition.key).long(definition.key).help(help);
+    match definition.kind {
+        Kind::Switch => arg
+            .action(ArgAction::Set)
+            .num_args(0..=1)
+            .require_equals(true)
+            .default_missing_value("true")
+            .hide_possible_values(true)
+            .value_name(definition.kind.placeholder()),
+        kind => arg.value_name(kind.placeholder()),
+    }
+}
+
+impl Sources {
+    /// Gathers flags, the process's environment and the configuration file that either names.
+    ///
+    /// # Errors
+    /// If the file can not be read, is not TOML, or names an unknown setting.
+    pub fn gather(matches: &ArgMatches) -> Result<Sources, SettingsError> {
+        Self::gather_from(matches, |name| std::env::var(name).ok())
+    }
+
+    fn gather_from(
+        matches: &ArgMatches,
+        env: impl Fn(&str) -> Option<String>,
+    ) -> Result<Sources, SettingsError> {
+        let flag = |key: &str| matches.get_one::<String>(key).cloned();
+        let config = flag(CONFIG_KEY).or_else(|| env(CONFIG_ENVIRONMENT));
+        let given = |value: &dyn Fn(&Definition) -> Option<String>| {
+            let pairs = DEFINITIONS
+                .iter()
+                .filter_map(|definition| Some((definition.key, value(definition)?)));
+            pairs.collect::<Vec<_>>()
+        };
+        Ok(Sources {
+            flags: given(&|definition| flag(definition.key)),
+            environment: given(&|definition| env(&definition.environment())),
+            file: config.map(|path| read_file(Path::new(&path))).transpose()?,
+        })
+    }
+
+    /// The settings: for each the value of the first source that has one.
+    ///
+    /// # Errors
+    /// If a value is not of its type or outside its limits.
+    pub fn resolve(&self) -> Result<Settings, SettingsError> {
+        let mut settings = Settings::unset();
+        for definition in DEFINITIONS {
+            (definition.set)(&mut settings, self.value(definition)?);
+        }
+        Ok(settings)
+    }
+
+    fn value(&self, definition: &Definition) -> Result<Value, SettingsError> {
+        let (origin, value) = self.find(definition);
+        definition
+            .kind
+            .parse(&value)
+            .map_err(|problem| SettingsError::Value {
+                origin,
+                problem,
+                value,
+            })
+    }
+
+    /// The winning value, and its name for messages.
+    fn find(&self, definition: &Definition) -> (String, String) {
+        let of = |given: &[(&str, String)]| {
+            let found = given.iter().find(|(key, _)| *key == definition.key);
+            found.map(|(_, value)| value.clone())
+        };
+        if let Some(value) = of(&self.flags) {
+            return (format!("--{}", definition.key), value);
+        }
+        if let Some(value) = of(&self.environment) {
+            return (definition.environment(), value);
+        }
+        match self
+            .file
+            .as_ref()
+            .and_then(|(path, table)| Some((path, table.get(&definition.file_key())?)))
+        {
+            Some((path, value)) => (
+                format!("{} in {}", definition.file_key(), path.display()),
+                plain(value),
+            ),
+            None => (
+                format!("the default of {}", definition.key),
+                definition.default.to_owned(),
+            ),
+        }
+    }
+}
+
+/// A TOML value as a user would write it on the command line.
+fn plain(value: &toml::Value) -> String {
+    match value {
+        toml::Value::String(text) => text.clone(),
+        toml::Value::Integer(number) => number.to_string(),
+        toml::Value::Boolean(switch) => switch.to_string(),
+        other => format!("of type {}", other.type_str()),
+    }
+}
+
+fn read_file(path: &Path) -> Result<(PathBuf, toml::Table), SettingsError> {
+    let file = |source| SettingsError::File {
+        path: path.to_owned(),
+        source,
+    };
+    let text = std::fs::read_to_string(path).map_err(file)?;
+    let syntax = |source| SettingsError::Toml {
+        path: path.to_owned(),
+        source: Box::new(source),
+    };
+    let table: toml::Table = text.parse().map_err(syntax)?;
+    let known = |key: &&String| {
+        DEFINITIONS
+            .iter()
+            .any(|definition| definition.file_key() == **key)
+    };
+    match table.keys().find(|key| !known(key)) {
+        Some(key) => Err(SettingsError::UnknownKey {
+            path: path.to_owned(),
+            key: key.clone(),
+        }),
+        None => Ok((path.to_owned(), table)),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn resolve(
+        flags_given: &[&str],
+        env: &[(&str, &str)],
+        file: Option<&str>,
+    ) -> Result<Settings, SettingsError> {
+        let folder = tempfile::tempdir().expect("a temporary folder");
+        let mut arguments = vec!["serve".to_owned()];
+        arguments.extend(flags_given.iter().map(|flag| (*flag).to_owned()));
+        if let Some(text) = file {
+            let path = folder.path().join("forebay.toml");
+            std::fs::write(&path, text).expect("a file in the folder");
+            arguments.extend(["--config".to_owned(), path.display().to_string()]);
+        }
+        let matches = clap::Command::new("serve")
+            .args(flags())
+            .get_matches_from(arguments);
+        let env = |name: &str| {
+            env.iter()
+                .find(|(key, _)| *key == name)
+                .map(|(_, value)| (*value).to_owned())
+        };
+        Sources::gather_from(&matches, env)?.resolve()
+    }
+
+    #[test]
+    fn every_default_is_valid_and_every_key_is_unique() {
+        let settings = resolve(&[], &[], None).expect("defaults are valid");
+        assert_eq!(settings.listen.port(), 27017);
+        assert_eq!(settings.request_bytes_max, 512 << 20);
+        let mut keys: Vec<_> = DEFINITIONS
+            .iter()
+            .map(|definition| definition.key)
+            .collect();
+        keys.sort_unstable();
+        keys.dedup();
+        assert_eq!(keys.len(), DEFINITIONS.len());
+    }
+
+    #[test]
+    fn flag_wins_over_environment_over_file_over_default() {
+        let file = Some("bucket_values_max = 10\ndevices = \"host:2\"\nauth = true");
+        let env = [("FOREBAY_BUCKET_VALUES_MAX", "20")];
+        let only_default = resolve(&[], &[], None).expect("valid");
+        assert_eq!(only_default.bucket_values_max, 131_072);
+        let with_file = resolve(&[], &[], file).expect("valid");
+        assert_eq!((with_file.bucket_values_max, with_file.auth), (10, true));
+        assert_eq!(
+            resolve(&[], &env, file).expect("valid").bucket_values_max,
+            20
+        );
+        let all =
+            resolve(&["--bucket-values-max", "30", "--auth=false"], &env, file).expect("valid");
+        assert_eq!(
+            (all.bucket_values_max, all.auth, all.devices.as_str()),
+            (30, false, "host:2")
+        );
+    }
+
+    #[test]
+    fn switches_need_no_value() {
+        let settings = resolve(&["--memory", "--auth"], &[], None).expect("valid");
+        assert!(settings.memory && settings.auth);
+    }
+
+    #[test]
+    fn faults_name_their_source() {
+        let text =
+            |result: Result<Settings, SettingsError>| result.expect_err("invalid").to_string();
+        assert!(
+            text(resolve(&["--connections-max", "0"], &[], None))
+                .starts_with("--connections-max must be from 1")
+        );
+        let env = [("FOREBAY_LISTEN", "nowhere")];
+        assert!(text(resolve(&[], &env, None)).starts_with("FOREBAY_LISTEN must be an address"));
+        assert!(
+            text(resolve(&[], &[], Some("log_format = \"xml\""))).starts_with("log_format in ")
+        );
+        assert!(
+            text(resolve(&[], &[], Some("colour = 1"))).contains("there is no setting 'colour'")
+        );
+        assert!(text(resolve(&[], &[], Some("a = = 1"))).contains("is not a configuration file"));
+        assert!(text(resolve(&["--config", "/nonexistent"], &[], None)).contains("cannot read"));
+    }
+}

@@ -1,0 +1,72 @@
+//! TLS from a certificate and a key in PEM files.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use rustls_pki_types::pem::PemObject;
+use rustls_pki_types::{CertificateDer, PrivateKeyDer};
+use tokio_rustls::TlsAcceptor;
+use tokio_rustls::rustls::{self, ServerConfig};
+
+use crate::settings::Settings;
+
+/// Why TLS can not be used.
+#[derive(Debug, thiserror::Error)]
+pub enum TlsError {
+    /// A certificate without a key or the other way round.
+    #[error("--tls-cert and --tls-key go together: give both or none")]
+    Incomplete,
+    /// A file that is not what it should be.
+    #[error("cannot read {what} from {path}: {problem}")]
+    File {
+        what: &'static str,
+        path: PathBuf,
+        problem: String,
+    },
+    /// The key does not belong to the certificate, or is of a kind that is not supported.
+    #[error("the TLS certificate and key cannot be used: {0}")]
+    Unusable(#[from] rustls::Error),
+}
+
+/// What accepts TLS clients, if the settings ask for TLS.
+///
+/// # Errors
+/// If a file is missing or wrong.
+pub fn acceptor(settings: &Settings) -> Result<Option<TlsAcceptor>, TlsError> {
+    match (&settings.tls_cert, &settings.tls_key) {
+        (None, None) => Ok(None),
+        (Some(certificate), Some(key)) => Ok(Some(from_files(certificate, key)?)),
+        _ => Err(TlsError::Incomplete),
+    }
+}
+
+fn from_files(certificate: &Path, key: &Path) -> Result<TlsAcceptor, TlsError> {
+    let chain = certificates(certificate)?;
+    let key =
+        PrivateKeyDer::from_pem_file(key).map_err(|error| file("a private key", key, &error))?;
+    let provider = Arc::new(rustls::crypto::ring::default_provider());
+    let config = ServerConfig::builder_with_provider(provider)
+        .with_safe_default_protocol_versions()?
+        .with_no_client_auth()
+        .with_single_cert(chain, key)?;
+    Ok(TlsAcceptor::from(Arc::new(config)))
+}
+
+fn certificates(path: &Path) -> Result<Vec<CertificateDer<'static>>, TlsError> {
+    let what = "a certificate";
+    let chain = CertificateDer::pem_file_iter(path).map_err(|error| file(what, path, &error))?;
+    let chain: Result<Vec<_>, _> = chain.collect();
+    let chain = chain.map_err(|error| file(what, path, &error))?;
+    match chain.is_empty() {
+        true => Err(file(what, path, &"there is none in it")),
+        false => Ok(chain),
+    }
+}
+
+fn file(what: &'static str, path: &Path, problem: &dyn std::fmt::Display) -> TlsError {
+    TlsError::File {
+        what,
+        path: path.to_owned(),
+        problem: problem.to_string(),
+    }
+}
