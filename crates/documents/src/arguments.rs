@@ -78,10 +78,23 @@ impl<'a> Arguments<'a> {
         Ok(arguments)
     }
 
+    /// Reads a document within a command, whose first field is an argument like the others.
+    ///
+    /// # Errors
+    /// As [`Arguments::parse`].
+    pub fn parse_nested(command: &'a str, body: &'a RawDocument, known: Known) -> Result<Arguments<'a>, CommandError> {
+        if let Some(first) = body.iter_elements().next().and_then(Result::ok) {
+            let name = first.key().as_str();
+            if !known.allows(name) {
+                return Err(unknown_field(command, name));
+            }
+        }
+        Arguments::parse(command, body, known)
+    }
+
     fn accept(&mut self, position: usize, name: &'a str, value: RawBsonRef<'a>, known: Known) -> Result<(), CommandError> {
         if position > 0 && !known.allows(name) {
-            let message = format!("BSON field '{}.{name}' is an unknown field.", self.command);
-            return Err(CommandError::refused(Code::Location40415, message));
+            return Err(unknown_field(self.command, name));
         }
         if self.fields.len() >= ARGUMENTS_MAX || self.get(name).is_some() {
             let message = format!("BSON field '{}.{name}' is a duplicate field", self.command);
@@ -228,6 +241,10 @@ impl<'a> Arguments<'a> {
             None => Err(wrong_type(&format!("{}.{name}", self.command), value, expected)),
         }
     }
+}
+
+fn unknown_field(command: &str, name: &str) -> CommandError {
+    CommandError::refused(Code::Location40415, format!("BSON field '{command}.{name}' is an unknown field."))
 }
 
 /// Refuses any collation but the simple one.

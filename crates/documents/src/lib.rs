@@ -12,6 +12,7 @@
 
 mod arguments;
 mod batch;
+mod changes;
 mod collections;
 mod command;
 mod commands;
@@ -20,9 +21,9 @@ mod dispatch;
 mod documents;
 mod error;
 mod host;
+mod index_spec;
 mod namespace;
 mod operations;
-mod pending;
 mod plan;
 mod request;
 mod search;

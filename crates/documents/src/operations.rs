@@ -2,32 +2,19 @@
 
 use std::collections::HashMap;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicI32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicI32, Ordering};
 use std::time::{Duration, Instant};
 
-use bson::{RawDocument, RawDocumentBuf, cstr, rawdoc};
+use bson::{RawArrayBuf, RawDocument, RawDocumentBuf, cstr, rawdoc};
+use forebay_store::BuildProgress;
 use forebay_text::Stop;
 use parking_lot::Mutex;
 
 use crate::command::{ClientContext, Command};
+use crate::search::BuildProgress as CacheBuild;
 
 /// The longest command that `currentOp` shows in full, in bytes.
 const SHOWN_BYTES_MAX: usize = 16 * 1024;
-
-/// How far a background operation has come.
-#[derive(Debug, Default)]
-pub struct Progress {
-    done: AtomicU64,
-    total: AtomicU64,
-}
-
-impl Progress {
-    /// Sets both numbers.
-    pub fn set(&self, done: u64, total: u64) {
-        self.done.store(done, Ordering::Relaxed);
-        self.total.store(total, Ordering::Relaxed);
-    }
-}
 
 /// One operation in progress.
 #[derive(Debug)]
@@ -42,13 +29,20 @@ pub struct Operation {
 #[derive(Debug)]
 enum Description {
     Command { client: ClientContext, command: Arc<Command> },
-    Build { namespace: String, message: String, progress: Arc<Progress> },
+    Build { namespace: String, message: String, progress: Arc<BuildProgress> },
 }
 
 impl Operation {
     /// The stop sign that every loop of the operation looks at.
     pub fn stop(&self) -> &Stop {
         &self.stop
+    }
+
+    fn kill(&self) {
+        self.stop.cancelled.store(true, Ordering::Relaxed);
+        if let Description::Build { progress, .. } = &self.description {
+            progress.cancel();
+        }
     }
 
     /// Its entry in `currentOp`.
@@ -82,7 +76,7 @@ fn append_client(report: &mut RawDocumentBuf, client: &ClientContext) {
     }
     if let Some(user) = &client.user {
         let entry = rawdoc! { "user": user.name.as_str(), "db": user.db.as_str() };
-        report.append(cstr!("effectiveUsers"), bson::RawArrayBuf::from_iter([entry]));
+        report.append(cstr!("effectiveUsers"), RawArrayBuf::from_iter([entry]));
     }
 }
 
@@ -101,13 +95,30 @@ fn subject(body: &RawDocument) -> Option<&str> {
     body.iter_elements().next()?.ok()?.value().ok()?.as_str()
 }
 
-fn append_build(report: &mut RawDocumentBuf, namespace: &str, message: &str, progress: &Progress) {
-    let done = progress.done.load(Ordering::Relaxed);
-    let total = progress.total.load(Ordering::Relaxed);
+fn append_build(report: &mut RawDocumentBuf, namespace: &str, message: &str, progress: &BuildProgress) {
     report.append(cstr!("op"), "command");
     report.append(cstr!("ns"), namespace);
-    report.append(cstr!("msg"), format!("{message}: {done}/{total}"));
+    append_progress(report, message, progress.done(), progress.total());
+}
+
+fn append_progress(report: &mut RawDocumentBuf, message: &str, done: u64, total: u64) {
+    let percent = (done * 100).checked_div(total).unwrap_or(0).min(100);
+    report.append(cstr!("msg"), format!("{message}: {done}/{total} {percent}%"));
     report.append(cstr!("progress"), rawdoc! { "done": done as i64, "total": total as i64 });
+}
+
+/// The entry in `currentOp` of a cache that is being built.
+pub fn cache_build(build: &CacheBuild) -> RawDocumentBuf {
+    let mut report = rawdoc! {
+        "type": "op",
+        "active": true,
+        "desc": "cache build",
+        "op": "command",
+        "ns": build.namespace.as_str(),
+        "command": { "createIndexes": build.namespace.as_str(), "indexes": build.indexes.iter().map(String::as_str).collect::<RawArrayBuf>() },
+    };
+    append_progress(&mut report, "Cache Build", build.done, build.total);
+    report
 }
 
 fn verb_of(command: &str) -> &'static str {
@@ -137,7 +148,7 @@ impl Operations {
     }
 
     /// Notes a background build; it is listed until the guard drops.
-    pub fn begin_build(self: &Arc<Self>, namespace: &str, message: &str, progress: Arc<Progress>) -> Running {
+    pub fn begin_build(self: &Arc<Self>, namespace: &str, message: &str, progress: Arc<BuildProgress>) -> Running {
         let description = Description::Build { namespace: namespace.to_owned(), message: message.to_owned(), progress };
         self.add(description, Stop::never())
     }
@@ -152,15 +163,13 @@ impl Operations {
     /// Stops the operation with this id, if it still runs.
     pub fn kill(&self, id: i32) {
         if let Some(operation) = self.running.lock().get(&id) {
-            operation.stop.cancelled.store(true, Ordering::Relaxed);
+            operation.kill();
         }
     }
 
     /// Stops everything, for shutdown.
     pub fn kill_all(&self) {
-        for operation in self.running.lock().values() {
-            operation.stop.cancelled.store(true, Ordering::Relaxed);
-        }
+        self.running.lock().values().for_each(|operation| operation.kill());
     }
 
     /// The entries of `currentOp`, by id.

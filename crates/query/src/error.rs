@@ -222,6 +222,7 @@ codes! {
     Location16882 = 16882,
     Location16883 = 16883,
     Location16979 = 16979,
+    Location17217 = 17217,
     KeyTooLong = 17280,
     Location17040 = 17040,
     Location17041 = 17041,

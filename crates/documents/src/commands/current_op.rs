@@ -6,6 +6,7 @@ use forebay_query::{Filter, Limits};
 use crate::arguments::Known;
 use crate::dispatch::{Effect, Reply, Run, Spec};
 use crate::error::CommandError;
+use crate::operations::cache_build;
 use crate::request::Request;
 
 /// The command.
@@ -25,7 +26,10 @@ fn run(request: &Request<'_>) -> Reply {
     let filter = Filter::parse(&conditions(&request.command.body)?, &Limits::default())?;
     let own = request.arguments.flag("$ownOps")?;
     let mut operations = RawArrayBuf::new();
-    for operation in request.documents.operations().report() {
+    let collections = request.documents.collections().all();
+    let builds = collections.iter().filter_map(|collection| collection.search.build_progress());
+    let builds = builds.map(|build| cache_build(&build));
+    for operation in request.documents.operations().report().into_iter().chain(builds) {
         let mine = operation.get_i64("connectionId").is_ok_and(|id| id == request.client.connection_id);
         if (!own || mine) && filter.matches(&operation) {
             operations.push(operation);

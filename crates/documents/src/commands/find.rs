@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use bson::{RawBsonRef, RawDocument};
-use crate::pending::{Projection, Sort};
+use forebay_query::{Filter, Projection, Sort};
 use forebay_store::Direction;
 
 use super::read;
@@ -74,7 +74,7 @@ pub struct Find<'a> {
     sort: Option<Sort>,
     /// The order of record numbers, for `sort: {$natural: ±1}`.
     natural: Option<Direction>,
-    projection: Option<Projection>,
+    projection: Option<(Projection, Arc<Filter>)>,
     skip: u64,
     limit: Option<u64>,
     batch: BatchOptions,
@@ -98,7 +98,7 @@ impl<'a> Find<'a> {
             query,
             sort: sort.filter(|_| natural.is_none()).map(Sort::parse).transpose()?,
             natural,
-            projection: projection(request, query)?,
+            projection: projection(request)?,
             skip: arguments.unsigned("skip")?.unwrap_or(0),
             limit,
             batch: BatchOptions {
@@ -117,7 +117,7 @@ impl<'a> Find<'a> {
         }
         let Some(collection) = request.documents.collections().get(namespace) else { return Ok(None) };
         let number = collection.store.number_by_id(id)?;
-        let everything = Arc::new(forebay_query::Filter::all());
+        let everything = Arc::new(Filter::all());
         let found = Fetch::new(collection.store.clone(), everything, number.into_iter().collect());
         Ok(Some(self.reshape(found)))
     }
@@ -171,17 +171,20 @@ impl<'a> Find<'a> {
 
     fn reshape(&self, stream: impl Stream + 'static) -> Box<dyn Stream> {
         match &self.projection {
-            Some(projection) => Box::new(Project::new(stream, projection.clone())),
+            Some((projection, filter)) => Box::new(Project::new(stream, projection.clone(), filter.clone())),
             None => Box::new(stream),
         }
     }
 }
 
-fn projection(request: &Request<'_>, query: Option<&RawDocument>) -> Result<Option<Projection>, CommandError> {
-    match request.arguments.document("projection")?.filter(|projection| !projection.is_empty()) {
-        Some(projection) => Ok(Some(Projection::parse(projection, query, &read::limits(request))?)),
-        None => Ok(None),
-    }
+/// The projection, with the filter that tells which array element `field.$` stands for.
+fn projection(request: &Request<'_>) -> Result<Option<(Projection, Arc<Filter>)>, CommandError> {
+    let Some(projection) = request.arguments.document("projection")?.filter(|projection| !projection.is_empty()) else {
+        return Ok(None);
+    };
+    let projection = Projection::parse(projection, &read::limits(request))?;
+    let filter = if projection.is_positional() { read::filter(request, "filter")? } else { Arc::new(Filter::all()) };
+    Ok(Some((projection, filter)))
 }
 
 /// The value of a filter that is only `{_id: value}`, the value being no condition.

@@ -1,47 +1,71 @@
 //! The commands: one file each, and the table of all of them.
 
 mod build_info;
+mod coll_stats;
 mod connection_status;
 mod count;
 mod create;
+mod create_indexes;
 mod current_op;
+mod db_stats;
+mod delete;
+mod distinct;
 mod drop;
 mod drop_database;
+mod drop_indexes;
 mod find;
+mod find_and_modify;
+mod forebay;
 mod get_cmd_line_opts;
 mod get_log;
 mod get_more;
 mod get_parameter;
 mod host_info;
-mod insert;
+pub mod insert;
 mod kill_cursors;
 mod kill_op;
 mod list_collections;
 mod list_commands;
 mod list_databases;
+mod list_indexes;
 mod ping;
-mod read;
+pub mod read;
 mod rename_collection;
+mod server_status;
 mod sessions;
 mod transactions;
+mod update;
+mod validate;
 mod whats_my_uri;
 
 use crate::dispatch::Spec;
 
 /// Every command, by name.
 pub static COMMANDS: &[&Spec] = &[
-    &transactions::ABORT,
-    &build_info::SPEC,
     &build_info::LOWER_CASE,
-    &transactions::COMMIT,
+    &build_info::SPEC,
+    &coll_stats::LOWER_CASE,
+    &coll_stats::SPEC,
     &connection_status::SPEC,
     &count::SPEC,
     &create::SPEC,
+    &create_indexes::SPEC,
     &current_op::SPEC,
+    &db_stats::LOWER_CASE,
+    &db_stats::SPEC,
+    &delete::SPEC,
+    &distinct::SPEC,
     &drop::SPEC,
     &drop_database::SPEC,
-    &sessions::END,
+    &drop_indexes::DELETE,
+    &drop_indexes::SPEC,
     &find::SPEC,
+    &find_and_modify::LOWER_CASE,
+    &find_and_modify::SPEC,
+    &forebay::BUCKETS,
+    &forebay::DEVICES,
+    &forebay::PATTERN,
+    &forebay::STATS,
     &get_cmd_line_opts::SPEC,
     &get_log::SPEC,
     &get_more::SPEC,
@@ -50,13 +74,20 @@ pub static COMMANDS: &[&Spec] = &[
     &insert::SPEC,
     &kill_cursors::SPEC,
     &kill_op::SPEC,
-    &sessions::KILL,
     &list_collections::SPEC,
     &list_commands::SPEC,
     &list_databases::SPEC,
+    &list_indexes::SPEC,
     &ping::SPEC,
-    &sessions::REFRESH,
     &rename_collection::SPEC,
+    &server_status::SPEC,
+    &sessions::END,
+    &sessions::KILL,
+    &sessions::REFRESH,
     &sessions::START,
+    &transactions::ABORT,
+    &transactions::COMMIT,
+    &update::SPEC,
+    &validate::SPEC,
     &whats_my_uri::SPEC,
 ];

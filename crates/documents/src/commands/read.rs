@@ -2,7 +2,9 @@
 
 use std::sync::Arc;
 
-use forebay_query::{Code, Filter, Limits};
+use bson::RawDocument;
+use forebay_query::filter::Match;
+use forebay_query::{Code, Filter, Limits, Projection};
 
 use crate::arguments::{Arguments, Known};
 use crate::error::CommandError;
@@ -44,4 +46,15 @@ pub fn no_variables(request: &Request<'_>) -> Result<(), CommandError> {
 pub fn cursor_batch_size(request: &Request<'_>) -> Result<Option<u64>, CommandError> {
     let Some(cursor) = request.arguments.document("cursor")? else { return Ok(None) };
     Arguments::parse("cursor", cursor, Known::Any)?.unsigned("batchSize")
+}
+
+/// The array element that `field.$` of a projection stands for, where it is needed.
+pub fn position(projection: &Projection, filter: &Filter, document: &RawDocument) -> Option<usize> {
+    if !projection.is_positional() {
+        return None;
+    }
+    match filter.match_position(document) {
+        Match::Yes { index } => index,
+        Match::No => None,
+    }
 }

@@ -1,8 +1,7 @@
 //! Which index of the store serves a query.
 
 use bson::RawDocumentBuf;
-use forebay_query::Filter;
-use crate::pending::Sort;
+use forebay_query::{Filter, Sort, key};
 use forebay_store::{Direction, IndexBounds, IndexField, IndexKind, IndexStatus};
 
 use super::bounds::{Bounded, bounds};
@@ -79,15 +78,15 @@ pub fn access(index: &IndexStatus, filter: &Filter, sort: Option<&Sort>) -> Opti
 /// The direction in which a walk gives the order wanted: the fields after those held to one value are the sort's.
 fn order(fields: &[IndexField], found: &Bounded, sort: &Sort) -> Option<Direction> {
     let held = if found.ranges.len() == 1 { found.equal } else { return None };
-    let wanted = sort.fields();
     let mut rest = fields[held..].iter();
     let mut direction = None;
-    for (path, ascending) in &wanted {
-        if fields[..held].iter().any(|field| field.path == *path) {
+    for (path, wanted) in sort.parts() {
+        let (path, ascending) = (path.as_str(), *wanted == key::Direction::Ascending);
+        if fields[..held].iter().any(|field| field.path == path) {
             continue;
         }
-        let field = rest.next().filter(|field| field.path == *path)?;
-        let this = if (field.kind == IndexKind::Ascending) == *ascending { Direction::Forward } else { Direction::Backward };
+        let field = rest.next().filter(|field| field.path == path)?;
+        let this = if (field.kind == IndexKind::Ascending) == ascending { Direction::Forward } else { Direction::Backward };
         if direction.is_some_and(|direction| direction != this) {
             return None;
         }

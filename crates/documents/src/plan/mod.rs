@@ -11,8 +11,7 @@ use std::sync::Arc;
 
 use bson::{RawBson, RawBsonRef, RawDocument};
 use forebay_query::filter::{Node, Test};
-use forebay_query::{Code, Filter};
-use crate::pending::Sort;
+use forebay_query::{Code, Filter, Sort};
 use forebay_store::{Direction, IndexStatus};
 
 use crate::collections::OpenCollection;
@@ -163,9 +162,8 @@ impl Plan {
     }
 
     fn refuse_fall_back(&self, wishes: &Wishes<'_>) -> Result<(), CommandError> {
-        let everything = matches!(self.filter.root(), Node::AlwaysTrue);
         match (&self.access, &self.cache_not_used) {
-            (Access::Scan { .. }, Some(not_used)) if wishes.strict && !everything && self.collection.search.has_indexes() => {
+            (Access::Scan { .. }, Some(not_used)) if wishes.strict && not_used.is_fallback() => {
                 Err(CommandError::from(not_used.strict_error()))
             }
             _ => Ok(()),

@@ -1,12 +1,13 @@
 //! Running a plan.
 
+use forebay_query::Sort;
 use forebay_query::filter::Node;
 use forebay_store::RecordNumber;
 use forebay_text::Stop;
 
 use super::{Access, Plan};
 use crate::error::CommandError;
-use crate::streams::{Fetch, List, Range, Scan, Stream, Walk, blocking, count_scan};
+use crate::streams::{Fetch, List, Range, Scan, Stream, Walk, blocking, count_scan, sorted};
 
 impl Plan {
     /// The matches as a stream. `limit` is how many will be pulled at most, if that is known.
@@ -64,6 +65,21 @@ impl Plan {
             Ok(numbers)
         };
         if matches!(self.access, Access::Id(_)) { pull() } else { blocking(pull) }
+    }
+}
+
+impl Plan {
+    /// The record number of the first match, in the order of `sort` where there is one.
+    ///
+    /// # Errors
+    /// Whatever the cache or the store says.
+    pub async fn first_number(&self, sort: Option<&Sort>, stop: &Stop) -> Result<Option<RecordNumber>, CommandError> {
+        let Some(sort) = sort.filter(|_| !self.is_sorted) else {
+            return Ok(self.numbers(Some(1), stop).await?.pop());
+        };
+        let stream = self.open(None, stop).await?;
+        let mut first = blocking(|| sorted(stream, sort, Some(1), usize::MAX, stop))?;
+        Ok(first.next(stop)?.and_then(|row| row.number()))
     }
 }
 

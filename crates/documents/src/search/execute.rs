@@ -1,15 +1,17 @@
 //! Running plans: counting, finding, and counting values.
 
+use std::collections::VecDeque;
 use std::sync::Arc;
 
 use forebay_cache::{
-    Expr, SearchAnswer, SearchError, SearchRequest, ValueCount, ValueCounts, Want,
+    Expr, Predicate, SearchAnswer, SearchError, SearchReport, SearchRequest, ValueCount,
+    ValueCounts, Want,
 };
 use forebay_query::Code;
 use forebay_text::Stop;
 use roaring::RoaringBitmap;
 
-use super::found::Found;
+use super::found::{Found, Numbered, Reader};
 use super::plan::SearchPlan;
 use super::report::{Access, ExecutionReport, Tally};
 use crate::error::CommandError;
@@ -22,6 +24,20 @@ pub struct Counted {
     pub count: u64,
     /// How they were found.
     pub report: ExecutionReport,
+}
+
+/// At most the collection's documents divided by this are tried before a search.
+const PROBED_PART: u64 = 16;
+
+/// What was read of the collection before a search.
+#[derive(Default)]
+struct Probed {
+    /// The documents that match.
+    gathered: VecDeque<Numbered>,
+    /// The first record number that was not read.
+    next: u32,
+    /// The documents read.
+    tally: Arc<Tally>,
 }
 
 /// What is to be done with arrays of strings.
@@ -59,7 +75,7 @@ impl SearchPlan {
         let answer = self.search(want, stop).await?;
         let (counted, doubtful, access) = self.judge(answer.count, &answer);
         let figures = (answer.count, answer.residual.len());
-        let mut found = self.read(doubtful, access, answer.report, figures);
+        let mut found = self.read(Probed::default(), doubtful, access, answer.report, figures);
         let count = counted + blocking_count(&mut found, stop)?;
         Ok(Counted {
             count,
@@ -84,16 +100,54 @@ impl SearchPlan {
 
     /// Finds the documents that match, in the order of their record numbers.
     ///
-    /// `limit` is how many will be read at most, if that is known.
+    /// `limit` is how many will be read at most, if that is known. If it is small and the search would look at every
+    /// value, the first documents of the collection are tried before.
     ///
     /// # Errors
-    /// When the operation is stopped.
-    pub async fn find(&self, _limit: Option<u64>, stop: &Stop) -> Result<Found, CommandError> {
+    /// When the operation is stopped, or the store cannot be read.
+    pub async fn find(&self, limit: Option<u64>, stop: &Stop) -> Result<Found, CommandError> {
+        let probed = self.probe(limit, stop)?;
+        if probed.gathered.len() as u64 >= limit.unwrap_or(u64::MAX) {
+            return Ok(self.found_by_probe(probed));
+        }
         let answer = self.search(Want::Numbers { limit: None }, stop).await?;
         let figures = (answer.count, answer.residual.len());
-        let candidates = answer.numbers | answer.residual;
+        let mut candidates = answer.numbers | answer.residual;
+        candidates.remove_range(..probed.next);
         let access = self.access(candidates.len());
-        Ok(self.read(candidates, access, answer.report, figures))
+        Ok(self.read(probed, candidates, access, answer.report, figures))
+    }
+
+    /// Tries the first documents of the collection, where they are likely to be all that is asked for.
+    fn probe(&self, limit: Option<u64>, stop: &Stop) -> Result<Probed, CommandError> {
+        let settings = &self.search.settings;
+        let documents = self.search.store.document_count() / PROBED_PART;
+        let documents = documents.min(settings.probe_documents_max);
+        if is_narrow(&self.expr) || limit.is_none_or(|limit| limit > documents) {
+            return Ok(Probed::default());
+        }
+        let tally = Arc::new(Tally::default());
+        let reader = Reader {
+            store: &self.search.store,
+            filter: &self.filter,
+            tally: &tally,
+            stop,
+        };
+        let (gathered, next) = reader.probe(documents)?;
+        let next = u32::try_from(next).unwrap_or(u32::MAX);
+        Ok(Probed {
+            gathered,
+            next,
+            tally,
+        })
+    }
+
+    fn found_by_probe(&self, probed: Probed) -> Found {
+        let access = Access::Probe {
+            documents: probed.tally.examined(),
+        };
+        let (wanted, report) = (RoaringBitmap::new(), SearchReport::default());
+        self.read(probed, wanted, access, report, (0, 0))
     }
 
     /// Counts the values of the field that the plan was made for, among the documents that match.
@@ -134,7 +188,7 @@ impl SearchPlan {
             missing,
             ..
         } = counts;
-        let others = self.read(others, access, answer.report, figures);
+        let others = self.read(Probed::default(), others, access, answer.report, figures);
         Ok(Values {
             strings,
             null,
@@ -171,9 +225,10 @@ impl SearchPlan {
 
     fn read(
         &self,
+        probed: Probed,
         wanted: RoaringBitmap,
         access: Access,
-        search: forebay_cache::SearchReport,
+        search: SearchReport,
         (found, residual): (u64, u64),
     ) -> Found {
         let report = ExecutionReport {
@@ -182,14 +237,29 @@ impl SearchPlan {
             found,
             residual,
             access,
-            tally: Arc::new(Tally::default()),
+            tally: probed.tally,
         };
         Found::new(
             Arc::clone(&self.search.store),
             Arc::clone(&self.filter),
+            probed.gathered,
             wanted,
             report,
         )
+    }
+}
+
+/// Does the cache look at a few values only?
+fn is_narrow(expr: &Expr) -> bool {
+    match expr {
+        Expr::Leaf { predicate, .. } => match predicate {
+            Predicate::Equals(_) | Predicate::In(_) => true,
+            Predicate::Program(program) => !program.value_prefix().is_empty(),
+            Predicate::IsNull | Predicate::IsMissing => false,
+        },
+        Expr::And(parts) => parts.iter().any(is_narrow),
+        Expr::Or(parts) => parts.iter().all(is_narrow),
+        Expr::All | Expr::Not(_) => false,
     }
 }
 

@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 
 use forebay_query::Filter;
-use forebay_store::{Collection, Document};
+use forebay_store::{Collection, Document, Scan};
 use forebay_text::Stop;
 use roaring::RoaringBitmap;
 use roaring::bitmap::IntoIter;
@@ -20,6 +20,9 @@ const SHORT_MAX: u64 = 64;
 /// The most documents that one piece of a scan gathers.
 const GATHERED_MAX: usize = 256;
 
+/// A document and its record number.
+pub(super) type Numbered = (u64, Document);
+
 /// The documents that a search found, in the order of their record numbers.
 ///
 /// Each one is checked against the whole filter when it is read, so that a change since the search never shows as a
@@ -27,6 +30,8 @@ const GATHERED_MAX: usize = 256;
 pub struct Found {
     store: Arc<Collection>,
     filter: Arc<Filter>,
+    /// Read and checked already.
+    gathered: VecDeque<Numbered>,
     way: Way,
     report: ExecutionReport,
 }
@@ -34,34 +39,28 @@ pub struct Found {
 /// How the documents are read.
 enum Way {
     /// One by one, by record number.
-    Fetch { numbers: IntoIter },
+    Fetch(IntoIter),
     /// By scanning the collection in pieces, and skipping what the cache ruled out.
-    Scan {
-        wanted: RoaringBitmap,
-        gathered: VecDeque<(u64, Document)>,
-    },
+    Scan(RoaringBitmap),
 }
 
 impl Found {
-    /// Reads the documents with the numbers `wanted`, as the report says.
+    /// Reads the documents with the numbers `wanted`, as the report says, after those that are `gathered` already.
     pub(super) fn new(
         store: Arc<Collection>,
         filter: Arc<Filter>,
+        gathered: VecDeque<Numbered>,
         wanted: RoaringBitmap,
         report: ExecutionReport,
     ) -> Found {
         let way = match report.access {
-            Access::Scan { .. } => Way::Scan {
-                wanted,
-                gathered: VecDeque::new(),
-            },
-            Access::None | Access::Fetch => Way::Fetch {
-                numbers: wanted.into_iter(),
-            },
+            Access::Scan { .. } => Way::Scan(wanted),
+            Access::None | Access::Fetch | Access::Probe { .. } => Way::Fetch(wanted.into_iter()),
         };
         Found {
             store,
             filter,
+            gathered,
             way,
             report,
         }
@@ -89,23 +88,21 @@ impl Found {
         Ok(count)
     }
 
-    fn next_match(&mut self, stop: &Stop) -> Result<Option<(u64, Document)>, CommandError> {
+    fn next_match(&mut self, stop: &Stop) -> Result<Option<Numbered>, CommandError> {
+        if let Some(row) = self.gathered.pop_front() {
+            return Ok(Some(row));
+        }
+        let reader = Reader {
+            store: &self.store,
+            filter: &self.filter,
+            tally: &self.report.tally,
+            stop,
+        };
         match &mut self.way {
-            Way::Fetch { numbers } => {
-                fetch(&self.store, &self.filter, numbers, &self.report.tally, stop)
-            }
-            Way::Scan { wanted, gathered } => {
-                if gathered.is_empty() {
-                    gather(
-                        &self.store,
-                        &self.filter,
-                        wanted,
-                        gathered,
-                        &self.report.tally,
-                        stop,
-                    )?;
-                }
-                Ok(gathered.pop_front())
+            Way::Fetch(numbers) => reader.fetch(numbers),
+            Way::Scan(wanted) => {
+                reader.gather(wanted, &mut self.gathered)?;
+                Ok(self.gathered.pop_front())
             }
         }
     }
@@ -113,80 +110,106 @@ impl Found {
 
 impl Stream for Found {
     fn next(&mut self, stop: &Stop) -> Result<Option<Row>, CommandError> {
-        Ok(self
-            .next_match(stop)?
-            .map(|(number, document)| Row::Stored(number, document)))
+        let row = self.next_match(stop)?;
+        Ok(row.map(|(number, document)| Row::Stored(number, document)))
     }
 
     fn is_done(&self) -> bool {
-        match &self.way {
-            Way::Fetch { numbers } => numbers.len() == 0,
-            Way::Scan { wanted, gathered } => wanted.is_empty() && gathered.is_empty(),
-        }
+        let nothing_left = match &self.way {
+            Way::Fetch(numbers) => numbers.len() == 0,
+            Way::Scan(wanted) => wanted.is_empty(),
+        };
+        nothing_left && self.gathered.is_empty()
     }
 
     fn is_short(&self) -> bool {
         match &self.way {
-            Way::Fetch { numbers } => numbers.len() as u64 <= SHORT_MAX,
-            Way::Scan { .. } => false,
+            Way::Fetch(numbers) => numbers.len() as u64 <= SHORT_MAX,
+            Way::Scan(_) => false,
         }
     }
 }
 
-/// The document of the next number that is still there and matches.
-fn fetch(
-    store: &Collection,
-    filter: &Filter,
-    numbers: &mut IntoIter,
-    tally: &Tally,
-    stop: &Stop,
-) -> Result<Option<(u64, Document)>, CommandError> {
-    for number in numbers {
-        if tally.examined().is_multiple_of(STOP_INTERVAL) {
-            stop.check()?;
-        }
-        let Some(document) = store.get(u64::from(number)).map_err(CommandError::Store)? else {
-            continue;
-        };
-        let matched = filter.matches(document.raw());
-        tally.examine(matched);
-        if matched {
-            return Ok(Some((u64::from(number), document)));
-        }
-    }
-    Ok(None)
+/// Reads documents and checks them against the filter.
+pub(super) struct Reader<'a> {
+    pub store: &'a Collection,
+    pub filter: &'a Filter,
+    pub tally: &'a Tally,
+    pub stop: &'a Stop,
 }
 
-/// Reads the next piece of a scan; takes what it has passed out of `wanted`.
-fn gather(
-    store: &Collection,
-    filter: &Filter,
-    wanted: &mut RoaringBitmap,
-    gathered: &mut VecDeque<(u64, Document)>,
-    tally: &Tally,
-    stop: &Stop,
-) -> Result<(), CommandError> {
-    let (Some(first), Some(last)) = (wanted.min(), wanted.max()) else {
-        return Ok(());
-    };
-    for (scanned, row) in (1_u64..).zip(store.scan(u64::from(first))) {
-        if scanned.is_multiple_of(STOP_INTERVAL) {
-            stop.check()?;
+impl Reader<'_> {
+    /// The document of the next number that is still there and matches.
+    fn fetch(&self, numbers: &mut IntoIter) -> Result<Option<Numbered>, CommandError> {
+        for number in numbers.map(u64::from) {
+            self.check_stop(self.tally.examined())?;
+            let document = self.store.get(number).map_err(CommandError::Store)?;
+            if let Some(document) = document.filter(|document| self.matches(document)) {
+                return Ok(Some((number, document)));
+            }
         }
-        let (number, document) = row.map_err(CommandError::Store)?;
-        let Some(number) = u32::try_from(number).ok().filter(|number| *number <= last) else {
-            break;
-        };
-        if wanted.contains(number) {
-            let matched = filter.matches(document.raw());
-            tally.examine(matched);
-            gathered.extend(matched.then_some((u64::from(number), document)));
-        }
-        if gathered.len() >= GATHERED_MAX {
-            wanted.remove_range(..=number);
+        Ok(None)
+    }
+
+    /// Reads the next piece of a scan; takes what it has passed out of `wanted`.
+    fn gather(
+        &self,
+        wanted: &mut RoaringBitmap,
+        gathered: &mut VecDeque<Numbered>,
+    ) -> Result<(), CommandError> {
+        let (Some(first), Some(last)) = (wanted.min(), wanted.max()) else {
             return Ok(());
+        };
+        let numbers = u64::from(first)..u64::from(last) + 1;
+        let scan = self.scan(numbers);
+        for (scanned, row) in (1..).zip(scan) {
+            self.check_stop(scanned)?;
+            let (number, document) = row.map_err(CommandError::Store)?;
+            if is_in(wanted, number) && self.matches(&document) {
+                gathered.push_back((number, document));
+            }
+            if gathered.len() >= GATHERED_MAX {
+                wanted.remove_range(..=u32::try_from(number).unwrap_or(u32::MAX));
+                return Ok(());
+            }
         }
+        wanted.clear();
+        Ok(())
     }
-    wanted.clear();
-    Ok(())
+
+    /// Reads the first `documents` documents of the collection; those that match, and the first number not read.
+    pub fn probe(&self, documents: u64) -> Result<(VecDeque<Numbered>, u64), CommandError> {
+        let (mut gathered, mut next) = (VecDeque::new(), 0);
+        for (scanned, row) in (1..=documents).zip(self.store.scan(0)) {
+            self.check_stop(scanned)?;
+            let (number, document) = row.map_err(CommandError::Store)?;
+            next = number + 1;
+            if self.matches(&document) {
+                gathered.push_back((number, document));
+            }
+        }
+        Ok((gathered, next))
+    }
+
+    fn scan(&self, numbers: std::ops::Range<u64>) -> Scan {
+        let forward = forebay_store::Direction::Forward;
+        self.store.scan_range(numbers, forward)
+    }
+
+    fn matches(&self, document: &Document) -> bool {
+        let matched = self.filter.matches(document.raw());
+        self.tally.examine(matched);
+        matched
+    }
+
+    fn check_stop(&self, documents: u64) -> Result<(), CommandError> {
+        if documents.is_multiple_of(STOP_INTERVAL) {
+            self.stop.check()?;
+        }
+        Ok(())
+    }
+}
+
+fn is_in(wanted: &RoaringBitmap, number: u64) -> bool {
+    u32::try_from(number).is_ok_and(|number| wanted.contains(number))
 }

@@ -25,6 +25,8 @@ mod plan;
 mod report;
 mod settings;
 mod stats;
+#[cfg(test)]
+mod tests;
 mod translate;
 
 pub use build::{Build, BuildError};

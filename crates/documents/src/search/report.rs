@@ -107,6 +107,11 @@ pub enum Access {
     None,
     /// One by one, by their numbers.
     Fetch,
+    /// The first documents of the collection were enough, and the cache was not searched.
+    Probe {
+        /// Documents tried.
+        documents: u64,
+    },
     /// By a scan of the collection that skips what the cache ruled out.
     Scan {
         /// Documents that may match.
@@ -121,6 +126,7 @@ impl Access {
         match self {
             Access::None => "none",
             Access::Fetch => "fetch",
+            Access::Probe { .. } => "probe",
             Access::Scan { .. } => "scan",
         }
     }
@@ -132,6 +138,9 @@ impl Access {
                 documents,
             } => Some(format!(
                 "{candidates} of {documents} documents may match: one scan is cheaper than fetching each"
+            )),
+            Access::Probe { documents } => Some(format!(
+                "the first {documents} documents of the collection were enough"
             )),
             Access::None | Access::Fetch => None,
         }

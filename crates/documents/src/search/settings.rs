@@ -16,6 +16,8 @@ pub struct SearchSettings {
     pub fetch_cost: u64,
     /// As few documents as this are always fetched by number.
     pub fetch_always: u64,
+    /// The most documents that a `find` with a limit tries before it searches every value.
+    pub probe_documents_max: u64,
 }
 
 impl Default for SearchSettings {
@@ -26,6 +28,7 @@ impl Default for SearchSettings {
             build_batch_bytes: 1024 * 1024,
             fetch_cost: 4,
             fetch_always: 64,
+            probe_documents_max: 512,
         }
     }
 }

@@ -32,7 +32,9 @@ impl Stream for Fetch {
     fn next(&mut self, stop: &Stop) -> Result<Option<Row>, CommandError> {
         for number in self.numbers.by_ref() {
             stop.check()?;
-            if let Some(document) = self.store.get(number)?.filter(|document| self.filter.matches(document)) {
+            if let Some(document) = self.store.get(number)?
+                && self.filter.try_matches(&document)?
+            {
                 return Ok(Some(Row::Stored(number, document)));
             }
         }

@@ -1,30 +1,36 @@
 //! Projections.
 
-use crate::pending::Projection;
+use std::sync::Arc;
+
+use bson::DateTime;
+use forebay_query::{Filter, Projection, ProjectionContext};
 use forebay_text::Stop;
 
 use super::{Row, Stream};
+use crate::commands::read::position;
 use crate::error::CommandError;
 
 /// A stream whose documents are reshaped.
 pub struct Project<S> {
     inner: S,
     projection: Projection,
+    filter: Arc<Filter>,
+    now: DateTime,
 }
 
 impl<S: Stream> Project<S> {
-    /// Reshapes every document.
-    pub fn new(inner: S, projection: Projection) -> Project<S> {
-        Project { inner, projection }
+    /// Reshapes every document; `filter` tells which array element `field.$` stands for.
+    pub fn new(inner: S, projection: Projection, filter: Arc<Filter>) -> Project<S> {
+        Project { inner, projection, filter, now: DateTime::now() }
     }
 }
 
 impl<S: Stream> Stream for Project<S> {
     fn next(&mut self, stop: &Stop) -> Result<Option<Row>, CommandError> {
-        match self.inner.next(stop)? {
-            Some(row) => Ok(Some(Row::Built(self.projection.apply(&row)?))),
-            None => Ok(None),
-        }
+        let Some(row) = self.inner.next(stop)? else { return Ok(None) };
+        let position = position(&self.projection, &self.filter, &row);
+        let context = ProjectionContext { now: self.now, position };
+        Ok(Some(Row::Built(self.projection.apply(&row, &context)?)))
     }
 
     fn is_done(&self) -> bool {

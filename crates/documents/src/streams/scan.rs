@@ -34,7 +34,7 @@ impl Stream for Scan {
                 stop.check()?;
             }
             self.examined = self.examined.wrapping_add(1);
-            if self.filter.matches(&document) {
+            if self.filter.try_matches(&document)? {
                 return Ok(Some(Row::Stored(number, document)));
             }
         }
@@ -52,7 +52,7 @@ pub fn count(store: &Collection, filter: &Filter, stop: &Stop) -> Result<u64, Co
         if examined.is_multiple_of(STOP_INTERVAL) {
             stop.check()?;
         }
-        matches += u64::from(filter.matches(&row?.1));
+        matches += u64::from(filter.try_matches(&row?.1)?);
     }
     Ok(matches)
 }

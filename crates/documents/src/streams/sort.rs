@@ -2,8 +2,7 @@
 
 use std::collections::BinaryHeap;
 
-use forebay_query::Code;
-use crate::pending::Sort;
+use forebay_query::{Code, Sort};
 use forebay_text::Stop;
 
 use super::{List, Row, Stream};

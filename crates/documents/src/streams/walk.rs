@@ -74,7 +74,9 @@ impl Stream for Walk {
                 stop.check()?;
             }
             self.examined = self.examined.wrapping_add(1);
-            if let Some(document) = self.store.get(number)?.filter(|document| self.filter.matches(document)) {
+            if let Some(document) = self.store.get(number)?
+                && self.filter.try_matches(&document)?
+            {
                 return Ok(Some(Row::Stored(number, document)));
             }
         }

@@ -1,0 +1,176 @@
+//! Changing documents that a search has found: update and delete, a chunk under each hold of the write lock.
+//!
+//! A document is read and judged again under the lock, so that a change never applies to what it was not meant for.
+
+use bson::{DateTime, RawDocument, RawDocumentBuf};
+use forebay_query::filter::Match;
+use forebay_query::{Filter, Update, UpdateContext};
+use forebay_store::{Change, Changed, Document, RecordNumber, StoreError};
+use forebay_text::Stop;
+
+use crate::collections::OpenCollection;
+use crate::error::CommandError;
+
+/// Documents that are changed under one hold of the lock.
+const CHUNK_DOCUMENTS: usize = 256;
+
+/// What an update did.
+#[derive(Debug, Default)]
+pub struct Updated {
+    /// Documents that matched.
+    pub matched: usize,
+    /// Documents that are different now.
+    pub modified: usize,
+    /// The last document that matched, before and after.
+    pub last: Option<(RawDocumentBuf, RawDocumentBuf)>,
+}
+
+/// Updates the documents of these numbers that still match; with `first_only`, ends after one.
+///
+/// # Errors
+/// The first failure; what was changed before it stays changed and is counted in `done`.
+pub fn update(
+    collection: &OpenCollection,
+    (filter, update): (&Filter, &Update),
+    (numbers, first_only): (&[RecordNumber], bool),
+    stop: &Stop,
+    done: &mut Updated,
+) -> Result<(), CommandError> {
+    let now = DateTime::now();
+    for chunk in numbers.chunks(if first_only { 1 } else { CHUNK_DOCUMENTS }) {
+        stop.check()?;
+        let _held = collection.lock.lock();
+        let (mut changes, mut failure) = (Vec::with_capacity(chunk.len()), None);
+        for number in chunk {
+            match changed(collection, filter, update, now, *number) {
+                Ok(Some((old, new))) => {
+                    done.matched += 1;
+                    match new {
+                        Some(new) => changes.push((*number, old, new)),
+                        None if first_only => done.last = Some((old.to_buf(), old.to_buf())),
+                        None => {}
+                    }
+                }
+                Ok(None) => {}
+                Err(error) => {
+                    failure = Some(error);
+                    break;
+                }
+            }
+        }
+        replace(collection, changes, first_only, done)?;
+        failure.map_or(Ok(()), Err)?;
+        if first_only && done.matched > 0 {
+            break;
+        }
+    }
+    Ok(())
+}
+
+/// The document of a number, if it matches, and what the update makes of it, if that is something else.
+fn changed(
+    collection: &OpenCollection,
+    filter: &Filter,
+    update: &Update,
+    now: DateTime,
+    number: RecordNumber,
+) -> Result<Option<(Document, Option<RawDocumentBuf>)>, CommandError> {
+    let Some(old) = collection.store.get(number)? else { return Ok(None) };
+    let Match::Yes { index } = filter.match_position(&old) else { return Ok(None) };
+    let new = update.apply(&old, &UpdateContext::new(now, index))?;
+    Ok(Some((old, new)))
+}
+
+/// Writes replacements. The caller holds the write lock.
+fn replace(
+    collection: &OpenCollection,
+    changes: Vec<(RecordNumber, Document, RawDocumentBuf)>,
+    keep_last: bool,
+    done: &mut Updated,
+) -> Result<(), CommandError> {
+    let writes: Vec<Change<'_>> = changes.iter().map(|(number, _, new)| Change::Replace(*number, new)).collect();
+    let answers = collection.store.write(&writes, true);
+    let mut failure = None;
+    for (answer, (number, old, new)) in answers.into_iter().zip(changes) {
+        match answer {
+            Ok(_) => {
+                collection.search.on_replace(number, &old, &new);
+                done.modified += 1;
+                if keep_last {
+                    done.last = Some((old.to_buf(), new));
+                }
+            }
+            Err(error) => failure = failure.or(Some(error)),
+        }
+    }
+    failure.map_or(Ok(()), |error| Err(CommandError::from(error)))
+}
+
+/// What a deletion did.
+#[derive(Debug, Default)]
+pub struct Deleted {
+    /// Documents that are gone.
+    pub count: usize,
+    /// The last of them.
+    pub last: Option<Document>,
+}
+
+/// Deletes the documents of these numbers that still match; with `first_only`, ends after one.
+///
+/// # Errors
+/// The first failure; what was deleted before it stays deleted and is counted in `done`.
+pub fn delete(
+    collection: &OpenCollection,
+    filter: &Filter,
+    (numbers, first_only): (&[RecordNumber], bool),
+    stop: &Stop,
+    done: &mut Deleted,
+) -> Result<(), CommandError> {
+    for chunk in numbers.chunks(if first_only { 1 } else { CHUNK_DOCUMENTS }) {
+        stop.check()?;
+        let _held = collection.lock.lock();
+        let mut changes = Vec::with_capacity(chunk.len());
+        for number in chunk {
+            if let Some(document) = collection.store.get(*number)?
+                && filter.try_matches(&document)?
+            {
+                changes.push(Change::Delete(*number));
+            }
+        }
+        remove(collection, &changes, done)?;
+        if first_only && done.count > 0 {
+            break;
+        }
+    }
+    Ok(())
+}
+
+/// Writes deletions. The caller holds the write lock.
+fn remove(collection: &OpenCollection, changes: &[Change<'_>], done: &mut Deleted) -> Result<(), CommandError> {
+    let answers = collection.store.write(changes, true);
+    let mut failure: Option<StoreError> = None;
+    for (answer, change) in answers.into_iter().zip(changes) {
+        match (answer, change) {
+            (Ok(Changed::Deleted(old)), Change::Delete(number)) => {
+                collection.search.on_delete(*number, &old);
+                done.count += 1;
+                done.last = Some(old);
+            }
+            (Ok(_), _) => {}
+            (Err(error), _) => failure = failure.or(Some(error)),
+        }
+    }
+    failure.map_or(Ok(()), |error| Err(CommandError::from(error)))
+}
+
+/// Inserts one document, as an upsert does.
+///
+/// # Errors
+/// That its `_id` cannot be one, and whatever the store says.
+pub fn insert(collection: &OpenCollection, document: &RawDocument) -> Result<(), CommandError> {
+    let document = crate::commands::insert::with_id(document)?;
+    let _held = collection.lock.lock();
+    let number = collection.store.insert(&document)?;
+    collection.search.on_insert_many(&[(number, &document)]);
+    Ok(())
+}

@@ -1,0 +1,103 @@
+//! `createIndexes`: ordinary indexes are built before the reply, caches of fields in the background.
+
+use std::sync::Arc;
+
+use bson::{RawDocumentBuf, cstr};
+use forebay_query::Code;
+use forebay_store::{BuildProgress, IndexSpec};
+
+use crate::arguments::{Known, invalid_bson, wrong_type};
+use crate::collections::{OpenCollection, cache_index};
+use crate::dispatch::{Effect, Reply, Run, Spec};
+use crate::error::CommandError;
+use crate::index_spec::{is_there, parse};
+use crate::request::Request;
+use crate::search::CacheIndex;
+use crate::streams::blocking;
+
+/// The command.
+pub const SPEC: Spec = Spec {
+    name: "createIndexes",
+    help: "creates indexes; {field: \"cache\"} caches a field for string searches",
+    known: Known::Only(&["indexes", "ignoreUnknownIndexOptions", "commitQuorum"]),
+    effect: Effect::Writes,
+    run: Run::Now(run),
+};
+
+fn run(request: &Request<'_>) -> Reply {
+    let namespace = request.namespace()?;
+    namespace.writable()?;
+    let wanted = specifications(request)?;
+    let collections = request.documents.collections();
+    let created = collections.get(&namespace).is_none();
+    let collection = collections.get_or_create(&namespace)?;
+    let before = collection.store.indexes().len();
+    blocking(|| create(request, &collection, wanted))?;
+    let after = collection.store.indexes().len();
+    Ok(reply(before, after, created))
+}
+
+fn specifications(request: &Request<'_>) -> Result<Vec<IndexSpec>, CommandError> {
+    let entries = request.arguments.array("indexes")?.ok_or_else(|| request.arguments.missing("indexes"))?;
+    let mut specifications = Vec::new();
+    for entry in entries {
+        let entry = entry.map_err(|error| invalid_bson(&error))?;
+        let entry = entry.as_document().ok_or_else(|| wrong_type("createIndexes.indexes", entry, "object"))?;
+        specifications.push(parse(entry)?);
+    }
+    if specifications.is_empty() {
+        return Err(CommandError::bad_value("Must specify at least one index to create"));
+    }
+    Ok(specifications)
+}
+
+fn create(request: &Request<'_>, collection: &OpenCollection, wanted: Vec<IndexSpec>) -> Result<(), CommandError> {
+    let mut caches = Vec::new();
+    for spec in wanted {
+        if is_there(&collection.namespace, &collection.store.indexes(), &spec)? {
+            continue;
+        }
+        if spec.is_cache() {
+            caches.push(cache_index(&spec));
+        }
+        build(request, collection, spec)?;
+    }
+    if caches.is_empty() { Ok(()) } else { declare(collection, caches) }
+}
+
+/// Builds an ordinary index, or records a cache index.
+fn build(request: &Request<'_>, collection: &OpenCollection, spec: IndexSpec) -> Result<(), CommandError> {
+    let progress = Arc::new(BuildProgress::default());
+    let operations = request.documents.operations();
+    let _listed = operations.begin_build(&collection.namespace.to_string(), "Index Build", progress.clone());
+    Ok(collection.store.create_index(spec, progress)?)
+}
+
+fn declare(collection: &OpenCollection, caches: Vec<CacheIndex>) -> Result<(), CommandError> {
+    let names: Vec<String> = caches.iter().map(|cache| cache.name.clone()).collect();
+    match collection.search.declare(caches) {
+        // The build goes on in the background; `currentOp` shows it.
+        Ok(build) => {
+            drop(build);
+            Ok(())
+        }
+        Err(error) => {
+            for name in names {
+                collection.store.drop_index(&name)?;
+            }
+            Err(CommandError::refused(Code::CannotCreateIndex, error.to_string()))
+        }
+    }
+}
+
+fn reply(before: usize, after: usize, created: bool) -> RawDocumentBuf {
+    let mut reply = RawDocumentBuf::new();
+    reply.append(cstr!("numIndexesBefore"), before as i32);
+    reply.append(cstr!("numIndexesAfter"), after as i32);
+    reply.append(cstr!("createdCollectionAutomatically"), created);
+    if before == after {
+        reply.append(cstr!("note"), "all indexes already exist");
+    }
+    reply.append(cstr!("ok"), 1.0);
+    reply
+}

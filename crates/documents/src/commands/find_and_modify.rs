@@ -1,0 +1,188 @@
+//! `findAndModify`: changes or removes one document and answers with it.
+
+use std::sync::Arc;
+
+use bson::{RawBson, RawBsonRef, RawDocumentBuf, cstr, rawdoc};
+use forebay_query::{Code, Filter, Projection, ProjectionContext, Sort, Update};
+
+use super::{read, update};
+use crate::arguments::Known;
+use crate::changes::{self, Deleted, Updated};
+use crate::collections::OpenCollection;
+use crate::dispatch::{Effect, Later, Reply, Run, Spec};
+use crate::error::CommandError;
+use crate::plan::{Plan, Wishes};
+use crate::request::Request;
+
+/// The command.
+pub const SPEC: Spec = Spec {
+    name: "findAndModify",
+    help: "changes or removes one document and answers with it",
+    known: Known::Only(&[
+        "query",
+        "sort",
+        "remove",
+        "update",
+        "new",
+        "fields",
+        "upsert",
+        "bypassDocumentValidation",
+        "collation",
+        "arrayFilters",
+        "hint",
+        "let",
+    ]),
+    effect: Effect::Writes,
+    run: Run::Later(start),
+};
+
+/// Its older spelling.
+pub const LOWER_CASE: Spec = Spec { name: "findandmodify", ..SPEC };
+
+/// How often it is tried again when another client is faster.
+const UPSERT_TRIES: u32 = 4;
+
+fn start<'a>(request: &'a Request<'a>) -> Later<'a> {
+    Box::pin(run(request))
+}
+
+async fn run(request: &Request<'_>) -> Reply {
+    let namespace = request.namespace()?;
+    namespace.writable()?;
+    let modification = Modification::read(request)?;
+    let collections = request.documents.collections();
+    let collection = match collections.get(&namespace) {
+        Some(collection) => collection,
+        None if modification.upsert => collections.get_or_create(&namespace)?,
+        None => return Ok(modification.nothing()),
+    };
+    match &modification.update {
+        Some(update) => modification.update(request, &collection, update).await,
+        None => modification.remove(request, &collection).await,
+    }
+}
+
+/// The arguments.
+struct Modification {
+    filter: Arc<Filter>,
+    sort: Option<Sort>,
+    fields: Option<Projection>,
+    /// None for a removal.
+    update: Option<Update>,
+    upsert: bool,
+    wants_new: bool,
+}
+
+impl Modification {
+    fn read(request: &Request<'_>) -> Result<Modification, CommandError> {
+        let arguments = &request.arguments;
+        arguments.simple_collation()?;
+        read::no_variables(request)?;
+        let limits = read::limits(request);
+        let update = arguments.get("update").filter(|update| !matches!(update, RawBsonRef::Null));
+        let (remove, upsert, wants_new) = (arguments.flag("remove")?, arguments.flag("upsert")?, arguments.flag("new")?);
+        check_combination(update.is_some(), remove, upsert, wants_new)?;
+        let sort = arguments.document("sort")?.filter(|sort| !sort.is_empty());
+        let fields = arguments.document("fields")?.filter(|fields| !fields.is_empty());
+        let filters = arguments.array("arrayFilters")?;
+        Ok(Modification {
+            filter: read::filter(request, "query")?,
+            sort: sort.map(Sort::parse).transpose()?,
+            fields: fields.map(|fields| Projection::parse(fields, &limits)).transpose()?,
+            update: update.map(|update| Update::parse(update, filters, &limits)).transpose()?,
+            upsert,
+            wants_new,
+        })
+    }
+
+    fn plan(&self, request: &Request<'_>, collection: &Arc<OpenCollection>) -> Result<Plan, CommandError> {
+        let hint = crate::plan::hint(collection, request.arguments.get("hint"))?;
+        let wishes = Wishes { sort: self.sort.as_ref(), hint, strict: request.strict() };
+        Plan::new(collection.clone(), self.filter.clone(), &wishes)
+    }
+
+    async fn update(&self, request: &Request<'_>, collection: &Arc<OpenCollection>, update: &Update) -> Reply {
+        let plan = self.plan(request, collection)?;
+        for tries_left in (0..UPSERT_TRIES).rev() {
+            if let Some((old, new)) = self.update_first(request, &plan, update).await? {
+                let shown = self.shown(if self.wants_new { new } else { old })?;
+                return Ok(reply(rawdoc! { "n": 1, "updatedExisting": true }, shown));
+            }
+            if !self.upsert {
+                return Ok(self.nothing());
+            }
+            match update::upsert(collection, &self.filter, update) {
+                Ok(made) => return self.upserted(made),
+                Err(error) if error.code() == Code::DuplicateKey && tries_left > 0 => {}
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(self.nothing())
+    }
+
+    /// Updates the first match; the document before and after.
+    async fn update_first(
+        &self,
+        request: &Request<'_>,
+        plan: &Plan,
+        update: &Update,
+    ) -> Result<Option<(RawDocumentBuf, RawDocumentBuf)>, CommandError> {
+        while let Some(number) = plan.first_number(self.sort.as_ref(), request.stop()).await? {
+            let mut done = Updated::default();
+            changes::update(&plan.collection, (&self.filter, update), (&[number], true), request.stop(), &mut done)?;
+            if done.last.is_some() {
+                return Ok(done.last);
+            }
+        }
+        Ok(None)
+    }
+
+    async fn remove(&self, request: &Request<'_>, collection: &Arc<OpenCollection>) -> Reply {
+        let plan = self.plan(request, collection)?;
+        while let Some(number) = plan.first_number(self.sort.as_ref(), request.stop()).await? {
+            let mut done = Deleted::default();
+            changes::delete(collection, &self.filter, (&[number], true), request.stop(), &mut done)?;
+            if let Some(removed) = done.last {
+                return Ok(reply(rawdoc! { "n": 1 }, self.shown(removed.to_buf())?));
+            }
+        }
+        Ok(self.nothing())
+    }
+
+    fn upserted(&self, made: RawDocumentBuf) -> Reply {
+        let mut last = rawdoc! { "n": 1, "updatedExisting": false };
+        if let Ok(Some(id)) = made.get("_id") {
+            last.append(cstr!("upserted"), id);
+        }
+        let shown = if self.wants_new { self.shown(made)? } else { RawBson::Null };
+        Ok(reply(last, shown))
+    }
+
+    fn shown(&self, document: RawDocumentBuf) -> Result<RawBson, CommandError> {
+        let Some(fields) = &self.fields else { return Ok(RawBson::Document(document)) };
+        let context = ProjectionContext { now: bson::DateTime::now(), position: read::position(fields, &self.filter, &document) };
+        Ok(RawBson::Document(fields.apply(&document, &context)?))
+    }
+
+    fn nothing(&self) -> RawDocumentBuf {
+        let last = if self.update.is_some() { rawdoc! { "n": 0, "updatedExisting": false } } else { rawdoc! { "n": 0 } };
+        reply(last, RawBson::Null)
+    }
+}
+
+fn reply(last_error: RawDocumentBuf, value: RawBson) -> RawDocumentBuf {
+    rawdoc! { "lastErrorObject": last_error, "value": value, "ok": 1.0 }
+}
+
+fn check_combination(update: bool, remove: bool, upsert: bool, wants_new: bool) -> Result<(), CommandError> {
+    let message = match (update, remove) {
+        (true, true) => "Cannot specify both an update and remove=true",
+        (false, false) => "Either an update or remove=true must be specified",
+        (false, true) if upsert => "Cannot specify both upsert=true and remove=true",
+        (false, true) if wants_new => {
+            "Cannot specify both new=true and remove=true; 'remove' always returns the deleted document"
+        }
+        _ => return Ok(()),
+    };
+    Err(CommandError::refused(Code::FailedToParse, message))
+}

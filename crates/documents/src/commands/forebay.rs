@@ -1,0 +1,92 @@
+//! Commands of our own, for the command line and for tests: devices, buckets, patterns, figures.
+
+use bson::{RawArrayBuf, RawDocumentBuf, cstr, rawdoc};
+
+use super::coll_stats::cache_states;
+use crate::arguments::Known;
+use crate::dispatch::{Effect, Reply, Run, Spec};
+use crate::namespace::Namespace;
+use crate::request::Request;
+use crate::search::admin;
+use crate::streams::blocking;
+
+/// `{forebayDevices: 1}`, also with `add: "host:1"` or `remove: 3`.
+pub const DEVICES: Spec = Spec {
+    name: "forebayDevices",
+    help: "lists devices, adds some, removes one",
+    known: Known::Only(&["add", "remove"]),
+    effect: Effect::Reads,
+    run: Run::Now(devices),
+};
+
+/// `{forebayBuckets: "db.collection.field"}`.
+pub const BUCKETS: Spec = Spec {
+    name: "forebayBuckets",
+    help: "lists the buckets of a cached field",
+    known: Known::Only(&[]),
+    effect: Effect::Reads,
+    run: Run::Now(buckets),
+};
+
+/// `{forebayPattern: "regex", options: "i"}`.
+pub const PATTERN: Spec = Spec {
+    name: "forebayPattern",
+    help: "tells how a pattern would be matched",
+    known: Known::Only(&["options"]),
+    effect: Effect::Reads,
+    run: Run::Now(pattern),
+};
+
+/// `{forebayStats: 1}`.
+pub const STATS: Spec = Spec {
+    name: "forebayStats",
+    help: "shows the devices and the state of every cache",
+    known: Known::Only(&[]),
+    effect: Effect::Reads,
+    run: Run::Now(stats),
+};
+
+fn devices(request: &Request<'_>) -> Reply {
+    request.admin_only()?;
+    let cache = request.documents.cache();
+    if let Some(spec) = request.arguments.string("add")? {
+        return blocking(|| admin::add_devices(cache, spec));
+    }
+    match request.arguments.integer("remove")? {
+        Some(id) => blocking(|| admin::remove_device(cache, id)),
+        None => Ok(admin::devices_reply(cache)),
+    }
+}
+
+fn buckets(request: &Request<'_>) -> Reply {
+    request.admin_only()?;
+    let name = request.arguments.required_string("forebayBuckets")?;
+    let find = |namespace: &str| {
+        let namespace = Namespace::parse(namespace).ok()?;
+        Some(request.documents.collections().get(&namespace)?.search.clone())
+    };
+    blocking(|| admin::buckets_reply(name, find))
+}
+
+fn pattern(request: &Request<'_>) -> Reply {
+    request.admin_only()?;
+    let source = request.arguments.required_string("forebayPattern")?;
+    let options = request.arguments.string("options")?.unwrap_or("");
+    blocking(|| admin::pattern_reply(source, options))
+}
+
+fn stats(request: &Request<'_>) -> Reply {
+    request.admin_only()?;
+    let mut reply: RawDocumentBuf = admin::devices_reply(request.documents.cache());
+    let mut collections = RawArrayBuf::new();
+    for collection in request.documents.collections().all() {
+        let states = cache_states(&collection);
+        collections.push(rawdoc! {
+            "ns": collection.namespace.to_string(),
+            "count": collection.store.document_count() as i64,
+            "cacheIndexes": states,
+        });
+    }
+    reply.append(cstr!("collections"), collections);
+    Ok(reply)
+}

@@ -1,0 +1,340 @@
+//! Plans and their answers against the filter itself, on a store of their own.
+
+use std::num::NonZeroUsize;
+use std::sync::Arc;
+
+use bson::{Document as Decoded, RawDocument, RawDocumentBuf, doc};
+use fastrand::Rng;
+use forebay_cache::{Cache, CacheSettings};
+use forebay_device::{DeviceOptions, DeviceSpec, Devices};
+use forebay_query::{Filter, Limits};
+use forebay_store::{Collection, CollectionOptions, Store, StoreOptions};
+use forebay_text::Stop;
+
+use super::*;
+use crate::streams::Stream;
+
+#[path = "../../tests/search/generate.rs"]
+#[expect(
+    dead_code,
+    reason = "shared with the tests of whole commands, which use more of it"
+)]
+mod generate;
+
+/// A collection with its search, and its writers' discipline.
+struct Fixture {
+    _store: Store,
+    collection: Arc<Collection>,
+    lock: WriteLock,
+    search: Arc<CollectionSearch>,
+}
+
+impl Fixture {
+    fn new(settings: SearchSettings) -> Fixture {
+        let spec = DeviceSpec::host(NonZeroUsize::MIN);
+        let devices = Devices::new(&spec, DeviceOptions::default()).expect("a host device");
+        let bucket_values_max = 32;
+        let cache_settings = CacheSettings {
+            bucket_values_max,
+            background: false,
+            ..CacheSettings::default()
+        };
+        let cache = Cache::new(Arc::new(devices), cache_settings);
+        let store = Store::open(StoreOptions::memory()).expect("a store in memory");
+        let collection = store
+            .create_collection("d", "c", CollectionOptions::default())
+            .expect("a collection");
+        let lock = WriteLock::default();
+        let search = CollectionSearch::new(
+            cache,
+            settings,
+            "d.c",
+            Arc::clone(&collection),
+            Arc::clone(&lock),
+        );
+        Fixture {
+            _store: store,
+            collection,
+            lock,
+            search,
+        }
+    }
+
+    fn insert(&self, documents: &[Decoded]) {
+        let documents: Vec<_> = documents.iter().map(raw).collect();
+        let references: Vec<&RawDocument> =
+            documents.iter().map(|document| document.as_ref()).collect();
+        let _held = self.lock.lock();
+        let numbers = self.collection.insert_many(&references, true).into_iter();
+        let numbers = numbers.map(|number| number.expect("inserted"));
+        self.search
+            .on_insert_many(&numbers.zip(references).collect::<Vec<_>>());
+    }
+
+    fn replace(&self, number: u64, document: &Decoded) {
+        let _held = self.lock.lock();
+        let document = raw(document);
+        if let Some(old) = self
+            .collection
+            .replace(number, &document)
+            .expect("replaced")
+        {
+            self.search.on_replace(number, old.raw(), &document);
+        }
+    }
+
+    fn delete(&self, number: u64) {
+        let _held = self.lock.lock();
+        if let Some(old) = self.collection.delete(number).expect("deleted") {
+            self.search.on_delete(number, old.raw());
+        }
+    }
+
+    async fn declare(&self, fields: &[&str]) {
+        self.begin(fields).wait().await.expect("built");
+    }
+
+    fn begin(&self, fields: &[&str]) -> Build {
+        let fields: Vec<String> = fields.iter().map(|field| (*field).to_owned()).collect();
+        let name = fields.join("_");
+        self.search
+            .declare(vec![CacheIndex { name, fields }])
+            .expect("declared")
+    }
+
+    /// The numbers of the documents that match, by scanning.
+    fn scanned(&self, filter: &Filter) -> Vec<u64> {
+        let rows = self.collection.scan(0).map(|row| row.expect("readable"));
+        rows.filter(|(_, document)| filter.matches(document))
+            .map(|(number, _)| number)
+            .collect()
+    }
+
+    fn plan(&self, filter: &Decoded) -> Result<SearchPlan, NotUsed> {
+        self.search.plan(&parsed(filter), &PlanOptions::default())
+    }
+}
+
+fn raw(document: &Decoded) -> RawDocumentBuf {
+    RawDocumentBuf::try_from(document).expect("encodable")
+}
+
+fn parsed(filter: &Decoded) -> Arc<Filter> {
+    Arc::new(Filter::parse(&raw(filter), &Limits::default()).expect("a filter"))
+}
+
+async fn found(plan: &SearchPlan) -> Vec<u64> {
+    let mut stream = plan.find(None, &Stop::never()).await.expect("found");
+    let mut numbers = Vec::new();
+    while let Some(row) = stream.next(&Stop::never()).expect("readable") {
+        numbers.extend(row.number());
+    }
+    numbers
+}
+
+async fn compare(fixture: &Fixture, filter: &Decoded, seed: u64) -> bool {
+    let expected = fixture.scanned(&parsed(filter));
+    let Ok(plan) = fixture.plan(filter) else {
+        return false;
+    };
+    let counted = plan.count(&Stop::never()).await.expect("counted");
+    assert_eq!(
+        counted.count,
+        expected.len() as u64,
+        "seed {seed}: {filter}\n{:?}",
+        plan.summary()
+    );
+    assert_eq!(
+        found(&plan).await,
+        expected,
+        "seed {seed}: {filter}\n{:?}",
+        plan.summary()
+    );
+    true
+}
+
+#[tokio::test]
+async fn plans_find_what_a_scan_finds() {
+    let seed = 0xD0C5;
+    let mut rng = Rng::with_seed(seed);
+    let fixture = Fixture::new(SearchSettings {
+        fetch_always: 4,
+        ..SearchSettings::default()
+    });
+    fixture.declare(&["a", "b.c"]).await;
+    let mut answered = 0;
+    for round in 0..60 {
+        let documents: Vec<_> = (0..20)
+            .map(|id| generate::document(&mut rng, round * 100 + id))
+            .collect();
+        fixture.insert(&documents);
+        for _ in 0..4 {
+            let number = rng.u64(..fixture.collection.next_number());
+            fixture.delete(number);
+            let number = rng.u64(..fixture.collection.next_number());
+            if let Some(old) = fixture.collection.get(number).expect("readable") {
+                let id = old.get_i32("_id").expect("an id");
+                fixture.replace(number, &generate::document(&mut rng, id));
+            }
+        }
+        for _ in 0..10 {
+            answered += u32::from(compare(&fixture, &generate::filter(&mut rng, 2), seed).await);
+        }
+    }
+    assert!(
+        answered > 300,
+        "only {answered} of 600 filters were answered from the cache"
+    );
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_build_and_writes_beside_it_lose_nothing() {
+    let seed = 0xB1D;
+    let mut rng = Rng::with_seed(seed);
+    let fixture = Fixture::new(SearchSettings {
+        build_batch_documents: 3,
+        ..SearchSettings::default()
+    });
+    fixture.insert(
+        &(0..2000)
+            .map(|id| generate::document(&mut rng, id))
+            .collect::<Vec<_>>(),
+    );
+    let build = fixture.begin(&["a"]);
+    for id in 2000..2400 {
+        fixture.insert(&[generate::document(&mut rng, id)]);
+        fixture.delete(rng.u64(..fixture.collection.next_number()));
+        let number = rng.u64(..2000);
+        if fixture.collection.get(number).expect("readable").is_some() {
+            fixture.replace(number, &generate::document(&mut rng, number as i32));
+        }
+    }
+    build.wait().await.expect("built");
+    for _ in 0..100 {
+        compare(&fixture, &generate::filter(&mut rng, 1), seed).await;
+    }
+}
+
+#[tokio::test]
+async fn an_index_dropped_leaves_the_others() {
+    let fixture = Fixture::new(SearchSettings::default());
+    fixture.insert(&[doc! { "_id": 1, "a": "x", "b": "y" }]);
+    fixture.declare(&["a"]).await;
+    fixture.declare(&["b"]).await;
+    assert!(
+        fixture
+            .plan(&doc! { "a": "x", "b": "y" })
+            .expect("a plan")
+            .is_exact()
+    );
+    assert!(fixture.search.drop_index("a"));
+    assert!(!fixture.search.drop_index("a"));
+    assert_eq!(
+        fixture.plan(&doc! { "a": "x" }).err(),
+        Some(NotUsed::NoCachedField)
+    );
+    assert!(
+        !fixture
+            .plan(&doc! { "a": "x", "b": "y" })
+            .expect("a plan")
+            .is_exact()
+    );
+    fixture.insert(&[doc! { "_id": 2, "a": "x", "b": "y" }]);
+    assert!(compare(&fixture, &doc! { "a": "x", "b": "y" }, 0).await);
+    assert!(fixture.search.drop_index("b"));
+    assert_eq!(
+        fixture.plan(&doc! { "b": "y" }).err(),
+        Some(NotUsed::NoCacheIndex)
+    );
+}
+
+#[tokio::test]
+async fn what_is_not_answered_says_why() {
+    let fixture = Fixture::new(SearchSettings::default());
+    fixture.insert(&[doc! { "_id": 1, "a": "x", "n": 1 }]);
+    fixture.declare(&["a"]).await;
+    let why = |filter: Decoded| fixture.plan(&filter).err();
+    assert_eq!(why(doc! { "n": 1 }), Some(NotUsed::NoCachedField));
+    assert_eq!(
+        why(doc! { "a": { "$gt": "x" } }),
+        Some(NotUsed::Predicate { path: "a".into() })
+    );
+    assert_eq!(
+        why(doc! { "$or": [{ "a": "x" }, { "n": 1 }] }),
+        Some(NotUsed::UncachedBranch)
+    );
+    assert_eq!(
+        why(doc! { "$nor": [{ "a": "x", "n": 1 }] }),
+        Some(NotUsed::UncachedUnderNegation)
+    );
+    let collation = PlanOptions {
+        collation: true,
+        ..PlanOptions::default()
+    };
+    let refused = fixture
+        .search
+        .plan(&parsed(&doc! { "a": "x" }), &collation)
+        .err();
+    assert_eq!(refused, Some(NotUsed::Collation));
+    assert!(NotUsed::Collation.is_fallback() && !NotUsed::NoCachedField.is_fallback());
+    let mixed = fixture.plan(&doc! { "a": "x", "n": 1 }).expect("a plan");
+    assert!(!mixed.is_exact());
+}
+
+#[tokio::test]
+async fn values_are_counted_and_the_odd_ones_handed_over() {
+    let fixture = Fixture::new(SearchSettings::default());
+    fixture.declare(&["a"]).await;
+    fixture.insert(&[
+        doc! { "_id": 1, "a": "x" },
+        doc! { "_id": 2, "a": "x" },
+        doc! { "_id": 3, "a": ["x", "y"] },
+        doc! { "_id": 4, "a": null },
+        doc! { "_id": 5 },
+        doc! { "_id": 6, "a": 7 },
+        doc! { "_id": 7, "a": ["x", 1] },
+    ]);
+    let plan = fixture
+        .search
+        .plan_values(&parsed(&doc! {}), "a", &PlanOptions::default())
+        .expect("a plan");
+    for (arrays, expected, others) in [
+        (Arrays::Unwind, vec![("x", 3), ("y", 1)], 2),
+        (Arrays::Whole, vec![("x", 2)], 3),
+    ] {
+        let mut values = plan
+            .values(arrays, 1 << 20, &Stop::never())
+            .await
+            .expect("values");
+        let counts = values.strings.iter().map(|entry| {
+            (
+                std::str::from_utf8(&entry.value).expect("text"),
+                entry.count,
+            )
+        });
+        assert_eq!(counts.collect::<Vec<_>>(), expected);
+        assert_eq!((values.null, values.missing), (1, 1));
+        assert_eq!(
+            values.others.count_rest(&Stop::never()).expect("readable"),
+            others
+        );
+    }
+}
+
+#[tokio::test]
+async fn a_stopped_search_says_so() {
+    let fixture = Fixture::new(SearchSettings::default());
+    fixture.declare(&["a"]).await;
+    fixture.insert(&[
+        doc! { "_id": 1, "a": "x" },
+        doc! { "_id": 2, "a": ["x", 1] },
+    ]);
+    let plan = fixture
+        .plan(&doc! { "a": { "$regex": "x" } })
+        .expect("a plan");
+    let stop = Stop::at(std::time::Instant::now());
+    assert!(matches!(
+        plan.count(&stop).await,
+        Err(crate::error::CommandError::Stopped(_))
+    ));
+}
