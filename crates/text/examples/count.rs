@@ -72,7 +72,7 @@ fn rows_of(text: &[u8]) -> (Vec<u8>, Vec<u32>) {
 fn fastest(program: &Program, rows: Rows<'_>) -> (u64, f64) {
     let mut result = (0, f64::INFINITY);
     for _ in 0..ROUNDS {
-        let started = Instant::now();
+        let started = cpu_seconds();
         let blocks = (0..rows.len()).step_by(ROWS_PER_BLOCK);
         let counts = blocks.map(|from| {
             let block = rows.slice(from..rows.len().min(from + ROWS_PER_BLOCK));
@@ -80,7 +80,19 @@ fn fastest(program: &Program, rows: Rows<'_>) -> (u64, f64) {
                 .count_rows(block, &Stop::never())
                 .expect("nothing stops the search")
         });
-        result = (counts.sum(), result.1.min(started.elapsed().as_secs_f64()));
+        result = (counts.sum(), result.1.min(cpu_seconds() - started));
     }
     result
+}
+
+/// Processor time of this thread, which other processes do not lengthen; Linux only, else the time of day.
+fn cpu_seconds() -> f64 {
+    let text = std::fs::read_to_string("/proc/thread-self/schedstat").ok();
+    let nanoseconds = text.and_then(|text| text.split(' ').next()?.parse::<f64>().ok());
+    let since = |_| {
+        std::time::UNIX_EPOCH
+            .elapsed()
+            .map_or(0.0, |time| time.as_secs_f64())
+    };
+    nanoseconds.map_or_else(|| since(()), |nanoseconds| nanoseconds / 1e9)
 }

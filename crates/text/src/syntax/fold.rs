@@ -51,27 +51,29 @@ fn same(judge: &Code, a: char, b: char) -> bool {
     a != b && judge.is_match(format!("{a}{b}").as_bytes())
 }
 
+/// Beyond this, no character has case.
+const CASED_LAST: char = '\u{1ffff}';
+
 /// For each character with any case mapping, the characters that share a mapping with it.
 fn candidates() -> BTreeMap<char, BTreeSet<char>> {
     let mut groups: BTreeMap<char, BTreeSet<char>> = BTreeMap::new();
-    for c in (char::MIN..=char::MAX).filter(|&c| has_mapping(c)) {
-        for key in mappings(c) {
-            groups.entry(key).or_default().insert(c);
+    for c in char::MIN..=CASED_LAST {
+        for key in mappings(c).into_iter().flatten().filter(|&key| key != c) {
+            groups.entry(key).or_default().extend([c, key]);
         }
     }
     let mut candidates: BTreeMap<char, BTreeSet<char>> = BTreeMap::new();
-    for (key, mut group) in groups {
-        group.insert(key);
-        for &member in &group {
-            candidates.entry(member).or_default().extend(&group);
+    for group in groups.values() {
+        for &member in group {
+            candidates.entry(member).or_default().extend(group);
         }
     }
-    widen(candidates)
+    widen(&candidates)
 }
 
 /// One more step, so that characters linked through a third are candidates of each other.
-fn widen(candidates: BTreeMap<char, BTreeSet<char>>) -> BTreeMap<char, BTreeSet<char>> {
-    let two_steps = |group: &BTreeSet<char>| {
+fn widen(candidates: &BTreeMap<char, BTreeSet<char>>) -> BTreeMap<char, BTreeSet<char>> {
+    let step = |group: &BTreeSet<char>| {
         group
             .iter()
             .flat_map(|member| candidates[member].iter().copied())
@@ -79,31 +81,22 @@ fn widen(candidates: BTreeMap<char, BTreeSet<char>>) -> BTreeMap<char, BTreeSet<
     };
     candidates
         .iter()
-        .map(|(&c, group)| (c, two_steps(group)))
+        .map(|(&c, group)| (c, step(group)))
         .collect()
 }
 
-fn has_mapping(c: char) -> bool {
-    mappings(c).iter().any(|&mapped| mapped != c)
-}
-
-/// The characters that `c` maps to by lower case, upper case and simple case folding.
-fn mappings(c: char) -> Vec<char> {
-    let mut mapped: Vec<char> = c.to_lowercase().chain(c.to_uppercase()).collect();
-    let range = regex_syntax::hir::ClassUnicodeRange::new(c, c);
-    let mut class = regex_syntax::hir::ClassUnicode::new([range]);
-    class.case_fold_simple();
-    mapped.extend(
-        class
-            .ranges()
-            .iter()
-            .flat_map(|range| range.start()..=range.end()),
-    );
-    mapped
+/// The characters that `c` maps to by lower case and by upper case, where that is one character.
+fn mappings(c: char) -> [Option<char>; 2] {
+    let single = |mapped: &mut dyn Iterator<Item = char>| {
+        mapped.next().filter(|_| mapped.next().is_none())
+    };
+    [single(&mut c.to_lowercase()), single(&mut c.to_uppercase())]
 }
 
 #[cfg(test)]
 mod tests {
+    use regex_syntax::hir::{ClassUnicode, ClassUnicodeRange};
+
     use super::*;
 
     fn folded(c: char) -> String {
@@ -123,6 +116,26 @@ mod tests {
         assert_eq!(folded('i'), "Ii");
         assert_eq!(folded('İ'), "İ");
         assert_eq!(folded('1'), "1");
+    }
+
+    #[test]
+    fn no_pair_of_newer_tables_is_missed() {
+        let judge = Code::compile(r"^(.)\1$", PCRE2_CASELESS, u32::MAX, u32::MAX)
+            .expect("a constant pattern");
+        for c in char::MIN..=char::MAX {
+            let mut class = ClassUnicode::new([ClassUnicodeRange::new(c, c)]);
+            class.case_fold_simple();
+            for other in class
+                .ranges()
+                .iter()
+                .flat_map(|range| range.start()..=range.end())
+            {
+                let known = PARTNERS
+                    .get(&c)
+                    .is_some_and(|partners| partners.contains(&other));
+                assert_eq!(same(&judge, c, other), known, "{c:?} and {other:?}");
+            }
+        }
     }
 
     #[test]
