@@ -1,0 +1,212 @@
+//! Devices as others use them: jobs, turns, bounds, loss.
+
+use std::sync::Arc;
+use std::sync::mpsc::{Receiver, Sender, channel};
+
+use forebay_device::{
+    Device, DeviceError, DeviceFault, DeviceId, DeviceOptions, DeviceState, Devices, Fault, Job,
+    Step, SubmitError,
+};
+
+fn devices(spec: &str) -> Devices {
+    Devices::new(
+        &spec.parse().expect("a valid specification"),
+        DeviceOptions::default(),
+    )
+    .expect("threads")
+}
+
+fn one(options: DeviceOptions) -> Arc<Device> {
+    let devices = Devices::new(&"host:1".parse().expect("valid"), options).expect("a thread");
+    devices.list().remove(0)
+}
+
+/// A job that sends a word and is done.
+fn say(word: &'static str, sender: &Sender<&'static str>) -> Box<dyn Job> {
+    let sender = sender.clone();
+    Box::new(move |_: &mut _| {
+        sender.send(word).expect("the test listens");
+        Ok(Step::Done)
+    })
+}
+
+/// Holds a device until the sender is used or dropped.
+fn hold(device: &Device) -> Sender<()> {
+    let (release, held): (_, Receiver<()>) = channel();
+    let (running, runs) = channel();
+    device
+        .submit(Box::new(move |_: &mut _| {
+            running.send(()).expect("the test listens");
+            // Released either way.
+            let _ = held.recv();
+            Ok(Step::Done)
+        }))
+        .expect("an idle device");
+    runs.recv().expect("the job runs");
+    release
+}
+
+#[test]
+fn jobs_run_in_order_on_one_thread() {
+    let device = one(DeviceOptions::default());
+    let (sender, receiver) = channel();
+    for word in ["a", "b", "c"] {
+        device.submit(say(word, &sender)).expect("room");
+    }
+    drop(sender);
+    assert_eq!(receiver.iter().collect::<Vec<_>>(), ["a", "b", "c"]);
+}
+
+#[test]
+fn long_jobs_take_turns() {
+    let device = one(DeviceOptions::default());
+    let release = hold(&device);
+    let (sender, receiver) = channel();
+    let long = sender.clone();
+    let mut steps = 0;
+    let job = move |_: &mut _| {
+        long.send("long").expect("the test listens");
+        steps += 1;
+        Ok(if steps == 3 { Step::Done } else { Step::Again })
+    };
+    device.submit(Box::new(job)).expect("room");
+    device.submit(say("short", &sender)).expect("room");
+    drop((sender, release));
+    assert_eq!(
+        receiver.iter().collect::<Vec<_>>(),
+        ["long", "short", "long", "long"]
+    );
+}
+
+#[test]
+fn a_full_queue_refuses() {
+    let device = one(DeviceOptions {
+        queue_depth: 2,
+        ..DeviceOptions::default()
+    });
+    let release = hold(&device);
+    let (sender, receiver) = channel();
+    device
+        .submit(say("waits", &sender))
+        .expect("one place is left");
+    let refused = device
+        .submit(say("refused", &sender))
+        .expect_err("no place is left");
+    assert_eq!(
+        refused,
+        SubmitError::QueueFull {
+            device: "host:0".to_owned(),
+            depth: 2
+        }
+    );
+    drop((release, sender));
+    assert_eq!(receiver.iter().collect::<Vec<_>>(), ["waits"]);
+}
+
+#[test]
+fn a_panic_loses_the_device_and_wakes_all_waiters() {
+    let device = one(DeviceOptions::default());
+    let release = hold(&device);
+    let (sender, receiver) = channel();
+    device
+        .submit(Box::new(|_: &mut _| -> Result<Step, DeviceFault> {
+            panic!("oops")
+        }))
+        .expect("room");
+    device.submit(say("never", &sender)).expect("room");
+    drop((release, sender));
+    assert_eq!(receiver.iter().collect::<Vec<_>>(), Vec::<&str>::new());
+    let why = "a job panicked: oops".to_owned();
+    assert_eq!(device.state(), DeviceState::Lost { why: why.clone() });
+    let (sender, _receiver) = channel();
+    let refused = device
+        .submit(say("never", &sender))
+        .expect_err("the device is lost");
+    assert_eq!(
+        refused,
+        SubmitError::Lost {
+            device: "host:0".to_owned(),
+            why
+        }
+    );
+}
+
+#[test]
+fn an_injected_fault_strikes_in_the_middle_of_a_job() {
+    let device = one(DeviceOptions::default());
+    device.inject(Fault::FailAfter { checks: 2 });
+    let (sender, receiver) = channel();
+    device
+        .submit(Box::new(
+            move |context: &mut forebay_device::DeviceContext| {
+                // The first check is the one before the step.
+                sender.send("begun").expect("the test listens");
+                context.check()?;
+                sender.send("on").expect("the test listens");
+                context.check()?;
+                sender.send("never").expect("the test listens");
+                Ok(Step::Done)
+            },
+        ))
+        .expect("room");
+    assert_eq!(receiver.iter().collect::<Vec<_>>(), ["begun", "on"]);
+    assert_eq!(
+        device.state(),
+        DeviceState::Lost {
+            why: "injected fault".to_owned()
+        }
+    );
+}
+
+#[test]
+fn memory_is_bounded_and_comes_back() {
+    let device = one(DeviceOptions {
+        memory_budget_bytes: 10,
+        ..DeviceOptions::default()
+    });
+    let all = device.reserve(10).expect("all is free");
+    let refused = device.reserve(1).expect_err("nothing is free");
+    assert_eq!(
+        refused.to_string(),
+        "device host:0 has 0 of 10 bytes left, 1 are needed"
+    );
+    drop(all);
+    device.inject(Fault::OutOfMemory);
+    assert!(device.reserve(1).is_err(), "a test asked for it");
+    assert_eq!(device.reserve(1).map(|one| one.bytes()), Ok(1));
+    assert_eq!(
+        (device.memory_used_bytes(), device.memory_budget_bytes()),
+        (0, 10)
+    );
+}
+
+#[test]
+fn devices_join_and_leave() {
+    let devices = devices("host:2");
+    let added = devices
+        .add(&"host:1".parse().expect("valid"))
+        .expect("a thread");
+    assert_eq!(added[0].name(), "host:2");
+    let left = devices.remove(DeviceId(1)).expect("a member");
+    assert_eq!(left.state(), DeviceState::Leaving);
+    let names: Vec<_> = devices
+        .list()
+        .iter()
+        .map(|device| device.name().to_owned())
+        .collect();
+    assert_eq!(names, ["host:0", "host:2"]);
+    assert_eq!(
+        devices.remove(DeviceId(1)).err(),
+        Some(DeviceError::Unknown { id: DeviceId(1) })
+    );
+    assert!(devices.get(DeviceId(1)).is_none());
+    // Whoever still holds it can finish what began before.
+    let (sender, receiver) = channel();
+    left.submit(say("still here", &sender)).expect("it works");
+    assert_eq!(receiver.recv(), Ok("still here"));
+    // An id is never given twice.
+    let added = devices
+        .add(&"host:1".parse().expect("valid"))
+        .expect("a thread");
+    assert_eq!(added[0].id(), DeviceId(3));
+}
