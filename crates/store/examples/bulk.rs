@@ -9,7 +9,9 @@ use forebay_store::{CollectionOptions, IndexSpec, Store, StoreOptions};
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
-    let documents: usize = arguments.first().map_or(Ok(2_000_000), |count| count.parse())?;
+    let documents: usize = arguments
+        .first()
+        .map_or(Ok(2_000_000), |count| count.parse())?;
     let ids = arguments.get(1).map_or("int", String::as_str);
     let indexes: usize = arguments.get(2).map_or(Ok(0), |count| count.parse())?;
 
@@ -22,7 +24,9 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let mut random = fastrand::Rng::with_seed(1);
     let mut inserting = std::time::Duration::ZERO;
     for start in (0..documents).step_by(1_000) {
-        let batch: Vec<RawDocumentBuf> = (start..start + 1_000).map(|at| document(at, ids, indexes, &mut random)).collect();
+        let batch: Vec<RawDocumentBuf> = (start..start + 1_000)
+            .map(|at| document(at, ids, indexes, &mut random))
+            .collect();
         let batch: Vec<&RawDocument> = batch.iter().map(|document| document.as_ref()).collect();
         let began = Instant::now();
         for answer in collection.insert_many(&batch, true) {
@@ -34,7 +38,10 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     store.sync()?;
     let syncing = began.elapsed();
     let began = Instant::now();
-    let bytes: usize = collection.scan(0).map(|record| record.map(|(_, document)| document.len_bytes())).sum::<Result<_, _>>()?;
+    let bytes: usize = collection
+        .scan(0)
+        .map(|record| record.map(|(_, document)| document.len_bytes()))
+        .sum::<Result<_, _>>()?;
     let scanning = began.elapsed();
     let each = |time: std::time::Duration| time.as_secs_f64() * 1e6 / documents as f64;
     println!(
@@ -48,7 +55,9 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
 }
 
 fn document(at: usize, ids: &str, indexes: usize, random: &mut fastrand::Rng) -> RawDocumentBuf {
-    let name: String = std::iter::repeat_with(|| random.lowercase()).take(20).collect();
+    let name: String = std::iter::repeat_with(|| random.lowercase())
+        .take(20)
+        .collect();
     let mut document = match ids {
         "object" => rawdoc! { "_id": bson::oid::ObjectId::new() },
         "random" => rawdoc! { "_id": random.i64(..) },

@@ -4,12 +4,13 @@
 //! |---|---|
 //! | `c` and the collection's id | its entry, as BSON |
 //! | `s` and the collection's id | its statistics, written with every batch |
+//! | `f` | mark of a catalogue that was written once |
 //! | `u` and a name | a user record |
 
 use bson::{Bson, Document, RawDocumentBuf, doc};
 
 use crate::document::RecordNumber;
-use crate::engine::{Entries, KeyRange};
+use crate::engine::{Batch, Engine, Entries, KeyRange, PartitionId};
 use crate::error::{Result, StoreError};
 use crate::index::{IndexField, IndexKind, IndexSpec};
 
@@ -18,6 +19,7 @@ pub const PARTITION: &str = "catalogue";
 
 const COLLECTION: u8 = b'c';
 const STATISTICS: u8 = b's';
+const MARK: &[u8] = b"f";
 
 /// What a collection is.
 #[derive(Debug, Clone, PartialEq)]
@@ -60,7 +62,12 @@ impl Statistics {
     }
 
     fn decode(bytes: &[u8]) -> Result<Self> {
-        let field = |at: usize| bytes.get(at..at + 8).and_then(|field| field.try_into().ok()).map(u64::from_be_bytes);
+        let field = |at: usize| {
+            bytes
+                .get(at..at + 8)
+                .and_then(|field| field.try_into().ok())
+                .map(u64::from_be_bytes)
+        };
         match (field(0), field(8), field(16), bytes.len()) {
             (Some(documents), Some(bytes), Some(next_number), 24) => Ok(Self {
                 documents,
@@ -70,6 +77,25 @@ impl Statistics {
             _ => Err(malformed("statistics of the wrong length")),
         }
     }
+}
+
+/// Marks a new catalogue, so that one that lost everything is told from one that never had anything.
+///
+/// # Errors
+/// [`StoreError::InvalidDocument`] when other partitions exist, but no mark.
+pub fn mark(engine: &dyn Engine, catalogue: PartitionId) -> Result<()> {
+    if engine.get(catalogue, MARK)?.is_some() {
+        return Ok(());
+    }
+    if engine.partition_names().len() > 1 {
+        return Err(malformed(
+            "its first entry is missing, but there are collections",
+        ));
+    }
+    let mut batch = Batch::default();
+    batch.put(catalogue, MARK, b"1".as_slice());
+    engine.commit(batch)?;
+    engine.sync()
 }
 
 /// The partition that holds the documents of a collection.
@@ -99,7 +125,9 @@ fn key(kind: u8, id: u32) -> Vec<u8> {
 }
 
 /// Every collection with its statistics.
-pub fn read_collections(entries: impl Fn(KeyRange) -> Entries) -> Result<Vec<(CollectionEntry, Statistics)>> {
+pub fn read_collections(
+    entries: impl Fn(KeyRange) -> Entries,
+) -> Result<Vec<(CollectionEntry, Statistics)>> {
     let mut statistics = std::collections::HashMap::new();
     for entry in entries(KeyRange::prefix(&[STATISTICS])) {
         let (key, value) = entry?;
@@ -121,7 +149,11 @@ impl CollectionEntry {
     /// # Errors
     /// [`StoreError::InvalidDocument`] when a name holds a zero byte.
     pub fn encode(&self) -> Result<Vec<u8>> {
-        let indexes: Vec<Bson> = self.indexes.iter().map(|index| index.encode().map(Bson::Document)).collect::<Result<_>>()?;
+        let indexes: Vec<Bson> = self
+            .indexes
+            .iter()
+            .map(|index| index.encode().map(Bson::Document))
+            .collect::<Result<_>>()?;
         let entry = doc! {
             "id": i64::from(self.id),
             "db": &self.db,
@@ -144,7 +176,10 @@ impl CollectionEntry {
             uuid: uuid(&entry)?,
             created: *entry.get_datetime("created").map_err(field)?,
             options: RawDocumentBuf::try_from(entry.get_document("options").map_err(field)?)?,
-            indexes: indexes.iter().map(IndexEntry::decode).collect::<Result<_>>()?,
+            indexes: indexes
+                .iter()
+                .map(IndexEntry::decode)
+                .collect::<Result<_>>()?,
         })
     }
 }
@@ -165,7 +200,9 @@ impl IndexEntry {
     }
 
     fn decode(value: &Bson) -> Result<Self> {
-        let entry = value.as_document().ok_or_else(|| malformed("an index that is no document"))?;
+        let entry = value
+            .as_document()
+            .ok_or_else(|| malformed("an index that is no document"))?;
         let fields = entry.get_array("fields").map_err(field)?;
         let flag = |name: &str| entry.get_bool(name).map_err(field);
         Ok(Self {
@@ -175,7 +212,9 @@ impl IndexEntry {
                 fields: fields.iter().map(decode_field).collect::<Result<_>>()?,
                 unique: flag("unique")?,
                 sparse: flag("sparse")?,
-                definition: RawDocumentBuf::try_from(entry.get_document("definition").map_err(field)?)?,
+                definition: RawDocumentBuf::try_from(
+                    entry.get_document("definition").map_err(field)?,
+                )?,
             },
             multikey: flag("multikey")?,
             complete: flag("complete")?,
@@ -188,8 +227,12 @@ fn encode_field(field: &IndexField) -> Bson {
 }
 
 fn decode_field(value: &Bson) -> Result<IndexField> {
-    let entry = value.as_document().ok_or_else(|| malformed("an index field that is no document"))?;
-    let kind = entry.get("kind").ok_or_else(|| malformed("an index field without a kind"))?;
+    let entry = value
+        .as_document()
+        .ok_or_else(|| malformed("an index field that is no document"))?;
+    let kind = entry
+        .get("kind")
+        .ok_or_else(|| malformed("an index field without a kind"))?;
     Ok(IndexField {
         path: entry.get_str("path").map_err(field)?.to_owned(),
         kind: IndexKind::from_bson(kind)?,

@@ -46,7 +46,10 @@ impl Directory {
         match std::fs::read(&file) {
             Ok(found) if found == FORMAT.as_bytes() => Ok(()),
             Ok(found) => Err(StoreError::UnknownFormat {
-                why: format!("it says {:?}, not {FORMAT:?}", String::from_utf8_lossy(&found)),
+                why: format!(
+                    "it says {:?}, not {FORMAT:?}",
+                    String::from_utf8_lossy(&found)
+                ),
                 file,
             }),
             Err(error) if error.kind() == io::ErrorKind::NotFound => self.write_format(&file),
@@ -76,7 +79,12 @@ impl Directory {
 
 fn lock(path: &Path) -> Result<File> {
     let mut options = OpenOptions::new();
-    let opened = options.read(true).write(true).create(true).truncate(false).open(path.join("LOCK"));
+    let opened = options
+        .read(true)
+        .write(true)
+        .create(true)
+        .truncate(false)
+        .open(path.join("LOCK"));
     let mut file = opened.map_err(|source| not_writable(path, source))?;
     match file.try_lock() {
         Ok(()) => {

@@ -16,7 +16,10 @@ pub type Result<T, E = StoreError> = std::result::Result<T, E>;
 #[non_exhaustive]
 pub enum StoreError {
     /// Another document has this key in a unique index. The caller can choose another key.
-    #[error("E11000 duplicate key error collection: {namespace} index: {index} dup key: {}", render(values))]
+    #[error(
+        "E11000 duplicate key error collection: {namespace} index: {index} dup key: {}",
+        render(values)
+    )]
     DuplicateKey {
         /// `db.collection`.
         namespace: String,
@@ -36,7 +39,9 @@ pub enum StoreError {
         second: String,
     },
     /// An index key is longer than the store can hold.
-    #[error("a key of index {index} takes {bytes} bytes, more than the {bytes_max} an index key may have")]
+    #[error(
+        "a key of index {index} takes {bytes} bytes, more than the {bytes_max} an index key may have"
+    )]
     KeyTooLong {
         /// Name of the index.
         index: String,
@@ -58,7 +63,10 @@ pub enum StoreError {
         why: String,
     },
     /// The collection has used up its record numbers.
-    #[error("collection {namespace} has used all {} record numbers; copy it to a new collection", crate::NUMBER_MAX)]
+    #[error(
+        "collection {namespace} has used all {} record numbers; copy it to a new collection",
+        crate::NUMBER_MAX
+    )]
     NumbersExhausted {
         /// `db.collection`.
         namespace: String,
@@ -146,7 +154,9 @@ pub enum StoreError {
         source: Arc<io::Error>,
     },
     /// An earlier write failed, so that no more are taken until a restart. Reads go on.
-    #[error("the store takes no writes since an earlier failure ({why}); repair the cause and restart")]
+    #[error(
+        "the store takes no writes since an earlier failure ({why}); repair the cause and restart"
+    )]
     ReadOnly {
         /// The first failure.
         why: String,

@@ -21,9 +21,9 @@ mod users;
 
 pub use collection::{Change, Changed, Collection, IndexScan, IndexStatus, Scan, VerifyReport};
 pub use document::{Document, NUMBER_MAX, RecordNumber};
+pub use engine::Direction;
 pub use error::{Result, StoreError};
 pub use index::{BuildProgress, IndexBounds, IndexField, IndexKind, IndexSpec};
-pub use engine::Direction;
 pub use options::{Location, StoreOptions};
 pub use store::{CollectionOptions, Namespace, Store, StoreSizes};
 pub use users::Users;

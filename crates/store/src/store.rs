@@ -111,7 +111,9 @@ impl Store {
     /// [`StoreError::DiskFull`].
     pub fn open(options: StoreOptions) -> Result<Self> {
         match &options.location {
-            Location::Memory => Self::with_engine(Arc::new(MemoryEngine::default()), options.sync_interval),
+            Location::Memory => {
+                Self::with_engine(Arc::new(MemoryEngine::default()), options.sync_interval)
+            }
             Location::Directory(path) => Self::open_directory(path, &options),
         }
     }
@@ -120,7 +122,8 @@ impl Store {
         let directory = Directory::open(path)?;
         let tables = directory.tables();
         let engine = Arc::new(FjallEngine::open(&tables, options)?);
-        Self::load(engine, options.sync_interval, Some(directory)).map_err(|error| in_directory(error, &tables))
+        Self::load(engine, options.sync_interval, Some(directory))
+            .map_err(|error| in_directory(error, &tables))
     }
 
     /// Opens a store on an engine of the caller's choice.
@@ -128,9 +131,15 @@ impl Store {
         Self::load(engine, sync_interval, None)
     }
 
-    fn load(engine: Arc<dyn Engine>, sync_interval: Duration, directory: Option<Directory>) -> Result<Self> {
+    fn load(
+        engine: Arc<dyn Engine>,
+        sync_interval: Duration,
+        directory: Option<Directory>,
+    ) -> Result<Self> {
         let catalogue = engine.open_partition(catalogue::PARTITION, PartitionKind::Catalogue)?;
-        let entries = |range| Entries::new(Arc::clone(&engine), catalogue, range, Direction::Forward);
+        let entries =
+            |range| Entries::new(Arc::clone(&engine), catalogue, range, Direction::Forward);
+        catalogue::mark(engine.as_ref(), catalogue)?;
         let found = catalogue::read_collections(entries)?;
         remove_orphans(engine.as_ref(), &found)?;
         let sync = GroupSync::new(Arc::clone(&engine));
@@ -156,14 +165,21 @@ impl Store {
 
     /// A collection by name.
     pub fn collection(&self, db: &str, name: &str) -> Option<Arc<Collection>> {
-        self.collections.read().get(&Namespace::new(db, name)).cloned()
+        self.collections
+            .read()
+            .get(&Namespace::new(db, name))
+            .cloned()
     }
 
     /// All collections of a database, by name.
     pub fn collections(&self, db: &str) -> Vec<Arc<Collection>> {
         let collections = self.collections.read();
-        let of_db = collections.iter().filter(|(namespace, _)| namespace.db == db);
-        of_db.map(|(_, collection)| Arc::clone(collection)).collect()
+        let of_db = collections
+            .iter()
+            .filter(|(namespace, _)| namespace.db == db);
+        of_db
+            .map(|(_, collection)| Arc::clone(collection))
+            .collect()
     }
 
     /// All collections, by database and name.
@@ -173,7 +189,12 @@ impl Store {
 
     /// The databases: those that have a collection.
     pub fn databases(&self) -> Vec<String> {
-        let mut names: Vec<String> = self.collections.read().keys().map(|namespace| namespace.db.clone()).collect();
+        let mut names: Vec<String> = self
+            .collections
+            .read()
+            .keys()
+            .map(|namespace| namespace.db.clone())
+            .collect();
         names.dedup();
         names
     }
@@ -182,7 +203,12 @@ impl Store {
     ///
     /// # Errors
     /// [`StoreError::NamespaceExists`].
-    pub fn create_collection(&self, db: &str, name: &str, options: CollectionOptions) -> Result<Arc<Collection>> {
+    pub fn create_collection(
+        &self,
+        db: &str,
+        name: &str,
+        options: CollectionOptions,
+    ) -> Result<Arc<Collection>> {
         let _definition = self.definition.lock();
         let namespace = Namespace::new(db, name);
         if self.collections.read().contains_key(&namespace) {
@@ -223,11 +249,25 @@ impl Store {
         };
         let statistics = Statistics::default();
         let mut batch = Batch::default();
-        batch.put(self.shared.catalogue, catalogue::collection_key(entry.id), entry.encode()?);
-        batch.put(self.shared.catalogue, catalogue::statistics_key(entry.id), statistics.encode().as_slice());
-        let collection = Arc::new(Collection::open(Arc::clone(&self.shared), entry, statistics)?);
+        batch.put(
+            self.shared.catalogue,
+            catalogue::collection_key(entry.id),
+            entry.encode()?,
+        );
+        batch.put(
+            self.shared.catalogue,
+            catalogue::statistics_key(entry.id),
+            statistics.encode().as_slice(),
+        );
+        let collection = Arc::new(Collection::open(
+            Arc::clone(&self.shared),
+            entry,
+            statistics,
+        )?);
         self.shared.commit(batch)?;
-        self.collections.write().insert(namespace, Arc::clone(&collection));
+        self.collections
+            .write()
+            .insert(namespace, Arc::clone(&collection));
         Ok(collection)
     }
 
@@ -240,7 +280,11 @@ impl Store {
     /// Drops all collections of a database at once; says if there were any.
     pub fn drop_database(&self, db: &str) -> Result<bool> {
         let _definition = self.definition.lock();
-        let names: Vec<Namespace> = self.collections(db).iter().map(|collection| collection.namespace()).collect();
+        let names: Vec<Namespace> = self
+            .collections(db)
+            .iter()
+            .map(|collection| collection.namespace())
+            .collect();
         self.drop_listed(&names)
     }
 
@@ -248,10 +292,15 @@ impl Store {
     fn drop_listed(&self, names: &[Namespace]) -> Result<bool> {
         let dropped: Vec<Arc<Collection>> = {
             let collections = self.collections.read();
-            names.iter().filter_map(|namespace| collections.get(namespace).cloned()).collect()
+            names
+                .iter()
+                .filter_map(|namespace| collections.get(namespace).cloned())
+                .collect()
         };
         Collection::drop_all(&dropped)?;
-        self.collections.write().retain(|namespace, _| !names.contains(namespace));
+        self.collections
+            .write()
+            .retain(|namespace, _| !names.contains(namespace));
         for collection in &dropped {
             collection.free();
         }
@@ -262,11 +311,18 @@ impl Store {
     ///
     /// # Errors
     /// [`StoreError::NamespaceNotFound`], and [`StoreError::NamespaceExists`] unless `drop_target`.
-    pub fn rename_collection(&self, from: &Namespace, to: &Namespace, drop_target: bool) -> Result<()> {
+    pub fn rename_collection(
+        &self,
+        from: &Namespace,
+        to: &Namespace,
+        drop_target: bool,
+    ) -> Result<()> {
         let _definition = self.definition.lock();
-        let collection = self.collection(&from.db, &from.name).ok_or_else(|| StoreError::NamespaceNotFound {
-            namespace: from.to_string(),
-        })?;
+        let collection =
+            self.collection(&from.db, &from.name)
+                .ok_or_else(|| StoreError::NamespaceNotFound {
+                    namespace: from.to_string(),
+                })?;
         let target = self.collection(&to.db, &to.name).filter(|_| from != to);
         if target.is_some() && !drop_target {
             return Err(StoreError::NamespaceExists {
@@ -305,7 +361,11 @@ impl Store {
             sizes.documents += collection.document_count();
             sizes.document_bytes += collection.document_bytes();
             sizes.storage_bytes += collection.storage_bytes();
-            sizes.index_bytes += collection.indexes().iter().map(|index| index.bytes).sum::<u64>();
+            sizes.index_bytes += collection
+                .indexes()
+                .iter()
+                .map(|index| index.bytes)
+                .sum::<u64>();
         }
         sizes
     }
@@ -319,7 +379,12 @@ impl Store {
     }
 
     pub(crate) fn entries(&self, range: KeyRange) -> Entries {
-        Entries::new(Arc::clone(&self.shared.engine), self.shared.catalogue, range, Direction::Forward)
+        Entries::new(
+            Arc::clone(&self.shared.engine),
+            self.shared.catalogue,
+            range,
+            Direction::Forward,
+        )
     }
 }
 
@@ -334,7 +399,13 @@ impl Drop for Store {
 /// The lowest id above all in use. Partitions of other ids are gone, so ids may come again after a restart.
 fn next_id(found: &[(CollectionEntry, Statistics)]) -> u32 {
     let ids = |(entry, _): &(CollectionEntry, Statistics)| {
-        entry.indexes.iter().map(|index| index.id).chain([entry.id]).max().unwrap_or(0)
+        entry
+            .indexes
+            .iter()
+            .map(|index| index.id)
+            .chain([entry.id])
+            .max()
+            .unwrap_or(0)
     };
     found.iter().map(ids).max().map_or(0, |highest| highest + 1)
 }
@@ -347,7 +418,11 @@ fn remove_orphans(engine: &dyn Engine, found: &[(CollectionEntry, Statistics)]) 
         let complete = entry.indexes.iter().filter(|index| index.complete);
         listed.extend(complete.map(|index| catalogue::index_partition(index.id)));
     }
-    for name in engine.partition_names().iter().filter(|name| !listed.contains(*name)) {
+    for name in engine
+        .partition_names()
+        .iter()
+        .filter(|name| !listed.contains(*name))
+    {
         let partition = engine.open_partition(name, PartitionKind::Index)?;
         engine.drop_partition(partition)?;
     }

@@ -113,8 +113,11 @@ impl BackgroundSync {
     /// [`crate::StoreError::Io`] when the system gives no thread.
     pub fn start(group: Arc<GroupSync>, interval: Duration) -> Result<Self> {
         let shared = Arc::clone(&group);
-        let thread = std::thread::Builder::new().name("store-sync".to_owned()).spawn(move || run(&shared, interval));
-        let thread = thread.map_err(|error| crate::StoreError::io("start the sync thread", error))?;
+        let thread = std::thread::Builder::new()
+            .name("store-sync".to_owned())
+            .spawn(move || run(&shared, interval));
+        let thread =
+            thread.map_err(|error| crate::StoreError::io("start the sync thread", error))?;
         Ok(Self {
             group,
             thread: Some(thread),

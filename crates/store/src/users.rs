@@ -26,14 +26,19 @@ impl<'a> Users<'a> {
 
     /// The record of a user.
     pub fn get(&self, name: &str) -> Result<Option<Vec<u8>>> {
-        let record = self.store.engine().get(self.store.catalogue(), &key(name))?;
+        let record = self
+            .store
+            .engine()
+            .get(self.store.catalogue(), &key(name))?;
         Ok(record.map(|record| record.to_vec()))
     }
 
     /// Names of all users, in byte order.
     pub fn list(&self) -> Result<Vec<String>> {
         let name = |key: &[u8]| String::from_utf8_lossy(&key[1..]).into_owned();
-        self.entries().map(|entry| entry.map(|(key, _)| name(&key))).collect()
+        self.entries()
+            .map(|entry| entry.map(|(key, _)| name(&key)))
+            .collect()
     }
 
     /// Removes a user; says if there was one.

@@ -8,26 +8,58 @@ use std::sync::Arc;
 use bson::{RawBson, doc, rawdoc};
 use common::{assert_clean, create_index, insert, numbers, on_both_engines};
 use forebay_store::{
-    CollectionOptions, Direction, IndexBounds, IndexField, IndexKind, IndexSpec, Namespace, StoreError,
+    CollectionOptions, Direction, IndexBounds, IndexField, IndexKind, IndexSpec, Namespace,
+    StoreError,
 };
 
 #[test]
 fn documents_come_and_go() {
     on_both_engines(|store| {
-        let collection = store.create_collection("db", "c", CollectionOptions::default()).expect("the name is free");
+        let collection = store
+            .create_collection("db", "c", CollectionOptions::default())
+            .expect("the name is free");
         let number = insert(&collection, rawdoc! { "_id": 1, "a": "x" });
-        assert_eq!(collection.get(number).expect("reads").expect("is there").get_str("a").ok(), Some("x"));
-        assert_eq!(collection.number_by_id(RawBson::Double(1.0).as_raw_bson_ref()).expect("reads"), Some(number));
+        assert_eq!(
+            collection
+                .get(number)
+                .expect("reads")
+                .expect("is there")
+                .get_str("a")
+                .ok(),
+            Some("x")
+        );
+        assert_eq!(
+            collection
+                .number_by_id(RawBson::Double(1.0).as_raw_bson_ref())
+                .expect("reads"),
+            Some(number)
+        );
 
-        let old = collection.replace(number, &rawdoc! { "_id": 1, "a": "y" }).expect("replaces").expect("was there");
+        let old = collection
+            .replace(number, &rawdoc! { "_id": 1, "a": "y" })
+            .expect("replaces")
+            .expect("was there");
         assert_eq!(old.get_str("a").ok(), Some("x"));
         assert_eq!(collection.document_count(), 1);
-        assert!(matches!(collection.replace(number, &rawdoc! { "_id": 2 }), Err(StoreError::IdChanged)));
+        assert!(matches!(
+            collection.replace(number, &rawdoc! { "_id": 2 }),
+            Err(StoreError::IdChanged)
+        ));
 
-        collection.delete(number).expect("deletes").expect("was there");
-        assert_eq!((collection.document_count(), collection.document_bytes()), (0, 0));
+        collection
+            .delete(number)
+            .expect("deletes")
+            .expect("was there");
+        assert_eq!(
+            (collection.document_count(), collection.document_bytes()),
+            (0, 0)
+        );
         assert!(collection.delete(number).expect("answers").is_none());
-        assert_eq!(insert(&collection, rawdoc! { "_id": 1 }), number + 1, "numbers are never used again");
+        assert_eq!(
+            insert(&collection, rawdoc! { "_id": 1 }),
+            number + 1,
+            "numbers are never used again"
+        );
         assert_clean(&collection);
     });
 }
@@ -36,16 +68,36 @@ fn documents_come_and_go() {
 fn one_answer_a_document() {
     on_both_engines(|store| {
         let collection = store.collection_or_create("db", "c").expect("creates");
-        let documents = [rawdoc! { "_id": 1 }, rawdoc! { "_id": 1.0 }, rawdoc! {}, rawdoc! { "_id": 2 }];
-        let documents: Vec<&bson::RawDocument> = documents.iter().map(|document| document.as_ref()).collect();
+        let documents = [
+            rawdoc! { "_id": 1 },
+            rawdoc! { "_id": 1.0 },
+            rawdoc! {},
+            rawdoc! { "_id": 2 },
+        ];
+        let documents: Vec<&bson::RawDocument> =
+            documents.iter().map(|document| document.as_ref()).collect();
 
         let answers = collection.insert_many(&documents, false);
-        assert!(matches!(answers[..], [Ok(0), Err(StoreError::DuplicateKey { .. }), Err(StoreError::MissingId), Ok(1)]));
+        assert!(matches!(
+            answers[..],
+            [
+                Ok(0),
+                Err(StoreError::DuplicateKey { .. }),
+                Err(StoreError::MissingId),
+                Ok(1)
+            ]
+        ));
         let message = answers[1].as_ref().expect_err("a duplicate").to_string();
-        assert_eq!(message, "E11000 duplicate key error collection: db.c index: _id_ dup key: { _id: 1.0 }");
+        assert_eq!(
+            message,
+            "E11000 duplicate key error collection: db.c index: _id_ dup key: { _id: 1.0 }"
+        );
 
         let answers = collection.insert_many(&documents[3..], true);
-        assert!(matches!(answers[..], [Err(StoreError::DuplicateKey { .. })]), "known from an earlier batch");
+        assert!(
+            matches!(answers[..], [Err(StoreError::DuplicateKey { .. })]),
+            "known from an earlier batch"
+        );
         assert_eq!(collection.document_count(), 2);
         assert_clean(&collection);
     });
@@ -55,13 +107,26 @@ fn one_answer_a_document() {
 fn many_documents_take_several_batches() {
     on_both_engines(|store| {
         let collection = store.collection_or_create("db", "c").expect("creates");
-        let documents: Vec<bson::RawDocumentBuf> = (0..2_500).map(|id| rawdoc! { "_id": (id * 7919) % 2_500 }).collect();
-        let documents: Vec<&bson::RawDocument> = documents.iter().map(|document| document.as_ref()).collect();
-        assert!(collection.insert_many(&documents, true).iter().all(Result::is_ok));
-        let scanned: Vec<u64> = collection.scan(0).map(|record| record.expect("reads").0).collect();
+        let documents: Vec<bson::RawDocumentBuf> = (0..2_500)
+            .map(|id| rawdoc! { "_id": (id * 7919) % 2_500 })
+            .collect();
+        let documents: Vec<&bson::RawDocument> =
+            documents.iter().map(|document| document.as_ref()).collect();
+        assert!(
+            collection
+                .insert_many(&documents, true)
+                .iter()
+                .all(Result::is_ok)
+        );
+        let scanned: Vec<u64> = collection
+            .scan(0)
+            .map(|record| record.expect("reads").0)
+            .collect();
         assert_eq!(scanned, (0..2_500).collect::<Vec<_>>());
-        let some: Vec<u64> =
-            collection.scan_range(10..13, Direction::Backward).map(|record| record.expect("reads").0).collect();
+        let some: Vec<u64> = collection
+            .scan_range(10..13, Direction::Backward)
+            .map(|record| record.expect("reads").0)
+            .collect();
         assert_eq!(some, [12, 11, 10]);
         assert_clean(&collection);
     });
@@ -77,12 +142,25 @@ fn indexes_answer_equality_and_ranges() {
         create_index(&collection, IndexSpec::ascending("a")).expect("builds over what is there");
         insert(&collection, rawdoc! { "_id": 5, "a": 4 });
         let all = IndexBounds::all();
-        assert_eq!(numbers(&collection, "a_1", &all, Direction::Forward), [3, 1, 5, 0, 4, 2]);
-        assert_eq!(numbers(&collection, "a_1", &all, Direction::Backward), [2, 4, 0, 5, 1, 3]);
+        assert_eq!(
+            numbers(&collection, "a_1", &all, Direction::Forward),
+            [3, 1, 5, 0, 4, 2]
+        );
+        assert_eq!(
+            numbers(&collection, "a_1", &all, Direction::Backward),
+            [2, 4, 0, 5, 1, 3]
+        );
         let five = IndexBounds::equal(vec![RawBson::Double(5.0)]);
         assert_eq!(numbers(&collection, "a_1", &five, Direction::Forward), [0]);
-        let range = IndexBounds::range(vec![], Bound::Excluded(RawBson::Int32(3)), Bound::Included(RawBson::Int32(7)));
-        assert_eq!(numbers(&collection, "a_1", &range, Direction::Forward), [5, 0, 4]);
+        let range = IndexBounds::range(
+            vec![],
+            Bound::Excluded(RawBson::Int32(3)),
+            Bound::Included(RawBson::Int32(7)),
+        );
+        assert_eq!(
+            numbers(&collection, "a_1", &range, Direction::Forward),
+            [5, 0, 4]
+        );
         assert_clean(&collection);
     });
 }
@@ -91,16 +169,28 @@ fn indexes_answer_equality_and_ranges() {
 fn string_prefixes_are_a_range() {
     on_both_engines(|store| {
         let collection = store.collection_or_create("db", "c").expect("creates");
-        let descending = IndexField { path: "s".to_owned(), kind: IndexKind::Descending };
+        let descending = IndexField {
+            path: "s".to_owned(),
+            kind: IndexKind::Descending,
+        };
         create_index(&collection, IndexSpec::ascending("s")).expect("builds");
         create_index(&collection, IndexSpec::new("s_-1", vec![descending])).expect("builds");
-        for (id, s) in ["ab", "abc", "ac", "a", "ab\u{10FFFF}"].into_iter().enumerate() {
+        for (id, s) in ["ab", "abc", "ac", "a", "ab\u{10FFFF}"]
+            .into_iter()
+            .enumerate()
+        {
             insert(&collection, rawdoc! { "_id": id as i64, "s": s });
         }
         insert(&collection, rawdoc! { "_id": 9, "s": 1 });
         let bounds = IndexBounds::string_prefix(vec![], "ab");
-        assert_eq!(numbers(&collection, "s_1", &bounds, Direction::Forward), [0, 1, 4]);
-        assert_eq!(numbers(&collection, "s_-1", &bounds, Direction::Forward), [4, 1, 0]);
+        assert_eq!(
+            numbers(&collection, "s_1", &bounds, Direction::Forward),
+            [0, 1, 4]
+        );
+        assert_eq!(
+            numbers(&collection, "s_-1", &bounds, Direction::Forward),
+            [4, 1, 0]
+        );
     });
 }
 
@@ -110,15 +200,36 @@ fn unique_indexes_refuse_and_let_go() {
         let collection = store.collection_or_create("db", "c").expect("creates");
         create_index(&collection, IndexSpec::ascending("a").unique()).expect("builds");
         let first = insert(&collection, rawdoc! { "_id": 1, "a": ["x", "y"] });
-        let taken = collection.insert(&rawdoc! { "_id": 2, "a": "y" }).expect_err("y is taken");
-        let StoreError::DuplicateKey { values, pattern, index, .. } = taken else { panic!("{taken}") };
-        assert_eq!(bson::Document::try_from(values).expect("BSON"), doc! { "a": "y" });
-        assert_eq!(bson::Document::try_from(pattern).expect("BSON"), doc! { "a": 1 });
+        let taken = collection
+            .insert(&rawdoc! { "_id": 2, "a": "y" })
+            .expect_err("y is taken");
+        let StoreError::DuplicateKey {
+            values,
+            pattern,
+            index,
+            ..
+        } = taken
+        else {
+            panic!("{taken}")
+        };
+        assert_eq!(
+            bson::Document::try_from(values).expect("BSON"),
+            doc! { "a": "y" }
+        );
+        assert_eq!(
+            bson::Document::try_from(pattern).expect("BSON"),
+            doc! { "a": 1 }
+        );
         assert_eq!(index, "a_1");
-        collection.replace(first, &rawdoc! { "_id": 1, "a": ["x"] }).expect("lets y go");
+        collection
+            .replace(first, &rawdoc! { "_id": 1, "a": ["x"] })
+            .expect("lets y go");
         insert(&collection, rawdoc! { "_id": 2, "a": "y" });
         insert(&collection, rawdoc! { "_id": 3 });
-        assert!(collection.insert(&rawdoc! { "_id": 4, "a": null }).is_err(), "missing is null");
+        assert!(
+            collection.insert(&rawdoc! { "_id": 4, "a": null }).is_err(),
+            "missing is null"
+        );
         assert_clean(&collection);
     });
 }
@@ -131,7 +242,10 @@ fn a_sparse_unique_index_leaves_missing_fields_out() {
         insert(&collection, rawdoc! { "_id": 1 });
         insert(&collection, rawdoc! { "_id": 2 });
         insert(&collection, rawdoc! { "_id": 3, "a": null });
-        assert_eq!(numbers(&collection, "a_1", &IndexBounds::all(), Direction::Forward), [2]);
+        assert_eq!(
+            numbers(&collection, "a_1", &IndexBounds::all(), Direction::Forward),
+            [2]
+        );
         assert_clean(&collection);
     });
 }
@@ -144,12 +258,20 @@ fn a_build_over_duplicates_fails_and_leaves_nothing() {
             insert(&collection, rawdoc! { "_id": id, "a": id % 1_999 });
         }
         let failed = create_index(&collection, IndexSpec::ascending("a").unique());
-        assert!(matches!(failed, Err(StoreError::DuplicateKey { .. })), "{failed:?}");
+        assert!(
+            matches!(failed, Err(StoreError::DuplicateKey { .. })),
+            "{failed:?}"
+        );
         assert_eq!(collection.indexes().len(), 1);
-        let missing = collection.index_scan("a_1", &IndexBounds::all(), Direction::Forward).err();
+        let missing = collection
+            .index_scan("a_1", &IndexBounds::all(), Direction::Forward)
+            .err();
         assert!(matches!(missing, Some(StoreError::IndexNotFound { .. })));
         create_index(&collection, IndexSpec::ascending("a")).expect("builds without uniqueness");
-        assert!(matches!(create_index(&collection, IndexSpec::ascending("a")), Err(StoreError::IndexExists { .. })));
+        assert!(matches!(
+            create_index(&collection, IndexSpec::ascending("a")),
+            Err(StoreError::IndexExists { .. })
+        ));
         collection.drop_index("a_1").expect("is there");
         assert!(collection.drop_index("_id_").is_err());
         assert_clean(&collection);
@@ -160,9 +282,18 @@ fn a_build_over_duplicates_fails_and_leaves_nothing() {
 fn a_document_with_parallel_arrays_is_refused() {
     on_both_engines(|store| {
         let collection = store.collection_or_create("db", "c").expect("creates");
-        let field = |path: &str| IndexField { path: path.to_owned(), kind: IndexKind::Ascending };
-        create_index(&collection, IndexSpec::new("ab", vec![field("a"), field("b")])).expect("builds");
-        let refused = collection.insert(&rawdoc! { "_id": 1, "a": [1], "b": [2] }).expect_err("two arrays");
+        let field = |path: &str| IndexField {
+            path: path.to_owned(),
+            kind: IndexKind::Ascending,
+        };
+        create_index(
+            &collection,
+            IndexSpec::new("ab", vec![field("a"), field("b")]),
+        )
+        .expect("builds");
+        let refused = collection
+            .insert(&rawdoc! { "_id": 1, "a": [1], "b": [2] })
+            .expect_err("two arrays");
         assert_eq!(refused.to_string(), "cannot index parallel arrays [b] [a]");
         assert_eq!(collection.document_count(), 0);
         insert(&collection, rawdoc! { "_id": 1, "a": [1, 2], "b": 2 });
@@ -187,11 +318,18 @@ fn a_key_too_long_is_refused() {
 fn cache_indexes_are_only_recorded() {
     on_both_engines(|store| {
         let collection = store.collection_or_create("db", "c").expect("creates");
-        let field = IndexField { path: "a".to_owned(), kind: IndexKind::Cache };
+        let field = IndexField {
+            path: "a".to_owned(),
+            kind: IndexKind::Cache,
+        };
         create_index(&collection, IndexSpec::new("a_cache", vec![field])).expect("records");
         insert(&collection, rawdoc! { "_id": 1, "a": "x" });
         assert!(collection.indexes()[1].complete);
-        assert!(collection.index_scan("a_cache", &IndexBounds::all(), Direction::Forward).is_err());
+        assert!(
+            collection
+                .index_scan("a_cache", &IndexBounds::all(), Direction::Forward)
+                .is_err()
+        );
         assert_clean(&collection);
     });
 }
@@ -202,18 +340,44 @@ fn changes_of_one_batch_see_one_another() {
     on_both_engines(|store| {
         let collection = store.collection_or_create("db", "c").expect("creates");
         create_index(&collection, IndexSpec::ascending("a").unique()).expect("builds");
-        let (one, two, moved) = (rawdoc! { "_id": 1, "a": 1 }, rawdoc! { "_id": 2, "a": 1 }, rawdoc! { "_id": 1, "a": 2 });
-        let changes = [Change::Insert(&one), Change::Insert(&two), Change::Replace(0, &moved), Change::Insert(&two)];
+        let (one, two, moved) = (
+            rawdoc! { "_id": 1, "a": 1 },
+            rawdoc! { "_id": 2, "a": 1 },
+            rawdoc! { "_id": 1, "a": 2 },
+        );
+        let changes = [
+            Change::Insert(&one),
+            Change::Insert(&two),
+            Change::Replace(0, &moved),
+            Change::Insert(&two),
+        ];
         let answers = collection.write(&changes, false);
         assert!(matches!(
             answers[..],
-            [Ok(Changed::Inserted(0)), Err(StoreError::DuplicateKey { .. }), Ok(Changed::Replaced(_)), Ok(Changed::Inserted(1))]
+            [
+                Ok(Changed::Inserted(0)),
+                Err(StoreError::DuplicateKey { .. }),
+                Ok(Changed::Replaced(_)),
+                Ok(Changed::Inserted(1))
+            ]
         ));
-        let changes = [Change::Delete(0), Change::Delete(0), Change::Insert(&moved), Change::Delete(2), Change::Delete(1)];
+        let changes = [
+            Change::Delete(0),
+            Change::Delete(0),
+            Change::Insert(&moved),
+            Change::Delete(2),
+            Change::Delete(1),
+        ];
         let answers = collection.write(&changes, true);
         assert!(matches!(
             answers[..],
-            [Ok(Changed::Deleted(_)), Ok(Changed::Absent), Ok(Changed::Inserted(2)), Ok(Changed::Deleted(_)), Ok(Changed::Deleted(_))]
+            [
+                Ok(Changed::Deleted(_)),
+                Ok(Changed::Absent),
+                Ok(Changed::Inserted(2)),
+                Ok(Changed::Deleted(_)),
+                Ok(Changed::Deleted(_))
+            ]
         ));
         assert_eq!(collection.document_count(), 0);
         assert_clean(&collection);
@@ -223,16 +387,31 @@ fn changes_of_one_batch_see_one_another() {
 #[test]
 fn collections_are_listed_renamed_and_dropped() {
     on_both_engines(|store| {
-        let a = store.create_collection("one", "a", CollectionOptions { options: rawdoc! { "x": 1 } }).expect("is free");
+        let a = store
+            .create_collection(
+                "one",
+                "a",
+                CollectionOptions {
+                    options: rawdoc! { "x": 1 },
+                },
+            )
+            .expect("is free");
         insert(&a, rawdoc! { "_id": 1 });
-        store.create_collection("two", "b", CollectionOptions::default()).expect("is free");
+        store
+            .create_collection("two", "b", CollectionOptions::default())
+            .expect("is free");
         let again = store.create_collection("one", "a", CollectionOptions::default());
         assert!(matches!(again, Err(StoreError::NamespaceExists { .. })));
         assert_eq!(store.databases(), ["one", "two"]);
 
         let (from, to) = (Namespace::new("one", "a"), Namespace::new("two", "b"));
-        assert!(matches!(store.rename_collection(&from, &to, false), Err(StoreError::NamespaceExists { .. })));
-        store.rename_collection(&from, &to, true).expect("the target may go");
+        assert!(matches!(
+            store.rename_collection(&from, &to, false),
+            Err(StoreError::NamespaceExists { .. })
+        ));
+        store
+            .rename_collection(&from, &to, true)
+            .expect("the target may go");
         assert_eq!(store.databases(), ["two"]);
         let moved = store.collection("two", "b").expect("has the new name");
         assert!(Arc::ptr_eq(&a, &moved));
@@ -241,7 +420,10 @@ fn collections_are_listed_renamed_and_dropped() {
         assert!(store.drop_database("two").expect("drops"));
         assert!(!store.drop_collection("two", "b").expect("answers"));
         assert!(a.is_dropped());
-        assert!(matches!(a.insert(&rawdoc! { "_id": 2 }), Err(StoreError::CollectionDropped { .. })));
+        assert!(matches!(
+            a.insert(&rawdoc! { "_id": 2 }),
+            Err(StoreError::CollectionDropped { .. })
+        ));
         assert_eq!(a.get(0).expect("answers"), None);
         assert_eq!(store.databases(), [""; 0]);
     });

@@ -28,14 +28,23 @@ enum Operation {
 }
 
 fn operation(seed: u64, at: u64) -> Operation {
-    let mut random = fastrand::Rng::with_seed(seed.wrapping_add(at.wrapping_mul(0x9E37_79B9_7F4A_7C15)));
-    let count = if random.u8(..) < 8 { 300 } else { random.usize(1..4) };
+    let mut random =
+        fastrand::Rng::with_seed(seed.wrapping_add(at.wrapping_mul(0x9E37_79B9_7F4A_7C15)));
+    let count = if random.u8(..) < 8 {
+        300
+    } else {
+        random.usize(1..4)
+    };
     let first = random.i64(0..IDS);
     let ids = (0..count).map(|step| (first + step as i64 * 7) % IDS);
     let mut ids: Vec<i64> = ids.collect();
     ids.sort_unstable();
     ids.dedup();
-    if random.u8(..) < 80 { Operation::Remove(ids) } else { Operation::Put(ids) }
+    if random.u8(..) < 80 {
+        Operation::Remove(ids)
+    } else {
+        Operation::Put(ids)
+    }
 }
 
 fn document(id: i64, at: u64) -> RawDocumentBuf {
@@ -52,19 +61,29 @@ fn apply_to_model(model: &mut Model, seed: u64, at: u64) {
 }
 
 fn apply_to_store(collection: &Collection, seed: u64, at: u64) {
-    let number = |id: i64| collection.number_by_id(RawBson::Int64(id).as_raw_bson_ref()).expect("reads");
+    let number = |id: i64| {
+        collection
+            .number_by_id(RawBson::Int64(id).as_raw_bson_ref())
+            .expect("reads")
+    };
     let (ids, put) = match operation(seed, at) {
         Operation::Put(ids) => (ids, true),
         Operation::Remove(ids) => (ids, false),
     };
-    let documents: Vec<(Option<u64>, RawDocumentBuf)> = ids.iter().map(|id| (number(*id), document(*id, at))).collect();
+    let documents: Vec<(Option<u64>, RawDocumentBuf)> = ids
+        .iter()
+        .map(|id| (number(*id), document(*id, at)))
+        .collect();
     let change = |(number, document)| match (number, put) {
         (Some(number), true) => Some(Change::Replace(number, document)),
         (None, true) => Some(Change::Insert(document)),
         (Some(number), false) => Some(Change::Delete(number)),
         (None, false) => None,
     };
-    let changes: Vec<Change<'_>> = documents.iter().filter_map(|(number, document)| change((*number, document.as_ref()))).collect();
+    let changes: Vec<Change<'_>> = documents
+        .iter()
+        .filter_map(|(number, document)| change((*number, document.as_ref())))
+        .collect();
     for answer in collection.write(&changes, true) {
         answer.expect("nothing forbids the change");
     }
@@ -73,8 +92,15 @@ fn apply_to_store(collection: &Collection, seed: u64, at: u64) {
 /// The process to kill. Does nothing when run as a test of its own.
 #[test]
 fn child() {
-    let Ok(directory) = std::env::var(DIRECTORY) else { return };
-    let number = |name: &str| std::env::var(name).expect("the parent sets it").parse::<u64>().expect("a number");
+    let Ok(directory) = std::env::var(DIRECTORY) else {
+        return;
+    };
+    let number = |name: &str| {
+        std::env::var(name)
+            .expect("the parent sets it")
+            .parse::<u64>()
+            .expect("a number")
+    };
     let (first, seed) = (number(FIRST), number(SEED));
     let store = Store::open(small_buffers(Path::new(&directory))).expect("recovers");
     let collection = store.collection_or_create("db", "c").expect("creates");
@@ -90,8 +116,12 @@ fn child() {
             println!("\nacknowledged {at}");
         }
         if at % 97 == 0 {
-            store.collection_or_create("db", &format!("other{}", at % 3)).expect("creates");
-            store.drop_collection("db", &format!("other{}", (at + 1) % 3)).expect("drops");
+            store
+                .collection_or_create("db", &format!("other{}", at % 3))
+                .expect("creates");
+            store
+                .drop_collection("db", &format!("other{}", (at + 1) % 3))
+                .expect("drops");
         }
     }
 }
@@ -131,8 +161,15 @@ fn run_and_kill(directory: &Path, first: u64, seed: u64, life: Duration) -> u64 
 fn contents(collection: &Collection) -> Model {
     let read = |record: forebay_store::Result<(u64, forebay_store::Document)>| {
         let (_, document) = record.expect("reads");
-        let (id, at) = (document.get_i64("_id").expect("has an id"), document.get_i64("at").expect("has a time"));
-        assert_eq!(*document.raw(), *self::document(id, at as u64), "the document is whole");
+        let (id, at) = (
+            document.get_i64("_id").expect("has an id"),
+            document.get_i64("at").expect("has a time"),
+        );
+        assert_eq!(
+            *document.raw(),
+            *self::document(id, at as u64),
+            "the document is whole"
+        );
         (id, at as u64)
     };
     collection.scan(0).map(read).collect()
@@ -140,7 +177,10 @@ fn contents(collection: &Collection) -> Model {
 
 #[test]
 fn nothing_acknowledged_is_lost_by_kills() {
-    let seed = std::env::var("FOREBAY_SEED").ok().and_then(|seed| seed.parse().ok()).unwrap_or(0x5EED);
+    let seed = std::env::var("FOREBAY_SEED")
+        .ok()
+        .and_then(|seed| seed.parse().ok())
+        .unwrap_or(0x5EED);
     println!("FOREBAY_SEED={seed}");
     let mut random = fastrand::Rng::with_seed(seed);
     let directory = tempfile::tempdir().expect("a temporary directory");
@@ -157,7 +197,10 @@ fn nothing_acknowledged_is_lost_by_kills() {
         first = acknowledged;
         let found = contents(&collection);
         while found != model {
-            assert!(first <= acknowledged + UNSYNCED_MAX, "round {round}: no state after {acknowledged} operations fits");
+            assert!(
+                first <= acknowledged + UNSYNCED_MAX,
+                "round {round}: no state after {acknowledged} operations fits"
+            );
             apply_to_model(&mut model, seed, first);
             first += 1;
         }

@@ -28,10 +28,16 @@ fn everything_is_there_again() {
     assert_eq!(store.collections("db").len(), 1);
     let collection = store.collection("db", "c").expect("is there");
     assert_eq!(collection.uuid(), uuid);
-    assert_eq!((collection.document_count(), collection.next_number()), (2_999, 3_000));
+    assert_eq!(
+        (collection.document_count(), collection.next_number()),
+        (2_999, 3_000)
+    );
     let index = &collection.indexes()[1];
     assert!(index.complete && index.multikey);
-    assert_eq!(store.users().get("ann").expect("reads"), Some(b"secret".to_vec()));
+    assert_eq!(
+        store.users().get("ann").expect("reads"),
+        Some(b"secret".to_vec())
+    );
     assert_clean(&collection);
 }
 
@@ -40,10 +46,13 @@ fn a_second_server_is_told_who_has_the_directory() {
     let directory = tempfile::tempdir().expect("a temporary directory");
     let store = Store::open(StoreOptions::directory(directory.path())).expect("opens");
     let second = Store::open(StoreOptions::directory(directory.path())).err();
-    let Some(StoreError::Locked { process, .. }) = second else { panic!("{second:?}") };
+    let Some(StoreError::Locked { process, .. }) = second else {
+        panic!("{second:?}")
+    };
     assert_eq!(process, Some(std::process::id()));
     drop(store);
-    Store::open(StoreOptions::directory(directory.path())).expect("the lock is gone with the store");
+    Store::open(StoreOptions::directory(directory.path()))
+        .expect("the lock is gone with the store");
 }
 
 #[test]
@@ -52,7 +61,10 @@ fn a_directory_that_cannot_be_written_is_named() {
     let file = directory.path().join("file");
     std::fs::write(&file, b"").expect("writes");
     let failed = Store::open(StoreOptions::directory(file.join("data"))).err();
-    assert!(matches!(failed, Some(StoreError::NotWritable { .. })), "{failed:?}");
+    assert!(
+        matches!(failed, Some(StoreError::NotWritable { .. })),
+        "{failed:?}"
+    );
 }
 
 #[test]
@@ -62,10 +74,16 @@ fn an_unknown_format_is_refused() {
     let format = directory.path().join("FORMAT");
     std::fs::write(&format, "forebay store 2\n").expect("writes");
     let newer = Store::open(StoreOptions::directory(directory.path())).err();
-    assert!(matches!(newer, Some(StoreError::UnknownFormat { .. })), "{newer:?}");
+    assert!(
+        matches!(newer, Some(StoreError::UnknownFormat { .. })),
+        "{newer:?}"
+    );
     std::fs::remove_file(&format).expect("removes");
     let unmarked = Store::open(StoreOptions::directory(directory.path())).err();
-    assert!(matches!(unmarked, Some(StoreError::UnknownFormat { .. })), "{unmarked:?}");
+    assert!(
+        matches!(unmarked, Some(StoreError::UnknownFormat { .. })),
+        "{unmarked:?}"
+    );
 }
 
 #[test]
@@ -75,7 +93,9 @@ fn a_drop_frees_the_disk() {
     let collection = store.collection_or_create("db", "c").expect("creates");
     let mut random = fastrand::Rng::with_seed(7);
     for id in 0..500 {
-        let noise: String = std::iter::repeat_with(|| random.alphanumeric()).take(2_000).collect();
+        let noise: String = std::iter::repeat_with(|| random.alphanumeric())
+            .take(2_000)
+            .collect();
         insert(&collection, rawdoc! { "_id": id, "noise": noise });
     }
     drop(collection);
@@ -83,14 +103,20 @@ fn a_drop_frees_the_disk() {
     // A flush that is under way holds its files a little longer.
     let deadline = Instant::now() + Duration::from_secs(20);
     while table_bytes(directory.path()) > 100_000 {
-        assert!(Instant::now() < deadline, "{} bytes of tables are left", table_bytes(directory.path()));
+        assert!(
+            Instant::now() < deadline,
+            "{} bytes of tables are left",
+            table_bytes(directory.path())
+        );
         std::thread::yield_now();
     }
 }
 
 /// Bytes of all files but journals, which are used again.
 fn table_bytes(directory: &std::path::Path) -> u64 {
-    let Ok(entries) = std::fs::read_dir(directory) else { return 0 };
+    let Ok(entries) = std::fs::read_dir(directory) else {
+        return 0;
+    };
     let size = |entry: std::io::Result<std::fs::DirEntry>| {
         let path = entry.expect("lists").path();
         if path.is_dir() {

@@ -47,14 +47,20 @@ impl Collection {
     pub fn drop_index(&self, name: &str) -> Result<IndexSpec> {
         let index = self.index(name)?;
         if name == ID_INDEX {
-            return Err(StoreError::IndexNotFound { index: name.to_owned() });
+            return Err(StoreError::IndexNotFound {
+                index: name.to_owned(),
+            });
         }
         self.remove_index(&index)?;
         Ok(index.spec.clone())
     }
 
     /// Lists the index; gives it with its partition if it has to be built.
-    fn add_index(&self, spec: IndexSpec, progress: Arc<BuildProgress>) -> Result<Option<(Arc<Index>, PartitionId)>> {
+    fn add_index(
+        &self,
+        spec: IndexSpec,
+        progress: Arc<BuildProgress>,
+    ) -> Result<Option<(Arc<Index>, PartitionId)>> {
         let mut writer = self.writer.lock();
         self.check_not_dropped()?;
         if self.index(&spec.name).is_ok() {
@@ -62,11 +68,17 @@ impl Collection {
         }
         let id = self.shared.next_id();
         if spec.is_cache() {
-            self.list_index(&mut writer, Arc::new(Index::complete(id, spec, None, false)))?;
+            self.list_index(
+                &mut writer,
+                Arc::new(Index::complete(id, spec, None, false)),
+            )?;
             return Ok(None);
         }
         let name = catalogue::index_partition(id);
-        let partition = self.shared.engine.open_partition(&name, PartitionKind::Index)?;
+        let partition = self
+            .shared
+            .engine
+            .open_partition(&name, PartitionKind::Index)?;
         progress.start(writer.statistics.documents);
         let index = Arc::new(Index::building(id, spec, partition, progress));
         self.list_index(&mut writer, Arc::clone(&index))?;
@@ -81,10 +93,18 @@ impl Collection {
 
     /// Writes the list of indexes to the catalogue and makes it the current one. Holding the write lock is the point of
     /// the first argument.
-    fn set_indexes(&self, _writer: &mut MutexGuard<'_, Writer>, indexes: Vec<Arc<Index>>) -> Result<()> {
+    fn set_indexes(
+        &self,
+        _writer: &mut MutexGuard<'_, Writer>,
+        indexes: Vec<Arc<Index>>,
+    ) -> Result<()> {
         let entry = self.entry(&self.namespace(), &indexes, &[]);
         let mut batch = Batch::default();
-        batch.put(self.shared.catalogue, catalogue::collection_key(self.id), entry.encode()?);
+        batch.put(
+            self.shared.catalogue,
+            catalogue::collection_key(self.id),
+            entry.encode()?,
+        );
         self.shared.commit(batch)?;
         *self.indexes.write() = Arc::new(indexes);
         Ok(())
@@ -100,7 +120,9 @@ impl Collection {
         self.set_indexes(&mut writer, indexes)?;
         index.progress.cancel();
         writer.highest.remove(&index.id);
-        index.partition.map_or(Ok(()), |partition| self.shared.engine.drop_partition(partition))
+        index.partition.map_or(Ok(()), |partition| {
+            self.shared.engine.drop_partition(partition)
+        })
     }
 
     fn is_listed(&self, index: &Index) -> bool {
@@ -127,12 +149,21 @@ impl Collection {
     }
 
     /// Adds the next documents to an index; gives the number to go on from, `None` behind the last.
-    fn build_step(&self, writer: &mut Writer, index: &Arc<Index>, partition: PartitionId, from: u64) -> Result<Option<u64>> {
+    fn build_step(
+        &self,
+        writer: &mut Writer,
+        index: &Arc<Index>,
+        partition: PartitionId,
+        from: u64,
+    ) -> Result<Option<u64>> {
         let range = KeyRange {
             start: record_key(from).to_vec(),
             end: None,
         };
-        let page = self.shared.engine.page(self.records, &range, Direction::Forward, STEP)?;
+        let page = self
+            .shared
+            .engine
+            .page(self.records, &range, Direction::Forward, STEP)?;
         let documents = page.len() as u64;
         let mut transaction = Transaction::new(self, writer, page.len());
         let mut next = None;

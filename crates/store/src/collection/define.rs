@@ -15,11 +15,18 @@ impl Collection {
         let Some(first) = collections.first() else {
             return Ok(());
         };
-        let _writers: Vec<_> = collections.iter().map(|collection| collection.writer.lock()).collect();
+        let _writers: Vec<_> = collections
+            .iter()
+            .map(|collection| collection.writer.lock())
+            .collect();
         let mut batch = Batch::default();
-        collections.iter().for_each(|collection| collection.forget(&mut batch));
+        collections
+            .iter()
+            .for_each(|collection| collection.forget(&mut batch));
         first.shared.commit(batch)?;
-        collections.iter().for_each(|collection| collection.dropped.store(true, Ordering::Release));
+        collections
+            .iter()
+            .for_each(|collection| collection.dropped.store(true, Ordering::Release));
         Ok(())
     }
 
@@ -31,7 +38,10 @@ impl Collection {
     /// Gives the space of a dropped collection back. What cannot be removed now is removed at the next start.
     pub(crate) fn free(&self) {
         let indexes = self.index_list();
-        let partitions = indexes.iter().filter_map(|index| index.partition).chain([self.records]);
+        let partitions = indexes
+            .iter()
+            .filter_map(|index| index.partition)
+            .chain([self.records]);
         for partition in partitions {
             if let Err(error) = self.shared.engine.drop_partition(partition) {
                 tracing::warn!(namespace = %self.namespace(), %error, "cannot remove a dropped collection yet");
@@ -45,7 +55,11 @@ impl Collection {
         let _target_writer = target.map(|target| target.writer.lock());
         let entry = self.entry(to, &self.index_list(), &[]);
         let mut batch = Batch::default();
-        batch.put(self.shared.catalogue, catalogue::collection_key(self.id), entry.encode()?);
+        batch.put(
+            self.shared.catalogue,
+            catalogue::collection_key(self.id),
+            entry.encode()?,
+        );
         if let Some(target) = target {
             target.forget(&mut batch);
         }

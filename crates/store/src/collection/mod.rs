@@ -58,9 +58,11 @@ struct Counts {
 
 impl Counts {
     fn publish(&self, statistics: Statistics) {
-        self.documents.store(statistics.documents, Ordering::Release);
+        self.documents
+            .store(statistics.documents, Ordering::Release);
         self.bytes.store(statistics.bytes, Ordering::Release);
-        self.next_number.store(statistics.next_number, Ordering::Release);
+        self.next_number
+            .store(statistics.next_number, Ordering::Release);
     }
 }
 
@@ -81,16 +83,31 @@ pub struct IndexStatus {
 
 impl Collection {
     /// Opens the partitions of a collection that the catalogue knows.
-    pub(crate) fn open(shared: Arc<Shared>, entry: CollectionEntry, statistics: Statistics) -> Result<Self> {
+    pub(crate) fn open(
+        shared: Arc<Shared>,
+        entry: CollectionEntry,
+        statistics: Statistics,
+    ) -> Result<Self> {
         let open = |name: String, kind| shared.engine.open_partition(&name, kind);
-        let records = open(catalogue::records_partition(entry.id), PartitionKind::Records)?;
+        let records = open(
+            catalogue::records_partition(entry.id),
+            PartitionKind::Records,
+        )?;
         let mut indexes = Vec::new();
         for index in entry.indexes.into_iter().filter(|index| index.complete) {
             let partition = match index.spec.is_cache() {
                 true => None,
-                false => Some(open(catalogue::index_partition(index.id), PartitionKind::Index)?),
+                false => Some(open(
+                    catalogue::index_partition(index.id),
+                    PartitionKind::Index,
+                )?),
             };
-            indexes.push(Arc::new(Index::complete(index.id, index.spec, partition, index.multikey)));
+            indexes.push(Arc::new(Index::complete(
+                index.id,
+                index.spec,
+                partition,
+                index.multikey,
+            )));
         }
         let counts = Counts::default();
         counts.publish(statistics);
@@ -159,7 +176,10 @@ impl Collection {
 
     /// All indexes, in order of creation.
     pub fn indexes(&self) -> Vec<IndexStatus> {
-        self.index_list().iter().map(|index| self.status(index)).collect()
+        self.index_list()
+            .iter()
+            .map(|index| self.status(index))
+            .collect()
     }
 
     fn status(&self, index: &Index) -> IndexStatus {
@@ -168,7 +188,9 @@ impl Collection {
             complete: index.is_complete(),
             multikey: index.is_multikey(),
             progress: Arc::clone(&index.progress),
-            bytes: index.partition.map_or(0, |partition| self.shared.engine.bytes(partition)),
+            bytes: index
+                .partition
+                .map_or(0, |partition| self.shared.engine.bytes(partition)),
         }
     }
 
@@ -179,7 +201,9 @@ impl Collection {
     fn index(&self, name: &str) -> Result<Arc<Index>> {
         let indexes = self.index_list();
         let found = indexes.iter().find(|index| index.spec.name == name);
-        found.cloned().ok_or_else(|| StoreError::IndexNotFound { index: name.to_owned() })
+        found.cloned().ok_or_else(|| StoreError::IndexNotFound {
+            index: name.to_owned(),
+        })
     }
 
     fn check_not_dropped(&self) -> Result<()> {
@@ -192,7 +216,12 @@ impl Collection {
     }
 
     /// The catalogue entry, with other indexes or another name than the current ones where given.
-    fn entry(&self, namespace: &Namespace, indexes: &[Arc<Index>], multikey: &[u32]) -> CollectionEntry {
+    fn entry(
+        &self,
+        namespace: &Namespace,
+        indexes: &[Arc<Index>],
+        multikey: &[u32],
+    ) -> CollectionEntry {
         let index = |index: &Arc<Index>| IndexEntry {
             id: index.id,
             spec: index.spec.clone(),
@@ -213,6 +242,9 @@ impl Collection {
 
 impl std::fmt::Debug for Collection {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Collection").field("namespace", &self.namespace()).field("id", &self.id).finish_non_exhaustive()
+        f.debug_struct("Collection")
+            .field("namespace", &self.namespace())
+            .field("id", &self.id)
+            .finish_non_exhaustive()
     }
 }

@@ -55,11 +55,20 @@ impl Collection {
     ///
     /// # Errors
     /// [`StoreError::IndexNotFound`] and [`StoreError::IndexNotReady`].
-    pub fn index_scan(&self, name: &str, bounds: &IndexBounds, direction: Direction) -> Result<IndexScan> {
+    pub fn index_scan(
+        &self,
+        name: &str,
+        bounds: &IndexBounds,
+        direction: Direction,
+    ) -> Result<IndexScan> {
         let index = self.index(name)?;
-        let partition = index.partition.ok_or_else(|| StoreError::IndexNotFound { index: name.to_owned() })?;
+        let partition = index.partition.ok_or_else(|| StoreError::IndexNotFound {
+            index: name.to_owned(),
+        })?;
         if !index.is_complete() {
-            return Err(StoreError::IndexNotReady { index: name.to_owned() });
+            return Err(StoreError::IndexNotReady {
+                index: name.to_owned(),
+            });
         }
         let entries = self.entries(partition, bounds.key_range(&index.spec), direction);
         Ok(IndexScan {
@@ -69,7 +78,12 @@ impl Collection {
         })
     }
 
-    pub(super) fn entries(&self, partition: PartitionId, range: KeyRange, direction: Direction) -> Entries {
+    pub(super) fn entries(
+        &self,
+        partition: PartitionId,
+        range: KeyRange,
+        direction: Direction,
+    ) -> Entries {
         Entries::new(Arc::clone(&self.shared.engine), partition, range, direction)
     }
 }
@@ -105,9 +119,11 @@ pub struct IndexScan {
 
 impl IndexScan {
     fn decode(&self, (key, value): (Bytes, Bytes)) -> Result<RecordNumber> {
-        self.index.entry_number(&key, &value).ok_or_else(|| StoreError::InvalidDocument {
-            why: format!("a malformed entry of index {}", self.index.spec.name),
-        })
+        self.index
+            .entry_number(&key, &value)
+            .ok_or_else(|| StoreError::InvalidDocument {
+                why: format!("a malformed entry of index {}", self.index.spec.name),
+            })
     }
 }
 

@@ -49,7 +49,12 @@ impl Collection {
     pub fn verify(&self) -> Result<VerifyReport> {
         let writer = self.writer.lock();
         let mut report = VerifyReport::default();
-        let indexes: Vec<Arc<Index>> = self.index_list().iter().filter(|index| index.is_complete()).cloned().collect();
+        let indexes: Vec<Arc<Index>> = self
+            .index_list()
+            .iter()
+            .filter(|index| index.is_complete())
+            .cloned()
+            .collect();
         let mut expected = vec![0; indexes.len()];
         for record in self.scan(0) {
             let (number, document) = record?;
@@ -65,19 +70,35 @@ impl Collection {
         Ok(report)
     }
 
-    fn verify_document(&self, report: &mut VerifyReport, number: RecordNumber, document: &Document) {
+    fn verify_document(
+        &self,
+        report: &mut VerifyReport,
+        number: RecordNumber,
+        document: &Document,
+    ) {
         report.documents += 1;
         report.bytes += document.len_bytes() as u64;
         if let Err(error) = bson::Document::try_from(document.raw()) {
             report.problem(|| format!("document {number} is not BSON: {error}"));
         }
         if number >= self.next_number() {
-            report.problem(|| format!("document {number} is at or above the next number {}", self.next_number()));
+            report.problem(|| {
+                format!(
+                    "document {number} is at or above the next number {}",
+                    self.next_number()
+                )
+            });
         }
     }
 
     /// Looks a document's keys up in an index; gives how many it must have.
-    fn verify_keys(&self, report: &mut VerifyReport, index: &Index, number: RecordNumber, document: &Document) -> Result<u64> {
+    fn verify_keys(
+        &self,
+        report: &mut VerifyReport,
+        index: &Index,
+        number: RecordNumber,
+        document: &Document,
+    ) -> Result<u64> {
         let Some(partition) = index.partition else {
             return Ok(0);
         };
@@ -90,7 +111,11 @@ impl Collection {
             }
         };
         if keys.multikey && !index.is_multikey() {
-            report.problem(|| format!("document {number} has an array in index {name}, which is not marked multikey"));
+            report.problem(|| {
+                format!(
+                    "document {number} has an array in index {name}, which is not marked multikey"
+                )
+            });
         }
         for key in &keys.keys {
             let (entry, value) = index.entry(key, number);
@@ -101,7 +126,12 @@ impl Collection {
         Ok(keys.keys.len() as u64)
     }
 
-    fn verify_entry_count(&self, report: &mut VerifyReport, index: &Index, expected: u64) -> Result<()> {
+    fn verify_entry_count(
+        &self,
+        report: &mut VerifyReport,
+        index: &Index,
+        expected: u64,
+    ) -> Result<()> {
         let Some(partition) = index.partition else {
             return Ok(());
         };
@@ -112,7 +142,12 @@ impl Collection {
         }
         report.entries += found;
         if found != expected {
-            report.problem(|| format!("index {} has {found} entries instead of {expected}", index.spec.name));
+            report.problem(|| {
+                format!(
+                    "index {} has {found} entries instead of {expected}",
+                    index.spec.name
+                )
+            });
         }
         Ok(())
     }
@@ -121,7 +156,12 @@ impl Collection {
 fn verify_counts(report: &mut VerifyReport, writer: &Writer) {
     let (documents, bytes) = (report.documents, report.bytes);
     if writer.statistics.documents != documents {
-        report.problem(|| format!("{documents} documents are counted as {}", writer.statistics.documents));
+        report.problem(|| {
+            format!(
+                "{documents} documents are counted as {}",
+                writer.statistics.documents
+            )
+        });
     }
     if writer.statistics.bytes != bytes {
         report.problem(|| format!("{bytes} bytes are counted as {}", writer.statistics.bytes));

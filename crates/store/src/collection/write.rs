@@ -71,22 +71,40 @@ impl Collection {
     }
 
     /// Inserts documents, each with an `_id`; see [`Collection::write`].
-    pub fn insert_many(&self, documents: &[&RawDocument], ordered: bool) -> Vec<Result<RecordNumber>> {
-        let changes: Vec<Change<'_>> = documents.iter().map(|document| Change::Insert(document)).collect();
+    pub fn insert_many(
+        &self,
+        documents: &[&RawDocument],
+        ordered: bool,
+    ) -> Vec<Result<RecordNumber>> {
+        let changes: Vec<Change<'_>> = documents
+            .iter()
+            .map(|document| Change::Insert(document))
+            .collect();
         let number = |changed| match changed {
             Changed::Inserted(number) => number,
-            Changed::Replaced(_) | Changed::Deleted(_) | Changed::Absent => unreachable!("an insert inserts or fails"),
+            Changed::Replaced(_) | Changed::Deleted(_) | Changed::Absent => {
+                unreachable!("an insert inserts or fails")
+            }
         };
-        self.write(&changes, ordered).into_iter().map(|answer| answer.map(number)).collect()
+        self.write(&changes, ordered)
+            .into_iter()
+            .map(|answer| answer.map(number))
+            .collect()
     }
 
     /// Inserts one document with an `_id`.
     pub fn insert(&self, document: &RawDocument) -> Result<RecordNumber> {
-        self.insert_many(&[document], true).pop().expect("one change has one answer")
+        self.insert_many(&[document], true)
+            .pop()
+            .expect("one change has one answer")
     }
 
     /// Replaces a document by one with the same `_id`; gives what it was, `None` if there was none.
-    pub fn replace(&self, number: RecordNumber, document: &RawDocument) -> Result<Option<Document>> {
+    pub fn replace(
+        &self,
+        number: RecordNumber,
+        document: &RawDocument,
+    ) -> Result<Option<Document>> {
         self.write_one(Change::Replace(number, document))
     }
 
@@ -96,7 +114,11 @@ impl Collection {
     }
 
     fn write_one(&self, change: Change<'_>) -> Result<Option<Document>> {
-        match self.write(&[change], true).pop().expect("one change has one answer")? {
+        match self
+            .write(&[change], true)
+            .pop()
+            .expect("one change has one answer")?
+        {
             Changed::Replaced(old) | Changed::Deleted(old) => Ok(Some(old)),
             Changed::Inserted(_) | Changed::Absent => Ok(None),
         }
@@ -115,7 +137,10 @@ impl Collection {
         let mut go_on = true;
         for change in chunk {
             let answer = transaction.apply(change);
-            go_on = answer.as_ref().err().is_none_or(|error| !ordered && !error.is_fatal());
+            go_on = answer
+                .as_ref()
+                .err()
+                .is_none_or(|error| !ordered && !error.is_fatal());
             answers.push(answer);
             if !go_on {
                 break;
@@ -124,7 +149,10 @@ impl Collection {
         match transaction.commit() {
             Ok(()) => go_on,
             Err(error) => {
-                answers[first..].iter_mut().filter(|answer| answer.is_ok()).for_each(|answer| *answer = Err(error.clone()));
+                answers[first..]
+                    .iter_mut()
+                    .filter(|answer| answer.is_ok())
+                    .for_each(|answer| *answer = Err(error.clone()));
                 false
             }
         }
@@ -139,7 +167,11 @@ fn chunk_len(changes: &[Change<'_>]) -> usize {
         bytes += change.bytes();
         before < BATCH_BYTES
     };
-    changes.iter().take(BATCH_CHANGES_MAX).take_while(fits).count()
+    changes
+        .iter()
+        .take(BATCH_CHANGES_MAX)
+        .take_while(fits)
+        .count()
 }
 
 /// Changes that are prepared, but not yet written; reads through it see them.
@@ -215,7 +247,11 @@ impl<'a> Transaction<'a> {
             return Ok(Changed::Absent);
         };
         self.change_entries(number, Some(old.raw()), None)?;
-        self.stage(self.collection.records, record_key(number).as_slice().into(), None);
+        self.stage(
+            self.collection.records,
+            record_key(number).as_slice().into(),
+            None,
+        );
         self.statistics.documents -= 1;
         self.statistics.bytes -= old.len_bytes() as u64;
         Ok(Changed::Deleted(old))
@@ -224,16 +260,28 @@ impl<'a> Transaction<'a> {
     fn put_record(&mut self, number: RecordNumber, document: &RawDocument) {
         let bytes = document.as_bytes();
         self.statistics.bytes += bytes.len() as u64;
-        self.stage(self.collection.records, record_key(number).as_slice().into(), Some(bytes.into()));
+        self.stage(
+            self.collection.records,
+            record_key(number).as_slice().into(),
+            Some(bytes.into()),
+        );
     }
 
     fn record(&self, number: RecordNumber) -> Result<Option<Document>> {
-        let bytes = self.read(self.collection.records, &record_key(number).as_slice().into())?;
+        let bytes = self.read(
+            self.collection.records,
+            &record_key(number).as_slice().into(),
+        )?;
         bytes.map(Document::new).transpose()
     }
 
     /// Checks first, stages then, so that a refused change leaves nothing behind.
-    fn change_entries(&mut self, number: RecordNumber, old: Option<&RawDocument>, new: Option<&RawDocument>) -> Result<()> {
+    fn change_entries(
+        &mut self,
+        number: RecordNumber,
+        old: Option<&RawDocument>,
+        new: Option<&RawDocument>,
+    ) -> Result<()> {
         let indexes = Arc::clone(&self.indexes);
         let mut changes = Vec::with_capacity(indexes.len());
         for index in indexes.iter().filter(|index| index.holds(number)) {
@@ -255,7 +303,9 @@ impl<'a> Transaction<'a> {
         old: Option<&RawDocument>,
         new: Option<&RawDocument>,
     ) -> Result<EntryChange<'i>> {
-        let keys = |document: Option<&RawDocument>| document.map(|document| index.keys(document)).transpose();
+        let keys = |document: Option<&RawDocument>| {
+            document.map(|document| index.keys(document)).transpose()
+        };
         let mut old = keys(old)?.unwrap_or_default().keys;
         let mut added = Vec::new();
         if let Some(document) = new {
@@ -265,7 +315,9 @@ impl<'a> Transaction<'a> {
             }
             added = new.keys;
             if !old.is_empty() {
-                let kept: Vec<Vec<u8>> = added.extract_if(.., |key| old.binary_search(key).is_ok()).collect();
+                let kept: Vec<Vec<u8>> = added
+                    .extract_if(.., |key| old.binary_search(key).is_ok())
+                    .collect();
                 old.retain(|key| kept.binary_search(key).is_err());
             }
             self.check_unique(index, partition, number, &added, document)?;
@@ -317,9 +369,20 @@ impl<'a> Transaction<'a> {
 
     /// The highest key of a partition; empty where there is none.
     fn highest_key(&self, partition: PartitionId) -> Result<Bytes> {
-        let one = PageLimit { entries: 1, bytes: 1 };
-        let page = self.collection.shared.engine.page(partition, &KeyRange::all(), Direction::Backward, one)?;
-        Ok(page.into_iter().next().map_or_else(Bytes::empty, |(key, _)| key))
+        let one = PageLimit {
+            entries: 1,
+            bytes: 1,
+        };
+        let page = self.collection.shared.engine.page(
+            partition,
+            &KeyRange::all(),
+            Direction::Backward,
+            one,
+        )?;
+        Ok(page
+            .into_iter()
+            .next()
+            .map_or_else(Bytes::empty, |(key, _)| key))
     }
 
     fn stage_entries(
@@ -361,10 +424,17 @@ impl<'a> Transaction<'a> {
     }
 
     fn stage(&mut self, partition: PartitionId, key: Bytes, value: Option<Bytes>) {
-        let at = *self.positions.entry((partition, key.clone())).or_insert(self.writes.len());
+        let at = *self
+            .positions
+            .entry((partition, key.clone()))
+            .or_insert(self.writes.len());
         match self.writes.get_mut(at) {
             Some(write) => write.value = value,
-            None => self.writes.push(Write { partition, key, value }),
+            None => self.writes.push(Write {
+                partition,
+                key,
+                value,
+            }),
         }
     }
 
@@ -375,18 +445,27 @@ impl<'a> Transaction<'a> {
         }
         let collection = self.collection;
         let catalogue = collection.shared.catalogue;
-        let mut batch = Batch { writes: self.writes };
+        let mut batch = Batch {
+            writes: self.writes,
+        };
         if self.statistics != self.writer.statistics {
             let key = catalogue::statistics_key(collection.id);
             batch.put(catalogue, key, self.statistics.encode().as_slice());
         }
         if !self.multikey.is_empty() {
             let entry = collection.entry(&collection.namespace(), &self.indexes, &self.multikey);
-            batch.put(catalogue, catalogue::collection_key(collection.id), entry.encode()?);
+            batch.put(
+                catalogue,
+                catalogue::collection_key(collection.id),
+                entry.encode()?,
+            );
         }
         collection.shared.commit(batch)?;
         let became_multikey = |index: &&Arc<Index>| self.multikey.contains(&index.id);
-        self.indexes.iter().filter(became_multikey).for_each(|index| index.set_multikey());
+        self.indexes
+            .iter()
+            .filter(became_multikey)
+            .for_each(|index| index.set_multikey());
         self.writer.statistics = self.statistics;
         collection.counts.publish(self.statistics);
         Ok(())

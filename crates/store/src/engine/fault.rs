@@ -4,7 +4,9 @@ use std::io;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, Ordering};
 
-use super::{Batch, Bytes, Direction, Engine, KeyRange, Page, PageLimit, PartitionId, PartitionKind};
+use super::{
+    Batch, Bytes, Direction, Engine, KeyRange, Page, PageLimit, PartitionId, PartitionKind,
+};
 use crate::error::{Result, StoreError};
 
 /// What a failing operation reports.
@@ -51,7 +53,9 @@ impl Fuse {
     /// Whether this operation is the one to fail.
     fn blows(&self) -> Option<Fault> {
         let step = |left: i64| (left > Self::OUT).then(|| left - 1);
-        let before = self.left.fetch_update(Ordering::SeqCst, Ordering::SeqCst, step);
+        let before = self
+            .left
+            .fetch_update(Ordering::SeqCst, Ordering::SeqCst, step);
         (before == Ok(0)).then(|| *self.fault.lock())
     }
 }
@@ -91,7 +95,8 @@ impl FaultEngine {
     }
 
     fn check(fuse: &Fuse, action: &'static str) -> Result<()> {
-        fuse.blows().map_or(Ok(()), |fault| Err(fault.error(action)))
+        fuse.blows()
+            .map_or(Ok(()), |fault| Err(fault.error(action)))
     }
 }
 
@@ -113,7 +118,13 @@ impl Engine for FaultEngine {
         self.inner.get(partition, key)
     }
 
-    fn page(&self, partition: PartitionId, range: &KeyRange, direction: Direction, limit: PageLimit) -> Result<Page> {
+    fn page(
+        &self,
+        partition: PartitionId,
+        range: &KeyRange,
+        direction: Direction,
+        limit: PageLimit,
+    ) -> Result<Page> {
         Self::check(&self.reads, "read a page")?;
         self.inner.page(partition, range, direction, limit)
     }

@@ -1,13 +1,19 @@
 //! The engine on disk: fjall, a log-structured merge tree a partition and one journal for all.
 
 use std::collections::HashMap;
+use std::io;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use fjall::config::{BlockSizePolicy, CompressionPolicy};
-use fjall::{CompressionType, Database, Keyspace, KeyspaceCreateOptions, PersistMode};
+use fjall::{
+    AbstractTree, CompressionType, Database, Keyspace, KeyspaceCreateOptions, PersistMode,
+};
 use parking_lot::{Mutex, RwLock};
 
-use super::{Batch, Bytes, Direction, Engine, KeyRange, Page, PageLimit, PartitionId, PartitionKind, journal};
+use super::{
+    Batch, Bytes, Direction, Engine, KeyRange, Page, PageLimit, PartitionId, PartitionKind, journal,
+};
 use crate::error::{Result, StoreError};
 use crate::options::StoreOptions;
 
@@ -20,8 +26,19 @@ const CATALOGUE_BUFFER_BYTES: u64 = 4 << 20;
 /// The smallest journal limit that fjall takes.
 const JOURNAL_BYTES_MIN: u64 = 64 << 20;
 
+/// Write buffers of one partition that may wait to be written out. fjall itself stops writers at 4, in a loop that no
+/// failure ends.
+const SEALED_BUFFERS_MAX: usize = 3;
+/// Runs of new tables of one partition that may wait to be merged. fjall itself stops writers at 30, likewise.
+const NEW_RUNS_MAX: usize = 24;
+/// How often a writer that waits for background work looks again.
+const THROTTLE_STEP: Duration = Duration::from_millis(2);
+/// What a probe for free space writes.
+const PROBE_BYTES: usize = 1 << 20;
+
 /// What an operator can do about damaged files.
-pub(crate) const REMEDY: &str = "restore the data directory from a backup, or start on an empty one and import again";
+pub(crate) const REMEDY: &str =
+    "restore the data directory from a backup, or start on an empty one and import again";
 
 /// A store of partitions in one directory.
 pub struct FjallEngine {
@@ -30,7 +47,10 @@ pub struct FjallEngine {
     write_buffer_bytes: u64,
     partitions: RwLock<Partitions>,
     journal: journal::JournalSync,
-    failure: Mutex<Option<String>>,
+    /// The first failed write: none is taken after it.
+    write_failure: Mutex<Option<StoreError>>,
+    /// The first failed sync. What it left behind is unknown, so nothing later may be called durable.
+    sync_failure: Mutex<Option<StoreError>>,
 }
 
 #[derive(Default)]
@@ -56,18 +76,23 @@ impl FjallEngine {
     /// # Errors
     /// [`StoreError::Corrupt`] for damaged files, [`StoreError::DiskFull`] and [`StoreError::Io`] as they come.
     pub fn open(directory: &Path, options: &StoreOptions) -> Result<Self> {
-        let last_sequence = journal::check(directory)?;
+        let journals = journal::check(directory)?;
         let database = open_database(directory, options)?;
+        check_tables(directory, &database, journals)?;
         // fjall counts on from the highest number in its tables, which may be lower than that of a batch to a
         // partition that is gone. Numbers that only rise are what tells a damaged one in a journal.
-        database.supervisor.seqno.fetch_max(last_sequence + 1);
+        database
+            .supervisor
+            .seqno
+            .fetch_max(journals.last_sequence + 1);
         Ok(Self {
             database,
             directory: directory.to_owned(),
             write_buffer_bytes: options.write_buffer_bytes,
             partitions: RwLock::default(),
             journal: journal::JournalSync::new(directory),
-            failure: Mutex::new(None),
+            write_failure: Mutex::new(None),
+            sync_failure: Mutex::new(None),
         })
     }
 
@@ -87,23 +112,84 @@ impl FjallEngine {
             .max_memtable_size(buffer_bytes)
     }
 
-    /// Translates an error, remembering the one that stops further writes.
     fn failed(&self, action: &'static str, error: fjall::Error) -> StoreError {
-        if matches!(error, fjall::Error::Poisoned) {
-            let why = self.failure.lock().clone();
-            return StoreError::ReadOnly {
-                why: why.unwrap_or_else(|| "a background task failed".to_owned()),
-            };
-        }
         translate(&self.directory, action, error)
     }
 
+    /// Translates the error of a write and remembers the first, after which fjall takes no more.
     fn write_failed(&self, action: &'static str, error: fjall::Error) -> StoreError {
-        let error = self.failed(action, error);
-        if !matches!(error, StoreError::ReadOnly { .. }) {
-            self.failure.lock().get_or_insert_with(|| error.to_string());
+        if matches!(error, fjall::Error::Poisoned) {
+            return self.refused();
         }
+        let error = self.failed(action, error);
+        self.write_failure
+            .lock()
+            .get_or_insert_with(|| error.clone());
         error
+    }
+
+    /// Why no writes are taken: the disk is full still, or something failed.
+    fn refused(&self) -> StoreError {
+        if let Err(error @ StoreError::DiskFull { .. }) = self.probe() {
+            return error;
+        }
+        let first = self.write_failure.lock().clone();
+        StoreError::ReadOnly {
+            why: first.map_or_else(
+                || "writing tables failed".to_owned(),
+                |first| first.to_string(),
+            ),
+        }
+    }
+
+    /// Tries if the disk takes a file.
+    fn probe(&self) -> Result<()> {
+        let file = self.directory.join("probe");
+        let written = std::fs::write(&file, vec![1; PROBE_BYTES]);
+        let removed = std::fs::remove_file(&file);
+        written
+            .and(removed)
+            .map_err(|error| StoreError::io("write a probe", error))
+    }
+
+    /// Lets background work catch up with the partitions of a batch, as long as there is hope that it does.
+    fn throttle(&self, keyspaces: &[Keyspace]) -> Result<()> {
+        let behind = |keyspace: &Keyspace| {
+            keyspace.tree.sealed_memtable_count() >= SEALED_BUFFERS_MAX
+                || keyspace.tree.l0_run_count() >= NEW_RUNS_MAX
+        };
+        while keyspaces.iter().any(behind) {
+            // Writes nothing: asks if the background threads are well.
+            let well = self.database.persist(PersistMode::Buffer);
+            well.map_err(|error| self.write_failed("write tables", error))?;
+            std::thread::sleep(THROTTLE_STEP);
+        }
+        Ok(())
+    }
+
+    /// A batch as fjall takes it, and the partitions it touches.
+    fn prepare(&self, batch: Batch) -> (fjall::OwnedWriteBatch, Vec<Keyspace>) {
+        let mut writes =
+            fjall::OwnedWriteBatch::with_capacity(self.database.clone(), batch.writes.len())
+                .durability(Some(PersistMode::Buffer));
+        let partitions = self.partitions.read();
+        let mut touched: Vec<PartitionId> = Vec::new();
+        for write in batch.writes {
+            let Some(keyspace) = partitions.keyspaces.get(&write.partition) else {
+                continue;
+            };
+            if !touched.contains(&write.partition) {
+                touched.push(write.partition);
+            }
+            match write.value {
+                Some(value) => writes.insert(keyspace, write.key, value),
+                None => writes.remove(keyspace, write.key),
+            }
+        }
+        let keyspaces = touched
+            .iter()
+            .filter_map(|partition| partitions.keyspaces.get(partition).cloned());
+        (writes, keyspaces.collect())
     }
 }
 
@@ -118,8 +204,27 @@ fn open_database(directory: &Path, options: &StoreOptions) -> Result<Database> {
         .manual_journal_persist(false);
     match std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| builder.open())) {
         Ok(opened) => opened.map_err(|error| translate(directory, "open the tables", error)),
-        Err(_) => Err(corrupt(directory, "its tables do not fit together".to_owned())),
+        Err(_) => Err(corrupt(
+            directory,
+            "its tables do not fit together".to_owned(),
+        )),
     }
+}
+
+/// Checks that no table is newer than the journals, which would have lost their end otherwise.
+fn check_tables(directory: &Path, database: &Database, journals: journal::Journals) -> Result<()> {
+    for name in database.list_keyspace_names() {
+        let opened = database.keyspace(&name, KeyspaceCreateOptions::default);
+        let keyspace = opened.map_err(|error| translate(directory, "open a partition", error))?;
+        let newest = keyspace.tree.get_highest_persisted_seqno();
+        if newest.is_some_and(|newest| !journals.fit(newest)) {
+            return Err(corrupt(
+                directory,
+                "the journal ends before the tables do".to_owned(),
+            ));
+        }
+    }
+    Ok(())
 }
 
 fn corrupt(file: &Path, why: String) -> StoreError {
@@ -132,7 +237,12 @@ fn corrupt(file: &Path, why: String) -> StoreError {
 
 fn translate(directory: &Path, action: &'static str, error: fjall::Error) -> StoreError {
     match error {
-        fjall::Error::Io(source) | fjall::Error::Storage(fjall::LsmError::Io(source)) => io_error(directory, action, source),
+        fjall::Error::Io(source) | fjall::Error::Storage(fjall::LsmError::Io(source)) => {
+            io_error(directory, action, source)
+        }
+        fjall::Error::Poisoned => StoreError::ReadOnly {
+            why: "an earlier write failed".to_owned(),
+        },
         fjall::Error::Locked => StoreError::Locked {
             directory: directory.to_owned(),
             process: None,
@@ -146,8 +256,8 @@ fn translate(directory: &Path, action: &'static str, error: fjall::Error) -> Sto
 }
 
 /// Files that end too early or are gone are damage, not trouble with the device.
-fn io_error(directory: &Path, action: &'static str, source: std::io::Error) -> StoreError {
-    use std::io::ErrorKind::{InvalidData, NotFound, UnexpectedEof};
+fn io_error(directory: &Path, action: &'static str, source: io::Error) -> StoreError {
+    use io::ErrorKind::{InvalidData, NotFound, UnexpectedEof};
     match source.kind() {
         InvalidData | NotFound | UnexpectedEof => corrupt(directory, source.to_string()),
         _ => StoreError::io(action, source),
@@ -161,7 +271,7 @@ impl Engine for FjallEngine {
             return Ok(*id);
         }
         let opened = self.database.keyspace(name, || self.keyspace_options(kind));
-        let keyspace = opened.map_err(|error| self.failed("create a partition", error))?;
+        let keyspace = opened.map_err(|error| self.write_failed("create a partition", error))?;
         Ok(partitions.add(name, keyspace))
     }
 
@@ -175,9 +285,11 @@ impl Engine for FjallEngine {
             return Ok(());
         };
         // Journals hold on to a deleted partition until they are evicted: empty it, so that its tables go now.
-        keyspace.clear().map_err(|error| self.write_failed("clear a partition", error))?;
+        keyspace
+            .clear()
+            .map_err(|error| self.write_failed("clear a partition", error))?;
         let deleted = self.database.delete_keyspace(keyspace);
-        deleted.map_err(|error| self.failed("delete a partition", error))
+        deleted.map_err(|error| self.write_failed("delete a partition", error))
     }
 
     fn partition_names(&self) -> Vec<String> {
@@ -190,15 +302,26 @@ impl Engine for FjallEngine {
         let Some(keyspace) = partitions.keyspaces.get(&partition) else {
             return Ok(None);
         };
-        keyspace.get(key).map_err(|error| self.failed("read a key", error))
+        keyspace
+            .get(key)
+            .map_err(|error| self.failed("read a key", error))
     }
 
-    fn page(&self, partition: PartitionId, range: &KeyRange, direction: Direction, limit: PageLimit) -> Result<Page> {
+    fn page(
+        &self,
+        partition: PartitionId,
+        range: &KeyRange,
+        direction: Direction,
+        limit: PageLimit,
+    ) -> Result<Page> {
         let Some(keyspace) = self.keyspace(partition).filter(|_| !range.is_empty()) else {
             return Ok(Page::new());
         };
         let start = std::ops::Bound::Included(range.start.as_slice());
-        let end = range.end.as_deref().map_or(std::ops::Bound::Unbounded, std::ops::Bound::Excluded);
+        let end = range
+            .end
+            .as_deref()
+            .map_or(std::ops::Bound::Unbounded, std::ops::Bound::Excluded);
         let entries = keyspace.range::<&[u8], _>((start, end));
         let page = match direction {
             Direction::Forward => take_page(entries, limit),
@@ -208,35 +331,28 @@ impl Engine for FjallEngine {
     }
 
     fn commit(&self, batch: Batch) -> Result<()> {
-        let mut writes = fjall::OwnedWriteBatch::with_capacity(self.database.clone(), batch.writes.len())
-            .durability(Some(PersistMode::Buffer));
-        {
-            let partitions = self.partitions.read();
-            for write in batch.writes {
-                let Some(keyspace) = partitions.keyspaces.get(&write.partition) else {
-                    continue;
-                };
-                match write.value {
-                    Some(value) => writes.insert(keyspace, write.key, value),
-                    None => writes.remove(keyspace, write.key),
-                }
-            }
-        }
-        writes.commit().map_err(|error| self.write_failed("write a batch", error))
+        let (writes, keyspaces) = self.prepare(batch);
+        self.throttle(&keyspaces)?;
+        writes
+            .commit()
+            .map_err(|error| self.write_failed("write a batch", error))
     }
 
     fn sync(&self) -> Result<()> {
-        if let Some(why) = self.failure.lock().clone() {
-            return Err(StoreError::ReadOnly { why });
+        let mut failure = self.sync_failure.lock();
+        if let Some(first) = failure.as_ref() {
+            return Err(StoreError::ReadOnly {
+                why: first.to_string(),
+            });
         }
-        self.journal.sync().inspect_err(|error| {
-            // What a failed sync left behind is unknown, so nothing later may be acknowledged.
-            self.failure.lock().get_or_insert_with(|| error.to_string());
-        })
+        self.journal
+            .sync()
+            .inspect_err(|error| *failure = Some(error.clone()))
     }
 
     fn bytes(&self, partition: PartitionId) -> u64 {
-        self.keyspace(partition).map_or(0, |keyspace| keyspace.disk_space())
+        self.keyspace(partition)
+            .map_or(0, |keyspace| keyspace.disk_space())
     }
 }
 

@@ -43,7 +43,9 @@ impl JournalSync {
             *open = Some((newest, file));
         }
         match open.as_ref() {
-            Some((_, file)) => file.sync_data().map_err(|error| StoreError::io("sync the journal", error)),
+            Some((_, file)) => file
+                .sync_data()
+                .map_err(|error| StoreError::io("sync the journal", error)),
             None => Ok(()),
         }
     }
@@ -67,7 +69,9 @@ fn journals(directory: &Path) -> Result<Vec<(u64, PathBuf)>> {
     };
     let mut found = Vec::new();
     for entry in entries {
-        let path = entry.map_err(|error| StoreError::io("list the journals", error))?.path();
+        let path = entry
+            .map_err(|error| StoreError::io("list the journals", error))?
+            .path();
         if path.extension().is_some_and(|extension| extension == "jnl") {
             found.push((journal_id(&path)?, path));
         }
@@ -90,22 +94,56 @@ fn damaged(path: &Path, why: String) -> StoreError {
     }
 }
 
-/// Checks all journals of a directory before recovery; gives the last sequence number in them.
+/// What the journals of a directory hold.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Journals {
+    /// The highest sequence number in them; 0 where they hold no batch.
+    pub last_sequence: u64,
+    /// Whether there has only ever been one, so that all that was ever written is in it.
+    pub only: bool,
+}
+
+impl Journals {
+    /// Whether the batch with this sequence number, which is in a table, must be in a journal too or be older than
+    /// all of them. A journal is removed only when newer ones took over.
+    pub fn fit(&self, in_table: u64) -> bool {
+        let holds_batches = self.last_sequence > 0;
+        in_table <= self.last_sequence || !(holds_batches || self.only)
+    }
+}
+
+/// Checks all journals of a directory before recovery.
 ///
 /// # Errors
 /// [`StoreError::Corrupt`] where recovery would drop entries that a kill cannot have torn.
-pub fn check(directory: &Path) -> Result<u64> {
+pub fn check(directory: &Path) -> Result<Journals> {
     let journals = journals(directory)?;
-    let newest = journals.last().map(|(id, _)| *id);
+    let Some((newest, _)) = journals.last() else {
+        return no_journals(directory);
+    };
     let mut sequence = 0;
     for (id, path) in &journals {
         let bytes = std::fs::read(path).map_err(|error| StoreError::io("read a journal", error))?;
         let end = scan(&bytes, &mut sequence).map_err(|why| damaged(path, why))?;
-        if end == End::Torn && Some(*id) != newest {
-            return Err(damaged(path, "a batch is cut off although a later journal exists".to_owned()));
+        if end == End::Torn && id != newest {
+            return Err(damaged(
+                path,
+                "a batch is cut off although a later journal exists".to_owned(),
+            ));
         }
     }
-    Ok(sequence)
+    Ok(Journals {
+        last_sequence: sequence,
+        only: *newest == 0,
+    })
+}
+
+/// No journal is right for a new directory only.
+fn no_journals(directory: &Path) -> Result<Journals> {
+    match directory.join("version").exists() {
+        true => Err(damaged(directory, "the journal is missing".to_owned())),
+        false => Ok(Journals::default()),
+    }
 }
 
 /// How a journal ends.
@@ -137,7 +175,10 @@ enum Stop {
 
 /// Reads a journal, batch by batch. `sequence` is the last sequence number seen, over all journals.
 fn scan(bytes: &[u8], sequence: &mut u64) -> std::result::Result<End, String> {
-    let written = bytes.iter().rposition(|byte| *byte != 0).map_or(0, |last| last + 1);
+    let written = bytes
+        .iter()
+        .rposition(|byte| *byte != 0)
+        .map_or(0, |last| last + 1);
     let bytes = &bytes[..written];
     let mut at = 0;
     while at < bytes.len() {
@@ -168,8 +209,13 @@ fn torn(bytes: &[u8], at: usize, stop: Stop) -> std::result::Result<End, String>
 
 /// Whether the bytes hold the trailer of a batch, followed by another batch or by nothing.
 fn ends_batch(bytes: &[u8]) -> bool {
-    let trailers = bytes.windows(TRAILER.len()).enumerate().filter(|(_, window)| *window == TRAILER);
-    trailers.map(|(at, _)| at + TRAILER.len()).any(|next| bytes.get(next).is_none_or(|tag| *tag == START))
+    let trailers = bytes
+        .windows(TRAILER.len())
+        .enumerate()
+        .filter(|(_, window)| *window == TRAILER);
+    trailers
+        .map(|(at, _)| at + TRAILER.len())
+        .any(|next| bytes.get(next).is_none_or(|tag| *tag == START))
 }
 
 /// Reads one batch; gives where the next begins and the sequence number.
@@ -180,7 +226,9 @@ fn batch(bytes: &[u8], at: usize, sequence: u64) -> std::result::Result<(usize, 
     }
     let items = reader.number(4)?;
     let number = reader.number(8)?;
-    let step = number.checked_sub(sequence).filter(|step| sequence == 0 || (1..SEQUENCE_STEP_MAX).contains(step));
+    let step = number
+        .checked_sub(sequence)
+        .filter(|step| sequence == 0 || (1..SEQUENCE_STEP_MAX).contains(step));
     if step.is_none() {
         return Err(Stop::Bad("its sequence number is out of order"));
     }
@@ -211,7 +259,10 @@ impl Reader<'_> {
 
     fn number(&mut self, bytes: usize) -> std::result::Result<u64, Stop> {
         let field = self.skip(bytes)?;
-        Ok(field.iter().rev().fold(0, |number, byte| number << 8 | u64::from(*byte)))
+        Ok(field
+            .iter()
+            .rev()
+            .fold(0, |number, byte| number << 8 | u64::from(*byte)))
     }
 
     fn length(&mut self, bytes: usize) -> std::result::Result<usize, Stop> {
@@ -248,6 +299,86 @@ impl Reader<'_> {
         }
         self.skip(8)?;
         let trailer = self.skip(TRAILER.len())?;
-        if trailer == TRAILER { Ok(()) } else { Err(Stop::Bad("its end is damaged")) }
+        if trailer == TRAILER {
+            Ok(())
+        } else {
+            Err(Stop::Bad("its end is damaged"))
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A batch of one item with a key of 3 and a value of 4 bytes.
+    fn one_batch(sequence: u64) -> Vec<u8> {
+        let mut bytes = vec![START];
+        bytes.extend_from_slice(&1_u32.to_le_bytes());
+        bytes.extend_from_slice(&sequence.to_le_bytes());
+        bytes.extend_from_slice(&[ITEM, 0, 0]);
+        bytes.extend_from_slice(&7_u64.to_le_bytes());
+        bytes.extend_from_slice(&3_u16.to_le_bytes());
+        bytes.extend_from_slice(&4_u32.to_le_bytes());
+        bytes.extend_from_slice(&4_u32.to_le_bytes());
+        bytes.extend_from_slice(b"key");
+        bytes.extend_from_slice(&[0; 4]);
+        bytes.push(FINISH);
+        bytes.extend_from_slice(&99_u64.to_le_bytes());
+        bytes.extend_from_slice(TRAILER);
+        bytes
+    }
+
+    fn three_batches() -> Vec<u8> {
+        [one_batch(1), one_batch(2), one_batch(5)].concat()
+    }
+
+    #[test]
+    fn whole_batches_and_the_room_behind_them_are_clean() {
+        for room in [0, 1, 5_000] {
+            let mut sequence = 0;
+            let bytes = [three_batches(), vec![0; room]].concat();
+            assert_eq!(scan(&bytes, &mut sequence), Ok(End::Clean));
+            assert_eq!(sequence, 5);
+        }
+    }
+
+    #[test]
+    fn every_cut_within_the_last_batch_is_torn() {
+        let bytes = three_batches();
+        let last = bytes.len() / 3 * 2;
+        for cut in last + 1..bytes.len() {
+            for room in [0, 100] {
+                let torn = [&bytes[..cut], &vec![0; room]].concat();
+                assert_eq!(scan(&torn, &mut 0), Ok(End::Torn), "cut at {cut}");
+            }
+        }
+    }
+
+    #[test]
+    fn structure_that_is_damaged_is_not_taken_for_a_torn_end() {
+        let bytes = three_batches();
+        let batch = bytes.len() / 3;
+        // The partition, the key, the value and the checksum are for the checksum to judge. That the last batch has a
+        // higher number than it had changes nothing.
+        let harmless = |at: usize| {
+            let judged_later = [16..24, 34..41, 42..50]
+                .iter()
+                .any(|field| field.contains(&(at % batch)));
+            judged_later || (batch * 2 + 5..batch * 2 + 13).contains(&at)
+        };
+        for at in (0..bytes.len()).filter(|at| !harmless(*at)) {
+            let mut damaged = bytes.clone();
+            damaged[at] ^= 0x80;
+            assert!(scan(&damaged, &mut 0).is_err(), "byte {at}");
+        }
+    }
+
+    #[test]
+    fn rubbish_behind_the_last_batch_is_damage() {
+        let mut bytes = [three_batches(), vec![0; 100]].concat();
+        let last = bytes.len() - 1;
+        bytes[last] = 7;
+        assert!(scan(&bytes, &mut 0).is_err());
     }
 }

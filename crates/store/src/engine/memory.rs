@@ -5,7 +5,9 @@ use std::ops::Bound;
 
 use parking_lot::RwLock;
 
-use super::{Batch, Bytes, Direction, Engine, KeyRange, Page, PageLimit, PartitionId, PartitionKind};
+use super::{
+    Batch, Bytes, Direction, Engine, KeyRange, Page, PageLimit, PartitionId, PartitionKind,
+};
 use crate::error::Result;
 
 /// Keeps everything in memory; nothing survives it.
@@ -44,7 +46,10 @@ impl Partition {
 
     fn page(&self, range: &KeyRange, direction: Direction, limit: PageLimit) -> Page {
         let start = Bound::Included(range.start.as_slice());
-        let end = range.end.as_deref().map_or(Bound::Unbounded, Bound::Excluded);
+        let end = range
+            .end
+            .as_deref()
+            .map_or(Bound::Unbounded, Bound::Excluded);
         let entries = self.entries.range::<[u8], _>((start, end));
         match direction {
             Direction::Forward => take_page(entries, limit),
@@ -96,13 +101,21 @@ impl Engine for MemoryEngine {
         Ok(partition.and_then(|partition| partition.entries.get(key).cloned()))
     }
 
-    fn page(&self, partition: PartitionId, range: &KeyRange, direction: Direction, limit: PageLimit) -> Result<Page> {
+    fn page(
+        &self,
+        partition: PartitionId,
+        range: &KeyRange,
+        direction: Direction,
+        limit: PageLimit,
+    ) -> Result<Page> {
         if range.is_empty() {
             return Ok(Page::new());
         }
         let state = self.state.read();
         let partition = state.partitions.get(&partition);
-        Ok(partition.map_or_else(Page::new, |partition| partition.page(range, direction, limit)))
+        Ok(partition.map_or_else(Page::new, |partition| {
+            partition.page(range, direction, limit)
+        }))
     }
 
     fn commit(&self, batch: Batch) -> Result<()> {
@@ -124,6 +137,10 @@ impl Engine for MemoryEngine {
     }
 
     fn bytes(&self, partition: PartitionId) -> u64 {
-        self.state.read().partitions.get(&partition).map_or(0, |partition| partition.bytes)
+        self.state
+            .read()
+            .partitions
+            .get(&partition)
+            .map_or(0, |partition| partition.bytes)
     }
 }

@@ -149,7 +149,13 @@ pub trait Engine: Send + Sync + 'static {
     fn get(&self, partition: PartitionId, key: &[u8]) -> Result<Option<Bytes>>;
 
     /// The first entries of a range in a direction.
-    fn page(&self, partition: PartitionId, range: &KeyRange, direction: Direction, limit: PageLimit) -> Result<Page>;
+    fn page(
+        &self,
+        partition: PartitionId,
+        range: &KeyRange,
+        direction: Direction,
+        limit: PageLimit,
+    ) -> Result<Page>;
 
     /// Makes all changes of a batch, atomically. When it returns, they are in the hands of the operating system.
     fn commit(&self, batch: Batch) -> Result<()>;
@@ -192,7 +198,12 @@ const PAGE_BYTES: usize = 1 << 20;
 
 impl Entries {
     /// Starts to read a range.
-    pub fn new(engine: Arc<dyn Engine>, partition: PartitionId, range: KeyRange, direction: Direction) -> Self {
+    pub fn new(
+        engine: Arc<dyn Engine>,
+        partition: PartitionId,
+        range: KeyRange,
+        direction: Direction,
+    ) -> Self {
         Self {
             engine,
             partition,
@@ -208,7 +219,9 @@ impl Entries {
     }
 
     fn next_page(&mut self) -> Result<()> {
-        let page = self.engine.page(self.partition, &self.range, self.direction, self.limit)?;
+        let page = self
+            .engine
+            .page(self.partition, &self.range, self.direction, self.limit)?;
         self.limit.entries = (self.limit.entries * 8).min(PAGE_ENTRIES_MAX);
         match page.last() {
             Some((key, _)) => self.range.advance_past(key, self.direction),

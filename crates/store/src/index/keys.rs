@@ -35,7 +35,11 @@ pub fn encode(value: RawBsonRef<'_>, kind: IndexKind, out: &mut Vec<u8>) {
 pub fn document_keys(spec: &IndexSpec, document: &RawDocument) -> Result<DocumentKeys> {
     let tuples = tuples(spec, document)?;
     let mut keys = Vec::with_capacity(tuples.tuples.len());
-    for tuple in tuples.tuples.iter().filter(|tuple| !spec.sparse || tuple.iter().any(Option::is_some)) {
+    for tuple in tuples
+        .tuples
+        .iter()
+        .filter(|tuple| !spec.sparse || tuple.iter().any(Option::is_some))
+    {
         keys.push(encode_tuple(spec, tuple)?);
     }
     if keys.len() > 1 {
@@ -51,8 +55,11 @@ pub fn document_keys(spec: &IndexSpec, document: &RawDocument) -> Result<Documen
 /// The values behind an encoded key of a document, for messages; `null` where the document has none.
 pub fn key_values(spec: &IndexSpec, document: &RawDocument, key: &[u8]) -> bson::RawDocumentBuf {
     let mut found = bson::Document::new();
-    let tuples = tuples(spec, document).map(|tuples| tuples.tuples).unwrap_or_default();
-    let matches = |tuple: &&Tuple<'_>| encode_tuple(spec, tuple).is_ok_and(|encoded| encoded == key);
+    let tuples = tuples(spec, document)
+        .map(|tuples| tuples.tuples)
+        .unwrap_or_default();
+    let matches =
+        |tuple: &&Tuple<'_>| encode_tuple(spec, tuple).is_ok_and(|encoded| encoded == key);
     let tuple = tuples.iter().find(matches);
     for (at, field) in spec.fields.iter().enumerate() {
         let value = tuple.and_then(|tuple| tuple.get(at).copied().flatten());
@@ -90,7 +97,11 @@ fn tuples<'a>(spec: &IndexSpec, document: &'a RawDocument) -> Result<Tuples<'a>>
         tuples: Vec::with_capacity(1),
         multikey: false,
     };
-    let fields = spec.fields.iter().map(|field| Field::Open(document, field.path.as_str())).collect();
+    let fields = spec
+        .fields
+        .iter()
+        .map(|field| Field::Open(document, field.path.as_str()))
+        .collect();
     found.expand(spec, fields)?;
     Ok(found)
 }
@@ -133,7 +144,12 @@ impl<'a> Tuples<'a> {
         }
     }
 
-    fn expand_elements(&mut self, spec: &IndexSpec, fields: &[Field<'a, '_>], array: &'a RawArray) -> Result<()> {
+    fn expand_elements(
+        &mut self,
+        spec: &IndexSpec,
+        fields: &[Field<'a, '_>],
+        array: &'a RawArray,
+    ) -> Result<()> {
         self.multikey = true;
         let mut elements = array.into_iter().peekable();
         if elements.peek().is_none() {
@@ -141,7 +157,13 @@ impl<'a> Tuples<'a> {
         }
         for element in elements {
             let element = element.map_err(invalid)?;
-            self.expand(spec, fields.iter().map(|field| field.in_element(element)).collect())?;
+            self.expand(
+                spec,
+                fields
+                    .iter()
+                    .map(|field| field.in_element(element))
+                    .collect(),
+            )?;
         }
         Ok(())
     }
@@ -168,7 +190,9 @@ impl<'a> Field<'a, '_> {
     fn in_element(&self, element: RawBsonRef<'a>) -> Self {
         match (*self, element) {
             (Self::Array(_, None), element) => Self::Known(Some(element)),
-            (Self::Array(_, Some(rest)), RawBsonRef::Document(document)) => Self::Open(document, rest),
+            (Self::Array(_, Some(rest)), RawBsonRef::Document(document)) => {
+                Self::Open(document, rest)
+            }
             (Self::Array(_, Some(_)), _) => Self::Known(None),
             (other, _) => other,
         }
@@ -199,7 +223,8 @@ fn follow<'a, 'p>(document: &'a RawDocument, path: &'p str) -> Result<Field<'a, 
 }
 
 fn split(path: &str) -> (&str, Option<&str>) {
-    path.split_once('.').map_or((path, None), |(step, rest)| (step, Some(rest)))
+    path.split_once('.')
+        .map_or((path, None), |(step, rest)| (step, Some(rest)))
 }
 
 /// The element of an array that a numeric step picks.
@@ -214,7 +239,11 @@ fn picked<'a>(array: &'a RawArray, step: &str) -> Result<Option<RawBsonRef<'a>>>
 }
 
 fn parallel(spec: &IndexSpec, first: usize, second: usize) -> StoreError {
-    let path = |at: usize| spec.fields.get(at).map_or_else(String::new, |field| field.path.clone());
+    let path = |at: usize| {
+        spec.fields
+            .get(at)
+            .map_or_else(String::new, |field| field.path.clone())
+    };
     StoreError::ParallelArrays {
         first: path(second),
         second: path(first),
@@ -223,4 +252,166 @@ fn parallel(spec: &IndexSpec, first: usize, second: usize) -> StoreError {
 
 fn invalid(error: bson::error::Error) -> StoreError {
     StoreError::from(error)
+}
+
+#[cfg(test)]
+mod tests {
+    use bson::{Bson, doc};
+
+    use super::*;
+    use crate::index::IndexField;
+
+    fn spec(paths: &[&str]) -> IndexSpec {
+        let field = |path: &&str| IndexField {
+            path: (*path).to_owned(),
+            kind: IndexKind::Ascending,
+        };
+        IndexSpec::new("test", paths.iter().map(field).collect())
+    }
+
+    /// The keys of a document as BSON values, in order of the document; missing as `null`.
+    fn values(paths: &[&str], document: bson::Document) -> Result<Vec<Vec<Bson>>> {
+        let raw = bson::RawDocumentBuf::try_from(&document).expect("plain");
+        let value = |value: &Option<RawBsonRef<'_>>| {
+            value.map_or(Bson::Null, |value| Bson::try_from(value).expect("plain"))
+        };
+        let found = tuples(&spec(paths), &raw)?;
+        Ok(found
+            .tuples
+            .iter()
+            .map(|tuple| tuple.iter().map(value).collect())
+            .collect())
+    }
+
+    fn single(path: &str, document: bson::Document) -> Vec<Bson> {
+        values(&[path], document)
+            .expect("one field is never parallel")
+            .into_iter()
+            .flatten()
+            .collect()
+    }
+
+    fn list(values: impl IntoIterator<Item = impl Into<Bson>>) -> Vec<Bson> {
+        values.into_iter().map(Into::into).collect()
+    }
+
+    #[test]
+    fn paths_lead_through_documents() {
+        assert_eq!(single("a", doc! { "a": 1 }), list([1]));
+        assert_eq!(single("a.b", doc! { "a": { "b": "x" } }), list(["x"]));
+        assert_eq!(single("a.b", doc! { "a": { "c": 1 } }), [Bson::Null]);
+        assert_eq!(single("a.b", doc! { "a": 5 }), [Bson::Null]);
+        assert_eq!(single("a", doc! {}), [Bson::Null]);
+        assert_eq!(
+            single("a", doc! { "a": { "b": 1 } }),
+            [Bson::Document(doc! { "b": 1 })]
+        );
+    }
+
+    #[test]
+    fn arrays_give_a_key_an_element() {
+        assert_eq!(
+            single("a", doc! { "a": [1, "x"] }),
+            [Bson::from(1), Bson::from("x")]
+        );
+        assert_eq!(single("a", doc! { "a": [] }), [Bson::Undefined]);
+        assert_eq!(
+            single("a", doc! { "a": [[1, 2], 3] }),
+            [Bson::from(vec![1, 2]), Bson::from(3)]
+        );
+        assert_eq!(
+            single(
+                "a.b",
+                doc! { "a": [{ "b": 1 }, { "b": [2, 3] }, { "c": 4 }, 5] }
+            ),
+            [
+                Bson::from(1),
+                Bson::from(2),
+                Bson::from(3),
+                Bson::Null,
+                Bson::Null
+            ]
+        );
+        assert_eq!(single("a.b", doc! { "a": [] }), [Bson::Null]);
+    }
+
+    #[test]
+    fn a_number_in_a_path_picks_an_element() {
+        assert_eq!(single("a.1", doc! { "a": [7, 8] }), list([8]));
+        assert_eq!(single("a.1", doc! { "a": [7] }), [Bson::Null]);
+        assert_eq!(
+            single("a.0.b", doc! { "a": [{ "b": 7 }, { "b": 8 }] }),
+            list([7])
+        );
+        assert_eq!(single("a.0", doc! { "a": { "0": 9 } }), list([9]));
+        assert_eq!(single("a.0.1", doc! { "a": [[5, 6]] }), list([6]));
+    }
+
+    #[test]
+    fn one_array_pairs_its_elements() {
+        let pairs = values(
+            &["a.x", "a.y"],
+            doc! { "a": [{ "x": 1, "y": 2 }, { "x": 3 }] },
+        )
+        .expect("one array");
+        assert_eq!(pairs, [list([1, 2]), vec![Bson::from(3), Bson::Null]]);
+        let with_scalar = values(&["a", "b"], doc! { "a": [1, 2], "b": 9 }).expect("one array");
+        assert_eq!(with_scalar, [list([1, 9]), list([2, 9])]);
+        let whole = values(&["a", "a.x"], doc! { "a": [{ "x": 1 }] }).expect("one array");
+        assert_eq!(
+            whole,
+            [vec![Bson::Document(doc! { "x": 1 }), Bson::from(1)]]
+        );
+    }
+
+    #[test]
+    fn two_arrays_are_refused() {
+        let parallel = |paths: &[&str], document| {
+            matches!(
+                values(paths, document),
+                Err(StoreError::ParallelArrays { .. })
+            )
+        };
+        assert!(parallel(&["a", "b"], doc! { "a": [1], "b": [2] }));
+        assert!(parallel(&["a", "b"], doc! { "a": [], "b": [] }));
+        assert!(parallel(
+            &["a.x", "a.y"],
+            doc! { "a": [{ "x": [1], "y": [2] }] }
+        ));
+        assert!(parallel(
+            &["a.x", "b.x"],
+            doc! { "a": [{ "x": 1 }], "b": [{ "x": 1 }] }
+        ));
+        assert!(!parallel(
+            &["a.x", "a.y"],
+            doc! { "a": [{ "x": [1], "y": 2 }] }
+        ));
+    }
+
+    #[test]
+    fn sparse_leaves_out_what_has_no_field() {
+        let keys = |document: bson::Document| {
+            let raw = bson::RawDocumentBuf::try_from(&document).expect("plain");
+            document_keys(&spec(&["a", "b"]).sparse(), &raw)
+                .expect("no arrays")
+                .keys
+                .len()
+        };
+        assert_eq!(
+            (
+                keys(doc! {}),
+                keys(doc! { "a": 1 }),
+                keys(doc! { "b": null })
+            ),
+            (0, 1, 1)
+        );
+    }
+
+    #[test]
+    fn equal_elements_are_one_key() {
+        let raw = bson::RawDocumentBuf::try_from(&doc! { "a": [1, 1.0, 2] }).expect("plain");
+        let keys = document_keys(&spec(&["a"]), &raw).expect("one array");
+        assert_eq!(keys.keys.len(), 2);
+        assert!(keys.multikey);
+    }
 }

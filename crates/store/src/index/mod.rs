@@ -40,7 +40,12 @@ const COMPLETE: u64 = u64::MAX;
 
 impl Index {
     /// An index whose documents are all in it.
-    pub fn complete(id: u32, spec: IndexSpec, partition: Option<PartitionId>, multikey: bool) -> Self {
+    pub fn complete(
+        id: u32,
+        spec: IndexSpec,
+        partition: Option<PartitionId>,
+        multikey: bool,
+    ) -> Self {
         Self {
             built_below: AtomicU64::new(COMPLETE),
             multikey: AtomicBool::new(multikey),
@@ -52,7 +57,12 @@ impl Index {
     }
 
     /// An index that is about to be built.
-    pub fn building(id: u32, spec: IndexSpec, partition: PartitionId, progress: Arc<BuildProgress>) -> Self {
+    pub fn building(
+        id: u32,
+        spec: IndexSpec,
+        partition: PartitionId,
+        progress: Arc<BuildProgress>,
+    ) -> Self {
         Self {
             built_below: AtomicU64::new(0),
             multikey: AtomicBool::new(false),
@@ -114,7 +124,11 @@ impl Index {
 
     /// The number in an entry, if it is well-formed.
     pub fn entry_number(&self, key: &[u8], value: &[u8]) -> Option<RecordNumber> {
-        let bytes = if self.spec.unique { value } else { key.last_chunk::<8>()?.as_slice() };
+        let bytes = if self.spec.unique {
+            value
+        } else {
+            key.last_chunk::<8>()?.as_slice()
+        };
         bytes.try_into().ok().map(u64::from_be_bytes)
     }
 }

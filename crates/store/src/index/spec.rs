@@ -87,7 +87,9 @@ impl IndexSpec {
 
     /// Whether this is a declaration of cached fields, without entries.
     pub fn is_cache(&self) -> bool {
-        self.fields.iter().any(|field| field.kind == IndexKind::Cache)
+        self.fields
+            .iter()
+            .any(|field| field.kind == IndexKind::Cache)
     }
 
     /// The key pattern, such as `{a: 1, b: -1}`.

@@ -4,7 +4,9 @@
 use std::path::Path;
 
 use bson::RawDocumentBuf;
-use forebay_store::{Collection, Direction, IndexBounds, IndexSpec, Store, StoreError, StoreOptions};
+use forebay_store::{
+    Collection, Direction, IndexBounds, IndexSpec, Store, StoreError, StoreOptions,
+};
 
 /// Runs a test on a store in memory and on one in a directory.
 pub fn on_both_engines(test: impl Fn(&Store)) {
@@ -25,8 +27,15 @@ pub fn insert(collection: &Collection, document: RawDocumentBuf) -> u64 {
     collection.insert(&document).expect("the document is new")
 }
 
-pub fn numbers(collection: &Collection, index: &str, bounds: &IndexBounds, direction: Direction) -> Vec<u64> {
-    let scan = collection.index_scan(index, bounds, direction).expect("the index is complete");
+pub fn numbers(
+    collection: &Collection,
+    index: &str,
+    bounds: &IndexBounds,
+    direction: Direction,
+) -> Vec<u64> {
+    let scan = collection
+        .index_scan(index, bounds, direction)
+        .expect("the index is complete");
     scan.map(|number| number.expect("the scan reads")).collect()
 }
 
