@@ -4,6 +4,7 @@
 mod auth;
 mod cli;
 mod door;
+mod import;
 mod logging;
 mod settings;
 mod tls;

@@ -1,8 +1,19 @@
 //! The command line: one command, one file.
 
+mod client;
+mod debug;
+mod devices;
+mod doctor;
+mod export;
+mod import;
+mod reference;
 mod serve;
+mod table;
+mod user;
+mod version;
 
 use clap::{Parser, Subcommand};
+use forebay_bench::{BenchArgs, DemoArgs};
 
 /// A data server that keeps what is hot where it is searched fastest.
 #[derive(Debug, Parser)]
@@ -15,6 +26,17 @@ pub struct Cli {
 #[derive(Debug, Subcommand)]
 enum Command {
     Serve(serve::ServeArgs),
+    Import(import::ImportArgs),
+    Export(export::ExportArgs),
+    Devices(devices::DevicesArgs),
+    Doctor(doctor::DoctorArgs),
+    Debug(debug::DebugArgs),
+    User(user::UserArgs),
+    Demo(DemoArgs),
+    Bench(BenchArgs),
+    Reference(reference::ReferenceArgs),
+    /// Print the version
+    Version,
 }
 
 /// Runs the command that was given.
@@ -24,5 +46,18 @@ enum Command {
 pub async fn run(cli: Cli) -> anyhow::Result<()> {
     match cli.command {
         Command::Serve(args) => serve::run(&args).await,
+        Command::Import(args) => import::run(args).await,
+        Command::Export(args) => export::run(&args).await,
+        Command::Devices(args) => devices::run(&args).await,
+        Command::Doctor(args) => doctor::run(&args),
+        Command::Debug(args) => debug::run(&args).await,
+        Command::User(args) => user::run(&args).await,
+        Command::Demo(args) => forebay_bench::demo(args).await,
+        Command::Bench(args) => forebay_bench::bench(args).await,
+        Command::Reference(args) => reference::run(&args),
+        Command::Version => {
+            version::run();
+            Ok(())
+        }
     }
 }

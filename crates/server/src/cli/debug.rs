@@ -1,0 +1,84 @@
+//! `forebay debug`: what the server sees inside.
+
+use anyhow::Result;
+use bson::{Bson, Document, doc};
+use clap::{Args, Subcommand};
+use forebay_text::{Limits, Options, Pattern, Program};
+
+use super::client::ServerArgs;
+use super::table;
+
+/// Show how a pattern is searched, or how a cached field is stored
+#[derive(Debug, Args)]
+pub struct DebugArgs {
+    #[command(subcommand)]
+    subject: Subject,
+}
+
+#[derive(Debug, Subcommand)]
+enum Subject {
+    /// Show how a regular expression is searched, and why not faster; needs no server
+    Pattern {
+        /// The regular expression.
+        regex: String,
+        /// Its options: any of i, m, s, x, u.
+        #[arg(long, default_value = "")]
+        options: String,
+    },
+    /// List the buckets of a cached field
+    Buckets {
+        #[command(flatten)]
+        server: ServerArgs,
+        /// The field, as DATABASE.COLLECTION.FIELD.
+        #[arg(value_name = "DB.COLL.FIELD")]
+        field: String,
+    },
+}
+
+/// Runs the command.
+///
+/// # Errors
+/// If the pattern is invalid, or the server refuses.
+pub async fn run(args: &DebugArgs) -> Result<()> {
+    match &args.subject {
+        Subject::Pattern { regex, options } => print!("{}", describe(regex, options)?),
+        Subject::Buckets { server, field } => buckets(server, field).await?,
+    }
+    Ok(())
+}
+
+fn describe(regex: &str, options: &str) -> Result<String> {
+    let limits = Limits::default();
+    let pattern = Pattern::new(regex, Options::parse(options)?, &limits)?;
+    let description = Program::compile(pattern, &limits).describe().to_string();
+    Ok(format!("{}\n", description.trim_end()))
+}
+
+async fn buckets(server: &ServerArgs, field: &str) -> Result<()> {
+    let admin = server.connect().await?.database("admin");
+    let reply = admin.run_command(doc! { "forebayBuckets": field }).await?;
+    let buckets = reply
+        .get_array("buckets")
+        .map(Vec::as_slice)
+        .unwrap_or_default();
+    let buckets: Vec<Document> = buckets
+        .iter()
+        .filter_map(Bson::as_document)
+        .cloned()
+        .collect();
+    print!("{}", table::of(&columns(&buckets), &buckets));
+    Ok(())
+}
+
+/// The fields of the first bucket, which are those of all.
+fn columns(buckets: &[Document]) -> Vec<(&str, &str)> {
+    let first = buckets.first();
+    first
+        .map(|bucket| {
+            bucket
+                .keys()
+                .map(|key| (key.as_str(), key.as_str()))
+                .collect()
+        })
+        .unwrap_or_default()
+}

@@ -1,0 +1,354 @@
+//! `forebay doctor`: what this machine has, what is missing, and the remedy.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use anyhow::{Result, bail};
+use clap::Args;
+
+/// Say what of GPU, driver, NVRTC and limits is there, what is missing, and the remedy
+#[derive(Debug, Args)]
+pub struct DoctorArgs {
+    /// Look at this directory instead of the machine's root, for tests and containers.
+    #[arg(long, value_name = "DIR", default_value = "/", hide = true)]
+    root: PathBuf,
+}
+
+/// Open files that a server with the default number of connections needs.
+const OPEN_FILES_MIN: u64 = 12_000;
+/// Locked memory below which pinned buffers for a GPU can not be had.
+const LOCKED_BYTES_MIN: u64 = 1 << 30;
+/// Where libraries live, on the distributions that people use.
+const LIBRARY_FOLDERS: [&str; 7] = [
+    "usr/lib/x86_64-linux-gnu",
+    "usr/lib/aarch64-linux-gnu",
+    "usr/lib64",
+    "usr/lib",
+    "usr/local/cuda/lib64",
+    "usr/local/nvidia/lib64",
+    "usr/local/lib",
+];
+
+/// How a check came out.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Verdict {
+    /// There.
+    Good,
+    /// Missing, and the server works without it.
+    Absent,
+    /// Wrong, and the server will suffer.
+    Bad,
+}
+
+/// One line of the report.
+#[derive(Debug, Clone, PartialEq, Eq)]
+struct Finding {
+    what: &'static str,
+    verdict: Verdict,
+    found: String,
+    remedy: Option<&'static str>,
+}
+
+/// Prints the report.
+///
+/// # Errors
+/// If anything is wrong that the server needs; what it only could use is no error.
+pub fn run(args: &DoctorArgs) -> Result<()> {
+    let findings = examine(&args.root);
+    findings.iter().for_each(print);
+    match findings
+        .iter()
+        .filter(|finding| finding.verdict == Verdict::Bad)
+        .count()
+    {
+        0 => Ok(()),
+        count => bail!("{count} of {} checks failed", findings.len()),
+    }
+}
+
+fn print(finding: &Finding) {
+    let mark = match finding.verdict {
+        Verdict::Good => "ok     ",
+        Verdict::Absent => "absent ",
+        Verdict::Bad => "PROBLEM",
+    };
+    println!("{mark}  {:16}  {}", finding.what, finding.found);
+    if let Some(remedy) = finding.remedy {
+        println!("{:27}remedy: {remedy}", "");
+    }
+}
+
+fn examine(root: &Path) -> Vec<Finding> {
+    vec![
+        processors(root),
+        memory(root),
+        open_files(root),
+        locked_memory(root),
+        huge_pages(root),
+        gpu(root),
+        driver(root),
+        library(
+            root,
+            "CUDA library",
+            "libcuda.so",
+            "install the NVIDIA driver (libcuda.so.1 comes with it)",
+        ),
+        library(
+            root,
+            "NVRTC",
+            "libnvrtc.so",
+            "install the CUDA runtime compiler (package cuda-nvrtc, or pip nvidia-cuda-nvrtc)",
+        ),
+        engine(),
+    ]
+}
+
+fn good(what: &'static str, found: String) -> Finding {
+    Finding {
+        what,
+        verdict: Verdict::Good,
+        found,
+        remedy: None,
+    }
+}
+
+fn flawed(
+    what: &'static str,
+    verdict: Verdict,
+    found: impl Into<String>,
+    remedy: &'static str,
+) -> Finding {
+    Finding {
+        what,
+        verdict,
+        found: found.into(),
+        remedy: Some(remedy),
+    }
+}
+
+fn read(root: &Path, path: &str) -> Option<String> {
+    fs::read_to_string(root.join(path)).ok()
+}
+
+fn processors(root: &Path) -> Finding {
+    let text = read(root, "proc/cpuinfo").unwrap_or_default();
+    let count = text
+        .lines()
+        .filter(|line| line.starts_with("processor"))
+        .count();
+    let model = text
+        .lines()
+        .find_map(|line| line.strip_prefix("model name")?.split(": ").nth(1));
+    match count {
+        0 => good(
+            "processors",
+            "unknown: /proc/cpuinfo cannot be read".to_owned(),
+        ),
+        count => good(
+            "processors",
+            format!("{count} ({})", model.unwrap_or("unknown model")),
+        ),
+    }
+}
+
+fn memory(root: &Path) -> Finding {
+    let kib = |name: &str| meminfo(root, name).unwrap_or(0);
+    let (total, available) = (kib("MemTotal:") >> 20, kib("MemAvailable:") >> 20);
+    good("memory", format!("{available} of {total} GiB free"))
+}
+
+fn meminfo(root: &Path, name: &str) -> Option<u64> {
+    let text = read(root, "proc/meminfo")?;
+    let line = text.lines().find_map(|line| line.strip_prefix(name))?;
+    line.split_whitespace().next()?.parse().ok()
+}
+
+/// The soft and the hard limit; none stands for unlimited.
+fn limit(root: &Path, name: &str) -> Option<(Option<u64>, Option<u64>)> {
+    let text = read(root, "proc/self/limits")?;
+    let line = text
+        .lines()
+        .find_map(|line| line.strip_prefix(name))?
+        .to_owned();
+    let mut words = line.split_whitespace().map(|word| word.parse().ok());
+    Some((words.next()?, words.next()?))
+}
+
+fn open_files(root: &Path) -> Finding {
+    let what = "open files";
+    match limit(root, "Max open files") {
+        Some((Some(soft), _)) if soft < OPEN_FILES_MIN => flawed(
+            what,
+            Verdict::Bad,
+            format!("{soft} allowed, 12000 needed for 10000 connections"),
+            "raise it (ulimit -n 65536, or LimitNOFILE=65536 in the unit file), or lower connections-max",
+        ),
+        Some((soft, _)) => good(what, format!("{} allowed", in_words(soft))),
+        None => good(what, "unknown: /proc/self/limits cannot be read".to_owned()),
+    }
+}
+
+fn locked_memory(root: &Path) -> Finding {
+    let what = "locked memory";
+    match limit(root, "Max locked memory") {
+        Some((Some(soft), _)) if soft < LOCKED_BYTES_MIN => flawed(
+            what,
+            Verdict::Absent,
+            format!("{soft} bytes allowed; pinned buffers for a GPU need more"),
+            "ulimit -l unlimited, or LimitMEMLOCK=infinity in the unit file; of no concern without a GPU",
+        ),
+        Some((soft, _)) => good(what, format!("{} bytes allowed", in_words(soft))),
+        None => good(what, "unknown: /proc/self/limits cannot be read".to_owned()),
+    }
+}
+
+fn in_words(limit: Option<u64>) -> String {
+    limit.map_or_else(|| "unlimited".to_owned(), |limit| limit.to_string())
+}
+
+fn huge_pages(root: &Path) -> Finding {
+    let what = "huge pages";
+    let setting = read(root, "sys/kernel/mm/transparent_hugepage/enabled").unwrap_or_default();
+    let chosen = setting
+        .split('[')
+        .nth(1)
+        .and_then(|rest| rest.split(']').next());
+    match chosen {
+        Some("never") | None => flawed(
+            what,
+            Verdict::Absent,
+            format!(
+                "transparent huge pages: {}",
+                chosen.unwrap_or("not known to this kernel")
+            ),
+            "echo madvise > /sys/kernel/mm/transparent_hugepage/enabled",
+        ),
+        Some(chosen) => good(what, format!("transparent huge pages: {chosen}")),
+    }
+}
+
+fn gpu(root: &Path) -> Finding {
+    let what = "GPU";
+    let entries = fs::read_dir(root.join("dev"))
+        .into_iter()
+        .flatten()
+        .flatten();
+    let names = entries.filter_map(|entry| entry.file_name().into_string().ok());
+    let is_gpu = |name: &str| {
+        name.strip_prefix("nvidia")
+            .is_some_and(|rest| rest.parse::<u32>().is_ok())
+    };
+    match names.filter(|name| is_gpu(name)).count() {
+        0 => flawed(
+            what,
+            Verdict::Absent,
+            "no /dev/nvidia device",
+            "none is needed: host devices hold the caches",
+        ),
+        count => good(what, format!("{count} NVIDIA device files")),
+    }
+}
+
+fn driver(root: &Path) -> Finding {
+    let what = "GPU driver";
+    let version = read(root, "proc/driver/nvidia/version");
+    match version.as_deref().and_then(|text| text.lines().next()) {
+        Some(line) => good(what, line.trim().to_owned()),
+        None => flawed(
+            what,
+            Verdict::Absent,
+            "no NVIDIA kernel module",
+            "install the NVIDIA driver if there is a GPU",
+        ),
+    }
+}
+
+fn library(root: &Path, what: &'static str, prefix: &str, remedy: &'static str) -> Finding {
+    let folders = LIBRARY_FOLDERS.iter().map(|folder| root.join(folder));
+    let found = folders
+        .filter_map(|folder| fs::read_dir(folder).ok())
+        .flatten()
+        .flatten()
+        .find(|entry| {
+            entry
+                .file_name()
+                .to_str()
+                .is_some_and(|name| name.starts_with(prefix))
+        });
+    match found {
+        Some(entry) => good(what, entry.path().display().to_string()),
+        None => flawed(
+            what,
+            Verdict::Absent,
+            format!("no {prefix}.* in the usual folders"),
+            remedy,
+        ),
+    }
+}
+
+/// What this build can drive.
+fn engine() -> Finding {
+    let found = "host devices; this build has no CUDA engine, so a GPU would not be used";
+    good("search engine", found.to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn machine(files: &[(&str, &str)]) -> tempfile::TempDir {
+        let root = tempfile::tempdir().expect("a temporary folder");
+        for (path, text) in files {
+            let path = root.path().join(path);
+            fs::create_dir_all(path.parent().expect("files lie in folders")).expect("a folder");
+            fs::write(path, text).expect("a file");
+        }
+        root
+    }
+
+    fn find(root: &tempfile::TempDir, what: &str) -> Finding {
+        let found = examine(root.path())
+            .into_iter()
+            .find(|finding| finding.what == what);
+        found.expect("every check is made on every machine")
+    }
+
+    #[test]
+    fn a_bare_machine_has_no_gpu_and_no_problem() {
+        let root = machine(&[]);
+        assert_eq!(find(&root, "GPU").verdict, Verdict::Absent);
+        assert!(
+            examine(root.path())
+                .iter()
+                .all(|finding| finding.verdict != Verdict::Bad)
+        );
+    }
+
+    #[test]
+    fn a_gpu_is_seen() {
+        let root = machine(&[
+            ("dev/nvidia0", ""),
+            ("dev/nvidiactl", ""),
+            ("proc/driver/nvidia/version", "NVRM version: 570.1\nGCC"),
+            ("usr/lib64/libcuda.so.1", ""),
+        ]);
+        assert_eq!(find(&root, "GPU").found, "1 NVIDIA device files");
+        assert_eq!(find(&root, "GPU driver").found, "NVRM version: 570.1");
+        assert_eq!(find(&root, "CUDA library").verdict, Verdict::Good);
+        assert_eq!(find(&root, "NVRTC").verdict, Verdict::Absent);
+    }
+
+    #[test]
+    fn too_few_open_files_are_a_problem() {
+        let limits = "Max open files            1024                 4096                 files\n";
+        let root = machine(&[("proc/self/limits", limits)]);
+        let finding = find(&root, "open files");
+        assert_eq!(finding.verdict, Verdict::Bad);
+        assert!(finding.found.starts_with("1024 allowed") && finding.remedy.is_some());
+        let limits = "Max open files            unlimited            unlimited            files\n";
+        assert_eq!(
+            find(&machine(&[("proc/self/limits", limits)]), "open files").found,
+            "unlimited allowed"
+        );
+    }
+}

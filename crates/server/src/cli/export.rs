@@ -1,0 +1,103 @@
+//! `forebay export`: a collection of a running server into a file.
+
+use std::fs::File;
+use std::io::{self, BufWriter, Write};
+use std::path::PathBuf;
+
+use anyhow::{Context, Result};
+use bson::{Bson, Document, RawDocument, RawDocumentBuf};
+use clap::{Args, ValueEnum};
+use futures_util::TryStreamExt;
+
+use super::client::ServerArgs;
+
+/// Documents asked for at a time.
+const BATCH_COUNT: u32 = 10_000;
+
+/// Export a collection as JSON lines or BSON
+#[derive(Debug, Args)]
+pub struct ExportArgs {
+    #[command(flatten)]
+    server: ServerArgs,
+    /// Database to export from.
+    #[arg(long)]
+    db: String,
+    /// Collection to export.
+    #[arg(long)]
+    collection: String,
+    /// Only documents that match this filter, in extended JSON.
+    #[arg(long, value_name = "JSON", default_value = "{}")]
+    query: String,
+    /// What to write.
+    #[arg(long, value_enum, default_value = "relaxed")]
+    format: Output,
+    /// File to write; standard output if not given.
+    #[arg(long, value_name = "FILE")]
+    out: Option<PathBuf>,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+enum Output {
+    /// JSON lines in relaxed extended JSON: plain numbers, readable dates.
+    Relaxed,
+    /// JSON lines in canonical extended JSON: every type is kept.
+    Canonical,
+    /// BSON documents back to back.
+    Bson,
+}
+
+/// Runs the export.
+///
+/// # Errors
+/// If the server refuses, or the file can not be written.
+pub async fn run(args: &ExportArgs) -> Result<()> {
+    let filter = parse_filter(&args.query).context("--query")?;
+    let client = args.server.connect().await?;
+    let collection = client
+        .database(&args.db)
+        .collection::<RawDocumentBuf>(&args.collection);
+    let mut cursor = collection.find(filter).batch_size(BATCH_COUNT).await?;
+    let mut out = open(args)?;
+    let mut count: u64 = 0;
+    while let Some(document) = cursor.try_next().await? {
+        write(&mut out, &document, args.format).context("writing")?;
+        count += 1;
+    }
+    out.flush().context("writing")?;
+    eprintln!("{count} documents exported");
+    Ok(())
+}
+
+fn parse_filter(text: &str) -> Result<Document> {
+    let value: serde_json::Value = serde_json::from_str(text)?;
+    let serde_json::Value::Object(object) = value else {
+        anyhow::bail!("a filter is a JSON object");
+    };
+    Ok(Document::try_from(object)?)
+}
+
+fn open(args: &ExportArgs) -> Result<Box<dyn Write + Send>> {
+    match &args.out {
+        None => Ok(Box::new(BufWriter::new(io::stdout()))),
+        Some(path) => {
+            let file =
+                File::create(path).with_context(|| format!("cannot write {}", path.display()))?;
+            Ok(Box::new(BufWriter::new(file)))
+        }
+    }
+}
+
+fn write(out: &mut impl Write, document: &RawDocument, format: Output) -> Result<()> {
+    if format == Output::Bson {
+        out.write_all(document.as_bytes())?;
+        return Ok(());
+    }
+    let value = Bson::Document(Document::try_from(document)?);
+    let value = match format {
+        Output::Canonical => value.into_canonical_extjson(),
+        _ => value.into_relaxed_extjson(),
+    };
+    serde_json::to_writer(&mut *out, &value)?;
+    out.write_all(b"\n")?;
+    Ok(())
+}

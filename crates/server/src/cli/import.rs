@@ -1,0 +1,175 @@
+//! `forebay import`: files into a collection of a running server.
+
+use std::fs::File;
+use std::io::{self, BufReader, IsTerminal, Read};
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, bail};
+use bson::RawDocumentBuf;
+use clap::Args;
+use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
+use mongodb::Collection;
+
+use super::client::ServerArgs;
+use crate::import::{Format, Outcome, ReadError, Sender, Shape, read};
+
+/// Room for what is read ahead of the parser.
+const BUFFER_BYTES: usize = 256 * 1024;
+const STDIN: &str = "-";
+
+/// Import JSON, JSON lines, CSV or BSON files into a collection
+#[derive(Debug, Args)]
+pub struct ImportArgs {
+    #[command(flatten)]
+    server: ServerArgs,
+    /// Database to import into.
+    #[arg(long)]
+    db: String,
+    /// Collection to import into.
+    #[arg(long)]
+    collection: String,
+    /// Format of the files; told by their names and first bytes if not given.
+    #[arg(long, value_enum)]
+    format: Option<Format>,
+    /// Field for elements that are plain strings and not documents.
+    #[arg(long, value_name = "NAME")]
+    field: Option<String>,
+    /// What stands between the columns of CSV files [default: a comma, a tab for .tsv files].
+    #[arg(long, value_name = "CHARACTER", value_parser = parse_delimiter)]
+    delimiter: Option<u8>,
+    /// Keep all values of CSV files as strings.
+    #[arg(long)]
+    as_text: bool,
+    /// Files to import; `-` is standard input.
+    #[arg(required = true, value_name = "FILE")]
+    files: Vec<PathBuf>,
+}
+
+fn parse_delimiter(text: &str) -> Result<u8, String> {
+    match text {
+        "\\t" => Ok(b'\t'),
+        text if text.len() == 1 && !text.starts_with('"') => Ok(text.as_bytes()[0]),
+        _ => Err("must be one ASCII character, or \\t".to_owned()),
+    }
+}
+
+/// Runs the import.
+///
+/// # Errors
+/// The first file that can not be read, with the line; what came before it is imported and counted. Documents that the
+/// server refused are an error at the end.
+pub async fn run(args: ImportArgs) -> Result<()> {
+    let begun = Instant::now();
+    let client = args.server.connect().await?;
+    let collection = client.database(&args.db).collection(&args.collection);
+    let progress = progress_bar(&args.files);
+    let (outcome, read) = import(args, collection, progress.clone()).await?;
+    progress.finish_and_clear();
+    eprintln!("{}", summary(&outcome, begun.elapsed()));
+    read?;
+    match outcome.first_refusal {
+        Some(first) => bail!(
+            "the server refused {} documents; the first: {first}",
+            outcome.refused
+        ),
+        None => Ok(()),
+    }
+}
+
+/// The outcome of what was sent, and how reading ended.
+async fn import(
+    args: ImportArgs,
+    collection: Collection<RawDocumentBuf>,
+    progress: ProgressBar,
+) -> Result<(Outcome, Result<()>)> {
+    let counter = progress.clone();
+    let (mut sender, inserts) = Sender::start(collection, move |count| show_count(&counter, count));
+    let reading = tokio::task::spawn_blocking(move || {
+        let ended = read_files(&args, &mut sender, &progress);
+        sender.flush();
+        ended
+    });
+    let outcome = inserts.finish().await?;
+    let read = reading.await.context("reading the files")?;
+    Ok((outcome, read))
+}
+
+fn read_files(args: &ImportArgs, sender: &mut Sender, progress: &ProgressBar) -> Result<()> {
+    for path in &args.files {
+        let mut input = BufReader::with_capacity(BUFFER_BYTES, progress.wrap_read(open(path)?));
+        let format = match args.format {
+            Some(format) => format,
+            None => Format::detect(Some(path), &mut input)
+                .with_context(|| path.display().to_string())?,
+        };
+        match read(&mut input, format, &shape(args, path), &mut |document| {
+            sender.push(document)
+        }) {
+            Err(ReadError::Stopped) => return Ok(()),
+            ended => ended.with_context(|| path.display().to_string())?,
+        }
+    }
+    Ok(())
+}
+
+fn open(path: &Path) -> Result<Box<dyn Read>> {
+    if path == Path::new(STDIN) {
+        return Ok(Box::new(io::stdin().lock()));
+    }
+    let file = File::open(path).with_context(|| format!("cannot open {}", path.display()))?;
+    Ok(Box::new(file))
+}
+
+fn shape(args: &ImportArgs, path: &Path) -> Shape {
+    let tabs = path.extension().is_some_and(|extension| extension == "tsv");
+    let delimiter = args.delimiter.or_else(|| tabs.then_some(b'\t'));
+    Shape {
+        field: args.field.clone(),
+        delimiter,
+        as_text: args.as_text,
+    }
+}
+
+/// A bar over the bytes of all files, or a spinner where their size is not known.
+fn progress_bar(files: &[PathBuf]) -> ProgressBar {
+    let size: Option<u64> = files
+        .iter()
+        .map(|path| Some(std::fs::metadata(path).ok()?.len()))
+        .sum();
+    let known = "{bar:30} {percent:>3} %  {msg}  {eta} left";
+    let unknown = "{spinner} {decimal_bytes}  {msg}";
+    let (bar, template) = match size.filter(|size| *size > 0) {
+        Some(size) => (ProgressBar::new(size), known),
+        None => (ProgressBar::no_length(), unknown),
+    };
+    if !io::stderr().is_terminal() {
+        bar.set_draw_target(ProgressDrawTarget::hidden());
+    }
+    bar.with_style(ProgressStyle::with_template(template).expect("the template is well-formed"))
+}
+
+fn show_count(progress: &ProgressBar, count: u64) {
+    progress.set_message(format!(
+        "{count} documents  {} a second",
+        per_second(count, progress.elapsed())
+    ));
+}
+
+fn per_second(count: u64, elapsed: Duration) -> u64 {
+    (count as f64 / elapsed.as_secs_f64().max(1e-3)) as u64
+}
+
+fn summary(outcome: &Outcome, elapsed: Duration) -> String {
+    let Outcome {
+        inserted, refused, ..
+    } = outcome;
+    let rate = per_second(*inserted, elapsed);
+    let seconds = elapsed.as_secs_f64();
+    match refused {
+        0 => format!("{inserted} documents imported in {seconds:.1} s ({rate} a second)"),
+        refused => format!(
+            "{inserted} documents imported in {seconds:.1} s ({rate} a second), {refused} refused"
+        ),
+    }
+}

@@ -1,0 +1,84 @@
+//! `forebay reference`: the reference pages, made from the declarations.
+
+use anyhow::Result;
+use clap::{Args, CommandFactory, ValueEnum};
+
+use super::Cli;
+use crate::settings::reference_page;
+
+/// Print a page of the reference as Markdown
+#[derive(Debug, Args)]
+pub struct ReferenceArgs {
+    /// Which page.
+    #[arg(value_enum)]
+    page: Page,
+}
+
+#[derive(Debug, Clone, Copy, ValueEnum)]
+enum Page {
+    /// The settings of the server.
+    Settings,
+    /// The commands and their flags.
+    Commands,
+}
+
+const COMMANDS_HEAD: &str = "\
+# Commands of `forebay`
+
+This page is printed by `forebay reference commands`. The flags of `forebay serve` are the
+[settings](settings.md).
+";
+
+/// Prints the page.
+///
+/// # Errors
+/// None.
+pub fn run(args: &ReferenceArgs) -> Result<()> {
+    match args.page {
+        Page::Settings => print!("{}", reference_page()),
+        Page::Commands => print!("{}", commands_page()),
+    }
+    Ok(())
+}
+
+fn commands_page() -> String {
+    let mut root = Cli::command();
+    root.build();
+    let mut page = COMMANDS_HEAD.to_owned();
+    for command in root.get_subcommands_mut() {
+        add_command(&mut page, "forebay", command);
+    }
+    page
+}
+
+/// A section for a command, and one for each below it.
+fn add_command(page: &mut String, parent: &str, command: &mut clap::Command) {
+    let name = format!("{parent} {}", command.get_name());
+    if command.get_name() == "help" {
+        return;
+    }
+    let text = match command.get_name() {
+        "serve" => command
+            .get_about()
+            .map(ToString::to_string)
+            .unwrap_or_default(),
+        _ => command
+            .clone()
+            .term_width(100)
+            .render_long_help()
+            .to_string(),
+    };
+    page.push_str(&format!("\n## `{name}`\n\n```text\n{}\n```\n", tidy(&text)));
+    for below in command.get_subcommands_mut() {
+        add_command(page, &name, below);
+    }
+}
+
+/// Without spaces at the ends of lines, and without the environment's values.
+fn tidy(text: &str) -> String {
+    text.trim_end()
+        .lines()
+        .map(str::trim_end)
+        .collect::<Vec<_>>()
+        .join("\n")
+}

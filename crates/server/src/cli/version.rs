@@ -1,0 +1,13 @@
+//! `forebay version`: what this program is.
+
+use forebay_documents::MONGODB_VERSION;
+
+/// Prints the version, and MongoDB's whose behaviour it follows.
+pub fn run() {
+    let version = env!("CARGO_PKG_VERSION");
+    println!(
+        "forebay {version} (follows MongoDB {MONGODB_VERSION}, {}-{})",
+        std::env::consts::ARCH,
+        std::env::consts::OS
+    );
+}

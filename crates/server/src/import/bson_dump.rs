@@ -1,0 +1,81 @@
+//! Documents back to back, as mongodump writes them.
+
+use std::io::{BufRead, Read};
+
+use bson::RawDocumentBuf;
+use forebay_wire_mongo::Limits;
+use forebay_wire_mongo::limits::USER_DOCUMENT_BYTES_MAX;
+use forebay_wire_mongo::validate::validate_document;
+
+use super::{Emit, ReadError};
+
+/// Reads all documents.
+///
+/// # Errors
+/// The first document that is cut off, too large or not good BSON.
+pub fn read(input: &mut dyn BufRead, emit: &mut Emit<'_>) -> Result<(), ReadError> {
+    let mut number = 1;
+    while !input.fill_buf()?.is_empty() {
+        let fault = |problem: String| ReadError::Document { number, problem };
+        let document = read_document(input)?.map_err(fault)?;
+        if !emit(document) {
+            return Err(ReadError::Stopped);
+        }
+        number += 1;
+    }
+    Ok(())
+}
+
+/// The outer error is of the input, the inner of the document.
+fn read_document(input: &mut dyn BufRead) -> Result<Result<RawDocumentBuf, String>, ReadError> {
+    let mut length = [0; 4];
+    let mut bytes = Vec::new();
+    input.take(4).read_to_end(&mut bytes)?;
+    if bytes.len() < length.len() {
+        return Ok(Err("the file ends inside a document".to_owned()));
+    }
+    length.copy_from_slice(&bytes);
+    let declared = usize::try_from(i32::from_le_bytes(length)).unwrap_or(0);
+    if !(5..=USER_DOCUMENT_BYTES_MAX).contains(&declared) {
+        return Ok(Err(format!(
+            "a length of {} bytes",
+            i32::from_le_bytes(length)
+        )));
+    }
+    input.take(declared as u64 - 4).read_to_end(&mut bytes)?;
+    if bytes.len() < declared {
+        return Ok(Err("the file ends inside a document".to_owned()));
+    }
+    Ok(validated(bytes))
+}
+
+fn validated(bytes: Vec<u8>) -> Result<RawDocumentBuf, String> {
+    validate_document(&bytes, &Limits::default()).map_err(|error| error.to_string())?;
+    RawDocumentBuf::from_bytes(bytes).map_err(|error| error.to_string())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::tests::documents;
+    use super::super::{Format, Shape};
+    use bson::rawdoc;
+
+    #[test]
+    fn documents_follow_each_other() {
+        let bytes = [rawdoc! { "a": 1 }.into_bytes(), rawdoc! {}.into_bytes()].concat();
+        let read = documents(&bytes, Format::Bson, &Shape::default()).expect("valid");
+        assert_eq!(read, [r#"{"a":1}"#, "{}"]);
+        let cut =
+            documents(&bytes[..bytes.len() - 1], Format::Bson, &Shape::default()).expect_err("cut");
+        assert_eq!(
+            cut.to_string(),
+            "document 2: the file ends inside a document"
+        );
+        let wild = documents(b"\xff\xff\xff\x7f\x00", Format::Bson, &Shape::default())
+            .expect_err("too long");
+        assert!(
+            wild.to_string()
+                .starts_with("document 1: a length of 2147483647")
+        );
+    }
+}

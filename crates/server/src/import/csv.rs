@@ -1,0 +1,268 @@
+//! Comma-separated values (RFC 4180) under a line of column names; types are guessed value by value.
+
+use std::collections::HashSet;
+use std::io::BufRead;
+
+use bson::raw::CStr;
+use bson::{RawBson, RawDocumentBuf};
+
+use super::{Emit, ReadError, Shape, read_line};
+
+/// The longest record in bytes.
+const RECORD_BYTES_MAX: usize = 16 << 20;
+
+/// Reads all records below the first line. Empty values give no field.
+///
+/// # Errors
+/// The first record that has more or fewer values than there are columns, or is not UTF-8.
+pub fn read(input: &mut dyn BufRead, shape: &Shape, emit: &mut Emit<'_>) -> Result<(), ReadError> {
+    let mut records = Records {
+        input,
+        delimiter: shape.delimiter.unwrap_or(b','),
+        line: 0,
+        started_at: 0,
+    };
+    let Some(columns) = records.next()? else {
+        return Ok(());
+    };
+    check_columns(&columns).map_err(|problem| records.fault(problem))?;
+    while let Some(values) = records.next()? {
+        let is_blank_line = values.len() == 1 && values[0].text.is_empty() && columns.len() > 1;
+        if is_blank_line {
+            continue;
+        }
+        let document =
+            to_document(&columns, values, shape).map_err(|problem| records.fault(problem))?;
+        if !emit(document) {
+            return Err(ReadError::Stopped);
+        }
+    }
+    Ok(())
+}
+
+/// One value, and whether it stood in quotes (then it is a string).
+#[derive(Debug, Default, PartialEq, Eq)]
+struct Field {
+    text: String,
+    quoted: bool,
+}
+
+/// Splits the input into records.
+struct Records<'a> {
+    input: &'a mut dyn BufRead,
+    delimiter: u8,
+    line: u64,
+    started_at: u64,
+}
+
+impl Records<'_> {
+    /// The next record, which may span lines where quotes do.
+    fn next(&mut self) -> Result<Option<Vec<Field>>, ReadError> {
+        let Some(mut record) = self.line()? else {
+            return Ok(None);
+        };
+        self.started_at = self.line;
+        while record.iter().filter(|byte| **byte == b'"').count() % 2 == 1 {
+            let Some(more) = self.line()? else {
+                return Err(self.fault("a quote is not closed".to_owned()));
+            };
+            record.push(b'\n');
+            record.extend_from_slice(&more);
+            if record.len() > RECORD_BYTES_MAX {
+                return Err(self.fault(format!("a record is longer than {RECORD_BYTES_MAX} bytes")));
+            }
+        }
+        let text =
+            String::from_utf8(record).map_err(|_| self.fault("not valid UTF-8".to_owned()))?;
+        let text = text.strip_prefix('\u{feff}').unwrap_or(&text);
+        split(text, char::from(self.delimiter))
+            .map(Some)
+            .map_err(|problem| self.fault(problem))
+    }
+
+    fn line(&mut self) -> Result<Option<Vec<u8>>, ReadError> {
+        self.line += 1;
+        read_line(self.input, self.line, RECORD_BYTES_MAX)
+    }
+
+    fn fault(&self, problem: String) -> ReadError {
+        ReadError::Line {
+            line: self.started_at,
+            problem,
+        }
+    }
+}
+
+/// Splits a record, whose quotes come in pairs, into its values.
+fn split(record: &str, delimiter: char) -> Result<Vec<Field>, String> {
+    let mut fields = Vec::new();
+    let mut rest = record;
+    loop {
+        let (field, after) = take_field(rest, delimiter)?;
+        fields.push(field);
+        match after.strip_prefix(delimiter) {
+            Some(next) => rest = next,
+            None if after.is_empty() => return Ok(fields),
+            None => return Err("text follows a closing quote".to_owned()),
+        }
+    }
+}
+
+fn take_field(rest: &str, delimiter: char) -> Result<(Field, &str), String> {
+    let Some(mut inside) = rest.strip_prefix('"') else {
+        let end = rest.find(delimiter).unwrap_or(rest.len());
+        return Ok((
+            Field {
+                text: rest[..end].to_owned(),
+                quoted: false,
+            },
+            &rest[end..],
+        ));
+    };
+    let mut text = String::new();
+    loop {
+        let end = inside.find('"').ok_or("a quote is not closed")?;
+        text.push_str(&inside[..end]);
+        inside = &inside[end + 1..];
+        match inside.strip_prefix('"') {
+            Some(after) => {
+                text.push('"');
+                inside = after;
+            }
+            None => return Ok((Field { text, quoted: true }, inside)),
+        }
+    }
+}
+
+fn check_columns(columns: &[Field]) -> Result<(), String> {
+    let mut seen = HashSet::new();
+    for column in columns {
+        let name = &column.text;
+        match name.as_str() {
+            "" => return Err("a column has no name".to_owned()),
+            name if name.contains(['.', '\0']) || name.starts_with('$') => {
+                return Err(format!("the column name {name:?} cannot be a field name"));
+            }
+            name if !seen.insert(name) => return Err(format!("two columns are named {name:?}")),
+            _ => {}
+        }
+    }
+    Ok(())
+}
+
+fn to_document(
+    columns: &[Field],
+    values: Vec<Field>,
+    shape: &Shape,
+) -> Result<RawDocumentBuf, String> {
+    if values.len() != columns.len() {
+        return Err(format!(
+            "{} values for {} columns",
+            values.len(),
+            columns.len()
+        ));
+    }
+    let mut document = RawDocumentBuf::new();
+    for (column, value) in columns.iter().zip(values) {
+        let name: &CStr = column
+            .text
+            .as_str()
+            .try_into()
+            .map_err(|_| "a column name has a zero byte")?;
+        let as_text = value.quoted || shape.as_text;
+        match (as_text, value.text.is_empty() && !value.quoted) {
+            (_, true) => {}
+            (true, _) => document.append(name, value.text),
+            (false, _) => document.append(name, infer(value.text)),
+        }
+    }
+    Ok(document)
+}
+
+/// A boolean, an integer, a double or a string. A number with leading zeros or a plus sign is a code, not a number.
+fn infer(text: String) -> RawBson {
+    match text.as_str() {
+        "true" => return RawBson::Boolean(true),
+        "false" => return RawBson::Boolean(false),
+        _ if !looks_numeric(&text) => return RawBson::String(text),
+        _ => {}
+    }
+    if let Ok(integer) = text.parse::<i64>() {
+        return i32::try_from(integer).map_or(RawBson::Int64(integer), RawBson::Int32);
+    }
+    match text.parse::<f64>() {
+        Ok(number) if number.is_finite() && text.contains(['.', 'e', 'E']) => {
+            RawBson::Double(number)
+        }
+        _ => RawBson::String(text),
+    }
+}
+
+fn looks_numeric(text: &str) -> bool {
+    let digits = text.strip_prefix('-').unwrap_or(text);
+    let leading_zero = digits.len() > 1 && digits.starts_with('0') && !digits.starts_with("0.");
+    digits.starts_with(|first: char| first.is_ascii_digit()) && !leading_zero
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::Format;
+    use super::super::tests::documents;
+    use super::*;
+
+    fn read_csv(text: &str) -> Result<Vec<String>, String> {
+        documents(text.as_bytes(), Format::Csv, &Shape::default())
+            .map_err(|error| error.to_string())
+    }
+
+    #[test]
+    fn types_are_guessed() {
+        let text = "s,i,l,d,b,zip,e\nx,1,3000000000,1.5,true,01234,1e3\n-,-7,,0.5,false,+49,nan\n";
+        let expected = [
+            r#"{"s":"x","i":1,"l":3000000000,"d":1.5,"b":true,"zip":"01234","e":1000.0}"#,
+            r#"{"s":"-","i":-7,"d":0.5,"b":false,"zip":"+49","e":"nan"}"#,
+        ];
+        assert_eq!(read_csv(text).expect("valid"), expected);
+    }
+
+    #[test]
+    fn quotes_hold_anything() {
+        let text = "a,b\r\n\"x, \"\"y\"\"\nz\",\"1\"\r\n\"\",2\n";
+        assert_eq!(
+            read_csv(text).expect("valid"),
+            [r#"{"a":"x, \"y\"\nz","b":"1"}"#, r#"{"a":"","b":2}"#]
+        );
+    }
+
+    #[test]
+    fn faults_name_their_line() {
+        assert_eq!(
+            read_csv("a,b\n1,2\n\"x\ny\",3\n4\n"),
+            Err("line 5: 1 values for 2 columns".to_owned())
+        );
+        assert_eq!(
+            read_csv("a,b\n\"x\"y,2\n"),
+            Err("line 2: text follows a closing quote".to_owned())
+        );
+        assert_eq!(
+            read_csv("a,b\n1,\"2\n"),
+            Err("line 2: a quote is not closed".to_owned())
+        );
+        assert_eq!(
+            read_csv("a,a\n"),
+            Err("line 1: two columns are named \"a\"".to_owned())
+        );
+        assert!(read_csv("a.b\n").is_err() && read_csv(",b\n").is_err());
+    }
+
+    #[test]
+    fn other_delimiters_and_plain_text() {
+        let shape = Shape {
+            delimiter: Some(b'\t'),
+            as_text: true,
+            ..Shape::default()
+        };
+        let read = documents(b"\xef\xbb\xbfa\tb\n1\ttrue\n", Format::Csv, &shape).expect("valid");
+        assert_eq!(read, [r#"{"a":"1","b":"true"}"#]);
+    }
+}

@@ -1,0 +1,312 @@
+//! JSON arrays and JSON lines, in MongoDB's extended JSON.
+
+use std::io::BufRead;
+
+use bson::raw::CStr;
+use bson::{Bson, RawArrayBuf, RawBson, RawDocumentBuf};
+use serde::de::{DeserializeSeed, Deserializer, Error, SeqAccess, Visitor};
+use serde_json::{Map, Value};
+
+use super::{Emit, ReadError, Shape, read_line};
+
+/// The longest line in bytes: a document of 16 MiB, spelled out.
+const LINE_BYTES_MAX: usize = 64 << 20;
+
+/// Reads one document a line; empty lines are skipped.
+///
+/// # Errors
+/// The first line that is not a document.
+pub fn read_lines(
+    input: &mut dyn BufRead,
+    shape: &Shape,
+    emit: &mut Emit<'_>,
+) -> Result<(), ReadError> {
+    let mut line = 1;
+    while let Some(bytes) = read_line(input, line, LINE_BYTES_MAX)? {
+        let text = bytes.strip_prefix(b"\xef\xbb\xbf").unwrap_or(&bytes);
+        if !text.trim_ascii().is_empty() {
+            let document =
+                parse_line(text, shape).map_err(|problem| ReadError::Line { line, problem })?;
+            if !emit(document) {
+                return Err(ReadError::Stopped);
+            }
+        }
+        line += 1;
+    }
+    Ok(())
+}
+
+fn parse_line(text: &[u8], shape: &Shape) -> Result<RawDocumentBuf, String> {
+    let value = serde_json::from_slice(text).map_err(|error| without_line(&error))?;
+    document(value, shape)
+}
+
+/// The message of an error in one line: its column, without the line that is always 1.
+fn without_line(error: &serde_json::Error) -> String {
+    let text = error.to_string();
+    let problem = text.split(" at line ").next().unwrap_or_default();
+    format!("{problem} at column {}", error.column())
+}
+
+/// Reads the documents of one array as they come, so that the array need not fit in memory.
+///
+/// # Errors
+/// The first element that is not a document, or wherever the text is not JSON.
+pub fn read_array(
+    input: &mut dyn BufRead,
+    shape: &Shape,
+    emit: &mut Emit<'_>,
+) -> Result<(), ReadError> {
+    if input.fill_buf()?.starts_with(b"\xef\xbb\xbf") {
+        input.consume(3);
+    }
+    let mut stopped = false;
+    let mut deserializer = serde_json::Deserializer::from_reader(input);
+    let elements = Elements {
+        shape,
+        emit,
+        stopped: &mut stopped,
+    };
+    let read = deserializer
+        .deserialize_seq(elements)
+        .and_then(|()| deserializer.end());
+    match read {
+        Err(_) if stopped => Err(ReadError::Stopped),
+        Err(error) if error.is_io() => Err(ReadError::Io(error.into())),
+        Err(error) => Err(array_error(&error)),
+        Ok(()) => Ok(()),
+    }
+}
+
+fn array_error(error: &serde_json::Error) -> ReadError {
+    let text = error.to_string();
+    let problem = text.split(" at line ").next().unwrap_or_default();
+    ReadError::Line {
+        line: error.line() as u64,
+        problem: format!("{problem} at column {}", error.column()),
+    }
+}
+
+/// Visits the elements of an array, one by one.
+struct Elements<'a, 'b> {
+    shape: &'a Shape,
+    emit: &'a mut Emit<'b>,
+    stopped: &'a mut bool,
+}
+
+impl<'de> Visitor<'de> for Elements<'_, '_> {
+    type Value = ();
+
+    fn expecting(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        formatter.write_str("an array of documents")
+    }
+
+    fn visit_seq<A: SeqAccess<'de>>(self, mut elements: A) -> Result<(), A::Error> {
+        while elements
+            .next_element_seed(Element {
+                shape: self.shape,
+                emit: self.emit,
+                stopped: self.stopped,
+            })?
+            .is_some()
+        {}
+        Ok(())
+    }
+}
+
+struct Element<'a, 'b> {
+    shape: &'a Shape,
+    emit: &'a mut Emit<'b>,
+    stopped: &'a mut bool,
+}
+
+impl<'de> DeserializeSeed<'de> for Element<'_, '_> {
+    type Value = ();
+
+    fn deserialize<D: Deserializer<'de>>(self, deserializer: D) -> Result<(), D::Error> {
+        let value: Value = serde::Deserialize::deserialize(deserializer)?;
+        let document = document(value, self.shape).map_err(D::Error::custom)?;
+        if (self.emit)(document) {
+            return Ok(());
+        }
+        *self.stopped = true;
+        Err(D::Error::custom("stopped"))
+    }
+}
+
+/// The document of a JSON value; a plain string becomes one if the shape names a field for it.
+fn document(value: Value, shape: &Shape) -> Result<RawDocumentBuf, String> {
+    match (value, &shape.field) {
+        (Value::Object(object), _) => object_to_document(object),
+        (Value::String(text), Some(field)) => {
+            let mut document = RawDocumentBuf::new();
+            append(&mut document, field, RawBson::String(text))?;
+            Ok(document)
+        }
+        (Value::String(_), None) => {
+            Err("a string is not a document; --field NAME makes it one".to_owned())
+        }
+        (other, _) => Err(format!("{} is not a document", name_of(&other))),
+    }
+}
+
+fn name_of(value: &Value) -> &'static str {
+    match value {
+        Value::Null => "null",
+        Value::Bool(_) => "a boolean",
+        Value::Number(_) => "a number",
+        Value::String(_) => "a string",
+        Value::Array(_) => "an array",
+        Value::Object(_) => "an object",
+    }
+}
+
+/// A top-level object is a document, whatever its names look like inside.
+fn object_to_document(object: Map<String, Value>) -> Result<RawDocumentBuf, String> {
+    let mut document = RawDocumentBuf::new();
+    for (name, value) in object {
+        append(&mut document, &name, to_bson(value)?)?;
+    }
+    Ok(document)
+}
+
+fn append(document: &mut RawDocumentBuf, name: &str, value: RawBson) -> Result<(), String> {
+    let name: &CStr = name
+        .try_into()
+        .map_err(|_| format!("the field name {name:?} has a zero byte"))?;
+    document.append(name, value);
+    Ok(())
+}
+
+/// The BSON of a JSON value. An object that begins with a `$` name is extended JSON and goes to the BSON library.
+fn to_bson(value: Value) -> Result<RawBson, String> {
+    match value {
+        Value::Null => Ok(RawBson::Null),
+        Value::Bool(value) => Ok(RawBson::Boolean(value)),
+        Value::Number(number) => Ok(number_to_bson(&number)),
+        Value::String(text) => Ok(RawBson::String(text)),
+        Value::Array(values) => {
+            let mut array = RawArrayBuf::new();
+            for value in values {
+                array.push(to_bson(value)?);
+            }
+            Ok(RawBson::Array(array))
+        }
+        Value::Object(object) if is_extended(&object) => extended_to_bson(object),
+        Value::Object(object) => Ok(RawBson::Document(object_to_document(object)?)),
+    }
+}
+
+fn is_extended(object: &Map<String, Value>) -> bool {
+    object
+        .keys()
+        .next()
+        .is_some_and(|name| name.starts_with('$'))
+}
+
+fn extended_to_bson(object: Map<String, Value>) -> Result<RawBson, String> {
+    let name = object.keys().next().cloned().unwrap_or_default();
+    let invalid =
+        |error: &dyn std::fmt::Display| format!("invalid extended JSON at {name}: {error}");
+    let value = Bson::try_from(object).map_err(|error| invalid(&error))?;
+    RawBson::try_from(value).map_err(|error| invalid(&error))
+}
+
+/// 32 bits if they suffice, else 64, else a double.
+fn number_to_bson(number: &serde_json::Number) -> RawBson {
+    match number.as_i64() {
+        Some(integer) => match i32::try_from(integer) {
+            Ok(integer) => RawBson::Int32(integer),
+            Err(_) => RawBson::Int64(integer),
+        },
+        None => RawBson::Double(number.as_f64().unwrap_or(f64::NAN)),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::Format;
+    use super::super::tests::documents;
+    use super::*;
+
+    #[test]
+    fn arrays_and_lines_give_the_same_documents() {
+        let array = br#" [ {"a": 1, "b": [1.5, "x", null]}, {"c": {"d": true}} ] "#;
+        let lines = b"{\"a\": 1, \"b\": [1.5, \"x\", null]}\r\n\n{\"c\": {\"d\": true}}";
+        let expected = [r#"{"a":1,"b":[1.5,"x",null]}"#, r#"{"c":{"d":true}}"#];
+        assert_eq!(
+            documents(array, Format::Json, &Shape::default()).expect("valid"),
+            expected
+        );
+        assert_eq!(
+            documents(lines, Format::JsonLines, &Shape::default()).expect("valid"),
+            expected
+        );
+    }
+
+    #[test]
+    fn extended_json_becomes_bson() {
+        let text = br#"{"_id": {"$oid": "5f43a1b2c3d4e5f601020304"}, "n": {"$numberLong": "5"}, "d": {"$date": "2020-01-01T00:00:00Z"}}"#;
+        let parsed = parse_line(text, &Shape::default()).expect("valid");
+        assert!(parsed.get_object_id("_id").is_ok());
+        assert_eq!(parsed.get_i64("n").expect("a 64-bit integer"), 5);
+        assert!(parsed.get_datetime("d").is_ok());
+        let error =
+            parse_line(br#"{"a": {"$oid": "xyz"}}"#, &Shape::default()).expect_err("not an id");
+        assert!(error.contains("$oid"), "{error}");
+    }
+
+    #[test]
+    fn integers_take_the_room_they_need() {
+        let parsed = parse_line(b"[1]", &Shape::default());
+        assert_eq!(parsed, Err("an array is not a document".to_owned()));
+        let parsed = parse_line(
+            br#"{"a": 2147483647, "b": 2147483648, "c": 1e3, "d": 18446744073709551615}"#,
+            &Shape::default(),
+        );
+        let parsed = parsed.expect("valid");
+        assert_eq!(parsed.get_i32("a").expect("32 bits"), i32::MAX);
+        assert_eq!(parsed.get_i64("b").expect("64 bits"), 1 << 31);
+        assert!(parsed.get_f64("c").is_ok() && parsed.get_f64("d").is_ok());
+    }
+
+    #[test]
+    fn strings_need_a_field() {
+        let shape = Shape {
+            field: Some("name".into()),
+            ..Shape::default()
+        };
+        let expected = [r#"{"name":"x"}"#, r#"{"name":"y"}"#];
+        assert_eq!(
+            documents(br#"["x", "y"]"#, Format::Json, &shape).expect("valid"),
+            expected
+        );
+        assert_eq!(
+            documents(b"\"x\"\n\"y\"\n", Format::JsonLines, &shape).expect("valid"),
+            expected
+        );
+        let error = documents(br#"["x"]"#, Format::Json, &Shape::default()).expect_err("no field");
+        assert!(error.to_string().contains("--field"), "{error}");
+    }
+
+    #[test]
+    fn faults_name_their_line() {
+        let text = |bytes: &[u8], format| {
+            documents(bytes, format, &Shape::default())
+                .expect_err("bad")
+                .to_string()
+        };
+        assert!(
+            text(b"{}\n{}\n{\"a\": }\n", Format::JsonLines)
+                .starts_with("line 3: expected value at column 7")
+        );
+        assert!(
+            text(b"[{},\n{},\n7]", Format::Json).starts_with("line 3: a number is not a document")
+        );
+        assert!(text(b"[{},\n{}", Format::Json).starts_with("line 2: EOF while parsing a list"));
+        assert!(text(b"{} {}", Format::JsonLines).starts_with("line 1: trailing characters"));
+        assert!(text(br#"{"a\u0000b": 1}"#, Format::JsonLines).contains("zero byte"));
+        let deep = "{\"a\":".repeat(300);
+        assert!(text(deep.as_bytes(), Format::JsonLines).contains("recursion limit"));
+    }
+}

@@ -1,0 +1,135 @@
+//! Files to documents: the readers of every format that `forebay import` takes.
+
+mod bson_dump;
+mod csv;
+mod format;
+mod json;
+mod send;
+
+use std::io::{self, BufRead};
+
+use bson::RawDocumentBuf;
+
+pub use format::{Format, FormatError};
+pub use send::{Inserts, Outcome, Sender};
+
+/// Why reading ended early.
+#[derive(Debug, thiserror::Error)]
+pub enum ReadError {
+    /// The input is not of its format.
+    #[error("line {line}: {problem}")]
+    Line {
+        /// Counted from 1.
+        line: u64,
+        problem: String,
+    },
+    /// The input is not of its format, which has no lines.
+    #[error("document {number}: {problem}")]
+    Document {
+        /// Counted from 1.
+        number: u64,
+        problem: String,
+    },
+    /// The input can not be read.
+    #[error("{0}")]
+    Io(#[from] io::Error),
+    /// Nobody takes documents any more.
+    #[error("stopped")]
+    Stopped,
+}
+
+/// Takes documents; false to stop.
+pub type Emit<'a> = dyn FnMut(RawDocumentBuf) -> bool + 'a;
+
+/// How to make documents of what is not one.
+#[derive(Debug, Clone, Default)]
+pub struct Shape {
+    /// The field for elements that are plain strings.
+    pub field: Option<String>,
+    /// What stands between the columns of CSV.
+    pub delimiter: Option<u8>,
+    /// Keep all values of CSV as strings.
+    pub as_text: bool,
+}
+
+/// Reads all documents of `input`.
+///
+/// # Errors
+/// The first fault; the documents before it have been emitted.
+pub fn read(
+    input: &mut dyn BufRead,
+    format: Format,
+    shape: &Shape,
+    emit: &mut Emit<'_>,
+) -> Result<(), ReadError> {
+    match format {
+        Format::Json => json::read_array(input, shape, emit),
+        Format::JsonLines => json::read_lines(input, shape, emit),
+        Format::Csv => csv::read(input, shape, emit),
+        Format::Bson => bson_dump::read(input, emit),
+    }
+}
+
+/// Reads one line of at most `max` bytes without its end; none at the end of the input.
+fn read_line(input: &mut dyn BufRead, line: u64, max: usize) -> Result<Option<Vec<u8>>, ReadError> {
+    let mut bytes = Vec::new();
+    let limit = max as u64 + 1;
+    let count = io::Read::take(&mut *input, limit).read_until(b'\n', &mut bytes)?;
+    match count {
+        0 => return Ok(None),
+        count if count > max => {
+            return Err(ReadError::Line {
+                line,
+                problem: format!("longer than {max} bytes"),
+            });
+        }
+        _ => {}
+    }
+    while bytes
+        .last()
+        .is_some_and(|byte| matches!(byte, b'\n' | b'\r'))
+    {
+        bytes.pop();
+    }
+    Ok(Some(bytes))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Reads `text` and returns the documents as relaxed extended JSON.
+    pub(super) fn documents(
+        text: &[u8],
+        format: Format,
+        shape: &Shape,
+    ) -> Result<Vec<String>, ReadError> {
+        let mut all = Vec::new();
+        read(&mut &text[..], format, shape, &mut |document| {
+            let document = bson::Document::try_from(document).expect("readers emit valid BSON");
+            all.push(
+                bson::Bson::Document(document)
+                    .into_relaxed_extjson()
+                    .to_string(),
+            );
+            true
+        })?;
+        Ok(all)
+    }
+
+    #[test]
+    fn reading_stops_when_nobody_listens() {
+        let mut count = 0;
+        let ended = read(
+            &mut &b"{}\n{}\n{}\n"[..],
+            Format::JsonLines,
+            &Shape::default(),
+            &mut |_| {
+                count += 1;
+                count < 2
+            },
+        );
+        assert!(matches!(ended, Err(ReadError::Stopped)));
+        assert_eq!(count, 2);
+    }
+}

@@ -1,0 +1,162 @@
+//! Sends batches of documents to a server, several on their way at once.
+
+use std::sync::Arc;
+
+use bson::RawDocumentBuf;
+use mongodb::Collection;
+use mongodb::error::{Error, ErrorKind, InsertManyError};
+use parking_lot::Mutex;
+use tokio::sync::{Mutex as AsyncMutex, mpsc};
+use tokio::task::JoinSet;
+
+/// Documents of one insert at most.
+const BATCH_DOCUMENTS_MAX: usize = 10_000;
+/// Bytes of the documents of one insert, after which it is sent.
+const BATCH_BYTES: usize = 8 << 20;
+/// Inserts on their way at once.
+const IN_FLIGHT: usize = 3;
+
+/// Why an import ended early: the server refused whole batches, or is gone.
+#[derive(Debug, thiserror::Error)]
+#[error("the server did not take the documents: {0}")]
+pub struct SendError(#[from] Error);
+
+/// What came of an import.
+#[derive(Debug, Default, Clone, PartialEq, Eq)]
+pub struct Outcome {
+    /// Documents that the server has.
+    pub inserted: u64,
+    /// Documents that it refused.
+    pub refused: u64,
+    /// Why it refused the first of them.
+    pub first_refusal: Option<String>,
+}
+
+/// Gathers documents into batches; used from a thread that may block.
+#[derive(Debug)]
+pub struct Sender {
+    batches: mpsc::Sender<Vec<RawDocumentBuf>>,
+    batch: Vec<RawDocumentBuf>,
+    batch_bytes: usize,
+}
+
+/// The inserts on their way.
+#[derive(Debug)]
+pub struct Inserts {
+    workers: JoinSet<Result<(), Error>>,
+    outcome: Arc<Mutex<Outcome>>,
+}
+
+type Batches = Arc<AsyncMutex<mpsc::Receiver<Vec<RawDocumentBuf>>>>;
+
+impl Sender {
+    /// A sender of documents to `collection`; `inserted` hears how many the server has by now.
+    pub fn start(
+        collection: Collection<RawDocumentBuf>,
+        inserted: impl Fn(u64) + Clone + Send + 'static,
+    ) -> (Sender, Inserts) {
+        let (batches, receiver) = mpsc::channel(1);
+        let receiver = Arc::new(AsyncMutex::new(receiver));
+        let outcome = Arc::new(Mutex::new(Outcome::default()));
+        let mut workers = JoinSet::new();
+        for _ in 0..IN_FLIGHT {
+            workers.spawn(work(
+                collection.clone(),
+                receiver.clone(),
+                outcome.clone(),
+                inserted.clone(),
+            ));
+        }
+        (
+            Sender {
+                batches,
+                batch: Vec::new(),
+                batch_bytes: 0,
+            },
+            Inserts { workers, outcome },
+        )
+    }
+
+    /// Adds a document. False if sending has failed, and there is no use in going on.
+    pub fn push(&mut self, document: RawDocumentBuf) -> bool {
+        self.batch_bytes += document.as_bytes().len();
+        self.batch.push(document);
+        let full = self.batch.len() >= BATCH_DOCUMENTS_MAX || self.batch_bytes >= BATCH_BYTES;
+        !full || self.flush()
+    }
+
+    /// Sends what has been gathered.
+    pub fn flush(&mut self) -> bool {
+        self.batch_bytes = 0;
+        let batch = std::mem::take(&mut self.batch);
+        batch.is_empty() || self.batches.blocking_send(batch).is_ok()
+    }
+}
+
+impl Inserts {
+    /// Waits until all batches are answered.
+    ///
+    /// # Errors
+    /// The first failure that was not of single documents.
+    pub async fn finish(mut self) -> Result<Outcome, SendError> {
+        while let Some(ended) = self.workers.join_next().await {
+            ended.expect("a worker does not panic and is not cancelled")?;
+        }
+        Ok(self.outcome.lock().clone())
+    }
+}
+
+async fn work(
+    collection: Collection<RawDocumentBuf>,
+    batches: Batches,
+    outcome: Arc<Mutex<Outcome>>,
+    inserted: impl Fn(u64),
+) -> Result<(), Error> {
+    loop {
+        let batch = batches.lock().await.recv().await;
+        let Some(batch) = batch else {
+            return Ok(());
+        };
+        let sent = batch.len() as u64;
+        let refused = insert(&collection, batch, &outcome)
+            .await
+            .inspect_err(|_| close(&batches))?;
+        let count = {
+            let mut outcome = outcome.lock();
+            outcome.inserted += sent - refused;
+            outcome.inserted
+        };
+        inserted(count);
+    }
+}
+
+/// Tells the sender and the other workers that there is no use in going on.
+fn close(batches: &Batches) {
+    if let Ok(mut batches) = batches.try_lock() {
+        batches.close();
+    }
+}
+
+/// Inserts a batch and returns how many of its documents were refused.
+async fn insert(
+    collection: &Collection<RawDocumentBuf>,
+    batch: Vec<RawDocumentBuf>,
+    outcome: &Mutex<Outcome>,
+) -> Result<u64, Error> {
+    let Err(error) = collection.insert_many(batch).ordered(false).await else {
+        return Ok(0);
+    };
+    let ErrorKind::InsertMany(InsertManyError {
+        write_errors: Some(refusals),
+        ..
+    }) = &*error.kind
+    else {
+        return Err(error);
+    };
+    let mut outcome = outcome.lock();
+    outcome.refused += refusals.len() as u64;
+    if outcome.first_refusal.is_none() {
+        outcome.first_refusal = refusals.first().map(|refusal| refusal.message.clone());
+    }
+    Ok(refusals.len() as u64)
+}

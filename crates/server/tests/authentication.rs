@@ -1,0 +1,191 @@
+//! Users, passwords and TLS, through the official Rust driver.
+
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+
+use anyhow::{Result, ensure};
+use bson::{Document, doc};
+use forebay_testkit::Server;
+use mongodb::Client;
+use mongodb::error::ErrorKind;
+
+const BINARY: &str = env!("CARGO_BIN_EXE_forebay");
+/// Characters that must be escaped in a connection string, and one that SASLprep changes (to `IX`).
+const PASSWORD: &str = "p@ss:w%rd \u{2168}";
+const PASSWORD_IN_URI: &str = "p%40ss%3Aw%25rd%20%E2%85%A8";
+
+fn data(name: &str) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR"))
+        .join("tests/data")
+        .join(name)
+}
+
+fn user(arguments: &[&str], password: &str) -> Result<Output> {
+    Ok(Command::new(BINARY)
+        .arg("user")
+        .args(arguments)
+        .env("FOREBAY_PASSWORD", password)
+        .output()?)
+}
+
+fn text(output: &Output) -> String {
+    format!(
+        "{}{}",
+        String::from_utf8_lossy(&output.stdout),
+        String::from_utf8_lossy(&output.stderr)
+    )
+}
+
+/// The code of the error that `find` gives; 0 if it succeeds.
+async fn find_code(uri: &str) -> Result<i32> {
+    let client = Client::with_uri_str(format!("{uri}&serverSelectionTimeoutMS=5000")).await?;
+    match client
+        .database("d")
+        .collection::<Document>("c")
+        .find_one(doc! {})
+        .await
+    {
+        Ok(_) => Ok(0),
+        Err(error) => match &*error.kind {
+            ErrorKind::Command(error) => Ok(error.code),
+            ErrorKind::Authentication { .. } => Ok(18),
+            other => anyhow::bail!("{other:?}"),
+        },
+    }
+}
+
+fn with_credentials(server: &Server, password: &str) -> String {
+    format!(
+        "mongodb://ada:{password}@{}/?authSource=admin",
+        server.process().address()
+    )
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_server_that_asks_lets_in_who_knows_the_password() -> Result<()> {
+    let server = Server::start(BINARY, &["--auth"])?;
+    let open = format!("{}/?", server.uri());
+    assert_eq!(find_code(&open).await?, 13);
+    assert_eq!(
+        find_code(&with_credentials(&server, "guess")).await?,
+        18,
+        "there is no user yet"
+    );
+
+    let added = user(&["add", "ada", "--uri", server.uri()], PASSWORD)?;
+    ensure!(
+        added.status.success(),
+        "the first user is made from this machine: {}",
+        text(&added)
+    );
+    let again = user(&["add", "eve", "--uri", server.uri()], "secret")?;
+    ensure!(
+        !again.status.success() && text(&again).contains("requires authentication"),
+        "{}",
+        text(&again)
+    );
+
+    assert_eq!(
+        find_code(&with_credentials(&server, PASSWORD_IN_URI)).await?,
+        0
+    );
+    assert_eq!(
+        find_code(&with_credentials(&server, "p%40ss%3Aw%25rd%20IX")).await?,
+        0,
+        "both prepare to the same"
+    );
+    assert_eq!(find_code(&with_credentials(&server, "guess")).await?, 18);
+    assert_eq!(find_code(&open).await?, 13);
+    Ok(())
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn connections_know_their_user() -> Result<()> {
+    let server = Server::start(BINARY, &["--auth"])?;
+    user(&["add", "ada", "--uri", server.uri()], PASSWORD)?;
+    let client = Client::with_uri_str(with_credentials(&server, PASSWORD_IN_URI)).await?;
+    let status = client
+        .database("admin")
+        .run_command(doc! { "connectionStatus": 1 })
+        .await?;
+    let users = status
+        .get_document("authInfo")?
+        .get_array("authenticatedUsers")?;
+    assert_eq!(users, &vec![doc! { "user": "ada", "db": "admin" }.into()]);
+    let listed = user(
+        &["list", "--uri", &with_credentials(&server, PASSWORD_IN_URI)],
+        "",
+    )?;
+    assert_eq!(text(&listed), "ada@admin\n");
+    Ok(())
+}
+
+#[test]
+fn users_are_kept_in_the_data_directory() -> Result<()> {
+    let folder = tempfile::tempdir()?;
+    let data = folder.path().join("data");
+    let data = data.to_str().unwrap_or_default();
+    let steps: [(&[&str], bool, &str); 6] = [
+        (&["add", "ada", "--data", data], true, "user ada added"),
+        (&["add", "ada", "--data", data], false, "already exists"),
+        (&["list", "--data", data], true, "ada@admin"),
+        (&["remove", "ada", "--data", data], true, "user ada removed"),
+        (&["remove", "ada", "--data", data], false, "not found"),
+        (
+            &["add", "", "--data", data],
+            false,
+            "the user name is empty",
+        ),
+    ];
+    for (arguments, succeeds, expected) in steps {
+        let output = user(arguments, "secret")?;
+        ensure!(
+            output.status.success() == succeeds,
+            "{arguments:?}: {}",
+            text(&output)
+        );
+        ensure!(
+            text(&output).contains(expected),
+            "{arguments:?}: {}",
+            text(&output)
+        );
+    }
+    Ok(())
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn tls_and_a_password_together() -> Result<()> {
+    let (certificate, key, authority) = (
+        data("tls_cert.pem"),
+        data("tls_key.pem"),
+        data("tls_ca.pem"),
+    );
+    let (certificate, key) = (certificate.to_string_lossy(), key.to_string_lossy());
+    let server = Server::start(
+        BINARY,
+        &["--auth", "--tls-cert", &certificate, "--tls-key", &key],
+    )?;
+    let tls = format!("tls=true&tlsCAFile={}", authority.display());
+    let added = user(
+        &[
+            "add",
+            "ada",
+            "--uri",
+            &format!("mongodb://{}/?{tls}", server.process().address()),
+        ],
+        PASSWORD,
+    )?;
+    ensure!(added.status.success(), "{}", text(&added));
+    let uri = format!("{}&{tls}", with_credentials(&server, PASSWORD_IN_URI));
+    assert_eq!(find_code(&uri).await?, 0);
+    let plain = Client::with_uri_str(format!(
+        "{}&serverSelectionTimeoutMS=500",
+        with_credentials(&server, "x")
+    ))
+    .await?;
+    ensure!(
+        plain.list_database_names().await.is_err(),
+        "a client without TLS got in"
+    );
+    Ok(())
+}

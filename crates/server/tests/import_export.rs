@@ -1,0 +1,250 @@
+//! Files in, files out: every format, through the command line.
+
+use std::io::Write;
+use std::path::Path;
+use std::process::{Command, Output, Stdio};
+
+use anyhow::{Result, ensure};
+use bson::{Document, doc};
+use forebay_testkit::Server;
+
+const BINARY: &str = env!("CARGO_BIN_EXE_forebay");
+
+/// Runs `forebay import` into `d.COLLECTION`, with `input` on its standard input.
+fn import(server: &Server, collection: &str, arguments: &[&str], input: &[u8]) -> Result<Output> {
+    let mut command = Command::new(BINARY);
+    command
+        .args([
+            "import",
+            "--uri",
+            server.uri(),
+            "--db",
+            "d",
+            "--collection",
+            collection,
+        ])
+        .args(arguments);
+    let mut child = command
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()?;
+    if let Some(mut stdin) = child.stdin.take() {
+        let _ = stdin.write_all(input);
+    }
+    Ok(child.wait_with_output()?)
+}
+
+fn imported(
+    server: &Server,
+    collection: &str,
+    arguments: &[&str],
+    input: &[u8],
+    count: usize,
+) -> Result<()> {
+    let output = import(server, collection, arguments, input)?;
+    let said = String::from_utf8_lossy(&output.stderr);
+    ensure!(output.status.success(), "{arguments:?}: {said}");
+    ensure!(
+        said.starts_with(&format!("{count} documents imported")),
+        "{arguments:?}: {said}"
+    );
+    Ok(())
+}
+
+fn export(server: &Server, collection: &str, arguments: &[&str]) -> Result<Vec<u8>> {
+    let mut command = Command::new(BINARY);
+    command
+        .args([
+            "export",
+            "--uri",
+            server.uri(),
+            "--db",
+            "d",
+            "--collection",
+            collection,
+        ])
+        .args(arguments);
+    let output = command.output()?;
+    ensure!(
+        output.status.success(),
+        "{arguments:?}: {}",
+        String::from_utf8_lossy(&output.stderr)
+    );
+    Ok(output.stdout)
+}
+
+fn write(folder: &Path, name: &str, text: &str) -> Result<String> {
+    let path = folder.join(name);
+    std::fs::write(&path, text)?;
+    Ok(path.to_string_lossy().into_owned())
+}
+
+#[test]
+fn what_is_exported_can_be_imported_again() -> Result<()> {
+    let server = Server::start(BINARY, &[])?;
+    let original = concat!(
+        r#"{"_id":1,"text":"käse","nested":{"list":[1,2.5,null,{"deep":true}]}}"#,
+        "\n",
+        r#"{"_id":{"$oid":"5f43a1b2c3d4e5f601020304"},"date":{"$date":"2020-01-01T00:00:00Z"},"long":5000000000}"#,
+        "\n",
+        r#"{"_id":"three","binary":{"$binary":{"base64":"AQID","subType":"00"}},"regex":{"$regularExpression":{"pattern":"^a","options":"i"}}}"#,
+        "\n",
+    );
+    imported(&server, "first", &["-"], original.as_bytes(), 3)?;
+    assert_eq!(String::from_utf8(export(&server, "first", &[])?)?, original);
+    for (format, back) in [
+        ("relaxed", "json-lines"),
+        ("canonical", "json-lines"),
+        ("bson", "bson"),
+    ] {
+        let bytes = export(&server, "first", &["--format", format])?;
+        imported(&server, format, &["--format", back, "-"], &bytes, 3)?;
+        assert_eq!(
+            export(&server, format, &["--format", "canonical"])?,
+            export(&server, "first", &["--format", "canonical"])?
+        );
+    }
+    Ok(())
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn files_of_every_format_are_told_apart() -> Result<()> {
+    let server = Server::start(BINARY, &[])?;
+    let folder = tempfile::tempdir()?;
+    let array = write(folder.path(), "array.json", "[{\"a\": 1},\n {\"a\": 2}]")?;
+    let lines = write(folder.path(), "lines.json", "{\"a\": 3}\n{\"a\": 4}\n")?;
+    let csv = write(folder.path(), "table.csv", "a,b\n5,\"x, y\"\n6,\n")?;
+    let tsv = write(folder.path(), "table.tsv", "a\tb\n7\tz\n")?;
+    imported(&server, "all", &[&array, &lines, &csv, &tsv], b"", 7)?;
+    let all = server
+        .client()
+        .await?
+        .database("d")
+        .collection::<Document>("all");
+    for a in 1..=7 {
+        assert_eq!(all.count_documents(doc! { "a": a }).await?, 1, "a: {a}");
+    }
+    assert_eq!(all.count_documents(doc! { "b": "x, y" }).await?, 1);
+    let names = write(folder.path(), "names.json", "[\"left-pad\", \"is-odd\"]")?;
+    imported(&server, "names", &["--field", "name", &names], b"", 2)?;
+    let names = server
+        .client()
+        .await?
+        .database("d")
+        .collection::<Document>("names");
+    assert_eq!(names.count_documents(doc! { "name": "is-odd" }).await?, 1);
+    Ok(())
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn large_imports_lose_nothing() -> Result<()> {
+    let server = Server::start(BINARY, &[])?;
+    let lines: String = (0..50_000)
+        .map(|id| format!("{{\"_id\":{id},\"name\":\"name-{id}\"}}\n"))
+        .collect();
+    imported(&server, "large", &["-"], lines.as_bytes(), 50_000)?;
+    let large = server
+        .client()
+        .await?
+        .database("d")
+        .collection::<Document>("large");
+    assert_eq!(large.count_documents(doc! {}).await?, 50_000);
+    assert_eq!(
+        large.count_documents(doc! { "name": "name-49999" }).await?,
+        1
+    );
+    Ok(())
+}
+
+#[test]
+fn faults_name_file_and_line() -> Result<()> {
+    let server = Server::start(BINARY, &[])?;
+    let folder = tempfile::tempdir()?;
+    let bad = write(folder.path(), "bad.json", "{\"a\": 1}\n{\"a\": }\n")?;
+    let output = import(&server, "bad", &[&bad], b"")?;
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(1));
+    ensure!(said.contains("1 documents imported"), "{said}");
+    ensure!(
+        said.contains("bad.json: line 2: expected value at column 7"),
+        "{said}"
+    );
+    let output = import(&server, "bad", &["/nonexistent.json"], b"")?;
+    ensure!(String::from_utf8_lossy(&output.stderr).contains("cannot open /nonexistent.json"));
+    let output = import(&server, "bad", &["-"], b"what is this?")?;
+    ensure!(String::from_utf8_lossy(&output.stderr).contains("--format"));
+    Ok(())
+}
+
+#[test]
+fn refused_documents_are_counted() -> Result<()> {
+    let server = Server::start(BINARY, &[])?;
+    let output = import(
+        &server,
+        "twice",
+        &["-"],
+        b"{\"_id\": 1}\n{\"_id\": 1}\n{\"_id\": 2}\n",
+    )?;
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(1));
+    ensure!(
+        said.contains("2 documents imported")
+            && said.contains("1 refused")
+            && said.contains("duplicate key"),
+        "{said}"
+    );
+    Ok(())
+}
+
+#[test]
+fn without_a_server_the_remedy_is_named() -> Result<()> {
+    let output = Command::new(BINARY)
+        .args([
+            "import",
+            "--uri",
+            "mongodb://127.0.0.1:9/?connectTimeoutMS=100",
+            "--db",
+            "d",
+            "--collection",
+            "c",
+            "-",
+        ])
+        .stdin(Stdio::null())
+        .output()?;
+    let said = String::from_utf8_lossy(&output.stderr);
+    ensure!(
+        said.contains("no server answers at 127.0.0.1:9") && said.contains("forebay serve"),
+        "{said}"
+    );
+    Ok(())
+}
+
+#[test]
+fn the_other_commands_work() -> Result<()> {
+    let server = Server::start(BINARY, &["--devices", "host:2"])?;
+    let run = |arguments: &[&str]| -> Result<String> {
+        let output = Command::new(BINARY)
+            .args(arguments)
+            .env("FOREBAY_URI", server.uri())
+            .output()?;
+        ensure!(
+            output.status.success(),
+            "{arguments:?}: {}",
+            String::from_utf8_lossy(&output.stderr)
+        );
+        Ok(String::from_utf8(output.stdout)?)
+    };
+    assert_eq!(run(&["devices", "list"])?.lines().count(), 3);
+    ensure!(run(&["devices", "add", "host:1"])?.contains("host:2 joined"));
+    ensure!(run(&["devices", "remove", "0"])?.contains("host:0 left"));
+    ensure!(run(&["devices", "list"])?.contains("host:1"));
+    ensure!(run(&["debug", "pattern", "^abc", "--options", "i"])?.contains("tier"));
+    ensure!(run(&["version"])?.starts_with("forebay "));
+    ensure!(run(&["doctor"])?.contains("search engine"));
+    let invalid = Command::new(BINARY)
+        .args(["debug", "pattern", "("])
+        .output()?;
+    assert_eq!(invalid.status.code(), Some(1));
+    Ok(())
+}

@@ -1,0 +1,129 @@
+//! How a server starts: settings from flags, environment and file, and one clear line where it can not start.
+
+use std::net::TcpListener;
+use std::path::Path;
+use std::process::{Command, Output};
+
+use anyhow::{Result, ensure};
+use forebay_bench::process::ServerProcess;
+use forebay_testkit::Server;
+
+const BINARY: &str = env!("CARGO_BIN_EXE_forebay");
+
+fn serve(arguments: &[&str]) -> Result<Output> {
+    Ok(Command::new(BINARY).arg("serve").args(arguments).output()?)
+}
+
+/// Serves, expecting to fail with exit code 1 and one line that contains all of `expected`.
+fn refused(arguments: &[&str], expected: &[&str]) -> Result<()> {
+    let output = serve(arguments)?;
+    let text = String::from_utf8_lossy(&output.stderr).into_owned();
+    ensure!(
+        output.status.code() == Some(1),
+        "{arguments:?} ended with {}: {text}",
+        output.status
+    );
+    let complaints: Vec<&str> = text
+        .lines()
+        .filter(|line| line.starts_with("forebay: "))
+        .collect();
+    ensure!(complaints.len() == 1, "{arguments:?} said: {text}");
+    for part in expected {
+        ensure!(
+            complaints[0].contains(part),
+            "{arguments:?} did not say {part:?}: {text}"
+        );
+    }
+    Ok(())
+}
+
+#[test]
+fn a_port_in_use_is_named() -> Result<()> {
+    let other = TcpListener::bind("127.0.0.1:0")?;
+    let address = other.local_addr()?;
+    let port = address.port().to_string();
+    refused(
+        &["--memory", "--listen", &address.to_string()],
+        &["port", &port, "in use", "--listen"],
+    )
+}
+
+#[test]
+fn an_open_address_needs_authentication() -> Result<()> {
+    let hints = ["0.0.0.0:0 can be reached", "forebay user add", "--auth"];
+    refused(&["--memory", "--listen", "0.0.0.0:0"], &hints)?;
+    let process = ServerProcess::serve(
+        Path::new(BINARY),
+        &["--memory", "--auth", "--listen", "0.0.0.0:0"],
+    )?;
+    process.stop()
+}
+
+#[test]
+fn two_servers_can_not_share_data() -> Result<()> {
+    let server = Server::start(BINARY, &[])?;
+    let folder = server.folder().to_string_lossy().into_owned();
+    refused(&["--data", &folder, "--listen", "127.0.0.1:0"], &["in use"])
+}
+
+#[test]
+fn data_must_be_a_directory_that_can_be_written() -> Result<()> {
+    let file = tempfile::NamedTempFile::new()?;
+    let below = file.path().join("data");
+    let below = below.to_string_lossy();
+    refused(&["--data", &below, "--listen", "127.0.0.1:0"], &[&below])
+}
+
+#[test]
+fn wrong_settings_are_named() -> Result<()> {
+    refused(&["--memory", "--devices", "gpu:7"], &["--devices", "gpu:7"])?;
+    refused(&["--memory", "--log", "=,="], &["--log"])?;
+    refused(
+        &["--memory", "--bucket-values-max", "1"],
+        &["--bucket-values-max must be from 2"],
+    )?;
+    refused(&["--memory", "--tls-cert", "/nonexistent"], &["--tls-key"])?;
+    let nothing = ["--tls-cert", "/nonexistent", "--tls-key", "/nonexistent"];
+    refused(&[&["--memory"][..], &nothing].concat(), &["/nonexistent"])
+}
+
+#[test]
+fn environment_and_file_set_what_flags_do_not() -> Result<()> {
+    let folder = tempfile::tempdir()?;
+    let config = folder.path().join("forebay.toml");
+    std::fs::write(
+        &config,
+        "memory = true\nlisten = \"127.0.0.1:0\"\nlog_format = \"json\"\n",
+    )?;
+    let mut command = Command::new(BINARY);
+    command
+        .args(["serve", "--config"])
+        .arg(&config)
+        .env("FOREBAY_DEVICES", "none:1");
+    let output = command.output()?;
+    let text = String::from_utf8_lossy(&output.stderr).into_owned();
+    ensure!(
+        text.contains("none:1"),
+        "the environment's devices were not used: {text}"
+    );
+    command.args(["--devices", "host:1"]);
+    let process = ServerProcess::start(command, |line| {
+        Some(line.split_once("mongodb://")?.1.to_owned())
+    })?;
+    process.stop()
+}
+
+#[test]
+fn the_reference_is_what_the_program_prints() -> Result<()> {
+    for page in ["settings", "commands"] {
+        let output = Command::new(BINARY).args(["reference", page]).output()?;
+        let path =
+            Path::new(env!("CARGO_MANIFEST_DIR")).join(format!("../../docs/reference/{page}.md"));
+        let committed = std::fs::read_to_string(&path)?;
+        let remedy = format!(
+            "docs/reference/{page}.md is out of date: forebay reference {page} > docs/reference/{page}.md"
+        );
+        ensure!(committed == String::from_utf8_lossy(&output.stdout), remedy);
+    }
+    Ok(())
+}
