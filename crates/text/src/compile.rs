@@ -1,10 +1,10 @@
 //! Choosing a tier for a pattern.
 
-use std::sync::OnceLock;
+use std::sync::{Arc, OnceLock};
 
-use regex_automata::nfa::thompson::NFA;
+use regex_syntax::hir::Hir;
 
-use crate::automaton::{self, Glushkov, Table};
+use crate::automaton::{self, Condition, Glushkov, Table};
 use crate::describe::Refusal;
 use crate::engine::Engine;
 use crate::engine::bit_parallel::BitParallelEngine;
@@ -15,7 +15,7 @@ use crate::engine::literal::{LiteralEngine, Place};
 use crate::engine::needles::Needles;
 use crate::engine::pcre::PcreEngine;
 use crate::limits::Limits;
-use crate::lower::{self, Lowered};
+use crate::lower::{self, Part, Parts};
 use crate::pattern::Pattern;
 use crate::syntax::{self, Node, Parsed};
 use crate::tier::Tier;
@@ -56,26 +56,59 @@ pub(crate) struct Compiler<'a> {
 /// What is known of a pattern whose syntax is known.
 struct Front {
     tree: Node,
-    lowered: Lowered,
-    nfa: OnceLock<Result<NFA, String>>,
+    parts: Parts,
+    table: OnceLock<Result<Arc<Table>, String>>,
+}
+
+impl Front {
+    fn new(parsed: Parsed) -> Front {
+        let tree = lower::simplify(parsed.node);
+        let mut parts = Parts::of(&tree);
+        parts.inexact = parsed.less.or(parts.inexact);
+        Front {
+            tree,
+            parts,
+            table: OnceLock::new(),
+        }
+    }
+
+    /// Whether every row meets the conditions.
+    fn rules_out_nothing(&self) -> bool {
+        let always = |part: &Part| {
+            let properties = part.hir.properties();
+            !part.negated && properties.minimum_len() == Some(0) && properties.look_set().is_empty()
+        };
+        self.parts.parts.iter().all(always)
+    }
+
+    /// The only condition.
+    fn single(&self) -> Result<&Hir, String> {
+        self.parts
+            .single()
+            .ok_or_else(|| "several conditions".to_owned())
+    }
+
+    /// A condition that is worth testing alone where all together are too much: the longest.
+    fn main(&self) -> Result<&Hir, String> {
+        let plain = self
+            .parts
+            .parts
+            .iter()
+            .filter(|part| !part.negated)
+            .map(|part| &part.hir);
+        let length = |hir: &&Hir| hir.properties().minimum_len();
+        plain
+            .max_by_key(length)
+            .ok_or_else(|| "only negated conditions".to_owned())
+    }
 }
 
 impl<'a> Compiler<'a> {
     pub(crate) fn new(pattern: &'a Pattern, limits: &'a Limits) -> Compiler<'a> {
         let parsed = syntax::parse(pattern.source(), pattern.options(), limits);
-        let front = match parsed {
-            Ok(Parsed { node, less }) => {
-                let tree = lower::simplify(node);
-                let mut lowered = lower::lower(&tree);
-                lowered.inexact = less.or(lowered.inexact);
-                Ok(Front {
-                    tree,
-                    lowered,
-                    nfa: OnceLock::new(),
-                })
-            }
-            Err(unknown) => Err(format!("{} at offset {}", unknown.what, unknown.offset)),
-        };
+        let front = parsed
+            .map(Front::new)
+            .map_err(|unknown| format!("{} at offset {}", unknown.what, unknown.offset));
         Compiler {
             pattern,
             limits,
@@ -108,8 +141,8 @@ impl<'a> Compiler<'a> {
         match tier {
             Tier::Exact | Tier::Prefix | Tier::Suffix | Tier::Substring => self.literal(),
             Tier::Dfa => self.dfa(self.exact()?),
-            Tier::BitParallel => bit_parallel(self.exact()?),
-            Tier::LargeDfa => self.large_dfa(self.exact()?),
+            Tier::BitParallel => bit_parallel(self.exact()?.single()?),
+            Tier::LargeDfa => self.large_dfa(self.exact()?.single()?),
             Tier::Approximate => self.approximate(),
             Tier::Pcre => Ok(self.pcre()),
         }
@@ -121,17 +154,33 @@ impl<'a> Compiler<'a> {
 
     fn exact(&self) -> Result<&Front, String> {
         let front = self.front()?;
-        match front.lowered.inexact {
+        match front.parts.inexact {
             None => Ok(front),
             Some(why) => Err(why.to_owned()),
         }
     }
 
-    fn nfa<'f>(&self, front: &'f Front) -> Result<&'f NFA, String> {
-        let built = front
-            .nfa
-            .get_or_init(|| automaton::nfa(&front.lowered.hir, self.limits));
-        built.as_ref().map_err(Clone::clone)
+    fn table(&self, front: &Front) -> Result<Arc<Table>, String> {
+        front
+            .table
+            .get_or_init(|| self.build_table(&front.parts.parts).map(Arc::new))
+            .clone()
+    }
+
+    fn build_table(&self, parts: &[Part]) -> Result<Table, String> {
+        let condition = |part: &Part| {
+            let nfa = automaton::nfa(&part.hir, self.limits)?;
+            let automaton = automaton::determinize(&nfa, self.limits)?;
+            Ok(Condition {
+                automaton,
+                negated: part.negated,
+            })
+        };
+        let conditions = parts
+            .iter()
+            .map(condition)
+            .collect::<Result<Vec<Condition>, String>>()?;
+        Table::new(&automaton::product(conditions, self.limits)?, self.limits)
     }
 
     fn literal(&self) -> Result<Plan, String> {
@@ -142,8 +191,14 @@ impl<'a> Compiler<'a> {
     }
 
     fn dfa(&self, front: &Front) -> Result<Plan, String> {
-        let table = Table::build(self.nfa(front)?, self.limits)?;
-        let needles = Needles::of(&front.lowered.hir);
+        let table = self.table(front)?;
+        let plain = front
+            .parts
+            .parts
+            .iter()
+            .filter(|part| !part.negated)
+            .map(|part| &part.hir);
+        let needles = Needles::best(plain);
         let facts = Facts {
             states: Some(table.states_count()),
             classes: Some(table.classes_count()),
@@ -160,9 +215,9 @@ impl<'a> Compiler<'a> {
         })
     }
 
-    fn large_dfa(&self, front: &Front) -> Result<Plan, String> {
-        let states = self.nfa(front)?.states().len();
-        let engine = Box::new(LazyEngine::build(&front.lowered.hir, states, self.limits)?);
+    fn large_dfa(&self, hir: &Hir) -> Result<Plan, String> {
+        let states = automaton::nfa(hir, self.limits)?.states().len();
+        let engine = Box::new(LazyEngine::build(hir, states, self.limits)?);
         Ok(Plan {
             tier: Tier::LargeDfa,
             engine,
@@ -173,14 +228,14 @@ impl<'a> Compiler<'a> {
     /// The best automaton for what the pattern was loosened to, confirmed by PCRE2.
     fn approximate(&self) -> Result<Plan, String> {
         let front = self.front()?;
-        let properties = front.lowered.hir.properties();
-        if properties.minimum_len() == Some(0) && properties.look_set().is_empty() {
+        if front.rules_out_nothing() {
             return Err("nothing in the pattern rules out any value".to_owned());
         }
+        let main = || front.main();
         let loose = self
             .dfa(front)
-            .or_else(|_| bit_parallel(front))
-            .or_else(|_| self.large_dfa(front))?;
+            .or_else(|_| bit_parallel(main()?))
+            .or_else(|_| self.large_dfa(main()?))?;
         let engine = Box::new(ConfirmEngine::new(loose.engine, self.pattern.clone()));
         Ok(Plan {
             tier: Tier::Approximate,
@@ -199,8 +254,8 @@ impl<'a> Compiler<'a> {
     }
 }
 
-fn bit_parallel(front: &Front) -> Result<Plan, String> {
-    let automaton = Glushkov::build(&front.lowered.hir)?;
+fn bit_parallel(hir: &Hir) -> Result<Plan, String> {
+    let automaton = Glushkov::build(hir)?;
     let facts = Facts {
         states: Some(automaton.positions_count()),
         classes: Some(automaton.classes_count()),

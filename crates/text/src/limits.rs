@@ -36,7 +36,7 @@ impl Default for Limits {
             nfa_bytes_max: 2 << 20,
             dfa_bytes_max: 128 << 10,
             states_max: 4_096,
-            determinize_bytes_max: 4 << 20,
+            determinize_bytes_max: 2 << 20,
             lazy_bytes_max: 4 << 20,
             match_limit: 200_000,
             depth_limit: 4_000,

@@ -2,13 +2,82 @@
 
 use std::collections::HashMap;
 
-use super::table::{Minimal, Role};
+use crate::rows::SEPARATOR;
 
-/// The states of a raw automaton: 0 is matched, 1 is hit, 2 is the start.
-const START: usize = 2;
+/// An automaton with its states in the order the table wants: the start first, then dead, matched and hit last.
+pub(crate) struct Minimal {
+    pub(super) next: Vec<[u32; 256]>,
+}
+
+impl Minimal {
+    /// The state after a byte.
+    pub(super) fn step(&self, state: u32, byte: u8) -> u32 {
+        self.next[state as usize][usize::from(byte)]
+    }
+
+    pub(super) fn dead(&self) -> u32 {
+        self.next.len() as u32 - 3
+    }
+
+    pub(super) fn matched(&self) -> u32 {
+        self.next.len() as u32 - 2
+    }
+
+    pub(super) fn hit(&self) -> u32 {
+        self.next.len() as u32 - 1
+    }
+}
+
+/// What a state is besides its transitions.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+enum Role {
+    Plain,
+    Matched,
+    Hit,
+}
+
+/// An automaton as it is first found: states 0 to 2 are `matched`, `hit` and the start.
+pub(super) struct Raw {
+    next: Vec<[u32; 256]>,
+}
+
+pub(super) const MATCHED: u32 = 0;
+pub(super) const HIT: u32 = 1;
+pub(super) const START: u32 = 2;
+
+impl Raw {
+    pub(super) fn new() -> Raw {
+        Raw {
+            next: vec![[MATCHED; 256], [MATCHED; 256]],
+        }
+    }
+
+    /// Adds the transitions of the next state, the start first.
+    pub(super) fn push(&mut self, row: [u32; 256]) {
+        self.next.push(row);
+    }
+
+    /// The number of states added so far.
+    pub(super) fn added(&self) -> usize {
+        self.next.len() - START as usize
+    }
+
+    /// The smallest automaton with the same answers.
+    pub(super) fn minimize(mut self) -> Minimal {
+        self.next[MATCHED as usize][usize::from(SEPARATOR)] = HIT;
+        self.next[HIT as usize] = self.next[START as usize];
+        let role = |state: usize| match state as u32 {
+            MATCHED => Role::Matched,
+            HIT => Role::Hit,
+            _ => Role::Plain,
+        };
+        let roles: Vec<Role> = (0..self.next.len()).map(role).collect();
+        minimize(&self.next, &roles)
+    }
+}
 
 /// Merges states that no input tells apart, and puts those that are left in the order of the table.
-pub(super) fn minimize(next: &[[u32; 256]], roles: &[Role]) -> Minimal {
+fn minimize(next: &[[u32; 256]], roles: &[Role]) -> Minimal {
     let classes = distinct_columns(next);
     let mut blocks = initial(roles);
     loop {
@@ -70,7 +139,7 @@ fn distinct_columns(next: &[[u32; 256]]) -> Vec<u8> {
 
 /// Start, other states, dead, matched, hit. The dead state is made where there is none.
 fn arrange(next: &[[u32; 256]], roles: &[Role], blocks: &Blocks) -> Minimal {
-    let block_of_start = blocks.of[START];
+    let block_of_start = blocks.of[START as usize];
     let dead = (0..next.len())
         .find(|&state| is_dead(state, next, roles))
         .map(|state| blocks.of[state]);
@@ -94,7 +163,7 @@ fn arrange(next: &[[u32; 256]], roles: &[Role], blocks: &Blocks) -> Minimal {
 
 fn fill(next: &[[u32; 256]], blocks: &Blocks, place: &[u32], dead_at: u32) -> Minimal {
     let mut rows = vec![[dead_at; 256]; dead_at as usize + 3];
-    rows[dead_at as usize][usize::from(crate::rows::SEPARATOR)] = 0;
+    rows[dead_at as usize][usize::from(SEPARATOR)] = 0;
     for (state, row) in next.iter().enumerate() {
         let to = place[blocks.of[state] as usize] as usize;
         rows[to] = std::array::from_fn(|byte| place[blocks.of[row[byte] as usize] as usize]);
@@ -104,7 +173,7 @@ fn fill(next: &[[u32; 256]], blocks: &Blocks, place: &[u32], dead_at: u32) -> Mi
 
 /// Whether a plain state leads nowhere but back to the start by the separator.
 fn is_dead(state: usize, next: &[[u32; 256]], roles: &[Role]) -> bool {
-    let separator = usize::from(crate::rows::SEPARATOR);
+    let separator = usize::from(SEPARATOR);
     let loops = |byte: usize| byte == separator || next[state][byte] == state as u32;
-    roles[state] == Role::Plain && next[state][separator] == START as u32 && (0..256).all(loops)
+    roles[state] == Role::Plain && next[state][separator] == START && (0..256).all(loops)
 }

@@ -2,11 +2,15 @@
 //!
 //! All of them read the row separator as a byte like any other and start anew after it.
 
+mod determinize;
 mod glushkov;
 mod minimize;
+mod product;
 mod table;
 
+pub(crate) use determinize::determinize;
 pub(crate) use glushkov::Glushkov;
+pub(crate) use product::{Condition, product};
 pub(crate) use table::Table;
 
 use regex_automata::nfa::thompson::{self, NFA, WhichCaptures};

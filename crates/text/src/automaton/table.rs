@@ -7,14 +7,8 @@
 
 use std::collections::HashMap;
 
-use regex_automata::dfa::{Automaton, StartKind, dense};
-use regex_automata::nfa::thompson::NFA;
-use regex_automata::util::primitives::StateID;
-use regex_automata::util::start;
-use regex_automata::{Anchored, MatchKind};
-
 use super::TooLarge;
-use super::minimize::minimize;
+use super::minimize::Minimal;
 use crate::limits::Limits;
 use crate::rows::SEPARATOR;
 
@@ -34,14 +28,6 @@ pub(crate) struct Table {
 }
 
 impl Table {
-    /// Determinizes and minimises an automaton within the limits.
-    pub(crate) fn build(nfa: &NFA, limits: &Limits) -> Result<Table, TooLarge> {
-        let dense = determinize(nfa, limits)?;
-        let raw = Raw::read(&dense)?;
-        let minimal = minimize(&raw.next, &raw.roles);
-        Table::lay_out(&minimal, limits)
-    }
-
     /// The state at the start of a row.
     pub(crate) const START: u16 = 0;
 
@@ -95,7 +81,8 @@ impl Table {
         device_bytes(self.states_count, self.classes_count)
     }
 
-    fn lay_out(minimal: &Minimal, limits: &Limits) -> Result<Table, TooLarge> {
+    /// Lays out an automaton, if it is within the limits.
+    pub(crate) fn new(minimal: &Minimal, limits: &Limits) -> Result<Table, TooLarge> {
         let (classes, columns) = columns(&minimal.next);
         let states_count = minimal.next.len();
         let stride = columns.len().next_power_of_two();
@@ -153,84 +140,4 @@ fn columns(next: &[[u32; 256]]) -> ([u8; 256], Vec<u8>) {
         });
     }
     (classes, representatives)
-}
-
-/// An automaton with its states in the order the table wants: the start first, then dead, matched and hit last.
-pub(super) struct Minimal {
-    pub(super) next: Vec<[u32; 256]>,
-}
-
-/// What a state is besides its transitions.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub(super) enum Role {
-    Plain,
-    Matched,
-    Hit,
-}
-
-/// The states of a dense automaton that a row can reach, with matches made final.
-struct Raw {
-    next: Vec<[u32; 256]>,
-    roles: Vec<Role>,
-}
-
-const MATCHED: u32 = 0;
-const HIT: u32 = 1;
-const START: u32 = 2;
-
-impl Raw {
-    fn read(dense: &dense::DFA<Vec<u32>>) -> Result<Raw, TooLarge> {
-        let config = start::Config::new().anchored(Anchored::No);
-        let start = dense
-            .start_state(&config)
-            .map_err(|error| format!("no start state: {error}"))?;
-        let mut ids: HashMap<StateID, u32> = HashMap::from([(start, START)]);
-        let mut order = vec![start];
-        let mut raw = Raw {
-            next: vec![[MATCHED; 256], [0; 256]],
-            roles: vec![Role::Matched, Role::Hit],
-        };
-        while raw.next.len() - START as usize != order.len() {
-            let from = order[raw.next.len() - START as usize];
-            let row = std::array::from_fn(|byte| {
-                Raw::step(dense, from, byte as u8, &mut ids, &mut order)
-            });
-            raw.next.push(row);
-            raw.roles.push(Role::Plain);
-        }
-        raw.next[MATCHED as usize][SEPARATOR as usize] = HIT;
-        raw.next[HIT as usize] = raw.next[START as usize];
-        Ok(raw)
-    }
-
-    /// The state after a byte. A dense automaton tells of a match one byte late.
-    fn step(
-        dense: &dense::DFA<Vec<u32>>,
-        from: StateID,
-        byte: u8,
-        ids: &mut HashMap<StateID, u32>,
-        order: &mut Vec<StateID>,
-    ) -> u32 {
-        let to = dense.next_state(from, byte);
-        match (dense.is_match_state(to), byte == SEPARATOR) {
-            (true, true) => HIT,
-            (true, false) => MATCHED,
-            (false, true) => START,
-            (false, false) => *ids.entry(to).or_insert_with(|| {
-                order.push(to);
-                (order.len() - 1) as u32 + START
-            }),
-        }
-    }
-}
-
-fn determinize(nfa: &NFA, limits: &Limits) -> Result<dense::DFA<Vec<u32>>, TooLarge> {
-    let config = dense::Config::new()
-        .start_kind(StartKind::Unanchored)
-        .match_kind(MatchKind::LeftmostFirst)
-        .accelerate(false)
-        .dfa_size_limit(Some(limits.determinize_bytes_max))
-        .determinize_size_limit(Some(limits.determinize_bytes_max));
-    let built = dense::Builder::new().configure(config).build_from_nfa(nfa);
-    built.map_err(|error| format!("determinizing: {error}"))
 }

@@ -4,6 +4,8 @@
 //! automaton reads those. Everywhere else it reads all bytes, several rows abreast: one look-up depends on the one
 //! before it in its row only, so the processor works on the rows at the same time.
 
+use std::sync::Arc;
+
 use super::Engine;
 use super::literal::row_end;
 use super::needles::Needles;
@@ -28,12 +30,12 @@ const CANDIDATES_PER_LOOK: usize = 64;
 
 /// The engine of a table automaton.
 pub(crate) struct DfaEngine {
-    table: Table,
+    table: Arc<Table>,
     needles: Option<Needles>,
 }
 
 impl DfaEngine {
-    pub(crate) fn new(table: Table, needles: Option<Needles>) -> DfaEngine {
+    pub(crate) fn new(table: Arc<Table>, needles: Option<Needles>) -> DfaEngine {
         DfaEngine { table, needles }
     }
 

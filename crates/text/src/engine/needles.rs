@@ -18,15 +18,10 @@ pub(crate) struct Needles {
 }
 
 impl Needles {
-    /// The most telling literals that an expression demands, if any are telling enough.
-    pub(crate) fn of(hir: &Hir) -> Option<Needles> {
-        let parts: &[Hir] = match hir.kind() {
-            HirKind::Concat(parts) => parts,
-            _ => std::slice::from_ref(hir),
-        };
-        let tails = (0..parts.len()).map(|index| Hir::concat(parts[index..].to_vec()));
-        let best = tails
-            .filter_map(|tail| literals(&tail))
+    /// The most telling literals that some expressions, all of which have to match, demand; none if none tell enough.
+    pub(crate) fn best<'h>(hirs: impl Iterator<Item = &'h Hir>) -> Option<Needles> {
+        let best = hirs
+            .flat_map(demanded)
             .max_by_key(|literals| score(literals))?;
         let prefilter = Prefilter::new(MatchKind::LeftmostFirst, &best)?;
         prefilter.is_fast().then_some(Needles {
@@ -45,6 +40,16 @@ impl Needles {
     pub(crate) fn literals(&self) -> &[Vec<u8>] {
         &self.literals
     }
+}
+
+/// The sets of literals of each of which every match of an expression contains one.
+fn demanded(hir: &Hir) -> Vec<Vec<Vec<u8>>> {
+    let parts: &[Hir] = match hir.kind() {
+        HirKind::Concat(parts) => parts,
+        _ => std::slice::from_ref(hir),
+    };
+    let tails = (0..parts.len()).map(|index| Hir::concat(parts[index..].to_vec()));
+    tails.filter_map(|tail| literals(&tail)).collect()
 }
 
 /// The literals that every match of an expression begins with one of.

@@ -34,7 +34,10 @@ pub(crate) fn value_prefix(node: &Node) -> String {
             .unwrap_or_default();
     }
     match sequence(node) {
-        [Node::Look(Look::TextStart), rest @ ..] => rest.iter().map_while(single).collect(),
+        [Node::Look(Look::TextStart), rest @ ..] => {
+            let texts = rest.iter().filter(|node| !matches!(node, Node::Around(_)));
+            texts.map_while(single).collect()
+        }
         _ => String::new(),
     }
 }

@@ -2,8 +2,9 @@
 
 mod hir;
 mod literal;
+mod parts;
 mod simplify;
 
-pub(crate) use hir::{Lowered, lower};
 pub(crate) use literal::{literal, value_prefix};
+pub(crate) use parts::{Part, Parts};
 pub(crate) use simplify::simplify;

@@ -87,9 +87,8 @@ fn widen(candidates: &BTreeMap<char, BTreeSet<char>>) -> BTreeMap<char, BTreeSet
 
 /// The characters that `c` maps to by lower case and by upper case, where that is one character.
 fn mappings(c: char) -> [Option<char>; 2] {
-    let single = |mapped: &mut dyn Iterator<Item = char>| {
-        mapped.next().filter(|_| mapped.next().is_none())
-    };
+    let single =
+        |mapped: &mut dyn Iterator<Item = char>| mapped.next().filter(|_| mapped.next().is_none());
     [single(&mut c.to_lowercase()), single(&mut c.to_uppercase())]
 }
 

@@ -58,12 +58,20 @@ impl Generator {
         self.groups = 0;
         let depth = self.rng.usize(1..4);
         let body = self.alternatives(depth);
-        match self.rng.u8(..10) {
+        match self.rng.u8(..14) {
             0 => format!("^{body}"),
             1 => format!("^{body}$"),
             2 => format!("{body}$"),
             3 => format!(".*{body}.*"),
             4 => format!("(?=.*{body}){}", self.alternatives(1)),
+            5 => format!("^(?!{body}){}", self.alternatives(1)),
+            6 => format!(
+                "^(?=.*{body})(?!{}){}",
+                self.alternatives(1),
+                self.alternatives(1)
+            ),
+            7 => format!("^{}\\z", self.text()),
+            8 => format!("{}\\z", self.text()),
             _ => body,
         }
     }
@@ -72,6 +80,11 @@ impl Generator {
     pub fn value(&mut self) -> String {
         let length = self.rng.usize(..12);
         (0..length).map(|_| self.char()).collect()
+    }
+
+    fn text(&mut self) -> String {
+        let count = self.rng.usize(1..4);
+        (0..count).map(|_| self.literal()).collect()
     }
 
     fn char(&mut self) -> char {
