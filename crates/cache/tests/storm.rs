@@ -44,7 +44,7 @@ fn fixed_value(number: u32) -> String {
 
 /// The value of a changing document: on one side or the other.
 fn moving_value(number: u32, round: u32) -> String {
-    let side = if (number + round) % 2 == 0 {
+    let side = if (number + round).is_multiple_of(2) {
         "left"
     } else {
         "right"

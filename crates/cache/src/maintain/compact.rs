@@ -47,7 +47,7 @@ fn rewrite(
 ) -> Option<Vec<Bucket>> {
     let settings = collection.settings();
     if is_overfull(bucket, settings) && !is_uniform(bucket) {
-        return Some(split::split(collection, bucket));
+        return Some(split::split(&collection.shared, bucket, settings));
     }
     let dead = bucket.rows() - bucket.live_rows();
     if dead > 0 && dead * DEAD_SHARE >= bucket.rows() {
@@ -128,7 +128,7 @@ fn underfull(buckets: &[Arc<Bucket>], settings: &CacheSettings) -> usize {
     buckets.iter().take_while(fits).count()
 }
 
-fn merge(collection: &CollectionCache, begun: &Begun, positions: Range<usize>) {
+pub(super) fn merge(collection: &CollectionCache, begun: &Begun, positions: Range<usize>) {
     let buckets = &begun.state.directory.buckets()[positions.clone()];
     let sources: Vec<Segment> = buckets
         .iter()

@@ -26,14 +26,14 @@ pub(super) fn flush(collection: &CollectionCache, field: usize, extent: Extent) 
     true
 }
 
-fn seal(collection: &CollectionCache, field: usize) {
+pub(super) fn seal(collection: &CollectionCache, field: usize) {
     let mut state = collection.state.write();
     if state.fields[field].open.block().len() > 0 {
         Arc::make_mut(&mut state.fields[field]).seal();
     }
 }
 
-fn flush_runs(collection: &CollectionCache, begun: &Begun) {
+pub(super) fn flush_runs(collection: &CollectionCache, begun: &Begun) {
     let runs = &begun.state.runs;
     let additions = distribute(&Sorted::new(runs), &begun.state);
     begun.install(collection, |state| {

@@ -71,3 +71,133 @@ fn maintain_alone(collection: &CollectionCache, extent: Extent, progress: &mut P
 pub(crate) fn is_unsplittable(collection: &CollectionCache, bucket: &Bucket) -> bool {
     compact::is_overfull(bucket, collection.settings()) && compact::is_uniform(bucket)
 }
+
+#[cfg(test)]
+mod tests {
+    //! Writes that fall between the beginning of maintenance work and its installation.
+
+    use std::sync::Arc;
+
+    use forebay_device::{DeviceOptions, Devices};
+
+    use super::work::begin;
+    use super::{compact, flush, split};
+    use crate::{Cache, CacheSettings, CollectionCache, FieldValue};
+
+    const ROWS: u32 = 300;
+
+    fn collection() -> (Arc<Cache>, Arc<CollectionCache>) {
+        let spec = "host:2".parse().expect("a valid specification");
+        let devices = Devices::new(&spec, DeviceOptions::default()).expect("threads");
+        let settings = CacheSettings {
+            bucket_values_max: 1000,
+            chunk_values_max: 50,
+            background: false,
+            ..CacheSettings::default()
+        };
+        let cache = Cache::new(Arc::new(devices), settings);
+        let collection = cache.declare("db.c", &["f"]);
+        for number in 0..ROWS {
+            let value = value(number);
+            collection
+                .insert(number, &[FieldValue::String(value.as_bytes())])
+                .expect("new");
+        }
+        (cache, collection)
+    }
+
+    fn value(number: u32) -> String {
+        format!("{:03}", number * 7 % ROWS)
+    }
+
+    /// Removes every third document and gives every fifth of the others its value anew.
+    fn write(collection: &CollectionCache) {
+        for number in 0..ROWS {
+            let value = value(number);
+            let value = [FieldValue::String(value.as_bytes())];
+            if number % 3 == 0 {
+                collection.remove(number, &value).expect("known");
+            } else if number % 5 == 0 {
+                collection
+                    .update(number, &value, &[FieldValue::Null])
+                    .expect("known");
+                collection
+                    .update(number, &[FieldValue::Null], &value)
+                    .expect("known");
+            }
+        }
+    }
+
+    /// Every document that is left has its row once, and no other row is alive.
+    fn check(collection: &CollectionCache) {
+        let state = begin(collection, 0).state;
+        let mut rows: Vec<(Vec<u8>, u32)> = Vec::new();
+        for segment in state.segments() {
+            let block = segment.block();
+            let live = (0..block.len()).filter(|row| !segment.is_dead(*row));
+            rows.extend(live.map(|row| (block.value(row).to_vec(), block.number(row))));
+        }
+        rows.sort();
+        let left = (0..ROWS).filter(|number| number % 3 > 0);
+        let mut expected: Vec<_> = left.map(|n| (value(n).into_bytes(), n)).collect();
+        expected.sort();
+        assert_eq!(rows, expected);
+        assert_eq!(state.rows, rows.len() as u64);
+    }
+
+    #[test]
+    fn during_a_flush() {
+        let (_cache, collection) = collection();
+        flush::seal(&collection, 0);
+        let begun = begin(&collection, 0);
+        write(&collection);
+        flush::flush_runs(&collection, &begun);
+        check(&collection);
+        collection.flush();
+        check(&collection);
+    }
+
+    #[test]
+    fn during_a_split_a_merge_and_a_compaction() {
+        let (_cache, collection) = collection();
+        collection.flush();
+        let begun = begin(&collection, 0);
+        let small = CacheSettings {
+            bucket_values_max: 20,
+            ..CacheSettings::default()
+        };
+        let after = split::split(
+            &collection.shared,
+            &begun.state.directory.buckets()[0],
+            &small,
+        );
+        assert!(after.len() > 10);
+        write(&collection);
+        begun.replace(&collection, 0..1, after);
+        check(&collection);
+        // The many small buckets become one again, and segments are compacted.
+        let begun = begin(&collection, 0);
+        let buckets = begun.state.directory.buckets().len();
+        compact::merge(&collection, &begun, 0..buckets);
+        check(&collection);
+        collection.flush();
+        check(&collection);
+    }
+
+    #[test]
+    fn nothing_is_installed_after_everything_was_cleared() {
+        let (_cache, collection) = collection();
+        flush::seal(&collection, 0);
+        let begun = begin(&collection, 0);
+        collection.clear();
+        flush::flush_runs(&collection, &begun);
+        assert_eq!(
+            begin(&collection, 0)
+                .state
+                .segments()
+                .map(|s| s.block().len())
+                .sum::<usize>(),
+            0
+        );
+    }
+}

@@ -8,10 +8,11 @@
 use std::ops::Range;
 use std::sync::Arc;
 
+use crate::CacheSettings;
 use crate::bucket::Bucket;
+use crate::cache::Shared;
 use crate::collection::new_ticket;
 use crate::segment::Segment;
-use crate::{CacheSettings, CollectionCache};
 
 /// A part of a bucket on the way to be a bucket of its own.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -25,15 +26,19 @@ struct Piece {
 }
 
 /// The buckets that an overfull one becomes. The first keeps its id and device.
-pub(super) fn split(collection: &CollectionCache, bucket: &Arc<Bucket>) -> Vec<Bucket> {
-    let pieces = divide(&bucket.segments, bucket.hash_bytes, collection.settings());
+pub(super) fn split(
+    shared: &Shared,
+    bucket: &Arc<Bucket>,
+    settings: &CacheSettings,
+) -> Vec<Bucket> {
+    let pieces = divide(&bucket.segments, bucket.hash_bytes, settings);
     pieces
         .into_iter()
-        .map(|piece| make_bucket(collection, bucket, piece))
+        .map(|piece| make_bucket(shared, bucket, piece))
         .collect()
 }
 
-fn make_bucket(collection: &CollectionCache, divided: &Arc<Bucket>, piece: Piece) -> Bucket {
+fn make_bucket(shared: &Shared, divided: &Arc<Bucket>, piece: Piece) -> Bucket {
     let cuts = divided
         .segments
         .iter()
@@ -48,7 +53,7 @@ fn make_bucket(collection: &CollectionCache, divided: &Arc<Bucket>, piece: Piece
             bucket
         }
         Some(lower) => {
-            let ticket = new_ticket(&collection.shared);
+            let ticket = new_ticket(shared);
             let mut bucket = Bucket::new(ticket, &lower, piece.hash_bytes, segments);
             // A segment that was not cut still has its copy on the device of the bucket it came from.
             bucket.release();

@@ -4,6 +4,7 @@ use std::collections::BTreeSet;
 
 use roaring::RoaringBitmap;
 
+use super::sink::Sink;
 use crate::numbers::NumberSet;
 use crate::request::{Expr, Predicate, Want};
 
@@ -34,17 +35,17 @@ fn collect_leaves<'a>(expr: &'a Expr, leaves: &mut Vec<(usize, &'a Predicate)>) 
     }
 }
 
-/// The documents that meet `expr`, given those that meet each of its conditions, from left to right.
-pub(super) fn combine(expr: &Expr, sets: Vec<RoaringBitmap>, live: &NumberSet) -> RoaringBitmap {
+/// The documents that meet `expr`, given what was found for each of its conditions, from left to right.
+pub(super) fn combine(expr: &Expr, found: Vec<Sink>, live: &NumberSet) -> RoaringBitmap {
     Combination {
-        sets: sets.into_iter(),
+        found: found.into_iter(),
         live,
     }
     .evaluate(expr)
 }
 
 struct Combination<'a> {
-    sets: std::vec::IntoIter<RoaringBitmap>,
+    found: std::vec::IntoIter<Sink>,
     live: &'a NumberSet,
 }
 
@@ -52,7 +53,11 @@ impl Combination<'_> {
     fn evaluate(&mut self, expr: &Expr) -> RoaringBitmap {
         match expr {
             Expr::All => self.live.to_bitmap(),
-            Expr::Leaf { .. } => self.sets.next().expect("one set for each condition"),
+            Expr::Leaf { .. } => self
+                .found
+                .next()
+                .expect("one for each condition")
+                .into_bitmap(),
             Expr::Not(inner) => {
                 let inner = self.evaluate(inner);
                 self.live.to_bitmap() - inner

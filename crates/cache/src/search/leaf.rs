@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use forebay_device::Device;
 use forebay_text::{Program, Stop, Tier};
+use tokio::task::JoinHandle;
 
 use super::lookup;
 use super::scan::{Abandon, Found, Order, Place, Scan, Task};
@@ -38,11 +39,43 @@ impl Goal {
     }
 }
 
+/// Look-ups in more buckets than this go to a thread for long work.
+const INLINE_BUCKETS_MAX: usize = 64;
+
+/// What binary searches find.
+enum Key {
+    /// Values that equal one of these, which are distinct.
+    Values(Vec<Vec<u8>>),
+    /// Values that begin with this.
+    Prefix(Vec<u8>),
+}
+
+impl Key {
+    /// Number of look-ups in buckets that it takes.
+    fn buckets(&self, state: &FieldState) -> usize {
+        match self {
+            Key::Values(values) => values.len(),
+            Key::Prefix(prefix) => state.directory.positions(prefix).len(),
+        }
+    }
+
+    fn look_up(&self, state: &FieldState, limit: usize, sink: &mut Sink) {
+        match self {
+            Key::Values(values) => {
+                values
+                    .iter()
+                    .for_each(|value| lookup::equal(state, value, sink, limit));
+            }
+            Key::Prefix(prefix) => lookup::prefix(state, prefix, sink, limit),
+        }
+    }
+}
+
 /// One condition to search.
 pub(super) struct LeafSearch<'a> {
     pub(super) collection: &'a CollectionCache,
     pub(super) field: usize,
-    pub(super) state: &'a FieldState,
+    pub(super) state: &'a Arc<FieldState>,
     pub(super) predicate: &'a Predicate,
     pub(super) goal: Goal,
     pub(super) stop: &'a Stop,
@@ -53,6 +86,8 @@ pub(super) struct LeafSearch<'a> {
 pub(super) struct Begun {
     sink: Sink,
     scans: Vec<Scan>,
+    /// A look-up that is too long for the thread of the caller.
+    look_up: Option<JoinHandle<Sink>>,
     report: LeafReport,
 }
 
@@ -60,12 +95,14 @@ impl LeafSearch<'_> {
     /// Looks up what can be, starts the scans that are needed.
     pub(super) fn begin(&self) -> Result<Begun, SearchError> {
         match self.predicate {
-            Predicate::Equals(value) => Ok(self.look_up(&[value])),
-            Predicate::In(values) => Ok(self.look_up(&distinct(values))),
+            Predicate::Equals(value) => Ok(self.look_up(Key::Values(vec![value.clone()]))),
+            Predicate::In(values) => Ok(self.look_up(Key::Values(distinct(values)))),
             Predicate::Program(program) if program.is_exact() => {
-                Ok(self.look_up(&[program.value_prefix()]))
+                Ok(self.look_up(Key::Values(vec![program.value_prefix().to_vec()])))
             }
-            Predicate::Program(program) if program.is_prefix() => Ok(self.look_up_prefix(program)),
+            Predicate::Program(program) if program.is_prefix() => {
+                Ok(self.look_up(Key::Prefix(program.value_prefix().to_vec())))
+            }
             Predicate::Program(program) => self.scan(program),
             Predicate::IsMissing => Ok(self.look_up_sets(&[&self.state.missing])),
             Predicate::IsNull => Ok(self.look_up_sets(&[&self.state.missing, &self.state.null])),
@@ -90,29 +127,25 @@ impl LeafSearch<'_> {
         }
     }
 
-    fn look_up(&self, values: &[impl AsRef<[u8]>]) -> Begun {
-        let mut begun = Begun::new(self.empty_sink(), self.report(Some(Tier::Exact)));
-        for value in values {
-            let searched = lookup::equal(
-                self.state,
-                value.as_ref(),
-                &mut begun.sink,
-                self.goal.limit(),
-            );
-            begun.report.buckets_searched += searched;
+    fn look_up(&self, key: Key) -> Begun {
+        let tier = if matches!(key, Key::Values(_)) {
+            Tier::Exact
+        } else {
+            Tier::Prefix
+        };
+        let mut begun = Begun::new(self.empty_sink(), self.report(Some(tier)));
+        begun.report.buckets_searched = key.buckets(self.state);
+        let work = begun.report.buckets_searched;
+        if work <= INLINE_BUCKETS_MAX || (tier == Tier::Prefix && self.goal != Goal::Numbers) {
+            key.look_up(self.state, self.goal.limit(), &mut begun.sink);
+        } else {
+            let (state, limit) = (Arc::clone(self.state), self.goal.limit());
+            let mut sink = self.empty_sink();
+            begun.look_up = Some(tokio::task::spawn_blocking(move || {
+                key.look_up(&state, limit, &mut sink);
+                sink
+            }));
         }
-        begun
-    }
-
-    fn look_up_prefix(&self, program: &Program) -> Begun {
-        let mut begun = Begun::new(self.empty_sink(), self.report(Some(Tier::Prefix)));
-        let searched = lookup::prefix(
-            self.state,
-            program.value_prefix(),
-            &mut begun.sink,
-            self.goal.limit(),
-        );
-        begun.report.buckets_searched = searched;
         begun
     }
 
@@ -191,12 +224,17 @@ impl Begun {
         Begun {
             sink,
             scans: Vec::new(),
+            look_up: None,
             report,
         }
     }
 
     /// Waits for the scans.
     pub(super) async fn finish(mut self, report: &mut SearchReport) -> Result<Sink, SearchError> {
+        if let Some(look_up) = self.look_up {
+            self.sink
+                .merge(look_up.await.map_err(|_| SearchError::Panicked)?);
+        }
         for scan in self.scans {
             self.sink.merge(scan.finish(report).await?);
         }
@@ -225,8 +263,8 @@ fn count_rows(tasks: &[Task], report: &mut LeafReport) {
     report.bytes += tasks.iter().map(Task::bytes).sum::<u64>();
 }
 
-fn distinct(values: &[Vec<u8>]) -> Vec<&Vec<u8>> {
-    let mut values: Vec<&Vec<u8>> = values.iter().collect();
+fn distinct(values: &[Vec<u8>]) -> Vec<Vec<u8>> {
+    let mut values = values.to_vec();
     values.sort_unstable();
     values.dedup();
     values

@@ -7,21 +7,20 @@ use crate::block::Block;
 use crate::field::FieldState;
 use crate::segment::Segment;
 
-/// Adds the rows whose value is `value`, until there are `limit`. Returns the buckets that were looked into.
-pub(super) fn equal(field: &FieldState, value: &[u8], sink: &mut Sink, limit: usize) -> usize {
+/// Adds the rows whose value is `value`, until there are `limit`.
+pub(super) fn equal(field: &FieldState, value: &[u8], sink: &mut Sink, limit: usize) {
     let position = field.directory.position(value);
     let bucket = &field.directory.buckets()[position];
     for segment in bucket.segments.iter().chain(field.runs.iter()) {
         add_rows(segment, segment.block().rows_equal(value), sink, limit);
     }
     add_unsorted(&field.open, |row| row == value, value.len(), sink);
-    1
 }
 
-/// Adds the rows whose value begins with `prefix`, until there are `limit`. Returns the buckets that were looked into.
-pub(super) fn prefix(field: &FieldState, prefix: &[u8], sink: &mut Sink, limit: usize) -> usize {
+/// Adds the rows whose value begins with `prefix`, until there are `limit`.
+pub(super) fn prefix(field: &FieldState, prefix: &[u8], sink: &mut Sink, limit: usize) {
     let positions = field.directory.positions(prefix);
-    let buckets = &field.directory.buckets()[positions.clone()];
+    let buckets = &field.directory.buckets()[positions];
     let segments = buckets.iter().flat_map(|bucket| &bucket.segments);
     for segment in segments.chain(field.runs.iter()) {
         add_rows(
@@ -32,7 +31,6 @@ pub(super) fn prefix(field: &FieldState, prefix: &[u8], sink: &mut Sink, limit: 
         );
     }
     add_unsorted(&field.open, |row| row.starts_with(prefix), 0, sink);
-    positions.len()
 }
 
 /// Adds rows, but no more than `limit` in all.

@@ -25,6 +25,9 @@ use crate::request::{Expr, SearchRequest, Want};
 use leaf::{Goal, LeafSearch};
 use scan::Abandon;
 
+/// Sets made of more rows than this are combined on a thread for long work.
+const INLINE_ROWS_MAX: u64 = 65_536;
+
 /// One moment of a collection, shared with it.
 #[derive(Debug, Clone)]
 pub(crate) struct Snapshot {
@@ -163,8 +166,13 @@ impl<'a> Search<'a> {
             _ => Goal::Numbers,
         };
         let sinks = self.search_leaves(expr, goal, report).await?;
-        let sets = sinks.into_iter().map(sink::Sink::into_bitmap).collect();
-        Ok(combine::combine(expr, sets, &self.snapshot.live) - &self.residual)
+        let found: u64 = sinks.iter().map(sink::Sink::count).sum();
+        if found <= INLINE_ROWS_MAX {
+            return Ok(combine::combine(expr, sinks, &self.snapshot.live) - &self.residual);
+        }
+        let (expr, live) = (expr.clone(), self.snapshot.live.clone());
+        let found = blocking(move || combine::combine(&expr, sinks, &live)).await?;
+        Ok(found - &self.residual)
     }
 
     async fn value_counts(

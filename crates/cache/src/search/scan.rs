@@ -18,8 +18,12 @@ use crate::segment::Segment;
 
 /// Time a job takes of a device before others have their turn.
 const STEP: Duration = Duration::from_millis(4);
-/// Rows between two looks at the clock.
-const PIECE_ROWS: usize = 16_384;
+/// Time the rows between two looks at the clock should take.
+const PIECE: Duration = Duration::from_millis(1);
+/// Rows before the first look; a slow program takes a while for these, a fast one soon gets more.
+const PIECE_ROWS_FIRST: usize = 512;
+/// Most rows between two looks.
+const PIECE_ROWS_MAX: usize = 1 << 17;
 /// Scans of up to so many bytes, by a fast tier, are done at once on the thread of the caller.
 const INLINE_BYTES_MAX: u64 = 32 << 10;
 
@@ -133,6 +137,7 @@ struct Progress {
     busy: Duration,
     task: usize,
     row: usize,
+    piece_rows: usize,
 }
 
 impl Progress {
@@ -144,6 +149,7 @@ impl Progress {
             busy: Duration::ZERO,
             task: 0,
             row: tasks.first().map_or(0, |task| task.rows.start),
+            piece_rows: PIECE_ROWS_FIRST,
         }
     }
 
@@ -178,9 +184,10 @@ impl Progress {
     fn piece(&mut self) -> Result<(), ScanEnd> {
         let tasks = Arc::clone(&self.tasks);
         let task = &tasks[self.task];
-        let end = task.rows.end.min(self.row + PIECE_ROWS);
-        let before = self.sink.count();
+        let end = task.rows.end.min(self.row + self.piece_rows);
+        let (before, began) = (self.sink.count(), Instant::now());
         self.search(&task.segment, self.row..end)?;
+        self.adapt(end - self.row, began.elapsed());
         self.order.found.add(self.sink.count() - before);
         self.row = end;
         if end == task.rows.end {
@@ -188,6 +195,15 @@ impl Progress {
             self.row = self.tasks.get(self.task).map_or(0, |task| task.rows.start);
         }
         Ok(())
+    }
+
+    /// Chooses the rows of the next piece by the time that these took.
+    fn adapt(&mut self, rows: usize, took: Duration) {
+        if took > PIECE * 2 {
+            self.piece_rows = (rows / 2).max(1);
+        } else if took < PIECE / 2 && rows == self.piece_rows {
+            self.piece_rows = (rows * 2).min(PIECE_ROWS_MAX);
+        }
     }
 
     fn search(&mut self, segment: &Segment, range: Range<usize>) -> Result<(), ScanEnd> {
