@@ -121,9 +121,12 @@ struct Batch {
 
 impl Task {
     fn run(mut self) {
-        while !self.generation.is_abandoned() {
-            let lock = Arc::clone(&self.search.lock);
+        let lock = Arc::clone(&self.search.lock);
+        loop {
             let held = lock.lock();
+            if self.generation.is_abandoned() {
+                break;
+            }
             if let Some(outcome) = self.step().transpose() {
                 self.search.end_build(&self.generation, outcome);
                 break;
