@@ -5,10 +5,16 @@ use std::time::{Duration, Instant};
 use forebay_store::{CollectionOptions, Store, StoreOptions};
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
-    let count: u32 = std::env::args().nth(1).map_or(Ok(100), |count| count.parse())?;
+    let count: u32 = std::env::args()
+        .nth(1)
+        .map_or(Ok(100), |count| count.parse())?;
     let directory = tempfile::tempdir()?;
     let store = Store::open(StoreOptions::directory(directory.path()))?;
-    let creating = timed(count, |at| store.create_collection("db", &at, CollectionOptions::default()).map(drop))?;
+    let creating = timed(count, |at| {
+        store
+            .create_collection("db", &at, CollectionOptions::default())
+            .map(drop)
+    })?;
     drop(store);
     let began = Instant::now();
     let store = Store::open(StoreOptions::directory(directory.path()))?;
@@ -18,7 +24,10 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     Ok(())
 }
 
-fn timed(count: u32, step: impl Fn(String) -> forebay_store::Result<()>) -> forebay_store::Result<Duration> {
+fn timed(
+    count: u32,
+    step: impl Fn(String) -> forebay_store::Result<()>,
+) -> forebay_store::Result<Duration> {
     let began = Instant::now();
     (0..count).try_for_each(|at| step(at.to_string()))?;
     Ok(began.elapsed() / count)

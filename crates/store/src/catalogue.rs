@@ -30,6 +30,8 @@ pub struct CollectionEntry {
     pub uuid: bson::Uuid,
     pub created: bson::DateTime,
     pub options: RawDocumentBuf,
+    /// Name of the partition of its documents.
+    pub records: String,
     pub indexes: Vec<IndexEntry>,
 }
 
@@ -38,6 +40,8 @@ pub struct CollectionEntry {
 pub struct IndexEntry {
     pub id: u32,
     pub spec: IndexSpec,
+    /// Name of the partition of its entries, if it has any.
+    pub partition: Option<String>,
     pub multikey: bool,
     pub complete: bool,
 }
@@ -87,7 +91,7 @@ pub fn mark(engine: &dyn Engine, catalogue: PartitionId) -> Result<()> {
     if engine.get(catalogue, MARK)?.is_some() {
         return Ok(());
     }
-    if engine.partition_names().len() > 1 {
+    if engine.has_other_partitions(PARTITION) {
         return Err(malformed(
             "its first entry is missing, but there are collections",
         ));
@@ -96,16 +100,6 @@ pub fn mark(engine: &dyn Engine, catalogue: PartitionId) -> Result<()> {
     batch.put(catalogue, MARK, b"1".as_slice());
     engine.commit(batch)?;
     engine.sync()
-}
-
-/// The partition that holds the documents of a collection.
-pub fn records_partition(id: u32) -> String {
-    format!("r{id}")
-}
-
-/// The partition that holds the entries of an index.
-pub fn index_partition(id: u32) -> String {
-    format!("i{id}")
 }
 
 /// The catalogue key of a collection's entry.
@@ -161,6 +155,7 @@ impl CollectionEntry {
             "uuid": self.uuid,
             "created": self.created,
             "options": Document::try_from(&self.options)?,
+            "records": &self.records,
             "indexes": indexes,
         };
         Ok(RawDocumentBuf::try_from(&entry)?.into_bytes())
@@ -176,6 +171,7 @@ impl CollectionEntry {
             uuid: uuid(&entry)?,
             created: *entry.get_datetime("created").map_err(field)?,
             options: RawDocumentBuf::try_from(entry.get_document("options").map_err(field)?)?,
+            records: entry.get_str("records").map_err(field)?.to_owned(),
             indexes: indexes
                 .iter()
                 .map(IndexEntry::decode)
@@ -194,6 +190,7 @@ impl IndexEntry {
             "unique": self.spec.unique,
             "sparse": self.spec.sparse,
             "definition": Document::try_from(&self.spec.definition)?,
+            "partition": self.partition.as_deref(),
             "multikey": self.multikey,
             "complete": self.complete,
         })
@@ -216,6 +213,7 @@ impl IndexEntry {
                     entry.get_document("definition").map_err(field)?,
                 )?,
             },
+            partition: optional_string(entry, "partition")?,
             multikey: flag("multikey")?,
             complete: flag("complete")?,
         })
@@ -250,6 +248,14 @@ fn uuid(entry: &Document) -> Result<bson::Uuid> {
         _ => return Err(malformed("a collection without a UUID")),
     };
     Ok(binary.to_uuid()?)
+}
+
+fn optional_string(entry: &Document, name: &str) -> Result<Option<String>> {
+    match entry.get(name) {
+        None | Some(Bson::Null) => Ok(None),
+        Some(Bson::String(text)) => Ok(Some(text.clone())),
+        Some(_) => Err(malformed("a partition name that is no string")),
+    }
 }
 
 fn field(error: impl std::fmt::Display) -> StoreError {

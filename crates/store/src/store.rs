@@ -136,12 +136,14 @@ impl Store {
         sync_interval: Duration,
         directory: Option<Directory>,
     ) -> Result<Self> {
-        let catalogue = engine.open_partition(catalogue::PARTITION, PartitionKind::Catalogue)?;
+        let catalogue = engine
+            .open_partition(catalogue::PARTITION, PartitionKind::Catalogue)?
+            .id;
         let entries =
             |range| Entries::new(Arc::clone(&engine), catalogue, range, Direction::Forward);
         catalogue::mark(engine.as_ref(), catalogue)?;
         let found = catalogue::read_collections(entries)?;
-        remove_orphans(engine.as_ref(), &found)?;
+        drop_orphans(engine.as_ref(), &found)?;
         let sync = GroupSync::new(Arc::clone(&engine));
         let shared = Arc::new(Shared {
             next_id: AtomicU32::new(next_id(&found)),
@@ -233,6 +235,7 @@ impl Store {
 
     /// Creates a collection that does not exist. The caller holds the definition lock.
     fn create(&self, namespace: Namespace, options: CollectionOptions) -> Result<Arc<Collection>> {
+        let engine = &self.shared.engine;
         let entry = CollectionEntry {
             id: self.shared.next_id(),
             db: namespace.db.clone(),
@@ -240,9 +243,11 @@ impl Store {
             uuid: bson::Uuid::new(),
             created: bson::DateTime::now(),
             options: options.options,
+            records: engine.create_partition(PartitionKind::Records)?.name,
             indexes: vec![IndexEntry {
                 id: self.shared.next_id(),
                 spec: IndexSpec::id(),
+                partition: Some(engine.create_partition(PartitionKind::Index)?.name),
                 multikey: false,
                 complete: true,
             }],
@@ -396,7 +401,7 @@ impl Drop for Store {
     }
 }
 
-/// The lowest id above all in use. Partitions of other ids are gone, so ids may come again after a restart.
+/// The lowest id above all in use. Nothing is left of other ids, so they may come again after a restart.
 fn next_id(found: &[(CollectionEntry, Statistics)]) -> u32 {
     let ids = |(entry, _): &(CollectionEntry, Statistics)| {
         entry
@@ -410,23 +415,15 @@ fn next_id(found: &[(CollectionEntry, Statistics)]) -> u32 {
     found.iter().map(ids).max().map_or(0, |highest| highest + 1)
 }
 
-/// Removes the partitions of collections and indexes that were never listed, or dropped right before a crash.
-fn remove_orphans(engine: &dyn Engine, found: &[(CollectionEntry, Statistics)]) -> Result<()> {
+/// Drops the partitions of collections and indexes that were never listed, or dropped right before a crash.
+fn drop_orphans(engine: &dyn Engine, found: &[(CollectionEntry, Statistics)]) -> Result<()> {
     let mut listed = HashSet::from([catalogue::PARTITION.to_owned()]);
     for (entry, _) in found {
-        listed.insert(catalogue::records_partition(entry.id));
+        listed.insert(entry.records.clone());
         let complete = entry.indexes.iter().filter(|index| index.complete);
-        listed.extend(complete.map(|index| catalogue::index_partition(index.id)));
+        listed.extend(complete.filter_map(|index| index.partition.clone()));
     }
-    for name in engine
-        .partition_names()
-        .iter()
-        .filter(|name| !listed.contains(*name))
-    {
-        let partition = engine.open_partition(name, PartitionKind::Index)?;
-        engine.drop_partition(partition)?;
-    }
-    Ok(())
+    engine.retain_partitions(&listed)
 }
 
 /// Says where a damaged catalogue is.

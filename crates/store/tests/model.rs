@@ -20,7 +20,7 @@ use forebay_store::{
     StoreError,
 };
 
-const OPERATIONS: usize = 1_500;
+const OPERATIONS: usize = 1_000;
 
 fn compare(a: &Bson, b: &Bson) -> Ordering {
     let raw =
@@ -480,12 +480,12 @@ impl Run {
     }
 }
 
-fn run(name: &str, reopen: impl Fn(usize) -> Box<dyn Fn() -> Arc<dyn Engine>>) {
+fn run(name: &str, rounds: usize, reopen: impl Fn(usize) -> Box<dyn Fn() -> Arc<dyn Engine>>) {
     let first = std::env::var("FOREBAY_SEED")
         .ok()
         .and_then(|seed| seed.parse().ok())
         .unwrap_or(1);
-    for (round, seed) in (first..first + 4).enumerate() {
+    for (round, seed) in (first..).take(rounds).enumerate() {
         println!("{name}: FOREBAY_SEED={seed}");
         let mut run = Run::new(seed, reopen(round));
         (0..OPERATIONS).for_each(|_| run.step());
@@ -497,7 +497,7 @@ fn run(name: &str, reopen: impl Fn(usize) -> Box<dyn Fn() -> Arc<dyn Engine>>) {
 
 #[test]
 fn a_collection_in_memory_is_its_model() {
-    run("memory", |_| {
+    run("memory", 6, |_| {
         let engine: Arc<dyn Engine> = Arc::new(MemoryEngine::default());
         Box::new(move || Arc::clone(&engine))
     });
@@ -506,7 +506,7 @@ fn a_collection_in_memory_is_its_model() {
 #[test]
 fn a_collection_on_disk_is_its_model() {
     let directory = tempfile::tempdir().expect("a temporary directory");
-    run("fjall", |round| {
+    run("fjall", 3, |round| {
         let path = directory.path().join(round.to_string());
         Box::new(move || Arc::new(FjallEngine::open(&path, &small_buffers(&path)).expect("opens")))
     });

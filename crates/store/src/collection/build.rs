@@ -74,13 +74,10 @@ impl Collection {
             )?;
             return Ok(None);
         }
-        let name = catalogue::index_partition(id);
-        let partition = self
-            .shared
-            .engine
-            .open_partition(&name, PartitionKind::Index)?;
+        let created = self.shared.engine.create_partition(PartitionKind::Index)?;
+        let partition = created.id;
         progress.start(writer.statistics.documents);
-        let index = Arc::new(Index::building(id, spec, partition, progress));
+        let index = Arc::new(Index::building(id, spec, created, progress));
         self.list_index(&mut writer, Arc::clone(&index))?;
         Ok(Some((index, partition)))
     }
@@ -120,7 +117,7 @@ impl Collection {
         self.set_indexes(&mut writer, indexes)?;
         index.progress.cancel();
         writer.highest.remove(&index.id);
-        index.partition.map_or(Ok(()), |partition| {
+        index.partition_id().map_or(Ok(()), |partition| {
             self.shared.engine.drop_partition(partition)
         })
     }
@@ -163,7 +160,7 @@ impl Collection {
         let page = self
             .shared
             .engine
-            .page(self.records, &range, Direction::Forward, STEP)?;
+            .page(self.records.id, &range, Direction::Forward, STEP)?;
         let documents = page.len() as u64;
         let mut transaction = Transaction::new(self, writer, page.len());
         let mut next = None;

@@ -40,8 +40,8 @@ impl Collection {
         let indexes = self.index_list();
         let partitions = indexes
             .iter()
-            .filter_map(|index| index.partition)
-            .chain([self.records]);
+            .filter_map(|index| index.partition_id())
+            .chain([self.records.id]);
         for partition in partitions {
             if let Err(error) = self.shared.engine.drop_partition(partition) {
                 tracing::warn!(namespace = %self.namespace(), %error, "cannot remove a dropped collection yet");

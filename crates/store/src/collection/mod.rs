@@ -16,9 +16,9 @@ pub use read::{IndexScan, Scan};
 pub use verify::VerifyReport;
 pub use write::{Change, Changed};
 
-use crate::catalogue::{self, CollectionEntry, IndexEntry, Statistics};
+use crate::catalogue::{CollectionEntry, IndexEntry, Statistics};
 use crate::document::RecordNumber;
-use crate::engine::{Bytes, PartitionId, PartitionKind};
+use crate::engine::{Bytes, Partition, PartitionKind};
 use crate::error::{Result, StoreError};
 use crate::index::{BuildProgress, Index, IndexSpec};
 use crate::store::{Namespace, Shared};
@@ -33,7 +33,7 @@ pub struct Collection {
     uuid: bson::Uuid,
     created: bson::DateTime,
     options: RawDocumentBuf,
-    records: PartitionId,
+    records: Partition,
     namespace: RwLock<Namespace>,
     indexes: RwLock<Arc<Vec<Arc<Index>>>>,
     writer: Mutex<Writer>,
@@ -88,20 +88,12 @@ impl Collection {
         entry: CollectionEntry,
         statistics: Statistics,
     ) -> Result<Self> {
-        let open = |name: String, kind| shared.engine.open_partition(&name, kind);
-        let records = open(
-            catalogue::records_partition(entry.id),
-            PartitionKind::Records,
-        )?;
+        let engine = &shared.engine;
+        let records = engine.open_partition(&entry.records, PartitionKind::Records)?;
         let mut indexes = Vec::new();
         for index in entry.indexes.into_iter().filter(|index| index.complete) {
-            let partition = match index.spec.is_cache() {
-                true => None,
-                false => Some(open(
-                    catalogue::index_partition(index.id),
-                    PartitionKind::Index,
-                )?),
-            };
+            let open = |name: String| engine.open_partition(&name, PartitionKind::Index);
+            let partition = index.partition.map(open).transpose()?;
             indexes.push(Arc::new(Index::complete(
                 index.id,
                 index.spec,
@@ -166,7 +158,7 @@ impl Collection {
 
     /// Bytes the documents take in the engine, about.
     pub fn storage_bytes(&self) -> u64 {
-        self.shared.engine.bytes(self.records)
+        self.shared.engine.bytes(self.records.id)
     }
 
     /// Whether the collection was dropped while this handle was kept.
@@ -189,7 +181,7 @@ impl Collection {
             multikey: index.is_multikey(),
             progress: Arc::clone(&index.progress),
             bytes: index
-                .partition
+                .partition_id()
                 .map_or(0, |partition| self.shared.engine.bytes(partition)),
         }
     }
@@ -225,6 +217,10 @@ impl Collection {
         let index = |index: &Arc<Index>| IndexEntry {
             id: index.id,
             spec: index.spec.clone(),
+            partition: index
+                .partition
+                .as_ref()
+                .map(|partition| partition.name.clone()),
             multikey: index.is_multikey() || multikey.contains(&index.id),
             complete: index.is_complete(),
         };
@@ -235,6 +231,7 @@ impl Collection {
             uuid: self.uuid,
             created: self.created,
             options: self.options.clone(),
+            records: self.records.name.clone(),
             indexes: indexes.iter().map(index).collect(),
         }
     }

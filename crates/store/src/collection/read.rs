@@ -15,14 +15,17 @@ use crate::index::{ID_INDEX, Index, IndexBounds};
 impl Collection {
     /// The document of a number.
     pub fn get(&self, number: RecordNumber) -> Result<Option<Document>> {
-        let bytes = self.shared.engine.get(self.records, &record_key(number))?;
+        let bytes = self
+            .shared
+            .engine
+            .get(self.records.id, &record_key(number))?;
         bytes.map(Document::new).transpose()
     }
 
     /// The number of the document with this `_id`. Numbers of different types are equal when their values are.
     pub fn number_by_id(&self, id: RawBsonRef<'_>) -> Result<Option<RecordNumber>> {
         let index = self.index(ID_INDEX)?;
-        let Some(partition) = index.partition else {
+        let Some(partition) = index.partition_id() else {
             return Ok(None);
         };
         let key = forebay_query::key::encode(id);
@@ -44,7 +47,7 @@ impl Collection {
             end: Some(record_key(numbers.end).to_vec()),
         };
         Scan {
-            entries: self.entries(self.records, range, direction),
+            entries: self.entries(self.records.id, range, direction),
         }
     }
 
@@ -62,9 +65,11 @@ impl Collection {
         direction: Direction,
     ) -> Result<IndexScan> {
         let index = self.index(name)?;
-        let partition = index.partition.ok_or_else(|| StoreError::IndexNotFound {
-            index: name.to_owned(),
-        })?;
+        let partition = index
+            .partition_id()
+            .ok_or_else(|| StoreError::IndexNotFound {
+                index: name.to_owned(),
+            })?;
         if !index.is_complete() {
             return Err(StoreError::IndexNotReady {
                 index: name.to_owned(),

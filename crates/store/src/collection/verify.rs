@@ -99,7 +99,7 @@ impl Collection {
         number: RecordNumber,
         document: &Document,
     ) -> Result<u64> {
-        let Some(partition) = index.partition else {
+        let Some(partition) = index.partition_id() else {
             return Ok(0);
         };
         let name = &index.spec.name;
@@ -132,7 +132,7 @@ impl Collection {
         index: &Index,
         expected: u64,
     ) -> Result<()> {
-        let Some(partition) = index.partition else {
+        let Some(partition) = index.partition_id() else {
             return Ok(());
         };
         let mut found = 0;

@@ -248,7 +248,7 @@ impl<'a> Transaction<'a> {
         };
         self.change_entries(number, Some(old.raw()), None)?;
         self.stage(
-            self.collection.records,
+            self.collection.records.id,
             record_key(number).as_slice().into(),
             None,
         );
@@ -261,7 +261,7 @@ impl<'a> Transaction<'a> {
         let bytes = document.as_bytes();
         self.statistics.bytes += bytes.len() as u64;
         self.stage(
-            self.collection.records,
+            self.collection.records.id,
             record_key(number).as_slice().into(),
             Some(bytes.into()),
         );
@@ -269,7 +269,7 @@ impl<'a> Transaction<'a> {
 
     fn record(&self, number: RecordNumber) -> Result<Option<Document>> {
         let bytes = self.read(
-            self.collection.records,
+            self.collection.records.id,
             &record_key(number).as_slice().into(),
         )?;
         bytes.map(Document::new).transpose()
@@ -285,7 +285,7 @@ impl<'a> Transaction<'a> {
         let indexes = Arc::clone(&self.indexes);
         let mut changes = Vec::with_capacity(indexes.len());
         for index in indexes.iter().filter(|index| index.holds(number)) {
-            if let Some(partition) = index.partition {
+            if let Some(partition) = index.partition_id() {
                 changes.push(self.entry_change(index, partition, number, old, new)?);
             }
         }

@@ -1,11 +1,13 @@
 //! An engine that fails on demand, to test what its users do about it.
 
+use std::collections::HashSet;
 use std::io;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, Ordering};
 
 use super::{
-    Batch, Bytes, Direction, Engine, KeyRange, Page, PageLimit, PartitionId, PartitionKind,
+    Batch, Bytes, Direction, Engine, KeyRange, Page, PageLimit, Partition, PartitionId,
+    PartitionKind,
 };
 use crate::error::{Result, StoreError};
 
@@ -101,7 +103,11 @@ impl FaultEngine {
 }
 
 impl Engine for FaultEngine {
-    fn open_partition(&self, name: &str, kind: PartitionKind) -> Result<PartitionId> {
+    fn create_partition(&self, kind: PartitionKind) -> Result<Partition> {
+        self.inner.create_partition(kind)
+    }
+
+    fn open_partition(&self, name: &str, kind: PartitionKind) -> Result<Partition> {
         self.inner.open_partition(name, kind)
     }
 
@@ -109,8 +115,12 @@ impl Engine for FaultEngine {
         self.inner.drop_partition(partition)
     }
 
-    fn partition_names(&self) -> Vec<String> {
-        self.inner.partition_names()
+    fn has_other_partitions(&self, name: &str) -> bool {
+        self.inner.has_other_partitions(name)
+    }
+
+    fn retain_partitions(&self, names: &HashSet<String>) -> Result<()> {
+        self.inner.retain_partitions(names)
     }
 
     fn get(&self, partition: PartitionId, key: &[u8]) -> Result<Option<Bytes>> {

@@ -1,7 +1,8 @@
 //! The engine on disk: fjall, a log-structured merge tree a partition and one journal for all.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::io;
+use std::ops::Bound;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -12,7 +13,8 @@ use fjall::{
 use parking_lot::{Mutex, RwLock};
 
 use super::{
-    Batch, Bytes, Direction, Engine, KeyRange, Page, PageLimit, PartitionId, PartitionKind, journal,
+    Batch, Bytes, Direction, Engine, KeyRange, Page, PageLimit, Partition, PartitionId,
+    PartitionKind, journal,
 };
 use crate::error::{Result, StoreError};
 use crate::options::StoreOptions;
@@ -36,6 +38,14 @@ const THROTTLE_STEP: Duration = Duration::from_millis(2);
 /// What a probe for free space writes.
 const PROBE_BYTES: usize = 1 << 20;
 
+/// A dropped partition below this, and without tables, is emptied by removing its entries.
+const SMALL_TREE: PageLimit = PageLimit {
+    entries: 1_000,
+    bytes: 1 << 20,
+};
+/// Empty trees to keep for new partitions.
+const SPARES_MAX: usize = 32;
+
 /// What an operator can do about damaged files.
 pub(crate) const REMEDY: &str =
     "restore the data directory from a backup, or start on an empty one and import again";
@@ -53,20 +63,40 @@ pub struct FjallEngine {
     sync_failure: Mutex<Option<StoreError>>,
 }
 
+/// The open partitions. A dropped one is emptied and kept as a spare: making and deleting a tree takes dozens of syncs.
 #[derive(Default)]
 struct Partitions {
     next_id: u32,
     names: HashMap<String, PartitionId>,
     keyspaces: HashMap<PartitionId, Keyspace>,
+    spares: Vec<Keyspace>,
 }
 
 impl Partitions {
-    fn add(&mut self, name: &str, keyspace: Keyspace) -> PartitionId {
+    fn add(&mut self, keyspace: Keyspace) -> Partition {
         let id = PartitionId(self.next_id);
+        let name = keyspace.name().to_string();
         self.next_id += 1;
-        self.names.insert(name.to_owned(), id);
+        self.names.insert(name.clone(), id);
         self.keyspaces.insert(id, keyspace);
-        id
+        Partition { id, name }
+    }
+
+    fn spare(&mut self, kind: PartitionKind) -> Option<Keyspace> {
+        let at = self
+            .spares
+            .iter()
+            .position(|spare| spare.name().starts_with(letter(kind)))?;
+        Some(self.spares.swap_remove(at))
+    }
+}
+
+/// The first letter of the names of partitions of a kind.
+fn letter(kind: PartitionKind) -> &'static str {
+    match kind {
+        PartitionKind::Records => "r",
+        PartitionKind::Index => "i",
+        PartitionKind::Catalogue => "c",
     }
 }
 
@@ -94,10 +124,6 @@ impl FjallEngine {
             write_failure: Mutex::new(None),
             sync_failure: Mutex::new(None),
         })
-    }
-
-    fn keyspace(&self, partition: PartitionId) -> Option<Keyspace> {
-        self.partitions.read().keyspaces.get(&partition).cloned()
     }
 
     fn keyspace_options(&self, kind: PartitionKind) -> KeyspaceCreateOptions {
@@ -165,6 +191,69 @@ impl FjallEngine {
             std::thread::sleep(THROTTLE_STEP);
         }
         Ok(())
+    }
+
+    fn open_keyspace(&self, name: &str, kind: PartitionKind) -> Result<Keyspace> {
+        let opened = self.database.keyspace(name, || self.keyspace_options(kind));
+        opened.map_err(|error| self.write_failed("create a partition", error))
+    }
+
+    /// A name that no partition has.
+    fn free_name(&self, kind: PartitionKind) -> String {
+        let number = self.database.keyspace_count();
+        let names = (number..).map(|number| format!("{}{number}", letter(kind)));
+        names
+            .into_iter()
+            .find(|name| !self.database.keyspace_exists(name))
+            .expect("numbers do not end")
+    }
+
+    /// Frees a tree: a small one is emptied by a batch, which takes no sync, and kept as a spare; others are deleted.
+    fn recycle(&self, keyspace: Keyspace) -> Result<()> {
+        let room = self.partitions.read().spares.len() < SPARES_MAX;
+        match self.small_contents(&keyspace)? {
+            Some(entries) if room => {
+                self.remove_all(&keyspace, entries)?;
+                self.partitions.write().spares.push(keyspace);
+                Ok(())
+            }
+            _ => self.delete(keyspace),
+        }
+    }
+
+    /// All entries of a tree, unless there are many or some are in tables or on the way there.
+    fn small_contents(&self, keyspace: &Keyspace) -> Result<Option<Page>> {
+        if keyspace.disk_space() > 0 || keyspace.tree.sealed_memtable_count() > 0 {
+            return Ok(None);
+        }
+        let entries = take_page(keyspace.iter(), SMALL_TREE)
+            .map_err(|error| self.failed("empty a partition", error))?;
+        let bytes: usize = entries
+            .iter()
+            .map(|(key, value)| key.len() + value.len())
+            .sum();
+        Ok((entries.len() < SMALL_TREE.entries && bytes < SMALL_TREE.bytes).then_some(entries))
+    }
+
+    fn remove_all(&self, keyspace: &Keyspace, entries: Page) -> Result<()> {
+        let mut writes = self.database.batch();
+        for (key, _) in entries {
+            writes.remove(keyspace, key);
+        }
+        writes
+            .commit()
+            .map_err(|error| self.write_failed("empty a partition", error))
+    }
+
+    fn delete(&self, keyspace: Keyspace) -> Result<()> {
+        // Files go at once: what let them go must be on the disk before.
+        self.sync()?;
+        // A sealed journal holds on to a deleted tree: empty it, so that its tables need not wait for that.
+        keyspace
+            .clear()
+            .map_err(|error| self.write_failed("empty a partition", error))?;
+        let deleted = self.database.delete_keyspace(keyspace);
+        deleted.map_err(|error| self.write_failed("delete a partition", error))
     }
 
     /// A batch as fjall takes it, and the partitions it touches.
@@ -265,36 +354,51 @@ fn io_error(directory: &Path, action: &'static str, source: io::Error) -> StoreE
 }
 
 impl Engine for FjallEngine {
-    fn open_partition(&self, name: &str, kind: PartitionKind) -> Result<PartitionId> {
+    fn create_partition(&self, kind: PartitionKind) -> Result<Partition> {
         let mut partitions = self.partitions.write();
-        if let Some(id) = partitions.names.get(name) {
-            return Ok(*id);
+        let keyspace = match partitions.spare(kind) {
+            Some(spare) => spare,
+            None => self.open_keyspace(&self.free_name(kind), kind)?,
+        };
+        Ok(partitions.add(keyspace))
+    }
+
+    fn open_partition(&self, name: &str, kind: PartitionKind) -> Result<Partition> {
+        let mut partitions = self.partitions.write();
+        if let Some(id) = partitions.names.get(name).copied() {
+            return Ok(Partition {
+                id,
+                name: name.to_owned(),
+            });
         }
-        let opened = self.database.keyspace(name, || self.keyspace_options(kind));
-        let keyspace = opened.map_err(|error| self.write_failed("create a partition", error))?;
-        Ok(partitions.add(name, keyspace))
+        let keyspace = self.open_keyspace(name, kind)?;
+        Ok(partitions.add(keyspace))
     }
 
     fn drop_partition(&self, partition: PartitionId) -> Result<()> {
+        // Readers hold the lock for a page at most: none sees what a next user of the tree writes.
         let keyspace = {
             let mut partitions = self.partitions.write();
             partitions.names.retain(|_, id| *id != partition);
             partitions.keyspaces.remove(&partition)
         };
-        let Some(keyspace) = keyspace else {
-            return Ok(());
-        };
-        // Journals hold on to a deleted partition until they are evicted: empty it, so that its tables go now.
-        keyspace
-            .clear()
-            .map_err(|error| self.write_failed("clear a partition", error))?;
-        let deleted = self.database.delete_keyspace(keyspace);
-        deleted.map_err(|error| self.write_failed("delete a partition", error))
+        keyspace.map_or(Ok(()), |keyspace| self.recycle(keyspace))
     }
 
-    fn partition_names(&self) -> Vec<String> {
-        let names = self.database.list_keyspace_names();
-        names.iter().map(|name| name.to_string()).collect()
+    fn has_other_partitions(&self, name: &str) -> bool {
+        self.database
+            .list_keyspace_names()
+            .iter()
+            .any(|other| **other != *name)
+    }
+
+    fn retain_partitions(&self, names: &HashSet<String>) -> Result<()> {
+        let known = self.database.list_keyspace_names();
+        for name in known.iter().filter(|name| !names.contains(&***name)) {
+            // The options count for new trees only.
+            self.recycle(self.open_keyspace(name, PartitionKind::Index)?)?;
+        }
+        Ok(())
     }
 
     fn get(&self, partition: PartitionId, key: &[u8]) -> Result<Option<Bytes>> {
@@ -314,15 +418,19 @@ impl Engine for FjallEngine {
         direction: Direction,
         limit: PageLimit,
     ) -> Result<Page> {
-        let Some(keyspace) = self.keyspace(partition).filter(|_| !range.is_empty()) else {
+        let partitions = self.partitions.read();
+        let keyspace = partitions
+            .keyspaces
+            .get(&partition)
+            .filter(|_| !range.is_empty());
+        let Some(keyspace) = keyspace else {
             return Ok(Page::new());
         };
-        let start = std::ops::Bound::Included(range.start.as_slice());
         let end = range
             .end
             .as_deref()
-            .map_or(std::ops::Bound::Unbounded, std::ops::Bound::Excluded);
-        let entries = keyspace.range::<&[u8], _>((start, end));
+            .map_or(Bound::Unbounded, Bound::Excluded);
+        let entries = keyspace.range::<&[u8], _>((Bound::Included(range.start.as_slice()), end));
         let page = match direction {
             Direction::Forward => take_page(entries, limit),
             Direction::Backward => take_page(entries.rev(), limit),
@@ -351,7 +459,10 @@ impl Engine for FjallEngine {
     }
 
     fn bytes(&self, partition: PartitionId) -> u64 {
-        self.keyspace(partition)
+        self.partitions
+            .read()
+            .keyspaces
+            .get(&partition)
             .map_or(0, |keyspace| keyspace.disk_space())
     }
 }

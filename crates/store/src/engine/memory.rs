@@ -1,12 +1,14 @@
 //! The engine in memory: sorted maps behind one lock.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::ops::Bound;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use parking_lot::RwLock;
 
 use super::{
-    Batch, Bytes, Direction, Engine, KeyRange, Page, PageLimit, PartitionId, PartitionKind,
+    Batch, Bytes, Direction, Engine, KeyRange, Page, PageLimit, Partition, PartitionId,
+    PartitionKind,
 };
 use crate::error::Result;
 
@@ -14,22 +16,33 @@ use crate::error::Result;
 #[derive(Default)]
 pub struct MemoryEngine {
     state: RwLock<State>,
+    created: AtomicU64,
 }
 
 #[derive(Default)]
 struct State {
     next_id: u32,
     names: HashMap<String, PartitionId>,
-    partitions: HashMap<PartitionId, Partition>,
+    partitions: HashMap<PartitionId, Entries>,
 }
 
 #[derive(Default)]
-struct Partition {
+struct Entries {
     entries: BTreeMap<Bytes, Bytes>,
     bytes: u64,
 }
 
-impl Partition {
+impl State {
+    fn add(&mut self, name: &str) -> PartitionId {
+        let id = PartitionId(self.next_id);
+        self.next_id += 1;
+        self.names.insert(name.to_owned(), id);
+        self.partitions.insert(id, Entries::default());
+        id
+    }
+}
+
+impl Entries {
     fn put(&mut self, key: Bytes, value: Bytes) {
         let key_bytes = key.len() as u64;
         self.bytes += key_bytes + value.len() as u64;
@@ -72,16 +85,21 @@ fn take_page<'a>(entries: impl Iterator<Item = (&'a Bytes, &'a Bytes)>, limit: P
 }
 
 impl Engine for MemoryEngine {
-    fn open_partition(&self, name: &str, _kind: PartitionKind) -> Result<PartitionId> {
+    fn create_partition(&self, kind: PartitionKind) -> Result<Partition> {
+        let number = self.created.fetch_add(1, Ordering::Relaxed);
+        self.open_partition(&format!("p{number}"), kind)
+    }
+
+    fn open_partition(&self, name: &str, _kind: PartitionKind) -> Result<Partition> {
         let mut state = self.state.write();
-        if let Some(id) = state.names.get(name) {
-            return Ok(*id);
-        }
-        let id = PartitionId(state.next_id);
-        state.next_id += 1;
-        state.names.insert(name.to_owned(), id);
-        state.partitions.insert(id, Partition::default());
-        Ok(id)
+        let id = match state.names.get(name) {
+            Some(id) => *id,
+            None => state.add(name),
+        };
+        Ok(Partition {
+            id,
+            name: name.to_owned(),
+        })
     }
 
     fn drop_partition(&self, partition: PartitionId) -> Result<()> {
@@ -91,8 +109,19 @@ impl Engine for MemoryEngine {
         Ok(())
     }
 
-    fn partition_names(&self) -> Vec<String> {
-        self.state.read().names.keys().cloned().collect()
+    fn has_other_partitions(&self, name: &str) -> bool {
+        self.state.read().names.keys().any(|other| other != name)
+    }
+
+    fn retain_partitions(&self, names: &HashSet<String>) -> Result<()> {
+        let mut state = self.state.write();
+        let State {
+            names: known,
+            partitions,
+            ..
+        } = &mut *state;
+        known.retain(|name, id| names.contains(name) || partitions.remove(id).is_none());
+        Ok(())
     }
 
     fn get(&self, partition: PartitionId, key: &[u8]) -> Result<Option<Bytes>> {

@@ -9,6 +9,7 @@ pub mod fjall;
 pub(crate) mod journal;
 pub mod memory;
 
+use std::collections::HashSet;
 use std::sync::Arc;
 
 use crate::error::Result;
@@ -22,6 +23,15 @@ pub const KEY_BYTES_MAX: usize = 60_000;
 /// A partition of an open engine. Ids are not stored: a partition is found by its name after opening.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct PartitionId(pub(crate) u32);
+
+/// An open partition with the name by which it is found again.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Partition {
+    /// Valid as long as the engine is open and the partition is not dropped; never given again.
+    pub id: PartitionId,
+    /// Kept over restarts. May be given again once the partition is dropped.
+    pub name: String,
+}
 
 /// Which way a range is read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -136,14 +146,21 @@ impl Batch {
 ///
 /// All methods may be called from any thread at any time. Reads see every batch that was committed before them.
 pub trait Engine: Send + Sync + 'static {
-    /// Opens a partition, creating it when it does not exist.
-    fn open_partition(&self, name: &str, kind: PartitionKind) -> Result<PartitionId>;
+    /// Makes an empty partition of a name of the engine's choice.
+    fn create_partition(&self, kind: PartitionKind) -> Result<Partition>;
 
-    /// Removes a partition and frees its space. Unknown ids are ignored.
+    /// Opens the partition of this name, creating it when it does not exist.
+    fn open_partition(&self, name: &str, kind: PartitionKind) -> Result<Partition>;
+
+    /// Empties a partition for good and frees its space. Unknown ids are ignored. Nobody writes to it any more; who
+    /// reads it finds nothing.
     fn drop_partition(&self, partition: PartitionId) -> Result<()>;
 
-    /// Names of all partitions.
-    fn partition_names(&self) -> Vec<String>;
+    /// Whether there are partitions besides the one of this name.
+    fn has_other_partitions(&self, name: &str) -> bool;
+
+    /// Drops all partitions but those of these names. Called before any of the others is opened.
+    fn retain_partitions(&self, names: &HashSet<String>) -> Result<()>;
 
     /// The value of a key.
     fn get(&self, partition: PartitionId, key: &[u8]) -> Result<Option<Bytes>>;

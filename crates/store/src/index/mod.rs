@@ -12,7 +12,7 @@ pub use keys::{DocumentKeys, key_values};
 pub use spec::{IndexField, IndexKind, IndexSpec};
 
 use crate::document::RecordNumber;
-use crate::engine::{Bytes, PartitionId};
+use crate::engine::{Bytes, Partition, PartitionId};
 use crate::error::Result;
 
 /// Name of the index that every collection has.
@@ -26,7 +26,7 @@ pub struct Index {
     /// What it was created as.
     pub spec: IndexSpec,
     /// Where its entries are; `None` for an index that is only recorded.
-    pub partition: Option<PartitionId>,
+    pub partition: Option<Partition>,
     /// Whether some document ever had more than one key.
     multikey: AtomicBool,
     /// Documents below this number are in the index. Changed under the collection's write lock only.
@@ -43,7 +43,7 @@ impl Index {
     pub fn complete(
         id: u32,
         spec: IndexSpec,
-        partition: Option<PartitionId>,
+        partition: Option<Partition>,
         multikey: bool,
     ) -> Self {
         Self {
@@ -60,7 +60,7 @@ impl Index {
     pub fn building(
         id: u32,
         spec: IndexSpec,
-        partition: PartitionId,
+        partition: Partition,
         progress: Arc<BuildProgress>,
     ) -> Self {
         Self {
@@ -71,6 +71,11 @@ impl Index {
             id,
             spec,
         }
+    }
+
+    /// Where its entries are; `None` for an index that is only recorded.
+    pub fn partition_id(&self) -> Option<PartitionId> {
+        self.partition.as_ref().map(|partition| partition.id)
     }
 
     /// Whether every document is in the index.

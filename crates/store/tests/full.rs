@@ -1,0 +1,100 @@
+//! A disk that takes no more: the write is refused, reads go on, nothing acknowledged is lost.
+//!
+//! A limit on the size of files stands for the full disk: the journal reaches it as it would reach the end of the disk.
+
+mod common;
+
+use std::path::Path;
+use std::process::Command;
+
+use bson::{RawDocumentBuf, rawdoc};
+use common::assert_clean;
+use forebay_store::{Collection, Store, StoreError, StoreOptions};
+
+const DIRECTORY: &str = "FOREBAY_STORE_FULL_DIRECTORY";
+/// Blocks of 512 bytes a file may have: a little more than fjall's journal has from the start.
+const BLOCKS: usize = (66 << 20) / 512;
+
+/// Buffers so large that only the journal grows.
+fn options(directory: &Path) -> StoreOptions {
+    StoreOptions {
+        write_buffer_bytes: 1 << 30,
+        journal_bytes_max: 1 << 30,
+        ..StoreOptions::directory(directory)
+    }
+}
+
+fn document(id: i64) -> RawDocumentBuf {
+    rawdoc! { "_id": id, "pad": "x".repeat(500_000) }
+}
+
+/// Inserts until that is refused; gives how many were taken, and why no more.
+fn fill(collection: &Collection) -> (i64, StoreError) {
+    let refused = |id| {
+        collection
+            .insert(&document(id))
+            .err()
+            .map(|error| (id, error))
+    };
+    (0..1_000).find_map(refused).expect("the limit is reached")
+}
+
+/// The process with the limit. Does nothing when run as a test of its own.
+#[test]
+fn child() {
+    let Ok(directory) = std::env::var(DIRECTORY) else {
+        return;
+    };
+    let store = Store::open(options(Path::new(&directory))).expect("opens");
+    let collection = store.collection_or_create("db", "c").expect("creates");
+    let (taken, error) = fill(&collection);
+    assert!(matches!(error, StoreError::DiskFull { .. }), "{error}");
+    let again = collection
+        .insert(&document(taken))
+        .expect_err("no write is taken any more");
+    assert!(
+        matches!(
+            again,
+            StoreError::DiskFull { .. } | StoreError::ReadOnly { .. }
+        ),
+        "{again}"
+    );
+    assert!(store.collection_or_create("db", "d").is_err());
+
+    assert_eq!(collection.document_count(), taken as u64);
+    assert_clean(&collection);
+    println!("\ntaken {taken}");
+}
+
+#[test]
+fn a_full_disk_refuses_writes_and_keeps_the_rest() {
+    let directory = tempfile::tempdir().expect("a temporary directory");
+    let program = std::env::current_exe().expect("this test has a file");
+    let limited = format!(
+        "trap '' XFSZ; ulimit -f {BLOCKS}; exec \"$0\" --exact child --nocapture --test-threads=1"
+    );
+    let output = Command::new("sh")
+        .args(["-c", &limited])
+        .arg(program)
+        .env(DIRECTORY, directory.path())
+        .output()
+        .expect("runs");
+    let text = String::from_utf8_lossy(&output.stdout);
+    assert!(
+        output.status.success(),
+        "{text}{}",
+        String::from_utf8_lossy(&output.stderr)
+    );
+    let taken = text
+        .lines()
+        .find_map(|line| line.strip_prefix("taken "))
+        .expect("says how many");
+
+    let store = Store::open(options(directory.path())).expect("recovers");
+    let collection = store.collection("db", "c").expect("is there");
+    assert_eq!(collection.document_count().to_string(), taken);
+    assert_clean(&collection);
+    collection
+        .insert(&document(-1))
+        .expect("there is room again");
+}
