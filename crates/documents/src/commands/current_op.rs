@@ -26,16 +26,21 @@ fn run(request: &Request<'_>) -> Reply {
     let filter = Filter::parse(&conditions(&request.command.body)?, &Limits::default())?;
     let own = request.arguments.flag("$ownOps")?;
     let mut operations = RawArrayBuf::new();
-    let collections = request.documents.collections().all();
-    let builds = collections.iter().filter_map(|collection| collection.search.build_progress());
-    let builds = builds.map(|build| cache_build(&build));
-    for operation in request.documents.operations().report().into_iter().chain(builds) {
+    for operation in self::operations(request) {
         let mine = operation.get_i64("connectionId").is_ok_and(|id| id == request.client.connection_id);
         if (!own || mine) && filter.matches(&operation) {
             operations.push(operation);
         }
     }
     Ok(rawdoc! { "inprog": operations, "ok": 1.0 })
+}
+
+/// Every operation in progress, builds of caches too.
+pub fn operations(request: &Request<'_>) -> Vec<RawDocumentBuf> {
+    let collections = request.documents.collections().all();
+    let builds = collections.iter().filter_map(|collection| collection.search.build_progress());
+    let builds = builds.map(|build| cache_build(&build));
+    request.documents.operations().report().into_iter().chain(builds).collect()
 }
 
 fn conditions(body: &RawDocument) -> Result<RawDocumentBuf, CommandError> {

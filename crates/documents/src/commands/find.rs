@@ -2,8 +2,8 @@
 
 use std::sync::Arc;
 
-use bson::{RawBsonRef, RawDocument};
-use forebay_query::{Filter, Projection, Sort};
+use bson::{RawBsonRef, RawDocument, RawDocumentBuf, rawdoc};
+use forebay_query::{Filter, Projection, Sort, key};
 use forebay_store::Direction;
 
 use super::read;
@@ -139,6 +139,29 @@ impl<'a> Find<'a> {
     pub fn pulled_max(&self, plan: &Plan) -> Option<u64> {
         let must_sort = self.sort.is_some() && !plan.is_sorted;
         self.limit.filter(|_| !must_sort).map(|limit| limit.saturating_add(self.skip))
+    }
+
+    /// The stages above the plan's in `explain`, from the inside out.
+    pub fn stages_above(&self, plan: &Plan) -> Vec<RawDocumentBuf> {
+        let mut stages = Vec::new();
+        if let Some(sort) = self.sort.as_ref().filter(|_| !plan.is_sorted) {
+            let pattern = sort.parts().iter().map(|(path, direction)| match direction {
+                key::Direction::Ascending => format!("{path}: 1"),
+                key::Direction::Descending => format!("{path}: -1"),
+            });
+            let pattern = format!("{{ {} }}", pattern.collect::<Vec<_>>().join(", "));
+            stages.push(rawdoc! { "stage": "SORT", "sortPattern": pattern });
+        }
+        if self.skip > 0 {
+            stages.push(rawdoc! { "stage": "SKIP", "skipAmount": self.skip as i64 });
+        }
+        if let Some(limit) = self.limit {
+            stages.push(rawdoc! { "stage": "LIMIT", "limitAmount": limit as i64 });
+        }
+        if self.projection.is_some() {
+            stages.push(rawdoc! { "stage": "PROJECTION" });
+        }
+        stages
     }
 
     async fn open(&self, request: &Request<'_>, plan: &Plan) -> Result<Box<dyn Stream>, CommandError> {

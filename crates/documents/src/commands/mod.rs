@@ -1,5 +1,6 @@
 //! The commands: one file each, and the table of all of them.
 
+mod aggregate;
 mod build_info;
 mod coll_stats;
 mod connection_status;
@@ -13,6 +14,7 @@ mod distinct;
 mod drop;
 mod drop_database;
 mod drop_indexes;
+mod explain;
 mod find;
 mod find_and_modify;
 mod forebay;
@@ -20,6 +22,7 @@ mod get_cmd_line_opts;
 mod get_log;
 mod get_more;
 mod get_parameter;
+mod group_counts;
 mod host_info;
 pub mod insert;
 mod kill_cursors;
@@ -33,6 +36,7 @@ pub mod read;
 mod rename_collection;
 mod server_status;
 mod sessions;
+mod sources;
 mod transactions;
 mod update;
 mod validate;
@@ -42,6 +46,7 @@ use crate::dispatch::Spec;
 
 /// Every command, by name.
 pub static COMMANDS: &[&Spec] = &[
+    &aggregate::SPEC,
     &build_info::LOWER_CASE,
     &build_info::SPEC,
     &coll_stats::LOWER_CASE,
@@ -59,6 +64,7 @@ pub static COMMANDS: &[&Spec] = &[
     &drop_database::SPEC,
     &drop_indexes::DELETE,
     &drop_indexes::SPEC,
+    &explain::SPEC,
     &find::SPEC,
     &find_and_modify::LOWER_CASE,
     &find_and_modify::SPEC,

@@ -4,6 +4,7 @@
 //! Whatever the way, every document is judged by the whole filter when it is read.
 
 mod bounds;
+mod describe;
 mod index;
 mod open;
 
@@ -19,6 +20,7 @@ use crate::error::CommandError;
 use crate::search::{NotUsed, PlanOptions, SearchPlan};
 use crate::streams::Range;
 
+pub use describe::{Run, execute_values};
 pub use index::IndexAccess;
 
 /// What a query asks of its plan beside the filter.

@@ -5,6 +5,7 @@
 
 mod fetch;
 mod list;
+mod piped;
 mod project;
 mod scan;
 mod sort;
@@ -21,6 +22,7 @@ use crate::error::CommandError;
 
 pub use fetch::Fetch;
 pub use list::List;
+pub use piped::Piped;
 pub use project::Project;
 pub use scan::{Scan, count as count_scan};
 pub use sort::sorted;

@@ -10,19 +10,24 @@ use super::{Row, Stream};
 use crate::error::CommandError;
 
 /// Documents between two looks at the stop sign.
-const STOP_INTERVAL: u32 = 256;
+const STOP_INTERVAL: u64 = 256;
 
 /// A scan of a whole collection.
 pub struct Scan {
     entries: forebay_store::Scan,
     filter: Arc<Filter>,
-    examined: u32,
+    examined: u64,
 }
 
 impl Scan {
     /// A scan from one end.
     pub fn new(store: &Collection, filter: Arc<Filter>, direction: Direction) -> Scan {
         Scan { entries: store.scan_range(0..RecordNumber::MAX, direction), filter, examined: 0 }
+    }
+
+    /// Documents read so far.
+    pub fn examined(&self) -> u64 {
+        self.examined
     }
 }
 
@@ -33,7 +38,7 @@ impl Stream for Scan {
             if self.examined.is_multiple_of(STOP_INTERVAL) {
                 stop.check()?;
             }
-            self.examined = self.examined.wrapping_add(1);
+            self.examined += 1;
             if self.filter.try_matches(&document)? {
                 return Ok(Some(Row::Stored(number, document)));
             }
@@ -48,7 +53,7 @@ impl Stream for Scan {
 /// The stop sign, or the store.
 pub fn count(store: &Collection, filter: &Filter, stop: &Stop) -> Result<u64, CommandError> {
     let mut matches = 0;
-    for (examined, row) in (1u32..).zip(store.scan(0)) {
+    for (examined, row) in (1u64..).zip(store.scan(0)) {
         if examined.is_multiple_of(STOP_INTERVAL) {
             stop.check()?;
         }

@@ -11,7 +11,7 @@ use super::{Row, Stream};
 use crate::error::CommandError;
 
 /// Entries between two looks at the stop sign.
-const STOP_INTERVAL: u32 = 256;
+const STOP_INTERVAL: u64 = 256;
 
 /// Which part of which index to walk.
 #[derive(Debug, Clone)]
@@ -36,13 +36,18 @@ pub struct Walk {
     next_bounds: usize,
     entries: Option<IndexScan>,
     seen: HashSet<RecordNumber>,
-    examined: u32,
+    examined: u64,
 }
 
 impl Walk {
     /// A walk from the beginning.
     pub fn new(store: Arc<Collection>, filter: Arc<Filter>, range: Range) -> Walk {
         Walk { store, filter, range, next_bounds: 0, entries: None, seen: HashSet::new(), examined: 0 }
+    }
+
+    /// Documents looked for so far.
+    pub fn examined(&self) -> u64 {
+        self.examined
     }
 
     /// The next number, each once.
@@ -73,7 +78,7 @@ impl Stream for Walk {
             if self.examined.is_multiple_of(STOP_INTERVAL) {
                 stop.check()?;
             }
-            self.examined = self.examined.wrapping_add(1);
+            self.examined += 1;
             if let Some(document) = self.store.get(number)?
                 && self.filter.try_matches(&document)?
             {

@@ -1,0 +1,228 @@
+//! `aggregate`: documents through a pipeline of stages.
+//!
+//! What the leading `$match` stages ask is planned like a `find`. `$count` right behind them is a count; `$group` by a
+//! cached field that only counts is answered from the cache. The rest of the pipeline runs over the matches.
+
+use std::sync::Arc;
+
+use bson::{RawArray, RawArrayBuf, RawBson, RawBsonRef, RawDocument, RawDocumentBuf};
+use forebay_query::filter::Node;
+use forebay_query::stage::Stage;
+use forebay_query::{Code, Filter, Pipeline, Sort};
+
+use super::{group_counts, read, sources};
+use crate::arguments::Known;
+use crate::batch::{self, BatchOptions};
+use crate::collections::OpenCollection;
+use crate::dispatch::{Effect, Later, Reply, Run, Spec};
+use crate::error::CommandError;
+use crate::namespace::Namespace;
+use crate::plan::{Plan, Wishes};
+use crate::request::Request;
+use crate::search::SearchPlan;
+use crate::streams::{List, Piped, Stream};
+
+/// The command.
+pub const SPEC: Spec = Spec {
+    name: "aggregate",
+    help: "runs documents through a pipeline",
+    known: Known::Only(&[
+        "pipeline",
+        "cursor",
+        "explain",
+        "allowDiskUse",
+        "bypassDocumentValidation",
+        "collation",
+        "hint",
+        "let",
+    ]),
+    effect: Effect::Reads,
+    run: Run::Later(start),
+};
+
+fn start<'a>(request: &'a Request<'a>) -> Later<'a> {
+    Box::pin(run(request))
+}
+
+async fn run(request: &Request<'_>) -> Reply {
+    check(request)?;
+    let namespace = namespace(request)?;
+    let pipeline = stages(request)?;
+    let size = read::cursor_batch_size(request)?;
+    let stream = match sources::special(request, &namespace, pipeline)? {
+        Some((source, rest)) => {
+            let rest = Pipeline::parse(&rest, &read::limits(request))?;
+            Box::new(Piped::new(source, rest, read::limits(request)))
+        }
+        None => from_collection(request, &namespace, pipeline).await?,
+    };
+    batch::open(request, &namespace, stream, BatchOptions { size, ..BatchOptions::default() })
+}
+
+fn check(request: &Request<'_>) -> Result<(), CommandError> {
+    request.arguments.simple_collation()?;
+    read::no_variables(request)?;
+    if request.arguments.flag("explain")? {
+        let message = "use the explain command to explain an aggregate";
+        return Err(CommandError::refused(Code::NotImplemented, message));
+    }
+    if request.arguments.document("cursor")?.is_none() {
+        let message = "The 'cursor' option is required, except for aggregate with the explain argument";
+        return Err(CommandError::refused(Code::FailedToParse, message));
+    }
+    Ok(())
+}
+
+/// The stages as they came.
+///
+/// # Errors
+/// `TypeMismatch`, 40414 when missing.
+pub fn stages<'a>(request: &Request<'a>) -> Result<&'a RawArray, CommandError> {
+    request.arguments.array("pipeline")?.ok_or_else(|| request.arguments.missing("pipeline"))
+}
+
+/// The collection; `$cmd.aggregate` for `aggregate: 1`.
+fn namespace(request: &Request<'_>) -> Result<Namespace, CommandError> {
+    match request.arguments.subject().map(crate::arguments::integer) {
+        Some(Some(1)) => Ok(Namespace { db: request.command.db.clone(), collection: "$cmd.aggregate".to_owned() }),
+        Some(Some(_)) => {
+            let message = "Invalid command format: the 'aggregate' field must specify a collection name or 1";
+            Err(CommandError::refused(Code::FailedToParse, message))
+        }
+        _ => request.namespace(),
+    }
+}
+
+async fn from_collection(request: &Request<'_>, namespace: &Namespace, stages: &RawArray) -> Result<Box<dyn Stream>, CommandError> {
+    let query = Query::read(request, stages)?;
+    let Some(collection) = request.documents.collections().get(namespace) else {
+        return Ok(Box::new(Piped::new(List::default(), query.rest, read::limits(request))));
+    };
+    if let Some(groups) = query.groups_of_cache(request, &collection).await? {
+        return Ok(Box::new(Piped::new(groups, query.after_group(), read::limits(request))));
+    }
+    let plan = query.plan(request, &collection)?;
+    if let Some((field, rest)) = query.count_field() {
+        let counted = List::built(counted(field, plan.count(request.stop()).await?));
+        return Ok(Box::new(Piped::new(counted, rest, read::limits(request))));
+    }
+    let stream = plan.open(query.pulled_max(), request.stop()).await?;
+    Ok(Box::new(Piped::new(stream, query.rest_of(&plan), read::limits(request))))
+}
+
+/// `$count` gives no document where it has counted nothing.
+fn counted(field: &str, count: u64) -> Option<RawDocumentBuf> {
+    let count = i32::try_from(count).map_or(RawBson::Int64(count as i64), RawBson::Int32);
+    let name = bson::raw::CString::try_from(field).ok()?;
+    (count != RawBson::Int32(0)).then(|| RawDocumentBuf::from_iter([(name, count)]))
+}
+
+/// A pipeline, its leading `$match` stages taken together.
+pub struct Query {
+    filter: Arc<Filter>,
+    rest: Pipeline,
+}
+
+impl Query {
+    /// Reads the stages.
+    ///
+    /// # Errors
+    /// Whatever is wrong with them.
+    pub fn read(request: &Request<'_>, stages: &RawArray) -> Result<Query, CommandError> {
+        let mut rest = Pipeline::parse(stages, &read::limits(request))?.stages.into_iter().peekable();
+        let mut conditions = Vec::new();
+        while let Some(Stage::Match(filter)) = rest.next_if(|stage| matches!(stage, Stage::Match(_))) {
+            conditions.push(filter.root().clone());
+        }
+        let root = match conditions.len() {
+            0 => Node::AlwaysTrue,
+            1 => conditions.remove(0),
+            _ => Node::And(conditions),
+        };
+        Ok(Query { filter: Arc::new(Filter::from_node(root)), rest: Pipeline { stages: rest.collect() } })
+    }
+
+    /// The plan for the matches.
+    ///
+    /// # Errors
+    /// Whatever is wrong with the hint.
+    pub fn plan(&self, request: &Request<'_>, collection: &Arc<OpenCollection>) -> Result<Plan, CommandError> {
+        let hint = crate::plan::hint(collection, request.arguments.get("hint"))?;
+        let wishes = Wishes { sort: self.sort(), hint, strict: request.strict() };
+        Plan::new(collection.clone(), self.filter.clone(), &wishes)
+    }
+
+    fn sort(&self) -> Option<&Sort> {
+        match self.rest.stages.first() {
+            Some(Stage::Sort { sort, .. }) => Some(sort),
+            _ => None,
+        }
+    }
+
+    /// The stages behind the plan: a sort that the plan has done leaves its limit only.
+    fn rest_of(mut self, plan: &Plan) -> Pipeline {
+        if let (true, Some(Stage::Sort { limit, .. })) = (plan.is_sorted, self.rest.stages.first()) {
+            match *limit {
+                Some(limit) => self.rest.stages[0] = Stage::Limit(limit),
+                None => drop(self.rest.stages.remove(0)),
+            }
+        }
+        self.rest
+    }
+
+    fn pulled_max(&self) -> Option<u64> {
+        match self.rest.stages.first() {
+            Some(Stage::Limit(limit)) => Some(*limit),
+            _ => None,
+        }
+    }
+
+    /// The field of a `$count` right behind the matches, and the stages behind it.
+    pub fn count_field(&self) -> Option<(&str, Pipeline)> {
+        match self.rest.stages.split_first() {
+            Some((Stage::Count(field), rest)) => Some((field, Pipeline { stages: rest.to_vec() })),
+            _ => None,
+        }
+    }
+
+    /// The groups of a `$group` by a cached field that only counts.
+    async fn groups_of_cache(&self, request: &Request<'_>, collection: &OpenCollection) -> Result<Option<List>, CommandError> {
+        match self.rest.stages.first() {
+            Some(Stage::Group(group)) if request.arguments.get("hint").is_none() => {
+                group_counts::from_cache(request, collection, &self.filter, group).await
+            }
+            _ => Ok(None),
+        }
+    }
+
+    /// The search of the cache that answers a leading `$group`, for `explain`.
+    pub fn values_plan(&self, collection: &OpenCollection) -> Option<SearchPlan> {
+        match self.rest.stages.first() {
+            Some(Stage::Group(group)) => group_counts::plan(collection, &self.filter, group),
+            _ => None,
+        }
+    }
+
+    fn after_group(mut self) -> Pipeline {
+        self.rest.stages.remove(0);
+        self.rest
+    }
+
+    /// The names of the stages that run over the matches, for `explain`.
+    pub fn rest_names(stages: &RawArray) -> RawArrayBuf {
+        let stages = stages.into_iter().flatten().filter_map(|stage| stage.as_document().map(RawDocument::to_owned));
+        stages.skip_while(|stage| stage.get("$match").is_ok_and(|found| found.is_some())).map(RawBson::Document).collect()
+    }
+}
+
+/// The first stage's name and operand.
+pub fn first_stage(stages: &RawArray) -> Option<(&str, RawBsonRef<'_>)> {
+    let stage = stages.into_iter().next()?.ok()?.as_document()?;
+    let (name, operand) = stage.iter().next()?.ok()?;
+    Some((name.as_str(), operand))
+}
+
+/// The stages behind the first one.
+pub fn behind_first(stages: &RawArray) -> RawArrayBuf {
+    stages.into_iter().skip(1).flatten().collect()
+}

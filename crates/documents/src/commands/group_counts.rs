@@ -1,0 +1,109 @@
+//! `$group` by a cached field, when it only counts: answered from the counts of values that the cache keeps.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use bson::raw::CString;
+use bson::{DateTime, RawBson, RawBsonRef, RawDocumentBuf, cstr};
+use forebay_query::stage::{AccumulatorKind, Group};
+use forebay_query::{Expression, Filter, Scope, key};
+
+use crate::collections::OpenCollection;
+use crate::error::CommandError;
+use crate::request::Request;
+use crate::search::{Arrays, PlanOptions, SearchPlan, Values};
+use crate::streams::{List, Stream, blocking};
+
+/// The groups, if the cache has them.
+///
+/// # Errors
+/// That the search is stopped, or the groups take too much memory.
+pub async fn from_cache(
+    request: &Request<'_>,
+    collection: &OpenCollection,
+    filter: &Arc<Filter>,
+    group: &Group,
+) -> Result<Option<List>, CommandError> {
+    let Some((path, weights)) = counted(group) else { return Ok(None) };
+    let Ok(plan) = collection.search.plan_values(filter, &path, &PlanOptions::default()) else { return Ok(None) };
+    let bytes_max = request.documents.settings().stage_memory_bytes_max;
+    let values = plan.values(Arrays::Whole, bytes_max, request.stop()).await?;
+    let groups = blocking(|| Groups::new(values, &group.id, request))?;
+    Ok(Some(groups.into_documents(group, &weights)))
+}
+
+/// The search that gives the groups, for `explain`.
+pub fn plan(collection: &OpenCollection, filter: &Arc<Filter>, group: &Group) -> Option<SearchPlan> {
+    let (path, _) = counted(group)?;
+    collection.search.plan_values(filter, &path, &PlanOptions::default()).ok()
+}
+
+/// The path that is grouped by, and what each document adds to each field, if all of them are counts.
+fn counted(group: &Group) -> Option<(String, Vec<i64>)> {
+    let path = group.id.as_field().filter(|path| !path.is_empty())?;
+    let weights = group.accumulations.iter().map(|accumulation| match accumulation.kind {
+        AccumulatorKind::Count => Some(1),
+        AccumulatorKind::Sum => weight(&accumulation.operand),
+        _ => None,
+    });
+    Some((path, weights.collect::<Option<Vec<_>>>()?))
+}
+
+/// The whole number that is added for every document.
+fn weight(operand: &Expression) -> Option<i64> {
+    match operand.as_literal()? {
+        RawBson::Int32(number) => Some(i64::from(*number)),
+        _ => None,
+    }
+}
+
+/// Values and how many documents have each, in the order of their appearance.
+#[derive(Default)]
+struct Groups {
+    places: HashMap<Vec<u8>, usize>,
+    groups: Vec<(RawBson, u64)>,
+}
+
+impl Groups {
+    /// Takes the cache's counts, and reads the documents that it leaves to the store.
+    fn new(mut values: Values, id: &Expression, request: &Request<'_>) -> Result<Groups, CommandError> {
+        let mut groups = Groups::default();
+        for string in &values.strings {
+            groups.add(RawBsonRef::String(&String::from_utf8_lossy(&string.value)), string.count);
+        }
+        groups.add(RawBsonRef::Null, values.null + values.missing);
+        let now = DateTime::now();
+        while let Some(row) = values.others.next(request.stop())? {
+            let scope = Scope::new(&row, now);
+            groups.add(id.evaluate(&scope)?.or_null(), 1);
+        }
+        Ok(groups)
+    }
+
+    fn add(&mut self, value: RawBsonRef<'_>, count: u64) {
+        if count == 0 {
+            return;
+        }
+        let next = self.groups.len();
+        let place = *self.places.entry(key::encode(value)).or_insert(next);
+        match self.groups.get_mut(place) {
+            Some((_, total)) => *total += count,
+            None => self.groups.push((RawBson::from(value), count)),
+        }
+    }
+
+    fn into_documents(self, group: &Group, weights: &[i64]) -> List {
+        List::built(self.groups.into_iter().map(|(id, count)| document(id, count, group, weights)))
+    }
+}
+
+fn document(id: RawBson, count: u64, group: &Group, weights: &[i64]) -> RawDocumentBuf {
+    let mut document = RawDocumentBuf::new();
+    document.append(cstr!("_id"), id);
+    for (accumulation, weight) in group.accumulations.iter().zip(weights) {
+        let name = CString::try_from(accumulation.name.as_str()).expect("a name that came in BSON holds no NUL");
+        let total = (count as i64).saturating_mul(*weight);
+        document.append(name, i32::try_from(total).map_or(RawBson::Int64(total), RawBson::Int32));
+    }
+    document
+}

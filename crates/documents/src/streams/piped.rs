@@ -1,0 +1,53 @@
+//! Documents through the stages of a pipeline.
+
+use std::sync::Arc;
+
+use bson::{DateTime, RawDocumentBuf};
+use forebay_query::stage::Run;
+use forebay_query::{Limits, Pipeline};
+use forebay_text::Stop;
+use parking_lot::Mutex;
+
+use super::{Row, Stream};
+use crate::error::CommandError;
+
+/// A pipeline over a stream.
+pub struct Piped {
+    output: forebay_query::stage::Stream<'static, CommandError>,
+    /// The stop sign of whoever pulls, for the source at the other end.
+    stop: Arc<Mutex<Stop>>,
+}
+
+impl Piped {
+    /// The stages of `pipeline` over `source`. Nothing runs until it is pulled.
+    pub fn new(source: impl Stream + 'static, pipeline: Pipeline, limits: Limits) -> Piped {
+        let stop = Arc::new(Mutex::new(Stop::never()));
+        let input = Input { source, stop: stop.clone() };
+        let run = Run { seed: fastrand::u64(..), ..Run::new(DateTime::now(), limits) };
+        Piped { output: pipeline.run(Box::new(input), &run), stop }
+    }
+}
+
+impl Stream for Piped {
+    fn next(&mut self, stop: &Stop) -> Result<Option<Row>, CommandError> {
+        self.stop.lock().clone_from(stop);
+        stop.check()?;
+        self.output.next().transpose().map(|document| document.map(Row::Built))
+    }
+}
+
+/// The source as the pipeline reads it.
+struct Input<S> {
+    source: S,
+    stop: Arc<Mutex<Stop>>,
+}
+
+impl<S: Stream> Iterator for Input<S> {
+    type Item = Result<RawDocumentBuf, CommandError>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        let stop = self.stop.lock().clone();
+        let row = self.source.next(&stop).transpose()?;
+        Some(row.map(Row::into_buf))
+    }
+}
