@@ -9,6 +9,34 @@
 //! A search works on a snapshot, which costs a few reference counts. Writes, flushes, splits, merges, and buckets that
 //! move between devices go on beside it, and it sees each row exactly once.
 //!
+//! # Examples
+//! ```
+//! use std::sync::Arc;
+//!
+//! use forebay_cache::{Cache, CacheSettings, Expr, FieldValue, Predicate, SearchRequest, Want};
+//! use forebay_device::{DeviceOptions, Devices};
+//! use forebay_text::{Program, Stop};
+//!
+//! # tokio::runtime::Builder::new_current_thread().enable_all().build()?.block_on(async {
+//! let devices = Devices::new(&"host:2".parse()?, DeviceOptions::default())?;
+//! let cache = Cache::new(Arc::new(devices), CacheSettings::default());
+//! let names = cache.declare("shop.names", &["name"]);
+//! names.insert(1, &[FieldValue::String(b"react")])?;
+//! names.insert(2, &[FieldValue::String(b"preact")])?;
+//! names.insert(3, &[FieldValue::Missing])?;
+//! let predicate = Predicate::Program(Arc::new(Program::substring("react")));
+//! let request = SearchRequest {
+//!     expr: Expr::Leaf { field: 0, predicate },
+//!     want: Want::Numbers { limit: None },
+//!     stop: Stop::never(),
+//! };
+//! let answer = names.search(request).await?;
+//! assert_eq!(answer.numbers.iter().collect::<Vec<_>>(), [1, 2]);
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! # })?;
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+//!
 //! # Sources
 //! Morishima & Matsutani, DistGPU Cache, section 3: blocks, buckets, Algorithm 1, schema-less data, placement.
 #![forbid(unsafe_code)]

@@ -3,7 +3,7 @@
 //! Every answer is checked exactly. Some documents never change: searches for these have one right answer. Others change
 //! all the time, but in each state exactly one of two conditions holds: the number that meets either is known.
 //!
-//! `FOREBAY_STORM_DOCUMENTS` sets the number of documents; the full test uses ten million.
+//! `FOREBAY_STORM_DOCUMENTS` sets the number of documents; with `FOREBAY_TEST_FULL` it is ten million.
 
 mod common;
 
@@ -300,13 +300,19 @@ fn peak_memory_mib() -> u64 {
     kib.unwrap_or(0) / 1024
 }
 
+fn document_count() -> u32 {
+    let given = std::env::var("FOREBAY_STORM_DOCUMENTS").ok();
+    let full = std::env::var_os("FOREBAY_TEST_FULL").is_some();
+    let usual = if full { 10_000_000 } else { 200_000 };
+    given.map_or(usual, |count| {
+        count.parse().expect("FOREBAY_STORM_DOCUMENTS is a number")
+    })
+}
+
 #[test]
 fn every_answer_is_right_in_a_storm() {
-    let documents = std::env::var("FOREBAY_STORM_DOCUMENTS")
-        .ok()
-        .and_then(|n| n.parse().ok());
     let began = Instant::now();
-    let storm = Storm::new(documents.unwrap_or(200_000));
+    let storm = Storm::new(document_count());
     println!(
         "filled with {} documents in {:.1?}",
         storm.documents,

@@ -27,7 +27,8 @@ fn settle(collection: &CollectionCache, begun: &Begun, position: usize, bucket: 
         shared.placement.lock().assign(bucket.id(), 0, None);
         return;
     }
-    let load = bucket.live_rows() as u64;
+    // Most scans take time by the byte.
+    let load = bucket.bytes() as u64;
     shared.placement.lock().resize(bucket.id(), load);
     if is_settled(shared, bucket) {
         return;

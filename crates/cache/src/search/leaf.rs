@@ -1,7 +1,9 @@
 //! One condition on one field: what is looked up at once, and what is scanned.
 
 use std::collections::BTreeMap;
+use std::num::NonZeroUsize;
 use std::sync::Arc;
+use std::thread;
 
 use forebay_device::Device;
 use forebay_text::{Program, Stop, Tier};
@@ -196,15 +198,17 @@ impl LeafSearch<'_> {
                         .1
                         .extend(tasks);
                 }
-                None => host.extend(tasks),
+                None => host.push(tasks.collect::<Vec<_>>()),
             }
         }
         let on_devices = devices
             .into_values()
             .map(|(device, tasks)| (Place::Device(device), tasks));
-        let elsewhere = [(Place::Host, host), (Place::Tail, self.tail_tasks(prefix))];
+        let on_host = shares(host).into_iter().map(|tasks| (Place::Host, tasks));
+        let tail = std::iter::once((Place::Tail, self.tail_tasks(prefix)));
         let places = on_devices
-            .chain(elsewhere)
+            .chain(on_host)
+            .chain(tail)
             .filter(|(_, tasks)| !tasks.is_empty());
         places
             .inspect(|(_, tasks)| count_rows(tasks, report))
@@ -256,6 +260,16 @@ fn sorted_tasks<'a>(
             bucket,
         )
     })
+}
+
+/// Deals the tasks of buckets that no device holds out to as many threads as the machine has cores.
+fn shares(buckets: Vec<Vec<Task>>) -> Vec<Vec<Task>> {
+    let cores = thread::available_parallelism().map_or(1, NonZeroUsize::get);
+    let mut shares = vec![Vec::new(); cores];
+    for (index, tasks) in buckets.into_iter().enumerate() {
+        shares[index % cores].extend(tasks);
+    }
+    shares
 }
 
 fn count_rows(tasks: &[Task], report: &mut LeafReport) {

@@ -317,9 +317,8 @@ pub fn options(memory_budget_bytes: u64) -> DeviceOptions {
 
 /// Runs a test with each seed, or with the one in `FOREBAY_TEST_SEED`. The output of a failed test names the seed.
 pub fn with_seeds(count: u64, mut test: impl FnMut(Rng)) {
-    let given = std::env::var("FOREBAY_TEST_SEED")
-        .ok()
-        .and_then(|seed| seed.parse().ok());
+    let given = std::env::var("FOREBAY_TEST_SEED").ok();
+    let given = given.map(|seed| seed.parse().expect("FOREBAY_TEST_SEED is a number"));
     let seeds = given.map_or(0..count, |seed: u64| seed..seed + 1);
     for seed in seeds {
         println!("to repeat: FOREBAY_TEST_SEED={seed}");
