@@ -146,3 +146,125 @@ impl Drop for BackgroundSync {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::collections::HashSet;
+    use std::sync::mpsc::{Receiver, Sender, channel};
+
+    use super::*;
+    use crate::engine::{
+        Batch, Bytes, Direction, KeyRange, Page, PageLimit, Partition, PartitionId, PartitionKind,
+    };
+
+    /// Says when a sync begins and ends it when told to.
+    struct Gate {
+        begun: Mutex<Sender<()>>,
+        end: Mutex<Receiver<()>>,
+    }
+
+    fn gate() -> (Arc<Gate>, Receiver<()>, Sender<()>) {
+        let (begun, on_begun) = channel();
+        let (end, on_end) = channel();
+        let gate = Gate {
+            begun: Mutex::new(begun),
+            end: Mutex::new(on_end),
+        };
+        (Arc::new(gate), on_begun, end)
+    }
+
+    impl Engine for Gate {
+        fn sync(&self) -> Result<()> {
+            self.begun.lock().send(()).expect("the test listens");
+            self.end.lock().recv().expect("the test answers");
+            Ok(())
+        }
+
+        fn create_partition(&self, _: PartitionKind) -> Result<Partition> {
+            unreachable!("only synced")
+        }
+
+        fn open_partition(&self, _: &str, _: PartitionKind) -> Result<Partition> {
+            unreachable!("only synced")
+        }
+
+        fn existing_partition(&self, _: &str) -> Result<Option<Partition>> {
+            unreachable!("only synced")
+        }
+
+        fn drop_partition(&self, _: PartitionId) -> Result<()> {
+            unreachable!("only synced")
+        }
+
+        fn has_other_partitions(&self, _: &str) -> bool {
+            unreachable!("only synced")
+        }
+
+        fn retain_partitions(&self, _: &HashSet<String>) -> Result<()> {
+            unreachable!("only synced")
+        }
+
+        fn get(&self, _: PartitionId, _: &[u8]) -> Result<Option<Bytes>> {
+            unreachable!("only synced")
+        }
+
+        fn page(&self, _: PartitionId, _: &KeyRange, _: Direction, _: PageLimit) -> Result<Page> {
+            unreachable!("only synced")
+        }
+
+        fn commit(&self, _: Batch) -> Result<()> {
+            unreachable!("only synced")
+        }
+
+        fn bytes(&self, _: PartitionId) -> u64 {
+            unreachable!("only synced")
+        }
+    }
+
+    #[test]
+    fn who_waits_during_a_sync_shares_the_next() {
+        let (gate, on_begun, end) = gate();
+        let group = GroupSync::new(gate);
+        std::thread::scope(|threads| {
+            threads.spawn(|| group.sync().expect("syncs"));
+            on_begun.recv().expect("the first begins");
+            let (started, on_started) = channel();
+            for _ in 0..8 {
+                let started = started.clone();
+                let group = &group;
+                threads.spawn(move || {
+                    started.send(()).expect("the test listens");
+                    group.sync().expect("syncs");
+                });
+            }
+            (0..8).for_each(|_| on_started.recv().expect("each starts"));
+            // Those that come late make a sync of their own, so that one to nine follow; each is let through.
+            drop(started);
+            end.send(()).expect("the first ends");
+            for _ in 0..9 {
+                end.send(()).expect("later ones end");
+            }
+        });
+        let begun = 1 + on_begun.try_iter().count();
+        assert!((2..=10).contains(&begun), "{begun} syncs");
+        assert_eq!(group.state.lock().ended, begun as u64);
+    }
+
+    #[test]
+    fn a_write_is_synced_without_being_asked() {
+        let (gate, on_begun, end) = gate();
+        let group = GroupSync::new(gate);
+        let background =
+            BackgroundSync::start(Arc::clone(&group), Duration::from_millis(1)).expect("starts");
+        for _ in 0..3 {
+            group.mark_dirty();
+            on_begun.recv().expect("a sync follows");
+            end.send(()).expect("ends");
+        }
+        drop(background);
+        assert!(
+            on_begun.try_recv().is_err(),
+            "nothing is synced that was not written"
+        );
+    }
+}

@@ -173,3 +173,15 @@ fn a_cut_journal_loses_its_end_only() {
     };
     each_file(judge, cut, 3);
 }
+
+#[test]
+fn missing_files_are_noticed() {
+    let judge = |what: &str, _: &Path, found: Option<Contents>, expected: &Contents| {
+        assert!(found.is_none_or(|found| found == *expected), "{what}");
+    };
+    let remove = |file: &Path, _: usize| {
+        std::fs::remove_file(file).expect("removes");
+        true
+    };
+    each_file(judge, remove, 1);
+}

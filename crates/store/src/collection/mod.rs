@@ -18,7 +18,7 @@ pub use write::{Change, Changed};
 
 use crate::catalogue::{CollectionEntry, IndexEntry, Statistics};
 use crate::document::RecordNumber;
-use crate::engine::{Bytes, Partition, PartitionKind};
+use crate::engine::{Bytes, Engine, Partition};
 use crate::error::{Result, StoreError};
 use crate::index::{BuildProgress, Index, IndexSpec};
 use crate::store::{Namespace, Shared};
@@ -88,18 +88,13 @@ impl Collection {
         entry: CollectionEntry,
         statistics: Statistics,
     ) -> Result<Self> {
-        let engine = &shared.engine;
-        let records = engine.open_partition(&entry.records, PartitionKind::Records)?;
+        let open = |name: &str| existing_partition(shared.engine.as_ref(), &entry, name);
+        let records = open(&entry.records)?;
         let mut indexes = Vec::new();
-        for index in entry.indexes.into_iter().filter(|index| index.complete) {
-            let open = |name: String| engine.open_partition(&name, PartitionKind::Index);
-            let partition = index.partition.map(open).transpose()?;
-            indexes.push(Arc::new(Index::complete(
-                index.id,
-                index.spec,
-                partition,
-                index.multikey,
-            )));
+        for index in entry.indexes.iter().filter(|index| index.complete) {
+            let partition = index.partition.as_deref().map(open).transpose()?;
+            let index = Index::complete(index.id, index.spec.clone(), partition, index.multikey);
+            indexes.push(Arc::new(index));
         }
         let counts = Counts::default();
         counts.publish(statistics);
@@ -235,6 +230,21 @@ impl Collection {
             indexes: indexes.iter().map(index).collect(),
         }
     }
+}
+
+/// The partition that a catalogue entry names.
+fn existing_partition(
+    engine: &dyn Engine,
+    entry: &CollectionEntry,
+    name: &str,
+) -> Result<Partition> {
+    let found = engine.existing_partition(name)?;
+    found.ok_or_else(|| StoreError::InvalidDocument {
+        why: format!(
+            "partition {name} of collection {}.{} is missing",
+            entry.db, entry.name
+        ),
+    })
 }
 
 impl std::fmt::Debug for Collection {

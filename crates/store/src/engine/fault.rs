@@ -111,6 +111,10 @@ impl Engine for FaultEngine {
         self.inner.open_partition(name, kind)
     }
 
+    fn existing_partition(&self, name: &str) -> Result<Option<Partition>> {
+        self.inner.existing_partition(name)
+    }
+
     fn drop_partition(&self, partition: PartitionId) -> Result<()> {
         self.inner.drop_partition(partition)
     }

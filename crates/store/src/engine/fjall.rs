@@ -106,6 +106,7 @@ impl FjallEngine {
     /// # Errors
     /// [`StoreError::Corrupt`] for damaged files, [`StoreError::DiskFull`] and [`StoreError::Io`] as they come.
     pub fn open(directory: &Path, options: &StoreOptions) -> Result<Self> {
+        check_names(directory)?;
         let journals = journal::check(directory)?;
         let database = open_database(directory, options)?;
         check_tables(directory, &database, journals)?;
@@ -300,6 +301,25 @@ fn open_database(directory: &Path, options: &StoreOptions) -> Result<Database> {
     }
 }
 
+/// Checks that the tree with the names of all trees is there, because fjall deletes trees without a name.
+fn check_names(directory: &Path) -> Result<()> {
+    let trees = directory.join("keyspaces");
+    let names = trees.join("0");
+    let entries = match std::fs::read_dir(&trees) {
+        Ok(entries) => entries,
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
+        Err(error) => return Err(StoreError::io("list the partitions", error)),
+    };
+    let others = entries.flatten().any(|entry| entry.path() != names);
+    if others && !names.join("current").exists() {
+        return Err(corrupt(
+            &names,
+            "the list of partitions is missing".to_owned(),
+        ));
+    }
+    Ok(())
+}
+
 /// Checks that no table is newer than the journals, which would have lost their end otherwise.
 fn check_tables(directory: &Path, database: &Database, journals: journal::Journals) -> Result<()> {
     for name in database.list_keyspace_names() {
@@ -375,6 +395,14 @@ impl Engine for FjallEngine {
         Ok(partitions.add(keyspace))
     }
 
+    fn existing_partition(&self, name: &str) -> Result<Option<Partition>> {
+        if !self.database.keyspace_exists(name) {
+            return Ok(None);
+        }
+        // The kind counts for new trees only.
+        self.open_partition(name, PartitionKind::Index).map(Some)
+    }
+
     fn drop_partition(&self, partition: PartitionId) -> Result<()> {
         // Readers hold the lock for a page at most: none sees what a next user of the tree writes.
         let keyspace = {
@@ -395,7 +423,7 @@ impl Engine for FjallEngine {
     fn retain_partitions(&self, names: &HashSet<String>) -> Result<()> {
         let known = self.database.list_keyspace_names();
         for name in known.iter().filter(|name| !names.contains(&***name)) {
-            // The options count for new trees only.
+            // The kind counts for new trees only.
             self.recycle(self.open_keyspace(name, PartitionKind::Index)?)?;
         }
         Ok(())

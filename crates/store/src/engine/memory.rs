@@ -102,6 +102,14 @@ impl Engine for MemoryEngine {
         })
     }
 
+    fn existing_partition(&self, name: &str) -> Result<Option<Partition>> {
+        let id = self.state.read().names.get(name).copied();
+        Ok(id.map(|id| Partition {
+            id,
+            name: name.to_owned(),
+        }))
+    }
+
     fn drop_partition(&self, partition: PartitionId) -> Result<()> {
         let mut state = self.state.write();
         state.names.retain(|_, id| *id != partition);

@@ -152,6 +152,9 @@ pub trait Engine: Send + Sync + 'static {
     /// Opens the partition of this name, creating it when it does not exist.
     fn open_partition(&self, name: &str, kind: PartitionKind) -> Result<Partition>;
 
+    /// Opens the partition of this name, if there is one.
+    fn existing_partition(&self, name: &str) -> Result<Option<Partition>>;
+
     /// Empties a partition for good and frees its space. Unknown ids are ignored. Nobody writes to it any more; who
     /// reads it finds nothing.
     fn drop_partition(&self, partition: PartitionId) -> Result<()>;
