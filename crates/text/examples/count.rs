@@ -33,11 +33,7 @@ fn main() -> Result<(), Box<dyn Error>> {
             .ok_or("the tier does not take the pattern")?,
         None => Program::compile(pattern, &limits),
     };
-    print!(
-        "{}compiled     {:?}\n",
-        program.describe(),
-        started.elapsed()
-    );
+    println!("{}compiled     {:?}", program.describe(), started.elapsed());
     let (bytes, offsets) = rows_of(&std::fs::read(file)?);
     let rows = Rows {
         bytes: &bytes,

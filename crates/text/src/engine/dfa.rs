@@ -6,8 +6,10 @@
 
 use std::sync::Arc;
 
+use memchr::memrchr;
+
 use super::Engine;
-use super::literal::row_end;
+use super::literal::{BYTES_PER_CHECK, piece_end, row_end};
 use super::needles::Needles;
 use crate::automaton::Table;
 use crate::rows::{Rows, SEPARATOR};
@@ -18,9 +20,6 @@ const LANES: usize = 8;
 
 /// Bytes of each lane read between two looks at its end.
 const STEP: usize = 16;
-
-/// Bytes searched between two checks of [`Stop`].
-const BYTES_PER_CHECK: usize = 256 << 10;
 
 /// Below this many bytes for each row that has a needle, reading everything abreast is faster than finding needles.
 const BYTES_PER_CANDIDATE_MIN: usize = 96;
@@ -44,35 +43,25 @@ impl DfaEngine {
     fn find_candidates(
         &self,
         needles: &Needles,
-        bytes: &[u8],
-        span: std::ops::Range<usize>,
+        rows: Rows<'_>,
         stop: &Stop,
         on_match: &mut impl FnMut(usize),
     ) -> Result<usize, Stopped> {
+        let span = rows.span();
         let mut at = span.start;
         while at < span.end {
             stop.check()?;
-            let looked_from = at;
-            let near = (at + BYTES_PER_CHECK).min(span.end);
-            let to = if near == span.end {
-                near
-            } else {
-                row_end(&bytes[..span.end], near) + 1
-            };
+            let from = at;
+            let piece = &rows.bytes[..piece_end(rows.bytes, at, span.end)];
             let mut candidates = 0;
-            while candidates < CANDIDATES_PER_LOOK {
-                let Some(found) = needles.find(&bytes[..to], at) else {
-                    at = to;
-                    break;
-                };
-                candidates += 1;
-                at = self.judge_row(bytes, at, found, to, on_match);
-                if at >= to {
-                    break;
+            while candidates < CANDIDATES_PER_LOOK && at < piece.len() {
+                match needles.find(piece, at) {
+                    Some(found) => at = self.judge_row(piece, at, found, on_match),
+                    None => at = piece.len(),
                 }
+                candidates += 1;
             }
-            if candidates == CANDIDATES_PER_LOOK
-                && at - looked_from < candidates * BYTES_PER_CANDIDATE_MIN
+            if candidates == CANDIDATES_PER_LOOK && at - from < candidates * BYTES_PER_CANDIDATE_MIN
             {
                 return Ok(at);
             }
@@ -83,16 +72,14 @@ impl DfaEngine {
     /// Reads the row around `found`; returns where the next row starts.
     fn judge_row(
         &self,
-        bytes: &[u8],
+        piece: &[u8],
         from: usize,
         found: usize,
-        to: usize,
         on_match: &mut impl FnMut(usize),
     ) -> usize {
-        let start =
-            memchr::memrchr(SEPARATOR, &bytes[from..found]).map_or(from, |at| from + at + 1);
-        let end = row_end(&bytes[..to], found);
-        if self.table.row_is_match(&bytes[start..end]) {
+        let start = memrchr(SEPARATOR, &piece[from..found]).map_or(from, |at| from + at + 1);
+        let end = row_end(piece, found);
+        if self.table.row_is_match(&piece[start..end]) {
             on_match(start);
         }
         end + 1
@@ -109,7 +96,7 @@ impl DfaEngine {
         let Some(needles) = &self.needles else {
             return Ok(0);
         };
-        let at = self.find_candidates(needles, rows.bytes, span.clone(), stop, on_match)?;
+        let at = self.find_candidates(needles, rows, stop, on_match)?;
         Ok(if at >= span.end {
             rows.len()
         } else {
@@ -117,19 +104,35 @@ impl DfaEngine {
         })
     }
 
+    /// Reads a step of every lane; `on_byte` is told lane, index and whether a matching row ends there.
+    #[inline(always)]
+    #[expect(
+        clippy::needless_range_loop,
+        reason = "lanes advance together, byte by byte"
+    )]
+    fn step_abreast(
+        &self,
+        states: &mut [u16; LANES],
+        chunks: &[&[u8; STEP]; LANES],
+        mut on_byte: impl FnMut(usize, usize, bool),
+    ) {
+        for index in 0..STEP {
+            for lane in 0..LANES {
+                states[lane] = self.table.step(states[lane], chunks[lane][index]);
+                on_byte(lane, index, self.table.is_hit(states[lane]));
+            }
+        }
+    }
+
     fn count_abreast(&self, rows: Rows<'_>) -> u64 {
         let lanes = Lanes::new(rows);
         let mut states = [Table::START; LANES];
         let mut count = 0u64;
         for step in 0..lanes.steps {
-            let chunks: [&[u8; STEP]; LANES] = std::array::from_fn(|lane| lanes.chunk(lane, step));
             let mut hits = 0u32;
-            for index in 0..STEP {
-                for lane in 0..LANES {
-                    states[lane] = self.table.step(states[lane], chunks[lane][index]);
-                    hits += u32::from(self.table.is_hit(states[lane]));
-                }
-            }
+            self.step_abreast(&mut states, &lanes.chunks(step), |_, _, hit| {
+                hits += u32::from(hit)
+            });
             count += u64::from(hits);
         }
         for (lane, &state) in states.iter().enumerate() {
@@ -143,15 +146,11 @@ impl DfaEngine {
         let lanes = Lanes::new(rows);
         let mut states = [Table::START; LANES];
         for step in 0..lanes.steps {
-            let chunks: [&[u8; STEP]; LANES] = std::array::from_fn(|lane| lanes.chunk(lane, step));
-            for index in 0..STEP {
-                for lane in 0..LANES {
-                    states[lane] = self.table.step(states[lane], chunks[lane][index]);
-                    if self.table.is_hit(states[lane]) {
-                        ends[lane].push(lanes.starts[lane] + step * STEP + index);
-                    }
+            self.step_abreast(&mut states, &lanes.chunks(step), |lane, index, hit| {
+                if hit {
+                    ends[lane].push(lanes.starts[lane] + step * STEP + index);
                 }
-            }
+            });
         }
         for (lane, &state) in states.iter().enumerate() {
             self.finish_lane(&lanes, lane, state, &mut |end| ends[lane].push(end));
@@ -190,10 +189,10 @@ impl<'a> Lanes<'a> {
         let mut starts = [span.start; LANES + 1];
         starts[LANES] = span.end;
         let mut row = 0;
-        for lane in 1..LANES {
+        for (lane, start) in starts.iter_mut().enumerate().take(LANES).skip(1) {
             let target = span.start + (span.end - span.start) / LANES * lane;
             row = rows.row_at(target, row);
-            starts[lane] = rows.offsets[row] as usize;
+            *start = rows.offsets[row] as usize;
         }
         let shortest = starts
             .windows(2)
@@ -207,12 +206,15 @@ impl<'a> Lanes<'a> {
         }
     }
 
+    /// The bytes of one step of every lane.
     #[inline(always)]
-    fn chunk(&self, lane: usize, step: usize) -> &'a [u8; STEP] {
-        let from = self.starts[lane] + step * STEP;
-        self.bytes[from..from + STEP]
-            .try_into()
-            .expect("the range is as long as the array")
+    fn chunks(&self, step: usize) -> [&'a [u8; STEP]; LANES] {
+        std::array::from_fn(|lane| {
+            let from = self.starts[lane] + step * STEP;
+            self.bytes[from..from + STEP]
+                .try_into()
+                .expect("the range is as long as the array")
+        })
     }
 }
 

@@ -11,8 +11,8 @@ use crate::tier::Tier;
 /// Matches found between two checks of [`Stop`].
 const MATCHES_PER_CHECK: usize = 16_384;
 
-/// Bytes searched for a substring between two checks of [`Stop`].
-const BYTES_PER_CHECK: usize = 256 << 10;
+/// Bytes searched between two checks of [`Stop`].
+pub(crate) const BYTES_PER_CHECK: usize = 256 << 10;
 
 /// Where in a value the literal has to be.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -84,7 +84,7 @@ impl LiteralEngine {
 }
 
 /// The end of a piece of about [`BYTES_PER_CHECK`] bytes that ends with a separator.
-fn piece_end(bytes: &[u8], at: usize, end: usize) -> usize {
+pub(crate) fn piece_end(bytes: &[u8], at: usize, end: usize) -> usize {
     let near = at + BYTES_PER_CHECK;
     if near >= end {
         end

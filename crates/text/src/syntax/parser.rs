@@ -53,7 +53,7 @@ pub(super) struct Parser<'a> {
 /// Pairs of character types of which PCRE2 10.42 believes that no character has both, and therefore takes a repeat of
 /// one before the other to be possessive. In UTF mode without Unicode properties there are such characters, such as
 /// U+00A0, which is `\\S` and `\\h` (pcre2_auto_possess.c, `autoposstab`).
-const NOT_DISJOINT: [&str; 4] = ["NR", "SR", "Sh", "Sv"];
+const NOT_DISJOINT: [&str; 5] = ["NR", "SR", "Sh", "Sv", "sR"];
 
 impl Parser<'_> {
     /// Why PCRE2 may match less than the tree says.
