@@ -356,6 +356,9 @@ impl<'a> Transaction<'a> {
 
     /// Whether a key lies above all keys of a unique index. Then it becomes the highest, taken or not: only the
     /// promise that nothing lies above counts. Ascending keys, such as object ids, need no look-up this way.
+    ///
+    /// PERF: `cargo run --release -p forebay-store --example bulk -- 1000000 int` (and `random`), two cores of an AMD
+    /// EPYC, November 2026: 2.2 us a document where no look-up is needed, 11 us where each key needs one.
     fn is_above_all(&mut self, index: &Index, partition: PartitionId, key: &[u8]) -> Result<bool> {
         let highest = match self.writer.highest.get(&index.id) {
             Some(highest) => highest.clone(),
