@@ -69,8 +69,15 @@ impl<'a> Arguments<'a> {
     ///
     /// # Errors
     /// 40415 for an unknown name, 40413 for one given twice, `InvalidBSON` for broken bytes.
-    pub fn parse(command: &'a str, body: &'a RawDocument, known: Known) -> Result<Arguments<'a>, CommandError> {
-        let mut arguments = Arguments { command, fields: Vec::with_capacity(12) };
+    pub fn parse(
+        command: &'a str,
+        body: &'a RawDocument,
+        known: Known,
+    ) -> Result<Arguments<'a>, CommandError> {
+        let mut arguments = Arguments {
+            command,
+            fields: Vec::with_capacity(12),
+        };
         for (position, element) in body.iter().enumerate() {
             let (name, value) = element.map_err(|error| invalid_bson(&error))?;
             arguments.accept(position, name.as_str(), value, known)?;
@@ -82,7 +89,11 @@ impl<'a> Arguments<'a> {
     ///
     /// # Errors
     /// As [`Arguments::parse`].
-    pub fn parse_nested(command: &'a str, body: &'a RawDocument, known: Known) -> Result<Arguments<'a>, CommandError> {
+    pub fn parse_nested(
+        command: &'a str,
+        body: &'a RawDocument,
+        known: Known,
+    ) -> Result<Arguments<'a>, CommandError> {
         if let Some(first) = body.iter_elements().next().and_then(Result::ok) {
             let name = first.key().as_str();
             if !known.allows(name) {
@@ -92,7 +103,13 @@ impl<'a> Arguments<'a> {
         Arguments::parse(command, body, known)
     }
 
-    fn accept(&mut self, position: usize, name: &'a str, value: RawBsonRef<'a>, known: Known) -> Result<(), CommandError> {
+    fn accept(
+        &mut self,
+        position: usize,
+        name: &'a str,
+        value: RawBsonRef<'a>,
+        known: Known,
+    ) -> Result<(), CommandError> {
         if position > 0 && !known.allows(name) {
             return Err(unknown_field(self.command, name));
         }
@@ -112,17 +129,15 @@ impl<'a> Arguments<'a> {
     /// An argument as it came; `undefined` counts as absent.
     pub fn get(&self, name: &str) -> Option<RawBsonRef<'a>> {
         let found = self.fields.iter().find(|(known, _)| *known == name);
-        found.map(|(_, value)| *value).filter(|value| !matches!(value, RawBsonRef::Undefined))
+        found
+            .map(|(_, value)| *value)
+            .filter(|value| !matches!(value, RawBsonRef::Undefined))
     }
 
     /// Like [`Arguments::get`], with `null` counted as absent too.
     fn present(&self, name: &str) -> Option<RawBsonRef<'a>> {
-        self.get(name).filter(|value| !matches!(value, RawBsonRef::Null))
-    }
-
-    /// All arguments in order.
-    pub fn iter(&self) -> impl Iterator<Item = (&'a str, RawBsonRef<'a>)> + '_ {
-        self.fields.iter().copied()
+        self.get(name)
+            .filter(|value| !matches!(value, RawBsonRef::Null))
     }
 
     /// A document, if given.
@@ -178,8 +193,12 @@ impl<'a> Arguments<'a> {
     /// # Errors
     /// `TypeMismatch`, or 51024 for a negative one.
     pub fn unsigned(&self, name: &str) -> Result<Option<u64>, CommandError> {
-        let Some(value) = self.integer(name)? else { return Ok(None) };
-        u64::try_from(value).map(Some).map_err(|_| self.negative(name, value))
+        let Some(value) = self.integer(name)? else {
+            return Ok(None);
+        };
+        u64::try_from(value)
+            .map(Some)
+            .map_err(|_| self.negative(name, value))
     }
 
     fn negative(&self, name: &str, value: i64) -> CommandError {
@@ -189,7 +208,10 @@ impl<'a> Arguments<'a> {
 
     /// Makes the error for an argument that has to be there.
     pub fn missing(&self, name: &str) -> CommandError {
-        let message = format!("BSON field '{}.{name}' is missing but a required field", self.command);
+        let message = format!(
+            "BSON field '{}.{name}' is missing but a required field",
+            self.command
+        );
         CommandError::refused(Code::Location40414, message)
     }
 
@@ -215,8 +237,15 @@ impl<'a> Arguments<'a> {
     /// `NotImplemented` that names it.
     pub fn unsupported(&self, names: &[&str]) -> Result<(), CommandError> {
         for name in names {
-            if let Some(value) = self.present(name).filter(|value| truth(*value) != Some(false)) {
-                let message = format!("option '{name}' of '{}' is not supported (given as a {})", self.command, type_name(value));
+            if let Some(value) = self
+                .present(name)
+                .filter(|value| truth(*value) != Some(false))
+            {
+                let message = format!(
+                    "option '{name}' of '{}' is not supported (given as a {})",
+                    self.command,
+                    type_name(value)
+                );
                 return Err(CommandError::refused(Code::NotImplemented, message));
             }
         }
@@ -234,17 +263,31 @@ impl<'a> Arguments<'a> {
         }
     }
 
-    fn typed<T>(&self, name: &str, expected: &str, read: impl Fn(RawBsonRef<'a>) -> Option<T>) -> Result<Option<T>, CommandError> {
-        let Some(value) = self.present(name) else { return Ok(None) };
+    fn typed<T>(
+        &self,
+        name: &str,
+        expected: &str,
+        read: impl Fn(RawBsonRef<'a>) -> Option<T>,
+    ) -> Result<Option<T>, CommandError> {
+        let Some(value) = self.present(name) else {
+            return Ok(None);
+        };
         match read(value) {
             Some(read) => Ok(Some(read)),
-            None => Err(wrong_type(&format!("{}.{name}", self.command), value, expected)),
+            None => Err(wrong_type(
+                &format!("{}.{name}", self.command),
+                value,
+                expected,
+            )),
         }
     }
 }
 
 fn unknown_field(command: &str, name: &str) -> CommandError {
-    CommandError::refused(Code::Location40415, format!("BSON field '{command}.{name}' is an unknown field."))
+    CommandError::refused(
+        Code::Location40415,
+        format!("BSON field '{command}.{name}' is an unknown field."),
+    )
 }
 
 /// Refuses any collation but the simple one.
@@ -252,17 +295,31 @@ fn unknown_field(command: &str, name: &str) -> CommandError {
 /// # Errors
 /// `NotImplemented`.
 pub fn check_collation(collation: &RawDocument) -> Result<(), CommandError> {
-    if collation.is_empty() || collation.get_str("locale").is_ok_and(|locale| locale == "simple") {
+    if collation.is_empty()
+        || collation
+            .get_str("locale")
+            .is_ok_and(|locale| locale == "simple")
+    {
         return Ok(());
     }
-    Err(CommandError::refused(Code::NotImplemented, "only the simple collation is supported"))
+    Err(CommandError::refused(
+        Code::NotImplemented,
+        "only the simple collation is supported",
+    ))
 }
 
 /// Makes the error for a value of the wrong type.
 pub fn wrong_type(field: &str, value: RawBsonRef<'_>, expected: &str) -> CommandError {
     let actual = type_name(value);
-    let expected = if expected.starts_with('[') { format!("types '{expected}'") } else { format!("type '{expected}'") };
-    CommandError::refused(Code::TypeMismatch, format!("BSON field '{field}' is the wrong type '{actual}', expected {expected}"))
+    let expected = if expected.starts_with('[') {
+        format!("types '{expected}'")
+    } else {
+        format!("type '{expected}'")
+    };
+    CommandError::refused(
+        Code::TypeMismatch,
+        format!("BSON field '{field}' is the wrong type '{actual}', expected {expected}"),
+    )
 }
 
 /// Makes the error for bytes that are no BSON.
@@ -288,7 +345,11 @@ pub fn integer(value: RawBsonRef<'_>) -> Option<i64> {
         RawBsonRef::Int32(number) => Some(i64::from(number)),
         RawBsonRef::Int64(number) => Some(number),
         RawBsonRef::Double(number) => Some(number as i64),
-        RawBsonRef::Decimal128(number) => number.to_string().parse::<f64>().ok().map(|number| number as i64),
+        RawBsonRef::Decimal128(number) => number
+            .to_string()
+            .parse::<f64>()
+            .ok()
+            .map(|number| number as i64),
         _ => None,
     }
 }

@@ -36,7 +36,12 @@ pub struct BatchOptions {
 ///
 /// # Errors
 /// Whatever the stream says, or that too many cursors are open.
-pub fn open(request: &Request<'_>, namespace: &Namespace, stream: Box<dyn Stream>, options: BatchOptions) -> Reply {
+pub fn open(
+    request: &Request<'_>,
+    namespace: &Namespace,
+    stream: Box<dyn Stream>,
+    options: BatchOptions,
+) -> Reply {
     let mut cursor = Box::new(Cursor {
         namespace: namespace.clone(),
         stream,
@@ -47,7 +52,11 @@ pub fn open(request: &Request<'_>, namespace: &Namespace, stream: Box<dyn Stream
     });
     let size = options.size.unwrap_or(FIRST_BATCH_DOCUMENTS);
     let (writer, more) = make(&mut cursor, "firstBatch", size, request.stop())?;
-    let id = if more && !options.single { keep(request, cursor)? } else { 0 };
+    let id = if more && !options.single {
+        keep(request, cursor)?
+    } else {
+        0
+    };
     Ok(finish(writer, id, namespace))
 }
 
@@ -57,7 +66,8 @@ fn keep(request: &Request<'_>, mut cursor: Box<Cursor>) -> Result<i64, CommandEr
 }
 
 fn time_left(stop: &Stop) -> Option<Duration> {
-    stop.deadline.map(|deadline| deadline.saturating_duration_since(Instant::now()))
+    stop.deadline
+        .map(|deadline| deadline.saturating_duration_since(Instant::now()))
 }
 
 /// Answers with the next batch of an open cursor.
@@ -65,7 +75,10 @@ fn time_left(stop: &Stop) -> Option<Duration> {
 /// # Errors
 /// Whatever the stream says; the cursor is closed then.
 pub fn next(request: &Request<'_>, id: i64, namespace: &Namespace, size: Option<u64>) -> Reply {
-    let mut lease = request.documents.cursors().take(id, namespace, &request.owner())?;
+    let mut lease = request
+        .documents
+        .cursors()
+        .take(id, namespace, &request.owner())?;
     let cursor = lease.cursor();
     let stop = earlier(request.stop(), cursor.time_left);
     let (writer, more) = make(cursor, "nextBatch", size.unwrap_or(u64::MAX), &stop)?;
@@ -81,11 +94,19 @@ pub fn next(request: &Request<'_>, id: i64, namespace: &Namespace, size: Option<
 fn earlier(stop: &Stop, time_left: Option<Duration>) -> Stop {
     let cursor = time_left.map(|left| Instant::now() + left);
     let deadline = [stop.deadline, cursor].into_iter().flatten().min();
-    Stop { deadline, cancelled: stop.cancelled.clone() }
+    Stop {
+        deadline,
+        cancelled: stop.cancelled.clone(),
+    }
 }
 
 /// Writes one batch; true with it if there may be more.
-fn make(cursor: &mut Cursor, name: &str, size: u64, stop: &Stop) -> Result<(Writer, bool), CommandError> {
+fn make(
+    cursor: &mut Cursor,
+    name: &str,
+    size: u64,
+    stop: &Stop,
+) -> Result<(Writer, bool), CommandError> {
     let mut writer = Writer::with_capacity(REPLY_BYTES);
     writer.begin_document("cursor");
     writer.begin_array(name);
@@ -100,7 +121,12 @@ fn make(cursor: &mut Cursor, name: &str, size: u64, stop: &Stop) -> Result<(Writ
     Ok((writer, more))
 }
 
-fn fill(cursor: &mut Cursor, writer: &mut Writer, size: u64, stop: &Stop) -> Result<bool, CommandError> {
+fn fill(
+    cursor: &mut Cursor,
+    writer: &mut Writer,
+    size: u64,
+    stop: &Stop,
+) -> Result<bool, CommandError> {
     let mut count = 0;
     while count < size {
         let row = match cursor.held.take() {

@@ -37,31 +37,40 @@ pub fn update(
     done: &mut Updated,
 ) -> Result<(), CommandError> {
     let now = DateTime::now();
-    for chunk in numbers.chunks(if first_only { 1 } else { CHUNK_DOCUMENTS }) {
+    let chunk_documents = if first_only { 1 } else { CHUNK_DOCUMENTS };
+    for chunk in numbers.chunks(chunk_documents) {
         stop.check()?;
         let _held = collection.lock.lock();
-        let (mut changes, mut failure) = (Vec::with_capacity(chunk.len()), None);
-        for number in chunk {
-            match changed(collection, filter, update, now, *number) {
-                Ok(Some((old, new))) => {
-                    done.matched += 1;
-                    match new {
-                        Some(new) => changes.push((*number, old, new)),
-                        None if first_only => done.last = Some((old.to_buf(), old.to_buf())),
-                        None => {}
-                    }
-                }
-                Ok(None) => {}
-                Err(error) => {
-                    failure = Some(error);
-                    break;
-                }
-            }
-        }
+        let mut changes = Vec::with_capacity(chunk.len());
+        let prepared = prepare(collection, (filter, update, now), chunk, done, &mut changes);
         replace(collection, changes, first_only, done)?;
-        failure.map_or(Ok(()), Err)?;
+        prepared?;
         if first_only && done.matched > 0 {
             break;
+        }
+    }
+    Ok(())
+}
+
+/// A document to be replaced: its number, what it is, what it becomes.
+type Replacement = (RecordNumber, Document, RawDocumentBuf);
+
+/// Finds out what the update makes of the documents that match, up to the first that it cannot be applied to.
+fn prepare(
+    collection: &OpenCollection,
+    (filter, update, now): (&Filter, &Update, DateTime),
+    numbers: &[RecordNumber],
+    done: &mut Updated,
+    changes: &mut Vec<Replacement>,
+) -> Result<(), CommandError> {
+    for number in numbers {
+        let Some((old, new)) = changed(collection, filter, update, now, *number)? else {
+            continue;
+        };
+        done.matched += 1;
+        match new {
+            Some(new) => changes.push((*number, old, new)),
+            None => done.last = Some((old.to_buf(), old.to_buf())),
         }
     }
     Ok(())
@@ -75,8 +84,12 @@ fn changed(
     now: DateTime,
     number: RecordNumber,
 ) -> Result<Option<(Document, Option<RawDocumentBuf>)>, CommandError> {
-    let Some(old) = collection.store.get(number)? else { return Ok(None) };
-    let Match::Yes { index } = filter.match_position(&old) else { return Ok(None) };
+    let Some(old) = collection.store.get(number)? else {
+        return Ok(None);
+    };
+    let Match::Yes { index } = filter.match_position(&old) else {
+        return Ok(None);
+    };
     let new = update.apply(&old, &UpdateContext::new(now, index))?;
     Ok(Some((old, new)))
 }
@@ -84,11 +97,14 @@ fn changed(
 /// Writes replacements. The caller holds the write lock.
 fn replace(
     collection: &OpenCollection,
-    changes: Vec<(RecordNumber, Document, RawDocumentBuf)>,
+    changes: Vec<Replacement>,
     keep_last: bool,
     done: &mut Updated,
 ) -> Result<(), CommandError> {
-    let writes: Vec<Change<'_>> = changes.iter().map(|(number, _, new)| Change::Replace(*number, new)).collect();
+    let writes: Vec<Change<'_>> = changes
+        .iter()
+        .map(|(number, _, new)| Change::Replace(*number, new))
+        .collect();
     let answers = collection.store.write(&writes, true);
     let mut failure = None;
     for (answer, (number, old, new)) in answers.into_iter().zip(changes) {
@@ -146,7 +162,11 @@ pub fn delete(
 }
 
 /// Writes deletions. The caller holds the write lock.
-fn remove(collection: &OpenCollection, changes: &[Change<'_>], done: &mut Deleted) -> Result<(), CommandError> {
+fn remove(
+    collection: &OpenCollection,
+    changes: &[Change<'_>],
+    done: &mut Deleted,
+) -> Result<(), CommandError> {
     let answers = collection.store.write(changes, true);
     let mut failure: Option<StoreError> = None;
     for (answer, change) in answers.into_iter().zip(changes) {

@@ -35,10 +35,21 @@ pub struct Collections {
 impl Collections {
     /// Opens what the store holds; declared caches begin to build in the background.
     pub fn open(store: Arc<Store>, cache: Arc<Cache>) -> Collections {
-        let collections = Collections { store, cache, open: RwLock::default(), catalogue: Mutex::default() };
+        let collections = Collections {
+            store,
+            cache,
+            open: RwLock::default(),
+            catalogue: Mutex::default(),
+        };
         for found in collections.store.all_collections() {
             let name = found.namespace();
-            collections.admit(Namespace { db: name.db, collection: name.name }, found);
+            collections.admit(
+                Namespace {
+                    db: name.db,
+                    collection: name.name,
+                },
+                found,
+            );
         }
         collections
     }
@@ -46,9 +57,20 @@ impl Collections {
     fn admit(&self, namespace: Namespace, store: Arc<Collection>) -> Arc<OpenCollection> {
         let lock = WriteLock::default();
         let name = namespace.to_string();
-        let search = CollectionSearch::new(self.cache.clone(), SearchSettings::default(), &name, store.clone(), lock.clone());
+        let search = CollectionSearch::new(
+            self.cache.clone(),
+            SearchSettings::default(),
+            &name,
+            store.clone(),
+            lock.clone(),
+        );
         declare_recorded(&search, &store);
-        let collection = Arc::new(OpenCollection { namespace: namespace.clone(), store, lock, search });
+        let collection = Arc::new(OpenCollection {
+            namespace: namespace.clone(),
+            store,
+            lock,
+            search,
+        });
         self.open.write().insert(namespace, collection.clone());
         collection
     }
@@ -70,7 +92,10 @@ impl Collections {
     ///
     /// # Errors
     /// `InvalidNamespace` for a reserved name, and whatever the store says.
-    pub fn get_or_create(&self, namespace: &Namespace) -> Result<Arc<OpenCollection>, CommandError> {
+    pub fn get_or_create(
+        &self,
+        namespace: &Namespace,
+    ) -> Result<Arc<OpenCollection>, CommandError> {
         if let Some(collection) = self.get(namespace) {
             return Ok(collection);
         }
@@ -85,18 +110,31 @@ impl Collections {
     ///
     /// # Errors
     /// `NamespaceExists`, `InvalidNamespace` for a reserved name, and whatever the store says.
-    pub fn create(&self, namespace: &Namespace, options: CollectionOptions) -> Result<Arc<OpenCollection>, CommandError> {
+    pub fn create(
+        &self,
+        namespace: &Namespace,
+        options: CollectionOptions,
+    ) -> Result<Arc<OpenCollection>, CommandError> {
         let _held = self.catalogue.lock();
         if self.get(namespace).is_some() {
             let message = format!("Collection {namespace} already exists.");
-            return Err(CommandError::refused(forebay_query::Code::NamespaceExists, message));
+            return Err(CommandError::refused(
+                forebay_query::Code::NamespaceExists,
+                message,
+            ));
         }
         self.make(namespace, options)
     }
 
-    fn make(&self, namespace: &Namespace, options: CollectionOptions) -> Result<Arc<OpenCollection>, CommandError> {
+    fn make(
+        &self,
+        namespace: &Namespace,
+        options: CollectionOptions,
+    ) -> Result<Arc<OpenCollection>, CommandError> {
         namespace.writable()?;
-        let made = self.store.create_collection(&namespace.db, &namespace.collection, options)?;
+        let made = self
+            .store
+            .create_collection(&namespace.db, &namespace.collection, options)?;
         Ok(self.admit(namespace.clone(), made))
     }
 
@@ -104,9 +142,14 @@ impl Collections {
     ///
     /// # Errors
     /// Whatever the store says.
-    pub fn drop_collection(&self, namespace: &Namespace) -> Result<Option<Arc<OpenCollection>>, CommandError> {
+    pub fn drop_collection(
+        &self,
+        namespace: &Namespace,
+    ) -> Result<Option<Arc<OpenCollection>>, CommandError> {
         let _held = self.catalogue.lock();
-        let Some(collection) = self.get(namespace) else { return Ok(None) };
+        let Some(collection) = self.get(namespace) else {
+            return Ok(None);
+        };
         self.remove(&collection)?;
         Ok(Some(collection))
     }
@@ -115,7 +158,8 @@ impl Collections {
         let namespace = &collection.namespace;
         collection.search.close();
         let _held = collection.lock.lock();
-        self.store.drop_collection(&namespace.db, &namespace.collection)?;
+        self.store
+            .drop_collection(&namespace.db, &namespace.collection)?;
         self.open.write().remove(namespace);
         Ok(())
     }
@@ -124,15 +168,28 @@ impl Collections {
     ///
     /// # Errors
     /// `NamespaceNotFound`, `NamespaceExists`, and whatever the store says.
-    pub fn rename(&self, from: &Namespace, to: &Namespace, drop_target: bool) -> Result<(), CommandError> {
+    pub fn rename(
+        &self,
+        from: &Namespace,
+        to: &Namespace,
+        drop_target: bool,
+    ) -> Result<(), CommandError> {
         to.writable()?;
         let _held = self.catalogue.lock();
         let collection = self.get(from).ok_or_else(|| {
-            CommandError::refused(forebay_query::Code::NamespaceNotFound, format!("Source collection {from} does not exist"))
+            CommandError::refused(
+                forebay_query::Code::NamespaceNotFound,
+                format!("Source collection {from} does not exist"),
+            )
         })?;
         match self.get(to) {
             Some(target) if drop_target => self.remove(&target)?,
-            Some(_) => return Err(CommandError::refused(forebay_query::Code::NamespaceExists, "target namespace exists")),
+            Some(_) => {
+                return Err(CommandError::refused(
+                    forebay_query::Code::NamespaceExists,
+                    "target namespace exists",
+                ));
+            }
             None => {}
         }
         self.move_to(&collection, to)
@@ -141,7 +198,8 @@ impl Collections {
     fn move_to(&self, collection: &OpenCollection, to: &Namespace) -> Result<(), CommandError> {
         let _held = collection.lock.lock();
         let from = &collection.namespace;
-        self.store.rename_collection(&stored_name(from), &stored_name(to), false)?;
+        self.store
+            .rename_collection(&stored_name(from), &stored_name(to), false)?;
         collection.search.rename(&to.to_string());
         let moved = OpenCollection {
             namespace: to.clone(),
@@ -167,7 +225,11 @@ impl Collections {
 
     fn sorted(&self, wanted: impl Fn(&Namespace) -> bool) -> Vec<Arc<OpenCollection>> {
         let open = self.open.read();
-        let mut found: Vec<_> = open.values().filter(|collection| wanted(&collection.namespace)).cloned().collect();
+        let mut found: Vec<_> = open
+            .values()
+            .filter(|collection| wanted(&collection.namespace))
+            .cloned()
+            .collect();
         found.sort_by(|a, b| a.namespace.cmp(&b.namespace));
         found
     }
@@ -179,24 +241,40 @@ fn stored_name(namespace: &Namespace) -> forebay_store::Namespace {
 
 /// Makes the error for a collection that does not exist.
 pub fn not_found(namespace: &Namespace) -> CommandError {
-    CommandError::refused(forebay_query::Code::NamespaceNotFound, format!("ns does not exist: {namespace}"))
+    CommandError::refused(
+        forebay_query::Code::NamespaceNotFound,
+        format!("ns does not exist: {namespace}"),
+    )
 }
 
 /// Declares the caches that the catalogue records.
 fn declare_recorded(search: &Arc<CollectionSearch>, store: &Collection) {
-    let recorded: Vec<CacheIndex> = store.indexes().iter().filter(|index| index.spec.is_cache()).map(|index| cache_index(&index.spec)).collect();
+    let recorded: Vec<CacheIndex> = store
+        .indexes()
+        .iter()
+        .filter(|index| index.spec.is_cache())
+        .map(|index| cache_index(&index.spec))
+        .collect();
     if recorded.is_empty() {
         return;
     }
     match search.declare(recorded) {
         // The build goes on in the background; until it is done, searches scan and explain says so.
         Ok(build) => drop(build),
-        Err(error) => tracing::error!(namespace = search.namespace(), %error, "the recorded caches are not built"),
+        Err(error) => {
+            tracing::error!(namespace = search.namespace(), %error, "the recorded caches are not built")
+        }
     }
 }
 
 /// What a recorded index declares to the cache.
 pub fn cache_index(spec: &IndexSpec) -> CacheIndex {
-    let cached = spec.fields.iter().filter(|field| field.kind == IndexKind::Cache);
-    CacheIndex { name: spec.name.clone(), fields: cached.map(|field| field.path.clone()).collect() }
+    let cached = spec
+        .fields
+        .iter()
+        .filter(|field| field.kind == IndexKind::Cache);
+    CacheIndex {
+        name: spec.name.clone(),
+        fields: cached.map(|field| field.path.clone()).collect(),
+    }
 }

@@ -24,7 +24,12 @@ impl Command {
     pub fn from_body(body: RawDocumentBuf) -> Command {
         let name = first_key(&body).unwrap_or_default();
         let db = body.get_str("$db").unwrap_or("admin").to_owned();
-        Command { name, db, body, sequences: Vec::new() }
+        Command {
+            name,
+            db,
+            body,
+            sequences: Vec::new(),
+        }
     }
 }
 

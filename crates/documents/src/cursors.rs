@@ -62,14 +62,20 @@ pub struct Cursors {
 
 impl std::fmt::Debug for Cursors {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Cursors").field("open", &self.open.lock().len()).finish()
+        f.debug_struct("Cursors")
+            .field("open", &self.open.lock().len())
+            .finish()
     }
 }
 
 impl Cursors {
     /// No cursors yet; idle ones will live for `timeout`.
     pub fn new(timeout: Duration) -> Cursors {
-        Cursors { timeout, open: Mutex::default(), swept: Mutex::new(Instant::now()) }
+        Cursors {
+            timeout,
+            open: Mutex::default(),
+            swept: Mutex::new(Instant::now()),
+        }
     }
 
     /// Keeps a cursor and gives its id: random, never zero.
@@ -80,9 +86,14 @@ impl Cursors {
         self.sweep();
         let mut open = self.open.lock();
         if open.len() >= CURSORS_MAX {
-            return Err(CommandError::refused(Code::ExceededMemoryLimit, format!("{CURSORS_MAX} cursors are open")));
+            return Err(CommandError::refused(
+                Code::ExceededMemoryLimit,
+                format!("{CURSORS_MAX} cursors are open"),
+            ));
         }
-        let id = std::iter::repeat_with(|| fastrand::i64(1..)).find(|id| !open.contains_key(id)).expect("the range is endless");
+        let id = std::iter::repeat_with(|| fastrand::i64(1..))
+            .find(|id| !open.contains_key(id))
+            .expect("the range is endless");
         let entry = Entry {
             namespace: cursor.namespace.clone(),
             owner: cursor.owner.clone(),
@@ -99,14 +110,24 @@ impl Cursors {
     ///
     /// # Errors
     /// `CursorNotFound`; `Unauthorized` for another user's or session's cursor, or another collection; `CursorInUse`.
-    pub fn take(self: &Arc<Self>, id: i64, namespace: &Namespace, owner: &Owner) -> Result<Lease, CommandError> {
+    pub fn take(
+        self: &Arc<Self>,
+        id: i64,
+        namespace: &Namespace,
+        owner: &Owner,
+    ) -> Result<Lease, CommandError> {
         self.sweep();
         let mut open = self.open.lock();
         let entry = open.get_mut(&id).ok_or_else(|| not_found(id))?;
         check_namespace(id, entry, namespace)?;
         check_owner(id, entry, owner)?;
         let cursor = entry.cursor.take().ok_or_else(|| in_use(id))?;
-        Ok(Lease { cursors: self.clone(), id, killed: entry.killed.clone(), cursor: Some(cursor) })
+        Ok(Lease {
+            cursors: self.clone(),
+            id,
+            killed: entry.killed.clone(),
+            cursor: Some(cursor),
+        })
     }
 
     /// Closes a cursor.
@@ -129,7 +150,13 @@ impl Cursors {
 
     /// Closes every cursor of ended sessions.
     pub fn kill_sessions(&self, sessions: &[SessionId]) {
-        self.kill_where(|entry| entry.owner.session.as_ref().is_some_and(|session| sessions.contains(session)));
+        self.kill_where(|entry| {
+            entry
+                .owner
+                .session
+                .as_ref()
+                .is_some_and(|session| sessions.contains(session))
+        });
     }
 
     fn kill_where(&self, condition: impl Fn(&Entry) -> bool) {
@@ -154,7 +181,10 @@ impl Cursors {
     /// How many are open, and how many of them never time out.
     pub fn counts(&self) -> (usize, usize) {
         let open = self.open.lock();
-        (open.len(), open.values().filter(|entry| entry.no_timeout).count())
+        (
+            open.len(),
+            open.values().filter(|entry| entry.no_timeout).count(),
+        )
     }
 }
 
@@ -178,7 +208,9 @@ pub struct Lease {
 impl Lease {
     /// The cursor.
     pub fn cursor(&mut self) -> &mut Cursor {
-        self.cursor.as_mut().expect("only give_back takes it, and that consumes the lease")
+        self.cursor
+            .as_mut()
+            .expect("only give_back takes it, and that consumes the lease")
     }
 
     /// Puts the cursor back for the next batch.
@@ -187,7 +219,10 @@ impl Lease {
     /// `CursorKilled` if it was closed meanwhile.
     pub fn give_back(mut self) -> Result<(), CommandError> {
         if self.killed.load(Ordering::Relaxed) {
-            return Err(CommandError::refused(Code::CursorKilled, format!("cursor id {} was killed", self.id)));
+            return Err(CommandError::refused(
+                Code::CursorKilled,
+                format!("cursor id {} was killed", self.id),
+            ));
         }
         let mut open = self.cursors.open.lock();
         if let Some(entry) = open.get_mut(&self.id) {
@@ -207,7 +242,9 @@ impl Drop for Lease {
 }
 
 fn drop_idle(open: &mut HashMap<i64, Entry>, timeout: Duration) {
-    open.retain(|_, entry| entry.no_timeout || entry.cursor.is_none() || entry.last_used.elapsed() < timeout);
+    open.retain(|_, entry| {
+        entry.no_timeout || entry.cursor.is_none() || entry.last_used.elapsed() < timeout
+    });
 }
 
 fn not_found(id: i64) -> CommandError {
@@ -215,23 +252,33 @@ fn not_found(id: i64) -> CommandError {
 }
 
 fn in_use(id: i64) -> CommandError {
-    CommandError::refused(Code::CursorInUse, format!("cursor id {id} is already in use"))
+    CommandError::refused(
+        Code::CursorInUse,
+        format!("cursor id {id} is already in use"),
+    )
 }
 
 fn check_namespace(id: i64, entry: &Entry, namespace: &Namespace) -> Result<(), CommandError> {
     if entry.namespace == *namespace {
         return Ok(());
     }
-    let message = format!("Requested getMore on namespace '{namespace}', but cursor {id} belongs to a different namespace {}", entry.namespace);
+    let message = format!(
+        "Requested getMore on namespace '{namespace}', but cursor {id} belongs to a different namespace {}",
+        entry.namespace
+    );
     Err(CommandError::refused(Code::Unauthorized, message))
 }
 
 fn check_owner(id: i64, entry: &Entry, owner: &Owner) -> Result<(), CommandError> {
     if entry.owner.user != owner.user {
-        return Err(CommandError::refused(Code::Unauthorized, format!("cursor id {id} was not created by the authenticated user")));
+        return Err(CommandError::refused(
+            Code::Unauthorized,
+            format!("cursor id {id} was not created by the authenticated user"),
+        ));
     }
     if entry.owner.session != owner.session {
-        let message = format!("Cannot run getMore on cursor {id}, which was not created in this session");
+        let message =
+            format!("Cannot run getMore on cursor {id}, which was not created in this session");
         return Err(CommandError::refused(Code::Location50738, message));
     }
     Ok(())

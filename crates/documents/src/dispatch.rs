@@ -53,18 +53,34 @@ pub struct Spec {
     pub run: Run,
 }
 
-static BY_NAME: LazyLock<HashMap<&'static str, &'static Spec>> = LazyLock::new(|| COMMANDS.iter().map(|spec| (spec.name, *spec)).collect());
+static BY_NAME: LazyLock<HashMap<&'static str, &'static Spec>> =
+    LazyLock::new(|| COMMANDS.iter().map(|spec| (spec.name, *spec)).collect());
 
 /// Runs one command to its reply.
 ///
 /// # Errors
 /// Whatever the command says, or that there is no such command.
-pub async fn run(documents: &Arc<Documents>, client: &ClientContext, command: Arc<Command>) -> Reply {
-    let spec = BY_NAME.get(command.name.as_str()).ok_or_else(|| unknown(&command.name))?;
+pub async fn run(
+    documents: &Arc<Documents>,
+    client: &ClientContext,
+    command: Arc<Command>,
+) -> Reply {
+    let spec = BY_NAME
+        .get(command.name.as_str())
+        .ok_or_else(|| unknown(&command.name))?;
     let arguments = Arguments::parse(spec.name, &command.body, spec.known)?;
     let generic = Generic::read(&arguments)?;
-    let operation = documents.operations().begin(client, command.clone(), generic.time_limit);
-    let request = Request { documents, client, command: &command, arguments, generic, operation };
+    let operation = documents
+        .operations()
+        .begin(client, command.clone(), generic.time_limit);
+    let request = Request {
+        documents,
+        client,
+        command: &command,
+        arguments,
+        generic,
+        operation,
+    };
     documents.counters().count(spec.name);
     match spec.effect {
         Effect::Reads => perform(spec, &request).await,
@@ -81,10 +97,14 @@ async fn perform(spec: &Spec, request: &Request<'_>) -> Reply {
 
 /// Applies a write once, however often the driver sends it, and waits for the disk where that was asked for.
 async fn write(spec: &Spec, request: &Request<'_>) -> Reply {
-    let (Some(session), Some(number)) = (&request.generic.session, request.generic.write_number) else {
+    let (Some(session), Some(number)) = (&request.generic.session, request.generic.write_number)
+    else {
         return write_once(spec, request).await;
     };
-    let slot = request.documents.sessions().write(session.clone(), number)?;
+    let slot = request
+        .documents
+        .sessions()
+        .write(session.clone(), number)?;
     let mut reply = slot.lock().await;
     if let Some(known) = &*reply {
         return Ok(known.clone());

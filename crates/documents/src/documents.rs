@@ -36,7 +36,12 @@ pub struct Counters {
 
 impl Counters {
     fn new() -> Counters {
-        Counters { commands: crate::commands::COMMANDS.iter().map(|spec| (spec.name, AtomicU64::new(0))).collect() }
+        Counters {
+            commands: crate::commands::COMMANDS
+                .iter()
+                .map(|spec| (spec.name, AtomicU64::new(0)))
+                .collect(),
+        }
     }
 
     /// Counts one run of a command.
@@ -48,12 +53,18 @@ impl Counters {
 
     /// How often a command was run.
     pub fn of(&self, name: &str) -> u64 {
-        self.commands.get(name).map_or(0, |counter| counter.load(Ordering::Relaxed))
+        self.commands
+            .get(name)
+            .map_or(0, |counter| counter.load(Ordering::Relaxed))
     }
 
     /// How often commands were run, by name.
     pub fn all(&self) -> Vec<(&'static str, u64)> {
-        let mut all: Vec<_> = self.commands.iter().map(|(name, count)| (*name, count.load(Ordering::Relaxed))).collect();
+        let mut all: Vec<_> = self
+            .commands
+            .iter()
+            .map(|(name, count)| (*name, count.load(Ordering::Relaxed)))
+            .collect();
         all.sort_unstable();
         all
     }
@@ -75,7 +86,9 @@ pub struct Documents {
 
 impl std::fmt::Debug for Documents {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Documents").field("settings", &self.settings).finish_non_exhaustive()
+        f.debug_struct("Documents")
+            .field("settings", &self.settings)
+            .finish_non_exhaustive()
     }
 }
 
@@ -183,9 +196,16 @@ fn store_options(settings: &Settings) -> StoreOptions {
         Location::Dir(path) => forebay_store::Location::Directory(path.clone()),
         Location::Memory => forebay_store::Location::Memory,
     };
-    StoreOptions { sync_interval: settings.sync_interval, cache_bytes: settings.store_cache_bytes, ..StoreOptions::new(location) }
+    StoreOptions {
+        sync_interval: settings.sync_interval,
+        cache_bytes: settings.store_cache_bytes,
+        ..StoreOptions::new(location)
+    }
 }
 
 fn cache_settings(settings: &Settings) -> CacheSettings {
-    CacheSettings { bucket_values_max: settings.bucket_values_max, ..CacheSettings::default() }
+    CacheSettings {
+        bucket_values_max: settings.bucket_values_max,
+        ..CacheSettings::default()
+    }
 }

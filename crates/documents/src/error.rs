@@ -34,7 +34,10 @@ fn stop_message(reason: StopReason) -> &'static str {
 impl CommandError {
     /// An error with MongoDB's code and a message.
     pub fn refused(code: Code, message: impl Into<String>) -> CommandError {
-        CommandError::Refused { code, message: message.into() }
+        CommandError::Refused {
+            code,
+            message: message.into(),
+        }
     }
 
     /// `BadValue` with a message.
@@ -63,13 +66,17 @@ impl CommandError {
     /// The entry of `writeErrors` for statement `index`.
     pub fn to_write_error(&self, index: usize) -> RawDocumentBuf {
         let index = i32::try_from(index).unwrap_or(i32::MAX);
-        let mut entry = rawdoc! { "index": index, "code": self.code().number(), "errmsg": self.to_string() };
+        let mut entry =
+            rawdoc! { "index": index, "code": self.code().number(), "errmsg": self.to_string() };
         self.append_details(&mut entry);
         entry
     }
 
     fn append_details(&self, reply: &mut RawDocumentBuf) {
-        if let CommandError::Store(StoreError::DuplicateKey { pattern, values, .. }) = self {
+        if let CommandError::Store(StoreError::DuplicateKey {
+            pattern, values, ..
+        }) = self
+        {
             reply.append(cstr!("keyPattern"), pattern);
             reply.append(cstr!("keyValue"), values);
         }
@@ -87,7 +94,10 @@ impl CommandError {
 
 impl From<forebay_query::Error> for CommandError {
     fn from(error: forebay_query::Error) -> CommandError {
-        CommandError::Refused { code: error.code, message: error.message }
+        CommandError::Refused {
+            code: error.code,
+            message: error.message,
+        }
     }
 }
 

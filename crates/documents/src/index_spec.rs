@@ -16,7 +16,19 @@ pub const INDEXES_MAX: usize = 64;
 const FIELDS_MAX: usize = 32;
 
 /// Options that change nothing here.
-const HARMLESS: &[&str] = &["v", "key", "name", "unique", "sparse", "background", "ns", "hidden", "dropDups", "collation", "clustered"];
+const HARMLESS: &[&str] = &[
+    "v",
+    "key",
+    "name",
+    "unique",
+    "sparse",
+    "background",
+    "ns",
+    "hidden",
+    "dropDups",
+    "collation",
+    "clustered",
+];
 /// Options whose meaning is not built.
 const UNSUPPORTED: &[&str] = &[
     "partialFilterExpression",
@@ -54,7 +66,10 @@ pub fn parse(entry: &RawDocument) -> Result<IndexSpec, CommandError> {
         fields,
     };
     check_kinds(&spec)?;
-    Ok(IndexSpec { definition: definition(&spec, key), ..spec })
+    Ok(IndexSpec {
+        definition: definition(&spec, key),
+        ..spec
+    })
 }
 
 fn missing(field: &str) -> CommandError {
@@ -71,11 +86,16 @@ fn check_options(entry: &RawDocument) -> Result<(), CommandError> {
         let (name, value) = option.map_err(|error| invalid_bson(&error))?;
         let name = name.as_str();
         if UNSUPPORTED.contains(&name) {
-            return Err(cannot(format!("the index option '{name}' is not supported")));
+            return Err(cannot(format!(
+                "the index option '{name}' is not supported"
+            )));
         }
         if !HARMLESS.contains(&name) {
             let message = format!("The field '{name}' is not valid for an index specification");
-            return Err(CommandError::refused(Code::InvalidIndexSpecificationOption, message));
+            return Err(CommandError::refused(
+                Code::InvalidIndexSpecificationOption,
+                message,
+            ));
         }
         if let ("collation", RawBsonRef::Document(collation)) = (name, value) {
             check_collation(collation)?;
@@ -102,14 +122,21 @@ fn fields(key: &RawDocument) -> Result<Vec<IndexField>, CommandError> {
         let (path, kind) = field.map_err(|error| invalid_bson(&error))?;
         let path = checked_path(path.as_str())?;
         if fields.iter().any(|known| known.path == path) {
-            return Err(CommandError::bad_value(format!("The field '{path}' appears in the index key pattern multiple times")));
+            return Err(CommandError::bad_value(format!(
+                "The field '{path}' appears in the index key pattern multiple times"
+            )));
         }
-        fields.push(IndexField { path: path.to_owned(), kind: kind_of(path, kind)? });
+        fields.push(IndexField {
+            path: path.to_owned(),
+            kind: kind_of(path, kind)?,
+        });
     }
     match fields.len() {
         0 => Err(cannot("Index keys cannot be an empty object")),
         1..=FIELDS_MAX => Ok(fields),
-        count => Err(cannot(format!("an index can have at most {FIELDS_MAX} fields, and this one has {count}"))),
+        count => Err(cannot(format!(
+            "an index can have at most {FIELDS_MAX} fields, and this one has {count}"
+        ))),
     }
 }
 
@@ -121,7 +148,9 @@ fn checked_path(path: &str) -> Result<&str, CommandError> {
         return Err(cannot("wildcard indexes are not supported"));
     }
     if path.split('.').any(|part| part.starts_with('$')) {
-        return Err(cannot(format!("Index key contains an illegal field name: field name starts with '$': {path}")));
+        return Err(cannot(format!(
+            "Index key contains an illegal field name: field name starts with '$': {path}"
+        )));
     }
     Ok(path)
 }
@@ -135,7 +164,9 @@ fn kind_of(path: &str, value: RawBsonRef<'_>) -> Result<IndexKind, CommandError>
         RawBsonRef::Double(number) => number,
         other => {
             let kind = type_name(other);
-            return Err(cannot(format!("Values in v:2 index key pattern cannot be of type {kind}: '{path}'")));
+            return Err(cannot(format!(
+                "Values in v:2 index key pattern cannot be of type {kind}: '{path}'"
+            )));
         }
     };
     match number {
@@ -149,14 +180,22 @@ fn check_kinds(spec: &IndexSpec) -> Result<(), CommandError> {
     if !spec.is_cache() {
         return Ok(());
     }
-    if spec.fields.iter().any(|field| field.kind != IndexKind::Cache) {
-        return Err(cannot("an index cannot mix cached fields with ordered ones"));
+    if spec
+        .fields
+        .iter()
+        .any(|field| field.kind != IndexKind::Cache)
+    {
+        return Err(cannot(
+            "an index cannot mix cached fields with ordered ones",
+        ));
     }
     if spec.unique || spec.sparse {
         return Err(cannot("a cache index cannot be unique or sparse"));
     }
     if spec.fields.iter().any(|field| field.path == "_id") {
-        return Err(cannot("the field _id is not cached: searches by it need no cache"));
+        return Err(cannot(
+            "the field _id is not cached: searches by it need no cache",
+        ));
     }
     Ok(())
 }
@@ -169,7 +208,10 @@ fn definition(spec: &IndexSpec, key: &RawDocument) -> RawDocumentBuf {
     definition.append(cstr!("name"), spec.name.as_str());
     for (name, is_set) in [("unique", spec.unique), ("sparse", spec.sparse)] {
         if is_set {
-            definition.append(CString::try_from(name).expect("the names hold no NUL"), true);
+            definition.append(
+                CString::try_from(name).expect("the names hold no NUL"),
+                true,
+            );
         }
     }
     definition
@@ -180,7 +222,11 @@ fn definition(spec: &IndexSpec, key: &RawDocument) -> RawDocumentBuf {
 /// # Errors
 /// `IndexKeySpecsConflict` for an index of the same name, `IndexOptionsConflict` for one of the same key,
 /// `CannotCreateIndex` for too many.
-pub fn is_there(namespace: &Namespace, existing: &[IndexStatus], wanted: &IndexSpec) -> Result<bool, CommandError> {
+pub fn is_there(
+    namespace: &Namespace,
+    existing: &[IndexStatus],
+    wanted: &IndexSpec,
+) -> Result<bool, CommandError> {
     let pattern = wanted.pattern();
     if same_pattern(&pattern, &bson::rawdoc! { "_id": 1 }) {
         return Ok(true);
@@ -196,7 +242,9 @@ pub fn is_there(namespace: &Namespace, existing: &[IndexStatus], wanted: &IndexS
         }
     }
     if existing.len() >= INDEXES_MAX {
-        return Err(cannot(format!("add index fails, too many indexes for {namespace} (at most {INDEXES_MAX})")));
+        return Err(cannot(format!(
+            "add index fails, too many indexes for {namespace} (at most {INDEXES_MAX})"
+        )));
     }
     Ok(false)
 }
@@ -210,7 +258,10 @@ fn name_conflict(wanted: &IndexSpec) -> CommandError {
 }
 
 fn key_conflict(existing: &str) -> CommandError {
-    CommandError::refused(Code::IndexOptionsConflict, format!("Index already exists with a different name: {existing}"))
+    CommandError::refused(
+        Code::IndexOptionsConflict,
+        format!("Index already exists with a different name: {existing}"),
+    )
 }
 
 #[cfg(test)]
@@ -221,10 +272,20 @@ mod tests {
 
     #[test]
     fn specifications_are_read() {
-        let spec = parse(&rawdoc! { "key": { "a.b": 1, "c": -1i64 }, "name": "x", "unique": true, "v": 2 }).unwrap();
+        let spec = parse(
+            &rawdoc! { "key": { "a.b": 1, "c": -1i64 }, "name": "x", "unique": true, "v": 2 },
+        )
+        .unwrap();
         assert_eq!(spec.fields.len(), 2);
-        assert_eq!(spec.definition, rawdoc! { "v": 2, "key": { "a.b": 1, "c": -1i64 }, "name": "x", "unique": true });
-        assert!(parse(&rawdoc! { "key": { "a": "cache", "b": "cache" }, "name": "x" }).unwrap().is_cache());
+        assert_eq!(
+            spec.definition,
+            rawdoc! { "v": 2, "key": { "a.b": 1, "c": -1i64 }, "name": "x", "unique": true }
+        );
+        assert!(
+            parse(&rawdoc! { "key": { "a": "cache", "b": "cache" }, "name": "x" })
+                .unwrap()
+                .is_cache()
+        );
     }
 
     #[test]
@@ -233,15 +294,42 @@ mod tests {
             (rawdoc! { "name": "x" }, Code::FailedToParse),
             (rawdoc! { "key": { "a": 1 } }, Code::FailedToParse),
             (rawdoc! { "key": {}, "name": "x" }, Code::CannotCreateIndex),
-            (rawdoc! { "key": { "a": 0 }, "name": "x" }, Code::CannotCreateIndex),
-            (rawdoc! { "key": { "a": "text" }, "name": "x" }, Code::CannotCreateIndex),
-            (rawdoc! { "key": { "a": true }, "name": "x" }, Code::CannotCreateIndex),
-            (rawdoc! { "key": { "a..b": 1 }, "name": "x" }, Code::CannotCreateIndex),
-            (rawdoc! { "key": { "$**": 1 }, "name": "x" }, Code::CannotCreateIndex),
-            (rawdoc! { "key": { "a": "cache", "b": 1 }, "name": "x" }, Code::CannotCreateIndex),
-            (rawdoc! { "key": { "a": "cache" }, "name": "x", "unique": true }, Code::CannotCreateIndex),
-            (rawdoc! { "key": { "a": 1 }, "name": "x", "expireAfterSeconds": 5 }, Code::CannotCreateIndex),
-            (rawdoc! { "key": { "a": 1 }, "name": "x", "frob": 5 }, Code::InvalidIndexSpecificationOption),
+            (
+                rawdoc! { "key": { "a": 0 }, "name": "x" },
+                Code::CannotCreateIndex,
+            ),
+            (
+                rawdoc! { "key": { "a": "text" }, "name": "x" },
+                Code::CannotCreateIndex,
+            ),
+            (
+                rawdoc! { "key": { "a": true }, "name": "x" },
+                Code::CannotCreateIndex,
+            ),
+            (
+                rawdoc! { "key": { "a..b": 1 }, "name": "x" },
+                Code::CannotCreateIndex,
+            ),
+            (
+                rawdoc! { "key": { "$**": 1 }, "name": "x" },
+                Code::CannotCreateIndex,
+            ),
+            (
+                rawdoc! { "key": { "a": "cache", "b": 1 }, "name": "x" },
+                Code::CannotCreateIndex,
+            ),
+            (
+                rawdoc! { "key": { "a": "cache" }, "name": "x", "unique": true },
+                Code::CannotCreateIndex,
+            ),
+            (
+                rawdoc! { "key": { "a": 1 }, "name": "x", "expireAfterSeconds": 5 },
+                Code::CannotCreateIndex,
+            ),
+            (
+                rawdoc! { "key": { "a": 1 }, "name": "x", "frob": 5 },
+                Code::InvalidIndexSpecificationOption,
+            ),
             (rawdoc! { "key": { "a": 1 }, "name": "*" }, Code::BadValue),
         ] {
             assert_eq!(parse(&entry).unwrap_err().code(), code, "{entry:?}");

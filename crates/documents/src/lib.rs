@@ -37,4 +37,11 @@ pub use command::{ClientContext, Command, User};
 pub use documents::{Documents, OpenError};
 pub use error::CommandError;
 pub use namespace::Namespace;
-pub use settings::{Location, MAX_WIRE_VERSION, MESSAGE_BYTES_MAX, MONGODB_VERSION, Settings, WRITE_BATCH_MAX};
+pub use settings::{
+    Location, MAX_WIRE_VERSION, MESSAGE_BYTES_MAX, MONGODB_VERSION, Settings, WRITE_BATCH_MAX,
+};
+
+/// Every command that [`Documents::run`] answers, by name, with a sentence about it.
+pub fn commands() -> impl Iterator<Item = (&'static str, &'static str)> {
+    commands::COMMANDS.iter().map(|spec| (spec.name, spec.help))
+}

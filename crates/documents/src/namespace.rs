@@ -11,7 +11,9 @@ pub const DB_NAME_BYTES_MAX: usize = 63;
 /// The longest `db.collection`, in bytes.
 pub const NAMESPACE_BYTES_MAX: usize = 255;
 
-const FORBIDDEN_IN_DB: &[char] = &['/', '\\', '.', ' ', '"', '$', '*', '<', '>', ':', '|', '?', '\0'];
+const FORBIDDEN_IN_DB: &[char] = &[
+    '/', '\\', '.', ' ', '"', '$', '*', '<', '>', ':', '|', '?', '\0',
+];
 
 /// A collection's full name.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -30,7 +32,10 @@ impl Namespace {
     pub fn new(db: &str, collection: &str) -> Result<Namespace, CommandError> {
         check_db(db)?;
         check_collection(db, collection)?;
-        Ok(Namespace { db: db.to_owned(), collection: collection.to_owned() })
+        Ok(Namespace {
+            db: db.to_owned(),
+            collection: collection.to_owned(),
+        })
     }
 
     /// Parses `db.collection` and checks it.
@@ -55,7 +60,10 @@ impl Namespace {
     /// `InvalidNamespace`.
     pub fn writable(&self) -> Result<(), CommandError> {
         if self.is_reserved() {
-            return Err(CommandError::refused(Code::InvalidNamespace, format!("cannot write to '{self}'")));
+            return Err(CommandError::refused(
+                Code::InvalidNamespace,
+                format!("cannot write to '{self}'"),
+            ));
         }
         Ok(())
     }
@@ -68,7 +76,10 @@ impl fmt::Display for Namespace {
 }
 
 fn invalid(full: &str) -> CommandError {
-    CommandError::refused(Code::InvalidNamespace, format!("Invalid namespace specified '{full}'"))
+    CommandError::refused(
+        Code::InvalidNamespace,
+        format!("Invalid namespace specified '{full}'"),
+    )
 }
 
 /// Checks the name of a database.
@@ -77,7 +88,10 @@ fn invalid(full: &str) -> CommandError {
 /// `InvalidNamespace`.
 pub fn check_db(db: &str) -> Result<(), CommandError> {
     if db.is_empty() || db.len() > DB_NAME_BYTES_MAX || db.contains(FORBIDDEN_IN_DB) {
-        return Err(CommandError::refused(Code::InvalidNamespace, format!("Invalid database name: '{db}'")));
+        return Err(CommandError::refused(
+            Code::InvalidNamespace,
+            format!("Invalid database name: '{db}'"),
+        ));
     }
     Ok(())
 }
@@ -88,7 +102,11 @@ fn check_collection(db: &str, collection: &str) -> Result<(), CommandError> {
         || collection.ends_with('.')
         || collection.contains(['$', '\0'])
         || db.len() + 1 + collection.len() > NAMESPACE_BYTES_MAX;
-    if wrong { Err(invalid(&format!("{db}.{collection}"))) } else { Ok(()) }
+    if wrong {
+        Err(invalid(&format!("{db}.{collection}")))
+    } else {
+        Ok(())
+    }
 }
 
 #[cfg(test)]

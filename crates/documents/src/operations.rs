@@ -28,8 +28,15 @@ pub struct Operation {
 /// What an operation is, for people.
 #[derive(Debug)]
 enum Description {
-    Command { client: ClientContext, command: Arc<Command> },
-    Build { namespace: String, message: String, progress: Arc<BuildProgress> },
+    Command {
+        client: ClientContext,
+        command: Arc<Command>,
+    },
+    Build {
+        namespace: String,
+        message: String,
+        progress: Arc<BuildProgress>,
+    },
 }
 
 impl Operation {
@@ -61,7 +68,11 @@ impl Operation {
                 append_client(&mut report, client);
                 append_command(&mut report, command);
             }
-            Description::Build { namespace, message, progress } => append_build(&mut report, namespace, message, progress),
+            Description::Build {
+                namespace,
+                message,
+                progress,
+            } => append_build(&mut report, namespace, message, progress),
         }
         report
     }
@@ -87,7 +98,10 @@ fn append_command(report: &mut RawDocumentBuf, command: &Command) {
     if command.body.as_bytes().len() <= SHOWN_BYTES_MAX {
         report.append(cstr!("command"), command.body.as_ref());
     } else {
-        report.append(cstr!("command"), rawdoc! { "$truncated": command.name.as_str() });
+        report.append(
+            cstr!("command"),
+            rawdoc! { "$truncated": command.name.as_str() },
+        );
     }
 }
 
@@ -95,7 +109,12 @@ fn subject(body: &RawDocument) -> Option<&str> {
     body.iter_elements().next()?.ok()?.value().ok()?.as_str()
 }
 
-fn append_build(report: &mut RawDocumentBuf, namespace: &str, message: &str, progress: &BuildProgress) {
+fn append_build(
+    report: &mut RawDocumentBuf,
+    namespace: &str,
+    message: &str,
+    progress: &BuildProgress,
+) {
     report.append(cstr!("op"), "command");
     report.append(cstr!("ns"), namespace);
     append_progress(report, message, progress.done(), progress.total());
@@ -103,8 +122,14 @@ fn append_build(report: &mut RawDocumentBuf, namespace: &str, message: &str, pro
 
 fn append_progress(report: &mut RawDocumentBuf, message: &str, done: u64, total: u64) {
     let percent = (done * 100).checked_div(total).unwrap_or(0).min(100);
-    report.append(cstr!("msg"), format!("{message}: {done}/{total} {percent}%"));
-    report.append(cstr!("progress"), rawdoc! { "done": done as i64, "total": total as i64 });
+    report.append(
+        cstr!("msg"),
+        format!("{message}: {done}/{total} {percent}%"),
+    );
+    report.append(
+        cstr!("progress"),
+        rawdoc! { "done": done as i64, "total": total as i64 },
+    );
 }
 
 /// The entry in `currentOp` of a cache that is being built.
@@ -141,23 +166,54 @@ pub struct Operations {
 
 impl Operations {
     /// Notes a command; it is listed until the guard drops.
-    pub fn begin(self: &Arc<Self>, client: &ClientContext, command: Arc<Command>, limit: Option<Duration>) -> Running {
-        let description = Description::Command { client: client.clone(), command };
+    pub fn begin(
+        self: &Arc<Self>,
+        client: &ClientContext,
+        command: Arc<Command>,
+        limit: Option<Duration>,
+    ) -> Running {
+        let description = Description::Command {
+            client: client.clone(),
+            command,
+        };
         let deadline = limit.map(|limit| Instant::now() + limit);
-        self.add(description, Stop { deadline, ..Stop::never() })
+        self.add(
+            description,
+            Stop {
+                deadline,
+                ..Stop::never()
+            },
+        )
     }
 
     /// Notes a background build; it is listed until the guard drops.
-    pub fn begin_build(self: &Arc<Self>, namespace: &str, message: &str, progress: Arc<BuildProgress>) -> Running {
-        let description = Description::Build { namespace: namespace.to_owned(), message: message.to_owned(), progress };
+    pub fn begin_build(
+        self: &Arc<Self>,
+        namespace: &str,
+        message: &str,
+        progress: Arc<BuildProgress>,
+    ) -> Running {
+        let description = Description::Build {
+            namespace: namespace.to_owned(),
+            message: message.to_owned(),
+            progress,
+        };
         self.add(description, Stop::never())
     }
 
     fn add(self: &Arc<Self>, description: Description, stop: Stop) -> Running {
         let id = self.next_id.fetch_add(1, Ordering::Relaxed) & i32::MAX;
-        let operation = Arc::new(Operation { id, description, started: Instant::now(), stop });
+        let operation = Arc::new(Operation {
+            id,
+            description,
+            started: Instant::now(),
+            stop,
+        });
         self.running.lock().insert(id, operation.clone());
-        Running { operations: self.clone(), operation }
+        Running {
+            operations: self.clone(),
+            operation,
+        }
     }
 
     /// Stops the operation with this id, if it still runs.
@@ -169,7 +225,10 @@ impl Operations {
 
     /// Stops everything, for shutdown.
     pub fn kill_all(&self) {
-        self.running.lock().values().for_each(|operation| operation.kill());
+        self.running
+            .lock()
+            .values()
+            .for_each(|operation| operation.kill());
     }
 
     /// The entries of `currentOp`, by id.

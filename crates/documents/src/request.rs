@@ -69,7 +69,10 @@ impl Generic {
 
 fn refuse_transactions(arguments: &Arguments<'_>) -> Result<(), CommandError> {
     if arguments.boolean("autocommit")? == Some(false) || arguments.flag("startTransaction")? {
-        return Err(CommandError::refused(Code::OperationNotSupportedInTransaction, "transactions are not supported"));
+        return Err(CommandError::refused(
+            Code::OperationNotSupportedInTransaction,
+            "transactions are not supported",
+        ));
     }
     Ok(())
 }
@@ -77,21 +80,27 @@ fn refuse_transactions(arguments: &Arguments<'_>) -> Result<(), CommandError> {
 fn check_api_version(arguments: &Arguments<'_>) -> Result<(), CommandError> {
     match arguments.string("apiVersion")? {
         None | Some("1") => Ok(()),
-        Some(other) => Err(CommandError::refused(Code::APIVersionError, format!("API version must be \"1\", not \"{other}\""))),
+        Some(other) => Err(CommandError::refused(
+            Code::APIVersionError,
+            format!("API version must be \"1\", not \"{other}\""),
+        )),
     }
 }
 
 fn check_read_concern(arguments: &Arguments<'_>) -> Result<(), CommandError> {
-    let Some(concern) = arguments.document("readConcern")? else { return Ok(()) };
+    let Some(concern) = arguments.document("readConcern")? else {
+        return Ok(());
+    };
     match concern.get("level").ok().flatten() {
         None => Ok(()),
         Some(RawBsonRef::String("local" | "available" | "majority" | "linearizable")) => Ok(()),
-        Some(RawBsonRef::String("snapshot")) => {
-            Err(CommandError::refused(Code::InvalidOptions, "read concern level \"snapshot\" is not supported"))
-        }
-        Some(RawBsonRef::String(other)) => {
-            Err(CommandError::bad_value(format!("Enumeration value '{other}' for field 'readConcern.level' is not a valid value.")))
-        }
+        Some(RawBsonRef::String("snapshot")) => Err(CommandError::refused(
+            Code::InvalidOptions,
+            "read concern level \"snapshot\" is not supported",
+        )),
+        Some(RawBsonRef::String(other)) => Err(CommandError::bad_value(format!(
+            "Enumeration value '{other}' for field 'readConcern.level' is not a valid value."
+        ))),
         Some(other) => Err(wrong_type("readConcern.level", other, "string")),
     }
 }
@@ -102,37 +111,71 @@ fn time_limit(arguments: &Arguments<'_>) -> Result<Option<Duration>, CommandErro
         Some(value) => match integer(value) {
             Some(0) => Ok(None),
             Some(limit_ms @ 1..=2_147_483_647) => Ok(Some(Duration::from_millis(limit_ms as u64))),
-            Some(limit_ms) => Err(CommandError::bad_value(format!("{limit_ms} value for maxTimeMS is out of range"))),
-            None => Err(wrong_type("maxTimeMS", value, "[long, int, decimal, double]")),
+            Some(limit_ms) => Err(CommandError::bad_value(format!(
+                "{limit_ms} value for maxTimeMS is out of range"
+            ))),
+            None => Err(wrong_type(
+                "maxTimeMS",
+                value,
+                "[long, int, decimal, double]",
+            )),
         },
     }
 }
 
 fn journaled(arguments: &Arguments<'_>) -> Result<bool, CommandError> {
-    let Some(concern) = arguments.document("writeConcern")? else { return Ok(false) };
+    let Some(concern) = arguments.document("writeConcern")? else {
+        return Ok(false);
+    };
     check_acknowledgement(concern)?;
-    Ok(["j", "fsync"].iter().any(|name| concern.get(name).ok().flatten().and_then(crate::arguments::truth) == Some(true)))
+    Ok(["j", "fsync"].iter().any(|name| {
+        concern
+            .get(name)
+            .ok()
+            .flatten()
+            .and_then(crate::arguments::truth)
+            == Some(true)
+    }))
 }
 
 fn check_acknowledgement(concern: &RawDocument) -> Result<(), CommandError> {
     match concern.get("w").ok().flatten() {
         None | Some(RawBsonRef::String("majority")) => Ok(()),
         Some(RawBsonRef::String(other)) => {
-            let message = format!("No write concern mode named '{other}' found in replica set configuration");
-            Err(CommandError::refused(Code::UnknownReplWriteConcern, message))
+            let message =
+                format!("No write concern mode named '{other}' found in replica set configuration");
+            Err(CommandError::refused(
+                Code::UnknownReplWriteConcern,
+                message,
+            ))
         }
         Some(value) => match integer(value) {
             Some(0 | 1) => Ok(()),
-            Some(2..=50) => Err(CommandError::bad_value("cannot use 'w' > 1 when a host is not replicated")),
-            Some(_) => Err(CommandError::refused(Code::FailedToParse, "w has to be a non-negative number and not greater than 50")),
-            None => Err(wrong_type("writeConcern.w", value, "[long, int, decimal, double]")),
+            Some(2..=50) => Err(CommandError::bad_value(
+                "cannot use 'w' > 1 when a host is not replicated",
+            )),
+            Some(_) => Err(CommandError::refused(
+                Code::FailedToParse,
+                "w has to be a non-negative number and not greater than 50",
+            )),
+            None => Err(wrong_type(
+                "writeConcern.w",
+                value,
+                "[long, int, decimal, double]",
+            )),
         },
     }
 }
 
 fn is_strict(arguments: &Arguments<'_>) -> bool {
-    let comment = arguments.get("comment").and_then(|comment| comment.as_document());
-    comment.is_some_and(|comment| comment.get_str("forebay").is_ok_and(|word| word == "strict"))
+    let comment = arguments
+        .get("comment")
+        .and_then(|comment| comment.as_document());
+    comment.is_some_and(|comment| {
+        comment
+            .get_str("forebay")
+            .is_ok_and(|word| word == "strict")
+    })
 }
 
 impl<'a> Request<'a> {
@@ -154,10 +197,16 @@ impl<'a> Request<'a> {
         match self.arguments.subject() {
             Some(RawBsonRef::String(collection)) => Namespace::new(&self.command.db, collection),
             Some(other) => {
-                let message = format!("collection name has invalid type {}", crate::arguments::type_name(other));
+                let message = format!(
+                    "collection name has invalid type {}",
+                    crate::arguments::type_name(other)
+                );
                 Err(CommandError::refused(Code::InvalidNamespace, message))
             }
-            None => Err(CommandError::refused(Code::InvalidNamespace, "a collection name is missing")),
+            None => Err(CommandError::refused(
+                Code::InvalidNamespace,
+                "a collection name is missing",
+            )),
         }
     }
 
@@ -169,14 +218,20 @@ impl<'a> Request<'a> {
     pub fn cursor_namespace(&self, name: &str) -> Result<Namespace, CommandError> {
         let collection = self.arguments.required_string(name)?;
         if collection.starts_with("$cmd.") {
-            return Ok(Namespace { db: self.command.db.clone(), collection: collection.to_owned() });
+            return Ok(Namespace {
+                db: self.command.db.clone(),
+                collection: collection.to_owned(),
+            });
         }
         Namespace::new(&self.command.db, collection)
     }
 
     /// Who will own the cursors that the command opens.
     pub fn owner(&self) -> Owner {
-        Owner { user: self.client.user.clone(), session: self.generic.session.clone() }
+        Owner {
+            user: self.client.user.clone(),
+            session: self.generic.session.clone(),
+        }
     }
 
     /// Refuses a command outside the database `admin`.
@@ -187,7 +242,10 @@ impl<'a> Request<'a> {
         if self.command.db == "admin" {
             return Ok(());
         }
-        let message = format!("{} may only be run against the admin database.", self.command.name);
+        let message = format!(
+            "{} may only be run against the admin database.",
+            self.command.name
+        );
         Err(CommandError::refused(Code::Unauthorized, message))
     }
 
@@ -196,24 +254,38 @@ impl<'a> Request<'a> {
     /// # Errors
     /// 40414 when missing, `TypeMismatch`, `InvalidLength` for none or too many.
     pub fn statements(&self, name: &str) -> Result<Vec<&'a RawDocument>, CommandError> {
-        let sequence = self.command.sequences.iter().find(|(known, _)| known == name);
+        let sequence = self
+            .command
+            .sequences
+            .iter()
+            .find(|(known, _)| known == name);
         let statements: Vec<&RawDocument> = match sequence {
             Some((_, documents)) => documents.iter().map(AsRef::as_ref).collect(),
             None => self.embedded_statements(name)?,
         };
         if statements.is_empty() || statements.len() > WRITE_BATCH_MAX {
-            let message = format!("Write batch sizes must be between 1 and {WRITE_BATCH_MAX}. Got {} operations.", statements.len());
+            let message = format!(
+                "Write batch sizes must be between 1 and {WRITE_BATCH_MAX}. Got {} operations.",
+                statements.len()
+            );
             return Err(CommandError::refused(Code::InvalidLength, message));
         }
         Ok(statements)
     }
 
     fn embedded_statements(&self, name: &str) -> Result<Vec<&'a RawDocument>, CommandError> {
-        let array = self.arguments.array(name)?.ok_or_else(|| self.arguments.missing(name))?;
+        let array = self
+            .arguments
+            .array(name)?
+            .ok_or_else(|| self.arguments.missing(name))?;
         let mut statements = Vec::new();
         for value in array {
             let value = value.map_err(|error| crate::arguments::invalid_bson(&error))?;
-            statements.push(value.as_document().ok_or_else(|| wrong_type(name, value, "object"))?);
+            statements.push(
+                value
+                    .as_document()
+                    .ok_or_else(|| wrong_type(name, value, "object"))?,
+            );
         }
         Ok(statements)
     }

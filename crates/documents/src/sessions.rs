@@ -25,7 +25,10 @@ pub type SessionId = Vec<u8>;
 pub fn session_id(lsid: &RawDocument) -> Result<SessionId, CommandError> {
     match lsid.get("id") {
         Ok(Some(RawBsonRef::Binary(uuid))) if uuid.bytes.len() == 16 => Ok(uuid.bytes.to_vec()),
-        _ => Err(CommandError::refused(Code::TypeMismatch, "BSON field 'lsid.id' must be a UUID")),
+        _ => Err(CommandError::refused(
+            Code::TypeMismatch,
+            "BSON field 'lsid.id' must be a UUID",
+        )),
     }
 }
 
@@ -85,7 +88,9 @@ impl Remembered {
 }
 
 fn too_old(number: i64, known: i64) -> CommandError {
-    let message = format!("Cannot apply write {number} of a session whose write {known} has already been applied");
+    let message = format!(
+        "Cannot apply write {number} of a session whose write {known} has already been applied"
+    );
     CommandError::refused(Code::TransactionTooOld, message)
 }
 
@@ -102,9 +107,23 @@ mod tests {
         *slot.try_lock().unwrap() = Some(rawdoc! { "n": 1 });
         let again = sessions.write(vec![1], 5).unwrap();
         assert_eq!(again.try_lock().unwrap().clone(), Some(rawdoc! { "n": 1 }));
-        assert!(sessions.write(vec![1], 6).unwrap().try_lock().unwrap().is_none());
+        assert!(
+            sessions
+                .write(vec![1], 6)
+                .unwrap()
+                .try_lock()
+                .unwrap()
+                .is_none()
+        );
         assert!(sessions.write(vec![1], 5).is_err());
-        assert!(sessions.write(vec![2], 5).unwrap().try_lock().unwrap().is_none());
+        assert!(
+            sessions
+                .write(vec![2], 5)
+                .unwrap()
+                .try_lock()
+                .unwrap()
+                .is_none()
+        );
     }
 
     #[test]

@@ -45,8 +45,6 @@ pub const DOCUMENT_BYTES_MAX: usize = 16 * 1024 * 1024;
 pub const MESSAGE_BYTES_MAX: usize = 48_000_000;
 /// The most statements in one write command.
 pub const WRITE_BATCH_MAX: usize = 100_000;
-/// The deepest nesting of a stored document.
-pub const NESTING_MAX: usize = 180;
 
 impl Default for Settings {
     fn default() -> Settings {

@@ -6,13 +6,11 @@ const DOUBLE: u8 = 0x01;
 const STRING: u8 = 0x02;
 const DOCUMENT: u8 = 0x03;
 const ARRAY: u8 = 0x04;
-const BOOLEAN: u8 = 0x08;
-const INT32: u8 = 0x10;
 const INT64: u8 = 0x12;
 
 /// A BSON document under construction, with nested documents and arrays opened and closed like brackets.
 ///
-/// Keys are program text, never input, except in [`Writer::document`]: a key holding NUL is cut there.
+/// Keys are program text, never input; one that held a NUL would be cut there.
 #[derive(Debug)]
 pub struct Writer {
     bytes: Vec<u8>,
@@ -22,7 +20,10 @@ pub struct Writer {
 impl Writer {
     /// An empty document with room for `bytes`.
     pub fn with_capacity(bytes: usize) -> Writer {
-        let mut writer = Writer { bytes: Vec::with_capacity(bytes), open: Vec::with_capacity(4) };
+        let mut writer = Writer {
+            bytes: Vec::with_capacity(bytes),
+            open: Vec::with_capacity(4),
+        };
         writer.begin();
         writer
     }
@@ -64,12 +65,6 @@ impl Writer {
         self.bytes[start..start + 4].copy_from_slice(&length.to_le_bytes());
     }
 
-    /// Appends a whole document.
-    pub fn document(&mut self, key: &str, value: &RawDocument) {
-        self.key(DOCUMENT, key);
-        self.bytes.extend_from_slice(value.as_bytes());
-    }
-
     /// Appends a document as element `index` of the open array.
     pub fn element(&mut self, index: usize, value: &RawDocument) {
         self.bytes.push(DOCUMENT);
@@ -84,28 +79,17 @@ impl Writer {
         self.bytes.extend_from_slice(&value.to_le_bytes());
     }
 
-    /// Appends a 32-bit integer.
-    pub fn int32(&mut self, key: &str, value: i32) {
-        self.key(INT32, key);
-        self.bytes.extend_from_slice(&value.to_le_bytes());
-    }
-
     /// Appends a double.
     pub fn double(&mut self, key: &str, value: f64) {
         self.key(DOUBLE, key);
         self.bytes.extend_from_slice(&value.to_le_bytes());
     }
 
-    /// Appends a boolean.
-    pub fn boolean(&mut self, key: &str, value: bool) {
-        self.key(BOOLEAN, key);
-        self.bytes.push(u8::from(value));
-    }
-
     /// Appends a string.
     pub fn string(&mut self, key: &str, value: &str) {
         self.key(STRING, key);
-        let length = u32::try_from(value.len() + 1).expect("a string of a reply is far below 4 GiB");
+        let length =
+            u32::try_from(value.len() + 1).expect("a string of a reply is far below 4 GiB");
         self.bytes.extend_from_slice(&length.to_le_bytes());
         self.bytes.extend_from_slice(value.as_bytes());
         self.bytes.push(0);
@@ -116,7 +100,8 @@ impl Writer {
         while !self.open.is_empty() {
             self.end();
         }
-        RawDocumentBuf::from_bytes(self.bytes).expect("the writer keeps lengths and terminators right")
+        RawDocumentBuf::from_bytes(self.bytes)
+            .expect("the writer keeps lengths and terminators right")
     }
 }
 
@@ -153,12 +138,13 @@ mod tests {
         writer.int64("id", 5);
         writer.string("ns", "a.b");
         writer.end();
-        writer.boolean("yes", true);
-        writer.int32("n", -1);
         writer.double("ok", 1.0);
         let written = writer.finish();
-        let batch = (0..12).map(|index| rawdoc! { "a": index }).collect::<bson::RawArrayBuf>();
-        let expected = rawdoc! { "cursor": { "firstBatch": batch, "id": 5i64, "ns": "a.b" }, "yes": true, "n": -1, "ok": 1.0 };
+        let batch = (0..12)
+            .map(|index| rawdoc! { "a": index })
+            .collect::<bson::RawArrayBuf>();
+        let expected =
+            rawdoc! { "cursor": { "firstBatch": batch, "id": 5i64, "ns": "a.b" }, "ok": 1.0 };
         assert_eq!(written.as_bytes(), expected.as_bytes());
     }
 

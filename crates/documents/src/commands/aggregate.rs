@@ -56,7 +56,15 @@ async fn run(request: &Request<'_>) -> Reply {
         }
         None => from_collection(request, &namespace, pipeline).await?,
     };
-    batch::open(request, &namespace, stream, BatchOptions { size, ..BatchOptions::default() })
+    batch::open(
+        request,
+        &namespace,
+        stream,
+        BatchOptions {
+            size,
+            ..BatchOptions::default()
+        },
+    )
 }
 
 fn check(request: &Request<'_>) -> Result<(), CommandError> {
@@ -67,7 +75,8 @@ fn check(request: &Request<'_>) -> Result<(), CommandError> {
         return Err(CommandError::refused(Code::NotImplemented, message));
     }
     if request.arguments.document("cursor")?.is_none() {
-        let message = "The 'cursor' option is required, except for aggregate with the explain argument";
+        let message =
+            "The 'cursor' option is required, except for aggregate with the explain argument";
         return Err(CommandError::refused(Code::FailedToParse, message));
     }
     Ok(())
@@ -78,28 +87,47 @@ fn check(request: &Request<'_>) -> Result<(), CommandError> {
 /// # Errors
 /// `TypeMismatch`, 40414 when missing.
 pub fn stages<'a>(request: &Request<'a>) -> Result<&'a RawArray, CommandError> {
-    request.arguments.array("pipeline")?.ok_or_else(|| request.arguments.missing("pipeline"))
+    request
+        .arguments
+        .array("pipeline")?
+        .ok_or_else(|| request.arguments.missing("pipeline"))
 }
 
 /// The collection; `$cmd.aggregate` for `aggregate: 1`.
 fn namespace(request: &Request<'_>) -> Result<Namespace, CommandError> {
     match request.arguments.subject().map(crate::arguments::integer) {
-        Some(Some(1)) => Ok(Namespace { db: request.command.db.clone(), collection: "$cmd.aggregate".to_owned() }),
+        Some(Some(1)) => Ok(Namespace {
+            db: request.command.db.clone(),
+            collection: "$cmd.aggregate".to_owned(),
+        }),
         Some(Some(_)) => {
-            let message = "Invalid command format: the 'aggregate' field must specify a collection name or 1";
+            let message =
+                "Invalid command format: the 'aggregate' field must specify a collection name or 1";
             Err(CommandError::refused(Code::FailedToParse, message))
         }
         _ => request.namespace(),
     }
 }
 
-async fn from_collection(request: &Request<'_>, namespace: &Namespace, stages: &RawArray) -> Result<Box<dyn Stream>, CommandError> {
+async fn from_collection(
+    request: &Request<'_>,
+    namespace: &Namespace,
+    stages: &RawArray,
+) -> Result<Box<dyn Stream>, CommandError> {
     let query = Query::read(request, stages)?;
     let Some(collection) = request.documents.collections().get(namespace) else {
-        return Ok(Box::new(Piped::new(List::default(), query.rest, read::limits(request))));
+        return Ok(Box::new(Piped::new(
+            List::default(),
+            query.rest,
+            read::limits(request),
+        )));
     };
     if let Some(groups) = query.groups_of_cache(request, &collection).await? {
-        return Ok(Box::new(Piped::new(groups, query.after_group(), read::limits(request))));
+        return Ok(Box::new(Piped::new(
+            groups,
+            query.after_group(),
+            read::limits(request),
+        )));
     }
     let plan = query.plan(request, &collection)?;
     if let Some((field, rest)) = query.count_field() {
@@ -107,7 +135,11 @@ async fn from_collection(request: &Request<'_>, namespace: &Namespace, stages: &
         return Ok(Box::new(Piped::new(counted, rest, read::limits(request))));
     }
     let stream = plan.open(query.pulled_max(), request.stop()).await?;
-    Ok(Box::new(Piped::new(stream, query.rest_of(&plan), read::limits(request))))
+    Ok(Box::new(Piped::new(
+        stream,
+        query.rest_of(&plan),
+        read::limits(request),
+    )))
 }
 
 /// `$count` gives no document where it has counted nothing.
@@ -129,9 +161,14 @@ impl Query {
     /// # Errors
     /// Whatever is wrong with them.
     pub fn read(request: &Request<'_>, stages: &RawArray) -> Result<Query, CommandError> {
-        let mut rest = Pipeline::parse(stages, &read::limits(request))?.stages.into_iter().peekable();
+        let mut rest = Pipeline::parse(stages, &read::limits(request))?
+            .stages
+            .into_iter()
+            .peekable();
         let mut conditions = Vec::new();
-        while let Some(Stage::Match(filter)) = rest.next_if(|stage| matches!(stage, Stage::Match(_))) {
+        while let Some(Stage::Match(filter)) =
+            rest.next_if(|stage| matches!(stage, Stage::Match(_)))
+        {
             conditions.push(filter.root().clone());
         }
         let root = match conditions.len() {
@@ -139,16 +176,29 @@ impl Query {
             1 => conditions.remove(0),
             _ => Node::And(conditions),
         };
-        Ok(Query { filter: Arc::new(Filter::from_node(root)), rest: Pipeline { stages: rest.collect() } })
+        Ok(Query {
+            filter: Arc::new(Filter::from_node(root)),
+            rest: Pipeline {
+                stages: rest.collect(),
+            },
+        })
     }
 
     /// The plan for the matches.
     ///
     /// # Errors
     /// Whatever is wrong with the hint.
-    pub fn plan(&self, request: &Request<'_>, collection: &Arc<OpenCollection>) -> Result<Plan, CommandError> {
+    pub fn plan(
+        &self,
+        request: &Request<'_>,
+        collection: &Arc<OpenCollection>,
+    ) -> Result<Plan, CommandError> {
         let hint = crate::plan::hint(collection, request.arguments.get("hint"))?;
-        let wishes = Wishes { sort: self.sort(), hint, strict: request.strict() };
+        let wishes = Wishes {
+            sort: self.sort(),
+            hint,
+            strict: request.strict(),
+        };
         Plan::new(collection.clone(), self.filter.clone(), &wishes)
     }
 
@@ -161,7 +211,8 @@ impl Query {
 
     /// The stages behind the plan: a sort that the plan has done leaves its limit only.
     fn rest_of(mut self, plan: &Plan) -> Pipeline {
-        if let (true, Some(Stage::Sort { limit, .. })) = (plan.is_sorted, self.rest.stages.first()) {
+        if let (true, Some(Stage::Sort { limit, .. })) = (plan.is_sorted, self.rest.stages.first())
+        {
             match *limit {
                 Some(limit) => self.rest.stages[0] = Stage::Limit(limit),
                 None => drop(self.rest.stages.remove(0)),
@@ -180,13 +231,22 @@ impl Query {
     /// The field of a `$count` right behind the matches, and the stages behind it.
     pub fn count_field(&self) -> Option<(&str, Pipeline)> {
         match self.rest.stages.split_first() {
-            Some((Stage::Count(field), rest)) => Some((field, Pipeline { stages: rest.to_vec() })),
+            Some((Stage::Count(field), rest)) => Some((
+                field,
+                Pipeline {
+                    stages: rest.to_vec(),
+                },
+            )),
             _ => None,
         }
     }
 
     /// The groups of a `$group` by a cached field that only counts.
-    async fn groups_of_cache(&self, request: &Request<'_>, collection: &OpenCollection) -> Result<Option<List>, CommandError> {
+    async fn groups_of_cache(
+        &self,
+        request: &Request<'_>,
+        collection: &OpenCollection,
+    ) -> Result<Option<List>, CommandError> {
         match self.rest.stages.first() {
             Some(Stage::Group(group)) if request.arguments.get("hint").is_none() => {
                 group_counts::from_cache(request, collection, &self.filter, group).await
@@ -210,8 +270,14 @@ impl Query {
 
     /// The names of the stages that run over the matches, for `explain`.
     pub fn rest_names(stages: &RawArray) -> RawArrayBuf {
-        let stages = stages.into_iter().flatten().filter_map(|stage| stage.as_document().map(RawDocument::to_owned));
-        stages.skip_while(|stage| stage.get("$match").is_ok_and(|found| found.is_some())).map(RawBson::Document).collect()
+        let stages = stages
+            .into_iter()
+            .flatten()
+            .filter_map(|stage| stage.as_document().map(RawDocument::to_owned));
+        stages
+            .skip_while(|stage| stage.get("$match").is_ok_and(|found| found.is_some()))
+            .map(RawBson::Document)
+            .collect()
     }
 }
 

@@ -17,7 +17,10 @@ pub const SPEC: Spec = Spec {
 };
 
 /// Its older spelling.
-pub const LOWER_CASE: Spec = Spec { name: "buildinfo", ..SPEC };
+pub const LOWER_CASE: Spec = Spec {
+    name: "buildinfo",
+    ..SPEC
+};
 
 fn run(request: &Request<'_>) -> Reply {
     let bits = usize::BITS as i32;

@@ -19,14 +19,19 @@ pub const SPEC: Spec = Spec {
 };
 
 /// Its older spelling.
-pub const LOWER_CASE: Spec = Spec { name: "collstats", ..SPEC };
+pub const LOWER_CASE: Spec = Spec {
+    name: "collstats",
+    ..SPEC
+};
 
 fn run(request: &Request<'_>) -> Reply {
     let namespace = request.namespace()?;
     let scale = scale(request)?;
     let mut reply = match request.documents.collections().get(&namespace) {
         Some(collection) => figures(&collection, scale),
-        None => rawdoc! { "ns": namespace.to_string(), "size": 0, "count": 0, "storageSize": 0, "nindexes": 0, "totalIndexSize": 0 },
+        None => {
+            rawdoc! { "ns": namespace.to_string(), "size": 0, "count": 0, "storageSize": 0, "nindexes": 0, "totalIndexSize": 0 }
+        }
     };
     reply.append(cstr!("scaleFactor"), scale);
     reply.append(cstr!("ok"), 1.0);
@@ -40,7 +45,9 @@ fn run(request: &Request<'_>) -> Reply {
 pub fn scale(request: &Request<'_>) -> Result<i64, CommandError> {
     match request.arguments.integer("scale")?.unwrap_or(1) {
         scale @ 1.. => Ok(scale),
-        scale => Err(CommandError::bad_value(format!("scale has to be > 0, not {scale}"))),
+        scale => Err(CommandError::bad_value(format!(
+            "scale has to be > 0, not {scale}"
+        ))),
     }
 }
 
@@ -53,7 +60,8 @@ pub fn figures(collection: &OpenCollection, scale: i64) -> RawDocumentBuf {
     let index_bytes: i64 = indexes.iter().map(|index| index.bytes as i64).sum();
     let mut index_sizes = RawDocumentBuf::new();
     for index in &indexes {
-        let name = CString::try_from(index.spec.name.as_str()).expect("names with NUL are refused at creation");
+        let name = CString::try_from(index.spec.name.as_str())
+            .expect("names with NUL are refused at creation");
         index_sizes.append(name, index.bytes as i64 / scale);
     }
     rawdoc! {

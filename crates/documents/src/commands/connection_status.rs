@@ -24,7 +24,10 @@ fn run(request: &Request<'_>) -> Reply {
     }
     let mut info = rawdoc! { "authenticatedUsers": users, "authenticatedUserRoles": roles };
     if request.arguments.flag("showPrivileges")? {
-        info.append(bson::cstr!("authenticatedUserPrivileges"), RawArrayBuf::new());
+        info.append(
+            bson::cstr!("authenticatedUserPrivileges"),
+            RawArrayBuf::new(),
+        );
     }
     Ok(rawdoc! { "authInfo": info, "ok": 1.0 })
 }

@@ -13,7 +13,7 @@ use crate::request::Request;
 pub const SPEC: Spec = Spec {
     name: "count",
     help: "counts matching documents",
-    known: Known::Only(&["count", "query", "limit", "skip", "hint", "fields", "collation"]),
+    known: Known::Only(&["query", "limit", "skip", "hint", "fields", "collation"]),
     effect: Effect::Reads,
     run: Run::Later(start),
 };
@@ -41,16 +41,26 @@ pub fn plan(request: &Request<'_>) -> Result<Option<Plan>, CommandError> {
     let namespace = request.namespace()?;
     window(request)?;
     let filter = read::filter(request, "query")?;
-    let Some(collection) = request.documents.collections().get(&namespace) else { return Ok(None) };
+    let Some(collection) = request.documents.collections().get(&namespace) else {
+        return Ok(None);
+    };
     let hint = crate::plan::hint(&collection, request.arguments.get("hint"))?;
-    let wishes = Wishes { hint, strict: request.strict(), ..Wishes::default() };
+    let wishes = Wishes {
+        hint,
+        strict: request.strict(),
+        ..Wishes::default()
+    };
     Plan::new(collection, filter, &wishes).map(Some)
 }
 
 /// `skip` and `limit`; a negative limit means its absolute value, zero none.
 fn window(request: &Request<'_>) -> Result<(u64, Option<u64>), CommandError> {
     let skip = request.arguments.unsigned("skip")?.unwrap_or(0);
-    let limit = request.arguments.integer("limit")?.map(i64::unsigned_abs).filter(|limit| *limit > 0);
+    let limit = request
+        .arguments
+        .integer("limit")?
+        .map(i64::unsigned_abs)
+        .filter(|limit| *limit > 0);
     Ok((skip, limit))
 }
 

@@ -1,6 +1,7 @@
 //! `createIndexes`: ordinary indexes are built before the reply, caches of fields in the background.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use bson::{RawDocumentBuf, cstr};
 use forebay_query::Code;
@@ -14,6 +15,9 @@ use crate::index_spec::{is_there, parse};
 use crate::request::Request;
 use crate::search::CacheIndex;
 use crate::streams::blocking;
+
+/// How long the reply waits for a cache to be built.
+const PATIENCE: Duration = Duration::from_secs(1);
 
 /// The command.
 pub const SPEC: Spec = Spec {
@@ -38,20 +42,31 @@ fn run(request: &Request<'_>) -> Reply {
 }
 
 fn specifications(request: &Request<'_>) -> Result<Vec<IndexSpec>, CommandError> {
-    let entries = request.arguments.array("indexes")?.ok_or_else(|| request.arguments.missing("indexes"))?;
+    let entries = request
+        .arguments
+        .array("indexes")?
+        .ok_or_else(|| request.arguments.missing("indexes"))?;
     let mut specifications = Vec::new();
     for entry in entries {
         let entry = entry.map_err(|error| invalid_bson(&error))?;
-        let entry = entry.as_document().ok_or_else(|| wrong_type("createIndexes.indexes", entry, "object"))?;
+        let entry = entry
+            .as_document()
+            .ok_or_else(|| wrong_type("createIndexes.indexes", entry, "object"))?;
         specifications.push(parse(entry)?);
     }
     if specifications.is_empty() {
-        return Err(CommandError::bad_value("Must specify at least one index to create"));
+        return Err(CommandError::bad_value(
+            "Must specify at least one index to create",
+        ));
     }
     Ok(specifications)
 }
 
-fn create(request: &Request<'_>, collection: &OpenCollection, wanted: Vec<IndexSpec>) -> Result<(), CommandError> {
+fn create(
+    request: &Request<'_>,
+    collection: &OpenCollection,
+    wanted: Vec<IndexSpec>,
+) -> Result<(), CommandError> {
     let mut caches = Vec::new();
     for spec in wanted {
         if is_there(&collection.namespace, &collection.store.indexes(), &spec)? {
@@ -62,14 +77,26 @@ fn create(request: &Request<'_>, collection: &OpenCollection, wanted: Vec<IndexS
         }
         build(request, collection, spec)?;
     }
-    if caches.is_empty() { Ok(()) } else { declare(collection, caches) }
+    if caches.is_empty() {
+        Ok(())
+    } else {
+        declare(collection, caches)
+    }
 }
 
 /// Builds an ordinary index, or records a cache index.
-fn build(request: &Request<'_>, collection: &OpenCollection, spec: IndexSpec) -> Result<(), CommandError> {
+fn build(
+    request: &Request<'_>,
+    collection: &OpenCollection,
+    spec: IndexSpec,
+) -> Result<(), CommandError> {
     let progress = Arc::new(BuildProgress::default());
     let operations = request.documents.operations();
-    let _listed = operations.begin_build(&collection.namespace.to_string(), "Index Build", progress.clone());
+    let _listed = operations.begin_build(
+        &collection.namespace.to_string(),
+        "Index Build",
+        progress.clone(),
+    );
     Ok(collection.store.create_index(spec, progress)?)
 }
 
@@ -85,7 +112,10 @@ fn declare(collection: &OpenCollection, caches: Vec<CacheIndex>) -> Result<(), C
             for name in names {
                 collection.store.drop_index(&name)?;
             }
-            Err(CommandError::refused(Code::CannotCreateIndex, error.to_string()))
+            Err(CommandError::refused(
+                Code::CannotCreateIndex,
+                error.to_string(),
+            ))
         }
     }
 }

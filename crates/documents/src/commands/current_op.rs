@@ -19,7 +19,17 @@ pub const SPEC: Spec = Spec {
 };
 
 /// Fields of the command that are no conditions on operations.
-const OPTIONS: &[&str] = &["currentOp", "$all", "$ownOps", "$truncateOps", "$db", "lsid", "$clusterTime", "$readPreference", "comment"];
+const OPTIONS: &[&str] = &[
+    "currentOp",
+    "$all",
+    "$ownOps",
+    "$truncateOps",
+    "$db",
+    "lsid",
+    "$clusterTime",
+    "$readPreference",
+    "comment",
+];
 
 fn run(request: &Request<'_>) -> Reply {
     request.admin_only()?;
@@ -27,7 +37,9 @@ fn run(request: &Request<'_>) -> Reply {
     let own = request.arguments.flag("$ownOps")?;
     let mut operations = RawArrayBuf::new();
     for operation in self::operations(request) {
-        let mine = operation.get_i64("connectionId").is_ok_and(|id| id == request.client.connection_id);
+        let mine = operation
+            .get_i64("connectionId")
+            .is_ok_and(|id| id == request.client.connection_id);
         if (!own || mine) && filter.matches(&operation) {
             operations.push(operation);
         }
@@ -38,15 +50,24 @@ fn run(request: &Request<'_>) -> Reply {
 /// Every operation in progress, builds of caches too.
 pub fn operations(request: &Request<'_>) -> Vec<RawDocumentBuf> {
     let collections = request.documents.collections().all();
-    let builds = collections.iter().filter_map(|collection| collection.search.build_progress());
+    let builds = collections
+        .iter()
+        .filter_map(|collection| collection.search.build_progress());
     let builds = builds.map(|build| cache_build(&build));
-    request.documents.operations().report().into_iter().chain(builds).collect()
+    request
+        .documents
+        .operations()
+        .report()
+        .into_iter()
+        .chain(builds)
+        .collect()
 }
 
 fn conditions(body: &RawDocument) -> Result<RawDocumentBuf, CommandError> {
     let mut conditions = RawDocumentBuf::new();
     for field in body {
-        let (name, value): (_, RawBsonRef<'_>) = field.map_err(|error| crate::arguments::invalid_bson(&error))?;
+        let (name, value): (_, RawBsonRef<'_>) =
+            field.map_err(|error| crate::arguments::invalid_bson(&error))?;
         if !OPTIONS.contains(&name.as_str()) {
             conditions.append(name, value);
         }

@@ -18,7 +18,10 @@ pub const SPEC: Spec = Spec {
 };
 
 /// Its older spelling.
-pub const LOWER_CASE: Spec = Spec { name: "dbstats", ..SPEC };
+pub const LOWER_CASE: Spec = Spec {
+    name: "dbstats",
+    ..SPEC
+};
 
 #[derive(Default)]
 struct Sum {
@@ -35,7 +38,11 @@ fn run(request: &Request<'_>) -> Reply {
     check_db(db)?;
     let scale = scale(request)?;
     let sum = sum(request, db);
-    let average = if sum.objects == 0 { 0.0 } else { sum.bytes as f64 / sum.objects as f64 };
+    let average = if sum.objects == 0 {
+        0.0
+    } else {
+        sum.bytes as f64 / sum.objects as f64
+    };
     Ok(rawdoc! {
         "db": db.as_str(),
         "collections": sum.collections,

@@ -67,41 +67,84 @@ impl<'a> Statement<'a> {
     ///
     /// # Errors
     /// Whatever is wrong with it.
-    pub fn parse(request: &Request<'_>, statement: &'a RawDocument) -> Result<Statement<'a>, CommandError> {
+    pub fn parse(
+        request: &Request<'_>,
+        statement: &'a RawDocument,
+    ) -> Result<Statement<'a>, CommandError> {
         let known = Known::Only(&["q", "limit", "collation", "hint", "sampleId"]);
         let arguments = Arguments::parse_nested("delete.deletes", statement, known)?;
         arguments.simple_collation()?;
-        let filter = Arc::new(Filter::parse(arguments.required_document("q")?, &read::limits(request))?);
-        let first_only = match arguments.integer("limit")?.ok_or_else(|| arguments.missing("limit"))? {
+        let filter = Arc::new(Filter::parse(
+            arguments.required_document("q")?,
+            &read::limits(request),
+        )?);
+        let first_only = match arguments
+            .integer("limit")?
+            .ok_or_else(|| arguments.missing("limit"))?
+        {
             0 => false,
             1 => true,
             other => {
-                let message = format!("The limit field in delete objects must be 0 or 1. Got {other}");
+                let message =
+                    format!("The limit field in delete objects must be 0 or 1. Got {other}");
                 return Err(CommandError::refused(Code::FailedToParse, message));
             }
         };
-        Ok(Statement { filter, first_only, arguments })
+        Ok(Statement {
+            filter,
+            first_only,
+            arguments,
+        })
     }
 
     /// The plan of the search for what is to be removed.
     ///
     /// # Errors
     /// Whatever is wrong with the hint.
-    pub fn plan(&self, request: &Request<'_>, collection: &Arc<OpenCollection>) -> Result<Plan, CommandError> {
+    pub fn plan(
+        &self,
+        request: &Request<'_>,
+        collection: &Arc<OpenCollection>,
+    ) -> Result<Plan, CommandError> {
         let hint = crate::plan::hint(collection, self.arguments.get("hint"))?;
-        let wishes = Wishes { hint, strict: request.strict(), ..Wishes::default() };
+        let wishes = Wishes {
+            hint,
+            strict: request.strict(),
+            ..Wishes::default()
+        };
         Plan::new(collection.clone(), self.filter.clone(), &wishes)
     }
 
-    async fn run(&self, request: &Request<'_>, collection: &Arc<OpenCollection>, done: &mut Deleted) -> Result<(), CommandError> {
+    async fn run(
+        &self,
+        request: &Request<'_>,
+        collection: &Arc<OpenCollection>,
+        done: &mut Deleted,
+    ) -> Result<(), CommandError> {
         let plan = self.plan(request, collection)?;
         let limit = if self.first_only { Some(1) } else { None };
         loop {
             let numbers = plan.numbers(limit, request.stop()).await?;
-            let mut change = || changes::delete(collection, &self.filter, (&numbers, self.first_only), request.stop(), done);
-            if self.first_only { change()? } else { blocking(change)? };
+            let mut change = || {
+                changes::delete(
+                    collection,
+                    &self.filter,
+                    (&numbers, self.first_only),
+                    request.stop(),
+                    done,
+                )
+            };
+            if self.first_only {
+                change()?
+            } else {
+                blocking(change)?
+            };
             // What was found may have been changed by another client before it could be removed here: then look again.
-            if !self.first_only || done.count > 0 || numbers.is_empty() || matches!(plan.access, Access::Id(_)) {
+            if !self.first_only
+                || done.count > 0
+                || numbers.is_empty()
+                || matches!(plan.access, Access::Id(_))
+            {
                 return Ok(());
             }
         }

@@ -37,18 +37,30 @@ async fn run(request: &Request<'_>) -> Reply {
     if let Some(collection) = request.documents.collections().get(&request.namespace()?) {
         match cached(request, &collection, &filter, &found.path) {
             Some(plan) => found.take_cached(request, &plan).await?,
-            None => found.take_planned(request, &plan(request, &collection, &filter)?).await?,
+            None => {
+                found
+                    .take_planned(request, &plan(request, &collection, &filter)?)
+                    .await?
+            }
         }
     }
     Ok(rawdoc! { "values": found.values, "ok": 1.0 })
 }
 
 /// The way through the cache, if the field and the whole filter are cached.
-pub fn cached(request: &Request<'_>, collection: &OpenCollection, filter: &std::sync::Arc<forebay_query::Filter>, path: &Path) -> Option<SearchPlan> {
+pub fn cached(
+    request: &Request<'_>,
+    collection: &OpenCollection,
+    filter: &std::sync::Arc<forebay_query::Filter>,
+    path: &Path,
+) -> Option<SearchPlan> {
     if request.arguments.get("hint").is_some() {
         return None;
     }
-    collection.search.plan_values(filter, path.as_str(), &PlanOptions::default()).ok()
+    collection
+        .search
+        .plan_values(filter, path.as_str(), &PlanOptions::default())
+        .ok()
 }
 
 /// The way through the documents.
@@ -61,7 +73,15 @@ pub fn plan(
     filter: &std::sync::Arc<forebay_query::Filter>,
 ) -> Result<Plan, CommandError> {
     let hint = crate::plan::hint(collection, request.arguments.get("hint"))?;
-    Plan::new(collection.clone(), filter.clone(), &Wishes { hint, strict: request.strict(), ..Wishes::default() })
+    Plan::new(
+        collection.clone(),
+        filter.clone(),
+        &Wishes {
+            hint,
+            strict: request.strict(),
+            ..Wishes::default()
+        },
+    )
 }
 
 /// The values found so far.
@@ -73,7 +93,11 @@ struct Found {
 
 impl Found {
     fn new(path: Path) -> Found {
-        Found { path, seen: HashSet::new(), values: RawArrayBuf::new() }
+        Found {
+            path,
+            seen: HashSet::new(),
+            values: RawArrayBuf::new(),
+        }
     }
 
     fn add(&mut self, value: RawBsonRef<'_>) -> Result<(), CommandError> {
@@ -81,28 +105,45 @@ impl Found {
             self.values.push(value);
         }
         if self.values.as_bytes().len() > DOCUMENT_BYTES_MAX {
-            return Err(CommandError::refused(Code::Location17217, "distinct too big, 16mb cap"));
+            return Err(CommandError::refused(
+                Code::Location17217,
+                "distinct too big, 16mb cap",
+            ));
         }
         Ok(())
     }
 
-    fn take_all(&mut self, mut stream: impl Stream, request: &Request<'_>) -> Result<(), CommandError> {
+    fn take_all(
+        &mut self,
+        mut stream: impl Stream,
+        request: &Request<'_>,
+    ) -> Result<(), CommandError> {
         while let Some(row) = stream.next(request.stop())? {
-            for value in self.path.clone().distinct_values(&row) {
+            for value in self.path.distinct_values(&row) {
                 self.add(value)?;
             }
         }
         Ok(())
     }
 
-    async fn take_planned(&mut self, request: &Request<'_>, plan: &Plan) -> Result<(), CommandError> {
+    async fn take_planned(
+        &mut self,
+        request: &Request<'_>,
+        plan: &Plan,
+    ) -> Result<(), CommandError> {
         let stream = plan.open(None, request.stop()).await?;
         blocking(|| self.take_all(stream, request))
     }
 
-    async fn take_cached(&mut self, request: &Request<'_>, plan: &SearchPlan) -> Result<(), CommandError> {
+    async fn take_cached(
+        &mut self,
+        request: &Request<'_>,
+        plan: &SearchPlan,
+    ) -> Result<(), CommandError> {
         let bytes_max = request.documents.settings().stage_memory_bytes_max;
-        let values = plan.values(Arrays::Unwind, bytes_max, request.stop()).await?;
+        let values = plan
+            .values(Arrays::Unwind, bytes_max, request.stop())
+            .await?;
         for string in &values.strings {
             let text = String::from_utf8_lossy(&string.value);
             self.add(RawBsonRef::String(&text))?;

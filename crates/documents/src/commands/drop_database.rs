@@ -23,7 +23,10 @@ fn run(request: &Request<'_>) -> Reply {
     let found = collections.of_db(db);
     for collection in &found {
         blocking(|| collections.drop_collection(&collection.namespace))?;
-        request.documents.cursors().kill_namespace(&collection.namespace);
+        request
+            .documents
+            .cursors()
+            .kill_namespace(&collection.namespace);
     }
     if found.is_empty() {
         return Ok(rawdoc! { "ok": 1.0 });

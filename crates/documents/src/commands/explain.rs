@@ -36,23 +36,49 @@ async fn run(request: &Request<'_>) -> Reply {
     let wants_figures = match request.arguments.string("verbosity")? {
         Some("queryPlanner") => false,
         None | Some("executionStats" | "allPlansExecution") => true,
-        Some(_) => return Err(CommandError::refused(Code::FailedToParse, "verbosity string must be one of {'queryPlanner', 'executionStats', 'allPlansExecution'}")),
+        Some(_) => {
+            return Err(CommandError::refused(
+                Code::FailedToParse,
+                "verbosity string must be one of {'queryPlanner', 'executionStats', 'allPlansExecution'}",
+            ));
+        }
     };
     let body = request.arguments.required_document("explain")?;
     let command = Arc::new(inner_command(request, body)?);
     let arguments = Arguments::parse(&command.name, &command.body, known(&command.name)?)?;
     let generic = Generic::read(&arguments)?;
     let limit = generic.time_limit.or(request.generic.time_limit);
-    let operation = request.documents.operations().begin(request.client, command.clone(), limit);
-    let inner = Request { documents: request.documents, client: request.client, command: &command, arguments, generic, operation };
+    let operation = request
+        .documents
+        .operations()
+        .begin(request.client, command.clone(), limit);
+    let inner = Request {
+        documents: request.documents,
+        client: request.client,
+        command: &command,
+        arguments,
+        generic,
+        operation,
+    };
     let explained = Explained::plan(&inner)?;
     reply(&inner, &explained, wants_figures).await
 }
 
 fn inner_command(request: &Request<'_>, body: &RawDocument) -> Result<Command, CommandError> {
-    let name = body.iter_elements().next().transpose().map_err(|error| invalid_bson(&error))?;
-    let name = name.map(|element| element.key().as_str().to_owned()).unwrap_or_default();
-    Ok(Command { name, db: request.command.db.clone(), body: body.to_owned(), sequences: Vec::new() })
+    let name = body
+        .iter_elements()
+        .next()
+        .transpose()
+        .map_err(|error| invalid_bson(&error))?;
+    let name = name
+        .map(|element| element.key().as_str().to_owned())
+        .unwrap_or_default();
+    Ok(Command {
+        name,
+        db: request.command.db.clone(),
+        body: body.to_owned(),
+        sequences: Vec::new(),
+    })
 }
 
 fn known(name: &str) -> Result<Known, CommandError> {
@@ -64,7 +90,10 @@ fn known(name: &str) -> Result<Known, CommandError> {
         "update" => Ok(update::SPEC.known),
         "delete" => Ok(delete::SPEC.known),
         "findAndModify" | "findandmodify" => Ok(super::find_and_modify::SPEC.known),
-        other => Err(CommandError::refused(Code::CommandNotFound, format!("Explain failed due to unknown command: {other}"))),
+        other => Err(CommandError::refused(
+            Code::CommandNotFound,
+            format!("Explain failed due to unknown command: {other}"),
+        )),
     }
 }
 
@@ -91,7 +120,13 @@ impl Explained {
     fn plan(request: &Request<'_>) -> Result<Explained, CommandError> {
         let namespace = request.namespace()?;
         let documents = |plan: Option<Plan>| plan.map(|plan| Way::Documents(Box::new(plan)));
-        let mut explained = Explained { namespace, way: None, run: plan::Run::Documents(None), above: Vec::new(), rest: None };
+        let mut explained = Explained {
+            namespace,
+            way: None,
+            run: plan::Run::Documents(None),
+            above: Vec::new(),
+            rest: None,
+        };
         match request.command.name.as_str() {
             "find" => {
                 let find = find::Find::read(request)?;
@@ -121,7 +156,9 @@ impl Explained {
             self.run = plan::Run::Count;
         }
         self.rest = Some(aggregate::Query::rest_names(stages));
-        let Some(collection) = request.documents.collections().get(&self.namespace) else { return Ok(()) };
+        let Some(collection) = request.documents.collections().get(&self.namespace) else {
+            return Ok(());
+        };
         self.way = Some(match query.values_plan(&collection) {
             Some(values) => Way::Values(Box::new(values)),
             None => Way::Documents(Box::new(query.plan(request, &collection)?)),
@@ -132,26 +169,44 @@ impl Explained {
     fn plan_distinct(&mut self, request: &Request<'_>) -> Result<(), CommandError> {
         let path = forebay_query::Path::new(request.arguments.required_string("key")?)?;
         let filter = read::filter(request, "query")?;
-        let Some(collection) = request.documents.collections().get(&self.namespace) else { return Ok(()) };
-        self.way = Some(match distinct::cached(request, &collection, &filter, &path) {
-            Some(values) => Way::Values(Box::new(values)),
-            None => Way::Documents(Box::new(distinct::plan(request, &collection, &filter)?)),
-        });
+        let Some(collection) = request.documents.collections().get(&self.namespace) else {
+            return Ok(());
+        };
+        self.way = Some(
+            match distinct::cached(request, &collection, &filter, &path) {
+                Some(values) => Way::Values(Box::new(values)),
+                None => Way::Documents(Box::new(distinct::plan(request, &collection, &filter)?)),
+            },
+        );
         Ok(())
     }
 
     fn plan_write(&mut self, request: &Request<'_>) -> Result<(), CommandError> {
-        let Some(collection) = request.documents.collections().get(&self.namespace) else { return Ok(()) };
+        let Some(collection) = request.documents.collections().get(&self.namespace) else {
+            return Ok(());
+        };
         let plan = match request.command.name.as_str() {
-            "update" => update::Statement::parse(request, only_statement(request, "updates")?)?.plan(request, &collection)?,
-            "delete" => delete::Statement::parse(request, only_statement(request, "deletes")?)?.plan(request, &collection)?,
+            "update" => update::Statement::parse(request, only_statement(request, "updates")?)?
+                .plan(request, &collection)?,
+            "delete" => delete::Statement::parse(request, only_statement(request, "deletes")?)?
+                .plan(request, &collection)?,
             _ => {
                 let hint = plan::hint(&collection, request.arguments.get("hint"))?;
                 let filter = read::filter(request, "query")?;
-                Plan::new(collection, filter, &plan::Wishes { hint, strict: request.strict(), ..Default::default() })?
+                Plan::new(
+                    collection,
+                    filter,
+                    &plan::Wishes {
+                        hint,
+                        strict: request.strict(),
+                        ..Default::default()
+                    },
+                )?
             }
         };
-        self.above = vec![rawdoc! { "stage": if request.command.name == "delete" { "DELETE" } else { "UPDATE" } }];
+        self.above = vec![
+            rawdoc! { "stage": if request.command.name == "delete" { "DELETE" } else { "UPDATE" } },
+        ];
         self.way = Some(Way::Documents(Box::new(plan)));
         Ok(())
     }
@@ -169,7 +224,9 @@ impl Explained {
 fn only_statement<'a>(request: &Request<'a>, name: &str) -> Result<&'a RawDocument, CommandError> {
     match request.statements(name)?.as_slice() {
         [statement] => Ok(statement),
-        _ => Err(CommandError::bad_value("explained write batches must be of size 1")),
+        _ => Err(CommandError::bad_value(
+            "explained write batches must be of size 1",
+        )),
     }
 }
 
@@ -194,7 +251,9 @@ fn planner(request: &Request<'_>, explained: &Explained) -> RawDocumentBuf {
         Some(Way::Documents(plan)) => explained.nest(plan.stage()),
         Some(Way::Values(values)) => explained.nest(values.summary().to_document("CACHE_DISTINCT")),
     };
-    let filter = ["filter", "query", "q"].iter().find_map(|name| request.arguments.get(name));
+    let filter = ["filter", "query", "q"]
+        .iter()
+        .find_map(|name| request.arguments.get(name));
     rawdoc! {
         "namespace": explained.namespace.to_string(),
         "parsedQuery": filter.map_or(RawBson::Document(RawDocumentBuf::new()), |filter: RawBsonRef<'_>| RawBson::from(filter)),
@@ -203,9 +262,16 @@ fn planner(request: &Request<'_>, explained: &Explained) -> RawDocumentBuf {
     }
 }
 
-async fn figures(request: &Request<'_>, explained: &Explained) -> Result<RawDocumentBuf, CommandError> {
+async fn figures(
+    request: &Request<'_>,
+    explained: &Explained,
+) -> Result<RawDocumentBuf, CommandError> {
     let executed = match &explained.way {
-        None => return Ok(rawdoc! { "executionSuccess": true, "nReturned": 0, "executionTimeMillis": 0 }),
+        None => {
+            return Ok(
+                rawdoc! { "executionSuccess": true, "nReturned": 0, "executionTimeMillis": 0 },
+            );
+        }
         Some(Way::Documents(plan)) => plan.execute(explained.run, request.stop()).await?,
         Some(Way::Values(values)) => plan::execute_values(values, request).await?,
     };

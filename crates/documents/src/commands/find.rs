@@ -21,7 +21,6 @@ pub const SPEC: Spec = Spec {
     name: "find",
     help: "finds documents",
     known: Known::Only(&[
-        "find",
         "filter",
         "sort",
         "projection",
@@ -49,7 +48,14 @@ pub const SPEC: Spec = Spec {
 };
 
 /// What is not built.
-const UNSUPPORTED: &[&str] = &["max", "min", "returnKey", "showRecordId", "tailable", "awaitData"];
+const UNSUPPORTED: &[&str] = &[
+    "max",
+    "min",
+    "returnKey",
+    "showRecordId",
+    "tailable",
+    "awaitData",
+];
 
 fn start<'a>(request: &'a Request<'a>) -> Later<'a> {
     Box::pin(run(request))
@@ -90,13 +96,21 @@ impl<'a> Find<'a> {
         arguments.unsupported(UNSUPPORTED)?;
         arguments.simple_collation()?;
         read::no_variables(request)?;
-        let query = arguments.document("filter")?.filter(|query| !query.is_empty());
+        let query = arguments
+            .document("filter")?
+            .filter(|query| !query.is_empty());
         let sort = arguments.document("sort")?.filter(|sort| !sort.is_empty());
         let natural = sort.and_then(crate::plan::natural);
-        let limit = arguments.unsigned("limit")?.or(arguments.unsigned("ntoreturn")?).filter(|limit| *limit > 0);
+        let limit = arguments
+            .unsigned("limit")?
+            .or(arguments.unsigned("ntoreturn")?)
+            .filter(|limit| *limit > 0);
         Ok(Find {
             query,
-            sort: sort.filter(|_| natural.is_none()).map(Sort::parse).transpose()?,
+            sort: sort
+                .filter(|_| natural.is_none())
+                .map(Sort::parse)
+                .transpose()?,
             natural,
             projection: projection(request)?,
             skip: arguments.unsigned("skip")?.unwrap_or(0),
@@ -110,15 +124,27 @@ impl<'a> Find<'a> {
     }
 
     /// The short way for `{_id: value}` and nothing else: no plan, no filter.
-    fn by_id(&self, request: &Request<'_>, namespace: &Namespace) -> Result<Option<Box<dyn Stream>>, CommandError> {
-        let Some(id) = self.query.and_then(only_id) else { return Ok(None) };
+    fn by_id(
+        &self,
+        request: &Request<'_>,
+        namespace: &Namespace,
+    ) -> Result<Option<Box<dyn Stream>>, CommandError> {
+        let Some(id) = self.query.and_then(only_id) else {
+            return Ok(None);
+        };
         if self.skip > 0 || self.natural.is_some() || request.arguments.get("hint").is_some() {
             return Ok(None);
         }
-        let Some(collection) = request.documents.collections().get(namespace) else { return Ok(None) };
+        let Some(collection) = request.documents.collections().get(namespace) else {
+            return Ok(None);
+        };
         let number = collection.store.number_by_id(id)?;
         let everything = Arc::new(Filter::all());
-        let found = Fetch::new(collection.store.clone(), everything, number.into_iter().collect());
+        let found = Fetch::new(
+            collection.store.clone(),
+            everything,
+            number.into_iter().collect(),
+        );
         Ok(Some(self.reshape(found)))
     }
 
@@ -126,29 +152,44 @@ impl<'a> Find<'a> {
     ///
     /// # Errors
     /// Whatever is wrong with filter or hint.
-    pub fn plan(&self, request: &Request<'_>, namespace: &Namespace) -> Result<Option<Plan>, CommandError> {
+    pub fn plan(
+        &self,
+        request: &Request<'_>,
+        namespace: &Namespace,
+    ) -> Result<Option<Plan>, CommandError> {
         let filter = read::filter(request, "filter")?;
-        let Some(collection) = request.documents.collections().get(namespace) else { return Ok(None) };
+        let Some(collection) = request.documents.collections().get(namespace) else {
+            return Ok(None);
+        };
         let hint = crate::plan::hint(&collection, request.arguments.get("hint"))?;
         let hint = self.natural.map(Hint::Natural).or(hint);
-        let wishes = Wishes { sort: self.sort.as_ref(), hint, strict: request.strict() };
+        let wishes = Wishes {
+            sort: self.sort.as_ref(),
+            hint,
+            strict: request.strict(),
+        };
         Plan::new(collection, filter, &wishes).map(Some)
     }
 
     /// How many documents will be pulled from the plan's source at most, if that is known.
     pub fn pulled_max(&self, plan: &Plan) -> Option<u64> {
         let must_sort = self.sort.is_some() && !plan.is_sorted;
-        self.limit.filter(|_| !must_sort).map(|limit| limit.saturating_add(self.skip))
+        self.limit
+            .filter(|_| !must_sort)
+            .map(|limit| limit.saturating_add(self.skip))
     }
 
     /// The stages above the plan's in `explain`, from the inside out.
     pub fn stages_above(&self, plan: &Plan) -> Vec<RawDocumentBuf> {
         let mut stages = Vec::new();
         if let Some(sort) = self.sort.as_ref().filter(|_| !plan.is_sorted) {
-            let pattern = sort.parts().iter().map(|(path, direction)| match direction {
-                key::Direction::Ascending => format!("{path}: 1"),
-                key::Direction::Descending => format!("{path}: -1"),
-            });
+            let pattern = sort
+                .parts()
+                .iter()
+                .map(|(path, direction)| match direction {
+                    key::Direction::Ascending => format!("{path}: 1"),
+                    key::Direction::Descending => format!("{path}: -1"),
+                });
             let pattern = format!("{{ {} }}", pattern.collect::<Vec<_>>().join(", "));
             stages.push(rawdoc! { "stage": "SORT", "sortPattern": pattern });
         }
@@ -164,7 +205,11 @@ impl<'a> Find<'a> {
         stages
     }
 
-    async fn open(&self, request: &Request<'_>, plan: &Plan) -> Result<Box<dyn Stream>, CommandError> {
+    async fn open(
+        &self,
+        request: &Request<'_>,
+        plan: &Plan,
+    ) -> Result<Box<dyn Stream>, CommandError> {
         let stream = plan.open(self.pulled_max(plan), request.stop()).await?;
         self.arrange(request, plan, stream)
     }
@@ -173,28 +218,49 @@ impl<'a> Find<'a> {
     ///
     /// # Errors
     /// That a sort takes too much memory, and whatever the source says.
-    pub fn arrange(&self, request: &Request<'_>, plan: &Plan, stream: Box<dyn Stream>) -> Result<Box<dyn Stream>, CommandError> {
+    pub fn arrange(
+        &self,
+        request: &Request<'_>,
+        plan: &Plan,
+        stream: Box<dyn Stream>,
+    ) -> Result<Box<dyn Stream>, CommandError> {
         let stream: Box<dyn Stream> = match &self.sort {
             Some(sort) if !plan.is_sorted => Box::new(self.sort_all(request, plan, sort, stream)?),
             _ => stream,
         };
-        let stream: Box<dyn Stream> = if self.skip > 0 { Box::new(Skip::new(stream, self.skip)) } else { stream };
+        let stream: Box<dyn Stream> = if self.skip > 0 {
+            Box::new(Skip::new(stream, self.skip))
+        } else {
+            stream
+        };
         Ok(match self.limit {
             Some(limit) => self.reshape(Limited::new(stream, limit)),
             None => self.reshape(stream),
         })
     }
 
-    fn sort_all(&self, request: &Request<'_>, plan: &Plan, sort: &Sort, stream: Box<dyn Stream>) -> Result<List, CommandError> {
+    fn sort_all(
+        &self,
+        request: &Request<'_>,
+        plan: &Plan,
+        sort: &Sort,
+        stream: Box<dyn Stream>,
+    ) -> Result<List, CommandError> {
         let keep = self.limit.map(|limit| limit.saturating_add(self.skip));
         let bytes_max = request.documents.settings().stage_memory_bytes_max;
         let sort = || sorted(stream, sort, keep, bytes_max, request.stop());
-        if matches!(plan.access, Access::Id(_) | Access::Nothing) { sort() } else { blocking(sort) }
+        if matches!(plan.access, Access::Id(_) | Access::Nothing) {
+            sort()
+        } else {
+            blocking(sort)
+        }
     }
 
     fn reshape(&self, stream: impl Stream + 'static) -> Box<dyn Stream> {
         match &self.projection {
-            Some((projection, filter)) => Box::new(Project::new(stream, projection.clone(), filter.clone())),
+            Some((projection, filter)) => {
+                Box::new(Project::new(stream, projection.clone(), filter.clone()))
+            }
             None => Box::new(stream),
         }
     }
@@ -202,11 +268,19 @@ impl<'a> Find<'a> {
 
 /// The projection, with the filter that tells which array element `field.$` stands for.
 fn projection(request: &Request<'_>) -> Result<Option<(Projection, Arc<Filter>)>, CommandError> {
-    let Some(projection) = request.arguments.document("projection")?.filter(|projection| !projection.is_empty()) else {
+    let Some(projection) = request
+        .arguments
+        .document("projection")?
+        .filter(|projection| !projection.is_empty())
+    else {
         return Ok(None);
     };
     let projection = Projection::parse(projection, &read::limits(request))?;
-    let filter = if projection.is_positional() { read::filter(request, "filter")? } else { Arc::new(Filter::all()) };
+    let filter = if projection.is_positional() {
+        read::filter(request, "filter")?
+    } else {
+        Arc::new(Filter::all())
+    };
     Ok(Some((projection, filter)))
 }
 
@@ -214,6 +288,12 @@ fn projection(request: &Request<'_>) -> Result<Option<(Projection, Arc<Filter>)>
 fn only_id(query: &RawDocument) -> Option<RawBsonRef<'_>> {
     let mut fields = query.iter();
     let (name, value) = fields.next()?.ok()?;
-    let plain = !matches!(value, RawBsonRef::Document(_) | RawBsonRef::RegularExpression(_) | RawBsonRef::Array(_) | RawBsonRef::Undefined);
+    let plain = !matches!(
+        value,
+        RawBsonRef::Document(_)
+            | RawBsonRef::RegularExpression(_)
+            | RawBsonRef::Array(_)
+            | RawBsonRef::Undefined
+    );
     (name.as_str() == "_id" && plain && fields.next().is_none()).then_some(value)
 }

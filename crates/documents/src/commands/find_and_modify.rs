@@ -37,7 +37,10 @@ pub const SPEC: Spec = Spec {
 };
 
 /// Its older spelling.
-pub const LOWER_CASE: Spec = Spec { name: "findandmodify", ..SPEC };
+pub const LOWER_CASE: Spec = Spec {
+    name: "findandmodify",
+    ..SPEC
+};
 
 /// How often it is tried again when another client is faster.
 const UPSERT_TRIES: u32 = 4;
@@ -79,29 +82,54 @@ impl Modification {
         arguments.simple_collation()?;
         read::no_variables(request)?;
         let limits = read::limits(request);
-        let update = arguments.get("update").filter(|update| !matches!(update, RawBsonRef::Null));
-        let (remove, upsert, wants_new) = (arguments.flag("remove")?, arguments.flag("upsert")?, arguments.flag("new")?);
+        let update = arguments
+            .get("update")
+            .filter(|update| !matches!(update, RawBsonRef::Null));
+        let (remove, upsert, wants_new) = (
+            arguments.flag("remove")?,
+            arguments.flag("upsert")?,
+            arguments.flag("new")?,
+        );
         check_combination(update.is_some(), remove, upsert, wants_new)?;
         let sort = arguments.document("sort")?.filter(|sort| !sort.is_empty());
-        let fields = arguments.document("fields")?.filter(|fields| !fields.is_empty());
+        let fields = arguments
+            .document("fields")?
+            .filter(|fields| !fields.is_empty());
         let filters = arguments.array("arrayFilters")?;
         Ok(Modification {
             filter: read::filter(request, "query")?,
             sort: sort.map(Sort::parse).transpose()?,
-            fields: fields.map(|fields| Projection::parse(fields, &limits)).transpose()?,
-            update: update.map(|update| Update::parse(update, filters, &limits)).transpose()?,
+            fields: fields
+                .map(|fields| Projection::parse(fields, &limits))
+                .transpose()?,
+            update: update
+                .map(|update| Update::parse(update, filters, &limits))
+                .transpose()?,
             upsert,
             wants_new,
         })
     }
 
-    fn plan(&self, request: &Request<'_>, collection: &Arc<OpenCollection>) -> Result<Plan, CommandError> {
+    fn plan(
+        &self,
+        request: &Request<'_>,
+        collection: &Arc<OpenCollection>,
+    ) -> Result<Plan, CommandError> {
         let hint = crate::plan::hint(collection, request.arguments.get("hint"))?;
-        let wishes = Wishes { sort: self.sort.as_ref(), hint, strict: request.strict() };
+        let wishes = Wishes {
+            sort: self.sort.as_ref(),
+            hint,
+            strict: request.strict(),
+        };
         Plan::new(collection.clone(), self.filter.clone(), &wishes)
     }
 
-    async fn update(&self, request: &Request<'_>, collection: &Arc<OpenCollection>, update: &Update) -> Reply {
+    async fn update(
+        &self,
+        request: &Request<'_>,
+        collection: &Arc<OpenCollection>,
+        update: &Update,
+    ) -> Reply {
         let plan = self.plan(request, collection)?;
         for tries_left in (0..UPSERT_TRIES).rev() {
             if let Some((old, new)) = self.update_first(request, &plan, update).await? {
@@ -127,9 +155,18 @@ impl Modification {
         plan: &Plan,
         update: &Update,
     ) -> Result<Option<(RawDocumentBuf, RawDocumentBuf)>, CommandError> {
-        while let Some(number) = plan.first_number(self.sort.as_ref(), request.stop()).await? {
+        while let Some(number) = plan
+            .first_number(self.sort.as_ref(), request.stop())
+            .await?
+        {
             let mut done = Updated::default();
-            changes::update(&plan.collection, (&self.filter, update), (&[number], true), request.stop(), &mut done)?;
+            changes::update(
+                &plan.collection,
+                (&self.filter, update),
+                (&[number], true),
+                request.stop(),
+                &mut done,
+            )?;
             if done.last.is_some() {
                 return Ok(done.last);
             }
@@ -139,9 +176,18 @@ impl Modification {
 
     async fn remove(&self, request: &Request<'_>, collection: &Arc<OpenCollection>) -> Reply {
         let plan = self.plan(request, collection)?;
-        while let Some(number) = plan.first_number(self.sort.as_ref(), request.stop()).await? {
+        while let Some(number) = plan
+            .first_number(self.sort.as_ref(), request.stop())
+            .await?
+        {
             let mut done = Deleted::default();
-            changes::delete(collection, &self.filter, (&[number], true), request.stop(), &mut done)?;
+            changes::delete(
+                collection,
+                &self.filter,
+                (&[number], true),
+                request.stop(),
+                &mut done,
+            )?;
             if let Some(removed) = done.last {
                 return Ok(reply(rawdoc! { "n": 1 }, self.shown(removed.to_buf())?));
             }
@@ -154,18 +200,31 @@ impl Modification {
         if let Ok(Some(id)) = made.get("_id") {
             last.append(cstr!("upserted"), id);
         }
-        let shown = if self.wants_new { self.shown(made)? } else { RawBson::Null };
+        let shown = if self.wants_new {
+            self.shown(made)?
+        } else {
+            RawBson::Null
+        };
         Ok(reply(last, shown))
     }
 
     fn shown(&self, document: RawDocumentBuf) -> Result<RawBson, CommandError> {
-        let Some(fields) = &self.fields else { return Ok(RawBson::Document(document)) };
-        let context = ProjectionContext { now: bson::DateTime::now(), position: read::position(fields, &self.filter, &document) };
+        let Some(fields) = &self.fields else {
+            return Ok(RawBson::Document(document));
+        };
+        let context = ProjectionContext {
+            now: bson::DateTime::now(),
+            position: read::position(fields, &self.filter, &document),
+        };
         Ok(RawBson::Document(fields.apply(&document, &context)?))
     }
 
     fn nothing(&self) -> RawDocumentBuf {
-        let last = if self.update.is_some() { rawdoc! { "n": 0, "updatedExisting": false } } else { rawdoc! { "n": 0 } };
+        let last = if self.update.is_some() {
+            rawdoc! { "n": 0, "updatedExisting": false }
+        } else {
+            rawdoc! { "n": 0 }
+        };
         reply(last, RawBson::Null)
     }
 }
@@ -174,7 +233,12 @@ fn reply(last_error: RawDocumentBuf, value: RawBson) -> RawDocumentBuf {
     rawdoc! { "lastErrorObject": last_error, "value": value, "ok": 1.0 }
 }
 
-fn check_combination(update: bool, remove: bool, upsert: bool, wants_new: bool) -> Result<(), CommandError> {
+fn check_combination(
+    update: bool,
+    remove: bool,
+    upsert: bool,
+    wants_new: bool,
+) -> Result<(), CommandError> {
     let message = match (update, remove) {
         (true, true) => "Cannot specify both an update and remove=true",
         (false, false) => "Either an update or remove=true must be specified",

@@ -63,7 +63,14 @@ fn buckets(request: &Request<'_>) -> Reply {
     let name = request.arguments.required_string("forebayBuckets")?;
     let find = |namespace: &str| {
         let namespace = Namespace::parse(namespace).ok()?;
-        Some(request.documents.collections().get(&namespace)?.search.clone())
+        Some(
+            request
+                .documents
+                .collections()
+                .get(&namespace)?
+                .search
+                .clone(),
+        )
     };
     blocking(|| admin::buckets_reply(name, find))
 }

@@ -20,15 +20,16 @@ pub const SPEC: Spec = Spec {
 fn run(request: &Request<'_>) -> Reply {
     request.admin_only()?;
     match request.arguments.subject() {
-        Some(RawBsonRef::String("*")) => {
-            Ok(rawdoc! { "names": RawArrayBuf::from_iter(["global", "startupWarnings"]), "ok": 1.0 })
-        }
+        Some(RawBsonRef::String("*")) => Ok(
+            rawdoc! { "names": RawArrayBuf::from_iter(["global", "startupWarnings"]), "ok": 1.0 },
+        ),
         Some(RawBsonRef::String("global" | "startupWarnings")) => {
             Ok(rawdoc! { "totalLinesWritten": 0, "log": RawArrayBuf::new(), "ok": 1.0 })
         }
-        Some(RawBsonRef::String(other)) => {
-            Err(CommandError::refused(Code::OperationFailed, format!("No log named '{other}'")))
-        }
+        Some(RawBsonRef::String(other)) => Err(CommandError::refused(
+            Code::OperationFailed,
+            format!("No log named '{other}'"),
+        )),
         Some(other) => Err(wrong_type("getLog", other, "string")),
         None => Err(request.arguments.missing("getLog")),
     }

@@ -10,17 +10,31 @@ use crate::request::Request;
 pub const SPEC: Spec = Spec {
     name: "getMore",
     help: "fetches the next batch of a cursor",
-    known: Known::Only(&["collection", "batchSize", "term", "lastKnownCommittedOpTime"]),
+    known: Known::Only(&[
+        "collection",
+        "batchSize",
+        "term",
+        "lastKnownCommittedOpTime",
+    ]),
     effect: Effect::Reads,
     run: Run::Now(run),
 };
 
 fn run(request: &Request<'_>) -> Reply {
-    let id = request.arguments.integer("getMore")?.ok_or_else(|| request.arguments.missing("getMore"))?;
+    let id = request
+        .arguments
+        .integer("getMore")?
+        .ok_or_else(|| request.arguments.missing("getMore"))?;
     let namespace = request.cursor_namespace("collection")?;
-    let size = request.arguments.unsigned("batchSize")?.filter(|size| *size > 0);
+    let size = request
+        .arguments
+        .unsigned("batchSize")?
+        .filter(|size| *size > 0);
     if id <= 0 {
-        return Err(CommandError::refused(forebay_query::Code::CursorNotFound, format!("cursor id {id} not found")));
+        return Err(CommandError::refused(
+            forebay_query::Code::CursorNotFound,
+            format!("cursor id {id} not found"),
+        ));
     }
     batch::next(request, id, &namespace, size)
 }

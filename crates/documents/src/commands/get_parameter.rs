@@ -22,16 +22,37 @@ pub const SPEC: Spec = Spec {
 fn parameters(request: &Request<'_>) -> Vec<(&'static str, RawBson)> {
     let settings = request.documents.settings();
     vec![
-        ("authenticationMechanisms", RawBson::Array(["SCRAM-SHA-256"].into_iter().collect())),
-        ("cursorTimeoutMillis", RawBson::Int64(settings.cursor_timeout.as_millis() as i64)),
+        (
+            "authenticationMechanisms",
+            RawBson::Array(["SCRAM-SHA-256"].into_iter().collect()),
+        ),
+        (
+            "cursorTimeoutMillis",
+            RawBson::Int64(settings.cursor_timeout.as_millis() as i64),
+        ),
         ("enableTestCommands", RawBson::Boolean(false)),
-        ("featureCompatibilityVersion", RawBson::Document(rawdoc! { "version": "7.0" })),
+        (
+            "featureCompatibilityVersion",
+            RawBson::Document(rawdoc! { "version": "7.0" }),
+        ),
         ("forebayStrict", RawBson::Boolean(settings.strict)),
-        ("forebayBucketValuesMax", RawBson::Int64(settings.bucket_values_max as i64)),
-        ("internalQueryMaxBlockingSortMemoryUsageBytes", RawBson::Int64(settings.stage_memory_bytes_max as i64)),
-        ("journalCommitInterval", RawBson::Int64(settings.sync_interval.as_millis() as i64)),
+        (
+            "forebayBucketValuesMax",
+            RawBson::Int64(settings.bucket_values_max as i64),
+        ),
+        (
+            "internalQueryMaxBlockingSortMemoryUsageBytes",
+            RawBson::Int64(settings.stage_memory_bytes_max as i64),
+        ),
+        (
+            "journalCommitInterval",
+            RawBson::Int64(settings.sync_interval.as_millis() as i64),
+        ),
         ("localLogicalSessionTimeoutMinutes", RawBson::Int32(30)),
-        ("maxMessageSizeBytes", RawBson::Int32(MESSAGE_BYTES_MAX as i32)),
+        (
+            "maxMessageSizeBytes",
+            RawBson::Int32(MESSAGE_BYTES_MAX as i32),
+        ),
         ("quiet", RawBson::Boolean(false)),
         ("requireApiVersion", RawBson::Boolean(false)),
         ("transactionLifetimeLimitSeconds", RawBson::Int32(0)),
@@ -44,11 +65,17 @@ fn run(request: &Request<'_>) -> Reply {
     let mut reply = RawDocumentBuf::new();
     for (name, value) in parameters(request) {
         if all || request.arguments.get(name).is_some() {
-            reply.append(CString::try_from(name).expect("parameter names hold no NUL"), value);
+            reply.append(
+                CString::try_from(name).expect("parameter names hold no NUL"),
+                value,
+            );
         }
     }
     if reply.is_empty() {
-        return Err(CommandError::refused(Code::InvalidOptions, "no option found to get"));
+        return Err(CommandError::refused(
+            Code::InvalidOptions,
+            "no option found to get",
+        ));
     }
     reply.append(cstr!("ok"), 1.0);
     Ok(reply)

@@ -24,28 +24,47 @@ pub async fn from_cache(
     filter: &Arc<Filter>,
     group: &Group,
 ) -> Result<Option<List>, CommandError> {
-    let Some((path, weights)) = counted(group) else { return Ok(None) };
-    let Ok(plan) = collection.search.plan_values(filter, &path, &PlanOptions::default()) else { return Ok(None) };
+    let Some((path, weights)) = counted(group) else {
+        return Ok(None);
+    };
+    let Ok(plan) = collection
+        .search
+        .plan_values(filter, &path, &PlanOptions::default())
+    else {
+        return Ok(None);
+    };
     let bytes_max = request.documents.settings().stage_memory_bytes_max;
-    let values = plan.values(Arrays::Whole, bytes_max, request.stop()).await?;
+    let values = plan
+        .values(Arrays::Whole, bytes_max, request.stop())
+        .await?;
     let groups = blocking(|| Groups::new(values, &group.id, request))?;
     Ok(Some(groups.into_documents(group, &weights)))
 }
 
 /// The search that gives the groups, for `explain`.
-pub fn plan(collection: &OpenCollection, filter: &Arc<Filter>, group: &Group) -> Option<SearchPlan> {
+pub fn plan(
+    collection: &OpenCollection,
+    filter: &Arc<Filter>,
+    group: &Group,
+) -> Option<SearchPlan> {
     let (path, _) = counted(group)?;
-    collection.search.plan_values(filter, &path, &PlanOptions::default()).ok()
+    collection
+        .search
+        .plan_values(filter, &path, &PlanOptions::default())
+        .ok()
 }
 
 /// The path that is grouped by, and what each document adds to each field, if all of them are counts.
 fn counted(group: &Group) -> Option<(String, Vec<i64>)> {
     let path = group.id.as_field().filter(|path| !path.is_empty())?;
-    let weights = group.accumulations.iter().map(|accumulation| match accumulation.kind {
-        AccumulatorKind::Count => Some(1),
-        AccumulatorKind::Sum => weight(&accumulation.operand),
-        _ => None,
-    });
+    let weights = group
+        .accumulations
+        .iter()
+        .map(|accumulation| match accumulation.kind {
+            AccumulatorKind::Count => Some(1),
+            AccumulatorKind::Sum => weight(&accumulation.operand),
+            _ => None,
+        });
     Some((path, weights.collect::<Option<Vec<_>>>()?))
 }
 
@@ -66,10 +85,17 @@ struct Groups {
 
 impl Groups {
     /// Takes the cache's counts, and reads the documents that it leaves to the store.
-    fn new(mut values: Values, id: &Expression, request: &Request<'_>) -> Result<Groups, CommandError> {
+    fn new(
+        mut values: Values,
+        id: &Expression,
+        request: &Request<'_>,
+    ) -> Result<Groups, CommandError> {
         let mut groups = Groups::default();
         for string in &values.strings {
-            groups.add(RawBsonRef::String(&String::from_utf8_lossy(&string.value)), string.count);
+            groups.add(
+                RawBsonRef::String(&String::from_utf8_lossy(&string.value)),
+                string.count,
+            );
         }
         groups.add(RawBsonRef::Null, values.null + values.missing);
         let now = DateTime::now();
@@ -93,7 +119,11 @@ impl Groups {
     }
 
     fn into_documents(self, group: &Group, weights: &[i64]) -> List {
-        List::built(self.groups.into_iter().map(|(id, count)| document(id, count, group, weights)))
+        List::built(
+            self.groups
+                .into_iter()
+                .map(|(id, count)| document(id, count, group, weights)),
+        )
     }
 }
 
@@ -101,9 +131,13 @@ fn document(id: RawBson, count: u64, group: &Group, weights: &[i64]) -> RawDocum
     let mut document = RawDocumentBuf::new();
     document.append(cstr!("_id"), id);
     for (accumulation, weight) in group.accumulations.iter().zip(weights) {
-        let name = CString::try_from(accumulation.name.as_str()).expect("a name that came in BSON holds no NUL");
+        let name = CString::try_from(accumulation.name.as_str())
+            .expect("a name that came in BSON holds no NUL");
         let total = (count as i64).saturating_mul(*weight);
-        document.append(name, i32::try_from(total).map_or(RawBson::Int64(total), RawBson::Int32));
+        document.append(
+            name,
+            i32::try_from(total).map_or(RawBson::Int64(total), RawBson::Int32),
+        );
     }
     document
 }

@@ -22,7 +22,7 @@ use crate::write_result::WriteErrors;
 pub const SPEC: Spec = Spec {
     name: "insert",
     help: "adds documents to a collection",
-    known: Known::Only(&["insert", "documents", "ordered", "bypassDocumentValidation", "maxTimeMS"]),
+    known: Known::Only(&["documents", "ordered", "bypassDocumentValidation"]),
     effect: Effect::Writes,
     run: Run::Now(run),
 };
@@ -38,10 +38,19 @@ fn run(request: &Request<'_>) -> Reply {
     let documents = request.statements("documents")?;
     let ordered = request.arguments.boolean("ordered")?.unwrap_or(true);
     let collection = request.documents.collections().get_or_create(&namespace)?;
-    let mut insertion = Insertion { collection: &collection, ordered, count: 0, errors: WriteErrors::default() };
+    let mut insertion = Insertion {
+        collection: &collection,
+        ordered,
+        count: 0,
+        errors: WriteErrors::default(),
+    };
     let few = documents.len() <= FEW_DOCUMENTS;
     let mut write = || insertion.write_all(request, &documents);
-    if few { write()? } else { blocking(write)? };
+    if few {
+        write()?
+    } else {
+        blocking(write)?
+    };
     Ok(insertion.errors.reply(insertion.count))
 }
 
@@ -53,8 +62,15 @@ struct Insertion<'a> {
 }
 
 impl Insertion<'_> {
-    fn write_all(&mut self, request: &Request<'_>, documents: &[&RawDocument]) -> Result<(), CommandError> {
-        for (chunk, first) in documents.chunks(CHUNK_DOCUMENTS).zip((0..).step_by(CHUNK_DOCUMENTS)) {
+    fn write_all(
+        &mut self,
+        request: &Request<'_>,
+        documents: &[&RawDocument],
+    ) -> Result<(), CommandError> {
+        for (chunk, first) in documents
+            .chunks(CHUNK_DOCUMENTS)
+            .zip((0..).step_by(CHUNK_DOCUMENTS))
+        {
             request.stop().check()?;
             if !self.write_chunk(chunk, first) {
                 break;
@@ -119,7 +135,11 @@ pub fn with_id(document: &RawDocument) -> Result<Cow<'_, RawDocument>, CommandEr
     if document.as_bytes().len() > DOCUMENT_BYTES_MAX {
         return Err(too_large(document.as_bytes().len()));
     }
-    let first = document.iter_elements().next().transpose().map_err(|error| invalid_bson(&error))?;
+    let first = document
+        .iter_elements()
+        .next()
+        .transpose()
+        .map_err(|error| invalid_bson(&error))?;
     let id = match &first {
         Some(element) if element.key().as_str() == "_id" => Some(element.value()),
         _ => document.get("_id").transpose(),
@@ -127,13 +147,21 @@ pub fn with_id(document: &RawDocument) -> Result<Cow<'_, RawDocument>, CommandEr
     let id = id.transpose().map_err(|error| invalid_bson(&error))?;
     let leads = first.is_some_and(|element| element.key().as_str() == "_id");
     match id {
-        Some(id) => check_id(id).and_then(|()| if leads { Ok(Cow::Borrowed(document)) } else { moved_id(document, id) }),
+        Some(id) => check_id(id).and_then(|()| {
+            if leads {
+                Ok(Cow::Borrowed(document))
+            } else {
+                moved_id(document, id)
+            }
+        }),
         None => prepended(document, RawBsonRef::ObjectId(ObjectId::new())),
     }
 }
 
 fn too_large(bytes: usize) -> CommandError {
-    let message = format!("object to insert too large. size in bytes: {bytes}, max size: {DOCUMENT_BYTES_MAX}");
+    let message = format!(
+        "object to insert too large. size in bytes: {bytes}, max size: {DOCUMENT_BYTES_MAX}"
+    );
     CommandError::refused(Code::BSONObjectTooLarge, message)
 }
 
@@ -158,14 +186,22 @@ fn check_id_document(id: &RawDocument) -> Result<(), CommandError> {
         let element = element.map_err(|error| invalid_bson(&error))?;
         let name = element.key().as_str();
         if name.starts_with('$') {
-            let message = format!("_id fields may not contain '$'-prefixed fields: {name} is not valid for storage.");
-            return Err(CommandError::refused(Code::DollarPrefixedFieldName, message));
+            let message = format!(
+                "_id fields may not contain '$'-prefixed fields: {name} is not valid for storage."
+            );
+            return Err(CommandError::refused(
+                Code::DollarPrefixedFieldName,
+                message,
+            ));
         }
     }
     Ok(())
 }
 
-fn moved_id<'a>(document: &'a RawDocument, id: RawBsonRef<'a>) -> Result<Cow<'a, RawDocument>, CommandError> {
+fn moved_id<'a>(
+    document: &'a RawDocument,
+    id: RawBsonRef<'a>,
+) -> Result<Cow<'a, RawDocument>, CommandError> {
     let mut moved = RawDocumentBuf::new();
     moved.append(cstr!("_id"), id);
     for field in document {
@@ -177,7 +213,10 @@ fn moved_id<'a>(document: &'a RawDocument, id: RawBsonRef<'a>) -> Result<Cow<'a,
     Ok(Cow::Owned(moved))
 }
 
-fn prepended<'a>(document: &'a RawDocument, id: RawBsonRef<'a>) -> Result<Cow<'a, RawDocument>, CommandError> {
+fn prepended<'a>(
+    document: &'a RawDocument,
+    id: RawBsonRef<'a>,
+) -> Result<Cow<'a, RawDocument>, CommandError> {
     let mut head = RawDocumentBuf::new();
     head.append(cstr!("_id"), id);
     let mut bytes = head.into_bytes();
@@ -188,7 +227,9 @@ fn prepended<'a>(document: &'a RawDocument, id: RawBsonRef<'a>) -> Result<Cow<'a
     if bytes.len() > DOCUMENT_BYTES_MAX {
         return Err(too_large(bytes.len()));
     }
-    RawDocumentBuf::from_bytes(bytes).map(Cow::Owned).map_err(|error| invalid_bson(&error))
+    RawDocumentBuf::from_bytes(bytes)
+        .map(Cow::Owned)
+        .map_err(|error| invalid_bson(&error))
 }
 
 #[cfg(test)]
@@ -202,10 +243,16 @@ mod tests {
         let given = rawdoc! { "_id": 1, "a": 2 };
         assert!(matches!(with_id(&given), Ok(Cow::Borrowed(_))));
         let behind = rawdoc! { "a": 2, "_id": 1, "b": 3 };
-        assert_eq!(with_id(&behind).unwrap().into_owned(), rawdoc! { "_id": 1, "a": 2, "b": 3 });
+        assert_eq!(
+            with_id(&behind).unwrap().into_owned(),
+            rawdoc! { "_id": 1, "a": 2, "b": 3 }
+        );
         let missing = rawdoc! { "a": 2 };
         let made = with_id(&missing).unwrap();
-        let keys: Vec<String> = made.iter().map(|field| field.unwrap().0.as_str().to_owned()).collect();
+        let keys: Vec<String> = made
+            .iter()
+            .map(|field| field.unwrap().0.as_str().to_owned())
+            .collect();
         assert_eq!(keys, ["_id", "a"]);
         assert!(made.get_object_id("_id").is_ok());
         assert!(with_id(&rawdoc! {}).unwrap().get_object_id("_id").is_ok());
@@ -213,7 +260,11 @@ mod tests {
 
     #[test]
     fn wrong_ids_are_refused() {
-        for document in [rawdoc! { "_id": [1] }, rawdoc! { "_id": { "$a": 1 } }, rawdoc! { "_id": bson::Regex { pattern: cstr!("a").into(), options: cstr!("").into() } }] {
+        for document in [
+            rawdoc! { "_id": [1] },
+            rawdoc! { "_id": { "$a": 1 } },
+            rawdoc! { "_id": bson::Regex { pattern: cstr!("a").into(), options: cstr!("").into() } },
+        ] {
             assert!(with_id(&document).is_err());
         }
     }

@@ -19,7 +19,10 @@ pub const SPEC: Spec = Spec {
 fn run(request: &Request<'_>) -> Reply {
     let namespace = request.cursor_namespace("killCursors")?;
     let owner = request.owner();
-    let ids = request.arguments.array("cursors")?.ok_or_else(|| request.arguments.missing("cursors"))?;
+    let ids = request
+        .arguments
+        .array("cursors")?
+        .ok_or_else(|| request.arguments.missing("cursors"))?;
     let mut killed = RawArrayBuf::new();
     let mut not_found = RawArrayBuf::new();
     for id in ids {

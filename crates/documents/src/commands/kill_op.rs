@@ -17,7 +17,10 @@ pub const SPEC: Spec = Spec {
 
 fn run(request: &Request<'_>) -> Reply {
     request.admin_only()?;
-    let id = request.arguments.integer("op")?.ok_or_else(|| request.arguments.missing("op"))?;
+    let id = request
+        .arguments
+        .integer("op")?
+        .ok_or_else(|| request.arguments.missing("op"))?;
     if let Ok(id) = i32::try_from(id) {
         request.documents.operations().kill(id);
     }

@@ -26,16 +26,31 @@ fn run(request: &Request<'_>) -> Reply {
     check_db(db)?;
     let name_only = request.arguments.flag("nameOnly")?;
     let filter = read::filter(request, "filter")?;
-    let listed = request.documents.collections().of_db(db).iter().map(|collection| describe(collection)).collect::<Vec<_>>();
+    let listed = request
+        .documents
+        .collections()
+        .of_db(db)
+        .iter()
+        .map(|collection| describe(collection))
+        .collect::<Vec<_>>();
     let wanted = listed.into_iter().filter(|entry| filter.matches(entry));
     let shown = wanted.map(|entry| if name_only { only_name(&entry) } else { entry });
-    let namespace = Namespace { db: db.clone(), collection: "$cmd.listCollections".to_owned() };
-    let options = BatchOptions { size: Some(read::cursor_batch_size(request)?.unwrap_or(u64::MAX)), ..BatchOptions::default() };
+    let namespace = Namespace {
+        db: db.clone(),
+        collection: "$cmd.listCollections".to_owned(),
+    };
+    let options = BatchOptions {
+        size: Some(read::cursor_batch_size(request)?.unwrap_or(u64::MAX)),
+        ..BatchOptions::default()
+    };
     batch::open(request, &namespace, Box::new(List::built(shown)), options)
 }
 
 fn describe(collection: &OpenCollection) -> RawDocumentBuf {
-    let uuid = Binary { subtype: BinarySubtype::Uuid, bytes: collection.store.uuid().bytes().to_vec() };
+    let uuid = Binary {
+        subtype: BinarySubtype::Uuid,
+        bytes: collection.store.uuid().bytes().to_vec(),
+    };
     rawdoc! {
         "name": collection.namespace.collection.as_str(),
         "type": "collection",

@@ -21,7 +21,10 @@ fn run(_: &Request<'_>) -> Reply {
     let mut commands = RawDocumentBuf::new();
     for spec in COMMANDS {
         let name = CString::try_from(spec.name).expect("command names hold no NUL");
-        commands.append(name, rawdoc! { "help": spec.help, "writes": spec.effect == Effect::Writes });
+        commands.append(
+            name,
+            rawdoc! { "help": spec.help, "writes": spec.effect == Effect::Writes },
+        );
     }
     Ok(rawdoc! { "commands": commands, "ok": 1.0 })
 }

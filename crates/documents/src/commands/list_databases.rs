@@ -28,7 +28,11 @@ fn run(request: &Request<'_>) -> Reply {
         let entry = rawdoc! { "name": name.as_str(), "sizeOnDisk": bytes, "empty": false };
         if filter.matches(&entry) {
             total += bytes;
-            databases.push(if name_only { rawdoc! { "name": name } } else { entry });
+            databases.push(if name_only {
+                rawdoc! { "name": name }
+            } else {
+                entry
+            });
         }
     }
     let mut reply = RawDocumentBuf::new();
@@ -44,7 +48,8 @@ fn run(request: &Request<'_>) -> Reply {
 fn sizes(request: &Request<'_>) -> BTreeMap<String, i64> {
     let mut sizes = BTreeMap::new();
     for collection in request.documents.collections().all() {
-        *sizes.entry(collection.namespace.db.clone()).or_default() += collection.store.storage_bytes() as i64;
+        *sizes.entry(collection.namespace.db.clone()).or_default() +=
+            collection.store.storage_bytes() as i64;
     }
     sizes
 }

@@ -19,7 +19,19 @@ pub const SPEC: Spec = Spec {
 fn run(request: &Request<'_>) -> Reply {
     let namespace = request.namespace()?;
     let collection = request.documents.collections().existing(&namespace)?;
-    let definitions = collection.store.indexes().into_iter().map(|index| index.spec.definition);
+    let definitions = collection
+        .store
+        .indexes()
+        .into_iter()
+        .map(|index| index.spec.definition);
     let size = Some(read::cursor_batch_size(request)?.unwrap_or(u64::MAX));
-    batch::open(request, &namespace, Box::new(List::built(definitions)), BatchOptions { size, ..BatchOptions::default() })
+    batch::open(
+        request,
+        &namespace,
+        Box::new(List::built(definitions)),
+        BatchOptions {
+            size,
+            ..BatchOptions::default()
+        },
+    )
 }

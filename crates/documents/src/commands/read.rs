@@ -12,7 +12,10 @@ use crate::request::Request;
 
 /// The limits that parsing and execution keep to.
 pub fn limits(request: &Request<'_>) -> Limits {
-    Limits { stage_memory_bytes_max: request.documents.settings().stage_memory_bytes_max, ..Limits::default() }
+    Limits {
+        stage_memory_bytes_max: request.documents.settings().stage_memory_bytes_max,
+        ..Limits::default()
+    }
 }
 
 /// The filter in the argument `name`; everything if it is absent.
@@ -32,9 +35,10 @@ pub fn filter(request: &Request<'_>, name: &str) -> Result<Arc<Filter>, CommandE
 /// `NotImplemented`, `TypeMismatch`.
 pub fn no_variables(request: &Request<'_>) -> Result<(), CommandError> {
     match request.arguments.document("let")? {
-        Some(variables) if !variables.is_empty() => {
-            Err(CommandError::refused(Code::NotImplemented, "variables of 'let' are not supported"))
-        }
+        Some(variables) if !variables.is_empty() => Err(CommandError::refused(
+            Code::NotImplemented,
+            "variables of 'let' are not supported",
+        )),
         _ => Ok(()),
     }
 }
@@ -44,7 +48,9 @@ pub fn no_variables(request: &Request<'_>) -> Result<(), CommandError> {
 /// # Errors
 /// `TypeMismatch`, or that it is negative.
 pub fn cursor_batch_size(request: &Request<'_>) -> Result<Option<u64>, CommandError> {
-    let Some(cursor) = request.arguments.document("cursor")? else { return Ok(None) };
+    let Some(cursor) = request.arguments.document("cursor")? else {
+        return Ok(None);
+    };
     Arguments::parse("cursor", cursor, Known::Any)?.unsigned("batchSize")
 }
 

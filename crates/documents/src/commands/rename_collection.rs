@@ -25,9 +25,17 @@ fn run(request: &Request<'_>) -> Reply {
     let drop_target = request.arguments.flag("dropTarget")?;
     if from == to {
         let message = "Can't rename a collection to itself";
-        return Err(CommandError::refused(forebay_query::Code::IllegalOperation, message));
+        return Err(CommandError::refused(
+            forebay_query::Code::IllegalOperation,
+            message,
+        ));
     }
-    blocking(|| request.documents.collections().rename(&from, &to, drop_target))?;
+    blocking(|| {
+        request
+            .documents
+            .collections()
+            .rename(&from, &to, drop_target)
+    })?;
     request.documents.cursors().kill_namespace(&from);
     request.documents.cursors().kill_namespace(&to);
     Ok(rawdoc! { "ok": 1.0 })

@@ -68,7 +68,10 @@ fn opcounters(request: &Request<'_>) -> RawDocumentBuf {
     let counters = request.documents.counters();
     let of = |name: &str| counters.of(name) as i64;
     let all: i64 = counters.all().iter().map(|(_, count)| *count as i64).sum();
-    let named = ["insert", "find", "update", "delete", "getMore"].iter().map(|name| of(name)).sum::<i64>();
+    let named = ["insert", "find", "update", "delete", "getMore"]
+        .iter()
+        .map(|name| of(name))
+        .sum::<i64>();
     rawdoc! {
         "insert": of("insert"),
         "query": of("find"),

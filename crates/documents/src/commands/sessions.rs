@@ -22,7 +22,11 @@ pub const END: Spec = Spec {
 };
 
 /// `killSessions`: the same.
-pub const KILL: Spec = Spec { name: "killSessions", help: "forgets sessions", ..END };
+pub const KILL: Spec = Spec {
+    name: "killSessions",
+    help: "forgets sessions",
+    ..END
+};
 
 /// `refreshSessions`: sessions do not expire.
 pub const REFRESH: Spec = Spec {
@@ -44,11 +48,16 @@ pub const START: Spec = Spec {
 
 fn named_sessions(request: &Request<'_>) -> Result<Vec<SessionId>, CommandError> {
     let name = request.command.name.as_str();
-    let array = request.arguments.array(name)?.ok_or_else(|| request.arguments.missing(name))?;
+    let array = request
+        .arguments
+        .array(name)?
+        .ok_or_else(|| request.arguments.missing(name))?;
     let mut sessions = Vec::new();
     for value in array {
         let value = value.map_err(|error| invalid_bson(&error))?;
-        let lsid = value.as_document().ok_or_else(|| wrong_type(name, value, "object"))?;
+        let lsid = value
+            .as_document()
+            .ok_or_else(|| wrong_type(name, value, "object"))?;
         sessions.push(session_id(lsid)?);
     }
     Ok(sessions)
@@ -70,6 +79,9 @@ fn start(_: &Request<'_>) -> Reply {
     let mut bytes = fastrand::u128(..).to_be_bytes();
     bytes[6] = bytes[6] & 0x0F | 0x40;
     bytes[8] = bytes[8] & 0x3F | 0x80;
-    let id = Binary { subtype: BinarySubtype::Uuid, bytes: bytes.to_vec() };
+    let id = Binary {
+        subtype: BinarySubtype::Uuid,
+        bytes: bytes.to_vec(),
+    };
     Ok(rawdoc! { "id": { "id": id }, "timeoutMinutes": SESSION_TIMEOUT_MINUTES, "ok": 1.0 })
 }

@@ -1,6 +1,8 @@
 //! Stages that stand first and bring documents of their own: `$indexStats`, `$collStats`, `$currentOp`.
 
-use bson::{DateTime, RawArray, RawArrayBuf, RawBsonRef, RawDocument, RawDocumentBuf, cstr, rawdoc};
+use bson::{
+    DateTime, RawArray, RawArrayBuf, RawBsonRef, RawDocument, RawDocumentBuf, cstr, rawdoc,
+};
 use forebay_query::Code;
 use forebay_store::IndexStatus;
 
@@ -17,7 +19,11 @@ use crate::streams::List;
 ///
 /// # Errors
 /// What is wrong with the stage; that a pipeline without a collection has no such stage.
-pub fn special(request: &Request<'_>, namespace: &Namespace, stages: &RawArray) -> Result<Option<(List, RawArrayBuf)>, CommandError> {
+pub fn special(
+    request: &Request<'_>,
+    namespace: &Namespace,
+    stages: &RawArray,
+) -> Result<Option<(List, RawArrayBuf)>, CommandError> {
     let documents = match first_stage(stages) {
         Some(("$indexStats", _)) => index_stats(request, namespace)?,
         Some(("$collStats", wanted)) => collection_stats(request, namespace, wanted)?,
@@ -33,16 +39,24 @@ pub fn special(request: &Request<'_>, namespace: &Namespace, stages: &RawArray) 
 
 fn without_collection(stages: &RawArray) -> CommandError {
     let message = match first_stage(stages) {
-        Some((name, _)) => format!("{{aggregate: 1}} is not valid for '{name}'; a collection is required."),
+        Some((name, _)) => {
+            format!("{{aggregate: 1}} is not valid for '{name}'; a collection is required.")
+        }
         None => "{aggregate: 1} is not valid for an empty pipeline.".to_owned(),
     };
     CommandError::refused(Code::InvalidNamespace, message)
 }
 
-fn index_stats(request: &Request<'_>, namespace: &Namespace) -> Result<Vec<RawDocumentBuf>, CommandError> {
+fn index_stats(
+    request: &Request<'_>,
+    namespace: &Namespace,
+) -> Result<Vec<RawDocumentBuf>, CommandError> {
     let collection = request.documents.collections().existing(namespace)?;
     let indexes = collection.store.indexes();
-    Ok(indexes.iter().map(|index| index_document(&collection, index)).collect())
+    Ok(indexes
+        .iter()
+        .map(|index| index_document(&collection, index))
+        .collect())
 }
 
 fn index_document(collection: &OpenCollection, index: &IndexStatus) -> RawDocumentBuf {
@@ -56,7 +70,10 @@ fn index_document(collection: &OpenCollection, index: &IndexStatus) -> RawDocume
     };
     match status {
         Some(status) => {
-            document.append(cstr!("accesses"), rawdoc! { "ops": status.searches() as i64 });
+            document.append(
+                cstr!("accesses"),
+                rawdoc! { "ops": status.searches() as i64 },
+            );
             document.append(cstr!("cache"), status.to_document());
         }
         None if !index.complete => document.append(cstr!("building"), true),
@@ -65,17 +82,24 @@ fn index_document(collection: &OpenCollection, index: &IndexStatus) -> RawDocume
     document
 }
 
-fn collection_stats(request: &Request<'_>, namespace: &Namespace, wanted: RawBsonRef<'_>) -> Result<Vec<RawDocumentBuf>, CommandError> {
+fn collection_stats(
+    request: &Request<'_>,
+    namespace: &Namespace,
+    wanted: RawBsonRef<'_>,
+) -> Result<Vec<RawDocumentBuf>, CommandError> {
     let collection = request.documents.collections().existing(namespace)?;
     let wanted: &RawDocument = wanted.as_document().ok_or_else(|| {
         CommandError::refused(Code::FailedToParse, "$collStats must take a nested object")
     })?;
-    let mut document = rawdoc! { "ns": namespace.to_string(), "host": host::name(), "localTime": DateTime::now() };
+    let mut document =
+        rawdoc! { "ns": namespace.to_string(), "host": host::name(), "localTime": DateTime::now() };
     for option in wanted {
         let (name, _) = option.map_err(|error| crate::arguments::invalid_bson(&error))?;
         match name.as_str() {
             "count" => document.append(cstr!("count"), collection.store.document_count() as i64),
-            "storageStats" => document.append(cstr!("storageStats"), coll_stats::figures(&collection, 1)),
+            "storageStats" => {
+                document.append(cstr!("storageStats"), coll_stats::figures(&collection, 1))
+            }
             other => {
                 let message = format!("$collStats option '{other}' is not supported");
                 return Err(CommandError::refused(Code::NotImplemented, message));

@@ -17,8 +17,14 @@ pub const COMMIT: Spec = Spec {
 };
 
 /// `abortTransaction`.
-pub const ABORT: Spec = Spec { name: "abortTransaction", ..COMMIT };
+pub const ABORT: Spec = Spec {
+    name: "abortTransaction",
+    ..COMMIT
+};
 
 fn run(_: &Request<'_>) -> Reply {
-    Err(CommandError::refused(Code::IllegalOperation, "transactions are not supported"))
+    Err(CommandError::refused(
+        Code::IllegalOperation,
+        "transactions are not supported",
+    ))
 }

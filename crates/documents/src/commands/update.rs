@@ -66,7 +66,10 @@ impl Totals {
     fn reply(self) -> RawDocumentBuf {
         let mut reply = rawdoc! { "n": wire_count(self.matched + self.upserted.len()), "nModified": wire_count(self.modified) };
         if !self.upserted.is_empty() {
-            reply.append(cstr!("upserted"), self.upserted.into_iter().collect::<RawArrayBuf>());
+            reply.append(
+                cstr!("upserted"),
+                self.upserted.into_iter().collect::<RawArrayBuf>(),
+            );
         }
         self.errors.append_to(&mut reply);
         reply.append(cstr!("ok"), 1.0);
@@ -88,8 +91,23 @@ impl<'a> Statement<'a> {
     ///
     /// # Errors
     /// Whatever is wrong with it.
-    pub fn parse(request: &Request<'_>, statement: &'a RawDocument) -> Result<Statement<'a>, CommandError> {
-        let known = Known::Only(&["q", "u", "c", "multi", "upsert", "collation", "arrayFilters", "hint", "sort", "upsertSupplied", "sampleId"]);
+    pub fn parse(
+        request: &Request<'_>,
+        statement: &'a RawDocument,
+    ) -> Result<Statement<'a>, CommandError> {
+        let known = Known::Only(&[
+            "q",
+            "u",
+            "c",
+            "multi",
+            "upsert",
+            "collation",
+            "arrayFilters",
+            "hint",
+            "sort",
+            "upsertSupplied",
+            "sampleId",
+        ]);
         let arguments = Arguments::parse_nested("update.updates", statement, known)?;
         arguments.simple_collation()?;
         arguments.unsupported(&["c", "sort"])?;
@@ -102,10 +120,22 @@ impl<'a> Statement<'a> {
             return Err(CommandError::refused(Code::FailedToParse, message));
         }
         let filter = Arc::new(Filter::parse(arguments.required_document("q")?, &limits)?);
-        Ok(Statement { filter, update, multi, upsert: arguments.flag("upsert")?, arguments })
+        Ok(Statement {
+            filter,
+            update,
+            multi,
+            upsert: arguments.flag("upsert")?,
+            arguments,
+        })
     }
 
-    async fn run(&self, request: &Request<'_>, namespace: &Namespace, totals: &mut Totals, index: usize) -> Result<(), CommandError> {
+    async fn run(
+        &self,
+        request: &Request<'_>,
+        namespace: &Namespace,
+        totals: &mut Totals,
+        index: usize,
+    ) -> Result<(), CommandError> {
         let collections = request.documents.collections();
         let collection = match collections.get(namespace) {
             Some(collection) => collection,
@@ -117,13 +147,20 @@ impl<'a> Statement<'a> {
         totals.matched += done.matched;
         totals.modified += done.modified;
         if let Some(id) = outcome? {
-            totals.upserted.push(rawdoc! { "index": wire_count(index), "_id": id });
+            totals
+                .upserted
+                .push(rawdoc! { "index": wire_count(index), "_id": id });
         }
         Ok(())
     }
 
     /// Updates what matches, or inserts; the `_id` inserted, if so.
-    async fn apply(&self, request: &Request<'_>, collection: &Arc<OpenCollection>, done: &mut Updated) -> Result<Option<RawBson>, CommandError> {
+    async fn apply(
+        &self,
+        request: &Request<'_>,
+        collection: &Arc<OpenCollection>,
+        done: &mut Updated,
+    ) -> Result<Option<RawBson>, CommandError> {
         for tries_left in (0..UPSERT_TRIES).rev() {
             self.update_matches(request, collection, done).await?;
             if done.matched > 0 || !self.upsert {
@@ -142,21 +179,50 @@ impl<'a> Statement<'a> {
     ///
     /// # Errors
     /// Whatever is wrong with the hint.
-    pub fn plan(&self, request: &Request<'_>, collection: &Arc<OpenCollection>) -> Result<Plan, CommandError> {
+    pub fn plan(
+        &self,
+        request: &Request<'_>,
+        collection: &Arc<OpenCollection>,
+    ) -> Result<Plan, CommandError> {
         let hint: Option<Hint> = crate::plan::hint(collection, self.arguments.get("hint"))?;
-        let wishes = Wishes { hint, strict: request.strict(), ..Wishes::default() };
+        let wishes = Wishes {
+            hint,
+            strict: request.strict(),
+            ..Wishes::default()
+        };
         Plan::new(collection.clone(), self.filter.clone(), &wishes)
     }
 
-    async fn update_matches(&self, request: &Request<'_>, collection: &Arc<OpenCollection>, done: &mut Updated) -> Result<(), CommandError> {
+    async fn update_matches(
+        &self,
+        request: &Request<'_>,
+        collection: &Arc<OpenCollection>,
+        done: &mut Updated,
+    ) -> Result<(), CommandError> {
         let plan = self.plan(request, collection)?;
         let limit = if self.multi { None } else { Some(1) };
         loop {
             let numbers = plan.numbers(limit, request.stop()).await?;
-            let mut change = || changes::update(collection, (&self.filter, &self.update), (&numbers, !self.multi), request.stop(), done);
-            if self.multi { blocking(change)? } else { change()? };
+            let mut change = || {
+                changes::update(
+                    collection,
+                    (&self.filter, &self.update),
+                    (&numbers, !self.multi),
+                    request.stop(),
+                    done,
+                )
+            };
+            if self.multi {
+                blocking(change)?
+            } else {
+                change()?
+            };
             // What was found may have been changed by another client before it could be changed here: then look again.
-            if self.multi || done.matched > 0 || numbers.is_empty() || matches!(plan.access, Access::Id(_)) {
+            if self.multi
+                || done.matched > 0
+                || numbers.is_empty()
+                || matches!(plan.access, Access::Id(_))
+            {
                 return Ok(());
             }
         }
@@ -167,8 +233,16 @@ impl<'a> Statement<'a> {
 ///
 /// # Errors
 /// Whatever the query and the update contradict each other in, and whatever the store says.
-pub fn upsert(collection: &OpenCollection, filter: &Filter, update: &Update) -> Result<RawDocumentBuf, CommandError> {
-    let context = UpdateContext { now: DateTime::now(), is_insert: true, position: None };
+pub fn upsert(
+    collection: &OpenCollection,
+    filter: &Filter,
+    update: &Update,
+) -> Result<RawDocumentBuf, CommandError> {
+    let context = UpdateContext {
+        now: DateTime::now(),
+        is_insert: true,
+        position: None,
+    };
     let made = update.upsert_document(filter, &context)?;
     changes::insert(collection, &made)?;
     Ok(made)

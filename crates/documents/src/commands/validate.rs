@@ -28,7 +28,8 @@ fn run(request: &Request<'_>) -> Reply {
     }
     let mut keys = RawDocumentBuf::new();
     for index in &indexes {
-        let name = CString::try_from(index.spec.name.as_str()).expect("names with NUL are refused at creation");
+        let name = CString::try_from(index.spec.name.as_str())
+            .expect("names with NUL are refused at creation");
         keys.append(name, rawdoc! { "valid": report.is_clean() });
     }
     Ok(rawdoc! {

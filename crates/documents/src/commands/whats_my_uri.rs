@@ -16,6 +16,9 @@ pub const SPEC: Spec = Spec {
 };
 
 fn run(request: &Request<'_>) -> Reply {
-    let address = request.client.peer.map_or_else(String::new, |peer| peer.to_string());
+    let address = request
+        .client
+        .peer
+        .map_or_else(String::new, |peer| peer.to_string());
     Ok(rawdoc! { "you": address, "ok": 1.0 })
 }

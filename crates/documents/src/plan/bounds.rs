@@ -32,8 +32,16 @@ pub fn bounds(filter: &Node, fields: &[IndexField], multikey: bool) -> Bounded {
     collect(filter, &mut tests);
     let mut prefixes: Vec<Vec<RawBson>> = vec![Vec::new()];
     for (equal, field) in fields.iter().enumerate() {
-        let mine = || tests.iter().filter(|(path, _)| *path == field.path).map(|(_, test)| *test);
-        match mine().find_map(equal_values).filter(|values| values.len() * prefixes.len() <= RANGES_MAX) {
+        let mine = || {
+            tests
+                .iter()
+                .filter(|(path, _)| *path == field.path)
+                .map(|(_, test)| *test)
+        };
+        match mine()
+            .find_map(equal_values)
+            .filter(|values| values.len() * prefixes.len() <= RANGES_MAX)
+        {
             Some(values) => prefixes = extend(&prefixes, &values),
             None => return with_range(prefixes, equal, range(mine(), multikey)),
         }
@@ -63,12 +71,19 @@ fn equal_values(test: &Test) -> Option<Vec<RawBson>> {
 
 /// Arrays are found by their elements and null also means missing: an index cannot tell such matches by one key.
 fn is_findable(value: &RawBson) -> bool {
-    !matches!(value, RawBson::Array(_) | RawBson::Null | RawBson::Undefined | RawBson::RegularExpression(_))
+    !matches!(
+        value,
+        RawBson::Array(_) | RawBson::Null | RawBson::Undefined | RawBson::RegularExpression(_)
+    )
 }
 
 fn extend(prefixes: &[Vec<RawBson>], values: &[RawBson]) -> Vec<Vec<RawBson>> {
-    let with = |prefix: &Vec<RawBson>, value: &RawBson| prefix.iter().chain([value]).cloned().collect();
-    prefixes.iter().flat_map(|prefix| values.iter().map(move |value| with(prefix, value))).collect()
+    let with =
+        |prefix: &Vec<RawBson>, value: &RawBson| prefix.iter().chain([value]).cloned().collect();
+    prefixes
+        .iter()
+        .flat_map(|prefix| values.iter().map(move |value| with(prefix, value)))
+        .collect()
 }
 
 type Ends = (Bound<RawBson>, Bound<RawBson>);
@@ -76,8 +91,15 @@ type Ends = (Bound<RawBson>, Bound<RawBson>);
 fn with_range(prefixes: Vec<Vec<RawBson>>, equal: usize, range: Option<Ends>) -> Bounded {
     let is_range = range.is_some();
     let (lower, upper) = range.unwrap_or((Bound::Unbounded, Bound::Unbounded));
-    let ranges = prefixes.into_iter().map(|prefix| IndexBounds::range(prefix, lower.clone(), upper.clone())).collect();
-    Bounded { ranges, equal, range: is_range }
+    let ranges = prefixes
+        .into_iter()
+        .map(|prefix| IndexBounds::range(prefix, lower.clone(), upper.clone()))
+        .collect();
+    Bounded {
+        ranges,
+        equal,
+        range: is_range,
+    }
 }
 
 /// The range that the comparisons among the tests of one field leave.
@@ -93,7 +115,11 @@ fn range<'a>(tests: impl Iterator<Item = &'a Test>, multikey: bool) -> Option<En
 
 fn comparison(test: &Test) -> Option<(RangeOp, &RawBson)> {
     match test {
-        Test::Range { op, value } if is_findable(value) && !matches!(value, RawBson::MinKey | RawBson::MaxKey) => Some((*op, value)),
+        Test::Range { op, value }
+            if is_findable(value) && !matches!(value, RawBson::MinKey | RawBson::MaxKey) =>
+        {
+            Some((*op, value))
+        }
         _ => None,
     }
 }
@@ -123,12 +149,14 @@ fn narrow(ends: &mut Ends, op: RangeOp, value: &RawBson) {
 /// Where the values that compare with `value` begin and end in the order across types.
 fn class_ends(value: &RawBson) -> Ends {
     match value {
-        RawBson::Int32(_) | RawBson::Int64(_) | RawBson::Double(_) | RawBson::Decimal128(_) => {
-            (Bound::Excluded(RawBson::Null), Bound::Excluded(RawBson::String(String::new())))
-        }
-        RawBson::String(_) | RawBson::Symbol(_) => {
-            (Bound::Included(RawBson::String(String::new())), Bound::Excluded(RawBson::Document(RawDocumentBuf::new())))
-        }
+        RawBson::Int32(_) | RawBson::Int64(_) | RawBson::Double(_) | RawBson::Decimal128(_) => (
+            Bound::Excluded(RawBson::Null),
+            Bound::Excluded(RawBson::String(String::new())),
+        ),
+        RawBson::String(_) | RawBson::Symbol(_) => (
+            Bound::Included(RawBson::String(String::new())),
+            Bound::Excluded(RawBson::Document(RawDocumentBuf::new())),
+        ),
         _ => (Bound::Unbounded, Bound::Unbounded),
     }
 }
@@ -143,28 +171,51 @@ mod tests {
 
     fn bounded(filter: &RawDocument, paths: &[&str], multikey: bool) -> Bounded {
         let filter = Filter::parse(filter, &Limits::default()).unwrap();
-        let field = |path: &&str| IndexField { path: (*path).to_owned(), kind: IndexKind::Ascending };
-        bounds(filter.root(), &paths.iter().map(field).collect::<Vec<_>>(), multikey)
+        let field = |path: &&str| IndexField {
+            path: (*path).to_owned(),
+            kind: IndexKind::Ascending,
+        };
+        bounds(
+            filter.root(),
+            &paths.iter().map(field).collect::<Vec<_>>(),
+            multikey,
+        )
     }
 
     #[test]
     fn equalities_then_a_range() {
-        let found = bounded(&rawdoc! { "a": 1, "b": { "$gt": 2, "$lte": 9 }, "c": 3 }, &["a", "b", "c"], false);
+        let found = bounded(
+            &rawdoc! { "a": 1, "b": { "$gt": 2, "$lte": 9 }, "c": 3 },
+            &["a", "b", "c"],
+            false,
+        );
         assert_eq!((found.equal, found.range), (1, true));
-        let expected = IndexBounds::range(vec![RawBson::Int32(1)], Bound::Excluded(RawBson::Int32(2)), Bound::Included(RawBson::Int32(9)));
+        let expected = IndexBounds::range(
+            vec![RawBson::Int32(1)],
+            Bound::Excluded(RawBson::Int32(2)),
+            Bound::Included(RawBson::Int32(9)),
+        );
         assert_eq!(found.ranges, [expected]);
     }
 
     #[test]
     fn lists_multiply() {
-        let found = bounded(&rawdoc! { "a": { "$in": [1, 2] }, "b": { "$in": ["x", "y", "z"] } }, &["a", "b"], false);
+        let found = bounded(
+            &rawdoc! { "a": { "$in": [1, 2] }, "b": { "$in": ["x", "y", "z"] } },
+            &["a", "b"],
+            false,
+        );
         assert_eq!((found.ranges.len(), found.equal), (6, 2));
     }
 
     #[test]
     fn only_one_end_of_a_multikey_range_bounds() {
         let found = bounded(&rawdoc! { "a": { "$gt": 2, "$lt": 5 } }, &["a"], true);
-        let expected = IndexBounds::range(vec![], Bound::Excluded(RawBson::Int32(2)), Bound::Excluded(RawBson::String(String::new())));
+        let expected = IndexBounds::range(
+            vec![],
+            Bound::Excluded(RawBson::Int32(2)),
+            Bound::Excluded(RawBson::String(String::new())),
+        );
         assert_eq!(found.ranges, [expected]);
     }
 
@@ -180,10 +231,13 @@ mod tests {
             rawdoc! { "b": 1 },
             rawdoc! {},
         ] {
-            assert!({
-                let found = bounded(&filter, &["a"], false);
-                found.equal == 0 && !found.range
-            }, "{filter:?}");
+            assert!(
+                {
+                    let found = bounded(&filter, &["a"], false);
+                    found.equal == 0 && !found.range
+                },
+                "{filter:?}"
+            );
         }
     }
 }

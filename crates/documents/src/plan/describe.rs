@@ -44,8 +44,12 @@ impl Plan {
             Access::Nothing => rawdoc! { "stage": "EOF" },
             Access::Id(id) => rawdoc! { "stage": "IDHACK", "id": id.clone() },
             Access::Cache(search) => search.summary().to_document("CACHE_SEARCH"),
-            Access::Index(access) => rawdoc! { "stage": "FETCH", "inputStage": index_stage(access) },
-            Access::Scan { direction } => rawdoc! { "stage": "COLLSCAN", "direction": direction_name(*direction) },
+            Access::Index(access) => {
+                rawdoc! { "stage": "FETCH", "inputStage": index_stage(access) }
+            }
+            Access::Scan { direction } => {
+                rawdoc! { "stage": "COLLSCAN", "direction": direction_name(*direction) }
+            }
         };
         self.append_reason(&mut stage);
         stage
@@ -65,31 +69,59 @@ impl Plan {
         let started = Instant::now();
         let mut executed = match (&self.access, run) {
             (Access::Cache(_), _) => self.execute_search(run, stop).await?,
-            (Access::Scan { .. }, Run::Count) if matches!(self.filter.root(), Node::AlwaysTrue) => self.count_of_store(),
+            (Access::Scan { .. }, Run::Count) if matches!(self.filter.root(), Node::AlwaysTrue) => {
+                self.count_of_store()
+            }
             (Access::Scan { direction }, _) => self.execute_scan(*direction, run, stop)?,
             (Access::Index(access), _) => self.execute_walk(access, run, stop)?,
             (Access::Nothing | Access::Id(_), _) => self.execute_plain(run, stop).await?,
         };
         executed.elapsed = started.elapsed();
-        let figures = [("nReturned", executed.returned), ("keysExamined", executed.keys_examined), ("docsExamined", executed.docs_examined)];
+        let figures = [
+            ("nReturned", executed.returned),
+            ("keysExamined", executed.keys_examined),
+            ("docsExamined", executed.docs_examined),
+        ];
         for (name, figure) in figures {
             if executed.stage.get(name).ok().flatten().is_none() {
-                executed.stage.append(CString::try_from(name).expect("the names hold no NUL"), figure as i64);
+                executed.stage.append(
+                    CString::try_from(name).expect("the names hold no NUL"),
+                    figure as i64,
+                );
             }
         }
         Ok(executed)
     }
 
-    fn executed(&self, returned: u64, keys_examined: u64, docs_examined: u64, stage: RawDocumentBuf) -> Executed {
-        Executed { returned, keys_examined, docs_examined, elapsed: Duration::ZERO, stage }
+    fn executed(
+        &self,
+        returned: u64,
+        keys_examined: u64,
+        docs_examined: u64,
+        stage: RawDocumentBuf,
+    ) -> Executed {
+        Executed {
+            returned,
+            keys_examined,
+            docs_examined,
+            elapsed: Duration::ZERO,
+            stage,
+        }
     }
 
     fn count_of_store(&self) -> Executed {
-        self.executed(self.collection.store.document_count(), 0, 0, rawdoc! { "stage": "RECORD_STORE_FAST_COUNT" })
+        self.executed(
+            self.collection.store.document_count(),
+            0,
+            0,
+            rawdoc! { "stage": "RECORD_STORE_FAST_COUNT" },
+        )
     }
 
     async fn execute_search(&self, run: Run, stop: &Stop) -> Result<Executed, CommandError> {
-        let Access::Cache(search) = &self.access else { return self.execute_plain(run, stop).await };
+        let Access::Cache(search) = &self.access else {
+            return self.execute_plain(run, stop).await;
+        };
         let Run::Documents(limit) = run else {
             let counted = search.count(stop).await?;
             let stage = counted.report.to_document("CACHE_COUNT");
@@ -98,17 +130,36 @@ impl Plan {
         let mut found = search.find(limit, stop).await?;
         let returned = blocking(|| pull(&mut found, limit, stop))?;
         let report = found.into_report();
-        Ok(self.executed(returned, 0, report.tally.examined(), report.to_document("CACHE_SEARCH")))
+        Ok(self.executed(
+            returned,
+            0,
+            report.tally.examined(),
+            report.to_document("CACHE_SEARCH"),
+        ))
     }
 
-    fn execute_scan(&self, direction: Direction, run: Run, stop: &Stop) -> Result<Executed, CommandError> {
+    fn execute_scan(
+        &self,
+        direction: Direction,
+        run: Run,
+        stop: &Stop,
+    ) -> Result<Executed, CommandError> {
         let mut scan = Scan::new(&self.collection.store, self.filter.clone(), direction);
         let returned = blocking(|| pull(&mut scan, run.limit(), stop))?;
         Ok(self.executed(returned, 0, scan.examined(), self.stage()))
     }
 
-    fn execute_walk(&self, access: &IndexAccess, run: Run, stop: &Stop) -> Result<Executed, CommandError> {
-        let mut walk = Walk::new(self.collection.store.clone(), self.filter.clone(), Range::from(access));
+    fn execute_walk(
+        &self,
+        access: &IndexAccess,
+        run: Run,
+        stop: &Stop,
+    ) -> Result<Executed, CommandError> {
+        let mut walk = Walk::new(
+            self.collection.store.clone(),
+            self.filter.clone(),
+            Range::from(access),
+        );
         let returned = blocking(|| pull(&mut walk, run.limit(), stop))?;
         Ok(self.executed(returned, walk.examined(), walk.examined(), self.stage()))
     }
@@ -124,10 +175,15 @@ impl Plan {
 ///
 /// # Errors
 /// Whatever the cache or the store says.
-pub async fn execute_values(plan: &SearchPlan, request: &Request<'_>) -> Result<Executed, CommandError> {
+pub async fn execute_values(
+    plan: &SearchPlan,
+    request: &Request<'_>,
+) -> Result<Executed, CommandError> {
     let started = Instant::now();
     let bytes_max = request.documents.settings().stage_memory_bytes_max;
-    let mut values = plan.values(Arrays::Unwind, bytes_max, request.stop()).await?;
+    let mut values = plan
+        .values(Arrays::Unwind, bytes_max, request.stop())
+        .await?;
     let others = blocking(|| values.others.count_rest(request.stop()))?;
     let report = values.others.into_report();
     Ok(Executed {
@@ -182,7 +238,11 @@ const SHOWN_BOUNDS_MAX: usize = 20;
 
 fn show_bounds(bounds: &IndexBounds) -> String {
     let mut shown: Vec<String> = bounds.equal.iter().map(show_value).collect();
-    shown.push(format!("{} to {}", show_end(&bounds.lower.0), show_end(&bounds.upper.0)));
+    shown.push(format!(
+        "{} to {}",
+        show_end(&bounds.lower.0),
+        show_end(&bounds.upper.0)
+    ));
     shown.join(", ")
 }
 
@@ -195,5 +255,6 @@ fn show_end(end: &std::ops::Bound<bson::RawBson>) -> String {
 }
 
 fn show_value(value: &bson::RawBson) -> String {
-    bson::Bson::try_from(value.as_raw_bson_ref()).map_or_else(|_| "?".to_owned(), |value| value.to_string())
+    bson::Bson::try_from(value.as_raw_bson_ref())
+        .map_or_else(|_| "?".to_owned(), |value| value.to_string())
 }

@@ -47,9 +47,18 @@ impl IndexAccess {
 
 /// The best of the indexes, if one is better than a scan.
 pub fn best(indexes: &[IndexStatus], filter: &Filter, sort: Option<&Sort>) -> Option<IndexAccess> {
-    let useful = indexes.iter().filter_map(|index| access(index, filter, sort)).filter(IndexAccess::is_useful);
+    let useful = indexes
+        .iter()
+        .filter_map(|index| access(index, filter, sort))
+        .filter(IndexAccess::is_useful);
     // The first of equals: the one that was created first.
-    useful.reduce(|best, next| if next.rank() > best.rank() { next } else { best })
+    useful.reduce(|best, next| {
+        if next.rank() > best.rank() {
+            next
+        } else {
+            best
+        }
+    })
 }
 
 /// The way through one index; none through a cache or one that is still being built.
@@ -59,7 +68,9 @@ pub fn access(index: &IndexStatus, filter: &Filter, sort: Option<&Sort>) -> Opti
     }
     let fields = &index.spec.fields;
     let found = bounds(filter.root(), fields, index.multikey);
-    let order = sort.and_then(|sort| order(fields, &found, sort)).filter(|_| !index.multikey);
+    let order = sort
+        .and_then(|sort| order(fields, &found, sort))
+        .filter(|_| !index.multikey);
     Some(IndexAccess {
         name: index.spec.name.clone(),
         pattern: index.spec.pattern(),
@@ -77,7 +88,11 @@ pub fn access(index: &IndexStatus, filter: &Filter, sort: Option<&Sort>) -> Opti
 
 /// The direction in which a walk gives the order wanted: the fields after those held to one value are the sort's.
 fn order(fields: &[IndexField], found: &Bounded, sort: &Sort) -> Option<Direction> {
-    let held = if found.ranges.len() == 1 { found.equal } else { return None };
+    let held = if found.ranges.len() == 1 {
+        found.equal
+    } else {
+        return None;
+    };
     let mut rest = fields[held..].iter();
     let mut direction = None;
     for (path, wanted) in sort.parts() {
@@ -86,7 +101,11 @@ fn order(fields: &[IndexField], found: &Bounded, sort: &Sort) -> Option<Directio
             continue;
         }
         let field = rest.next().filter(|field| field.path == path)?;
-        let this = if (field.kind == IndexKind::Ascending) == ascending { Direction::Forward } else { Direction::Backward };
+        let this = if (field.kind == IndexKind::Ascending) == ascending {
+            Direction::Forward
+        } else {
+            Direction::Backward
+        };
         if direction.is_some_and(|direction| direction != this) {
             return None;
         }

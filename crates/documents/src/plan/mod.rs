@@ -79,8 +79,18 @@ impl Plan {
     ///
     /// # Errors
     /// `BadValue` for a hint that names no index; in strict mode, that a search would scan.
-    pub fn new(collection: Arc<OpenCollection>, filter: Arc<Filter>, wishes: &Wishes<'_>) -> Result<Plan, CommandError> {
-        let mut plan = Plan { collection, filter, access: Access::Nothing, is_sorted: false, cache_not_used: None };
+    pub fn new(
+        collection: Arc<OpenCollection>,
+        filter: Arc<Filter>,
+        wishes: &Wishes<'_>,
+    ) -> Result<Plan, CommandError> {
+        let mut plan = Plan {
+            collection,
+            filter,
+            access: Access::Nothing,
+            is_sorted: false,
+            cache_not_used: None,
+        };
         plan.choose(wishes)?;
         plan.refuse_fall_back(wishes)?;
         Ok(plan)
@@ -108,8 +118,14 @@ impl Plan {
         if let Some(best) = best.as_ref().filter(|best| best.is_point) {
             return self.use_index(best.clone());
         }
-        match self.collection.search.plan(&self.filter, &PlanOptions::default()) {
-            Ok(search) if search.is_exact() || best.as_ref().is_none_or(|best| best.equal == 0) => self.use_cache(search),
+        match self
+            .collection
+            .search
+            .plan(&self.filter, &PlanOptions::default())
+        {
+            Ok(search) if search.is_exact() || best.as_ref().is_none_or(|best| best.equal == 0) => {
+                self.use_cache(search)
+            }
             Ok(_) => self.use_index_or_scan(best),
             Err(not_used) => {
                 self.cache_not_used = Some(not_used);
@@ -130,34 +146,54 @@ impl Plan {
     fn use_index_or_scan(&mut self, index: Option<IndexAccess>) {
         match index {
             Some(index) => self.use_index(index),
-            None => self.access = Access::Scan { direction: Direction::Forward },
+            None => {
+                self.access = Access::Scan {
+                    direction: Direction::Forward,
+                }
+            }
         }
     }
 
     fn follow(&mut self, hint: &Hint, wishes: &Wishes<'_>) -> Result<(), CommandError> {
         match hint {
-            Hint::Natural(direction) => self.access = Access::Scan { direction: *direction },
+            Hint::Natural(direction) => {
+                self.access = Access::Scan {
+                    direction: *direction,
+                }
+            }
             Hint::Index(name) => {
                 let indexes = self.collection.store.indexes();
-                let index = indexes.iter().find(|index| index.spec.name == *name).ok_or_else(bad_hint)?;
+                let index = indexes
+                    .iter()
+                    .find(|index| index.spec.name == *name)
+                    .ok_or_else(bad_hint)?;
                 self.follow_index(index, wishes)?;
             }
         }
         Ok(())
     }
 
-    fn follow_index(&mut self, index: &IndexStatus, wishes: &Wishes<'_>) -> Result<(), CommandError> {
+    fn follow_index(
+        &mut self,
+        index: &IndexStatus,
+        wishes: &Wishes<'_>,
+    ) -> Result<(), CommandError> {
         if !index.spec.is_cache() {
             let access = index::access(index, &self.filter, wishes.sort).ok_or_else(bad_hint)?;
             self.use_index(access);
             return Ok(());
         }
-        let options = PlanOptions { hint: Some(index.spec.name.clone()), ..PlanOptions::default() };
+        let options = PlanOptions {
+            hint: Some(index.spec.name.clone()),
+            ..PlanOptions::default()
+        };
         match self.collection.search.plan(&self.filter, &options) {
             Ok(search) => self.use_cache(search),
             Err(not_used) => {
                 self.cache_not_used = Some(not_used);
-                self.access = Access::Scan { direction: Direction::Forward };
+                self.access = Access::Scan {
+                    direction: Direction::Forward,
+                };
             }
         }
         Ok(())
@@ -177,55 +213,87 @@ impl Plan {
 fn id_of(node: &Node) -> Option<RawBson> {
     match node {
         Node::And(nodes) => nodes.iter().find_map(id_of),
-        Node::Leaf { path, test: Test::Eq(value) } if path.as_str() == "_id" && is_stored_id(value) => Some(value.clone()),
+        Node::Leaf {
+            path,
+            test: Test::Eq(value),
+        } if path.as_str() == "_id" && is_stored_id(value) => Some(value.clone()),
         _ => None,
     }
 }
 
 /// Arrays and patterns are never stored as an `_id`; null asks for documents without one too, of which there are none.
 fn is_stored_id(value: &RawBson) -> bool {
-    !matches!(value, RawBson::Array(_) | RawBson::RegularExpression(_) | RawBson::Undefined)
+    !matches!(
+        value,
+        RawBson::Array(_) | RawBson::RegularExpression(_) | RawBson::Undefined
+    )
 }
 
 fn bad_hint() -> CommandError {
-    CommandError::bad_value("error processing query: planner returned error :: caused by :: hint provided does not correspond to an existing index")
+    CommandError::bad_value(
+        "error processing query: planner returned error :: caused by :: hint provided does not correspond to an existing index",
+    )
 }
 
 /// Reads a hint: an index's name, its key pattern, or `{$natural: ±1}`.
 ///
 /// # Errors
 /// `BadValue` for a pattern that no index has, `FailedToParse` for a value of another type.
-pub fn hint(collection: &OpenCollection, value: Option<RawBsonRef<'_>>) -> Result<Option<Hint>, CommandError> {
+pub fn hint(
+    collection: &OpenCollection,
+    value: Option<RawBsonRef<'_>>,
+) -> Result<Option<Hint>, CommandError> {
     match value {
         None | Some(RawBsonRef::Null) => Ok(None),
         Some(RawBsonRef::String("$natural")) => Ok(Some(Hint::Natural(Direction::Forward))),
         Some(RawBsonRef::String(name)) => Ok(Some(Hint::Index(name.to_owned()))),
         Some(RawBsonRef::Document(pattern)) if pattern.is_empty() => Ok(None),
         Some(RawBsonRef::Document(pattern)) => hint_of_pattern(collection, pattern).map(Some),
-        Some(_) => Err(CommandError::refused(Code::FailedToParse, "Hint must be a string or an object")),
+        Some(_) => Err(CommandError::refused(
+            Code::FailedToParse,
+            "Hint must be a string or an object",
+        )),
     }
 }
 
-fn hint_of_pattern(collection: &OpenCollection, pattern: &RawDocument) -> Result<Hint, CommandError> {
+fn hint_of_pattern(
+    collection: &OpenCollection,
+    pattern: &RawDocument,
+) -> Result<Hint, CommandError> {
     if let Some(direction) = natural(pattern) {
         return Ok(Hint::Natural(direction));
     }
     let indexes = collection.store.indexes();
-    let found = indexes.iter().find(|index| same_pattern(&index.spec.pattern(), pattern));
-    found.map(|index| Hint::Index(index.spec.name.clone())).ok_or_else(bad_hint)
+    let found = indexes
+        .iter()
+        .find(|index| same_pattern(&index.spec.pattern(), pattern));
+    found
+        .map(|index| Hint::Index(index.spec.name.clone()))
+        .ok_or_else(bad_hint)
 }
 
 /// The direction of `{$natural: ±1}`.
 pub fn natural(pattern: &RawDocument) -> Option<Direction> {
-    let direction = pattern.get("$natural").ok().flatten().and_then(crate::arguments::integer)?;
-    Some(if direction < 0 { Direction::Backward } else { Direction::Forward })
+    let direction = pattern
+        .get("$natural")
+        .ok()
+        .flatten()
+        .and_then(crate::arguments::integer)?;
+    Some(if direction < 0 {
+        Direction::Backward
+    } else {
+        Direction::Forward
+    })
 }
 
 /// Are two key patterns equal, whatever number types they use?
 pub fn same_pattern(a: &RawDocument, b: &RawDocument) -> bool {
     let (a, b): (Vec<_>, Vec<_>) = (a.iter().flatten().collect(), b.iter().flatten().collect());
     let same = |a: RawBsonRef<'_>, b: RawBsonRef<'_>| forebay_query::compare(a, b).is_eq();
-    a.len() == b.len() && a.iter().zip(&b).all(|(a, b)| a.0.as_str() == b.0.as_str() && same(a.1, b.1))
+    a.len() == b.len()
+        && a.iter()
+            .zip(&b)
+            .all(|(a, b)| a.0.as_str() == b.0.as_str() && same(a.1, b.1))
 }
 
 impl From<&IndexAccess> for Range {

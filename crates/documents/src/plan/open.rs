@@ -14,7 +14,11 @@ impl Plan {
     ///
     /// # Errors
     /// Whatever the cache or the store says.
-    pub async fn open(&self, limit: Option<u64>, stop: &Stop) -> Result<Box<dyn Stream>, CommandError> {
+    pub async fn open(
+        &self,
+        limit: Option<u64>,
+        stop: &Stop,
+    ) -> Result<Box<dyn Stream>, CommandError> {
         let (store, filter) = (self.collection.store.clone(), self.filter.clone());
         Ok(match &self.access {
             Access::Nothing => Box::new(List::default()),
@@ -37,7 +41,9 @@ impl Plan {
         match &self.access {
             Access::Nothing => Ok(0),
             Access::Cache(search) => Ok(search.count(stop).await?.count),
-            Access::Scan { .. } if matches!(self.filter.root(), Node::AlwaysTrue) => Ok(store.document_count()),
+            Access::Scan { .. } if matches!(self.filter.root(), Node::AlwaysTrue) => {
+                Ok(store.document_count())
+            }
             Access::Scan { .. } => blocking(|| count_scan(store, &self.filter, stop)),
             Access::Id(_) | Access::Index(_) => {
                 let stream = self.open(None, stop).await?;
@@ -51,7 +57,11 @@ impl Plan {
     ///
     /// # Errors
     /// Whatever the cache or the store says.
-    pub async fn numbers(&self, limit: Option<u64>, stop: &Stop) -> Result<Vec<RecordNumber>, CommandError> {
+    pub async fn numbers(
+        &self,
+        limit: Option<u64>,
+        stop: &Stop,
+    ) -> Result<Vec<RecordNumber>, CommandError> {
         let mut stream = self.open(limit, stop).await?;
         let limit = limit.unwrap_or(u64::MAX);
         let mut pull = || {
@@ -64,7 +74,11 @@ impl Plan {
             }
             Ok(numbers)
         };
-        if matches!(self.access, Access::Id(_)) { pull() } else { blocking(pull) }
+        if matches!(self.access, Access::Id(_)) {
+            pull()
+        } else {
+            blocking(pull)
+        }
     }
 }
 
@@ -73,7 +87,11 @@ impl Plan {
     ///
     /// # Errors
     /// Whatever the cache or the store says.
-    pub async fn first_number(&self, sort: Option<&Sort>, stop: &Stop) -> Result<Option<RecordNumber>, CommandError> {
+    pub async fn first_number(
+        &self,
+        sort: Option<&Sort>,
+        stop: &Stop,
+    ) -> Result<Option<RecordNumber>, CommandError> {
         let Some(sort) = sort.filter(|_| !self.is_sorted) else {
             return Ok(self.numbers(Some(1), stop).await?.pop());
         };

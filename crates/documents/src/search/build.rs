@@ -5,11 +5,11 @@
 
 use std::sync::Arc;
 use std::thread;
+use std::time::Duration;
 
 use forebay_cache::CacheError;
 use forebay_store::Document;
 use parking_lot::MutexGuard;
-use tokio::sync::watch;
 
 use super::collection::CollectionSearch;
 use super::generation::Generation;
@@ -58,33 +58,17 @@ pub enum BuildError {
 pub struct Build {
     search: Arc<CollectionSearch>,
     names: Vec<String>,
-    progress: watch::Receiver<u64>,
 }
 
 impl Build {
     pub(super) fn new(search: Arc<CollectionSearch>, names: Vec<String>) -> Build {
-        let progress = search.progress();
-        Build {
-            search,
-            names,
-            progress,
-        }
+        Build { search, names }
     }
 
-    /// Resolves when every index is ready.
-    ///
-    /// # Errors
-    /// When one of them cannot be built, or is dropped meanwhile.
-    pub async fn wait(mut self) -> Result<(), BuildError> {
-        loop {
-            self.progress.mark_unchanged();
-            if let Some(outcome) = self.search.outcome(&self.names) {
-                return outcome;
-            }
-            if self.progress.changed().await.is_err() {
-                return Err(BuildError::Dropped);
-            }
-        }
+    /// Blocks until every index is ready, or one of them cannot be built or is dropped, or the time is over: then
+    /// there is no outcome yet, and the build goes on.
+    pub fn wait(self, time: Duration) -> Option<Result<(), BuildError>> {
+        self.search.wait(&self.names, time)
     }
 }
 

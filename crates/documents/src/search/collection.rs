@@ -3,12 +3,12 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
 
 use bson::RawDocument;
 use forebay_cache::Cache;
 use forebay_store::Collection;
-use parking_lot::{Mutex, RwLock};
-use tokio::sync::watch;
+use parking_lot::{Condvar, Mutex, RwLock};
 
 use super::build::{self, Build, BuildError};
 use super::extract::Extractor;
@@ -40,7 +40,9 @@ pub struct CollectionSearch {
     state: RwLock<State>,
     /// Are there generations that follow writes?
     follows: AtomicBool,
-    progress: watch::Sender<u64>,
+    /// How often the state has changed, and who waits for that.
+    changes: Mutex<u64>,
+    changed: Condvar,
 }
 
 /// What a collection has declared, and how far it is. Its generations change under the collection's write lock.
@@ -146,7 +148,8 @@ impl CollectionSearch {
             cache,
             state: RwLock::new(State::new(namespace)),
             follows: AtomicBool::new(false),
-            progress: watch::Sender::new(0),
+            changes: Mutex::new(0),
+            changed: Condvar::new(),
         })
     }
 
@@ -234,11 +237,6 @@ impl CollectionSearch {
         &self.cache
     }
 
-    /// Is any cache index declared?
-    pub fn has_indexes(&self) -> bool {
-        !self.state.read().declared.is_empty()
-    }
-
     /// Does the cache need the old document of a replacement or deletion?
     pub fn needs_old(&self) -> bool {
         self.follows.load(Ordering::Acquire)
@@ -296,14 +294,8 @@ impl CollectionSearch {
 
     /// Starts what is needed so that a generation has just what is declared. The caller holds the write lock.
     fn settle(self: &Arc<Self>) {
-        let mut state = self.state.write();
-        if state.declared.is_empty() {
-            self.forget(&mut state);
-        } else if state.is_shrunk() {
-            self.shrink(&mut state);
-        } else if !state.is_settled() {
-            let generation = self.begin(&mut state);
-            drop(state);
+        let begun = self.arrange();
+        if let Some(generation) = begun {
             // Not under the state's lock: a thread that cannot start ends its build at once.
             let builder = build::start(Arc::clone(self), generation);
             let mut state = self.state.write();
@@ -311,6 +303,19 @@ impl CollectionSearch {
             state.builders.extend(builder);
         }
         self.tell();
+    }
+
+    /// Drops, shrinks or begins a generation, as what is declared demands; the one begun has to be built.
+    fn arrange(&self) -> Option<Arc<Generation>> {
+        let mut state = self.state.write();
+        if state.declared.is_empty() {
+            self.forget(&mut state);
+        } else if state.is_shrunk() {
+            self.shrink(&mut state);
+        } else if !state.is_settled() {
+            return Some(self.begin(&mut state));
+        }
+        None
     }
 
     /// Takes fields that nothing declares any more out of the complete cache. The caller holds the write lock.
@@ -392,16 +397,20 @@ impl CollectionSearch {
 
     /// Wakes those who wait for a build.
     fn tell(&self) {
-        self.progress.send_modify(|changes| *changes += 1);
+        *self.changes.lock() += 1;
+        self.changed.notify_all();
     }
 
-    pub(super) fn progress(&self) -> watch::Receiver<u64> {
-        self.progress.subscribe()
-    }
-
-    /// How the building of the indexes called `names` ended, if it has.
-    pub(super) fn outcome(&self, names: &[String]) -> Option<Result<(), BuildError>> {
-        self.state.read().outcome(names)
+    /// Blocks until the building of the indexes called `names` has ended, or the time is over.
+    pub(super) fn wait(&self, names: &[String], time: Duration) -> Option<Result<(), BuildError>> {
+        let until = Instant::now() + time;
+        let mut changes = self.changes.lock();
+        loop {
+            let outcome = self.state.read().outcome(names);
+            if outcome.is_some() || self.changed.wait_until(&mut changes, until).timed_out() {
+                return outcome;
+            }
+        }
     }
 
     /// Looks at what is declared and how far it is.

@@ -66,12 +66,7 @@ impl Found {
         }
     }
 
-    /// What was done so far. The counts of documents go on as they are read.
-    pub fn report(&self) -> &ExecutionReport {
-        &self.report
-    }
-
-    /// Takes the report out.
+    /// What was done until now.
     pub fn into_report(self) -> ExecutionReport {
         self.report
     }

@@ -29,11 +29,8 @@ mod stats;
 mod tests;
 mod translate;
 
-pub use build::{Build, BuildError};
 pub use collection::{CacheIndex, CollectionSearch, WriteLock};
-pub use execute::{Arrays, Counted, Values};
-pub use found::Found;
+pub use execute::{Arrays, Values};
 pub use plan::{NotUsed, PlanOptions, SearchPlan};
-pub use report::{ExecutionReport, PlanSummary};
 pub use settings::SearchSettings;
-pub use stats::{BuildProgress, IndexState, IndexStatus};
+pub use stats::BuildProgress;

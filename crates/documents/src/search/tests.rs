@@ -2,6 +2,7 @@
 
 use std::num::NonZeroUsize;
 use std::sync::Arc;
+use std::time::Duration;
 
 use bson::{Document as Decoded, RawDocument, RawDocumentBuf, doc};
 use fastrand::Rng;
@@ -11,6 +12,7 @@ use forebay_query::{Filter, Limits};
 use forebay_store::{Collection, CollectionOptions, Store, StoreOptions};
 use forebay_text::Stop;
 
+use super::build::Build;
 use super::*;
 use crate::streams::Stream;
 
@@ -90,8 +92,8 @@ impl Fixture {
         }
     }
 
-    async fn declare(&self, fields: &[&str]) {
-        self.begin(fields).wait().await.expect("built");
+    fn declare(&self, fields: &[&str]) {
+        built(self.begin(fields));
     }
 
     fn begin(&self, fields: &[&str]) -> Build {
@@ -113,6 +115,11 @@ impl Fixture {
     fn plan(&self, filter: &Decoded) -> Result<SearchPlan, NotUsed> {
         self.search.plan(&parsed(filter), &PlanOptions::default())
     }
+}
+
+fn built(build: Build) {
+    let outcome = build.wait(Duration::from_secs(60));
+    outcome.expect("in time").expect("built");
 }
 
 fn raw(document: &Decoded) -> RawDocumentBuf {
@@ -161,7 +168,7 @@ async fn plans_find_what_a_scan_finds() {
         fetch_always: 4,
         ..SearchSettings::default()
     });
-    fixture.declare(&["a", "b.c"]).await;
+    fixture.declare(&["a", "b.c"]);
     let mut answered = 0;
     for round in 0..60 {
         let documents: Vec<_> = (0..20)
@@ -209,7 +216,7 @@ async fn a_build_and_writes_beside_it_lose_nothing() {
             fixture.replace(number, &generate::document(&mut rng, number as i32));
         }
     }
-    build.wait().await.expect("built");
+    built(build);
     for _ in 0..100 {
         compare(&fixture, &generate::filter(&mut rng, 1), seed).await;
     }
@@ -219,8 +226,8 @@ async fn a_build_and_writes_beside_it_lose_nothing() {
 async fn an_index_dropped_leaves_the_others() {
     let fixture = Fixture::new(SearchSettings::default());
     fixture.insert(&[doc! { "_id": 1, "a": "x", "b": "y" }]);
-    fixture.declare(&["a"]).await;
-    fixture.declare(&["b"]).await;
+    fixture.declare(&["a"]);
+    fixture.declare(&["b"]);
     assert!(
         fixture
             .plan(&doc! { "a": "x", "b": "y" })
@@ -252,7 +259,7 @@ async fn an_index_dropped_leaves_the_others() {
 async fn what_is_not_answered_says_why() {
     let fixture = Fixture::new(SearchSettings::default());
     fixture.insert(&[doc! { "_id": 1, "a": "x", "n": 1 }]);
-    fixture.declare(&["a"]).await;
+    fixture.declare(&["a"]);
     let why = |filter: Decoded| fixture.plan(&filter).err();
     assert_eq!(why(doc! { "n": 1 }), Some(NotUsed::NoCachedField));
     assert_eq!(
@@ -284,7 +291,7 @@ async fn what_is_not_answered_says_why() {
 #[tokio::test]
 async fn values_are_counted_and_the_odd_ones_handed_over() {
     let fixture = Fixture::new(SearchSettings::default());
-    fixture.declare(&["a"]).await;
+    fixture.declare(&["a"]);
     fixture.insert(&[
         doc! { "_id": 1, "a": "x" },
         doc! { "_id": 2, "a": "x" },
@@ -324,7 +331,7 @@ async fn values_are_counted_and_the_odd_ones_handed_over() {
 #[tokio::test]
 async fn a_stopped_search_says_so() {
     let fixture = Fixture::new(SearchSettings::default());
-    fixture.declare(&["a"]).await;
+    fixture.declare(&["a"]);
     fixture.insert(&[
         doc! { "_id": 1, "a": "x" },
         doc! { "_id": 2, "a": ["x", 1] },

@@ -24,7 +24,11 @@ pub struct Fetch {
 impl Fetch {
     /// Fetches these, in this order.
     pub fn new(store: Arc<Collection>, filter: Arc<Filter>, numbers: Vec<RecordNumber>) -> Fetch {
-        Fetch { store, filter, numbers: numbers.into_iter() }
+        Fetch {
+            store,
+            filter,
+            numbers: numbers.into_iter(),
+        }
     }
 }
 

@@ -17,7 +17,9 @@ pub struct List {
 impl List {
     /// A stream over these.
     pub fn new(rows: impl IntoIterator<Item = Row>) -> List {
-        List { rows: rows.into_iter().collect() }
+        List {
+            rows: rows.into_iter().collect(),
+        }
     }
 
     /// A stream over documents made for the query.

@@ -22,9 +22,18 @@ impl Piped {
     /// The stages of `pipeline` over `source`. Nothing runs until it is pulled.
     pub fn new(source: impl Stream + 'static, pipeline: Pipeline, limits: Limits) -> Piped {
         let stop = Arc::new(Mutex::new(Stop::never()));
-        let input = Input { source, stop: stop.clone() };
-        let run = Run { seed: fastrand::u64(..), ..Run::new(DateTime::now(), limits) };
-        Piped { output: pipeline.run(Box::new(input), &run), stop }
+        let input = Input {
+            source,
+            stop: stop.clone(),
+        };
+        let run = Run {
+            seed: fastrand::u64(..),
+            ..Run::new(DateTime::now(), limits)
+        };
+        Piped {
+            output: pipeline.run(Box::new(input), &run),
+            stop,
+        }
     }
 }
 
@@ -32,7 +41,10 @@ impl Stream for Piped {
     fn next(&mut self, stop: &Stop) -> Result<Option<Row>, CommandError> {
         self.stop.lock().clone_from(stop);
         stop.check()?;
-        self.output.next().transpose().map(|document| document.map(Row::Built))
+        self.output
+            .next()
+            .transpose()
+            .map(|document| document.map(Row::Built))
     }
 }
 

@@ -21,15 +21,25 @@ pub struct Project<S> {
 impl<S: Stream> Project<S> {
     /// Reshapes every document; `filter` tells which array element `field.$` stands for.
     pub fn new(inner: S, projection: Projection, filter: Arc<Filter>) -> Project<S> {
-        Project { inner, projection, filter, now: DateTime::now() }
+        Project {
+            inner,
+            projection,
+            filter,
+            now: DateTime::now(),
+        }
     }
 }
 
 impl<S: Stream> Stream for Project<S> {
     fn next(&mut self, stop: &Stop) -> Result<Option<Row>, CommandError> {
-        let Some(row) = self.inner.next(stop)? else { return Ok(None) };
+        let Some(row) = self.inner.next(stop)? else {
+            return Ok(None);
+        };
         let position = position(&self.projection, &self.filter, &row);
-        let context = ProjectionContext { now: self.now, position };
+        let context = ProjectionContext {
+            now: self.now,
+            position,
+        };
         Ok(Some(Row::Built(self.projection.apply(&row, &context)?)))
     }
 

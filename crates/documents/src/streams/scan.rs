@@ -22,7 +22,11 @@ pub struct Scan {
 impl Scan {
     /// A scan from one end.
     pub fn new(store: &Collection, filter: Arc<Filter>, direction: Direction) -> Scan {
-        Scan { entries: store.scan_range(0..RecordNumber::MAX, direction), filter, examined: 0 }
+        Scan {
+            entries: store.scan_range(0..RecordNumber::MAX, direction),
+            filter,
+            examined: 0,
+        }
     }
 
     /// Documents read so far.

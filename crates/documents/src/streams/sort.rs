@@ -51,13 +51,25 @@ impl Ord for Keyed {
 ///
 /// # Errors
 /// 292 when more than `bytes_max` would have to be held; whatever the stream says.
-pub fn sorted(mut stream: impl Stream, sort: &Sort, keep: Option<u64>, bytes_max: usize, stop: &Stop) -> Result<List, CommandError> {
-    let keep = keep.and_then(|keep| usize::try_from(keep).ok()).unwrap_or(usize::MAX);
+pub fn sorted(
+    mut stream: impl Stream,
+    sort: &Sort,
+    keep: Option<u64>,
+    bytes_max: usize,
+    stop: &Stop,
+) -> Result<List, CommandError> {
+    let keep = keep
+        .and_then(|keep| usize::try_from(keep).ok())
+        .unwrap_or(usize::MAX);
     let mut kept = BinaryHeap::new();
     let mut bytes = 0;
     let mut place = 0;
     while let Some(row) = stream.next(stop)? {
-        let keyed = Keyed { key: sort.key(&row), place, row };
+        let keyed = Keyed {
+            key: sort.key(&row),
+            place,
+            row,
+        };
         place += 1;
         bytes += keyed.bytes();
         kept.push(keyed);
@@ -68,10 +80,14 @@ pub fn sorted(mut stream: impl Stream, sort: &Sort, keep: Option<u64>, bytes_max
             return Err(too_large(bytes_max));
         }
     }
-    Ok(List::new(kept.into_sorted_vec().into_iter().map(|keyed| keyed.row)))
+    Ok(List::new(
+        kept.into_sorted_vec().into_iter().map(|keyed| keyed.row),
+    ))
 }
 
 fn too_large(bytes_max: usize) -> CommandError {
-    let message = format!("Sort exceeded memory limit of {bytes_max} bytes, but did not opt in to external sorting.");
+    let message = format!(
+        "Sort exceeded memory limit of {bytes_max} bytes, but did not opt in to external sorting."
+    );
     CommandError::refused(Code::QueryExceededMemoryLimitNoDiskUseAllowed, message)
 }

@@ -42,7 +42,15 @@ pub struct Walk {
 impl Walk {
     /// A walk from the beginning.
     pub fn new(store: Arc<Collection>, filter: Arc<Filter>, range: Range) -> Walk {
-        Walk { store, filter, range, next_bounds: 0, entries: None, seen: HashSet::new(), examined: 0 }
+        Walk {
+            store,
+            filter,
+            range,
+            next_bounds: 0,
+            entries: None,
+            seen: HashSet::new(),
+            examined: 0,
+        }
     }
 
     /// Documents looked for so far.
@@ -65,9 +73,15 @@ impl Walk {
             if let Some(number) = self.entries.as_mut().and_then(Iterator::next) {
                 return Ok(Some(number?));
             }
-            let Some(bounds) = self.range.bounds.get(self.next_bounds) else { return Ok(None) };
+            let Some(bounds) = self.range.bounds.get(self.next_bounds) else {
+                return Ok(None);
+            };
             self.next_bounds += 1;
-            self.entries = Some(self.store.index_scan(&self.range.index, bounds, self.range.direction)?);
+            self.entries = Some(self.store.index_scan(
+                &self.range.index,
+                bounds,
+                self.range.direction,
+            )?);
         }
     }
 }

@@ -1,5 +1,4 @@
 //! A door on a store in memory (or in a directory), and short ways to ask it things.
-#![allow(dead_code, reason = "each suite uses its own part")]
 
 use std::sync::Arc;
 
@@ -23,20 +22,34 @@ pub fn with(settings: Settings) -> Door {
     let spec: DeviceSpec = "host:2".parse().expect("the specification is right");
     let devices = Devices::new(&spec, DeviceOptions::default()).expect("threads can be had");
     let documents = Documents::open(settings, Arc::new(devices)).expect("the store opens");
-    Door { documents, client: ClientContext { connection_id: 1, ..ClientContext::default() } }
+    Door {
+        documents,
+        client: ClientContext {
+            connection_id: 1,
+            ..ClientContext::default()
+        },
+    }
 }
 
 /// A door on a store in a directory.
 pub fn at(directory: &std::path::Path) -> Door {
-    with(Settings { location: Location::Dir(directory.to_owned()), ..Settings::default() })
+    with(Settings {
+        location: Location::Dir(directory.to_owned()),
+        ..Settings::default()
+    })
 }
 
 impl Door {
     /// The reply to a command on the database `test`, or on the one that `$db` names.
     pub async fn ask(&self, mut command: Document) -> Document {
-        command.entry("$db".to_owned()).or_insert_with(|| "test".into());
+        command
+            .entry("$db".to_owned())
+            .or_insert_with(|| "test".into());
         let body = RawDocumentBuf::try_from(&command).expect("commands hold no NUL");
-        let reply = self.documents.run(&self.client, Command::from_body(body)).await;
+        let reply = self
+            .documents
+            .run(&self.client, Command::from_body(body))
+            .await;
         Document::try_from(reply).expect("a reply is BSON")
     }
 
@@ -66,7 +79,9 @@ impl Door {
     pub async fn insert(&self, collection: &str, documents: impl IntoIterator<Item = Document>) {
         let documents: Vec<Document> = documents.into_iter().collect();
         let count = documents.len() as i32;
-        let reply = self.ok(doc! { "insert": collection, "documents": documents }).await;
+        let reply = self
+            .ok(doc! { "insert": collection, "documents": documents })
+            .await;
         assert_eq!(reply, doc! { "n": count, "ok": 1.0 });
     }
 
@@ -74,14 +89,27 @@ impl Door {
     pub async fn all(&self, command: Document) -> Vec<Document> {
         let session = command.get("lsid").cloned();
         let reply = self.ok(command).await;
-        let cursor = reply.get_document("cursor").expect("the reply has a cursor");
-        let collection = cursor.get_str("ns").expect("it has a name").split_once('.').expect("with a dot").1.to_owned();
-        let (mut id, mut found) = (cursor.get_i64("id").expect("it has an id"), batch(cursor, "firstBatch"));
+        let cursor = reply
+            .get_document("cursor")
+            .expect("the reply has a cursor");
+        let collection = cursor
+            .get_str("ns")
+            .expect("it has a name")
+            .split_once('.')
+            .expect("with a dot")
+            .1
+            .to_owned();
+        let (mut id, mut found) = (
+            cursor.get_i64("id").expect("it has an id"),
+            batch(cursor, "firstBatch"),
+        );
         while id != 0 {
             let mut more = doc! { "getMore": id, "collection": &collection };
             more.extend(session.clone().map(|session| ("lsid".to_owned(), session)));
             let reply = self.ok(more).await;
-            let cursor = reply.get_document("cursor").expect("the reply has a cursor");
+            let cursor = reply
+                .get_document("cursor")
+                .expect("the reply has a cursor");
             found.extend(batch(cursor, "nextBatch"));
             id = cursor.get_i64("id").expect("it has an id");
         }
@@ -90,8 +118,13 @@ impl Door {
 
     /// The `_id`s, as integers, of what a `find` with this filter gives.
     pub async fn ids(&self, collection: &str, filter: Document) -> Vec<i32> {
-        let found = self.all(doc! { "find": collection, "filter": filter }).await;
-        found.iter().map(|document| document.get_i32("_id").expect("ids are integers")).collect()
+        let found = self
+            .all(doc! { "find": collection, "filter": filter })
+            .await;
+        found
+            .iter()
+            .map(|document| document.get_i32("_id").expect("ids are integers"))
+            .collect()
     }
 
     /// The count of a filter.
@@ -104,5 +137,37 @@ impl Door {
 /// The documents of one batch.
 pub fn batch(cursor: &Document, name: &str) -> Vec<Document> {
     let batch = cursor.get_array(name).expect("the cursor has a batch");
-    batch.iter().map(|document| document.as_document().expect("of documents").clone()).collect()
+    batch
+        .iter()
+        .map(|document| document.as_document().expect("of documents").clone())
+        .collect()
+}
+
+impl Door {
+    /// Caches a field of a collection and waits until the cache is ready.
+    pub async fn cache(&self, collection: &str, field: &str) {
+        let index = doc! { "key": { field: "cache" }, "name": format!("{field}_cache") };
+        self.ok(doc! { "createIndexes": collection, "indexes": [index] })
+            .await;
+        self.cache_is_ready(collection).await;
+    }
+
+    /// Waits until the caches of a collection are ready.
+    pub async fn cache_is_ready(&self, collection: &str) {
+        loop {
+            let stats = self.ok(doc! { "collStats": collection }).await;
+            let states = stats
+                .get_array("cacheIndexes")
+                .expect("the figures name the caches");
+            let ready = |state: &bson::Bson| {
+                state
+                    .as_document()
+                    .is_some_and(|state| state.get_str("state").is_ok_and(|state| state == "ready"))
+            };
+            if !states.is_empty() && states.iter().all(ready) {
+                return;
+            }
+            tokio::task::yield_now().await;
+        }
+    }
 }

@@ -1,0 +1,112 @@
+//! Several clients at once.
+
+use std::sync::Arc;
+
+use bson::{Bson, doc};
+
+use crate::door::door;
+
+const CLIENTS: i32 = 4;
+const ROUNDS: i32 = 100;
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn increments_of_many_clients_all_count() {
+    let door = Arc::new(door());
+    door.insert("c", [doc! { "_id": 1, "n": 0 }]).await;
+    let clients: Vec<_> = (0..CLIENTS)
+        .map(|_| {
+            let door = door.clone();
+            tokio::spawn(async move {
+                for _ in 0..ROUNDS {
+                    door.ok(doc! { "update": "c", "updates": [{ "q": { "_id": 1 }, "u": { "$inc": { "n": 1 } } }] }).await;
+                }
+            })
+        })
+        .collect();
+    for client in clients {
+        client.await.unwrap();
+    }
+    assert_eq!(
+        door.all(doc! { "find": "c" }).await,
+        [doc! { "_id": 1, "n": CLIENTS * ROUNDS }]
+    );
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn a_queue_gives_each_document_to_one_client() {
+    let door = Arc::new(door());
+    door.insert(
+        "c",
+        (0..CLIENTS * ROUNDS).map(|id| doc! { "_id": id, "free": true }),
+    )
+    .await;
+    let clients: Vec<_> = (0..CLIENTS)
+        .map(|_| {
+            let door = door.clone();
+            tokio::spawn(async move {
+                let mut taken = Vec::new();
+                loop {
+                    let take =
+                        doc! { "findAndModify": "c", "query": { "free": true }, "remove": true };
+                    match door.ok(take).await.get("value") {
+                        Some(Bson::Document(value)) => taken.push(value.get_i32("_id").unwrap()),
+                        _ => return taken,
+                    }
+                }
+            })
+        })
+        .collect();
+    let mut taken = Vec::new();
+    for client in clients {
+        taken.extend(client.await.unwrap());
+    }
+    taken.sort_unstable();
+    assert_eq!(taken, (0..CLIENTS * ROUNDS).collect::<Vec<_>>());
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn searches_stay_right_while_clients_write() {
+    let door = Arc::new(door());
+    door.insert(
+        "c",
+        (0..2000).map(|id| doc! { "_id": id, "s": format!("keep{id}"), "t": "x" }),
+    )
+    .await;
+    door.cache("c", "s").await;
+    let writers: Vec<_> = (0..CLIENTS)
+        .map(|client| {
+            let door = door.clone();
+            tokio::spawn(async move {
+                for round in 0..ROUNDS {
+                    let id = 10_000 + client * ROUNDS + round;
+                    door.insert("c", [doc! { "_id": id, "s": format!("new{id}") }]).await;
+                    assert_eq!(door.ids("c", doc! { "s": format!("new{id}") }).await, [id], "a client reads what it wrote");
+                    let update = doc! { "q": { "_id": id }, "u": { "$set": { "s": format!("changed{id}") } } };
+                    door.ok(doc! { "update": "c", "updates": [update] }).await;
+                    assert_eq!(door.count("c", doc! { "s": format!("new{id}") }).await, 0);
+                    if round % 2 == 0 {
+                        door.ok(doc! { "delete": "c", "deletes": [{ "q": { "_id": id }, "limit": 1 }] }).await;
+                    }
+                }
+            })
+        })
+        .collect();
+    let kept = doc! { "s": { "$regex": "^keep" } };
+    for _ in 0..20 {
+        assert_eq!(door.count("c", kept.clone()).await, 2000);
+        assert_eq!(door.ids("c", kept.clone()).await.len(), 2000);
+    }
+    for writer in writers {
+        writer.await.unwrap();
+    }
+    assert_eq!(
+        door.count("c", doc! { "s": { "$regex": "changed" } }).await,
+        CLIENTS * ROUNDS / 2
+    );
+    assert!(
+        door.ok(doc! { "validate": "c" })
+            .await
+            .get_bool("valid")
+            .unwrap()
+    );
+}

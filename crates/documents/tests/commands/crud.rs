@@ -1,0 +1,235 @@
+//! insert, find, update and delete, with the replies that drivers read.
+
+use bson::{Document, doc};
+
+use crate::door::door;
+
+#[tokio::test]
+async fn duplicate_keys_are_reported_per_document() {
+    let door = door();
+    door.insert("c", [doc! { "_id": 1 }]).await;
+    let documents = vec![doc! { "_id": 2 }, doc! { "_id": 1 }, doc! { "_id": 3 }];
+    let reply = door
+        .ok(doc! { "insert": "c", "documents": documents.clone() })
+        .await;
+    assert_eq!(reply.get_i32("n").ok(), Some(1));
+    let errors = reply.get_array("writeErrors").unwrap();
+    let error = errors[0].as_document().unwrap();
+    assert_eq!(
+        (
+            error.get_i32("index").unwrap(),
+            error.get_i32("code").unwrap()
+        ),
+        (1, 11000)
+    );
+    assert_eq!(
+        error.get_document("keyPattern").unwrap(),
+        &doc! { "_id": 1 }
+    );
+    assert_eq!(error.get_document("keyValue").unwrap(), &doc! { "_id": 1 });
+    let reply = door
+        .ok(doc! { "insert": "c", "documents": documents, "ordered": false })
+        .await;
+    assert_eq!(reply.get_i32("n").ok(), Some(1));
+    assert_eq!(reply.get_array("writeErrors").unwrap().len(), 2);
+    assert_eq!(door.ids("c", doc! {}).await, [1, 2, 3]);
+}
+
+#[tokio::test]
+async fn an_ordered_insert_ends_at_the_first_wrong_document() {
+    let door = door();
+    let documents = vec![doc! { "_id": 1 }, doc! { "_id": [1] }, doc! { "_id": 3 }];
+    let reply = door
+        .ok(doc! { "insert": "c", "documents": documents })
+        .await;
+    assert_eq!(reply.get_i32("n").ok(), Some(1));
+    assert_eq!(reply.get_array("writeErrors").unwrap().len(), 1);
+    // The document refused comes behind one that the store refuses: the earlier failure counts.
+    let documents = vec![doc! { "_id": 1 }, doc! { "_id": [1] }];
+    let reply = door
+        .ok(doc! { "insert": "c", "documents": documents })
+        .await;
+    let errors = reply.get_array("writeErrors").unwrap();
+    assert_eq!(errors.len(), 1);
+    assert_eq!(
+        errors[0].as_document().unwrap().get_i32("index").ok(),
+        Some(0)
+    );
+}
+
+#[tokio::test]
+async fn updates_change_insert_and_count() {
+    let door = door();
+    door.insert("c", (0..10).map(|id| doc! { "_id": id, "a": id % 2 }))
+        .await;
+    let update = |statement: Document| doc! { "update": "c", "updates": [statement] };
+    let reply = door
+        .ok(update(
+            doc! { "q": { "a": 1 }, "u": { "$set": { "b": 1 } } },
+        ))
+        .await;
+    assert_eq!(reply, doc! { "n": 1, "nModified": 1, "ok": 1.0 });
+    let reply = door
+        .ok(update(
+            doc! { "q": { "a": 1 }, "u": { "$set": { "b": 1 } }, "multi": true },
+        ))
+        .await;
+    assert_eq!(reply, doc! { "n": 5, "nModified": 4, "ok": 1.0 });
+    let reply = door
+        .ok(update(
+            doc! { "q": { "_id": 77 }, "u": { "$set": { "b": 2 } }, "upsert": true },
+        ))
+        .await;
+    assert_eq!(
+        reply,
+        doc! { "n": 1, "nModified": 0, "upserted": [{ "index": 0, "_id": 77 }], "ok": 1.0 }
+    );
+    let reply = door
+        .ok(update(doc! { "q": { "_id": 0 }, "u": { "x": 1 } }))
+        .await;
+    assert_eq!(reply, doc! { "n": 1, "nModified": 1, "ok": 1.0 });
+    assert_eq!(
+        door.all(doc! { "find": "c", "filter": { "_id": 0 } }).await,
+        [doc! { "_id": 0, "x": 1 }]
+    );
+    let reply = door
+        .ok(update(
+            doc! { "q": { "_id": 0 }, "u": { "_id": 5, "x": 1 } },
+        ))
+        .await;
+    let errors = reply.get_array("writeErrors").unwrap();
+    assert_eq!(
+        errors[0].as_document().unwrap().get_i32("code").ok(),
+        Some(66)
+    );
+    let reply = door
+        .ok(update(doc! { "q": {}, "u": { "x": 1 }, "multi": true }))
+        .await;
+    assert_eq!(
+        reply.get_array("writeErrors").unwrap()[0]
+            .as_document()
+            .unwrap()
+            .get_i32("code")
+            .ok(),
+        Some(9)
+    );
+}
+
+#[tokio::test]
+async fn positional_updates_and_array_filters_reach_elements() {
+    let door = door();
+    door.insert("c", [doc! { "_id": 1, "a": [1, 2, 3, 2] }])
+        .await;
+    door.ok(
+        doc! { "update": "c", "updates": [{ "q": { "a": 2 }, "u": { "$set": { "a.$": 20 } } }] },
+    )
+    .await;
+    door.ok(doc! { "update": "c", "updates": [{ "q": {}, "u": { "$inc": { "a.$[x]": 100 } }, "arrayFilters": [{ "x": { "$lt": 3 } }] }] }).await;
+    assert_eq!(
+        door.all(doc! { "find": "c" }).await,
+        [doc! { "_id": 1, "a": [101, 20, 3, 102] }]
+    );
+}
+
+#[tokio::test]
+async fn deletes_take_one_or_all() {
+    let door = door();
+    door.insert("c", (0..1000).map(|id| doc! { "_id": id, "a": id % 4 }))
+        .await;
+    let delete = |statement: Document| doc! { "delete": "c", "deletes": [statement] };
+    assert_eq!(
+        door.ok(delete(doc! { "q": { "a": 1 }, "limit": 1 })).await,
+        doc! { "n": 1, "ok": 1.0 }
+    );
+    assert_eq!(
+        door.ok(delete(doc! { "q": { "a": 1 }, "limit": 0 })).await,
+        doc! { "n": 249, "ok": 1.0 }
+    );
+    assert_eq!(
+        door.ok(delete(doc! { "q": { "_id": 0 }, "limit": 0 }))
+            .await,
+        doc! { "n": 1, "ok": 1.0 }
+    );
+    assert_eq!(door.count("c", doc! {}).await, 749);
+    let reply = door.ok(delete(doc! { "q": {}, "limit": 2 })).await;
+    assert_eq!(
+        reply.get_array("writeErrors").unwrap()[0]
+            .as_document()
+            .unwrap()
+            .get_i32("code")
+            .ok(),
+        Some(9)
+    );
+}
+
+#[tokio::test]
+async fn sort_skip_limit_and_projection_shape_a_find() {
+    let door = door();
+    door.insert(
+        "c",
+        (0..50).map(|id| doc! { "_id": id, "a": (id * 7) % 50, "b": { "c": id } }),
+    )
+    .await;
+    let find = doc! { "find": "c", "sort": { "a": -1 }, "skip": 2, "limit": 3, "projection": { "_id": 0, "a": 1 } };
+    assert_eq!(
+        door.all(find).await,
+        [doc! { "a": 47 }, doc! { "a": 46 }, doc! { "a": 45 }]
+    );
+    let find =
+        doc! { "find": "c", "sort": { "$natural": -1 }, "limit": 2, "projection": { "b.c": 1 } };
+    assert_eq!(
+        door.all(find).await,
+        [
+            doc! { "_id": 49, "b": { "c": 49 } },
+            doc! { "_id": 48, "b": { "c": 48 } }
+        ]
+    );
+    let find = doc! { "find": "c", "filter": { "_id": 5 }, "projection": { "a": 1 } };
+    assert_eq!(door.all(find).await, [doc! { "_id": 5, "a": 35 }]);
+    assert_eq!(
+        door.ok(doc! { "count": "c", "query": {}, "skip": 10, "limit": 20 })
+            .await
+            .get_i32("n")
+            .ok(),
+        Some(20)
+    );
+}
+
+#[tokio::test]
+async fn distinct_values_unwind_arrays() {
+    let door = door();
+    let values = [
+        doc! { "a": 1 },
+        doc! { "a": 1.0 },
+        doc! { "a": [1, "x"] },
+        doc! { "a": null },
+        doc! { "b": 1 },
+    ];
+    door.insert("c", values).await;
+    let reply = door.ok(doc! { "distinct": "c", "key": "a" }).await;
+    assert_eq!(reply, doc! { "values": [1, "x", null], "ok": 1.0 });
+    let reply = door
+        .ok(doc! { "distinct": "c", "key": "a", "query": { "a": "x" } })
+        .await;
+    assert_eq!(reply, doc! { "values": [1, "x"], "ok": 1.0 });
+}
+
+#[tokio::test]
+async fn a_retried_write_is_applied_once() {
+    let door = door();
+    door.insert("c", [doc! { "_id": 1, "a": 0 }]).await;
+    let session = doc! { "id": bson::Binary { subtype: bson::spec::BinarySubtype::Uuid, bytes: vec![7; 16] } };
+    let update = doc! {
+        "update": "c", "updates": [{ "q": { "_id": 1 }, "u": { "$inc": { "a": 1 } } }],
+        "lsid": session, "txnNumber": 4_i64,
+    };
+    let first = door.ok(update.clone()).await;
+    assert_eq!(door.ok(update.clone()).await, first);
+    assert_eq!(
+        door.all(doc! { "find": "c" }).await,
+        [doc! { "_id": 1, "a": 1 }]
+    );
+    let mut older = update;
+    older.insert("txnNumber", 3_i64);
+    assert_eq!(door.code(older).await, 225);
+}

@@ -1,0 +1,170 @@
+//! Cursors: batches, owners, ends.
+
+use std::time::Duration;
+
+use bson::{Document, doc};
+use forebay_documents::Settings;
+
+use crate::door::{batch, door, with};
+
+fn cursor(reply: &Document) -> (i64, usize) {
+    let cursor = reply.get_document("cursor").unwrap();
+    let name = if cursor.contains_key("firstBatch") {
+        "firstBatch"
+    } else {
+        "nextBatch"
+    };
+    (cursor.get_i64("id").unwrap(), batch(cursor, name).len())
+}
+
+#[tokio::test]
+async fn batches_have_the_sizes_asked_for() {
+    let door = door();
+    door.insert("c", (0..500).map(|id| doc! { "_id": id }))
+        .await;
+    let (id, count) = cursor(&door.ok(doc! { "find": "c" }).await);
+    assert_eq!(count, 101);
+    assert_eq!(
+        cursor(
+            &door
+                .ok(doc! { "getMore": id, "collection": "c", "batchSize": 10 })
+                .await
+        ),
+        (id, 10)
+    );
+    assert_eq!(
+        cursor(&door.ok(doc! { "getMore": id, "collection": "c" }).await),
+        (0, 389)
+    );
+    assert_eq!(
+        door.code(doc! { "getMore": id, "collection": "c" }).await,
+        43
+    );
+    let (id, count) = cursor(&door.ok(doc! { "find": "c", "batchSize": 0 }).await);
+    assert!(id != 0 && count == 0);
+    assert_eq!(
+        cursor(
+            &door
+                .ok(doc! { "find": "c", "batchSize": 5, "singleBatch": true })
+                .await
+        ),
+        (0, 5)
+    );
+    assert_eq!(
+        cursor(&door.ok(doc! { "find": "c", "limit": 7 }).await),
+        (0, 7)
+    );
+    assert_eq!(
+        door.code(doc! { "find": "c", "batchSize": -1 }).await,
+        51024
+    );
+    assert_eq!(door.code(doc! { "find": "c", "limit": "x" }).await, 14);
+}
+
+#[tokio::test]
+async fn a_batch_ends_at_sixteen_megabytes() {
+    let door = door();
+    let text = "x".repeat(5 << 20);
+    for id in 0..5 {
+        door.insert("c", [doc! { "_id": id, "text": &text }]).await;
+    }
+    let (id, count) = cursor(&door.ok(doc! { "find": "c" }).await);
+    assert_eq!(count, 3);
+    assert_eq!(
+        cursor(&door.ok(doc! { "getMore": id, "collection": "c" }).await),
+        (0, 2)
+    );
+}
+
+#[tokio::test]
+async fn killed_cursors_are_gone() {
+    let door = door();
+    door.insert("c", (0..500).map(|id| doc! { "_id": id }))
+        .await;
+    let (id, _) = cursor(&door.ok(doc! { "find": "c" }).await);
+    let reply = door
+        .ok(doc! { "killCursors": "c", "cursors": [id, 5_i64] })
+        .await;
+    let expected = doc! {
+        "cursorsKilled": [id], "cursorsNotFound": [5_i64], "cursorsAlive": [], "cursorsUnknown": [], "ok": 1.0,
+    };
+    assert_eq!(reply, expected);
+    assert_eq!(
+        door.code(doc! { "getMore": id, "collection": "c" }).await,
+        43
+    );
+    let (id, _) = cursor(&door.ok(doc! { "find": "c" }).await);
+    door.ok(doc! { "drop": "c" }).await;
+    assert_eq!(
+        door.code(doc! { "getMore": id, "collection": "c" }).await,
+        43
+    );
+}
+
+#[tokio::test]
+async fn another_session_or_collection_cannot_use_a_cursor() {
+    let door = door();
+    door.insert("c", (0..500).map(|id| doc! { "_id": id }))
+        .await;
+    let session = |byte: u8| doc! { "id": bson::Binary { subtype: bson::spec::BinarySubtype::Uuid, bytes: vec![byte; 16] } };
+    let (id, _) = cursor(&door.ok(doc! { "find": "c", "lsid": session(1) }).await);
+    assert_eq!(
+        door.code(doc! { "getMore": id, "collection": "c", "lsid": session(2) })
+            .await,
+        50738
+    );
+    assert_eq!(
+        door.code(doc! { "getMore": id, "collection": "d", "lsid": session(1) })
+            .await,
+        13
+    );
+    door.ok(doc! { "getMore": id, "collection": "c", "batchSize": 1, "lsid": session(1) })
+        .await;
+    door.ok(doc! { "endSessions": [session(1)] }).await;
+    assert_eq!(
+        door.code(doc! { "getMore": id, "collection": "c", "lsid": session(1) })
+            .await,
+        43
+    );
+}
+
+#[tokio::test]
+async fn idle_cursors_end() {
+    let door = with(Settings {
+        cursor_timeout: Duration::ZERO,
+        ..Settings::default()
+    });
+    door.insert("c", (0..500).map(|id| doc! { "_id": id }))
+        .await;
+    let (idle, _) = cursor(&door.ok(doc! { "find": "c" }).await);
+    let (kept, _) = cursor(&door.ok(doc! { "find": "c", "noCursorTimeout": true }).await);
+    assert_eq!(
+        door.code(doc! { "getMore": idle, "collection": "c" }).await,
+        43
+    );
+    assert_eq!(
+        cursor(&door.ok(doc! { "getMore": kept, "collection": "c" }).await),
+        (0, 399)
+    );
+}
+
+#[tokio::test]
+async fn a_cursor_goes_on_while_documents_come_and_go() {
+    let door = door();
+    door.insert("c", (0..2000).map(|id| doc! { "_id": id }))
+        .await;
+    let reply = door.ok(doc! { "find": "c", "batchSize": 100 }).await;
+    let (id, _) = cursor(&reply);
+    door.ok(doc! { "delete": "c", "deletes": [{ "q": { "_id": { "$gte": 1500 } }, "limit": 0 }] })
+        .await;
+    door.insert("c", (5000..5010).map(|id| doc! { "_id": id }))
+        .await;
+    let reply = door.ok(doc! { "getMore": id, "collection": "c" }).await;
+    let rest = batch(reply.get_document("cursor").unwrap(), "nextBatch");
+    let ids: Vec<i32> = rest
+        .iter()
+        .map(|document| document.get_i32("_id").unwrap())
+        .collect();
+    let stayed: Vec<i32> = ids.iter().copied().filter(|id| *id < 1500).collect();
+    assert_eq!(stayed, (100..1500).collect::<Vec<_>>());
+}

@@ -1,0 +1,135 @@
+//! Wrong commands, and MongoDB's codes for them.
+
+use bson::{Document, doc};
+
+use crate::door::door;
+
+#[tokio::test]
+async fn wrong_arguments_have_mongodbs_codes() {
+    let door = door();
+    door.insert("c", [doc! { "_id": 1, "a": "x" }]).await;
+    let cases: Vec<(Document, i32)> = vec![
+        (doc! { "find": 1 }, 73),
+        (doc! { "find": "" }, 73),
+        (doc! { "find": "a$b" }, 73),
+        (doc! { "find": "c", "filter": 1 }, 14),
+        (doc! { "find": "c", "filter": { "a": { "$frob": 1 } } }, 2),
+        (doc! { "find": "c", "filter": { "$frob": 1 } }, 2),
+        (
+            doc! { "find": "c", "filter": { "a": { "$regex": "(" } } },
+            51091,
+        ),
+        (doc! { "find": "c", "tailable": true }, 238),
+        (doc! { "find": "c", "collation": { "locale": "de" } }, 238),
+        (doc! { "find": "c", "hint": "nothing" }, 2),
+        (doc! { "find": "c", "hint": { "nothing": 1 } }, 2),
+        (doc! { "find": "c", "let": { "x": 1 } }, 238),
+        (doc! { "find": "c", "maxTimeMS": -1 }, 2),
+        (doc! { "find": "c", "maxTimeMS": "x" }, 14),
+        (
+            doc! { "find": "c", "readConcern": { "level": "snapshot" } },
+            72,
+        ),
+        (doc! { "find": "c", "readConcern": { "level": "frob" } }, 2),
+        (
+            doc! { "find": "c", "autocommit": false, "txnNumber": 1_i64 },
+            263,
+        ),
+        (doc! { "find": "c", "apiVersion": "2" }, 322),
+        (doc! { "insert": "c" }, 40414),
+        (doc! { "insert": "c", "documents": [] }, 16),
+        (doc! { "insert": "c", "documents": [1] }, 14),
+        (doc! { "insert": "system.x", "documents": [{}] }, 73),
+        (
+            doc! { "insert": "c", "documents": [{}], "writeConcern": { "w": 3 } },
+            2,
+        ),
+        (
+            doc! { "insert": "c", "documents": [{}], "writeConcern": { "w": "far" } },
+            79,
+        ),
+        (doc! { "aggregate": "c", "pipeline": [] }, 9),
+        (
+            doc! { "aggregate": "c", "pipeline": [{ "$frob": 1 }], "cursor": {} },
+            40324,
+        ),
+        (doc! { "aggregate": 1, "pipeline": [], "cursor": {} }, 73),
+        (doc! { "getMore": "x", "collection": "c" }, 14),
+        (doc! { "distinct": "c" }, 40414),
+        (doc! { "listIndexes": "nothing" }, 26),
+        (doc! { "commitTransaction": 1 }, 20),
+        (doc! { "getParameter": "*" }, 13),
+        (
+            doc! { "renameCollection": "a.b", "to": "a.c", "$db": "admin" },
+            26,
+        ),
+        (doc! { "explain": { "frob": 1 } }, 59),
+        (doc! { "": 1 }, 59),
+    ];
+    for (command, code) in cases {
+        let reply = door.ask(command.clone()).await;
+        assert_eq!(
+            reply.get_i32("code").ok(),
+            Some(code),
+            "{command} -> {reply}"
+        );
+        assert!(
+            reply.get_str("codeName").is_ok() && reply.get_str("errmsg").is_ok(),
+            "{reply}"
+        );
+    }
+}
+
+#[tokio::test]
+async fn a_scan_ends_at_its_time_limit() {
+    let door = door();
+    door.insert(
+        "c",
+        (0..20_000).map(|id| doc! { "_id": id, "a": "x".repeat(200) }),
+    )
+    .await;
+    let slow = doc! { "a": { "$regex": "(x+x+)+y" } };
+    assert_eq!(
+        door.code(doc! { "count": "c", "query": slow.clone(), "maxTimeMS": 1 })
+            .await,
+        50
+    );
+    assert_eq!(
+        door.code(doc! { "find": "c", "filter": slow, "maxTimeMS": 1 })
+            .await,
+        50
+    );
+}
+
+#[tokio::test]
+async fn informational_commands_answer() {
+    let door = door();
+    for command in [
+        doc! { "ping": 1 },
+        doc! { "buildInfo": 1 },
+        doc! { "serverStatus": 1 },
+        doc! { "getParameter": "*" },
+        doc! { "getLog": "startupWarnings" },
+        doc! { "hostInfo": 1 },
+        doc! { "getCmdLineOpts": 1 },
+        doc! { "connectionStatus": 1, "showPrivileges": true },
+        doc! { "listDatabases": 1 },
+        doc! { "currentOp": 1 },
+        doc! { "killOp": 1, "op": 5 },
+        doc! { "whatsmyuri": 1 },
+        doc! { "listCommands": 1 },
+        doc! { "forebayDevices": 1 },
+        doc! { "forebayStats": 1 },
+        doc! { "dbStats": 1 },
+        doc! { "collStats": "nothing" },
+        doc! { "startSession": 1 },
+        doc! { "aggregate": 1, "pipeline": [{ "$currentOp": {} }], "cursor": {} },
+    ] {
+        door.admin(command).await;
+    }
+    let parameters = door.admin(doc! { "getParameter": "*" }).await;
+    assert!(parameters.contains_key("enableTestCommands"));
+    let operations = door.admin(doc! { "currentOp": 1 }).await;
+    let listed = operations.get_array("inprog").unwrap();
+    assert_eq!(listed.len(), 1, "only the command itself: {operations}");
+}

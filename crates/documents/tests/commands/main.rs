@@ -1,0 +1,13 @@
+//! The commands, run as a door runs them: documents in, documents out.
+
+mod aggregate;
+mod basics;
+mod concurrency;
+mod crud;
+mod cursors;
+mod door;
+mod errors;
+mod explain;
+mod indexes;
+mod lifecycle;
+mod modify;
