@@ -9,6 +9,9 @@ use bson::raw::{
 };
 use bson::spec::{BinarySubtype, ElementType};
 
+use crate::error::{Code, Error};
+use crate::limits::Limits;
+
 /// The binary subtype under which a string that is not UTF-8 is seen.
 pub const INVALID_UTF8_SUBTYPE: u8 = 0xFE;
 
@@ -105,6 +108,41 @@ pub fn is_truthy(value: RawBsonRef<'_>) -> bool {
         RawBsonRef::Decimal128(number) => !crate::decimal::Decimal::from(number).is_zero(),
         RawBsonRef::Null | RawBsonRef::Undefined => false,
         _ => true,
+    }
+}
+
+/// Whether documents and arrays nest more than `levels` deep.
+pub fn nests_deeper(value: RawBsonRef<'_>, levels: usize) -> bool {
+    match (value, levels) {
+        (RawBsonRef::Document(_) | RawBsonRef::Array(_), 0) => true,
+        (RawBsonRef::Document(document), _) => any_nests_deeper(elements(document), levels - 1),
+        (RawBsonRef::Array(array), _) => any_nests_deeper(array_elements(array), levels - 1),
+        _ => false,
+    }
+}
+
+fn any_nests_deeper(mut elements: Elements<'_>, levels: usize) -> bool {
+    elements.any(|element| {
+        let nests = matches!(
+            element.kind(),
+            ElementType::EmbeddedDocument | ElementType::Array
+        );
+        nests && nests_deeper(element.value(), levels)
+    })
+}
+
+/// Refuses what nests deeper than [`Limits::document_depth_max`]: all else in this crate may recurse over it.
+///
+/// # Errors
+/// `Overflow`.
+pub fn check_depth(value: RawBsonRef<'_>, limits: &Limits) -> Result<(), Error> {
+    let levels = limits.document_depth_max;
+    match nests_deeper(value, levels) {
+        true => Err(Error::new(
+            Code::Overflow,
+            format!("BSONObj exceeds maximum nested object depth of {levels}"),
+        )),
+        false => Ok(()),
     }
 }
 

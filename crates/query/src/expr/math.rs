@@ -33,8 +33,8 @@ pub(super) const FUNCTIONS: &[Function] = &[
     between("$trunc", 1, 2, |operands| {
         to_place(operands, "$trunc", f64::trunc)
     }),
-    any("$sum", |operands| Ok(sum(numbers(operands)))),
-    any("$avg", |operands| Ok(average(numbers(operands)))),
+    any("$sum", |operands| Ok(sum_of(&numbers(operands))?.value())),
+    any("$avg", |operands| average(&numbers(operands))),
     any("$min", |operands| Ok(extreme(operands, true))),
     any("$max", |operands| Ok(extreme(operands, false))),
 ];
@@ -68,20 +68,25 @@ impl Default for Sum {
 }
 
 impl Sum {
-    /// Adds a number; decimals are added as the nearest double.
-    pub fn add(&mut self, value: RawBsonRef<'_>) {
-        match (value, Number::of(value)) {
-            (RawBsonRef::Int32(number), _) => self.integers += i128::from(number),
-            (RawBsonRef::Int64(number), _) => {
+    /// Adds a number; other values do not count.
+    ///
+    /// # Errors
+    /// `NotImplemented` for a decimal.
+    pub fn add(&mut self, value: RawBsonRef<'_>) -> Result<(), Error> {
+        match value {
+            RawBsonRef::Int32(number) => self.integers += i128::from(number),
+            RawBsonRef::Int64(number) => {
                 self.width = self.width.max(Width::Long);
                 self.integers += i128::from(number);
             }
-            (_, Some(number)) => {
+            RawBsonRef::Double(number) => {
                 self.width = Width::Double;
-                self.add_double(number.to_f64());
+                self.add_double(number);
             }
+            RawBsonRef::Decimal128(_) => return Err(no_decimals()),
             _ => {}
         }
+        Ok(())
     }
 
     /// Neumaier's summation: what a plain sum would round away is kept aside.
@@ -131,13 +136,18 @@ fn width_of(value: RawBsonRef<'_>) -> Width {
 /// The operand as a number; a decimal is refused, since its arithmetic is not supported.
 fn number(value: RawBsonRef<'_>, refuse: impl FnOnce() -> Error) -> Result<Number, Error> {
     match Number::of(value) {
-        Some(Number::Decimal(_)) => Err(Error::new(
-            Code::NotImplemented,
-            "arithmetic on decimal numbers is not supported by this server",
-        )),
+        Some(Number::Decimal(_)) => Err(no_decimals()),
         Some(number) => Ok(number),
         None => Err(refuse()),
     }
+}
+
+/// The refusal of arithmetic on decimals.
+pub(crate) fn no_decimals() -> Error {
+    Error::new(
+        Code::NotImplemented,
+        "arithmetic on decimal numbers is not supported by this server",
+    )
 }
 
 /// The values of the operands; `None` if one is null or missing.
@@ -179,7 +189,7 @@ fn add<'a>(operands: &[Value<'a>]) -> Result<Value<'a>, Error> {
                     ))
                 };
                 number(value, refuse)?;
-                sum.add(value);
+                sum.add(value)?;
             }
         }
     }
@@ -488,20 +498,17 @@ fn spread<'b>(operands: &'b [Value<'_>]) -> Vec<RawBsonRef<'b>> {
     }
 }
 
-fn sum(numbers: Vec<RawBsonRef<'_>>) -> Value<'static> {
+fn sum_of(numbers: &[RawBsonRef<'_>]) -> Result<Sum, Error> {
     let mut sum = Sum::default();
-    numbers.into_iter().for_each(|number| sum.add(number));
-    sum.value()
+    numbers.iter().try_for_each(|number| sum.add(*number))?;
+    Ok(sum)
 }
 
-fn average(numbers: Vec<RawBsonRef<'_>>) -> Value<'static> {
-    if numbers.is_empty() {
-        return Value::NULL;
+fn average(numbers: &[RawBsonRef<'_>]) -> Result<Value<'static>, Error> {
+    match numbers.len() {
+        0 => Ok(Value::NULL),
+        count => Ok((sum_of(numbers)?.to_f64() / count as f64).into()),
     }
-    let count = numbers.len() as f64;
-    let mut sum = Sum::default();
-    numbers.into_iter().for_each(|number| sum.add(number));
-    (sum.to_f64() / count).into()
 }
 
 /// The smallest or largest operand; null and missing ones do not count.

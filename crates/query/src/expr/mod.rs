@@ -13,6 +13,7 @@ mod iterate;
 mod math;
 mod object;
 mod parse;
+mod regex;
 mod set;
 mod string;
 pub mod value;
@@ -29,13 +30,14 @@ use crate::limits::Limits;
 pub use value::Value;
 
 pub(crate) use array::slice_bounds;
-pub(crate) use math::Sum;
+pub(crate) use math::{Sum, no_decimals};
 pub(crate) use value::array;
 
 use boolean::Logic;
 use conditional::{Cond, Switch};
 use function::Function;
 use iterate::{Filter, Let, MapArray, Reduce};
+use regex::RegexMatch;
 
 /// A parsed expression.
 #[derive(Debug, Clone)]
@@ -62,6 +64,7 @@ pub(crate) enum Node {
     Map(Box<MapArray>),
     Filter(Box<Filter>),
     Reduce(Box<Reduce>),
+    RegexMatch(Box<RegexMatch>),
 }
 
 /// A variable of the system or the user.
@@ -194,6 +197,7 @@ impl Node {
             Node::Map(map) => map.evaluate(scope),
             Node::Filter(filter) => filter.evaluate(scope),
             Node::Reduce(reduce) => reduce.evaluate(scope),
+            Node::RegexMatch(regex) => regex.evaluate(scope),
         }
     }
 
@@ -229,6 +233,7 @@ impl Node {
             Node::Map(map) => map.children(),
             Node::Filter(filter) => filter.children(),
             Node::Reduce(reduce) => reduce.children(),
+            Node::RegexMatch(regex) => regex.children(),
             Node::Literal(_) | Node::Field(_) | Node::Variable(..) => Vec::new(),
         }
     }

@@ -6,6 +6,7 @@ use super::boolean::Logic;
 use super::conditional::{Cond, Switch};
 use super::function;
 use super::iterate::{Filter, Let, MapArray, Reduce};
+use super::regex::RegexMatch;
 use super::{Node, Variable};
 use crate::display;
 use crate::element::{Element, array_values, elements};
@@ -26,6 +27,11 @@ impl<'l> Parser<'l> {
             depth: 0,
             variables: Vec::new(),
         }
+    }
+
+    /// The limits that parsing keeps to.
+    pub fn limits(&self) -> &Limits {
+        self.limits
     }
 
     /// Any expression: a field path, a variable, a literal, an array, an object or an operator.
@@ -151,6 +157,9 @@ impl<'l> Parser<'l> {
             "$let" => Ok(Node::Let(Box::new(Let::parse(self, operand)?))),
             "$map" => Ok(Node::Map(Box::new(MapArray::parse(self, operand)?))),
             "$filter" => Ok(Node::Filter(Box::new(Filter::parse(self, operand)?))),
+            "$regexMatch" => Ok(Node::RegexMatch(Box::new(RegexMatch::parse(
+                self, operand,
+            )?))),
             "$reduce" => Ok(Node::Reduce(Box::new(Reduce::parse(self, operand)?))),
             _ => self.call(name, operand),
         }

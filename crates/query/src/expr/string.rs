@@ -5,8 +5,6 @@ use bson::raw::RawBsonRef;
 use super::function::{Function, any, between, exactly, named};
 use super::{Value, convert, value};
 use crate::error::{Code, Error};
-use crate::filter::Regex;
-use crate::limits::Limits;
 use crate::number::Number;
 
 pub(super) const FUNCTIONS: &[Function] = &[
@@ -54,7 +52,6 @@ pub(super) const FUNCTIONS: &[Function] = &[
         &["input", "find", "replacement"],
         |operands| replace(operands, "$replaceAll", usize::MAX),
     ),
-    named("$regexMatch", &["input", "regex", "options"], regex_match),
 ];
 
 fn concat<'a>(operands: &[Value<'a>]) -> Result<Value<'a>, Error> {
@@ -335,61 +332,4 @@ fn replace<'a>(operands: &[Value<'a>], name: &str, count: usize) -> Result<Value
     } else {
         input.replacen(find, replacement, count).into()
     })
-}
-
-fn regex_match<'a>(operands: &[Value<'a>]) -> Result<Value<'a>, Error> {
-    let input = match operands[0].as_text() {
-        Some(text) => Some(text),
-        None if operands[0].is_nullish() => None,
-        None => {
-            return Err(Error::new(
-                Code::Location51104,
-                "$regexMatch needs 'input' to be of type string",
-            ));
-        }
-    };
-    let Some(regex) = regex_operand(&operands[1], &operands[2])? else {
-        return Ok(false.into());
-    };
-    Ok(input
-        .is_some_and(|text| regex.program().is_match(text.as_bytes()))
-        .into())
-}
-
-fn regex_operand(pattern: &Value<'_>, options: &Value<'_>) -> Result<Option<Regex>, Error> {
-    let given = match options.as_text() {
-        Some(text) => text,
-        None if options.is_nullish() => "",
-        None => {
-            return Err(Error::new(
-                Code::Location51106,
-                "$regexMatch needs 'options' to be of type string",
-            ));
-        }
-    };
-    let (source, flags) = match pattern.get() {
-        _ if pattern.is_nullish() => return Ok(None),
-        Some(RawBsonRef::String(text)) => (text, ""),
-        Some(RawBsonRef::RegularExpression(regex)) => {
-            (regex.pattern.as_str(), regex.options.as_str())
-        }
-        _ => {
-            return Err(Error::new(
-                Code::Location51105,
-                "$regexMatch needs 'regex' to be of type string or regex",
-            ));
-        }
-    };
-    if !flags.is_empty() && !given.is_empty() {
-        return Err(Error::new(
-            Code::Location51107,
-            "$regexMatch: found regex option(s) specified in both 'regex' and 'option' fields",
-        ));
-    }
-    Regex::new(
-        source,
-        if given.is_empty() { flags } else { given },
-        &Limits::default(),
-    )
-    .map(Some)
 }

@@ -18,6 +18,7 @@ use std::sync::Arc;
 use bson::DateTime;
 use bson::raw::{RawBson, RawBsonRef, RawDocument};
 
+use crate::element::check_depth;
 use crate::error::Error;
 use crate::expr::Expression;
 use crate::limits::Limits;
@@ -76,6 +77,7 @@ impl Filter {
     /// # Errors
     /// MongoDB's code and wording for what is malformed, unknown or not supported; most are `BadValue`.
     pub fn parse(query: &RawDocument, limits: &Limits) -> Result<Filter, Error> {
+        check_depth(RawBsonRef::Document(query), limits)?;
         Ok(Filter {
             root: parse::Parser::new(limits).query(query)?,
         })

@@ -6,8 +6,9 @@ mod apply;
 mod parse;
 
 use bson::DateTime;
-use bson::raw::{RawDocument, RawDocumentBuf};
+use bson::raw::{RawBsonRef, RawDocument, RawDocumentBuf};
 
+use crate::element::check_depth;
 use crate::error::Error;
 use crate::expr::Expression;
 use crate::filter::Test;
@@ -73,6 +74,7 @@ impl Projection {
     /// 31253 and 31254 for a mix of inclusion and exclusion, 31249 and 31250 for paths that collide, 31275, 31276 and
     /// others for the operators' own rules.
     pub fn parse(spec: &RawDocument, limits: &Limits) -> Result<Projection, Error> {
+        check_depth(RawBsonRef::Document(spec), limits)?;
         parse::find(spec, limits)
     }
 

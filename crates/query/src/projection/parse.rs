@@ -95,7 +95,7 @@ impl<'l> Builder<'l> {
             prefix => format!("{prefix}.{}", element.key),
         };
         let value = element.value();
-        if self.dialect == Dialect::Find && (path.ends_with(".$") || path == "$") {
+        if self.dialect == Dialect::Find && path.split('.').any(|name| name == "$") {
             return self.positional(&path, value);
         }
         check_path(&path)?;
@@ -175,11 +175,14 @@ impl<'l> Builder<'l> {
     }
 
     fn positional(&mut self, path: &str, value: RawBsonRef<'_>) -> Result<(), Error> {
-        let path = path.strip_suffix(".$").unwrap_or_default();
-        if path.is_empty() || path.split('.').any(|name| name == "$") {
-            let message = "Positional projection may only be used at the end, for example: a.b.$. If the query previously used a form like a.b.$.d, remove the parts following the '$' and the results will be equivalent.";
+        let inner = path.strip_suffix(".$").unwrap_or_default();
+        if inner.is_empty() || inner.split('.').any(|name| name == "$") {
+            let message = "As of 4.4, it's illegal to specify positional operator in the middle of a path.Positional \
+                           projection may only be used at the end, for example: a.b.$. If the query previously used a \
+                           form like a.b.$.d, remove the parts following the '$' and the results will be equivalent.";
             return Err(Error::new(Code::Location31394, message));
         }
+        let path = inner;
         check_path(path)?;
         if self.positional {
             return Err(Error::new(

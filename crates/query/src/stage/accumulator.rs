@@ -99,13 +99,13 @@ impl Accumulator {
     /// Takes the value of one document; answers how many bytes more are held.
     pub fn add(&mut self, value: &Value<'_>) -> Result<usize, Error> {
         match self {
-            Accumulator::Sum(sum) => value.get().into_iter().for_each(|value| sum.add(value)),
+            Accumulator::Sum(sum) => value.get().map_or(Ok(()), |value| sum.add(value))?,
             Accumulator::Avg { sum, count } => {
                 if let Some(number) = value
                     .get()
                     .filter(|value| crate::number::Number::of(*value).is_some())
                 {
-                    sum.add(number);
+                    sum.add(number)?;
                     *count += 1;
                 }
             }

@@ -4,7 +4,7 @@ use bson::raw::{RawArray, RawBson, RawBsonRef, RawDocument};
 
 use super::{Accumulation, AccumulatorKind, Group, Pipeline, Stage, Transform, Unwind};
 use crate::display;
-use crate::element::{Element, array_values, elements, get, type_name};
+use crate::element::{Element, array_values, check_depth, elements, get, type_name};
 use crate::error::{Code, Error};
 use crate::expr::Expression;
 use crate::filter::Filter;
@@ -47,6 +47,7 @@ const NOT_SUPPORTED: [&str; 27] = [
 ];
 
 pub(super) fn pipeline(stages: &RawArray, limits: &Limits) -> Result<Pipeline, Error> {
+    check_depth(RawBsonRef::Array(stages), limits)?;
     let mut parsed = Vec::new();
     for value in array_values(stages) {
         let RawBsonRef::Document(spec) = value else {

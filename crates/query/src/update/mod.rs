@@ -18,7 +18,7 @@ use bson::raw::{RawArray, RawBsonRef, RawDocument, RawDocumentBuf};
 
 use crate::compare::equal;
 use crate::display;
-use crate::element::{Writer, elements, get};
+use crate::element::{Writer, check_depth, elements, get, nests_deeper};
 use crate::error::{Code, Error};
 use crate::limits::Limits;
 use crate::stage::Transform;
@@ -79,6 +79,7 @@ impl Update {
         array_filters: Option<&RawArray>,
         limits: &Limits,
     ) -> Result<Update, Error> {
+        check_depth(update, limits)?;
         let kind = match update {
             RawBsonRef::Array(pipeline) => {
                 if array_filters.is_some_and(|filters| !filters.is_empty()) {
@@ -140,7 +141,7 @@ impl Update {
             return Err(Error::new(Code::BSONObjectTooLarge, message));
         }
         let depth_max = self.limits.document_depth_max;
-        match is_deeper(RawBsonRef::Document(changed), depth_max) {
+        match nests_deeper(RawBsonRef::Document(changed), depth_max) {
             true => Err(Error::new(
                 Code::Overflow,
                 format!("Cannot create a document that nests deeper than {depth_max}"),
@@ -362,24 +363,5 @@ fn check_id(old: &RawDocument, new: &RawDocument) -> Result<(), Error> {
             Code::ImmutableField,
             "Performing an update on the path '_id' would modify the immutable field '_id'",
         )),
-    }
-}
-
-/// Whether documents and arrays nest more than `levels` deep.
-fn is_deeper(value: RawBsonRef<'_>, levels: usize) -> bool {
-    let inner = |mut elements: crate::element::Elements<'_>, levels: usize| {
-        elements.any(|element| {
-            let nests = matches!(
-                element.kind(),
-                bson::spec::ElementType::EmbeddedDocument | bson::spec::ElementType::Array
-            );
-            nests && is_deeper(element.value(), levels)
-        })
-    };
-    match (value, levels) {
-        (RawBsonRef::Document(_) | RawBsonRef::Array(_), 0) => true,
-        (RawBsonRef::Document(document), _) => inner(elements(document), levels - 1),
-        (RawBsonRef::Array(array), _) => inner(crate::element::array_elements(array), levels - 1),
-        _ => false,
     }
 }

@@ -7,7 +7,8 @@ use super::tree::{Outcome, Tree};
 use crate::compare::compare;
 use crate::display;
 use crate::element::elements;
-use crate::error::{Code, Error};
+use crate::error::Error;
+use crate::expr::no_decimals;
 use crate::number::Number;
 
 /// The operand of `$inc` and `$mul`.
@@ -111,10 +112,7 @@ impl Arithmetic {
     ) -> Result<RawBson, Error> {
         let right = Number::of(operand.as_raw_bson_ref()).unwrap_or(Number::Integer(0));
         match (number, right) {
-            (Number::Decimal(_), _) | (_, Number::Decimal(_)) => Err(Error::new(
-                Code::NotImplemented,
-                "arithmetic on decimal numbers is not supported by this server",
-            )),
+            (Number::Decimal(_), _) | (_, Number::Decimal(_)) => Err(no_decimals()),
             (Number::Integer(a), Number::Integer(b)) => {
                 let result = (self.integers)(a, b).ok_or_else(|| self.overflow(value, scene))?;
                 let ints = matches!((value, operand), (RawBsonRef::Int32(_), RawBson::Int32(_)));

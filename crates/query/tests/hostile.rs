@@ -1,0 +1,433 @@
+//! Whatever a client sends: parsing and applying never panic, and nesting is bounded.
+//!
+//! The seed is printed when a run fails; `FOREBAY_SEED` repeats it.
+
+use bson::raw::{RawArrayBuf, RawBson, RawBsonRef, RawDocument, RawDocumentBuf};
+use bson::{Bson, DateTime, Document, doc};
+use fastrand::Rng;
+use forebay_query::element::Writer;
+use forebay_query::stage::{Run, Stream};
+use forebay_query::{
+    Code, Error, Filter, Limits, Pipeline, Projection, ProjectionContext, Sort, Update,
+    UpdateContext, key,
+};
+
+const ROUNDS: usize = 20_000;
+
+const NAMES: &[&str] = &[
+    "",
+    "_id",
+    "a",
+    "a.b",
+    "a.0",
+    "a.$",
+    "a.$[]",
+    "a.$[x]",
+    "x",
+    "x.y",
+    "$and",
+    "$or",
+    "$nor",
+    "$not",
+    "$eq",
+    "$ne",
+    "$gt",
+    "$in",
+    "$nin",
+    "$exists",
+    "$type",
+    "$regex",
+    "$options",
+    "$mod",
+    "$all",
+    "$elemMatch",
+    "$size",
+    "$expr",
+    "$comment",
+    "$bitsAllSet",
+    "$set",
+    "$unset",
+    "$inc",
+    "$mul",
+    "$min",
+    "$max",
+    "$rename",
+    "$push",
+    "$each",
+    "$slice",
+    "$position",
+    "$sort",
+    "$addToSet",
+    "$pull",
+    "$pullAll",
+    "$pop",
+    "$setOnInsert",
+    "$currentDate",
+    "$bit",
+    "and",
+    "$match",
+    "$project",
+    "$addFields",
+    "$group",
+    "$limit",
+    "$skip",
+    "$count",
+    "$unwind",
+    "$sortByCount",
+    "$replaceRoot",
+    "newRoot",
+    "$sum",
+    "$avg",
+    "$first",
+    "$add",
+    "$divide",
+    "$cond",
+    "$switch",
+    "branches",
+    "case",
+    "then",
+    "default",
+    "$map",
+    "$filter",
+    "input",
+    "as",
+    "in",
+    "cond",
+    "$reduce",
+    "initialValue",
+    "$let",
+    "vars",
+    "$concat",
+    "$substrCP",
+    "$split",
+    "$trim",
+    "$toString",
+    "$toInt",
+    "$toDate",
+    "$year",
+    "date",
+    "$dateToString",
+    "format",
+    "$literal",
+    "$arrayToObject",
+    "k",
+    "v",
+    "$range",
+    "$indexOfCP",
+    "$regexMatch",
+    "path",
+    "includeArrayIndex",
+    "size",
+    "$sample",
+    "$arrayElemAt",
+    "$mergeObjects",
+    "$round",
+    "$pow",
+    "$substrBytes",
+    "$subtract",
+    "$setUnion",
+    "$ref",
+    "$id",
+];
+
+const TEXTS: &[&str] = &[
+    "", "a", "$a", "$$this", "$$ROOT", "$$", "$", "x", "(", "^a.*b$", "[", "é", "\0", "string",
+    "number", "i", "%Y%", "1", "-1",
+];
+
+fn value(rng: &mut Rng, depth: usize) -> Bson {
+    let kinds = if depth == 0 { 15 } else { 21 };
+    match rng.usize(..kinds) {
+        0 => Bson::Null,
+        1 => Bson::Int32(rng.i32(-3..12)),
+        2 => Bson::Int64(
+            *rng.choice(&[i64::MIN, i64::MAX, -1, 0, 1, 1 << 33])
+                .expect("a choice"),
+        ),
+        3 => Bson::Double(
+            *rng.choice(&[0.0, -0.0, 1.5, f64::NAN, f64::INFINITY, 1e300, -1.0, 5e-324])
+                .expect("a choice"),
+        ),
+        4 => Bson::Boolean(rng.bool()),
+        5..=8 => Bson::String((*rng.choice(TEXTS).expect("a choice")).to_owned()),
+        9 => Bson::Undefined,
+        10 => Bson::DateTime(DateTime::from_millis(
+            *rng.choice(&[0, i64::MAX, i64::MIN, 1_700_000_000_000])
+                .expect("a choice"),
+        )),
+        11 => Bson::Decimal128("1.5E3".parse().expect("a decimal")),
+        12 => Bson::MaxKey,
+        13 => Bson::ObjectId([7; 12].into()),
+        14 => Bson::Symbol("a".to_owned()),
+        15..=16 => Bson::Array((0..rng.usize(..4)).map(|_| value(rng, depth - 1)).collect()),
+        _ => Bson::Document(document(rng, depth - 1)),
+    }
+}
+
+fn document(rng: &mut Rng, depth: usize) -> Document {
+    (0..rng.usize(..4))
+        .map(|_| {
+            (
+                (*rng.choice(NAMES).expect("a choice")).to_owned(),
+                value(rng, depth),
+            )
+        })
+        .collect()
+}
+
+fn raw(document: &Document) -> RawDocumentBuf {
+    RawDocumentBuf::try_from(document).expect("names have no NUL")
+}
+
+/// Parses `hostile` as everything it could be, and applies what parses to `target`.
+fn exercise(hostile: &RawDocument, target: &RawDocument) {
+    let limits = Limits::default();
+    let now = DateTime::from_millis(0);
+    key::encode(RawBsonRef::Document(hostile));
+    forebay_query::compare(RawBsonRef::Document(hostile), RawBsonRef::Document(target));
+    if let Ok(filter) = Filter::parse(hostile, &limits) {
+        let _ = filter.try_matches(target);
+        let _ = filter.match_position(target);
+    }
+    if let Ok(projection) = Projection::parse(hostile, &limits) {
+        let _ = projection.apply(
+            target,
+            &ProjectionContext {
+                now,
+                position: Some(0),
+            },
+        );
+    }
+    if let Ok(sort) = Sort::parse(hostile) {
+        sort.key(target);
+    }
+    if let Ok(update) = Update::parse(RawBsonRef::Document(hostile), None, &limits) {
+        let _ = update.apply(target, &UpdateContext::new(now, Some(0)));
+        let _ = update.upsert_document(&Filter::all(), &UpdateContext::new(now, None));
+    }
+    pipeline(hostile, target, &limits);
+}
+
+fn pipeline(hostile: &RawDocument, target: &RawDocument, limits: &Limits) {
+    let mut stages = RawArrayBuf::new();
+    for element in forebay_query::element::elements(hostile) {
+        let mut writer = Writer::new();
+        writer.element(&element);
+        stages.push(RawBson::Document(writer.finish()));
+    }
+    let Ok(pipeline) = Pipeline::parse(&stages, limits) else {
+        return;
+    };
+    let input: Stream<'_, Error> =
+        Box::new([target.to_owned(), target.to_owned()].into_iter().map(Ok));
+    for document in pipeline
+        .run(input, &Run::new(DateTime::from_millis(0), limits.clone()))
+        .take(100)
+    {
+        let _ = document;
+    }
+}
+
+/// Prints the seed if the test panics.
+struct Seed(u64);
+
+impl Drop for Seed {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            eprintln!("repeat with FOREBAY_SEED={}", self.0);
+        }
+    }
+}
+
+fn seeded() -> (Seed, Rng) {
+    let seed = std::env::var("FOREBAY_SEED")
+        .ok()
+        .and_then(|seed| seed.parse().ok())
+        .unwrap_or(20_261_121);
+    (Seed(seed), Rng::with_seed(seed))
+}
+
+#[test]
+fn random_documents_never_panic() {
+    let (_seed, mut rng) = seeded();
+    for _ in 0..ROUNDS {
+        let (hostile, target) = (document(&mut rng, 4), document(&mut rng, 3));
+        exercise(&raw(&hostile), &raw(&target));
+    }
+}
+
+#[test]
+fn damaged_bytes_never_panic() {
+    let (_seed, mut rng) = seeded();
+    for _ in 0..ROUNDS {
+        let mut bytes = raw(&document(&mut rng, 4)).into_bytes();
+        for _ in 0..rng.usize(1..4) {
+            let place = rng.usize(..bytes.len());
+            bytes[place] = rng.u8(..);
+        }
+        let target = raw(&document(&mut rng, 2));
+        if let Ok(hostile) = RawDocument::from_bytes(&bytes) {
+            exercise(hostile, &target);
+            exercise(&target, hostile);
+        }
+    }
+}
+
+fn nested(levels: usize, name: &str, innermost: Bson) -> Document {
+    (0..levels).fold(doc! { "a": innermost }, |inner, _| doc! { name: inner })
+}
+
+#[test]
+fn nesting_is_bounded_everywhere() {
+    let limits = Limits::default();
+    let mut deep = Writer::new();
+    (0..100_000).for_each(|_| deep.begin_document("a"));
+    let deep = deep.finish();
+    let code = |error: Option<Error>| error.map(|error| error.code);
+    assert_eq!(
+        code(Filter::parse(&deep, &limits).err()),
+        Some(Code::Overflow)
+    );
+    assert_eq!(
+        code(Projection::parse(&deep, &limits).err()),
+        Some(Code::Overflow)
+    );
+    assert_eq!(
+        code(Update::parse(RawBsonRef::Document(&deep), None, &limits).err()),
+        Some(Code::Overflow)
+    );
+    let mut stages = RawArrayBuf::new();
+    stages.push(RawBson::Document(deep));
+    assert_eq!(
+        code(Pipeline::parse(&stages, &limits).err()),
+        Some(Code::Overflow)
+    );
+}
+
+#[test]
+fn a_filter_of_too_many_levels_is_refused() {
+    let nots = (0..101).fold(doc! { "$gt": 1 }, |inner, _| doc! { "$not": inner });
+    let error = Filter::parse(&raw(&doc! { "a": nots }), &Limits::default()).expect_err("too deep");
+    assert_eq!(error.code, Code::BadValue);
+    assert!(
+        error
+            .message
+            .starts_with("exceeded maximum query tree depth of 100"),
+        "{}",
+        error.message
+    );
+}
+
+#[test]
+fn an_update_that_nests_too_deep_is_refused() {
+    let path = vec!["a"; 150].join(".");
+    let update = raw(&doc! { "$set": { path: nested(100, "b", Bson::Int32(1)) } });
+    let update =
+        Update::parse(RawBsonRef::Document(&update), None, &Limits::default()).expect("it parses");
+    let error = update.apply(
+        &raw(&doc! { "_id": 1 }),
+        &UpdateContext::new(DateTime::from_millis(0), None),
+    );
+    assert_eq!(error.expect_err("too deep").code, Code::Overflow);
+}
+
+#[test]
+fn an_update_that_makes_a_document_too_large_is_refused() {
+    let update = raw(&doc! { "$set": { "b": "x".repeat(1000) } });
+    let limits = Limits {
+        document_bytes_max: 500,
+        ..Limits::default()
+    };
+    let update = Update::parse(RawBsonRef::Document(&update), None, &limits).expect("it parses");
+    let error = update.apply(
+        &raw(&doc! { "_id": 1 }),
+        &UpdateContext::new(DateTime::from_millis(0), None),
+    );
+    assert_eq!(error.expect_err("too large").code, Code::BSONObjectTooLarge);
+}
+
+fn run_with(
+    stages: Vec<Bson>,
+    limits: Limits,
+    run: impl FnOnce(&mut Run),
+) -> Result<Vec<RawDocumentBuf>, Error> {
+    let stages = RawArrayBuf::try_from(stages).expect("names have no NUL");
+    let mut settings = Run::new(DateTime::from_millis(0), limits.clone());
+    run(&mut settings);
+    let documents =
+        (0..5000).map(|number| Ok(raw(&doc! { "_id": number, "text": "x".repeat(50) })));
+    Pipeline::parse(&stages, &limits)?
+        .run(Box::new(documents) as Stream<'_, Error>, &settings)
+        .collect()
+}
+
+#[test]
+fn blocking_stages_keep_to_their_memory() {
+    let limits = Limits {
+        stage_memory_bytes_max: 100_000,
+        ..Limits::default()
+    };
+    for stage in [
+        doc! { "$sort": { "text": 1 } },
+        doc! { "$group": { "_id": "$_id" } },
+        doc! { "$group": { "_id": null, "all": { "$push": "$text" } } },
+        doc! { "$group": { "_id": null, "all": { "$addToSet": "$_id" } } },
+    ] {
+        let result = run_with(vec![Bson::Document(stage.clone())], limits.clone(), |_| {});
+        assert_eq!(
+            result.expect_err("too much memory").code,
+            Code::QueryExceededMemoryLimitNoDiskUseAllowed,
+            "{stage}"
+        );
+    }
+    let few = vec![
+        Bson::Document(doc! { "$sort": { "_id": -1 } }),
+        Bson::Document(doc! { "$limit": 3 }),
+    ];
+    assert_eq!(run_with(few, limits, |_| {}).expect("a few fit").len(), 3);
+}
+
+#[test]
+fn a_check_stops_a_run() {
+    let stages = vec![Bson::Document(
+        doc! { "$group": { "_id": null, "n": { "$sum": 1 } } },
+    )];
+    let result = run_with(stages, Limits::default(), |run| {
+        run.check = std::sync::Arc::new(|| {
+            Err(Error::new(
+                Code::MaxTimeMSExpired,
+                "operation exceeded time limit",
+            ))
+        });
+    });
+    assert_eq!(result.expect_err("stopped").code, Code::MaxTimeMSExpired);
+}
+
+#[test]
+fn strings_that_are_not_utf8_survive_updates_and_match_nothing() {
+    let mut bytes = raw(&doc! { "_id": 1, "s": "abcd" }).into_bytes();
+    let place = bytes
+        .windows(4)
+        .position(|window| window == b"abcd")
+        .expect("the string is there");
+    bytes[place] = 0xFF;
+    let document = RawDocumentBuf::from_bytes(bytes.clone()).expect("the frame is right");
+    let limits = Limits::default();
+    let filter = |query: Document| Filter::parse(&raw(&query), &limits).expect("a filter");
+    assert!(filter(doc! { "s": { "$exists": true } }).matches(&document));
+    assert!(!filter(doc! { "s": { "$regex": "" } }).matches(&document));
+    assert!(!filter(doc! { "s": Bson::Null }).matches(&document));
+    let update = raw(&doc! { "$set": { "n": 1 } });
+    let update = Update::parse(RawBsonRef::Document(&update), None, &limits).expect("an update");
+    let context = UpdateContext::new(DateTime::from_millis(0), None);
+    let changed = update
+        .apply(&document, &context)
+        .expect("it applies")
+        .expect("it changes");
+    assert!(
+        changed
+            .as_bytes()
+            .windows(4)
+            .any(|window| window == [0xFF, b'b', b'c', b'd'])
+    );
+}
