@@ -20,7 +20,6 @@ const PATHOLOGICAL: &[&str] = &[
     r"\p{L}{500}",
     r"(?i)[\w\s]{1000}",
     "a{0,65535}b",
-    "(?:(?:a?){50}){50}b$",
     "(a|ab|abc|abcd|b|bc|bcd){60}z",
     "(?:[ab][^c]{30}){20}",
     "[ab]a[ab]{20}c",
@@ -30,10 +29,14 @@ const PATHOLOGICAL: &[&str] = &[
     r"(a*)*\1b",
 ];
 
+/// Takes PCRE2 about a second on a value of 300 letters, in spite of its limits: they hold for each place that a match
+/// may start at.
+const SLOW_IN_PCRE2: &str = "(?:(?:a?){50}){50}b$";
+
 #[test]
 fn pathological_patterns_compile_within_bounds() {
     let limits = Limits::default();
-    for source in PATHOLOGICAL {
+    for source in PATHOLOGICAL.iter().chain([&SLOW_IN_PCRE2]) {
         let started = Instant::now();
         let program = Program::compile(pattern(source, ""), &limits);
         let took = started.elapsed();
