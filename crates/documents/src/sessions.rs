@@ -78,10 +78,10 @@ impl Sessions {
 
 impl Remembered {
     fn make_room(&mut self, newcomer: &SessionId) {
-        if self.writes.len() >= SESSIONS_MAX {
-            if let Some(oldest) = self.order.pop_front() {
-                self.writes.remove(&oldest);
-            }
+        if self.writes.len() >= SESSIONS_MAX
+            && let Some(oldest) = self.order.pop_front()
+        {
+            self.writes.remove(&oldest);
         }
         self.order.push_back(newcomer.clone());
     }

@@ -100,24 +100,24 @@ fn build(
     Ok(collection.store.create_index(spec, progress)?)
 }
 
+/// Declares caches, and waits a moment for them: a small collection is searched in its cache right after the reply. The
+/// build of a larger one goes on in the background; `currentOp` shows it.
 fn declare(collection: &OpenCollection, caches: Vec<CacheIndex>) -> Result<(), CommandError> {
     let names: Vec<String> = caches.iter().map(|cache| cache.name.clone()).collect();
-    match collection.search.declare(caches) {
-        // The build goes on in the background; `currentOp` shows it.
-        Ok(build) => {
-            drop(build);
-            Ok(())
+    let outcome = match collection.search.declare(caches) {
+        Ok(build) => build.wait(PATIENCE).unwrap_or(Ok(())),
+        Err(error) => Err(error),
+    };
+    outcome.or_else(|error| {
+        for name in names {
+            collection.search.drop_index(&name);
+            collection.store.drop_index(&name)?;
         }
-        Err(error) => {
-            for name in names {
-                collection.store.drop_index(&name)?;
-            }
-            Err(CommandError::refused(
-                Code::CannotCreateIndex,
-                error.to_string(),
-            ))
-        }
-    }
+        Err(CommandError::refused(
+            Code::CannotCreateIndex,
+            error.to_string(),
+        ))
+    })
 }
 
 fn reply(before: usize, after: usize, created: bool) -> RawDocumentBuf {
