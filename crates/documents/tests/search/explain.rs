@@ -1,0 +1,111 @@
+//! What `explain` and the statistics say about searches, and what strict mode refuses.
+
+use bson::{Document, doc};
+
+use crate::support::{Door, integer, stage};
+
+const NAME: &str = "movies";
+
+async fn door() -> Door {
+    let door = Door::memory(2);
+    let documents: Vec<Document> = (0..500)
+        .map(|id| doc! { "_id": id, "title": format!("title {id}"), "year": 1900 + id % 100 })
+        .collect();
+    door.run(doc! { "insert": NAME, "documents": documents })
+        .await;
+    door.cache(NAME, &["title"]).await;
+    door.flush(NAME);
+    door
+}
+
+async fn found_stage(door: &Door, filter: Document, name: &str) -> Document {
+    let explained = door
+        .explain(doc! { "find": NAME, "filter": filter.clone() })
+        .await;
+    let executed = explained
+        .get_document("executionStats")
+        .expect("executionStats");
+    match stage(executed, name) {
+        Some(stage) => stage.clone(),
+        None => panic!("no {name} for {filter} in {explained}"),
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_search_names_tier_buckets_and_devices() {
+    let door = door().await;
+    let found = found_stage(&door, doc! { "title": "title 7" }, "CACHE_SEARCH").await;
+    assert_eq!(found.get_bool("exact").ok(), Some(true));
+    let leaf = found.get_array("leaves").expect("leaves")[0]
+        .as_document()
+        .expect("a leaf");
+    assert_eq!(leaf.get_str("field").ok(), Some("title"));
+    assert_eq!(leaf.get_str("tier").ok(), Some("exact"));
+    assert_eq!(integer(leaf.get("bucketsSearched")), 1, "{found}");
+    assert!(integer(leaf.get("bucketsTotal")) > 1, "{found}");
+    assert_eq!(integer(found.get("docsExamined")), 1, "{found}");
+
+    let filter = doc! { "title": { "$regex": "le [0-9]+7$" }, "year": { "$lt": 1950 } };
+    let found = found_stage(&door, filter, "CACHE_SEARCH").await;
+    assert_eq!(found.get_bool("exact").ok(), Some(false));
+    let devices = found.get_array("devices").expect("devices");
+    assert_eq!(devices.len(), 2, "{found}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_scan_says_why_the_cache_was_not_used() {
+    let door = door().await;
+    let explained = door
+        .explain(doc! { "find": NAME, "filter": { "title": { "$gt": "t" } } })
+        .await;
+    assert!(
+        explained.to_string().contains("'title' is none on strings"),
+        "{explained}"
+    );
+    let explained = door
+        .explain(doc! { "find": NAME, "filter": { "$or": [{ "title": "x" }, { "year": 1 }] } })
+        .await;
+    assert!(
+        explained.to_string().contains("a branch of $or"),
+        "{explained}"
+    );
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn strict_searches_fail_instead_of_scanning() {
+    let door = door().await;
+    let ask = async |filter: Document| {
+        door.ask(doc! { "find": NAME, "filter": filter, "comment": { "forebay": "strict" } })
+            .await
+    };
+    let refused = ask(doc! { "title": { "$gt": "t" } }).await;
+    assert_eq!(
+        refused.get_str("codeName").ok(),
+        Some("NoQueryExecutionPlans"),
+        "{refused}"
+    );
+    assert_eq!(
+        ask(doc! { "title": "title 1" }).await.get_f64("ok").ok(),
+        Some(1.0)
+    );
+    assert_eq!(
+        ask(doc! { "year": 1950 }).await.get_f64("ok").ok(),
+        Some(1.0)
+    );
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn buckets_and_patterns_are_shown() {
+    let door = door().await;
+    let shown = door
+        .admin(doc! { "forebayBuckets": format!("test.{NAME}.title") })
+        .await;
+    let buckets = shown.get_array("buckets").expect("buckets");
+    assert!(buckets.len() > 1, "{shown}");
+    let rows = buckets
+        .iter()
+        .map(|bucket| integer(bucket.as_document().and_then(|bucket| bucket.get("rows"))));
+    assert_eq!(rows.sum::<i64>(), 500);
+    let pattern = door.admin(doc! { "forebayPattern": "^abc" }).await;
+    assert_eq!(pattern.get_str("tier").ok(), Some("prefix"), "{pattern}");
+}
