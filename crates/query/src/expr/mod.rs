@@ -210,7 +210,10 @@ impl Node {
                 true
             }
             Node::Variable(Variable::Root, path) => match path.first() {
-                Some(first) => fields.insert(first.to_string()) || true,
+                Some(first) => {
+                    fields.insert(first.to_string());
+                    true
+                }
                 None => false,
             },
             other => other

@@ -166,19 +166,10 @@ fn operators(
     let mut changes = Vec::new();
     for element in elements(document) {
         let name = element.key;
+        operator::check_name(name)?;
         let RawBsonRef::Document(operands) = element.value() else {
-            Operator::parse(name, "", RawBsonRef::Int32(0), limits)
-                .err()
-                .filter(is_unknown)
-                .map_or(Ok(()), Err)?;
             return Err(operator::not_a_document(name, element.value()));
         };
-        if operands.is_empty() {
-            Operator::parse(name, "", RawBsonRef::Int32(0), limits)
-                .err()
-                .filter(is_unknown)
-                .map_or(Ok(()), Err)?;
-        }
         for operand in elements(operands) {
             let operator = Operator::parse(name, operand.key, operand.value(), limits)?;
             changes.push((UpdatePath::parse(operand.key)?, operator));
@@ -188,10 +179,6 @@ fn operators(
     check_identifiers(document, &changes, &filters)?;
     changes.sort_by(|(a, _), (b, _)| a.order(b));
     Ok(Kind::Operators { changes, filters })
-}
-
-fn is_unknown(error: &Error) -> bool {
-    error.message.starts_with("Unknown modifier")
 }
 
 /// Every pair of paths, the targets of renames too.

@@ -104,6 +104,34 @@ impl Operator {
     }
 }
 
+const NAMES: [&str; 15] = [
+    "$set",
+    "$setOnInsert",
+    "$unset",
+    "$rename",
+    "$currentDate",
+    "$inc",
+    "$mul",
+    "$min",
+    "$max",
+    "$bit",
+    "$push",
+    "$addToSet",
+    "$pull",
+    "$pullAll",
+    "$pop",
+];
+
+/// # Errors
+/// `FailedToParse` for an operator that does not exist.
+pub(super) fn check_name(name: &str) -> Result<(), Error> {
+    if NAMES.contains(&name) {
+        Ok(())
+    } else {
+        Err(unknown(name))
+    }
+}
+
 fn unknown(name: &str) -> Error {
     Error::new(
         Code::FailedToParse,
