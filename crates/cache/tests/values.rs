@@ -231,6 +231,17 @@ fn contradictions_are_errors_that_change_nothing() {
         field: 0,
     };
     assert_eq!(collection.remove(1, &b), Err(unknown));
+    // A value that a document had once is not one that it has.
+    for number in 10..30 {
+        pair.insert(number, vec![string("a")]);
+    }
+    pair.collection.flush();
+    pair.update(10, vec![string("b")]);
+    let unknown = CacheError::UnknownValue {
+        number: 10,
+        field: 0,
+    };
+    assert_eq!(pair.collection.remove(10, &a), Err(unknown));
 }
 
 #[test]
