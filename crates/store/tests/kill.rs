@@ -16,7 +16,7 @@ const DIRECTORY: &str = "FOREBAY_STORE_KILL_DIRECTORY";
 const FIRST: &str = "FOREBAY_STORE_KILL_FIRST";
 const SEED: &str = "FOREBAY_STORE_KILL_SEED";
 
-const ROUNDS: usize = 25;
+const ROUNDS: usize = 20;
 const IDS: i64 = 400;
 /// Operations between two syncs, and so the most that a kill may leave in doubt, with one that is under way.
 const UNSYNCED_MAX: u64 = 8;

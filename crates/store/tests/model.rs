@@ -497,7 +497,7 @@ fn run(name: &str, rounds: usize, reopen: impl Fn(usize) -> Box<dyn Fn() -> Arc<
 
 #[test]
 fn a_collection_in_memory_is_its_model() {
-    run("memory", 6, |_| {
+    run("memory", 4, |_| {
         let engine: Arc<dyn Engine> = Arc::new(MemoryEngine::default());
         Box::new(move || Arc::clone(&engine))
     });
@@ -506,7 +506,7 @@ fn a_collection_in_memory_is_its_model() {
 #[test]
 fn a_collection_on_disk_is_its_model() {
     let directory = tempfile::tempdir().expect("a temporary directory");
-    run("fjall", 3, |round| {
+    run("fjall", 2, |round| {
         let path = directory.path().join(round.to_string());
         Box::new(move || Arc::new(FjallEngine::open(&path, &small_buffers(&path)).expect("opens")))
     });
