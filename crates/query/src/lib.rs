@@ -7,6 +7,8 @@
 //! - [`Filter`] parses and matches a query; its tree ([`filter::Node`]) is public for planners.
 //! - [`compare()`] is the order of BSON values across types, [`key`] the same order as bytes.
 //! - [`Path`] walks dotted names through arrays.
+//! - [`Projection`], [`Sort`] and [`Update`] show, order and change documents.
+//! - [`Pipeline`] runs aggregation stages over a stream of documents, [`Expression`] evaluates their expressions.
 //!
 //! What the language has and this crate has not is refused with MongoDB's error code and wording, never ignored.
 

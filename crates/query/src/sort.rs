@@ -27,7 +27,7 @@ impl Sort {
     /// Parses `{a: 1, "b.c": -1}`.
     ///
     /// # Errors
-    /// 15975 for a direction other than 1 and -1, 15974 for one that is no number, 15958 for too many fields,
+    /// 15975 for a direction other than 1 and -1, 15974 for one that is no number, `BadValue` for too many fields,
     /// `NotImplemented` for `$meta`.
     pub fn parse(spec: &RawDocument) -> Result<Sort, Error> {
         let parts = elements(spec)

@@ -73,16 +73,18 @@ pub(crate) fn parse_update_pipeline(
     limits: &Limits,
 ) -> Result<Vec<Transform>, Error> {
     let mut transforms = Vec::new();
-    for stage in pipeline(stages, limits)?.stages {
-        match stage {
-            Stage::Transform(transform) => transforms.push(transform),
-            _ => {
-                return Err(Error::new(
-                    Code::InvalidOptions,
-                    "a stage of this kind is not allowed to be used within an update",
-                ));
-            }
-        }
+    for (stage, value) in pipeline(stages, limits)?
+        .stages
+        .into_iter()
+        .zip(array_values(stages))
+    {
+        let Stage::Transform(transform) = stage else {
+            let first = value.as_document().and_then(|spec| elements(spec).next());
+            let name = first.map_or("", |first| first.key);
+            let message = format!("{name} is not allowed to be used within an update");
+            return Err(Error::new(Code::InvalidOptions, message));
+        };
+        transforms.push(transform);
     }
     Ok(transforms)
 }
