@@ -7,4 +7,4 @@ mod user_commands;
 mod users;
 
 pub use user_commands::{is_user_command, run as run_user_command};
-pub use users::{DEFAULT_DATABASE, UserError, add, any, list, remove, user};
+pub use users::{DEFAULT_DATABASE, add, any, list, remove, user};

@@ -15,7 +15,9 @@ pub struct DoctorArgs {
 }
 
 /// Open files that a server with the default number of connections needs.
-const OPEN_FILES_MIN: u64 = 12_000;
+const OPEN_FILES_WANTED: u64 = 12_000;
+/// Open files without which the store can not work.
+const OPEN_FILES_MIN: u64 = 512;
 /// Locked memory below which pinned buffers for a GPU can not be had.
 const LOCKED_BYTES_MIN: u64 = 1 << 30;
 /// Where libraries live, on the distributions that people use.
@@ -36,6 +38,8 @@ enum Verdict {
     Good,
     /// Missing, and the server works without it.
     Absent,
+    /// Less than there could be; the server works within it.
+    Limited,
     /// Wrong, and the server will suffer.
     Bad,
 }
@@ -70,6 +74,7 @@ fn print(finding: &Finding) {
     let mark = match finding.verdict {
         Verdict::Good => "ok     ",
         Verdict::Absent => "absent ",
+        Verdict::Limited => "limited",
         Verdict::Bad => "PROBLEM",
     };
     println!("{mark}  {:16}  {}", finding.what, finding.found);
@@ -176,13 +181,21 @@ fn limit(root: &Path, name: &str) -> Option<(Option<u64>, Option<u64>)> {
 
 fn open_files(root: &Path) -> Finding {
     let what = "open files";
+    let remedy = "raise it (ulimit -n 65536, or LimitNOFILE=65536 in the unit file), or lower connections-max";
     match limit(root, "Max open files") {
-        Some((Some(soft), _)) if soft < OPEN_FILES_MIN => flawed(
-            what,
-            Verdict::Bad,
-            format!("{soft} allowed, 12000 needed for 10000 connections"),
-            "raise it (ulimit -n 65536, or LimitNOFILE=65536 in the unit file), or lower connections-max",
-        ),
+        Some((Some(soft), _)) if soft < OPEN_FILES_WANTED => {
+            let verdict = if soft < OPEN_FILES_MIN {
+                Verdict::Bad
+            } else {
+                Verdict::Limited
+            };
+            flawed(
+                what,
+                verdict,
+                format!("{soft} allowed; 10000 connections need 12000"),
+                remedy,
+            )
+        }
         Some((soft, _)) => good(what, format!("{} allowed", in_words(soft))),
         None => good(what, "unknown: /proc/self/limits cannot be read".to_owned()),
     }
@@ -193,7 +206,7 @@ fn locked_memory(root: &Path) -> Finding {
     match limit(root, "Max locked memory") {
         Some((Some(soft), _)) if soft < LOCKED_BYTES_MIN => flawed(
             what,
-            Verdict::Absent,
+            Verdict::Limited,
             format!("{soft} bytes allowed; pinned buffers for a GPU need more"),
             "ulimit -l unlimited, or LimitMEMLOCK=infinity in the unit file; of no concern without a GPU",
         ),
@@ -216,7 +229,7 @@ fn huge_pages(root: &Path) -> Finding {
     match chosen {
         Some("never") | None => flawed(
             what,
-            Verdict::Absent,
+            Verdict::Limited,
             format!(
                 "transparent huge pages: {}",
                 chosen.unwrap_or("not known to this kernel")
@@ -339,16 +352,22 @@ mod tests {
     }
 
     #[test]
-    fn too_few_open_files_are_a_problem() {
-        let limits = "Max open files            1024                 4096                 files\n";
-        let root = machine(&[("proc/self/limits", limits)]);
-        let finding = find(&root, "open files");
-        assert_eq!(finding.verdict, Verdict::Bad);
-        assert!(finding.found.starts_with("1024 allowed") && finding.remedy.is_some());
-        let limits = "Max open files            unlimited            unlimited            files\n";
-        assert_eq!(
-            find(&machine(&[("proc/self/limits", limits)]), "open files").found,
-            "unlimited allowed"
-        );
+    fn few_open_files_are_named() {
+        for (allowed, verdict) in [
+            ("100", Verdict::Bad),
+            ("1024", Verdict::Limited),
+            ("unlimited", Verdict::Good),
+        ] {
+            let limits = format!(
+                "Max open files            {allowed}                 4096                 files\n"
+            );
+            let root = machine(&[("proc/self/limits", &limits)]);
+            let finding = find(&root, "open files");
+            assert_eq!(
+                (finding.verdict, finding.remedy.is_none()),
+                (verdict, verdict == Verdict::Good)
+            );
+            assert!(finding.found.starts_with(allowed));
+        }
     }
 }

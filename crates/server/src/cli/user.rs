@@ -5,13 +5,13 @@
 use std::io::{self, BufRead, IsTerminal};
 use std::num::NonZeroUsize;
 use std::path::PathBuf;
+use std::sync::Arc;
 
 use anyhow::{Context, Result, bail};
 use bson::{Bson, doc};
 use clap::{Args, Subcommand};
 use forebay_device::{DeviceOptions, DeviceSpec, Devices};
 use forebay_documents::{Documents, Location, Settings};
-use std::sync::Arc;
 
 use super::client::ServerArgs;
 use crate::auth;

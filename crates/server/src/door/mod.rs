@@ -21,7 +21,7 @@ use tokio::sync::Semaphore;
 use crate::auth::sasl::Secret;
 use crate::settings::Settings;
 
-pub use listener::{ListenError, Listener};
+pub use listener::Listener;
 pub use refusal::{Code, Refusal};
 
 /// What all connections of a door share.

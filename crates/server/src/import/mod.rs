@@ -10,8 +10,8 @@ use std::io::{self, BufRead};
 
 use bson::RawDocumentBuf;
 
-pub use format::{Format, FormatError};
-pub use send::{Inserts, Outcome, Sender};
+pub use format::Format;
+pub use send::{Outcome, Sender};
 
 /// Why reading ended early.
 #[derive(Debug, thiserror::Error)]

@@ -6,9 +6,8 @@ use std::time::Duration;
 
 use super::{Definition, Kind, Value};
 
-/// The settings of a server.
+/// The settings of a server. What each field means stands in the `doc` of its entry in [`DEFINITIONS`].
 #[derive(Debug, Clone, PartialEq, Eq)]
-#[expect(clippy::struct_excessive_bools, reason = "each is a switch of its own")]
 pub struct Settings {
     pub data: PathBuf,
     pub memory: bool,
@@ -33,8 +32,8 @@ pub struct Settings {
     pub log_format: String,
 }
 
-/// An empty value for every field; [`super::Sources::resolve`] fills each from its default at least.
 impl Settings {
+    /// An empty value for every field; [`super::Sources::resolve`] fills each from its default at least.
     pub(super) fn unset() -> Settings {
         Settings {
             data: PathBuf::new(),

@@ -11,7 +11,7 @@ mod sources;
 pub use definitions::{DEFINITIONS, Settings};
 pub use kind::{Kind, Value};
 pub use reference::reference_page;
-pub use sources::{SettingsError, Sources, flags};
+pub use sources::{Sources, flags};
 
 /// One setting.
 #[derive(Debug)]
