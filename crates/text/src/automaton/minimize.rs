@@ -32,8 +32,10 @@ impl Minimal {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 enum Role {
     Plain,
-    Matched,
+    /// Tells that the row before matched, which no input shows.
     Hit,
+    /// The start, where it has to stay a state of its own.
+    Start,
 }
 
 /// An automaton as it is first found: states 0 to 2 are `matched`, `hit` and the start.
@@ -66,38 +68,35 @@ impl Raw {
     pub(super) fn minimize(mut self) -> Minimal {
         self.next[MATCHED as usize][usize::from(SEPARATOR)] = HIT;
         self.next[HIT as usize] = self.next[START as usize];
-        let role = |state: usize| match state as u32 {
-            MATCHED => Role::Matched,
-            HIT => Role::Hit,
-            _ => Role::Plain,
-        };
-        let roles: Vec<Role> = (0..self.next.len()).map(role).collect();
-        minimize(&self.next, &roles)
+        let mut roles = vec![Role::Plain; self.next.len()];
+        roles[HIT as usize] = Role::Hit;
+        let mut blocks = partition(&self.next, &roles);
+        if blocks.of[START as usize] == blocks.of[MATCHED as usize] {
+            // Every row matches; the table still wants a start apart from `matched`.
+            roles[START as usize] = Role::Start;
+            blocks = partition(&self.next, &roles);
+        }
+        arrange(&self.next, &roles, &blocks)
     }
 }
 
-/// Merges states that no input tells apart, and puts those that are left in the order of the table.
-fn minimize(next: &[[u32; 256]], roles: &[Role]) -> Minimal {
+/// Puts states together that no input tells apart.
+fn partition(next: &[[u32; 256]], roles: &[Role]) -> Blocks {
     let classes = distinct_columns(next);
-    let mut blocks = initial(roles);
+    let mut blocks = number(roles.iter().copied());
     loop {
         let refined = refine(next, &classes, &blocks);
         if refined.count == blocks.count {
-            break;
+            return blocks;
         }
         blocks = refined;
     }
-    arrange(next, roles, &blocks)
 }
 
 /// A partition: the block of each state.
 struct Blocks {
     of: Vec<u32>,
     count: usize,
-}
-
-fn initial(roles: &[Role]) -> Blocks {
-    number(roles.iter().copied())
 }
 
 fn refine(next: &[[u32; 256]], bytes: &[u8], blocks: &Blocks) -> Blocks {
