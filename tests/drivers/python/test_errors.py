@@ -21,8 +21,6 @@ from pymongo.errors import OperationFailure, WriteError
         ({"aggregate": "things", "pipeline": 5, "cursor": {}}, 14),
         ({"insert": "things"}, 40414),
         ({"insert": "things", "documents": []}, 16),
-        ({"update": "things", "updates": [{"u": {}}]}, 40414),
-        ({"delete": "things", "deletes": [{"q": {}}]}, 40414),
         ({"getMore": "x", "collection": "things"}, 14),
         ({"getMore": bson.Int64(999), "collection": "things"}, 43),
         ({"drop": "absent", "florble": 1}, 40415),

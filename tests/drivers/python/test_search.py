@@ -153,7 +153,7 @@ def test_documents_without_a_plain_string_are_judged_right(coll):
     ]
     coll.insert_many([{"_id": n, "v": value} for n, value in enumerate(values)] + [{"_id": len(values)}])
     queries = [
-        {"v": re.compile("foo")},
+        {"v": bson.Regex("foo")},
         {"v": {"$regex": "^foo"}},
         {"v": {"$not": re.compile("foo")}},
         {"v": "foo"},
