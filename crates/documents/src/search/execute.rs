@@ -133,7 +133,7 @@ impl SearchPlan {
             tally: &tally,
             stop,
         };
-        let (gathered, next) = reader.probe(documents)?;
+        let (gathered, next) = reader.probe(documents, settings.probe_bytes_max)?;
         let next = u32::try_from(next).unwrap_or(u32::MAX);
         Ok(Probed {
             gathered,

@@ -172,15 +172,24 @@ impl Reader<'_> {
         Ok(())
     }
 
-    /// Reads the first `documents` documents of the collection; those that match, and the first number not read.
-    pub fn probe(&self, documents: u64) -> Result<(VecDeque<Numbered>, u64), CommandError> {
-        let (mut gathered, mut next) = (VecDeque::new(), 0);
+    /// Reads the first documents of the collection, at most so many and about so many bytes of them; those that match,
+    /// and the first number not read.
+    pub fn probe(
+        &self,
+        documents: u64,
+        bytes: usize,
+    ) -> Result<(VecDeque<Numbered>, u64), CommandError> {
+        let (mut gathered, mut next, mut bytes_left) = (VecDeque::new(), 0, bytes);
         for (scanned, row) in (1..=documents).zip(self.store.scan(0)) {
             self.check_stop(scanned)?;
             let (number, document) = row.map_err(CommandError::Store)?;
             next = number + 1;
+            bytes_left = bytes_left.saturating_sub(document.len_bytes());
             if self.matches(&document) {
                 gathered.push_back((number, document));
+            }
+            if bytes_left == 0 {
+                break;
             }
         }
         Ok((gathered, next))

@@ -18,6 +18,8 @@ pub struct SearchSettings {
     pub fetch_always: u64,
     /// The most documents that a `find` with a limit tries before it searches every value.
     pub probe_documents_max: u64,
+    /// The most bytes of documents, give or take one document, that it tries.
+    pub probe_bytes_max: usize,
 }
 
 impl Default for SearchSettings {
@@ -29,6 +31,7 @@ impl Default for SearchSettings {
             fetch_cost: 4,
             fetch_always: 64,
             probe_documents_max: 512,
+            probe_bytes_max: 1024 * 1024,
         }
     }
 }
