@@ -306,6 +306,7 @@ codes! {
     Location40148 = 40148,
     Location40149 = 40149,
     Location40156 = 40156,
+    Location40157 = 40157,
     Location40158 = 40158,
     Location40159 = 40159,
     Location40160 = 40160,

@@ -303,7 +303,7 @@ fn limit(operand: RawBsonRef<'_>) -> Result<u64, Error> {
 fn count(operand: RawBsonRef<'_>) -> Result<String, Error> {
     match operand {
         RawBsonRef::String("") => Err(Error::new(
-            Code::Location40156,
+            Code::Location40157,
             "the count field must be a non-empty string",
         )),
         RawBsonRef::String(name) if name.starts_with('$') => Err(Error::new(
