@@ -64,7 +64,7 @@ async fn main() {
         .unwrap_or(300_000);
     let directory = tempfile::tempdir().expect("a directory can be made");
     let devices =
-        Devices::new(&DeviceSpec::default(), DeviceOptions::default()).expect("devices start");
+        Devices::new(&DeviceSpec::auto(), DeviceOptions::default()).expect("devices start");
     let settings = Settings {
         location: Location::Dir(directory.path().to_owned()),
         ..Settings::default()
