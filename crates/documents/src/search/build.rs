@@ -83,10 +83,8 @@ pub(super) fn start(
         generation: Arc::clone(&generation),
         ended: false,
     };
-    match builder.spawn(move || task.run()) {
-        Ok(thread) => Some(thread),
-        Err(_) => None, // Dropping the task has marked the build as broken.
-    }
+    // Where no thread can be started, dropping the task has marked the build as broken.
+    builder.spawn(move || task.run()).ok()
 }
 
 /// One build; whatever ends it leaves the collection knowing how.

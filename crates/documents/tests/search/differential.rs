@@ -288,7 +288,7 @@ fn seeds(count: u64) -> Vec<u64> {
         .and_then(|seed| seed.parse().ok())
     {
         Some(seed) => vec![seed],
-        None => (0..count).map(|offset| 0xF0_4E_BA + offset).collect(),
+        None => (0..count).map(|offset| 0x00F0_4EBA + offset).collect(),
     }
 }
 
