@@ -16,7 +16,7 @@ const ROUNDS: usize = 120;
 const SEED: u64 = 0x5_7012;
 
 /// Does a value meet a filter?
-type Matches = dyn Fn(&str) -> bool + Sync;
+type Matches<'a> = dyn Fn(&str) -> bool + Sync + 'a;
 
 /// One writer: its documents' values all begin with its own tag, so that nobody else's writes change its answers.
 struct Writer {
@@ -123,7 +123,7 @@ impl Writer {
     async fn check(&mut self) {
         let digit = self.rng.u8(..10).to_string();
         let tag = &self.tag;
-        let questions: [(Document, &Matches); 4] = [
+        let questions: [(Document, &Matches<'_>); 4] = [
             (doc! { "v": { "$regex": format!("^{tag}") } }, &|_| true),
             (
                 doc! { "v": { "$regex": format!("{tag}(red|blue)-[0-9]*{digit}$") } },
@@ -155,7 +155,7 @@ impl Writer {
         );
     }
 
-    async fn compare(&self, filter: Document, matches: &Matches) {
+    async fn compare(&self, filter: Document, matches: &Matches<'_>) {
         let held = self
             .model
             .iter()
