@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use bson::{RawArray, RawArrayBuf, RawBson, RawBsonRef, RawDocument, RawDocumentBuf};
 use forebay_query::filter::Node;
-use forebay_query::stage::Stage;
+use forebay_query::stage::{Group, Stage};
 use forebay_query::{Code, Filter, Pipeline, Sort};
 
 use super::{group_counts, read, sources};
@@ -125,13 +125,14 @@ async fn from_collection(
     if let Some(groups) = query.groups_of_cache(request, &collection).await? {
         return Ok(Box::new(Piped::new(
             groups,
-            query.after_group(),
+            query.after_first(),
             read::limits(request),
         )));
     }
     let plan = query.plan(request, &collection)?;
-    if let Some((field, rest)) = query.count_field() {
-        let counted = List::built(counted(field, plan.count(request.stop()).await?));
+    if let Some(counting) = query.counting() {
+        let counted = List::built(counting.document(plan.count(request.stop()).await?));
+        let rest = query.after_first();
         return Ok(Box::new(Piped::new(counted, rest, read::limits(request))));
     }
     let stream = plan.open(query.pulled_max(), request.stop()).await?;
@@ -142,11 +143,30 @@ async fn from_collection(
     )))
 }
 
-/// `$count` gives no document where it has counted nothing.
-fn counted(field: &str, count: u64) -> Option<RawDocumentBuf> {
-    let count = i32::try_from(count).map_or(RawBson::Int64(count as i64), RawBson::Int32);
-    let name = bson::raw::CString::try_from(field).ok()?;
-    (count != RawBson::Int32(0)).then(|| RawDocumentBuf::from_iter([(name, count)]))
+/// A stage right behind the matches that needs no more of them than their number.
+pub enum Counting<'a> {
+    /// `$count`, with the name of its field.
+    Count(&'a str),
+    /// `$group` of all documents into one: what drivers send for `countDocuments`.
+    Group(&'a Group, group_counts::Weights),
+}
+
+impl Counting<'_> {
+    /// What the stage gives; nothing where there was nothing to count.
+    fn document(self, count: u64) -> Option<RawDocumentBuf> {
+        if count == 0 {
+            return None;
+        }
+        match self {
+            Counting::Count(field) => {
+                let count =
+                    i32::try_from(count).map_or(RawBson::Int64(count as i64), RawBson::Int32);
+                let name = bson::raw::CString::try_from(field).ok()?;
+                Some(RawDocumentBuf::from_iter([(name, count)]))
+            }
+            Counting::Group(group, weights) => group_counts::of_all(group, &weights, count),
+        }
+    }
 }
 
 /// A pipeline, its leading `$match` stages taken together.
@@ -228,15 +248,13 @@ impl Query {
         }
     }
 
-    /// The field of a `$count` right behind the matches, and the stages behind it.
-    pub fn count_field(&self) -> Option<(&str, Pipeline)> {
-        match self.rest.stages.split_first() {
-            Some((Stage::Count(field), rest)) => Some((
-                field,
-                Pipeline {
-                    stages: rest.to_vec(),
-                },
-            )),
+    /// The stage right behind the matches, if it only counts them.
+    pub fn counting(&self) -> Option<Counting<'_>> {
+        match self.rest.stages.first()? {
+            Stage::Count(field) => Some(Counting::Count(field)),
+            Stage::Group(group) => {
+                Some(Counting::Group(group, group_counts::weights_of_all(group)?))
+            }
             _ => None,
         }
     }
@@ -263,7 +281,7 @@ impl Query {
         }
     }
 
-    fn after_group(mut self) -> Pipeline {
+    fn after_first(mut self) -> Pipeline {
         self.rest.stages.remove(0);
         self.rest
     }

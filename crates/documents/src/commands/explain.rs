@@ -152,7 +152,7 @@ impl Explained {
     fn plan_aggregate(&mut self, request: &Request<'_>) -> Result<(), CommandError> {
         let stages = aggregate::stages(request)?;
         let query = aggregate::Query::read(request, stages)?;
-        if query.count_field().is_some() {
+        if query.counting().is_some() {
             self.run = plan::Run::Count;
         }
         self.rest = Some(aggregate::Query::rest_names(stages));

@@ -54,9 +54,32 @@ pub fn plan(
         .ok()
 }
 
+/// What each document adds to each field of a group.
+pub type Weights = Vec<i64>;
+
+/// What each document adds, if the group is one of all documents and only counts them.
+pub fn weights_of_all(group: &Group) -> Option<Weights> {
+    group.id.as_literal()?;
+    weights(group)
+}
+
+/// The one group of all documents.
+pub fn of_all(group: &Group, weights: &[i64], count: u64) -> Option<RawDocumentBuf> {
+    Some(document(
+        group.id.as_literal()?.clone(),
+        count,
+        group,
+        weights,
+    ))
+}
+
 /// The path that is grouped by, and what each document adds to each field, if all of them are counts.
-fn counted(group: &Group) -> Option<(String, Vec<i64>)> {
+fn counted(group: &Group) -> Option<(String, Weights)> {
     let path = group.id.as_field().filter(|path| !path.is_empty())?;
+    Some((path, weights(group)?))
+}
+
+fn weights(group: &Group) -> Option<Weights> {
     let weights = group
         .accumulations
         .iter()
@@ -65,7 +88,7 @@ fn counted(group: &Group) -> Option<(String, Vec<i64>)> {
             AccumulatorKind::Sum => weight(&accumulation.operand),
             _ => None,
         });
-    Some((path, weights.collect::<Option<Vec<_>>>()?))
+    weights.collect()
 }
 
 /// The whole number that is added for every document.
