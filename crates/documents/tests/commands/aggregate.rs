@@ -33,6 +33,16 @@ async fn stages_follow_one_another() {
         .await,
         [] as [Document; 0]
     );
+    for (a, counted) in [
+        (1, vec![doc! { "_id": 1, "n": 100, "twice": 200 }]),
+        (7, Vec::new()),
+    ] {
+        let count_documents = vec![
+            doc! { "$match": { "a": a } },
+            doc! { "$group": { "_id": 1, "n": { "$sum": 1 }, "twice": { "$sum": 2 } } },
+        ];
+        assert_eq!(run(&door, count_documents).await, counted);
+    }
     let groups = run(
         &door,
         vec![

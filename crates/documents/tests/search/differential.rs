@@ -136,8 +136,13 @@ impl Run {
             self.distinct(&filter, field).await;
             self.group(&filter, field).await;
         }
-        self.same_lists(|collection| doc! { "aggregate": collection, "pipeline": [{ "$match": filter.clone() }, { "$count": "all" }] })
-            .await;
+        for counting in [
+            doc! { "$count": "all" },
+            doc! { "$group": { "_id": null, "n": { "$sum": 1 } } },
+        ] {
+            self.same_lists(|collection| doc! { "aggregate": collection, "pipeline": [{ "$match": filter.clone() }, counting.clone()] })
+                .await;
+        }
     }
 
     async fn find(&mut self, filter: &Document) {
