@@ -24,8 +24,41 @@ fn main() -> ExitCode {
     match ended {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
-            eprintln!("forebay: {error:#}");
+            eprintln!("forebay: {}", message(&error));
             ExitCode::FAILURE
         }
+    }
+}
+
+/// The error and its causes in one line; a cause that the line tells already is left out.
+fn message(error: &anyhow::Error) -> String {
+    let mut line = String::new();
+    for cause in error.chain() {
+        let text = match cause.downcast_ref::<mongodb::error::Error>() {
+            Some(error) => error.kind.to_string(),
+            None => cause.to_string(),
+        };
+        if line.contains(&text) {
+            continue;
+        }
+        if !line.is_empty() {
+            line.push_str(": ");
+        }
+        line.push_str(&text);
+    }
+    line
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use anyhow::Context;
+
+    #[test]
+    fn causes_are_told_once() {
+        let error = Err::<(), _>(std::io::Error::other("disk full"));
+        let error = error.context("cannot write: disk full").context("saving");
+        let error = error.expect_err("it is one");
+        assert_eq!(message(&error), "saving: cannot write: disk full");
     }
 }

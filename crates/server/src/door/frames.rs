@@ -68,7 +68,7 @@ impl<R: AsyncRead + Unpin> FrameReader<R> {
     /// # Errors
     /// See [`FrameError`]; the stream can not be used further.
     pub async fn next(&mut self, limits: &Limits) -> Result<Option<Frame>, FrameError> {
-        if self.buffer.is_empty() && !self.fill(READ_BYTES_MIN).await? {
+        if self.buffer.is_empty() && !self.fill_between_messages().await? {
             return Ok(None);
         }
         let message_bytes = self.header(limits).await?.message_bytes;
@@ -91,6 +91,14 @@ impl<R: AsyncRead + Unpin> FrameReader<R> {
                 action: "send its first message",
                 limit,
             }),
+        }
+    }
+
+    /// Clients may leave between messages, also without the farewell that TLS asks for.
+    async fn fill_between_messages(&mut self) -> Result<bool, FrameError> {
+        match self.fill(READ_BYTES_MIN).await {
+            Err(FrameError::Io(error)) if is_departure(&error) => Ok(false),
+            filled => filled,
         }
     }
 
@@ -141,6 +149,13 @@ impl<R: AsyncRead + Unpin> FrameReader<R> {
         self.buffer.reserve(room);
         Ok(self.stream.read_buf(&mut self.buffer).await? > 0)
     }
+}
+
+fn is_departure(error: &io::Error) -> bool {
+    matches!(
+        error.kind(),
+        io::ErrorKind::UnexpectedEof | io::ErrorKind::ConnectionReset
+    )
 }
 
 /// Writes one message.
@@ -244,7 +259,8 @@ mod tests {
 
     #[tokio::test]
     async fn oversized_messages_are_refused_before_they_are_read() {
-        let mut reader = reader(&message(1 << 20)[..16]);
+        let announced = message(1 << 20);
+        let mut reader = reader(&announced[..HEADER_BYTES]);
         assert!(matches!(
             reader.next(&LIMITS).await,
             Err(FrameError::Header(Error::MessageLength { .. }))

@@ -8,7 +8,7 @@ use std::time::Duration;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{OwnedSemaphorePermit, watch};
-use tokio::task::JoinSet;
+use tokio::task::{JoinError, JoinSet};
 use tokio::time::timeout;
 use tokio_rustls::TlsAcceptor;
 
@@ -82,7 +82,7 @@ impl Listener {
                     Ok((stream, peer)) => self.admit(&door, stream, peer, &for_connections, &mut connections),
                     Err(error) => pause(error).await,
                 },
-                Some(_) = connections.join_next() => {}
+                Some(ended) = connections.join_next() => log_panic(&ended),
                 () = stopped(&mut shutdown) => break,
             }
         }
@@ -131,6 +131,13 @@ impl Listener {
 /// Waits until the server is asked to stop.
 pub async fn stopped(shutdown: &mut watch::Receiver<bool>) {
     let _ = shutdown.wait_for(|down| *down).await;
+}
+
+/// A bug ends its own connection; the others go on.
+fn log_panic(ended: &Result<(), JoinError>) {
+    if let Err(error) = ended {
+        tracing::error!(%error, "a connection ended by a bug");
+    }
 }
 
 async fn pause(error: io::Error) {
