@@ -64,7 +64,7 @@ fn with_credentials(server: &Server, password: &str) -> String {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_server_that_asks_lets_in_who_knows_the_password() -> Result<()> {
     let server = Server::start(BINARY, &["--auth"])?;
-    let open = format!("{}/?", server.uri());
+    let open = format!("{}/?appName=stranger", server.uri());
     assert_eq!(find_code(&open).await?, 13);
     assert_eq!(
         find_code(&with_credentials(&server, "guess")).await?,
