@@ -40,7 +40,7 @@ smoke: build
 	$(FOREBAY) bench documents --host --smoke
 
 test-drivers: build $(PYTHON_ENV)/installed $(NODE_FOLDER)/installed
-	cargo run --release --locked --quiet --package forebay-bench --example ferretdb > $(CARGO_TARGET_DIR)/ferretdb.path
+	$(FOREBAY) bench ferretdb > $(CARGO_TARGET_DIR)/ferretdb.path
 	FOREBAY=$(FOREBAY) node --test $(NODE_FOLDER)/*.test.js
 	FOREBAY=$(FOREBAY) FERRETDB=$$(cat $(CARGO_TARGET_DIR)/ferretdb.path) \
 	    $(PYTHON_ENV)/bin/python -m pytest -q -p no:cacheprovider $(DRIVERS)/python

@@ -13,6 +13,7 @@ use anyhow::{Result, bail};
 use clap::{Args, Subcommand};
 
 use crate::record::{self, Record};
+use crate::rivals::ferretdb;
 use session::Session;
 
 /// Measure Forebay beside other programs.
@@ -28,6 +29,8 @@ pub struct BenchArgs {
 pub enum Bench {
     /// Searches and writes of the documents door.
     Documents(DocumentsArgs),
+    /// Build FerretDB if need be, and print where it is: for tests that compare with it.
+    Ferretdb,
 }
 
 /// Options of `forebay bench documents`.
@@ -82,11 +85,20 @@ const SECTIONS: [Section; 6] = [
 /// # Errors
 /// If a server does not start, a rival is missing, or a count is not what it must be.
 pub async fn run(args: BenchArgs) -> Result<()> {
-    let Bench::Documents(args) = args.bench;
+    match args.bench {
+        Bench::Documents(args) => documents(&args).await,
+        Bench::Ferretdb => {
+            println!("{}", ferretdb::binary()?.display());
+            Ok(())
+        }
+    }
+}
+
+async fn documents(args: &DocumentsArgs) -> Result<()> {
     if !args.host {
         bail!("say which engine to measure: --host");
     }
-    let records = measure(&args).await?;
+    let records = measure(args).await?;
     if let Some(path) = &args.record {
         record::append(path, &records)?;
     }
