@@ -14,7 +14,7 @@ use parking_lot::{Mutex, RwLock};
 
 use super::{
     Batch, Bytes, Direction, Engine, KeyRange, Page, PageLimit, Partition, PartitionId,
-    PartitionKind, journal,
+    PartitionKind, archive, journal,
 };
 use crate::error::{Result, StoreError};
 use crate::options::StoreOptions;
@@ -107,6 +107,7 @@ impl FjallEngine {
     /// [`StoreError::Corrupt`] for damaged files, [`StoreError::DiskFull`] and [`StoreError::Io`] as they come.
     pub fn open(directory: &Path, options: &StoreOptions) -> Result<Self> {
         check_names(directory)?;
+        archive::check(&directory.join("keyspaces"))?;
         let journals = journal::check(directory)?;
         let database = open_database(directory, options)?;
         check_tables(directory, &database, journals)?;

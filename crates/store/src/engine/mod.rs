@@ -4,6 +4,7 @@
 //! snapshot when it is returned, and the next page starts at a key, so that a scan goes on beside writers for as long
 //! as it likes.
 
+pub(crate) mod archive;
 pub mod fault;
 pub mod fjall;
 pub(crate) mod journal;
