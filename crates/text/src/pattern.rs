@@ -9,6 +9,7 @@ use crate::options::Options;
 use crate::pcre2::Code;
 use crate::pcre2::error::{PCRE2_ERROR_DEPTHLIMIT, PCRE2_ERROR_HEAPLIMIT, PCRE2_ERROR_MATCHLIMIT};
 use crate::pcre2::option::{PCRE2_CASELESS, PCRE2_DOTALL, PCRE2_EXTENDED, PCRE2_MULTILINE};
+use crate::stop::{Stop, Stopped};
 
 /// A valid pattern and its options, compiled by PCRE2. Cheap to clone.
 #[derive(Clone)]
@@ -71,6 +72,14 @@ impl Pattern {
     pub fn pcre_is_match(&self, value: &[u8]) -> bool {
         // PCRE2 checks the value's encoding itself and reports an error, which counts as no match.
         self.inner.code.is_match(value)
+    }
+
+    /// As [`pcre_is_match`](Pattern::pcre_is_match), for values and patterns that may take long.
+    ///
+    /// # Errors
+    /// [`Stopped`] if `stop` said so.
+    pub(crate) fn pcre_is_match_until(&self, value: &[u8], stop: &Stop) -> Result<bool, Stopped> {
+        self.inner.code.is_match_until(value, stop)
     }
 
     /// What PCRE2 says of a value, with the reasons that all count as no match apart.

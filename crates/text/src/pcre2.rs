@@ -9,6 +9,8 @@ use std::ptr::{self, NonNull};
 use parking_lot::Mutex;
 use pcre2_sys as sys;
 
+use crate::stop::{Stop, Stopped};
+
 /// Options of [`Code::compile`].
 pub(crate) mod option {
     pub(crate) use pcre2_sys::{PCRE2_CASELESS, PCRE2_DOTALL, PCRE2_EXTENDED, PCRE2_MULTILINE};
@@ -24,15 +26,22 @@ pub(crate) mod error {
 /// Match data kept for the next call; more are freed. Each may hold a few hundred kilobytes of backtracking frames.
 const SPARES_MAX: usize = 4;
 
+/// Steps a value may take in one call before it is searched start by start, with a look at [`Stop`] between them.
+const QUICK_MATCH_LIMIT: u32 = 10_000;
+
 /// A compiled pattern with its limits. Any number of threads may match with it at the same time.
 pub(crate) struct Code {
     code: NonNull<sys::pcre2_code_8>,
     context: NonNull<sys::pcre2_match_context_8>,
+    quick: NonNull<sys::pcre2_match_context_8>,
+    /// Whether a match at each start by itself is what one call over all starts finds: not if the pattern asks where
+    /// the call began, or steers the starts itself.
+    starts_are_independent: bool,
     spares: Mutex<Vec<MatchData>>,
 }
 
 // SAFETY: PCRE2 documents compiled patterns and match contexts as shareable between threads as long as nobody changes
-// them (pcre2api(3), "Multithreading"); both are only written in `compile`, before any other thread can see them. Match
+// them (pcre2api(3), "Multithreading"); all are only written in `compile`, before any other thread can see them. Match
 // data is used by one call at a time, as it is taken out of the locked list for the call.
 unsafe impl Send for Code {}
 // SAFETY: as above.
@@ -60,10 +69,11 @@ impl Drop for MatchData {
 
 impl Drop for Code {
     fn drop(&mut self) {
-        // SAFETY: both pointers came from PCRE2's constructors, are freed once, here, and `&mut self` shows that no
+        // SAFETY: the pointers came from PCRE2's constructors, are freed once, here, and `&mut self` shows that no
         // match is running.
         unsafe {
             sys::pcre2_match_context_free_8(self.context.as_ptr());
+            sys::pcre2_match_context_free_8(self.quick.as_ptr());
             sys::pcre2_code_free_8(self.code.as_ptr());
         }
     }
@@ -100,10 +110,11 @@ impl Code {
                 message: message(error),
             });
         };
-        let context = match_context(match_limit, depth_limit);
         Ok(Code {
             code,
-            context,
+            context: match_context(match_limit, depth_limit),
+            quick: match_context(match_limit.min(QUICK_MATCH_LIMIT), depth_limit),
+            starts_are_independent: !pattern.contains("\\G") && !pattern.contains("(*"),
             spares: Mutex::default(),
         })
     }
@@ -113,15 +124,55 @@ impl Code {
     /// # Panics
     /// If `from` is beyond the subject.
     pub(crate) fn find(&self, subject: &[u8], from: usize) -> Result<Option<(usize, usize)>, i32> {
+        self.call(subject, from, 0, self.context)
+    }
+
+    /// Whether the subject matches, as [`is_match`](Code::is_match) says, with a look at `stop` every so often: PCRE2's
+    /// match limit holds for each place a match may start at, so that a long value may take minutes.
+    ///
+    /// # Errors
+    /// [`Stopped`] if `stop` said so.
+    pub(crate) fn is_match_until(&self, subject: &[u8], stop: &Stop) -> Result<bool, Stopped> {
+        stop.check()?;
+        if !self.starts_are_independent {
+            return Ok(self.is_match(subject));
+        }
+        match self.call(subject, 0, 0, self.quick) {
+            Err(sys::PCRE2_ERROR_MATCHLIMIT) => self.is_match_by_starts(subject, stop),
+            quick => Ok(matches!(quick, Ok(Some(_)))),
+        }
+    }
+
+    /// Asks for a match at each start in turn; the first error ends the search, as it does in one call over all.
+    fn is_match_by_starts(&self, subject: &[u8], stop: &Stop) -> Result<bool, Stopped> {
+        let is_start = |&at: &usize| subject.get(at).is_none_or(|byte| !is_continuation(*byte));
+        for at in (0..=subject.len()).filter(is_start) {
+            stop.check()?;
+            match self.call(subject, at, sys::PCRE2_ANCHORED, self.context) {
+                Ok(None) => {}
+                found => return Ok(found.is_ok()),
+            }
+        }
+        Ok(false)
+    }
+
+    /// One call of the matcher.
+    fn call(
+        &self,
+        subject: &[u8],
+        from: usize,
+        options: u32,
+        context: NonNull<sys::pcre2_match_context_8>,
+    ) -> Result<Option<(usize, usize)>, i32> {
         assert!(from <= subject.len(), "a search starts within the subject");
         let data = self.spares.lock().pop().unwrap_or_else(new_match_data);
         // SAFETY: code, context and match data are live and used as their types say; the subject's pointer and length
         // are of one live slice (or of no bytes inside a live array), and `from` is within it. PCRE2 checks the
         // subject's encoding itself, as `PCRE2_NO_UTF_CHECK` is not given.
         let count = unsafe {
-            let (code, data, context) =
-                (self.code.as_ptr(), data.0.as_ptr(), self.context.as_ptr());
-            sys::pcre2_match_8(code, start(subject), subject.len(), from, 0, data, context)
+            let (code, data, context) = (self.code.as_ptr(), data.0.as_ptr(), context.as_ptr());
+            let (start, length) = (start(subject), subject.len());
+            sys::pcre2_match_8(code, start, length, from, options, data, context)
         };
         let result = match count {
             sys::PCRE2_ERROR_NOMATCH => Ok(None),
@@ -154,6 +205,11 @@ pub(crate) fn version() -> String {
         unsafe { sys::pcre2_config_8(sys::PCRE2_CONFIG_VERSION, buffer.as_mut_ptr().cast()) };
     let length = usize::try_from(length).expect("the option exists");
     String::from_utf8_lossy(&buffer[..length.saturating_sub(1)]).into_owned()
+}
+
+/// Whether a byte goes on with a character of UTF-8 that began before it.
+fn is_continuation(byte: u8) -> bool {
+    byte & 0xC0 == 0x80
 }
 
 /// The address of a slice, never a dangling one: PCRE2 10.42 subtracts from the end of the subject.

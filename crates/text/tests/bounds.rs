@@ -132,6 +132,23 @@ fn a_deadline_ends_a_search_between_rows() {
 }
 
 #[test]
+fn a_deadline_ends_a_search_within_a_row() {
+    // Each start takes some ten thousand steps: below the match limit, and a hundred times that in all.
+    let pattern = pattern("(?:a|b)*(?:a|b)*[cd]$", "");
+    let program = Program::compile_at(pattern, Tier::Pcre, &Limits::default());
+    let program = program.expect("PCRE2 takes every pattern");
+    let value = format!("{}e", "a".repeat(150));
+    let block = Block::new([value.as_str()]);
+    assert_eq!(program.count_rows(block.rows(), &Stop::never()), Ok(0));
+    let soon = Stop::at(Instant::now() + Duration::from_millis(2));
+    let reason = StopReason::Deadline;
+    assert_eq!(
+        program.count_rows(block.rows(), &soon),
+        Err(Stopped { reason })
+    );
+}
+
+#[test]
 fn every_tier_notices_that_it_is_cancelled() {
     let cancelled = Arc::new(AtomicBool::new(false));
     let stop = Stop {

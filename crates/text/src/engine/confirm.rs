@@ -38,8 +38,8 @@ impl Engine for ConfirmEngine {
             self.loose
                 .search_rows(piece, stop, &mut |row| survivors.push(row))?;
             for &row in &survivors {
-                stop.check()?;
-                if self.pattern.pcre_is_match(piece.row(row as usize)) {
+                let value = piece.row(row as usize);
+                if self.pattern.pcre_is_match_until(value, stop)? {
                     on_match(from as u32 + row);
                 }
             }

@@ -85,22 +85,24 @@ impl DfaEngine {
         end + 1
     }
 
-    /// The part of the rows still to be read after the candidates, as row numbers, having reported what matched before.
-    fn rows_left(
+    /// Judges candidates from row `from` on as long as they are rare; returns the row from which everything has to be
+    /// read. Values are sorted, so literals crowd in one place and are rare in the next.
+    fn skip_ahead(
         &self,
         rows: Rows<'_>,
+        from: usize,
         stop: &Stop,
         on_match: &mut impl FnMut(usize),
     ) -> Result<usize, Stopped> {
-        let span = rows.span();
         let Some(needles) = &self.needles else {
-            return Ok(0);
+            return Ok(from);
         };
-        let at = self.find_candidates(needles, rows, stop, on_match)?;
-        Ok(if at >= span.end {
+        let ahead = rows.slice(from..rows.len());
+        let at = self.find_candidates(needles, ahead, stop, on_match)?;
+        Ok(if at >= ahead.span().end {
             rows.len()
         } else {
-            rows.row_at(at, 0)
+            rows.row_at(at, from)
         })
     }
 
@@ -234,27 +236,27 @@ impl Engine for DfaEngine {
             row = rows.row_at(position, row);
             on_match(row as u32);
         };
-        let mut from = self.rows_left(rows, stop, &mut report)?;
         let mut ends: [Vec<usize>; LANES] = Default::default();
+        let mut from = self.skip_ahead(rows, 0, stop, &mut report)?;
         while from < rows.len() {
             stop.check()?;
             let to = rows_of_piece(rows, from);
             ends.iter_mut().for_each(Vec::clear);
             self.search_abreast(rows.slice(from..to), &mut ends);
             ends.iter().flatten().for_each(|&end| report(end));
-            from = to;
+            from = self.skip_ahead(rows, to, stop, &mut report)?;
         }
         Ok(())
     }
 
     fn count_rows(&self, rows: Rows<'_>, stop: &Stop) -> Result<u64, Stopped> {
         let mut count = 0;
-        let mut from = self.rows_left(rows, stop, &mut |_| count += 1)?;
+        let mut from = self.skip_ahead(rows, 0, stop, &mut |_| count += 1)?;
         while from < rows.len() {
             stop.check()?;
             let to = rows_of_piece(rows, from);
             count += self.count_abreast(rows.slice(from..to));
-            from = to;
+            from = self.skip_ahead(rows, to, stop, &mut |_| count += 1)?;
         }
         Ok(count)
     }

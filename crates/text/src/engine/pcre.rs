@@ -5,7 +5,7 @@ use crate::pattern::Pattern;
 use crate::rows::Rows;
 use crate::stop::{Stop, Stopped};
 
-/// The engine of the last resort. One value may take milliseconds, so it asks whether to stop before each.
+/// The engine of the last resort. One value may take long, so it asks whether to stop before and within each.
 pub(crate) struct PcreEngine {
     pattern: Pattern,
 }
@@ -28,8 +28,7 @@ impl Engine for PcreEngine {
         on_match: &mut dyn FnMut(u32),
     ) -> Result<(), Stopped> {
         for index in 0..rows.len() {
-            stop.check()?;
-            if self.pattern.pcre_is_match(rows.row(index)) {
+            if self.pattern.pcre_is_match_until(rows.row(index), stop)? {
                 on_match(index as u32);
             }
         }
