@@ -1,6 +1,7 @@
 //! One condition on one field: what is looked up at once, and what is scanned.
 
 use std::collections::BTreeMap;
+use std::collections::BTreeSet;
 use std::num::NonZeroUsize;
 use std::sync::Arc;
 use std::thread;
@@ -54,10 +55,23 @@ enum Key {
 
 impl Key {
     /// Number of look-ups in buckets that it takes.
+    /// How many buckets are looked into.
     fn buckets(&self, state: &FieldState) -> usize {
         match self {
-            Key::Values(values) => values.len(),
+            Key::Values(values) if values.len() == 1 => 1,
+            Key::Values(values) => {
+                let positions = values.iter().map(|value| state.directory.position(value));
+                positions.collect::<BTreeSet<_>>().len()
+            }
             Key::Prefix(prefix) => state.directory.positions(prefix).len(),
+        }
+    }
+
+    /// How many searches of a bucket it takes.
+    fn look_ups(&self, state: &FieldState) -> usize {
+        match self {
+            Key::Values(values) => values.len(),
+            Key::Prefix(_) => self.buckets(state),
         }
     }
 
@@ -137,7 +151,7 @@ impl LeafSearch<'_> {
         };
         let mut begun = Begun::new(self.empty_sink(), self.report(Some(tier)));
         begun.report.buckets_searched = key.buckets(self.state);
-        let work = begun.report.buckets_searched;
+        let work = key.look_ups(self.state);
         if work <= INLINE_BUCKETS_MAX || (tier == Tier::Prefix && self.goal != Goal::Numbers) {
             key.look_up(self.state, self.goal.limit(), &mut begun.sink);
         } else {
