@@ -60,9 +60,7 @@ fn is_plausible(path: &Path) -> io::Result<bool> {
     };
     let mut trailer = [0; TRAILER_BYTES as usize];
     file.read_exact_at(&mut trailer, trailer_at)?;
-    let position: [u8; 8] = trailer[POSITION]
-        .try_into()
-        .expect("the range has 8 bytes");
+    let position: [u8; 8] = trailer[POSITION].try_into().expect("the range has 8 bytes");
     let position = u64::from_le_bytes(position);
     let head_end = position.saturating_add(CONTENTS_HEAD_BYTES as u64);
     if !trailer.starts_with(TRAILER_MAGIC) || head_end > trailer_at {
