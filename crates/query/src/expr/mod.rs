@@ -1,6 +1,6 @@
 //! Aggregation expressions: parsed once, evaluated on raw documents.
 //!
-//! Operators that evaluate all their operands are plain functions in a table ([`function`]); those with their own way
+//! Operators that evaluate all their operands are plain functions in a table (`function`); those with their own way
 //! of evaluating (`$and`, `$cond`, `$map`) are variants of the tree.
 
 mod array;
