@@ -5,15 +5,16 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result, ensure};
+use anyhow::{Context, Result, bail, ensure};
 use bson::{Document, doc};
 use forebay_bench::client::{Plan, caches_are_built, count, declare_cache, explain};
 use forebay_testkit::{Model, Server, is_full, seed};
 use futures_util::TryStreamExt;
-use futures_util::future::join_all;
+use futures_util::future::{join_all, select_all};
 use mongodb::options::{Acknowledgment, CollectionOptions, WriteConcern};
-use mongodb::{Client, Collection, Database};
-use tokio::sync::Notify;
+use mongodb::{Collection, Database};
+use tokio::sync::{Notify, watch};
+use tokio::task::JoinHandle;
 
 const BINARY: &str = env!("CARGO_BIN_EXE_forebay");
 /// Writers at once, each with `_id`s of its own.
@@ -33,6 +34,8 @@ struct Told {
     model: Model,
     /// Documents whose last write was not answered: the `_id` and what it would have made of the document.
     in_doubt: Vec<(i32, Option<String>)>,
+    /// What the driver said instead of an answer; nothing where the kill came first.
+    refusal: Option<mongodb::error::Error>,
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -47,12 +50,13 @@ async fn acknowledged_writes_survive_kills_under_load() -> Result<()> {
         server
             .restart()
             .with_context(|| format!("the start after kill {round}"))?;
+        let db = database(&server).await?;
         for told in &mut writers {
-            settle(&server, told)
+            settle(&db, told)
                 .await
                 .with_context(|| format!("after kill {round}"))?;
         }
-        compare_answers(&server, &writers)
+        compare_answers(&db, &writers)
             .await
             .with_context(|| format!("after kill {round}"))?;
     }
@@ -65,10 +69,10 @@ async fn declare(server: &Server) -> Result<()> {
     declare_cache(&db, "names", "name").await
 }
 
-/// A database whose client gives up soon once the server is gone.
+/// The database, by a client of its own: its patience has to last on a busy machine, where a new server takes seconds
+/// to answer.
 async fn database(server: &Server) -> Result<Database> {
-    let uri = format!("{}/?serverSelectionTimeoutMS=2000", server.uri());
-    Ok(Client::with_uri_str(uri).await?.database("durability"))
+    Ok(server.client().await?.database("durability"))
 }
 
 fn journalled(db: &Database) -> Collection<Document> {
@@ -94,27 +98,40 @@ async fn load_until_killed(
         left: AtomicU64::new(writes),
         reached: Notify::new(),
     });
-    let tasks: Vec<_> = writers
+    let (kill, killed) = watch::channel(false);
+    let mut tasks: Vec<_> = writers
         .into_iter()
         .enumerate()
         .map(|(number, told)| {
             let first = i32::try_from(number).expect("few writers") * IDS;
-            tokio::spawn(write_until_refused(
+            tokio::spawn(write_until_killed(
                 journalled(&db),
                 told,
                 first,
                 random.fork(),
                 progress.clone(),
+                killed.clone(),
             ))
         })
         .collect();
-    progress.reached.notified().await;
+    enough_written(&progress, &mut tasks).await?;
     server.kill();
+    kill.send_replace(true);
     join_all(tasks)
         .await
         .into_iter()
         .map(|task| Ok(task?))
         .collect()
+}
+
+/// Waits for the moment of the kill; a server that lives must not refuse a write before it.
+async fn enough_written(progress: &Progress, tasks: &mut [JoinHandle<Told>]) -> Result<()> {
+    tokio::select! {
+        () = progress.reached.notified() => Ok(()),
+        (ended, ..) = select_all(tasks) => {
+            bail!("a writer ended before the kill: {:?}", ended?.refusal)
+        }
+    }
 }
 
 /// Counts acknowledged writes down to the moment of the kill.
@@ -137,18 +154,26 @@ impl Progress {
     }
 }
 
-async fn write_until_refused(
+/// Writes until a write is not answered: by a refusal, or because the server is gone, which the driver would take long
+/// to believe.
+async fn write_until_killed(
     collection: Collection<Document>,
     mut told: Told,
     first: i32,
     mut random: fastrand::Rng,
     progress: Arc<Progress>,
+    mut killed: watch::Receiver<bool>,
 ) -> Told {
     loop {
         let change = Change::random(&told.model, first, &mut random);
         let effects = change.effects();
-        if change.send(&collection).await.is_err() {
-            told.in_doubt = effects;
+        let outcome = tokio::select! {
+            biased;
+            outcome = change.send(&collection) => outcome.map_err(Some),
+            _ = killed.wait_for(|killed| *killed) => Err(None),
+        };
+        if let Err(refusal) = outcome {
+            (told.in_doubt, told.refusal) = (effects, refusal);
             return told;
         }
         for (id, name) in effects {
@@ -229,8 +254,8 @@ fn random_name(random: &mut fastrand::Rng) -> String {
 }
 
 /// Each document is as its writer was told; one in doubt is as it was or as it would have become.
-async fn settle(server: &Server, told: &mut Told) -> Result<()> {
-    let collection = journalled(&database(server).await?);
+async fn settle(db: &Database, told: &mut Told) -> Result<()> {
+    let collection = journalled(db);
     for (id, after) in std::mem::take(&mut told.in_doubt) {
         let found = name_of(&collection, id).await?;
         let before = told.model.get(id).cloned().flatten();
@@ -251,30 +276,29 @@ async fn name_of(collection: &Collection<Document>, id: i32) -> Result<Option<St
 }
 
 /// All documents by a scan, and all answers by the cache, are those of the models.
-async fn compare_answers(server: &Server, writers: &[Told]) -> Result<()> {
-    let db = database(server).await?;
-    caches_are_built(&db, "names").await?;
+async fn compare_answers(db: &Database, writers: &[Told]) -> Result<()> {
+    caches_are_built(db, "names").await?;
     let mut expected = Model::default();
     for (id, name) in writers.iter().flat_map(|told| told.model.iter()) {
         expected.put(id, name.map(str::to_owned));
     }
     ensure!(
-        scan(&db).await? == expected,
+        scan(db).await? == expected,
         "the documents are not what the writers were told"
     );
     for pattern in PATTERNS {
-        let matching = ids(&db, doc! { "name": { "$regex": pattern } }).await?;
+        let matching = ids(db, doc! { "name": { "$regex": pattern } }).await?;
         ensure!(
             matching == expected.matching(pattern),
             "{pattern}: the cache answers otherwise"
         );
-        let others = ids(&db, doc! { "name": { "$not": { "$regex": pattern } } }).await?;
+        let others = ids(db, doc! { "name": { "$not": { "$regex": pattern } } }).await?;
         ensure!(
             others == expected.not_matching(pattern),
             "not {pattern}: the cache answers otherwise"
         );
     }
-    let explanation = explain(&db, "names", &doc! { "name": { "$regex": "ab" } }).await?;
+    let explanation = explain(db, "names", &doc! { "name": { "$regex": "ab" } }).await?;
     ensure!(explanation.tier != "scan", "the cache did not answer");
     Ok(())
 }
