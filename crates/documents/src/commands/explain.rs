@@ -186,9 +186,9 @@ impl Explained {
             return Ok(());
         };
         let plan = match request.command.name.as_str() {
-            "update" => update::Statement::parse(request, only_statement(request, "updates")?)?
+            "update" => update::Statement::read(only_statement(request, "updates")?)?
                 .plan(request, &collection)?,
-            "delete" => delete::Statement::parse(request, only_statement(request, "deletes")?)?
+            "delete" => delete::Statement::read(only_statement(request, "deletes")?)?
                 .plan(request, &collection)?,
             _ => {
                 let hint = plan::hint(&collection, request.arguments.get("hint"))?;

@@ -37,6 +37,7 @@ mod rename_collection;
 mod server_status;
 mod sessions;
 mod sources;
+mod statements;
 mod transactions;
 mod update;
 mod validate;

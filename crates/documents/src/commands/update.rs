@@ -2,19 +2,20 @@
 
 use std::sync::Arc;
 
-use bson::{DateTime, RawArrayBuf, RawBson, RawDocument, RawDocumentBuf, cstr, rawdoc};
+use bson::{DateTime, RawArray, RawArrayBuf, RawBson, RawBsonRef, RawDocument, RawDocumentBuf};
+use bson::{cstr, rawdoc};
 use forebay_query::{Code, Filter, Update, UpdateContext};
 
 use super::read;
-use crate::arguments::{Arguments, Known};
+use super::statements::{Batch, Query, Target};
+use crate::arguments::{Known, wrong_type};
 use crate::changes::{self, Updated};
 use crate::collections::OpenCollection;
 use crate::dispatch::{Effect, Later, Reply, Run, Spec};
 use crate::error::CommandError;
 use crate::namespace::Namespace;
-use crate::plan::{Access, Hint, Plan, Wishes};
+use crate::plan::Plan;
 use crate::request::Request;
-use crate::streams::blocking;
 use crate::write_result::{WriteErrors, wire_count};
 
 /// The command.
@@ -34,21 +35,19 @@ fn start<'a>(request: &'a Request<'a>) -> Later<'a> {
 }
 
 async fn run(request: &Request<'_>) -> Reply {
-    let namespace = request.namespace()?;
-    namespace.writable()?;
-    read::no_variables(request)?;
-    let ordered = request.arguments.boolean("ordered")?.unwrap_or(true);
+    let batch = Batch::read(request, "updates", Statement::read)?;
     let mut totals = Totals::default();
-    for (index, statement) in request.statements("updates")?.into_iter().enumerate() {
-        let outcome = match Statement::parse(request, statement) {
-            Ok(statement) => statement.run(request, &namespace, &mut totals, index).await,
+    for (index, statement) in batch.statements.iter().enumerate() {
+        let outcome = match statement.prepare(request) {
+            Ok(prepared) => {
+                prepared
+                    .run(request, &batch.namespace, &mut totals, index)
+                    .await
+            }
             Err(error) => Err(error),
         };
-        if let Err(error) = outcome {
-            totals.errors.push(index, &error);
-            if ordered || error.ends_batch() {
-                break;
-            }
+        if batch.ends(index, outcome, &mut totals.errors) {
+            break;
         }
     }
     Ok(totals.reply())
@@ -77,58 +76,109 @@ impl Totals {
     }
 }
 
-/// One entry of `updates`.
+/// One entry of `updates`, its shape checked.
 pub struct Statement<'a> {
-    filter: Arc<Filter>,
-    update: Update,
+    query: Query<'a>,
+    update: RawBsonRef<'a>,
+    array_filters: Option<&'a RawArray>,
     multi: bool,
     upsert: bool,
-    arguments: Arguments<'a>,
 }
 
 impl<'a> Statement<'a> {
-    /// Reads a statement.
+    /// Reads an entry.
     ///
     /// # Errors
-    /// Whatever is wrong with it.
-    pub fn parse(
-        request: &Request<'_>,
-        statement: &'a RawDocument,
-    ) -> Result<Statement<'a>, CommandError> {
-        let known = Known::Only(&[
-            "q",
-            "u",
-            "c",
-            "multi",
-            "upsert",
-            "collation",
-            "arrayFilters",
-            "hint",
-            "sort",
-            "upsertSupplied",
-            "sampleId",
-        ]);
-        let arguments = Arguments::parse_nested("update.updates", statement, known)?;
-        arguments.simple_collation()?;
-        arguments.unsupported(&["c", "sort"])?;
-        let limits = read::limits(request);
-        let update = arguments.get("u").ok_or_else(|| arguments.missing("u"))?;
-        let update = Update::parse(update, arguments.array("arrayFilters")?, &limits)?;
-        let multi = arguments.flag("multi")?;
-        if multi && update.is_replacement() {
-            let message = "multi update is not supported for replacement-style update";
-            return Err(CommandError::refused(Code::FailedToParse, message));
-        }
-        let filter = Arc::new(Filter::parse(arguments.required_document("q")?, &limits)?);
+    /// Whatever is wrong with its shape.
+    pub fn read(statement: &'a RawDocument) -> Result<Statement<'a>, CommandError> {
+        let query = Query::read(
+            "update.updates",
+            statement,
+            &[
+                "q",
+                "u",
+                "c",
+                "multi",
+                "upsert",
+                "collation",
+                "arrayFilters",
+                "hint",
+                "sort",
+                "upsertSupplied",
+                "sampleId",
+            ],
+        )?;
+        let arguments = query.arguments();
+        arguments.document("c")?;
+        arguments.document("sort")?;
         Ok(Statement {
-            filter,
-            update,
-            multi,
+            update: update_of(arguments.get("u").ok_or_else(|| arguments.missing("u"))?)?,
+            array_filters: array_filters(arguments.array("arrayFilters")?)?,
+            multi: arguments.flag("multi")?,
             upsert: arguments.flag("upsert")?,
-            arguments,
+            query,
         })
     }
 
+    /// Makes out what the entry says.
+    ///
+    /// # Errors
+    /// Whatever is wrong with the filter or the update.
+    fn prepare(&self, request: &Request<'_>) -> Result<Prepared<'_>, CommandError> {
+        self.query.arguments().unsupported(&["c", "sort"])?;
+        let update = Update::parse(self.update, self.array_filters, &read::limits(request))?;
+        if self.multi && update.is_replacement() {
+            let message = "multi update is not supported for replacement-style update";
+            return Err(CommandError::refused(Code::FailedToParse, message));
+        }
+        Ok(Prepared {
+            target: self.query.target(request, !self.multi)?,
+            update,
+            upsert: self.upsert,
+        })
+    }
+
+    /// The plan of the search for what is to be changed.
+    ///
+    /// # Errors
+    /// Whatever is wrong with the entry.
+    pub fn plan(
+        &self,
+        request: &Request<'_>,
+        collection: &Arc<OpenCollection>,
+    ) -> Result<Plan, CommandError> {
+        self.prepare(request)?.target.plan(request, collection)
+    }
+}
+
+fn update_of(value: RawBsonRef<'_>) -> Result<RawBsonRef<'_>, CommandError> {
+    match value {
+        RawBsonRef::Document(_) | RawBsonRef::Array(_) => Ok(value),
+        _ => {
+            let message = "Update argument must be either an object or an array";
+            Err(CommandError::refused(Code::FailedToParse, message))
+        }
+    }
+}
+
+fn array_filters(filters: Option<&RawArray>) -> Result<Option<&RawArray>, CommandError> {
+    for (index, filter) in filters.into_iter().flatten().flatten().enumerate() {
+        if filter.as_document().is_none() {
+            let field = format!("update.updates.arrayFilters.{index}");
+            return Err(wrong_type(&field, filter, "object"));
+        }
+    }
+    Ok(filters)
+}
+
+/// An entry of `updates` that is ready to run.
+struct Prepared<'a> {
+    target: Target<'a>,
+    update: Update,
+    upsert: bool,
+}
+
+impl Prepared<'_> {
     async fn run(
         &self,
         request: &Request<'_>,
@@ -166,7 +216,7 @@ impl<'a> Statement<'a> {
             if done.matched > 0 || !self.upsert {
                 return Ok(None);
             }
-            match upsert(collection, &self.filter, &self.update) {
+            match upsert(collection, &self.target.filter, &self.update) {
                 Ok(made) => return Ok(made.get("_id").ok().flatten().map(RawBson::from)),
                 Err(error) if error.code() == Code::DuplicateKey && tries_left > 0 => {}
                 Err(error) => return Err(error),
@@ -175,57 +225,26 @@ impl<'a> Statement<'a> {
         Ok(None)
     }
 
-    /// The plan of the search for what is to be changed.
-    ///
-    /// # Errors
-    /// Whatever is wrong with the hint.
-    pub fn plan(
-        &self,
-        request: &Request<'_>,
-        collection: &Arc<OpenCollection>,
-    ) -> Result<Plan, CommandError> {
-        let hint: Option<Hint> = crate::plan::hint(collection, self.arguments.get("hint"))?;
-        let wishes = Wishes {
-            hint,
-            strict: request.strict(),
-            ..Wishes::default()
-        };
-        Plan::new(collection.clone(), self.filter.clone(), &wishes)
-    }
-
     async fn update_matches(
         &self,
         request: &Request<'_>,
         collection: &Arc<OpenCollection>,
         done: &mut Updated,
     ) -> Result<(), CommandError> {
-        let plan = self.plan(request, collection)?;
-        let limit = if self.multi { None } else { Some(1) };
-        loop {
-            let numbers = plan.numbers(limit, request.stop()).await?;
-            let mut change = || {
-                changes::update(
-                    collection,
-                    (&self.filter, &self.update),
-                    (&numbers, !self.multi),
-                    request.stop(),
-                    done,
-                )
-            };
-            if self.multi {
-                blocking(change)?
-            } else {
-                change()?
-            };
-            // What was found may have been changed by another client before it could be changed here: then look again.
-            if self.multi
-                || done.matched > 0
-                || numbers.is_empty()
-                || matches!(plan.access, Access::Id(_))
-            {
-                return Ok(());
-            }
-        }
+        let Target {
+            filter, first_only, ..
+        } = &self.target;
+        let change = |numbers: &[_]| {
+            changes::update(
+                collection,
+                (filter, &self.update),
+                (numbers, *first_only),
+                request.stop(),
+                done,
+            )?;
+            Ok(done.matched)
+        };
+        self.target.change(request, collection, change).await
     }
 }
 

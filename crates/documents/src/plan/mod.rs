@@ -249,6 +249,17 @@ pub fn hint(
         Some(RawBsonRef::String(name)) => Ok(Some(Hint::Index(name.to_owned()))),
         Some(RawBsonRef::Document(pattern)) if pattern.is_empty() => Ok(None),
         Some(RawBsonRef::Document(pattern)) => hint_of_pattern(collection, pattern).map(Some),
+        Some(_) => check_hint(value).map(|()| None),
+    }
+}
+
+/// Refuses what can be no hint, whatever the collection.
+///
+/// # Errors
+/// `FailedToParse`.
+pub fn check_hint(value: Option<RawBsonRef<'_>>) -> Result<(), CommandError> {
+    match value {
+        None | Some(RawBsonRef::Null | RawBsonRef::String(_) | RawBsonRef::Document(_)) => Ok(()),
         Some(_) => Err(CommandError::refused(
             Code::FailedToParse,
             "Hint must be a string or an object",

@@ -81,6 +81,74 @@ async fn wrong_arguments_have_mongodbs_codes() {
 }
 
 #[tokio::test]
+async fn a_statement_of_the_wrong_shape_fails_the_command_before_any_runs() {
+    let door = door();
+    door.insert("c", [doc! { "_id": 1, "a": 5 }]).await;
+    let set = doc! { "$set": { "a": 6 } };
+    let updates = [
+        (doc! { "u": set.clone() }, 40414),
+        (doc! { "q": {} }, 40414),
+        (doc! { "q": 1, "u": set.clone() }, 14),
+        (doc! { "q": {}, "u": 1 }, 9),
+        (doc! { "q": {}, "u": set.clone(), "multi": "x" }, 14),
+        (doc! { "q": {}, "u": set.clone(), "upsert": {} }, 14),
+        (doc! { "q": {}, "u": set.clone(), "hint": 1 }, 9),
+        (doc! { "q": {}, "u": set.clone(), "collation": 1 }, 14),
+        (doc! { "q": {}, "u": set.clone(), "arrayFilters": {} }, 14),
+        (doc! { "q": {}, "u": set.clone(), "arrayFilters": [1] }, 14),
+        (doc! { "q": {}, "u": set.clone(), "limit": 1 }, 40415),
+        (doc! { "frob": 1, "q": {}, "u": set.clone() }, 40415),
+    ];
+    for (wrong, code) in updates {
+        let right = doc! { "q": { "_id": 1 }, "u": set.clone() };
+        let command = doc! { "update": "c", "updates": [right, wrong], "ordered": false };
+        assert_eq!(door.code(command.clone()).await, code, "{command}");
+    }
+    let deletes = [
+        (doc! { "limit": 1 }, 40414),
+        (doc! { "q": {} }, 40414),
+        (doc! { "q": "x", "limit": 1 }, 14),
+        (doc! { "q": {}, "limit": "x" }, 14),
+        (doc! { "q": {}, "limit": 2 }, 9),
+        (doc! { "q": {}, "limit": 1, "hint": true }, 9),
+        (doc! { "q": {}, "limit": 1, "multi": true }, 40415),
+    ];
+    for (wrong, code) in deletes {
+        let right = doc! { "q": { "_id": 1 }, "limit": 1 };
+        let command = doc! { "delete": "c", "deletes": [right, wrong], "ordered": false };
+        assert_eq!(door.code(command.clone()).await, code, "{command}");
+    }
+    let reply = door
+        .ask(doc! { "update": "c", "updates": [{ "u": set }] })
+        .await;
+    assert_eq!(
+        reply.get_str("errmsg").ok(),
+        Some("BSON field 'update.updates.q' is missing but a required field")
+    );
+    assert_eq!(
+        door.all(doc! { "find": "c" }).await,
+        [doc! { "_id": 1, "a": 5 }]
+    );
+}
+
+#[tokio::test]
+async fn what_a_statement_says_fails_only_it() {
+    let door = door();
+    door.insert("c", [doc! { "_id": 1, "a": 5 }]).await;
+    let wrong = doc! { "q": { "a": { "$frob": 1 } }, "u": { "$set": { "a": 6 } } };
+    let right = doc! { "q": { "_id": 1 }, "u": { "$set": { "a": 7 } } };
+    let command = doc! { "update": "c", "updates": [wrong, right], "ordered": false };
+    let reply = door.ok(command).await;
+    let errors = reply.get_array("writeErrors").unwrap();
+    let error = errors[0].as_document().unwrap();
+    assert_eq!((errors.len(), error.get_i32("code").ok()), (1, Some(2)));
+    assert_eq!(
+        door.all(doc! { "find": "c" }).await,
+        [doc! { "_id": 1, "a": 7 }]
+    );
+}
+
+#[tokio::test]
 async fn a_scan_ends_at_its_time_limit() {
     let door = door();
     door.insert(
