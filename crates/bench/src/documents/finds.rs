@@ -1,13 +1,15 @@
 //! Exact finds: how many a second over sixteen connections, and how long one takes.
 //!
 //! Two clients ask: the official driver, and a bare connection that writes the command and reads the reply by the
-//! codec. The client shares the cores with the server, so the bare one shows more of the server.
+//! codec. The client shares the cores with the server, so the bare one shows more of the server. Each connection is
+//! served by a task of its own, as in a program that serves users.
 
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
 use bson::{Document, doc};
-use futures_util::future::try_join_all;
+use tokio::task::JoinSet;
 
 use super::session::{DATABASE, HOST_DEVICES, NAMES, Session};
 use crate::record::Measured;
@@ -23,6 +25,9 @@ const RATE_ROUNDS: usize = 3;
 /// Finds by one client for its median.
 const LATENCY_COUNT: usize = 5_000;
 const SEED: u64 = 20;
+
+/// Names to find.
+type Names = Box<dyn Iterator<Item = String> + Send>;
 
 /// All measurements of exact finds.
 pub async fn exact(session: &mut Session) -> Result<()> {
@@ -58,9 +63,10 @@ fn find_command(name: &str) -> Document {
 }
 
 /// Endless names, the same in every run.
-fn random_names(names: &[String], seed: u64) -> impl Iterator<Item = &String> {
+fn random_names(names: &Arc<[String]>, seed: u64) -> impl Iterator<Item = String> + use<> {
     let mut random = fastrand::Rng::with_seed(seed);
-    std::iter::repeat_with(move || &names[random.usize(..names.len())])
+    let names = Arc::clone(names);
+    std::iter::repeat_with(move || names[random.usize(..names.len())].clone())
 }
 
 async fn wire_latency(session: &Session) -> Result<Summary> {
@@ -68,7 +74,7 @@ async fn wire_latency(session: &Session) -> Result<Summary> {
     let mut samples = Vec::new();
     for name in random_names(&session.names, SEED).take(latency_count(session)) {
         let start = Instant::now();
-        let found = client.find_count(&find_command(name)).await?;
+        let found = client.find_count(&find_command(&name)).await?;
         samples.push(start.elapsed().as_secs_f64() * 1e6);
         ensure!(found == 1, "{name} was found {found} times");
     }
@@ -80,7 +86,7 @@ async fn driver_latency(session: &Session) -> Result<Summary> {
     let mut samples = Vec::new();
     for name in random_names(&session.names, SEED).take(latency_count(session)) {
         let start = Instant::now();
-        let found = collection.find_one(doc! { "name": name }).await?;
+        let found = collection.find_one(doc! { "name": &name }).await?;
         samples.push(start.elapsed().as_secs_f64() * 1e6);
         ensure!(found.is_some(), "{name} was not found");
     }
@@ -88,24 +94,16 @@ async fn driver_latency(session: &Session) -> Result<Summary> {
 }
 
 async fn wire_rate(session: &Session) -> Result<Summary> {
-    let mut rates = Vec::new();
-    for round in 0..RATE_ROUNDS {
-        let end = Instant::now() + rate_duration(session);
-        let tasks = (0..CONNECTIONS).map(|task| {
-            let address = session.server.address().to_owned();
-            let names = random_names(&session.names, (round * CONNECTIONS + task) as u64);
-            wire_finds_until(address, names, end)
-        });
-        let start = Instant::now();
-        let finds: u64 = try_join_all(tasks).await?.iter().sum();
-        rates.push(finds as f64 / start.elapsed().as_secs_f64());
-    }
-    Summary::of(&rates).context("at least one round")
+    let address = session.server.address().to_owned();
+    rate(session, |names, end| {
+        wire_finds_until(address.clone(), names, end)
+    })
+    .await
 }
 
 async fn wire_finds_until(
     address: String,
-    names: impl Iterator<Item = &String>,
+    names: impl Iterator<Item = String>,
     end: Instant,
 ) -> Result<u64> {
     let mut client = WireClient::connect(&address).await?;
@@ -115,7 +113,7 @@ async fn wire_finds_until(
             break;
         }
         ensure!(
-            client.find_count(&find_command(name)).await? == 1,
+            client.find_count(&find_command(&name)).await? == 1,
             "{name} was not found once"
         );
         finds += 1;
@@ -125,23 +123,15 @@ async fn wire_finds_until(
 
 async fn driver_rate(session: &Session) -> Result<Summary> {
     let collection = session.database().collection::<Document>(NAMES);
-    let mut rates = Vec::new();
-    for round in 0..RATE_ROUNDS {
-        let end = Instant::now() + rate_duration(session);
-        let tasks = (0..CONNECTIONS).map(|task| {
-            let names = random_names(&session.names, (round * CONNECTIONS + task) as u64);
-            driver_finds_until(&collection, names, end)
-        });
-        let start = Instant::now();
-        let finds: u64 = try_join_all(tasks).await?.iter().sum();
-        rates.push(finds as f64 / start.elapsed().as_secs_f64());
-    }
-    Summary::of(&rates).context("at least one round")
+    rate(session, |names, end| {
+        driver_finds_until(collection.clone(), names, end)
+    })
+    .await
 }
 
 async fn driver_finds_until(
-    collection: &mongodb::Collection<Document>,
-    names: impl Iterator<Item = &String>,
+    collection: mongodb::Collection<Document>,
+    names: impl Iterator<Item = String>,
     end: Instant,
 ) -> Result<u64> {
     let mut finds = 0;
@@ -149,11 +139,33 @@ async fn driver_finds_until(
         if Instant::now() >= end {
             break;
         }
-        ensure!(
-            collection.find_one(doc! { "name": name }).await?.is_some(),
-            "{name} was not found"
-        );
+        let found = collection.find_one(doc! { "name": &name }).await?;
+        ensure!(found.is_some(), "{name} was not found");
         finds += 1;
     }
     Ok(finds)
+}
+
+/// Finds a second, all connections together. `finds_until` is one connection: it finds the names it is given until a
+/// moment, and says how many.
+async fn rate<F>(session: &Session, finds_until: impl Fn(Names, Instant) -> F) -> Result<Summary>
+where
+    F: Future<Output = Result<u64>> + Send + 'static,
+{
+    let mut rates = Vec::new();
+    for round in 0..RATE_ROUNDS {
+        let start = Instant::now();
+        let end = start + rate_duration(session);
+        let connections: JoinSet<Result<u64>> = (0..CONNECTIONS)
+            .map(|connection| (round * CONNECTIONS + connection) as u64)
+            .map(|seed| finds_until(Box::new(random_names(&session.names, seed)), end))
+            .collect();
+        let finds: Vec<u64> = connections
+            .join_all()
+            .await
+            .into_iter()
+            .collect::<Result<_>>()?;
+        rates.push(finds.iter().sum::<u64>() as f64 / start.elapsed().as_secs_f64());
+    }
+    Summary::of(&rates).context("at least one round")
 }

@@ -1,6 +1,7 @@
 //! One run: the server, the data, and the figures gathered so far.
 
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use anyhow::{Context, Result, ensure};
 use bson::{RawDocumentBuf, doc};
@@ -29,7 +30,7 @@ pub struct Session {
     /// Whether this run only checks the definitions.
     pub smoke: bool,
     /// All names, in file order.
-    pub names: Vec<String>,
+    pub names: Arc<[String]>,
     /// The same, one a line.
     pub names_file: PathBuf,
     /// Forebay.
@@ -58,7 +59,7 @@ impl Session {
         let (run, json, smoke) = (Run::begin("documents"), args.json, args.smoke);
         let session = Session {
             smoke,
-            names,
+            names: names.into(),
             names_file,
             server,
             client,
