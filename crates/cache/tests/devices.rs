@@ -339,3 +339,55 @@ fn dropped_collections_free_their_devices() {
         assert_eq!(device.memory_used_bytes(), 0);
     }
 }
+
+/// Few buckets, each large enough to be worth the thread of another device.
+fn with_large_buckets(devices: usize) -> Pair {
+    let mut pair = Pair::new(devices, options(u64::MAX), small_settings(), 1);
+    for number in 0..200 {
+        let value = format!("{:03}{}", number * 77 % 200, "-".repeat(8 << 10));
+        pair.insert(number, vec![Value::String(value.into_bytes())]);
+    }
+    pair.collection.flush();
+    pair
+}
+
+#[test]
+fn a_device_that_is_done_searches_the_buckets_of_one_that_is_not() {
+    let pair = with_large_buckets(2);
+    let devices = pair.cache.devices().list();
+    assert!(devices.iter().all(|device| buckets_on(&pair, device) > 1));
+    let release = hold(&devices[0]);
+    let search = pair.collection.search(request(Stop::never()));
+    let answer = common::runtime().block_on(async {
+        let let_go = async {
+            while devices[1].queued_jobs() > 0 || devices[0].queued_jobs() < 2 {
+                tokio::task::yield_now().await;
+            }
+            drop(release);
+        };
+        tokio::join!(search, let_go).0.expect("nothing stops it")
+    });
+    let report = &answer.report;
+    assert_eq!(report.devices.len(), 1, "{report:?}");
+    assert_eq!(report.devices[0].name, devices[1].name());
+    assert_eq!(report.devices[0].buckets, bucket_count(&pair));
+    assert_eq!(report.devices[0].rows, 200);
+}
+
+#[test]
+fn buckets_that_a_device_took_from_another_are_searched_again_when_it_fails() {
+    for checks in 0..12 {
+        let pair = with_large_buckets(3);
+        let device = pair.cache.devices().list().remove(1);
+        device.inject(Fault::FailAfter { checks });
+        let answer = pair.check(&leaf(0, regex("1.*-")), Want::Count);
+        let report = &answer.report;
+        let on_devices: usize = report.devices.iter().map(|device| device.buckets).sum();
+        assert_eq!(
+            on_devices + report.host.buckets,
+            bucket_count(&pair),
+            "each bucket is searched in one place: {report:?}"
+        );
+        pair.check_all_wants(&leaf(0, regex("^05")));
+    }
+}

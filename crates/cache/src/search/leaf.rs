@@ -6,12 +6,13 @@ use std::num::NonZeroUsize;
 use std::sync::Arc;
 use std::thread;
 
-use forebay_device::Device;
+use forebay_device::{Device, DeviceKind};
 use forebay_text::{Program, Stop, Tier};
 use tokio::task::JoinHandle;
 
 use super::lookup;
-use super::scan::{Abandon, Found, Order, Place, Scan, Task};
+use super::pool::Pool;
+use super::scan::{Abandon, Found, Order, Place, Scan, Share, Task};
 use super::sink::Sink;
 use crate::CollectionCache;
 use crate::answer::{LeafReport, SearchReport};
@@ -181,7 +182,7 @@ impl LeafSearch<'_> {
         let mut begun = Begun::new(self.empty_sink(), self.report(Some(program.tier())));
         let places = self.places(program.value_prefix(), &mut begun.report);
         let found = Found::up_to(self.goal.limit());
-        for (place, tasks) in places {
+        for (place, share) in places {
             let order = Order {
                 program: Arc::clone(program),
                 stop: self.stop.clone(),
@@ -191,13 +192,13 @@ impl LeafSearch<'_> {
             };
             begun
                 .scans
-                .push(Scan::begin(place, tasks, order, self.collection)?);
+                .push(Scan::begin(place, share, order, self.collection)?);
         }
         Ok(begun)
     }
 
     /// What there is to scan, by where it is scanned.
-    fn places(&self, prefix: &[u8], report: &mut LeafReport) -> Vec<(Place, Vec<Task>)> {
+    fn places(&self, prefix: &[u8], report: &mut LeafReport) -> Vec<(Place, Share)> {
         let mut devices: BTreeMap<u32, (Arc<Device>, Vec<Task>)> = BTreeMap::new();
         let mut host = Vec::new();
         let positions = self.state.directory.positions(prefix);
@@ -215,18 +216,16 @@ impl LeafSearch<'_> {
                 None => host.push(tasks.collect::<Vec<_>>()),
             }
         }
-        let on_devices = devices
+        // Host devices read the master's memory, so each can search what another holds.
+        let (sharing, alone): (Vec<_>, Vec<_>) = devices
             .into_values()
-            .map(|(device, tasks)| (Place::Device(device), tasks));
+            .map(|(device, tasks)| (Place::Device(device), tasks))
+            .partition(|(place, _)| is_host_device(place));
         let on_host = shares(host).into_iter().map(|tasks| (Place::Host, tasks));
-        let tail = std::iter::once((Place::Tail, self.tail_tasks(prefix)));
-        let places = on_devices
-            .chain(on_host)
-            .chain(tail)
-            .filter(|(_, tasks)| !tasks.is_empty());
-        places
-            .inspect(|(_, tasks)| count_rows(tasks, report))
-            .collect()
+        let tail = vec![(Place::Tail, self.tail_tasks(prefix))];
+        let alone = alone.into_iter().map(|place| vec![place]);
+        let groups = [sharing, on_host.collect(), tail].into_iter().chain(alone);
+        groups.flat_map(|group| pooled(group, report)).collect()
     }
 
     fn tail_tasks(&self, prefix: &[u8]) -> Vec<Task> {
@@ -284,6 +283,26 @@ fn shares(buckets: Vec<Vec<Task>>) -> Vec<Vec<Task>> {
         shares[index % cores].extend(tasks);
     }
     shares
+}
+
+fn is_host_device(place: &Place) -> bool {
+    matches!(place, Place::Device(device) if device.kind() == DeviceKind::Host)
+}
+
+/// One pool of the tasks of some places, which each has its share in.
+fn pooled(mut group: Vec<(Place, Vec<Task>)>, report: &mut LeafReport) -> Vec<(Place, Share)> {
+    group.retain(|(_, tasks)| !tasks.is_empty());
+    let (places, tasks): (Vec<Place>, Vec<Vec<Task>>) = group.into_iter().unzip();
+    tasks.iter().for_each(|tasks| count_rows(tasks, report));
+    let pool = Arc::new(Pool::new(&tasks));
+    let share = |member| Share {
+        pool: Arc::clone(&pool),
+        member,
+    };
+    let members = places.into_iter().enumerate();
+    members
+        .map(|(member, place)| (place, share(member)))
+        .collect()
 }
 
 fn count_rows(tasks: &[Task], report: &mut LeafReport) {

@@ -7,6 +7,7 @@
 mod combine;
 mod leaf;
 mod lookup;
+mod pool;
 mod scan;
 mod sink;
 mod values;

@@ -9,6 +9,7 @@ use forebay_device::{Device, DeviceContext, DeviceFault, Job, Step};
 use forebay_text::{Program, Rows, Stop, StopReason, Tier};
 use tokio::sync::oneshot;
 
+use super::pool::Pool;
 use super::sink::Sink;
 use crate::CollectionCache;
 use crate::answer::{DeviceReport, SearchReport};
@@ -82,7 +83,7 @@ pub(super) struct Task {
     segment: Segment,
     pub(super) rows: Range<usize>,
     /// Which bucket of the search it belongs to.
-    bucket: usize,
+    pub(super) bucket: usize,
 }
 
 impl Task {
@@ -128,29 +129,85 @@ struct Outcome {
     busy: Duration,
 }
 
-/// A scan on its way through its tasks.
+/// One member's share of a pool.
+#[derive(Debug, Clone)]
+pub(super) struct Share {
+    pub(super) pool: Arc<Pool>,
+    pub(super) member: usize,
+}
+
+impl Share {
+    fn order(&self) -> Vec<usize> {
+        self.pool.order(self.member)
+    }
+
+    /// What was searched by this member.
+    fn searched(&self) -> (usize, u64) {
+        let (mut buckets, mut rows) = (0, 0);
+        for unit in self.pool.taken(self.member) {
+            buckets += 1;
+            rows += rows_of(self.pool.tasks(unit));
+        }
+        (buckets, rows)
+    }
+}
+
+fn rows_of(tasks: &[Task]) -> u64 {
+    tasks.iter().map(|task| task.rows.len() as u64).sum()
+}
+
+/// A scan on its way through its share of a pool.
 #[derive(Debug)]
 struct Progress {
-    tasks: Arc<[Task]>,
+    share: Share,
     order: Order,
     sink: Sink,
     busy: Duration,
+    /// Buckets that this member has taken already and searches again.
+    again: Vec<usize>,
+    /// Buckets to take if nobody has, the first one last.
+    ahead: Vec<usize>,
+    /// The bucket being searched.
+    unit: Option<usize>,
     task: usize,
     row: usize,
     piece_rows: usize,
 }
 
 impl Progress {
-    fn new(tasks: &Arc<[Task]>, order: Order) -> Progress {
+    fn new(share: &Share, order: Order) -> Progress {
+        let mut ahead = share.order();
+        ahead.reverse();
         Progress {
-            tasks: Arc::clone(tasks),
+            share: share.clone(),
             sink: order.empty.clone(),
             order,
             busy: Duration::ZERO,
+            // None, unless the device that took them is lost.
+            again: share.pool.taken(share.member).collect(),
+            ahead,
+            unit: None,
             task: 0,
-            row: tasks.first().map_or(0, |task| task.rows.start),
+            row: 0,
             piece_rows: PIECE_ROWS_FIRST,
         }
+    }
+
+    /// Goes on to the next bucket that nobody has taken.
+    fn next_unit(&mut self) {
+        let Share { pool, member } = &self.share;
+        let free = |ahead: &mut Vec<usize>| {
+            std::iter::from_fn(|| ahead.pop()).find(|unit| pool.take(*unit, *member))
+        };
+        self.unit = self.again.pop().or_else(|| free(&mut self.ahead));
+        self.go_to_task(0);
+    }
+
+    fn go_to_task(&mut self, task: usize) {
+        let tasks = self
+            .unit
+            .map_or(&[][..], |unit| self.share.pool.tasks(unit));
+        (self.task, self.row) = (task, tasks.get(task).map_or(0, |task| task.rows.start));
     }
 
     /// Scans for about `time`; true when everything is done.
@@ -160,29 +217,34 @@ impl Progress {
         mut check: impl FnMut() -> Result<(), ScanEnd>,
     ) -> Result<bool, ScanEnd> {
         let began = Instant::now();
-        let mut done = self.is_done();
+        let mut done = self.is_ended();
         while !done && began.elapsed() < time {
             check()?;
             self.order
                 .stop
                 .check()
                 .map_err(|stopped| ScanEnd::Stopped(stopped.reason))?;
-            self.piece()?;
-            done = self.is_done();
+            done = !self.piece()? || self.is_ended();
         }
         self.busy += began.elapsed();
         Ok(done)
     }
 
-    fn is_done(&self) -> bool {
-        self.task == self.tasks.len()
-            || self.order.found.is_enough()
-            || self.order.abandoned.load(Ordering::Relaxed)
+    /// Whether nobody wants to know more.
+    fn is_ended(&self) -> bool {
+        self.order.found.is_enough() || self.order.abandoned.load(Ordering::Relaxed)
     }
 
-    /// Scans the next rows.
-    fn piece(&mut self) -> Result<(), ScanEnd> {
-        let tasks = Arc::clone(&self.tasks);
+    /// Scans the next rows; false if there are none.
+    fn piece(&mut self) -> Result<bool, ScanEnd> {
+        if self.unit.is_none() {
+            self.next_unit();
+        }
+        let Some(unit) = self.unit else {
+            return Ok(false);
+        };
+        let pool = Arc::clone(&self.share.pool);
+        let tasks = pool.tasks(unit);
         let task = &tasks[self.task];
         let end = task.rows.end.min(self.row + self.piece_rows);
         let (before, began) = (self.sink.count(), Instant::now());
@@ -191,10 +253,17 @@ impl Progress {
         self.order.found.add(self.sink.count() - before);
         self.row = end;
         if end == task.rows.end {
-            self.task += 1;
-            self.row = self.tasks.get(self.task).map_or(0, |task| task.rows.start);
+            self.finish_task(tasks.len());
         }
-        Ok(())
+        Ok(true)
+    }
+
+    fn finish_task(&mut self, tasks: usize) {
+        if self.task + 1 < tasks {
+            self.go_to_task(self.task + 1);
+        } else {
+            self.unit = None;
+        }
     }
 
     /// Chooses the rows of the next piece by the time that these took.
@@ -240,8 +309,8 @@ enum ScanEnd {
 }
 
 /// Scans to the end on this thread.
-fn scan_here(tasks: &Arc<[Task]>, order: Order) -> Result<Outcome, SearchError> {
-    let mut progress = Progress::new(tasks, order);
+fn scan_here(share: &Share, order: Order) -> Result<Outcome, SearchError> {
+    let mut progress = Progress::new(share, order);
     while !progress.advance(STEP, || Ok(())).map_err(stopped)? {}
     Ok(progress.outcome())
 }
@@ -280,7 +349,7 @@ impl Job for ScanJob {
 /// A scan that is running.
 pub(super) struct Scan {
     place: Place,
-    tasks: Arc<[Task]>,
+    share: Share,
     order: Order,
     running: Running,
     shared: Arc<Shared>,
@@ -296,18 +365,17 @@ impl Scan {
     /// Starts a scan: on the device of the place if it takes it, else on the host.
     pub(super) fn begin(
         place: Place,
-        tasks: Vec<Task>,
+        share: Share,
         order: Order,
         collection: &CollectionCache,
     ) -> Result<Scan, SearchError> {
-        let tasks: Arc<[Task]> = tasks.into();
         let mut scan = Scan {
             running: Running::Done(Outcome {
                 sink: order.empty.clone(),
                 busy: Duration::ZERO,
             }),
             place,
-            tasks,
+            share,
             order,
             shared: Arc::clone(&collection.shared),
         };
@@ -319,7 +387,7 @@ impl Scan {
         if let Some(receiver) = self.submit() {
             self.running = Running::OnDevice(receiver);
         } else if self.is_small() {
-            self.running = Running::Done(scan_here(&self.tasks, self.order.clone())?);
+            self.running = Running::Done(scan_here(&self.share, self.order.clone())?);
         } else {
             self.start_on_host();
         }
@@ -332,7 +400,7 @@ impl Scan {
         };
         let (sender, receiver) = oneshot::channel();
         let job = ScanJob {
-            progress: Progress::new(&self.tasks, self.order.clone()),
+            progress: Progress::new(&self.share, self.order.clone()),
             answer: Some(sender),
         };
         match device.submit(Box::new(job)) {
@@ -357,13 +425,13 @@ impl Scan {
 
     fn is_small(&self) -> bool {
         let fast = self.order.program.tier() < Tier::LargeDfa;
-        fast && self.tasks.iter().map(Task::bytes).sum::<u64>() <= INLINE_BYTES_MAX
+        fast && self.share.pool.bytes() <= INLINE_BYTES_MAX
     }
 
     fn start_on_host(&mut self) {
-        let (tasks, order) = (Arc::clone(&self.tasks), self.order.clone());
+        let (share, order) = (self.share.clone(), self.order.clone());
         self.running = Running::OnHost(tokio::task::spawn_blocking(move || {
-            scan_here(&tasks, order)
+            scan_here(&share, order)
         }));
     }
 
@@ -387,7 +455,7 @@ impl Scan {
         let Running::Done(outcome) = self.running else {
             unreachable!("both ways to run have ended");
         };
-        report_scan(&self.place, &self.tasks, outcome.busy, report);
+        report_scan(&self.place, &self.share, outcome.busy, report);
         Ok(outcome.sink)
     }
 }
@@ -408,9 +476,11 @@ async fn before<F: Future + Unpin>(
         .map_err(late)
 }
 
-fn report_scan(place: &Place, tasks: &[Task], busy: Duration, report: &mut SearchReport) {
-    let rows = tasks.iter().map(|task| task.rows.len() as u64).sum::<u64>();
-    let buckets = tasks.chunk_by(|a, b| a.bucket == b.bucket).count();
+fn report_scan(place: &Place, share: &Share, busy: Duration, report: &mut SearchReport) {
+    let (buckets, rows) = share.searched();
+    if buckets == 0 {
+        return;
+    }
     let busy_us = u64::try_from(busy.as_micros()).unwrap_or(u64::MAX);
     match place {
         Place::Device(device) => {

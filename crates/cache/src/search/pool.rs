@@ -1,0 +1,91 @@
+//! The buckets of one scan, and who searches which.
+//!
+//! Where buckets are is decided before anybody knows what a search costs there: values are sorted, so matches crowd in
+//! few of them. Host devices all read the same memory, so one that has done its own buckets takes those that others
+//! have not begun.
+
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use super::scan::Task;
+
+/// A bucket of fewer bytes is searched where it is: waking another thread takes longer than searching it.
+const SHARED_BYTES_MIN: u64 = 64 << 10;
+
+/// Who searches a bucket that nobody has begun.
+const NOBODY: usize = usize::MAX;
+
+/// Buckets that one or more members search together.
+#[derive(Debug)]
+pub(super) struct Pool {
+    units: Vec<Unit>,
+}
+
+/// The tasks of one bucket.
+#[derive(Debug)]
+struct Unit {
+    tasks: Vec<Task>,
+    bytes: u64,
+    /// The member whose bucket it is.
+    home: usize,
+    /// The member that searches it.
+    taken_by: AtomicUsize,
+}
+
+impl Unit {
+    fn take(&self, member: usize) -> bool {
+        let free = (Ordering::AcqRel, Ordering::Acquire);
+        self.taken_by
+            .compare_exchange(NOBODY, member, free.0, free.1)
+            .is_ok()
+    }
+}
+
+impl Pool {
+    /// A pool of the tasks of each member, in which those of a bucket are neighbours.
+    pub(super) fn new(members: &[Vec<Task>]) -> Pool {
+        let buckets = members.iter().enumerate().flat_map(|(home, tasks)| {
+            let buckets = tasks.chunk_by(|a, b| a.bucket == b.bucket);
+            buckets.map(move |tasks| Unit {
+                tasks: tasks.to_vec(),
+                bytes: tasks.iter().map(Task::bytes).sum(),
+                home,
+                taken_by: AtomicUsize::new(NOBODY),
+            })
+        });
+        Pool {
+            units: buckets.collect(),
+        }
+    }
+
+    /// The buckets that `member` may search: its own, then those of others from the last one on.
+    pub(super) fn order(&self, member: usize) -> Vec<usize> {
+        let (own, others): (Vec<usize>, Vec<usize>) =
+            (0..self.units.len()).partition(|unit| self.units[*unit].home == member);
+        let shared = |unit: &usize| self.units[*unit].bytes >= SHARED_BYTES_MIN;
+        own.into_iter()
+            .chain(others.into_iter().rev().filter(shared))
+            .collect()
+    }
+
+    /// Takes a bucket for `member`; false if somebody has it.
+    pub(super) fn take(&self, unit: usize, member: usize) -> bool {
+        self.units[unit].take(member)
+    }
+
+    /// The buckets that `member` has taken.
+    pub(super) fn taken(&self, member: usize) -> impl Iterator<Item = usize> {
+        let taken =
+            move |unit: &usize| self.units[*unit].taken_by.load(Ordering::Acquire) == member;
+        (0..self.units.len()).filter(taken)
+    }
+
+    /// The tasks of a bucket; at least one.
+    pub(super) fn tasks(&self, unit: usize) -> &[Task] {
+        &self.units[unit].tasks
+    }
+
+    /// Bytes of all buckets.
+    pub(super) fn bytes(&self) -> u64 {
+        self.units.iter().map(|unit| unit.bytes).sum()
+    }
+}
