@@ -8,11 +8,13 @@ use std::thread;
 
 use parking_lot::{Mutex, RwLock};
 
+use crate::cuda::{Arena, Context, Cuda, DeviceMemory, Gpu, Pinned, PinnedPool};
 use crate::fault::Faults;
 use crate::memory::Budget;
 use crate::owner::{self, Queued, Slot};
 use crate::{
-    DeviceError, DeviceFault, DeviceOptions, Fault, Job, OutOfMemory, Reservation, SubmitError,
+    DeviceContext, DeviceError, DeviceFault, DeviceOptions, Fault, Job, OutOfMemory, Reservation,
+    SubmitError,
 };
 
 /// Names a device of this process; never reused.
@@ -31,12 +33,15 @@ impl fmt::Display for DeviceId {
 pub enum DeviceKind {
     /// A thread of this machine, over memory of this machine.
     Host,
+    /// An NVIDIA GPU and its memory.
+    Cuda,
 }
 
 impl fmt::Display for DeviceKind {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             DeviceKind::Host => f.write_str("host"),
+            DeviceKind::Cuda => f.write_str("cuda"),
         }
     }
 }
@@ -75,6 +80,15 @@ pub(crate) struct Shared {
 }
 
 impl Shared {
+    fn new(id: DeviceId, name: String) -> Arc<Shared> {
+        Arc::new(Shared {
+            id,
+            name,
+            faults: Faults::default(),
+            state: RwLock::new(DeviceState::Ready),
+        })
+    }
+
     /// Marks the device lost.
     pub(crate) fn lose(&self, fault: &DeviceFault) {
         tracing::error!(device = self.name, %fault, "device lost");
@@ -84,13 +98,48 @@ impl Shared {
     }
 }
 
+/// What other threads use of a GPU.
+struct GpuMemory {
+    gpu: Gpu,
+    arena: Arc<Arena>,
+    pool: Arc<PinnedPool>,
+}
+
+impl GpuMemory {
+    /// Takes a GPU's memory and makes what its jobs will see.
+    fn start(
+        shared: &Arc<Shared>,
+        gpu: Gpu,
+        options: &DeviceOptions,
+    ) -> Result<(Cuda, GpuMemory), DeviceError> {
+        let failed = |source| DeviceError::start(&shared.name, source);
+        let context = Arc::new(Context::create(gpu.ordinal).map_err(failed)?);
+        let budget_bytes = options.cuda_memory_budget_bytes;
+        let arena = Arena::create(Arc::clone(&context), Arc::clone(shared), budget_bytes)?;
+        let pool = PinnedPool::create(Arc::clone(&context), options.pinned_pool_bytes);
+        let memory = GpuMemory {
+            gpu,
+            arena: Arc::new(arena),
+            pool: Arc::new(pool.map_err(failed)?),
+        };
+        let cuda = Cuda::create(
+            context,
+            Arc::clone(shared),
+            memory.gpu.clone(),
+            Arc::clone(&memory.arena),
+            Arc::clone(&memory.pool),
+        );
+        Ok((cuda.map_err(failed)?, memory))
+    }
+}
+
 /// A place that holds data and runs jobs over it, on one thread of its own.
 ///
 /// The thread ends when the last handle is dropped.
 pub struct Device {
     shared: Arc<Shared>,
-    kind: DeviceKind,
     budget: Arc<Budget>,
+    gpu: Option<GpuMemory>,
     queue: Mutex<Sender<Queued>>,
     queued: Arc<AtomicUsize>,
     queue_depth: usize,
@@ -109,29 +158,46 @@ impl Device {
     /// Starts a host device and its thread.
     pub(crate) fn start_host(
         id: DeviceId,
-        name: String,
         options: &DeviceOptions,
     ) -> Result<Arc<Device>, DeviceError> {
-        let state = RwLock::new(DeviceState::Ready);
-        let shared = Arc::new(Shared {
-            id,
-            name,
-            faults: Faults::default(),
-            state,
-        });
+        let shared = Shared::new(id, format!("host:{id}"));
+        let context = DeviceContext::new(Arc::clone(&shared), None);
+        let budget = Budget::new(options.memory_budget_bytes);
+        Device::start(shared, context, budget, None, options)
+    }
+
+    /// Starts a GPU and its thread: takes its memory and its pinned pool. Blocks for some hundred milliseconds.
+    pub(crate) fn start_cuda(
+        id: DeviceId,
+        gpu: Gpu,
+        options: &DeviceOptions,
+    ) -> Result<Arc<Device>, DeviceError> {
+        let shared = Shared::new(id, format!("cuda:{}", gpu.ordinal));
+        let (cuda, memory) = GpuMemory::start(&shared, gpu, options)?;
+        let context = DeviceContext::new(Arc::clone(&shared), Some(cuda));
+        let budget = Arc::clone(memory.arena.budget());
+        Device::start(shared, context, budget, Some(memory), options)
+    }
+
+    fn start(
+        shared: Arc<Shared>,
+        context: DeviceContext,
+        budget: Arc<Budget>,
+        gpu: Option<GpuMemory>,
+        options: &DeviceOptions,
+    ) -> Result<Arc<Device>, DeviceError> {
         let (queue, arriving) = channel();
-        let owned = Arc::clone(&shared);
         thread::Builder::new()
             .name(shared.name.clone())
-            .spawn(move || owner::own(&owned, &arriving))
+            .spawn(move || owner::own(context, &arriving))
             .map_err(|error| DeviceError::Thread {
                 name: shared.name.clone(),
                 why: error.to_string(),
             })?;
         Ok(Arc::new(Device {
             shared,
-            kind: DeviceKind::Host,
-            budget: Budget::new(options.memory_budget_bytes),
+            budget,
+            gpu,
             queue: Mutex::new(queue),
             queued: Arc::new(AtomicUsize::new(0)),
             queue_depth: options.queue_depth,
@@ -143,14 +209,22 @@ impl Device {
         self.shared.id
     }
 
-    /// Name of the device, as in `host:0`.
+    /// Name of the device: `host:` and its id, or `cuda:` and the number of the GPU.
     pub fn name(&self) -> &str {
         &self.shared.name
     }
 
     /// What sort of device it is.
     pub fn kind(&self) -> DeviceKind {
-        self.kind
+        match self.gpu {
+            Some(_) => DeviceKind::Cuda,
+            None => DeviceKind::Host,
+        }
+    }
+
+    /// What the GPU is; none for a host device.
+    pub fn details(&self) -> Option<&Gpu> {
+        self.gpu.as_ref().map(|memory| &memory.gpu)
     }
 
     /// Whether it takes work.
@@ -173,7 +247,7 @@ impl Device {
         self.budget.budget_bytes()
     }
 
-    /// Bytes that reservations hold now.
+    /// Bytes that reservations and allocations hold now.
     pub fn memory_used_bytes(&self) -> u64 {
         self.budget.used_bytes()
     }
@@ -200,6 +274,31 @@ impl Device {
             free_bytes: self.budget.free_bytes(),
             budget_bytes: self.budget.budget_bytes(),
         })
+    }
+
+    /// Takes a part of a GPU's memory until it is dropped; it counts as used. Does not block, nor call the driver.
+    ///
+    /// # Errors
+    /// [`OutOfMemory`] when no free part is large enough, and always on a host device, which has no such memory.
+    pub fn allocate(&self, bytes: u64) -> Result<DeviceMemory, OutOfMemory> {
+        match &self.gpu {
+            Some(memory) => memory.arena.allocate(bytes),
+            None => Err(OutOfMemory {
+                device: self.name().to_owned(),
+                wanted_bytes: bytes,
+                free_bytes: 0,
+                budget_bytes: 0,
+            }),
+        }
+    }
+
+    /// Takes a buffer from the device's pinned pool, for data on its way to the device. Blocks until there is room;
+    /// requests are served in turn, so no thread may wait for one while it holds what keeps others from giving theirs back.
+    ///
+    /// None when the device is lost, is a host device, or its pool ([`DeviceOptions::pinned_pool_bytes`]) is smaller than
+    /// the request.
+    pub fn stage(&self, bytes: usize) -> Option<Pinned> {
+        self.gpu.as_ref()?.pool.take(bytes)
     }
 
     /// Queues a job; returns at once. If the device is lost before the job is done, the job is dropped.

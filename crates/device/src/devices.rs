@@ -1,11 +1,13 @@
 //! The set of devices.
 
+use std::collections::HashSet;
 use std::fs;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
-use parking_lot::RwLock;
+use parking_lot::{Mutex, RwLock};
 
+use crate::spec::Wanted;
 use crate::{Device, DeviceError, DeviceId, DeviceSpec};
 
 /// Limits of each device that is started.
@@ -15,14 +17,21 @@ pub struct DeviceOptions {
     pub memory_budget_bytes: u64,
     /// Jobs that may wait or run on a device at a time.
     pub queue_depth: usize,
+    /// Bytes of its memory that a GPU takes at start and holds data in; none for four fifths of what is free then.
+    pub cuda_memory_budget_bytes: Option<u64>,
+    /// Bytes of pinned host memory that each GPU takes at start for data on its way to it.
+    pub pinned_pool_bytes: u64,
 }
 
 impl Default for DeviceOptions {
-    /// Half of this machine's memory for each device, 1,024 jobs.
+    /// Half of this machine's memory for each host device, four fifths of the free memory of each GPU, 1,024 jobs,
+    /// 128 MiB of pinned memory for each GPU.
     fn default() -> Self {
         DeviceOptions {
             memory_budget_bytes: host_memory_bytes() / 2,
             queue_depth: 1024,
+            cuda_memory_budget_bytes: None,
+            pinned_pool_bytes: 128 << 20,
         }
     }
 }
@@ -48,18 +57,21 @@ pub struct Devices {
     options: DeviceOptions,
     members: RwLock<Vec<Arc<Device>>>,
     next_id: AtomicU32,
+    /// Held while devices start, which can take long, so that `members` need not be.
+    starting: Mutex<()>,
 }
 
 impl Devices {
-    /// Starts the devices that `spec` names.
+    /// Starts the devices that `spec` names. GPUs take some hundred milliseconds each.
     ///
     /// # Errors
-    /// [`DeviceError::Thread`] when the system gives no thread.
+    /// As for [`Devices::add`].
     pub fn new(spec: &DeviceSpec, options: DeviceOptions) -> Result<Devices, DeviceError> {
         let devices = Devices {
             options,
             members: RwLock::default(),
             next_id: AtomicU32::new(0),
+            starting: Mutex::new(()),
         };
         devices.add(spec)?;
         Ok(devices)
@@ -79,19 +91,37 @@ impl Devices {
             .cloned()
     }
 
-    /// Starts more devices and returns them.
+    /// Starts more devices and returns them. GPUs take some hundred milliseconds each; the set can be used meanwhile.
     ///
     /// # Errors
-    /// [`DeviceError::Thread`] when the system gives no thread; the devices started before it stay.
+    /// - [`DeviceError::CudaUnavailable`], [`DeviceError::NoSuchGpu`] or [`DeviceError::Taken`] before anything is started.
+    /// - [`DeviceError::Thread`], [`DeviceError::CardMemory`] or [`DeviceError::Start`]; the devices started before stay.
     pub fn add(&self, spec: &DeviceSpec) -> Result<Vec<Arc<Device>>, DeviceError> {
-        (0..spec.host_devices()).map(|_| self.add_host()).collect()
+        let _starting = self.starting.lock();
+        let wanted = spec.resolve()?;
+        self.refuse_taken(&wanted)?;
+        wanted.into_iter().map(|one| self.start(one)).collect()
     }
 
-    fn add_host(&self) -> Result<Arc<Device>, DeviceError> {
-        let mut members = self.members.write();
+    /// A GPU is one device: twice is an error.
+    fn refuse_taken(&self, wanted: &[Wanted]) -> Result<(), DeviceError> {
+        let members = self.list();
+        let mut names: HashSet<String> = members
+            .iter()
+            .map(|device| device.name().to_owned())
+            .collect();
+        let gpus = wanted.iter().filter_map(Wanted::gpu_name);
+        let taken = gpus.into_iter().find(|name| !names.insert(name.clone()));
+        taken.map_or(Ok(()), |name| Err(DeviceError::Taken { name }))
+    }
+
+    fn start(&self, wanted: Wanted) -> Result<Arc<Device>, DeviceError> {
         let id = DeviceId(self.next_id.fetch_add(1, Ordering::Relaxed));
-        let device = Device::start_host(id, format!("host:{id}"), &self.options)?;
-        members.push(Arc::clone(&device));
+        let device = match wanted {
+            Wanted::Host => Device::start_host(id, &self.options)?,
+            Wanted::Gpu(gpu) => Device::start_cuda(id, *gpu, &self.options)?,
+        };
+        self.members.write().push(Arc::clone(&device));
         Ok(device)
     }
 

@@ -1,6 +1,7 @@
 //! What can go wrong with a device, by who can act on it.
 
 use crate::DeviceId;
+use crate::cuda::{CompileError, CudaUnavailable, DriverError, LaunchShape};
 
 /// A request to the set of devices that could not be carried out.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -20,6 +21,55 @@ pub enum DeviceError {
         /// The system's reason.
         why: String,
     },
+    /// A GPU was named, and this process can use none.
+    #[error("no GPU can be used: {0}")]
+    CudaUnavailable(#[from] CudaUnavailable),
+    /// A GPU was named that this machine does not have.
+    #[error("there is no cuda:{ordinal}; GPUs of this machine: {count}, counted from cuda:0")]
+    NoSuchGpu {
+        /// The number that was asked for.
+        ordinal: u32,
+        /// GPUs that there are.
+        count: usize,
+    },
+    /// A GPU was named twice, or is of the set already.
+    #[error("{name} is of the set already; a GPU is one device")]
+    Taken {
+        /// Name of the device.
+        name: String,
+    },
+    /// The card has not enough free memory for the device's share.
+    #[error(
+        "{name}: {wanted_bytes} bytes are wanted, and {free_bytes} of the card's {total_bytes} are free; stop what else \
+         uses the card, or lower the device's memory budget"
+    )]
+    CardMemory {
+        /// Name of the device.
+        name: String,
+        /// Bytes that the device was to have.
+        wanted_bytes: u64,
+        /// Bytes that were free.
+        free_bytes: u64,
+        /// Bytes of the card.
+        total_bytes: u64,
+    },
+    /// The driver refused something that the device needs.
+    #[error("{name} does not start: {source}")]
+    Start {
+        /// Name of the device.
+        name: String,
+        /// The driver's error.
+        source: DriverError,
+    },
+}
+
+impl DeviceError {
+    pub(crate) fn start(name: &str, source: DriverError) -> DeviceError {
+        DeviceError::Start {
+            name: name.to_owned(),
+            source,
+        }
+    }
 }
 
 /// A job could not be queued; nothing of it has run.
@@ -52,7 +102,7 @@ pub struct OutOfMemory {
     pub device: String,
     /// Bytes that were asked for.
     pub wanted_bytes: u64,
-    /// Bytes that were free.
+    /// Bytes that were free; of a GPU's memory, those of the largest free part.
     pub free_bytes: u64,
     /// Bytes the device may use in all.
     pub budget_bytes: u64,
@@ -71,4 +121,20 @@ pub enum DeviceFault {
         /// What the panic said.
         message: String,
     },
+    /// A kernel cannot be had as machine code.
+    #[error(transparent)]
+    Compile(#[from] Box<CompileError>),
+    /// A kernel was not launched.
+    #[error("kernel {kernel} cannot be launched as {shape}: {why}")]
+    Launch {
+        /// Name of the kernel.
+        kernel: String,
+        /// What was asked for.
+        shape: LaunchShape,
+        /// The driver's name of the error, or the limit that the shape breaks.
+        why: String,
+    },
+    /// A call of the driver failed; faults of earlier kernels and copies come to light here.
+    #[error(transparent)]
+    Driver(#[from] DriverError),
 }

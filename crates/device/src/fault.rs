@@ -15,8 +15,10 @@ pub enum Fault {
         /// Checks that still pass.
         checks: u32,
     },
-    /// The next reservation of memory fails.
+    /// The next reservation or allocation of memory fails.
     OutOfMemory,
+    /// The next launch of a kernel fails.
+    LaunchFails,
 }
 
 /// The faults that wait to happen on one device.
@@ -29,6 +31,7 @@ pub(crate) struct Faults {
 struct Pending {
     checks_left: Option<u32>,
     out_of_memory: u32,
+    launch_fails: u32,
 }
 
 impl Faults {
@@ -38,6 +41,7 @@ impl Faults {
             Fault::Fail => pending.checks_left = Some(0),
             Fault::FailAfter { checks } => pending.checks_left = Some(checks),
             Fault::OutOfMemory => pending.out_of_memory += 1,
+            Fault::LaunchFails => pending.launch_fails += 1,
         }
     }
 
@@ -58,6 +62,14 @@ impl Faults {
         let mut pending = self.pending.lock();
         let wanted = pending.out_of_memory > 0;
         pending.out_of_memory = pending.out_of_memory.saturating_sub(1);
+        wanted
+    }
+
+    /// Whether the launch at hand is to fail.
+    pub(crate) fn take_launch_failure(&self) -> bool {
+        let mut pending = self.pending.lock();
+        let wanted = pending.launch_fails > 0;
+        pending.launch_fails = pending.launch_fails.saturating_sub(1);
         wanted
     }
 }

@@ -2,8 +2,9 @@
 
 use std::sync::Arc;
 
+use crate::cuda::Cuda;
 use crate::device::Shared;
-use crate::{DeviceFault, DeviceId};
+use crate::{DeviceFault, DeviceId, OperatorState};
 
 /// What a step of a job leaves behind.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -41,11 +42,48 @@ where
 #[derive(Debug)]
 pub struct DeviceContext {
     shared: Arc<Shared>,
+    // Dropped before the GPU, whose memory it may hold.
+    state: OperatorState,
+    cuda: Option<Cuda>,
+}
+
+/// The parts of a device that a job uses side by side.
+#[derive(Debug)]
+pub struct Parts<'a> {
+    /// The GPU; none on a host device.
+    pub cuda: Option<&'a mut Cuda>,
+    /// What operators keep on the device.
+    pub state: &'a mut OperatorState,
 }
 
 impl DeviceContext {
-    pub(crate) fn new(shared: Arc<Shared>) -> DeviceContext {
-        DeviceContext { shared }
+    pub(crate) fn new(shared: Arc<Shared>, cuda: Option<Cuda>) -> DeviceContext {
+        DeviceContext {
+            shared,
+            state: OperatorState::default(),
+            cuda,
+        }
+    }
+
+    /// Readies the calling thread to run the device's jobs.
+    pub(crate) fn move_here(&self) -> Result<(), DeviceFault> {
+        Ok(self.cuda.as_ref().map_or(Ok(()), Cuda::move_here)?)
+    }
+
+    /// Marks the device lost, and wakes those who wait for its memory.
+    pub(crate) fn lose(&self, fault: &DeviceFault) {
+        self.shared.lose(fault);
+        if let Some(cuda) = &self.cuda {
+            cuda.close();
+        }
+    }
+
+    /// The GPU and what operators keep, at the same time.
+    pub fn parts(&mut self) -> Parts<'_> {
+        Parts {
+            cuda: self.cuda.as_mut(),
+            state: &mut self.state,
+        }
     }
 
     /// Id of the device.

@@ -4,10 +4,13 @@
 //! time on its thread, round robin, so nothing else ever waits for a device on a thread of its own. [`Devices`] is the set
 //! of them; devices join and leave it while the program runs.
 //!
-//! This build has host devices only, in any number: each is a thread of this machine with a memory budget, so that
-//! placement, joining, leaving and loss are real without an accelerator.
-#![forbid(unsafe_code)]
+//! A device is a GPU or a host device. A GPU gives its jobs a [`Cuda`](cuda::Cuda); the driver and the compiler are loaded
+//! at run time, and without them the same program runs on host devices. Host devices exist in any number: each is a thread
+//! of this machine with a memory budget, so that placement, joining, leaving and loss are real without an accelerator.
+#![deny(unsafe_code)]
 
+#[expect(unsafe_code, reason = "the driver and the compiler are C libraries")]
+pub mod cuda;
 mod device;
 mod devices;
 mod error;
@@ -16,11 +19,13 @@ mod job;
 mod memory;
 mod owner;
 mod spec;
+mod state;
 
 pub use device::{Device, DeviceId, DeviceKind, DeviceState};
 pub use devices::{DeviceOptions, Devices};
 pub use error::{DeviceError, DeviceFault, OutOfMemory, SubmitError};
 pub use fault::Fault;
-pub use job::{DeviceContext, Job, Step};
+pub use job::{DeviceContext, Job, Parts, Step};
 pub use memory::Reservation;
 pub use spec::{DeviceSpec, SpecError};
+pub use state::OperatorState;

@@ -7,7 +7,6 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc::Receiver;
 
-use crate::device::Shared;
 use crate::{DeviceContext, DeviceFault, Job, Step};
 
 /// One place in a device's queue; dropping it frees the place.
@@ -42,20 +41,36 @@ pub(crate) struct Queued {
 }
 
 /// Runs jobs until every handle of the device is gone, or the device fails.
-pub(crate) fn own(shared: &Arc<Shared>, arriving: &Receiver<Queued>) {
-    let mut context = DeviceContext::new(Arc::clone(shared));
+pub(crate) fn own(mut context: DeviceContext, arriving: &Receiver<Queued>) {
     let mut ready = VecDeque::new();
-    while let Some(mut queued) = next(arriving, &mut ready) {
-        match step(&mut *queued.job, &mut context) {
+    let end = context
+        .move_here()
+        .and_then(|()| run(&mut context, arriving, &mut ready));
+    if let Err(fault) = end {
+        // The state changes before the jobs are dropped, so that whoever sees its channel closed finds the reason.
+        context.lose(&fault);
+    }
+}
+
+/// Runs jobs in turn, those of `ready` and those that arrive.
+fn run(
+    context: &mut DeviceContext,
+    arriving: &Receiver<Queued>,
+    ready: &mut VecDeque<Queued>,
+) -> Result<(), DeviceFault> {
+    while let Some(mut queued) = next(arriving, ready) {
+        let done = step(&mut *queued.job, context);
+        match done {
             Ok(Step::Again) => ready.push_back(queued),
             Ok(Step::Done) => {}
             Err(fault) => {
-                // The state changes before the jobs are dropped, so that whoever sees its channel closed finds the reason.
-                shared.lose(&fault);
-                return;
+                // Dropped with the others, after the state has changed.
+                ready.push_back(queued);
+                return Err(fault);
             }
         }
     }
+    Ok(())
 }
 
 /// The job whose turn it is; waits while there is none. `None` when no more can come.

@@ -5,33 +5,47 @@ use std::num::NonZeroUsize;
 use std::str::FromStr;
 use std::thread;
 
-/// Most devices one specification may name.
+use crate::DeviceError;
+use crate::cuda::{self, CudaUnavailable, Gpu};
+
+/// Most host devices one specification may name.
 const DEVICES_MAX: usize = 1024;
 
-/// A parsed list of devices: `auto`, `host:3`, `host:1,host:2`.
+/// A parsed list of devices: `auto`, `cuda`, `cuda:0`, `host:3`, `cuda:0,cuda:1,host:1`.
+///
+/// `cuda` stands for all GPUs, `cuda:N` for the one with this number, `host:N` for N host devices, `auto` for all GPUs or,
+/// where there is none, one host device for each core. Which GPUs there are is looked up when the devices start.
 ///
 /// # Examples
 /// ```
 /// use forebay_device::DeviceSpec;
-/// let spec: DeviceSpec = "host:1,host:2".parse().unwrap();
-/// assert_eq!(spec.host_devices(), 3);
-/// assert_eq!("cuda:0".parse::<DeviceSpec>().unwrap_err().to_string(),
-///     "`cuda:0`: this build has no CUDA engine; use `auto` or `host:<count>`");
+/// let spec: DeviceSpec = "cuda:0, host:2".parse().unwrap();
+/// assert_eq!(spec.to_string(), "cuda:0,host:2");
+/// assert_eq!("gpu".parse::<DeviceSpec>().unwrap_err().to_string(),
+///     "`gpu` names no device; use `auto`, `cuda`, `cuda:<number>` or `host:<count>`");
 /// ```
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub struct DeviceSpec {
-    host_devices: usize,
+    entries: Vec<Entry>,
 }
 
-/// A list of devices that cannot be understood or had.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Entry {
+    Auto,
+    Gpus,
+    Gpu(u32),
+    Host(usize),
+}
+
+/// A list of devices that cannot be understood.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum SpecError {
     /// Nothing was named.
-    #[error("no device is named; use `auto` or `host:<count>`")]
+    #[error("no device is named; use `auto`, `cuda`, `cuda:<number>` or `host:<count>`")]
     Empty,
     /// An entry that is none of the known forms.
-    #[error("`{entry}` names no device; use `auto` or `host:<count>`")]
+    #[error("`{entry}` names no device; use `auto`, `cuda`, `cuda:<number>` or `host:<count>`")]
     Unknown {
         /// The entry.
         entry: String,
@@ -41,42 +55,123 @@ pub enum SpecError {
     Count {
         /// The entry.
         entry: String,
-        /// Most devices a list may name.
+        /// Most host devices a list may name.
         max: usize,
     },
-    /// A CUDA device, which this build cannot drive.
-    #[error("`{entry}`: this build has no CUDA engine; use `auto` or `host:<count>`")]
-    NoCudaEngine {
+    /// The number of a GPU that is no number.
+    #[error("`{entry}`: GPUs are numbered from 0, as in `cuda:0`; `cuda` is all of them")]
+    Ordinal {
         /// The entry.
         entry: String,
     },
 }
 
+/// One device to start.
+#[derive(Debug)]
+pub(crate) enum Wanted {
+    Host,
+    Gpu(Box<Gpu>),
+}
+
+impl Wanted {
+    /// The name that the device will have, if it is a GPU.
+    pub(crate) fn gpu_name(&self) -> Option<String> {
+        match self {
+            Wanted::Host => None,
+            Wanted::Gpu(gpu) => Some(format!("cuda:{}", gpu.ordinal)),
+        }
+    }
+}
+
 impl DeviceSpec {
-    /// One host device for each core of this machine.
+    /// All GPUs; where there is none, one host device for each core of this machine.
     pub fn auto() -> DeviceSpec {
-        let cores = thread::available_parallelism().map_or(1, NonZeroUsize::get);
         DeviceSpec {
-            host_devices: cores.min(DEVICES_MAX),
+            entries: vec![Entry::Auto],
         }
     }
 
     /// This many host devices; more than the limit of 1,024 become the limit.
     pub fn host(count: NonZeroUsize) -> DeviceSpec {
         DeviceSpec {
-            host_devices: count.get().min(DEVICES_MAX),
+            entries: vec![Entry::Host(count.get().min(DEVICES_MAX))],
         }
     }
 
-    /// Host devices that are named.
-    pub fn host_devices(&self) -> usize {
-        self.host_devices
+    /// Looks up which devices these are on this machine. Starts the CUDA driver if a GPU may be meant.
+    pub(crate) fn resolve(&self) -> Result<Vec<Wanted>, DeviceError> {
+        let mut wanted = Vec::new();
+        for entry in &self.entries {
+            wanted.extend(entry.resolve()?);
+        }
+        Ok(wanted)
     }
+
+    /// Host devices that are named by number.
+    fn host_devices(&self) -> usize {
+        let count = |entry: &Entry| match entry {
+            Entry::Host(count) => *count,
+            _ => 0,
+        };
+        self.entries.iter().map(count).sum()
+    }
+}
+
+impl Entry {
+    fn resolve(self) -> Result<Vec<Wanted>, DeviceError> {
+        Ok(match self {
+            Entry::Auto => auto(),
+            Entry::Gpus => cuda::gpus()?.into_iter().map(gpu).collect(),
+            Entry::Gpu(ordinal) => vec![gpu(find(ordinal)?)],
+            Entry::Host(count) => hosts(count),
+        })
+    }
+}
+
+/// All GPUs, or host devices when there is none; a driver that fails is told of.
+fn auto() -> Vec<Wanted> {
+    match cuda::gpus() {
+        Ok(gpus) if !gpus.is_empty() => return gpus.into_iter().map(gpu).collect(),
+        Ok(_) | Err(CudaUnavailable::NoDriver) => {}
+        Err(error) => tracing::warn!(%error, "no GPU is used"),
+    }
+    let cores = thread::available_parallelism().map_or(1, NonZeroUsize::get);
+    hosts(cores.min(DEVICES_MAX))
+}
+
+fn find(ordinal: u32) -> Result<Gpu, DeviceError> {
+    let gpus = cuda::gpus()?;
+    let count = gpus.len();
+    let found = gpus.into_iter().find(|gpu| gpu.ordinal == ordinal);
+    found.ok_or(DeviceError::NoSuchGpu { ordinal, count })
+}
+
+fn gpu(gpu: Gpu) -> Wanted {
+    Wanted::Gpu(Box::new(gpu))
+}
+
+fn hosts(count: usize) -> Vec<Wanted> {
+    (0..count).map(|_| Wanted::Host).collect()
 }
 
 impl fmt::Display for DeviceSpec {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "host:{}", self.host_devices)
+        for (index, entry) in self.entries.iter().enumerate() {
+            let comma = if index > 0 { "," } else { "" };
+            write!(f, "{comma}{entry}")?;
+        }
+        Ok(())
+    }
+}
+
+impl fmt::Display for Entry {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Entry::Auto => f.write_str("auto"),
+            Entry::Gpus => f.write_str("cuda"),
+            Entry::Gpu(ordinal) => write!(f, "cuda:{ordinal}"),
+            Entry::Host(count) => write!(f, "host:{count}"),
+        }
     }
 }
 
@@ -87,25 +182,31 @@ impl FromStr for DeviceSpec {
         if text.trim().is_empty() {
             return Err(SpecError::Empty);
         }
-        let mut host_devices = 0;
-        for entry in text.split(',') {
-            host_devices += entry_devices(entry.trim())?;
-            if host_devices > DEVICES_MAX {
+        let mut spec = DeviceSpec {
+            entries: Vec::new(),
+        };
+        for entry in text.split(',').map(str::trim) {
+            spec.entries.push(parse_entry(entry)?);
+            if spec.host_devices() > DEVICES_MAX {
                 return Err(bad_count(entry));
             }
         }
-        Ok(DeviceSpec { host_devices })
+        Ok(spec)
     }
 }
 
-/// Host devices that one entry of the list asks for.
-fn entry_devices(entry: &str) -> Result<usize, SpecError> {
-    match entry.split_once(':').unwrap_or((entry, "1")) {
-        ("auto", _) if entry == "auto" => Ok(DeviceSpec::auto().host_devices),
-        ("host", count) => parse_count(count).ok_or_else(|| bad_count(entry)),
-        ("cuda", _) => Err(SpecError::NoCudaEngine {
-            entry: entry.to_owned(),
-        }),
+fn parse_entry(entry: &str) -> Result<Entry, SpecError> {
+    match entry.split_once(':') {
+        None if entry == "auto" => Ok(Entry::Auto),
+        None if entry == "cuda" => Ok(Entry::Gpus),
+        None if entry == "host" => Ok(Entry::Host(1)),
+        Some(("cuda", ordinal)) => ordinal
+            .parse()
+            .map(Entry::Gpu)
+            .map_err(|_| bad_ordinal(entry)),
+        Some(("host", count)) => parse_count(count)
+            .map(Entry::Host)
+            .ok_or_else(|| bad_count(entry)),
         _ => Err(SpecError::Unknown {
             entry: entry.to_owned(),
         }),
@@ -121,8 +222,14 @@ fn parse_count(count: &str) -> Option<usize> {
 
 fn bad_count(entry: &str) -> SpecError {
     SpecError::Count {
-        entry: entry.trim().to_owned(),
+        entry: entry.to_owned(),
         max: DEVICES_MAX,
+    }
+}
+
+fn bad_ordinal(entry: &str) -> SpecError {
+    SpecError::Ordinal {
+        entry: entry.to_owned(),
     }
 }
 
@@ -132,54 +239,58 @@ mod tests {
 
     #[test]
     fn forms_that_are_understood() {
-        for (text, count) in [
-            ("host:1", 1),
-            ("host", 1),
-            ("host:3", 3),
-            (" host:1, host:2 ", 3),
-            ("host:1024", 1024),
+        for (text, entries) in [
+            ("auto", vec![Entry::Auto]),
+            ("host:1", vec![Entry::Host(1)]),
+            ("host", vec![Entry::Host(1)]),
+            (" host:1, host:2 ", vec![Entry::Host(1), Entry::Host(2)]),
+            ("host:1024", vec![Entry::Host(1024)]),
+            ("cuda", vec![Entry::Gpus]),
+            (
+                "cuda:0,cuda:1,host:1",
+                vec![Entry::Gpu(0), Entry::Gpu(1), Entry::Host(1)],
+            ),
         ] {
-            assert_eq!(
-                text.parse::<DeviceSpec>().map(|spec| spec.host_devices()),
-                Ok(count),
-                "{text}"
-            );
+            let spec: DeviceSpec = text.parse().expect(text);
+            assert_eq!(spec.entries, entries, "{text}");
+            assert_eq!(spec.to_string().parse(), Ok(spec), "{text}");
         }
-        assert_eq!("auto".parse(), Ok(DeviceSpec::auto()));
     }
 
     #[test]
     fn forms_that_are_refused_say_why() {
-        let count = |entry: &str| SpecError::Count {
-            entry: entry.to_owned(),
-            max: DEVICES_MAX,
-        };
         let unknown = |entry: &str| SpecError::Unknown {
-            entry: entry.to_owned(),
-        };
-        let cuda = |entry: &str| SpecError::NoCudaEngine {
             entry: entry.to_owned(),
         };
         let cases = [
             ("", SpecError::Empty),
             ("  ", SpecError::Empty),
-            ("host:0", count("host:0")),
-            ("host:", count("host:")),
-            ("host:-1", count("host:-1")),
-            ("host:1025", count("host:1025")),
-            ("host:1000,host:1000", count("host:1000")),
+            ("host:0", bad_count("host:0")),
+            ("host:", bad_count("host:")),
+            ("host:-1", bad_count("host:-1")),
+            ("host:1025", bad_count("host:1025")),
+            ("host:1000,host:1000", bad_count("host:1000")),
             (
                 "host:99999999999999999999999",
-                count("host:99999999999999999999999"),
+                bad_count("host:99999999999999999999999"),
             ),
             ("gpu", unknown("gpu")),
             ("auto:2", unknown("auto:2")),
             ("host:1,", unknown("")),
-            ("cuda:0", cuda("cuda:0")),
-            ("host:1,cuda", cuda("cuda")),
+            ("cuda:", bad_ordinal("cuda:")),
+            ("cuda:-1", bad_ordinal("cuda:-1")),
+            ("host:1,cuda:one", bad_ordinal("cuda:one")),
         ];
         for (text, error) in cases {
             assert_eq!(text.parse::<DeviceSpec>(), Err(error), "{text}");
         }
+    }
+
+    #[test]
+    fn host_devices_need_no_driver() {
+        let spec: DeviceSpec = "host:2,host:1".parse().expect("valid");
+        let wanted = spec.resolve().expect("no GPU is named");
+        assert!(wanted.iter().all(|one| one.gpu_name().is_none()));
+        assert_eq!(wanted.len(), 3);
     }
 }

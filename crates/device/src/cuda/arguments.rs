@@ -1,0 +1,263 @@
+//! The argument structs of kernels: written once in Rust, generated for CUDA C++.
+
+use std::fmt;
+use std::marker::PhantomData;
+
+/// A type that Rust and CUDA C++ lay out alike.
+///
+/// Numbers, arrays, pointers and the structs of [`kernel_arguments!`](crate::kernel_arguments) have it.
+pub trait DeviceType {
+    /// The C++ declaration of something of this type, as in `unsigned int name`; `name` may end in array bounds.
+    fn declare(name: &str) -> String;
+
+    /// Adds the C++ definitions of the structs that the type names, each once, in an order that compiles.
+    fn define(definitions: &mut Vec<String>);
+}
+
+/// A struct that kernels take, by value and as their only parameter.
+pub trait KernelArguments: DeviceType + Copy {
+    /// C++ definitions of the struct and of all that it names, with static assertions on sizes and offsets.
+    ///
+    /// Each definition has a guard, so headers of several kernels that share structs can be included together.
+    fn header() -> String {
+        let mut definitions = Vec::new();
+        Self::define(&mut definitions);
+        definitions.concat()
+    }
+}
+
+macro_rules! numbers {
+    ($($rust:ty => $cpp:literal,)+) => { $(
+        impl DeviceType for $rust {
+            fn declare(name: &str) -> String {
+                format!(concat!($cpp, " {}"), name)
+            }
+
+            fn define(_: &mut Vec<String>) {}
+        }
+    )+ };
+}
+
+numbers! {
+    u8 => "unsigned char",
+    u16 => "unsigned short",
+    u32 => "unsigned int",
+    u64 => "unsigned long long",
+    i8 => "signed char",
+    i16 => "short",
+    i32 => "int",
+    i64 => "long long",
+    f32 => "float",
+    f64 => "double",
+}
+
+impl<T: DeviceType, const COUNT: usize> DeviceType for [T; COUNT] {
+    fn declare(name: &str) -> String {
+        T::declare(&format!("{name}[{COUNT}]"))
+    }
+
+    fn define(definitions: &mut Vec<String>) {
+        T::define(definitions);
+    }
+}
+
+macro_rules! pointers {
+    ($($(#[$doc:meta])* $name:ident => $star:literal,)+) => { $(
+        $(#[$doc])*
+        #[repr(transparent)]
+        pub struct $name<T> {
+            address: u64,
+            pointee: PhantomData<fn() -> T>,
+        }
+
+        impl<T> $name<T> {
+            /// Points at an address on the device.
+            pub const fn new(address: u64) -> Self {
+                $name { address, pointee: PhantomData }
+            }
+
+            /// The address on the device.
+            pub const fn address(self) -> u64 {
+                self.address
+            }
+        }
+
+        impl<T> Clone for $name<T> {
+            fn clone(&self) -> Self {
+                *self
+            }
+        }
+
+        impl<T> Copy for $name<T> {}
+
+        /// Null.
+        impl<T> Default for $name<T> {
+            fn default() -> Self {
+                $name::new(0)
+            }
+        }
+
+        impl<T> fmt::Debug for $name<T> {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                write!(f, "{:#x}", self.address)
+            }
+        }
+
+        impl<T: DeviceType> DeviceType for $name<T> {
+            fn declare(name: &str) -> String {
+                T::declare(&format!(concat!($star, "{}"), name))
+            }
+
+            fn define(definitions: &mut Vec<String>) {
+                T::define(definitions);
+            }
+        }
+    )+ };
+}
+
+pointers! {
+    /// An address on the device that kernels read through: `T const*` in C++.
+    DevicePointer => "const* ",
+    /// An address on the device that kernels read and write through: `T*` in C++.
+    DevicePointerMut => "* ",
+}
+
+/// Name, declaration and offset of one field; the last is in bytes.
+#[doc(hidden)]
+pub type Field = (&'static str, String, usize);
+
+/// The C++ definition of a struct, for [`kernel_arguments!`](crate::kernel_arguments).
+#[doc(hidden)]
+pub fn struct_text(name: &str, bytes: usize, alignment: usize, fields: &[Field]) -> String {
+    let declared: String = fields
+        .iter()
+        .map(|(_, declaration, _)| format!("    {declaration};\n"))
+        .collect();
+    let offsets: String = fields
+        .iter()
+        .map(|(field, _, offset)| {
+            format!(
+                "static_assert(__builtin_offsetof({name}, {field}) == {offset}, \"{name}.{field}\");\n"
+            )
+        })
+        .collect();
+    // NVRTC before 13 does not take __builtin_offsetof in a constant.
+    format!(
+        "#ifndef FOREBAY_STRUCT_{name}\n#define FOREBAY_STRUCT_{name}\nstruct {name} {{\n{declared}}};\n\
+         static_assert(sizeof({name}) == {bytes} && alignof({name}) == {alignment}, \"{name}\");\n\
+         #if __CUDACC_VER_MAJOR__ >= 13\n{offsets}#endif\n#endif\n"
+    )
+}
+
+/// Defines structs that kernels take as their parameter, or that such structs hold or point at.
+///
+/// The structs are `#[repr(C)]`, `Debug`, `Clone` and `Copy` and implement [`KernelArguments`](crate::cuda::KernelArguments).
+/// Fields are numbers, arrays, [`DevicePointer`](crate::cuda::DevicePointer)s and such structs; a struct may not point at
+/// itself. The kernel takes `const __grid_constant__ Name arguments`.
+///
+/// # Examples
+/// ```
+/// use forebay_device::cuda::{DevicePointerMut, KernelArguments};
+/// use forebay_device::kernel_arguments;
+///
+/// kernel_arguments! {
+///     /// What `fill` takes.
+///     pub struct FillArguments {
+///         /// Where to write.
+///         pub out: DevicePointerMut<u32>,
+///         /// Values to write.
+///         pub count: u64,
+///     }
+/// }
+///
+/// assert!(FillArguments::header().contains("unsigned int * out;"));
+/// ```
+#[macro_export]
+macro_rules! kernel_arguments {
+    ($(
+        $(#[$meta:meta])*
+        $visibility:vis struct $name:ident {
+            $( $(#[$field_meta:meta])* $field_visibility:vis $field:ident : $type:ty ),+ $(,)?
+        }
+    )+) => { $(
+        $(#[$meta])*
+        #[repr(C)]
+        #[derive(Debug, Clone, Copy)]
+        $visibility struct $name {
+            $( $(#[$field_meta])* $field_visibility $field: $type, )+
+        }
+
+        impl $crate::cuda::DeviceType for $name {
+            fn declare(name: &str) -> String {
+                format!("{} {name}", stringify!($name))
+            }
+
+            fn define(definitions: &mut Vec<String>) {
+                $( <$type as $crate::cuda::DeviceType>::define(definitions); )+
+                let fields = [ $( (
+                    stringify!($field),
+                    <$type as $crate::cuda::DeviceType>::declare(stringify!($field)),
+                    ::std::mem::offset_of!($name, $field),
+                ), )+ ];
+                let (bytes, alignment) = (::std::mem::size_of::<$name>(), ::std::mem::align_of::<$name>());
+                let text = $crate::cuda::struct_text(stringify!($name), bytes, alignment, &fields);
+                if !definitions.contains(&text) {
+                    definitions.push(text);
+                }
+            }
+        }
+
+        impl $crate::cuda::KernelArguments for $name {}
+    )+ };
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    kernel_arguments! {
+        struct Entry {
+            begin: u64,
+            kind: u8,
+        }
+
+        struct Arguments {
+            entries: DevicePointer<Entry>,
+            one: Entry,
+            found: DevicePointerMut<u32>,
+            planes: [[u32; 8]; 4],
+            pair: [DevicePointer<u8>; 2],
+        }
+    }
+
+    #[test]
+    fn structs_are_declared_as_cpp_does() {
+        let header = Arguments::header();
+        for line in [
+            "Entry const* entries;",
+            "Entry one;",
+            "unsigned int * found;",
+            "unsigned int planes[4][8];",
+            "unsigned char const* pair[2];",
+            "static_assert(sizeof(Entry) == 16 && alignof(Entry) == 8, \"Entry\");",
+            "static_assert(__builtin_offsetof(Arguments, found) == 24, \"Arguments.found\");",
+        ] {
+            assert!(header.contains(line), "{line}\n{header}");
+        }
+        assert_eq!(header.matches("struct Entry {").count(), 1);
+    }
+
+    #[test]
+    fn pointers_keep_their_address() {
+        let arguments = Arguments {
+            entries: DevicePointer::new(256),
+            one: Entry { begin: 1, kind: 2 },
+            found: DevicePointerMut::new(512),
+            planes: [[0; 8]; 4],
+            pair: [DevicePointer::new(0); 2],
+        };
+        assert_eq!(arguments.entries.address(), 256);
+        assert_eq!(arguments.found.address(), 512);
+        assert!(format!("{arguments:?}").contains("entries: 0x100"));
+    }
+}

@@ -1,0 +1,167 @@
+//! Compiled programs on disk.
+
+use std::collections::HashMap;
+use std::env;
+use std::fmt::Write as _;
+use std::fs;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::process;
+use std::sync::{Arc, LazyLock};
+
+use parking_lot::Mutex;
+use serde::{Deserialize, Serialize};
+use sha2::{Digest, Sha256};
+
+use super::compile::{Arch, CompileError, Cubin, ProgramSpec, compile, options};
+use super::library::nvrtc_version;
+use super::resources::KernelResources;
+
+/// What the name of the format's version is; another one is another file.
+const FORMAT: &str = "forebay kernel 1";
+
+/// A folder of compiled programs, shared by processes. Files that are damaged or missing only cost a compilation.
+#[derive(Debug, Clone)]
+pub struct KernelCache {
+    folder: Option<PathBuf>,
+}
+
+/// The first line of a file; the machine code follows it.
+#[derive(Debug, Serialize, Deserialize)]
+struct Header {
+    log: String,
+    entries: Vec<KernelResources>,
+    cubin_sha256: String,
+}
+
+impl KernelCache {
+    /// The folder that `FOREBAY_KERNEL_CACHE` names, else `forebay/kernels` in `$XDG_CACHE_HOME` or `~/.cache`; without a
+    /// home nothing is kept.
+    pub fn from_environment() -> KernelCache {
+        let variable = |name| env::var_os(name).filter(|value| !value.is_empty());
+        let own = variable("FOREBAY_KERNEL_CACHE").map(PathBuf::from);
+        let user = || {
+            let caches = variable("XDG_CACHE_HOME").map(PathBuf::from);
+            let home = || variable("HOME").map(|home| Path::new(&home).join(".cache"));
+            Some(caches.or_else(home)?.join("forebay/kernels"))
+        };
+        KernelCache {
+            folder: own.or_else(user),
+        }
+    }
+
+    /// A cache in this folder, which is made when something is written.
+    pub fn at(folder: PathBuf) -> KernelCache {
+        KernelCache {
+            folder: Some(folder),
+        }
+    }
+
+    /// Where files are kept, if they are.
+    pub fn folder(&self) -> Option<&Path> {
+        self.folder.as_deref()
+    }
+
+    /// True if a good file for the program is there.
+    ///
+    /// # Errors
+    /// [`CompileError::NvrtcMissing`]: what was compiled depends on the compiler's version.
+    pub fn contains(&self, spec: &ProgramSpec, arch: Arch) -> Result<bool, CompileError> {
+        let file = self.file(spec, arch)?;
+        Ok(file.is_some_and(|file| read(&file).is_some()))
+    }
+
+    /// The machine code of a program: from its file, or compiled and then written to it. One thread of the process
+    /// compiles a program, the others that want the same wait for it.
+    ///
+    /// # Errors
+    /// As for [`compile`]. A file that cannot be written is logged and is no error.
+    pub fn get(&self, spec: &ProgramSpec, arch: Arch) -> Result<Cubin, CompileError> {
+        let Some(file) = self.file(spec, arch)? else {
+            return compile(spec, arch);
+        };
+        let lock = lock_of(&file);
+        let _compiles = lock.lock();
+        if let Some(cubin) = read(&file) {
+            return Ok(cubin);
+        }
+        let cubin = compile(spec, arch)?;
+        if let Err(error) = write(&file, &cubin) {
+            tracing::warn!(file = %file.display(), %error, "a compiled kernel cannot be kept");
+        }
+        Ok(cubin)
+    }
+
+    fn file(&self, spec: &ProgramSpec, arch: Arch) -> Result<Option<PathBuf>, CompileError> {
+        let version = nvrtc_version()?;
+        let name = || format!("{}-{arch}-{}", plain(&spec.name), key(spec, arch, version));
+        Ok(self.folder.as_ref().map(|folder| folder.join(name())))
+    }
+}
+
+/// One lock for each file that was ever asked for: as many as there are programs.
+fn lock_of(file: &Path) -> Arc<Mutex<()>> {
+    static LOCKS: LazyLock<Mutex<HashMap<PathBuf, Arc<Mutex<()>>>>> = LazyLock::new(Mutex::default);
+    Arc::clone(LOCKS.lock().entry(file.to_owned()).or_default())
+}
+
+/// A name that is good for a file.
+fn plain(name: &str) -> String {
+    let keep = |letter: char| match letter {
+        'a'..='z' | 'A'..='Z' | '0'..='9' | '-' | '_' => letter,
+        _ => '_',
+    };
+    name.chars().map(keep).take(64).collect()
+}
+
+/// The hash of everything that the machine code depends on.
+fn key(spec: &ProgramSpec, arch: Arch, nvrtc_version: (u32, u32)) -> String {
+    let readable = (
+        FORMAT,
+        nvrtc_version,
+        &spec.name,
+        options(spec, arch),
+        &spec.entries,
+        &spec.headers,
+        spec.source,
+    );
+    hash(format!("{readable:?}").as_bytes())
+}
+
+fn hash(bytes: &[u8]) -> String {
+    let mut text = String::new();
+    for byte in Sha256::digest(bytes) {
+        // Writing to a string never fails.
+        let _ = write!(text, "{byte:02x}");
+    }
+    text
+}
+
+/// The content of a file, if it is whole.
+fn read(file: &Path) -> Option<Cubin> {
+    let bytes = fs::read(file).ok()?;
+    let end = bytes.iter().position(|byte| *byte == b'\n')?;
+    let (line, code) = (&bytes[..end], &bytes[end + 1..]);
+    let header: Header = serde_json::from_slice(line).ok()?;
+    (hash(code) == header.cubin_sha256).then(|| Cubin {
+        bytes: code.to_owned(),
+        log: header.log,
+        entries: header.entries,
+    })
+}
+
+/// Writes a file under another name and renames it, so that nobody reads half of it.
+fn write(file: &Path, cubin: &Cubin) -> io::Result<()> {
+    let header = Header {
+        log: cubin.log.clone(),
+        entries: cubin.entries.clone(),
+        cubin_sha256: hash(&cubin.bytes),
+    };
+    let mut bytes = serde_json::to_vec(&header)?;
+    bytes.push(b'\n');
+    bytes.extend_from_slice(&cubin.bytes);
+    file.parent().map_or(Ok(()), fs::create_dir_all)?;
+    let temporary = file.with_extension(format!("{}.part", process::id()));
+    fs::write(&temporary, bytes)?;
+    fs::rename(&temporary, file)
+}

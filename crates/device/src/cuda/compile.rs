@@ -1,0 +1,221 @@
+//! From CUDA C++ to machine code for one architecture, by NVRTC; no GPU is needed.
+
+use std::ffi::{CString, NulError};
+use std::fmt::{self, Write};
+
+use super::library::{NvrtcMissing, nvrtc_version};
+use super::program::{NvrtcError, Program};
+use super::resources::KernelResources;
+
+/// A generation of GPUs by compute capability.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Arch {
+    /// The number before the dot.
+    pub major: u32,
+    /// The number after the dot.
+    pub minor: u32,
+}
+
+impl fmt::Display for Arch {
+    /// As the compiler's options say it: `sm_90`.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "sm_{}{}", self.major, self.minor)
+    }
+}
+
+/// A source file with all that its compilation depends on, except for the architecture.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ProgramSpec {
+    /// Names it in errors and in the disk cache. Programs that differ only in their options share it.
+    pub name: String,
+    /// The source, CUDA C++20.
+    pub source: &'static str,
+    /// Headers that the source may include: name as in the `#include`, and text.
+    pub headers: Vec<(String, String)>,
+    /// Options for NVRTC, as in `-DITEMS=4`. Architecture and language are set already.
+    pub options: Vec<String>,
+    /// The kernels, each by its name in the source; instances of templates with their arguments, as in `scan<32>`.
+    pub entries: Vec<String>,
+}
+
+/// Machine code for one architecture. The same program gives the same one.
+#[derive(Clone, PartialEq, Eq)]
+pub struct Cubin {
+    /// The ELF file that the driver loads.
+    pub bytes: Vec<u8>,
+    /// What the compiler and the assembler said, without the times they took; warnings stand here.
+    pub log: String,
+    /// The kernels in the order of the specification.
+    pub entries: Vec<KernelResources>,
+}
+
+impl fmt::Debug for Cubin {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Cubin")
+            .field("bytes", &self.bytes.len())
+            .field("log", &self.log)
+            .field("entries", &self.entries)
+            .finish()
+    }
+}
+
+/// A program that is not to be had as machine code.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum CompileError {
+    /// There is no compiler.
+    #[error(transparent)]
+    NvrtcMissing(#[from] NvrtcMissing),
+    /// The compiler refused.
+    #[error("program {program} does not compile for {arch} ({code}):\n{log}")]
+    Refused {
+        /// Name of the program.
+        program: String,
+        /// What it was compiled for.
+        arch: Arch,
+        /// NVRTC's name of the error.
+        code: String,
+        /// What the compiler said.
+        log: String,
+        /// The source with the line numbers that the log names.
+        numbered_source: String,
+    },
+    /// A name, text or option holds a NUL byte.
+    #[error("program {program} has a NUL byte in a name, a text or an option")]
+    Nul {
+        /// Name of the program.
+        program: String,
+    },
+    /// The program has no such kernel.
+    #[error("program {program} has no entry {entry}")]
+    NoEntry {
+        /// Name of the program.
+        program: String,
+        /// The kernel that was asked for.
+        entry: String,
+    },
+}
+
+/// Compiles a program. Blocks for tens of milliseconds to seconds; the disk cache is not asked.
+///
+/// # Errors
+/// [`CompileError`]; the compiler's own complaints come with their log and the numbered source.
+pub fn compile(spec: &ProgramSpec, arch: Arch) -> Result<Cubin, CompileError> {
+    nvrtc_version()?;
+    let texts = Texts::new(spec, arch).map_err(|_| CompileError::Nul {
+        program: spec.name.clone(),
+    })?;
+    let refused = |error: NvrtcError, log| CompileError::Refused {
+        program: spec.name.clone(),
+        arch,
+        code: error.code,
+        log,
+        numbered_source: numbered(spec.source),
+    };
+    let mut program = texts
+        .program()
+        .map_err(|error| refused(error, String::new()))?;
+    let compiled = program.compile(&texts.options);
+    let log = program.log().unwrap_or_default();
+    compiled
+        .and_then(|()| finish(spec, &texts, &program, &log))
+        .map_err(|error| refused(error, log))
+}
+
+/// Collects the results of a compilation that succeeded.
+fn finish(
+    spec: &ProgramSpec,
+    texts: &Texts,
+    program: &Program,
+    log: &str,
+) -> Result<Cubin, NvrtcError> {
+    let entries = spec.entries.iter().zip(&texts.entries);
+    let resources = entries.map(|(name, entry)| {
+        let symbol = program.symbol(entry)?;
+        Ok(KernelResources::read(name.clone(), symbol, log))
+    });
+    Ok(Cubin {
+        entries: resources.collect::<Result<_, NvrtcError>>()?,
+        bytes: program.cubin()?,
+        log: without_times(log),
+    })
+}
+
+fn without_times(log: &str) -> String {
+    let lines = log.split_inclusive('\n');
+    lines
+        .filter(|line| !line.contains(" Compile time = "))
+        .collect()
+}
+
+/// A specification as C has it.
+struct Texts {
+    name: CString,
+    source: CString,
+    headers: Vec<(CString, CString)>,
+    options: Vec<CString>,
+    entries: Vec<CString>,
+}
+
+impl Texts {
+    fn new(spec: &ProgramSpec, arch: Arch) -> Result<Texts, NulError> {
+        let string = |text: &String| CString::new(text.as_str());
+        let header = |(name, text): &(String, String)| {
+            Ok((CString::new(name.as_str())?, CString::new(text.as_str())?))
+        };
+        Ok(Texts {
+            name: CString::new(spec.name.as_str())?,
+            source: CString::new(spec.source)?,
+            headers: spec.headers.iter().map(header).collect::<Result<_, _>>()?,
+            options: options(spec, arch)
+                .iter()
+                .map(string)
+                .collect::<Result<_, _>>()?,
+            entries: spec.entries.iter().map(string).collect::<Result<_, _>>()?,
+        })
+    }
+
+    fn program(&self) -> Result<Program, NvrtcError> {
+        let mut program = Program::create(&self.name, &self.source, &self.headers)?;
+        self.entries
+            .iter()
+            .try_for_each(|entry| program.add_entry(entry))?;
+        Ok(program)
+    }
+}
+
+/// All options that the compiler gets.
+pub(super) fn options(spec: &ProgramSpec, arch: Arch) -> Vec<String> {
+    let mut options = vec![
+        format!("--gpu-architecture={arch}"),
+        "--std=c++20".to_owned(),
+        "--ptxas-options=-v".to_owned(),
+    ];
+    options.extend(spec.options.iter().cloned());
+    options
+}
+
+fn numbered(source: &str) -> String {
+    let mut text = String::new();
+    for (index, line) in source.lines().enumerate() {
+        // Writing to a string never fails.
+        let _ = writeln!(text, "{:>5} | {line}", index + 1);
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_log_is_the_same_each_time() {
+        let log = "used 3\nptxas info    : Compile time = 3.187 ms\nwarning\n";
+        assert_eq!(without_times(log), "used 3\nwarning\n");
+    }
+
+    #[test]
+    fn lines_are_numbered_from_one() {
+        assert_eq!(numbered("a\n\nb"), "    1 | a\n    2 | \n    3 | b\n");
+    }
+}

@@ -1,0 +1,306 @@
+//! A GPU as the jobs on its thread see it.
+
+use std::ffi::c_void;
+use std::ptr;
+use std::sync::Arc;
+
+use cudarc::driver::sys;
+
+use super::library::{DriverError, check};
+use super::modules::{Modules, no_entry};
+use super::stream::OwnedStream;
+use super::{
+    Arch, Arena, Context, DeviceMemory, Event, Gpu, Kernel, KernelArguments, KernelCache,
+    LaunchShape, Pinned, PinnedPool, ProgramSpec, Stream,
+};
+use crate::device::Shared;
+use crate::{DeviceFault, OutOfMemory};
+
+/// The GPU of a job, on the thread that owns it.
+///
+/// A [`DeviceFault`] that a call returns says that the device is done for; the job returns it, and the device is marked
+/// lost. Faults of kernels and copies come to light at a later call.
+#[derive(Debug)]
+pub struct Cuda {
+    compute: OwnedStream,
+    load: OwnedStream,
+    modules: Modules,
+    pool: Arc<PinnedPool>,
+    arena: Arc<Arena>,
+    gpu: Gpu,
+    shared: Arc<Shared>,
+    context: Arc<Context>,
+}
+
+impl Cuda {
+    pub(crate) fn create(
+        context: Arc<Context>,
+        shared: Arc<Shared>,
+        gpu: Gpu,
+        arena: Arc<Arena>,
+        pool: Arc<PinnedPool>,
+    ) -> Result<Cuda, DriverError> {
+        Ok(Cuda {
+            compute: OwnedStream::create(Arc::clone(&context))?,
+            load: OwnedStream::create(Arc::clone(&context))?,
+            modules: Modules::new(KernelCache::from_environment()),
+            pool,
+            arena,
+            gpu,
+            shared,
+            context,
+        })
+    }
+
+    /// Makes the calling thread the one that jobs run on.
+    pub(crate) fn move_here(&self) -> Result<(), DriverError> {
+        self.context.make_current()
+    }
+
+    /// Wakes those who wait for pinned memory; they get none.
+    pub(crate) fn close(&self) {
+        self.pool.close();
+    }
+
+    /// What the GPU is.
+    pub fn gpu(&self) -> &Gpu {
+        &self.gpu
+    }
+
+    /// What kernels are compiled for.
+    pub fn arch(&self) -> Arch {
+        self.gpu.arch
+    }
+
+    /// Streaming multiprocessors.
+    pub fn multiprocessors(&self) -> u32 {
+        self.gpu.multiprocessors
+    }
+
+    /// Shared memory that one block may use in bytes, static and dynamic together.
+    pub fn shared_bytes_per_block_max(&self) -> u32 {
+        self.gpu.shared_bytes_per_block_max
+    }
+
+    /// Second-level cache in bytes.
+    pub fn l2_bytes(&self) -> u64 {
+        self.gpu.l2_bytes
+    }
+
+    /// A kernel, ready to launch. The first use of a program compiles it (or takes it from the disk cache) and loads all
+    /// its kernels, which blocks for tens of milliseconds or more; later uses look it up.
+    ///
+    /// A program is known by its name and its options: two that differ in nothing else must not share a name.
+    ///
+    /// # Errors
+    /// [`DeviceFault::Compile`] with the compiler's log, also when the program has no such entry; else the driver's error.
+    pub fn kernel(&mut self, spec: &ProgramSpec, entry: &str) -> Result<Arc<Kernel>, DeviceFault> {
+        if !spec.entries.iter().any(|known| known == entry) {
+            return Err(no_entry(spec, entry));
+        }
+        if let Some(kernel) = self.modules.find(spec, entry) {
+            return Ok(kernel);
+        }
+        self.modules.load(&self.context, &self.gpu, spec)?;
+        let found = self.modules.find(spec, entry);
+        found.ok_or_else(|| no_entry(spec, entry))
+    }
+
+    /// Queues a kernel on a stream and returns before it runs. No blocks are no launch.
+    ///
+    /// # Errors
+    /// [`DeviceFault::Launch`] when the shape is beyond the limits of the kernel or the device, or the driver refuses, as
+    /// it does when earlier work has failed.
+    ///
+    /// # Safety
+    /// - The kernel takes one parameter: the struct that `A`'s header defines, by value.
+    /// - With these arguments and this shape it reads and writes only device memory that stays allocated, and pinned
+    ///   memory that stays alive and that nobody else touches, until the stream has done it.
+    /// - It does not race with other work of the device over that memory.
+    ///
+    /// # Panics
+    /// If the kernel was loaded on another device.
+    pub unsafe fn launch<A: KernelArguments>(
+        &self,
+        kernel: &Kernel,
+        shape: &LaunchShape,
+        arguments: &A,
+        stream: Stream,
+    ) -> Result<(), DeviceFault> {
+        assert!(kernel.is_of(&self.context), "a kernel of another device");
+        let blocks = kernel.checked_blocks(shape)?;
+        if blocks == 0 {
+            return Ok(());
+        }
+        if self.shared.faults.take_launch_failure() {
+            return Err(kernel.launch_fault(shape, "injected failure".to_owned()));
+        }
+        // SAFETY: the caller promises what the kernel takes and touches.
+        let launched = unsafe { self.queue(kernel, blocks, shape, arguments, stream) };
+        launched.map_err(|error| kernel.launch_fault(shape, error.code))
+    }
+
+    /// # Safety
+    /// As for [`Cuda::launch`].
+    unsafe fn queue<A: KernelArguments>(
+        &self,
+        kernel: &Kernel,
+        blocks: u32,
+        shape: &LaunchShape,
+        arguments: &A,
+        stream: Stream,
+    ) -> Result<(), DriverError> {
+        let mut parameters = [ptr::from_ref(arguments).cast_mut().cast::<c_void>()];
+        // SAFETY: kernel and stream are live and of this context, which is current here. The driver copies the one
+        // parameter, which is as large as the kernel's, before the call returns.
+        let code = unsafe {
+            sys::cuLaunchKernel(
+                kernel.raw(),
+                blocks,
+                1,
+                1,
+                shape.threads,
+                1,
+                1,
+                shape.shared_bytes,
+                self.stream(stream).raw(),
+                parameters.as_mut_ptr(),
+                ptr::null_mut(),
+            )
+        };
+        check("cuLaunchKernel", code)
+    }
+
+    /// Queues a copy of `from` to an address of the device. From [`Pinned`] memory it returns at once and runs beside
+    /// other work; from other memory it is slower and may return late.
+    ///
+    /// # Errors
+    /// A fault of the device.
+    ///
+    /// # Safety
+    /// - `to` and as many bytes as `from` has are device memory that stays allocated, and `from` stays alive and
+    ///   unchanged, until the stream has done the copy.
+    /// - The copy does not race with other work of the device.
+    pub unsafe fn copy_to_device_async(
+        &self,
+        from: &[u8],
+        to: u64,
+        stream: Stream,
+    ) -> Result<(), DeviceFault> {
+        if from.is_empty() {
+            return Ok(());
+        }
+        let stream = self.stream(stream).raw();
+        // SAFETY: the stream is live and its context current; the caller promises the memory.
+        let code =
+            unsafe { sys::cuMemcpyHtoDAsync_v2(to, from.as_ptr().cast(), from.len(), stream) };
+        Ok(check("cuMemcpyHtoDAsync", code)?)
+    }
+
+    /// Queues a copy from an address of the device that fills `to`. To [`Pinned`] memory it returns at once and runs
+    /// beside other work; to other memory it returns when it is done.
+    ///
+    /// # Errors
+    /// A fault of the device.
+    ///
+    /// # Safety
+    /// - `from` and as many bytes as `to` has are device memory that stays allocated, and `to` stays alive and nobody
+    ///   reads or writes it, until the stream has done the copy.
+    /// - The copy does not race with other work of the device.
+    pub unsafe fn copy_to_host_async(
+        &self,
+        from: u64,
+        to: &mut [u8],
+        stream: Stream,
+    ) -> Result<(), DeviceFault> {
+        if to.is_empty() {
+            return Ok(());
+        }
+        let stream = self.stream(stream).raw();
+        // SAFETY: the stream is live and its context current; the caller promises the memory.
+        let code =
+            unsafe { sys::cuMemcpyDtoHAsync_v2(to.as_mut_ptr().cast(), from, to.len(), stream) };
+        Ok(check("cuMemcpyDtoHAsync", code)?)
+    }
+
+    /// Queues setting `bytes` bytes of device memory to one value, and returns at once.
+    ///
+    /// # Errors
+    /// A fault of the device.
+    ///
+    /// # Safety
+    /// - `bytes` bytes at `address` are device memory that stays allocated until the stream has done it.
+    /// - It does not race with other work of the device.
+    pub unsafe fn fill_async(
+        &self,
+        address: u64,
+        byte: u8,
+        bytes: usize,
+        stream: Stream,
+    ) -> Result<(), DeviceFault> {
+        if bytes == 0 {
+            return Ok(());
+        }
+        let stream = self.stream(stream).raw();
+        // SAFETY: the stream is live and its context current; the caller promises the memory.
+        let code = unsafe { sys::cuMemsetD8Async(address, byte, bytes, stream) };
+        Ok(check("cuMemsetD8Async", code)?)
+    }
+
+    /// Blocks until a stream has done all that it was given.
+    ///
+    /// # Errors
+    /// The fault of that work, or of other work on the device.
+    pub fn synchronize(&self, stream: Stream) -> Result<(), DeviceFault> {
+        Ok(self.stream(stream).synchronize()?)
+    }
+
+    /// A new event, not recorded yet.
+    ///
+    /// # Errors
+    /// A fault of the device.
+    pub fn event(&self) -> Result<Event, DeviceFault> {
+        Ok(Event::create(Arc::clone(&self.context))?)
+    }
+
+    /// Sets an event behind all that a stream has been given so far; returns at once.
+    ///
+    /// # Errors
+    /// A fault of the device.
+    pub fn record(&self, event: &Event, stream: Stream) -> Result<(), DeviceFault> {
+        Ok(event.record(self.stream(stream))?)
+    }
+
+    /// Lets a stream wait for an event, recorded on the other one, before it does what it is given from now on; returns
+    /// at once.
+    ///
+    /// # Errors
+    /// A fault of the device.
+    pub fn wait_for(&self, event: &Event, stream: Stream) -> Result<(), DeviceFault> {
+        Ok(event.hold(self.stream(stream))?)
+    }
+
+    /// Memory of the device; the same as [`Device::allocate`](crate::Device::allocate).
+    ///
+    /// # Errors
+    /// [`OutOfMemory`] when no free part is large enough.
+    pub fn allocate(&self, bytes: u64) -> Result<DeviceMemory, OutOfMemory> {
+        self.arena.allocate(bytes)
+    }
+
+    /// A pinned buffer of zeros that is not of the loaders' pool, for what an operator keeps. Blocks for milliseconds:
+    /// take it once, not per query.
+    ///
+    /// # Errors
+    /// A fault of the device; the host being out of memory is one.
+    pub fn host_buffer(&self, bytes: usize) -> Result<Pinned, DeviceFault> {
+        Ok(Pinned::create(Arc::clone(&self.context), bytes)?)
+    }
+
+    fn stream(&self, stream: Stream) -> &OwnedStream {
+        match stream {
+            Stream::Compute => &self.compute,
+            Stream::Load => &self.load,
+        }
+    }
+}

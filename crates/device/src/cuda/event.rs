@@ -1,0 +1,95 @@
+//! Events: points in a stream that can be asked about, waited for and timed.
+
+use std::ptr;
+use std::sync::Arc;
+
+use cudarc::driver::sys::{self, CUevent, CUresult};
+
+use super::Context;
+use super::library::{DriverError, check};
+use super::stream::OwnedStream;
+use crate::DeviceFault;
+
+/// A point in a stream. One that was never recorded counts as done.
+///
+/// [`Cuda::event`](super::Cuda::event) makes it, [`Cuda::record`](super::Cuda::record) sets it. It may be asked and
+/// dropped on any thread, also after its device is lost.
+#[derive(Debug)]
+pub struct Event {
+    context: Arc<Context>,
+    raw: CUevent,
+}
+
+// SAFETY: the driver allows the calls on an event from any thread.
+unsafe impl Send for Event {}
+
+impl Event {
+    pub(super) fn create(context: Arc<Context>) -> Result<Event, DriverError> {
+        let entered = context.enter()?;
+        let mut raw = ptr::null_mut();
+        // SAFETY: a context is current, and `raw` lives through the call; 0 asks for an event that takes the time.
+        check("cuEventCreate", unsafe { sys::cuEventCreate(&mut raw, 0) })?;
+        drop(entered);
+        Ok(Event { context, raw })
+    }
+
+    /// Sets the event after all that the stream has been given so far.
+    pub(super) fn record(&self, stream: &OwnedStream) -> Result<(), DriverError> {
+        // SAFETY: event and stream are live and of the same context.
+        let code = unsafe { sys::cuEventRecord(self.raw, stream.raw()) };
+        check("cuEventRecord", code)
+    }
+
+    /// Holds back what the stream is given from now on.
+    pub(super) fn hold(&self, stream: &OwnedStream) -> Result<(), DriverError> {
+        // SAFETY: event and stream are live; there are no flags.
+        let code = unsafe { sys::cuStreamWaitEvent(stream.raw(), self.raw, 0) };
+        check("cuStreamWaitEvent", code)
+    }
+
+    /// True once the device has come to the event. Does not block.
+    ///
+    /// # Errors
+    /// The fault of earlier work on the device.
+    pub fn is_done(&self) -> Result<bool, DeviceFault> {
+        let _entered = self.context.enter()?;
+        // SAFETY: the event is live.
+        match unsafe { sys::cuEventQuery(self.raw) } {
+            CUresult::CUDA_ERROR_NOT_READY => Ok(false),
+            code => Ok(check("cuEventQuery", code).map(|()| true)?),
+        }
+    }
+
+    /// Blocks until the device has come to the event.
+    ///
+    /// # Errors
+    /// The fault of earlier work on the device.
+    pub fn wait(&self) -> Result<(), DeviceFault> {
+        let _entered = self.context.enter()?;
+        // SAFETY: the event is live.
+        let code = unsafe { sys::cuEventSynchronize(self.raw) };
+        Ok(check("cuEventSynchronize", code)?)
+    }
+
+    /// Milliseconds of device time from `start` to this event, to about half a microsecond. Both are done.
+    ///
+    /// # Errors
+    /// A fault when one of them is not done or was never recorded, or of earlier work on the device.
+    pub fn elapsed_ms(&self, start: &Event) -> Result<f32, DeviceFault> {
+        let _entered = self.context.enter()?;
+        let mut ms = 0.0;
+        // SAFETY: both events are live, and `ms` lives through the call.
+        let code = unsafe { sys::cuEventElapsedTime_v2(&mut ms, start.raw, self.raw) };
+        check("cuEventElapsedTime", code)?;
+        Ok(ms)
+    }
+}
+
+impl Drop for Event {
+    fn drop(&mut self) {
+        if let Ok(_entered) = self.context.enter() {
+            // SAFETY: this was the only owner; the driver keeps what work in flight needs.
+            let _ = unsafe { sys::cuEventDestroy_v2(self.raw) };
+        }
+    }
+}

@@ -1,0 +1,118 @@
+//! The GPUs of this machine.
+
+use std::ffi::{CStr, c_char, c_int};
+use std::fmt;
+
+use cudarc::driver::sys::{self, CUdevice, CUdevice_attribute};
+
+use super::Arch;
+use super::library::{self, CudaUnavailable, DriverError, check};
+
+/// One GPU and what it can do.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Gpu {
+    /// Its number in the driver's order, from 0.
+    pub ordinal: u32,
+    /// Its model, as in `NVIDIA H100 80GB HBM3`.
+    pub model: String,
+    /// What its kernels are compiled for.
+    pub arch: Arch,
+    /// CUDA version that the driver supports, as in `13.0`.
+    pub driver_version: String,
+    /// Memory in bytes, used or not.
+    pub memory_bytes: u64,
+    /// Streaming multiprocessors.
+    pub multiprocessors: u32,
+    /// Shared memory that one block may use in bytes, static and dynamic together.
+    pub shared_bytes_per_block_max: u32,
+    /// Second-level cache in bytes.
+    pub l2_bytes: u64,
+}
+
+impl fmt::Display for Gpu {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let gib = self.memory_bytes >> 30;
+        write!(
+            f,
+            "{}, {}, {gib} GiB, driver for CUDA {}",
+            self.model, self.arch, self.driver_version
+        )
+    }
+}
+
+/// The GPUs of this machine in the driver's order. The first call in a process starts the driver, which takes tens of
+/// milliseconds or more; no GPU is started.
+///
+/// # Errors
+/// [`CudaUnavailable`] says what is missing. A driver without GPUs is an error of the driver.
+pub fn gpus() -> Result<Vec<Gpu>, CudaUnavailable> {
+    library::start_driver()?;
+    let mut count = 0;
+    // SAFETY: the driver is started, and `count` lives through the call.
+    check("cuDeviceGetCount", unsafe {
+        sys::cuDeviceGetCount(&mut count)
+    })?;
+    let ordinals = 0..count.unsigned_abs();
+    Ok(ordinals.map(describe).collect::<Result<_, _>>()?)
+}
+
+/// The driver's handle of a GPU. The driver is started.
+pub(super) fn handle(ordinal: u32) -> Result<CUdevice, DriverError> {
+    let mut device = 0;
+    // SAFETY: the driver is started, and `device` lives through the call; a wrong ordinal is an error.
+    let code = unsafe { sys::cuDeviceGet(&mut device, ordinal as c_int) };
+    check("cuDeviceGet", code)?;
+    Ok(device)
+}
+
+fn describe(ordinal: u32) -> Result<Gpu, DriverError> {
+    use CUdevice_attribute as Attribute;
+    let device = handle(ordinal)?;
+    let number = |which| attribute(device, which);
+    Ok(Gpu {
+        ordinal,
+        model: model(device)?,
+        arch: Arch {
+            major: number(Attribute::CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR)?,
+            minor: number(Attribute::CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR)?,
+        },
+        driver_version: library::driver_version_text()?,
+        memory_bytes: memory_bytes(device)?,
+        multiprocessors: number(Attribute::CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT)?,
+        shared_bytes_per_block_max: number(
+            Attribute::CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK_OPTIN,
+        )?,
+        l2_bytes: number(Attribute::CU_DEVICE_ATTRIBUTE_L2_CACHE_SIZE)?.into(),
+    })
+}
+
+fn attribute(device: CUdevice, which: CUdevice_attribute) -> Result<u32, DriverError> {
+    let mut value = 0;
+    // SAFETY: `device` is a handle of the driver, and `value` lives through the call.
+    let code = unsafe { sys::cuDeviceGetAttribute(&mut value, which, device) };
+    check("cuDeviceGetAttribute", code)?;
+    Ok(value.unsigned_abs())
+}
+
+fn model(device: CUdevice) -> Result<String, DriverError> {
+    let mut name = [0; 256];
+    // SAFETY: the driver writes at most the given length, its NUL included.
+    let code = unsafe { sys::cuDeviceGetName(name.as_mut_ptr(), name.len() as c_int, device) };
+    check("cuDeviceGetName", code)?;
+    Ok(text_of(&name))
+}
+
+/// The text before the first NUL.
+fn text_of(name: &[c_char]) -> String {
+    let bytes: Vec<u8> = name.iter().map(|byte| byte.cast_unsigned()).collect();
+    let text = CStr::from_bytes_until_nul(&bytes).unwrap_or_default();
+    text.to_string_lossy().into_owned()
+}
+
+fn memory_bytes(device: CUdevice) -> Result<u64, DriverError> {
+    let mut bytes = 0;
+    // SAFETY: `device` is a handle of the driver, and `bytes` lives through the call.
+    let code = unsafe { sys::cuDeviceTotalMem_v2(&mut bytes, device) };
+    check("cuDeviceTotalMem", code)?;
+    Ok(bytes as u64)
+}

@@ -1,0 +1,265 @@
+//! Kernels that are loaded on a device, and the shape of a launch.
+
+use std::ffi::{CString, c_int};
+use std::fmt;
+use std::ptr;
+use std::sync::Arc;
+
+use cudarc::driver::sys::{self, CUfunction, CUfunction_attribute, CUmodule};
+
+use super::library::{DriverError, check};
+use super::{Context, Cubin, KernelResources};
+use crate::DeviceFault;
+
+/// Most blocks that the first dimension of a grid takes.
+const BLOCKS_MAX: u64 = (1 << 31) - 1;
+
+/// How many threads a launch runs, and the shared memory of each block.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct LaunchShape {
+    /// Blocks; none makes the launch a no-op. One dimension, below 2^31.
+    pub blocks: u64,
+    /// Threads a block.
+    pub threads: u32,
+    /// Dynamic shared memory a block in bytes.
+    pub shared_bytes: u32,
+}
+
+impl fmt::Display for LaunchShape {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(
+            f,
+            "{} blocks of {} threads with {} bytes of dynamic shared memory",
+            self.blocks, self.threads, self.shared_bytes
+        )
+    }
+}
+
+impl LaunchShape {
+    /// The number of blocks as the driver takes it, or why the shape cannot be launched.
+    fn checked_blocks(&self, limits: &Limits) -> Result<u32, String> {
+        let Limits {
+            threads_max,
+            shared_bytes_max,
+        } = *limits;
+        if self.blocks > BLOCKS_MAX {
+            return Err(format!("a grid has at most {BLOCKS_MAX} blocks"));
+        }
+        if self.threads == 0 || self.threads > threads_max {
+            return Err(format!("a block of it has 1 to {threads_max} threads"));
+        }
+        if self.shared_bytes > shared_bytes_max {
+            return Err(format!(
+                "a block of it has at most {shared_bytes_max} bytes"
+            ));
+        }
+        Ok(self.blocks as u32)
+    }
+}
+
+/// What one kernel can be launched with.
+#[derive(Debug, Clone, Copy)]
+struct Limits {
+    threads_max: u32,
+    shared_bytes_max: u32,
+}
+
+/// Machine code that is loaded on a device.
+#[derive(Debug)]
+pub(super) struct Module {
+    context: Arc<Context>,
+    raw: CUmodule,
+}
+
+// SAFETY: the driver allows the calls on a module from any thread; `raw` is never changed.
+unsafe impl Send for Module {}
+// SAFETY: as above, also at the same time.
+unsafe impl Sync for Module {}
+
+impl Module {
+    pub(super) fn load(context: Arc<Context>, cubin: &Cubin) -> Result<Module, DriverError> {
+        let entered = context.enter()?;
+        let mut raw = ptr::null_mut();
+        // SAFETY: a context is current; the bytes are a whole ELF file, which says its own length and which the driver
+        // copies.
+        let code = unsafe { sys::cuModuleLoadData(&mut raw, cubin.bytes.as_ptr().cast()) };
+        check("cuModuleLoadData", code)?;
+        drop(entered);
+        Ok(Module { context, raw })
+    }
+
+    fn function(&self, symbol: &str) -> Result<CUfunction, DriverError> {
+        let missing = |_| DriverError {
+            operation: "cuModuleGetFunction",
+            code: "a name with a NUL byte".to_owned(),
+        };
+        let symbol = CString::new(symbol).map_err(missing)?;
+        let mut function = ptr::null_mut();
+        // SAFETY: the module is live, and the string and `function` live through the call.
+        let code = unsafe { sys::cuModuleGetFunction(&mut function, self.raw, symbol.as_ptr()) };
+        check("cuModuleGetFunction", code)?;
+        Ok(function)
+    }
+}
+
+impl Drop for Module {
+    fn drop(&mut self) {
+        if let Ok(_entered) = self.context.enter() {
+            // SAFETY: this was the only owner, as each kernel holds the module.
+            let _ = unsafe { sys::cuModuleUnload(self.raw) };
+        }
+    }
+}
+
+/// A kernel that is loaded on a device. [`Cuda::kernel`](super::Cuda::kernel) gives it; it belongs to that device.
+#[derive(Debug)]
+pub struct Kernel {
+    module: Arc<Module>,
+    function: CUfunction,
+    resources: KernelResources,
+    limits: Limits,
+}
+
+// SAFETY: a function handle is as good on any thread as its module, which the kernel holds.
+unsafe impl Send for Kernel {}
+// SAFETY: as above; nothing is changed after loading.
+unsafe impl Sync for Kernel {}
+
+impl Kernel {
+    /// Loads a kernel of a module and lets it use all the shared memory that a block may have. The module's context is
+    /// current.
+    pub(super) fn load(
+        module: Arc<Module>,
+        resources: KernelResources,
+        shared_bytes_per_block_max: u32,
+    ) -> Result<Kernel, DriverError> {
+        use CUfunction_attribute as Attribute;
+        let function = module.function(&resources.symbol)?;
+        let number = |which| attribute(function, which);
+        let static_bytes = number(Attribute::CU_FUNC_ATTRIBUTE_SHARED_SIZE_BYTES)?;
+        let limits = Limits {
+            threads_max: number(Attribute::CU_FUNC_ATTRIBUTE_MAX_THREADS_PER_BLOCK)?,
+            shared_bytes_max: shared_bytes_per_block_max.saturating_sub(static_bytes),
+        };
+        allow_shared_memory(function, limits.shared_bytes_max)?;
+        Ok(Kernel {
+            module,
+            function,
+            resources,
+            limits,
+        })
+    }
+
+    /// Its names, and what it uses of a multiprocessor.
+    pub fn resources(&self) -> &KernelResources {
+        &self.resources
+    }
+
+    /// Most threads that a block of it can have.
+    pub fn threads_max(&self) -> u32 {
+        self.limits.threads_max
+    }
+
+    /// Most dynamic shared memory that a block of it can have in bytes.
+    pub fn shared_bytes_max(&self) -> u32 {
+        self.limits.shared_bytes_max
+    }
+
+    /// Blocks of so many threads and so much dynamic shared memory that a multiprocessor runs at the same time.
+    ///
+    /// # Errors
+    /// A fault of the device.
+    pub fn resident_blocks(&self, threads: u32, shared_bytes: u32) -> Result<u32, DeviceFault> {
+        let mut blocks: c_int = 0;
+        // SAFETY: the function is of a live module, and `blocks` lives through the call.
+        let code = unsafe {
+            sys::cuOccupancyMaxActiveBlocksPerMultiprocessor(
+                &mut blocks,
+                self.function,
+                threads as c_int,
+                shared_bytes as usize,
+            )
+        };
+        check("cuOccupancyMaxActiveBlocksPerMultiprocessor", code)?;
+        Ok(blocks.unsigned_abs())
+    }
+
+    pub(super) fn raw(&self) -> CUfunction {
+        self.function
+    }
+
+    /// True if the kernel is loaded in this context.
+    pub(super) fn is_of(&self, context: &Arc<Context>) -> bool {
+        Arc::ptr_eq(&self.module.context, context)
+    }
+
+    /// The number of blocks as the driver takes it.
+    pub(super) fn checked_blocks(&self, shape: &LaunchShape) -> Result<u32, DeviceFault> {
+        let checked = shape.checked_blocks(&self.limits);
+        checked.map_err(|why| self.launch_fault(shape, why))
+    }
+
+    pub(super) fn launch_fault(&self, shape: &LaunchShape, why: String) -> DeviceFault {
+        DeviceFault::Launch {
+            kernel: self.resources.name.clone(),
+            shape: *shape,
+            why,
+        }
+    }
+}
+
+fn attribute(function: CUfunction, which: CUfunction_attribute) -> Result<u32, DriverError> {
+    let mut value: c_int = 0;
+    // SAFETY: the function is of a live module, and `value` lives through the call.
+    let code = unsafe { sys::cuFuncGetAttribute(&mut value, which, function) };
+    check("cuFuncGetAttribute", code)?;
+    Ok(value.unsigned_abs())
+}
+
+/// Raises the limit of dynamic shared memory, which is 48 KiB until then.
+fn allow_shared_memory(function: CUfunction, bytes: u32) -> Result<(), DriverError> {
+    let which = CUfunction_attribute::CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES;
+    // SAFETY: the function is of a live module; a value that is too large is an error.
+    let code = unsafe { sys::cuFuncSetAttribute(function, which, bytes as c_int) };
+    check("cuFuncSetAttribute", code)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const LIMITS: Limits = Limits {
+        threads_max: 256,
+        shared_bytes_max: 1000,
+    };
+
+    fn checked(blocks: u64, threads: u32, shared_bytes: u32) -> Result<u32, String> {
+        let shape = LaunchShape {
+            blocks,
+            threads,
+            shared_bytes,
+        };
+        shape.checked_blocks(&LIMITS)
+    }
+
+    #[test]
+    fn shapes_within_the_limits_pass() {
+        assert_eq!(checked(BLOCKS_MAX, 256, 1000), Ok(2_147_483_647));
+        assert_eq!(checked(0, 1, 0), Ok(0));
+    }
+
+    #[test]
+    fn shapes_beyond_a_limit_say_which() {
+        for (shape, why) in [
+            ((1 << 31, 1, 0), "blocks"),
+            ((1 << 32, 1, 0), "blocks"),
+            ((1, 0, 0), "threads"),
+            ((1, 257, 0), "threads"),
+            ((1, 1, 1001), "bytes"),
+        ] {
+            let (blocks, threads, shared_bytes) = shape;
+            let error = checked(blocks, threads, shared_bytes).expect_err("beyond a limit");
+            assert!(error.contains(why), "{error}");
+        }
+    }
+}

@@ -1,0 +1,142 @@
+//! The two libraries, found at run time: the driver (libcuda) and the compiler (libnvrtc).
+
+use std::sync::OnceLock;
+
+use cudarc::driver::sys::{self, CUresult};
+use cudarc::nvrtc::sys as nvrtc;
+
+/// Oldest driver with every function that is called here, as CUDA counts: 1000 × major + 10 × minor.
+const DRIVER_VERSION_MIN: i32 = 12080;
+
+/// A call of the driver that failed.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("{operation} failed: {code}")]
+pub struct DriverError {
+    /// The function of the driver.
+    pub operation: &'static str,
+    /// The driver's name of the error, as in `CUDA_ERROR_ILLEGAL_ADDRESS`.
+    pub code: String,
+}
+
+/// Why this process can use no GPU.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum CudaUnavailable {
+    /// The driver's library is not on this machine.
+    #[error("libcuda.so.1 cannot be loaded; install the NVIDIA driver, or use `host:<count>`")]
+    NoDriver,
+    /// The driver lacks functions that are needed.
+    #[error("the NVIDIA driver supports CUDA {found}, and {needed} is needed; install a newer one")]
+    DriverTooOld {
+        /// CUDA version of the driver, as in `12.4`.
+        found: String,
+        /// Oldest version that will do.
+        needed: String,
+    },
+    /// The driver is there and does not work.
+    #[error("{0}; see if `nvidia-smi` works, or use `host:<count>`")]
+    Failed(#[from] DriverError),
+}
+
+/// NVRTC is not on this machine.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error(
+    "libnvrtc cannot be loaded; install CUDA's runtime compiler (Debian package cuda-nvrtc-13-0, or \
+     `pip install nvidia-cuda-nvrtc` and its folder in LD_LIBRARY_PATH)"
+)]
+pub struct NvrtcMissing;
+
+/// Turns what a driver call returned into a result.
+pub(super) fn check(operation: &'static str, code: CUresult) -> Result<(), DriverError> {
+    match code {
+        CUresult::CUDA_SUCCESS => Ok(()),
+        code => Err(DriverError {
+            operation,
+            code: format!("{code:?}"),
+        }),
+    }
+}
+
+/// Loads and starts the driver, once for the process. Every other call of the driver comes after it.
+pub(super) fn start_driver() -> Result<(), CudaUnavailable> {
+    static DRIVER: OnceLock<Result<(), CudaUnavailable>> = OnceLock::new();
+    DRIVER.get_or_init(load_driver).clone()
+}
+
+fn load_driver() -> Result<(), CudaUnavailable> {
+    // SAFETY: loading the driver's library only runs its own initialisers.
+    if !unsafe { sys::is_culib_present() } {
+        return Err(CudaUnavailable::NoDriver);
+    }
+    let version = driver_version()?;
+    if version < DRIVER_VERSION_MIN {
+        return Err(CudaUnavailable::DriverTooOld {
+            found: version_text(version),
+            needed: version_text(DRIVER_VERSION_MIN),
+        });
+    }
+    // SAFETY: the library is there; 0 is the only value that is allowed.
+    check("cuInit", unsafe { sys::cuInit(0) })?;
+    Ok(())
+}
+
+/// CUDA version that the driver supports; works before the driver is started.
+fn driver_version() -> Result<i32, DriverError> {
+    let mut version = 0;
+    // SAFETY: the library is there, and `version` lives through the call.
+    let code = unsafe { sys::cuDriverGetVersion(&mut version) };
+    check("cuDriverGetVersion", code)?;
+    Ok(version)
+}
+
+/// CUDA version that the driver supports, as in `13.0`. The driver is started.
+pub(super) fn driver_version_text() -> Result<String, DriverError> {
+    driver_version().map(version_text)
+}
+
+fn version_text(version: i32) -> String {
+    format!("{}.{}", version / 1000, version % 1000 / 10)
+}
+
+/// Version of NVRTC, as in `(13, 0)`.
+///
+/// # Errors
+/// [`NvrtcMissing`] when there is none.
+pub fn nvrtc_version() -> Result<(u32, u32), NvrtcMissing> {
+    static VERSION: OnceLock<Result<(u32, u32), NvrtcMissing>> = OnceLock::new();
+    VERSION.get_or_init(load_nvrtc).clone()
+}
+
+fn load_nvrtc() -> Result<(u32, u32), NvrtcMissing> {
+    // SAFETY: loading NVRTC only runs its own initialisers.
+    if !unsafe { nvrtc::is_culib_present() } {
+        return Err(NvrtcMissing);
+    }
+    let (mut major, mut minor) = (0, 0);
+    // SAFETY: the library is there, and both numbers live through the call.
+    let code = unsafe { nvrtc::nvrtcVersion(&mut major, &mut minor) };
+    match code {
+        nvrtc::nvrtcResult::NVRTC_SUCCESS => Ok((major.unsigned_abs(), minor.unsigned_abs())),
+        _ => Err(NvrtcMissing),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn versions_are_written_as_people_do() {
+        assert_eq!(version_text(13000), "13.0");
+        assert_eq!(version_text(12080), "12.8");
+    }
+
+    #[test]
+    fn a_failed_call_names_itself() {
+        let error = check("cuCall", CUresult::CUDA_ERROR_ILLEGAL_ADDRESS);
+        assert_eq!(
+            error.map_err(|error| error.to_string()),
+            Err("cuCall failed: CUDA_ERROR_ILLEGAL_ADDRESS".to_owned())
+        );
+    }
+}

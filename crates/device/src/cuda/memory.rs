@@ -1,0 +1,140 @@
+//! Memory of a GPU: one allocation taken at start, given out in parts.
+
+use std::sync::Arc;
+
+use cudarc::driver::sys;
+use parking_lot::Mutex;
+
+use super::Context;
+use super::library::{DriverError, check};
+use super::ranges::{Range, Ranges};
+use crate::device::Shared;
+use crate::memory::{Budget, Reservation};
+use crate::{DeviceError, OutOfMemory};
+
+/// What every part begins at a multiple of, as memory from the driver does.
+const GRANULE_BYTES: u64 = 256;
+
+/// All the memory that a device gives out.
+#[derive(Debug)]
+pub(crate) struct Arena {
+    context: Arc<Context>,
+    shared: Arc<Shared>,
+    budget: Arc<Budget>,
+    address: u64,
+    ranges: Mutex<Ranges>,
+}
+
+impl Arena {
+    /// Takes `wanted_bytes` of the card's memory, or four fifths of what is free.
+    pub(crate) fn create(
+        context: Arc<Context>,
+        shared: Arc<Shared>,
+        wanted_bytes: Option<u64>,
+    ) -> Result<Arena, DeviceError> {
+        let failed = |source| DeviceError::start(&shared.name, source);
+        let card = context.memory().map_err(failed)?;
+        let bytes = wanted_bytes.unwrap_or(card.free_bytes / 5 * 4);
+        let bytes = bytes.max(1).next_multiple_of(GRANULE_BYTES);
+        let address = take_from_card(&context, bytes).map_err(failed)?;
+        let address = address.ok_or_else(|| DeviceError::CardMemory {
+            name: shared.name.clone(),
+            wanted_bytes: bytes,
+            free_bytes: card.free_bytes,
+            total_bytes: card.total_bytes,
+        })?;
+        Ok(Arena {
+            budget: Budget::new(bytes),
+            ranges: Mutex::new(Ranges::new(bytes, GRANULE_BYTES)),
+            context,
+            shared,
+            address,
+        })
+    }
+
+    /// What the arena's memory is charged to; it is as large as the arena.
+    pub(crate) fn budget(&self) -> &Arc<Budget> {
+        &self.budget
+    }
+
+    /// Gives out a part of at least `bytes`.
+    pub(crate) fn allocate(self: &Arc<Self>, bytes: u64) -> Result<DeviceMemory, OutOfMemory> {
+        let injected = self.shared.faults.take_out_of_memory();
+        let memory = if injected { None } else { self.take(bytes) };
+        memory.ok_or_else(|| OutOfMemory {
+            device: self.shared.name.clone(),
+            wanted_bytes: bytes,
+            free_bytes: self.ranges.lock().largest_free_bytes(),
+            budget_bytes: self.budget.budget_bytes(),
+        })
+    }
+
+    fn take(self: &Arc<Self>, bytes: u64) -> Option<DeviceMemory> {
+        let mut ranges = self.ranges.lock();
+        let reservation = self.budget.reserve(ranges.rounded(bytes)?)?;
+        let range = ranges.take(bytes)?;
+        Some(DeviceMemory {
+            address: self.address + range.offset,
+            bytes,
+            range: Some(range),
+            arena: Arc::clone(self),
+            _reservation: reservation,
+        })
+    }
+}
+
+/// The address of memory from the driver, `None` when the card has not enough.
+fn take_from_card(context: &Context, bytes: u64) -> Result<Option<u64>, DriverError> {
+    let _entered = context.enter()?;
+    let mut address = 0;
+    let size = usize::try_from(bytes).unwrap_or(usize::MAX);
+    // SAFETY: a context is current, and `address` lives through the call.
+    match unsafe { sys::cuMemAlloc_v2(&mut address, size) } {
+        sys::CUresult::CUDA_ERROR_OUT_OF_MEMORY => Ok(None),
+        code => check("cuMemAlloc", code).map(|()| Some(address)),
+    }
+}
+
+impl Drop for Arena {
+    fn drop(&mut self) {
+        // A context that cannot be entered has failed, and its memory is gone with it.
+        if let Ok(_entered) = self.context.enter() {
+            // SAFETY: the address came from `cuMemAlloc` in this context, and no part is given out any more: each holds
+            // the arena. The driver waits for work in flight.
+            let _ = unsafe { sys::cuMemFree_v2(self.address) };
+        }
+    }
+}
+
+/// A part of a GPU's memory; dropping it gives it back at once.
+///
+/// The device does not know what is in it, and whoever launches kernels or copies that use it keeps it until the stream
+/// has done them. Its content is at first whatever was there before.
+#[derive(Debug)]
+pub struct DeviceMemory {
+    arena: Arc<Arena>,
+    range: Option<Range>,
+    address: u64,
+    bytes: u64,
+    _reservation: Reservation,
+}
+
+impl DeviceMemory {
+    /// Address on the device, a multiple of 256.
+    pub fn address(&self) -> u64 {
+        self.address
+    }
+
+    /// Bytes that were asked for; up to the next multiple of 256 are charged.
+    pub fn bytes(&self) -> u64 {
+        self.bytes
+    }
+}
+
+impl Drop for DeviceMemory {
+    fn drop(&mut self) {
+        if let Some(range) = self.range.take() {
+            self.arena.ranges.lock().give_back(range);
+        }
+    }
+}

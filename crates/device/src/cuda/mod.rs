@@ -1,0 +1,40 @@
+//! NVIDIA GPUs: the driver and NVRTC, loaded at run time, behind checked calls.
+//!
+//! Nothing here links to CUDA. [`gpus`] says which GPUs there are, or what is missing; [`compile`] turns a
+//! [`ProgramSpec`] into machine code and needs NVRTC only, no GPU. Jobs on a GPU get a [`Cuda`], which loads kernels,
+//! launches them and copies; it never leaves the thread that owns the device. [`DeviceMemory`], [`Pinned`] and [`Event`]
+//! may be dropped on any thread, also after the device is lost.
+
+mod arguments;
+mod cache;
+mod compile;
+mod context;
+mod engine;
+mod event;
+mod gpu;
+mod kernel;
+mod library;
+mod memory;
+mod modules;
+mod pinned;
+mod program;
+mod ranges;
+mod resources;
+mod stream;
+
+pub use arguments::{DevicePointer, DevicePointerMut, DeviceType, KernelArguments, struct_text};
+pub use cache::KernelCache;
+pub use compile::{Arch, CompileError, Cubin, ProgramSpec, compile};
+pub use engine::Cuda;
+pub use event::Event;
+pub use gpu::{Gpu, gpus};
+pub use kernel::{Kernel, LaunchShape};
+pub use library::{CudaUnavailable, DriverError, NvrtcMissing, nvrtc_version};
+pub use memory::DeviceMemory;
+pub use pinned::Pinned;
+pub use resources::KernelResources;
+pub use stream::Stream;
+
+pub(crate) use context::Context;
+pub(crate) use memory::Arena;
+pub(crate) use pinned::PinnedPool;

@@ -1,0 +1,197 @@
+//! Kernels compiled by NVRTC, for every supported architecture; no GPU is needed.
+
+use std::env;
+use std::fs;
+
+use forebay_device::cuda::{
+    Arch, CompileError, DevicePointer, DevicePointerMut, KernelArguments, KernelCache, ProgramSpec,
+    compile, nvrtc_version,
+};
+use forebay_device::kernel_arguments;
+
+kernel_arguments! {
+    /// One range of rows.
+    pub struct Part {
+        /// First row.
+        pub begin: u64,
+        /// What to do with it.
+        pub kind: u8,
+    }
+
+    /// What the kernels of these tests take.
+    pub struct Arguments {
+        /// The ranges.
+        pub parts: DevicePointer<Part>,
+        /// One range by value.
+        pub own: Part,
+        /// Where the result goes.
+        pub out: DevicePointerMut<u32>,
+        /// Numbers of every size, so that there are holes to fill.
+        pub small: u16,
+        /// Words in two dimensions.
+        pub words: [[u32; 3]; 2],
+        /// Fractions.
+        pub weights: [f64; 2],
+    }
+}
+
+const SOURCE: &str = r#"
+#include "arguments.h"
+extern "C" __global__ void write_one(const __grid_constant__ Arguments arguments) {
+    __shared__ unsigned int row[64];
+    row[threadIdx.x] = arguments.words[1][threadIdx.x % 3] + arguments.parts[0].kind;
+    __syncthreads();
+    arguments.out[threadIdx.x] = row[63 - threadIdx.x];
+}
+template <int ITEMS> __global__ void shuffle(const __grid_constant__ Arguments arguments) {
+    int items[ITEMS];
+    for (int i = 0; i < ITEMS; i++) items[(i * 7 + arguments.small) % ITEMS] = i * SCALE;
+    arguments.out[threadIdx.x] = items[arguments.small % ITEMS];
+}
+"#;
+
+const ARCHS: [Arch; 3] = [
+    Arch { major: 8, minor: 0 },
+    Arch { major: 9, minor: 0 },
+    Arch {
+        major: 10,
+        minor: 0,
+    },
+];
+
+fn spec() -> ProgramSpec {
+    ProgramSpec {
+        name: "test/kernels".to_owned(),
+        source: SOURCE,
+        headers: vec![("arguments.h".to_owned(), Arguments::header())],
+        options: vec!["-DSCALE=3".to_owned()],
+        entries: vec!["write_one".to_owned(), "shuffle<32>".to_owned()],
+    }
+}
+
+/// Whether kernels can be compiled here. `FOREBAY_REQUIRE_NVRTC=1` says that they must.
+fn has_nvrtc() -> bool {
+    let found = nvrtc_version();
+    if let Err(error) = &found {
+        let required = env::var_os("FOREBAY_REQUIRE_NVRTC").is_some_and(|value| value == "1");
+        assert!(!required, "{error}");
+        println!("skipped: no NVRTC");
+    }
+    found.is_ok()
+}
+
+#[test]
+fn the_generated_header_compiles_for_every_architecture() {
+    if !has_nvrtc() {
+        return;
+    }
+    for arch in ARCHS {
+        let cubin = compile(&spec(), arch).unwrap_or_else(|error| panic!("{error}"));
+        assert!(cubin.bytes.starts_with(b"\x7fELF"), "{arch}");
+        let [write_one, shuffle] = &cubin.entries[..] else {
+            panic!("{:?}", cubin.entries);
+        };
+        assert_eq!(write_one.symbol, "write_one");
+        assert_eq!((write_one.local_bytes, write_one.shared_bytes), (0, 256));
+        assert!(write_one.registers > 0 && shuffle.registers > 0);
+        assert_eq!((&*shuffle.name, shuffle.local_bytes), ("shuffle<32>", 128));
+        assert!(shuffle.symbol.contains("shuffle"), "{}", shuffle.symbol);
+    }
+}
+
+#[test]
+fn a_layout_that_differs_does_not_compile() {
+    if !has_nvrtc() {
+        return;
+    }
+    let mut wrong = spec();
+    let header = &mut wrong.headers[0].1;
+    *header = header.replace("unsigned short small;", "unsigned long long small;");
+    let error = compile(&wrong, ARCHS[1]).expect_err("the assertions are there for it");
+    assert!(error.to_string().contains("static assertion"), "{error}");
+}
+
+#[test]
+fn an_error_has_the_log_and_the_numbered_source() {
+    if !has_nvrtc() {
+        return;
+    }
+    let wrong = ProgramSpec {
+        source: "extern \"C\" __global__ void write_one() {\n    no_such_thing();\n}\n",
+        ..spec()
+    };
+    let Err(CompileError::Refused {
+        log,
+        numbered_source,
+        code,
+        ..
+    }) = compile(&wrong, ARCHS[1])
+    else {
+        panic!("it has no right to compile");
+    };
+    assert_eq!(code, "NVRTC_ERROR_COMPILATION");
+    assert!(log.contains("test/kernels(2): error"), "{log}");
+    assert!(
+        numbered_source.contains("    2 |     no_such_thing();\n"),
+        "{numbered_source}"
+    );
+}
+
+#[test]
+fn a_nul_byte_is_refused() {
+    if !has_nvrtc() {
+        return;
+    }
+    let wrong = ProgramSpec {
+        source: "\0",
+        ..spec()
+    };
+    assert_eq!(
+        compile(&wrong, ARCHS[0]),
+        Err(CompileError::Nul {
+            program: "test/kernels".to_owned()
+        })
+    );
+}
+
+#[test]
+fn compiled_programs_are_kept_on_disk() {
+    if !has_nvrtc() {
+        return;
+    }
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let cache = KernelCache::at(folder.path().join("kernels"));
+    let contains = |spec: &ProgramSpec| cache.contains(spec, ARCHS[1]).expect("NVRTC is there");
+    assert!(!contains(&spec()));
+    let compiled = cache.get(&spec(), ARCHS[1]).expect("it compiles");
+    assert!(contains(&spec()));
+    assert_eq!(cache.get(&spec(), ARCHS[1]), Ok(compiled));
+    let other = ProgramSpec {
+        options: vec!["-DSCALE=4".to_owned()],
+        ..spec()
+    };
+    assert!(!contains(&other), "options are part of the key");
+    assert_eq!(cache.contains(&spec(), ARCHS[0]), Ok(false));
+}
+
+#[test]
+fn a_damaged_file_is_compiled_again() {
+    if !has_nvrtc() {
+        return;
+    }
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let cache = KernelCache::at(folder.path().to_owned());
+    let compiled = cache.get(&spec(), ARCHS[1]).expect("it compiles");
+    let mut files = fs::read_dir(folder.path()).expect("the folder is there");
+    let file = files.next().expect("one file").expect("readable").path();
+    assert!(files.next().is_none(), "no temporary file is left");
+    let whole = fs::read(&file).expect("readable");
+    let mut flipped = whole.clone();
+    *flipped.last_mut().expect("not empty") ^= 1;
+    for damaged in [&whole[..whole.len() - 1], &flipped, b"", b"{}\n"] {
+        fs::write(&file, damaged).expect("writable");
+        assert_eq!(cache.contains(&spec(), ARCHS[1]), Ok(false));
+        assert_eq!(cache.get(&spec(), ARCHS[1]), Ok(compiled.clone()));
+        assert_eq!(fs::read(&file).expect("readable"), whole);
+    }
+}
