@@ -3,9 +3,10 @@
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, Sender, channel};
 
+use forebay_device::cuda::gpus;
 use forebay_device::{
-    Device, DeviceError, DeviceFault, DeviceId, DeviceOptions, DeviceState, Devices, Fault, Job,
-    Step, SubmitError,
+    Device, DeviceContext, DeviceError, DeviceFault, DeviceId, DeviceKind, DeviceOptions,
+    DeviceState, Devices, Fault, Job, Step, SubmitError,
 };
 
 fn devices(spec: &str) -> Devices {
@@ -137,17 +138,15 @@ fn an_injected_fault_strikes_in_the_middle_of_a_job() {
     device.inject(Fault::FailAfter { checks: 2 });
     let (sender, receiver) = channel();
     device
-        .submit(Box::new(
-            move |context: &mut forebay_device::DeviceContext| {
-                // The first check is the one before the step.
-                sender.send("begun").expect("the test listens");
-                context.check()?;
-                sender.send("on").expect("the test listens");
-                context.check()?;
-                sender.send("never").expect("the test listens");
-                Ok(Step::Done)
-            },
-        ))
+        .submit(Box::new(move |context: &mut DeviceContext| {
+            // The first check is the one before the step.
+            sender.send("begun").expect("the test listens");
+            context.check()?;
+            sender.send("on").expect("the test listens");
+            context.check()?;
+            sender.send("never").expect("the test listens");
+            Ok(Step::Done)
+        }))
         .expect("room");
     assert_eq!(receiver.iter().collect::<Vec<_>>(), ["begun", "on"]);
     assert_eq!(
@@ -209,4 +208,52 @@ fn devices_join_and_leave() {
         .add(&"host:1".parse().expect("valid"))
         .expect("a thread");
     assert_eq!(added[0].id(), DeviceId(3));
+}
+
+#[test]
+fn a_gpu_that_is_not_there_says_what_is_missing() {
+    let devices = devices("host:1");
+    let error = devices
+        .add(&"host:1,cuda:1000".parse().expect("valid"))
+        .expect_err("no machine has as many");
+    match gpus() {
+        Ok(gpus) => assert_eq!(
+            error,
+            DeviceError::NoSuchGpu {
+                ordinal: 1000,
+                count: gpus.len()
+            }
+        ),
+        Err(why) => assert_eq!(error, DeviceError::CudaUnavailable(why)),
+    }
+    assert_eq!(devices.list().len(), 1, "nothing was started");
+}
+
+#[test]
+fn a_host_device_has_no_memory_of_a_gpu() {
+    let device = one(DeviceOptions::default());
+    assert!(device.allocate(0).is_err());
+    assert!(device.stage(0).is_none());
+    assert!(device.details().is_none());
+    assert_eq!(device.kind(), DeviceKind::Host);
+}
+
+#[test]
+fn what_operators_keep_lives_from_job_to_job() {
+    let device = one(DeviceOptions::default());
+    let (sender, receiver) = channel();
+    for _ in 0..3 {
+        let sender = sender.clone();
+        let job = move |context: &mut DeviceContext| {
+            let parts = context.parts();
+            assert!(parts.cuda.is_none());
+            let count = parts.state.get_or_default::<u32>();
+            *count += 1;
+            sender.send(*count).expect("the test listens");
+            Ok(Step::Done)
+        };
+        device.submit(Box::new(job)).expect("room");
+    }
+    drop(sender);
+    assert_eq!(receiver.iter().collect::<Vec<_>>(), [1, 2, 3]);
 }

@@ -1,0 +1,43 @@
+//! A GPU for tests, and jobs that answer.
+
+use std::env;
+use std::sync::Arc;
+use std::sync::mpsc::channel;
+
+use forebay_device::cuda::{Cuda, gpus};
+use forebay_device::{Device, DeviceContext, DeviceFault, DeviceOptions, Devices, Step};
+
+/// Devices by their specification, with little memory each; none where there is no GPU.
+///
+/// `FOREBAY_REQUIRE_GPU=1` says that there must be one.
+pub fn devices(spec: &str) -> Option<Devices> {
+    if let Err(error) = gpus() {
+        let required = env::var_os("FOREBAY_REQUIRE_GPU").is_some_and(|value| value == "1");
+        assert!(!required, "{error}");
+        println!("skipped: no GPU");
+        return None;
+    }
+    let options = DeviceOptions {
+        cuda_memory_budget_bytes: Some(64 << 20),
+        pinned_pool_bytes: 8 << 20,
+        ..DeviceOptions::default()
+    };
+    let spec = spec.parse().expect("a valid specification");
+    Some(Devices::new(&spec, options).unwrap_or_else(|error| panic!("{error}")))
+}
+
+/// Runs one step on the GPU and waits for its answer; none when the device is lost.
+pub fn ask<T, F>(device: &Arc<Device>, mut work: F) -> Option<T>
+where
+    T: Send + 'static,
+    F: FnMut(&mut Cuda) -> Result<T, DeviceFault> + Send + 'static,
+{
+    let (sender, receiver) = channel();
+    let job = move |context: &mut DeviceContext| {
+        let cuda = context.parts().cuda.expect("the device is a GPU");
+        sender.send(work(cuda)?).expect("the test listens");
+        Ok(Step::Done)
+    };
+    device.submit(Box::new(job)).ok()?;
+    receiver.recv().ok()
+}

@@ -1,0 +1,344 @@
+//! A GPU as jobs and loaders use it. Without one, these tests say so and pass.
+
+mod common;
+
+use std::sync::Arc;
+use std::sync::mpsc::channel;
+use std::thread;
+
+use common::{ask, devices};
+use forebay_device::cuda::{
+    Cuda, DeviceMemory, DevicePointerMut, KernelArguments, LaunchShape, Pinned, ProgramSpec,
+    Stream, gpus,
+};
+use forebay_device::{
+    Device, DeviceError, DeviceFault, DeviceKind, DeviceState, Devices, Fault, kernel_arguments,
+};
+
+/// Threads of a block in these tests.
+const THREADS: u32 = 128;
+
+kernel_arguments! {
+    /// What the kernels of these tests take.
+    pub struct Arguments {
+        /// One number for each item, and one more that stays as it is.
+        pub out: DevicePointerMut<u32>,
+        /// Items.
+        pub count: u64,
+        /// What is added to the number of the item, in turn.
+        pub addends: [u32; 3],
+    }
+}
+
+const SOURCE: &str = r#"
+#include "arguments.h"
+extern "C" __global__ void number(const __grid_constant__ Arguments arguments) {
+    unsigned long long i = blockIdx.x * (unsigned long long)blockDim.x + threadIdx.x;
+    if (i < arguments.count) arguments.out[i] = (unsigned int)i + arguments.addends[i % 3];
+}
+extern "C" __global__ void reverse(const __grid_constant__ Arguments arguments) {
+    extern __shared__ unsigned int numbers[];
+    for (unsigned long long i = threadIdx.x; i < arguments.count; i += blockDim.x) numbers[i] = (unsigned int)i;
+    __syncthreads();
+    for (unsigned long long i = threadIdx.x; i < arguments.count; i += blockDim.x)
+        arguments.out[i] = numbers[arguments.count - 1 - i];
+}
+"#;
+
+fn spec() -> ProgramSpec {
+    ProgramSpec {
+        name: "device-test".to_owned(),
+        source: SOURCE,
+        headers: vec![("arguments.h".to_owned(), Arguments::header())],
+        options: Vec::new(),
+        entries: vec!["number".to_owned(), "reverse".to_owned()],
+    }
+}
+
+fn gpu() -> Option<(Devices, Arc<Device>)> {
+    let devices = devices("cuda:0")?;
+    let device = devices.list().remove(0);
+    Some((devices, device))
+}
+
+fn words(bytes: &[u8]) -> Vec<u32> {
+    let word = |bytes: &[u8]| u32::from_le_bytes(bytes.try_into().expect("four bytes"));
+    bytes.chunks_exact(4).map(word).collect()
+}
+
+/// Runs a kernel over `count` items and returns what it wrote, and the number behind it, which was set to ones.
+fn run(
+    cuda: &mut Cuda,
+    entry: &str,
+    count: u64,
+    shape: LaunchShape,
+) -> Result<Vec<u32>, DeviceFault> {
+    let kernel = cuda.kernel(&spec(), entry)?;
+    let bytes = 4 * (count as usize + 1);
+    let memory = cuda.allocate(bytes as u64).expect("the budget is larger");
+    let mut result = cuda.host_buffer(bytes)?;
+    let arguments = Arguments {
+        out: DevicePointerMut::new(memory.address()),
+        count,
+        addends: [10, 20, 30],
+    };
+    // SAFETY: the kernels take `Arguments` and write `count` words of `memory`, which is longer; memory and result live
+    // until the stream is synchronized.
+    unsafe {
+        cuda.fill_async(memory.address(), 0xff, bytes, Stream::Compute)?;
+        cuda.launch(&kernel, &shape, &arguments, Stream::Compute)?;
+        cuda.copy_to_host_async(memory.address(), &mut result, Stream::Compute)?;
+    }
+    cuda.synchronize(Stream::Compute)?;
+    Ok(words(&result))
+}
+
+#[test]
+fn a_gpu_says_what_it_is() {
+    let Some((_devices, device)) = gpu() else {
+        return;
+    };
+    let details = device.details().expect("it is a GPU");
+    assert_eq!((device.kind(), device.name()), (DeviceKind::Cuda, "cuda:0"));
+    assert_eq!(gpus().expect("there is one")[0], *details);
+    assert_eq!(device.memory_budget_bytes(), 64 << 20);
+    let arch = details.arch;
+    assert_eq!(ask(&device, |cuda| Ok(cuda.arch())), Some(arch));
+    assert!(details.multiprocessors > 0 && details.memory_bytes > 1 << 30);
+    assert!(details.shared_bytes_per_block_max > 48 << 10 && details.l2_bytes > 0);
+}
+
+#[test]
+fn bytes_go_there_and_back() {
+    let Some((_devices, device)) = gpu() else {
+        return;
+    };
+    let bytes = (1 << 20) + 3;
+    let mut staged = device.stage(bytes).expect("the pool is larger");
+    let pattern = |index: usize| (index % 251) as u8;
+    for (index, byte) in staged.iter_mut().enumerate() {
+        *byte = pattern(index);
+    }
+    let memory = device.allocate(bytes as u64).expect("the budget is larger");
+    assert_eq!((memory.bytes(), memory.address() % 256), (bytes as u64, 0));
+    let mut load = Some((staged, memory));
+    let back = ask(&device, move |cuda| {
+        let (staged, memory) = load.take().expect("one step");
+        there_and_back(cuda, &staged, &memory)
+    });
+    let back = back.expect("the device works");
+    assert!(
+        back.iter()
+            .enumerate()
+            .all(|(index, byte)| *byte == pattern(index))
+    );
+    assert_eq!((back.len(), device.memory_used_bytes()), (bytes, 0));
+}
+
+fn there_and_back(
+    cuda: &Cuda,
+    staged: &Pinned,
+    memory: &DeviceMemory,
+) -> Result<Pinned, DeviceFault> {
+    let mut back = cuda.host_buffer(staged.len())?;
+    let loaded = cuda.event()?;
+    // SAFETY: both copies have the size of `memory`, and all three live until the second stream is synchronized, which
+    // waits for the first.
+    unsafe {
+        cuda.copy_to_device_async(staged, memory.address(), Stream::Load)?;
+        cuda.record(&loaded, Stream::Load)?;
+        cuda.wait_for(&loaded, Stream::Compute)?;
+        cuda.copy_to_host_async(memory.address(), &mut back, Stream::Compute)?;
+    }
+    cuda.synchronize(Stream::Compute)?;
+    Ok(back)
+}
+
+#[test]
+fn a_kernel_writes_its_items_and_no_more() {
+    let Some((_devices, device)) = gpu() else {
+        return;
+    };
+    for count in [
+        0_u64, 1, 31, 32, 33, 127, 128, 129, 1023, 1024, 1025, 100_000,
+    ] {
+        let shape = LaunchShape {
+            blocks: count.div_ceil(THREADS.into()),
+            threads: THREADS,
+            shared_bytes: 0,
+        };
+        let found = ask(&device, move |cuda| run(cuda, "number", count, shape));
+        let numbers = (0..count as u32).map(|i| i + [10, 20, 30][i as usize % 3]);
+        let expected: Vec<u32> = numbers.chain([u32::MAX]).collect();
+        assert_eq!(found, Some(expected), "{count} items");
+    }
+}
+
+#[test]
+fn a_block_can_have_much_shared_memory() {
+    let Some((_devices, device)) = gpu() else {
+        return;
+    };
+    let count = 20_000_u64;
+    let shape = LaunchShape {
+        blocks: 1,
+        threads: THREADS,
+        shared_bytes: 4 * count as u32,
+    };
+    let found = ask(&device, move |cuda| run(cuda, "reverse", count, shape));
+    let expected: Vec<u32> = (0..count as u32).rev().chain([u32::MAX]).collect();
+    assert_eq!(found, Some(expected));
+}
+
+#[test]
+fn a_kernel_is_loaded_once() {
+    let Some((_devices, device)) = gpu() else {
+        return;
+    };
+    let same = ask(&device, |cuda| {
+        let first = cuda.kernel(&spec(), "number")?;
+        Ok(Arc::ptr_eq(&first, &cuda.kernel(&spec(), "number")?))
+    });
+    assert_eq!(same, Some(true));
+}
+
+#[test]
+fn events_tell_the_time() {
+    let Some((_devices, device)) = gpu() else {
+        return;
+    };
+    let times = ask(&device, |cuda| {
+        let (start, end) = (cuda.event()?, cuda.event()?);
+        let memory = cuda.allocate(32 << 20).expect("the budget is larger");
+        cuda.record(&start, Stream::Compute)?;
+        // SAFETY: the memory is as large, and lives until the event behind the work is done.
+        unsafe { cuda.fill_async(memory.address(), 1, 32 << 20, Stream::Compute)? };
+        cuda.record(&end, Stream::Compute)?;
+        end.wait()?;
+        Ok((start.is_done()?, end.is_done()?, end.elapsed_ms(&start)?))
+    });
+    let (start_done, end_done, ms) = times.expect("the device works");
+    assert!(start_done && end_done);
+    assert!(ms > 0.0 && ms < 1000.0, "{ms} ms");
+}
+
+#[test]
+fn memory_runs_out_and_comes_back() {
+    let Some((_devices, device)) = gpu() else {
+        return;
+    };
+    let most = device.allocate(48 << 20).expect("all is free");
+    let refused = device.allocate(17 << 20).expect_err("16 MiB are left");
+    assert_eq!(
+        (refused.free_bytes, refused.budget_bytes),
+        (16 << 20, 64 << 20)
+    );
+    assert_eq!(device.memory_used_bytes(), 48 << 20);
+    drop(most);
+    device.inject(Fault::OutOfMemory);
+    assert!(device.allocate(1).is_err(), "a test asked for it");
+    assert!(device.allocate(64 << 20).is_ok());
+    assert_eq!(device.memory_used_bytes(), 0);
+}
+
+#[test]
+fn loaders_wait_for_pinned_memory_and_wake_when_the_device_is_lost() {
+    let Some((_devices, device)) = gpu() else {
+        return;
+    };
+    assert!(device.stage((8 << 20) + 1).is_none(), "more than the pool");
+    let all = device.stage(8 << 20).expect("all is free");
+    let (sender, receiver) = channel();
+    let waiting = Arc::clone(&device);
+    let loader = thread::spawn(move || {
+        let served = waiting.stage(4 << 20).map(|pinned| pinned.len());
+        sender.send(served).expect("the test listens");
+        let _rest = waiting.stage(8 << 20);
+        waiting.stage(8 << 20).is_none()
+    });
+    assert!(receiver.try_recv().is_err(), "there is no room yet");
+    drop(all);
+    assert_eq!(receiver.recv(), Ok(Some(4 << 20)));
+    // The loader holds all or waits for more than there is; only the loss ends that.
+    device.inject(Fault::Fail);
+    assert!(ask(&device, |_| Ok(())).is_none());
+    assert!(loader.join().expect("the loader ends"));
+}
+
+#[test]
+fn a_wrong_shape_is_a_launch_error() {
+    let Some((_devices, device)) = gpu() else {
+        return;
+    };
+    let shape = LaunchShape {
+        blocks: 1,
+        threads: 1025,
+        shared_bytes: 0,
+    };
+    assert!(ask(&device, move |cuda| run(cuda, "number", 1, shape)).is_none());
+    let state = device.state().to_string();
+    assert!(
+        state.contains("kernel number") && state.contains("1025 threads"),
+        "{state}"
+    );
+}
+
+#[test]
+fn an_injected_launch_failure_loses_the_device() {
+    let Some((_devices, device)) = gpu() else {
+        return;
+    };
+    device.inject(Fault::LaunchFails);
+    let shape = LaunchShape {
+        blocks: 1,
+        threads: 1,
+        shared_bytes: 0,
+    };
+    assert!(ask(&device, move |cuda| run(cuda, "number", 1, shape)).is_none());
+    assert!(device.state().to_string().contains("injected"));
+}
+
+#[test]
+fn a_kernel_that_does_not_compile_loses_the_device_with_its_log() {
+    let Some((_devices, device)) = gpu() else {
+        return;
+    };
+    let wrong = ProgramSpec {
+        name: "device-test-wrong".to_owned(),
+        source: "extern \"C\" __global__ void number() { no_such_thing(); }",
+        ..spec()
+    };
+    let asked = ask(&device, move |cuda| {
+        cuda.kernel(&wrong, "number").map(|_| ())
+    });
+    assert!(asked.is_none());
+    let state = device.state().to_string();
+    assert!(
+        state.contains("device-test-wrong") && state.contains("no_such_thing"),
+        "{state}"
+    );
+}
+
+#[test]
+fn a_gpu_is_one_device_and_can_come_back_after_a_loss() {
+    let Some((devices, device)) = gpu() else {
+        return;
+    };
+    let again = "cuda:0".parse().expect("valid");
+    let taken = DeviceError::Taken {
+        name: "cuda:0".to_owned(),
+    };
+    assert_eq!(devices.add(&again).err(), Some(taken));
+    let memory = device.allocate(1000).expect("all is free");
+    let event = ask(&device, |cuda| cuda.event()).expect("the device works");
+    device.inject(Fault::Fail);
+    assert!(ask(&device, |_| Ok(())).is_none());
+    let why = "injected fault".to_owned();
+    assert_eq!(device.state(), DeviceState::Lost { why });
+    devices.remove(device.id()).expect("a member");
+    let added = devices.add(&again).expect("the GPU itself works");
+    assert_eq!(ask(&added[0], |cuda| Ok(cuda.gpu().ordinal)), Some(0));
+    // What is left of the lost device goes after the new one has come.
+    drop((memory, event, device));
+    assert_eq!(ask(&added[0], |_| Ok(1)), Some(1));
+}

@@ -1,0 +1,75 @@
+//! A kernel that faults. It has a process of its own, as CUDA promises nothing to the rest of a process after a fault.
+
+mod common;
+
+use std::sync::mpsc::channel;
+
+use common::{ask, devices};
+use forebay_device::cuda::{
+    Cuda, DevicePointerMut, KernelArguments, LaunchShape, ProgramSpec, Stream,
+};
+use forebay_device::{DeviceContext, DeviceFault, Step, SubmitError, kernel_arguments};
+
+kernel_arguments! {
+    /// What the kernel takes.
+    pub struct Arguments {
+        /// Where it writes.
+        pub out: DevicePointerMut<u32>,
+    }
+}
+
+const SOURCE: &str = r#"
+#include "arguments.h"
+extern "C" __global__ void write_one(const __grid_constant__ Arguments arguments) { *arguments.out = 1; }
+"#;
+
+fn write_to_null(cuda: &mut Cuda) -> Result<(), DeviceFault> {
+    let spec = ProgramSpec {
+        name: "device-test-fault".to_owned(),
+        source: SOURCE,
+        headers: vec![("arguments.h".to_owned(), Arguments::header())],
+        options: Vec::new(),
+        entries: vec!["write_one".to_owned()],
+    };
+    let kernel = cuda.kernel(&spec, "write_one")?;
+    let shape = LaunchShape {
+        blocks: 1,
+        threads: 1,
+        shared_bytes: 0,
+    };
+    let arguments = Arguments {
+        out: DevicePointerMut::new(0),
+    };
+    // SAFETY: nothing has address 0 on the device, so the kernel faults and touches no memory: this is the test.
+    unsafe { cuda.launch(&kernel, &shape, &arguments, Stream::Compute)? };
+    cuda.synchronize(Stream::Compute)
+}
+
+#[test]
+fn a_kernel_that_faults_loses_its_device_alone() {
+    let Some(devices) = devices("cuda:0,host:1") else {
+        return;
+    };
+    let [gpu, host] = &devices.list()[..] else {
+        panic!("two devices");
+    };
+    let memory = gpu.allocate(1000).expect("all is free");
+    let pinned = gpu.stage(1000).expect("all is free");
+    let event = ask(gpu, |cuda| cuda.event()).expect("the device works");
+    assert!(ask(gpu, write_to_null).is_none());
+    let state = gpu.state().to_string();
+    assert!(state.contains("CUDA_ERROR_ILLEGAL_ADDRESS"), "{state}");
+    assert!(gpu.stage(1).is_none(), "nothing can be loaded any more");
+    let refused = gpu.submit(Box::new(|_: &mut DeviceContext| Ok(Step::Done)));
+    assert!(matches!(refused, Err(SubmitError::Lost { .. })));
+    let (sender, receiver) = channel();
+    let job = move |_: &mut DeviceContext| {
+        sender.send(()).expect("the test listens");
+        Ok(Step::Done)
+    };
+    host.submit(Box::new(job)).expect("the host goes on");
+    assert_eq!(receiver.recv(), Ok(()));
+    // What is left of the GPU can be asked and dropped; it answers with the fault.
+    assert!(event.wait().is_err());
+    drop((event, pinned, memory));
+}
