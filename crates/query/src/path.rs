@@ -56,14 +56,16 @@ impl Path {
     /// # Errors
     /// `Overflow` for more than [`COMPONENTS_MAX`] components.
     pub fn new(text: &str) -> Result<Path, Error> {
-        let components: Box<[Box<str>]> = text.split('.').map(Box::from).collect();
-        if components.len() > COMPONENTS_MAX {
+        let count = text.bytes().filter(|byte| *byte == b'.').count() + 1;
+        if count > COMPONENTS_MAX {
             let message = format!("FieldPath is too long, maximum {COMPONENTS_MAX} components");
             return Err(Error::new(Code::Overflow, message));
         }
+        let mut components = Vec::with_capacity(count);
+        components.extend(text.split('.').map(Box::from));
         Ok(Path {
             text: text.into(),
-            components,
+            components: components.into_boxed_slice(),
         })
     }
 

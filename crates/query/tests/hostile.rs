@@ -431,3 +431,43 @@ fn strings_that_are_not_utf8_survive_updates_and_match_nothing() {
             .any(|window| window == [0xFF, b'b', b'c', b'd'])
     );
 }
+
+/// The document after `{$set: {n: 1}}`.
+fn with_n_set(document: &RawDocument) -> RawDocumentBuf {
+    let update = raw(&doc! { "$set": { "n": 1 } });
+    let update = Update::parse(RawBsonRef::Document(&update), None, &Limits::default());
+    let context = UpdateContext::new(DateTime::from_millis(0), None);
+    let changed = update.expect("an update").apply(document, &context);
+    changed.expect("it applies").expect("it changes")
+}
+
+#[test]
+fn binary_of_any_subtype_survives_an_update_beside_it() {
+    for subtype in 0..=u8::MAX {
+        let binary = bson::Binary {
+            subtype: subtype.into(),
+            bytes: b"hello".to_vec(),
+        };
+        let before = doc! { "_id": 1, "b": binary, "z": 1 };
+        let mut expected = before.clone();
+        expected.insert("n", 1);
+        let changed = with_n_set(&raw(&before));
+        assert_eq!(changed, raw(&expected), "subtype {subtype:#04x}");
+    }
+}
+
+#[test]
+fn values_that_cannot_be_read_keep_type_and_bytes() {
+    let pointer = [
+        &b"\x0Cp\0\x02\0\0\0\xFF\0"[..], // A database pointer whose name is not UTF-8.
+        &[7; 12],
+        b"\x05o\0\x04\0\0\0\x02\x09\0\0\0", // Old binary with a wrong inner length.
+        b"\x0Ds\0\x02\0\0\0\xFE\0",
+    ]
+    .concat();
+    let length = (4 + pointer.len() + 1) as u32;
+    let bytes = [&length.to_le_bytes()[..], &pointer, &[0]].concat();
+    let document = RawDocumentBuf::from_bytes(bytes).expect("the frame is right");
+    let changed = with_n_set(&document);
+    assert_eq!(changed.as_bytes()[4..][..pointer.len()], pointer);
+}

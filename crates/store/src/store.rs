@@ -11,7 +11,7 @@ use bson::RawDocumentBuf;
 use parking_lot::{Mutex, RwLock};
 
 use crate::catalogue::{self, CollectionEntry, IndexEntry, Statistics};
-use crate::collection::Collection;
+use crate::collection::{Collection, IndexStatus};
 use crate::directory::Directory;
 use crate::engine::fjall::FjallEngine;
 use crate::engine::memory::MemoryEngine;
@@ -366,11 +366,8 @@ impl Store {
             sizes.documents += collection.document_count();
             sizes.document_bytes += collection.document_bytes();
             sizes.storage_bytes += collection.storage_bytes();
-            sizes.index_bytes += collection
-                .indexes()
-                .iter()
-                .map(|index| index.bytes)
-                .sum::<u64>();
+            let index_bytes = |index: &IndexStatus| collection.index_bytes(&index.spec.name);
+            sizes.index_bytes += collection.indexes().iter().map(index_bytes).sum::<u64>();
         }
         sizes
     }

@@ -427,7 +427,7 @@ impl Run {
                     .collection()
                     .indexes()
                     .iter()
-                    .any(|index| index.spec == spec && index.complete)
+                    .any(|index| *index.spec == spec && index.complete)
             );
             self.collection().drop_index(&spec.name).ok();
             return;

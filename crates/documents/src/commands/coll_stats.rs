@@ -57,12 +57,13 @@ pub fn figures(collection: &OpenCollection, scale: i64) -> RawDocumentBuf {
     let indexes = store.indexes();
     let count = store.document_count() as i64;
     let bytes = store.document_bytes() as i64;
-    let index_bytes: i64 = indexes.iter().map(|index| index.bytes as i64).sum();
-    let mut index_sizes = RawDocumentBuf::new();
+    let (mut index_bytes, mut index_sizes) = (0, RawDocumentBuf::new());
     for index in &indexes {
+        let bytes = store.index_bytes(&index.spec.name) as i64;
+        index_bytes += bytes;
         let name = CString::try_from(index.spec.name.as_str())
             .expect("names with NUL are refused at creation");
-        index_sizes.append(name, index.bytes as i64 / scale);
+        index_sizes.append(name, bytes / scale);
     }
     rawdoc! {
         "ns": collection.namespace.to_string(),

@@ -1,6 +1,7 @@
 //! `dbStats`: sizes of a database.
 
 use bson::rawdoc;
+use forebay_store::IndexStatus;
 
 use super::coll_stats::scale;
 use crate::arguments::Known;
@@ -68,7 +69,8 @@ fn sum(request: &Request<'_>, db: &str) -> Sum {
         sum.objects += collection.store.document_count() as i64;
         sum.bytes += collection.store.document_bytes() as i64;
         sum.storage_bytes += collection.store.storage_bytes() as i64;
-        sum.index_bytes += indexes.iter().map(|index| index.bytes as i64).sum::<i64>();
+        let index_bytes = |index: &IndexStatus| collection.store.index_bytes(&index.spec.name);
+        sum.index_bytes += indexes.iter().map(index_bytes).sum::<u64>() as i64;
     }
     sum
 }

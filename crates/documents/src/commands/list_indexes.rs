@@ -23,7 +23,7 @@ fn run(request: &Request<'_>) -> Reply {
         .store
         .indexes()
         .into_iter()
-        .map(|index| index.spec.definition);
+        .map(|index| index.spec.definition.clone());
     let size = Some(read::cursor_batch_size(request)?.unwrap_or(u64::MAX));
     batch::open(
         request,

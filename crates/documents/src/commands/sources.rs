@@ -66,7 +66,7 @@ fn index_document(collection: &OpenCollection, index: &IndexStatus) -> RawDocume
         "key": index.spec.pattern(),
         "host": host::name(),
         "spec": index.spec.definition.clone(),
-        "sizeBytes": index.bytes as i64,
+        "sizeBytes": collection.store.index_bytes(&index.spec.name) as i64,
     };
     match status {
         Some(status) => {

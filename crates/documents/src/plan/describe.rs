@@ -222,11 +222,11 @@ fn direction_name(direction: Direction) -> &'static str {
 fn index_stage(access: &IndexAccess) -> RawDocumentBuf {
     rawdoc! {
         "stage": "IXSCAN",
-        "keyPattern": access.pattern.clone(),
-        "indexName": access.name.as_str(),
+        "keyPattern": access.spec.pattern(),
+        "indexName": access.spec.name.as_str(),
         "isMultiKey": access.is_multikey,
-        "isUnique": access.is_unique,
-        "isSparse": access.is_sparse,
+        "isUnique": access.spec.unique,
+        "isSparse": access.spec.sparse,
         "isPartial": false,
         "direction": direction_name(access.direction),
         "indexBounds": access.ranges.iter().take(SHOWN_BOUNDS_MAX).map(show_bounds).collect::<RawArrayBuf>(),

@@ -1,18 +1,17 @@
 //! Which index of the store serves a query.
 
-use bson::RawDocumentBuf;
+use std::sync::Arc;
+
 use forebay_query::{Filter, Sort, key};
-use forebay_store::{Direction, IndexBounds, IndexField, IndexKind, IndexStatus};
+use forebay_store::{Direction, IndexBounds, IndexField, IndexKind, IndexSpec, IndexStatus};
 
 use super::bounds::{Bounded, bounds};
 
 /// A way through an index.
 #[derive(Debug, Clone)]
 pub struct IndexAccess {
-    /// The index's name.
-    pub name: String,
-    /// Its key pattern.
-    pub pattern: RawDocumentBuf,
+    /// The index.
+    pub spec: Arc<IndexSpec>,
     /// The ranges to walk, one after another.
     pub ranges: Vec<IndexBounds>,
     /// The direction of the walk.
@@ -27,10 +26,6 @@ pub struct IndexAccess {
     pub is_sorted: bool,
     /// May it meet a document more than once?
     pub is_multikey: bool,
-    /// Is the index unique?
-    pub is_unique: bool,
-    /// Does the index leave out documents without its fields?
-    pub is_sparse: bool,
 }
 
 impl IndexAccess {
@@ -41,7 +36,7 @@ impl IndexAccess {
 
     /// Is it better than a scan?
     fn is_useful(&self) -> bool {
-        self.equal > 0 || self.is_range || (self.is_sorted && !self.is_sparse)
+        self.equal > 0 || self.is_range || (self.is_sorted && !self.spec.sparse)
     }
 }
 
@@ -72,14 +67,11 @@ pub fn access(index: &IndexStatus, filter: &Filter, sort: Option<&Sort>) -> Opti
         .and_then(|sort| order(fields, &found, sort))
         .filter(|_| !index.multikey);
     Some(IndexAccess {
-        name: index.spec.name.clone(),
-        pattern: index.spec.pattern(),
+        spec: index.spec.clone(),
         direction: order.unwrap_or(Direction::Forward),
         is_point: index.spec.unique && found.equal == fields.len() && found.ranges.len() == 1,
         is_sorted: order.is_some(),
         is_multikey: index.multikey,
-        is_unique: index.spec.unique,
-        is_sparse: index.spec.sparse,
         equal: found.equal,
         is_range: found.range,
         ranges: found.ranges,

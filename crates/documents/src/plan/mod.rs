@@ -310,7 +310,7 @@ pub fn same_pattern(a: &RawDocument, b: &RawDocument) -> bool {
 impl From<&IndexAccess> for Range {
     fn from(access: &IndexAccess) -> Range {
         Range {
-            index: access.name.clone(),
+            index: access.spec.name.clone(),
             bounds: access.ranges.clone(),
             direction: access.direction,
             repeats: access.ranges.len() > 1,

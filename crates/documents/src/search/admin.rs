@@ -65,6 +65,9 @@ fn device_document(device: &Device) -> RawDocumentBuf {
         "memoryUsedBytes": device.memory_used_bytes() as i64,
         "queuedJobs": device.queued_jobs() as i64,
     };
+    if let Some(gpu) = device.details() {
+        document.append(cstr!("gpu"), gpu.to_string());
+    }
     if let DeviceState::Lost { why } = device.state() {
         document.append(cstr!("reason"), why.to_string());
     }

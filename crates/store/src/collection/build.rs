@@ -52,7 +52,7 @@ impl Collection {
             });
         }
         self.remove_index(&index)?;
-        Ok(index.spec.clone())
+        Ok(index.spec.as_ref().clone())
     }
 
     /// Lists the index; gives it with its partition if it has to be built.

@@ -70,15 +70,24 @@ impl Counts {
 #[derive(Debug, Clone)]
 pub struct IndexStatus {
     /// What it was created as.
-    pub spec: IndexSpec,
+    pub spec: Arc<IndexSpec>,
     /// Whether it can be scanned. An index of kind cache never can, and is always complete.
     pub complete: bool,
     /// Whether some document has several entries.
     pub multikey: bool,
     /// Progress of its build.
     pub progress: Arc<BuildProgress>,
-    /// Bytes its entries take, about.
-    pub bytes: u64,
+}
+
+impl From<&Index> for IndexStatus {
+    fn from(index: &Index) -> Self {
+        Self {
+            spec: Arc::clone(&index.spec),
+            complete: index.is_complete(),
+            multikey: index.is_multikey(),
+            progress: Arc::clone(&index.progress),
+        }
+    }
 }
 
 impl Collection {
@@ -165,20 +174,15 @@ impl Collection {
     pub fn indexes(&self) -> Vec<IndexStatus> {
         self.index_list()
             .iter()
-            .map(|index| self.status(index))
+            .map(|index| IndexStatus::from(index.as_ref()))
             .collect()
     }
 
-    fn status(&self, index: &Index) -> IndexStatus {
-        IndexStatus {
-            spec: index.spec.clone(),
-            complete: index.is_complete(),
-            multikey: index.is_multikey(),
-            progress: Arc::clone(&index.progress),
-            bytes: index
-                .partition_id()
-                .map_or(0, |partition| self.shared.engine.bytes(partition)),
-        }
+    /// Bytes the entries of an index take, about; 0 if there is no such index.
+    pub fn index_bytes(&self, name: &str) -> u64 {
+        let index = self.index(name).ok();
+        let partition = index.and_then(|index| index.partition_id());
+        partition.map_or(0, |partition| self.shared.engine.bytes(partition))
     }
 
     fn index_list(&self) -> Arc<Vec<Arc<Index>>> {
@@ -211,7 +215,7 @@ impl Collection {
     ) -> CollectionEntry {
         let index = |index: &Arc<Index>| IndexEntry {
             id: index.id,
-            spec: index.spec.clone(),
+            spec: index.spec.as_ref().clone(),
             partition: index
                 .partition
                 .as_ref()

@@ -24,7 +24,7 @@ pub struct Index {
     /// Never used again, so that it names the partition.
     pub id: u32,
     /// What it was created as.
-    pub spec: IndexSpec,
+    pub spec: Arc<IndexSpec>,
     /// Where its entries are; `None` for an index that is only recorded.
     pub partition: Option<Partition>,
     /// Whether some document ever had more than one key.
@@ -51,7 +51,7 @@ impl Index {
             multikey: AtomicBool::new(multikey),
             progress: Arc::default(),
             id,
-            spec,
+            spec: Arc::new(spec),
             partition,
         }
     }
@@ -69,7 +69,7 @@ impl Index {
             partition: Some(partition),
             progress,
             id,
-            spec,
+            spec: Arc::new(spec),
         }
     }
 
