@@ -28,6 +28,8 @@
 
 mod automaton;
 mod compile;
+#[expect(unsafe_code, reason = "launches and copies on a device")]
+pub mod cuda;
 mod describe;
 mod engine;
 mod error;
@@ -43,6 +45,7 @@ mod stop;
 mod syntax;
 mod tier;
 
+pub use cuda::kernels;
 pub use describe::{ProgramDescription, Refusal};
 pub use error::PatternError;
 pub use limits::Limits;

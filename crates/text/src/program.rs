@@ -1,8 +1,10 @@
 //! A pattern made ready to search.
 
 use std::fmt;
+use std::sync::OnceLock;
 
 use crate::compile::{Compiler, Plan, literal_plan};
+use crate::cuda::Form;
 use crate::describe::{ProgramDescription, Refusal};
 use crate::engine::Engine;
 use crate::engine::literal::Place;
@@ -18,6 +20,7 @@ pub struct Program {
     description: ProgramDescription,
     value_prefix: Vec<u8>,
     pattern: Option<Pattern>,
+    device_form: OnceLock<Option<Form>>,
 }
 
 impl Program {
@@ -99,6 +102,21 @@ impl Program {
         self.tier() == Tier::Prefix
     }
 
+    /// Whether a GPU can search for it. The first call makes the tables that the GPU reads.
+    pub fn has_device_form(&self) -> bool {
+        self.form().is_some()
+    }
+
+    /// Whether what a GPU finds are only candidates, to be judged by [`search_rows`](Program::search_rows).
+    pub fn confirms_on_host(&self) -> bool {
+        self.engine.confirms()
+    }
+
+    pub(crate) fn form(&self) -> Option<&Form> {
+        let made = || self.engine.device_form();
+        self.device_form.get_or_init(made).as_ref()
+    }
+
     /// Calls `on_match` with the number of each matching row, ascending, once each. Numbers count from the first row
     /// of `rows`.
     ///
@@ -161,6 +179,7 @@ impl Program {
             description,
             value_prefix,
             pattern,
+            device_form: OnceLock::new(),
         }
     }
 }

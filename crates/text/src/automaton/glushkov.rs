@@ -74,6 +74,17 @@ impl Glushkov {
         self.step(positions, SEPARATOR, row.is_empty()) & self.accept != 0
     }
 
+    /// What the automaton is made of; none if it matches every row.
+    pub(crate) fn parts(&self) -> Option<Parts<'_>> {
+        (!self.always).then_some(Parts {
+            takes: &self.takes,
+            follow: &self.follow,
+            enter: self.enter,
+            enter_row: self.enter_row,
+            accept: self.accept,
+        })
+    }
+
     pub(crate) fn positions_count(&self) -> usize {
         self.positions_count
     }
@@ -90,6 +101,15 @@ impl Glushkov {
     pub(crate) fn table_bytes(&self) -> usize {
         size_of::<[u64; 256]>() * (1 + self.follow.len())
     }
+}
+
+/// The tables of an automaton; see [`Glushkov`].
+pub(crate) struct Parts<'a> {
+    pub(crate) takes: &'a [u64; 256],
+    pub(crate) follow: &'a [[u64; 256]],
+    pub(crate) enter: u64,
+    pub(crate) enter_row: u64,
+    pub(crate) accept: u64,
 }
 
 /// What an expression contributes: where it may be entered and left. `first_row` is entered at the start of a row only.

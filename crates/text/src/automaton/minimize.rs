@@ -11,8 +11,12 @@ pub(crate) struct Minimal {
 
 impl Minimal {
     /// The state after a byte.
-    pub(super) fn step(&self, state: u32, byte: u8) -> u32 {
+    pub(crate) fn step(&self, state: u32, byte: u8) -> u32 {
         self.next[state as usize][usize::from(byte)]
+    }
+
+    pub(crate) fn states_count(&self) -> usize {
+        self.next.len()
     }
 
     pub(super) fn dead(&self) -> u32 {

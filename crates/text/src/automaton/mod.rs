@@ -10,6 +10,7 @@ mod table;
 
 pub(crate) use determinize::determinize;
 pub(crate) use glushkov::Glushkov;
+pub(crate) use minimize::Minimal;
 pub(crate) use product::{Condition, product};
 pub(crate) use table::Table;
 

@@ -72,6 +72,12 @@ impl Table {
         self.states_count
     }
 
+    /// The state after a byte, states counted from 0: the start first; dead, matched and hit last.
+    pub(crate) fn successor(&self, state: usize, byte: u8) -> usize {
+        let stride = self.classes_count.next_power_of_two();
+        usize::from(self.step((state * stride) as u16, byte)) / stride
+    }
+
     pub(crate) fn classes_count(&self) -> usize {
         self.classes_count
     }

@@ -2,6 +2,7 @@
 
 use super::{Engine, search_each};
 use crate::automaton::Glushkov;
+use crate::cuda::{Form, GlushkovForm};
 use crate::rows::Rows;
 use crate::stop::{Stop, Stopped};
 
@@ -19,6 +20,10 @@ impl BitParallelEngine {
 impl Engine for BitParallelEngine {
     fn is_match(&self, value: &[u8]) -> bool {
         self.automaton.row_is_match(value)
+    }
+
+    fn device_form(&self) -> Option<Form> {
+        GlushkovForm::new(&self.automaton).map(Form::Glushkov)
     }
 
     fn search_rows(

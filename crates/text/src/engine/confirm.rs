@@ -1,6 +1,7 @@
 //! An engine that lets too much through, and PCRE2 on what it lets through.
 
 use super::Engine;
+use crate::cuda::Form;
 use crate::pattern::Pattern;
 use crate::rows::Rows;
 use crate::stop::{Stop, Stopped};
@@ -23,6 +24,14 @@ impl ConfirmEngine {
 impl Engine for ConfirmEngine {
     fn is_match(&self, value: &[u8]) -> bool {
         self.loose.is_match(value) && self.pattern.pcre_is_match(value)
+    }
+
+    fn device_form(&self) -> Option<Form> {
+        self.loose.device_form()
+    }
+
+    fn confirms(&self) -> bool {
+        true
     }
 
     fn search_rows(

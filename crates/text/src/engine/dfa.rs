@@ -12,6 +12,7 @@ use super::Engine;
 use super::literal::{BYTES_PER_CHECK, piece_end, row_end};
 use super::needles::Needles;
 use crate::automaton::Table;
+use crate::cuda::{DfaForm, Form};
 use crate::rows::{Rows, SEPARATOR};
 use crate::stop::{Stop, Stopped};
 
@@ -223,6 +224,10 @@ impl<'a> Lanes<'a> {
 impl Engine for DfaEngine {
     fn is_match(&self, value: &[u8]) -> bool {
         self.table.row_is_match(value)
+    }
+
+    fn device_form(&self) -> Option<Form> {
+        Some(Form::Dfa(DfaForm::of_table(&self.table)))
     }
 
     fn search_rows(

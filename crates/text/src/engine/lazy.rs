@@ -6,6 +6,8 @@ use regex_syntax::hir::Hir;
 
 use super::Engine;
 use super::literal::row_end;
+use crate::automaton;
+use crate::cuda::{DfaForm, Form};
 use crate::limits::Limits;
 use crate::rows::{Rows, SEPARATOR};
 use crate::stop::{Stop, Stopped};
@@ -13,11 +15,17 @@ use crate::stop::{Stop, Stopped};
 /// Most steps of the slowest way to run the automaton between two checks of [`Stop`]: about 0.1 s.
 const STEPS_PER_CHECK: usize = 32 << 20;
 
+/// How many times larger than on the host a deterministic automaton may be that a device reads from its memory.
+const DEVICE_LIMIT_FACTOR: usize = 8;
+
 /// The engine of automata too large for a table.
 pub(crate) struct LazyEngine {
     regex: meta::Regex,
     /// Bytes searched between two checks of [`Stop`]; rows are not cut.
     bytes_per_check: usize,
+    /// What a device's automaton is made of.
+    hir: Hir,
+    limits: Limits,
 }
 
 impl LazyEngine {
@@ -38,6 +46,11 @@ impl LazyEngine {
         Ok(LazyEngine {
             regex,
             bytes_per_check,
+            hir: hir.clone(),
+            limits: Limits {
+                determinize_bytes_max: limits.determinize_bytes_max * DEVICE_LIMIT_FACTOR,
+                ..limits.clone()
+            },
         })
     }
 
@@ -65,6 +78,12 @@ impl LazyEngine {
 impl Engine for LazyEngine {
     fn is_match(&self, value: &[u8]) -> bool {
         self.regex.is_match(value)
+    }
+
+    fn device_form(&self) -> Option<Form> {
+        let nfa = automaton::nfa(&self.hir, &self.limits).ok()?;
+        let minimal = automaton::determinize(&nfa, &self.limits).ok()?;
+        DfaForm::of_minimal(&minimal).map(Form::Dfa)
     }
 
     fn search_rows(

@@ -4,6 +4,7 @@ use memchr::memchr;
 use memchr::memmem::Finder;
 
 use super::{Engine, search_each};
+use crate::cuda::{Form, LiteralForm};
 use crate::rows::{Rows, SEPARATOR};
 use crate::stop::{Stop, Stopped};
 use crate::tier::Tier;
@@ -108,6 +109,10 @@ impl Engine for LiteralEngine {
             Place::End => value.ends_with(literal),
             Place::Anywhere => self.finder.find(value).is_some(),
         }
+    }
+
+    fn device_form(&self) -> Option<Form> {
+        Some(Form::Literal(LiteralForm::new(self.place, self.literal())))
     }
 
     fn search_rows(

@@ -8,6 +8,7 @@ pub(crate) mod literal;
 pub(crate) mod needles;
 pub(crate) mod pcre;
 
+use crate::cuda::Form;
 use crate::rows::Rows;
 use crate::stop::{Stop, Stopped};
 
@@ -26,6 +27,17 @@ pub(crate) trait Engine: Send + Sync {
         stop: &Stop,
         on_match: &mut dyn FnMut(u32),
     ) -> Result<(), Stopped>;
+
+    /// What of it a device can run. It matches what the engine matches, or more if the engine
+    /// [confirms](Engine::confirms).
+    fn device_form(&self) -> Option<Form> {
+        None
+    }
+
+    /// Whether what the device form lets through has to be judged here.
+    fn confirms(&self) -> bool {
+        false
+    }
 
     /// The number of matching rows.
     fn count_rows(&self, rows: Rows<'_>, stop: &Stop) -> Result<u64, Stopped> {

@@ -1,0 +1,103 @@
+// Automata of up to 64 positions whose set of positions is one word.
+#pragma once
+
+#include "tiles.cuh"
+
+// A Glushkov automaton. The image holds the positions that take each byte, then for each byte of the set of positions
+// the positions that may follow: 256 words each.
+struct Glushkov {
+    static constexpr u32 kQueries = 1;
+    static constexpr u32 kQueriesUnrolled = 1;
+    static constexpr u32 kShortTiles = 1;
+    static constexpr bool kFirstWordOnly = false;
+    static constexpr bool kEndsEarly = true;
+
+    struct State {
+        u64 positions;
+        bool at_start;
+        bool found;
+    };
+
+    const u64* takes;
+    const u64* follow;
+    u32 follow_count;
+    u64 enter;
+    u64 enter_start;
+    u64 accept;
+
+    __device__ Glushkov(const ScanArguments& arguments, const u8* image)
+        : takes((const u64*)image), follow((const u64*)image + 256), follow_count(arguments.stride),
+          enter(arguments.enter), enter_start(arguments.enter_start), accept(arguments.accept) {}
+
+    __device__ void begin(State& state) const { state = State{0, true, false}; }
+
+    __device__ void byte(State& state, u32 byte) const {
+        u64 entered = enter | (state.at_start ? enter_start : 0);
+        for (u32 index = 0; index < follow_count; ++index)
+            entered |= follow[index * 256 + (state.positions >> (index * 8) & 0xFF)];
+        state.positions = entered & takes[byte];
+        state.at_start = false;
+        state.found |= (state.positions & accept) != 0;
+    }
+
+    __device__ void word(State& state, const Row&, u32, u64 word, u64) const {
+        for (u32 index = 0; index < 8; ++index) byte(state, word >> (index * 8) & 0xFF);
+    }
+
+    __device__ void end(State& state, const Row&) const { byte(state, 0xFF); }
+    __device__ bool is_decided(const State& state) const { return state.found; }
+    __device__ bool matches(const State& state, u32) const { return state.found; }
+    __device__ bool matches_any(const State& state) const { return state.found; }
+};
+
+// Several literals side by side in one word (Baeza-Yates and Gonnet, "A new approach to text searching", 1992): bit i
+// is set when the literal that i belongs to has been read up to i. The image holds the bits that take each byte.
+struct ShiftAnd {
+    static constexpr u32 kQueries = 32;
+    static constexpr u32 kQueriesUnrolled = 1;
+    static constexpr u32 kShortTiles = 2;
+    static constexpr bool kFirstWordOnly = false;
+    static constexpr bool kEndsEarly = false;
+
+    struct State {
+        u64 bits;
+        u64 found;
+    };
+
+    const u64* takes;
+    const Query* queries;
+    u64 enter;
+    u64 enter_start;
+    u64 inside;
+    u64 last;
+
+    __device__ ShiftAnd(const ScanArguments& arguments, const u8* image)
+        : takes((const u64*)image), queries(arguments.queries), enter(arguments.enter),
+          enter_start(arguments.enter_start), inside(arguments.inside), last(arguments.accept) {}
+
+    // The bits before the first one of each literal that is bound to the start of a row.
+    __device__ void begin(State& state) const { state = State{0, 0}; }
+
+    __device__ void byte(State& state, u64 entered, u32 byte) const {
+        state.bits = ((state.bits << 1 & inside) | entered) & takes[byte];
+        state.found |= state.bits & last;
+    }
+
+    __device__ void word(State& state, const Row&, u32 index, u64 word, u64) const {
+        const u32 halves[2] = {(u32)word, (u32)(word >> 32)};
+        u64 entered = enter | (index == 0 ? enter_start : 0);
+#pragma unroll
+        for (u32 at = 0; at < 8; ++at) {
+            byte(state, entered, halves[at / 4] >> (at % 4 * 8) & 0xFF);
+            entered = enter;
+        }
+    }
+
+    __device__ void end(State& state, const Row& row) const {
+        byte(state, row.words == 0 ? enter | enter_start : enter, 0xFF);
+    }
+
+    __device__ bool is_decided(const State&) const { return false; }
+    __device__ bool matches(const State& state, u32 query) const { return state.found >> queries[query].accepting & 1; }
+    __device__ bool matches_any(const State& state) const { return state.found != 0; }
+};

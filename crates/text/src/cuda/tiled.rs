@@ -1,0 +1,179 @@
+//! The rows of a block in the memory of a device.
+
+use std::ops::Range;
+use std::sync::Arc;
+use std::sync::mpsc::sync_channel;
+
+use forebay_device::cuda::{DeviceMemory, DevicePointer, Stream};
+use forebay_device::{Device, DeviceContext, OutOfMemory, Step, SubmitError};
+
+use super::arguments::{Chunk, Segment};
+use super::tiles::{ChunkOfRows, Layout};
+use crate::rows::Rows;
+
+/// Most bytes that are copied to a device at once; longer blocks go in pieces.
+const PIECE_BYTES: usize = 8 << 20;
+
+/// The rows of a block, laid out in the memory of one GPU; dropping them gives the memory back. See the module `tiles`
+/// for the layout. Rows of values longer than 4,096 bytes are not among them: [`aside`](TiledRows::aside).
+#[derive(Debug)]
+pub struct TiledRows {
+    memory: DeviceMemory,
+    rows: usize,
+    chunks: Vec<ChunkOfRows>,
+    documents_at: u64,
+    /// None if rows stand in order.
+    rows_at: Option<u64>,
+    aside: Vec<u32>,
+}
+
+/// Why rows are not on a device.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum LoadError {
+    /// The device has no room for them.
+    #[error(transparent)]
+    OutOfMemory(#[from] OutOfMemory),
+    /// The device takes no more work.
+    #[error(transparent)]
+    Refused(#[from] SubmitError),
+    /// The device was lost on the way, or has no pinned memory to copy from.
+    #[error("device {device} did not take the rows: {why}")]
+    Lost {
+        /// Name of the device.
+        device: String,
+        /// What is known of the reason.
+        why: String,
+    },
+}
+
+impl TiledRows {
+    /// Copies rows and the number of each row's document to a GPU. Blocks until they are there; not for async threads,
+    /// nor for the device's own.
+    ///
+    /// # Errors
+    /// [`LoadError`]; nothing stays on the device.
+    ///
+    /// # Panics
+    /// If there are not as many documents as rows.
+    pub fn load(
+        device: &Device,
+        rows: Rows<'_>,
+        documents: &[u32],
+    ) -> Result<TiledRows, LoadError> {
+        let layout = Layout::new(rows);
+        let memory = Arc::new(device.allocate(layout.bytes() as u64)?);
+        copy(device, &layout, rows, documents, &memory)?;
+        let memory = Arc::into_inner(memory).ok_or_else(|| lost(device))?;
+        let at = |range: Range<usize>| memory.address() + range.start as u64;
+        Ok(TiledRows {
+            rows: rows.len(),
+            chunks: layout.chunks().collect(),
+            documents_at: at(layout.document_numbers()),
+            rows_at: (!layout.row_numbers().is_empty()).then(|| at(layout.row_numbers())),
+            aside: layout.aside,
+            memory,
+        })
+    }
+
+    /// Bytes of the device's memory.
+    pub fn memory_bytes(&self) -> u64 {
+        self.memory.bytes()
+    }
+
+    /// Rows, those left to the host included.
+    pub(super) fn len(&self) -> usize {
+        self.rows
+    }
+
+    /// Rows left to the host, ascending.
+    pub fn aside(&self) -> &[u32] {
+        &self.aside
+    }
+
+    pub(super) fn chunks(&self) -> &[ChunkOfRows] {
+        &self.chunks
+    }
+
+    /// A chunk as a kernel takes it.
+    pub(super) fn chunk(&self, chunk: &ChunkOfRows, segment: usize, has_dead: bool) -> Chunk {
+        Chunk {
+            words: DevicePointer::new(
+                self.memory.address() + (chunk.word * size_of::<u64>()) as u64,
+            ),
+            words_per_row: chunk.words_per_row as u32,
+            rows: chunk.rows as u32,
+            position: chunk.position as u32,
+            segment: segment as u32,
+            has_dead: has_dead.into(),
+            ..Chunk::default()
+        }
+    }
+
+    /// The block as a kernel takes it.
+    pub(super) fn segment(&self, first_row: u32, dead_at: u64) -> Segment {
+        Segment {
+            rows: DevicePointer::new(self.rows_at.unwrap_or(0)),
+            documents: DevicePointer::new(self.documents_at),
+            dead: DevicePointer::new(dead_at),
+            first_row,
+            ..Segment::default()
+        }
+    }
+}
+
+fn copy(
+    device: &Device,
+    layout: &Layout,
+    rows: Rows<'_>,
+    documents: &[u32],
+    memory: &Arc<DeviceMemory>,
+) -> Result<(), LoadError> {
+    let bytes = layout.bytes();
+    if bytes <= PIECE_BYTES {
+        return copy_piece(device, memory, 0, bytes, |out| {
+            layout.write(rows, documents, out)
+        });
+    }
+    let mut whole = vec![0; bytes];
+    layout.write(rows, documents, &mut whole);
+    for (index, piece) in whole.chunks(PIECE_BYTES).enumerate() {
+        let fill = |out: &mut [u8]| out.copy_from_slice(piece);
+        copy_piece(device, memory, index * PIECE_BYTES, piece.len(), fill)?;
+    }
+    Ok(())
+}
+
+/// Copies what `fill` writes to an offset of the memory, and waits for it.
+fn copy_piece(
+    device: &Device,
+    memory: &Arc<DeviceMemory>,
+    offset: usize,
+    bytes: usize,
+    fill: impl FnOnce(&mut [u8]),
+) -> Result<(), LoadError> {
+    let mut pinned = device.stage(bytes).ok_or_else(|| lost(device))?;
+    fill(&mut pinned);
+    let (done, copied) = sync_channel(1);
+    let target = Arc::clone(memory);
+    let copy = move |context: &mut DeviceContext| {
+        if let Some(cuda) = context.parts().cuda {
+            let address = target.address() + offset as u64;
+            // SAFETY: `bytes` bytes from `offset` on are within the memory, which this job holds, as it holds the pinned
+            // buffer; both are left alone until the stream has done the copy, which the next line waits for.
+            unsafe { cuda.copy_to_device_async(&pinned, address, Stream::Load) }?;
+            cuda.synchronize(Stream::Load)?;
+            let _ = done.send(());
+        }
+        Ok(Step::Done)
+    };
+    device.submit(Box::new(copy))?;
+    copied.recv().map_err(|_| lost(device))
+}
+
+fn lost(device: &Device) -> LoadError {
+    LoadError::Lost {
+        device: device.name().to_owned(),
+        why: device.state().to_string(),
+    }
+}
