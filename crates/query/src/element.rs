@@ -1,8 +1,9 @@
 //! Reading raw BSON element by element, and writing it.
 //!
-//! [`Elements`] never fails: it ends where a document is malformed, and shows a string that is not UTF-8 as binary of
-//! [`INVALID_UTF8_SUBTYPE`], so that such a field exists, equals itself, and matches no string and no pattern. Copies of
-//! an element keep its bytes, so nothing is lost on the way through an update or a projection.
+//! [`Elements`] never fails: it ends where a document is malformed, and shows a value that cannot be read (a string that
+//! is not UTF-8) as opaque binary, so that such a field exists, equals itself, and matches no string and no pattern. No
+//! bytes of a client read as opaque binary. Copies of an element keep its bytes, so nothing is lost on the way through
+//! an update or a projection.
 
 use bson::raw::{
     RawArray, RawBinaryRef, RawBson, RawBsonRef, RawDocument, RawDocumentBuf, RawElement, RawIter,
@@ -12,8 +13,13 @@ use bson::spec::{BinarySubtype, ElementType};
 use crate::error::{Code, Error};
 use crate::limits::Limits;
 
-/// The binary subtype under which a string that is not UTF-8 is seen.
-pub const INVALID_UTF8_SUBTYPE: u8 = 0xFE;
+/// Added to the type of an opaque value to make its binary subtype.
+///
+/// The sum is below 0x80, which bytes never read as `UserDefined`, and is no subtype with a layout of its own.
+const OPAQUE_SUBTYPE_BASE: u8 = 0x40;
+
+/// The first subtype that bytes read as `UserDefined`.
+const USER_SUBTYPE_MIN: u8 = 0x80;
 
 /// One element of a document or an array.
 pub struct Element<'a> {
@@ -42,7 +48,7 @@ impl<'a> Element<'a> {
 
     fn opaque(&self) -> RawBsonRef<'a> {
         RawBsonRef::Binary(RawBinaryRef {
-            subtype: BinarySubtype::UserDefined(INVALID_UTF8_SUBTYPE),
+            subtype: BinarySubtype::UserDefined(OPAQUE_SUBTYPE_BASE | self.kind() as u8),
             bytes: self.value_bytes(),
         })
     }
@@ -220,8 +226,8 @@ impl Writer {
 
     /// Appends a value.
     pub fn value(&mut self, key: &str, value: RawBsonRef<'_>) {
-        if is_opaque(value) {
-            return self.opaque(key, value);
+        if let Some((kind, bytes)) = opaque_parts(value) {
+            return self.raw(key, kind, bytes);
         }
         self.header(value.element_type() as u8, key);
         append_value(&mut self.bytes, value);
@@ -282,17 +288,20 @@ impl Writer {
         self.bytes.extend_from_slice(&key.as_bytes()[..end]);
         self.bytes.push(0);
     }
-
-    fn opaque(&mut self, key: &str, value: RawBsonRef<'_>) {
-        if let RawBsonRef::Binary(binary) = value {
-            self.raw(key, ElementType::String, binary.bytes);
-        }
-    }
 }
 
-/// Whether `value` is a string that is not UTF-8, seen through [`Elements`].
-pub fn is_opaque(value: RawBsonRef<'_>) -> bool {
-    matches!(value, RawBsonRef::Binary(binary) if binary.subtype == BinarySubtype::UserDefined(INVALID_UTF8_SUBTYPE))
+/// The type and the bytes of a value that [`Elements`] could not read.
+fn opaque_parts(value: RawBsonRef<'_>) -> Option<(ElementType, &[u8])> {
+    let RawBsonRef::Binary(binary) = value else {
+        return None;
+    };
+    match binary.subtype {
+        BinarySubtype::UserDefined(subtype) if subtype < USER_SUBTYPE_MIN => {
+            let kind = ElementType::from(subtype & !OPAQUE_SUBTYPE_BASE)?;
+            Some((kind, binary.bytes))
+        }
+        _ => None,
+    }
 }
 
 fn append_value(bytes: &mut Vec<u8>, value: RawBsonRef<'_>) {
