@@ -7,8 +7,12 @@ CARGO_TARGET_DIR ?= $(CURDIR)/target
 export CARGO_TARGET_DIR
 
 FOREBAY := $(CARGO_TARGET_DIR)/release/forebay
-CARGO_TEST := cargo test --release --workspace --locked
 PYTHON_ENV := $(CARGO_TARGET_DIR)/python
+NVRTC_ENV := $(CARGO_TARGET_DIR)/nvrtc
+# Tests compile every kernel, with a GPU or without; what they compile is kept beside them.
+KERNEL_ENV := LD_LIBRARY_PATH=$(NVRTC_ENV)/libraries$${LD_LIBRARY_PATH:+:$$LD_LIBRARY_PATH} \
+    FOREBAY_REQUIRE_NVRTC=1 FOREBAY_KERNEL_CACHE=$(CARGO_TARGET_DIR)/kernels
+CARGO_TEST := $(KERNEL_ENV) cargo test --release --workspace --locked
 NODE_FOLDER := $(CARGO_TARGET_DIR)/node
 DRIVERS := tests/drivers
 
@@ -27,11 +31,11 @@ build: tools
 ## make test       all tests: Rust, benchmarks at smoke size, Node, mongosh, Python
 test: build test-rust smoke test-drivers
 
-test-rust: tools
+test-rust: tools $(NVRTC_ENV)/installed
 	$(CARGO_TEST)
 
 ## make test-full  all tests at full size: ten million documents, a million patterns; an hour
-test-full: build
+test-full: build $(NVRTC_ENV)/installed
 	FOREBAY_TEST_FULL=1 $(CARGO_TEST)
 	$(MAKE) smoke test-drivers
 
@@ -48,6 +52,13 @@ test-drivers: build $(PYTHON_ENV)/installed $(NODE_FOLDER)/installed
 $(PYTHON_ENV)/installed: $(DRIVERS)/python/requirements.txt
 	python3 -m venv $(PYTHON_ENV)
 	$(PYTHON_ENV)/bin/pip install --quiet --disable-pip-version-check --requirement $<
+	touch $@
+
+# The compiler alone, from PyPI. Its libraries lie in a folder that has Python's version in its path.
+$(NVRTC_ENV)/installed: tests/kernels/requirements.txt
+	python3 -m venv $(NVRTC_ENV)
+	$(NVRTC_ENV)/bin/pip install --quiet --disable-pip-version-check --requirement $<
+	ln -sfn $(NVRTC_ENV)/lib/python3*/site-packages/nvidia/cu13/lib $(NVRTC_ENV)/libraries
 	touch $@
 
 # Modules are found beside the file that imports them, so the tests are linked to where npm installs.

@@ -94,7 +94,8 @@ impl Devices {
     /// Starts more devices and returns them. GPUs take some hundred milliseconds each; the set can be used meanwhile.
     ///
     /// # Errors
-    /// - [`DeviceError::CudaUnavailable`], [`DeviceError::NoSuchGpu`] or [`DeviceError::Taken`] before anything is started.
+    /// - [`DeviceError::CudaUnavailable`], [`DeviceError::NvrtcMissing`], [`DeviceError::NoSuchGpu`] or
+    ///   [`DeviceError::Taken`] before anything is started.
     /// - [`DeviceError::Thread`], [`DeviceError::CardMemory`] or [`DeviceError::Start`]; the devices started before stay.
     pub fn add(&self, spec: &DeviceSpec) -> Result<Vec<Arc<Device>>, DeviceError> {
         let _starting = self.starting.lock();

@@ -1,7 +1,7 @@
 //! What can go wrong with a device, by who can act on it.
 
 use crate::DeviceId;
-use crate::cuda::{CompileError, CudaUnavailable, DriverError, LaunchShape};
+use crate::cuda::{CompileError, CudaUnavailable, DriverError, LaunchShape, NvrtcMissing};
 
 /// A request to the set of devices that could not be carried out.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -24,6 +24,9 @@ pub enum DeviceError {
     /// A GPU was named, and this process can use none.
     #[error("no GPU can be used: {0}")]
     CudaUnavailable(#[from] CudaUnavailable),
+    /// A GPU was named, and there is no compiler for its kernels.
+    #[error(transparent)]
+    NvrtcMissing(#[from] NvrtcMissing),
     /// A GPU was named that this machine does not have.
     #[error("there is no cuda:{ordinal}; GPUs of this machine: {count}, counted from cuda:0")]
     NoSuchGpu {

@@ -98,7 +98,7 @@ impl DeviceSpec {
         }
     }
 
-    /// Looks up which devices these are on this machine. Starts the CUDA driver if a GPU may be meant.
+    /// Looks up which devices these are on this machine. Loads the CUDA driver and NVRTC if a GPU may be meant.
     pub(crate) fn resolve(&self) -> Result<Vec<Wanted>, DeviceError> {
         let mut wanted = Vec::new();
         for entry in &self.entries {
@@ -121,26 +121,33 @@ impl Entry {
     fn resolve(self) -> Result<Vec<Wanted>, DeviceError> {
         Ok(match self {
             Entry::Auto => auto(),
-            Entry::Gpus => cuda::gpus()?.into_iter().map(gpu).collect(),
+            Entry::Gpus => usable_gpus()?.into_iter().map(gpu).collect(),
             Entry::Gpu(ordinal) => vec![gpu(find(ordinal)?)],
             Entry::Host(count) => hosts(count),
         })
     }
 }
 
-/// All GPUs, or host devices when there is none; a driver that fails is told of.
+/// All GPUs, or host devices when there is none; what keeps a GPU from being used is told.
 fn auto() -> Vec<Wanted> {
-    match cuda::gpus() {
+    match usable_gpus() {
         Ok(gpus) if !gpus.is_empty() => return gpus.into_iter().map(gpu).collect(),
-        Ok(_) | Err(CudaUnavailable::NoDriver) => {}
+        Ok(_) | Err(DeviceError::CudaUnavailable(CudaUnavailable::NoDriver)) => {}
         Err(error) => tracing::warn!(%error, "no GPU is used"),
     }
     let cores = thread::available_parallelism().map_or(1, NonZeroUsize::get);
     hosts(cores.min(DEVICES_MAX))
 }
 
-fn find(ordinal: u32) -> Result<Gpu, DeviceError> {
+/// The GPUs, if kernels can be compiled for them.
+fn usable_gpus() -> Result<Vec<Gpu>, DeviceError> {
     let gpus = cuda::gpus()?;
+    cuda::nvrtc_version()?;
+    Ok(gpus)
+}
+
+fn find(ordinal: u32) -> Result<Gpu, DeviceError> {
+    let gpus = usable_gpus()?;
     let count = gpus.len();
     let found = gpus.into_iter().find(|gpu| gpu.ordinal == ordinal);
     found.ok_or(DeviceError::NoSuchGpu { ordinal, count })

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, Sender, channel};
 
-use forebay_device::cuda::gpus;
+use forebay_device::cuda::{gpus, nvrtc_version};
 use forebay_device::{
     Device, DeviceContext, DeviceError, DeviceFault, DeviceId, DeviceKind, DeviceOptions,
     DeviceState, Devices, Fault, Job, Step, SubmitError,
@@ -216,16 +216,15 @@ fn a_gpu_that_is_not_there_says_what_is_missing() {
     let error = devices
         .add(&"host:1,cuda:1000".parse().expect("valid"))
         .expect_err("no machine has as many");
-    match gpus() {
-        Ok(gpus) => assert_eq!(
-            error,
-            DeviceError::NoSuchGpu {
-                ordinal: 1000,
-                count: gpus.len()
-            }
-        ),
-        Err(why) => assert_eq!(error, DeviceError::CudaUnavailable(why)),
-    }
+    let expected = match (gpus(), nvrtc_version()) {
+        (Err(why), _) => DeviceError::CudaUnavailable(why),
+        (_, Err(why)) => DeviceError::NvrtcMissing(why),
+        (Ok(gpus), Ok(_)) => DeviceError::NoSuchGpu {
+            ordinal: 1000,
+            count: gpus.len(),
+        },
+    };
+    assert_eq!(error, expected);
     assert_eq!(devices.list().len(), 1, "nothing was started");
 }
 

@@ -14,7 +14,7 @@ const FILE_BYTES_MAX: u64 = 1 << 20;
 
 /// What each crate may depend on, among ours.
 const ARROWS: [(&str, &[&str]); 11] = [
-    ("forebay-text", &[]),
+    ("forebay-text", &["forebay-device"]),
     ("forebay-placement", &[]),
     ("forebay-device", &[]),
     ("forebay-wire-mongo", &[]),
@@ -53,7 +53,10 @@ const ARROWS: [(&str, &[&str]); 11] = [
 
 /// Where `unsafe` may stand, and why.
 const UNSAFE_PLACES: [(&str, &str); 3] = [
-    ("crates/device/", "it will call the driver of a GPU"),
+    (
+        "crates/device/",
+        "it calls the driver of a GPU and its compiler",
+    ),
     (
         "crates/text/src/pcre2.rs",
         "it calls PCRE2, with the limits that the safe crate cannot set",
@@ -213,6 +216,20 @@ fn crates_depend_only_downwards() {
         );
     }
     assert_none(&complaints);
+}
+
+#[test]
+fn only_the_device_layer_knows_cuda() {
+    let metadata = metadata();
+    let names_cudarc = |package: &&Package| {
+        let mut dependencies = package.dependencies.iter();
+        dependencies.any(|dependency| dependency.name == "cudarc")
+    };
+    let names: Vec<&str> = members(&metadata)
+        .filter(names_cudarc)
+        .map(|package| package.name.as_str())
+        .collect();
+    assert_eq!(names, ["forebay-device"]);
 }
 
 fn members(metadata: &Metadata) -> impl Iterator<Item = &Package> {

@@ -22,7 +22,7 @@ enum Action {
     List,
     /// Let devices join; their share of the buckets moves to them
     Add {
-        /// Devices to add, as in `host:2`.
+        /// Devices to add, as in `host:2` or `cuda:0`.
         #[arg(value_name = "DEVICES")]
         spec: String,
     },
@@ -34,7 +34,7 @@ enum Action {
 }
 
 /// The columns of the list: heading and field.
-const COLUMNS: [(&str, &str); 7] = [
+const COLUMNS: [(&str, &str); 9] = [
     ("id", "id"),
     ("name", "name"),
     ("kind", "kind"),
@@ -42,6 +42,8 @@ const COLUMNS: [(&str, &str); 7] = [
     ("used bytes", "memoryUsedBytes"),
     ("budget bytes", "memoryBudgetBytes"),
     ("jobs", "queuedJobs"),
+    ("gpu", "gpu"),
+    ("reason", "reason"),
 ];
 
 /// Runs the command.

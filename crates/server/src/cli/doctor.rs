@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Result, bail};
 use clap::Args;
+use forebay_device::cuda::{gpus, nvrtc_version};
 
 /// Say what of GPU, driver, NVRTC and limits is there, what is missing, and the remedy
 #[derive(Debug, Args)]
@@ -104,7 +105,7 @@ fn examine(root: &Path) -> Vec<Finding> {
             "libnvrtc.so",
             "install the CUDA runtime compiler (package cuda-nvrtc, or pip nvidia-cuda-nvrtc)",
         ),
-        engine(),
+        devices(),
     ]
 }
 
@@ -299,10 +300,31 @@ fn library(root: &Path, what: &'static str, prefix: &str, remedy: &'static str) 
     }
 }
 
-/// What this build can drive.
-fn engine() -> Finding {
-    let found = "host devices; this build has no CUDA engine, so a GPU would not be used";
-    good("search engine", found.to_owned())
+/// What this process can drive, whatever files there are.
+fn devices() -> Finding {
+    let what = "devices";
+    let gpus = match gpus() {
+        Ok(gpus) => gpus,
+        Err(error) => return good(what, format!("host devices only: {error}")),
+    };
+    match nvrtc_version() {
+        Ok((major, minor)) => {
+            let names = gpus
+                .iter()
+                .map(|gpu| format!("cuda:{} ({gpu}), ", gpu.ordinal));
+            let names: String = names.collect();
+            good(
+                what,
+                format!("{names}host devices; kernels by NVRTC {major}.{minor}"),
+            )
+        }
+        Err(error) => flawed(
+            what,
+            Verdict::Limited,
+            format!("host devices only: {error}"),
+            "install NVRTC; until then `auto` means host devices",
+        ),
+    }
 }
 
 #[cfg(test)]

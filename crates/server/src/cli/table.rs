@@ -14,6 +14,7 @@ pub fn of(columns: &[(&str, &str)], rows: &[Document]) -> String {
         columns
             .iter()
             .map(|(_, field)| row.get(field).map(plain).unwrap_or_default())
+            .map(|text| text.replace('\n', " "))
             .collect()
     };
     let lines: Vec<Vec<String>> = std::iter::once(head)

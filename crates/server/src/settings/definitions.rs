@@ -108,7 +108,7 @@ pub const DEFINITIONS: &[Definition] = &[
         key: "devices",
         kind: Kind::Text,
         default: "auto",
-        doc: "Devices that hold the caches: `auto` for one host device a core, `host:N` for N host devices.",
+        doc: "Devices that hold the caches: `auto` for all GPUs or else one host device a core, `cuda` for all GPUs, `cuda:N` for the GPU of that number, `host:N` for N host devices; several with commas.",
         set: set!(devices, Text),
     },
     Definition {
@@ -118,7 +118,7 @@ pub const DEFINITIONS: &[Definition] = &[
             max: 1024 * TIB,
         },
         default: "0",
-        doc: "Memory that each device may use for cached values; 0 for half of this machine's memory.",
+        doc: "Memory that each device may use for cached values; 0 for half of this machine's memory on a host device, four fifths of the free memory on a GPU.",
         set: set!(device_memory_bytes, Number),
     },
     Definition {
