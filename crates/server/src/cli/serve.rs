@@ -107,6 +107,7 @@ fn device_options(settings: &Settings) -> DeviceOptions {
         0 => default,
         memory_budget_bytes => DeviceOptions {
             memory_budget_bytes,
+            cuda_memory_budget_bytes: Some(memory_budget_bytes),
             ..default
         },
     }
