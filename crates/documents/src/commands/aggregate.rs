@@ -19,7 +19,7 @@ use crate::error::CommandError;
 use crate::namespace::Namespace;
 use crate::plan::{Plan, Wishes};
 use crate::request::Request;
-use crate::search::SearchPlan;
+use crate::search::{SearchPlan, Wanted};
 use crate::streams::{List, Piped, Stream};
 
 /// The command.
@@ -135,7 +135,7 @@ async fn from_collection(
         let rest = query.after_first();
         return Ok(Box::new(Piped::new(counted, rest, read::limits(request))));
     }
-    let stream = plan.open(query.pulled_max(), request.stop()).await?;
+    let stream = plan.open(query.wanted(), request.stop()).await?;
     Ok(Box::new(Piped::new(
         stream,
         query.rest_of(&plan),
@@ -241,10 +241,10 @@ impl Query {
         self.rest
     }
 
-    fn pulled_max(&self) -> Option<u64> {
+    fn wanted(&self) -> Wanted {
         match self.rest.stages.first() {
-            Some(Stage::Limit(limit)) => Some(*limit),
-            _ => None,
+            Some(Stage::Limit(limit)) => Wanted::Any(*limit),
+            _ => Wanted::All,
         }
     }
 

@@ -12,7 +12,7 @@ use crate::dispatch::{Effect, Later, Reply, Run, Spec};
 use crate::error::CommandError;
 use crate::plan::{Plan, Wishes};
 use crate::request::Request;
-use crate::search::{Arrays, PlanOptions, SearchPlan};
+use crate::search::{Arrays, PlanOptions, SearchPlan, Wanted};
 use crate::settings::DOCUMENT_BYTES_MAX;
 use crate::streams::{Stream, blocking};
 
@@ -131,7 +131,7 @@ impl Found {
         request: &Request<'_>,
         plan: &Plan,
     ) -> Result<(), CommandError> {
-        let stream = plan.open(None, request.stop()).await?;
+        let stream = plan.open(Wanted::All, request.stop()).await?;
         blocking(|| self.take_all(stream, request))
     }
 

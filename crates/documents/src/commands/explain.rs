@@ -16,7 +16,7 @@ use crate::host;
 use crate::namespace::Namespace;
 use crate::plan::{self, Plan};
 use crate::request::{Generic, Request};
-use crate::search::SearchPlan;
+use crate::search::{SearchPlan, Wanted};
 use crate::settings::MONGODB_VERSION;
 
 /// The command.
@@ -123,7 +123,7 @@ impl Explained {
         let mut explained = Explained {
             namespace,
             way: None,
-            run: plan::Run::Documents(None),
+            run: plan::Run::Documents(Wanted::All),
             above: Vec::new(),
             rest: None,
         };
@@ -132,7 +132,7 @@ impl Explained {
                 let find = find::Find::read(request)?;
                 let plan = find.plan(request, &explained.namespace)?;
                 if let Some(plan) = &plan {
-                    explained.run = plan::Run::Documents(find.pulled_max(plan));
+                    explained.run = plan::Run::Documents(find.wanted(plan));
                     explained.above = find.stages_above(plan);
                 }
                 explained.way = documents(plan);

@@ -14,6 +14,7 @@ use crate::error::CommandError;
 use crate::namespace::Namespace;
 use crate::plan::{Access, Hint, Plan, Wishes};
 use crate::request::Request;
+use crate::search::Wanted;
 use crate::streams::{Fetch, Limited, List, Project, Skip, Stream, blocking, sorted};
 
 /// The command.
@@ -171,12 +172,14 @@ impl<'a> Find<'a> {
         Plan::new(collection, filter, &wishes).map(Some)
     }
 
-    /// How many documents will be pulled from the plan's source at most, if that is known.
-    pub fn pulled_max(&self, plan: &Plan) -> Option<u64> {
+    /// Which documents will be pulled from the plan's source.
+    pub fn wanted(&self, plan: &Plan) -> Wanted {
         let must_sort = self.sort.is_some() && !plan.is_sorted;
-        self.limit
-            .filter(|_| !must_sort)
-            .map(|limit| limit.saturating_add(self.skip))
+        match self.limit.filter(|_| !must_sort) {
+            None => Wanted::All,
+            Some(limit) if self.skip == 0 => Wanted::Any(limit),
+            Some(limit) => Wanted::First(limit.saturating_add(self.skip)),
+        }
     }
 
     /// The stages above the plan's in `explain`, from the inside out.
@@ -210,7 +213,7 @@ impl<'a> Find<'a> {
         request: &Request<'_>,
         plan: &Plan,
     ) -> Result<Box<dyn Stream>, CommandError> {
-        let stream = plan.open(self.pulled_max(plan), request.stop()).await?;
+        let stream = plan.open(self.wanted(plan), request.stop()).await?;
         self.arrange(request, plan, stream)
     }
 

@@ -11,7 +11,7 @@ use forebay_text::Stop;
 use super::{Access, IndexAccess, Plan};
 use crate::error::CommandError;
 use crate::request::Request;
-use crate::search::{Arrays, SearchPlan};
+use crate::search::{Arrays, SearchPlan, Wanted};
 use crate::streams::{Range, Scan, Stream, Walk, blocking};
 
 /// What a run of a plan did.
@@ -33,8 +33,8 @@ pub struct Executed {
 pub enum Run {
     /// A number.
     Count,
-    /// Documents, at most so many where that is known.
-    Documents(Option<u64>),
+    /// Documents.
+    Documents(Wanted),
 }
 
 impl Plan {
@@ -122,13 +122,13 @@ impl Plan {
         let Access::Cache(search) = &self.access else {
             return self.execute_plain(run, stop).await;
         };
-        let Run::Documents(limit) = run else {
+        let Run::Documents(wanted) = run else {
             let counted = search.count(stop).await?;
             let stage = counted.report.to_document("CACHE_COUNT");
             return Ok(self.executed(counted.count, 0, counted.report.tally.examined(), stage));
         };
-        let mut found = search.find(limit, stop).await?;
-        let returned = blocking(|| pull(&mut found, limit, stop))?;
+        let mut found = search.find(wanted, stop).await?;
+        let returned = blocking(|| pull(&mut found, wanted.limit(), stop))?;
         let report = found.into_report();
         Ok(self.executed(
             returned,
@@ -165,7 +165,7 @@ impl Plan {
     }
 
     async fn execute_plain(&self, run: Run, stop: &Stop) -> Result<Executed, CommandError> {
-        let mut stream = self.open(run.limit(), stop).await?;
+        let mut stream = self.open(run.wanted(), stop).await?;
         let returned = pull(&mut stream, run.limit(), stop)?;
         Ok(self.executed(returned, returned, returned, self.stage()))
     }
@@ -196,11 +196,15 @@ pub async fn execute_values(
 }
 
 impl Run {
-    fn limit(self) -> Option<u64> {
+    fn wanted(self) -> Wanted {
         match self {
-            Run::Count => None,
-            Run::Documents(limit) => limit,
+            Run::Count => Wanted::All,
+            Run::Documents(wanted) => wanted,
         }
+    }
+
+    fn limit(self) -> Option<u64> {
+        self.wanted().limit()
     }
 }
 

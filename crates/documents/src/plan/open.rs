@@ -7,18 +7,15 @@ use forebay_text::Stop;
 
 use super::{Access, Plan};
 use crate::error::CommandError;
+use crate::search::Wanted;
 use crate::streams::{Fetch, List, Range, Scan, Stream, Walk, blocking, count_scan, sorted};
 
 impl Plan {
-    /// The matches as a stream. `limit` is how many will be pulled at most, if that is known.
+    /// The matches as a stream.
     ///
     /// # Errors
     /// Whatever the cache or the store says.
-    pub async fn open(
-        &self,
-        limit: Option<u64>,
-        stop: &Stop,
-    ) -> Result<Box<dyn Stream>, CommandError> {
+    pub async fn open(&self, wanted: Wanted, stop: &Stop) -> Result<Box<dyn Stream>, CommandError> {
         let (store, filter) = (self.collection.store.clone(), self.filter.clone());
         Ok(match &self.access {
             Access::Nothing => Box::new(List::default()),
@@ -26,7 +23,7 @@ impl Plan {
                 let number = store.number_by_id(id.as_raw_bson_ref())?;
                 Box::new(Fetch::new(store, filter, number.into_iter().collect()))
             }
-            Access::Cache(search) => Box::new(search.find(limit, stop).await?),
+            Access::Cache(search) => Box::new(search.find(wanted, stop).await?),
             Access::Index(access) => Box::new(Walk::new(store, filter, Range::from(access))),
             Access::Scan { direction } => Box::new(Scan::new(&store, filter, *direction)),
         })
@@ -46,7 +43,7 @@ impl Plan {
             }
             Access::Scan { .. } => blocking(|| count_scan(store, &self.filter, stop)),
             Access::Id(_) | Access::Index(_) => {
-                let stream = self.open(None, stop).await?;
+                let stream = self.open(Wanted::All, stop).await?;
                 blocking(|| count_stream(stream, stop))
             }
         }
@@ -62,7 +59,8 @@ impl Plan {
         limit: Option<u64>,
         stop: &Stop,
     ) -> Result<Vec<RecordNumber>, CommandError> {
-        let mut stream = self.open(limit, stop).await?;
+        let wanted = limit.map_or(Wanted::All, Wanted::Any);
+        let mut stream = self.open(wanted, stop).await?;
         let limit = limit.unwrap_or(u64::MAX);
         let mut pull = || {
             let mut numbers = Vec::new();
@@ -95,7 +93,7 @@ impl Plan {
         let Some(sort) = sort.filter(|_| !self.is_sorted) else {
             return Ok(self.numbers(Some(1), stop).await?.pop());
         };
-        let stream = self.open(None, stop).await?;
+        let stream = self.open(Wanted::All, stop).await?;
         let mut first = blocking(|| sorted(stream, sort, Some(1), usize::MAX, stop))?;
         Ok(first.next(stop)?.and_then(|row| row.number()))
     }

@@ -26,6 +26,39 @@ pub struct Counted {
     pub report: ExecutionReport,
 }
 
+/// Which of its matches the caller of a search pulls.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Wanted {
+    /// All, or nobody knows how many.
+    #[default]
+    All,
+    /// At most so many, those with the lowest record numbers: pages of one query fit together.
+    First(u64),
+    /// At most so many, whichever they are.
+    Any(u64),
+}
+
+impl Wanted {
+    /// How many at most, if that is known.
+    pub fn limit(self) -> Option<u64> {
+        match self {
+            Wanted::All => None,
+            Wanted::First(limit) | Wanted::Any(limit) => Some(limit),
+        }
+    }
+
+    /// How many the cache may stop at.
+    fn any(self) -> Option<usize> {
+        match self {
+            Wanted::Any(limit) if limit <= ANY_MAX => usize::try_from(limit).ok(),
+            _ => None,
+        }
+    }
+}
+
+/// The most matches that a search ends at; they are read at once.
+const ANY_MAX: u64 = 1024;
+
 /// At most the collection's documents divided by this are tried before a search.
 const PROBED_PART: u64 = 16;
 
@@ -100,22 +133,59 @@ impl SearchPlan {
 
     /// Finds the documents that match, in the order of their record numbers.
     ///
-    /// `limit` is how many will be read at most, if that is known. If it is small and the search would look at every
-    /// value, the first documents of the collection are tried before.
+    /// If few are wanted and the search would look at every value, the first documents of the collection are tried
+    /// before. If it does not matter which, and the cache judges the whole filter, the search ends when it has enough.
     ///
     /// # Errors
     /// When the operation is stopped, or the store cannot be read.
-    pub async fn find(&self, limit: Option<u64>, stop: &Stop) -> Result<Found, CommandError> {
-        let probed = self.probe(limit, stop)?;
-        if probed.gathered.len() as u64 >= limit.unwrap_or(u64::MAX) {
+    pub async fn find(&self, wanted: Wanted, stop: &Stop) -> Result<Found, CommandError> {
+        let probed = self.probe(wanted.limit(), stop)?;
+        if probed.gathered.len() as u64 >= wanted.limit().unwrap_or(u64::MAX) {
             return Ok(self.found_by_probe(probed));
         }
+        match wanted.any().filter(|_| self.is_exact()) {
+            Some(limit) => self.find_any(probed, limit, stop).await,
+            None => self.find_all(probed, stop).await,
+        }
+    }
+
+    /// Finds `limit` documents, and reads them: one that was changed since the search leaves too few, though others
+    /// may match.
+    async fn find_any(
+        &self,
+        probed: Probed,
+        limit: usize,
+        stop: &Stop,
+    ) -> Result<Found, CommandError> {
+        let some = Want::Numbers { limit: Some(limit) };
+        let answer = self.search(some, stop).await?;
+        let were_all = answer.numbers.len() < limit as u64;
+        let mut found = self.found_by_search(probed, answer);
+        if were_all {
+            return Ok(found);
+        }
+        let bytes_max = self.search.settings.probe_bytes_max;
+        let is_enough = match found.is_short() {
+            true => found.gather_first(limit, bytes_max, stop)?,
+            false => blocking(|| found.gather_first(limit, bytes_max, stop))?,
+        };
+        match is_enough {
+            true => Ok(found),
+            false => self.find_all(Probed::default(), stop).await,
+        }
+    }
+
+    async fn find_all(&self, probed: Probed, stop: &Stop) -> Result<Found, CommandError> {
         let answer = self.search(Want::Numbers { limit: None }, stop).await?;
+        Ok(self.found_by_search(probed, answer))
+    }
+
+    fn found_by_search(&self, probed: Probed, answer: SearchAnswer) -> Found {
         let figures = (answer.count, answer.residual.len());
         let mut candidates = answer.numbers | answer.residual;
         candidates.remove_range(..probed.next);
         let access = self.access(candidates.len());
-        Ok(self.read(probed, candidates, access, answer.report, figures))
+        self.read(probed, candidates, access, answer.report, figures)
     }
 
     /// Tries the first documents of the collection, where they are likely to be all that is asked for.

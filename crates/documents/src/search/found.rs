@@ -83,6 +83,33 @@ impl Found {
         Ok(count)
     }
 
+    /// Reads documents now until `limit` match; those are all that is left then.
+    ///
+    /// False if there are not that many, or they are larger than `bytes_max` together: the search has to be done anew.
+    ///
+    /// # Errors
+    /// When the operation is stopped, or the store cannot be read.
+    pub(super) fn gather_first(
+        &mut self,
+        limit: usize,
+        bytes_max: usize,
+        stop: &Stop,
+    ) -> Result<bool, CommandError> {
+        let (mut gathered, mut bytes) = (VecDeque::new(), 0);
+        while gathered.len() < limit {
+            match self.next_match(stop)? {
+                Some(row) if bytes <= bytes_max => {
+                    bytes += row.1.len_bytes();
+                    gathered.push_back(row);
+                }
+                _ => return Ok(false),
+            }
+        }
+        self.gathered = gathered;
+        self.way = Way::Fetch(RoaringBitmap::new().into_iter());
+        Ok(true)
+    }
+
     fn next_match(&mut self, stop: &Stop) -> Result<Option<Numbered>, CommandError> {
         if let Some(row) = self.gathered.pop_front() {
             return Ok(Some(row));

@@ -30,7 +30,7 @@ mod tests;
 mod translate;
 
 pub use collection::{CacheIndex, CollectionSearch, WriteLock};
-pub use execute::{Arrays, Values};
+pub use execute::{Arrays, Values, Wanted};
 pub use plan::{NotUsed, PlanOptions, SearchPlan};
 pub use settings::SearchSettings;
 pub use stats::BuildProgress;

@@ -131,7 +131,7 @@ fn parsed(filter: &Decoded) -> Arc<Filter> {
 }
 
 async fn found(plan: &SearchPlan) -> Vec<u64> {
-    let mut stream = plan.find(None, &Stop::never()).await.expect("found");
+    let mut stream = plan.find(Wanted::All, &Stop::never()).await.expect("found");
     let mut numbers = Vec::new();
     while let Some(row) = stream.next(&Stop::never()).expect("readable") {
         numbers.extend(row.number());

@@ -1,5 +1,7 @@
 //! What `explain` and the statistics say about searches, and what strict mode refuses.
 
+use std::sync::Arc;
+
 use bson::{Document, doc};
 
 use crate::support::{Door, integer, stage};
@@ -108,4 +110,73 @@ async fn buckets_and_patterns_are_shown() {
     assert_eq!(rows.sum::<i64>(), 500);
     let pattern = door.admin(doc! { "forebayPattern": "^abc" }).await;
     assert_eq!(pattern.get_str("tier").ok(), Some("prefix"), "{pattern}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_limit_ends_the_search_of_the_cache() {
+    let door = Door::memory(2);
+    let documents: Vec<Document> = (0..2_000)
+        .map(|id| doc! { "_id": id, "title": if id < 1_000 { "rare" } else { "common" } })
+        .collect();
+    door.run(doc! { "insert": NAME, "documents": documents })
+        .await;
+    door.cache(NAME, &["title"]).await;
+    door.flush(NAME);
+    let found = |command: Document| async {
+        let explained = door.explain(command).await;
+        let executed = explained.get_document("executionStats").expect("figures");
+        let stage = stage(executed, "CACHE_SEARCH").expect("a search of the cache");
+        (
+            integer(stage.get("found")),
+            integer(executed.get("nReturned")),
+        )
+    };
+    let find = doc! { "find": NAME, "filter": { "title": "common" } };
+    assert_eq!(found(find.clone()).await, (1_000, 1_000));
+    let with = |name: &str, value: i32| {
+        let mut command = find.clone();
+        command.insert(name, value);
+        command
+    };
+    assert_eq!(found(with("limit", 5)).await, (5, 5));
+    assert_eq!(found(with("limit", 1_000)).await, (1_000, 1_000));
+    let mut page = with("limit", 5);
+    page.insert("skip", 5);
+    assert_eq!(
+        found(page).await,
+        (1_000, 10),
+        "pages are by record number, so all are needed"
+    );
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn a_queue_in_the_cache_is_emptied_by_clients_that_take_one_at_a_time() {
+    const CLIENTS: usize = 4;
+    const TASKS: i32 = 400;
+    let door = Arc::new(Door::memory(2));
+    let documents: Vec<Document> = (0..TASKS)
+        .map(|id| doc! { "_id": id, "state": "free" })
+        .collect();
+    door.run(doc! { "insert": NAME, "documents": documents })
+        .await;
+    door.cache(NAME, &["state"]).await;
+    let clients: Vec<_> = (0..CLIENTS)
+        .map(|_| {
+            let door = Arc::clone(&door);
+            tokio::spawn(async move {
+                let one = doc! { "q": { "state": "free" }, "limit": 1 };
+                let take = doc! { "delete": NAME, "deletes": [one] };
+                let mut taken = 0;
+                while integer(door.run(take.clone()).await.get("n")) == 1 {
+                    taken += 1;
+                }
+                taken
+            })
+        })
+        .collect();
+    let mut taken = 0;
+    for client in clients {
+        taken += client.await.expect("a client");
+    }
+    assert_eq!(taken, TASKS, "nobody stops while there are any");
 }
