@@ -161,17 +161,17 @@ fn compiled_programs_are_kept_on_disk() {
     }
     let folder = tempfile::tempdir().expect("a temporary folder");
     let cache = KernelCache::at(folder.path().join("kernels"));
-    let contains = |spec: &ProgramSpec| cache.contains(spec, ARCHS[1]).expect("NVRTC is there");
-    assert!(!contains(&spec()));
+    let find = |spec: &ProgramSpec| cache.find(spec, ARCHS[1]).expect("NVRTC is there");
+    assert_eq!(find(&spec()), None);
     let compiled = cache.get(&spec(), ARCHS[1]).expect("it compiles");
-    assert!(contains(&spec()));
+    assert_eq!(find(&spec()).as_ref(), Some(&compiled));
     assert_eq!(cache.get(&spec(), ARCHS[1]), Ok(compiled));
     let other = ProgramSpec {
         options: vec!["-DSCALE=4".to_owned()],
         ..spec()
     };
-    assert!(!contains(&other), "options are part of the key");
-    assert_eq!(cache.contains(&spec(), ARCHS[0]), Ok(false));
+    assert_eq!(find(&other), None, "options are part of the key");
+    assert_eq!(cache.find(&spec(), ARCHS[0]), Ok(None));
 }
 
 #[test]
@@ -190,7 +190,7 @@ fn a_damaged_file_is_compiled_again() {
     *flipped.last_mut().expect("not empty") ^= 1;
     for damaged in [&whole[..whole.len() - 1], &flipped, b"", b"{}\n"] {
         fs::write(&file, damaged).expect("writable");
-        assert_eq!(cache.contains(&spec(), ARCHS[1]), Ok(false));
+        assert_eq!(cache.find(&spec(), ARCHS[1]), Ok(None));
         assert_eq!(cache.get(&spec(), ARCHS[1]), Ok(compiled.clone()));
         assert_eq!(fs::read(&file).expect("readable"), whole);
     }

@@ -62,13 +62,13 @@ impl KernelCache {
         self.folder.as_deref()
     }
 
-    /// True if a good file for the program is there.
+    /// The machine code of a program if a good file for it is there; nothing is compiled.
     ///
     /// # Errors
     /// [`CompileError::NvrtcMissing`]: what was compiled depends on the compiler's version.
-    pub fn contains(&self, spec: &ProgramSpec, arch: Arch) -> Result<bool, CompileError> {
+    pub fn find(&self, spec: &ProgramSpec, arch: Arch) -> Result<Option<Cubin>, CompileError> {
         let file = self.file(spec, arch)?;
-        Ok(file.is_some_and(|file| read(&file).is_some()))
+        Ok(file.and_then(|file| read(&file)))
     }
 
     /// The machine code of a program: from its file, or compiled and then written to it. One thread of the process

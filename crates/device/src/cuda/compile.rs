@@ -2,6 +2,7 @@
 
 use std::ffi::{CString, NulError};
 use std::fmt::{self, Write};
+use std::str::FromStr;
 
 use super::library::{NvrtcMissing, nvrtc_version};
 use super::program::{NvrtcError, Program};
@@ -20,6 +21,32 @@ impl fmt::Display for Arch {
     /// As the compiler's options say it: `sm_90`.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "sm_{}{}", self.major, self.minor)
+    }
+}
+
+/// A name that is none of an architecture.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("`{name}` names no architecture; they are written as in `sm_90`")]
+pub struct ArchError {
+    /// What was written.
+    pub name: String,
+}
+
+impl FromStr for Arch {
+    type Err = ArchError;
+
+    /// Reads what the compiler's options say: the last digit is the minor number.
+    fn from_str(name: &str) -> Result<Arch, ArchError> {
+        let number = name
+            .strip_prefix("sm_")
+            .and_then(|digits| digits.parse().ok());
+        let number: u32 = number.ok_or_else(|| ArchError {
+            name: name.to_owned(),
+        })?;
+        Ok(Arch {
+            major: number / 10,
+            minor: number % 10,
+        })
     }
 }
 
@@ -212,6 +239,19 @@ mod tests {
     fn a_log_is_the_same_each_time() {
         let log = "used 3\nptxas info    : Compile time = 3.187 ms\nwarning\n";
         assert_eq!(without_times(log), "used 3\nwarning\n");
+    }
+
+    #[test]
+    fn architectures_are_read_as_they_are_written() {
+        for name in ["sm_80", "sm_90", "sm_100", "sm_121"] {
+            assert_eq!(
+                name.parse::<Arch>().map(|arch| arch.to_string()),
+                Ok(name.to_owned())
+            );
+        }
+        for name in ["", "90", "sm_", "sm_90a", "sm_-1"] {
+            assert!(name.parse::<Arch>().is_err(), "{name}");
+        }
     }
 
     #[test]

@@ -24,7 +24,7 @@ mod stream;
 
 pub use arguments::{DevicePointer, DevicePointerMut, DeviceType, KernelArguments, struct_text};
 pub use cache::KernelCache;
-pub use compile::{Arch, CompileError, Cubin, ProgramSpec, compile};
+pub use compile::{Arch, ArchError, CompileError, Cubin, ProgramSpec, compile};
 pub use engine::Cuda;
 pub use event::Event;
 pub use gpu::{Gpu, gpus};
