@@ -28,6 +28,8 @@ pub struct StoreOptions {
     pub journal_bytes_max: u64,
     /// Threads that write buffers out and merge tables.
     pub worker_threads: usize,
+    /// Free bytes of the disk below which writes are refused, so that they can go on once there is space again.
+    pub disk_reserve_bytes: u64,
 }
 
 impl StoreOptions {
@@ -40,6 +42,7 @@ impl StoreOptions {
             write_buffer_bytes: 32 << 20,
             journal_bytes_max: 512 << 20,
             worker_threads: 2,
+            disk_reserve_bytes: 256 << 20,
         }
     }
 

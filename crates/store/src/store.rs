@@ -15,6 +15,7 @@ use crate::collection::{Collection, IndexStatus};
 use crate::directory::Directory;
 use crate::engine::fjall::FjallEngine;
 use crate::engine::memory::MemoryEngine;
+use crate::engine::reserve::{ReserveEngine, free_bytes_of};
 use crate::engine::{Batch, Direction, Engine, Entries, KeyRange, PartitionId, PartitionKind};
 use crate::error::{Result, StoreError};
 use crate::index::IndexSpec;
@@ -122,7 +123,9 @@ impl Store {
         let directory = Directory::open(path)?;
         let tables = directory.tables();
         let engine = Arc::new(FjallEngine::open(&tables, options)?);
-        Self::load(engine, options.sync_interval, Some(directory))
+        let free_bytes = free_bytes_of(tables.clone());
+        let engine = ReserveEngine::new(engine, options.disk_reserve_bytes, free_bytes);
+        Self::load(Arc::new(engine), options.sync_interval, Some(directory))
             .map_err(|error| in_directory(error, &tables))
     }
 

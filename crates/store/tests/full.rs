@@ -1,4 +1,5 @@
-//! A disk that takes no more: the write is refused, reads go on, nothing acknowledged is lost.
+//! A disk that takes no more: the write is refused, reads go on, nothing acknowledged is lost; writes go on once there is
+//! space.
 //!
 //! A limit on the size of files stands for the full disk: the journal reaches it as it would reach the end of the disk.
 
@@ -6,10 +7,15 @@ mod common;
 
 use std::path::Path;
 use std::process::Command;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
 
 use bson::{RawDocumentBuf, rawdoc};
 use common::assert_clean;
-use forebay_store::{Collection, Store, StoreError, StoreOptions};
+use forebay_store::engine::memory::MemoryEngine;
+use forebay_store::engine::reserve::ReserveEngine;
+use forebay_store::{Change, Collection, Store, StoreError, StoreOptions};
 
 const DIRECTORY: &str = "FOREBAY_STORE_FULL_DIRECTORY";
 /// Blocks of 512 bytes a file may have: a little more than fjall's journal has from the start.
@@ -28,15 +34,18 @@ fn document(id: i64) -> RawDocumentBuf {
     rawdoc! { "_id": id, "pad": "x".repeat(500_000) }
 }
 
-/// Inserts until that is refused; gives how many were taken, and why no more.
+/// Inserts until that is refused; gives how many there are then, and why no more were taken.
 fn fill(collection: &Collection) -> (i64, StoreError) {
+    let present = collection.document_count() as i64;
     let refused = |id| {
         collection
             .insert(&document(id))
             .err()
             .map(|error| (id, error))
     };
-    (0..1_000).find_map(refused).expect("the limit is reached")
+    (present..present + 1_000)
+        .find_map(refused)
+        .expect("the limit is reached")
 }
 
 /// The process with the limit. Does nothing when run as a test of its own.
@@ -97,4 +106,60 @@ fn a_full_disk_refuses_writes_and_keeps_the_rest() {
     collection
         .insert(&document(-1))
         .expect("there is room again");
+}
+
+const RESERVE: u64 = 1 << 20;
+
+/// A store on a disk whose free bytes the test says.
+fn store_with(free: &Arc<AtomicU64>) -> Store {
+    let free = Arc::clone(free);
+    let free_bytes = Box::new(move || Ok(free.load(Ordering::SeqCst)));
+    let engine = ReserveEngine::new(Arc::new(MemoryEngine::default()), RESERVE, free_bytes);
+    Store::with_engine(Arc::new(engine), Duration::from_secs(1)).expect("opens")
+}
+
+#[test]
+fn writes_go_on_when_there_is_space_again() {
+    let free = Arc::new(AtomicU64::new(RESERVE + (8 << 20)));
+    let store = store_with(&free);
+    let collection = store.collection_or_create("db", "c").expect("creates");
+    for id in 0..5 {
+        collection.insert(&document(id)).expect("there is space");
+    }
+
+    free.store(RESERVE - 1, Ordering::SeqCst);
+    let (taken, error) = fill(&collection);
+    assert!(matches!(error, StoreError::DiskFull { .. }), "{error}");
+    let again = collection.insert(&document(taken));
+    assert!(matches!(again, Err(StoreError::DiskFull { .. })));
+    let other = store.collection_or_create("db", "d");
+    assert!(matches!(other, Err(StoreError::DiskFull { .. })));
+    assert_eq!(collection.document_count(), taken as u64);
+    assert_clean(&collection);
+
+    let number = collection
+        .number_by_id(bson::RawBsonRef::Int64(0))
+        .expect("reads go on")
+        .expect("the first was taken");
+    let deleted = collection.write(&[Change::Delete(number)], true);
+    assert!(deleted[0].is_ok(), "what makes space is taken: {deleted:?}");
+
+    free.store(RESERVE + (1 << 30), Ordering::SeqCst);
+    collection
+        .insert(&document(taken))
+        .expect("there is space again");
+    store.collection_or_create("db", "d").expect("likewise");
+    assert_eq!(collection.document_count(), taken as u64);
+    assert_clean(&collection);
+}
+
+#[test]
+fn a_store_on_a_directory_keeps_its_reserve() {
+    let directory = tempfile::tempdir().expect("a temporary directory");
+    let store = Store::open(StoreOptions {
+        disk_reserve_bytes: u64::MAX,
+        ..StoreOptions::directory(directory.path())
+    });
+    let refused = store.and_then(|store| store.collection_or_create("db", "c").map(drop));
+    assert!(matches!(refused, Err(StoreError::DiskFull { .. })));
 }

@@ -9,6 +9,7 @@ pub mod fault;
 pub mod fjall;
 pub(crate) mod journal;
 pub mod memory;
+pub mod reserve;
 
 use std::collections::HashSet;
 use std::sync::Arc;
