@@ -9,6 +9,7 @@ struct Glushkov {
     static constexpr u32 kQueries = 1;
     static constexpr u32 kQueriesUnrolled = 1;
     static constexpr u32 kShortTiles = 1;
+    static constexpr u32 kWordsAhead = 1;
     static constexpr bool kFirstWordOnly = false;
     static constexpr bool kEndsEarly = true;
 
@@ -56,6 +57,7 @@ struct ShiftAnd {
     static constexpr u32 kQueries = 32;
     static constexpr u32 kQueriesUnrolled = 1;
     static constexpr u32 kShortTiles = 2;
+    static constexpr u32 kWordsAhead = 2;
     static constexpr bool kFirstWordOnly = false;
     static constexpr bool kEndsEarly = false;
 

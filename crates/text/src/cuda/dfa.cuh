@@ -10,6 +10,7 @@ struct Dfa {
     static constexpr u32 kQueries = kCount;
     static constexpr u32 kQueriesUnrolled = kCount;
     static constexpr u32 kShortTiles = kCount == 1 ? 4 : 2;
+    static constexpr u32 kWordsAhead = kCount == 1 ? 4 : 2;
     static constexpr bool kFirstWordOnly = false;
     static constexpr bool kEndsEarly = kCount == 1;
 

@@ -9,6 +9,7 @@ struct Literal {
     static constexpr u32 kQueries = 1;
     static constexpr u32 kQueriesUnrolled = 1;
     static constexpr u32 kShortTiles = 4;
+    static constexpr u32 kWordsAhead = kAtStart ? 1 : 4;
     static constexpr bool kFirstWordOnly = kAtStart;
     static constexpr bool kEndsEarly = false;
 

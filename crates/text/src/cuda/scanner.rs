@@ -423,7 +423,7 @@ impl Pass<'_> {
         Ok(ScanFound {
             matches: u64::from_le_bytes(matches.try_into().expect("eight bytes")),
             list: query.list.map(numbers).unwrap_or_default(),
-            device_ms: self.buffers.began.elapsed_ms(&self.buffers.ended)?.into(),
+            device_ms: self.buffers.ended.elapsed_ms(&self.buffers.began)?.into(),
             shared_by: self.orders.len(),
         })
     }

@@ -2,10 +2,10 @@
 
 use std::ops::Range;
 use std::sync::Arc;
-use std::sync::mpsc::sync_channel;
+use std::sync::mpsc::{SyncSender, sync_channel};
 
-use forebay_device::cuda::{DeviceMemory, DevicePointer, Stream};
-use forebay_device::{Device, DeviceContext, OutOfMemory, Step, SubmitError};
+use forebay_device::cuda::{Cuda, DeviceMemory, DevicePointer, Event, Pinned, Stream};
+use forebay_device::{Device, DeviceContext, DeviceFault, Job, OutOfMemory, Step, SubmitError};
 
 use super::arguments::{Chunk, Segment};
 use super::tiles::{ChunkOfRows, Layout};
@@ -18,7 +18,8 @@ const PIECE_BYTES: usize = 8 << 20;
 /// for the layout. Rows of values longer than 4,096 bytes are not among them: [`aside`](TiledRows::aside).
 #[derive(Debug)]
 pub struct TiledRows {
-    memory: DeviceMemory,
+    /// Shared with the job that copies, which may end a little later than the copy.
+    memory: Arc<DeviceMemory>,
     rows: usize,
     chunks: Vec<ChunkOfRows>,
     documents_at: u64,
@@ -64,7 +65,6 @@ impl TiledRows {
         let layout = Layout::new(rows);
         let memory = Arc::new(device.allocate(layout.bytes() as u64)?);
         copy(device, &layout, rows, documents, &memory)?;
-        let memory = Arc::into_inner(memory).ok_or_else(|| lost(device))?;
         let at = |range: Range<usize>| memory.address() + range.start as u64;
         Ok(TiledRows {
             rows: rows.len(),
@@ -152,23 +152,58 @@ fn copy_piece(
     bytes: usize,
     fill: impl FnOnce(&mut [u8]),
 ) -> Result<(), LoadError> {
-    let mut pinned = device.stage(bytes).ok_or_else(|| lost(device))?;
-    fill(&mut pinned);
+    let mut from = device.stage(bytes).ok_or_else(|| lost(device))?;
+    fill(&mut from);
     let (done, copied) = sync_channel(1);
-    let target = Arc::clone(memory);
-    let copy = move |context: &mut DeviceContext| {
-        if let Some(cuda) = context.parts().cuda {
-            let address = target.address() + offset as u64;
-            // SAFETY: `bytes` bytes from `offset` on are within the memory, which this job holds, as it holds the pinned
-            // buffer; both are left alone until the stream has done the copy, which the next line waits for.
-            unsafe { cuda.copy_to_device_async(&pinned, address, Stream::Load) }?;
-            cuda.synchronize(Stream::Load)?;
-            let _ = done.send(());
-        }
-        Ok(Step::Done)
-    };
-    device.submit(Box::new(copy))?;
+    device.submit(Box::new(Copy {
+        from,
+        to: Arc::clone(memory),
+        offset: offset as u64,
+        begun: None,
+        done,
+    }))?;
     copied.recv().map_err(|_| lost(device))
+}
+
+/// A copy to a device. Several are on their way at the same time, and searches run between them.
+struct Copy {
+    from: Pinned,
+    to: Arc<DeviceMemory>,
+    offset: u64,
+    /// What is passed when the copy is done.
+    begun: Option<Event>,
+    done: SyncSender<()>,
+}
+
+impl Copy {
+    fn begin(&mut self, cuda: &Cuda) -> Result<Event, DeviceFault> {
+        let to = self.to.address() + self.offset;
+        // SAFETY: the memory has room for the buffer at the offset. This job holds both, and leaves them alone until the
+        // event has passed. It is dropped before only when the device is lost, and then nobody is given either any more.
+        unsafe { cuda.copy_to_device_async(&self.from, to, Stream::Load) }?;
+        let event = cuda.event()?;
+        cuda.record(&event, Stream::Load)?;
+        Ok(event)
+    }
+}
+
+impl Job for Copy {
+    fn run(&mut self, context: &mut DeviceContext) -> Result<Step, DeviceFault> {
+        let Some(cuda) = context.parts().cuda else {
+            return Ok(Step::Done);
+        };
+        let event = match self.begun.take() {
+            Some(event) => event,
+            None => self.begin(cuda)?,
+        };
+        if !event.is_done()? {
+            self.begun = Some(event);
+            return Ok(Step::Again);
+        }
+        // Nobody listens if the loader gave up.
+        let _ = self.done.send(());
+        Ok(Step::Done)
+    }
 }
 
 fn lost(device: &Device) -> LoadError {

@@ -83,6 +83,14 @@ __device__ inline const u8* load_image(const ScanArguments& arguments) {
     return (const u8*)shared_image;
 }
 
+// Some words of a row from one on; padding beyond the last that is read.
+template <u32 kCount>
+__device__ void load_words(u64 (&words)[kCount], const Row& row, u32 first, u32 read) {
+#pragma unroll
+    for (u32 index = 0; index < kCount; ++index)
+        words[index] = first + index < read ? __ldcs(row.first + (first + index) * kLanes) : kPadding;
+}
+
 template <class Matcher, class Report>
 __device__ void report_tile(const Matcher& matcher, Report& report, const typename Matcher::State& state,
                             const Chunk& chunk, u32 row) {
@@ -93,20 +101,27 @@ __device__ void report_tile(const Matcher& matcher, Report& report, const typena
             report.add(query, row < chunk.rows && matcher.matches(state, query), chunk, row);
 }
 
-// Rows of more than one word: one row a lane, the next word on its way while this one is read.
+// Rows of more than one word: one row a lane, the next few words on their way while these are read.
 template <class Matcher, class Report>
 __device__ void scan_tile(const Matcher& matcher, Report& report, const Chunk& chunk, u32 tile) {
+    constexpr u32 kAhead = Matcher::kWordsAhead;
     const u32 row = tile * kLanes + report.lane;
     const Row words{chunk.words + (u64)tile * chunk.words_per_row * kLanes + report.lane, chunk.words_per_row};
+    const u32 read = Matcher::kFirstWordOnly ? min(words.words, 1u) : words.words;
     typename Matcher::State state;
     matcher.begin(state);
-    u64 word = words.words != 0 ? __ldcs(words.first) : kPadding;
-    const u32 read = Matcher::kFirstWordOnly ? min(words.words, 1u) : words.words;
-    for (u32 index = 0; index < read; ++index) {
-        const u64 next = index + 1 < read ? __ldcs(words.first + (index + 1) * kLanes) : kPadding;
-        matcher.word(state, words, index, word, next);
+    u64 ahead[kAhead];
+    load_words(ahead, words, 0, read);
+    for (u32 first = 0; first < read; first += kAhead) {
+        u64 now[kAhead + 1];
+#pragma unroll
+        for (u32 index = 0; index < kAhead; ++index) now[index] = ahead[index];
+        load_words(ahead, words, first + kAhead, read);
+        now[kAhead] = ahead[0];
+#pragma unroll
+        for (u32 index = 0; index < kAhead; ++index)
+            if (first + index < read) matcher.word(state, words, first + index, now[index], now[index + 1]);
         if (Matcher::kEndsEarly && __all_sync(kAllLanes, matcher.is_decided(state))) break;
-        word = next;
     }
     matcher.end(state, words);
     report_tile(matcher, report, state, chunk, row);

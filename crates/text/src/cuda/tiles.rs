@@ -157,6 +157,10 @@ impl Layout {
         assert_eq!((rows.len(), out.len()), (documents.len(), self.bytes()));
         let (words, numbers) = out.split_at_mut(self.word_bytes().end);
         let (documents_out, rows_out) = numbers.split_at_mut(self.document_numbers().len());
+        if let ([group], true) = (self.groups.as_slice(), self.in_order) {
+            write_numbers(documents_out, documents);
+            return group.write_in_order(rows, words);
+        }
         let mut positions: Vec<usize> = self.groups.iter().map(|group| group.position).collect();
         for (row, length) in lengths(rows).enumerate() {
             let Some(&group) = self.group_of.get(words_of(length)) else {
@@ -186,6 +190,32 @@ impl Layout {
 }
 
 impl Group {
+    /// Writes rows of which none has another position than its number: tile by tile, many times faster.
+    fn write_in_order(&self, rows: Rows<'_>, words: &mut [u8]) {
+        let tile_bytes = self.words * TILE_ROWS * WORD_BYTES;
+        if tile_bytes == 0 {
+            return;
+        }
+        for (tile, out) in words.chunks_exact_mut(tile_bytes).enumerate() {
+            let from = tile * TILE_ROWS;
+            let to = rows.len().min(from + TILE_ROWS);
+            for (word, out) in out.chunks_exact_mut(TILE_ROWS * WORD_BYTES).enumerate() {
+                let (slots, rest) = out.split_at_mut((to - from) * WORD_BYTES);
+                for (slot, offsets) in slots
+                    .chunks_exact_mut(WORD_BYTES)
+                    .zip(rows.offsets[from..=to].windows(2))
+                {
+                    let (start, length) =
+                        (offsets[0] as usize, (offsets[1] - offsets[0]) as usize - 1);
+                    slot.copy_from_slice(
+                        &word_at(rows.bytes, start, length, word * WORD_BYTES).to_le_bytes(),
+                    );
+                }
+                rest.fill(SEPARATOR);
+            }
+        }
+    }
+
     fn write_row(
         &self,
         bytes: &[u8],
@@ -233,6 +263,12 @@ fn last_word(bytes: &[u8]) -> u64 {
 
 fn write_number(out: &mut [u8], index: usize, number: u32) {
     out[index * 4..index * 4 + 4].copy_from_slice(&number.to_le_bytes());
+}
+
+fn write_numbers(out: &mut [u8], numbers: &[u32]) {
+    for (slot, number) in out.chunks_exact_mut(size_of::<u32>()).zip(numbers) {
+        slot.copy_from_slice(&number.to_le_bytes());
+    }
 }
 
 /// Lengths of the values.

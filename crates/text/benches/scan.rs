@@ -1,0 +1,489 @@
+//! Searches in the memory of one GPU, timed by its own events; every count is compared with the host engine's.
+//!
+//! `cargo bench -p forebay-text --bench scan -- [--smoke] [--only CASE] [--device cuda:0] [--names FILE] [--record FILE]`.
+//! It prints one JSON object a figure and appends them to `--record`. Without a GPU it says so and does nothing.
+
+use std::fs::OpenOptions;
+use std::io::Write;
+use std::process::Command;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::mpsc::channel;
+use std::sync::{Arc, Mutex};
+use std::thread;
+use std::time::Instant;
+
+use forebay_device::{Device, DeviceOptions, Devices};
+use forebay_text::cuda::{
+    ScanFound, ScanOrder, ScanQueue, ScanTable, ScanWant, TiledRows, prepare,
+};
+use forebay_text::{Limits, Options, Pattern, Program, Rows, SEPARATOR, Stop};
+use serde::Serialize;
+
+/// Rows of a block: those of a bucket.
+const BLOCK_ROWS: usize = 131_072;
+
+/// Timed runs of a search, after two that are not.
+const RUNS: usize = 25;
+
+/// Searches that are sent at once where clients share passes.
+const CLIENTS: usize = 64;
+
+/// Values to search.
+#[derive(Clone, Copy)]
+enum Data {
+    /// Random letters: rows, bytes of each.
+    Letters(usize, usize),
+    /// The names of a file, one a line, sorted.
+    Names,
+}
+
+/// A case: its data, and what is searched for in it.
+struct Case {
+    name: &'static str,
+    data: Data,
+    searches: &'static [&'static str],
+}
+
+/// Searches are written as patterns; `=`, `<`, `>` and `*` before one make it a literal to equal, begin, end, contain.
+const CASES: &[Case] = &[
+    Case {
+        name: "regex-100m-8b",
+        data: Data::Letters(100_000_000, 8),
+        searches: &[
+            "a.*[xyz].*q",
+            "(ab|cd|ef)[aeiou]",
+            "^[a-m]{3}.*z$",
+            "[aeiou]{3}[^aeiou]{2}[aeiou]",
+        ],
+    },
+    Case {
+        name: "literal-100m-8b",
+        data: Data::Letters(100_000_000, 8),
+        searches: &["=forebays", "<fore", ">bay", "*eba"],
+    },
+    Case {
+        name: "regex-40m-100b",
+        data: Data::Letters(40_000_000, 100),
+        searches: &[
+            "abc.*xyz",
+            "q[aeiou]{4}[^aeiou]",
+            "(fore|back)bay.*(gpu|cpu)",
+            "[xyz]{4}.*[abc]{4}",
+        ],
+    },
+    Case {
+        name: "substring-40m-100b",
+        data: Data::Letters(40_000_000, 100),
+        searches: &["*fore", "*bay", "*forebays"],
+    },
+    Case {
+        name: "regex-names",
+        data: Data::Names,
+        searches: &[
+            "webpack.*plugin",
+            "^@[a-z]+/react-.*hook",
+            "(mongo|postgres|mysql).*(driver|client)$",
+            "[0-9]{4}",
+        ],
+    },
+];
+
+struct Arguments {
+    smoke: bool,
+    only: Option<String>,
+    device: String,
+    names: Option<String>,
+    record: Option<String>,
+}
+
+impl Arguments {
+    fn parse() -> Arguments {
+        let mut arguments = Arguments {
+            smoke: false,
+            only: None,
+            device: "cuda:0".to_owned(),
+            names: None,
+            record: None,
+        };
+        let mut given = std::env::args().skip(1);
+        while let Some(argument) = given.next() {
+            match argument.as_str() {
+                "--smoke" => arguments.smoke = true,
+                "--only" => arguments.only = given.next(),
+                "--device" => arguments.device = given.next().expect("--device takes a name"),
+                "--names" => arguments.names = given.next(),
+                "--record" => arguments.record = given.next(),
+                // Cargo's own.
+                "--bench" => {}
+                other => panic!("unknown argument {other}"),
+            }
+        }
+        arguments
+    }
+}
+
+/// A line of the record.
+#[derive(Serialize)]
+struct Figure<'a> {
+    bench: &'static str,
+    case: String,
+    engine: &'static str,
+    device: &'a str,
+    driver: &'a str,
+    metric: &'static str,
+    median: f64,
+    min: f64,
+    max: f64,
+    n: usize,
+    expect: Option<u64>,
+    commit: &'a str,
+    date: &'a str,
+    command: &'a str,
+}
+
+/// One run: the device, and what all its figures share.
+struct Bench {
+    device: Arc<Device>,
+    queue: Arc<ScanQueue>,
+    model: String,
+    driver: String,
+    commit: String,
+    date: String,
+    command: String,
+    record: Option<String>,
+}
+
+fn said_by(program: &str, arguments: &[&str]) -> String {
+    let output = Command::new(program).args(arguments).output();
+    let text = output.map(|output| String::from_utf8_lossy(&output.stdout).trim().to_owned());
+    text.ok()
+        .filter(|text| !text.is_empty())
+        .unwrap_or_else(|| "unknown".to_owned())
+}
+
+impl Bench {
+    fn start(arguments: &Arguments) -> Option<Bench> {
+        let spec = arguments.device.parse().expect("a device, as in cuda:0");
+        let devices = Devices::new(&spec, DeviceOptions::default());
+        let devices = devices.map_err(|error| println!("skipped: {error}")).ok()?;
+        let device = Arc::clone(&devices.list()[0]);
+        prepare(&device).expect("an empty queue");
+        let nvidia = [
+            "--query-gpu=name,driver_version",
+            "--format=csv,noheader",
+            "--id=0",
+        ];
+        let card = said_by("nvidia-smi", &nvidia);
+        let (model, driver) = card.split_once(", ").unwrap_or((&card, "unknown"));
+        let given: Vec<String> = std::env::args().skip(1).collect();
+        let commit = std::env::var("FOREBAY_COMMIT");
+        Some(Bench {
+            device,
+            queue: Arc::default(),
+            model: model.to_owned(),
+            driver: driver.to_owned(),
+            commit: commit.unwrap_or_else(|_| said_by("git", &["rev-parse", "--short=12", "HEAD"])),
+            date: said_by("date", &["-u", "+%FT%TZ"]),
+            command: format!(
+                "cargo bench -p forebay-text --bench scan -- {}",
+                given.join(" ")
+            ),
+            record: arguments.record.clone(),
+        })
+    }
+
+    fn report(&self, case: &str, metric: &'static str, samples: &[f64], expect: Option<u64>) {
+        let mut sorted = samples.to_vec();
+        sorted.sort_by(f64::total_cmp);
+        let figure = Figure {
+            bench: "scan",
+            case: case.to_owned(),
+            engine: "forebay cuda",
+            device: &self.model,
+            driver: &self.driver,
+            metric,
+            median: sorted[sorted.len() / 2],
+            min: sorted[0],
+            max: sorted[sorted.len() - 1],
+            n: sorted.len(),
+            expect,
+            commit: &self.commit,
+            date: &self.date,
+            command: &self.command,
+        };
+        let line = serde_json::to_string(&figure).expect("numbers are finite");
+        println!("{line}");
+        if let Some(path) = &self.record {
+            let file = OpenOptions::new().create(true).append(true).open(path);
+            let written = file.and_then(|mut file| writeln!(file, "{line}"));
+            written.unwrap_or_else(|error| panic!("{path}: {error}"));
+        }
+    }
+
+    /// Sends searches at once and waits for all; their counts in order, and the wall time in seconds.
+    fn search(&self, table: &Arc<ScanTable>, programs: &[Arc<Program>]) -> (Vec<ScanFound>, f64) {
+        let (sender, answers) = channel();
+        let began = Instant::now();
+        for (index, program) in programs.iter().enumerate() {
+            let order = ScanOrder {
+                table: Arc::clone(table),
+                program: Arc::clone(program),
+                want: ScanWant::Count,
+                limit: u64::MAX,
+            };
+            let sender = sender.clone();
+            let answer = move |found| drop(sender.send((index, found)));
+            self.queue
+                .submit(&self.device, order, answer)
+                .expect("the device takes searches");
+        }
+        drop(sender);
+        let mut found: Vec<(usize, ScanFound)> = answers.iter().collect();
+        let seconds = began.elapsed().as_secs_f64();
+        assert_eq!(found.len(), programs.len(), "{:?}", self.device.state());
+        found.sort_by_key(|(index, _)| *index);
+        (found.into_iter().map(|(_, found)| found).collect(), seconds)
+    }
+}
+
+/// Values in host memory, in blocks.
+struct Blocks {
+    blocks: Vec<(Vec<u8>, Vec<u32>)>,
+    value_bytes: usize,
+}
+
+impl Blocks {
+    fn of_letters(rows: usize, bytes: usize) -> Blocks {
+        let starts: Vec<usize> = (0..rows).step_by(BLOCK_ROWS).collect();
+        let block = |start: usize| letters(start, BLOCK_ROWS.min(rows - start), bytes);
+        Blocks {
+            blocks: in_parallel(starts.len(), |index| block(starts[index])),
+            value_bytes: rows * bytes,
+        }
+    }
+
+    fn of_names(path: &str) -> Blocks {
+        let text = std::fs::read_to_string(path).unwrap_or_else(|error| panic!("{path}: {error}"));
+        let mut names: Vec<&str> = text.lines().collect();
+        names.sort_unstable();
+        let blocks = names.chunks(BLOCK_ROWS).map(|names| {
+            let (mut bytes, mut offsets) = (Vec::new(), vec![0]);
+            for name in names {
+                bytes.extend_from_slice(name.as_bytes());
+                bytes.push(SEPARATOR);
+                offsets.push(bytes.len() as u32);
+            }
+            (bytes, offsets)
+        });
+        Blocks {
+            blocks: blocks.collect(),
+            value_bytes: names.iter().map(|name| name.len()).sum(),
+        }
+    }
+
+    fn rows(&self, index: usize) -> Rows<'_> {
+        let (bytes, offsets) = &self.blocks[index];
+        Rows { bytes, offsets }
+    }
+
+    fn load(&self, device: &Device) -> Arc<ScanTable> {
+        let mut first = 0;
+        let firsts: Vec<u32> = (0..self.blocks.len())
+            .map(|index| {
+                let here = first;
+                first += self.rows(index).len() as u32;
+                here
+            })
+            .collect();
+        let tiled = in_parallel(self.blocks.len(), |index| {
+            let rows = self.rows(index);
+            let documents: Vec<u32> = (firsts[index]..).take(rows.len()).collect();
+            Arc::new(TiledRows::load(device, rows, &documents).expect("the device has room"))
+        });
+        Arc::new(ScanTable::new(
+            tiled.into_iter().map(|rows| (rows, Vec::new())),
+        ))
+    }
+
+    fn count(&self, program: &Program) -> u64 {
+        let count = |index| {
+            program
+                .count_rows(self.rows(index), &Stop::never())
+                .expect("nothing stops it")
+        };
+        in_parallel(self.blocks.len(), count).into_iter().sum()
+    }
+}
+
+/// A block of random letters; `start` is the seed.
+fn letters(start: usize, rows: usize, length: usize) -> (Vec<u8>, Vec<u32>) {
+    let mut rng = fastrand::Rng::with_seed(start as u64);
+    let (mut bytes, mut offsets) = (Vec::with_capacity(rows * (length + 1)), vec![0]);
+    for _ in 0..rows {
+        bytes.extend((0..length).map(|_| rng.u8(b'a'..=b'z')));
+        bytes.push(SEPARATOR);
+        offsets.push(bytes.len() as u32);
+    }
+    (bytes, offsets)
+}
+
+/// The results of `work` for 0 to `count`, by all cores.
+fn in_parallel<T: Send>(count: usize, work: impl Fn(usize) -> T + Sync) -> Vec<T> {
+    let next = AtomicUsize::new(0);
+    let done = Mutex::new(Vec::with_capacity(count));
+    let cores = thread::available_parallelism().map_or(1, usize::from);
+    thread::scope(|scope| {
+        for _ in 0..cores {
+            scope.spawn(|| {
+                loop {
+                    let index = next.fetch_add(1, Ordering::Relaxed);
+                    if index >= count {
+                        break;
+                    }
+                    let result = work(index);
+                    done.lock().expect("no panic").push((index, result));
+                }
+            });
+        }
+    });
+    let mut done = done.into_inner().expect("no panic");
+    done.sort_by_key(|(index, _)| *index);
+    done.into_iter().map(|(_, result)| result).collect()
+}
+
+fn program(search: &str) -> Arc<Program> {
+    let limits = Limits::default();
+    let regex = |source: &str| {
+        let pattern = Pattern::new(source, Options::default(), &limits).expect("a valid pattern");
+        Program::compile(pattern, &limits)
+    };
+    Arc::new(match search.split_at(1) {
+        ("=", literal) => Program::exact(literal),
+        ("<", literal) => Program::prefix(literal),
+        (">", literal) => Program::suffix(literal),
+        ("*", literal) => Program::substring(literal),
+        _ => regex(search),
+    })
+}
+
+/// Different searches of one sort for many clients.
+fn for_clients(sort: &str) -> Vec<Arc<Program>> {
+    let mut rng = fastrand::Rng::with_seed(64);
+    let mut word = |length: usize| -> String { (0..length).map(|_| rng.char('a'..='z')).collect() };
+    let search = |index: usize| match sort {
+        "literal" => format!("*{}", word(4 + index % 3)),
+        _ => format!("{}.*[{}].*{}", word(1), word(3), word(1)),
+    };
+    (0..CLIENTS)
+        .map(search)
+        .map(|search| program(&search))
+        .collect()
+}
+
+fn run_case(bench: &Bench, case: &Case, blocks: &Blocks, table: &Arc<ScanTable>) {
+    for search in case.searches {
+        let program = program(search);
+        let expect = blocks.count(&program);
+        let mut times = Vec::new();
+        for run in 0..RUNS + 2 {
+            let (found, _) = bench.search(table, std::slice::from_ref(&program));
+            assert_eq!(found[0].matches, expect, "{} {search}", case.name);
+            if run >= 2 {
+                times.push(found[0].device_ms);
+            }
+        }
+        let name = format!("{}: {search}", case.name);
+        bench.report(&name, "device_ms", &times, Some(expect));
+        let gigabytes = |ms: &f64| blocks.value_bytes as f64 / ms / 1e6;
+        let rates: Vec<f64> = times.iter().map(gigabytes).collect();
+        bench.report(&name, "value_gb_per_s", &rates, Some(expect));
+    }
+}
+
+/// How many searches a second the device answers, one after the other and all waiting at once.
+fn run_clients(bench: &Bench, blocks: &Blocks, table: &Arc<ScanTable>, sort: &str) {
+    let programs = for_clients(sort);
+    let expect: Vec<u64> = programs
+        .iter()
+        .map(|program| blocks.count(program))
+        .collect();
+    let (mut alone, mut together) = (Vec::new(), Vec::new());
+    for _ in 0..5 {
+        let began = Instant::now();
+        for (program, expect) in programs.iter().zip(&expect) {
+            let (found, _) = bench.search(table, std::slice::from_ref(program));
+            assert_eq!(found[0].matches, *expect, "{program:?}");
+        }
+        alone.push(CLIENTS as f64 / began.elapsed().as_secs_f64());
+        let (found, seconds) = bench.search(table, &programs);
+        let counts: Vec<u64> = found.iter().map(|found| found.matches).collect();
+        assert_eq!(counts, expect);
+        together.push(CLIENTS as f64 / seconds);
+    }
+    let total = Some(expect.iter().sum());
+    bench.report(
+        &format!("clients-1-{sort}"),
+        "searches_per_s",
+        &alone,
+        total,
+    );
+    bench.report(
+        &format!("clients-64-{sort}"),
+        "searches_per_s",
+        &together,
+        total,
+    );
+}
+
+fn main() {
+    let arguments = Arguments::parse();
+    let Some(bench) = Bench::start(&arguments) else {
+        return;
+    };
+    let mut letters: Option<((usize, usize), Blocks, Arc<ScanTable>)> = None;
+    for case in CASES {
+        if arguments
+            .only
+            .as_ref()
+            .is_some_and(|only| !case.name.contains(only.as_str()))
+        {
+            continue;
+        }
+        match case.data {
+            Data::Letters(rows, bytes) => {
+                let rows = if arguments.smoke { rows / 1000 } else { rows };
+                if letters
+                    .as_ref()
+                    .is_none_or(|(shape, ..)| *shape != (rows, bytes))
+                {
+                    drop(letters.take());
+                    let blocks = Blocks::of_letters(rows, bytes);
+                    let began = Instant::now();
+                    let table = blocks.load(&bench.device);
+                    let rate = blocks.value_bytes as f64 / began.elapsed().as_secs_f64() / 1e9;
+                    bench.report(
+                        &format!("load-{rows}-{bytes}b"),
+                        "value_gb_per_s",
+                        &[rate],
+                        None,
+                    );
+                    letters = Some(((rows, bytes), blocks, table));
+                }
+                let (_, blocks, table) = letters.as_ref().expect("made above");
+                run_case(&bench, case, blocks, table);
+                if case.name == "literal-100m-8b" {
+                    run_clients(&bench, blocks, table, "literal");
+                    run_clients(&bench, blocks, table, "regex");
+                }
+            }
+            Data::Names => {
+                let Some(path) = &arguments.names else {
+                    continue;
+                };
+                let blocks = Blocks::of_names(path);
+                let table = blocks.load(&bench.device);
+                run_case(&bench, case, &blocks, &table);
+            }
+        }
+    }
+}
