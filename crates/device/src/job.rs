@@ -78,6 +78,13 @@ impl DeviceContext {
         }
     }
 
+    /// Waits for what the GPU still does, so that the memory it uses can go.
+    pub(crate) fn settle(&self) {
+        if let Some(cuda) = &self.cuda {
+            cuda.settle();
+        }
+    }
+
     /// The GPU and what operators keep, at the same time.
     pub fn parts(&mut self) -> Parts<'_> {
         Parts {

@@ -50,6 +50,7 @@ pub(crate) fn own(mut context: DeviceContext, arriving: &Receiver<Queued>) {
         // The state changes before the jobs are dropped, so that whoever sees its channel closed finds the reason.
         context.lose(&fault);
     }
+    context.settle();
 }
 
 /// Runs jobs in turn, those of `ready` and those that arrive.

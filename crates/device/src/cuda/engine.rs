@@ -62,6 +62,12 @@ impl Cuda {
         self.pool.close();
     }
 
+    /// Waits for both streams. A device that has failed does nothing more, and its error is known already.
+    pub(crate) fn settle(&self) {
+        let _ = self.compute.synchronize();
+        let _ = self.load.synchronize();
+    }
+
     /// What the GPU is.
     pub fn gpu(&self) -> &Gpu {
         &self.gpu
