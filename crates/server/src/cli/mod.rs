@@ -6,6 +6,7 @@ mod devices;
 mod doctor;
 mod export;
 mod import;
+mod kernels;
 mod reference;
 mod serve;
 mod table;
@@ -30,6 +31,7 @@ enum Command {
     Export(export::ExportArgs),
     Devices(devices::DevicesArgs),
     Doctor(doctor::DoctorArgs),
+    Kernels(kernels::KernelsArgs),
     Debug(debug::DebugArgs),
     User(user::UserArgs),
     Demo(DemoArgs),
@@ -50,6 +52,7 @@ pub async fn run(cli: Cli) -> anyhow::Result<()> {
         Command::Export(args) => export::run(&args).await,
         Command::Devices(args) => devices::run(&args).await,
         Command::Doctor(args) => doctor::run(&args),
+        Command::Kernels(args) => kernels::run(&args),
         Command::Debug(args) => debug::run(&args).await,
         Command::User(args) => user::run(&args).await,
         Command::Demo(args) => forebay_bench::demo(args).await,

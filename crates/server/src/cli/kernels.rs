@@ -1,0 +1,121 @@
+//! `forebay kernels`: the programs that run on GPUs, compiled ahead of the first search.
+
+use anyhow::{Context, Result, bail};
+use bson::{Document, doc};
+use clap::{Args, Subcommand};
+use forebay_device::cuda::{Arch, Cubin, KernelCache, KernelResources, gpus};
+
+use super::table;
+
+/// List the kernels for GPUs, or compile them ahead of the first search
+#[derive(Debug, Args)]
+pub struct KernelsArgs {
+    #[command(subcommand)]
+    action: Action,
+}
+
+#[derive(Debug, Subcommand)]
+enum Action {
+    /// List the kernels, and what those that are compiled use
+    List(ArchArgs),
+    /// Compile what is not compiled yet and keep it, then list
+    Warm(ArchArgs),
+}
+
+#[derive(Debug, Args)]
+struct ArchArgs {
+    /// Architectures to compile for, as in `sm_90`; without it, those of the GPUs of this machine.
+    #[arg(long = "arch", value_name = "ARCH", value_delimiter = ',')]
+    archs: Vec<Arch>,
+}
+
+/// The columns of the list: heading and field.
+const COLUMNS: [(&str, &str); 6] = [
+    ("program", "program"),
+    ("kernel", "kernel"),
+    ("arch", "arch"),
+    ("registers", "registers"),
+    ("local bytes", "local"),
+    ("shared bytes", "shared"),
+];
+
+/// Runs the command.
+///
+/// # Errors
+/// If there is no compiler, or a kernel does not compile.
+pub fn run(args: &KernelsArgs) -> Result<()> {
+    let cache = KernelCache::from_environment();
+    let (compiles, archs) = match &args.action {
+        Action::List(args) => (false, wanted(args)?),
+        Action::Warm(args) => (true, wanted(args)?),
+    };
+    let mut rows = Vec::new();
+    for spec in forebay_text::kernels() {
+        for &arch in &archs {
+            let cubin = match compiles {
+                true => Some(cache.get(&spec, arch)?),
+                false => cache.find(&spec, arch)?,
+            };
+            rows.extend(rows_of(&spec.name, &spec.entries, arch, cubin.as_ref()));
+        }
+    }
+    print!("{}", table::of(&COLUMNS, &rows));
+    match cache.folder() {
+        Some(folder) => println!("kept in {}", folder.display()),
+        None => println!("not kept: neither HOME nor FOREBAY_KERNEL_CACHE is set"),
+    }
+    Ok(())
+}
+
+fn wanted(args: &ArchArgs) -> Result<Vec<Arch>> {
+    if !args.archs.is_empty() {
+        return Ok(args.archs.clone());
+    }
+    let gpus = gpus().context("there is no GPU to compile for; name architectures by --arch")?;
+    let mut archs: Vec<Arch> = gpus.iter().map(|gpu| gpu.arch).collect();
+    archs.sort();
+    archs.dedup();
+    if archs.is_empty() {
+        bail!("there is no GPU to compile for; name architectures by --arch");
+    }
+    Ok(archs)
+}
+
+/// One row for each kernel; without machine code they say nothing of what it uses.
+fn rows_of(program: &str, entries: &[String], arch: Arch, cubin: Option<&Cubin>) -> Vec<Document> {
+    let named = |name: &str| doc! { "program": program, "kernel": name, "arch": arch.to_string() };
+    match cubin {
+        Some(cubin) => cubin
+            .entries
+            .iter()
+            .map(|kernel| with_resources(named(&kernel.name), kernel))
+            .collect(),
+        None => entries.iter().map(|name| named(name)).collect(),
+    }
+}
+
+fn with_resources(mut row: Document, kernel: &KernelResources) -> Document {
+    row.insert("registers", i64::from(kernel.registers));
+    row.insert("local", i64::from(kernel.local_bytes));
+    row.insert("shared", i64::from(kernel.shared_bytes));
+    row
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const ARCH: Arch = Arch { major: 9, minor: 0 };
+
+    #[test]
+    fn a_kernel_that_is_not_compiled_has_a_row_too() {
+        let rows = rows_of("scan.cu", &["a".to_owned(), "b".to_owned()], ARCH, None);
+        assert_eq!(
+            rows,
+            [
+                doc! { "program": "scan.cu", "kernel": "a", "arch": "sm_90" },
+                doc! { "program": "scan.cu", "kernel": "b", "arch": "sm_90" },
+            ]
+        );
+    }
+}
