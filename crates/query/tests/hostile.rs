@@ -465,3 +465,15 @@ fn values_that_cannot_be_read_keep_type_and_bytes() {
     let changed = with_n_set(&document);
     assert_eq!(changed.as_bytes()[4..][..unreadable.len()], unreadable);
 }
+
+#[test]
+fn the_padding_of_all_arrays_together_is_bounded() {
+    let empty = || Bson::Array(Vec::new());
+    let document = raw(&doc! { "a": empty(), "b": empty() });
+    let update = raw(&doc! { "$set": { "a.1400000": 1, "b.1400000": 1 } });
+    let update = Update::parse(RawBsonRef::Document(&update), None, &Limits::default());
+    let context = UpdateContext::new(DateTime::from_millis(0), None);
+    let changed = update.expect("an update").apply(&document, &context);
+    let error = changed.expect_err("the padding is refused");
+    assert_eq!(error.code, Code::CannotBackfillArray);
+}

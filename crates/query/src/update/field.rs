@@ -5,7 +5,7 @@ use bson::spec::ElementType;
 use bson::{DateTime, Timestamp};
 
 use super::path::UpdatePath;
-use super::tree::{Outcome, Tree};
+use super::tree::{Outcome, Padding, Tree};
 use crate::display;
 use crate::element::elements;
 use crate::error::Error;
@@ -104,11 +104,12 @@ pub(super) fn rename(
     check_no_array(root, from, "source", id)?;
     check_no_array(root, to, "destination", id)?;
     let mut moved = None;
-    root.change(from, &mut |place| {
+    let padding = &mut Padding::default();
+    root.change(from, padding, &mut |place| {
         moved = place.map(|value| std::mem::replace(value, Tree::Value(RawBsonRef::Null)));
         Ok(Outcome::Remove)
     })?;
-    root.change(to, &mut |_| {
+    root.change(to, padding, &mut |_| {
         Ok(moved.take().map_or(Outcome::Keep, Outcome::Put))
     })
 }

@@ -27,7 +27,7 @@ use array_filters::ArrayFilters;
 use field::Moment;
 use operator::{Operator, Scene};
 use path::UpdatePath;
-use tree::Tree;
+use tree::{Padding, Tree};
 
 /// A parsed update.
 #[derive(Debug, Clone)]
@@ -285,6 +285,7 @@ fn change(
         }
     }
     check_places(&places)?;
+    let mut padding = Padding::default();
     for (place, path, operator) in places {
         if let Operator::Rename(target) = operator {
             let to = target.resolve(&mut root, None, filters)?;
@@ -300,7 +301,9 @@ fn change(
             now: context.now,
             is_insert: context.is_insert,
         };
-        root.change(&place, &mut |place| operator.apply(place, &scene))?;
+        root.change(&place, &mut padding, &mut |place| {
+            operator.apply(place, &scene)
+        })?;
     }
     Ok(root.into_document())
 }

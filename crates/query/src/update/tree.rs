@@ -10,7 +10,7 @@ use crate::element::{Writer, array_values, elements};
 use crate::error::{Code, Error};
 use crate::path::is_index;
 
-/// Elements that setting one beyond an array's end may add in between.
+/// Elements that setting some beyond the ends of arrays may add in between, in one document.
 const PADDING_MAX: usize = 1_500_000;
 
 /// A value of the document, opened or not.
@@ -20,6 +20,26 @@ pub(super) enum Tree<'a> {
     Owned(RawBson),
     Document(Vec<(Cow<'a, str>, Tree<'a>)>),
     Array(Vec<Tree<'a>>),
+}
+
+/// How many elements one update of a document may still add to arrays to reach places beyond their ends.
+pub(super) struct Padding(usize);
+
+impl Default for Padding {
+    fn default() -> Padding {
+        Padding(PADDING_MAX)
+    }
+}
+
+impl Padding {
+    fn take(&mut self, count: usize) -> Result<(), Error> {
+        let error = || {
+            let message = format!("can't backfill more than {PADDING_MAX} elements");
+            Error::new(Code::CannotBackfillArray, message)
+        };
+        self.0 = self.0.checked_sub(count).ok_or_else(error)?;
+        Ok(())
+    }
 }
 
 /// What becomes of the place that a path leads to.
@@ -150,15 +170,22 @@ impl<'a> Tree<'a> {
     /// Lets `change` decide about the place at `path`, which is made where it says so.
     ///
     /// # Errors
-    /// `PathNotViable` where a place cannot be made: in a scalar, or by name in an array.
-    pub fn change(&mut self, path: &[String], change: Change<'_, 'a>) -> Result<(), Error> {
-        self.change_in("", path, change)
+    /// `PathNotViable` where a place cannot be made: in a scalar, or by name in an array; `CannotBackfillArray` where it
+    /// takes more than what is left of `padding`.
+    pub fn change(
+        &mut self,
+        path: &[String],
+        padding: &mut Padding,
+        change: Change<'_, 'a>,
+    ) -> Result<(), Error> {
+        self.change_in("", path, padding, change)
     }
 
     fn change_in(
         &mut self,
         parent: &str,
         path: &[String],
+        padding: &mut Padding,
         change: Change<'_, 'a>,
     ) -> Result<(), Error> {
         let Some((name, rest)) = path.split_first() else {
@@ -166,9 +193,9 @@ impl<'a> Tree<'a> {
         };
         self.open();
         match self {
-            Tree::Document(fields) => change_field(fields, name, rest, change),
+            Tree::Document(fields) => change_field(fields, name, rest, padding, change),
             Tree::Array(items) => match index_of(name) {
-                Some(index) => change_item(items, index, name, rest, change),
+                Some(index) => change_item(items, (index, name), rest, padding, change),
                 None => self.refuse(parent, name, change),
             },
             _ => self.refuse(parent, name, change),
@@ -245,10 +272,11 @@ fn change_field<'a>(
     fields: &mut Vec<(Cow<'a, str>, Tree<'a>)>,
     name: &str,
     rest: &[String],
+    padding: &mut Padding,
     change: Change<'_, 'a>,
 ) -> Result<(), Error> {
     match fields.iter().position(|(key, _)| key == name) {
-        Some(place) if !rest.is_empty() => fields[place].1.change_in(name, rest, change),
+        Some(place) if !rest.is_empty() => fields[place].1.change_in(name, rest, padding, change),
         Some(place) => {
             match change(Some(&mut fields[place].1))? {
                 Outcome::Keep => {}
@@ -268,13 +296,13 @@ fn change_field<'a>(
 
 fn change_item<'a>(
     items: &mut Vec<Tree<'a>>,
-    index: usize,
-    name: &str,
+    (index, name): (usize, &str),
     rest: &[String],
+    padding: &mut Padding,
     change: Change<'_, 'a>,
 ) -> Result<(), Error> {
     match items.get_mut(index) {
-        Some(item) if !rest.is_empty() => item.change_in(name, rest, change),
+        Some(item) if !rest.is_empty() => item.change_in(name, rest, padding, change),
         Some(item) => {
             match change(Some(item))? {
                 Outcome::Keep => {}
@@ -285,23 +313,13 @@ fn change_item<'a>(
         }
         None => {
             if let Outcome::Put(value) = change(None)? {
-                pad(items, index)?;
+                padding.take(index - items.len())?;
+                items.resize_with(index, || Tree::Value(RawBsonRef::Null));
                 items.push(nest(rest, value));
             }
             Ok(())
         }
     }
-}
-
-fn pad(items: &mut Vec<Tree<'_>>, length: usize) -> Result<(), Error> {
-    if length - items.len() > PADDING_MAX {
-        return Err(Error::new(
-            Code::CannotBackfillArray,
-            format!("can't backfill more than {PADDING_MAX} elements"),
-        ));
-    }
-    items.resize_with(length, || Tree::Value(RawBsonRef::Null));
-    Ok(())
 }
 
 /// A value inside new documents, one for each name of `path`.

@@ -3,7 +3,7 @@
 use bson::oid::ObjectId;
 use bson::raw::{RawBson, RawDocument, RawDocumentBuf};
 
-use super::tree::{Outcome, Tree};
+use super::tree::{Outcome, Padding, Tree};
 use super::{Kind, Update, UpdateContext};
 use crate::element::{Writer, elements, get};
 use crate::error::{Code, Error};
@@ -38,6 +38,7 @@ impl Update {
 fn document_of_query(filter: &Filter, only_id: bool) -> Result<RawDocumentBuf, Error> {
     let empty = RawDocumentBuf::new();
     let mut root = Tree::of(&empty);
+    let mut padding = Padding::default();
     let mut taken: Vec<Vec<String>> = Vec::new();
     for (path, value) in filter.equalities() {
         if path.is_empty() || path.first().starts_with('$') || (only_id && path.first() != "_id") {
@@ -52,7 +53,9 @@ fn document_of_query(filter: &Filter, only_id: bool) -> Result<RawDocumentBuf, E
                 format!("cannot infer query fields to set, path '{path}' is matched twice");
             return Err(Error::new(Code::NotSingleValueField, message));
         }
-        root.change(&place, &mut |_| Ok(Outcome::Put(value.clone().into())))?;
+        root.change(&place, &mut padding, &mut |_| {
+            Ok(Outcome::Put(value.clone().into()))
+        })?;
         taken.push(place);
     }
     Ok(root.into_document())
