@@ -3,6 +3,7 @@
 use bson::raw::RawBsonRef;
 
 use super::parse::{Fields, Parser};
+use super::value::ArrayWriter;
 use super::{Frame, Node, Scope, Value, value};
 use crate::element::{array_values, elements};
 use crate::error::{Code, Error};
@@ -45,12 +46,14 @@ impl Let {
     }
 
     pub fn evaluate<'s>(&'s self, scope: &Scope<'s>) -> Result<Value<'s>, Error> {
-        let values = self
-            .variables
-            .iter()
-            .map(|(name, node)| Ok((&**name, node.evaluate(scope)?)))
-            .collect::<Result<Vec<_>, Error>>()?;
-        bind(&values, scope, &self.body).map(Value::into_static)
+        let mut inner = *scope;
+        let mut values = Vec::with_capacity(self.variables.len());
+        for (name, node) in &self.variables {
+            let value = node.evaluate(&inner)?;
+            inner = inner.holding(value.bytes())?;
+            values.push((&**name, value));
+        }
+        bind(&values, &inner, &self.body).map(Value::into_static)
     }
 
     pub fn children(&self) -> Vec<&Node> {
@@ -161,12 +164,14 @@ impl MapArray {
                 format!("input to $map must be an array not {}", input.type_name()),
             ));
         };
-        let values = array_values(array)
-            .map(|element| with_variable(scope, &self.name, element, &self.body))
-            .collect::<Result<Vec<_>, _>>()?;
-        Ok(Value::Owned(value::array(
-            values.iter().map(Value::or_null),
-        )))
+        let scope = scope.holding(input.bytes())?;
+        let mut made = ArrayWriter::new();
+        for element in array_values(array) {
+            let scope = scope.holding(made.bytes())?;
+            made.push(with_variable(&scope, &self.name, element, &self.body)?.or_null());
+        }
+        scope.holding(made.bytes())?;
+        Ok(Value::Owned(made.finish()))
     }
 
     pub fn children(&self) -> Vec<&Node> {
@@ -234,12 +239,13 @@ impl Filter {
             ));
         };
         let limit = self.limit(scope)?;
+        let scope = scope.holding(input.bytes())?;
         let mut kept = Vec::new();
         for element in array_values(array) {
             if kept.len() >= limit {
                 break;
             }
-            if with_variable(scope, &self.name, element, &self.condition)?.is_true() {
+            if with_variable(&scope, &self.name, element, &self.condition)?.is_true() {
                 kept.push(element);
             }
         }
@@ -330,8 +336,10 @@ impl Reduce {
                 format!("$reduce requires that 'input' be an array, found: {shown}"),
             ));
         };
-        let mut total = self.initial.evaluate(scope)?.into_static();
+        let scope = scope.holding(input.bytes())?;
+        let mut total = self.initial.evaluate(&scope)?.into_static();
         for element in array_values(array) {
+            let scope = scope.holding(total.bytes())?;
             let outer = scope.frame("value", total.get());
             let next = with_variable(&scope.with(&outer), "this", element, &self.body)?;
             total = next;

@@ -24,7 +24,7 @@ use bson::DateTime;
 use bson::raw::{RawArray, RawBson, RawBsonRef, RawDocument};
 
 use crate::element::{Writer, array_values, get};
-use crate::error::Error;
+use crate::error::{Code, Error};
 use crate::limits::Limits;
 
 pub use value::Value;
@@ -38,6 +38,9 @@ use conditional::{Cond, Switch};
 use function::Function;
 use iterate::{Filter, Let, MapArray, Reduce};
 use regex::RegexMatch;
+
+/// Bytes that the values held while an expression is evaluated may take together, as MongoDB limits `$map`.
+const HELD_BYTES_MAX: usize = 100 * 1024 * 1024;
 
 /// A parsed expression.
 #[derive(Debug, Clone)]
@@ -84,6 +87,7 @@ pub struct Scope<'a> {
     /// `$$NOW`.
     pub now: DateTime,
     frame: Option<&'a Frame<'a>>,
+    room_bytes: usize,
 }
 
 /// A variable bound by `$let`, `$map`, `$filter` or `$reduce`.
@@ -101,7 +105,20 @@ impl<'a> Scope<'a> {
             document,
             now,
             frame: None,
+            room_bytes: HELD_BYTES_MAX,
         }
+    }
+
+    /// The scope of what is evaluated while values of so many bytes are held.
+    ///
+    /// # Errors
+    /// `ExceededMemoryLimit` where all that is held would not fit the limit.
+    pub(crate) fn holding(&self, bytes: usize) -> Result<Scope<'a>, Error> {
+        let room_bytes = self.room_bytes.checked_sub(bytes).ok_or_else(too_large)?;
+        Ok(Scope {
+            room_bytes,
+            ..*self
+        })
     }
 
     pub(crate) fn frame(&self, name: &'a str, value: Option<RawBsonRef<'a>>) -> Frame<'a> {
@@ -129,6 +146,21 @@ impl<'a> Scope<'a> {
         }
         None
     }
+}
+
+/// Refuses to make one value of more than [`HELD_BYTES_MAX`].
+fn check_bytes(bytes: usize) -> Result<(), Error> {
+    match bytes <= HELD_BYTES_MAX {
+        true => Ok(()),
+        false => Err(too_large()),
+    }
+}
+
+fn too_large() -> Error {
+    let message = format!(
+        "Expression would use too much memory and cannot spill to disk. Memory limit: {HELD_BYTES_MAX} bytes"
+    );
+    Error::new(Code::ExceededMemoryLimit, message)
 }
 
 impl Expression {
@@ -188,7 +220,7 @@ impl Node {
             Node::Variable(variable, path) => Ok(variable_value(variable, path, scope)),
             Node::Object(fields) => object(fields, scope),
             Node::Array(nodes) => list(nodes, scope),
-            Node::Call(function, nodes) => function.call(&evaluate_all(nodes, scope)?),
+            Node::Call(function, nodes) => call(function, nodes, scope),
             Node::Logic(logic, nodes) => logic.evaluate(nodes, scope),
             Node::IfNull(nodes) => conditional::if_null(nodes, scope),
             Node::Cond(cond) => cond.evaluate(scope),
@@ -242,8 +274,21 @@ impl Node {
     }
 }
 
+fn call<'s>(function: &Function, nodes: &'s [Node], scope: &Scope<'s>) -> Result<Value<'s>, Error> {
+    let made = function.call(&evaluate_all(nodes, scope)?)?;
+    scope.holding(made.bytes())?;
+    Ok(made)
+}
+
 fn evaluate_all<'s>(nodes: &'s [Node], scope: &Scope<'s>) -> Result<Vec<Value<'s>>, Error> {
-    nodes.iter().map(|node| node.evaluate(scope)).collect()
+    let mut scope = *scope;
+    let mut values = Vec::with_capacity(nodes.len());
+    for node in nodes {
+        let value = node.evaluate(&scope)?;
+        scope = scope.holding(value.bytes())?;
+        values.push(value);
+    }
+    Ok(values)
 }
 
 /// A path into a document; through an array it gives the array of what it finds in the array's documents.
@@ -286,7 +331,10 @@ fn variable_value<'s>(variable: &Variable, path: &[Box<str>], scope: &Scope<'s>)
 fn object<'s>(fields: &'s [(Box<str>, Node)], scope: &Scope<'s>) -> Result<Value<'s>, Error> {
     let mut writer = Writer::new();
     for (name, node) in fields {
-        if let Some(value) = node.evaluate(scope)?.get() {
+        let scope = scope.holding(writer.len())?;
+        let value = node.evaluate(&scope)?;
+        scope.holding(value.bytes())?;
+        if let Some(value) = value.get() {
             writer.value(name, value);
         }
     }

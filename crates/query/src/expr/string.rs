@@ -3,7 +3,8 @@
 use bson::raw::RawBsonRef;
 
 use super::function::{Function, any, between, exactly, named};
-use super::{Value, convert, value};
+use super::value::ArrayWriter;
+use super::{Value, check_bytes, convert};
 use crate::error::{Code, Error};
 use crate::number::Number;
 
@@ -209,9 +210,12 @@ fn split<'a>(operands: &[Value<'a>]) -> Result<Value<'a>, Error> {
             "$split requires a non-empty separator",
         ));
     }
-    Ok(Value::Owned(value::array(
-        text.split(separator).map(RawBsonRef::String),
-    )))
+    let mut parts = ArrayWriter::new();
+    for part in text.split(separator) {
+        check_bytes(parts.bytes())?;
+        parts.push(RawBsonRef::String(part));
+    }
+    Ok(Value::Owned(parts.finish()))
 }
 
 fn index_of_character<'a>(operands: &[Value<'a>]) -> Result<Value<'a>, Error> {
@@ -326,10 +330,14 @@ fn replace<'a>(operands: &[Value<'a>], name: &str, count: usize) -> Result<Value
             }
         }
     }
+    if null {
+        return Ok(Value::NULL);
+    }
     let [input, find, replacement] = texts;
-    Ok(if null {
-        Value::NULL
-    } else {
-        input.replacen(find, replacement, count).into()
-    })
+    let grows = replacement.len().saturating_sub(find.len());
+    if grows > 0 {
+        let replaced = input.matches(find).take(count).count();
+        check_bytes(input.len().saturating_add(replaced.saturating_mul(grows)))?;
+    }
+    Ok(input.replacen(find, replacement, count).into())
 }

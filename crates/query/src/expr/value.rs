@@ -41,6 +41,17 @@ impl<'a> Value<'a> {
         )
     }
 
+    /// The bytes of the text, binary, document or array; other values count for nothing.
+    pub fn bytes(&self) -> usize {
+        match self.get() {
+            Some(RawBsonRef::String(text) | RawBsonRef::Symbol(text)) => text.len(),
+            Some(RawBsonRef::Binary(binary)) => binary.bytes.len(),
+            Some(RawBsonRef::Document(document)) => document.as_bytes().len(),
+            Some(RawBsonRef::Array(array)) => array.as_bytes().len(),
+            _ => 0,
+        }
+    }
+
     /// Whether the value counts as true.
     pub fn is_true(&self) -> bool {
         self.get().is_some_and(is_truthy)
@@ -123,15 +134,44 @@ impl From<String> for Value<'_> {
 
 /// An array of values.
 pub fn array<'v>(values: impl IntoIterator<Item = RawBsonRef<'v>>) -> RawBson {
-    const NAME: &str = "a";
-    let mut writer = Writer::new();
-    writer.begin_array(NAME);
-    for (index, value) in values.into_iter().enumerate() {
-        writer.value(&index.to_string(), value);
+    let mut array = ArrayWriter::new();
+    values.into_iter().for_each(|value| array.push(value));
+    array.finish()
+}
+
+/// An array being built.
+pub(crate) struct ArrayWriter {
+    writer: Writer,
+    count: usize,
+}
+
+impl ArrayWriter {
+    const NAME: &'static str = "a";
+
+    /// An empty array.
+    pub fn new() -> ArrayWriter {
+        let mut writer = Writer::new();
+        writer.begin_array(ArrayWriter::NAME);
+        ArrayWriter { writer, count: 0 }
     }
-    let document = writer.finish();
-    match crate::element::get(&document, NAME) {
-        Some(value) => value.into(),
-        None => RawBson::Array(RawArrayBuf::new()),
+
+    /// Appends a value.
+    pub fn push(&mut self, value: RawBsonRef<'_>) {
+        self.writer.value(&self.count.to_string(), value);
+        self.count += 1;
+    }
+
+    /// Bytes written so far.
+    pub fn bytes(&self) -> usize {
+        self.writer.len()
+    }
+
+    /// The finished array.
+    pub fn finish(self) -> RawBson {
+        let document = self.writer.finish();
+        match crate::element::get(&document, ArrayWriter::NAME) {
+            Some(value) => value.into(),
+            None => RawBson::Array(RawArrayBuf::new()),
+        }
     }
 }

@@ -74,7 +74,7 @@ impl<'r> Run<'r> {
 
     fn computed(&self, rule: &'r Rule, name: &str, out: &mut Writer) -> Result<(), Error> {
         if let Rule::Computed(expression) = rule
-            && let Some(value) = expression.evaluate(&self.scope)?.get()
+            && let Some(value) = expression.evaluate(&self.scope.holding(out.len())?)?.get()
         {
             out.value(name, value);
         }
