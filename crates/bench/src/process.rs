@@ -29,29 +29,37 @@ impl ServerProcess {
     /// Starts `binary serve` on a free port of the loopback interface and waits until it listens.
     ///
     /// `arguments` are those of `serve`, for example `["--data", "/var/lib/forebay"]`; without `--listen` the server
-    /// picks a free port.
+    /// picks a free port. The server stops by itself when this program is gone, however it ended.
     ///
     /// # Errors
     /// If the binary cannot be started, or ends or stays silent instead of listening; its last lines are in the error.
     pub fn serve(binary: &Path, arguments: &[&str]) -> Result<ServerProcess> {
         let mut command = Command::new(binary);
-        command.arg("serve").args(arguments);
+        command
+            .args(["serve", "--until-stdin-ends"])
+            .args(arguments);
         if !arguments.contains(&"--listen") {
             command.args(["--listen", "127.0.0.1:0"]);
         }
-        ServerProcess::start(command, uri_in_line)
+        // The handle of the child keeps the pipe open; the system closes it when this program ends.
+        ServerProcess::start_with_input(command, Stdio::piped(), uri_in_line)
     }
 
     /// Starts `command` and waits for the line in which `uri_of` finds a connection string.
     ///
     /// # Errors
     /// As for [`ServerProcess::serve`].
-    pub fn start(
+    pub fn start(command: Command, uri_of: fn(&str) -> Option<String>) -> Result<ServerProcess> {
+        ServerProcess::start_with_input(command, Stdio::null(), uri_of)
+    }
+
+    fn start_with_input(
         mut command: Command,
+        input: Stdio,
         uri_of: fn(&str) -> Option<String>,
     ) -> Result<ServerProcess> {
         command
-            .stdin(Stdio::null())
+            .stdin(input)
             .stdout(Stdio::piped())
             .stderr(Stdio::piped());
         let mut child = command

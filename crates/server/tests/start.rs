@@ -1,10 +1,11 @@
 //! How a server starts: settings from flags, environment and file, and one clear line where it can not start.
 
+use std::io::{BufRead, BufReader};
 use std::net::TcpListener;
 use std::path::Path;
-use std::process::{Command, Output};
+use std::process::{Command, Output, Stdio};
 
-use anyhow::{Result, ensure};
+use anyhow::{Context, Result, ensure};
 use forebay_bench::process::ServerProcess;
 use forebay_testkit::Server;
 
@@ -111,6 +112,27 @@ fn environment_and_file_set_what_flags_do_not() -> Result<()> {
         Some(line.split_once("mongodb://")?.1.to_owned())
     })?;
     process.stop()
+}
+
+#[test]
+fn a_server_of_a_program_stops_when_its_input_ends() -> Result<()> {
+    let mut server = Command::new(BINARY)
+        .args(["serve", "--memory", "--until-stdin-ends"])
+        .args(["--listen", "127.0.0.1:0"])
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .spawn()?;
+    let mut lines = BufReader::new(server.stdout.take().context("the output")?).lines();
+    let line = lines.next().context("a line")??;
+    ensure!(line.contains("mongodb://"), "{line}");
+    ensure!(
+        server.try_wait()?.is_none(),
+        "it runs while its input is open"
+    );
+    drop(server.stdin.take());
+    let status = server.wait()?;
+    ensure!(status.success(), "it stopped with {status}");
+    Ok(())
 }
 
 #[test]

@@ -1,17 +1,22 @@
 //! `forebay serve`: opens the data, listens, and serves until it is told to stop.
 
+use std::io;
 use std::sync::Arc;
 
 use anyhow::{Context, Result, bail};
-use clap::{ArgMatches, Args, Command, FromArgMatches};
+use clap::{Arg, ArgAction, ArgMatches, Args, Command, FromArgMatches};
 use forebay_device::{DeviceOptions, DeviceSpec, Devices};
 use forebay_documents::{Documents, Location};
 use tokio::signal::unix::{SignalKind, signal};
-use tokio::sync::watch;
+use tokio::sync::{Notify, watch};
 
 use crate::door::{Door, Listener};
 use crate::settings::{Settings, Sources, flags};
 use crate::{auth, logging, tls};
+
+/// For programs that start a server for themselves and hold the other end of its standard input: the system closes it
+/// when they end, however they end.
+const UNTIL_STDIN_ENDS: &str = "until-stdin-ends";
 
 /// Serve MongoDB clients until Ctrl-C or SIGTERM
 #[derive(Debug)]
@@ -24,6 +29,13 @@ impl Args for ServeArgs {
         command
             .about("Serve MongoDB clients until Ctrl-C or SIGTERM")
             .args(flags())
+            .arg(
+                Arg::new(UNTIL_STDIN_ENDS)
+                    .long(UNTIL_STDIN_ENDS)
+                    .action(ArgAction::SetTrue)
+                    .hide(true)
+                    .help("Stop when standard input ends, as it does when the program that started this one is gone"),
+            )
     }
 
     fn augment_args_for_update(command: Command) -> Command {
@@ -63,7 +75,11 @@ pub async fn run(args: &ServeArgs) -> Result<()> {
     );
     let door = Arc::new(Door::new(documents.clone(), &settings));
     listener
-        .serve(door, stop_signal()?, settings.shutdown_timeout)
+        .serve(
+            door,
+            stop_signal(args.matches.get_flag(UNTIL_STDIN_ENDS))?,
+            settings.shutdown_timeout,
+        )
         .await;
     tokio::task::block_in_place(|| documents.shutdown()).context("closing the data")?;
     tracing::info!("stopped");
@@ -138,17 +154,23 @@ fn warn_without_users(settings: &Settings, documents: &Documents) {
     }
 }
 
-/// Turns true when the process is asked to stop; a second request ends it at once.
-fn stop_signal() -> Result<watch::Receiver<bool>> {
+/// Turns true when the process is asked to stop, by the end of its input too if that counts; a second request ends it
+/// at once.
+fn stop_signal(until_stdin_ends: bool) -> Result<watch::Receiver<bool>> {
     let (stop, stopped) = watch::channel(false);
     let mut interrupt = signal(SignalKind::interrupt())?;
     let mut terminate = signal(SignalKind::terminate())?;
+    let input_ended = Arc::new(Notify::new());
+    if until_stdin_ends {
+        watch_stdin(input_ended.clone())?;
+    }
     tokio::spawn(async move {
         let mut asked_before = false;
         loop {
             tokio::select! {
                 _ = interrupt.recv() => {}
                 _ = terminate.recv() => {}
+                () = input_ended.notified() => {}
             }
             if asked_before {
                 std::process::exit(130);
@@ -159,4 +181,16 @@ fn stop_signal() -> Result<watch::Receiver<bool>> {
         }
     });
     Ok(stopped)
+}
+
+/// Tells when standard input has ended, or cannot be read.
+fn watch_stdin(ended: Arc<Notify>) -> Result<()> {
+    let watcher = std::thread::Builder::new().name("stdin".to_owned());
+    watcher.spawn(move || {
+        if let Err(error) = io::copy(&mut io::stdin().lock(), &mut io::sink()) {
+            tracing::warn!(%error, "standard input cannot be read");
+        }
+        ended.notify_one();
+    })?;
+    Ok(())
 }
