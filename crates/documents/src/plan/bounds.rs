@@ -26,12 +26,20 @@ pub struct Bounded {
 /// The ranges of an index with these fields that hold every match of `filter`.
 ///
 /// `multikey` says that a document may have several keys: then the two ends of a range may be met by different elements
-/// of an array, so that only one of them bounds.
+/// of an array, so that only one of them bounds. The same goes for two fields below one array: of fields whose paths
+/// begin with one name, only the first bounds.
 pub fn bounds(filter: &Node, fields: &[IndexField], multikey: bool) -> Bounded {
     let mut tests = Vec::new();
     collect(filter, &mut tests);
     let mut prefixes: Vec<Vec<RawBson>> = vec![Vec::new()];
     for (equal, field) in fields.iter().enumerate() {
+        if multikey
+            && fields[..equal]
+                .iter()
+                .any(|held| may_share_array(held, field))
+        {
+            return with_range(prefixes, equal, None);
+        }
         let mine = || {
             tests
                 .iter()
@@ -47,6 +55,11 @@ pub fn bounds(filter: &Node, fields: &[IndexField], multikey: bool) -> Bounded {
         }
     }
     with_range(prefixes, fields.len(), None)
+}
+
+/// May different elements of one array hold the values of both fields?
+fn may_share_array(one: &IndexField, other: &IndexField) -> bool {
+    one.path.split('.').next() == other.path.split('.').next()
 }
 
 /// The tests that every match passes, with the paths they are on.
@@ -217,6 +230,19 @@ mod tests {
             Bound::Excluded(RawBson::String(String::new())),
         );
         assert_eq!(found.ranges, [expected]);
+    }
+
+    #[test]
+    fn of_multikey_fields_below_one_name_only_the_first_bounds() {
+        let filter = rawdoc! { "a.x": 1, "b": 3, "a.y": { "$gt": 2 } };
+        let equal = |paths: &[&str], multikey| {
+            let found = bounded(&filter, paths, multikey);
+            (found.equal, found.range)
+        };
+        assert_eq!(equal(&["a.x", "b", "a.y"], true), (2, false));
+        assert_eq!(equal(&["a.x", "b", "a.y"], false), (2, true));
+        assert_eq!(equal(&["b", "a.y", "a.x"], true), (1, true));
+        assert_eq!(equal(&["a.x", "a.y", "b"], true), (1, false));
     }
 
     #[test]

@@ -292,3 +292,14 @@ async fn an_index_gives_the_order_of_a_sort() {
     let found = door.ids("c", doc! { "a": 3 }).await;
     assert_eq!(found.len(), 10);
 }
+
+#[tokio::test]
+async fn elements_of_one_array_may_meet_different_fields_of_an_index() {
+    let door = door();
+    let elements = vec![doc! { "x": 1, "y": 5 }, doc! { "x": 7, "y": 2 }];
+    door.insert("c", [doc! { "_id": 1, "a": elements }]).await;
+    index(&door, doc! { "a.x": 1, "a.y": 1 }, "axy", doc! {}).await;
+    let filter = doc! { "a.x": 1, "a.y": 2 };
+    assert_eq!(door.count("c", filter.clone()).await, 1);
+    assert_eq!(door.ids("c", filter).await.len(), 1);
+}
