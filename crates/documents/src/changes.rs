@@ -87,7 +87,7 @@ fn changed(
     let Some(old) = collection.store.get(number)? else {
         return Ok(None);
     };
-    let Match::Yes { index } = filter.match_position(&old) else {
+    let Match::Yes { index } = filter.match_position(&old)? else {
         return Ok(None);
     };
     let new = update.apply(&old, &UpdateContext::new(now, index))?;

@@ -161,7 +161,7 @@ impl UpdateCase {
                 .as_deref()
                 .expect("update cases have a document"),
         );
-        let Match::Yes { index } = self.filter().match_position(&before) else {
+        let Match::Yes { index } = self.filter().match_position(&before)? else {
             panic!("{}: the query does not match", self.name);
         };
         self.parse()?.apply(
@@ -236,7 +236,7 @@ impl ProjectionCase {
     fn project(&self) -> Result<RawDocumentBuf, Error> {
         let (limits, before) = (Limits::default(), document(&self.before));
         let filter = Filter::parse(&document(self.query.as_deref().unwrap_or("{}")), &limits)?;
-        let position = match filter.match_position(&before) {
+        let position = match filter.match_position(&before)? {
             Match::Yes { index } => index,
             Match::No => None,
         };

@@ -214,7 +214,7 @@ impl Modification {
         };
         let context = ProjectionContext {
             now: bson::DateTime::now(),
-            position: read::position(fields, &self.filter, &document),
+            position: read::position(fields, &self.filter, &document)?,
         };
         Ok(RawBson::Document(fields.apply(&document, &context)?))
     }

@@ -55,12 +55,19 @@ pub fn cursor_batch_size(request: &Request<'_>) -> Result<Option<u64>, CommandEr
 }
 
 /// The array element that `field.$` of a projection stands for, where it is needed.
-pub fn position(projection: &Projection, filter: &Filter, document: &RawDocument) -> Option<usize> {
+///
+/// # Errors
+/// That of an expression of the filter.
+pub fn position(
+    projection: &Projection,
+    filter: &Filter,
+    document: &RawDocument,
+) -> Result<Option<usize>, CommandError> {
     if !projection.is_positional() {
-        return None;
+        return Ok(None);
     }
-    match filter.match_position(document) {
-        Match::Yes { index } => index,
-        Match::No => None,
+    match filter.match_position(document)? {
+        Match::Yes { index } => Ok(index),
+        Match::No => Ok(None),
     }
 }

@@ -166,7 +166,9 @@ impl Reader<'_> {
         for number in numbers.map(u64::from) {
             self.check_stop(self.tally.examined())?;
             let document = self.store.get(number).map_err(CommandError::Store)?;
-            if let Some(document) = document.filter(|document| self.matches(document)) {
+            if let Some(document) = document
+                && self.matches(&document)?
+            {
                 return Ok(Some((number, document)));
             }
         }
@@ -187,7 +189,7 @@ impl Reader<'_> {
         for (scanned, row) in (1..).zip(scan) {
             self.check_stop(scanned)?;
             let (number, document) = row.map_err(CommandError::Store)?;
-            if is_in(wanted, number) && self.matches(&document) {
+            if is_in(wanted, number) && self.matches(&document)? {
                 gathered.push_back((number, document));
             }
             if gathered.len() >= GATHERED_MAX {
@@ -212,7 +214,7 @@ impl Reader<'_> {
             let (number, document) = row.map_err(CommandError::Store)?;
             next = number + 1;
             bytes_left = bytes_left.saturating_sub(document.len_bytes());
-            if self.matches(&document) {
+            if self.matches(&document)? {
                 gathered.push_back((number, document));
             }
             if bytes_left == 0 {
@@ -227,10 +229,10 @@ impl Reader<'_> {
         self.store.scan_range(numbers, forward)
     }
 
-    fn matches(&self, document: &Document) -> bool {
-        let matched = self.filter.matches(document.raw());
+    fn matches(&self, document: &Document) -> Result<bool, CommandError> {
+        let matched = self.filter.try_matches(document.raw())?;
         self.tally.examine(matched);
-        matched
+        Ok(matched)
     }
 
     fn check_stop(&self, documents: u64) -> Result<(), CommandError> {

@@ -35,7 +35,7 @@ impl<S: Stream> Stream for Project<S> {
         let Some(row) = self.inner.next(stop)? else {
             return Ok(None);
         };
-        let position = position(&self.projection, &self.filter, &row);
+        let position = position(&self.projection, &self.filter, &row)?;
         let context = ProjectionContext {
             now: self.now,
             position,

@@ -201,3 +201,26 @@ async fn informational_commands_answer() {
     let listed = operations.get_array("inprog").unwrap();
     assert_eq!(listed.len(), 1, "only the command itself: {operations}");
 }
+
+#[tokio::test]
+async fn an_expression_that_fails_is_an_error_whatever_finds_the_documents() {
+    let door = door();
+    let documents = (0..100).map(|id| doc! { "_id": id, "t": "text", "zero": 0 });
+    door.insert("c", documents).await;
+    door.cache("c", "t").await;
+    let divides = doc! { "$expr": { "$divide": [1, "$zero"] } };
+    for found_by in [doc! { "t": { "$regex": "ex" } }, doc! { "_id": 1 }, doc! {}] {
+        let mut filter = found_by;
+        filter.extend(divides.clone());
+        let find = door
+            .code(doc! { "find": "c", "filter": filter.clone() })
+            .await;
+        let count = door
+            .code(doc! { "count": "c", "query": filter.clone() })
+            .await;
+        let update = doc! { "q": filter.clone(), "u": { "$set": { "x": 1 } }, "multi": true };
+        let updated = door.ok(doc! { "update": "c", "updates": [update] }).await;
+        assert_eq!((find, count), (2, 2), "{filter}");
+        assert!(updated.contains_key("writeErrors"), "{filter}: {updated}");
+    }
+}

@@ -143,13 +143,18 @@ impl Filter {
 
     /// Whether the document matches and, if it does, the index of the array element that made it match: what the
     /// positional operator `$` stands for.
-    pub fn match_position(&self, document: &RawDocument) -> Match {
+    ///
+    /// # Errors
+    /// As [`Filter::try_matches`].
+    pub fn match_position(&self, document: &RawDocument) -> Result<Match, Error> {
         let mut findings = Findings::default();
-        match self.root.matches(document, &mut findings) && findings.error.is_none() {
-            true => Match::Yes {
+        let matched = self.root.matches(document, &mut findings);
+        match (findings.error, matched) {
+            (Some(error), _) => Err(error),
+            (None, true) => Ok(Match::Yes {
                 index: findings.index,
-            },
-            false => Match::No,
+            }),
+            (None, false) => Ok(Match::No),
         }
     }
 
