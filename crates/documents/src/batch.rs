@@ -2,7 +2,8 @@
 
 use std::time::{Duration, Instant};
 
-use bson::RawDocumentBuf;
+use bson::{RawDocument, RawDocumentBuf};
+use forebay_query::Code;
 use forebay_text::Stop;
 
 use crate::cursors::Cursor;
@@ -136,6 +137,7 @@ fn fill(
                 None => return Ok(false),
             },
         };
+        check_size(&row)?;
         if count > 0 && writer.len() + row.as_bytes().len() > BATCH_BYTES_MAX {
             cursor.held = Some(row);
             return Ok(true);
@@ -144,6 +146,21 @@ fn fill(
         count += 1;
     }
     Ok(!cursor.stream.is_done())
+}
+
+/// Refuses to send a document that is larger than clients take.
+///
+/// # Errors
+/// `BSONObjectTooLarge`.
+pub fn check_size(document: &RawDocument) -> Result<(), CommandError> {
+    let bytes = document.as_bytes().len();
+    if bytes <= DOCUMENT_BYTES_MAX {
+        return Ok(());
+    }
+    let message = format!(
+        "BSONObj size: {bytes} is invalid. Size must be between 0 and {DOCUMENT_BYTES_MAX}"
+    );
+    Err(CommandError::refused(Code::BSONObjectTooLarge, message))
 }
 
 fn finish(mut writer: Writer, id: i64, namespace: &Namespace) -> RawDocumentBuf {

@@ -7,6 +7,7 @@ use forebay_query::{Code, Filter, Projection, ProjectionContext, Sort, Update};
 
 use super::{read, update};
 use crate::arguments::Known;
+use crate::batch::check_size;
 use crate::changes::{self, Deleted, Updated};
 use crate::collections::OpenCollection;
 use crate::dispatch::{Effect, Later, Reply, Run, Spec};
@@ -216,7 +217,9 @@ impl Modification {
             now: bson::DateTime::now(),
             position: read::position(fields, &self.filter, &document)?,
         };
-        Ok(RawBson::Document(fields.apply(&document, &context)?))
+        let shown = fields.apply(&document, &context)?;
+        check_size(&shown)?;
+        Ok(RawBson::Document(shown))
     }
 
     fn nothing(&self) -> RawDocumentBuf {

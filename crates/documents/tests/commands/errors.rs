@@ -224,3 +224,25 @@ async fn an_expression_that_fails_is_an_error_whatever_finds_the_documents() {
         assert!(updated.contains_key("writeErrors"), "{filter}: {updated}");
     }
 }
+
+#[tokio::test]
+async fn documents_too_large_for_clients_are_refused() {
+    let door = door();
+    let text = "x".repeat(5 * 1024 * 1024);
+    door.insert("c", [doc! { "_id": 1, "t": text }]).await;
+    let large = doc! { "l": { "$concat": ["$t", "$t", "$t", "$t"] } };
+    let stages = [doc! { "$project": large.clone() }];
+    let find = doc! { "find": "c", "projection": large.clone() };
+    let aggregate = doc! { "aggregate": "c", "pipeline": stages, "cursor": {} };
+    let modify = doc! { "findAndModify": "c", "query": { "_id": 1 }, "update": { "$set": { "x": 1 } }, "fields": large };
+    for command in [find, aggregate, modify] {
+        let code = door.ask(command).await.get_i32("code");
+        assert_eq!(code.ok(), Some(10334));
+    }
+    let length =
+        doc! { "$project": { "n": { "$strLenBytes": { "$concat": ["$t", "$t", "$t", "$t"] } } } };
+    let found = door
+        .all(doc! { "aggregate": "c", "pipeline": [length], "cursor": {} })
+        .await;
+    assert_eq!(found, [doc! { "_id": 1, "n": 20 * 1024 * 1024 }]);
+}
