@@ -98,8 +98,8 @@ impl FieldState {
 
     /// Sorts the open chunk and begins another.
     ///
-    /// PERF: `forebay bench documents --host --only inserts`, two cores of an Intel Xeon, November 2026, four rounds of a
-    /// million documents: inserts with five cached fields are 0.81 (0.63 to 0.95) of those with none. They were 0.70
+    /// PERF: `forebay bench documents --host --only inserts`, two cores of an Intel Xeon, November 2026, four rounds of
+    /// a million documents: inserts with five cached fields are 0.81 (0.63 to 0.95) of those with none. They were 0.70
     /// (0.55 to 0.80) when the background thread sorted the chunks, so the writer does.
     pub(crate) fn seal(&mut self) {
         let open = std::mem::replace(&mut self.open, empty_chunk());
