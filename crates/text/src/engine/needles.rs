@@ -74,7 +74,8 @@ fn literals(hir: &Hir) -> Option<Vec<Vec<u8>>> {
 /// Longer is better, then fewer.
 ///
 /// PERF: `forebay bench documents --host --only counts`, two cores of an Intel Xeon, November 2026, `webpack.*plugin`
-/// with one device: 30 ms where `webpack` and `plugin` counted as equally long and the later one was searched for, 14 ms now.
+/// with one device: 0.67 times the speed of ripgrep where `webpack` and `plugin` counted as equally long and the later
+/// one was searched for, 1.34 times now.
 fn score(literals: &[Vec<u8>]) -> (usize, usize) {
     let shortest = literals.iter().map(Vec::len).min().unwrap_or(0);
     (shortest, LITERALS_MAX - literals.len().min(LITERALS_MAX))
