@@ -2,8 +2,9 @@
 
 use std::sync::Arc;
 
-use forebay_device::{Device, OutOfMemory};
+use forebay_device::Device;
 use forebay_placement::{BucketId, Placement};
+use forebay_text::cuda::LoadError;
 use parking_lot::Mutex;
 
 use crate::segment::{Replica, Segment};
@@ -114,7 +115,7 @@ impl Bucket {
     }
 
     /// Copies of all segments on a device; those that it has already are used again.
-    pub(crate) fn copies(&self, device: &Arc<Device>) -> Result<Vec<Arc<Replica>>, OutOfMemory> {
+    pub(crate) fn copies(&self, device: &Arc<Device>) -> Result<Vec<Arc<Replica>>, LoadError> {
         let here = self
             .device
             .as_ref()

@@ -4,8 +4,9 @@ use std::collections::HashMap;
 use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, Weak};
 
-use forebay_device::{DeviceId, Devices};
+use forebay_device::{Device, DeviceId, Devices};
 use forebay_placement::Placement;
+use forebay_text::cuda::{self, ScanQueue};
 use parking_lot::{Mutex, RwLock};
 
 use crate::maintain::{self, Alarm};
@@ -19,6 +20,8 @@ pub(crate) struct Shared {
     pub(crate) placement: Arc<Mutex<Placement>>,
     pub(crate) next_bucket: AtomicU64,
     pub(crate) alarm: Alarm,
+    /// The searches that wait for each GPU.
+    queues: Mutex<HashMap<DeviceId, Arc<ScanQueue>>>,
     /// Every collection there is, declared or still being built.
     members: Mutex<Vec<Weak<CollectionCache>>>,
 }
@@ -29,6 +32,11 @@ impl Shared {
         let mut members = self.members.lock();
         members.retain(|member| member.strong_count() > 0);
         members.iter().filter_map(Weak::upgrade).collect()
+    }
+
+    /// The searches that wait for a GPU.
+    pub(crate) fn queue(&self, device: &Device) -> Arc<ScanQueue> {
+        Arc::clone(self.queues.lock().entry(device.id()).or_default())
     }
 
     fn enroll(&self, collection: Arc<CollectionCache>) -> Arc<CollectionCache> {
@@ -55,6 +63,7 @@ impl Cache {
             .for_each(|device| {
                 placement.join(device.id().0);
             });
+        devices.list().iter().for_each(|device| prepare(device));
         let background = settings.background;
         let shared = Arc::new(Shared {
             devices,
@@ -62,6 +71,7 @@ impl Cache {
             placement: Arc::new(Mutex::new(placement)),
             next_bucket: AtomicU64::new(0),
             alarm: Alarm::default(),
+            queues: Mutex::default(),
             members: Mutex::default(),
         });
         if background {
@@ -137,6 +147,9 @@ impl Cache {
     /// Moves a device's share of the buckets to it: `b / G` of all. Blocks until they are there; searches go on.
     /// Returns how many were chosen to move.
     pub fn device_joined(&self, id: DeviceId) -> usize {
+        if let Some(device) = self.shared.devices.get(id) {
+            prepare(&device);
+        }
         let moves = self.shared.placement.lock().join(id.0);
         self.resettle();
         moves.len()
@@ -145,6 +158,7 @@ impl Cache {
     /// Moves all buckets off a device that leaves or is lost. Blocks until they are gone; searches go on, and are
     /// answered by the host where the device no longer does. Returns how many had to move.
     pub fn device_left(&self, id: DeviceId) -> usize {
+        self.shared.queues.lock().remove(&id);
         let moves = self.shared.placement.lock().leave(id.0);
         self.resettle();
         moves.len()
@@ -154,6 +168,13 @@ impl Cache {
         for collection in self.shared.members() {
             maintain::maintain(&collection, maintain::Extent::Placement);
         }
+    }
+}
+
+/// Takes what searches need of a GPU's memory before buckets fill it.
+fn prepare(device: &Device) {
+    if let Err(error) = cuda::prepare(device) {
+        tracing::warn!(%error, "a device is not ready to search");
     }
 }
 

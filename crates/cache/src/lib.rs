@@ -49,6 +49,7 @@ mod collection;
 mod directory;
 mod error;
 mod field;
+mod gpu;
 mod maintain;
 mod numbers;
 mod request;

@@ -3,24 +3,32 @@
 use std::ops::Range;
 use std::sync::Arc;
 
-use forebay_device::{Device, OutOfMemory, Reservation};
+use forebay_device::{Device, Reservation};
+use forebay_text::cuda::{LoadError, TiledRows};
 use roaring::RoaringBitmap;
 
 use crate::block::Block;
+use crate::gpu::is_gpu;
 
-/// A device's copy of a block. On a host device the bytes are the master's own, and are charged to its budget.
+/// A device's copy of a block.
 #[derive(Debug)]
-pub(crate) struct Replica {
-    _reservation: Reservation,
+pub(crate) enum Replica {
+    /// On a host device: the bytes are the master's own, and are charged to its budget.
+    Shared(#[expect(dead_code, reason = "it is there to be dropped")] Reservation),
+    /// In the memory of a GPU.
+    Tiled(Arc<TiledRows>),
 }
 
 impl Replica {
-    /// Makes room for a block on a device.
-    pub(crate) fn make(device: &Device, block: &Block) -> Result<Arc<Replica>, OutOfMemory> {
+    /// Copies a block to a device. Blocks until it is there.
+    pub(crate) fn make(device: &Device, block: &Block) -> Result<Arc<Replica>, LoadError> {
+        if is_gpu(device) {
+            let documents = block.numbers(0..block.len());
+            let tiled = TiledRows::load(device, block.rows(), documents)?;
+            return Ok(Arc::new(Replica::Tiled(Arc::new(tiled))));
+        }
         let reservation = device.reserve(block.memory_bytes())?;
-        Ok(Arc::new(Replica {
-            _reservation: reservation,
-        }))
+        Ok(Arc::new(Replica::Shared(reservation)))
     }
 }
 
@@ -85,6 +93,25 @@ impl Segment {
     /// Marks a row dead.
     pub(crate) fn kill(&mut self, row: usize) {
         Arc::make_mut(self.dead.get_or_insert_default()).insert(row as u32);
+    }
+
+    /// The copy on a GPU, if there is one.
+    pub(crate) fn tiles(&self) -> Option<&Arc<TiledRows>> {
+        match self.replica.as_deref()? {
+            Replica::Tiled(tiles) => Some(tiles),
+            Replica::Shared(_) => None,
+        }
+    }
+
+    /// Dead rows as bits: bit `row % 32` of word `row / 32`. Empty if none is.
+    pub(crate) fn dead_bits(&self) -> Vec<u32> {
+        let Some(dead) = &self.dead else {
+            return Vec::new();
+        };
+        let mut bits = vec![0; self.block.len().div_ceil(32)];
+        dead.iter()
+            .for_each(|row| bits[row as usize / 32] |= 1 << (row % 32));
+        bits
     }
 
     /// Rows that are alive.

@@ -4,6 +4,7 @@ mod common;
 
 use common::{Pair, options, random_expr, random_value, small_settings, with_seeds};
 use fastrand::Rng;
+use forebay_cache::CacheSettings;
 use forebay_device::{DeviceState, Fault};
 
 const FIELDS: usize = 2;
@@ -15,7 +16,12 @@ fn run(mut rng: Rng) {
     } else {
         rng.u64(500..20_000)
     };
-    let mut pair = Pair::new(rng.usize(1..4), options(budget), small_settings(), FIELDS);
+    // In the background, tails are flushed between any two steps.
+    let settings = CacheSettings {
+        background: rng.bool(),
+        ..small_settings()
+    };
+    let mut pair = Pair::new(rng.usize(1..4), options(budget), settings, FIELDS);
     let mut next = 0;
     for _ in 0..rng.usize(50..250) {
         match rng.u32(..20) {
@@ -84,14 +90,7 @@ fn change_devices(pair: &Pair, rng: &mut Rng) {
             checks: rng.u32(..3),
         }),
         (2, Some(device)) => device.inject(Fault::OutOfMemory),
-        _ => {
-            for device in devices
-                .add(&"host:1".parse().expect("valid"))
-                .expect("a thread")
-            {
-                pair.cache.device_joined(device.id());
-            }
-        }
+        _ => common::join_device(&pair.cache),
     }
     for device in devices.list() {
         if rng.bool() && matches!(device.state(), DeviceState::Lost { .. }) {

@@ -17,7 +17,7 @@ use forebay_cache::{
     Cache, CacheSettings, CollectionCache, Expr, FieldValue, Predicate, SearchAnswer,
     SearchRequest, Want,
 };
-use forebay_device::{Devices, Fault};
+use forebay_device::Fault;
 use forebay_text::{Program, Stop};
 
 /// One document of so many changes all the time.
@@ -65,8 +65,7 @@ fn value(number: u32) -> String {
 
 impl Storm {
     fn new(documents: u32) -> Arc<Storm> {
-        let devices =
-            Devices::new(&"host:3".parse().expect("valid"), options(u64::MAX)).expect("threads");
+        let devices = common::start_devices("host:3", options(u64::MAX));
         let settings = CacheSettings {
             bucket_values_max: (documents as usize / 100).clamp(1000, 131_072),
             tail_values_max: (documents as usize / 50).clamp(1000, 262_144),
@@ -242,10 +241,7 @@ impl Storm {
             let members = devices.list();
             let chosen = &members[rng.usize(..members.len())];
             if members.len() < 5 && rng.bool() {
-                let added = devices
-                    .add(&"host:1".parse().expect("valid"))
-                    .expect("a thread");
-                self.cache.device_joined(added[0].id());
+                common::join_device(&self.cache);
             } else if members.len() > 1 {
                 if rng.bool() {
                     chosen.inject(Fault::FailAfter {

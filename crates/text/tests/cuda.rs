@@ -176,7 +176,7 @@ fn generated_pairs_agree_with_pcre2() {
             let program = Arc::new(program);
             if program.confirms_on_host() {
                 let found = gpu
-                    .scan(&table, &[program.clone()], ScanWant::Rows)
+                    .scan(&table, std::slice::from_ref(&program), ScanWant::Rows)
                     .remove(0);
                 let through: std::collections::BTreeSet<u32> = found.list.into_iter().collect();
                 let missed = by_pcre2.iter().find(|row| !through.contains(row));

@@ -1,6 +1,10 @@
 //! Putting buckets where the placement says.
 
+use std::iter;
+use std::num::NonZeroUsize;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::thread;
 
 use forebay_device::{Device, DeviceId};
 
@@ -8,17 +12,38 @@ use super::work::{Begun, begin};
 use crate::CollectionCache;
 use crate::bucket::Bucket;
 use crate::cache::Shared;
+use crate::gpu::is_gpu;
 use crate::segment::Replica;
 
 /// A device and a bucket's copies on it.
 type Copies = (Arc<Device>, Vec<Arc<Replica>>);
 
+/// Threads a core that copy buckets to GPUs: while one waits for its copy, another lays out the next.
+const LOADERS_PER_CORE: usize = 2;
+
 /// Moves every bucket of a field to its device: that of the placement, or another one with room, or none.
 pub(super) fn place(collection: &CollectionCache, field: usize) {
     let begun = begin(collection, field);
-    for (position, bucket) in begun.state.directory.buckets().iter().enumerate() {
-        settle(collection, &begun, position, bucket);
+    let buckets = begun.state.directory.buckets();
+    let settle = |position: usize| settle(collection, &begun, position, &buckets[position]);
+    let devices = collection.shared.devices.list();
+    if devices.iter().any(|device| is_gpu(device)) {
+        in_parallel(buckets.len(), settle);
+    } else {
+        (0..buckets.len()).for_each(settle);
     }
+}
+
+/// Does `work` for each number below `count`, several at a time.
+fn in_parallel(count: usize, work: impl Fn(usize) + Sync) {
+    let next = AtomicUsize::new(0);
+    let take = || Some(next.fetch_add(1, Ordering::Relaxed)).filter(|index| *index < count);
+    let cores = thread::available_parallelism().map_or(1, NonZeroUsize::get);
+    thread::scope(|scope| {
+        for _ in 0..count.min(cores * LOADERS_PER_CORE) {
+            scope.spawn(|| iter::from_fn(take).for_each(&work));
+        }
+    });
 }
 
 fn settle(collection: &CollectionCache, begun: &Begun, position: usize, bucket: &Bucket) {

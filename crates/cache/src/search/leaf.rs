@@ -6,18 +6,20 @@ use std::num::NonZeroUsize;
 use std::sync::Arc;
 use std::thread;
 
-use forebay_device::{Device, DeviceKind};
+use forebay_device::Device;
 use forebay_text::{Program, Stop, Tier};
 use tokio::task::JoinHandle;
 
+use super::gpu::{self, GpuScan};
 use super::lookup;
 use super::pool::Pool;
 use super::scan::{Abandon, Found, Order, Place, Scan, Share, Task};
 use super::sink::Sink;
-use crate::CollectionCache;
 use crate::answer::{LeafReport, SearchReport};
+use crate::cache::Shared;
 use crate::error::SearchError;
 use crate::field::FieldState;
+use crate::gpu::{OnGpu, is_gpu};
 use crate::numbers::NumberSet;
 use crate::request::Predicate;
 use crate::segment::Segment;
@@ -90,7 +92,7 @@ impl Key {
 
 /// One condition to search.
 pub(super) struct LeafSearch<'a> {
-    pub(super) collection: &'a CollectionCache,
+    pub(super) shared: &'a Arc<Shared>,
     pub(super) field: usize,
     pub(super) state: &'a Arc<FieldState>,
     pub(super) predicate: &'a Predicate,
@@ -103,6 +105,8 @@ pub(super) struct LeafSearch<'a> {
 pub(super) struct Begun {
     sink: Sink,
     scans: Vec<Scan>,
+    on_gpus: Vec<GpuScan>,
+    shared: Arc<Shared>,
     /// A look-up that is too long for the thread of the caller.
     look_up: Option<JoinHandle<Sink>>,
     report: LeafReport,
@@ -133,6 +137,17 @@ impl LeafSearch<'_> {
         }
     }
 
+    fn begun(&self, sink: Sink, report: LeafReport) -> Begun {
+        Begun {
+            sink,
+            scans: Vec::new(),
+            on_gpus: Vec::new(),
+            look_up: None,
+            report,
+            shared: Arc::clone(self.shared),
+        }
+    }
+
     fn report(&self, tier: Option<Tier>) -> LeafReport {
         LeafReport {
             field: self.field,
@@ -150,7 +165,7 @@ impl LeafSearch<'_> {
         } else {
             Tier::Prefix
         };
-        let mut begun = Begun::new(self.empty_sink(), self.report(Some(tier)));
+        let mut begun = self.begun(self.empty_sink(), self.report(Some(tier)));
         begun.report.buckets_searched = key.buckets(self.state);
         let work = key.look_ups(self.state);
         if work <= INLINE_BUCKETS_MAX || (tier == Tier::Prefix && self.goal != Goal::Numbers) {
@@ -175,37 +190,60 @@ impl LeafSearch<'_> {
                     .fold(Default::default(), |a, b| a | b),
             ),
         };
-        Begun::new(sink, self.report(None))
+        self.begun(sink, self.report(None))
     }
 
     fn scan(&self, program: &Arc<Program>) -> Result<Begun, SearchError> {
-        let mut begun = Begun::new(self.empty_sink(), self.report(Some(program.tier())));
-        let places = self.places(program.value_prefix(), &mut begun.report);
-        let found = Found::up_to(self.goal.limit());
-        for (place, share) in places {
-            let order = Order {
-                program: Arc::clone(program),
-                stop: self.stop.clone(),
-                abandoned: self.abandon.flag(),
-                found: found.clone(),
-                empty: self.empty_sink(),
-            };
+        let mut begun = self.begun(self.empty_sink(), self.report(Some(program.tier())));
+        let order = Order {
+            program: Arc::clone(program),
+            stop: self.stop.clone(),
+            abandoned: self.abandon.flag(),
+            found: Found::up_to(self.goal.limit()),
+            empty: self.empty_sink(),
+        };
+        let on_host = self.begin_on_gpus(&order, &mut begun);
+        for (place, share) in self.places(program.value_prefix(), on_host, &mut begun.report) {
             begun
                 .scans
-                .push(Scan::begin(place, share, order, self.collection)?);
+                .push(Scan::begin(place, share, order.clone(), &begun.shared)?);
         }
         Ok(begun)
     }
 
+    /// Queues searches on the GPUs; returns what they leave to the host, by bucket.
+    fn begin_on_gpus(&self, order: &Order, begun: &mut Begun) -> Vec<Vec<Task>> {
+        let prefix = order.program.value_prefix();
+        let positions = self.state.directory.positions(prefix);
+        let mut on_host = Vec::new();
+        for held in self.state.directory.on_gpus(positions) {
+            match GpuScan::begin(&held, order, &begun.shared) {
+                Some(scan) => {
+                    begun.report.rows += held.rows;
+                    begun.report.bytes += held.bytes;
+                    begun.on_gpus.push(scan);
+                    on_host.push(gpu::tasks_aside(&held));
+                }
+                None => on_host.extend(gpu::tasks(&held, prefix)),
+            }
+        }
+        on_host
+    }
+
     /// What there is to scan, by where it is scanned.
-    fn places(&self, prefix: &[u8], report: &mut LeafReport) -> Vec<(Place, Share)> {
+    fn places(
+        &self,
+        prefix: &[u8],
+        mut host: Vec<Vec<Task>>,
+        report: &mut LeafReport,
+    ) -> Vec<(Place, Share)> {
         let mut devices: BTreeMap<u32, (Arc<Device>, Vec<Task>)> = BTreeMap::new();
-        let mut host = Vec::new();
         let positions = self.state.directory.positions(prefix);
         report.buckets_searched = positions.len();
         for (bucket, state) in self.state.directory.buckets()[positions].iter().enumerate() {
             let tasks = sorted_tasks(&state.segments, prefix, bucket);
             match state.device() {
+                Some(device) if is_gpu(device) => {}
                 Some(device) => {
                     let group = devices.entry(device.id().0);
                     group
@@ -217,15 +255,15 @@ impl LeafSearch<'_> {
             }
         }
         // Host devices read the master's memory, so each can search what another holds.
-        let (sharing, alone): (Vec<_>, Vec<_>) = devices
+        let on_devices = devices
             .into_values()
-            .map(|(device, tasks)| (Place::Device(device), tasks))
-            .partition(|(place, _)| is_host_device(place));
+            .map(|(device, tasks)| (Place::Device(device), tasks));
         let on_host = shares(host).into_iter().map(|tasks| (Place::Host, tasks));
         let tail = vec![(Place::Tail, self.tail_tasks(prefix))];
-        let alone = alone.into_iter().map(|place| vec![place]);
-        let groups = [sharing, on_host.collect(), tail].into_iter().chain(alone);
-        groups.flat_map(|group| pooled(group, report)).collect()
+        let groups: [Vec<_>; 3] = [on_devices.collect(), on_host.collect(), tail];
+        let tasks = groups.iter().flatten().map(|(_, tasks)| tasks);
+        tasks.for_each(|tasks| count_rows(tasks, report));
+        groups.into_iter().flat_map(pooled).collect()
     }
 
     fn tail_tasks(&self, prefix: &[u8]) -> Vec<Task> {
@@ -237,20 +275,18 @@ impl LeafSearch<'_> {
 }
 
 impl Begun {
-    fn new(sink: Sink, report: LeafReport) -> Begun {
-        Begun {
-            sink,
-            scans: Vec::new(),
-            look_up: None,
-            report,
-        }
-    }
-
     /// Waits for the scans.
     pub(super) async fn finish(mut self, report: &mut SearchReport) -> Result<Sink, SearchError> {
         if let Some(look_up) = self.look_up {
             self.sink
                 .merge(look_up.await.map_err(|_| SearchError::Panicked)?);
+        }
+        for scan in self.on_gpus {
+            let (held, order) = (Arc::clone(&scan.held), scan.order.clone());
+            match scan.finish(report, &self.shared).await? {
+                Some(found) => self.sink.merge(found),
+                None => self.scans.extend(instead(&held, &order, &self.shared)?),
+            }
         }
         for scan in self.scans {
             self.sink.merge(scan.finish(report).await?);
@@ -258,6 +294,16 @@ impl Begun {
         report.leaves.push(self.report);
         Ok(self.sink)
     }
+}
+
+/// Scans on the host of what a GPU was to search.
+fn instead(held: &OnGpu, order: &Order, shared: &Arc<Shared>) -> Result<Vec<Scan>, SearchError> {
+    let tasks = gpu::tasks(held, order.program.value_prefix());
+    let on_host = shares(tasks).into_iter().map(|tasks| (Place::Host, tasks));
+    pooled(on_host.collect())
+        .into_iter()
+        .map(|(place, share)| Scan::begin(place, share, order.clone(), shared))
+        .collect()
 }
 
 /// A scan of the rows of sorted segments that begin with `prefix`.
@@ -285,15 +331,10 @@ fn shares(buckets: Vec<Vec<Task>>) -> Vec<Vec<Task>> {
     shares
 }
 
-fn is_host_device(place: &Place) -> bool {
-    matches!(place, Place::Device(device) if device.kind() == DeviceKind::Host)
-}
-
 /// One pool of the tasks of some places, which each has its share in.
-fn pooled(mut group: Vec<(Place, Vec<Task>)>, report: &mut LeafReport) -> Vec<(Place, Share)> {
+fn pooled(mut group: Vec<(Place, Vec<Task>)>) -> Vec<(Place, Share)> {
     group.retain(|(_, tasks)| !tasks.is_empty());
     let (places, tasks): (Vec<Place>, Vec<Vec<Task>>) = group.into_iter().unzip();
-    tasks.iter().for_each(|tasks| count_rows(tasks, report));
     let pool = Arc::new(Pool::new(&tasks));
     let share = |member| Share {
         pool: Arc::clone(&pool),

@@ -5,6 +5,7 @@
 //! a device, all conditions at the same time.
 
 mod combine;
+mod gpu;
 mod leaf;
 mod lookup;
 mod pool;
@@ -219,7 +220,7 @@ impl<'a> Search<'a> {
         for (field, predicate) in combine::leaves(expr) {
             let state = self.snapshot.field(field)?;
             let leaf = LeafSearch {
-                collection: self.collection,
+                shared: &self.collection.shared,
                 field,
                 state,
                 predicate,

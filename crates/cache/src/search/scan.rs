@@ -11,7 +11,6 @@ use tokio::sync::oneshot;
 
 use super::pool::Pool;
 use super::sink::Sink;
-use crate::CollectionCache;
 use crate::answer::{DeviceReport, SearchReport};
 use crate::cache::Shared;
 use crate::error::SearchError;
@@ -64,6 +63,11 @@ impl Found {
     /// The same limit, nothing found.
     fn afresh(&self) -> Found {
         Found::up_to(self.limit)
+    }
+
+    /// Rows after which the search may end.
+    pub(super) fn limit(&self) -> u64 {
+        self.limit as u64
     }
 
     fn is_enough(&self) -> bool {
@@ -367,7 +371,7 @@ impl Scan {
         place: Place,
         share: Share,
         order: Order,
-        collection: &CollectionCache,
+        shared: &Arc<Shared>,
     ) -> Result<Scan, SearchError> {
         let mut scan = Scan {
             running: Running::Done(Outcome {
@@ -377,7 +381,7 @@ impl Scan {
             place,
             share,
             order,
-            shared: Arc::clone(&collection.shared),
+            shared: Arc::clone(shared),
         };
         scan.start()?;
         Ok(scan)
@@ -461,7 +465,7 @@ impl Scan {
 }
 
 /// Waits no longer than to the deadline.
-async fn before<F: Future + Unpin>(
+pub(super) async fn before<F: Future + Unpin>(
     deadline: Option<Instant>,
     future: F,
 ) -> Result<F::Output, SearchError> {
@@ -501,7 +505,8 @@ fn report_scan(place: &Place, share: &Share, busy: Duration, report: &mut Search
     }
 }
 
-fn device_entry<'a>(report: &'a mut SearchReport, name: &str) -> &'a mut DeviceReport {
+/// The report's entry of a device.
+pub(super) fn device_entry<'a>(report: &'a mut SearchReport, name: &str) -> &'a mut DeviceReport {
     let known = report.devices.iter().position(|device| device.name == name);
     let index = known.unwrap_or_else(|| {
         report.devices.push(DeviceReport {

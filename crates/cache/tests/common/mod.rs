@@ -194,6 +194,29 @@ pub struct Pair {
     runtime: tokio::runtime::Runtime,
 }
 
+/// Starts the devices that `FOREBAY_TEST_DEVICES` names, so that a suite runs on GPUs too, else those of `spec`.
+pub fn start_devices(spec: &str, options: DeviceOptions) -> Devices {
+    let named = std::env::var("FOREBAY_TEST_DEVICES");
+    let spec = named.as_deref().unwrap_or(spec);
+    let options = DeviceOptions {
+        cuda_memory_budget_bytes: Some(1 << 30),
+        ..options
+    };
+    Devices::new(&spec.parse().expect("a valid specification"), options).expect("devices start")
+}
+
+/// Starts one more device: the first GPU if the suite runs on GPUs and has lost it, else a host device.
+pub fn join_device(cache: &Cache) {
+    let gpu = std::env::var("FOREBAY_TEST_DEVICES").is_ok_and(|named| named.contains("cuda:0"));
+    let devices = cache.devices();
+    let add = |spec: &str| devices.add(&spec.parse().expect("a valid specification"));
+    let started = gpu.then(|| add("cuda:0").ok()).flatten();
+    let started = started.unwrap_or_else(|| add("host:1").expect("a thread"));
+    for device in started {
+        cache.device_joined(device.id());
+    }
+}
+
 impl Pair {
     pub fn new(
         devices: usize,
@@ -201,10 +224,7 @@ impl Pair {
         settings: CacheSettings,
         fields: usize,
     ) -> Pair {
-        let spec = format!("host:{devices}")
-            .parse()
-            .expect("a valid specification");
-        let devices = Arc::new(Devices::new(&spec, options).expect("threads for the devices"));
+        let devices = Arc::new(start_devices(&format!("host:{devices}"), options));
         let cache = Cache::new(devices, settings);
         let names: Vec<String> = (0..fields).map(|field| format!("f{field}")).collect();
         let names: Vec<&str> = names.iter().map(String::as_str).collect();

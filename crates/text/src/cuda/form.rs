@@ -48,7 +48,7 @@ impl LiteralForm {
 #[derive(Clone)]
 pub(crate) struct DfaForm {
     /// The class of each byte.
-    pub(super) classes: [u8; 256],
+    pub(super) classes: Box<[u8; 256]>,
     pub(super) classes_count: usize,
     /// Next states: state by state, class by class.
     pub(super) next: Vec<u16>,
@@ -113,7 +113,7 @@ impl DfaForm {
             .flat_map(row)
             .map(|(state, byte)| next_of(state, byte));
         Some(DfaForm {
-            classes,
+            classes: Box::new(classes),
             classes_count: columns.len(),
             next: next.collect(),
             start: order.place[0],

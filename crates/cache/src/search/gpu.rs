@@ -1,0 +1,149 @@
+//! Searching what a GPU holds.
+
+use std::sync::Arc;
+
+use forebay_text::cuda::{ScanFound, ScanOrder, ScanWant};
+use tokio::sync::oneshot;
+
+use super::scan::{self, Order, Task};
+use super::sink::Sink;
+use super::{blocking, lookup};
+use crate::answer::SearchReport;
+use crate::cache::Shared;
+use crate::error::SearchError;
+use crate::gpu::OnGpu;
+
+/// A search that waits for a GPU.
+pub(super) struct GpuScan {
+    pub(super) held: Arc<OnGpu>,
+    pub(super) order: Order,
+    answer: oneshot::Receiver<ScanFound>,
+}
+
+impl GpuScan {
+    /// Queues a search; none if the GPU cannot search for the program, or takes no more.
+    pub(super) fn begin(held: &Arc<OnGpu>, order: &Order, shared: &Shared) -> Option<GpuScan> {
+        if !order.program.has_device_form() {
+            return None;
+        }
+        let (sender, answer) = oneshot::channel();
+        // Nobody listens if the search was dropped.
+        let send = move |found| drop(sender.send(found));
+        let submitted =
+            shared
+                .queue(&held.device)
+                .submit(&held.device, scan_order(held, order), send);
+        if let Err(error) = submitted {
+            tracing::debug!(%error, "a search goes to the host");
+            tell_of_loss(held, shared);
+            return None;
+        }
+        Some(GpuScan {
+            held: Arc::clone(held),
+            order: order.clone(),
+            answer,
+        })
+    }
+
+    /// Waits for the GPU; none if it gave no answer, and the host has to.
+    pub(super) async fn finish(
+        self,
+        report: &mut SearchReport,
+        shared: &Shared,
+    ) -> Result<Option<Sink>, SearchError> {
+        let GpuScan {
+            held,
+            order,
+            mut answer,
+        } = self;
+        let Ok(found) = scan::before(order.stop.deadline, &mut answer).await? else {
+            tell_of_loss(&held, shared);
+            return Ok(None);
+        };
+        let entry = scan::device_entry(report, held.device.name());
+        entry.buckets += held.buckets;
+        entry.rows += held.rows;
+        entry.device_us += (found.device_ms * 1e3) as u64;
+        if order.program.confirms_on_host() {
+            return blocking(move || confirmed(&held, &order, found.list))
+                .await?
+                .map(Some);
+        }
+        Ok(Some(match order.empty {
+            Sink::Count(_) => Sink::Count(found.matches),
+            _ => Sink::Numbers(found.list),
+        }))
+    }
+}
+
+fn scan_order(held: &OnGpu, order: &Order) -> ScanOrder {
+    let confirms = order.program.confirms_on_host();
+    let want = match order.empty {
+        _ if confirms => ScanWant::Rows,
+        Sink::Count(_) => ScanWant::Count,
+        _ => ScanWant::Documents,
+    };
+    ScanOrder {
+        table: Arc::clone(&held.table),
+        program: Arc::clone(&order.program),
+        want,
+        // Of candidates, all are wanted: nobody knows which of them match.
+        limit: if confirms {
+            u64::MAX
+        } else {
+            order.found.limit()
+        },
+    }
+}
+
+fn tell_of_loss(held: &OnGpu, shared: &Shared) {
+    if held.device.is_lost() {
+        shared.alarm.device_lost();
+    }
+}
+
+/// Those of the rows that the GPU let through that do match.
+fn confirmed(held: &OnGpu, order: &Order, mut rows: Vec<u32>) -> Result<Sink, SearchError> {
+    rows.sort_unstable();
+    let mut sink = order.empty.clone();
+    for row in rows {
+        let (segment, row) = held.table.locate(row);
+        let (segment, row) = (&held.segments[segment].1, row as usize);
+        let value = segment.block().rows().slice(row..row + 1);
+        let outcome = order
+            .program
+            .search_rows(value, &order.stop, &mut |_| sink.add_row(segment, row));
+        outcome.map_err(|stopped| SearchError::Stopped {
+            reason: stopped.reason,
+        })?;
+        if order.found.limit() <= sink.count() {
+            break;
+        }
+    }
+    Ok(sink)
+}
+
+/// All rows that the GPU holds and that can match, for the host to search; those of a bucket together.
+pub(super) fn tasks(held: &OnGpu, prefix: &[u8]) -> Vec<Vec<Task>> {
+    let of_bucket = |segments: &[(usize, crate::segment::Segment)]| {
+        let tasks = segments.iter().filter_map(|(bucket, segment)| {
+            let rows = lookup::rows_with_prefix(segment.block(), prefix);
+            Task::new(segment, rows, *bucket)
+        });
+        tasks.collect()
+    };
+    let buckets = held.segments.chunk_by(|a, b| a.0 == b.0);
+    buckets.map(of_bucket).collect()
+}
+
+/// The rows that the GPU leaves to the host.
+pub(super) fn tasks_aside(held: &OnGpu) -> Vec<Task> {
+    let rows = held.table.aside().flat_map(|(segment, rows)| {
+        let (bucket, segment) = &held.segments[segment];
+        rows.iter().filter_map(move |&row| {
+            let row = row as usize;
+            Task::new(segment, row..row + 1, *bucket)
+        })
+    });
+    rows.collect()
+}
