@@ -7,7 +7,7 @@
 //! - [`Filter`] parses and matches a query; its tree ([`filter::Node`]) is public for planners.
 //! - [`compare()`] is the order of BSON values across types, [`key`] the same order as bytes.
 //! - [`Path`] walks dotted names through arrays.
-//! - [`Projection`], [`Sort`] and [`Update`] show, order and change documents.
+//! - [`Projection`], [`Sort`] and [`Update`] show, order and change documents; [`timestamp`] fills in the server's clock.
 //! - [`Pipeline`] runs aggregation stages over a stream of documents, [`Expression`] evaluates their expressions.
 //!
 //! What the language has and this crate has not is refused with MongoDB's error code and wording, never ignored.
@@ -28,6 +28,7 @@ pub mod path;
 pub mod projection;
 pub mod sort;
 pub mod stage;
+pub mod timestamp;
 pub mod update;
 
 pub use compare::compare;

@@ -7,7 +7,7 @@ use std::borrow::Cow;
 
 use bson::oid::ObjectId;
 use bson::{RawBsonRef, RawDocument, RawDocumentBuf, cstr};
-use forebay_query::Code;
+use forebay_query::{Code, timestamp};
 
 use crate::arguments::{Known, invalid_bson};
 use crate::collections::OpenCollection;
@@ -86,7 +86,8 @@ impl Insertion<'_> {
         for (index, document) in (first..).zip(chunk) {
             match with_id(document) {
                 Ok(document) => {
-                    accepted.push(document);
+                    let filled = timestamp::filled(&document);
+                    accepted.push(filled.map_or(document, Cow::Owned));
                     places.push(index);
                 }
                 Err(error) => {

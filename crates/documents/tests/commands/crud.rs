@@ -1,6 +1,6 @@
 //! insert, find, update and delete, with the replies that drivers read.
 
-use bson::{Document, doc};
+use bson::{Document, Timestamp, doc};
 
 use crate::door::door;
 
@@ -225,4 +225,38 @@ async fn a_retried_write_is_applied_once() {
     let mut older = update;
     older.insert("txnNumber", 3_i64);
     assert_eq!(door.code(older).await, 225);
+}
+
+#[tokio::test]
+async fn empty_timestamps_of_new_documents_are_filled_in() {
+    let door = door();
+    let empty = Timestamp {
+        time: 0,
+        increment: 0,
+    };
+    let document = doc! { "_id": empty, "a": empty, "n": { "t": empty }, "b": empty };
+    door.insert("c", [document.clone()]).await;
+    let replace = doc! { "q": { "_id": 2 }, "u": document_without_id(&document), "upsert": true };
+    door.ok(doc! { "update": "c", "updates": [replace.clone()] })
+        .await;
+    door.ok(doc! { "update": "c", "updates": [replace] }).await;
+    let found = door.all(doc! { "find": "c" }).await;
+    assert_eq!(found.len(), 2);
+    for document in found {
+        let (a, b) = (time(&document, "a"), time(&document, "b"));
+        assert!(a.time > 1_600_000_000 && a < b, "{document}");
+        let nested = document.get_document("n").expect("is there");
+        assert_eq!(time(nested, "t"), empty);
+    }
+    assert_eq!(door.count("c", doc! { "_id": empty }).await, 1);
+}
+
+fn document_without_id(document: &Document) -> Document {
+    let mut without = document.clone();
+    without.remove("_id");
+    without
+}
+
+fn time(document: &Document, name: &str) -> Timestamp {
+    document.get_timestamp(name).expect("a timestamp")
 }

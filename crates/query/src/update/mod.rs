@@ -22,6 +22,7 @@ use crate::element::{Writer, check_depth, elements, get, nests_deeper};
 use crate::error::{Code, Error};
 use crate::limits::Limits;
 use crate::stage::Transform;
+use crate::timestamp;
 
 use array_filters::ArrayFilters;
 use field::Moment;
@@ -249,7 +250,7 @@ fn replacement(document: &RawDocument, array_filters: Option<&RawArray>) -> Resu
     Ok(Kind::Replacement(document.to_owned()))
 }
 
-/// The replacement with the old `_id` first.
+/// The replacement with the old `_id` first and its empty timestamps filled in.
 fn replace(document: &RawDocument, replacement: &RawDocument) -> Result<RawDocumentBuf, Error> {
     let mut writer = Writer::with_capacity(replacement.as_bytes().len() + 32);
     match (get(document, "_id"), get(replacement, "_id")) {
@@ -266,7 +267,8 @@ fn replace(document: &RawDocument, replacement: &RawDocument) -> Result<RawDocum
     elements(replacement)
         .filter(|element| element.key != "_id")
         .for_each(|element| writer.element(&element));
-    Ok(writer.finish())
+    let replaced = writer.finish();
+    Ok(timestamp::filled(&replaced).unwrap_or(replaced))
 }
 
 fn change(

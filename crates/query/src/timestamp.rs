@@ -1,0 +1,48 @@
+//! Timestamps that the server fills in.
+//!
+//! MongoDB puts its clock in place of an empty one among the fields of a new document.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use bson::DateTime;
+use bson::raw::{RawDocument, RawDocumentBuf};
+use bson::spec::ElementType;
+
+use crate::element::{Element, elements};
+
+const TIMESTAMP_BYTES: usize = 8;
+
+/// The document with a new timestamp for each empty one of its fields, those of `_id` and of nested documents left as
+/// they are; `None` where it has no such field.
+pub fn filled(document: &RawDocument) -> Option<RawDocumentBuf> {
+    if !elements(document).any(|element| is_empty(&element)) {
+        return None;
+    }
+    let mut bytes = document.as_bytes().to_vec();
+    let mut end = size_of::<i32>();
+    for element in elements(document) {
+        end += element.bytes.len();
+        if is_empty(&element) {
+            bytes[end - TIMESTAMP_BYTES..end].copy_from_slice(&next().to_le_bytes());
+        }
+    }
+    RawDocumentBuf::from_bytes(bytes).ok()
+}
+
+fn is_empty(element: &Element<'_>) -> bool {
+    element.kind() == ElementType::Timestamp
+        && element.key != "_id"
+        && element.value_bytes() == [0; TIMESTAMP_BYTES]
+}
+
+/// A timestamp as BSON stores it: the seconds in the upper half, a count within the second in the lower. No two of one
+/// process are the same, and they only grow.
+fn next() -> u64 {
+    static LAST: AtomicU64 = AtomicU64::new(0);
+    let seconds = u64::try_from(DateTime::now().timestamp_millis() / 1000).unwrap_or(0);
+    let after = |last: u64| (last + 1).max((seconds << 32) + 1);
+    let (Ok(last) | Err(last)) = LAST.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |last| {
+        Some(after(last))
+    });
+    after(last)
+}
