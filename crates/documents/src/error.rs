@@ -124,7 +124,9 @@ fn store_code(error: &StoreError) -> Code {
         StoreError::InvalidDocument { .. } => Code::InvalidBSON,
         StoreError::NamespaceExists { .. } => Code::NamespaceExists,
         StoreError::NamespaceNotFound { .. } => Code::NamespaceNotFound,
-        StoreError::CollectionDropped { .. } => Code::QueryPlanKilled,
+        StoreError::CollectionDropped { .. } | StoreError::PartitionDropped => {
+            Code::QueryPlanKilled
+        }
         StoreError::IndexExists { .. } => Code::IndexAlreadyExists,
         StoreError::IndexNotFound { .. } => Code::IndexNotFound,
         StoreError::IndexNotReady { .. } => Code::BadValue,

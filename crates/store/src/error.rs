@@ -89,6 +89,9 @@ pub enum StoreError {
         /// `db.collection`.
         namespace: String,
     },
+    /// What was being read was dropped, so that the rest of it cannot be read.
+    #[error("query plan killed :: the collection or the index was dropped")]
+    PartitionDropped,
     /// An index of this name exists.
     #[error("an index '{index}' already exists")]
     IndexExists {

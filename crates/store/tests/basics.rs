@@ -424,7 +424,7 @@ fn collections_are_listed_renamed_and_dropped() {
             a.insert(&rawdoc! { "_id": 2 }),
             Err(StoreError::CollectionDropped { .. })
         ));
-        assert_eq!(a.get(0).expect("answers"), None);
+        assert!(matches!(a.get(0), Err(StoreError::PartitionDropped)));
         assert_eq!(store.databases(), [""; 0]);
     });
 }
@@ -441,5 +441,33 @@ fn user_records_are_kept() {
         assert!(users.remove("ann").expect("writes"));
         assert!(!users.remove("ann").expect("answers"));
         assert_eq!(users.get("ann").expect("reads"), None);
+    });
+}
+
+#[test]
+fn a_scan_of_what_is_dropped_meanwhile_fails() {
+    on_both_engines(|store| {
+        let collection = store
+            .create_collection("db", "c", CollectionOptions::default())
+            .expect("the name is free");
+        for id in 0..5_000 {
+            insert(&collection, rawdoc! { "_id": id, "a": id });
+        }
+        create_index(&collection, IndexSpec::ascending("a")).expect("is built");
+        let mut by_index = collection
+            .index_scan("a_1", &IndexBounds::all(), Direction::Forward)
+            .expect("the index is there");
+        let mut by_number = collection.scan(0);
+        assert!(matches!(by_index.next(), Some(Ok(_))));
+        assert!(matches!(by_number.next(), Some(Ok(_))));
+
+        collection.drop_index("a_1").expect("drops");
+        let error = by_index.find_map(Result::err);
+        assert!(matches!(error, Some(StoreError::PartitionDropped)));
+        assert!(by_index.next().is_none());
+
+        store.drop_collection("db", "c").expect("drops");
+        let error = by_number.find_map(Result::err);
+        assert!(matches!(error, Some(StoreError::PartitionDropped)));
     });
 }

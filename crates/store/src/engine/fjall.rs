@@ -82,6 +82,12 @@ impl Partitions {
         Partition { id, name }
     }
 
+    fn keyspace(&self, partition: PartitionId) -> Result<&Keyspace> {
+        self.keyspaces
+            .get(&partition)
+            .ok_or(StoreError::PartitionDropped)
+    }
+
     fn spare(&mut self, kind: PartitionKind) -> Option<Keyspace> {
         let at = self
             .spares
@@ -432,10 +438,8 @@ impl Engine for FjallEngine {
 
     fn get(&self, partition: PartitionId, key: &[u8]) -> Result<Option<Bytes>> {
         let partitions = self.partitions.read();
-        let Some(keyspace) = partitions.keyspaces.get(&partition) else {
-            return Ok(None);
-        };
-        keyspace
+        partitions
+            .keyspace(partition)?
             .get(key)
             .map_err(|error| self.failed("read a key", error))
     }
@@ -448,13 +452,10 @@ impl Engine for FjallEngine {
         limit: PageLimit,
     ) -> Result<Page> {
         let partitions = self.partitions.read();
-        let keyspace = partitions
-            .keyspaces
-            .get(&partition)
-            .filter(|_| !range.is_empty());
-        let Some(keyspace) = keyspace else {
+        let keyspace = partitions.keyspace(partition)?;
+        if range.is_empty() {
             return Ok(Page::new());
-        };
+        }
         let end = range
             .end
             .as_deref()

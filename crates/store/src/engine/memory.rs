@@ -10,7 +10,7 @@ use super::{
     Batch, Bytes, Direction, Engine, KeyRange, Page, PageLimit, Partition, PartitionId,
     PartitionKind,
 };
-use crate::error::Result;
+use crate::error::{Result, StoreError};
 
 /// Keeps everything in memory; nothing survives it.
 #[derive(Default)]
@@ -39,6 +39,12 @@ impl State {
         self.names.insert(name.to_owned(), id);
         self.partitions.insert(id, Entries::default());
         id
+    }
+
+    fn entries(&self, partition: PartitionId) -> Result<&Entries> {
+        self.partitions
+            .get(&partition)
+            .ok_or(StoreError::PartitionDropped)
     }
 }
 
@@ -134,8 +140,7 @@ impl Engine for MemoryEngine {
 
     fn get(&self, partition: PartitionId, key: &[u8]) -> Result<Option<Bytes>> {
         let state = self.state.read();
-        let partition = state.partitions.get(&partition);
-        Ok(partition.and_then(|partition| partition.entries.get(key).cloned()))
+        Ok(state.entries(partition)?.entries.get(key).cloned())
     }
 
     fn page(
@@ -145,14 +150,12 @@ impl Engine for MemoryEngine {
         direction: Direction,
         limit: PageLimit,
     ) -> Result<Page> {
+        let state = self.state.read();
+        let partition = state.entries(partition)?;
         if range.is_empty() {
             return Ok(Page::new());
         }
-        let state = self.state.read();
-        let partition = state.partitions.get(&partition);
-        Ok(partition.map_or_else(Page::new, |partition| {
-            partition.page(range, direction, limit)
-        }))
+        Ok(partition.page(range, direction, limit))
     }
 
     fn commit(&self, batch: Batch) -> Result<()> {

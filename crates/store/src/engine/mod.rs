@@ -157,8 +157,7 @@ pub trait Engine: Send + Sync + 'static {
     /// Opens the partition of this name, if there is one.
     fn existing_partition(&self, name: &str) -> Result<Option<Partition>>;
 
-    /// Empties a partition for good and frees its space. Unknown ids are ignored. Nobody writes to it any more; who
-    /// reads it finds nothing.
+    /// Empties a partition for good and frees its space. Unknown ids are ignored. Nobody writes to it any more.
     fn drop_partition(&self, partition: PartitionId) -> Result<()>;
 
     /// Whether there are partitions besides the one of this name.
@@ -168,9 +167,15 @@ pub trait Engine: Send + Sync + 'static {
     fn retain_partitions(&self, names: &HashSet<String>) -> Result<()>;
 
     /// The value of a key.
+    ///
+    /// # Errors
+    /// [`StoreError::PartitionDropped`](crate::StoreError::PartitionDropped).
     fn get(&self, partition: PartitionId, key: &[u8]) -> Result<Option<Bytes>>;
 
     /// The first entries of a range in a direction.
+    ///
+    /// # Errors
+    /// [`StoreError::PartitionDropped`](crate::StoreError::PartitionDropped).
     fn page(
         &self,
         partition: PartitionId,
