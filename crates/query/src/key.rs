@@ -46,11 +46,6 @@ pub fn append_directed(out: &mut Vec<u8>, value: RawBsonRef<'_>, direction: Dire
     }
 }
 
-/// The range of ascending keys that all values of `class` lie in, as `start <= key < end`.
-pub fn class_range(class: Class) -> (Vec<u8>, Vec<u8>) {
-    (vec![class as u8], vec![class as u8 + 1])
-}
-
 /// The bytes that the ascending keys of all strings beginning with `prefix` begin with, and no other keys do.
 pub fn string_prefix(prefix: &str) -> Vec<u8> {
     let mut out = vec![Class::String as u8];

@@ -39,17 +39,6 @@ pub struct Visit<'a> {
     pub index: Option<usize>,
 }
 
-/// What an index keeps for one document and one path.
-#[derive(Debug, Default)]
-pub struct IndexValues<'a> {
-    /// Every value that a comparison on the path is tried on, null where there is none.
-    pub values: Vec<RawBsonRef<'a>>,
-    /// Whether the path went through or ended in an array.
-    pub is_multikey: bool,
-    /// Whether the path leads to a value at all: sparse indexes leave out documents where it does not.
-    pub exists: bool,
-}
-
 impl Path {
     /// A path from its dotted text.
     ///
@@ -128,25 +117,6 @@ impl Path {
             false
         });
         values
-    }
-
-    /// What an index keeps: see [`IndexValues`].
-    pub fn index_values<'a>(&self, document: &'a RawDocument) -> IndexValues<'a> {
-        let mut found = IndexValues::default();
-        let mut visits = 0;
-        self.any(document, Leaf::Expand, &mut |visit| {
-            visits += 1;
-            found.exists |= visit.value.is_some();
-            found.is_multikey |=
-                visit.index.is_some() || matches!(visit.value, Some(RawBsonRef::Array(_)));
-            found.values.push(visit.value.unwrap_or(RawBsonRef::Null));
-            false
-        });
-        if visits == 0 {
-            found.is_multikey = true;
-            found.values.push(RawBsonRef::Null);
-        }
-        found
     }
 
     /// The value that a document sorts by: the smallest (ascending) or largest value that the path leads to through
