@@ -1,12 +1,42 @@
 //! `$let`, `$map`, `$filter`, `$reduce`: expressions that bind variables.
 
-use bson::raw::RawBsonRef;
+use bson::raw::{RawArray, RawBsonRef};
 
 use super::parse::{Fields, Parser};
 use super::value::ArrayWriter;
 use super::{Frame, Node, Scope, Value, value};
 use crate::element::{array_values, elements};
 use crate::error::{Code, Error};
+
+/// The parameters of an operator; the codes are those of an operand that is no object and of an unknown name.
+fn parameters<'a>(
+    operator: &str,
+    names: &'static [&'static str],
+    operand: RawBsonRef<'a>,
+    (not_object, unknown): (Code, Code),
+) -> Result<Fields<'a>, Error> {
+    let message = format!("{operator} only supports an object as its argument");
+    Fields::read(operand, names, Error::new(not_object, message), |name| {
+        let message = format!("Unrecognized parameter to {operator}: {name}");
+        Error::new(unknown, message)
+    })
+}
+
+/// The array that an operator goes through, `None` for null.
+fn input_array<'v>(
+    operator: &str,
+    input: &'v Value<'_>,
+    not_array: Code,
+) -> Result<Option<&'v RawArray>, Error> {
+    match input.as_array() {
+        None if !input.is_nullish() => {
+            let kind = input.type_name();
+            let message = format!("input to {operator} must be an array not {kind}");
+            Err(Error::new(not_array, message))
+        }
+        array => Ok(array),
+    }
+}
 
 /// `$let`.
 #[derive(Debug, Clone)]
@@ -17,17 +47,8 @@ pub(crate) struct Let {
 
 impl Let {
     pub fn parse(parser: &mut Parser<'_>, operand: RawBsonRef<'_>) -> Result<Let, Error> {
-        let not_object = Error::new(
-            Code::Location16874,
-            "$let only supports an object as its argument",
-        );
-        let unknown = |name: &str| {
-            Error::new(
-                Code::Location16875,
-                format!("Unrecognized parameter to $let: {name}"),
-            )
-        };
-        let fields = Fields::read(operand, &["vars", "in"], not_object, unknown)?;
+        let codes = (Code::Location16874, Code::Location16875);
+        let fields = parameters("$let", &["vars", "in"], operand, codes)?;
         let RawBsonRef::Document(vars) = fields.need("vars", Code::Location16876, "$let")? else {
             return Err(Error::new(
                 Code::Location10065,
@@ -135,17 +156,8 @@ pub(crate) struct MapArray {
 
 impl MapArray {
     pub fn parse(parser: &mut Parser<'_>, operand: RawBsonRef<'_>) -> Result<MapArray, Error> {
-        let not_object = Error::new(
-            Code::Location16878,
-            "$map only supports an object as its argument",
-        );
-        let unknown = |name: &str| {
-            Error::new(
-                Code::Location16879,
-                format!("Unrecognized parameter to $map: {name}"),
-            )
-        };
-        let fields = Fields::read(operand, &["input", "as", "in"], not_object, unknown)?;
+        let codes = (Code::Location16878, Code::Location16879);
+        let fields = parameters("$map", &["input", "as", "in"], operand, codes)?;
         let input = parser.expression(fields.need("input", Code::Location16880, "$map")?)?;
         let name = variable_name(fields.get("as"), "this")?;
         let body = fields.need("in", Code::Location16882, "$map")?;
@@ -155,14 +167,8 @@ impl MapArray {
 
     pub fn evaluate<'s>(&'s self, scope: &Scope<'s>) -> Result<Value<'s>, Error> {
         let input = self.input.evaluate(scope)?;
-        if input.is_nullish() {
+        let Some(array) = input_array("$map", &input, Code::Location16883)? else {
             return Ok(Value::NULL);
-        }
-        let Some(array) = input.as_array() else {
-            return Err(Error::new(
-                Code::Location16883,
-                format!("input to $map must be an array not {}", input.type_name()),
-            ));
         };
         let scope = scope.holding(input.bytes())?;
         let mut made = ArrayWriter::new();
@@ -190,22 +196,9 @@ pub(crate) struct Filter {
 
 impl Filter {
     pub fn parse(parser: &mut Parser<'_>, operand: RawBsonRef<'_>) -> Result<Filter, Error> {
-        let not_object = Error::new(
-            Code::Location28646,
-            "$filter only supports an object as its argument",
-        );
-        let unknown = |name: &str| {
-            Error::new(
-                Code::Location28647,
-                format!("Unrecognized parameter to $filter: {name}"),
-            )
-        };
-        let fields = Fields::read(
-            operand,
-            &["input", "as", "cond", "limit"],
-            not_object,
-            unknown,
-        )?;
+        let names = &["input", "as", "cond", "limit"];
+        let codes = (Code::Location28646, Code::Location28647);
+        let fields = parameters("$filter", names, operand, codes)?;
         let input = parser.expression(fields.need("input", Code::Location28648, "$filter")?)?;
         let name = variable_name(fields.get("as"), "this")?;
         let condition = parser.expression_with(
@@ -226,17 +219,8 @@ impl Filter {
 
     pub fn evaluate<'s>(&'s self, scope: &Scope<'s>) -> Result<Value<'s>, Error> {
         let input = self.input.evaluate(scope)?;
-        if input.is_nullish() {
+        let Some(array) = input_array("$filter", &input, Code::Location28651)? else {
             return Ok(Value::NULL);
-        }
-        let Some(array) = input.as_array() else {
-            return Err(Error::new(
-                Code::Location28651,
-                format!(
-                    "input to $filter must be an array not {}",
-                    input.type_name()
-                ),
-            ));
         };
         let limit = self.limit(scope)?;
         let scope = scope.holding(input.bytes())?;
