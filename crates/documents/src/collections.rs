@@ -150,21 +150,40 @@ impl Collections {
         let Some(collection) = self.get(namespace) else {
             return Ok(None);
         };
-        self.remove(&collection)?;
+        {
+            let _writer = collection.lock.lock();
+            self.store
+                .drop_collection(&namespace.db, &namespace.collection)?;
+        }
+        self.forget(&collection);
         Ok(Some(collection))
     }
 
-    fn remove(&self, collection: &OpenCollection) -> Result<(), CommandError> {
-        let namespace = &collection.namespace;
-        collection.search.close();
-        let _held = collection.lock.lock();
-        self.store
-            .drop_collection(&namespace.db, &namespace.collection)?;
-        self.open.write().remove(namespace);
-        Ok(())
+    /// Removes all collections of a database at once; those removed.
+    ///
+    /// # Errors
+    /// Whatever the store says.
+    pub fn drop_database(&self, db: &str) -> Result<Vec<Arc<OpenCollection>>, CommandError> {
+        let _held = self.catalogue.lock();
+        let dropped = self.of_db(db);
+        {
+            let locks = dropped.iter().map(|collection| collection.lock.lock());
+            let _writers: Vec<_> = locks.collect();
+            self.store.drop_database(db)?;
+        }
+        dropped
+            .iter()
+            .for_each(|collection| self.forget(collection));
+        Ok(dropped)
     }
 
-    /// Gives a collection another name; one of that name is removed first if `drop_target`.
+    /// Ends the use of a collection that the store has dropped. The caller holds the catalogue, and not its write lock.
+    fn forget(&self, collection: &OpenCollection) {
+        self.open.write().remove(&collection.namespace);
+        collection.search.close();
+    }
+
+    /// Gives a collection another name; one of that name is removed in the same step if `drop_target`.
     ///
     /// # Errors
     /// `NamespaceNotFound`, `NamespaceExists`, and whatever the store says.
@@ -182,24 +201,29 @@ impl Collections {
                 format!("Source collection {from} does not exist"),
             )
         })?;
-        match self.get(to) {
-            Some(target) if drop_target => self.remove(&target)?,
-            Some(_) => {
-                return Err(CommandError::refused(
-                    forebay_query::Code::NamespaceExists,
-                    "target namespace exists",
-                ));
-            }
-            None => {}
+        let target = self.get(to);
+        if target.is_some() && !drop_target {
+            return Err(CommandError::refused(
+                forebay_query::Code::NamespaceExists,
+                "target namespace exists",
+            ));
         }
-        self.move_to(&collection, to)
+        self.move_to(&collection, to, target.as_deref())
     }
 
-    fn move_to(&self, collection: &OpenCollection, to: &Namespace) -> Result<(), CommandError> {
+    fn move_to(
+        &self,
+        collection: &OpenCollection,
+        to: &Namespace,
+        target: Option<&OpenCollection>,
+    ) -> Result<(), CommandError> {
         let _held = collection.lock.lock();
         let from = &collection.namespace;
         self.store
-            .rename_collection(&stored_name(from), &stored_name(to), false)?;
+            .rename_collection(&stored_name(from), &stored_name(to), target.is_some())?;
+        if let Some(target) = target {
+            self.forget(target);
+        }
         collection.search.rename(&to.to_string());
         let moved = OpenCollection {
             namespace: to.clone(),
@@ -276,5 +300,64 @@ pub fn cache_index(spec: &IndexSpec) -> CacheIndex {
     CacheIndex {
         name: spec.name.clone(),
         fields: cached.map(|field| field.path.clone()).collect(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::num::NonZeroUsize;
+    use std::time::Duration;
+
+    use forebay_cache::CacheSettings;
+    use forebay_device::{DeviceOptions, DeviceSpec, Devices};
+    use forebay_store::engine::fault::{Fault, FaultEngine};
+    use forebay_store::engine::memory::MemoryEngine;
+
+    use super::*;
+
+    fn collections() -> (Arc<FaultEngine>, Collections) {
+        let engine = Arc::new(FaultEngine::new(Arc::new(MemoryEngine::default())));
+        let store = Store::with_engine(engine.clone(), Duration::from_secs(60));
+        let spec = DeviceSpec::host(NonZeroUsize::MIN);
+        let devices = Devices::new(&spec, DeviceOptions::default()).expect("a host device");
+        let cache = Cache::new(Arc::new(devices), CacheSettings::default());
+        let store = Arc::new(store.expect("a store in memory"));
+        (engine, Collections::open(store, cache))
+    }
+
+    fn name(collection: &str) -> Namespace {
+        Namespace {
+            db: "d".to_owned(),
+            collection: collection.to_owned(),
+        }
+    }
+
+    /// Makes two collections, does something to them in which the commit after `commits` more fails, and checks that
+    /// both are as before if it fails.
+    fn all_or_nothing(commits: u32, act: impl Fn(&Collections) -> Result<(), CommandError>) {
+        let (engine, collections) = collections();
+        let made = ["a", "b"].map(|made| collections.get_or_create(&name(made)).expect("made"));
+        engine.fail_commit(commits, Fault::DiskFull);
+        if act(&collections).is_ok() {
+            return;
+        }
+        for collection in made {
+            let found = collections.get(&collection.namespace).expect("still there");
+            assert!(!found.store.is_dropped());
+            let index = CacheIndex {
+                name: "t".to_owned(),
+                fields: vec!["t".to_owned()],
+            };
+            drop(found.search.declare(vec![index]).expect("still cached"));
+        }
+    }
+
+    #[test]
+    fn a_change_of_the_catalogue_that_fails_changes_nothing() {
+        for commits in 0..2 {
+            all_or_nothing(commits, |all| all.rename(&name("a"), &name("b"), true));
+            all_or_nothing(commits, |all| all.drop_database("d").map(drop));
+            all_or_nothing(commits, |all| all.drop_collection(&name("a")).map(drop));
+        }
     }
 }

@@ -19,16 +19,14 @@ pub const SPEC: Spec = Spec {
 fn run(request: &Request<'_>) -> Reply {
     let db = &request.command.db;
     crate::namespace::check_db(db)?;
-    let collections = request.documents.collections();
-    let found = collections.of_db(db);
-    for collection in &found {
-        blocking(|| collections.drop_collection(&collection.namespace))?;
+    let dropped = blocking(|| request.documents.collections().drop_database(db))?;
+    for collection in &dropped {
         request
             .documents
             .cursors()
             .kill_namespace(&collection.namespace);
     }
-    if found.is_empty() {
+    if dropped.is_empty() {
         return Ok(rawdoc! { "ok": 1.0 });
     }
     Ok(rawdoc! { "dropped": db.as_str(), "ok": 1.0 })

@@ -51,8 +51,8 @@ fn run(request: &Request<'_>) -> Reply {
 }
 
 fn drop_index(collection: &OpenCollection, name: &str) -> Result<(), CommandError> {
-    collection.search.drop_index(name);
     collection.store.drop_index(name)?;
+    collection.search.drop_index(name);
     Ok(())
 }
 
