@@ -10,6 +10,8 @@ use super::{Emit, ReadError, Shape, read_line};
 
 /// The longest record in bytes.
 const RECORD_BYTES_MAX: usize = 16 << 20;
+/// What some programs write before the first line.
+const BYTE_ORDER_MARK: &[u8] = "\u{feff}".as_bytes();
 
 /// Reads all records below the first line. Empty values give no field.
 ///
@@ -62,10 +64,15 @@ impl Records<'_> {
             return Ok(None);
         };
         self.started_at = self.line;
-        while record.iter().filter(|byte| **byte == b'"').count() % 2 == 1 {
+        if self.line == 1 && record.starts_with(BYTE_ORDER_MARK) {
+            record.drain(..BYTE_ORDER_MARK.len());
+        }
+        let mut place = Place::FieldStart.after(&record, self.delimiter);
+        while place == Place::InQuotes {
             let Some(more) = self.line()? else {
                 return Err(self.fault("a quote is not closed".to_owned()));
             };
+            place = place.after(&more, self.delimiter);
             record.push(b'\n');
             record.extend_from_slice(&more);
             if record.len() > RECORD_BYTES_MAX {
@@ -74,8 +81,7 @@ impl Records<'_> {
         }
         let text =
             String::from_utf8(record).map_err(|_| self.fault("not valid UTF-8".to_owned()))?;
-        let text = text.strip_prefix('\u{feff}').unwrap_or(&text);
-        split(text, char::from(self.delimiter))
+        split(&text, char::from(self.delimiter))
             .map(Some)
             .map_err(|problem| self.fault(problem))
     }
@@ -93,7 +99,33 @@ impl Records<'_> {
     }
 }
 
-/// Splits a record, whose quotes come in pairs, into its values.
+/// What stands before a byte of a record.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Place {
+    /// A delimiter, or nothing.
+    FieldStart,
+    /// The text of a field without quotes, where a quote is a character like others.
+    InText,
+    /// An open quote.
+    InQuotes,
+    /// A closing quote, or the first of two that stand for one.
+    AfterQuote,
+}
+
+impl Place {
+    /// The place behind `bytes`.
+    fn after(self, bytes: &[u8], delimiter: u8) -> Place {
+        bytes.iter().fold(self, |place, byte| match (place, *byte) {
+            (Place::InQuotes, b'"') => Place::AfterQuote,
+            (Place::InQuotes, _) => Place::InQuotes,
+            (_, byte) if byte == delimiter => Place::FieldStart,
+            (Place::FieldStart | Place::AfterQuote, b'"') => Place::InQuotes,
+            _ => Place::InText,
+        })
+    }
+}
+
+/// Splits a record, whose last quote is closed, into its values.
 fn split(record: &str, delimiter: char) -> Result<Vec<Field>, String> {
     let mut fields = Vec::new();
     let mut rest = record;
@@ -232,6 +264,17 @@ mod tests {
             read_csv(text).expect("valid"),
             [r#"{"a":"x, \"y\"\nz","b":"1"}"#, r#"{"a":"","b":2}"#]
         );
+    }
+
+    #[test]
+    fn quotes_inside_a_field_are_text() {
+        let text = "a,b\n1,5\" pipe\n2,6\" pipe\n3,\"7\"\" x\ny\"\n";
+        let expected = [
+            r#"{"a":1,"b":"5\" pipe"}"#,
+            r#"{"a":2,"b":"6\" pipe"}"#,
+            r#"{"a":3,"b":"7\" x\ny"}"#,
+        ];
+        assert_eq!(read_csv(text).expect("valid"), expected);
     }
 
     #[test]
