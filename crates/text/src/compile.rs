@@ -5,6 +5,7 @@ use std::sync::{Arc, OnceLock};
 use regex_syntax::hir::Hir;
 
 use crate::automaton::{self, Condition, Glushkov, Table};
+use crate::budget::Budget;
 use crate::describe::Refusal;
 use crate::engine::Engine;
 use crate::engine::bit_parallel::BitParallelEngine;
@@ -34,6 +35,8 @@ pub(crate) struct Facts {
     pub(crate) classes: Option<usize>,
     pub(crate) table_bytes: usize,
     pub(crate) literals: Vec<Vec<u8>>,
+    /// About the memory that a search takes on the host, each thread's own apart.
+    pub(crate) host_bytes: usize,
 }
 
 /// The order in which tiers are tried. On the host a table beats a bit-parallel automaton, which therefore takes the
@@ -50,6 +53,7 @@ const ORDER: [Tier; 5] = [
 pub(crate) struct Compiler<'a> {
     pattern: &'a Pattern,
     limits: &'a Limits,
+    budget: &'a Budget,
     front: Result<Front, String>,
 }
 
@@ -104,7 +108,11 @@ impl Front {
 }
 
 impl<'a> Compiler<'a> {
-    pub(crate) fn new(pattern: &'a Pattern, limits: &'a Limits) -> Compiler<'a> {
+    pub(crate) fn new(
+        pattern: &'a Pattern,
+        limits: &'a Limits,
+        budget: &'a Budget,
+    ) -> Compiler<'a> {
         let parsed = syntax::parse(pattern.source(), pattern.options(), limits);
         let front = parsed
             .map(Front::new)
@@ -112,6 +120,7 @@ impl<'a> Compiler<'a> {
         Compiler {
             pattern,
             limits,
+            budget,
             front,
         }
     }
@@ -141,7 +150,7 @@ impl<'a> Compiler<'a> {
         match tier {
             Tier::Exact | Tier::Prefix | Tier::Suffix | Tier::Substring => self.literal(),
             Tier::Dfa => self.dfa(self.exact()?),
-            Tier::BitParallel => bit_parallel(self.exact()?.single()?),
+            Tier::BitParallel => self.bit_parallel(self.exact()?.single()?),
             Tier::LargeDfa => self.large_dfa(self.exact()?.single()?),
             Tier::Approximate => self.approximate(),
             Tier::Pcre => Ok(self.pcre()),
@@ -169,8 +178,8 @@ impl<'a> Compiler<'a> {
 
     fn build_table(&self, parts: &[Part]) -> Result<Table, String> {
         let condition = |part: &Part| {
-            let nfa = automaton::nfa(&part.hir, self.limits)?;
-            let automaton = automaton::determinize(&nfa, self.limits)?;
+            let nfa = automaton::nfa(&part.hir, self.limits, self.budget)?;
+            let automaton = automaton::determinize(&nfa, self.limits, self.budget)?;
             Ok(Condition {
                 automaton,
                 negated: part.negated,
@@ -180,7 +189,9 @@ impl<'a> Compiler<'a> {
             .iter()
             .map(condition)
             .collect::<Result<Vec<Condition>, String>>()?;
-        Table::new(&automaton::product(conditions, self.limits)?, self.limits)
+        let minimal = automaton::product(conditions, self.limits, self.budget)?;
+        self.budget.take(Table::BYTES)?;
+        Table::new(&minimal, self.limits)
     }
 
     fn literal(&self) -> Result<Plan, String> {
@@ -207,6 +218,7 @@ impl<'a> Compiler<'a> {
                 .as_ref()
                 .map(|needles| needles.literals().to_vec())
                 .unwrap_or_default(),
+            host_bytes: Table::BYTES,
         };
         Ok(Plan {
             tier: Tier::Dfa,
@@ -215,13 +227,35 @@ impl<'a> Compiler<'a> {
         })
     }
 
+    fn bit_parallel(&self, hir: &Hir) -> Result<Plan, String> {
+        let automaton = Glushkov::build(hir)?;
+        self.budget.take(automaton.table_bytes())?;
+        let facts = Facts {
+            states: Some(automaton.positions_count()),
+            classes: Some(automaton.classes_count()),
+            table_bytes: automaton.table_bytes(),
+            literals: Vec::new(),
+            host_bytes: automaton.table_bytes(),
+        };
+        Ok(Plan {
+            tier: Tier::BitParallel,
+            engine: Box::new(BitParallelEngine::new(automaton)),
+            facts,
+        })
+    }
+
     fn large_dfa(&self, hir: &Hir) -> Result<Plan, String> {
-        let states = automaton::nfa(hir, self.limits)?.states().len();
-        let engine = Box::new(LazyEngine::build(hir, states, self.limits)?);
+        let nfa = automaton::nfa(hir, self.limits, self.budget)?;
+        // The engine makes two more of it, one for each direction.
+        self.budget.take(nfa.memory_usage() * 2)?;
+        let engine = Box::new(LazyEngine::build(hir, nfa.states().len(), self.limits)?);
         Ok(Plan {
             tier: Tier::LargeDfa,
             engine,
-            facts: Facts::default(),
+            facts: Facts {
+                host_bytes: self.limits.lazy_bytes_max + nfa.memory_usage() * 3,
+                ..Facts::default()
+            },
         })
     }
 
@@ -234,7 +268,7 @@ impl<'a> Compiler<'a> {
         let main = || front.main();
         let loose = self
             .dfa(front)
-            .or_else(|_| bit_parallel(main()?))
+            .or_else(|_| self.bit_parallel(main()?))
             .or_else(|_| self.large_dfa(main()?))?;
         let engine = Box::new(ConfirmEngine::new(loose.engine, self.pattern.clone()));
         Ok(Plan {
@@ -252,21 +286,6 @@ impl<'a> Compiler<'a> {
             facts: Facts::default(),
         }
     }
-}
-
-fn bit_parallel(hir: &Hir) -> Result<Plan, String> {
-    let automaton = Glushkov::build(hir)?;
-    let facts = Facts {
-        states: Some(automaton.positions_count()),
-        classes: Some(automaton.classes_count()),
-        table_bytes: automaton.table_bytes(),
-        literals: Vec::new(),
-    };
-    Ok(Plan {
-        tier: Tier::BitParallel,
-        engine: Box::new(BitParallelEngine::new(automaton)),
-        facts,
-    })
 }
 
 /// The plan of one literal.

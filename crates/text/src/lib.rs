@@ -27,6 +27,7 @@
 #![deny(unsafe_code)]
 
 mod automaton;
+mod budget;
 mod compile;
 #[expect(unsafe_code, reason = "launches and copies on a device")]
 pub mod cuda;
@@ -45,6 +46,7 @@ mod stop;
 mod syntax;
 mod tier;
 
+pub use budget::Budget;
 pub use cuda::kernels;
 pub use describe::{ProgramDescription, Refusal};
 pub use error::PatternError;

@@ -6,7 +6,6 @@
 use std::ffi::c_int;
 use std::ptr::{self, NonNull};
 
-use parking_lot::Mutex;
 use pcre2_sys as sys;
 
 use crate::stop::{Stop, Stopped};
@@ -23,9 +22,6 @@ pub(crate) mod error {
     };
 }
 
-/// Match data kept for the next call; more are freed. Each may hold a few hundred kilobytes of backtracking frames.
-const SPARES_MAX: usize = 4;
-
 /// Steps a value may take in one call before it is searched start by start, with a look at [`Stop`] between them.
 const QUICK_MATCH_LIMIT: u32 = 10_000;
 
@@ -37,12 +33,17 @@ pub(crate) struct Code {
     /// Whether a match at each start by itself is what one call over all starts finds: not if the pattern asks where
     /// the call began, or steers the starts itself.
     starts_are_independent: bool,
-    spares: Mutex<Vec<MatchData>>,
+}
+
+thread_local! {
+    /// Where a thread's calls put their matches, whatever the pattern. It may hold a few hundred kilobytes of backtracking
+    /// frames.
+    static MATCH_DATA: MatchData = new_match_data();
 }
 
 // SAFETY: PCRE2 documents compiled patterns and match contexts as shareable between threads as long as nobody changes
 // them (pcre2api(3), "Multithreading"); all are only written in `compile`, before any other thread can see them. Match
-// data is used by one call at a time, as it is taken out of the locked list for the call.
+// data belongs to a thread and is used by one call at a time, as no call of PCRE2 made here calls back.
 unsafe impl Send for Code {}
 // SAFETY: as above.
 unsafe impl Sync for Code {}
@@ -56,9 +57,6 @@ pub(crate) struct CompileError {
 }
 
 struct MatchData(NonNull<sys::pcre2_match_data_8>);
-
-// SAFETY: match data is plain memory without ties to the thread that made it.
-unsafe impl Send for MatchData {}
 
 impl Drop for MatchData {
     fn drop(&mut self) {
@@ -115,7 +113,6 @@ impl Code {
             context: match_context(match_limit, depth_limit),
             quick: match_context(match_limit.min(QUICK_MATCH_LIMIT), depth_limit),
             starts_are_independent: !pattern.contains("\\G") && !pattern.contains("(*"),
-            spares: Mutex::default(),
         })
     }
 
@@ -165,7 +162,17 @@ impl Code {
         context: NonNull<sys::pcre2_match_context_8>,
     ) -> Result<Option<(usize, usize)>, i32> {
         assert!(from <= subject.len(), "a search starts within the subject");
-        let data = self.spares.lock().pop().unwrap_or_else(new_match_data);
+        MATCH_DATA.with(|data| self.call_into(data, subject, from, options, context))
+    }
+
+    fn call_into(
+        &self,
+        data: &MatchData,
+        subject: &[u8],
+        from: usize,
+        options: u32,
+        context: NonNull<sys::pcre2_match_context_8>,
+    ) -> Result<Option<(usize, usize)>, i32> {
         // SAFETY: code, context and match data are live and used as their types say; the subject's pointer and length
         // are of one live slice (or of no bytes inside a live array), and `from` is within it. PCRE2 checks the
         // subject's encoding itself, as `PCRE2_NO_UTF_CHECK` is not given.
@@ -174,25 +181,16 @@ impl Code {
             let (start, length) = (start(subject), subject.len());
             sys::pcre2_match_8(code, start, length, from, options, data, context)
         };
-        let result = match count {
+        match count {
             sys::PCRE2_ERROR_NOMATCH => Ok(None),
             count if count < 0 => Err(count),
-            _ => Ok(Some(ends(&data))),
-        };
-        self.keep(data);
-        result
+            _ => Ok(Some(ends(data))),
+        }
     }
 
     /// Whether the subject matches; errors count as no match.
     pub(crate) fn is_match(&self, subject: &[u8]) -> bool {
         matches!(self.find(subject, 0), Ok(Some(_)))
-    }
-
-    fn keep(&self, data: MatchData) {
-        let mut spares = self.spares.lock();
-        if spares.len() < SPARES_MAX {
-            spares.push(data);
-        }
     }
 }
 
@@ -290,6 +288,5 @@ mod tests {
                 });
             }
         });
-        assert!(code.spares.lock().len() <= SPARES_MAX);
     }
 }

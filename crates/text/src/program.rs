@@ -3,6 +3,7 @@
 use std::fmt;
 use std::sync::OnceLock;
 
+use crate::budget::Budget;
 use crate::compile::{Compiler, Plan, literal_plan};
 use crate::cuda::Form;
 use crate::describe::{ProgramDescription, Refusal};
@@ -19,6 +20,7 @@ pub struct Program {
     engine: Box<dyn Engine>,
     description: ProgramDescription,
     value_prefix: Vec<u8>,
+    host_bytes: usize,
     pattern: Option<Pattern>,
     device_form: OnceLock<Option<Form>>,
 }
@@ -27,7 +29,12 @@ impl Program {
     /// Compiles a pattern to the fastest tier that gives PCRE2's answers within the limits. Always succeeds: the last
     /// tier is PCRE2 itself.
     pub fn compile(pattern: Pattern, limits: &Limits) -> Program {
-        let compiler = Compiler::new(&pattern, limits);
+        Program::compile_within(pattern, limits, &Budget::unlimited())
+    }
+
+    /// As [`compile`](Program::compile), with what is left of a budget that other patterns share.
+    pub fn compile_within(pattern: Pattern, limits: &Limits, budget: &Budget) -> Program {
+        let compiler = Compiler::new(&pattern, limits, budget);
         let prefix = compiler.value_prefix();
         let (plan, refusals) = compiler.best();
         Program::new(plan, prefix.into_bytes(), Some(pattern), refusals)
@@ -35,7 +42,8 @@ impl Program {
 
     /// Compiles a pattern to the given tier, or to none if that tier cannot give PCRE2's answers within the limits.
     pub fn compile_at(pattern: Pattern, tier: Tier, limits: &Limits) -> Option<Program> {
-        let compiler = Compiler::new(&pattern, limits);
+        let budget = Budget::unlimited();
+        let compiler = Compiler::new(&pattern, limits, &budget);
         let prefix = compiler.value_prefix();
         let plan = compiler.plan(tier).ok().filter(|plan| plan.tier == tier)?;
         Some(Program::new(
@@ -100,6 +108,11 @@ impl Program {
     /// Whether the program matches exactly the values that begin with [`value_prefix`](Program::value_prefix).
     pub fn is_prefix(&self) -> bool {
         self.tier() == Tier::Prefix
+    }
+
+    /// About the memory in bytes that the program's tables take on the host, each thread's own apart.
+    pub fn host_bytes(&self) -> usize {
+        self.host_bytes
     }
 
     /// Whether a GPU can search for it. The first call makes the tables that the GPU reads.
@@ -178,6 +191,7 @@ impl Program {
             engine: plan.engine,
             description,
             value_prefix,
+            host_bytes: plan.facts.host_bytes,
             pattern,
             device_form: OnceLock::new(),
         }

@@ -1,17 +1,22 @@
 //! Searching what a GPU holds.
 
+use std::num::NonZeroUsize;
 use std::sync::Arc;
+use std::thread;
 
 use forebay_text::cuda::{ScanFound, ScanOrder, ScanWant};
 use tokio::sync::oneshot;
 
+use super::lookup;
 use super::scan::{self, Order, Task};
 use super::sink::Sink;
-use super::{blocking, lookup};
 use crate::answer::SearchReport;
 use crate::cache::Shared;
 use crate::error::SearchError;
 use crate::gpu::OnGpu;
+
+/// As few rows are judged by one thread.
+const CONFIRMED_MIN: usize = 2048;
 
 /// A search that waits for a GPU.
 pub(super) struct GpuScan {
@@ -65,9 +70,7 @@ impl GpuScan {
         entry.rows += held.rows;
         entry.device_us += (found.device_ms * 1e3) as u64;
         if order.program.confirms_on_host() {
-            return blocking(move || confirmed(&held, &order, found.list))
-                .await?
-                .map(Some);
+            return confirm(held, order, found.list).await.map(Some);
         }
         Ok(Some(match order.empty {
             Sink::Count(_) => Sink::Count(found.matches),
@@ -102,11 +105,27 @@ fn tell_of_loss(held: &OnGpu, shared: &Shared) {
     }
 }
 
-/// Those of the rows that the GPU let through that do match.
-fn confirmed(held: &OnGpu, order: &Order, mut rows: Vec<u32>) -> Result<Sink, SearchError> {
+/// Those of the rows that the GPU let through that do match, judged on all cores.
+async fn confirm(held: Arc<OnGpu>, order: Order, mut rows: Vec<u32>) -> Result<Sink, SearchError> {
     rows.sort_unstable();
+    let cores = thread::available_parallelism().map_or(1, NonZeroUsize::get);
+    let share = rows.len().div_ceil(cores).max(CONFIRMED_MIN);
+    let judge = |rows: &[u32]| {
+        let (held, order, rows) = (Arc::clone(&held), order.clone(), rows.to_vec());
+        tokio::task::spawn_blocking(move || confirmed(&held, &order, &rows))
+    };
+    // All begin before the first is waited for.
+    let judges: Vec<_> = rows.chunks(share).map(judge).collect();
+    let mut sink = order.empty;
+    for judge in judges {
+        sink.merge(judge.await.map_err(|_| SearchError::Panicked)??);
+    }
+    Ok(sink)
+}
+
+fn confirmed(held: &OnGpu, order: &Order, rows: &[u32]) -> Result<Sink, SearchError> {
     let mut sink = order.empty.clone();
-    for row in rows {
+    for &row in rows {
         let (segment, row) = held.table.locate(row);
         let (segment, row) = (&held.segments[segment].1, row as usize);
         let value = segment.block().rows().slice(row..row + 1);

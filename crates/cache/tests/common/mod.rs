@@ -339,6 +339,9 @@ pub fn options(memory_budget_bytes: u64) -> DeviceOptions {
 pub fn with_seeds(count: u64, mut test: impl FnMut(Rng)) {
     let given = std::env::var("FOREBAY_TEST_SEED").ok();
     let given = given.map(|seed| seed.parse().expect("FOREBAY_TEST_SEED is a number"));
+    let count = std::env::var("FOREBAY_TEST_SEEDS").map_or(count, |wanted| {
+        wanted.parse().expect("FOREBAY_TEST_SEEDS is a number")
+    });
     let seeds = given.map_or(0..count, |seed: u64| seed..seed + 1);
     for seed in seeds {
         println!("to repeat: FOREBAY_TEST_SEED={seed}");

@@ -10,20 +10,27 @@ use regex_automata::{Anchored, MatchKind};
 
 use super::TooLarge;
 use super::minimize::{HIT, MATCHED, Minimal, Raw, START};
+use crate::budget::Budget;
 use crate::limits::Limits;
 use crate::rows::SEPARATOR;
 
 /// Determinizes and minimises an automaton within the limits.
-pub(crate) fn determinize(nfa: &NFA, limits: &Limits) -> Result<Minimal, TooLarge> {
+pub(crate) fn determinize(
+    nfa: &NFA,
+    limits: &Limits,
+    budget: &Budget,
+) -> Result<Minimal, TooLarge> {
+    let bytes_max = budget.at_most(limits.determinize_bytes_max);
     let config = dense::Config::new()
         .start_kind(StartKind::Unanchored)
         .match_kind(MatchKind::LeftmostFirst)
         .accelerate(false)
-        .dfa_size_limit(Some(limits.determinize_bytes_max))
-        .determinize_size_limit(Some(limits.determinize_bytes_max));
+        .dfa_size_limit(Some(bytes_max))
+        .determinize_size_limit(Some(bytes_max));
     let built = dense::Builder::new().configure(config).build_from_nfa(nfa);
+    budget.take(built.as_ref().map_or(bytes_max, dense::DFA::memory_usage))?;
     let dense = built.map_err(|error| format!("determinizing: {error}"))?;
-    Ok(Reader::read(&dense)?.minimize())
+    Reader::read(&dense)?.minimize(budget)
 }
 
 /// Reads the states of a dense automaton that a row can reach, making matches final.

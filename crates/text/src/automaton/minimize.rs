@@ -2,6 +2,8 @@
 
 use std::collections::HashMap;
 
+use super::TooLarge;
+use crate::budget::Budget;
 use crate::rows::SEPARATOR;
 
 /// An automaton with its states in the order the table wants: the start first, then dead, matched and hit last.
@@ -68,30 +70,32 @@ impl Raw {
         self.next.len() - START as usize
     }
 
-    /// The smallest automaton with the same answers.
-    pub(super) fn minimize(mut self) -> Minimal {
+    /// The smallest automaton with the same answers, if the budget is enough to find it.
+    pub(super) fn minimize(mut self, budget: &Budget) -> Result<Minimal, TooLarge> {
         self.next[MATCHED as usize][usize::from(SEPARATOR)] = HIT;
         self.next[HIT as usize] = self.next[START as usize];
         let mut roles = vec![Role::Plain; self.next.len()];
         roles[HIT as usize] = Role::Hit;
-        let mut blocks = partition(&self.next, &roles);
+        let mut blocks = partition(&self.next, &roles, budget)?;
         if blocks.of[START as usize] == blocks.of[MATCHED as usize] {
             // Every row matches; the table still wants a start apart from `matched`.
             roles[START as usize] = Role::Start;
-            blocks = partition(&self.next, &roles);
+            blocks = partition(&self.next, &roles, budget)?;
         }
-        arrange(&self.next, &roles, &blocks)
+        Ok(arrange(&self.next, &roles, &blocks))
     }
 }
 
 /// Puts states together that no input tells apart.
-fn partition(next: &[[u32; 256]], roles: &[Role]) -> Blocks {
+fn partition(next: &[[u32; 256]], roles: &[Role], budget: &Budget) -> Result<Blocks, TooLarge> {
+    budget.take(size_of_val(next))?;
     let classes = distinct_columns(next);
     let mut blocks = number(roles.iter().copied());
     loop {
+        budget.take(next.len() * classes.len() * size_of::<u32>())?;
         let refined = refine(next, &classes, &blocks);
         if refined.count == blocks.count {
-            return blocks;
+            return Ok(blocks);
         }
         blocks = refined;
     }

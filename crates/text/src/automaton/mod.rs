@@ -18,6 +18,7 @@ use regex_automata::nfa::thompson::{self, NFA, WhichCaptures};
 use regex_automata::util::look::LookMatcher;
 use regex_syntax::hir::Hir;
 
+use crate::budget::Budget;
 use crate::limits::Limits;
 use crate::rows::SEPARATOR;
 
@@ -25,16 +26,18 @@ use crate::rows::SEPARATOR;
 pub(crate) type TooLarge = String;
 
 /// The non-deterministic automaton of an expression, whose line boundaries are row boundaries.
-pub(crate) fn nfa(hir: &Hir, limits: &Limits) -> Result<NFA, TooLarge> {
+pub(crate) fn nfa(hir: &Hir, limits: &Limits, budget: &Budget) -> Result<NFA, TooLarge> {
+    let bytes_max = budget.at_most(limits.nfa_bytes_max);
     let mut looks = LookMatcher::new();
     looks.set_line_terminator(SEPARATOR);
     let config = thompson::Config::new()
         .utf8(false)
         .which_captures(WhichCaptures::None)
         .look_matcher(looks)
-        .nfa_size_limit(Some(limits.nfa_bytes_max));
+        .nfa_size_limit(Some(bytes_max));
     let built = thompson::Compiler::new()
         .configure(config)
         .build_from_hir(hir);
+    budget.take(built.as_ref().map_or(bytes_max, NFA::memory_usage))?;
     built.map_err(|error| format!("the automaton is too large: {error}"))
 }

@@ -4,8 +4,12 @@ use std::collections::HashMap;
 
 use super::TooLarge;
 use super::minimize::{HIT, Minimal, Raw, START};
+use crate::budget::Budget;
 use crate::limits::Limits;
 use crate::rows::SEPARATOR;
+
+/// Conditions that may be followed at the cost of one row of the table; more count as more rows.
+const CONDITIONS_PER_ROW: usize = 8;
 
 /// A condition: the row matches the automaton, or, negated, does not.
 pub(crate) struct Condition {
@@ -33,11 +37,13 @@ impl Condition {
 pub(crate) fn product(
     mut conditions: Vec<Condition>,
     limits: &Limits,
+    budget: &Budget,
 ) -> Result<Minimal, TooLarge> {
     if let [Condition { negated: false, .. }] = conditions.as_slice() {
         return Ok(conditions.remove(0).automaton);
     }
-    let states_max = limits.determinize_bytes_max / size_of::<[u32; 256]>();
+    let state_bytes = size_of::<[u32; 256]>() * conditions.len().div_ceil(CONDITIONS_PER_ROW);
+    let states_max = limits.determinize_bytes_max / state_bytes;
     let start = Some(vec![0; conditions.len()]);
     let mut walk = Walk {
         conditions,
@@ -51,9 +57,10 @@ pub(crate) fn product(
                 "more than {states_max} states for several conditions together"
             ));
         }
+        budget.take(state_bytes)?;
         raw.push(std::array::from_fn(|byte| walk.step(&from, byte as u8)));
     }
-    Ok(raw.minimize())
+    raw.minimize(budget)
 }
 
 /// The states of all conditions at a place in a row; nothing once one of them cannot be met any more.

@@ -28,6 +28,9 @@ pub(crate) struct Table {
 }
 
 impl Table {
+    /// Bytes of a table, whatever is in it.
+    pub(crate) const BYTES: usize = ENTRIES * size_of::<u16>();
+
     /// The state at the start of a row.
     pub(crate) const START: u16 = 0;
 

@@ -7,6 +7,7 @@ use regex_syntax::hir::Hir;
 use super::Engine;
 use super::literal::row_end;
 use crate::automaton;
+use crate::budget::Budget;
 use crate::cuda::{DfaForm, Form};
 use crate::limits::Limits;
 use crate::rows::{Rows, SEPARATOR};
@@ -81,8 +82,9 @@ impl Engine for LazyEngine {
     }
 
     fn device_form(&self) -> Option<Form> {
-        let nfa = automaton::nfa(&self.hir, &self.limits).ok()?;
-        let minimal = automaton::determinize(&nfa, &self.limits).ok()?;
+        let budget = Budget::unlimited();
+        let nfa = automaton::nfa(&self.hir, &self.limits, &budget).ok()?;
+        let minimal = automaton::determinize(&nfa, &self.limits, &budget).ok()?;
         DfaForm::of_minimal(&minimal).map(Form::Dfa)
     }
 
