@@ -1,0 +1,85 @@
+#!/usr/bin/env bash
+# On a machine with a GPU: the tests that need one, compute-sanitizer on a small set, and the benchmarks, in one call.
+#
+#   tools/gpu-check.sh collect FOLDER     builds everything here and gathers it, stripped, in FOLDER
+#   FOLDER/gpu-check.sh [PART...]         runs it there; no compiler is needed. Parts: device text cache sanitizer demo
+#                                         scan documents two; all but `documents` and `two` by default
+#
+# Figures are appended to $OUT/<date>-<device>.jsonl (OUT defaults to the folder). NAMES may name a file of package names.
+set -euo pipefail
+
+collect() {
+    local folder=$1 root
+    root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
+    cd "$root"
+    mkdir -p "$folder"
+    cargo build --release --locked --package forebay-server
+    local target=${CARGO_TARGET_DIR:-$root/target}
+    strip -o "$folder/forebay" "$target/release/forebay"
+    # `name=package:target`; cargo says where it puts each binary.
+    local wanted=(device=forebay-device:cuda device-fault=forebay-device:cuda_fault text=forebay-text:cuda
+        model=forebay-cache:model values=forebay-cache:values storm=forebay-cache:storm)
+    local entry
+    for entry in "${wanted[@]}"; do
+        local place=${entry#*=}
+        strip -o "$folder/test-${entry%%=*}" "$(binary test "${place%%:*}" "${place##*:}")"
+    done
+    strip -o "$folder/bench-scan" "$(binary bench forebay-text scan)"
+    git rev-parse --short=12 HEAD >"$folder/commit"
+    cp "${BASH_SOURCE[0]}" "$folder/gpu-check.sh"
+    du -sh "$folder"
+}
+
+# Builds a test or benchmark and prints the path of its binary.
+binary() {
+    cargo test --release --locked --no-run --package "$2" "--$1" "$3" --message-format json 2>/dev/null |
+        python3 -c 'import json,sys
+lines = [json.loads(line) for line in sys.stdin]
+print([line["executable"] for line in lines if line.get("executable")][-1])'
+}
+
+part() {
+    echo "== $1"
+    case $1 in
+    device) ./test-device --test-threads=1 && ./test-device-fault ;;
+    text) ./test-text --test-threads=1 ;;
+    cache)
+        export FOREBAY_TEST_DEVICES=cuda:0,host:1
+        FOREBAY_TEST_SEEDS=40 ./test-model && ./test-values --test-threads=1 && ./test-storm
+        unset FOREBAY_TEST_DEVICES
+        ;;
+    sanitizer)
+        FOREBAY_GPU_PAIRS=20000 compute-sanitizer --error-exitcode 9 ./test-text --test-threads=1 blocks_dead long_rows generated
+        ;;
+    demo) ./forebay demo --once --memory --devices auto ${GENERATED:+--generated "$GENERATED"} ;;
+    scan) ./bench-scan ${NAMES:+--names "$NAMES"} --record "$record" ;;
+    documents) ./forebay bench documents --cuda --rows "${ROWS:-100000000}" --record "$record" ;;
+    two)
+        export FOREBAY_TEST_DEVICES=cuda:0,cuda:1
+        ./test-storm
+        unset FOREBAY_TEST_DEVICES
+        ./bench-scan --only two-gpu --device cuda:0,cuda:1 --record "$record"
+        ;;
+    *) echo "no such part: $1" >&2 && return 2 ;;
+    esac
+}
+
+if [[ ${1-} == collect ]]; then
+    collect "${2:?a folder}"
+    exit
+fi
+cd "$(dirname "${BASH_SOURCE[0]}")"
+export FOREBAY_REQUIRE_GPU=1 FOREBAY_COMMIT=${FOREBAY_COMMIT:-$(cat commit)}
+device=$(nvidia-smi --query-gpu=name --format=csv,noheader --id=0 | tr 'A-Z ' 'a-z-' | sed 's/nvidia-//')
+record=${OUT:-$PWD}/$(date -u +%F)-$device.jsonl
+failed=()
+parts=("$@")
+((${#parts[@]})) || parts=(device text cache sanitizer demo scan)
+for name in "${parts[@]}"; do
+    part "$name" || failed+=("$name")
+done
+if ((${#failed[@]})); then
+    echo "failed: ${failed[*]}" >&2
+    exit 1
+fi
+echo "all passed: ${parts[*]}"
