@@ -51,6 +51,14 @@ pub struct Run {
     date: String,
     command: String,
     processor: String,
+    gpu: Option<Gpu>,
+}
+
+/// The first GPU, as `nvidia-smi` tells.
+#[derive(Clone, Debug)]
+struct Gpu {
+    model: String,
+    driver: String,
 }
 
 impl Run {
@@ -67,6 +75,20 @@ impl Run {
             date,
             command,
             processor: processor(),
+            gpu: gpu(),
+        }
+    }
+
+    /// The devices of a figure with the hardware they are of, and the release of the GPU's driver.
+    fn hardware(&self, devices: &str) -> (String, String) {
+        match &self.gpu {
+            Some(gpu) if devices.contains("cuda") => {
+                (format!("{devices} of {}", gpu.model), gpu.driver.clone())
+            }
+            _ => (
+                format!("{devices} of {}", self.processor),
+                "none".to_owned(),
+            ),
         }
     }
 
@@ -84,12 +106,13 @@ impl Run {
             max,
             count,
         } = summary;
+        let (device, driver) = self.hardware(by.devices);
         Record {
             bench: self.bench,
             case: case.to_owned(),
             engine: by.engine.to_owned(),
-            device: format!("{} of {}", by.devices, self.processor),
-            driver: "none".to_owned(),
+            device,
+            driver,
             metric,
             median,
             min,
@@ -137,8 +160,12 @@ pub fn append(path: &Path, records: &[Record]) -> Result<()> {
         .with_context(|| format!("writing {}", path.display()))
 }
 
-/// The commit of the checkout one stands in, with `+` if files were changed; `unknown` outside of one.
+/// The commit of the checkout one stands in, with `+` if files were changed; outside of one what `FOREBAY_COMMIT` says, or
+/// `unknown`.
 fn commit() -> String {
+    if let Ok(commit) = std::env::var("FOREBAY_COMMIT") {
+        return commit;
+    }
     let git = |arguments: &[&str]| {
         let output = Command::new("git")
             .args(arguments)
@@ -153,6 +180,21 @@ fn commit() -> String {
     let changed = git(&["status", "--porcelain", "--untracked-files=no"])
         .is_some_and(|files| !files.is_empty());
     if changed { format!("{hash}+") } else { hash }
+}
+
+fn gpu() -> Option<Gpu> {
+    let query = [
+        "--query-gpu=name,driver_version",
+        "--format=csv,noheader",
+        "--id=0",
+    ];
+    let output = Command::new("nvidia-smi").args(query).output().ok()?;
+    let text = String::from_utf8(output.stdout).ok()?;
+    let (model, driver) = text.trim().split_once(", ")?;
+    Some(Gpu {
+        model: model.to_owned(),
+        driver: driver.to_owned(),
+    })
 }
 
 /// The processor's name and how many of it this machine has.

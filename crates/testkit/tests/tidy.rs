@@ -52,10 +52,14 @@ const ARROWS: [(&str, &[&str]); 11] = [
 ];
 
 /// Where `unsafe` may stand, and why.
-const UNSAFE_PLACES: [(&str, &str); 3] = [
+const UNSAFE_PLACES: [(&str, &str); 4] = [
     (
         "crates/device/",
         "it calls the driver of a GPU and its compiler",
+    ),
+    (
+        "crates/text/src/cuda/",
+        "it copies to and from GPUs, and launches kernels",
     ),
     (
         "crates/text/src/pcre2.rs",

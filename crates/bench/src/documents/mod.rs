@@ -3,6 +3,7 @@
 mod cases;
 mod counts;
 mod finds;
+mod letters;
 mod memory;
 mod session;
 mod writes;
@@ -39,6 +40,15 @@ pub struct DocumentsArgs {
     /// Measure the host engine.
     #[arg(long)]
     pub host: bool,
+    /// Measure GPUs: searches of random letters.
+    #[arg(long, conflicts_with = "host")]
+    pub cuda: bool,
+    /// Devices of a measurement of GPUs.
+    #[arg(long, value_name = "LIST", default_value = "cuda:0")]
+    pub devices: String,
+    /// Documents of a measurement of GPUs.
+    #[arg(long, value_name = "COUNT", default_value_t = 100_000_000)]
+    pub rows: usize,
     /// A small, quick run over generated data that checks every definition; its figures mean nothing.
     #[arg(long)]
     pub smoke: bool,
@@ -95,10 +105,11 @@ pub async fn run(args: BenchArgs) -> Result<()> {
 }
 
 async fn documents(args: &DocumentsArgs) -> Result<()> {
-    if !args.host {
-        bail!("say which engine to measure: --host");
-    }
-    let records = measure(args).await?;
+    let records = match (args.host, args.cuda) {
+        (true, _) => measure(args).await?,
+        (_, true) => letters::measure(args).await?,
+        _ => bail!("say which engine to measure: --host or --cuda"),
+    };
     if let Some(path) = &args.record {
         record::append(path, &records)?;
     }
