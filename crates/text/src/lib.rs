@@ -55,5 +55,5 @@ pub use options::Options;
 pub use pattern::{Pattern, PcreOutcome};
 pub use program::Program;
 pub use rows::{Rows, SEPARATOR};
-pub use stop::{Stop, StopReason, Stopped};
+pub use stop::{SharedStop, Stop, StopReason, Stopped};
 pub use tier::Tier;

@@ -4,6 +4,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Instant;
 
+use parking_lot::Mutex;
+
 /// When a search has to end before it is done. Checked about every 256 KiB of rows, and between rows where one row may
 /// take long.
 #[derive(Clone, Debug, Default)]
@@ -44,6 +46,39 @@ impl Stop {
             }),
             _ => Ok(()),
         }
+    }
+}
+
+/// The stop sign of work that goes on in one command after the other, such as that of a cursor.
+#[derive(Debug, Default)]
+pub struct SharedStop {
+    stop: Mutex<Stop>,
+}
+
+impl SharedStop {
+    /// Work that goes on in the command of this stop sign.
+    pub fn new(stop: Stop) -> Arc<SharedStop> {
+        Arc::new(SharedStop {
+            stop: Mutex::new(stop),
+        })
+    }
+
+    /// From now on the work goes on in the command of this stop sign.
+    pub fn follow(&self, stop: &Stop) {
+        self.stop.lock().clone_from(stop);
+    }
+
+    /// The stop sign of the command in which the work goes on.
+    pub fn current(&self) -> Stop {
+        self.stop.lock().clone()
+    }
+
+    /// Whether to go on.
+    ///
+    /// # Errors
+    /// [`Stopped`] if that command was cancelled or is late.
+    pub fn check(&self) -> Result<(), Stopped> {
+        self.stop.lock().check()
     }
 }
 

@@ -1,0 +1,102 @@
+//! What compiling may cost.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+
+use crate::stop::SharedStop;
+
+/// What the patterns of one command may cost to compile, all together.
+///
+/// It counts bytes of automata and tables, built or read again, which also bounds the time: at most about 20 ms a MiB.
+/// Once it is spent, or the command has to end, patterns get the tier [`Pcre`](crate::Tier::Pcre), which needs nothing
+/// built.
+#[derive(Debug)]
+pub struct Budget {
+    bytes_left: AtomicUsize,
+    is_short: AtomicBool,
+    stop: Arc<SharedStop>,
+}
+
+impl Budget {
+    /// A budget of so many bytes for a command with this stop sign.
+    pub fn new(bytes: usize, stop: Arc<SharedStop>) -> Budget {
+        Budget {
+            bytes_left: AtomicUsize::new(bytes),
+            is_short: AtomicBool::new(false),
+            stop,
+        }
+    }
+
+    /// A budget for any pattern.
+    pub fn unlimited() -> Budget {
+        Budget::new(usize::MAX, Arc::default())
+    }
+
+    /// The stop sign of the command.
+    pub fn stop(&self) -> &Arc<SharedStop> {
+        &self.stop
+    }
+
+    /// Whether it ran low, so that the last program may be slower than it could be.
+    pub fn is_short(&self) -> bool {
+        self.is_short.load(Ordering::Relaxed)
+    }
+
+    /// The smaller of `bytes` and what is left, which runs low if it is smaller.
+    pub(crate) fn at_most(&self, bytes: usize) -> usize {
+        let left = self.bytes_left.load(Ordering::Relaxed);
+        if left < bytes {
+            self.is_short.store(true, Ordering::Relaxed);
+        }
+        left.min(bytes)
+    }
+
+    /// Takes bytes out.
+    ///
+    /// # Errors
+    /// That there is not enough left, or that the command has to end.
+    pub(crate) fn take(&self, bytes: usize) -> Result<(), String> {
+        let taken = |left: usize| left.checked_sub(bytes);
+        let order = Ordering::Relaxed;
+        let stopped = self.stop.check().is_err();
+        if stopped || self.bytes_left.fetch_update(order, order, taken).is_err() {
+            self.is_short.store(true, order);
+            return Err("the patterns of the command are too large together".to_owned());
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Instant;
+
+    use super::*;
+    use crate::{Limits, Options, Pattern, Program, Stop, Tier};
+
+    /// The tier of a pattern whose table takes long to make.
+    fn tier(number: usize, budget: &Budget) -> Tier {
+        let limits = Limits::default();
+        let source = format!("(a|b)*{number}c.{{0,60}}(d|e)x");
+        let pattern = Pattern::new(&source, Options::default(), &limits).expect("it is valid");
+        Program::compile_within(pattern, &limits, budget).tier()
+    }
+
+    #[test]
+    fn patterns_share_a_budget_and_go_to_pcre2_when_it_is_spent() {
+        let budget = Budget::new(8 << 20, Arc::default());
+        let tiers: Vec<Tier> = (0..20).map(|number| tier(number, &budget)).collect();
+        assert_eq!(tiers[0], Tier::LargeDfa);
+        assert_eq!(tiers[19], Tier::Pcre);
+        assert!(budget.is_short());
+    }
+
+    #[test]
+    fn nothing_is_built_for_a_command_that_has_to_end() {
+        let budget = Budget::new(usize::MAX, SharedStop::new(Stop::at(Instant::now())));
+        assert_eq!(tier(0, &budget), Tier::Pcre);
+        let budget = Budget::unlimited();
+        assert_eq!(tier(0, &budget), Tier::LargeDfa);
+        assert!(!budget.is_short());
+    }
+}
