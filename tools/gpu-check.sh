@@ -58,7 +58,7 @@ part() {
         export FOREBAY_TEST_DEVICES=cuda:0,cuda:1
         ./test-storm
         unset FOREBAY_TEST_DEVICES
-        ./bench-scan --only two-gpu --device cuda:0,cuda:1 --record "$record"
+        ./bench-scan --only none --device cuda:0,cuda:1 --record "$record"
         ;;
     *) echo "no such part: $1" >&2 && return 2 ;;
     esac

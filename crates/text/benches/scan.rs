@@ -1,6 +1,7 @@
 //! Searches in the memory of one GPU, timed by its own events; every count is compared with the host engine's.
 //!
 //! `cargo bench -p forebay-text --bench scan -- [--smoke] [--only CASE] [--device cuda:0] [--names FILE] [--record FILE]`.
+//! With two devices, `--device cuda:0,cuda:1`, it also searches twice the values on both.
 //! It prints one JSON object a figure and appends them to `--record`. Without a GPU it says so and does nothing.
 
 use std::fs::OpenOptions;
@@ -141,10 +142,15 @@ struct Figure<'a> {
     command: &'a str,
 }
 
-/// One run: the device, and what all its figures share.
-struct Bench {
+/// A device and the searches that wait for it.
+struct Gpu {
     device: Arc<Device>,
     queue: Arc<ScanQueue>,
+}
+
+/// One run: the devices, and what all its figures share.
+struct Bench {
+    gpus: Vec<Gpu>,
     model: String,
     driver: String,
     commit: String,
@@ -166,8 +172,14 @@ impl Bench {
         let spec = arguments.device.parse().expect("a device, as in cuda:0");
         let devices = Devices::new(&spec, DeviceOptions::default());
         let devices = devices.map_err(|error| println!("skipped: {error}")).ok()?;
-        let device = Arc::clone(&devices.list()[0]);
-        prepare(&device).expect("an empty queue");
+        let gpu = |device: &Arc<Device>| {
+            prepare(device).expect("an empty queue");
+            Gpu {
+                device: Arc::clone(device),
+                queue: Arc::default(),
+            }
+        };
+        let gpus = devices.list().iter().map(gpu).collect();
         let nvidia = [
             "--query-gpu=name,driver_version",
             "--format=csv,noheader",
@@ -178,8 +190,7 @@ impl Bench {
         let given: Vec<String> = std::env::args().skip(1).collect();
         let commit = std::env::var("FOREBAY_COMMIT");
         Some(Bench {
-            device,
-            queue: Arc::default(),
+            gpus,
             model: model.to_owned(),
             driver: driver.to_owned(),
             commit: commit.unwrap_or_else(|_| said_by("git", &["rev-parse", "--short=12", "HEAD"])),
@@ -220,30 +231,43 @@ impl Bench {
         }
     }
 
-    /// Sends searches at once and waits for all; their counts in order, and the wall time in seconds.
+    /// Sends searches to the first device at once and waits for all; what they found in order, and the wall time in
+    /// seconds.
     fn search(&self, table: &Arc<ScanTable>, programs: &[Arc<Program>]) -> (Vec<ScanFound>, f64) {
-        let (sender, answers) = channel();
-        let began = Instant::now();
-        for (index, program) in programs.iter().enumerate() {
-            let order = ScanOrder {
-                table: Arc::clone(table),
-                program: Arc::clone(program),
-                want: ScanWant::Count,
-                limit: u64::MAX,
-            };
-            let sender = sender.clone();
-            let answer = move |found| drop(sender.send((index, found)));
-            self.queue
-                .submit(&self.device, order, answer)
-                .expect("the device takes searches");
-        }
-        drop(sender);
-        let mut found: Vec<(usize, ScanFound)> = answers.iter().collect();
-        let seconds = began.elapsed().as_secs_f64();
-        assert_eq!(found.len(), programs.len(), "{:?}", self.device.state());
-        found.sort_by_key(|(index, _)| *index);
-        (found.into_iter().map(|(_, found)| found).collect(), seconds)
+        let searches: Vec<Search<'_>> = programs
+            .iter()
+            .map(|program| (&self.gpus[0], table, program))
+            .collect();
+        search(&searches)
     }
+}
+
+/// A program to search a table for, on the device that has it.
+type Search<'a> = (&'a Gpu, &'a Arc<ScanTable>, &'a Arc<Program>);
+
+/// Sends searches at once and waits for all; what they found in order, and the wall time in seconds.
+fn search(searches: &[Search<'_>]) -> (Vec<ScanFound>, f64) {
+    let (sender, answers) = channel();
+    let began = Instant::now();
+    for (index, (gpu, table, program)) in searches.iter().enumerate() {
+        let order = ScanOrder {
+            table: Arc::clone(table),
+            program: Arc::clone(program),
+            want: ScanWant::Count,
+            limit: u64::MAX,
+        };
+        let sender = sender.clone();
+        let answer = move |found| drop(sender.send((index, found)));
+        gpu.queue
+            .submit(&gpu.device, order, answer)
+            .expect("the device takes searches");
+    }
+    drop(sender);
+    let mut found: Vec<(usize, ScanFound)> = answers.iter().collect();
+    let seconds = began.elapsed().as_secs_f64();
+    assert_eq!(found.len(), searches.len(), "a device was lost");
+    found.sort_by_key(|(index, _)| *index);
+    (found.into_iter().map(|(_, found)| found).collect(), seconds)
 }
 
 /// Values in host memory, in blocks.
@@ -287,22 +311,18 @@ impl Blocks {
     }
 
     fn load(&self, device: &Device) -> Arc<ScanTable> {
-        let mut first = 0;
-        let firsts: Vec<u32> = (0..self.blocks.len())
-            .map(|index| {
-                let here = first;
-                first += self.rows(index).len() as u32;
-                here
-            })
-            .collect();
-        let tiled = in_parallel(self.blocks.len(), |index| {
-            let rows = self.rows(index);
-            let documents: Vec<u32> = (firsts[index]..).take(rows.len()).collect();
+        self.load_some(device, &(0..self.blocks.len()).collect::<Vec<usize>>())
+    }
+
+    /// Copies some of the blocks to a device; documents are numbered anew in each.
+    fn load_some(&self, device: &Device, blocks: &[usize]) -> Arc<ScanTable> {
+        let tiled = in_parallel(blocks.len(), |index| {
+            let rows = self.rows(blocks[index]);
+            let documents: Vec<u32> = (0..rows.len() as u32).collect();
             Arc::new(TiledRows::load(device, rows, &documents).expect("the device has room"))
         });
-        Arc::new(ScanTable::new(
-            tiled.into_iter().map(|rows| (rows, Vec::new())),
-        ))
+        let segments = tiled.into_iter().map(|rows| (rows, Vec::new()));
+        Arc::new(ScanTable::new(segments))
     }
 
     fn count(&self, program: &Program) -> u64 {
@@ -333,7 +353,8 @@ fn in_parallel<T: Send>(count: usize, work: impl Fn(usize) -> T + Sync) -> Vec<T
     let done = Mutex::new(Vec::with_capacity(count));
     let cores = thread::available_parallelism().map_or(1, usize::from);
     thread::scope(|scope| {
-        for _ in 0..cores {
+        // Some wait for a copy while others work.
+        for _ in 0..cores * 2 {
             scope.spawn(|| {
                 loop {
                     let index = next.fetch_add(1, Ordering::Relaxed);
@@ -435,11 +456,65 @@ fn run_clients(bench: &Bench, blocks: &Blocks, table: &Arc<ScanTable>, sort: &st
     );
 }
 
+/// Searches on the first device alone, and on the first two with half of the blocks each.
+fn run_two(bench: &Bench, rows: usize) {
+    let blocks = Blocks::of_letters(rows, 8);
+    let (even, odd): (Vec<usize>, Vec<usize>) =
+        (0..blocks.blocks.len()).partition(|block| block % 2 == 0);
+    let (one, two) = (&bench.gpus[0], &bench.gpus[1]);
+    let whole = blocks.load(&one.device);
+    let halves = [
+        (one, blocks.load_some(&one.device, &even)),
+        (two, blocks.load_some(&two.device, &odd)),
+    ];
+    for text in CASES[0].searches {
+        let program = program(text);
+        let expect = blocks.count(&program);
+        let (mut alone, mut together) = (Vec::new(), Vec::new());
+        for run in 0..RUNS + 2 {
+            let (found, seconds) = search(&[(one, &whole, &program)]);
+            assert_eq!(found[0].matches, expect, "{text}");
+            let both: Vec<Search<'_>> = halves
+                .iter()
+                .map(|(gpu, table)| (*gpu, table, &program))
+                .collect();
+            let (found, seconds_of_two) = search(&both);
+            assert_eq!(found[0].matches + found[1].matches, expect, "{text}");
+            if run >= 2 {
+                alone.push(seconds * 1e3);
+                together.push(seconds_of_two * 1e3);
+            }
+        }
+        bench.report(
+            &format!("one-gpu-regex: {text}"),
+            "wall_ms",
+            &alone,
+            Some(expect),
+        );
+        bench.report(
+            &format!("two-gpu-regex: {text}"),
+            "wall_ms",
+            &together,
+            Some(expect),
+        );
+    }
+}
+
 fn main() {
     let arguments = Arguments::parse();
     let Some(bench) = Bench::start(&arguments) else {
         return;
     };
+    if bench.gpus.len() >= 2 {
+        run_two(
+            &bench,
+            if arguments.smoke {
+                200_000
+            } else {
+                200_000_000
+            },
+        );
+    }
     let mut letters: Option<((usize, usize), Blocks, Arc<ScanTable>)> = None;
     for case in CASES {
         if arguments
@@ -459,7 +534,7 @@ fn main() {
                     drop(letters.take());
                     let blocks = Blocks::of_letters(rows, bytes);
                     let began = Instant::now();
-                    let table = blocks.load(&bench.device);
+                    let table = blocks.load(&bench.gpus[0].device);
                     let rate = blocks.value_bytes as f64 / began.elapsed().as_secs_f64() / 1e9;
                     bench.report(
                         &format!("load-{rows}-{bytes}b"),
@@ -481,7 +556,7 @@ fn main() {
                     continue;
                 };
                 let blocks = Blocks::of_names(path);
-                let table = blocks.load(&bench.device);
+                let table = blocks.load(&bench.gpus[0].device);
                 run_case(&bench, case, &blocks, &table);
             }
         }
