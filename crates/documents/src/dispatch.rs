@@ -7,6 +7,7 @@ use std::sync::{Arc, LazyLock};
 
 use bson::RawDocumentBuf;
 use forebay_query::Code;
+use forebay_text::SharedStop;
 
 use crate::arguments::{Arguments, Known};
 use crate::command::{ClientContext, Command};
@@ -79,6 +80,7 @@ pub async fn run(
         command: &command,
         arguments,
         generic,
+        shared_stop: SharedStop::new(operation.stop().clone()),
         operation,
     };
     documents.counters().count(spec.name);

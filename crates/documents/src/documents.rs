@@ -8,6 +8,7 @@ use std::time::Instant;
 use bson::RawDocumentBuf;
 use forebay_cache::{Cache, CacheSettings};
 use forebay_device::Devices;
+use forebay_query::filter::Programs;
 use forebay_store::{Store, StoreError, StoreOptions, Users};
 
 use crate::collections::Collections;
@@ -81,6 +82,7 @@ pub struct Documents {
     operations: Arc<Operations>,
     sessions: Sessions,
     counters: Counters,
+    programs: Arc<Programs>,
     started: Instant,
 }
 
@@ -110,6 +112,7 @@ impl Documents {
             operations: Arc::default(),
             sessions: Sessions::default(),
             counters: Counters::new(),
+            programs: Arc::default(),
             started: Instant::now(),
             settings,
         }))
@@ -179,6 +182,11 @@ impl Documents {
 
     pub(crate) fn counters(&self) -> &Counters {
         &self.counters
+    }
+
+    /// The programs of patterns that commands had before.
+    pub(crate) fn programs(&self) -> &Arc<Programs> {
+        &self.programs
     }
 
     pub(crate) fn started(&self) -> Instant {

@@ -94,9 +94,10 @@ impl CommandError {
 
 impl From<forebay_query::Error> for CommandError {
     fn from(error: forebay_query::Error) -> CommandError {
-        CommandError::Refused {
-            code: error.code,
-            message: error.message,
+        match error.code {
+            Code::MaxTimeMSExpired => CommandError::Stopped(StopReason::Deadline),
+            Code::Interrupted => CommandError::Stopped(StopReason::Cancelled),
+            code => CommandError::refused(code, error.message),
         }
     }
 }

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use bson::{RawBsonRef, RawDocument};
 use forebay_query::Code;
-use forebay_text::Stop;
+use forebay_text::{SharedStop, Stop};
 
 use crate::arguments::{Arguments, integer, wrong_type};
 use crate::command::{ClientContext, Command};
@@ -31,6 +31,8 @@ pub struct Request<'a> {
     pub generic: Generic,
     /// Its entry among the operations in progress.
     pub operation: Running,
+    /// The stop sign for what outlives it in a cursor.
+    pub shared_stop: Arc<SharedStop>,
 }
 
 /// What the arguments that all commands share say.

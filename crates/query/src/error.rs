@@ -1,5 +1,7 @@
 //! The error of this crate and the one table of MongoDB's error codes.
 
+use forebay_text::{StopReason, Stopped};
+
 /// Why a query, an update or a pipeline was refused or failed, as MongoDB would tell the client.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{message}")]
@@ -32,6 +34,17 @@ impl Error {
     /// `TypeMismatch`.
     pub(crate) fn type_mismatch(message: impl Into<String>) -> Error {
         Error::new(Code::TypeMismatch, message)
+    }
+}
+
+impl From<Stopped> for Error {
+    fn from(stopped: Stopped) -> Error {
+        match stopped.reason {
+            StopReason::Deadline => {
+                Error::new(Code::MaxTimeMSExpired, "operation exceeded time limit")
+            }
+            StopReason::Cancelled => Error::new(Code::Interrupted, "operation was interrupted"),
+        }
     }
 }
 

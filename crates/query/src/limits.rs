@@ -1,5 +1,11 @@
 //! The named limits of the query language.
 
+use std::sync::Arc;
+
+use forebay_text::SharedStop;
+
+use crate::filter::Compilation;
+
 /// Limits that parsing and execution keep to, whatever the client sends.
 #[derive(Debug, Clone)]
 pub struct Limits {
@@ -15,8 +21,17 @@ pub struct Limits {
     pub pipeline_stages_max: usize,
     /// What a pattern of `$regex` may cost.
     pub pattern: forebay_text::Limits,
+    /// How patterns are compiled, and what all of a command may cost together.
+    pub compilation: Compilation,
     /// Memory in bytes that one blocking stage (`$group`, `$sort`) may hold.
     pub stage_memory_bytes_max: usize,
+}
+
+impl Limits {
+    /// The stop sign of the command, which long evaluations look at.
+    pub fn stop(&self) -> &Arc<SharedStop> {
+        self.compilation.budget.stop()
+    }
 }
 
 impl Default for Limits {
@@ -29,6 +44,7 @@ impl Default for Limits {
             document_bytes_max: 16 * 1024 * 1024,
             pipeline_stages_max: 1000,
             pattern: forebay_text::Limits::default(),
+            compilation: Compilation::default(),
             stage_memory_bytes_max: 100 * 1024 * 1024,
         }
     }

@@ -1,8 +1,9 @@
 //! `currentOp`: the operations in progress, background index builds with their progress among them.
 
 use bson::{RawArrayBuf, RawBsonRef, RawDocument, RawDocumentBuf, rawdoc};
-use forebay_query::{Filter, Limits};
+use forebay_query::Filter;
 
+use super::read;
 use crate::arguments::Known;
 use crate::dispatch::{Effect, Reply, Run, Spec};
 use crate::error::CommandError;
@@ -33,7 +34,7 @@ const OPTIONS: &[&str] = &[
 
 fn run(request: &Request<'_>) -> Reply {
     request.admin_only()?;
-    let filter = Filter::parse(&conditions(&request.command.body)?, &Limits::default())?;
+    let filter = Filter::parse(&conditions(&request.command.body)?, &read::limits(request))?;
     let own = request.arguments.flag("$ownOps")?;
     let mut operations = RawArrayBuf::new();
     for operation in self::operations(request) {

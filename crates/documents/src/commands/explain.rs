@@ -6,6 +6,7 @@ use std::sync::Arc;
 
 use bson::{RawArrayBuf, RawBson, RawBsonRef, RawDocument, RawDocumentBuf, cstr, rawdoc};
 use forebay_query::Code;
+use forebay_text::SharedStop;
 
 use super::{aggregate, count, delete, distinct, find, read, update};
 use crate::arguments::{Arguments, Known, invalid_bson};
@@ -58,6 +59,7 @@ async fn run(request: &Request<'_>) -> Reply {
         command: &command,
         arguments,
         generic,
+        shared_stop: SharedStop::new(operation.stop().clone()),
         operation,
     };
     let explained = Explained::plan(&inner)?;

@@ -3,18 +3,32 @@
 use std::sync::Arc;
 
 use bson::RawDocument;
-use forebay_query::filter::Match;
+use forebay_query::filter::{Compilation, Match};
 use forebay_query::{Code, Filter, Limits, Projection};
+use forebay_text::Budget;
 
 use crate::arguments::{Arguments, Known};
 use crate::error::CommandError;
 use crate::request::Request;
+use crate::streams::blocking;
 
-/// The limits that parsing and execution keep to.
+/// The limits that parsing and execution keep to. What is parsed with them may compile patterns of a cost that is
+/// bounded for all of it together.
 pub fn limits(request: &Request<'_>) -> Limits {
     Limits {
         stage_memory_bytes_max: request.documents.settings().stage_memory_bytes_max,
+        compilation: compilation(request),
         ..Limits::default()
+    }
+}
+
+/// Patterns are compiled away from the threads that serve the network, and only until the command has to end.
+fn compilation(request: &Request<'_>) -> Compilation {
+    let budget = Budget::new(Compilation::BUDGET_BYTES, request.shared_stop.clone());
+    Compilation {
+        budget: Arc::new(budget),
+        programs: request.documents.programs().clone(),
+        aside: |work| blocking(work),
     }
 }
 

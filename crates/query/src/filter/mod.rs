@@ -9,6 +9,7 @@ mod list;
 mod matching;
 mod operators;
 mod parse;
+mod programs;
 mod regex;
 mod test;
 mod types;
@@ -26,6 +27,7 @@ use crate::path::Path;
 
 pub use bits::{BitTest, BitWant};
 pub use list::InList;
+pub use programs::{Compilation, Programs};
 pub use regex::Regex;
 pub use test::{RangeOp, Test};
 pub use types::TypeSet;

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use bson::raw::{RawBsonRef, RawDocument, RawRegexRef};
 use forebay_text::{Options, Pattern, PatternError, Program};
 
+use super::programs::Compilation;
 use crate::element::elements;
 use crate::error::{Code, Error};
 use crate::limits::Limits;
@@ -37,18 +38,16 @@ impl Regex {
     /// A pattern with its options.
     ///
     /// # Errors
-    /// 51091 for what PCRE2 refuses, 51108 for an unknown option, `BadValue` for a NUL byte in either.
+    /// 51091 for what PCRE2 refuses, 51108 for an unknown option, `BadValue` for a NUL byte in either; that the command
+    /// has to end.
     pub fn new(source: &str, options: &str, limits: &Limits) -> Result<Regex, Error> {
         if options.contains('\0') {
             return Err(Error::bad_value(
                 "Regular expression options string cannot contain an embedded null byte",
             ));
         }
-        let parsed = Options::parse(options).map_err(pattern_error)?;
-        let pattern = Pattern::new(source, parsed, &limits.pattern).map_err(pattern_error)?;
-        let program = Arc::new(Program::compile(pattern, &limits.pattern));
         Ok(Regex {
-            program,
+            program: program(source, options, limits)?,
             source: source.to_owned(),
             options: options.to_owned(),
         })
@@ -128,6 +127,34 @@ impl<'a> Parts<'a> {
         self.options = text;
         Ok(())
     }
+}
+
+/// The program of a pattern, compiled unless it is known.
+fn program(source: &str, options: &str, limits: &Limits) -> Result<Arc<Program>, Error> {
+    let Compilation {
+        budget,
+        programs,
+        aside,
+    } = &limits.compilation;
+    if let Some(known) = programs.get(source, options) {
+        return Ok(known);
+    }
+    budget.stop().check()?;
+    let mut made = None;
+    aside(&mut || made = Some(compile(source, options, limits)));
+    let program = made.expect("what is run aside is run")?;
+    if !budget.is_short() {
+        programs.keep(source, options, &program);
+    }
+    Ok(program)
+}
+
+fn compile(source: &str, options: &str, limits: &Limits) -> Result<Arc<Program>, Error> {
+    let options = Options::parse(options).map_err(pattern_error)?;
+    let pattern = Pattern::new(source, options, &limits.pattern).map_err(pattern_error)?;
+    let budget = &limits.compilation.budget;
+    let program = Program::compile_within(pattern, &limits.pattern, budget);
+    Ok(Arc::new(program))
 }
 
 fn twice(code: Code) -> Error {
