@@ -50,6 +50,7 @@ pub fn open(
         owner: request.owner(),
         no_timeout: options.no_timeout,
         time_left: None,
+        stop: request.shared_stop.clone(),
     });
     let size = options.size.unwrap_or(FIRST_BATCH_DOCUMENTS);
     let (writer, more) = make(&mut cursor, "firstBatch", size, request.stop())?;
@@ -109,6 +110,7 @@ fn make(
     stop: &Stop,
 ) -> Result<(Writer, bool), CommandError> {
     let mut writer = Writer::with_capacity(REPLY_BYTES);
+    cursor.stop.follow(stop);
     writer.begin_document("cursor");
     writer.begin_array(name);
     let more = if size == 0 {

@@ -6,6 +6,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use forebay_query::Code;
+use forebay_text::SharedStop;
 use parking_lot::Mutex;
 
 use crate::command::User;
@@ -42,6 +43,8 @@ pub struct Cursor {
     pub no_timeout: bool,
     /// The time left of the `maxTimeMS` of the command that opened it.
     pub time_left: Option<Duration>,
+    /// The stop sign that is looked at deep inside the stream; it follows the command that pulls.
+    pub stop: Arc<SharedStop>,
 }
 
 struct Entry {

@@ -2,6 +2,8 @@
 //!
 //! The seed is printed when a run fails; `FOREBAY_SEED` repeats it.
 
+use std::time::{Duration, Instant};
+
 use bson::raw::{RawArrayBuf, RawBson, RawBsonRef, RawDocument, RawDocumentBuf};
 use bson::{Bson, DateTime, Document, doc};
 use fastrand::Rng;
@@ -11,6 +13,7 @@ use forebay_query::{
     Code, Error, Filter, Limits, Pipeline, Projection, ProjectionContext, Sort, Update,
     UpdateContext, key,
 };
+use forebay_text::Stop;
 
 const ROUNDS: usize = 20_000;
 
@@ -392,15 +395,54 @@ fn a_check_stops_a_run() {
     let stages = vec![Bson::Document(
         doc! { "$group": { "_id": null, "n": { "$sum": 1 } } },
     )];
+    let late = Stop::at(Instant::now());
     let result = run_with(stages, Limits::default(), |run| {
-        run.check = std::sync::Arc::new(|| {
-            Err(Error::new(
-                Code::MaxTimeMSExpired,
-                "operation exceeded time limit",
-            ))
-        });
+        run.limits.stop().follow(&late);
     });
     assert_eq!(result.expect_err("stopped").code, Code::MaxTimeMSExpired);
+}
+
+#[test]
+fn a_stage_that_makes_many_documents_of_one_is_stopped() {
+    let numbers = Bson::Array((0..1000).map(Bson::Int32).collect());
+    let input = raw(&doc! { "a": numbers.clone(), "b": numbers });
+    let stages = [
+        doc! { "$unwind": "$a" },
+        doc! { "$unwind": "$b" },
+        doc! { "$match": { "c": 1 } },
+    ];
+    assert_stops(&stages, &input);
+}
+
+#[test]
+fn an_expression_that_evaluates_another_often_is_stopped() {
+    let range = doc! { "$range": [0, 1000] };
+    let map = |body: Document| doc! { "$map": { "input": range.clone(), "in": body } };
+    let filter =
+        doc! { "$filter": { "input": range.clone(), "cond": map(doc! { "$add": [1, 1] }) } };
+    let reduce = doc! { "$reduce": { "input": range.clone(), "initialValue": 0, "in": map(doc! { "$add": [1, 1] }) } };
+    for expression in [map(map(doc! { "$add": [1, 1] })), filter, reduce] {
+        assert_stops(
+            &[doc! { "$project": { "n": map(expression) } }],
+            &raw(&doc! {}),
+        );
+    }
+}
+
+/// Checks that a run of seconds over one document ends soon once its command has to end.
+fn assert_stops(stages: &[Document], input: &RawDocument) {
+    let limits = Limits::default();
+    let started = Instant::now();
+    limits
+        .stop()
+        .follow(&Stop::at(started + Duration::from_millis(50)));
+    let stages = RawArrayBuf::from_iter(stages.iter().map(raw));
+    let pipeline = Pipeline::parse(&stages, &limits).expect("it parses");
+    let run = Run::new(DateTime::from_millis(0), limits);
+    let input: Stream<'_, Error> = Box::new([Ok(input.to_owned())].into_iter());
+    let result: Result<Vec<_>, Error> = pipeline.run(input, &run).collect();
+    assert_eq!(result.expect_err("stopped").code, Code::MaxTimeMSExpired);
+    assert!(started.elapsed() < Duration::from_millis(500));
 }
 
 #[test]

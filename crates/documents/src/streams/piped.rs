@@ -5,8 +5,7 @@ use std::sync::Arc;
 use bson::{DateTime, RawDocumentBuf};
 use forebay_query::stage::Run;
 use forebay_query::{Limits, Pipeline};
-use forebay_text::Stop;
-use parking_lot::Mutex;
+use forebay_text::{SharedStop, Stop};
 
 use super::{Row, Stream};
 use crate::error::CommandError;
@@ -14,14 +13,14 @@ use crate::error::CommandError;
 /// A pipeline over a stream.
 pub struct Piped {
     output: forebay_query::stage::Stream<'static, CommandError>,
-    /// The stop sign of whoever pulls, for the source at the other end.
-    stop: Arc<Mutex<Stop>>,
+    /// The stop sign of whoever pulls, for the stages and the source at the other end.
+    stop: Arc<SharedStop>,
 }
 
 impl Piped {
     /// The stages of `pipeline` over `source`. Nothing runs until it is pulled.
     pub fn new(source: impl Stream + 'static, pipeline: Pipeline, limits: Limits) -> Piped {
-        let stop = Arc::new(Mutex::new(Stop::never()));
+        let stop = limits.stop().clone();
         let input = Input {
             source,
             stop: stop.clone(),
@@ -39,8 +38,7 @@ impl Piped {
 
 impl Stream for Piped {
     fn next(&mut self, stop: &Stop) -> Result<Option<Row>, CommandError> {
-        self.stop.lock().clone_from(stop);
-        stop.check()?;
+        self.stop.follow(stop);
         self.output
             .next()
             .transpose()
@@ -51,15 +49,14 @@ impl Stream for Piped {
 /// The source as the pipeline reads it.
 struct Input<S> {
     source: S,
-    stop: Arc<Mutex<Stop>>,
+    stop: Arc<SharedStop>,
 }
 
 impl<S: Stream> Iterator for Input<S> {
     type Item = Result<RawDocumentBuf, CommandError>;
 
     fn next(&mut self) -> Option<Self::Item> {
-        let stop = self.stop.lock().clone();
-        let row = self.source.next(&stop).transpose()?;
+        let row = self.source.next(&self.stop.current()).transpose()?;
         Some(row.map(Row::into_buf))
     }
 }

@@ -1,6 +1,9 @@
 //! `$let`, `$map`, `$filter`, `$reduce`: expressions that bind variables.
 
+use std::sync::Arc;
+
 use bson::raw::{RawArray, RawBsonRef};
+use forebay_text::SharedStop;
 
 use super::parse::{Fields, Parser};
 use super::value::ArrayWriter;
@@ -152,6 +155,7 @@ pub(crate) struct MapArray {
     input: Node,
     name: Box<str>,
     body: Node,
+    stop: Arc<SharedStop>,
 }
 
 impl MapArray {
@@ -162,7 +166,12 @@ impl MapArray {
         let name = variable_name(fields.get("as"), "this")?;
         let body = fields.need("in", Code::Location16882, "$map")?;
         let body = parser.expression_with(&[&name], body)?;
-        Ok(MapArray { input, name, body })
+        Ok(MapArray {
+            input,
+            name,
+            body,
+            stop: parser.limits().stop().clone(),
+        })
     }
 
     pub fn evaluate<'s>(&'s self, scope: &Scope<'s>) -> Result<Value<'s>, Error> {
@@ -173,6 +182,7 @@ impl MapArray {
         let scope = scope.holding(input.bytes())?;
         let mut made = ArrayWriter::new();
         for element in array_values(array) {
+            self.stop.check()?;
             let scope = scope.holding(made.bytes())?;
             made.push(with_variable(&scope, &self.name, element, &self.body)?.or_null());
         }
@@ -192,6 +202,7 @@ pub(crate) struct Filter {
     name: Box<str>,
     condition: Node,
     limit: Option<Node>,
+    stop: Arc<SharedStop>,
 }
 
 impl Filter {
@@ -214,6 +225,7 @@ impl Filter {
             name,
             condition,
             limit,
+            stop: parser.limits().stop().clone(),
         })
     }
 
@@ -229,6 +241,7 @@ impl Filter {
             if kept.len() >= limit {
                 break;
             }
+            self.stop.check()?;
             if with_variable(&scope, &self.name, element, &self.condition)?.is_true() {
                 kept.push(element);
             }
@@ -275,6 +288,7 @@ pub(crate) struct Reduce {
     input: Node,
     initial: Node,
     body: Node,
+    stop: Arc<SharedStop>,
 }
 
 impl Reduce {
@@ -305,6 +319,7 @@ impl Reduce {
             input: parser.expression(need("input", Code::Location40077)?)?,
             initial: parser.expression(need("initialValue", Code::Location40078)?)?,
             body: parser.expression_with(&["this", "value"], need("in", Code::Location40079)?)?,
+            stop: parser.limits().stop().clone(),
         })
     }
 
@@ -323,6 +338,7 @@ impl Reduce {
         let scope = scope.holding(input.bytes())?;
         let mut total = self.initial.evaluate(&scope)?.into_static();
         for element in array_values(array) {
+            self.stop.check()?;
             let scope = scope.holding(total.bytes())?;
             let outer = scope.frame("value", total.get());
             let next = with_variable(&scope.with(&outer), "this", element, &self.body)?;

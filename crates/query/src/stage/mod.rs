@@ -16,6 +16,7 @@ use std::sync::Arc;
 
 use bson::DateTime;
 use bson::raw::{RawArray, RawBson, RawDocumentBuf};
+use forebay_text::SharedStop;
 
 use crate::element::Writer;
 use crate::error::Error;
@@ -29,9 +30,6 @@ pub use transform::Transform;
 pub use unwind::Unwind;
 
 pub(crate) use parse::parse_update_pipeline;
-
-/// Documents between two calls of [`Run::check`].
-pub const CHECK_DOCUMENTS: u32 = 1000;
 
 /// One parsed stage.
 #[derive(Debug, Clone)]
@@ -71,29 +69,23 @@ pub struct Pipeline {
 /// Documents that flow from stage to stage.
 pub type Stream<'a, E> = Box<dyn Iterator<Item = Result<RawDocumentBuf, E>> + Send + 'a>;
 
-/// What asks between documents whether to go on.
-pub type Check = Arc<dyn Fn() -> Result<(), Error> + Send + Sync>;
-
 /// What a run of a pipeline depends on.
 #[derive(Clone)]
 pub struct Run {
     /// `$$NOW`.
     pub now: DateTime,
-    /// Memory limits.
+    /// Memory limits; their [stop sign](Limits::stop), looked at before each document of each stage, ends the run.
     pub limits: Limits,
-    /// Called every [`CHECK_DOCUMENTS`] documents that enter the pipeline; its error ends the run.
-    pub check: Check,
     /// The seed of `$sample`.
     pub seed: u64,
 }
 
 impl Run {
-    /// A run that nothing stops.
+    /// A run whose `$sample` begins like any other.
     pub fn new(now: DateTime, limits: Limits) -> Run {
         Run {
             now,
             limits,
-            check: Arc::new(|| Ok(())),
             seed: 0,
         }
     }
@@ -115,14 +107,11 @@ impl Pipeline {
         input: Stream<'a, E>,
         run: &Run,
     ) -> Stream<'a, E> {
-        let checked: Stream<'a, E> = Box::new(Checked {
-            input,
-            check: run.check.clone(),
-            count: 0,
-        });
         self.stages
             .into_iter()
-            .fold(checked, |stream, stage| stage.run(stream, run))
+            .fold(checked(input, run), |stream, stage| {
+                checked(stage.run(stream, run), run)
+            })
     }
 }
 
@@ -206,24 +195,24 @@ fn count<E>(name: &str, input: Stream<'_, E>) -> Result<Vec<RawDocumentBuf>, E> 
     })
 }
 
-/// Asks the check between documents.
+/// Looks at the stop sign before each document.
 struct Checked<'a, E> {
     input: Stream<'a, E>,
-    check: Check,
-    count: u32,
+    stop: Arc<SharedStop>,
+}
+
+fn checked<'a, E: From<Error> + Send + 'a>(input: Stream<'a, E>, run: &Run) -> Stream<'a, E> {
+    let stop = run.limits.stop().clone();
+    Box::new(Checked { input, stop })
 }
 
 impl<E: From<Error>> Iterator for Checked<'_, E> {
     type Item = Result<RawDocumentBuf, E>;
 
     fn next(&mut self) -> Option<Self::Item> {
-        self.count += 1;
-        if self.count >= CHECK_DOCUMENTS {
-            self.count = 0;
-            if let Err(error) = (self.check)() {
-                return Some(Err(error.into()));
-            }
+        match self.stop.check() {
+            Ok(()) => self.input.next(),
+            Err(stopped) => Some(Err(Error::from(stopped).into())),
         }
-        self.input.next()
     }
 }
