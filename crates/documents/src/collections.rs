@@ -5,11 +5,12 @@ use std::sync::Arc;
 
 use forebay_cache::Cache;
 use forebay_store::{Collection, CollectionOptions, IndexKind, IndexSpec, Store};
-use parking_lot::{Mutex, RwLock};
+use parking_lot::{Mutex, MutexGuard, RwLock};
 
 use crate::error::CommandError;
 use crate::namespace::Namespace;
 use crate::search::{CacheIndex, CollectionSearch, SearchSettings, WriteLock};
+use crate::streams::blocking;
 
 /// A collection in use.
 pub struct OpenCollection {
@@ -17,10 +18,19 @@ pub struct OpenCollection {
     pub namespace: Namespace,
     /// Its documents and ordinary indexes.
     pub store: Arc<Collection>,
-    /// Held by every writer from the write to the store until the cache has followed.
+    /// Held by every writer from the write to the store until the cache has followed; [`hold`](OpenCollection::hold)
+    /// takes it.
     pub lock: WriteLock,
     /// Its cached fields.
     pub search: Arc<CollectionSearch>,
+}
+
+impl OpenCollection {
+    /// Holds the write lock. While another writer has it, the thread's other tasks go on elsewhere.
+    pub fn hold(&self) -> MutexGuard<'_, ()> {
+        let free = self.lock.try_lock();
+        free.unwrap_or_else(|| blocking(|| self.lock.lock()))
+    }
 }
 
 /// All collections.
@@ -99,11 +109,13 @@ impl Collections {
         if let Some(collection) = self.get(namespace) {
             return Ok(collection);
         }
-        let _held = self.catalogue.lock();
-        match self.get(namespace) {
-            Some(collection) => Ok(collection),
-            None => self.make(namespace, CollectionOptions::default()),
-        }
+        blocking(|| {
+            let _held = self.catalogue.lock();
+            match self.get(namespace) {
+                Some(collection) => Ok(collection),
+                None => self.make(namespace, CollectionOptions::default()),
+            }
+        })
     }
 
     /// Makes a collection that does not exist yet.
@@ -306,6 +318,8 @@ pub fn cache_index(spec: &IndexSpec) -> CacheIndex {
 #[cfg(test)]
 mod tests {
     use std::num::NonZeroUsize;
+    use std::sync::mpsc;
+    use std::thread;
     use std::time::Duration;
 
     use forebay_cache::CacheSettings;
@@ -350,6 +364,28 @@ mod tests {
             };
             drop(found.search.declare(vec![index]).expect("still cached"));
         }
+    }
+
+    #[tokio::test(flavor = "multi_thread", worker_threads = 1)]
+    async fn a_writer_that_waits_holds_up_nobody_else() {
+        let (_, collections) = collections();
+        let collection = collections.get_or_create(&name("a")).expect("made");
+        let (is_held, held) = mpsc::channel();
+        let (release, released) = mpsc::channel::<()>();
+        let lock = collection.lock.clone();
+        let holder = thread::spawn(move || {
+            let _held = lock.lock();
+            is_held.send(()).expect("somebody waits");
+            released.recv().expect_err("nothing is sent");
+        });
+        held.recv().expect("it is held");
+        let writer = tokio::spawn(async move { drop(collection.hold()) });
+        let other = tokio::spawn(async {});
+        let in_time = tokio::time::timeout(Duration::from_secs(10), other).await;
+        drop(release);
+        in_time.expect("it runs beside").expect("it ends");
+        writer.await.expect("it got the lock");
+        holder.join().expect("it ends");
     }
 
     #[test]

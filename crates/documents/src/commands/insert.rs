@@ -109,7 +109,7 @@ impl Insertion<'_> {
 
     fn store(&mut self, documents: &[Cow<'_, RawDocument>], places: &[usize]) -> bool {
         let documents: Vec<&RawDocument> = documents.iter().map(AsRef::as_ref).collect();
-        let _held = self.collection.lock.lock();
+        let _held = self.collection.hold();
         let answers = self.collection.store.insert_many(&documents, self.ordered);
         let mut inserted = Vec::with_capacity(answers.len());
         let mut fatal = false;
