@@ -11,8 +11,51 @@ use forebay_text::Stop;
 use crate::collections::OpenCollection;
 use crate::error::CommandError;
 
-/// Documents that are changed under one hold of the lock.
+/// Documents that are looked at under one hold of the lock.
 const CHUNK_DOCUMENTS: usize = 256;
+/// Bytes of documents, old and new, that are held under one hold of the lock, but for the last of them.
+const CHUNK_BYTES: usize = 8 << 20;
+
+/// The documents that are still to be changed, and the room under the present hold of the lock.
+struct Left<'a> {
+    numbers: &'a [RecordNumber],
+    documents_max: usize,
+    documents: usize,
+    bytes: usize,
+}
+
+impl<'a> Left<'a> {
+    fn new(numbers: &'a [RecordNumber], first_only: bool) -> Left<'a> {
+        Left {
+            numbers,
+            documents_max: if first_only { 1 } else { CHUNK_DOCUMENTS },
+            documents: 0,
+            bytes: 0,
+        }
+    }
+
+    /// Makes room for the next hold of the lock; false if no document is left.
+    fn begin(&mut self) -> bool {
+        (self.documents, self.bytes) = (0, 0);
+        !self.numbers.is_empty()
+    }
+
+    /// The next document, if there is room.
+    fn next(&mut self) -> Option<RecordNumber> {
+        if self.documents >= self.documents_max || self.bytes >= CHUNK_BYTES {
+            return None;
+        }
+        let (number, rest) = self.numbers.split_first()?;
+        self.numbers = rest;
+        self.documents += 1;
+        Some(*number)
+    }
+
+    /// Notes that a document is held.
+    fn hold(&mut self, document: &RawDocument) {
+        self.bytes += document.as_bytes().len();
+    }
+}
 
 /// What an update did.
 #[derive(Debug, Default)]
@@ -37,12 +80,13 @@ pub fn update(
     done: &mut Updated,
 ) -> Result<(), CommandError> {
     let now = DateTime::now();
-    let chunk_documents = if first_only { 1 } else { CHUNK_DOCUMENTS };
-    for chunk in numbers.chunks(chunk_documents) {
+    let mut left = Left::new(numbers, first_only);
+    while left.begin() {
         stop.check()?;
-        let _held = collection.lock.lock();
-        let mut changes = Vec::with_capacity(chunk.len());
-        let prepared = prepare(collection, (filter, update, now), chunk, done, &mut changes);
+        let _held = collection.hold();
+        let mut changes = Vec::new();
+        let what = (filter, update, now);
+        let prepared = prepare(collection, what, &mut left, done, &mut changes);
         replace(collection, changes, first_only, done)?;
         prepared?;
         if first_only && done.matched > 0 {
@@ -59,18 +103,22 @@ type Replacement = (RecordNumber, Document, RawDocumentBuf);
 fn prepare(
     collection: &OpenCollection,
     (filter, update, now): (&Filter, &Update, DateTime),
-    numbers: &[RecordNumber],
+    left: &mut Left<'_>,
     done: &mut Updated,
     changes: &mut Vec<Replacement>,
 ) -> Result<(), CommandError> {
-    for number in numbers {
-        let Some((old, new)) = changed(collection, filter, update, now, *number)? else {
-            continue;
-        };
-        done.matched += 1;
-        match new {
-            Some(new) => changes.push((*number, old, new)),
-            None => done.last = Some((old.to_buf(), old.to_buf())),
+    while let Some(number) = left.next() {
+        match changed(collection, filter, update, now, number)? {
+            Some((old, Some(new))) => {
+                left.hold(&old);
+                left.hold(&new);
+                changes.push((number, old, new));
+            }
+            Some((old, None)) => {
+                done.matched += 1;
+                done.last = Some((old.to_buf(), old.to_buf()));
+            }
+            None => {}
         }
     }
     Ok(())
@@ -111,6 +159,7 @@ fn replace(
         match answer {
             Ok(_) => {
                 collection.search.on_replace(number, &old, &new);
+                done.matched += 1;
                 done.modified += 1;
                 if keep_last {
                     done.last = Some((old.to_buf(), new));
@@ -142,15 +191,17 @@ pub fn delete(
     stop: &Stop,
     done: &mut Deleted,
 ) -> Result<(), CommandError> {
-    for chunk in numbers.chunks(if first_only { 1 } else { CHUNK_DOCUMENTS }) {
+    let mut left = Left::new(numbers, first_only);
+    while left.begin() {
         stop.check()?;
-        let _held = collection.lock.lock();
-        let mut changes = Vec::with_capacity(chunk.len());
-        for number in chunk {
-            if let Some(document) = collection.store.get(*number)?
+        let _held = collection.hold();
+        let mut changes = Vec::new();
+        while let Some(number) = left.next() {
+            if let Some(document) = collection.store.get(number)?
                 && filter.try_matches(&document)?
             {
-                changes.push(Change::Delete(*number));
+                left.hold(&document);
+                changes.push(Change::Delete(number));
             }
         }
         remove(collection, &changes, done)?;
@@ -189,8 +240,41 @@ fn remove(
 /// That its `_id` cannot be one, and whatever the store says.
 pub fn insert(collection: &OpenCollection, document: &RawDocument) -> Result<(), CommandError> {
     let document = crate::commands::insert::with_id(document)?;
-    let _held = collection.lock.lock();
+    let _held = collection.hold();
     let number = collection.store.insert(&document)?;
     collection.search.on_insert_many(&[(number, &document)]);
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use bson::rawdoc;
+
+    use super::*;
+
+    /// The documents of each hold of the lock, where each has so many bytes.
+    fn chunks(numbers: &[RecordNumber], first_only: bool, bytes: usize) -> Vec<usize> {
+        let document = rawdoc! { "s": "x".repeat(bytes) };
+        let mut left = Left::new(numbers, first_only);
+        let mut chunks = Vec::new();
+        while left.begin() {
+            let mut count = 0;
+            while left.next().is_some() {
+                left.hold(&document);
+                count += 1;
+            }
+            chunks.push(count);
+        }
+        chunks
+    }
+
+    #[test]
+    fn a_hold_of_the_lock_is_bounded_by_documents_and_by_bytes() {
+        let numbers: Vec<RecordNumber> = (1..=300).collect();
+        assert_eq!(chunks(&numbers, false, 10), [256, 44]);
+        assert_eq!(chunks(&numbers[..5], false, 4 << 20), [2, 2, 1]);
+        assert_eq!(chunks(&numbers[..2], false, 16 << 20), [1, 1]);
+        assert_eq!(chunks(&numbers[..2], true, 10), [1, 1]);
+        assert!(chunks(&[], false, 10).is_empty());
+    }
 }
