@@ -274,9 +274,15 @@ impl Query {
     }
 
     /// The search of the cache that answers a leading `$group`, for `explain`.
-    pub fn values_plan(&self, collection: &OpenCollection) -> Option<SearchPlan> {
+    pub fn values_plan(
+        &self,
+        request: &Request<'_>,
+        collection: &OpenCollection,
+    ) -> Option<SearchPlan> {
         match self.rest.stages.first() {
-            Some(Stage::Group(group)) => group_counts::plan(collection, &self.filter, group),
+            Some(Stage::Group(group)) if request.arguments.get("hint").is_none() => {
+                group_counts::plan(collection, &self.filter, group)
+            }
             _ => None,
         }
     }

@@ -17,7 +17,7 @@ use crate::host;
 use crate::namespace::Namespace;
 use crate::plan::{self, Plan};
 use crate::request::{Generic, Request};
-use crate::search::{SearchPlan, Wanted};
+use crate::search::{Arrays, SearchPlan, Wanted};
 use crate::settings::MONGODB_VERSION;
 
 /// The command.
@@ -115,7 +115,7 @@ struct Explained {
 enum Way {
     Documents(Box<Plan>),
     /// The values of a cached field.
-    Values(Box<SearchPlan>),
+    Values(Box<SearchPlan>, Arrays),
 }
 
 impl Explained {
@@ -161,8 +161,8 @@ impl Explained {
         let Some(collection) = request.documents.collections().get(&self.namespace) else {
             return Ok(());
         };
-        self.way = Some(match query.values_plan(&collection) {
-            Some(values) => Way::Values(Box::new(values)),
+        self.way = Some(match query.values_plan(request, &collection) {
+            Some(values) => Way::Values(Box::new(values), Arrays::Whole),
             None => Way::Documents(Box::new(query.plan(request, &collection)?)),
         });
         Ok(())
@@ -176,7 +176,7 @@ impl Explained {
         };
         self.way = Some(
             match distinct::cached(request, &collection, &filter, &path) {
-                Some(values) => Way::Values(Box::new(values)),
+                Some(values) => Way::Values(Box::new(values), Arrays::Unwind),
                 None => Way::Documents(Box::new(distinct::plan(request, &collection, &filter)?)),
             },
         );
@@ -251,7 +251,9 @@ fn planner(request: &Request<'_>, explained: &Explained) -> RawDocumentBuf {
     let winning = match &explained.way {
         None => rawdoc! { "stage": "EOF" },
         Some(Way::Documents(plan)) => explained.nest(plan.stage()),
-        Some(Way::Values(values)) => explained.nest(values.summary().to_document("CACHE_DISTINCT")),
+        Some(Way::Values(values, _)) => {
+            explained.nest(values.summary().to_document("CACHE_DISTINCT"))
+        }
     };
     let filter = ["filter", "query", "q"]
         .iter()
@@ -275,7 +277,7 @@ async fn figures(
             );
         }
         Some(Way::Documents(plan)) => plan.execute(explained.run, request.stop()).await?,
-        Some(Way::Values(values)) => plan::execute_values(values, request).await?,
+        Some(Way::Values(values, arrays)) => plan::execute_values(values, *arrays, request).await?,
     };
     Ok(rawdoc! {
         "executionSuccess": true,

@@ -171,19 +171,18 @@ impl Plan {
     }
 }
 
-/// Runs a search for the values of a field and throws them away.
+/// Runs a search for the values of a field, with arrays as the command takes them, and throws them away.
 ///
 /// # Errors
 /// Whatever the cache or the store says.
 pub async fn execute_values(
     plan: &SearchPlan,
+    arrays: Arrays,
     request: &Request<'_>,
 ) -> Result<Executed, CommandError> {
     let started = Instant::now();
     let bytes_max = request.documents.settings().stage_memory_bytes_max;
-    let mut values = plan
-        .values(Arrays::Unwind, bytes_max, request.stop())
-        .await?;
+    let mut values = plan.values(arrays, bytes_max, request.stop()).await?;
     let others = blocking(|| values.others.count_rest(request.stop()))?;
     let report = values.others.into_report();
     Ok(Executed {

@@ -136,6 +136,32 @@ async fn groups_from_the_cache_equal_groups_from_documents() {
     );
 }
 
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn explain_runs_a_group_as_it_is_run() {
+    let door = door();
+    let value = |id: i32| match id % 2 {
+        0 => Bson::String("x".to_owned()),
+        _ => Bson::Array(vec!["x".into(), "y".into()]),
+    };
+    door.insert("c", (0..100).map(|id| doc! { "_id": id, "s": value(id) }))
+        .await;
+    door.cache("c", "s").await;
+    let group = doc! { "aggregate": "c", "pipeline": [{ "$sortByCount": "$s" }], "cursor": {} };
+    assert_eq!(examined(&door, group.clone()).await, 50);
+    let distinct = doc! { "distinct": "c", "key": "s" };
+    assert_eq!(examined(&door, distinct).await, 0);
+    let mut hinted = group;
+    hinted.insert("hint", "_id_");
+    assert_eq!(examined(&door, hinted).await, 100);
+}
+
+/// The documents that a command reads.
+async fn examined(door: &Door, command: Document) -> i64 {
+    let explained = door.ok(doc! { "explain": command }).await;
+    let figures = explained.get_document("executionStats").unwrap();
+    figures.get_i64("totalDocsExamined").unwrap()
+}
+
 #[tokio::test]
 async fn statistics_are_stages_too() {
     let door = door();
