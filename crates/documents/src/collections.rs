@@ -106,9 +106,18 @@ impl Collections {
         &self,
         namespace: &Namespace,
     ) -> Result<Arc<OpenCollection>, CommandError> {
-        if let Some(collection) = self.get(namespace) {
-            return Ok(collection);
+        match self.get(namespace) {
+            Some(collection) => Ok(collection),
+            None => self.settled(namespace),
         }
+    }
+
+    /// As [`get_or_create`](Collections::get_or_create), once no change of the catalogue is under way: never one that
+    /// was dropped before.
+    ///
+    /// # Errors
+    /// The same.
+    pub fn settled(&self, namespace: &Namespace) -> Result<Arc<OpenCollection>, CommandError> {
         blocking(|| {
             let _held = self.catalogue.lock();
             match self.get(namespace) {

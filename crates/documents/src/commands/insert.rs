@@ -4,13 +4,14 @@
 //! chunk at a time, each chunk with its follow-up in the cache under one hold of the collection's write lock.
 
 use std::borrow::Cow;
+use std::sync::Arc;
 
 use bson::oid::ObjectId;
 use bson::{RawBsonRef, RawDocument, RawDocumentBuf, cstr};
 use forebay_query::{Code, timestamp};
 
 use crate::arguments::{Known, invalid_bson};
-use crate::collections::OpenCollection;
+use crate::collections::{Collections, OpenCollection};
 use crate::dispatch::{Effect, Reply, Run, Spec};
 use crate::error::CommandError;
 use crate::request::Request;
@@ -37,9 +38,10 @@ fn run(request: &Request<'_>) -> Reply {
     namespace.writable()?;
     let documents = request.statements("documents")?;
     let ordered = request.arguments.boolean("ordered")?.unwrap_or(true);
-    let collection = request.documents.collections().get_or_create(&namespace)?;
+    let collections = request.documents.collections();
     let mut insertion = Insertion {
-        collection: &collection,
+        collections,
+        collection: collections.get_or_create(&namespace)?,
         ordered,
         count: 0,
         errors: WriteErrors::default(),
@@ -55,7 +57,8 @@ fn run(request: &Request<'_>) -> Reply {
 }
 
 struct Insertion<'a> {
-    collection: &'a OpenCollection,
+    collections: &'a Collections,
+    collection: Arc<OpenCollection>,
     ordered: bool,
     count: usize,
     errors: WriteErrors,
@@ -72,7 +75,7 @@ impl Insertion<'_> {
             .zip((0..).step_by(CHUNK_DOCUMENTS))
         {
             request.stop().check()?;
-            if !self.write_chunk(chunk, first) {
+            if !self.write_chunk(chunk, first)? {
                 break;
             }
         }
@@ -80,7 +83,7 @@ impl Insertion<'_> {
     }
 
     /// Writes documents, the first of which is number `first` of the command; false if the rest is to be given up.
-    fn write_chunk(&mut self, chunk: &[&RawDocument], first: usize) -> bool {
+    fn write_chunk(&mut self, chunk: &[&RawDocument], first: usize) -> Result<bool, CommandError> {
         let mut accepted = Vec::with_capacity(chunk.len());
         let mut places = Vec::with_capacity(chunk.len());
         for (index, document) in (first..).zip(chunk) {
@@ -99,21 +102,38 @@ impl Insertion<'_> {
             }
         }
         let refused = self.errors.len();
-        let went_on = self.store(&accepted, &places);
+        let went_on = self.store(&accepted, &places)?;
         // An error of the store is about an earlier document than one that was refused here.
         if self.ordered && self.errors.len() > refused {
             self.errors.keep_first_by_index();
         }
-        went_on && (!self.ordered || self.errors.is_empty())
+        Ok(went_on && (!self.ordered || self.errors.is_empty()))
     }
 
-    fn store(&mut self, documents: &[Cow<'_, RawDocument>], places: &[usize]) -> bool {
+    /// Writes to the collection, made again if it has been dropped.
+    fn store(
+        &mut self,
+        documents: &[Cow<'_, RawDocument>],
+        places: &[usize],
+    ) -> Result<bool, CommandError> {
         let documents: Vec<&RawDocument> = documents.iter().map(AsRef::as_ref).collect();
-        let _held = self.collection.hold();
-        let answers = self.collection.store.insert_many(&documents, self.ordered);
+        loop {
+            let collection = self.collection.clone();
+            let held = collection.hold();
+            if !collection.store.is_dropped() {
+                return Ok(self.store_held(&documents, places));
+            }
+            drop(held);
+            self.collection = self.collections.settled(&collection.namespace)?;
+        }
+    }
+
+    /// Writes to the collection, whose lock the caller holds.
+    fn store_held(&mut self, documents: &[&RawDocument], places: &[usize]) -> bool {
+        let answers = self.collection.store.insert_many(documents, self.ordered);
         let mut inserted = Vec::with_capacity(answers.len());
         let mut fatal = false;
-        for ((answer, document), place) in answers.into_iter().zip(&documents).zip(places) {
+        for ((answer, document), place) in answers.into_iter().zip(documents).zip(places) {
             match answer {
                 Ok(number) => inserted.push((number, *document)),
                 Err(error) => {

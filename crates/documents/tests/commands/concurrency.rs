@@ -110,3 +110,25 @@ async fn searches_stay_right_while_clients_write() {
             .unwrap()
     );
 }
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn an_insert_makes_a_collection_again_that_is_dropped_meanwhile() {
+    let door = Arc::new(door());
+    let writers: Vec<_> = (0..CLIENTS)
+        .map(|_| {
+            let door = door.clone();
+            tokio::spawn(async move {
+                for _ in 0..ROUNDS {
+                    let insert = doc! { "insert": "c", "documents": vec![doc! {}; 20] };
+                    assert_eq!(door.ok(insert).await, doc! { "n": 20, "ok": 1.0 });
+                }
+            })
+        })
+        .collect();
+    while writers.iter().any(|writer| !writer.is_finished()) {
+        door.ask(doc! { "drop": "c" }).await;
+    }
+    for writer in writers {
+        writer.await.unwrap();
+    }
+}
