@@ -36,7 +36,7 @@ pub enum Run {
 pub enum Effect {
     /// Nothing.
     Reads,
-    /// It changes data: retried copies are answered from memory, and `j: true` waits for the disk.
+    /// It changes data: `j: true` waits for the disk.
     Writes,
 }
 
@@ -97,26 +97,8 @@ async fn perform(spec: &Spec, request: &Request<'_>) -> Reply {
     }
 }
 
-/// Applies a write once, however often the driver sends it, and waits for the disk where that was asked for.
+/// Applies a write, and waits for the disk where that was asked for.
 async fn write(spec: &Spec, request: &Request<'_>) -> Reply {
-    let (Some(session), Some(number)) = (&request.generic.session, request.generic.write_number)
-    else {
-        return write_once(spec, request).await;
-    };
-    let slot = request
-        .documents
-        .sessions()
-        .write(session.clone(), number)?;
-    let mut reply = slot.lock().await;
-    if let Some(known) = &*reply {
-        return Ok(known.clone());
-    }
-    let fresh = write_once(spec, request).await?;
-    *reply = Some(fresh.clone());
-    Ok(fresh)
-}
-
-async fn write_once(spec: &Spec, request: &Request<'_>) -> Reply {
     let reply = perform(spec, request).await?;
     if request.generic.journaled {
         request.documents.sync().await?;

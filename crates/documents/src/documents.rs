@@ -17,7 +17,6 @@ use crate::cursors::Cursors;
 use crate::dispatch;
 use crate::error::CommandError;
 use crate::operations::Operations;
-use crate::sessions::Sessions;
 use crate::settings::{Location, Settings};
 use crate::streams::blocking;
 
@@ -80,7 +79,6 @@ pub struct Documents {
     collections: Collections,
     cursors: Arc<Cursors>,
     operations: Arc<Operations>,
-    sessions: Sessions,
     counters: Counters,
     programs: Arc<Programs>,
     started: Instant,
@@ -110,7 +108,6 @@ impl Documents {
             collections,
             cursors: Arc::new(Cursors::new(settings.cursor_timeout)),
             operations: Arc::default(),
-            sessions: Sessions::default(),
             counters: Counters::new(),
             programs: Arc::default(),
             started: Instant::now(),
@@ -174,10 +171,6 @@ impl Documents {
 
     pub(crate) fn operations(&self) -> &Arc<Operations> {
         &self.operations
-    }
-
-    pub(crate) fn sessions(&self) -> &Sessions {
-        &self.sessions
     }
 
     pub(crate) fn counters(&self) -> &Counters {

@@ -42,8 +42,6 @@ pub struct Generic {
     pub time_limit: Option<Duration>,
     /// `lsid`.
     pub session: Option<SessionId>,
-    /// `txnNumber`.
-    pub write_number: Option<i64>,
     /// `writeConcern.j`.
     pub journaled: bool,
     /// `comment: {forebay: "strict"}`.
@@ -57,12 +55,12 @@ impl Generic {
     /// `TypeMismatch` and others for wrong values; transactions and read concerns that are not supported.
     pub fn read(arguments: &Arguments<'_>) -> Result<Generic, CommandError> {
         refuse_transactions(arguments)?;
+        refuse_numbered(arguments)?;
         check_api_version(arguments)?;
         check_read_concern(arguments)?;
         Ok(Generic {
             time_limit: time_limit(arguments)?,
             session: arguments.document("lsid")?.map(session_id).transpose()?,
-            write_number: arguments.integer("txnNumber")?,
             journaled: journaled(arguments)?,
             strict: is_strict(arguments),
         })
@@ -77,6 +75,17 @@ fn refuse_transactions(arguments: &Arguments<'_>) -> Result<(), CommandError> {
         ));
     }
     Ok(())
+}
+
+/// A standalone remembers no writes, so that it could not tell a retried one from a new one.
+fn refuse_numbered(arguments: &Arguments<'_>) -> Result<(), CommandError> {
+    match arguments.integer("txnNumber")? {
+        None => Ok(()),
+        Some(_) => Err(CommandError::refused(
+            Code::IllegalOperation,
+            "Transaction numbers are only allowed on a replica set member or mongos",
+        )),
+    }
 }
 
 fn check_api_version(arguments: &Arguments<'_>) -> Result<(), CommandError> {

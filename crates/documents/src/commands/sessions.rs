@@ -65,7 +65,6 @@ fn named_sessions(request: &Request<'_>) -> Result<Vec<SessionId>, CommandError>
 
 fn end(request: &Request<'_>) -> Reply {
     let sessions = named_sessions(request)?;
-    request.documents.sessions().end(&sessions);
     request.documents.cursors().kill_sessions(&sessions);
     Ok(rawdoc! { "ok": 1.0 })
 }

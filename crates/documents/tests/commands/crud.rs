@@ -116,6 +116,21 @@ async fn updates_change_insert_and_count() {
 }
 
 #[tokio::test]
+async fn an_update_of_many_that_fails_counts_what_came_before() {
+    let door = door();
+    door.insert("c", (0..10).map(|id| doc! { "_id": id, "a": id }))
+        .await;
+    let index = doc! { "key": { "b": 1 }, "name": "b", "unique": true, "sparse": true };
+    door.ok(doc! { "createIndexes": "c", "indexes": [index] })
+        .await;
+    let update = doc! { "q": {}, "u": { "$set": { "b": 1 } }, "multi": true };
+    let reply = door.ok(doc! { "update": "c", "updates": [update] }).await;
+    assert_eq!(reply.get_i32("n").ok(), Some(1));
+    assert_eq!(reply.get_i32("nModified").ok(), Some(1));
+    assert_eq!(reply.get_array("writeErrors").unwrap().len(), 1);
+}
+
+#[tokio::test]
 async fn positional_updates_and_array_filters_reach_elements() {
     let door = door();
     door.insert("c", [doc! { "_id": 1, "a": [1, 2, 3, 2] }])
@@ -205,26 +220,6 @@ async fn distinct_values_unwind_arrays() {
         .ok(doc! { "distinct": "c", "key": "a", "query": { "a": "x" } })
         .await;
     assert_eq!(reply, doc! { "values": [1, "x"], "ok": 1.0 });
-}
-
-#[tokio::test]
-async fn a_retried_write_is_applied_once() {
-    let door = door();
-    door.insert("c", [doc! { "_id": 1, "a": 0 }]).await;
-    let session = doc! { "id": bson::Binary { subtype: bson::spec::BinarySubtype::Uuid, bytes: vec![7; 16] } };
-    let update = doc! {
-        "update": "c", "updates": [{ "q": { "_id": 1 }, "u": { "$inc": { "a": 1 } } }],
-        "lsid": session, "txnNumber": 4_i64,
-    };
-    let first = door.ok(update.clone()).await;
-    assert_eq!(door.ok(update.clone()).await, first);
-    assert_eq!(
-        door.all(doc! { "find": "c" }).await,
-        [doc! { "_id": 1, "a": 1 }]
-    );
-    let mut older = update;
-    older.insert("txnNumber", 3_i64);
-    assert_eq!(door.code(older).await, 225);
 }
 
 #[tokio::test]

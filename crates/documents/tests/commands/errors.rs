@@ -35,6 +35,7 @@ async fn wrong_arguments_have_mongodbs_codes() {
             doc! { "find": "c", "autocommit": false, "txnNumber": 1_i64 },
             263,
         ),
+        (doc! { "find": "c", "txnNumber": 1_i64 }, 20),
         (doc! { "find": "c", "apiVersion": "2" }, 322),
         (doc! { "insert": "c" }, 40414),
         (doc! { "insert": "c", "documents": [] }, 16),
