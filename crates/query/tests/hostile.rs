@@ -429,6 +429,23 @@ fn an_expression_that_evaluates_another_often_is_stopped() {
     }
 }
 
+#[test]
+fn a_large_document_is_unwound_as_it_is_read() {
+    let numbers = Bson::Array((0..100_000).map(Bson::Int32).collect());
+    let input = raw(&doc! { "a": numbers, "text": "x".repeat(7 << 20) });
+    let limits = Limits::default();
+    let stages = RawArrayBuf::from_iter([raw(&doc! { "$unwind": "$a" })]);
+    let pipeline = Pipeline::parse(&stages, &limits).expect("it parses");
+    let run = Run::new(DateTime::from_millis(0), limits);
+    let input: Stream<'_, Error> = Box::new([Ok(input)].into_iter());
+    let first: Vec<i32> = pipeline
+        .run(input, &run)
+        .take(10)
+        .map(|document| document.expect("no error").get_i32("a").expect("a number"))
+        .collect();
+    assert_eq!(first, (0..10).collect::<Vec<i32>>());
+}
+
 /// Checks that a run of seconds over one document ends soon once its command has to end.
 fn assert_stops(stages: &[Document], input: &RawDocument) {
     let limits = Limits::default();

@@ -8,6 +8,9 @@ use super::Stream;
 use crate::element::{Writer, array_values, elements, get};
 use crate::path::Path;
 
+/// Bytes of documents that are made ahead of their reader, but for the last of them.
+const AHEAD_BYTES: usize = 16 << 20;
+
 /// A parsed `$unwind`.
 #[derive(Debug, Clone)]
 pub struct Unwind {
@@ -21,30 +24,44 @@ pub struct Unwind {
 
 pub(super) fn run<'a, E: Send + 'a>(unwind: Unwind, mut input: Stream<'a, E>) -> Stream<'a, E> {
     let mut ready = VecDeque::new();
+    // The document that is being taken apart, and how many of its elements are out.
+    let mut begun: Option<(RawDocumentBuf, usize)> = None;
     Box::new(std::iter::from_fn(move || {
         loop {
             if let Some(document) = ready.pop_front() {
                 return Some(Ok(document));
             }
-            match input.next()? {
-                Ok(document) => ready.extend(unwind.documents(&document)),
-                Err(error) => return Some(Err(error)),
+            let (document, from) = match begun.take() {
+                Some(begun) => begun,
+                None => match input.next()? {
+                    Ok(document) => (document, 0),
+                    Err(error) => return Some(Err(error)),
+                },
+            };
+            let count = (AHEAD_BYTES / document.as_bytes().len()).max(1);
+            ready.extend(unwind.documents(&document, from, count));
+            if ready.len() == count {
+                begun = Some((document, from + count));
             }
         }
     }))
 }
 
 impl Unwind {
-    /// The documents that come out for one that goes in.
-    fn documents(&self, document: &RawDocument) -> Vec<RawDocumentBuf> {
+    /// The documents that come out for one that goes in: `count` of them at most, the first `from` of them left out.
+    fn documents(&self, document: &RawDocument, from: usize, count: usize) -> Vec<RawDocumentBuf> {
         let path: Vec<&str> = self.path.components().collect();
         match value_at(document, &path) {
             Some(RawBsonRef::Array(array)) if !array.is_empty() => array_values(array)
                 .enumerate()
+                .skip(from)
+                .take(count)
                 .map(|(index, value)| {
                     self.with_index(replaced(document, &path, Some(value)), Some(index))
                 })
                 .collect(),
+            // All but an array gives one document at most.
+            _ if from > 0 => Vec::new(),
             Some(RawBsonRef::Array(_)) if self.preserve_empty => {
                 vec![self.with_index(replaced(document, &path, None), None)]
             }
