@@ -37,6 +37,8 @@ const REPEAT: Repeat = Repeat {
     count: 41,
     budget: Duration::from_secs(10),
 };
+/// How long the cache may take to have all values on devices.
+const SETTLED_WITHIN: Duration = Duration::from_secs(120);
 /// Patterns whose automata have up to 32 states.
 const REGEXES: [&str; 4] = [
     "a.*[xyz].*q",
@@ -155,6 +157,7 @@ impl Letters {
         );
         let begin = Instant::now();
         client::declare_cache(&self.db, COLLECTION, "v").await?;
+        self.all_on_devices().await?;
         let rate = documents as f64 / begin.elapsed().as_secs_f64();
         self.report(
             "declare-cache",
@@ -163,6 +166,32 @@ impl Letters {
             Some(documents as u64),
         );
         Ok(())
+    }
+
+    /// Waits until a search finds all values sorted into buckets that are on devices.
+    async fn all_on_devices(&self) -> Result<()> {
+        let end = Instant::now() + SETTLED_WITHIN;
+        let filter = doc! { "v": { "$regex": REGEXES[0] } };
+        let command = client::count_command(COLLECTION, &filter, Plan::Chosen);
+        let explain = doc! { "explain": command, "verbosity": "executionStats" };
+        loop {
+            let reply = self.db.run_command(explain.clone()).await?;
+            let mut on_host = 0;
+            client::each_document(&reply, &mut |part| {
+                on_host += client::integer(part.get("tailRows")).unwrap_or(0);
+                if let Ok(host) = part.get_document("host") {
+                    on_host += client::integer(host.get("rows")).unwrap_or(0);
+                }
+            });
+            if on_host == 0 {
+                return Ok(());
+            }
+            ensure!(
+                Instant::now() < end,
+                "{on_host} rows are still searched by the host: {reply}"
+            );
+            tokio::time::sleep(Duration::from_millis(200)).await;
+        }
     }
 
     async fn count(&mut self, sort: &str, pattern: &str) -> Result<()> {
