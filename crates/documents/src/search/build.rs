@@ -9,7 +9,6 @@ use std::time::Duration;
 
 use forebay_cache::CacheError;
 use forebay_store::Document;
-use parking_lot::MutexGuard;
 
 use super::collection::CollectionSearch;
 use super::generation::Generation;
@@ -103,7 +102,7 @@ struct Batch {
 
 impl Task {
     fn run(mut self) {
-        let lock = Arc::clone(&self.search.lock);
+        let lock = self.search.lock.clone();
         loop {
             let held = lock.lock();
             if self.generation.is_abandoned() {
@@ -113,7 +112,7 @@ impl Task {
                 self.search.end_build(&self.generation, outcome);
                 break;
             }
-            MutexGuard::unlock_fair(held);
+            held.unlock_fair();
         }
         self.ended = true;
     }

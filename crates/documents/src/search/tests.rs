@@ -52,7 +52,7 @@ impl Fixture {
             settings,
             "d.c",
             Arc::clone(&collection),
-            Arc::clone(&lock),
+            lock.clone(),
         );
         Fixture {
             _store: store,
