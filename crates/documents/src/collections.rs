@@ -5,11 +5,11 @@ use std::sync::Arc;
 
 use forebay_cache::Cache;
 use forebay_store::{Collection, CollectionOptions, IndexKind, IndexSpec, Store};
-use parking_lot::{Mutex, RwLock};
+use parking_lot::{Mutex, MutexGuard, RwLock};
 
 use crate::error::CommandError;
 use crate::namespace::Namespace;
-use crate::search::{CacheIndex, CollectionSearch, Held, HeldStore, SearchSettings, WriteLock};
+use crate::search::{CacheIndex, CollectionSearch, SearchSettings, WriteLock};
 use crate::streams::blocking;
 
 /// A collection in use.
@@ -18,7 +18,8 @@ pub struct OpenCollection {
     pub namespace: Namespace,
     /// Its documents and ordinary indexes.
     pub store: Arc<Collection>,
-    /// Held by every writer; [`hold`](OpenCollection::hold) and [`hold_store`](OpenCollection::hold_store) take it.
+    /// Held by every writer from the write to the store until the cache has followed; [`hold`](OpenCollection::hold)
+    /// takes it.
     pub lock: WriteLock,
     /// Its cached fields.
     pub search: Arc<CollectionSearch>,
@@ -26,15 +27,9 @@ pub struct OpenCollection {
 
 impl OpenCollection {
     /// Holds the write lock. While another writer has it, the thread's other tasks go on elsewhere.
-    pub fn hold(&self) -> Held<'_> {
+    pub fn hold(&self) -> MutexGuard<'_, ()> {
         let free = self.lock.try_lock();
         free.unwrap_or_else(|| blocking(|| self.lock.lock()))
-    }
-
-    /// Holds the store's part of the write lock, in the same way.
-    pub fn hold_store(&self) -> HeldStore<'_> {
-        let free = self.lock.try_lock_store();
-        free.unwrap_or_else(|| blocking(|| self.lock.lock_store()))
     }
 }
 

@@ -1,7 +1,7 @@
 //! `insert`: adds documents.
 //!
 //! Documents are written as they came: their bytes are looked over once, for `_id` and the limits, and go to the store a
-//! chunk at a time. Caches follow a chunk while the next writer has the store.
+//! chunk at a time, each chunk with its follow-up in the cache under one hold of the collection's write lock.
 
 use std::borrow::Cow;
 use std::sync::Arc;
@@ -15,7 +15,6 @@ use crate::collections::{Collections, OpenCollection};
 use crate::dispatch::{Effect, Reply, Run, Spec};
 use crate::error::CommandError;
 use crate::request::Request;
-use crate::search::HeldStore;
 use crate::settings::DOCUMENT_BYTES_MAX;
 use crate::streams::blocking;
 use crate::write_result::WriteErrors;
@@ -120,22 +119,17 @@ impl Insertion<'_> {
         let documents: Vec<&RawDocument> = documents.iter().map(AsRef::as_ref).collect();
         loop {
             let collection = self.collection.clone();
-            let held = collection.hold_store();
+            let held = collection.hold();
             if !collection.store.is_dropped() {
-                return Ok(self.store_held(&documents, places, held));
+                return Ok(self.store_held(&documents, places));
             }
             drop(held);
             self.collection = self.collections.settled(&collection.namespace)?;
         }
     }
 
-    /// Writes to the collection. While its caches follow, the next writer has the store.
-    fn store_held(
-        &mut self,
-        documents: &[&RawDocument],
-        places: &[usize],
-        held: HeldStore<'_>,
-    ) -> bool {
+    /// Writes to the collection, whose lock the caller holds.
+    fn store_held(&mut self, documents: &[&RawDocument], places: &[usize]) -> bool {
         let answers = self.collection.store.insert_many(documents, self.ordered);
         let mut inserted = Vec::with_capacity(answers.len());
         let mut fatal = false;
@@ -148,10 +142,7 @@ impl Insertion<'_> {
                 }
             }
         }
-        let free = held.try_follow();
-        let following = free.unwrap_or_else(|held| blocking(|| held.follow()));
         self.collection.search.on_insert_many(&inserted);
-        drop(following);
         self.count += inserted.len();
         !fatal
     }

@@ -9,6 +9,7 @@ use std::time::Duration;
 
 use forebay_cache::CacheError;
 use forebay_store::Document;
+use parking_lot::MutexGuard;
 
 use super::collection::CollectionSearch;
 use super::generation::Generation;
@@ -102,7 +103,7 @@ struct Batch {
 
 impl Task {
     fn run(mut self) {
-        let lock = self.search.lock.clone();
+        let lock = Arc::clone(&self.search.lock);
         loop {
             let held = lock.lock();
             if self.generation.is_abandoned() {
@@ -112,7 +113,7 @@ impl Task {
                 self.search.end_build(&self.generation, outcome);
                 break;
             }
-            held.unlock_fair();
+            MutexGuard::unlock_fair(held);
         }
         self.ended = true;
     }

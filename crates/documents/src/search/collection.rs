@@ -15,7 +15,9 @@ use super::extract::Extractor;
 use super::fields::{FIELDS_MAX, FieldSet};
 use super::generation::Generation;
 use super::settings::SearchSettings;
-use super::write_lock::WriteLock;
+
+/// The lock that every writer of a collection holds from the write to the store until the cache has followed.
+pub type WriteLock = Arc<Mutex<()>>;
 
 /// An index of type `cache`: `createIndex({title: "cache", tags: "cache"})`.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -240,8 +242,7 @@ impl CollectionSearch {
         self.follows.load(Ordering::Acquire)
     }
 
-    /// Follows the insertion of documents. The caller has held the write lock since before the store took them, its caches'
-    /// part now.
+    /// Follows the insertion of documents. The caller holds the write lock since before the store took them.
     pub fn on_insert_many(self: &Arc<Self>, documents: &[(u64, &RawDocument)]) {
         self.follow(|generation| generation.follow_inserts(documents));
     }

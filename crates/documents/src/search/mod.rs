@@ -28,11 +28,9 @@ mod stats;
 #[cfg(test)]
 mod tests;
 mod translate;
-mod write_lock;
 
-pub use collection::{CacheIndex, CollectionSearch};
+pub use collection::{CacheIndex, CollectionSearch, WriteLock};
 pub use execute::{Arrays, Values, Wanted};
 pub use plan::{NotUsed, PlanOptions, SearchPlan};
 pub use settings::SearchSettings;
 pub use stats::BuildProgress;
-pub use write_lock::{Held, HeldStore, WriteLock};

@@ -52,7 +52,7 @@ impl Fixture {
             settings,
             "d.c",
             Arc::clone(&collection),
-            lock.clone(),
+            Arc::clone(&lock),
         );
         Fixture {
             _store: store,
