@@ -4,15 +4,15 @@ use std::ops::Range;
 use std::sync::{Arc, OnceLock};
 
 use crate::bucket::Bucket;
-use crate::gpu::{self, OnGpu};
+use crate::gpu::{self, Holders};
 
 /// An ordered map from ranges of hashes to buckets. There is always one bucket at least, and the first one's lower
 /// bound is the empty value.
 #[derive(Debug)]
 pub(crate) struct Directory {
     buckets: Vec<Arc<Bucket>>,
-    /// What GPUs hold of the buckets as they are now; made by the first search that wants it.
-    on_gpus: OnceLock<Vec<Arc<OnGpu>>>,
+    /// Who holds the buckets as they are now; made by the first search that wants it.
+    holders: OnceLock<Arc<Holders>>,
 }
 
 impl Clone for Directory {
@@ -20,7 +20,7 @@ impl Clone for Directory {
     fn clone(&self) -> Directory {
         Directory {
             buckets: self.buckets.clone(),
-            on_gpus: OnceLock::new(),
+            holders: OnceLock::new(),
         }
     }
 }
@@ -29,7 +29,7 @@ impl Directory {
     pub(crate) fn new(first: Bucket) -> Directory {
         Directory {
             buckets: vec![Arc::new(first)],
-            on_gpus: OnceLock::new(),
+            holders: OnceLock::new(),
         }
     }
 
@@ -52,25 +52,24 @@ impl Directory {
         first..first + 1 + behind
     }
 
-    /// What GPUs hold of the buckets at some positions.
-    pub(crate) fn on_gpus(&self, positions: Range<usize>) -> Vec<Arc<OnGpu>> {
+    /// Who holds the buckets at some positions; positions in the answer count from the first of them.
+    pub(crate) fn holders(&self, positions: Range<usize>) -> Arc<Holders> {
         if positions.len() < self.buckets.len() {
-            return gpu::on_gpus(&self.buckets[positions]);
+            return Arc::new(gpu::holders(&self.buckets[positions]));
         }
-        self.on_gpus
-            .get_or_init(|| gpu::on_gpus(&self.buckets))
-            .clone()
+        let all = || Arc::new(gpu::holders(&self.buckets));
+        Arc::clone(self.holders.get_or_init(all))
     }
 
     /// The bucket at a position, to change it; copied first if a search still reads it.
     pub(crate) fn bucket_mut(&mut self, position: usize) -> &mut Bucket {
-        self.on_gpus.take();
+        self.holders.take();
         Arc::make_mut(&mut self.buckets[position])
     }
 
     /// Puts other buckets, in order of hash, in the place of some.
     pub(crate) fn replace(&mut self, positions: Range<usize>, buckets: Vec<Bucket>) {
-        self.on_gpus.take();
+        self.holders.take();
         self.buckets
             .splice(positions, buckets.into_iter().map(Arc::new));
     }

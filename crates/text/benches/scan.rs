@@ -1,6 +1,7 @@
 //! Searches in the memory of one GPU, timed by its own events; every count is compared with the host engine's.
 //!
 //! `cargo bench -p forebay-text --bench scan -- [--smoke] [--only CASE] [--device cuda:0] [--names FILE] [--record FILE]`.
+//! `--sorted` sorts the values of each block, as caches do.
 //! With two devices, `--device cuda:0,cuda:1`, it also searches twice the values on both.
 //! It prints one JSON object a figure and appends them to `--record`. Without a GPU it says so and does nothing.
 
@@ -95,6 +96,7 @@ struct Arguments {
     device: String,
     names: Option<String>,
     record: Option<String>,
+    sorted: bool,
 }
 
 impl Arguments {
@@ -105,6 +107,7 @@ impl Arguments {
             device: "cuda:0".to_owned(),
             names: None,
             record: None,
+            sorted: false,
         };
         let mut given = std::env::args().skip(1);
         while let Some(argument) = given.next() {
@@ -114,6 +117,7 @@ impl Arguments {
                 "--device" => arguments.device = given.next().expect("--device takes a name"),
                 "--names" => arguments.names = given.next(),
                 "--record" => arguments.record = given.next(),
+                "--sorted" => arguments.sorted = true,
                 // Cargo's own.
                 "--bench" => {}
                 other => panic!("unknown argument {other}"),
@@ -277,9 +281,9 @@ struct Blocks {
 }
 
 impl Blocks {
-    fn of_letters(rows: usize, bytes: usize) -> Blocks {
+    fn of_letters(rows: usize, bytes: usize, sorted: bool) -> Blocks {
         let starts: Vec<usize> = (0..rows).step_by(BLOCK_ROWS).collect();
-        let block = |start: usize| letters(start, BLOCK_ROWS.min(rows - start), bytes);
+        let block = |start: usize| letters(start, BLOCK_ROWS.min(rows - start), bytes, sorted);
         Blocks {
             blocks: in_parallel(starts.len(), |index| block(starts[index])),
             value_bytes: rows * bytes,
@@ -336,11 +340,16 @@ impl Blocks {
 }
 
 /// A block of random letters; `start` is the seed.
-fn letters(start: usize, rows: usize, length: usize) -> (Vec<u8>, Vec<u32>) {
+fn letters(start: usize, rows: usize, length: usize, sorted: bool) -> (Vec<u8>, Vec<u32>) {
     let mut rng = fastrand::Rng::with_seed(start as u64);
+    let mut letters = || (0..length).map(|_| rng.u8(b'a'..=b'z')).collect();
+    let mut values: Vec<Vec<u8>> = (0..rows).map(|_| letters()).collect();
+    if sorted {
+        values.sort_unstable();
+    }
     let (mut bytes, mut offsets) = (Vec::with_capacity(rows * (length + 1)), vec![0]);
-    for _ in 0..rows {
-        bytes.extend((0..length).map(|_| rng.u8(b'a'..=b'z')));
+    for value in values {
+        bytes.extend_from_slice(&value);
         bytes.push(SEPARATOR);
         offsets.push(bytes.len() as u32);
     }
@@ -441,11 +450,20 @@ fn run_clients(bench: &Bench, blocks: &Blocks, table: &Arc<ScanTable>, sort: &st
         assert_eq!(counts, expect);
         together.push(CLIENTS as f64 / seconds);
     }
+    let in_turn: Vec<f64> = (0..5)
+        .map(|_| searches_in_turn(bench, table, &programs))
+        .collect();
     let total = Some(expect.iter().sum());
     bench.report(
         &format!("clients-1-{sort}"),
         "searches_per_s",
         &alone,
+        total,
+    );
+    bench.report(
+        &format!("clients-64-in-turn-{sort}"),
+        "searches_per_s",
+        &in_turn,
         total,
     );
     bench.report(
@@ -458,7 +476,7 @@ fn run_clients(bench: &Bench, blocks: &Blocks, table: &Arc<ScanTable>, sort: &st
 
 /// Searches on the first device alone, and on the first two with half of the blocks each.
 fn run_two(bench: &Bench, rows: usize) {
-    let blocks = Blocks::of_letters(rows, 8);
+    let blocks = Blocks::of_letters(rows, 8, false);
     let (even, odd): (Vec<usize>, Vec<usize>) =
         (0..blocks.blocks.len()).partition(|block| block % 2 == 0);
     let (one, two) = (&bench.gpus[0], &bench.gpus[1]);
@@ -500,6 +518,23 @@ fn run_two(bench: &Bench, rows: usize) {
     }
 }
 
+/// Searches a second of as many clients as there are programs, each of which searches again as soon as it has its answer.
+fn searches_in_turn(bench: &Bench, table: &Arc<ScanTable>, programs: &[Arc<Program>]) -> f64 {
+    const ROUNDS: usize = 20;
+    let began = Instant::now();
+    thread::scope(|scope| {
+        for client in 0..programs.len() {
+            let program = move |round: usize| &programs[(client + round) % programs.len()];
+            scope.spawn(move || {
+                for round in 0..ROUNDS {
+                    bench.search(table, std::slice::from_ref(program(round)));
+                }
+            });
+        }
+    });
+    (ROUNDS * programs.len()) as f64 / began.elapsed().as_secs_f64()
+}
+
 fn main() {
     let arguments = Arguments::parse();
     let Some(bench) = Bench::start(&arguments) else {
@@ -532,7 +567,7 @@ fn main() {
                     .is_none_or(|(shape, ..)| *shape != (rows, bytes))
                 {
                     drop(letters.take());
-                    let blocks = Blocks::of_letters(rows, bytes);
+                    let blocks = Blocks::of_letters(rows, bytes, arguments.sorted);
                     let began = Instant::now();
                     let table = blocks.load(&bench.gpus[0].device);
                     let rate = blocks.value_bytes as f64 / began.elapsed().as_secs_f64() / 1e9;

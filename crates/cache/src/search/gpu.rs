@@ -157,12 +157,10 @@ pub(super) fn tasks(held: &OnGpu, prefix: &[u8]) -> Vec<Vec<Task>> {
 
 /// The rows that the GPU leaves to the host.
 pub(super) fn tasks_aside(held: &OnGpu) -> Vec<Task> {
-    let rows = held.table.aside().flat_map(|(segment, rows)| {
+    let task = |&(segment, row): &(usize, u32)| {
         let (bucket, segment) = &held.segments[segment];
-        rows.iter().filter_map(move |&row| {
-            let row = row as usize;
-            Task::new(segment, row..row + 1, *bucket)
-        })
-    });
-    rows.collect()
+        let row = row as usize;
+        Task::new(segment, row..row + 1, *bucket)
+    };
+    held.aside.iter().filter_map(task).collect()
 }

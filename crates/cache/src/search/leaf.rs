@@ -16,10 +16,11 @@ use super::pool::Pool;
 use super::scan::{Abandon, Found, Order, Place, Scan, Share, Task};
 use super::sink::Sink;
 use crate::answer::{LeafReport, SearchReport};
+use crate::bucket::Bucket;
 use crate::cache::Shared;
 use crate::error::SearchError;
 use crate::field::FieldState;
-use crate::gpu::{OnGpu, is_gpu};
+use crate::gpu::{Holders, OnGpu};
 use crate::numbers::NumberSet;
 use crate::request::Predicate;
 use crate::segment::Segment;
@@ -202,8 +203,14 @@ impl LeafSearch<'_> {
             found: Found::up_to(self.goal.limit()),
             empty: self.empty_sink(),
         };
-        let on_host = self.begin_on_gpus(&order, &mut begun);
-        for (place, share) in self.places(program.value_prefix(), on_host, &mut begun.report) {
+        let positions = self.state.directory.positions(program.value_prefix());
+        let holders = self.state.directory.holders(positions.clone());
+        let on_host = begin_on_gpus(&holders, &order, &mut begun);
+        let buckets = &self.state.directory.buckets()[positions];
+        begun.report.buckets_searched = buckets.len();
+        let elsewhere = holders.elsewhere.iter().map(|&at| (at, &buckets[at]));
+        let prefix = program.value_prefix();
+        for (place, share) in self.places(prefix, elsewhere, on_host, &mut begun.report) {
             begun
                 .scans
                 .push(Scan::begin(place, share, order.clone(), &begun.shared)?);
@@ -211,39 +218,19 @@ impl LeafSearch<'_> {
         Ok(begun)
     }
 
-    /// Queues searches on the GPUs; returns what they leave to the host, by bucket.
-    fn begin_on_gpus(&self, order: &Order, begun: &mut Begun) -> Vec<Vec<Task>> {
-        let prefix = order.program.value_prefix();
-        let positions = self.state.directory.positions(prefix);
-        let mut on_host = Vec::new();
-        for held in self.state.directory.on_gpus(positions) {
-            match GpuScan::begin(&held, order, &begun.shared) {
-                Some(scan) => {
-                    begun.report.rows += held.rows;
-                    begun.report.bytes += held.bytes;
-                    begun.on_gpus.push(scan);
-                    on_host.push(gpu::tasks_aside(&held));
-                }
-                None => on_host.extend(gpu::tasks(&held, prefix)),
-            }
-        }
-        on_host
-    }
-
-    /// What there is to scan, by where it is scanned.
-    fn places(
+    /// What there is to scan in the buckets that no GPU holds and in the tail, by where it is scanned. `host` is what the
+    /// host scans besides.
+    fn places<'b>(
         &self,
         prefix: &[u8],
+        buckets: impl Iterator<Item = (usize, &'b Arc<Bucket>)>,
         mut host: Vec<Vec<Task>>,
         report: &mut LeafReport,
     ) -> Vec<(Place, Share)> {
         let mut devices: BTreeMap<u32, (Arc<Device>, Vec<Task>)> = BTreeMap::new();
-        let positions = self.state.directory.positions(prefix);
-        report.buckets_searched = positions.len();
-        for (bucket, state) in self.state.directory.buckets()[positions].iter().enumerate() {
+        for (bucket, state) in buckets {
             let tasks = sorted_tasks(&state.segments, prefix, bucket);
             match state.device() {
-                Some(device) if is_gpu(device) => {}
                 Some(device) => {
                     let group = devices.entry(device.id().0);
                     group
@@ -294,6 +281,23 @@ impl Begun {
         report.leaves.push(self.report);
         Ok(self.sink)
     }
+}
+
+/// Queues searches on the GPUs; returns what they leave to the host, by bucket.
+fn begin_on_gpus(holders: &Holders, order: &Order, begun: &mut Begun) -> Vec<Vec<Task>> {
+    let mut on_host = Vec::new();
+    for held in &holders.gpus {
+        match GpuScan::begin(held, order, &begun.shared) {
+            Some(scan) => {
+                begun.report.rows += held.rows;
+                begun.report.bytes += held.bytes;
+                begun.on_gpus.push(scan);
+                on_host.push(gpu::tasks_aside(held));
+            }
+            None => on_host.extend(gpu::tasks(held, order.program.value_prefix())),
+        }
+    }
+    on_host
 }
 
 /// Scans on the host of what a GPU was to search.
