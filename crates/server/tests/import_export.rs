@@ -241,7 +241,7 @@ fn the_other_commands_work() -> Result<()> {
     ensure!(run(&["devices", "list"])?.contains("host:1"));
     ensure!(run(&["debug", "pattern", "^abc", "--options", "i"])?.contains("tier"));
     ensure!(run(&["version"])?.starts_with("forebay "));
-    ensure!(run(&["doctor"])?.contains("search engine"));
+    ensure!(run(&["doctor"])?.contains("host devices"));
     let invalid = Command::new(BINARY)
         .args(["debug", "pattern", "("])
         .output()?;
