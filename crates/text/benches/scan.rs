@@ -14,7 +14,7 @@ use std::sync::{Arc, Mutex};
 use std::thread;
 use std::time::Instant;
 
-use forebay_device::{Device, DeviceOptions, Devices};
+use forebay_device::{Device, DeviceContext, DeviceOptions, Devices, Step};
 use forebay_text::cuda::{
     ScanFound, ScanOrder, ScanQueue, ScanTable, ScanWant, TiledRows, prepare,
 };
@@ -127,6 +127,17 @@ impl Arguments {
     }
 }
 
+/// Waits until a device has done what it was given: compiling kernels takes seconds the first time.
+fn wait_for(device: &Device) {
+    let (done, is_done) = channel();
+    let tell = move |_: &mut DeviceContext| {
+        let _ = done.send(());
+        Ok(Step::Done)
+    };
+    device.submit(Box::new(tell)).expect("room in the queue");
+    is_done.recv().expect("the device works");
+}
+
 /// A line of the record.
 #[derive(Serialize)]
 struct Figure<'a> {
@@ -178,6 +189,7 @@ impl Bench {
         let devices = devices.map_err(|error| println!("skipped: {error}")).ok()?;
         let gpu = |device: &Arc<Device>| {
             prepare(device).expect("an empty queue");
+            wait_for(device);
             Gpu {
                 device: Arc::clone(device),
                 queue: Arc::default(),
