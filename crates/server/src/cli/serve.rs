@@ -69,18 +69,14 @@ pub async fn run(args: &ServeArgs) -> Result<()> {
     let listener = Listener::bind(settings.listen, tls).await?;
     let documents = tokio::task::block_in_place(|| open(&settings))?;
     warn_without_users(&settings, &documents);
+    // Whoever reads that the server listens may ask it to stop at once.
+    let stop = stop_signal(args.matches.get_flag(UNTIL_STDIN_ENDS))?;
     println!(
         "Forebay listens on mongodb://{}{scheme}",
         listener.address()?
     );
     let door = Arc::new(Door::new(documents.clone(), &settings));
-    listener
-        .serve(
-            door,
-            stop_signal(args.matches.get_flag(UNTIL_STDIN_ENDS))?,
-            settings.shutdown_timeout,
-        )
-        .await;
+    listener.serve(door, stop, settings.shutdown_timeout).await;
     tokio::task::block_in_place(|| documents.shutdown()).context("closing the data")?;
     tracing::info!("stopped");
     Ok(())
