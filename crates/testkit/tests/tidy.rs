@@ -58,8 +58,8 @@ const UNSAFE_PLACES: [(&str, &str); 4] = [
         "it calls the driver of a GPU and its compiler",
     ),
     (
-        "crates/text/src/cuda/",
-        "it copies to and from GPUs, and launches kernels",
+        "crates/text/src/cuda/scanner.rs",
+        "it launches kernels, and fills and reads their buffers",
     ),
     (
         "crates/text/src/pcre2.rs",

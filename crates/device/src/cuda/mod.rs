@@ -21,6 +21,7 @@ mod program;
 mod ranges;
 mod resources;
 mod stream;
+mod upload;
 
 pub use arguments::{DevicePointer, DevicePointerMut, DeviceType, KernelArguments, struct_text};
 pub use cache::KernelCache;
@@ -34,6 +35,7 @@ pub use memory::DeviceMemory;
 pub use pinned::Pinned;
 pub use resources::KernelResources;
 pub use stream::Stream;
+pub use upload::Upload;
 
 pub(crate) use context::Context;
 pub(crate) use memory::Arena;

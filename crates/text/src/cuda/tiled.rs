@@ -2,10 +2,10 @@
 
 use std::ops::Range;
 use std::sync::Arc;
-use std::sync::mpsc::{SyncSender, sync_channel};
+use std::sync::mpsc::sync_channel;
 
-use forebay_device::cuda::{Cuda, DeviceMemory, DevicePointer, Event, Pinned, Stream};
-use forebay_device::{Device, DeviceContext, DeviceFault, Job, OutOfMemory, Step, SubmitError};
+use forebay_device::cuda::{DeviceMemory, DevicePointer, Upload};
+use forebay_device::{Device, OutOfMemory, SubmitError};
 
 use super::arguments::{Chunk, Segment};
 use super::tiles::{ChunkOfRows, Layout};
@@ -155,55 +155,17 @@ fn copy_piece(
     let mut from = device.stage(bytes).ok_or_else(|| lost(device))?;
     fill(&mut from);
     let (done, copied) = sync_channel(1);
-    device.submit(Box::new(Copy {
+    // Nobody listens if the loader gave up.
+    let told = move || {
+        let _ = done.send(());
+    };
+    device.submit(Box::new(Upload::new(
         from,
-        to: Arc::clone(memory),
-        offset: offset as u64,
-        begun: None,
-        done,
-    }))?;
+        Arc::clone(memory),
+        offset as u64,
+        told,
+    )))?;
     copied.recv().map_err(|_| lost(device))
-}
-
-/// A copy to a device. Several are on their way at the same time, and searches run between them.
-struct Copy {
-    from: Pinned,
-    to: Arc<DeviceMemory>,
-    offset: u64,
-    /// What is passed when the copy is done.
-    begun: Option<Event>,
-    done: SyncSender<()>,
-}
-
-impl Copy {
-    fn begin(&mut self, cuda: &Cuda) -> Result<Event, DeviceFault> {
-        let to = self.to.address() + self.offset;
-        // SAFETY: the memory has room for the buffer at the offset. This job holds both, and leaves them alone until the
-        // event has passed. It is dropped before only when the device is lost, and then nobody is given either any more.
-        unsafe { cuda.copy_to_device_async(&self.from, to, Stream::Load) }?;
-        let event = cuda.event()?;
-        cuda.record(&event, Stream::Load)?;
-        Ok(event)
-    }
-}
-
-impl Job for Copy {
-    fn run(&mut self, context: &mut DeviceContext) -> Result<Step, DeviceFault> {
-        let Some(cuda) = context.parts().cuda else {
-            return Ok(Step::Done);
-        };
-        let event = match self.begun.take() {
-            Some(event) => event,
-            None => self.begin(cuda)?,
-        };
-        if !event.is_done()? {
-            self.begun = Some(event);
-            return Ok(Step::Again);
-        }
-        // Nobody listens if the loader gave up.
-        let _ = self.done.send(());
-        Ok(Step::Done)
-    }
 }
 
 fn lost(device: &Device) -> LoadError {

@@ -1,0 +1,76 @@
+//! Copies to a GPU as jobs of their own.
+
+use std::sync::Arc;
+
+use super::{Cuda, DeviceMemory, Event, Pinned, Stream};
+use crate::{DeviceContext, DeviceFault, Job, Step};
+
+/// A job that copies pinned memory to a GPU. Several are on their way at the same time, and other jobs run between them.
+///
+/// It owns both ends until the copy is done. Dropped before, because the device is lost, it says nothing.
+pub struct Upload {
+    from: Pinned,
+    to: Arc<DeviceMemory>,
+    /// Bytes.
+    offset: u64,
+    /// What is passed when the copy is done.
+    begun: Option<Event>,
+    done: Option<Box<dyn FnOnce() + Send>>,
+}
+
+impl Upload {
+    /// A copy of all of `from` to `offset` bytes behind the start of `to`; `done` is called on the device's thread.
+    ///
+    /// # Panics
+    /// If the memory has no room for it there.
+    pub fn new(
+        from: Pinned,
+        to: Arc<DeviceMemory>,
+        offset: u64,
+        done: impl FnOnce() + Send + 'static,
+    ) -> Upload {
+        let end = offset.checked_add(from.len() as u64);
+        assert!(
+            end.is_some_and(|end| end <= to.bytes()),
+            "no room for the copy"
+        );
+        Upload {
+            from,
+            to,
+            offset,
+            begun: None,
+            done: Some(Box::new(done)),
+        }
+    }
+
+    fn begin(&self, cuda: &Cuda) -> Result<Event, DeviceFault> {
+        let to = self.to.address() + self.offset;
+        // SAFETY: the memory has room for the buffer at the offset, as `new` has seen. This job holds both, and leaves them
+        // alone until the event has passed. It is dropped before only when the device is lost, and then nobody is given
+        // either any more.
+        unsafe { cuda.copy_to_device_async(&self.from, to, Stream::Load) }?;
+        let event = cuda.event()?;
+        cuda.record(&event, Stream::Load)?;
+        Ok(event)
+    }
+}
+
+impl Job for Upload {
+    fn run(&mut self, context: &mut DeviceContext) -> Result<Step, DeviceFault> {
+        let Some(cuda) = context.parts().cuda else {
+            return Ok(Step::Done);
+        };
+        let event = match self.begun.take() {
+            Some(event) => event,
+            None => self.begin(cuda)?,
+        };
+        if !event.is_done()? {
+            self.begun = Some(event);
+            return Ok(Step::Again);
+        }
+        if let Some(done) = self.done.take() {
+            done();
+        }
+        Ok(Step::Done)
+    }
+}
