@@ -200,7 +200,7 @@ enum Change {
 
 impl Change {
     fn random(model: &Model, first: i32, random: &mut fastrand::Rng) -> Change {
-        let id = first + random.i32(..IDS);
+        let id = first + random.i32(0..IDS);
         match (model.get(id).is_some(), random.u8(..3)) {
             (true, 0) => Change::Delete(id),
             (true, _) => Change::Update(id, random_name(random)),

@@ -174,7 +174,7 @@ async fn change(
     first: i32,
     random: &mut fastrand::Rng,
 ) -> Result<()> {
-    let id = first + random.i32(..2_000);
+    let id = first + random.i32(0..2_000);
     let name = format!("w{number}-{:04}", random.u32(..10_000));
     match (model.get(id).is_some(), random.u8(..4)) {
         (true, 0) => {

@@ -60,13 +60,13 @@ fn document(at: usize, ids: &str, indexes: usize, random: &mut fastrand::Rng) ->
         .collect();
     let mut document = match ids {
         "object" => rawdoc! { "_id": bson::oid::ObjectId::new() },
-        "random" => rawdoc! { "_id": random.i64(..) },
+        "random" => rawdoc! { "_id": random.i64(i64::MIN..) },
         _ => rawdoc! { "_id": at as i64 },
     };
     document.append(bson::cstr!("name"), name);
     for field in 0..indexes {
         let path = bson::raw::CString::try_from(format!("f{field}")).expect("no zero byte");
-        document.append(path, random.i32(..));
+        document.append(path, random.i32(i32::MIN..));
     }
     document
 }

@@ -325,7 +325,7 @@ impl Run {
     fn insert(&mut self) {
         let documents: Vec<Document> = (0..self.random.usize(1..6))
             .map(|_| {
-                let id = self.random.i32(..60);
+                let id = self.random.i32(0..60);
                 document(&mut self.random, id)
             })
             .collect();

@@ -26,7 +26,7 @@ fn an_index_is_built_beside_writers() {
                 while !ended.load(Ordering::Acquire) {
                     let number = random.u64(..collection.next_number());
                     if let Some(old) = collection.get(number).expect("reads") {
-                        let new = rawdoc! { "_id": old.get_i32("_id").expect("an id"), "a": [random.i32(..100), 7] };
+                        let new = rawdoc! { "_id": old.get_i32("_id").expect("an id"), "a": [random.i32(0..100), 7] };
                         collection.replace(number, &new).expect("replaces");
                     }
                     collection.delete(random.u64(..collection.next_number())).expect("deletes");

@@ -94,7 +94,7 @@ const LICENCE_EXCEPTIONS: [(&str, &str); 1] = [(
 )];
 
 /// What must not stand in Rust source, and what to do instead. Written in two halves, or this file would break the rule.
-const BANNED: [(&str, &str, &str); 8] = [
+const BANNED: [(&str, &str, &str); 10] = [
     ("dbg", "!(", "use tracing"),
     ("todo", "!(", "finish it, or leave it out with its mention"),
     (
@@ -111,6 +111,16 @@ const BANNED: [(&str, &str, &str); 8] = [
         "a test runs, or says why it cannot on this machine",
     ),
     ("std::mem::trans", "mute", "use bytes and from_le_bytes"),
+    (
+        ".i32(",
+        "..",
+        "say where the range begins: a random `..n` starts at the least value of its type",
+    ),
+    (
+        ".i64(",
+        "..",
+        "say where the range begins: a random `..n` starts at the least value of its type",
+    ),
 ];
 
 #[derive(Deserialize)]

@@ -177,7 +177,7 @@ fn mutate(bytes: &mut Vec<u8>, random: &mut fastrand::Rng) {
                 i32::MAX,
                 1 << 20,
                 bytes.len() as i32,
-                random.i32(..),
+                random.i32(i32::MIN..),
             ];
             let value = odd[random.usize(..odd.len())];
             bytes[at..at + 4].copy_from_slice(&value.to_le_bytes());
