@@ -16,6 +16,14 @@ const READY_SECONDS_MAX: u64 = 120;
 const STOP_SECONDS_MAX: u64 = 60;
 /// How many of its last lines are kept to explain why a server did not start.
 const LINES_KEPT: usize = 40;
+/// How long a server's background work is waited for.
+const REST_SECONDS_MAX: u64 = 60;
+/// A server rests when it has used hardly any processor time for so many milliseconds.
+const REST_MILLISECONDS: u64 = 300;
+/// Processor time that a server at rest uses meanwhile.
+const REST_PROCESSOR_TIME_MAX: Duration = Duration::from_millis(10);
+/// One tick of the processor times that Linux tells.
+const TICK_MILLISECONDS: u64 = 10;
 
 /// A server process; it is killed when this value is dropped.
 #[derive(Debug)]
@@ -103,6 +111,32 @@ impl ServerProcess {
         let line = status.lines().find(|line| line.starts_with("VmRSS:"))?;
         let kibibytes: u64 = line.split_whitespace().nth(1)?.parse().ok()?;
         Some(kibibytes * 1024)
+    }
+
+    /// Waits until the server has no background work left, so that what is measured next does not pay for what came
+    /// before; at most a minute, and not at all where the system does not tell.
+    pub async fn rest(&self) {
+        let deadline = Instant::now() + Duration::from_secs(REST_SECONDS_MAX);
+        let mut before = self.processor_time();
+        while before.is_some() && Instant::now() < deadline {
+            tokio::time::sleep(Duration::from_millis(REST_MILLISECONDS)).await;
+            let now = self.processor_time();
+            if now <= before.map(|time| time + REST_PROCESSOR_TIME_MAX) {
+                return;
+            }
+            before = now;
+        }
+    }
+
+    /// Processor time of all its threads so far, to 10 ms, where the system tells.
+    pub fn processor_time(&self) -> Option<Duration> {
+        let stat = std::fs::read_to_string(format!("/proc/{}/stat", self.id())).ok()?;
+        let (_, figures) = stat.rsplit_once(')')?;
+        let mut figures = figures.split_whitespace().skip(11);
+        let mut next = || figures.next()?.parse::<u64>().ok();
+        Some(Duration::from_millis(
+            (next()? + next()?) * TICK_MILLISECONDS,
+        ))
     }
 
     /// True until the process has ended.

@@ -30,7 +30,7 @@ const TICKS_PER_S: f64 = 100.0;
 async fn main() -> Result<(), Box<dyn Error>> {
     let mut arguments = std::env::args().skip(1);
     let file = arguments.next().ok_or("usage: insert FILE [DOCUMENTS …]")?;
-    let text = std::fs::read(file)?;
+    let text = std::fs::read_to_string(file)?;
     let numbers = arguments.map(|argument| argument.parse());
     let mut numbers = numbers.collect::<Result<Vec<usize>, _>>()?.into_iter();
     let documents = numbers.next().unwrap_or(1_000_000);
@@ -44,11 +44,11 @@ async fn main() -> Result<(), Box<dyn Error>> {
     let devices = Devices::new(&"host:2".parse()?, DeviceOptions::default())?;
     let cache = Cache::new(Arc::new(devices), settings);
     let collection = cache.declare("example.lines", &FIELDS);
-    let lines: Vec<&[u8]> = text.split(|byte| *byte == b'\n').collect();
+    let lines: Vec<&str> = text.split('\n').collect();
     let done = Arc::new(AtomicBool::new(false));
     let finds = tokio::spawn(find(
         Arc::clone(&collection),
-        lines[7].to_vec(),
+        lines[7].as_bytes().to_vec(),
         Arc::clone(&done),
     ));
     let (began, cpu) = (Instant::now(), processor_us()?);
@@ -78,7 +78,7 @@ async fn main() -> Result<(), Box<dyn Error>> {
 
 fn insert(
     collection: &CollectionCache,
-    lines: &[&[u8]],
+    lines: &[&str],
     documents: usize,
 ) -> Result<(), Box<dyn Error>> {
     for start in (0..documents).step_by(BATCH) {

@@ -56,8 +56,8 @@ async fn main() -> Result<(), Box<dyn Error>> {
 }
 
 fn load(collection: &CollectionCache, text: &[u8]) -> Result<(), Box<dyn Error>> {
-    let lines: Vec<&[u8]> = text
-        .split(|byte| *byte == b'\n')
+    let lines: Vec<&str> = std::str::from_utf8(text)?
+        .split('\n')
         .filter(|line| !line.is_empty())
         .collect();
     let began = Instant::now();

@@ -46,6 +46,18 @@ impl Block {
         self.bytes.len()
     }
 
+    /// Bytes of the values alone.
+    pub(crate) fn value_bytes(&self) -> usize {
+        self.bytes.len() - self.len()
+    }
+
+    /// Makes room for the rows of a block like `other`.
+    pub(crate) fn reserve_as_much_as(&mut self, other: &Block) {
+        self.bytes.reserve(other.bytes.len());
+        self.offsets.reserve(other.offsets.len());
+        self.numbers.reserve(other.numbers.len());
+    }
+
     /// Bytes of memory the block takes.
     pub(crate) fn memory_bytes(&self) -> u64 {
         let words = self.offsets.capacity() + self.numbers.capacity();

@@ -127,10 +127,8 @@ impl CollectionCache {
         let mut state = self.state.write();
         state.add_numbers(numbers)?;
         for (field, state) in state.fields.iter_mut().enumerate() {
-            let state = Arc::make_mut(state);
-            for (row, number) in numbers.iter().enumerate() {
-                state.insert(*number, &values[row * stride + field], self.settings());
-            }
+            let values = values.iter().skip(field).step_by(stride);
+            Arc::make_mut(state).insert(numbers.iter().copied().zip(values), self.settings());
         }
         self.written(&mut state, numbers.len() as u64);
         Ok(())
@@ -157,7 +155,7 @@ impl CollectionCache {
             if !state.remove(number, old, self.settings()) {
                 outcome = Err(CacheError::UnknownValue { number, field });
             }
-            state.insert(number, new, self.settings());
+            state.insert(std::iter::once((number, new)), self.settings());
         }
         self.written(&mut state, 1);
         outcome

@@ -46,21 +46,55 @@ impl FieldState {
         }
     }
 
-    /// Records what a document holds.
-    pub(crate) fn insert(&mut self, number: u32, value: &FieldValue<'_>, settings: &CacheSettings) {
-        match value.kept(settings) {
-            Kept::Missing => drop(self.missing.insert(number)),
-            Kept::Null => drop(self.null.insert(number)),
-            Kept::Residual => drop(self.residual.insert(number)),
-            Kept::Other => {}
-            Kept::Row(value) => self.insert_row(value, number, settings),
-            Kept::Rows(values) => {
-                self.arrays.insert(number);
-                values
-                    .iter()
-                    .for_each(|value| self.insert_row(value, number, settings));
+    /// Records what documents hold.
+    pub(crate) fn insert<'v>(
+        &mut self,
+        documents: impl Iterator<Item = (u32, &'v FieldValue<'v>)>,
+        settings: &CacheSettings,
+    ) {
+        let mut documents = documents.peekable();
+        while documents.peek().is_some() {
+            if self.fill(&mut documents, settings) {
+                self.seal();
             }
         }
+    }
+
+    /// Records what documents hold until the open chunk is full; false if it is not.
+    fn fill<'v>(
+        &mut self,
+        documents: &mut impl Iterator<Item = (u32, &'v FieldValue<'v>)>,
+        settings: &CacheSettings,
+    ) -> bool {
+        let open = self.open.block_mut();
+        if let (0, Some(last)) = (open.len(), self.runs.last()) {
+            open.reserve_as_much_as(last.block());
+        }
+        let (rows_before, bytes_before) = (open.len(), open.value_bytes());
+        let is_full = |open: &Block| {
+            open.len() >= settings.chunk_values_max || open.bytes_len() >= settings.chunk_bytes_max
+        };
+        for (number, value) in documents {
+            match value.kept(settings) {
+                Kept::Missing => drop(self.missing.insert(number)),
+                Kept::Null => drop(self.null.insert(number)),
+                Kept::Residual => drop(self.residual.insert(number)),
+                Kept::Other => {}
+                Kept::Row(value) => open.push(value.as_bytes(), number),
+                Kept::Rows(values) => {
+                    self.arrays.insert(number);
+                    values
+                        .iter()
+                        .for_each(|value| open.push(value.as_bytes(), number));
+                }
+            }
+            if is_full(open) {
+                break;
+            }
+        }
+        self.rows += (open.len() - rows_before) as u64;
+        self.value_bytes += (open.value_bytes() - bytes_before) as u64;
+        is_full(open)
     }
 
     /// Forgets what a document held; false if it did not hold that.
@@ -75,24 +109,14 @@ impl FieldState {
             Kept::Null => self.null.remove(number),
             Kept::Residual => self.residual.remove(number),
             Kept::Other => true,
-            Kept::Row(value) => self.remove_row(value, number),
+            Kept::Row(value) => self.remove_row(value.as_bytes(), number),
             Kept::Rows(values) => {
                 let removed = values
                     .iter()
-                    .filter(|value| self.remove_row(value, number))
+                    .filter(|value| self.remove_row(value.as_bytes(), number))
                     .count();
                 self.arrays.remove(number) && removed == values.len()
             }
-        }
-    }
-
-    fn insert_row(&mut self, value: &[u8], number: u32, settings: &CacheSettings) {
-        let open = self.open.block_mut();
-        open.push(value, number);
-        self.rows += 1;
-        self.value_bytes += value.len() as u64;
-        if open.len() >= settings.chunk_values_max || open.bytes_len() >= settings.chunk_bytes_max {
-            self.seal();
         }
     }
 

@@ -11,31 +11,29 @@ pub enum FieldValue<'a> {
     Null,
     /// The field exists and holds no string, null, or regular expression.
     Other,
-    /// A string, as UTF-8.
-    String(&'a [u8]),
+    /// A string.
+    String(&'a str),
     /// An array of strings only; an element that occurs twice counts once.
-    Strings(Vec<&'a [u8]>),
+    Strings(Vec<&'a str>),
     /// Anything else: the store must judge this document itself.
     Residual,
 }
 
-/// A value as the cache keeps it: strings that cannot lie in a block have become [`FieldValue::Residual`], elements of
+/// A value as the cache keeps it: strings too long for a block have become [`FieldValue::Residual`], elements of
 /// an array are distinct.
 pub(crate) enum Kept<'a> {
     Missing,
     Null,
     Other,
-    Row(&'a [u8]),
-    Rows(Vec<&'a [u8]>),
+    Row(&'a str),
+    Rows(Vec<&'a str>),
     Residual,
 }
 
 impl<'a> FieldValue<'a> {
     /// The same for the same value at any time, so that a removal finds what an insertion made.
     pub(crate) fn kept<'v>(&'v self, settings: &CacheSettings) -> Kept<'a> {
-        let fits = |value: &&[u8]| {
-            value.len() <= settings.value_bytes_max && std::str::from_utf8(value).is_ok()
-        };
+        let fits = |value: &&str| value.len() <= settings.value_bytes_max;
         match self {
             FieldValue::Missing => Kept::Missing,
             FieldValue::Null => Kept::Null,

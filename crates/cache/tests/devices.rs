@@ -20,7 +20,7 @@ fn filled(devices: usize, memory_budget_bytes: u64) -> Pair {
     let mut pair = Pair::new(devices, options(memory_budget_bytes), small_settings(), 1);
     for number in 0..ROWS {
         let value = format!("{:04}", number * 7919 % 10_000);
-        pair.insert(number, vec![Value::String(value.into_bytes())]);
+        pair.insert(number, vec![Value::String(value)]);
     }
     pair.collection.flush();
     pair
@@ -175,10 +175,7 @@ fn the_background_thread_redraws_the_buckets_of_a_lost_device() {
     };
     let mut pair = Pair::new(2, options(u64::MAX), settings, 1);
     for number in 0..ROWS {
-        pair.insert(
-            number,
-            vec![Value::String(format!("{number:04}").into_bytes())],
-        );
+        pair.insert(number, vec![Value::String(format!("{number:04}"))]);
     }
     pair.collection.flush();
     let device = pair.cache.devices().list().remove(0);
@@ -201,10 +198,7 @@ fn out_of_memory_while_flushing_loses_nothing() {
         }
         for number in 0..50 {
             let value = format!("{:04}", number * 13 + round);
-            pair.insert(
-                ROWS + round * 50 + number,
-                vec![Value::String(value.into_bytes())],
-            );
+            pair.insert(ROWS + round * 50 + number, vec![Value::String(value)]);
         }
         pair.collection.flush();
         pair.check_all_wants(&leaf(0, regex("3")));
@@ -305,8 +299,8 @@ fn fields_are_declared_renamed_and_undeclared() {
     two.insert(
         1,
         &[
-            forebay_cache::FieldValue::String(b"x"),
-            forebay_cache::FieldValue::String(b"y"),
+            forebay_cache::FieldValue::String("x"),
+            forebay_cache::FieldValue::String("y"),
         ],
     )
     .expect("new");
@@ -345,7 +339,7 @@ fn with_large_buckets(devices: usize) -> Pair {
     let mut pair = Pair::new(devices, options(u64::MAX), small_settings(), 1);
     for number in 0..200 {
         let value = format!("{:03}{}", number * 77 % 200, "-".repeat(8 << 10));
-        pair.insert(number, vec![Value::String(value.into_bytes())]);
+        pair.insert(number, vec![Value::String(value)]);
     }
     pair.collection.flush();
     pair

@@ -93,7 +93,7 @@ impl Storm {
             let values: Vec<String> = numbers.iter().map(|number| value(*number)).collect();
             let values: Vec<_> = values
                 .iter()
-                .map(|value| FieldValue::String(value.as_bytes()))
+                .map(|value| FieldValue::String(value))
                 .collect();
             self.collection
                 .insert_batch(numbers, &values)
@@ -194,7 +194,7 @@ impl Storm {
         while !self.is_ended() {
             for number in (0..self.documents).step_by(MOVING as usize) {
                 let (old, new) = (moving_value(number, round), moving_value(number, round + 1));
-                let [old, new] = [&old, &new].map(|value| [FieldValue::String(value.as_bytes())]);
+                let [old, new] = [&old, &new].map(|value| [FieldValue::String(value)]);
                 self.collection
                     .update(number, &old, &new)
                     .expect("the old value");
@@ -215,10 +215,7 @@ impl Storm {
             let text =
                 |number: u32| format!("{:04x} passing", number.wrapping_mul(40_503) & 0xffff);
             let texts: Vec<String> = numbers.iter().map(|number| text(*number)).collect();
-            let values: Vec<_> = texts
-                .iter()
-                .map(|text| FieldValue::String(text.as_bytes()))
-                .collect();
+            let values: Vec<_> = texts.iter().map(|text| FieldValue::String(text)).collect();
             self.collection
                 .insert_batch(&numbers, &values)
                 .expect("new numbers");

@@ -242,7 +242,9 @@ pub fn insert(collection: &OpenCollection, document: &RawDocument) -> Result<(),
     let document = crate::commands::insert::with_id(document)?;
     let _held = collection.hold();
     let number = collection.store.insert(&document)?;
-    collection.search.on_insert_many(&[(number, &document)]);
+    collection
+        .search
+        .on_insert_many(&[(number, &document)], None);
     Ok(())
 }
 

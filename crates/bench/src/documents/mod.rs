@@ -127,6 +127,9 @@ async fn measure(args: &DocumentsArgs) -> Result<Vec<Record>> {
 }
 
 async fn measure_section(session: &mut Session, section: Section) -> Result<()> {
+    if matches!(section, Section::Counts | Section::Memory | Section::Finds) {
+        session.cache_names().await?;
+    }
     match section {
         Section::Counts => counts::beside_ripgrep(session).await,
         Section::Ferretdb => counts::beside_ferretdb(session).await,

@@ -40,11 +40,12 @@ pub struct Session {
     json: bool,
     run: Run,
     records: Vec<Record>,
+    has_cached_names: bool,
     _folder: tempfile::TempDir,
 }
 
 impl Session {
-    /// Starts a server with an empty data folder and imports the names, cached.
+    /// Starts a server with an empty data folder.
     ///
     /// # Errors
     /// If the data cannot be fetched, or the server does not start.
@@ -57,8 +58,9 @@ impl Session {
         let server = ServerProcess::serve(&binary, &["--data", data, "--devices", HOST_DEVICES])?;
         let client = client::connect(server.uri()).await?;
         let (run, json, smoke) = (Run::begin("documents"), args.json, args.smoke);
-        let session = Session {
+        Ok(Session {
             smoke,
+            has_cached_names: false,
             names: names.into(),
             names_file,
             server,
@@ -67,12 +69,17 @@ impl Session {
             run,
             records: Vec::new(),
             _folder: folder,
-        };
-        session.import_names().await?;
-        Ok(session)
+        })
     }
 
-    async fn import_names(&self) -> Result<()> {
+    /// Imports the names, cached, unless they are there.
+    ///
+    /// # Errors
+    /// If the server refuses, or not all of them arrive.
+    pub async fn cache_names(&mut self) -> Result<()> {
+        if std::mem::replace(&mut self.has_cached_names, true) {
+            return Ok(());
+        }
         let db = self.database();
         let documents = client::name_documents(&self.names);
         client::insert_all(

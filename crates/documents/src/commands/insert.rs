@@ -15,6 +15,7 @@ use crate::collections::{Collections, OpenCollection};
 use crate::dispatch::{Effect, Reply, Run, Spec};
 use crate::error::CommandError;
 use crate::request::Request;
+use crate::search::Prepared;
 use crate::settings::DOCUMENT_BYTES_MAX;
 use crate::streams::blocking;
 use crate::write_result::WriteErrors;
@@ -119,9 +120,10 @@ impl Insertion<'_> {
         let documents: Vec<&RawDocument> = documents.iter().map(AsRef::as_ref).collect();
         loop {
             let collection = self.collection.clone();
+            let prepared = collection.search.prepare(&documents);
             let held = collection.hold();
             if !collection.store.is_dropped() {
-                return Ok(self.store_held(&documents, places));
+                return Ok(self.store_held(&documents, places, prepared));
             }
             drop(held);
             self.collection = self.collections.settled(&collection.namespace)?;
@@ -129,7 +131,12 @@ impl Insertion<'_> {
     }
 
     /// Writes to the collection, whose lock the caller holds.
-    fn store_held(&mut self, documents: &[&RawDocument], places: &[usize]) -> bool {
+    fn store_held(
+        &mut self,
+        documents: &[&RawDocument],
+        places: &[usize],
+        prepared: Option<Prepared<'_>>,
+    ) -> bool {
         let answers = self.collection.store.insert_many(documents, self.ordered);
         let mut inserted = Vec::with_capacity(answers.len());
         let mut fatal = false;
@@ -142,7 +149,10 @@ impl Insertion<'_> {
                 }
             }
         }
-        self.collection.search.on_insert_many(&inserted);
+        let prepared = prepared.filter(|_| inserted.len() == documents.len());
+        self.collection
+            .search
+            .on_insert_many(&inserted, prepared.as_ref());
         self.count += inserted.len();
         !fatal
     }

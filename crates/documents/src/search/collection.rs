@@ -6,7 +6,7 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use bson::RawDocument;
-use forebay_cache::Cache;
+use forebay_cache::{Cache, FieldValue};
 use forebay_store::Collection;
 use parking_lot::{Condvar, Mutex, RwLock};
 
@@ -18,6 +18,12 @@ use super::settings::SearchSettings;
 
 /// The lock that every writer of a collection holds from the write to the store until the cache has followed.
 pub type WriteLock = Arc<Mutex<()>>;
+
+/// What the cache will hold of documents that are about to be inserted.
+pub struct Prepared<'a> {
+    generation: Arc<Generation>,
+    values: Vec<FieldValue<'a>>,
+}
 
 /// An index of type `cache`: `createIndex({title: "cache", tags: "cache"})`.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -242,9 +248,27 @@ impl CollectionSearch {
         self.follows.load(Ordering::Acquire)
     }
 
-    /// Follows the insertion of documents. The caller holds the write lock since before the store took them.
-    pub fn on_insert_many(self: &Arc<Self>, documents: &[(u64, &RawDocument)]) {
-        self.follow(|generation| generation.follow_inserts(documents));
+    /// Takes out of documents what the cache will hold of them, while another writer may still hold the lock.
+    pub fn prepare<'a>(&self, documents: &[&'a RawDocument]) -> Option<Prepared<'a>> {
+        let generation = self.state.read().ready.clone()?;
+        let values = generation.extractor.extract_all(documents.iter().copied());
+        Some(Prepared { generation, values })
+    }
+
+    /// Follows the insertion of documents, perhaps prepared. The caller holds the write lock since before the store
+    /// took them.
+    pub fn on_insert_many(
+        self: &Arc<Self>,
+        documents: &[(u64, &RawDocument)],
+        prepared: Option<&Prepared<'_>>,
+    ) {
+        self.follow(|generation| match prepared {
+            Some(prepared) if Arc::ptr_eq(&prepared.generation, generation) => {
+                let numbers = documents.iter().map(|(number, _)| *number);
+                generation.add_values(numbers, &prepared.values)
+            }
+            _ => generation.follow_inserts(documents),
+        });
     }
 
     /// Follows the replacement of the document `number`. The caller holds the write lock since before the store did it.
@@ -257,7 +281,7 @@ impl CollectionSearch {
         self.follow(|generation| generation.follow_delete(number, old));
     }
 
-    fn follow(self: &Arc<Self>, change: impl Fn(&Generation) -> Result<(), BuildError>) {
+    fn follow(self: &Arc<Self>, change: impl Fn(&Arc<Generation>) -> Result<(), BuildError>) {
         if !self.needs_old() {
             return;
         }

@@ -36,19 +36,22 @@ impl Extractor {
     /// Where a key occurs twice the first one counts, as everywhere in the document language. A malformed document is
     /// residual in all its fields.
     pub fn extract<'a>(&self, document: &'a RawDocument) -> Vec<FieldValue<'a>> {
-        let mut values = Vec::with_capacity(self.fields.len());
-        self.extract_into(document, &mut values);
-        values
+        self.extract_all(std::iter::once(document))
     }
 
-    /// Appends what [`extract`](Extractor::extract) gives.
-    pub fn extract_into<'a>(&self, document: &'a RawDocument, values: &mut Vec<FieldValue<'a>>) {
-        let first = values.len();
-        values.resize(first + self.fields.len(), FieldValue::Missing);
-        let values = &mut values[first..];
-        if self.fill(document, values).is_err() {
-            values.fill(FieldValue::Residual);
+    /// What [`extract`](Extractor::extract) gives for several documents, one after the other.
+    pub fn extract_all<'a>(
+        &self,
+        documents: impl ExactSizeIterator<Item = &'a RawDocument>,
+    ) -> Vec<FieldValue<'a>> {
+        let stride = self.fields.len();
+        let mut values = vec![FieldValue::Missing; documents.len() * stride];
+        for (document, values) in documents.zip(values.chunks_exact_mut(stride)) {
+            if self.fill(document, values).is_err() {
+                values.fill(FieldValue::Residual);
+            }
         }
+        values
     }
 
     fn fill<'a>(
@@ -56,27 +59,25 @@ impl Extractor {
         document: &'a RawDocument,
         values: &mut [FieldValue<'a>],
     ) -> Result<(), Malformed> {
-        let mut wanted = every_root(self.fields.roots().len());
+        let roots = self.fields.roots();
+        let mut wanted = every_root(roots.len());
+        let mut expected = 0;
         for element in Elements::of(document.as_bytes()) {
             let element = element?;
-            let Some((place, root)) = self.root_of(&element) else {
+            let Some(place) = place_of(roots, element.key, expected) else {
                 continue;
             };
+            expected = place + 1;
             if wanted & (1 << place) == 0 {
                 continue;
             }
-            self.fill_root(root, &element, values)?;
+            self.fill_root(&roots[place], &element, values)?;
             wanted &= !(1 << place);
             if wanted == 0 {
                 break;
             }
         }
         Ok(())
-    }
-
-    fn root_of(&self, element: &Element<'_>) -> Option<(usize, &Root)> {
-        let mut roots = self.fields.roots().iter().enumerate();
-        roots.find(|(_, root)| *root.key == *element.key)
     }
 
     fn fill_root<'a>(
@@ -191,10 +192,21 @@ impl Extractor {
     }
 
     /// The text of a string, if the cache may hold it.
-    fn text<'a>(&self, element: &Element<'a>) -> Option<&'a [u8]> {
+    fn text<'a>(&self, element: &Element<'a>) -> Option<&'a str> {
         let text = element.text()?;
-        (text.len() <= self.value_bytes_max && std::str::from_utf8(text).is_ok()).then_some(text)
+        if text.len() > self.value_bytes_max {
+            return None;
+        }
+        std::str::from_utf8(text).ok()
     }
+}
+
+/// The place of a top-level key, looked for from `expected` on: documents tend to have their keys in one order.
+fn place_of(roots: &[Root], key: &[u8], expected: usize) -> Option<usize> {
+    let is_it = |root: &Root| *root.key == *key;
+    let (before, after) = roots.split_at(expected);
+    let later = after.iter().position(is_it).map(|place| expected + place);
+    later.or_else(|| before.iter().position(is_it))
 }
 
 /// One bit for each top-level key that is still to be found.
@@ -220,7 +232,7 @@ mod tests {
             "y": bson::RawBson::Symbol("s".into()), "d": { "x": "y" }, "long": "12345678901234567",
             "c": bson::RawBson::JavaScriptCode("text".into()),
         };
-        assert_eq!(one("s", &document), FieldValue::String(b"text"));
+        assert_eq!(one("s", &document), FieldValue::String("text"));
         assert_eq!(one("n", &document), FieldValue::Null);
         assert_eq!(one("none", &document), FieldValue::Missing);
         for other in ["i", "d", "c"] {
@@ -239,7 +251,7 @@ mod tests {
         };
         assert_eq!(
             one("strings", &document),
-            FieldValue::Strings(vec![b"a", b"b"])
+            FieldValue::Strings(vec!["a", "b"])
         );
         for other in ["numbers", "empty", "documents"] {
             assert_eq!(one(other, &document), FieldValue::Other, "{other}");
@@ -253,7 +265,7 @@ mod tests {
     fn dotted_paths() {
         let document =
             rawdoc! { "a": { "b": { "c": "x" }, "n": bson::RawBson::Null }, "s": "text" };
-        assert_eq!(one("a.b.c", &document), FieldValue::String(b"x"));
+        assert_eq!(one("a.b.c", &document), FieldValue::String("x"));
         assert_eq!(one("a.n", &document), FieldValue::Null);
         assert_eq!(one("a.b", &document), FieldValue::Other);
         for missing in ["a.b.d", "a.n.x", "s.x", "z.y"] {
@@ -269,7 +281,7 @@ mod tests {
         };
         assert_eq!(
             one("all.n", &document),
-            FieldValue::Strings(vec![b"a", b"b", b"c"])
+            FieldValue::Strings(vec!["a", "b", "c"])
         );
         for residual in ["some.n", "scalar.n", "empty.n", "all.0.n"] {
             assert_eq!(one(residual, &document), FieldValue::Residual, "{residual}");
@@ -282,10 +294,10 @@ mod tests {
         document.append(bson::raw::cstr!("b"), "later");
         let extractor = Extractor::new(FieldSet::new(["a.d", "b", "none", "a.c"]), 16);
         let expected = [
-            FieldValue::String(b"3"),
-            FieldValue::String(b"1"),
+            FieldValue::String("3"),
+            FieldValue::String("1"),
             FieldValue::Missing,
-            FieldValue::String(b"2"),
+            FieldValue::String("2"),
         ];
         assert_eq!(extractor.extract(&document), expected);
     }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use bson::RawDocument;
-use forebay_cache::CollectionCache;
+use forebay_cache::{CollectionCache, FieldValue};
 
 use super::build::BuildError;
 use super::collection::CacheIndex;
@@ -108,13 +108,23 @@ impl Generation {
     /// # Errors
     /// When a record number does not fit, or the cache holds something else than it should.
     pub fn add(&self, documents: &[(u64, &RawDocument)]) -> Result<(), BuildError> {
-        let mut numbers = Vec::with_capacity(documents.len());
-        let mut values = Vec::with_capacity(documents.len() * self.extractor.fields().len());
-        for (number, document) in documents {
-            numbers.push(narrow(*number)?);
-            self.extractor.extract_into(document, &mut values);
-        }
-        Ok(self.values.insert_batch(&numbers, &values)?)
+        let values = self
+            .extractor
+            .extract_all(documents.iter().map(|(_, document)| *document));
+        self.add_values(documents.iter().map(|(number, _)| *number), &values)
+    }
+
+    /// Caches documents that are new to it, given their values: those of the first one, those of the second, and so on.
+    ///
+    /// # Errors
+    /// When a record number does not fit, or the cache holds something else than it should.
+    pub fn add_values(
+        &self,
+        numbers: impl Iterator<Item = u64>,
+        values: &[FieldValue<'_>],
+    ) -> Result<(), BuildError> {
+        let numbers: Vec<u32> = numbers.map(narrow).collect::<Result<_, _>>()?;
+        Ok(self.values.insert_batch(&numbers, values)?)
     }
 
     /// Follows the insertion of documents. The caller holds the write lock.

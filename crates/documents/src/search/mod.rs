@@ -29,7 +29,7 @@ mod stats;
 mod tests;
 mod translate;
 
-pub use collection::{CacheIndex, CollectionSearch, WriteLock};
+pub use collection::{CacheIndex, CollectionSearch, Prepared, WriteLock};
 pub use execute::{Arrays, Values, Wanted};
 pub use plan::{NotUsed, PlanOptions, SearchPlan};
 pub use settings::SearchSettings;

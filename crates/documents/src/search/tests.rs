@@ -66,11 +66,12 @@ impl Fixture {
         let documents: Vec<_> = documents.iter().map(raw).collect();
         let references: Vec<&RawDocument> =
             documents.iter().map(|document| document.as_ref()).collect();
+        let prepared = self.search.prepare(&references);
         let _held = self.lock.lock();
         let numbers = self.collection.insert_many(&references, true).into_iter();
         let numbers = numbers.map(|number| number.expect("inserted"));
-        self.search
-            .on_insert_many(&numbers.zip(references).collect::<Vec<_>>());
+        let inserted: Vec<_> = numbers.zip(references).collect();
+        self.search.on_insert_many(&inserted, prepared.as_ref());
     }
 
     fn replace(&self, number: u64, document: &Decoded) {
