@@ -74,6 +74,20 @@ async fn time(documents: &Arc<Documents>, what: &str, commands: &[RawDocumentBuf
     );
 }
 
+/// Documents that a prefix finds at once, so that the time is that of reading them: about 30 of 100,000, in one batch.
+async fn wide_finds(documents: &Arc<Documents>) {
+    let filter = doc! { "name": { "$regex": "^react-lib-[12]" } };
+    let count = raw(doc! { "count": "names", "query": filter.clone() });
+    let found = run(documents, &count).await;
+    println!("{} documents:", found.get_i32("n").unwrap_or_default());
+    time(documents, "counted", &[count]).await;
+    let find = doc! { "find": "names", "filter": filter, "batchSize": 100_000 };
+    time(documents, "found", &[raw(find.clone())]).await;
+    let mut ids = find;
+    ids.insert("projection", doc! { "_id": 1 });
+    time(documents, "found, `_id` only", &[raw(ids)]).await;
+}
+
 async fn searches(documents: &Arc<Documents>, names: &[String]) {
     let exact = |name: &String| raw(doc! { "find": "names", "filter": { "name": name } });
     let exact: Vec<_> = names
@@ -113,5 +127,6 @@ async fn main() {
     if let Some(cache) = documents.cache().get("speed.names") {
         cache.flush();
     }
+    wide_finds(&documents).await;
     searches(&documents, &names).await;
 }

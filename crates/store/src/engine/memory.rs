@@ -1,4 +1,4 @@
-//! The engine in memory: sorted maps behind one lock.
+//! The engine in memory: maps in the order of their keys behind one lock.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::ops::Bound;
@@ -6,6 +6,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use parking_lot::RwLock;
 
+use super::numbered::Numbered;
 use super::{
     Batch, Bytes, Direction, Engine, KeyRange, Page, PageLimit, Partition, PartitionId,
     PartitionKind,
@@ -26,18 +27,77 @@ struct State {
     partitions: HashMap<PartitionId, Entries>,
 }
 
-#[derive(Default)]
 struct Entries {
-    entries: BTreeMap<Bytes, Bytes>,
+    map: Map,
     bytes: u64,
 }
 
+/// A partition's entries in the order of their keys.
+enum Map {
+    Sorted(BTreeMap<Bytes, Bytes>),
+    Numbered(Numbered),
+}
+
+impl Map {
+    fn new(kind: PartitionKind) -> Map {
+        match kind {
+            PartitionKind::Records => Map::Numbered(Numbered::default()),
+            PartitionKind::Index | PartitionKind::Catalogue => Map::Sorted(BTreeMap::new()),
+        }
+    }
+
+    fn get(&self, key: &[u8]) -> Option<&Bytes> {
+        match self {
+            Map::Sorted(entries) => entries.get(key),
+            Map::Numbered(entries) => entries.get(key),
+        }
+    }
+
+    fn insert(&mut self, key: Bytes, value: Bytes) -> Option<Bytes> {
+        match self {
+            Map::Sorted(entries) => entries.insert(key, value),
+            Map::Numbered(entries) => entries.insert(&key, value),
+        }
+    }
+
+    fn remove(&mut self, key: &[u8]) -> Option<Bytes> {
+        match self {
+            Map::Sorted(entries) => entries.remove(key),
+            Map::Numbered(entries) => entries.remove(key),
+        }
+    }
+
+    fn page(&self, range: &KeyRange, direction: Direction, limit: PageLimit) -> Page {
+        match self {
+            Map::Sorted(entries) => {
+                let start = Bound::Included(range.start.as_slice());
+                let end = range
+                    .end
+                    .as_deref()
+                    .map_or(Bound::Unbounded, Bound::Excluded);
+                let found = entries.range::<[u8], _>((start, end));
+                let found = found.map(|(key, value)| (key.clone(), value));
+                take_page(found, direction, limit)
+            }
+            Map::Numbered(entries) => {
+                let found = entries.range(range);
+                let found = found.map(|(number, value)| (number.to_be_bytes().into(), value));
+                take_page(found, direction, limit)
+            }
+        }
+    }
+}
+
 impl State {
-    fn add(&mut self, name: &str) -> PartitionId {
+    fn add(&mut self, name: &str, kind: PartitionKind) -> PartitionId {
         let id = PartitionId(self.next_id);
         self.next_id += 1;
         self.names.insert(name.to_owned(), id);
-        self.partitions.insert(id, Entries::default());
+        let entries = Entries {
+            map: Map::new(kind),
+            bytes: 0,
+        };
+        self.partitions.insert(id, entries);
         id
     }
 
@@ -52,37 +112,35 @@ impl Entries {
     fn put(&mut self, key: Bytes, value: Bytes) {
         let key_bytes = key.len() as u64;
         self.bytes += key_bytes + value.len() as u64;
-        if let Some(old) = self.entries.insert(key, value) {
+        if let Some(old) = self.map.insert(key, value) {
             self.bytes -= key_bytes + old.len() as u64;
         }
     }
 
     fn remove(&mut self, key: &Bytes) {
-        if let Some(old) = self.entries.remove(key) {
+        if let Some(old) = self.map.remove(key) {
             self.bytes -= (key.len() + old.len()) as u64;
-        }
-    }
-
-    fn page(&self, range: &KeyRange, direction: Direction, limit: PageLimit) -> Page {
-        let start = Bound::Included(range.start.as_slice());
-        let end = range
-            .end
-            .as_deref()
-            .map_or(Bound::Unbounded, Bound::Excluded);
-        let entries = self.entries.range::<[u8], _>((start, end));
-        match direction {
-            Direction::Forward => take_page(entries, limit),
-            Direction::Backward => take_page(entries.rev(), limit),
         }
     }
 }
 
-fn take_page<'a>(entries: impl Iterator<Item = (&'a Bytes, &'a Bytes)>, limit: PageLimit) -> Page {
+fn take_page<'a>(
+    entries: impl DoubleEndedIterator<Item = (Bytes, &'a Bytes)>,
+    direction: Direction,
+    limit: PageLimit,
+) -> Page {
+    match direction {
+        Direction::Forward => first_entries(entries, limit),
+        Direction::Backward => first_entries(entries.rev(), limit),
+    }
+}
+
+fn first_entries<'a>(entries: impl Iterator<Item = (Bytes, &'a Bytes)>, limit: PageLimit) -> Page {
     let mut page = Page::new();
     let mut bytes = 0;
     for (key, value) in entries.take(limit.entries) {
         bytes += key.len() + value.len();
-        page.push((key.clone(), value.clone()));
+        page.push((key, value.clone()));
         if bytes >= limit.bytes {
             break;
         }
@@ -96,11 +154,11 @@ impl Engine for MemoryEngine {
         self.open_partition(&format!("p{number}"), kind)
     }
 
-    fn open_partition(&self, name: &str, _kind: PartitionKind) -> Result<Partition> {
+    fn open_partition(&self, name: &str, kind: PartitionKind) -> Result<Partition> {
         let mut state = self.state.write();
         let id = match state.names.get(name) {
             Some(id) => *id,
-            None => state.add(name),
+            None => state.add(name, kind),
         };
         Ok(Partition {
             id,
@@ -140,7 +198,7 @@ impl Engine for MemoryEngine {
 
     fn get(&self, partition: PartitionId, key: &[u8]) -> Result<Option<Bytes>> {
         let state = self.state.read();
-        Ok(state.entries(partition)?.entries.get(key).cloned())
+        Ok(state.entries(partition)?.map.get(key).cloned())
     }
 
     fn page(
@@ -155,7 +213,7 @@ impl Engine for MemoryEngine {
         if range.is_empty() {
             return Ok(Page::new());
         }
-        Ok(partition.page(range, direction, limit))
+        Ok(partition.map.page(range, direction, limit))
     }
 
     fn commit(&self, batch: Batch) -> Result<()> {

@@ -9,6 +9,7 @@ pub mod fault;
 pub mod fjall;
 pub(crate) mod journal;
 pub mod memory;
+mod numbered;
 pub mod reserve;
 
 use std::collections::HashSet;
@@ -197,7 +198,7 @@ pub trait Engine: Send + Sync + 'static {
 /// What a partition holds, by which an engine tunes it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum PartitionKind {
-    /// Documents by ascending numbers, mostly appended and scanned.
+    /// Documents by ascending numbers, mostly appended and scanned. Keys are the numbers, eight bytes in big-endian order.
     Records,
     /// Small entries in any order, mostly looked up.
     Index,

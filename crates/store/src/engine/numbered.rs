@@ -1,0 +1,168 @@
+//! Values by number, in memory: numbers that follow one another lie side by side.
+//!
+//! A tree of single keys is walked level by level, each a miss of the processor's caches where there are many keys. Here
+//! the tree is one of pages, a few hundred times smaller, and a page is an array.
+
+use std::collections::BTreeMap;
+use std::ops::Range;
+
+use super::{Bytes, KeyRange};
+
+/// Numbers of a page.
+const PAGE_NUMBERS: u64 = 256;
+
+/// Values by key, where every key is a number of eight bytes in big-endian order.
+#[derive(Default)]
+pub(super) struct Numbered {
+    pages: BTreeMap<u64, Page>,
+}
+
+/// The values of neighbouring numbers; at least one is there.
+struct Page {
+    values: Box<[Option<Bytes>]>,
+    count: usize,
+}
+
+impl Page {
+    fn new() -> Page {
+        Page {
+            values: vec![None; PAGE_NUMBERS as usize].into_boxed_slice(),
+            count: 0,
+        }
+    }
+}
+
+/// The page of a number, and its place there.
+fn place(number: u64) -> (u64, usize) {
+    (number / PAGE_NUMBERS, (number % PAGE_NUMBERS) as usize)
+}
+
+fn number(key: &[u8]) -> Option<u64> {
+    key.try_into().ok().map(u64::from_be_bytes)
+}
+
+impl Numbered {
+    /// The value of a key.
+    pub(super) fn get(&self, key: &[u8]) -> Option<&Bytes> {
+        let (page, index) = place(number(key)?);
+        self.pages.get(&page)?.values[index].as_ref()
+    }
+
+    /// Sets a value; the one before, if there was one.
+    ///
+    /// # Panics
+    /// If the key is no number.
+    pub(super) fn insert(&mut self, key: &[u8], value: Bytes) -> Option<Bytes> {
+        let (page, index) = place(number(key).expect("keys of records are numbers"));
+        let page = self.pages.entry(page).or_insert_with(Page::new);
+        let before = page.values[index].replace(value);
+        page.count += usize::from(before.is_none());
+        before
+    }
+
+    /// Removes a value; the one that was there.
+    pub(super) fn remove(&mut self, key: &[u8]) -> Option<Bytes> {
+        let (page_number, index) = place(number(key)?);
+        let page = self.pages.get_mut(&page_number)?;
+        let before = page.values[index].take()?;
+        page.count -= 1;
+        if page.count == 0 {
+            self.pages.remove(&page_number);
+        }
+        Some(before)
+    }
+
+    /// The entries of a range, by number.
+    pub(super) fn range(&self, keys: &KeyRange) -> impl DoubleEndedIterator<Item = (u64, &Bytes)> {
+        let numbers = numbers(keys);
+        let pages = numbers.start / PAGE_NUMBERS..numbers.end.div_ceil(PAGE_NUMBERS);
+        // A range that is turned round is none to a tree.
+        let pages = pages.start..pages.end.max(pages.start);
+        let values = self.pages.range(pages).flat_map(|(page, values)| {
+            let first = page * PAGE_NUMBERS;
+            let values = values.values.iter().enumerate();
+            values.filter_map(move |(index, value)| Some((first + index as u64, value.as_ref()?)))
+        });
+        values.filter(move |(number, _)| numbers.contains(number))
+    }
+}
+
+/// The numbers whose keys are in a range. The very last number is in none, as there is none behind it.
+fn numbers(keys: &KeyRange) -> Range<u64> {
+    first_from(&keys.start)..keys.end.as_deref().map_or(u64::MAX, first_from)
+}
+
+/// The first number whose key is not below these bytes.
+fn first_from(bytes: &[u8]) -> u64 {
+    let mut key = [0; 8];
+    let kept = bytes.len().min(key.len());
+    key[..kept].copy_from_slice(&bytes[..kept]);
+    u64::from_be_bytes(key).saturating_add(u64::from(bytes.len() > key.len()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Random writes and ranges, beside a tree of single keys.
+    #[test]
+    fn it_is_a_tree_of_single_keys() {
+        let mut random = fastrand::Rng::with_seed(7);
+        let (mut numbered, mut tree) = (Numbered::default(), BTreeMap::new());
+        for round in 0..20_000_u64 {
+            let key = (random.u64(..8) * 1000 + random.u64(..300)).to_be_bytes();
+            if random.u8(..3) == 0 {
+                assert_eq!(numbered.remove(&key), tree.remove(&key));
+            } else {
+                let value = Bytes::from(round.to_be_bytes());
+                assert_eq!(
+                    numbered.insert(&key, value.clone()),
+                    tree.insert(key, value)
+                );
+            }
+            assert_eq!(numbered.get(&key), tree.get(&key));
+            if round % 100 == 0 {
+                check_range(&numbered, &tree, &mut random);
+            }
+        }
+        tree.keys().for_each(|key| drop(numbered.remove(key)));
+        assert!(numbered.pages.is_empty());
+        assert_eq!(numbered.get(b"no number"), None);
+    }
+
+    fn check_range(
+        numbered: &Numbered,
+        tree: &BTreeMap<[u8; 8], Bytes>,
+        random: &mut fastrand::Rng,
+    ) {
+        let keys = KeyRange {
+            start: bytes(random),
+            end: random.bool().then(|| bytes(random)),
+        };
+        let inside = |key: &[u8]| {
+            keys.start.as_slice() <= key && keys.end.as_deref().is_none_or(|end| key < end)
+        };
+        let expected: Vec<(u64, &Bytes)> = tree
+            .iter()
+            .filter(|(key, _)| inside(*key))
+            .map(|(key, value)| (u64::from_be_bytes(*key), value))
+            .collect();
+        assert!(
+            numbered.range(&keys).eq(expected.iter().copied()),
+            "{keys:?}"
+        );
+        let backward = expected.iter().rev().copied();
+        assert!(numbered.range(&keys).rev().eq(backward), "{keys:?}");
+    }
+
+    /// An end of a range: often a key, at times cut off or longer, as the place behind a key is.
+    fn bytes(random: &mut fastrand::Rng) -> Vec<u8> {
+        let mut bytes = random.u64(..9000).to_be_bytes().to_vec();
+        match random.u8(..4) {
+            0 => bytes.push(0),
+            1 => bytes.truncate(random.usize(..8)),
+            _ => {}
+        }
+        bytes
+    }
+}
