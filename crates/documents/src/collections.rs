@@ -4,6 +4,7 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use forebay_cache::Cache;
+use forebay_query::Code;
 use forebay_store::{Collection, CollectionOptions, IndexKind, IndexSpec, Store};
 use parking_lot::{Mutex, MutexGuard, RwLock};
 
@@ -30,6 +31,11 @@ impl OpenCollection {
     pub fn hold(&self) -> MutexGuard<'_, ()> {
         let free = self.lock.try_lock();
         free.unwrap_or_else(|| blocking(|| self.lock.lock()))
+    }
+
+    /// Whether this failure of an operation came of the collection being dropped while it ran.
+    pub fn was_dropped(&self, failure: &CommandError) -> bool {
+        failure.code() == Code::QueryPlanKilled && self.store.is_dropped()
     }
 }
 
@@ -139,10 +145,7 @@ impl Collections {
         let _held = self.catalogue.lock();
         if self.get(namespace).is_some() {
             let message = format!("Collection {namespace} already exists.");
-            return Err(CommandError::refused(
-                forebay_query::Code::NamespaceExists,
-                message,
-            ));
+            return Err(CommandError::refused(Code::NamespaceExists, message));
         }
         self.make(namespace, options)
     }
@@ -218,14 +221,14 @@ impl Collections {
         let _held = self.catalogue.lock();
         let collection = self.get(from).ok_or_else(|| {
             CommandError::refused(
-                forebay_query::Code::NamespaceNotFound,
+                Code::NamespaceNotFound,
                 format!("Source collection {from} does not exist"),
             )
         })?;
         let target = self.get(to);
         if target.is_some() && !drop_target {
             return Err(CommandError::refused(
-                forebay_query::Code::NamespaceExists,
+                Code::NamespaceExists,
                 "target namespace exists",
             ));
         }
@@ -287,7 +290,7 @@ fn stored_name(namespace: &Namespace) -> forebay_store::Namespace {
 /// Makes the error for a collection that does not exist.
 pub fn not_found(namespace: &Namespace) -> CommandError {
     CommandError::refused(
-        forebay_query::Code::NamespaceNotFound,
+        Code::NamespaceNotFound,
         format!("ns does not exist: {namespace}"),
     )
 }

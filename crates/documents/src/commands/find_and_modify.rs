@@ -55,14 +55,24 @@ async fn run(request: &Request<'_>) -> Reply {
     namespace.writable()?;
     let modification = Modification::read(request)?;
     let collections = request.documents.collections();
-    let collection = match collections.get(&namespace) {
+    let mut collection = match collections.get(&namespace) {
         Some(collection) => collection,
         None if modification.upsert => collections.get_or_create(&namespace)?,
         None => return Ok(modification.nothing()),
     };
-    match &modification.update {
-        Some(update) => modification.update(request, &collection, update).await,
-        None => modification.remove(request, &collection).await,
+    loop {
+        let outcome = match &modification.update {
+            Some(update) => modification.update(request, &collection, update).await,
+            None => modification.remove(request, &collection).await,
+        };
+        match outcome {
+            // An upsert makes the collection again.
+            Err(error) if modification.upsert && collection.was_dropped(&error) => {
+                request.stop().check()?;
+                collection = collections.settled(&namespace)?;
+            }
+            outcome => return outcome,
+        }
     }
 }
 

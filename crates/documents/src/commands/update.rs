@@ -187,13 +187,24 @@ impl Prepared<'_> {
         index: usize,
     ) -> Result<(), CommandError> {
         let collections = request.documents.collections();
-        let collection = match collections.get(namespace) {
+        let mut collection = match collections.get(namespace) {
             Some(collection) => collection,
             None if self.upsert => collections.get_or_create(namespace)?,
             None => return Ok(()),
         };
         let mut done = Updated::default();
-        let outcome = self.apply(request, &collection, &mut done).await;
+        let outcome = loop {
+            match self.apply(request, &collection, &mut done).await {
+                // An upsert that has changed nothing yet makes the collection again.
+                Err(error)
+                    if self.upsert && done.matched == 0 && collection.was_dropped(&error) =>
+                {
+                    request.stop().check()?;
+                    collection = collections.settled(namespace)?;
+                }
+                outcome => break outcome,
+            }
+        };
         totals.matched += done.matched;
         totals.modified += done.modified;
         if let Some(id) = outcome? {

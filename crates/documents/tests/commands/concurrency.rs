@@ -111,16 +111,16 @@ async fn searches_stay_right_while_clients_write() {
     );
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
-async fn an_insert_makes_a_collection_again_that_is_dropped_meanwhile() {
+/// Runs a command many times from many clients while the collection `c` is dropped again and again; `check` judges each
+/// reply.
+async fn while_dropping(command: fn(i32) -> bson::Document, check: fn(bson::Document)) {
     let door = Arc::new(door());
     let writers: Vec<_> = (0..CLIENTS)
-        .map(|_| {
+        .map(|client| {
             let door = door.clone();
             tokio::spawn(async move {
-                for _ in 0..ROUNDS {
-                    let insert = doc! { "insert": "c", "documents": vec![doc! {}; 20] };
-                    assert_eq!(door.ok(insert).await, doc! { "n": 20, "ok": 1.0 });
+                for round in 0..ROUNDS {
+                    check(door.ok(command(client * ROUNDS + round)).await);
                 }
             })
         })
@@ -131,4 +131,37 @@ async fn an_insert_makes_a_collection_again_that_is_dropped_meanwhile() {
     for writer in writers {
         writer.await.unwrap();
     }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn an_insert_makes_a_collection_again_that_is_dropped_meanwhile() {
+    while_dropping(
+        |_| doc! { "insert": "c", "documents": vec![doc! {}; 20] },
+        |reply| assert_eq!(reply, doc! { "n": 20, "ok": 1.0 }),
+    )
+    .await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn an_upsert_makes_a_collection_again_that_is_dropped_meanwhile() {
+    while_dropping(
+        |id| {
+            let upsert = doc! { "q": { "k": id }, "u": { "$set": { "a": 1 } }, "upsert": true };
+            doc! { "update": "c", "updates": vec![upsert; 5] }
+        },
+        |reply| {
+            assert!(!reply.contains_key("writeErrors"), "{reply}");
+            assert_eq!(reply.get_i32("n").ok(), Some(5));
+        },
+    )
+    .await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn a_find_and_modify_makes_a_collection_again_that_is_dropped_meanwhile() {
+    while_dropping(
+        |id| doc! { "findAndModify": "c", "query": { "k": id }, "update": { "$set": { "a": 1 } }, "upsert": true, "new": true },
+        |reply| assert_eq!(reply.get_document("value").unwrap().get_i32("a").ok(), Some(1)),
+    )
+    .await;
 }
