@@ -7,7 +7,7 @@ use std::ops::Bound;
 
 use bson::{RawBson, RawDocumentBuf};
 use forebay_query::filter::{Node, RangeOp, Test};
-use forebay_store::{IndexBounds, IndexField};
+use forebay_store::{IndexBounds, IndexField, IndexKind};
 
 /// The most ranges that `$in` lists may give together.
 const RANGES_MAX: usize = 1000;
@@ -15,12 +15,25 @@ const RANGES_MAX: usize = 1000;
 /// What a filter says about the fields of an index.
 #[derive(Debug, Clone)]
 pub struct Bounded {
-    /// The ranges, in ascending order of the index when `equal` fields hold one value each.
+    /// The ranges.
     pub ranges: Vec<IndexBounds>,
+    /// Do the ranges follow one another in the index? So they do where the `equal` fields hold one value each.
+    pub in_order: bool,
     /// How many of the first fields are held to one of some values.
     pub equal: usize,
-    /// Is the field after those held to a range?
+    /// Is the field after those held to a range, or to a beginning?
     pub range: bool,
+}
+
+/// What one field is held to.
+#[derive(Debug, Clone)]
+enum Held {
+    /// Nothing that an index knows.
+    Nothing,
+    /// Values between two ends.
+    Between(Ends),
+    /// Strings that begin so, and the pattern that says so where it is a stored value itself.
+    Beginning { prefix: String, pattern: RawBson },
 }
 
 /// The ranges of an index with these fields that hold every match of `filter`.
@@ -38,7 +51,7 @@ pub fn bounds(filter: &Node, fields: &[IndexField], multikey: bool) -> Bounded {
                 .iter()
                 .any(|held| may_share_array(held, field))
         {
-            return with_range(prefixes, equal, None);
+            return held(prefixes, field, equal, Held::Nothing);
         }
         let mine = || {
             tests
@@ -51,10 +64,18 @@ pub fn bounds(filter: &Node, fields: &[IndexField], multikey: bool) -> Bounded {
             .filter(|values| values.len() * prefixes.len() <= RANGES_MAX)
         {
             Some(values) => prefixes = extend(&prefixes, &values),
-            None => return with_range(prefixes, equal, range(mine(), multikey)),
+            None => {
+                let last = beginning(mine()).unwrap_or_else(|| range(mine(), multikey));
+                return held(prefixes, field, equal, last);
+            }
         }
     }
-    with_range(prefixes, fields.len(), None)
+    Bounded {
+        in_order: prefixes.len() == 1,
+        ranges: prefixes.into_iter().map(IndexBounds::equal).collect(),
+        equal: fields.len(),
+        range: false,
+    }
 }
 
 /// May different elements of one array hold the values of both fields?
@@ -101,29 +122,73 @@ fn extend(prefixes: &[Vec<RawBson>], values: &[RawBson]) -> Vec<Vec<RawBson>> {
 
 type Ends = (Bound<RawBson>, Bound<RawBson>);
 
-fn with_range(prefixes: Vec<Vec<RawBson>>, equal: usize, range: Option<Ends>) -> Bounded {
-    let is_range = range.is_some();
-    let (lower, upper) = range.unwrap_or((Bound::Unbounded, Bound::Unbounded));
-    let ranges = prefixes
-        .into_iter()
-        .map(|prefix| IndexBounds::range(prefix, lower.clone(), upper.clone()))
-        .collect();
+/// The ranges where the first `equal` fields have the values of one of `prefixes`, and `field` comes next.
+fn held(prefixes: Vec<Vec<RawBson>>, field: &IndexField, equal: usize, last: Held) -> Bounded {
     Bounded {
-        ranges,
+        in_order: prefixes.len() == 1,
         equal,
-        range: is_range,
+        range: !matches!(last, Held::Nothing),
+        ranges: prefixes
+            .into_iter()
+            .flat_map(|prefix| ranges(prefix, field, &last))
+            .collect(),
     }
 }
 
+/// The ranges of one prefix, in the order of the index.
+fn ranges(prefix: Vec<RawBson>, field: &IndexField, last: &Held) -> Vec<IndexBounds> {
+    match last {
+        Held::Nothing => vec![IndexBounds::equal(prefix)],
+        Held::Between((lower, upper)) => {
+            vec![IndexBounds::range(prefix, lower.clone(), upper.clone())]
+        }
+        Held::Beginning {
+            prefix: string,
+            pattern,
+        } => {
+            let only = || Bound::Included(pattern.clone());
+            // Patterns come after strings in the order across types.
+            let mut ranges = vec![
+                IndexBounds::string_prefix(prefix.clone(), string),
+                IndexBounds::range(prefix, only(), only()),
+            ];
+            if field.kind == IndexKind::Descending {
+                ranges.reverse();
+            }
+            ranges
+        }
+    }
+}
+
+/// How the strings begin that a pattern among the tests of one field matches.
+fn beginning<'a>(mut tests: impl Iterator<Item = &'a Test>) -> Option<Held> {
+    tests.find_map(|test| {
+        let Test::Regex(regex) = test else {
+            return None;
+        };
+        let prefix = std::str::from_utf8(regex.program().value_prefix()).ok()?;
+        let pattern = bson::Regex {
+            pattern: regex.source().try_into().ok()?,
+            options: regex.options().try_into().ok()?,
+        };
+        (!prefix.is_empty()).then(|| Held::Beginning {
+            prefix: prefix.to_owned(),
+            pattern: RawBson::RegularExpression(pattern),
+        })
+    })
+}
+
 /// The range that the comparisons among the tests of one field leave.
-fn range<'a>(tests: impl Iterator<Item = &'a Test>, multikey: bool) -> Option<Ends> {
+fn range<'a>(tests: impl Iterator<Item = &'a Test>, multikey: bool) -> Held {
     let mut comparisons = tests.filter_map(comparison);
-    let (op, value) = comparisons.next()?;
+    let Some((op, value)) = comparisons.next() else {
+        return Held::Nothing;
+    };
     let mut ends = ends_of(op, value);
     if !multikey {
         comparisons.for_each(|(op, value)| narrow(&mut ends, op, value));
     }
-    Some(ends)
+    Held::Between(ends)
 }
 
 fn comparison(test: &Test) -> Option<(RangeOp, &RawBson)> {
@@ -178,7 +243,6 @@ fn class_ends(value: &RawBson) -> Ends {
 mod tests {
     use bson::{RawDocument, rawdoc};
     use forebay_query::{Filter, Limits};
-    use forebay_store::IndexKind;
 
     use super::*;
 
@@ -243,6 +307,28 @@ mod tests {
         assert_eq!(equal(&["a.x", "b", "a.y"], false), (2, true));
         assert_eq!(equal(&["b", "a.y", "a.x"], true), (1, true));
         assert_eq!(equal(&["a.x", "a.y", "b"], true), (1, false));
+    }
+
+    #[test]
+    fn a_beginning_is_a_range_of_strings_and_the_pattern_itself() {
+        let pattern = bson::Regex {
+            pattern: "^ab.*c".try_into().unwrap(),
+            options: "s".try_into().unwrap(),
+        };
+        let pattern = RawBson::RegularExpression(pattern);
+        let filter = rawdoc! { "a": 1, "b": { "$regex": "^ab.*c", "$options": "s" } };
+        let found = bounded(&filter, &["a", "b"], true);
+        assert_eq!((found.equal, found.range, found.in_order), (1, true, true));
+        let only = Bound::Included(pattern);
+        let expected = [
+            IndexBounds::string_prefix(vec![RawBson::Int32(1)], "ab"),
+            IndexBounds::range(vec![RawBson::Int32(1)], only.clone(), only),
+        ];
+        assert_eq!(found.ranges, expected);
+        for source in ["ab", "^", "(?i)^ab", "^ab|^c"] {
+            let found = bounded(&rawdoc! { "a": { "$regex": source } }, &["a"], false);
+            assert!(!found.range, "/{source}/");
+        }
     }
 
     #[test]

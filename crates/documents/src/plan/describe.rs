@@ -47,6 +47,11 @@ impl Plan {
             Access::Index(access) => {
                 rawdoc! { "stage": "FETCH", "inputStage": index_stage(access) }
             }
+            Access::Union(union) => {
+                let branches: RawArrayBuf = union.iter().map(index_stage).collect();
+                let or = rawdoc! { "stage": "OR", "inputStages": branches };
+                rawdoc! { "stage": "FETCH", "inputStage": or }
+            }
             Access::Scan { direction } => {
                 rawdoc! { "stage": "COLLSCAN", "direction": direction_name(*direction) }
             }
@@ -73,7 +78,8 @@ impl Plan {
                 self.count_of_store()
             }
             (Access::Scan { direction }, _) => self.execute_scan(*direction, run, stop)?,
-            (Access::Index(access), _) => self.execute_walk(access, run, stop)?,
+            (Access::Index(access), _) => self.execute_walk(Range::from(access), run, stop)?,
+            (Access::Union(union), _) => self.execute_walk(Range::from(&**union), run, stop)?,
             (Access::Nothing | Access::Id(_), _) => self.execute_plain(run, stop).await?,
         };
         executed.elapsed = started.elapsed();
@@ -149,17 +155,8 @@ impl Plan {
         Ok(self.executed(returned, 0, scan.examined(), self.stage()))
     }
 
-    fn execute_walk(
-        &self,
-        access: &IndexAccess,
-        run: Run,
-        stop: &Stop,
-    ) -> Result<Executed, CommandError> {
-        let mut walk = Walk::new(
-            self.collection.store.clone(),
-            self.filter.clone(),
-            Range::from(access),
-        );
+    fn execute_walk(&self, range: Range, run: Run, stop: &Stop) -> Result<Executed, CommandError> {
+        let mut walk = Walk::new(self.collection.store.clone(), self.filter.clone(), range);
         let returned = blocking(|| pull(&mut walk, run.limit(), stop))?;
         Ok(self.executed(returned, walk.examined(), walk.examined(), self.stage()))
     }
@@ -241,11 +238,14 @@ const SHOWN_BOUNDS_MAX: usize = 20;
 
 fn show_bounds(bounds: &IndexBounds) -> String {
     let mut shown: Vec<String> = bounds.equal.iter().map(show_value).collect();
-    shown.push(format!(
-        "{} to {}",
-        show_end(&bounds.lower.0),
-        show_end(&bounds.upper.0)
-    ));
+    shown.push(match &bounds.string_prefix {
+        Some(prefix) => format!("strings that begin with {prefix:?}"),
+        None => format!(
+            "{} to {}",
+            show_end(&bounds.lower.0),
+            show_end(&bounds.upper.0)
+        ),
+    });
     shown.join(", ")
 }
 

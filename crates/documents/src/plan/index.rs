@@ -2,7 +2,8 @@
 
 use std::sync::Arc;
 
-use forebay_query::{Filter, Sort, key};
+use forebay_query::filter::Node;
+use forebay_query::{Sort, key};
 use forebay_store::{Direction, IndexBounds, IndexField, IndexKind, IndexSpec, IndexStatus};
 
 use super::bounds::{Bounded, bounds};
@@ -34,14 +35,19 @@ impl IndexAccess {
         (self.is_point, self.equal, self.is_range, self.is_sorted)
     }
 
+    /// Does it leave out documents that cannot match?
+    pub fn is_bounded(&self) -> bool {
+        self.equal > 0 || self.is_range
+    }
+
     /// Is it better than a scan?
     fn is_useful(&self) -> bool {
-        self.equal > 0 || self.is_range || (self.is_sorted && !self.spec.sparse)
+        self.is_bounded() || (self.is_sorted && !self.spec.sparse)
     }
 }
 
 /// The best of the indexes, if one is better than a scan.
-pub fn best(indexes: &[IndexStatus], filter: &Filter, sort: Option<&Sort>) -> Option<IndexAccess> {
+pub fn best(indexes: &[IndexStatus], filter: &Node, sort: Option<&Sort>) -> Option<IndexAccess> {
     let useful = indexes
         .iter()
         .filter_map(|index| access(index, filter, sort))
@@ -56,16 +62,29 @@ pub fn best(indexes: &[IndexStatus], filter: &Filter, sort: Option<&Sort>) -> Op
     })
 }
 
+/// Ways through indexes that together meet all matches of an `$or` that every match passes: one for each of its branches.
+pub fn union(indexes: &[IndexStatus], filter: &Node) -> Option<Vec<IndexAccess>> {
+    let of_branch = |branch| best(indexes, branch, None).filter(IndexAccess::is_bounded);
+    match filter {
+        Node::And(nodes) => nodes.iter().find_map(|node| union(indexes, node)),
+        Node::Or(branches) if !branches.is_empty() => branches.iter().map(of_branch).collect(),
+        _ => None,
+    }
+}
+
 /// The way through one index; none through a cache or one that is still being built.
-pub fn access(index: &IndexStatus, filter: &Filter, sort: Option<&Sort>) -> Option<IndexAccess> {
+pub fn access(index: &IndexStatus, filter: &Node, sort: Option<&Sort>) -> Option<IndexAccess> {
     if index.spec.is_cache() || !index.complete {
         return None;
     }
     let fields = &index.spec.fields;
-    let found = bounds(filter.root(), fields, index.multikey);
+    let mut found = bounds(filter, fields, index.multikey);
     let order = sort
         .and_then(|sort| order(fields, &found, sort))
         .filter(|_| !index.multikey);
+    if order == Some(Direction::Backward) {
+        found.ranges.reverse();
+    }
     Some(IndexAccess {
         spec: index.spec.clone(),
         direction: order.unwrap_or(Direction::Forward),
@@ -80,7 +99,7 @@ pub fn access(index: &IndexStatus, filter: &Filter, sort: Option<&Sort>) -> Opti
 
 /// The direction in which a walk gives the order wanted: the fields after those held to one value are the sort's.
 fn order(fields: &[IndexField], found: &Bounded, sort: &Sort) -> Option<Direction> {
-    let held = if found.ranges.len() == 1 {
+    let held = if found.in_order {
         found.equal
     } else {
         return None;

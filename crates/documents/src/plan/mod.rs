@@ -1,6 +1,7 @@
 //! Plans: how the documents that match a filter are found.
 //!
-//! In this order: by `_id`; by equality on every field of a unique index; in the cache; by an ordinary index; by a scan.
+//! In this order: by `_id`; by equality on every field of a unique index; in the cache; by an ordinary
+//! index, or one for each branch of an `$or`; by a scan.
 //! Whatever the way, every document is judged by the whole filter when it is read.
 
 mod bounds;
@@ -18,7 +19,7 @@ use forebay_store::{Direction, IndexStatus};
 use crate::collections::OpenCollection;
 use crate::error::CommandError;
 use crate::search::{NotUsed, PlanOptions, SearchPlan};
-use crate::streams::Range;
+use crate::streams::{Part, Range};
 
 pub use describe::{Run, execute_values};
 pub use index::IndexAccess;
@@ -53,6 +54,8 @@ pub enum Access {
     Cache(Box<SearchPlan>),
     /// In ranges of an index.
     Index(IndexAccess),
+    /// In ranges of several indexes, which all together hold the matches of an `$or`.
+    Union(Vec<IndexAccess>),
     /// By reading everything.
     Scan {
         /// The direction of record numbers.
@@ -114,7 +117,11 @@ impl Plan {
 
     /// A unique index's whole key, then an exact answer of the cache, an index's equality, the cache, an index, a scan.
     fn choose_by_rank(&mut self, wishes: &Wishes<'_>) {
-        let best = index::best(&self.collection.store.indexes(), &self.filter, wishes.sort);
+        let best = index::best(
+            &self.collection.store.indexes(),
+            self.filter.root(),
+            wishes.sort,
+        );
         if let Some(best) = best.as_ref().filter(|best| best.is_point) {
             return self.use_index(best.clone());
         }
@@ -143,10 +150,16 @@ impl Plan {
         self.access = Access::Index(index);
     }
 
+    /// An index that leaves documents out, one for each branch of an `$or`, an index that only sorts, a scan.
     fn use_index_or_scan(&mut self, index: Option<IndexAccess>) {
-        match index {
-            Some(index) => self.use_index(index),
-            None => {
+        if let Some(index) = index.as_ref().filter(|index| index.is_bounded()) {
+            return self.use_index(index.clone());
+        }
+        let union = index::union(&self.collection.store.indexes(), self.filter.root());
+        match (union, index) {
+            (Some(union), _) => self.access = Access::Union(union),
+            (None, Some(index)) => self.use_index(index),
+            (None, None) => {
                 self.access = Access::Scan {
                     direction: Direction::Forward,
                 }
@@ -179,7 +192,8 @@ impl Plan {
         wishes: &Wishes<'_>,
     ) -> Result<(), CommandError> {
         if !index.spec.is_cache() {
-            let access = index::access(index, &self.filter, wishes.sort).ok_or_else(bad_hint)?;
+            let access =
+                index::access(index, self.filter.root(), wishes.sort).ok_or_else(bad_hint)?;
             self.use_index(access);
             return Ok(());
         }
@@ -310,11 +324,31 @@ pub fn same_pattern(a: &RawDocument, b: &RawDocument) -> bool {
 impl From<&IndexAccess> for Range {
     fn from(access: &IndexAccess) -> Range {
         Range {
-            index: access.spec.name.clone(),
-            bounds: access.ranges.clone(),
+            parts: parts(access).collect(),
             direction: access.direction,
             repeats: access.ranges.len() > 1,
             is_short: access.is_point,
         }
     }
+}
+
+impl From<&[IndexAccess]> for Range {
+    fn from(union: &[IndexAccess]) -> Range {
+        Range {
+            parts: union.iter().flat_map(parts).collect(),
+            direction: Direction::Forward,
+            repeats: true,
+            is_short: union.iter().all(|access| access.is_point) && union.len() <= SHORT_MAX,
+        }
+    }
+}
+
+/// The most documents of a union that are looked for on a thread that serves the network.
+const SHORT_MAX: usize = 64;
+
+fn parts(access: &IndexAccess) -> impl Iterator<Item = Part> {
+    access.ranges.iter().map(|bounds| Part {
+        index: access.spec.clone(),
+        bounds: bounds.clone(),
+    })
 }

@@ -25,6 +25,7 @@ impl Plan {
             }
             Access::Cache(search) => Box::new(search.find(wanted, stop).await?),
             Access::Index(access) => Box::new(Walk::new(store, filter, Range::from(access))),
+            Access::Union(union) => Box::new(Walk::new(store, filter, Range::from(&**union))),
             Access::Scan { direction } => Box::new(Scan::new(&store, filter, *direction)),
         })
     }
@@ -42,7 +43,7 @@ impl Plan {
                 Ok(store.document_count())
             }
             Access::Scan { .. } => blocking(|| count_scan(store, &self.filter, stop)),
-            Access::Id(_) | Access::Index(_) => {
+            Access::Id(_) | Access::Index(_) | Access::Union(_) => {
                 let stream = self.open(Wanted::All, stop).await?;
                 blocking(|| count_stream(stream, stop))
             }

@@ -26,7 +26,7 @@ pub use piped::Piped;
 pub use project::Project;
 pub use scan::{Scan, count as count_scan};
 pub use sort::sorted;
-pub use walk::{Range, Walk};
+pub use walk::{Part, Range, Walk};
 pub use window::{Limited, Skip};
 
 /// A document on its way to a client.

@@ -1,11 +1,11 @@
-//! A walk over ranges of an index, in its order.
+//! A walk over ranges of indexes, in their order.
 
-use std::collections::HashSet;
 use std::sync::Arc;
 
 use forebay_query::Filter;
-use forebay_store::{Collection, Direction, IndexBounds, IndexScan, RecordNumber};
+use forebay_store::{Collection, Direction, IndexBounds, IndexScan, IndexSpec, RecordNumber};
 use forebay_text::Stop;
+use roaring::RoaringTreemap;
 
 use super::{Row, Stream};
 use crate::error::CommandError;
@@ -13,29 +13,36 @@ use crate::error::CommandError;
 /// Entries between two looks at the stop sign.
 const STOP_INTERVAL: u64 = 256;
 
-/// Which part of which index to walk.
+/// A part of an index.
+#[derive(Debug, Clone)]
+pub struct Part {
+    /// The index.
+    pub index: Arc<IndexSpec>,
+    /// Where the part begins and ends.
+    pub bounds: IndexBounds,
+}
+
+/// What to walk.
 #[derive(Debug, Clone)]
 pub struct Range {
-    /// The index's name.
-    pub index: String,
-    /// Its parts, one after another in the walk's direction.
-    pub bounds: Vec<IndexBounds>,
+    /// Parts of one index or several, one after another in the walk's direction.
+    pub parts: Vec<Part>,
     /// From small to large or back.
     pub direction: Direction,
     /// May a document be met in several parts?
     pub repeats: bool,
-    /// Is it a part that holds a document or two?
+    /// Are they parts that hold a few documents?
     pub is_short: bool,
 }
 
-/// A stream over the documents of some ranges of an index.
+/// A stream over the documents of some ranges of indexes.
 pub struct Walk {
     store: Arc<Collection>,
     filter: Arc<Filter>,
     range: Range,
-    next_bounds: usize,
+    next_part: usize,
     entries: Option<IndexScan>,
-    seen: HashSet<RecordNumber>,
+    seen: RoaringTreemap,
     examined: u64,
 }
 
@@ -46,9 +53,9 @@ impl Walk {
             store,
             filter,
             range,
-            next_bounds: 0,
+            next_part: 0,
             entries: None,
-            seen: HashSet::new(),
+            seen: RoaringTreemap::new(),
             examined: 0,
         }
     }
@@ -73,13 +80,13 @@ impl Walk {
             if let Some(number) = self.entries.as_mut().and_then(Iterator::next) {
                 return Ok(Some(number?));
             }
-            let Some(bounds) = self.range.bounds.get(self.next_bounds) else {
+            let Some(part) = self.range.parts.get(self.next_part) else {
                 return Ok(None);
             };
-            self.next_bounds += 1;
+            self.next_part += 1;
             self.entries = Some(self.store.index_scan(
-                &self.range.index,
-                bounds,
+                &part.index.name,
+                &part.bounds,
                 self.range.direction,
             )?);
         }

@@ -151,12 +151,28 @@ async fn unique_indexes_refuse_a_second_key() {
     );
 }
 
+fn string(random: &mut fastrand::Rng) -> &'static str {
+    ["", "a", "ab", "abc", "a\0c", "b", "ba\nb", "zz"][random.usize(0..8)]
+}
+
+/// A pattern, with a beginning that an index finds or without.
+fn pattern(random: &mut fastrand::Rng) -> Bson {
+    let source = ["^a", "^ab", "^ab?", "^b.*b$", "^(ab|ac)", "b", "^"][random.usize(0..7)];
+    let options = ["", "", "s", "i", "m"][random.usize(0..5)];
+    Bson::RegularExpression(bson::Regex {
+        pattern: source.try_into().unwrap(),
+        options: options.try_into().unwrap(),
+    })
+}
+
 /// A value of many kinds.
 fn value(random: &mut fastrand::Rng) -> Bson {
-    match random.u32(0..9) {
+    match random.u32(0..11) {
         0 => Bson::Int32(random.i32(0..6)),
         1 => Bson::Double(f64::from(random.i32(0..12)) / 2.0),
-        2 => Bson::String(["", "a", "ab", "b", "zz"][random.usize(0..5)].to_owned()),
+        2 => Bson::String(string(random).to_owned()),
+        9 => Bson::Symbol(string(random).to_owned()),
+        10 => pattern(random),
         3 => Bson::Null,
         4 => Bson::Array((0..random.usize(0..3)).map(|_| value(random)).collect()),
         5 => Bson::Boolean(random.bool()),
@@ -166,20 +182,42 @@ fn value(random: &mut fastrand::Rng) -> Bson {
     }
 }
 
+/// A value that others compare with: no pattern.
+fn comparable(random: &mut fastrand::Rng) -> Bson {
+    std::iter::repeat_with(|| value(random))
+        .find(|value| !matches!(value, Bson::RegularExpression(_)))
+        .unwrap()
+}
+
 fn condition(random: &mut fastrand::Rng) -> Bson {
-    let operand = value(random);
-    match random.u32(0..7) {
+    let operand = comparable(random);
+    match random.u32(0..9) {
         0 => operand,
+        6 => pattern(random),
+        7 => doc! { "$regex": pattern(random), "$lt": comparable(random) }.into(),
         1 => doc! { "$gt": operand }.into(),
         2 => doc! { "$lte": operand }.into(),
-        3 => doc! { "$gte": operand, "$lt": value(random) }.into(),
+        3 => doc! { "$gte": operand, "$lt": comparable(random) }.into(),
         4 => doc! { "$in": [operand, value(random)] }.into(),
         5 => doc! { "$ne": operand }.into(),
         _ => doc! { "$exists": random.bool() }.into(),
     }
 }
 
+/// Conditions on some of the fields, and an `$or` of such at times.
 fn filter(random: &mut fastrand::Rng) -> Document {
+    let mut filter = conditions(random);
+    if random.u32(0..3) == 0 {
+        let branches = (0..random.usize(1..4)).map(|_| conditions(random));
+        filter = doc! { "$or": branches.collect::<Vec<_>>() };
+        if random.bool() {
+            filter.extend(conditions(random));
+        }
+    }
+    filter
+}
+
+fn conditions(random: &mut fastrand::Rng) -> Document {
     let mut filter = Document::new();
     for field in ["a", "b", "a.b"] {
         if random.u32(0..3) > 0 {
@@ -253,6 +291,59 @@ async fn index_and_scan_give_the_same_documents() {
             .all(doc! { "find": "c", "filter": filter.clone(), "sort": sort })
             .await;
         assert_eq!(indexed, natural, "seed {seed}, sorted filter {filter}");
+    }
+}
+
+/// The stages of a plan, outermost first, each with what it says.
+async fn plan(door: &Door, find: Document) -> String {
+    let explained = door.ok(doc! { "explain": find }).await;
+    let planner = explained.get_document("queryPlanner").unwrap();
+    planner.get_document("winningPlan").unwrap().to_string()
+}
+
+#[tokio::test]
+async fn an_or_and_a_beginning_are_found_in_indexes() {
+    let door = door();
+    let documents = (0..200)
+        .map(|id| doc! { "_id": id, "a": id % 50, "s": format!("s{:03}", id / 2), "n": id % 7 });
+    door.insert("c", documents).await;
+    for (key, name) in [(doc! { "a": 1 }, "a_1"), (doc! { "s": -1, "n": 1 }, "sn")] {
+        index(&door, key, name, doc! {}).await;
+    }
+    let or = doc! { "$or": [{ "a": 3 }, { "s": { "$regex": "^s00" }, "n": { "$gt": 1 } }, { "a": { "$in": [3, 4] } }] };
+    let shown = plan(&door, doc! { "find": "c", "filter": or.clone() }).await;
+    assert!(
+        shown.contains("\"OR\"") && shown.contains("\"sn\""),
+        "{shown}"
+    );
+    let mut found = door.ids("c", or.clone()).await;
+    assert_eq!(door.count("c", or.clone()).await as usize, found.len());
+    found.sort_unstable();
+    let scan = door.all(doc! { "find": "c", "filter": or.clone(), "hint": { "$natural": 1 }, "projection": { "_id": 1 } }).await;
+    assert_eq!(
+        found,
+        scan.iter()
+            .map(|found| found.get_i32("_id").unwrap())
+            .collect::<Vec<_>>()
+    );
+    let unindexed = doc! { "$or": [{ "a": 3 }, { "n": 1 }] };
+    let shown = plan(&door, doc! { "find": "c", "filter": unindexed }).await;
+    assert!(shown.contains("COLLSCAN"), "{shown}");
+    for (sort, scanned) in [(-1, "forward"), (1, "backward")] {
+        let find = doc! { "find": "c", "filter": { "s": { "$regex": "^s01[0-9]$" } }, "sort": { "s": sort } };
+        let shown = plan(&door, find.clone()).await;
+        assert!(
+            shown.contains("strings that begin with") && shown.contains(scanned),
+            "{shown}"
+        );
+        assert!(!shown.contains("SORT"), "{shown}");
+        let sorted = door.all(find).await;
+        assert_eq!(sorted.len(), 20);
+        let ordered = sorted.is_sorted_by(|a, b| match sort {
+            1 => a.get_str("s").unwrap() <= b.get_str("s").unwrap(),
+            _ => a.get_str("s").unwrap() >= b.get_str("s").unwrap(),
+        });
+        assert!(ordered, "{sorted:?}");
     }
 }
 
