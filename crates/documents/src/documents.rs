@@ -109,7 +109,7 @@ impl Documents {
             cursors: Arc::new(Cursors::new(settings.cursor_timeout)),
             operations: Arc::default(),
             counters: Counters::new(),
-            programs: Arc::default(),
+            programs: Arc::new(Programs::new(settings.pattern_cache_bytes)),
             started: Instant::now(),
             settings,
         }))

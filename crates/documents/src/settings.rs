@@ -29,6 +29,12 @@ pub struct Settings {
     pub cursor_timeout: Duration,
     /// The most memory one sort or group may take, in bytes.
     pub stage_memory_bytes_max: usize,
+    /// What one pattern may cost to compile and to match.
+    pub pattern: forebay_text::Limits,
+    /// What the patterns of one command may cost to compile together, in bytes of automata.
+    pub command_patterns_bytes_max: usize,
+    /// Memory for the programs of patterns that commands had before, in bytes.
+    pub pattern_cache_bytes: usize,
     /// The build's version, as `buildInfo` tells it to people (drivers see [`MONGODB_VERSION`]).
     pub version: String,
 }
@@ -56,6 +62,9 @@ impl Default for Settings {
             strict: false,
             cursor_timeout: Duration::from_secs(600),
             stage_memory_bytes_max: 100 * 1024 * 1024,
+            pattern: forebay_text::Limits::default(),
+            command_patterns_bytes_max: 64 * 1024 * 1024,
+            pattern_cache_bytes: 64 * 1024 * 1024,
             version: env!("CARGO_PKG_VERSION").to_owned(),
         }
     }

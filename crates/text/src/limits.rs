@@ -9,8 +9,6 @@ pub struct Limits {
     pub pattern_bytes_max: usize,
     /// Deepest nesting of groups the own parser follows; deeper patterns go to PCRE2. PCRE2 itself stops at 250.
     pub nesting_max: usize,
-    /// Most nodes of a lowered pattern, counted with repeats written out, before it goes to a lower tier.
-    pub nodes_max: usize,
     /// Most bytes of the non-deterministic automaton built from a pattern.
     pub nfa_bytes_max: usize,
     /// Most bytes of the class-compressed table of the tier [`Dfa`](crate::Tier::Dfa).
@@ -32,7 +30,6 @@ impl Default for Limits {
         Limits {
             pattern_bytes_max: 32_764,
             nesting_max: 128,
-            nodes_max: 20_000,
             nfa_bytes_max: 2 << 20,
             dfa_bytes_max: 128 << 10,
             states_max: 4_096,

@@ -79,7 +79,8 @@ fn pattern(request: &Request<'_>) -> Reply {
     request.admin_only()?;
     let source = request.arguments.required_string("forebayPattern")?;
     let options = request.arguments.string("options")?.unwrap_or("");
-    blocking(|| admin::pattern_reply(source, options))
+    let limits = &request.documents.settings().pattern;
+    blocking(|| admin::pattern_reply(source, options, limits))
 }
 
 fn stats(request: &Request<'_>) -> Reply {

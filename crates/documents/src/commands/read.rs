@@ -15,8 +15,10 @@ use crate::streams::blocking;
 /// The limits that parsing and execution keep to. What is parsed with them may compile patterns of a cost that is
 /// bounded for all of it together.
 pub fn limits(request: &Request<'_>) -> Limits {
+    let settings = request.documents.settings();
     Limits {
-        stage_memory_bytes_max: request.documents.settings().stage_memory_bytes_max,
+        stage_memory_bytes_max: settings.stage_memory_bytes_max,
+        pattern: settings.pattern.clone(),
         compilation: compilation(request),
         ..Limits::default()
     }
@@ -24,7 +26,8 @@ pub fn limits(request: &Request<'_>) -> Limits {
 
 /// Patterns are compiled away from the threads that serve the network, and only until the command has to end.
 fn compilation(request: &Request<'_>) -> Compilation {
-    let budget = Budget::new(Compilation::BUDGET_BYTES, request.shared_stop.clone());
+    let bytes = request.documents.settings().command_patterns_bytes_max;
+    let budget = Budget::new(bytes, request.shared_stop.clone());
     Compilation {
         budget: Arc::new(budget),
         programs: request.documents.programs().clone(),

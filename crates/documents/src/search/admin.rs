@@ -117,11 +117,14 @@ pub fn buckets_reply(
 ///
 /// # Errors
 /// 51091 for an invalid pattern, 51108 for an unknown option.
-pub fn pattern_reply(source: &str, options: &str) -> Result<RawDocumentBuf, CommandError> {
-    let limits = Limits::default();
+pub fn pattern_reply(
+    source: &str,
+    options: &str,
+    limits: &Limits,
+) -> Result<RawDocumentBuf, CommandError> {
     let options = Options::parse(options).map_err(pattern_error)?;
-    let pattern = Pattern::new(source, options, &limits).map_err(pattern_error)?;
-    let program = Program::compile(pattern, &limits);
+    let pattern = Pattern::new(source, options, limits).map_err(pattern_error)?;
+    let program = Program::compile(pattern, limits);
     Ok(
         rawdoc! { "tier": program.tier().name(), "description": program.describe().to_string(), "ok": 1.0 },
     )

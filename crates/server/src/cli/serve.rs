@@ -138,6 +138,9 @@ fn document_settings(settings: &Settings) -> forebay_documents::Settings {
         strict: settings.strict,
         cursor_timeout: settings.cursor_timeout,
         stage_memory_bytes_max: settings.stage_memory_bytes_max,
+        pattern: settings.pattern.clone(),
+        command_patterns_bytes_max: settings.command_patterns_bytes_max,
+        pattern_cache_bytes: settings.pattern_cache_bytes,
         version: env!("CARGO_PKG_VERSION").to_owned(),
     }
 }

@@ -28,6 +28,9 @@ pub struct Settings {
     pub strict: bool,
     pub cursor_timeout: Duration,
     pub stage_memory_bytes_max: usize,
+    pub pattern: forebay_text::Limits,
+    pub command_patterns_bytes_max: usize,
+    pub pattern_cache_bytes: usize,
     pub log: String,
     pub log_format: String,
 }
@@ -55,6 +58,9 @@ impl Settings {
             strict: false,
             cursor_timeout: Duration::ZERO,
             stage_memory_bytes_max: 0,
+            pattern: forebay_text::Limits::default(),
+            command_patterns_bytes_max: 0,
+            pattern_cache_bytes: 0,
             log: String::new(),
             log_format: String::new(),
         }
@@ -63,10 +69,10 @@ impl Settings {
 
 /// Writes the setter of a definition: the field, and the kind of value that [`Kind::parse`] gives for it.
 macro_rules! set {
-    ($field:ident, $variant:ident) => {
+    ($($field:ident).+, $variant:ident) => {
         |settings, value| {
             if let Value::$variant(value) = value {
-                settings.$field = value
+                settings.$($field).+ = value
                     .try_into()
                     .expect("the limits of the kind keep the value in range");
             }
@@ -75,6 +81,7 @@ macro_rules! set {
 }
 
 const HOUR_MS: u64 = 3_600_000;
+const GIB: u64 = 1 << 30;
 const TIB: u64 = 1 << 40;
 
 /// All settings in the order of the reference page.
@@ -249,6 +256,84 @@ pub const DEFINITIONS: &[Definition] = &[
         default: "100MiB",
         doc: "Most memory that one sort or group may take.",
         set: set!(stage_memory_bytes_max, Number),
+    },
+    Definition {
+        key: "pattern-table-bytes-max",
+        kind: Kind::Bytes {
+            min: 0,
+            max: 128 << 10,
+        },
+        default: "128KiB",
+        doc: "Most bytes of the table of one pattern's automaton. A pattern that needs more is searched by an automaton that is built as it is used.",
+        set: set!(pattern.dfa_bytes_max, Number),
+    },
+    Definition {
+        key: "pattern-states-max",
+        kind: Kind::Count {
+            min: 0,
+            max: 1 << 16,
+        },
+        default: "4096",
+        doc: "Most states of that table.",
+        set: set!(pattern.states_max, Number),
+    },
+    Definition {
+        key: "pattern-determinize-bytes-max",
+        kind: Kind::Bytes { min: 0, max: GIB },
+        default: "2MiB",
+        doc: "Most memory for making that table, which bounds the time too. A pattern that needs more gets none.",
+        set: set!(pattern.determinize_bytes_max, Number),
+    },
+    Definition {
+        key: "pattern-lazy-bytes-max",
+        kind: Kind::Bytes {
+            min: 64 << 10,
+            max: GIB,
+        },
+        default: "4MiB",
+        doc: "Memory for the states of one automaton that is built as it is used.",
+        set: set!(pattern.lazy_bytes_max, Number),
+    },
+    Definition {
+        key: "pattern-automaton-bytes-max",
+        kind: Kind::Bytes { min: 0, max: GIB },
+        default: "2MiB",
+        doc: "Most bytes of the automaton that one pattern is turned into at first. A pattern that needs more is searched by PCRE2.",
+        set: set!(pattern.nfa_bytes_max, Number),
+    },
+    Definition {
+        key: "pattern-match-limit",
+        kind: Kind::Count {
+            min: 1,
+            max: u32::MAX as u64,
+        },
+        default: "200000",
+        doc: "Most steps that PCRE2 may take to match a pattern against one value; the default is MongoDB's.",
+        set: set!(pattern.match_limit, Number),
+    },
+    Definition {
+        key: "pattern-depth-limit",
+        kind: Kind::Count {
+            min: 1,
+            max: u32::MAX as u64,
+        },
+        default: "4000",
+        doc: "How deep PCRE2 may backtrack while it matches a pattern against one value; the default is MongoDB's.",
+        set: set!(pattern.depth_limit, Number),
+    },
+    Definition {
+        key: "command-patterns-bytes-max",
+        kind: Kind::Bytes { min: 0, max: TIB },
+        default: "64MiB",
+        doc: "Most bytes of automata that are built for the patterns of one command together, which bounds the time too. Patterns beyond it are searched by PCRE2.",
+        set: set!(command_patterns_bytes_max, Number),
+    },
+    Definition {
+        key: "pattern-cache-bytes",
+        kind: Kind::Bytes { min: 0, max: TIB },
+        default: "64MiB",
+        doc: "Memory for patterns that were compiled before, so that they need not be again.",
+        set: set!(pattern_cache_bytes, Number),
     },
     Definition {
         key: "log",

@@ -224,6 +224,7 @@ mod tests {
         let settings = resolve(&[], &[], None).expect("defaults are valid");
         assert_eq!(settings.listen.port(), 27017);
         assert_eq!(settings.request_bytes_max, 512 << 20);
+        assert_eq!(settings.pattern, forebay_text::Limits::default());
         let mut keys: Vec<_> = DEFINITIONS
             .iter()
             .map(|definition| definition.key)
