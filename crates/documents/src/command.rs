@@ -1,6 +1,8 @@
 //! What a door hands over: one command of one client.
 
+use std::fmt::Debug;
 use std::net::SocketAddr;
+use std::sync::Arc;
 
 use bson::{RawDocument, RawDocumentBuf};
 
@@ -47,6 +49,12 @@ pub struct User {
     pub db: String,
 }
 
+/// The way back to a client.
+pub trait Link: Debug + Send + Sync {
+    /// Whether the client is gone, so that nobody would read a reply. Answers at once.
+    fn is_lost(&self) -> bool;
+}
+
 /// Who sends a command.
 #[derive(Debug, Clone, Default)]
 pub struct ClientContext {
@@ -58,4 +66,6 @@ pub struct ClientContext {
     pub app_name: Option<String>,
     /// The client's address.
     pub peer: Option<SocketAddr>,
+    /// The way back to the client; commands of a client without one run to their end.
+    pub link: Option<Arc<dyn Link>>,
 }

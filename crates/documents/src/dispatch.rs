@@ -71,9 +71,12 @@ pub async fn run(
         .ok_or_else(|| unknown(&command.name))?;
     let arguments = Arguments::parse(spec.name, &command.body, spec.known)?;
     let generic = Generic::read(&arguments)?;
-    let operation = documents
-        .operations()
-        .begin(client, command.clone(), generic.time_limit);
+    // What a client writes without asking for a reply it may leave behind.
+    let outlives_client = spec.effect == Effect::Writes && !generic.acknowledged;
+    let operation =
+        documents
+            .operations()
+            .begin(client, command.clone(), generic.time_limit, outlives_client);
     let request = Request {
         documents,
         client,

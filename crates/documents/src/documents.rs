@@ -145,6 +145,12 @@ impl Documents {
         &self.settings
     }
 
+    /// Stops the operations whose clients are gone, as `killOp` does: reads at once, writes after what they are writing.
+    /// Writes that want no reply go on. To be called now and then.
+    pub fn kill_abandoned(&self) {
+        self.operations.kill_abandoned();
+    }
+
     /// Stops operations in progress and background builds, and writes everything to disk. Blocks on the disk.
     ///
     /// # Errors

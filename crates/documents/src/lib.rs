@@ -33,7 +33,7 @@ mod streams;
 mod write_result;
 mod writer;
 
-pub use command::{ClientContext, Command, User};
+pub use command::{ClientContext, Command, Link, User};
 pub use documents::{Documents, OpenError};
 pub use error::CommandError;
 pub use namespace::Namespace;

@@ -31,6 +31,7 @@ enum Description {
     Command {
         client: ClientContext,
         command: Arc<Command>,
+        outlives_client: bool,
     },
     Build {
         namespace: String,
@@ -52,6 +53,18 @@ impl Operation {
         }
     }
 
+    /// Is there nobody any more to whom the outcome matters?
+    fn is_abandoned(&self) -> bool {
+        match &self.description {
+            Description::Command {
+                client,
+                outlives_client: false,
+                ..
+            } => client.link.as_ref().is_some_and(|link| link.is_lost()),
+            Description::Command { .. } | Description::Build { .. } => false,
+        }
+    }
+
     /// Its entry in `currentOp`.
     fn report(&self) -> RawDocumentBuf {
         let running = self.started.elapsed();
@@ -64,7 +77,9 @@ impl Operation {
             "killPending": self.stop.cancelled.load(Ordering::Relaxed),
         };
         match &self.description {
-            Description::Command { client, command } => {
+            Description::Command {
+                client, command, ..
+            } => {
                 append_client(&mut report, client);
                 append_command(&mut report, command);
             }
@@ -165,16 +180,19 @@ pub struct Operations {
 }
 
 impl Operations {
-    /// Notes a command; it is listed until the guard drops.
+    /// Notes a command; it is listed until the guard drops. One that does not outlive its client is stopped by
+    /// [`kill_abandoned`](Operations::kill_abandoned).
     pub fn begin(
         self: &Arc<Self>,
         client: &ClientContext,
         command: Arc<Command>,
         limit: Option<Duration>,
+        outlives_client: bool,
     ) -> Running {
         let description = Description::Command {
             client: client.clone(),
             command,
+            outlives_client,
         };
         let deadline = limit.map(|limit| Instant::now() + limit);
         self.add(
@@ -223,6 +241,15 @@ impl Operations {
         }
     }
 
+    /// Stops the operations whose clients are gone.
+    pub fn kill_abandoned(&self) {
+        let running = self.running.lock();
+        let abandoned = running
+            .values()
+            .filter(|operation| operation.is_abandoned());
+        abandoned.for_each(|operation| operation.kill());
+    }
+
     /// Stops everything, for shutdown.
     pub fn kill_all(&self) {
         self.running
@@ -257,5 +284,46 @@ impl std::ops::Deref for Running {
 impl Drop for Running {
     fn drop(&mut self) {
         self.operations.running.lock().remove(&self.operation.id);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::AtomicBool;
+
+    use super::*;
+    use crate::command::Link;
+
+    /// A way to a client who may leave.
+    #[derive(Debug, Default)]
+    struct Departure(AtomicBool);
+
+    impl Link for Departure {
+        fn is_lost(&self) -> bool {
+            self.0.load(Ordering::Relaxed)
+        }
+    }
+
+    #[test]
+    fn a_command_ends_with_its_client_unless_it_wants_no_reply() {
+        let operations = Arc::new(Operations::default());
+        let link = Arc::new(Departure::default());
+        let client = ClientContext {
+            link: Some(link.clone()),
+            ..ClientContext::default()
+        };
+        let command = Arc::new(Command::from_body(rawdoc! { "find": "c" }));
+        let begin = |client: &ClientContext, outlives_client| {
+            operations.begin(client, command.clone(), None, outlives_client)
+        };
+        let (read, silent_write) = (begin(&client, false), begin(&client, true));
+        let local = begin(&ClientContext::default(), false);
+        operations.kill_abandoned();
+        assert!(read.stop().check().is_ok());
+        link.0.store(true, Ordering::Relaxed);
+        operations.kill_abandoned();
+        assert!(read.stop().check().is_err());
+        assert!(silent_write.stop().check().is_ok());
+        assert!(local.stop().check().is_ok());
     }
 }

@@ -3,10 +3,10 @@
 
 use std::io::{Read, Write};
 use std::net::{Shutdown, TcpStream};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
-use bson::{Document, RawDocumentBuf, doc, rawdoc};
+use bson::{Bson, Document, RawDocumentBuf, bson, doc, rawdoc};
 use bytes::Bytes;
 use forebay_testkit::{Server, seed};
 use forebay_wire_mongo::{
@@ -403,4 +403,51 @@ fn throw_garbage(address: &str, seed: u64) -> Result<()> {
         let _ = stream.read(&mut [0; 1024]);
     }
     Ok(())
+}
+
+/// An expression that takes years.
+fn endless() -> Bson {
+    (0..5).fold(Bson::from("$$value"), |inner, _| {
+        bson!({ "$reduce": { "input": { "$range": [0, 10_000] }, "initialValue": 0, "in": inner } })
+    })
+}
+
+/// Whether a command with this comment is in progress.
+fn is_running(watcher: &mut Raw, comment: &str) -> Result<bool> {
+    let reply = watcher.ask(&message(rawdoc! { "currentOp": 1, "$db": "admin" }))?;
+    let reply = Document::try_from(reply)?;
+    Ok(reply.get_array("inprog")?.iter().any(|operation| {
+        let command = operation
+            .as_document()
+            .and_then(|operation| operation.get_document("command").ok());
+        command.is_some_and(|command| command.get_str("comment").ok() == Some(comment))
+    }))
+}
+
+#[test]
+fn a_command_ends_when_its_client_leaves() -> Result<()> {
+    let server = Server::start(BINARY, &["--memory"])?;
+    let mut watcher = Raw::connect(&server)?;
+    let insert = doc! { "insert": "c", "documents": [{ "a": 1 }], "$db": "d" };
+    watcher.ask(&message(RawDocumentBuf::try_from(&insert)?))?;
+    let never = doc! { "$expr": { "$eq": [endless(), 1] } };
+    let commands = [
+        doc! { "find": "c", "filter": never.clone() },
+        doc! { "count": "c", "query": never.clone() },
+        doc! { "aggregate": "c", "pipeline": [{ "$project": { "a": endless() } }], "cursor": {} },
+        doc! { "delete": "c", "deletes": [{ "q": never, "limit": 0 }] },
+    ];
+    for (index, mut command) in commands.into_iter().enumerate() {
+        let comment = format!("endless {index}");
+        command.extend(doc! { "comment": &comment, "$db": "d" });
+        let mut leaver = Raw::connect(&server)?;
+        leaver.send(&message(RawDocumentBuf::try_from(&command)?))?;
+        while !is_running(&mut watcher, &comment)? {}
+        drop(leaver);
+        let left = Instant::now();
+        while is_running(&mut watcher, &comment)? {
+            ensure!(left.elapsed() < PATIENCE, "{command} goes on for nobody");
+        }
+    }
+    server.stop()
 }

@@ -49,10 +49,11 @@ async fn run(request: &Request<'_>) -> Reply {
     let arguments = Arguments::parse(&command.name, &command.body, known(&command.name)?)?;
     let generic = Generic::read(&arguments)?;
     let limit = generic.time_limit.or(request.generic.time_limit);
-    let operation = request
-        .documents
-        .operations()
-        .begin(request.client, command.clone(), limit);
+    let operation =
+        request
+            .documents
+            .operations()
+            .begin(request.client, command.clone(), limit, false);
     let inner = Request {
         documents: request.documents,
         client: request.client,

@@ -9,15 +9,19 @@ use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{OwnedSemaphorePermit, watch};
 use tokio::task::{JoinError, JoinSet};
-use tokio::time::timeout;
+use tokio::time::{MissedTickBehavior, interval, timeout};
 use tokio_rustls::TlsAcceptor;
 
 use super::Door;
 use super::connection::Connection;
 use super::session::Session;
+use super::socket::Socket;
 
 /// How long to wait after the system refused a connection, for instance because no file descriptor is left.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
+
+/// How often commands whose clients are gone are looked for.
+const ABANDONED_INTERVAL: Duration = Duration::from_millis(200);
 
 /// Why a door does not listen.
 #[derive(Debug, thiserror::Error)]
@@ -76,6 +80,8 @@ impl Listener {
     ) {
         let mut connections = JoinSet::new();
         let for_connections = shutdown.clone();
+        let mut rounds = interval(ABANDONED_INTERVAL);
+        rounds.set_missed_tick_behavior(MissedTickBehavior::Delay);
         loop {
             tokio::select! {
                 accepted = self.listener.accept() => match accepted {
@@ -83,6 +89,7 @@ impl Listener {
                     Err(error) => pause(error).await,
                 },
                 Some(ended) = connections.join_next() => log_panic(&ended),
+                _ = rounds.tick() => door.documents.kill_abandoned(),
                 () = stopped(&mut shutdown) => break,
             }
         }
@@ -116,10 +123,12 @@ impl Listener {
         let shutdown = shutdown.clone();
         connections.spawn(async move {
             let _ = stream.set_nodelay(true);
+            let socket = Socket::new(stream);
+            let session = Session::new(door.connection_id(), peer, socket.link());
             match tls {
-                None => serve_client(door, stream, peer, shutdown, slot).await,
-                Some(tls) => match timeout(door.timeouts.handshake, tls.accept(stream)).await {
-                    Ok(Ok(stream)) => serve_client(door, stream, peer, shutdown, slot).await,
+                None => serve_client(door, socket, session, shutdown, slot).await,
+                Some(tls) => match timeout(door.timeouts.handshake, tls.accept(socket)).await {
+                    Ok(Ok(stream)) => serve_client(door, stream, session, shutdown, slot).await,
                     Ok(Err(error)) => tracing::info!(%peer, %error, "TLS handshake failed"),
                     Err(_) => tracing::info!(%peer, "TLS handshake took too long"),
                 },
@@ -148,16 +157,17 @@ async fn pause(error: io::Error) {
 async fn serve_client<S: AsyncRead + AsyncWrite + Unpin>(
     door: Arc<Door>,
     stream: S,
-    peer: SocketAddr,
+    session: Session,
     shutdown: watch::Receiver<bool>,
     slot: OwnedSemaphorePermit,
 ) {
-    let id = door.connection_id();
-    tracing::debug!(id, %peer, "connection opened");
-    let connection = Connection::new(door, Session::new(id, peer), stream);
+    let id = session.client.connection_id;
+    let peer = session.client.peer.map(tracing::field::display);
+    tracing::debug!(id, peer, "connection opened");
+    let connection = Connection::new(door, session, stream);
     match connection.serve(shutdown).await {
-        Ok(()) => tracing::debug!(id, %peer, "connection closed"),
-        Err(error) => tracing::info!(id, %peer, %error, "connection closed by an error"),
+        Ok(()) => tracing::debug!(id, peer, "connection closed"),
+        Err(error) => tracing::info!(id, peer, %error, "connection closed by an error"),
     }
     drop(slot);
 }

@@ -10,6 +10,7 @@ mod hello;
 mod listener;
 mod refusal;
 mod session;
+mod socket;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI32, AtomicI64, Ordering};

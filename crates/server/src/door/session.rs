@@ -1,9 +1,10 @@
 //! What a connection remembers between commands.
 
 use std::net::SocketAddr;
+use std::sync::Arc;
 
 use bson::RawDocument;
-use forebay_documents::{ClientContext, User};
+use forebay_documents::{ClientContext, Link, User};
 
 use crate::auth::sasl::Conversation;
 
@@ -21,10 +22,11 @@ pub struct Session {
 
 impl Session {
     /// The state of a fresh connection.
-    pub fn new(connection_id: i64, peer: SocketAddr) -> Session {
+    pub fn new(connection_id: i64, peer: SocketAddr, link: Arc<dyn Link>) -> Session {
         let client = ClientContext {
             connection_id,
             peer: Some(peer),
+            link: Some(link),
             ..ClientContext::default()
         };
         Session {
