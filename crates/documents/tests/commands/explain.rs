@@ -1,8 +1,10 @@
 //! What `explain` names.
 
 use bson::doc;
+use forebay_documents::Settings;
+use forebay_text::{Limits, Tier};
 
-use crate::door::door;
+use crate::door::{door, with};
 
 #[tokio::test]
 async fn the_stage_is_named() {
@@ -65,4 +67,58 @@ async fn the_stage_is_named() {
         1,
         "nothing was written"
     );
+}
+
+#[tokio::test]
+async fn what_a_pattern_may_cost_is_a_setting_and_changes_no_answer() {
+    // Too long for an automaton of bits, which needs none of this.
+    let pattern = "[b-y]{70}-[0-9]{2}";
+    let letters = "bcdefg".repeat(12);
+    let values = ["-12", "-99-", "12", "-1", "a-12"].map(|end| format!("{letters}{end}"));
+    let limits = Limits::default;
+    let settings = Settings::default;
+    let no_states = Settings {
+        pattern: Limits {
+            states_max: 0,
+            ..limits()
+        },
+        ..settings()
+    };
+    let no_automaton = Settings {
+        pattern: Limits {
+            nfa_bytes_max: 0,
+            ..limits()
+        },
+        ..settings()
+    };
+    let no_budget = Settings {
+        command_patterns_bytes_max: 0,
+        pattern_cache_bytes: 0,
+        ..settings()
+    };
+    for (settings, tier) in [
+        (settings(), Tier::Dfa),
+        (no_states, Tier::LargeDfa),
+        (no_automaton, Tier::Pcre),
+        (no_budget, Tier::Pcre),
+    ] {
+        let door = with(settings);
+        door.insert(
+            "c",
+            values.iter().map(|value| doc! { "_id": value, "s": value }),
+        )
+        .await;
+        door.cache("c", "s").await;
+        for _ in 0..2 {
+            let find = doc! { "find": "c", "filter": { "s": { "$regex": pattern } } };
+            let found = door.all(find.clone()).await;
+            let ids = found.iter().map(|found| found.get_str("_id").unwrap());
+            assert!(ids.eq(&values[..2]), "{tier}: {found:?}");
+            let explained = door.ok(doc! { "explain": find }).await.to_string();
+            assert!(
+                explained.contains(&format!("\"tier\": \"{tier}\"")),
+                "{tier}: {explained}"
+            );
+        }
+    }
 }

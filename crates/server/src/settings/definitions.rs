@@ -264,7 +264,7 @@ pub const DEFINITIONS: &[Definition] = &[
             max: 128 << 10,
         },
         default: "128KiB",
-        doc: "Most bytes of the table of one pattern's automaton. A pattern that needs more is searched by an automaton that is built as it is used.",
+        doc: "Most bytes of the table of one pattern's automaton. A pattern that needs more is searched by its bits if it is short, else by an automaton that is built as it is used.",
         set: set!(pattern.dfa_bytes_max, Number),
     },
     Definition {
@@ -298,7 +298,7 @@ pub const DEFINITIONS: &[Definition] = &[
         key: "pattern-automaton-bytes-max",
         kind: Kind::Bytes { min: 0, max: GIB },
         default: "2MiB",
-        doc: "Most bytes of the automaton that one pattern is turned into at first. A pattern that needs more is searched by PCRE2.",
+        doc: "Most bytes of the automaton that one pattern is turned into at first. A pattern that needs more, and is not short, is searched by PCRE2.",
         set: set!(pattern.nfa_bytes_max, Number),
     },
     Definition {
