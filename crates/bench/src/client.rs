@@ -15,6 +15,8 @@ use crate::statistics::{Repeat, Summary, milliseconds};
 const INSERT_BATCH_COUNT: usize = 10_000;
 /// Inserts on their way at once.
 const INSERTS_IN_FLIGHT: usize = 2;
+/// Most connections of a client; the driver's own limit is ten.
+const CONNECTIONS_MAX: u32 = 64;
 /// How long a server may take to be found.
 const SERVER_SELECTION_SECONDS: u64 = 30;
 /// How long a cache may take to be built.
@@ -22,7 +24,7 @@ const CACHE_BUILD_SECONDS_MAX: u64 = 600;
 /// How often the state of a build is asked for.
 const BUILD_POLL_MILLISECONDS: u64 = 20;
 
-/// Connects to `uri` with the driver's default settings.
+/// Connects to `uri` with the driver's default settings, but for the number of connections.
 ///
 /// # Errors
 /// If the connection string is not one.
@@ -30,6 +32,7 @@ pub async fn connect(uri: &str) -> Result<Client> {
     let mut options = ClientOptions::parse(uri)
         .await
         .with_context(|| format!("reading {uri}"))?;
+    options.max_pool_size = Some(CONNECTIONS_MAX);
     options.app_name = Some("forebay-bench".to_owned());
     options.server_selection_timeout = Some(Duration::from_secs(SERVER_SELECTION_SECONDS));
     Ok(Client::with_options(options)?)

@@ -106,12 +106,23 @@ fn generated_name(random: &mut fastrand::Rng, number: usize) -> String {
 /// # Errors
 /// If the disk is full or the folder cannot be written.
 pub fn write_lines<'a>(path: &Path, lines: impl Iterator<Item = &'a str>) -> Result<()> {
+    write_file(path, |writer| {
+        for line in lines {
+            writer.write_all(line.as_bytes())?;
+            writer.write_all(b"\n")?;
+        }
+        Ok(())
+    })
+}
+
+/// Writes what `write` writes to `path`, whole or not at all.
+///
+/// # Errors
+/// As for [`write_lines`].
+pub fn write_file(path: &Path, write: impl FnOnce(&mut dyn Write) -> Result<()>) -> Result<()> {
     let temporary = temporary_beside(path)?;
     let mut writer = BufWriter::new(temporary.as_file());
-    for line in lines {
-        writer.write_all(line.as_bytes())?;
-        writer.write_all(b"\n")?;
-    }
+    write(&mut writer)?;
     writer.flush()?;
     drop(writer);
     temporary

@@ -9,6 +9,7 @@ pub mod client;
 pub mod data;
 pub mod demo;
 pub mod documents;
+pub mod plot;
 pub mod process;
 pub mod record;
 pub mod rivals;

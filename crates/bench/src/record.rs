@@ -6,15 +6,15 @@ use std::path::Path;
 use std::process::Command;
 
 use anyhow::{Context, Result};
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 use crate::statistics::Summary;
 
 /// One measured figure.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, Deserialize, Serialize)]
 pub struct Record {
     /// The group of cases, as in `documents`.
-    pub bench: &'static str,
+    pub bench: String,
     /// The case, as in `count-literal`.
     pub case: String,
     /// Who did the work: `forebay`, `ripgrep 13.0.0`, ...
@@ -24,7 +24,7 @@ pub struct Record {
     /// The release of the GPU's driver, `none` for the host.
     pub driver: String,
     /// What was measured, unit last, as in `client_ms`.
-    pub metric: &'static str,
+    pub metric: String,
     /// The middle measurement.
     pub median: f64,
     /// The smallest measurement.
@@ -93,13 +93,7 @@ impl Run {
     }
 
     /// One figure of this run.
-    pub fn record(
-        &self,
-        case: &str,
-        by: Measured<'_>,
-        metric: &'static str,
-        summary: Summary,
-    ) -> Record {
+    pub fn record(&self, case: &str, by: Measured<'_>, metric: &str, summary: Summary) -> Record {
         let Summary {
             median,
             min,
@@ -108,12 +102,12 @@ impl Run {
         } = summary;
         let (device, driver) = self.hardware(by.devices);
         Record {
-            bench: self.bench,
+            bench: self.bench.to_owned(),
             case: case.to_owned(),
             engine: by.engine.to_owned(),
             device,
             driver,
-            metric,
+            metric: metric.to_owned(),
             median,
             min,
             max,

@@ -1,33 +1,32 @@
 //! Searches of random letters on a GPU, through the driver: the time a client waits, and what many clients get a second.
 
 use std::sync::Arc;
-use std::thread;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
-use bson::{Document, RawDocumentBuf, doc, rawdoc};
-use forebay_text::{Limits, Options, Pattern, Program, Rows, SEPARATOR, Stop};
+use bson::{Document, doc};
+use forebay_text::Program;
 use futures_util::TryStreamExt;
 use mongodb::options::ClientOptions;
 use mongodb::{Client, Collection, Database};
 use tokio::task::JoinSet;
 
 use super::DocumentsArgs;
+use super::random::{self, LETTERS, expected, program};
+use super::report::Report;
 use super::session::DATABASE;
 use crate::client::{self, Plan};
 use crate::process::ServerProcess;
-use crate::record::{Measured, Record, Run};
+use crate::record::{Measured, Record};
 use crate::statistics::{Repeat, Summary, milliseconds};
 
 const COLLECTION: &str = "letters";
-/// Letters of a value.
-const LETTERS: usize = 8;
 /// Documents of a run that only checks the definitions.
 const SMOKE_DOCUMENTS: usize = 20_000;
-/// Documents that one insert sends; also the seed's step.
-const BATCH: usize = 20_000;
-/// Connections that insert.
-const WRITERS: usize = 12;
+/// Documents, if nothing else is said.
+const DOCUMENTS: usize = 100_000_000;
+/// Devices, if nothing else is said.
+const DEVICES: &str = "cuda:0";
 /// Clients that search at once.
 const CLIENTS: usize = 64;
 /// How long all clients search.
@@ -37,8 +36,6 @@ const REPEAT: Repeat = Repeat {
     count: 41,
     budget: Duration::from_secs(10),
 };
-/// How long the cache may take to have all values on devices.
-const SETTLED_WITHIN: Duration = Duration::from_secs(120);
 /// Patterns whose automata have up to 32 states.
 const REGEXES: [&str; 4] = [
     "a.*[xyz].*q",
@@ -57,9 +54,7 @@ struct Letters {
     db: Database,
     documents: usize,
     devices: String,
-    json: bool,
-    run: Run,
-    records: Vec<Record>,
+    report: Report,
 }
 
 /// Fills a server in memory and runs all searches.
@@ -77,13 +72,13 @@ pub async fn measure(args: &DocumentsArgs) -> Result<Vec<Record>> {
         letters.clients(sort).await?;
     }
     letters.server.stop()?;
-    Ok(letters.records)
+    Ok(letters.report.finish())
 }
 
 impl Letters {
     async fn start(args: &DocumentsArgs) -> Result<Letters> {
         let binary = std::env::current_exe().context("finding this program")?;
-        let devices = args.devices.clone();
+        let devices = args.devices.clone().unwrap_or_else(|| DEVICES.to_owned());
         let server = ServerProcess::serve(&binary, &["--memory", "--devices", &devices])?;
         let mut options = ClientOptions::parse(server.uri()).await?;
         options.max_pool_size = Some(CLIENTS as u32 + 1);
@@ -94,12 +89,10 @@ impl Letters {
             documents: if args.smoke {
                 SMOKE_DOCUMENTS
             } else {
-                args.rows
+                args.rows.unwrap_or(DOCUMENTS)
             },
             devices,
-            json: args.json,
-            run: Run::begin("documents"),
-            records: Vec::new(),
+            report: Report::begin(args),
         })
     }
 
@@ -112,86 +105,47 @@ impl Letters {
         format!("{sort}-{documents}-{LETTERS}b: {pattern}")
     }
 
-    fn report(&mut self, case: &str, metric: &'static str, summary: Summary, expect: Option<u64>) {
+    fn report(
+        &mut self,
+        case: &str,
+        metric: &str,
+        summary: Summary,
+        expect: Option<u64>,
+    ) -> Result<()> {
         let by = Measured {
             engine: "forebay",
             devices: &self.devices,
             expect,
         };
-        let record = self.run.record(case, by, metric, summary);
-        if self.json {
-            println!(
-                "{}",
-                serde_json::to_string(&record).expect("finite figures")
-            );
-        } else {
-            let Summary {
-                median,
-                min,
-                max,
-                count,
-            } = summary;
-            println!("{case:48} {median:>12.3} {metric:24} ({min:.3} to {max:.3}, n {count})");
-        }
-        self.records.push(record);
+        self.report.add(case, by, metric, summary)
     }
 
     async fn fill(&mut self) -> Result<()> {
         let begin = Instant::now();
-        let collection: Collection<RawDocumentBuf> = self.db.collection(COLLECTION);
         let documents = self.documents;
-        let writers: JoinSet<Result<()>> = (0..WRITERS)
-            .map(|writer| insert_share(collection.clone(), documents, writer))
-            .collect();
-        writers
-            .join_all()
-            .await
-            .into_iter()
-            .collect::<Result<()>>()?;
+        random::insert(
+            &self.db.collection(COLLECTION),
+            0..documents,
+            random::one_field,
+        )
+        .await?;
         let rate = documents as f64 / begin.elapsed().as_secs_f64();
         self.report(
             "fill",
             "documents_per_s",
             Summary::once(rate),
             Some(documents as u64),
-        );
+        )?;
         let begin = Instant::now();
         client::declare_cache(&self.db, COLLECTION, "v").await?;
-        self.all_on_devices().await?;
+        random::all_on_devices(&self.db, COLLECTION, "v").await?;
         let rate = documents as f64 / begin.elapsed().as_secs_f64();
         self.report(
             "declare-cache",
             "documents_per_s",
             Summary::once(rate),
             Some(documents as u64),
-        );
-        Ok(())
-    }
-
-    /// Waits until a search finds all values sorted into buckets that are on devices.
-    async fn all_on_devices(&self) -> Result<()> {
-        let end = Instant::now() + SETTLED_WITHIN;
-        let filter = doc! { "v": { "$regex": REGEXES[0] } };
-        let command = client::count_command(COLLECTION, &filter, Plan::Chosen);
-        let explain = doc! { "explain": command, "verbosity": "executionStats" };
-        loop {
-            let reply = self.db.run_command(explain.clone()).await?;
-            let mut on_host = 0;
-            client::each_document(&reply, &mut |part| {
-                on_host += client::integer(part.get("tailRows")).unwrap_or(0);
-                if let Ok(host) = part.get_document("host") {
-                    on_host += client::integer(host.get("rows")).unwrap_or(0);
-                }
-            });
-            if on_host == 0 {
-                return Ok(());
-            }
-            ensure!(
-                Instant::now() < end,
-                "{on_host} rows are still searched by the host: {reply}"
-            );
-            tokio::time::sleep(Duration::from_millis(200)).await;
-        }
+        )
     }
 
     async fn count(&mut self, sort: &str, pattern: &str) -> Result<()> {
@@ -212,8 +166,7 @@ impl Letters {
             "client_ms",
             summary,
             Some(expect),
-        );
-        Ok(())
+        )
     }
 
     async fn timed(&self, filter: &Document, repeat: Repeat) -> Result<(u64, Summary)> {
@@ -247,8 +200,7 @@ impl Letters {
             "client_ms",
             summary,
             Some(expect),
-        );
-        Ok(())
+        )
     }
 
     /// How many searches a second one client gets, and many together; each searches for something else each time.
@@ -274,28 +226,10 @@ impl Letters {
                 .collect::<Result<Vec<u64>>>()?;
             let rate = searches.iter().sum::<u64>() as f64 / begin.elapsed().as_secs_f64();
             let case = format!("clients-{clients}-{sort}");
-            self.report(&case, "searches_per_s", Summary::once(rate), None);
+            self.report(&case, "searches_per_s", Summary::once(rate), None)?;
         }
         Ok(())
     }
-}
-
-/// Inserts every so many-th batch.
-async fn insert_share(
-    collection: Collection<RawDocumentBuf>,
-    documents: usize,
-    writer: usize,
-) -> Result<()> {
-    for start in (0..documents).step_by(BATCH).skip(writer).step_by(WRITERS) {
-        let values = values(start, BATCH.min(documents - start));
-        let document = |(index, value): (usize, &[u8])| {
-            let value = std::str::from_utf8(value).expect("letters");
-            rawdoc! { "_id": (start + index) as i32, "v": value }
-        };
-        let batch: Vec<RawDocumentBuf> = values.chunks(LETTERS).enumerate().map(document).collect();
-        collection.insert_many(&batch).ordered(false).await?;
-    }
-    Ok(())
 }
 
 /// Searches for one pattern after the other until a moment; how many it searched for.
@@ -332,59 +266,4 @@ fn patterns(sort: &str) -> Vec<String> {
             _ => format!("{}.*[{}].*{}", word(1), word(3), word(1)),
         })
         .collect()
-}
-
-fn program(pattern: &str) -> Result<Program> {
-    let limits = Limits::default();
-    let pattern = Pattern::new(pattern, Options::default(), &limits)?;
-    Ok(Program::compile(pattern, &limits))
-}
-
-/// Random letters of `count` values from number `start` on, without anything between them.
-fn values(start: usize, count: usize) -> Vec<u8> {
-    let mut random = fastrand::Rng::with_seed(start as u64);
-    (0..count * LETTERS)
-        .map(|_| random.u8(b'a'..=b'z'))
-        .collect()
-}
-
-/// How many values match each program, by the host's engine in this process, on all cores.
-fn expected(documents: usize, programs: &[Program]) -> Vec<u64> {
-    let cores = thread::available_parallelism().map_or(1, usize::from);
-    let counted = thread::scope(|scope| {
-        let workers: Vec<_> = (0..cores)
-            .map(|core| scope.spawn(move || count_share(documents, programs, (core, cores))))
-            .collect();
-        let counts = workers
-            .into_iter()
-            .map(|worker| worker.join().expect("no panic"));
-        counts.collect::<Vec<Vec<u64>>>()
-    });
-    let sum = |index: usize| counted.iter().map(|counts| counts[index]).sum();
-    (0..programs.len()).map(sum).collect()
-}
-
-fn count_share(documents: usize, programs: &[Program], (core, cores): (usize, usize)) -> Vec<u64> {
-    let mut counts = vec![0; programs.len()];
-    for start in (0..documents).step_by(BATCH).skip(core).step_by(cores) {
-        let count = BATCH.min(documents - start);
-        let mut bytes = Vec::with_capacity(count * (LETTERS + 1));
-        for value in values(start, count).chunks(LETTERS) {
-            bytes.extend_from_slice(value);
-            bytes.push(SEPARATOR);
-        }
-        let offsets: Vec<u32> = (0..=count)
-            .map(|row| (row * (LETTERS + 1)) as u32)
-            .collect();
-        let rows = Rows {
-            bytes: &bytes,
-            offsets: &offsets,
-        };
-        for (count, program) in counts.iter_mut().zip(programs) {
-            *count += program
-                .count_rows(rows, &Stop::never())
-                .expect("nothing stops it");
-        }
-    }
-    counts
 }

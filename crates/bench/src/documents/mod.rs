@@ -2,9 +2,12 @@
 
 mod cases;
 mod counts;
+mod figures;
 mod finds;
 mod letters;
 mod memory;
+mod random;
+mod report;
 mod session;
 mod writes;
 
@@ -13,8 +16,10 @@ use std::path::PathBuf;
 use anyhow::{Result, bail};
 use clap::{Args, Subcommand};
 
-use crate::record::{self, Record};
-use crate::rivals::ferretdb;
+use crate::plot::{self, PlotArgs};
+use crate::record::Record;
+use crate::rivals::{column, ferretdb};
+use figures::Figure;
 use session::Session;
 
 /// Measure Forebay beside other programs.
@@ -30,8 +35,16 @@ pub struct BenchArgs {
 pub enum Bench {
     /// Searches and writes of the documents door.
     Documents(DocumentsArgs),
+    /// Draw what a record has of the paper's figures.
+    Plot(PlotArgs),
     /// Build FerretDB if need be, and print where it is: for tests that compare with it.
     Ferretdb,
+    /// Search a file of values with Rust's `regex`, for benchmarks that compare with it.
+    #[command(hide = true)]
+    ColumnRegex {
+        /// The values, one a line.
+        file: PathBuf,
+    },
 }
 
 /// Options of `forebay bench documents`.
@@ -43,12 +56,15 @@ pub struct DocumentsArgs {
     /// Measure GPUs: searches of random letters.
     #[arg(long, conflicts_with = "host")]
     pub cuda: bool,
-    /// Devices of a measurement of GPUs.
-    #[arg(long, value_name = "LIST", default_value = "cuda:0")]
-    pub devices: String,
-    /// Documents of a measurement of GPUs.
-    #[arg(long, value_name = "COUNT", default_value_t = 100_000_000)]
-    pub rows: usize,
+    /// Measure what figures 6 to 13 of the paper show, on the devices given.
+    #[arg(long, value_name = "NUMBER", value_delimiter = ',', conflicts_with_all = ["host", "cuda"])]
+    pub figure: Vec<Figure>,
+    /// Devices of GPU measurements (cuda:0 by default) and of figures (host:2 by default).
+    #[arg(long, value_name = "LIST")]
+    pub devices: Option<String>,
+    /// Documents of GPU measurements (100 million by default), and the most that a figure takes (the paper's by default).
+    #[arg(long, value_name = "COUNT")]
+    pub rows: Option<usize>,
     /// A small, quick run over generated data that checks every definition; its figures mean nothing.
     #[arg(long)]
     pub smoke: bool,
@@ -58,6 +74,9 @@ pub struct DocumentsArgs {
     /// Run only the sections named: counts, ferretdb, finds, import, inserts, memory.
     #[arg(long, value_name = "SECTION", value_delimiter = ',')]
     pub only: Vec<Section>,
+    /// Draw the figures of the paper into this folder, with a page of their tables.
+    #[arg(long, value_name = "FOLDER", requires = "figure")]
+    pub plot: Option<PathBuf>,
     /// Append the figures to this file of JSON lines.
     #[arg(long, value_name = "FILE")]
     pub record: Option<PathBuf>,
@@ -97,21 +116,27 @@ const SECTIONS: [Section; 6] = [
 pub async fn run(args: BenchArgs) -> Result<()> {
     match args.bench {
         Bench::Documents(args) => documents(&args).await,
+        Bench::Plot(args) => plot::run(&args),
         Bench::Ferretdb => {
             println!("{}", ferretdb::binary()?.display());
             Ok(())
         }
+        Bench::ColumnRegex { file } => column::serve_regex_crate(&file),
     }
 }
 
 async fn documents(args: &DocumentsArgs) -> Result<()> {
-    let records = match (args.host, args.cuda) {
-        (true, _) => measure(args).await?,
-        (_, true) => letters::measure(args).await?,
-        _ => bail!("say which engine to measure: --host or --cuda"),
-    };
-    if let Some(path) = &args.record {
-        record::append(path, &records)?;
+    if args.host {
+        measure(args).await?;
+    } else if args.cuda {
+        letters::measure(args).await?;
+    } else if !args.figure.is_empty() {
+        let records = figures::measure(args).await?;
+        if let Some(folder) = &args.plot {
+            plot::write(folder, &records)?;
+        }
+    } else {
+        bail!("say what to measure: --host, --cuda or --figure")
     }
     Ok(())
 }

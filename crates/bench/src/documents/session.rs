@@ -9,10 +9,11 @@ use indicatif::ProgressBar;
 use mongodb::{Client, Database};
 
 use super::DocumentsArgs;
+use super::report::Report;
 use crate::client::{self, Plan};
 use crate::data;
 use crate::process::ServerProcess;
-use crate::record::{Measured, Record, Run};
+use crate::record::{Measured, Record};
 use crate::statistics::Summary;
 
 /// The database of the benchmarks.
@@ -37,9 +38,7 @@ pub struct Session {
     pub server: ServerProcess,
     /// The driver's client of it.
     pub client: Client,
-    json: bool,
-    run: Run,
-    records: Vec<Record>,
+    report: Report,
     has_cached_names: bool,
     _folder: tempfile::TempDir,
 }
@@ -57,17 +56,14 @@ impl Session {
         let binary = std::env::current_exe().context("finding this program")?;
         let server = ServerProcess::serve(&binary, &["--data", data, "--devices", HOST_DEVICES])?;
         let client = client::connect(server.uri()).await?;
-        let (run, json, smoke) = (Run::begin("documents"), args.json, args.smoke);
         Ok(Session {
-            smoke,
-            has_cached_names: false,
+            smoke: args.smoke,
             names: names.into(),
             names_file,
             server,
             client,
-            json,
-            run,
-            records: Vec::new(),
+            report: Report::begin(args),
+            has_cached_names: false,
             _folder: folder,
         })
     }
@@ -110,7 +106,7 @@ impl Session {
 
     /// A bar for `count` documents; it hides itself where nobody looks.
     pub fn progress(&self, count: usize) -> ProgressBar {
-        if self.json {
+        if self.report.is_json() {
             ProgressBar::hidden()
         } else {
             ProgressBar::new(count as u64)
@@ -120,33 +116,15 @@ impl Session {
     /// Keeps and prints a figure.
     ///
     /// # Errors
-    /// If it cannot be written as JSON, which a number that is not finite would cause.
+    /// As for [`Report::add`].
     pub fn report(
         &mut self,
         case: &str,
         by: Measured<'_>,
-        metric: &'static str,
+        metric: &str,
         summary: Summary,
     ) -> Result<()> {
-        let record = self.run.record(case, by, metric, summary);
-        if self.json {
-            println!("{}", serde_json::to_string(&record)?);
-        } else {
-            let Measured {
-                engine, devices, ..
-            } = by;
-            let Summary {
-                median,
-                min,
-                max,
-                count,
-            } = summary;
-            println!(
-                "{case:22} {engine:26} {devices:10} {median:>12.2} {metric:24} ({min:.2} to {max:.2}, n {count})"
-            );
-        }
-        self.records.push(record);
-        Ok(())
+        self.report.add(case, by, metric, summary)
     }
 
     /// Stops the server; the figures.
@@ -155,7 +133,7 @@ impl Session {
     /// If the server does not stop in good order.
     pub fn finish(self) -> Result<Vec<Record>> {
         self.server.stop()?;
-        Ok(self.records)
+        Ok(self.report.finish())
     }
 }
 

@@ -1,0 +1,310 @@
+//! Documents in a data folder, and a server on it with the devices and the bucket size of a point.
+
+use std::ops::Range;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, bail, ensure};
+use bson::{Document, RawDocumentBuf, doc};
+use mongodb::{Client, Database};
+use tokio::task::JoinSet;
+
+use crate::client::{self, Plan};
+use crate::data;
+use crate::documents::random;
+use crate::documents::session::DATABASE;
+use crate::process::ServerProcess;
+use crate::statistics::{Repeat, milliseconds};
+
+/// The collection of all documents.
+pub const COLLECTION: &str = "letters";
+/// Connections that ask for exact values at once.
+const CONNECTIONS: usize = 16;
+/// Runs of a regular expression in a round.
+const REPEAT: Repeat = Repeat {
+    count: 9,
+    budget: Duration::from_secs(2),
+};
+
+/// Memory that a document of one cached field takes, in the server and in the rivals that hold all values.
+const MEMORY_BYTES_PER_DOCUMENT: u64 = 100;
+
+/// The devices of a list one by one: `host:2,cuda:0` is `host:1`, `host:1`, `cuda:0`.
+///
+/// # Errors
+/// If the list does not tell how many there are, as `auto` and `cuda` do not.
+pub fn each_device(list: &str) -> Result<Vec<String>> {
+    let mut devices = Vec::new();
+    for part in list.split(',') {
+        match part.split_once(':') {
+            Some(("host", count)) => {
+                let count = count.parse().with_context(|| format!("devices {part}"))?;
+                devices.extend(std::iter::repeat_n("host:1".to_owned(), count));
+            }
+            Some(("cuda", _)) => devices.push(part.to_owned()),
+            _ => bail!("name each device of a figure, as in host:2 or cuda:0,cuda:1, not {part}"),
+        }
+    }
+    ensure!(!devices.is_empty(), "a figure needs a device");
+    Ok(devices)
+}
+
+/// A data folder that is filled, served and filled further.
+pub struct Bed {
+    folder: tempfile::TempDir,
+    devices: Vec<String>,
+    documents: usize,
+    make: fn(usize, usize) -> Vec<RawDocumentBuf>,
+}
+
+impl Bed {
+    /// An empty folder for the documents that `make` makes.
+    ///
+    /// # Errors
+    /// If it cannot be made.
+    pub fn new(devices: &[String], make: fn(usize, usize) -> Vec<RawDocumentBuf>) -> Result<Bed> {
+        Ok(Bed {
+            folder: tempfile::tempdir_in(data::cache_folder()?)?,
+            devices: devices.to_vec(),
+            documents: 0,
+            make,
+        })
+    }
+
+    /// Why so many documents are too many for this machine, if they are.
+    pub fn cannot_hold(&self, documents: usize) -> Option<String> {
+        let needed = (documents - self.documents) as u64 * MEMORY_BYTES_PER_DOCUMENT;
+        let available = available_memory_bytes()?;
+        (needed > available).then(|| {
+            let gigabytes = |bytes: u64| bytes as f64 / 1e9;
+            format!(
+                "skipped: {documents} documents take about {:.1} GB of memory, and {:.1} GB are available",
+                gigabytes(needed),
+                gigabytes(available)
+            )
+        })
+    }
+
+    /// Inserts what is missing to so many documents.
+    ///
+    /// # Errors
+    /// If a server fails.
+    pub async fn grow(&mut self, documents: usize) -> Result<()> {
+        let serving = self.serve(&[]).await?;
+        self.insert(&serving, self.documents..documents).await?;
+        self.documents = documents;
+        serving.server.stop()
+    }
+
+    /// Inserts the documents of a range.
+    ///
+    /// # Errors
+    /// If an insert fails.
+    pub async fn insert(&self, serving: &Serving, range: Range<usize>) -> Result<()> {
+        random::insert(&serving.db.collection(COLLECTION), range, self.make).await
+    }
+
+    /// Starts a server on the first device; its caches are built when this returns.
+    ///
+    /// # Errors
+    /// If it does not start.
+    pub async fn serve(&self, settings: &[&str]) -> Result<Serving> {
+        let binary = std::env::current_exe().context("finding this program")?;
+        let folder = self.folder.path().to_str().context("a folder of UTF-8")?;
+        let mut arguments = vec!["--data", folder, "--devices", &self.devices[0]];
+        arguments.extend(settings);
+        let server = ServerProcess::serve(&binary, &arguments)?;
+        let client = client::connect(server.uri()).await?;
+        let db = client.database(DATABASE);
+        if self.documents > 0 {
+            client::caches_are_built(&db, COLLECTION).await?;
+        }
+        Ok(Serving {
+            server,
+            client,
+            db,
+            devices: self.devices.clone(),
+            joined: 1,
+        })
+    }
+}
+
+/// A server, with some of the devices.
+pub struct Serving {
+    server: ServerProcess,
+    client: Client,
+    /// The database of the documents.
+    pub db: Database,
+    devices: Vec<String>,
+    joined: usize,
+}
+
+impl Serving {
+    /// Caches a field, if that was not done before, and waits until all of it is on devices.
+    ///
+    /// # Errors
+    /// If the server refuses, or that does not come to be.
+    pub async fn cache(&self, field: &str) -> Result<()> {
+        client::declare_cache(&self.db, COLLECTION, field).await?;
+        random::all_on_devices(&self.db, COLLECTION, field).await
+    }
+
+    /// Lets devices join or leave until the first `count` are there.
+    ///
+    /// # Errors
+    /// If the server refuses.
+    pub async fn set_devices(&mut self, count: usize) -> Result<()> {
+        while self.joined < count {
+            self.join().await?;
+        }
+        while self.joined > count {
+            self.leave().await?;
+        }
+        Ok(())
+    }
+
+    /// Lets the next device join; how long that took until its buckets were there, in milliseconds.
+    ///
+    /// # Errors
+    /// If the server refuses.
+    pub async fn join(&mut self) -> Result<f64> {
+        let start = Instant::now();
+        let device = &self.devices[self.joined];
+        self.devices_command(doc! { "forebayDevices": 1, "add": device })
+            .await?;
+        self.joined += 1;
+        Ok(milliseconds(start.elapsed()))
+    }
+
+    /// Lets the last device leave; how long that took until its buckets were elsewhere, in milliseconds.
+    ///
+    /// # Errors
+    /// If the server refuses.
+    pub async fn leave(&mut self) -> Result<f64> {
+        let reply = self.devices_command(doc! { "forebayDevices": 1 }).await?;
+        let devices = reply.get_array("devices").context("a list of devices")?;
+        let last = devices.last().and_then(|device| device.as_document());
+        let id = last.and_then(|device| device.get("id")).context("no id")?;
+        let start = Instant::now();
+        self.devices_command(doc! { "forebayDevices": 1, "remove": id })
+            .await?;
+        self.joined -= 1;
+        Ok(milliseconds(start.elapsed()))
+    }
+
+    async fn devices_command(&self, command: Document) -> Result<Document> {
+        let admin = self.client.database("admin");
+        Ok(admin.run_command(command).await?)
+    }
+
+    /// The devices that are there, as in `host:2` or `cuda:0,cuda:1`.
+    pub fn devices(&self) -> String {
+        let joined = &self.devices[..self.joined];
+        let hosts = joined.iter().filter(|device| *device == "host:1").count();
+        let mut names: Vec<String> = joined
+            .iter()
+            .filter(|device| *device != "host:1")
+            .cloned()
+            .collect();
+        if hosts > 0 {
+            names.push(format!("host:{hosts}"));
+        }
+        names.join(",")
+    }
+
+    /// Exact searches a second, over several connections; each must find what is known of its value.
+    ///
+    /// # Errors
+    /// If a search finds something else.
+    pub async fn exact_rate(&self, known: &[(String, u64)], duration: Duration) -> Result<f64> {
+        exact_rate(&self.db, "v", known, duration).await
+    }
+
+    /// The median time of a count by regular expression, in milliseconds.
+    ///
+    /// # Errors
+    /// If it does not count `expect`.
+    pub async fn regex_time(&self, pattern: &str, expect: u64) -> Result<f64> {
+        let filter = doc! { "v": { "$regex": pattern } };
+        let (count, time) =
+            client::timed_count(&self.db, COLLECTION, &filter, Plan::Chosen, REPEAT).await?;
+        ensure!(count == expect, "/{pattern}/ counted {count}, not {expect}");
+        Ok(time.median)
+    }
+
+    /// Stops the server.
+    ///
+    /// # Errors
+    /// If it does not stop in good order.
+    pub fn stop(self) -> Result<()> {
+        self.server.stop()
+    }
+}
+
+/// Memory that programs may still take, where the system tells.
+fn available_memory_bytes() -> Option<u64> {
+    let text = std::fs::read_to_string("/proc/meminfo").ok()?;
+    let line = text
+        .lines()
+        .find(|line| line.starts_with("MemAvailable:"))?;
+    let kibibytes: u64 = line.split_whitespace().nth(1)?.parse().ok()?;
+    Some(kibibytes * 1024)
+}
+
+async fn exact_rate(
+    db: &Database,
+    field: &'static str,
+    known: &[(String, u64)],
+    duration: Duration,
+) -> Result<f64> {
+    let known: Arc<[(String, u64)]> = known.into();
+    let start = Instant::now();
+    let connections: JoinSet<Result<u64>> = (0..CONNECTIONS)
+        .map(|first| {
+            exact_until(
+                db.clone(),
+                field,
+                Arc::clone(&known),
+                first,
+                start + duration,
+            )
+        })
+        .collect();
+    let searches = connections
+        .join_all()
+        .await
+        .into_iter()
+        .sum::<Result<u64>>()?;
+    Ok(searches as f64 / start.elapsed().as_secs_f64())
+}
+
+/// Searches for one value after the other until a moment; how many it searched for.
+async fn exact_until(
+    db: Database,
+    field: &'static str,
+    known: Arc<[(String, u64)]>,
+    first: usize,
+    end: Instant,
+) -> Result<u64> {
+    let mut searches = 0;
+    while Instant::now() < end {
+        let (value, expect) = &known[(first + searches as usize) % known.len()];
+        let count = client::count(&db, COLLECTION, &doc! { field: value }, Plan::Chosen).await?;
+        ensure!(count == *expect, "{value} counted {count}, not {expect}");
+        searches += 1;
+    }
+    Ok(searches)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn devices_of_a_list_are_told_apart() {
+        let devices = each_device("host:2,cuda:1").expect("a list");
+        assert_eq!(devices, ["host:1", "host:1", "cuda:1"]);
+        assert!(each_device("auto").is_err());
+        assert!(each_device("host:0").is_err());
+    }
+}

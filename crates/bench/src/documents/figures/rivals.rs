@@ -1,0 +1,321 @@
+//! Figures 11 and 12: exact searches and regular expressions beside other programs, on the same values.
+
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, ensure};
+use bson::doc;
+use mongodb::Database;
+
+use super::bed::{Bed, COLLECTION, Serving};
+use super::samples::Samples;
+use super::{Answers, Figure, Figures, PATTERNS};
+use crate::client::{self, Plan};
+use crate::data;
+use crate::documents::random;
+use crate::documents::session::DATABASE;
+use crate::record::Measured;
+use crate::rivals::column::ColumnSearch;
+use crate::rivals::ferretdb::{self, FerretDb};
+use crate::rivals::postgres::Postgres;
+use crate::rivals::ripgrep;
+use crate::statistics::{Repeat, Summary, milliseconds};
+
+/// Documents beyond which FerretDB is left out: a regular expression takes it half a minute for each million.
+const FERRETDB_DOCUMENTS_MAX: usize = 1_000_000;
+/// The same in a run that only checks the definitions.
+const FERRETDB_SMOKE_MAX: usize = random::BATCH;
+/// Documents beyond which PostgreSQL is left out: its index of trigrams takes minutes for each ten million.
+const POSTGRES_DOCUMENTS_MAX: usize = 10_000_000;
+/// Whoever needs longer for one search is not asked again.
+const SLOW_MS: f64 = 5_000.0;
+/// Exact searches of a program in a round.
+const EXACT_REPEAT: Repeat = Repeat {
+    count: 200,
+    budget: Duration::from_secs(1),
+};
+/// Searches by pattern of a program in a round.
+const PATTERN_REPEAT: Repeat = Repeat {
+    count: 7,
+    budget: Duration::from_secs(2),
+};
+
+/// What is counted: the values that are equal to one, or that match a pattern.
+#[derive(Clone, Copy)]
+enum Search<'a> {
+    Exact(&'a str),
+    Pattern(&'a str),
+}
+
+/// A program that counts.
+struct Engine {
+    name: String,
+    devices: String,
+    asked: Asked,
+}
+
+/// How a program is asked, and what it needs to be there for.
+enum Asked {
+    /// Through the official driver.
+    Driver {
+        db: Database,
+        _server: Option<FerretDb>,
+    },
+    /// Through `psql`.
+    Psql(Postgres),
+    /// By a process for each search.
+    Ripgrep,
+    /// By a line to a process that holds all values.
+    Column(ColumnSearch),
+}
+
+/// Forebay with all devices, and whichever rivals are installed, in turns.
+pub async fn measure(
+    figures: &mut Figures,
+    bed: &Bed,
+    documents: usize,
+    answers: &Answers,
+) -> Result<()> {
+    let folder = tempfile::tempdir_in(data::cache_folder()?)?;
+    let file = folder.path().join("values.txt");
+    random::write_values(&file, documents)?;
+    let mut serving = bed.serve(&[]).await?;
+    serving.cache("v").await?;
+    serving.set_devices(figures.devices.len()).await?;
+    let mut engines = engines(figures, &serving, documents, &file).await?;
+    let mut samples = Samples::default();
+    if figures.wants(&[Figure::ExactBesideRivals]) {
+        let searches: Vec<(Search<'_>, u64)> = answers
+            .known
+            .iter()
+            .map(|(value, count)| (Search::Exact(value), *count))
+            .collect();
+        let case = format!("figure-11/{documents}");
+        let indexed = engines.iter_mut().filter(|engine| engine.has_index());
+        let indexed: Vec<&mut Engine> = indexed.collect();
+        in_turns(
+            figures,
+            indexed,
+            &case,
+            &searches,
+            EXACT_REPEAT,
+            &file,
+            &mut samples,
+        )
+        .await?;
+    }
+    if figures.wants(&[Figure::RegexBesideRivals]) {
+        for ((name, pattern), count) in PATTERNS.iter().zip(&answers.patterns) {
+            let searches = [(Search::Pattern(pattern), *count)];
+            let case = format!("figure-12-{name}/{documents}");
+            let all = engines.iter_mut().collect();
+            in_turns(
+                figures,
+                all,
+                &case,
+                &searches,
+                PATTERN_REPEAT,
+                &file,
+                &mut samples,
+            )
+            .await?;
+        }
+    }
+    drop(engines);
+    serving.stop()?;
+    samples.report(&mut figures.report)
+}
+
+/// All programs with all values; a rival that cannot be had is named and left out.
+async fn engines(
+    figures: &Figures,
+    serving: &Serving,
+    documents: usize,
+    file: &Path,
+) -> Result<Vec<Engine>> {
+    let mut engines = vec![Engine {
+        name: "forebay".to_owned(),
+        devices: serving.devices(),
+        asked: Asked::Driver {
+            db: serving.db.clone(),
+            _server: None,
+        },
+    }];
+    let rivals = [
+        ferretdb(figures, documents).await,
+        postgres(documents, file),
+        ripgrep(),
+        column(ColumnSearch::regex_crate(file)),
+        column(ColumnSearch::libhs(file)),
+    ];
+    for rival in rivals {
+        match rival {
+            Ok(engine) => engines.push(engine),
+            Err(why) => figures
+                .report
+                .note(&format!("left out at {documents} documents: {why:#}")),
+        }
+    }
+    Ok(engines)
+}
+
+async fn ferretdb(figures: &Figures, documents: usize) -> Result<Engine> {
+    let max = if figures.smoke {
+        FERRETDB_SMOKE_MAX
+    } else {
+        FERRETDB_DOCUMENTS_MAX
+    };
+    ensure!(
+        documents <= max,
+        "FerretDB takes half a minute a search for each million"
+    );
+    let server = FerretDb::start()?;
+    let db = client::connect(server.uri()).await?.database(DATABASE);
+    random::insert(&db.collection(COLLECTION), 0..documents, random::one_field).await?;
+    let index = doc! { "key": { "v": 1 }, "name": "v_1" };
+    db.run_command(doc! { "createIndexes": COLLECTION, "indexes": [index] })
+        .await?;
+    Ok(Engine {
+        name: format!("FerretDB {} SQLite", ferretdb::VERSION),
+        devices: "its own".to_owned(),
+        asked: Asked::Driver {
+            db,
+            _server: Some(server),
+        },
+    })
+}
+
+fn postgres(documents: usize, file: &Path) -> Result<Engine> {
+    ensure!(
+        documents <= POSTGRES_DOCUMENTS_MAX,
+        "PostgreSQL takes minutes to index each ten million"
+    );
+    let mut postgres = Postgres::start()?;
+    postgres.ask("CREATE TABLE letters (id serial, v text NOT NULL)")?;
+    postgres.ask(&format!("\\copy letters (v) FROM '{}'", file.display()))?;
+    postgres.ask("CREATE EXTENSION pg_trgm")?;
+    postgres.ask("CREATE INDEX ON letters (v)")?;
+    postgres.ask("CREATE INDEX ON letters USING gin (v gin_trgm_ops)")?;
+    postgres.ask("VACUUM ANALYZE letters")?;
+    Ok(Engine {
+        name: format!("{} pg_trgm", postgres.name()),
+        devices: "its own".to_owned(),
+        asked: Asked::Psql(postgres),
+    })
+}
+
+fn ripgrep() -> Result<Engine> {
+    Ok(Engine {
+        name: ripgrep::version()?,
+        devices: "1 thread".to_owned(),
+        asked: Asked::Ripgrep,
+    })
+}
+
+fn column(search: Result<ColumnSearch>) -> Result<Engine> {
+    let search = search?;
+    Ok(Engine {
+        name: search.name().to_owned(),
+        devices: "all cores".to_owned(),
+        asked: Asked::Column(search),
+    })
+}
+
+impl Engine {
+    /// Whether an index serves exact searches; the others would read every value.
+    fn has_index(&self) -> bool {
+        matches!(self.asked, Asked::Driver { .. } | Asked::Psql(_))
+    }
+
+    /// How many values match, and what that took, in milliseconds.
+    async fn count(&mut self, search: Search<'_>, file: &Path) -> Result<(u64, f64)> {
+        match (&mut self.asked, search) {
+            (Asked::Driver { db, .. }, search) => {
+                let filter = match search {
+                    Search::Exact(value) => doc! { "v": value },
+                    Search::Pattern(pattern) => doc! { "v": { "$regex": pattern } },
+                };
+                let start = Instant::now();
+                let count = client::count(db, COLLECTION, &filter, Plan::Chosen).await?;
+                Ok((count, milliseconds(start.elapsed())))
+            }
+            (Asked::Psql(postgres), search) => {
+                let condition = match search {
+                    Search::Exact(value) => format!("v = '{value}'"),
+                    Search::Pattern(pattern) => format!("v ~ '{pattern}'"),
+                };
+                postgres.count(&format!("SELECT count(*) FROM letters WHERE {condition}"))
+            }
+            (Asked::Column(column), Search::Pattern(pattern)) => column.count(pattern),
+            (Asked::Column(column), Search::Exact(value)) => column.count(&format!("^{value}$")),
+            (Asked::Ripgrep, Search::Pattern(pattern)) => timed_ripgrep(file, pattern),
+            (Asked::Ripgrep, Search::Exact(value)) => timed_ripgrep(file, &format!("^{value}$")),
+        }
+    }
+}
+
+fn timed_ripgrep(file: &Path, pattern: &str) -> Result<(u64, f64)> {
+    let start = Instant::now();
+    let count = ripgrep::count(file, pattern, false)?;
+    Ok((count, milliseconds(start.elapsed())))
+}
+
+/// Every program in every round, each after a search that is not timed; whoever is slow is asked once.
+async fn in_turns(
+    figures: &Figures,
+    engines: Vec<&mut Engine>,
+    case: &str,
+    searches: &[(Search<'_>, u64)],
+    repeat: Repeat,
+    file: &Path,
+    samples: &mut Samples,
+) -> Result<()> {
+    let expect = match searches {
+        [(_, count)] => Some(*count),
+        _ => None,
+    };
+    let mut engines: Vec<(&mut Engine, bool)> =
+        engines.into_iter().map(|engine| (engine, true)).collect();
+    for _ in 0..figures.rounds() {
+        for (engine, goes_on) in engines.iter_mut().filter(|(_, goes_on)| *goes_on) {
+            let time = round(engine, searches, figures.repeat(repeat), file).await?;
+            let by = Measured {
+                engine: &engine.name,
+                devices: &engine.devices,
+                expect,
+            };
+            samples.add(case, by, "client_ms", time);
+            *goes_on = time < SLOW_MS;
+        }
+    }
+    Ok(())
+}
+
+/// The median time of a search in a round; every count is checked.
+async fn round(
+    engine: &mut Engine,
+    searches: &[(Search<'_>, u64)],
+    repeat: Repeat,
+    file: &Path,
+) -> Result<f64> {
+    let mut times = Vec::new();
+    let (mut warm, mut begin) = (false, Instant::now());
+    for (search, expect) in searches.iter().cycle() {
+        let (count, time) = engine.count(*search, file).await?;
+        ensure!(
+            count == *expect,
+            "{} counted {count}, expected {expect}",
+            engine.name
+        );
+        if !warm && time < SLOW_MS && repeat.count > 1 {
+            (warm, begin) = (true, Instant::now());
+            continue;
+        }
+        times.push(time);
+        if !repeat.goes_on(times.len(), begin) {
+            break;
+        }
+    }
+    let summary = Summary::of(&times).context("at least one search")?;
+    Ok(summary.median)
+}

@@ -1,0 +1,88 @@
+//! Figures 9 to 12: exact searches and regular expressions by documents, over devices and beside rivals.
+
+use anyhow::Result;
+
+use super::bed::Bed;
+use super::samples::Samples;
+use super::{Answers, Figure, Figures, REGEX, rivals};
+use crate::documents::random;
+use crate::record::Measured;
+
+/// The figures of this sweep.
+pub const FIGURES: [Figure; 4] = [
+    Figure::ExactBySize,
+    Figure::RegexBySize,
+    Figure::ExactBesideRivals,
+    Figure::RegexBesideRivals,
+];
+/// Documents of the paper's figures.
+const DOCUMENTS: [usize; 4] = [100_000, 1_000_000, 10_000_000, 100_000_000];
+/// The same in a run that only checks the definitions.
+const SMOKE_DOCUMENTS: [usize; 2] = [random::BATCH, 2 * random::BATCH];
+
+/// Measures those that were asked for, in one sweep over a collection that grows.
+pub async fn measure(figures: &mut Figures) -> Result<()> {
+    let mut bed = Bed::new(&figures.devices, random::one_field)?;
+    let sizes: &[usize] = if figures.smoke {
+        &SMOKE_DOCUMENTS
+    } else {
+        &DOCUMENTS
+    };
+    let max = figures.documents_max.unwrap_or(usize::MAX);
+    for &documents in sizes.iter().filter(|documents| **documents <= max) {
+        if let Some(why) = bed.cannot_hold(documents) {
+            figures.report.note(&why);
+            break;
+        }
+        bed.grow(documents).await?;
+        let answers = Answers::of(documents)?;
+        if figures.wants(&[Figure::ExactBySize, Figure::RegexBySize]) {
+            sweep_devices(figures, &bed, documents, &answers).await?;
+        }
+        if figures.wants(&[Figure::ExactBesideRivals, Figure::RegexBesideRivals]) {
+            rivals::measure(figures, &bed, documents, &answers).await?;
+        }
+    }
+    Ok(())
+}
+
+/// One number of documents with one device, two, and so on.
+async fn sweep_devices(
+    figures: &mut Figures,
+    bed: &Bed,
+    documents: usize,
+    answers: &Answers,
+) -> Result<()> {
+    let mut serving = bed.serve(&[]).await?;
+    serving.cache("v").await?;
+    let mut samples = Samples::default();
+    for _ in 0..figures.rounds() {
+        for count in 1..=figures.devices.len() {
+            serving.set_devices(count).await?;
+            let devices = serving.devices();
+            let by = |expect| Measured {
+                engine: "forebay",
+                devices: &devices,
+                expect,
+            };
+            if figures.wants(&[Figure::ExactBySize]) {
+                let rate = serving
+                    .exact_rate(&answers.known, figures.rate_duration())
+                    .await?;
+                samples.add(
+                    &format!("figure-9/{documents}"),
+                    by(None),
+                    "searches_per_s",
+                    rate,
+                );
+            }
+            if figures.wants(&[Figure::RegexBySize]) {
+                let time = serving.regex_time(REGEX, answers.regex()).await?;
+                let by = by(Some(answers.regex()));
+                samples.add(&format!("figure-10/{documents}"), by, "client_ms", time);
+            }
+        }
+    }
+    serving.stop()?;
+    samples.report(&mut figures.report)
+}

@@ -1,0 +1,271 @@
+//! Figure 13: inserts into a large collection with no to five fields cached, beside indexed fields and rivals.
+
+use std::fmt::Write as _;
+use std::path::{Path, PathBuf};
+use std::time::Instant;
+
+use anyhow::{Result, ensure};
+use bson::{RawDocumentBuf, doc};
+use mongodb::Database;
+
+use super::Figures;
+use super::bed::{Bed, COLLECTION};
+use super::samples::Samples;
+use crate::client::{self, Plan};
+use crate::data;
+use crate::documents::random::{self, BATCH, FIELDS};
+use crate::documents::session::DATABASE;
+use crate::record::Measured;
+use crate::rivals::ferretdb::{self, FerretDb};
+use crate::rivals::postgres::Postgres;
+
+/// Documents that are there before, as in the paper.
+const DOCUMENTS: usize = 10_000_000;
+/// Documents that FerretDB has before: it inserts slowly.
+const FERRETDB_DOCUMENTS_MAX: usize = 100_000;
+/// Documents inserted for one measurement.
+const INSERTED: usize = 5 * BATCH;
+/// The same in a run that only checks the definitions.
+const SMOKE_INSERTED: usize = BATCH / 40;
+
+/// Measures Forebay and whichever rivals are installed.
+pub async fn measure(figures: &mut Figures) -> Result<()> {
+    let documents = figures.at_most(DOCUMENTS);
+    forebay(figures, documents).await?;
+    let fewer = if figures.smoke {
+        SMOKE_INSERTED
+    } else {
+        documents.min(FERRETDB_DOCUMENTS_MAX)
+    };
+    if let Err(why) = ferretdb(figures, fewer).await {
+        figures
+            .report
+            .note(&format!("FerretDB is left out: {why:#}"));
+    }
+    if let Err(why) = postgres(figures, documents) {
+        figures
+            .report
+            .note(&format!("PostgreSQL is left out: {why:#}"));
+    }
+    Ok(())
+}
+
+fn inserted(figures: &Figures) -> usize {
+    if figures.smoke {
+        SMOKE_INSERTED
+    } else {
+        INSERTED
+    }
+}
+
+/// The documents that are there, and those that come next.
+struct Filled {
+    db: Database,
+    documents: usize,
+    inserted: usize,
+}
+
+impl Filled {
+    /// Inserts the next documents; how many a second.
+    async fn insert_rate(&mut self) -> Result<f64> {
+        let start = Instant::now();
+        let range = self.documents..self.documents + self.inserted;
+        random::insert(&self.db.collection(COLLECTION), range, random::five_fields).await?;
+        self.documents += self.inserted;
+        Ok(self.inserted as f64 / start.elapsed().as_secs_f64())
+    }
+
+    /// All documents are there.
+    async fn check(&self) -> Result<()> {
+        let count = client::count(&self.db, COLLECTION, &doc! {}, Plan::Chosen).await?;
+        ensure!(
+            count == self.documents as u64,
+            "{count} of {} documents arrived",
+            self.documents
+        );
+        Ok(())
+    }
+
+    async fn drop_indexes(&self) -> Result<()> {
+        let command = doc! { "dropIndexes": COLLECTION, "index": "*" };
+        self.db.run_command(command).await?;
+        Ok(())
+    }
+
+    async fn index(&self, field: &str) -> Result<()> {
+        let index = doc! { "key": { field: 1 }, "name": format!("{field}_1") };
+        let command = doc! { "createIndexes": COLLECTION, "indexes": [index] };
+        self.db.run_command(command).await?;
+        Ok(())
+    }
+}
+
+/// Cached fields, then indexed ones, in every round.
+async fn forebay(figures: &mut Figures, documents: usize) -> Result<()> {
+    let mut bed = Bed::new(&figures.devices, random::five_fields)?;
+    bed.grow(documents).await?;
+    let mut serving = bed.serve(&[]).await?;
+    serving.set_devices(figures.devices.len()).await?;
+    let devices = serving.devices();
+    let by = Measured {
+        engine: "forebay",
+        devices: &devices,
+        expect: None,
+    };
+    let mut filled = Filled {
+        db: serving.db.clone(),
+        documents,
+        inserted: inserted(figures),
+    };
+    let mut samples = Samples::default();
+    for _ in 0..figures.rounds() {
+        for kind in ["cached", "indexed"] {
+            filled.drop_indexes().await?;
+            for count in 0..=FIELDS.len() {
+                match (kind, count) {
+                    (_, 0) => {}
+                    ("cached", count) => serving.cache(FIELDS[count - 1]).await?,
+                    (_, count) => filled.index(FIELDS[count - 1]).await?,
+                }
+                let rate = filled.insert_rate().await?;
+                samples.add(
+                    &format!("figure-13: {kind}/{count}"),
+                    by,
+                    "documents_per_s",
+                    rate,
+                );
+            }
+        }
+    }
+    filled.check().await?;
+    serving.stop()?;
+    samples.report(&mut figures.report)
+}
+
+/// Indexed fields; it has no caches.
+async fn ferretdb(figures: &mut Figures, documents: usize) -> Result<()> {
+    let server = FerretDb::start()?;
+    let db = client::connect(server.uri()).await?.database(DATABASE);
+    random::insert(
+        &db.collection(COLLECTION),
+        0..documents,
+        random::five_fields,
+    )
+    .await?;
+    let mut filled = Filled {
+        db,
+        documents,
+        inserted: inserted(figures),
+    };
+    let name = format!("FerretDB {} SQLite", ferretdb::VERSION);
+    let by = Measured {
+        engine: &name,
+        devices: "its own",
+        expect: None,
+    };
+    let mut samples = Samples::default();
+    for _ in 0..figures.rounds() {
+        filled.drop_indexes().await?;
+        for count in 0..=FIELDS.len() {
+            if let Some(field) = count.checked_sub(1) {
+                filled.index(FIELDS[field]).await?;
+            }
+            let rate = filled.insert_rate().await?;
+            samples.add(
+                &format!("figure-13: indexed/{count}"),
+                by,
+                "documents_per_s",
+                rate,
+            );
+        }
+    }
+    filled.check().await?;
+    samples.report(&mut figures.report)
+}
+
+/// Fields with a B-tree, then with an index of trigrams, in every round; rows are copied in, its fastest way.
+fn postgres(figures: &mut Figures, documents: usize) -> Result<()> {
+    let folder = tempfile::tempdir_in(data::cache_folder()?)?;
+    let mut postgres = Postgres::start()?;
+    let name = postgres.name().to_owned();
+    let columns = FIELDS
+        .map(|field| format!("{field} text NOT NULL"))
+        .join(", ");
+    postgres.ask(&format!(
+        "CREATE TABLE letters (id integer PRIMARY KEY, {columns})"
+    ))?;
+    postgres.ask("CREATE EXTENSION pg_trgm")?;
+    copy_in(&mut postgres, folder.path(), 0, documents)?;
+    let (mut documents, inserted) = (documents, inserted(figures));
+    let by = Measured {
+        engine: &name,
+        devices: "its own",
+        expect: None,
+    };
+    let mut samples = Samples::default();
+    for _ in 0..figures.rounds() {
+        for (kind, index) in [
+            ("indexed", "btree (F)"),
+            ("trigrams", "gin (F gin_trgm_ops)"),
+        ] {
+            for count in 0..=FIELDS.len() {
+                if let Some(field) = count.checked_sub(1) {
+                    let (field, method) = (FIELDS[field], index.replace('F', FIELDS[field]));
+                    postgres.ask(&format!(
+                        "CREATE INDEX {kind}_{field} ON letters USING {method}"
+                    ))?;
+                }
+                let time = copy_in(&mut postgres, folder.path(), documents, inserted)?;
+                documents += inserted;
+                let rate = inserted as f64 / time * 1e3;
+                samples.add(
+                    &format!("figure-13: {kind}/{count}"),
+                    by,
+                    "documents_per_s",
+                    rate,
+                );
+            }
+            let indexes = FIELDS.map(|field| format!("{kind}_{field}")).join(", ");
+            postgres.ask(&format!("DROP INDEX {indexes}"))?;
+        }
+    }
+    let (count, _) = postgres.count("SELECT count(*) FROM letters")?;
+    ensure!(
+        count == documents as u64,
+        "{count} of {documents} rows arrived"
+    );
+    samples.report(&mut figures.report)
+}
+
+/// Copies rows in; how long that took, in milliseconds.
+fn copy_in(postgres: &mut Postgres, folder: &Path, start: usize, count: usize) -> Result<f64> {
+    let file = rows_file(folder, start, count)?;
+    let (_, time) = postgres.ask(&format!("\\copy letters FROM '{}'", file.display()))?;
+    Ok(time)
+}
+
+/// A file of the same documents as rows, fields apart by tabs.
+fn rows_file(folder: &Path, start: usize, count: usize) -> Result<PathBuf> {
+    let path = folder.join("rows.txt");
+    data::write_file(&path, |writer| {
+        for (start, count) in random::batches(start..start + count) {
+            let mut rows = String::new();
+            for document in random::five_fields(start, count) {
+                write_row(&mut rows, &document)?;
+            }
+            writer.write_all(rows.as_bytes())?;
+        }
+        Ok(())
+    })?;
+    Ok(path)
+}
+
+fn write_row(rows: &mut String, document: &RawDocumentBuf) -> Result<()> {
+    let id = document.get_i32("_id")?;
+    write!(rows, "{id}")?;
+    for field in FIELDS {
+        write!(rows, "\t{}", document.get_str(field)?)?;
+    }
+    rows.push('\n');
+    Ok(())
+}

@@ -1,0 +1,254 @@
+//! Random letters: the data of the paper, the same on every machine, and what searches of them must find.
+
+use std::collections::HashMap;
+use std::ops::Range;
+use std::path::Path;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use anyhow::{Result, ensure};
+use bson::raw::CStr;
+use bson::{RawDocumentBuf, doc, rawdoc};
+use forebay_text::{Limits, Options, Pattern, Program, Rows, SEPARATOR, Stop};
+use mongodb::{Collection, Database};
+use tokio::task::JoinSet;
+
+use crate::client::{self, Plan};
+use crate::data;
+
+/// Letters of a value.
+pub const LETTERS: usize = 8;
+/// Fields of a document of [`five_fields`].
+pub const FIELDS: [&str; 5] = ["a", "b", "c", "d", "e"];
+/// Documents that one insert sends; also the step between the seeds of the values.
+pub const BATCH: usize = 20_000;
+/// Connections that insert.
+const WRITERS: usize = 12;
+/// How long the cache may take to have all values on devices.
+const SETTLED_WITHIN: Duration = Duration::from_secs(120);
+/// Seeds of the values of [`five_fields`] lie beyond those of [`values`].
+const FIVE_FIELDS_SEED: u64 = 1 << 40;
+
+/// Letters of `count` values from number `start` on, which is a multiple of [`BATCH`], without anything between them.
+pub fn values(start: usize, count: usize) -> Vec<u8> {
+    letters(start as u64, count * LETTERS)
+}
+
+fn letters(seed: u64, count: usize) -> Vec<u8> {
+    let mut random = fastrand::Rng::with_seed(seed);
+    (0..count).map(|_| random.u8(b'a'..=b'z')).collect()
+}
+
+/// The text of a value.
+pub fn text(value: &[u8]) -> &str {
+    std::str::from_utf8(value).expect("letters are ASCII")
+}
+
+/// The documents `{_id: n, v: …}` from number `start` on.
+pub fn one_field(start: usize, count: usize) -> Vec<RawDocumentBuf> {
+    let values = values(start, count);
+    let ids = start as i32..;
+    let documents = ids.zip(values.chunks(LETTERS));
+    documents
+        .map(|(id, value)| rawdoc! { "_id": id, "v": text(value) })
+        .collect()
+}
+
+/// Documents of `_id` and five fields from number `start` on, as in the paper's section 4.4.
+pub fn five_fields(start: usize, count: usize) -> Vec<RawDocumentBuf> {
+    let values = letters(
+        FIVE_FIELDS_SEED + start as u64,
+        count * LETTERS * FIELDS.len(),
+    );
+    let ids = start as i32..;
+    let documents = ids.zip(values.chunks(LETTERS * FIELDS.len()));
+    documents
+        .map(|(id, values)| {
+            let mut document = rawdoc! { "_id": id };
+            for (field, value) in FIELDS.iter().zip(values.chunks(LETTERS)) {
+                let field = <&CStr>::try_from(*field).expect("no NUL in it");
+                document.append(field, text(value));
+            }
+            document
+        })
+        .collect()
+}
+
+/// The batches of a range of documents: the first number and the count of each.
+pub fn batches(range: Range<usize>) -> impl Iterator<Item = (usize, usize)> {
+    let end = range.end;
+    range
+        .step_by(BATCH)
+        .map(move |start| (start, BATCH.min(end - start)))
+}
+
+/// Inserts the documents of a range, made a batch at a time by `documents`, over several connections.
+///
+/// # Errors
+/// If an insert fails.
+pub async fn insert(
+    collection: &Collection<RawDocumentBuf>,
+    range: Range<usize>,
+    documents: fn(usize, usize) -> Vec<RawDocumentBuf>,
+) -> Result<()> {
+    let writers: JoinSet<Result<()>> = (0..WRITERS)
+        .map(|writer| insert_share(collection.clone(), range.clone(), documents, writer))
+        .collect();
+    writers.join_all().await.into_iter().collect()
+}
+
+/// Inserts every so many-th batch.
+async fn insert_share(
+    collection: Collection<RawDocumentBuf>,
+    range: Range<usize>,
+    documents: fn(usize, usize) -> Vec<RawDocumentBuf>,
+    writer: usize,
+) -> Result<()> {
+    for (start, count) in batches(range).skip(writer).step_by(WRITERS) {
+        let batch = documents(start, count);
+        collection.insert_many(&batch).ordered(false).await?;
+    }
+    Ok(())
+}
+
+/// Writes the first values to a file, one a line.
+///
+/// # Errors
+/// If the disk is full or the folder cannot be written.
+pub fn write_values(path: &Path, documents: usize) -> Result<()> {
+    data::write_file(path, |writer| {
+        for (start, count) in batches(0..documents) {
+            for value in values(start, count).chunks(LETTERS) {
+                writer.write_all(value)?;
+                writer.write_all(b"\n")?;
+            }
+        }
+        Ok(())
+    })
+}
+
+/// Waits until a search of `field` finds all values sorted into buckets that are on devices.
+///
+/// # Errors
+/// If that does not come to be in time.
+pub async fn all_on_devices(db: &Database, collection: &str, field: &str) -> Result<()> {
+    let end = Instant::now() + SETTLED_WITHIN;
+    let filter = doc! { field: { "$regex": "a.*b" } };
+    let command = client::count_command(collection, &filter, Plan::Chosen);
+    let explain = doc! { "explain": command, "verbosity": "executionStats" };
+    loop {
+        let reply = db.run_command(explain.clone()).await?;
+        let mut on_host = 0;
+        client::each_document(&reply, &mut |part| {
+            on_host += client::integer(part.get("tailRows")).unwrap_or(0);
+            if let Ok(host) = part.get_document("host") {
+                on_host += client::integer(host.get("rows")).unwrap_or(0);
+            }
+        });
+        if on_host == 0 {
+            return Ok(());
+        }
+        ensure!(
+            Instant::now() < end,
+            "{on_host} rows are still searched by the host: {reply}"
+        );
+        tokio::time::sleep(Duration::from_millis(200)).await;
+    }
+}
+
+/// Values that are there, spread over all documents, each with how many documents have it.
+pub fn known_values(documents: usize, count: usize) -> Vec<(String, u64)> {
+    let step = documents.div_ceil(BATCH).div_ceil(count).max(1);
+    let mut chosen = Vec::new();
+    for (start, batch) in batches(0..documents).step_by(step) {
+        let wanted = count.div_ceil(documents.div_ceil(BATCH * step));
+        let values = values(start, batch);
+        chosen.extend(values.chunks(LETTERS).take(wanted).map(<[u8]>::to_vec));
+    }
+    let mut counts: HashMap<&[u8], u64> = chosen.iter().map(|value| (&value[..], 0)).collect();
+    for (start, batch) in batches(0..documents) {
+        for value in values(start, batch).chunks(LETTERS) {
+            if let Some(count) = counts.get_mut(value) {
+                *count += 1;
+            }
+        }
+    }
+    let known = chosen
+        .iter()
+        .map(|value| (text(value).to_owned(), counts[&value[..]]));
+    known.take(count).collect()
+}
+
+/// Compiles a pattern as the server does.
+///
+/// # Errors
+/// If it is not a pattern.
+pub fn program(pattern: &str) -> Result<Program> {
+    let limits = Limits::default();
+    let pattern = Pattern::new(pattern, Options::default(), &limits)?;
+    Ok(Program::compile(pattern, &limits))
+}
+
+/// How many values match each program, by the host's engine in this process, on all cores.
+pub fn expected(documents: usize, programs: &[Program]) -> Vec<u64> {
+    let cores = thread::available_parallelism().map_or(1, usize::from);
+    let counted = thread::scope(|scope| {
+        let workers: Vec<_> = (0..cores)
+            .map(|core| scope.spawn(move || count_share(documents, programs, (core, cores))))
+            .collect();
+        let counts = workers
+            .into_iter()
+            .map(|worker| worker.join().expect("no panic"));
+        counts.collect::<Vec<Vec<u64>>>()
+    });
+    let sum = |index: usize| counted.iter().map(|counts| counts[index]).sum();
+    (0..programs.len()).map(sum).collect()
+}
+
+fn count_share(documents: usize, programs: &[Program], (core, cores): (usize, usize)) -> Vec<u64> {
+    let mut counts = vec![0; programs.len()];
+    for (start, count) in batches(0..documents).skip(core).step_by(cores) {
+        let mut bytes = Vec::with_capacity(count * (LETTERS + 1));
+        for value in values(start, count).chunks(LETTERS) {
+            bytes.extend_from_slice(value);
+            bytes.push(SEPARATOR);
+        }
+        let offsets: Vec<u32> = (0..=count)
+            .map(|row| (row * (LETTERS + 1)) as u32)
+            .collect();
+        let rows = Rows {
+            bytes: &bytes,
+            offsets: &offsets,
+        };
+        for (count, program) in counts.iter_mut().zip(programs) {
+            *count += program
+                .count_rows(rows, &Stop::never())
+                .expect("nothing stops it");
+        }
+    }
+    counts
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn known_values_are_as_many_as_wanted_and_are_there() {
+        for documents in [1, BATCH - 1, BATCH + 1, 5 * BATCH] {
+            let known = known_values(documents, 3);
+            assert_eq!(known.len(), 3.min(documents), "of {documents}");
+            assert!(known.iter().all(|(_, count)| *count > 0), "{known:?}");
+        }
+    }
+
+    #[test]
+    fn a_larger_collection_begins_with_the_values_of_a_smaller_one() {
+        let values_of = |documents| -> Vec<u8> {
+            batches(0..documents)
+                .flat_map(|(start, count)| values(start, count))
+                .collect()
+        };
+        assert!(values_of(2 * BATCH + 5).starts_with(&values_of(BATCH + 7)));
+    }
+}

@@ -1,0 +1,129 @@
+//! What each figure shows, and what the paper tells of it in words: its plots have no numbers.
+
+/// How values lie along an axis.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Axis {
+    /// Evenly.
+    Linear,
+    /// Each power of two as far from the next as any.
+    Log2,
+    /// Each power of ten as far from the next as any.
+    Log10,
+}
+
+/// A figure of the paper.
+#[derive(Debug)]
+pub struct About {
+    /// Its number.
+    pub number: u32,
+    /// What it shows.
+    pub title: &'static str,
+    /// The x axis.
+    pub x: &'static str,
+    /// How x lies.
+    pub x_axis: Axis,
+    /// The y axis.
+    pub y: &'static str,
+    /// How y lies.
+    pub y_axis: Axis,
+    /// Whether y is a rate, into which times of one client are turned.
+    pub is_rate: bool,
+    /// What the paper says of it.
+    pub paper: &'static str,
+}
+
+/// The figure that a plot named `figure-12-regex` is part of.
+pub fn about(plot: &str) -> Option<&'static About> {
+    let number: u32 = plot.split('-').nth(1)?.parse().ok()?;
+    FIGURES.iter().find(|about| about.number == number)
+}
+
+const BUCKET: &str = "values in a bucket at most";
+const DOCUMENTS: &str = "documents";
+const SEARCHES: &str = "searches a second";
+
+const FIGURES: [About; 8] = [
+    About {
+        number: 6,
+        title: "Exact searches by bucket size, 16 connections",
+        x: BUCKET,
+        x_axis: Axis::Log2,
+        y: SEARCHES,
+        y_axis: Axis::Linear,
+        is_rate: true,
+        paper: "constant up to buckets of 2^17 to 2^18 values, fewer beyond, as a search reads one bucket.",
+    },
+    About {
+        number: 7,
+        title: "Regular expressions by bucket size, one client",
+        x: BUCKET,
+        x_axis: Axis::Log2,
+        y: SEARCHES,
+        y_axis: Axis::Linear,
+        is_rate: true,
+        paper: "rising up to buckets of 2^17 values, as each takes a kernel launch; falling at 2^19, as there are too few \
+                buckets to share among three GPUs.",
+    },
+    About {
+        number: 8,
+        title: "Time in which a second device joins and leaves",
+        x: BUCKET,
+        x_axis: Axis::Log2,
+        y: "milliseconds",
+        y_axis: Axis::Log10,
+        is_rate: false,
+        paper: "shorter with larger buckets; leaving is shorter than joining.",
+    },
+    About {
+        number: 9,
+        title: "Exact searches by documents and devices, 16 connections",
+        x: DOCUMENTS,
+        x_axis: Axis::Log10,
+        y: SEARCHES,
+        y_axis: Axis::Linear,
+        is_rate: true,
+        paper: "with 100 million documents three GPUs answer 1.73 (local) and 2.14 times (remote) as many as one; 0.22 ms \
+                (local) and 0.30 ms (remote) a search.",
+    },
+    About {
+        number: 10,
+        title: "Regular expressions by documents and devices, one client",
+        x: DOCUMENTS,
+        x_axis: Axis::Log10,
+        y: SEARCHES,
+        y_axis: Axis::Log10,
+        is_rate: true,
+        paper: "with 100 million documents and three GPUs 40.9 ms (local) and 44.0 ms (remote) a search: 24 and 23 a second.",
+    },
+    About {
+        number: 11,
+        title: "Exact searches beside programs with an index, one client",
+        x: DOCUMENTS,
+        x_axis: Axis::Log10,
+        y: SEARCHES,
+        y_axis: Axis::Log10,
+        is_rate: true,
+        paper: "with 100 million documents 2.79 times the throughput of MongoDB 2.6.6, which needs 0.071 ms a search where three \
+                remote GPUs need 0.30 ms.",
+    },
+    About {
+        number: 12,
+        title: "Patterns beside other programs, one client",
+        x: DOCUMENTS,
+        x_axis: Axis::Log10,
+        y: SEARCHES,
+        y_axis: Axis::Log10,
+        is_rate: true,
+        paper: "with 100 million documents and three remote GPUs 44.0 ms a search, and 28,198.8 ms by MongoDB 2.6.6: 640.8 times.",
+    },
+    About {
+        number: 13,
+        title: "Inserts by cached or indexed fields, of five",
+        x: "fields cached or indexed",
+        x_axis: Axis::Linear,
+        y: "documents a second",
+        y_axis: Axis::Linear,
+        is_rate: true,
+        paper: "almost constant with cached fields; falling with indexed fields of MongoDB.",
+    },
+];

@@ -1,0 +1,222 @@
+//! Plots and tables of the paper's figures, from the lines of a record.
+
+mod draw;
+mod figures;
+mod page;
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, Result, ensure};
+use clap::Args;
+
+use crate::record::Record;
+use figures::{About, about};
+
+/// Draw what a record has of the paper's figures.
+#[derive(Args, Clone, Debug)]
+pub struct PlotArgs {
+    /// Files of JSON lines; of two lines about the same point the later one counts.
+    #[arg(required = true, value_name = "FILE")]
+    pub records: Vec<PathBuf>,
+    /// Folder of the plots and of FIGURES.md.
+    #[arg(long, value_name = "FOLDER", default_value = "docs/benchmarks")]
+    pub into: PathBuf,
+}
+
+/// One measured point.
+#[derive(Clone, Debug)]
+struct Point {
+    x: u64,
+    median: f64,
+    min: f64,
+    max: f64,
+    n: usize,
+}
+
+/// One picture: `figure-12-regex` with a line for each program.
+#[derive(Debug)]
+struct Plot {
+    name: String,
+    about: &'static About,
+    series: Vec<(String, Vec<Point>)>,
+}
+
+/// Draws what is in files of a record.
+///
+/// # Errors
+/// If a file is none of a record, or has nothing of the figures, or the folder cannot be written.
+pub fn run(args: &PlotArgs) -> Result<()> {
+    let mut records = Vec::new();
+    for path in &args.records {
+        let text =
+            fs::read_to_string(path).with_context(|| format!("reading {}", path.display()))?;
+        for line in text.lines() {
+            let record: Record =
+                serde_json::from_str(line).with_context(|| format!("in {}", path.display()))?;
+            records.push(record);
+        }
+    }
+    write(&args.into, &records)
+}
+
+/// Writes a picture for each figure, and `FIGURES.md` with all of them and their tables.
+///
+/// # Errors
+/// If there is nothing to draw, or the folder cannot be written.
+pub fn write(folder: &Path, records: &[Record]) -> Result<()> {
+    let records: Vec<&Record> = records
+        .iter()
+        .filter(|record| record.case.starts_with("figure-"))
+        .collect();
+    let plots = plots(&records)?;
+    ensure!(!plots.is_empty(), "the record has no line of a figure");
+    fs::create_dir_all(folder)?;
+    for plot in &plots {
+        let path = folder.join(format!("{}.svg", plot.name));
+        draw::svg(plot, &path).with_context(|| format!("writing {}", path.display()))?;
+    }
+    fs::write(folder.join("FIGURES.md"), page::of(&plots, &records))?;
+    Ok(())
+}
+
+/// Gathers lines by figure, then by program, in the order of the figures' numbers.
+fn plots(records: &[&Record]) -> Result<Vec<Plot>> {
+    let mut plots: BTreeMap<(u32, String), Plot> = BTreeMap::new();
+    for record in records {
+        let (name, kind, x) = parts(&record.case)
+            .with_context(|| format!("{} is no point of a figure", record.case))?;
+        let about = about(name).with_context(|| format!("{name} is no figure of the paper"))?;
+        let key = (about.number, name.to_owned());
+        let plot = plots.entry(key).or_insert_with(|| Plot {
+            name: name.to_owned(),
+            about,
+            series: Vec::new(),
+        });
+        plot.add(&label(record, kind), point(record, x, about));
+    }
+    Ok(plots.into_values().collect())
+}
+
+/// The parts of a case: `figure-8: it leaves/1024` is a plot, perhaps a kind of line, and a place on the x axis.
+fn parts(case: &str) -> Option<(&str, Option<&str>, u64)> {
+    let (line, x) = case.rsplit_once('/')?;
+    let x = x.parse().ok()?;
+    Some(match line.split_once(": ") {
+        Some((name, kind)) => (name, Some(kind), x),
+        None => (line, None, x),
+    })
+}
+
+/// Who and where, as in `forebay on host:2: cached`.
+fn label(record: &Record, kind: Option<&str>) -> String {
+    let devices = record.device.split(" of ").next().unwrap_or_default();
+    let mut label = format!("{} on {devices}", record.engine);
+    if let Some(kind) = kind {
+        label = format!("{label}: {kind}");
+    }
+    label
+}
+
+/// A line as the figure shows it: times of one client become searches a second where the paper plots those.
+fn point(record: &Record, x: u64, about: &About) -> Point {
+    let rate = |milliseconds: f64| 1e3 / milliseconds;
+    let (median, min, max) = match (record.metric.as_str(), about.is_rate) {
+        ("client_ms", true) => (rate(record.median), rate(record.max), rate(record.min)),
+        _ => (record.median, record.min, record.max),
+    };
+    Point {
+        x,
+        median,
+        min,
+        max,
+        n: record.n,
+    }
+}
+
+impl Plot {
+    fn add(&mut self, label: &str, point: Point) {
+        let known = self.series.iter_mut().find(|(known, _)| known == label);
+        match known {
+            None => self.series.push((label.to_owned(), vec![point])),
+            Some((_, points)) => {
+                points.retain(|other| other.x != point.x);
+                points.push(point);
+                points.sort_by_key(|point| point.x);
+            }
+        }
+    }
+
+    fn points(&self) -> impl Iterator<Item = &Point> {
+        self.series.iter().flat_map(|(_, points)| points)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::record::{Measured, Run};
+    use crate::statistics::Summary;
+
+    fn record(case: &str, metric: &str, value: f64) -> Record {
+        let by = Measured {
+            engine: "forebay",
+            devices: "host:2",
+            expect: None,
+        };
+        Run::begin("documents").record(case, by, metric, Summary::once(value))
+    }
+
+    #[test]
+    fn a_case_names_its_figure_its_line_and_its_place() {
+        assert_eq!(
+            parts("figure-8: it leaves/1024"),
+            Some(("figure-8", Some("it leaves"), 1024))
+        );
+        assert_eq!(
+            parts("figure-12-regex/10"),
+            Some(("figure-12-regex", None, 10))
+        );
+        assert_eq!(parts("figure-6"), None);
+    }
+
+    #[test]
+    fn the_later_line_about_a_point_counts_and_times_become_rates() {
+        let records = [
+            record("figure-10/1000000", "client_ms", 20.0),
+            record("figure-10/100000", "client_ms", 2.0),
+            record("figure-10/1000000", "client_ms", 10.0),
+        ];
+        let records: Vec<&Record> = records.iter().collect();
+        let plots = plots(&records).expect("they are points");
+        let medians: Vec<f64> = plots[0].points().map(|point| point.median).collect();
+        assert_eq!(medians, [500.0, 100.0]);
+    }
+
+    #[test]
+    fn pictures_and_a_page_are_written() {
+        let folder = tempfile::tempdir().expect("a temporary folder");
+        let mut records: Vec<Record> = (10..20)
+            .map(|exponent| {
+                let case = format!("figure-6/{}", 1 << exponent);
+                record(&case, "searches_per_s", f64::from(exponent))
+            })
+            .collect();
+        records.push(record("figure-13: cached/0", "documents_per_s", 1e5));
+        records.push(record("exact-one-client", "client_us", 1.0));
+        write(folder.path(), &records).expect("the folder is writable");
+        let read = |name: &str| fs::read_to_string(folder.path().join(name)).expect(name);
+        assert!(read("figure-6.svg").contains("forebay on host:2"));
+        assert!(read("figure-13.svg").contains("</svg>"));
+        let page = read("FIGURES.md");
+        assert!(
+            page.contains("figure-6.svg") && page.contains("524,288"),
+            "{page}"
+        );
+        assert!(
+            write(folder.path(), &records[11..]).is_err(),
+            "nothing of a figure"
+        );
+    }
+}
