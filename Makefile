@@ -16,7 +16,7 @@ CARGO_TEST := $(KERNEL_ENV) cargo test --release --workspace --locked
 NODE_FOLDER := $(CARGO_TARGET_DIR)/node
 DRIVERS := tests/drivers
 
-.PHONY: run build test test-rust test-drivers test-full smoke check format lint docs tools bench-host clean-data help
+.PHONY: run build test test-rust test-drivers test-full smoke check format lint docs tools bench-host figures clean-data help
 
 help:
 	@sed -n 's/^## //p' Makefile
@@ -42,6 +42,7 @@ test-full: build $(NVRTC_ENV)/installed
 smoke: build
 	$(FOREBAY) demo --once --json --memory --generated 20000 > $(CARGO_TARGET_DIR)/demo.jsonl
 	$(FOREBAY) bench documents --host --smoke
+	$(FOREBAY) bench documents --figure all --smoke --json --plot $(CARGO_TARGET_DIR)/figures > $(CARGO_TARGET_DIR)/figures.jsonl
 
 test-drivers: build $(PYTHON_ENV)/installed $(NODE_FOLDER)/installed
 	$(FOREBAY) bench ferretdb > $(CARGO_TARGET_DIR)/ferretdb.path
@@ -85,6 +86,11 @@ docs:
 ## make bench-host the benchmarks of the host engine, appended to bench/record/
 bench-host: build
 	$(FOREBAY) bench documents --host --record bench/record/$$(date -u +%F)-host.jsonl
+
+## make figures    the paper's figures on two host devices, appended to bench/record/ and drawn in docs/benchmarks/
+figures: build
+	$(FOREBAY) bench documents --figure all --rows 10000000 --record bench/record/$$(date -u +%F)-host-figures.jsonl
+	$(FOREBAY) bench plot bench/record/$$(date -u +%F)-host-figures.jsonl
 
 tools:
 	@tools/install.sh

@@ -3,7 +3,7 @@
 #
 #   tools/gpu-check.sh collect FOLDER     builds everything here and gathers it, stripped, in FOLDER
 #   FOLDER/gpu-check.sh [PART...]         runs it there; no compiler is needed. Parts: device text cache sanitizer demo
-#                                         scan documents two; all but `documents` and `two` by default
+#                                         scan documents figures two; the last three only by name
 #
 # Figures are appended to $OUT/<date>-<device>.jsonl (OUT defaults to the folder). NAMES may name a file of package names.
 set -euo pipefail
@@ -54,6 +54,8 @@ part() {
     demo) ./forebay demo --once --memory --devices auto ${GENERATED:+--generated "$GENERATED"} ;;
     scan) ./bench-scan ${NAMES:+--names "$NAMES"} --record "$record" ;;
     documents) ./forebay bench documents --cuda --rows "${ROWS:-100000000}" --record "$record" ;;
+    figures) ./forebay bench documents --figure "${FIGURES:-all}" --devices "${DEVICES:-cuda:0}" --rows "${ROWS:-100000000}" \
+        --record "$record" ;;
     two)
         export FOREBAY_TEST_DEVICES=cuda:0,cuda:1
         ./test-storm

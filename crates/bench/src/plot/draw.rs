@@ -37,12 +37,11 @@ impl Axis {
 
     /// The value that lies at a place, in words.
     fn label(self, place: f64) -> String {
-        let value = match self {
-            Axis::Linear => place,
-            Axis::Log2 => place.exp2(),
-            Axis::Log10 => 10_f64.powf(place),
-        };
-        short(value)
+        match self {
+            Axis::Linear => short(place),
+            Axis::Log2 => format!("2^{place}"),
+            Axis::Log10 => short(10_f64.powf(place)),
+        }
     }
 
     /// From the smallest to the largest with some room; a linear axis begins at zero.
@@ -162,8 +161,9 @@ mod tests {
 
     #[test]
     fn a_place_on_an_axis_is_labelled_with_its_value() {
-        for axis in [Axis::Linear, Axis::Log2, Axis::Log10] {
-            assert_eq!(axis.label(axis.place(1e6)), "1M");
-        }
+        let label = |axis: Axis, value| axis.label(axis.place(value));
+        assert_eq!(label(Axis::Linear, 1e6), "1M");
+        assert_eq!(label(Axis::Log2, 1_024.0), "2^10");
+        assert_eq!(label(Axis::Log10, 1e6), "1M");
     }
 }

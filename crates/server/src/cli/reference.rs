@@ -51,10 +51,10 @@ fn commands_page() -> String {
     page
 }
 
-/// A section for a command, and one for each below it.
+/// A section for a command that people call, and one for each below it.
 fn add_command(page: &mut String, parent: &str, command: &mut clap::Command) {
     let name = format!("{parent} {}", command.get_name());
-    if command.get_name() == "help" {
+    if command.get_name() == "help" || command.is_hide_set() {
         return;
     }
     let text = match command.get_name() {

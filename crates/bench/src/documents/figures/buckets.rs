@@ -23,6 +23,9 @@ const SMOKE_EXPONENTS: std::ops::RangeInclusive<u32> = 10..=11;
 
 /// Measures those that were asked for, in one sweep.
 pub async fn measure(figures: &mut Figures) -> Result<()> {
+    if figures.wants(&[Figure::JoinLeave]) && figures.devices.len() < 2 {
+        figures.report.note("skipped: figure 8 needs two devices");
+    }
     let documents = figures.at_most(DOCUMENTS);
     let mut bed = Bed::new(&figures.devices, random::one_field)?;
     bed.grow(documents).await?;

@@ -28,8 +28,17 @@ pub async fn measure(figures: &mut Figures) -> Result<()> {
     } else {
         &DOCUMENTS
     };
-    let max = figures.documents_max.unwrap_or(usize::MAX);
-    for &documents in sizes.iter().filter(|documents| **documents <= max) {
+    let max = match figures.documents_max {
+        Some(max) if !figures.smoke => max,
+        _ => usize::MAX,
+    };
+    for &documents in sizes {
+        if documents > max {
+            figures.report.note(&format!(
+                "skipped: {documents} documents are more than --rows allows"
+            ));
+            break;
+        }
         if let Some(why) = bed.cannot_hold(documents) {
             figures.report.note(&why);
             break;
