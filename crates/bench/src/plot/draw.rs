@@ -14,6 +14,8 @@ const FONT: (&str, i32) = ("sans-serif", 14);
 const TITLE_FONT: (&str, i32) = ("sans-serif", 18);
 /// Room for the numbers beside the axes.
 const LABEL_PIXELS: (i32, i32) = (48, 78);
+/// Height of a line of the legend, as a share of the plotting area's.
+const LEGEND_LINE_SHARE: f64 = 0.055;
 /// Lines told apart also by people who see fewer colours (Okabe and Ito).
 const COLOURS: [RGBColor; 7] = [
     RGBColor(0, 114, 178),
@@ -97,7 +99,7 @@ fn draw(
         .x_axis
         .range(plot.points().map(|point| point.x as f64));
     let ends = plot.points().flat_map(|point| [point.min, point.max]);
-    let y_range = about.y_axis.range(ends);
+    let y_range = with_headroom(about.y_axis.range(ends), plot.series.len());
     let mut chart = ChartBuilder::on(root)
         .caption(title(plot), TITLE_FONT)
         .margin(10)
@@ -131,13 +133,20 @@ fn draw(
     }
     chart
         .configure_series_labels()
-        .position(SeriesLabelPosition::LowerLeft)
+        .position(SeriesLabelPosition::UpperRight)
         .background_style(WHITE.mix(0.8))
         .border_style(BLACK.mix(0.3))
         .label_font(FONT)
         .draw()?;
     root.present()?;
     Ok(())
+}
+
+/// The range with room above all lines for the names of so many.
+fn with_headroom(range: Range<f64>, lines: usize) -> Range<f64> {
+    let share = (0.05 + LEGEND_LINE_SHARE * lines as f64).min(0.8);
+    let headroom = (range.end - range.start) * share / (1.0 - share);
+    range.start..range.end + headroom
 }
 
 /// The title, with what comes after the figure's number in the plot's name.
