@@ -146,6 +146,39 @@ fn flipped_bits_change_no_document() {
 }
 
 #[test]
+fn a_flipped_bit_in_a_list_of_tables_is_an_error() {
+    let directory = tempfile::tempdir().expect("a temporary directory");
+    fill(directory.path());
+    let lists = files(directory.path()).into_iter().filter(|file| {
+        let name = file.file_name().expect("is a file").to_string_lossy();
+        name == "current"
+    });
+    let mut flipped = 0;
+    for current in lists {
+        let number = std::fs::read(&current).expect("reads")[0];
+        for file in [current.with_file_name(format!("v{number}")), current] {
+            let good = std::fs::read(&file).expect("reads");
+            for place in 0..good.len() {
+                let mut bad = good.clone();
+                bad[place] ^= 1 << (place % 8);
+                std::fs::write(&file, bad).expect("writes");
+                let opened = Store::open(small_buffers(directory.path()));
+                assert!(
+                    matches!(opened, Err(StoreError::Corrupt { .. })),
+                    "{} at {place}: {:?}",
+                    file.display(),
+                    opened.err()
+                );
+                flipped += 1;
+            }
+            std::fs::write(&file, good).expect("writes");
+        }
+    }
+    assert!(flipped > 300, "only {flipped} bits were flipped");
+    drop(Store::open(small_buffers(directory.path())).expect("opens again"));
+}
+
+#[test]
 fn a_cut_journal_loses_its_end_only() {
     let judge = |what: &str, name: &Path, found: Option<Contents>, expected: &Contents| {
         let Some(found) = found else { return };

@@ -2,7 +2,8 @@
 //!
 //! Such a file ends with a trailer that says where its table of contents stands. fjall's reader takes memory for as many
 //! sections as the table claims before it compares any checksum: one flipped bit in that number asks for tens of
-//! gigabytes, and the process ends. Everything else in these files is under checksums that fjall itself compares.
+//! gigabytes, and the process ends. Everything else in tables is under checksums that fjall itself compares, and in
+//! manifests under one that [`manifest`](super::manifest) compares.
 
 use std::fs::File;
 use std::io;

@@ -14,7 +14,7 @@ use parking_lot::{Mutex, RwLock};
 
 use super::{
     Batch, Bytes, Direction, Engine, KeyRange, Page, PageLimit, Partition, PartitionId,
-    PartitionKind, archive, journal,
+    PartitionKind, archive, journal, manifest,
 };
 use crate::error::{Result, StoreError};
 use crate::options::StoreOptions;
@@ -113,7 +113,9 @@ impl FjallEngine {
     /// [`StoreError::Corrupt`] for damaged files, [`StoreError::DiskFull`] and [`StoreError::Io`] as they come.
     pub fn open(directory: &Path, options: &StoreOptions) -> Result<Self> {
         check_names(directory)?;
-        archive::check(&directory.join("keyspaces"))?;
+        let partitions = directory.join("keyspaces");
+        manifest::check(&partitions)?;
+        archive::check(&partitions)?;
         let journals = journal::check(directory)?;
         let database = open_database(directory, options)?;
         check_tables(directory, &database, journals)?;

@@ -8,6 +8,7 @@ pub(crate) mod archive;
 pub mod fault;
 pub mod fjall;
 pub(crate) mod journal;
+pub(crate) mod manifest;
 pub mod memory;
 mod numbered;
 pub mod reserve;
