@@ -5,6 +5,7 @@
 //! alone. The first line of its output is its version.
 
 use std::fs;
+use std::hash::{DefaultHasher, Hasher};
 use std::io::{BufRead, BufReader, Write, stdin};
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
@@ -102,7 +103,9 @@ impl Drop for ColumnSearch {
 /// The path of the program around libhs, compiled into the cache folder on first use.
 fn libhs_binary() -> Result<PathBuf> {
     let folder = data::cache_folder()?;
-    let path = folder.join("libhs-column");
+    let mut hasher = DefaultHasher::new();
+    hasher.write(LIBHS_SOURCE.as_bytes());
+    let path = folder.join(format!("libhs-column-{:016x}", hasher.finish()));
     if !path.exists() {
         let built = tempfile::tempdir_in(folder)?;
         let (source, binary) = (built.path().join("libhs.c"), built.path().join("libhs"));

@@ -6,11 +6,14 @@ use std::os::unix::fs::{PermissionsExt, chown};
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
+use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail, ensure};
 
 /// Where Debian keeps the programs of each release, which are not on the path.
 const DEBIAN_FOLDER: &str = "/usr/lib/postgresql";
+/// How long the server may take until it answers.
+const READY_WITHIN: Duration = Duration::from_secs(60);
 /// Printed after every statement, so that its end is known.
 const END: &str = "-- end --";
 /// Settings that differ from the defaults, which are for small machines: memory as the manual advises, and commits that are
@@ -69,6 +72,9 @@ impl Postgres {
         let server = server.stdout(Stdio::null()).stderr(Stdio::null());
         let mut server = server.spawn().context("starting postgres")?;
         let session = wait_for_session(&mut server, folder.path());
+        if session.is_err() {
+            quit(&mut server);
+        }
         let mut postgres = Postgres {
             session: session?,
             version: String::new(),
@@ -111,11 +117,15 @@ impl Postgres {
 
 impl Drop for Postgres {
     fn drop(&mut self) {
-        // SIGQUIT ends all its processes at once; a kill would leave them to find out.
-        let id = self.server.id().to_string();
-        let _ = Command::new("kill").args(["-QUIT", &id]).status();
-        let _ = self.server.wait();
+        quit(&mut self.server);
     }
+}
+
+/// SIGQUIT ends all processes of a server at once; a kill would leave them to find out.
+fn quit(server: &mut Child) {
+    let id = server.id().to_string();
+    let _ = Command::new("kill").args(["-QUIT", &id]).status();
+    let _ = server.wait();
 }
 
 /// The folder with `initdb` and `postgres`: the newest release of Debian's, or wherever the path leads to.
@@ -178,9 +188,10 @@ impl User {
     }
 }
 
-/// Tries until the server answers or has ended.
+/// Tries until the server answers, has ended or takes too long.
 fn wait_for_session(server: &mut Child, folder: &Path) -> Result<Session> {
-    loop {
+    let end = Instant::now() + READY_WITHIN;
+    while Instant::now() < end {
         if let Some(status) = server.try_wait()? {
             bail!("postgres ended with {status}");
         }
@@ -188,8 +199,9 @@ fn wait_for_session(server: &mut Child, folder: &Path) -> Result<Session> {
         if session.ask("SELECT 1").is_ok() {
             return Ok(session);
         }
-        std::thread::park_timeout(std::time::Duration::from_millis(100));
+        std::thread::park_timeout(Duration::from_millis(100));
     }
+    bail!("postgres does not answer")
 }
 
 /// A `psql` that stays.

@@ -218,7 +218,18 @@ impl Serving {
     /// # Errors
     /// If a search finds something else.
     pub async fn exact_rate(&self, known: &[(String, u64)], duration: Duration) -> Result<f64> {
-        exact_rate(&self.db, "v", known, duration).await
+        let known: Arc<[(String, u64)]> = known.into();
+        let start = Instant::now();
+        let end = start + duration;
+        let connections: JoinSet<Result<u64>> = (0..CONNECTIONS)
+            .map(|first| exact_until(self.db.clone(), Arc::clone(&known), first, end))
+            .collect();
+        let searches = connections
+            .join_all()
+            .await
+            .into_iter()
+            .sum::<Result<u64>>()?;
+        Ok(searches as f64 / start.elapsed().as_secs_f64())
     }
 
     /// The median time of a count by regular expression, in milliseconds.
@@ -252,37 +263,9 @@ fn available_memory_bytes() -> Option<u64> {
     Some(kibibytes * 1024)
 }
 
-async fn exact_rate(
-    db: &Database,
-    field: &'static str,
-    known: &[(String, u64)],
-    duration: Duration,
-) -> Result<f64> {
-    let known: Arc<[(String, u64)]> = known.into();
-    let start = Instant::now();
-    let connections: JoinSet<Result<u64>> = (0..CONNECTIONS)
-        .map(|first| {
-            exact_until(
-                db.clone(),
-                field,
-                Arc::clone(&known),
-                first,
-                start + duration,
-            )
-        })
-        .collect();
-    let searches = connections
-        .join_all()
-        .await
-        .into_iter()
-        .sum::<Result<u64>>()?;
-    Ok(searches as f64 / start.elapsed().as_secs_f64())
-}
-
 /// Searches for one value after the other until a moment; how many it searched for.
 async fn exact_until(
     db: Database,
-    field: &'static str,
     known: Arc<[(String, u64)]>,
     first: usize,
     end: Instant,
@@ -290,7 +273,7 @@ async fn exact_until(
     let mut searches = 0;
     while Instant::now() < end {
         let (value, expect) = &known[(first + searches as usize) % known.len()];
-        let count = client::count(&db, COLLECTION, &doc! { field: value }, Plan::Chosen).await?;
+        let count = client::count(&db, COLLECTION, &doc! { "v": value }, Plan::Chosen).await?;
         ensure!(count == *expect, "{value} counted {count}, not {expect}");
         searches += 1;
     }
