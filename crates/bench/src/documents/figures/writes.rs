@@ -25,6 +25,8 @@ const DOCUMENTS: usize = 10_000_000;
 const FERRETDB_DOCUMENTS_MAX: usize = 100_000;
 /// Documents inserted for one measurement.
 const INSERTED: usize = 5 * BATCH;
+/// The same of FerretDB.
+const FERRETDB_INSERTED: usize = 5_000;
 /// The same in a run that only checks the definitions.
 const SMOKE_INSERTED: usize = BATCH / 40;
 
@@ -155,7 +157,7 @@ async fn ferretdb(figures: &mut Figures, documents: usize) -> Result<()> {
     let mut filled = Filled {
         db,
         documents,
-        inserted: inserted(figures),
+        inserted: inserted(figures).min(FERRETDB_INSERTED),
     };
     let name = format!("FerretDB {} SQLite", ferretdb::VERSION);
     let by = Measured {
