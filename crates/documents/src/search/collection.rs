@@ -289,7 +289,7 @@ impl CollectionSearch {
             .state
             .read()
             .generations()
-            .try_for_each(|generation| change(generation));
+            .try_for_each(change);
         match outcome {
             Ok(()) => {}
             Err(error @ BuildError::Contradiction(_)) => self.rebuild(error),
