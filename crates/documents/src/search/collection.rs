@@ -285,11 +285,7 @@ impl CollectionSearch {
         if !self.needs_old() {
             return;
         }
-        let outcome: Result<(), BuildError> = self
-            .state
-            .read()
-            .generations()
-            .try_for_each(change);
+        let outcome: Result<(), BuildError> = self.state.read().generations().try_for_each(change);
         match outcome {
             Ok(()) => {}
             Err(error @ BuildError::Contradiction(_)) => self.rebuild(error),
