@@ -8,6 +8,7 @@ mod import;
 mod logging;
 mod settings;
 mod tls;
+mod upstream;
 
 use std::process::ExitCode;
 

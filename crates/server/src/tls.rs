@@ -52,7 +52,11 @@ fn from_files(certificate: &Path, key: &Path) -> Result<TlsAcceptor, TlsError> {
     Ok(TlsAcceptor::from(Arc::new(config)))
 }
 
-fn certificates(path: &Path) -> Result<Vec<CertificateDer<'static>>, TlsError> {
+/// The certificates in a PEM file, at least one.
+///
+/// # Errors
+/// If the file is missing or wrong.
+pub fn certificates(path: &Path) -> Result<Vec<CertificateDer<'static>>, TlsError> {
     let what = "a certificate";
     let chain = CertificateDer::pem_file_iter(path).map_err(|error| file(what, path, &error))?;
     let chain: Result<Vec<_>, _> = chain.collect();

@@ -170,6 +170,27 @@ pub fn compress(message: &[u8], compressor: Compressor) -> std::io::Result<Vec<u
     Ok(out)
 }
 
+/// The message that an `OP_COMPRESSED` holds, with its ids, and how it was compressed; any other message as it is.
+///
+/// # Errors
+/// As for [`crate::Message::decode`], as far as the compression goes.
+pub fn uncompressed(frame: Bytes, limits: &Limits) -> Result<(Bytes, Option<Compressor>), Error> {
+    let head = frame
+        .first_chunk::<HEADER_BYTES>()
+        .ok_or(Error::Truncated {
+            what: "message header",
+        })?;
+    let head = Header::parse(head, limits)?;
+    if head.op_code != OpCode::Compressed.code() {
+        return Ok((frame, None));
+    }
+    let (op_code, content, compressor) = decompress(frame.slice(HEADER_BYTES..), limits)?;
+    let mut out = header::begin(head.request_id, head.response_to, op_code, content.len());
+    out.extend_from_slice(&content);
+    header::finish(&mut out, 0);
+    Ok((out.into(), Some(compressor)))
+}
+
 /// The operation and the content of an `OP_COMPRESSED`, given what follows its header.
 pub(crate) fn decompress(
     content: Bytes,

@@ -18,13 +18,15 @@ pub mod limits;
 mod message;
 mod op_msg;
 mod op_query;
+mod peek;
 mod reader;
 pub mod validate;
 
-pub use compressed::{Compressor, compress, is_compressible};
+pub use compressed::{Compressor, compress, is_compressible, uncompressed};
 pub use error::Error;
 pub use header::{HEADER_BYTES, Header, OpCode};
 pub use limits::Limits;
 pub use message::{Body, Message};
 pub use op_msg::{Flags, OpMsg, Sequence};
 pub use op_query::{OpQuery, OpReply, ReplyFlags};
+pub use peek::Peek;

@@ -28,6 +28,14 @@ impl FerretDb {
     /// # Errors
     /// If Go is missing, the build fails or the server does not start.
     pub fn start() -> Result<FerretDb> {
+        FerretDb::start_with(&[])
+    }
+
+    /// As [`FerretDb::start`], with further arguments.
+    ///
+    /// # Errors
+    /// The same.
+    pub fn start_with(arguments: &[&str]) -> Result<FerretDb> {
         let folder = tempfile::tempdir()?;
         let mut command = Command::new(binary()?);
         command.args([
@@ -36,6 +44,7 @@ impl FerretDb {
             "--telemetry=disable",
             "--debug-addr=-",
         ]);
+        command.args(arguments);
         command.arg(format!("--sqlite-url=file:{}/", folder.path().display()));
         command.arg(format!("--state-dir={}", folder.path().display()));
         let process = ServerProcess::start(command, uri_in_line)?;

@@ -12,6 +12,7 @@ use tokio::sync::{Notify, watch};
 
 use crate::door::{Door, Listener};
 use crate::settings::{Settings, Sources, flags};
+use crate::upstream::Upstream;
 use crate::{auth, logging, tls};
 
 /// For programs that start a server for themselves and hold the other end of its standard input: the system closes it
@@ -67,6 +68,7 @@ pub async fn run(args: &ServeArgs) -> Result<()> {
     let tls = tls::acceptor(&settings)?;
     let scheme = if tls.is_some() { "/?tls=true" } else { "" };
     let listener = Listener::bind(settings.listen, tls).await?;
+    let upstream = upstream(&settings).await?;
     let documents = tokio::task::block_in_place(|| open(&settings))?;
     warn_without_users(&settings, &documents);
     // Whoever reads that the server listens may ask it to stop at once.
@@ -75,7 +77,7 @@ pub async fn run(args: &ServeArgs) -> Result<()> {
         "Forebay listens on mongodb://{}{scheme}",
         listener.address()?
     );
-    let door = Arc::new(Door::new(documents.clone(), &settings));
+    let door = Arc::new(Door::new(documents.clone(), upstream, &settings));
     listener.serve(door, stop, settings.shutdown_timeout).await;
     tokio::task::block_in_place(|| documents.shutdown()).context("closing the data")?;
     tracing::info!("stopped");
@@ -88,12 +90,32 @@ fn refuse_open_door(settings: &Settings) -> Result<()> {
     if listen.ip().to_canonical().is_loopback() || settings.auth {
         return Ok(());
     }
+    if !settings.upstream.is_empty() {
+        bail!(
+            "{listen} can be reached from other machines: in front of another store, listen on 127.0.0.1"
+        );
+    }
     bail!(
         "{listen} can be reached from other machines, so clients must authenticate: make a user by \
          `forebay user add NAME --data {}` and start with --auth (and, better, --tls-cert and --tls-key), \
          or listen on 127.0.0.1",
         settings.data.display()
     )
+}
+
+/// The store behind us, if the settings name one.
+async fn upstream(settings: &Settings) -> Result<Option<Upstream>> {
+    if settings.upstream.is_empty() {
+        return Ok(None);
+    }
+    if settings.auth {
+        bail!(
+            "--auth and --upstream exclude each other: the store behind authenticates the clients"
+        );
+    }
+    let upstream = Upstream::parse(&settings.upstream).await?;
+    tracing::info!(%upstream, "commands are passed on");
+    Ok(Some(upstream))
 }
 
 fn open(settings: &Settings) -> Result<Arc<Documents>> {
@@ -126,7 +148,8 @@ fn device_options(settings: &Settings) -> DeviceOptions {
 }
 
 fn document_settings(settings: &Settings) -> forebay_documents::Settings {
-    let location = match settings.memory {
+    // What a store behind us keeps is not kept here.
+    let location = match settings.memory || !settings.upstream.is_empty() {
         true => Location::Memory,
         false => Location::Dir(settings.data.clone()),
     };

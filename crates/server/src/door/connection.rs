@@ -208,7 +208,8 @@ fn decode(bytes: Bytes, limits: &Limits) -> Result<Message, forebay_wire_mongo::
     }
 }
 
-fn compressed(message: Vec<u8>, compressor: Option<Compressor>) -> Vec<u8> {
+/// The message, compressed if it is to be.
+pub fn compressed(message: Vec<u8>, compressor: Option<Compressor>) -> Vec<u8> {
     let Some(compressor) = compressor else {
         return message;
     };

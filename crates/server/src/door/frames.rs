@@ -21,8 +21,8 @@ pub enum FrameError {
     /// The stream failed or ended inside a message.
     #[error("{0}")]
     Io(#[from] io::Error),
-    /// The client took too long.
-    #[error("the client took longer than {limit:?} to {action}")]
+    /// The other side took too long.
+    #[error("the other side took longer than {limit:?} to {action}")]
     TooSlow {
         action: &'static str,
         limit: Duration,
@@ -92,6 +92,16 @@ impl<R: AsyncRead + Unpin> FrameReader<R> {
                 limit,
             }),
         }
+    }
+
+    /// Waits until the other side has closed the stream or it failed; as long as a message is there to be read, for ever.
+    ///
+    /// Dropping the future between polls loses nothing.
+    pub async fn closed(&mut self) {
+        if self.buffer.is_empty() && !self.fill(READ_BYTES_MIN).await.unwrap_or(false) {
+            return;
+        }
+        std::future::pending().await
     }
 
     /// Clients may leave between messages, also without the farewell that TLS asks for.

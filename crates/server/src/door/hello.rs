@@ -13,7 +13,7 @@ use super::session::Session;
 use crate::auth::sasl;
 
 /// The newest wire version: MongoDB 7.0.
-const WIRE_VERSION_MAX: i32 = 21;
+pub const WIRE_VERSION_MAX: i32 = 21;
 /// How long a session without commands lives.
 const SESSION_TIMEOUT_MINUTES: i32 = 30;
 
@@ -68,7 +68,7 @@ fn append_limits(reply: &mut RawDocumentBuf, session: &Session) {
 }
 
 /// The compressors that both sides know, in the client's order; no field if there are none.
-fn append_compression(reply: &mut RawDocumentBuf, body: &RawDocument) {
+pub fn append_compression(reply: &mut RawDocumentBuf, body: &RawDocument) {
     let Ok(asked) = body.get_array("compression") else {
         return;
     };

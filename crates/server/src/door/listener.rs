@@ -14,6 +14,7 @@ use tokio_rustls::TlsAcceptor;
 
 use super::Door;
 use super::connection::Connection;
+use super::relay::Relay;
 use super::session::Session;
 use super::socket::Socket;
 
@@ -164,8 +165,17 @@ async fn serve_client<S: AsyncRead + AsyncWrite + Unpin>(
     let id = session.client.connection_id;
     let peer = session.client.peer.map(tracing::field::display);
     tracing::debug!(id, peer, "connection opened");
-    let connection = Connection::new(door, session, stream);
-    match connection.serve(shutdown).await {
+    let served = match &door.upstream {
+        None => Connection::new(door, session, stream).serve(shutdown).await,
+        Some(upstream) => match upstream.connect().await {
+            Ok(store) => Relay::new(door, stream, store).serve(shutdown).await,
+            Err(error) => {
+                tracing::warn!(id, peer, %upstream, %error, "the store cannot be reached");
+                Ok(())
+            }
+        },
+    };
+    match served {
         Ok(()) => tracing::debug!(id, peer, "connection closed"),
         Err(error) => tracing::info!(id, peer, %error, "connection closed by an error"),
     }

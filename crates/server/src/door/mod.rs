@@ -1,7 +1,7 @@
 //! The documents door: connections that speak MongoDB's wire protocol.
 //!
 //! Three layers: `forebay-wire-mongo` turns bytes into messages, [`dispatch`] answers messages, [`connection`] and
-//! [`listener`] move bytes.
+//! [`listener`] move bytes. With a store behind us, [`relay`] takes the place of [`connection`].
 
 mod connection;
 mod dispatch;
@@ -9,6 +9,7 @@ mod frames;
 mod hello;
 mod listener;
 mod refusal;
+mod relay;
 mod session;
 mod socket;
 
@@ -21,6 +22,7 @@ use tokio::sync::Semaphore;
 
 use crate::auth::sasl::Secret;
 use crate::settings::Settings;
+use crate::upstream::Upstream;
 
 pub use listener::Listener;
 pub use refusal::{Code, Refusal};
@@ -29,6 +31,8 @@ pub use refusal::{Code, Refusal};
 #[derive(Debug)]
 pub struct Door {
     documents: Arc<Documents>,
+    /// The store behind us, if there is one.
+    upstream: Option<Upstream>,
     auth_required: bool,
     timeouts: Timeouts,
     secret: Secret,
@@ -46,11 +50,12 @@ struct Timeouts {
 }
 
 impl Door {
-    /// A door to these documents.
-    pub fn new(documents: Arc<Documents>, settings: &Settings) -> Door {
+    /// A door to these documents, or to the store behind us.
+    pub fn new(documents: Arc<Documents>, upstream: Option<Upstream>, settings: &Settings) -> Door {
         let memory_kib = usize::try_from(settings.request_bytes_max / 1024).unwrap_or(usize::MAX);
         Door {
             documents,
+            upstream,
             auth_required: settings.auth,
             timeouts: Timeouts {
                 handshake: settings.handshake_timeout,

@@ -11,6 +11,7 @@ use super::{Definition, Kind, Value};
 pub struct Settings {
     pub data: PathBuf,
     pub memory: bool,
+    pub upstream: String,
     pub listen: SocketAddr,
     pub devices: String,
     pub device_memory_bytes: u64,
@@ -41,6 +42,7 @@ impl Settings {
         Settings {
             data: PathBuf::new(),
             memory: false,
+            upstream: String::new(),
             listen: SocketAddr::from(([127, 0, 0, 1], 0)),
             devices: String::new(),
             device_memory_bytes: 0,
@@ -103,6 +105,13 @@ pub const DEFINITIONS: &[Definition] = &[
         default: "false",
         doc: "Keep the documents in memory only: they are gone when the server ends.",
         set: set!(memory, Switch),
+    },
+    Definition {
+        key: "upstream",
+        kind: Kind::Text,
+        default: "",
+        doc: "Connection string of one MongoDB-compatible server, as in `mongodb://host:27017/?tls=true`: commands are passed on to it, and nothing is kept here. It authenticates the clients. Addresses other than loopback cannot be listened on then.",
+        set: set!(upstream, Text),
     },
     Definition {
         key: "listen",

@@ -1,0 +1,102 @@
+//! What is changed of a handshake that is passed on, so that drivers stay with us and ask for no more than both can do.
+
+use bson::{RawBsonRef, RawDocument, RawDocumentBuf, cstr};
+
+use super::hello;
+
+/// Fields of a hello that concern the client's own connection.
+const NOT_ASKED: &[&str] = &["compression", "topologyVersion", "maxAwaitTimeMS"];
+
+/// Fields of the reply by which drivers would find the store, or its neighbours, and go there; what it says of its own
+/// connection; and `topologyVersion`, so that drivers poll.
+const NOT_TOLD: &[&str] = &[
+    "arbiterOnly",
+    "arbiters",
+    "compression",
+    "electionId",
+    "hidden",
+    "hosts",
+    "isreplicaset",
+    "lastWrite",
+    "me",
+    "msg",
+    "passive",
+    "passives",
+    "primary",
+    "secondary",
+    "setName",
+    "setVersion",
+    "tags",
+    "topologyVersion",
+];
+
+/// The hello to the store.
+pub fn request(asked: &RawDocument) -> RawDocumentBuf {
+    let mut request = RawDocumentBuf::new();
+    for (name, value) in asked.into_iter().flatten() {
+        if !NOT_ASKED.contains(&name.as_str()) {
+            request.append(name, value);
+        }
+    }
+    request
+}
+
+/// The reply to the client, who sent `asked`.
+///
+/// A store that keeps sessions with retryable writes and transactions, as a member of a replica set or a router does,
+/// is described as a router: drivers use all of these with a router, and do not look for others beside it.
+pub fn reply(told: &RawDocument, asked: &RawDocument) -> RawDocumentBuf {
+    let mut reply = RawDocumentBuf::new();
+    let mut routes = false;
+    for (name, value) in told.into_iter().flatten() {
+        match name.as_str() {
+            "maxWireVersion" => reply.append(name, at_most(value, hello::WIRE_VERSION_MAX)),
+            "setName" => routes = true,
+            "msg" => routes |= value == RawBsonRef::String("isdbgrid"),
+            other if NOT_TOLD.contains(&other) => {}
+            _ => reply.append(name, value),
+        }
+    }
+    if routes {
+        reply.append(cstr!("msg"), "isdbgrid");
+    }
+    hello::append_compression(&mut reply, asked);
+    reply
+}
+
+fn at_most(value: RawBsonRef<'_>, limit: i32) -> i32 {
+    value.as_i32().unwrap_or(0).min(limit)
+}
+
+#[cfg(test)]
+mod tests {
+    use bson::rawdoc;
+
+    use super::*;
+
+    #[test]
+    fn a_hello_keeps_its_authentication_and_loses_its_compression() {
+        let asked = rawdoc! { "hello": 1, "helloOk": true, "compression": ["zstd"],
+        "speculativeAuthenticate": { "saslStart": 1 }, "$db": "admin" };
+        let expected = rawdoc! { "hello": 1, "helloOk": true,
+        "speculativeAuthenticate": { "saslStart": 1 }, "$db": "admin" };
+        assert_eq!(request(&asked), expected);
+    }
+
+    #[test]
+    fn a_member_of_a_replica_set_is_described_as_a_router() {
+        let told = rawdoc! { "isWritablePrimary": true, "setName": "rs", "hosts": ["a:1"], "me": "a:1", "primary": "a:1",
+        "topologyVersion": { "counter": 1i64 }, "minWireVersion": 0, "maxWireVersion": 27,
+        "compression": ["zlib"], "ok": 1.0 };
+        let asked = rawdoc! { "hello": 1, "compression": ["snappy", "frob"] };
+        let expected = rawdoc! { "isWritablePrimary": true, "minWireVersion": 0, "maxWireVersion": 21, "ok": 1.0,
+        "msg": "isdbgrid", "compression": ["snappy"] };
+        assert_eq!(reply(&told, &asked), expected);
+    }
+
+    #[test]
+    fn a_standalone_stays_one_and_its_wire_version_too() {
+        let told = rawdoc! { "ismaster": true, "maxWireVersion": 13, "ok": 1.0 };
+        assert_eq!(reply(&told, &rawdoc! { "ismaster": 1 }), told);
+    }
+}

@@ -1,0 +1,284 @@
+//! A connection that is passed on: every client has a connection of its own to the store, so that authentication,
+//! sessions, cursors and transactions keep their meaning. Bytes go through unchanged in both directions, but for the
+//! handshake and for compression, which each side agrees for itself.
+
+mod handshake;
+
+use std::sync::Arc;
+
+use bson::RawDocumentBuf;
+use bytes::Bytes;
+use forebay_wire_mongo::{
+    Body, Compressor, Flags, HEADER_BYTES, Header, Limits, Message, OpCode, OpMsg, OpQuery,
+    OpReply, Peek, ReplyFlags, is_compressible, uncompressed,
+};
+use tokio::io::{AsyncRead, AsyncWrite, ReadHalf, WriteHalf, split};
+use tokio::sync::{Semaphore, watch};
+
+use super::connection::compressed;
+use super::frames::{self, Frame, FrameError, FrameReader};
+use super::listener::stopped;
+use super::{Door, hello};
+use crate::upstream::Stream;
+
+/// A reply may be as long as the longest batch and what stands around it, in bytes.
+const REPLY_BYTES_MAX: usize = forebay_wire_mongo::limits::MESSAGE_BYTES_MAX + 64 * 1024;
+
+/// Where the header has the message's number.
+const REQUEST_ID: usize = 4;
+/// Where it has the number of the message that this one answers.
+const RESPONSE_TO: usize = 8;
+/// Where it says what kind of message it is.
+const OP_CODE: usize = 12;
+
+/// A client's connection and its connection to the store.
+pub struct Relay<S> {
+    door: Arc<Door>,
+    client: FrameReader<ReadHalf<S>>,
+    client_writer: WriteHalf<S>,
+    store: FrameReader<ReadHalf<Box<dyn Stream>>>,
+    store_writer: WriteHalf<Box<dyn Stream>>,
+}
+
+/// A request as it goes to the store.
+struct Request {
+    bytes: Bytes,
+    /// How the client compressed it, and wants the reply.
+    compressor: Option<Compressor>,
+}
+
+/// Whether the connection goes on.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Next {
+    Request,
+    Close,
+}
+
+impl<S: AsyncRead + AsyncWrite + Unpin> Relay<S> {
+    /// Passes on between `client` and `store`.
+    pub fn new(door: Arc<Door>, client: S, store: Box<dyn Stream>) -> Relay<S> {
+        let (client, client_writer) = split(client);
+        let (store, store_writer) = split(store);
+        let timeout = door.timeouts.message;
+        // One reply at a time, which must not wait for memory that requests hold.
+        let reply_memory = Arc::new(Semaphore::new(REPLY_BYTES_MAX.div_ceil(1024)));
+        Relay {
+            client: FrameReader::new(client, door.memory.clone(), timeout),
+            store: FrameReader::new(store, reply_memory, timeout),
+            door,
+            client_writer,
+            store_writer,
+        }
+    }
+
+    /// Serves the client until it or the store leaves, one breaks the protocol or the server shuts down.
+    ///
+    /// # Errors
+    /// Why the connection had to be closed; for the log, as the client is gone.
+    pub async fn serve(mut self, mut shutdown: watch::Receiver<bool>) -> Result<(), FrameError> {
+        let handshake = self.door.timeouts.handshake;
+        let begun = tokio::select! {
+            begun = self.client.first_byte(handshake) => begun?,
+            () = stopped(&mut shutdown) => false,
+        };
+        let limits = Limits::default();
+        let mut next = if begun { Next::Request } else { Next::Close };
+        while next == Next::Request {
+            let frame = tokio::select! {
+                frame = self.client.next(&limits) => frame?,
+                () = self.store.closed() => None,
+                () = stopped(&mut shutdown) => None,
+            };
+            next = match frame {
+                Some(frame) => self.request(frame).await?,
+                None => Next::Close,
+            };
+        }
+        Ok(())
+    }
+
+    async fn request(&mut self, frame: Frame) -> Result<Next, FrameError> {
+        let (bytes, compressor) = uncompressed(frame.bytes, &Limits::default())?;
+        let request = Request { bytes, compressor };
+        match op_code(&request.bytes)? {
+            OpCode::Msg => self.command(request).await,
+            OpCode::Query => self.query(request).await,
+            op_code => Err(unknown(op_code.code())),
+        }
+    }
+
+    async fn command(&mut self, mut request: Request) -> Result<Next, FrameError> {
+        let Some(peek) = Peek::new(&request.bytes) else {
+            // The store says what is wrong with it, or closes the connection.
+            return self.exchange(request, Flags::default()).await;
+        };
+        let (name, flags) = (peek.command(), peek.flags);
+        if !is_compressible(name) {
+            request.compressor = None;
+        }
+        match hello::is_hello(name) {
+            true => self.hello(request).await,
+            false => self.exchange(request, flags).await,
+        }
+    }
+
+    /// Sends a request to the store and its replies to the client.
+    async fn exchange(&mut self, request: Request, flags: Flags) -> Result<Next, FrameError> {
+        self.send(&request.bytes).await?;
+        let mut asked = header_number(&request.bytes, REQUEST_ID);
+        drop(request.bytes);
+        let mut more = !flags.has(Flags::MORE_TO_COME);
+        while more {
+            let Some(reply) = self.receive(asked).await? else {
+                return Ok(Next::Close);
+            };
+            // Where more replies come, each answers the one before.
+            asked = header_number(&reply, REQUEST_ID);
+            more = Peek::new(&reply).is_some_and(|reply| reply.flags.has(Flags::MORE_TO_COME));
+            self.answer(reply, request.compressor).await?;
+        }
+        Ok(Next::Request)
+    }
+
+    /// Passes a hello on, without what concerns the two connections alone.
+    async fn hello(&mut self, request: Request) -> Result<Next, FrameError> {
+        let Message { header, body, .. } = Message::decode(request.bytes, &Limits::default())?;
+        let Body::Msg(message) = body else {
+            return Err(unknown(header.op_code));
+        };
+        let asked = OpMsg {
+            flags: Flags(message.flags.0 & !Flags::EXHAUST_ALLOWED.0),
+            body: handshake::request(&message.body),
+            ..message.clone()
+        };
+        self.send(&asked.encode(header.request_id, 0)).await?;
+        let Some(reply) = self.receive(header.request_id).await? else {
+            return Ok(Next::Close);
+        };
+        let Message {
+            header,
+            body: Body::Msg(reply),
+            ..
+        } = Message::decode(reply, &Limits::default())?
+        else {
+            return Err(unknown(header.op_code));
+        };
+        let reply = OpMsg::new(handshake::reply(&reply.body, &message.body));
+        let reply = reply.encode(header.request_id, header.response_to);
+        self.answer(reply.into(), None).await?;
+        Ok(Next::Request)
+    }
+
+    /// Passes on the handshake of an older driver: no other command comes this way.
+    async fn query(&mut self, request: Request) -> Result<Next, FrameError> {
+        let Message { header, body, .. } =
+            Message::decode(request.bytes.clone(), &Limits::default())?;
+        let Body::Query(query) = body else {
+            return Err(unknown(header.op_code));
+        };
+        let command = query.query.get_document("$query").unwrap_or(&query.query);
+        let name = command.iter_elements().next().and_then(Result::ok);
+        let name = name.map_or("", |element| element.key().as_str());
+        if query.command_database().is_some() && hello::is_hello(name) {
+            return self.query_hello(&query, header, &command.to_owned()).await;
+        }
+        if query.command_database().is_some() && matches!(name, "saslStart" | "saslContinue") {
+            return self.exchange(request, Flags::default()).await;
+        }
+        let refusal = hello::unsupported_query(name);
+        self.answer_query(refusal, self.door.request_id(), header.request_id)
+            .await
+    }
+
+    async fn query_hello(
+        &mut self,
+        query: &OpQuery,
+        header: Header,
+        command: &RawDocumentBuf,
+    ) -> Result<Next, FrameError> {
+        let asked = OpQuery {
+            query: handshake::request(command),
+            ..query.clone()
+        };
+        self.send(&asked.encode(header.request_id)).await?;
+        let Some(reply) = self.receive(header.request_id).await? else {
+            return Ok(Next::Close);
+        };
+        let Message {
+            header,
+            body: Body::Reply(reply),
+            ..
+        } = Message::decode(reply, &Limits::default())?
+        else {
+            return Err(unknown(header.op_code));
+        };
+        let document = handshake::reply(&reply.document, command);
+        self.answer_query(document, header.request_id, header.response_to)
+            .await
+    }
+
+    async fn answer_query(
+        &mut self,
+        document: RawDocumentBuf,
+        request_id: i32,
+        response_to: i32,
+    ) -> Result<Next, FrameError> {
+        let flags = ReplyFlags::AWAIT_CAPABLE;
+        let reply = OpReply { flags, document }.encode(request_id, response_to);
+        self.answer(reply.into(), None).await?;
+        Ok(Next::Request)
+    }
+
+    /// The store's reply to the message of this number; none if the store or the client has gone.
+    ///
+    /// Replies that nobody waits for are dropped: FerretDB 1 sends one to a write that asks for none.
+    async fn receive(&mut self, request_id: i32) -> Result<Option<Bytes>, FrameError> {
+        let limits = Limits {
+            message_bytes_max: REPLY_BYTES_MAX,
+            ..Limits::default()
+        };
+        loop {
+            let frame = tokio::select! {
+                frame = self.store.next(&limits) => frame?,
+                () = self.client.closed() => None,
+            };
+            match frame {
+                Some(frame) if header_number(&frame.bytes, RESPONSE_TO) != request_id => {}
+                frame => return Ok(frame.map(|frame| frame.bytes)),
+            }
+        }
+    }
+
+    async fn send(&mut self, message: &[u8]) -> Result<(), FrameError> {
+        frames::write(&mut self.store_writer, message, self.door.timeouts.message).await
+    }
+
+    async fn answer(
+        &mut self,
+        message: Bytes,
+        compressor: Option<Compressor>,
+    ) -> Result<(), FrameError> {
+        let limit = self.door.timeouts.message;
+        match compressor {
+            None => frames::write(&mut self.client_writer, &message, limit).await,
+            some => {
+                let message = compressed(message.into(), some);
+                frames::write(&mut self.client_writer, &message, limit).await
+            }
+        }
+    }
+}
+
+fn op_code(message: &[u8]) -> Result<OpCode, FrameError> {
+    Ok(OpCode::from_code(header_number(message, OP_CODE))?)
+}
+
+/// The number at `place` in a message's header.
+fn header_number(message: &[u8], place: usize) -> i32 {
+    let number = message[place..HEADER_BYTES].first_chunk::<4>();
+    number.map_or(0, |number| i32::from_le_bytes(*number))
+}
+
+fn unknown(code: i32) -> FrameError {
+    forebay_wire_mongo::Error::UnknownOpCode { code }.into()
+}

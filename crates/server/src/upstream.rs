@@ -1,0 +1,161 @@
+//! The store behind us: where it is, and how to reach it.
+
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+use std::{fmt, io};
+
+use mongodb::options::{ClientOptions, ServerAddress, Tls, TlsOptions};
+use rustls_pki_types::ServerName;
+use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::net::TcpStream;
+use tokio::time::timeout;
+use tokio_rustls::TlsConnector;
+use tokio_rustls::rustls::{self, ClientConfig, RootCertStore};
+
+use crate::tls::{self, TlsError};
+
+/// How long a connection to the store may take to open, unless the connection string says (`connectTimeoutMS`).
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// Why a connection string does not name a store that can be used.
+#[derive(Debug, thiserror::Error)]
+pub enum UpstreamError {
+    /// It is not a connection string, or a name in it cannot be looked up.
+    #[error("--upstream: {0}")]
+    Uri(#[from] mongodb::error::Error),
+    /// It names several servers, or something else than host and port.
+    #[error("--upstream must name one server by host and port")]
+    OneServer,
+    /// TLS without a check of the certificate, or with a certificate of ours.
+    #[error("--upstream: of the options for TLS, tls and tlsCAFile are supported")]
+    TlsOption,
+    /// The certificates cannot be used.
+    #[error("--upstream: {0}")]
+    Tls(#[from] TlsError),
+}
+
+/// A stream of bytes to the store.
+pub trait Stream: AsyncRead + AsyncWrite + Send + Sync + Unpin {}
+impl<S: AsyncRead + AsyncWrite + Send + Sync + Unpin> Stream for S {}
+
+/// A MongoDB-compatible server.
+pub struct Upstream {
+    host: String,
+    port: u16,
+    tls: Option<TlsConnector>,
+    connect_timeout: Duration,
+}
+
+impl Upstream {
+    /// The store that a connection string names. Nothing is connected yet.
+    ///
+    /// # Errors
+    /// What is wrong with the string, or not supported.
+    pub async fn parse(uri: &str) -> Result<Upstream, UpstreamError> {
+        let options = ClientOptions::parse(uri).await?;
+        let [ServerAddress::Tcp { host, port }] = options.hosts.as_slice() else {
+            return Err(UpstreamError::OneServer);
+        };
+        let tls = match &options.tls {
+            Some(Tls::Enabled(options)) => Some(connector(options)?),
+            Some(Tls::Disabled) | None => None,
+        };
+        Ok(Upstream {
+            host: host.clone(),
+            port: port.unwrap_or(27017),
+            tls,
+            connect_timeout: options.connect_timeout.unwrap_or(CONNECT_TIMEOUT),
+        })
+    }
+
+    /// Opens a connection.
+    ///
+    /// # Errors
+    /// If the store cannot be reached in time, or TLS fails.
+    pub async fn connect(&self) -> io::Result<Box<dyn Stream>> {
+        match timeout(self.connect_timeout, self.open()).await {
+            Ok(opened) => opened,
+            Err(_) => Err(io::Error::from(io::ErrorKind::TimedOut)),
+        }
+    }
+
+    async fn open(&self) -> io::Result<Box<dyn Stream>> {
+        let stream = TcpStream::connect((self.host.as_str(), self.port)).await?;
+        stream.set_nodelay(true)?;
+        let Some(tls) = &self.tls else {
+            return Ok(Box::new(stream));
+        };
+        let name = ServerName::try_from(self.host.clone())
+            .map_err(|error| io::Error::new(io::ErrorKind::InvalidInput, error))?;
+        Ok(Box::new(tls.connect(name, stream).await?))
+    }
+}
+
+impl fmt::Debug for Upstream {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Upstream({self})")
+    }
+}
+
+impl fmt::Display for Upstream {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let tls = if self.tls.is_some() { " with TLS" } else { "" };
+        write!(f, "{}:{}{tls}", self.host, self.port)
+    }
+}
+
+fn connector(options: &TlsOptions) -> Result<TlsConnector, UpstreamError> {
+    let unchecked = options.allow_invalid_certificates == Some(true);
+    if unchecked || options.cert_key_file_path.is_some() {
+        return Err(UpstreamError::TlsOption);
+    }
+    let provider = Arc::new(rustls::crypto::ring::default_provider());
+    let config = ClientConfig::builder_with_provider(provider)
+        .with_safe_default_protocol_versions()
+        .map_err(TlsError::from)?
+        .with_root_certificates(roots(options.ca_file_path.as_deref())?)
+        .with_no_client_auth();
+    Ok(TlsConnector::from(Arc::new(config)))
+}
+
+/// The authorities in a PEM file, or else those that browsers trust.
+fn roots(file: Option<&Path>) -> Result<RootCertStore, TlsError> {
+    let mut roots = RootCertStore::empty();
+    match file {
+        None => roots.extend(webpki_roots::TLS_SERVER_ROOTS.iter().cloned()),
+        Some(path) => {
+            for certificate in tls::certificates(path)? {
+                roots.add(certificate)?;
+            }
+        }
+    }
+    Ok(roots)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn connection_strings_are_read() {
+        for (uri, shown) in [
+            ("mongodb://127.0.0.1", Some("127.0.0.1:27017")),
+            (
+                "mongodb://name:word@db.example:9/?tls=true",
+                Some("db.example:9 with TLS"),
+            ),
+            ("mongodb://a,b/?replicaSet=rs", None),
+            ("mongodb://a/?tls=true&tlsInsecure=true", None),
+            ("mongodb://a/?tls=true&tlsCAFile=/nonexistent", None),
+            ("127.0.0.1:27017", None),
+        ] {
+            let upstream = Upstream::parse(uri).await;
+            assert_eq!(
+                upstream.ok().map(|it| it.to_string()).as_deref(),
+                shown,
+                "{uri}"
+            );
+        }
+    }
+}

@@ -1,0 +1,118 @@
+//! `forebay serve --upstream`: drivers in front of a store that stays where it is.
+
+use std::net::TcpListener;
+use std::path::Path;
+use std::process::Command;
+
+use anyhow::{Context, Result, ensure};
+use bson::{Document, doc};
+use forebay_bench::rivals::ferretdb::FerretDb;
+use forebay_bench::wire::WireClient;
+use forebay_testkit::Server;
+use futures_util::TryStreamExt;
+use mongodb::{Client, Collection};
+
+const BINARY: &str = env!("CARGO_BIN_EXE_forebay");
+
+/// A Forebay in front of `uri`, with further `arguments`.
+fn in_front_of(uri: &str, arguments: &[&str]) -> Result<Server> {
+    Server::start(BINARY, &[&["--upstream", uri][..], arguments].concat())
+}
+
+async fn things(uri: &str) -> Result<Collection<Document>> {
+    let client = Client::with_uri_str(uri).await?;
+    Ok(client.database("shop").collection("things"))
+}
+
+/// What an application does, and everything it is told.
+async fn session(things: &Collection<Document>) -> Result<Vec<Document>> {
+    let documents = (0..500).map(|id| doc! { "_id": id, "n": id % 7, "text": "x".repeat(2_000) });
+    things.insert_many(documents).await?;
+    let updated = things
+        .update_many(doc! { "n": 1 }, doc! { "$inc": { "n": 10 } })
+        .await?;
+    let deleted = things.delete_many(doc! { "n": 0 }).await?;
+    let again = things.insert_one(doc! { "_id": 1 }).await;
+    ensure!(again.is_err(), "the _id is there already");
+    let mut told = vec![doc! {
+        "updated": updated.modified_count as i64, "deleted": deleted.deleted_count as i64,
+        "error": again.expect_err("it is one").to_string(),
+    }];
+    let found = things.find(doc! {}).sort(doc! { "_id": 1 }).batch_size(30);
+    told.extend(found.await?.try_collect::<Vec<_>>().await?);
+    told.push(doc! { "count": things.count_documents(doc! { "n": { "$gt": 3 } }).await? as i64 });
+    things.drop().await?;
+    Ok(told)
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_application_sees_no_difference() -> Result<()> {
+    let store = FerretDb::start()?;
+    let front = in_front_of(store.uri(), &[])?;
+    let straight = session(&things(store.uri()).await?).await?;
+    for options in ["", "/?compressors=zstd", "/?compressors=snappy,zlib"] {
+        let uri = format!("{}{options}", front.uri());
+        assert_eq!(session(&things(&uri).await?).await?, straight, "{options}");
+    }
+    front.stop()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn drivers_do_not_learn_where_the_store_is() -> Result<()> {
+    let store = FerretDb::start_with(&["--repl-set-name=rs0"])?;
+    let front = in_front_of(store.uri(), &[])?;
+    let mut client = WireClient::connect(front.process().address()).await?;
+    let hello = client.run(&doc! { "hello": 1, "$db": "admin" }).await?;
+    for hidden in ["hosts", "me", "primary", "setName"] {
+        ensure!(hello.get(hidden)?.is_none(), "{hello:?}");
+    }
+    assert_eq!(hello.get_str("msg")?, "isdbgrid");
+    assert!(hello.get_i32("maxWireVersion")? <= 21);
+    // A driver that looks for its deployment stays with us, and finds the store.
+    let straight = format!("{}/?directConnection=true", store.uri());
+    assert_eq!(
+        session(&things(front.uri()).await?).await?,
+        session(&things(&straight).await?).await?
+    );
+    front.stop()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn passwords_and_tls_go_through() -> Result<()> {
+    let data = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/data");
+    let file = |name: &str| data.join(name).to_string_lossy().into_owned();
+    let (certificate, key) = (file("tls_cert.pem"), file("tls_key.pem"));
+    let store = Server::start(
+        BINARY,
+        &["--auth", "--tls-cert", &certificate, "--tls-key", &key],
+    )?;
+    let tls = format!("tls=true&tlsCAFile={}", file("tls_ca.pem"));
+    let uri = format!("mongodb://{}/?{tls}", store.process().address());
+    let front = in_front_of(&uri, &[])?;
+    let added = Command::new(BINARY)
+        .args(["user", "add", "ada", "--uri", &uri])
+        .env("FOREBAY_PASSWORD", "secret")
+        .status()?;
+    ensure!(added.success(), "the first user is made");
+    let address = front.process().address();
+    let known = things(&format!("mongodb://ada:secret@{address}/?authSource=admin")).await?;
+    assert!(session(&known).await?.len() > 100);
+    let stranger = things(front.uri()).await?.find_one(doc! {}).await;
+    let refused = stranger.expect_err("it has not authenticated").to_string();
+    assert!(refused.contains("requires authentication"), "{refused}");
+    let wrong = things(&format!("mongodb://ada:guess@{address}/?authSource=admin")).await?;
+    wrong.find_one(doc! {}).await.expect_err("a wrong password");
+    front.stop()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_store_that_is_away_is_away_for_clients() -> Result<()> {
+    let free = TcpListener::bind("127.0.0.1:0")?;
+    let address = free.local_addr()?;
+    drop(free);
+    let front = in_front_of(&format!("mongodb://{address}"), &[])?;
+    let mut client = WireClient::connect(front.process().address()).await?;
+    let answer = client.run(&doc! { "ping": 1, "$db": "admin" }).await;
+    answer.err().context("there is nobody to answer")?;
+    front.stop()
+}
