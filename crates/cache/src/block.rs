@@ -46,11 +46,6 @@ impl Block {
         self.bytes.len()
     }
 
-    /// Bytes of the values alone.
-    pub(crate) fn value_bytes(&self) -> usize {
-        self.bytes.len() - self.len()
-    }
-
     /// Makes room for the rows of a block like `other`.
     pub(crate) fn reserve_as_much_as(&mut self, other: &Block) {
         self.bytes.reserve(other.bytes.len());

@@ -66,35 +66,41 @@ impl FieldState {
         documents: &mut impl Iterator<Item = (u32, &'v FieldValue<'v>)>,
         settings: &CacheSettings,
     ) -> bool {
-        let open = self.open.block_mut();
-        if let (0, Some(last)) = (open.len(), self.runs.last()) {
-            open.reserve_as_much_as(last.block());
-        }
-        let (rows_before, bytes_before) = (open.len(), open.value_bytes());
-        let is_full = |open: &Block| {
-            open.len() >= settings.chunk_values_max || open.bytes_len() >= settings.chunk_bytes_max
-        };
         for (number, value) in documents {
-            match value.kept(settings) {
-                Kept::Missing => drop(self.missing.insert(number)),
-                Kept::Null => drop(self.null.insert(number)),
-                Kept::Residual => drop(self.residual.insert(number)),
-                Kept::Other => {}
-                Kept::Row(value) => open.push(value.as_bytes(), number),
+            let kept = value.kept(settings);
+            let values = match &kept {
+                Kept::Missing => {
+                    self.missing.insert(number);
+                    continue;
+                }
+                Kept::Null => {
+                    self.null.insert(number);
+                    continue;
+                }
+                Kept::Residual => {
+                    self.residual.insert(number);
+                    continue;
+                }
+                Kept::Other => continue,
+                Kept::Row(value) => std::slice::from_ref(value),
                 Kept::Rows(values) => {
                     self.arrays.insert(number);
                     values
-                        .iter()
-                        .for_each(|value| open.push(value.as_bytes(), number));
                 }
+            };
+            let open = open_block(&mut self.open, self.runs.last());
+            for value in values {
+                open.push(value.as_bytes(), number);
+                self.rows += 1;
+                self.value_bytes += value.len() as u64;
             }
-            if is_full(open) {
-                break;
+            if open.len() >= settings.chunk_values_max
+                || open.bytes_len() >= settings.chunk_bytes_max
+            {
+                return true;
             }
         }
-        self.rows += (open.len() - rows_before) as u64;
-        self.value_bytes += (open.value_bytes() - bytes_before) as u64;
-        is_full(open)
+        false
     }
 
     /// Forgets what a document held; false if it did not hold that.
@@ -202,6 +208,15 @@ impl FieldState {
             .chain(sets.map(NumberSet::memory_bytes))
             .sum()
     }
+}
+
+/// The block of the open chunk, with room for as much as the chunk before it took.
+fn open_block<'a>(open: &'a mut Segment, last: Option<&Segment>) -> &'a mut Block {
+    let block = open.block_mut();
+    if let (0, Some(last)) = (block.len(), last) {
+        block.reserve_as_much_as(last.block());
+    }
+    block
 }
 
 fn empty_chunk() -> Segment {

@@ -71,12 +71,15 @@ pub async fn run(
         .ok_or_else(|| unknown(&command.name))?;
     let arguments = Arguments::parse(spec.name, &command.body, spec.known)?;
     let generic = Generic::read(&arguments)?;
-    // What a client writes without asking for a reply it may leave behind.
-    let outlives_client = spec.effect == Effect::Writes && !generic.acknowledged;
-    let operation =
-        documents
-            .operations()
-            .begin(client, command.clone(), generic.time_limit, outlives_client);
+    // A client may leave its writes behind: like MongoDB's, they run to their end.
+    let link = client.link.clone().filter(|_| spec.effect == Effect::Reads);
+    let bound = ClientContext {
+        link,
+        ..client.clone()
+    };
+    let operation = documents
+        .operations()
+        .begin(bound, command.clone(), generic.time_limit);
     let request = Request {
         documents,
         client,

@@ -31,7 +31,6 @@ enum Description {
     Command {
         client: ClientContext,
         command: Arc<Command>,
-        outlives_client: bool,
     },
     Build {
         namespace: String,
@@ -56,12 +55,10 @@ impl Operation {
     /// Is there nobody any more to whom the outcome matters?
     fn is_abandoned(&self) -> bool {
         match &self.description {
-            Description::Command {
-                client,
-                outlives_client: false,
-                ..
-            } => client.link.as_ref().is_some_and(|link| link.is_lost()),
-            Description::Command { .. } | Description::Build { .. } => false,
+            Description::Command { client, .. } => {
+                client.link.as_ref().is_some_and(|link| link.is_lost())
+            }
+            Description::Build { .. } => false,
         }
     }
 
@@ -180,20 +177,15 @@ pub struct Operations {
 }
 
 impl Operations {
-    /// Notes a command; it is listed until the guard drops. One that does not outlive its client is stopped by
-    /// [`kill_abandoned`](Operations::kill_abandoned).
+    /// Notes a command; it is listed until the guard drops. One of a client with a link is stopped by
+    /// [`kill_abandoned`](Operations::kill_abandoned) when the link is lost.
     pub fn begin(
         self: &Arc<Self>,
-        client: &ClientContext,
+        client: ClientContext,
         command: Arc<Command>,
         limit: Option<Duration>,
-        outlives_client: bool,
     ) -> Running {
-        let description = Description::Command {
-            client: client.clone(),
-            command,
-            outlives_client,
-        };
+        let description = Description::Command { client, command };
         let deadline = limit.map(|limit| Instant::now() + limit);
         self.add(
             description,
@@ -305,7 +297,7 @@ mod tests {
     }
 
     #[test]
-    fn a_command_ends_with_its_client_unless_it_wants_no_reply() {
+    fn a_command_ends_with_its_client_if_it_has_a_link() {
         let operations = Arc::new(Operations::default());
         let link = Arc::new(Departure::default());
         let client = ClientContext {
@@ -313,17 +305,13 @@ mod tests {
             ..ClientContext::default()
         };
         let command = Arc::new(Command::from_body(rawdoc! { "find": "c" }));
-        let begin = |client: &ClientContext, outlives_client| {
-            operations.begin(client, command.clone(), None, outlives_client)
-        };
-        let (read, silent_write) = (begin(&client, false), begin(&client, true));
-        let local = begin(&ClientContext::default(), false);
+        let begin = |client| operations.begin(client, command.clone(), None);
+        let (read, local) = (begin(client), begin(ClientContext::default()));
         operations.kill_abandoned();
         assert!(read.stop().check().is_ok());
         link.0.store(true, Ordering::Relaxed);
         operations.kill_abandoned();
         assert!(read.stop().check().is_err());
-        assert!(silent_write.stop().check().is_ok());
         assert!(local.stop().check().is_ok());
     }
 }

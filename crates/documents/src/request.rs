@@ -44,8 +44,6 @@ pub struct Generic {
     pub session: Option<SessionId>,
     /// `writeConcern.j`.
     pub journaled: bool,
-    /// Is a reply wanted? Not by `writeConcern.w: 0`.
-    pub acknowledged: bool,
     /// `comment: {forebay: "strict"}`.
     pub strict: bool,
 }
@@ -64,7 +62,6 @@ impl Generic {
             time_limit: time_limit(arguments)?,
             session: arguments.document("lsid")?.map(session_id).transpose()?,
             journaled: journaled(arguments)?,
-            acknowledged: is_acknowledged(arguments)?,
             strict: is_strict(arguments),
         })
     }
@@ -150,12 +147,6 @@ fn journaled(arguments: &Arguments<'_>) -> Result<bool, CommandError> {
             .and_then(crate::arguments::truth)
             == Some(true)
     }))
-}
-
-fn is_acknowledged(arguments: &Arguments<'_>) -> Result<bool, CommandError> {
-    let concern = arguments.document("writeConcern")?;
-    let w = concern.and_then(|concern| concern.get("w").ok().flatten());
-    Ok(w.and_then(integer) != Some(0))
 }
 
 fn check_acknowledgement(concern: &RawDocument) -> Result<(), CommandError> {

@@ -53,7 +53,7 @@ async fn run(request: &Request<'_>) -> Reply {
         request
             .documents
             .operations()
-            .begin(request.client, command.clone(), limit, false);
+            .begin(request.client.clone(), command.clone(), limit);
     let inner = Request {
         documents: request.documents,
         client: request.client,

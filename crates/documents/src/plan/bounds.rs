@@ -9,8 +9,8 @@ use bson::{RawBson, RawDocumentBuf};
 use forebay_query::filter::{Node, RangeOp, Test};
 use forebay_store::{IndexBounds, IndexField, IndexKind};
 
-/// The most ranges that `$in` lists may give together.
-const RANGES_MAX: usize = 1000;
+/// The most ranges that `$in` lists, or the branches of an `$or`, may give together.
+pub const RANGES_MAX: usize = 1000;
 
 /// What a filter says about the fields of an index.
 #[derive(Debug, Clone)]

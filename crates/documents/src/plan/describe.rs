@@ -158,7 +158,7 @@ impl Plan {
     fn execute_walk(&self, range: Range, run: Run, stop: &Stop) -> Result<Executed, CommandError> {
         let mut walk = Walk::new(self.collection.store.clone(), self.filter.clone(), range);
         let returned = blocking(|| pull(&mut walk, run.limit(), stop))?;
-        Ok(self.executed(returned, walk.examined(), walk.examined(), self.stage()))
+        Ok(self.executed(returned, walk.keys(), walk.examined(), self.stage()))
     }
 
     async fn execute_plain(&self, run: Run, stop: &Stop) -> Result<Executed, CommandError> {

@@ -6,7 +6,7 @@ use forebay_query::filter::Node;
 use forebay_query::{Sort, key};
 use forebay_store::{Direction, IndexBounds, IndexField, IndexKind, IndexSpec, IndexStatus};
 
-use super::bounds::{Bounded, bounds};
+use super::bounds::{Bounded, RANGES_MAX, bounds};
 
 /// A way through an index.
 #[derive(Debug, Clone)]
@@ -62,14 +62,26 @@ pub fn best(indexes: &[IndexStatus], filter: &Node, sort: Option<&Sort>) -> Opti
     })
 }
 
-/// Ways through indexes that together meet all matches of an `$or` that every match passes: one for each of its branches.
+/// Ways through indexes that together meet all matches of an `$or` that every match passes: one for each of its branches,
+/// if they have few ranges altogether.
 pub fn union(indexes: &[IndexStatus], filter: &Node) -> Option<Vec<IndexAccess>> {
-    let of_branch = |branch| best(indexes, branch, None).filter(IndexAccess::is_bounded);
     match filter {
         Node::And(nodes) => nodes.iter().find_map(|node| union(indexes, node)),
-        Node::Or(branches) if !branches.is_empty() => branches.iter().map(of_branch).collect(),
+        Node::Or(branches) if (1..=RANGES_MAX).contains(&branches.len()) => {
+            of_branches(indexes, branches)
+        }
         _ => None,
     }
+}
+
+fn of_branches(indexes: &[IndexStatus], branches: &[Node]) -> Option<Vec<IndexAccess>> {
+    let mut ranges = 0;
+    let of_branch = |branch| {
+        let access = best(indexes, branch, None).filter(IndexAccess::is_bounded)?;
+        ranges += access.ranges.len();
+        (ranges <= RANGES_MAX).then_some(access)
+    };
+    branches.iter().map(of_branch).collect()
 }
 
 /// The way through one index; none through a cache or one that is still being built.

@@ -150,21 +150,18 @@ impl Plan {
         self.access = Access::Index(index);
     }
 
-    /// An index that leaves documents out, one for each branch of an `$or`, an index that only sorts, a scan.
+    /// An index that leaves documents out or gives the order wanted, one for each branch of an `$or`, a scan.
     fn use_index_or_scan(&mut self, index: Option<IndexAccess>) {
-        if let Some(index) = index.as_ref().filter(|index| index.is_bounded()) {
-            return self.use_index(index.clone());
+        if let Some(index) = index {
+            return self.use_index(index);
         }
         let union = index::union(&self.collection.store.indexes(), self.filter.root());
-        match (union, index) {
-            (Some(union), _) => self.access = Access::Union(union),
-            (None, Some(index)) => self.use_index(index),
-            (None, None) => {
-                self.access = Access::Scan {
-                    direction: Direction::Forward,
-                }
-            }
-        }
+        self.access = union.map_or(
+            Access::Scan {
+                direction: Direction::Forward,
+            },
+            Access::Union,
+        );
     }
 
     fn follow(&mut self, hint: &Hint, wishes: &Wishes<'_>) -> Result<(), CommandError> {

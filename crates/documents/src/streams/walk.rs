@@ -3,7 +3,9 @@
 use std::sync::Arc;
 
 use forebay_query::Filter;
-use forebay_store::{Collection, Direction, IndexBounds, IndexScan, IndexSpec, RecordNumber};
+use forebay_store::{
+    Collection, Direction, IndexBounds, IndexScan, IndexSpec, RecordNumber, StoreError,
+};
 use forebay_text::Stop;
 use roaring::RoaringTreemap;
 
@@ -43,6 +45,7 @@ pub struct Walk {
     next_part: usize,
     entries: Option<IndexScan>,
     seen: RoaringTreemap,
+    keys: u64,
     examined: u64,
 }
 
@@ -56,8 +59,14 @@ impl Walk {
             next_part: 0,
             entries: None,
             seen: RoaringTreemap::new(),
+            keys: 0,
             examined: 0,
         }
+    }
+
+    /// Entries of indexes read so far.
+    pub fn keys(&self) -> u64 {
+        self.keys
     }
 
     /// Documents looked for so far.
@@ -66,8 +75,8 @@ impl Walk {
     }
 
     /// The next number, each once.
-    fn next_number(&mut self) -> Result<Option<RecordNumber>, CommandError> {
-        while let Some(number) = self.next_entry()? {
+    fn next_number(&mut self, stop: &Stop) -> Result<Option<RecordNumber>, CommandError> {
+        while let Some(number) = self.next_entry(stop)? {
             if !self.range.repeats || self.seen.insert(number) {
                 return Ok(Some(number));
             }
@@ -75,30 +84,33 @@ impl Walk {
         Ok(None)
     }
 
-    fn next_entry(&mut self) -> Result<Option<RecordNumber>, CommandError> {
+    fn next_entry(&mut self, stop: &Stop) -> Result<Option<RecordNumber>, CommandError> {
         loop {
             if let Some(number) = self.entries.as_mut().and_then(Iterator::next) {
+                if self.keys.is_multiple_of(STOP_INTERVAL) {
+                    stop.check()?;
+                }
+                self.keys += 1;
                 return Ok(Some(number?));
             }
             let Some(part) = self.range.parts.get(self.next_part) else {
                 return Ok(None);
             };
             self.next_part += 1;
-            self.entries = Some(self.store.index_scan(
-                &part.index.name,
-                &part.bounds,
-                self.range.direction,
-            )?);
+            stop.check()?;
+            let scan = self
+                .store
+                .index_scan(&part.index.name, &part.bounds, self.range.direction);
+            // An index of this name may be another one by now.
+            let same = scan.ok().filter(|scan| *scan.spec() == *part.index);
+            self.entries = Some(same.ok_or(StoreError::PartitionDropped)?);
         }
     }
 }
 
 impl Stream for Walk {
     fn next(&mut self, stop: &Stop) -> Result<Option<Row>, CommandError> {
-        while let Some(number) = self.next_number()? {
-            if self.examined.is_multiple_of(STOP_INTERVAL) {
-                stop.check()?;
-            }
+        while let Some(number) = self.next_number(stop)? {
             self.examined += 1;
             if let Some(document) = self.store.get(number)?
                 && self.filter.try_matches(&document)?

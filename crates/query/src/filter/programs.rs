@@ -87,9 +87,13 @@ impl Programs {
 
     /// Keeps the program of a pattern.
     pub(super) fn keep(&self, source: &str, options: &str, program: &Arc<Program>) {
+        let bytes = PROGRAM_BYTES + source.len() + program.host_bytes();
+        if bytes > self.bytes_max {
+            return;
+        }
         let mut kept = self.lock();
         let entry = Entry {
-            bytes: PROGRAM_BYTES + source.len() + program.host_bytes(),
+            bytes,
             used: kept.clock,
             program: program.clone(),
         };

@@ -288,7 +288,10 @@ pub const DEFINITIONS: &[Definition] = &[
     },
     Definition {
         key: "pattern-determinize-bytes-max",
-        kind: Kind::Bytes { min: 0, max: GIB },
+        kind: Kind::Bytes {
+            min: 0,
+            max: 64 << 20,
+        },
         default: "2MiB",
         doc: "Most memory for making that table, which bounds the time too. A pattern that needs more gets none.",
         set: set!(pattern.determinize_bytes_max, Number),
@@ -305,7 +308,10 @@ pub const DEFINITIONS: &[Definition] = &[
     },
     Definition {
         key: "pattern-automaton-bytes-max",
-        kind: Kind::Bytes { min: 0, max: GIB },
+        kind: Kind::Bytes {
+            min: 0,
+            max: 64 << 20,
+        },
         default: "2MiB",
         doc: "Most bytes of the automaton that one pattern is turned into at first. A pattern that needs more, and is not short, is searched by PCRE2.",
         set: set!(pattern.nfa_bytes_max, Number),
@@ -314,7 +320,7 @@ pub const DEFINITIONS: &[Definition] = &[
         key: "pattern-match-limit",
         kind: Kind::Count {
             min: 1,
-            max: u32::MAX as u64,
+            max: 100_000_000,
         },
         default: "200000",
         doc: "Most steps that PCRE2 may take to match a pattern against one value; the default is MongoDB's.",
@@ -324,7 +330,7 @@ pub const DEFINITIONS: &[Definition] = &[
         key: "pattern-depth-limit",
         kind: Kind::Count {
             min: 1,
-            max: u32::MAX as u64,
+            max: 100_000,
         },
         default: "4000",
         doc: "How deep PCRE2 may backtrack while it matches a pattern against one value; the default is MongoDB's.",

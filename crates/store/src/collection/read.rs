@@ -10,7 +10,7 @@ use super::Collection;
 use crate::document::{Document, RecordNumber, record_key, record_number};
 use crate::engine::{Bytes, Direction, Entries, KeyRange, PartitionId};
 use crate::error::{Result, StoreError};
-use crate::index::{ID_INDEX, Index, IndexBounds};
+use crate::index::{ID_INDEX, Index, IndexBounds, IndexSpec};
 
 impl Collection {
     /// The document of a number.
@@ -123,6 +123,11 @@ pub struct IndexScan {
 }
 
 impl IndexScan {
+    /// The index that is read.
+    pub fn spec(&self) -> &IndexSpec {
+        &self.index.spec
+    }
+
     fn decode(&self, (key, value): (Bytes, Bytes)) -> Result<RecordNumber> {
         self.index
             .entry_number(&key, &value)

@@ -16,20 +16,22 @@ use crate::error::{Result, StoreError};
 /// Checks the manifests of all partitions, each in a directory below `partitions`.
 ///
 /// # Errors
-/// [`StoreError::Corrupt`] for a manifest that is not as it was written, or is missing.
+/// [`StoreError::Corrupt`] for a manifest that is not as it was written.
 pub(crate) fn check(partitions: &Path) -> Result<()> {
     let partitions = match fs::read_dir(partitions) {
         Ok(partitions) => partitions,
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
         Err(error) => return Err(StoreError::io("list the partitions", error)),
     };
-    for partition in partitions.flatten() {
+    for partition in partitions {
+        let partition = partition.map_err(|error| StoreError::io("list the partitions", error))?;
         check_partition(&partition.path())?;
     }
     Ok(())
 }
 
-/// A partition without `current` is one that was not completely made: fjall judges that.
+/// A partition without `current`, or without any manifest, may be one that was dropped, whose removal was cut short: fjall
+/// judges that.
 fn check_partition(partition: &Path) -> Result<()> {
     let path = partition.join("current");
     let current = match fs::read(&path) {
@@ -52,9 +54,19 @@ fn check_partition(partition: &Path) -> Result<()> {
     match fs::read(&path) {
         Ok(manifest) if xxh3_128(&manifest) == u128::from_le_bytes(*checksum) => Ok(()),
         Ok(_) => Err(damaged(&path)),
+        Err(error) if is_absent(&error) && !has_manifest(partition) => Ok(()),
         Err(error) if is_absent(&error) => Err(damaged(&path)),
         Err(error) => Err(StoreError::io("read a manifest", error)),
     }
+}
+
+fn has_manifest(partition: &Path) -> bool {
+    let files = fs::read_dir(partition).into_iter().flatten().flatten();
+    let mut names = files.map(|file| file.file_name().to_string_lossy().into_owned());
+    names.any(|name| {
+        name.strip_prefix('v')
+            .is_some_and(|number| number.parse::<u64>().is_ok())
+    })
 }
 
 fn is_absent(error: &io::Error) -> bool {
