@@ -57,6 +57,10 @@ fn require_root(body: &RawDocument) -> Result<(), Refusal> {
     let Ok(roles) = body.get_array("roles") else {
         return Ok(());
     };
+    if roles.is_empty() {
+        let message = format!("Every user may do everything: give the user role '{ROLE}'");
+        return Err(bad_value(&message));
+    }
     for role in roles {
         let name = match role {
             Ok(RawBsonRef::String(name)) => name,

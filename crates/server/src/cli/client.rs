@@ -16,6 +16,7 @@ pub struct ServerArgs {
     /// Connection string of the server; user, password and TLS go into it.
     #[arg(
         long,
+        global = true,
         env = "FOREBAY_URI",
         hide_env_values = true,
         default_value = "mongodb://127.0.0.1:27017"

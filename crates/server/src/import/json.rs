@@ -257,17 +257,19 @@ mod tests {
     }
 
     #[test]
-    fn integers_take_the_room_they_need() {
+    fn numbers_take_the_room_they_need() {
         let parsed = parse_line(b"[1]", &Shape::default());
         assert_eq!(parsed, Err("an array is not a document".to_owned()));
         let parsed = parse_line(
-            br#"{"a": 2147483647, "b": 2147483648, "c": 1e3, "d": 18446744073709551615}"#,
+            br#"{"a": 2147483647, "b": 2147483648, "c": 1e3, "d": 18446744073709551615, "e": 92.66692840712271}"#,
             &Shape::default(),
         );
         let parsed = parsed.expect("valid");
         assert_eq!(parsed.get_i32("a").expect("32 bits"), i32::MAX);
         assert_eq!(parsed.get_i64("b").expect("64 bits"), 1 << 31);
         assert!(parsed.get_f64("c").is_ok() && parsed.get_f64("d").is_ok());
+        // To the last bit.
+        assert_eq!(parsed.get_f64("e").expect("a double"), 92.66692840712271);
     }
 
     #[test]
