@@ -76,20 +76,17 @@ fn run(
     let kernel = cuda.kernel(&spec(), entry)?;
     let bytes = 4 * (count as usize + 1);
     let memory = cuda.allocate(bytes as u64).expect("the budget is larger");
-    let mut result = cuda.host_buffer(bytes)?;
     let arguments = Arguments {
         out: DevicePointerMut::new(memory.address()),
         count,
         addends: [10, 20, 30],
     };
-    // SAFETY: the kernels take `Arguments` and write `count` words of `memory`, which is longer; memory and result live
-    // until the stream is synchronized.
-    unsafe {
-        cuda.fill_async(memory.address(), 0xff, bytes, Stream::Compute)?;
-        cuda.launch(&kernel, &shape, &arguments, Stream::Compute)?;
-        cuda.copy_to_host_async(memory.address(), &mut result, Stream::Compute)?;
-    }
-    cuda.synchronize(Stream::Compute)?;
+    cuda.write(&vec![0xff; bytes], &memory, 0, Stream::Compute)?;
+    // SAFETY: the kernels take `Arguments` and write `count` words of `memory`, which is longer and lives until they are
+    // read.
+    unsafe { cuda.launch(&kernel, &shape, &arguments, Stream::Compute) }?;
+    let mut result = vec![0; bytes];
+    cuda.read(&memory, 0, &mut result, Stream::Compute)?;
     Ok(words(&result))
 }
 
@@ -141,16 +138,12 @@ fn there_and_back(
     memory: &DeviceMemory,
 ) -> Result<Pinned, DeviceFault> {
     let mut back = cuda.host_buffer(staged.len())?;
-    let loaded = cuda.event()?;
-    // SAFETY: both copies have the size of `memory`, and all three live until the second stream is synchronized, which
-    // waits for the first.
-    unsafe {
-        cuda.copy_to_device_async(staged, memory.address(), Stream::Load)?;
-        cuda.record(&loaded, Stream::Load)?;
-        cuda.wait_for(&loaded, Stream::Compute)?;
-        cuda.copy_to_host_async(memory.address(), &mut back, Stream::Compute)?;
-    }
-    cuda.synchronize(Stream::Compute)?;
+    let (first, second) = staged.split_at(1000);
+    cuda.write(second, memory, first.len(), Stream::Load)?;
+    cuda.write(first, memory, 0, Stream::Compute)?;
+    let (first, second) = back.split_at_mut(70_001);
+    cuda.read(memory, first.len(), second, Stream::Load)?;
+    cuda.read(memory, 0, first, Stream::Compute)?;
     Ok(back)
 }
 
@@ -211,8 +204,7 @@ fn events_tell_the_time() {
         let (start, end) = (cuda.event()?, cuda.event()?);
         let memory = cuda.allocate(32 << 20).expect("the budget is larger");
         cuda.record(&start, Stream::Compute)?;
-        // SAFETY: the memory is as large, and lives until the event behind the work is done.
-        unsafe { cuda.fill_async(memory.address(), 1, 32 << 20, Stream::Compute)? };
+        cuda.write(&vec![1; 32 << 20], &memory, 0, Stream::Compute)?;
         cuda.record(&end, Stream::Compute)?;
         end.wait()?;
         Ok((start.is_done()?, end.is_done()?, end.elapsed_ms(&start)?))

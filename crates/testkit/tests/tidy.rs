@@ -52,22 +52,15 @@ const ARROWS: [(&str, &[&str]); 11] = [
 ];
 
 /// Where `unsafe` may stand, and why.
-const UNSAFE_PLACES: [(&str, &str); 4] = [
+const UNSAFE_PLACES: [(&str, &str); 3] = [
     (
         "crates/device/",
         "it calls the driver of a GPU and its compiler",
     ),
-    (
-        "crates/text/src/cuda/scanner.rs",
-        "it launches kernels, and fills and reads their buffers",
-    ),
+    ("crates/text/src/cuda/scanner.rs", "it launches kernels"),
     (
         "crates/text/src/pcre2.rs",
         "it calls PCRE2, with the limits that the safe crate cannot set",
-    ),
-    (
-        "crates/wire-mongo/tests/hostile.rs",
-        "its allocator measures what decoding reserves",
     ),
 ];
 

@@ -29,7 +29,7 @@
 mod automaton;
 mod budget;
 mod compile;
-#[expect(unsafe_code, reason = "launches and copies on a device")]
+#[expect(unsafe_code, reason = "launches on a device")]
 pub mod cuda;
 mod describe;
 mod engine;

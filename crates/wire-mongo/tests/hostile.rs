@@ -1,46 +1,10 @@
 //! Bytes that nobody meant: cut, mutated and random messages never panic, and cost no more than the limits.
-use std::alloc::{GlobalAlloc, Layout, System};
-use std::cell::Cell;
 
 use bson::rawdoc;
 use bytes::Bytes;
 use forebay_wire_mongo::{
     Compressor, Flags, Limits, Message, OpMsg, OpQuery, OpReply, ReplyFlags, Sequence, compress,
 };
-
-/// Counts what a thread allocates in one piece.
-struct Watch;
-
-thread_local! {
-    static LARGEST: Cell<usize> = const { Cell::new(0) };
-}
-
-fn note(bytes: usize) {
-    LARGEST.with(|largest| largest.set(largest.get().max(bytes)));
-}
-
-// SAFETY: every call goes to the system allocator unchanged; `note` allocates nothing (a constant thread-local).
-unsafe impl GlobalAlloc for Watch {
-    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
-        note(layout.size());
-        // SAFETY: the caller keeps the contract of `alloc`.
-        unsafe { System.alloc(layout) }
-    }
-
-    unsafe fn dealloc(&self, at: *mut u8, layout: Layout) {
-        // SAFETY: the caller keeps the contract of `dealloc`.
-        unsafe { System.dealloc(at, layout) }
-    }
-
-    unsafe fn realloc(&self, at: *mut u8, layout: Layout, size: usize) -> *mut u8 {
-        note(size);
-        // SAFETY: the caller keeps the contract of `realloc`.
-        unsafe { System.realloc(at, layout, size) }
-    }
-}
-
-#[global_allocator]
-static WATCH: Watch = Watch;
 
 const LIMITS: Limits = Limits {
     message_bytes_max: 1 << 20,
@@ -98,14 +62,14 @@ fn valid() -> Vec<Vec<u8>> {
 /// Decodes, reads all that came out, and checks what it cost. True if the message was valid.
 fn decode(bytes: Vec<u8>) -> bool {
     let frame = Bytes::from(bytes);
-    LARGEST.with(|largest| largest.set(0));
-    let decoded = Message::decode(frame, &LIMITS);
-    let largest = LARGEST.with(Cell::get);
+    let mut decoded = None;
+    let cost = allocation_counter::measure(|| decoded = Some(Message::decode(frame, &LIMITS)));
     assert!(
-        largest <= LIMITS.message_bytes_max + DECOMPRESSOR_BYTES_MAX,
-        "{largest} bytes in one piece"
+        cost.bytes_max <= (LIMITS.message_bytes_max + DECOMPRESSOR_BYTES_MAX) as u64,
+        "{} bytes at the same time",
+        cost.bytes_max
     );
-    match decoded {
+    match decoded.expect("it was set") {
         Ok(Message {
             body: forebay_wire_mongo::Body::Msg(msg),
             ..

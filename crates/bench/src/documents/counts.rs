@@ -89,7 +89,7 @@ async fn measure_case(
     let theirs = Summary::of(&theirs).context("at least one round")?;
     let on = format!("host:{devices}");
     let expect = Some(count);
-    session.report(
+    session.report.add(
         case.case,
         Measured {
             engine: "forebay",
@@ -100,7 +100,7 @@ async fn measure_case(
         ours,
     )?;
     let version = ripgrep::version()?;
-    session.report(
+    session.report.add(
         case.case,
         Measured {
             engine: &version,
@@ -215,8 +215,8 @@ async fn compare_case(
         devices: super::session::HOST_DEVICES,
         expect,
     };
-    session.report(&name, forebay, "client_ms", time)?;
-    session.report(
+    session.report.add(&name, forebay, "client_ms", time)?;
+    session.report.add(
         &name,
         Measured {
             engine: &engine,

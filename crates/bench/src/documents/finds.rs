@@ -37,13 +37,21 @@ pub async fn exact(session: &mut Session) -> Result<()> {
         expect: Some(1),
     };
     let latency = wire_latency(session).await?;
-    session.report("exact-one-client", by_wire, "wire_client_us", latency)?;
+    session
+        .report
+        .add("exact-one-client", by_wire, "wire_client_us", latency)?;
     let latency = driver_latency(session).await?;
-    session.report("exact-one-client", by_wire, "client_us", latency)?;
+    session
+        .report
+        .add("exact-one-client", by_wire, "client_us", latency)?;
     let rate = wire_rate(session).await?;
-    session.report("exact-16-connections", by_wire, "wire_finds_per_s", rate)?;
+    session
+        .report
+        .add("exact-16-connections", by_wire, "wire_finds_per_s", rate)?;
     let rate = driver_rate(session).await?;
-    session.report("exact-16-connections", by_wire, "finds_per_s", rate)
+    session
+        .report
+        .add("exact-16-connections", by_wire, "finds_per_s", rate)
 }
 
 fn latency_count(session: &Session) -> usize {

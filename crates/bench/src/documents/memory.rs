@@ -19,7 +19,7 @@ pub async fn of_one_field(session: &mut Session) -> Result<()> {
         expect: Some(session.names.len() as u64),
     };
     let overhead = accounted_overhead_bytes(session).await?;
-    session.report(
+    session.report.add(
         "memory-one-field",
         by,
         "overhead_bytes_per_document",
@@ -27,7 +27,7 @@ pub async fn of_one_field(session: &mut Session) -> Result<()> {
     )?;
     let grown = resident_growth_bytes(session).await?;
     let beyond = (grown - values as f64) / documents;
-    session.report(
+    session.report.add(
         "memory-one-field",
         by,
         "resident_overhead_bytes_per_document",

@@ -51,7 +51,7 @@ impl Report {
         if self.json {
             println!("{}", serde_json::to_string(&record)?);
         } else {
-            println!("{}", line(case, by, metric, summary));
+            println!("{}", line(&record, by.devices));
         }
         self.records.push(record);
         Ok(())
@@ -68,17 +68,15 @@ impl Report {
     }
 }
 
-fn line(case: &str, by: Measured<'_>, metric: &str, summary: Summary) -> String {
-    let Summary {
-        median,
-        min,
-        max,
-        count,
-    } = summary;
-    let Measured {
-        engine, devices, ..
-    } = by;
+fn line(record: &Record, devices: &str) -> String {
+    let Record {
+        case,
+        engine,
+        metric,
+        ..
+    } = record;
     format!(
-        "{case:40} {engine:22} {devices:10} {median:>12.3} {metric:18} ({min:.3} to {max:.3}, n {count})"
+        "{case:40} {engine:22} {devices:10} {:>12.3} {metric:18} ({:.3} to {:.3}, n {})",
+        record.median, record.min, record.max, record.n
     )
 }

@@ -38,7 +38,8 @@ pub struct Session {
     pub server: ServerProcess,
     /// The driver's client of it.
     pub client: Client,
-    report: Report,
+    /// The figures so far.
+    pub report: Report,
     has_cached_names: bool,
     _folder: tempfile::TempDir,
 }
@@ -111,20 +112,6 @@ impl Session {
         } else {
             ProgressBar::new(count as u64)
         }
-    }
-
-    /// Keeps and prints a figure.
-    ///
-    /// # Errors
-    /// As for [`Report::add`].
-    pub fn report(
-        &mut self,
-        case: &str,
-        by: Measured<'_>,
-        metric: &str,
-        summary: Summary,
-    ) -> Result<()> {
-        self.report.add(case, by, metric, summary)
     }
 
     /// Stops the server; the figures.

@@ -45,7 +45,7 @@ pub async fn import(session: &mut Session) -> Result<()> {
         devices: HOST_DEVICES,
         expect: None,
     };
-    session.report(
+    session.report.add(
         "import-one-cached",
         by,
         "documents_per_s",
@@ -83,7 +83,7 @@ pub async fn inserts(session: &mut Session) -> Result<()> {
     for (case, metric, figures) in figures {
         // Only where the system does not tell the processor time is there no figure.
         if let Some(summary) = Summary::of(&figures) {
-            session.report(case, by, metric, summary)?;
+            session.report.add(case, by, metric, summary)?;
         }
     }
     Ok(())

@@ -180,14 +180,11 @@ impl Cuda {
     /// Queues a copy of `from` to an address of the device. From [`Pinned`] memory it returns at once and runs beside
     /// other work; from other memory it is slower and may return late.
     ///
-    /// # Errors
-    /// A fault of the device.
-    ///
     /// # Safety
     /// - `to` and as many bytes as `from` has are device memory that stays allocated, and `from` stays alive and
     ///   unchanged, until the stream has done the copy.
     /// - The copy does not race with other work of the device.
-    pub unsafe fn copy_to_device_async(
+    pub(super) unsafe fn copy_to_device_async(
         &self,
         from: &[u8],
         to: u64,
@@ -203,54 +200,51 @@ impl Cuda {
         Ok(check("cuMemcpyHtoDAsync", code)?)
     }
 
-    /// Queues a copy from an address of the device that fills `to`. To [`Pinned`] memory it returns at once and runs
-    /// beside other work; to other memory it returns when it is done.
+    /// Copies bytes to the device's memory, `offset` bytes behind its start, after what the stream was given before.
+    /// Blocks until they are there. From [`Pinned`] memory it runs at full speed.
     ///
     /// # Errors
     /// A fault of the device.
     ///
-    /// # Safety
-    /// - `from` and as many bytes as `to` has are device memory that stays allocated, and `to` stays alive and nobody
-    ///   reads or writes it, until the stream has done the copy.
-    /// - The copy does not race with other work of the device.
-    pub unsafe fn copy_to_host_async(
+    /// # Panics
+    /// If the memory has no room for them there.
+    pub fn write(
         &self,
-        from: u64,
+        from: &[u8],
+        to: &DeviceMemory,
+        offset: usize,
+        stream: Stream,
+    ) -> Result<(), DeviceFault> {
+        let to = to.address_of(offset, from.len());
+        // SAFETY: the memory has room, as was seen; the caller's borrows last until the stream has been waited for.
+        unsafe { self.copy_to_device_async(from, to, stream) }?;
+        self.synchronize(stream)
+    }
+
+    /// Fills `to` with bytes of the device's memory, from `offset` bytes behind its start on, after what the stream was
+    /// given before. Blocks until they are there. To [`Pinned`] memory it runs at full speed.
+    ///
+    /// # Errors
+    /// A fault of the device.
+    ///
+    /// # Panics
+    /// If the memory ends before.
+    pub fn read(
+        &self,
+        from: &DeviceMemory,
+        offset: usize,
         to: &mut [u8],
         stream: Stream,
     ) -> Result<(), DeviceFault> {
-        if to.is_empty() {
-            return Ok(());
+        let from = from.address_of(offset, to.len());
+        if !to.is_empty() {
+            let (out, raw) = (to.as_mut_ptr().cast(), self.stream(stream).raw());
+            // SAFETY: the stream is live and its context current. The memory is as long, as was seen; the caller's
+            // borrows last until the stream has been waited for.
+            let code = unsafe { sys::cuMemcpyDtoHAsync_v2(out, from, to.len(), raw) };
+            check("cuMemcpyDtoHAsync", code)?;
         }
-        let stream = self.stream(stream).raw();
-        // SAFETY: the stream is live and its context current; the caller promises the memory.
-        let code =
-            unsafe { sys::cuMemcpyDtoHAsync_v2(to.as_mut_ptr().cast(), from, to.len(), stream) };
-        Ok(check("cuMemcpyDtoHAsync", code)?)
-    }
-
-    /// Queues setting `bytes` bytes of device memory to one value, and returns at once.
-    ///
-    /// # Errors
-    /// A fault of the device.
-    ///
-    /// # Safety
-    /// - `bytes` bytes at `address` are device memory that stays allocated until the stream has done it.
-    /// - It does not race with other work of the device.
-    pub unsafe fn fill_async(
-        &self,
-        address: u64,
-        byte: u8,
-        bytes: usize,
-        stream: Stream,
-    ) -> Result<(), DeviceFault> {
-        if bytes == 0 {
-            return Ok(());
-        }
-        let stream = self.stream(stream).raw();
-        // SAFETY: the stream is live and its context current; the caller promises the memory.
-        let code = unsafe { sys::cuMemsetD8Async(address, byte, bytes, stream) };
-        Ok(check("cuMemsetD8Async", code)?)
+        self.synchronize(stream)
     }
 
     /// Blocks until a stream has done all that it was given.
@@ -275,15 +269,6 @@ impl Cuda {
     /// A fault of the device.
     pub fn record(&self, event: &Event, stream: Stream) -> Result<(), DeviceFault> {
         Ok(event.record(self.stream(stream))?)
-    }
-
-    /// Lets a stream wait for an event, recorded on the other one, before it does what it is given from now on; returns
-    /// at once.
-    ///
-    /// # Errors
-    /// A fault of the device.
-    pub fn wait_for(&self, event: &Event, stream: Stream) -> Result<(), DeviceFault> {
-        Ok(event.hold(self.stream(stream))?)
     }
 
     /// Memory of the device; the same as [`Device::allocate`](crate::Device::allocate).

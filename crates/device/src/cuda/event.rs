@@ -40,13 +40,6 @@ impl Event {
         check("cuEventRecord", code)
     }
 
-    /// Holds back what the stream is given from now on.
-    pub(super) fn hold(&self, stream: &OwnedStream) -> Result<(), DriverError> {
-        // SAFETY: event and stream are live; there are no flags.
-        let code = unsafe { sys::cuStreamWaitEvent(stream.raw(), self.raw, 0) };
-        check("cuStreamWaitEvent", code)
-    }
-
     /// True once the device has come to the event. Does not block.
     ///
     /// # Errors

@@ -125,6 +125,20 @@ impl DeviceMemory {
         self.address
     }
 
+    /// Where `bytes` bytes from an offset on stand.
+    ///
+    /// # Panics
+    /// If the memory ends before.
+    pub(super) fn address_of(&self, offset: usize, bytes: usize) -> u64 {
+        let end = offset.checked_add(bytes);
+        assert!(
+            end.is_some_and(|end| end as u64 <= self.bytes),
+            "bytes {offset}.. of {} do not hold {bytes}",
+            self.bytes
+        );
+        self.address + offset as u64
+    }
+
     /// Bytes that were asked for; up to the next multiple of 256 are charged.
     pub fn bytes(&self) -> u64 {
         self.bytes

@@ -10,9 +10,10 @@ use crate::{DeviceContext, DeviceFault, Job, Step};
 /// It owns both ends until the copy is done. Dropped before, because the device is lost, it says nothing.
 pub struct Upload {
     from: Pinned,
-    to: Arc<DeviceMemory>,
-    /// Bytes.
-    offset: u64,
+    /// Kept while the copy is on its way.
+    _to: Arc<DeviceMemory>,
+    /// Where it goes.
+    address: u64,
     /// What is passed when the copy is done.
     begun: Option<Event>,
     done: Option<Box<dyn FnOnce() + Send>>,
@@ -26,29 +27,23 @@ impl Upload {
     pub fn new(
         from: Pinned,
         to: Arc<DeviceMemory>,
-        offset: u64,
+        offset: usize,
         done: impl FnOnce() + Send + 'static,
     ) -> Upload {
-        let end = offset.checked_add(from.len() as u64);
-        assert!(
-            end.is_some_and(|end| end <= to.bytes()),
-            "no room for the copy"
-        );
         Upload {
+            address: to.address_of(offset, from.len()),
             from,
-            to,
-            offset,
+            _to: to,
             begun: None,
             done: Some(Box::new(done)),
         }
     }
 
     fn begin(&self, cuda: &Cuda) -> Result<Event, DeviceFault> {
-        let to = self.to.address() + self.offset;
         // SAFETY: the memory has room for the buffer at the offset, as `new` has seen. This job holds both, and leaves them
         // alone until the event has passed. It is dropped before only when the device is lost, and then nobody is given
         // either any more.
-        unsafe { cuda.copy_to_device_async(&self.from, to, Stream::Load) }?;
+        unsafe { cuda.copy_to_device_async(&self.from, self.address, Stream::Load) }?;
         let event = cuda.event()?;
         cuda.record(&event, Stream::Load)?;
         Ok(event)

@@ -12,6 +12,9 @@ use crate::rows::SEPARATOR;
 /// Bits of the word that literals are packed into.
 const PACKED_BITS: usize = 64;
 
+/// What images of launches begin at a multiple of on a device.
+pub(super) const IMAGE_GRANULE_BYTES: usize = 256;
+
 /// Automata of one launch.
 const AUTOMATA_MAX: usize = 8;
 
@@ -327,7 +330,7 @@ fn wide(index: usize, form: &DfaForm) -> Launch {
 impl Launch {
     /// Bytes of both tables, rounded up so that the next launch's are aligned.
     pub(super) fn image_bytes(&self) -> usize {
-        (self.image.len() + self.table.len()).next_multiple_of(256)
+        (self.image.len() + self.table.len()).next_multiple_of(IMAGE_GRANULE_BYTES)
     }
 
     fn new(

@@ -6,7 +6,7 @@
 //! from the host engine too, and tests compare the two.
 //!
 //! From the outside in: `queue` groups searches, `scanner` runs a pass on the device's thread (its launch is the only unsafe
-//! code besides copies), `batch` chooses kernels and makes their tables, `form` has the automata; `scan.cu` has the
+//! code), `batch` chooses kernels and makes their tables, `form` has the automata; `scan.cu` has the
 //! kernels, made of `tiles.cuh` (the walk) and `dfa.cuh`, `literal.cuh`, `bits.cuh` (the ways of matching).
 
 mod arguments;

@@ -10,7 +10,7 @@ use forebay_device::cuda::{
 use forebay_device::{DeviceFault, OutOfMemory};
 
 use super::arguments::{Goal, QUERIES_MAX, THREADS, WANT_COUNT, WANT_DOCUMENTS, WANT_ROWS};
-use super::batch::{self, Launch};
+use super::batch::{self, IMAGE_GRANULE_BYTES, Launch};
 use super::form::Form;
 use super::program_spec;
 use super::queue::{ScanFound, ScanOrder, ScanWant};
@@ -67,11 +67,10 @@ struct Resident {
 }
 
 struct Buffers {
-    /// Tables of the queries of a pass.
-    images: DeviceMemory,
-    images_host: Pinned,
-    counters: DeviceMemory,
-    counters_host: Pinned,
+    /// The counters of the launches of a pass, then the tables of their queries.
+    pass: DeviceMemory,
+    /// What is copied there, and from there.
+    pass_host: Pinned,
     /// Written by the device itself.
     list: Pinned,
     began: Event,
@@ -80,12 +79,10 @@ struct Buffers {
 
 impl Buffers {
     fn new(cuda: &Cuda) -> Result<Buffers, ScanError> {
-        let memory = |bytes: usize| cuda.allocate(bytes as u64);
+        let bytes = COUNTER_BYTES * LAUNCHES_MAX + IMAGES_BYTES;
         Ok(Buffers {
-            images: memory(IMAGES_BYTES)?,
-            images_host: cuda.host_buffer(IMAGES_BYTES)?,
-            counters: memory(COUNTER_BYTES * LAUNCHES_MAX)?,
-            counters_host: cuda.host_buffer(COUNTER_BYTES * LAUNCHES_MAX)?,
+            pass: cuda.allocate(bytes as u64)?,
+            pass_host: cuda.host_buffer(bytes)?,
             list: cuda.host_buffer(LIST_CAPACITY * size_of::<u32>())?,
             began: cuda.event()?,
             ended: cuda.event()?,
@@ -163,13 +160,11 @@ impl Scanner {
     fn copy(&mut self, cuda: &Cuda, table: &Arc<ScanTable>) -> Result<Resident, ScanError> {
         let memory = cuda.allocate(table.image_bytes() as u64)?;
         let image = table.image(memory.address());
-        let staging = &mut self.buffers.as_mut().expect("made before").images_host;
+        let staging = &mut self.buffers.as_mut().expect("made before").pass_host;
         for (index, piece) in image.bytes.chunks(IMAGES_BYTES).enumerate() {
-            staging[..piece.len()].copy_from_slice(piece);
-            let to = memory.address() + (index * IMAGES_BYTES) as u64;
-            // SAFETY: the memory is as long as the image; both are kept until the stream has been waited for.
-            unsafe { cuda.copy_to_device_async(&staging[..piece.len()], to, Stream::Compute) }?;
-            cuda.synchronize(Stream::Compute)?;
+            let staged = &mut staging[..piece.len()];
+            staged.copy_from_slice(piece);
+            cuda.write(staged, &memory, index * IMAGES_BYTES, Stream::Compute)?;
         }
         Ok(Resident {
             table: Arc::downgrade(table),
@@ -304,17 +299,7 @@ impl Pass<'_> {
         chunks: Range<usize>,
         capacity: usize,
     ) -> Result<(), DeviceFault> {
-        let images = self.copy_images(launches)?;
-        let counters_bytes = launches.len() * COUNTER_BYTES;
-        // SAFETY: there are counters for as many launches as a pass has; the stream runs in order.
-        unsafe {
-            self.cuda.fill_async(
-                self.buffers.counters.address(),
-                0,
-                counters_bytes,
-                Stream::Compute,
-            )
-        }?;
+        let images = self.begin(launches)?;
         for query in assigned {
             launches[query.launch].arguments.queries[query.query]
                 .set_goal(self.goal(query, capacity));
@@ -324,32 +309,29 @@ impl Pass<'_> {
             self.launch(launch, at, index, &chunks)?;
         }
         self.cuda.record(&self.buffers.ended, Stream::Compute)?;
-        let host = &mut self.buffers.counters_host[..counters_bytes];
-        // SAFETY: the buffer is read only after the stream has been waited for, below.
-        unsafe {
-            self.cuda
-                .copy_to_host_async(self.buffers.counters.address(), host, Stream::Compute)
-        }?;
-        self.cuda.synchronize(Stream::Compute)
+        let counters = &mut self.buffers.pass_host[..launches.len() * COUNTER_BYTES];
+        self.cuda
+            .read(&self.buffers.pass, 0, counters, Stream::Compute)
     }
 
-    /// Copies the tables of the launches to the device; returns the address of each.
-    fn copy_images(&mut self, launches: &[Launch]) -> Result<Vec<u64>, DeviceFault> {
-        let (mut at, mut offsets) = (0, Vec::with_capacity(launches.len()));
+    /// Sets the counters of the launches to zero and copies their tables to the device; returns the address of each.
+    fn begin(&mut self, launches: &[Launch]) -> Result<Vec<u64>, DeviceFault> {
+        let Buffers {
+            pass, pass_host, ..
+        } = &mut *self.buffers;
+        let mut at = (launches.len() * COUNTER_BYTES).next_multiple_of(IMAGE_GRANULE_BYTES);
+        pass_host[..at].fill(0);
+        let mut addresses = Vec::with_capacity(launches.len());
         for launch in launches {
             let (image, table) = (launch.image.len(), launch.table.len());
-            self.buffers.images_host[at..at + image].copy_from_slice(&launch.image);
-            self.buffers.images_host[at + image..at + image + table].copy_from_slice(&launch.table);
-            offsets.push(self.buffers.images.address() + at as u64);
+            pass_host[at..at + image].copy_from_slice(&launch.image);
+            pass_host[at + image..at + image + table].copy_from_slice(&launch.table);
+            addresses.push(pass.address() + at as u64);
             at += launch.image_bytes();
         }
-        let (host, to) = (
-            &self.buffers.images_host[..at],
-            self.buffers.images.address(),
-        );
-        // SAFETY: both buffers have the same size, and stay as they are until the pass has been waited for.
-        unsafe { self.cuda.copy_to_device_async(host, to, Stream::Compute) }?;
-        Ok(offsets)
+        self.cuda
+            .write(&pass_host[..at], pass, 0, Stream::Compute)?;
+        Ok(addresses)
     }
 
     fn goal(&self, query: &Assigned, capacity: usize) -> Goal {
@@ -369,7 +351,7 @@ impl Pass<'_> {
     }
 
     fn counters_at(&self, launch: usize) -> u64 {
-        self.buffers.counters.address() + (launch * COUNTER_BYTES) as u64
+        self.buffers.pass.address() + (launch * COUNTER_BYTES) as u64
     }
 
     fn launch(
@@ -380,6 +362,7 @@ impl Pass<'_> {
         chunks: &Range<usize>,
     ) -> Result<(), DeviceFault> {
         let lists = launch.arguments.lists();
+        let counters_at = self.counters_at(index);
         let kernel = self
             .cuda
             .kernel(program_spec(), launch.kernel.entry(lists))?;
@@ -390,8 +373,7 @@ impl Pass<'_> {
         arguments.segments = DevicePointer::new(self.target.segments_at);
         arguments.image = DevicePointer::new(image_at);
         arguments.table = DevicePointer::new(image_at + launch.image.len() as u64);
-        arguments.counters =
-            DevicePointerMut::new(self.buffers.counters.address() + (index * COUNTER_BYTES) as u64);
+        arguments.counters = DevicePointerMut::new(counters_at);
         arguments.chunk_begin = chunks.start as u32;
         arguments.chunk_end = chunks.end as u32;
         let shape = LaunchShape {
@@ -410,7 +392,7 @@ impl Pass<'_> {
 
     /// What a query found, after its search.
     fn read(&self, query: &Assigned, capacity: usize) -> Result<ScanFound, DeviceFault> {
-        let counters = &self.buffers.counters_host[query.launch * COUNTER_BYTES..][..COUNTER_BYTES];
+        let counters = &self.buffers.pass_host[query.launch * COUNTER_BYTES..][..COUNTER_BYTES];
         let matches = &counters[query.query * size_of::<u64>()..][..size_of::<u64>()];
         let listed = number(&counters[listed_at(query.query)..]) as usize;
         let numbers = |list: usize| {

@@ -162,7 +162,7 @@ fn copy_piece(
     device.submit(Box::new(Upload::new(
         from,
         Arc::clone(memory),
-        offset as u64,
+        offset,
         told,
     )))?;
     copied.recv().map_err(|_| lost(device))

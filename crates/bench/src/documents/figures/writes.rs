@@ -60,6 +60,11 @@ fn inserted(figures: &Figures) -> usize {
     }
 }
 
+fn add(samples: &mut Samples, point: &str, by: Measured<'_>, rate: f64) {
+    let case = format!("figure-13: {point}");
+    samples.add(&case, by, "documents_per_s", rate);
+}
+
 /// The documents that are there, and those that come next.
 struct Filled {
     db: Database,
@@ -68,13 +73,15 @@ struct Filled {
 }
 
 impl Filled {
-    /// Inserts the next documents; how many a second.
-    async fn insert_rate(&mut self) -> Result<f64> {
+    /// Inserts the next documents, and adds how many a second to a point of the figure.
+    async fn insert(&mut self, samples: &mut Samples, point: &str, by: Measured<'_>) -> Result<()> {
         let start = Instant::now();
         let range = self.documents..self.documents + self.inserted;
         random::insert(&self.db.collection(COLLECTION), range, random::five_fields).await?;
         self.documents += self.inserted;
-        Ok(self.inserted as f64 / start.elapsed().as_secs_f64())
+        let rate = self.inserted as f64 / start.elapsed().as_secs_f64();
+        add(samples, point, by, rate);
+        Ok(())
     }
 
     /// All documents are there.
@@ -129,13 +136,8 @@ async fn forebay(figures: &mut Figures, documents: usize) -> Result<()> {
                     ("cached", count) => serving.cache(FIELDS[count - 1]).await?,
                     (_, count) => filled.index(FIELDS[count - 1]).await?,
                 }
-                let rate = filled.insert_rate().await?;
-                samples.add(
-                    &format!("figure-13: {kind}/{count}"),
-                    by,
-                    "documents_per_s",
-                    rate,
-                );
+                let point = format!("{kind}/{count}");
+                filled.insert(&mut samples, &point, by).await?;
             }
         }
     }
@@ -172,13 +174,8 @@ async fn ferretdb(figures: &mut Figures, documents: usize) -> Result<()> {
             if let Some(field) = count.checked_sub(1) {
                 filled.index(FIELDS[field]).await?;
             }
-            let rate = filled.insert_rate().await?;
-            samples.add(
-                &format!("figure-13: indexed/{count}"),
-                by,
-                "documents_per_s",
-                rate,
-            );
+            let point = format!("indexed/{count}");
+            filled.insert(&mut samples, &point, by).await?;
         }
     }
     filled.check().await?;
@@ -220,12 +217,7 @@ fn postgres(figures: &mut Figures, documents: usize) -> Result<()> {
                 let time = copy_in(&mut postgres, folder.path(), documents, inserted)?;
                 documents += inserted;
                 let rate = inserted as f64 / time * 1e3;
-                samples.add(
-                    &format!("figure-13: {kind}/{count}"),
-                    by,
-                    "documents_per_s",
-                    rate,
-                );
+                add(&mut samples, &format!("{kind}/{count}"), by, rate);
             }
             let indexes = FIELDS.map(|field| format!("{kind}_{field}")).join(", ");
             postgres.ask(&format!("DROP INDEX {indexes}"))?;
