@@ -84,10 +84,11 @@ fn insert(
     for start in (0..documents).step_by(BATCH) {
         let batch = start..documents.min(start + BATCH);
         let numbers: Vec<u32> = batch.clone().map(|number| number as u32).collect();
-        let value = |number: usize, step| FieldValue::String(lines[number * step % lines.len()]);
-        let values: Vec<_> = batch
-            .flat_map(|number| STEPS.map(|step| value(number, step)))
-            .collect();
+        let line = |number: usize, step: usize| lines[number * step % lines.len()].as_bytes();
+        let mut values = collection.batch(batch.len());
+        for number in batch {
+            values.push(&STEPS.map(|step| FieldValue::String(line(number, step))));
+        }
         collection.insert_batch(&numbers, &values)?;
     }
     Ok(())

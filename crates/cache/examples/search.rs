@@ -64,7 +64,10 @@ fn load(collection: &CollectionCache, text: &[u8]) -> Result<(), Box<dyn Error>>
     let mut number = 0;
     for batch in lines.chunks(BATCH) {
         let numbers: Vec<u32> = (number..).take(batch.len()).collect();
-        let values: Vec<_> = batch.iter().map(|line| FieldValue::String(line)).collect();
+        let mut values = collection.batch(batch.len());
+        for line in batch {
+            values.push(&[FieldValue::String(line.as_bytes())]);
+        }
         collection.insert_batch(&numbers, &values)?;
         number += batch.len() as u32;
     }

@@ -36,6 +36,22 @@ impl Block {
         self.numbers.push(number);
     }
 
+    /// Appends rows of a block that has, for the number of a document, its place among `numbers`.
+    pub(crate) fn append(&mut self, from: &Block, rows: Range<usize>, numbers: &[u32]) {
+        let offsets = &from.offsets[rows.start..=rows.end];
+        let (start, base) = (offsets[0], self.bytes.len());
+        let bytes = &from.bytes[start as usize..offsets[rows.len()] as usize];
+        u32::try_from(base + bytes.len()).expect("a block is closed before 4 GiB");
+        self.bytes.extend_from_slice(bytes);
+        let moved = offsets[1..]
+            .iter()
+            .map(|offset| offset - start + base as u32);
+        self.offsets.extend(moved);
+        let places = from.numbers[rows].iter();
+        self.numbers
+            .extend(places.map(|&place| numbers[place as usize]));
+    }
+
     /// Number of rows.
     pub(crate) fn len(&self) -> usize {
         self.numbers.len()
@@ -94,6 +110,12 @@ impl Block {
     /// Bytes of some rows, separators included.
     pub(crate) fn span_bytes(&self, rows: &Range<usize>) -> u64 {
         u64::from(self.offsets[rows.end] - self.offsets[rows.start])
+    }
+
+    /// The end of the first of some rows that together take so many bytes, separators included; one at least.
+    pub(crate) fn end_of_bytes(&self, rows: Range<usize>, bytes: usize) -> usize {
+        let is_below = |row| self.span_bytes(&(rows.start..row + 1)) < bytes as u64;
+        rows.end.min(self.first_row_in(rows.clone(), is_below) + 1)
     }
 
     /// A copy of some rows.

@@ -6,6 +6,7 @@ use forebay_placement::BucketId;
 use parking_lot::{Mutex, RwLock};
 
 use crate::answer::SearchAnswer;
+use crate::batch::{Batch, Column};
 use crate::bucket::{Bucket, Ticket};
 use crate::cache::Shared;
 use crate::error::{CacheError, SearchError};
@@ -105,30 +106,40 @@ impl CollectionCache {
         &self.shared.settings
     }
 
+    /// A batch for the fields of this collection, with room for so many documents.
+    pub fn batch(&self, documents: usize) -> Batch {
+        Batch::new(
+            self.fields.len(),
+            documents,
+            self.settings().value_bytes_max,
+        )
+    }
+
     /// Adds a document with one value for each field, in field order.
     ///
     /// # Errors
     /// [`CacheError::FieldCount`] or [`CacheError::NumberInUse`]; nothing is changed then.
     pub fn insert(&self, number: u32, values: &[FieldValue<'_>]) -> Result<(), CacheError> {
-        self.insert_batch(&[number], values)
+        check_count(values.len(), self.fields.len())?;
+        let mut batch = self.batch(1);
+        batch.push(values);
+        self.insert_batch(&[number], &batch)
     }
 
-    /// Adds documents at once: the values of the first one in field order, then those of the second, and so on.
+    /// Adds documents at once, given the number of each.
     ///
     /// # Errors
-    /// [`CacheError::FieldCount`] or [`CacheError::NumberInUse`]; nothing is changed then.
-    pub fn insert_batch(
-        &self,
-        numbers: &[u32],
-        values: &[FieldValue<'_>],
-    ) -> Result<(), CacheError> {
-        let stride = self.fields.len();
-        check_count(values.len(), numbers.len() * stride)?;
+    /// [`CacheError::NumberInUse`]; nothing is changed then.
+    ///
+    /// # Panics
+    /// If there are not as many numbers as documents, or the batch was begun by a collection with other fields.
+    pub fn insert_batch(&self, numbers: &[u32], batch: &Batch) -> Result<(), CacheError> {
+        assert_eq!(numbers.len(), batch.len(), "a number for each document");
+        assert_eq!(batch.columns.len(), self.fields.len(), "the same fields");
         let mut state = self.state.write();
         state.add_numbers(numbers)?;
-        for (field, state) in state.fields.iter_mut().enumerate() {
-            let values = values.iter().skip(field).step_by(stride);
-            Arc::make_mut(state).insert(numbers.iter().copied().zip(values), self.settings());
+        for (field, column) in state.fields.iter_mut().zip(&batch.columns) {
+            Arc::make_mut(field).insert(column, numbers, self.settings());
         }
         self.written(&mut state, numbers.len() as u64);
         Ok(())
@@ -155,7 +166,9 @@ impl CollectionCache {
             if !state.remove(number, old, self.settings()) {
                 outcome = Err(CacheError::UnknownValue { number, field });
             }
-            state.insert(std::iter::once((number, new)), self.settings());
+            let mut column = Column::with_capacity(1);
+            column.push(0, new, self.settings().value_bytes_max);
+            state.insert(&column, &[number], self.settings());
         }
         self.written(&mut state, 1);
         outcome

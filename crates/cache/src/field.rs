@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use crate::CacheSettings;
+use crate::batch::Column;
 use crate::block::Block;
 use crate::bucket::Bucket;
 use crate::directory::Directory;
@@ -46,61 +47,36 @@ impl FieldState {
         }
     }
 
-    /// Records what documents hold.
-    pub(crate) fn insert<'v>(
-        &mut self,
-        documents: impl Iterator<Item = (u32, &'v FieldValue<'v>)>,
-        settings: &CacheSettings,
-    ) {
-        let mut documents = documents.peekable();
-        while documents.peek().is_some() {
-            if self.fill(&mut documents, settings) {
-                self.seal();
+    /// Records what documents hold, given the number of each.
+    pub(crate) fn insert(&mut self, column: &Column, numbers: &[u32], settings: &CacheSettings) {
+        let sets = [
+            (&mut self.null, &column.null),
+            (&mut self.missing, &column.missing),
+            (&mut self.residual, &column.residual),
+            (&mut self.arrays, &column.arrays),
+        ];
+        for (set, places) in sets {
+            for place in places {
+                set.insert(numbers[*place as usize]);
             }
         }
-    }
-
-    /// Records what documents hold until the open chunk is full; false if it is not.
-    fn fill<'v>(
-        &mut self,
-        documents: &mut impl Iterator<Item = (u32, &'v FieldValue<'v>)>,
-        settings: &CacheSettings,
-    ) -> bool {
-        for (number, value) in documents {
-            let kept = value.kept(settings);
-            let values = match &kept {
-                Kept::Missing => {
-                    self.missing.insert(number);
-                    continue;
-                }
-                Kept::Null => {
-                    self.null.insert(number);
-                    continue;
-                }
-                Kept::Residual => {
-                    self.residual.insert(number);
-                    continue;
-                }
-                Kept::Other => continue,
-                Kept::Row(value) => std::slice::from_ref(value),
-                Kept::Rows(values) => {
-                    self.arrays.insert(number);
-                    values
-                }
-            };
+        let rows = &column.rows;
+        self.rows += rows.len() as u64;
+        self.value_bytes += (rows.bytes_len() - rows.len()) as u64;
+        let mut start = 0;
+        while start < rows.len() {
             let open = open_block(&mut self.open, self.runs.last());
-            for value in values {
-                open.push(value.as_bytes(), number);
-                self.rows += 1;
-                self.value_bytes += value.len() as u64;
-            }
+            let values = settings.chunk_values_max.saturating_sub(open.len()).max(1);
+            let bytes = settings.chunk_bytes_max.saturating_sub(open.bytes_len());
+            let end = rows.end_of_bytes(start..rows.len().min(start + values), bytes);
+            open.append(rows, start..end, numbers);
+            start = end;
             if open.len() >= settings.chunk_values_max
                 || open.bytes_len() >= settings.chunk_bytes_max
             {
-                return true;
+                self.seal();
             }
         }
-        false
     }
 
     /// Forgets what a document held; false if it did not hold that.
@@ -110,16 +86,16 @@ impl FieldState {
         value: &FieldValue<'_>,
         settings: &CacheSettings,
     ) -> bool {
-        match value.kept(settings) {
+        match value.kept(settings.value_bytes_max) {
             Kept::Missing => self.missing.remove(number),
             Kept::Null => self.null.remove(number),
             Kept::Residual => self.residual.remove(number),
             Kept::Other => true,
-            Kept::Row(value) => self.remove_row(value.as_bytes(), number),
+            Kept::Row(value) => self.remove_row(value, number),
             Kept::Rows(values) => {
                 let removed = values
                     .iter()
-                    .filter(|value| self.remove_row(value.as_bytes(), number))
+                    .filter(|value| self.remove_row(value, number))
                     .count();
                 self.arrays.remove(number) && removed == values.len()
             }

@@ -21,8 +21,8 @@
 //! let devices = Devices::new(&"host:2".parse()?, DeviceOptions::default())?;
 //! let cache = Cache::new(Arc::new(devices), CacheSettings::default());
 //! let names = cache.declare("shop.names", &["name"]);
-//! names.insert(1, &[FieldValue::String("react")])?;
-//! names.insert(2, &[FieldValue::String("preact")])?;
+//! names.insert(1, &[FieldValue::String(b"react")])?;
+//! names.insert(2, &[FieldValue::String(b"preact")])?;
 //! names.insert(3, &[FieldValue::Missing])?;
 //! let predicate = Predicate::Program(Arc::new(Program::substring("react")));
 //! let request = SearchRequest {
@@ -42,6 +42,7 @@
 #![forbid(unsafe_code)]
 
 mod answer;
+mod batch;
 mod block;
 mod bucket;
 mod cache;
@@ -63,6 +64,7 @@ mod value;
 pub use answer::{
     DeviceReport, HostReport, LeafReport, SearchAnswer, SearchReport, ValueCount, ValueCounts,
 };
+pub use batch::Batch;
 pub use cache::Cache;
 pub use collection::CollectionCache;
 pub use error::{CacheError, SearchError};

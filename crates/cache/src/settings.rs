@@ -44,7 +44,7 @@ impl Default for CacheSettings {
             tail_values_max: 1_048_576,
             chunk_values_max: 16_384,
             chunk_bytes_max: 1 << 20,
-            value_bytes_max: 16 << 20,
+            value_bytes_max: 64 << 10,
             flush_after: Duration::from_millis(200),
             background: true,
             seed: 0x466f_7265_6261_7900,

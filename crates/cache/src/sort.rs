@@ -46,12 +46,18 @@ impl<'a> Sorted<'a> {
 
     fn collect(&mut self, source: u32, segment: &Segment) {
         let block = segment.block();
-        let rows = (0..block.len()).filter(|row| !segment.is_dead(*row));
-        self.entries.extend(rows.map(|row| Entry {
+        let entry = |row| Entry {
             key: key(block.value(row)),
             source,
             row: row as u32,
-        }));
+        };
+        let rows = 0..block.len();
+        if segment.has_dead() {
+            let live = rows.filter(|row| !segment.is_dead(*row));
+            self.entries.extend(live.map(entry));
+        } else {
+            self.entries.extend(rows.map(entry));
+        }
     }
 
     fn sort(&mut self) {

@@ -1,7 +1,5 @@
 //! The value of one cached field in one document.
 
-use crate::CacheSettings;
-
 /// What a document holds under a cached field.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum FieldValue<'a> {
@@ -11,29 +9,29 @@ pub enum FieldValue<'a> {
     Null,
     /// The field exists and holds no string, null, or regular expression.
     Other,
-    /// A string.
-    String(&'a str),
+    /// A string. The cache keeps it if it is UTF-8; else the document is residual.
+    String(&'a [u8]),
     /// An array of strings only; an element that occurs twice counts once.
-    Strings(Vec<&'a str>),
+    Strings(Vec<&'a [u8]>),
     /// Anything else: the store must judge this document itself.
     Residual,
 }
 
-/// A value as the cache keeps it: strings too long for a block have become [`FieldValue::Residual`], elements of
-/// an array are distinct.
+/// A value as the cache keeps it: strings that are too long or not UTF-8 have become [`FieldValue::Residual`],
+/// elements of an array are distinct.
 pub(crate) enum Kept<'a> {
     Missing,
     Null,
     Other,
-    Row(&'a str),
-    Rows(Vec<&'a str>),
+    Row(&'a [u8]),
+    Rows(Vec<&'a [u8]>),
     Residual,
 }
 
 impl<'a> FieldValue<'a> {
     /// The same for the same value at any time, so that a removal finds what an insertion made.
-    pub(crate) fn kept<'v>(&'v self, settings: &CacheSettings) -> Kept<'a> {
-        let fits = |value: &&str| value.len() <= settings.value_bytes_max;
+    pub(crate) fn kept<'v>(&'v self, value_bytes_max: usize) -> Kept<'a> {
+        let fits = |value: &&[u8]| value.len() <= value_bytes_max && is_utf8(value);
         match self {
             FieldValue::Missing => Kept::Missing,
             FieldValue::Null => Kept::Null,
@@ -46,6 +44,40 @@ impl<'a> FieldValue<'a> {
                 Kept::Rows(values)
             }
             FieldValue::String(_) | FieldValue::Strings(_) | FieldValue::Residual => Kept::Residual,
+        }
+    }
+}
+
+fn is_utf8(value: &[u8]) -> bool {
+    is_ascii(value) || std::str::from_utf8(value).is_ok()
+}
+
+/// As `<[u8]>::is_ascii`, but sooner done with a short string: all bits of its words are gathered before one is looked at.
+#[inline]
+fn is_ascii(value: &[u8]) -> bool {
+    const HIGH_BITS: u64 = 0x8080_8080_8080_8080;
+    let Some(last) = value.last_chunk::<8>() else {
+        return value.iter().fold(0, |bits, byte| bits | byte) < 0x80;
+    };
+    let words = value.as_chunks::<8>().0.iter().chain([last]);
+    let bits = words.fold(0, |bits, word| bits | u64::from_ne_bytes(*word));
+    bits & HIGH_BITS == 0
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn strings_of_any_length_are_seen_to_be_ascii_or_not() {
+        for length in 0..40 {
+            let mut value = vec![0x7f; length];
+            assert!(is_ascii(&value));
+            for place in 0..length {
+                value[place] = 0x80;
+                assert!(!is_ascii(&value), "byte {place} of {length}");
+                value[place] = 0;
+            }
         }
     }
 }

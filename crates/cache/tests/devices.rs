@@ -299,8 +299,8 @@ fn fields_are_declared_renamed_and_undeclared() {
     two.insert(
         1,
         &[
-            forebay_cache::FieldValue::String("x"),
-            forebay_cache::FieldValue::String("y"),
+            forebay_cache::FieldValue::String(b"x"),
+            forebay_cache::FieldValue::String(b"y"),
         ],
     )
     .expect("new");

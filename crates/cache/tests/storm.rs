@@ -90,13 +90,12 @@ impl Storm {
     fn fill(&self) {
         let all: Vec<u32> = (0..self.documents).collect();
         for numbers in all.chunks(1000) {
-            let values: Vec<String> = numbers.iter().map(|number| value(*number)).collect();
-            let values: Vec<_> = values
-                .iter()
-                .map(|value| FieldValue::String(value))
-                .collect();
+            let mut batch = self.collection.batch(numbers.len());
+            for number in numbers {
+                batch.push(&[FieldValue::String(value(*number).as_bytes())]);
+            }
             self.collection
-                .insert_batch(numbers, &values)
+                .insert_batch(numbers, &batch)
                 .expect("new numbers");
         }
     }
@@ -194,7 +193,7 @@ impl Storm {
         while !self.is_ended() {
             for number in (0..self.documents).step_by(MOVING as usize) {
                 let (old, new) = (moving_value(number, round), moving_value(number, round + 1));
-                let [old, new] = [&old, &new].map(|value| [FieldValue::String(value)]);
+                let [old, new] = [&old, &new].map(|value| [FieldValue::String(value.as_bytes())]);
                 self.collection
                     .update(number, &old, &new)
                     .expect("the old value");
@@ -215,9 +214,16 @@ impl Storm {
             let text =
                 |number: u32| format!("{:04x} passing", number.wrapping_mul(40_503) & 0xffff);
             let texts: Vec<String> = numbers.iter().map(|number| text(*number)).collect();
-            let values: Vec<_> = texts.iter().map(|text| FieldValue::String(text)).collect();
+            let values: Vec<_> = texts
+                .iter()
+                .map(|text| FieldValue::String(text.as_bytes()))
+                .collect();
+            let mut batch = self.collection.batch(values.len());
+            values
+                .iter()
+                .for_each(|value| batch.push(std::slice::from_ref(value)));
             self.collection
-                .insert_batch(&numbers, &values)
+                .insert_batch(&numbers, &batch)
                 .expect("new numbers");
             for (number, value) in numbers.iter().zip(&values) {
                 self.collection

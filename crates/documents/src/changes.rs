@@ -240,11 +240,11 @@ fn remove(
 /// That its `_id` cannot be one, and whatever the store says.
 pub fn insert(collection: &OpenCollection, document: &RawDocument) -> Result<(), CommandError> {
     let document = crate::commands::insert::with_id(document)?;
-    let _held = collection.hold();
+    let held = collection.hold();
     let number = collection.store.insert(&document)?;
     collection
         .search
-        .on_insert_many(&[(number, &document)], None);
+        .on_insert_many(held, &[(number, &document)], None);
     Ok(())
 }
 

@@ -13,8 +13,7 @@ use super::report::Report;
 use crate::client::{self, Plan};
 use crate::data;
 use crate::process::ServerProcess;
-use crate::record::{Measured, Record};
-use crate::statistics::Summary;
+use crate::record::Record;
 
 /// The database of the benchmarks.
 pub const DATABASE: &str = "bench";

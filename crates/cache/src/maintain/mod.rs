@@ -100,7 +100,7 @@ mod tests {
         for number in 0..ROWS {
             let value = value(number);
             collection
-                .insert(number, &[FieldValue::String(&value)])
+                .insert(number, &[FieldValue::String(value.as_bytes())])
                 .expect("new");
         }
         (cache, collection)
@@ -114,7 +114,7 @@ mod tests {
     fn write(collection: &CollectionCache) {
         for number in 0..ROWS {
             let value = value(number);
-            let value = [FieldValue::String(&value)];
+            let value = [FieldValue::String(value.as_bytes())];
             if number % 3 == 0 {
                 collection.remove(number, &value).expect("known");
             } else if number % 5 == 0 {

@@ -29,9 +29,9 @@ impl Value {
             Value::Missing => FieldValue::Missing,
             Value::Null => FieldValue::Null,
             Value::Other => FieldValue::Other,
-            Value::String(value) => FieldValue::String(value),
+            Value::String(value) => FieldValue::String(value.as_bytes()),
             Value::Strings(values) => {
-                FieldValue::Strings(values.iter().map(String::as_str).collect())
+                FieldValue::Strings(values.iter().map(String::as_bytes).collect())
             }
             Value::Residual => FieldValue::Residual,
         }

@@ -9,6 +9,7 @@ use std::sync::Arc;
 use bson::oid::ObjectId;
 use bson::{RawBsonRef, RawDocument, RawDocumentBuf, cstr};
 use forebay_query::{Code, timestamp};
+use parking_lot::MutexGuard;
 
 use crate::arguments::{Known, invalid_bson};
 use crate::collections::{Collections, OpenCollection};
@@ -123,21 +124,23 @@ impl Insertion<'_> {
             let prepared = collection.search.prepare(&documents);
             let held = collection.hold();
             if !collection.store.is_dropped() {
-                return Ok(self.store_held(&documents, places, prepared));
+                return Ok(self.store_held(held, &collection, &documents, places, prepared));
             }
             drop(held);
             self.collection = self.collections.settled(&collection.namespace)?;
         }
     }
 
-    /// Writes to the collection, whose lock the caller holds.
+    /// Writes to the collection, whose write lock is held.
     fn store_held(
         &mut self,
+        held: MutexGuard<'_, ()>,
+        collection: &OpenCollection,
         documents: &[&RawDocument],
         places: &[usize],
-        prepared: Option<Prepared<'_>>,
+        prepared: Option<Prepared>,
     ) -> bool {
-        let answers = self.collection.store.insert_many(documents, self.ordered);
+        let answers = collection.store.insert_many(documents, self.ordered);
         let mut inserted = Vec::with_capacity(answers.len());
         let mut fatal = false;
         for ((answer, document), place) in answers.into_iter().zip(documents).zip(places) {
@@ -150,9 +153,9 @@ impl Insertion<'_> {
             }
         }
         let prepared = prepared.filter(|_| inserted.len() == documents.len());
-        self.collection
+        collection
             .search
-            .on_insert_many(&inserted, prepared.as_ref());
+            .on_insert_many(held, &inserted, prepared.as_ref());
         self.count += inserted.len();
         !fatal
     }

@@ -9,7 +9,6 @@ use std::time::Duration;
 
 use forebay_cache::CacheError;
 use forebay_store::Document;
-use parking_lot::MutexGuard;
 
 use super::collection::CollectionSearch;
 use super::generation::Generation;
@@ -103,9 +102,9 @@ struct Batch {
 
 impl Task {
     fn run(mut self) {
-        let lock = Arc::clone(&self.search.lock);
+        let search = Arc::clone(&self.search);
         loop {
-            let held = lock.lock();
+            let alone = search.alone();
             if self.generation.is_abandoned() {
                 break;
             }
@@ -113,7 +112,7 @@ impl Task {
                 self.search.end_build(&self.generation, outcome);
                 break;
             }
-            MutexGuard::unlock_fair(held);
+            alone.end_fairly();
         }
         self.ended = true;
     }

@@ -6,9 +6,9 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use bson::RawDocument;
-use forebay_cache::{Cache, FieldValue};
+use forebay_cache::{Batch, Cache};
 use forebay_store::Collection;
-use parking_lot::{Condvar, Mutex, RwLock};
+use parking_lot::{Condvar, Mutex, MutexGuard, RwLock};
 
 use super::build::{self, Build, BuildError};
 use super::extract::Extractor;
@@ -16,13 +16,28 @@ use super::fields::{FIELDS_MAX, FieldSet};
 use super::generation::Generation;
 use super::settings::SearchSettings;
 
-/// The lock that every writer of a collection holds from the write to the store until the cache has followed.
+/// The lock that every writer of a collection holds from before the store is written until its turn at the cache has come.
 pub type WriteLock = Arc<Mutex<()>>;
 
+/// Keeps all other writers of a collection out until it is dropped.
+#[must_use = "others write as soon as it is dropped"]
+pub(super) struct Alone<'a> {
+    turn: MutexGuard<'a, ()>,
+    held: MutexGuard<'a, ()>,
+}
+
+impl Alone<'_> {
+    /// Lets the writer go first who has waited longest.
+    pub(super) fn end_fairly(self) {
+        drop(self.turn);
+        MutexGuard::unlock_fair(self.held);
+    }
+}
+
 /// What the cache will hold of documents that are about to be inserted.
-pub struct Prepared<'a> {
+pub struct Prepared {
     generation: Arc<Generation>,
-    values: Vec<FieldValue<'a>>,
+    values: Batch,
 }
 
 /// An index of type `cache`: `createIndex({title: "cache", tags: "cache"})`.
@@ -41,7 +56,10 @@ pub struct CacheIndex {
 pub struct CollectionSearch {
     pub(super) settings: SearchSettings,
     pub(super) store: Arc<Collection>,
-    pub(super) lock: WriteLock,
+    lock: WriteLock,
+    /// Held by whoever changes the cache, and taken under the write lock: changes come to the cache in the order in which
+    /// they came to the store, while the next writer is in the store already.
+    turn: Mutex<()>,
     cache: Arc<Cache>,
     state: RwLock<State>,
     /// Are there generations that follow writes?
@@ -51,7 +69,7 @@ pub struct CollectionSearch {
     changed: Condvar,
 }
 
-/// What a collection has declared, and how far it is. Its generations change under the collection's write lock.
+/// What a collection has declared, and how far it is. Its generations change in turn with writes.
 pub(super) struct State {
     /// `database.collection`.
     pub namespace: String,
@@ -151,6 +169,7 @@ impl CollectionSearch {
             settings,
             store,
             lock,
+            turn: Mutex::default(),
             cache,
             state: RwLock::new(State::new(namespace)),
             follows: AtomicBool::new(false),
@@ -167,10 +186,10 @@ impl CollectionSearch {
     /// When the collection would have more than [`FIELDS_MAX`] cached fields: then nothing changes.
     pub fn declare(self: &Arc<Self>, indexes: Vec<CacheIndex>) -> Result<Build, BuildError> {
         let names = indexes.iter().map(|index| index.name.clone()).collect();
-        let held = self.lock.lock();
+        let alone = self.alone();
         self.add(indexes)?;
         self.settle();
-        drop(held);
+        drop(alone);
         Ok(Build::new(Arc::clone(self), names))
     }
 
@@ -194,7 +213,7 @@ impl CollectionSearch {
 
     /// Forgets the index called `name`; false if there is none. The caller does not hold the write lock.
     pub fn drop_index(self: &Arc<Self>, name: &str) -> bool {
-        let held = self.lock.lock();
+        let alone = self.alone();
         let mut state = self.state.write();
         let before = state.declared.len();
         state.declared.retain(|index| index.name != name);
@@ -203,8 +222,15 @@ impl CollectionSearch {
         if dropped {
             self.settle();
         }
-        drop(held);
+        drop(alone);
         dropped
+    }
+
+    /// Keeps all other writers out of the store and of the cache. The caller does not hold the write lock.
+    pub(super) fn alone(&self) -> Alone<'_> {
+        let held = self.lock.lock();
+        let turn = self.turn.lock();
+        Alone { turn, held }
     }
 
     /// Forgets everything, because the collection is dropped or the server stops. The caller does not hold the lock.
@@ -212,7 +238,7 @@ impl CollectionSearch {
     /// Returns when no build reads the collection any more.
     pub fn close(&self) {
         let builders = {
-            let _held = self.lock.lock();
+            let _alone = self.alone();
             let mut state = self.state.write();
             state.closed = true;
             state.declared.clear();
@@ -249,19 +275,25 @@ impl CollectionSearch {
     }
 
     /// Takes out of documents what the cache will hold of them, while another writer may still hold the lock.
-    pub fn prepare<'a>(&self, documents: &[&'a RawDocument]) -> Option<Prepared<'a>> {
+    pub fn prepare(&self, documents: &[&RawDocument]) -> Option<Prepared> {
         let generation = self.state.read().ready.clone()?;
-        let values = generation.extractor.extract_all(documents.iter().copied());
+        let values = generation.gather(documents.iter().copied());
         Some(Prepared { generation, values })
     }
 
-    /// Follows the insertion of documents, perhaps prepared. The caller holds the write lock since before the store
-    /// took them.
+    /// Follows the insertion of documents, perhaps prepared. The caller has held the write lock since before the store
+    /// took them; it is given back as soon as no other writer can come to the cache first.
     pub fn on_insert_many(
         self: &Arc<Self>,
+        held: MutexGuard<'_, ()>,
         documents: &[(u64, &RawDocument)],
-        prepared: Option<&Prepared<'_>>,
+        prepared: Option<&Prepared>,
     ) {
+        if !self.needs_old() {
+            return;
+        }
+        let _turn = self.turn.lock();
+        drop(held);
         self.follow(|generation| match prepared {
             Some(prepared) if Arc::ptr_eq(&prepared.generation, generation) => {
                 let numbers = documents.iter().map(|(number, _)| *number);
@@ -273,18 +305,22 @@ impl CollectionSearch {
 
     /// Follows the replacement of the document `number`. The caller holds the write lock since before the store did it.
     pub fn on_replace(self: &Arc<Self>, number: u64, old: &RawDocument, new: &RawDocument) {
-        self.follow(|generation| generation.follow_replace(number, old, new));
+        if self.needs_old() {
+            let _turn = self.turn.lock();
+            self.follow(|generation| generation.follow_replace(number, old, new));
+        }
     }
 
     /// Follows the deletion of the document `number`. The caller holds the write lock since before the store did it.
     pub fn on_delete(self: &Arc<Self>, number: u64, old: &RawDocument) {
-        self.follow(|generation| generation.follow_delete(number, old));
+        if self.needs_old() {
+            let _turn = self.turn.lock();
+            self.follow(|generation| generation.follow_delete(number, old));
+        }
     }
 
+    /// Changes the generations. The caller is in its turn.
     fn follow(self: &Arc<Self>, change: impl Fn(&Arc<Generation>) -> Result<(), BuildError>) {
-        if !self.needs_old() {
-            return;
-        }
         let outcome: Result<(), BuildError> = self.state.read().generations().try_for_each(change);
         match outcome {
             Ok(()) => {}
@@ -312,7 +348,7 @@ impl CollectionSearch {
         self.tell();
     }
 
-    /// Starts what is needed so that a generation has just what is declared. The caller holds the write lock.
+    /// Starts what is needed so that a generation has just what is declared. The caller is in its turn.
     fn settle(self: &Arc<Self>) {
         let begun = self.arrange();
         if let Some(generation) = begun {
@@ -338,7 +374,7 @@ impl CollectionSearch {
         None
     }
 
-    /// Takes fields that nothing declares any more out of the complete cache. The caller holds the write lock.
+    /// Takes fields that nothing declares any more out of the complete cache. The caller is in its turn.
     fn shrink(&self, state: &mut State) {
         let Some(ready) = state.ready.take() else {
             return;
@@ -351,7 +387,7 @@ impl CollectionSearch {
             .collect();
         if let Some(values) = self.cache.undeclare(&state.namespace, &dropped) {
             let kept = FieldSet::new(values.fields());
-            let extractor = Extractor::new(kept, self.settings.value_bytes_max);
+            let extractor = Extractor::new(kept);
             let smaller = Generation::new(extractor, values, ready.total);
             smaller.complete();
             state.ready = Some(Arc::new(smaller));
@@ -366,7 +402,7 @@ impl CollectionSearch {
         state.failure = None;
         let fields = state.fields();
         let values = self.cache.prepare(&fields);
-        let extractor = Extractor::new(FieldSet::new(&fields), self.settings.value_bytes_max);
+        let extractor = Extractor::new(FieldSet::new(&fields));
         let generation = Arc::new(Generation::new(
             extractor,
             values,
@@ -387,7 +423,7 @@ impl CollectionSearch {
         self.follows.store(false, Ordering::Release);
     }
 
-    /// The build of `generation` has ended. The caller holds the write lock if the build succeeded.
+    /// The build of `generation` has ended. The caller is in its turn if the build succeeded.
     pub(super) fn end_build(&self, generation: &Arc<Generation>, outcome: Result<(), BuildError>) {
         let mut state = self.state.write();
         if !state

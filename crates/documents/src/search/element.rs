@@ -66,7 +66,7 @@ impl<'a> Elements<'a> {
         if kind == 0 {
             return Ok(None);
         }
-        let key_end = memchr::memchr(0, rest).ok_or(Malformed)?;
+        let key_end = rest.iter().position(|byte| *byte == 0).ok_or(Malformed)?;
         let (key, rest) = (&rest[..key_end], &rest[key_end + 1..]);
         let length = value_length(kind, rest)?;
         let value = rest.get(..length).ok_or(Malformed)?;

@@ -5,7 +5,7 @@
 //! string), and declares everything else residual: the store judges those documents.
 
 use bson::RawDocument;
-use forebay_cache::FieldValue;
+use forebay_cache::{Batch, FieldValue};
 
 use super::element::{Element, Elements, Malformed, kind};
 use super::fields::{Field, FieldSet, Root};
@@ -14,16 +14,12 @@ use super::fields::{Field, FieldSet, Root};
 #[derive(Clone, Debug)]
 pub struct Extractor {
     fields: FieldSet,
-    value_bytes_max: usize,
 }
 
 impl Extractor {
-    /// An extractor of `fields`; a document with a string longer than `value_bytes_max` is residual for its field.
-    pub fn new(fields: FieldSet, value_bytes_max: usize) -> Extractor {
-        Extractor {
-            fields,
-            value_bytes_max,
-        }
+    /// An extractor of `fields`.
+    pub fn new(fields: FieldSet) -> Extractor {
+        Extractor { fields }
     }
 
     /// The declared fields.
@@ -36,22 +32,26 @@ impl Extractor {
     /// Where a key occurs twice the first one counts, as everywhere in the document language. A malformed document is
     /// residual in all its fields.
     pub fn extract<'a>(&self, document: &'a RawDocument) -> Vec<FieldValue<'a>> {
-        self.extract_all(std::iter::once(document))
+        let mut values = vec![FieldValue::Missing; self.fields.len()];
+        self.fill_all(document, &mut values);
+        values
     }
 
-    /// What [`extract`](Extractor::extract) gives for several documents, one after the other.
-    pub fn extract_all<'a>(
-        &self,
-        documents: impl ExactSizeIterator<Item = &'a RawDocument>,
-    ) -> Vec<FieldValue<'a>> {
-        let stride = self.fields.len();
-        let mut values = vec![FieldValue::Missing; documents.len() * stride];
-        for (document, values) in documents.zip(values.chunks_exact_mut(stride)) {
-            if self.fill(document, values).is_err() {
-                values.fill(FieldValue::Residual);
-            }
+    /// Adds what [`extract`](Extractor::extract) gives for each document to a batch.
+    pub fn gather<'a>(&self, documents: impl Iterator<Item = &'a RawDocument>, batch: &mut Batch) {
+        let mut values = vec![FieldValue::Missing; self.fields.len()];
+        for document in documents {
+            values.fill(FieldValue::Missing);
+            self.fill_all(document, &mut values);
+            batch.push(&values);
         }
-        values
+    }
+
+    /// Sets the values that a document has; the others are missing before.
+    fn fill_all<'a>(&self, document: &'a RawDocument, values: &mut [FieldValue<'a>]) {
+        if self.fill(document, values).is_err() {
+            values.fill(FieldValue::Residual);
+        }
     }
 
     fn fill<'a>(
@@ -156,8 +156,8 @@ impl Extractor {
 
     fn leaf<'a>(&self, element: &Element<'a>) -> Result<FieldValue<'a>, Malformed> {
         Ok(match element.kind {
-            kind::STRING => self
-                .text(element)
+            kind::STRING => element
+                .text()
                 .map_or(FieldValue::Residual, FieldValue::String),
             kind::NULL => FieldValue::Null,
             kind::ARRAY => self.leaf_array(element)?,
@@ -185,19 +185,10 @@ impl Extractor {
 
     fn leaf_of_array<'a>(&self, child: &Element<'a>) -> Option<FieldValue<'a>> {
         match child.kind {
-            kind::STRING => self.text(child).map(FieldValue::String),
+            kind::STRING => child.text().map(FieldValue::String),
             kind::NULL | kind::ARRAY | kind::UNDEFINED | kind::REGEX | kind::SYMBOL => None,
             _ => Some(FieldValue::Other),
         }
-    }
-
-    /// The text of a string, if the cache may hold it.
-    fn text<'a>(&self, element: &Element<'a>) -> Option<&'a str> {
-        let text = element.text()?;
-        if text.len() > self.value_bytes_max {
-            return None;
-        }
-        std::str::from_utf8(text).ok()
     }
 }
 
@@ -220,7 +211,7 @@ mod tests {
     use bson::rawdoc;
 
     fn one<'a>(path: &str, document: &'a RawDocument) -> FieldValue<'a> {
-        Extractor::new(FieldSet::new([path]), 16)
+        Extractor::new(FieldSet::new([path]))
             .extract(document)
             .remove(0)
     }
@@ -229,16 +220,16 @@ mod tests {
     fn top_level_values() {
         let document = rawdoc! {
             "s": "text", "n": bson::RawBson::Null, "i": 1, "u": bson::RawBson::Undefined,
-            "y": bson::RawBson::Symbol("s".into()), "d": { "x": "y" }, "long": "12345678901234567",
+            "y": bson::RawBson::Symbol("s".into()), "d": { "x": "y" },
             "c": bson::RawBson::JavaScriptCode("text".into()),
         };
-        assert_eq!(one("s", &document), FieldValue::String("text"));
+        assert_eq!(one("s", &document), FieldValue::String(b"text"));
         assert_eq!(one("n", &document), FieldValue::Null);
         assert_eq!(one("none", &document), FieldValue::Missing);
         for other in ["i", "d", "c"] {
             assert_eq!(one(other, &document), FieldValue::Other, "{other}");
         }
-        for residual in ["u", "y", "long"] {
+        for residual in ["u", "y"] {
             assert_eq!(one(residual, &document), FieldValue::Residual, "{residual}");
         }
     }
@@ -251,7 +242,7 @@ mod tests {
         };
         assert_eq!(
             one("strings", &document),
-            FieldValue::Strings(vec!["a", "b"])
+            FieldValue::Strings(vec![b"a", b"b"])
         );
         for other in ["numbers", "empty", "documents"] {
             assert_eq!(one(other, &document), FieldValue::Other, "{other}");
@@ -265,7 +256,7 @@ mod tests {
     fn dotted_paths() {
         let document =
             rawdoc! { "a": { "b": { "c": "x" }, "n": bson::RawBson::Null }, "s": "text" };
-        assert_eq!(one("a.b.c", &document), FieldValue::String("x"));
+        assert_eq!(one("a.b.c", &document), FieldValue::String(b"x"));
         assert_eq!(one("a.n", &document), FieldValue::Null);
         assert_eq!(one("a.b", &document), FieldValue::Other);
         for missing in ["a.b.d", "a.n.x", "s.x", "z.y"] {
@@ -281,7 +272,7 @@ mod tests {
         };
         assert_eq!(
             one("all.n", &document),
-            FieldValue::Strings(vec!["a", "b", "c"])
+            FieldValue::Strings(vec![b"a", b"b", b"c"])
         );
         for residual in ["some.n", "scalar.n", "empty.n", "all.0.n"] {
             assert_eq!(one(residual, &document), FieldValue::Residual, "{residual}");
@@ -292,25 +283,13 @@ mod tests {
     fn several_fields_in_one_pass_and_the_first_of_two_equal_keys() {
         let mut document = rawdoc! { "b": "1", "x": 0, "a": { "c": "2", "d": "3" } };
         document.append(bson::raw::cstr!("b"), "later");
-        let extractor = Extractor::new(FieldSet::new(["a.d", "b", "none", "a.c"]), 16);
+        let extractor = Extractor::new(FieldSet::new(["a.d", "b", "none", "a.c"]));
         let expected = [
-            FieldValue::String("3"),
-            FieldValue::String("1"),
+            FieldValue::String(b"3"),
+            FieldValue::String(b"1"),
             FieldValue::Missing,
-            FieldValue::String("2"),
+            FieldValue::String(b"2"),
         ];
         assert_eq!(extractor.extract(&document), expected);
-    }
-
-    #[test]
-    fn invalid_utf8_is_residual() {
-        let mut bytes = rawdoc! { "s": "ab" }.into_bytes();
-        let place = bytes
-            .windows(2)
-            .position(|pair| pair == b"ab")
-            .expect("the text");
-        bytes[place] = 0xC0;
-        let document = RawDocument::from_bytes(&bytes).expect("framed");
-        assert_eq!(one("s", document), FieldValue::Residual);
     }
 }

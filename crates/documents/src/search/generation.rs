@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use bson::RawDocument;
-use forebay_cache::{CollectionCache, FieldValue};
+use forebay_cache::{Batch, CollectionCache};
 
 use super::build::BuildError;
 use super::collection::CacheIndex;
@@ -50,13 +50,13 @@ impl Generation {
         self.cursor.load(Ordering::Acquire)
     }
 
-    /// Moves the cursor behind `documents` more documents. The caller holds the write lock.
+    /// Moves the cursor behind `documents` more documents. The caller is alone.
     pub fn advance(&self, cursor: u64, documents: u64) {
         self.cursor.store(cursor, Ordering::Release);
         self.done.fetch_add(documents, Ordering::Relaxed);
     }
 
-    /// Declares the cache complete. The caller holds the write lock.
+    /// Declares the cache complete. The caller is alone.
     pub fn complete(&self) {
         self.cursor.store(COMPLETE, Ordering::Release);
     }
@@ -108,26 +108,31 @@ impl Generation {
     /// # Errors
     /// When a record number does not fit, or the cache holds something else than it should.
     pub fn add(&self, documents: &[(u64, &RawDocument)]) -> Result<(), BuildError> {
-        let values = self
-            .extractor
-            .extract_all(documents.iter().map(|(_, document)| *document));
+        let values = self.gather(documents.iter().map(|(_, document)| *document));
         self.add_values(documents.iter().map(|(number, _)| *number), &values)
     }
 
-    /// Caches documents that are new to it, given their values: those of the first one, those of the second, and so on.
+    /// What it will hold of documents.
+    pub fn gather<'a>(&self, documents: impl ExactSizeIterator<Item = &'a RawDocument>) -> Batch {
+        let mut batch = self.values.batch(documents.len());
+        self.extractor.gather(documents, &mut batch);
+        batch
+    }
+
+    /// Caches documents that are new to it, given what it will hold of them.
     ///
     /// # Errors
     /// When a record number does not fit, or the cache holds something else than it should.
     pub fn add_values(
         &self,
         numbers: impl Iterator<Item = u64>,
-        values: &[FieldValue<'_>],
+        values: &Batch,
     ) -> Result<(), BuildError> {
         let numbers: Vec<u32> = numbers.map(narrow).collect::<Result<_, _>>()?;
         Ok(self.values.insert_batch(&numbers, values)?)
     }
 
-    /// Follows the insertion of documents. The caller holds the write lock.
+    /// Follows the insertion of documents. The caller is in its turn.
     ///
     /// # Errors
     /// When a record number does not fit, or the cache holds something else than it should.
@@ -146,7 +151,7 @@ impl Generation {
         }
     }
 
-    /// Follows the replacement of a document. The caller holds the write lock.
+    /// Follows the replacement of a document. The caller is in its turn.
     ///
     /// # Errors
     /// When the record number does not fit, or the cache holds something else than it should.
@@ -165,7 +170,7 @@ impl Generation {
         Ok(())
     }
 
-    /// Follows the deletion of a document. The caller holds the write lock.
+    /// Follows the deletion of a document. The caller is in its turn.
     ///
     /// # Errors
     /// When the record number does not fit, or the cache holds something else than it should.

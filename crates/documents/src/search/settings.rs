@@ -3,8 +3,6 @@
 /// Limits of building and searching the cache.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SearchSettings {
-    /// The longest string that is cached, in bytes. A document with a longer one is judged by the store.
-    pub value_bytes_max: usize,
     /// The most documents that a build takes under one hold of the collection's write lock.
     pub build_batch_documents: usize,
     /// The most bytes of documents that a build takes under one hold of the collection's write lock.
@@ -25,7 +23,6 @@ pub struct SearchSettings {
 impl Default for SearchSettings {
     fn default() -> SearchSettings {
         SearchSettings {
-            value_bytes_max: 64 * 1024,
             build_batch_documents: 1024,
             build_batch_bytes: 1024 * 1024,
             fetch_cost: 4,

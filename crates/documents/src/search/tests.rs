@@ -67,11 +67,12 @@ impl Fixture {
         let references: Vec<&RawDocument> =
             documents.iter().map(|document| document.as_ref()).collect();
         let prepared = self.search.prepare(&references);
-        let _held = self.lock.lock();
+        let held = self.lock.lock();
         let numbers = self.collection.insert_many(&references, true).into_iter();
         let numbers = numbers.map(|number| number.expect("inserted"));
         let inserted: Vec<_> = numbers.zip(references).collect();
-        self.search.on_insert_many(&inserted, prepared.as_ref());
+        self.search
+            .on_insert_many(held, &inserted, prepared.as_ref());
     }
 
     fn replace(&self, number: u64, document: &Decoded) {
@@ -193,6 +194,53 @@ async fn plans_find_what_a_scan_finds() {
         answered > 300,
         "only {answered} of 600 filters were answered from the cache"
     );
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_cache_follows_writers_in_the_order_of_the_store() {
+    let seed = 0x0D4;
+    let fixture = Fixture::new(SearchSettings {
+        build_batch_documents: 16,
+        ..SearchSettings::default()
+    });
+    let write = |writer: i32| {
+        let mut rng = Rng::with_seed(seed + writer as u64);
+        for round in 0..150 {
+            let ids = (0..8).map(|place| (writer * 150 + round) * 8 + place);
+            let documents: Vec<_> = ids.map(|id| generate::document(&mut rng, id)).collect();
+            fixture.insert(&documents);
+            for _ in 0..4 {
+                // Documents of all writers, the newest among them.
+                let next = fixture.collection.next_number();
+                fixture.delete(rng.u64(next.saturating_sub(16)..next));
+                let number = rng.u64(next.saturating_sub(16)..next);
+                if let Some(old) = fixture.collection.get(number).expect("readable") {
+                    let id = old.get_i32("_id").expect("an id");
+                    fixture.replace(number, &generate::document(&mut rng, id));
+                }
+            }
+        }
+    };
+    let ready = || {
+        fixture
+            .search
+            .with_state(|state| state.ready.clone().expect("it is built"))
+    };
+    let first = std::thread::scope(|scope| {
+        for writer in 0..4 {
+            scope.spawn(move || write(writer));
+        }
+        fixture.declare(&["a", "b.c"]);
+        ready()
+    });
+    assert!(
+        Arc::ptr_eq(&first, &ready()),
+        "it is built anew only if it contradicts the collection"
+    );
+    let mut rng = Rng::with_seed(seed);
+    for _ in 0..100 {
+        compare(&fixture, &generate::filter(&mut rng, 1), seed).await;
+    }
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
