@@ -15,8 +15,8 @@ use crate::rivals::ferretdb::{self, FerretDb};
 use crate::rivals::ripgrep;
 use crate::statistics::{Repeat, Summary};
 
-/// Rounds in which Forebay and ripgrep take turns, so that a busy moment of the machine meets both.
-const ROUNDS: usize = 7;
+/// Rounds in which one device, ripgrep and two devices take turns, so that a busy moment of the machine meets all.
+const ROUNDS: usize = 9;
 /// Runs of each in a round.
 const ROUND_REPEAT: Repeat = Repeat {
     count: 3,
@@ -30,87 +30,85 @@ const FERRETDB_REPEAT: Repeat = Repeat {
 /// The collection of the million names.
 const MILLION: &str = "million";
 
-/// Every case with two devices and with one, and by ripgrep with one thread.
+/// Every case with one device, by ripgrep with one thread, and with two devices, in every round.
 pub async fn beside_ripgrep(session: &mut Session) -> Result<()> {
-    let two = measure_round(session, 2).await?;
-    let removed = remove_one_device(session).await?;
-    let one = measure_round(session, 1).await?;
-    if removed {
+    session.server.rest().await;
+    let mut turns: Vec<Turns> = COUNT_CASES.iter().map(|_| Turns::default()).collect();
+    for _ in 0..if session.smoke { 1 } else { ROUNDS } {
+        remove_one_device(session).await?;
+        for (case, turns) in COUNT_CASES.iter().zip(&mut turns) {
+            let (count, time) = count_here(session, case).await?;
+            turns.one.push(time);
+            turns.ripgrep.push(count_there(session, case, count)?);
+        }
         add_device(session).await?;
+        for (case, turns) in COUNT_CASES.iter().zip(&mut turns) {
+            let (count, time) = count_here(session, case).await?;
+            turns.two.push(time);
+            turns.count = count;
+        }
     }
-    if !session.smoke {
-        summarise(&two, &one);
+    for (case, turns) in COUNT_CASES.iter().zip(&turns) {
+        report(session, case.case, turns)?;
     }
     Ok(())
 }
 
-/// The time of each case by Forebay and by ripgrep, in milliseconds.
-type Round = Vec<(&'static str, f64, f64)>;
-
-async fn measure_round(session: &mut Session, devices: usize) -> Result<Round> {
-    let mut round = Vec::new();
-    for case in &COUNT_CASES {
-        let (forebay, ripgrep) = measure_case(session, case, devices).await?;
-        round.push((case.case, forebay.median, ripgrep.median));
-    }
-    Ok(round)
+/// The times of a case, one a round, in milliseconds.
+#[derive(Default)]
+struct Turns {
+    one: Vec<f64>,
+    two: Vec<f64>,
+    ripgrep: Vec<f64>,
+    count: u64,
 }
 
-/// Forebay and ripgrep in turns on one case.
-async fn measure_case(
-    session: &mut Session,
-    case: &CountCase,
-    devices: usize,
-) -> Result<(Summary, Summary)> {
-    let db = session.database();
-    let rounds = if session.smoke { 1 } else { ROUNDS };
-    let (mut ours, mut theirs) = (Vec::new(), Vec::new());
-    let mut count = 0;
-    for _ in 0..rounds {
-        let (found, time) =
-            client::timed_count(&db, NAMES, &case.filter(), Plan::Chosen, ROUND_REPEAT).await?;
-        let (expected, rival) = ripgrep::timed_count(
-            &session.names_file,
-            case.pattern,
-            case.ignore_case,
-            ROUND_REPEAT,
-        )?;
-        ensure!(
-            found == expected,
-            "{}: {found} by Forebay, {expected} by ripgrep",
-            case.case
-        );
-        ours.push(time.median);
-        theirs.push(rival.median);
-        count = found;
-    }
+/// What is found, and the median time of a few runs.
+async fn count_here(session: &Session, case: &CountCase) -> Result<(u64, f64)> {
+    let (db, filter) = (session.database(), case.filter());
+    let (count, time) =
+        client::timed_count(&db, NAMES, &filter, Plan::Chosen, ROUND_REPEAT).await?;
     check_expectation(session, case, count)?;
-    let ours = Summary::of(&ours).context("at least one round")?;
-    let theirs = Summary::of(&theirs).context("at least one round")?;
-    let on = format!("host:{devices}");
-    let expect = Some(count);
-    session.report.add(
-        case.case,
-        Measured {
-            engine: "forebay",
-            devices: &on,
-            expect,
-        },
-        "client_ms",
-        ours,
-    )?;
+    Ok((count, time.median))
+}
+
+/// The same of ripgrep, which has to find as much.
+fn count_there(session: &Session, case: &CountCase, found: u64) -> Result<f64> {
+    let (pattern, ignore_case) = (case.pattern, case.ignore_case);
+    let (expected, time) =
+        ripgrep::timed_count(&session.names_file, pattern, ignore_case, ROUND_REPEAT)?;
+    ensure!(
+        found == expected,
+        "{}: {found} by Forebay, {expected} by ripgrep",
+        case.case
+    );
+    Ok(time.median)
+}
+
+fn report(session: &mut Session, case: &str, turns: &Turns) -> Result<()> {
     let version = ripgrep::version()?;
-    session.report.add(
-        case.case,
-        Measured {
-            engine: &version,
-            devices: "1 thread",
-            expect,
-        },
-        "process_ms",
-        theirs,
-    )?;
-    Ok((ours, theirs))
+    let times_as_fast = |ours: &[f64], others: &[f64]| -> Vec<f64> {
+        let rounds = ours.iter().zip(others);
+        rounds.map(|(ours, other)| other / ours).collect()
+    };
+    let beside_ripgrep = times_as_fast(&turns.one, &turns.ripgrep);
+    let beside_one = times_as_fast(&turns.two, &turns.one);
+    for (engine, devices, metric, samples) in [
+        ("forebay", "host:1", "client_ms", &turns.one),
+        (&version, "1 thread", "process_ms", &turns.ripgrep),
+        ("forebay", "host:1", "times_ripgrep", &beside_ripgrep),
+        ("forebay", "host:2", "client_ms", &turns.two),
+        ("forebay", "host:2", "times_one_device", &beside_one),
+    ] {
+        let by = Measured {
+            engine,
+            devices,
+            expect: Some(turns.count),
+        };
+        let summary = Summary::of(samples).context("at least one round")?;
+        session.report.add(case, by, metric, summary)?;
+    }
+    Ok(())
 }
 
 /// On the real names the count is known beforehand.
@@ -125,23 +123,18 @@ fn check_expectation(session: &Session, case: &CountCase, count: u64) -> Result<
     Ok(())
 }
 
-/// Leaves one device; false if there was one only.
-async fn remove_one_device(session: &Session) -> Result<bool> {
+/// Leaves one device.
+async fn remove_one_device(session: &Session) -> Result<()> {
     let admin = session.client.database("admin");
     let reply = admin.run_command(doc! { "forebayDevices": 1 }).await?;
     let devices = reply.get_array("devices").context("a list of devices")?;
-    let Some(last) = devices
-        .last()
-        .and_then(|device| device.as_document())
-        .filter(|_| devices.len() > 1)
-    else {
-        return Ok(false);
-    };
-    let id = last.get("id").context("a device has an id")?;
+    let last = devices.last().and_then(|device| device.as_document());
+    let id = last.and_then(|device| device.get("id"));
+    let id = id.context("a device has an id")?;
     admin
         .run_command(doc! { "forebayDevices": 1, "remove": id })
         .await?;
-    Ok(true)
+    Ok(())
 }
 
 async fn add_device(session: &Session) -> Result<()> {
@@ -151,14 +144,6 @@ async fn add_device(session: &Session) -> Result<()> {
         .run_command(doc! { "forebayDevices": 1, "add": "host:1" })
         .await?;
     Ok(())
-}
-
-/// How the two compare, for whoever watches; the record holds the figures themselves.
-fn summarise(two: &Round, one: &Round) {
-    for ((case, ours_two, _), (_, ours_one, theirs)) in two.iter().zip(one) {
-        let (speed, scaling) = (theirs / ours_one, ours_one / ours_two);
-        eprintln!("{case:22} one device {speed:.2} x ripgrep, two devices {scaling:.2} x one");
-    }
 }
 
 /// A million names in FerretDB and here, through the same driver and the same command.
