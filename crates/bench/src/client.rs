@@ -38,6 +38,33 @@ pub async fn connect(uri: &str) -> Result<Client> {
     Ok(Client::with_options(options)?)
 }
 
+/// Lets a device join, as in `cuda:1`; how long that took until its buckets were there, in milliseconds.
+///
+/// # Errors
+/// If the server refuses.
+pub async fn add_device(client: &Client, device: &str) -> Result<f64> {
+    let command = doc! { "forebayDevices": 1, "add": device };
+    let start = Instant::now();
+    client.database("admin").run_command(command).await?;
+    Ok(milliseconds(start.elapsed()))
+}
+
+/// Lets the last device leave; how long that took until its buckets were elsewhere, in milliseconds.
+///
+/// # Errors
+/// If the server refuses.
+pub async fn remove_last_device(client: &Client) -> Result<f64> {
+    let admin = client.database("admin");
+    let reply = admin.run_command(doc! { "forebayDevices": 1 }).await?;
+    let devices = reply.get_array("devices").context("a list of devices")?;
+    let last = devices.last().and_then(|device| device.as_document());
+    let id = last.and_then(|device| device.get("id"));
+    let command = doc! { "forebayDevices": 1, "remove": id.context("a device without an id")? };
+    let start = Instant::now();
+    admin.run_command(command).await?;
+    Ok(milliseconds(start.elapsed()))
+}
+
 /// How a count is to be answered.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Plan {

@@ -71,6 +71,7 @@ impl Column {
     }
 
     /// Adds what the document at a place of the batch holds.
+    #[inline]
     pub(crate) fn push(&mut self, place: u32, value: &FieldValue<'_>, value_bytes_max: usize) {
         match value.kept(value_bytes_max) {
             Kept::Missing => self.missing.push(place),

@@ -28,6 +28,7 @@ impl Block {
     }
 
     /// Appends a row.
+    #[inline]
     pub(crate) fn push(&mut self, value: &[u8], number: u32) {
         self.bytes.extend_from_slice(value);
         self.bytes.push(SEPARATOR);

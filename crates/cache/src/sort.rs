@@ -169,6 +169,12 @@ impl<'a> Sorted<'a> {
 
     /// How far one block reaches into `range`, and its bytes.
     fn block_end(&self, range: &Range<usize>) -> (usize, usize) {
+        let whole = self.sources.iter().map(|source| source.block().bytes_len());
+        let whole = whole.sum::<usize>();
+        let has_dead = self.sources.iter().any(Segment::has_dead);
+        if range.len() == self.entries.len() && !has_dead && whole <= BLOCK_BYTES_MAX {
+            return (range.end, whole);
+        }
         let mut bytes = 0;
         for index in range.clone() {
             let more = self.value_len(index) + 1;

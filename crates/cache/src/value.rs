@@ -30,13 +30,14 @@ pub(crate) enum Kept<'a> {
 
 impl<'a> FieldValue<'a> {
     /// The same for the same value at any time, so that a removal finds what an insertion made.
+    #[inline]
     pub(crate) fn kept<'v>(&'v self, value_bytes_max: usize) -> Kept<'a> {
         let fits = |value: &&[u8]| value.len() <= value_bytes_max && is_utf8(value);
         match self {
+            FieldValue::String(value) if fits(value) => Kept::Row(value),
             FieldValue::Missing => Kept::Missing,
             FieldValue::Null => Kept::Null,
             FieldValue::Other => Kept::Other,
-            FieldValue::String(value) if fits(value) => Kept::Row(value),
             FieldValue::Strings(values) if values.iter().all(fits) => {
                 let mut values = values.clone();
                 values.sort_unstable();

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
-use bson::{Document, doc};
+use bson::Document;
 use mongodb::Database;
 
 use super::cases::{COUNT_CASES, CountCase, FERRETDB_CASES, FERRETDB_NAMES};
@@ -35,13 +35,13 @@ pub async fn beside_ripgrep(session: &mut Session) -> Result<()> {
     session.server.rest().await;
     let mut turns: Vec<Turns> = COUNT_CASES.iter().map(|_| Turns::default()).collect();
     for _ in 0..if session.smoke { 1 } else { ROUNDS } {
-        remove_one_device(session).await?;
+        client::remove_last_device(&session.client).await?;
         for (case, turns) in COUNT_CASES.iter().zip(&mut turns) {
             let (count, time) = count_here(session, case).await?;
             turns.one.push(time);
             turns.ripgrep.push(count_there(session, case, count)?);
         }
-        add_device(session).await?;
+        client::add_device(&session.client, "host:1").await?;
         for (case, turns) in COUNT_CASES.iter().zip(&mut turns) {
             let (count, time) = count_here(session, case).await?;
             turns.two.push(time);
@@ -120,29 +120,6 @@ fn check_expectation(session: &Session, case: &CountCase, count: u64) -> Result<
         case.case,
         case.expect
     );
-    Ok(())
-}
-
-/// Leaves one device.
-async fn remove_one_device(session: &Session) -> Result<()> {
-    let admin = session.client.database("admin");
-    let reply = admin.run_command(doc! { "forebayDevices": 1 }).await?;
-    let devices = reply.get_array("devices").context("a list of devices")?;
-    let last = devices.last().and_then(|device| device.as_document());
-    let id = last.and_then(|device| device.get("id"));
-    let id = id.context("a device has an id")?;
-    admin
-        .run_command(doc! { "forebayDevices": 1, "remove": id })
-        .await?;
-    Ok(())
-}
-
-async fn add_device(session: &Session) -> Result<()> {
-    session
-        .client
-        .database("admin")
-        .run_command(doc! { "forebayDevices": 1, "add": "host:1" })
-        .await?;
     Ok(())
 }
 

@@ -1,6 +1,7 @@
 //! Searches of random letters on a GPU, through the driver: the time a client waits, and what many clients get a second.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
@@ -29,6 +30,10 @@ const DOCUMENTS: usize = 100_000_000;
 const DEVICES: &str = "cuda:0";
 /// Clients that search at once.
 const CLIENTS: usize = 64;
+/// Clients that search while a device leaves and joins.
+const STORM_CLIENTS: usize = 16;
+/// How often it does.
+const MOVES: usize = 5;
 /// How long all clients search.
 const CLIENTS_SECONDS: u64 = 3;
 /// Runs of a search, after one that is not counted.
@@ -51,6 +56,7 @@ const THOUSAND: &str = "fore";
 /// A server on a GPU, filled with documents `{_id: n, v: …}`.
 struct Letters {
     server: ServerProcess,
+    client: Client,
     db: Database,
     documents: usize,
     devices: String,
@@ -71,6 +77,9 @@ pub async fn measure(args: &DocumentsArgs) -> Result<Vec<Record>> {
     for sort in ["literal", "regex"] {
         letters.clients(sort).await?;
     }
+    if let Some((_, last)) = letters.devices.clone().rsplit_once(',') {
+        letters.leave_and_join(last).await?;
+    }
     letters.server.stop()?;
     Ok(letters.report.finish())
 }
@@ -82,10 +91,11 @@ impl Letters {
         let server = ServerProcess::serve(&binary, &["--memory", "--devices", &devices])?;
         let mut options = ClientOptions::parse(server.uri()).await?;
         options.max_pool_size = Some(CLIENTS as u32 + 1);
-        let db = Client::with_options(options)?.database(DATABASE);
+        let client = Client::with_options(options)?;
         Ok(Letters {
             server,
-            db,
+            db: client.database(DATABASE),
+            client,
             documents: if args.smoke {
                 SMOKE_DOCUMENTS
             } else {
@@ -145,7 +155,10 @@ impl Letters {
             "documents_per_s",
             Summary::once(rate),
             Some(documents as u64),
-        )
+        )?;
+        // Buckets that grew are still being merged.
+        self.server.rest().await;
+        Ok(())
     }
 
     async fn count(&mut self, sort: &str, pattern: &str) -> Result<()> {
@@ -205,54 +218,94 @@ impl Letters {
 
     /// How many searches a second one client gets, and many together; each searches for something else each time.
     async fn clients(&mut self, sort: &'static str) -> Result<()> {
-        let patterns: Vec<String> = patterns(sort);
-        let programs = patterns.iter().map(|pattern| program(pattern));
-        let programs = programs.collect::<Result<Vec<Program>>>()?;
-        let expect: Arc<[u64]> = expected(self.documents, &programs).into();
-        let patterns: Arc<[String]> = patterns.into();
+        let searches = Searches::new(sort, self.documents)?;
         for clients in [1, CLIENTS] {
             let begin = Instant::now();
             let end = begin + Duration::from_secs(CLIENTS_SECONDS);
-            let searching: JoinSet<Result<u64>> = (0..clients)
-                .map(|first| {
-                    let (patterns, expect) = (Arc::clone(&patterns), Arc::clone(&expect));
-                    search_until(self.db.clone(), patterns, expect, first, end)
-                })
-                .collect();
-            let searches = searching
+            let searching = searches.begin(&self.db, clients, move || Instant::now() < end);
+            let searches: u64 = searching
                 .join_all()
                 .await
                 .into_iter()
-                .collect::<Result<Vec<u64>>>()?;
-            let rate = searches.iter().sum::<u64>() as f64 / begin.elapsed().as_secs_f64();
+                .sum::<Result<u64>>()?;
+            let rate = searches as f64 / begin.elapsed().as_secs_f64();
             let case = format!("clients-{clients}-{sort}");
             self.report(&case, "searches_per_s", Summary::once(rate), None)?;
         }
         Ok(())
     }
+
+    /// Lets the last device leave and join again, some times, while clients search: none gets an error or a wrong answer.
+    async fn leave_and_join(&mut self, last: &str) -> Result<()> {
+        let searches = Searches::new("regex", self.documents)?;
+        let over = Arc::new(AtomicBool::new(false));
+        let is_over = Arc::clone(&over);
+        let goes_on = move || !is_over.load(Ordering::Relaxed);
+        let searching = searches.begin(&self.db, STORM_CLIENTS, goes_on);
+        let (mut leave, mut join) = (Vec::new(), Vec::new());
+        for _ in 0..MOVES {
+            leave.push(client::remove_last_device(&self.client).await?);
+            join.push(client::add_device(&self.client, last).await?);
+        }
+        over.store(true, Ordering::Relaxed);
+        let searches: u64 = searching
+            .join_all()
+            .await
+            .into_iter()
+            .sum::<Result<u64>>()?;
+        for (case, times) in [("leave-in-storm", leave), ("join-in-storm", join)] {
+            let summary = Summary::of(&times).context("at least one move")?;
+            self.report(case, "client_ms", summary, Some(self.documents as u64))?;
+        }
+        self.report("storm", "searches", Summary::once(searches as f64), None)
+    }
 }
 
-/// Searches for one pattern after the other until a moment; how many it searched for.
-async fn search_until(
-    db: Database,
+/// Patterns, and what each must count.
+struct Searches {
     patterns: Arc<[String]>,
     expect: Arc<[u64]>,
-    first: usize,
-    end: Instant,
-) -> Result<u64> {
-    let mut searches = 0;
-    while Instant::now() < end {
-        let index = (first + searches as usize) % patterns.len();
-        let filter = doc! { "v": { "$regex": &patterns[index] } };
-        let count = client::count(&db, COLLECTION, &filter, Plan::Chosen).await?;
-        ensure!(
-            count == expect[index],
-            "/{}/ counted {count}",
-            patterns[index]
-        );
-        searches += 1;
+}
+
+impl Searches {
+    fn new(sort: &str, documents: usize) -> Result<Searches> {
+        let patterns = patterns(sort);
+        let programs = patterns.iter().map(|pattern| program(pattern));
+        let programs = programs.collect::<Result<Vec<Program>>>()?;
+        Ok(Searches {
+            patterns: patterns.into(),
+            expect: expected(documents, &programs).into(),
+        })
     }
-    Ok(searches)
+
+    /// Lets clients search for one pattern after the other as long as `goes_on` says; how often each of them did.
+    fn begin(
+        &self,
+        db: &Database,
+        clients: usize,
+        goes_on: impl Fn() -> bool + Clone + Send + 'static,
+    ) -> JoinSet<Result<u64>> {
+        let client = |first: usize| {
+            let (db, goes_on) = (db.clone(), goes_on.clone());
+            let (patterns, expect) = (Arc::clone(&self.patterns), Arc::clone(&self.expect));
+            async move {
+                let mut searches = 0;
+                while goes_on() {
+                    let index = (first + searches as usize) % patterns.len();
+                    let filter = doc! { "v": { "$regex": &patterns[index] } };
+                    let count = client::count(&db, COLLECTION, &filter, Plan::Chosen).await?;
+                    ensure!(
+                        count == expect[index],
+                        "/{}/ counted {count}",
+                        patterns[index]
+                    );
+                    searches += 1;
+                }
+                Ok(searches)
+            }
+        };
+        (0..clients).map(client).collect()
+    }
 }
 
 /// Different patterns of one sort, the same in every run.

@@ -61,6 +61,7 @@ impl<'a> Elements<'a> {
         }
     }
 
+    #[inline]
     fn read(&mut self) -> Result<Option<Element<'a>>, Malformed> {
         let (&kind, rest) = self.rest.split_first().ok_or(Malformed)?;
         if kind == 0 {
@@ -78,6 +79,7 @@ impl<'a> Elements<'a> {
 impl<'a> Iterator for Elements<'a> {
     type Item = Result<Element<'a>, Malformed>;
 
+    #[inline]
     fn next(&mut self) -> Option<Self::Item> {
         if self.rest.is_empty() {
             return None;

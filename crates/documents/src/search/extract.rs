@@ -93,6 +93,7 @@ impl Extractor {
     }
 
     /// The value at the end of `rest`, beginning at `element`.
+    #[inline]
     fn value_at<'a>(
         &self,
         element: &Element<'a>,
@@ -154,6 +155,7 @@ impl Extractor {
         })
     }
 
+    #[inline]
     fn leaf<'a>(&self, element: &Element<'a>) -> Result<FieldValue<'a>, Malformed> {
         Ok(match element.kind {
             kind::STRING => element

@@ -2,17 +2,20 @@
 
 use std::ops::Range;
 use std::sync::Arc;
-use std::sync::mpsc::sync_channel;
+use std::sync::mpsc::{Receiver, sync_channel};
 
-use forebay_device::cuda::{DeviceMemory, DevicePointer, Upload};
+use forebay_device::cuda::{DeviceMemory, DevicePointer, Pinned, Upload};
 use forebay_device::{Device, OutOfMemory, SubmitError};
 
 use super::arguments::{Chunk, Segment};
-use super::tiles::{ChunkOfRows, Layout};
+use super::tiles::{ChunkOfRows, Layout, Part};
 use crate::rows::Rows;
 
 /// Most bytes that are copied to a device at once; longer blocks go in pieces.
 const PIECE_BYTES: usize = 8 << 20;
+
+/// Bytes of a part that pieces are made of.
+const PART_BYTES: usize = PIECE_BYTES / 16;
 
 /// The rows of a block, laid out in the memory of one GPU; dropping them gives the memory back. See the module `tiles`
 /// for the layout. Rows of values longer than 4,096 bytes are not among them: [`aside`](TiledRows::aside).
@@ -122,6 +125,7 @@ impl TiledRows {
     }
 }
 
+/// Copies a block in pieces; one is on its way while the next is written.
 fn copy(
     device: &Device,
     layout: &Layout,
@@ -129,43 +133,44 @@ fn copy(
     documents: &[u32],
     memory: &Arc<DeviceMemory>,
 ) -> Result<(), LoadError> {
-    let bytes = layout.bytes();
-    if bytes <= PIECE_BYTES {
-        return copy_piece(device, memory, 0, bytes, |out| {
-            layout.write(rows, documents, out)
-        });
+    let parts = layout.parts(PART_BYTES);
+    let mut rest = parts.as_slice();
+    let mut on_its_way: Option<Receiver<()>> = None;
+    while let Some(first) = rest.first() {
+        let offset = first.bytes.start;
+        let fits = |part: &&Part| part.bytes.end - offset <= PIECE_BYTES;
+        let count = rest.iter().take_while(fits).count().max(1);
+        let (piece, behind) = rest.split_at(count);
+        let bytes = piece[count - 1].bytes.end - offset;
+        let mut from = device.stage(bytes).ok_or_else(|| lost(device))?;
+        for part in piece {
+            let out = &mut from[part.bytes.start - offset..part.bytes.end - offset];
+            layout.write(rows, documents, part, out);
+        }
+        let copied = upload(device, from, memory, offset)?;
+        if let Some(before) = on_its_way.replace(copied) {
+            before.recv().map_err(|_| lost(device))?;
+        }
+        rest = behind;
     }
-    let mut whole = vec![0; bytes];
-    layout.write(rows, documents, &mut whole);
-    for (index, piece) in whole.chunks(PIECE_BYTES).enumerate() {
-        let fill = |out: &mut [u8]| out.copy_from_slice(piece);
-        copy_piece(device, memory, index * PIECE_BYTES, piece.len(), fill)?;
-    }
-    Ok(())
+    on_its_way.map_or(Ok(()), |last| last.recv().map_err(|_| lost(device)))
 }
 
-/// Copies what `fill` writes to an offset of the memory, and waits for it.
-fn copy_piece(
+/// Begins to copy a piece to an offset of the memory; something is received when it is there.
+fn upload(
     device: &Device,
+    from: Pinned,
     memory: &Arc<DeviceMemory>,
     offset: usize,
-    bytes: usize,
-    fill: impl FnOnce(&mut [u8]),
-) -> Result<(), LoadError> {
-    let mut from = device.stage(bytes).ok_or_else(|| lost(device))?;
-    fill(&mut from);
+) -> Result<Receiver<()>, LoadError> {
     let (done, copied) = sync_channel(1);
     // Nobody listens if the loader gave up.
     let told = move || {
         let _ = done.send(());
     };
-    device.submit(Box::new(Upload::new(
-        from,
-        Arc::clone(memory),
-        offset,
-        told,
-    )))?;
-    copied.recv().map_err(|_| lost(device))
+    let upload = Upload::new(from, Arc::clone(memory), offset, told);
+    device.submit(Box::new(upload))?;
+    Ok(copied)
 }
 
 fn lost(device: &Device) -> LoadError {

@@ -66,43 +66,78 @@ pub(super) struct ChunkOfRows {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Layout {
     groups: Vec<Group>,
-    /// The group of each number of words; none for those left to the host.
-    group_of: Vec<usize>,
     /// Rows left to the host, ascending.
     pub(super) aside: Vec<u32>,
     words: usize,
     positions: usize,
-    /// Whether the position of a row is its number.
-    in_order: bool,
+    /// The row at each position, [`NO_ROW`] where a tile has none; empty if every row's position is its number.
+    row_at: Vec<u32>,
+}
+
+/// Stands for the rows that the last tile of a group lacks.
+const NO_ROW: u32 = u32::MAX;
+
+/// Some bytes of a block on a device, which can be written without the others.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Part {
+    /// Where they stand.
+    pub(super) bytes: Range<usize>,
+    content: Content,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+enum Content {
+    /// Tiles of a group.
+    Tiles(usize, Range<usize>),
+    /// The documents at some positions.
+    Documents(Range<usize>),
+    /// The rows at some positions.
+    Rows(Range<usize>),
 }
 
 impl Layout {
     pub(super) fn new(rows: Rows<'_>) -> Layout {
-        let mut counts = vec![0usize; WORDS_MAX + 1];
-        let mut aside = Vec::new();
-        for (row, length) in lengths(rows).enumerate() {
-            match counts.get_mut(words_of(length)) {
-                Some(count) => *count += 1,
-                None => aside.push(row as u32),
-            }
-        }
         let mut layout = Layout {
             groups: Vec::new(),
-            group_of: vec![usize::MAX; WORDS_MAX + 1],
-            aside,
+            aside: Vec::new(),
             words: 0,
             positions: 0,
-            in_order: true,
+            row_at: Vec::new(),
         };
-        for (words, rows) in counts.into_iter().enumerate().filter(|(_, rows)| *rows > 0) {
-            layout.add(words, rows);
+        let (shortest, longest) = extremes(rows);
+        let (fewest, most) = (words_of(shortest), words_of(longest));
+        if fewest == most && most <= WORDS_MAX {
+            layout.add(most, rows.len());
+        } else {
+            layout.sort(rows);
         }
-        layout.in_order = layout.groups.len() <= 1 && layout.aside.is_empty();
         layout
     }
 
+    /// Groups rows of different numbers of words.
+    fn sort(&mut self, rows: Rows<'_>) {
+        let mut counts = vec![0usize; WORDS_MAX + 1];
+        for (row, length) in lengths(rows).enumerate() {
+            match counts.get_mut(words_of(length)) {
+                Some(count) => *count += 1,
+                None => self.aside.push(row as u32),
+            }
+        }
+        let mut next = vec![0; WORDS_MAX + 1];
+        for (words, rows) in counts.into_iter().enumerate().filter(|(_, rows)| *rows > 0) {
+            next[words] = self.positions;
+            self.add(words, rows);
+        }
+        self.row_at = vec![NO_ROW; self.positions];
+        for (row, length) in lengths(rows).enumerate() {
+            if let Some(position) = next.get_mut(words_of(length)) {
+                self.row_at[*position] = row as u32;
+                *position += 1;
+            }
+        }
+    }
+
     fn add(&mut self, words: usize, rows: usize) {
-        self.group_of[words] = self.groups.len();
         let group = Group {
             words,
             rows,
@@ -119,21 +154,16 @@ impl Layout {
         self.row_numbers().end
     }
 
-    fn word_bytes(&self) -> Range<usize> {
-        0..self.words * WORD_BYTES
-    }
-
     /// Where the document numbers stand, in bytes.
     pub(super) fn document_numbers(&self) -> Range<usize> {
-        let start = self.word_bytes().end;
+        let start = self.words * WORD_BYTES;
         start..start + self.positions * size_of::<u32>()
     }
 
     /// Where the row numbers stand, in bytes; nowhere if rows are in order.
     pub(super) fn row_numbers(&self) -> Range<usize> {
         let start = self.document_numbers().end;
-        let positions = if self.in_order { 0 } else { self.positions };
-        start..start + positions * size_of::<u32>()
+        start..start + self.row_at.len() * size_of::<u32>()
     }
 
     /// The rows as shares of work.
@@ -149,90 +179,92 @@ impl Layout {
         })
     }
 
-    /// Writes the rows, and the document of each, as they stand on the device.
-    ///
-    /// # Panics
-    /// If `out` has not [`bytes`](Layout::bytes) bytes, or the rows are not those of the layout.
-    pub(super) fn write(&self, rows: Rows<'_>, documents: &[u32], out: &mut [u8]) {
-        assert_eq!((rows.len(), out.len()), (documents.len(), self.bytes()));
-        let (words, numbers) = out.split_at_mut(self.word_bytes().end);
-        let (documents_out, rows_out) = numbers.split_at_mut(self.document_numbers().len());
-        if let ([group], true) = (self.groups.as_slice(), self.in_order) {
-            write_numbers(documents_out, documents);
-            return group.write_in_order(rows, words);
-        }
-        let mut positions: Vec<usize> = self.groups.iter().map(|group| group.position).collect();
-        for (row, length) in lengths(rows).enumerate() {
-            let Some(&group) = self.group_of.get(words_of(length)) else {
-                continue;
-            };
-            let position = positions[group];
-            positions[group] += 1;
-            let start = rows.offsets[row] as usize;
-            self.groups[group].write_row(rows.bytes, start, length, position, words);
-            write_number(documents_out, position, documents[row]);
-            if !self.in_order {
-                write_number(rows_out, position, row as u32);
+    /// All bytes on the device, in order, in parts of so many bytes or a little less; more only if a tile is larger.
+    pub(super) fn parts(&self, bytes: usize) -> Vec<Part> {
+        let mut parts = Vec::new();
+        for (index, group) in self.groups.iter().enumerate() {
+            let tile_bytes = group.words * TILE_ROWS * WORD_BYTES;
+            let start = group.word * WORD_BYTES;
+            for tiles in pieces(group.tiles(), bytes / tile_bytes.max(1)) {
+                parts.push(Part {
+                    bytes: start + tiles.start * tile_bytes..start + tiles.end * tile_bytes,
+                    content: Content::Tiles(index, tiles),
+                });
             }
         }
-        self.write_padding(&positions, words);
+        let numbers = bytes / size_of::<u32>();
+        let at = |start: usize, positions: &Range<usize>| {
+            start + positions.start * size_of::<u32>()..start + positions.end * size_of::<u32>()
+        };
+        parts.extend(pieces(self.positions, numbers).map(|positions| Part {
+            bytes: at(self.document_numbers().start, &positions),
+            content: Content::Documents(positions),
+        }));
+        parts.extend(pieces(self.row_at.len(), numbers).map(|positions| Part {
+            bytes: at(self.row_numbers().start, &positions),
+            content: Content::Rows(positions),
+        }));
+        parts
     }
 
-    /// Fills the rows that the last tile of a group lacks, so that nothing on a device is undefined.
-    fn write_padding(&self, ends: &[usize], words: &mut [u8]) {
-        for (group, &end) in self.groups.iter().zip(ends) {
-            let tiles_end = group.position + group.tiles() * TILE_ROWS;
-            for position in end..tiles_end {
-                group.write_row(&[], 0, 0, position, words);
+    /// Writes a part as it stands on the device.
+    ///
+    /// # Panics
+    /// If `out` has not as many bytes, or rows and documents are not those of the layout.
+    pub(super) fn write(&self, rows: Rows<'_>, documents: &[u32], part: &Part, out: &mut [u8]) {
+        assert_eq!((rows.len(), out.len()), (documents.len(), part.bytes.len()));
+        match &part.content {
+            Content::Tiles(group, tiles) => {
+                let group = &self.groups[*group];
+                let tile_bytes = group.words * TILE_ROWS * WORD_BYTES;
+                if tile_bytes > 0 {
+                    for (tile, out) in tiles.clone().zip(out.chunks_exact_mut(tile_bytes)) {
+                        self.write_tile(rows, group.position + tile * TILE_ROWS, out);
+                    }
+                }
+            }
+            Content::Documents(positions) if self.row_at.is_empty() => {
+                let end = positions.end.min(documents.len());
+                write_numbers(out, documents[positions.start..end].iter().copied());
+            }
+            Content::Documents(positions) => {
+                let rows = self.row_at[positions.clone()].iter();
+                let of_row = |&row: &u32| documents.get(row as usize).copied().unwrap_or(0);
+                write_numbers(out, rows.map(of_row));
+            }
+            Content::Rows(positions) => {
+                write_numbers(out, self.row_at[positions.clone()].iter().copied());
+            }
+        }
+    }
+
+    /// Writes the words of the rows at 32 positions from `position` on.
+    fn write_tile(&self, rows: Rows<'_>, position: usize, out: &mut [u8]) {
+        let mut lanes = [(0, 0); TILE_ROWS];
+        for (lane, (start, length)) in lanes.iter_mut().enumerate() {
+            let row = match self.row_at.get(position + lane) {
+                Some(&row) => row as usize,
+                None => position + lane,
+            };
+            if let Some(&[from, to]) = rows.offsets.get(row..).and_then(<[u32]>::first_chunk) {
+                (*start, *length) = (from as usize, (to - from) as usize - 1);
+            }
+        }
+        for (word, out) in out.chunks_exact_mut(TILE_ROWS * WORD_BYTES).enumerate() {
+            for (slot, (start, length)) in out.chunks_exact_mut(WORD_BYTES).zip(lanes) {
+                let word = word_at(rows.bytes, start, length, word * WORD_BYTES);
+                slot.copy_from_slice(&word.to_le_bytes());
             }
         }
     }
 }
 
-impl Group {
-    /// Writes rows of which none has another position than its number: tile by tile, many times faster.
-    fn write_in_order(&self, rows: Rows<'_>, words: &mut [u8]) {
-        let tile_bytes = self.words * TILE_ROWS * WORD_BYTES;
-        if tile_bytes == 0 {
-            return;
-        }
-        for (tile, out) in words.chunks_exact_mut(tile_bytes).enumerate() {
-            let from = tile * TILE_ROWS;
-            let to = rows.len().min(from + TILE_ROWS);
-            for (word, out) in out.chunks_exact_mut(TILE_ROWS * WORD_BYTES).enumerate() {
-                let (slots, rest) = out.split_at_mut((to - from) * WORD_BYTES);
-                for (slot, offsets) in slots
-                    .chunks_exact_mut(WORD_BYTES)
-                    .zip(rows.offsets[from..=to].windows(2))
-                {
-                    let (start, length) =
-                        (offsets[0] as usize, (offsets[1] - offsets[0]) as usize - 1);
-                    slot.copy_from_slice(
-                        &word_at(rows.bytes, start, length, word * WORD_BYTES).to_le_bytes(),
-                    );
-                }
-                rest.fill(SEPARATOR);
-            }
-        }
-    }
-
-    fn write_row(
-        &self,
-        bytes: &[u8],
-        start: usize,
-        length: usize,
-        position: usize,
-        words: &mut [u8],
-    ) {
-        let in_group = position - self.position;
-        let (tile, lane) = (in_group / TILE_ROWS, in_group % TILE_ROWS);
-        let first = self.word + tile * self.words * TILE_ROWS + lane;
-        for word in 0..self.words {
-            let at = (first + word * TILE_ROWS) * WORD_BYTES;
-            let value = word_at(bytes, start, length, word * WORD_BYTES);
-            words[at..at + WORD_BYTES].copy_from_slice(&value.to_le_bytes());
-        }
-    }
+/// The numbers below `count` in ranges of so many, one at least.
+fn pieces(count: usize, of: usize) -> impl Iterator<Item = Range<usize>> {
+    let step = of.max(1);
+    (0..count)
+        .step_by(step)
+        .map(move |start| start..count.min(start + step))
 }
 
 /// Eight bytes of a value from `from` on, separators after its end.
@@ -261,14 +293,23 @@ fn last_word(bytes: &[u8]) -> u64 {
     u64::from_le_bytes(word)
 }
 
-fn write_number(out: &mut [u8], index: usize, number: u32) {
-    out[index * 4..index * 4 + 4].copy_from_slice(&number.to_le_bytes());
-}
-
-fn write_numbers(out: &mut [u8], numbers: &[u32]) {
+/// Writes numbers; where there are fewer than room, the rest is zeros.
+fn write_numbers(out: &mut [u8], numbers: impl ExactSizeIterator<Item = u32>) {
+    let (out, rest) = out.split_at_mut(numbers.len() * size_of::<u32>());
     for (slot, number) in out.chunks_exact_mut(size_of::<u32>()).zip(numbers) {
         slot.copy_from_slice(&number.to_le_bytes());
     }
+    rest.fill(0);
+}
+
+/// The lengths of the shortest and the longest value.
+fn extremes(rows: Rows<'_>) -> (usize, usize) {
+    let ends = rows.offsets.iter().skip(1);
+    let spans = ends.zip(rows.offsets).map(|(end, start)| end - start);
+    let (shortest, longest) = spans.fold((u32::MAX, 1), |(shortest, longest), span| {
+        (shortest.min(span), longest.max(span))
+    });
+    (shortest as usize - 1, longest as usize - 1)
 }
 
 /// Lengths of the values.
@@ -315,7 +356,7 @@ mod tests {
             let index = chunk.word + (tile * chunk.words_per_row + word) * TILE_ROWS + lane;
             value.extend_from_slice(&out[index * 8..index * 8 + 8]);
         }
-        assert!(layout.word_bytes().end <= out.len());
+        assert!(layout.document_numbers().start <= out.len());
         let end = value.iter().position(|&byte| byte == SEPARATOR);
         value.truncate(end.unwrap_or(value.len()));
         value
@@ -338,12 +379,18 @@ mod tests {
             };
             let layout = Layout::new(rows);
             let mut out = vec![0; layout.bytes()];
-            layout.write(rows, &documents, &mut out);
+            let mut written = 0;
+            for part in layout.parts(rng.usize(1..20_000)) {
+                assert_eq!(part.bytes.start, written);
+                written = part.bytes.end;
+                layout.write(rows, &documents, &part, &mut out[part.bytes.clone()]);
+            }
+            assert_eq!(written, out.len());
             let mut seen: Vec<u32> = layout.aside.clone();
             for chunk in layout.chunks() {
                 for row in 0..chunk.rows {
                     let position = chunk.position + row;
-                    let original = if layout.in_order {
+                    let original = if layout.row_at.is_empty() {
                         position as u32
                     } else {
                         number(&out[layout.row_numbers()], position)

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail, ensure};
-use bson::{Document, RawDocumentBuf, doc};
+use bson::{RawDocumentBuf, doc};
 use mongodb::{Client, Database};
 use tokio::task::JoinSet;
 
@@ -14,7 +14,7 @@ use crate::data;
 use crate::documents::random;
 use crate::documents::session::DATABASE;
 use crate::process::ServerProcess;
-use crate::statistics::{Repeat, milliseconds};
+use crate::statistics::Repeat;
 
 /// The collection of all documents.
 pub const COLLECTION: &str = "letters";
@@ -169,12 +169,9 @@ impl Serving {
     /// # Errors
     /// If the server refuses.
     pub async fn join(&mut self) -> Result<f64> {
-        let start = Instant::now();
-        let device = &self.devices[self.joined];
-        self.devices_command(doc! { "forebayDevices": 1, "add": device })
-            .await?;
+        let time = client::add_device(&self.client, &self.devices[self.joined]).await?;
         self.joined += 1;
-        Ok(milliseconds(start.elapsed()))
+        Ok(time)
     }
 
     /// Lets the last device leave; how long that took until its buckets were elsewhere, in milliseconds.
@@ -182,20 +179,9 @@ impl Serving {
     /// # Errors
     /// If the server refuses.
     pub async fn leave(&mut self) -> Result<f64> {
-        let reply = self.devices_command(doc! { "forebayDevices": 1 }).await?;
-        let devices = reply.get_array("devices").context("a list of devices")?;
-        let last = devices.last().and_then(|device| device.as_document());
-        let id = last.and_then(|device| device.get("id")).context("no id")?;
-        let start = Instant::now();
-        self.devices_command(doc! { "forebayDevices": 1, "remove": id })
-            .await?;
+        let time = client::remove_last_device(&self.client).await?;
         self.joined -= 1;
-        Ok(milliseconds(start.elapsed()))
-    }
-
-    async fn devices_command(&self, command: Document) -> Result<Document> {
-        let admin = self.client.database("admin");
-        Ok(admin.run_command(command).await?)
+        Ok(time)
     }
 
     /// The devices that are there, as in `host:2` or `cuda:0,cuda:1`.
