@@ -241,13 +241,17 @@ impl Layout {
     /// Writes the words of the rows at 32 positions from `position` on.
     fn write_tile(&self, rows: Rows<'_>, position: usize, out: &mut [u8]) {
         let mut lanes = [(0, 0); TILE_ROWS];
-        for (lane, (start, length)) in lanes.iter_mut().enumerate() {
-            let row = match self.row_at.get(position + lane) {
-                Some(&row) => row as usize,
-                None => position + lane,
-            };
-            if let Some(&[from, to]) = rows.offsets.get(row..).and_then(<[u32]>::first_chunk) {
-                (*start, *length) = (from as usize, (to - from) as usize - 1);
+        let lane_of = |&[from, to]: &[u32; 2]| (from as usize, (to - from) as usize - 1);
+        if self.row_at.is_empty() {
+            let ends = rows.offsets[position..].array_windows();
+            lanes
+                .iter_mut()
+                .zip(ends)
+                .for_each(|(lane, ends)| *lane = lane_of(ends));
+        } else {
+            for (lane, &row) in lanes.iter_mut().zip(&self.row_at[position..]) {
+                let ends = rows.offsets.get(row as usize..);
+                *lane = ends.and_then(<[u32]>::first_chunk).map_or((0, 0), lane_of);
             }
         }
         for (word, out) in out.chunks_exact_mut(TILE_ROWS * WORD_BYTES).enumerate() {
