@@ -148,6 +148,29 @@ fn there_and_back(
 }
 
 #[test]
+fn a_buffer_is_written_again_only_when_it_has_been_sent() {
+    let Some((_devices, device)) = gpu() else {
+        return;
+    };
+    let bytes = 16 << 20;
+    let back = ask(&device, move |cuda| {
+        let memory = cuda.allocate(bytes as u64).expect("the budget is larger");
+        let mut mirrored = cuda.mirrored(memory, Stream::Load)?;
+        for round in 1..=20 {
+            mirrored.host_mut()?.fill(round);
+            mirrored.send(cuda, bytes)?;
+            mirrored.host_mut()?.fill(0);
+            mirrored.fetch(cuda, bytes)?;
+            if mirrored.host().iter().any(|byte| *byte != round) {
+                return Ok(Some(round));
+            }
+        }
+        Ok(None)
+    });
+    assert_eq!(back, Some(None), "the round whose bytes were others");
+}
+
+#[test]
 fn a_kernel_writes_its_items_and_no_more() {
     let Some((_devices, device)) = gpu() else {
         return;

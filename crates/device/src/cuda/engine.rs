@@ -11,7 +11,7 @@ use super::modules::{Modules, no_entry};
 use super::stream::OwnedStream;
 use super::{
     Arch, Arena, Context, DeviceMemory, Event, Gpu, Kernel, KernelArguments, KernelCache,
-    LaunchShape, Pinned, PinnedPool, ProgramSpec, Stream,
+    LaunchShape, Mirrored, Pinned, PinnedPool, ProgramSpec, Stream,
 };
 use crate::device::Shared;
 use crate::{DeviceFault, OutOfMemory};
@@ -286,6 +286,15 @@ impl Cuda {
     /// A fault of the device; the host being out of memory is one.
     pub fn host_buffer(&self, bytes: usize) -> Result<Pinned, DeviceFault> {
         Ok(Pinned::create(Arc::clone(&self.context), bytes)?)
+    }
+
+    /// The memory with a pinned buffer of zeros of its size; copies between them go on one stream.
+    ///
+    /// # Errors
+    /// As [`Cuda::host_buffer`].
+    pub fn mirrored(&self, memory: DeviceMemory, stream: Stream) -> Result<Mirrored, DeviceFault> {
+        let host = self.host_buffer(memory.bytes() as usize)?;
+        Ok(Mirrored::new(memory, host, stream, self.event()?))
     }
 
     fn stream(&self, stream: Stream) -> &OwnedStream {

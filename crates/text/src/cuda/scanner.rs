@@ -5,7 +5,8 @@ use std::ops::Range;
 use std::sync::{Arc, Weak};
 
 use forebay_device::cuda::{
-    Cuda, DeviceMemory, DevicePointer, DevicePointerMut, Event, LaunchShape, Pinned, Stream,
+    Cuda, DeviceMemory, DevicePointer, DevicePointerMut, Event, LaunchShape, Mirrored, Pinned,
+    Stream,
 };
 use forebay_device::{DeviceFault, OutOfMemory};
 
@@ -68,9 +69,7 @@ struct Resident {
 
 struct Buffers {
     /// The counters of the launches of a pass, then the tables of their queries.
-    pass: DeviceMemory,
-    /// What is copied there, and from there.
-    pass_host: Pinned,
+    pass: Mirrored,
     /// Written by the device itself.
     list: Pinned,
     began: Event,
@@ -81,8 +80,7 @@ impl Buffers {
     fn new(cuda: &Cuda) -> Result<Buffers, ScanError> {
         let bytes = COUNTER_BYTES * LAUNCHES_MAX + IMAGES_BYTES;
         Ok(Buffers {
-            pass: cuda.allocate(bytes as u64)?,
-            pass_host: cuda.host_buffer(bytes)?,
+            pass: cuda.mirrored(cuda.allocate(bytes as u64)?, Stream::Compute)?,
             list: cuda.host_buffer(LIST_CAPACITY * size_of::<u32>())?,
             began: cuda.event()?,
             ended: cuda.event()?,
@@ -160,7 +158,8 @@ impl Scanner {
     fn copy(&mut self, cuda: &Cuda, table: &Arc<ScanTable>) -> Result<Resident, ScanError> {
         let memory = cuda.allocate(table.image_bytes() as u64)?;
         let image = table.image(memory.address());
-        let staging = &mut self.buffers.as_mut().expect("made before").pass_host;
+        let pass = &mut self.buffers.as_mut().expect("made before").pass;
+        let staging = pass.host_mut()?;
         for (index, piece) in image.bytes.chunks(IMAGES_BYTES).enumerate() {
             let staged = &mut staging[..piece.len()];
             staged.copy_from_slice(piece);
@@ -309,28 +308,27 @@ impl Pass<'_> {
             self.launch(launch, at, index, &chunks)?;
         }
         self.cuda.record(&self.buffers.ended, Stream::Compute)?;
-        let counters = &mut self.buffers.pass_host[..launches.len() * COUNTER_BYTES];
-        self.cuda
-            .read(&self.buffers.pass, 0, counters, Stream::Compute)
+        self.buffers
+            .pass
+            .fetch(self.cuda, launches.len() * COUNTER_BYTES)
     }
 
     /// Sets the counters of the launches to zero and copies their tables to the device; returns the address of each.
     fn begin(&mut self, launches: &[Launch]) -> Result<Vec<u64>, DeviceFault> {
-        let Buffers {
-            pass, pass_host, ..
-        } = &mut *self.buffers;
+        let pass = &mut self.buffers.pass;
+        let address = pass.address();
+        let host = pass.host_mut()?;
         let mut at = (launches.len() * COUNTER_BYTES).next_multiple_of(IMAGE_GRANULE_BYTES);
-        pass_host[..at].fill(0);
+        host[..at].fill(0);
         let mut addresses = Vec::with_capacity(launches.len());
         for launch in launches {
             let (image, table) = (launch.image.len(), launch.table.len());
-            pass_host[at..at + image].copy_from_slice(&launch.image);
-            pass_host[at + image..at + image + table].copy_from_slice(&launch.table);
-            addresses.push(pass.address() + at as u64);
+            host[at..at + image].copy_from_slice(&launch.image);
+            host[at + image..at + image + table].copy_from_slice(&launch.table);
+            addresses.push(address + at as u64);
             at += launch.image_bytes();
         }
-        self.cuda
-            .write(&pass_host[..at], pass, 0, Stream::Compute)?;
+        pass.send(self.cuda, at)?;
         Ok(addresses)
     }
 
@@ -392,7 +390,7 @@ impl Pass<'_> {
 
     /// What a query found, after its search.
     fn read(&self, query: &Assigned, capacity: usize) -> Result<ScanFound, DeviceFault> {
-        let counters = &self.buffers.pass_host[query.launch * COUNTER_BYTES..][..COUNTER_BYTES];
+        let counters = &self.buffers.pass.host()[query.launch * COUNTER_BYTES..][..COUNTER_BYTES];
         let matches = &counters[query.query * size_of::<u64>()..][..size_of::<u64>()];
         let listed = number(&counters[listed_at(query.query)..]) as usize;
         let numbers = |list: usize| {
