@@ -15,6 +15,7 @@ use super::extract::Extractor;
 use super::fields::{FIELDS_MAX, FieldSet};
 use super::generation::Generation;
 use super::settings::SearchSettings;
+use crate::streams::blocking;
 
 /// The lock that every writer of a collection holds from before the store is written until its turn at the cache has come.
 pub type WriteLock = Arc<Mutex<()>>;
@@ -292,7 +293,7 @@ impl CollectionSearch {
         if !self.needs_old() {
             return;
         }
-        let _turn = self.turn.lock();
+        let _turn = self.take_turn();
         drop(held);
         self.follow(|generation| match prepared {
             Some(prepared) if Arc::ptr_eq(&prepared.generation, generation) => {
@@ -306,7 +307,7 @@ impl CollectionSearch {
     /// Follows the replacement of the document `number`. The caller holds the write lock since before the store did it.
     pub fn on_replace(self: &Arc<Self>, number: u64, old: &RawDocument, new: &RawDocument) {
         if self.needs_old() {
-            let _turn = self.turn.lock();
+            let _turn = self.take_turn();
             self.follow(|generation| generation.follow_replace(number, old, new));
         }
     }
@@ -314,9 +315,15 @@ impl CollectionSearch {
     /// Follows the deletion of the document `number`. The caller holds the write lock since before the store did it.
     pub fn on_delete(self: &Arc<Self>, number: u64, old: &RawDocument) {
         if self.needs_old() {
-            let _turn = self.turn.lock();
+            let _turn = self.take_turn();
             self.follow(|generation| generation.follow_delete(number, old));
         }
+    }
+
+    /// Waits for the writers before this one. Meanwhile, the thread's other tasks go on elsewhere.
+    fn take_turn(&self) -> MutexGuard<'_, ()> {
+        let free = self.turn.try_lock();
+        free.unwrap_or_else(|| blocking(|| self.turn.lock()))
     }
 
     /// Changes the generations. The caller is in its turn.
