@@ -19,16 +19,24 @@ pub struct OpenCollection {
     pub namespace: Namespace,
     /// Its documents and ordinary indexes.
     pub store: Arc<Collection>,
-    /// Held by every writer from the write to the store until the cache has followed; [`hold`](OpenCollection::hold)
-    /// takes it.
+    /// Held by every writer from before the write to the store until its turn at the cache has come; it does not keep the
+    /// cache still. [`hold`](OpenCollection::hold) takes it.
     pub lock: WriteLock,
     /// Its cached fields.
     pub search: Arc<CollectionSearch>,
 }
 
 impl OpenCollection {
-    /// Holds the write lock. While another writer has it, the thread's other tasks go on elsewhere.
+    /// Holds the write lock when the cache has followed all that is in the store: the two agree while it is held.
     pub fn hold(&self) -> MutexGuard<'_, ()> {
+        let held = self.hold_store();
+        self.search.wait_for_turn();
+        held
+    }
+
+    /// Holds the write lock; the cache may still be following the writer before. While another writer has the lock, the
+    /// thread's other tasks go on elsewhere.
+    pub fn hold_store(&self) -> MutexGuard<'_, ()> {
         let free = self.lock.try_lock();
         free.unwrap_or_else(|| blocking(|| self.lock.lock()))
     }

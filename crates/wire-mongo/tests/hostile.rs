@@ -62,6 +62,8 @@ fn valid() -> Vec<Vec<u8>> {
 /// Decodes, reads all that came out, and checks what it cost. True if the message was valid.
 fn decode(bytes: Vec<u8>) -> bool {
     let frame = Bytes::from(bytes);
+    // Were it freed while one measures, as much more could be allocated unseen.
+    let kept = frame.clone();
     let mut decoded = None;
     let cost = allocation_counter::measure(|| decoded = Some(Message::decode(frame, &LIMITS)));
     assert!(
@@ -69,6 +71,7 @@ fn decode(bytes: Vec<u8>) -> bool {
         "{} bytes at the same time",
         cost.bytes_max
     );
+    drop(kept);
     match decoded.expect("it was set") {
         Ok(Message {
             body: forebay_wire_mongo::Body::Msg(msg),

@@ -207,7 +207,7 @@ impl Cuda {
     /// A fault of the device.
     ///
     /// # Panics
-    /// If the memory has no room for them there.
+    /// If the memory has no room for them there, or is another device's.
     pub fn write(
         &self,
         from: &[u8],
@@ -215,7 +215,7 @@ impl Cuda {
         offset: usize,
         stream: Stream,
     ) -> Result<(), DeviceFault> {
-        let to = to.address_of(offset, from.len());
+        let to = self.own(to).address_of(offset, from.len());
         // SAFETY: the memory has room, as was seen; the caller's borrows last until the stream has been waited for.
         unsafe { self.copy_to_device_async(from, to, stream) }?;
         self.synchronize(stream)
@@ -228,7 +228,7 @@ impl Cuda {
     /// A fault of the device.
     ///
     /// # Panics
-    /// If the memory ends before.
+    /// If the memory ends before, or is another device's.
     pub fn read(
         &self,
         from: &DeviceMemory,
@@ -236,7 +236,7 @@ impl Cuda {
         to: &mut [u8],
         stream: Stream,
     ) -> Result<(), DeviceFault> {
-        let from = from.address_of(offset, to.len());
+        let from = self.own(from).address_of(offset, to.len());
         if !to.is_empty() {
             let (out, raw) = (to.as_mut_ptr().cast(), self.stream(stream).raw());
             // SAFETY: the stream is live and its context current. The memory is as long, as was seen; the caller's
@@ -292,9 +292,18 @@ impl Cuda {
     ///
     /// # Errors
     /// As [`Cuda::host_buffer`].
+    ///
+    /// # Panics
+    /// If the memory is another device's.
     pub fn mirrored(&self, memory: DeviceMemory, stream: Stream) -> Result<Mirrored, DeviceFault> {
-        let host = self.host_buffer(memory.bytes() as usize)?;
+        let host = self.host_buffer(self.own(&memory).bytes() as usize)?;
         Ok(Mirrored::new(memory, host, stream, self.event()?))
+    }
+
+    /// The memory, which is of this device.
+    pub(super) fn own<'a>(&self, memory: &'a DeviceMemory) -> &'a DeviceMemory {
+        assert!(memory.is_of(&self.arena), "memory of another device");
+        memory
     }
 
     fn stream(&self, stream: Stream) -> &OwnedStream {

@@ -125,6 +125,11 @@ impl DeviceMemory {
         self.address
     }
 
+    /// Whether it is a part of this.
+    pub(super) fn is_of(&self, arena: &Arc<Arena>) -> bool {
+        Arc::ptr_eq(&self.arena, arena)
+    }
+
     /// Where `bytes` bytes from an offset on stand.
     ///
     /// # Panics

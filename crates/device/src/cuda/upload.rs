@@ -11,7 +11,7 @@ use crate::{DeviceContext, DeviceFault, Job, Step};
 pub struct Upload {
     from: Pinned,
     /// Kept while the copy is on its way.
-    _to: Arc<DeviceMemory>,
+    to: Arc<DeviceMemory>,
     /// Where it goes.
     address: u64,
     /// What is passed when the copy is done.
@@ -33,13 +33,14 @@ impl Upload {
         Upload {
             address: to.address_of(offset, from.len()),
             from,
-            _to: to,
+            to,
             begun: None,
             done: Some(Box::new(done)),
         }
     }
 
     fn begin(&self, cuda: &Cuda) -> Result<Event, DeviceFault> {
+        cuda.own(&self.to);
         // SAFETY: the memory has room for the buffer at the offset, as `new` has seen. This job holds both, and leaves them
         // alone until the event has passed. It is dropped before only when the device is lost, and then nobody is given
         // either any more.

@@ -1,7 +1,7 @@
 //! `insert`: adds documents.
 //!
 //! Documents are written as they came: their bytes are looked over once, for `_id` and the limits, and go to the store a
-//! chunk at a time, each chunk with its follow-up in the cache under one hold of the collection's write lock.
+//! chunk at a time. While the cache follows a chunk, the next writer is in the store already.
 
 use std::borrow::Cow;
 use std::sync::Arc;
@@ -122,7 +122,7 @@ impl Insertion<'_> {
         loop {
             let collection = self.collection.clone();
             let prepared = collection.search.prepare(&documents);
-            let held = collection.hold();
+            let held = collection.hold_store();
             if !collection.store.is_dropped() {
                 return Ok(self.store_held(held, &collection, &documents, places, prepared));
             }

@@ -320,6 +320,11 @@ impl CollectionSearch {
         }
     }
 
+    /// Waits until the cache has followed all writers before the caller, who holds the write lock.
+    pub fn wait_for_turn(&self) {
+        drop(self.take_turn());
+    }
+
     /// Waits for the writers before this one. Meanwhile, the thread's other tasks go on elsewhere.
     fn take_turn(&self) -> MutexGuard<'_, ()> {
         let free = self.turn.try_lock();

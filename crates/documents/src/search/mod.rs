@@ -3,7 +3,7 @@
 //! Every collection owns one [`CollectionSearch`]: it knows which fields are declared, builds their cache in the
 //! background, follows each write, and turns filters into searches. A caller
 //!
-//! 1. tells it of every change, under the collection's [`WriteLock`] ([`CollectionSearch::on_insert_many`],
+//! 1. tells it of every change, in the order of the collection's [`WriteLock`] ([`CollectionSearch::on_insert_many`],
 //!    [`on_replace`](CollectionSearch::on_replace), [`on_delete`](CollectionSearch::on_delete));
 //! 2. asks it for a plan ([`CollectionSearch::plan`], or [`plan_values`](CollectionSearch::plan_values) for `distinct`
 //!    and `$group`) and gets either a [`SearchPlan`] or the reason why the cache cannot answer ([`NotUsed`]);
