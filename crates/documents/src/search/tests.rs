@@ -2,6 +2,8 @@
 
 use std::num::NonZeroUsize;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc;
 use std::time::Duration;
 
 use bson::{Document as Decoded, RawDocument, RawDocumentBuf, doc};
@@ -241,6 +243,25 @@ async fn the_cache_follows_writers_in_the_order_of_the_store() {
     for _ in 0..100 {
         compare(&fixture, &generate::filter(&mut rng, 1), seed).await;
     }
+}
+
+#[test]
+fn who_waits_for_the_turn_comes_after_the_writer_that_has_it() {
+    let fixture = Fixture::new(SearchSettings::default());
+    let followed = AtomicBool::new(false);
+    let (is_waiting, waiting) = mpsc::channel();
+    std::thread::scope(|scope| {
+        let alone = fixture.search.alone();
+        scope.spawn(|| {
+            is_waiting.send(()).expect("the writer is there");
+            fixture.search.wait_for_turn();
+            assert!(followed.load(Ordering::Relaxed));
+        });
+        waiting.recv().expect("it waits soon");
+        (0..1000).for_each(|_| std::thread::yield_now());
+        followed.store(true, Ordering::Relaxed);
+        drop(alone);
+    });
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
