@@ -9,8 +9,8 @@ pub enum FieldValue<'a> {
     Null,
     /// The field exists and holds no string, null, or regular expression.
     Other,
-    /// A string. The cache keeps it if it is UTF-8 and no longer than [`value_bytes_max`](crate::CacheSettings::value_bytes_max); else the document
-    /// is residual.
+    /// A string. The cache keeps it if it is UTF-8 and no longer than
+    /// [`value_bytes_max`](crate::CacheSettings::value_bytes_max); else the document is residual.
     String(&'a [u8]),
     /// An array of strings only; an element that occurs twice counts once.
     Strings(Vec<&'a [u8]>),
