@@ -23,8 +23,7 @@ impl Replica {
     /// Copies a block to a device. Blocks until it is there.
     pub(crate) fn make(device: &Device, block: &Block) -> Result<Arc<Replica>, LoadError> {
         if is_gpu(device) {
-            let documents = block.numbers(0..block.len());
-            let tiled = TiledRows::load(device, block.rows(), documents)?;
+            let tiled = TiledRows::load(device, block.rows())?;
             return Ok(Arc::new(Replica::Tiled(Arc::new(tiled))));
         }
         let reservation = device.reserve(block.memory_bytes())?;

@@ -2,12 +2,18 @@
 
 use std::any::Any;
 use std::collections::VecDeque;
+use std::hint;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::mpsc::Receiver;
+use std::sync::mpsc::{Receiver, TryRecvError};
+use std::time::{Duration, Instant};
 
 use crate::{DeviceContext, DeviceFault, Job, Step};
+
+/// How long the thread of a GPU waits awake for the next job: longer than it takes to wake a thread, which would be a good
+/// part of a search.
+const AWAKE: Duration = Duration::from_micros(100);
 
 /// One place in a device's queue; dropping it frees the place.
 #[derive(Debug)]
@@ -59,7 +65,8 @@ fn run(
     arriving: &Receiver<Queued>,
     ready: &mut VecDeque<Queued>,
 ) -> Result<(), DeviceFault> {
-    while let Some(mut queued) = next(arriving, ready) {
+    let awake = context.parts().cuda.map_or(Duration::ZERO, |_| AWAKE);
+    while let Some(mut queued) = next(arriving, ready, awake) {
         let done = step(&mut *queued.job, context);
         match done {
             Ok(Step::Again) => ready.push_back(queued),
@@ -74,10 +81,30 @@ fn run(
     Ok(())
 }
 
-/// The job whose turn it is; waits while there is none. `None` when no more can come.
-fn next(arriving: &Receiver<Queued>, ready: &mut VecDeque<Queued>) -> Option<Queued> {
+/// The job whose turn it is; waits while there is none, for a while awake. `None` when no more can come.
+fn next(
+    arriving: &Receiver<Queued>,
+    ready: &mut VecDeque<Queued>,
+    awake: Duration,
+) -> Option<Queued> {
     ready.extend(arriving.try_iter());
-    ready.pop_front().or_else(|| arriving.recv().ok())
+    ready
+        .pop_front()
+        .or_else(|| wait_awake(arriving, awake))
+        .or_else(|| arriving.recv().ok())
+}
+
+/// The next job, if it comes within a time.
+fn wait_awake(arriving: &Receiver<Queued>, time: Duration) -> Option<Queued> {
+    let began = Instant::now();
+    while began.elapsed() < time {
+        match arriving.try_recv() {
+            Ok(queued) => return Some(queued),
+            Err(TryRecvError::Empty) => hint::spin_loop(),
+            Err(TryRecvError::Disconnected) => break,
+        }
+    }
+    None
 }
 
 /// Runs one step; a panic in it is a fault of the device.

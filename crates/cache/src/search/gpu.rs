@@ -15,8 +15,8 @@ use crate::cache::Shared;
 use crate::error::SearchError;
 use crate::gpu::OnGpu;
 
-/// As few rows are judged by one thread.
-const CONFIRMED_MIN: usize = 2048;
+/// As few rows are looked at by one thread.
+const SHARE_MIN: usize = 2048;
 
 /// A search that waits for a GPU.
 pub(super) struct GpuScan {
@@ -69,22 +69,22 @@ impl GpuScan {
         entry.buckets += held.buckets;
         entry.rows += held.rows;
         entry.device_us += (found.device_ms * 1e3) as u64;
-        if order.program.confirms_on_host() {
-            return confirm(held, order, found.list).await.map(Some);
-        }
-        Ok(Some(match order.empty {
+        let sink = match order.empty {
+            _ if order.program.confirms_on_host() => {
+                on_all_cores(held, order, found.list, confirmed).await?
+            }
             Sink::Count(_) => Sink::Count(found.matches),
-            _ => Sink::Numbers(found.list),
-        }))
+            _ => on_all_cores(held, order, found.list, numbered).await?,
+        };
+        Ok(Some(sink))
     }
 }
 
 fn scan_order(held: &OnGpu, order: &Order) -> ScanOrder {
     let confirms = order.program.confirms_on_host();
     let want = match order.empty {
-        _ if confirms => ScanWant::Rows,
-        Sink::Count(_) => ScanWant::Count,
-        _ => ScanWant::Documents,
+        Sink::Count(_) if !confirms => ScanWant::Count,
+        _ => ScanWant::Rows,
     };
     ScanOrder {
         table: Arc::clone(&held.table),
@@ -105,24 +105,43 @@ fn tell_of_loss(held: &OnGpu, shared: &Shared) {
     }
 }
 
-/// Those of the rows that the GPU let through that do match, judged on all cores.
-async fn confirm(held: Arc<OnGpu>, order: Order, mut rows: Vec<u32>) -> Result<Sink, SearchError> {
+/// What becomes of rows that a GPU has found.
+type Look = fn(&OnGpu, &Order, &[u32]) -> Result<Sink, SearchError>;
+
+/// Looks at the rows that a GPU has found, at many of them on all cores.
+async fn on_all_cores(
+    held: Arc<OnGpu>,
+    order: Order,
+    mut rows: Vec<u32>,
+    look: Look,
+) -> Result<Sink, SearchError> {
     rows.sort_unstable();
     let cores = thread::available_parallelism().map_or(1, NonZeroUsize::get);
-    let share = rows.len().div_ceil(cores).max(CONFIRMED_MIN);
-    let judge = |rows: &[u32]| {
+    let share = rows.len().div_ceil(cores).max(SHARE_MIN);
+    let begin = |rows: &[u32]| {
         let (held, order, rows) = (Arc::clone(&held), order.clone(), rows.to_vec());
-        tokio::task::spawn_blocking(move || confirmed(&held, &order, &rows))
+        tokio::task::spawn_blocking(move || look(&held, &order, &rows))
     };
     // All begin before the first is waited for.
-    let judges: Vec<_> = rows.chunks(share).map(judge).collect();
+    let shares: Vec<_> = rows.chunks(share).map(begin).collect();
     let mut sink = order.empty;
-    for judge in judges {
-        sink.merge(judge.await.map_err(|_| SearchError::Panicked)??);
+    for share in shares {
+        sink.merge(share.await.map_err(|_| SearchError::Panicked)??);
     }
     Ok(sink)
 }
 
+/// The documents of rows that match.
+fn numbered(held: &OnGpu, order: &Order, rows: &[u32]) -> Result<Sink, SearchError> {
+    let mut sink = order.empty.clone();
+    for &row in rows {
+        let (segment, row) = held.table.locate(row);
+        sink.add_row(&held.segments[segment].1, row as usize);
+    }
+    Ok(sink)
+}
+
+/// Those of the rows that a GPU let through that do match.
 fn confirmed(held: &OnGpu, order: &Order, rows: &[u32]) -> Result<Sink, SearchError> {
     let mut sink = order.empty.clone();
     for &row in rows {

@@ -10,8 +10,7 @@ pub(super) const QUERIES_MAX: usize = 32;
 pub(super) const THREADS: u32 = 256;
 
 pub(super) const WANT_COUNT: u32 = 0;
-pub(super) const WANT_DOCUMENTS: u32 = 1;
-pub(super) const WANT_ROWS: u32 = 2;
+pub(super) const WANT_ROWS: u32 = 1;
 
 kernel_arguments! {
     /// Some tiles of one block, whose rows have the same number of words.
@@ -35,8 +34,6 @@ kernel_arguments! {
     pub(super) struct Segment {
         /// The row at each position; null if they stand in order.
         pub(super) rows: DevicePointer<u32>,
-        /// The document at each position.
-        pub(super) documents: DevicePointer<u32>,
         /// Bit `row % 32` of word `row / 32` is set where a row is dead; null if none is.
         pub(super) dead: DevicePointer<u32>,
         /// The number of its first row in the table.
@@ -47,7 +44,7 @@ kernel_arguments! {
     /// One query of a launch.
     #[derive(Default)]
     pub(super) struct Query {
-        /// Where to write documents or rows: pinned host memory.
+        /// Where to write rows: pinned host memory.
         pub(super) output: DevicePointerMut<u32>,
         /// How many have been found for the list, those beyond its capacity included.
         pub(super) listed: DevicePointerMut<u32>,
@@ -150,7 +147,7 @@ impl Chunk {
 impl Segment {
     /// Appends the block as it stands on a device.
     pub(super) fn write(&self, out: &mut Vec<u8>) {
-        for address in [self.rows, self.documents, self.dead] {
+        for address in [self.rows, self.dead] {
             out.extend(address.address().to_le_bytes());
         }
         out.extend(self.first_row.to_le_bytes());
@@ -163,7 +160,7 @@ pub(super) fn header() -> String {
     format!(
         "#pragma once\ntypedef unsigned char u8;\ntypedef unsigned short u16;\ntypedef unsigned int u32;\n\
          typedef unsigned long long u64;\nconstexpr u32 kThreads = {THREADS};\nconstexpr u32 kWantCount = {WANT_COUNT};\n\
-         constexpr u32 kWantDocuments = {WANT_DOCUMENTS};\nconstexpr u32 kWantRows = {WANT_ROWS};\n{}",
+         {}",
         ScanArguments::header()
     )
 }

@@ -17,8 +17,6 @@ use crate::program::Program;
 pub enum ScanWant {
     /// How many.
     Count,
-    /// The numbers of their documents.
-    Documents,
     /// Their numbers in the table: [`ScanTable::locate`].
     Rows,
 }
@@ -41,7 +39,7 @@ pub struct ScanOrder {
 pub struct ScanFound {
     /// Rows that match, or at least the limit.
     pub matches: u64,
-    /// Document or row numbers in no order, if they were wanted.
+    /// Row numbers in no order, if they were wanted.
     pub list: Vec<u32>,
     /// Milliseconds of the device's time that the pass took, by its own clock.
     pub device_ms: f64,

@@ -10,7 +10,7 @@ use forebay_device::cuda::{
 };
 use forebay_device::{DeviceFault, OutOfMemory};
 
-use super::arguments::{Goal, QUERIES_MAX, THREADS, WANT_COUNT, WANT_DOCUMENTS, WANT_ROWS};
+use super::arguments::{Goal, QUERIES_MAX, THREADS, WANT_COUNT, WANT_ROWS};
 use super::batch::{self, IMAGE_GRANULE_BYTES, Launch};
 use super::form::Form;
 use super::program_spec;
@@ -342,7 +342,6 @@ impl Pass<'_> {
             limit: u32::try_from(order.limit).unwrap_or(u32::MAX),
             want: match order.want {
                 ScanWant::Count => WANT_COUNT,
-                ScanWant::Documents => WANT_DOCUMENTS,
                 ScanWant::Rows => WANT_ROWS,
             },
         }

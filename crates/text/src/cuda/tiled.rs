@@ -25,7 +25,6 @@ pub struct TiledRows {
     memory: Arc<DeviceMemory>,
     rows: usize,
     chunks: Vec<ChunkOfRows>,
-    documents_at: u64,
     /// None if rows stand in order.
     rows_at: Option<u64>,
     aside: Vec<u32>,
@@ -52,27 +51,19 @@ pub enum LoadError {
 }
 
 impl TiledRows {
-    /// Copies rows and the number of each row's document to a GPU. Blocks until they are there; not for async threads,
+    /// Copies rows to a GPU. Blocks until they are there; not for async threads,
     /// nor for the device's own.
     ///
     /// # Errors
     /// [`LoadError`]; nothing stays on the device.
-    ///
-    /// # Panics
-    /// If there are not as many documents as rows.
-    pub fn load(
-        device: &Device,
-        rows: Rows<'_>,
-        documents: &[u32],
-    ) -> Result<TiledRows, LoadError> {
+    pub fn load(device: &Device, rows: Rows<'_>) -> Result<TiledRows, LoadError> {
         let layout = Layout::new(rows);
         let memory = Arc::new(device.allocate(layout.bytes() as u64)?);
-        copy(device, &layout, rows, documents, &memory)?;
+        copy(device, &layout, rows, &memory)?;
         let at = |range: Range<usize>| memory.address() + range.start as u64;
         Ok(TiledRows {
             rows: rows.len(),
             chunks: layout.chunks().collect(),
-            documents_at: at(layout.document_numbers()),
             rows_at: (!layout.row_numbers().is_empty()).then(|| at(layout.row_numbers())),
             aside: layout.aside,
             memory,
@@ -117,7 +108,6 @@ impl TiledRows {
     pub(super) fn segment(&self, first_row: u32, dead_at: u64) -> Segment {
         Segment {
             rows: DevicePointer::new(self.rows_at.unwrap_or(0)),
-            documents: DevicePointer::new(self.documents_at),
             dead: DevicePointer::new(dead_at),
             first_row,
             ..Segment::default()
@@ -130,7 +120,6 @@ fn copy(
     device: &Device,
     layout: &Layout,
     rows: Rows<'_>,
-    documents: &[u32],
     memory: &Arc<DeviceMemory>,
 ) -> Result<(), LoadError> {
     let parts = layout.parts(PART_BYTES);
@@ -145,7 +134,7 @@ fn copy(
         let mut from = device.stage(bytes).ok_or_else(|| lost(device))?;
         for part in piece {
             let out = &mut from[part.bytes.start - offset..part.bytes.end - offset];
-            layout.write(rows, documents, part, out);
+            layout.write(rows, part, out);
         }
         let copied = upload(device, from, memory, offset)?;
         if let Some(before) = on_its_way.replace(copied) {

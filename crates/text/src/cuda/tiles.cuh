@@ -58,8 +58,7 @@ struct Report {
         if (!matches || slot >= wanted.capacity) return;
         const Segment& segment = arguments.segments[chunk.segment];
         const u32 position = chunk.position + row;
-        wanted.output[slot] = wanted.want == kWantDocuments ? segment.documents[position]
-                                                            : segment.first_row + row_at(segment, position);
+        wanted.output[slot] = segment.first_row + row_at(segment, position);
     }
 
     // Whether every query has all that it wants.

@@ -89,8 +89,6 @@ pub(super) struct Part {
 enum Content {
     /// Tiles of a group.
     Tiles(usize, Range<usize>),
-    /// The documents at some positions.
-    Documents(Range<usize>),
     /// The rows at some positions.
     Rows(Range<usize>),
 }
@@ -149,20 +147,14 @@ impl Layout {
         self.groups.push(group);
     }
 
-    /// Bytes on the device: words, then document numbers by position, then row numbers by position unless in order.
+    /// Bytes on the device: words, then row numbers by position unless in order.
     pub(super) fn bytes(&self) -> usize {
         self.row_numbers().end
     }
 
-    /// Where the document numbers stand, in bytes.
-    pub(super) fn document_numbers(&self) -> Range<usize> {
-        let start = self.words * WORD_BYTES;
-        start..start + self.positions * size_of::<u32>()
-    }
-
     /// Where the row numbers stand, in bytes; nowhere if rows are in order.
     pub(super) fn row_numbers(&self) -> Range<usize> {
-        let start = self.document_numbers().end;
+        let start = self.words * WORD_BYTES;
         start..start + self.row_at.len() * size_of::<u32>()
     }
 
@@ -195,15 +187,10 @@ impl Layout {
         let numbers = (bytes / size_of::<u32>())
             .max(1)
             .next_multiple_of(TILE_ROWS);
-        let at = |start: usize, positions: &Range<usize>| {
-            start + positions.start * size_of::<u32>()..start + positions.end * size_of::<u32>()
-        };
-        parts.extend(pieces(self.positions, numbers).map(|positions| Part {
-            bytes: at(self.document_numbers().start, &positions),
-            content: Content::Documents(positions),
-        }));
+        let start = self.row_numbers().start;
         parts.extend(pieces(self.row_at.len(), numbers).map(|positions| Part {
-            bytes: at(self.row_numbers().start, &positions),
+            bytes: start + positions.start * size_of::<u32>()
+                ..start + positions.end * size_of::<u32>(),
             content: Content::Rows(positions),
         }));
         parts
@@ -212,31 +199,22 @@ impl Layout {
     /// Writes a part as it stands on the device.
     ///
     /// # Panics
-    /// If `out` has not as many bytes, or rows and documents are not those of the layout.
-    pub(super) fn write(&self, rows: Rows<'_>, documents: &[u32], part: &Part, out: &mut [u8]) {
-        assert_eq!((rows.len(), out.len()), (documents.len(), part.bytes.len()));
+    /// If `out` has not as many bytes, or the rows are not those of the layout.
+    pub(super) fn write(&self, rows: Rows<'_>, part: &Part, out: &mut [u8]) {
+        assert_eq!(out.len(), part.bytes.len());
         match &part.content {
             Content::Tiles(group, tiles) => {
                 let group = &self.groups[*group];
                 let tile_bytes = group.words * TILE_ROWS * WORD_BYTES;
-                if tile_bytes > 0 {
+                if group.words == 1 && self.row_at.is_empty() {
+                    write_words(rows, tiles.start * TILE_ROWS, out);
+                } else if tile_bytes > 0 {
                     for (tile, out) in tiles.clone().zip(out.chunks_exact_mut(tile_bytes)) {
                         self.write_tile(rows, group.position + tile * TILE_ROWS, out);
                     }
                 }
             }
-            Content::Documents(positions) if self.row_at.is_empty() => {
-                let end = positions.end.min(documents.len());
-                write_numbers(out, documents[positions.start..end].iter().copied());
-            }
-            Content::Documents(positions) => {
-                let rows = self.row_at[positions.clone()].iter();
-                let of_row = |&row: &u32| documents.get(row as usize).copied().unwrap_or(0);
-                write_numbers(out, rows.map(of_row));
-            }
-            Content::Rows(positions) => {
-                write_numbers(out, self.row_at[positions.clone()].iter().copied());
-            }
+            Content::Rows(positions) => write_numbers(out, &self.row_at[positions.clone()]),
         }
     }
 
@@ -263,6 +241,18 @@ impl Layout {
             }
         }
     }
+}
+
+/// Writes rows of one word that stand in order, from `first` on; where there are fewer than room, the rest is separators.
+fn write_words(rows: Rows<'_>, first: usize, out: &mut [u8]) {
+    let ends = rows.offsets[first..].array_windows();
+    let count = ends.len().min(out.len() / WORD_BYTES);
+    let (out, rest) = out.split_at_mut(count * WORD_BYTES);
+    for (slot, &[start, next]) in out.chunks_exact_mut(WORD_BYTES).zip(ends) {
+        let word = word_at(rows.bytes, start as usize, (next - start) as usize - 1, 0);
+        slot.copy_from_slice(&word.to_le_bytes());
+    }
+    rest.fill(SEPARATOR);
 }
 
 /// The numbers below `count` in ranges of so many, one at least.
@@ -299,13 +289,10 @@ fn last_word(bytes: &[u8]) -> u64 {
     u64::from_le_bytes(word)
 }
 
-/// Writes numbers; where there are fewer than room, the rest is zeros.
-fn write_numbers(out: &mut [u8], numbers: impl ExactSizeIterator<Item = u32>) {
-    let (out, rest) = out.split_at_mut(numbers.len() * size_of::<u32>());
+fn write_numbers(out: &mut [u8], numbers: &[u32]) {
     for (slot, number) in out.chunks_exact_mut(size_of::<u32>()).zip(numbers) {
         slot.copy_from_slice(&number.to_le_bytes());
     }
-    rest.fill(0);
 }
 
 /// The lengths of the shortest and the longest value.
@@ -355,14 +342,13 @@ mod tests {
     }
 
     /// The value at a lane of a chunk, as a device reads it.
-    fn read(layout: &Layout, out: &[u8], chunk: &ChunkOfRows, row: usize) -> Vec<u8> {
+    fn read(out: &[u8], chunk: &ChunkOfRows, row: usize) -> Vec<u8> {
         let (tile, lane) = (row / TILE_ROWS, row % TILE_ROWS);
         let mut value = Vec::new();
         for word in 0..chunk.words_per_row {
             let index = chunk.word + (tile * chunk.words_per_row + word) * TILE_ROWS + lane;
             value.extend_from_slice(&out[index * 8..index * 8 + 8]);
         }
-        assert!(layout.document_numbers().start <= out.len());
         let end = value.iter().position(|&byte| byte == SEPARATOR);
         value.truncate(end.unwrap_or(value.len()));
         value
@@ -377,7 +363,6 @@ mod tests {
                 (0..rng.usize(..=longest)).map(|_| rng.u8(..128)).collect()
             };
             let values: Vec<Vec<u8>> = (0..count).map(|_| value(&mut rng)).collect();
-            let documents: Vec<u32> = (0..count as u32).map(|row| row * 3 + 1).collect();
             let (bytes, offsets) = block(&values);
             let rows = Rows {
                 bytes: &bytes,
@@ -389,7 +374,7 @@ mod tests {
             for part in layout.parts(rng.usize(1..20_000)) {
                 assert_eq!(part.bytes.start, written);
                 written = part.bytes.end;
-                layout.write(rows, &documents, &part, &mut out[part.bytes.clone()]);
+                layout.write(rows, &part, &mut out[part.bytes.clone()]);
             }
             assert_eq!(written, out.len());
             let mut seen: Vec<u32> = layout.aside.clone();
@@ -402,9 +387,7 @@ mod tests {
                         number(&out[layout.row_numbers()], position)
                     };
                     let expected = &values[original as usize];
-                    assert_eq!(&read(&layout, &out, &chunk, row), expected);
-                    let document = number(&out[layout.document_numbers()], position);
-                    assert_eq!(document, documents[original as usize]);
+                    assert_eq!(&read(&out, &chunk, row), expected);
                     seen.push(original);
                 }
             }
@@ -423,6 +406,6 @@ mod tests {
             bytes: &bytes,
             offsets: &offsets,
         });
-        assert_eq!(layout.bytes(), 128 * 8 + 128 * 4);
+        assert_eq!(layout.bytes(), 128 * 8);
     }
 }

@@ -141,13 +141,15 @@ pub struct Serving {
 }
 
 impl Serving {
-    /// Caches a field, if that was not done before, and waits until all of it is on devices.
+    /// Caches a field, if that was not done before, and waits until all of it is on devices and the server rests.
     ///
     /// # Errors
     /// If the server refuses, or that does not come to be.
     pub async fn cache(&self, field: &str) -> Result<()> {
         client::declare_cache(&self.db, COLLECTION, field).await?;
-        random::all_on_devices(&self.db, COLLECTION, field).await
+        random::all_on_devices(&self.db, COLLECTION, field).await?;
+        self.server.rest().await;
+        Ok(())
     }
 
     /// Lets devices join or leave until the first `count` are there.
@@ -161,6 +163,7 @@ impl Serving {
         while self.joined > count {
             self.leave().await?;
         }
+        self.server.rest().await;
         Ok(())
     }
 
