@@ -11,9 +11,9 @@ use std::time::{Duration, Instant};
 
 use crate::{DeviceContext, DeviceFault, Job, Step};
 
-/// How long the thread of a GPU waits awake for the next job: longer than it takes to wake a thread, which would be a good
-/// part of a search.
-const AWAKE: Duration = Duration::from_micros(100);
+/// How long the thread of a GPU waits awake for the next job: as long as large searches and their clients take, so that it
+/// sleeps between none of a row; waking it takes a good part of a search.
+const AWAKE: Duration = Duration::from_millis(1);
 
 /// One place in a device's queue; dropping it frees the place.
 #[derive(Debug)]
