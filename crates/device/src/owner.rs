@@ -6,6 +6,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc::Receiver;
+use std::time::Instant;
 
 use crate::{DeviceContext, DeviceFault, Job, Step};
 
@@ -60,7 +61,9 @@ fn run(
     ready: &mut VecDeque<Queued>,
 ) -> Result<(), DeviceFault> {
     while let Some(mut queued) = next(arriving, ready) {
+        let began = Instant::now();
         let done = step(&mut *queued.job, context);
+        context.count_work(began.elapsed(), matches!(done, Ok(Step::Done)));
         match done {
             Ok(Step::Again) => ready.push_back(queued),
             Ok(Step::Done) => {}
