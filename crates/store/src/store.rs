@@ -356,6 +356,14 @@ impl Store {
         self.shared.sync.sync()
     }
 
+    /// Whether a write would be taken now.
+    ///
+    /// # Errors
+    /// [`StoreError::DiskFull`] while too little of the disk is free, [`StoreError::ReadOnly`] after an earlier failure.
+    pub fn check_writable(&self) -> Result<()> {
+        self.engine().check_writable()
+    }
+
     /// The user records.
     pub fn users(&self) -> Users<'_> {
         Users::new(self)

@@ -230,6 +230,10 @@ impl Engine for MemoryEngine {
         Ok(())
     }
 
+    fn check_writable(&self) -> Result<()> {
+        Ok(())
+    }
+
     fn sync(&self) -> Result<()> {
         Ok(())
     }

@@ -189,6 +189,12 @@ pub trait Engine: Send + Sync + 'static {
     /// Makes all changes of a batch, atomically. When it returns, they are in the hands of the operating system.
     fn commit(&self, batch: Batch) -> Result<()>;
 
+    /// Whether a batch would be taken now; asks the disk, but writes nothing to the tables.
+    ///
+    /// # Errors
+    /// [`StoreError::DiskFull`](crate::StoreError::DiskFull) or [`StoreError::ReadOnly`](crate::StoreError::ReadOnly).
+    fn check_writable(&self) -> Result<()>;
+
     /// Returns when every batch committed before the call is on the disk.
     fn sync(&self) -> Result<()>;
 
