@@ -1,21 +1,23 @@
 //! The documents door: collections on the embedded store, searched through the cache of field values.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use bson::RawDocumentBuf;
 use forebay_cache::{Cache, CacheSettings};
 use forebay_device::Devices;
 use forebay_query::filter::Programs;
 use forebay_store::{Store, StoreError, StoreOptions, Users};
+use parking_lot::Mutex;
 
 use crate::collections::Collections;
 use crate::command::{ClientContext, Command};
 use crate::cursors::Cursors;
 use crate::dispatch;
 use crate::error::CommandError;
+use crate::metrics::Metrics;
 use crate::operations::Operations;
 use crate::settings::{Location, Settings};
 use crate::streams::blocking;
@@ -80,6 +82,8 @@ pub struct Documents {
     cursors: Arc<Cursors>,
     operations: Arc<Operations>,
     counters: Counters,
+    metrics: Metrics,
+    pub(crate) store_lag: Mutex<BTreeMap<String, Duration>>,
     programs: Arc<Programs>,
     started: Instant,
 }
@@ -109,6 +113,8 @@ impl Documents {
             cursors: Arc::new(Cursors::new(settings.cursor_timeout)),
             operations: Arc::default(),
             counters: Counters::new(),
+            metrics: Metrics::default(),
+            store_lag: Mutex::default(),
             programs: Arc::new(Programs::new(settings.pattern_cache_bytes)),
             started: Instant::now(),
             settings,
@@ -181,6 +187,10 @@ impl Documents {
 
     pub(crate) fn counters(&self) -> &Counters {
         &self.counters
+    }
+
+    pub(crate) fn metrics(&self) -> &Metrics {
+        &self.metrics
     }
 
     /// The programs of patterns that commands had before.

@@ -22,13 +22,16 @@ mod documents;
 mod error;
 mod host;
 mod index_spec;
+mod metrics;
 mod namespace;
 mod operations;
 mod plan;
 mod request;
 mod search;
+mod searches;
 mod sessions;
 mod settings;
+mod status;
 mod streams;
 mod write_result;
 mod writer;
@@ -36,10 +39,13 @@ mod writer;
 pub use command::{ClientContext, Command, Link, User};
 pub use documents::{Documents, OpenError};
 pub use error::CommandError;
+pub use metrics::{AnsweredBy, Durations, Histogram, Kind, SearchFigures};
 pub use namespace::Namespace;
+pub use search::IndexState;
 pub use settings::{
     Location, MAX_WIRE_VERSION, MESSAGE_BYTES_MAX, MONGODB_VERSION, Settings, WRITE_BATCH_MAX,
 };
+pub use status::{Cell, CollectionStatus, DeviceStatus, FieldStatus, Status};
 
 /// Every command that [`Documents::run`] answers, by name, with a sentence about it.
 pub fn commands() -> impl Iterator<Item = (&'static str, &'static str)> {

@@ -35,6 +35,8 @@ pub struct Settings {
     pub command_patterns_bytes_max: usize,
     /// Memory for the programs of patterns that commands had before, in bytes.
     pub pattern_cache_bytes: usize,
+    /// Searches that take at least so long are logged.
+    pub slow_search: Duration,
     /// The build's version, as `buildInfo` tells it to people (drivers see [`MONGODB_VERSION`]).
     pub version: String,
 }
@@ -65,6 +67,7 @@ impl Default for Settings {
             pattern: forebay_text::Limits::default(),
             command_patterns_bytes_max: 64 * 1024 * 1024,
             pattern_cache_bytes: 64 * 1024 * 1024,
+            slow_search: Duration::from_millis(100),
             version: env!("CARGO_PKG_VERSION").to_owned(),
         }
     }

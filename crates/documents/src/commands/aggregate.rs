@@ -20,6 +20,7 @@ use crate::namespace::Namespace;
 use crate::plan::{Plan, Wishes};
 use crate::request::Request;
 use crate::search::{SearchPlan, Wanted};
+use crate::searches::Search;
 use crate::streams::{List, Piped, Stream};
 
 /// The command.
@@ -130,6 +131,7 @@ async fn from_collection(
         )));
     }
     let plan = query.plan(request, &collection)?;
+    request.begin_search(Search::Documents(plan.clone()));
     if let Some(counting) = query.counting() {
         let counted = List::built(counting.document(plan.count(request.stop()).await?));
         let rest = query.after_first();
@@ -212,7 +214,7 @@ impl Query {
         &self,
         request: &Request<'_>,
         collection: &Arc<OpenCollection>,
-    ) -> Result<Plan, CommandError> {
+    ) -> Result<Arc<Plan>, CommandError> {
         let hint = crate::plan::hint(collection, request.arguments.get("hint"))?;
         let wishes = Wishes {
             sort: self.sort(),
@@ -278,7 +280,7 @@ impl Query {
         &self,
         request: &Request<'_>,
         collection: &OpenCollection,
-    ) -> Option<SearchPlan> {
+    ) -> Option<Arc<SearchPlan>> {
         match self.rest.stages.first() {
             Some(Stage::Group(group)) if request.arguments.get("hint").is_none() => {
                 group_counts::plan(collection, &self.filter, group)

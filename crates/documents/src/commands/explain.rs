@@ -18,6 +18,7 @@ use crate::namespace::Namespace;
 use crate::plan::{self, Plan};
 use crate::request::{Generic, Request};
 use crate::search::{Arrays, SearchPlan, Wanted};
+use crate::searches::Searches;
 use crate::settings::MONGODB_VERSION;
 
 /// The command.
@@ -60,6 +61,7 @@ async fn run(request: &Request<'_>) -> Reply {
         command: &command,
         arguments,
         generic,
+        searches: Searches::new(),
         shared_stop: SharedStop::new(operation.stop().clone()),
         operation,
     };
@@ -114,15 +116,15 @@ struct Explained {
 
 /// How the command reaches what it wants.
 enum Way {
-    Documents(Box<Plan>),
+    Documents(Arc<Plan>),
     /// The values of a cached field.
-    Values(Box<SearchPlan>, Arrays),
+    Values(Arc<SearchPlan>, Arrays),
 }
 
 impl Explained {
     fn plan(request: &Request<'_>) -> Result<Explained, CommandError> {
         let namespace = request.namespace()?;
-        let documents = |plan: Option<Plan>| plan.map(|plan| Way::Documents(Box::new(plan)));
+        let documents = |plan: Option<Arc<Plan>>| plan.map(Way::Documents);
         let mut explained = Explained {
             namespace,
             way: None,
@@ -163,8 +165,8 @@ impl Explained {
             return Ok(());
         };
         self.way = Some(match query.values_plan(request, &collection) {
-            Some(values) => Way::Values(Box::new(values), Arrays::Whole),
-            None => Way::Documents(Box::new(query.plan(request, &collection)?)),
+            Some(values) => Way::Values(values, Arrays::Whole),
+            None => Way::Documents(query.plan(request, &collection)?),
         });
         Ok(())
     }
@@ -177,8 +179,8 @@ impl Explained {
         };
         self.way = Some(
             match distinct::cached(request, &collection, &filter, &path) {
-                Some(values) => Way::Values(Box::new(values), Arrays::Unwind),
-                None => Way::Documents(Box::new(distinct::plan(request, &collection, &filter)?)),
+                Some(values) => Way::Values(values, Arrays::Unwind),
+                None => Way::Documents(distinct::plan(request, &collection, &filter)?),
             },
         );
         Ok(())
@@ -210,7 +212,7 @@ impl Explained {
         self.above = vec![
             rawdoc! { "stage": if request.command.name == "delete" { "DELETE" } else { "UPDATE" } },
         ];
-        self.way = Some(Way::Documents(Box::new(plan)));
+        self.way = Some(Way::Documents(plan));
         Ok(())
     }
 

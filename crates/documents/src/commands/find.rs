@@ -15,6 +15,7 @@ use crate::namespace::Namespace;
 use crate::plan::{Access, Hint, Plan, Wishes};
 use crate::request::Request;
 use crate::search::Wanted;
+use crate::searches::Search;
 use crate::streams::{Fetch, Limited, List, Project, Skip, Stream, blocking, sorted};
 
 /// The command.
@@ -69,7 +70,10 @@ async fn run(request: &Request<'_>) -> Reply {
         return batch::open(request, &namespace, stream, find.batch);
     }
     let stream = match find.plan(request, &namespace)? {
-        Some(plan) => find.open(request, &plan).await?,
+        Some(plan) => {
+            request.begin_search(Search::Documents(plan.clone()));
+            find.open(request, &plan).await?
+        }
         None => Box::new(List::default()),
     };
     batch::open(request, &namespace, stream, find.batch)
@@ -157,7 +161,7 @@ impl<'a> Find<'a> {
         &self,
         request: &Request<'_>,
         namespace: &Namespace,
-    ) -> Result<Option<Plan>, CommandError> {
+    ) -> Result<Option<Arc<Plan>>, CommandError> {
         let filter = read::filter(request, "filter")?;
         let Some(collection) = request.documents.collections().get(namespace) else {
             return Ok(None);

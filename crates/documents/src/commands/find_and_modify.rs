@@ -14,6 +14,7 @@ use crate::dispatch::{Effect, Later, Reply, Run, Spec};
 use crate::error::CommandError;
 use crate::plan::{Plan, Wishes};
 use crate::request::Request;
+use crate::searches::Search;
 
 /// The command.
 pub const SPEC: Spec = Spec {
@@ -125,7 +126,7 @@ impl Modification {
         &self,
         request: &Request<'_>,
         collection: &Arc<OpenCollection>,
-    ) -> Result<Plan, CommandError> {
+    ) -> Result<Arc<Plan>, CommandError> {
         let hint = crate::plan::hint(collection, request.arguments.get("hint"))?;
         let wishes = Wishes {
             sort: self.sort.as_ref(),
@@ -142,6 +143,7 @@ impl Modification {
         update: &Update,
     ) -> Reply {
         let plan = self.plan(request, collection)?;
+        request.begin_search(Search::Documents(plan.clone()));
         for tries_left in (0..UPSERT_TRIES).rev() {
             if let Some((old, new)) = self.update_first(request, &plan, update).await? {
                 let shown = self.shown(if self.wants_new { new } else { old })?;
@@ -187,6 +189,7 @@ impl Modification {
 
     async fn remove(&self, request: &Request<'_>, collection: &Arc<OpenCollection>) -> Reply {
         let plan = self.plan(request, collection)?;
+        request.begin_search(Search::Documents(plan.clone()));
         while let Some(number) = plan
             .first_number(self.sort.as_ref(), request.stop())
             .await?

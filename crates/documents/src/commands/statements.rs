@@ -16,6 +16,7 @@ use crate::error::CommandError;
 use crate::namespace::Namespace;
 use crate::plan::{self, Access, Plan, Wishes};
 use crate::request::Request;
+use crate::searches::Search;
 use crate::streams::blocking;
 use crate::write_result::WriteErrors;
 
@@ -128,7 +129,7 @@ impl Target<'_> {
         &self,
         request: &Request<'_>,
         collection: &Arc<OpenCollection>,
-    ) -> Result<Plan, CommandError> {
+    ) -> Result<Arc<Plan>, CommandError> {
         let wishes = Wishes {
             hint: plan::hint(collection, self.arguments.get("hint"))?,
             strict: request.strict(),
@@ -148,6 +149,7 @@ impl Target<'_> {
         mut change: impl FnMut(&[RecordNumber]) -> Result<usize, CommandError> + Send,
     ) -> Result<(), CommandError> {
         let plan = self.plan(request, collection)?;
+        request.begin_search(Search::Documents(plan.clone()));
         if !self.first_only {
             let numbers = plan.numbers(None, request.stop()).await?;
             return blocking(|| change(&numbers)).map(drop);

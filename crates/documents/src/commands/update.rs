@@ -146,7 +146,7 @@ impl<'a> Statement<'a> {
         &self,
         request: &Request<'_>,
         collection: &Arc<OpenCollection>,
-    ) -> Result<Plan, CommandError> {
+    ) -> Result<Arc<Plan>, CommandError> {
         self.prepare(request)?.target.plan(request, collection)
     }
 }
