@@ -7,6 +7,7 @@ mod door;
 mod import;
 mod logging;
 mod settings;
+mod status;
 mod tls;
 mod upstream;
 

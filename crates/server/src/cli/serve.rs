@@ -13,7 +13,7 @@ use tokio::sync::{Notify, watch};
 use crate::door::{Door, Listener};
 use crate::settings::{Settings, Sources, flags};
 use crate::upstream::Upstream;
-use crate::{auth, logging, tls};
+use crate::{auth, logging, status, tls};
 
 /// For programs that start a server for themselves and hold the other end of its standard input: the system closes it
 /// when they end, however they end.
@@ -68,16 +68,26 @@ pub async fn run(args: &ServeArgs) -> Result<()> {
     let tls = tls::acceptor(&settings)?;
     let scheme = if tls.is_some() { "/?tls=true" } else { "" };
     let listener = Listener::bind(settings.listen, tls).await?;
+    let status = match settings.status_listen {
+        Some(address) => Some(status::Listener::bind(address).await?),
+        None => None,
+    };
     let upstream = upstream(&settings).await?;
     let documents = tokio::task::block_in_place(|| open(&settings))?;
     warn_without_users(&settings, &documents);
     // Whoever reads that the server listens may ask it to stop at once.
     let stop = stop_signal(args.matches.get_flag(UNTIL_STDIN_ENDS))?;
+    if let Some(status) = &status {
+        println!("The status page is at http://{}/", status.address());
+    }
     println!(
         "Forebay listens on mongodb://{}{scheme}",
         listener.address()?
     );
     let door = Arc::new(Door::new(documents.clone(), upstream, &settings));
+    if let Some(status) = status {
+        tokio::spawn(status.serve(door.clone(), stop.clone()));
+    }
     listener.serve(door, stop, settings.shutdown_timeout).await;
     tokio::task::block_in_place(|| documents.shutdown()).context("closing the data")?;
     tracing::info!("stopped");
@@ -164,6 +174,7 @@ fn document_settings(settings: &Settings) -> forebay_documents::Settings {
         pattern: settings.pattern.clone(),
         command_patterns_bytes_max: settings.command_patterns_bytes_max,
         pattern_cache_bytes: settings.pattern_cache_bytes,
+        slow_search: settings.slow_search,
         version: env!("CARGO_PKG_VERSION").to_owned(),
     }
 }

@@ -3,6 +3,7 @@
 use std::io;
 use std::net::SocketAddr;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use tokio::io::{AsyncRead, AsyncWrite};
@@ -29,9 +30,9 @@ const ABANDONED_INTERVAL: Duration = Duration::from_millis(200);
 pub enum ListenError {
     /// Another program has the port.
     #[error(
-        "port {port} is in use: stop the program that listens there, or choose another port by --listen"
+        "port {port} is in use: stop the program that listens there, or choose another port by {setting}"
     )]
-    PortInUse { port: u16 },
+    PortInUse { port: u16, setting: &'static str },
     /// The system does not allow it.
     #[error("cannot listen on {address}: {source}")]
     Io {
@@ -55,13 +56,8 @@ impl Listener {
         address: SocketAddr,
         tls: Option<TlsAcceptor>,
     ) -> Result<Listener, ListenError> {
-        match TcpListener::bind(address).await {
-            Ok(listener) => Ok(Listener { listener, tls }),
-            Err(error) if error.kind() == io::ErrorKind::AddrInUse => Err(ListenError::PortInUse {
-                port: address.port(),
-            }),
-            Err(source) => Err(ListenError::Io { address, source }),
-        }
+        let listener = bind(address, "--listen").await?;
+        Ok(Listener { listener, tls })
     }
 
     /// The address, with the port that the system picked if none was asked for.
@@ -116,6 +112,7 @@ impl Listener {
         connections: &mut JoinSet<()>,
     ) {
         let Ok(slot) = door.connection_slots.clone().try_acquire_owned() else {
+            door.connections_refused.fetch_add(1, Ordering::Relaxed);
             tracing::warn!(%peer, "connection refused: connections-max is reached");
             return;
         };
@@ -138,6 +135,22 @@ impl Listener {
     }
 }
 
+/// Listens on the address that a setting gives.
+///
+/// # Errors
+/// If the port is in use or the system refuses.
+pub async fn bind(address: SocketAddr, setting: &'static str) -> Result<TcpListener, ListenError> {
+    TcpListener::bind(address)
+        .await
+        .map_err(|source| match source.kind() {
+            io::ErrorKind::AddrInUse => ListenError::PortInUse {
+                port: address.port(),
+                setting,
+            },
+            _ => ListenError::Io { address, source },
+        })
+}
+
 /// Waits until the server is asked to stop.
 pub async fn stopped(shutdown: &mut watch::Receiver<bool>) {
     let _ = shutdown.wait_for(|down| *down).await;
@@ -150,7 +163,8 @@ fn log_panic(ended: &Result<(), JoinError>) {
     }
 }
 
-async fn pause(error: io::Error) {
+/// Waits a moment after the system refused a connection.
+pub async fn pause(error: io::Error) {
     tracing::error!(%error, "cannot accept a connection");
     tokio::time::sleep(ACCEPT_PAUSE).await;
 }

@@ -13,8 +13,9 @@ mod relay;
 mod session;
 mod socket;
 
+use std::collections::HashMap;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicI32, AtomicI64, Ordering};
+use std::sync::atomic::{AtomicI32, AtomicI64, AtomicU64, Ordering};
 use std::time::Duration;
 
 use forebay_documents::Documents;
@@ -24,7 +25,7 @@ use crate::auth::sasl::Secret;
 use crate::settings::Settings;
 use crate::upstream::Upstream;
 
-pub use listener::Listener;
+pub use listener::{Listener, bind, pause, stopped};
 pub use refusal::{Code, Refusal};
 
 /// What all connections of a door share.
@@ -38,9 +39,29 @@ pub struct Door {
     secret: Secret,
     memory: Arc<Semaphore>,
     connection_slots: Arc<Semaphore>,
+    connections_max: usize,
+    connections_refused: AtomicU64,
+    /// Commands passed on to the store behind us, by name.
+    forwarded: HashMap<&'static str, AtomicU64>,
     next_connection_id: AtomicI64,
     next_request_id: AtomicI32,
 }
+
+/// The connections of a door.
+#[derive(Debug, Clone, Copy)]
+pub struct Connections {
+    /// Open now.
+    pub open: usize,
+    /// The most at a time.
+    pub max: usize,
+    /// Taken so far.
+    pub taken: u64,
+    /// Refused so far because there were too many.
+    pub refused: u64,
+}
+
+/// What commands that the door itself does not know are counted as.
+const OTHER_COMMAND: &str = "other";
 
 /// How long clients may take.
 #[derive(Debug, Clone, Copy)]
@@ -64,8 +85,51 @@ impl Door {
             secret: Secret::random(),
             memory: Arc::new(Semaphore::new(memory_kib.min(Semaphore::MAX_PERMITS))),
             connection_slots: Arc::new(Semaphore::new(settings.connections_max)),
+            connections_max: settings.connections_max,
+            connections_refused: AtomicU64::new(0),
+            forwarded: forwarded_counters(),
             next_connection_id: AtomicI64::new(1),
             next_request_id: AtomicI32::new(1),
+        }
+    }
+
+    /// The documents behind the door.
+    pub fn documents(&self) -> &Arc<Documents> {
+        &self.documents
+    }
+
+    /// The store behind us, if there is one.
+    pub fn upstream(&self) -> Option<&Upstream> {
+        self.upstream.as_ref()
+    }
+
+    /// Figures of the connections.
+    pub fn connections(&self) -> Connections {
+        let taken = self.next_connection_id.load(Ordering::Relaxed) - 1;
+        Connections {
+            open: self.connections_max - self.connection_slots.available_permits(),
+            max: self.connections_max,
+            taken: taken.unsigned_abs(),
+            refused: self.connections_refused.load(Ordering::Relaxed),
+        }
+    }
+
+    /// How many commands were passed on to the store behind us, by name, if there is one.
+    pub fn forwarded(&self) -> Option<Vec<(&'static str, u64)>> {
+        self.upstream.as_ref()?;
+        let counters = self.forwarded.iter();
+        let mut counts: Vec<_> = counters
+            .map(|(name, count)| (*name, count.load(Ordering::Relaxed)))
+            .collect();
+        counts.sort_unstable();
+        Some(counts)
+    }
+
+    /// Counts a command that is passed on. Names that clients make up are one, so that they cannot fill memory.
+    fn count_forwarded(&self, name: &str) {
+        let counter = self.forwarded.get(name);
+        if let Some(counter) = counter.or_else(|| self.forwarded.get(OTHER_COMMAND)) {
+            counter.fetch_add(1, Ordering::Relaxed);
         }
     }
 
@@ -76,4 +140,10 @@ impl Door {
     fn request_id(&self) -> i32 {
         self.next_request_id.fetch_add(1, Ordering::Relaxed)
     }
+}
+
+fn forwarded_counters() -> HashMap<&'static str, AtomicU64> {
+    let known = forebay_documents::commands().map(|(name, _)| name);
+    let names = known.chain(hello::NAMES).chain([OTHER_COMMAND]);
+    names.map(|name| (name, AtomicU64::new(0))).collect()
 }

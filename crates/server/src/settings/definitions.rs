@@ -13,6 +13,7 @@ pub struct Settings {
     pub memory: bool,
     pub upstream: String,
     pub listen: SocketAddr,
+    pub status_listen: Option<SocketAddr>,
     pub devices: String,
     pub device_memory_bytes: u64,
     pub auth: bool,
@@ -32,6 +33,7 @@ pub struct Settings {
     pub pattern: forebay_text::Limits,
     pub command_patterns_bytes_max: usize,
     pub pattern_cache_bytes: usize,
+    pub slow_search: Duration,
     pub log: String,
     pub log_format: String,
 }
@@ -44,6 +46,7 @@ impl Settings {
             memory: false,
             upstream: String::new(),
             listen: SocketAddr::from(([127, 0, 0, 1], 0)),
+            status_listen: None,
             devices: String::new(),
             device_memory_bytes: 0,
             auth: false,
@@ -63,6 +66,7 @@ impl Settings {
             pattern: forebay_text::Limits::default(),
             command_patterns_bytes_max: 0,
             pattern_cache_bytes: 0,
+            slow_search: Duration::ZERO,
             log: String::new(),
             log_format: String::new(),
         }
@@ -119,6 +123,13 @@ pub const DEFINITIONS: &[Definition] = &[
         default: "127.0.0.1:27017",
         doc: "Address and port to listen on; port 0 picks a free one. Addresses other than loopback need `auth`.",
         set: set!(listen, Address),
+    },
+    Definition {
+        key: "status-listen",
+        kind: Kind::AddressOrNone,
+        default: "",
+        doc: "Address and port of the status page (`/`), of the metrics for Prometheus (`/metrics`) and of `/health`; port 0 picks a free one. They ask for no password and show names of collections and fields, but no values. Without it there are none.",
+        set: set!(status_listen, AddressOrNone),
     },
     Definition {
         key: "devices",
@@ -349,6 +360,16 @@ pub const DEFINITIONS: &[Definition] = &[
         default: "64MiB",
         doc: "Memory for patterns that were compiled before, so that they need not be again.",
         set: set!(pattern_cache_bytes, Number),
+    },
+    Definition {
+        key: "slow-search-ms",
+        kind: Kind::Milliseconds {
+            min: 0,
+            max: HOUR_MS,
+        },
+        default: "100",
+        doc: "Searches that take at least so long are logged with their `explain`, under the target `slow_search`; 0 logs all, `--log info,slow_search=off` none.",
+        set: set!(slow_search, Duration),
     },
     Definition {
         key: "log",

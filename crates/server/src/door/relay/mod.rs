@@ -113,6 +113,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Relay<S> {
             return self.exchange(request, Flags::default()).await;
         };
         let (name, flags) = (peek.command(), peek.flags);
+        self.door.count_forwarded(name);
         if !is_compressible(name) {
             request.compressor = None;
         }
