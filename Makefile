@@ -48,7 +48,7 @@ test-drivers: build $(PYTHON_ENV)/installed $(NODE_FOLDER)/installed
 	$(FOREBAY) bench ferretdb > $(CARGO_TARGET_DIR)/ferretdb.path
 	FOREBAY=$(FOREBAY) node --test $(NODE_FOLDER)/*.test.js
 	FOREBAY=$(FOREBAY) FERRETDB=$$(cat $(CARGO_TARGET_DIR)/ferretdb.path) \
-	    $(PYTHON_ENV)/bin/python -m pytest -q -p no:cacheprovider $(DRIVERS)/python
+	    $(PYTHON_ENV)/bin/python -m pytest -q -rs -p no:cacheprovider $(DRIVERS)/python
 
 $(PYTHON_ENV)/installed: $(DRIVERS)/python/requirements.txt
 	python3 -m venv $(PYTHON_ENV)

@@ -46,6 +46,7 @@ pub fn open(
     let mut cursor = Box::new(Cursor {
         namespace: namespace.clone(),
         stream,
+        search: request.current_search(),
         held: None,
         owner: request.owner(),
         no_timeout: options.no_timeout,
@@ -82,6 +83,9 @@ pub fn next(request: &Request<'_>, id: i64, namespace: &Namespace, size: Option<
         .cursors()
         .take(id, namespace, &request.owner())?;
     let cursor = lease.cursor();
+    if let Some(search) = &cursor.search {
+        request.continue_search(search.clone());
+    }
     let stop = earlier(request.stop(), cursor.time_left);
     let (writer, more) = make(cursor, "nextBatch", size.unwrap_or(u64::MAX), &stop)?;
     if !more {

@@ -12,6 +12,7 @@ use parking_lot::Mutex;
 use crate::command::User;
 use crate::error::CommandError;
 use crate::namespace::Namespace;
+use crate::searches::Search;
 use crate::sessions::SessionId;
 use crate::streams::{Row, Stream};
 
@@ -35,6 +36,8 @@ pub struct Cursor {
     pub namespace: Namespace,
     /// Where documents come from.
     pub stream: Box<dyn Stream>,
+    /// The search that it began with, to be logged if a batch is slow.
+    pub search: Option<Search>,
     /// A document that did not fit into the last batch.
     pub held: Option<Row>,
     /// Whose it is.

@@ -44,6 +44,13 @@ impl Search {
         Some(Kind { answered_by, tier })
     }
 
+    fn namespace(&self) -> String {
+        match self {
+            Search::Documents(plan) => plan.collection.namespace.to_string(),
+            Search::Values(plan) => plan.namespace(),
+        }
+    }
+
     fn filter(&self) -> &Filter {
         match self {
             Search::Documents(plan) => &plan.filter,
@@ -75,6 +82,8 @@ pub struct Searches {
     /// When the last search ended, or the command began.
     since: Instant,
     current: Option<Search>,
+    /// Did it begin in an earlier command, which counted it?
+    is_continued: bool,
 }
 
 impl Searches {
@@ -83,6 +92,7 @@ impl Searches {
         Mutex::new(Searches {
             since: Instant::now(),
             current: None,
+            is_continued: false,
         })
     }
 }
@@ -94,6 +104,18 @@ impl Request<'_> {
         self.searches.lock().current = Some(search);
     }
 
+    /// The command goes on with a search that an earlier one has begun, and counted.
+    pub fn continue_search(&self, search: Search) {
+        let mut searches = self.searches.lock();
+        searches.current = Some(search);
+        searches.is_continued = true;
+    }
+
+    /// The search that the command is at.
+    pub fn current_search(&self) -> Option<Search> {
+        self.searches.lock().current.clone()
+    }
+
     /// The search that the command is at has ended, perhaps with an error.
     pub fn end_search(&self, error: Option<&CommandError>) {
         let mut searches = self.searches.lock();
@@ -102,8 +124,11 @@ impl Request<'_> {
         };
         let took = searches.since.elapsed();
         searches.since += took;
+        let is_continued = searches.is_continued;
         drop(searches);
-        self.count_search(&search, took, error);
+        if !is_continued {
+            self.count_search(&search, took, error);
+        }
         if took >= self.documents.settings().slow_search {
             self.documents.metrics().count_slow();
             self.log_search(&search, took, error);
@@ -130,7 +155,6 @@ impl Request<'_> {
     }
 
     fn log_search(&self, search: &Search, took: Duration, error: Option<&CommandError>) {
-        let namespace = self.namespace().map(|namespace| namespace.to_string());
         let kind = search.kind();
         let report = search.report();
         let not_used = match search {
@@ -140,7 +164,7 @@ impl Request<'_> {
         tracing::info!(
             target: "slow_search",
             ms = took.as_millis() as u64,
-            ns = namespace.as_deref().unwrap_or(&self.command.db),
+            ns = search.namespace(),
             command = self.command.name.as_str(),
             filter = search.filter().shape(),
             answered_by = kind.map_or("store", |kind| kind.answered_by.name()),

@@ -209,16 +209,37 @@ fn cells(buckets: &[BucketHome]) -> Vec<Cell> {
 
 #[cfg(test)]
 mod tests {
-    use forebay_device::{DeviceOptions, Devices};
+    use std::sync::mpsc::channel;
+
+    use forebay_device::{DeviceContext, DeviceOptions, Devices, Fault, Step};
 
     use super::*;
     use crate::Settings;
 
-    #[test]
-    fn lag_is_told_where_it_is_known() {
+    fn documents() -> Arc<Documents> {
         let spec = "host:1".parse().expect("a device");
         let devices = Devices::new(&spec, DeviceOptions::default()).expect("a thread");
-        let documents = Documents::open(Settings::default(), Arc::new(devices)).expect("in memory");
+        Documents::open(Settings::default(), Arc::new(devices)).expect("in memory")
+    }
+
+    #[test]
+    fn the_loss_of_every_device_is_a_problem() {
+        let documents = documents();
+        let device = documents.devices().list().remove(0);
+        device.inject(Fault::FailAfter { checks: 0 });
+        let (sender, receiver) = channel::<()>();
+        let job = move |_: &mut DeviceContext| {
+            sender.send(()).expect("the test listens");
+            Ok(Step::Done)
+        };
+        device.submit(Box::new(job)).expect("room");
+        assert!(receiver.recv().is_err(), "the job is dropped");
+        assert_eq!(documents.problems(), ["every device is lost"]);
+    }
+
+    #[test]
+    fn lag_is_told_where_it_is_known() {
+        let documents = documents();
         let lag = Duration::from_millis(30);
         documents.set_store_lag("a.b", Some(lag));
         documents.set_store_lag("a.c", Some(lag));

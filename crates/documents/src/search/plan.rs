@@ -169,6 +169,11 @@ impl SearchPlan {
         self.report.lock().clone()
     }
 
+    /// `database.collection`.
+    pub fn namespace(&self) -> String {
+        self.search.with_state(|state| state.namespace.clone())
+    }
+
     /// The whole filter.
     pub fn filter(&self) -> &Filter {
         &self.filter

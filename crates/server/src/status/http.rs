@@ -26,6 +26,7 @@ const METRICS: &str = "text/plain; version=0.0.4; charset=utf-8";
 
 const NOT_FOUND: &str = "There are /, /status.json, /metrics and /health here.\n";
 const READ_ONLY: &str = "Only GET and HEAD are answered here.\n";
+const BROKEN: &str = "The status could not be shown: the log says why.\n";
 const WRONG_HOST: &str =
     "This server is reached by an address or as localhost, not under another name.\n";
 
@@ -85,11 +86,11 @@ async fn route(watched: &Arc<Watched>, request: &Request<Incoming>) -> Response<
             let draw = move |watched: &Watched, status: &Status| {
                 json::page(&watched.door, status, &problems).to_string()
             };
-            reply(StatusCode::OK, JSON, picture(watched, draw).await)
+            picture(watched, JSON, draw).await
         }
         "/metrics" => {
             let draw = |watched: &Watched, status: &Status| metrics::page(&watched.door, status);
-            reply(StatusCode::OK, METRICS, picture(watched, draw).await)
+            picture(watched, METRICS, draw).await
         }
         "/health" => health(&watched.health.problems(&watched.door).await),
         _ => reply(StatusCode::NOT_FOUND, TEXT, NOT_FOUND),
@@ -99,15 +100,24 @@ async fn route(watched: &Arc<Watched>, request: &Request<Incoming>) -> Response<
 /// Takes a picture of the documents and draws it, where blocking is allowed.
 async fn picture(
     watched: &Arc<Watched>,
+    kind: &'static str,
     draw: impl FnOnce(&Watched, &Status) -> String + Send + 'static,
-) -> String {
-    let _alone = watched.drawing.lock().await;
+) -> Response<String> {
+    // Held until the picture is drawn, though the client may leave before.
+    let alone = watched.drawing.clone().lock_owned().await;
     let watched = watched.clone();
     let drawn = tokio::task::spawn_blocking(move || {
+        let _alone = alone;
         let status = watched.door.documents().status();
         draw(&watched, &status)
     });
-    drawn.await.unwrap_or_default()
+    match drawn.await {
+        Ok(drawn) => reply(StatusCode::OK, kind, drawn),
+        Err(error) => {
+            tracing::error!(%error, "the status could not be shown");
+            reply(StatusCode::INTERNAL_SERVER_ERROR, TEXT, BROKEN)
+        }
+    }
 }
 
 fn health(problems: &[String]) -> Response<String> {

@@ -102,11 +102,11 @@ fn process(page: &mut Page, status: &Status) {
 
 fn connections(page: &mut Page, door: &Door) {
     let connections = door.connections();
-    page.gauge("forebay_connections", "Connections of clients now.")
+    page.gauge("forebay_connections_open", "Connections of clients now.")
         .sample(&[], connections.open);
     page.gauge("forebay_connections_max", "Most connections at a time.")
         .sample(&[], connections.max);
-    page.counter("forebay_connections_total", "Connections taken.")
+    page.counter("forebay_connections_accepted_total", "Connections taken.")
         .sample(&[], connections.taken);
     page.counter(
         "forebay_connections_refused_total",

@@ -22,7 +22,9 @@ use tokio::time::timeout;
 use crate::door::{self, Door};
 
 /// The most clients at a time; others wait.
-const CLIENTS_MAX: usize = 32;
+const CLIENTS_MAX: usize = 256;
+/// How long a client may take to say what it wants.
+const REQUEST_TIME_MAX: Duration = Duration::from_secs(5);
 /// How long a client may take for a request and its answer.
 const CLIENT_TIME_MAX: Duration = Duration::from_secs(20);
 /// The most bytes of a request that are held.
@@ -40,7 +42,7 @@ pub struct Watched {
     health: Health,
     is_loopback: bool,
     /// One picture at a time: to draw one takes a moment where there are many buckets.
-    drawing: Mutex<()>,
+    drawing: Arc<Mutex<()>>,
 }
 
 impl Listener {
@@ -71,7 +73,7 @@ impl Listener {
             door,
             health: Health::default(),
             is_loopback: self.address.ip().to_canonical().is_loopback(),
-            drawing: Mutex::default(),
+            drawing: Arc::default(),
         });
         let clients = Arc::new(Semaphore::new(CLIENTS_MAX));
         loop {
@@ -99,7 +101,7 @@ async fn serve_client(watched: Arc<Watched>, stream: TcpStream) {
     let answer = service_fn(|request| http::answer(&watched, request));
     let connection = http1::Builder::new()
         .timer(TokioTimer::new())
-        .header_read_timeout(CLIENT_TIME_MAX)
+        .header_read_timeout(REQUEST_TIME_MAX)
         .keep_alive(false)
         .max_buf_size(REQUEST_BYTES_MAX)
         .serve_connection(TokioIo::new(stream), answer);

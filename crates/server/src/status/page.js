@@ -159,7 +159,8 @@ function drawTiles(now, before, minute) {
   const bounds = now.searches.boundsMicros;
   const total = sum(now.searches.kinds.map((kind) => sum(kind.counts)));
   const recent = between(before, now);
-  set("rate", rate(sum(recent.map((one) => sum(one.counts))) / span(before, now)));
+  // One answer alone tells no rate.
+  set("rate", before === now ? "…" : rate(sum(recent.map((one) => sum(one.counts))) / span(before, now)));
   set("total", `${count(total)} since start, ${count(now.searches.slow)} slow, ${count(now.searches.failed)} failed`);
   const cached = sum(now.searches.kinds.filter((kind) => kind.answeredBy === "cache").map((kind) => sum(kind.counts)));
   set("hit", percent(cached, total));
