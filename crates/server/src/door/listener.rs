@@ -176,22 +176,22 @@ async fn serve_client<S: AsyncRead + AsyncWrite + Unpin>(
     shutdown: watch::Receiver<bool>,
     slot: OwnedSemaphorePermit,
 ) {
-    let id = session.client.connection_id;
+    let connection = session.client.connection_id;
     let peer = session.client.peer.map(tracing::field::display);
-    tracing::debug!(id, peer, "connection opened");
+    tracing::debug!(connection, peer, "connection opened");
     let served = match &door.upstream {
         None => Connection::new(door, session, stream).serve(shutdown).await,
         Some(upstream) => match upstream.connect().await {
             Ok(store) => Relay::new(door, stream, store).serve(shutdown).await,
             Err(error) => {
-                tracing::warn!(id, peer, %upstream, %error, "the store cannot be reached");
+                tracing::warn!(connection, peer, %upstream, %error, "the store cannot be reached");
                 Ok(())
             }
         },
     };
     match served {
-        Ok(()) => tracing::debug!(id, peer, "connection closed"),
-        Err(error) => tracing::info!(id, peer, %error, "connection closed by an error"),
+        Ok(()) => tracing::debug!(connection, peer, "connection closed"),
+        Err(error) => tracing::info!(connection, peer, %error, "connection closed by an error"),
     }
     drop(slot);
 }
