@@ -85,10 +85,12 @@ pub async fn run(args: &ServeArgs) -> Result<()> {
         listener.address()?
     );
     let door = Arc::new(Door::new(documents.clone(), upstream, &settings));
-    if let Some(status) = status {
-        tokio::spawn(status.serve(door.clone(), stop.clone()));
-    }
+    let watched = status.map(|status| tokio::spawn(status.serve(door.clone(), stop.clone())));
     listener.serve(door, stop, settings.shutdown_timeout).await;
+    if let Some(watched) = watched {
+        // It has been told to stop too: its port is free when this is over.
+        watched.await.context("the status listener")?;
+    }
     tokio::task::block_in_place(|| documents.shutdown()).context("closing the data")?;
     tracing::info!("stopped");
     Ok(())
