@@ -102,7 +102,7 @@ mod tests {
         let filter = rawdoc! { "name": { "$regex": "secret" }, "n": { "$gt": 5, "$ne": 7 } };
         assert_eq!(
             shape(&filter),
-            "{$and: [{name: {$regex: ?}}, {n: {$gt: ?}}, {$not: {n: ?}}]}"
+            "{$and: [{name: {$regex: ?}}, {$and: [{n: {$gt: ?}}, {$not: {n: ?}}]}]}"
         );
         let filter = rawdoc! { "$or": [{ "a": { "$in": ["secret"] } }, { "b": { "$elemMatch": { "c": 1 } } }] };
         assert_eq!(
