@@ -103,6 +103,7 @@ fn letter(kind: PartitionKind) -> &'static str {
         PartitionKind::Records => "r",
         PartitionKind::Index => "i",
         PartitionKind::Catalogue => "c",
+        PartitionKind::History => "h",
     }
 }
 
@@ -138,7 +139,9 @@ impl FjallEngine {
 
     fn keyspace_options(&self, kind: PartitionKind) -> KeyspaceCreateOptions {
         let (block_bytes, buffer_bytes) = match kind {
-            PartitionKind::Records => (RECORD_BLOCK_BYTES, self.write_buffer_bytes),
+            PartitionKind::Records | PartitionKind::History => {
+                (RECORD_BLOCK_BYTES, self.write_buffer_bytes)
+            }
             PartitionKind::Index => (INDEX_BLOCK_BYTES, self.write_buffer_bytes),
             PartitionKind::Catalogue => (INDEX_BLOCK_BYTES, CATALOGUE_BUFFER_BYTES),
         };

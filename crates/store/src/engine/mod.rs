@@ -205,6 +205,8 @@ pub enum PartitionKind {
     Index,
     /// A few small entries that are always in memory.
     Catalogue,
+    /// Entries that are appended at one end, read in order, and removed at the other end.
+    History,
 }
 
 /// Reads a range page by page, as one iterator.
