@@ -10,6 +10,7 @@ use forebay_cache::{Cache, CacheSettings};
 use forebay_device::Devices;
 use forebay_query::filter::Programs;
 use forebay_store::{Store, StoreError, StoreOptions, Users};
+use tokio::sync::watch;
 
 use crate::collections::Collections;
 use crate::command::{ClientContext, Command};
@@ -81,6 +82,8 @@ pub struct Documents {
     operations: Arc<Operations>,
     counters: Counters,
     programs: Arc<Programs>,
+    /// True from when the server begins to stop.
+    stopping: watch::Sender<bool>,
     started: Instant,
 }
 
@@ -110,6 +113,7 @@ impl Documents {
             operations: Arc::default(),
             counters: Counters::new(),
             programs: Arc::new(Programs::new(settings.pattern_cache_bytes)),
+            stopping: watch::Sender::new(false),
             started: Instant::now(),
             settings,
         }))
@@ -151,6 +155,12 @@ impl Documents {
         self.operations.kill_abandoned();
     }
 
+    /// Ends waiting: a `getMore` of a change stream answers with what there is. To be called when the server begins to
+    /// stop.
+    pub fn stop_waiting(&self) {
+        self.stopping.send_replace(true);
+    }
+
     /// Stops operations in progress and background builds, and writes everything to disk. Blocks on the disk.
     ///
     /// # Errors
@@ -161,6 +171,20 @@ impl Documents {
             collection.search.close();
         }
         self.store.sync()
+    }
+
+    /// Waits until the server begins to stop.
+    pub(crate) async fn stopping(&self) {
+        // The sender lives as long as the documents do.
+        let _ = self
+            .stopping
+            .subscribe()
+            .wait_for(|stopping| *stopping)
+            .await;
+    }
+
+    pub(crate) fn shared_store(&self) -> Arc<Store> {
+        self.store.clone()
     }
 
     pub(crate) fn store(&self) -> &Store {
@@ -206,6 +230,7 @@ fn store_options(settings: &Settings) -> StoreOptions {
     StoreOptions {
         sync_interval: settings.sync_interval,
         cache_bytes: settings.store_cache_bytes,
+        history_bytes_max: settings.change_history_bytes_max,
         ..StoreOptions::new(location)
     }
 }

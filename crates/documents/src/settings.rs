@@ -21,6 +21,8 @@ pub struct Settings {
     pub sync_interval: Duration,
     /// Memory for blocks of the store's files, in bytes.
     pub store_cache_bytes: u64,
+    /// The most bytes of the history of changes that change streams read; 0 for none.
+    pub change_history_bytes_max: u64,
     /// The most values in a bucket of the field cache.
     pub bucket_values_max: usize,
     /// Refuse searches that would fall back from a cached field to a scan of the store.
@@ -58,6 +60,7 @@ impl Default for Settings {
             location: Location::Memory,
             sync_interval: Duration::from_millis(100),
             store_cache_bytes: 256 * 1024 * 1024,
+            change_history_bytes_max: 0,
             bucket_values_max: 131_072,
             strict: false,
             cursor_timeout: Duration::from_secs(600),

@@ -13,6 +13,7 @@ use forebay_query::{Code, Filter, Pipeline, Sort};
 use super::{group_counts, read, sources};
 use crate::arguments::Known;
 use crate::batch::{self, BatchOptions};
+use crate::change_stream;
 use crate::collections::OpenCollection;
 use crate::dispatch::{Effect, Later, Reply, Run, Spec};
 use crate::error::CommandError;
@@ -49,6 +50,9 @@ async fn run(request: &Request<'_>) -> Reply {
     let namespace = namespace(request)?;
     let pipeline = stages(request)?;
     let size = read::cursor_batch_size(request)?;
+    if change_stream::is_asked_for(pipeline) {
+        return change_stream::open(request, &namespace, pipeline, size);
+    }
     let stream = match sources::special(request, &namespace, pipeline)? {
         Some((source, rest)) => {
             let rest = Pipeline::parse(&rest, &read::limits(request))?;

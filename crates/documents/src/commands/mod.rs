@@ -1,6 +1,6 @@
 //! The commands: one file each, and the table of all of them.
 
-mod aggregate;
+pub mod aggregate;
 mod build_info;
 mod coll_stats;
 mod connection_status;

@@ -157,6 +157,7 @@ fn document_settings(settings: &Settings) -> forebay_documents::Settings {
         location,
         sync_interval: settings.sync_interval,
         store_cache_bytes: settings.store_cache_bytes,
+        change_history_bytes_max: settings.change_history_bytes_max,
         bucket_values_max: settings.bucket_values_max,
         strict: settings.strict,
         cursor_timeout: settings.cursor_timeout,

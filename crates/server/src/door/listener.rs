@@ -95,6 +95,7 @@ impl Listener {
             }
         }
         drop(self.listener);
+        door.documents.stop_waiting();
         let finished = timeout(patience, async {
             while connections.join_next().await.is_some() {}
         })

@@ -25,6 +25,7 @@ pub struct Settings {
     pub shutdown_timeout: Duration,
     pub sync_interval: Duration,
     pub store_cache_bytes: u64,
+    pub change_history_bytes_max: u64,
     pub bucket_values_max: usize,
     pub strict: bool,
     pub cursor_timeout: Duration,
@@ -56,6 +57,7 @@ impl Settings {
             shutdown_timeout: Duration::ZERO,
             sync_interval: Duration::ZERO,
             store_cache_bytes: 0,
+            change_history_bytes_max: 0,
             bucket_values_max: 0,
             strict: false,
             cursor_timeout: Duration::ZERO,
@@ -228,6 +230,16 @@ pub const DEFINITIONS: &[Definition] = &[
         default: "256MiB",
         doc: "Memory for blocks of the store's files.",
         set: set!(store_cache_bytes, Number),
+    },
+    Definition {
+        key: "change-history-bytes-max",
+        kind: Kind::Bytes {
+            min: 0,
+            max: 1024 * TIB,
+        },
+        default: "0",
+        doc: "Most bytes of the history of changes, which change streams read; the oldest changes beyond it are forgotten. 0 records none: change streams are refused. Once the server has run without, what an earlier run has recorded is gone.",
+        set: set!(change_history_bytes_max, Number),
     },
     Definition {
         key: "bucket-values-max",
