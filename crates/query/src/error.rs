@@ -354,7 +354,6 @@ codes! {
     Location40517 = 40517,
     Location40536 = 40536,
     Location40573 = 40573,
-    Location40602 = 40602,
     Location40674 = 40674,
     Location50699 = 50699,
     Location50700 = 50700,

@@ -76,7 +76,7 @@ pub(crate) struct Shared {
     pub(crate) engine: Arc<dyn Engine>,
     pub(crate) catalogue: PartitionId,
     pub(crate) history: Option<Arc<History>>,
-    /// The history of an earlier run, where this one records none: true until the first change that would be missing.
+    /// The history of an earlier run, where this one records none, until the first change that would be missing in it.
     stale_history: Mutex<Option<PartitionId>>,
     sync: Arc<GroupSync>,
     next_id: AtomicU32,

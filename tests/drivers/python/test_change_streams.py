@@ -84,6 +84,7 @@ def test_every_kind_of_write_is_an_event(coll):
     assert all(event["documentKey"] == {"_id": 1} for event in events)
     times = [event["clusterTime"] for event in events]
     assert times == sorted(set(times)) and isinstance(times[0], Timestamp)
+    assert all("wallTime" in event for event in events)
 
 
 def test_statements_on_many_documents_give_an_event_each(coll):
@@ -280,6 +281,14 @@ def test_a_waiting_get_more_ends_when_its_cursor_is_killed(client, db, coll):
     db.command("killCursors", coll.name, cursors=[reply["id"]])
     waiter.join(PATIENCE_MS / 1000)
     assert outcome == [237]
+
+
+def test_the_server_says_how_far_back_a_stream_can_go(client, coll):
+    coll.insert_one({})
+    history = client.admin.command("serverStatus")["forebay"]["changeHistory"]
+    assert history["first"] < history["last"] and history["bytes"] > 0
+    with watch_briefly(coll, start_at_operation_time=history["last"]) as stream:
+        assert kinds(rest(stream)) == ["insert"]
 
 
 def test_without_a_history_streams_are_refused():
