@@ -12,6 +12,7 @@ use futures_util::TryStreamExt;
 use futures_util::future::try_join_all;
 use mongodb::change_stream::ChangeStream;
 use mongodb::change_stream::event::{ChangeStreamEvent, OperationType, ResumeToken};
+use mongodb::error::ErrorKind;
 use mongodb::{Client, Collection, Database};
 use tokio::sync::{Notify, Semaphore, watch};
 
@@ -177,11 +178,12 @@ impl Follower {
 
 /// Did the connection break, rather than the server refuse?
 fn is_lost(error: &mongodb::error::Error) -> bool {
-    error.is_network_error()
-        || matches!(
-            *error.kind,
-            mongodb::error::ErrorKind::ServerSelection { .. }
-        )
+    matches!(
+        *error.kind,
+        ErrorKind::Io(_)
+            | ErrorKind::ConnectionPoolCleared { .. }
+            | ErrorKind::ServerSelection { .. }
+    )
 }
 
 /// Writes at random to `_id`s of its own, until a write is not answered.
@@ -294,9 +296,8 @@ async fn load_until_killed(
         try_join_all(writers).await?;
         anyhow::Ok(())
     };
-    let (marks, written) = tokio::join!(try_join_all(following), writing);
-    written?;
-    ensure!(marks?.iter().all(|mark| !mark), "no mark was set");
+    let (marks, ()) = tokio::try_join!(try_join_all(following), writing)?;
+    ensure!(marks.iter().all(|mark| !mark), "no mark was set");
     Ok(())
 }
 
@@ -339,15 +340,17 @@ async fn a_server_that_stops_lets_streams_go_and_on_again() -> Result<()> {
     let client = server.client().await?;
     drop(follower.open(&client).await?);
     mark(&client.database("streams"), 1).await?;
-    let reply = client
-        .database("streams")
-        .run_command(doc! { "aggregate": "a", "pipeline": [{ "$changeStream": {} }], "cursor": {} })
-        .await?;
+    // A cursor belongs to the session that opened it.
+    let mut session = client.start_session().await?;
+    let db = client.database("streams");
+    let open = doc! { "aggregate": "a", "pipeline": [{ "$changeStream": {} }], "cursor": {} };
+    let reply = db.run_command(open).session(&mut session).await?;
     let cursor = reply.get_document("cursor")?.get_i64("id")?;
     let wait = doc! { "getMore": cursor, "collection": "a", "maxTimeMS": 600_000 };
-    let db = client.database("streams");
-    let waiting = tokio::spawn(async move { db.run_command(wait).await });
-    while !is_waiting(&client).await? {}
+    let waiting = tokio::spawn(async move { db.run_command(wait).session(&mut session).await });
+    while !is_waiting(&client).await? {
+        ensure!(!waiting.is_finished(), "there is nothing to tell yet");
+    }
     // Within the time that a server has to stop, which is far below that of the wait.
     server.shutdown_and_restart()?;
     let batch = waiting.await??;

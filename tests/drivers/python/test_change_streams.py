@@ -251,34 +251,44 @@ def test_internal_databases_cannot_be_watched(client):
         assert caught.value.code == 73
 
 
-def test_a_get_more_waits_and_ends_in_time(db, coll):
-    reply = db.command("aggregate", coll.name, pipeline=[{"$changeStream": {}}], cursor={})["cursor"]
+@pytest.fixture
+def opened(client, db, coll):
+    """The session and the cursor of a stream over `coll`: a cursor belongs to the session that opened it."""
+    with client.start_session() as session:
+        reply = db.command("aggregate", coll.name, pipeline=[{"$changeStream": {}}], cursor={}, session=session)
+        yield session, reply["cursor"]["id"]
+
+
+def test_a_get_more_waits_and_ends_in_time(db, coll, opened):
+    session, cursor = opened
     begun = time.monotonic()
-    more = db.command("getMore", reply["id"], collection=coll.name, maxTimeMS=200)["cursor"]
-    assert more["nextBatch"] == [] and more["id"] == reply["id"]
+    more = db.command("getMore", cursor, collection=coll.name, maxTimeMS=200, session=session)["cursor"]
+    assert more["nextBatch"] == [] and more["id"] == cursor
     assert time.monotonic() - begun >= 0.2
     writer = threading.Thread(target=lambda: coll.insert_one({"_id": 1}))
     writer.start()
-    more = db.command("getMore", reply["id"], collection=coll.name, maxTimeMS=PATIENCE_MS)["cursor"]
+    more = db.command("getMore", cursor, collection=coll.name, maxTimeMS=PATIENCE_MS, session=session)["cursor"]
     writer.join()
     assert [event["documentKey"]["_id"] for event in more["nextBatch"]] == [1]
 
 
-def test_a_waiting_get_more_ends_when_its_cursor_is_killed(client, db, coll):
-    reply = db.command("aggregate", coll.name, pipeline=[{"$changeStream": {}}], cursor={})["cursor"]
+def test_a_waiting_get_more_ends_when_its_cursor_is_killed(client, db, coll, opened):
+    session, cursor = opened
     outcome = []
 
     def wait():
         try:
-            outcome.append(db.command("getMore", reply["id"], collection=coll.name, maxTimeMS=PATIENCE_MS))
+            outcome.append(
+                db.command("getMore", cursor, collection=coll.name, maxTimeMS=PATIENCE_MS, session=session)
+            )
         except OperationFailure as error:
             outcome.append(error.code)
 
     waiter = threading.Thread(target=wait)
     waiter.start()
     while not any("getMore" in op.get("command", {}) for op in client.admin.command("currentOp")["inprog"]):
-        pass
-    db.command("killCursors", coll.name, cursors=[reply["id"]])
+        assert waiter.is_alive(), outcome
+    db.command("killCursors", coll.name, cursors=[cursor])
     waiter.join(PATIENCE_MS / 1000)
     assert outcome == [237]
 
