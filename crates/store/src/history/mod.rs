@@ -45,6 +45,8 @@ pub struct History {
     bytes_max: u64,
     /// Held from when changes get their times until they are committed: nobody sees a later one first.
     order: Mutex<()>,
+    /// No change of this opening has an earlier time.
+    floor: ClusterTime,
     /// The earliest change that is kept.
     first: AtomicU64,
     /// The latest change that is committed.
@@ -64,11 +66,12 @@ impl History {
         partition: PartitionId,
         bytes_max: u64,
     ) -> Result<Arc<Self>> {
-        let history = Self {
+        let mut history = Self {
             engine,
             partition,
             bytes_max,
             order: Mutex::default(),
+            floor: ClusterTime::new(0),
             first: AtomicU64::new(0),
             last: AtomicU64::new(0),
             recorded_bytes: AtomicU64::new(0),
@@ -76,7 +79,10 @@ impl History {
             watches: Arc::default(),
             excess: trim::Excess::default(),
         };
-        if let Some((last, value)) = history.end_entry(Direction::Backward)? {
+        let last = history.end_entry(Direction::Backward)?;
+        let last_time = last.as_ref().map_or(ClusterTime::new(0), |(at, _)| *at);
+        history.floor = last_time.after_opening(DateTime::now());
+        if let Some((last, value)) = last {
             let bytes = entry::bytes_before(&value)? + entry::bytes(&value);
             history.last.store(last.number(), Ordering::Release);
             history.recorded_bytes.store(bytes, Ordering::Release);
@@ -115,7 +121,7 @@ impl History {
         let order = self.order.lock();
         let now = DateTime::now();
         let mut bytes = self.recorded_bytes.load(Ordering::Acquire);
-        let first = self.last().next(now);
+        let first = self.last().next(now).max(self.floor);
         let mut last = first;
         for (step, mut value) in (0..).zip(changes.values.drain(..)) {
             last = first.plus(step);

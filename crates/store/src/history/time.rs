@@ -1,6 +1,6 @@
 //! The times by which changes are ordered.
 
-use bson::{DateTime, Timestamp};
+use bson::{DateTime, Timestamp, Uuid};
 
 use crate::error::{Result, StoreError};
 
@@ -24,6 +24,16 @@ impl ClusterTime {
     pub(crate) fn next(self, now: DateTime) -> Self {
         let seconds = u64::try_from(now.timestamp_millis() / 1000).unwrap_or(0);
         Self((seconds << 32) + 1).max(self.plus(1))
+    }
+
+    /// The time from which a history counts that is opened at `now`, with its last change at this time.
+    ///
+    /// What an earlier opening gave away and then lost, by a failure of power or because nothing was kept on a disk, may
+    /// have been of the same second. So it is a random number of steps later: none of those times comes again.
+    pub(crate) fn after_opening(self, now: DateTime) -> Self {
+        let [a, b, c, d, ..] = Uuid::new().bytes();
+        let steps = u32::from_be_bytes([a, b, c, d]) / 2;
+        self.next(now).plus(u64::from(steps))
     }
 
     /// The time so many steps later.
