@@ -75,7 +75,7 @@ fn apply_to_store(collection: &Collection, seed: u64, at: u64) {
         .map(|id| (number(*id), document(*id, at)))
         .collect();
     let change = |(number, document)| match (number, put) {
-        (Some(number), true) if at % 2 == 0 => Some(Change::Replace(number, document)),
+        (Some(number), true) if at.is_multiple_of(2) => Some(Change::Replace(number, document)),
         (Some(number), true) => Some(Change::Update(number, document)),
         (None, true) => Some(Change::Insert(document)),
         (Some(number), false) => Some(Change::Delete(number)),
