@@ -112,7 +112,7 @@ impl ChangeStream {
     fn next_change(&mut self, stop: &Stop) -> Result<Option<ChangeEvent>, CommandError> {
         let mut pages = 0;
         loop {
-            while let Some(change) = self.page.next() {
+            for change in self.page.by_ref() {
                 self.position = change.at;
                 if change.at >= self.from && event::concerns(&self.scope, &change) {
                     return Ok(Some(change));
