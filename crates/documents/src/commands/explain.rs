@@ -8,7 +8,7 @@ use bson::{RawArrayBuf, RawBson, RawBsonRef, RawDocument, RawDocumentBuf, cstr, 
 use forebay_query::Code;
 use forebay_text::SharedStop;
 
-use super::{aggregate, count, delete, distinct, find, read, update};
+use super::{aggregate, count, delete, distinct, find, output, read, update};
 use crate::arguments::{Arguments, Known, invalid_bson};
 use crate::command::Command;
 use crate::dispatch::{Effect, Later, Reply, Run, Spec};
@@ -154,7 +154,8 @@ impl Explained {
 
     fn plan_aggregate(&mut self, request: &Request<'_>) -> Result<(), CommandError> {
         let stages = aggregate::stages(request)?;
-        let query = aggregate::Query::read(request, stages)?;
+        let (before, _) = output::split(request, stages)?;
+        let query = aggregate::Query::read(request, &before)?;
         if query.counting().is_some() {
             self.run = plan::Run::Count;
         }

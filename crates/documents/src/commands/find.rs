@@ -96,7 +96,6 @@ impl<'a> Find<'a> {
         let arguments = &request.arguments;
         arguments.unsupported(UNSUPPORTED)?;
         arguments.simple_collation()?;
-        read::no_variables(request)?;
         let query = arguments
             .document("filter")?
             .filter(|query| !query.is_empty());
@@ -278,7 +277,7 @@ fn projection(request: &Request<'_>) -> Result<Option<(Projection, Arc<Filter>)>
     else {
         return Ok(None);
     };
-    let projection = Projection::parse(projection, &read::limits(request))?;
+    let projection = Projection::parse(projection, &read::limits(request)?)?;
     let filter = if projection.is_positional() {
         read::filter(request, "filter")?
     } else {

@@ -91,8 +91,7 @@ impl Modification {
     fn read(request: &Request<'_>) -> Result<Modification, CommandError> {
         let arguments = &request.arguments;
         arguments.simple_collation()?;
-        read::no_variables(request)?;
-        let limits = read::limits(request);
+        let limits = read::limits(request)?;
         let update = arguments
             .get("update")
             .filter(|update| !matches!(update, RawBsonRef::Null));

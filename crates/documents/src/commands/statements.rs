@@ -40,7 +40,6 @@ impl<S> Batch<S> {
     ) -> Result<Batch<S>, CommandError> {
         let namespace = request.namespace()?;
         namespace.writable()?;
-        read::no_variables(request)?;
         let statements = request.statements(name)?.into_iter().map(read);
         Ok(Batch {
             namespace,
@@ -103,7 +102,7 @@ impl<'a> Query<'a> {
     ) -> Result<Target<'_>, CommandError> {
         self.arguments.simple_collation()?;
         Ok(Target {
-            filter: Arc::new(Filter::parse(self.query, &read::limits(request))?),
+            filter: Arc::new(Filter::parse(self.query, &read::limits(request)?)?),
             first_only,
             arguments: &self.arguments,
         })
