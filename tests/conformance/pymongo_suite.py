@@ -1,8 +1,8 @@
 """Runs pymongo's own tests three ways and keeps what came out of it.
 
-Straight to FerretDB, through Forebay to FerretDB, and against Forebay's own store. A test must come out of Forebay as it
-comes out of FerretDB; where it does not, and where our own store fails it, `reasons.toml` must say why. The environment
-names the servers' binaries: FOREBAY and FERRETDB.
+Straight to FerretDB, through Forebay to FerretDB, and against Forebay's own store. A test must come out of Forebay as
+it comes out of FerretDB; where it does not, and where our own store fails it, `reasons.toml` must say why. The
+environment names the servers' binaries: FOREBAY and FERRETDB.
 """
 
 import argparse
@@ -110,7 +110,8 @@ def run_all(source, files, through):
                 with server(mode, through) as address:
                     of_file = run(Path(folder), name, address)
                 found[mode] |= of_file
-                print(f"{name:28} {mode:10}", dict(collections.Counter(outcome for outcome, _ in of_file.values())), flush=True)
+                counts = collections.Counter(outcome for outcome, _ in of_file.values())
+                print(f"{name:28} {mode:10}", dict(counts), flush=True)
     return found
 
 
@@ -128,12 +129,13 @@ def summary(found, files, reasons):
         {test: outcome for test, outcome in found[mode].items() if file_of(test) in files} for mode in MODES
     )
     failed = {test: error for test, (outcome, error) in embedded.items() if outcome not in ("passed", "skipped")}
+    reason = {test: reason_for(test, error, reasons["embedded"]) for test, error in sorted(failed.items())}
     return {
         "tests": len(straight),
         "straight_passed": passed(straight),
         "through_differs": sorted(test for test in straight | through if not same(straight, through, test)),
         "embedded_passed": passed(embedded),
-        "embedded_failed": {test: reason_for(test, error, reasons["embedded"]) for test, error in sorted(failed.items())},
+        "embedded_failed": reason,
     }
 
 
