@@ -14,9 +14,10 @@ KERNEL_ENV := LD_LIBRARY_PATH=$(NVRTC_ENV)/libraries$${LD_LIBRARY_PATH:+:$$LD_LI
     FOREBAY_REQUIRE_NVRTC=1 FOREBAY_KERNEL_CACHE=$(CARGO_TARGET_DIR)/kernels
 CARGO_TEST := $(KERNEL_ENV) cargo test --release --workspace --locked
 NODE_FOLDER := $(CARGO_TARGET_DIR)/node
+CONFORMANCE_ENV := $(CARGO_TARGET_DIR)/conformance
 DRIVERS := tests/drivers
 
-.PHONY: run build test test-rust test-drivers test-full smoke check format lint docs tools bench-host figures clean-data help
+.PHONY: run build test test-rust test-drivers test-full conformance smoke check format lint docs tools bench-host figures clean-data help
 
 help:
 	@sed -n 's/^## //p' Makefile
@@ -28,7 +29,7 @@ run: build
 build: tools
 	cargo build --release --workspace --locked
 
-## make test       all tests: Rust, benchmarks at smoke size, Node, mongosh, Python
+## make test       all tests: Rust, benchmarks at smoke size, Node, mongosh, Go, Python
 test: build test-rust smoke test-drivers
 
 test-rust: tools $(NVRTC_ENV)/installed
@@ -46,9 +47,10 @@ smoke: build
 
 test-drivers: build $(PYTHON_ENV)/installed $(NODE_FOLDER)/installed
 	$(FOREBAY) bench ferretdb > $(CARGO_TARGET_DIR)/ferretdb.path
-	FOREBAY=$(FOREBAY) node --test $(NODE_FOLDER)/*.test.js
-	FOREBAY=$(FOREBAY) FERRETDB=$$(cat $(CARGO_TARGET_DIR)/ferretdb.path) \
-	    $(PYTHON_ENV)/bin/python -m pytest -q -p no:cacheprovider $(DRIVERS)/python
+	export FOREBAY=$(FOREBAY) FERRETDB=$$(cat $(CARGO_TARGET_DIR)/ferretdb.path); \
+	    node --test $(NODE_FOLDER)/*.test.js; \
+	    (cd $(DRIVERS)/go && go test -count=1 ./...); \
+	    $(PYTHON_ENV)/bin/python -m pytest -q -rs -p no:cacheprovider $(DRIVERS)/python
 
 $(PYTHON_ENV)/installed: $(DRIVERS)/python/requirements.txt
 	python3 -m venv $(PYTHON_ENV)
@@ -70,6 +72,21 @@ $(NODE_FOLDER)/installed: $(DRIVERS)/node/package.json $(DRIVERS)/node/package-l
 	for file in $(CURDIR)/$(DRIVERS)/node/*.js; do cp $$file $(NODE_FOLDER)/; done
 	touch $@
 $(NODE_FOLDER)/installed: $(wildcard $(DRIVERS)/node/*.js)
+
+## make conformance  pymongo's own tests, straight to FerretDB, through Forebay and on our store, kept in docs/conformance/
+##                 THROUGH='...' are further arguments of the Forebay in front of FerretDB
+conformance: build $(CONFORMANCE_ENV)/installed
+	$(FOREBAY) bench ferretdb > $(CARGO_TARGET_DIR)/ferretdb.path
+	FOREBAY=$(FOREBAY) FERRETDB=$$(cat $(CARGO_TARGET_DIR)/ferretdb.path) PYTHONPATH=$(DRIVERS)/python \
+	    $(CONFORMANCE_ENV)/bin/python tests/conformance/pymongo_suite.py $(CONFORMANCE_ENV)/source/pymongo-*.tar.gz --through="$(THROUGH)"
+
+$(CONFORMANCE_ENV)/installed: tests/conformance/requirements.txt tests/conformance/source.txt
+	python3 -m venv $(CONFORMANCE_ENV)
+	$(CONFORMANCE_ENV)/bin/pip install --quiet --disable-pip-version-check --requirement $<
+	rm -rf $(CONFORMANCE_ENV)/source
+	$(CONFORMANCE_ENV)/bin/pip download --quiet --disable-pip-version-check --no-deps --no-binary pymongo --require-hashes \
+	    --dest $(CONFORMANCE_ENV)/source --requirement tests/conformance/source.txt
+	touch $@
 
 ## make check      what CI runs: format, lints, documentation, tidy, licences, all tests
 check: tools format lint docs test

@@ -100,6 +100,14 @@ impl ServerProcess {
         self.child.id()
     }
 
+    /// Where the server's status page is, as `http://127.0.0.1:41235/`, if it has one. To be asked before it has written
+    /// much else.
+    pub fn status_page(&self) -> Option<String> {
+        let lines = self.last_lines();
+        let (_, rest) = lines.split_once("The status page is at ")?;
+        rest.lines().next().map(str::to_owned)
+    }
+
     /// The last lines that the server wrote, for messages.
     pub fn last_lines(&self) -> String {
         self.lines.last()

@@ -14,7 +14,7 @@ use crate::field::FieldState;
 use crate::numbers::NumberSet;
 use crate::request::SearchRequest;
 use crate::search::{self, Snapshot};
-use crate::stats::{BucketStats, FieldStats};
+use crate::stats::{BucketHome, BucketStats, FieldStats};
 use crate::value::FieldValue;
 use crate::{CacheSettings, maintain};
 
@@ -231,16 +231,23 @@ impl CollectionCache {
 
     /// Figures of one field; `None` if there is no such position.
     pub fn stats(&self, field: usize) -> Option<FieldStats> {
+        self.field_stats(field, |bucket| bucket_stats(self, bucket))
+    }
+
+    /// The same without the details of buckets: cheap enough to ask for all the time.
+    pub fn summary(&self, field: usize) -> Option<FieldStats<BucketHome>> {
+        self.field_stats(field, |bucket| BucketHome {
+            rows: bucket.live_rows() as u64,
+            device: bucket.device().map(|device| device.id()),
+        })
+    }
+
+    fn field_stats<B>(&self, field: usize, of: impl Fn(&Bucket) -> B) -> Option<FieldStats<B>> {
         let name = self.fields.get(field)?;
         let snapshot = self.snapshot();
         let live_bytes = snapshot.live.memory_bytes();
         let state = &snapshot.fields[field];
-        let buckets: Vec<_> = state
-            .directory
-            .buckets()
-            .iter()
-            .map(|b| bucket_stats(self, b))
-            .collect();
+        let buckets = state.directory.buckets();
         Some(FieldStats {
             field: name.clone(),
             rows: state.rows,
@@ -251,9 +258,9 @@ impl CollectionCache {
             arrays: state.arrays.len(),
             buckets_on_host: buckets
                 .iter()
-                .filter(|bucket| bucket.device.is_none())
+                .filter(|bucket| bucket.device().is_none())
                 .count(),
-            buckets,
+            buckets: buckets.iter().map(|bucket| of(bucket)).collect(),
         })
     }
 

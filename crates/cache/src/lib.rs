@@ -70,5 +70,5 @@ pub use collection::CollectionCache;
 pub use error::{CacheError, SearchError};
 pub use request::{Expr, Predicate, SearchRequest, Want};
 pub use settings::CacheSettings;
-pub use stats::{BucketStats, FieldStats};
+pub use stats::{BucketHome, BucketStats, FieldStats};
 pub use value::FieldValue;

@@ -2,9 +2,9 @@
 
 use forebay_device::DeviceId;
 
-/// Figures of one cached field.
+/// Figures of one cached field, each bucket told by a `B`.
 #[derive(Debug, Clone, PartialEq)]
-pub struct FieldStats {
+pub struct FieldStats<B = BucketStats> {
     /// Name of the field.
     pub field: String,
     /// Values held; an array of strings counts once for each distinct element.
@@ -23,7 +23,16 @@ pub struct FieldStats {
     /// Buckets that no device holds.
     pub buckets_on_host: usize,
     /// The buckets in order of hash.
-    pub buckets: Vec<BucketStats>,
+    pub buckets: Vec<B>,
+}
+
+/// What is told of a bucket where there may be hundreds of thousands.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct BucketHome {
+    /// Values held.
+    pub rows: u64,
+    /// The device that scans it; `None` is the host.
+    pub device: Option<DeviceId>,
 }
 
 /// Figures of one bucket.

@@ -2,13 +2,15 @@
 
 use std::fmt;
 use std::sync::Arc;
-use std::sync::atomic::AtomicUsize;
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::mpsc::{Sender, channel};
 use std::thread;
+use std::time::Duration;
 
 use parking_lot::{Mutex, RwLock};
 
 use crate::cuda::{Arena, Context, Cuda, DeviceMemory, Gpu, Pinned, PinnedPool};
+use crate::events::{Change, DeviceEvents};
 use crate::fault::Faults;
 use crate::memory::Budget;
 use crate::owner::{self, Queued, Slot};
@@ -76,15 +78,35 @@ pub(crate) struct Shared {
     pub(crate) id: DeviceId,
     pub(crate) name: String,
     pub(crate) faults: Faults,
+    pub(crate) work: Work,
+    events: Arc<DeviceEvents>,
     state: RwLock<DeviceState>,
 }
 
+/// What a device has done so far.
+#[derive(Debug, Default)]
+pub(crate) struct Work {
+    jobs: AtomicU64,
+    busy_ns: AtomicU64,
+}
+
+impl Work {
+    /// Counts a step of a job, which took so long and perhaps was its last.
+    pub(crate) fn count(&self, took: Duration, was_last: bool) {
+        let took_ns = u64::try_from(took.as_nanos()).unwrap_or(u64::MAX);
+        self.busy_ns.fetch_add(took_ns, Ordering::Relaxed);
+        self.jobs.fetch_add(u64::from(was_last), Ordering::Relaxed);
+    }
+}
+
 impl Shared {
-    fn new(id: DeviceId, name: String) -> Arc<Shared> {
+    fn new(id: DeviceId, name: String, events: &Arc<DeviceEvents>) -> Arc<Shared> {
         Arc::new(Shared {
             id,
             name,
             faults: Faults::default(),
+            work: Work::default(),
+            events: Arc::clone(events),
             state: RwLock::new(DeviceState::Ready),
         })
     }
@@ -92,9 +114,9 @@ impl Shared {
     /// Marks the device lost.
     pub(crate) fn lose(&self, fault: &DeviceFault) {
         tracing::error!(device = self.name, %fault, "device lost");
-        *self.state.write() = DeviceState::Lost {
-            why: fault.to_string(),
-        };
+        let why = fault.to_string();
+        *self.state.write() = DeviceState::Lost { why: why.clone() };
+        self.events.note(&self.name, Change::Lost { why });
     }
 }
 
@@ -159,8 +181,9 @@ impl Device {
     pub(crate) fn start_host(
         id: DeviceId,
         options: &DeviceOptions,
+        events: &Arc<DeviceEvents>,
     ) -> Result<Arc<Device>, DeviceError> {
-        let shared = Shared::new(id, format!("host:{id}"));
+        let shared = Shared::new(id, format!("host:{id}"), events);
         let context = DeviceContext::new(Arc::clone(&shared), None);
         let budget = Budget::new(options.memory_budget_bytes);
         Device::start(shared, context, budget, None, options)
@@ -171,8 +194,9 @@ impl Device {
         id: DeviceId,
         gpu: Gpu,
         options: &DeviceOptions,
+        events: &Arc<DeviceEvents>,
     ) -> Result<Arc<Device>, DeviceError> {
-        let shared = Shared::new(id, format!("cuda:{}", gpu.ordinal));
+        let shared = Shared::new(id, format!("cuda:{}", gpu.ordinal), events);
         let (cuda, memory) = GpuMemory::start(&shared, gpu, options)?;
         let context = DeviceContext::new(Arc::clone(&shared), Some(cuda));
         let budget = Arc::clone(memory.arena.budget());
@@ -254,7 +278,17 @@ impl Device {
 
     /// Jobs that wait or run now.
     pub fn queued_jobs(&self) -> usize {
-        self.queued.load(std::sync::atomic::Ordering::Acquire)
+        self.queued.load(Ordering::Acquire)
+    }
+
+    /// Jobs that were finished so far.
+    pub fn finished_jobs(&self) -> u64 {
+        self.shared.work.jobs.load(Ordering::Relaxed)
+    }
+
+    /// The time that the device's thread has spent in jobs so far. Its growth by the second is the device's load.
+    pub fn busy_time(&self) -> Duration {
+        Duration::from_nanos(self.shared.work.busy_ns.load(Ordering::Relaxed))
     }
 
     /// Takes `bytes` out of the device's budget until the reservation is dropped.

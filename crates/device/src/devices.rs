@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use parking_lot::{Mutex, RwLock};
 
 use crate::spec::Wanted;
-use crate::{Device, DeviceError, DeviceId, DeviceSpec};
+use crate::{Change, Device, DeviceError, DeviceEvents, DeviceId, DeviceSpec};
 
 /// Limits of each device that is started.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -57,6 +57,7 @@ pub struct Devices {
     options: DeviceOptions,
     members: RwLock<Vec<Arc<Device>>>,
     next_id: AtomicU32,
+    events: Arc<DeviceEvents>,
     /// Held while devices start, which can take long, so that `members` need not be.
     starting: Mutex<()>,
 }
@@ -71,6 +72,7 @@ impl Devices {
             options,
             members: RwLock::default(),
             next_id: AtomicU32::new(0),
+            events: Arc::default(),
             starting: Mutex::new(()),
         };
         devices.add(spec)?;
@@ -80,6 +82,11 @@ impl Devices {
     /// The devices of the set in order of id, lost ones included.
     pub fn list(&self) -> Vec<Arc<Device>> {
         self.members.read().clone()
+    }
+
+    /// What happened to the devices of the set.
+    pub fn events(&self) -> &DeviceEvents {
+        &self.events
     }
 
     /// The device with this id, if it is of the set.
@@ -119,10 +126,12 @@ impl Devices {
     fn start(&self, wanted: Wanted) -> Result<Arc<Device>, DeviceError> {
         let id = DeviceId(self.next_id.fetch_add(1, Ordering::Relaxed));
         let device = match wanted {
-            Wanted::Host => Device::start_host(id, &self.options)?,
-            Wanted::Gpu(gpu) => Device::start_cuda(id, *gpu, &self.options)?,
+            Wanted::Host => Device::start_host(id, &self.options, &self.events)?,
+            Wanted::Gpu(gpu) => Device::start_cuda(id, *gpu, &self.options, &self.events)?,
         };
         self.members.write().push(Arc::clone(&device));
+        tracing::info!(device = device.name(), "device joined");
+        self.events.note(device.name(), Change::Joined);
         Ok(device)
     }
 
@@ -138,6 +147,8 @@ impl Devices {
             .ok_or(DeviceError::Unknown { id })?;
         let device = members.remove(index);
         device.leave();
+        tracing::info!(device = device.name(), "device left");
+        self.events.note(device.name(), Change::Left);
         Ok(device)
     }
 }

@@ -1,6 +1,7 @@
 //! Work for a device.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use crate::cuda::Cuda;
 use crate::device::Shared;
@@ -68,6 +69,11 @@ impl DeviceContext {
     /// Readies the calling thread to run the device's jobs.
     pub(crate) fn move_here(&self) -> Result<(), DeviceFault> {
         Ok(self.cuda.as_ref().map_or(Ok(()), Cuda::move_here)?)
+    }
+
+    /// Counts a step of a job.
+    pub(crate) fn count_work(&self, took: Duration, was_last: bool) {
+        self.shared.work.count(took, was_last);
     }
 
     /// Marks the device lost, and wakes those who wait for its memory.

@@ -67,7 +67,9 @@ fn run(
 ) -> Result<(), DeviceFault> {
     let awake = context.parts().cuda.map_or(Duration::ZERO, |_| AWAKE);
     while let Some(mut queued) = next(arriving, ready, awake) {
+        let began = Instant::now();
         let done = step(&mut *queued.job, context);
+        context.count_work(began.elapsed(), matches!(done, Ok(Step::Done)));
         match done {
             Ok(Step::Again) => ready.push_back(queued),
             Ok(Step::Done) => {}

@@ -256,3 +256,53 @@ fn what_operators_keep_lives_from_job_to_job() {
     drop(sender);
     assert_eq!(receiver.iter().collect::<Vec<_>>(), [1, 2, 3]);
 }
+
+#[test]
+fn finished_jobs_and_their_time_are_counted() {
+    let device = one(DeviceOptions::default());
+    let (sender, receiver) = channel();
+    for word in ["a", "b", "c"] {
+        device.submit(say(word, &sender)).expect("room");
+    }
+    let (told, seen) = channel();
+    let watched = Arc::clone(&device);
+    let look = move |_: &mut _| {
+        told.send((watched.finished_jobs(), watched.busy_time()))
+            .expect("the test listens");
+        Ok(Step::Done)
+    };
+    device.submit(Box::new(look)).expect("room");
+    let (finished, busy) = seen.recv().expect("the job runs");
+    assert_eq!(receiver.try_iter().count(), 3);
+    assert_eq!(finished, 3);
+    assert!(!busy.is_zero());
+}
+
+#[test]
+fn joins_leaves_and_losses_are_told() {
+    let devices = devices("host:2");
+    let lost = devices.get(DeviceId(0)).expect("it is there");
+    devices.remove(DeviceId(1)).expect("it is there");
+    lost.inject(Fault::FailAfter { checks: 0 });
+    let (sender, receiver) = channel();
+    lost.submit(say("never", &sender)).expect("room");
+    drop(sender);
+    assert_eq!(receiver.iter().count(), 0, "the job is dropped");
+    let events = devices.events();
+    let told: Vec<_> = events
+        .latest()
+        .into_iter()
+        .map(|event| (event.device, event.change.name()))
+        .collect();
+    let expected = [
+        ("host:0", "lost"),
+        ("host:1", "left"),
+        ("host:1", "joined"),
+        ("host:0", "joined"),
+    ];
+    assert_eq!(
+        told,
+        expected.map(|(device, change)| (device.to_owned(), change))
+    );
+    assert_eq!(events.counts(), [2, 1, 1]);
+}

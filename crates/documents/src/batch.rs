@@ -1,12 +1,15 @@
 //! Batches: from a stream to the `cursor` document of a reply.
 
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use bson::{RawDocument, RawDocumentBuf};
 use forebay_query::Code;
-use forebay_text::Stop;
+use forebay_store::Watch;
+use forebay_text::{Stop, StopReason};
 
-use crate::cursors::Cursor;
+use crate::change_stream::ResumeToken;
+use crate::cursors::{Cursor, Lease};
 use crate::dispatch::Reply;
 use crate::error::CommandError;
 use crate::namespace::Namespace;
@@ -21,6 +24,8 @@ pub const FIRST_BATCH_DOCUMENTS: u64 = 101;
 const BATCH_BYTES_MAX: usize = DOCUMENT_BYTES_MAX;
 /// Room that a reply starts with, in bytes.
 const REPLY_BYTES: usize = 1024;
+/// How long a change stream waits for something to tell when the client names no time; MongoDB's.
+const AWAIT_TIME: Duration = Duration::from_secs(1);
 
 /// How the client wants its documents.
 #[derive(Debug, Clone, Copy, Default)]
@@ -46,6 +51,7 @@ pub fn open(
     let mut cursor = Box::new(Cursor {
         namespace: namespace.clone(),
         stream,
+        search: request.current_search(),
         held: None,
         owner: request.owner(),
         no_timeout: options.no_timeout,
@@ -53,17 +59,19 @@ pub fn open(
         stop: request.shared_stop.clone(),
     });
     let size = options.size.unwrap_or(FIRST_BATCH_DOCUMENTS);
-    let (writer, more) = make(&mut cursor, "firstBatch", size, request.stop())?;
-    let id = if more && !options.single {
+    let batch = make(&mut cursor, "firstBatch", size, request.stop())?;
+    let id = if batch.more && !options.single {
         keep(request, cursor)?
     } else {
         0
     };
-    Ok(finish(writer, id, namespace))
+    Ok(batch.finish(id, namespace))
 }
 
 fn keep(request: &Request<'_>, mut cursor: Box<Cursor>) -> Result<i64, CommandError> {
-    cursor.time_left = time_left(request.stop());
+    if cursor.stream.changes().is_none() {
+        cursor.time_left = time_left(request.stop());
+    }
     request.documents.cursors().keep(cursor)
 }
 
@@ -72,24 +80,73 @@ fn time_left(stop: &Stop) -> Option<Duration> {
         .map(|deadline| deadline.saturating_duration_since(Instant::now()))
 }
 
-/// Answers with the next batch of an open cursor.
+/// Answers with the next batch of an open cursor. One of a change stream waits until there is something to tell.
 ///
 /// # Errors
 /// Whatever the stream says; the cursor is closed then.
-pub fn next(request: &Request<'_>, id: i64, namespace: &Namespace, size: Option<u64>) -> Reply {
+pub async fn next(
+    request: &Request<'_>,
+    id: i64,
+    namespace: &Namespace,
+    size: Option<u64>,
+) -> Reply {
     let mut lease = request
         .documents
         .cursors()
         .take(id, namespace, &request.owner())?;
-    let cursor = lease.cursor();
-    let stop = earlier(request.stop(), cursor.time_left);
-    let (writer, more) = make(cursor, "nextBatch", size.unwrap_or(u64::MAX), &stop)?;
-    if !more {
-        return Ok(finish(writer, 0, namespace));
+    if let Some(search) = lease.cursor().search.clone() {
+        request.continue_search(search);
     }
-    cursor.time_left = cursor.time_left.and_then(|_| time_left(&stop));
+    let size = size.unwrap_or(u64::MAX);
+    let batch = match lease.cursor().stream.changes() {
+        Some(_) => await_changes(request, &mut lease, size).await?,
+        None => next_of_query(request, lease.cursor(), size)?,
+    };
+    if !batch.more {
+        return Ok(batch.finish(0, namespace));
+    }
     lease.give_back()?;
-    Ok(finish(writer, id, namespace))
+    Ok(batch.finish(id, namespace))
+}
+
+fn next_of_query(
+    request: &Request<'_>,
+    cursor: &mut Cursor,
+    size: u64,
+) -> Result<Batch, CommandError> {
+    let stop = earlier(request.stop(), cursor.time_left);
+    let batch = make(cursor, "nextBatch", size, &stop)?;
+    cursor.time_left = cursor.time_left.and_then(|_| time_left(&stop));
+    Ok(batch)
+}
+
+/// The next batch of a change stream. While there is nothing, waits: for a change that concerns the stream, as long as
+/// `maxTimeMS` says, until the cursor is closed or the server stops.
+async fn await_changes(
+    request: &Request<'_>,
+    lease: &mut Lease,
+    size: u64,
+) -> Result<Batch, CommandError> {
+    let time = request.generic.time_limit.unwrap_or(AWAIT_TIME);
+    let until = Instant::now() + time;
+    let stop = Stop {
+        deadline: Some(until),
+        cancelled: request.stop().cancelled.clone(),
+    };
+    let killed = lease.killed();
+    loop {
+        let batch = make(lease.cursor(), "nextBatch", size, &stop)?;
+        let Some(watch) = batch.watch.clone().filter(|_| batch.count == 0) else {
+            return Ok(batch);
+        };
+        tokio::select! {
+            () = watch.changed() => {}
+            () = killed.told() => return Ok(batch),
+            () = request.operation.killed() => return Err(CommandError::Stopped(StopReason::Cancelled)),
+            () = request.documents.stopping() => return Ok(batch),
+            () = tokio::time::sleep_until(until.into()) => return Ok(batch),
+        }
+    }
 }
 
 /// The stop sign, with the deadline brought forward if the cursor's time ends sooner.
@@ -102,52 +159,83 @@ fn earlier(stop: &Stop, time_left: Option<Duration>) -> Stop {
     }
 }
 
-/// Writes one batch; true with it if there may be more.
-fn make(
-    cursor: &mut Cursor,
-    name: &str,
-    size: u64,
-    stop: &Stop,
-) -> Result<(Writer, bool), CommandError> {
-    let mut writer = Writer::with_capacity(REPLY_BYTES);
-    cursor.stop.follow(stop);
-    writer.begin_document("cursor");
-    writer.begin_array(name);
-    let more = if size == 0 {
-        true
-    } else if cursor.stream.is_short() {
-        fill(cursor, &mut writer, size, stop)?
-    } else {
-        blocking(|| fill(cursor, &mut writer, size, stop))?
-    };
-    writer.end();
-    Ok((writer, more))
+/// A batch on its way into a reply.
+struct Batch {
+    writer: Writer,
+    count: u64,
+    /// May there be more?
+    more: bool,
+    /// Where a change stream stands behind it.
+    token: Option<ResumeToken>,
+    /// Tells when a change stream that has not ended has more.
+    watch: Option<Arc<Watch>>,
 }
 
-fn fill(
-    cursor: &mut Cursor,
-    writer: &mut Writer,
-    size: u64,
-    stop: &Stop,
-) -> Result<bool, CommandError> {
-    let mut count = 0;
-    while count < size {
-        let row = match cursor.held.take() {
-            Some(row) => row,
-            None => match cursor.stream.next(stop)? {
-                Some(row) => row,
-                None => return Ok(false),
-            },
-        };
-        check_size(&row)?;
-        if count > 0 && writer.len() + row.as_bytes().len() > BATCH_BYTES_MAX {
-            cursor.held = Some(row);
-            return Ok(true);
-        }
-        writer.element(count as usize, &row);
-        count += 1;
+/// Writes one batch.
+fn make(cursor: &mut Cursor, name: &str, size: u64, stop: &Stop) -> Result<Batch, CommandError> {
+    let mut batch = Batch {
+        writer: Writer::with_capacity(REPLY_BYTES),
+        count: 0,
+        more: true,
+        token: token(cursor),
+        watch: None,
+    };
+    cursor.stop.follow(stop);
+    batch.writer.begin_document("cursor");
+    batch.writer.begin_array(name);
+    if cursor.stream.is_short() || size == 0 {
+        batch.fill(cursor, size, stop)?;
+    } else {
+        blocking(|| batch.fill(cursor, size, stop))?;
     }
-    Ok(!cursor.stream.is_done())
+    batch.writer.end();
+    let changes = cursor.stream.changes().filter(|_| batch.more);
+    batch.watch = changes.map(|changes| changes.watch());
+    Ok(batch)
+}
+
+fn token(cursor: &Cursor) -> Option<ResumeToken> {
+    cursor.stream.changes().map(|changes| changes.token())
+}
+
+impl Batch {
+    fn fill(&mut self, cursor: &mut Cursor, size: u64, stop: &Stop) -> Result<(), CommandError> {
+        while self.count < size {
+            let row = match cursor.held.take() {
+                Some(row) => Some(row),
+                None => cursor.stream.next(stop)?,
+            };
+            let Some(row) = row else {
+                self.more = cursor.stream.changes().is_some() && !cursor.stream.is_done();
+                self.token = token(cursor);
+                return Ok(());
+            };
+            check_size(&row)?;
+            if self.count > 0 && self.writer.len() + row.as_bytes().len() > BATCH_BYTES_MAX {
+                cursor.held = Some(row);
+                return Ok(());
+            }
+            self.writer.element(self.count as usize, &row);
+            self.count += 1;
+            self.token = token(cursor);
+        }
+        self.more = size == 0 || !cursor.stream.is_done();
+        Ok(())
+    }
+
+    fn finish(self, id: i64, namespace: &Namespace) -> RawDocumentBuf {
+        let mut writer = self.writer;
+        writer.int64("id", id);
+        writer.string("ns", &namespace.to_string());
+        if let Some(token) = self.token {
+            writer.begin_document("postBatchResumeToken");
+            writer.string("_data", &token.data());
+            writer.end();
+        }
+        writer.end();
+        writer.double("ok", 1.0);
+        writer.finish()
+    }
 }
 
 /// Refuses to send a document that is larger than clients take.
@@ -163,12 +251,4 @@ pub fn check_size(document: &RawDocument) -> Result<(), CommandError> {
         "BSONObj size: {bytes} is invalid. Size must be between 0 and {DOCUMENT_BYTES_MAX}"
     );
     Err(CommandError::refused(Code::BSONObjectTooLarge, message))
-}
-
-fn finish(mut writer: Writer, id: i64, namespace: &Namespace) -> RawDocumentBuf {
-    writer.int64("id", id);
-    writer.string("ns", &namespace.to_string());
-    writer.end();
-    writer.double("ok", 1.0);
-    writer.finish()
 }

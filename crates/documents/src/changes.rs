@@ -87,7 +87,7 @@ pub fn update(
         let mut changes = Vec::new();
         let what = (filter, update, now);
         let prepared = prepare(collection, what, &mut left, done, &mut changes);
-        replace(collection, changes, first_only, done)?;
+        replace(collection, update, changes, first_only, done)?;
         prepared?;
         if first_only && done.matched > 0 {
             break;
@@ -145,13 +145,18 @@ fn changed(
 /// Writes replacements. The caller holds the write lock.
 fn replace(
     collection: &OpenCollection,
+    update: &Update,
     changes: Vec<Replacement>,
     keep_last: bool,
     done: &mut Updated,
 ) -> Result<(), CommandError> {
+    let change = match update.is_replacement() {
+        true => Change::Replace,
+        false => Change::Update,
+    };
     let writes: Vec<Change<'_>> = changes
         .iter()
-        .map(|(number, _, new)| Change::Replace(*number, new))
+        .map(|(number, _, new)| change(*number, new))
         .collect();
     let answers = collection.store.write(&writes, true);
     let mut failure = None;

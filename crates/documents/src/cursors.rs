@@ -8,10 +8,12 @@ use std::time::{Duration, Instant};
 use forebay_query::Code;
 use forebay_text::SharedStop;
 use parking_lot::Mutex;
+use tokio::sync::Notify;
 
 use crate::command::User;
 use crate::error::CommandError;
 use crate::namespace::Namespace;
+use crate::searches::Search;
 use crate::sessions::SessionId;
 use crate::streams::{Row, Stream};
 
@@ -35,6 +37,8 @@ pub struct Cursor {
     pub namespace: Namespace,
     /// Where documents come from.
     pub stream: Box<dyn Stream>,
+    /// The search that it began with, to be logged if a batch is slow.
+    pub search: Option<Search>,
     /// A document that did not fit into the last batch.
     pub held: Option<Row>,
     /// Whose it is.
@@ -47,10 +51,31 @@ pub struct Cursor {
     pub stop: Arc<SharedStop>,
 }
 
+/// Whether a cursor was closed while it was in use.
+#[derive(Debug, Default)]
+pub struct Killed {
+    yes: AtomicBool,
+    told: Notify,
+}
+
+impl Killed {
+    fn tell(&self) {
+        self.yes.store(true, Ordering::Relaxed);
+        self.told.notify_one();
+    }
+
+    /// Waits until it is closed. One may wait at a time.
+    pub async fn told(&self) {
+        self.told.notified().await;
+    }
+}
+
 struct Entry {
     namespace: Namespace,
     owner: Owner,
-    killed: Arc<AtomicBool>,
+    killed: Arc<Killed>,
+    /// Does it go on when its collection is gone, to tell so?
+    outlives_collection: bool,
     last_used: Instant,
     no_timeout: bool,
     cursor: Option<Box<Cursor>>,
@@ -101,6 +126,7 @@ impl Cursors {
             namespace: cursor.namespace.clone(),
             owner: cursor.owner.clone(),
             killed: Arc::default(),
+            outlives_collection: cursor.stream.changes().is_some(),
             last_used: Instant::now(),
             no_timeout: cursor.no_timeout,
             cursor: Some(cursor),
@@ -134,21 +160,21 @@ impl Cursors {
     }
 
     /// Closes a cursor.
-    pub fn kill(&self, id: i64, namespace: &Namespace, owner: &Owner) -> Killed {
+    pub fn kill(&self, id: i64, namespace: &Namespace, owner: &Owner) -> Closed {
         let mut open = self.open.lock();
         match open.get(&id) {
             Some(entry) if entry.namespace == *namespace && entry.owner.user == owner.user => {
-                entry.killed.store(true, Ordering::Relaxed);
+                entry.killed.tell();
                 open.remove(&id);
-                Killed::Yes
+                Closed::Yes
             }
-            _ => Killed::NotFound,
+            _ => Closed::NotFound,
         }
     }
 
-    /// Closes every cursor over a collection that is gone.
+    /// Closes every cursor over a collection that is gone, but change streams.
     pub fn kill_namespace(&self, namespace: &Namespace) {
-        self.kill_where(|entry| entry.namespace == *namespace);
+        self.kill_where(|entry| entry.namespace == *namespace && !entry.outlives_collection);
     }
 
     /// Closes every cursor of ended sessions.
@@ -166,7 +192,7 @@ impl Cursors {
         self.open.lock().retain(|_, entry| {
             let keep = !condition(entry);
             if !keep {
-                entry.killed.store(true, Ordering::Relaxed);
+                entry.killed.tell();
             }
             keep
         });
@@ -193,7 +219,7 @@ impl Cursors {
 
 /// What became of a cursor that should be closed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Killed {
+pub enum Closed {
     /// It is closed.
     Yes,
     /// There is none of that id that this client could see.
@@ -204,11 +230,16 @@ pub enum Killed {
 pub struct Lease {
     cursors: Arc<Cursors>,
     id: i64,
-    killed: Arc<AtomicBool>,
+    killed: Arc<Killed>,
     cursor: Option<Box<Cursor>>,
 }
 
 impl Lease {
+    /// Tells when the cursor is closed.
+    pub fn killed(&self) -> Arc<Killed> {
+        self.killed.clone()
+    }
+
     /// The cursor.
     pub fn cursor(&mut self) -> &mut Cursor {
         self.cursor
@@ -221,7 +252,7 @@ impl Lease {
     /// # Errors
     /// `CursorKilled` if it was closed meanwhile.
     pub fn give_back(mut self) -> Result<(), CommandError> {
-        if self.killed.load(Ordering::Relaxed) {
+        if self.killed.yes.load(Ordering::Relaxed) {
             return Err(CommandError::refused(
                 Code::CursorKilled,
                 format!("cursor id {} was killed", self.id),

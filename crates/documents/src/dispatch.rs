@@ -15,6 +15,7 @@ use crate::commands::COMMANDS;
 use crate::documents::Documents;
 use crate::error::CommandError;
 use crate::request::{Generic, Request};
+use crate::searches::Searches;
 
 /// A command's reply, or why there is none.
 pub type Reply = Result<RawDocumentBuf, CommandError>;
@@ -86,6 +87,7 @@ pub async fn run(
         command: &command,
         arguments,
         generic,
+        searches: Searches::new(),
         shared_stop: SharedStop::new(operation.stop().clone()),
         operation,
     };
@@ -97,10 +99,12 @@ pub async fn run(
 }
 
 async fn perform(spec: &Spec, request: &Request<'_>) -> Reply {
-    match spec.run {
+    let reply = match spec.run {
         Run::Now(run) => run(request),
         Run::Later(run) => run(request).await,
-    }
+    };
+    request.end_search(reply.as_ref().err());
+    reply
 }
 
 /// Applies a write, and waits for the disk where that was asked for.

@@ -1,21 +1,24 @@
 //! The documents door: collections on the embedded store, searched through the cache of field values.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
-use bson::RawDocumentBuf;
+use bson::{RawDocumentBuf, Timestamp, cstr};
 use forebay_cache::{Cache, CacheSettings};
 use forebay_device::Devices;
 use forebay_query::filter::Programs;
 use forebay_store::{Store, StoreError, StoreOptions, Users};
+use parking_lot::Mutex;
+use tokio::sync::watch;
 
 use crate::collections::Collections;
 use crate::command::{ClientContext, Command};
 use crate::cursors::Cursors;
 use crate::dispatch;
 use crate::error::CommandError;
+use crate::metrics::Metrics;
 use crate::operations::Operations;
 use crate::settings::{Location, Settings};
 use crate::streams::blocking;
@@ -80,7 +83,11 @@ pub struct Documents {
     cursors: Arc<Cursors>,
     operations: Arc<Operations>,
     counters: Counters,
+    metrics: Metrics,
+    pub(crate) store_lag: Mutex<BTreeMap<String, Duration>>,
     programs: Arc<Programs>,
+    /// True from when the server begins to stop.
+    stopping: watch::Sender<bool>,
     started: Instant,
 }
 
@@ -109,7 +116,10 @@ impl Documents {
             cursors: Arc::new(Cursors::new(settings.cursor_timeout)),
             operations: Arc::default(),
             counters: Counters::new(),
+            metrics: Metrics::default(),
+            store_lag: Mutex::default(),
             programs: Arc::new(Programs::new(settings.pattern_cache_bytes)),
+            stopping: watch::Sender::new(false),
             started: Instant::now(),
             settings,
         }))
@@ -119,10 +129,21 @@ impl Documents {
     ///
     /// On a runtime with several threads, long reads of the store move other tasks away from the thread first.
     pub async fn run(self: &Arc<Self>, client: &ClientContext, command: Command) -> RawDocumentBuf {
-        match dispatch::run(self, client, Arc::new(command)).await {
+        let reply = match dispatch::run(self, client, Arc::new(command)).await {
             Ok(reply) => reply,
             Err(error) => error.to_reply(),
+        };
+        self.with_operation_time(reply)
+    }
+
+    /// The reply, with the time of the last change if a history of changes is kept: whoever follows it knows then how far to
+    /// read to find what the command did.
+    fn with_operation_time(&self, mut reply: RawDocumentBuf) -> RawDocumentBuf {
+        if let Some(history) = self.store.history() {
+            let time = Timestamp::from(history.last());
+            reply.append(cstr!("operationTime"), time);
         }
+        reply
     }
 
     /// The users that may authenticate.
@@ -151,6 +172,12 @@ impl Documents {
         self.operations.kill_abandoned();
     }
 
+    /// Ends waiting: a `getMore` of a change stream answers with what there is. To be called when the server begins to
+    /// stop.
+    pub fn stop_waiting(&self) {
+        self.stopping.send_replace(true);
+    }
+
     /// Stops operations in progress and background builds, and writes everything to disk. Blocks on the disk.
     ///
     /// # Errors
@@ -161,6 +188,20 @@ impl Documents {
             collection.search.close();
         }
         self.store.sync()
+    }
+
+    /// Waits until the server begins to stop.
+    pub(crate) async fn stopping(&self) {
+        // The sender lives as long as the documents do.
+        let _ = self
+            .stopping
+            .subscribe()
+            .wait_for(|stopping| *stopping)
+            .await;
+    }
+
+    pub(crate) fn shared_store(&self) -> Arc<Store> {
+        self.store.clone()
     }
 
     pub(crate) fn store(&self) -> &Store {
@@ -181,6 +222,10 @@ impl Documents {
 
     pub(crate) fn counters(&self) -> &Counters {
         &self.counters
+    }
+
+    pub(crate) fn metrics(&self) -> &Metrics {
+        &self.metrics
     }
 
     /// The programs of patterns that commands had before.
@@ -206,6 +251,7 @@ fn store_options(settings: &Settings) -> StoreOptions {
     StoreOptions {
         sync_interval: settings.sync_interval,
         cache_bytes: settings.store_cache_bytes,
+        history_bytes_max: settings.change_history_bytes_max,
         ..StoreOptions::new(location)
     }
 }

@@ -133,6 +133,7 @@ fn store_code(error: &StoreError) -> Code {
         StoreError::IndexNotReady { .. } => Code::BadValue,
         StoreError::BuildCancelled { .. } => Code::IndexBuildAborted,
         StoreError::DiskFull { .. } => Code::OutOfDiskSpace,
+        StoreError::HistoryLost => Code::ChangeStreamHistoryLost,
         StoreError::NumbersExhausted { .. } => Code::ExceededMemoryLimit,
         StoreError::ReadOnly { .. } => Code::IllegalOperation,
         _ => Code::InternalError,

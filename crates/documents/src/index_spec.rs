@@ -67,7 +67,7 @@ pub fn parse(entry: &RawDocument) -> Result<IndexSpec, CommandError> {
     };
     check_kinds(&spec)?;
     Ok(IndexSpec {
-        definition: definition(&spec, key),
+        definition: definition(&spec, key, arguments.boolean("background")?),
         ..spec
     })
 }
@@ -200,12 +200,15 @@ fn check_kinds(spec: &IndexSpec) -> Result<(), CommandError> {
     Ok(())
 }
 
-/// The specification as `listIndexes` shows it.
-fn definition(spec: &IndexSpec, key: &RawDocument) -> RawDocumentBuf {
+/// The specification as `listIndexes` shows it; `background` is shown as it was given.
+fn definition(spec: &IndexSpec, key: &RawDocument, background: Option<bool>) -> RawDocumentBuf {
     let mut definition = RawDocumentBuf::new();
     definition.append(cstr!("v"), 2);
     definition.append(cstr!("key"), key);
     definition.append(cstr!("name"), spec.name.as_str());
+    if let Some(background) = background {
+        definition.append(cstr!("background"), background);
+    }
     for (name, is_set) in [("unique", spec.unique), ("sparse", spec.sparse)] {
         if is_set {
             definition.append(

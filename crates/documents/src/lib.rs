@@ -6,12 +6,13 @@
 //! server's: this crate knows connections only by their [`ClientContext`].
 //!
 //! A read is planned (`plan`), which gives a source of documents, and pulled through a chain of `streams` into
-//! batches. A write goes to the store and then to the cache, in one order for both, before its reply: whoever has
+//! batches. A change stream (`change_stream`) is such a stream without an end. A write goes to the store and then to the cache, in one order for both, before its reply: whoever has
 //! been told of a write finds it.
 #![forbid(unsafe_code)]
 
 mod arguments;
 mod batch;
+mod change_stream;
 mod changes;
 mod collections;
 mod command;
@@ -22,13 +23,16 @@ mod documents;
 mod error;
 mod host;
 mod index_spec;
+mod metrics;
 mod namespace;
 mod operations;
 mod plan;
 mod request;
 mod search;
+mod searches;
 mod sessions;
 mod settings;
+mod status;
 mod streams;
 mod write_result;
 mod writer;
@@ -36,10 +40,18 @@ mod writer;
 pub use command::{ClientContext, Command, Link, User};
 pub use documents::{Documents, OpenError};
 pub use error::CommandError;
+pub use metrics::{AnsweredBy, Durations, Histogram, Kind, SearchFigures};
 pub use namespace::Namespace;
+pub use search::IndexState;
 pub use settings::{
     Location, MAX_WIRE_VERSION, MESSAGE_BYTES_MAX, MONGODB_VERSION, Settings, WRITE_BATCH_MAX,
 };
+pub use status::{Cell, CollectionStatus, DeviceStatus, FieldStatus, Status};
+
+/// A key of an `_id`: the same for all values that are equal across types, as `1` and `1.0` are.
+pub fn id_key(id: bson::RawBsonRef<'_>) -> Vec<u8> {
+    forebay_query::key::encode(id)
+}
 
 /// Every command that [`Documents::run`] answers, by name, with a sentence about it.
 pub fn commands() -> impl Iterator<Item = (&'static str, &'static str)> {

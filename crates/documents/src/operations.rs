@@ -9,6 +9,7 @@ use bson::{RawArrayBuf, RawDocument, RawDocumentBuf, cstr, rawdoc};
 use forebay_store::BuildProgress;
 use forebay_text::Stop;
 use parking_lot::Mutex;
+use tokio::sync::Notify;
 
 use crate::command::{ClientContext, Command};
 use crate::search::BuildProgress as CacheBuild;
@@ -23,6 +24,7 @@ pub struct Operation {
     description: Description,
     started: Instant,
     stop: Stop,
+    killed: Notify,
 }
 
 /// What an operation is, for people.
@@ -45,8 +47,14 @@ impl Operation {
         &self.stop
     }
 
+    /// Waits until it is stopped. One may wait at a time.
+    pub async fn killed(&self) {
+        self.killed.notified().await;
+    }
+
     fn kill(&self) {
         self.stop.cancelled.store(true, Ordering::Relaxed);
+        self.killed.notify_one();
         if let Description::Build { progress, .. } = &self.description {
             progress.cancel();
         }
@@ -218,6 +226,7 @@ impl Operations {
             description,
             started: Instant::now(),
             stop,
+            killed: Notify::new(),
         });
         self.running.lock().insert(id, operation.clone());
         Running {

@@ -6,6 +6,7 @@ use std::time::Duration;
 use bson::{RawBsonRef, RawDocument};
 use forebay_query::Code;
 use forebay_text::{SharedStop, Stop};
+use parking_lot::Mutex;
 
 use crate::arguments::{Arguments, integer, wrong_type};
 use crate::command::{ClientContext, Command};
@@ -14,6 +15,7 @@ use crate::documents::Documents;
 use crate::error::CommandError;
 use crate::namespace::Namespace;
 use crate::operations::Running;
+use crate::searches::Searches;
 use crate::sessions::{SessionId, session_id};
 use crate::settings::WRITE_BATCH_MAX;
 
@@ -31,6 +33,8 @@ pub struct Request<'a> {
     pub generic: Generic,
     /// Its entry among the operations in progress.
     pub operation: Running,
+    /// The search that it is at.
+    pub searches: Mutex<Searches>,
     /// The stop sign for what outlives it in a cursor.
     pub shared_stop: Arc<SharedStop>,
 }

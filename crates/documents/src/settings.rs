@@ -21,6 +21,8 @@ pub struct Settings {
     pub sync_interval: Duration,
     /// Memory for blocks of the store's files, in bytes.
     pub store_cache_bytes: u64,
+    /// The most bytes of the history of changes that change streams read; 0 for none.
+    pub change_history_bytes_max: u64,
     /// The most values in a bucket of the field cache.
     pub bucket_values_max: usize,
     /// Refuse searches that would fall back from a cached field to a scan of the store.
@@ -35,6 +37,8 @@ pub struct Settings {
     pub command_patterns_bytes_max: usize,
     /// Memory for the programs of patterns that commands had before, in bytes.
     pub pattern_cache_bytes: usize,
+    /// Searches that take at least so long are logged.
+    pub slow_search: Duration,
     /// The build's version, as `buildInfo` tells it to people (drivers see [`MONGODB_VERSION`]).
     pub version: String,
 }
@@ -58,6 +62,7 @@ impl Default for Settings {
             location: Location::Memory,
             sync_interval: Duration::from_millis(100),
             store_cache_bytes: 256 * 1024 * 1024,
+            change_history_bytes_max: 0,
             bucket_values_max: 131_072,
             strict: false,
             cursor_timeout: Duration::from_secs(600),
@@ -65,6 +70,7 @@ impl Default for Settings {
             pattern: forebay_text::Limits::default(),
             command_patterns_bytes_max: 64 * 1024 * 1024,
             pattern_cache_bytes: 64 * 1024 * 1024,
+            slow_search: Duration::from_millis(100),
             version: env!("CARGO_PKG_VERSION").to_owned(),
         }
     }

@@ -33,7 +33,7 @@ pub mod update;
 
 pub use compare::compare;
 pub use error::{Code, Error};
-pub use expr::{Expression, Scope};
+pub use expr::{Expression, Scope, Variables};
 pub use filter::Filter;
 
 pub use limits::Limits;

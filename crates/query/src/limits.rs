@@ -4,9 +4,10 @@ use std::sync::Arc;
 
 use forebay_text::SharedStop;
 
+use crate::expr::Variables;
 use crate::filter::Compilation;
 
-/// Limits that parsing and execution keep to, whatever the client sends.
+/// Limits that parsing and execution keep to, whatever the client sends, and what the command has for all its parts.
 #[derive(Debug, Clone)]
 pub struct Limits {
     /// Nesting of `$and`, `$or`, `$nor`, `$not` and `$elemMatch` in one filter; deeper is `BadValue`.
@@ -25,6 +26,8 @@ pub struct Limits {
     pub compilation: Compilation,
     /// Memory in bytes that one blocking stage (`$group`, `$sort`) may hold.
     pub stage_memory_bytes_max: usize,
+    /// The variables of the command's `let`.
+    pub variables: Variables,
 }
 
 impl Limits {
@@ -46,6 +49,7 @@ impl Default for Limits {
             pattern: forebay_text::Limits::default(),
             compilation: Compilation::default(),
             stage_memory_bytes_max: 100 * 1024 * 1024,
+            variables: Variables::default(),
         }
     }
 }

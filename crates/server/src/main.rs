@@ -7,6 +7,8 @@ mod door;
 mod import;
 mod logging;
 mod settings;
+mod shadow;
+mod status;
 mod tls;
 mod upstream;
 

@@ -92,6 +92,9 @@ pub enum StoreError {
     /// What was being read was dropped, so that the rest of it cannot be read.
     #[error("query plan killed :: the collection or the index was dropped")]
     PartitionDropped,
+    /// Changes that were asked for are older than the history that is kept.
+    #[error("the changes asked for are not in the history any more")]
+    HistoryLost,
     /// An index of this name exists.
     #[error("an index '{index}' already exists")]
     IndexExists {

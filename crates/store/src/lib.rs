@@ -4,6 +4,8 @@
 //! again. A write changes the document, all its index entries and the counts of its collection in one atomic batch of
 //! the [`engine`] underneath, so that after a kill at any moment indexes agree with documents.
 //!
+//! With a [`History`], the same batch records the changes, in one order for the whole store: what change streams read.
+//!
 //! The crate knows no protocol and plans no queries: callers give it documents, numbers and bounds.
 #![forbid(unsafe_code)]
 
@@ -13,6 +15,7 @@ mod directory;
 mod document;
 pub mod engine;
 mod error;
+mod history;
 mod index;
 mod options;
 mod store;
@@ -23,6 +26,7 @@ pub use collection::{Change, Changed, Collection, IndexScan, IndexStatus, Scan, 
 pub use document::{Document, NUMBER_MAX, RecordNumber};
 pub use engine::Direction;
 pub use error::{Result, StoreError};
+pub use history::{ChangeEvent, ChangeKind, ClusterTime, History, Interest, Watch};
 pub use index::{BuildProgress, IndexBounds, IndexField, IndexKind, IndexSpec};
 pub use options::{Location, StoreOptions};
 pub use store::{CollectionOptions, Namespace, Store, StoreSizes};

@@ -30,6 +30,8 @@ pub struct StoreOptions {
     pub worker_threads: usize,
     /// Free bytes of the disk below which writes are refused, so that they can go on once there is space again.
     pub disk_reserve_bytes: u64,
+    /// Size of the history of changes, above which the oldest are forgotten. 0 records none.
+    pub history_bytes_max: u64,
 }
 
 impl StoreOptions {
@@ -43,6 +45,7 @@ impl StoreOptions {
             journal_bytes_max: 512 << 20,
             worker_threads: 2,
             disk_reserve_bytes: 256 << 20,
+            history_bytes_max: 0,
         }
     }
 

@@ -18,6 +18,7 @@ use crate::engine::memory::MemoryEngine;
 use crate::engine::reserve::{ReserveEngine, free_bytes_of};
 use crate::engine::{Batch, Direction, Engine, Entries, KeyRange, PartitionId, PartitionKind};
 use crate::error::{Result, StoreError};
+use crate::history::{self, Changes, History, Trimmer};
 use crate::index::IndexSpec;
 use crate::options::{Location, StoreOptions};
 use crate::sync::{BackgroundSync, GroupSync};
@@ -74,6 +75,9 @@ pub struct StoreSizes {
 pub(crate) struct Shared {
     pub(crate) engine: Arc<dyn Engine>,
     pub(crate) catalogue: PartitionId,
+    pub(crate) history: Option<Arc<History>>,
+    /// The history of an earlier run, where this one records none, until the first change that would be missing in it.
+    stale_history: Mutex<Option<PartitionId>>,
     sync: Arc<GroupSync>,
     next_id: AtomicU32,
     _directory: Option<Directory>,
@@ -91,6 +95,27 @@ impl Shared {
         self.sync.mark_dirty();
         Ok(())
     }
+
+    /// As [`commit`](Shared::commit), with the changes that the batch makes.
+    pub(crate) fn record(&self, batch: Batch, changes: Changes) -> Result<()> {
+        match &self.history {
+            Some(history) if !changes.is_empty() => history.record(batch, changes)?,
+            Some(_) => self.engine.commit(batch)?,
+            None => {
+                self.forget_stale_history()?;
+                self.engine.commit(batch)?;
+            }
+        }
+        self.sync.mark_dirty();
+        Ok(())
+    }
+
+    fn forget_stale_history(&self) -> Result<()> {
+        let mut stale = self.stale_history.lock();
+        stale.map_or(Ok(()), |stale| self.engine.drop_partition(stale))?;
+        *stale = None;
+        Ok(())
+    }
 }
 
 /// An open store.
@@ -98,6 +123,7 @@ impl Shared {
 /// Dropping it syncs what was written. Its directory stays locked until the last collection handle is gone.
 pub struct Store {
     _background: BackgroundSync,
+    _trimmer: Option<Trimmer>,
     shared: Arc<Shared>,
     collections: RwLock<BTreeMap<Namespace, Arc<Collection>>>,
     /// Held while collections are created, dropped or renamed.
@@ -112,9 +138,7 @@ impl Store {
     /// [`StoreError::DiskFull`].
     pub fn open(options: StoreOptions) -> Result<Self> {
         match &options.location {
-            Location::Memory => {
-                Self::with_engine(Arc::new(MemoryEngine::default()), options.sync_interval)
-            }
+            Location::Memory => Self::load(Arc::new(MemoryEngine::default()), &options, None),
             Location::Directory(path) => Self::open_directory(path, &options),
         }
     }
@@ -125,18 +149,27 @@ impl Store {
         let engine = Arc::new(FjallEngine::open(&tables, options)?);
         let free_bytes = free_bytes_of(tables.clone());
         let engine = ReserveEngine::new(engine, options.disk_reserve_bytes, free_bytes);
-        Self::load(Arc::new(engine), options.sync_interval, Some(directory))
+        Self::load(Arc::new(engine), options, Some(directory))
             .map_err(|error| in_directory(error, &tables))
     }
 
     /// Opens a store on an engine of the caller's choice.
     pub fn with_engine(engine: Arc<dyn Engine>, sync_interval: Duration) -> Result<Self> {
-        Self::load(engine, sync_interval, None)
+        let options = StoreOptions {
+            sync_interval,
+            ..StoreOptions::memory()
+        };
+        Self::on_engine(engine, &options)
+    }
+
+    /// Opens a store on an engine of the caller's choice, with those of the options that concern no engine.
+    pub fn on_engine(engine: Arc<dyn Engine>, options: &StoreOptions) -> Result<Self> {
+        Self::load(engine, options, None)
     }
 
     fn load(
         engine: Arc<dyn Engine>,
-        sync_interval: Duration,
+        options: &StoreOptions,
         directory: Option<Directory>,
     ) -> Result<Self> {
         let catalogue = engine
@@ -147,11 +180,15 @@ impl Store {
         catalogue::mark(engine.as_ref(), catalogue)?;
         let found = catalogue::read_collections(entries)?;
         drop_orphans(engine.as_ref(), &found)?;
+        let (history, stale_history) = open_history(&engine, options.history_bytes_max)?;
+        let trimmer = history.clone().map(Trimmer::start).transpose()?;
         let sync = GroupSync::new(Arc::clone(&engine));
         let shared = Arc::new(Shared {
             next_id: AtomicU32::new(next_id(&found)),
             _directory: directory,
             sync: Arc::clone(&sync),
+            stale_history: Mutex::new(stale_history),
+            history,
             catalogue,
             engine,
         });
@@ -161,7 +198,8 @@ impl Store {
             collections.insert(collection.namespace(), Arc::new(collection));
         }
         Ok(Self {
-            _background: BackgroundSync::start(sync, sync_interval)?,
+            _background: BackgroundSync::start(sync, options.sync_interval)?,
+            _trimmer: trimmer,
             shared,
             collections: RwLock::new(collections),
             definition: Mutex::new(()),
@@ -282,7 +320,7 @@ impl Store {
     /// Drops a collection and frees its space; says if there was one.
     pub fn drop_collection(&self, db: &str, name: &str) -> Result<bool> {
         let _definition = self.definition.lock();
-        self.drop_listed(&[Namespace::new(db, name)])
+        self.drop_listed(&[Namespace::new(db, name)], None)
     }
 
     /// Drops all collections of a database at once; says if there were any.
@@ -293,11 +331,11 @@ impl Store {
             .iter()
             .map(|collection| collection.namespace())
             .collect();
-        self.drop_listed(&names)
+        self.drop_listed(&names, Some(db))
     }
 
-    /// Drops collections in one batch. The caller holds the definition lock.
-    fn drop_listed(&self, names: &[Namespace]) -> Result<bool> {
+    /// Drops collections in one batch, all of a database if one is given. The caller holds the definition lock.
+    fn drop_listed(&self, names: &[Namespace], db: Option<&str>) -> Result<bool> {
         let dropped: Vec<Arc<Collection>> = {
             let collections = self.collections.read();
             names
@@ -305,7 +343,7 @@ impl Store {
                 .filter_map(|namespace| collections.get(namespace).cloned())
                 .collect()
         };
-        Collection::drop_all(&dropped)?;
+        Collection::drop_all(&dropped, db)?;
         self.collections
             .write()
             .retain(|namespace, _| !names.contains(namespace));
@@ -354,6 +392,19 @@ impl Store {
     /// [`StoreError::DiskFull`], [`StoreError::Io`], and [`StoreError::ReadOnly`] after an earlier failure.
     pub fn sync(&self) -> Result<()> {
         self.shared.sync.sync()
+    }
+
+    /// The history of changes, if one is recorded.
+    pub fn history(&self) -> Option<&Arc<History>> {
+        self.shared.history.as_ref()
+    }
+
+    /// Whether a write would be taken now.
+    ///
+    /// # Errors
+    /// [`StoreError::DiskFull`] while too little of the disk is free, [`StoreError::ReadOnly`] after an earlier failure.
+    pub fn check_writable(&self) -> Result<()> {
+        self.engine().check_writable()
     }
 
     /// The user records.
@@ -415,9 +466,24 @@ fn next_id(found: &[(CollectionEntry, Statistics)]) -> u32 {
     found.iter().map(ids).max().map_or(0, |highest| highest + 1)
 }
 
+/// The history, or the partition of one that is not gone on with.
+fn open_history(
+    engine: &Arc<dyn Engine>,
+    bytes_max: u64,
+) -> Result<(Option<Arc<History>>, Option<PartitionId>)> {
+    if bytes_max == 0 {
+        let stale = engine.existing_partition(history::PARTITION)?;
+        return Ok((None, stale.map(|stale| stale.id)));
+    }
+    let partition = engine.open_partition(history::PARTITION, PartitionKind::History)?;
+    let history = History::open(Arc::clone(engine), partition.id, bytes_max)?;
+    Ok((Some(history), None))
+}
+
 /// Drops the partitions of collections and indexes that were never listed, or dropped right before a crash.
 fn drop_orphans(engine: &dyn Engine, found: &[(CollectionEntry, Statistics)]) -> Result<()> {
-    let mut listed = HashSet::from([catalogue::PARTITION.to_owned()]);
+    let kept = [catalogue::PARTITION, history::PARTITION];
+    let mut listed = HashSet::from(kept.map(str::to_owned));
     for (entry, _) in found {
         listed.insert(entry.records.clone());
         let complete = entry.indexes.iter().filter(|index| index.complete);

@@ -216,6 +216,10 @@ mod tests {
             unreachable!("only synced")
         }
 
+        fn check_writable(&self) -> Result<()> {
+            unreachable!("only synced")
+        }
+
         fn bytes(&self, _: PartitionId) -> u64 {
             unreachable!("only synced")
         }

@@ -134,6 +134,8 @@ fn writes_go_on_when_there_is_space_again() {
     assert!(matches!(again, Err(StoreError::DiskFull { .. })));
     let other = store.collection_or_create("db", "d");
     assert!(matches!(other, Err(StoreError::DiskFull { .. })));
+    let asked = store.check_writable();
+    assert!(matches!(asked, Err(StoreError::DiskFull { .. })));
     assert_eq!(collection.document_count(), taken as u64);
     assert_clean(&collection);
 
@@ -148,6 +150,7 @@ fn writes_go_on_when_there_is_space_again() {
     collection
         .insert(&document(taken))
         .expect("there is space again");
+    store.check_writable().expect("there is space again");
     store.collection_or_create("db", "d").expect("likewise");
     assert_eq!(collection.document_count(), taken as u64);
     assert_clean(&collection);

@@ -8,9 +8,9 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
-use bson::{RawBson, RawDocumentBuf, rawdoc};
+use bson::{RawBson, RawDocument, RawDocumentBuf, rawdoc};
 use common::{assert_clean, create_index, small_buffers};
-use forebay_store::{Change, Collection, IndexSpec, Store};
+use forebay_store::{Change, ChangeEvent, ChangeKind, Collection, IndexSpec, Store, StoreOptions};
 
 const DIRECTORY: &str = "FOREBAY_STORE_KILL_DIRECTORY";
 const FIRST: &str = "FOREBAY_STORE_KILL_FIRST";
@@ -75,7 +75,8 @@ fn apply_to_store(collection: &Collection, seed: u64, at: u64) {
         .map(|id| (number(*id), document(*id, at)))
         .collect();
     let change = |(number, document)| match (number, put) {
-        (Some(number), true) => Some(Change::Replace(number, document)),
+        (Some(number), true) if at.is_multiple_of(2) => Some(Change::Replace(number, document)),
+        (Some(number), true) => Some(Change::Update(number, document)),
         (None, true) => Some(Change::Insert(document)),
         (Some(number), false) => Some(Change::Delete(number)),
         (None, false) => None,
@@ -86,6 +87,14 @@ fn apply_to_store(collection: &Collection, seed: u64, at: u64) {
         .collect();
     for answer in collection.write(&changes, true) {
         answer.expect("nothing forbids the change");
+    }
+}
+
+/// With a history that keeps everything.
+fn options(directory: &Path) -> StoreOptions {
+    StoreOptions {
+        history_bytes_max: 1 << 30,
+        ..small_buffers(directory)
     }
 }
 
@@ -102,7 +111,7 @@ fn child() {
             .expect("a number")
     };
     let (first, seed) = (number(FIRST), number(SEED));
-    let store = Store::open(small_buffers(Path::new(&directory))).expect("recovers");
+    let store = Store::open(options(Path::new(&directory))).expect("recovers");
     let collection = store.collection_or_create("db", "c").expect("creates");
     if collection.indexes().len() == 1 {
         create_index(&collection, IndexSpec::ascending("tags")).expect("builds");
@@ -175,6 +184,41 @@ fn contents(collection: &Collection) -> Model {
     collection.scan(0).map(read).collect()
 }
 
+/// What the changes since the beginning make of an empty collection.
+fn replayed(store: &Store) -> Model {
+    let history = store.history().expect("a history is kept");
+    let (mut model, mut after) = (Model::new(), history.first());
+    while after < history.last() {
+        for change in history.read(after, history.last()).expect("reads") {
+            after = change.at;
+            if change.namespace.name == "c" {
+                replay(&mut model, &change);
+            }
+        }
+    }
+    model
+}
+
+fn replay(model: &mut Model, change: &ChangeEvent) {
+    let detail = &change.detail;
+    let number = |document: &RawDocument, name| document.get_i64(name).expect("a number");
+    match change.kind {
+        ChangeKind::Insert | ChangeKind::Replace => {
+            let before = model.insert(number(detail, "_id"), number(detail, "at") as u64);
+            assert_eq!(before.is_some(), change.kind == ChangeKind::Replace);
+        }
+        ChangeKind::Update => {
+            let key = detail.get_document("documentKey").expect("a key");
+            let description = detail.get_document("updateDescription").expect("there");
+            let fields = description.get_document("updatedFields").expect("there");
+            let before = model.insert(number(key, "_id"), number(fields, "at") as u64);
+            assert!(before.is_some());
+        }
+        ChangeKind::Delete => assert!(model.remove(&number(detail, "_id")).is_some()),
+        other => panic!("nobody did {other:?}"),
+    }
+}
+
 #[test]
 fn nothing_acknowledged_is_lost_by_kills() {
     let seed = std::env::var("FOREBAY_SEED")
@@ -188,7 +232,7 @@ fn nothing_acknowledged_is_lost_by_kills() {
     for round in 0..ROUNDS {
         let life = Duration::from_micros(random.u64(0..300_000));
         let acknowledged = run_and_kill(directory.path(), first, seed, life);
-        let store = Store::open(small_buffers(directory.path())).expect("recovers");
+        let store = Store::open(options(directory.path())).expect("recovers");
         let Some(collection) = store.collection("db", "c") else {
             assert_eq!(acknowledged, 0);
             continue;
@@ -204,6 +248,11 @@ fn nothing_acknowledged_is_lost_by_kills() {
             apply_to_model(&mut model, seed, first);
             first += 1;
         }
+        assert_eq!(
+            replayed(&store),
+            model,
+            "round {round}: history and documents agree"
+        );
         for collection in store.all_collections() {
             assert_clean(&collection);
         }

@@ -7,7 +7,7 @@ import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { after, before, test } from "node:test";
 import { promisify } from "node:util";
-import { startForebay } from "./server.js";
+import { MODES, startForebay } from "./server.js";
 
 const shell = new URL("node_modules/.bin/mongosh", import.meta.url).pathname;
 let server;
@@ -21,9 +21,9 @@ before(async () => {
 after(() => server?.stop());
 
 /** The output of a script; the shell has a home of its own, so that it reads nobody's settings. */
-async function run(script) {
+async function run(script, uri = server.uri) {
   const env = { ...process.env, HOME: home, DO_NOT_TRACK: "1" };
-  const { stdout } = await promisify(execFile)(shell, [`${server.uri}/shell`, "--quiet", "--eval", script], { env });
+  const { stdout } = await promisify(execFile)(shell, [`${uri}/shell`, "--quiet", "--eval", script], { env });
   return stdout.trim();
 }
 
@@ -66,3 +66,41 @@ test("errors are shown with their names", async () => {
   const output = await run(`try { db.runCommand({florble: 1}) } catch (error) { print(error.codeName) }`);
   assert.equal(output, "CommandNotFound");
 });
+
+for (const [mode, startServer] of Object.entries(MODES)) {
+  test(`a session, ${mode}`, async (context) => {
+    const { uri, stop } = await startServer();
+    context.after(stop);
+    const output = await run(SESSION, uri);
+    assert.deepEqual(output.split("\n"), [
+      "1234 true 12", '{"_id":3,"n":10003}', '[{"_id":0,"n":617},{"_id":1,"n":617}]', "_id_,n_1", "11000", "1 1 1 1",
+      "CommandNotFound", "session 1",
+    ]);
+  });
+}
+
+const SESSION = `
+  db.things.insertMany(Array.from({length: 1234}, (_, n) => ({_id: n, n, text: "text " + n})));
+  const read = db.things.find().sort({_id: 1}).batchSize(100).toArray();
+  print(read.length, read.every(({_id}, n) => _id === n), db.things.countDocuments({text: /99$/}));
+  db.things.updateOne({_id: 3}, {$inc: {n: 10_000}, $unset: {text: ""}});
+  print(JSON.stringify(db.things.findOne({_id: 3})));
+  db.parity.insertMany(read.map(({_id}) => ({odd: _id % 2})));
+  const groups = db.parity.aggregate([{$group: {_id: "$odd", n: {$sum: 1}}}, {$sort: {_id: 1}}]);
+  print(JSON.stringify(groups.toArray()));
+  db.things.createIndex({n: 1}, {unique: true});
+  print(db.things.getIndexes().map(({name}) => name).join());
+  try { db.things.insertOne({n: 5}) } catch (error) { print(error.code) }
+  const wrote = db.bulk.bulkWrite([
+    {insertOne: {document: {_id: 1}}},
+    {updateOne: {filter: {_id: 2}, update: {$set: {n: 2}}, upsert: true}},
+    {replaceOne: {filter: {_id: 2}, replacement: {n: 3}}},
+    {deleteOne: {filter: {_id: 1}}},
+  ]);
+  print(wrote.insertedCount, wrote.upsertedCount, wrote.matchedCount, wrote.deletedCount);
+  try { db.runCommand({florble: 1}) } catch (error) { print(error.codeName) }
+  const session = db.getMongo().startSession();
+  session.getDatabase("shell").things.deleteOne({_id: 0});
+  print("session", db.things.countDocuments({_id: {$lt: 2}}));
+  session.endSession();
+`;

@@ -1,20 +1,50 @@
-// Starts a Forebay server for a test file; the environment names the binary.
+// Starts servers for a test file; the environment names the binaries.
 
 import { spawn } from "node:child_process";
+import { mkdtempSync, rmSync } from "node:fs";
+import { tmpdir } from "node:os";
+import { join } from "node:path";
 import { createInterface } from "node:readline";
 
-/** Starts a server in memory on a free port; resolves to its connection string and a function that ends it. */
+/** Starts a Forebay in memory on a free port; resolves to its connection string and a function that ends it. */
 export function startForebay(...args) {
   const command = ["serve", "--memory", "--listen", "127.0.0.1:0", ...args];
-  const child = spawn(process.env.FOREBAY, command, { stdio: ["ignore", "pipe", "inherit"] });
+  return start(process.env.FOREBAY, command, /mongodb:\/\/([0-9.]+:[0-9]+)/);
+}
+
+/** Starts FerretDB on SQLite with nothing in it. */
+export async function startFerretdb() {
+  const folder = mkdtempSync(join(tmpdir(), "ferretdb-"));
+  const paths = [`--sqlite-url=file:${folder}/`, `--state-dir=${folder}`];
+  const command = ["--handler=sqlite", ...paths, "--listen-addr=127.0.0.1:0", "--telemetry=disable", "--debug-addr=-"];
+  const { uri, stop } = await start(process.env.FERRETDB, command, /Listening on TCP ([0-9.]+:[0-9]+)/);
+  return { uri, stop: () => stop() && rmSync(folder, { recursive: true, force: true }) };
+}
+
+/** Starts a server; it listens when what it prints matches `ready`. */
+function start(binary, command, ready) {
+  const child = spawn(binary, command, { stdio: ["ignore", "pipe", "pipe"] });
+  const lines = [];
   return new Promise((resolve, reject) => {
-    child.on("exit", (code) => reject(new Error(`the server ended with ${code}`)));
-    createInterface({ input: child.stdout }).on("line", (line) => {
-      const found = line.match(/mongodb:\/\/[0-9.]+:[0-9]+/);
-      if (found) resolve({ uri: found[0], stop: () => child.kill("SIGKILL") });
-    });
+    child.on("exit", (code) => reject(new Error(`the server ended with ${code}:\n${lines.join("\n")}`)));
+    const read = (line) => {
+      lines.push(line);
+      const found = line.match(ready);
+      if (found) resolve({ uri: `mongodb://${found[1]}`, stop: () => child.kill("SIGKILL") });
+    };
+    for (const output of [child.stdout, child.stderr]) createInterface({ input: output }).on("line", read);
   });
 }
+
+/** Both ways to run Forebay: with documents of its own, and in front of FerretDB. */
+export const MODES = {
+  embedded: async () => startForebay(),
+  upstream: async () => {
+    const store = await startFerretdb();
+    const front = await startForebay("--upstream", store.uri);
+    return { uri: front.uri, stop: () => [front.stop(), store.stop()] };
+  },
+};
 
 /** Waits until every cache of a collection is built. */
 export async function cachesAreBuilt(collection) {

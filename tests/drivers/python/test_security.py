@@ -5,7 +5,7 @@ import subprocess
 
 import pymongo
 import pytest
-from conftest import start_forebay
+from servers import start_forebay
 from pymongo.errors import OperationFailure
 
 PASSWORD = "correct horse"

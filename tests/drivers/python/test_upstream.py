@@ -9,7 +9,8 @@ from bson.raw_bson import RawBSONDocument
 from pymongo.cursor import CursorType
 from pymongo.errors import BulkWriteError, CursorNotFound
 
-from conftest import NUMBERS, start_ferretdb, start_forebay
+from conftest import NUMBERS
+from servers import start_ferretdb, start_forebay
 
 
 @pytest.fixture(scope="module")

@@ -89,6 +89,7 @@ pub struct Outcome {
 /// If the server does not start or refuses something, if the disk is full, or if the cache and a scan disagree.
 pub async fn run(args: DemoArgs) -> Result<()> {
     let server = start_server(&args)?;
+    let status_page = server.as_ref().and_then(ServerProcess::status_page);
     let uri = args
         .uri
         .clone()
@@ -103,7 +104,7 @@ pub async fn run(args: DemoArgs) -> Result<()> {
         }
     }
     if !args.once {
-        table::print_invitation(&uri, DATABASE);
+        table::print_invitation(&uri, DATABASE, status_page.as_deref());
         tokio::signal::ctrl_c().await?;
     }
     server.map_or(Ok(()), ServerProcess::stop)
@@ -116,6 +117,7 @@ fn start_server(args: &DemoArgs) -> Result<Option<ServerProcess>> {
     }
     let binary = std::env::current_exe().context("finding this program")?;
     let mut arguments = vec!["--listen", &args.listen, "--devices", &args.devices];
+    arguments.extend(["--status-listen", "127.0.0.1:0"]);
     let folder = data_folder(args)?;
     match &folder {
         Some(folder) => arguments.extend(["--data", folder.as_str()]),

@@ -79,9 +79,12 @@ fn duration(milliseconds: f64) -> String {
 }
 
 /// Prints how to reach the server.
-pub fn print_invitation(uri: &str, database: &str) {
+pub fn print_invitation(uri: &str, database: &str, status_page: Option<&str>) {
     println!();
     println!("Serving at {uri}/{database} until Ctrl-C.");
+    if let Some(page) = status_page {
+        println!("Devices, buckets and searches as they happen: {page}");
+    }
     println!();
     println!("mongosh \"{uri}/{database}\"");
     println!("    db.names.countDocuments({{name: /graphql.*(client|server)/i}})");

@@ -125,11 +125,7 @@ fn check_expectation(session: &Session, case: &CountCase, count: u64) -> Result<
 
 /// A million names in FerretDB and here, through the same driver and the same command.
 pub async fn beside_ferretdb(session: &mut Session) -> Result<()> {
-    let count = if session.smoke {
-        session.names.len() / 10
-    } else {
-        FERRETDB_NAMES
-    };
+    let count = million(session);
     let rival = FerretDb::start()?;
     let rival_client = client::connect(rival.uri()).await?;
     let theirs = rival_client.database(super::session::DATABASE);
@@ -143,33 +139,56 @@ pub async fn beside_ferretdb(session: &mut Session) -> Result<()> {
         .await?;
     }
     client::declare_cache(&ours, MILLION, "name").await?;
-    for case in COUNT_CASES
-        .iter()
-        .filter(|case| FERRETDB_CASES.contains(&case.case))
-    {
-        compare_case(session, case, &ours, &theirs).await?;
-    }
+    compare_with_ferretdb(session, MILLION, MILLION, &ours, &theirs).await?;
     ours.collection::<Document>(MILLION).drop().await?;
+    Ok(())
+}
+
+/// As many names as FerretDB is given.
+pub fn million(session: &Session) -> usize {
+    match session.smoke {
+        true => session.names.len() / 10,
+        false => FERRETDB_NAMES,
+    }
+}
+
+/// Counts by Forebay and by FerretDB alone over the same names; `prefix` begins the names of the cases.
+///
+/// # Errors
+/// If a count fails, or the two differ.
+pub async fn compare_with_ferretdb(
+    session: &mut Session,
+    prefix: &str,
+    collection: &str,
+    ours: &Database,
+    theirs: &Database,
+) -> Result<()> {
+    let both = [ours, theirs];
+    let cases = COUNT_CASES.iter();
+    for case in cases.filter(|case| FERRETDB_CASES.contains(&case.case)) {
+        compare_case(session, prefix, collection, case, both).await?;
+    }
     Ok(())
 }
 
 async fn compare_case(
     session: &mut Session,
+    prefix: &str,
+    collection: &str,
     case: &CountCase,
-    ours: &Database,
-    theirs: &Database,
+    [ours, theirs]: [&Database; 2],
 ) -> Result<()> {
     let filter = case.filter();
     let (found, time) =
-        client::timed_count(ours, MILLION, &filter, Plan::Chosen, ROUND_REPEAT).await?;
+        client::timed_count(ours, collection, &filter, Plan::Chosen, ROUND_REPEAT).await?;
     let (expected, rival) =
-        client::timed_count(theirs, MILLION, &filter, Plan::Chosen, FERRETDB_REPEAT).await?;
+        client::timed_count(theirs, collection, &filter, Plan::Chosen, FERRETDB_REPEAT).await?;
     ensure!(
         found == expected,
         "{}: {found} by Forebay, {expected} by FerretDB",
         case.case
     );
-    let name = format!("million-{}", case.case);
+    let name = format!("{prefix}-{}", case.case);
     let engine = format!("FerretDB {} SQLite", ferretdb::VERSION);
     let expect = Some(found);
     let forebay = Measured {

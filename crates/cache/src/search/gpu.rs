@@ -16,7 +16,7 @@ use crate::error::SearchError;
 use crate::gpu::OnGpu;
 
 /// As few rows are looked at by one thread.
-const SHARE_MIN: usize = 2048;
+const SHARE_MIN: usize = 256;
 
 /// A search that waits for a GPU.
 pub(super) struct GpuScan {

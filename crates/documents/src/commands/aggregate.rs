@@ -10,9 +10,10 @@ use forebay_query::filter::Node;
 use forebay_query::stage::{Group, Stage};
 use forebay_query::{Code, Filter, Pipeline, Sort};
 
-use super::{group_counts, read, sources};
+use super::{group_counts, output, read, sources};
 use crate::arguments::Known;
 use crate::batch::{self, BatchOptions};
+use crate::change_stream;
 use crate::collections::OpenCollection;
 use crate::dispatch::{Effect, Later, Reply, Run, Spec};
 use crate::error::CommandError;
@@ -20,6 +21,7 @@ use crate::namespace::Namespace;
 use crate::plan::{Plan, Wishes};
 use crate::request::Request;
 use crate::search::{SearchPlan, Wanted};
+use crate::searches::Search;
 use crate::streams::{List, Piped, Stream};
 
 /// The command.
@@ -47,15 +49,23 @@ fn start<'a>(request: &'a Request<'a>) -> Later<'a> {
 async fn run(request: &Request<'_>) -> Reply {
     check(request)?;
     let namespace = namespace(request)?;
-    let pipeline = stages(request)?;
+    let all = stages(request)?;
     let size = read::cursor_batch_size(request)?;
-    let stream = match sources::special(request, &namespace, pipeline)? {
+    if change_stream::is_asked_for(all) {
+        return change_stream::open(request, &namespace, all, size);
+    }
+    let (pipeline, output) = output::split(request, all)?;
+    let mut stream: Box<dyn Stream> = match sources::special(request, &namespace, &pipeline)? {
         Some((source, rest)) => {
-            let rest = Pipeline::parse(&rest, &read::limits(request))?;
-            Box::new(Piped::new(source, rest, read::limits(request)))
+            let rest = Pipeline::parse(&rest, &read::limits(request)?)?;
+            Box::new(Piped::new(source, rest, read::limits(request)?))
         }
-        None => from_collection(request, &namespace, pipeline).await?,
+        None => from_collection(request, &namespace, &pipeline).await?,
     };
+    if let Some(output) = output {
+        output.write(request, &namespace, stream).await?;
+        stream = Box::new(List::default());
+    }
     batch::open(
         request,
         &namespace,
@@ -69,7 +79,6 @@ async fn run(request: &Request<'_>) -> Reply {
 
 fn check(request: &Request<'_>) -> Result<(), CommandError> {
     request.arguments.simple_collation()?;
-    read::no_variables(request)?;
     if request.arguments.flag("explain")? {
         let message = "use the explain command to explain an aggregate";
         return Err(CommandError::refused(Code::NotImplemented, message));
@@ -119,27 +128,28 @@ async fn from_collection(
         return Ok(Box::new(Piped::new(
             List::default(),
             query.rest,
-            read::limits(request),
+            read::limits(request)?,
         )));
     };
     if let Some(groups) = query.groups_of_cache(request, &collection).await? {
         return Ok(Box::new(Piped::new(
             groups,
             query.after_first(),
-            read::limits(request),
+            read::limits(request)?,
         )));
     }
     let plan = query.plan(request, &collection)?;
+    request.begin_search(Search::Documents(plan.clone()));
     if let Some(counting) = query.counting() {
         let counted = List::built(counting.document(plan.count(request.stop()).await?));
         let rest = query.after_first();
-        return Ok(Box::new(Piped::new(counted, rest, read::limits(request))));
+        return Ok(Box::new(Piped::new(counted, rest, read::limits(request)?)));
     }
     let stream = plan.open(query.wanted(), request.stop()).await?;
     Ok(Box::new(Piped::new(
         stream,
         query.rest_of(&plan),
-        read::limits(request),
+        read::limits(request)?,
     )))
 }
 
@@ -181,7 +191,7 @@ impl Query {
     /// # Errors
     /// Whatever is wrong with them.
     pub fn read(request: &Request<'_>, stages: &RawArray) -> Result<Query, CommandError> {
-        let mut rest = Pipeline::parse(stages, &read::limits(request))?
+        let mut rest = Pipeline::parse(stages, &read::limits(request)?)?
             .stages
             .into_iter()
             .peekable();
@@ -212,7 +222,7 @@ impl Query {
         &self,
         request: &Request<'_>,
         collection: &Arc<OpenCollection>,
-    ) -> Result<Plan, CommandError> {
+    ) -> Result<Arc<Plan>, CommandError> {
         let hint = crate::plan::hint(collection, request.arguments.get("hint"))?;
         let wishes = Wishes {
             sort: self.sort(),
@@ -278,7 +288,7 @@ impl Query {
         &self,
         request: &Request<'_>,
         collection: &OpenCollection,
-    ) -> Option<SearchPlan> {
+    ) -> Option<Arc<SearchPlan>> {
         match self.rest.stages.first() {
             Some(Stage::Group(group)) if request.arguments.get("hint").is_none() => {
                 group_counts::plan(collection, &self.filter, group)
@@ -307,8 +317,12 @@ impl Query {
 
 /// The first stage's name and operand.
 pub fn first_stage(stages: &RawArray) -> Option<(&str, RawBsonRef<'_>)> {
-    let stage = stages.into_iter().next()?.ok()?.as_document()?;
-    let (name, operand) = stage.iter().next()?.ok()?;
+    first_element(stages.into_iter().next()?.ok()?)
+}
+
+/// A stage's name and operand.
+pub fn first_element(stage: RawBsonRef<'_>) -> Option<(&str, RawBsonRef<'_>)> {
+    let (name, operand) = stage.as_document()?.iter().next()?.ok()?;
     Some((name.as_str(), operand))
 }
 

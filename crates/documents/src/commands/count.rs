@@ -1,5 +1,7 @@
 //! `count`: how many documents match.
 
+use std::sync::Arc;
+
 use bson::{RawDocumentBuf, rawdoc};
 
 use super::read;
@@ -8,6 +10,7 @@ use crate::dispatch::{Effect, Later, Reply, Run, Spec};
 use crate::error::CommandError;
 use crate::plan::{Plan, Wishes};
 use crate::request::Request;
+use crate::searches::Search;
 
 /// The command.
 pub const SPEC: Spec = Spec {
@@ -24,7 +27,10 @@ fn start<'a>(request: &'a Request<'a>) -> Later<'a> {
 
 async fn run(request: &Request<'_>) -> Reply {
     let count = match plan(request)? {
-        Some(plan) => plan.count(request.stop()).await?,
+        Some(plan) => {
+            request.begin_search(Search::Documents(plan.clone()));
+            plan.count(request.stop()).await?
+        }
         None => 0,
     };
     let (skip, limit) = window(request)?;
@@ -36,7 +42,7 @@ async fn run(request: &Request<'_>) -> Reply {
 ///
 /// # Errors
 /// Whatever is wrong with the arguments.
-pub fn plan(request: &Request<'_>) -> Result<Option<Plan>, CommandError> {
+pub fn plan(request: &Request<'_>) -> Result<Option<Arc<Plan>>, CommandError> {
     request.arguments.simple_collation()?;
     let namespace = request.namespace()?;
     window(request)?;

@@ -62,7 +62,11 @@ fn specifications(request: &Request<'_>) -> Result<Vec<IndexSpec>, CommandError>
     Ok(specifications)
 }
 
-fn create(
+/// Creates those of the indexes that are not there yet. Blocks while they are built.
+///
+/// # Errors
+/// That one stands in the way of another, and whatever the store says.
+pub fn create(
     request: &Request<'_>,
     collection: &OpenCollection,
     wanted: Vec<IndexSpec>,

@@ -34,7 +34,7 @@ const OPTIONS: &[&str] = &[
 
 fn run(request: &Request<'_>) -> Reply {
     request.admin_only()?;
-    let filter = Filter::parse(&conditions(&request.command.body)?, &read::limits(request))?;
+    let filter = Filter::parse(&conditions(&request.command.body)?, &read::limits(request)?)?;
     let own = request.arguments.flag("$ownOps")?;
     let mut operations = RawArrayBuf::new();
     for operation in self::operations(request) {

@@ -72,7 +72,7 @@ impl<'a> Statement<'a> {
         &self,
         request: &Request<'_>,
         collection: &Arc<OpenCollection>,
-    ) -> Result<Plan, CommandError> {
+    ) -> Result<Arc<Plan>, CommandError> {
         self.target(request)?.plan(request, collection)
     }
 

@@ -1,9 +1,10 @@
 //! `distinct`: the different values of a field.
 
 use std::collections::HashSet;
+use std::sync::Arc;
 
 use bson::{RawArrayBuf, RawBson, RawBsonRef, rawdoc};
-use forebay_query::{Code, Path, key};
+use forebay_query::{Code, Filter, Path, key};
 
 use super::read;
 use crate::arguments::Known;
@@ -13,6 +14,7 @@ use crate::error::CommandError;
 use crate::plan::{Plan, Wishes};
 use crate::request::Request;
 use crate::search::{Arrays, PlanOptions, SearchPlan, Wanted};
+use crate::searches::Search;
 use crate::settings::DOCUMENT_BYTES_MAX;
 use crate::streams::{Stream, blocking};
 
@@ -36,11 +38,14 @@ async fn run(request: &Request<'_>) -> Reply {
     let filter = read::filter(request, "query")?;
     if let Some(collection) = request.documents.collections().get(&request.namespace()?) {
         match cached(request, &collection, &filter, &found.path) {
-            Some(plan) => found.take_cached(request, &plan).await?,
+            Some(plan) => {
+                request.begin_search(Search::Values(plan.clone()));
+                found.take_cached(request, &plan).await?
+            }
             None => {
-                found
-                    .take_planned(request, &plan(request, &collection, &filter)?)
-                    .await?
+                let plan = plan(request, &collection, &filter)?;
+                request.begin_search(Search::Documents(plan.clone()));
+                found.take_planned(request, &plan).await?
             }
         }
     }
@@ -51,9 +56,9 @@ async fn run(request: &Request<'_>) -> Reply {
 pub fn cached(
     request: &Request<'_>,
     collection: &OpenCollection,
-    filter: &std::sync::Arc<forebay_query::Filter>,
+    filter: &Arc<Filter>,
     path: &Path,
-) -> Option<SearchPlan> {
+) -> Option<Arc<SearchPlan>> {
     if request.arguments.get("hint").is_some() {
         return None;
     }
@@ -61,6 +66,7 @@ pub fn cached(
         .search
         .plan_values(filter, path.as_str(), &PlanOptions::default())
         .ok()
+        .map(Arc::new)
 }
 
 /// The way through the documents.
@@ -69,9 +75,9 @@ pub fn cached(
 /// Whatever is wrong with the hint.
 pub fn plan(
     request: &Request<'_>,
-    collection: &std::sync::Arc<OpenCollection>,
-    filter: &std::sync::Arc<forebay_query::Filter>,
-) -> Result<Plan, CommandError> {
+    collection: &Arc<OpenCollection>,
+    filter: &Arc<Filter>,
+) -> Result<Arc<Plan>, CommandError> {
     let hint = crate::plan::hint(collection, request.arguments.get("hint"))?;
     Plan::new(
         collection.clone(),

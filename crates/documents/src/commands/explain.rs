@@ -8,7 +8,7 @@ use bson::{RawArrayBuf, RawBson, RawBsonRef, RawDocument, RawDocumentBuf, cstr, 
 use forebay_query::Code;
 use forebay_text::SharedStop;
 
-use super::{aggregate, count, delete, distinct, find, read, update};
+use super::{aggregate, count, delete, distinct, find, output, read, update};
 use crate::arguments::{Arguments, Known, invalid_bson};
 use crate::command::Command;
 use crate::dispatch::{Effect, Later, Reply, Run, Spec};
@@ -18,6 +18,7 @@ use crate::namespace::Namespace;
 use crate::plan::{self, Plan};
 use crate::request::{Generic, Request};
 use crate::search::{Arrays, SearchPlan, Wanted};
+use crate::searches::Searches;
 use crate::settings::MONGODB_VERSION;
 
 /// The command.
@@ -60,6 +61,7 @@ async fn run(request: &Request<'_>) -> Reply {
         command: &command,
         arguments,
         generic,
+        searches: Searches::new(),
         shared_stop: SharedStop::new(operation.stop().clone()),
         operation,
     };
@@ -114,15 +116,15 @@ struct Explained {
 
 /// How the command reaches what it wants.
 enum Way {
-    Documents(Box<Plan>),
+    Documents(Arc<Plan>),
     /// The values of a cached field.
-    Values(Box<SearchPlan>, Arrays),
+    Values(Arc<SearchPlan>, Arrays),
 }
 
 impl Explained {
     fn plan(request: &Request<'_>) -> Result<Explained, CommandError> {
         let namespace = request.namespace()?;
-        let documents = |plan: Option<Plan>| plan.map(|plan| Way::Documents(Box::new(plan)));
+        let documents = |plan: Option<Arc<Plan>>| plan.map(Way::Documents);
         let mut explained = Explained {
             namespace,
             way: None,
@@ -154,7 +156,8 @@ impl Explained {
 
     fn plan_aggregate(&mut self, request: &Request<'_>) -> Result<(), CommandError> {
         let stages = aggregate::stages(request)?;
-        let query = aggregate::Query::read(request, stages)?;
+        let (before, _) = output::split(request, stages)?;
+        let query = aggregate::Query::read(request, &before)?;
         if query.counting().is_some() {
             self.run = plan::Run::Count;
         }
@@ -163,8 +166,8 @@ impl Explained {
             return Ok(());
         };
         self.way = Some(match query.values_plan(request, &collection) {
-            Some(values) => Way::Values(Box::new(values), Arrays::Whole),
-            None => Way::Documents(Box::new(query.plan(request, &collection)?)),
+            Some(values) => Way::Values(values, Arrays::Whole),
+            None => Way::Documents(query.plan(request, &collection)?),
         });
         Ok(())
     }
@@ -177,8 +180,8 @@ impl Explained {
         };
         self.way = Some(
             match distinct::cached(request, &collection, &filter, &path) {
-                Some(values) => Way::Values(Box::new(values), Arrays::Unwind),
-                None => Way::Documents(Box::new(distinct::plan(request, &collection, &filter)?)),
+                Some(values) => Way::Values(values, Arrays::Unwind),
+                None => Way::Documents(distinct::plan(request, &collection, &filter)?),
             },
         );
         Ok(())
@@ -210,7 +213,7 @@ impl Explained {
         self.above = vec![
             rawdoc! { "stage": if request.command.name == "delete" { "DELETE" } else { "UPDATE" } },
         ];
-        self.way = Some(Way::Documents(Box::new(plan)));
+        self.way = Some(Way::Documents(plan));
         Ok(())
     }
 

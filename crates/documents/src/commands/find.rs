@@ -15,6 +15,7 @@ use crate::namespace::Namespace;
 use crate::plan::{Access, Hint, Plan, Wishes};
 use crate::request::Request;
 use crate::search::Wanted;
+use crate::searches::Search;
 use crate::streams::{Fetch, Limited, List, Project, Skip, Stream, blocking, sorted};
 
 /// The command.
@@ -69,7 +70,10 @@ async fn run(request: &Request<'_>) -> Reply {
         return batch::open(request, &namespace, stream, find.batch);
     }
     let stream = match find.plan(request, &namespace)? {
-        Some(plan) => find.open(request, &plan).await?,
+        Some(plan) => {
+            request.begin_search(Search::Documents(plan.clone()));
+            find.open(request, &plan).await?
+        }
         None => Box::new(List::default()),
     };
     batch::open(request, &namespace, stream, find.batch)
@@ -96,7 +100,6 @@ impl<'a> Find<'a> {
         let arguments = &request.arguments;
         arguments.unsupported(UNSUPPORTED)?;
         arguments.simple_collation()?;
-        read::no_variables(request)?;
         let query = arguments
             .document("filter")?
             .filter(|query| !query.is_empty());
@@ -157,7 +160,7 @@ impl<'a> Find<'a> {
         &self,
         request: &Request<'_>,
         namespace: &Namespace,
-    ) -> Result<Option<Plan>, CommandError> {
+    ) -> Result<Option<Arc<Plan>>, CommandError> {
         let filter = read::filter(request, "filter")?;
         let Some(collection) = request.documents.collections().get(namespace) else {
             return Ok(None);
@@ -278,7 +281,7 @@ fn projection(request: &Request<'_>) -> Result<Option<(Projection, Arc<Filter>)>
     else {
         return Ok(None);
     };
-    let projection = Projection::parse(projection, &read::limits(request))?;
+    let projection = Projection::parse(projection, &read::limits(request)?)?;
     let filter = if projection.is_positional() {
         read::filter(request, "filter")?
     } else {

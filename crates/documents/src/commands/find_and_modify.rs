@@ -14,6 +14,7 @@ use crate::dispatch::{Effect, Later, Reply, Run, Spec};
 use crate::error::CommandError;
 use crate::plan::{Plan, Wishes};
 use crate::request::Request;
+use crate::searches::Search;
 
 /// The command.
 pub const SPEC: Spec = Spec {
@@ -91,8 +92,7 @@ impl Modification {
     fn read(request: &Request<'_>) -> Result<Modification, CommandError> {
         let arguments = &request.arguments;
         arguments.simple_collation()?;
-        read::no_variables(request)?;
-        let limits = read::limits(request);
+        let limits = read::limits(request)?;
         let update = arguments
             .get("update")
             .filter(|update| !matches!(update, RawBsonRef::Null));
@@ -125,7 +125,7 @@ impl Modification {
         &self,
         request: &Request<'_>,
         collection: &Arc<OpenCollection>,
-    ) -> Result<Plan, CommandError> {
+    ) -> Result<Arc<Plan>, CommandError> {
         let hint = crate::plan::hint(collection, request.arguments.get("hint"))?;
         let wishes = Wishes {
             sort: self.sort.as_ref(),
@@ -142,6 +142,7 @@ impl Modification {
         update: &Update,
     ) -> Reply {
         let plan = self.plan(request, collection)?;
+        request.begin_search(Search::Documents(plan.clone()));
         for tries_left in (0..UPSERT_TRIES).rev() {
             if let Some((old, new)) = self.update_first(request, &plan, update).await? {
                 let shown = self.shown(if self.wants_new { new } else { old })?;
@@ -187,6 +188,7 @@ impl Modification {
 
     async fn remove(&self, request: &Request<'_>, collection: &Arc<OpenCollection>) -> Reply {
         let plan = self.plan(request, collection)?;
+        request.begin_search(Search::Documents(plan.clone()));
         while let Some(number) = plan
             .first_number(self.sort.as_ref(), request.stop())
             .await?

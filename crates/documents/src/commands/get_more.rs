@@ -2,7 +2,7 @@
 
 use crate::arguments::Known;
 use crate::batch;
-use crate::dispatch::{Effect, Reply, Run, Spec};
+use crate::dispatch::{Effect, Later, Reply, Run, Spec};
 use crate::error::CommandError;
 use crate::request::Request;
 
@@ -17,10 +17,14 @@ pub const SPEC: Spec = Spec {
         "lastKnownCommittedOpTime",
     ]),
     effect: Effect::Reads,
-    run: Run::Now(run),
+    run: Run::Later(start),
 };
 
-fn run(request: &Request<'_>) -> Reply {
+fn start<'a>(request: &'a Request<'a>) -> Later<'a> {
+    Box::pin(run(request))
+}
+
+async fn run(request: &Request<'_>) -> Reply {
     let id = request
         .arguments
         .integer("getMore")?
@@ -36,5 +40,5 @@ fn run(request: &Request<'_>) -> Reply {
             format!("cursor id {id} not found"),
         ));
     }
-    batch::next(request, id, &namespace, size)
+    batch::next(request, id, &namespace, size).await
 }

@@ -12,6 +12,7 @@ use crate::collections::OpenCollection;
 use crate::error::CommandError;
 use crate::request::Request;
 use crate::search::{Arrays, PlanOptions, SearchPlan, Values};
+use crate::searches::Search;
 use crate::streams::{List, Stream, blocking};
 
 /// The groups, if the cache has them.
@@ -24,15 +25,13 @@ pub async fn from_cache(
     filter: &Arc<Filter>,
     group: &Group,
 ) -> Result<Option<List>, CommandError> {
-    let Some((path, weights)) = counted(group) else {
+    let Some(plan) = plan(collection, filter, group) else {
         return Ok(None);
     };
-    let Ok(plan) = collection
-        .search
-        .plan_values(filter, &path, &PlanOptions::default())
-    else {
+    let Some(weights) = weights(group) else {
         return Ok(None);
     };
+    request.begin_search(Search::Values(plan.clone()));
     let bytes_max = request.documents.settings().stage_memory_bytes_max;
     let values = plan
         .values(Arrays::Whole, bytes_max, request.stop())
@@ -46,12 +45,13 @@ pub fn plan(
     collection: &OpenCollection,
     filter: &Arc<Filter>,
     group: &Group,
-) -> Option<SearchPlan> {
-    let (path, _) = counted(group)?;
+) -> Option<Arc<SearchPlan>> {
+    let path = counted(group)?;
     collection
         .search
         .plan_values(filter, &path, &PlanOptions::default())
         .ok()
+        .map(Arc::new)
 }
 
 /// What each document adds to each field of a group.
@@ -73,12 +73,13 @@ pub fn of_all(group: &Group, weights: &[i64], count: u64) -> Option<RawDocumentB
     ))
 }
 
-/// The path that is grouped by, and what each document adds to each field, if all of them are counts.
-fn counted(group: &Group) -> Option<(String, Weights)> {
-    let path = group.id.as_field().filter(|path| !path.is_empty())?;
-    Some((path, weights(group)?))
+/// The path that is grouped by, if all that is asked of the groups is counts.
+fn counted(group: &Group) -> Option<String> {
+    weights(group)?;
+    group.id.as_field().filter(|path| !path.is_empty())
 }
 
+/// What each document adds to each field, if all of them are counts.
 fn weights(group: &Group) -> Option<Weights> {
     let weights = group
         .accumulations

@@ -3,7 +3,7 @@
 use bson::{RawArrayBuf, rawdoc};
 
 use crate::arguments::{Known, integer, invalid_bson, wrong_type};
-use crate::cursors::Killed;
+use crate::cursors::Closed;
 use crate::dispatch::{Effect, Reply, Run, Spec};
 use crate::request::Request;
 
@@ -29,8 +29,8 @@ fn run(request: &Request<'_>) -> Reply {
         let id = id.map_err(|error| invalid_bson(&error))?;
         let id = integer(id).ok_or_else(|| wrong_type("killCursors.cursors", id, "long"))?;
         match request.documents.cursors().kill(id, &namespace, &owner) {
-            Killed::Yes => killed.push(id),
-            Killed::NotFound => not_found.push(id),
+            Closed::Yes => killed.push(id),
+            Closed::NotFound => not_found.push(id),
         }
     }
     Ok(rawdoc! {

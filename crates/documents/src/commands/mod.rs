@@ -1,6 +1,6 @@
 //! The commands: one file each, and the table of all of them.
 
-mod aggregate;
+pub mod aggregate;
 mod build_info;
 mod coll_stats;
 mod connection_status;
@@ -31,6 +31,7 @@ mod list_collections;
 mod list_commands;
 mod list_databases;
 mod list_indexes;
+mod output;
 mod ping;
 pub mod read;
 mod rename_collection;

@@ -2,9 +2,9 @@
 
 use std::sync::Arc;
 
-use bson::RawDocument;
+use bson::{DateTime, RawDocument};
 use forebay_query::filter::{Compilation, Match};
-use forebay_query::{Code, Filter, Limits, Projection};
+use forebay_query::{Filter, Limits, Projection, Variables};
 use forebay_text::Budget;
 
 use crate::arguments::{Arguments, Known};
@@ -12,16 +12,23 @@ use crate::error::CommandError;
 use crate::request::Request;
 use crate::streams::blocking;
 
-/// The limits that parsing and execution keep to. What is parsed with them may compile patterns of a cost that is
-/// bounded for all of it together.
-pub fn limits(request: &Request<'_>) -> Limits {
+/// The limits that parsing and execution keep to, and the variables of the command's `let`. What is parsed with them
+/// may compile patterns of a cost that is bounded for all of it together.
+///
+/// # Errors
+/// Whatever is wrong with `let`.
+pub fn limits(request: &Request<'_>) -> Result<Limits, CommandError> {
     let settings = request.documents.settings();
-    Limits {
+    let mut limits = Limits {
         stage_memory_bytes_max: settings.stage_memory_bytes_max,
         pattern: settings.pattern.clone(),
         compilation: compilation(request),
         ..Limits::default()
+    };
+    if let Some(definitions) = request.arguments.document("let")? {
+        limits.variables = Variables::parse(definitions, DateTime::now(), &limits)?;
     }
+    Ok(limits)
 }
 
 /// Patterns are compiled away from the threads that serve the network, and only until the command has to end.
@@ -40,23 +47,10 @@ fn compilation(request: &Request<'_>) -> Compilation {
 /// # Errors
 /// `TypeMismatch`, and whatever is wrong with the filter.
 pub fn filter(request: &Request<'_>, name: &str) -> Result<Arc<Filter>, CommandError> {
+    let limits = limits(request)?;
     match request.arguments.document(name)? {
-        Some(query) if !query.is_empty() => Ok(Arc::new(Filter::parse(query, &limits(request))?)),
+        Some(query) if !query.is_empty() => Ok(Arc::new(Filter::parse(query, &limits)?)),
         _ => Ok(Arc::new(Filter::all())),
-    }
-}
-
-/// Refuses `let`, unless it defines nothing.
-///
-/// # Errors
-/// `NotImplemented`, `TypeMismatch`.
-pub fn no_variables(request: &Request<'_>) -> Result<(), CommandError> {
-    match request.arguments.document("let")? {
-        Some(variables) if !variables.is_empty() => Err(CommandError::refused(
-            Code::NotImplemented,
-            "variables of 'let' are not supported",
-        )),
-        _ => Ok(()),
     }
 }
 

@@ -1,7 +1,7 @@
 //! `serverStatus`: figures of the process.
 
 use bson::raw::CString;
-use bson::{DateTime, RawDocumentBuf, rawdoc};
+use bson::{DateTime, RawDocumentBuf, Timestamp, rawdoc};
 
 use crate::arguments::Known;
 use crate::dispatch::{Effect, Reply, Run, Spec};
@@ -50,9 +50,22 @@ fn run(request: &Request<'_>) -> Reply {
             "documents": sizes.documents as i64,
             "documentBytes": sizes.document_bytes as i64,
             "devices": documents.devices().list().len() as i32,
+            "changeHistory": change_history(request),
         },
         "ok": 1.0,
     })
+}
+
+/// How far back change streams can go; empty where no history is kept.
+fn change_history(request: &Request<'_>) -> RawDocumentBuf {
+    match request.documents.store().history() {
+        None => rawdoc! {},
+        Some(history) => rawdoc! {
+            "first": Timestamp::from(history.first()),
+            "last": Timestamp::from(history.last()),
+            "bytes": history.kept_bytes() as i64,
+        },
+    }
 }
 
 fn commands(request: &Request<'_>) -> RawDocumentBuf {

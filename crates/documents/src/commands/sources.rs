@@ -1,13 +1,13 @@
-//! Stages that stand first and bring documents of their own: `$indexStats`, `$collStats`, `$currentOp`.
+//! Stages that stand first and bring documents of their own: `$indexStats`, `$collStats`, `$currentOp`, `$documents`.
 
 use bson::{
     DateTime, RawArray, RawArrayBuf, RawBsonRef, RawDocument, RawDocumentBuf, cstr, rawdoc,
 };
-use forebay_query::Code;
+use forebay_query::{Code, Expression, Scope};
 use forebay_store::IndexStatus;
 
 use super::aggregate::{behind_first, first_stage};
-use super::{coll_stats, current_op};
+use super::{coll_stats, current_op, read};
 use crate::collections::OpenCollection;
 use crate::error::CommandError;
 use crate::host;
@@ -31,6 +31,9 @@ pub fn special(
             request.admin_only()?;
             current_op::operations(request)
         }
+        Some(("$documents", given)) if namespace.collection == "$cmd.aggregate" => {
+            given_documents(request, given)?
+        }
         _ if namespace.collection == "$cmd.aggregate" => return Err(without_collection(stages)),
         _ => return Ok(None),
     };
@@ -45,6 +48,28 @@ fn without_collection(stages: &RawArray) -> CommandError {
         None => "{aggregate: 1} is not valid for an empty pipeline.".to_owned(),
     };
     CommandError::refused(Code::InvalidNamespace, message)
+}
+
+/// The documents that a `$documents` stage gives: an expression of an array of them.
+fn given_documents(
+    request: &Request<'_>,
+    given: RawBsonRef<'_>,
+) -> Result<Vec<RawDocumentBuf>, CommandError> {
+    let wrong = || {
+        let message =
+            "error during aggregation :: caused by :: $documents requires array of objects";
+        CommandError::refused(Code::Location5858203, message)
+    };
+    let expression = Expression::parse(given, &read::limits(request)?)?;
+    let nothing = rawdoc! {};
+    let value = expression.evaluate(&Scope::new(&nothing, DateTime::now()))?;
+    let documents = value.as_array().ok_or_else(wrong)?.into_iter();
+    documents
+        .map(|document| match document {
+            Ok(RawBsonRef::Document(document)) => Ok(document.to_owned()),
+            _ => Err(wrong()),
+        })
+        .collect()
 }
 
 fn index_stats(

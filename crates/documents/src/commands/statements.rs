@@ -16,6 +16,7 @@ use crate::error::CommandError;
 use crate::namespace::Namespace;
 use crate::plan::{self, Access, Plan, Wishes};
 use crate::request::Request;
+use crate::searches::Search;
 use crate::streams::blocking;
 use crate::write_result::WriteErrors;
 
@@ -40,7 +41,6 @@ impl<S> Batch<S> {
     ) -> Result<Batch<S>, CommandError> {
         let namespace = request.namespace()?;
         namespace.writable()?;
-        read::no_variables(request)?;
         let statements = request.statements(name)?.into_iter().map(read);
         Ok(Batch {
             namespace,
@@ -103,7 +103,7 @@ impl<'a> Query<'a> {
     ) -> Result<Target<'_>, CommandError> {
         self.arguments.simple_collation()?;
         Ok(Target {
-            filter: Arc::new(Filter::parse(self.query, &read::limits(request))?),
+            filter: Arc::new(Filter::parse(self.query, &read::limits(request)?)?),
             first_only,
             arguments: &self.arguments,
         })
@@ -128,7 +128,7 @@ impl Target<'_> {
         &self,
         request: &Request<'_>,
         collection: &Arc<OpenCollection>,
-    ) -> Result<Plan, CommandError> {
+    ) -> Result<Arc<Plan>, CommandError> {
         let wishes = Wishes {
             hint: plan::hint(collection, self.arguments.get("hint"))?,
             strict: request.strict(),
@@ -148,6 +148,7 @@ impl Target<'_> {
         mut change: impl FnMut(&[RecordNumber]) -> Result<usize, CommandError> + Send,
     ) -> Result<(), CommandError> {
         let plan = self.plan(request, collection)?;
+        request.begin_search(Search::Documents(plan.clone()));
         if !self.first_only {
             let numbers = plan.numbers(None, request.stop()).await?;
             return blocking(|| change(&numbers)).map(drop);

@@ -53,6 +53,22 @@ async fn run(request: &Request<'_>) -> Reply {
     Ok(totals.reply())
 }
 
+/// Runs one entry of `updates` for another command; the number of documents that matched.
+///
+/// # Errors
+/// Whatever is wrong with the entry, and whatever the store says.
+pub async fn run_one(
+    request: &Request<'_>,
+    namespace: &Namespace,
+    entry: &RawDocument,
+) -> Result<usize, CommandError> {
+    let mut totals = Totals::default();
+    let statement = Statement::read(entry)?;
+    let prepared = statement.prepare(request)?;
+    prepared.run(request, namespace, &mut totals, 0).await?;
+    Ok(totals.matched)
+}
+
 #[derive(Default)]
 struct Totals {
     matched: usize,
@@ -103,14 +119,12 @@ impl<'a> Statement<'a> {
                 "collation",
                 "arrayFilters",
                 "hint",
-                "sort",
                 "upsertSupplied",
                 "sampleId",
             ],
         )?;
         let arguments = query.arguments();
         arguments.document("c")?;
-        arguments.document("sort")?;
         Ok(Statement {
             update: update_of(arguments.get("u").ok_or_else(|| arguments.missing("u"))?)?,
             array_filters: array_filters(arguments.array("arrayFilters")?)?,
@@ -125,8 +139,8 @@ impl<'a> Statement<'a> {
     /// # Errors
     /// Whatever is wrong with the filter or the update.
     fn prepare(&self, request: &Request<'_>) -> Result<Prepared<'_>, CommandError> {
-        self.query.arguments().unsupported(&["c", "sort"])?;
-        let update = Update::parse(self.update, self.array_filters, &read::limits(request))?;
+        self.query.arguments().unsupported(&["c"])?;
+        let update = Update::parse(self.update, self.array_filters, &read::limits(request)?)?;
         if self.multi && update.is_replacement() {
             let message = "multi update is not supported for replacement-style update";
             return Err(CommandError::refused(Code::FailedToParse, message));
@@ -146,7 +160,7 @@ impl<'a> Statement<'a> {
         &self,
         request: &Request<'_>,
         collection: &Arc<OpenCollection>,
-    ) -> Result<Plan, CommandError> {
+    ) -> Result<Arc<Plan>, CommandError> {
         self.prepare(request)?.target.plan(request, collection)
     }
 }

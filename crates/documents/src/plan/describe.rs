@@ -1,5 +1,6 @@
 //! What `explain` says about a plan, and about a run of it.
 
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use bson::raw::CString;
@@ -11,8 +12,8 @@ use forebay_text::Stop;
 use super::{Access, IndexAccess, Plan};
 use crate::error::CommandError;
 use crate::request::Request;
-use crate::search::{Arrays, SearchPlan, Wanted};
-use crate::streams::{Range, Scan, Stream, Walk, blocking};
+use crate::search::{Arrays, ExecutionReport, SearchPlan, Wanted};
+use crate::streams::{Stream, blocking};
 
 /// What a run of a plan did.
 pub struct Executed {
@@ -63,7 +64,40 @@ impl Plan {
     fn append_reason(&self, stage: &mut RawDocumentBuf) {
         if let Some(reason) = &self.cache_not_used {
             stage.append(cstr!("cacheNotUsed"), reason.reason());
+            stage.append(cstr!("cacheNotUsedCode"), reason.name());
         }
+    }
+
+    /// The stage with what its last run did, as `executionStats` shows it.
+    pub fn executed_stage(&self) -> RawDocumentBuf {
+        let stage = match self.report() {
+            Some(report) => report.to_document(),
+            None => self.stage(),
+        };
+        self.with_figures(stage)
+    }
+
+    fn with_figures(&self, mut stage: RawDocumentBuf) -> RawDocumentBuf {
+        append_missing(&mut stage, "keysExamined", self.keys_examined());
+        append_missing(&mut stage, "docsExamined", self.docs_examined());
+        stage
+    }
+
+    /// What the cache did for the last run, if it was asked.
+    pub fn report(&self) -> Option<Arc<ExecutionReport>> {
+        match &self.access {
+            Access::Cache(search) => search.report(),
+            _ => None,
+        }
+    }
+
+    fn keys_examined(&self) -> u64 {
+        self.tally.keys()
+    }
+
+    fn docs_examined(&self) -> u64 {
+        self.report()
+            .map_or(self.tally.examined(), |report| report.tally.examined())
     }
 
     /// Runs the plan and throws the documents away.
@@ -72,99 +106,38 @@ impl Plan {
     /// Whatever the cache or the store says.
     pub async fn execute(&self, run: Run, stop: &Stop) -> Result<Executed, CommandError> {
         let started = Instant::now();
-        let mut executed = match (&self.access, run) {
-            (Access::Cache(_), _) => self.execute_search(run, stop).await?,
-            (Access::Scan { .. }, Run::Count) if matches!(self.filter.root(), Node::AlwaysTrue) => {
-                self.count_of_store()
+        let returned = match run {
+            Run::Count => self.count(stop).await?,
+            Run::Documents(wanted) => {
+                let mut stream = self.open(wanted, stop).await?;
+                blocking(|| pull(&mut stream, wanted.limit(), stop))?
             }
-            (Access::Scan { direction }, _) => self.execute_scan(*direction, run, stop)?,
-            (Access::Index(access), _) => self.execute_walk(Range::from(access), run, stop)?,
-            (Access::Union(union), _) => self.execute_walk(Range::from(&**union), run, stop)?,
-            (Access::Nothing | Access::Id(_), _) => self.execute_plain(run, stop).await?,
         };
-        executed.elapsed = started.elapsed();
-        let figures = [
-            ("nReturned", executed.returned),
-            ("keysExamined", executed.keys_examined),
-            ("docsExamined", executed.docs_examined),
-        ];
-        for (name, figure) in figures {
-            if executed.stage.get(name).ok().flatten().is_none() {
-                executed.stage.append(
-                    CString::try_from(name).expect("the names hold no NUL"),
-                    figure as i64,
-                );
-            }
-        }
-        Ok(executed)
-    }
-
-    fn executed(
-        &self,
-        returned: u64,
-        keys_examined: u64,
-        docs_examined: u64,
-        stage: RawDocumentBuf,
-    ) -> Executed {
-        Executed {
+        let mut stage = match self.is_counted_by_store(run) {
+            true => self.with_figures(rawdoc! { "stage": "RECORD_STORE_FAST_COUNT" }),
+            false => self.executed_stage(),
+        };
+        append_missing(&mut stage, "nReturned", returned);
+        Ok(Executed {
             returned,
-            keys_examined,
-            docs_examined,
-            elapsed: Duration::ZERO,
+            keys_examined: self.keys_examined(),
+            docs_examined: self.docs_examined(),
+            elapsed: started.elapsed(),
             stage,
-        }
+        })
     }
 
-    fn count_of_store(&self) -> Executed {
-        self.executed(
-            self.collection.store.document_count(),
-            0,
-            0,
-            rawdoc! { "stage": "RECORD_STORE_FAST_COUNT" },
-        )
+    fn is_counted_by_store(&self, run: Run) -> bool {
+        let everything = matches!(self.filter.root(), Node::AlwaysTrue);
+        everything && matches!((&self.access, run), (Access::Scan { .. }, Run::Count))
     }
+}
 
-    async fn execute_search(&self, run: Run, stop: &Stop) -> Result<Executed, CommandError> {
-        let Access::Cache(search) = &self.access else {
-            return self.execute_plain(run, stop).await;
-        };
-        let Run::Documents(wanted) = run else {
-            let counted = search.count(stop).await?;
-            let stage = counted.report.to_document("CACHE_COUNT");
-            return Ok(self.executed(counted.count, 0, counted.report.tally.examined(), stage));
-        };
-        let mut found = search.find(wanted, stop).await?;
-        let returned = blocking(|| pull(&mut found, wanted.limit(), stop))?;
-        let report = found.into_report();
-        Ok(self.executed(
-            returned,
-            0,
-            report.tally.examined(),
-            report.to_document("CACHE_SEARCH"),
-        ))
-    }
-
-    fn execute_scan(
-        &self,
-        direction: Direction,
-        run: Run,
-        stop: &Stop,
-    ) -> Result<Executed, CommandError> {
-        let mut scan = Scan::new(&self.collection.store, self.filter.clone(), direction);
-        let returned = blocking(|| pull(&mut scan, run.limit(), stop))?;
-        Ok(self.executed(returned, 0, scan.examined(), self.stage()))
-    }
-
-    fn execute_walk(&self, range: Range, run: Run, stop: &Stop) -> Result<Executed, CommandError> {
-        let mut walk = Walk::new(self.collection.store.clone(), self.filter.clone(), range);
-        let returned = blocking(|| pull(&mut walk, run.limit(), stop))?;
-        Ok(self.executed(returned, walk.keys(), walk.examined(), self.stage()))
-    }
-
-    async fn execute_plain(&self, run: Run, stop: &Stop) -> Result<Executed, CommandError> {
-        let mut stream = self.open(run.wanted(), stop).await?;
-        let returned = pull(&mut stream, run.limit(), stop)?;
-        Ok(self.executed(returned, returned, returned, self.stage()))
+/// Adds a figure to a stage that does not tell it yet.
+fn append_missing(stage: &mut RawDocumentBuf, name: &str, figure: u64) {
+    if stage.get(name).ok().flatten().is_none() {
+        let name = CString::try_from(name).expect("the names hold no NUL");
+        stage.append(name, figure as i64);
     }
 }
 
@@ -187,21 +160,8 @@ pub async fn execute_values(
         keys_examined: 0,
         docs_examined: others,
         elapsed: started.elapsed(),
-        stage: report.to_document("CACHE_DISTINCT"),
+        stage: report.to_document(),
     })
-}
-
-impl Run {
-    fn wanted(self) -> Wanted {
-        match self {
-            Run::Count => Wanted::All,
-            Run::Documents(wanted) => wanted,
-        }
-    }
-
-    fn limit(self) -> Option<u64> {
-        self.wanted().limit()
-    }
 }
 
 fn pull(stream: &mut impl Stream, limit: Option<u64>, stop: &Stop) -> Result<u64, CommandError> {

@@ -18,7 +18,7 @@ use forebay_store::{Direction, IndexStatus};
 
 use crate::collections::OpenCollection;
 use crate::error::CommandError;
-use crate::search::{NotUsed, PlanOptions, SearchPlan};
+use crate::search::{NotUsed, PlanOptions, SearchPlan, Tally};
 use crate::streams::{Part, Range};
 
 pub use describe::{Run, execute_values};
@@ -75,6 +75,8 @@ pub struct Plan {
     pub is_sorted: bool,
     /// Why the cache is not used, where it is not.
     pub cache_not_used: Option<NotUsed>,
+    /// What the run of a plan without the cache has read.
+    tally: Arc<Tally>,
 }
 
 impl Plan {
@@ -86,17 +88,18 @@ impl Plan {
         collection: Arc<OpenCollection>,
         filter: Arc<Filter>,
         wishes: &Wishes<'_>,
-    ) -> Result<Plan, CommandError> {
+    ) -> Result<Arc<Plan>, CommandError> {
         let mut plan = Plan {
             collection,
             filter,
             access: Access::Nothing,
             is_sorted: false,
             cache_not_used: None,
+            tally: Arc::default(),
         };
         plan.choose(wishes)?;
         plan.refuse_fall_back(wishes)?;
-        Ok(plan)
+        Ok(Arc::new(plan))
     }
 
     fn choose(&mut self, wishes: &Wishes<'_>) -> Result<(), CommandError> {

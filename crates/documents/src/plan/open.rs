@@ -21,12 +21,24 @@ impl Plan {
             Access::Nothing => Box::new(List::default()),
             Access::Id(id) => {
                 let number = store.number_by_id(id.as_raw_bson_ref())?;
+                if number.is_some() {
+                    self.tally.read_key();
+                    self.tally.examine(true);
+                }
                 Box::new(Fetch::new(store, filter, number.into_iter().collect()))
             }
             Access::Cache(search) => Box::new(search.find(wanted, stop).await?),
-            Access::Index(access) => Box::new(Walk::new(store, filter, Range::from(access))),
-            Access::Union(union) => Box::new(Walk::new(store, filter, Range::from(&**union))),
-            Access::Scan { direction } => Box::new(Scan::new(&store, filter, *direction)),
+            Access::Index(access) => {
+                let range = Range::from(access);
+                Box::new(Walk::new(store, filter, range, self.tally.clone()))
+            }
+            Access::Union(union) => {
+                let range = Range::from(&**union);
+                Box::new(Walk::new(store, filter, range, self.tally.clone()))
+            }
+            Access::Scan { direction } => {
+                Box::new(Scan::new(&store, filter, *direction, self.tally.clone()))
+            }
         })
     }
 
@@ -38,11 +50,11 @@ impl Plan {
         let store = &self.collection.store;
         match &self.access {
             Access::Nothing => Ok(0),
-            Access::Cache(search) => Ok(search.count(stop).await?.count),
+            Access::Cache(search) => search.count(stop).await,
             Access::Scan { .. } if matches!(self.filter.root(), Node::AlwaysTrue) => {
                 Ok(store.document_count())
             }
-            Access::Scan { .. } => blocking(|| count_scan(store, &self.filter, stop)),
+            Access::Scan { .. } => blocking(|| count_scan(store, &self.filter, &self.tally, stop)),
             Access::Id(_) | Access::Index(_) | Access::Union(_) => {
                 let stream = self.open(Wanted::All, stop).await?;
                 blocking(|| count_stream(stream, stop))

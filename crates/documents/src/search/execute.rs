@@ -17,15 +17,6 @@ use super::report::{Access, ExecutionReport, Tally};
 use crate::error::CommandError;
 use crate::streams::{Stream, blocking};
 
-/// The answer to a count.
-#[derive(Debug)]
-pub struct Counted {
-    /// Documents that match.
-    pub count: u64,
-    /// How they were found.
-    pub report: ExecutionReport,
-}
-
 /// Which of its matches the caller of a search pulls.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Wanted {
@@ -73,6 +64,13 @@ struct Probed {
     tally: Arc<Tally>,
 }
 
+/// The documents to be read after a search, and how.
+struct Reading {
+    stage: &'static str,
+    wanted: RoaringBitmap,
+    access: Access,
+}
+
 /// What is to be done with arrays of strings.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Arrays {
@@ -99,7 +97,7 @@ impl SearchPlan {
     ///
     /// # Errors
     /// When the operation is stopped, or the store cannot be read.
-    pub async fn count(&self, stop: &Stop) -> Result<Counted, CommandError> {
+    pub async fn count(&self, stop: &Stop) -> Result<u64, CommandError> {
         let want = if self.is_exact() {
             Want::Count
         } else {
@@ -108,12 +106,13 @@ impl SearchPlan {
         let answer = self.search(want, stop).await?;
         let (counted, doubtful, access) = self.judge(answer.count, &answer);
         let figures = (answer.count, answer.residual.len());
-        let mut found = self.read(Probed::default(), doubtful, access, answer.report, figures);
-        let count = counted + blocking_count(&mut found, stop)?;
-        Ok(Counted {
-            count,
-            report: found.into_report(),
-        })
+        let reading = Reading {
+            stage: "CACHE_COUNT",
+            wanted: doubtful,
+            access,
+        };
+        let mut found = self.read(Probed::default(), reading, answer.report, figures);
+        Ok(counted + blocking_count(&mut found, stop)?)
     }
 
     /// What of a count is certain, which documents have to be read for the rest, and how.
@@ -185,7 +184,12 @@ impl SearchPlan {
         let mut candidates = answer.numbers | answer.residual;
         candidates.remove_range(..probed.next);
         let access = self.access(candidates.len());
-        self.read(probed, candidates, access, answer.report, figures)
+        let reading = Reading {
+            stage: "CACHE_SEARCH",
+            wanted: candidates,
+            access,
+        };
+        self.read(probed, reading, answer.report, figures)
     }
 
     /// Tries the first documents of the collection, where they are likely to be all that is asked for.
@@ -216,8 +220,12 @@ impl SearchPlan {
         let access = Access::Probe {
             documents: probed.tally.examined(),
         };
-        let (wanted, report) = (RoaringBitmap::new(), SearchReport::default());
-        self.read(probed, wanted, access, report, (0, 0))
+        let reading = Reading {
+            stage: "CACHE_SEARCH",
+            wanted: RoaringBitmap::new(),
+            access,
+        };
+        self.read(probed, reading, SearchReport::default(), (0, 0))
     }
 
     /// Counts the values of the field that the plan was made for, among the documents that match.
@@ -258,7 +266,12 @@ impl SearchPlan {
             missing,
             ..
         } = counts;
-        let others = self.read(Probed::default(), others, access, answer.report, figures);
+        let reading = Reading {
+            stage: "CACHE_DISTINCT",
+            wanted: others,
+            access,
+        };
+        let others = self.read(Probed::default(), reading, answer.report, figures);
         Ok(Values {
             strings,
             null,
@@ -296,24 +309,25 @@ impl SearchPlan {
     fn read(
         &self,
         probed: Probed,
-        wanted: RoaringBitmap,
-        access: Access,
+        reading: Reading,
         search: SearchReport,
         (found, residual): (u64, u64),
     ) -> Found {
-        let report = ExecutionReport {
+        let report = Arc::new(ExecutionReport {
+            stage: reading.stage,
             plan: Arc::clone(&self.summary),
             search,
             found,
             residual,
-            access,
+            access: reading.access,
             tally: probed.tally,
-        };
+        });
+        *self.report.lock() = Some(Arc::clone(&report));
         Found::new(
             Arc::clone(&self.search.store),
             Arc::clone(&self.filter),
             probed.gathered,
-            wanted,
+            reading.wanted,
             report,
         )
     }

@@ -33,7 +33,7 @@ pub struct Found {
     /// Read and checked already.
     gathered: VecDeque<Numbered>,
     way: Way,
-    report: ExecutionReport,
+    report: Arc<ExecutionReport>,
 }
 
 /// How the documents are read.
@@ -51,7 +51,7 @@ impl Found {
         filter: Arc<Filter>,
         gathered: VecDeque<Numbered>,
         wanted: RoaringBitmap,
-        report: ExecutionReport,
+        report: Arc<ExecutionReport>,
     ) -> Found {
         let way = match report.access {
             Access::Scan { .. } => Way::Scan(wanted),
@@ -67,7 +67,7 @@ impl Found {
     }
 
     /// What was done until now.
-    pub fn into_report(self) -> ExecutionReport {
+    pub fn into_report(self) -> Arc<ExecutionReport> {
         self.report
     }
 

@@ -32,5 +32,6 @@ mod translate;
 pub use collection::{CacheIndex, CollectionSearch, Prepared, WriteLock};
 pub use execute::{Arrays, Values, Wanted};
 pub use plan::{NotUsed, PlanOptions, SearchPlan};
+pub use report::{ExecutionReport, Tally};
 pub use settings::SearchSettings;
-pub use stats::BuildProgress;
+pub use stats::{BuildProgress, FieldOverview, IndexState};

@@ -5,10 +5,11 @@ use std::sync::Arc;
 use forebay_cache::Expr;
 use forebay_query::filter::Node;
 use forebay_query::{Code, Error, Filter};
+use parking_lot::Mutex;
 
 use super::collection::{CacheIndex, CollectionSearch, State};
 use super::generation::Generation;
-use super::report::PlanSummary;
+use super::report::{ExecutionReport, PlanSummary};
 use super::translate::{Cover, Translator};
 
 /// What a command says about the choice of indexes.
@@ -85,6 +86,43 @@ impl NotUsed {
         self.to_string()
     }
 
+    /// The words for all reasons, in the order of [`NotUsed::place`].
+    pub const NAMES: [&'static str; 11] = [
+        "no-cache-index",
+        "no-cached-field",
+        "predicate",
+        "uncached-branch",
+        "uncached-under-negation",
+        "building",
+        "failed",
+        "collation",
+        "hint",
+        "not-exact",
+        "values-not-cached",
+    ];
+
+    /// The word for the reason, the same in `explain`, metrics and on the status page.
+    pub fn name(&self) -> &'static str {
+        NotUsed::NAMES[self.place()]
+    }
+
+    /// The place of its word.
+    pub fn place(&self) -> usize {
+        match self {
+            NotUsed::NoCacheIndex => 0,
+            NotUsed::NoCachedField => 1,
+            NotUsed::Predicate { .. } => 2,
+            NotUsed::UncachedBranch => 3,
+            NotUsed::UncachedUnderNegation => 4,
+            NotUsed::Building { .. } => 5,
+            NotUsed::Failed { .. } => 6,
+            NotUsed::Collation => 7,
+            NotUsed::Hint { .. } => 8,
+            NotUsed::NotExact => 9,
+            NotUsed::ValuesNotCached { .. } => 10,
+        }
+    }
+
     /// Could the cache have answered, had it been declared, built or asked differently?
     ///
     /// A strict server refuses such a search instead of scanning the collection; one that has nothing to do with cached
@@ -114,6 +152,8 @@ pub struct SearchPlan {
     pub(super) summary: Arc<PlanSummary>,
     /// The column whose values are wanted.
     pub(super) values: Option<usize>,
+    /// What the last run of the plan did.
+    pub(super) report: Arc<Mutex<Option<Arc<ExecutionReport>>>>,
 }
 
 impl SearchPlan {
@@ -122,6 +162,21 @@ impl SearchPlan {
     /// Otherwise documents are read and checked one by one, and an index of the store may be better.
     pub fn is_exact(&self) -> bool {
         self.summary.exact
+    }
+
+    /// What the last run of the plan did; none before the cache has answered.
+    pub fn report(&self) -> Option<Arc<ExecutionReport>> {
+        self.report.lock().clone()
+    }
+
+    /// `database.collection`.
+    pub fn namespace(&self) -> String {
+        self.search.with_state(|state| state.namespace.clone())
+    }
+
+    /// The whole filter.
+    pub fn filter(&self) -> &Filter {
+        &self.filter
     }
 
     /// What is asked of the cache.
@@ -270,6 +325,7 @@ impl CollectionSearch {
             expr,
             summary: Arc::new(summary),
             values: None,
+            report: Arc::default(),
         }
     }
 }

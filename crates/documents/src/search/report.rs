@@ -7,19 +7,34 @@ use bson::{RawArrayBuf, RawDocumentBuf, cstr, rawdoc};
 use forebay_cache::{DeviceReport, HostReport, LeafReport, SearchReport};
 use forebay_text::Tier;
 
-/// Documents read after a search, counted while they are read.
+/// What was read for a search, counted while it is read. One thread reads at a time; any may look.
 #[derive(Debug, Default)]
 pub struct Tally {
+    keys: AtomicU64,
     examined: AtomicU64,
     matched: AtomicU64,
 }
 
+/// Adds to a counter that nobody else adds to now, without the cost of a locked instruction.
+fn add(counter: &AtomicU64, more: u64) {
+    counter.store(counter.load(Ordering::Relaxed) + more, Ordering::Relaxed);
+}
+
 impl Tally {
+    /// An entry of an index was read.
+    pub fn read_key(&self) {
+        add(&self.keys, 1);
+    }
+
     /// A document was read and matched the filter, or did not.
     pub fn examine(&self, matched: bool) {
-        self.examined.fetch_add(1, Ordering::Relaxed);
-        self.matched
-            .fetch_add(u64::from(matched), Ordering::Relaxed);
+        add(&self.examined, 1);
+        add(&self.matched, u64::from(matched));
+    }
+
+    /// Entries of indexes read.
+    pub fn keys(&self) -> u64 {
+        self.keys.load(Ordering::Relaxed)
     }
 
     /// Documents read.
@@ -86,6 +101,15 @@ impl LeafSummary {
 }
 
 impl PlanSummary {
+    /// The tier of the condition whose values take longest to compare; none where no value is compared.
+    pub fn tier(&self) -> Option<Tier> {
+        let place = |tier: &Tier| Tier::ALL.iter().position(|known| known == tier);
+        self.leaves
+            .iter()
+            .filter_map(|leaf| leaf.tier)
+            .max_by_key(place)
+    }
+
     /// The plan's stage as `queryPlanner` shows it.
     pub fn to_document(&self, stage: &str) -> RawDocumentBuf {
         let leaves = RawArrayBuf::from_iter(self.leaves.iter().map(LeafSummary::to_document));
@@ -150,6 +174,8 @@ impl Access {
 /// What one search did.
 #[derive(Clone, Debug)]
 pub struct ExecutionReport {
+    /// The name of its stage: `CACHE_SEARCH`, `CACHE_COUNT`, `CACHE_DISTINCT`.
+    pub stage: &'static str,
     /// What was asked of the cache.
     pub plan: Arc<PlanSummary>,
     /// What the cache did.
@@ -166,8 +192,8 @@ pub struct ExecutionReport {
 
 impl ExecutionReport {
     /// The stage as `executionStats` shows it.
-    pub fn to_document(&self, stage: &str) -> RawDocumentBuf {
-        let mut document = self.plan.head(stage);
+    pub fn to_document(&self) -> RawDocumentBuf {
+        let mut document = self.plan.head(self.stage);
         document.append(cstr!("leaves"), self.leaves());
         let devices = RawArrayBuf::from_iter(self.search.devices.iter().map(device));
         document.append(cstr!("devices"), devices);
@@ -177,6 +203,26 @@ impl ExecutionReport {
         document.append(cstr!("residualDocuments"), self.residual as i64);
         self.append_access(&mut document);
         document
+    }
+
+    /// Rows that were scanned.
+    pub fn rows(&self) -> u64 {
+        self.search.leaves.iter().map(|leaf| leaf.rows).sum()
+    }
+
+    /// Names of the devices that scanned, with commas.
+    pub fn device_names(&self) -> String {
+        let names = self
+            .search
+            .devices
+            .iter()
+            .map(|device| device.name.as_str());
+        names.collect::<Vec<_>>().join(",")
+    }
+
+    /// Bytes that were scanned.
+    pub fn bytes(&self) -> u64 {
+        self.search.leaves.iter().map(|leaf| leaf.bytes).sum()
     }
 
     fn append_access(&self, document: &mut RawDocumentBuf) {

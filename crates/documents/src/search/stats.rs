@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use bson::{RawArrayBuf, RawDocumentBuf, cstr, rawdoc};
-use forebay_cache::{BucketStats, Cache, FieldStats};
+use forebay_cache::{BucketHome, BucketStats, Cache, FieldStats};
 use forebay_text::Tier;
 
 use super::collection::{CacheIndex, CollectionSearch, State};
@@ -29,7 +29,8 @@ pub enum IndexState {
 }
 
 impl IndexState {
-    fn name(&self) -> &'static str {
+    /// The word for it.
+    pub fn name(&self) -> &'static str {
         match self {
             IndexState::Ready => "ready",
             IndexState::Building { .. } => "building",
@@ -56,6 +57,15 @@ pub struct FieldStatus {
     pub stats: FieldStats,
     /// Names of the devices that hold its buckets.
     pub devices: BTreeSet<String>,
+    /// Conditions searched since it was built, by tier; `none` for null and existence.
+    pub searches: BTreeMap<&'static str, u64>,
+}
+
+/// Figures of one cached field without the details of its buckets.
+#[derive(Clone, Debug)]
+pub struct FieldOverview {
+    /// What the cache holds of it.
+    pub stats: FieldStats<BucketHome>,
     /// Conditions searched since it was built, by tier; `none` for null and existence.
     pub searches: BTreeMap<&'static str, u64>,
 }
@@ -200,6 +210,31 @@ impl CollectionSearch {
             state: state.index_state(index),
             fields: fields.collect(),
         }
+    }
+
+    /// Name and state of every declared index.
+    pub fn index_states(&self) -> Vec<(String, IndexState)> {
+        self.with_state(|state| {
+            let declared = state.declared.iter();
+            declared
+                .map(|index| (index.name.clone(), state.index_state(index)))
+                .collect()
+        })
+    }
+
+    /// Figures of every cached field; none until they are built.
+    pub fn overview(&self) -> Vec<FieldOverview> {
+        let Some(generation) = self.with_state(|state| state.ready.clone()) else {
+            return Vec::new();
+        };
+        (0..generation.values.fields().len())
+            .filter_map(|column| {
+                Some(FieldOverview {
+                    stats: generation.values.summary(column)?,
+                    searches: generation.searches(column),
+                })
+            })
+            .collect()
     }
 
     /// Figures of one index; `None` if it is not a declared cache index.

@@ -150,7 +150,7 @@ async fn compare(fixture: &Fixture, filter: &Decoded, seed: u64) -> bool {
     };
     let counted = plan.count(&Stop::never()).await.expect("counted");
     assert_eq!(
-        counted.count,
+        counted,
         expected.len() as u64,
         "seed {seed}: {filter}\n{:?}",
         plan.summary()

@@ -18,6 +18,7 @@ use bson::{RawDocument, RawDocumentBuf};
 use forebay_store::{Document, RecordNumber};
 use forebay_text::Stop;
 
+use crate::change_stream::ChangeStream;
 use crate::error::CommandError;
 
 pub use fetch::Fetch;
@@ -80,6 +81,11 @@ pub trait Stream: Send {
         false
     }
 
+    /// The stream of changes that it is: one without an end, whose clients wait for more.
+    fn changes(&self) -> Option<&ChangeStream> {
+        None
+    }
+
     /// Is the next batch a matter of microseconds, so that it may be made on the thread that serves the network?
     fn is_short(&self) -> bool {
         false
@@ -93,6 +99,10 @@ impl Stream for Box<dyn Stream> {
 
     fn is_done(&self) -> bool {
         (**self).is_done()
+    }
+
+    fn changes(&self) -> Option<&ChangeStream> {
+        (**self).changes()
     }
 
     fn is_short(&self) -> bool {

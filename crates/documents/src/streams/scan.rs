@@ -8,6 +8,7 @@ use forebay_text::Stop;
 
 use super::{Row, Stream};
 use crate::error::CommandError;
+use crate::search::Tally;
 
 /// Documents between two looks at the stop sign.
 const STOP_INTERVAL: u64 = 256;
@@ -16,22 +17,22 @@ const STOP_INTERVAL: u64 = 256;
 pub struct Scan {
     entries: forebay_store::Scan,
     filter: Arc<Filter>,
-    examined: u64,
+    tally: Arc<Tally>,
 }
 
 impl Scan {
-    /// A scan from one end.
-    pub fn new(store: &Collection, filter: Arc<Filter>, direction: Direction) -> Scan {
+    /// A scan from one end, which counts in `tally`.
+    pub fn new(
+        store: &Collection,
+        filter: Arc<Filter>,
+        direction: Direction,
+        tally: Arc<Tally>,
+    ) -> Scan {
         Scan {
             entries: store.scan_range(0..RecordNumber::MAX, direction),
             filter,
-            examined: 0,
+            tally,
         }
-    }
-
-    /// Documents read so far.
-    pub fn examined(&self) -> u64 {
-        self.examined
     }
 }
 
@@ -39,11 +40,12 @@ impl Stream for Scan {
     fn next(&mut self, stop: &Stop) -> Result<Option<Row>, CommandError> {
         for row in self.entries.by_ref() {
             let (number, document) = row?;
-            if self.examined.is_multiple_of(STOP_INTERVAL) {
+            if self.tally.examined().is_multiple_of(STOP_INTERVAL) {
                 stop.check()?;
             }
-            self.examined += 1;
-            if self.filter.try_matches(&document)? {
+            let matched = self.filter.try_matches(&document)?;
+            self.tally.examine(matched);
+            if matched {
                 return Ok(Some(Row::Stored(number, document)));
             }
         }
@@ -55,13 +57,20 @@ impl Stream for Scan {
 ///
 /// # Errors
 /// The stop sign, or the store.
-pub fn count(store: &Collection, filter: &Filter, stop: &Stop) -> Result<u64, CommandError> {
+pub fn count(
+    store: &Collection,
+    filter: &Filter,
+    tally: &Tally,
+    stop: &Stop,
+) -> Result<u64, CommandError> {
     let mut matches = 0;
     for (examined, row) in (1u64..).zip(store.scan(0)) {
         if examined.is_multiple_of(STOP_INTERVAL) {
             stop.check()?;
         }
-        matches += u64::from(filter.try_matches(&row?.1)?);
+        let matched = filter.try_matches(&row?.1)?;
+        tally.examine(matched);
+        matches += u64::from(matched);
     }
     Ok(matches)
 }

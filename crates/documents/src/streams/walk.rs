@@ -11,6 +11,7 @@ use roaring::RoaringTreemap;
 
 use super::{Row, Stream};
 use crate::error::CommandError;
+use crate::search::Tally;
 
 /// Entries between two looks at the stop sign.
 const STOP_INTERVAL: u64 = 256;
@@ -45,13 +46,17 @@ pub struct Walk {
     next_part: usize,
     entries: Option<IndexScan>,
     seen: RoaringTreemap,
-    keys: u64,
-    examined: u64,
+    tally: Arc<Tally>,
 }
 
 impl Walk {
-    /// A walk from the beginning.
-    pub fn new(store: Arc<Collection>, filter: Arc<Filter>, range: Range) -> Walk {
+    /// A walk from the beginning, which counts in `tally`.
+    pub fn new(
+        store: Arc<Collection>,
+        filter: Arc<Filter>,
+        range: Range,
+        tally: Arc<Tally>,
+    ) -> Walk {
         Walk {
             store,
             filter,
@@ -59,19 +64,8 @@ impl Walk {
             next_part: 0,
             entries: None,
             seen: RoaringTreemap::new(),
-            keys: 0,
-            examined: 0,
+            tally,
         }
-    }
-
-    /// Entries of indexes read so far.
-    pub fn keys(&self) -> u64 {
-        self.keys
-    }
-
-    /// Documents looked for so far.
-    pub fn examined(&self) -> u64 {
-        self.examined
     }
 
     /// The next number, each once.
@@ -87,10 +81,10 @@ impl Walk {
     fn next_entry(&mut self, stop: &Stop) -> Result<Option<RecordNumber>, CommandError> {
         loop {
             if let Some(number) = self.entries.as_mut().and_then(Iterator::next) {
-                if self.keys.is_multiple_of(STOP_INTERVAL) {
+                if self.tally.keys().is_multiple_of(STOP_INTERVAL) {
                     stop.check()?;
                 }
-                self.keys += 1;
+                self.tally.read_key();
                 return Ok(Some(number?));
             }
             let Some(part) = self.range.parts.get(self.next_part) else {
@@ -111,10 +105,12 @@ impl Walk {
 impl Stream for Walk {
     fn next(&mut self, stop: &Stop) -> Result<Option<Row>, CommandError> {
         while let Some(number) = self.next_number(stop)? {
-            self.examined += 1;
-            if let Some(document) = self.store.get(number)?
-                && self.filter.try_matches(&document)?
-            {
+            let Some(document) = self.store.get(number)? else {
+                continue;
+            };
+            let matched = self.filter.try_matches(&document)?;
+            self.tally.examine(matched);
+            if matched {
                 return Ok(Some(Row::Stored(number, document)));
             }
         }

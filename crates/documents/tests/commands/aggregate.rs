@@ -178,3 +178,186 @@ async fn statistics_are_stages_too() {
     let figures = run(&door, vec![doc! { "$collStats": { "count": {} } }]).await;
     assert_eq!(figures[0].get_i64("count").ok(), Some(3));
 }
+
+#[tokio::test]
+async fn every_command_with_expressions_knows_the_variables_of_let() {
+    let door = door();
+    door.insert("c", (0..5).map(|id| doc! { "_id": id, "n": id * 10 }))
+        .await;
+    let wanted = doc! { "$expr": { "$eq": ["$n", "$$limits.low"] } };
+    let variables = doc! { "limits": { "low": { "$add": [10, 10] } }, "again": "$$limits.low" };
+    let found = door
+        .all(doc! { "find": "c", "filter": wanted.clone(), "projection": { "again": "$$again" }, "let": variables.clone() })
+        .await;
+    assert_eq!(found, [doc! { "_id": 2, "again": 20 }]);
+    let pipeline = vec![
+        doc! { "$match": wanted.clone() },
+        doc! { "$group": { "_id": "$$again", "n": { "$sum": 1 } } },
+    ];
+    let command =
+        doc! { "aggregate": "c", "pipeline": pipeline, "cursor": {}, "let": variables.clone() };
+    assert_eq!(door.all(command).await, [doc! { "_id": 20, "n": 1 }]);
+    let entry = doc! { "q": wanted.clone(), "u": [{ "$set": { "n": "$$new" } }] };
+    let update =
+        doc! { "update": "c", "updates": [entry], "let": { "limits": { "low": 20 }, "new": "x" } };
+    assert_eq!(door.ok(update).await.get_i32("nModified").ok(), Some(1));
+    let modify = doc! { "findAndModify": "c", "query": { "$expr": { "$eq": ["$n", "$$old"] } }, "update": [{ "$set": { "n": "$$new" } }], "let": { "old": "x", "new": { "$literal": "$y" } }, "new": true };
+    assert_eq!(
+        door.ok(modify).await.get_document("value").ok(),
+        Some(&doc! { "_id": 2, "n": "$y" })
+    );
+    let delete = doc! { "delete": "c", "deletes": [{ "q": { "$expr": { "$gt": ["$n", "$$most"] } }, "limit": 0 }], "let": { "most": 20 } };
+    assert_eq!(door.ok(delete).await.get_i32("n").ok(), Some(3));
+    let nothing = doc! { "find": "c", "filter": { "_id": 0 }, "projection": { "n": "$$gone" }, "let": { "gone": "$$REMOVE" } };
+    assert_eq!(door.all(nothing).await, [doc! { "_id": 0 }]);
+}
+
+#[tokio::test]
+async fn out_takes_the_place_of_what_was_there() {
+    let door = door();
+    door.insert(
+        "c",
+        (0..1_000).map(|id| doc! { "_id": id, "name": format!("name {id}"), "n": id % 7 }),
+    )
+    .await;
+    door.insert("target", [doc! { "_id": "old" }]).await;
+    let indexes = vec![
+        doc! { "key": { "n": 1 }, "name": "n_1" },
+        doc! { "key": { "name": "cache" }, "name": "name_cache" },
+    ];
+    door.ok(doc! { "createIndexes": "target", "indexes": indexes })
+        .await;
+    let stages = vec![
+        doc! { "$match": { "n": 3 } },
+        doc! { "$out": { "db": "test", "coll": "target" } },
+    ];
+    assert_eq!(run(&door, stages).await, [] as [Document; 0]);
+    let count = doc! { "count": "target", "query": { "name": { "$regex": "^name" }, "n": 3 } };
+    assert_eq!(door.ok(count).await.get_i32("n").ok(), Some(143));
+    let listed = door.all(doc! { "listIndexes": "target" }).await;
+    assert_eq!(listed.len(), 3, "{listed:?}");
+    // A document that an index refuses: all is as it was.
+    let unique = doc! { "key": { "u": 1 }, "name": "u_1", "unique": true, "sparse": true };
+    door.ok(doc! { "createIndexes": "target", "indexes": [unique] })
+        .await;
+    let failing = doc! { "aggregate": "c", "pipeline": [{ "$set": { "u": 1 } }, { "$out": "target" }], "cursor": {} };
+    assert_eq!(door.code(failing).await, 11000);
+    let collections = door
+        .all(doc! { "listCollections": 1, "nameOnly": true })
+        .await;
+    assert_eq!(collections.len(), 2, "{collections:?}");
+    assert_eq!(door.all(doc! { "find": "target" }).await.len(), 143);
+    // The collection that is read may be the one that is written.
+    assert_eq!(
+        run(&door, vec![doc! { "$limit": 5 }, doc! { "$out": "c" }]).await,
+        [] as [Document; 0]
+    );
+    assert_eq!(door.all(doc! { "find": "c" }).await.len(), 5);
+}
+
+#[tokio::test]
+async fn merge_puts_documents_beside_over_or_into_others() {
+    let target = || vec![doc! { "_id": 1, "a": "old", "b": 1 }];
+    let merged = [
+        (
+            doc! { "into": "t" },
+            vec![
+                doc! { "_id": 1, "a": "new", "b": 1 },
+                doc! { "_id": 2, "a": "new" },
+            ],
+        ),
+        (
+            doc! { "into": { "db": "test", "coll": "t" }, "whenMatched": "replace", "whenNotMatched": "discard" },
+            vec![doc! { "_id": 1, "a": "new" }],
+        ),
+        (
+            doc! { "into": "t", "whenMatched": "keepExisting" },
+            vec![
+                doc! { "_id": 1, "a": "old", "b": 1 },
+                doc! { "_id": 2, "a": "new" },
+            ],
+        ),
+    ];
+    for (merge, expected) in merged {
+        let door = door();
+        door.insert("c", [1, 2].map(|id| doc! { "_id": id, "a": "new" }))
+            .await;
+        door.insert("t", target()).await;
+        run(&door, vec![doc! { "$merge": merge.clone() }]).await;
+        let found = door.all(doc! { "find": "t", "sort": { "_id": 1 } }).await;
+        assert_eq!(found, expected, "{merge}");
+    }
+}
+
+#[tokio::test]
+async fn merge_knows_documents_by_the_fields_of_a_unique_index() {
+    let door = door();
+    door.insert("c", (0..4).map(|n| doc! { "_id": n, "k": n % 2, "n": n }))
+        .await;
+    let by_k = |pipeline: Document| doc! { "aggregate": "c", "pipeline": [pipeline, { "$unset": "_id" }, { "$merge": { "into": "t", "on": "k" } }], "cursor": {} };
+    let all = by_k(doc! { "$match": {} });
+    assert_eq!(door.code(all.clone()).await, 51183);
+    let unique = doc! { "key": { "k": 1 }, "name": "k_1", "unique": true };
+    door.ok(doc! { "createIndexes": "t", "indexes": [unique] })
+        .await;
+    door.ok(all).await;
+    let merged = door
+        .all(doc! { "find": "t", "sort": { "k": 1 }, "projection": { "_id": 0 } })
+        .await;
+    assert_eq!(merged, [doc! { "k": 0, "n": 2 }, doc! { "k": 1, "n": 3 }]);
+    assert_eq!(door.code(by_k(doc! { "$unset": "k" })).await, 51132);
+    // What is read is not what is written meanwhile.
+    let again = vec![
+        doc! { "$set": { "_id": { "$add": ["$_id", 10] } } },
+        doc! { "$merge": "c" },
+    ];
+    run(&door, again).await;
+    assert_eq!(door.all(doc! { "find": "c" }).await.len(), 8);
+}
+
+#[tokio::test]
+async fn wrong_outputs_are_refused() {
+    let door = door();
+    door.insert("c", [doc! { "_id": 1 }]).await;
+    door.insert("t", [doc! { "_id": 1 }]).await;
+    for (stage, code) in [
+        (doc! { "$out": 1 }, 16990),
+        (doc! { "$out": "system.x" }, 73),
+        (doc! { "$merge": 1 }, 51178),
+        (doc! { "$merge": { "on": "a" } }, 40414),
+        (doc! { "$merge": { "into": "t", "on": 1 } }, 51186),
+        (doc! { "$merge": { "into": "t", "frob": 1 } }, 40415),
+        (doc! { "$merge": { "into": "t", "whenMatched": "frob" } }, 2),
+        (doc! { "$merge": { "into": "t", "whenMatched": [] } }, 238),
+        (
+            doc! { "$merge": { "into": "t", "whenMatched": "fail", "whenNotMatched": "fail" } },
+            51181,
+        ),
+        (
+            doc! { "$merge": { "into": "t", "whenMatched": "fail" } },
+            11000,
+        ),
+        (
+            doc! { "$merge": { "into": "none", "whenNotMatched": "fail" } },
+            13113,
+        ),
+    ] {
+        let command = doc! { "aggregate": "c", "pipeline": [stage.clone()], "cursor": {} };
+        assert_eq!(door.code(command).await, code, "{stage}");
+    }
+    let plan =
+        doc! { "explain": { "aggregate": "c", "pipeline": [{ "$out": "t" }], "cursor": {} } };
+    door.ok(plan).await;
+    assert_eq!(door.all(doc! { "find": "t" }).await, [doc! { "_id": 1 }]);
+}
+
+#[tokio::test]
+async fn documents_may_be_given_in_the_pipeline() {
+    let door = door();
+    let given = |documents: bson::Bson| doc! { "aggregate": 1, "pipeline": [{ "$documents": documents }, { "$match": { "a": { "$gt": 1 } } }], "cursor": {} };
+    let documents = bson::bson!([{ "a": 1 }, { "a": { "$add": [1, 1] } }]);
+    assert_eq!(door.all(given(documents)).await, [doc! { "a": 2 }]);
+    assert_eq!(door.code(given(bson::bson!([1]))).await, 5858203);
+    let behind = doc! { "aggregate": "c", "pipeline": [{ "$documents": [] }], "cursor": {} };
+    assert_eq!(door.code(behind).await, 40602);
+}

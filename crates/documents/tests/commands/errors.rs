@@ -23,7 +23,16 @@ async fn wrong_arguments_have_mongodbs_codes() {
         (doc! { "find": "c", "collation": { "locale": "de" } }, 238),
         (doc! { "find": "c", "hint": "nothing" }, 2),
         (doc! { "find": "c", "hint": { "nothing": 1 } }, 2),
-        (doc! { "find": "c", "let": { "x": 1 } }, 238),
+        (doc! { "find": "c", "let": { "x": "$a" } }, 4890500),
+        (doc! { "find": "c", "let": { "X": 1 } }, 9),
+        (
+            doc! { "find": "c", "filter": { "$expr": "$$x" }, "let": { "y": 1 } },
+            17276,
+        ),
+        (
+            doc! { "update": "c", "updates": [{ "q": {}, "u": { "$set": { "a": 1 } }, "sort": { "a": 1 } }] },
+            40415,
+        ),
         (doc! { "find": "c", "maxTimeMS": -1 }, 2),
         (doc! { "find": "c", "maxTimeMS": "x" }, 14),
         (

@@ -127,7 +127,7 @@ fn with_variable(
     body.evaluate(&scope.with(&frame)).map(Value::into_static)
 }
 
-fn check_name(name: &str) -> Result<(), Error> {
+pub(super) fn check_name(name: &str) -> Result<(), Error> {
     let valid = name.starts_with(|first: char| first.is_ascii_lowercase() || !first.is_ascii())
         && name
             .chars()

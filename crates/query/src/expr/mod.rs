@@ -8,6 +8,7 @@ mod boolean;
 mod conditional;
 mod convert;
 mod date;
+mod field;
 pub(crate) mod function;
 mod iterate;
 mod math;
@@ -17,8 +18,10 @@ mod regex;
 mod set;
 mod string;
 pub mod value;
+mod variables;
 
 use std::collections::BTreeSet;
+use std::sync::Arc;
 
 use bson::DateTime;
 use bson::raw::{RawArray, RawBson, RawBsonRef, RawDocument};
@@ -28,6 +31,7 @@ use crate::error::{Code, Error};
 use crate::limits::Limits;
 
 pub use value::Value;
+pub use variables::Variables;
 
 pub(crate) use array::slice_bounds;
 pub(crate) use math::{Sum, no_decimals};
@@ -71,11 +75,13 @@ pub(crate) enum Node {
 }
 
 /// A variable of the system or the user.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone)]
 pub(crate) enum Variable {
     Root,
     Now,
     Remove,
+    /// Of the command's `let`.
+    Constant(Arc<RawBson>),
     User(Box<str>),
 }
 
@@ -193,6 +199,7 @@ impl Expression {
     pub fn as_literal(&self) -> Option<&RawBson> {
         match &self.root {
             Node::Literal(value) => Some(value),
+            Node::Variable(Variable::Constant(value), path) if path.is_empty() => Some(value),
             _ => None,
         }
     }
@@ -236,7 +243,10 @@ impl Node {
     fn collect_fields(&self, fields: &mut BTreeSet<String>) -> bool {
         match self {
             Node::Literal(_)
-            | Node::Variable(Variable::Now | Variable::Remove | Variable::User(_), _) => true,
+            | Node::Variable(
+                Variable::Now | Variable::Remove | Variable::Constant(_) | Variable::User(_),
+                _,
+            ) => true,
             Node::Field(path) => {
                 fields.extend(path.first().map(|first| first.to_string()));
                 true
@@ -318,11 +328,12 @@ fn inside_array<'a>(array: &'a RawArray, path: &[Box<str>]) -> Value<'a> {
     Value::Owned(value::array(found.iter().filter_map(Value::get)))
 }
 
-fn variable_value<'s>(variable: &Variable, path: &[Box<str>], scope: &Scope<'s>) -> Value<'s> {
+fn variable_value<'s>(variable: &'s Variable, path: &[Box<str>], scope: &Scope<'s>) -> Value<'s> {
     let value = match variable {
         Variable::Root => Some(RawBsonRef::Document(scope.document)),
         Variable::Now => Some(RawBsonRef::DateTime(scope.now)),
         Variable::Remove => None,
+        Variable::Constant(value) => Some(value.as_raw_bson_ref()),
         Variable::User(name) => scope.lookup(name),
     };
     value.map_or(Value::Missing, |value| inside(value, path))

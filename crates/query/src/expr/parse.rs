@@ -4,10 +4,10 @@ use bson::raw::{RawBsonRef, RawDocument};
 
 use super::boolean::Logic;
 use super::conditional::{Cond, Switch};
-use super::function;
 use super::iterate::{Filter, Let, MapArray, Reduce};
 use super::regex::RegexMatch;
 use super::{Node, Variable};
+use super::{field, function};
 use crate::display;
 use crate::element::{Element, array_values, elements};
 use crate::error::{Code, Error};
@@ -93,14 +93,16 @@ impl<'l> Parser<'l> {
             "REMOVE" => Variable::Remove,
             "" => return Err(Error::parse("empty variable names are not allowed")),
             name if self.variables.iter().any(|known| known == name) => Variable::User(name.into()),
-            name => {
-                return Err(Error::new(
-                    Code::Location17276,
-                    format!("Use of undefined variable: {name}"),
-                ));
-            }
+            name => self.bound(name)?,
         };
         Ok(Node::Variable(variable, path))
+    }
+
+    /// A variable of the command's `let`.
+    fn bound(&self, name: &str) -> Result<Variable, Error> {
+        let undefined = || format!("Use of undefined variable: {name}");
+        let variable = self.limits.variables.get(name).cloned();
+        variable.ok_or_else(|| Error::new(Code::Location17276, undefined()))
     }
 
     fn document(&mut self, document: &RawDocument) -> Result<Node, Error> {
@@ -160,6 +162,9 @@ impl<'l> Parser<'l> {
             "$regexMatch" => Ok(Node::RegexMatch(Box::new(RegexMatch::parse(
                 self, operand,
             )?))),
+            "$getField" => field::parse_get(self, operand),
+            "$setField" => field::parse_set(self, operand),
+            "$unsetField" => field::parse_unset(self, operand),
             "$reduce" => Ok(Node::Reduce(Box::new(Reduce::parse(self, operand)?))),
             _ => self.call(name, operand),
         }
@@ -240,7 +245,7 @@ impl<'l> Parser<'l> {
     }
 }
 
-fn first_is_operator(document: &RawDocument) -> bool {
+pub(super) fn first_is_operator(document: &RawDocument) -> bool {
     elements(document)
         .next()
         .is_some_and(|first| first.key.starts_with('$'))

@@ -11,6 +11,7 @@ mod operators;
 mod parse;
 mod programs;
 mod regex;
+mod shape;
 mod test;
 mod types;
 

@@ -16,14 +16,13 @@ use crate::projection::Projection;
 use crate::sort::Sort;
 
 /// Stages that MongoDB has and this server has not.
-const NOT_SUPPORTED: [&str; 27] = [
+const NOT_SUPPORTED: [&str; 24] = [
     "$bucket",
     "$bucketAuto",
     "$changeStream",
     "$collStats",
     "$currentOp",
     "$densify",
-    "$documents",
     "$facet",
     "$fill",
     "$geoNear",
@@ -32,8 +31,6 @@ const NOT_SUPPORTED: [&str; 27] = [
     "$listLocalSessions",
     "$listSessions",
     "$lookup",
-    "$merge",
-    "$out",
     "$planCacheStats",
     "$redact",
     "$search",
@@ -167,12 +164,21 @@ fn parse_stage(stage: &Element<'_>, limits: &Limits) -> Result<Stage, Error> {
 }
 
 fn no_stage(name: &str) -> Error {
-    match NOT_SUPPORTED.contains(&name) {
-        true => Error::new(
+    match name {
+        // Who runs pipelines has taken them off the end.
+        "$out" | "$merge" => Error::new(
+            Code::Location40601,
+            format!("{name} can only be the final stage in the pipeline"),
+        ),
+        "$documents" => Error::new(
+            Code::Location40602,
+            "$documents is only valid as the first stage in a pipeline",
+        ),
+        _ if NOT_SUPPORTED.contains(&name) => Error::new(
             Code::NotImplemented,
             format!("{name} is not supported by this server"),
         ),
-        false => Error::new(
+        _ => Error::new(
             Code::Location40324,
             format!("Unrecognized pipeline stage name: '{name}'"),
         ),

@@ -6,6 +6,7 @@
 
 mod array;
 mod array_filters;
+mod difference;
 mod field;
 mod number;
 mod operator;
@@ -29,6 +30,8 @@ use field::Moment;
 use operator::{Operator, Scene};
 use path::UpdatePath;
 use tree::{Padding, Tree};
+
+pub use difference::describe;
 
 /// A parsed update.
 #[derive(Debug, Clone)]

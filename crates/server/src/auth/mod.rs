@@ -2,7 +2,7 @@
 
 mod prepare;
 pub mod sasl;
-mod scram;
+pub mod scram;
 mod user_commands;
 mod users;
 

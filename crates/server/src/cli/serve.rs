@@ -10,10 +10,11 @@ use forebay_documents::{Documents, Location};
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::{Notify, watch};
 
-use crate::door::{Door, Listener};
+use crate::door::{Behind, Door, Listener};
 use crate::settings::{Settings, Sources, flags};
+use crate::shadow::{Shadow, ShadowSettings};
 use crate::upstream::Upstream;
-use crate::{auth, logging, tls};
+use crate::{auth, logging, status, tls};
 
 /// For programs that start a server for themselves and hold the other end of its standard input: the system closes it
 /// when they end, however they end.
@@ -68,17 +69,33 @@ pub async fn run(args: &ServeArgs) -> Result<()> {
     let tls = tls::acceptor(&settings)?;
     let scheme = if tls.is_some() { "/?tls=true" } else { "" };
     let listener = Listener::bind(settings.listen, tls).await?;
+    let status = match settings.status_listen {
+        Some(address) => Some(status::Listener::bind(address).await?),
+        None => None,
+    };
     let upstream = upstream(&settings).await?;
     let documents = tokio::task::block_in_place(|| open(&settings))?;
+    let behind = match upstream {
+        Some(upstream) => Some(behind(&settings, upstream, &documents).await?),
+        None => None,
+    };
     warn_without_users(&settings, &documents);
     // Whoever reads that the server listens may ask it to stop at once.
     let stop = stop_signal(args.matches.get_flag(UNTIL_STDIN_ENDS))?;
+    if let Some(status) = &status {
+        println!("The status page is at http://{}/", status.address());
+    }
     println!(
         "Forebay listens on mongodb://{}{scheme}",
         listener.address()?
     );
-    let door = Arc::new(Door::new(documents.clone(), upstream, &settings));
+    let door = Arc::new(Door::new(documents.clone(), behind, &settings));
+    let watched = status.map(|status| tokio::spawn(status.serve(door.clone(), stop.clone())));
     listener.serve(door, stop, settings.shutdown_timeout).await;
+    if let Some(watched) = watched {
+        // It has been told to stop too: its port is free when this is over.
+        watched.await.context("the status listener")?;
+    }
     tokio::task::block_in_place(|| documents.shutdown()).context("closing the data")?;
     tracing::info!("stopped");
     Ok(())
@@ -118,6 +135,30 @@ async fn upstream(settings: &Settings) -> Result<Option<Upstream>> {
     Ok(Some(upstream))
 }
 
+/// What is cached of the store behind us begins to load.
+async fn behind(
+    settings: &Settings,
+    upstream: Upstream,
+    documents: &Arc<Documents>,
+) -> Result<Behind> {
+    let file = match settings.memory {
+        true => None,
+        false => {
+            let folder = &settings.data;
+            std::fs::create_dir_all(folder).with_context(|| folder.display().to_string())?;
+            Some(folder.join("upstream-caches.jsonl"))
+        }
+    };
+    let caches = ShadowSettings {
+        exclusive: settings.writes == "exclusive",
+        load_rate: settings.load_documents_per_second,
+        file,
+        compare_percent: settings.compare_percent,
+    };
+    let shadow = Shadow::open(documents.clone(), &settings.upstream, caches).await?;
+    Ok(Behind { upstream, shadow })
+}
+
 fn open(settings: &Settings) -> Result<Arc<Documents>> {
     let spec: DeviceSpec = settings.devices.parse().context("--devices")?;
     let devices = Devices::new(&spec, device_options(settings)).context("starting the devices")?;
@@ -148,15 +189,22 @@ fn device_options(settings: &Settings) -> DeviceOptions {
 }
 
 fn document_settings(settings: &Settings) -> forebay_documents::Settings {
-    // What a store behind us keeps is not kept here.
-    let location = match settings.memory || !settings.upstream.is_empty() {
-        true => Location::Memory,
-        false => Location::Dir(settings.data.clone()),
+    // What is cached of a store behind us is of use to the next run if a change stream tells what has happened since.
+    let location = match (settings.memory, &*settings.upstream, &*settings.writes) {
+        (true, ..) => Location::Memory,
+        (_, "", _) => Location::Dir(settings.data.clone()),
+        (_, _, "exclusive") => Location::Memory,
+        _ => Location::Dir(settings.data.join("upstream-caches")),
     };
     forebay_documents::Settings {
         location,
         sync_interval: settings.sync_interval,
         store_cache_bytes: settings.store_cache_bytes,
+        // The history of a store behind us is its own.
+        change_history_bytes_max: match &*settings.upstream {
+            "" => settings.change_history_bytes_max,
+            _ => 0,
+        },
         bucket_values_max: settings.bucket_values_max,
         strict: settings.strict,
         cursor_timeout: settings.cursor_timeout,
@@ -164,6 +212,7 @@ fn document_settings(settings: &Settings) -> forebay_documents::Settings {
         pattern: settings.pattern.clone(),
         command_patterns_bytes_max: settings.command_patterns_bytes_max,
         pattern_cache_bytes: settings.pattern_cache_bytes,
+        slow_search: settings.slow_search,
         version: env!("CARGO_PKG_VERSION").to_owned(),
     }
 }

@@ -17,9 +17,12 @@ pub const WIRE_VERSION_MAX: i32 = 21;
 /// How long a session without commands lives.
 const SESSION_TIMEOUT_MINUTES: i32 = 30;
 
+/// The names of the command.
+pub const NAMES: [&str; 3] = ["hello", "isMaster", "ismaster"];
+
 /// True for the names of the command.
 pub fn is_hello(command: &str) -> bool {
-    matches!(command, "hello" | "isMaster" | "ismaster")
+    NAMES.contains(&command)
 }
 
 /// Answers hello; authentication may ride along.

@@ -3,6 +3,7 @@
 use std::io;
 use std::net::SocketAddr;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use tokio::io::{AsyncRead, AsyncWrite};
@@ -12,11 +13,11 @@ use tokio::task::{JoinError, JoinSet};
 use tokio::time::{MissedTickBehavior, interval, timeout};
 use tokio_rustls::TlsAcceptor;
 
-use super::Door;
 use super::connection::Connection;
 use super::relay::Relay;
 use super::session::Session;
 use super::socket::Socket;
+use super::{Behind, Door};
 
 /// How long to wait after the system refused a connection, for instance because no file descriptor is left.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
@@ -29,9 +30,9 @@ const ABANDONED_INTERVAL: Duration = Duration::from_millis(200);
 pub enum ListenError {
     /// Another program has the port.
     #[error(
-        "port {port} is in use: stop the program that listens there, or choose another port by --listen"
+        "port {port} is in use: stop the program that listens there, or choose another port by {setting}"
     )]
-    PortInUse { port: u16 },
+    PortInUse { port: u16, setting: &'static str },
     /// The system does not allow it.
     #[error("cannot listen on {address}: {source}")]
     Io {
@@ -55,13 +56,8 @@ impl Listener {
         address: SocketAddr,
         tls: Option<TlsAcceptor>,
     ) -> Result<Listener, ListenError> {
-        match TcpListener::bind(address).await {
-            Ok(listener) => Ok(Listener { listener, tls }),
-            Err(error) if error.kind() == io::ErrorKind::AddrInUse => Err(ListenError::PortInUse {
-                port: address.port(),
-            }),
-            Err(source) => Err(ListenError::Io { address, source }),
-        }
+        let listener = bind(address, "--listen").await?;
+        Ok(Listener { listener, tls })
     }
 
     /// The address, with the port that the system picked if none was asked for.
@@ -95,6 +91,7 @@ impl Listener {
             }
         }
         drop(self.listener);
+        door.documents.stop_waiting();
         let finished = timeout(patience, async {
             while connections.join_next().await.is_some() {}
         })
@@ -116,6 +113,7 @@ impl Listener {
         connections: &mut JoinSet<()>,
     ) {
         let Ok(slot) = door.connection_slots.clone().try_acquire_owned() else {
+            door.connections_refused.fetch_add(1, Ordering::Relaxed);
             tracing::warn!(%peer, "connection refused: connections-max is reached");
             return;
         };
@@ -138,6 +136,22 @@ impl Listener {
     }
 }
 
+/// Listens on the address that a setting gives.
+///
+/// # Errors
+/// If the port is in use or the system refuses.
+pub async fn bind(address: SocketAddr, setting: &'static str) -> Result<TcpListener, ListenError> {
+    TcpListener::bind(address)
+        .await
+        .map_err(|source| match source.kind() {
+            io::ErrorKind::AddrInUse => ListenError::PortInUse {
+                port: address.port(),
+                setting,
+            },
+            _ => ListenError::Io { address, source },
+        })
+}
+
 /// Waits until the server is asked to stop.
 pub async fn stopped(shutdown: &mut watch::Receiver<bool>) {
     let _ = shutdown.wait_for(|down| *down).await;
@@ -150,7 +164,8 @@ fn log_panic(ended: &Result<(), JoinError>) {
     }
 }
 
-async fn pause(error: io::Error) {
+/// Waits a moment after the system refused a connection.
+pub async fn pause(error: io::Error) {
     tracing::error!(%error, "cannot accept a connection");
     tokio::time::sleep(ACCEPT_PAUSE).await;
 }
@@ -162,22 +177,25 @@ async fn serve_client<S: AsyncRead + AsyncWrite + Unpin>(
     shutdown: watch::Receiver<bool>,
     slot: OwnedSemaphorePermit,
 ) {
-    let id = session.client.connection_id;
+    let connection = session.client.connection_id;
     let peer = session.client.peer.map(tracing::field::display);
-    tracing::debug!(id, peer, "connection opened");
-    let served = match &door.upstream {
+    tracing::debug!(connection, peer, "connection opened");
+    let served = match &door.behind {
         None => Connection::new(door, session, stream).serve(shutdown).await,
-        Some(upstream) => match upstream.connect().await {
-            Ok(store) => Relay::new(door, stream, store).serve(shutdown).await,
+        Some(Behind { upstream, shadow }) => match upstream.connect().await {
+            Ok(store) => {
+                let relay = Relay::new(door.clone(), shadow.clone(), stream, store);
+                relay.serve(shutdown).await
+            }
             Err(error) => {
-                tracing::warn!(id, peer, %upstream, %error, "the store cannot be reached");
+                tracing::warn!(connection, peer, %upstream, %error, "the store cannot be reached");
                 Ok(())
             }
         },
     };
     match served {
-        Ok(()) => tracing::debug!(id, peer, "connection closed"),
-        Err(error) => tracing::info!(id, peer, %error, "connection closed by an error"),
+        Ok(()) => tracing::debug!(connection, peer, "connection closed"),
+        Err(error) => tracing::info!(connection, peer, %error, "connection closed by an error"),
     }
     drop(slot);
 }

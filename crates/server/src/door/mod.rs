@@ -13,8 +13,9 @@ mod relay;
 mod session;
 mod socket;
 
+use std::collections::HashMap;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicI32, AtomicI64, Ordering};
+use std::sync::atomic::{AtomicI32, AtomicI64, AtomicU64, Ordering};
 use std::time::Duration;
 
 use forebay_documents::Documents;
@@ -22,9 +23,10 @@ use tokio::sync::Semaphore;
 
 use crate::auth::sasl::Secret;
 use crate::settings::Settings;
+use crate::shadow::Shadow;
 use crate::upstream::Upstream;
 
-pub use listener::Listener;
+pub use listener::{Listener, bind, pause, stopped};
 pub use refusal::{Code, Refusal};
 
 /// What all connections of a door share.
@@ -32,15 +34,42 @@ pub use refusal::{Code, Refusal};
 pub struct Door {
     documents: Arc<Documents>,
     /// The store behind us, if there is one.
-    upstream: Option<Upstream>,
+    behind: Option<Behind>,
     auth_required: bool,
     timeouts: Timeouts,
     secret: Secret,
     memory: Arc<Semaphore>,
     connection_slots: Arc<Semaphore>,
+    connections_max: usize,
+    connections_refused: AtomicU64,
+    /// Commands passed on to the store behind us, by name.
+    forwarded: HashMap<&'static str, AtomicU64>,
     next_connection_id: AtomicI64,
     next_request_id: AtomicI32,
 }
+
+/// The store behind us: the way to it, and what is cached of it.
+#[derive(Debug)]
+pub struct Behind {
+    pub upstream: Upstream,
+    pub shadow: Arc<Shadow>,
+}
+
+/// The connections of a door.
+#[derive(Debug, Clone, Copy)]
+pub struct Connections {
+    /// Open now.
+    pub open: usize,
+    /// The most at a time.
+    pub max: usize,
+    /// Taken so far.
+    pub taken: u64,
+    /// Refused so far because there were too many.
+    pub refused: u64,
+}
+
+/// What commands that the door itself does not know are counted as.
+const OTHER_COMMAND: &str = "other";
 
 /// How long clients may take.
 #[derive(Debug, Clone, Copy)]
@@ -51,11 +80,11 @@ struct Timeouts {
 
 impl Door {
     /// A door to these documents, or to the store behind us.
-    pub fn new(documents: Arc<Documents>, upstream: Option<Upstream>, settings: &Settings) -> Door {
+    pub fn new(documents: Arc<Documents>, behind: Option<Behind>, settings: &Settings) -> Door {
         let memory_kib = usize::try_from(settings.request_bytes_max / 1024).unwrap_or(usize::MAX);
         Door {
             documents,
-            upstream,
+            behind,
             auth_required: settings.auth,
             timeouts: Timeouts {
                 handshake: settings.handshake_timeout,
@@ -64,8 +93,51 @@ impl Door {
             secret: Secret::random(),
             memory: Arc::new(Semaphore::new(memory_kib.min(Semaphore::MAX_PERMITS))),
             connection_slots: Arc::new(Semaphore::new(settings.connections_max)),
+            connections_max: settings.connections_max,
+            connections_refused: AtomicU64::new(0),
+            forwarded: forwarded_counters(),
             next_connection_id: AtomicI64::new(1),
             next_request_id: AtomicI32::new(1),
+        }
+    }
+
+    /// The documents behind the door.
+    pub fn documents(&self) -> &Arc<Documents> {
+        &self.documents
+    }
+
+    /// The store behind us, if there is one.
+    pub fn upstream(&self) -> Option<&Upstream> {
+        Some(&self.behind.as_ref()?.upstream)
+    }
+
+    /// Figures of the connections.
+    pub fn connections(&self) -> Connections {
+        let taken = self.next_connection_id.load(Ordering::Relaxed) - 1;
+        Connections {
+            open: self.connections_max - self.connection_slots.available_permits(),
+            max: self.connections_max,
+            taken: taken.unsigned_abs(),
+            refused: self.connections_refused.load(Ordering::Relaxed),
+        }
+    }
+
+    /// How many commands were passed on to the store behind us, by name, if there is one.
+    pub fn forwarded(&self) -> Option<Vec<(&'static str, u64)>> {
+        self.behind.as_ref()?;
+        let counters = self.forwarded.iter();
+        let mut counts: Vec<_> = counters
+            .map(|(name, count)| (*name, count.load(Ordering::Relaxed)))
+            .collect();
+        counts.sort_unstable();
+        Some(counts)
+    }
+
+    /// Counts a command that is passed on. Names that clients make up are one, so that they cannot fill memory.
+    fn count_forwarded(&self, name: &str) {
+        let counter = self.forwarded.get(name);
+        if let Some(counter) = counter.or_else(|| self.forwarded.get(OTHER_COMMAND)) {
+            counter.fetch_add(1, Ordering::Relaxed);
         }
     }
 
@@ -76,4 +148,10 @@ impl Door {
     fn request_id(&self) -> i32 {
         self.next_request_id.fetch_add(1, Ordering::Relaxed)
     }
+}
+
+fn forwarded_counters() -> HashMap<&'static str, AtomicU64> {
+    let known = forebay_documents::commands().map(|(name, _)| name);
+    let names = known.chain(hello::NAMES).chain([OTHER_COMMAND]);
+    names.map(|name| (name, AtomicU64::new(0))).collect()
 }

@@ -11,6 +11,8 @@ pub enum Kind {
     Switch,
     /// A host and a port.
     Address,
+    /// A host and a port; empty for none.
+    AddressOrNone,
     /// A file or directory; empty for none.
     Path,
     /// Any text.
@@ -47,6 +49,8 @@ pub enum Value {
     Switch(bool),
     /// Of an address.
     Address(SocketAddr),
+    /// Of an address that may be left out; none if empty.
+    AddressOrNone(Option<SocketAddr>),
     /// Of a path; none if empty.
     Path(Option<PathBuf>),
     /// Of a text or a choice.
@@ -73,6 +77,10 @@ impl Kind {
         match self {
             Kind::Switch => parse_switch(text).map(Value::Switch),
             Kind::Address => parse_address(text).map(Value::Address),
+            Kind::AddressOrNone if text.is_empty() => Ok(Value::AddressOrNone(None)),
+            Kind::AddressOrNone => {
+                parse_address(text).map(|address| Value::AddressOrNone(Some(address)))
+            }
             Kind::Path => Ok(Value::Path((!text.is_empty()).then(|| PathBuf::from(text)))),
             Kind::Text => Ok(Value::Text(text.to_owned())),
             Kind::Choice(words) if words.contains(&text) => Ok(Value::Text(text.to_owned())),
@@ -90,7 +98,7 @@ impl Kind {
     pub fn describe(self) -> String {
         match self {
             Kind::Switch => "true or false".to_owned(),
-            Kind::Address => "host:port".to_owned(),
+            Kind::Address | Kind::AddressOrNone => "host:port".to_owned(),
             Kind::Path => "path".to_owned(),
             Kind::Text => "text".to_owned(),
             Kind::Choice(words) => words.join(" or "),
@@ -104,7 +112,7 @@ impl Kind {
     pub fn placeholder(self) -> &'static str {
         match self {
             Kind::Switch => "BOOL",
-            Kind::Address => "HOST:PORT",
+            Kind::Address | Kind::AddressOrNone => "HOST:PORT",
             Kind::Path => "PATH",
             Kind::Text => "TEXT",
             Kind::Choice(_) => "WORD",

@@ -3,15 +3,19 @@
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
+use bson::{RawDocument, rawdoc};
+
 use super::Collection;
 use crate::catalogue;
 use crate::engine::Batch;
 use crate::error::Result;
+use crate::history::{ChangeKind, Changes};
 use crate::store::Namespace;
 
 impl Collection {
-    /// Takes collections out of the catalogue in one batch. Writers that wait are refused.
-    pub(crate) fn drop_all(collections: &[Arc<Self>]) -> Result<()> {
+    /// Takes collections out of the catalogue in one batch, all of a database if one is given. Writers that wait are
+    /// refused.
+    pub(crate) fn drop_all(collections: &[Arc<Self>], db: Option<&str>) -> Result<()> {
         let Some(first) = collections.first() else {
             return Ok(());
         };
@@ -19,11 +23,16 @@ impl Collection {
             .iter()
             .map(|collection| collection.writer.lock())
             .collect();
-        let mut batch = Batch::default();
-        collections
-            .iter()
-            .for_each(|collection| collection.forget(&mut batch));
-        first.shared.commit(batch)?;
+        let (mut batch, mut changes) = (Batch::default(), Changes::default());
+        for collection in collections {
+            collection.forget(&mut batch);
+            collection.tell(&mut changes, ChangeKind::Drop, &rawdoc! {});
+        }
+        if let Some(db) = db {
+            let all = Namespace::new(db, "");
+            changes.push(ChangeKind::DropDatabase, &all, None, &rawdoc! {});
+        }
+        first.shared.record(batch, changes)?;
         collections
             .iter()
             .for_each(|collection| collection.dropped.store(true, Ordering::Release));
@@ -33,6 +42,13 @@ impl Collection {
     fn forget(&self, batch: &mut Batch) {
         batch.remove(self.shared.catalogue, catalogue::collection_key(self.id));
         batch.remove(self.shared.catalogue, catalogue::statistics_key(self.id));
+    }
+
+    /// Notes a change of the collection as a whole.
+    fn tell(&self, changes: &mut Changes, kind: ChangeKind, detail: &RawDocument) {
+        let namespace = self.namespace();
+        changes.push(kind, &namespace, Some(self.uuid), detail);
+        changes.concern(namespace);
     }
 
     /// Gives the space of a dropped collection back. What cannot be removed now is removed at the next start.
@@ -63,7 +79,11 @@ impl Collection {
         if let Some(target) = target {
             target.forget(&mut batch);
         }
-        self.shared.commit(batch)?;
+        let mut changes = Changes::default();
+        let name = rawdoc! { "to": { "db": to.db.as_str(), "coll": to.name.as_str() } };
+        self.tell(&mut changes, ChangeKind::Rename, &name);
+        changes.concern(to.clone());
+        self.shared.record(batch, changes)?;
         *self.namespace.write() = to.clone();
         if let Some(target) = target {
             target.dropped.store(true, Ordering::Release);

@@ -3,13 +3,14 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use bson::RawDocument;
+use bson::{RawDocument, RawDocumentBuf, cstr, rawdoc};
 
 use super::{Collection, Writer};
 use crate::catalogue::{self, Statistics};
 use crate::document::{Document, NUMBER_MAX, RecordNumber, record_key};
 use crate::engine::{Batch, Bytes, Direction, KeyRange, PageLimit, PartitionId, Write};
 use crate::error::{Result, StoreError};
+use crate::history::{ChangeKind, Changes};
 use crate::index::{Index, key_values};
 
 /// Changes of one atomic batch at most.
@@ -24,6 +25,8 @@ pub enum Change<'a> {
     Insert(&'a RawDocument),
     /// Puts a document with the same `_id` in the place of the one with this number.
     Replace(RecordNumber, &'a RawDocument),
+    /// The same, where the new document comes of the old one: the history tells what is different.
+    Update(RecordNumber, &'a RawDocument),
     /// Removes the document with this number.
     Delete(RecordNumber),
 }
@@ -31,7 +34,9 @@ pub enum Change<'a> {
 impl Change<'_> {
     fn bytes(&self) -> usize {
         match self {
-            Self::Insert(document) | Self::Replace(_, document) => document.as_bytes().len(),
+            Self::Insert(document) | Self::Replace(_, document) | Self::Update(_, document) => {
+                document.as_bytes().len()
+            }
             Self::Delete(_) => 0,
         }
     }
@@ -185,6 +190,8 @@ pub(super) struct Transaction<'a> {
     positions: HashMap<(PartitionId, Bytes), usize>,
     /// Ids of the indexes that this transaction makes multikey.
     multikey: Vec<u32>,
+    /// What the history will say, if there is one.
+    changes: Option<Changes>,
 }
 
 /// Index entries to take away and to add.
@@ -198,6 +205,11 @@ impl<'a> Transaction<'a> {
             writes: Vec::with_capacity(changes * 2 + 1),
             positions: HashMap::with_capacity(changes * 2),
             multikey: Vec::new(),
+            changes: collection
+                .shared
+                .history
+                .as_ref()
+                .map(|_| Changes::of(collection.namespace())),
             collection,
             writer,
         }
@@ -207,7 +219,10 @@ impl<'a> Transaction<'a> {
         self.collection.check_not_dropped()?;
         match *change {
             Change::Insert(document) => self.insert(document),
-            Change::Replace(number, document) => self.replace(number, document),
+            Change::Replace(number, document) => {
+                self.replace(number, document, ChangeKind::Replace)
+            }
+            Change::Update(number, document) => self.replace(number, document, ChangeKind::Update),
             Change::Delete(number) => self.delete(number),
         }
     }
@@ -224,12 +239,18 @@ impl<'a> Transaction<'a> {
         }
         self.change_entries(number, None, Some(document))?;
         self.put_record(number, document);
+        self.tell(ChangeKind::Insert, document);
         self.statistics.next_number += 1;
         self.statistics.documents += 1;
         Ok(Changed::Inserted(number))
     }
 
-    fn replace(&mut self, number: RecordNumber, document: &RawDocument) -> Result<Changed> {
+    fn replace(
+        &mut self,
+        number: RecordNumber,
+        document: &RawDocument,
+        kind: ChangeKind,
+    ) -> Result<Changed> {
         let Some(old) = self.record(number)? else {
             return Ok(Changed::Absent);
         };
@@ -239,6 +260,10 @@ impl<'a> Transaction<'a> {
         self.change_entries(number, Some(old.raw()), Some(document))?;
         self.put_record(number, document);
         self.statistics.bytes -= old.len_bytes() as u64;
+        match kind {
+            ChangeKind::Update => self.tell_update(&old, document),
+            kind => self.tell(kind, document),
+        }
         Ok(Changed::Replaced(old))
     }
 
@@ -252,9 +277,29 @@ impl<'a> Transaction<'a> {
             record_key(number).as_slice().into(),
             None,
         );
+        if self.changes.is_some() {
+            self.tell(ChangeKind::Delete, &document_key(&old));
+        }
         self.statistics.documents -= 1;
         self.statistics.bytes -= old.len_bytes() as u64;
         Ok(Changed::Deleted(old))
+    }
+
+    /// Notes a change for the history, if there is one.
+    fn tell(&mut self, kind: ChangeKind, detail: &RawDocument) {
+        if let Some(changes) = &mut self.changes {
+            changes.document(kind, self.collection.uuid, detail);
+        }
+    }
+
+    fn tell_update(&mut self, old: &RawDocument, new: &RawDocument) {
+        if self.changes.is_some() {
+            let detail = rawdoc! {
+                "documentKey": document_key(new),
+                "updateDescription": forebay_query::update::describe(old, new),
+            };
+            self.tell(ChangeKind::Update, &detail);
+        }
     }
 
     fn put_record(&mut self, number: RecordNumber, document: &RawDocument) {
@@ -463,7 +508,8 @@ impl<'a> Transaction<'a> {
                 entry.encode()?,
             );
         }
-        collection.shared.commit(batch)?;
+        let changes = self.changes.unwrap_or_default();
+        collection.shared.record(batch, changes)?;
         let became_multikey = |index: &&Arc<Index>| self.multikey.contains(&index.id);
         self.indexes
             .iter()
@@ -473,6 +519,15 @@ impl<'a> Transaction<'a> {
         collection.counts.publish(self.statistics);
         Ok(())
     }
+}
+
+/// `{_id}` of a document.
+fn document_key(document: &RawDocument) -> RawDocumentBuf {
+    let mut key = RawDocumentBuf::new();
+    if let Ok(Some(id)) = document.get("_id") {
+        key.append(cstr!("_id"), id);
+    }
+    key
 }
 
 /// Whether two documents have equal `_id`s.

@@ -148,6 +148,10 @@ impl Engine for FaultEngine {
         self.inner.commit(batch)
     }
 
+    fn check_writable(&self) -> Result<()> {
+        self.inner.check_writable()
+    }
+
     fn sync(&self) -> Result<()> {
         Self::check(&self.syncs, "sync the journal")?;
         self.inner.sync()

@@ -103,6 +103,7 @@ fn letter(kind: PartitionKind) -> &'static str {
         PartitionKind::Records => "r",
         PartitionKind::Index => "i",
         PartitionKind::Catalogue => "c",
+        PartitionKind::History => "h",
     }
 }
 
@@ -138,7 +139,9 @@ impl FjallEngine {
 
     fn keyspace_options(&self, kind: PartitionKind) -> KeyspaceCreateOptions {
         let (block_bytes, buffer_bytes) = match kind {
-            PartitionKind::Records => (RECORD_BLOCK_BYTES, self.write_buffer_bytes),
+            PartitionKind::Records | PartitionKind::History => {
+                (RECORD_BLOCK_BYTES, self.write_buffer_bytes)
+            }
             PartitionKind::Index => (INDEX_BLOCK_BYTES, self.write_buffer_bytes),
             PartitionKind::Catalogue => (INDEX_BLOCK_BYTES, CATALOGUE_BUFFER_BYTES),
         };
@@ -195,12 +198,16 @@ impl FjallEngine {
                 || keyspace.tree.l0_run_count() >= NEW_RUNS_MAX
         };
         while keyspaces.iter().any(behind) {
-            // Writes nothing: asks if the background threads are well.
-            let well = self.database.persist(PersistMode::Buffer);
-            well.map_err(|error| self.write_failed("write tables", error))?;
+            self.check_background()?;
             std::thread::sleep(THROTTLE_STEP);
         }
         Ok(())
+    }
+
+    /// Asks if the background threads are well; writes nothing.
+    fn check_background(&self) -> Result<()> {
+        let well = self.database.persist(PersistMode::Buffer);
+        well.map_err(|error| self.write_failed("write tables", error))
     }
 
     fn open_keyspace(&self, name: &str, kind: PartitionKind) -> Result<Keyspace> {
@@ -478,13 +485,14 @@ impl Engine for FjallEngine {
             .map_err(|error| self.write_failed("write a batch", error))
     }
 
+    fn check_writable(&self) -> Result<()> {
+        refuse_after(self.sync_failure.lock().as_ref())?;
+        self.check_background()
+    }
+
     fn sync(&self) -> Result<()> {
         let mut failure = self.sync_failure.lock();
-        if let Some(first) = failure.as_ref() {
-            return Err(StoreError::ReadOnly {
-                why: first.to_string(),
-            });
-        }
+        refuse_after(failure.as_ref())?;
         self.journal
             .sync()
             .inspect_err(|error| *failure = Some(error.clone()))
@@ -497,6 +505,15 @@ impl Engine for FjallEngine {
             .get(&partition)
             .map_or(0, |keyspace| keyspace.disk_space())
     }
+}
+
+/// After a sync that failed nobody knows what is on the disk, so that no other is tried.
+fn refuse_after(failure: Option<&StoreError>) -> Result<()> {
+    failure.map_or(Ok(()), |first| {
+        Err(StoreError::ReadOnly {
+            why: first.to_string(),
+        })
+    })
 }
 
 fn take_page(entries: impl Iterator<Item = fjall::Guard>, limit: PageLimit) -> fjall::Result<Page> {

@@ -42,7 +42,9 @@ impl Map {
     fn new(kind: PartitionKind) -> Map {
         match kind {
             PartitionKind::Records => Map::Numbered(Numbered::default()),
-            PartitionKind::Index | PartitionKind::Catalogue => Map::Sorted(BTreeMap::new()),
+            PartitionKind::Index | PartitionKind::Catalogue | PartitionKind::History => {
+                Map::Sorted(BTreeMap::new())
+            }
         }
     }
 
@@ -227,6 +229,10 @@ impl Engine for MemoryEngine {
                 None => partition.remove(&write.key),
             }
         }
+        Ok(())
+    }
+
+    fn check_writable(&self) -> Result<()> {
         Ok(())
     }
 

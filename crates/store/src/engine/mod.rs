@@ -189,6 +189,12 @@ pub trait Engine: Send + Sync + 'static {
     /// Makes all changes of a batch, atomically. When it returns, they are in the hands of the operating system.
     fn commit(&self, batch: Batch) -> Result<()>;
 
+    /// Whether a batch would be taken now; asks the disk, but writes nothing to the tables.
+    ///
+    /// # Errors
+    /// [`StoreError::DiskFull`](crate::StoreError::DiskFull) or [`StoreError::ReadOnly`](crate::StoreError::ReadOnly).
+    fn check_writable(&self) -> Result<()>;
+
     /// Returns when every batch committed before the call is on the disk.
     fn sync(&self) -> Result<()>;
 
@@ -205,6 +211,8 @@ pub enum PartitionKind {
     Index,
     /// A few small entries that are always in memory.
     Catalogue,
+    /// Entries that are appended at one end, read in order, and removed at the other end.
+    History,
 }
 
 /// Reads a range page by page, as one iterator.

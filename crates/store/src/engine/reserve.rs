@@ -171,6 +171,11 @@ impl Engine for ReserveEngine {
         self.inner.commit(batch)
     }
 
+    fn check_writable(&self) -> Result<()> {
+        self.room()?;
+        self.inner.check_writable()
+    }
+
     fn sync(&self) -> Result<()> {
         self.inner.sync()
     }

@@ -2,15 +2,24 @@
 //! sessions, cursors and transactions keep their meaning. Bytes go through unchanged in both directions, but for the
 //! handshake and for compression, which each side agrees for itself.
 
+mod cached;
+mod compare;
+mod fetch;
 mod handshake;
+mod indexes;
+mod reads;
+mod writes;
 
+use std::collections::HashMap;
 use std::sync::Arc;
+use std::time::Instant;
 
 use bson::RawDocumentBuf;
 use bytes::Bytes;
+use forebay_documents::Namespace;
 use forebay_wire_mongo::{
     Body, Compressor, Flags, HEADER_BYTES, Header, Limits, Message, OpCode, OpMsg, OpQuery,
-    OpReply, Peek, ReplyFlags, is_compressible, uncompressed,
+    OpReply, Peek, ReplyFlags, is_compressible, limits, uncompressed,
 };
 use tokio::io::{AsyncRead, AsyncWrite, ReadHalf, WriteHalf, split};
 use tokio::sync::{Semaphore, watch};
@@ -19,10 +28,18 @@ use super::connection::compressed;
 use super::frames::{self, Frame, FrameError, FrameReader};
 use super::listener::stopped;
 use super::{Door, hello};
+use crate::auth::scram::random_bytes;
+use crate::shadow::Shadow;
 use crate::upstream::Stream;
 
 /// A reply may be as long as the longest batch and what stands around it, in bytes.
-const REPLY_BYTES_MAX: usize = forebay_wire_mongo::limits::MESSAGE_BYTES_MAX + 64 * 1024;
+const REPLY_BYTES_MAX: usize = limits::MESSAGE_BYTES_MAX + 64 * 1024;
+
+const REPLY_LIMITS: Limits = Limits {
+    message_bytes_max: REPLY_BYTES_MAX,
+    document_bytes_max: limits::DOCUMENT_BYTES_MAX,
+    depth_max: limits::DEPTH_MAX,
+};
 
 /// Where the header has the message's number.
 const REQUEST_ID: usize = 4;
@@ -38,6 +55,9 @@ pub struct Relay<S> {
     client_writer: WriteHalf<S>,
     store: FrameReader<ReadHalf<Box<dyn Stream>>>,
     store_writer: WriteHalf<Box<dyn Stream>>,
+    shadow: Arc<Shadow>,
+    /// The collections that the client may read, and when the store said so.
+    proven: HashMap<Namespace, Instant>,
 }
 
 /// A request as it goes to the store.
@@ -45,6 +65,12 @@ struct Request {
     bytes: Bytes,
     /// How the client compressed it, and wants the reply.
     compressor: Option<Compressor>,
+}
+
+impl Request {
+    fn id(&self) -> i32 {
+        header_number(&self.bytes, REQUEST_ID)
+    }
 }
 
 /// Whether the connection goes on.
@@ -56,7 +82,12 @@ enum Next {
 
 impl<S: AsyncRead + AsyncWrite + Unpin> Relay<S> {
     /// Passes on between `client` and `store`.
-    pub fn new(door: Arc<Door>, client: S, store: Box<dyn Stream>) -> Relay<S> {
+    pub fn new(
+        door: Arc<Door>,
+        shadow: Arc<Shadow>,
+        client: S,
+        store: Box<dyn Stream>,
+    ) -> Relay<S> {
         let (client, client_writer) = split(client);
         let (store, store_writer) = split(store);
         let timeout = door.timeouts.message;
@@ -68,6 +99,8 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Relay<S> {
             door,
             client_writer,
             store_writer,
+            shadow,
+            proven: HashMap::new(),
         }
     }
 
@@ -112,20 +145,23 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Relay<S> {
             // The store says what is wrong with it, or closes the connection.
             return self.exchange(request, Flags::default()).await;
         };
-        let (name, flags) = (peek.command(), peek.flags);
+        let name = peek.command();
         if !is_compressible(name) {
             request.compressor = None;
         }
         match hello::is_hello(name) {
             true => self.hello(request).await,
-            false => self.exchange(request, flags).await,
+            false => {
+                let shadow = self.shadow.clone();
+                self.shadowed(&shadow, request).await
+            }
         }
     }
 
     /// Sends a request to the store and its replies to the client.
     async fn exchange(&mut self, request: Request, flags: Flags) -> Result<Next, FrameError> {
         self.send(&request.bytes).await?;
-        let mut asked = header_number(&request.bytes, REQUEST_ID);
+        let mut asked = request.id();
         drop(request.bytes);
         let mut more = !flags.has(Flags::MORE_TO_COME);
         while more {
@@ -233,17 +269,23 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Relay<S> {
     ///
     /// Replies that nobody waits for are dropped: FerretDB 1 sends one to a write that asks for none.
     async fn receive(&mut self, request_id: i32) -> Result<Option<Bytes>, FrameError> {
-        let limits = Limits {
-            message_bytes_max: REPLY_BYTES_MAX,
-            ..Limits::default()
-        };
         loop {
             let frame = tokio::select! {
-                frame = self.store.next(&limits) => frame?,
+                frame = self.store.next(&REPLY_LIMITS) => frame?,
                 () = self.client.closed() => None,
             };
             match frame {
-                Some(frame) if header_number(&frame.bytes, RESPONSE_TO) != request_id => {}
+                Some(frame) if !answers(&frame, request_id) => {}
+                frame => return Ok(frame.map(|frame| frame.bytes)),
+            }
+        }
+    }
+
+    /// As [`receive`](Relay::receive), also when the client has gone.
+    async fn receive_to_end(&mut self, request_id: i32) -> Result<Option<Bytes>, FrameError> {
+        loop {
+            match self.store.next(&REPLY_LIMITS).await? {
+                Some(frame) if !answers(&frame, request_id) => {}
                 frame => return Ok(frame.map(|frame| frame.bytes)),
             }
         }
@@ -267,6 +309,19 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Relay<S> {
             }
         }
     }
+}
+
+/// Is this the reply to the message of this number?
+fn answers(frame: &Frame, request_id: i32) -> bool {
+    header_number(&frame.bytes, RESPONSE_TO) == request_id
+}
+
+/// A number for a message of our own that the client cannot guess: else it could have the store send another reply that
+/// looks like ours.
+fn secret_number() -> i32 {
+    let mut bytes = [0; 4];
+    random_bytes(&mut bytes);
+    i32::from_le_bytes(bytes)
 }
 
 fn op_code(message: &[u8]) -> Result<OpCode, FrameError> {

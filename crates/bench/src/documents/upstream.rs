@@ -1,0 +1,201 @@
+//! In front of another store: what passing commands on costs, and what caches of its collections give.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, ensure};
+use bson::{Document, doc};
+use mongodb::{Client, Database};
+use tokio::task::JoinSet;
+
+use super::counts;
+use super::session::{DATABASE, HOST_DEVICES, Session};
+use crate::client;
+use crate::process::ServerProcess;
+use crate::record::Measured;
+use crate::rivals::ferretdb::{self, FerretDb};
+use crate::statistics::{Summary, milliseconds};
+
+/// The collection of names.
+const COLLECTION: &str = "million";
+/// Turns of the store alone and with Forebay in front.
+const ROUNDS: usize = 15;
+/// Finds by one client in a turn.
+const FINDS: usize = 500;
+/// Connections of a rate, and how long it is measured in a turn.
+const CONNECTIONS: usize = 8;
+const RATE_DURATION: Duration = Duration::from_secs(1);
+
+/// What is measured of one way to the store, a figure a turn.
+#[derive(Default)]
+struct Way {
+    median_us: Vec<f64>,
+    finds_per_s: Vec<f64>,
+}
+
+/// All measurements in front of FerretDB.
+///
+/// # Errors
+/// If a server fails, or a find or a count is not what the store says itself.
+pub async fn in_front_of_ferretdb(session: &mut Session) -> Result<()> {
+    let store = FerretDb::start()?;
+    let binary = std::env::current_exe().context("finding this program")?;
+    let arguments = [
+        "--memory",
+        "--upstream",
+        store.uri(),
+        "--writes",
+        "exclusive",
+        "--devices",
+        HOST_DEVICES,
+    ];
+    let front = ServerProcess::serve(&binary, &arguments)?;
+    let straight = client::connect(store.uri()).await?.database(DATABASE);
+    let through = client::connect(front.uri()).await?.database(DATABASE);
+    let count = counts::million(session);
+    let documents = session.some_names(count);
+    let progress = session.progress(count);
+    client::insert_all(&straight.collection(COLLECTION), documents, &progress).await?;
+    pass_on(session, &straight, &through, count).await?;
+    load(session, &through, count).await?;
+    counts::compare_with_ferretdb(session, "upstream", COLLECTION, &through, &straight).await?;
+    front.stop()
+}
+
+/// Finds by `_id`, which the store answers: straight, and passed on, in turns.
+async fn pass_on(
+    session: &mut Session,
+    straight: &Database,
+    through: &Database,
+    documents: usize,
+) -> Result<()> {
+    let (rounds, finds, duration) = match session.smoke {
+        true => (1, 20, Duration::from_millis(50)),
+        false => (ROUNDS, FINDS, RATE_DURATION),
+    };
+    let mut ways = [Way::default(), Way::default()];
+    for round in 0..rounds {
+        let mut turns = [(0, straight), (1, through)];
+        turns.rotate_left(round % 2);
+        for (way, db) in turns {
+            let way = &mut ways[way];
+            way.median_us.push(latency(db, documents, finds).await?);
+            way.finds_per_s.push(rate(db, documents, duration).await?);
+        }
+    }
+    report(session, &ways)
+}
+
+fn report(session: &mut Session, [straight, through]: &[Way; 2]) -> Result<()> {
+    let each = |by: fn(f64, f64) -> f64, one: &[f64], other: &[f64]| -> Vec<f64> {
+        let pairs = one.iter().zip(other);
+        pairs.map(|(one, other)| by(*one, *other)).collect()
+    };
+    let more_us = each(
+        |one, other| one - other,
+        &through.median_us,
+        &straight.median_us,
+    );
+    let ratio = each(
+        |one, other| one / other,
+        &through.finds_per_s,
+        &straight.finds_per_s,
+    );
+    let alone = format!("FerretDB {} SQLite", ferretdb::VERSION);
+    let figures = [
+        (&*alone, "client_us", &straight.median_us),
+        ("forebay in front", "client_us", &through.median_us),
+        ("forebay in front", "more_us", &more_us),
+        (&*alone, "finds_per_s", &straight.finds_per_s),
+        ("forebay in front", "finds_per_s", &through.finds_per_s),
+        ("forebay in front", "times_straight", &ratio),
+    ];
+    for (engine, metric, samples) in figures {
+        let summary = Summary::of(samples).context("a turn was taken")?;
+        let by = Measured {
+            engine,
+            devices: "none",
+            expect: Some(1),
+        };
+        session
+            .report
+            .add("upstream-find-by-id", by, metric, summary)?;
+    }
+    Ok(())
+}
+
+/// The median time of finds by one client, in microseconds.
+async fn latency(db: &Database, documents: usize, finds: usize) -> Result<f64> {
+    let mut random = fastrand::Rng::with_seed(7);
+    let mut times = Vec::with_capacity(finds);
+    for _ in 0..finds {
+        let begun = Instant::now();
+        find(db, random.usize(..documents)).await?;
+        times.push(milliseconds(begun.elapsed()) * 1e3);
+    }
+    Ok(Summary::of(&times).context("a find")?.median)
+}
+
+/// Finds a second over several connections.
+async fn rate(db: &Database, documents: usize, duration: Duration) -> Result<f64> {
+    let begun = Instant::now();
+    let end = begun + duration;
+    let client: Arc<Client> = Arc::new(db.client().clone());
+    let connections: JoinSet<Result<u64>> = (0..CONNECTIONS)
+        .map(|seed| find_until(client.clone(), documents, seed as u64, end))
+        .collect();
+    let finds = connections
+        .join_all()
+        .await
+        .into_iter()
+        .sum::<Result<u64>>()?;
+    Ok(finds as f64 / begun.elapsed().as_secs_f64())
+}
+
+async fn find_until(client: Arc<Client>, documents: usize, seed: u64, end: Instant) -> Result<u64> {
+    let db = client.database(DATABASE);
+    let mut random = fastrand::Rng::with_seed(seed);
+    let mut finds = 0;
+    while Instant::now() < end {
+        find(&db, random.usize(..documents)).await?;
+        finds += 1;
+    }
+    Ok(finds)
+}
+
+async fn find(db: &Database, id: usize) -> Result<()> {
+    let id = i32::try_from(id)?;
+    let found = db
+        .collection::<Document>(COLLECTION)
+        .find_one(doc! { "_id": id })
+        .await?;
+    ensure!(found.is_some(), "no document {id}");
+    Ok(())
+}
+
+/// Declares a cache; how fast it is loaded from the store.
+async fn load(session: &mut Session, through: &Database, documents: usize) -> Result<()> {
+    let begun = Instant::now();
+    let key = doc! { "key": { "name": "cache" }, "name": "name_cache" };
+    let create = doc! { "createIndexes": COLLECTION, "indexes": [key] };
+    through.run_command(create).await?;
+    let explain = doc! { "explain": { "count": COLLECTION, "query": { "name": "x" } } };
+    loop {
+        let explained = through.run_command(explain.clone()).await?;
+        let Ok(why) = explained.get_document("forebay") else {
+            break;
+        };
+        let reason = why.get_str("reason").unwrap_or_default();
+        ensure!(reason.contains("load"), "the cache is not loaded: {reason}");
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    }
+    let rate = documents as f64 / begun.elapsed().as_secs_f64();
+    let by = Measured {
+        engine: "forebay in front",
+        devices: HOST_DEVICES,
+        expect: Some(documents as u64),
+    };
+    session
+        .report
+        .add("upstream-load", by, "documents_per_s", Summary::once(rate))
+}

@@ -1,0 +1,285 @@
+//! The stream of events.
+
+use std::sync::Arc;
+
+use bson::{DateTime, RawBson, RawDocument, RawDocumentBuf};
+use forebay_query::Code;
+use forebay_query::stage::Stage;
+use forebay_store::{
+    ChangeEvent, ChangeKind, ClusterTime, Collection, History, Interest, Store, StoreError, Watch,
+};
+use forebay_text::{Stop, StopReason, Stopped};
+
+use super::event;
+use super::options::{Options, Start};
+use super::token::{Mark, ResumeToken};
+use crate::error::CommandError;
+use crate::streams::{Row, Stream};
+
+/// A stream over the changes of the store.
+///
+/// What is behind `position` and up to `until` is read page by page. Once all of that is read, the watch tells whether
+/// anything since then concerns the stream; if so, all before it is skipped.
+pub struct ChangeStream {
+    store: Arc<Store>,
+    history: Arc<History>,
+    watch: Arc<Watch>,
+    scope: Interest,
+    looks_up: bool,
+    stages: Vec<Stage>,
+    /// Changes of an earlier time are not shown.
+    from: ClusterTime,
+    /// All changes up to this one are dealt with.
+    position: ClusterTime,
+    until: ClusterTime,
+    page: std::vec::IntoIter<ChangeEvent>,
+    /// The token of the last event.
+    last: ResumeToken,
+    /// The change that ends the stream, if it was shown.
+    ending: Option<ChangeEvent>,
+    ended: bool,
+}
+
+impl ChangeStream {
+    /// The stream that the options ask for.
+    ///
+    /// # Errors
+    /// `ChangeStreamHistoryLost` for a place that is not in the history any more.
+    pub fn open(
+        store: Arc<Store>,
+        history: Arc<History>,
+        options: &Options,
+        stages: Vec<Stage>,
+    ) -> Result<ChangeStream, CommandError> {
+        let watch = history.watch(options.scope.clone());
+        let (_, until) = history.news(&watch);
+        let mut stream = ChangeStream {
+            store,
+            history,
+            watch: Arc::new(watch),
+            scope: options.scope.clone(),
+            looks_up: options.looks_up,
+            stages,
+            from: ClusterTime::new(0),
+            position: until,
+            until,
+            page: Vec::new().into_iter(),
+            last: ResumeToken::new(until, Mark::HighWater),
+            ending: None,
+            ended: false,
+        };
+        match options.start {
+            Start::Now => {}
+            Start::After(token) => stream.resume(token)?,
+            Start::At(time) => stream.start_at(time)?,
+        }
+        Ok(stream)
+    }
+
+    fn resume(&mut self, token: ResumeToken) -> Result<(), CommandError> {
+        let change = self.history.get(token.at)?.ok_or_else(lost)?;
+        let ends =
+            event::concerns(&self.scope, &change) && event::invalidates(&self.scope, &change);
+        if ends && token.mark == Mark::Event {
+            self.ending = Some(change);
+        }
+        self.position = token.at;
+        self.last = token;
+        Ok(())
+    }
+
+    fn start_at(&mut self, time: ClusterTime) -> Result<(), CommandError> {
+        self.position = self.history.before(time)?.ok_or_else(lost)?;
+        self.from = time;
+        self.last = ResumeToken::new(self.position, Mark::HighWater);
+        Ok(())
+    }
+
+    /// The place behind all that the stream has given, or passed over.
+    pub fn token(&self) -> ResumeToken {
+        match self.position > self.last.at {
+            true => ResumeToken::new(self.position, Mark::HighWater),
+            false => self.last,
+        }
+    }
+
+    /// Tells when there is something new.
+    pub fn watch(&self) -> Arc<Watch> {
+        self.watch.clone()
+    }
+
+    /// The next change that concerns the stream, or nothing when there is none yet or the time is over.
+    fn next_change(&mut self, stop: &Stop) -> Result<Option<ChangeEvent>, CommandError> {
+        let mut pages = 0;
+        loop {
+            for change in self.page.by_ref() {
+                self.position = change.at;
+                if change.at >= self.from && event::concerns(&self.scope, &change) {
+                    return Ok(Some(change));
+                }
+            }
+            if pages > 0 && is_late(stop)? {
+                return Ok(None);
+            }
+            if self.position >= self.until && !self.look() {
+                return Ok(None);
+            }
+            self.read_page()?;
+            pages += 1;
+        }
+    }
+
+    /// Looks for news; false if there is nothing that concerns the stream.
+    fn look(&mut self) -> bool {
+        let (first, last) = self.history.news(&self.watch);
+        self.until = last;
+        self.position = match first {
+            Some(first) => self.position.max(first.minus_one()),
+            None => last,
+        };
+        first.is_some()
+    }
+
+    fn read_page(&mut self) -> Result<(), CommandError> {
+        let page = match self.history.read(self.position, self.until) {
+            Err(StoreError::HistoryLost) => return Err(lost()),
+            page => page?,
+        };
+        if page.is_empty() {
+            self.position = self.until;
+        }
+        self.page = page.into_iter();
+        Ok(())
+    }
+
+    /// The event of a change; nothing if a stage leaves it out.
+    fn show(&mut self, change: ChangeEvent) -> Result<Option<Row>, CommandError> {
+        let looked_up = match self.looks_up && change.kind == ChangeKind::Update {
+            true => Some(self.look_up(&change)?),
+            false => None,
+        };
+        let event = event::event(&change, looked_up)?;
+        self.last = ResumeToken::new(change.at, Mark::Event);
+        if event::invalidates(&self.scope, &change) {
+            self.ending = Some(change);
+        }
+        self.through_stages(event)
+    }
+
+    /// The event that ends the stream.
+    fn end(&mut self, change: &ChangeEvent) -> Result<Option<Row>, CommandError> {
+        self.ended = true;
+        self.last = ResumeToken::new(change.at, Mark::Invalidate);
+        self.position = change.at;
+        self.through_stages(event::invalidate(change))
+    }
+
+    /// The document that a change was about, as it is now; null if it is gone.
+    fn look_up(&self, change: &ChangeEvent) -> Result<RawBson, CommandError> {
+        let found = match self.collection_of(change) {
+            Some(collection) => document(&collection, &change.detail),
+            None => Ok(None),
+        };
+        match found {
+            Ok(found) => Ok(found.map_or(RawBson::Null, RawBson::Document)),
+            Err(StoreError::PartitionDropped) => Ok(RawBson::Null),
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    /// The collection of a change, which may have another name by now.
+    fn collection_of(&self, change: &ChangeEvent) -> Option<Arc<Collection>> {
+        let named = self
+            .store
+            .collection(&change.namespace.db, &change.namespace.name);
+        let is_same = |collection: &Arc<Collection>| collection.uuid() == change.uuid;
+        named
+            .filter(is_same)
+            .or_else(|| self.store.all_collections().into_iter().find(is_same))
+    }
+
+    fn through_stages(&self, mut event: RawDocumentBuf) -> Result<Option<Row>, CommandError> {
+        for stage in &self.stages {
+            match stage {
+                Stage::Match(filter) if !filter.try_matches(&event)? => return Ok(None),
+                Stage::Transform(transform) => event = transform.apply(&event, DateTime::now())?,
+                _ => {}
+            }
+        }
+        self.check_token(&event)?;
+        Ok(Some(Row::Built(event)))
+    }
+
+    /// An event must keep the token by which the client goes on after it.
+    fn check_token(&self, event: &RawDocument) -> Result<(), CommandError> {
+        let kept = event.get_document("_id").and_then(|id| id.get_str("_data"));
+        if kept.is_ok_and(|data| data == self.last.data()) {
+            return Ok(());
+        }
+        Err(CommandError::refused(
+            Code::ChangeStreamFatalError,
+            "Encountered an event whose _id field, which contains the resume token, was modified by the pipeline. \
+             Modifying the _id field of an event makes it impossible to resume the stream from that point: keep _id \
+             in the pipeline",
+        ))
+    }
+}
+
+impl Stream for ChangeStream {
+    fn next(&mut self, stop: &Stop) -> Result<Option<Row>, CommandError> {
+        while !self.ended {
+            let row = match self.ending.take() {
+                Some(change) => self.end(&change)?,
+                None => match self.next_change(stop)? {
+                    Some(change) => self.show(change)?,
+                    None => return Ok(None),
+                },
+            };
+            if row.is_some() {
+                return Ok(row);
+            }
+        }
+        Ok(None)
+    }
+
+    fn is_done(&self) -> bool {
+        self.ended
+    }
+
+    fn changes(&self) -> Option<&ChangeStream> {
+        Some(self)
+    }
+}
+
+/// The present version of the document of an update.
+fn document(
+    collection: &Collection,
+    update: &RawDocument,
+) -> Result<Option<RawDocumentBuf>, StoreError> {
+    let key = update.get_document("documentKey")?;
+    let number = match key.get("_id")? {
+        Some(id) => collection.number_by_id(id)?,
+        None => None,
+    };
+    let found = number.map(|number| collection.get(number)).transpose()?;
+    Ok(found.flatten().map(|document| document.to_buf()))
+}
+
+/// Is the time over? Then what was found so far is all.
+fn is_late(stop: &Stop) -> Result<bool, CommandError> {
+    match stop.check() {
+        Ok(()) => Ok(false),
+        Err(Stopped {
+            reason: StopReason::Deadline,
+        }) => Ok(true),
+        Err(stopped) => Err(stopped.into()),
+    }
+}
+
+fn lost() -> CommandError {
+    CommandError::refused(
+        Code::ChangeStreamHistoryLost,
+        "Resume of change stream was not possible, as the resume point may no longer be in the history of changes: \
+         read the data anew, and open a new stream first. A larger --change-history-bytes-max keeps more",
+    )
+}

@@ -1,0 +1,221 @@
+//! What the door counts while it works. To count takes a few atomic additions and no lock.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use forebay_text::Tier;
+
+use crate::search::NotUsed;
+
+/// Where the documents of a search came from.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum AnsweredBy {
+    /// The cache of field values.
+    Cache,
+    /// Ordinary indexes.
+    Index,
+    /// A scan of the collection.
+    Scan,
+}
+
+impl AnsweredBy {
+    /// The word for it, the same in logs, metrics and on the status page.
+    pub fn name(self) -> &'static str {
+        match self {
+            AnsweredBy::Cache => "cache",
+            AnsweredBy::Index => "index",
+            AnsweredBy::Scan => "scan",
+        }
+    }
+}
+
+/// How searches are told apart.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Kind {
+    /// Where the documents came from.
+    pub answered_by: AnsweredBy,
+    /// How the cache compared values; none where it compared none, as for null.
+    pub tier: Option<Tier>,
+}
+
+impl Kind {
+    /// Every kind there is.
+    pub fn all() -> impl Iterator<Item = Kind> {
+        let kind = |answered_by| move |tier| Kind { answered_by, tier };
+        let tiers = Tier::ALL.into_iter().map(Some).chain([None]);
+        let others = [AnsweredBy::Index, AnsweredBy::Scan];
+        tiers
+            .map(kind(AnsweredBy::Cache))
+            .chain(others.map(|answered_by| kind(answered_by)(None)))
+    }
+
+    /// The tier in words; `none` where no value was compared.
+    pub fn tier_name(&self) -> &'static str {
+        self.tier.map_or("none", Tier::name)
+    }
+
+    fn place(&self) -> Option<usize> {
+        Kind::all().position(|kind| kind == *self)
+    }
+}
+
+/// The kinds of searches.
+const KINDS: usize = Tier::ALL.len() + 3;
+
+/// How many durations lie in each range.
+#[derive(Debug, Default)]
+pub struct Histogram {
+    counts: [AtomicU64; Histogram::BOUNDS_US.len() + 1],
+    sum_ns: AtomicU64,
+}
+
+impl Histogram {
+    /// Where the ranges end, in microseconds; the last range has no end.
+    pub const BOUNDS_US: [u64; 16] = [
+        50, 100, 250, 500, 1_000, 2_500, 5_000, 10_000, 25_000, 50_000, 100_000, 250_000, 500_000,
+        1_000_000, 2_500_000, 10_000_000,
+    ];
+
+    /// Counts a duration.
+    pub fn observe(&self, duration: Duration) {
+        let ns = u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX);
+        let range = Histogram::BOUNDS_US.partition_point(|bound_us| bound_us * 1_000 < ns);
+        self.counts[range].fetch_add(1, Ordering::Relaxed);
+        self.sum_ns.fetch_add(ns, Ordering::Relaxed);
+    }
+
+    /// What was counted until now.
+    pub fn figures(&self) -> Durations {
+        Durations {
+            counts: self
+                .counts
+                .each_ref()
+                .map(|count| count.load(Ordering::Relaxed)),
+            sum: Duration::from_nanos(self.sum_ns.load(Ordering::Relaxed)),
+        }
+    }
+}
+
+/// What a [`Histogram`] has counted.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Durations {
+    /// Durations in each range of [`Histogram::BOUNDS_US`], and beyond the last bound.
+    pub counts: [u64; Histogram::BOUNDS_US.len() + 1],
+    /// All of them together.
+    pub sum: Duration,
+}
+
+impl Durations {
+    /// How many there are.
+    pub fn count(&self) -> u64 {
+        self.counts.iter().sum()
+    }
+}
+
+/// What the door counts about searches.
+#[derive(Debug, Default)]
+pub struct Metrics {
+    durations: [Histogram; KINDS],
+    not_used: [AtomicU64; NotUsed::NAMES.len()],
+    rows: AtomicU64,
+    bytes: AtomicU64,
+    slow: AtomicU64,
+    failed: AtomicU64,
+}
+
+/// What `Metrics` has counted.
+#[derive(Debug, Clone)]
+pub struct SearchFigures {
+    /// How long searches took, by kind.
+    pub durations: Vec<(Kind, Durations)>,
+    /// Searches that did not use the cache, by the word for the reason.
+    pub not_used: Vec<(&'static str, u64)>,
+    /// Rows of caches that were scanned.
+    pub rows: u64,
+    /// Bytes of caches that were scanned.
+    pub bytes: u64,
+    /// Searches that were logged as slow.
+    pub slow: u64,
+    /// Searches that ended with an error.
+    pub failed: u64,
+}
+
+impl Metrics {
+    /// Counts a search.
+    pub fn count(&self, kind: Kind, took: Duration) {
+        if let Some(place) = kind.place() {
+            self.durations[place].observe(took);
+        }
+    }
+
+    /// Counts why a search did not use the cache.
+    pub fn count_not_used(&self, reason: &NotUsed) {
+        self.not_used[reason.place()].fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// Counts what a search has scanned of the cache.
+    pub fn count_scanned(&self, rows: u64, bytes: u64) {
+        self.rows.fetch_add(rows, Ordering::Relaxed);
+        self.bytes.fetch_add(bytes, Ordering::Relaxed);
+    }
+
+    /// Counts a search that is logged as slow.
+    pub fn count_slow(&self) {
+        self.slow.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// Counts a search that ended with an error.
+    pub fn count_failed(&self) {
+        self.failed.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// What was counted until now.
+    pub fn figures(&self) -> SearchFigures {
+        let load = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
+        let durations = self.durations.iter().map(Histogram::figures);
+        SearchFigures {
+            durations: Kind::all().zip(durations).collect(),
+            not_used: NotUsed::NAMES
+                .into_iter()
+                .zip(self.not_used.iter().map(load))
+                .collect(),
+            rows: load(&self.rows),
+            bytes: load(&self.bytes),
+            slow: load(&self.slow),
+            failed: load(&self.failed),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn durations_fall_into_the_range_that_ends_with_them() {
+        let histogram = Histogram::default();
+        for us in [0, 50, 51, 10_000_000, 10_000_001] {
+            histogram.observe(Duration::from_micros(us));
+        }
+        let figures = histogram.figures();
+        assert_eq!(figures.counts[..3], [2, 1, 0]);
+        assert_eq!(figures.counts[15..], [1, 1]);
+        assert_eq!(
+            (figures.count(), figures.sum),
+            (5, Duration::from_micros(20_000_102))
+        );
+    }
+
+    #[test]
+    fn each_kind_has_its_place() {
+        assert_eq!(Kind::all().count(), KINDS);
+        let metrics = Metrics::default();
+        for (times, kind) in (1..).zip(Kind::all()) {
+            (0..times).for_each(|_| metrics.count(kind, Duration::ZERO));
+        }
+        let counts = metrics.figures().durations;
+        for (times, (kind, durations)) in (1..).zip(counts) {
+            assert_eq!(durations.count(), times, "{kind:?}");
+        }
+    }
+}

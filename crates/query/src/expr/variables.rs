@@ -1,0 +1,60 @@
+//! The variables of a command's `let`: values, known before the first document is read.
+
+use std::sync::Arc;
+
+use bson::DateTime;
+use bson::raw::{RawBson, RawDocument};
+
+use super::iterate::check_name;
+use super::{Expression, Scope, Value, Variable};
+use crate::element::elements;
+use crate::error::{Code, Error};
+use crate::limits::Limits;
+
+/// What the expressions of a command know as `$$name`. Cheap to clone.
+#[derive(Debug, Clone, Default)]
+pub struct Variables {
+    bound: Arc<Vec<(Box<str>, Variable)>>,
+}
+
+impl Variables {
+    /// Evaluates the definitions of `let`, each of which sees those before it.
+    ///
+    /// # Errors
+    /// A name that is none, whatever is wrong with an expression, and 4890500 for one that reads a document.
+    pub fn parse(
+        definitions: &RawDocument,
+        now: DateTime,
+        limits: &Limits,
+    ) -> Result<Variables, Error> {
+        let mut limits = limits.clone();
+        for element in elements(definitions) {
+            check_name(element.key)?;
+            let expression = Expression::parse(element.value(), &limits)?;
+            let variable = constant(&expression, now)?;
+            Arc::make_mut(&mut limits.variables.bound).push((element.key.into(), variable));
+        }
+        Ok(limits.variables)
+    }
+
+    /// The variable called `name`; of two with one name, the later.
+    pub(super) fn get(&self, name: &str) -> Option<&Variable> {
+        let mut latest_first = self.bound.iter().rev();
+        latest_first
+            .find(|(known, _)| &**known == name)
+            .map(|(_, variable)| variable)
+    }
+}
+
+fn constant(expression: &Expression, now: DateTime) -> Result<Variable, Error> {
+    if expression.fields().is_none_or(|fields| !fields.is_empty()) {
+        let message = "Command let Expression tried to access a field, but this is not allowed because Command let \
+                       expressions run before the query examines any documents.";
+        return Err(Error::new(Code::Location4890500, message));
+    }
+    let nothing = RawDocument::from_bytes(b"\x05\0\0\0\0").expect("an empty document");
+    Ok(match expression.evaluate(&Scope::new(nothing, now))? {
+        Value::Missing => Variable::Remove,
+        value => Variable::Constant(Arc::<RawBson>::new(value.into_owned())),
+    })
+}

@@ -1,0 +1,619 @@
+//! Commands on collections with caches: which of them the shadow answers, and which it has to follow.
+
+use std::slice;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::{Duration, Instant};
+
+use bson::oid::ObjectId;
+use bson::{RawBson, RawDocument, RawDocumentBuf, rawdoc};
+use bytes::Bytes;
+use forebay_documents::Namespace;
+use forebay_wire_mongo::{Body, Flags, Limits, Message, OpMsg, Peek};
+use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::time::timeout;
+
+use super::indexes::{load_of, with_definitions, with_loads};
+use super::reads::{self, Answer, Read};
+use super::writes::{self, Write};
+use super::{FrameError, Next, Relay, Request, compare, fetch};
+use crate::shadow::{Effect, Mirror, Ready, Shadow, first_batch, kept, operation_time, succeeded};
+
+/// Commands that change data in ways that are not followed: afterwards, the caches are loaded anew.
+const UNFOLLOWED: &[&str] = &[
+    "applyOps",
+    "bulkWrite",
+    "cloneCollectionAsCapped",
+    "collMod",
+    "convertToCapped",
+    "create",
+    "mapReduce",
+    "mapreduce",
+    "renameCollection",
+];
+/// Commands after which the client may be somebody else, or may do other things.
+const CHANGES_RIGHTS: &[&str] = &["saslStart", "saslContinue", "authenticate", "logout"];
+/// Commands by which a transaction ends.
+const ENDS_TRANSACTION: &[&str] = &["commitTransaction", "abortTransaction"];
+
+/// How long the store's word that a client may read a collection is taken for true.
+const PROOF_LIFE: Duration = Duration::from_secs(60);
+/// How long a client that has written waits for the change stream; then the cache stops to answer instead.
+const STREAM_PATIENCE: Duration = Duration::from_secs(10);
+
+impl<S: AsyncRead + AsyncWrite + Unpin> Relay<S> {
+    /// Runs a command where there are shadows.
+    pub(super) async fn shadowed(
+        &mut self,
+        shadow: &Arc<Shadow>,
+        request: Request,
+    ) -> Result<Next, FrameError> {
+        let Some(peek) = Peek::new(&request.bytes) else {
+            return self.exchange(request, Flags::default()).await;
+        };
+        let (name, flags) = (peek.command().to_owned(), peek.flags);
+        if !reads::is_read(&name) {
+            self.door.count_forwarded(&name);
+        }
+        if CHANGES_RIGHTS.contains(&name.as_str()) {
+            self.proven.clear();
+        }
+        let namespace = namespace(peek.body);
+        if writes::is_write(&name) || declares(&name, peek.body) {
+            let Some(mirror) = namespace.map(|namespace| shadow.mirror(&namespace)) else {
+                return self.exchange(request, flags).await;
+            };
+            let next = match writes::is_write(&name) {
+                true => self.write(shadow, &mirror, request, flags).await,
+                false => self.create_indexes(shadow, &mirror, request, flags).await,
+            };
+            shadow.release(mirror);
+            return next;
+        }
+        let mirror = namespace.and_then(|namespace| shadow.find(&namespace));
+        match (name.as_str(), mirror) {
+            ("aggregate", _) if writes_out(peek.body) => self.unfollowed(shadow, request).await,
+            (name, Some(mirror)) if reads::is_read(name) => {
+                self.read(shadow, &mirror, request, flags).await
+            }
+            ("dropIndexes", Some(mirror)) => {
+                self.drop_indexes(shadow, &mirror, request, flags).await
+            }
+            ("createIndexes", Some(mirror)) if expires(peek.body) => {
+                let next = self.exchange(request, flags).await;
+                shadow.reload(&mirror, "it may have a TTL index now");
+                next
+            }
+            ("listIndexes", Some(mirror)) => {
+                let definitions = mirror.definitions();
+                let amend = |reply: &mut _| with_definitions(reply, &definitions);
+                self.amended(request, amend).await
+            }
+            ("drop", Some(mirror)) => self.gone(shadow, vec![mirror], request).await,
+            ("dropDatabase", _) => {
+                let db = peek.body.get_str("$db").unwrap_or_default().to_owned();
+                let mut mirrors = shadow.declared();
+                mirrors.retain(|mirror| mirror.namespace.db == db);
+                self.gone(shadow, mirrors, request).await
+            }
+            (name, None) if reads::is_read(name) => {
+                self.door.count_forwarded(name);
+                self.exchange(request, flags).await
+            }
+            ("explain", _) => self.explain(shadow, request, flags).await,
+            ("currentOp", _) => {
+                let declared = shadow.declared();
+                let loads: Vec<_> = declared.iter().filter_map(|it| load_of(it)).collect();
+                self.amended(request, |reply| with_loads(reply, &loads))
+                    .await
+            }
+            ("serverStatus", _) => {
+                let told = shadow.counters.document();
+                let amend = |reply: &mut RawDocumentBuf| {
+                    reply.append(bson::cstr!("forebayUpstream"), told);
+                };
+                self.amended(request, amend).await
+            }
+            (name, _) if ENDS_TRANSACTION.contains(&name) => {
+                self.transaction_ends(shadow, request).await
+            }
+            (name, _) if UNFOLLOWED.contains(&name) => self.unfollowed(shadow, request).await,
+            _ => self.exchange(request, flags).await,
+        }
+    }
+
+    async fn read(
+        &mut self,
+        shadow: &Arc<Shadow>,
+        mirror: &Arc<Mirror>,
+        request: Request,
+        flags: Flags,
+    ) -> Result<Next, FrameError> {
+        let Some(message) = decode(&request.bytes) else {
+            return self.exchange(request, flags).await;
+        };
+        let answer = self.answer_of(shadow, mirror, &message.body).await?;
+        let counters = &shadow.counters;
+        let counter = match &answer {
+            Answer::Reply(_) => &counters.answered,
+            Answer::Fetch(_) | Answer::Narrowed(_) => &counters.narrowed,
+            Answer::Forward => &counters.forwarded,
+        };
+        counter.fetch_add(1, Ordering::Relaxed);
+        if !matches!(answer, Answer::Reply(_)) {
+            let name = Peek::new(&request.bytes).map_or("", |peek| peek.command());
+            self.door.count_forwarded(name);
+        }
+        match answer {
+            Answer::Fetch(ids) => {
+                let queries = fetch::queries(&message.body, &ids);
+                self.fetch(&mirror.namespace, queries, request).await
+            }
+            Answer::Narrowed(body) => {
+                let bytes = OpMsg { body, ..message }.encode(request.id(), 0).into();
+                self.exchange(Request { bytes, ..request }, flags).await
+            }
+            Answer::Reply(reply) if compare::is_due(shadow) => {
+                self.compared(shadow, mirror, reply, &message, &request)
+                    .await
+            }
+            Answer::Reply(reply) => self.respond(reply, &request).await,
+            Answer::Forward => match reads::refusal(mirror, &message.body) {
+                Some(refusal) if self.proves(&mirror.namespace).await? => {
+                    self.respond(refusal, &request).await
+                }
+                _ => self.exchange(request, flags).await,
+            },
+        }
+    }
+
+    /// What the shadow says to a read of a client who may read the collection; whoever may not is the store's to refuse.
+    pub(super) async fn answer_of(
+        &mut self,
+        shadow: &Shadow,
+        mirror: &Mirror,
+        body: &RawDocument,
+    ) -> Result<Answer, FrameError> {
+        let Some(ready) = mirror.ready() else {
+            return Ok(Answer::Forward);
+        };
+        let Some(read) = Read::parse(&mirror.namespace, &ready.kept, body) else {
+            return Ok(Answer::Forward);
+        };
+        if !self.proves(&mirror.namespace).await? {
+            return Ok(Answer::Forward);
+        }
+        let answer = reads::answer(shadow, &read).await;
+        Ok(still(mirror, &ready, answer))
+    }
+
+    /// Answers with `reply`, unless the store says something else and stays with it.
+    async fn compared(
+        &mut self,
+        shadow: &Arc<Shadow>,
+        mirror: &Arc<Mirror>,
+        mut reply: RawDocumentBuf,
+        message: &OpMsg,
+        request: &Request,
+    ) -> Result<Next, FrameError> {
+        shadow.counters.compared.fetch_add(1, Ordering::Relaxed);
+        for _ in 0..compare::TRIES {
+            let Some(told) = self.ask(&unsilenced(message.clone()), request.id()).await? else {
+                return Ok(Next::Close);
+            };
+            let Some(straight) = Peek::new(&told) else {
+                return self.pass(told, request).await;
+            };
+            if compare::is_same(&reply, straight.body) {
+                return self.respond(reply, request).await;
+            }
+            // A write may have come between the two; then both change.
+            match self.answer_of(shadow, mirror, &message.body).await? {
+                Answer::Reply(again) if again != reply => reply = again,
+                Answer::Reply(_) => {
+                    compare::report(shadow, &mirror.namespace, message, &reply, straight.body);
+                    return self.pass(told, request).await;
+                }
+                _ => return self.pass(told, request).await,
+            }
+        }
+        self.respond(reply, request).await
+    }
+
+    /// Whether the store lets the client read the collection; each connection asks anew after a while.
+    pub(super) async fn proves(&mut self, namespace: &Namespace) -> Result<bool, FrameError> {
+        let proven = self.proven.get(namespace);
+        if proven.is_some_and(|proven| proven.elapsed() < PROOF_LIFE) {
+            return Ok(true);
+        }
+        let probe = rawdoc! {
+            "find": namespace.collection.as_str(), "filter": { "_id": ObjectId::new() }, "limit": 1, "singleBatch": true,
+            "$db": namespace.db.as_str(),
+        };
+        let Some(reply) = self.ask_own(probe).await? else {
+            return Ok(false);
+        };
+        // A reply to something else could be one that the client has brought about.
+        let of = reply
+            .get_document("cursor")
+            .and_then(|cursor| cursor.get_str("ns"));
+        let proven = succeeded(&reply) && of.is_ok_and(|of| of == namespace.to_string());
+        if proven {
+            self.proven.insert(namespace.clone(), Instant::now());
+        }
+        Ok(proven)
+    }
+
+    /// Whether the store lets the client write to the collection, by an update of a document that is not there; else
+    /// what the store says.
+    pub(super) async fn proves_write(
+        &mut self,
+        namespace: &Namespace,
+    ) -> Result<Option<RawDocumentBuf>, FrameError> {
+        let update = rawdoc! { "q": { "_id": ObjectId::new() }, "u": { "$set": { "forebay": 1 } } };
+        let probe = rawdoc! {
+            "update": namespace.collection.as_str(), "updates": [update], "$db": namespace.db.as_str(),
+        };
+        let reply = self.ask_own(probe).await?.unwrap_or_default();
+        let none = matches!(reply.get("writeErrors"), Ok(None));
+        Ok((!succeeded(&reply) || !none).then_some(reply))
+    }
+
+    /// The `_id`s of the documents that queries of the client find; none if nobody can tell, because the store refuses to
+    /// say or there are too many.
+    async fn ids_of(
+        &mut self,
+        namespace: &Namespace,
+        queries: &[RawDocumentBuf],
+    ) -> Result<Option<Vec<RawBson>>, FrameError> {
+        let most = i64::try_from(writes::TOUCHED_MAX + 1).unwrap_or(i64::MAX);
+        let mut ids = Vec::new();
+        for query in queries {
+            let find = rawdoc! {
+                "find": namespace.collection.as_str(), "filter": query.clone(), "projection": { "_id": 1 },
+                "limit": most, "batchSize": most, "$db": namespace.db.as_str(),
+            };
+            let Some(reply) = self.ask_own(find).await? else {
+                return Ok(None);
+            };
+            let of_all = first_batch(&reply).map(|found| found.get("_id").ok().flatten());
+            let Some(found) = of_all
+                .map(|id| id.map(RawBson::from))
+                .collect::<Option<Vec<_>>>()
+            else {
+                return Ok(None);
+            };
+            ids.extend(found);
+            if !succeeded(&reply) || has_more(&reply) || ids.len() > writes::TOUCHED_MAX {
+                return Ok(None);
+            }
+        }
+        Ok(Some(ids))
+    }
+
+    async fn write(
+        &mut self,
+        shadow: &Arc<Shadow>,
+        mirror: &Arc<Mirror>,
+        request: Request,
+        flags: Flags,
+    ) -> Result<Next, FrameError> {
+        if !shadow.exclusive {
+            let reply = self.ask_for_write(&request, flags).await;
+            caught_up(shadow, slice::from_ref(mirror), &reply).await;
+            return self.settle(reply, &request, flags).await;
+        }
+        let shared = mirror.gate.clone().read_owned().await;
+        if !mirror.is_declared() {
+            // Who declares caches waits for this; a client that takes its reply slowly must not keep it.
+            let reply = self.ask_for_write(&request, flags).await;
+            drop(shared);
+            return self.settle(reply, &request, flags).await;
+        }
+        drop(shared);
+        let alone = mirror.gate.clone().write_owned().await;
+        let reply = self.write_followed(shadow, mirror, &request).await;
+        drop(alone);
+        self.settle(reply, &request, flags).await
+    }
+
+    /// Sends a write to the store, and has the shadow follow before the reply. The caller holds the gate alone.
+    async fn write_followed(
+        &mut self,
+        shadow: &Arc<Shadow>,
+        mirror: &Arc<Mirror>,
+        request: &Request,
+    ) -> Result<Option<Bytes>, FrameError> {
+        let Some(message) = decode(&request.bytes) else {
+            let reply = self.ask_to_end(&request.bytes, request.id()).await;
+            if !told(&reply).is_some_and(|reply| writes::is_refusal(reply.body)) {
+                shadow.follow(mirror, Effect::Unknown).await;
+            }
+            return reply;
+        };
+        let name = Peek::new(&request.bytes).map_or("", |peek| peek.command());
+        let mut write = Write::parse(name, message);
+        let looked_up = match write.lookups() {
+            None => None,
+            Some(queries) if queries.is_empty() => Some(Vec::new()),
+            Some(queries) => self.ids_of(&mirror.namespace, &queries).await?,
+        };
+        match looked_up {
+            Some(ids) => write.touches(ids),
+            None => write.is_unknown(),
+        }
+        let bytes = write.message.encode(request.id(), 0);
+        let reply = self.ask_to_end(&bytes, request.id()).await;
+        let told = told(&reply);
+        shadow
+            .follow(mirror, write.effect(told.map(|reply| reply.body)))
+            .await;
+        reply
+    }
+
+    /// Sends a write of a collection without caches; waits for its end if the client does.
+    async fn ask_for_write(
+        &mut self,
+        request: &Request,
+        flags: Flags,
+    ) -> Result<Option<Bytes>, FrameError> {
+        if flags.has(Flags::MORE_TO_COME) {
+            self.send(&request.bytes).await?;
+            return Ok(None);
+        }
+        self.ask_to_end(&request.bytes, request.id()).await
+    }
+
+    /// Gives the client the reply to a write, if it wants one.
+    async fn settle(
+        &mut self,
+        reply: Result<Option<Bytes>, FrameError>,
+        request: &Request,
+        flags: Flags,
+    ) -> Result<Next, FrameError> {
+        match reply? {
+            _ if flags.has(Flags::MORE_TO_COME) => Ok(Next::Request),
+            None => Ok(Next::Close),
+            Some(reply) => self.pass(reply, request).await,
+        }
+    }
+
+    /// Passes on a command whose effect is not followed, and begins to load all caches anew before the reply, unless the
+    /// store refused it.
+    async fn unfollowed(
+        &mut self,
+        shadow: &Arc<Shadow>,
+        request: Request,
+    ) -> Result<Next, FrameError> {
+        let Some(message) = decode(&request.bytes) else {
+            return self.exchange(request, Flags::default()).await;
+        };
+        let flags = message.flags;
+        let name = Peek::new(&request.bytes).map_or("", |peek| peek.command());
+        let targets = writes::targets(name, &message.body);
+        let bytes = unsilenced(message).encode(request.id(), 0);
+        let reply = self.ask_to_end(&bytes, request.id()).await;
+        let told = told(&reply);
+        let why = "a command changed data in a way that is not followed";
+        let mut written = shadow.declared();
+        written.retain(|mirror| {
+            let targets = targets.as_ref();
+            targets.is_none_or(|targets| targets.contains(&mirror.namespace))
+        });
+        if !shadow.exclusive {
+            caught_up(shadow, &written, &reply).await;
+            written.clear();
+        }
+        for mirror in written {
+            match told {
+                Some(reply) if writes::is_refusal(reply.body) => {}
+                Some(_) => shadow.reload(&mirror, why),
+                None => shadow.reload_settled(&mirror, why),
+            }
+        }
+        self.settle(reply, &request, flags).await
+    }
+
+    /// Passes on the end of a transaction; what was written in it can be read then.
+    async fn transaction_ends(
+        &mut self,
+        shadow: &Arc<Shadow>,
+        request: Request,
+    ) -> Result<Next, FrameError> {
+        let reply = self.ask_to_end(&request.bytes, request.id()).await;
+        if !shadow.exclusive {
+            caught_up(shadow, &shadow.declared(), &reply).await;
+        }
+        self.settle(reply, &request, Flags::default()).await
+    }
+
+    /// Passes on a command by which collections go.
+    async fn gone(
+        &mut self,
+        shadow: &Arc<Shadow>,
+        mirrors: Vec<Arc<Mirror>>,
+        request: Request,
+    ) -> Result<Next, FrameError> {
+        let Some(message) = decode(&request.bytes) else {
+            return self.exchange(request, Flags::default()).await;
+        };
+        let mut alone = Vec::new();
+        for mirror in &mirrors {
+            alone.push(mirror.gate.clone().write_owned().await);
+        }
+        let flags = message.flags;
+        let bytes = unsilenced(message).encode(request.id(), 0);
+        let reply = self.ask_to_end(&bytes, request.id()).await;
+        let told = told(&reply);
+        for mirror in &mirrors {
+            match told.map(|reply| succeeded(reply.body)) {
+                Some(true) => forget(shadow, mirror).await,
+                Some(false) => {}
+                None => shadow.follow(mirror, Effect::Unfinished).await,
+            }
+        }
+        drop(alone);
+        self.settle(reply, &request, flags).await
+    }
+
+    /// Passes on a command and changes the reply, if it is one of success.
+    pub(super) async fn amended(
+        &mut self,
+        request: Request,
+        amend: impl FnOnce(&mut RawDocumentBuf),
+    ) -> Result<Next, FrameError> {
+        let Some(message) = decode(&request.bytes) else {
+            return self.exchange(request, Flags::default()).await;
+        };
+        let Some(reply) = self.ask(&unsilenced(message), request.id()).await? else {
+            return Ok(Next::Close);
+        };
+        let Some(told) = Peek::new(&reply).filter(|reply| succeeded(reply.body)) else {
+            return self.pass(reply, &request).await;
+        };
+        let mut body = told.body.to_owned();
+        amend(&mut body);
+        self.respond(body, &request).await
+    }
+
+    /// Sends a message and gives the reply; none if the store or the client has gone.
+    pub(super) async fn ask(
+        &mut self,
+        message: &OpMsg,
+        request_id: i32,
+    ) -> Result<Option<Bytes>, FrameError> {
+        self.send(&message.encode(request_id, 0)).await?;
+        self.receive(request_id).await
+    }
+
+    /// Runs a command of our own with the client's rights. Its number is one that the client does not know.
+    pub(super) async fn ask_own(
+        &mut self,
+        command: RawDocumentBuf,
+    ) -> Result<Option<RawDocumentBuf>, FrameError> {
+        let request_id = super::secret_number();
+        let reply = self.ask(&OpMsg::new(command), request_id).await?;
+        let told = reply.as_ref().and_then(|reply| Peek::new(reply));
+        Ok(told.map(|reply| reply.body.to_owned()))
+    }
+
+    /// Sends a write and waits for the reply, also when the client leaves: the shadow has to follow. None if the store has
+    /// gone.
+    async fn ask_to_end(
+        &mut self,
+        message: &[u8],
+        request_id: i32,
+    ) -> Result<Option<Bytes>, FrameError> {
+        self.send(message).await?;
+        self.receive_to_end(request_id).await
+    }
+
+    /// Answers with a reply of ours.
+    pub(super) async fn respond(
+        &mut self,
+        reply: RawDocumentBuf,
+        request: &Request,
+    ) -> Result<Next, FrameError> {
+        let reply = OpMsg::new(reply).encode(self.door.request_id(), request.id());
+        self.pass(reply.into(), request).await
+    }
+
+    async fn pass(&mut self, reply: Bytes, request: &Request) -> Result<Next, FrameError> {
+        self.answer(reply, request.compressor).await?;
+        Ok(Next::Request)
+    }
+}
+
+/// What the store has said, if it has.
+fn told(reply: &Result<Option<Bytes>, FrameError>) -> Option<Peek<'_>> {
+    Peek::new(reply.as_ref().ok()?.as_ref()?)
+}
+
+/// Waits until the change streams have brought what a command did, as its reply tells, so that its client can read it.
+async fn caught_up(
+    shadow: &Arc<Shadow>,
+    mirrors: &[Arc<Mirror>],
+    reply: &Result<Option<Bytes>, FrameError>,
+) {
+    let Some(reply) = told(reply).filter(|reply| writes::may_have_changed(reply.body)) else {
+        return;
+    };
+    let at = operation_time(reply.body);
+    for mirror in mirrors {
+        // Whoever begins to answer after this has to know of the write.
+        at.iter().for_each(|at| mirror.owes(*at));
+        match at {
+            _ if mirror.ready().is_none() => {}
+            None => shadow.reload(mirror, "the store does not say when it wrote"),
+            Some(at) if timeout(STREAM_PATIENCE, mirror.follows(at)).await.is_ok() => {}
+            Some(_) => shadow.reload(mirror, "the change stream does not come along"),
+        }
+    }
+}
+
+/// Has the cursor of a reply more than its batch?
+fn has_more(reply: &RawDocument) -> bool {
+    let cursor = reply.get_document("cursor");
+    cursor.is_ok_and(|cursor| cursor.get_i64("id").is_ok_and(|id| id != 0))
+}
+
+async fn forget(shadow: &Shadow, mirror: &Mirror) {
+    if let Err(error) = shadow.forget(mirror).await {
+        tracing::error!(namespace = %mirror.namespace, %error, "the caches of a dropped collection are still listed");
+    }
+}
+
+/// The answer, if the shadow that gave it still is the one that follows.
+fn still(mirror: &Mirror, ready: &Ready, answer: Answer) -> Answer {
+    match mirror.ready().as_ref() == Some(ready) {
+        true => answer,
+        false => Answer::Forward,
+    }
+}
+
+/// The message, to which a reply comes.
+fn unsilenced(message: OpMsg) -> OpMsg {
+    OpMsg {
+        flags: Flags::default(),
+        ..message
+    }
+}
+
+/// The command in a message; none if it is not well-formed.
+pub fn decode(message: &Bytes) -> Option<OpMsg> {
+    match Message::decode(message.clone(), &Limits::default())
+        .ok()?
+        .body
+    {
+        Body::Msg(message) => Some(message),
+        Body::Query(_) | Body::Reply(_) => None,
+    }
+}
+
+/// The collection that a command's first field names.
+pub fn namespace(body: &RawDocument) -> Option<Namespace> {
+    let (_, collection) = body.into_iter().next()?.ok()?;
+    Namespace::new(body.get_str("$db").ok()?, collection.as_str()?).ok()
+}
+
+/// Does a pipeline write its results to a collection?
+fn writes_out(body: &RawDocument) -> bool {
+    let stages = body.get_array("pipeline").into_iter().flatten().flatten();
+    let mut stages = stages.filter_map(|stage| stage.as_document());
+    let none = |stage: &RawDocument, name| matches!(stage.get(name), Ok(None));
+    stages.any(|stage| !none(stage, "$out") || !none(stage, "$merge"))
+}
+
+/// Does a command create an index by which the store deletes documents?
+fn expires(body: &RawDocument) -> bool {
+    let indexes = body.get_array("indexes").into_iter().flatten().flatten();
+    let mut indexes = indexes.filter_map(|index| index.as_document());
+    indexes.any(|index| !matches!(index.get("expireAfterSeconds"), Ok(None)))
+}
+
+/// Does a command create caches?
+fn declares(name: &str, body: &RawDocument) -> bool {
+    let indexes = body.get_array("indexes").into_iter().flatten().flatten();
+    let mut indexes = indexes.filter_map(|index| index.as_document());
+    name == "createIndexes" && indexes.any(kept::is_cache)
+}

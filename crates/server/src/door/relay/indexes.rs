@@ -1,0 +1,185 @@
+//! Commands about indexes and plans: those of the store, and the caches beside them.
+
+use std::sync::Arc;
+
+use bson::{RawArrayBuf, RawBsonRef, RawDocument, RawDocumentBuf, cstr, rawdoc};
+use forebay_wire_mongo::Flags;
+use tokio::io::{AsyncRead, AsyncWrite};
+
+use super::cached::{decode, namespace};
+use super::reads::{self, Answer};
+use super::{FrameError, Next, Relay, Request};
+use crate::shadow::{Mirror, Shadow, ShadowError, kept};
+
+impl<S: AsyncRead + AsyncWrite + Unpin> Relay<S> {
+    pub(super) async fn create_indexes(
+        &mut self,
+        shadow: &Arc<Shadow>,
+        mirror: &Arc<Mirror>,
+        request: Request,
+        flags: Flags,
+    ) -> Result<Next, FrameError> {
+        let Some(message) = decode(&request.bytes) else {
+            return self.exchange(request, flags).await;
+        };
+        let indexes = message
+            .body
+            .get_array("indexes")
+            .into_iter()
+            .flatten()
+            .flatten();
+        let indexes: Vec<_> = indexes
+            .filter_map(|index| index.as_document().map(RawDocument::to_owned))
+            .collect();
+        let caches = indexes.iter().filter(|index| kept::is_cache(index)).count();
+        if caches < indexes.len() {
+            let mixed = "caches and ordinary indexes of a store behind Forebay are created by commands of their own";
+            return self.respond(cannot_create(mixed), &request).await;
+        }
+        if let Some(refusal) = self.proves_write(&mirror.namespace).await? {
+            return self.respond(refusal, &request).await;
+        }
+        let reply = shadow
+            .create_caches(mirror, RawArrayBuf::from_iter(indexes))
+            .await;
+        self.respond(reply.unwrap_or_else(|error| refusal(&error)), &request)
+            .await
+    }
+
+    pub(super) async fn drop_indexes(
+        &mut self,
+        shadow: &Arc<Shadow>,
+        mirror: &Arc<Mirror>,
+        request: Request,
+        flags: Flags,
+    ) -> Result<Next, FrameError> {
+        let Some(message) = decode(&request.bytes) else {
+            return self.exchange(request, flags).await;
+        };
+        let is_cache = match message.body.get("index") {
+            Ok(Some(RawBsonRef::String(name))) => mirror
+                .definitions()
+                .iter()
+                .any(|definition| definition.get_str("name").is_ok_and(|it| it == name)),
+            Ok(Some(RawBsonRef::Document(key))) => {
+                kept::is_cache(&rawdoc! { "key": key.to_owned() })
+            }
+            _ => false,
+        };
+        if !is_cache {
+            return self.exchange(request, flags).await;
+        }
+        if let Some(refusal) = self.proves_write(&mirror.namespace).await? {
+            return self.respond(refusal, &request).await;
+        }
+        let mut command = rawdoc! { "dropIndexes": mirror.namespace.collection.as_str() };
+        if let Ok(Some(index)) = message.body.get("index") {
+            command.append(cstr!("index"), index);
+        }
+        let reply = shadow.drop_caches(mirror, command).await;
+        self.respond(reply.unwrap_or_else(|error| refusal(&error)), &request)
+            .await
+    }
+
+    /// Explains a read: by the shadow if that would answer it, else by the store, with the reason beside it.
+    pub(super) async fn explain(
+        &mut self,
+        shadow: &Arc<Shadow>,
+        request: Request,
+        flags: Flags,
+    ) -> Result<Next, FrameError> {
+        let Some(message) = decode(&request.bytes) else {
+            return self.exchange(request, flags).await;
+        };
+        let Ok(explained) = message.body.get_document("explain") else {
+            return self.exchange(request, flags).await;
+        };
+        let mut body = explained.to_owned();
+        body.append(
+            cstr!("$db"),
+            message.body.get_str("$db").unwrap_or_default(),
+        );
+        let Some(mirror) = namespace(&body).and_then(|namespace| shadow.find(&namespace)) else {
+            return self.exchange(request, flags).await;
+        };
+        let reason = match self.answer_of(shadow, &mirror, &body).await? {
+            Answer::Reply(_) => {
+                let mut command = rawdoc! { "explain": explained.to_owned() };
+                if let Ok(Some(verbosity)) = message.body.get("verbosity") {
+                    command.append(cstr!("verbosity"), verbosity);
+                }
+                let reply = shadow.run(&mirror.namespace.db, command).await;
+                return self.respond(reply, &request).await;
+            }
+            Answer::Fetch(_) | Answer::Narrowed(_) => {
+                "the cache finds the documents, and the store is asked for them by their _id"
+                    .to_owned()
+            }
+            Answer::Forward => mirror
+                .reason()
+                .unwrap_or_else(|| reads::FORWARDED.to_owned()),
+        };
+        self.amended(request, |reply| {
+            reply.append(
+                cstr!("forebay"),
+                rawdoc! { "answeredBy": "store", "reason": reason },
+            );
+        })
+        .await
+    }
+}
+
+fn cannot_create(why: &str) -> RawDocumentBuf {
+    rawdoc! { "ok": 0.0, "errmsg": why, "code": 67, "codeName": "CannotCreateIndex" }
+}
+
+fn refusal(error: &ShadowError) -> RawDocumentBuf {
+    cannot_create(&error.to_string())
+}
+
+/// A load that goes on, as `currentOp` shows it.
+pub fn load_of(mirror: &Mirror) -> Option<RawDocumentBuf> {
+    let (done, total) = mirror.progress()?;
+    Some(rawdoc! {
+        "type": "op", "op": "command", "ns": mirror.namespace.to_string(), "desc": "cache load",
+        "msg": format!("cache load: {done} of {total} documents"),
+        "progress": { "done": done as i64, "total": total as i64 },
+    })
+}
+
+/// Adds loads to the operations of a `currentOp`.
+pub fn with_loads(reply: &mut RawDocumentBuf, loads: &[RawDocumentBuf]) {
+    let mut amended = RawDocumentBuf::new();
+    for (name, value) in reply.into_iter().flatten() {
+        match value {
+            RawBsonRef::Array(operations) if name.as_str() == "inprog" => {
+                let mut all: RawArrayBuf = operations.into_iter().flatten().collect();
+                loads.iter().for_each(|load| all.push(load.clone()));
+                amended.append(name, all);
+            }
+            value => amended.append(name, value),
+        }
+    }
+    *reply = amended;
+}
+
+/// Adds the cache indexes to the last batch of a `listIndexes`.
+pub fn with_definitions(reply: &mut RawDocumentBuf, definitions: &[RawDocumentBuf]) {
+    let Ok(cursor) = reply.get_document("cursor") else {
+        return;
+    };
+    if cursor.get_i64("id").unwrap_or(0) != 0 {
+        return;
+    }
+    let ns = cursor.get_str("ns").unwrap_or_default().to_owned();
+    let listed = cursor
+        .get_array("firstBatch")
+        .into_iter()
+        .flatten()
+        .flatten();
+    let mut batch: RawArrayBuf = listed.collect();
+    definitions
+        .iter()
+        .for_each(|definition| batch.push(definition.clone()));
+    *reply = rawdoc! { "cursor": { "firstBatch": batch, "id": 0i64, "ns": ns }, "ok": 1.0 };
+}

@@ -1,0 +1,464 @@
+//! Writes to collections with caches: to the store first, then to the shadow, then the reply.
+
+use bson::oid::ObjectId;
+use bson::{RawBson, RawBsonRef, RawDocument, RawDocumentBuf, rawdoc};
+use forebay_documents::Namespace;
+use forebay_wire_mongo::{Flags, OpMsg, Sequence};
+
+use crate::shadow::{Effect, succeeded};
+
+/// The most documents that a write may touch and still be followed; after a wider one the shadow is loaded anew.
+pub const TOUCHED_MAX: usize = 10_000;
+
+/// Codes of errors by which a store refuses a command before it has done anything: BadValue, FailedToParse, Unauthorized,
+/// TypeMismatch, IllegalOperation, NamespaceNotFound, CommandNotFound, InvalidNamespace, NotImplemented, an option that
+/// is not known, and one that is missing.
+const REFUSALS: &[i32] = &[2, 9, 13, 14, 20, 26, 59, 73, 238, 40414, 40415];
+
+/// A write, ready to go to the store, and what is known of its effect before.
+pub struct Write {
+    /// The message, changed where that says more exactly what it writes.
+    pub message: OpMsg,
+    plan: Plan,
+}
+
+/// How the effect is told from the reply.
+enum Plan {
+    /// These documents are inserted, unless the reply says otherwise.
+    Insert(Vec<RawDocumentBuf>),
+    /// Documents with these `_id`s may change, those that these queries find, and those that the reply says were inserted.
+    Touch {
+        ids: Vec<RawBson>,
+        queries: Vec<RawDocumentBuf>,
+        upserts: bool,
+    },
+    /// Nobody knows.
+    Unknown,
+}
+
+/// Is this the name of a command that [`Write`] understands?
+pub fn is_write(command: &str) -> bool {
+    matches!(
+        command,
+        "insert" | "update" | "delete" | "findAndModify" | "findandmodify"
+    )
+}
+
+/// Has the store refused a command without doing any of it?
+pub fn is_refusal(reply: &RawDocument) -> bool {
+    let code = reply.get_i32("code").unwrap_or(0);
+    !succeeded(reply) && REFUSALS.contains(&code)
+}
+
+/// Can a command with this reply have changed anything?
+pub fn may_have_changed(reply: &RawDocument) -> bool {
+    let number = |reply: &RawDocument, name| {
+        let number = reply.get(name).ok().flatten()?;
+        number.as_i32().map(i64::from).or(number.as_i64())
+    };
+    let last = reply.get_document("lastErrorObject").unwrap_or(reply);
+    let untouched = number(last, "n") == Some(0);
+    let same = number(reply, "n").is_some()
+        && number(reply, "nModified") == Some(0)
+        && matches!(reply.get("upserted"), Ok(None));
+    !(is_refusal(reply) || untouched || same)
+}
+
+/// The collections that a command writes to in ways that [`Write`] does not follow; none if it may be any.
+pub fn targets(command: &str, body: &RawDocument) -> Option<Vec<Namespace>> {
+    match command {
+        "bulkWrite" => {
+            let named = body.get_array("nsInfo").ok()?.into_iter();
+            named
+                .map(|info| parse(info.ok()?.as_document()?.get_str("ns").ok()?))
+                .collect()
+        }
+        "renameCollection" => {
+            let from = body.get_str("renameCollection").ok()?;
+            Some(vec![parse(from)?, parse(body.get_str("to").ok()?)?])
+        }
+        "aggregate" => Some(vec![written_out(body)?]),
+        "create" | "collMod" => Some(vec![super::cached::namespace(body)?]),
+        _ => None,
+    }
+}
+
+/// The collection that a pipeline writes to.
+fn written_out(body: &RawDocument) -> Option<Namespace> {
+    let stages = body.get_array("pipeline").ok()?.into_iter().flatten();
+    let last = stages.last()?.as_document()?;
+    let target = match last.get("$out").ok()? {
+        Some(target) => target,
+        None => last.get_document("$merge").ok()?.get("into").ok()??,
+    };
+    let db = body.get_str("$db").ok()?;
+    match target {
+        RawBsonRef::String(collection) => Namespace::new(db, collection).ok(),
+        RawBsonRef::Document(target) => {
+            let db = target.get_str("db").unwrap_or(db);
+            Namespace::new(db, target.get_str("coll").ok()?).ok()
+        }
+        _ => None,
+    }
+}
+
+fn parse(namespace: &str) -> Option<Namespace> {
+    let (db, collection) = namespace.split_once('.')?;
+    Namespace::new(db, collection).ok()
+}
+
+impl Write {
+    /// What a write says of its effect. A reply to it is needed, also where the client wants none.
+    pub fn parse(name: &str, mut message: OpMsg) -> Write {
+        message.flags = Flags(message.flags.0 & !Flags::MORE_TO_COME.0);
+        message.body = acknowledged(&message.body);
+        match name {
+            "insert" => Write::insert(message),
+            "update" | "delete" => {
+                let all = statements(
+                    &message,
+                    if name == "update" {
+                        "updates"
+                    } else {
+                        "deletes"
+                    },
+                );
+                Write::touch(message, &all, "q")
+            }
+            _ => {
+                let all = [message.body.clone()];
+                Write::touch(message, &all, "query")
+            }
+        }
+    }
+
+    /// Documents without an `_id` get one here, as they would by a router.
+    fn insert(message: OpMsg) -> Write {
+        let documents: Vec<_> = statements(&message, "documents")
+            .into_iter()
+            .map(with_id)
+            .collect();
+        let message = with_statements(&message, "documents", &documents);
+        Write {
+            message,
+            plan: Plan::Insert(documents),
+        }
+    }
+
+    /// Statements that name an `_id` or have a query under `field`. What one of several changes may be what the next one finds; so
+    /// all together touch what they find before the first, and what they insert.
+    fn touch(message: OpMsg, statements: &[RawDocumentBuf], field: &str) -> Write {
+        let (mut ids, mut queries, mut upserts) = (Vec::new(), Vec::new(), false);
+        // A command-wide `let` or collation concerns every statement.
+        let mut is_plain = is_plain(&message.body);
+        for statement in statements {
+            is_plain &= self::is_plain(statement);
+            upserts |= statement.get_bool("upsert").unwrap_or(false);
+            match statement.get_document(field) {
+                Ok(query) if is_fickle(query) => is_plain = false,
+                Ok(query) => match id_in(query) {
+                    Some(id) => ids.push(id),
+                    None => queries.push(query.to_owned()),
+                },
+                Err(_) if field == "query" => queries.push(RawDocumentBuf::new()),
+                Err(_) => is_plain = false,
+            }
+        }
+        let plan = match is_plain {
+            true => Plan::Touch {
+                ids,
+                queries,
+                upserts,
+            },
+            false => Plan::Unknown,
+        };
+        Write { message, plan }
+    }
+
+    /// The queries whose documents have to be known before the write; none if that would not tell its effect.
+    pub fn lookups(&self) -> Option<Vec<RawDocumentBuf>> {
+        match &self.plan {
+            Plan::Insert(_) => Some(Vec::new()),
+            Plan::Touch { queries, .. } => Some(queries.clone()),
+            Plan::Unknown => None,
+        }
+    }
+
+    /// The queries have found these documents.
+    pub fn touches(&mut self, found: Vec<RawBson>) {
+        if let Plan::Touch { ids, .. } = &mut self.plan {
+            ids.extend(found);
+        }
+    }
+
+    /// Nobody can tell what the queries find.
+    pub fn is_unknown(&mut self) {
+        self.plan = Plan::Unknown;
+    }
+
+    /// What the store did, as its reply tells; no reply tells nothing.
+    pub fn effect(self, reply: Option<&RawDocument>) -> Effect {
+        let Some(reply) = reply else {
+            return Effect::Unfinished;
+        };
+        if is_refusal(reply) {
+            return Effect::Nothing;
+        }
+        // The answer to a write that was done before, and that other documents may match now.
+        if !matches!(reply.get("retriedStmtIds"), Ok(None)) {
+            return Effect::Unknown;
+        }
+        match self.plan {
+            Plan::Unknown => Effect::Unknown,
+            Plan::Insert(documents) if inserted_all(reply, documents.len()) => {
+                Effect::Inserted(documents)
+            }
+            Plan::Insert(documents) => {
+                let ids = documents.iter().filter_map(|it| it.get("_id").ok()?);
+                Effect::Touched(ids.map(Into::into).collect())
+            }
+            Plan::Touch { upserts: true, .. } if !succeeded(reply) => Effect::Unknown,
+            Plan::Touch { mut ids, .. } => {
+                ids.extend(upserted(reply));
+                Effect::Touched(ids)
+            }
+        }
+    }
+}
+
+/// The command without a write concern that asks for no reply.
+fn acknowledged(body: &RawDocument) -> RawDocumentBuf {
+    let is_silent = |value: RawBsonRef<'_>| {
+        let w = value
+            .as_document()
+            .and_then(|it| it.get("w").ok().flatten());
+        w.is_some_and(|w| w.as_i32() == Some(0) || w.as_i64() == Some(0) || w.as_f64() == Some(0.0))
+    };
+    let mut acknowledged = RawDocumentBuf::new();
+    for (name, value) in body.into_iter().flatten() {
+        if name.as_str() != "writeConcern" || !is_silent(value) {
+            acknowledged.append(name, value);
+        }
+    }
+    acknowledged
+}
+
+/// May a query find something else a moment later, though nobody writes?
+fn is_fickle(query: &RawDocument) -> bool {
+    let operators: [&[u8]; 3] = [b"$expr\0", b"$where\0", b"$sampleRate\0"];
+    let bytes = query.as_bytes();
+    operators.iter().any(|operator| {
+        let mut parts = bytes.windows(operator.len());
+        parts.any(|part| part == *operator)
+    })
+}
+
+/// Does a query in this document mean the same by itself?
+fn is_plain(command: &RawDocument) -> bool {
+    let has = |name| !matches!(command.get(name), Ok(None));
+    !has("collation") && !has("let") && !has("c")
+}
+
+/// The `_id` that a query asks for, if it does no more than that.
+fn id_in(query: &RawDocument) -> Option<RawBson> {
+    let value = query.get("_id").ok()??;
+    match value {
+        RawBsonRef::RegularExpression(_) | RawBsonRef::Array(_) => None,
+        RawBsonRef::Document(document) if first_key(document).starts_with('$') => None,
+        value => Some(value.into()),
+    }
+}
+
+fn first_key(document: &RawDocument) -> &str {
+    let first = document.iter_elements().next().and_then(Result::ok);
+    first.map_or("", |element| element.key().as_str())
+}
+
+fn with_id(document: RawDocumentBuf) -> RawDocumentBuf {
+    if !matches!(document.get("_id"), Ok(None)) {
+        return document;
+    }
+    let mut identified = rawdoc! { "_id": ObjectId::new() };
+    for (name, value) in document.into_iter().flatten() {
+        identified.append(name, value);
+    }
+    identified
+}
+
+/// The statements of a command, from its document sequence or from an array in the body.
+fn statements(message: &OpMsg, name: &str) -> Vec<RawDocumentBuf> {
+    let sequence = message
+        .sequences
+        .iter()
+        .find(|sequence| sequence.identifier == name);
+    if let Some(sequence) = sequence {
+        return sequence.to_documents();
+    }
+    let array = message.body.get_array(name).into_iter().flatten().flatten();
+    array
+        .filter_map(|value| value.as_document().map(RawDocument::to_owned))
+        .collect()
+}
+
+fn with_statements(message: &OpMsg, name: &str, statements: &[RawDocumentBuf]) -> OpMsg {
+    let mut body = RawDocumentBuf::new();
+    for (field, value) in message.body.into_iter().flatten() {
+        if field.as_str() != name {
+            body.append(field, value);
+        }
+    }
+    let others = message
+        .sequences
+        .iter()
+        .filter(|sequence| sequence.identifier != name);
+    let mut sequences: Vec<_> = others.cloned().collect();
+    sequences.push(Sequence::new(name, statements.iter().map(|it| &**it)));
+    OpMsg {
+        flags: message.flags,
+        body,
+        sequences,
+    }
+}
+
+fn inserted_all(reply: &RawDocument, count: usize) -> bool {
+    let n = reply.get("n").ok().flatten();
+    let n = n.and_then(|n| n.as_i32().map(i64::from).or(n.as_i64()));
+    succeeded(reply)
+        && matches!(reply.get("writeErrors"), Ok(None))
+        && n == i64::try_from(count).ok()
+}
+
+/// The `_id`s of documents that an update or a `findAndModify` inserted.
+fn upserted(reply: &RawDocument) -> Vec<RawBson> {
+    let mut ids = Vec::new();
+    for entry in reply.get_array("upserted").into_iter().flatten().flatten() {
+        let id = entry
+            .as_document()
+            .and_then(|entry| entry.get("_id").ok().flatten());
+        ids.extend(id.map(RawBson::from));
+    }
+    let last = reply.get_document("lastErrorObject");
+    ids.extend(
+        last.ok()
+            .and_then(|last| last.get("upserted").ok().flatten())
+            .map(RawBson::from),
+    );
+    ids
+}
+
+#[cfg(test)]
+mod tests {
+    use bson::RawArrayBuf;
+
+    use super::*;
+
+    #[test]
+    fn a_query_by_id_names_its_document() {
+        assert_eq!(
+            id_in(&rawdoc! { "_id": 5, "n": 1 }),
+            Some(RawBson::Int32(5))
+        );
+        for wide in [
+            rawdoc! { "_id": { "$gt": 5 } },
+            rawdoc! { "n": 1 },
+            rawdoc! { "_id": [1] },
+        ] {
+            assert_eq!(id_in(&wide), None, "{wide:?}");
+        }
+    }
+
+    #[test]
+    fn documents_get_an_id_in_front() {
+        let message =
+            OpMsg::new(rawdoc! { "insert": "c", "documents": [{ "n": 1 }, { "_id": 2 }] });
+        let documents: Vec<_> = statements(&message, "documents")
+            .into_iter()
+            .map(with_id)
+            .collect();
+        assert_eq!(first_key(&documents[0]), "_id");
+        let message = with_statements(&message, "documents", &documents);
+        assert_eq!(message.body, rawdoc! { "insert": "c" });
+        assert_eq!(statements(&message, "documents"), documents);
+    }
+
+    #[test]
+    fn a_partial_insert_is_no_full_one() {
+        assert!(inserted_all(&rawdoc! { "n": 2, "ok": 1.0 }, 2));
+        assert!(!inserted_all(&rawdoc! { "n": 1, "ok": 1.0 }, 2));
+        assert!(!inserted_all(
+            &rawdoc! { "n": 2, "writeErrors": [], "ok": 1.0 },
+            2
+        ));
+        let reply = rawdoc! { "upserted": [{ "index": 0, "_id": 7 }], "ok": 1.0 };
+        assert_eq!(upserted(&reply), [RawBson::Int32(7)]);
+    }
+
+    fn update(updates: RawArrayBuf) -> Write {
+        let body = rawdoc! { "update": "c", "updates": updates, "writeConcern": { "w": 0 } };
+        Write::parse("update", OpMsg::new(body))
+    }
+
+    #[test]
+    fn updates_are_looked_up_where_they_name_no_id() {
+        let by_id = rawdoc! { "q": { "_id": 1 }, "u": { "$set": { "n": 1 } } };
+        let by_field = rawdoc! { "q": { "n": 1 }, "u": { "$set": { "n": 2 } }, "upsert": true };
+        let mut write = update(RawArrayBuf::from_iter([by_id, by_field.clone()]));
+        assert!(matches!(write.message.body.get("writeConcern"), Ok(None)));
+        assert_eq!(write.lookups(), Some(vec![rawdoc! { "n": 1 }]));
+        write.touches(vec![RawBson::Int32(7)]);
+        let reply = rawdoc! { "n": 2, "upserted": [{ "index": 1, "_id": 9 }], "ok": 1.0 };
+        let Effect::Touched(ids) = write.effect(Some(&reply)) else {
+            panic!("it is known");
+        };
+        assert_eq!(ids, [1, 7, 9].map(RawBson::Int32));
+        let refused = rawdoc! { "ok": 0.0, "code": 13 };
+        let lost = rawdoc! { "ok": 0.0, "code": 50 };
+        let again = || update(RawArrayBuf::from_iter([by_field.clone()]));
+        assert!(matches!(again().effect(Some(&refused)), Effect::Nothing));
+        assert!(matches!(again().effect(Some(&lost)), Effect::Unknown));
+        assert!(matches!(again().effect(None), Effect::Unfinished));
+    }
+
+    #[test]
+    fn what_a_query_means_by_a_collation_is_not_looked_up() {
+        let folded = rawdoc! { "q": { "_id": "a" }, "u": {}, "collation": { "locale": "en", "strength": 2 } };
+        assert!(update(RawArrayBuf::from_iter([folded])).lookups().is_none());
+    }
+
+    #[test]
+    fn replies_tell_whether_and_when_something_changed() {
+        assert!(may_have_changed(&rawdoc! { "n": 1, "ok": 1.0 }));
+        assert!(!may_have_changed(&rawdoc! { "n": 0, "ok": 1.0 }));
+        assert!(!may_have_changed(
+            &rawdoc! { "n": 1, "nModified": 0, "ok": 1.0 }
+        ));
+        let upserted = rawdoc! { "n": 1, "nModified": 0, "upserted": [{ "_id": 1 }], "ok": 1.0 };
+        assert!(may_have_changed(&upserted));
+        assert!(!may_have_changed(
+            &rawdoc! { "lastErrorObject": { "n": 0 }, "ok": 1.0 }
+        ));
+        let time = bson::Timestamp {
+            time: 1,
+            increment: 2,
+        };
+        let reply = rawdoc! { "ok": 1.0, "operationTime": time };
+        assert_eq!(crate::shadow::operation_time(&reply), Some(1 << 32 | 2));
+        let bulk = rawdoc! { "nInserted": 1, "nModified": 0, "ok": 1.0 };
+        assert!(may_have_changed(&bulk));
+    }
+
+    #[test]
+    fn targets_are_what_is_written() {
+        let names = |command: &str, body: RawDocumentBuf| {
+            let targets = targets(command, &body)?;
+            Some(targets.iter().map(ToString::to_string).collect::<Vec<_>>())
+        };
+        let out =
+            rawdoc! { "aggregate": "a", "pipeline": [{ "$merge": { "into": "b" } }], "$db": "d" };
+        assert_eq!(names("aggregate", out), Some(vec!["d.b".to_owned()]));
+        let rename = rawdoc! { "renameCollection": "d.a", "to": "e.b.c" };
+        let both = vec!["d.a".to_owned(), "e.b.c".to_owned()];
+        assert_eq!(names("renameCollection", rename), Some(both));
+        assert_eq!(names("applyOps", rawdoc! { "applyOps": [] }), None);
+    }
+}

@@ -1,0 +1,162 @@
+//! What a write through us does to a shadow.
+
+use std::collections::HashSet;
+use std::sync::Arc;
+
+use bson::{Bson, RawArrayBuf, RawBson, RawBsonRef, RawDocumentBuf, doc, rawdoc};
+use forebay_documents::{Namespace, id_key};
+use futures_util::TryStreamExt;
+
+use super::kept::Kept;
+use super::{Mirror, Shadow, ShadowError, unreadable};
+
+/// As few documents as this are read again one by one: stores that find a single `_id` by an index may scan for several.
+const READ_ONE_BY_ONE_MAX: usize = 16;
+/// The most `_id`s in one query to the store.
+const IDS_MAX: usize = 1_000;
+/// What a write has done.
+#[derive(Debug)]
+pub enum Effect {
+    /// These documents were inserted, and nothing else.
+    Inserted(Vec<RawDocumentBuf>),
+    /// The documents with these `_id`s were inserted, changed, deleted or left alone.
+    Touched(Vec<RawBson>),
+    /// Nothing: the store refused it.
+    Nothing,
+    /// Nobody knows, but it is over.
+    Unknown,
+    /// Nobody knows, and the store may still be at work on it.
+    Unfinished,
+}
+
+impl Shadow {
+    /// Follows a write. The caller holds the gate alone since before the write went to the store.
+    ///
+    /// A shadow that cannot follow answers nothing any more and is loaded anew.
+    pub async fn follow(self: &Arc<Self>, mirror: &Arc<Mirror>, effect: Effect) {
+        let followed = match effect {
+            Effect::Inserted(documents) => self.follow_inserts(mirror, &documents).await,
+            Effect::Touched(ids) => self.follow_ids(mirror, ids).await,
+            Effect::Nothing => Ok(()),
+            Effect::Unknown => {
+                return self.reload(mirror, "a write cannot be followed");
+            }
+            Effect::Unfinished => {
+                return self.reload_settled(mirror, "the end of a write is not known");
+            }
+        };
+        if let Err(error) = followed {
+            self.reload(mirror, &error.to_string());
+        }
+    }
+
+    async fn follow_inserts(
+        &self,
+        mirror: &Mirror,
+        documents: &[RawDocumentBuf],
+    ) -> Result<(), ShadowError> {
+        let Some(kept) = mirror.written(documents.iter().filter_map(id_of)) else {
+            return Ok(());
+        };
+        let documents = documents.iter().map(|document| kept.project(document));
+        self.replace(&mirror.namespace, documents.collect()).await
+    }
+
+    /// Reads the documents again, and makes the shadow equal.
+    async fn follow_ids(&self, mirror: &Mirror, ids: Vec<RawBson>) -> Result<(), ShadowError> {
+        let Some(kept) = mirror.written(ids.iter().map(RawBson::as_raw_bson_ref)) else {
+            return Ok(());
+        };
+        for ids in ids.chunks(IDS_MAX) {
+            let found = self.read(&mirror.namespace, &kept, ids).await?;
+            let there: HashSet<Vec<u8>> = found.iter().filter_map(id_of).map(id_key).collect();
+            let gone = ids
+                .iter()
+                .filter(|id| !there.contains(&id_key(id.as_raw_bson_ref())));
+            self.remove(&mirror.namespace, gone).await?;
+            let found = found.iter().map(|document| kept.project(document));
+            self.replace(&mirror.namespace, found.collect()).await?;
+        }
+        Ok(())
+    }
+
+    /// The documents with these `_id`s that the store has.
+    async fn read(
+        &self,
+        namespace: &Namespace,
+        kept: &Kept,
+        ids: &[RawBson],
+    ) -> Result<Vec<RawDocumentBuf>, ShadowError> {
+        let store = self
+            .store
+            .database(&namespace.db)
+            .collection::<RawDocumentBuf>(&namespace.collection);
+        let mut values = Vec::with_capacity(ids.len());
+        for id in ids {
+            values.push(Bson::try_from(id.clone()).map_err(unreadable)?);
+        }
+        if values.len() > READ_ONE_BY_ONE_MAX {
+            let found = store.find(doc! { "_id": { "$in": values } });
+            return Ok(found
+                .projection(kept.projection())
+                .await?
+                .try_collect()
+                .await?);
+        }
+        let mut found = Vec::new();
+        for id in values {
+            let one = store.find_one(doc! { "_id": id });
+            found.extend(one.projection(kept.projection()).await?);
+        }
+        Ok(found)
+    }
+
+    pub(super) async fn remove<'a>(
+        &self,
+        namespace: &Namespace,
+        ids: impl Iterator<Item = &'a RawBson>,
+    ) -> Result<(), ShadowError> {
+        let wanted = RawArrayBuf::from_iter(ids.cloned());
+        if wanted.is_empty() {
+            return Ok(());
+        }
+        let statement = rawdoc! { "q": { "_id": { "$in": wanted } }, "limit": 0 };
+        let statements = RawArrayBuf::from_iter([statement]);
+        let command = rawdoc! { "delete": namespace.collection.as_str(), "deletes": statements };
+        let reply = self.demand(&namespace.db, command).await?;
+        match reply.get("writeErrors") {
+            Ok(None) => Ok(()),
+            _ => Err(unreadable(format!("a document stays cached: {reply:?}"))),
+        }
+    }
+
+    /// Puts documents into the shadow, in the place of those with their `_id`s.
+    pub(super) async fn replace(
+        &self,
+        namespace: &Namespace,
+        documents: Vec<RawDocumentBuf>,
+    ) -> Result<(), ShadowError> {
+        let mut statements = RawArrayBuf::new();
+        for document in documents {
+            let id = id_of(&document).ok_or_else(|| unreadable("a document without an _id"))?;
+            let mut query = RawDocumentBuf::new();
+            query.append(bson::cstr!("_id"), id);
+            statements.push(rawdoc! { "q": query, "u": document, "upsert": true });
+        }
+        if statements.is_empty() {
+            return Ok(());
+        }
+        let command = rawdoc! { "update": namespace.collection.as_str(), "updates": statements };
+        let reply = self.demand(&namespace.db, command).await?;
+        match reply.get("writeErrors") {
+            Ok(None) => Ok(()),
+            _ => Err(unreadable(format!(
+                "a document cannot be cached: {reply:?}"
+            ))),
+        }
+    }
+}
+
+fn id_of(document: &RawDocumentBuf) -> Option<RawBsonRef<'_>> {
+    document.get("_id").ok().flatten()
+}

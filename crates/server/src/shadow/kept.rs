@@ -1,0 +1,195 @@
+//! What the shadow of a collection holds of each document, and which filters can be judged by that.
+
+use bson::{Document, RawArrayBuf, RawBsonRef, RawDocument, RawDocumentBuf, cstr, rawdoc};
+
+/// The parts of documents that a shadow holds: `_id`, and the top-level fields that cached paths begin with.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Kept {
+    /// The cached dotted paths.
+    fields: Vec<String>,
+}
+
+/// What a shadow can say about a filter.
+#[derive(Debug, PartialEq)]
+pub enum Judgement {
+    /// It selects just the documents that match.
+    Whole,
+    /// These conditions of it can be judged; the others cannot.
+    Part(RawDocumentBuf),
+    /// Nothing.
+    None,
+}
+
+impl Kept {
+    /// What the caches of `fields`, dotted paths, need.
+    pub fn new(fields: Vec<String>) -> Kept {
+        Kept { fields }
+    }
+
+    /// The document as the shadow holds it: whole top-level fields, in their order.
+    pub fn project(&self, document: &RawDocument) -> RawDocumentBuf {
+        let mut kept = RawDocumentBuf::new();
+        for (name, value) in document.into_iter().flatten() {
+            if self.holds(name.as_str()) {
+                kept.append(name, value);
+            }
+        }
+        kept
+    }
+
+    /// What the store is asked for of each document.
+    pub fn projection(&self) -> Document {
+        let shown = |root: &str| (root.to_owned(), 1.into());
+        self.roots().map(shown).collect()
+    }
+
+    /// The top-level fields.
+    fn roots(&self) -> impl Iterator<Item = &str> {
+        let roots = self.fields.iter().map(|path| root(path));
+        std::iter::once("_id").chain(roots)
+    }
+
+    /// Does the shadow hold all that can be at the end of `path`?
+    pub fn holds(&self, path: &str) -> bool {
+        self.roots().any(|kept| kept == root(path))
+    }
+
+    /// What the shadow can say about `filter`. A filter without a condition on a cached field is the store's.
+    pub fn judge(&self, filter: &RawDocument) -> Judgement {
+        let mut conditions = RawArrayBuf::new();
+        let (mut whole, mut cached) = (true, false);
+        for (name, value) in filter.into_iter().flatten() {
+            match self.condition(name.as_str(), value) {
+                None => whole = false,
+                Some(names_cached) => {
+                    let mut condition = RawDocumentBuf::new();
+                    condition.append(name, value);
+                    conditions.push(condition);
+                    cached |= names_cached;
+                }
+            }
+        }
+        match (cached, whole) {
+            (false, _) => Judgement::None,
+            (true, true) => Judgement::Whole,
+            (true, false) => Judgement::Part(rawdoc! { "$and": conditions }),
+        }
+    }
+
+    /// Whether a condition of a filter has a cached field in it; none if the shadow cannot judge it.
+    fn condition(&self, name: &str, value: RawBsonRef<'_>) -> Option<bool> {
+        match name {
+            "$and" | "$or" | "$nor" => {
+                let mut cached = false;
+                for branch in value.as_array()?.into_iter().flatten() {
+                    for (name, value) in branch.as_document()?.into_iter().flatten() {
+                        cached |= self.condition(name.as_str(), value)?;
+                    }
+                }
+                Some(cached)
+            }
+            "$comment" => Some(false),
+            operator if operator.starts_with('$') => None,
+            path if self.holds(path) => Some(self.fields.iter().any(|field| field == path)),
+            _ => None,
+        }
+    }
+}
+
+/// The first component of a path.
+fn root(path: &str) -> &str {
+    path.split('.').next().unwrap_or(path)
+}
+
+/// The fields that the definitions of cache indexes name, each once; definitions of other indexes are skipped.
+pub fn cached_fields<'a>(definitions: impl IntoIterator<Item = &'a RawDocument>) -> Vec<String> {
+    let mut fields: Vec<String> = Vec::new();
+    for definition in definitions {
+        let key = definition
+            .get_document("key")
+            .ok()
+            .filter(|_| is_cache(definition));
+        for (path, _) in key.into_iter().flatten().flatten() {
+            if !fields.iter().any(|field| field == path.as_str()) {
+                fields.push(path.as_str().to_owned());
+            }
+        }
+    }
+    fields
+}
+
+/// Is this the definition of a cache index?
+pub fn is_cache(definition: &RawDocument) -> bool {
+    let Ok(key) = definition.get_document("key") else {
+        return false;
+    };
+    let mut kinds = key.into_iter().flatten().map(|(_, kind)| kind);
+    kinds.any(|kind| kind == RawBsonRef::String("cache"))
+}
+
+/// A filter that selects the documents of `filter` whose `_id` is among `ids`.
+pub fn narrowed(filter: &RawDocument, ids: RawArrayBuf) -> RawDocumentBuf {
+    let mut both = RawArrayBuf::new();
+    both.push(rawdoc! { "_id": { "$in": ids } });
+    both.push(filter.to_owned());
+    let mut narrowed = RawDocumentBuf::new();
+    narrowed.append(cstr!("$and"), both);
+    narrowed
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn kept() -> Kept {
+        Kept::new(vec!["name".to_owned(), "a.b".to_owned()])
+    }
+
+    #[test]
+    fn a_filter_on_kept_fields_is_judged_whole() {
+        for filter in [
+            rawdoc! { "name": "x" },
+            rawdoc! { "name": { "$not": { "$regex": "x" } }, "_id": { "$gt": 5 } },
+            rawdoc! { "$or": [{ "a.b": "x" }, { "a.c": 1 }], "$comment": "why" },
+        ] {
+            assert_eq!(kept().judge(&filter), Judgement::Whole, "{filter:?}");
+        }
+    }
+
+    #[test]
+    fn what_is_not_kept_is_the_stores() {
+        for filter in [
+            rawdoc! {},
+            rawdoc! { "_id": 1 },
+            rawdoc! { "a.c": 1 },
+            rawdoc! { "names": "x" },
+            rawdoc! { "$or": [{ "name": "x" }, { "other": 1 }] },
+            rawdoc! { "$expr": { "$eq": ["$name", "x"] } },
+        ] {
+            assert_eq!(kept().judge(&filter), Judgement::None, "{filter:?}");
+        }
+        let mixed = rawdoc! { "name": "x", "other": 1 };
+        let part = rawdoc! { "$and": [{ "name": "x" }] };
+        assert_eq!(kept().judge(&mixed), Judgement::Part(part));
+    }
+
+    #[test]
+    fn documents_keep_whole_fields_in_their_order() {
+        let document = rawdoc! { "x": 1, "a": { "b": 1, "c": 2 }, "_id": 5, "name": "n" };
+        let expected = rawdoc! { "a": { "b": 1, "c": 2 }, "_id": 5, "name": "n" };
+        assert_eq!(kept().project(&document), expected);
+    }
+
+    #[test]
+    fn the_fields_of_cache_indexes_are_found() {
+        let definitions = [
+            rawdoc! { "key": { "_id": 1 } },
+            rawdoc! { "key": { "a": "cache", "b": "cache" } },
+            rawdoc! { "key": { "b": "cache" } },
+        ];
+        assert_eq!(
+            cached_fields(definitions.iter().map(|it| &**it)),
+            ["a", "b"]
+        );
+    }
+}

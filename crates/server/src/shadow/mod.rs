@@ -1,0 +1,402 @@
+//! Shadows of the store's collections: what is cached of a store that is not ours.
+//!
+//! A shadow is a collection of [`Documents`] in memory, with the `_id` and the cached top-level fields of every document of the store's
+//! collection. It has the cache indexes, so that searches, counts and distinct values are those of the documents door,
+//! and finds the `_id`s by which the store is asked for the rest. [`load`] copies it. What keeps it equal is [`stream`], the
+//! store's change stream, or, where all writes come through us, [`follow`].
+
+mod declarations;
+mod follow;
+pub mod kept;
+mod load;
+mod mirror;
+mod stream;
+
+use std::collections::HashMap;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use bson::{Document, RawArrayBuf, RawDocument, RawDocumentBuf, rawdoc};
+use forebay_documents::{ClientContext, Command, Documents, Namespace};
+use mongodb::Client;
+use mongodb::options::ClientOptions;
+use parking_lot::Mutex;
+
+pub use follow::Effect;
+pub use mirror::{Mirror, Ready};
+
+/// How long the store may take to be found, for what we ask it ourselves.
+const STORE_SELECTION_TIMEOUT: Duration = Duration::from_secs(10);
+const SHARED_WRITES: &str = "the store has no change stream, by which writes past Forebay could be followed: start Forebay \
+    with --writes exclusive if there are none";
+const HAS_STREAMS: &str = "the store has transactions, which cannot be followed one by one, and change streams, which tell of \
+    them: leave --writes at shared";
+/// What the store says of a collection that it does not have.
+const NAMESPACE_NOT_FOUND: i32 = 26;
+
+/// Why a shadow cannot be filled or followed.
+#[derive(Debug, thiserror::Error)]
+pub enum ShadowError {
+    /// The store does not answer, or refuses.
+    #[error("the store: {0}")]
+    Store(#[from] mongodb::error::Error),
+    /// A command on the shadow failed.
+    #[error("the shadow: {0}")]
+    Shadow(String),
+    /// The list of caches cannot be read or written.
+    #[error("the list of caches: {0}")]
+    Declarations(#[from] std::io::Error),
+    /// The collection is another one now: it was dropped or renamed.
+    #[error("the collection is not what it was: {0}")]
+    Changed(String),
+    /// The collection is not one whose answers a shadow can give.
+    #[error("{0}")]
+    Unsuitable(String),
+}
+
+/// All shadows.
+#[derive(Debug)]
+pub struct Shadow {
+    documents: Arc<Documents>,
+    store: Client,
+    /// Do all writes come through us?
+    pub exclusive: bool,
+    /// The most documents that a load copies in a second; 0 for no limit.
+    load_rate: u64,
+    /// Where the declared caches are kept; nowhere if they are gone with the process.
+    file: Option<PathBuf>,
+    /// Of a hundred cached answers, how many are compared with the store's.
+    pub compare_percent: u8,
+    /// Held while the file is written.
+    recording: Mutex<()>,
+    mirrors: Mutex<HashMap<Namespace, Arc<Mirror>>>,
+    /// What became of reads on collections with caches.
+    pub counters: Counters,
+}
+
+/// What shadows are told by the settings.
+#[derive(Debug, Clone)]
+pub struct ShadowSettings {
+    /// Do all writes come through us?
+    pub exclusive: bool,
+    /// The most documents that a load copies in a second; 0 for no limit.
+    pub load_rate: u64,
+    /// The file of the declared caches.
+    pub file: Option<PathBuf>,
+    /// Of a hundred cached answers, how many are compared with the store's.
+    pub compare_percent: u8,
+}
+
+impl Shadow {
+    /// The shadows of the store that `uri` names, with user and password of the string. The caches that were declared
+    /// before begin to load.
+    ///
+    /// # Errors
+    /// If the connection string is wrong, or the list of caches cannot be read.
+    pub async fn open(
+        documents: Arc<Documents>,
+        uri: &str,
+        settings: ShadowSettings,
+    ) -> Result<Arc<Shadow>, ShadowError> {
+        let mut options = ClientOptions::parse(uri).await?;
+        options.app_name = Some("forebay".to_owned());
+        options.direct_connection = Some(true);
+        // A shadow is made of what the writers see.
+        (options.selection_criteria, options.read_concern) = (None, None);
+        options.server_selection_timeout = Some(STORE_SELECTION_TIMEOUT);
+        let shadow = Arc::new(Shadow {
+            documents,
+            store: Client::with_options(options)?,
+            exclusive: settings.exclusive,
+            load_rate: settings.load_rate,
+            file: settings.file,
+            compare_percent: settings.compare_percent,
+            recording: Mutex::default(),
+            mirrors: Mutex::default(),
+            counters: Counters::default(),
+        });
+        for (namespace, definitions) in shadow.recorded()? {
+            let mirror = shadow.mirror(&namespace);
+            mirror.declare(definitions);
+            mirror.set_resumable();
+            shadow.reload(&mirror, "it was declared before the start");
+        }
+        Ok(shadow)
+    }
+
+    /// The collection of this name, if it has caches.
+    pub fn find(&self, namespace: &Namespace) -> Option<Arc<Mirror>> {
+        let mirror = self.mirrors.lock().get(namespace).cloned();
+        mirror.filter(|mirror| mirror.is_declared())
+    }
+
+    /// Forgets a collection without caches that nobody else uses; clients name as many as they like.
+    pub fn release(&self, mirror: Arc<Mirror>) {
+        let mut mirrors = self.mirrors.lock();
+        // Ours and the table's: nobody can take another while the table is locked.
+        if Arc::strong_count(&mirror) == 2 && !mirror.is_declared() {
+            mirrors.remove(&mirror.namespace);
+        }
+    }
+
+    /// The collection of this name, to write to it or to declare caches.
+    pub fn mirror(&self, namespace: &Namespace) -> Arc<Mirror> {
+        let mut mirrors = self.mirrors.lock();
+        if let Some(mirror) = mirrors.get(namespace) {
+            return mirror.clone();
+        }
+        let mirror = Arc::new(Mirror::new(namespace.clone()));
+        mirrors.insert(namespace.clone(), mirror.clone());
+        mirror
+    }
+
+    /// The collections with caches, by name.
+    pub fn declared(&self) -> Vec<Arc<Mirror>> {
+        let mirrors = self.mirrors.lock();
+        let declared = mirrors.values().filter(|mirror| mirror.is_declared());
+        let mut declared: Vec<_> = declared.cloned().collect();
+        declared.sort_by(|a, b| a.namespace.cmp(&b.namespace));
+        declared
+    }
+
+    /// Runs a command on the shadow of its namespace.
+    pub async fn run(&self, db: &str, mut body: RawDocumentBuf) -> RawDocumentBuf {
+        body.append(bson::cstr!("$db"), db);
+        let command = Command::from_body(body);
+        self.documents.run(&ClientContext::default(), command).await
+    }
+
+    /// Runs a command on the shadow that has to succeed.
+    async fn demand(&self, db: &str, body: RawDocumentBuf) -> Result<RawDocumentBuf, ShadowError> {
+        let reply = self.run(db, body).await;
+        match succeeded(&reply) {
+            true => Ok(reply),
+            false => Err(ShadowError::Shadow(message(&reply))),
+        }
+    }
+
+    /// Declares caches, by a `createIndexes` of definitions of cache indexes alone, and begins to load them. Gives the
+    /// reply. Waits for writes that are under way, as who began them before has nobody follow them.
+    ///
+    /// # Errors
+    /// If the collection is a view or has a collation, the store does not answer, or the list of caches cannot be
+    /// written. A definition that is wrong is told by the reply.
+    pub async fn create_caches(
+        self: &Arc<Self>,
+        mirror: &Arc<Mirror>,
+        indexes: RawArrayBuf,
+    ) -> Result<RawDocumentBuf, ShadowError> {
+        self.check_suitable(&mirror.namespace).await?;
+        let _alone = mirror.gate.write().await;
+        let Namespace { db, collection } = &mirror.namespace;
+        let command = rawdoc! { "createIndexes": collection.as_str(), "indexes": indexes };
+        let reply = self.run(db, command).await;
+        if succeeded(&reply) {
+            self.declare(mirror).await?;
+        }
+        Ok(reply)
+    }
+
+    /// Drops caches by a `dropIndexes` on the shadow. Gives the reply.
+    ///
+    /// # Errors
+    /// If the list of caches cannot be written.
+    pub async fn drop_caches(
+        self: &Arc<Self>,
+        mirror: &Arc<Mirror>,
+        index: RawDocumentBuf,
+    ) -> Result<RawDocumentBuf, ShadowError> {
+        let _alone = mirror.gate.write().await;
+        let reply = self.run(&mirror.namespace.db, index).await;
+        if succeeded(&reply) {
+            self.declare(mirror).await?;
+        }
+        Ok(reply)
+    }
+
+    /// Takes what the shadow's indexes are as declared, and begins to load it. The caller holds the gate alone.
+    async fn declare(self: &Arc<Self>, mirror: &Arc<Mirror>) -> Result<(), ShadowError> {
+        let definitions = self.cache_definitions(&mirror.namespace).await?;
+        if definitions.is_empty() {
+            return self.forget(mirror).await;
+        }
+        // What was kept of an earlier declaration is of other fields.
+        self.keep_token(mirror, None).await?;
+        mirror.declare(definitions);
+        self.record()?;
+        self.reload(mirror, "it is declared");
+        Ok(())
+    }
+
+    /// Forgets the caches of a collection and frees their memory. The caller holds the gate alone.
+    ///
+    /// # Errors
+    /// If the list of caches cannot be written.
+    pub async fn forget(&self, mirror: &Mirror) -> Result<(), ShadowError> {
+        mirror.declare(Vec::new());
+        let Namespace { db, collection } = &mirror.namespace;
+        self.demand(db, rawdoc! { "drop": collection.as_str() })
+            .await?;
+        self.record()
+    }
+
+    /// The definitions of the cache indexes on the shadow.
+    async fn cache_definitions(
+        &self,
+        namespace: &Namespace,
+    ) -> Result<Vec<RawDocumentBuf>, ShadowError> {
+        let command = rawdoc! { "listIndexes": namespace.collection.as_str() };
+        let reply = self.demand(&namespace.db, command).await?;
+        let batch = first_batch(&reply);
+        Ok(batch
+            .filter(|definition| kept::is_cache(definition))
+            .map(RawDocument::to_owned)
+            .collect())
+    }
+
+    /// Views, collections that compare strings by other rules, and those of which the store deletes documents by itself
+    /// give other answers than a shadow.
+    async fn check_suitable(&self, namespace: &Namespace) -> Result<(), ShadowError> {
+        if self.exclusive && self.has_transactions().await? {
+            return Err(ShadowError::Unsuitable(HAS_STREAMS.to_owned()));
+        }
+        let filter = rawdoc! { "name": namespace.collection.as_str() };
+        let list = rawdoc! { "listCollections": 1, "filter": filter };
+        let reply = self.ask_store(&namespace.db, list).await?;
+        let Some(found) = first_batch(&reply).next() else {
+            return Ok(());
+        };
+        let list = rawdoc! { "listIndexes": namespace.collection.as_str() };
+        let indexes = match self.ask_store(&namespace.db, list).await {
+            Err(ShadowError::Store(error)) if is_code(&error, NAMESPACE_NOT_FOUND) => {
+                RawDocumentBuf::new()
+            }
+            reply => reply?,
+        };
+        match unsuitable(found, first_batch(&indexes), self.exclusive) {
+            None => Ok(()),
+            Some(why) => Err(ShadowError::Unsuitable(format!("{namespace} {why}"))),
+        }
+    }
+
+    /// Whether the store is a member of a replica set or a router: then it has transactions, which change nothing before
+    /// they end, and change streams, which tell when that is.
+    async fn has_transactions(&self) -> Result<bool, ShadowError> {
+        let hello = self.ask_store("admin", rawdoc! { "hello": 1 }).await?;
+        let is_router = hello.get_str("msg").is_ok_and(|msg| msg == "isdbgrid");
+        Ok(is_router || !matches!(hello.get("setName"), Ok(None)))
+    }
+
+    /// The cluster time that the store is at, if it tells.
+    async fn store_time(&self) -> Result<Option<u64>, ShadowError> {
+        let reply = self.ask_store("admin", rawdoc! { "ping": 1 }).await?;
+        Ok(operation_time(&reply))
+    }
+
+    /// Runs a command on the store, with the rights of the connection string.
+    async fn ask_store(
+        &self,
+        db: &str,
+        command: RawDocumentBuf,
+    ) -> Result<RawDocumentBuf, ShadowError> {
+        let command = Document::try_from(command).map_err(unreadable)?;
+        let reply = self.store.database(db).run_command(command).await?;
+        RawDocumentBuf::try_from(&reply).map_err(unreadable)
+    }
+}
+
+/// Why a collection with these indexes cannot be cached.
+fn unsuitable<'a>(
+    collection: &RawDocument,
+    mut indexes: impl Iterator<Item = &'a RawDocument>,
+    exclusive: bool,
+) -> Option<String> {
+    let kind = collection.get_str("type").unwrap_or("collection");
+    let options = collection.get_document("options").ok();
+    let collation = options.and_then(|options| options.get_document("collation").ok());
+    let is_simple = |it: &RawDocument| it.get_str("locale").is_ok_and(|it| it == "simple");
+    let is_capped = options.is_some_and(|options| options.get_bool("capped").unwrap_or(false));
+    if kind != "collection" {
+        return Some(format!("is a {kind}, and not a collection"));
+    }
+    if !collation.is_none_or(is_simple) {
+        return Some("has a collation, and a cache compares strings byte by byte".to_owned());
+    }
+    let expires = |index: &RawDocument| !matches!(index.get("expireAfterSeconds"), Ok(None));
+    // No event tells of what goes because a collection is full; of what expires, one does.
+    (is_capped || exclusive && indexes.any(expires)).then(|| {
+        "is capped or has a TTL index: the store deletes documents that no cache would miss"
+            .to_owned()
+    })
+}
+
+fn is_code(error: &mongodb::error::Error, code: i32) -> bool {
+    matches!(&*error.kind, mongodb::error::ErrorKind::Command(error) if error.code == code)
+}
+
+/// Counts up; for people who watch.
+#[derive(Debug, Default)]
+pub struct Counters {
+    /// Reads that the shadow answered by itself.
+    pub answered: AtomicU64,
+    /// Reads whose documents the shadow found and the store showed.
+    pub narrowed: AtomicU64,
+    /// Reads on collections with caches that went to the store as they were.
+    pub forwarded: AtomicU64,
+    /// Answers that were compared with the store's.
+    pub compared: AtomicU64,
+    /// Those that differed.
+    pub differed: AtomicU64,
+}
+
+impl Counters {
+    /// All of them by name.
+    pub fn document(&self) -> RawDocumentBuf {
+        let told = |counter: &AtomicU64| counter.load(Ordering::Relaxed) as i64;
+        rawdoc! {
+            "answered": told(&self.answered), "narrowed": told(&self.narrowed), "forwarded": told(&self.forwarded),
+            "compared": told(&self.compared), "differed": told(&self.differed),
+        }
+    }
+}
+
+fn unreadable(error: impl std::fmt::Display) -> ShadowError {
+    ShadowError::Shadow(error.to_string())
+}
+
+/// When the store had done what this is the reply to, as a cluster time.
+pub fn operation_time(reply: &RawDocument) -> Option<u64> {
+    let time = reply.get_timestamp("operationTime").ok()?;
+    Some(u64::from(time.time) << 32 | u64::from(time.increment))
+}
+
+/// Is this the reply of a command that succeeded?
+pub fn succeeded(reply: &RawDocument) -> bool {
+    match reply.get("ok") {
+        Ok(Some(ok)) => {
+            ok.as_f64() == Some(1.0) || ok.as_i32() == Some(1) || ok.as_i64() == Some(1)
+        }
+        _ => false,
+    }
+}
+
+fn message(reply: &RawDocument) -> String {
+    reply
+        .get_str("errmsg")
+        .unwrap_or("no reason was given")
+        .to_owned()
+}
+
+/// The documents of the first batch in a reply.
+pub fn first_batch(reply: &RawDocument) -> impl Iterator<Item = &RawDocument> {
+    let batch = reply
+        .get_document("cursor")
+        .and_then(|cursor| cursor.get_array("firstBatch"));
+    let batch = batch
+        .ok()
+        .into_iter()
+        .flat_map(|batch| batch.into_iter().flatten());
+    batch.filter_map(|document| document.as_document())
+}

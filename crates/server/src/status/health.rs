@@ -1,0 +1,57 @@
+//! Whether the server serves, and if not, why.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use tokio::sync::Mutex;
+use tokio::time::timeout;
+
+use crate::door::Door;
+use crate::upstream::Upstream;
+
+/// How long an answer is believed, so that many who ask do not trouble the disk and the store behind us.
+const BELIEVED: Duration = Duration::from_secs(1);
+/// How long the store behind us may take to take a connection.
+const CONNECT_TIME_MAX: Duration = Duration::from_secs(2);
+
+/// The last answer.
+#[derive(Debug, Default)]
+pub struct Health {
+    last: Mutex<Option<(Instant, Vec<String>)>>,
+}
+
+impl Health {
+    /// Why the server does not serve as it should, in sentences; nothing when it does.
+    pub async fn problems(&self, door: &Arc<Door>) -> Vec<String> {
+        let mut last = self.last.lock().await;
+        if let Some((seen, problems)) = last.as_ref()
+            && seen.elapsed() < BELIEVED
+        {
+            return problems.clone();
+        }
+        let problems = look(door).await;
+        *last = Some((Instant::now(), problems.clone()));
+        problems
+    }
+}
+
+async fn look(door: &Arc<Door>) -> Vec<String> {
+    let documents = door.documents().clone();
+    let looked = tokio::task::spawn_blocking(move || documents.problems()).await;
+    let mut problems = looked.unwrap_or_else(|error| vec![error.to_string()]);
+    if let Some(upstream) = door.upstream() {
+        problems.extend(unreachable(upstream).await);
+    }
+    problems
+}
+
+async fn unreachable(upstream: &Upstream) -> Option<String> {
+    let why = match timeout(CONNECT_TIME_MAX, upstream.connect()).await {
+        Ok(Ok(_)) => return None,
+        Ok(Err(error)) => error.to_string(),
+        Err(_) => "it does not answer".to_owned(),
+    };
+    Some(format!(
+        "the store behind, {upstream}, cannot be reached: {why}"
+    ))
+}

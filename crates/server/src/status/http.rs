@@ -1,0 +1,196 @@
+//! Requests to answers.
+
+use std::convert::Infallible;
+use std::net::IpAddr;
+use std::sync::{Arc, LazyLock};
+
+use base64::Engine;
+use base64::prelude::BASE64_STANDARD;
+use forebay_documents::Status;
+use hyper::body::Incoming;
+use hyper::header::{self, HeaderValue};
+use hyper::{HeaderMap, Method, Request, Response, StatusCode};
+use sha2::{Digest, Sha256};
+
+use super::{Watched, json, metrics};
+
+const PAGE: &str = include_str!("page.html");
+const SCRIPT: &str = include_str!("page.js");
+
+const HTML: &str = "text/html; charset=utf-8";
+const JAVASCRIPT: &str = "text/javascript; charset=utf-8";
+const JSON: &str = "application/json";
+const TEXT: &str = "text/plain; charset=utf-8";
+/// Prometheus' text format.
+const METRICS: &str = "text/plain; version=0.0.4; charset=utf-8";
+
+const NOT_FOUND: &str = "There are /, /status.json, /metrics and /health here.\n";
+const READ_ONLY: &str = "Only GET and HEAD are answered here.\n";
+const BROKEN: &str = "The status could not be shown: the log says why.\n";
+const WRONG_HOST: &str =
+    "This server is reached by an address or as localhost, not under another name.\n";
+
+/// What browsers may do with the page: run its one script, use its one style sheet, ask this server.
+static POLICY: LazyLock<HeaderValue> = LazyLock::new(|| {
+    let style = BASE64_STANDARD.encode(Sha256::digest(style_sheet(PAGE)));
+    let policy = format!(
+        "default-src 'none'; script-src 'self'; style-src 'sha256-{style}'; connect-src 'self'; img-src data:; \
+         base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+    );
+    HeaderValue::try_from(policy).expect("base64 is plain text")
+});
+
+/// The text of the style sheet in a page.
+fn style_sheet(page: &str) -> &str {
+    let begin = page.split_once("<style>").map_or("", |(_, rest)| rest);
+    begin.split_once("</style>").map_or("", |(style, _)| style)
+}
+
+/// Answers a request; there is always an answer.
+pub async fn answer(
+    watched: &Arc<Watched>,
+    request: Request<Incoming>,
+) -> Result<Response<String>, Infallible> {
+    let mut answer = route(watched, &request).await;
+    let headers = answer.headers_mut();
+    headers.insert(header::CONTENT_SECURITY_POLICY, POLICY.clone());
+    for (name, value) in [
+        (header::CACHE_CONTROL, "no-store"),
+        (header::REFERRER_POLICY, "no-referrer"),
+        (header::X_CONTENT_TYPE_OPTIONS, "nosniff"),
+    ] {
+        headers.insert(name, HeaderValue::from_static(value));
+    }
+    headers.insert(
+        "cross-origin-resource-policy",
+        HeaderValue::from_static("same-origin"),
+    );
+    Ok(answer)
+}
+
+async fn route(watched: &Arc<Watched>, request: &Request<Incoming>) -> Response<String> {
+    if watched.is_loopback && !is_local_name(request.headers()) {
+        return reply(StatusCode::FORBIDDEN, TEXT, WRONG_HOST);
+    }
+    if ![Method::GET, Method::HEAD].contains(request.method()) {
+        let mut refusal = reply(StatusCode::METHOD_NOT_ALLOWED, TEXT, READ_ONLY);
+        let allowed = HeaderValue::from_static("GET, HEAD");
+        refusal.headers_mut().insert(header::ALLOW, allowed);
+        return refusal;
+    }
+    match request.uri().path() {
+        "/" => reply(StatusCode::OK, HTML, PAGE),
+        "/status.js" => reply(StatusCode::OK, JAVASCRIPT, SCRIPT),
+        "/status.json" => {
+            let problems = watched.health.problems(&watched.door).await;
+            let draw = move |watched: &Watched, status: &Status| {
+                json::page(&watched.door, status, &problems).to_string()
+            };
+            picture(watched, JSON, draw).await
+        }
+        "/metrics" => {
+            let draw = |watched: &Watched, status: &Status| metrics::page(&watched.door, status);
+            picture(watched, METRICS, draw).await
+        }
+        "/health" => health(&watched.health.problems(&watched.door).await),
+        _ => reply(StatusCode::NOT_FOUND, TEXT, NOT_FOUND),
+    }
+}
+
+/// Takes a picture of the documents and draws it, where blocking is allowed.
+async fn picture(
+    watched: &Arc<Watched>,
+    kind: &'static str,
+    draw: impl FnOnce(&Watched, &Status) -> String + Send + 'static,
+) -> Response<String> {
+    // Held until the picture is drawn, though the client may leave before.
+    let alone = watched.drawing.clone().lock_owned().await;
+    let watched = watched.clone();
+    let drawn = tokio::task::spawn_blocking(move || {
+        let _alone = alone;
+        let status = watched.door.documents().status();
+        draw(&watched, &status)
+    });
+    match drawn.await {
+        Ok(drawn) => reply(StatusCode::OK, kind, drawn),
+        Err(error) => {
+            tracing::error!(%error, "the status could not be shown");
+            reply(StatusCode::INTERNAL_SERVER_ERROR, TEXT, BROKEN)
+        }
+    }
+}
+
+fn health(problems: &[String]) -> Response<String> {
+    let (code, word) = match problems.is_empty() {
+        true => (StatusCode::OK, "ok"),
+        false => (StatusCode::SERVICE_UNAVAILABLE, "failing"),
+    };
+    let body = serde_json::json!({ "status": word, "problems": problems });
+    reply(code, JSON, format!("{body}\n"))
+}
+
+fn reply(code: StatusCode, kind: &'static str, body: impl Into<String>) -> Response<String> {
+    let mut reply = Response::new(body.into());
+    *reply.status_mut() = code;
+    let kind = HeaderValue::from_static(kind);
+    reply.headers_mut().insert(header::CONTENT_TYPE, kind);
+    reply
+}
+
+/// Whether a request names this machine as itself. The page of another site, whose name was made to mean this machine,
+/// asks under that name.
+fn is_local_name(headers: &HeaderMap) -> bool {
+    let Some(host) = headers.get(header::HOST) else {
+        return true;
+    };
+    host.to_str().is_ok_and(|host| {
+        let name = match host.rsplit_once(':') {
+            Some((name, port)) if port.bytes().all(|byte| byte.is_ascii_digit()) => name,
+            _ => host,
+        };
+        let address = name.trim_start_matches('[').trim_end_matches(']');
+        name.eq_ignore_ascii_case("localhost") || address.parse::<IpAddr>().is_ok()
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn is_local(host: &str) -> bool {
+        let value = HeaderValue::try_from(host).expect("plain text");
+        is_local_name(&HeaderMap::from_iter([(header::HOST, value)]))
+    }
+
+    #[test]
+    fn other_names_for_this_machine_are_refused() {
+        for host in [
+            "localhost",
+            "LocalHost:9216",
+            "127.0.0.1:9216",
+            "[::1]:80",
+            "[::1]",
+        ] {
+            assert!(is_local(host), "{host}");
+        }
+        for host in [
+            "example.com",
+            "localhost.example.com:80",
+            "127.0.0.1.example.com",
+            "",
+        ] {
+            assert!(!is_local(host), "{host}");
+        }
+        assert!(is_local_name(&HeaderMap::new()));
+    }
+
+    #[test]
+    fn the_page_needs_nothing_from_elsewhere() {
+        assert!(!style_sheet(PAGE).is_empty());
+        for text in [PAGE, SCRIPT] {
+            let name_of_svg = "http://www.w3.org/2000/svg";
+            assert!(!text.replace(name_of_svg, "").contains("://"), "a URL");
+            assert!(!text.contains("innerHTML") && !text.contains(" style="));
+        }
+    }
+}

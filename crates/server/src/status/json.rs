@@ -1,0 +1,211 @@
+//! The figures as the status page reads them.
+
+use std::collections::BTreeMap;
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use forebay_device::{Change, DeviceEvent, DeviceId, DeviceState};
+use forebay_documents::{
+    Cell, CollectionStatus, DeviceStatus, FieldStatus, Histogram, IndexState, SearchFigures, Status,
+};
+use serde_json::{Map, Value, json};
+
+use crate::door::Door;
+
+/// The most fields that the page shows; `/metrics` has all.
+const FIELDS_MAX: usize = 60;
+
+/// The page.
+pub fn page(door: &Door, status: &Status, problems: &[String]) -> Value {
+    let connections = door.connections();
+    json!({
+        "version": env!("CARGO_PKG_VERSION"),
+        "now": seconds(SystemTime::now()),
+        "uptimeSeconds": status.uptime.as_secs_f64(),
+        "residentBytes": status.resident_bytes,
+        "problems": problems,
+        "upstream": door.upstream().map(ToString::to_string),
+        "connections": {
+            "open": connections.open,
+            "max": connections.max,
+            "taken": connections.taken,
+            "refused": connections.refused,
+        },
+        "devices": status.devices.iter().map(device).collect::<Vec<_>>(),
+        "deviceEvents": status.device_events.iter().map(event).collect::<Vec<_>>(),
+        "caches": caches(status),
+        "fieldsLeftOut": fields_of(status).saturating_sub(FIELDS_MAX),
+        "searches": searches(&status.searches),
+        "commands": counts(status.commands.iter().copied()),
+        "forwarded": door.forwarded().map(counts),
+        "cursors": status.cursors,
+        "store": {
+            "collections": status.store.collections,
+            "documents": status.store.documents,
+            "documentBytes": status.store.document_bytes,
+        },
+        "storeLagSeconds": lags(status),
+    })
+}
+
+fn seconds(time: SystemTime) -> f64 {
+    time.duration_since(UNIX_EPOCH)
+        .map_or(0.0, |since| since.as_secs_f64())
+}
+
+/// Counts by name, those of zero left out.
+fn counts(counts: impl IntoIterator<Item = (&'static str, u64)>) -> Value {
+    let counts = counts.into_iter().filter(|(_, count)| *count > 0);
+    Value::Object(
+        counts
+            .map(|(name, count)| (name.to_owned(), count.into()))
+            .collect(),
+    )
+}
+
+fn lags(status: &Status) -> Value {
+    let lags = status.store_lag.iter();
+    let seconds = lags.map(|(namespace, lag)| (namespace.clone(), lag.as_secs_f64().into()));
+    Value::Object(seconds.collect())
+}
+
+/// The word for a state, the same as in `forebayDevices`.
+pub fn state_name(state: &DeviceState) -> &'static str {
+    match state {
+        DeviceState::Ready => "ready",
+        DeviceState::Leaving => "leaving",
+        DeviceState::Lost { .. } => "lost",
+    }
+}
+
+/// The name of a device of the set; `host` for what no device holds.
+pub fn device_name(status: &Status, id: Option<DeviceId>) -> String {
+    let Some(id) = id else {
+        return "host".to_owned();
+    };
+    let mut devices = status.devices.iter().map(|status| &status.device);
+    devices
+        .find(|device| device.id() == id)
+        .map_or_else(|| id.to_string(), |device| device.name().to_owned())
+}
+
+fn device(status: &DeviceStatus) -> Value {
+    let device = &status.device;
+    let state = device.state();
+    json!({
+        "id": device.id().0,
+        "name": device.name(),
+        "kind": device.kind().to_string(),
+        "state": state_name(&state),
+        "reason": match &state {
+            DeviceState::Lost { why } => Some(why),
+            _ => None,
+        },
+        "gpu": device.details().map(ToString::to_string),
+        "memoryBudgetBytes": device.memory_budget_bytes(),
+        "memoryUsedBytes": device.memory_used_bytes(),
+        "queuedJobs": device.queued_jobs(),
+        "finishedJobs": device.finished_jobs(),
+        "busySeconds": device.busy_time().as_secs_f64(),
+        "buckets": status.buckets,
+    })
+}
+
+fn event(event: &DeviceEvent) -> Value {
+    json!({
+        "at": seconds(event.at),
+        "device": event.device,
+        "change": event.change.name(),
+        "reason": match &event.change {
+            Change::Lost { why } => Some(why),
+            Change::Joined | Change::Left => None,
+        },
+    })
+}
+
+fn fields_of(status: &Status) -> usize {
+    status.caches.iter().map(|cache| cache.fields.len()).sum()
+}
+
+fn caches(status: &Status) -> Vec<Value> {
+    let mut room = FIELDS_MAX;
+    let mut caches = Vec::new();
+    for collection in &status.caches {
+        let shown = collection.fields.len().min(room);
+        room -= shown;
+        let fields = &collection.fields[..shown];
+        caches.push(json!({
+            "ns": collection.namespace,
+            "indexes": indexes(collection),
+            "fields": fields.iter().map(field).collect::<Vec<_>>(),
+        }));
+        if room == 0 {
+            break;
+        }
+    }
+    caches
+}
+
+fn indexes(collection: &CollectionStatus) -> Vec<Value> {
+    let index = |(name, state): &(String, IndexState)| {
+        let mut index = json!({ "name": name, "state": state.name() });
+        match state {
+            IndexState::Ready => {}
+            IndexState::Building { done, total } => {
+                index["done"] = (*done).into();
+                index["total"] = (*total).into();
+            }
+            IndexState::Failed { reason } => index["reason"] = reason.as_str().into(),
+        }
+        index
+    };
+    collection.indexes.iter().map(index).collect()
+}
+
+fn field(field: &FieldStatus) -> Value {
+    json!({
+        "path": field.path,
+        "rows": field.rows,
+        "valueBytes": field.value_bytes,
+        "overheadBytes": field.overhead_bytes,
+        "tailRows": field.tail_rows,
+        "residualDocuments": field.residual_documents,
+        "buckets": by_device(&field.buckets),
+        "cells": field.cells.iter().map(cell).collect::<Vec<_>>(),
+        "searches": counts(field.searches.iter().map(|(tier, count)| (*tier, *count))),
+    })
+}
+
+fn cell(cell: &Cell) -> Value {
+    json!({ "rows": cell.rows, "buckets": by_device(&cell.buckets) })
+}
+
+/// Buckets by id of the device; `host` for what no device holds.
+fn by_device(buckets: &BTreeMap<Option<DeviceId>, u64>) -> Value {
+    let name = |device: &Option<DeviceId>| device.map_or("host".to_owned(), |id| id.to_string());
+    let counts = buckets.iter();
+    Value::Object(
+        counts
+            .map(|(device, count)| (name(device), (*count).into()))
+            .collect::<Map<_, _>>(),
+    )
+}
+
+fn searches(searches: &SearchFigures) -> Value {
+    let kinds = searches.durations.iter().map(|(kind, durations)| {
+        json!({
+            "answeredBy": kind.answered_by.name(),
+            "tier": kind.tier_name(),
+            "counts": durations.counts,
+            "sumSeconds": durations.sum.as_secs_f64(),
+        })
+    });
+    json!({
+        "boundsMicros": Histogram::BOUNDS_US,
+        "kinds": kinds.collect::<Vec<_>>(),
+        "cacheNotUsed": counts(searches.not_used.iter().copied()),
+        "rows": searches.rows,
+        "bytes": searches.bytes,
+        "slow": searches.slow,
+        "failed": searches.failed,
+    })
+}

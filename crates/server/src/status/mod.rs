@@ -1,0 +1,113 @@
+//! What people and programs look at: `/metrics` for Prometheus, `/health`, and a status page with its JSON, on a port of
+//! its own. It only reads.
+
+mod health;
+mod http;
+mod json;
+mod metrics;
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::Result;
+use health::Health;
+use hyper::server::conn::http1;
+use hyper::service::service_fn;
+use hyper_util::rt::{TokioIo, TokioTimer};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::{Mutex, Semaphore, watch};
+use tokio::time::timeout;
+
+use crate::door::{self, Door};
+
+/// The most clients at a time; others wait.
+const CLIENTS_MAX: usize = 256;
+/// How long a client may take to say what it wants.
+const REQUEST_TIME_MAX: Duration = Duration::from_secs(5);
+/// How long a client may take for a request and its answer.
+const CLIENT_TIME_MAX: Duration = Duration::from_secs(20);
+/// The most bytes of a request that are held.
+const REQUEST_BYTES_MAX: usize = 16 * 1024;
+
+/// The status listener.
+pub struct Listener {
+    listener: TcpListener,
+    address: SocketAddr,
+}
+
+/// What all requests share.
+pub struct Watched {
+    door: Arc<Door>,
+    health: Health,
+    is_loopback: bool,
+    /// One picture at a time: to draw one takes a moment where there are many buckets.
+    drawing: Arc<Mutex<()>>,
+}
+
+impl Listener {
+    /// Listens on `address`.
+    ///
+    /// # Errors
+    /// If the port is in use or the system refuses.
+    pub async fn bind(address: SocketAddr) -> Result<Listener> {
+        let listener = door::bind(address, "--status-listen").await?;
+        let address = listener.local_addr()?;
+        if !address.ip().to_canonical().is_loopback() {
+            tracing::warn!(
+                %address,
+                "the status page can be reached from other machines: it shows the names of collections and fields to whoever asks"
+            );
+        }
+        Ok(Listener { listener, address })
+    }
+
+    /// The address, with the port that the system picked if none was asked for.
+    pub fn address(&self) -> SocketAddr {
+        self.address
+    }
+
+    /// Answers requests about `door` until `shutdown` turns true.
+    pub async fn serve(self, door: Arc<Door>, mut shutdown: watch::Receiver<bool>) {
+        let watched = Arc::new(Watched {
+            door,
+            health: Health::default(),
+            is_loopback: self.address.ip().to_canonical().is_loopback(),
+            drawing: Arc::default(),
+        });
+        let clients = Arc::new(Semaphore::new(CLIENTS_MAX));
+        loop {
+            let accepted = tokio::select! {
+                accepted = self.listener.accept() => accepted,
+                () = door::stopped(&mut shutdown) => return,
+            };
+            match (accepted, clients.clone().acquire_owned().await) {
+                (Ok((stream, _)), Ok(place)) => {
+                    let watched = watched.clone();
+                    tokio::spawn(async move {
+                        serve_client(watched, stream).await;
+                        drop(place);
+                    });
+                }
+                (Err(error), _) => door::pause(error).await,
+                (_, Err(_)) => return,
+            }
+        }
+    }
+}
+
+/// Answers one request. A client that is slow, or speaks something else, is disconnected.
+async fn serve_client(watched: Arc<Watched>, stream: TcpStream) {
+    let answer = service_fn(|request| http::answer(&watched, request));
+    let connection = http1::Builder::new()
+        .timer(TokioTimer::new())
+        .header_read_timeout(REQUEST_TIME_MAX)
+        .keep_alive(false)
+        .max_buf_size(REQUEST_BYTES_MAX)
+        .serve_connection(TokioIo::new(stream), answer);
+    match timeout(CLIENT_TIME_MAX, connection).await {
+        Ok(Ok(())) => {}
+        Ok(Err(error)) => tracing::debug!(%error, "a request to the status page failed"),
+        Err(_) => tracing::debug!("a client of the status page was too slow"),
+    }
+}

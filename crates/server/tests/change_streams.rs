@@ -1,0 +1,382 @@
+//! Change streams beside random writers, over kills of the server: what the events make of nothing is what is in the
+//! collections, no event is missing and none comes twice.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use anyhow::{Context, Result, bail, ensure};
+use bson::{Bson, Document, Timestamp, doc};
+use forebay_testkit::{Server, is_full, seed};
+use futures_util::TryStreamExt;
+use futures_util::future::try_join_all;
+use mongodb::change_stream::ChangeStream;
+use mongodb::change_stream::event::{ChangeStreamEvent, OperationType, ResumeToken};
+use mongodb::error::ErrorKind;
+use mongodb::{Client, Collection, Database};
+use tokio::sync::{Notify, Semaphore, watch};
+
+const BINARY: &str = env!("CARGO_BIN_EXE_forebay");
+const COLLECTIONS: [&str; 2] = ["a", "b"];
+const WRITERS: i32 = 3;
+/// `_id`s of one writer.
+const IDS: i32 = 200;
+/// The `_id` of the document that tells a follower that it has seen everything.
+const MARK: i32 = -1;
+
+/// Documents by collection and `_id`.
+type Model = BTreeMap<(String, i32), Document>;
+
+/// What a follower watches.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Scope {
+    Collection,
+    Database,
+    Everything,
+}
+
+/// Who follows the changes, and where it is.
+#[derive(Debug)]
+struct Follower {
+    scope: Scope,
+    model: Model,
+    token: Option<ResumeToken>,
+    last: Option<Timestamp>,
+}
+
+impl Follower {
+    fn new(scope: Scope) -> Follower {
+        Follower {
+            scope,
+            model: Model::new(),
+            token: None,
+            last: None,
+        }
+    }
+
+    /// Goes on where it was.
+    async fn open(&mut self, client: &Client) -> Result<ChangeStream<ChangeStreamEvent<Document>>> {
+        let db = client.database("streams");
+        let collection = db.collection::<Document>(COLLECTIONS[0]);
+        let watching = match self.scope {
+            Scope::Collection => collection.watch(),
+            Scope::Database => db.watch(),
+            Scope::Everything => client.watch(),
+        };
+        let token = self.token.take();
+        let stream = watching.resume_after(token).await?;
+        self.token = stream.resume_token();
+        ensure!(self.token.is_some(), "the first batch has a token");
+        Ok(stream)
+    }
+
+    /// Follows until the mark of this round, or until the server is killed; says if it was the mark.
+    async fn follow(
+        &mut self,
+        client: &Client,
+        round: i32,
+        mut killed: watch::Receiver<bool>,
+        opened: Arc<Semaphore>,
+    ) -> Result<bool> {
+        let mut stream = self.open(client).await?;
+        opened.add_permits(1);
+        let mut marks = 0;
+        while marks < self.marks() {
+            let event = tokio::select! {
+                biased;
+                event = stream.try_next() => event,
+                _ = killed.wait_for(|killed| *killed) => return Ok(false),
+            };
+            match event {
+                Ok(Some(event)) => marks += usize::from(self.apply(event, round)?),
+                Ok(None) => bail!("the stream of {:?} ended", self.scope),
+                Err(_) if *killed.borrow() => return Ok(false),
+                Err(error) if is_lost(&error) => {
+                    killed.wait_for(|killed| *killed).await?;
+                    return Ok(false);
+                }
+                Err(error) => return Err(error.into()),
+            }
+        }
+        Ok(true)
+    }
+
+    /// A mark is put into each collection.
+    fn marks(&self) -> usize {
+        match self.scope {
+            Scope::Collection => 1,
+            Scope::Database | Scope::Everything => COLLECTIONS.len(),
+        }
+    }
+
+    /// Does to the model what the event says; true for a mark of this round.
+    fn apply(&mut self, event: ChangeStreamEvent<Document>, round: i32) -> Result<bool> {
+        ensure!(
+            event.cluster_time > self.last,
+            "events come in order, each once"
+        );
+        self.last = event.cluster_time;
+        self.token = Some(event.id);
+        let collection = event.ns.and_then(|ns| ns.coll).context("a collection")?;
+        let key = event.document_key.context("a key")?.get_i32("_id")?;
+        let key = (collection, key);
+        let before = match event.operation_type {
+            OperationType::Insert => {
+                let document = event.full_document.context("a document")?;
+                ensure!(
+                    self.model.insert(key.clone(), document).is_none(),
+                    "{key:?} was there"
+                );
+                return Ok(key.1 == MARK && self.model[&key].get_i32("round")? == round);
+            }
+            OperationType::Delete => self.model.remove(&key),
+            OperationType::Replace => {
+                let document = event.full_document.context("a document")?;
+                self.model.insert(key.clone(), document)
+            }
+            OperationType::Update => {
+                let description = event.update_description.context("a description")?;
+                let document = self.model.get_mut(&key).context("an update of nothing")?;
+                for path in description.removed_fields {
+                    document.remove(path);
+                }
+                document.extend(description.updated_fields);
+                return Ok(key.1 == MARK && document.get_i32("round")? == round);
+            }
+            other => bail!("nobody did {other:?}"),
+        };
+        ensure!(before.is_some(), "{key:?} was not there");
+        Ok(false)
+    }
+
+    /// Compares the model with what is in the collections.
+    async fn compare(&self, db: &Database) -> Result<()> {
+        let watched = match self.scope {
+            Scope::Collection => &COLLECTIONS[..1],
+            Scope::Database | Scope::Everything => &COLLECTIONS[..],
+        };
+        let mut contents = Model::new();
+        for name in watched {
+            let documents: Vec<Document> = db
+                .collection(name)
+                .find(doc! {})
+                .await?
+                .try_collect()
+                .await?;
+            for document in documents {
+                contents.insert(((*name).to_owned(), document.get_i32("_id")?), document);
+            }
+        }
+        ensure!(
+            self.model == contents,
+            "{:?} does not see what is there",
+            self.scope
+        );
+        Ok(())
+    }
+}
+
+/// Did the connection break, rather than the server refuse?
+fn is_lost(error: &mongodb::error::Error) -> bool {
+    matches!(
+        *error.kind,
+        ErrorKind::Io(_)
+            | ErrorKind::ConnectionPoolCleared { .. }
+            | ErrorKind::ServerSelection { .. }
+    )
+}
+
+/// Writes at random to `_id`s of its own, until a write is not answered.
+async fn write_until_killed(
+    db: Database,
+    first: i32,
+    mut random: fastrand::Rng,
+    left: Arc<AtomicU64>,
+    enough: Arc<Notify>,
+    mut killed: watch::Receiver<bool>,
+) {
+    loop {
+        let collection = db.collection(COLLECTIONS[random.usize(..COLLECTIONS.len())]);
+        let outcome = tokio::select! {
+            biased;
+            outcome = write(&collection, first, &mut random) => outcome,
+            _ = killed.wait_for(|killed| *killed) => return,
+        };
+        if outcome.is_err() {
+            return;
+        }
+        if left.fetch_sub(1, Ordering::Relaxed) == 1 {
+            enough.notify_one();
+        }
+    }
+}
+
+async fn write(
+    collection: &Collection<Document>,
+    first: i32,
+    random: &mut fastrand::Rng,
+) -> mongodb::error::Result<()> {
+    let id = first + random.i32(0..IDS);
+    let key = doc! { "_id": id };
+    let value = random.i32(0..1_000);
+    match random.u8(..5) {
+        0 => {
+            let change = doc! { "$set": { "v": value }, "$unset": { "w": 1 } };
+            let all = doc! { "_id": { "$gte": id, "$lt": (id + 20).min(first + IDS) } };
+            collection.update_many(all, change).await.map(drop)
+        }
+        1 => collection.delete_one(key).await.map(drop),
+        2 => {
+            let replacement = doc! { "v": value, "w": "x".repeat(random.usize(..50)) };
+            collection
+                .replace_one(key, replacement)
+                .upsert(true)
+                .await
+                .map(drop)
+        }
+        _ => {
+            let change = doc! { "$set": { "v": value, "w": Bson::Null } };
+            collection
+                .update_one(key, change)
+                .upsert(true)
+                .await
+                .map(drop)
+        }
+    }
+}
+
+/// Marks the end of a round in each collection.
+async fn mark(db: &Database, round: i32) -> Result<()> {
+    for name in COLLECTIONS {
+        let change = doc! { "$set": { "round": round } };
+        let collection = db.collection::<Document>(name);
+        collection
+            .update_one(doc! { "_id": MARK }, change)
+            .upsert(true)
+            .await?;
+    }
+    Ok(())
+}
+
+/// Follows beside writers until the server is killed after so many writes.
+async fn load_until_killed(
+    server: &mut Server,
+    followers: &mut [Follower],
+    round: i32,
+    random: &mut fastrand::Rng,
+) -> Result<()> {
+    let client = server.client().await?;
+    let (kill, killed) = watch::channel(false);
+    let opened = Arc::new(Semaphore::new(0));
+    let (left, enough) = (
+        Arc::new(AtomicU64::new(random.u64(1..400))),
+        Arc::new(Notify::new()),
+    );
+    let count = u32::try_from(followers.len())?;
+    let following = followers
+        .iter_mut()
+        .map(|follower| follower.follow(&client, round, killed.clone(), opened.clone()));
+    let writing = async {
+        let _opened = opened.acquire_many(count).await?;
+        let writers: Vec<_> = (0..WRITERS)
+            .map(|writer| {
+                tokio::spawn(write_until_killed(
+                    client.database("streams"),
+                    writer * IDS,
+                    random.fork(),
+                    left.clone(),
+                    enough.clone(),
+                    killed.clone(),
+                ))
+            })
+            .collect();
+        enough.notified().await;
+        server.kill();
+        kill.send_replace(true);
+        try_join_all(writers).await?;
+        anyhow::Ok(())
+    };
+    let (marks, ()) = tokio::try_join!(try_join_all(following), writing)?;
+    ensure!(marks.iter().all(|mark| !mark), "no mark was set");
+    Ok(())
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn followers_see_every_change_once_over_kills() -> Result<()> {
+    let mut random = fastrand::Rng::with_seed(seed("change_streams"));
+    let arguments = ["--devices", "host:1", "--change-history-bytes-max", "1GiB"];
+    let mut server = Server::start(BINARY, &arguments)?;
+    let scopes = [Scope::Collection, Scope::Database, Scope::Everything];
+    let mut followers = scopes.map(Follower::new);
+    for round in 0..if is_full() { 60 } else { 6 } {
+        load_until_killed(&mut server, &mut followers, round, &mut random).await?;
+        server
+            .restart()
+            .with_context(|| format!("the start after kill {round}"))?;
+        let client = server.client().await?;
+        let db = client.database("streams");
+        mark(&db, round).await?;
+        let (_kill, killed) = watch::channel(false);
+        for follower in &mut followers {
+            let opened = Arc::new(Semaphore::new(0));
+            let marked = follower
+                .follow(&client, round, killed.clone(), opened)
+                .await?;
+            ensure!(marked, "the server lives");
+            follower
+                .compare(&db)
+                .await
+                .with_context(|| format!("after kill {round}"))?;
+        }
+    }
+    server.stop()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_server_that_stops_lets_streams_go_and_on_again() -> Result<()> {
+    let arguments = ["--devices", "host:1", "--change-history-bytes-max", "1GiB"];
+    let mut server = Server::start(BINARY, &arguments)?;
+    let mut follower = Follower::new(Scope::Collection);
+    let client = server.client().await?;
+    drop(follower.open(&client).await?);
+    mark(&client.database("streams"), 1).await?;
+    // A cursor belongs to the session that opened it.
+    let mut session = client.start_session().await?;
+    let db = client.database("streams");
+    let open = doc! { "aggregate": "a", "pipeline": [{ "$changeStream": {} }], "cursor": {} };
+    let reply = db.run_command(open).session(&mut session).await?;
+    let cursor = reply.get_document("cursor")?.get_i64("id")?;
+    let wait = doc! { "getMore": cursor, "collection": "a", "maxTimeMS": 600_000 };
+    let waiting = tokio::spawn(async move { db.run_command(wait).session(&mut session).await });
+    while !is_waiting(&client).await? {
+        ensure!(!waiting.is_finished(), "there is nothing to tell yet");
+    }
+    // Within the time that a server has to stop, which is far below that of the wait.
+    server.shutdown_and_restart()?;
+    let batch = waiting.await??;
+    ensure!(
+        batch
+            .get_document("cursor")?
+            .get_array("nextBatch")?
+            .is_empty()
+    );
+    let client = server.client().await?;
+    let (_kill, killed) = watch::channel(false);
+    let opened = Arc::new(Semaphore::new(0));
+    let marked = follower.follow(&client, 1, killed, opened).await?;
+    ensure!(marked);
+    server.stop()
+}
+
+/// Is a `getMore` under way?
+async fn is_waiting(client: &Client) -> Result<bool> {
+    let operations = client
+        .database("admin")
+        .run_command(doc! { "currentOp": 1 })
+        .await?;
+    let running = operations.get_array("inprog")?.iter();
+    Ok(running
+        .filter_map(Bson::as_document)
+        .filter_map(|operation| operation.get_document("command").ok())
+        .any(|command| command.contains_key("getMore")))
+}

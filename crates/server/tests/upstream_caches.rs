@@ -1,0 +1,320 @@
+//! Caches of a store behind: every answer through Forebay is the one that the store gives itself, whatever is written.
+
+use anyhow::{Context, Result, ensure};
+use bson::{Document, doc};
+use fastrand::Rng;
+use forebay_bench::rivals::ferretdb::FerretDb;
+use forebay_testkit::Server;
+use futures_util::TryStreamExt;
+use mongodb::options::ReturnDocument;
+use mongodb::{Client, Collection, Database};
+
+const BINARY: &str = env!("CARGO_BIN_EXE_forebay");
+/// Random writes in the differential test.
+const WRITES: usize = 150;
+
+struct Pair {
+    _store: FerretDb,
+    front: Server,
+    straight: Database,
+    through: Database,
+}
+
+impl Pair {
+    async fn start(arguments: &[&str]) -> Result<Pair> {
+        let store = FerretDb::start()?;
+        let all = [
+            &["--upstream", store.uri(), "--devices", "host:2"][..],
+            arguments,
+        ]
+        .concat();
+        let front = Server::start(BINARY, &all)?;
+        let straight = Client::with_uri_str(store.uri()).await?.database("shop");
+        let through = front.client().await?.database("shop");
+        Ok(Pair {
+            _store: store,
+            front,
+            straight,
+            through,
+        })
+    }
+
+    fn things(&self) -> Collection<Document> {
+        self.through.collection("things")
+    }
+}
+
+async fn declare(db: &Database, field: &str) -> Result<Document> {
+    let index = doc! { "key": { field: "cache" }, "name": format!("{field}_cache") };
+    Ok(db
+        .run_command(doc! { "createIndexes": "things", "indexes": [index] })
+        .await?)
+}
+
+/// Why the store answers a count by name, and not the cache.
+async fn reason(db: &Database) -> Result<Option<String>> {
+    let count = doc! { "count": "things", "query": { "name": "x" } };
+    let explained = db.run_command(doc! { "explain": count }).await?;
+    Ok(match explained.get_document("forebay") {
+        Ok(forebay) => Some(forebay.get_str("reason")?.to_owned()),
+        Err(_) => None,
+    })
+}
+
+async fn wait_until_cached(db: &Database) -> Result<()> {
+    while let Some(reason) = reason(db).await? {
+        ensure!(reason.contains("load"), "{reason}");
+    }
+    Ok(())
+}
+
+fn name(rng: &mut Rng) -> String {
+    let words = ["pool", "stream", "web", "pack", "Älpha", "x", ""];
+    (0..rng.usize(1..4))
+        .map(|_| words[rng.usize(..words.len())])
+        .collect::<Vec<_>>()
+        .join("-")
+}
+
+fn thing(rng: &mut Rng) -> Document {
+    let mut thing = doc! { "_id": rng.i64(0..200), "n": rng.i64(0..10) };
+    match rng.u8(0..8) {
+        0 => {}
+        1 => drop(thing.insert("name", bson::Bson::Null)),
+        2 => drop(thing.insert("name", rng.i64(0..3))),
+        3 => drop(thing.insert("name", vec![name(rng), name(rng)])),
+        _ => drop(thing.insert("name", name(rng))),
+    }
+    thing
+}
+
+fn filter(rng: &mut Rng) -> Document {
+    let patterns = [
+        "pool",
+        "^web",
+        "pack$",
+        "(?i)STREAM",
+        "^x-.*-x",
+        "[äÄ]",
+        "^$",
+        "-",
+    ];
+    let pattern = patterns[rng.usize(..patterns.len())];
+    match rng.u8(0..7) {
+        0 => doc! { "name": name(rng) },
+        1 => doc! { "name": { "$in": [name(rng), name(rng)] } },
+        2 => doc! { "name": { "$not": { "$regex": pattern } } },
+        3 => doc! { "name": { "$regex": pattern }, "n": { "$gt": rng.i64(0..10) } },
+        4 => doc! { "$or": [{ "name": { "$regex": pattern } }, { "name": name(rng) }] },
+        5 => doc! { "name": { "$exists": rng.bool() } },
+        _ => doc! { "name": { "$regex": pattern } },
+    }
+}
+
+/// Everything that searches say, and nothing of their order where none is asked for.
+async fn answers(db: &Database, filter: &Document) -> Result<Vec<String>> {
+    let things = db.collection::<Document>("things");
+    let count = db
+        .run_command(doc! { "count": "things", "query": filter.clone() })
+        .await?;
+    let found: Vec<_> = things
+        .find(filter.clone())
+        .sort(doc! { "_id": 1 })
+        .await?
+        .try_collect()
+        .await?;
+    let names = things
+        .find(filter.clone())
+        .projection(doc! { "name": 1 })
+        .sort(doc! { "_id": 1 });
+    let names: Vec<_> = names.await?.try_collect().await?;
+    let mut unsorted: Vec<Document> = things.find(filter.clone()).await?.try_collect().await?;
+    unsorted.sort_by_key(|document| document.get_i64("_id").unwrap_or_default());
+    let mut distinct: Vec<_> = things
+        .distinct("name", filter.clone())
+        .await?
+        .iter()
+        .map(ToString::to_string)
+        .collect();
+    distinct.sort();
+    Ok(vec![
+        count.get("n").map(ToString::to_string).unwrap_or_default(),
+        things.count_documents(filter.clone()).await?.to_string(),
+        format!("{found:?}"),
+        format!("{unsorted:?}"),
+        format!("{names:?}"),
+        format!("{distinct:?}"),
+    ])
+}
+
+/// One random write through Forebay; the store may refuse it, or a part of it.
+async fn write(things: &Collection<Document>, rng: &mut Rng) {
+    let (query, new) = (filter(rng), name(rng));
+    // A refusal is an answer like another: what counts is what the store holds afterwards.
+    let _refused = match rng.u8(0..12) {
+        0 => things.insert_one(thing(rng)).await.is_err(),
+        1 | 2 => {
+            let batch: Vec<_> = (0..5).map(|_| thing(rng)).collect();
+            things.insert_many(batch).ordered(rng.bool()).await.is_err()
+        }
+        3 => things
+            .update_one(query, doc! { "$set": { "name": new } })
+            .await
+            .is_err(),
+        4 => things
+            .update_many(query, doc! { "$set": { "name": new } })
+            .await
+            .is_err(),
+        5 => things
+            .update_many(query, doc! { "$inc": { "n": 1 } })
+            .await
+            .is_err(),
+        6 => things
+            .update_one(
+                doc! { "_id": rng.i64(0..250) },
+                doc! { "$unset": { "name": 1 } },
+            )
+            .upsert(true)
+            .await
+            .is_err(),
+        7 => {
+            let other = doc! { "name": new, "n": 7 };
+            things
+                .replace_one(doc! { "_id": rng.i64(0..250) }, other)
+                .upsert(true)
+                .await
+                .is_err()
+        }
+        8 => things.delete_one(query).await.is_err(),
+        9 => things
+            .delete_many(doc! { "n": rng.i64(0..10), "name": new })
+            .await
+            .is_err(),
+        10 => things.find_one_and_delete(query).await.is_err(),
+        _ => {
+            let change = doc! { "$set": { "name": new } };
+            let found = things
+                .find_one_and_update(query, change)
+                .sort(doc! { "_id": -1 });
+            found
+                .upsert(false)
+                .return_document(ReturnDocument::After)
+                .await
+                .is_err()
+        }
+    };
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn searches_through_forebay_are_those_of_the_store() -> Result<()> {
+    let seed = std::env::var("FOREBAY_SEED")
+        .ok()
+        .and_then(|seed| seed.parse().ok())
+        .unwrap_or(9);
+    let mut rng = Rng::with_seed(seed);
+    let pair = Pair::start(&["--writes", "exclusive", "--compare-percent", "100"]).await?;
+    let things = pair.things();
+    for id in 0..100 {
+        things
+            .insert_one(doc! { "_id": id * 2, "name": name(&mut rng), "n": id % 10 })
+            .await?;
+    }
+    declare(&pair.through, "name").await?;
+    // Writes while the load goes on count too.
+    for turn in 0..WRITES {
+        write(&things, &mut rng).await;
+        if turn == 20 {
+            wait_until_cached(&pair.through).await?;
+        }
+        for _ in 0..2 {
+            let filter = filter(&mut rng);
+            let (straight, through) = (
+                answers(&pair.straight, &filter).await?,
+                answers(&pair.through, &filter).await?,
+            );
+            ensure!(
+                straight == through,
+                "seed {seed}, write {turn}, {filter}:\n{straight:?}\n{through:?}"
+            );
+        }
+    }
+    ensure!(
+        reason(&pair.through).await?.is_none(),
+        "the cache answers at the end"
+    );
+    let status = pair.through.run_command(doc! { "serverStatus": 1 }).await?;
+    let counters = status.get_document("forebayUpstream")?;
+    ensure!(counters.get_i64("compared")? > 0, "{counters}");
+    ensure!(counters.get_i64("differed")? == 0, "{counters}");
+    pair.front.stop()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn without_exclusive_writes_the_cache_is_off_and_says_so() -> Result<()> {
+    let pair = Pair::start(&[]).await?;
+    pair.things()
+        .insert_one(doc! { "_id": 1, "name": "x" })
+        .await?;
+    declare(&pair.through, "name").await?;
+    let why = loop {
+        let why = reason(&pair.through).await?.context("a reason")?;
+        if !why.contains("waits") {
+            break why;
+        }
+    };
+    ensure!(why.contains("--writes exclusive"), "{why}");
+    assert_eq!(
+        pair.things().count_documents(doc! { "name": "x" }).await?,
+        1
+    );
+    pair.front.stop()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn declared_caches_are_listed_kept_and_dropped() -> Result<()> {
+    let mut pair = Pair::start(&["--writes", "exclusive"]).await?;
+    pair.things()
+        .insert_many((0..50).map(|id| doc! { "_id": id, "name": format!("n-{id}") }))
+        .await?;
+    declare(&pair.through, "name").await?;
+    let listed = pair.things().list_index_names().await?;
+    ensure!(listed.contains(&"name_cache".to_owned()), "{listed:?}");
+    pair.front.shutdown_and_restart()?;
+    pair.through = pair.front.client().await?.database("shop");
+    wait_until_cached(&pair.through).await?;
+    assert_eq!(
+        pair.things()
+            .count_documents(doc! { "name": { "$regex": "^n-1" } })
+            .await?,
+        11
+    );
+    pair.things().drop_index("name_cache").await?;
+    let listed = pair.things().list_index_names().await?;
+    ensure!(!listed.contains(&"name_cache".to_owned()), "{listed:?}");
+    pair.front.stop()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_dropped_collection_is_empty_for_the_cache_too() -> Result<()> {
+    let pair = Pair::start(&["--writes", "exclusive"]).await?;
+    for round in 0..2 {
+        pair.things()
+            .insert_one(doc! { "_id": round, "name": "x" })
+            .await?;
+        declare(&pair.through, "name").await?;
+        wait_until_cached(&pair.through).await?;
+        assert_eq!(
+            pair.things().count_documents(doc! { "name": "x" }).await?,
+            1
+        );
+        match round {
+            0 => pair.things().drop().await?,
+            _ => pair.through.drop().await?,
+        }
+        assert_eq!(
+            pair.things().count_documents(doc! { "name": "x" }).await?,
+            0
+        );
+    }
+    pair.front.stop()
+}

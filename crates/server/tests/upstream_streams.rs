@@ -1,0 +1,262 @@
+//! A Forebay in front of another, which is written to through the front and past it, while either is killed: every client
+//! reads what it wrote through the front, and once the writers rest, searches through the front are those of the store.
+
+use std::net::TcpListener;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, bail, ensure};
+use bson::{Document, doc};
+use fastrand::Rng;
+use forebay_testkit::{Server, seed};
+use mongodb::{Collection, Database};
+use tokio::task::JoinSet;
+
+const BINARY: &str = env!("CARGO_BIN_EXE_forebay");
+const HISTORY: [&str; 2] = ["--change-history-bytes-max", "1GiB"];
+/// Writers through the front, and as many past it.
+const WRITERS: i32 = 3;
+/// `_id`s of one writer.
+const IDS: i32 = 300;
+/// How long the front may take to be what the store is, once nobody writes.
+const PATIENCE: Duration = Duration::from_secs(60);
+/// How long writers write between two kills.
+const WRITING: Duration = Duration::from_millis(1_500);
+const PATTERNS: [&str; 4] = ["^web", "pool", "-pack$", "x.*x"];
+
+struct Pair {
+    store: Server,
+    front: Server,
+}
+
+impl Pair {
+    fn start() -> Result<Pair> {
+        let listen = free_address()?;
+        let store = Server::start(BINARY, &[&HISTORY[..], &["--listen", &listen]].concat())?;
+        let upstream = format!("mongodb://{listen}");
+        let front = Server::start(BINARY, &["--upstream", &upstream, "--devices", "host:2"])?;
+        Ok(Pair { store, front })
+    }
+
+    async fn straight(&self) -> Result<Database> {
+        Ok(self.store.client().await?.database("shop"))
+    }
+
+    async fn through(&self) -> Result<Database> {
+        Ok(self.front.client().await?.database("shop"))
+    }
+}
+
+/// An address that a server can have again after it was killed.
+fn free_address() -> Result<String> {
+    let listener = TcpListener::bind("127.0.0.1:0")?;
+    Ok(listener.local_addr()?.to_string())
+}
+
+async fn declare(db: &Database) -> Result<()> {
+    let index = doc! { "key": { "name": "cache" }, "name": "name_cache" };
+    let create = doc! { "createIndexes": "things", "indexes": [index] };
+    db.run_command(create).await?;
+    Ok(())
+}
+
+/// Why the store answers, and not the cache.
+async fn reason(db: &Database) -> Result<Option<String>> {
+    let count = doc! { "count": "things", "query": { "name": "x" } };
+    let explained = db.run_command(doc! { "explain": count }).await?;
+    let reason = explained.get_document("forebay").ok();
+    Ok(reason.and_then(|it| it.get_str("reason").ok().map(str::to_owned)))
+}
+
+async fn wait_until_cached(db: &Database) -> Result<()> {
+    let begun = Instant::now();
+    while let Some(reason) = reason(db).await? {
+        ensure!(begun.elapsed() < PATIENCE, "not cached: {reason}");
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+    Ok(())
+}
+
+fn name(rng: &mut Rng) -> String {
+    let words = ["pool", "stream", "web", "pack", "x", "Ä"];
+    let words = (0..rng.usize(1..4)).map(|_| words[rng.usize(..words.len())]);
+    words.collect::<Vec<_>>().join("-")
+}
+
+/// One write to the `_id`s from `first` on; says what the document of an `_id` is now, if it is known.
+async fn write(
+    things: &Collection<Document>,
+    first: i32,
+    rng: &mut Rng,
+) -> mongodb::error::Result<Option<(i32, String)>> {
+    let id = first + rng.i32(0..IDS);
+    let own = doc! { "_id": { "$gte": first, "$lt": first + IDS } };
+    let new = name(rng);
+    match rng.u8(..6) {
+        0 => {
+            let document = doc! { "_id": id, "name": &new, "n": rng.i32(0..9) };
+            let replaced = things.replace_one(doc! { "_id": id }, document);
+            replaced.upsert(true).await?;
+            return Ok(Some((id, new)));
+        }
+        1 => {
+            let change = doc! { "$set": { "name": &new } };
+            let updated = things.update_one(doc! { "_id": id }, change);
+            updated.upsert(true).await?;
+            return Ok(Some((id, new)));
+        }
+        2 => {
+            things.delete_one(doc! { "_id": id }).await?;
+        }
+        3 => {
+            let mut some = own;
+            some.insert("n", rng.i32(0..9));
+            let change = doc! { "$set": { "name": new } };
+            things.update_many(some, change).await?;
+        }
+        4 => {
+            let mut some = own;
+            some.insert("name", new);
+            things.delete_many(some).await?;
+        }
+        _ => {
+            let change = doc! { "$set": { "name": &new } };
+            things.find_one_and_update(own, change).await?;
+        }
+    }
+    Ok(None)
+}
+
+/// Writes until it is told to stop or a server is killed. A writer through the front looks for what it wrote.
+async fn write_on(
+    db: Database,
+    first: i32,
+    looks: bool,
+    seed: u64,
+    stop: Arc<AtomicBool>,
+) -> Result<u32> {
+    let things = db.collection::<Document>("things");
+    let mut rng = Rng::with_seed(seed);
+    let mut written = 0;
+    while !stop.load(Ordering::Relaxed) {
+        let Ok(known) = write(&things, first, &mut rng).await else {
+            return Ok(written);
+        };
+        written += 1;
+        let Some((id, name)) = known.filter(|_| looks) else {
+            continue;
+        };
+        let filter = doc! { "name": &name, "_id": id };
+        match things.count_documents(filter).await {
+            Ok(found) => ensure!(
+                found == 1,
+                "a client does not read {id}: {name}, which it wrote"
+            ),
+            Err(_) => return Ok(written),
+        }
+    }
+    Ok(written)
+}
+
+/// Writers on both sides for a while; how much they wrote.
+async fn storm(pair: &Pair, seed: u64, during: impl AsyncFnOnce()) -> Result<u32> {
+    let stop = Arc::new(AtomicBool::new(false));
+    let mut writers = JoinSet::new();
+    for writer in 0..WRITERS * 2 {
+        let looks = writer < WRITERS;
+        let db = match looks {
+            true => pair.through().await?,
+            false => pair.straight().await?,
+        };
+        let seed = seed ^ u64::from(writer.unsigned_abs() + 1);
+        writers.spawn(write_on(db, writer * IDS, looks, seed, stop.clone()));
+    }
+    during().await;
+    stop.store(true, Ordering::Relaxed);
+    let mut written = 0;
+    while let Some(ended) = writers.join_next().await {
+        written += ended??;
+    }
+    Ok(written)
+}
+
+async fn counts(db: &Database) -> Result<Vec<i64>> {
+    let mut counts = Vec::new();
+    for pattern in PATTERNS {
+        let query = doc! { "name": { "$regex": pattern } };
+        let reply = db.run_command(doc! { "count": "things", "query": query });
+        let reply = reply.await?;
+        let n = reply.get("n").context("a count")?;
+        counts.push(
+            n.as_i64()
+                .or(n.as_i32().map(i64::from))
+                .context("a number")?,
+        );
+    }
+    Ok(counts)
+}
+
+/// Waits until searches through the front are those of the store, and the cache gives them.
+async fn agree(pair: &Pair) -> Result<()> {
+    let (straight, through) = (pair.straight().await?, pair.through().await?);
+    wait_until_cached(&through).await?;
+    let begun = Instant::now();
+    loop {
+        let (store, front) = (counts(&straight).await?, counts(&through).await?);
+        if store == front {
+            return Ok(());
+        }
+        if begun.elapsed() > PATIENCE {
+            bail!("the store counts {store:?}, the front {front:?}");
+        }
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+}
+
+async fn writing() {
+    tokio::time::sleep(WRITING).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_front_follows_what_is_written_past_it() -> Result<()> {
+    let seed = seed("upstream_streams");
+    let mut pair = Pair::start()?;
+    pair.straight().await?.create_collection("things").await?;
+    declare(&pair.through().await?).await?;
+    wait_until_cached(&pair.through().await?).await?;
+    ensure!(storm(&pair, seed, writing).await? > 0, "nobody wrote");
+    agree(&pair).await?;
+    // What is written while the front is away is followed from where it was.
+    pair.front.kill();
+    let things = pair.straight().await?.collection::<Document>("things");
+    things
+        .insert_one(doc! { "_id": -1, "name": "written meanwhile, x and x" })
+        .await?;
+    pair.front.restart()?;
+    agree(&pair).await?;
+    storm(&pair, seed + 1, writing).await?;
+    pair.store.kill();
+    pair.store.restart()?;
+    agree(&pair).await?;
+    storm(&pair, seed + 2, writing).await?;
+    agree(&pair).await?;
+    pair.front.stop()?;
+    pair.store.stop()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_front_sees_a_collection_go() -> Result<()> {
+    let pair = Pair::start()?;
+    let (straight, through) = (pair.straight().await?, pair.through().await?);
+    let things = straight.collection::<Document>("things");
+    things.insert_one(doc! { "_id": 1, "name": "x-x" }).await?;
+    declare(&through).await?;
+    agree(&pair).await?;
+    things.drop().await?;
+    things.insert_one(doc! { "_id": 2, "name": "pool" }).await?;
+    agree(&pair).await?;
+    ensure!(counts(&through).await? == [0, 1, 0, 0]);
+    pair.front.stop()?;
+    pair.store.stop()
+}

@@ -1,0 +1,231 @@
+//! The history of changes: every change of a document or a collection, in one order for the whole store.
+//!
+//! | key | value |
+//! |---|---|
+//! | the change's [`ClusterTime`], eight bytes in big-endian order | an [`entry`] |
+//!
+//! A change is written in the same batch as what it changes, so that after a kill history and documents agree. Readers
+//! see a batch of changes once it is committed as a whole, and never one behind which an earlier one could still come.
+
+mod entry;
+mod time;
+mod trim;
+mod watch;
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use bson::DateTime;
+use parking_lot::Mutex;
+
+use crate::engine::{Batch, Bytes, Direction, Engine, KeyRange, PageLimit, PartitionId};
+use crate::error::{Result, StoreError};
+use watch::Watches;
+
+pub use entry::{ChangeEvent, ChangeKind};
+pub use time::ClusterTime;
+pub use watch::{Interest, Watch};
+
+pub(crate) use entry::Changes;
+pub(crate) use trim::Trimmer;
+
+/// Name of the history's partition.
+pub(crate) const PARTITION: &str = "history";
+
+/// How much is read at once.
+const PAGE: PageLimit = PageLimit {
+    entries: 256,
+    bytes: 1 << 20,
+};
+
+/// The history of changes of a store.
+pub struct History {
+    engine: Arc<dyn Engine>,
+    partition: PartitionId,
+    bytes_max: u64,
+    /// Held from when changes get their times until they are committed: nobody sees a later one first.
+    order: Mutex<()>,
+    /// No change of this opening has an earlier time.
+    floor: ClusterTime,
+    /// The earliest change that is kept.
+    first: AtomicU64,
+    /// The latest change that is committed.
+    last: AtomicU64,
+    /// Bytes of all changes ever recorded.
+    recorded_bytes: AtomicU64,
+    /// Bytes of those of them that are not kept any more.
+    forgotten_bytes: AtomicU64,
+    watches: Arc<Watches>,
+    excess: trim::Excess,
+}
+
+impl History {
+    /// Opens the history in `partition`; a new one begins now.
+    pub(crate) fn open(
+        engine: Arc<dyn Engine>,
+        partition: PartitionId,
+        bytes_max: u64,
+    ) -> Result<Arc<Self>> {
+        let mut history = Self {
+            engine,
+            partition,
+            bytes_max,
+            order: Mutex::default(),
+            floor: ClusterTime::new(0),
+            first: AtomicU64::new(0),
+            last: AtomicU64::new(0),
+            recorded_bytes: AtomicU64::new(0),
+            forgotten_bytes: AtomicU64::new(0),
+            watches: Arc::default(),
+            excess: trim::Excess::default(),
+        };
+        let last = history.end_entry(Direction::Backward)?;
+        let last_time = last.as_ref().map_or(ClusterTime::new(0), |(at, _)| *at);
+        history.floor = last_time.after_opening(DateTime::now());
+        if let Some((last, value)) = last {
+            let bytes = entry::bytes_before(&value)? + entry::bytes(&value);
+            history.last.store(last.number(), Ordering::Release);
+            history.recorded_bytes.store(bytes, Ordering::Release);
+        } else {
+            history.record(Batch::default(), Changes::beginning())?;
+        }
+        if let Some((first, value)) = history.end_entry(Direction::Forward)? {
+            history.forget_before(first, entry::bytes_before(&value)?);
+        }
+        Ok(Arc::new(history))
+    }
+
+    /// The first entry in a direction.
+    fn end_entry(&self, direction: Direction) -> Result<Option<(ClusterTime, Bytes)>> {
+        self.entry_in(&KeyRange::all(), direction)
+    }
+
+    fn entry_in(
+        &self,
+        range: &KeyRange,
+        direction: Direction,
+    ) -> Result<Option<(ClusterTime, Bytes)>> {
+        let one = PageLimit {
+            entries: 1,
+            bytes: 1,
+        };
+        let page = self.engine.page(self.partition, range, direction, one)?;
+        let found = page.into_iter().next();
+        found
+            .map(|(key, value)| Ok((ClusterTime::from_key(&key)?, value)))
+            .transpose()
+    }
+
+    /// Commits a batch together with the changes that it makes.
+    pub(crate) fn record(&self, mut batch: Batch, mut changes: Changes) -> Result<()> {
+        let order = self.order.lock();
+        let now = DateTime::now();
+        let mut bytes = self.recorded_bytes.load(Ordering::Acquire);
+        let first = self.last().next(now).max(self.floor);
+        let mut last = first;
+        for (step, mut value) in (0..).zip(changes.values.drain(..)) {
+            last = first.plus(step);
+            entry::stamp(&mut value, bytes, now);
+            bytes += entry::bytes(&value);
+            batch.put(self.partition, last.key(), value);
+        }
+        self.engine.commit(batch)?;
+        self.recorded_bytes.store(bytes, Ordering::Release);
+        self.watches.tell(&changes.namespaces, first, || {
+            self.last.store(last.number(), Ordering::Release)
+        });
+        drop(order);
+        if self.is_too_large() {
+            self.excess.tell();
+        }
+        Ok(())
+    }
+
+    /// The time of the earliest change that is kept; there is always one.
+    pub fn first(&self) -> ClusterTime {
+        ClusterTime::new(self.first.load(Ordering::Acquire))
+    }
+
+    /// The time of the latest change.
+    pub fn last(&self) -> ClusterTime {
+        ClusterTime::new(self.last.load(Ordering::Acquire))
+    }
+
+    /// The change of this time, if it is kept.
+    pub fn get(&self, at: ClusterTime) -> Result<Option<ChangeEvent>> {
+        if at > self.last() {
+            return Ok(None);
+        }
+        let found = self.engine.get(self.partition, &at.key())?;
+        found
+            .map(|value| ChangeEvent::decode(at, &value))
+            .transpose()
+    }
+
+    /// The time of the latest change before this time, if it is kept.
+    pub fn before(&self, at: ClusterTime) -> Result<Option<ClusterTime>> {
+        let range = KeyRange {
+            start: Vec::new(),
+            end: Some(at.min(self.last().plus(1)).key().to_vec()),
+        };
+        let found = self.entry_in(&range, Direction::Backward)?;
+        Ok(found.map(|(at, _)| at))
+    }
+
+    /// Changes after one time up to and with another, the earliest first: some of them, none if there are none.
+    ///
+    /// # Errors
+    /// [`StoreError::HistoryLost`] when some of them are not kept any more.
+    pub fn read(&self, after: ClusterTime, until: ClusterTime) -> Result<Vec<ChangeEvent>> {
+        let range = KeyRange {
+            start: after.plus(1).key().to_vec(),
+            end: Some(until.min(self.last()).plus(1).key().to_vec()),
+        };
+        let page = self
+            .engine
+            .page(self.partition, &range, Direction::Forward, PAGE)?;
+        // Looked at after the page was read: what is forgotten from now on is in the page.
+        if after.plus(1) < self.first() {
+            return Err(StoreError::HistoryLost);
+        }
+        page.into_iter()
+            .map(|(key, value)| ChangeEvent::decode(ClusterTime::from_key(&key)?, &value))
+            .collect()
+    }
+
+    /// Waits, from now on, for changes of what somebody is interested in.
+    pub fn watch(&self, interest: Interest) -> Watch {
+        self.watches.add(interest)
+    }
+
+    /// What there is for a watch since the last call: the time of the first change that concerns it, if there is one,
+    /// and the time of the last change of all.
+    pub fn news(&self, watch: &Watch) -> (Option<ClusterTime>, ClusterTime) {
+        watch.take(|| self.last())
+    }
+
+    fn forget_before(&self, first: ClusterTime, bytes: u64) {
+        self.first.store(first.number(), Ordering::Release);
+        self.forgotten_bytes.store(bytes, Ordering::Release);
+    }
+
+    fn is_too_large(&self) -> bool {
+        self.kept_bytes() > self.bytes_max
+    }
+
+    /// Bytes of the changes that are kept.
+    pub fn kept_bytes(&self) -> u64 {
+        let recorded = self.recorded_bytes.load(Ordering::Acquire);
+        recorded.saturating_sub(self.forgotten_bytes.load(Ordering::Acquire))
+    }
+}
+
+impl std::fmt::Debug for History {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("History")
+            .field("first", &self.first())
+            .field("last", &self.last())
+            .field("kept_bytes", &self.kept_bytes())
+            .finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,151 @@
+//! Forgetting the oldest changes where the history is longer than it may be, in a thread of its own.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::thread::JoinHandle;
+
+use parking_lot::{Condvar, Mutex};
+
+use super::{History, entry, time::ClusterTime};
+use crate::engine::{Batch, Direction, KeyRange, PageLimit};
+use crate::error::{Result, StoreError};
+
+/// How much is forgotten in one batch.
+const PAGE: PageLimit = PageLimit {
+    entries: 1_024,
+    bytes: 1 << 20,
+};
+/// A history that is too long is cut to its limit less this part of it, so that it is not cut all the time.
+const SLACK: u64 = 16;
+
+/// Tells the thread that the history is too long.
+#[derive(Default)]
+pub(super) struct Excess {
+    state: Mutex<State>,
+    changed: Condvar,
+}
+
+#[derive(Default)]
+struct State {
+    told: bool,
+    stopped: bool,
+}
+
+impl Excess {
+    /// The history is too long.
+    pub(super) fn tell(&self) {
+        let mut state = self.state.lock();
+        if !state.told {
+            state.told = true;
+            self.changed.notify_one();
+        }
+    }
+
+    /// Waits to be told; false when the store closes.
+    fn wait(&self) -> bool {
+        let mut state = self.state.lock();
+        while !state.told && !state.stopped {
+            self.changed.wait(&mut state);
+        }
+        state.told = false;
+        !state.stopped
+    }
+
+    fn is_stopped(&self) -> bool {
+        self.state.lock().stopped
+    }
+
+    fn stop(&self) {
+        self.state.lock().stopped = true;
+        self.changed.notify_one();
+    }
+}
+
+impl History {
+    /// Forgets the oldest changes until the rest is small enough, but never the last one.
+    fn trim(&self) -> Result<()> {
+        let target = self.bytes_max - self.bytes_max / SLACK;
+        while self.kept_bytes() > target && !self.excess.is_stopped() {
+            if !self.trim_page(target)? {
+                break;
+            }
+        }
+        Ok(())
+    }
+
+    /// Forgets some of the oldest changes; false if none may go.
+    fn trim_page(&self, target: u64) -> Result<bool> {
+        let range = KeyRange {
+            start: self.first().key().to_vec(),
+            end: Some(self.last().plus(1).key().to_vec()),
+        };
+        let page = self
+            .engine
+            .page(self.partition, &range, Direction::Forward, PAGE)?;
+        let keep_from = self
+            .recorded_bytes
+            .load(Ordering::Acquire)
+            .saturating_sub(target);
+        let mut kept = page.len().saturating_sub(1);
+        for (index, (_, value)) in page.iter().enumerate() {
+            if entry::bytes_before(value)? >= keep_from {
+                kept = kept.min(index);
+                break;
+            }
+        }
+        let Some((key, value)) = page.get(kept).filter(|_| kept > 0) else {
+            return Ok(false);
+        };
+        // Readers are told before anything is gone.
+        self.forget_before(ClusterTime::from_key(key)?, entry::bytes_before(value)?);
+        let mut batch = Batch::default();
+        for (key, _) in page.iter().take(kept) {
+            batch.remove(self.partition, key.clone());
+        }
+        self.engine.commit(batch)?;
+        Ok(true)
+    }
+}
+
+/// The thread that forgets. Ends with the value.
+pub(crate) struct Trimmer {
+    history: Arc<History>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Trimmer {
+    /// Starts the thread.
+    ///
+    /// # Errors
+    /// [`StoreError::Io`] when the system gives no thread.
+    pub(crate) fn start(history: Arc<History>) -> Result<Self> {
+        let shared = Arc::clone(&history);
+        let thread = std::thread::Builder::new()
+            .name("store-history".to_owned())
+            .spawn(move || run(&shared));
+        let thread = thread.map_err(|error| StoreError::io("start the history's thread", error))?;
+        Ok(Self {
+            history,
+            thread: Some(thread),
+        })
+    }
+}
+
+fn run(history: &History) {
+    while history.excess.wait() {
+        if let Err(error) = history.trim() {
+            tracing::warn!(%error, "the history of changes cannot be cut yet");
+        }
+    }
+}
+
+impl Drop for Trimmer {
+    fn drop(&mut self) {
+        self.history.excess.stop();
+        if let Some(thread) = self.thread.take()
+            && thread.join().is_err()
+        {
+            tracing::error!("the history's thread panicked");
+        }
+    }
+}

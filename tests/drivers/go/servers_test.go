@@ -1,0 +1,58 @@
+package drivers
+
+import (
+	"bufio"
+	"os"
+	"os/exec"
+	"regexp"
+	"testing"
+)
+
+// startForebay starts a server in memory or in front of another; the environment names the binary.
+func startForebay(t *testing.T, arguments ...string) string {
+	t.Helper()
+	command := append([]string{"serve", "--listen", "127.0.0.1:0"}, arguments...)
+	return start(t, exec.Command(os.Getenv("FOREBAY"), command...), `mongodb://([0-9.]+:[0-9]+)`)
+}
+
+// startFerretDB starts FerretDB on SQLite with nothing in it.
+func startFerretDB(t *testing.T) string {
+	t.Helper()
+	folder := t.TempDir()
+	command := exec.Command(os.Getenv("FERRETDB"), "--handler=sqlite", "--sqlite-url=file:"+folder+"/",
+		"--state-dir="+folder, "--listen-addr=127.0.0.1:0", "--telemetry=disable", "--debug-addr=-")
+	return start(t, command, `Listening on TCP ([0-9.]+:[0-9]+)`)
+}
+
+// start runs a server until the end of the test and returns its connection string, which it finds in what the server
+// prints. What is printed later is read too, or the server would wait for a reader.
+func start(t *testing.T, command *exec.Cmd, ready string) string {
+	t.Helper()
+	output, err := command.StdoutPipe()
+	check(t, err)
+	command.Stderr = command.Stdout
+	check(t, command.Start())
+	t.Cleanup(func() {
+		_ = command.Process.Kill()
+		_ = command.Wait()
+	})
+	lines := bufio.NewScanner(output)
+	for lines.Scan() {
+		if found := regexp.MustCompile(ready).FindStringSubmatch(lines.Text()); found != nil {
+			go func() {
+				for lines.Scan() {
+				}
+			}()
+			return "mongodb://" + found[1]
+		}
+	}
+	t.Fatalf("%v ended before it listened", command)
+	return ""
+}
+
+func check(t *testing.T, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}

@@ -1,0 +1,153 @@
+"""The status listener: what Prometheus reads, and what a browser shows."""
+
+import html
+import json
+import re
+import shutil
+import subprocess
+import urllib.error
+import urllib.request
+
+import pymongo
+import pytest
+from conftest import start_forebay
+from prometheus_client.parser import text_string_to_metric_families
+
+# Names are data of users: these end a label, a tag and a string early where they are not escaped.
+COLLECTION = 'things"<img src=x onerror=alert(1)>'
+FIELD = 'na"me\\<script>alert(2)</script>'
+CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
+ROWS = 3_000
+
+
+@pytest.fixture(scope="module")
+def watched():
+    """A server with a status listener and a cached field with a hostile name; its address and the collection."""
+    server = start_forebay(
+        "--memory", "--devices", "host:3", "--bucket-values-max", "100", "--status-listen", "127.0.0.1:0"
+    )
+    address = next(found[1] for line in server.lines if (found := re.search(r"status page is at (http://\S+)", line)))
+    with pymongo.MongoClient(server.uri) as client:
+        things = client.shop[COLLECTION]
+        things.insert_many({FIELD: f"item-{n}"} for n in range(ROWS))
+        things.create_index([(FIELD, "cache")])
+        while is_building(things):
+            pass
+        assert things.count_documents({FIELD: {"$regex": "7.*9"}}) > 0
+        assert things.count_documents({"other": 5}) == 0
+        yield address, things
+    server.stop()
+
+
+def is_building(things):
+    stats = things.aggregate([{"$indexStats": {}}])
+    return any(index.get("cache", {}).get("state") == "building" for index in stats)
+
+
+def get(address, path):
+    with urllib.request.urlopen(address + path, timeout=60) as reply:
+        return reply.headers, reply.read().decode()
+
+
+def families(address):
+    """The metrics as Prometheus' own parser reads them, by name."""
+    headers, text = get(address, "metrics")
+    assert headers["Content-Type"].startswith("text/plain; version=0.0.4")
+    return {family.name: family for family in text_string_to_metric_families(text)}
+
+
+def values(family):
+    return {tuple(sorted(sample.labels.items())): sample.value for sample in family.samples}
+
+
+def test_every_metric_has_a_type_a_help_and_a_name_of_the_house(watched):
+    found = families(watched[0])
+    assert len(found) > 30
+    for family in found.values():
+        assert family.type in ("counter", "gauge", "histogram"), family.name
+        assert family.documentation.endswith("."), family.name
+        assert re.match(r"forebay_|process_", family.name)
+        # Counters end in _total, which the parser takes off; base units only.
+        assert not re.search(r"_(ms|millis|micros|us|kib|mib|mb|kb)\b", family.name)
+        labels = [(sample.name, tuple(sample.labels.items())) for sample in family.samples]
+        assert len(labels) == len(set(labels)), f"a sample twice: {family.name}"
+
+
+def buckets_by_device(found):
+    return {dict(labels)["device"]: count for labels, count in values(found["forebay_cache_buckets"]).items()}
+
+
+def test_figures_are_those_of_the_server(watched):
+    address, things = watched
+    found = families(address)
+    # What was inserted comes to the devices in the background.
+    while "host" in buckets_by_device(found):
+        found = families(address)
+    field = (("field", FIELD), ("namespace", f"shop.{COLLECTION}"))
+    assert values(found["forebay_cache_values"])[field] == ROWS
+    assert values(found["forebay_cache_tail_values"])[field] == 0
+    by_device = buckets_by_device(found)
+    listed = things.database.client.admin.command("forebayBuckets", f"shop.{COLLECTION}.{FIELD}")["buckets"]
+    assert sum(by_device.values()) == len(listed)
+    for device, count in by_device.items():
+        assert count == sum(bucket["device"] == device for bucket in listed)
+    assert values(found["forebay_search_cache_not_used"])[(("reason", "no-cached-field"),)] >= 1
+    assert values(found["forebay_device_events"])[(("event", "joined"),)] == 3
+
+
+def test_histograms_add_up(watched):
+    family = families(watched[0])["forebay_search_duration_seconds"]
+    series = {}
+    for sample in family.samples:
+        labels = dict(sample.labels)
+        bound = labels.pop("le", sample.name)
+        series.setdefault(tuple(sorted(labels.items())), {})[bound] = sample.value
+    assert len(series) == 12
+    for figures in series.values():
+        counts = [value for bound, value in figures.items() if not bound.startswith("forebay")]
+        assert counts == sorted(counts)
+        assert figures["+Inf"] == figures["forebay_search_duration_seconds_count"]
+    searched = [figures for figures in series.values() if figures["+Inf"] > 0]
+    assert searched and all(figures["forebay_search_duration_seconds_sum"] > 0 for figures in searched)
+
+
+def test_another_site_cannot_read(watched):
+    request = urllib.request.Request(watched[0] + "status.json", headers={"Host": "rebound.example"})
+    with pytest.raises(urllib.error.HTTPError) as refused:
+        urllib.request.urlopen(request, timeout=60)
+    assert refused.value.code == 403
+    headers, _ = get(watched[0], "status.json")
+    assert "Access-Control-Allow-Origin" not in headers
+
+
+def browse(*arguments):
+    """Runs Chromium; its output, and what the page wrote to the console."""
+    command = [
+        CHROMIUM,
+        "--headless",
+        "--no-sandbox",
+        "--disable-gpu",
+        "--disable-dev-shm-usage",
+        "--enable-logging=stderr",
+        "--virtual-time-budget=7000",
+        *arguments,
+    ]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=True)
+    return done.stdout, [line for line in done.stderr.splitlines() if "CONSOLE" in line]
+
+
+@pytest.mark.skipif(CHROMIUM is None, reason="skipped: no chromium")
+def test_a_browser_shows_the_page(watched, tmp_path):
+    address, _ = watched
+    page, complaints = browse("--window-size=1180,1500", "--dump-dom", f"--user-data-dir={tmp_path}", address)
+    assert not complaints, complaints
+    assert int(re.search(r'data-samples="(\d+)"', page)[1]) >= 2, "the page asks again"
+    text = html.unescape(re.sub(r"<script[^>]*></script>|<style>.*?</style>|<[^>]+>", " ", page, flags=re.DOTALL))
+    status = json.loads(get(address, "status.json")[1])
+    for expected in ["serving", "host:0", "host:1", "host:2", "cache, ", "scan of the store", "joined"]:
+        assert expected in text, f"{expected} in {text}"
+    for device in status["devices"]:
+        assert f"{device['buckets']} buckets" in text
+    # Hostile names are text: no element of theirs is there.
+    assert "<img" not in page and "alert(2)</script>" not in page
+    assert html.escape(COLLECTION, quote=False) in page and html.escape(FIELD, quote=False) in page
