@@ -63,7 +63,7 @@ def server(mode, through):
             else:
                 started.append(start_ferretdb(folder))
             if mode == "through":
-                started.append(start_forebay("--upstream", started[0].uri, *through))
+                started.append(start_forebay("--memory", "--upstream", started[0].uri, *through))
             yield started[-1].address
         finally:
             for process in started:

@@ -15,7 +15,7 @@ import (
 
 func TestSession(t *testing.T) {
 	t.Run("embedded", func(t *testing.T) { session(t, startForebay(t, "--memory")) })
-	t.Run("upstream", func(t *testing.T) { session(t, startForebay(t, "--upstream", startFerretDB(t))) })
+	t.Run("upstream", func(t *testing.T) { session(t, startForebay(t, "--memory", "--upstream", startFerretDB(t))) })
 }
 
 func session(t *testing.T, uri string) {

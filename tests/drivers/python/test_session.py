@@ -31,7 +31,7 @@ def uri(request):
     """Forebay, each way to run it."""
     with tempfile.TemporaryDirectory() as folder:
         store = start_ferretdb(folder) if request.param == "upstream" else None
-        front = start_forebay("--upstream", store.uri) if store else start_forebay("--memory")
+        front = start_forebay("--memory", "--upstream", store.uri) if store else start_forebay("--memory")
         yield front.uri
         front.stop()
         if store:

@@ -27,7 +27,7 @@ def stores():
 def pair(request, stores):
     """A database straight and through, by clients with default settings."""
     store = stores[request.param]
-    front = start_forebay("--upstream", store.uri)
+    front = start_forebay("--memory", "--upstream", store.uri)
     name = f"upstream_{next(NUMBERS)}"
     with pymongo.MongoClient(store.uri) as straight, pymongo.MongoClient(front.uri) as through:
         yield straight[name], through[name]
