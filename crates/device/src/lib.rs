@@ -9,6 +9,10 @@
 //! of this machine with a memory budget, so that placement, joining, leaving and loss are real without an accelerator.
 #![deny(unsafe_code)]
 
+use std::num::NonZeroUsize;
+use std::sync::LazyLock;
+use std::thread;
+
 #[expect(unsafe_code, reason = "the driver and the compiler are C libraries")]
 pub mod cuda;
 mod device;
@@ -31,3 +35,10 @@ pub use job::{DeviceContext, Job, Parts, Step};
 pub use memory::Reservation;
 pub use spec::{DeviceSpec, SpecError};
 pub use state::OperatorState;
+
+/// Cores that this process may use, as it was when first asked: the answer is read from files.
+pub fn cores() -> usize {
+    static CORES: LazyLock<usize> =
+        LazyLock::new(|| thread::available_parallelism().map_or(1, NonZeroUsize::get));
+    *CORES
+}

@@ -3,7 +3,6 @@
 use std::fmt;
 use std::num::NonZeroUsize;
 use std::str::FromStr;
-use std::thread;
 
 use crate::DeviceError;
 use crate::cuda::{self, CudaUnavailable, Gpu};
@@ -135,8 +134,7 @@ fn auto() -> Vec<Wanted> {
         Ok(_) | Err(DeviceError::CudaUnavailable(CudaUnavailable::NoDriver)) => {}
         Err(error) => tracing::warn!(%error, "no GPU is used"),
     }
-    let cores = thread::available_parallelism().map_or(1, NonZeroUsize::get);
-    hosts(cores.min(DEVICES_MAX))
+    hosts(crate::cores().min(DEVICES_MAX))
 }
 
 /// The GPUs, if kernels can be compiled for them.

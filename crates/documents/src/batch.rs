@@ -200,6 +200,7 @@ fn token(cursor: &Cursor) -> Option<ResumeToken> {
 
 impl Batch {
     fn fill(&mut self, cursor: &mut Cursor, size: u64, stop: &Stop) -> Result<(), CommandError> {
+        cursor.stream.begin_batch(size);
         while self.count < size {
             let row = match cursor.held.take() {
                 Some(row) => Some(row),

@@ -12,11 +12,6 @@ pub fn kernel_release() -> String {
     first_line("/proc/sys/kernel/osrelease").unwrap_or_default()
 }
 
-/// Cores that this process may use.
-pub fn cores() -> usize {
-    std::thread::available_parallelism().map_or(1, usize::from)
-}
-
 /// Memory of the machine in bytes, 0 where the system does not say.
 pub fn memory_bytes() -> u64 {
     kib_of("/proc/meminfo", "MemTotal:") << 10

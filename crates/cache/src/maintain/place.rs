@@ -1,7 +1,6 @@
 //! Putting buckets where the placement says.
 
 use std::iter;
-use std::num::NonZeroUsize;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;
@@ -38,7 +37,7 @@ pub(super) fn place(collection: &CollectionCache, field: usize) {
 fn in_parallel(count: usize, work: impl Fn(usize) + Sync) {
     let next = AtomicUsize::new(0);
     let take = || Some(next.fetch_add(1, Ordering::Relaxed)).filter(|index| *index < count);
-    let cores = thread::available_parallelism().map_or(1, NonZeroUsize::get);
+    let cores = forebay_device::cores();
     thread::scope(|scope| {
         for _ in 0..count.min(cores * LOADERS_PER_CORE) {
             scope.spawn(|| iter::from_fn(take).for_each(&work));

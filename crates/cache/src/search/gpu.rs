@@ -1,8 +1,6 @@
 //! Searching what a GPU holds.
 
-use std::num::NonZeroUsize;
 use std::sync::Arc;
-use std::thread;
 
 use forebay_text::cuda::{ScanFound, ScanOrder, ScanWant};
 use tokio::sync::oneshot;
@@ -16,7 +14,7 @@ use crate::error::SearchError;
 use crate::gpu::OnGpu;
 
 /// As few rows are looked at by one thread.
-const SHARE_MIN: usize = 256;
+const SHARE_MIN: usize = 128;
 
 /// A search that waits for a GPU.
 pub(super) struct GpuScan {
@@ -116,8 +114,7 @@ async fn on_all_cores(
     look: Look,
 ) -> Result<Sink, SearchError> {
     rows.sort_unstable();
-    let cores = thread::available_parallelism().map_or(1, NonZeroUsize::get);
-    let share = rows.len().div_ceil(cores).max(SHARE_MIN);
+    let share = rows.len().div_ceil(forebay_device::cores()).max(SHARE_MIN);
     let begin = |rows: &[u32]| {
         let (held, order, rows) = (Arc::clone(&held), order.clone(), rows.to_vec());
         tokio::task::spawn_blocking(move || look(&held, &order, &rows))

@@ -2,9 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::collections::BTreeSet;
-use std::num::NonZeroUsize;
 use std::sync::Arc;
-use std::thread;
 
 use forebay_device::Device;
 use forebay_text::{Program, Stop, Tier};
@@ -327,7 +325,7 @@ fn sorted_tasks<'a>(
 
 /// Deals the tasks of buckets that no device holds out to as many threads as the machine has cores.
 fn shares(buckets: Vec<Vec<Task>>) -> Vec<Vec<Task>> {
-    let cores = thread::available_parallelism().map_or(1, NonZeroUsize::get);
+    let cores = forebay_device::cores();
     let mut shares = vec![Vec::new(); cores];
     for (index, tasks) in buckets.into_iter().enumerate() {
         shares[index % cores].extend(tasks);

@@ -26,7 +26,7 @@ fn run(request: &Request<'_>) -> Reply {
             "cpuAddrSize": usize::BITS as i32,
             "memSizeMB": memory_mib,
             "memLimitMB": memory_mib,
-            "numCores": host::cores() as i32,
+            "numCores": forebay_device::cores() as i32,
             "cpuArch": std::env::consts::ARCH,
             "numaEnabled": false,
         },

@@ -1,6 +1,7 @@
 //! The documents that a search found, read from the store as they are asked for.
 
 use std::collections::VecDeque;
+use std::iter;
 use std::sync::Arc;
 
 use forebay_query::Filter;
@@ -9,6 +10,7 @@ use forebay_text::Stop;
 use roaring::RoaringBitmap;
 use roaring::bitmap::IntoIter;
 
+use super::ahead::{self, Ahead, Source};
 use super::report::{Access, ExecutionReport, Tally};
 use crate::error::CommandError;
 use crate::streams::{Row, Stream};
@@ -16,7 +18,7 @@ use crate::streams::{Row, Stream};
 /// How many documents are read between two looks at the stop sign.
 const STOP_INTERVAL: u64 = 64;
 /// The most documents that are fetched one by one on a thread that serves the network.
-const SHORT_MAX: u64 = 64;
+const SHORT_MAX: usize = 64;
 /// The most documents that one piece of a scan gathers.
 const GATHERED_MAX: usize = 256;
 
@@ -32,6 +34,10 @@ pub struct Found {
     filter: Arc<Filter>,
     /// Read and checked already.
     gathered: VecDeque<Numbered>,
+    /// Taken from `way` to be read together, before what is left there.
+    ahead: VecDeque<Ahead>,
+    /// Documents that will be pulled at once, as far as is known.
+    batch_left: u64,
     way: Way,
     report: Arc<ExecutionReport>,
 }
@@ -61,6 +67,8 @@ impl Found {
             store,
             filter,
             gathered,
+            ahead: VecDeque::new(),
+            batch_left: 0,
             way,
             report,
         }
@@ -77,6 +85,7 @@ impl Found {
     /// When the operation is stopped, or the store cannot be read.
     pub fn count_rest(&mut self, stop: &Stop) -> Result<u64, CommandError> {
         let mut count = 0;
+        self.batch_left = u64::MAX;
         while self.next_match(stop)?.is_some() {
             count += 1;
         }
@@ -106,6 +115,7 @@ impl Found {
             }
         }
         self.gathered = gathered;
+        self.ahead.clear();
         self.way = Way::Fetch(RoaringBitmap::new().into_iter());
         Ok(true)
     }
@@ -120,20 +130,48 @@ impl Found {
             tally: &self.report.tally,
             stop,
         };
-        match &mut self.way {
-            Way::Fetch(numbers) => reader.fetch(numbers),
+        let numbers = match &mut self.way {
+            Way::Fetch(numbers) => numbers,
             Way::Scan(wanted) => {
                 reader.gather(wanted, &mut self.gathered)?;
-                Ok(self.gathered.pop_front())
+                return Ok(self.gathered.pop_front());
+            }
+        };
+        let worth = ahead::worth(numbers.len(), self.batch_left);
+        if self.ahead.is_empty() && worth > 0 {
+            let source = Source {
+                store: Arc::clone(&self.store),
+                filter: Arc::clone(&self.filter),
+                stop: stop.clone(),
+            };
+            let numbers: Vec<u32> = numbers.take(worth).collect();
+            self.ahead = ahead::read(&source, &numbers, reader.tally);
+        }
+        while let Some((number, document)) = self.ahead.pop_front() {
+            let row = match document {
+                Some(document) => Some((number.into(), document)),
+                None => reader.fetch(&mut iter::once(number))?,
+            };
+            if row.is_some() {
+                return Ok(row);
             }
         }
+        reader.fetch(numbers)
     }
 }
 
 impl Stream for Found {
     fn next(&mut self, stop: &Stop) -> Result<Option<Row>, CommandError> {
         let row = self.next_match(stop)?;
+        self.batch_left = self.batch_left.saturating_sub(1);
         Ok(row.map(|(number, document)| Row::Stored(number, document)))
+    }
+
+    fn begin_batch(&mut self, size: u64) {
+        self.batch_left = size;
+        self.ahead
+            .iter_mut()
+            .for_each(|(_, document)| *document = None);
     }
 
     fn is_done(&self) -> bool {
@@ -141,12 +179,12 @@ impl Stream for Found {
             Way::Fetch(numbers) => numbers.len() == 0,
             Way::Scan(wanted) => wanted.is_empty(),
         };
-        nothing_left && self.gathered.is_empty()
+        nothing_left && self.gathered.is_empty() && self.ahead.is_empty()
     }
 
     fn is_short(&self) -> bool {
         match &self.way {
-            Way::Fetch(numbers) => numbers.len() as u64 <= SHORT_MAX,
+            Way::Fetch(numbers) => numbers.len() + self.ahead.len() <= SHORT_MAX,
             Way::Scan(_) => false,
         }
     }
@@ -162,17 +200,26 @@ pub(super) struct Reader<'a> {
 
 impl Reader<'_> {
     /// The document of the next number that is still there and matches.
-    fn fetch(&self, numbers: &mut IntoIter) -> Result<Option<Numbered>, CommandError> {
+    fn fetch(
+        &self,
+        numbers: &mut impl Iterator<Item = u32>,
+    ) -> Result<Option<Numbered>, CommandError> {
         for number in numbers.map(u64::from) {
-            self.check_stop(self.tally.examined())?;
-            let document = self.store.get(number).map_err(CommandError::Store)?;
-            if let Some(document) = document
-                && self.matches(&document)?
-            {
+            if let Some(document) = self.read(number)? {
                 return Ok(Some((number, document)));
             }
         }
         Ok(None)
+    }
+
+    /// The document of a number, if it is still there and matches.
+    pub fn read(&self, number: u64) -> Result<Option<Document>, CommandError> {
+        self.check_stop(self.tally.examined())?;
+        let document = self.store.get(number).map_err(CommandError::Store)?;
+        match document {
+            Some(document) if self.matches(&document)? => Ok(Some(document)),
+            _ => Ok(None),
+        }
     }
 
     /// Reads the next piece of a scan; takes what it has passed out of `wanted`.

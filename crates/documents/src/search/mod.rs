@@ -13,6 +13,7 @@
 //! each document that `find` returns has been checked against the whole filter when it was fetched.
 
 pub mod admin;
+mod ahead;
 mod build;
 mod collection;
 mod element;

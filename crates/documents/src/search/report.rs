@@ -28,8 +28,13 @@ impl Tally {
 
     /// A document was read and matched the filter, or did not.
     pub fn examine(&self, matched: bool) {
-        add(&self.examined, 1);
-        add(&self.matched, u64::from(matched));
+        self.examine_many(1, u64::from(matched));
+    }
+
+    /// Documents were read, of which so many matched.
+    pub fn examine_many(&self, documents: u64, matched: u64) {
+        add(&self.examined, documents);
+        add(&self.matched, matched);
     }
 
     /// Entries of indexes read.

@@ -76,6 +76,10 @@ pub trait Stream: Send {
     /// Whatever stops the query: the deadline, the store, an operator that fails on a document.
     fn next(&mut self, stop: &Stop) -> Result<Option<Row>, CommandError>;
 
+    /// Tells that so many documents will be pulled now, one after the other, which may be read together; what was read
+    /// for an earlier batch, and not pulled, is read again.
+    fn begin_batch(&mut self, _size: u64) {}
+
     /// Is it known, without work, that nothing follows?
     fn is_done(&self) -> bool {
         false
@@ -95,6 +99,10 @@ pub trait Stream: Send {
 impl Stream for Box<dyn Stream> {
     fn next(&mut self, stop: &Stop) -> Result<Option<Row>, CommandError> {
         (**self).next(stop)
+    }
+
+    fn begin_batch(&mut self, size: u64) {
+        (**self).begin_batch(size);
     }
 
     fn is_done(&self) -> bool {

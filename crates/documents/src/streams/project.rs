@@ -43,6 +43,10 @@ impl<S: Stream> Stream for Project<S> {
         Ok(Some(Row::Built(self.projection.apply(&row, &context)?)))
     }
 
+    fn begin_batch(&mut self, size: u64) {
+        self.inner.begin_batch(size);
+    }
+
     fn is_done(&self) -> bool {
         self.inner.is_done()
     }

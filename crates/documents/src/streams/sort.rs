@@ -64,6 +64,7 @@ pub fn sorted(
     let mut kept = BinaryHeap::new();
     let mut bytes = 0;
     let mut place = 0;
+    stream.begin_batch(u64::MAX);
     while let Some(row) = stream.next(stop)? {
         let keyed = Keyed {
             key: sort.key(&row),

@@ -29,6 +29,10 @@ impl<S: Stream> Stream for Skip<S> {
         self.inner.next(stop)
     }
 
+    fn begin_batch(&mut self, size: u64) {
+        self.inner.begin_batch(size.saturating_add(self.left));
+    }
+
     fn is_done(&self) -> bool {
         self.inner.is_done()
     }
@@ -59,6 +63,10 @@ impl<S: Stream> Stream for Limited<S> {
         let row = self.inner.next(stop)?;
         self.left = if row.is_some() { self.left - 1 } else { 0 };
         Ok(row)
+    }
+
+    fn begin_batch(&mut self, size: u64) {
+        self.inner.begin_batch(size.min(self.left));
     }
 
     fn is_done(&self) -> bool {

@@ -1,40 +1,33 @@
 //! Values by number, in memory: numbers that follow one another lie side by side.
 //!
-//! A tree of single keys is walked level by level, each a miss of the processor's caches where there are many keys. Here
-//! the tree is one of pages, a few hundred times smaller, and a page is an array.
+//! A tree of keys is walked level by level, each a miss of the processor's caches where there are many keys. Numbers count
+//! up from zero, so that here the pages are an array, small enough for these caches, and a page is an array too.
 
-use std::collections::BTreeMap;
 use std::ops::Range;
 
 use super::{Bytes, KeyRange};
 
 /// Numbers of a page.
-const PAGE_NUMBERS: u64 = 256;
+const PAGE_NUMBERS: u64 = 4096;
 
-/// Values by key, where every key is a number of eight bytes in big-endian order.
+/// Values by key, where every key is a number of eight bytes in big-endian order, and numbers are dense: memory is taken
+/// up to the greatest.
 #[derive(Default)]
 pub(super) struct Numbered {
-    pages: BTreeMap<u64, Page>,
+    pages: Vec<Page>,
 }
 
-/// The values of neighbouring numbers; at least one is there.
+/// The values of neighbouring numbers, up to the greatest that was there.
+#[derive(Default)]
 struct Page {
-    values: Box<[Option<Bytes>]>,
+    values: Vec<Option<Bytes>>,
     count: usize,
 }
 
-impl Page {
-    fn new() -> Page {
-        Page {
-            values: vec![None; PAGE_NUMBERS as usize].into_boxed_slice(),
-            count: 0,
-        }
-    }
-}
-
 /// The page of a number, and its place there.
-fn place(number: u64) -> (u64, usize) {
-    (number / PAGE_NUMBERS, (number % PAGE_NUMBERS) as usize)
+fn place(number: u64) -> (usize, usize) {
+    let page = number / PAGE_NUMBERS;
+    (page as usize, (number % PAGE_NUMBERS) as usize)
 }
 
 fn number(key: &[u8]) -> Option<u64> {
@@ -45,7 +38,7 @@ impl Numbered {
     /// The value of a key.
     pub(super) fn get(&self, key: &[u8]) -> Option<&Bytes> {
         let (page, index) = place(number(key)?);
-        self.pages.get(&page)?.values[index].as_ref()
+        self.pages.get(page)?.values.get(index)?.as_ref()
     }
 
     /// Sets a value; the one before, if there was one.
@@ -54,7 +47,13 @@ impl Numbered {
     /// If the key is no number.
     pub(super) fn insert(&mut self, key: &[u8], value: Bytes) -> Option<Bytes> {
         let (page, index) = place(number(key).expect("keys of records are numbers"));
-        let page = self.pages.entry(page).or_insert_with(Page::new);
+        if page >= self.pages.len() {
+            self.pages.resize_with(page + 1, Page::default);
+        }
+        let page = &mut self.pages[page];
+        if index >= page.values.len() {
+            page.values.resize(index + 1, None);
+        }
         let before = page.values[index].replace(value);
         page.count += usize::from(before.is_none());
         before
@@ -62,12 +61,12 @@ impl Numbered {
 
     /// Removes a value; the one that was there.
     pub(super) fn remove(&mut self, key: &[u8]) -> Option<Bytes> {
-        let (page_number, index) = place(number(key)?);
-        let page = self.pages.get_mut(&page_number)?;
-        let before = page.values[index].take()?;
+        let (page, index) = place(number(key)?);
+        let page = self.pages.get_mut(page)?;
+        let before = page.values.get_mut(index)?.take()?;
         page.count -= 1;
         if page.count == 0 {
-            self.pages.remove(&page_number);
+            *page = Page::default();
         }
         Some(before)
     }
@@ -75,15 +74,30 @@ impl Numbered {
     /// The entries of a range, by number.
     pub(super) fn range(&self, keys: &KeyRange) -> impl DoubleEndedIterator<Item = (u64, &Bytes)> {
         let numbers = numbers(keys);
-        let pages = numbers.start / PAGE_NUMBERS..numbers.end.div_ceil(PAGE_NUMBERS);
-        // A range that is turned round is none to a tree.
-        let pages = pages.start..pages.end.max(pages.start);
-        let values = self.pages.range(pages).flat_map(|(page, values)| {
-            let first = page * PAGE_NUMBERS;
-            let values = values.values.iter().enumerate();
-            values.filter_map(move |(index, value)| Some((first + index as u64, value.as_ref()?)))
-        });
-        values.filter(move |(number, _)| numbers.contains(number))
+        let end = self.pages.len().min(place(numbers.end).0 + 1);
+        // A range that is turned round is none to an array.
+        let first = end.min(place(numbers.start).0);
+        let pages = self.pages[first..end].iter().enumerate();
+        pages.flat_map(move |(page, values)| {
+            let base = (first + page) as u64 * PAGE_NUMBERS;
+            values.range(base, &numbers)
+        })
+    }
+}
+
+impl Page {
+    /// The values of those of `numbers` that are here; `base` is the first number of the page.
+    fn range(
+        &self,
+        base: u64,
+        numbers: &Range<u64>,
+    ) -> impl DoubleEndedIterator<Item = (u64, &Bytes)> + use<'_> {
+        let index = |number: u64| self.values.len().min(number.saturating_sub(base) as usize);
+        let (start, end) = (index(numbers.start), index(numbers.end));
+        let values = self.values[start.min(end)..end].iter().enumerate();
+        values.filter_map(move |(index, value)| {
+            Some((base + (start + index) as u64, value.as_ref()?))
+        })
     }
 }
 
@@ -102,6 +116,8 @@ fn first_from(bytes: &[u8]) -> u64 {
 
 #[cfg(test)]
 mod tests {
+    use std::collections::BTreeMap;
+
     use super::*;
 
     /// Random writes and ranges, beside a tree of single keys.
@@ -110,7 +126,7 @@ mod tests {
         let mut random = fastrand::Rng::with_seed(7);
         let (mut numbered, mut tree) = (Numbered::default(), BTreeMap::new());
         for round in 0..20_000_u64 {
-            let key = (random.u64(..8) * 1000 + random.u64(..300)).to_be_bytes();
+            let key = (random.u64(..8) * 4000 + random.u64(..300)).to_be_bytes();
             if random.u8(..3) == 0 {
                 assert_eq!(numbered.remove(&key), tree.remove(&key));
             } else {
@@ -126,7 +142,7 @@ mod tests {
             }
         }
         tree.keys().for_each(|key| drop(numbered.remove(key)));
-        assert!(numbered.pages.is_empty());
+        assert!(numbered.pages.iter().all(|page| page.values.is_empty()));
         assert_eq!(numbered.get(b"no number"), None);
     }
 
@@ -157,7 +173,7 @@ mod tests {
 
     /// An end of a range: often a key, at times cut off or longer, as the place behind a key is.
     fn bytes(random: &mut fastrand::Rng) -> Vec<u8> {
-        let mut bytes = random.u64(..9000).to_be_bytes().to_vec();
+        let mut bytes = random.u64(..33_000).to_be_bytes().to_vec();
         match random.u8(..4) {
             0 => bytes.push(0),
             1 => bytes.truncate(random.usize(..8)),
