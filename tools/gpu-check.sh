@@ -44,9 +44,10 @@ part() {
     device) ./test-device --test-threads=1 && ./test-device-fault ;;
     text) ./test-text --test-threads=1 ;;
     cache)
-        export FOREBAY_TEST_DEVICES=cuda:0,host:1
-        FOREBAY_TEST_SEEDS=40 ./test-model && ./test-values --test-threads=1 && ./test-storm
-        unset FOREBAY_TEST_DEVICES
+        (
+            export FOREBAY_TEST_DEVICES=cuda:0,host:1
+            FOREBAY_TEST_SEEDS=40 ./test-model && ./test-values --test-threads=1 && ./test-storm
+        )
         ;;
     sanitizer)
         FOREBAY_GPU_PAIRS=20000 compute-sanitizer --error-exitcode 9 ./test-text --test-threads=1 blocks_dead long_rows generated
@@ -57,10 +58,8 @@ part() {
     figures) ./forebay bench documents --figure "${FIGURES:-all}" --devices "${DEVICES:-cuda:0}" --rows "${ROWS:-100000000}" \
         --record "$record" ;;
     two)
-        export FOREBAY_TEST_DEVICES=cuda:0,cuda:1
-        ./test-storm
-        unset FOREBAY_TEST_DEVICES
-        ./bench-scan --only none --device cuda:0,cuda:1 --record "$record"
+        FOREBAY_TEST_DEVICES=cuda:0,cuda:1 ./test-storm &&
+            ./bench-scan --only none --device cuda:0,cuda:1 --record "$record"
         ;;
     *) echo "no such part: $1" >&2 && return 2 ;;
     esac

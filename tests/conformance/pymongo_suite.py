@@ -18,6 +18,7 @@ import tempfile
 import tomllib
 from pathlib import Path
 
+import pymongo
 from servers import start_ferretdb, start_forebay
 
 HERE = Path(__file__).parent
@@ -63,21 +64,22 @@ def server(mode, through):
             else:
                 started.append(start_ferretdb(folder))
             if mode == "through":
-                started.append(start_forebay("--memory", "--upstream", started[0].uri, *through))
+                started.append(start_forebay("--memory", "--upstream", started[0].uri, "--writes", "exclusive", *through))
             yield started[-1].address
         finally:
             for process in started:
                 process.stop()
 
 
-def run(folder, name, address):
+def run(folder, name, mode, address):
     """The outcomes of one file: test -> (outcome, reason)."""
+    caches = ["-p", "caches"] if mode == "through" else []
     host, port = address.split(":")
     lines = folder / "outcomes.jsonl"
     lines.unlink(missing_ok=True)
     command = [
         sys.executable, "-m", "pytest", f"test/test_{name}.py", "-q", "-o", "addopts=", "-m", "default",
-        "-p", "no:cacheprovider", "-p", "outcomes", "--timeout", str(TEST_SECONDS_MAX),
+        "-p", "no:cacheprovider", "-p", "outcomes", *caches, "--timeout", str(TEST_SECONDS_MAX),
     ]  # fmt: skip
     environment = os.environ | {"DB_IP": host, "DB_PORT": port, "OUTCOMES": str(lines), "PYTHONPATH": str(HERE)}
     with open(folder / "pytest.log", "w") as log, contextlib.suppress(subprocess.TimeoutExpired):
@@ -101,18 +103,28 @@ def outcomes(entries):
 
 
 def run_all(source, files, through):
-    """The outcomes of all files: mode -> test -> (outcome, reason). Every file has servers of its own."""
+    """The outcomes of all files: mode -> test -> (outcome, reason); and how many reads the caches answered. Every file has
+    servers of its own."""
     found = {mode: {} for mode in MODES}
+    answered = collections.Counter()
     with tempfile.TemporaryDirectory() as folder:
         unpack(source, Path(folder))
         for name in files:
             for mode in MODES:
                 with server(mode, through) as address:
-                    of_file = run(Path(folder), name, address)
+                    of_file = run(Path(folder), name, mode, address)
+                    if mode == "through":
+                        answered += counters(address)
                 found[mode] |= of_file
                 counts = collections.Counter(outcome for outcome, _ in of_file.values())
                 print(f"{name:28} {mode:10}", dict(counts), flush=True)
-    return found
+    return found, dict(answered)
+
+
+def counters(address):
+    """What became of reads on collections with caches."""
+    with pymongo.MongoClient(f"mongodb://{address}") as client:
+        return collections.Counter(client.admin.command("serverStatus")["forebayUpstream"])
 
 
 def reason_for(test, error, reasons):
@@ -154,6 +166,8 @@ def same(straight, through, test):
 
 def complaints(found, kept, reasons):
     """What must not be: differences through Forebay and failures of our store that nobody has explained."""
+    if not kept["through_reads"].get("answered"):
+        yield "through: no cache has answered anything"
     for part in (kept, kept["further"]):
         for test in part["through_differs"]:
             straight, through = (found[mode].get(test, ("absent", "")) for mode in ("straight", "through"))
@@ -171,9 +185,9 @@ def main():
     parser.add_argument("--files", nargs="*", help="only these (`collection` is test_collection.py); nothing is kept")
     parser.add_argument("--all-outcomes", type=Path, help="write every test's outcome and error in every mode here")
     options = parser.parse_args()
-    found = run_all(options.source, options.files or COUNTED + FURTHER, options.through.split())
+    found, answered = run_all(options.source, options.files or COUNTED + FURTHER, options.through.split())
     reasons = tomllib.loads((HERE / "reasons.toml").read_text())
-    kept = {"source": options.source.name, "through": options.through}
+    kept = {"source": options.source.name, "through": options.through, "through_reads": answered}
     kept |= summary(found, COUNTED, reasons) | {"further": summary(found, FURTHER, reasons)}
     if options.all_outcomes:
         options.all_outcomes.write_text(json.dumps(found, indent=1))

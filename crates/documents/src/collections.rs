@@ -8,6 +8,7 @@ use forebay_query::Code;
 use forebay_store::{Collection, CollectionOptions, IndexKind, IndexSpec, Store};
 use parking_lot::{Mutex, MutexGuard, RwLock};
 
+use crate::commands::output;
 use crate::error::CommandError;
 use crate::namespace::Namespace;
 use crate::search::{CacheIndex, CollectionSearch, SearchSettings, WriteLock};
@@ -67,6 +68,13 @@ impl Collections {
         };
         for found in collections.store.all_collections() {
             let name = found.namespace();
+            if output::is_temporary(&name.name) {
+                // A crash ended its `$out`.
+                if let Err(error) = collections.store.drop_collection(&name.db, &name.name) {
+                    tracing::warn!(%error, "what a $out began cannot be dropped");
+                }
+                continue;
+            }
             collections.admit(
                 Namespace {
                     db: name.db,
@@ -253,19 +261,22 @@ impl Collections {
         let from = &collection.namespace;
         self.store
             .rename_collection(&stored_name(from), &stored_name(to), target.is_some())?;
-        if let Some(target) = target {
-            self.forget(target);
-        }
-        collection.search.rename(&to.to_string());
         let moved = OpenCollection {
             namespace: to.clone(),
             store: collection.store.clone(),
             lock: collection.lock.clone(),
             search: collection.search.clone(),
         };
-        let mut open = self.open.write();
-        open.remove(from);
-        open.insert(to.clone(), Arc::new(moved));
+        // In one step: no command finds neither.
+        {
+            let mut open = self.open.write();
+            open.remove(from);
+            open.insert(to.clone(), Arc::new(moved));
+        }
+        if let Some(target) = target {
+            target.search.close();
+        }
+        collection.search.rename(&to.to_string());
         Ok(())
     }
 

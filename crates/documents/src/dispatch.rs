@@ -11,7 +11,7 @@ use forebay_text::SharedStop;
 
 use crate::arguments::{Arguments, Known};
 use crate::command::{ClientContext, Command};
-use crate::commands::COMMANDS;
+use crate::commands::{COMMANDS, output};
 use crate::documents::Documents;
 use crate::error::CommandError;
 use crate::request::{Generic, Request};
@@ -73,7 +73,9 @@ pub async fn run(
     let arguments = Arguments::parse(spec.name, &command.body, spec.known)?;
     let generic = Generic::read(&arguments)?;
     // A client may leave its writes behind: like MongoDB's, they run to their end.
-    let link = client.link.clone().filter(|_| spec.effect == Effect::Reads);
+    let pipeline = command.body.get_array("pipeline");
+    let writes = spec.effect == Effect::Writes || pipeline.is_ok_and(output::writes);
+    let link = client.link.clone().filter(|_| !writes);
     let bound = ClientContext {
         link,
         ..client.clone()

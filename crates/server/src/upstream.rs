@@ -7,6 +7,7 @@ use std::{fmt, io};
 
 use mongodb::options::{ClientOptions, ServerAddress, Tls, TlsOptions};
 use rustls_pki_types::ServerName;
+use socket2::{SockRef, TcpKeepalive};
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpStream;
 use tokio::time::timeout;
@@ -17,6 +18,12 @@ use crate::tls::{self, TlsError};
 
 /// How long a connection to the store may take to open, unless the connection string says (`connectTimeoutMS`).
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// How long the machine of the store may be silent where it has to answer: when it is gone without a word, commands fail then.
+const SILENCE_MAX: Duration = Duration::from_secs(30);
+/// How often it is asked then, and how many times.
+const PROBE_INTERVAL: Duration = Duration::from_secs(5);
+const PROBES: u32 = 3;
 
 /// Why a connection string does not name a store that can be used.
 #[derive(Debug, thiserror::Error)]
@@ -83,6 +90,12 @@ impl Upstream {
     async fn open(&self) -> io::Result<Box<dyn Stream>> {
         let stream = TcpStream::connect((self.host.as_str(), self.port)).await?;
         stream.set_nodelay(true)?;
+        let socket = SockRef::from(&stream);
+        let probes = TcpKeepalive::new()
+            .with_time(SILENCE_MAX)
+            .with_interval(PROBE_INTERVAL);
+        socket.set_tcp_keepalive(&probes.with_retries(PROBES))?;
+        socket.set_tcp_user_timeout(Some(SILENCE_MAX))?;
         let Some(tls) = &self.tls else {
             return Ok(Box::new(stream));
         };

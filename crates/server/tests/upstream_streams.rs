@@ -31,11 +31,12 @@ struct Pair {
 }
 
 impl Pair {
-    fn start() -> Result<Pair> {
+    fn start(arguments: &[&str]) -> Result<Pair> {
         let listen = free_address()?;
         let store = Server::start(BINARY, &[&HISTORY[..], &["--listen", &listen]].concat())?;
         let upstream = format!("mongodb://{listen}");
-        let front = Server::start(BINARY, &["--upstream", &upstream, "--devices", "host:2"])?;
+        let always = ["--upstream", &upstream, "--devices", "host:2"];
+        let front = Server::start(BINARY, &[&always[..], arguments].concat())?;
         Ok(Pair { store, front })
     }
 
@@ -221,7 +222,7 @@ async fn writing() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_front_follows_what_is_written_past_it() -> Result<()> {
     let seed = seed("upstream_streams");
-    let mut pair = Pair::start()?;
+    let mut pair = Pair::start(&[])?;
     pair.straight().await?.create_collection("things").await?;
     declare(&pair.through().await?).await?;
     wait_until_cached(&pair.through().await?).await?;
@@ -247,7 +248,7 @@ async fn a_front_follows_what_is_written_past_it() -> Result<()> {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_front_sees_a_collection_go() -> Result<()> {
-    let pair = Pair::start()?;
+    let pair = Pair::start(&[])?;
     let (straight, through) = (pair.straight().await?, pair.through().await?);
     let things = straight.collection::<Document>("things");
     things.insert_one(doc! { "_id": 1, "name": "x-x" }).await?;
@@ -257,6 +258,68 @@ async fn a_front_sees_a_collection_go() -> Result<()> {
     things.insert_one(doc! { "_id": 2, "name": "pool" }).await?;
     agree(&pair).await?;
     ensure!(counts(&through).await? == [0, 1, 0, 0]);
+    pair.front.stop()?;
+    pair.store.stop()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_front_goes_on_without_its_store_if_asked() -> Result<()> {
+    let mut pair = Pair::start(&["--serve-stale"])?;
+    let (straight, through) = (pair.straight().await?, pair.through().await?);
+    let things = straight.collection::<Document>("things");
+    things.insert_one(doc! { "_id": 1, "name": "x-x" }).await?;
+    declare(&through).await?;
+    agree(&pair).await?;
+    pair.store.kill();
+    // Old connections and new ones: the store lets everybody read.
+    for db in [&through, &pair.through().await?] {
+        ensure!(counts(db).await? == [0, 0, 0, 1]);
+        let other = db.collection::<Document>("things");
+        ensure!(other.find_one(doc! {}).await.is_err(), "the store is away");
+        ensure!(other.insert_one(doc! { "_id": 2 }).await.is_err());
+    }
+    let status = through.run_command(doc! { "serverStatus": 1 }).await;
+    ensure!(status.is_err(), "that is the store's to tell");
+    pair.store.restart()?;
+    things.insert_one(doc! { "_id": 3, "name": "pool" }).await?;
+    agree(&pair).await?;
+    ensure!(counts(&through).await? == [0, 1, 0, 1]);
+    pair.front.stop()?;
+    pair.store.stop()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_front_stops_without_its_store() -> Result<()> {
+    let mut pair = Pair::start(&[])?;
+    let through = pair.through().await?;
+    let things = pair.straight().await?.collection::<Document>("things");
+    things.insert_one(doc! { "_id": 1, "name": "x-x" }).await?;
+    declare(&through).await?;
+    agree(&pair).await?;
+    pair.store.kill();
+    ensure!(counts(&through).await.is_err());
+    pair.store.restart()?;
+    agree(&pair).await?;
+    pair.front.stop()?;
+    pair.store.stop()
+}
+
+/// A collection that is large enough to be read by several cursors, with `_id`s of several sorts.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_large_collection_is_loaded_in_parts() -> Result<()> {
+    let pair = Pair::start(&[])?;
+    let things = pair.straight().await?.collection::<Document>("things");
+    let mut rng = Rng::with_seed(3);
+    let mut documents: Vec<Document> = (0..120_000)
+        .map(|id| doc! { "_id": id, "name": name(&mut rng) })
+        .collect();
+    documents.push(doc! { "_id": "a word", "name": "pool" });
+    documents.push(doc! { "_id": f64::NAN, "name": "web" });
+    for documents in documents.chunks(20_000) {
+        things.insert_many(documents).await?;
+    }
+    declare(&pair.through().await?).await?;
+    agree(&pair).await?;
     pair.front.stop()?;
     pair.store.stop()
 }

@@ -56,7 +56,6 @@ enum Key {
 }
 
 impl Key {
-    /// Number of look-ups in buckets that it takes.
     /// How many buckets are looked into.
     fn buckets(&self, state: &FieldState) -> usize {
         match self {

@@ -16,6 +16,9 @@ use super::token::{Mark, ResumeToken};
 use crate::error::CommandError;
 use crate::streams::{Row, Stream};
 
+/// How many events are left out by stages between two looks at the stop sign.
+const LEFT_OUT_INTERVAL: u32 = 64;
+
 /// A stream over the changes of the store.
 ///
 /// What is behind `position` and up to `until` is read page by page. Once all of that is read, the watch tells whether
@@ -227,6 +230,7 @@ impl ChangeStream {
 
 impl Stream for ChangeStream {
     fn next(&mut self, stop: &Stop) -> Result<Option<Row>, CommandError> {
+        let mut left_out = 0_u32;
         while !self.ended {
             let row = match self.ending.take() {
                 Some(change) => self.end(&change)?,
@@ -237,6 +241,10 @@ impl Stream for ChangeStream {
             };
             if row.is_some() {
                 return Ok(row);
+            }
+            left_out += 1;
+            if left_out.is_multiple_of(LEFT_OUT_INTERVAL) && is_late(stop)? {
+                return Ok(None);
             }
         }
         Ok(None)

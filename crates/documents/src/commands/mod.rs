@@ -31,7 +31,7 @@ mod list_collections;
 mod list_commands;
 mod list_databases;
 mod list_indexes;
-mod output;
+pub mod output;
 mod ping;
 pub mod read;
 mod rename_collection;

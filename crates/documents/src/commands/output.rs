@@ -23,6 +23,22 @@ use crate::streams::{List, Row, Stream, blocking};
 /// Documents that are read before they are written.
 const CHUNK_DOCUMENTS: usize = 256;
 
+/// How the names of collections begin that `$out` fills.
+const TEMPORARY: &str = "tmp.agg_out.";
+
+/// Is this the name of a collection that `$out` fills?
+pub fn is_temporary(name: &str) -> bool {
+    let number = name.strip_prefix(TEMPORARY);
+    number.is_some_and(|number| ObjectId::parse_str(number).is_ok())
+}
+
+/// Does the last stage of a pipeline write?
+pub fn writes(stages: &RawArray) -> bool {
+    let last = stages.into_iter().flatten().last();
+    let name = last.and_then(first_element).map(|(name, _)| name);
+    matches!(name, Some("$out" | "$merge"))
+}
+
 /// Where the documents of a pipeline go.
 pub enum Output {
     /// `$out`: they take the place of all that is in the collection.
@@ -45,6 +61,11 @@ pub fn split<'a>(
         Some(("$merge", operand)) => Output::Merge(Merge::read(request, operand)?),
         _ => return Ok((Cow::Borrowed(stages), None)),
     };
+    let last = last.and_then(|last| last.as_document());
+    if last.is_some_and(|last| last.into_iter().count() > 1) {
+        let message = "A pipeline stage specification object must contain exactly one field.";
+        return Err(CommandError::refused(Code::Location40323, message));
+    }
     let before = stages.into_iter().count() - 1;
     let stages: RawArrayBuf = stages.into_iter().flatten().take(before).collect();
     Ok((Cow::Owned(stages), Some(output)))
@@ -107,14 +128,18 @@ fn replace(
     let collections = request.documents.collections();
     let beside = Namespace {
         db: target.db.clone(),
-        collection: format!("tmp.agg_out.{}", ObjectId::new().to_hex()),
+        collection: format!("{TEMPORARY}{}", ObjectId::new().to_hex()),
     };
     let made = collections.get_or_create(&beside)?;
     let filled = fill(request, &made, target, documents);
     let renamed = filled.and_then(|()| collections.rename(&beside, target, true));
     match renamed {
         Ok(()) => request.documents.cursors().kill_namespace(target),
-        Err(_) => drop(collections.drop_collection(&beside)?),
+        Err(_) => {
+            if let Err(error) = collections.drop_collection(&beside) {
+                tracing::warn!(namespace = %beside, %error, "what $out began is left until the next start");
+            }
+        }
     }
     renamed
 }
@@ -256,10 +281,13 @@ impl Merge {
         match self.matched {
             Matched::Fail => self.insert(request, &document),
             Matched::KeepExisting => match self.insert(request, &document) {
-                Err(CommandError::Store(StoreError::DuplicateKey { pattern, .. }))
-                    if self.is_on(&pattern) =>
-                {
-                    Ok(())
+                Err(CommandError::Store(error @ StoreError::DuplicateKey { .. })) => {
+                    // Of several indexes with the document's values, any may be the one that refuses it.
+                    let looks = rawdoc! { "q": query, "u": { "$set": {} } };
+                    match update::run_one(request, &self.into, &looks).await? {
+                        0 => Err(error.into()),
+                        _ => Ok(()),
+                    }
                 }
                 outcome => outcome,
             },

@@ -137,8 +137,20 @@ impl Found {
                 return Ok(self.gathered.pop_front());
             }
         };
-        let worth = ahead::worth(numbers.len(), self.batch_left);
-        if self.ahead.is_empty() && worth > 0 {
+        loop {
+            while let Some((number, document)) = self.ahead.pop_front() {
+                let row = match document {
+                    Some(document) => Some((number.into(), document)),
+                    None => reader.fetch(&mut iter::once(number))?,
+                };
+                if row.is_some() {
+                    return Ok(row);
+                }
+            }
+            let worth = ahead::worth(numbers.len(), self.batch_left);
+            if worth == 0 {
+                return reader.fetch(numbers);
+            }
             let source = Source {
                 store: Arc::clone(&self.store),
                 filter: Arc::clone(&self.filter),
@@ -147,16 +159,6 @@ impl Found {
             let numbers: Vec<u32> = numbers.take(worth).collect();
             self.ahead = ahead::read(&source, &numbers, reader.tally);
         }
-        while let Some((number, document)) = self.ahead.pop_front() {
-            let row = match document {
-                Some(document) => Some((number.into(), document)),
-                None => reader.fetch(&mut iter::once(number))?,
-            };
-            if row.is_some() {
-                return Ok(row);
-            }
-        }
-        reader.fetch(numbers)
     }
 }
 

@@ -70,6 +70,8 @@ impl<'a> Difference<'a> {
         }
         let mut parts = Difference::default();
         match (before.value(), after.value()) {
+            // Paths cannot go through a field without a name.
+            _ if path.is_empty() => return self.update(path, after),
             (RawBsonRef::Document(old), RawBsonRef::Document(new))
                 if has_plain_names(old) && has_plain_names(new) =>
             {

@@ -154,6 +154,7 @@ async fn behind(
         load_rate: settings.load_documents_per_second,
         file,
         compare_percent: settings.compare_percent,
+        serve_stale: settings.serve_stale,
     };
     let shadow = Shadow::open(documents.clone(), &settings.upstream, caches).await?;
     Ok(Behind { upstream, shadow })

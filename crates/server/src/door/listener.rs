@@ -189,7 +189,15 @@ async fn serve_client<S: AsyncRead + AsyncWrite + Unpin>(
             }
             Err(error) => {
                 tracing::warn!(connection, peer, %upstream, %error, "the store cannot be reached");
-                Ok(())
+                shadow.lost();
+                match shadow.serve_stale {
+                    true => {
+                        Relay::stale(door.clone(), shadow.clone(), stream)
+                            .serve(shutdown)
+                            .await
+                    }
+                    false => Ok(()),
+                }
             }
         },
     };

@@ -6,19 +6,27 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use bson::{Document, RawArrayBuf, RawDocumentBuf, rawdoc};
+use bson::{Bson, Document, RawArrayBuf, RawDocumentBuf, doc, rawdoc};
 use forebay_documents::Namespace;
-use futures_util::StreamExt;
-use mongodb::Cursor;
+use futures_util::{StreamExt, TryStreamExt};
+use mongodb::{Collection, Cursor};
 use tokio::sync::mpsc;
+use tokio::task::JoinSet;
 
 use super::kept::Kept;
-use super::{Mirror, Shadow, ShadowError, unreadable};
+use super::{Mirror, Shadow, ShadowError};
 
 /// Documents copied at a time.
 const BATCH_DOCUMENTS: usize = 1_000;
 /// Batches that are read ahead of what is copied.
 const BATCHES_AHEAD: usize = 4;
+/// Collections of as many documents are read by several cursors, if the store keeps their `_id`s in order: one with change
+/// streams does. FerretDB 1 would scan the collection for each.
+const PARTED_DOCUMENTS_MIN: u64 = 100_000;
+/// As many cursors, and one more for `_id`s of other sorts.
+const PARTS: usize = 4;
+/// `_id`s by which a collection is divided.
+const SAMPLE: i32 = 400;
 /// The pause before a load that failed is begun anew.
 const RETRY_PAUSE: Duration = Duration::from_secs(5);
 
@@ -84,7 +92,7 @@ impl Shadow {
 
     /// Loads once; ends early when the shadow has become cold meanwhile.
     async fn load(&self, mirror: &Mirror) -> Result<(), ShadowError> {
-        self.check_suitable(&mirror.namespace).await?;
+        self.check_suitable(mirror).await?;
         if let Some((_, epoch)) = self.copy(mirror).await? {
             mirror.complete(epoch);
         }
@@ -98,37 +106,41 @@ impl Shadow {
         mirror: &Mirror,
     ) -> Result<Option<(Arc<Kept>, u64)>, ShadowError> {
         let begun = Instant::now();
-        let Some((kept, epoch, cursor)) = self.begin(mirror).await? else {
+        let Some((kept, epoch, cursors)) = self.begin(mirror).await? else {
             return Ok(None);
         };
         let (sender, mut batches) = mpsc::channel(BATCHES_AHEAD);
-        let reader = tokio::spawn(read_ahead(cursor, sender));
+        let readers = cursors.into_iter();
+        // They end with this, however it ends.
+        let readers: JoinSet<()> = readers
+            .map(|cursor| read_ahead(cursor, sender.clone()))
+            .collect();
+        drop(sender);
         let mut copied = 0;
         while let Some(batch) = batches.recv().await {
             let batch = batch?;
             copied += batch.len() as u64;
             let held = mirror.gate.read().await;
             let Some(fresh) = mirror.admit(epoch, batch) else {
-                reader.abort();
                 return Ok(None);
             };
             self.insert(&mirror.namespace, fresh).await?;
             drop(held);
             self.keep_rate(begun, copied).await;
         }
-        // A reader that broke down has sent no error.
-        reader.await.map_err(unreadable)?;
+        // Tells of a reader that broke down and has sent no error.
+        readers.join_all().await;
         let seconds = begun.elapsed().as_secs_f64();
         tracing::info!(namespace = %mirror.namespace, documents = copied, seconds, "a collection has been copied");
         Ok(Some((kept, epoch)))
     }
 
-    /// Empties the shadow while nobody writes, and then opens the cursor: what is written before the cursor is there is
+    /// Empties the shadow while nobody writes, and then opens the cursors: what is written before they are there is
     /// followed, and noted. None if nothing is declared any more.
     async fn begin(
         &self,
         mirror: &Mirror,
-    ) -> Result<Option<(Arc<Kept>, u64, Cursor<RawDocumentBuf>)>, ShadowError> {
+    ) -> Result<Option<(Arc<Kept>, u64, Vec<Cursor<RawDocumentBuf>>)>, ShadowError> {
         let Namespace { db, collection } = &mirror.namespace;
         let store = self
             .store
@@ -142,11 +154,16 @@ impl Shadow {
         self.empty(mirror).await?;
         drop(alone);
         let batch_size = u32::try_from(BATCH_DOCUMENTS).unwrap_or(u32::MAX);
-        let cursor = store
-            .find(Document::new())
-            .projection(kept.projection())
-            .batch_size(batch_size);
-        Ok(Some((kept, epoch, cursor.await?)))
+        let parts = match !self.exclusive && total >= PARTED_DOCUMENTS_MIN {
+            true => parts(&store).await?,
+            false => vec![Document::new()],
+        };
+        let mut cursors = Vec::with_capacity(parts.len());
+        for part in parts {
+            let find = store.find(part).projection(kept.projection());
+            cursors.push(find.batch_size(batch_size).await?);
+        }
+        Ok(Some((kept, epoch, cursors)))
     }
 
     /// Makes the shadow anew, with the declared caches and without documents.
@@ -185,6 +202,46 @@ impl Shadow {
     }
 }
 
+/// Filters that together find every document once, each by a range of the index of `_id`s, as a sample divides them; the
+/// last one finds those that compare with none of the sample.
+async fn parts(store: &Collection<RawDocumentBuf>) -> Result<Vec<Document>, ShadowError> {
+    let sample = [
+        doc! { "$sample": { "size": SAMPLE } },
+        doc! { "$project": { "_id": 1 } },
+        doc! { "$sort": { "_id": 1 } },
+    ];
+    let sample: Vec<Document> = store
+        .aggregate(sample)
+        .with_type::<Document>()
+        .await?
+        .try_collect()
+        .await?;
+    let ids = sample.into_iter().filter_map(|mut it| it.remove("_id"));
+    Ok(ranges(&ids.collect::<Vec<_>>()))
+}
+
+/// Divides what compares with the `ids`, which are in order, into ranges of as many of them.
+fn ranges(ids: &[Bson]) -> Vec<Document> {
+    let kind = ids.first().map(Bson::element_type);
+    let mut ends: Vec<&Bson> = (1..PARTS)
+        .filter_map(|part| ids.get(ids.len() * part / PARTS))
+        .collect();
+    ends.dedup();
+    let ([first, .., last], true) = (
+        ends.as_slice(),
+        ids.iter().all(|id| Some(id.element_type()) == kind),
+    ) else {
+        return vec![Document::new()];
+    };
+    let below = |end: &Bson| doc! { "_id": { "$lt": end } };
+    let above = |start: &Bson| doc! { "_id": { "$gte": start } };
+    let inner = ends.windows(2);
+    let mut ranges = vec![below(first), above(last)];
+    ranges.extend(inner.map(|ends| doc! { "_id": { "$gte": ends[0], "$lt": ends[1] } }));
+    ranges.push(doc! { "$nor": [below(first), above(first)] });
+    ranges
+}
+
 /// Reads a cursor to its end, some batches ahead of who takes them; after an error nothing follows.
 async fn read_ahead(mut cursor: Cursor<RawDocumentBuf>, batches: mpsc::Sender<Batch>) {
     loop {
@@ -205,4 +262,29 @@ async fn next_batch(cursor: &mut Cursor<RawDocumentBuf>) -> Batch {
         }
     }
     Ok(batch)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ranges_meet_and_the_last_part_is_the_rest() {
+        let ids: Vec<Bson> = (0..8).map(Bson::Int32).collect();
+        let expected = [
+            doc! { "_id": { "$lt": 2 } },
+            doc! { "_id": { "$gte": 6 } },
+            doc! { "_id": { "$gte": 2, "$lt": 4 } },
+            doc! { "_id": { "$gte": 4, "$lt": 6 } },
+            doc! { "$nor": [{ "_id": { "$lt": 2 } }, { "_id": { "$gte": 2 } }] },
+        ];
+        assert_eq!(ranges(&ids), expected);
+        let whole = [Document::new()];
+        assert_eq!(ranges(&[]), whole);
+        assert_eq!(ranges(&vec![Bson::Int32(1); 9]), whole);
+        assert_eq!(
+            ranges(&[Bson::Int32(1), "a".into(), Bson::Int32(2), Bson::Null]),
+            whole
+        );
+    }
 }

@@ -2,13 +2,13 @@
 
 use std::collections::HashSet;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
-use bson::{RawBsonRef, RawDocumentBuf};
+use bson::{RawBson, RawBsonRef, RawDocumentBuf};
 use forebay_documents::{Namespace, id_key};
 use parking_lot::Mutex;
-use tokio::sync::{Notify, RwLock, watch};
+use tokio::sync::{Mutex as AsyncMutex, Notify, OwnedMutexGuard, RwLock, watch};
 
 use super::kept::{Kept, cached_fields};
 
@@ -28,6 +28,14 @@ pub struct Mirror {
     seen: watch::Sender<u64>,
     /// The cluster time of the last write that a client was told of: before it the shadow must not answer.
     owed: AtomicU64,
+    /// May clients read it that have not said who they are?
+    open: AtomicBool,
+    /// Held by who compares an answer with the store's: one at a time.
+    comparing: Arc<AsyncMutex<()>>,
+    /// The cluster time at which the shadow stands still to be compared.
+    stop_at: watch::Sender<Option<u64>>,
+    /// The keys of the `_id`s of documents that have changed since.
+    changed: Mutex<HashSet<Vec<u8>>>,
 }
 
 #[derive(Debug, Default)]
@@ -37,6 +45,8 @@ struct Inner {
     has_loader: bool,
     /// Whether the shadow may be what an earlier run has left.
     is_resumable: bool,
+    /// What the store calls the collection, whatever its name.
+    identity: Option<RawBson>,
     declared: Option<Declared>,
 }
 
@@ -81,6 +91,33 @@ pub struct Ready {
     epoch: u64,
 }
 
+/// A shadow that stands still at some cluster time, to be compared with the store.
+#[derive(Debug)]
+pub struct StandingStill {
+    mirror: Arc<Mirror>,
+    _alone: OwnedMutexGuard<()>,
+}
+
+impl StandingStill {
+    /// Has it go on, to a cluster time that it has not passed; it is there when this ends, unless it answers no more.
+    pub async fn move_to(&self, at: u64) {
+        self.mirror.stop_at.send_replace(Some(at));
+        self.mirror.follows(at).await;
+    }
+
+    /// The keys of the `_id`s of documents that have changed since it stood still first.
+    pub fn changed(&self) -> HashSet<Vec<u8>> {
+        self.mirror.changed.lock().clone()
+    }
+}
+
+impl Drop for StandingStill {
+    fn drop(&mut self) {
+        self.mirror.stop_at.send_replace(None);
+        self.mirror.changed.lock().clear();
+    }
+}
+
 impl Mirror {
     /// A collection without a shadow.
     pub fn new(namespace: Namespace) -> Mirror {
@@ -91,6 +128,10 @@ impl Mirror {
             cooled: Notify::new(),
             seen: watch::Sender::new(0),
             owed: AtomicU64::new(0),
+            open: AtomicBool::new(false),
+            comparing: Arc::default(),
+            stop_at: watch::Sender::new(None),
+            changed: Mutex::default(),
         }
     }
 
@@ -112,10 +153,29 @@ impl Mirror {
 
     /// Its shadow, if that answers.
     pub fn ready(&self) -> Option<Ready> {
+        self.filled(|state| matches!(state, State::Ready))
+    }
+
+    /// Its shadow, if that answers or did so until the store was away.
+    pub fn stale(&self) -> Option<Ready> {
+        self.filled(|state| matches!(state, State::Ready | State::Behind { .. }))
+    }
+
+    fn filled(&self, is_so: impl Fn(&State) -> bool) -> Option<Ready> {
         self.with(|declared, &mut epoch| {
             let kept = declared.kept.clone();
-            matches!(declared.state, State::Ready).then_some(Ready { kept, epoch })
+            is_so(&declared.state).then_some(Ready { kept, epoch })
         })?
+    }
+
+    /// Whether the store lets a client read the collection that has not said who it is, as it was last seen.
+    pub fn is_open(&self) -> bool {
+        self.open.load(Ordering::Relaxed)
+    }
+
+    /// The store lets a client that has not said who it is read the collection, or does not.
+    pub fn set_open(&self, open: bool) {
+        self.open.store(open, Ordering::Relaxed);
     }
 
     /// Why its shadow does not answer; none if it does, or there is none.
@@ -185,6 +245,16 @@ impl Mirror {
     /// Whether the shadow may be what an earlier run has left; from now on it is not.
     pub fn take_resumable(&self) -> bool {
         std::mem::take(&mut self.inner.lock().is_resumable)
+    }
+
+    /// What the store calls the collection, whatever its name: another one after it was dropped and made again.
+    pub fn identity(&self) -> Option<RawBson> {
+        self.inner.lock().identity.clone()
+    }
+
+    /// The store has said what it calls the collection.
+    pub fn set_identity(&self, identity: Option<RawBson>) {
+        self.inner.lock().identity = identity;
     }
 
     /// True if nobody loads this shadow yet and the caller has to from now on.
@@ -270,6 +340,37 @@ impl Mirror {
             *seen = at.max(*seen);
             later
         });
+    }
+
+    /// Has the shadow stand still where it is, until what is given back is dropped. One at a time can.
+    pub async fn stand_still(self: &Arc<Self>) -> StandingStill {
+        let alone = self.comparing.clone().lock_owned().await;
+        self.stop_at.send_replace(Some(*self.seen.borrow()));
+        StandingStill {
+            mirror: self.clone(),
+            _alone: alone,
+        }
+    }
+
+    /// Whether the shadow may follow a change of this cluster time now.
+    pub fn may_pass(&self, at: u64) -> bool {
+        self.stop_at.borrow().is_none_or(|stop| at <= stop)
+    }
+
+    /// The shadow follows changes of documents with these keys.
+    pub fn changes<'a>(&self, keys: impl Iterator<Item = &'a Vec<u8>>) {
+        if self.stop_at.borrow().is_some() {
+            self.changed.lock().extend(keys.cloned());
+        }
+    }
+
+    /// Waits until it may.
+    pub async fn passes(&self, at: u64) {
+        let mut stop_at = self.stop_at.subscribe();
+        // The sender is ours.
+        let _ = stop_at
+            .wait_for(|stop| stop.is_none_or(|stop| at <= stop))
+            .await;
     }
 
     /// The shadow must not begin to answer before it has followed all changes up to a cluster time.

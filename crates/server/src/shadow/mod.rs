@@ -15,13 +15,13 @@ mod stream;
 use std::collections::HashMap;
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
-use bson::{Document, RawArrayBuf, RawDocument, RawDocumentBuf, rawdoc};
+use bson::{Document, RawArrayBuf, RawBson, RawDocument, RawDocumentBuf, rawdoc};
 use forebay_documents::{ClientContext, Command, Documents, Namespace};
 use mongodb::Client;
-use mongodb::options::ClientOptions;
+use mongodb::options::{ClientOptions, ReadConcern};
 use parking_lot::Mutex;
 
 pub use follow::Effect;
@@ -33,6 +33,8 @@ const SHARED_WRITES: &str = "the store has no change stream, by which writes pas
     with --writes exclusive if there are none";
 const HAS_STREAMS: &str = "the store has transactions, which cannot be followed one by one, and change streams, which tell of \
     them: leave --writes at shared";
+/// How often a store that is away is looked for.
+const LOOK_INTERVAL: Duration = Duration::from_secs(1);
 /// What the store says of a collection that it does not have.
 const NAMESPACE_NOT_FOUND: i32 = 26;
 
@@ -69,6 +71,12 @@ pub struct Shadow {
     file: Option<PathBuf>,
     /// Of a hundred cached answers, how many are compared with the store's.
     pub compare_percent: u8,
+    /// Do cached answers go on while the store cannot be reached?
+    pub serve_stale: bool,
+    /// The store cannot be reached, and somebody waits until it can.
+    away: AtomicBool,
+    /// The store's last reply to a hello, for clients that come while it is away.
+    pub hello: Mutex<Option<RawDocumentBuf>>,
     /// Held while the file is written.
     recording: Mutex<()>,
     mirrors: Mutex<HashMap<Namespace, Arc<Mirror>>>,
@@ -87,6 +95,8 @@ pub struct ShadowSettings {
     pub file: Option<PathBuf>,
     /// Of a hundred cached answers, how many are compared with the store's.
     pub compare_percent: u8,
+    /// Do cached answers go on while the store cannot be reached?
+    pub serve_stale: bool,
 }
 
 impl Shadow {
@@ -104,7 +114,8 @@ impl Shadow {
         options.app_name = Some("forebay".to_owned());
         options.direct_connection = Some(true);
         // A shadow is made of what the writers see.
-        (options.selection_criteria, options.read_concern) = (None, None);
+        options.selection_criteria = None;
+        options.read_concern = Some(ReadConcern::local());
         options.server_selection_timeout = Some(STORE_SELECTION_TIMEOUT);
         let shadow = Arc::new(Shadow {
             documents,
@@ -113,6 +124,9 @@ impl Shadow {
             load_rate: settings.load_rate,
             file: settings.file,
             compare_percent: settings.compare_percent,
+            serve_stale: settings.serve_stale,
+            away: AtomicBool::new(false),
+            hello: Mutex::default(),
             recording: Mutex::default(),
             mirrors: Mutex::default(),
             counters: Counters::default(),
@@ -124,6 +138,33 @@ impl Shadow {
             shadow.reload(&mirror, "it was declared before the start");
         }
         Ok(shadow)
+    }
+
+    /// Is it known that the store cannot be reached?
+    pub fn is_away(&self) -> bool {
+        self.away.load(Ordering::Acquire)
+    }
+
+    /// The store cannot be reached: looks for it until it can. Shadows that follow no stream are loaded anew then, as it may
+    /// not be what it was.
+    pub fn lost(self: &Arc<Self>) {
+        if self.away.swap(true, Ordering::AcqRel) {
+            return;
+        }
+        tracing::warn!("the store cannot be reached");
+        let shadow = Arc::clone(self);
+        tokio::spawn(async move {
+            while shadow.store_time().await.is_err() {
+                tokio::time::sleep(LOOK_INTERVAL).await;
+            }
+            tracing::info!("the store can be reached again");
+            if shadow.exclusive {
+                for mirror in shadow.declared() {
+                    shadow.reload(&mirror, "the store was away");
+                }
+            }
+            shadow.away.store(false, Ordering::Release);
+        });
     }
 
     /// The collection of this name, if it has caches.
@@ -188,7 +229,7 @@ impl Shadow {
         mirror: &Arc<Mirror>,
         indexes: RawArrayBuf,
     ) -> Result<RawDocumentBuf, ShadowError> {
-        self.check_suitable(&mirror.namespace).await?;
+        self.check_suitable(mirror).await?;
         let _alone = mirror.gate.write().await;
         let Namespace { db, collection } = &mirror.namespace;
         let command = rawdoc! { "createIndexes": collection.as_str(), "indexes": indexes };
@@ -258,7 +299,8 @@ impl Shadow {
 
     /// Views, collections that compare strings by other rules, and those of which the store deletes documents by itself
     /// give other answers than a shadow.
-    async fn check_suitable(&self, namespace: &Namespace) -> Result<(), ShadowError> {
+    async fn check_suitable(&self, mirror: &Mirror) -> Result<(), ShadowError> {
+        let namespace = &mirror.namespace;
         if self.exclusive && self.has_transactions().await? {
             return Err(ShadowError::Unsuitable(HAS_STREAMS.to_owned()));
         }
@@ -266,8 +308,12 @@ impl Shadow {
         let list = rawdoc! { "listCollections": 1, "filter": filter };
         let reply = self.ask_store(&namespace.db, list).await?;
         let Some(found) = first_batch(&reply).next() else {
+            mirror.set_identity(None);
             return Ok(());
         };
+        let info = found.get_document("info");
+        let identity = info.and_then(|info| info.get("uuid")).ok().flatten();
+        mirror.set_identity(identity.map(RawBson::from));
         let list = rawdoc! { "listIndexes": namespace.collection.as_str() };
         let indexes = match self.ask_store(&namespace.db, list).await {
             Err(ShadowError::Store(error)) if is_code(&error, NAMESPACE_NOT_FOUND) => {
@@ -341,6 +387,8 @@ fn is_code(error: &mongodb::error::Error, code: i32) -> bool {
 pub struct Counters {
     /// Reads that the shadow answered by itself.
     pub answered: AtomicU64,
+    /// Of these, while the store was away.
+    pub stale: AtomicU64,
     /// Reads whose documents the shadow found and the store showed.
     pub narrowed: AtomicU64,
     /// Reads on collections with caches that went to the store as they were.
@@ -349,6 +397,8 @@ pub struct Counters {
     pub compared: AtomicU64,
     /// Those that differed.
     pub differed: AtomicU64,
+    /// Those of which nobody can tell, as what they ask for was written meanwhile.
+    pub undecided: AtomicU64,
 }
 
 impl Counters {
@@ -356,8 +406,9 @@ impl Counters {
     pub fn document(&self) -> RawDocumentBuf {
         let told = |counter: &AtomicU64| counter.load(Ordering::Relaxed) as i64;
         rawdoc! {
-            "answered": told(&self.answered), "narrowed": told(&self.narrowed), "forwarded": told(&self.forwarded),
+            "answered": told(&self.answered), "stale": told(&self.stale), "narrowed": told(&self.narrowed), "forwarded": told(&self.forwarded),
             "compared": told(&self.compared), "differed": told(&self.differed),
+            "undecided": told(&self.undecided),
         }
     }
 }

@@ -5,15 +5,18 @@
 //! store once the stream has been read to its end. Where it has been read to is kept beside the documents of the shadow, in the journal
 //! behind them: whoever finds it there finds them, too.
 
+use std::collections::HashMap;
 use std::io;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use bson::{Document, RawBson, RawDocumentBuf, rawdoc};
+use bson::{Document, RawBson, RawDocumentBuf, cstr, rawdoc};
+use forebay_documents::id_key;
 use mongodb::change_stream::ChangeStream;
 use mongodb::change_stream::event::{ChangeStreamEvent, OperationType, ResumeToken};
 use mongodb::error::{Error, ErrorKind};
 use mongodb::options::FullDocumentType;
+use tokio::sync::mpsc;
 use tokio::time::timeout;
 
 use super::kept::Kept;
@@ -32,10 +35,24 @@ const KEPT_COLLECTION: &str = "resume_tokens";
 /// Codes by which a store says that it has no change streams: CommandNotFound, CommandNotSupported, NotImplemented, a stage
 /// that is not known, and only supported on replica sets.
 const NONE: [i32; 5] = [59, 115, 238, 40324, 40573];
+/// Codes by which a store says that it stops, or that another is what it was: HostUnreachable, HostNotFound,
+/// ShutdownInProgress, PrimarySteppedDown, NotWritablePrimary, InterruptedAtShutdown, InterruptedDueToReplStateChange,
+/// NotPrimaryNoSecondaryOk and NotPrimaryOrSecondary.
+const LEAVES: [i32; 9] = [6, 7, 91, 189, 10107, 11600, 11602, 13435, 13436];
 /// The longest silence of a store that is there.
 const SILENCE_MAX: Duration = Duration::from_secs(30);
 
-type Events = ChangeStream<ChangeStreamEvent<RawDocumentBuf>>;
+/// Events that are read ahead, and applied together: one at a time costs most of a command each.
+const EVENTS_MAX: usize = 1_000;
+
+type Event = ChangeStreamEvent<RawDocumentBuf>;
+type Events = ChangeStream<Event>;
+
+/// What a stream has told: an event, or that there is none now; and where it has been read to.
+struct Told {
+    event: Option<Event>,
+    token: Option<ResumeToken>,
+}
 
 /// A stream under way.
 struct Follower<'a> {
@@ -43,8 +60,22 @@ struct Follower<'a> {
     mirror: &'a Mirror,
     kept: Arc<Kept>,
     epoch: u64,
-    events: Events,
+    /// What the stream tells, until an error.
+    telling: mpsc::Receiver<Result<Told, ShadowError>>,
+    /// Where it has been followed to.
+    token: Option<ResumeToken>,
     kept_at: Instant,
+}
+
+/// Events to be applied together: of each document the last.
+#[derive(Default)]
+struct Changes {
+    /// By the key of their `_id`s: the `_id`, and the document unless it was deleted.
+    documents: HashMap<Vec<u8>, (RawBson, Option<RawDocumentBuf>)>,
+    token: Option<ResumeToken>,
+    /// Of a transaction, others may follow with the same time.
+    is_part: bool,
+    lag: Option<Duration>,
 }
 
 impl Shadow {
@@ -54,7 +85,7 @@ impl Shadow {
     /// Why the shadow is not what the store has any more.
     pub(super) async fn keep_up(&self, mirror: &Mirror) -> Result<(), ShadowError> {
         let epoch = mirror.epoch();
-        self.check_suitable(&mirror.namespace).await?;
+        self.check_suitable(mirror).await?;
         let token = match mirror.take_resumable() {
             true => self.resume_token(mirror).await?,
             false => None,
@@ -68,7 +99,7 @@ impl Shadow {
                 Ok(()) => return Ok(()),
                 Err(ShadowError::Store(error)) if is_away(&error) => {
                     tracing::warn!(namespace = %mirror.namespace, %error, "the change stream broke");
-                    let Some(token) = going.events.resume_token() else {
+                    let Some(token) = going.token.take() else {
                         return Err(error.into());
                     };
                     follower = self.reopened(mirror, going.epoch, token).await?;
@@ -145,7 +176,8 @@ impl Shadow {
             mirror,
             kept,
             epoch,
-            events,
+            token: events.resume_token(),
+            telling: told_by(events),
             kept_at: Instant::now(),
         }
     }
@@ -175,8 +207,8 @@ impl Shadow {
         Ok(opened)
     }
 
-    /// Where the stream of a shadow was read to when that was kept last. None without one, or if the shadow holds other
-    /// fields now.
+    /// Where the stream of a shadow was read to when that was kept last. None without one, if the shadow holds other fields
+    /// now, or if the store has another collection under the name, as from a backup.
     async fn resume_token(&self, mirror: &Mirror) -> Result<Option<ResumeToken>, ShadowError> {
         let find =
             rawdoc! { "find": KEPT_COLLECTION, "filter": { "_id": mirror.namespace.to_string() } };
@@ -186,6 +218,10 @@ impl Shadow {
         };
         let definitions = self.cache_definitions(&mirror.namespace).await;
         if definitions.ok() != Some(mirror.definitions()) {
+            return Ok(None);
+        }
+        let identity = kept.get("collection").ok().flatten();
+        if identity.map(RawBson::from) != mirror.identity() {
             return Ok(None);
         }
         let token = kept.get_document("token").map_err(unreadable)?;
@@ -208,7 +244,11 @@ impl Shadow {
             }
             Some(token) => {
                 let token = bson::serialize_to_raw_document_buf(token).map_err(unreadable)?;
-                let update = rawdoc! { "q": { "_id": id.clone() }, "u": { "_id": id, "token": token }, "upsert": true };
+                let mut kept = rawdoc! { "_id": id.clone(), "token": token };
+                if let Some(identity) = mirror.identity() {
+                    kept.append(cstr!("collection"), identity);
+                }
+                let update = rawdoc! { "q": { "_id": id }, "u": kept, "upsert": true };
                 rawdoc! { "update": KEPT_COLLECTION, "updates": [update] }
             }
         };
@@ -219,24 +259,41 @@ impl Shadow {
 impl Follower<'_> {
     /// Applies events for as long as the shadow is the one that they are for.
     async fn run(&mut self) -> Result<(), ShadowError> {
+        let mut told = Vec::with_capacity(EVENTS_MAX);
         while self.mirror.is_current(self.epoch) {
-            let next = timeout(SILENCE_MAX, self.events.next_if_any()).await;
-            let next = next.map_err(|_| Error::from(io::Error::from(io::ErrorKind::TimedOut)))?;
-            match next? {
-                Some(event) => {
-                    // Of a transaction, others may follow with the same time.
-                    let is_whole = event.txn_number.is_none();
-                    self.apply(event).await?;
-                    self.note(is_whole).await?;
+            self.telling.recv_many(&mut told, EVENTS_MAX).await;
+            let mut changes = Changes::default();
+            for told in told.drain(..) {
+                match told {
+                    Ok(told) => changes = self.take(changes, told).await?,
+                    Err(error) => {
+                        self.apply(changes).await?;
+                        return Err(error);
+                    }
                 }
-                None if self.events.is_alive() => {
-                    self.note(true).await?;
-                    self.catch_up();
-                }
-                None => return Err(ShadowError::Changed("its stream ended".to_owned())),
             }
+            self.apply(changes).await?;
         }
         Ok(())
+    }
+
+    /// Adds what the stream told to changes that are not applied yet, or applies them.
+    async fn take(&mut self, mut changes: Changes, told: Told) -> Result<Changes, ShadowError> {
+        let Some(event) = told.event else {
+            changes.token = told.token;
+            self.apply(changes).await?;
+            self.catch_up();
+            return Ok(Changes::default());
+        };
+        if let Some(at) = told.token.as_ref().and_then(time_of)
+            && !self.mirror.may_pass(at)
+        {
+            self.apply(std::mem::take(&mut changes)).await?;
+            self.mirror.passes(at).await;
+        }
+        changes.token = told.token;
+        changes.add(event, &self.kept)?;
+        Ok(changes)
     }
 
     /// There is no event now: the shadow answers from now on, if it has followed all that clients know of.
@@ -247,44 +304,85 @@ impl Follower<'_> {
         }
     }
 
-    async fn apply(&mut self, event: ChangeStreamEvent<RawDocumentBuf>) -> Result<(), ShadowError> {
+    /// Applies changes; tells, and once in a while keeps, where the stream has been followed to.
+    async fn apply(&mut self, changes: Changes) -> Result<(), ShadowError> {
         let namespace = &self.mirror.namespace;
-        let lag = event
-            .wall_time
-            .and_then(|wrote| wrote.to_system_time().elapsed().ok());
-        self.shadow
-            .documents
-            .set_store_lag(&namespace.to_string(), lag);
-        match (event.operation_type, event.full_document) {
-            (OperationType::Insert | OperationType::Replace | OperationType::Update, Some(new)) => {
-                let new = self.kept.project(&new);
-                self.shadow.replace(namespace, vec![new]).await
+        let (mut gone, mut new) = (Vec::new(), Vec::new());
+        self.mirror.changes(changes.documents.keys());
+        for (id, document) in changes.documents.into_values() {
+            match document {
+                Some(document) => new.push(document),
+                None => gone.push(id),
             }
-            // It was deleted before the store looked it up; that is an event of its own.
-            (OperationType::Update, None) => Ok(()),
-            (OperationType::Delete, _) => {
-                let id = event.document_key.as_ref().and_then(|key| key.get("_id"));
-                let id = id.ok_or_else(|| unreadable("a deletion without an _id"))?;
-                let id = RawBson::try_from(id.clone()).map_err(unreadable)?;
-                self.shadow.remove(namespace, [id].iter()).await
-            }
-            (other, _) => Err(ShadowError::Changed(format!("{other:?}"))),
         }
-    }
-
-    /// Tells, and once in a while keeps, where the stream has been read to.
-    async fn note(&mut self, is_whole: bool) -> Result<(), ShadowError> {
-        let Some(token) = self.events.resume_token() else {
+        self.shadow.remove(namespace, gone.iter()).await?;
+        self.shadow.replace(namespace, new).await?;
+        if changes.lag.is_some() {
+            let namespace = namespace.to_string();
+            self.shadow.documents.set_store_lag(&namespace, changes.lag);
+        }
+        let Some(token) = changes.token else {
             return Ok(());
         };
         if let Some(at) = time_of(&token) {
-            self.mirror.saw(at - u64::from(!is_whole));
+            self.mirror.saw(at - u64::from(changes.is_part));
         }
         if self.mirror.ready().is_some() && self.kept_at.elapsed() >= KEEP_INTERVAL {
             self.kept_at = Instant::now();
             self.shadow.keep_token(self.mirror, Some(&token)).await?;
         }
+        self.token = Some(token);
         Ok(())
+    }
+}
+
+impl Changes {
+    fn add(&mut self, event: Event, kept: &Kept) -> Result<(), ShadowError> {
+        self.is_part = event.txn_number.is_some();
+        let wrote = event.wall_time;
+        self.lag = wrote.and_then(|wrote| wrote.to_system_time().elapsed().ok());
+        let new = match (event.operation_type, event.full_document) {
+            (OperationType::Insert | OperationType::Replace | OperationType::Update, Some(new)) => {
+                Some(kept.project(&new))
+            }
+            // It was deleted before the store looked it up; that is an event of its own.
+            (OperationType::Update, None) => return Ok(()),
+            (OperationType::Delete, _) => None,
+            (other, _) => return Err(ShadowError::Changed(format!("{other:?}"))),
+        };
+        let id = event.document_key.as_ref().and_then(|key| key.get("_id"));
+        let id = id.ok_or_else(|| unreadable("an event without an _id"))?;
+        let id = RawBson::try_from(id.clone()).map_err(unreadable)?;
+        let key = id_key(id.as_raw_bson_ref());
+        self.documents.insert(key, (id, new));
+        Ok(())
+    }
+}
+
+/// Reads a stream, some events ahead of who takes them, until an error.
+fn told_by(mut events: Events) -> mpsc::Receiver<Result<Told, ShadowError>> {
+    let (sender, receiver) = mpsc::channel(EVENTS_MAX);
+    tokio::spawn(async move {
+        loop {
+            let told = next(&mut events).await;
+            let is_last = told.is_err();
+            if sender.send(told).await.is_err() || is_last {
+                return;
+            }
+        }
+    });
+    receiver
+}
+
+async fn next(events: &mut Events) -> Result<Told, ShadowError> {
+    let next = timeout(SILENCE_MAX, events.next_if_any()).await;
+    let next = next.map_err(|_| Error::from(io::Error::from(io::ErrorKind::TimedOut)))?;
+    match next? {
+        None if !events.is_alive() => Err(ShadowError::Changed("its stream ended".to_owned())),
+        event => Ok(Told {
+            event,
+            token: events.resume_token(),
+        }),
     }
 }
 
@@ -297,9 +395,10 @@ fn time_of(token: &ResumeToken) -> Option<u64> {
 
 /// Could the same be had a little later? Everything else, as an event that cannot be read, would be skipped by going on.
 fn is_away(error: &Error) -> bool {
-    use ErrorKind::{ConnectionPoolCleared, Io, ServerSelection};
-    matches!(
-        &*error.kind,
-        Io(_) | ServerSelection { .. } | ConnectionPoolCleared { .. }
-    )
+    use ErrorKind::{Command, ConnectionPoolCleared, Io, ServerSelection};
+    match &*error.kind {
+        Io(_) | ServerSelection { .. } | ConnectionPoolCleared { .. } => true,
+        Command(error) => LEAVES.contains(&error.code),
+        _ => false,
+    }
 }

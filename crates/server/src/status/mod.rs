@@ -77,11 +77,15 @@ impl Listener {
         });
         let clients = Arc::new(Semaphore::new(CLIENTS_MAX));
         loop {
-            let accepted = tokio::select! {
-                accepted = self.listener.accept() => accepted,
+            let admitted = async {
+                let place = clients.clone().acquire_owned().await;
+                (self.listener.accept().await, place)
+            };
+            let admitted = tokio::select! {
+                admitted = admitted => admitted,
                 () = door::stopped(&mut shutdown) => return,
             };
-            match (accepted, clients.clone().acquire_owned().await) {
+            match admitted {
                 (Ok((stream, _)), Ok(place)) => {
                     let watched = watched.clone();
                     tokio::spawn(async move {

@@ -116,10 +116,10 @@ impl Batch {
         self.writes.iter().map(bytes).sum::<usize>() as u64
     }
 
-    /// Does it remove more than it writes?
+    /// Does it remove as much as it writes? A deletion does, which is noted in the statistics and the history.
     fn is_shrinking(&self) -> bool {
         let removed = self.writes.iter().filter(|write| write.value.is_none());
-        removed.count() * 2 > self.writes.len()
+        removed.count() * 2 >= self.writes.len()
     }
 }
 

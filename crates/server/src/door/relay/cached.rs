@@ -13,6 +13,7 @@ use forebay_wire_mongo::{Body, Flags, Limits, Message, OpMsg, Peek};
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::time::timeout;
 
+use super::compare::Verdict;
 use super::indexes::{load_of, with_definitions, with_loads};
 use super::reads::{self, Answer, Read};
 use super::writes::{self, Write};
@@ -57,6 +58,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Relay<S> {
         }
         if CHANGES_RIGHTS.contains(&name.as_str()) {
             self.proven.clear();
+            self.is_somebody = true;
         }
         let namespace = namespace(peek.body);
         if writes::is_write(&name) || declares(&name, peek.body) {
@@ -153,13 +155,12 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Relay<S> {
                 let bytes = OpMsg { body, ..message }.encode(request.id(), 0).into();
                 self.exchange(Request { bytes, ..request }, flags).await
             }
-            Answer::Reply(reply) if compare::is_due(shadow) => {
-                self.compared(shadow, mirror, reply, &message, &request)
-                    .await
+            Answer::Reply(_) if compare::is_due(shadow) => {
+                self.compared(shadow, mirror, &message, &request).await
             }
             Answer::Reply(reply) => self.respond(reply, &request).await,
             Answer::Forward => match reads::refusal(mirror, &message.body) {
-                Some(refusal) if self.proves(&mirror.namespace).await? => {
+                Some(refusal) if self.proves(mirror).await? => {
                     self.respond(refusal, &request).await
                 }
                 _ => self.exchange(request, flags).await,
@@ -174,60 +175,95 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Relay<S> {
         mirror: &Mirror,
         body: &RawDocument,
     ) -> Result<Answer, FrameError> {
-        let Some(ready) = mirror.ready() else {
+        let Some(ready) = self.filled(mirror) else {
             return Ok(Answer::Forward);
         };
         let Some(read) = Read::parse(&mirror.namespace, &ready.kept, body) else {
             return Ok(Answer::Forward);
         };
-        if !self.proves(&mirror.namespace).await? {
+        if !self.proves(mirror).await? {
             return Ok(Answer::Forward);
         }
         let answer = reads::answer(shadow, &read).await;
-        Ok(still(mirror, &ready, answer))
+        // Of what has been loaded anew meanwhile, nobody knows what it was.
+        Ok(match self.filled(mirror) == Some(ready) {
+            true => answer,
+            false => Answer::Forward,
+        })
     }
 
-    /// Answers with `reply`, unless the store says something else and stays with it.
+    /// The shadow, if it answers this client.
+    fn filled(&self, mirror: &Mirror) -> Option<Ready> {
+        match self.is_stale && self.shadow.is_away() {
+            true => mirror.stale(),
+            false => mirror.ready(),
+        }
+    }
+
+    /// Answers with what the shadow says, unless the store says something else and stays with it.
+    ///
+    /// A shadow that follows a stream stands still while the store is asked, and then goes on to the time of the store's answer;
+    /// documents that were written between may be in one answer and not in the other, as a store that searches reads each document at
+    /// a time of its own.
     async fn compared(
         &mut self,
         shadow: &Arc<Shadow>,
         mirror: &Arc<Mirror>,
-        mut reply: RawDocumentBuf,
         message: &OpMsg,
         request: &Request,
     ) -> Result<Next, FrameError> {
         shadow.counters.compared.fetch_add(1, Ordering::Relaxed);
-        for _ in 0..compare::TRIES {
+        let mut tries = 0;
+        loop {
+            let no_writes = match shadow.exclusive {
+                true => Some(mirror.gate.clone().read_owned().await),
+                false => None,
+            };
+            let still = mirror.stand_still().await;
             let Some(told) = self.ask(&unsilenced(message.clone()), request.id()).await? else {
                 return Ok(Next::Close);
             };
             let Some(straight) = Peek::new(&told) else {
                 return self.pass(told, request).await;
             };
-            if compare::is_same(&reply, straight.body) {
+            if let (false, Some(at)) = (shadow.exclusive, operation_time(straight.body)) {
+                // Too late, it is another answer that is compared, and taken for a difference if the store stays with it.
+                drop(timeout(STREAM_PATIENCE, still.move_to(at)).await);
+            }
+            let Answer::Reply(reply) = self.answer_of(shadow, mirror, &message.body).await? else {
+                return self.pass(told, request).await;
+            };
+            let changed = still.changed();
+            drop((still, no_writes));
+            let verdict = compare::judge(&message.body, &reply, straight.body, &changed);
+            if verdict == Verdict::Same {
                 return self.respond(reply, request).await;
             }
-            // A write may have come between the two; then both change.
-            match self.answer_of(shadow, mirror, &message.body).await? {
-                Answer::Reply(again) if again != reply => reply = again,
-                Answer::Reply(_) => {
-                    compare::report(shadow, &mirror.namespace, message, &reply, straight.body);
-                    return self.pass(told, request).await;
-                }
-                _ => return self.pass(told, request).await,
+            tries += 1;
+            if tries < compare::TRIES {
+                continue;
             }
+            if verdict == Verdict::Undecided {
+                shadow.counters.undecided.fetch_add(1, Ordering::Relaxed);
+            } else {
+                compare::report(shadow, &mirror.namespace, message, &reply, straight.body);
+            }
+            return self.pass(told, request).await;
         }
-        self.respond(reply, request).await
     }
 
     /// Whether the store lets the client read the collection; each connection asks anew after a while.
-    pub(super) async fn proves(&mut self, namespace: &Namespace) -> Result<bool, FrameError> {
+    pub(super) async fn proves(&mut self, mirror: &Mirror) -> Result<bool, FrameError> {
+        let namespace = &mirror.namespace;
         let proven = self.proven.get(namespace);
+        if self.is_stale {
+            return Ok(proven.is_some() || mirror.is_open());
+        }
         if proven.is_some_and(|proven| proven.elapsed() < PROOF_LIFE) {
             return Ok(true);
         }
         let probe = rawdoc! {
-            "find": namespace.collection.as_str(), "filter": { "_id": ObjectId::new() }, "limit": 1, "singleBatch": true,
+            "find": namespace.collection.as_str(), "projection": { "_id": 1 }, "limit": 1, "singleBatch": true,
             "$db": namespace.db.as_str(),
         };
         let Some(reply) = self.ask_own(probe).await? else {
@@ -240,6 +276,9 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Relay<S> {
         let proven = succeeded(&reply) && of.is_ok_and(|of| of == namespace.to_string());
         if proven {
             self.proven.insert(namespace.clone(), Instant::now());
+        }
+        if !self.is_somebody {
+            mirror.set_open(proven);
         }
         Ok(proven)
     }
@@ -560,14 +599,6 @@ fn has_more(reply: &RawDocument) -> bool {
 async fn forget(shadow: &Shadow, mirror: &Mirror) {
     if let Err(error) = shadow.forget(mirror).await {
         tracing::error!(namespace = %mirror.namespace, %error, "the caches of a dropped collection are still listed");
-    }
-}
-
-/// The answer, if the shadow that gave it still is the one that follows.
-fn still(mirror: &Mirror, ready: &Ready, answer: Answer) -> Answer {
-    match mirror.ready().as_ref() == Some(ready) {
-        true => answer,
-        false => Answer::Forward,
     }
 }
 

@@ -1,14 +1,15 @@
 //! Cached answers beside the store's: with `compare-percent`, some of them are asked for twice.
 
+use std::collections::HashSet;
 use std::sync::atomic::Ordering;
 
 use bson::{RawBsonRef, RawDocument};
-use forebay_documents::Namespace;
+use forebay_documents::{Namespace, id_key};
 use forebay_wire_mongo::OpMsg;
 
 use crate::shadow::{Shadow, first_batch};
 
-/// How often both are asked until a difference is one: writes come between.
+/// How often both are asked until a difference is one, or nobody can tell.
 pub const TRIES: usize = 5;
 /// Most bytes of an answer in the log.
 const LOGGED_BYTES: usize = 2_000;
@@ -20,24 +21,72 @@ pub fn is_due(shadow: &Shadow) -> bool {
     answered * u64::from(shadow.compare_percent) % 100 < u64::from(shadow.compare_percent)
 }
 
-/// Whether two replies to a read say the same; batches and distinct values may come in any order.
-pub fn is_same(cached: &RawDocument, straight: &RawDocument) -> bool {
-    content(cached) == content(straight)
+/// What a cached answer is beside the store's.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Verdict {
+    /// They say the same, but for documents that were written meanwhile.
+    Same,
+    /// They do not.
+    Different,
+    /// What was written meanwhile could be the reason.
+    Undecided,
 }
 
-/// What a reply says, as text in an order of its own.
-fn content(reply: &RawDocument) -> Vec<String> {
-    let told = |value: RawBsonRef<'_>| format!("{value:?}");
-    let number = |value: RawBsonRef<'_>| {
-        let number = value.as_i32().map(f64::from).or(value.as_f64());
-        number.or(value.as_i64().map(|number| number as f64))
+/// Compares two replies to a read, between which the documents of `changed` keys were written. Batches and distinct values may
+/// come in any order.
+pub fn judge(
+    asked: &RawDocument,
+    cached: &RawDocument,
+    straight: &RawDocument,
+    changed: &HashSet<Vec<u8>>,
+) -> Verdict {
+    if content(cached, &[]) == content(straight, &[]) {
+        return Verdict::Same;
+    }
+    if changed.is_empty() {
+        return Verdict::Different;
+    }
+    let explained = match (number(cached, "n"), number(straight, "n")) {
+        (Some(cached), Some(straight)) => (cached - straight).abs() <= changed.len() as f64,
+        _ if shows_all(asked) && has_ids(cached) && has_ids(straight) => {
+            content(cached, changed) == content(straight, changed)
+        }
+        _ => return Verdict::Undecided,
+    };
+    match explained {
+        true => Verdict::Same,
+        false => Verdict::Different,
+    }
+}
+
+/// Does a `find` show every document that it finds?
+fn shows_all(asked: &RawDocument) -> bool {
+    let is_none = |argument| matches!(asked.get(argument), Ok(None));
+    asked.get_str("find").is_ok() && is_none("limit") && is_none("skip")
+}
+
+fn has_ids(reply: &RawDocument) -> bool {
+    first_batch(reply).all(|document| matches!(document.get("_id"), Ok(Some(_))))
+}
+
+fn number(reply: &RawDocument, name: &str) -> Option<f64> {
+    let number = reply.get(name).ok().flatten()?;
+    let small = number.as_i32().map(f64::from).or(number.as_f64());
+    small.or(number.as_i64().map(|number| number as f64))
+}
+
+/// What a reply says, as text in an order of its own, but for documents of some keys.
+fn content<'a>(reply: &RawDocument, but: impl IntoIterator<Item = &'a Vec<u8>>) -> Vec<String> {
+    let but: HashSet<&Vec<u8>> = but.into_iter().collect();
+    let is_left = |document: &&RawDocument| {
+        let id = document.get("_id").ok().flatten();
+        but.is_empty() || id.is_none_or(|id| !but.contains(&id_key(id)))
     };
     let values = reply.get_array("values").into_iter().flatten().flatten();
-    let mut content: Vec<String> = values.map(told).collect();
-    content.extend(first_batch(reply).map(fields));
+    let mut content: Vec<String> = values.map(|value| format!("{value:?}")).collect();
+    content.extend(first_batch(reply).filter(is_left).map(fields));
     content.sort_unstable();
-    let n = reply.get("n").ok().flatten().and_then(number);
-    content.extend(n.map(|n| n.to_string()));
+    content.extend(number(reply, "n").map(|n| n.to_string()));
     content
 }
 
@@ -72,23 +121,57 @@ pub fn report(
 
 #[cfg(test)]
 mod tests {
-    use bson::rawdoc;
+    use bson::{RawBsonRef, RawDocumentBuf, rawdoc};
 
     use super::*;
 
+    fn verdict(cached: &RawDocument, straight: &RawDocument, changed: &[i32]) -> Verdict {
+        let changed = changed.iter().map(|id| id_key(RawBsonRef::Int32(*id)));
+        judge(
+            &rawdoc! { "find": "c" },
+            cached,
+            straight,
+            &changed.collect(),
+        )
+    }
+
+    fn batch(first: i64, second: i64) -> RawDocumentBuf {
+        rawdoc! { "cursor": { "firstBatch": [{ "_id": first }, { "_id": second }], "id": 0i64 }, "ok": 1.0 }
+    }
+
     #[test]
     fn the_order_of_a_batch_does_not_count_and_its_documents_do() {
-        let batch = |first: i64, second: i64| {
-            rawdoc! { "cursor": { "firstBatch": [{ "_id": first }, { "_id": second }], "id": 0i64 }, "ok": 1.0 }
-        };
-        assert!(is_same(&batch(1, 2), &batch(2, 1)));
-        assert!(!is_same(&batch(1, 2), &batch(1, 3)));
-        assert!(is_same(
-            &rawdoc! { "n": 5, "ok": 1.0 },
-            &rawdoc! { "n": 5i64, "ok": 1 }
-        ));
-        assert!(!is_same(&rawdoc! { "n": 5 }, &rawdoc! { "n": 6 }));
+        assert_eq!(verdict(&batch(1, 2), &batch(2, 1), &[]), Verdict::Same);
+        assert_eq!(verdict(&batch(1, 2), &batch(1, 3), &[]), Verdict::Different);
+        let (five, six) = (rawdoc! { "n": 5, "ok": 1.0 }, rawdoc! { "n": 6 });
+        assert_eq!(
+            verdict(&five, &rawdoc! { "n": 5i64, "ok": 1 }, &[]),
+            Verdict::Same
+        );
+        assert_eq!(verdict(&five, &six, &[]), Verdict::Different);
         let values = |last: &str| rawdoc! { "values": ["a", last], "ok": 1.0 };
-        assert!(!is_same(&values("b"), &values("c")));
+        assert_eq!(verdict(&values("b"), &values("c"), &[]), Verdict::Different);
+        assert_eq!(
+            verdict(&values("b"), &values("c"), &[1]),
+            Verdict::Undecided
+        );
+    }
+
+    #[test]
+    fn what_was_written_meanwhile_may_differ_and_nothing_else() {
+        assert_eq!(verdict(&batch(1, 2), &batch(1, 3), &[2, 3]), Verdict::Same);
+        assert_eq!(
+            verdict(&batch(1, 2), &batch(1, 3), &[2]),
+            Verdict::Different
+        );
+        let n = |n: i32| rawdoc! { "n": n, "ok": 1.0 };
+        assert_eq!(verdict(&n(5), &n(7), &[1, 2]), Verdict::Same);
+        assert_eq!(verdict(&n(5), &n(8), &[1, 2]), Verdict::Different);
+        let asked = rawdoc! { "find": "c", "limit": 2 };
+        let changed = [id_key(RawBsonRef::Int32(9))].into();
+        assert_eq!(
+            judge(&asked, &batch(1, 2), &batch(1, 3), &changed),
+            Verdict::Undecided
+        );
     }
 }

@@ -30,6 +30,15 @@ const NOT_TOLD: &[&str] = &[
     "topologyVersion",
 ];
 
+/// Fields of the reply that concern one client, or have two names.
+const NOT_REMEMBERED: &[&str] = &[
+    "connectionId",
+    "isWritablePrimary",
+    "ismaster",
+    "saslSupportedMechs",
+    "speculativeAuthenticate",
+];
+
 /// The hello to the store.
 pub fn request(asked: &RawDocument) -> RawDocumentBuf {
     let mut request = RawDocumentBuf::new();
@@ -62,6 +71,25 @@ pub fn reply(told: &RawDocument, asked: &RawDocument) -> RawDocumentBuf {
     }
     hello::append_compression(&mut reply, asked);
     reply
+}
+
+/// Does a hello begin to say who the client is?
+pub fn authenticates(asked: &RawDocument) -> bool {
+    !matches!(asked.get("speculativeAuthenticate"), Ok(None))
+}
+
+/// What the store has `told` at another time, for a client whose authentication it does not answer.
+pub fn remembered(told: &RawDocument) -> RawDocumentBuf {
+    let mut remembered = RawDocumentBuf::new();
+    for (name, value) in told.into_iter().flatten() {
+        if !NOT_REMEMBERED.contains(&name.as_str()) {
+            remembered.append(name, value);
+        }
+    }
+    // Each name of the command has its own for this.
+    remembered.append(cstr!("ismaster"), true);
+    remembered.append(cstr!("isWritablePrimary"), true);
+    remembered
 }
 
 fn at_most(value: RawBsonRef<'_>, limit: i32) -> i32 {

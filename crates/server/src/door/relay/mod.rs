@@ -8,6 +8,7 @@ mod fetch;
 mod handshake;
 mod indexes;
 mod reads;
+mod stale;
 mod writes;
 
 use std::collections::HashMap;
@@ -27,7 +28,7 @@ use tokio::sync::{Semaphore, watch};
 use super::connection::compressed;
 use super::frames::{self, Frame, FrameError, FrameReader};
 use super::listener::stopped;
-use super::{Door, hello};
+use super::{Behind, Door, hello};
 use crate::auth::scram::random_bytes;
 use crate::shadow::Shadow;
 use crate::upstream::Stream;
@@ -48,16 +49,23 @@ const RESPONSE_TO: usize = 8;
 /// Where it says what kind of message it is.
 const OP_CODE: usize = 12;
 
+type StoreReader = FrameReader<ReadHalf<Box<dyn Stream>>>;
+type StoreWriter = WriteHalf<Box<dyn Stream>>;
+
 /// A client's connection and its connection to the store.
 pub struct Relay<S> {
     door: Arc<Door>,
     client: FrameReader<ReadHalf<S>>,
     client_writer: WriteHalf<S>,
-    store: FrameReader<ReadHalf<Box<dyn Stream>>>,
-    store_writer: WriteHalf<Box<dyn Stream>>,
+    store: StoreReader,
+    store_writer: StoreWriter,
     shadow: Arc<Shadow>,
     /// The collections that the client may read, and when the store said so.
     proven: HashMap<Namespace, Instant>,
+    /// Has the client said who it is, or begun to?
+    is_somebody: bool,
+    /// Is the store away, and does the client get what caches answer alone?
+    is_stale: bool,
 }
 
 /// A request as it goes to the store.
@@ -89,19 +97,23 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Relay<S> {
         store: Box<dyn Stream>,
     ) -> Relay<S> {
         let (client, client_writer) = split(client);
-        let (store, store_writer) = split(store);
+        let (store, store_writer) = store_sides(store, &door);
         let timeout = door.timeouts.message;
-        // One reply at a time, which must not wait for memory that requests hold.
-        let reply_memory = Arc::new(Semaphore::new(REPLY_BYTES_MAX.div_ceil(1024)));
         Relay {
             client: FrameReader::new(client, door.memory.clone(), timeout),
-            store: FrameReader::new(store, reply_memory, timeout),
+            store,
             door,
             client_writer,
             store_writer,
             shadow,
             proven: HashMap::new(),
+            is_somebody: false,
+            is_stale: false,
         }
+    }
+
+    fn set_store(&mut self, store: Box<dyn Stream>) {
+        (self.store, self.store_writer) = store_sides(store, &self.door);
     }
 
     /// Serves the client until it or the store leaves, one breaks the protocol or the server shuts down.
@@ -119,7 +131,10 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Relay<S> {
         while next == Next::Request {
             let frame = tokio::select! {
                 frame = self.client.next(&limits) => frame?,
-                () = self.store.closed() => None,
+                () = self.store.closed(), if !self.is_stale => match self.turns_stale().await {
+                    true => continue,
+                    false => None,
+                },
                 () = stopped(&mut shutdown) => None,
             };
             next = match frame {
@@ -133,6 +148,9 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Relay<S> {
     async fn request(&mut self, frame: Frame) -> Result<Next, FrameError> {
         let (bytes, compressor) = uncompressed(frame.bytes, &Limits::default())?;
         let request = Request { bytes, compressor };
+        if self.is_stale && !self.shadow.is_away() && !self.returns().await {
+            return Ok(Next::Close);
+        }
         match op_code(&request.bytes)? {
             OpCode::Msg => self.command(request).await,
             OpCode::Query => self.query(request).await,
@@ -151,6 +169,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Relay<S> {
         }
         match hello::is_hello(name) {
             true => self.hello(request).await,
+            false if self.is_stale => self.answer_stale(request).await,
             false => {
                 let shadow = self.shadow.clone();
                 self.shadowed(&shadow, request).await
@@ -178,10 +197,15 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Relay<S> {
 
     /// Passes a hello on, without what concerns the two connections alone.
     async fn hello(&mut self, request: Request) -> Result<Next, FrameError> {
-        let Message { header, body, .. } = Message::decode(request.bytes, &Limits::default())?;
+        let Message { header, body, .. } =
+            Message::decode(request.bytes.clone(), &Limits::default())?;
         let Body::Msg(message) = body else {
             return Err(unknown(header.op_code));
         };
+        if self.is_stale {
+            return self.hello_stale(&message.body, &request).await;
+        }
+        self.is_somebody |= handshake::authenticates(&message.body);
         let asked = OpMsg {
             flags: Flags(message.flags.0 & !Flags::EXHAUST_ALLOWED.0),
             body: handshake::request(&message.body),
@@ -199,6 +223,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Relay<S> {
         else {
             return Err(unknown(header.op_code));
         };
+        self.remember_hello(&reply.body);
         let reply = OpMsg::new(handshake::reply(&reply.body, &message.body));
         let reply = reply.encode(header.request_id, header.response_to);
         self.answer(reply.into(), None).await?;
@@ -218,7 +243,10 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Relay<S> {
         if query.command_database().is_some() && hello::is_hello(name) {
             return self.query_hello(&query, header, &command.to_owned()).await;
         }
-        if query.command_database().is_some() && matches!(name, "saslStart" | "saslContinue") {
+        let authenticates = matches!(name, "saslStart" | "saslContinue");
+        if query.command_database().is_some() && authenticates && !self.is_stale {
+            self.proven.clear();
+            self.is_somebody = true;
             return self.exchange(request, Flags::default()).await;
         }
         let refusal = hello::unsupported_query(name);
@@ -232,6 +260,15 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Relay<S> {
         header: Header,
         command: &RawDocumentBuf,
     ) -> Result<Next, FrameError> {
+        if self.is_stale {
+            let Some(document) = self.stale_hello(command) else {
+                return Ok(Next::Close);
+            };
+            return self
+                .answer_query(document, self.door.request_id(), header.request_id)
+                .await;
+        }
+        self.is_somebody |= handshake::authenticates(command);
         let asked = OpQuery {
             query: handshake::request(command),
             ..query.clone()
@@ -248,6 +285,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Relay<S> {
         else {
             return Err(unknown(header.op_code));
         };
+        self.remember_hello(&reply.document);
         let document = handshake::reply(&reply.document, command);
         self.answer_query(document, header.request_id, header.response_to)
             .await
@@ -309,6 +347,14 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Relay<S> {
             }
         }
     }
+}
+
+fn store_sides(store: Box<dyn Stream>, door: &Door) -> (StoreReader, StoreWriter) {
+    let (reader, writer) = split(store);
+    // One reply at a time, which must not wait for memory that requests hold.
+    let reply_memory = Arc::new(Semaphore::new(REPLY_BYTES_MAX.div_ceil(1024)));
+    let reader = FrameReader::new(reader, reply_memory, door.timeouts.message);
+    (reader, writer)
 }
 
 /// Is this the reply to the message of this number?

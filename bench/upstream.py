@@ -1,0 +1,210 @@
+"""In front of another store, through pymongo: counts beside FerretDB alone, and how far caches lag behind the store in a storm.
+
+    FOREBAY=... FERRETDB=... PYTHONPATH=tests/drivers/python python bench/upstream.py counts NAMES [--record FILE]
+    FOREBAY=... PYTHONPATH=tests/drivers/python python bench/upstream.py storm [--seconds 600] [--rate 5000] [--record FILE]
+
+`counts` puts a million names (the lines of a file) into FerretDB on SQLite and caches them. `storm` writes straight to a Forebay
+with a history of changes, while another in front of it follows, answers searches and compares each answer with the store's own
+(`--compare-percent 100`). The lag is the time from the acknowledgement of a write to the store until a count through the front has
+it, asked for without a pause.
+"""
+
+import argparse
+import datetime
+import json
+import os
+import random
+import statistics
+import tempfile
+import threading
+import time
+
+import pymongo
+from servers import start_ferretdb, start_forebay
+
+PATTERNS = ["webpack.*plugin", "(mysql|postgres|mongo).*(pool|stream)", "^@[a-z]+/[a-z]+-client$", "[0-9]{4}-[0-9]{2}"]
+NAMES = 1_000_000
+BATCH = 50
+RUNS = 25
+
+
+class Report:
+    """Prints figures, and appends them to a file of JSON lines."""
+
+    def __init__(self, options):
+        self.file = options.record
+        self.command = f"python bench/upstream.py {options.what}"
+
+    def add(self, case, engine, metric, values, expect=None):
+        line = {
+            "bench": "upstream", "case": case, "engine": engine, "device": f"{os.cpu_count()} cores", "driver": "none",
+            "metric": metric, "median": statistics.median(values), "min": min(values), "max": max(values),
+            "n": len(values), "expect": expect, "commit": os.environ.get("FOREBAY_COMMIT", "unknown"),
+            "date": datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%dT%H:%M:%SZ"), "command": self.command,
+        }  # fmt: skip
+        print(json.dumps(line), flush=True)
+        if self.file:
+            with open(self.file, "a") as file:
+                print(json.dumps(line), file=file)
+
+
+def timed(run):
+    start = time.perf_counter()
+    result = run()
+    return (time.perf_counter() - start) * 1e3, result
+
+
+def wait_until_cached(db, collection, field):
+    explain = {"count": collection, "query": {field: "x"}}
+    while "load" in (reason := db.command("explain", explain).get("forebay", {}).get("reason", "")):
+        time.sleep(0.05)
+    if reason:
+        raise RuntimeError(reason)
+
+
+def cache(db, collection, field):
+    db.command("createIndexes", collection, indexes=[{"key": {field: "cache"}, "name": f"{field}_cache"}])
+    wait_until_cached(db, collection, field)
+
+
+def counts(options, report):
+    with open(options.names, encoding="utf-8") as lines:
+        names = [line.rstrip("\n") for line, _ in zip(lines, range(options.documents))]
+    with tempfile.TemporaryDirectory() as folder:
+        store = start_ferretdb(folder)
+        front = start_forebay("--memory", "--upstream", store.uri, "--writes", "exclusive", "--devices", "host:2")
+        try:
+            straight, through = (pymongo.MongoClient(server.uri).shop for server in (store, front))
+            for start in range(0, len(names), 10_000):
+                batch = [{"_id": start + n, "name": name} for n, name in enumerate(names[start : start + 10_000])]
+                straight.names.insert_many(batch)
+            load, _ = timed(lambda: cache(through, "names", "name"))
+            report.add("upstream-load", "forebay in front", "documents_per_s", [len(names) / load * 1e3], len(names))
+            for pattern in PATTERNS:
+                query = {"name": {"$regex": pattern}}
+                count = lambda db: db.command("count", "names", query=query)["n"]
+                alone, expect = timed(lambda: count(straight))
+                cached = [timed(lambda: count(through)) for _ in range(RUNS)]
+                if any(found != expect for _, found in cached):
+                    raise RuntimeError(f"/{pattern}/: FerretDB counts {expect}, the cache {cached}")
+                case = f"pymongo-count: {pattern}"
+                times = [took for took, _ in cached]
+                report.add(case, "FerretDB v1.24.2 SQLite", "client_ms", [alone], expect)
+                report.add(case, "forebay in front", "client_ms", times, expect)
+                report.add(case, "forebay in front", "times_ferretdb", [alone / statistics.median(times)], expect)
+        finally:
+            front.stop()
+            store.stop()
+
+
+class Storm:
+    """Writers at a steady rate straight to the store, searchers through the front, and one who measures the lag."""
+
+    WORDS = ["web", "pack", "pool", "stream", "x", "Ä", "mongo"]
+
+    def __init__(self, store, front, rate):
+        self.store, self.front, self.rate = store.uri, front.uri, rate
+        self.over = threading.Event()
+        self.written, self.searches, self.lags = 0, 0, []
+
+    def write(self):
+        things = pymongo.MongoClient(self.store).shop.things
+        rng, begun = random.Random(1), time.perf_counter()
+        while not self.over.is_set():
+            writes = [self.one(rng) for _ in range(BATCH)]
+            things.bulk_write(writes, ordered=False)
+            self.written += BATCH
+            time.sleep(max(0, begun + self.written / self.rate - time.perf_counter()))
+
+    def one(self, rng):
+        ident, name = rng.randrange(100_000), "-".join(rng.choices(self.WORDS, k=3))
+        match rng.randrange(4):
+            case 0:
+                return pymongo.DeleteOne({"_id": ident})
+            case 1:
+                return pymongo.ReplaceOne({"_id": ident}, {"name": name, "n": rng.randrange(10)}, upsert=True)
+            case _:
+                return pymongo.UpdateOne({"_id": ident}, {"$set": {"name": name}}, upsert=True)
+
+    def search(self):
+        things, rng = pymongo.MongoClient(self.front).shop.things, random.Random(2)
+        while not self.over.is_set():
+            pattern = rng.choice(["^web", "pool$", "x.*x", "Ä", "(pack|mongo)-stream"])
+            if rng.randrange(3):
+                things.database.command("count", "things", query={"name": {"$regex": pattern}})
+            else:
+                name = "-".join(rng.choices(self.WORDS, k=3))
+                list(things.find({"name": name}, {"_id": 1, "name": 1}, batch_size=10_000))
+            self.searches += 1
+
+    def measure(self):
+        straight = pymongo.MongoClient(self.store).shop.things
+        through = pymongo.MongoClient(self.front).shop
+        number = 0
+        while not self.over.is_set():
+            number += 1
+            name = f"probe {number}"
+            straight.insert_one({"_id": f"p{number % 1000}-{number}", "name": name})
+            took, _ = timed(lambda: self.until_there(through, name))
+            self.lags.append(took)
+            time.sleep(0.1)
+
+    def until_there(self, db, name):
+        while not db.command("count", "things", query={"name": name})["n"]:
+            pass
+
+
+def storm(options, report):
+    with tempfile.TemporaryDirectory() as folder:
+        store = start_forebay("--data", f"{folder}/store", "--change-history-bytes-max", "1GiB", "--devices", "host:1")
+        front = start_forebay(
+            "--data", f"{folder}/front", "--upstream", store.uri, "--devices", "host:1", "--compare-percent", "100",
+        )  # fmt: skip
+        try:
+            pymongo.MongoClient(store.uri).shop.create_collection("things")
+            through = pymongo.MongoClient(front.uri)
+            cache(through.shop, "things", "name")
+            it = Storm(store, front, options.rate)
+            threads = [threading.Thread(target=run) for run in (it.write, it.search, it.measure)]
+            for thread in threads:
+                thread.start()
+            time.sleep(options.seconds)
+            it.over.set()
+            for thread in threads:
+                thread.join()
+            time.sleep(1)
+            for pattern in PATTERNS + ["^web", "x.*x", "Ä"]:
+                query = {"name": {"$regex": pattern}}
+                both = [pymongo.MongoClient(server.uri).shop for server in (store, front)]
+                counts = [db.command("count", "things", query=query)["n"] for db in both]
+                if counts[0] != counts[1]:
+                    raise SystemExit(f"/{pattern}/: the store counts {counts[0]}, the front {counts[1]}")
+            told = through.admin.command("serverStatus")["forebayUpstream"]
+            print(told, "lines that say error:", [line for line in front.lines if "ERROR" in line][:3])
+            report.add("storm", "forebay in front", "writes_per_s", [it.written / options.seconds])
+            report.add("storm", "forebay in front", "compared", [told["compared"]])
+            report.add("storm", "forebay in front", "differed", [told["differed"]], 0)
+            report.add("storm", "forebay in front", "lag_ms", it.lags)
+            p99 = statistics.quantiles(it.lags, n=100)[98]
+            report.add("storm", "forebay in front", "lag_p99_ms", [p99])
+            if told["differed"] or not told["compared"]:
+                raise SystemExit("answers differed, or none was compared")
+        finally:
+            front.stop()
+            store.stop()
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("what", choices=["counts", "storm"])
+    parser.add_argument("names", nargs="?", help="a file of names, one a line")
+    parser.add_argument("--documents", type=int, default=NAMES)
+    parser.add_argument("--seconds", type=float, default=600)
+    parser.add_argument("--rate", type=float, default=5_000, help="writes a second")
+    parser.add_argument("--record", help="append the figures to this file")
+    options = parser.parse_args()
+    {"counts": counts, "storm": storm}[options.what](options, Report(options))
+
+
+if __name__ == "__main__":
+    main()

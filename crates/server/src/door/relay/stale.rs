@@ -1,0 +1,97 @@
+//! Clients while the store is away, with `serve-stale`: they get what caches answer alone, as of when the store was last there.
+//!
+//! The first command that needs the store ends the connection, as the store would; whoever comes again may find it.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use bson::{RawDocument, RawDocumentBuf};
+use tokio::io::{AsyncRead, AsyncWrite, empty};
+
+use super::cached::{decode, namespace};
+use super::reads::{Answer, is_read};
+use super::{Behind, Door, FrameError, Next, Relay, Request, handshake};
+use crate::shadow::Shadow;
+
+impl<S: AsyncRead + AsyncWrite + Unpin> Relay<S> {
+    /// A client who came while the store could not be reached.
+    pub fn stale(door: Arc<Door>, shadow: Arc<Shadow>, client: S) -> Relay<S> {
+        Relay {
+            is_stale: true,
+            ..Relay::new(door, shadow, client, Box::new(empty()))
+        }
+    }
+
+    /// The store has closed the connection: whether it cannot be reached at all, and the client is served without it.
+    pub(super) async fn turns_stale(&mut self) -> bool {
+        let Some(Behind { upstream, shadow }) = &self.door.behind else {
+            return false;
+        };
+        self.is_stale = shadow.serve_stale && upstream.connect().await.is_err();
+        if self.is_stale {
+            shadow.lost();
+        }
+        self.is_stale
+    }
+
+    /// The store is there again: whether the client has a connection to it. Who has said who it is has to say it anew.
+    pub(super) async fn returns(&mut self) -> bool {
+        let Some(Behind { upstream, .. }) = self.door.behind.as_ref().filter(|_| !self.is_somebody)
+        else {
+            return false;
+        };
+        let Ok(store) = upstream.connect().await else {
+            return false;
+        };
+        self.set_store(store);
+        self.is_stale = false;
+        true
+    }
+
+    pub(super) fn remember_hello(&self, told: &RawDocument) {
+        if self.shadow.serve_stale {
+            *self.shadow.hello.lock() = Some(handshake::remembered(told));
+        }
+    }
+
+    /// The reply to a hello, if the store has been there before.
+    pub(super) fn stale_hello(&self, asked: &RawDocument) -> Option<RawDocumentBuf> {
+        let told = self.shadow.hello.lock();
+        Some(handshake::reply(told.as_ref()?, asked))
+    }
+
+    pub(super) async fn hello_stale(
+        &mut self,
+        asked: &RawDocument,
+        request: &Request,
+    ) -> Result<Next, FrameError> {
+        match self.stale_hello(asked) {
+            Some(reply) => self.respond(reply, request).await,
+            None => Ok(Next::Close),
+        }
+    }
+
+    /// Answers a command, if the cache can alone.
+    pub(super) async fn answer_stale(&mut self, request: Request) -> Result<Next, FrameError> {
+        let Some(message) = decode(&request.bytes) else {
+            return Ok(Next::Close);
+        };
+        let shadow = Arc::clone(&self.shadow);
+        let name = message.body.iter_elements().next().and_then(Result::ok);
+        let mirror = name
+            .filter(|name| is_read(name.key().as_str()))
+            .and_then(|_| namespace(&message.body))
+            .and_then(|namespace| shadow.find(&namespace));
+        let Some(mirror) = mirror else {
+            return Ok(Next::Close);
+        };
+        match self.answer_of(&shadow, &mirror, &message.body).await? {
+            Answer::Reply(reply) => {
+                shadow.counters.answered.fetch_add(1, Ordering::Relaxed);
+                shadow.counters.stale.fetch_add(1, Ordering::Relaxed);
+                self.respond(reply, &request).await
+            }
+            _ => Ok(Next::Close),
+        }
+    }
+}

@@ -1,0 +1,73 @@
+"""A pytest plugin that has a Forebay in front of another store cache every string field that a test writes.
+
+After each command that inserts documents, or changes them, it declares a cache for every string field that it has not seen
+in the collection, and waits until it is loaded; so what the test asks next, the cache answers if it can.
+"""
+
+import os
+import time
+
+import pymongo
+from pymongo import monitoring
+
+WRITES = {"insert": "documents", "update": "updates", "findAndModify": None}
+LOAD_SECONDS_MAX = 20
+
+
+class Caches(monitoring.CommandListener):
+    """Declares caches over a connection of its own."""
+
+    def __init__(self, address):
+        self.address, self.client = address, None
+        self.declared, self.written = set(), {}
+
+    def started(self, event):
+        if event.command_name in WRITES:
+            collection = event.command[event.command_name]
+            found = set(fields(event.command, WRITES[event.command_name]))
+            self.written[event.request_id] = {(event.database_name, collection, field) for field in found}
+        elif event.command_name in ("drop", "dropDatabase", "renameCollection", "dropIndexes"):
+            self.declared.clear()
+
+    def succeeded(self, event):
+        for name in self.written.pop(event.request_id, set()) - self.declared:
+            self.declared.add(name)
+            self.declare(*name)
+
+    def failed(self, event):
+        self.written.pop(event.request_id, None)
+
+    def declare(self, database, collection, field):
+        """A collection that cannot be cached, as a view, is the test's to ask the store about."""
+        self.client = self.client or pymongo.MongoClient(self.address, event_listeners=[])
+        index = {"key": {field: "cache"}, "name": f"{field}_cache"}
+        commands = self.client[database]
+        reply = commands.command("createIndexes", collection, indexes=[index], check=False)
+        end = time.monotonic() + LOAD_SECONDS_MAX
+        while reply["ok"] == 1 and "load" in self.reason(commands, collection, field):
+            if time.monotonic() > end:
+                raise TimeoutError(f"{database}.{collection}.{field} is not loaded")
+            time.sleep(0.002)
+
+    def reason(self, commands, collection, field):
+        count = {"count": collection, "query": {field: "x"}}
+        return commands.command("explain", count, check=False).get("forebay", {}).get("reason", "")
+
+
+def fields(command, argument):
+    """The names of top-level fields with strings in what a command writes."""
+    if argument == "documents":
+        written = command[argument]
+    else:
+        statements = command[argument] if argument else [{"u": command.get("update", {})}]
+        changes = [statement["u"] for statement in statements if isinstance(statement["u"], dict)]
+        written = changes + [change.get(operator, {}) for change in changes for operator in ("$set", "$setOnInsert")]
+    for document in map(dict, written):
+        for name, value in document.items():
+            if isinstance(value, str) and not name.startswith(("$", "_id")) and "." not in name and name:
+                yield name
+
+
+def pytest_configure(config):
+    """Every client made from now on tells of its commands, but those that say otherwise."""
+    monitoring.register(Caches(f"mongodb://{os.environ['DB_IP']}:{os.environ['DB_PORT']}"))
