@@ -4,11 +4,20 @@ use std::collections::HashSet;
 use std::fs;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, sync_channel};
+use std::thread;
+use std::time::Duration;
 
 use parking_lot::{Mutex, RwLock};
 
 use crate::spec::Wanted;
-use crate::{Change, Device, DeviceError, DeviceEvents, DeviceId, DeviceSpec};
+use crate::{
+    Change, Device, DeviceContext, DeviceError, DeviceEvents, DeviceFault, DeviceId, DeviceKind,
+    DeviceSpec, Step,
+};
+
+/// How long the end of the process waits for a GPU.
+const HALT_PATIENCE: Duration = Duration::from_secs(30);
 
 /// Limits of each device that is started.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -109,6 +118,33 @@ impl Devices {
         let wanted = spec.resolve()?;
         self.refuse_taken(&wanted)?;
         wanted.into_iter().map(|one| self.start(one)).collect()
+    }
+
+    /// Has every GPU end what it is at, and do nothing more: for the end of the process, in which CUDA's libraries are torn
+    /// down while threads still run. Blocks as long as that takes; a compilation of kernels takes seconds.
+    pub fn halt(&self) {
+        let halt = |device: &Arc<Device>| {
+            let (told, halted) = sync_channel(1);
+            let job = move |_: &mut DeviceContext| -> Result<Step, DeviceFault> {
+                // Nobody listens who has lost patience.
+                let _ = told.send(());
+                loop {
+                    thread::park();
+                }
+            };
+            // One that is lost does nothing any more.
+            device.submit(Box::new(job)).ok().map(|()| halted)
+        };
+        let gpus = self.list();
+        let gpus = gpus
+            .iter()
+            .filter(|device| device.kind() == DeviceKind::Cuda);
+        let halting: Vec<Receiver<()>> = gpus.filter_map(halt).collect();
+        for halted in halting {
+            if halted.recv_timeout(HALT_PATIENCE) == Err(RecvTimeoutError::Timeout) {
+                tracing::warn!("a GPU does not end what it is at");
+            }
+        }
     }
 
     /// A GPU is one device: twice is an error.

@@ -11,7 +11,7 @@ const HEAD: &str = "\
 
 This page is written by `forebay bench plot` from lines of `bench/record/`. It follows figures 6 to 13 of *DistGPU Cache*
 (Morishima & Matsutani, 2016): random values of eight letters, the same searches and sizes. How each is made:
-[METHOD](METHOD.md); what is unfair: [BIAS](BIAS.md). The paper prints no tables, so what it says in words stands below each.
+[METHOD](../benchmarks/METHOD.md); what is unfair: [BIAS](../benchmarks/BIAS.md). The paper prints no tables, so what it says in words stands below each.
 
 The paper's machine: Intel Xeon E5-2637 v3 at 3.5 GHz, 128 GB, up to three GeForce GTX 980 with 4 GB each, local or through 20
 Gbit/s Ethernet; MongoDB 2.6.6 on a file system in memory; CUDA 6.0.

@@ -97,6 +97,7 @@ pub async fn run(args: &ServeArgs) -> Result<()> {
         watched.await.context("the status listener")?;
     }
     tokio::task::block_in_place(|| documents.shutdown()).context("closing the data")?;
+    tokio::task::block_in_place(|| documents.devices().halt());
     tracing::info!("stopped");
     Ok(())
 }
