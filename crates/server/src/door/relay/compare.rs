@@ -151,10 +151,9 @@ mod tests {
         assert_eq!(verdict(&five, &six, &[]), Verdict::Different);
         let values = |last: &str| rawdoc! { "values": ["a", last], "ok": 1.0 };
         assert_eq!(verdict(&values("b"), &values("c"), &[]), Verdict::Different);
-        assert_eq!(
-            verdict(&values("b"), &values("c"), &[1]),
-            Verdict::Undecided
-        );
+        let (asked, changed) = (rawdoc! { "distinct": "c" }, [vec![1]].into());
+        let distinct = judge(&asked, &values("b"), &values("c"), &changed);
+        assert_eq!(distinct, Verdict::Undecided);
     }
 
     #[test]
