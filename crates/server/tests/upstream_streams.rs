@@ -281,6 +281,7 @@ async fn a_front_goes_on_without_its_store_if_asked() -> Result<()> {
     let status = through.run_command(doc! { "serverStatus": 1 }).await;
     ensure!(status.is_err(), "that is the store's to tell");
     pair.store.restart()?;
+    let things = pair.straight().await?.collection::<Document>("things");
     things.insert_one(doc! { "_id": 3, "name": "pool" }).await?;
     agree(&pair).await?;
     ensure!(counts(&through).await? == [0, 1, 0, 1]);
