@@ -34,6 +34,16 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Relay<S> {
         self.is_stale
     }
 
+    /// Runs a read; if the store goes meanwhile, answers it without.
+    pub(super) async fn read_in_spite(&mut self, request: Request) -> Result<Next, FrameError> {
+        let shadow = Arc::clone(&self.shadow);
+        match self.shadowed(&shadow, request.clone()).await {
+            Ok(Next::Request) => Ok(Next::Request),
+            _ if self.turns_stale().await => self.answer_stale(request).await,
+            ended => ended,
+        }
+    }
+
     /// The store is there again: whether the client has a connection to it. Who has said who it is has to say it anew.
     pub(super) async fn returns(&mut self) -> bool {
         let Some(Behind { upstream, .. }) = self.door.behind.as_ref().filter(|_| !self.is_somebody)
