@@ -8,7 +8,7 @@ use std::{fmt, io};
 use mongodb::options::{ClientOptions, ServerAddress, Tls, TlsOptions};
 use rustls_pki_types::ServerName;
 use socket2::{SockRef, TcpKeepalive};
-use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite};
 use tokio::net::TcpStream;
 use tokio::time::timeout;
 use tokio_rustls::TlsConnector;
@@ -24,6 +24,9 @@ const SILENCE_MAX: Duration = Duration::from_secs(30);
 /// How often it is asked then, and how many times.
 const PROBE_INTERVAL: Duration = Duration::from_secs(5);
 const PROBES: u32 = 3;
+
+/// How long a connection has to last for its store to be there.
+const SETTLE: Duration = Duration::from_millis(50);
 
 /// Why a connection string does not name a store that can be used.
 #[derive(Debug, thiserror::Error)]
@@ -85,6 +88,15 @@ impl Upstream {
             Ok(opened) => opened,
             Err(_) => Err(io::Error::from(io::ErrorKind::TimedOut)),
         }
+    }
+
+    /// Whether the store takes connections and keeps them: one that is about to end may take some that it never serves.
+    pub async fn is_there(&self) -> bool {
+        let Ok(mut stream) = self.connect().await else {
+            return false;
+        };
+        // It says nothing before it is asked.
+        timeout(SETTLE, stream.read_u8()).await.is_err()
     }
 
     async fn open(&self) -> io::Result<Box<dyn Stream>> {

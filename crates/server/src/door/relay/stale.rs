@@ -27,7 +27,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Relay<S> {
         let Some(Behind { upstream, shadow }) = &self.door.behind else {
             return false;
         };
-        self.is_stale = shadow.serve_stale && upstream.connect().await.is_err();
+        self.is_stale = shadow.serve_stale && !upstream.is_there().await;
         if self.is_stale {
             shadow.lost();
         }
