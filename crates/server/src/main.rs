@@ -9,6 +9,7 @@ mod logging;
 mod settings;
 mod shadow;
 mod status;
+mod stop;
 mod tls;
 mod upstream;
 
@@ -18,19 +19,26 @@ use clap::Parser;
 
 fn main() -> ExitCode {
     let cli = cli::Cli::parse();
+    // Before any other thread starts: all are to leave signals to one.
+    let stop = match stop::Stop::on_signals() {
+        Ok(stop) => stop,
+        Err(error) => return failed(&error),
+    };
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .enable_all()
         .build();
     let runtime = runtime.expect("the system gives threads and an event queue to a fresh process");
-    let ended = runtime.block_on(cli::run(cli));
+    let ended = runtime.block_on(cli::run(cli, &stop));
     runtime.shutdown_background();
     match ended {
         Ok(()) => ExitCode::SUCCESS,
-        Err(error) => {
-            eprintln!("forebay: {}", message(&error));
-            ExitCode::FAILURE
-        }
+        Err(error) => failed(&error),
     }
+}
+
+fn failed(error: &anyhow::Error) -> ExitCode {
+    eprintln!("forebay: {}", message(error));
+    ExitCode::FAILURE
 }
 
 /// The error and its causes in one line; a cause that the line tells already is left out.

@@ -2,12 +2,15 @@
 
 use std::io::{BufRead, BufReader};
 use std::net::TcpListener;
+use std::os::unix::process::ExitStatusExt;
 use std::path::Path;
-use std::process::{Command, Output, Stdio};
+use std::process::{Child, Command, ExitStatus, Output, Stdio};
 
 use anyhow::{Context, Result, ensure};
 use forebay_bench::process::ServerProcess;
 use forebay_testkit::Server;
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
 
 const BINARY: &str = env!("CARGO_BIN_EXE_forebay");
 
@@ -133,6 +136,41 @@ fn a_server_of_a_program_stops_when_its_input_ends() -> Result<()> {
     let status = server.wait()?;
     ensure!(status.success(), "it stopped with {status}");
     Ok(())
+}
+
+#[test]
+fn a_signal_stops_a_server_in_good_order() -> Result<()> {
+    for signal in [Signal::SIGINT, Signal::SIGTERM] {
+        let mut server = Command::new(BINARY)
+            .args(["serve", "--memory", "--listen", "127.0.0.1:0"])
+            .stdout(Stdio::piped())
+            .spawn()?;
+        let mut lines = BufReader::new(server.stdout.take().context("the output")?).lines();
+        let line = lines.next().context("a line")??;
+        ensure!(line.contains("mongodb://"), "{line}");
+        let status = ended_by(&mut server, signal)?;
+        ensure!(status.success(), "{signal}: {status}");
+    }
+    Ok(())
+}
+
+#[test]
+fn a_signal_ends_what_is_no_server() -> Result<()> {
+    let silent = TcpListener::bind("127.0.0.1:0")?;
+    let uri = format!("mongodb://{}", silent.local_addr()?);
+    let mut client = Command::new(BINARY)
+        .args(["devices", "list", "--uri", &uri])
+        .spawn()?;
+    let _connection = silent.accept()?;
+    let status = ended_by(&mut client, Signal::SIGTERM)?;
+    let signal = status.signal();
+    ensure!(signal == Some(Signal::SIGTERM as i32), "{status}");
+    Ok(())
+}
+
+fn ended_by(process: &mut Child, signal: Signal) -> Result<ExitStatus> {
+    kill(Pid::from_raw(process.id().try_into()?), signal)?;
+    Ok(process.wait()?)
 }
 
 #[test]

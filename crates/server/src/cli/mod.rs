@@ -16,6 +16,8 @@ mod version;
 use clap::{Parser, Subcommand};
 use forebay_bench::{BenchArgs, DemoArgs};
 
+use crate::stop::Stop;
+
 /// A data server that keeps what is hot where it is searched fastest.
 #[derive(Debug, Parser)]
 #[command(name = "forebay", version, max_term_width = 100)]
@@ -41,13 +43,13 @@ enum Command {
     Version,
 }
 
-/// Runs the command that was given.
+/// Runs the command that was given; a server among them until it is asked to stop.
 ///
 /// # Errors
 /// Whatever the command fails with, for a person to read.
-pub async fn run(cli: Cli) -> anyhow::Result<()> {
+pub async fn run(cli: Cli, stop: &Stop) -> anyhow::Result<()> {
     match cli.command {
-        Command::Serve(args) => serve::run(&args).await,
+        Command::Serve(args) => serve::run(&args, stop).await,
         Command::Import(args) => import::run(args).await,
         Command::Export(args) => export::run(&args).await,
         Command::Devices(args) => devices::run(&args).await,

@@ -1,18 +1,16 @@
 //! `forebay serve`: opens the data, listens, and serves until it is told to stop.
 
-use std::io;
 use std::sync::Arc;
 
 use anyhow::{Context, Result, bail};
 use clap::{Arg, ArgAction, ArgMatches, Args, Command, FromArgMatches};
 use forebay_device::{DeviceOptions, DeviceSpec, Devices};
 use forebay_documents::{Documents, Location};
-use tokio::signal::unix::{SignalKind, signal};
-use tokio::sync::{Notify, watch};
 
 use crate::door::{Behind, Door, Listener};
 use crate::settings::{Settings, Sources, flags};
 use crate::shadow::{Shadow, ShadowSettings};
+use crate::stop::Stop;
 use crate::upstream::Upstream;
 use crate::{auth, logging, status, tls};
 
@@ -62,7 +60,7 @@ impl FromArgMatches for ServeArgs {
 ///
 /// # Errors
 /// If the settings are wrong, the port is taken, or the data can not be opened.
-pub async fn run(args: &ServeArgs) -> Result<()> {
+pub async fn run(args: &ServeArgs, stop: &Stop) -> Result<()> {
     let settings = Sources::gather(&args.matches)?.resolve()?;
     logging::start(&settings)?;
     refuse_open_door(&settings)?;
@@ -81,7 +79,10 @@ pub async fn run(args: &ServeArgs) -> Result<()> {
     };
     warn_without_users(&settings, &documents);
     // Whoever reads that the server listens may ask it to stop at once.
-    let stop = stop_signal(args.matches.get_flag(UNTIL_STDIN_ENDS))?;
+    let stopped = stop.listen();
+    if args.matches.get_flag(UNTIL_STDIN_ENDS) {
+        stop.on_stdin_end()?;
+    }
     if let Some(status) = &status {
         println!("The status page is at http://{}/", status.address());
     }
@@ -90,8 +91,10 @@ pub async fn run(args: &ServeArgs) -> Result<()> {
         listener.address()?
     );
     let door = Arc::new(Door::new(documents.clone(), behind, &settings));
-    let watched = status.map(|status| tokio::spawn(status.serve(door.clone(), stop.clone())));
-    listener.serve(door, stop, settings.shutdown_timeout).await;
+    let watched = status.map(|status| tokio::spawn(status.serve(door.clone(), stopped.clone())));
+    listener
+        .serve(door, stopped, settings.shutdown_timeout)
+        .await;
     if let Some(watched) = watched {
         // It has been told to stop too: its port is free when this is over.
         watched.await.context("the status listener")?;
@@ -225,45 +228,4 @@ fn warn_without_users(settings: &Settings, documents: &Documents) {
             "there is no user yet: make the first one by `forebay user add NAME` on this machine"
         );
     }
-}
-
-/// Turns true when the process is asked to stop, by the end of its input too if that counts; a second request ends it
-/// at once.
-fn stop_signal(until_stdin_ends: bool) -> Result<watch::Receiver<bool>> {
-    let (stop, stopped) = watch::channel(false);
-    let mut interrupt = signal(SignalKind::interrupt())?;
-    let mut terminate = signal(SignalKind::terminate())?;
-    let input_ended = Arc::new(Notify::new());
-    if until_stdin_ends {
-        watch_stdin(input_ended.clone())?;
-    }
-    tokio::spawn(async move {
-        let mut asked_before = false;
-        loop {
-            tokio::select! {
-                _ = interrupt.recv() => {}
-                _ = terminate.recv() => {}
-                () = input_ended.notified() => {}
-            }
-            if asked_before {
-                std::process::exit(130);
-            }
-            asked_before = true;
-            tracing::info!("stopping: commands in progress may finish");
-            let _ = stop.send(true);
-        }
-    });
-    Ok(stopped)
-}
-
-/// Tells when standard input has ended, or cannot be read.
-fn watch_stdin(ended: Arc<Notify>) -> Result<()> {
-    let watcher = std::thread::Builder::new().name("stdin".to_owned());
-    watcher.spawn(move || {
-        if let Err(error) = io::copy(&mut io::stdin().lock(), &mut io::sink()) {
-            tracing::warn!(%error, "standard input cannot be read");
-        }
-        ended.notify_one();
-    })?;
-    Ok(())
 }

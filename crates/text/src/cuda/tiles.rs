@@ -72,6 +72,8 @@ pub(super) struct Layout {
     positions: usize,
     /// The row at each position, [`NO_ROW`] where a tile has none; empty if every row's position is its number.
     row_at: Vec<u32>,
+    /// The length of every value, if all have the same.
+    length: Option<usize>,
 }
 
 /// Stands for the rows that the last tile of a group lacks.
@@ -95,14 +97,15 @@ enum Content {
 
 impl Layout {
     pub(super) fn new(rows: Rows<'_>) -> Layout {
+        let (shortest, longest) = extremes(rows);
         let mut layout = Layout {
             groups: Vec::new(),
             aside: Vec::new(),
             words: 0,
             positions: 0,
             row_at: Vec::new(),
+            length: (shortest == longest).then_some(shortest),
         };
-        let (shortest, longest) = extremes(rows);
         let (fewest, most) = (words_of(shortest), words_of(longest));
         if fewest == most && most <= WORDS_MAX {
             layout.add(most, rows.len());
@@ -207,7 +210,7 @@ impl Layout {
                 let group = &self.groups[*group];
                 let tile_bytes = group.words * TILE_ROWS * WORD_BYTES;
                 if group.words == 1 && self.row_at.is_empty() {
-                    write_words(rows, tiles.start * TILE_ROWS, out);
+                    self.write_words(rows, tiles.start * TILE_ROWS, out);
                 } else if tile_bytes > 0 {
                     for (tile, out) in tiles.clone().zip(out.chunks_exact_mut(tile_bytes)) {
                         self.write_tile(rows, group.position + tile * TILE_ROWS, out);
@@ -216,6 +219,32 @@ impl Layout {
             }
             Content::Rows(positions) => write_numbers(out, &self.row_at[positions.clone()]),
         }
+    }
+
+    /// Writes rows of one word that stand in order, from `first` on; where there are fewer than room, the rest is separators.
+    fn write_words(&self, rows: Rows<'_>, first: usize, out: &mut [u8]) {
+        let count = (rows.len() - first).min(out.len() / WORD_BYTES);
+        let (out, rest) = out.split_at_mut(count * WORD_BYTES);
+        let write = |start: usize, length: usize, slot: &mut [u8]| {
+            let word = word_at(rows.bytes, start, length, 0);
+            slot.copy_from_slice(&word.to_le_bytes());
+        };
+        let slots = out.chunks_exact_mut(WORD_BYTES);
+        match self.length {
+            // Nobody has to read where each value stands.
+            Some(length) => {
+                let start = rows.offsets[first] as usize;
+                for (start, slot) in (start..).step_by(length + 1).zip(slots) {
+                    write(start, length, slot);
+                }
+            }
+            None => {
+                for (&[start, next], slot) in rows.offsets[first..].array_windows().zip(slots) {
+                    write(start as usize, (next - start) as usize - 1, slot);
+                }
+            }
+        }
+        rest.fill(SEPARATOR);
     }
 
     /// Writes the words of the rows at 32 positions from `position` on.
@@ -241,18 +270,6 @@ impl Layout {
             }
         }
     }
-}
-
-/// Writes rows of one word that stand in order, from `first` on; where there are fewer than room, the rest is separators.
-fn write_words(rows: Rows<'_>, first: usize, out: &mut [u8]) {
-    let ends = rows.offsets[first..].array_windows();
-    let count = ends.len().min(out.len() / WORD_BYTES);
-    let (out, rest) = out.split_at_mut(count * WORD_BYTES);
-    for (slot, &[start, next]) in out.chunks_exact_mut(WORD_BYTES).zip(ends) {
-        let word = word_at(rows.bytes, start as usize, (next - start) as usize - 1, 0);
-        slot.copy_from_slice(&word.to_le_bytes());
-    }
-    rest.fill(SEPARATOR);
 }
 
 /// The numbers below `count` in ranges of so many, one at least.
@@ -297,11 +314,16 @@ fn write_numbers(out: &mut [u8], numbers: &[u32]) {
 
 /// The lengths of the shortest and the longest value.
 fn extremes(rows: Rows<'_>) -> (usize, usize) {
-    let ends = rows.offsets.iter().skip(1);
-    let spans = ends.zip(rows.offsets).map(|(end, start)| end - start);
-    let (shortest, longest) = spans.fold((u32::MAX, 1), |(shortest, longest), span| {
-        (shortest.min(span), longest.max(span))
-    });
+    let spans = rows.offsets.array_windows().map(|[start, end]| end - start);
+    let first = spans.clone().next().unwrap_or(1);
+    // By instructions that every processor has for several numbers at once.
+    let differences = spans.clone().fold(0, |all, span| all | (span ^ first));
+    let (shortest, longest) = match differences {
+        0 => (first, first),
+        _ => spans.fold((first, first), |(shortest, longest), span| {
+            (shortest.min(span), longest.max(span))
+        }),
+    };
     (shortest as usize - 1, longest as usize - 1)
 }
 

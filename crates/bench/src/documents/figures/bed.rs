@@ -26,9 +26,9 @@ const REPEAT: Repeat = Repeat {
     budget: Duration::from_secs(2),
 };
 
-/// Memory that a document takes: 64 bytes of a server that builds the cache anew (its largest resident memory with a million
-/// documents less that with 100 thousand, two cores, November 2026), and 34 of the rivals that hold all values.
-const MEMORY_BYTES_PER_DOCUMENT: u64 = 100;
+/// Memory that a document takes: 195 bytes of a server that keeps it in memory and caches its value (resident memory with ten
+/// million, two cores, November 2026), and 34 of the rivals that hold all values.
+const MEMORY_BYTES_PER_DOCUMENT: u64 = 230;
 
 /// The devices of a list one by one: `host:2,cuda:0` is `host:1`, `host:1`, `cuda:0`.
 ///
@@ -72,37 +72,15 @@ impl Bed {
         })
     }
 
-    /// Why so many documents are too many for this machine, if they are.
-    pub fn cannot_hold(&self, documents: usize) -> Option<String> {
-        let needed = (documents - self.documents) as u64 * MEMORY_BYTES_PER_DOCUMENT;
-        let available = available_memory_bytes()?;
-        (needed > available).then(|| {
-            let gigabytes = |bytes: u64| bytes as f64 / 1e9;
-            format!(
-                "skipped: {documents} documents take about {:.1} GB of memory, and {:.1} GB are available",
-                gigabytes(needed),
-                gigabytes(available)
-            )
-        })
-    }
-
     /// Inserts what is missing to so many documents.
     ///
     /// # Errors
     /// If a server fails.
     pub async fn grow(&mut self, documents: usize) -> Result<()> {
         let serving = self.serve(&[]).await?;
-        self.insert(&serving, self.documents..documents).await?;
+        serving.insert(self.documents..documents, self.make).await?;
         self.documents = documents;
-        serving.server.stop()
-    }
-
-    /// Inserts the documents of a range.
-    ///
-    /// # Errors
-    /// If an insert fails.
-    pub async fn insert(&self, serving: &Serving, range: Range<usize>) -> Result<()> {
-        random::insert(&serving.db.collection(COLLECTION), range, self.make).await
+        serving.stop()
     }
 
     /// Starts a server on the first device; its caches are built when this returns.
@@ -110,23 +88,14 @@ impl Bed {
     /// # Errors
     /// If it does not start.
     pub async fn serve(&self, settings: &[&str]) -> Result<Serving> {
-        let binary = std::env::current_exe().context("finding this program")?;
         let folder = self.folder.path().to_str().context("a folder of UTF-8")?;
-        let mut arguments = vec!["--data", folder, "--devices", &self.devices[0]];
+        let mut arguments = vec!["--data", folder];
         arguments.extend(settings);
-        let server = ServerProcess::serve(&binary, &arguments)?;
-        let client = client::connect(server.uri()).await?;
-        let db = client.database(DATABASE);
+        let serving = Serving::start(&self.devices, &arguments).await?;
         if self.documents > 0 {
-            client::caches_are_built(&db, COLLECTION).await?;
+            client::caches_are_built(&serving.db, COLLECTION).await?;
         }
-        Ok(Serving {
-            server,
-            client,
-            db,
-            devices: self.devices.clone(),
-            joined: 1,
-        })
+        Ok(serving)
     }
 }
 
@@ -141,6 +110,40 @@ pub struct Serving {
 }
 
 impl Serving {
+    /// Starts a server without documents, which keeps them in memory alone, on the first device.
+    ///
+    /// # Errors
+    /// If it does not start.
+    pub async fn in_memory(devices: &[String]) -> Result<Serving> {
+        Serving::start(devices, &["--memory"]).await
+    }
+
+    async fn start(devices: &[String], arguments: &[&str]) -> Result<Serving> {
+        let binary = std::env::current_exe().context("finding this program")?;
+        let arguments = [&["--devices", &devices[0]], arguments].concat();
+        let server = ServerProcess::serve(&binary, &arguments)?;
+        let client = client::connect(server.uri()).await?;
+        Ok(Serving {
+            db: client.database(DATABASE),
+            server,
+            client,
+            devices: devices.to_vec(),
+            joined: 1,
+        })
+    }
+
+    /// Inserts the documents of a range.
+    ///
+    /// # Errors
+    /// If an insert fails.
+    pub async fn insert(
+        &self,
+        range: Range<usize>,
+        make: fn(usize, usize) -> Vec<RawDocumentBuf>,
+    ) -> Result<()> {
+        random::insert(&self.db.collection(COLLECTION), range, make).await
+    }
+
     /// Caches a field, if that was not done before, and waits until all of it is on devices and the server rests.
     ///
     /// # Errors
@@ -240,6 +243,20 @@ impl Serving {
     pub fn stop(self) -> Result<()> {
         self.server.stop()
     }
+}
+
+/// Why so many more documents in memory are too many for this machine, if they are.
+pub fn cannot_hold(documents: usize) -> Option<String> {
+    let needed = documents as u64 * MEMORY_BYTES_PER_DOCUMENT;
+    let available = available_memory_bytes()?;
+    (needed > available).then(|| {
+        let gigabytes = |bytes: u64| bytes as f64 / 1e9;
+        format!(
+            "skipped: {documents} more documents take about {:.1} GB of memory, and {:.1} GB are available",
+            gigabytes(needed),
+            gigabytes(available)
+        )
+    })
 }
 
 /// Memory that programs may still take, where the system tells.

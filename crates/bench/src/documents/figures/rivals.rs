@@ -7,7 +7,7 @@ use anyhow::{Context, Result, ensure};
 use bson::doc;
 use mongodb::Database;
 
-use super::bed::{Bed, COLLECTION, Serving};
+use super::bed::{COLLECTION, Serving};
 use super::samples::Samples;
 use super::{Answers, Figure, Figures, PATTERNS};
 use crate::client::{self, Plan};
@@ -72,17 +72,15 @@ enum Asked {
 /// Forebay with all devices, and whichever rivals are installed, in turns.
 pub async fn measure(
     figures: &mut Figures,
-    bed: &Bed,
+    serving: &mut Serving,
     documents: usize,
     answers: &Answers,
 ) -> Result<()> {
     let folder = tempfile::tempdir_in(data::cache_folder()?)?;
     let file = folder.path().join("values.txt");
     random::write_values(&file, documents)?;
-    let mut serving = bed.serve(&[]).await?;
-    serving.cache("v").await?;
     serving.set_devices(figures.devices.len()).await?;
-    let mut engines = engines(figures, &serving, documents, &file).await?;
+    let mut engines = engines(figures, serving, documents, &file).await?;
     let mut samples = Samples::default();
     if figures.wants(&[Figure::ExactBesideRivals]) {
         let searches: Vec<(Search<'_>, u64)> = answers
@@ -122,7 +120,6 @@ pub async fn measure(
         }
     }
     drop(engines);
-    serving.stop()?;
     samples.report(&mut figures.report)
 }
 

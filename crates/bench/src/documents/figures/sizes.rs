@@ -2,7 +2,7 @@
 
 use anyhow::Result;
 
-use super::bed::Bed;
+use super::bed::{self, Serving};
 use super::samples::Samples;
 use super::{Answers, Figure, Figures, REGEX, rivals};
 use crate::documents::random;
@@ -22,7 +22,8 @@ const SMOKE_DOCUMENTS: [usize; 2] = [random::BATCH, 2 * random::BATCH];
 
 /// Measures those that were asked for, in one sweep over a collection that grows.
 pub async fn measure(figures: &mut Figures) -> Result<()> {
-    let mut bed = Bed::new(&figures.devices, random::one_field)?;
+    let mut serving = Serving::in_memory(&figures.devices).await?;
+    let mut filled = 0;
     let sizes: &[usize] = if figures.smoke {
         &SMOKE_DOCUMENTS
     } else {
@@ -39,31 +40,31 @@ pub async fn measure(figures: &mut Figures) -> Result<()> {
             ));
             break;
         }
-        if let Some(why) = bed.cannot_hold(documents) {
+        if let Some(why) = bed::cannot_hold(documents - filled) {
             figures.report.note(&why);
             break;
         }
-        bed.grow(documents).await?;
+        serving.insert(filled..documents, random::one_field).await?;
+        filled = documents;
+        serving.cache("v").await?;
         let answers = Answers::of(documents)?;
         if figures.wants(&[Figure::ExactBySize, Figure::RegexBySize]) {
-            sweep_devices(figures, &bed, documents, &answers).await?;
+            sweep_devices(figures, &mut serving, documents, &answers).await?;
         }
         if figures.wants(&[Figure::ExactBesideRivals, Figure::RegexBesideRivals]) {
-            rivals::measure(figures, &bed, documents, &answers).await?;
+            rivals::measure(figures, &mut serving, documents, &answers).await?;
         }
     }
-    Ok(())
+    serving.stop()
 }
 
 /// One number of documents with one device, two, and so on.
 async fn sweep_devices(
     figures: &mut Figures,
-    bed: &Bed,
+    serving: &mut Serving,
     documents: usize,
     answers: &Answers,
 ) -> Result<()> {
-    let mut serving = bed.serve(&[]).await?;
-    serving.cache("v").await?;
     let mut samples = Samples::default();
     for _ in 0..figures.rounds() {
         for count in 1..=figures.devices.len() {
@@ -92,6 +93,5 @@ async fn sweep_devices(
             }
         }
     }
-    serving.stop()?;
     samples.report(&mut figures.report)
 }

@@ -61,27 +61,34 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Relay<S> {
             self.is_somebody = true;
         }
         let namespace = namespace(peek.body);
-        if writes::is_write(&name) || declares(&name, peek.body) {
+        if writes::is_write(&name) {
             let Some(mirror) = namespace.map(|namespace| shadow.mirror(&namespace)) else {
                 return self.exchange(request, flags).await;
             };
-            let next = match writes::is_write(&name) {
-                true => self.write(shadow, &mirror, request, flags).await,
-                false => self.create_indexes(shadow, &mirror, request, flags).await,
-            };
+            let next = self.write(shadow, &mirror, request, flags).await;
+            shadow.release(mirror);
+            return next;
+        }
+        let Some(message) = decode(&request.bytes) else {
+            return self.exchange(request, flags).await;
+        };
+        let body = &message.body;
+        if let (true, Some(namespace)) = (declares(&name, body), &namespace) {
+            let mirror = shadow.mirror(namespace);
+            let next = self.create_indexes(shadow, &mirror, request, body).await;
             shadow.release(mirror);
             return next;
         }
         let mirror = namespace.and_then(|namespace| shadow.find(&namespace));
         match (name.as_str(), mirror) {
-            ("aggregate", _) if writes_out(peek.body) => self.unfollowed(shadow, request).await,
+            ("aggregate", _) if writes_out(body) => self.unfollowed(shadow, request, message).await,
             (name, Some(mirror)) if reads::is_read(name) => {
-                self.read(shadow, &mirror, request, flags).await
+                self.read(shadow, &mirror, request, message).await
             }
             ("dropIndexes", Some(mirror)) => {
-                self.drop_indexes(shadow, &mirror, request, flags).await
+                self.drop_indexes(shadow, &mirror, request, &message).await
             }
-            ("createIndexes", Some(mirror)) if expires(peek.body) => {
+            ("createIndexes", Some(mirror)) if expires(body) => {
                 let next = self.exchange(request, flags).await;
                 shadow.reload(&mirror, "it may have a TTL index now");
                 next
@@ -89,37 +96,39 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Relay<S> {
             ("listIndexes", Some(mirror)) => {
                 let definitions = mirror.definitions();
                 let amend = |reply: &mut _| with_definitions(reply, &definitions);
-                self.amended(request, amend).await
+                self.amended(request, message, amend).await
             }
-            ("drop", Some(mirror)) => self.gone(shadow, vec![mirror], request).await,
+            ("drop", Some(mirror)) => self.gone(shadow, vec![mirror], request, message).await,
             ("dropDatabase", _) => {
-                let db = peek.body.get_str("$db").unwrap_or_default().to_owned();
+                let db = body.get_str("$db").unwrap_or_default().to_owned();
                 let mut mirrors = shadow.declared();
                 mirrors.retain(|mirror| mirror.namespace.db == db);
-                self.gone(shadow, mirrors, request).await
+                self.gone(shadow, mirrors, request, message).await
             }
             (name, None) if reads::is_read(name) => {
                 self.door.count_forwarded(name);
                 self.exchange(request, flags).await
             }
-            ("explain", _) => self.explain(shadow, request, flags).await,
+            ("explain", _) => self.explain(shadow, request, message).await,
             ("currentOp", _) => {
                 let declared = shadow.declared();
                 let loads: Vec<_> = declared.iter().filter_map(|it| load_of(it)).collect();
-                self.amended(request, |reply| with_loads(reply, &loads))
-                    .await
+                let amend = |reply: &mut _| with_loads(reply, &loads);
+                self.amended(request, message, amend).await
             }
             ("serverStatus", _) => {
                 let told = shadow.counters.document();
                 let amend = |reply: &mut RawDocumentBuf| {
                     reply.append(bson::cstr!("forebayUpstream"), told);
                 };
-                self.amended(request, amend).await
+                self.amended(request, message, amend).await
             }
             (name, _) if ENDS_TRANSACTION.contains(&name) => {
                 self.transaction_ends(shadow, request).await
             }
-            (name, _) if UNFOLLOWED.contains(&name) => self.unfollowed(shadow, request).await,
+            (name, _) if UNFOLLOWED.contains(&name) => {
+                self.unfollowed(shadow, request, message).await
+            }
             _ => self.exchange(request, flags).await,
         }
     }
@@ -129,11 +138,9 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Relay<S> {
         shadow: &Arc<Shadow>,
         mirror: &Arc<Mirror>,
         request: Request,
-        flags: Flags,
+        message: OpMsg,
     ) -> Result<Next, FrameError> {
-        let Some(message) = decode(&request.bytes) else {
-            return self.exchange(request, flags).await;
-        };
+        let flags = message.flags;
         let answer = self.answer_of(shadow, mirror, &message.body).await?;
         let counters = &shadow.counters;
         let counter = match &answer {
@@ -423,10 +430,8 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Relay<S> {
         &mut self,
         shadow: &Arc<Shadow>,
         request: Request,
+        message: OpMsg,
     ) -> Result<Next, FrameError> {
-        let Some(message) = decode(&request.bytes) else {
-            return self.exchange(request, Flags::default()).await;
-        };
         let flags = message.flags;
         let name = Peek::new(&request.bytes).map_or("", |peek| peek.command());
         let targets = writes::targets(name, &message.body);
@@ -472,10 +477,8 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Relay<S> {
         shadow: &Arc<Shadow>,
         mirrors: Vec<Arc<Mirror>>,
         request: Request,
+        message: OpMsg,
     ) -> Result<Next, FrameError> {
-        let Some(message) = decode(&request.bytes) else {
-            return self.exchange(request, Flags::default()).await;
-        };
         let mut alone = Vec::new();
         for mirror in &mirrors {
             alone.push(mirror.gate.clone().write_owned().await);
@@ -499,11 +502,9 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Relay<S> {
     pub(super) async fn amended(
         &mut self,
         request: Request,
+        message: OpMsg,
         amend: impl FnOnce(&mut RawDocumentBuf),
     ) -> Result<Next, FrameError> {
-        let Some(message) = decode(&request.bytes) else {
-            return self.exchange(request, Flags::default()).await;
-        };
         let Some(reply) = self.ask(&unsilenced(message), request.id()).await? else {
             return Ok(Next::Close);
         };

@@ -3,10 +3,10 @@
 use std::sync::Arc;
 
 use bson::{RawArrayBuf, RawBsonRef, RawDocument, RawDocumentBuf, cstr, rawdoc};
-use forebay_wire_mongo::Flags;
+use forebay_wire_mongo::OpMsg;
 use tokio::io::{AsyncRead, AsyncWrite};
 
-use super::cached::{decode, namespace};
+use super::cached::namespace;
 use super::reads::{self, Answer};
 use super::{FrameError, Next, Relay, Request};
 use crate::shadow::{Mirror, Shadow, ShadowError, kept};
@@ -17,17 +17,9 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Relay<S> {
         shadow: &Arc<Shadow>,
         mirror: &Arc<Mirror>,
         request: Request,
-        flags: Flags,
+        body: &RawDocument,
     ) -> Result<Next, FrameError> {
-        let Some(message) = decode(&request.bytes) else {
-            return self.exchange(request, flags).await;
-        };
-        let indexes = message
-            .body
-            .get_array("indexes")
-            .into_iter()
-            .flatten()
-            .flatten();
+        let indexes = body.get_array("indexes").into_iter().flatten().flatten();
         let indexes: Vec<_> = indexes
             .filter_map(|index| index.as_document().map(RawDocument::to_owned))
             .collect();
@@ -51,11 +43,8 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Relay<S> {
         shadow: &Arc<Shadow>,
         mirror: &Arc<Mirror>,
         request: Request,
-        flags: Flags,
+        message: &OpMsg,
     ) -> Result<Next, FrameError> {
-        let Some(message) = decode(&request.bytes) else {
-            return self.exchange(request, flags).await;
-        };
         let is_cache = match message.body.get("index") {
             Ok(Some(RawBsonRef::String(name))) => mirror
                 .definitions()
@@ -67,7 +56,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Relay<S> {
             _ => false,
         };
         if !is_cache {
-            return self.exchange(request, flags).await;
+            return self.exchange(request, message.flags).await;
         }
         if let Some(refusal) = self.proves_write(&mirror.namespace).await? {
             return self.respond(refusal, &request).await;
@@ -86,11 +75,9 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Relay<S> {
         &mut self,
         shadow: &Arc<Shadow>,
         request: Request,
-        flags: Flags,
+        message: OpMsg,
     ) -> Result<Next, FrameError> {
-        let Some(message) = decode(&request.bytes) else {
-            return self.exchange(request, flags).await;
-        };
+        let flags = message.flags;
         let Ok(explained) = message.body.get_document("explain") else {
             return self.exchange(request, flags).await;
         };
@@ -119,7 +106,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Relay<S> {
                 .reason()
                 .unwrap_or_else(|| reads::FORWARDED.to_owned()),
         };
-        self.amended(request, |reply| {
+        self.amended(request, message, |reply| {
             reply.append(
                 cstr!("forebay"),
                 rawdoc! { "answeredBy": "store", "reason": reason },

@@ -1,0 +1,78 @@
+//! Requests to stop: Ctrl-C, SIGTERM, and the end of standard input.
+//!
+//! Signals are blocked in all threads but one, which waits for them. A handler would not do: NVRTC sets its own while it
+//! compiles, and ends the process by it.
+
+use std::io;
+use std::thread;
+
+use anyhow::{Context, Result};
+use nix::sys::signal::{SigSet, Signal, raise};
+use tokio::sync::watch;
+
+/// Whoever is asked to stop.
+#[derive(Clone, Debug)]
+pub struct Stop {
+    asked: watch::Sender<bool>,
+}
+
+impl Stop {
+    /// Takes the signals of this process, of the threads that start from here on too. They end it as they always do
+    /// where nobody [listens](Stop::listen) to stop in good order, and when they come a second time.
+    ///
+    /// # Errors
+    /// If the system refuses.
+    pub fn on_signals() -> Result<Stop> {
+        let (asked, _) = watch::channel(false);
+        let stop = Stop { asked };
+        let signals = SigSet::from_iter([Signal::SIGINT, Signal::SIGTERM]);
+        signals.thread_block().context("blocking signals")?;
+        let waiting = stop.clone();
+        let thread = thread::Builder::new().name("signals".to_owned());
+        thread.spawn(move || waiting.wait_for(signals))?;
+        Ok(stop)
+    }
+
+    /// Turns true when the process is asked to stop.
+    pub fn listen(&self) -> watch::Receiver<bool> {
+        self.asked.subscribe()
+    }
+
+    /// Asks when standard input has ended, or cannot be read.
+    ///
+    /// # Errors
+    /// If the system gives no thread.
+    pub fn on_stdin_end(&self) -> Result<()> {
+        let stop = self.clone();
+        let thread = thread::Builder::new().name("stdin".to_owned());
+        thread.spawn(move || {
+            if let Err(error) = io::copy(&mut io::stdin().lock(), &mut io::sink()) {
+                tracing::warn!(%error, "standard input cannot be read");
+            }
+            stop.ask();
+        })?;
+        Ok(())
+    }
+
+    fn wait_for(&self, signals: SigSet) {
+        while let Ok(signal) = signals.wait() {
+            if self.ask() {
+                continue;
+            }
+            // What it does to this process is done in this thread, now.
+            let done = signals.thread_unblock().and_then(|()| raise(signal));
+            if let Err(error) = done.and_then(|()| signals.thread_block()) {
+                tracing::warn!(%error, "{signal} has no effect");
+            }
+        }
+    }
+
+    /// Whether there is who stops for it: somebody listens, and was not asked before.
+    fn ask(&self) -> bool {
+        let first = !*self.asked.borrow() && self.asked.send(true).is_ok();
+        if first {
+            tracing::info!("stopping: commands in progress may finish");
+        }
+        first
+    }
+}
