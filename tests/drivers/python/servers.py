@@ -45,14 +45,14 @@ def start_forebay(*arguments):
     return Server(command, r"mongodb://([0-9.]+:[0-9]+)")
 
 
-def start_ferretdb(folder):
-    """Starts FerretDB on SQLite in `folder`."""
+def start_ferretdb(folder, address="127.0.0.1:0"):
+    """Starts FerretDB on SQLite in `folder`, on a free port if none is given."""
     command = [
         os.environ["FERRETDB"],
         "--handler=sqlite",
         f"--sqlite-url=file:{folder}/",
         f"--state-dir={folder}",
-        "--listen-addr=127.0.0.1:0",
+        f"--listen-addr={address}",
         "--telemetry=disable",
         "--debug-addr=-",
     ]

@@ -1,11 +1,14 @@
 """Forebay in front of a store: what pymongo sees through it is what it sees straight."""
 
 import tempfile
+import threading
+import time
 
 import pymongo
 import pytest
 from bson import encode
 from bson.raw_bson import RawBSONDocument
+from pymongo import UpdateOne
 from pymongo.cursor import CursorType
 from pymongo.errors import BulkWriteError, CursorNotFound
 
@@ -87,3 +90,140 @@ def test_writes_without_a_reply_arrive(pair):
         things.insert_one({"_id": number})
     # On the same connection: the store runs them in order.
     assert through.things.count_documents({}) == straight.things.count_documents({}) == 100
+
+
+def until(is_true, seconds=30):
+    """Waits until something is true."""
+    end = time.monotonic() + seconds
+    while not is_true():
+        assert time.monotonic() < end
+        time.sleep(0.02)
+
+
+def cache(collection):
+    """Caches `name`, and waits until searches are answered by the cache."""
+    collection.create_index({"name": "cache"})
+    until(lambda: is_cached(collection))
+
+
+def is_cached(collection):
+    explain = {"count": collection.name, "query": {"name": "x"}}
+    return "forebay" not in collection.database.command("explain", explain)
+
+
+@pytest.fixture
+def exclusive(tmp_path):
+    """FerretDB in a folder, a Forebay in front of it through which all writes come, and a cached collection there."""
+    store = start_ferretdb(tmp_path)
+    front = start_forebay("--memory", "--upstream", store.uri, "--writes", "exclusive")
+    with pymongo.MongoClient(front.uri) as client:
+        names = client["exclusive"].names
+        names.insert_many([{"_id": number, "name": f"name {number}"} for number in range(10)])
+        cache(names)
+        yield store, names
+    front.stop()
+    store.stop()
+
+
+def test_what_a_failed_bulk_has_written_is_found(exclusive):
+    _, names = exclusive
+    bulks = [
+        # The first upserts, the second fails: `name` is no number.
+        [({"name": "x"}, {"$set": {"n": 1}}, True), ({"_id": 2}, {"$inc": {"name": 1}}, False)],
+        # The first writes, the second has an operator that there is not.
+        [({"_id": 1}, {"$set": {"name": "y"}}, False), ({"name": {"$foo": 1}}, {"$set": {"n": 1}}, False)],
+    ]
+    for bulk in bulks:
+        updates = [{"q": query, "u": update, "upsert": upsert} for query, update, upsert in bulk]
+        reply = names.database.command("update", names.name, updates=updates, check=False)
+        assert reply.get("writeErrors") or not reply["ok"]
+    until(lambda: is_cached(names))
+    straight = {document["name"] for document in names.find()}
+    assert {"x", "y"} <= straight
+    for name in straight:
+        assert names.count_documents({"name": name}) == 1
+
+
+def test_a_store_that_was_started_again_is_read_again(exclusive, tmp_path):
+    store, names = exclusive
+    assert names.count_documents({"name": {"$regex": "name"}}) == 10
+    store.stop()
+    again = start_ferretdb(tmp_path, store.address)
+    try:
+        with pymongo.MongoClient(again.uri) as straight:
+            # As if what was acknowledged had been lost.
+            straight["exclusive"].names.delete_one({"_id": 3})
+        until(lambda: found(names) == 9)
+        until(lambda: is_cached(names))
+        assert found(names) == 9
+    finally:
+        again.stop()
+
+
+def found(names):
+    try:
+        return names.count_documents({"name": {"$regex": "name"}})
+    except pymongo.errors.AutoReconnect:
+        return None
+
+
+@pytest.fixture
+def streamed(tmp_path):
+    """A client of a Forebay with change streams, and one of a Forebay in front of it."""
+    store = start_forebay("--data", str(tmp_path), "--change-history-bytes-max", "64MiB")
+    front = start_forebay("--memory", "--upstream", store.uri, "--load-documents-per-second", "2000")
+    with pymongo.MongoClient(store.uri) as straight, pymongo.MongoClient(front.uri, maxPoolSize=1) as through:
+        yield straight["streamed"].names, through["streamed"].names
+    front.stop()
+    store.stop()
+
+
+def test_a_write_without_a_reply_is_searched_after_it(streamed):
+    _, names = streamed
+    names.insert_one({"_id": 0, "name": "x"})
+    cache(names)
+    silent = names.with_options(write_concern=pymongo.WriteConcern(w=0))
+    for number in range(1, 200):
+        silent.insert_one({"_id": number, "name": "x"})
+        assert names.count_documents({"name": "x"}) == number + 1
+
+
+def test_a_write_that_changes_nothing_is_searched_after_it(streamed):
+    straight, names = streamed
+    names.insert_one({"_id": 0, "name": "0"})
+    cache(names)
+    for number in range(1, 200):
+        name = {"name": str(number)}
+        straight.update_one({"_id": 0}, {"$set": name})
+        assert names.update_one({"_id": 0}, {"$set": name}).modified_count == 0
+        assert names.count_documents(name) == 1
+
+
+def test_a_cache_begins_to_answer_while_others_write_and_with_what_they_wrote(streamed):
+    straight, names = streamed
+    straight.insert_many([{"_id": number, "name": "x"} for number in range(10_000)])
+    done = threading.Event()
+
+    def write(first):
+        number = 0
+        while not done.is_set():
+            number += 1
+            updates = [UpdateOne({"_id": first + i}, {"$set": {"name": f"y {number}"}}) for i in range(1_000)]
+            straight.bulk_write(updates)
+
+    writers = [threading.Thread(target=write, args=(first,)) for first in (1_000, 2_000)]
+    for writer in writers:
+        writer.start()
+    try:
+        names.create_index({"name": "cache"})
+        # The load takes five seconds, and has read this document before it is written.
+        time.sleep(3)
+        straight.update_one({"_id": 0}, {"$set": {"name": "written during the load"}})
+        until(lambda: is_cached(names))
+        assert names.count_documents({"name": "written during the load"}) == 1
+    finally:
+        done.set()
+        for writer in writers:
+            writer.join()
+    names.update_one({"_id": 0}, {"$set": {"name": "last"}})
+    assert names.count_documents({"name": {"$regex": "^[xyl]"}}) == 10_000

@@ -2,6 +2,9 @@
 
 use bson::{Document, RawArrayBuf, RawBsonRef, RawDocument, RawDocumentBuf, cstr, rawdoc};
 
+/// Bytes of a document's length, in front of its elements.
+const LENGTH_BYTES: usize = size_of::<i32>();
+
 /// The parts of documents that a shadow holds: `_id`, and the top-level fields that cached paths begin with.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Kept {
@@ -26,15 +29,21 @@ impl Kept {
         Kept { fields }
     }
 
-    /// The document as the shadow holds it: whole top-level fields, in their order.
+    /// The document as the shadow holds it: whole top-level fields, in their order, byte by byte, as strings need not be
+    /// UTF-8.
     pub fn project(&self, document: &RawDocument) -> RawDocumentBuf {
-        let mut kept = RawDocumentBuf::new();
-        for (name, value) in document.into_iter().flatten() {
-            if self.holds(name.as_str()) {
-                kept.append(name, value);
+        let bytes = document.as_bytes();
+        let (mut kept, mut at) = (Vec::new(), LENGTH_BYTES);
+        for element in document.iter_elements().map_while(Result::ok) {
+            let name = element.key().as_str();
+            // The type, the name with its end, the value.
+            let end = at + 1 + name.len() + 1 + element.size();
+            if self.holds(name) {
+                kept.extend_from_slice(&bytes[at..end]);
             }
+            at = end;
         }
-        kept
+        document_of(&[&kept])
     }
 
     /// What the store is asked for of each document.
@@ -94,6 +103,24 @@ impl Kept {
             _ => None,
         }
     }
+}
+
+/// A document of elements as they stand in others.
+pub fn document_of(elements: &[&[u8]]) -> RawDocumentBuf {
+    let mut bytes = vec![0; LENGTH_BYTES];
+    elements
+        .iter()
+        .for_each(|part| bytes.extend_from_slice(part));
+    bytes.push(0);
+    let length = bytes.len() as i32;
+    bytes[..LENGTH_BYTES].copy_from_slice(&length.to_le_bytes());
+    RawDocumentBuf::from_bytes(bytes).expect("its length is in front and a zero at the end")
+}
+
+/// The elements of a document, as they stand in it.
+pub fn elements(document: &RawDocument) -> &[u8] {
+    let bytes = document.as_bytes();
+    &bytes[LENGTH_BYTES..bytes.len() - 1]
 }
 
 /// The first component of a path.
@@ -178,6 +205,18 @@ mod tests {
         let document = rawdoc! { "x": 1, "a": { "b": 1, "c": 2 }, "_id": 5, "name": "n" };
         let expected = rawdoc! { "a": { "b": 1, "c": 2 }, "_id": 5, "name": "n" };
         assert_eq!(kept().project(&document), expected);
+    }
+
+    #[test]
+    fn strings_that_are_not_utf8_are_kept() {
+        let element = |name: &str, value: &[u8]| {
+            let length = (value.len() as i32 + 1).to_le_bytes();
+            [&b"\x02"[..], name.as_bytes(), b"\0", &length, value, b"\0"].concat()
+        };
+        let (other, name) = (element("other", b"\xe9"), element("name", b"caf\xe9"));
+        let kept = kept().project(&document_of(&[&other, &name]));
+        assert_eq!(elements(&kept), name);
+        assert_eq!(document_of(&[]), rawdoc! {});
     }
 
     #[test]

@@ -28,6 +28,8 @@ pub struct Mirror {
     seen: watch::Sender<u64>,
     /// The cluster time of the last write that a client was told of: before it the shadow must not answer.
     owed: AtomicU64,
+    /// The number of the shadow that follows a change stream, answering or not yet.
+    followed: AtomicU64,
     /// May clients read it that have not said who they are?
     open: AtomicBool,
     /// Held by who compares an answer with the store's: one at a time.
@@ -128,6 +130,7 @@ impl Mirror {
             cooled: Notify::new(),
             seen: watch::Sender::new(0),
             owed: AtomicU64::new(0),
+            followed: AtomicU64::new(0),
             open: AtomicBool::new(false),
             comparing: Arc::default(),
             stop_at: watch::Sender::new(None),
@@ -295,15 +298,17 @@ impl Mirror {
         })?
     }
 
-    /// The load `of` has copied everything; false if it is not the last one any more.
+    /// The load `of` has copied everything; whether the shadow begins to answer by that: it does not if it is not the last
+    /// one any more, or has not followed all that clients know of.
     pub fn complete(&self, of: u64) -> bool {
         let completed = self.with(|declared, epoch| {
             let fills = matches!(declared.state, State::Loading { .. } | State::Behind { .. });
-            let current = *epoch == of && fills;
-            if current {
+            // Who owes a time looks whether the shadow answers after that, and so comes before this or sees it.
+            let begins = *epoch == of && fills && self.owes_nothing();
+            if begins {
                 declared.state = State::Ready;
             }
-            current
+            begins
         });
         completed.unwrap_or(false)
     }
@@ -379,16 +384,26 @@ impl Mirror {
     }
 
     /// Whether the shadow has followed all that it must have.
-    pub fn owes_nothing(&self) -> bool {
+    fn owes_nothing(&self) -> bool {
         *self.seen.borrow() >= self.owed.load(Ordering::Acquire)
     }
 
-    /// Waits until the shadow has followed all changes up to a cluster time, or answers no more.
+    /// The shadow of this number follows a change stream from now on.
+    pub fn set_followed(&self, of: u64) {
+        self.followed.store(of, Ordering::Release);
+    }
+
+    /// Whether the shadow follows a change stream, answering or not yet.
+    pub fn is_followed(&self) -> bool {
+        self.is_current(self.followed.load(Ordering::Acquire))
+    }
+
+    /// Waits until the shadow has followed all changes up to a cluster time, or follows no more.
     pub async fn follows(&self, at: u64) {
         let mut seen = self.seen.subscribe();
         // The sender is ours.
         let _ = seen
-            .wait_for(|seen| *seen >= at || self.ready().is_none())
+            .wait_for(|seen| *seen >= at || !self.is_followed())
             .await;
     }
 

@@ -33,6 +33,8 @@ const SHARED_WRITES: &str = "the store has no change stream, by which writes pas
     with --writes exclusive if there are none";
 const HAS_STREAMS: &str = "the store has transactions, which cannot be followed one by one, and change streams, which tell of \
     them: leave --writes at shared";
+/// By how much what a store tells of its start may differ, in milliseconds: its clock may have been set.
+const START_TOLERANCE_MS: u64 = 2_000;
 /// How often a store that is away is looked for.
 const LOOK_INTERVAL: Duration = Duration::from_secs(1);
 /// What the store says of a collection that it does not have.
@@ -75,6 +77,10 @@ pub struct Shadow {
     pub serve_stale: bool,
     /// The store cannot be reached, and somebody waits until it can.
     away: AtomicBool,
+    /// Somebody asks when the store was started.
+    asking_start: AtomicBool,
+    /// When the store was started that the shadows were loaded from, in milliseconds since 1970; none if that is not known.
+    started: Mutex<Option<i64>>,
     /// The store's last reply to a hello, for clients that come while it is away.
     pub hello: Mutex<Option<RawDocumentBuf>>,
     /// Held while the file is written.
@@ -126,6 +132,8 @@ impl Shadow {
             compare_percent: settings.compare_percent,
             serve_stale: settings.serve_stale,
             away: AtomicBool::new(false),
+            asking_start: AtomicBool::new(false),
+            started: Mutex::default(),
             hello: Mutex::default(),
             recording: Mutex::default(),
             mirrors: Mutex::default(),
@@ -159,12 +167,61 @@ impl Shadow {
             }
             tracing::info!("the store can be reached again");
             if shadow.exclusive {
-                for mirror in shadow.declared() {
-                    shadow.reload(&mirror, "the store was away");
-                }
+                shadow.reload_all("the store was away").await;
             }
             shadow.away.store(false, Ordering::Release);
         });
+    }
+
+    /// The store has closed a connection: shadows that follow no stream are loaded anew if it has been started again, as it
+    /// may have lost writes that it had acknowledged.
+    pub fn left(self: &Arc<Self>) {
+        let concerns_nobody = !self.exclusive || self.is_away() || self.declared().is_empty();
+        if concerns_nobody || self.asking_start.swap(true, Ordering::AcqRel) {
+            return;
+        }
+        let shadow = Arc::clone(self);
+        tokio::spawn(async move {
+            let known = *shadow.started.lock();
+            let started = shadow.store_start().await;
+            shadow.asking_start.store(false, Ordering::Release);
+            match (started, known) {
+                (Err(_), _) => shadow.lost(),
+                (Ok(now), Some(then)) if now.abs_diff(then) <= START_TOLERANCE_MS => {}
+                (Ok(_), _) => shadow.reload_all("the store was started again").await,
+            }
+        });
+    }
+
+    /// Loads all shadows anew from a store that was started again.
+    async fn reload_all(self: &Arc<Self>, why: &str) {
+        *self.started.lock() = self.store_start().await.ok();
+        for mirror in self.declared() {
+            self.reload(&mirror, why);
+        }
+    }
+
+    /// Notes when the store was started, before the first load.
+    async fn note_start(&self) {
+        let is_known = self.started.lock().is_some();
+        if !is_known {
+            let started = self.store_start().await.ok();
+            self.started
+                .lock()
+                .get_or_insert_with(|| started.unwrap_or(0));
+        }
+    }
+
+    /// When the store was started, in milliseconds since 1970, as it tells.
+    async fn store_start(&self) -> Result<i64, ShadowError> {
+        let status = self
+            .ask_store("admin", rawdoc! { "serverStatus": 1 })
+            .await?;
+        let now = status.get_datetime("localTime").map_err(unreadable)?;
+        let uptime = status.get("uptimeMillis").ok().flatten();
+        let uptime = uptime.and_then(|it| it.as_i64().or(it.as_i32().map(i64::from)));
+        let uptime = uptime.ok_or_else(|| unreadable("no uptimeMillis in serverStatus"))?;
+        Ok(now.timestamp_millis() - uptime)
     }
 
     /// The collection of this name, if it has caches.

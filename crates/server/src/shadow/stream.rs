@@ -58,7 +58,6 @@ struct Told {
 struct Follower<'a> {
     shadow: &'a Shadow,
     mirror: &'a Mirror,
-    kept: Arc<Kept>,
     epoch: u64,
     /// What the stream tells, until an error.
     telling: mpsc::Receiver<Result<Told, ShadowError>>,
@@ -120,6 +119,8 @@ impl Shadow {
         let Some((kept, epoch)) = self.copy(mirror).await? else {
             return Ok(None);
         };
+        // What the load brought is as old as its beginning.
+        mirror.owes(self.store_time().await?.unwrap_or(0));
         Ok(Some(self.follower(mirror, kept, epoch, events)))
     }
 
@@ -171,13 +172,13 @@ impl Shadow {
         epoch: u64,
         events: Events,
     ) -> Follower<'a> {
+        mirror.set_followed(epoch);
         Follower {
             shadow: self,
             mirror,
-            kept,
             epoch,
             token: events.resume_token(),
-            telling: told_by(events),
+            telling: told_by(events, kept),
             kept_at: Instant::now(),
         }
     }
@@ -273,6 +274,10 @@ impl Follower<'_> {
                 }
             }
             self.apply(changes).await?;
+            if self.mirror.complete(self.epoch) {
+                let namespace = &self.mirror.namespace;
+                tracing::info!(%namespace, "the caches of a collection follow the store");
+            }
         }
         Ok(())
     }
@@ -281,9 +286,8 @@ impl Follower<'_> {
     async fn take(&mut self, mut changes: Changes, told: Told) -> Result<Changes, ShadowError> {
         let Some(event) = told.event else {
             changes.token = told.token;
-            self.apply(changes).await?;
-            self.catch_up();
-            return Ok(Changes::default());
+            changes.is_part = false;
+            return Ok(changes);
         };
         if let Some(at) = told.token.as_ref().and_then(time_of)
             && !self.mirror.may_pass(at)
@@ -292,16 +296,8 @@ impl Follower<'_> {
             self.mirror.passes(at).await;
         }
         changes.token = told.token;
-        changes.add(event, &self.kept)?;
+        changes.add(event)?;
         Ok(changes)
-    }
-
-    /// There is no event now: the shadow answers from now on, if it has followed all that clients know of.
-    fn catch_up(&self) {
-        if self.mirror.owes_nothing() && self.mirror.complete(self.epoch) {
-            let namespace = &self.mirror.namespace;
-            tracing::info!(%namespace, "the caches of a collection follow the store");
-        }
     }
 
     /// Applies changes; tells, and once in a while keeps, where the stream has been followed to.
@@ -337,13 +333,13 @@ impl Follower<'_> {
 }
 
 impl Changes {
-    fn add(&mut self, event: Event, kept: &Kept) -> Result<(), ShadowError> {
+    fn add(&mut self, event: Event) -> Result<(), ShadowError> {
         self.is_part = event.txn_number.is_some();
         let wrote = event.wall_time;
         self.lag = wrote.and_then(|wrote| wrote.to_system_time().elapsed().ok());
         let new = match (event.operation_type, event.full_document) {
             (OperationType::Insert | OperationType::Replace | OperationType::Update, Some(new)) => {
-                Some(kept.project(&new))
+                Some(new)
             }
             // It was deleted before the store looked it up; that is an event of its own.
             (OperationType::Update, None) => return Ok(()),
@@ -359,12 +355,12 @@ impl Changes {
     }
 }
 
-/// Reads a stream, some events ahead of who takes them, until an error.
-fn told_by(mut events: Events) -> mpsc::Receiver<Result<Told, ShadowError>> {
+/// Reads a stream, some events ahead of who takes them, until an error. Of documents it gives what is kept: they may be large.
+fn told_by(mut events: Events, kept: Arc<Kept>) -> mpsc::Receiver<Result<Told, ShadowError>> {
     let (sender, receiver) = mpsc::channel(EVENTS_MAX);
     tokio::spawn(async move {
         loop {
-            let told = next(&mut events).await;
+            let told = next(&mut events, &kept).await;
             let is_last = told.is_err();
             if sender.send(told).await.is_err() || is_last {
                 return;
@@ -374,15 +370,23 @@ fn told_by(mut events: Events) -> mpsc::Receiver<Result<Told, ShadowError>> {
     receiver
 }
 
-async fn next(events: &mut Events) -> Result<Told, ShadowError> {
+async fn next(events: &mut Events, kept: &Kept) -> Result<Told, ShadowError> {
     let next = timeout(SILENCE_MAX, events.next_if_any()).await;
     let next = next.map_err(|_| Error::from(io::Error::from(io::ErrorKind::TimedOut)))?;
     match next? {
         None if !events.is_alive() => Err(ShadowError::Changed("its stream ended".to_owned())),
-        event => Ok(Told {
-            event,
-            token: events.resume_token(),
-        }),
+        mut event => {
+            let document = event
+                .as_mut()
+                .and_then(|event| event.full_document.as_mut());
+            if let Some(document) = document {
+                *document = kept.project(document);
+            }
+            Ok(Told {
+                event,
+                token: events.resume_token(),
+            })
+        }
     }
 }
 

@@ -1,5 +1,6 @@
 //! Commands on collections with caches: which of them the shadow answers, and which it has to follow.
 
+use std::pin::pin;
 use std::slice;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -41,6 +42,10 @@ const ENDS_TRANSACTION: &[&str] = &["commitTransaction", "abortTransaction"];
 const PROOF_LIFE: Duration = Duration::from_secs(60);
 /// How long a client that has written waits for the change stream; then the cache stops to answer instead.
 const STREAM_PATIENCE: Duration = Duration::from_secs(10);
+/// The same while the cache does not answer yet: as long as writers wait, it need not follow ever later writes to begin.
+const CATCH_UP_PATIENCE: Duration = Duration::from_millis(100);
+/// How long a shadow stands still, and writers with it, while the store is asked what it says: less than writers wait.
+const COMPARE_PATIENCE: Duration = Duration::from_secs(5);
 
 impl<S: AsyncRead + AsyncWrite + Unpin> Relay<S> {
     /// Runs a command where there are shadows.
@@ -73,6 +78,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Relay<S> {
             return self.exchange(request, flags).await;
         };
         let body = &message.body;
+        let is_read = reads::is_read(&name) && !flags.has(Flags::MORE_TO_COME);
         if let (true, Some(namespace)) = (declares(&name, body), &namespace) {
             let mirror = shadow.mirror(namespace);
             let next = self.create_indexes(shadow, &mirror, request, body).await;
@@ -82,30 +88,21 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Relay<S> {
         let mirror = namespace.and_then(|namespace| shadow.find(&namespace));
         match (name.as_str(), mirror) {
             ("aggregate", _) if writes_out(body) => self.unfollowed(shadow, request, message).await,
-            (name, Some(mirror)) if reads::is_read(name) => {
-                self.read(shadow, &mirror, request, message).await
-            }
+            (_, Some(mirror)) if is_read => self.read(shadow, &mirror, request, message).await,
             ("dropIndexes", Some(mirror)) => {
                 self.drop_indexes(shadow, &mirror, request, &message).await
             }
-            ("createIndexes", Some(mirror)) if expires(body) => {
-                let next = self.exchange(request, flags).await;
-                shadow.reload(&mirror, "it may have a TTL index now");
-                next
+            // Where there are streams, they tell what it deletes.
+            ("createIndexes", Some(_)) if shadow.exclusive && expires(body) => {
+                self.unfollowed(shadow, request, message).await
             }
             ("listIndexes", Some(mirror)) => {
                 let definitions = mirror.definitions();
                 let amend = |reply: &mut _| with_definitions(reply, &definitions);
                 self.amended(request, message, amend).await
             }
-            ("drop", Some(mirror)) => self.gone(shadow, vec![mirror], request, message).await,
-            ("dropDatabase", _) => {
-                let db = body.get_str("$db").unwrap_or_default().to_owned();
-                let mut mirrors = shadow.declared();
-                mirrors.retain(|mirror| mirror.namespace.db == db);
-                self.gone(shadow, mirrors, request, message).await
-            }
-            (name, None) if reads::is_read(name) => {
+            ("drop" | "dropDatabase", _) => self.gone(shadow, request, message).await,
+            (name, _) if reads::is_read(name) => {
                 self.door.count_forwarded(name);
                 self.exchange(request, flags).await
             }
@@ -123,7 +120,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Relay<S> {
                 };
                 self.amended(request, message, amend).await
             }
-            (name, _) if ENDS_TRANSACTION.contains(&name) => {
+            (name, _) if ENDS_TRANSACTION.contains(&name) && !flags.has(Flags::MORE_TO_COME) => {
                 self.transaction_ends(shadow, request).await
             }
             (name, _) if UNFOLLOWED.contains(&name) => {
@@ -227,21 +224,25 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Relay<S> {
                 false => None,
             };
             let still = mirror.stand_still().await;
-            let Some(told) = self.ask(&unsilenced(message.clone()), request.id()).await? else {
+            let held = (still, no_writes);
+            let (told, held) = self.ask_while_held(message, request, held).await?;
+            let Some(told) = told else {
                 return Ok(Next::Close);
             };
-            let Some(straight) = Peek::new(&told) else {
+            let (Some(straight), Some((still, no_writes))) = (Peek::new(&told), held) else {
+                shadow.counters.undecided.fetch_add(1, Ordering::Relaxed);
                 return self.pass(told, request).await;
             };
             if let (false, Some(at)) = (shadow.exclusive, operation_time(straight.body)) {
                 // Too late, it is another answer that is compared, and taken for a difference if the store stays with it.
-                drop(timeout(STREAM_PATIENCE, still.move_to(at)).await);
+                drop(timeout(COMPARE_PATIENCE, still.move_to(at)).await);
             }
-            let Answer::Reply(reply) = self.answer_of(shadow, mirror, &message.body).await? else {
-                return self.pass(told, request).await;
-            };
+            let answer = self.answer_of(shadow, mirror, &message.body).await?;
             let changed = still.changed();
             drop((still, no_writes));
+            let Answer::Reply(reply) = answer else {
+                return self.pass(told, request).await;
+            };
             let verdict = compare::judge(&message.body, &reply, straight.body, &changed);
             if verdict == Verdict::Same {
                 return self.respond(reply, request).await;
@@ -256,6 +257,24 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Relay<S> {
                 compare::report(shadow, &mirror.namespace, message, &reply, straight.body);
             }
             return self.pass(told, request).await;
+        }
+    }
+
+    /// Asks the store while something is held; gives that back, unless the store took too long and it was let go.
+    async fn ask_while_held<H>(
+        &mut self,
+        message: &OpMsg,
+        request: &Request,
+        held: H,
+    ) -> Result<(Option<Bytes>, Option<H>), FrameError> {
+        let message = unsilenced(message.clone());
+        let mut asking = pin!(self.ask(&message, request.id()));
+        match timeout(COMPARE_PATIENCE, asking.as_mut()).await {
+            Ok(told) => Ok((told?, Some(held))),
+            Err(_) => {
+                drop(held);
+                Ok((asking.await?, None))
+            }
         }
     }
 
@@ -345,6 +364,10 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Relay<S> {
         flags: Flags,
     ) -> Result<Next, FrameError> {
         if !shadow.exclusive {
+            // Without caches, nobody has to know when it is done.
+            if !mirror.is_declared() && flags.has(Flags::MORE_TO_COME) {
+                return self.exchange(request, flags).await;
+            }
             let reply = self.ask_for_write(&request, flags).await;
             caught_up(shadow, slice::from_ref(mirror), &reply).await;
             return self.settle(reply, &request, flags).await;
@@ -358,7 +381,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Relay<S> {
         }
         drop(shared);
         let alone = mirror.gate.clone().write_owned().await;
-        let reply = self.write_followed(shadow, mirror, &request).await;
+        let reply = self.write_followed(shadow, mirror, &request, flags).await;
         drop(alone);
         self.settle(reply, &request, flags).await
     }
@@ -369,10 +392,13 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Relay<S> {
         shadow: &Arc<Shadow>,
         mirror: &Arc<Mirror>,
         request: &Request,
+        flags: Flags,
     ) -> Result<Option<Bytes>, FrameError> {
         let Some(message) = decode(&request.bytes) else {
-            let reply = self.ask_to_end(&request.bytes, request.id()).await;
-            if !told(&reply).is_some_and(|reply| writes::is_refusal(reply.body)) {
+            let reply = self.ask_for_write(request, flags).await;
+            if flags.has(Flags::MORE_TO_COME) {
+                shadow.follow(mirror, Effect::Unfinished).await;
+            } else if !told(&reply).is_some_and(|reply| writes::is_refusal(reply.body)) {
                 shadow.follow(mirror, Effect::Unknown).await;
             }
             return reply;
@@ -397,17 +423,22 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Relay<S> {
         reply
     }
 
-    /// Sends a write of a collection without caches; waits for its end if the client does.
+    /// Sends a write and waits for its end, also where the client does not; not for that of a message which is not
+    /// well-formed and to which no reply comes.
     async fn ask_for_write(
         &mut self,
         request: &Request,
         flags: Flags,
     ) -> Result<Option<Bytes>, FrameError> {
-        if flags.has(Flags::MORE_TO_COME) {
+        if !flags.has(Flags::MORE_TO_COME) {
+            return self.ask_to_end(&request.bytes, request.id()).await;
+        }
+        let Some(message) = decode(&request.bytes) else {
             self.send(&request.bytes).await?;
             return Ok(None);
-        }
-        self.ask_to_end(&request.bytes, request.id()).await
+        };
+        let bytes = writes::answered(message).encode(request.id(), 0);
+        self.ask_to_end(&bytes, request.id()).await
     }
 
     /// Gives the client the reply to a write, if it wants one.
@@ -475,10 +506,20 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Relay<S> {
     async fn gone(
         &mut self,
         shadow: &Arc<Shadow>,
-        mirrors: Vec<Arc<Mirror>>,
         request: Request,
         message: OpMsg,
     ) -> Result<Next, FrameError> {
+        let db = message.body.get_str("$db").unwrap_or_default().to_owned();
+        let collection = namespace(&message.body).map(|it| it.collection);
+        let is_named = |mirror: &Arc<Mirror>| {
+            let mirror = &mirror.namespace;
+            mirror.db == db
+                && collection
+                    .as_ref()
+                    .is_none_or(|it| *it == mirror.collection)
+        };
+        let declared = || shadow.declared().into_iter().filter(is_named);
+        let mirrors: Vec<_> = declared().collect();
         let mut alone = Vec::new();
         for mirror in &mirrors {
             alone.push(mirror.gate.clone().write_owned().await);
@@ -495,6 +536,12 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Relay<S> {
             }
         }
         drop(alone);
+        for mirror in declared() {
+            let is_new = !mirrors.iter().any(|known| Arc::ptr_eq(known, &mirror));
+            if shadow.exclusive && is_new {
+                shadow.reload(&mirror, "it may have been read before it was dropped");
+            }
+        }
         self.settle(reply, &request, flags).await
     }
 
@@ -575,18 +622,36 @@ async fn caught_up(
     mirrors: &[Arc<Mirror>],
     reply: &Result<Option<Bytes>, FrameError>,
 ) {
-    let Some(reply) = told(reply).filter(|reply| writes::may_have_changed(reply.body)) else {
+    let Some(reply) = told(reply).filter(|reply| !writes::is_refusal(reply.body)) else {
         return;
     };
-    let at = operation_time(reply.body);
+    let Some(at) = operation_time(reply.body) else {
+        for mirror in mirrors.iter().filter(|it| it.ready().is_some()) {
+            shadow.reload(mirror, "the store does not say when it wrote");
+        }
+        return;
+    };
     for mirror in mirrors {
-        // Whoever begins to answer after this has to know of the write.
-        at.iter().for_each(|at| mirror.owes(*at));
-        match at {
-            _ if mirror.ready().is_none() => {}
-            None => shadow.reload(mirror, "the store does not say when it wrote"),
-            Some(at) if timeout(STREAM_PATIENCE, mirror.follows(at)).await.is_ok() => {}
-            Some(_) => shadow.reload(mirror, "the change stream does not come along"),
+        if !mirror.is_followed() {
+            mirror.owes(at);
+        }
+        while mirror.is_followed() {
+            let (answers, patience) = match mirror.ready() {
+                Some(_) => (true, STREAM_PATIENCE),
+                None => (false, CATCH_UP_PATIENCE),
+            };
+            if timeout(patience, mirror.follows(at)).await.is_ok() {
+                break;
+            }
+            if answers {
+                shadow.reload(mirror, "the change stream does not come along");
+                break;
+            }
+            // Whoever begins to answer after this has to know of the write.
+            mirror.owes(at);
+            if mirror.ready().is_none() {
+                break;
+            }
         }
     }
 }

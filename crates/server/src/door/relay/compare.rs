@@ -43,6 +43,12 @@ pub fn judge(
     if content(cached, &[]) == content(straight, &[]) {
         return Verdict::Same;
     }
+    let is_part = asked.get_str("find").is_ok() && !shows_all(asked);
+    let length = |reply| first_batch(reply).count();
+    if is_part && length(cached) == length(straight) {
+        // Which of the documents it finds are shown is up to whoever looks for them.
+        return Verdict::Undecided;
+    }
     if changed.is_empty() {
         return Verdict::Different;
     }
@@ -172,5 +178,10 @@ mod tests {
             judge(&asked, &batch(1, 2), &batch(1, 3), &changed),
             Verdict::Undecided
         );
+        let none = HashSet::new();
+        let judged = judge(&asked, &batch(1, 2), &batch(1, 3), &none);
+        assert_eq!(judged, Verdict::Undecided);
+        let one = rawdoc! { "cursor": { "firstBatch": [{ "_id": 1 }], "id": 0i64 }, "ok": 1.0 };
+        assert_eq!(judge(&asked, &batch(1, 2), &one, &none), Verdict::Different);
     }
 }

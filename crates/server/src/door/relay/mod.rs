@@ -132,10 +132,13 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Relay<S> {
         while next == Next::Request {
             let frame = tokio::select! {
                 frame = self.client.next(&limits) => frame?,
-                () = self.store.closed(), if !self.is_stale => match self.turns_stale().await {
-                    true => continue,
-                    false => None,
-                },
+                () = self.store.closed(), if !self.is_stale => {
+                    self.shadow.left();
+                    match self.turns_stale().await {
+                        true => continue,
+                        false => None,
+                    }
+                }
                 () = stopped(&mut shutdown) => None,
             };
             next = match frame {
@@ -168,7 +171,9 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Relay<S> {
         if !is_compressible(name) {
             request.compressor = None;
         }
+        let flags = peek.flags;
         match hello::is_hello(name) {
+            true if flags.has(Flags::MORE_TO_COME) => self.exchange(request, flags).await,
             true => self.hello(request).await,
             false if self.is_stale => self.answer_stale(request).await,
             false if self.shadow.serve_stale && reads::is_read(name) => {
@@ -313,7 +318,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Relay<S> {
     async fn receive(&mut self, request_id: i32) -> Result<Option<Bytes>, FrameError> {
         loop {
             let frame = tokio::select! {
-                frame = self.store.next(&REPLY_LIMITS) => frame?,
+                frame = self.store.next(&REPLY_LIMITS) => self.noticed(frame)?,
                 () = self.client.closed() => None,
             };
             match frame {
@@ -326,11 +331,23 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Relay<S> {
     /// As [`receive`](Relay::receive), also when the client has gone.
     async fn receive_to_end(&mut self, request_id: i32) -> Result<Option<Bytes>, FrameError> {
         loop {
-            match self.store.next(&REPLY_LIMITS).await? {
+            let frame = self.store.next(&REPLY_LIMITS).await;
+            match self.noticed(frame)? {
                 Some(frame) if !answers(&frame, request_id) => {}
                 frame => return Ok(frame.map(|frame| frame.bytes)),
             }
         }
+    }
+
+    /// What the store sent; the shadows are told if it is gone.
+    fn noticed(
+        &self,
+        frame: Result<Option<Frame>, FrameError>,
+    ) -> Result<Option<Frame>, FrameError> {
+        if !matches!(frame, Ok(Some(_))) {
+            self.shadow.left();
+        }
+        frame
     }
 
     async fn send(&mut self, message: &[u8]) -> Result<(), FrameError> {

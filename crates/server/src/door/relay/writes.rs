@@ -5,21 +5,27 @@ use bson::{RawBson, RawBsonRef, RawDocument, RawDocumentBuf, rawdoc};
 use forebay_documents::Namespace;
 use forebay_wire_mongo::{Flags, OpMsg, Sequence};
 
+use crate::shadow::kept::{document_of, elements};
 use crate::shadow::{Effect, succeeded};
 
 /// The most documents that a write may touch and still be followed; after a wider one the shadow is loaded anew.
 pub const TOUCHED_MAX: usize = 10_000;
 
-/// Codes of errors by which a store refuses a command before it has done anything: BadValue, FailedToParse, Unauthorized,
-/// TypeMismatch, IllegalOperation, NamespaceNotFound, CommandNotFound, InvalidNamespace, NotImplemented, an option that
-/// is not known, and one that is missing.
-const REFUSALS: &[i32] = &[2, 9, 13, 14, 20, 26, 59, 73, 238, 40414, 40415];
+/// Codes of errors by which a store refuses a command before it has done anything: Unauthorized, NamespaceNotFound,
+/// NamespaceExists, CommandNotFound, InvalidNamespace, NotImplemented, an option that is not known, and one that is missing.
+/// Others need not be: FerretDB 1 tells a query of the wrong shape when it comes to it, and may have written before.
+const REFUSALS: &[i32] = &[13, 26, 48, 59, 73, 238, 40414, 40415];
+
+/// Codes that say what is wrong with a statement: BadValue, FailedToParse, TypeMismatch and IllegalOperation.
+const WRONG: &[i32] = &[2, 9, 14, 20];
 
 /// A write, ready to go to the store, and what is known of its effect before.
 pub struct Write {
     /// The message, changed where that says more exactly what it writes.
     pub message: OpMsg,
     plan: Plan,
+    /// It writes one document at most: an error by which a store says what is wrong with it means that it wrote none.
+    is_single: bool,
 }
 
 /// How the effect is told from the reply.
@@ -46,22 +52,17 @@ pub fn is_write(command: &str) -> bool {
 
 /// Has the store refused a command without doing any of it?
 pub fn is_refusal(reply: &RawDocument) -> bool {
-    let code = reply.get_i32("code").unwrap_or(0);
-    !succeeded(reply) && REFUSALS.contains(&code)
+    has_code(reply, REFUSALS)
 }
 
-/// Can a command with this reply have changed anything?
-pub fn may_have_changed(reply: &RawDocument) -> bool {
-    let number = |reply: &RawDocument, name| {
-        let number = reply.get(name).ok().flatten()?;
-        number.as_i32().map(i64::from).or(number.as_i64())
-    };
-    let last = reply.get_document("lastErrorObject").unwrap_or(reply);
-    let untouched = number(last, "n") == Some(0);
-    let same = number(reply, "n").is_some()
-        && number(reply, "nModified") == Some(0)
-        && matches!(reply.get("upserted"), Ok(None));
-    !(is_refusal(reply) || untouched || same)
+/// Does a reply say that a statement is wrong?
+fn is_wrong(reply: &RawDocument) -> bool {
+    !matches!(reply.get("writeErrors"), Ok(None)) || has_code(reply, WRONG)
+}
+
+fn has_code(reply: &RawDocument, codes: &[i32]) -> bool {
+    let code = reply.get_i32("code").unwrap_or(0);
+    !succeeded(reply) && codes.contains(&code)
 }
 
 /// The collections that a command writes to in ways that [`Write`] does not follow; none if it may be any.
@@ -70,15 +71,18 @@ pub fn targets(command: &str, body: &RawDocument) -> Option<Vec<Namespace>> {
         "bulkWrite" => {
             let named = body.get_array("nsInfo").ok()?.into_iter();
             named
-                .map(|info| parse(info.ok()?.as_document()?.get_str("ns").ok()?))
+                .map(|info| Namespace::parse(info.ok()?.as_document()?.get_str("ns").ok()?).ok())
                 .collect()
         }
         "renameCollection" => {
-            let from = body.get_str("renameCollection").ok()?;
-            Some(vec![parse(from)?, parse(body.get_str("to").ok()?)?])
+            let names = [body.get_str("renameCollection"), body.get_str("to")];
+            let named = names.into_iter();
+            named
+                .map(|name| Namespace::parse(name.ok()?).ok())
+                .collect()
         }
         "aggregate" => Some(vec![written_out(body)?]),
-        "create" | "collMod" => Some(vec![super::cached::namespace(body)?]),
+        "create" | "collMod" | "createIndexes" => Some(vec![super::cached::namespace(body)?]),
         _ => None,
     }
 }
@@ -89,7 +93,10 @@ fn written_out(body: &RawDocument) -> Option<Namespace> {
     let last = stages.last()?.as_document()?;
     let target = match last.get("$out").ok()? {
         Some(target) => target,
-        None => last.get_document("$merge").ok()?.get("into").ok()??,
+        None => match last.get("$merge").ok()?? {
+            RawBsonRef::Document(merge) => merge.get("into").ok()??,
+            target => target,
+        },
     };
     let db = body.get_str("$db").ok()?;
     match target {
@@ -102,16 +109,10 @@ fn written_out(body: &RawDocument) -> Option<Namespace> {
     }
 }
 
-fn parse(namespace: &str) -> Option<Namespace> {
-    let (db, collection) = namespace.split_once('.')?;
-    Namespace::new(db, collection).ok()
-}
-
 impl Write {
     /// What a write says of its effect. A reply to it is needed, also where the client wants none.
-    pub fn parse(name: &str, mut message: OpMsg) -> Write {
-        message.flags = Flags(message.flags.0 & !Flags::MORE_TO_COME.0);
-        message.body = acknowledged(&message.body);
+    pub fn parse(name: &str, message: OpMsg) -> Write {
+        let message = answered(message);
         match name {
             "insert" => Write::insert(message),
             "update" | "delete" => {
@@ -141,6 +142,7 @@ impl Write {
         let message = with_statements(&message, "documents", &documents);
         Write {
             message,
+            is_single: documents.len() == 1,
             plan: Plan::Insert(documents),
         }
     }
@@ -164,6 +166,14 @@ impl Write {
                 Err(_) => is_plain = false,
             }
         }
+        let is_many = |statement: &RawDocumentBuf| {
+            let limit = statement
+                .get("limit")
+                .ok()
+                .flatten()
+                .and_then(RawBsonRef::as_i32);
+            statement.get_bool("multi").unwrap_or(false) || limit == Some(0)
+        };
         let plan = match is_plain {
             true => Plan::Touch {
                 ids,
@@ -172,7 +182,11 @@ impl Write {
             },
             false => Plan::Unknown,
         };
-        Write { message, plan }
+        Write {
+            message,
+            plan,
+            is_single: matches!(statements, [statement] if !is_many(statement)),
+        }
     }
 
     /// The queries whose documents have to be known before the write; none if that would not tell its effect.
@@ -201,7 +215,7 @@ impl Write {
         let Some(reply) = reply else {
             return Effect::Unfinished;
         };
-        if is_refusal(reply) {
+        if is_refusal(reply) || (self.is_single && is_wrong(reply)) {
             return Effect::Nothing;
         }
         // The answer to a write that was done before, and that other documents may match now.
@@ -217,12 +231,27 @@ impl Write {
                 let ids = documents.iter().filter_map(|it| it.get("_id").ok()?);
                 Effect::Touched(ids.map(Into::into).collect())
             }
-            Plan::Touch { upserts: true, .. } if !succeeded(reply) => Effect::Unknown,
+            // A reply with errors need not tell what was inserted before: that of FerretDB 1 does not.
+            Plan::Touch { upserts: true, .. } if has_failed(reply) => Effect::Unknown,
             Plan::Touch { mut ids, .. } => {
                 ids.extend(upserted(reply));
                 Effect::Touched(ids)
             }
         }
+    }
+}
+
+/// Does a reply tell of errors?
+fn has_failed(reply: &RawDocument) -> bool {
+    !succeeded(reply) || !matches!(reply.get("writeErrors"), Ok(None))
+}
+
+/// The message as one to which a reply comes.
+pub fn answered(message: OpMsg) -> OpMsg {
+    OpMsg {
+        flags: Flags(message.flags.0 & !Flags::MORE_TO_COME.0),
+        body: acknowledged(&message.body),
+        ..message
     }
 }
 
@@ -278,11 +307,8 @@ fn with_id(document: RawDocumentBuf) -> RawDocumentBuf {
     if !matches!(document.get("_id"), Ok(None)) {
         return document;
     }
-    let mut identified = rawdoc! { "_id": ObjectId::new() };
-    for (name, value) in document.into_iter().flatten() {
-        identified.append(name, value);
-    }
-    identified
+    let id = rawdoc! { "_id": ObjectId::new() };
+    document_of(&[elements(&id), elements(&document)])
 }
 
 /// The statements of a command, from its document sequence or from an array in the body.
@@ -323,9 +349,7 @@ fn with_statements(message: &OpMsg, name: &str, statements: &[RawDocumentBuf]) -
 fn inserted_all(reply: &RawDocument, count: usize) -> bool {
     let n = reply.get("n").ok().flatten();
     let n = n.and_then(|n| n.as_i32().map(i64::from).or(n.as_i64()));
-    succeeded(reply)
-        && matches!(reply.get("writeErrors"), Ok(None))
-        && n == i64::try_from(count).ok()
+    !has_failed(reply) && n == i64::try_from(count).ok()
 }
 
 /// The `_id`s of documents that an update or a `findAndModify` inserted.
@@ -426,25 +450,35 @@ mod tests {
     }
 
     #[test]
-    fn replies_tell_whether_and_when_something_changed() {
-        assert!(may_have_changed(&rawdoc! { "n": 1, "ok": 1.0 }));
-        assert!(!may_have_changed(&rawdoc! { "n": 0, "ok": 1.0 }));
-        assert!(!may_have_changed(
-            &rawdoc! { "n": 1, "nModified": 0, "ok": 1.0 }
-        ));
-        let upserted = rawdoc! { "n": 1, "nModified": 0, "upserted": [{ "_id": 1 }], "ok": 1.0 };
-        assert!(may_have_changed(&upserted));
-        assert!(!may_have_changed(
-            &rawdoc! { "lastErrorObject": { "n": 0 }, "ok": 1.0 }
-        ));
+    fn an_error_of_one_document_is_all_and_of_several_tells_little() {
+        let one = rawdoc! { "q": { "_id": 1 }, "u": { "$inc": { "name": 1 } }, "upsert": true };
+        let many = rawdoc! { "q": { "_id": 2 }, "u": { "$set": { "n": 1 } }, "multi": true };
+        let effect = |updates: &[&RawDocumentBuf], reply: RawDocumentBuf| {
+            let updates = updates.iter().map(|it| (*it).clone());
+            update(RawArrayBuf::from_iter(updates)).effect(Some(&reply))
+        };
+        let partly = || rawdoc! { "writeErrors": [{ "index": 0 }], "ok": 1.0 };
+        let failed = || rawdoc! { "ok": 0.0, "code": 2 };
+        assert!(matches!(effect(&[&one], partly()), Effect::Nothing));
+        assert!(matches!(effect(&[&one], failed()), Effect::Nothing));
+        assert!(matches!(effect(&[&one, &many], partly()), Effect::Unknown));
+        assert!(matches!(effect(&[&many], failed()), Effect::Touched(_)));
+        let insert = rawdoc! { "insert": "c", "documents": [{ "_id": 1 }] };
+        let insert = Write::parse("insert", OpMsg::new(insert));
+        assert!(matches!(insert.effect(Some(&failed())), Effect::Nothing));
+        let insert = rawdoc! { "insert": "c", "documents": [{ "_id": 1 }, { "_id": 2 }] };
+        let insert = Write::parse("insert", OpMsg::new(insert));
+        assert!(matches!(insert.effect(Some(&failed())), Effect::Touched(_)));
+    }
+
+    #[test]
+    fn a_reply_tells_when_it_was_written() {
         let time = bson::Timestamp {
             time: 1,
             increment: 2,
         };
         let reply = rawdoc! { "ok": 1.0, "operationTime": time };
         assert_eq!(crate::shadow::operation_time(&reply), Some(1 << 32 | 2));
-        let bulk = rawdoc! { "nInserted": 1, "nModified": 0, "ok": 1.0 };
-        assert!(may_have_changed(&bulk));
     }
 
     #[test]
@@ -456,6 +490,8 @@ mod tests {
         let out =
             rawdoc! { "aggregate": "a", "pipeline": [{ "$merge": { "into": "b" } }], "$db": "d" };
         assert_eq!(names("aggregate", out), Some(vec!["d.b".to_owned()]));
+        let short = rawdoc! { "aggregate": "a", "pipeline": [{ "$merge": "b" }], "$db": "d" };
+        assert_eq!(names("aggregate", short), Some(vec!["d.b".to_owned()]));
         let rename = rawdoc! { "renameCollection": "d.a", "to": "e.b.c" };
         let both = vec!["d.a".to_owned(), "e.b.c".to_owned()];
         assert_eq!(names("renameCollection", rename), Some(both));
