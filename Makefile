@@ -35,7 +35,7 @@ test: build test-rust smoke test-drivers
 test-rust: tools $(NVRTC_ENV)/installed
 	$(CARGO_TEST)
 
-## make test-full  all tests at full size: ten million documents, a million patterns; an hour
+## make test-full  all tests at full size: ten million documents, more kills and rounds; an hour
 test-full: build $(NVRTC_ENV)/installed
 	FOREBAY_TEST_FULL=1 $(CARGO_TEST)
 	$(MAKE) smoke test-drivers

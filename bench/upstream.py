@@ -34,6 +34,8 @@ class Report:
     def __init__(self, options):
         self.file = options.record
         self.command = f"python bench/upstream.py {options.what}"
+        if options.what == "storm":
+            self.command += f" --compare {options.compare} --seconds {options.seconds:g}"
 
     def add(self, case, engine, metric, values, expect=None):
         line = {

@@ -10,7 +10,7 @@ from bson import encode
 from bson.raw_bson import RawBSONDocument
 from pymongo import UpdateOne
 from pymongo.cursor import CursorType
-from pymongo.errors import BulkWriteError, CursorNotFound
+from pymongo.errors import AutoReconnect, BulkWriteError, CursorNotFound, OperationFailure
 
 from conftest import NUMBERS
 from servers import start_ferretdb, start_forebay
@@ -163,8 +163,21 @@ def test_a_store_that_was_started_again_is_read_again(exclusive, tmp_path):
 def found(names):
     try:
         return names.count_documents({"name": {"$regex": "name"}})
-    except pymongo.errors.AutoReconnect:
+    except AutoReconnect:
         return None
+
+
+def test_strict_refuses_what_the_cache_does_not_answer(stores):
+    # It has no change streams, so that caches are off.
+    front = start_forebay("--memory", "--strict", "--upstream", stores["ferretdb"].uri)
+    with pymongo.MongoClient(front.uri) as client:
+        names = client[f"strict_{next(NUMBERS)}"].names
+        names.insert_one({"name": "x", "n": 1})
+        names.create_index({"name": "cache"})
+        with pytest.raises(OperationFailure, match="strict: the search would fall back to the store"):
+            names.count_documents({"name": {"$regex": "x"}})
+        assert names.count_documents({"n": 1}) == 1
+    front.stop()
 
 
 @pytest.fixture

@@ -4,7 +4,7 @@ mod draw;
 mod figures;
 mod page;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::{Path, PathBuf};
 
@@ -84,6 +84,8 @@ pub fn write(folder: &Path, records: &[Record]) -> Result<()> {
 /// Gathers lines by figure, then by program, in the order of the figures' numbers.
 fn plots(records: &[&Record]) -> Result<Vec<Plot>> {
     let mut plots: BTreeMap<(u32, String), Plot> = BTreeMap::new();
+    let ours = records.iter().filter(|record| record.engine == "forebay");
+    let machines: BTreeSet<&str> = ours.map(|record| places(&record.device).1).collect();
     for record in records {
         let (name, kind, x) = parts(&record.case)
             .with_context(|| format!("{} is no point of a figure", record.case))?;
@@ -94,7 +96,10 @@ fn plots(records: &[&Record]) -> Result<Vec<Plot>> {
             about,
             series: Vec::new(),
         });
-        plot.add(&label(record, kind), point(record, x, about));
+        plot.add(
+            &label(record, kind, machines.len() > 1),
+            point(record, x, about),
+        );
     }
     Ok(plots.into_values().collect())
 }
@@ -109,9 +114,17 @@ fn parts(case: &str) -> Option<(&str, Option<&str>, u64)> {
     })
 }
 
-/// Who and where, as in `forebay on host:2: cached`.
-fn label(record: &Record, kind: Option<&str>) -> String {
-    let devices = record.device.split(" of ").next().unwrap_or_default();
+/// The devices and what they are of: `cuda:0 of NVIDIA H200`.
+fn places(device: &str) -> (&str, &str) {
+    device.split_once(" of ").unwrap_or((device, device))
+}
+
+/// Who and where, as in `forebay on host:2: cached`; where ours ran on several machines, on which.
+fn label(record: &Record, kind: Option<&str>, tell_machine: bool) -> String {
+    let devices = match tell_machine && record.engine == "forebay" {
+        true => record.device.as_str(),
+        false => places(&record.device).0,
+    };
     let mut label = format!("{} on {devices}", record.engine);
     if let Some(kind) = kind {
         label = format!("{label}: {kind}");

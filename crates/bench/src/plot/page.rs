@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 use std::fmt::Write;
 
-use super::{Plot, Point};
+use super::{Plot, Point, places};
 use crate::record::Record;
 
 const HEAD: &str = "\
@@ -11,7 +11,8 @@ const HEAD: &str = "\
 
 This page is written by `forebay bench plot` from lines of `bench/record/`. It follows figures 6 to 13 of *DistGPU Cache*
 (Morishima & Matsutani, 2016): random values of eight letters, the same searches and sizes. How each is made:
-[METHOD](../benchmarks/METHOD.md); what is unfair: [BIAS](../benchmarks/BIAS.md). The paper prints no tables, so what it says in words stands below each.
+[METHOD](../benchmarks/METHOD.md); what is unfair: [BIAS](../benchmarks/BIAS.md). The paper prints no tables, so what it says in
+words stands below each.
 
 The paper's machine: Intel Xeon E5-2637 v3 at 3.5 GHz, 128 GB, up to three GeForce GTX 980 with 4 GB each, local or through 20
 Gbit/s Ethernet; MongoDB 2.6.6 on a file system in memory; CUDA 6.0.
@@ -32,12 +33,7 @@ fn ours(records: &[&Record]) -> String {
         let all: BTreeSet<String> = records.iter().map(|record| of(record)).collect();
         all.into_iter().collect::<Vec<_>>().join("; ")
     };
-    let hardware = set(|record| {
-        let hardware = record.device.split_once(" of ");
-        hardware
-            .map_or(record.device.as_str(), |(_, after)| after)
-            .to_owned()
-    });
+    let hardware = set(|record| places(&record.device).1.to_owned());
     let commits = set(|record| format!("`{}`", record.commit));
     let days = set(|record| record.date.chars().take(10).collect());
     format!("Ours: {hardware}; commit {commits}, {days}.")

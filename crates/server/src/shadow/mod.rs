@@ -148,6 +148,11 @@ impl Shadow {
         Ok(shadow)
     }
 
+    /// Is a search of a cached field refused that the cache does not answer?
+    pub fn is_strict(&self) -> bool {
+        self.documents.settings().strict
+    }
+
     /// Is it known that the store cannot be reached?
     pub fn is_away(&self) -> bool {
         self.away.load(Ordering::Acquire)

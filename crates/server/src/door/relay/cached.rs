@@ -163,7 +163,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Relay<S> {
                 self.compared(shadow, mirror, &message, &request).await
             }
             Answer::Reply(reply) => self.respond(reply, &request).await,
-            Answer::Forward => match reads::refusal(mirror, &message.body) {
+            Answer::Forward => match reads::refusal(shadow, mirror, &message.body) {
                 Some(refusal) if self.proves(mirror).await? => {
                     self.respond(refusal, &request).await
                 }

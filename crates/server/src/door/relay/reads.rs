@@ -52,10 +52,12 @@ pub async fn answer(shadow: &Shadow, read: &Read<'_>) -> Answer {
     }
 }
 
-/// The refusal of a read that asks to be strict, has a condition on a cached field, and would be the store's to answer.
-pub fn refusal(mirror: &Mirror, body: &RawDocument) -> Option<RawDocumentBuf> {
-    let comment = body.get_document("comment").ok()?;
-    let is_strict = comment.get_str("forebay").is_ok_and(|it| it == "strict");
+/// The refusal of a read that has to be strict, has a condition on a cached field, and would be the store's to answer.
+pub fn refusal(shadow: &Shadow, mirror: &Mirror, body: &RawDocument) -> Option<RawDocumentBuf> {
+    let word = body
+        .get_document("comment")
+        .and_then(|it| it.get_str("forebay"));
+    let is_strict = shadow.is_strict() || word.is_ok_and(|it| it == "strict");
     let name = body.iter_elements().next()?.ok()?.key().as_str();
     let judgement = mirror.kept()?.judge(filter_of(name, body)?);
     let reason = mirror.reason().unwrap_or_else(|| FORWARDED.to_owned());
