@@ -120,18 +120,20 @@ def exclusive(tmp_path):
         names = client["exclusive"].names
         names.insert_many([{"_id": number, "name": f"name {number}"} for number in range(10)])
         cache(names)
-        yield store, names
+        yield store, front, names
     front.stop()
     store.stop()
 
 
 def test_what_a_failed_bulk_has_written_is_found(exclusive):
-    _, names = exclusive
+    _, _, names = exclusive
     bulks = [
         # The first upserts, the second fails: `name` is no number.
         [({"name": "x"}, {"$set": {"n": 1}}, True), ({"_id": 2}, {"$inc": {"name": 1}}, False)],
         # The first writes, the second has an operator that there is not.
         [({"_id": 1}, {"$set": {"name": "y"}}, False), ({"name": {"$foo": 1}}, {"$set": {"n": 1}}, False)],
+        # The same with one that FerretDB 1 does not have.
+        [({"_id": 3}, {"$set": {"name": "z"}}, False), ({"name": {"$type": "decimal"}}, {"$set": {"n": 1}}, False)],
     ]
     for bulk in bulks:
         updates = [{"q": query, "u": update, "upsert": upsert} for query, update, upsert in bulk]
@@ -139,25 +141,46 @@ def test_what_a_failed_bulk_has_written_is_found(exclusive):
         assert reply.get("writeErrors") or not reply["ok"]
     until(lambda: is_cached(names))
     straight = {document["name"] for document in names.find()}
-    assert {"x", "y"} <= straight
+    assert {"x", "y", "z"} <= straight
     for name in straight:
         assert names.count_documents({"name": name}) == 1
 
 
 def test_a_store_that_was_started_again_is_read_again(exclusive, tmp_path):
-    store, names = exclusive
-    assert names.count_documents({"name": {"$regex": "name"}}) == 10
-    store.stop()
-    again = start_ferretdb(tmp_path, store.address)
+    store, _, names = exclusive
+    assert found(names) == 10
+    again = start_again(store, tmp_path)
     try:
-        with pymongo.MongoClient(again.uri) as straight:
-            # As if what was acknowledged had been lost.
-            straight["exclusive"].names.delete_one({"_id": 3})
         until(lambda: found(names) == 9)
         until(lambda: is_cached(names))
         assert found(names) == 9
     finally:
         again.stop()
+
+
+def test_a_store_that_was_started_again_while_nobody_was_there_is_read_again(exclusive, tmp_path):
+    store, front, names = exclusive
+    assert found(names) == 10
+    names.database.client.close()
+    time.sleep(1)
+    again = start_again(store, tmp_path)
+    try:
+        with pymongo.MongoClient(front.uri) as client:
+            names = client["exclusive"].names
+            assert found(names) == 9
+            until(lambda: is_cached(names))
+            assert found(names) == 9
+    finally:
+        again.stop()
+
+
+def start_again(store, folder):
+    """The store again, without a document that it had acknowledged."""
+    store.stop()
+    again = start_ferretdb(folder, store.address)
+    with pymongo.MongoClient(again.uri) as straight:
+        straight["exclusive"].names.delete_one({"_id": 3})
+    return again
 
 
 def found(names):

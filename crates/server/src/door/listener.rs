@@ -184,6 +184,7 @@ async fn serve_client<S: AsyncRead + AsyncWrite + Unpin>(
         None => Connection::new(door, session, stream).serve(shutdown).await,
         Some(Behind { upstream, shadow }) => match upstream.connect().await {
             Ok(store) => {
+                let _arrived = shadow.arrives().await;
                 let relay = Relay::new(door.clone(), shadow.clone(), stream, store);
                 relay.serve(shutdown).await
             }

@@ -301,10 +301,12 @@ impl Mirror {
     /// The load `of` has copied everything; whether the shadow begins to answer by that: it does not if it is not the last
     /// one any more, or has not followed all that clients know of.
     pub fn complete(&self, of: u64) -> bool {
+        let seen = *self.seen.borrow();
         let completed = self.with(|declared, epoch| {
             let fills = matches!(declared.state, State::Loading { .. } | State::Behind { .. });
             // Who owes a time looks whether the shadow answers after that, and so comes before this or sees it.
-            let begins = *epoch == of && fills && self.owes_nothing();
+            let owes_nothing = seen >= self.owed.load(Ordering::Acquire);
+            let begins = *epoch == of && fills && owes_nothing;
             if begins {
                 declared.state = State::Ready;
             }
@@ -381,11 +383,6 @@ impl Mirror {
     /// The shadow must not begin to answer before it has followed all changes up to a cluster time.
     pub fn owes(&self, at: u64) {
         self.owed.fetch_max(at, Ordering::AcqRel);
-    }
-
-    /// Whether the shadow has followed all that it must have.
-    fn owes_nothing(&self) -> bool {
-        *self.seen.borrow() >= self.owed.load(Ordering::Acquire)
     }
 
     /// The shadow of this number follows a change stream from now on.

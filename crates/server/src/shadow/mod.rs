@@ -23,6 +23,7 @@ use forebay_documents::{ClientContext, Command, Documents, Namespace};
 use mongodb::Client;
 use mongodb::options::{ClientOptions, ReadConcern};
 use parking_lot::Mutex;
+use tokio::sync::Mutex as AsyncMutex;
 
 pub use follow::Effect;
 pub use mirror::{Mirror, Ready};
@@ -79,6 +80,8 @@ pub struct Shadow {
     away: AtomicBool,
     /// Somebody asks when the store was started.
     asking_start: AtomicBool,
+    /// What every client with a connection to the store holds.
+    present: AsyncMutex<Arc<()>>,
     /// When the store was started that the shadows were loaded from, in milliseconds since 1970; none if that is not known.
     started: Mutex<Option<i64>>,
     /// The store's last reply to a hello, for clients that come while it is away.
@@ -89,6 +92,10 @@ pub struct Shadow {
     /// What became of reads on collections with caches.
     pub counters: Counters,
 }
+
+/// A client has a connection to the store for as long as this is there.
+#[derive(Debug)]
+pub struct Arrived(#[expect(dead_code, reason = "it is there to be counted")] Arc<()>);
 
 /// What shadows are told by the settings.
 #[derive(Debug, Clone)]
@@ -133,6 +140,7 @@ impl Shadow {
             serve_stale: settings.serve_stale,
             away: AtomicBool::new(false),
             asking_start: AtomicBool::new(false),
+            present: AsyncMutex::default(),
             started: Mutex::default(),
             hello: Mutex::default(),
             recording: Mutex::default(),
@@ -178,24 +186,43 @@ impl Shadow {
         });
     }
 
-    /// The store has closed a connection: shadows that follow no stream are loaded anew if it has been started again, as it
-    /// may have lost writes that it had acknowledged.
+    /// The store has closed a connection.
     pub fn left(self: &Arc<Self>) {
-        let concerns_nobody = !self.exclusive || self.is_away() || self.declared().is_empty();
-        if concerns_nobody || self.asking_start.swap(true, Ordering::AcqRel) {
+        if self.exclusive && !self.asking_start.swap(true, Ordering::AcqRel) {
+            let shadow = Arc::clone(self);
+            tokio::spawn(async move {
+                shadow.check_start().await;
+                shadow.asking_start.store(false, Ordering::Release);
+            });
+        }
+    }
+
+    /// A client has a connection to the store. If nobody else has, nobody would have noticed that it was started again.
+    pub async fn arrives(self: &Arc<Self>) -> Arrived {
+        let present = self.present.lock().await;
+        if Arc::strong_count(&present) == 1 {
+            self.check_start().await;
+        }
+        Arrived(Arc::clone(&present))
+    }
+
+    /// Shadows that follow no stream are loaded anew if the store has been started again, as it may have lost writes that it
+    /// had acknowledged.
+    async fn check_start(self: &Arc<Self>) {
+        if !self.exclusive || self.is_away() || self.declared().is_empty() {
             return;
         }
-        let shadow = Arc::clone(self);
-        tokio::spawn(async move {
-            let known = *shadow.started.lock();
-            let started = shadow.store_start().await;
-            shadow.asking_start.store(false, Ordering::Release);
-            match (started, known) {
-                (Err(_), _) => shadow.lost(),
-                (Ok(now), Some(then)) if now.abs_diff(then) <= START_TOLERANCE_MS => {}
-                (Ok(_), _) => shadow.reload_all("the store was started again").await,
+        let known = *self.started.lock();
+        match (self.store_start().await, known) {
+            (Ok(now), Some(then)) if now.abs_diff(then) <= START_TOLERANCE_MS => {}
+            (Ok(_), _) => self.reload_all("the store was started again").await,
+            (Err(ShadowError::Store(error)), _) if is_command(&error) => {
+                tracing::warn!(%error, "whether the store was started again is not known: its user may not run serverStatus");
+                self.reload_all("the store may have been started again")
+                    .await;
             }
-        });
+            (Err(_), _) => self.lost(),
+        }
     }
 
     /// Loads all shadows anew from a store that was started again.
@@ -223,10 +250,9 @@ impl Shadow {
             .ask_store("admin", rawdoc! { "serverStatus": 1 })
             .await?;
         let now = status.get_datetime("localTime").map_err(unreadable)?;
-        let uptime = status.get("uptimeMillis").ok().flatten();
-        let uptime = uptime.and_then(|it| it.as_i64().or(it.as_i32().map(i64::from)));
+        let uptime = number(&status, "uptimeMillis");
         let uptime = uptime.ok_or_else(|| unreadable("no uptimeMillis in serverStatus"))?;
-        Ok(now.timestamp_millis() - uptime)
+        Ok(now.timestamp_millis() - uptime as i64)
     }
 
     /// The collection of this name, if it has caches.
@@ -440,6 +466,10 @@ fn unsuitable<'a>(
     })
 }
 
+fn is_command(error: &mongodb::error::Error) -> bool {
+    matches!(&*error.kind, mongodb::error::ErrorKind::Command(_))
+}
+
 fn is_code(error: &mongodb::error::Error, code: i32) -> bool {
     matches!(&*error.kind, mongodb::error::ErrorKind::Command(error) if error.code == code)
 }
@@ -483,6 +513,13 @@ fn unreadable(error: impl std::fmt::Display) -> ShadowError {
 pub fn operation_time(reply: &RawDocument) -> Option<u64> {
     let time = reply.get_timestamp("operationTime").ok()?;
     Some(u64::from(time.time) << 32 | u64::from(time.increment))
+}
+
+/// A field that is a number of any type.
+pub fn number(document: &RawDocument, name: &str) -> Option<f64> {
+    let number = document.get(name).ok().flatten()?;
+    let small = number.as_i32().map(f64::from).or(number.as_f64());
+    small.or(number.as_i64().map(|number| number as f64))
 }
 
 /// Is this the reply of a command that succeeded?

@@ -262,7 +262,9 @@ impl Follower<'_> {
     async fn run(&mut self) -> Result<(), ShadowError> {
         let mut told = Vec::with_capacity(EVENTS_MAX);
         while self.mirror.is_current(self.epoch) {
-            self.telling.recv_many(&mut told, EVENTS_MAX).await;
+            if self.telling.recv_many(&mut told, EVENTS_MAX).await == 0 {
+                return Err(ShadowError::Changed("nobody reads its stream".to_owned()));
+            }
             let mut changes = Changes::default();
             for told in told.drain(..) {
                 match told {

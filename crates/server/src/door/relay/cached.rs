@@ -198,9 +198,11 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Relay<S> {
 
     /// The shadow, if it answers this client.
     fn filled(&self, mirror: &Mirror) -> Option<Ready> {
-        match self.is_stale && self.shadow.is_away() {
-            true => mirror.stale(),
-            false => mirror.ready(),
+        match (self.shadow.is_away(), self.is_stale) {
+            (true, true) => mirror.stale(),
+            // It may be another store's by now that this client is connected to.
+            (true, false) if self.shadow.exclusive => None,
+            _ => mirror.ready(),
         }
     }
 
@@ -481,7 +483,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Relay<S> {
         }
         for mirror in written {
             match told {
-                Some(reply) if writes::is_refusal(reply.body) => {}
+                Some(reply) if writes::is_refusal_of_all(reply.body) => {}
                 Some(_) => shadow.reload(&mirror, why),
                 None => shadow.reload_settled(&mirror, why),
             }

@@ -7,7 +7,7 @@ use bson::{RawBsonRef, RawDocument};
 use forebay_documents::{Namespace, id_key};
 use forebay_wire_mongo::OpMsg;
 
-use crate::shadow::{Shadow, first_batch};
+use crate::shadow::{Shadow, first_batch, number};
 
 /// How often both are asked until a difference is one, or nobody can tell.
 pub const TRIES: usize = 5;
@@ -43,9 +43,7 @@ pub fn judge(
     if content(cached, &[]) == content(straight, &[]) {
         return Verdict::Same;
     }
-    let is_part = asked.get_str("find").is_ok() && !shows_all(asked);
-    let length = |reply| first_batch(reply).count();
-    if is_part && length(cached) == length(straight) {
+    if is_cut(asked, cached) && is_cut(asked, straight) {
         // Which of the documents it finds are shown is up to whoever looks for them.
         return Verdict::Undecided;
     }
@@ -54,7 +52,7 @@ pub fn judge(
     }
     let explained = match (number(cached, "n"), number(straight, "n")) {
         (Some(cached), Some(straight)) => (cached - straight).abs() <= changed.len() as f64,
-        _ if shows_all(asked) && has_ids(cached) && has_ids(straight) => {
+        _ if asked.get_str("find").is_ok() && has_ids(cached) && has_ids(straight) => {
             content(cached, changed) == content(straight, changed)
         }
         _ => return Verdict::Undecided,
@@ -65,20 +63,15 @@ pub fn judge(
     }
 }
 
-/// Does a `find` show every document that it finds?
-fn shows_all(asked: &RawDocument) -> bool {
-    let is_none = |argument| matches!(asked.get(argument), Ok(None));
-    asked.get_str("find").is_ok() && is_none("limit") && is_none("skip")
+/// Does a reply to a `find` perhaps not show every document that is found?
+fn is_cut(asked: &RawDocument, reply: &RawDocument) -> bool {
+    let limit = number(asked, "limit").map_or(0.0, f64::abs);
+    let is_full = limit > 0.0 && first_batch(reply).count() as f64 >= limit;
+    asked.get_str("find").is_ok() && (is_full || !matches!(asked.get("skip"), Ok(None)))
 }
 
 fn has_ids(reply: &RawDocument) -> bool {
     first_batch(reply).all(|document| matches!(document.get("_id"), Ok(Some(_))))
-}
-
-fn number(reply: &RawDocument, name: &str) -> Option<f64> {
-    let number = reply.get(name).ok().flatten()?;
-    let small = number.as_i32().map(f64::from).or(number.as_f64());
-    small.or(number.as_i64().map(|number| number as f64))
 }
 
 /// What a reply says, as text in an order of its own, but for documents of some keys.

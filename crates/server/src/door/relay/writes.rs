@@ -6,18 +6,20 @@ use forebay_documents::Namespace;
 use forebay_wire_mongo::{Flags, OpMsg, Sequence};
 
 use crate::shadow::kept::{document_of, elements};
-use crate::shadow::{Effect, succeeded};
+use crate::shadow::{Effect, number, succeeded};
 
 /// The most documents that a write may touch and still be followed; after a wider one the shadow is loaded anew.
 pub const TOUCHED_MAX: usize = 10_000;
 
 /// Codes of errors by which a store refuses a command before it has done anything: Unauthorized, NamespaceNotFound,
-/// NamespaceExists, CommandNotFound, InvalidNamespace, NotImplemented, an option that is not known, and one that is missing.
+/// NamespaceExists, CommandNotFound, InvalidNamespace, an option that is not known, and one that is missing.
 /// Others need not be: FerretDB 1 tells a query of the wrong shape when it comes to it, and may have written before.
-const REFUSALS: &[i32] = &[13, 26, 48, 59, 73, 238, 40414, 40415];
+const REFUSALS: &[i32] = &[13, 26, 48, 59, 73, 40414, 40415];
 
-/// Codes that say what is wrong with a statement: BadValue, FailedToParse, TypeMismatch and IllegalOperation.
-const WRONG: &[i32] = &[2, 9, 14, 20];
+/// Codes that say what is wrong with a statement: BadValue, FailedToParse, TypeMismatch, IllegalOperation and
+/// NotImplemented.
+const WRONG: &[i32] = &[2, 9, 14, 20, NOT_IMPLEMENTED];
+const NOT_IMPLEMENTED: i32 = 238;
 
 /// A write, ready to go to the store, and what is known of its effect before.
 pub struct Write {
@@ -53,6 +55,11 @@ pub fn is_write(command: &str) -> bool {
 /// Has the store refused a command without doing any of it?
 pub fn is_refusal(reply: &RawDocument) -> bool {
     has_code(reply, REFUSALS)
+}
+
+/// Has the store refused a command that is no [`Write`] without doing any of it?
+pub fn is_refusal_of_all(reply: &RawDocument) -> bool {
+    is_refusal(reply) || has_code(reply, &[NOT_IMPLEMENTED])
 }
 
 /// Does a reply say that a statement is wrong?
@@ -166,13 +173,12 @@ impl Write {
                 Err(_) => is_plain = false,
             }
         }
-        let is_many = |statement: &RawDocumentBuf| {
-            let limit = statement
-                .get("limit")
-                .ok()
-                .flatten()
-                .and_then(RawBsonRef::as_i32);
-            statement.get_bool("multi").unwrap_or(false) || limit == Some(0)
+        let is_one = |statement: &RawDocumentBuf| match statement.get("u") {
+            Ok(Some(_)) => matches!(
+                statement.get("multi"),
+                Ok(None | Some(RawBsonRef::Boolean(false)))
+            ),
+            _ => number(statement, "limit") == Some(1.0),
         };
         let plan = match is_plain {
             true => Plan::Touch {
@@ -185,7 +191,8 @@ impl Write {
         Write {
             message,
             plan,
-            is_single: matches!(statements, [statement] if !is_many(statement)),
+            // A `findAndModify` can fail after it has written, by what it is to show.
+            is_single: field == "q" && matches!(statements, [statement] if is_one(statement)),
         }
     }
 
@@ -255,18 +262,17 @@ pub fn answered(message: OpMsg) -> OpMsg {
     }
 }
 
-/// The command without a write concern that asks for no reply.
+/// The command with a reply as soon as it is done, if its write concern asks for none.
 fn acknowledged(body: &RawDocument) -> RawDocumentBuf {
     let is_silent = |value: RawBsonRef<'_>| {
-        let w = value
-            .as_document()
-            .and_then(|it| it.get("w").ok().flatten());
-        w.is_some_and(|w| w.as_i32() == Some(0) || w.as_i64() == Some(0) || w.as_f64() == Some(0.0))
+        let concern = value.as_document();
+        concern.and_then(|concern| number(concern, "w")) == Some(0.0)
     };
     let mut acknowledged = RawDocumentBuf::new();
     for (name, value) in body.into_iter().flatten() {
-        if name.as_str() != "writeConcern" || !is_silent(value) {
-            acknowledged.append(name, value);
+        match name.as_str() == "writeConcern" && is_silent(value) {
+            true => acknowledged.append(name, rawdoc! { "w": 1 }),
+            false => acknowledged.append(name, value),
         }
     }
     acknowledged
@@ -347,9 +353,7 @@ fn with_statements(message: &OpMsg, name: &str, statements: &[RawDocumentBuf]) -
 }
 
 fn inserted_all(reply: &RawDocument, count: usize) -> bool {
-    let n = reply.get("n").ok().flatten();
-    let n = n.and_then(|n| n.as_i32().map(i64::from).or(n.as_i64()));
-    !has_failed(reply) && n == i64::try_from(count).ok()
+    !has_failed(reply) && number(reply, "n") == Some(count as f64)
 }
 
 /// The `_id`s of documents that an update or a `findAndModify` inserted.
@@ -427,7 +431,8 @@ mod tests {
         let by_id = rawdoc! { "q": { "_id": 1 }, "u": { "$set": { "n": 1 } } };
         let by_field = rawdoc! { "q": { "n": 1 }, "u": { "$set": { "n": 2 } }, "upsert": true };
         let mut write = update(RawArrayBuf::from_iter([by_id, by_field.clone()]));
-        assert!(matches!(write.message.body.get("writeConcern"), Ok(None)));
+        let concern = write.message.body.get_document("writeConcern");
+        assert_eq!(concern.expect("there is one"), &*rawdoc! { "w": 1 });
         assert_eq!(write.lookups(), Some(vec![rawdoc! { "n": 1 }]));
         write.touches(vec![RawBson::Int32(7)]);
         let reply = rawdoc! { "n": 2, "upserted": [{ "index": 1, "_id": 9 }], "ok": 1.0 };
@@ -463,6 +468,12 @@ mod tests {
         assert!(matches!(effect(&[&one], failed()), Effect::Nothing));
         assert!(matches!(effect(&[&one, &many], partly()), Effect::Unknown));
         assert!(matches!(effect(&[&many], failed()), Effect::Touched(_)));
+        let delete = |limit: f64| rawdoc! { "q": { "_id": 2 }, "limit": limit };
+        assert!(matches!(
+            effect(&[&delete(0.0)], failed()),
+            Effect::Touched(_)
+        ));
+        assert!(matches!(effect(&[&delete(1.0)], failed()), Effect::Nothing));
         let insert = rawdoc! { "insert": "c", "documents": [{ "_id": 1 }] };
         let insert = Write::parse("insert", OpMsg::new(insert));
         assert!(matches!(insert.effect(Some(&failed())), Effect::Nothing));
