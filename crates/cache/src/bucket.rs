@@ -7,7 +7,7 @@ use forebay_placement::{BucketId, Placement};
 use forebay_text::cuda::LoadError;
 use parking_lot::Mutex;
 
-use crate::segment::{Replica, Segment};
+use crate::segment::{Copying, Replica, Segment};
 
 /// The id of a bucket. The placement forgets it when the last state of the bucket that any search can see is gone.
 #[derive(Debug)]
@@ -101,7 +101,7 @@ impl Bucket {
         }
     }
 
-    /// Puts the bucket on a device, with the copies made by [`Bucket::copies`].
+    /// Puts the bucket on a device, with the copies that [`Bucket::begin_copies`] began.
     pub(crate) fn place(&mut self, device: &Arc<Device>, copies: Vec<Arc<Replica>>) {
         assert_eq!(
             copies.len(),
@@ -114,15 +114,15 @@ impl Bucket {
         }
     }
 
-    /// Copies of all segments on a device; those that it has already are used again.
-    pub(crate) fn copies(&self, device: &Arc<Device>) -> Result<Vec<Arc<Replica>>, LoadError> {
+    /// Begins to copy all segments to a device; copies that it has already are used again.
+    pub(crate) fn begin_copies(&self, device: &Arc<Device>) -> Result<Vec<Copying>, LoadError> {
         let here = self
             .device
             .as_ref()
             .is_some_and(|current| Arc::ptr_eq(current, device));
         let copy = |segment: &Segment| match &segment.replica {
-            Some(replica) if here => Ok(Arc::clone(replica)),
-            _ => Replica::make(device, segment.block()),
+            Some(replica) if here => Ok(Copying::There(Arc::clone(replica))),
+            _ => Copying::begin(device, segment.block()),
         };
         self.segments.iter().map(copy).collect()
     }

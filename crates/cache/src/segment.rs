@@ -4,7 +4,7 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use forebay_device::{Device, Reservation};
-use forebay_text::cuda::{LoadError, TiledRows};
+use forebay_text::cuda::{LoadError, Loading, TiledRows};
 use roaring::RoaringBitmap;
 
 use crate::block::Block;
@@ -19,15 +19,37 @@ pub(crate) enum Replica {
     Tiled(Arc<TiledRows>),
 }
 
-impl Replica {
-    /// Copies a block to a device. Blocks until it is there.
-    pub(crate) fn make(device: &Device, block: &Block) -> Result<Arc<Replica>, LoadError> {
+/// A copy that may still be on its way.
+#[derive(Debug)]
+pub(crate) enum Copying {
+    There(Arc<Replica>),
+    OnItsWay(Loading),
+}
+
+impl Copying {
+    /// Begins to copy a block to a device; the block may change when this returns.
+    pub(crate) fn begin(device: &Arc<Device>, block: &Block) -> Result<Copying, LoadError> {
         if is_gpu(device) {
-            let tiled = TiledRows::load(device, block.rows())?;
-            return Ok(Arc::new(Replica::Tiled(Arc::new(tiled))));
+            return TiledRows::begin(device, block.rows()).map(Copying::OnItsWay);
         }
         let reservation = device.reserve(block.memory_bytes())?;
-        Ok(Arc::new(Replica::Shared(reservation)))
+        Ok(Copying::There(Arc::new(Replica::Shared(reservation))))
+    }
+
+    /// Blocks until the copy is there.
+    pub(crate) fn wait(self) -> Result<Arc<Replica>, LoadError> {
+        match self {
+            Copying::There(replica) => Ok(replica),
+            Copying::OnItsWay(loading) => {
+                let tiled = Arc::new(loading.wait()?);
+                Ok(Arc::new(Replica::Tiled(tiled)))
+            }
+        }
+    }
+
+    /// Blocks until all are there.
+    pub(crate) fn wait_all(copies: Vec<Copying>) -> Result<Vec<Arc<Replica>>, LoadError> {
+        copies.into_iter().map(Copying::wait).collect()
     }
 }
 

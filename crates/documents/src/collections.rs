@@ -23,6 +23,8 @@ pub struct OpenCollection {
     /// Held by every writer from before the write to the store until its turn at the cache has come; it does not keep the
     /// cache still. [`hold`](OpenCollection::hold) takes it.
     pub lock: WriteLock,
+    /// Held while indexes are created: who wants one that another is creating waits until it is there.
+    pub index_creation: Arc<Mutex<()>>,
     /// Its cached fields.
     pub search: Arc<CollectionSearch>,
 }
@@ -101,6 +103,7 @@ impl Collections {
             namespace: namespace.clone(),
             store,
             lock,
+            index_creation: Arc::default(),
             search,
         });
         self.open.write().insert(namespace, collection.clone());
@@ -265,6 +268,7 @@ impl Collections {
             namespace: to.clone(),
             store: collection.store.clone(),
             lock: collection.lock.clone(),
+            index_creation: collection.index_creation.clone(),
             search: collection.search.clone(),
         };
         // In one step: no command finds neither.

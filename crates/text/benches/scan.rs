@@ -348,17 +348,20 @@ impl Blocks {
         Rows { bytes, offsets }
     }
 
-    fn load(&self, device: &Device) -> Arc<ScanTable> {
+    fn load(&self, device: &Arc<Device>) -> Arc<ScanTable> {
         self.load_some(device, &(0..self.blocks.len()).collect::<Vec<usize>>())
     }
 
     /// Copies some of the blocks to a device.
-    fn load_some(&self, device: &Device, blocks: &[usize]) -> Arc<ScanTable> {
-        let tiled = in_parallel(blocks.len(), |index| {
+    fn load_some(&self, device: &Arc<Device>, blocks: &[usize]) -> Arc<ScanTable> {
+        let loading = in_parallel(blocks.len(), |index| {
             let rows = self.rows(blocks[index]);
-            Arc::new(TiledRows::load(device, rows).expect("the device has room"))
+            TiledRows::begin(device, rows).expect("the device has room")
         });
-        let segments = tiled.into_iter().map(|rows| (rows, Vec::new()));
+        let segments = loading.into_iter().map(|loading| {
+            let tiled = loading.wait().expect("the device works");
+            (Arc::new(tiled), Vec::new())
+        });
         Arc::new(ScanTable::new(segments))
     }
 
@@ -395,8 +398,7 @@ fn in_parallel<T: Send>(count: usize, work: impl Fn(usize) -> T + Sync) -> Vec<T
     let done = Mutex::new(Vec::with_capacity(count));
     let cores = thread::available_parallelism().map_or(1, usize::from);
     thread::scope(|scope| {
-        // Some wait for a copy while others work.
-        for _ in 0..cores * 2 {
+        for _ in 0..cores {
             scope.spawn(|| {
                 loop {
                     let index = next.fetch_add(1, Ordering::Relaxed);
@@ -575,7 +577,7 @@ fn searches_in_turn(bench: &Bench, table: &Arc<ScanTable>, programs: &[Arc<Progr
 }
 
 /// Copies all blocks to a device and drops them there; billions of bytes of values a second.
-fn load_rate(device: &Device, blocks: &Blocks) -> f64 {
+fn load_rate(device: &Arc<Device>, blocks: &Blocks) -> f64 {
     let began = Instant::now();
     blocks.load(device);
     blocks.value_bytes as f64 / began.elapsed().as_secs_f64() / 1e9

@@ -1,9 +1,17 @@
 """The servers that tests talk to: Forebay and FerretDB, each a process on a free port of loopback."""
 
+import atexit
+import collections
+import contextlib
+import itertools
 import os
 import re
+import socket
+import struct
 import subprocess
 import threading
+
+import bson
 
 READY_SECONDS_MAX = 60
 
@@ -15,6 +23,8 @@ class Server:
         self.process = subprocess.Popen(
             command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
         )
+        # Of a test that failed, too.
+        atexit.register(self.process.kill)
         self.lines = []
         self.address = None
         self.listening = threading.Event()
@@ -45,8 +55,22 @@ def start_forebay(*arguments):
     return Server(command, r"mongodb://([0-9.]+:[0-9]+)")
 
 
-def start_ferretdb(folder, address="127.0.0.1:0"):
-    """Starts FerretDB on SQLite in `folder`, on a free port if none is given."""
+OWN_HOSTS = itertools.count(2)
+
+
+def own_host():
+    """A host of loopback of our own: all of 127.0.0.0/8 is this machine.
+
+    A server can have a port there again after it was stopped; one of 127.0.0.1 may then be another's, or that of a
+    connection, even one to this very port.
+    """
+    high, low = divmod(os.getpid() & 0xFFFF, 256)
+    return f"127.{high}.{low}.{next(OWN_HOSTS) % 256}"
+
+
+def start_ferretdb(folder, address=None):
+    """Starts FerretDB on SQLite in `folder`, on a free port of a host of its own if no address is given."""
+    address = address or f"{own_host()}:0"
     command = [
         os.environ["FERRETDB"],
         "--handler=sqlite",
@@ -57,3 +81,61 @@ def start_ferretdb(folder, address="127.0.0.1:0"):
         "--debug-addr=-",
     ]
     return Server(command, r"Listening on TCP ([0-9.]+:[0-9]+)")
+
+
+class RefusingStore:
+    """A store as a user sees it who may not run one of its commands: passes the others on to the store at `address`."""
+
+    HEADER = struct.Struct("<iiii")
+    OP_MSG = 2013
+
+    def __init__(self, address, refused):
+        self.store = address.split(":")
+        self.refused = refused
+        self.asked = collections.Counter()
+        self.connections = []
+        self.listener = socket.create_server(("127.0.0.1", 0))
+        self.uri = f"mongodb://127.0.0.1:{self.listener.getsockname()[1]}/"
+        threading.Thread(target=self._accept, daemon=True).start()
+
+    def close_connections(self):
+        """Closes all connections, as a store does that is started again."""
+        open_now, self.connections = self.connections, []
+        for connection in open_now:
+            with contextlib.suppress(OSError):
+                connection.shutdown(socket.SHUT_RDWR)
+
+    def _accept(self):
+        while True:
+            client, _ = self.listener.accept()
+            store = socket.create_connection(self.store)
+            self.connections.append(client)
+            threading.Thread(target=self._pass_replies, args=(store, client), daemon=True).start()
+            threading.Thread(target=self._pass_commands, args=(client, store), daemon=True).start()
+
+    def _pass_replies(self, store, client):
+        with contextlib.suppress(OSError), client:
+            while data := store.recv(65_536):
+                client.sendall(data)
+
+    def _pass_commands(self, client, store):
+        with contextlib.suppress(OSError), store, client.makefile("rb") as stream:
+            while header := stream.read(self.HEADER.size):
+                length, number, _, code = self.HEADER.unpack(header)
+                body = stream.read(length - self.HEADER.size)
+                name = self._command(body) if code == self.OP_MSG else None
+                self.asked[name] += 1
+                if name == self.refused:
+                    client.sendall(self._refusal(name, number))
+                else:
+                    store.sendall(header + body)
+
+    def _command(self, body):
+        """The name of the command; before its document are the flags and the kind of the section."""
+        (length,) = struct.unpack_from("<i", body, 5)
+        return next(iter(bson.decode(body[5 : 5 + length])))
+
+    def _refusal(self, name, number):
+        refusal = {"ok": 0.0, "code": 13, "codeName": "Unauthorized", "errmsg": f"not authorized to run {name}"}
+        body = bytes(5) + bson.encode(refusal)
+        return self.HEADER.pack(self.HEADER.size + len(body), 0, number, self.OP_MSG) + body

@@ -13,7 +13,7 @@ from pymongo.cursor import CursorType
 from pymongo.errors import AutoReconnect, BulkWriteError, CursorNotFound, OperationFailure
 
 from conftest import NUMBERS
-from servers import start_ferretdb, start_forebay
+from servers import RefusingStore, start_ferretdb, start_forebay
 
 
 @pytest.fixture(scope="module")
@@ -172,13 +172,35 @@ def test_a_store_that_was_started_again_while_nobody_was_there_is_read_again(exc
         again.stop()
 
 
+def test_a_store_that_does_not_tell_when_it_was_started_is_read_once(tmp_path):
+    store = start_ferretdb(tmp_path)
+    refusing = RefusingStore(store.address, "serverStatus")
+    front = start_forebay("--memory", "--upstream", refusing.uri, "--writes", "exclusive")
+    with pymongo.MongoClient(front.uri) as client:
+        names = client["exclusive"].names
+        names.insert_many([{"_id": number, "name": f"name {number}"} for number in range(10)])
+        cache(names)
+        for asked in range(2, 5):
+            refusing.close_connections()
+            until(lambda: refusing.asked["serverStatus"] >= asked)
+            until(lambda: found(names) == 10)
+    told = "\n".join(front.lines)
+    assert told.count("the store does not tell when it was started") == 1
+    assert told.count("a collection has been copied") == 1
+    front.stop()
+    store.stop()
+
+
 def start_again(store, folder):
     """The store again, without a document that it had acknowledged."""
+    # Starts that are less than a tenth of a second apart are taken for one.
+    time.sleep(0.2)
     store.stop()
-    again = start_ferretdb(folder, store.address)
-    with pymongo.MongoClient(again.uri) as straight:
+    elsewhere = start_ferretdb(folder)
+    with pymongo.MongoClient(elsewhere.uri) as straight:
         straight["exclusive"].names.delete_one({"_id": 3})
-    return again
+    elsewhere.stop()
+    return start_ferretdb(folder, store.address)
 
 
 def found(names):

@@ -7,7 +7,7 @@ use super::work::{Begun, begin, bury};
 use crate::CollectionCache;
 use crate::bucket::Bucket;
 use crate::field::FieldState;
-use crate::segment::{Replica, Segment};
+use crate::segment::{Copying, Segment};
 use crate::sort::Sorted;
 
 /// Flushes the tail of a field if `extent` asks for it; false if it does not.
@@ -71,7 +71,7 @@ fn copy_to_device(segment: &mut Segment, bucket: &Bucket) {
     let Some(device) = bucket.device() else {
         return;
     };
-    match Replica::make(device, segment.block()) {
+    match Copying::begin(device, segment.block()).and_then(Copying::wait) {
         Ok(replica) => segment.replica = Some(replica),
         Err(error) => {
             tracing::debug!(%error, bucket = %bucket.id(), "a bucket outgrows its device")

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use crate::CollectionCache;
 use crate::bucket::Bucket;
 use crate::field::FieldState;
-use crate::segment::Segment;
+use crate::segment::{Copying, Segment};
 
 /// A field as it was when work on it began.
 pub(super) struct Begun {
@@ -63,7 +63,7 @@ fn renew_copies(bucket: &mut Bucket) {
     let Some(device) = bucket.device().cloned() else {
         return;
     };
-    match bucket.copies(&device) {
+    match bucket.begin_copies(&device).and_then(Copying::wait_all) {
         Ok(copies) => bucket.place(&device, copies),
         Err(_) => bucket.release(),
     }

@@ -5,7 +5,8 @@ use std::time::Duration;
 
 use bson::{RawDocumentBuf, cstr};
 use forebay_query::Code;
-use forebay_store::{BuildProgress, IndexSpec};
+use forebay_store::{BuildProgress, IndexSpec, IndexStatus};
+use parking_lot::MutexGuard;
 
 use crate::arguments::{Known, invalid_bson, wrong_type};
 use crate::collections::{OpenCollection, cache_index};
@@ -18,6 +19,9 @@ use crate::streams::blocking;
 
 /// How long the reply waits for a cache to be built.
 const PATIENCE: Duration = Duration::from_secs(1);
+
+/// How often who waits for others to create indexes looks whether the command has to end.
+const LOOK_INTERVAL: Duration = Duration::from_millis(100);
 
 /// The command.
 pub const SPEC: Spec = Spec {
@@ -62,7 +66,7 @@ fn specifications(request: &Request<'_>) -> Result<Vec<IndexSpec>, CommandError>
     Ok(specifications)
 }
 
-/// Creates those of the indexes that are not there yet. Blocks while they are built.
+/// Creates those of the indexes that are not there yet. Blocks while they are built, or built by another.
 ///
 /// # Errors
 /// That one stands in the way of another, and whatever the store says.
@@ -71,6 +75,10 @@ pub fn create(
     collection: &OpenCollection,
     wanted: Vec<IndexSpec>,
 ) -> Result<(), CommandError> {
+    if are_complete(collection, &wanted)? {
+        return Ok(());
+    }
+    let _alone = wait_for_turn(request, collection)?;
     let mut caches = Vec::new();
     for spec in wanted {
         if is_there(&collection.namespace, &collection.store.indexes(), &spec)? {
@@ -85,6 +93,37 @@ pub fn create(
         Ok(())
     } else {
         declare(collection, caches)
+    }
+}
+
+/// Are all there, and built?
+fn are_complete(collection: &OpenCollection, wanted: &[IndexSpec]) -> Result<bool, CommandError> {
+    let existing = collection.store.indexes();
+    for spec in wanted {
+        if !is_there(&collection.namespace, &existing, spec)? {
+            return Ok(false);
+        }
+    }
+    let is_wanted = |index: &IndexStatus| wanted.iter().any(|spec| spec.name == index.spec.name);
+    Ok(existing
+        .iter()
+        .filter(|index| is_wanted(index))
+        .all(|index| index.complete))
+}
+
+/// Waits until nobody else creates indexes of the collection.
+///
+/// # Errors
+/// If the command has to end before.
+fn wait_for_turn<'a>(
+    request: &Request<'_>,
+    collection: &'a OpenCollection,
+) -> Result<MutexGuard<'a, ()>, CommandError> {
+    loop {
+        if let Some(alone) = collection.index_creation.try_lock_for(LOOK_INTERVAL) {
+            return Ok(alone);
+        }
+        request.stop().check()?;
     }
 }
 

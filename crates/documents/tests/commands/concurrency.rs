@@ -111,6 +111,34 @@ async fn searches_stay_right_while_clients_write() {
     );
 }
 
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn an_index_that_another_client_is_creating_is_there_at_the_reply() {
+    let door = Arc::new(door());
+    let document = |id: i32| doc! { "_id": id, "a": id, "s": format!("name{id}") };
+    door.insert("c", (0..3000).map(document)).await;
+    let ordinary = doc! { "key": { "a": 1 }, "name": "a_1" };
+    let cache = doc! { "key": { "s": "cache" }, "name": "s_cache" };
+    let create = doc! { "createIndexes": "c", "indexes": [ordinary, cache] };
+    for _ in 0..10 {
+        let clients: Vec<_> = (0..CLIENTS)
+            .map(|_| {
+                let (door, create) = (door.clone(), create.clone());
+                tokio::spawn(async move {
+                    let reply = door.ok(create).await;
+                    assert_eq!(reply.get_i32("numIndexesAfter").ok(), Some(3));
+                    let find = doc! { "find": "c", "filter": { "a": 1 } };
+                    let plan = door.ok(doc! { "explain": find }).await.to_string();
+                    assert!(plan.contains("IXSCAN"), "{plan}");
+                })
+            })
+            .collect();
+        for client in clients {
+            client.await.unwrap();
+        }
+        door.ok(doc! { "dropIndexes": "c", "index": "*" }).await;
+    }
+}
+
 /// Runs a command many times from many clients while the collection `c` is dropped again and again; `check` judges each
 /// reply.
 async fn while_dropping(command: fn(i32) -> bson::Document, check: fn(bson::Document)) {

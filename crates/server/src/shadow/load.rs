@@ -93,7 +93,7 @@ impl Shadow {
     /// Loads once; ends early when the shadow has become cold meanwhile.
     async fn load(&self, mirror: &Mirror) -> Result<(), ShadowError> {
         self.check_suitable(mirror).await?;
-        self.note_start().await;
+        self.note_run().await;
         if let Some((_, epoch)) = self.copy(mirror).await? {
             mirror.complete(epoch);
         }

@@ -10,12 +10,13 @@ mod follow;
 pub mod kept;
 mod load;
 mod mirror;
+mod store_run;
 mod stream;
 
 use std::collections::HashMap;
 use std::path::PathBuf;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Once};
 use std::time::Duration;
 
 use bson::{Document, RawArrayBuf, RawBson, RawDocument, RawDocumentBuf, rawdoc};
@@ -27,6 +28,7 @@ use tokio::sync::Mutex as AsyncMutex;
 
 pub use follow::Effect;
 pub use mirror::{Mirror, Ready};
+use store_run::StoreRun;
 
 /// How long the store may take to be found, for what we ask it ourselves.
 const STORE_SELECTION_TIMEOUT: Duration = Duration::from_secs(10);
@@ -34,8 +36,6 @@ const SHARED_WRITES: &str = "the store has no change stream, by which writes pas
     with --writes exclusive if there are none";
 const HAS_STREAMS: &str = "the store has transactions, which cannot be followed one by one, and change streams, which tell of \
     them: leave --writes at shared";
-/// By how much what a store tells of its start may differ, in milliseconds: its clock may have been set.
-const START_TOLERANCE_MS: u64 = 2_000;
 /// How often a store that is away is looked for.
 const LOOK_INTERVAL: Duration = Duration::from_secs(1);
 /// What the store says of a collection that it does not have.
@@ -78,12 +78,14 @@ pub struct Shadow {
     pub serve_stale: bool,
     /// The store cannot be reached, and somebody waits until it can.
     away: AtomicBool,
-    /// Somebody asks when the store was started.
-    asking_start: AtomicBool,
+    /// Somebody looks whether the store was started again.
+    checking_run: AtomicBool,
     /// What every client with a connection to the store holds.
     present: AsyncMutex<Arc<()>>,
-    /// When the store was started that the shadows were loaded from, in milliseconds since 1970; none if that is not known.
-    started: Mutex<Option<i64>>,
+    /// The run of the store that the shadows were loaded from; none if that is not known.
+    run: Mutex<Option<StoreRun>>,
+    /// Says once that the store does not tell.
+    untold: Once,
     /// The store's last reply to a hello, for clients that come while it is away.
     pub hello: Mutex<Option<RawDocumentBuf>>,
     /// Held while the file is written.
@@ -139,9 +141,10 @@ impl Shadow {
             compare_percent: settings.compare_percent,
             serve_stale: settings.serve_stale,
             away: AtomicBool::new(false),
-            asking_start: AtomicBool::new(false),
+            checking_run: AtomicBool::new(false),
             present: AsyncMutex::default(),
-            started: Mutex::default(),
+            run: Mutex::default(),
+            untold: Once::new(),
             hello: Mutex::default(),
             recording: Mutex::default(),
             mirrors: Mutex::default(),
@@ -180,7 +183,9 @@ impl Shadow {
             }
             tracing::info!("the store can be reached again");
             if shadow.exclusive {
-                shadow.reload_all("the store was away").await;
+                let run = shadow.store_run().await.unwrap_or(None);
+                *shadow.run.lock() = run;
+                shadow.reload_all("the store was away");
             }
             shadow.away.store(false, Ordering::Release);
         });
@@ -188,11 +193,11 @@ impl Shadow {
 
     /// The store has closed a connection.
     pub fn left(self: &Arc<Self>) {
-        if self.exclusive && !self.asking_start.swap(true, Ordering::AcqRel) {
+        if self.exclusive && !self.checking_run.swap(true, Ordering::AcqRel) {
             let shadow = Arc::clone(self);
             tokio::spawn(async move {
-                shadow.check_start().await;
-                shadow.asking_start.store(false, Ordering::Release);
+                shadow.check_run().await;
+                shadow.checking_run.store(false, Ordering::Release);
             });
         }
     }
@@ -201,58 +206,16 @@ impl Shadow {
     pub async fn arrives(self: &Arc<Self>) -> Arrived {
         let present = self.present.lock().await;
         if Arc::strong_count(&present) == 1 {
-            self.check_start().await;
+            self.check_run().await;
         }
         Arrived(Arc::clone(&present))
     }
 
-    /// Shadows that follow no stream are loaded anew if the store has been started again, as it may have lost writes that it
-    /// had acknowledged.
-    async fn check_start(self: &Arc<Self>) {
-        if !self.exclusive || self.is_away() || self.declared().is_empty() {
-            return;
-        }
-        let known = *self.started.lock();
-        match (self.store_start().await, known) {
-            (Ok(now), Some(then)) if now.abs_diff(then) <= START_TOLERANCE_MS => {}
-            (Ok(_), _) => self.reload_all("the store was started again").await,
-            (Err(ShadowError::Store(error)), _) if is_command(&error) => {
-                tracing::warn!(%error, "whether the store was started again is not known: its user may not run serverStatus");
-                self.reload_all("the store may have been started again")
-                    .await;
-            }
-            (Err(_), _) => self.lost(),
-        }
-    }
-
-    /// Loads all shadows anew from a store that was started again.
-    async fn reload_all(self: &Arc<Self>, why: &str) {
-        *self.started.lock() = self.store_start().await.ok();
+    /// Loads all shadows anew.
+    fn reload_all(self: &Arc<Self>, why: &str) {
         for mirror in self.declared() {
             self.reload(&mirror, why);
         }
-    }
-
-    /// Notes when the store was started, before the first load.
-    async fn note_start(&self) {
-        let is_known = self.started.lock().is_some();
-        if !is_known {
-            let started = self.store_start().await.ok();
-            self.started
-                .lock()
-                .get_or_insert_with(|| started.unwrap_or(0));
-        }
-    }
-
-    /// When the store was started, in milliseconds since 1970, as it tells.
-    async fn store_start(&self) -> Result<i64, ShadowError> {
-        let status = self
-            .ask_store("admin", rawdoc! { "serverStatus": 1 })
-            .await?;
-        let now = status.get_datetime("localTime").map_err(unreadable)?;
-        let uptime = number(&status, "uptimeMillis");
-        let uptime = uptime.ok_or_else(|| unreadable("no uptimeMillis in serverStatus"))?;
-        Ok(now.timestamp_millis() - uptime as i64)
     }
 
     /// The collection of this name, if it has caches.
@@ -464,10 +427,6 @@ fn unsuitable<'a>(
         "is capped or has a TTL index: the store deletes documents that no cache would miss"
             .to_owned()
     })
-}
-
-fn is_command(error: &mongodb::error::Error) -> bool {
-    matches!(&*error.kind, mongodb::error::ErrorKind::Command(_))
 }
 
 fn is_code(error: &mongodb::error::Error, code: i32) -> bool {

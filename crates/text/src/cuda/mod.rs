@@ -25,7 +25,7 @@ use forebay_device::cuda::ProgramSpec;
 pub(crate) use form::{DfaForm, Form, GlushkovForm, LiteralForm};
 pub use queue::{ScanFound, ScanOrder, ScanQueue, ScanWant, prepare};
 pub use table::ScanTable;
-pub use tiled::{LoadError, TiledRows};
+pub use tiled::{LoadError, Loading, TiledRows};
 
 use batch::Kernel;
 

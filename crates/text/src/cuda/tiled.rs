@@ -2,9 +2,9 @@
 
 use std::ops::Range;
 use std::sync::Arc;
-use std::sync::mpsc::{Receiver, sync_channel};
+use std::sync::mpsc::{Receiver, Sender, channel};
 
-use forebay_device::cuda::{DeviceMemory, DevicePointer, Pinned, Upload};
+use forebay_device::cuda::{DeviceMemory, DevicePointer, Upload};
 use forebay_device::{Device, OutOfMemory, SubmitError};
 
 use super::arguments::{Chunk, Segment};
@@ -56,17 +56,33 @@ impl TiledRows {
     ///
     /// # Errors
     /// [`LoadError`]; nothing stays on the device.
-    pub fn load(device: &Device, rows: Rows<'_>) -> Result<TiledRows, LoadError> {
+    pub fn load(device: &Arc<Device>, rows: Rows<'_>) -> Result<TiledRows, LoadError> {
+        TiledRows::begin(device, rows)?.wait()
+    }
+
+    /// Begins to copy rows to a GPU; when this returns, nobody reads them any more. Blocks while the device's pinned pool is
+    /// full; not for async threads, nor for the device's own.
+    ///
+    /// # Errors
+    /// [`LoadError`]; nothing stays on the device.
+    pub fn begin(device: &Arc<Device>, rows: Rows<'_>) -> Result<Loading, LoadError> {
         let layout = Layout::new(rows);
         let memory = Arc::new(device.allocate(layout.bytes() as u64)?);
-        copy(device, &layout, rows, &memory)?;
+        let (done, copied) = channel();
+        let pieces = copy(device, &layout, rows, &memory, &done)?;
         let at = |range: Range<usize>| memory.address() + range.start as u64;
-        Ok(TiledRows {
+        let tiled = TiledRows {
             rows: rows.len(),
             chunks: layout.chunks().collect(),
             rows_at: (!layout.row_numbers().is_empty()).then(|| at(layout.row_numbers())),
             aside: layout.aside,
             memory,
+        };
+        Ok(Loading {
+            tiled,
+            device: Arc::clone(device),
+            pieces,
+            copied,
         })
     }
 
@@ -115,16 +131,41 @@ impl TiledRows {
     }
 }
 
-/// Copies a block in pieces; one is on its way while the next is written.
+/// Rows on their way to the memory of a GPU. If this is dropped, they go there for nothing.
+#[derive(Debug)]
+pub struct Loading {
+    tiled: TiledRows,
+    device: Arc<Device>,
+    /// Copies that were begun.
+    pieces: usize,
+    /// One for each that is done.
+    copied: Receiver<()>,
+}
+
+impl Loading {
+    /// Waits until the rows are there.
+    ///
+    /// # Errors
+    /// [`LoadError::Lost`]; nothing stays on the device.
+    pub fn wait(self) -> Result<TiledRows, LoadError> {
+        match self.copied.iter().take(self.pieces).count() == self.pieces {
+            true => Ok(self.tiled),
+            false => Err(lost(&self.device)),
+        }
+    }
+}
+
+/// Begins to copy a block in pieces, each on its way while the next is written; how many they are.
 fn copy(
     device: &Device,
     layout: &Layout,
     rows: Rows<'_>,
     memory: &Arc<DeviceMemory>,
-) -> Result<(), LoadError> {
+    done: &Sender<()>,
+) -> Result<usize, LoadError> {
     let parts = layout.parts(PART_BYTES);
     let mut rest = parts.as_slice();
-    let mut on_its_way: Option<Receiver<()>> = None;
+    let mut pieces = 0;
     while let Some(first) = rest.first() {
         let offset = first.bytes.start;
         let fits = |part: &&Part| part.bytes.end - offset <= PIECE_BYTES;
@@ -136,30 +177,17 @@ fn copy(
             let out = &mut from[part.bytes.start - offset..part.bytes.end - offset];
             layout.write(rows, part, out);
         }
-        let copied = upload(device, from, memory, offset)?;
-        if let Some(before) = on_its_way.replace(copied) {
-            before.recv().map_err(|_| lost(device))?;
-        }
+        let done = done.clone();
+        // Nobody listens if the loader gave up.
+        let told = move || {
+            let _ = done.send(());
+        };
+        let upload = Upload::new(from, Arc::clone(memory), offset, told);
+        device.submit(Box::new(upload))?;
+        pieces += 1;
         rest = behind;
     }
-    on_its_way.map_or(Ok(()), |last| last.recv().map_err(|_| lost(device)))
-}
-
-/// Begins to copy a piece to an offset of the memory; something is received when it is there.
-fn upload(
-    device: &Device,
-    from: Pinned,
-    memory: &Arc<DeviceMemory>,
-    offset: usize,
-) -> Result<Receiver<()>, LoadError> {
-    let (done, copied) = sync_channel(1);
-    // Nobody listens if the loader gave up.
-    let told = move || {
-        let _ = done.send(());
-    };
-    let upload = Upload::new(from, Arc::clone(memory), offset, told);
-    device.submit(Box::new(upload))?;
-    Ok(copied)
+    Ok(pieces)
 }
 
 fn lost(device: &Device) -> LoadError {
