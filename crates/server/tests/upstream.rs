@@ -1,6 +1,5 @@
 //! `forebay serve --upstream`: drivers in front of a store that stays where it is.
 
-use std::net::TcpListener;
 use std::path::Path;
 use std::process::Command;
 
@@ -8,7 +7,7 @@ use anyhow::{Context, Result, ensure};
 use bson::{Document, doc};
 use forebay_bench::rivals::ferretdb::FerretDb;
 use forebay_bench::wire::WireClient;
-use forebay_testkit::Server;
+use forebay_testkit::{Server, own_address};
 use futures_util::TryStreamExt;
 use mongodb::{Client, Collection};
 
@@ -107,10 +106,7 @@ async fn passwords_and_tls_go_through() -> Result<()> {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_store_that_is_away_is_away_for_clients() -> Result<()> {
-    let free = TcpListener::bind("127.0.0.1:0")?;
-    let address = free.local_addr()?;
-    drop(free);
-    let front = in_front_of(&format!("mongodb://{address}"), &[])?;
+    let front = in_front_of(&format!("mongodb://{}", own_address()?), &[])?;
     let mut client = WireClient::connect(front.process().address()).await?;
     let answer = client.run(&doc! { "ping": 1, "$db": "admin" }).await;
     answer.err().context("there is nobody to answer")?;

@@ -1,7 +1,6 @@
 //! A Forebay in front of another, which is written to through the front and past it, while either is killed: every client
 //! reads what it wrote through the front, and once the writers rest, searches through the front are those of the store.
 
-use std::net::TcpListener;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
@@ -9,7 +8,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, bail, ensure};
 use bson::{Document, doc};
 use fastrand::Rng;
-use forebay_testkit::{Server, seed};
+use forebay_testkit::{Server, own_address, seed};
 use mongodb::{Collection, Database};
 use tokio::task::JoinSet;
 
@@ -32,7 +31,7 @@ struct Pair {
 
 impl Pair {
     fn start(arguments: &[&str]) -> Result<Pair> {
-        let listen = free_address()?;
+        let listen = own_address()?.to_string();
         let store = Server::start(BINARY, &[&HISTORY[..], &["--listen", &listen]].concat())?;
         let upstream = format!("mongodb://{listen}");
         let always = ["--upstream", &upstream, "--devices", "host:2"];
@@ -47,12 +46,6 @@ impl Pair {
     async fn through(&self) -> Result<Database> {
         Ok(self.front.client().await?.database("shop"))
     }
-}
-
-/// An address that a server can have again after it was killed.
-fn free_address() -> Result<String> {
-    let listener = TcpListener::bind("127.0.0.1:0")?;
-    Ok(listener.local_addr()?.to_string())
 }
 
 async fn declare(db: &Database) -> Result<()> {

@@ -6,7 +6,7 @@ mod server;
 
 pub use forebay_bench::rivals::ferretdb::FerretDb;
 pub use model::Model;
-pub use server::Server;
+pub use server::{Server, own_address};
 
 /// Whether tests run at full size: ten million documents instead of some thousands.
 pub fn is_full() -> bool {

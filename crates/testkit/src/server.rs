@@ -1,6 +1,8 @@
 //! A Forebay server with a data folder of its own, which can be killed and started again.
 
+use std::net::{Ipv4Addr, SocketAddr, TcpListener};
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU8, Ordering};
 
 use anyhow::{Context, Result};
 use forebay_bench::client;
@@ -91,6 +93,21 @@ impl Server {
     pub fn stop(self) -> Result<()> {
         self.process.stop()
     }
+}
+
+/// An address that a server can have again after it was killed; until then nobody listens there.
+///
+/// A port of 127.0.0.1 that was free may be anybody's a moment later: another server's, or that of a connection of ours,
+/// even one to this very port. So the host is one of our own; all of 127.0.0.0/8 is this machine.
+///
+/// # Errors
+/// If this machine's loopback interface has no such address.
+pub fn own_address() -> Result<SocketAddr> {
+    static GIVEN: AtomicU8 = AtomicU8::new(2);
+    let [.., high, low] = std::process::id().to_be_bytes();
+    let host = Ipv4Addr::new(127, high, low, GIVEN.fetch_add(1, Ordering::Relaxed));
+    let listener = TcpListener::bind((host, 0)).with_context(|| format!("listening on {host}"))?;
+    Ok(listener.local_addr()?)
 }
 
 fn serve(binary: &Path, folder: &Path, arguments: &[String]) -> Result<ServerProcess> {
