@@ -49,7 +49,7 @@ test-drivers: build $(PYTHON_ENV)/installed $(NODE_FOLDER)/installed
 	$(FOREBAY) bench ferretdb > $(CARGO_TARGET_DIR)/ferretdb.path
 	export FOREBAY=$(FOREBAY) FERRETDB=$$(cat $(CARGO_TARGET_DIR)/ferretdb.path); \
 	    node --test $(NODE_FOLDER)/*.test.js; \
-	    (cd $(DRIVERS)/go && go test -count=1 ./...); \
+	    (cd $(DRIVERS)/go && { go mod download || go mod download; } && go test -count=1 ./...); \
 	    $(PYTHON_ENV)/bin/python -m pytest -q -rs -p no:cacheprovider $(DRIVERS)/python
 
 $(PYTHON_ENV)/installed: $(DRIVERS)/python/requirements.txt

@@ -21,8 +21,8 @@ fi
 if ((${#missing[@]})); then
     if [[ $(id -u) == 0 ]] && command -v apt-get >/dev/null; then
         echo "installing ${missing[*]}"
-        apt-get update -qq
-        DEBIAN_FRONTEND=noninteractive apt-get install -y -qq "${missing[@]}" >/dev/null
+        apt-get -o Acquire::Retries=3 update -qq
+        DEBIAN_FRONTEND=noninteractive apt-get -o Acquire::Retries=3 install -y -qq "${missing[@]}" >/dev/null
     else
         echo "please install: ${missing[*]} (on Debian: sudo apt-get install ${missing[*]})" >&2
         exit 1

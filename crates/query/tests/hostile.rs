@@ -405,11 +405,12 @@ fn a_check_stops_a_run() {
 #[test]
 fn a_stage_that_makes_many_documents_of_one_is_stopped() {
     let numbers = Bson::Array((0..1000).map(Bson::Int32).collect());
-    let input = raw(&doc! { "a": numbers.clone(), "b": numbers });
+    let input = raw(&doc! { "a": numbers.clone(), "b": numbers.clone(), "c": numbers });
     let stages = [
         doc! { "$unwind": "$a" },
         doc! { "$unwind": "$b" },
-        doc! { "$match": { "c": 1 } },
+        doc! { "$unwind": "$c" },
+        doc! { "$match": { "d": 1 } },
     ];
     assert_stops(&stages, &input);
 }
@@ -446,7 +447,7 @@ fn a_large_document_is_unwound_as_it_is_read() {
     assert_eq!(first, (0..10).collect::<Vec<i32>>());
 }
 
-/// Checks that a run of seconds over one document ends soon once its command has to end.
+/// Checks that a run of a billion steps over one document ends soon once its command has to end.
 fn assert_stops(stages: &[Document], input: &RawDocument) {
     let limits = Limits::default();
     let started = Instant::now();
@@ -459,7 +460,7 @@ fn assert_stops(stages: &[Document], input: &RawDocument) {
     let input: Stream<'_, Error> = Box::new([Ok(input.to_owned())].into_iter());
     let result: Result<Vec<_>, Error> = pipeline.run(input, &run).collect();
     assert_eq!(result.expect_err("stopped").code, Code::MaxTimeMSExpired);
-    assert!(started.elapsed() < Duration::from_millis(500));
+    assert!(started.elapsed() < Duration::from_secs(10));
 }
 
 #[test]

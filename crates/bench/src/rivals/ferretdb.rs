@@ -1,7 +1,7 @@
 //! FerretDB 1.24.2 on SQLite: a MongoDB-compatible server that runs anywhere, built from its Go module.
 
 use std::ffi::OsStr;
-use std::fs;
+use std::fs::{self, File};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
@@ -72,6 +72,10 @@ fn uri_in_line(line: &str) -> Option<String> {
 /// If Go is missing or the build fails.
 pub fn binary() -> Result<PathBuf> {
     let path = data::cache_folder()?.join(format!("ferretdb-{VERSION}"));
+    let lock = path.with_added_extension("lock");
+    // Who comes while another builds waits for it.
+    let locked = File::create(&lock).and_then(|file| file.lock().map(|()| file));
+    let _locked = locked.with_context(|| format!("locking {}", lock.display()))?;
     if !path.exists() {
         eprintln!("Building FerretDB {VERSION} (minutes, once) ...");
         build(&path)?;
@@ -119,15 +123,22 @@ fn copy_writable(from: &Path, to: &Path) -> Result<()> {
     Ok(())
 }
 
+/// Runs Go, and once more if that fails: modules come over a network, which Go asks only once.
 fn go<S: AsRef<OsStr>>(folder: &Path, arguments: impl IntoIterator<Item = S>) -> Result<Vec<u8>> {
     let mut command = Command::new("go");
     command
         .args(arguments)
         .current_dir(folder)
         .env("CGO_ENABLED", "0");
-    let output = command
-        .output()
-        .context("Go is needed to build FerretDB, and did not start")?;
+    let mut run = || {
+        command
+            .output()
+            .context("Go is needed to build FerretDB, and did not start")
+    };
+    let mut output = run()?;
+    if !output.status.success() {
+        output = run()?;
+    }
     if !output.status.success() {
         bail!(
             "{command:?} failed: {}",

@@ -16,6 +16,9 @@ const START_TOLERANCE_MS: u64 = 100;
 /// CommandNotSupported and NotImplemented.
 const REFUSALS: [i32; 4] = [13, 59, 115, 238];
 
+/// How often the store is asked: a connection of ours may have been closed as the client's was, and another meanwhile.
+const TRIES: usize = 4;
+
 /// One run of the store's process, from its start to its end.
 #[derive(Debug, Clone, Copy)]
 pub(super) enum StoreRun {
@@ -55,15 +58,13 @@ impl Shadow {
         if !self.exclusive || self.is_away() || self.declared().is_empty() {
             return;
         }
-        let run = match self.store_run().await {
-            // It may have gone over a connection that was closed since, as the others are now.
-            Err(ShadowError::Store(error))
-                if !matches!(*error.kind, ErrorKind::ServerSelection { .. }) =>
-            {
-                self.store_run().await
+        let mut run = self.store_run().await;
+        for _ in 1..TRIES {
+            if !run.as_ref().is_err_and(is_disconnected) {
+                break;
             }
-            run => run,
-        };
+            run = self.store_run().await;
+        }
         match run {
             Ok(None) => {}
             Ok(Some(now)) => {
@@ -105,6 +106,11 @@ impl Shadow {
         }
         Ok(run)
     }
+}
+
+/// Whether the store was there, and its answer was not.
+fn is_disconnected(error: &ShadowError) -> bool {
+    matches!(error, ShadowError::Store(error) if !matches!(*error.kind, ErrorKind::ServerSelection { .. }))
 }
 
 fn is_refused(error: &mongodb::error::Error) -> bool {

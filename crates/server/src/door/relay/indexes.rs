@@ -89,6 +89,8 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Relay<S> {
         let Some(mirror) = namespace(&body).and_then(|namespace| shadow.find(&namespace)) else {
             return self.exchange(request, flags).await;
         };
+        // A load may end meanwhile: the command was forwarded because of it.
+        let before = mirror.reason();
         let reason = match self.answer_of(shadow, &mirror, &body).await? {
             Answer::Reply(_) => {
                 let mut command = rawdoc! { "explain": explained.to_owned() };
@@ -102,8 +104,8 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Relay<S> {
                 "the cache finds the documents, and the store is asked for them by their _id"
                     .to_owned()
             }
-            Answer::Forward => mirror
-                .reason()
+            Answer::Forward => before
+                .or_else(|| mirror.reason())
                 .unwrap_or_else(|| reads::FORWARDED.to_owned()),
         };
         self.amended(request, message, |reply| {
