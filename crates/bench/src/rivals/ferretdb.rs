@@ -72,12 +72,7 @@ fn uri_in_line(line: &str) -> Option<String> {
 /// If Go is missing or the build fails.
 pub fn binary() -> Result<PathBuf> {
     let path = data::cache_folder()?.join(format!("ferretdb-{VERSION}"));
-    let lock = path.with_added_extension("lock");
-    // Who comes while another builds waits for it.
-    let locked = File::create(&lock).and_then(|file| file.lock().map(|()| file));
-    let _locked = locked.with_context(|| format!("locking {}", lock.display()))?;
     if !path.exists() {
-        eprintln!("Building FerretDB {VERSION} (minutes, once) ...");
         build(&path)?;
     }
     Ok(path)
@@ -90,7 +85,15 @@ struct Download {
     dir: PathBuf,
 }
 
+/// Builds the binary, or waits for who builds it already.
 fn build(path: &Path) -> Result<()> {
+    let lock = path.with_added_extension("lock");
+    let locked = File::create(&lock).and_then(|file| file.lock().map(|()| file));
+    let _locked = locked.with_context(|| format!("locking {}", lock.display()))?;
+    if path.exists() {
+        return Ok(());
+    }
+    eprintln!("Building FerretDB {VERSION} (minutes, once) ...");
     let folder = tempfile::tempdir_in(data::cache_folder()?)?;
     let module = format!("{MODULE}@{VERSION}");
     let download = go(folder.path(), ["mod", "download", "-json", &module])?;
