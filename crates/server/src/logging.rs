@@ -1,6 +1,7 @@
 //! Log lines on standard error.
 
-use std::io::IsTerminal;
+use std::borrow::Cow;
+use std::io::{self, Write};
 
 use tracing_subscriber::EnvFilter;
 
@@ -13,12 +14,119 @@ use crate::settings::Settings;
 pub fn start(settings: &Settings) -> anyhow::Result<()> {
     let filter =
         EnvFilter::try_new(&settings.log).map_err(|error| anyhow::anyhow!("--log: {error}"))?;
+    // Without colors: a line is the same at a terminal and in a file.
     let lines = tracing_subscriber::fmt()
+        .with_ansi(false)
         .with_env_filter(filter)
-        .with_writer(std::io::stderr);
+        .with_writer(|| Lines(io::stderr()));
     match settings.log_format.as_str() {
         "json" => lines.json().init(),
-        _ => lines.with_ansi(std::io::stderr().is_terminal()).init(),
+        _ => lines.init(),
     }
     Ok(())
+}
+
+/// Writes each event as one line, whatever names and messages of others are in it.
+///
+/// The formatter hands over an event in one piece, with a line feed at its end.
+struct Lines<W>(W);
+
+impl<W: Write> Write for Lines<W> {
+    fn write(&mut self, event: &[u8]) -> io::Result<usize> {
+        let text = String::from_utf8_lossy(event);
+        let (line, end) = match text.strip_suffix('\n') {
+            Some(line) => (line, "\n"),
+            None => (&*text, ""),
+        };
+        self.0
+            .write_all(format!("{}{end}", one_line(line)).as_bytes())?;
+        Ok(event.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        self.0.flush()
+    }
+}
+
+/// The text with what could end its line, steer a terminal or turn the order of letters around written as an escape.
+pub fn one_line(text: &str) -> Cow<'_, str> {
+    if !text.contains(is_steering) {
+        return Cow::Borrowed(text);
+    }
+    let escaped = text.chars().flat_map(|letter| match is_steering(letter) {
+        true => letter.escape_debug().collect::<Vec<char>>(),
+        false => vec![letter],
+    });
+    Cow::Owned(escaped.collect())
+}
+
+fn is_steering(letter: char) -> bool {
+    letter.is_control()
+        || matches!(letter, '\u{200e}' | '\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2066}'..='\u{2069}')
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use parking_lot::Mutex;
+
+    use super::*;
+
+    /// The name of a collection that wants to be a line of the log, in red.
+    const FORGED: &str = "d.x\n2026-11-23T05:00:00Z ERROR forebay::auth: root logged in from 6.6.6.6\x1b[31m\u{9b}1m\u{202e}\r";
+
+    #[derive(Clone, Default)]
+    struct Kept(Arc<Mutex<Vec<u8>>>);
+
+    impl Write for Kept {
+        fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+            self.0.lock().write(bytes)
+        }
+
+        fn flush(&mut self) -> io::Result<()> {
+            Ok(())
+        }
+    }
+
+    fn log_twice() {
+        tracing::warn!(namespace = %FORGED, "loaded {FORGED}");
+        tracing::warn!(namespace = FORGED, error = ?io::Error::other(FORGED), "second");
+    }
+
+    fn assert_two_lines(kept: &Kept) {
+        let text = String::from_utf8(kept.0.lock().clone()).expect("it was text");
+        let lines: Vec<&str> = text.lines().collect();
+        assert_eq!(lines.len(), 2, "{text}");
+        for line in lines {
+            assert!(
+                line.contains("WARN") && !line.contains(is_steering),
+                "{line:?}"
+            );
+        }
+    }
+
+    #[test]
+    fn names_do_not_forge_lines() {
+        let (text, json) = (Kept::default(), Kept::default());
+        let writer = text.clone();
+        let lines = tracing_subscriber::fmt()
+            .with_ansi(false)
+            .with_writer(move || Lines(writer.clone()));
+        tracing::subscriber::with_default(lines.finish(), log_twice);
+        assert_two_lines(&text);
+        let writer = json.clone();
+        let lines = tracing_subscriber::fmt()
+            .json()
+            .with_writer(move || Lines(writer.clone()));
+        tracing::subscriber::with_default(lines.finish(), log_twice);
+        assert_two_lines(&json);
+    }
+
+    #[test]
+    fn other_text_stays_as_it_is() {
+        let text = "naïve 'quotes' \\ 日本 🙂";
+        assert_eq!(one_line(text), text);
+        assert_eq!(one_line("a\tb\u{7f}"), "a\\tb\\u{7f}");
+    }
 }

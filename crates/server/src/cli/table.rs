@@ -4,6 +4,8 @@ use std::fmt::Write;
 
 use bson::{Bson, Document};
 
+use crate::logging::one_line;
+
 /// The table: `columns` are headings and fields.
 pub fn of(columns: &[(&str, &str)], rows: &[Document]) -> String {
     let head: Vec<String> = columns
@@ -14,7 +16,7 @@ pub fn of(columns: &[(&str, &str)], rows: &[Document]) -> String {
         columns
             .iter()
             .map(|(_, field)| row.get(field).map(plain).unwrap_or_default())
-            .map(|text| text.replace('\n', " "))
+            .map(|text| one_line(&text).into_owned())
             .collect()
     };
     let lines: Vec<Vec<String>> = std::iter::once(head)
