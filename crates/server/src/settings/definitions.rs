@@ -124,7 +124,7 @@ pub const DEFINITIONS: &[Definition] = &[
         key: "upstream",
         kind: Kind::Text,
         default: "",
-        doc: "Connection string of one MongoDB-compatible server, as in `mongodb://host:27017/?tls=true`: what caches cannot answer is passed on to it. It authenticates the clients. Addresses other than loopback cannot be listened on then.",
+        doc: "Connection string of one MongoDB-compatible server, as in `mongodb://host:27017/?tls=true`: what caches cannot answer is passed on to it. It authenticates the clients. Addresses other than loopback cannot be listened on then. Give a password in the environment or the configuration file: every account of this machine can read command lines.",
         set: set!(upstream, Text),
     },
     Definition {
