@@ -10,6 +10,7 @@ mod settings;
 mod shadow;
 mod status;
 mod stop;
+mod tcp;
 mod tls;
 mod upstream;
 

@@ -7,23 +7,18 @@ use std::{fmt, io};
 
 use mongodb::options::{ClientOptions, ServerAddress, Tls, TlsOptions};
 use rustls_pki_types::ServerName;
-use socket2::{SockRef, TcpKeepalive};
+use socket2::SockRef;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite};
 use tokio::net::TcpStream;
 use tokio::time::timeout;
 use tokio_rustls::TlsConnector;
 use tokio_rustls::rustls::{self, ClientConfig, RootCertStore};
 
+use crate::tcp;
 use crate::tls::{self, TlsError};
 
 /// How long a connection to the store may take to open, unless the connection string says (`connectTimeoutMS`).
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
-
-/// How long the machine of the store may be silent where it has to answer: when it is gone without a word, commands fail then.
-const SILENCE_MAX: Duration = Duration::from_secs(30);
-/// How often it is asked then, and how many times.
-const PROBE_INTERVAL: Duration = Duration::from_secs(5);
-const PROBES: u32 = 3;
 
 /// How long a connection has to last for its store to be there.
 const SETTLE: Duration = Duration::from_millis(50);
@@ -101,13 +96,9 @@ impl Upstream {
 
     async fn open(&self) -> io::Result<Box<dyn Stream>> {
         let stream = TcpStream::connect((self.host.as_str(), self.port)).await?;
-        stream.set_nodelay(true)?;
-        let socket = SockRef::from(&stream);
-        let probes = TcpKeepalive::new()
-            .with_time(SILENCE_MAX)
-            .with_interval(PROBE_INTERVAL);
-        socket.set_tcp_keepalive(&probes.with_retries(PROBES))?;
-        socket.set_tcp_user_timeout(Some(SILENCE_MAX))?;
+        tcp::prepare(&stream)?;
+        // Where the store has to take what is sent, too: when its machine is gone, commands fail then.
+        SockRef::from(&stream).set_tcp_user_timeout(Some(tcp::SILENCE_MAX))?;
         let Some(tls) = &self.tls else {
             return Ok(Box::new(stream));
         };

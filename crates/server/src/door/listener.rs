@@ -121,7 +121,6 @@ impl Listener {
         let tls = self.tls.clone();
         let shutdown = shutdown.clone();
         connections.spawn(async move {
-            let _ = stream.set_nodelay(true);
             let socket = Socket::new(stream);
             let session = Session::new(door.connection_id(), peer, socket.link());
             match tls {

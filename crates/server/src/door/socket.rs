@@ -10,6 +10,8 @@ use futures_util::FutureExt;
 use tokio::io::{AsyncRead, AsyncWrite, Interest, ReadBuf};
 use tokio::net::TcpStream;
 
+use crate::tcp;
+
 /// A socket that is read and written by its connection alone. It closes when the connection drops it.
 #[derive(Debug)]
 pub struct Socket(Arc<TcpStream>);
@@ -21,6 +23,9 @@ struct Watch(Weak<TcpStream>);
 impl Socket {
     /// Takes over an accepted socket.
     pub fn new(stream: TcpStream) -> Socket {
+        if let Err(error) = tcp::prepare(&stream) {
+            tracing::debug!(%error, "options of a socket cannot be set");
+        }
         Socket(Arc::new(stream))
     }
 
@@ -154,6 +159,15 @@ mod tests {
         assert_eq!(received, sent);
         drop(client);
         echo.await.expect("it sees the end");
+    }
+
+    #[tokio::test]
+    async fn a_client_whose_machine_is_gone_is_noticed() {
+        let (_client, server) = pair().await;
+        let socket = socket2::SockRef::from(&*server.0);
+        assert!(socket.keepalive().expect("the system tells"));
+        let silence = socket.tcp_keepalive_time().expect("the system tells");
+        assert_eq!(silence, tcp::SILENCE_MAX);
     }
 
     #[tokio::test]
