@@ -15,6 +15,7 @@ mod version;
 
 use clap::{Parser, Subcommand};
 use forebay_bench::{BenchArgs, DemoArgs};
+use nix::sys::stat::{Mode, umask};
 
 use crate::stop::Stop;
 
@@ -41,6 +42,12 @@ enum Command {
     Reference(reference::ReferenceArgs),
     /// Print the version
     Version,
+}
+
+/// Makes the files that this process writes from here on unreadable for other accounts, as documents and hashes of passwords
+/// are in them.
+fn keep_files_private() {
+    umask(Mode::S_IRWXG | Mode::S_IRWXO);
 }
 
 /// Runs the command that was given; a server among them until it is asked to stop.

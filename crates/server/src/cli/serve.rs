@@ -61,6 +61,7 @@ impl FromArgMatches for ServeArgs {
 /// # Errors
 /// If the settings are wrong, the port is taken, or the data can not be opened.
 pub async fn run(args: &ServeArgs, stop: &Stop) -> Result<()> {
+    super::keep_files_private();
     let settings = Sources::gather(&args.matches)?.resolve()?;
     logging::start(&settings)?;
     refuse_open_door(&settings)?;

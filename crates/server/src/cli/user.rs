@@ -132,6 +132,7 @@ fn offline(place: &Place) -> Result<Option<Arc<Documents>>> {
     let Some(data) = &place.data else {
         return Ok(None);
     };
+    super::keep_files_private();
     let devices = Devices::new(
         &DeviceSpec::host(NonZeroUsize::MIN),
         DeviceOptions::default(),
