@@ -53,6 +53,11 @@ pub fn id_key(id: bson::RawBsonRef<'_>) -> Vec<u8> {
     forebay_query::key::encode(id)
 }
 
+/// Memory of the machine in bytes, 0 where the system does not say.
+pub fn machine_memory_bytes() -> u64 {
+    host::memory_bytes()
+}
+
 /// Every command that [`Documents::run`] answers, by name, with a sentence about it.
 pub fn commands() -> impl Iterator<Item = (&'static str, &'static str)> {
     commands::COMMANDS.iter().map(|spec| (spec.name, spec.help))

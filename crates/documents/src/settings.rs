@@ -3,6 +3,8 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
+use forebay_memory::Account;
+
 /// Where documents are kept.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Location {
@@ -25,6 +27,8 @@ pub struct Settings {
     pub change_history_bytes_max: u64,
     /// The most values in a bucket of the field cache.
     pub bucket_values_max: usize,
+    /// The memory that clients can make the process hold.
+    pub memory: Account,
     /// Refuse searches that would fall back from a cached field to a scan of the store.
     pub strict: bool,
     /// The longest time a cursor lives without a `getMore`.
@@ -64,6 +68,7 @@ impl Default for Settings {
             store_cache_bytes: 256 * 1024 * 1024,
             change_history_bytes_max: 0,
             bucket_values_max: 131_072,
+            memory: Account::default(),
             strict: false,
             cursor_timeout: Duration::from_secs(600),
             stage_memory_bytes_max: 100 * 1024 * 1024,

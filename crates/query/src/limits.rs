@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use forebay_memory::Account;
 use forebay_text::SharedStop;
 
 use crate::expr::Variables;
@@ -26,6 +27,8 @@ pub struct Limits {
     pub compilation: Compilation,
     /// Memory in bytes that one blocking stage (`$group`, `$sort`) may hold.
     pub stage_memory_bytes_max: usize,
+    /// The account that all stages together take memory from.
+    pub memory: Account,
     /// The variables of the command's `let`.
     pub variables: Variables,
 }
@@ -49,6 +52,7 @@ impl Default for Limits {
             pattern: forebay_text::Limits::default(),
             compilation: Compilation::default(),
             stage_memory_bytes_max: 100 * 1024 * 1024,
+            memory: Account::default(),
             variables: Variables::default(),
         }
     }

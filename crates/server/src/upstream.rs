@@ -50,6 +50,7 @@ pub struct Upstream {
     port: u16,
     tls: Option<TlsConnector>,
     connect_timeout: Duration,
+    has_credential: bool,
 }
 
 impl Upstream {
@@ -70,8 +71,14 @@ impl Upstream {
             host: host.clone(),
             port: port.unwrap_or(27017),
             tls,
+            has_credential: options.credential.is_some(),
             connect_timeout: options.connect_timeout.unwrap_or(CONNECT_TIMEOUT),
         })
+    }
+
+    /// Whether the connection string names a user: the store then asks its clients who they are.
+    pub fn has_credential(&self) -> bool {
+        self.has_credential
     }
 
     /// Opens a connection.

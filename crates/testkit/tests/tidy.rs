@@ -13,16 +13,22 @@ const FILE_LINES_MAX: usize = 1_200;
 const FILE_BYTES_MAX: u64 = 1 << 20;
 
 /// What each crate may depend on, among ours.
-const ARROWS: [(&str, &[&str]); 11] = [
+const ARROWS: [(&str, &[&str]); 12] = [
+    ("forebay-memory", &[]),
     ("forebay-text", &["forebay-device"]),
     ("forebay-placement", &[]),
     ("forebay-device", &[]),
     ("forebay-wire-mongo", &[]),
-    ("forebay-query", &["forebay-text"]),
+    ("forebay-query", &["forebay-text", "forebay-memory"]),
     ("forebay-store", &["forebay-query"]),
     (
         "forebay-cache",
-        &["forebay-text", "forebay-placement", "forebay-device"],
+        &[
+            "forebay-text",
+            "forebay-placement",
+            "forebay-device",
+            "forebay-memory",
+        ],
     ),
     (
         "forebay-documents",
@@ -32,6 +38,7 @@ const ARROWS: [(&str, &[&str]); 11] = [
             "forebay-cache",
             "forebay-device",
             "forebay-text",
+            "forebay-memory",
         ],
     ),
     (
@@ -47,6 +54,7 @@ const ARROWS: [(&str, &[&str]); 11] = [
             "forebay-bench",
             "forebay-device",
             "forebay-text",
+            "forebay-memory",
         ],
     ),
 ];

@@ -6,8 +6,13 @@ use bytes::Bytes;
 
 use crate::error::Error;
 use crate::header::{self, HEADER_BYTES, Header, OpCode};
-use crate::limits::Limits;
+use crate::limits::{Limits, MESSAGE_BYTES_MAX};
 use crate::reader::Reader;
+
+/// Where the header has the operation's number.
+const OP_CODE: usize = 12;
+/// Where an `OP_COMPRESSED` has the size of its content before it was compressed.
+const UNCOMPRESSED_SIZE: usize = HEADER_BYTES + 4;
 
 /// zstd's own default; higher levels cost more time than a local network saves.
 const ZSTD_LEVEL: i32 = 3;
@@ -130,9 +135,9 @@ fn unsnap(data: &[u8], size: usize) -> Option<Vec<u8>> {
     snap::raw::Decoder::new().decompress_vec(data).ok()
 }
 
-/// Reads `size` bytes, growing as they come, and fails if there are fewer or more.
+/// Reads `size` bytes, for which the caller has room, and fails if there are fewer or more.
 fn read_exactly(decoder: impl Read, size: usize) -> Option<Vec<u8>> {
-    let mut content = Vec::new();
+    let mut content = Vec::with_capacity(size);
     decoder
         .take(size as u64 + 1)
         .read_to_end(&mut content)
@@ -189,6 +194,18 @@ pub fn uncompressed(frame: Bytes, limits: &Limits) -> Result<(Bytes, Option<Comp
     out.extend_from_slice(&content);
     header::finish(&mut out, 0);
     Ok((out.into(), Some(compressor)))
+}
+
+/// The bytes that a whole frame says its content has when it is inflated; `None` if it is not compressed.
+///
+/// Never more than a message may have: [`Message::decode`](crate::Message::decode) refuses what says so.
+pub fn inflated_bytes(frame: &[u8]) -> Option<usize> {
+    let number = |at: usize| frame.get(at..)?.first_chunk::<4>().copied();
+    if i32::from_le_bytes(number(OP_CODE)?) != OpCode::Compressed.code() {
+        return None;
+    }
+    let size = i32::from_le_bytes(number(UNCOMPRESSED_SIZE)?);
+    Some(usize::try_from(size).unwrap_or(0).min(MESSAGE_BYTES_MAX))
 }
 
 /// The operation and the content of an `OP_COMPRESSED`, given what follows its header.

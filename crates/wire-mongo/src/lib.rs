@@ -22,11 +22,11 @@ mod peek;
 mod reader;
 pub mod validate;
 
-pub use compressed::{Compressor, compress, is_compressible, uncompressed};
+pub use compressed::{Compressor, compress, inflated_bytes, is_compressible, uncompressed};
 pub use error::Error;
 pub use header::{HEADER_BYTES, Header, OpCode};
 pub use limits::Limits;
 pub use message::{Body, Message};
 pub use op_msg::{Flags, OpMsg, Sequence};
 pub use op_query::{OpQuery, OpReply, ReplyFlags};
-pub use peek::Peek;
+pub use peek::{Peek, flags};

@@ -2,9 +2,11 @@
 
 use bson::RawDocument;
 
-use crate::header::HEADER_BYTES;
+use crate::header::{HEADER_BYTES, OpCode};
 use crate::op_msg::Flags;
 
+/// Where the header has the operation's number.
+const OP_CODE: usize = 12;
 const KIND_BODY: u8 = 0;
 const KIND_SEQUENCE: u8 = 1;
 
@@ -46,6 +48,17 @@ impl<'a> Peek<'a> {
     }
 }
 
+/// The flags of an `OP_MSG` of which the beginning is there; no flag of any other message.
+pub fn flags(message: &[u8]) -> Flags {
+    let number = |at: usize| message.get(at..)?.first_chunk::<4>().copied();
+    match (number(OP_CODE), number(HEADER_BYTES)) {
+        (Some(code), Some(flags)) if i32::from_le_bytes(code) == OpCode::Msg.code() => {
+            Flags(u32::from_le_bytes(flags))
+        }
+        _ => Flags::default(),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use bson::rawdoc;
@@ -70,6 +83,19 @@ mod tests {
         turned.extend_from_slice(&frame[20 + body_bytes..]);
         turned.extend_from_slice(&frame[20..20 + body_bytes]);
         assert_eq!(Peek::new(&turned).expect("framed").body, &*message.body);
+    }
+
+    #[test]
+    fn flags_are_those_of_commands_alone() {
+        let message = OpMsg {
+            flags: Flags::MORE_TO_COME,
+            ..OpMsg::new(rawdoc! { "ping": 1 })
+        };
+        let mut frame = message.encode(7, 0);
+        assert_eq!(flags(&frame[..20]), Flags::MORE_TO_COME);
+        assert_eq!(flags(&frame[..19]), Flags::default());
+        frame[12..16].copy_from_slice(&OpCode::Compressed.code().to_le_bytes());
+        assert_eq!(flags(&frame), Flags::default());
     }
 
     #[test]

@@ -21,6 +21,7 @@ pub fn limits(request: &Request<'_>) -> Result<Limits, CommandError> {
     let settings = request.documents.settings();
     let mut limits = Limits {
         stage_memory_bytes_max: settings.stage_memory_bytes_max,
+        memory: settings.memory.clone(),
         pattern: settings.pattern.clone(),
         compilation: compilation(request),
         ..Limits::default()

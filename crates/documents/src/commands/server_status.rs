@@ -37,6 +37,7 @@ fn run(request: &Request<'_>) -> Reply {
             "resident": (host::resident_bytes() >> 20) as i32,
             "virtual": (host::virtual_bytes() >> 20) as i32,
             "supported": true,
+            "requests": memory(request),
         },
         "metrics": {
             "commands": commands(request),
@@ -54,6 +55,18 @@ fn run(request: &Request<'_>) -> Reply {
         },
         "ok": 1.0,
     })
+}
+
+/// The account of the memory that clients make the process hold.
+fn memory(request: &Request<'_>) -> RawDocumentBuf {
+    let figures = request.documents.settings().memory.figures();
+    let bytes = |bytes: u64| i64::try_from(bytes).unwrap_or(i64::MAX);
+    rawdoc! {
+        "limitBytes": bytes(figures.limit_bytes),
+        "usedBytes": bytes(figures.used_bytes),
+        "peakBytes": bytes(figures.peak_bytes),
+        "refused": bytes(figures.refused),
+    }
 }
 
 /// How far back change streams can go; empty where no history is kept.

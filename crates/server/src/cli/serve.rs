@@ -6,6 +6,7 @@ use anyhow::{Context, Result, bail};
 use clap::{Arg, ArgAction, ArgMatches, Args, Command, FromArgMatches};
 use forebay_device::{DeviceOptions, DeviceSpec, Devices};
 use forebay_documents::{Documents, Location};
+use forebay_memory::Account;
 
 use crate::door::{Behind, Door, Listener};
 use crate::settings::{Settings, Sources, flags};
@@ -177,7 +178,7 @@ fn open(settings: &Settings) -> Result<Arc<Documents>> {
 /// Whatever keeps the data from opening.
 pub fn open_documents(settings: &Settings, devices: Devices) -> Result<Arc<Documents>> {
     Ok(Documents::open(
-        document_settings(settings),
+        document_settings(settings)?,
         Arc::new(devices),
     )?)
 }
@@ -194,7 +195,26 @@ fn device_options(settings: &Settings) -> DeviceOptions {
     }
 }
 
-fn document_settings(settings: &Settings) -> forebay_documents::Settings {
+/// Least account in which a message of the greatest length can be received, inflated and worked on.
+const MEMORY_BYTES_MIN: u64 = 256 << 20;
+/// One byte of this many of the machine is for what clients ask for, where the settings do not say.
+const MEMORY_PART: u64 = 4;
+
+/// The account of the memory that clients can make the process hold.
+fn memory(settings: &Settings) -> Result<Account> {
+    match settings.memory_bytes_max {
+        0 => {
+            let part = forebay_documents::machine_memory_bytes() / MEMORY_PART;
+            Ok(Account::new(part.max(MEMORY_BYTES_MIN)))
+        }
+        bytes if bytes < MEMORY_BYTES_MIN => bail!(
+            "--memory-bytes-max must be at least {MEMORY_BYTES_MIN}: less does not hold one message of the greatest length"
+        ),
+        bytes => Ok(Account::new(bytes)),
+    }
+}
+
+fn document_settings(settings: &Settings) -> Result<forebay_documents::Settings> {
     // What is cached of a store behind us is of use to the next run if a change stream tells what has happened since.
     let location = match (settings.memory, &*settings.upstream, &*settings.writes) {
         (true, ..) => Location::Memory,
@@ -202,8 +222,9 @@ fn document_settings(settings: &Settings) -> forebay_documents::Settings {
         (_, _, "exclusive") => Location::Memory,
         _ => Location::Dir(settings.data.join("upstream-caches")),
     };
-    forebay_documents::Settings {
+    Ok(forebay_documents::Settings {
         location,
+        memory: memory(settings)?,
         sync_interval: settings.sync_interval,
         store_cache_bytes: settings.store_cache_bytes,
         // The history of a store behind us is its own.
@@ -220,7 +241,7 @@ fn document_settings(settings: &Settings) -> forebay_documents::Settings {
         pattern_cache_bytes: settings.pattern_cache_bytes,
         slow_search: settings.slow_search,
         version: env!("CARGO_PKG_VERSION").to_owned(),
-    }
+    })
 }
 
 fn warn_without_users(settings: &Settings, documents: &Documents) {

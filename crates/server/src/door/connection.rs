@@ -5,15 +5,16 @@ use std::sync::Arc;
 use bson::{RawBsonRef, RawDocument, RawDocumentBuf};
 use bytes::Bytes;
 use forebay_documents::Command;
+use forebay_memory::Account;
 use forebay_wire_mongo::{
     Body, Compressor, Flags, Limits, Message, OpMsg, OpQuery, OpReply, ReplyFlags, compress,
-    is_compressible,
+    inflated_bytes, is_compressible,
 };
 use tokio::io::{AsyncRead, AsyncWrite, ReadHalf, WriteHalf, split};
 use tokio::sync::watch;
 use tokio::task::block_in_place;
 
-use super::frames::{self, Frame, FrameError, FrameReader};
+use super::frames::{self, Frame, FrameError, FrameReader, Refused};
 use super::listener::stopped;
 use super::session::Session;
 use super::{Door, Refusal, dispatch};
@@ -21,7 +22,7 @@ use super::{Door, Refusal, dispatch};
 /// The longest message of a client that must still authenticate, in bytes.
 const STRANGER_MESSAGE_BYTES_MAX: usize = 256 * 1024;
 /// Messages from this many bytes on are decoded and compressed where blocking is allowed.
-const LARGE_MESSAGE_BYTES_MIN: usize = 1 << 20;
+pub const LARGE_MESSAGE_BYTES_MIN: usize = 1 << 20;
 
 /// A connection.
 pub struct Connection<S> {
@@ -42,7 +43,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
     /// A connection over `stream`.
     pub fn new(door: Arc<Door>, session: Session, stream: S) -> Connection<S> {
         let (reader, writer) = split(stream);
-        let reader = FrameReader::new(reader, door.memory.clone(), door.timeouts.message);
+        let reader = FrameReader::new(reader, door.timeouts.message);
         Connection {
             door,
             session,
@@ -66,20 +67,37 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
         }
         loop {
             let limits = self.limits();
+            let memory = self.memory().clone();
             let frame = tokio::select! {
-                frame = self.reader.next(&limits) => frame?,
-                () = stopped(&mut shutdown) => None,
+                frame = self.reader.next(&limits, &memory) => frame,
+                () = stopped(&mut shutdown) => Ok(None),
             };
-            match frame {
-                Some(frame) => self.request(frame, &limits).await?,
-                None => return Ok(()),
+            let answered = match frame {
+                Ok(Some(frame)) => self.request(frame, &limits).await,
+                Ok(None) => return Ok(()),
+                Err(error) => Err(error),
+            };
+            match answered {
+                Err(FrameError::Full(refused)) => self.refuse(refused).await?,
+                answered => answered?,
             }
         }
     }
 
+    fn is_stranger(&self) -> bool {
+        self.door.auth_required && self.session.user().is_none()
+    }
+
+    /// The account that the client's messages take from.
+    fn memory(&self) -> &Account {
+        match self.is_stranger() {
+            true => &self.door.strangers,
+            false => &self.door.memory,
+        }
+    }
+
     fn limits(&self) -> Limits {
-        let stranger = self.door.auth_required && self.session.user().is_none();
-        match stranger {
+        match self.is_stranger() {
             true => Limits {
                 message_bytes_max: STRANGER_MESSAGE_BYTES_MAX,
                 ..Limits::default()
@@ -89,8 +107,10 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
     }
 
     async fn request(&mut self, frame: Frame, limits: &Limits) -> Result<(), FrameError> {
+        // Documents are copied out of the message.
+        frame.make_room(1).await?;
+        let request_id = frame.request_id();
         let Frame { bytes, share } = frame;
-        let request_id = i32::from_le_bytes([bytes[4], bytes[5], bytes[6], bytes[7]]);
         let message = match decode(bytes, limits) {
             Ok(message) => message,
             Err(error) if error.is_fatal() => return Err(error.into()),
@@ -123,6 +143,19 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
         };
         drop(share);
         answered
+    }
+
+    /// Answers a message that there was no room for.
+    async fn refuse(&mut self, refused: Refused) -> Result<(), FrameError> {
+        if refused.is_silent {
+            return Ok(());
+        }
+        let reply = Refusal::of_memory(&refused.full).to_reply();
+        let origin = Origin {
+            request_id: refused.request_id,
+            compressor: None,
+        };
+        self.reply(reply, Flags::default(), origin).await.map(drop)
     }
 
     async fn command(&mut self, message: OpMsg, origin: Origin) -> Result<(), FrameError> {
@@ -202,7 +235,8 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
 }
 
 fn decode(bytes: Bytes, limits: &Limits) -> Result<Message, forebay_wire_mongo::Error> {
-    match bytes.len() < LARGE_MESSAGE_BYTES_MIN {
+    let content_bytes = inflated_bytes(&bytes).unwrap_or(bytes.len());
+    match content_bytes < LARGE_MESSAGE_BYTES_MIN {
         true => Message::decode(bytes, limits),
         false => block_in_place(|| Message::decode(bytes, limits)),
     }

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use bson::{RawDocumentBuf, rawdoc};
 use forebay_documents::Command;
-use forebay_wire_mongo::{OpMsg, OpQuery};
+use forebay_wire_mongo::{OpMsg, OpQuery, Sequence};
 use tokio::task::block_in_place;
 
 use super::session::Session;
@@ -21,10 +21,17 @@ const OPEN_COMMANDS: &[&str] = &[
     "endSessions",
 ];
 
+/// Which commands take which document sequences.
+const SEQUENCES: &[(&str, &str)] = &[
+    ("insert", "documents"),
+    ("update", "updates"),
+    ("delete", "deletes"),
+];
+
 /// Takes the command out of an `OP_MSG`.
 ///
 /// # Errors
-/// If `$db` is missing.
+/// If `$db` is missing, or the command has a document sequence that it does not take.
 pub fn command(message: OpMsg) -> Result<Command, Refusal> {
     if message.body.get_str("$db").is_err() {
         return Err(Refusal::new(
@@ -32,14 +39,29 @@ pub fn command(message: OpMsg) -> Result<Command, Refusal> {
             "OP_MSG requests require a $db argument",
         ));
     }
+    let command = Command::from_body(message.body);
+    refuse_unknown_sequences(&command.name, &message.sequences)?;
     let sequences = message.sequences.iter();
     let sequences = sequences
         .map(|sequence| (sequence.identifier.clone(), sequence.to_documents()))
         .collect();
     Ok(Command {
         sequences,
-        ..Command::from_body(message.body)
+        ..command
     })
+}
+
+/// Sequences that no command reads would only take memory.
+fn refuse_unknown_sequences(name: &str, sequences: &[Sequence]) -> Result<(), Refusal> {
+    let known = |sequence: &&Sequence| SEQUENCES.contains(&(name, &sequence.identifier));
+    match sequences.iter().find(|sequence| !known(sequence)) {
+        None => Ok(()),
+        Some(unknown) => {
+            let field = &unknown.identifier;
+            let message = format!("BSON field '{name}.{field}' is an unknown field.");
+            Err(Refusal::new(Code::UnknownField, message))
+        }
+    }
 }
 
 /// Answers one command; there is always a reply.

@@ -1,17 +1,18 @@
 //! Whole messages out of a stream of bytes, and into one, with every wait bounded.
 
 use std::io;
-use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
-use forebay_wire_mongo::{Error, HEADER_BYTES, Header, Limits};
+use forebay_memory::{Account, Full, Share};
+use forebay_wire_mongo::{Error, Flags, HEADER_BYTES, Header, Limits, flags, inflated_bytes};
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
-use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::time::timeout;
 
-/// Messages up to this many bytes are not charged to the memory that all connections share.
-const FREE_BYTES_MAX: usize = 64 * 1024;
+/// Messages and replies up to this many bytes take nothing of the account, so that small ones always get through.
+pub const FREE_BYTES_MAX: usize = 16 * 1024;
+/// How long a message waits for room in the account.
+pub const MEMORY_WAIT: Duration = Duration::from_secs(5);
 /// The least room to read into.
 const READ_BYTES_MIN: usize = 4 * 1024;
 
@@ -30,15 +31,69 @@ pub enum FrameError {
     /// The header is not one.
     #[error("{0}")]
     Header(#[from] Error),
+    /// There was no room for a message. It was read to its end and dropped: the stream can be used further.
+    #[error("{}", .0.full)]
+    Full(Refused),
 }
 
-/// A whole message, and its share of the memory for large messages.
+/// A message that there was no room for.
+#[derive(Debug, Clone, Copy)]
+pub struct Refused {
+    pub full: Full,
+    /// The number that a reply names.
+    pub request_id: i32,
+    /// Does the other side want no reply?
+    pub is_silent: bool,
+}
+
+impl Refused {
+    /// The refusal of the message that begins with these bytes.
+    fn new(full: Full, message: &[u8]) -> Refused {
+        Refused {
+            full,
+            request_id: request_id(message),
+            is_silent: flags(message).has(Flags::MORE_TO_COME),
+        }
+    }
+}
+
+/// A whole message, and what it holds of the account.
 #[derive(Debug)]
 pub struct Frame {
     /// Header and content.
     pub bytes: Bytes,
     /// Given back when the command is done.
-    pub share: Option<OwnedSemaphorePermit>,
+    pub share: Share,
+}
+
+impl Frame {
+    /// The number that a reply names.
+    pub fn request_id(&self) -> i32 {
+        request_id(&self.bytes)
+    }
+
+    /// Takes room for what the message is turned into: `copies` of its content, and the inflated content itself.
+    ///
+    /// # Errors
+    /// [`FrameError::Full`].
+    pub async fn make_room(&self, copies: usize) -> Result<(), FrameError> {
+        let bytes = match inflated_bytes(&self.bytes) {
+            Some(inflated) => inflated * (copies + 1),
+            None => self.bytes.len() * copies,
+        };
+        if bytes <= FREE_BYTES_MAX {
+            return Ok(());
+        }
+        let room = self.share.grow_within(bytes, MEMORY_WAIT).await;
+        room.map_err(|full| FrameError::Full(Refused::new(full, &self.bytes)))
+    }
+}
+
+/// A message that is being read to its end and dropped.
+#[derive(Debug, Clone, Copy)]
+struct PassedOver {
+    refusal: Refused,
+    bytes_left: usize,
 }
 
 /// Reads messages.
@@ -46,38 +101,54 @@ pub struct Frame {
 pub struct FrameReader<R> {
     stream: R,
     buffer: BytesMut,
-    memory: Arc<Semaphore>,
+    passed_over: Option<PassedOver>,
     message_timeout: Duration,
 }
 
 impl<R: AsyncRead + Unpin> FrameReader<R> {
-    /// A reader whose large messages share `memory`, in KiB.
-    pub fn new(stream: R, memory: Arc<Semaphore>, message_timeout: Duration) -> FrameReader<R> {
+    /// A reader of messages that each come within `message_timeout`.
+    pub fn new(stream: R, message_timeout: Duration) -> FrameReader<R> {
         FrameReader {
             stream,
             buffer: BytesMut::new(),
-            memory,
+            passed_over: None,
             message_timeout,
         }
     }
 
-    /// The next message; none if the client closed the stream between messages.
+    /// The next message, which takes from `memory` as it arrives; none if the client closed the stream between messages.
     ///
     /// Waits for the first byte as long as it takes. Dropping the future between polls loses nothing.
     ///
     /// # Errors
-    /// See [`FrameError`]; the stream can not be used further.
-    pub async fn next(&mut self, limits: &Limits) -> Result<Option<Frame>, FrameError> {
+    /// See [`FrameError`]; after all but [`FrameError::Full`] the stream can not be used further.
+    pub async fn next(
+        &mut self,
+        limits: &Limits,
+        memory: &Account,
+    ) -> Result<Option<Frame>, FrameError> {
+        if self.passed_over.is_some() {
+            return self.pass_over().await;
+        }
         if self.buffer.is_empty() && !self.fill_between_messages().await? {
             return Ok(None);
         }
         let message_bytes = self.header(limits).await?.message_bytes;
-        let share = self.share(message_bytes).await;
-        self.fill_in_time(message_bytes).await?;
-        Ok(Some(Frame {
-            bytes: self.buffer.split_to(message_bytes).freeze(),
-            share,
-        }))
+        let share = memory.share();
+        match self.fill_with_room(message_bytes, &share).await? {
+            Ok(()) => Ok(Some(Frame {
+                bytes: self.take(message_bytes),
+                share,
+            })),
+            Err(full) => {
+                drop(share);
+                self.passed_over = Some(PassedOver {
+                    refusal: Refused::new(full, &self.buffer),
+                    bytes_left: message_bytes,
+                });
+                self.pass_over().await
+            }
+        }
     }
 
     /// Waits until a first byte is there; false if the stream ended.
@@ -113,7 +184,14 @@ impl<R: AsyncRead + Unpin> FrameReader<R> {
     }
 
     async fn header(&mut self, limits: &Limits) -> Result<Header, FrameError> {
-        self.fill_in_time(HEADER_BYTES).await?;
+        let limit = self.message_timeout;
+        in_time(limit, async {
+            while self.buffer.len() < HEADER_BYTES {
+                self.fill_some(HEADER_BYTES).await?;
+            }
+            Ok(())
+        })
+        .await?;
         let head = self
             .buffer
             .first_chunk::<HEADER_BYTES>()
@@ -121,43 +199,93 @@ impl<R: AsyncRead + Unpin> FrameReader<R> {
         Ok(Header::parse(head, limits)?)
     }
 
-    /// Waits for room in the shared memory.
-    async fn share(&self, message_bytes: usize) -> Option<OwnedSemaphorePermit> {
-        if message_bytes <= FREE_BYTES_MAX {
-            return None;
-        }
-        let kib = u32::try_from(message_bytes.div_ceil(1024)).unwrap_or(u32::MAX);
-        let share = self.memory.clone().acquire_many_owned(kib).await;
-        Some(share.expect("the semaphore is never closed"))
-    }
-
-    /// Fills the buffer; the client must send without long pauses, however long the server took before.
-    async fn fill_in_time(&mut self, count: usize) -> Result<(), FrameError> {
+    /// Fills the buffer to a whole message as the share finds room for it, or says that there is none.
+    ///
+    /// The client must send without long pauses, however long the server took before.
+    async fn fill_with_room(
+        &mut self,
+        count: usize,
+        share: &Share,
+    ) -> Result<Result<(), Full>, FrameError> {
         let limit = self.message_timeout;
-        match timeout(limit, self.fill_to(count)).await {
-            Ok(filled) => filled,
-            Err(_) => Err(FrameError::TooSlow {
-                action: "send a message",
-                limit,
-            }),
-        }
-    }
-
-    async fn fill_to(&mut self, count: usize) -> Result<(), FrameError> {
-        while self.buffer.len() < count {
-            let missing = count - self.buffer.len();
-            if !self.fill(missing).await? {
-                return Err(io::Error::from(io::ErrorKind::UnexpectedEof).into());
+        let wait = MEMORY_WAIT.min(limit / 2);
+        in_time(limit, async {
+            while self.buffer.len() < count {
+                let missing = count - self.buffer.len();
+                let bytes = self.buffer.len() + self.room(missing);
+                if bytes > FREE_BYTES_MAX {
+                    let more = bytes.saturating_sub(share.bytes() as usize);
+                    if let Err(full) = share.grow_within(more, wait).await {
+                        return Ok(Err(full));
+                    }
+                }
+                self.fill_some(missing).await?;
             }
-        }
-        Ok(())
+            Ok(Ok(()))
+        })
+        .await
     }
 
-    /// Reads once; false at the end of the stream. Room grows with what has come, not with what was announced.
+    /// The message at the front of the buffer, which keeps nothing of its memory.
+    fn take(&mut self, message_bytes: usize) -> Bytes {
+        let message = self.buffer.split_to(message_bytes).freeze();
+        if message_bytes > FREE_BYTES_MAX {
+            self.buffer = BytesMut::from(&self.buffer[..]);
+        }
+        message
+    }
+
+    /// Reads a message that there is no room for to its end; gives the reason why it is not there.
+    async fn pass_over(&mut self) -> Result<Option<Frame>, FrameError> {
+        let limit = self.message_timeout;
+        in_time(limit, async {
+            while let Some(over) = &mut self.passed_over {
+                let there = over.bytes_left.min(self.buffer.len());
+                over.bytes_left -= there;
+                let (bytes_left, refused) = (over.bytes_left, over.refusal);
+                self.buffer = BytesMut::from(&self.buffer[there..]);
+                if bytes_left == 0 {
+                    self.passed_over = None;
+                    return Err(FrameError::Full(refused));
+                }
+                self.fill_some(bytes_left.min(FREE_BYTES_MAX)).await?;
+            }
+            Ok(None)
+        })
+        .await
+    }
+
+    /// Reads once; an error at the end of the stream.
+    async fn fill_some(&mut self, wanted: usize) -> Result<(), FrameError> {
+        match self.fill(wanted).await? {
+            true => Ok(()),
+            false => Err(io::Error::from(io::ErrorKind::UnexpectedEof).into()),
+        }
+    }
+
+    /// Reads once; false at the end of the stream.
     async fn fill(&mut self, wanted: usize) -> Result<bool, FrameError> {
-        let room = wanted.min(self.buffer.len()).max(READ_BYTES_MIN);
+        let room = self.room(wanted);
         self.buffer.reserve(room);
         Ok(self.stream.read_buf(&mut self.buffer).await? > 0)
+    }
+
+    /// Room for what is read next. It grows with what has come, not with what was announced.
+    fn room(&self, wanted: usize) -> usize {
+        wanted.min(self.buffer.len()).max(READ_BYTES_MIN)
+    }
+}
+
+async fn in_time<T>(
+    limit: Duration,
+    work: impl Future<Output = Result<T, FrameError>>,
+) -> Result<T, FrameError> {
+    match timeout(limit, work).await {
+        Ok(done) => done,
+        Err(_) => Err(FrameError::TooSlow {
+            action: "send a message",
+            limit,
+        }),
     }
 }
 
@@ -166,6 +294,11 @@ fn is_departure(error: &io::Error) -> bool {
         error.kind(),
         io::ErrorKind::UnexpectedEof | io::ErrorKind::ConnectionReset
     )
+}
+
+/// The number of a message, of which the header is there.
+fn request_id(message: &[u8]) -> i32 {
+    i32::from_le_bytes([message[4], message[5], message[6], message[7]])
 }
 
 /// Writes one message.
@@ -215,39 +348,55 @@ mod tests {
     }
 
     fn reader<R: AsyncRead + Unpin>(stream: R) -> FrameReader<R> {
-        FrameReader::new(
-            stream,
-            Arc::new(Semaphore::new(1024)),
-            Duration::from_millis(20),
-        )
+        FrameReader::new(stream, Duration::from_millis(20))
+    }
+
+    fn account() -> Account {
+        Account::new(1 << 20)
     }
 
     #[tokio::test]
     async fn messages_come_apart_however_they_arrive() {
+        let account = account();
         let messages = [message(0), message(10), message(300_000), message(1)];
         let stream = messages.concat();
         let mut reader = reader(stream.as_slice());
         for expected in &messages {
             let frame = reader
-                .next(&LIMITS)
+                .next(&LIMITS, &account)
                 .await
                 .expect("a message")
                 .expect("not the end");
             assert_eq!(frame.bytes, expected);
-            assert_eq!(frame.share.is_some(), expected.len() > FREE_BYTES_MAX);
+            let held = match expected.len() > FREE_BYTES_MAX {
+                true => expected.len() as u64,
+                false => 0,
+            };
+            assert_eq!(frame.share.bytes(), held);
         }
-        assert!(reader.next(&LIMITS).await.expect("no fault").is_none());
+        assert!(
+            reader
+                .next(&LIMITS, &account)
+                .await
+                .expect("no fault")
+                .is_none()
+        );
     }
 
     #[tokio::test]
     async fn a_cut_message_is_an_error() {
+        let account = account();
         let bytes = message(100);
         let mut reader = reader(&bytes[..50]);
-        assert!(matches!(reader.next(&LIMITS).await, Err(FrameError::Io(_))));
+        assert!(matches!(
+            reader.next(&LIMITS, &account).await,
+            Err(FrameError::Io(_))
+        ));
     }
 
     #[tokio::test]
     async fn a_stalled_message_times_out() {
+        let account = account();
         let (mut client, server) = tokio::io::duplex(1024);
         let mut reader = reader(server);
         client
@@ -255,7 +404,7 @@ mod tests {
             .await
             .expect("room in the pipe");
         assert!(matches!(
-            reader.next(&LIMITS).await,
+            reader.next(&LIMITS, &account).await,
             Err(FrameError::TooSlow { .. })
         ));
     }
@@ -269,11 +418,64 @@ mod tests {
 
     #[tokio::test]
     async fn oversized_messages_are_refused_before_they_are_read() {
+        let account = account();
         let announced = message(1 << 20);
         let mut reader = reader(&announced[..HEADER_BYTES]);
         assert!(matches!(
-            reader.next(&LIMITS).await,
+            reader.next(&LIMITS, &account).await,
             Err(FrameError::Header(Error::MessageLength { .. }))
         ));
+    }
+
+    #[tokio::test]
+    async fn what_is_announced_takes_nothing() {
+        let account = account();
+        let (mut client, server) = tokio::io::duplex(1 << 20);
+        let mut reader = FrameReader::new(server, Duration::from_secs(60));
+        let announced = message(900_000);
+        client
+            .write_all(&announced[..100_000])
+            .await
+            .expect("room in the pipe");
+        // The reader waits for the rest when all that came is read.
+        tokio::select! {
+            biased;
+            frame = reader.next(&LIMITS, &account) => panic!("not whole: {frame:?}"),
+            () = tokio::task::yield_now() => {}
+        }
+        let used = account.figures().used_bytes;
+        assert!(used <= 200_000, "{used} bytes for 100,000");
+    }
+
+    #[tokio::test]
+    async fn a_message_without_room_is_passed_over() {
+        let account = account();
+        let all = account.share();
+        all.try_grow(900_000).expect("room");
+        let small = message(10);
+        let stream = [message(300_000), small.clone()].concat();
+        let mut reader = FrameReader::new(stream.as_slice(), Duration::from_secs(1));
+        let refused = reader.next(&LIMITS, &account).await;
+        assert!(
+            matches!(
+                refused,
+                Err(FrameError::Full(Refused { request_id: 1, .. }))
+            ),
+            "{refused:?}"
+        );
+        assert_eq!(account.figures().used_bytes, 900_000);
+        let frame = reader.next(&LIMITS, &account).await.expect("a message");
+        assert_eq!(frame.expect("not the end").bytes, small);
+    }
+
+    #[tokio::test]
+    async fn a_reader_keeps_no_memory_of_a_large_message() {
+        let account = account();
+        let large = message(300_000);
+        let stream = [large.clone(), message(10)].concat();
+        let mut reader = reader(stream.as_slice());
+        let frame = reader.next(&LIMITS, &account).await.expect("a message");
+        assert_eq!(frame.expect("not the end").bytes, large);
+        assert!(reader.buffer.capacity() <= READ_BYTES_MIN);
     }
 }

@@ -19,6 +19,7 @@ use std::sync::atomic::{AtomicI32, AtomicI64, AtomicU64, Ordering};
 use std::time::Duration;
 
 use forebay_documents::Documents;
+use forebay_memory::Account;
 use tokio::sync::Semaphore;
 
 use crate::auth::sasl::Secret;
@@ -38,7 +39,9 @@ pub struct Door {
     auth_required: bool,
     timeouts: Timeouts,
     secret: Secret,
-    memory: Arc<Semaphore>,
+    memory: Account,
+    /// What clients that have not authenticated take of it.
+    strangers: Account,
     connection_slots: Arc<Semaphore>,
     connections_max: usize,
     connections_refused: AtomicU64,
@@ -71,6 +74,9 @@ pub struct Connections {
 /// What commands that the door itself does not know are counted as.
 const OTHER_COMMAND: &str = "other";
 
+/// Clients that have not authenticated hold at most one byte of this many of the account.
+const STRANGERS_PART: u64 = 32;
+
 /// How long clients may take.
 #[derive(Debug, Clone, Copy)]
 struct Timeouts {
@@ -81,7 +87,7 @@ struct Timeouts {
 impl Door {
     /// A door to these documents, or to the store behind us.
     pub fn new(documents: Arc<Documents>, behind: Option<Behind>, settings: &Settings) -> Door {
-        let memory_kib = usize::try_from(settings.request_bytes_max / 1024).unwrap_or(usize::MAX);
+        let memory = documents.settings().memory.clone();
         Door {
             documents,
             behind,
@@ -91,7 +97,8 @@ impl Door {
                 message: settings.message_timeout,
             },
             secret: Secret::random(),
-            memory: Arc::new(Semaphore::new(memory_kib.min(Semaphore::MAX_PERMITS))),
+            strangers: memory.below(memory.figures().limit_bytes / STRANGERS_PART),
+            memory,
             connection_slots: Arc::new(Semaphore::new(settings.connections_max)),
             connections_max: settings.connections_max,
             connections_refused: AtomicU64::new(0),

@@ -1,6 +1,7 @@
 //! Errors that the door itself answers with, and MongoDB's codes for them.
 
 use bson::{RawDocumentBuf, rawdoc};
+use forebay_memory::Full;
 use forebay_wire_mongo::Error;
 use forebay_wire_mongo::validate::InvalidBson;
 
@@ -25,6 +26,8 @@ pub enum Code {
     InvalidBson,
     /// No such role.
     RoleNotFound,
+    /// The account of memory is full.
+    ExceededMemoryLimit,
     /// The operation could not be done.
     OperationFailed,
     /// No such way to authenticate.
@@ -37,6 +40,8 @@ pub enum Code {
     MissingDatabase,
     /// A user of this name is there already.
     UserExists,
+    /// An argument that the command does not have.
+    UnknownField,
     /// The same argument twice.
     DuplicateField,
 }
@@ -54,12 +59,14 @@ impl Code {
             Code::AuthenticationFailed => (18, "AuthenticationFailed"),
             Code::InvalidBson => (22, "InvalidBSON"),
             Code::RoleNotFound => (31, "RoleNotFound"),
+            Code::ExceededMemoryLimit => (146, "ExceededMemoryLimit"),
             Code::OperationFailed => (96, "OperationFailed"),
             Code::MechanismUnavailable => (334, "MechanismUnavailable"),
             Code::UnsupportedOpQueryCommand => (352, "UnsupportedOpQueryCommand"),
             Code::BsonObjectTooLarge => (10334, "BSONObjectTooLarge"),
             Code::MissingDatabase => (40571, "Location40571"),
             Code::UserExists => (51003, "Location51003"),
+            Code::UnknownField => (40415, "Location40415"),
             Code::DuplicateField => (40413, "Location40413"),
         }
     }
@@ -90,6 +97,11 @@ impl Refusal {
             _ => Code::InvalidBson,
         };
         Refusal::new(code, error.to_string())
+    }
+
+    /// What to answer where the account of memory is full.
+    pub fn of_memory(full: &Full) -> Refusal {
+        Refusal::new(Code::ExceededMemoryLimit, full.to_string())
     }
 
     /// The reply to the client.

@@ -15,6 +15,7 @@ use crate::door::Door;
 pub fn page(door: &Door, status: &Status) -> String {
     let mut page = Page::default();
     process(&mut page, status);
+    memory(&mut page, door);
     connections(&mut page, door);
     searches(&mut page, &status.searches);
     commands(&mut page, door, status);
@@ -98,6 +99,30 @@ fn process(page: &mut Page, status: &Status) {
         "Memory that the process occupies.",
     )
     .sample(&[], status.resident_bytes);
+}
+
+fn memory(page: &mut Page, door: &Door) {
+    let figures = door.documents().settings().memory.figures();
+    page.gauge(
+        "forebay_memory_limit_bytes",
+        "Most memory for what clients ask for.",
+    )
+    .sample(&[], figures.limit_bytes);
+    page.gauge(
+        "forebay_memory_used_bytes",
+        "Memory held for what clients ask for.",
+    )
+    .sample(&[], figures.used_bytes);
+    page.gauge(
+        "forebay_memory_peak_bytes",
+        "Most memory that was held for what clients ask for.",
+    )
+    .sample(&[], figures.peak_bytes);
+    page.counter(
+        "forebay_memory_refused_total",
+        "Requests for memory that were refused because it was full.",
+    )
+    .sample(&[], figures.refused);
 }
 
 fn connections(page: &mut Page, door: &Door) {

@@ -18,17 +18,19 @@ use std::time::Instant;
 use bson::RawDocumentBuf;
 use bytes::Bytes;
 use forebay_documents::Namespace;
+use forebay_memory::{Account, Share};
 use forebay_wire_mongo::{
     Body, Compressor, Flags, HEADER_BYTES, Header, Limits, Message, OpCode, OpMsg, OpQuery,
-    OpReply, Peek, ReplyFlags, is_compressible, limits, uncompressed,
+    OpReply, Peek, ReplyFlags, flags, inflated_bytes, is_compressible, limits, uncompressed,
 };
 use tokio::io::{AsyncRead, AsyncWrite, ReadHalf, WriteHalf, split};
-use tokio::sync::{Semaphore, watch};
+use tokio::sync::watch;
+use tokio::task::block_in_place;
 
-use super::connection::compressed;
-use super::frames::{self, Frame, FrameError, FrameReader};
+use super::connection::{LARGE_MESSAGE_BYTES_MIN, compressed};
+use super::frames::{self, Frame, FrameError, FrameReader, Refused};
 use super::listener::stopped;
-use super::{Behind, Door, hello};
+use super::{Behind, Door, Refusal, hello};
 use crate::auth::scram::random_bytes;
 use crate::shadow::Shadow;
 use crate::upstream::Stream;
@@ -62,6 +64,8 @@ pub struct Relay<S> {
     shadow: Arc<Shadow>,
     /// The collections that the client may read, and when the store said so.
     proven: HashMap<Namespace, Instant>,
+    /// What the store's reply holds until it is passed on.
+    reply_share: Option<Share>,
     /// Has the client said who it is, or begun to?
     is_somebody: bool,
     /// Is the store away, and does the client get what caches answer alone?
@@ -99,15 +103,15 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Relay<S> {
     ) -> Relay<S> {
         let (client, client_writer) = split(client);
         let (store, store_writer) = store_sides(store, &door);
-        let timeout = door.timeouts.message;
         Relay {
-            client: FrameReader::new(client, door.memory.clone(), timeout),
+            client: FrameReader::new(client, door.timeouts.message),
             store,
             door,
             client_writer,
             store_writer,
             shadow,
             proven: HashMap::new(),
+            reply_share: None,
             is_somebody: false,
             is_stale: false,
         }
@@ -130,27 +134,72 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Relay<S> {
         let limits = Limits::default();
         let mut next = if begun { Next::Request } else { Next::Close };
         while next == Next::Request {
+            let memory = self.memory().clone();
             let frame = tokio::select! {
-                frame = self.client.next(&limits) => frame?,
+                frame = self.client.next(&limits, &memory) => frame,
                 () = self.store.closed(), if !self.is_stale => {
                     self.shadow.left();
                     match self.turns_stale().await {
                         true => continue,
-                        false => None,
+                        false => Ok(None),
                     }
                 }
-                () = stopped(&mut shutdown) => None,
+                () = stopped(&mut shutdown) => Ok(None),
             };
             next = match frame {
-                Some(frame) => self.request(frame).await?,
-                None => Next::Close,
+                Ok(Some(frame)) => self.request(frame).await?,
+                Ok(None) => Next::Close,
+                Err(FrameError::Full(refused)) => self.refuse(refused).await?,
+                Err(error) => return Err(error),
             };
+            self.reply_share = None;
         }
         Ok(())
     }
 
+    /// The account that the client's messages take from. Where the store asks for no passwords, nobody is a stranger.
+    fn memory(&self) -> &Account {
+        let asks = |behind: &Behind| behind.upstream.has_credential();
+        match self.door.behind.as_ref().is_some_and(asks) && !self.is_somebody {
+            true => &self.door.strangers,
+            false => &self.door.memory,
+        }
+    }
+
+    /// Answers a message that there was no room for, or to which there was none for the reply.
+    async fn refuse(&mut self, refused: Refused) -> Result<Next, FrameError> {
+        if !refused.is_silent {
+            let reply = OpMsg::new(Refusal::of_memory(&refused.full).to_reply());
+            let reply = reply.encode(self.door.request_id(), refused.request_id);
+            self.answer(reply.into(), None).await?;
+        }
+        Ok(Next::Request)
+    }
+
     async fn request(&mut self, frame: Frame) -> Result<Next, FrameError> {
-        let (bytes, compressor) = uncompressed(frame.bytes, &Limits::default())?;
+        let request_id = frame.request_id();
+        let is_silent = flags(&frame.bytes).has(Flags::MORE_TO_COME);
+        match self.request_with_room(frame).await {
+            // Also of the store's reply, which answers the client's message.
+            Err(FrameError::Full(Refused { full, .. })) => {
+                let refused = Refused {
+                    full,
+                    request_id,
+                    is_silent,
+                };
+                self.refuse(refused).await
+            }
+            answered => answered,
+        }
+    }
+
+    async fn request_with_room(&mut self, frame: Frame) -> Result<Next, FrameError> {
+        frame.make_room(0).await?;
+        let Frame {
+            bytes,
+            share: _share,
+        } = frame;
+        let (bytes, compressor) = inflated(bytes)?;
         let request = Request { bytes, compressor };
         if self.is_stale && !self.shadow.is_away() && !self.returns().await {
             return Ok(Next::Close);
@@ -316,25 +365,34 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Relay<S> {
     ///
     /// Replies that nobody waits for are dropped: FerretDB 1 sends one to a write that asks for none.
     async fn receive(&mut self, request_id: i32) -> Result<Option<Bytes>, FrameError> {
+        let memory = self.memory().clone();
         loop {
             let frame = tokio::select! {
-                frame = self.store.next(&REPLY_LIMITS) => self.noticed(frame)?,
+                frame = self.store.next(&REPLY_LIMITS, &memory) => self.noticed(frame)?,
                 () = self.client.closed() => None,
             };
             match frame {
                 Some(frame) if !answers(&frame, request_id) => {}
-                frame => return Ok(frame.map(|frame| frame.bytes)),
+                frame => return Ok(frame.map(|frame| self.keep(frame))),
             }
         }
     }
 
+    /// The bytes of a reply, whose share is held until it is passed on.
+    fn keep(&mut self, reply: Frame) -> Bytes {
+        self.reply_share = Some(reply.share);
+        reply.bytes
+    }
+
     /// As [`receive`](Relay::receive), also when the client has gone.
     async fn receive_to_end(&mut self, request_id: i32) -> Result<Option<Bytes>, FrameError> {
+        // The shadow has to follow what was written, however little memory there is.
+        let memory = Account::default();
         loop {
-            let frame = self.store.next(&REPLY_LIMITS).await;
+            let frame = self.store.next(&REPLY_LIMITS, &memory).await;
             match self.noticed(frame)? {
                 Some(frame) if !answers(&frame, request_id) => {}
-                frame => return Ok(frame.map(|frame| frame.bytes)),
+                frame => return Ok(frame.map(|frame| self.keep(frame))),
             }
         }
     }
@@ -372,10 +430,19 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Relay<S> {
 
 fn store_sides(store: Box<dyn Stream>, door: &Door) -> (StoreReader, StoreWriter) {
     let (reader, writer) = split(store);
-    // One reply at a time, which must not wait for memory that requests hold.
-    let reply_memory = Arc::new(Semaphore::new(REPLY_BYTES_MAX.div_ceil(1024)));
-    let reader = FrameReader::new(reader, reply_memory, door.timeouts.message);
+    let reader = FrameReader::new(reader, door.timeouts.message);
     (reader, writer)
+}
+
+/// The message as it goes to the store; a large one is inflated where blocking is allowed.
+fn inflated(message: Bytes) -> Result<(Bytes, Option<Compressor>), FrameError> {
+    let limits = Limits::default();
+    let inflated =
+        match inflated_bytes(&message).is_some_and(|bytes| bytes >= LARGE_MESSAGE_BYTES_MIN) {
+            true => block_in_place(|| uncompressed(message, &limits)),
+            false => uncompressed(message, &limits),
+        };
+    Ok(inflated?)
 }
 
 /// Is this the reply to the message of this number?

@@ -1,0 +1,293 @@
+//! One account of the bytes that clients can make the process hold.
+//!
+//! An [`Account`] has a limit. What holds memory for a client (a message, a search, a cursor, a reply) has a [`Share`] of
+//! it, which grows with what it holds and gives all of it back when it is dropped. An account may have accounts below it
+//! with smaller limits of their own: what is taken from those is taken from it too.
+//!
+//! The last part of each account is reserved for small shares, so that small requests succeed while large ones are refused.
+#![forbid(unsafe_code)]
+
+use std::pin::pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::time::Duration;
+
+use tokio::sync::Notify;
+use tokio::time::{Instant, timeout_at};
+
+/// Most bytes of a share that may use the reserve.
+pub const SMALL_SHARE_BYTES_MAX: u64 = 64 << 10;
+/// The part of an account that is reserved for small shares: one in this many bytes.
+const RESERVE_PART: u64 = 16;
+
+/// There is no room: the account, or one above it, is at its limit.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[error(
+    "the server's memory for requests is full ({limit_bytes} bytes): try again when others are done, \
+     ask for less at a time, or raise --memory-bytes-max"
+)]
+pub struct Full {
+    /// Limit of the account that is full.
+    pub limit_bytes: u64,
+}
+
+/// Bytes that may be held, and those that are. A clone is the same account.
+#[derive(Debug, Clone)]
+pub struct Account {
+    inner: Arc<Inner>,
+}
+
+#[derive(Debug)]
+struct Inner {
+    limit_bytes: u64,
+    used_bytes: AtomicU64,
+    peak_bytes: AtomicU64,
+    refused: AtomicU64,
+    /// Shares that wait for room.
+    waiting: AtomicUsize,
+    /// Tells them that bytes were given back.
+    given_back: Notify,
+    above: Option<Account>,
+}
+
+/// What an account looks like at one moment.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Figures {
+    /// Most bytes that may be held.
+    pub limit_bytes: u64,
+    /// Bytes held now.
+    pub used_bytes: u64,
+    /// Most bytes ever held.
+    pub peak_bytes: u64,
+    /// How often there was no room.
+    pub refused: u64,
+}
+
+impl Default for Account {
+    /// An account without a limit.
+    fn default() -> Account {
+        Account::new(u64::MAX)
+    }
+}
+
+impl Account {
+    /// An account of at most `limit_bytes`.
+    pub fn new(limit_bytes: u64) -> Account {
+        Account::with(limit_bytes, None)
+    }
+
+    /// An account of at most `limit_bytes` that takes what it gives from this one.
+    pub fn below(&self, limit_bytes: u64) -> Account {
+        Account::with(limit_bytes, Some(self.clone()))
+    }
+
+    fn with(limit_bytes: u64, above: Option<Account>) -> Account {
+        Account {
+            inner: Arc::new(Inner {
+                limit_bytes,
+                used_bytes: AtomicU64::new(0),
+                peak_bytes: AtomicU64::new(0),
+                refused: AtomicU64::new(0),
+                waiting: AtomicUsize::new(0),
+                given_back: Notify::new(),
+                above,
+            }),
+        }
+    }
+
+    /// A share that holds nothing yet.
+    pub fn share(&self) -> Share {
+        Share {
+            account: self.clone(),
+            bytes: AtomicU64::new(0),
+        }
+    }
+
+    /// What the account looks like now.
+    pub fn figures(&self) -> Figures {
+        let inner = &self.inner;
+        Figures {
+            limit_bytes: inner.limit_bytes,
+            used_bytes: inner.used_bytes.load(Ordering::Relaxed),
+            peak_bytes: inner.peak_bytes.load(Ordering::Relaxed),
+            refused: inner.refused.load(Ordering::Relaxed),
+        }
+    }
+
+    /// This account, then those above it.
+    fn chain(&self) -> impl Iterator<Item = &Inner> {
+        std::iter::successors(Some(&*self.inner), |inner| {
+            inner.above.as_ref().map(|above| &*above.inner)
+        })
+    }
+
+    /// Takes bytes from every account of the chain, or from none.
+    fn take(&self, bytes: u64, small: bool) -> Result<(), Full> {
+        for (taken, inner) in self.chain().enumerate() {
+            if let Err(full) = inner.take(bytes, small) {
+                self.chain()
+                    .take(taken)
+                    .for_each(|inner| inner.give_back(bytes));
+                return Err(full);
+            }
+        }
+        Ok(())
+    }
+
+    fn give_back(&self, bytes: u64) {
+        self.chain().for_each(|inner| inner.give_back(bytes));
+    }
+
+    fn count_refusal(&self) {
+        self.chain().for_each(|inner| {
+            inner.refused.fetch_add(1, Ordering::Relaxed);
+        });
+    }
+}
+
+impl Inner {
+    fn take(&self, bytes: u64, small: bool) -> Result<(), Full> {
+        let limit = self.limit_bytes
+            - if small {
+                0
+            } else {
+                self.limit_bytes / RESERVE_PART
+            };
+        let add = |used: u64| used.checked_add(bytes).filter(|sum| *sum <= limit);
+        let before = self
+            .used_bytes
+            .fetch_update(Ordering::Relaxed, Ordering::Relaxed, add)
+            .map_err(|_| Full {
+                limit_bytes: self.limit_bytes,
+            })?;
+        self.peak_bytes.fetch_max(before + bytes, Ordering::Relaxed);
+        Ok(())
+    }
+
+    fn give_back(&self, bytes: u64) {
+        // Sequentially consistent, with the look at the bytes after a share has said that it waits: one of the two is seen.
+        self.used_bytes.fetch_sub(bytes, Ordering::SeqCst);
+        if self.waiting.load(Ordering::SeqCst) > 0 {
+            self.given_back.notify_waiters();
+        }
+    }
+}
+
+/// Bytes held of an account, given back when this is dropped.
+#[derive(Debug)]
+pub struct Share {
+    account: Account,
+    bytes: AtomicU64,
+}
+
+impl Share {
+    /// Bytes held.
+    pub fn bytes(&self) -> u64 {
+        self.bytes.load(Ordering::Relaxed)
+    }
+
+    /// Holds `bytes` more.
+    ///
+    /// # Errors
+    /// [`Full`]; the share holds what it held before.
+    pub fn try_grow(&self, bytes: usize) -> Result<(), Full> {
+        self.grow(bytes as u64)
+            .inspect_err(|_| self.account.count_refusal())
+    }
+
+    /// Holds `bytes` more, when there is room for them within `limit`.
+    ///
+    /// Shares that wait have no order: a small one never waits for a large one to succeed first.
+    ///
+    /// # Errors
+    /// [`Full`] if there was no room; the share holds what it held before.
+    pub async fn grow_within(&self, bytes: usize, limit: Duration) -> Result<(), Full> {
+        match self.grow(bytes as u64) {
+            Ok(()) => Ok(()),
+            Err(_) => {
+                self.wait_to_grow(bytes as u64, Instant::now() + limit)
+                    .await
+            }
+        }
+    }
+
+    async fn wait_to_grow(&self, bytes: u64, until: Instant) -> Result<(), Full> {
+        let _waiting = Waiting::new(&self.account);
+        // What is given back below one account is given back to all above: the first is told of the least.
+        let top = self.account.chain().last().unwrap_or(&self.account.inner);
+        loop {
+            let mut given_back = pin!(top.given_back.notified());
+            given_back.as_mut().enable();
+            let full = match self.grow(bytes) {
+                Ok(()) => return Ok(()),
+                Err(full) => full,
+            };
+            if timeout_at(until, given_back).await.is_err() {
+                self.account.count_refusal();
+                return Err(full);
+            }
+        }
+    }
+
+    /// Gives `bytes` back, at most what it holds.
+    pub fn shrink(&self, bytes: usize) {
+        let less = |held: u64| Some(held.saturating_sub(bytes as u64));
+        let before = self
+            .bytes
+            .fetch_update(Ordering::Relaxed, Ordering::Relaxed, less)
+            .unwrap_or_else(|held| held);
+        self.account.give_back(before.min(bytes as u64));
+    }
+
+    /// Holds exactly `bytes`.
+    ///
+    /// # Errors
+    /// [`Full`]; the share holds what it held before.
+    pub fn try_resize(&mut self, bytes: usize) -> Result<(), Full> {
+        match (bytes as u64).checked_sub(self.bytes()) {
+            Some(more) => self.try_grow(more as usize),
+            None => {
+                self.shrink((self.bytes() - bytes as u64) as usize);
+                Ok(())
+            }
+        }
+    }
+
+    fn grow(&self, bytes: u64) -> Result<(), Full> {
+        let small = self.bytes().saturating_add(bytes) <= SMALL_SHARE_BYTES_MAX;
+        self.account.take(bytes, small)?;
+        self.bytes.fetch_add(bytes, Ordering::Relaxed);
+        Ok(())
+    }
+}
+
+impl Drop for Share {
+    fn drop(&mut self) {
+        self.account.give_back(self.bytes());
+    }
+}
+
+/// Counts a share that waits while this lives.
+struct Waiting<'a> {
+    account: &'a Account,
+}
+
+impl Waiting<'_> {
+    fn new(account: &Account) -> Waiting<'_> {
+        account.chain().for_each(|inner| {
+            inner.waiting.fetch_add(1, Ordering::SeqCst);
+        });
+        Waiting { account }
+    }
+}
+
+impl Drop for Waiting<'_> {
+    fn drop(&mut self) {
+        self.account.chain().for_each(|inner| {
+            inner.waiting.fetch_sub(1, Ordering::SeqCst);
+        });
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,147 @@
+use super::*;
+
+const MIB: usize = 1 << 20;
+/// Far longer than any test waits for what does come.
+const LONG: Duration = Duration::from_secs(60);
+
+fn used(account: &Account) -> u64 {
+    account.figures().used_bytes
+}
+
+#[test]
+fn shares_take_and_give_back() {
+    let account = Account::new(1 << 20);
+    let mut share = account.share();
+    share.try_grow(1000).expect("room");
+    assert_eq!((share.bytes(), used(&account)), (1000, 1000));
+    share.shrink(300);
+    assert_eq!(used(&account), 700);
+    share.try_resize(5000).expect("room");
+    assert_eq!(used(&account), 5000);
+    share.try_resize(50).expect("less");
+    assert_eq!(used(&account), 50);
+    share.shrink(51);
+    assert_eq!(used(&account), 0, "no more than was held");
+    share.try_grow(20).expect("room");
+    drop(share);
+    assert_eq!(used(&account), 0);
+    assert_eq!(account.figures().peak_bytes, 5000);
+    assert_eq!(account.figures().refused, 0);
+}
+
+#[test]
+fn a_refused_share_keeps_what_it_has() {
+    let account = Account::new(MIB as u64);
+    let share = account.share();
+    share.try_grow(MIB / 2).expect("room");
+    let full = share.try_grow(MIB).expect_err("no room");
+    assert_eq!(full.limit_bytes, MIB as u64);
+    assert_eq!(share.bytes(), MIB as u64 / 2);
+    assert_eq!(used(&account), MIB as u64 / 2);
+    assert_eq!(account.figures().refused, 1);
+    assert!(share.try_grow(usize::MAX).is_err(), "no overflow");
+}
+
+#[test]
+fn the_last_part_is_for_small_shares() {
+    let account = Account::new(MIB as u64);
+    let large = account.share();
+    assert!(large.try_grow(MIB).is_err(), "not the reserve");
+    large.try_grow(MIB / 16 * 15).expect("all but the reserve");
+    let small = account.share();
+    small.try_grow(MIB / 16).expect("the reserve");
+    assert!(account.share().try_grow(1).is_err(), "the limit");
+}
+
+#[test]
+fn an_account_below_another_takes_from_both() {
+    let top = Account::new(10 * MIB as u64);
+    let strangers = top.below(MIB as u64);
+    let share = strangers.share();
+    share.try_grow(MIB / 2).expect("room in both");
+    assert_eq!(
+        (used(&strangers), used(&top)),
+        (MIB as u64 / 2, MIB as u64 / 2)
+    );
+    assert!(share.try_grow(MIB).is_err(), "its own limit");
+    let rest = top.share();
+    rest.try_grow(8 * MIB).expect("the rest");
+    let small = Account::below(&top, 100 * MIB as u64);
+    assert!(small.share().try_grow(MIB).is_err(), "the limit above");
+    assert_eq!(used(&small), 0, "nothing is taken from one alone");
+    drop((share, rest));
+    assert_eq!((used(&strangers), used(&top)), (0, 0));
+}
+
+#[tokio::test]
+async fn a_share_waits_for_room() {
+    let account = Account::new(MIB as u64);
+    let holder = account.share();
+    holder.try_grow(MIB / 2).expect("room");
+    let waiter = account.share();
+    let (grown, ()) = tokio::join!(waiter.grow_within(MIB / 2, LONG), async {
+        tokio::task::yield_now().await;
+        drop(holder);
+    });
+    grown.expect("there is room now");
+    assert_eq!(used(&account), MIB as u64 / 2);
+}
+
+#[tokio::test]
+async fn waiting_has_an_end() {
+    let account = Account::new(MIB as u64);
+    let holder = account.share();
+    holder.try_grow(MIB / 2).expect("room");
+    let waiter = account.share();
+    let grown = waiter.grow_within(MIB / 2, Duration::from_millis(10)).await;
+    assert!(grown.is_err());
+    assert_eq!(account.figures().refused, 1);
+    assert_eq!(account.inner.waiting.load(Ordering::SeqCst), 0);
+}
+
+#[tokio::test]
+async fn a_small_share_does_not_wait_behind_a_large_one() {
+    let account = Account::new(MIB as u64);
+    let holder = account.share();
+    holder.try_grow(MIB / 2).expect("room");
+    let large = account.share();
+    let small = account.share();
+    tokio::select! {
+        biased;
+        _ = large.grow_within(MIB * 3 / 4, LONG) => panic!("there is no room for it"),
+        grown = small.grow_within(MIB / 8, LONG) => grown.expect("there is room"),
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn random_shares_of_many_tasks_stay_within_the_limit() {
+    let account = Account::new(4 * MIB as u64);
+    let below = account.below(2 * MIB as u64);
+    let work = |account: Account, seed| async move {
+        let mut random = fastrand::Rng::with_seed(seed);
+        for _ in 0..500 {
+            let share = account.share();
+            // Two in three of the tasks may hold, and with what each holds no more than half: all get through.
+            let bytes = random.usize(0..MIB / 4);
+            share.grow_within(bytes, LONG).await.expect("room in time");
+            tokio::task::yield_now().await;
+            if random.bool() {
+                let _refused = share.try_grow(random.usize(0..MIB)).is_err();
+            }
+        }
+    };
+    let accounts = (0..12).map(|n| if n % 2 == 0 { &account } else { &below });
+    let tasks: Vec<_> = (1..)
+        .zip(accounts)
+        .map(|(seed, account)| tokio::spawn(work(account.clone(), seed)))
+        .collect();
+    for task in tasks {
+        task.await.expect("no panic");
+    }
+    for account in [account, below] {
+        let figures = account.figures();
+        assert_eq!(figures.used_bytes, 0);
+        assert!(figures.peak_bytes <= figures.limit_bytes, "{figures:?}");
+        assert!(figures.peak_bytes > figures.limit_bytes / 2, "{figures:?}");
+    }
+}
