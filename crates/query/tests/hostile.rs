@@ -5,7 +5,7 @@
 use std::time::{Duration, Instant};
 
 use bson::raw::{RawArrayBuf, RawBson, RawBsonRef, RawDocument, RawDocumentBuf};
-use bson::{Bson, DateTime, Document, doc};
+use bson::{Bson, DateTime, Document, cstr, doc};
 use fastrand::Rng;
 use forebay_query::element::Writer;
 use forebay_query::stage::{Run, Stream};
@@ -446,6 +446,68 @@ fn a_large_document_is_unwound_as_it_is_read() {
         .map(|document| document.expect("no error").get_i32("a").expect("a number"))
         .collect();
     assert_eq!(first, (0..10).collect::<Vec<i32>>());
+}
+
+/// PCRE2 takes hours over this text: its limit holds for each place that a match may start at.
+fn endless() -> (String, Document) {
+    let pattern = doc! { "$regex": r"(*ANYCRLF)(a)(?:a?){15}\1[yz]" };
+    ("a".repeat(100_000), pattern)
+}
+
+/// Limits of a command that has to end in a moment.
+fn limits_that_end() -> Limits {
+    let limits = Limits::default();
+    let soon = Instant::now() + Duration::from_millis(20);
+    limits.stop().follow(&Stop::at(soon));
+    limits
+}
+
+#[test]
+fn a_match_by_pcre2_is_stopped_in_filters() {
+    let (text, pattern) = endless();
+    let document = raw(&doc! { "s": text.clone(), "a": [text] });
+    for filter in [
+        doc! { "s": pattern.clone() },
+        doc! { "s": { "$not": pattern.clone() } },
+        doc! { "$nor": [{ "a": { "$elemMatch": pattern.clone() } }] },
+        doc! { "s": { "$in": [bson::Regex { pattern: cstr!(r"(*ANYCRLF)(a)(?:a?){15}\1[yz]").into(), options: cstr!("").into() }] } },
+        doc! { "$expr": { "$regexMatch": { "input": "$s", "regex": pattern.get_str("$regex").expect("it is there") } } },
+    ] {
+        let parsed = Filter::parse(&raw(&filter), &limits_that_end()).expect("it parses");
+        let outcome = parsed.try_matches(&document);
+        let error = outcome.expect_err(&format!("stopped: {filter}"));
+        assert_eq!(error.code, Code::MaxTimeMSExpired);
+    }
+}
+
+#[test]
+fn a_match_by_pcre2_is_stopped_in_projections_and_updates() {
+    let (text, pattern) = endless();
+    let document = raw(&doc! { "a": [text] });
+    let shape = raw(&doc! { "a": { "$elemMatch": pattern.clone() } });
+    let projection = Projection::parse(&shape, &limits_that_end()).expect("it parses");
+    let context = ProjectionContext {
+        now: DateTime::from_millis(0),
+        position: None,
+    };
+    let outcome = projection.apply(&document, &context);
+    assert_eq!(outcome.expect_err("stopped").code, Code::MaxTimeMSExpired);
+
+    let filters = RawArrayBuf::from_iter([raw(&doc! { "x": pattern.clone() })]);
+    for (update, filters) in [
+        (doc! { "$pull": { "a": pattern } }, None),
+        (doc! { "$set": { "a.$[x]": 1 } }, Some(&*filters)),
+    ] {
+        let raw_update = raw(&update);
+        let whole = RawBsonRef::Document(&raw_update);
+        let parsed = Update::parse(whole, filters, &limits_that_end()).expect("it parses");
+        let outcome = parsed.apply(
+            &document,
+            &UpdateContext::new(DateTime::from_millis(0), None),
+        );
+        let error = outcome.expect_err(&format!("stopped: {update}"));
+        assert_eq!(error.code, Code::MaxTimeMSExpired);
+    }
 }
 
 /// Checks that a run of a billion steps over one document ends soon once its command has to end.

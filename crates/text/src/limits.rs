@@ -23,6 +23,9 @@ pub struct Limits {
     pub match_limit: u32,
     /// PCRE2's depth limit: nested backtracking points a value. MongoDB builds with 4,000.
     pub depth_limit: u32,
+    /// PCRE2's heap limit: bytes of nested backtracking points a value, each of which holds all groups. MongoDB builds with
+    /// 20 GB.
+    pub heap_bytes_max: usize,
 }
 
 impl Default for Limits {
@@ -37,6 +40,7 @@ impl Default for Limits {
             lazy_bytes_max: 4 << 20,
             match_limit: 200_000,
             depth_limit: 4_000,
+            heap_bytes_max: 16 << 20,
         }
     }
 }

@@ -6,9 +6,9 @@ use std::sync::Arc;
 use crate::error::PatternError;
 use crate::limits::Limits;
 use crate::options::Options;
-use crate::pcre2::Code;
 use crate::pcre2::error::{PCRE2_ERROR_DEPTHLIMIT, PCRE2_ERROR_HEAPLIMIT, PCRE2_ERROR_MATCHLIMIT};
 use crate::pcre2::option::{PCRE2_CASELESS, PCRE2_DOTALL, PCRE2_EXTENDED, PCRE2_MULTILINE};
+use crate::pcre2::{Code, MatchLimits};
 use crate::stop::{Stop, Stopped};
 
 /// A valid pattern and its options, compiled by PCRE2. Cheap to clone.
@@ -34,7 +34,6 @@ pub enum PcreOutcome {
 }
 
 struct Inner {
-    source: String,
     options: Options,
     code: Code,
 }
@@ -47,11 +46,7 @@ impl Pattern {
     pub fn new(source: &str, options: Options, limits: &Limits) -> Result<Pattern, PatternError> {
         check_bytes(source, limits)?;
         let code = compile(source, options, limits)?;
-        let inner = Inner {
-            source: source.to_owned(),
-            options,
-            code,
-        };
+        let inner = Inner { options, code };
         Ok(Pattern {
             inner: Arc::new(inner),
         })
@@ -59,7 +54,7 @@ impl Pattern {
 
     /// The pattern as it was written.
     pub fn source(&self) -> &str {
-        &self.inner.source
+        self.inner.code.source()
     }
 
     /// The options it was written with.
@@ -68,7 +63,7 @@ impl Pattern {
     }
 
     /// What PCRE2 says of a value. As in MongoDB, a value that is not valid UTF-8 and a value on which PCRE2 passes its
-    /// match or depth limit do not match.
+    /// match, depth or heap limit do not match.
     pub fn pcre_is_match(&self, value: &[u8]) -> bool {
         // PCRE2 checks the value's encoding itself and reports an error, which counts as no match.
         self.inner.code.is_match(value)
@@ -132,12 +127,15 @@ fn compile(source: &str, options: Options, limits: &Limits) -> Result<Code, Patt
         .iter()
         .filter(|(on, _)| *on)
         .fold(0, |all, (_, flag)| all | flag);
-    Code::compile(source, flags, limits.match_limit, limits.depth_limit).map_err(|error| {
-        PatternError::Invalid {
-            message: error.message,
-            offset: error.offset,
-            code: error.code,
-        }
+    let limits = MatchLimits {
+        steps: limits.match_limit,
+        depth: limits.depth_limit,
+        heap_bytes: limits.heap_bytes_max,
+    };
+    Code::compile(source, flags, limits).map_err(|error| PatternError::Invalid {
+        message: error.message,
+        offset: error.offset,
+        code: error.code,
     })
 }
 

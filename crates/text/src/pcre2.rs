@@ -3,8 +3,9 @@
 //! The safe crate over the same library is no choice: it hands PCRE2 10.42 a dangling pointer for an empty subject,
 //! and the matcher then computes `end - n` of an address next to zero and reads what that wraps to.
 
-use std::ffi::c_int;
+use std::ffi::{c_int, c_void};
 use std::ptr::{self, NonNull};
+use std::sync::OnceLock;
 
 use pcre2_sys as sys;
 
@@ -22,31 +23,98 @@ pub(crate) mod error {
     };
 }
 
-/// Steps a value may take in one call before it is searched start by start, with a look at [`Stop`] between them.
-const QUICK_MATCH_LIMIT: u32 = 10_000;
+/// Bytes that a call without a look at [`Stop`] may read again and again: once a step, at each start. Some 0.1 s at worst.
+const QUICK_BYTES_MAX: u64 = 100_000_000;
+
+/// Bytes that may be read between two looks at [`Stop`] by the calls that have them, an item of the pattern that reads
+/// more by itself apart.
+const WATCHED_BYTES: usize = 1 << 20;
+
+/// Calls of [`look`] between two looks, at most.
+const WATCHED_CALLS_MAX: u32 = 1_024;
+
+/// Bytes that the steps of one start may read where there is a look between starts only.
+const START_BYTES_MAX: u64 = 1 << 30;
+
+/// Memory of backtracking that a thread keeps for its next call, in bytes.
+const KEPT_HEAP_BYTES_MAX: usize = 1 << 20;
+
+// SAFETY: as `pcre2.h` of 10.42 declares it. The callout block is only handed through, so that its layout is of no matter.
+unsafe extern "C" {
+    fn pcre2_set_callout_8(
+        context: *mut sys::pcre2_match_context_8,
+        callout: Option<unsafe extern "C" fn(*mut c_void, *mut c_void) -> c_int>,
+        data: *mut c_void,
+    ) -> c_int;
+}
+
+/// What one match may cost.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct MatchLimits {
+    /// Steps of backtracking from each start.
+    pub(crate) steps: u32,
+    /// Nested backtracking points.
+    pub(crate) depth: u32,
+    /// Bytes of those points.
+    pub(crate) heap_bytes: usize,
+}
+
+impl MatchLimits {
+    /// For patterns and subjects of ours.
+    pub(crate) const NONE: MatchLimits = MatchLimits {
+        steps: u32::MAX,
+        depth: u32::MAX,
+        heap_bytes: usize::MAX,
+    };
+}
 
 /// A compiled pattern with its limits. Any number of threads may match with it at the same time.
 pub(crate) struct Code {
-    code: NonNull<sys::pcre2_code_8>,
+    source: String,
+    options: u32,
+    limits: MatchLimits,
+    plain: Compiled,
+    /// The same with places to look at [`Stop`], made for the first value that may take long. `None` if PCRE2 finds it too
+    /// large.
+    watched: OnceLock<Option<Watched>>,
+}
+
+/// A pattern that calls [`look`] while it matches.
+struct Watched {
+    code: Compiled,
+    /// Whether it calls at each item of the pattern, or at each start only.
+    at_items: bool,
+}
+
+/// What PCRE2 compiled.
+struct Compiled(NonNull<sys::pcre2_code_8>);
+
+/// Where a call puts its match and its backtracking points, and the limits it is made with.
+struct Scratch {
+    data: NonNull<sys::pcre2_match_data_8>,
     context: NonNull<sys::pcre2_match_context_8>,
-    quick: NonNull<sys::pcre2_match_context_8>,
-    /// Whether a match at each start by itself is what one call over all starts finds: not if the pattern asks where
-    /// the call began, or steers the starts itself.
-    starts_are_independent: bool,
 }
 
 thread_local! {
-    /// Where a thread's calls put their matches, whatever the pattern. It may hold a few hundred kilobytes of backtracking
-    /// frames.
-    static MATCH_DATA: MatchData = new_match_data();
+    /// What a thread's calls use, whatever the pattern, but those whose backtracking points are large.
+    static SCRATCH: Scratch = Scratch::new();
 }
 
-// SAFETY: PCRE2 documents compiled patterns and match contexts as shareable between threads as long as nobody changes
-// them (pcre2api(3), "Multithreading"); all are only written in `compile`, before any other thread can see them. Match
-// data belongs to a thread and is used by one call at a time, as no call of PCRE2 made here calls back.
-unsafe impl Send for Code {}
+/// The looks at [`Stop`] of one call.
+struct Watch<'a> {
+    stop: &'a Stop,
+    /// Calls between two looks.
+    interval: u32,
+    /// Calls until the next look.
+    left: u32,
+    stopped: Option<Stopped>,
+}
+
+// SAFETY: PCRE2 documents compiled patterns as shareable between threads as long as nobody changes them (pcre2api(3),
+// "Multithreading"); they are only written in `compile`, before any other thread can see them.
+unsafe impl Send for Compiled {}
 // SAFETY: as above.
-unsafe impl Sync for Code {}
+unsafe impl Sync for Compiled {}
 
 /// Why a pattern was refused.
 #[derive(Debug)]
@@ -56,36 +124,28 @@ pub(crate) struct CompileError {
     pub(crate) message: String,
 }
 
-struct MatchData(NonNull<sys::pcre2_match_data_8>);
-
-impl Drop for MatchData {
+impl Drop for Scratch {
     fn drop(&mut self) {
-        // SAFETY: the pointer came from PCRE2's constructor and is freed once, here.
-        unsafe { sys::pcre2_match_data_free_8(self.0.as_ptr()) }
-    }
-}
-
-impl Drop for Code {
-    fn drop(&mut self) {
-        // SAFETY: the pointers came from PCRE2's constructors, are freed once, here, and `&mut self` shows that no
-        // match is running.
+        // SAFETY: the pointers came from PCRE2's constructors and are freed once, here.
         unsafe {
+            sys::pcre2_match_data_free_8(self.data.as_ptr());
             sys::pcre2_match_context_free_8(self.context.as_ptr());
-            sys::pcre2_match_context_free_8(self.quick.as_ptr());
-            sys::pcre2_code_free_8(self.code.as_ptr());
         }
     }
 }
 
-impl Code {
+impl Drop for Compiled {
+    fn drop(&mut self) {
+        // SAFETY: the pointer came from PCRE2's constructor, is freed once, here, and `&mut self` shows that no match is
+        // running.
+        unsafe { sys::pcre2_code_free_8(self.0.as_ptr()) }
+    }
+}
+
+impl Compiled {
     /// Compiles a pattern in UTF mode, without Unicode properties and without JIT. Newline is the library's default,
     /// LF (a test says so).
-    pub(crate) fn compile(
-        pattern: &str,
-        options: u32,
-        match_limit: u32,
-        depth_limit: u32,
-    ) -> Result<Code, CompileError> {
+    fn new(pattern: &str, options: u32) -> Result<Compiled, CompileError> {
         let (mut error, mut offset): (c_int, usize) = (0, 0);
         let options = options | sys::PCRE2_UTF;
         // SAFETY: the pattern's pointer and length are of one live slice, the two results are live locals, and no
@@ -101,19 +161,159 @@ impl Code {
                 context,
             )
         };
-        let Some(code) = NonNull::new(code) else {
-            return Err(CompileError {
+        NonNull::new(code)
+            .map(Compiled)
+            .ok_or_else(|| CompileError {
                 code: error,
                 offset,
                 message: message(error),
-            });
+            })
+    }
+
+    /// Bytes of one backtracking point: it holds all groups.
+    fn frame_bytes(&self) -> usize {
+        let mut bytes: usize = 0;
+        // SAFETY: the code is live, and the result a live local of the type that this question is answered with.
+        unsafe {
+            let result = ptr::from_mut(&mut bytes).cast();
+            sys::pcre2_pattern_info_8(self.0.as_ptr(), sys::PCRE2_INFO_FRAMESIZE, result);
+        }
+        bytes
+    }
+
+    /// One call of the matcher, from a byte of the subject on.
+    fn find(
+        &self,
+        (subject, from): (&[u8], usize),
+        limits: MatchLimits,
+        watch: Option<&mut Watch<'_>>,
+    ) -> Result<Option<(usize, usize)>, i32> {
+        assert!(from <= subject.len(), "a search starts within the subject");
+        let heap_bytes = self.frame_bytes().saturating_mul(limits.depth as usize);
+        if heap_bytes.min(limits.heap_bytes) > KEPT_HEAP_BYTES_MAX {
+            return self.find_with(&Scratch::new(), (subject, from), limits, watch);
+        }
+        SCRATCH.with(|scratch| self.find_with(scratch, (subject, from), limits, watch))
+    }
+
+    fn find_with(
+        &self,
+        scratch: &Scratch,
+        (subject, from): (&[u8], usize),
+        limits: MatchLimits,
+        watch: Option<&mut Watch<'_>>,
+    ) -> Result<Option<(usize, usize)>, i32> {
+        scratch.prepare(limits, watch);
+        // SAFETY: code, context and match data are live and used as their types say; the subject's pointer and length
+        // are of one live slice (or of no bytes inside a live array), and `from` is within it. The watch that the context
+        // names is borrowed for longer than the call. PCRE2 checks the subject's encoding itself, as `PCRE2_NO_UTF_CHECK` is not given.
+        let count = unsafe {
+            let (code, data) = (self.0.as_ptr(), scratch.data.as_ptr());
+            let (start, length) = (start(subject), subject.len());
+            sys::pcre2_match_8(code, start, length, from, 0, data, scratch.context.as_ptr())
         };
+        match count {
+            sys::PCRE2_ERROR_NOMATCH => Ok(None),
+            count if count < 0 => Err(count),
+            _ => Ok(Some(scratch.ends())),
+        }
+    }
+}
+
+impl Scratch {
+    /// Match data with room for the ends of the whole match only.
+    fn new() -> Scratch {
+        // SAFETY: no general context means the default allocator.
+        let (data, context) = unsafe {
+            let data = sys::pcre2_match_data_create_8(1, ptr::null_mut());
+            (data, sys::pcre2_match_context_create_8(ptr::null_mut()))
+        };
+        Scratch {
+            data: NonNull::new(data).expect("out of memory for match data"),
+            context: NonNull::new(context).expect("out of memory for a match context"),
+        }
+    }
+
+    /// Sets the limits of the next call, and what it looks at meanwhile.
+    fn prepare(&self, limits: MatchLimits, watch: Option<&mut Watch<'_>>) {
+        let heap_kib = u32::try_from(limits.heap_bytes >> 10).unwrap_or(u32::MAX >> 10);
+        let context = self.context.as_ptr();
+        let callout = watch.is_some().then_some(look as _);
+        let data = watch.map_or(ptr::null_mut(), |watch| ptr::from_mut(watch).cast());
+        // SAFETY: the context is live and of this thread. `look` takes what `data` points to for the watch that it is.
+        unsafe {
+            sys::pcre2_set_match_limit_8(context, limits.steps);
+            sys::pcre2_set_depth_limit_8(context, limits.depth);
+            sys::pcre2_set_heap_limit_8(context, heap_kib);
+            pcre2_set_callout_8(context, callout, data);
+        }
+    }
+
+    /// Where the match starts and ends that was just found.
+    fn ends(&self) -> (usize, usize) {
+        // SAFETY: match data made for one pair has two offsets, and a successful match has set them.
+        unsafe {
+            let offsets = sys::pcre2_get_ovector_pointer_8(self.data.as_ptr());
+            (*offsets, *offsets.add(1))
+        }
+    }
+}
+
+impl<'a> Watch<'a> {
+    /// Looks at `stop` while a value of so many bytes is matched.
+    fn new(stop: &'a Stop, value_bytes: usize) -> Watch<'a> {
+        let interval = (WATCHED_BYTES / value_bytes.max(1)) as u32;
+        let interval = interval.clamp(1, WATCHED_CALLS_MAX);
+        Watch {
+            stop,
+            interval,
+            left: interval,
+            stopped: None,
+        }
+    }
+
+    fn look(&mut self) -> c_int {
+        self.left -= 1;
+        if self.left > 0 {
+            return 0;
+        }
+        self.left = self.interval;
+        self.stopped = self.stop.check().err();
+        match self.stopped {
+            Some(_) => sys::PCRE2_ERROR_CALLOUT,
+            None => 0,
+        }
+    }
+}
+
+/// What PCRE2 calls while it matches: zero lets it go on, an error ends the match.
+///
+/// # Safety
+/// `watch` points to the [`Watch`] of the call, which nothing else uses meanwhile.
+unsafe extern "C" fn look(_: *mut c_void, watch: *mut c_void) -> c_int {
+    // SAFETY: as the caller promises: `Scratch::prepare` is given the watch by a borrow that lasts for the call.
+    unsafe { (*watch.cast::<Watch<'_>>()).look() }
+}
+
+impl Code {
+    /// Compiles a pattern.
+    pub(crate) fn compile(
+        pattern: &str,
+        options: u32,
+        limits: MatchLimits,
+    ) -> Result<Code, CompileError> {
         Ok(Code {
-            code,
-            context: match_context(match_limit, depth_limit),
-            quick: match_context(match_limit.min(QUICK_MATCH_LIMIT), depth_limit),
-            starts_are_independent: !pattern.contains("\\G") && !pattern.contains("(*"),
+            plain: Compiled::new(pattern, options)?,
+            source: pattern.to_owned(),
+            options,
+            limits,
+            watched: OnceLock::new(),
         })
+    }
+
+    /// The pattern as it was written.
+    pub(crate) fn source(&self) -> &str {
+        &self.source
     }
 
     /// The first match at or after byte `from` of the subject, or PCRE2's error number.
@@ -121,77 +321,112 @@ impl Code {
     /// # Panics
     /// If `from` is beyond the subject.
     pub(crate) fn find(&self, subject: &[u8], from: usize) -> Result<Option<(usize, usize)>, i32> {
-        self.call(subject, from, 0, self.context)
+        self.plain.find((subject, from), self.limits, None)
     }
 
-    /// Whether the subject matches, as [`is_match`](Code::is_match) says, with a look at `stop` every so often: PCRE2's
-    /// match limit holds for each place a match may start at, so that a long value may take minutes.
+    /// Whether the subject matches, errors counting as no match, with a look at `stop` every so often: PCRE2's match
+    /// limit holds for each place a match may start at, so that a long value may take hours.
     ///
     /// # Errors
     /// [`Stopped`] if `stop` said so.
     pub(crate) fn is_match_until(&self, subject: &[u8], stop: &Stop) -> Result<bool, Stopped> {
         stop.check()?;
-        if !self.starts_are_independent {
-            return Ok(self.is_match(subject));
-        }
-        match self.call(subject, 0, 0, self.quick) {
-            Err(sys::PCRE2_ERROR_MATCHLIMIT) => self.is_match_by_starts(subject, stop),
-            quick => Ok(matches!(quick, Ok(Some(_)))),
-        }
-    }
-
-    /// Asks for a match at each start in turn; the first error ends the search, as it does in one call over all.
-    fn is_match_by_starts(&self, subject: &[u8], stop: &Stop) -> Result<bool, Stopped> {
-        let is_start = |&at: &usize| subject.get(at).is_none_or(|byte| !is_continuation(*byte));
-        for at in (0..=subject.len()).filter(is_start) {
-            stop.check()?;
-            match self.call(subject, at, sys::PCRE2_ANCHORED, self.context) {
-                Ok(None) => {}
-                found => return Ok(found.is_ok()),
+        let quick = MatchLimits {
+            steps: quick_steps(subject.len()).min(self.limits.steps),
+            ..self.limits
+        };
+        if quick.steps > 0 {
+            match self.plain.find((subject, 0), quick, None) {
+                Err(sys::PCRE2_ERROR_MATCHLIMIT) => {}
+                found => return Ok(matches!(found, Ok(Some(_)))),
             }
         }
-        Ok(false)
-    }
-
-    /// One call of the matcher.
-    fn call(
-        &self,
-        subject: &[u8],
-        from: usize,
-        options: u32,
-        context: NonNull<sys::pcre2_match_context_8>,
-    ) -> Result<Option<(usize, usize)>, i32> {
-        assert!(from <= subject.len(), "a search starts within the subject");
-        MATCH_DATA.with(|data| self.call_into(data, subject, from, options, context))
-    }
-
-    fn call_into(
-        &self,
-        data: &MatchData,
-        subject: &[u8],
-        from: usize,
-        options: u32,
-        context: NonNull<sys::pcre2_match_context_8>,
-    ) -> Result<Option<(usize, usize)>, i32> {
-        // SAFETY: code, context and match data are live and used as their types say; the subject's pointer and length
-        // are of one live slice (or of no bytes inside a live array), and `from` is within it. PCRE2 checks the
-        // subject's encoding itself, as `PCRE2_NO_UTF_CHECK` is not given.
-        let count = unsafe {
-            let (code, data, context) = (self.code.as_ptr(), data.0.as_ptr(), context.as_ptr());
-            let (start, length) = (start(subject), subject.len());
-            sys::pcre2_match_8(code, start, length, from, options, data, context)
-        };
-        match count {
-            sys::PCRE2_ERROR_NOMATCH => Ok(None),
-            count if count < 0 => Err(count),
-            _ => Ok(Some(ends(data))),
+        match self.watched() {
+            Some(watched) => watched.is_match_until(subject, self.limits, stop),
+            None => Ok(false),
         }
+    }
+
+    fn watched(&self) -> Option<&Watched> {
+        let made = || Watched::new(&self.source, self.options);
+        self.watched.get_or_init(made).as_ref()
     }
 
     /// Whether the subject matches; errors count as no match.
     pub(crate) fn is_match(&self, subject: &[u8]) -> bool {
         matches!(self.find(subject, 0), Ok(Some(_)))
     }
+}
+
+impl Watched {
+    /// `None` if the pattern with what it needs to look is larger than PCRE2 takes.
+    fn new(source: &str, options: u32) -> Option<Watched> {
+        let by_items = Compiled::new(source, options | sys::PCRE2_AUTO_CALLOUT);
+        if let Ok(code) = by_items {
+            return Some(Watched {
+                code,
+                at_items: true,
+            });
+        }
+        let (settings, rest) = source.split_at(settings_bytes(source));
+        let code = Compiled::new(&format!("{settings}(?C){rest}"), options).ok()?;
+        Some(Watched {
+            code,
+            at_items: false,
+        })
+    }
+
+    fn is_match_until(
+        &self,
+        subject: &[u8],
+        limits: MatchLimits,
+        stop: &Stop,
+    ) -> Result<bool, Stopped> {
+        let mut watch = Watch::new(stop, subject.len());
+        let limits = match self.at_items {
+            true => limits,
+            false => {
+                watch = Watch {
+                    interval: 1,
+                    left: 1,
+                    ..watch
+                };
+                MatchLimits {
+                    steps: steps(START_BYTES_MAX, subject.len() as u64).min(limits.steps),
+                    ..limits
+                }
+            }
+        };
+        let found = self.code.find((subject, 0), limits, Some(&mut watch));
+        watch.stopped.map_or(Ok(matches!(found, Ok(Some(_)))), Err)
+    }
+}
+
+/// Steps from each start of a value that take no time to speak of, though each may read all of it.
+fn quick_steps(value_bytes: usize) -> u32 {
+    let bytes = value_bytes as u64 + 1;
+    steps(QUICK_BYTES_MAX, bytes.saturating_mul(bytes))
+}
+
+/// How many steps of so many bytes each there are in `bytes_max`.
+fn steps(bytes_max: u64, step_bytes: u64) -> u32 {
+    u32::try_from(bytes_max / step_bytes.max(1)).unwrap_or(u32::MAX)
+}
+
+/// Bytes of what a pattern begins with that has to stand first: `(*ANYCRLF)`, `(*LIMIT_MATCH=5)` and the like.
+fn settings_bytes(pattern: &str) -> usize {
+    let mut rest = pattern;
+    while let Some(after) = after_setting(rest) {
+        rest = after;
+    }
+    pattern.len() - rest.len()
+}
+
+/// What follows the setting that a pattern begins with, if it does.
+fn after_setting(pattern: &str) -> Option<&str> {
+    let (name, after) = pattern.strip_prefix("(*")?.split_once(')')?;
+    let is_setting = |c: char| c.is_ascii_uppercase() || c.is_ascii_digit() || "_=".contains(c);
+    name.chars().all(is_setting).then_some(after)
 }
 
 /// The release of the library, as in `10.42 2022-12-11`.
@@ -205,11 +440,6 @@ pub(crate) fn version() -> String {
     String::from_utf8_lossy(&buffer[..length.saturating_sub(1)]).into_owned()
 }
 
-/// Whether a byte goes on with a character of UTF-8 that began before it.
-fn is_continuation(byte: u8) -> bool {
-    byte & 0xC0 == 0x80
-}
-
 /// The address of a slice, never a dangling one: PCRE2 10.42 subtracts from the end of the subject.
 fn start(bytes: &[u8]) -> *const u8 {
     static SOMEWHERE: [u8; 1] = [0];
@@ -217,34 +447,6 @@ fn start(bytes: &[u8]) -> *const u8 {
         SOMEWHERE.as_ptr()
     } else {
         bytes.as_ptr()
-    }
-}
-
-fn match_context(match_limit: u32, depth_limit: u32) -> NonNull<sys::pcre2_match_context_8> {
-    // SAFETY: no general context means the default allocator; the context is checked before it is used, and not yet
-    // shared.
-    unsafe {
-        let context = NonNull::new(sys::pcre2_match_context_create_8(ptr::null_mut()));
-        let context = context.expect("out of memory for a match context");
-        sys::pcre2_set_match_limit_8(context.as_ptr(), match_limit);
-        sys::pcre2_set_depth_limit_8(context.as_ptr(), depth_limit);
-        context
-    }
-}
-
-/// Match data with room for the ends of the whole match only.
-fn new_match_data() -> MatchData {
-    // SAFETY: no general context means the default allocator.
-    let data = unsafe { sys::pcre2_match_data_create_8(1, ptr::null_mut()) };
-    MatchData(NonNull::new(data).expect("out of memory for match data"))
-}
-
-/// Where the match starts and ends that was just found with this match data.
-fn ends(data: &MatchData) -> (usize, usize) {
-    // SAFETY: match data made for one pair has two offsets, and a successful match has set them.
-    unsafe {
-        let offsets = sys::pcre2_get_ovector_pointer_8(data.0.as_ptr());
-        (*offsets, *offsets.add(1))
     }
 }
 
@@ -258,7 +460,20 @@ fn message(error: c_int) -> String {
 
 #[cfg(test)]
 mod tests {
+    use std::time::{Duration, Instant};
+
     use super::*;
+    use crate::stop::StopReason;
+
+    const LIMITS: MatchLimits = MatchLimits {
+        steps: 200_000,
+        depth: 4_000,
+        heap_bytes: 16 << 20,
+    };
+
+    fn code(pattern: &str) -> Code {
+        Code::compile(pattern, 0, LIMITS).expect("a valid pattern")
+    }
 
     #[test]
     fn the_library_is_the_release_mongodb_builds() {
@@ -268,19 +483,15 @@ mod tests {
     #[test]
     fn an_empty_subject_is_read_nowhere() {
         // With a dangling pointer this reads before address zero.
-        let code = Code::compile(
-            "😀*\\o{373000}*+|.?",
-            option::PCRE2_MULTILINE,
-            200_000,
-            4_000,
-        )
-        .expect("a valid pattern");
+        let pattern = "😀*\\o{373000}*+|.?";
+        let code = Code::compile(pattern, option::PCRE2_MULTILINE, LIMITS);
+        let code = code.expect("a valid pattern");
         assert_eq!(code.find(b"", 0), Ok(Some((0, 0))));
     }
 
     #[test]
     fn many_threads_share_a_pattern() {
-        let code = Code::compile("(a+)b", 0, 200_000, 4_000).expect("a valid pattern");
+        let code = code("(a+)b");
         std::thread::scope(|scope| {
             for _ in 0..8 {
                 scope.spawn(|| {
@@ -288,5 +499,130 @@ mod tests {
                 });
             }
         });
+    }
+
+    /// What a deadline that passes while the value is matched is answered with, and how much later.
+    fn stopped(code: &Code, subject: &[u8]) -> Duration {
+        let deadline = Instant::now() + Duration::from_millis(20);
+        let stopped = code.is_match_until(subject, &Stop::at(deadline));
+        let reason = StopReason::Deadline;
+        assert_eq!(stopped, Err(Stopped { reason }), "{:.40}", code.source());
+        deadline.elapsed()
+    }
+
+    #[test]
+    fn every_match_can_be_stopped() {
+        // From each start, for very long; by one start; where each step reads all of the value; by a pattern that has no
+        // room for a look at each of its items.
+        let starts = r"(a)(?:a?){15}\1[yz]";
+        let filler = "c".repeat(10_000);
+        for (pattern, length) in [
+            (format!("(*ANYCRLF){starts}"), 100_000),
+            (format!(r"(?!\G\w{{9}}b){starts}"), 100_000),
+            (format!("(?=a){starts}"), 16_000),
+            (format!("{starts}(*SKIP)"), 1 << 20),
+            (
+                r"(?:(?=[^b]*+)a)*(?:(?=[^b]*+)a)*\1?()[yz]".to_owned(),
+                4 << 20,
+            ),
+            (
+                format!(r"(*ANYCRLF)(a)(?:a?){{11}}\1[yz]|{filler}"),
+                100_000,
+            ),
+        ] {
+            let late = stopped(&code(&pattern), "a".repeat(length).as_bytes());
+            // Some milliseconds; the rest is for machines that have other things to do.
+            assert!(
+                late < Duration::from_secs(10),
+                "{late:?} late: {pattern:.40}"
+            );
+        }
+    }
+
+    #[test]
+    fn a_match_that_is_watched_answers_as_one_that_is_not() {
+        let patterns = [
+            "a(?C1)b",
+            "(?(?=ab)ab|c)",
+            "(*COMMIT)b",
+            "a+(*SKIP)b|a",
+            r"\Gab",
+            r"(\w+) \1",
+            "(?<=a)b+",
+            "(?|(a)|(b))\\1",
+            "^(a|(?1)b)$",
+            "(a|b)*+a",
+            "(?:a|b)*?b{2,}$",
+            "(*LIMIT_MATCH=2)a*b",
+            "(?i)É",
+            "a(*THEN)x|ab",
+            "(?s).*b",
+            "(?>a+)a",
+            "b(*ACCEPT)c",
+            "(?#x)a",
+            "\\Qa.\\E",
+            "[^a]b$",
+            "(*CRLF)a.b",
+        ];
+        let values = [
+            "",
+            "a",
+            "b",
+            "ab",
+            "aab",
+            "abb",
+            "ab ab",
+            "ba",
+            "aa",
+            "c",
+            "a.",
+            "aé",
+            "a\nb",
+            "é",
+            "\u{1F600}b",
+        ];
+        for pattern in patterns {
+            let code = code(pattern);
+            let by_items = code.watched().expect("it is short");
+            assert!(by_items.at_items);
+            let (settings, rest) = pattern.split_at(settings_bytes(pattern));
+            let by_starts = Watched {
+                code: Compiled::new(&format!("{settings}(?C){rest}"), 0).expect("as before"),
+                at_items: false,
+            };
+            for value in values {
+                let expected = code.is_match(value.as_bytes());
+                for watched in [by_items, &by_starts] {
+                    let found = watched.is_match_until(value.as_bytes(), LIMITS, &Stop::never());
+                    assert_eq!(found, Ok(expected), "/{pattern}/ on {value:?}");
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn backtracking_has_a_bound_of_memory() {
+        // A point of backtracking holds 4,000 groups, and there are some 2,000 of them: 128 MB.
+        let pattern = format!(r"(*ANYCRLF){}(?:(a)|(b))*\1[yz]", "()".repeat(4_000));
+        let code = code(&pattern);
+        let subject = "ab".repeat(1_000);
+        assert_eq!(
+            code.find(subject.as_bytes(), 0),
+            Err(error::PCRE2_ERROR_HEAPLIMIT)
+        );
+        assert!(code.plain.frame_bytes() > 64_000);
+    }
+
+    #[test]
+    fn settings_stand_first() {
+        for (pattern, bytes) in [
+            ("a", 0),
+            ("(*ANYCRLF)a", 10),
+            ("(*UCP)(*LIMIT_MATCH=5)(a)", 22),
+            ("(*pla:a)", 0),
+            ("(*", 0),
+        ] {
+            assert_eq!(settings_bytes(pattern), bytes, "{pattern}");
+        }
     }
 }

@@ -95,6 +95,20 @@ impl Program {
             && (self.pattern.is_none() || std::str::from_utf8(value).is_ok())
     }
 
+    /// As [`is_match`](Program::is_match), with a look at `stop` every so often where one value may take long.
+    ///
+    /// # Errors
+    /// [`Stopped`] if `stop` said so.
+    pub fn is_match_until(&self, value: &[u8], stop: &Stop) -> Result<bool, Stopped> {
+        Ok(self.engine.is_match_until(value, stop)?
+            && (self.pattern.is_none() || std::str::from_utf8(value).is_ok()))
+    }
+
+    /// Whether one value may take long, as PCRE2 has to look at it: from its beginning again and again.
+    pub fn backtracks(&self) -> bool {
+        self.tier() >= Tier::Approximate
+    }
+
     /// Bytes that every matching value begins with; may be empty.
     pub fn value_prefix(&self) -> &[u8] {
         &self.value_prefix

@@ -67,25 +67,23 @@ impl RegexMatch {
                 "$regexMatch needs 'input' to be of type string",
             ));
         }
-        let matches = |regex: &Regex| {
-            input
-                .as_text()
-                .is_some_and(|text| regex.program().is_match(text.as_bytes()))
+        let matches = |regex: Option<&Regex>| match (regex, input.as_text()) {
+            (Some(regex), Some(text)) => regex.is_match(text),
+            _ => Ok(false),
         };
         let found = match &self.pattern {
-            Pattern::Fixed(regex) => regex.as_ref().is_some_and(matches),
+            Pattern::Fixed(regex) => matches(regex.as_ref())?,
             Pattern::Computed { regex, options } => {
                 let options = options
                     .as_ref()
                     .map(|options| options.evaluate(scope))
                     .transpose()?;
-                compile(
+                let regex = compile(
                     &regex.evaluate(scope)?,
                     &options.unwrap_or(Value::Missing),
                     &self.limits,
-                )?
-                .as_ref()
-                .is_some_and(matches)
+                )?;
+                matches(regex.as_ref())?
             }
         };
         Ok(found.into())

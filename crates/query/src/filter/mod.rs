@@ -19,6 +19,7 @@ use std::sync::Arc;
 
 use bson::DateTime;
 use bson::raw::{RawBson, RawBsonRef, RawDocument};
+use forebay_text::SharedStop;
 
 use crate::element::check_depth;
 use crate::error::Error;
@@ -41,6 +42,8 @@ pub(crate) use parse::is_operator_document;
 #[derive(Debug, Clone)]
 pub struct Filter {
     root: Node,
+    /// The stop sign that may end a match by PCRE2, if there can be one.
+    stop: Option<Arc<SharedStop>>,
 }
 
 /// One node of a filter's tree.
@@ -81,9 +84,7 @@ impl Filter {
     /// MongoDB's code and wording for what is malformed, unknown or not supported; most are `BadValue`.
     pub fn parse(query: &RawDocument, limits: &Limits) -> Result<Filter, Error> {
         check_depth(RawBsonRef::Document(query), limits)?;
-        Ok(Filter {
-            root: parse::Parser::new(limits).query(query)?,
-        })
+        Ok(Filter::from_node(parse::Parser::new(limits).query(query)?))
     }
 
     /// Parses the condition of `$pull`, which tests an array's elements themselves: `{$gt: 5}`.
@@ -91,31 +92,27 @@ impl Filter {
         condition: &RawDocument,
         limits: &Limits,
     ) -> Result<Filter, Error> {
-        Ok(Filter {
-            root: parse::Parser::new(limits).element_test(condition)?,
-        })
+        let root = parse::Parser::new(limits).element_test(condition)?;
+        Ok(Filter::from_node(root))
     }
 
     /// The filter of one test on a value itself.
     pub(crate) fn of_element_test(test: Test) -> Filter {
-        Filter {
-            root: Node::Leaf {
-                path: Path::empty(),
-                test,
-            },
-        }
+        Filter::from_node(Node::Leaf {
+            path: Path::empty(),
+            test,
+        })
     }
 
     /// The filter that every document matches.
     pub fn all() -> Filter {
-        Filter {
-            root: Node::AlwaysTrue,
-        }
+        Filter::from_node(Node::AlwaysTrue)
     }
 
     /// The filter with this tree.
     pub fn from_node(root: Node) -> Filter {
-        Filter { root }
+        let stop = root.stop().cloned();
+        Filter { root, stop }
     }
 
     /// The tree, for planners.
@@ -123,8 +120,8 @@ impl Filter {
         &self.root
     }
 
-    /// Whether the document matches. A document on which an expression of `$expr` fails does not; use
-    /// [`Filter::try_matches`] to hear of the failure.
+    /// Whether the document matches. A document on which an expression of `$expr` fails, or a match is stopped, does not;
+    /// use [`Filter::try_matches`] to hear of it.
     pub fn matches(&self, document: &RawDocument) -> bool {
         self.try_matches(document).unwrap_or(false)
     }
@@ -132,11 +129,33 @@ impl Filter {
     /// Whether the document matches.
     ///
     /// # Errors
-    /// That of an expression of `$expr` which fails on the document; filters without `$expr` never fail.
+    /// That of an expression of `$expr` which fails on the document; that the command has to end while PCRE2 is at it.
     pub fn try_matches(&self, document: &RawDocument) -> Result<bool, Error> {
         let mut findings = Findings::default();
         let answer = self.root.matches(document, &mut findings);
+        self.check_stop()?;
         findings.error.map_or(Ok(answer), Err)
+    }
+
+    /// The index of the first element of an array that an `$elemMatch` made by [`Filter::of_element_test`] finds.
+    ///
+    /// # Errors
+    /// That the command has to end while PCRE2 is at it.
+    pub(crate) fn element_index(&self, value: RawBsonRef<'_>) -> Result<Option<usize>, Error> {
+        let index = match &self.root {
+            Node::Leaf { test, .. } => test.element_index(value),
+            _ => None,
+        };
+        self.check_stop()?;
+        Ok(index)
+    }
+
+    /// What a match by PCRE2 found that was stopped is no answer.
+    fn check_stop(&self) -> Result<(), Error> {
+        match &self.stop {
+            Some(stop) => Ok(stop.check()?),
+            None => Ok(()),
+        }
     }
 
     /// Whether a value matches a filter made for array elements.
@@ -152,6 +171,7 @@ impl Filter {
     pub fn match_position(&self, document: &RawDocument) -> Result<Match, Error> {
         let mut findings = Findings::default();
         let matched = self.root.matches(document, &mut findings);
+        self.check_stop()?;
         match (findings.error, matched) {
             (Some(error), _) => Err(error),
             (None, true) => Ok(Match::Yes {
@@ -184,6 +204,25 @@ pub enum Match {
         /// The matching element of the outermost array, where one was gone through.
         index: Option<usize>,
     },
+}
+
+impl Node {
+    /// The stop sign of the patterns that PCRE2 judges, if there are any. All are parts of one command.
+    fn stop(&self) -> Option<&Arc<SharedStop>> {
+        match self {
+            Node::And(nodes) | Node::Or(nodes) | Node::Nor(nodes) => {
+                nodes.iter().find_map(Node::stop)
+            }
+            Node::Not(node) => node.stop(),
+            Node::Leaf { test, .. } => match test {
+                Test::Regex(regex) => regex.stop(),
+                Test::In(list) => list.patterns().iter().find_map(Regex::stop),
+                Test::ElemMatchValue(node) | Test::ElemMatchObject(node) => node.stop(),
+                _ => None,
+            },
+            Node::Expr { .. } | Node::AlwaysTrue | Node::AlwaysFalse => None,
+        }
+    }
 }
 
 fn collect_equalities<'a>(node: &'a Node, found: &mut Vec<(&'a Path, &'a RawBson)>) {

@@ -4,7 +4,7 @@ use std::fmt;
 use std::sync::Arc;
 
 use bson::raw::{RawBsonRef, RawDocument, RawRegexRef};
-use forebay_text::{Options, Pattern, PatternError, Program};
+use forebay_text::{Options, Pattern, PatternError, Program, SharedStop, Stopped};
 
 use super::programs::Compilation;
 use crate::element::elements;
@@ -17,6 +17,8 @@ pub struct Regex {
     program: Arc<Program>,
     source: String,
     options: String,
+    /// Ends a match that takes long.
+    stop: Arc<SharedStop>,
 }
 
 impl Regex {
@@ -50,7 +52,26 @@ impl Regex {
             program: program(source, options, limits)?,
             source: source.to_owned(),
             options: options.to_owned(),
+            stop: limits.stop().clone(),
         })
+    }
+
+    /// Whether a text matches.
+    ///
+    /// # Errors
+    /// [`Stopped`] if the command has to end.
+    pub fn is_match(&self, text: &str) -> Result<bool, Stopped> {
+        match self.program.backtracks() {
+            true => self
+                .program
+                .is_match_until(text.as_bytes(), &self.stop.current()),
+            false => Ok(self.program.is_match(text.as_bytes())),
+        }
+    }
+
+    /// The stop sign that has to be asked whether what [`matches`](Regex::matches) says counts, if it may end a match.
+    pub(super) fn stop(&self) -> Option<&Arc<SharedStop>> {
+        self.program.backtracks().then_some(&self.stop)
     }
 
     pub(crate) fn of_value(regex: RawRegexRef<'_>, limits: &Limits) -> Result<Regex, Error> {
@@ -70,11 +91,12 @@ impl Regex {
         Regex::new(parts.source, parts.options, limits)
     }
 
-    /// Strings and symbols match by the pattern; a stored regular expression matches if it is the same one.
+    /// Strings and symbols match by the pattern; a stored regular expression matches if it is the same one. A match that
+    /// is stopped is none.
     pub(super) fn matches(&self, value: RawBsonRef<'_>) -> bool {
         match value {
             RawBsonRef::String(text) | RawBsonRef::Symbol(text) => {
-                self.program.is_match(text.as_bytes())
+                self.is_match(text).unwrap_or(false)
             }
             RawBsonRef::RegularExpression(regex) => {
                 regex.pattern.as_str() == self.source && regex.options.as_str() == self.options

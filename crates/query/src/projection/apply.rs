@@ -104,12 +104,13 @@ impl<'r> Run<'r> {
                 slice(name, element, *position, *count, out);
                 Ok(())
             }
-            Rule::ElemMatch(test) => {
-                let found = element.value().as_array().and_then(|array| {
-                    let index = test.element_index(element.value())?;
-                    array_elements(array).nth(index)
-                });
-                if let Some(found) = found {
+            Rule::ElemMatch(filter) => {
+                let array = element.value().as_array();
+                let index = filter.element_index(element.value())?;
+                if let Some(found) = array
+                    .zip(index)
+                    .and_then(|(array, index)| array_elements(array).nth(index))
+                {
                     write_single(name, &found, out);
                 }
                 Ok(())

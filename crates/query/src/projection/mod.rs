@@ -11,7 +11,7 @@ use bson::raw::{RawBsonRef, RawDocument, RawDocumentBuf};
 use crate::element::check_depth;
 use crate::error::Error;
 use crate::expr::Expression;
-use crate::filter::Test;
+use crate::filter::Filter;
 use crate::limits::Limits;
 
 /// A parsed projection.
@@ -51,7 +51,7 @@ enum Rule {
         count: i64,
     },
     /// `$elemMatch` of `find`: the first element that passes.
-    ElemMatch(Test),
+    ElemMatch(Filter),
     /// `field.$`: the element that the query matched.
     Positional,
     Nested(Rules),

@@ -6,7 +6,7 @@ use super::{Mode, Projection, Rule, Rules};
 use crate::element::{Element, array_values, elements, is_truthy};
 use crate::error::{Code, Error};
 use crate::expr::Expression;
-use crate::filter::elem_match_test;
+use crate::filter::{Filter, elem_match_test};
 use crate::limits::Limits;
 use crate::number::Number;
 
@@ -256,7 +256,10 @@ impl<'l> Builder<'l> {
         insert(
             &mut self.rules,
             path,
-            Rule::ElemMatch(elem_match_test(condition, self.limits)?),
+            Rule::ElemMatch(Filter::of_element_test(elem_match_test(
+                condition,
+                self.limits,
+            )?)),
         )
     }
 

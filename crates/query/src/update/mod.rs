@@ -129,6 +129,8 @@ impl Update {
             Kind::Operators { changes, filters } => change(document, changes, filters, context)?,
             Kind::Pipeline(transforms) => transform(document, transforms, context)?,
         };
+        // What a stopped match of an array filter or of `$pull` found is no answer.
+        self.limits.stop().check()?;
         if changed.as_bytes() == document.as_bytes() {
             return Ok(None);
         }

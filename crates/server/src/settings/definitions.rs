@@ -398,6 +398,16 @@ pub const DEFINITIONS: &[Definition] = &[
         set: set!(pattern.depth_limit, Number),
     },
     Definition {
+        key: "pattern-heap-bytes-max",
+        kind: Kind::Bytes {
+            min: 64 << 10,
+            max: 1 << 30,
+        },
+        default: "16MiB",
+        doc: "Most bytes of backtracking that PCRE2 may hold while it matches a pattern against one value; a value that takes more does not match. It matters to patterns of more than about 200 groups.",
+        set: set!(pattern.heap_bytes_max, Number),
+    },
+    Definition {
         key: "command-patterns-bytes-max",
         kind: Kind::Bytes { min: 0, max: TIB },
         default: "64MiB",

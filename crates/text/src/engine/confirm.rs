@@ -26,6 +26,11 @@ impl Engine for ConfirmEngine {
         self.loose.is_match(value) && self.pattern.pcre_is_match(value)
     }
 
+    fn is_match_until(&self, value: &[u8], stop: &Stop) -> Result<bool, Stopped> {
+        Ok(self.loose.is_match_until(value, stop)?
+            && self.pattern.pcre_is_match_until(value, stop)?)
+    }
+
     fn device_form(&self) -> Option<Form> {
         self.loose.device_form()
     }

@@ -20,6 +20,12 @@ pub(crate) trait Engine: Send + Sync {
     /// Whether one value matches.
     fn is_match(&self, value: &[u8]) -> bool;
 
+    /// As [`is_match`](Engine::is_match), where one value may take long.
+    fn is_match_until(&self, value: &[u8], stop: &Stop) -> Result<bool, Stopped> {
+        stop.check()?;
+        Ok(self.is_match(value))
+    }
+
     /// Calls `on_match` with each matching row, in ascending order, once each.
     fn search_rows(
         &self,

@@ -21,6 +21,10 @@ impl Engine for PcreEngine {
         self.pattern.pcre_is_match(value)
     }
 
+    fn is_match_until(&self, value: &[u8], stop: &Stop) -> Result<bool, Stopped> {
+        self.pattern.pcre_is_match_until(value, stop)
+    }
+
     fn search_rows(
         &self,
         rows: Rows<'_>,

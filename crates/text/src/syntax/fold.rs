@@ -8,8 +8,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::LazyLock;
 
 use super::set::CharSet;
-use crate::pcre2::Code;
 use crate::pcre2::option::PCRE2_CASELESS;
+use crate::pcre2::{Code, MatchLimits};
 
 /// Each character that PCRE2 matches caselessly with others, and those others.
 static PARTNERS: LazyLock<BTreeMap<char, Vec<char>>> = LazyLock::new(partners);
@@ -32,7 +32,7 @@ pub(crate) fn fold(set: &CharSet) -> CharSet {
 
 fn partners() -> BTreeMap<char, Vec<char>> {
     let judge =
-        Code::compile(r"^(.)\1$", PCRE2_CASELESS, u32::MAX, u32::MAX).expect("a constant pattern");
+        Code::compile(r"^(.)\1$", PCRE2_CASELESS, MatchLimits::NONE).expect("a constant pattern");
     let mut map = BTreeMap::new();
     for (&c, candidates) in &candidates() {
         let partners: Vec<char> = candidates
@@ -119,7 +119,7 @@ mod tests {
 
     #[test]
     fn no_pair_of_newer_tables_is_missed() {
-        let judge = Code::compile(r"^(.)\1$", PCRE2_CASELESS, u32::MAX, u32::MAX)
+        let judge = Code::compile(r"^(.)\1$", PCRE2_CASELESS, MatchLimits::NONE)
             .expect("a constant pattern");
         for c in char::MIN..=char::MAX {
             let mut class = ClassUnicode::new([ClassUnicodeRange::new(c, c)]);

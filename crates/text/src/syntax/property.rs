@@ -10,8 +10,8 @@ use std::sync::{Arc, LazyLock};
 use parking_lot::Mutex;
 
 use super::set::CharSet;
-use crate::pcre2::Code;
 use crate::pcre2::option::PCRE2_CASELESS;
+use crate::pcre2::{Code, MatchLimits};
 
 /// Characters asked about in one call: PCRE2 checks the encoding of the whole subject each time.
 const CHARS_PER_CALL: usize = 1_024;
@@ -30,7 +30,7 @@ pub(super) fn property(escape: &str, ignore_case: bool) -> Option<Arc<CharSet>> 
         return Some(Arc::clone(set));
     }
     let options = if ignore_case { PCRE2_CASELESS } else { 0 };
-    let judge = Code::compile(&format!("(?:{escape})+"), options, u32::MAX, u32::MAX).ok()?;
+    let judge = Code::compile(&format!("(?:{escape})+"), options, MatchLimits::NONE).ok()?;
     let set = Arc::new(ask(&judge)?);
     let mut known = KNOWN.lock();
     if known.len() >= SPELLINGS_MAX {
