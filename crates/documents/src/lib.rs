@@ -27,6 +27,7 @@ mod metrics;
 mod namespace;
 mod operations;
 mod plan;
+mod replica;
 mod request;
 mod search;
 mod searches;
@@ -42,6 +43,7 @@ pub use documents::{Documents, OpenError};
 pub use error::CommandError;
 pub use metrics::{AnsweredBy, Durations, Histogram, Kind, SearchFigures};
 pub use namespace::Namespace;
+pub use replica::Replicated;
 pub use search::IndexState;
 pub use settings::{
     Location, MAX_WIRE_VERSION, MESSAGE_BYTES_MAX, MONGODB_VERSION, Settings, WRITE_BATCH_MAX,

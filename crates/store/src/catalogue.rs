@@ -4,6 +4,7 @@
 //! |---|---|
 //! | `c` and the collection's id | its entry, as BSON |
 //! | `s` and the collection's id | its statistics, written with every batch |
+//! | `n` and the collection's id | its note, if it has one |
 //! | `f` | mark of a catalogue that was written once |
 //! | `u` and a name | a user record |
 
@@ -19,6 +20,7 @@ pub const PARTITION: &str = "catalogue";
 
 const COLLECTION: u8 = b'c';
 const STATISTICS: u8 = b's';
+const NOTE: u8 = b'n';
 const MARK: &[u8] = b"f";
 
 /// What a collection is.
@@ -110,6 +112,11 @@ pub fn collection_key(id: u32) -> Vec<u8> {
 /// The catalogue key of a collection's statistics.
 pub fn statistics_key(id: u32) -> Vec<u8> {
     key(STATISTICS, id)
+}
+
+/// The catalogue key of a collection's note.
+pub fn note_key(id: u32) -> Vec<u8> {
+    key(NOTE, id)
 }
 
 fn key(kind: u8, id: u32) -> Vec<u8> {

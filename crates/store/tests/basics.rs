@@ -385,6 +385,38 @@ fn changes_of_one_batch_see_one_another() {
 }
 
 #[test]
+fn a_note_is_kept_with_the_changes_of_its_batch() {
+    use forebay_store::{Change, Changed};
+    on_both_engines(|store| {
+        let collection = store.collection_or_create("db", "c").expect("creates");
+        assert_eq!(collection.note().expect("reads"), None);
+        let (one, two) = (rawdoc! { "_id": 1 }, rawdoc! { "_id": 2 });
+        let changes = [Change::Insert(&one), Change::Insert(&two)];
+        let changed = collection.write_noted(&changes, Some(b"a"));
+        let expected = [Changed::Inserted(0), Changed::Inserted(1)];
+        assert_eq!(changed.expect("writes"), expected);
+        let twice = [Change::Delete(0), Change::Insert(&two)];
+        let refused = collection.write_noted(&twice, Some(b"b"));
+        assert!(matches!(refused, Err(StoreError::DuplicateKey { .. })));
+        assert_eq!(collection.document_count(), 2, "all or nothing");
+        let note = || collection.note().expect("reads");
+        assert_eq!(note().as_deref(), Some(&b"a"[..]));
+        collection.write_noted(&[], Some(b"c")).expect("writes");
+        collection
+            .write_noted(&[Change::Delete(1)], None)
+            .expect("writes");
+        assert_eq!(note().as_deref(), Some(&b"c"[..]));
+        let (from, to) = (Namespace::new("db", "c"), Namespace::new("db", "d"));
+        store.rename_collection(&from, &to, false).expect("renames");
+        assert_eq!(note().as_deref(), Some(&b"c"[..]));
+        assert_clean(&collection);
+        store.drop_collection("db", "d").expect("drops");
+        assert_eq!(note(), None);
+        assert!(collection.write_noted(&[], Some(b"d")).is_err());
+    });
+}
+
+#[test]
 fn collections_are_listed_renamed_and_dropped() {
     on_both_engines(|store| {
         let a = store

@@ -42,6 +42,7 @@ impl Collection {
     fn forget(&self, batch: &mut Batch) {
         batch.remove(self.shared.catalogue, catalogue::collection_key(self.id));
         batch.remove(self.shared.catalogue, catalogue::statistics_key(self.id));
+        batch.remove(self.shared.catalogue, catalogue::note_key(self.id));
     }
 
     /// Notes a change of the collection as a whole.

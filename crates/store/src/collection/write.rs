@@ -75,6 +75,34 @@ impl Collection {
         answers
     }
 
+    /// Makes all changes in one atomic batch, or none, together with a note beside the documents that takes the place of
+    /// the one before. The caller bounds how much that is.
+    ///
+    /// # Errors
+    /// The first failure; nothing is changed then.
+    pub fn write_noted(&self, changes: &[Change<'_>], note: Option<&[u8]>) -> Result<Vec<Changed>> {
+        let mut writer = self.writer.lock();
+        let mut transaction = Transaction::new(self, &mut writer, changes.len());
+        let changed = changes.iter().map(|change| transaction.apply(change));
+        let changed = changed.collect::<Result<Vec<_>>>()?;
+        if let Some(note) = note {
+            self.check_not_dropped()?;
+            let key = catalogue::note_key(self.id).as_slice().into();
+            transaction.stage(self.shared.catalogue, key, Some(note.into()));
+        }
+        transaction.commit()?;
+        Ok(changed)
+    }
+
+    /// The note beside the documents. It is gone with the collection.
+    ///
+    /// # Errors
+    /// Whatever the engine says.
+    pub fn note(&self) -> Result<Option<Bytes>> {
+        let key = catalogue::note_key(self.id);
+        self.shared.engine.get(self.shared.catalogue, &key)
+    }
+
     /// Inserts documents, each with an `_id`; see [`Collection::write`].
     pub fn insert_many(
         &self,
