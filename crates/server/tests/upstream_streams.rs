@@ -1,6 +1,7 @@
 //! A Forebay in front of another, which is written to through the front and past it, while either is killed: every client
 //! reads what it wrote through the front, and once the writers rest, searches through the front are those of the store.
 
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
@@ -208,6 +209,73 @@ async fn agree(pair: &Pair) -> Result<()> {
     }
 }
 
+/// A copy of the store's files, as the disk has them at a cut of power if nothing reached it later.
+struct Disk {
+    folder: PathBuf,
+    copy: tempfile::TempDir,
+}
+
+impl Disk {
+    /// Syncs the store, and takes the copy.
+    async fn synced(pair: &Pair) -> Result<Disk> {
+        let insert = doc! { "insert": "synced", "documents": [{}], "writeConcern": { "j": true } };
+        pair.straight().await?.run_command(insert).await?;
+        let folder = pair.store.folder().to_owned();
+        let copy = tempfile::tempdir()?;
+        copy_folder(&folder, copy.path())?;
+        Ok(Disk { folder, copy })
+    }
+
+    /// What was written since is lost. The store does not run.
+    fn cut_power(&self) -> Result<()> {
+        for entry in std::fs::read_dir(&self.folder)? {
+            let path = entry?.path();
+            match path.is_dir() {
+                true => std::fs::remove_dir_all(path)?,
+                false => std::fs::remove_file(path)?,
+            }
+        }
+        copy_folder(self.copy.path(), &self.folder)
+    }
+}
+
+fn copy_folder(from: &Path, to: &Path) -> Result<()> {
+    for entry in std::fs::read_dir(from)? {
+        let entry = entry?;
+        let to = to.join(entry.file_name());
+        match entry.file_type()?.is_dir() {
+            true => {
+                std::fs::create_dir(&to)?;
+                copy_folder(&entry.path(), &to)?;
+            }
+            false => drop(std::fs::copy(entry.path(), to)?),
+        }
+    }
+    Ok(())
+}
+
+/// Writes through the front what the store is going to lose, and looks for it there.
+async fn write_in_vain(pair: &Pair) -> Result<()> {
+    let through = pair.through().await?;
+    let things = through.collection::<Document>("things");
+    things.delete_one(doc! { "_id": 1 }).await?;
+    let change = doc! { "$set": { "name": "x, lost pool" } };
+    let update = things.update_one(doc! { "_id": 2 }, change);
+    update.upsert(true).await?;
+    let phantom = doc! { "_id": 5_000, "name": "x, lost pool" };
+    things.insert_one(phantom).await?;
+    let found = things.count_documents(doc! { "name": { "$regex": "lost" } });
+    ensure!(found.await? == 2, "a client does not read what it wrote");
+    Ok(())
+}
+
+async fn named_x(pair: &Pair) -> Result<()> {
+    let things = pair.straight().await?.collection::<Document>("things");
+    let documents = (0..5).map(|id| doc! { "_id": id, "name": "x-x" });
+    things.insert_many(documents).await?;
+    Ok(())
+}
+
 async fn writing() {
     tokio::time::sleep(WRITING).await;
 }
@@ -234,6 +302,78 @@ async fn a_front_follows_what_is_written_past_it() -> Result<()> {
     pair.store.restart()?;
     agree(&pair).await?;
     storm(&pair, seed + 2, writing).await?;
+    agree(&pair).await?;
+    pair.front.stop()?;
+    pair.store.stop()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_front_that_is_started_again_has_nothing_that_its_store_lost() -> Result<()> {
+    let seed = seed("upstream_streams_lost");
+    let mut pair = Pair::start(&[])?;
+    named_x(&pair).await?;
+    declare(&pair.through().await?).await?;
+    wait_until_cached(&pair.through().await?).await?;
+    // So long that the front has kept where it is.
+    storm(&pair, seed, writing).await?;
+    agree(&pair).await?;
+    let disk = Disk::synced(&pair).await?;
+    write_in_vain(&pair).await?;
+    pair.front.kill();
+    pair.store.kill();
+    disk.cut_power()?;
+    pair.store.restart()?;
+    pair.front.restart()?;
+    agree(&pair).await?;
+    pair.front.stop()?;
+    pair.store.stop()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_front_answers_nothing_that_its_store_lost() -> Result<()> {
+    let mut pair = Pair::start(&[])?;
+    named_x(&pair).await?;
+    declare(&pair.through().await?).await?;
+    agree(&pair).await?;
+    for _ in 0..3 {
+        let disk = Disk::synced(&pair).await?;
+        write_in_vain(&pair).await?;
+        pair.store.kill();
+        disk.cut_power()?;
+        pair.store.restart()?;
+        let (straight, through) = (pair.straight().await?, pair.through().await?);
+        let has = counts(&straight).await?;
+        loop {
+            ensure!(counts(&through).await? == has, "it answers what was lost");
+            if reason(&through).await?.is_none() {
+                break;
+            }
+        }
+        ensure!(counts(&through).await? == has);
+    }
+    pair.front.stop()?;
+    pair.store.stop()
+}
+
+/// Where the stream was read to is kept beside the shadows, and no collection has a name by which clients could reach it.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_front_keeps_its_own_apart_from_collections() -> Result<()> {
+    let seed = seed("upstream_streams_apart");
+    let mut pair = Pair::start(&[])?;
+    let through = pair.through().await?;
+    declare(&through).await?;
+    let own = pair.front.client().await?.database("forebay");
+    let index = doc! { "key": { "token": "cache" }, "name": "token_cache" };
+    own.run_command(doc! { "createIndexes": "resume_tokens", "indexes": [index] })
+        .await?;
+    wait_until_cached(&through).await?;
+    storm(&pair, seed, writing).await?;
+    let tokens = own.collection::<Document>("resume_tokens");
+    let kept = doc! { "token": { "$not": { "$regex": "x" } } };
+    let found = tokens.count_documents(kept).await?;
+    ensure!(found == 0, "the store has no such collection");
+    pair.front.kill();
+    pair.front.restart()?;
     agree(&pair).await?;
     pair.front.stop()?;
     pair.store.stop()

@@ -3,17 +3,20 @@
 use std::collections::HashSet;
 use std::sync::Arc;
 
-use bson::{Bson, RawArrayBuf, RawBson, RawBsonRef, RawDocumentBuf, doc, rawdoc};
-use forebay_documents::{Namespace, id_key};
+use bson::{Bson, RawBson, RawBsonRef, RawDocumentBuf, doc};
+use forebay_documents::{Namespace, Replicated, id_key};
 use futures_util::TryStreamExt;
 
 use super::kept::Kept;
-use super::{Mirror, Shadow, ShadowError, unreadable};
+use super::{Mirror, Shadow, ShadowError, refused, unreadable};
 
 /// As few documents as this are read again one by one: stores that find a single `_id` by an index may scan for several.
 const READ_ONE_BY_ONE_MAX: usize = 16;
 /// The most `_id`s in one query to the store.
 const IDS_MAX: usize = 1_000;
+/// The most documents that are put into a shadow in one batch.
+const DOCUMENTS_MAX: usize = 1_000;
+
 /// What a write has done.
 #[derive(Debug)]
 pub enum Effect {
@@ -35,7 +38,7 @@ impl Shadow {
     /// A shadow that cannot follow answers nothing any more and is loaded anew.
     pub async fn follow(self: &Arc<Self>, mirror: &Arc<Mirror>, effect: Effect) {
         let followed = match effect {
-            Effect::Inserted(documents) => self.follow_inserts(mirror, &documents).await,
+            Effect::Inserted(documents) => self.follow_inserts(mirror, &documents),
             Effect::Touched(ids) => self.follow_ids(mirror, ids).await,
             Effect::Nothing => Ok(()),
             Effect::Unknown => {
@@ -50,7 +53,7 @@ impl Shadow {
         }
     }
 
-    async fn follow_inserts(
+    fn follow_inserts(
         &self,
         mirror: &Mirror,
         documents: &[RawDocumentBuf],
@@ -58,8 +61,11 @@ impl Shadow {
         let Some(kept) = mirror.written(documents.iter().filter_map(id_of)) else {
             return Ok(());
         };
-        let documents = documents.iter().map(|document| kept.project(document));
-        self.replace(&mirror.namespace, documents.collect()).await
+        for documents in documents.chunks(DOCUMENTS_MAX) {
+            let documents = documents.iter().map(|document| kept.project(document));
+            self.replicate(&mirror.namespace, &[], &documents.collect::<Vec<_>>())?;
+        }
+        Ok(())
     }
 
     /// Reads the documents again, and makes the shadow equal.
@@ -73,9 +79,9 @@ impl Shadow {
             let gone = ids
                 .iter()
                 .filter(|id| !there.contains(&id_key(id.as_raw_bson_ref())));
-            self.remove(&mirror.namespace, gone).await?;
+            let gone: Vec<&RawBson> = gone.collect();
             let found = found.iter().map(|document| kept.project(document));
-            self.replace(&mirror.namespace, found.collect()).await?;
+            self.replicate(&mirror.namespace, &gone, &found.collect::<Vec<_>>())?;
         }
         Ok(())
     }
@@ -111,49 +117,19 @@ impl Shadow {
         Ok(found)
     }
 
-    pub(super) async fn remove<'a>(
+    /// Takes documents out of a shadow, and puts others into the place of those with their `_id`s.
+    pub(super) fn replicate(
         &self,
         namespace: &Namespace,
-        ids: impl Iterator<Item = &'a RawBson>,
+        gone: &[&RawBson],
+        new: &[RawDocumentBuf],
     ) -> Result<(), ShadowError> {
-        let wanted = RawArrayBuf::from_iter(ids.cloned());
-        if wanted.is_empty() {
-            return Ok(());
-        }
-        let statement = rawdoc! { "q": { "_id": { "$in": wanted } }, "limit": 0 };
-        let statements = RawArrayBuf::from_iter([statement]);
-        let command = rawdoc! { "delete": namespace.collection.as_str(), "deletes": statements };
-        let reply = self.demand(&namespace.db, command).await?;
-        match reply.get("writeErrors") {
-            Ok(None) => Ok(()),
-            _ => Err(unreadable(format!("a document stays cached: {reply:?}"))),
-        }
-    }
-
-    /// Puts documents into the shadow, in the place of those with their `_id`s.
-    pub(super) async fn replace(
-        &self,
-        namespace: &Namespace,
-        documents: Vec<RawDocumentBuf>,
-    ) -> Result<(), ShadowError> {
-        let mut statements = RawArrayBuf::new();
-        for document in documents {
-            let id = id_of(&document).ok_or_else(|| unreadable("a document without an _id"))?;
-            let mut query = RawDocumentBuf::new();
-            query.append(bson::cstr!("_id"), id);
-            statements.push(rawdoc! { "q": query, "u": document, "upsert": true });
-        }
-        if statements.is_empty() {
-            return Ok(());
-        }
-        let command = rawdoc! { "update": namespace.collection.as_str(), "updates": statements };
-        let reply = self.demand(&namespace.db, command).await?;
-        match reply.get("writeErrors") {
-            Ok(None) => Ok(()),
-            _ => Err(unreadable(format!(
-                "a document cannot be cached: {reply:?}"
-            ))),
-        }
+        let replicated = Replicated {
+            deleted: gone.to_vec(),
+            present: new.iter().map(|document| document.as_ref()).collect(),
+        };
+        let done = self.documents.replicate(namespace, &replicated, None);
+        done.map_err(refused)
     }
 }
 

@@ -14,7 +14,7 @@ use tokio::sync::mpsc;
 use tokio::task::JoinSet;
 
 use super::kept::Kept;
-use super::{Mirror, Shadow, ShadowError};
+use super::{Mirror, Shadow, ShadowError, is_code, timestamp};
 
 /// Documents copied at a time.
 const BATCH_DOCUMENTS: usize = 1_000;
@@ -29,6 +29,10 @@ const PARTS: usize = 4;
 const SAMPLE: i32 = 400;
 /// The pause before a load that failed is begun anew.
 const RETRY_PAUSE: Duration = Duration::from_secs(5);
+
+/// Codes by which a store says that it cannot read what a majority has at a time: BadValue, FailedToParse, IllegalOperation,
+/// InvalidOptions, ReadConcernMajorityNotEnabled, NotImplemented, and a read concern of a standalone.
+const NO_MAJORITY: [i32; 7] = [2, 9, 20, 72, 148, 238, 123];
 
 type Batch = Result<Vec<RawDocumentBuf>, ShadowError>;
 
@@ -159,12 +163,48 @@ impl Shadow {
             true => parts(&store).await?,
             false => vec![Document::new()],
         };
+        let concern = self.load_concern().await?;
         let mut cursors = Vec::with_capacity(parts.len());
         for part in parts {
-            let find = store.find(part).projection(kept.projection());
-            cursors.push(find.batch_size(batch_size).await?);
+            let mut find = doc! {
+                "find": collection, "filter": part, "projection": kept.projection(), "batchSize": batch_size,
+            };
+            if let Some(concern) = &concern {
+                find.insert("readConcern", concern.clone());
+            }
+            cursors.push(self.open_cursor(db, find, batch_size).await?);
         }
         Ok(Some((kept, epoch, cursors)))
+    }
+
+    /// How a collection is read whose change stream is open: what a majority has, so that nothing is rolled back without
+    /// an event; not older than now, so that the stream tells of everything that is not read.
+    async fn load_concern(&self) -> Result<Option<Document>, ShadowError> {
+        let now = match self.exclusive {
+            true => None,
+            false => self.store_time().await?,
+        };
+        Ok(now.map(|at| doc! { "level": "majority", "afterClusterTime": timestamp(at) }))
+    }
+
+    /// Opens the cursor of a `find`; of what the store has itself, if it does not know what a majority has.
+    async fn open_cursor(
+        &self,
+        db: &str,
+        mut find: Document,
+        batch_size: u32,
+    ) -> Result<Cursor<RawDocumentBuf>, ShadowError> {
+        let db = self.store.database(db);
+        let open = |find: Document| db.run_cursor_command(find).batch_size(batch_size);
+        let opened = match open(find.clone()).await {
+            Err(error) if NO_MAJORITY.iter().any(|&code| is_code(&error, code)) => {
+                tracing::warn!(%error, "a collection is loaded as one member of the store has it");
+                find.remove("readConcern");
+                open(find).await
+            }
+            opened => opened,
+        };
+        Ok(opened?.with_type())
     }
 
     /// Makes the shadow anew, with the declared caches and without documents.
@@ -191,7 +231,7 @@ impl Shadow {
         match reply.get("writeErrors") {
             Ok(None) => Ok(()),
             // One that was deleted and inserted again meanwhile comes twice.
-            _ => self.replace(namespace, documents).await,
+            _ => self.replicate(namespace, &[], &documents),
         }
     }
 

@@ -6,10 +6,12 @@
 //! store's change stream, or, where all writes come through us, [`follow`].
 
 mod declarations;
+mod events;
 mod follow;
 pub mod kept;
 mod load;
 mod mirror;
+mod place;
 mod store_run;
 mod stream;
 
@@ -53,6 +55,11 @@ pub enum ShadowError {
     /// The list of caches cannot be read or written.
     #[error("the list of caches: {0}")]
     Declarations(#[from] std::io::Error),
+    /// The store may not have any more what the shadow was made of.
+    #[error(
+        "the store has another primary, which may have been restored from a backup, and no event tells"
+    )]
+    Lost,
     /// The collection is another one now: it was dropped or renamed.
     #[error("the collection is not what it was: {0}")]
     Changed(String),
@@ -314,8 +321,6 @@ impl Shadow {
         if definitions.is_empty() {
             return self.forget(mirror).await;
         }
-        // What was kept of an earlier declaration is of other fields.
-        self.keep_token(mirror, None).await?;
         mirror.declare(definitions);
         self.record()?;
         self.reload(mirror, "it is declared");
@@ -464,6 +469,10 @@ impl Counters {
     }
 }
 
+fn refused(error: forebay_documents::CommandError) -> ShadowError {
+    ShadowError::Shadow(error.to_string())
+}
+
 fn unreadable(error: impl std::fmt::Display) -> ShadowError {
     ShadowError::Shadow(error.to_string())
 }
@@ -472,6 +481,14 @@ fn unreadable(error: impl std::fmt::Display) -> ShadowError {
 pub fn operation_time(reply: &RawDocument) -> Option<u64> {
     let time = reply.get_timestamp("operationTime").ok()?;
     Some(u64::from(time.time) << 32 | u64::from(time.increment))
+}
+
+/// A cluster time as stores write it.
+fn timestamp(at: u64) -> bson::Timestamp {
+    bson::Timestamp {
+        time: (at >> 32) as u32,
+        increment: at as u32,
+    }
 }
 
 /// A field that is a number of any type.

@@ -1,0 +1,182 @@
+//! The change stream of a collection, batch by batch.
+//!
+//! The driver's own change streams go on by themselves after an error. Here the shadow must not answer from then until the store
+//! has taken the token: it may not have what it had shown before. So this is a cursor of an `aggregate`.
+
+use std::io;
+use std::sync::Arc;
+use std::time::Duration;
+
+use bson::{RawBson, RawDocument, RawDocumentBuf, rawdoc};
+use futures_util::StreamExt;
+use mongodb::error::{Error, ErrorKind};
+use mongodb::raw_batch_cursor::{RawBatch, RawBatchCursor};
+use tokio::sync::mpsc;
+use tokio::time::timeout;
+
+use super::kept::Kept;
+use super::place::time_of;
+use super::{Mirror, SHARED_WRITES, Shadow, ShadowError, unreadable};
+
+/// How long the store waits for an event before it says that there is none: whoever waits for a write that changed nothing
+/// waits as long.
+const AWAIT: Duration = Duration::from_millis(50);
+/// The longest silence of a store that is there.
+const SILENCE_MAX: Duration = Duration::from_secs(30);
+/// Batches that are read ahead of what is applied.
+const BATCHES_AHEAD: usize = 2;
+/// A batch of as many bytes may have been cut between two events of one cluster time.
+const FULL_BATCH_BYTES: usize = 12 << 20;
+/// Codes by which a store says that it has no change streams: CommandNotFound, CommandNotSupported, NotImplemented, a stage
+/// that is not known, and only supported on replica sets.
+const NONE: [i32; 5] = [59, 115, 238, 40324, 40573];
+/// Codes by which a store says that it stops, or that another is what it was: HostUnreachable, HostNotFound,
+/// ShutdownInProgress, PrimarySteppedDown, NotWritablePrimary, InterruptedAtShutdown, InterruptedDueToReplStateChange,
+/// NotPrimaryNoSecondaryOk and NotPrimaryOrSecondary.
+const LEAVES: [i32; 9] = [6, 7, 91, 189, 10107, 11600, 11602, 13435, 13436];
+
+/// What has become of a document.
+#[derive(Debug)]
+pub(super) struct Event {
+    pub token: RawDocumentBuf,
+    pub id: RawBson,
+    /// What the shadow holds of the document; none if it was deleted.
+    pub document: Option<RawDocumentBuf>,
+    /// When the store wrote it.
+    pub wrote: Option<bson::DateTime>,
+    /// Of a transaction, others may follow with the same time.
+    is_part: bool,
+}
+
+/// What a stream tells at a time.
+#[derive(Debug)]
+pub(super) struct Batch {
+    pub events: Vec<Event>,
+    /// The place behind all of them.
+    pub token: Option<RawDocumentBuf>,
+    /// The cluster time up to which everything has been told then.
+    pub at: Option<u64>,
+}
+
+/// What a stream tells, until an error.
+pub(super) type Telling = mpsc::Receiver<Result<Batch, ShadowError>>;
+
+impl Shadow {
+    /// Opens the change stream of a collection, behind a token if one is given.
+    pub(super) async fn open_stream(
+        &self,
+        mirror: &Mirror,
+        token: Option<&RawDocument>,
+    ) -> Result<RawBatchCursor, ShadowError> {
+        let mut options = rawdoc! { "fullDocument": "updateLookup" };
+        if let Some(token) = token {
+            options.append(bson::cstr!("resumeAfter"), token.to_owned());
+        }
+        let command = rawdoc! {
+            "aggregate": mirror.namespace.collection.as_str(),
+            "pipeline": [{ "$changeStream": options }],
+            "cursor": {},
+            "readConcern": { "level": "majority" },
+        };
+        let db = self.store.database(&mirror.namespace.db);
+        let opened = db.run_raw_cursor_command(command).max_time(AWAIT).batch();
+        let opened = opened.await.map_err(|error| match &*error.kind {
+            ErrorKind::Command(refusal) if token.is_none() && NONE.contains(&refusal.code) => {
+                ShadowError::Unsuitable(format!("{SHARED_WRITES} ({})", refusal.message))
+            }
+            _ => error.into(),
+        })?;
+        // What was written until now is told by the stream or read with the collection; nothing is answered before.
+        mirror.owes(self.store_time().await?.unwrap_or(0));
+        Ok(opened)
+    }
+}
+
+/// Reads a stream, some batches ahead of who takes them, until an error. Of documents it gives what is kept: they may be large.
+pub(super) fn told_by(mut cursor: RawBatchCursor, kept: Arc<Kept>) -> Telling {
+    let (sender, receiver) = mpsc::channel(BATCHES_AHEAD);
+    tokio::spawn(async move {
+        let mut is_first = true;
+        loop {
+            let batch = next(&mut cursor).await;
+            let told = batch.and_then(|batch| read(&batch, &kept, is_first));
+            let is_last = told.is_err();
+            is_first = false;
+            if sender.send(told).await.is_err() || is_last {
+                return;
+            }
+        }
+    });
+    receiver
+}
+
+async fn next(cursor: &mut RawBatchCursor) -> Result<RawBatch, ShadowError> {
+    let next = timeout(SILENCE_MAX, cursor.next()).await;
+    let next = next.map_err(|_| Error::from(io::Error::from(io::ErrorKind::TimedOut)))?;
+    let ended = || ShadowError::Changed("its stream ended".to_owned());
+    Ok(next.ok_or_else(ended)??)
+}
+
+fn read(batch: &RawBatch, kept: &Kept, is_first: bool) -> Result<Batch, ShadowError> {
+    let mut events = Vec::new();
+    for event in batch.doc_slices()? {
+        let event = event.map_err(unreadable)?;
+        let event = event
+            .as_document()
+            .ok_or_else(|| unreadable("an event that is no document"))?;
+        events.extend(Event::read(event, kept)?);
+    }
+    let reply = batch.as_raw_document();
+    let token = reply
+        .get_document("cursor")
+        .and_then(|cursor| cursor.get_document("postBatchResumeToken"));
+    let last = events.last();
+    let token = match token {
+        Ok(token) => Some(token.to_owned()),
+        Err(_) => last.map(|event: &Event| event.token.clone()),
+    };
+    // Of a first batch, the store says how many events it has at most.
+    let may_be_cut = is_first || reply.as_bytes().len() >= FULL_BATCH_BYTES;
+    let is_part = last.is_some_and(|last| last.is_part || may_be_cut);
+    let at = token.as_deref().and_then(time_of);
+    Ok(Batch {
+        events,
+        token,
+        at: at.map(|at| at - u64::from(is_part)),
+    })
+}
+
+impl Event {
+    /// None of an update whose document was deleted before the store looked it up: that is an event of its own.
+    fn read(event: &RawDocument, kept: &Kept) -> Result<Option<Event>, ShadowError> {
+        let kind = event.get_str("operationType").map_err(unreadable)?;
+        let new = event.get_document("fullDocument").ok();
+        let document = match (kind, new) {
+            ("insert" | "replace" | "update", Some(new)) => Some(kept.project(new)),
+            ("update", None) => return Ok(None),
+            ("delete", _) => None,
+            (other, _) => return Err(ShadowError::Changed(other.to_owned())),
+        };
+        let key = event.get_document("documentKey").map_err(unreadable)?;
+        let id = key.get("_id").map_err(unreadable)?;
+        Ok(Some(Event {
+            token: event.get_document("_id").map_err(unreadable)?.to_owned(),
+            id: id
+                .ok_or_else(|| unreadable("an event without an _id"))?
+                .into(),
+            document,
+            wrote: event.get_datetime("wallTime").ok(),
+            is_part: !matches!(event.get("txnNumber"), Ok(None)),
+        }))
+    }
+}
+
+/// Could the same be had a little later? Everything else, as an event that cannot be read, would be skipped by going on.
+pub(super) fn is_away(error: &Error) -> bool {
+    use ErrorKind::{Command, ConnectionPoolCleared, Io, ServerSelection};
+    match &*error.kind {
+        Io(_) | ServerSelection { .. } | ConnectionPoolCleared { .. } => true,
+        Command(error) => LEAVES.contains(&error.code),
+        _ => false,
+    }
+}
