@@ -6,6 +6,8 @@ use std::sync::Arc;
 
 use bson::{RawDocument, RawDocumentBuf};
 
+use crate::access::Rights;
+
 /// One command as it came from the wire, its document sequences kept apart so that bulk writes are not copied together.
 #[derive(Debug, Clone)]
 pub struct Command {
@@ -30,6 +32,16 @@ impl Command {
             name,
             db,
             body,
+            sequences: Vec::new(),
+        }
+    }
+
+    /// A command that is the argument of another one, for the same database.
+    pub(crate) fn within(outer: &Command, body: &RawDocument) -> Command {
+        Command {
+            name: first_key(body).unwrap_or_default(),
+            db: outer.db.clone(),
+            body: body.to_owned(),
             sequences: Vec::new(),
         }
     }
@@ -62,10 +74,22 @@ pub struct ClientContext {
     pub connection_id: i64,
     /// The user, if the connection has authenticated.
     pub user: Option<User>,
+    /// What the client may do.
+    pub rights: Rights,
     /// The client's name for itself, from the handshake.
     pub app_name: Option<String>,
     /// The client's address.
     pub peer: Option<SocketAddr>,
     /// The way back to the client; commands of a client without one run to their end.
     pub link: Option<Arc<dyn Link>>,
+}
+
+impl ClientContext {
+    /// Whether another client is the same user; without users, whether it is on the same connection.
+    pub(crate) fn is_same(&self, other: &ClientContext) -> bool {
+        match (&self.user, &other.user) {
+            (None, None) => self.connection_id == other.connection_id,
+            (mine, others) => mine == others,
+        }
+    }
 }

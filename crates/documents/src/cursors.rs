@@ -177,15 +177,18 @@ impl Cursors {
         self.kill_where(|entry| entry.namespace == *namespace && !entry.outlives_collection);
     }
 
-    /// Closes every cursor of ended sessions.
-    pub fn kill_sessions(&self, sessions: &[SessionId]) {
+    /// Closes every cursor of a user's sessions. Sessions of other users are others, also those of the same ids.
+    pub fn kill_sessions(&self, user: Option<&User>, sessions: &[SessionId]) {
         self.kill_where(|entry| {
-            entry
-                .owner
-                .session
-                .as_ref()
-                .is_some_and(|session| sessions.contains(session))
+            let session = entry.owner.session.as_ref();
+            entry.owner.user.as_ref() == user
+                && session.is_some_and(|session| sessions.contains(session))
         });
+    }
+
+    /// Closes every cursor of a user.
+    pub fn kill_user(&self, user: &User) {
+        self.kill_where(|entry| entry.owner.user.as_ref() == Some(user));
     }
 
     fn kill_where(&self, condition: impl Fn(&Entry) -> bool) {

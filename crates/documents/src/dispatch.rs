@@ -72,6 +72,7 @@ pub async fn run(
         .ok_or_else(|| unknown(&command.name))?;
     let arguments = Arguments::parse(spec.name, &command.body, spec.known)?;
     let generic = Generic::read(&arguments)?;
+    client.rights.check(&command)?;
     // A client may leave its writes behind: like MongoDB's, they run to their end.
     let pipeline = command.body.get_array("pipeline");
     let writes = spec.effect == Effect::Writes || pipeline.is_ok_and(output::writes);

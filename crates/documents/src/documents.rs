@@ -14,7 +14,7 @@ use parking_lot::Mutex;
 use tokio::sync::watch;
 
 use crate::collections::Collections;
-use crate::command::{ClientContext, Command};
+use crate::command::{ClientContext, Command, User};
 use crate::cursors::Cursors;
 use crate::dispatch;
 use crate::error::CommandError;
@@ -149,6 +149,12 @@ impl Documents {
     /// The users that may authenticate.
     pub fn users(&self) -> Users<'_> {
         self.store.users()
+    }
+
+    /// Stops what a user has begun and closes the user's cursors: the user is gone, or may do less.
+    pub fn end_user(&self, user: &User) {
+        self.operations.kill_user(user);
+        self.cursors.kill_user(user);
     }
 
     /// The devices that hold the cache.

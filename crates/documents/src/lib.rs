@@ -10,6 +10,7 @@
 //! been told of a write finds it.
 #![forbid(unsafe_code)]
 
+mod access;
 mod arguments;
 mod batch;
 mod change_stream;
@@ -38,6 +39,7 @@ mod streams;
 mod write_result;
 mod writer;
 
+pub use access::{Action, Rights, Role, denial};
 pub use command::{ClientContext, Command, Link, User};
 pub use documents::{Documents, OpenError};
 pub use error::CommandError;

@@ -11,7 +11,7 @@ use forebay_text::Stop;
 use parking_lot::Mutex;
 use tokio::sync::Notify;
 
-use crate::command::{ClientContext, Command};
+use crate::command::{ClientContext, Command, User};
 use crate::search::BuildProgress as CacheBuild;
 
 /// The longest command that `currentOp` shows in full, in bytes.
@@ -50,6 +50,21 @@ impl Operation {
     /// Waits until it is stopped. One may wait at a time.
     pub async fn killed(&self) {
         self.killed.notified().await;
+    }
+
+    fn user(&self) -> Option<&User> {
+        match &self.description {
+            Description::Command { client, .. } => client.user.as_ref(),
+            Description::Build { .. } => None,
+        }
+    }
+
+    /// Whether a client began it.
+    pub fn is_of(&self, client: &ClientContext) -> bool {
+        match &self.description {
+            Description::Command { client: of, .. } => of.is_same(client),
+            Description::Build { .. } => false,
+        }
     }
 
     fn kill(&self) {
@@ -235,11 +250,23 @@ impl Operations {
         }
     }
 
-    /// Stops the operation with this id, if it still runs.
-    pub fn kill(&self, id: i32) {
-        if let Some(operation) = self.running.lock().get(&id) {
+    /// Stops the operation with this id, if it still runs and `may` says so. Returns what `may` has said.
+    pub fn kill(&self, id: i32, may: impl Fn(&Operation) -> bool) -> bool {
+        let running = self.running.lock();
+        let found = running.get(&id).filter(|operation| may(operation));
+        if let Some(operation) = found {
             operation.kill();
         }
+        found.is_some()
+    }
+
+    /// Stops the operations of a user.
+    pub fn kill_user(&self, user: &User) {
+        let running = self.running.lock();
+        let theirs = running
+            .values()
+            .filter(|operation| operation.user() == Some(user));
+        theirs.for_each(|operation| operation.kill());
     }
 
     /// Stops the operations whose clients are gone.
@@ -259,9 +286,10 @@ impl Operations {
             .for_each(|operation| operation.kill());
     }
 
-    /// The entries of `currentOp`, by id.
-    pub fn report(&self) -> Vec<RawDocumentBuf> {
+    /// The entries of `currentOp`, by id, of those operations that are wanted.
+    pub fn report(&self, wanted: impl Fn(&Operation) -> bool) -> Vec<RawDocumentBuf> {
         let mut all: Vec<Arc<Operation>> = self.running.lock().values().cloned().collect();
+        all.retain(|operation| wanted(operation));
         all.sort_by_key(|operation| operation.id);
         all.iter().map(|operation| operation.report()).collect()
     }

@@ -5,6 +5,8 @@ use crate::error::Result;
 use crate::store::Store;
 
 const USER: u8 = b'u';
+/// The key of the secret that goes with the users.
+const SECRET: &[u8] = b"k";
 
 /// The users of a store. A change is on the disk when the call returns.
 pub struct Users<'a> {
@@ -51,6 +53,19 @@ impl<'a> Users<'a> {
         self.store.engine().commit(batch)?;
         self.store.sync()?;
         Ok(true)
+    }
+
+    /// The secret that is kept with the users: `fresh` becomes it if there is none.
+    pub fn secret(&self, fresh: &[u8]) -> Result<Vec<u8>> {
+        let catalogue = self.store.catalogue();
+        if let Some(kept) = self.store.engine().get(catalogue, SECRET)? {
+            return Ok(kept.to_vec());
+        }
+        let mut batch = Batch::default();
+        batch.put(catalogue, SECRET.to_vec(), fresh);
+        self.store.engine().commit(batch)?;
+        self.store.sync()?;
+        Ok(fresh.to_vec())
     }
 
     fn entries(&self) -> Entries {

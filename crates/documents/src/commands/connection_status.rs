@@ -20,7 +20,9 @@ fn run(request: &Request<'_>) -> Reply {
     let mut roles = RawArrayBuf::new();
     if let Some(user) = &request.client.user {
         users.push(rawdoc! { "user": user.name.as_str(), "db": user.db.as_str() });
-        roles.push(rawdoc! { "role": "root", "db": "admin" });
+        for role in request.client.rights.roles() {
+            roles.push(rawdoc! { "role": role.name(), "db": role.db() });
+        }
     }
     let mut info = rawdoc! { "authenticatedUsers": users, "authenticatedUserRoles": roles };
     if request.arguments.flag("showPrivileges")? {

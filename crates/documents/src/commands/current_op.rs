@@ -35,21 +35,28 @@ const OPTIONS: &[&str] = &[
 fn run(request: &Request<'_>) -> Reply {
     request.admin_only()?;
     let filter = Filter::parse(&conditions(&request.command.body)?, &read::limits(request)?)?;
-    let own = request.arguments.flag("$ownOps")?;
-    let mut operations = RawArrayBuf::new();
-    for operation in self::operations(request) {
-        let mine = operation
-            .get_i64("connectionId")
-            .is_ok_and(|id| id == request.client.connection_id);
-        if (!own || mine) && filter.matches(&operation) {
-            operations.push(operation);
-        }
-    }
+    let listed = match request.arguments.flag("$ownOps")? {
+        true => own_operations(request),
+        false => self::operations(request),
+    };
+    let wanted = listed
+        .into_iter()
+        .filter(|operation| filter.matches(operation));
+    let operations: RawArrayBuf = wanted.collect();
     Ok(rawdoc! { "inprog": operations, "ok": 1.0 })
 }
 
-/// Every operation in progress, builds of caches too.
+/// Operations of the client's user, or of its connection where there are no users.
+fn own_operations(request: &Request<'_>) -> Vec<RawDocumentBuf> {
+    let operations = request.documents.operations();
+    operations.report(|operation| operation.is_of(request.client))
+}
+
+/// Every operation in progress that the client may see; all, builds of caches too, if it may see everything.
 pub fn operations(request: &Request<'_>) -> Vec<RawDocumentBuf> {
+    if !request.client.rights.is_root() {
+        return own_operations(request);
+    }
     let collections = request.documents.collections().all();
     let builds = collections
         .iter()
@@ -58,7 +65,7 @@ pub fn operations(request: &Request<'_>) -> Vec<RawDocumentBuf> {
     request
         .documents
         .operations()
-        .report()
+        .report(|_| true)
         .into_iter()
         .chain(builds)
         .collect()

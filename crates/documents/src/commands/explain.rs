@@ -9,7 +9,7 @@ use forebay_query::Code;
 use forebay_text::SharedStop;
 
 use super::{aggregate, count, delete, distinct, find, output, read, update};
-use crate::arguments::{Arguments, Known, invalid_bson};
+use crate::arguments::{Arguments, Known};
 use crate::command::Command;
 use crate::dispatch::{Effect, Later, Reply, Run, Spec};
 use crate::error::CommandError;
@@ -46,7 +46,7 @@ async fn run(request: &Request<'_>) -> Reply {
         }
     };
     let body = request.arguments.required_document("explain")?;
-    let command = Arc::new(inner_command(request, body)?);
+    let command = Arc::new(Command::within(request.command, body));
     let arguments = Arguments::parse(&command.name, &command.body, known(&command.name)?)?;
     let generic = Generic::read(&arguments)?;
     let limit = generic.time_limit.or(request.generic.time_limit);
@@ -67,23 +67,6 @@ async fn run(request: &Request<'_>) -> Reply {
     };
     let explained = Explained::plan(&inner)?;
     reply(&inner, &explained, wants_figures).await
-}
-
-fn inner_command(request: &Request<'_>, body: &RawDocument) -> Result<Command, CommandError> {
-    let name = body
-        .iter_elements()
-        .next()
-        .transpose()
-        .map_err(|error| invalid_bson(&error))?;
-    let name = name
-        .map(|element| element.key().as_str().to_owned())
-        .unwrap_or_default();
-    Ok(Command {
-        name,
-        db: request.command.db.clone(),
-        body: body.to_owned(),
-        sequences: Vec::new(),
-    })
 }
 
 fn known(name: &str) -> Result<Known, CommandError> {

@@ -1,9 +1,13 @@
 //! `killOp`: stops an operation in progress.
 
 use bson::rawdoc;
+use forebay_query::Code;
 
+use crate::access::denial;
 use crate::arguments::Known;
 use crate::dispatch::{Effect, Reply, Run, Spec};
+use crate::error::CommandError;
+use crate::operations::Operation;
 use crate::request::Request;
 
 /// The command.
@@ -21,8 +25,15 @@ fn run(request: &Request<'_>) -> Reply {
         .arguments
         .integer("op")?
         .ok_or_else(|| request.arguments.missing("op"))?;
-    if let Ok(id) = i32::try_from(id) {
-        request.documents.operations().kill(id);
+    let id = i32::try_from(id).unwrap_or(-1);
+    let is_root = request.client.rights.is_root();
+    let may = |operation: &Operation| is_root || operation.is_of(request.client);
+    // Whether there is an operation of another user is not told.
+    if !request.documents.operations().kill(id, may) && !is_root {
+        return Err(CommandError::refused(
+            Code::Unauthorized,
+            denial(request.command),
+        ));
     }
     Ok(rawdoc! { "info": "attempting to kill op", "ok": 1.0 })
 }

@@ -4,6 +4,7 @@ use bson::spec::BinarySubtype;
 use bson::{Binary, RawDocumentBuf, rawdoc};
 
 use super::read;
+use crate::access::Action;
 use crate::arguments::Known;
 use crate::batch::{self, BatchOptions};
 use crate::collections::OpenCollection;
@@ -26,10 +27,11 @@ fn run(request: &Request<'_>) -> Reply {
     check_db(db)?;
     let name_only = request.arguments.flag("nameOnly")?;
     let filter = read::filter(request, "filter")?;
-    let listed = request
-        .documents
-        .collections()
-        .of_db(db)
+    let collections = match request.client.rights.allow_on(Action::Inspect, db) {
+        true => request.documents.collections().of_db(db),
+        false => Vec::new(),
+    };
+    let listed = collections
         .iter()
         .map(|collection| describe(collection))
         .collect::<Vec<_>>();

@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use bson::{RawArrayBuf, RawDocumentBuf, cstr, rawdoc};
 
 use super::read;
+use crate::access::Action;
 use crate::arguments::Known;
 use crate::dispatch::{Effect, Reply, Run, Spec};
 use crate::request::Request;
@@ -24,7 +25,8 @@ fn run(request: &Request<'_>) -> Reply {
     let filter = read::filter(request, "filter")?;
     let mut databases = RawArrayBuf::new();
     let mut total = 0;
-    for (name, bytes) in sizes(request) {
+    let may_see = |db: &str| request.client.rights.allow_on(Action::Inspect, db);
+    for (name, bytes) in sizes(request).into_iter().filter(|(name, _)| may_see(name)) {
         let entry = rawdoc! { "name": name.as_str(), "sizeOnDisk": bytes, "empty": false };
         if filter.matches(&entry) {
             total += bytes;

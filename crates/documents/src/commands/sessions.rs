@@ -65,7 +65,8 @@ fn named_sessions(request: &Request<'_>) -> Result<Vec<SessionId>, CommandError>
 
 fn end(request: &Request<'_>) -> Reply {
     let sessions = named_sessions(request)?;
-    request.documents.cursors().kill_sessions(&sessions);
+    let user = request.client.user.as_ref();
+    request.documents.cursors().kill_sessions(user, &sessions);
     Ok(rawdoc! { "ok": 1.0 })
 }
 

@@ -1,5 +1,6 @@
 //! The commands, run as a door runs them: documents in, documents out.
 
+mod access;
 mod aggregate;
 mod basics;
 mod concurrency;
