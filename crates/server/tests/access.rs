@@ -1,13 +1,28 @@
 //! Who may read and do what: files, roles, users that are gone, and places for strangers.
 
 use std::fs;
+use std::io::{Read, Write};
+use std::net::TcpStream;
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::process::{Command, Stdio};
+use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
+use bson::spec::BinarySubtype;
+use bson::{Binary, Document, RawDocumentBuf, doc};
+use bytes::Bytes;
+use forebay_testkit::Server;
+use forebay_wire_mongo::{Body, HEADER_BYTES, Header, Limits, Message, OpMsg};
+use mongodb::Client;
+use mongodb::error::{Error, ErrorKind};
 
 const BINARY: &str = env!("CARGO_BIN_EXE_forebay");
+/// A server that does not answer within this time is stuck.
+const PATIENCE: Duration = Duration::from_secs(30);
+const UNAUTHORIZED: i32 = 13;
+const AUTHENTICATION_FAILED: i32 = 18;
+const CURSOR_NOT_FOUND: i32 = 43;
 
 /// The program, for an account that shows its files to all others.
 fn with_open_umask(arguments: &[&str]) -> Command {
@@ -59,4 +74,332 @@ fn other_accounts_cannot_read_the_data() -> Result<()> {
     drop(server.stdin.take());
     ensure!(server.wait()?.success());
     ensure_private(&data)
+}
+
+/// A server that asks for passwords, with a user `root`.
+async fn with_root(arguments: &[&str]) -> Result<(Server, Client)> {
+    let server = Server::start(BINARY, &[&["--auth"], arguments].concat())?;
+    let added = Command::new(BINARY)
+        .args(["user", "add", "root", "--uri", server.uri()])
+        .env("FOREBAY_PASSWORD", "secret")
+        .output()?;
+    ensure!(added.status.success(), "{added:?}");
+    let root = login(&server, "root").await?;
+    Ok((server, root))
+}
+
+/// A client of a user, whose password is `secret`.
+async fn login(server: &Server, user: &str) -> Result<Client> {
+    let address = server.process().address();
+    // One connection, so that it is the one whose user changes.
+    let options = "authSource=admin&maxPoolSize=1&retryReads=false&retryWrites=false";
+    Ok(Client::with_uri_str(format!("mongodb://{user}:secret@{address}/?{options}")).await?)
+}
+
+async fn add_user(root: &Client, name: &str, role: &str, db: &str) -> Result<()> {
+    let roles = [doc! { "role": role, "db": db }];
+    let command = doc! { "createUser": name, "pwd": "secret", "roles": roles };
+    root.database("admin").run_command(command).await?;
+    Ok(())
+}
+
+fn code(error: &Error) -> i32 {
+    match &*error.kind {
+        ErrorKind::Command(error) => error.code,
+        ErrorKind::Authentication { .. } => AUTHENTICATION_FAILED,
+        _ => -1,
+    }
+}
+
+async fn code_of(client: &Client, db: &str, command: Document) -> i32 {
+    let ran = client.database(db).run_command(command).await;
+    ran.err().map_or(0, |error| code(&error))
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn roles_are_granted_shown_and_revoked_while_connections_are_open() -> Result<()> {
+    let (server, root) = with_root(&[]).await?;
+    let insert = doc! { "insert": "things", "documents": [{ "a": 1 }] };
+    assert_eq!(code_of(&root, "shop", insert.clone()).await, 0);
+    add_user(&root, "ada", "read", "shop").await?;
+    let ada = login(&server, "ada").await?;
+    assert_eq!(code_of(&ada, "shop", doc! { "find": "things" }).await, 0);
+    assert_eq!(
+        code_of(&ada, "bank", doc! { "find": "things" }).await,
+        UNAUTHORIZED
+    );
+    assert_eq!(code_of(&ada, "shop", insert.clone()).await, UNAUTHORIZED);
+    assert_eq!(ada.list_database_names().await?, ["shop"]);
+
+    let admin = root.database("admin");
+    let more = doc! { "grantRolesToUser": "ada", "roles": [{ "role": "readWrite", "db": "shop" }] };
+    admin.run_command(more.clone()).await?;
+    assert_eq!(code_of(&ada, "shop", insert.clone()).await, 0);
+    let status = ada
+        .database("admin")
+        .run_command(doc! { "connectionStatus": 1 })
+        .await?;
+    let shown = status
+        .get_document("authInfo")?
+        .get_array("authenticatedUserRoles")?;
+    let role = |role: &str| doc! { "role": role, "db": "shop" }.into();
+    assert_eq!(shown, &vec![role("read"), role("readWrite")]);
+    let info = ada
+        .database("admin")
+        .run_command(doc! { "usersInfo": "ada" })
+        .await?;
+    let user = info.get_array("users")?[0]
+        .as_document()
+        .context("a user")?;
+    assert_eq!(user.get_array("roles")?, shown);
+    assert_eq!(
+        code_of(&ada, "admin", doc! { "usersInfo": 1 }).await,
+        UNAUTHORIZED
+    );
+    for command in [
+        doc! { "createUser": "eve", "pwd": "x", "roles": ["root"] },
+        doc! { "grantRolesToUser": "ada", "roles": ["root"] },
+        doc! { "dropUser": "root" },
+    ] {
+        assert_eq!(code_of(&ada, "admin", command).await, UNAUTHORIZED);
+    }
+
+    let less =
+        doc! { "revokeRolesFromUser": "ada", "roles": [{ "role": "readWrite", "db": "shop" }] };
+    admin.run_command(less).await?;
+    assert_eq!(code_of(&ada, "shop", insert).await, UNAUTHORIZED);
+    assert_eq!(code_of(&ada, "shop", doc! { "find": "things" }).await, 0);
+    for (roles, expected) in [("readd", 31), ("readAnyDatabase", 31)] {
+        let command = doc! { "createUser": "bob", "pwd": "x", "roles": [roles] };
+        assert_eq!(code_of(&root, "shop", command).await, expected, "{roles}");
+    }
+    let without = doc! { "createUser": "bob", "pwd": "x" };
+    assert_eq!(code_of(&root, "shop", without).await, 40414);
+    server.stop()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn users_that_are_gone_or_have_another_password_may_do_nothing_more() -> Result<()> {
+    let (server, root) = with_root(&[]).await?;
+    let documents: Vec<Document> = (0..200).map(|id| doc! { "_id": id }).collect();
+    root.database("shop")
+        .collection("things")
+        .insert_many(documents)
+        .await?;
+    let changes = [
+        doc! { "dropUser": "ada" },
+        doc! { "updateUser": "ada", "pwd": "another" },
+    ];
+    for change in changes {
+        add_user(&root, "ada", "root", "admin").await?;
+        let ada = login(&server, "ada").await?;
+        let find = doc! { "find": "things", "batchSize": 1 };
+        let reply = ada.database("shop").run_command(find.clone()).await?;
+        let cursor = reply.get_document("cursor")?.get_i64("id")?;
+
+        root.database("admin").run_command(change.clone()).await?;
+        let create = doc! { "createUser": "eve", "pwd": "x", "roles": ["root"] };
+        assert_eq!(
+            code_of(&ada, "admin", create).await,
+            UNAUTHORIZED,
+            "{change}"
+        );
+        assert_eq!(code_of(&ada, "shop", find).await, UNAUTHORIZED, "{change}");
+        let more = doc! { "getMore": cursor, "collection": "things" };
+        assert_eq!(
+            code_of(&ada, "shop", more.clone()).await,
+            UNAUTHORIZED,
+            "{change}"
+        );
+        assert_eq!(
+            code_of(&root, "shop", more).await,
+            CURSOR_NOT_FOUND,
+            "{change}"
+        );
+        let again = login(&server, "ada").await?;
+        assert_eq!(
+            code_of(&again, "admin", doc! { "ping": 1 }).await,
+            AUTHENTICATION_FAILED
+        );
+        let _ = root
+            .database("admin")
+            .run_command(doc! { "dropUser": "ada" })
+            .await;
+    }
+    server.stop()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_a_user_has_begun_ends_with_the_user() -> Result<()> {
+    let (server, root) = with_root(&["--change-history-bytes-max", "10MiB"]).await?;
+    root.database("shop").create_collection("things").await?;
+    add_user(&root, "ada", "read", "shop").await?;
+    let ada = login(&server, "ada").await?;
+    let shop = ada.database("shop");
+    let open = doc! { "aggregate": "things", "pipeline": [{ "$changeStream": {} }], "cursor": {} };
+    let reply = shop.run_command(open).await?;
+    let cursor = reply.get_document("cursor")?.get_i64("id")?;
+    let wait = doc! { "getMore": cursor, "collection": "things", "maxTimeMS": 3_600_000 };
+    let waiting = tokio::spawn(async move { shop.run_command(wait).await });
+    let admin = root.database("admin");
+    let is_waiting = doc! { "currentOp": 1, "command.getMore": cursor };
+    while admin
+        .run_command(is_waiting.clone())
+        .await?
+        .get_array("inprog")?
+        .is_empty()
+    {
+        tokio::task::yield_now().await;
+    }
+    admin.run_command(doc! { "dropUser": "ada" }).await?;
+    let ended = tokio::time::timeout(PATIENCE, waiting).await??;
+    ensure!(ended.is_err(), "{ended:?}");
+    server.stop()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_first_user_can_add_the_next() -> Result<()> {
+    let server = Server::start(BINARY, &["--auth"])?;
+    let stranger = server.client().await?;
+    let create = |roles: &[&str]| doc! { "createUser": "ada", "pwd": "secret", "roles": roles };
+    assert_eq!(code_of(&stranger, "admin", create(&["read"])).await, 2);
+    assert_eq!(
+        code_of(&stranger, "admin", create(&["read", "root"])).await,
+        0
+    );
+    assert_eq!(
+        code_of(&stranger, "admin", create(&["root"])).await,
+        UNAUTHORIZED
+    );
+    server.stop()
+}
+
+/// A client that says what it likes.
+struct Raw(TcpStream);
+
+impl Raw {
+    fn connect(server: &Server) -> Result<Raw> {
+        let stream = TcpStream::connect(server.process().address())?;
+        stream.set_read_timeout(Some(PATIENCE))?;
+        Ok(Raw(stream))
+    }
+
+    fn ask(&mut self, command: &Document) -> Result<Document> {
+        let body = RawDocumentBuf::try_from(command)?;
+        self.0.write_all(&OpMsg::new(body).encode(1, 0))?;
+        let mut head = [0; HEADER_BYTES];
+        self.0.read_exact(&mut head)?;
+        let mut frame = head.to_vec();
+        frame.resize(Header::parse(&head, &Limits::default())?.message_bytes, 0);
+        self.0.read_exact(&mut frame[HEADER_BYTES..])?;
+        match Message::decode(Bytes::from(frame), &Limits::default())?.body {
+            Body::Msg(message) => Ok(Document::try_from(message.body)?),
+            other => anyhow::bail!("{other:?}"),
+        }
+    }
+
+    /// The end of the connection.
+    fn wait_for_end(&mut self) -> Result<()> {
+        match self.0.read(&mut [0]) {
+            Ok(0) => Ok(()),
+            Err(error) if error.kind() == std::io::ErrorKind::ConnectionReset => Ok(()),
+            other => anyhow::bail!("the connection is not closed: {other:?}"),
+        }
+    }
+
+    /// The salt that a user has.
+    fn salt(&mut self, user: &str, db: &str) -> Result<String> {
+        let first = self.sasl("saslStart", &format!("n,,n={user},r=abc"), db)?;
+        let payload = String::from_utf8(first.get_binary_generic("payload")?.clone())?;
+        let salt = payload
+            .split(',')
+            .find_map(|field| field.strip_prefix("s="));
+        Ok(salt.context("a salt")?.to_owned())
+    }
+
+    /// A wrong password; the reply to it.
+    fn guess(&mut self, user: &str) -> Result<Document> {
+        let first = self.sasl("saslStart", &format!("n,,n={user},r=abc"), "admin")?;
+        let payload = String::from_utf8(first.get_binary_generic("payload")?.clone())?;
+        let nonce = payload.split(',').next().context("a nonce")?;
+        let proof = "A".repeat(43);
+        self.sasl(
+            "saslContinue",
+            &format!("c=biws,{nonce},p={proof}="),
+            "admin",
+        )
+    }
+
+    fn sasl(&mut self, command: &str, payload: &str, db: &str) -> Result<Document> {
+        let payload = Binary {
+            subtype: BinarySubtype::Generic,
+            bytes: payload.as_bytes().to_vec(),
+        };
+        self.ask(&doc! { command: 1, "conversationId": 1, "mechanism": "SCRAM-SHA-256", "payload": payload, "$db": db })
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn strangers_do_not_keep_those_out_who_know_a_password() -> Result<()> {
+    // Drivers watch a server over a connection of its own, which is a stranger's.
+    let (server, root) = with_root(&["--connections-max", "12"]).await?;
+    drop(root);
+    let mut strangers = Vec::new();
+    for _ in 0..30 {
+        let mut stranger = Raw::connect(&server)?;
+        stranger.ask(&doc! { "hello": 1, "$db": "admin" })?;
+        strangers.push(stranger);
+    }
+    let root = login(&server, "root").await?;
+    root.database("admin")
+        .run_command(doc! { "hello": 1 })
+        .await?;
+    strangers[0].wait_for_end()?;
+    server.stop()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn who_begins_to_work_has_to_authenticate_in_time() -> Result<()> {
+    let (server, _root) = with_root(&["--handshake-timeout-ms", "300"]).await?;
+    let (mut watcher, mut idler) = (Raw::connect(&server)?, Raw::connect(&server)?);
+    watcher.ask(&doc! { "hello": 1, "$db": "admin" })?;
+    idler.ask(&doc! { "ping": 1, "$db": "admin" })?;
+    idler.wait_for_end()?;
+    watcher.ask(&doc! { "hello": 1, "$db": "admin" })?;
+    server.stop()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_connection_has_three_guesses() -> Result<()> {
+    let (server, _root) = with_root(&[]).await?;
+    let mut guesser = Raw::connect(&server)?;
+    for user in ["root", "nobody", "root"] {
+        let reply = guesser.guess(user)?;
+        assert_eq!(reply.get_i32("code")?, AUTHENTICATION_FAILED, "{reply}");
+    }
+    guesser.wait_for_end()?;
+    server.stop()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn salts_do_not_tell_who_is_a_user() -> Result<()> {
+    let (mut server, _root) = with_root(&[]).await?;
+    let salts = |server: &Server| -> Result<Vec<String>> {
+        let asked = [
+            ("root", "admin"),
+            ("root", "shop"),
+            ("nobody", "admin"),
+            ("nobody", "shop"),
+        ];
+        let salt = |(user, db): (&str, &str)| Raw::connect(server)?.salt(user, db);
+        asked.into_iter().map(salt).collect()
+    };
+    let before = salts(&server)?;
+    let mut different = before.clone();
+    different.sort();
+    different.dedup();
+    assert_eq!(different.len(), 4, "{before:?}");
+    server.shutdown_and_restart()?;
+    assert_eq!(salts(&server)?, before);
+    server.stop()
 }

@@ -116,7 +116,7 @@ async fn connections_know_their_user() -> Result<()> {
         &["list", "--uri", &with_credentials(&server, PASSWORD_IN_URI)],
         "",
     )?;
-    assert_eq!(text(&listed), "ada@admin\n");
+    assert_eq!(text(&listed), "ada@admin  root@admin\n");
     Ok(())
 }
 
@@ -125,10 +125,25 @@ fn users_are_kept_in_the_data_directory() -> Result<()> {
     let folder = tempfile::tempdir()?;
     let data = folder.path().join("data");
     let data = data.to_str().unwrap_or_default();
-    let steps: [(&[&str], bool, &str); 6] = [
+    let steps: [(&[&str], bool, &str); 9] = [
         (&["add", "ada", "--data", data], true, "user ada added"),
         (&["add", "ada", "--data", data], false, "already exists"),
-        (&["list", "--data", data], true, "ada@admin"),
+        (
+            &["add", "eve", "--role", "read@shop", "--data", data],
+            true,
+            "user eve added",
+        ),
+        (
+            &["add", "bob", "--role", "raed@shop", "--data", data],
+            false,
+            "there is no role raed@shop: roles are read, ",
+        ),
+        (&["list", "--data", data], true, "eve@admin  read@shop"),
+        (
+            &["list", "--json", "--data", data],
+            true,
+            r#"{"user":"ada","db":"admin","roles":["root@admin"]}"#,
+        ),
         (&["remove", "ada", "--data", data], true, "user ada removed"),
         (&["remove", "ada", "--data", data], false, "not found"),
         (

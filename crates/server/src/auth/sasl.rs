@@ -15,11 +15,27 @@ const CONVERSATION_ID: i32 = 1;
 /// A conversation in progress.
 #[derive(Debug)]
 pub struct Conversation {
-    user: User,
+    login: Login,
     exchange: Exchange,
     skip_empty_exchange: bool,
     /// The proof was right; the client's last, empty message is awaited.
     proven: bool,
+}
+
+/// A user whose password was proven, and what was stored of it then: once that is another, it is proven no longer.
+#[derive(Debug, Clone)]
+pub struct Login {
+    /// The user.
+    pub user: User,
+    /// What was stored.
+    pub credentials: Credentials,
+}
+
+impl Conversation {
+    /// The user that the client claims to be.
+    pub fn user(&self) -> &User {
+        &self.login.user
+    }
 }
 
 /// What a step of a conversation comes to.
@@ -30,19 +46,27 @@ pub struct Step {
     /// The conversation, if it goes on.
     pub conversation: Option<Conversation>,
     /// The user, if this step has proven one.
-    pub user: Option<User>,
+    pub login: Option<Login>,
 }
 
-/// The secret from which the salts of users that do not exist are made; another in each process.
-#[derive(Debug)]
-pub struct Secret([u8; 32]);
+/// The secret from which the salts of users that do not exist are made.
+pub struct Secret(Vec<u8>);
 
 impl Secret {
-    /// A fresh secret.
-    pub fn random() -> Secret {
-        let mut secret = [0; 32];
-        random_bytes(&mut secret);
-        Secret(secret)
+    /// The store's, so that these salts stay the same over restarts, as those of users do. A fresh one if the store has
+    /// none, which it keeps. Waits for the disk.
+    pub fn of(documents: &Documents) -> Secret {
+        let mut fresh = [0; 32];
+        random_bytes(&mut fresh);
+        let kept = documents.users().secret(&fresh);
+        let lost = |error| tracing::warn!(%error, "the secret of users is not kept");
+        Secret(kept.map_err(lost).unwrap_or_else(|()| fresh.to_vec()))
+    }
+}
+
+impl std::fmt::Debug for Secret {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Secret")
     }
 }
 
@@ -64,15 +88,18 @@ pub fn start(
     }
     let first = ClientFirst::parse(payload(body)?).map_err(failed)?;
     let user = users::user(&first.user, db);
-    let stored = users::credentials(documents, &user)
+    let stored = users::account(documents, &user)
         .map_err(|error| Refusal::new(Code::OperationFailed, error.to_string()))?;
-    let credentials = stored.unwrap_or_else(|| Credentials::of_nobody(&first.user, &secret.0));
-    let (exchange, message) = Exchange::start(&first, credentials);
+    let credentials = match stored {
+        Some(account) => account.credentials,
+        None => Credentials::of_nobody(&first.user, db, &secret.0),
+    };
+    let (exchange, message) = Exchange::start(&first, credentials.clone());
     let options = body.get_document("options").ok();
     let skip_empty_exchange =
         options.is_some_and(|options| options.get_bool("skipEmptyExchange").unwrap_or(false));
     let conversation = Conversation {
-        user,
+        login: Login { user, credentials },
         exchange,
         skip_empty_exchange,
         proven: false,
@@ -80,7 +107,7 @@ pub fn start(
     Ok(Step {
         reply: reply(&message, false),
         conversation: Some(conversation),
-        user: None,
+        login: None,
     })
 }
 
@@ -96,13 +123,13 @@ pub fn go_on(conversation: Option<Conversation>, body: &RawDocument) -> Result<S
         return Ok(Step {
             reply: reply("", true),
             conversation: None,
-            user: Some(conversation.user),
+            login: Some(conversation.login),
         });
     }
     let answer = conversation.exchange.finish(message).map_err(failed)?;
     let done = conversation.skip_empty_exchange;
-    let (conversation, user) = match done {
-        true => (None, Some(conversation.user)),
+    let (conversation, login) = match done {
+        true => (None, Some(conversation.login)),
         false => (
             Some(Conversation {
                 proven: true,
@@ -114,7 +141,7 @@ pub fn go_on(conversation: Option<Conversation>, body: &RawDocument) -> Result<S
     Ok(Step {
         reply: reply(&answer, done),
         conversation,
-        user,
+        login,
     })
 }
 
@@ -138,6 +165,6 @@ fn reply(message: &str, done: bool) -> RawDocumentBuf {
 
 /// Says no more to the client than that it failed.
 fn failed(error: ScramError) -> Refusal {
-    tracing::info!(%error, "authentication failed");
+    tracing::debug!(%error, "authentication failed");
     Refusal::new(Code::AuthenticationFailed, "Authentication failed.")
 }

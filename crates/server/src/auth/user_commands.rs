@@ -1,39 +1,170 @@
-//! `createUser`, `updateUser`, `dropUser` and `usersInfo`, as far as there are users without roles.
+//! The commands on users: `createUser`, `updateUser`, `dropUser`, `grantRolesToUser`, `revokeRolesFromUser`, `usersInfo`.
 
-use bson::{RawArrayBuf, RawBsonRef, RawDocument, RawDocumentBuf, rawdoc};
-use forebay_documents::{Command, Documents, User};
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use bson::{RawArray, RawArrayBuf, RawBsonRef, RawDocument, RawDocumentBuf, rawdoc};
+use forebay_documents::{ClientContext, Command, Documents, Role, User};
+use parking_lot::Mutex;
 
 use super::sasl::MECHANISM;
 use super::users::{self, UserError};
 use crate::door::{Code, Refusal};
 
-/// The one role.
-const ROLE: &str = "root";
+/// Maximum roles of one user.
+const ROLES_MAX: usize = 256;
+
+/// Changes of users: one at a time, and counted, so that connections know when to look their user up again.
+#[derive(Debug, Default)]
+pub struct Changes {
+    count: AtomicU64,
+    changing: Mutex<()>,
+}
+
+impl Changes {
+    /// How many there have been.
+    pub fn count(&self) -> u64 {
+        self.count.load(Ordering::Acquire)
+    }
+
+    /// Makes one. It counts also when it fails, as it may have come as far as the store.
+    fn make<T>(&self, change: impl FnOnce() -> T) -> T {
+        let _alone = self.changing.lock();
+        let made = change();
+        self.count.fetch_add(1, Ordering::Release);
+        made
+    }
+}
 
 /// True for the commands that [`run`] answers.
 pub fn is_user_command(name: &str) -> bool {
-    matches!(name, "createUser" | "updateUser" | "dropUser" | "usersInfo")
+    matches!(
+        name,
+        "createUser"
+            | "updateUser"
+            | "dropUser"
+            | "grantRolesToUser"
+            | "revokeRolesFromUser"
+            | "usersInfo"
+    )
+}
+
+/// Whether a client that is logged in may run such a command: it is `root`, or asks about itself.
+pub fn may_run(client: &ClientContext, command: &Command) -> bool {
+    let asks_about_itself = || {
+        let own = client.user.as_ref()?;
+        let named = match first_value(&command.body)? {
+            RawBsonRef::String(name) => users::user(name, &command.db),
+            RawBsonRef::Document(asked) => users::user(
+                asked.get_str("user").ok()?,
+                asked.get_str("db").unwrap_or(&command.db),
+            ),
+            _ => return None,
+        };
+        Some(command.name == "usersInfo" && named == *own)
+    };
+    client.rights.is_root() || asks_about_itself() == Some(true)
+}
+
+/// Adds the first user, whom nobody is there to add: none if there is a user already.
+///
+/// # Errors
+/// As [`run`]; `BadValue` for a user who could not add the next one.
+pub fn add_first(
+    documents: &Documents,
+    changes: &Changes,
+    command: &Command,
+) -> Option<Result<RawDocumentBuf, Refusal>> {
+    let has_users = || users::any(documents).unwrap_or(true);
+    if has_users() {
+        return None;
+    }
+    changes.make(|| {
+        if has_users() {
+            return None;
+        }
+        let roles = roles(command);
+        Some(match roles {
+            Ok(roles) if !roles.contains(&Role::root()) => Err(bad_value(
+                "the first user must have role root@admin, as no other user could add users",
+            )),
+            _ => change(documents, command),
+        })
+    })
 }
 
 /// Runs a command on users. Hashes passwords and waits for the disk: call it where blocking is allowed.
 ///
 /// # Errors
-/// Whatever is wrong with the user or the password; any role but `root` is refused, as it would not be obeyed.
-pub fn run(documents: &Documents, command: &Command) -> Result<RawDocumentBuf, Refusal> {
-    let body = &*command.body;
-    match command.name.as_str() {
+/// Whatever is wrong with the user, the password or the roles.
+pub fn run(
+    documents: &Documents,
+    changes: &Changes,
+    command: &Command,
+) -> Result<RawDocumentBuf, Refusal> {
+    if command.name == "usersInfo" {
+        return users_info(documents, command);
+    }
+    let reply = changes.make(|| change(documents, command))?;
+    if !matches!(command.name.as_str(), "createUser" | "grantRolesToUser") {
+        // After the count: what the user begins from here on is judged by what is stored now.
+        documents.end_user(&named(command)?);
+    }
+    Ok(reply)
+}
+
+fn change(documents: &Documents, command: &Command) -> Result<RawDocumentBuf, Refusal> {
+    let (body, user) = (&*command.body, named(command)?);
+    let changed = match command.name.as_str() {
         "createUser" => {
-            require_root(body)?;
-            users::add(documents, &named(command)?, password(body)?).map_err(refusal)?;
+            let password = password(body)?.ok_or_else(|| missing(command, "pwd"))?;
+            users::add(documents, &user, password, roles(command)?)
         }
         "updateUser" => {
-            require_root(body)?;
-            users::replace(documents, &named(command)?, password(body)?).map_err(refusal)?;
+            let (password, roles) = (password(body)?, optional_roles(command)?);
+            if password.is_none() && roles.is_none() {
+                return Err(bad_value(
+                    "Must specify at least one field to update in updateUser",
+                ));
+            }
+            users::change(documents, &user, password, roles)
         }
-        "dropUser" => users::remove(documents, &named(command)?).map_err(refusal)?,
-        _ => return users_info(documents, command),
-    }
+        "dropUser" => users::remove(documents, &user),
+        name => {
+            let roles = granted(documents, &user, name, roles(command)?)?;
+            users::change(documents, &user, None, Some(roles))
+        }
+    };
+    changed.map_err(refusal)?;
+    tracing::info!(
+        command = command.name,
+        user = user.name,
+        db = user.db,
+        "users changed"
+    );
     Ok(rawdoc! { "ok": 1.0 })
+}
+
+/// The roles that a user has after some are granted or revoked.
+fn granted(
+    documents: &Documents,
+    user: &User,
+    command: &str,
+    named: Vec<Role>,
+) -> Result<Vec<Role>, Refusal> {
+    let account = users::account(documents, user).map_err(refusal)?;
+    let mut roles = account.map(|account| account.roles).unwrap_or_default();
+    roles.retain(|role| !named.contains(role));
+    if command == "grantRolesToUser" {
+        roles.extend(named);
+    }
+    bounded(roles)
+}
+
+fn bounded(roles: Vec<Role>) -> Result<Vec<Role>, Refusal> {
+    match roles.len() > ROLES_MAX {
+        true => Err(bad_value("a user has at most 256 roles")),
+        false => Ok(roles),
+    }
 }
 
 fn named(command: &Command) -> Result<User, Refusal> {
@@ -48,41 +179,61 @@ fn first_value(body: &RawDocument) -> Option<RawBsonRef<'_>> {
     Some(value)
 }
 
-fn password(body: &RawDocument) -> Result<&str, Refusal> {
-    body.get_str("pwd")
-        .map_err(|_| bad_value("the password, field 'pwd', must be a string"))
+fn password(body: &RawDocument) -> Result<Option<&str>, Refusal> {
+    match body.get("pwd") {
+        Ok(None) => Ok(None),
+        Ok(Some(RawBsonRef::String(password))) => Ok(Some(password)),
+        _ => Err(bad_value("the password, field 'pwd', must be a string")),
+    }
 }
 
-fn require_root(body: &RawDocument) -> Result<(), Refusal> {
-    let Ok(roles) = body.get_array("roles") else {
-        return Ok(());
-    };
-    if roles.is_empty() {
-        let message = format!("Every user may do everything: give the user role '{ROLE}'");
-        return Err(bad_value(&message));
+fn roles(command: &Command) -> Result<Vec<Role>, Refusal> {
+    optional_roles(command)?.ok_or_else(|| missing(command, "roles"))
+}
+
+fn optional_roles(command: &Command) -> Result<Option<Vec<Role>>, Refusal> {
+    match command.body.get("roles") {
+        Ok(None) => Ok(None),
+        Ok(Some(RawBsonRef::Array(roles))) => read_roles(roles, &command.db).map(Some),
+        _ => Err(bad_value("the roles, field 'roles', must be an array")),
     }
-    for role in roles {
-        let name = match role {
-            Ok(RawBsonRef::String(name)) => name,
-            Ok(RawBsonRef::Document(role)) => role.get_str("role").unwrap_or_default(),
-            _ => "",
+}
+
+/// Roles as names, which are of the command's database, or as `{role, db}`.
+fn read_roles(named: &RawArray, own_db: &str) -> Result<Vec<Role>, Refusal> {
+    let mut roles = Vec::new();
+    for role in named.into_iter().take(ROLES_MAX + 1) {
+        let (name, db) = match role {
+            Ok(RawBsonRef::String(name)) => (name, own_db),
+            Ok(RawBsonRef::Document(role)) => (
+                role.get_str("role").unwrap_or_default(),
+                role.get_str("db").unwrap_or(own_db),
+            ),
+            _ => return Err(bad_value("a role must be a name, or {role, db}")),
         };
-        if name != ROLE {
-            let message = format!(
-                "There is no role '{name}': every user may do everything, which is role '{ROLE}'"
-            );
-            return Err(Refusal::new(Code::RoleNotFound, message));
+        let role = Role::new(name, db).ok_or_else(|| no_role(name, db))?;
+        if !roles.contains(&role) {
+            roles.push(role);
         }
     }
-    Ok(())
+    bounded(roles)
+}
+
+fn no_role(name: &str, db: &str) -> Refusal {
+    let known: Vec<&str> = Role::names().collect();
+    let message = format!(
+        "Could not find role: {name}@{db} (roles are {}; those for more than one database are in admin)",
+        known.join(", ")
+    );
+    Refusal::new(Code::RoleNotFound, message)
 }
 
 fn users_info(documents: &Documents, command: &Command) -> Result<RawDocumentBuf, Refusal> {
     let all = users::list(documents).map_err(refusal)?;
     let wanted = wanted(command);
     let mut infos = RawArrayBuf::new();
-    for user in all.iter().filter(|user| wanted(user)) {
-        infos.push(user_info(user));
+    for (user, roles) in all.iter().filter(|(user, _)| wanted(user)) {
+        infos.push(user_info(user, roles));
     }
     Ok(rawdoc! { "users": infos, "ok": 1.0 })
 }
@@ -103,14 +254,24 @@ fn wanted(command: &Command) -> Box<dyn Fn(&User) -> bool + '_> {
     }
 }
 
-fn user_info(user: &User) -> RawDocumentBuf {
+fn user_info(user: &User, roles: &[Role]) -> RawDocumentBuf {
+    let mut named = RawArrayBuf::new();
+    for role in roles {
+        named.push(rawdoc! { "role": role.name(), "db": role.db() });
+    }
     rawdoc! {
         "_id": format!("{}.{}", user.db, user.name),
         "user": user.name.as_str(),
         "db": user.db.as_str(),
-        "roles": [{ "role": ROLE, "db": users::DEFAULT_DATABASE }],
+        "roles": named,
         "mechanisms": [MECHANISM],
     }
+}
+
+fn missing(command: &Command, field: &str) -> Refusal {
+    let name = &command.name;
+    let message = format!("BSON field '{name}.{field}' is missing but a required field");
+    Refusal::new(Code::MissingField, message)
 }
 
 fn bad_value(message: &str) -> Refusal {

@@ -1,8 +1,6 @@
-//! The users of a server: a name, the database it belongs to, and what is stored of the password.
-//!
-//! Every user may do everything; there are no roles beside `root`.
+//! The users of a server: a name, the database it belongs to, what is stored of the password, and roles.
 
-use forebay_documents::{Documents, User};
+use forebay_documents::{Documents, Role, User};
 use serde::{Deserialize, Serialize};
 
 use super::prepare;
@@ -40,6 +38,36 @@ struct Record {
     name: String,
     db: String,
     scram_sha_256: Credentials,
+    /// Users from before there were roles might do everything.
+    #[serde(default = "root_alone")]
+    roles: Vec<StoredRole>,
+}
+
+#[derive(Debug, Serialize, Deserialize)]
+struct StoredRole {
+    role: String,
+    db: String,
+}
+
+fn root_alone() -> Vec<StoredRole> {
+    stored(&[Role::root()])
+}
+
+fn stored(roles: &[Role]) -> Vec<StoredRole> {
+    let stored = |role: &Role| StoredRole {
+        role: role.name().to_owned(),
+        db: role.db().to_owned(),
+    };
+    roles.iter().map(stored).collect()
+}
+
+/// What a user proves and may do.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Account {
+    /// What is stored of the password.
+    pub credentials: Credentials,
+    /// What the user may do.
+    pub roles: Vec<Role>,
 }
 
 /// The key of a user in the store.
@@ -63,34 +91,53 @@ pub fn user(name: &str, db: &str) -> User {
 ///
 /// # Errors
 /// If the user is there already, or the name or password can not be one.
-pub fn add(documents: &Documents, user: &User, password: &str) -> Result<(), UserError> {
+pub fn add(
+    documents: &Documents,
+    user: &User,
+    password: &str,
+    roles: Vec<Role>,
+) -> Result<(), UserError> {
     if exists(documents, user)? {
         return Err(UserError::Exists {
             name: user.name.clone(),
             db: user.db.clone(),
         });
     }
-    put(documents, user, password)
+    prepare::user_name(&user.name)?;
+    let credentials = hashed(password)?;
+    put(documents, user, Account { credentials, roles })
 }
 
-/// Gives a user another password.
+/// Gives a user another password, other roles or both.
 ///
 /// # Errors
 /// If there is no such user, or the password can not be one.
-pub fn replace(documents: &Documents, user: &User, password: &str) -> Result<(), UserError> {
-    if !exists(documents, user)? {
-        return Err(not_found(user));
+pub fn change(
+    documents: &Documents,
+    user: &User,
+    password: Option<&str>,
+    roles: Option<Vec<Role>>,
+) -> Result<(), UserError> {
+    let mut account = account(documents, user)?.ok_or_else(|| not_found(user))?;
+    if let Some(password) = password {
+        account.credentials = hashed(password)?;
     }
-    put(documents, user, password)
+    if let Some(roles) = roles {
+        account.roles = roles;
+    }
+    put(documents, user, account)
 }
 
-fn put(documents: &Documents, user: &User, password: &str) -> Result<(), UserError> {
-    prepare::user_name(&user.name)?;
-    let scram_sha_256 = Credentials::derive(&prepare::password(password)?);
+fn hashed(password: &str) -> Result<Credentials, UserError> {
+    Ok(Credentials::derive(&prepare::password(password)?))
+}
+
+fn put(documents: &Documents, user: &User, account: Account) -> Result<(), UserError> {
     let record = Record {
         name: user.name.clone(),
         db: user.db.clone(),
-        scram_sha_256,
+        scram_sha_256: account.credentials,
+        roles: stored(&account.roles),
     };
     let record = bson::serialize_to_vec(&record).map_err(store_error)?;
     documents
@@ -117,26 +164,24 @@ fn not_found(user: &User) -> UserError {
     }
 }
 
-/// All users, in order of database and name.
+/// All users with their roles, in order of database and name. One whose record is damaged is listed without roles.
 ///
 /// # Errors
 /// If the store fails.
-pub fn list(documents: &Documents) -> Result<Vec<User>, UserError> {
+pub fn list(documents: &Documents) -> Result<Vec<(User, Vec<Role>)>, UserError> {
     let keys = documents.users().list().map_err(store_error)?;
     let split = |key: &String| key.split_once('.').map(|(db, name)| user(name, db));
-    Ok(keys.iter().filter_map(split).collect())
+    let with_roles = |user: User| match account(documents, &user) {
+        Err(error @ UserError::Store(_)) => Err(error),
+        Ok(Some(account)) => Ok((user, account.roles)),
+        Ok(None) | Err(_) => Ok((user, Vec::new())),
+    };
+    keys.iter().filter_map(split).map(with_roles).collect()
 }
 
-/// True if there is such a user.
-///
-/// # Errors
-/// If the store fails.
-pub fn exists(documents: &Documents, user: &User) -> Result<bool, UserError> {
-    Ok(documents
-        .users()
-        .get(&key(user))
-        .map_err(store_error)?
-        .is_some())
+fn exists(documents: &Documents, user: &User) -> Result<bool, UserError> {
+    let record = documents.users().get(&key(user)).map_err(store_error)?;
+    Ok(record.is_some())
 }
 
 /// True if there is any user.
@@ -147,11 +192,11 @@ pub fn any(documents: &Documents) -> Result<bool, UserError> {
     Ok(!documents.users().list().map_err(store_error)?.is_empty())
 }
 
-/// What is stored of a user's password, if there is such a user.
+/// A user's password and roles, if there is such a user.
 ///
 /// # Errors
 /// If the store fails or the record is damaged.
-pub fn credentials(documents: &Documents, user: &User) -> Result<Option<Credentials>, UserError> {
+pub fn account(documents: &Documents, user: &User) -> Result<Option<Account>, UserError> {
     let Some(record) = documents.users().get(&key(user)).map_err(store_error)? else {
         return Ok(None);
     };
@@ -160,5 +205,28 @@ pub fn credentials(documents: &Documents, user: &User) -> Result<Option<Credenti
         db: user.db.clone(),
     };
     let record: Record = bson::deserialize_from_slice(&record).map_err(damaged)?;
-    Ok(Some(record.scram_sha_256))
+    // A role of a later release is none here.
+    let known = |stored: &StoredRole| Role::new(&stored.role, &stored.db);
+    Ok(Some(Account {
+        credentials: record.scram_sha_256,
+        roles: record.roles.iter().filter_map(known).collect(),
+    }))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn users_from_before_there_were_roles_may_do_everything() {
+        let credentials = Credentials::of_nobody("ada", "admin", b"secret");
+        let before = bson::doc! {
+            "name": "ada",
+            "db": "admin",
+            "scram_sha_256": bson::serialize_to_bson(&credentials).expect("text and numbers"),
+        };
+        let record: Record = bson::deserialize_from_document(before).expect("a record");
+        let roles: Vec<String> = record.roles.into_iter().map(|role| role.role).collect();
+        assert_eq!(roles, ["root"]);
+    }
 }

@@ -92,7 +92,8 @@ pub async fn run(args: &ServeArgs, stop: &Stop) -> Result<()> {
         "Forebay listens on mongodb://{}{scheme}",
         listener.address()?
     );
-    let door = Arc::new(Door::new(documents.clone(), behind, &settings));
+    let door = || Door::new(documents.clone(), behind, &settings);
+    let door = Arc::new(tokio::task::block_in_place(door));
     let watched = status.map(|status| tokio::spawn(status.serve(door.clone(), stopped.clone())));
     listener
         .serve(door, stopped, settings.shutdown_timeout)

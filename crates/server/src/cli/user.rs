@@ -8,13 +8,14 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use anyhow::{Context, Result, bail};
-use bson::{Bson, doc};
+use bson::{Bson, Document, doc};
 use clap::{Args, Subcommand};
 use forebay_device::{DeviceOptions, DeviceSpec, Devices};
-use forebay_documents::{Documents, Location, Settings};
+use forebay_documents::{Documents, Location, Role, Settings};
 
 use super::client::ServerArgs;
 use crate::auth;
+use crate::logging::one_line;
 
 /// The variable that holds the password where there is no terminal.
 const PASSWORD_VARIABLE: &str = "FOREBAY_PASSWORD";
@@ -32,11 +33,18 @@ enum Action {
     Add {
         /// Name of the user.
         name: String,
+        /// What the user may do, as in `read` or `readWrite@shop`: read, readWrite or dbAdmin on a database (that of the user,
+        /// if none is named), readAnyDatabase, readWriteAnyDatabase, dbAdminAnyDatabase, or root. May be given several times.
+        #[arg(long = "role", value_name = "ROLE[@DB]", default_value = "root")]
+        roles: Vec<String>,
         #[command(flatten)]
         place: Place,
     },
-    /// List all users
+    /// List all users and their roles
     List {
+        /// Write JSON.
+        #[arg(long)]
+        json: bool,
         #[command(flatten)]
         place: Place,
     },
@@ -68,14 +76,12 @@ struct Place {
 /// If the data is in use, the server refuses, or the password can not be one.
 pub async fn run(args: &UserArgs) -> Result<()> {
     match &args.action {
-        Action::Add { name, place } => {
-            add(name, place).await?;
+        Action::Add { name, roles, place } => {
+            let roles = roles.iter().map(|text| role(text, &place.db));
+            add(name, roles.collect::<Result<_>>()?, place).await?;
             println!("user {name} added");
         }
-        Action::List { place } => list(place)
-            .await?
-            .iter()
-            .for_each(|user| println!("{user}")),
+        Action::List { json, place } => print_list(&list(place).await?, *json)?,
         Action::Remove { name, place } => {
             remove(name, place).await?;
             println!("user {name} removed");
@@ -84,35 +90,96 @@ pub async fn run(args: &UserArgs) -> Result<()> {
     Ok(())
 }
 
-async fn add(name: &str, place: &Place) -> Result<()> {
+/// The role that a person means.
+fn role(text: &str, own_db: &str) -> Result<Role> {
+    let found = match text.split_once('@') {
+        Some((name, db)) => Role::new(name, db),
+        None => Role::new(text, own_db).or_else(|| Role::new(text, auth::DEFAULT_DATABASE)),
+    };
+    let names: Vec<&str> = Role::names().collect();
+    found.with_context(|| {
+        format!(
+            "there is no role {text}: roles are {}, and those for more than one database are in admin",
+            names.join(", ")
+        )
+    })
+}
+
+async fn add(name: &str, roles: Vec<Role>, place: &Place) -> Result<()> {
     let password = password()?;
     let user = auth::user(name, &place.db);
     match offline(place)? {
-        Some(documents) => tokio::task::block_in_place(|| auth::add(&documents, &user, &password))?,
+        Some(documents) => {
+            tokio::task::block_in_place(|| auth::add(&documents, &user, &password, roles))?
+        }
         None => {
             let db = place.server.connect().await?.database(&place.db);
-            let command = doc! { "createUser": name, "pwd": password, "roles": ["root"] };
+            let role = |role: &Role| doc! { "role": role.name(), "db": role.db() };
+            let roles: Vec<Document> = roles.iter().map(role).collect();
+            let command = doc! { "createUser": name, "pwd": password, "roles": roles };
             db.run_command(command).await?;
         }
     }
     Ok(())
 }
 
-async fn list(place: &Place) -> Result<Vec<String>> {
+/// A user as a person reads it, and as a program does.
+struct Listed {
+    name: String,
+    db: String,
+    /// As `role@database`.
+    roles: Vec<String>,
+}
+
+async fn list(place: &Place) -> Result<Vec<Listed>> {
     if let Some(documents) = offline(place)? {
         let users = tokio::task::block_in_place(|| auth::list(&documents))?;
-        return Ok(users
-            .iter()
-            .map(|user| format!("{}@{}", user.name, user.db))
-            .collect());
+        let listed = users.into_iter().map(|(user, roles)| Listed {
+            name: user.name,
+            db: user.db,
+            roles: roles.iter().map(Role::to_string).collect(),
+        });
+        return Ok(listed.collect());
     }
     let db = place.server.connect().await?.database(&place.db);
     let reply = db.run_command(doc! { "usersInfo": 1 }).await?;
     let users = reply.get_array("users").context("a reply without users")?;
-    let users = users.iter().filter_map(Bson::as_document);
     users
-        .map(|user| Ok(format!("{}@{}", user.get_str("user")?, user.get_str("db")?)))
+        .iter()
+        .filter_map(Bson::as_document)
+        .map(listed)
         .collect()
+}
+
+/// A user out of the reply of `usersInfo`.
+fn listed(user: &Document) -> Result<Listed> {
+    let roles = user
+        .get_array("roles")?
+        .iter()
+        .filter_map(Bson::as_document);
+    let role = |role: &Document| Ok(format!("{}@{}", role.get_str("role")?, role.get_str("db")?));
+    Ok(Listed {
+        name: user.get_str("user")?.to_owned(),
+        db: user.get_str("db")?.to_owned(),
+        roles: roles.map(role).collect::<Result<_>>()?,
+    })
+}
+
+fn print_list(users: &[Listed], json: bool) -> Result<()> {
+    if json {
+        let user = |user: &Listed| serde_json::json!({ "user": user.name, "db": user.db, "roles": user.roles });
+        let users: Vec<serde_json::Value> = users.iter().map(user).collect();
+        println!("{}", serde_json::to_string(&users)?);
+        return Ok(());
+    }
+    for user in users {
+        let name = format!("{}@{}", user.name, user.db);
+        println!(
+            "{}",
+            one_line(format!("{name}  {}", user.roles.join(" ")).trim_end())
+        );
+    }
+    Ok(())
 }
 
 async fn remove(name: &str, place: &Place) -> Result<()> {

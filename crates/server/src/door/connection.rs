@@ -71,6 +71,10 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
             let frame = tokio::select! {
                 frame = self.reader.next(&limits, &memory) => frame,
                 () = stopped(&mut shutdown) => Ok(None),
+                () = self.session.overdue() => return Err(FrameError::TooSlow {
+                    action: "authenticate",
+                    limit: self.door.timeouts.handshake,
+                }),
             };
             let answered = match frame {
                 Ok(Some(frame)) => self.request(frame, &limits).await,
@@ -81,23 +85,22 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
                 Err(FrameError::Full(refused)) => self.refuse(refused).await?,
                 answered => answered?,
             }
+            if self.session.is_expelled() {
+                return Ok(());
+            }
         }
-    }
-
-    fn is_stranger(&self) -> bool {
-        self.door.auth_required && self.session.user().is_none()
     }
 
     /// The account that the client's messages take from.
     fn memory(&self) -> &Account {
-        match self.is_stranger() {
+        match self.session.is_stranger(&self.door) {
             true => &self.door.strangers,
             false => &self.door.memory,
         }
     }
 
     fn limits(&self) -> Limits {
-        match self.is_stranger() {
+        match self.session.is_stranger(&self.door) {
             true => Limits {
                 message_bytes_max: STRANGER_MESSAGE_BYTES_MAX,
                 ..Limits::default()
@@ -203,7 +206,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
     }
 
     async fn query(&mut self, query: &OpQuery, origin: Origin) -> Result<(), FrameError> {
-        let document = dispatch::answer_query(&self.door, &mut self.session, query);
+        let document = dispatch::answer_query(&self.door, &mut self.session, query).await;
         let reply = OpReply {
             flags: ReplyFlags::AWAIT_CAPABLE,
             document,

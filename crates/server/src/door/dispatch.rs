@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use bson::{RawDocumentBuf, rawdoc};
-use forebay_documents::Command;
+use forebay_documents::{Command, denial};
 use forebay_wire_mongo::{OpMsg, OpQuery, Sequence};
 use tokio::task::block_in_place;
 
@@ -67,12 +67,13 @@ fn refuse_unknown_sequences(name: &str, sequences: &[Sequence]) -> Result<(), Re
 /// Answers one command; there is always a reply.
 pub async fn answer(door: &Arc<Door>, session: &mut Session, command: Command) -> RawDocumentBuf {
     let name = command.name.as_str();
+    session.follow_users(door);
+    session.note_command(door, &command);
     if hello::is_hello(name) {
         return hello::reply(door, session, name, &command.body);
     }
     let own = match name {
-        "saslStart" => Some(sasl_start(door, session, &command)),
-        "saslContinue" => Some(sasl_continue(session, &command)),
+        "saslStart" | "saslContinue" => Some(authenticate(door, session, &command).await),
         "logout" => Some(logout(session)),
         name if auth::is_user_command(name) => Some(user_command(door, session, &command)),
         _ => authorise(door, session, name).err().map(Err),
@@ -84,31 +85,51 @@ pub async fn answer(door: &Arc<Door>, session: &mut Session, command: Command) -
 }
 
 /// Answers the handshake of an older driver.
-pub fn answer_query(door: &Door, session: &mut Session, query: &OpQuery) -> RawDocumentBuf {
+pub async fn answer_query(door: &Door, session: &mut Session, query: &OpQuery) -> RawDocumentBuf {
     let body = match query.query.get_document("$query") {
         Ok(inner) => inner.to_owned(),
         Err(_) => query.query.clone(),
     };
     let mut command = Command::from_body(body);
     command.db = query.command_database().unwrap_or_default().to_owned();
+    session.note_command(door, &command);
     let reply = match command.name.as_str() {
         _ if command.db.is_empty() => return hello::unsupported_query("find"),
         name if hello::is_hello(name) => Ok(hello::reply(door, session, name, &command.body)),
-        "saslStart" => sasl_start(door, session, &command),
-        "saslContinue" => sasl_continue(session, &command),
+        "saslStart" | "saslContinue" => authenticate(door, session, &command).await,
         name => return hello::unsupported_query(name),
     };
     reply.unwrap_or_else(|refusal| refusal.to_reply())
 }
 
 fn authorise(door: &Door, session: &Session, name: &str) -> Result<(), Refusal> {
-    if !door.auth_required || session.user().is_some() || OPEN_COMMANDS.contains(&name) {
+    if !session.is_stranger(door) || OPEN_COMMANDS.contains(&name) {
         return Ok(());
     }
     Err(Refusal::new(
         Code::Unauthorized,
         format!("Command {name} requires authentication"),
     ))
+}
+
+/// Makes a step of authentication. A wrong password is answered late, and some of them end the connection.
+async fn authenticate(
+    door: &Door,
+    session: &mut Session,
+    command: &Command,
+) -> Result<RawDocumentBuf, Refusal> {
+    let claimed = session.conversation.as_ref().map(|it| it.user().clone());
+    let reply = match command.name.as_str() {
+        "saslStart" => sasl_start(door, session, command),
+        _ => sasl_continue(session, command),
+    };
+    let refused = reply.as_ref().err().map(Refusal::code);
+    if refused == Some(Code::AuthenticationFailed) {
+        session.failures += 1;
+        let sender = session.client.peer.map(|peer| peer.ip());
+        tokio::time::sleep(door.guesses.note(sender, claimed.as_ref())).await;
+    }
+    reply
 }
 
 fn sasl_start(
@@ -129,14 +150,14 @@ fn sasl_continue(session: &mut Session, command: &Command) -> Result<RawDocument
 /// Carries a step of authentication into the session; the reply is left.
 pub fn adopt(session: &mut Session, step: sasl::Step) -> RawDocumentBuf {
     session.conversation = step.conversation;
-    if step.user.is_some() {
-        session.client.user = step.user;
+    if let Some(login) = step.login {
+        session.log_in(login);
     }
     step.reply
 }
 
 fn logout(session: &mut Session) -> Result<RawDocumentBuf, Refusal> {
-    session.client.user = None;
+    session.log_out();
     session.conversation = None;
     Ok(rawdoc! { "ok": 1.0 })
 }
@@ -147,11 +168,16 @@ fn user_command(
     session: &Session,
     command: &Command,
 ) -> Result<RawDocumentBuf, Refusal> {
+    let (documents, changes) = (&door.documents, &door.user_changes);
     if let Err(refusal) = authorise(door, session, &command.name) {
-        let first = command.name == "createUser" && session.is_local();
-        if !first || block_in_place(|| auth::any(&door.documents)).unwrap_or(true) {
-            return Err(refusal);
-        }
+        let may_add_first = command.name == "createUser" && session.is_local();
+        let added = may_add_first
+            .then(|| block_in_place(|| auth::add_first(documents, changes, command)))
+            .flatten();
+        return added.unwrap_or(Err(refusal));
     }
-    block_in_place(|| auth::run_user_command(&door.documents, command))
+    if !auth::may_run_user_command(&session.client, command) {
+        return Err(Refusal::new(Code::Unauthorized, denial(command)));
+    }
+    block_in_place(|| auth::run_user_command(documents, changes, command))
 }

@@ -3,12 +3,11 @@
 use std::io;
 use std::net::SocketAddr;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::{OwnedSemaphorePermit, watch};
+use tokio::sync::watch;
 use tokio::task::{JoinError, JoinSet};
 use tokio::time::{MissedTickBehavior, interval, timeout};
 use tokio_rustls::TlsAcceptor;
@@ -112,8 +111,7 @@ impl Listener {
         shutdown: &watch::Receiver<bool>,
         connections: &mut JoinSet<()>,
     ) {
-        let Ok(slot) = door.connection_slots.clone().try_acquire_owned() else {
-            door.connections_refused.fetch_add(1, Ordering::Relaxed);
+        let Some(place) = door.places.enter() else {
             tracing::warn!(%peer, "connection refused: connections-max is reached");
             return;
         };
@@ -122,14 +120,13 @@ impl Listener {
         let shutdown = shutdown.clone();
         connections.spawn(async move {
             let socket = Socket::new(stream);
-            let session = Session::new(door.connection_id(), peer, socket.link());
-            match tls {
-                None => serve_client(door, socket, session, shutdown, slot).await,
-                Some(tls) => match timeout(door.timeouts.handshake, tls.accept(socket)).await {
-                    Ok(Ok(stream)) => serve_client(door, stream, session, shutdown, slot).await,
-                    Ok(Err(error)) => tracing::info!(%peer, %error, "TLS handshake failed"),
-                    Err(_) => tracing::info!(%peer, "TLS handshake took too long"),
-                },
+            let place = Arc::new(place);
+            let session = Session::new(door.connection_id(), peer, socket.link(), place.clone());
+            tokio::select! {
+                () = serve_socket(door, tls, socket, session, shutdown) => {}
+                () = place.given_away() => {
+                    tracing::debug!(%peer, "connection closed: it had not authenticated, and another needed its place");
+                }
             }
         });
     }
@@ -169,12 +166,29 @@ pub async fn pause(error: io::Error) {
     tokio::time::sleep(ACCEPT_PAUSE).await;
 }
 
+async fn serve_socket(
+    door: Arc<Door>,
+    tls: Option<TlsAcceptor>,
+    socket: Socket,
+    session: Session,
+    shutdown: watch::Receiver<bool>,
+) {
+    let Some(tls) = tls else {
+        return serve_client(door, socket, session, shutdown).await;
+    };
+    let peer = session.client.peer.map(tracing::field::display);
+    match timeout(door.timeouts.handshake, tls.accept(socket)).await {
+        Ok(Ok(stream)) => serve_client(door, stream, session, shutdown).await,
+        Ok(Err(error)) => tracing::info!(peer, %error, "TLS handshake failed"),
+        Err(_) => tracing::info!(peer, "TLS handshake took too long"),
+    }
+}
+
 async fn serve_client<S: AsyncRead + AsyncWrite + Unpin>(
     door: Arc<Door>,
     stream: S,
     session: Session,
     shutdown: watch::Receiver<bool>,
-    slot: OwnedSemaphorePermit,
 ) {
     let connection = session.client.connection_id;
     let peer = session.client.peer.map(tracing::field::display);
@@ -205,5 +219,4 @@ async fn serve_client<S: AsyncRead + AsyncWrite + Unpin>(
         Ok(()) => tracing::debug!(connection, peer, "connection closed"),
         Err(error) => tracing::info!(connection, peer, %error, "connection closed by an error"),
     }
-    drop(slot);
 }

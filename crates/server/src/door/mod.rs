@@ -8,6 +8,7 @@ mod dispatch;
 mod frames;
 mod hello;
 mod listener;
+mod places;
 mod refusal;
 mod relay;
 mod session;
@@ -20,15 +21,17 @@ use std::time::Duration;
 
 use forebay_documents::Documents;
 use forebay_memory::Account;
-use tokio::sync::Semaphore;
 
 use crate::auth::sasl::Secret;
+use crate::auth::{Changes, Guesses};
 use crate::settings::Settings;
 use crate::shadow::Shadow;
 use crate::upstream::Upstream;
 
 pub use listener::{Listener, bind, pause, stopped};
 pub use refusal::{Code, Refusal};
+
+use places::Places;
 
 /// What all connections of a door share.
 #[derive(Debug)]
@@ -39,12 +42,12 @@ pub struct Door {
     auth_required: bool,
     timeouts: Timeouts,
     secret: Secret,
+    guesses: Guesses,
+    user_changes: Changes,
     memory: Account,
     /// What clients that have not authenticated take of it.
     strangers: Account,
-    connection_slots: Arc<Semaphore>,
-    connections_max: usize,
-    connections_refused: AtomicU64,
+    places: Arc<Places>,
     /// Commands passed on to the store behind us, by name.
     forwarded: HashMap<&'static str, AtomicU64>,
     next_connection_id: AtomicI64,
@@ -85,10 +88,13 @@ struct Timeouts {
 }
 
 impl Door {
-    /// A door to these documents, or to the store behind us.
+    /// A door to these documents, or to the store behind us. Waits for the disk.
     pub fn new(documents: Arc<Documents>, behind: Option<Behind>, settings: &Settings) -> Door {
         let memory = documents.settings().memory.clone();
         Door {
+            secret: Secret::of(&documents),
+            guesses: Guesses::default(),
+            user_changes: Changes::default(),
             documents,
             behind,
             auth_required: settings.auth,
@@ -96,12 +102,9 @@ impl Door {
                 handshake: settings.handshake_timeout,
                 message: settings.message_timeout,
             },
-            secret: Secret::random(),
             strangers: memory.below(memory.figures().limit_bytes / STRANGERS_PART),
             memory,
-            connection_slots: Arc::new(Semaphore::new(settings.connections_max)),
-            connections_max: settings.connections_max,
-            connections_refused: AtomicU64::new(0),
+            places: Places::new(settings.connections_max, settings.auth),
             forwarded: forwarded_counters(),
             next_connection_id: AtomicI64::new(1),
             next_request_id: AtomicI32::new(1),
@@ -121,11 +124,12 @@ impl Door {
     /// Figures of the connections.
     pub fn connections(&self) -> Connections {
         let taken = self.next_connection_id.load(Ordering::Relaxed) - 1;
+        let places = self.places.counts();
         Connections {
-            open: self.connections_max - self.connection_slots.available_permits(),
-            max: self.connections_max,
+            open: places.taken,
+            max: places.max,
             taken: taken.unsigned_abs(),
-            refused: self.connections_refused.load(Ordering::Relaxed),
+            refused: places.refused,
         }
     }
 

@@ -44,6 +44,8 @@ pub enum Code {
     UnknownField,
     /// The same argument twice.
     DuplicateField,
+    /// An argument that has to be there is not.
+    MissingField,
 }
 
 impl Code {
@@ -68,6 +70,7 @@ impl Code {
             Code::UserExists => (51003, "Location51003"),
             Code::UnknownField => (40415, "Location40415"),
             Code::DuplicateField => (40413, "Location40413"),
+            Code::MissingField => (40414, "Location40414"),
         }
     }
 }
@@ -86,6 +89,11 @@ impl Refusal {
             code,
             message: message.into(),
         }
+    }
+
+    /// Its code.
+    pub fn code(&self) -> Code {
+        self.code
     }
 
     /// What to answer to a message that is framed well but has bad content.

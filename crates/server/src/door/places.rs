@@ -1,0 +1,205 @@
+//! Places for connections: how many there are, and whose are given to others.
+//!
+//! Where clients must authenticate, a part of the places is for those that have. Strangers share the rest, and when it is
+//! full the one that came first makes room: a client that knows a password needs its place as a stranger only for a
+//! moment, and is let in however many strangers stay.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use parking_lot::Mutex;
+use tokio::sync::Notify;
+
+/// The places of a door.
+#[derive(Debug)]
+pub struct Places {
+    max: usize,
+    /// Maximum places of strangers; `None` where clients need not authenticate.
+    strangers_max: Option<usize>,
+    taken: Mutex<Taken>,
+}
+
+#[derive(Debug, Default)]
+struct Taken {
+    count: usize,
+    /// Numbers the places in the order in which they were taken.
+    next: u64,
+    strangers: BTreeMap<u64, Arc<Notify>>,
+    refused: u64,
+}
+
+/// A connection's place; it is free again when this value is dropped.
+#[derive(Debug)]
+pub struct Place {
+    places: Arc<Places>,
+    number: u64,
+    given_away: Arc<Notify>,
+    standing: Mutex<Standing>,
+}
+
+/// Whose place it is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Standing {
+    Stranger,
+    Known,
+}
+
+/// Figures of the places.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Counts {
+    /// Taken now.
+    pub taken: usize,
+    /// How many there are.
+    pub max: usize,
+    /// Clients that got none so far.
+    pub refused: u64,
+}
+
+impl Places {
+    /// This many places; if clients must authenticate, half of them are for those that have.
+    pub fn new(max: usize, auth_required: bool) -> Arc<Places> {
+        Arc::new(Places {
+            max,
+            strangers_max: auth_required.then_some((max / 2).max(1)),
+            taken: Mutex::default(),
+        })
+    }
+
+    /// Takes a place, that of another stranger if strangers have no other. Returns `None` if all are taken by clients that
+    /// may keep them.
+    pub fn enter(self: &Arc<Self>) -> Option<Place> {
+        let mut taken = self.taken.lock();
+        if let Some(strangers_max) = self.strangers_max
+            && (taken.count >= self.max || taken.strangers.len() >= strangers_max)
+            && let Some((_, given_away)) = taken.strangers.pop_first()
+        {
+            given_away.notify_one();
+            taken.count -= 1;
+        }
+        if taken.count >= self.max {
+            taken.refused += 1;
+            return None;
+        }
+        taken.count += 1;
+        taken.next += 1;
+        let place = Place {
+            places: self.clone(),
+            number: taken.next,
+            given_away: Arc::default(),
+            standing: Mutex::new(Standing::Known),
+        };
+        if self.strangers_max.is_some() {
+            place.be_stranger(&mut taken);
+        }
+        Some(place)
+    }
+
+    /// Figures.
+    pub fn counts(&self) -> Counts {
+        let taken = self.taken.lock();
+        Counts {
+            taken: taken.count,
+            max: self.max,
+            refused: taken.refused,
+        }
+    }
+}
+
+impl Place {
+    /// Waits until the place is another's. One may wait at a time.
+    pub async fn given_away(&self) {
+        self.given_away.notified().await;
+    }
+
+    /// Keeps the place for a client that has authenticated. Too late if it is another's already.
+    pub fn keep(&self) {
+        let mut taken = self.places.taken.lock();
+        if taken.strangers.remove(&self.number).is_some() {
+            *self.standing.lock() = Standing::Known;
+        }
+    }
+
+    /// Makes the client a stranger again.
+    pub fn forget(&self) {
+        let mut taken = self.places.taken.lock();
+        if self.places.strangers_max.is_some() && *self.standing.lock() == Standing::Known {
+            self.be_stranger(&mut taken);
+        }
+    }
+
+    fn be_stranger(&self, taken: &mut Taken) {
+        taken.strangers.insert(self.number, self.given_away.clone());
+        *self.standing.lock() = Standing::Stranger;
+    }
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        let mut taken = self.places.taken.lock();
+        let was_stranger = taken.strangers.remove(&self.number).is_some();
+        // Neither: it is another's.
+        if was_stranger || *self.standing.lock() == Standing::Known {
+            taken.count -= 1;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use futures_util::FutureExt;
+
+    use super::*;
+
+    fn is_given_away(place: &Place) -> bool {
+        place.given_away().now_or_never().is_some()
+    }
+
+    #[test]
+    fn without_authentication_the_first_come_stay() {
+        let places = Places::new(2, false);
+        let (first, _second) = (places.enter().expect("room"), places.enter().expect("room"));
+        assert!(places.enter().is_none());
+        first.forget();
+        assert!(places.enter().is_none() && !is_given_away(&first));
+        drop(first);
+        let third = places.enter();
+        assert!(third.is_some());
+        let counts = places.counts();
+        assert_eq!((counts.taken, counts.max, counts.refused), (2, 2, 2));
+    }
+
+    #[test]
+    fn the_stranger_that_came_first_makes_room() {
+        let places = Places::new(4, true);
+        let enter = || places.enter().expect("room");
+        let (first, second) = (enter(), enter());
+        let third = enter();
+        assert!(is_given_away(&first) && !is_given_away(&second));
+        assert_eq!(places.counts().taken, 2);
+        drop(first);
+        assert_eq!(places.counts().taken, 2, "its place was another's");
+        drop((second, third));
+        assert_eq!(places.counts().taken, 0);
+    }
+
+    #[test]
+    fn those_who_have_authenticated_stay() {
+        let places = Places::new(2, true);
+        let enter = || places.enter().expect("room");
+        let (ada, eve) = (enter(), {
+            let stranger = enter();
+            assert_eq!(places.counts().taken, 1);
+            stranger
+        });
+        ada.keep();
+        assert!(is_given_away(&ada), "it was too late for her");
+        drop(ada);
+        eve.keep();
+        let bob = enter();
+        bob.keep();
+        assert!(places.enter().is_none() && !is_given_away(&eve) && !is_given_away(&bob));
+        bob.forget();
+        let _carol = enter();
+        assert!(is_given_away(&bob) && !is_given_away(&eve));
+    }
+}
