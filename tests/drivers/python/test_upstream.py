@@ -1,16 +1,24 @@
 """Forebay in front of a store: what pymongo sees through it is what it sees straight."""
 
+import contextlib
 import tempfile
 import threading
 import time
 
 import pymongo
 import pytest
-from bson import encode
+from bson import Int64, encode
 from bson.raw_bson import RawBSONDocument
 from pymongo import UpdateOne
 from pymongo.cursor import CursorType
-from pymongo.errors import AutoReconnect, BulkWriteError, CursorNotFound, OperationFailure
+from pymongo.errors import (
+    AutoReconnect,
+    BulkWriteError,
+    CursorNotFound,
+    ExecutionTimeout,
+    NetworkTimeout,
+    OperationFailure,
+)
 
 from conftest import NUMBERS
 from servers import RefusingStore, start_ferretdb, start_forebay
@@ -142,6 +150,158 @@ def test_what_a_failed_bulk_has_written_is_found(exclusive):
         assert reply.get("writeErrors") or not reply["ok"]
         until(lambda: is_cached(names))
         assert names.count_documents({"name": written}) == 1
+
+
+NAMES = {"name": {"$regex": "name"}}
+
+
+def counters(names):
+    return names.database.client.admin.command("serverStatus")["forebayUpstream"]
+
+
+def explained(names, command):
+    return names.database.command("explain", command).get("forebay", {}).get("reason")
+
+
+def fill(names, count):
+    names.insert_many([{"_id": number, "name": f"name {number}"} for number in range(10, count)])
+    until(lambda: is_cached(names))
+
+
+def test_finds_of_cached_fields_are_answered_at_any_size(exclusive):
+    store, _, names = exclusive
+    fill(names, 3_439)
+    with pymongo.MongoClient(store.uri) as straight:
+        for shown in ({"_id": 0, "name": 1}, {"name": 1}):
+            for size in (0, 100, 1_000):
+                cached = names.find(NAMES, shown, batch_size=size).sort("name", 1)
+                assert list(cached) == list(straight["exclusive"].names.find(NAMES, shown).sort("name", 1))
+    told = counters(names)
+    assert told["forwarded"] == told["narrowed"] == 0 and told["answered"] == 6
+    assert explained(names, {"find": "names", "filter": NAMES, "projection": {"name": 1}}) is None
+
+
+def test_cursors_of_caches_and_of_the_store_are_told_apart(exclusive):
+    _, _, names = exclusive
+    fill(names, 300)
+    db = names.database
+    with names.database.client.start_session() as session:
+        find = lambda **other: db.command("find", "names", session=session, **other)["cursor"]["id"]
+        cached, stored = find(filter=NAMES, projection={"name": 1}), find()
+        assert cached < 0 < stored
+        more = db.command("getMore", cached, collection="names", batchSize=50, session=session)["cursor"]
+        assert more["id"] == cached and len(more["nextBatch"]) == 50
+        killed = db.command("killCursors", "names", cursors=[cached, stored], session=session)
+        assert sorted(killed["cursorsKilled"]) == [cached, stored]
+        for cursor in (cached, stored, Int64(-5)):
+            with pytest.raises(CursorNotFound):
+                db.command("getMore", cursor, collection="names", session=session)
+        # The end of a session closes its cursors.
+        cached = find(filter=NAMES, projection={"name": 1})
+        with contextlib.suppress(OperationFailure):
+            # FerretDB 1 does not have it.
+            db.client.admin.command("endSessions", [session.session_id])
+        with pytest.raises(CursorNotFound):
+            db.command("getMore", cached, collection="names", session=session)
+
+
+def test_a_loaded_cache_closes_its_cursors(exclusive):
+    _, _, names = exclusive
+    fill(names, 300)
+    found = names.find(NAMES, {"name": 1}, batch_size=10)
+    next(found)
+    names.drop_index("name_cache")
+    cache(names)
+    with pytest.raises(CursorNotFound):
+        list(found)
+
+
+def test_reasons_have_figures(exclusive):
+    _, _, names = exclusive
+    fill(names, 3_439)
+    count = "3,439 documents match; more than 1,000 are left to the store"
+    part = "3,439 documents match the conditions on cached fields; more than 1,000 are left to the store"
+    find = {"find": "names", "filter": NAMES}
+    assert explained(names, find) == count
+    assert explained(names, {"find": "names", "filter": NAMES | {"n": 1}}) == part
+    assert explained(names, find | {"hint": "_id_"}) == "hint is left to the store"
+    assert explained(names, {"find": "names", "filter": {"n": 1}}) == "there is no condition on a cached field"
+    with pytest.raises(OperationFailure, match=f"strict: the search would fall back to the store: {count}"):
+        names.database.command(find | {"comment": {"forebay": "strict"}})
+
+
+def test_what_cannot_be_parsed_leaves_caches_as_they_are(exclusive):
+    _, _, names = exclusive
+    for command in (
+        {"create": "names", "capped": "x"},
+        {"create": "names", "noSuchOption": 1},
+        {"collMod": "names", "index": 5},
+        {"renameCollection": "exclusive.names", "to": 5},
+    ):
+        db = names.database.client["admin" if "to" in command else "exclusive"]
+        with pytest.raises(OperationFailure):
+            db.command(command)
+        assert is_cached(names), command
+
+
+def test_a_stage_that_is_none_is_an_error_as_it_is_at_the_store(exclusive):
+    store, _, names = exclusive
+    match = {"$match": NAMES}
+    with pymongo.MongoClient(store.uri) as straight:
+        for pipeline in ([match, 5], [match | {"$limit": 1}], [match, {"$group": {"_id": "$n"}, "$limit": 1}]):
+            errors = []
+            for db in (straight["exclusive"], names.database):
+                with pytest.raises(OperationFailure) as caught:
+                    db.command("aggregate", "names", pipeline=pipeline, cursor={})
+                errors.append(caught.value.code)
+            assert errors[0] == errors[1]
+
+
+SLOW = {"name": {"$regex": r"^(a+)+\1$"}}
+
+
+@pytest.fixture
+def slow(exclusive):
+    """A collection of which a search takes minutes."""
+    _, front, names = exclusive
+    names.insert_many([{"name": "a" * 30 + f"b{number}"} for number in range(2_000)])
+    until(lambda: is_cached(names))
+    return front, names
+
+
+def searches(names):
+    operations = names.database.client.admin.command("currentOp")["inprog"]
+    return [operation for operation in operations if "count" in operation.get("command", {})]
+
+
+def test_a_search_of_a_cache_is_listed_and_can_be_stopped(slow):
+    _, names = slow
+    caught = []
+
+    def search():
+        with pytest.raises(OperationFailure) as error:
+            names.database.command("count", "names", query=SLOW)
+        caught.append(error.value.code)
+
+    searcher = threading.Thread(target=search)
+    searcher.start()
+    until(lambda: searches(names))
+    (operation,) = searches(names)
+    assert operation["ns"] == "exclusive.names" and operation["opid"].startswith("forebay:")
+    names.database.client.admin.command("killOp", op=operation["opid"])
+    searcher.join()
+    assert caught == [11601]
+    with pytest.raises(ExecutionTimeout):
+        names.database.command("count", "names", query=SLOW, maxTimeMS=100)
+    assert not searches(names)
+
+
+def test_a_search_of_a_cache_ends_with_its_client(slow):
+    front, names = slow
+    with pymongo.MongoClient(front.uri, socketTimeoutMS=1_000, retryReads=False) as leaving:
+        with pytest.raises(NetworkTimeout):
+            leaving["exclusive"].command("count", "names", query=SLOW)
+    until(lambda: not searches(names))
 
 
 def test_a_store_that_was_started_again_is_read_again(exclusive, tmp_path):

@@ -198,7 +198,7 @@ async fn serve_client<S: AsyncRead + AsyncWrite + Unpin>(
         Some(Behind { upstream, shadow }) => match upstream.connect().await {
             Ok(store) => {
                 let _arrived = shadow.arrives().await;
-                let relay = Relay::new(door.clone(), shadow.clone(), stream, store);
+                let relay = Relay::new(door.clone(), shadow.clone(), session, stream, store);
                 relay.serve(shutdown).await
             }
             Err(error) => {
@@ -206,7 +206,7 @@ async fn serve_client<S: AsyncRead + AsyncWrite + Unpin>(
                 shadow.lost();
                 match shadow.serve_stale {
                     true => {
-                        Relay::stale(door.clone(), shadow.clone(), stream)
+                        Relay::stale(door.clone(), shadow.clone(), session, stream)
                             .serve(shutdown)
                             .await
                     }

@@ -260,11 +260,21 @@ impl Shadow {
         declared
     }
 
-    /// Runs a command on the shadow of its namespace.
-    pub async fn run(&self, db: &str, mut body: RawDocumentBuf) -> RawDocumentBuf {
+    /// Runs a command of our own on the shadow of its namespace.
+    async fn run(&self, db: &str, body: RawDocumentBuf) -> RawDocumentBuf {
+        self.run_for(&ClientContext::default(), db, body).await
+    }
+
+    /// Runs a command on the shadow of its namespace for a client; a read ends when the client leaves.
+    pub async fn run_for(
+        &self,
+        client: &ClientContext,
+        db: &str,
+        mut body: RawDocumentBuf,
+    ) -> RawDocumentBuf {
         body.append(bson::cstr!("$db"), db);
         let command = Command::from_body(body);
-        self.documents.run(&ClientContext::default(), command).await
+        self.documents.run(client, command).await
     }
 
     /// Runs a command on the shadow that has to succeed.

@@ -15,10 +15,12 @@ use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::time::timeout;
 
 use super::compare::Verdict;
-use super::indexes::{load_of, with_definitions, with_loads};
+use super::cursors::open_cursor;
+use super::indexes::with_definitions;
 use super::reads::{self, Answer, Read};
+use super::reasons::Reason;
 use super::writes::{self, Write};
-use super::{FrameError, Next, Relay, Request, compare, fetch};
+use super::{FrameError, Next, Relay, Request, compare, cursors, fetch, operations};
 use crate::shadow::{Effect, Mirror, Ready, Shadow, first_batch, kept, operation_time, succeeded};
 
 /// Commands that change data in ways that are not followed: afterwards, the caches are loaded anew.
@@ -58,6 +60,9 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Relay<S> {
             return self.exchange(request, Flags::default()).await;
         };
         let (name, flags) = (peek.command().to_owned(), peek.flags);
+        if cursors::concerns_shadows(&peek) {
+            return self.cursor_command(request).await;
+        }
         if !reads::is_read(&name) {
             self.door.count_forwarded(&name);
         }
@@ -107,11 +112,9 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Relay<S> {
                 self.exchange(request, flags).await
             }
             ("explain", _) => self.explain(shadow, request, message).await,
-            ("currentOp", _) => {
-                let declared = shadow.declared();
-                let loads: Vec<_> = declared.iter().filter_map(|it| load_of(it)).collect();
-                let amend = |reply: &mut _| with_loads(reply, &loads);
-                self.amended(request, message, amend).await
+            ("currentOp", _) => self.current_op(request, message).await,
+            ("killOp", _) if let Some(number) = operations::killed(body) => {
+                self.kill_op(request, &message, number).await
             }
             ("serverStatus", _) => {
                 let told = shadow.counters.document();
@@ -143,7 +146,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Relay<S> {
         let counter = match &answer {
             Answer::Reply(_) => &counters.answered,
             Answer::Fetch(_) | Answer::Narrowed(_) => &counters.narrowed,
-            Answer::Forward => &counters.forwarded,
+            Answer::Forward(_) => &counters.forwarded,
         };
         counter.fetch_add(1, Ordering::Relaxed);
         if !matches!(answer, Answer::Reply(_)) {
@@ -159,16 +162,20 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Relay<S> {
                 let bytes = OpMsg { body, ..message }.encode(request.id(), 0).into();
                 self.exchange(Request { bytes, ..request }, flags).await
             }
-            Answer::Reply(_) if compare::is_due(shadow) => {
+            // Of what has further batches, the store may show others first.
+            Answer::Reply(reply) if open_cursor(&reply).is_none() && compare::is_due(shadow) => {
                 self.compared(shadow, mirror, &message, &request).await
             }
             Answer::Reply(reply) => self.respond(reply, &request).await,
-            Answer::Forward => match reads::refusal(shadow, mirror, &message.body) {
-                Some(refusal) if self.proves(mirror).await? => {
-                    self.respond(refusal, &request).await
+            Answer::Forward(reason) => {
+                let (client, body) = (&self.session.client, &message.body);
+                match reads::refusal(shadow, client, mirror, body, &reason).await {
+                    Some(refusal) if self.proves(mirror).await? => {
+                        self.respond(refusal, &request).await
+                    }
+                    _ => self.exchange(request, flags).await,
                 }
-                _ => self.exchange(request, flags).await,
-            },
+            }
         }
     }
 
@@ -180,20 +187,33 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Relay<S> {
         body: &RawDocument,
     ) -> Result<Answer, FrameError> {
         let Some(ready) = self.filled(mirror) else {
-            return Ok(Answer::Forward);
+            return Ok(Answer::Forward(self.not_ready(mirror)));
         };
-        let Some(read) = Read::parse(&mirror.namespace, &ready.kept, body) else {
-            return Ok(Answer::Forward);
+        let read = match Read::parse(&mirror.namespace, &ready.kept, body) {
+            Ok(read) => read,
+            Err(reason) => return Ok(Answer::Forward(reason)),
         };
         if !self.proves(mirror).await? {
-            return Ok(Answer::Forward);
+            return Ok(Answer::Forward(Reason::Unproven));
         }
-        let answer = reads::answer(shadow, &read).await;
+        let answer = reads::answer(shadow, &self.session.client, &read).await;
         // Of what has been loaded anew meanwhile, nobody knows what it was.
-        Ok(match self.filled(mirror) == Some(ready) {
-            true => answer,
-            false => Answer::Forward,
-        })
+        if self.filled(mirror) == Some(ready) {
+            return Ok(answer);
+        }
+        if let Answer::Reply(reply) = answer {
+            self.close(&mirror.namespace, &reply).await;
+        }
+        Ok(Answer::Forward(self.not_ready(mirror)))
+    }
+
+    /// Why the shadow does not answer this client.
+    fn not_ready(&self, mirror: &Mirror) -> Reason {
+        let away = || match self.shadow.is_away() {
+            true => "the store cannot be reached".to_owned(),
+            false => "the cache has just been loaded".to_owned(),
+        };
+        Reason::NotReady(mirror.reason().unwrap_or_else(away))
     }
 
     /// The shadow, if it answers this client.
@@ -245,6 +265,10 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Relay<S> {
             let Answer::Reply(reply) = answer else {
                 return self.pass(told, request).await;
             };
+            if open_cursor(&reply).is_some() {
+                self.close(&mirror.namespace, &reply).await;
+                return self.pass(told, request).await;
+            }
             let verdict = compare::judge(&message.body, &reply, straight.body, &changed);
             if verdict == Verdict::Same {
                 return self.respond(reply, request).await;
@@ -351,7 +375,10 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Relay<S> {
                 return Ok(None);
             };
             ids.extend(found);
-            if !succeeded(&reply) || has_more(&reply) || ids.len() > writes::TOUCHED_MAX {
+            if !succeeded(&reply)
+                || open_cursor(&reply).is_some()
+                || ids.len() > writes::TOUCHED_MAX
+            {
                 return Ok(None);
             }
         }
@@ -483,7 +510,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Relay<S> {
         }
         for mirror in written {
             match told {
-                Some(reply) if writes::is_refusal_of_all(reply.body) => {}
+                Some(reply) if writes::is_refusal_of_all(name, reply.body) => {}
                 Some(_) => shadow.reload(&mirror, why),
                 None => shadow.reload_settled(&mirror, why),
             }
@@ -656,12 +683,6 @@ async fn caught_up(
             }
         }
     }
-}
-
-/// Has the cursor of a reply more than its batch?
-fn has_more(reply: &RawDocument) -> bool {
-    let cursor = reply.get_document("cursor");
-    cursor.is_ok_and(|cursor| cursor.get_i64("id").is_ok_and(|id| id != 0))
 }
 
 async fn forget(shadow: &Shadow, mirror: &Mirror) {

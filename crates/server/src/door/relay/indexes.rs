@@ -7,7 +7,7 @@ use forebay_wire_mongo::OpMsg;
 use tokio::io::{AsyncRead, AsyncWrite};
 
 use super::cached::namespace;
-use super::reads::{self, Answer};
+use super::reads::Answer;
 use super::{FrameError, Next, Relay, Request};
 use crate::shadow::{Mirror, Shadow, ShadowError, kept};
 
@@ -89,24 +89,25 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Relay<S> {
         let Some(mirror) = namespace(&body).and_then(|namespace| shadow.find(&namespace)) else {
             return self.exchange(request, flags).await;
         };
-        // A load may end meanwhile: the command was forwarded because of it.
-        let before = mirror.reason();
         let reason = match self.answer_of(shadow, &mirror, &body).await? {
-            Answer::Reply(_) => {
+            Answer::Reply(answer) => {
+                self.close(&mirror.namespace, &answer).await;
                 let mut command = rawdoc! { "explain": explained.to_owned() };
                 if let Ok(Some(verbosity)) = message.body.get("verbosity") {
                     command.append(cstr!("verbosity"), verbosity);
                 }
-                let reply = shadow.run(&mirror.namespace.db, command).await;
+                let (client, db) = (&self.session.client, &mirror.namespace.db);
+                let reply = shadow.run_for(client, db, command).await;
                 return self.respond(reply, &request).await;
             }
             Answer::Fetch(_) | Answer::Narrowed(_) => {
                 "the cache finds the documents, and the store is asked for them by their _id"
                     .to_owned()
             }
-            Answer::Forward => before
-                .or_else(|| mirror.reason())
-                .unwrap_or_else(|| reads::FORWARDED.to_owned()),
+            Answer::Forward(reason) => {
+                let client = &self.session.client;
+                reason.told(shadow, client, &mirror.namespace).await
+            }
         };
         self.amended(request, message, |reply| {
             reply.append(
@@ -136,14 +137,15 @@ pub fn load_of(mirror: &Mirror) -> Option<RawDocumentBuf> {
     })
 }
 
-/// Adds loads to the operations of a `currentOp`.
-pub fn with_loads(reply: &mut RawDocumentBuf, loads: &[RawDocumentBuf]) {
+/// Adds `more` to the operations of a `currentOp`.
+pub fn with_operations(reply: &mut RawDocumentBuf, more: &[RawDocumentBuf]) {
     let mut amended = RawDocumentBuf::new();
     for (name, value) in reply.into_iter().flatten() {
         match value {
             RawBsonRef::Array(operations) if name.as_str() == "inprog" => {
                 let mut all: RawArrayBuf = operations.into_iter().flatten().collect();
-                loads.iter().for_each(|load| all.push(load.clone()));
+                more.iter()
+                    .for_each(|operation| all.push(operation.clone()));
                 amended.append(name, all);
             }
             value => amended.append(name, value),

@@ -4,10 +4,13 @@
 
 mod cached;
 mod compare;
+mod cursors;
 mod fetch;
 mod handshake;
 mod indexes;
+mod operations;
 mod reads;
+mod reasons;
 mod stale;
 mod writes;
 
@@ -15,7 +18,7 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Instant;
 
-use bson::RawDocumentBuf;
+use bson::{RawDocument, RawDocumentBuf};
 use bytes::Bytes;
 use forebay_documents::Namespace;
 use forebay_memory::{Account, Share};
@@ -30,6 +33,7 @@ use tokio::task::block_in_place;
 use super::connection::{LARGE_MESSAGE_BYTES_MIN, compressed};
 use super::frames::{self, Frame, FrameError, FrameReader, Refused};
 use super::listener::stopped;
+use super::session::Session;
 use super::{Behind, Door, Refusal, hello};
 use crate::auth::scram::random_bytes;
 use crate::shadow::Shadow;
@@ -62,6 +66,8 @@ pub struct Relay<S> {
     store: StoreReader,
     store_writer: StoreWriter,
     shadow: Arc<Shadow>,
+    /// Who the client is to shadows: they look whether it is still there.
+    session: Session,
     /// The collections that the client may read, and when the store said so.
     proven: HashMap<Namespace, Instant>,
     /// What the store's reply holds until it is passed on.
@@ -98,6 +104,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Relay<S> {
     pub fn new(
         door: Arc<Door>,
         shadow: Arc<Shadow>,
+        session: Session,
         client: S,
         store: Box<dyn Stream>,
     ) -> Relay<S> {
@@ -110,6 +117,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Relay<S> {
             client_writer,
             store_writer,
             shadow,
+            session,
             proven: HashMap::new(),
             reply_share: None,
             is_somebody: false,
@@ -225,7 +233,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Relay<S> {
             true if flags.has(Flags::MORE_TO_COME) => self.exchange(request, flags).await,
             true => self.hello(request).await,
             false if self.is_stale => self.answer_stale(request).await,
-            false if self.shadow.serve_stale && reads::is_read(name) => {
+            false if self.shadow.serve_stale && (reads::is_read(name) || name == "getMore") => {
                 self.read_in_spite(request).await
             }
             false => {
@@ -260,6 +268,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Relay<S> {
         let Body::Msg(message) = body else {
             return Err(unknown(header.op_code));
         };
+        self.remember_client(&message.body);
         if self.is_stale {
             return self.hello_stale(&message.body, &request).await;
         }
@@ -286,6 +295,12 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Relay<S> {
         let reply = reply.encode(header.request_id, header.response_to);
         self.answer(reply.into(), None).await?;
         Ok(Next::Request)
+    }
+
+    fn remember_client(&mut self, hello: &RawDocument) {
+        if let Ok(metadata) = hello.get_document("client") {
+            self.session.remember(metadata);
+        }
     }
 
     /// Passes on the handshake of an older driver: no other command comes this way.
@@ -318,6 +333,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Relay<S> {
         header: Header,
         command: &RawDocumentBuf,
     ) -> Result<Next, FrameError> {
+        self.remember_client(command);
         if self.is_stale {
             let Some(document) = self.stale_hello(command) else {
                 return Ok(Next::Close);

@@ -1,33 +1,43 @@
 //! Reads that a shadow answers, or makes narrower for the store.
 
-use bson::{RawArrayBuf, RawBson, RawBsonRef, RawDocument, RawDocumentBuf, rawdoc};
-use forebay_documents::Namespace;
+use bson::{RawArrayBuf, RawBson, RawBsonRef, RawDocument, RawDocumentBuf, cstr, rawdoc};
+use forebay_documents::{ClientContext, Namespace};
 
+use super::cursors;
+use super::reasons::Reason;
 use crate::shadow::kept::{Judgement, Kept, narrowed};
 use crate::shadow::{Mirror, Shadow, first_batch, succeeded};
 
 /// The most `_id`s that the store is asked for instead of a search of its own.
-const IDS_MAX: usize = 1_000;
+pub const IDS_MAX: usize = 1_000;
 
 /// The most documents that are fetched one by one: stores that find a single `_id` by an index may scan for several.
 const FETCHED_MAX: usize = 16;
 
-/// Why the store answers what a shadow might have.
-pub const FORWARDED: &str = "the cache cannot judge the command, or it finds too many documents";
-
 /// Arguments that say nothing about what is found.
 const HARMLESS: &[&str] = &["$db", "lsid", "maxTimeMS", "comment", "$clusterTime"];
+/// Arguments that are for the store alone: a shadow has one state, and nothing to tell of a comment.
+const STORE_ONLY: &[&str] = &[
+    "$db",
+    "comment",
+    "$clusterTime",
+    "readConcern",
+    "$readPreference",
+];
+
+/// Codes by which a search says that it was stopped: MaxTimeMSExpired, InterruptedAtShutdown and Interrupted.
+const STOPPED: &[i32] = &[50, 11600, 11601];
 
 /// What becomes of a read.
 pub enum Answer {
-    /// This is the reply, if the client may read the collection.
+    /// This is the reply, if the client may read the collection. A cursor in it is a shadow's.
     Reply(RawDocumentBuf),
     /// These are the documents, in their order.
     Fetch(Vec<RawBson>),
     /// This goes to the store in its place.
     Narrowed(RawDocumentBuf),
     /// It goes to the store as it is.
-    Forward,
+    Forward(Reason),
 }
 
 /// Is this the name of a command that [`answer`] understands?
@@ -35,43 +45,69 @@ pub fn is_read(command: &str) -> bool {
     matches!(command, "find" | "count" | "distinct" | "aggregate")
 }
 
-/// What the shadow of a collection says to a read.
-pub async fn answer(shadow: &Shadow, read: &Read<'_>) -> Answer {
+/// What the shadow of a collection says to a read of `client`.
+pub async fn answer(shadow: &Shadow, client: &ClientContext, read: &Read<'_>) -> Answer {
     if read.is_whole() {
-        let reply = shadow.run(&read.namespace.db, read.plain()).await;
-        match open_cursor(&reply) {
-            None if succeeded(&reply) => return Answer::Reply(reply),
-            None => {}
-            Some(cursor) => read.close(shadow, cursor).await,
-        }
+        let plain = plain(read.body);
+        let reply = shadow.run_for(client, &read.namespace.db, plain).await;
+        return match succeeded(&reply) || was_stopped(&reply) {
+            true => Answer::Reply(cursors::renumbered(reply)),
+            false => Answer::Forward(Reason::refused(&reply)),
+        };
     }
-    match read.ids(shadow).await {
-        Some(ids) if read.is_fetch(ids.len()) => Answer::Fetch(ids),
-        Some(ids) => Answer::Narrowed(read.narrowed(ids)),
-        None => Answer::Forward,
+    match read.ids(shadow, client).await {
+        Ok(ids) if read.is_fetch(ids.len()) => Answer::Fetch(ids),
+        Ok(ids) => Answer::Narrowed(read.narrowed(ids)),
+        Err(answer) => answer,
     }
 }
 
 /// The refusal of a read that has to be strict, has a condition on a cached field, and would be the store's to answer.
-pub fn refusal(shadow: &Shadow, mirror: &Mirror, body: &RawDocument) -> Option<RawDocumentBuf> {
+pub async fn refusal(
+    shadow: &Shadow,
+    client: &ClientContext,
+    mirror: &Mirror,
+    body: &RawDocument,
+    reason: &Reason,
+) -> Option<RawDocumentBuf> {
     let word = body
         .get_document("comment")
         .and_then(|it| it.get_str("forebay"));
     let is_strict = shadow.is_strict() || word.is_ok_and(|it| it == "strict");
     let name = body.iter_elements().next()?.ok()?.key().as_str();
     let judgement = mirror.kept()?.judge(filter_of(name, body)?);
-    let reason = mirror.reason().unwrap_or_else(|| FORWARDED.to_owned());
-    (is_strict && judgement != Judgement::None).then(|| {
-        let message = format!("strict: the search would fall back to the store: {reason}");
-        rawdoc! { "ok": 0.0, "errmsg": message, "code": 2, "codeName": "BadValue" }
-    })
+    if !is_strict || judgement == Judgement::None {
+        return None;
+    }
+    let reason = reason.told(shadow, client, &mirror.namespace).await;
+    let message = format!("strict: the search would fall back to the store: {reason}");
+    Some(rawdoc! { "ok": 0.0, "errmsg": message, "code": 2, "codeName": "BadValue" })
+}
+
+/// Does a reply say that its command was stopped?
+fn was_stopped(reply: &RawDocument) -> bool {
+    STOPPED.contains(&reply.get_i32("code").unwrap_or(0))
+}
+
+/// A command of the client for a shadow.
+pub fn plain(body: &RawDocument) -> RawDocumentBuf {
+    let mut plain = RawDocumentBuf::new();
+    for (name, value) in body.into_iter().flatten() {
+        if !STORE_ONLY.contains(&name.as_str()) {
+            plain.append(name, value);
+        }
+    }
+    plain
 }
 
 fn filter_of<'a>(name: &str, body: &'a RawDocument) -> Option<&'a RawDocument> {
     match name {
         "find" => body.get_document("filter").ok(),
         "count" | "distinct" => body.get_document("query").ok(),
-        _ => first_stage(body)?.get_document("$match").ok(),
+        _ => match stages(body)?.first()? {
+            ("$match", RawBsonRef::Document(filter)) => Some(filter),
+            _ => None,
+        },
     }
 }
 
@@ -86,27 +122,33 @@ pub struct Read<'a> {
 }
 
 impl<'a> Read<'a> {
-    /// None for a command with an argument that a shadow cannot obey, or without a condition on a cached field.
+    /// A command with a condition on a cached field, and without arguments that a shadow cannot obey; else why it is the
+    /// store's.
     pub fn parse(
         namespace: &'a Namespace,
         kept: &'a Kept,
         body: &'a RawDocument,
-    ) -> Option<Read<'a>> {
-        let name = body.iter_elements().next()?.ok()?.key().as_str();
-        let filter = filter_of(name, body)?;
+    ) -> Result<Read<'a>, Reason> {
+        let name = body.iter_elements().next().and_then(Result::ok);
+        let name = name.map_or("", |element| element.key().as_str());
+        let filter = filter_of(name, body).ok_or(Reason::NoCondition)?;
         let mut arguments = body.into_iter().flatten().skip(1);
-        if !arguments.all(|(argument, value)| obeys(name, argument.as_str(), value)) {
-            return None;
+        if let Some((argument, _)) =
+            arguments.find(|(argument, value)| !obeys(name, argument.as_str(), *value))
+        {
+            return Err(Reason::Argument(argument.as_str().to_owned()));
         }
-        let judgement = kept.judge(filter);
-        (judgement != Judgement::None).then_some(Read {
-            namespace,
-            kept,
-            name,
-            body,
-            filter,
-            judgement,
-        })
+        match kept.judge(filter) {
+            Judgement::None => Err(Reason::NoCondition),
+            judgement => Ok(Read {
+                namespace,
+                kept,
+                name,
+                body,
+                filter,
+                judgement,
+            }),
+        }
     }
 
     /// Does the shadow hold all that the command needs?
@@ -176,11 +218,8 @@ impl<'a> Read<'a> {
     /// Does a pipeline end in numbers of documents, counted together or by a field that the shadow holds?
     fn counts(&self) -> bool {
         let mut ends = false;
-        for stage in stages(self.body).skip(1) {
-            let Some(Ok((name, value))) = stage.into_iter().next() else {
-                return false;
-            };
-            ends |= match (name.as_str(), value) {
+        for (name, value) in stages(self.body).into_iter().flatten().skip(1) {
+            ends |= match (name, value) {
                 ("$skip" | "$limit", _) => false,
                 ("$count", _) => true,
                 ("$group", RawBsonRef::Document(group)) if !ends => {
@@ -211,44 +250,41 @@ impl<'a> Read<'a> {
             })
     }
 
-    /// The command for the shadow.
-    fn plain(&self) -> RawDocumentBuf {
-        let mut plain = RawDocumentBuf::new();
-        for (name, value) in self.body.into_iter().flatten() {
-            let local = HARMLESS.contains(&name.as_str()) && name.as_str() != "maxTimeMS";
-            if !local && !matches!(name.as_str(), "readConcern" | "$readPreference") {
-                plain.append(name, value);
-            }
+    /// The condition that the shadow can judge.
+    fn condition(&self) -> RawDocumentBuf {
+        match &self.judgement {
+            Judgement::Part(condition) => condition.clone(),
+            _ => self.filter.to_owned(),
         }
-        plain
     }
 
-    /// The `_id`s of the documents that may match; none if they are too many to name.
-    async fn ids(&self, shadow: &Shadow) -> Option<Vec<RawBson>> {
-        let condition = match &self.judgement {
-            Judgement::Part(condition) => condition,
-            _ => self.filter,
-        };
-        let most = i64::try_from(IDS_MAX + 1).ok()?;
-        let find = rawdoc! {
-            "find": self.namespace.collection.as_str(), "filter": condition.to_owned(), "projection": { "_id": 1 },
+    /// The `_id`s of the documents that may match; else what becomes of the read, as they are too many to name or the search
+    /// was stopped.
+    async fn ids(&self, shadow: &Shadow, client: &ClientContext) -> Result<Vec<RawBson>, Answer> {
+        let most = (IDS_MAX + 1) as i64;
+        let mut find = rawdoc! {
+            "find": self.namespace.collection.as_str(), "filter": self.condition(), "projection": { "_id": 1 },
             "limit": most, "batchSize": most, "singleBatch": true,
         };
-        let reply = shadow.run(&self.namespace.db, find).await;
+        if let Ok(Some(limit)) = self.body.get("maxTimeMS") {
+            find.append(cstr!("maxTimeMS"), limit);
+        }
+        let reply = shadow.run_for(client, &self.namespace.db, find).await;
+        if was_stopped(&reply) {
+            return Err(Answer::Reply(reply));
+        }
         if !succeeded(&reply) {
-            return None;
+            return Err(Answer::Forward(Reason::refused(&reply)));
         }
         let ids = first_batch(&reply).filter_map(|document| document.get("_id").ok().flatten());
         let ids: Vec<_> = ids.map(RawBson::from).collect();
-        (ids.len() <= IDS_MAX).then_some(ids)
-    }
-
-    async fn close(&self, shadow: &Shadow, cursor: i64) {
-        let cursors = RawArrayBuf::from_iter([cursor]);
-        let kill =
-            rawdoc! { "killCursors": self.namespace.collection.as_str(), "cursors": cursors };
-        // A cursor that is gone already needs no closing.
-        drop(shadow.run(&self.namespace.db, kill).await);
+        match ids.len() <= IDS_MAX {
+            true => Ok(ids),
+            false => Err(Answer::Forward(Reason::TooMany {
+                condition: self.condition(),
+                is_whole: self.judgement == Judgement::Whole,
+            })),
+        }
     }
 
     /// The command, asked of the documents with these `_id`s only. The store judges them by the whole filter.
@@ -261,9 +297,9 @@ impl<'a> Read<'a> {
                 "pipeline" => {
                     let mut pipeline = RawArrayBuf::new();
                     pipeline.push(rawdoc! { "$match": filter.clone() });
-                    stages(self.body)
-                        .skip(1)
-                        .for_each(|stage| pipeline.push(stage.to_owned()));
+                    for stage in value.as_array().into_iter().flatten().flatten().skip(1) {
+                        pipeline.push(stage);
+                    }
                     command.append(name, pipeline);
                 }
                 _ => command.append(name, value),
@@ -273,13 +309,17 @@ impl<'a> Read<'a> {
     }
 }
 
-fn stages(body: &RawDocument) -> impl Iterator<Item = &RawDocument> {
-    let pipeline = body.get_array("pipeline").into_iter().flatten().flatten();
-    pipeline.filter_map(|stage| stage.as_document())
+/// The stages of a pipeline, each with its argument; none if one is no document of one field, which is the store's to tell.
+fn stages(body: &RawDocument) -> Option<Vec<(&str, RawBsonRef<'_>)>> {
+    let stages = body.get_array("pipeline").ok()?.into_iter();
+    stages.map(|stage| only_field(stage.ok()?)).collect()
 }
 
-fn first_stage(body: &RawDocument) -> Option<&RawDocument> {
-    stages(body).next()
+/// The field of a document that has one.
+fn only_field(document: RawBsonRef<'_>) -> Option<(&str, RawBsonRef<'_>)> {
+    let mut fields = document.as_document()?.into_iter();
+    let (name, value) = fields.next()?.ok()?;
+    fields.next().is_none().then_some((name.as_str(), value))
 }
 
 /// Can a shadow do what this argument asks? What is not known is the store's: transactions, collations, hints, ...
@@ -310,10 +350,44 @@ fn obeys(command: &str, argument: &str, value: RawBsonRef<'_>) -> bool {
     }
 }
 
-/// The cursor of a reply that is not all: the store could not go on with it.
-fn open_cursor(reply: &RawDocument) -> Option<i64> {
-    let cursor = reply
-        .get_document("cursor")
-        .and_then(|cursor| cursor.get_i64("id"));
-    cursor.ok().filter(|id| *id != 0)
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn pipelines_with_malformed_stages_are_the_stores() {
+        let (namespace, kept) = (
+            Namespace::new("d", "c").expect("a name"),
+            Kept::new(vec!["name".to_owned()]),
+        );
+        let filter = || rawdoc! { "$match": { "name": "x" } };
+        let is_read = |stages: Vec<RawBson>| {
+            let pipeline = RawArrayBuf::from_iter(stages);
+            let body = rawdoc! { "aggregate": "c", "pipeline": pipeline, "cursor": {} };
+            Read::parse(&namespace, &kept, &body).is_ok()
+        };
+        let group = || rawdoc! { "$group": { "_id": "$n" } };
+        assert!(is_read(vec![filter().into(), group().into()]));
+        let mut two = filter();
+        two.append(cstr!("$limit"), 1);
+        assert!(!is_read(vec![two.into(), group().into()]));
+        assert!(!is_read(vec![filter().into(), RawBson::Int32(5)]));
+        let empty = RawDocumentBuf::new();
+        assert!(!is_read(vec![filter().into(), empty.into()]));
+    }
+
+    #[test]
+    fn a_narrowed_pipeline_has_all_stages_but_its_first() {
+        let namespace = Namespace::new("d", "c").expect("a name");
+        let kept = Kept::new(vec!["name".to_owned()]);
+        let group = rawdoc! { "$group": { "_id": "$n" } };
+        let pipeline = [rawdoc! { "$match": { "name": "x" } }, group.clone()];
+        let body = rawdoc! { "aggregate": "c", "pipeline": RawArrayBuf::from_iter(pipeline), "cursor": {} };
+        let read = Read::parse(&namespace, &kept, &body).expect("it has a condition");
+        let narrowed = read.narrowed(vec![RawBson::Int32(1)]);
+        let stages = narrowed.get_array("pipeline").expect("it is one");
+        let stages: Vec<_> = stages.into_iter().flatten().collect();
+        assert_eq!(stages.len(), 2);
+        assert_eq!(stages[1].as_document(), Some(&*group));
+    }
 }

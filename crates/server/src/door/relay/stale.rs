@@ -6,19 +6,22 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use bson::{RawDocument, RawDocumentBuf};
+use forebay_wire_mongo::Peek;
 use tokio::io::{AsyncRead, AsyncWrite, empty};
 
 use super::cached::{decode, namespace};
+use super::cursors;
 use super::reads::{Answer, is_read};
 use super::{Behind, Door, FrameError, Next, Relay, Request, handshake};
+use crate::door::session::Session;
 use crate::shadow::Shadow;
 
 impl<S: AsyncRead + AsyncWrite + Unpin> Relay<S> {
     /// A client who came while the store could not be reached.
-    pub fn stale(door: Arc<Door>, shadow: Arc<Shadow>, client: S) -> Relay<S> {
+    pub fn stale(door: Arc<Door>, shadow: Arc<Shadow>, session: Session, client: S) -> Relay<S> {
         Relay {
             is_stale: true,
-            ..Relay::new(door, shadow, client, Box::new(empty()))
+            ..Relay::new(door, shadow, session, client, Box::new(empty()))
         }
     }
 
@@ -83,6 +86,9 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Relay<S> {
 
     /// Answers a command, if the cache can alone.
     pub(super) async fn answer_stale(&mut self, request: Request) -> Result<Next, FrameError> {
+        if Peek::new(&request.bytes).is_some_and(|asked| cursors::concerns_shadows(&asked)) {
+            return self.cursor_command(request).await;
+        }
         let Some(message) = decode(&request.bytes) else {
             return Ok(Next::Close);
         };

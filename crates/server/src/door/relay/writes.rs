@@ -58,8 +58,17 @@ pub fn is_refusal(reply: &RawDocument) -> bool {
 }
 
 /// Has the store refused a command that is no [`Write`] without doing any of it?
-pub fn is_refusal_of_all(reply: &RawDocument) -> bool {
-    is_refusal(reply) || has_code(reply, &[NOT_IMPLEMENTED])
+pub fn is_refusal_of_all(command: &str, reply: &RawDocument) -> bool {
+    let is_parsed_first = matches!(command, "create" | "collMod" | "renameCollection");
+    is_refusal(reply)
+        || has_code(reply, &[NOT_IMPLEMENTED])
+        || is_parsed_first && has_failed_to_parse(reply)
+}
+
+/// Does a reply say that what was sent is no command? Codes from 40,000 to 49,999 are of parsers.
+fn has_failed_to_parse(reply: &RawDocument) -> bool {
+    let code = reply.get_i32("code").unwrap_or(0);
+    has_code(reply, WRONG) || !succeeded(reply) && (40_000..50_000).contains(&code)
 }
 
 /// Does a reply say that a statement is wrong?
@@ -480,6 +489,21 @@ mod tests {
         let insert = rawdoc! { "insert": "c", "documents": [{ "_id": 1 }, { "_id": 2 }] };
         let insert = Write::parse("insert", OpMsg::new(insert));
         assert!(matches!(insert.effect(Some(&failed())), Effect::Touched(_)));
+    }
+
+    #[test]
+    fn a_command_that_cannot_be_parsed_changes_nothing() {
+        for code in [2, 9, 14, 40_414, 40_999] {
+            let refused = rawdoc! { "ok": 0.0, "code": code };
+            for command in ["create", "collMod", "renameCollection"] {
+                assert!(is_refusal_of_all(command, &refused), "{command}, {code}");
+            }
+        }
+        let wrong = rawdoc! { "ok": 0.0, "code": 14 };
+        assert!(!is_refusal_of_all("bulkWrite", &wrong));
+        for told in [rawdoc! { "ok": 1.0 }, rawdoc! { "ok": 0.0, "code": 11601 }] {
+            assert!(!is_refusal_of_all("create", &told), "{told:?}");
+        }
     }
 
     #[test]

@@ -1,0 +1,91 @@
+//! Why the store answers a read on a collection with caches, in words and figures.
+
+use bson::{RawDocument, RawDocumentBuf, rawdoc};
+use forebay_documents::{ClientContext, Namespace};
+
+use super::reads::IDS_MAX;
+use crate::shadow::{Shadow, number};
+
+/// Why a read goes to the store as it is.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Reason {
+    /// The shadow does not answer, and says why.
+    NotReady(String),
+    /// The store does not let the client read the collection.
+    Unproven,
+    /// There is no condition that a cache could judge.
+    NoCondition,
+    /// It has an argument that a shadow cannot obey.
+    Argument(String),
+    /// The search of the shadow failed.
+    Refused(String),
+    /// Too many documents match what the shadow can judge of the filter, or all of it.
+    TooMany {
+        condition: RawDocumentBuf,
+        is_whole: bool,
+    },
+}
+
+impl Reason {
+    /// That a search of the shadow failed, as its reply tells.
+    pub fn refused(reply: &RawDocument) -> Reason {
+        Reason::Refused(reply.get_str("errmsg").unwrap_or_default().to_owned())
+    }
+
+    /// The reason for people. How many documents match is counted for `client`.
+    pub async fn told(
+        &self,
+        shadow: &Shadow,
+        client: &ClientContext,
+        namespace: &Namespace,
+    ) -> String {
+        match self {
+            Reason::NotReady(why) => why.clone(),
+            Reason::Unproven => "the store does not let this client read the collection".to_owned(),
+            Reason::NoCondition => "there is no condition on a cached field".to_owned(),
+            Reason::Argument(name) => format!("{name} is left to the store"),
+            Reason::Refused(why) => format!("the cache cannot run the command: {why}"),
+            Reason::TooMany {
+                condition,
+                is_whole,
+            } => {
+                let count =
+                    rawdoc! { "count": namespace.collection.as_str(), "query": condition.clone() };
+                let reply = shadow.run_for(client, &namespace.db, count).await;
+                let count = number(&reply, "n").map_or("many".to_owned(), |n| grouped(n as u64));
+                let what = if *is_whole {
+                    ""
+                } else {
+                    " the conditions on cached fields"
+                };
+                let most = grouped(IDS_MAX as u64);
+                format!("{count} documents match{what}; more than {most} are left to the store")
+            }
+        }
+    }
+}
+
+/// A number with its digits in groups of three.
+pub fn grouped(number: u64) -> String {
+    let digits = number.to_string();
+    let mut grouped = String::new();
+    for (place, digit) in digits.chars().enumerate() {
+        if place > 0 && (digits.len() - place).is_multiple_of(3) {
+            grouped.push(',');
+        }
+        grouped.push(digit);
+    }
+    grouped
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn digits_stand_in_groups_of_three() {
+        let numbers = [0, 999, 1_000, 3_439, 12_345, 1_234_567];
+        let texts = ["0", "999", "1,000", "3,439", "12,345", "1,234,567"];
+        assert_eq!(numbers.map(grouped), texts);
+    }
+}
