@@ -1,6 +1,7 @@
 //! The list of declared caches on disk: one JSON object a line.
 
 use std::io::{self, Write};
+use std::path::Path;
 
 use bson::{RawDocumentBuf, doc};
 use forebay_documents::Namespace;
@@ -45,7 +46,10 @@ impl Shadow {
         let mut written = std::fs::File::create(&new)?;
         written.write_all(lines.as_bytes())?;
         written.sync_all()?;
-        Ok(std::fs::rename(new, file)?)
+        std::fs::rename(new, file)?;
+        // The new name is on the disk with its directory.
+        let directory = file.parent().filter(|it| !it.as_os_str().is_empty());
+        Ok(std::fs::File::open(directory.unwrap_or(Path::new(".")))?.sync_all()?)
     }
 }
 
