@@ -1,15 +1,18 @@
 //! The store behind us: where it is, and how to reach it.
 
+use std::net::SocketAddr;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 use std::{fmt, io};
 
+use bson::rawdoc;
+use forebay_wire_mongo::{HEADER_BYTES, OpMsg};
 use mongodb::options::{ClientOptions, ServerAddress, Tls, TlsOptions};
 use rustls_pki_types::ServerName;
 use socket2::SockRef;
-use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite};
-use tokio::net::TcpStream;
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
+use tokio::net::{TcpStream, lookup_host};
 use tokio::time::timeout;
 use tokio_rustls::TlsConnector;
 use tokio_rustls::rustls::{self, ClientConfig, RootCertStore};
@@ -20,9 +23,6 @@ use crate::tls::{self, TlsError};
 /// How long a connection to the store may take to open, unless the connection string says (`connectTimeoutMS`).
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// How long a connection has to last for its store to be there.
-const SETTLE: Duration = Duration::from_millis(50);
-
 /// Why a connection string does not name a store that can be used.
 #[derive(Debug, thiserror::Error)]
 pub enum UpstreamError {
@@ -32,6 +32,9 @@ pub enum UpstreamError {
     /// It names several servers, or something else than host and port.
     #[error("--upstream must name one server by host and port")]
     OneServer,
+    /// It names this server.
+    #[error("--upstream names this server itself: name the store that it is to stand in front of")]
+    Itself,
     /// TLS without a check of the certificate, or with a certificate of ours.
     #[error("--upstream: of the options for TLS, tls and tlsCAFile are supported")]
     TlsOption,
@@ -51,14 +54,16 @@ pub struct Upstream {
     tls: Option<TlsConnector>,
     connect_timeout: Duration,
     has_credential: bool,
+    /// Where this server listens.
+    own: SocketAddr,
 }
 
 impl Upstream {
-    /// The store that a connection string names. Nothing is connected yet.
+    /// The store that a connection string names, for a server that listens on `own`. Nothing is connected yet.
     ///
     /// # Errors
     /// What is wrong with the string, or not supported.
-    pub async fn parse(uri: &str) -> Result<Upstream, UpstreamError> {
+    pub async fn parse(uri: &str, own: SocketAddr) -> Result<Upstream, UpstreamError> {
         let options = ClientOptions::parse(uri).await?;
         let [ServerAddress::Tcp { host, port }] = options.hosts.as_slice() else {
             return Err(UpstreamError::OneServer);
@@ -67,9 +72,16 @@ impl Upstream {
             Some(Tls::Enabled(options)) => Some(connector(options)?),
             Some(Tls::Disabled) | None => None,
         };
+        let port = port.unwrap_or(27017);
+        // A name that cannot be looked up now may be later.
+        let addresses = lookup_host((host.as_str(), port)).await;
+        if addresses.is_ok_and(|mut all| all.any(|address| is_same(address, own))) {
+            return Err(UpstreamError::Itself);
+        }
         Ok(Upstream {
             host: host.clone(),
-            port: port.unwrap_or(27017),
+            port,
+            own,
             tls,
             has_credential: options.credential.is_some(),
             connect_timeout: options.connect_timeout.unwrap_or(CONNECT_TIMEOUT),
@@ -92,17 +104,26 @@ impl Upstream {
         }
     }
 
-    /// Whether the store takes connections and keeps them: one that is about to end may take some that it never serves.
+    /// Whether the store answers a hello on a new connection: one that is about to end may still answer on those that it has,
+    /// and take some that it never serves.
     pub async fn is_there(&self) -> bool {
-        let Ok(mut stream) = self.connect().await else {
-            return false;
-        };
-        // It says nothing before it is asked.
-        timeout(SETTLE, stream.read_u8()).await.is_err()
+        let greeted = timeout(self.connect_timeout, self.greet()).await;
+        greeted.is_ok_and(|greeted| greeted.is_ok())
+    }
+
+    async fn greet(&self) -> io::Result<()> {
+        let mut stream = self.open().await?;
+        let hello = OpMsg::new(rawdoc! { "hello": 1, "$db": "admin" });
+        stream.write_all(&hello.encode(1, 0)).await?;
+        stream.flush().await?;
+        stream.read_exact(&mut [0; HEADER_BYTES]).await.map(drop)
     }
 
     async fn open(&self) -> io::Result<Box<dyn Stream>> {
         let stream = TcpStream::connect((self.host.as_str(), self.port)).await?;
+        if is_same(stream.peer_addr()?, self.own) {
+            return Err(io::Error::other(UpstreamError::Itself));
+        }
         tcp::prepare(&stream)?;
         // Where the store has to take what is sent, too: when its machine is gone, commands fail then.
         SockRef::from(&stream).set_tcp_user_timeout(Some(tcp::SILENCE_MAX))?;
@@ -126,6 +147,11 @@ impl fmt::Display for Upstream {
         let tls = if self.tls.is_some() { " with TLS" } else { "" };
         write!(f, "{}:{}{tls}", self.host, self.port)
     }
+}
+
+/// Whether both are one address: IPv4 has a form in IPv6, too.
+fn is_same(one: SocketAddr, other: SocketAddr) -> bool {
+    one.port() == other.port() && one.ip().to_canonical() == other.ip().to_canonical()
 }
 
 fn connector(options: &TlsOptions) -> Result<TlsConnector, UpstreamError> {
@@ -158,7 +184,34 @@ fn roots(file: Option<&Path>) -> Result<RootCertStore, TlsError> {
 
 #[cfg(test)]
 mod tests {
+    use std::net::Ipv4Addr;
+
     use super::*;
+
+    const OWN: SocketAddr = SocketAddr::new(std::net::IpAddr::V4(Ipv4Addr::LOCALHOST), 27018);
+
+    #[tokio::test]
+    async fn a_server_is_no_store_of_its_own() {
+        for uri in [
+            "mongodb://127.0.0.1:27018",
+            "mongodb://[::ffff:127.0.0.1]:27018/",
+        ] {
+            let upstream = Upstream::parse(uri, OWN).await;
+            assert!(matches!(upstream, Err(UpstreamError::Itself)), "{uri}");
+        }
+        let listener = tokio::net::TcpListener::bind((Ipv4Addr::LOCALHOST, 0))
+            .await
+            .unwrap();
+        let address = listener.local_addr().unwrap();
+        let mut upstream = Upstream::parse(&format!("mongodb://{address}"), OWN)
+            .await
+            .unwrap();
+        assert!(upstream.connect().await.is_ok());
+        // Its name may be looked up to another address later.
+        upstream.own = address;
+        assert!(upstream.connect().await.is_err());
+        assert!(!upstream.is_there().await);
+    }
 
     #[tokio::test]
     async fn connection_strings_are_read() {
@@ -173,7 +226,7 @@ mod tests {
             ("mongodb://a/?tls=true&tlsCAFile=/nonexistent", None),
             ("127.0.0.1:27017", None),
         ] {
-            let upstream = Upstream::parse(uri).await;
+            let upstream = Upstream::parse(uri, OWN).await;
             assert_eq!(
                 upstream.ok().map(|it| it.to_string()).as_deref(),
                 shown,

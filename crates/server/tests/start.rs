@@ -8,7 +8,7 @@ use std::process::{Child, Command, ExitStatus, Output, Stdio};
 
 use anyhow::{Context, Result, ensure};
 use forebay_bench::process::ServerProcess;
-use forebay_testkit::Server;
+use forebay_testkit::{Server, own_address};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 
@@ -61,6 +61,22 @@ fn an_open_address_needs_authentication() -> Result<()> {
         &["--memory", "--auth", "--listen", "0.0.0.0:0"],
     )?;
     process.stop()
+}
+
+#[test]
+fn a_server_can_not_stand_in_front_of_itself() -> Result<()> {
+    let own = own_address()?;
+    let upstream = format!("mongodb://{own}/");
+    refused(
+        &[
+            "--memory",
+            "--listen",
+            &own.to_string(),
+            "--upstream",
+            &upstream,
+        ],
+        &["--upstream", "this server itself"],
+    )
 }
 
 #[test]

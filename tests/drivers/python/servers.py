@@ -49,9 +49,9 @@ class Server:
         self.process.wait()
 
 
-def start_forebay(*arguments):
-    """Starts Forebay on a free port; the environment names the binary."""
-    command = [os.environ["FOREBAY"], "serve", "--listen", "127.0.0.1:0", *arguments]
+def start_forebay(*arguments, address="127.0.0.1:0"):
+    """Starts Forebay, on a free port if no address is given; the environment names the binary."""
+    command = [os.environ["FOREBAY"], "serve", "--listen", address, *arguments]
     return Server(command, r"mongodb://([0-9.]+:[0-9]+)")
 
 
@@ -84,12 +84,12 @@ def start_ferretdb(folder, address=None):
 
 
 class RefusingStore:
-    """A store as a user sees it who may not run one of its commands: passes the others on to the store at `address`."""
+    """Passes commands on to the store at `address`, but one that it refuses, as if the user might not run it."""
 
     HEADER = struct.Struct("<iiii")
     OP_MSG = 2013
 
-    def __init__(self, address, refused):
+    def __init__(self, address, refused=""):
         self.store = address.split(":")
         self.refused = refused
         self.asked = collections.Counter()
@@ -105,9 +105,17 @@ class RefusingStore:
             with contextlib.suppress(OSError):
                 connection.shutdown(socket.SHUT_RDWR)
 
+    def drain(self):
+        """Takes no new connections, and goes on with those that it has, as a store does that is about to stop."""
+        self.listener.shutdown(socket.SHUT_RDWR)
+        self.listener.close()
+
     def _accept(self):
         while True:
-            client, _ = self.listener.accept()
+            try:
+                client, _ = self.listener.accept()
+            except OSError:
+                return
             store = socket.create_connection(self.store)
             self.connections.append(client)
             threading.Thread(target=self._pass_replies, args=(store, client), daemon=True).start()

@@ -21,7 +21,7 @@ from pymongo.errors import (
 )
 
 from conftest import NUMBERS
-from servers import RefusingStore, start_ferretdb, start_forebay
+from servers import RefusingStore, own_host, start_ferretdb, start_forebay
 
 
 @pytest.fixture(scope="module")
@@ -350,6 +350,47 @@ def test_a_store_that_does_not_tell_when_it_was_started_is_read_once(tmp_path):
     assert told.count("a collection has been copied") == 1
     front.stop()
     store.stop()
+
+
+def test_a_store_that_is_about_to_stop_is_away_for_clients_that_come(tmp_path):
+    store = start_ferretdb(tmp_path)
+    draining = RefusingStore(store.address)
+    front = start_forebay("--memory", "--upstream", draining.uri, "--writes", "exclusive", "--serve-stale")
+    with pymongo.MongoClient(front.uri) as client:
+        names = client["exclusive"].names
+        names.insert_many([{"_id": number, "name": f"name {number}"} for number in range(10)])
+        cache(names)
+        assert found(names) == 10
+        draining.drain()
+        for _ in range(5):
+            with pymongo.MongoClient(front.uri) as other:
+                assert found(other["exclusive"].names) == 10
+    front.stop()
+    store.stop()
+
+
+def test_a_store_that_asks_for_passwords_now_shows_strangers_nothing_when_it_is_away(tmp_path):
+    arguments = ["--data", str(tmp_path), "--change-history-bytes-max", "64MiB"]
+    store = start_forebay(*arguments, address=f"{own_host()}:0")
+    with pymongo.MongoClient(store.uri) as straight:
+        straight.admin.command("createUser", "root", pwd="secret", roles=["root"])
+    upstream = f"mongodb://root:secret@{store.address}/"
+    front = start_forebay("--memory", "--upstream", upstream, "--serve-stale")
+    with pymongo.MongoClient(front.uri) as stranger:
+        names = stranger["open"].names
+        names.insert_one({"name": "name"})
+        cache(names)
+        assert found(names) == 1
+    store.stop()
+    store = start_forebay(*arguments, "--auth", address=store.address)
+    with pymongo.MongoClient(front.uri, username="root", password="secret") as somebody:
+        names = somebody["open"].names
+        until(lambda: found(names) == 1 and is_cached(names))
+        store.stop()
+        assert found(names) == 1, "it goes on for those who may read"
+        with pymongo.MongoClient(front.uri) as stranger:
+            assert found(stranger["open"].names) is None
+    front.stop()
 
 
 def start_again(store, folder):

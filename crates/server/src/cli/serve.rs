@@ -1,5 +1,6 @@
 //! `forebay serve`: opens the data, listens, and serves until it is told to stop.
 
+use std::net::SocketAddr;
 use std::sync::Arc;
 
 use anyhow::{Context, Result, bail};
@@ -73,7 +74,7 @@ pub async fn run(args: &ServeArgs, stop: &Stop) -> Result<()> {
         Some(address) => Some(status::Listener::bind(address).await?),
         None => None,
     };
-    let upstream = upstream(&settings).await?;
+    let upstream = upstream(&settings, listener.address()?).await?;
     let documents = tokio::task::block_in_place(|| open(&settings))?;
     let behind = match upstream {
         Some(upstream) => Some(behind(&settings, upstream, &documents).await?),
@@ -128,7 +129,7 @@ fn refuse_open_door(settings: &Settings) -> Result<()> {
 }
 
 /// The store behind us, if the settings name one.
-async fn upstream(settings: &Settings) -> Result<Option<Upstream>> {
+async fn upstream(settings: &Settings, own: SocketAddr) -> Result<Option<Upstream>> {
     if settings.upstream.is_empty() {
         return Ok(None);
     }
@@ -137,7 +138,7 @@ async fn upstream(settings: &Settings) -> Result<Option<Upstream>> {
             "--auth and --upstream exclude each other: the store behind authenticates the clients"
         );
     }
-    let upstream = Upstream::parse(&settings.upstream).await?;
+    let upstream = Upstream::parse(&settings.upstream, own).await?;
     tracing::info!(%upstream, "commands are passed on");
     Ok(Some(upstream))
 }
@@ -163,7 +164,9 @@ async fn behind(
         compare_percent: settings.compare_percent,
         serve_stale: settings.serve_stale,
     };
-    let shadow = Shadow::open(documents.clone(), &settings.upstream, caches).await?;
+    let upstream = Arc::new(upstream);
+    let store = (upstream.clone(), settings.upstream.as_str());
+    let shadow = Shadow::open(documents.clone(), store, caches).await?;
     Ok(Behind { upstream, shadow })
 }
 

@@ -57,7 +57,7 @@ pub struct Door {
 /// The store behind us: the way to it, and what is cached of it.
 #[derive(Debug)]
 pub struct Behind {
-    pub upstream: Upstream,
+    pub upstream: Arc<Upstream>,
     pub shadow: Arc<Shadow>,
 }
 

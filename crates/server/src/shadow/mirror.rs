@@ -2,8 +2,8 @@
 
 use std::collections::HashSet;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::time::Duration;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant};
 
 use bson::{RawBson, RawBsonRef, RawDocumentBuf};
 use forebay_documents::{Namespace, id_key};
@@ -30,8 +30,8 @@ pub struct Mirror {
     owed: AtomicU64,
     /// The number of the shadow that follows a change stream, answering or not yet.
     followed: AtomicU64,
-    /// May clients read it that have not said who they are?
-    open: AtomicBool,
+    /// When the store last let a client read it that had not said who it is; none if it did not let the last one.
+    open: Mutex<Option<Instant>>,
     /// Held by who compares an answer with the store's: one at a time.
     comparing: Arc<AsyncMutex<()>>,
     /// The cluster time at which the shadow stands still to be compared.
@@ -131,7 +131,7 @@ impl Mirror {
             seen: watch::Sender::new(0),
             owed: AtomicU64::new(0),
             followed: AtomicU64::new(0),
-            open: AtomicBool::new(false),
+            open: Mutex::default(),
             comparing: Arc::default(),
             stop_at: watch::Sender::new(None),
             changed: Mutex::default(),
@@ -171,14 +171,15 @@ impl Mirror {
         })?
     }
 
-    /// Whether the store lets a client read the collection that has not said who it is, as it was last seen.
-    pub fn is_open(&self) -> bool {
-        self.open.load(Ordering::Relaxed)
+    /// When the store last let a client read the collection that had not said who it is; none if it did not let the last
+    /// one, or may have been started again since.
+    pub fn open_at(&self) -> Option<Instant> {
+        *self.open.lock()
     }
 
-    /// The store lets a client that has not said who it is read the collection, or does not.
-    pub fn set_open(&self, open: bool) {
-        self.open.store(open, Ordering::Relaxed);
+    /// The store has let a client that has not said who it is read the collection, or has not, or that is not known.
+    pub fn set_open(&self, at: Option<Instant>) {
+        *self.open.lock() = at;
     }
 
     /// Why its shadow does not answer; none if it does, or there is none.

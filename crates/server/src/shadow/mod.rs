@@ -19,7 +19,7 @@ use std::collections::HashMap;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Once};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use bson::{Document, RawArrayBuf, RawBson, RawDocument, RawDocumentBuf, rawdoc};
 use forebay_documents::{ClientContext, Command, Documents, Namespace};
@@ -31,6 +31,8 @@ use tokio::sync::Mutex as AsyncMutex;
 pub use follow::Effect;
 pub use mirror::{Mirror, Ready};
 use store_run::StoreRun;
+
+use crate::upstream::Upstream;
 
 /// How long the store may take to be found, for what we ask it ourselves.
 const STORE_SELECTION_TIMEOUT: Duration = Duration::from_secs(10);
@@ -72,6 +74,7 @@ pub enum ShadowError {
 #[derive(Debug)]
 pub struct Shadow {
     documents: Arc<Documents>,
+    upstream: Arc<Upstream>,
     store: Client,
     /// Do all writes come through us?
     pub exclusive: bool,
@@ -83,10 +86,10 @@ pub struct Shadow {
     pub compare_percent: u8,
     /// Do cached answers go on while the store cannot be reached?
     pub serve_stale: bool,
-    /// The store cannot be reached, and somebody waits until it can.
-    away: AtomicBool,
-    /// Somebody looks whether the store was started again.
-    checking_run: AtomicBool,
+    /// Since when the store cannot be reached; somebody waits until it can.
+    lost_at: Mutex<Option<Instant>>,
+    /// Somebody looks what became of the store, as it has closed a connection.
+    looking: AtomicBool,
     /// What every client with a connection to the store holds.
     present: AsyncMutex<Arc<()>>,
     /// The run of the store that the shadows were loaded from; none if that is not known.
@@ -122,14 +125,14 @@ pub struct ShadowSettings {
 }
 
 impl Shadow {
-    /// The shadows of the store that `uri` names, with user and password of the string. The caches that were declared
-    /// before begin to load.
+    /// The shadows of a store, with user and password of its connection string. The caches that were declared before begin
+    /// to load.
     ///
     /// # Errors
     /// If the connection string is wrong, or the list of caches cannot be read.
     pub async fn open(
         documents: Arc<Documents>,
-        uri: &str,
+        (upstream, uri): (Arc<Upstream>, &str),
         settings: ShadowSettings,
     ) -> Result<Arc<Shadow>, ShadowError> {
         let mut options = ClientOptions::parse(uri).await?;
@@ -141,14 +144,15 @@ impl Shadow {
         options.server_selection_timeout = Some(STORE_SELECTION_TIMEOUT);
         let shadow = Arc::new(Shadow {
             documents,
+            upstream,
             store: Client::with_options(options)?,
             exclusive: settings.exclusive,
             load_rate: settings.load_rate,
             file: settings.file,
             compare_percent: settings.compare_percent,
             serve_stale: settings.serve_stale,
-            away: AtomicBool::new(false),
-            checking_run: AtomicBool::new(false),
+            lost_at: Mutex::default(),
+            looking: AtomicBool::new(false),
             present: AsyncMutex::default(),
             run: Mutex::default(),
             untold: Once::new(),
@@ -173,38 +177,61 @@ impl Shadow {
 
     /// Is it known that the store cannot be reached?
     pub fn is_away(&self) -> bool {
-        self.away.load(Ordering::Acquire)
+        self.lost_at().is_some()
+    }
+
+    /// Since when the store cannot be reached; none if it is not known that it cannot.
+    pub fn lost_at(&self) -> Option<Instant> {
+        *self.lost_at.lock()
     }
 
     /// The store cannot be reached: looks for it until it can. Shadows that follow no stream are loaded anew then, as it may
     /// not be what it was.
     pub fn lost(self: &Arc<Self>) {
-        if self.away.swap(true, Ordering::AcqRel) {
-            return;
+        match &mut *self.lost_at.lock() {
+            Some(_) => return,
+            lost_at => *lost_at = Some(Instant::now()),
         }
         tracing::warn!("the store cannot be reached");
         let shadow = Arc::clone(self);
         tokio::spawn(async move {
-            while shadow.store_time().await.is_err() {
+            while !shadow.is_back().await {
                 tokio::time::sleep(LOOK_INTERVAL).await;
             }
             tracing::info!("the store can be reached again");
+            shadow.forget_open();
             if shadow.exclusive {
                 let run = shadow.store_run().await.unwrap_or(None);
                 *shadow.run.lock() = run;
                 shadow.reload_all("the store was away");
             }
-            shadow.away.store(false, Ordering::Release);
+            *shadow.lost_at.lock() = None;
         });
+    }
+
+    /// Whether the store answers clients that come now, and us.
+    async fn is_back(&self) -> bool {
+        self.upstream.is_there().await && self.store_time().await.is_ok()
+    }
+
+    /// The store may let others read now: who has said who he is, is asked about on his own connection.
+    fn forget_open(&self) {
+        for mirror in self.mirrors.lock().values() {
+            mirror.set_open(None);
+        }
     }
 
     /// The store has closed a connection.
     pub fn left(self: &Arc<Self>) {
-        if self.exclusive && !self.checking_run.swap(true, Ordering::AcqRel) {
+        let concerns = self.exclusive || self.serve_stale;
+        if concerns && !self.looking.swap(true, Ordering::AcqRel) {
             let shadow = Arc::clone(self);
             tokio::spawn(async move {
+                if shadow.serve_stale && shadow.upstream.is_there().await {
+                    shadow.forget_open();
+                }
                 shadow.check_run().await;
-                shadow.checking_run.store(false, Ordering::Release);
+                shadow.looking.store(false, Ordering::Release);
             });
         }
     }
@@ -213,6 +240,7 @@ impl Shadow {
     pub async fn arrives(self: &Arc<Self>) -> Arrived {
         let present = self.present.lock().await;
         if Arc::strong_count(&present) == 1 {
+            self.forget_open();
             self.check_run().await;
         }
         Arrived(Arc::clone(&present))

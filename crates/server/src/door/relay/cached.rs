@@ -309,7 +309,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Relay<S> {
         let namespace = &mirror.namespace;
         let proven = self.proven.get(namespace);
         if self.is_stale {
-            return Ok(proven.is_some() || mirror.is_open());
+            return Ok(self.proved_in_time(proven.copied(), mirror));
         }
         if proven.is_some_and(|proven| proven.elapsed() < PROOF_LIFE) {
             return Ok(true);
@@ -326,13 +326,24 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Relay<S> {
             .get_document("cursor")
             .and_then(|cursor| cursor.get_str("ns"));
         let proven = succeeded(&reply) && of.is_ok_and(|of| of == namespace.to_string());
-        if proven {
-            self.proven.insert(namespace.clone(), Instant::now());
+        let at = proven.then(Instant::now);
+        match at {
+            Some(at) => drop(self.proven.insert(namespace.clone(), at)),
+            None => drop(self.proven.remove(namespace)),
         }
         if !self.is_somebody {
-            mirror.set_open(proven);
+            mirror.set_open(at);
         }
         Ok(proven)
+    }
+
+    /// Whether the store's word for this client, or for all that do not say who they are, was good when the store was lost.
+    fn proved_in_time(&self, proven: Option<Instant>, mirror: &Mirror) -> bool {
+        let Some(lost_at) = self.shadow.lost_at() else {
+            return false;
+        };
+        let mut told = [proven, mirror.open_at()].into_iter().flatten();
+        told.any(|at| lost_at.saturating_duration_since(at) < PROOF_LIFE)
     }
 
     /// Whether the store lets the client write to the collection, by an update of a document that is not there; else

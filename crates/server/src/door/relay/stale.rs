@@ -57,6 +57,8 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Relay<S> {
             return false;
         };
         self.set_store(store);
+        // It may be another store, or let others read.
+        self.proven.clear();
         self.is_stale = false;
         true
     }
