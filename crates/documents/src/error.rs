@@ -120,6 +120,7 @@ fn store_code(error: &StoreError) -> Code {
         StoreError::DuplicateKey { .. } => Code::DuplicateKey,
         StoreError::ParallelArrays { .. } => Code::CannotIndexParallelArrays,
         StoreError::KeyTooLong { .. } => Code::KeyTooLong,
+        StoreError::TooDeep => Code::Overflow,
         StoreError::MissingId => Code::NoSuchKey,
         StoreError::IdChanged => Code::ImmutableField,
         StoreError::InvalidDocument { .. } => Code::InvalidBSON,

@@ -4,9 +4,9 @@
 
 use std::cmp::Ordering;
 
-use bson::raw::{RawArray, RawBinaryRef, RawBsonRef, RawDocument};
+use bson::raw::{RawBinaryRef, RawBsonRef, RawDocument};
 
-use crate::element::{array_values, elements, value_bytes};
+use crate::element::{Elements, array_elements, elements, value_bytes};
 use crate::number::{self, Number};
 
 /// The class of a value in the order across types; types of one class compare by value with each other.
@@ -73,6 +73,11 @@ pub fn equal(a: RawBsonRef<'_>, b: RawBsonRef<'_>) -> bool {
 
 /// Orders two values of one class; pairs of different classes count as equal here.
 fn compare_within_class(a: RawBsonRef<'_>, b: RawBsonRef<'_>) -> Ordering {
+    compare_outside(a, b).then_with(|| Pair::inside(a, b).map_or(Ordering::Equal, compare_elements))
+}
+
+/// Orders two values of one class by all but what is inside documents and arrays.
+fn compare_outside(a: RawBsonRef<'_>, b: RawBsonRef<'_>) -> Ordering {
     if let (Some(a), Some(b)) = (Number::of(a), Number::of(b)) {
         return number::compare(a, b);
     }
@@ -80,8 +85,6 @@ fn compare_within_class(a: RawBsonRef<'_>, b: RawBsonRef<'_>) -> Ordering {
         return a.cmp(b);
     }
     match (a, b) {
-        (RawBsonRef::Document(a), RawBsonRef::Document(b)) => compare_documents(a, b),
-        (RawBsonRef::Array(a), RawBsonRef::Array(b)) => compare_arrays(a, b),
         (RawBsonRef::Binary(a), RawBsonRef::Binary(b)) => compare_binaries(a, b),
         (RawBsonRef::ObjectId(a), RawBsonRef::ObjectId(b)) => a.cmp(&b),
         (RawBsonRef::Boolean(a), RawBsonRef::Boolean(b)) => a.cmp(&b),
@@ -99,10 +102,9 @@ fn compare_rare(a: RawBsonRef<'_>, b: RawBsonRef<'_>) -> Ordering {
             (a.pattern.as_str(), a.options.as_str()).cmp(&(b.pattern.as_str(), b.options.as_str()))
         }
         (RawBsonRef::JavaScriptCode(a), RawBsonRef::JavaScriptCode(b)) => a.cmp(b),
-        (RawBsonRef::JavaScriptCodeWithScope(a), RawBsonRef::JavaScriptCodeWithScope(b)) => a
-            .code
-            .cmp(b.code)
-            .then_with(|| compare_documents(a.scope, b.scope)),
+        (RawBsonRef::JavaScriptCodeWithScope(a), RawBsonRef::JavaScriptCodeWithScope(b)) => {
+            a.code.cmp(b.code)
+        }
         // Length of the name, then name and id: the order of the bytes, length first.
         (RawBsonRef::DbPointer(_), RawBsonRef::DbPointer(_)) => {
             let (a, b) = (value_bytes(a), value_bytes(b));
@@ -122,32 +124,74 @@ pub fn string_of(value: RawBsonRef<'_>) -> Option<&str> {
 
 /// Field by field: class, then name, then value; a document that ends first is smaller.
 pub fn compare_documents(a: &RawDocument, b: &RawDocument) -> Ordering {
-    let (mut left, mut right) = (elements(a), elements(b));
-    loop {
-        let (a, b) = match (left.next(), right.next()) {
-            (Some(a), Some(b)) => (a, b),
-            (a, b) => return a.is_some().cmp(&b.is_some()),
-        };
-        let (a_value, b_value) = (a.value(), b.value());
-        let order = class(a_value)
-            .cmp(&class(b_value))
-            .then_with(|| a.key.cmp(b.key))
-            .then_with(|| compare_within_class(a_value, b_value));
-        if order != Ordering::Equal {
-            return order;
+    compare_elements(Pair::of_documents(a, b))
+}
+
+/// Two documents, or two arrays, that are read side by side.
+struct Pair<'a, 'b> {
+    left: Elements<'a>,
+    right: Elements<'b>,
+    /// Whether the names of elements count, as those of an array do not.
+    is_named: bool,
+}
+
+impl<'a, 'b> Pair<'a, 'b> {
+    fn of_documents(left: &'a RawDocument, right: &'b RawDocument) -> Pair<'a, 'b> {
+        Pair {
+            left: elements(left),
+            right: elements(right),
+            is_named: true,
+        }
+    }
+
+    /// What is inside two values of one class, if they nest.
+    fn inside(left: RawBsonRef<'a>, right: RawBsonRef<'b>) -> Option<Pair<'a, 'b>> {
+        match (left, right) {
+            (RawBsonRef::Document(left), RawBsonRef::Document(right)) => {
+                Some(Pair::of_documents(left, right))
+            }
+            (RawBsonRef::Array(left), RawBsonRef::Array(right)) => Some(Pair {
+                left: array_elements(left),
+                right: array_elements(right),
+                is_named: false,
+            }),
+            (
+                RawBsonRef::JavaScriptCodeWithScope(left),
+                RawBsonRef::JavaScriptCodeWithScope(right),
+            ) => Some(Pair::of_documents(left.scope, right.scope)),
+            _ => None,
         }
     }
 }
 
-fn compare_arrays(a: &RawArray, b: &RawArray) -> Ordering {
-    let (mut left, mut right) = (array_values(a), array_values(b));
+/// Compares without recursion: documents on disk may nest deeper than a stack would hold.
+fn compare_elements(mut pair: Pair<'_, '_>) -> Ordering {
+    let mut outer = Vec::new();
     loop {
-        let order = match (left.next(), right.next()) {
-            (Some(a), Some(b)) => compare(a, b),
+        let (a, b) = match (pair.left.next(), pair.right.next()) {
+            (Some(a), Some(b)) => (a, b),
+            (None, None) => match outer.pop() {
+                Some(around) => {
+                    pair = around;
+                    continue;
+                }
+                None => return Ordering::Equal,
+            },
             (a, b) => return a.is_some().cmp(&b.is_some()),
         };
+        let (left, right) = (a.value(), b.value());
+        let order = class(left)
+            .cmp(&class(right))
+            .then_with(|| match pair.is_named {
+                true => a.key.cmp(b.key),
+                false => Ordering::Equal,
+            })
+            .then_with(|| compare_outside(left, right));
         if order != Ordering::Equal {
             return order;
+        }
+        if let Some(inside) = Pair::inside(left, right) {
+            outer.push(std::mem::replace(&mut pair, inside));
         }
     }
 }

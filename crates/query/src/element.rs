@@ -11,7 +11,7 @@ use bson::raw::{
 use bson::spec::{BinarySubtype, ElementType};
 
 use crate::error::{Code, Error};
-use crate::limits::Limits;
+use crate::limits::DOCUMENT_DEPTH_MAX;
 
 /// Added to the type of an opaque value to make its binary subtype.
 ///
@@ -117,39 +117,53 @@ pub fn is_truthy(value: RawBsonRef<'_>) -> bool {
     }
 }
 
+/// The fewest bytes of a document that holds another under an empty name, without those of the other.
+const LEVEL_BYTES_MIN: usize = 7;
+
 /// Whether documents and arrays nest more than `levels` deep.
+///
+/// Only looks into what has the bytes to nest so deep: small values cost nothing.
 pub fn nests_deeper(value: RawBsonRef<'_>, levels: usize) -> bool {
-    match (value, levels) {
-        (RawBsonRef::Document(_) | RawBsonRef::Array(_), 0) => true,
-        (RawBsonRef::Document(document), _) => any_nests_deeper(elements(document), levels - 1),
-        (RawBsonRef::Array(array), _) => any_nests_deeper(array_elements(array), levels - 1),
-        _ => false,
+    let (bytes, mut inside) = match value {
+        RawBsonRef::Document(document) => (document.as_bytes().len(), elements(document)),
+        RawBsonRef::Array(array) => (array.as_bytes().len(), array_elements(array)),
+        RawBsonRef::JavaScriptCodeWithScope(code) => {
+            (code.scope.as_bytes().len(), elements(code.scope))
+        }
+        _ => return false,
+    };
+    match levels {
+        0 => true,
+        _ if bytes < levels * LEVEL_BYTES_MIN => false,
+        _ => inside.any(|element| nests_deeper(element.value(), levels - 1)),
     }
 }
 
-fn any_nests_deeper(mut elements: Elements<'_>, levels: usize) -> bool {
-    elements.any(|element| {
-        let nests = matches!(
-            element.kind(),
-            ElementType::EmbeddedDocument | ElementType::Array
-        );
-        nests && nests_deeper(element.value(), levels)
-    })
-}
-
-/// Refuses what nests deeper than [`Limits::document_depth_max`]: all else in this crate may recurse over it.
+/// Refuses what nests deeper than [`DOCUMENT_DEPTH_MAX`].
 ///
 /// # Errors
 /// `Overflow`.
-pub fn check_depth(value: RawBsonRef<'_>, limits: &Limits) -> Result<(), Error> {
-    let levels = limits.document_depth_max;
-    match nests_deeper(value, levels) {
-        true => Err(Error::new(
-            Code::Overflow,
-            format!("BSONObj exceeds maximum nested object depth of {levels}"),
-        )),
-        false => Ok(()),
+pub fn check_depth(value: RawBsonRef<'_>) -> Result<(), Error> {
+    check_depth_within(value, 0)
+}
+
+/// Refuses a value that nests deeper than [`DOCUMENT_DEPTH_MAX`] where it stands, inside `levels` documents and arrays.
+///
+/// # Errors
+/// `Overflow`.
+pub fn check_depth_within(value: RawBsonRef<'_>, levels: usize) -> Result<(), Error> {
+    let fits = DOCUMENT_DEPTH_MAX
+        .checked_sub(levels)
+        .is_some_and(|left| !nests_deeper(value, left));
+    match fits {
+        true => Ok(()),
+        false => Err(too_deep()),
     }
+}
+
+pub(crate) fn too_deep() -> Error {
+    let message = format!("BSONObj exceeds maximum nested object depth of {DOCUMENT_DEPTH_MAX}");
+    Error::new(Code::Overflow, message)
 }
 
 /// MongoDB's name of a value's type, as its error messages and `$type` use it.
@@ -259,6 +273,11 @@ impl Writer {
     /// Bytes written so far.
     pub fn len(&self) -> usize {
         self.bytes.len()
+    }
+
+    /// Documents and arrays that are open, the outermost included.
+    pub fn depth(&self) -> usize {
+        self.open.len()
     }
 
     /// Whether nothing was written yet.

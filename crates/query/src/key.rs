@@ -5,11 +5,11 @@
 //! ends, so encodings can be put one after another to make compound keys. Descending parts are the ascending bytes
 //! inverted. Values cannot be read back from a key.
 
-use bson::raw::{RawArray, RawBinaryRef, RawBsonRef, RawDocument};
+use bson::raw::{RawBinaryRef, RawBsonRef, RawDocument};
 
 use crate::compare::{Class, class};
 use crate::decimal::{self, Decimal, Digits};
-use crate::element::{array_values, elements, value_bytes};
+use crate::element::{Elements, array_elements, elements, value_bytes};
 use crate::number::Number;
 
 /// The direction in which one part of a key sorts.
@@ -32,9 +32,41 @@ pub fn encode(value: RawBsonRef<'_>) -> Vec<u8> {
 }
 
 /// Appends the key of `value`, ascending.
+///
+/// Does not recurse: documents on disk may nest deeper than a stack would hold.
 pub fn append(out: &mut Vec<u8>, value: RawBsonRef<'_>) {
     out.push(class(value) as u8);
-    append_payload(out, value);
+    let mut open = Vec::new();
+    open.extend(append_outside(out, value));
+    while let Some(Inside { elements, is_named }) = open.last_mut() {
+        let Some(element) = elements.next() else {
+            out.push(END);
+            open.pop();
+            continue;
+        };
+        let value = element.value();
+        out.push(class(value) as u8);
+        if *is_named {
+            append_bytes(out, element.key.as_bytes());
+        }
+        open.extend(append_outside(out, value));
+    }
+}
+
+/// What is left to encode of a document or an array.
+struct Inside<'a> {
+    elements: Elements<'a>,
+    /// Whether the names of elements count, as those of an array do not.
+    is_named: bool,
+}
+
+impl<'a> Inside<'a> {
+    fn of_document(document: &'a RawDocument) -> Inside<'a> {
+        Inside {
+            elements: elements(document),
+            is_named: true,
+        }
+    }
 }
 
 /// Appends the key of `value` in `direction`.
@@ -59,7 +91,26 @@ fn invert(bytes: &mut [u8]) {
     }
 }
 
-fn append_payload(out: &mut Vec<u8>, value: RawBsonRef<'_>) {
+/// Appends all of the value but its elements, which it gives back.
+fn append_outside<'a>(out: &mut Vec<u8>, value: RawBsonRef<'a>) -> Option<Inside<'a>> {
+    match value {
+        RawBsonRef::Document(document) => return Some(Inside::of_document(document)),
+        RawBsonRef::Array(array) => {
+            return Some(Inside {
+                elements: array_elements(array),
+                is_named: false,
+            });
+        }
+        RawBsonRef::JavaScriptCodeWithScope(code) => {
+            append_bytes(out, code.code.as_bytes());
+            return Some(Inside::of_document(code.scope));
+        }
+        scalar => append_scalar(out, scalar),
+    }
+    None
+}
+
+fn append_scalar(out: &mut Vec<u8>, value: RawBsonRef<'_>) {
     if let Some(number) = Number::of(value) {
         return append_number(out, number);
     }
@@ -67,8 +118,6 @@ fn append_payload(out: &mut Vec<u8>, value: RawBsonRef<'_>) {
         RawBsonRef::String(text) | RawBsonRef::Symbol(text) | RawBsonRef::JavaScriptCode(text) => {
             append_bytes(out, text.as_bytes())
         }
-        RawBsonRef::Document(document) => append_document(out, document),
-        RawBsonRef::Array(array) => append_array(out, array),
         RawBsonRef::Binary(binary) => append_binary(out, binary),
         RawBsonRef::ObjectId(id) => out.extend_from_slice(&id.bytes()),
         RawBsonRef::Boolean(flag) => out.push(u8::from(flag)),
@@ -87,10 +136,6 @@ fn append_rare(out: &mut Vec<u8>, value: RawBsonRef<'_>) {
             append_bytes(out, regex.pattern.as_str().as_bytes());
             append_bytes(out, regex.options.as_str().as_bytes());
         }
-        RawBsonRef::JavaScriptCodeWithScope(code) => {
-            append_bytes(out, code.code.as_bytes());
-            append_document(out, code.scope);
-        }
         RawBsonRef::DbPointer(_) => {
             let bytes = value_bytes(value);
             append_length(out, bytes.len());
@@ -99,23 +144,6 @@ fn append_rare(out: &mut Vec<u8>, value: RawBsonRef<'_>) {
         // MinKey, MaxKey, null and undefined are their class.
         _ => {}
     }
-}
-
-fn append_document(out: &mut Vec<u8>, document: &RawDocument) {
-    for element in elements(document) {
-        let value = element.value();
-        out.push(class(value) as u8);
-        append_bytes(out, element.key.as_bytes());
-        append_payload(out, value);
-    }
-    out.push(END);
-}
-
-fn append_array(out: &mut Vec<u8>, array: &RawArray) {
-    for value in array_values(array) {
-        append(out, value);
-    }
-    out.push(END);
 }
 
 fn append_binary(out: &mut Vec<u8>, binary: RawBinaryRef<'_>) {

@@ -8,6 +8,10 @@ use forebay_text::SharedStop;
 use crate::expr::Variables;
 use crate::filter::Compilation;
 
+/// Nesting of documents and arrays, the outermost document included, in all that is read from a client, made by an
+/// expression, a stage or an update, or stored; deeper is `Overflow`. It is MongoDB's.
+pub const DOCUMENT_DEPTH_MAX: usize = 200;
+
 /// Limits that parsing and execution keep to, whatever the client sends, and what the command has for all its parts.
 #[derive(Debug, Clone)]
 pub struct Limits {
@@ -15,8 +19,6 @@ pub struct Limits {
     pub filter_depth_max: usize,
     /// Nesting of operators in one aggregation expression; deeper is `BadValue`.
     pub expression_depth_max: usize,
-    /// Nesting of documents and arrays that an update may build; deeper is `Overflow`.
-    pub document_depth_max: usize,
     /// Size of one document in bytes; a larger one is `BSONObjectTooLarge`.
     pub document_bytes_max: usize,
     /// Stages in one pipeline; more is `FailedToParse`.
@@ -46,7 +48,6 @@ impl Default for Limits {
         Limits {
             filter_depth_max: 100,
             expression_depth_max: 100,
-            document_depth_max: 200,
             document_bytes_max: 16 * 1024 * 1024,
             pipeline_stages_max: 1000,
             pattern: forebay_text::Limits::default(),

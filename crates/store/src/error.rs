@@ -18,7 +18,7 @@ pub enum StoreError {
     /// Another document has this key in a unique index. The caller can choose another key.
     #[error(
         "E11000 duplicate key error collection: {namespace} index: {index} dup key: {}",
-        render(values)
+        forebay_query::display::document(values)
     )]
     DuplicateKey {
         /// `db.collection`.
@@ -62,6 +62,12 @@ pub enum StoreError {
         /// What the BSON reader said.
         why: String,
     },
+    /// Documents and arrays of a document nest too deep.
+    #[error(
+        "cannot store a document that exceeds {} levels of nesting",
+        forebay_query::limits::DOCUMENT_DEPTH_MAX
+    )]
+    TooDeep,
     /// The collection has used up its record numbers.
     #[error(
         "collection {namespace} has used all {} record numbers; copy it to a new collection",
@@ -212,20 +218,6 @@ impl From<bson::error::Error> for StoreError {
             why: error.to_string(),
         }
     }
-}
-
-/// Writes key values as MongoDB's error message does: `{ a: 1, b: "x" }`.
-fn render(values: &RawDocumentBuf) -> String {
-    let fields: Vec<String> = values
-        .iter()
-        .filter_map(|field| field.ok())
-        .map(|(path, value)| match bson::Bson::try_from(value) {
-            Ok(bson::Bson::Double(value)) => format!("{path}: {value:?}"),
-            Ok(value) => format!("{path}: {value}"),
-            Err(_) => format!("{path}: ?"),
-        })
-        .collect();
-    format!("{{ {} }}", fields.join(", "))
 }
 
 fn holder(process: Option<u32>) -> String {

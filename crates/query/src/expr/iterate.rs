@@ -7,7 +7,7 @@ use forebay_text::SharedStop;
 
 use super::parse::{Fields, Parser};
 use super::value::ArrayWriter;
-use super::{Frame, Node, Scope, Value, value};
+use super::{Node, Scope, Value, value};
 use crate::element::{array_values, elements};
 use crate::error::{Code, Error};
 
@@ -44,7 +44,7 @@ fn input_array<'v>(
 /// `$let`.
 #[derive(Debug, Clone)]
 pub(crate) struct Let {
-    variables: Vec<(Box<str>, Node)>,
+    variables: Vec<Node>,
     body: Node,
 }
 
@@ -59,12 +59,12 @@ impl Let {
             ));
         };
         let body = fields.need("in", Code::Location16877, "$let")?;
-        let mut variables = Vec::new();
+        let (mut names, mut variables) = (Vec::new(), Vec::new());
         for element in elements(vars) {
             check_name(element.key)?;
-            variables.push((Box::from(element.key), parser.expression(element.value())?));
+            names.push(element.key);
+            variables.push(parser.expression(element.value())?);
         }
-        let names: Vec<&str> = variables.iter().map(|(name, _)| &**name).collect();
         let body = parser.expression_with(&names, body)?;
         Ok(Let { variables, body })
     }
@@ -72,58 +72,26 @@ impl Let {
     pub fn evaluate<'s>(&'s self, scope: &Scope<'s>) -> Result<Value<'s>, Error> {
         let mut inner = *scope;
         let mut values = Vec::with_capacity(self.variables.len());
-        for (name, node) in &self.variables {
+        for node in &self.variables {
             let value = node.evaluate(&inner)?;
             inner = inner.holding(value.bytes())?;
-            values.push((&**name, value));
+            values.push(value);
         }
-        bind(&values, &inner, &self.body).map(Value::into_static)
+        evaluate_with(&inner, &values, &self.body)
     }
 
     pub fn children(&self) -> Vec<&Node> {
-        self.variables
-            .iter()
-            .map(|(_, node)| node)
-            .chain([&self.body])
-            .collect()
+        self.variables.iter().chain([&self.body]).collect()
     }
 }
 
-/// Evaluates `body` with all of `values` bound, one frame after another.
-fn bind<'s>(
-    values: &'s [(&'s str, Value<'s>)],
-    scope: &Scope<'s>,
-    body: &'s Node,
-) -> Result<Value<'static>, Error> {
-    match values.split_first() {
-        None => body.evaluate(scope).map(Value::into_static),
-        Some(((name, value), rest)) => {
-            let frame: Frame<'_> = scope.frame(name, value.get());
-            bind_inner(rest, &scope_with(scope, &frame), body)
-        }
-    }
-}
-
-fn scope_with<'f>(scope: &Scope<'f>, frame: &'f Frame<'f>) -> Scope<'f> {
-    scope.with(frame)
-}
-
-fn bind_inner<'f>(
-    values: &'f [(&'f str, Value<'f>)],
-    scope: &Scope<'f>,
-    body: &'f Node,
-) -> Result<Value<'static>, Error> {
-    bind(values, scope, body)
-}
-
-/// Evaluates `body` with one variable bound.
-fn with_variable(
+/// Evaluates `body` with these variables bound.
+fn evaluate_with(
     scope: &Scope<'_>,
-    name: &str,
-    value: RawBsonRef<'_>,
+    variables: &[Value<'_>],
     body: &Node,
 ) -> Result<Value<'static>, Error> {
-    let frame = scope.frame(name, Some(value));
+    let frame = scope.frame(variables);
     body.evaluate(&scope.with(&frame)).map(Value::into_static)
 }
 
@@ -153,7 +121,6 @@ fn variable_name(value: Option<RawBsonRef<'_>>, default: &str) -> Result<Box<str
 #[derive(Debug, Clone)]
 pub(crate) struct MapArray {
     input: Node,
-    name: Box<str>,
     body: Node,
     stop: Arc<SharedStop>,
 }
@@ -168,7 +135,6 @@ impl MapArray {
         let body = parser.expression_with(&[&name], body)?;
         Ok(MapArray {
             input,
-            name,
             body,
             stop: parser.limits().stop().clone(),
         })
@@ -184,10 +150,9 @@ impl MapArray {
         for element in array_values(array) {
             self.stop.check()?;
             let scope = scope.holding(made.bytes())?;
-            made.push(with_variable(&scope, &self.name, element, &self.body)?.or_null());
+            made.push(evaluate_with(&scope, &[Value::Ref(element)], &self.body)?.or_null());
         }
-        scope.holding(made.bytes())?;
-        Ok(Value::Owned(made.finish()))
+        scope.accept(Value::Owned(made.finish()))
     }
 
     pub fn children(&self) -> Vec<&Node> {
@@ -199,7 +164,6 @@ impl MapArray {
 #[derive(Debug, Clone)]
 pub(crate) struct Filter {
     input: Node,
-    name: Box<str>,
     condition: Node,
     limit: Option<Node>,
     stop: Arc<SharedStop>,
@@ -222,7 +186,6 @@ impl Filter {
             .transpose()?;
         Ok(Filter {
             input,
-            name,
             condition,
             limit,
             stop: parser.limits().stop().clone(),
@@ -242,7 +205,7 @@ impl Filter {
                 break;
             }
             self.stop.check()?;
-            if with_variable(&scope, &self.name, element, &self.condition)?.is_true() {
+            if evaluate_with(&scope, &[Value::Ref(element)], &self.condition)?.is_true() {
                 kept.push(element);
             }
         }
@@ -340,9 +303,7 @@ impl Reduce {
         for element in array_values(array) {
             self.stop.check()?;
             let scope = scope.holding(total.bytes())?;
-            let outer = scope.frame("value", total.get());
-            let next = with_variable(&scope.with(&outer), "this", element, &self.body)?;
-            total = next;
+            total = evaluate_with(&scope, &[Value::Ref(element), total], &self.body)?;
         }
         Ok(total)
     }

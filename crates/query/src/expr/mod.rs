@@ -26,9 +26,9 @@ use std::sync::Arc;
 use bson::DateTime;
 use bson::raw::{RawArray, RawBson, RawBsonRef, RawDocument};
 
-use crate::element::{Writer, array_values, get};
+use crate::element::{Writer, array_values, check_depth, get, too_deep};
 use crate::error::{Code, Error};
-use crate::limits::Limits;
+use crate::limits::{DOCUMENT_DEPTH_MAX, Limits};
 
 pub use value::Value;
 pub use variables::Variables;
@@ -42,6 +42,7 @@ use conditional::{Cond, Switch};
 use function::Function;
 use iterate::{Filter, Let, MapArray, Reduce};
 use regex::RegexMatch;
+use value::ArrayWriter;
 
 /// Bytes that the values held while an expression is evaluated may take together, as MongoDB limits `$map`.
 const HELD_BYTES_MAX: usize = 100 * 1024 * 1024;
@@ -82,7 +83,8 @@ pub(crate) enum Variable {
     Remove,
     /// Of the command's `let`.
     Constant(Arc<RawBson>),
-    User(Box<str>),
+    /// Of `$let`, `$map`, `$filter` or `$reduce`: how many were bound before it.
+    User(usize),
 }
 
 /// What an expression is evaluated on.
@@ -96,11 +98,12 @@ pub struct Scope<'a> {
     room_bytes: usize,
 }
 
-/// A variable bound by `$let`, `$map`, `$filter` or `$reduce`.
+/// The variables bound by one `$let`, `$map`, `$filter` or `$reduce`.
 #[derive(Debug)]
 pub(crate) struct Frame<'a> {
-    name: &'a str,
-    value: Option<RawBsonRef<'a>>,
+    values: &'a [Value<'a>],
+    /// Variables bound outside.
+    outside: usize,
     next: Option<&'a Frame<'a>>,
 }
 
@@ -127,10 +130,21 @@ impl<'a> Scope<'a> {
         })
     }
 
-    pub(crate) fn frame(&self, name: &'a str, value: Option<RawBsonRef<'a>>) -> Frame<'a> {
+    /// A value that an operator made, if it may be as large and nest as deep as it does.
+    ///
+    /// # Errors
+    /// `ExceededMemoryLimit` and `Overflow`.
+    fn accept<'v>(&self, made: Value<'v>) -> Result<Value<'v>, Error> {
+        self.holding(made.bytes())?;
+        check_depth(made.or_null())?;
+        Ok(made)
+    }
+
+    pub(crate) fn frame(&self, values: &'a [Value<'a>]) -> Frame<'a> {
+        let bound = |frame: &Frame<'_>| frame.outside + frame.values.len();
         Frame {
-            name,
-            value,
+            values,
+            outside: self.frame.map_or(0, bound),
             next: self.frame,
         }
     }
@@ -142,15 +156,13 @@ impl<'a> Scope<'a> {
         }
     }
 
-    fn lookup(&self, name: &str) -> Option<RawBsonRef<'a>> {
-        let mut next = self.frame;
-        while let Some(frame) = next {
-            if frame.name == name {
-                return frame.value;
-            }
-            next = frame.next;
+    /// The variable before which so many others were bound.
+    fn lookup(&self, index: usize) -> Option<RawBsonRef<'a>> {
+        let mut frame = self.frame?;
+        while index < frame.outside {
+            frame = frame.next?;
         }
-        None
+        frame.values.get(index - frame.outside)?.get()
     }
 }
 
@@ -223,8 +235,8 @@ impl Node {
     pub fn evaluate<'s>(&'s self, scope: &Scope<'s>) -> Result<Value<'s>, Error> {
         match self {
             Node::Literal(value) => Ok(Value::Ref(value.as_raw_bson_ref())),
-            Node::Field(path) => Ok(field(scope.document, path)),
-            Node::Variable(variable, path) => Ok(variable_value(variable, path, scope)),
+            Node::Field(path) => field(scope.document, path),
+            Node::Variable(variable, path) => variable_value(variable, path, scope),
             Node::Object(fields) => object(fields, scope),
             Node::Array(nodes) => list(nodes, scope),
             Node::Call(function, nodes) => call(function, nodes, scope),
@@ -285,9 +297,7 @@ impl Node {
 }
 
 fn call<'s>(function: &Function, nodes: &'s [Node], scope: &Scope<'s>) -> Result<Value<'s>, Error> {
-    let made = function.call(&evaluate_all(nodes, scope)?)?;
-    scope.holding(made.bytes())?;
-    Ok(made)
+    scope.accept(function.call(&evaluate_all(nodes, scope)?)?)
 }
 
 fn evaluate_all<'s>(nodes: &'s [Node], scope: &Scope<'s>) -> Result<Vec<Value<'s>>, Error> {
@@ -302,41 +312,55 @@ fn evaluate_all<'s>(nodes: &'s [Node], scope: &Scope<'s>) -> Result<Vec<Value<'s
 }
 
 /// A path into a document; through an array it gives the array of what it finds in the array's documents.
-fn field<'a>(document: &'a RawDocument, path: &[Box<str>]) -> Value<'a> {
+fn field<'a>(document: &'a RawDocument, path: &[Box<str>]) -> Result<Value<'a>, Error> {
+    inside(RawBsonRef::Document(document), path, DOCUMENT_DEPTH_MAX)
+}
+
+/// A path into a value that may nest `levels` deep.
+fn inside<'a>(value: RawBsonRef<'a>, path: &[Box<str>], levels: usize) -> Result<Value<'a>, Error> {
     let Some((name, rest)) = path.split_first() else {
-        return Value::Ref(RawBsonRef::Document(document));
+        return Ok(Value::Ref(value));
     };
-    match get(document, name) {
-        None => Value::Missing,
-        Some(value) => inside(value, rest),
-    }
-}
-
-fn inside<'a>(value: RawBsonRef<'a>, path: &[Box<str>]) -> Value<'a> {
+    let inner = levels.checked_sub(1).ok_or_else(too_deep)?;
     match value {
-        value if path.is_empty() => Value::Ref(value),
-        RawBsonRef::Document(document) => field(document, path),
-        RawBsonRef::Array(array) => inside_array(array, path),
-        _ => Value::Missing,
+        RawBsonRef::Document(document) => match get(document, name) {
+            Some(value) => inside(value, rest, inner),
+            None => Ok(Value::Missing),
+        },
+        RawBsonRef::Array(array) => inside_array(array, path, inner),
+        _ => Ok(Value::Missing),
     }
 }
 
-fn inside_array<'a>(array: &'a RawArray, path: &[Box<str>]) -> Value<'a> {
-    let found: Vec<Value<'a>> = array_values(array)
-        .map(|element| inside(element, path))
-        .collect();
-    Value::Owned(value::array(found.iter().filter_map(Value::get)))
+fn inside_array<'a>(
+    array: &'a RawArray,
+    path: &[Box<str>],
+    levels: usize,
+) -> Result<Value<'a>, Error> {
+    let mut found = ArrayWriter::new();
+    for element in array_values(array) {
+        if let Some(value) = inside(element, path, levels)?.get() {
+            found.push(value);
+        }
+    }
+    Ok(Value::Owned(found.finish()))
 }
 
-fn variable_value<'s>(variable: &'s Variable, path: &[Box<str>], scope: &Scope<'s>) -> Value<'s> {
+fn variable_value<'s>(
+    variable: &'s Variable,
+    path: &[Box<str>],
+    scope: &Scope<'s>,
+) -> Result<Value<'s>, Error> {
     let value = match variable {
         Variable::Root => Some(RawBsonRef::Document(scope.document)),
         Variable::Now => Some(RawBsonRef::DateTime(scope.now)),
         Variable::Remove => None,
         Variable::Constant(value) => Some(value.as_raw_bson_ref()),
-        Variable::User(name) => scope.lookup(name),
+        Variable::User(index) => scope.lookup(*index),
     };
-    value.map_or(Value::Missing, |value| inside(value, path))
+    value.map_or(Ok(Value::Missing), |value| {
+        inside(value, path, DOCUMENT_DEPTH_MAX)
+    })
 }
 
 fn object<'s>(fields: &'s [(Box<str>, Node)], scope: &Scope<'s>) -> Result<Value<'s>, Error> {
@@ -349,12 +373,11 @@ fn object<'s>(fields: &'s [(Box<str>, Node)], scope: &Scope<'s>) -> Result<Value
             writer.value(name, value);
         }
     }
-    Ok(Value::Owned(RawBson::Document(writer.finish())))
+    scope.accept(Value::Owned(RawBson::Document(writer.finish())))
 }
 
 fn list<'s>(nodes: &'s [Node], scope: &Scope<'s>) -> Result<Value<'s>, Error> {
     let values = evaluate_all(nodes, scope)?;
-    Ok(Value::Owned(value::array(
-        values.iter().map(Value::or_null),
-    )))
+    let made = value::array(values.iter().map(Value::or_null));
+    scope.accept(Value::Owned(made))
 }

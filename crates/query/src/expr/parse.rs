@@ -1,5 +1,7 @@
 //! From BSON to an expression tree.
 
+use std::collections::HashMap;
+
 use bson::raw::{RawBsonRef, RawDocument};
 
 use super::boolean::Logic;
@@ -17,7 +19,9 @@ use crate::limits::Limits;
 pub(crate) struct Parser<'l> {
     limits: &'l Limits,
     depth: usize,
-    variables: Vec<String>,
+    /// The variables in scope: how many were bound before each of a name, the innermost last.
+    variables: HashMap<String, Vec<usize>>,
+    variable_count: usize,
 }
 
 impl<'l> Parser<'l> {
@@ -25,7 +29,8 @@ impl<'l> Parser<'l> {
         Parser {
             limits,
             depth: 0,
-            variables: Vec::new(),
+            variables: HashMap::new(),
+            variable_count: 0,
         }
     }
 
@@ -58,18 +63,29 @@ impl<'l> Parser<'l> {
         Ok(node)
     }
 
-    /// An expression that sees one more variable.
+    /// An expression that sees more variables: evaluation binds them in this order.
     pub fn expression_with(
         &mut self,
         variables: &[&str],
         value: RawBsonRef<'_>,
     ) -> Result<Node, Error> {
-        let held = self.variables.len();
-        self.variables
-            .extend(variables.iter().map(|name| (*name).to_owned()));
+        for name in variables {
+            let bound = self.variables.entry((*name).to_owned()).or_default();
+            bound.push(self.variable_count);
+            self.variable_count += 1;
+        }
         let node = self.expression(value);
-        self.variables.truncate(held);
+        self.variable_count -= variables.len();
+        for name in variables {
+            self.variables.get_mut(*name).and_then(Vec::pop);
+        }
         node
+    }
+
+    /// The innermost variable of this name.
+    fn bound_by_operator(&self, name: &str) -> Option<Variable> {
+        let index = self.variables.get(name)?.last()?;
+        Some(Variable::User(*index))
     }
 
     fn text(&self, text: &str) -> Result<Node, Error> {
@@ -92,8 +108,10 @@ impl<'l> Parser<'l> {
             "NOW" => Variable::Now,
             "REMOVE" => Variable::Remove,
             "" => return Err(Error::parse("empty variable names are not allowed")),
-            name if self.variables.iter().any(|known| known == name) => Variable::User(name.into()),
-            name => self.bound(name)?,
+            name => match self.bound_by_operator(name) {
+                Some(variable) => variable,
+                None => self.bound(name)?,
+            },
         };
         Ok(Node::Variable(variable, path))
     }

@@ -83,7 +83,7 @@ impl Filter {
     /// # Errors
     /// MongoDB's code and wording for what is malformed, unknown or not supported; most are `BadValue`.
     pub fn parse(query: &RawDocument, limits: &Limits) -> Result<Filter, Error> {
-        check_depth(RawBsonRef::Document(query), limits)?;
+        check_depth(RawBsonRef::Document(query))?;
         Ok(Filter::from_node(parse::Parser::new(limits).query(query)?))
     }
 

@@ -3,7 +3,7 @@
 use bson::raw::{RawArray, RawBsonRef, RawDocument, RawDocumentBuf};
 
 use super::{Mode, Projection, ProjectionContext, Rule, Rules};
-use crate::element::{Element, Writer, array_elements, elements, get};
+use crate::element::{Element, Writer, array_elements, check_depth_within, elements, get};
 use crate::error::{Code, Error};
 use crate::expr::{Scope, slice_bounds};
 
@@ -76,6 +76,7 @@ impl<'r> Run<'r> {
         if let Rule::Computed(expression) = rule
             && let Some(value) = expression.evaluate(&self.scope.holding(out.len())?)?.get()
         {
+            check_depth_within(value, out.depth())?;
             out.value(name, value);
         }
         Ok(())
@@ -154,6 +155,7 @@ impl<'r> Run<'r> {
         array: &RawArray,
         out: &mut Writer,
     ) -> Result<(), Error> {
+        check_depth_within(RawBsonRef::Null, out.depth())?;
         out.begin_array(name);
         let mut count = 0_usize;
         for element in array_elements(array) {

@@ -74,7 +74,7 @@ impl Projection {
     /// 31253 and 31254 for a mix of inclusion and exclusion, 31249 and 31250 for paths that collide, 31275, 31276 and
     /// others for the operators' own rules.
     pub fn parse(spec: &RawDocument, limits: &Limits) -> Result<Projection, Error> {
-        check_depth(RawBsonRef::Document(spec), limits)?;
+        check_depth(RawBsonRef::Document(spec))?;
         parse::find(spec, limits)
     }
 

@@ -6,7 +6,7 @@ use bson::raw::{RawBson, RawBsonRef, RawDocument, RawDocumentBuf};
 
 use super::accumulator::{Accumulator, AccumulatorKind, heap_bytes};
 use super::{Run, Stream};
-use crate::element::{Writer, elements, type_name};
+use crate::element::{Writer, check_depth, elements, type_name};
 use crate::error::{Code, Error};
 use crate::expr::{Expression, Scope};
 use crate::key;
@@ -155,11 +155,8 @@ pub(super) fn run<E: From<Error>>(
     for document in input {
         groups.add(group, &document?, run)?;
     }
-    Ok(groups
-        .states
-        .into_iter()
-        .map(|state| state.finish(group))
-        .collect())
+    let documents = groups.states.into_iter().map(|state| state.finish(group));
+    Ok(documents.collect::<Result<_, _>>()?)
 }
 
 impl Groups {
@@ -210,12 +207,14 @@ impl Groups {
 }
 
 impl State {
-    fn finish(self, group: &Group) -> RawDocumentBuf {
+    fn finish(self, group: &Group) -> Result<RawDocumentBuf, Error> {
         let mut writer = Writer::new();
         writer.owned("_id", &self.id);
         for (accumulation, accumulator) in group.accumulations.iter().zip(self.accumulators) {
             writer.owned(&accumulation.name, &accumulator.finish());
         }
-        writer.finish()
+        let document = writer.finish();
+        check_depth(RawBsonRef::Document(&document))?;
+        Ok(document)
     }
 }

@@ -44,7 +44,7 @@ const NOT_SUPPORTED: [&str; 24] = [
 ];
 
 pub(super) fn pipeline(stages: &RawArray, limits: &Limits) -> Result<Pipeline, Error> {
-    check_depth(RawBsonRef::Array(stages), limits)?;
+    check_depth(RawBsonRef::Array(stages))?;
     let mut parsed = Vec::new();
     for value in array_values(stages) {
         let RawBsonRef::Document(spec) = value else {

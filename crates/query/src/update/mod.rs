@@ -19,7 +19,7 @@ use bson::raw::{RawArray, RawBsonRef, RawDocument, RawDocumentBuf};
 
 use crate::compare::equal;
 use crate::display;
-use crate::element::{Writer, check_depth, elements, get, nests_deeper};
+use crate::element::{Writer, check_depth, elements, get};
 use crate::error::{Code, Error};
 use crate::limits::Limits;
 use crate::stage::Transform;
@@ -83,7 +83,7 @@ impl Update {
         array_filters: Option<&RawArray>,
         limits: &Limits,
     ) -> Result<Update, Error> {
-        check_depth(update, limits)?;
+        check_depth(update)?;
         let kind = match update {
             RawBsonRef::Array(pipeline) => {
                 if array_filters.is_some_and(|filters| !filters.is_empty()) {
@@ -146,14 +146,7 @@ impl Update {
                 format!("BSONObj size: {bytes} is invalid. Size must be between 0 and {bytes_max}");
             return Err(Error::new(Code::BSONObjectTooLarge, message));
         }
-        let depth_max = self.limits.document_depth_max;
-        match nests_deeper(RawBsonRef::Document(changed), depth_max) {
-            true => Err(Error::new(
-                Code::Overflow,
-                format!("Cannot create a document that nests deeper than {depth_max}"),
-            )),
-            false => Ok(()),
-        }
+        check_depth(RawBsonRef::Document(changed))
     }
 }
 

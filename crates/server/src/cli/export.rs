@@ -7,6 +7,8 @@ use std::path::PathBuf;
 use anyhow::{Context, Result};
 use bson::{Bson, Document, RawDocument, RawDocumentBuf};
 use clap::{Args, ValueEnum};
+use forebay_wire_mongo::Limits;
+use forebay_wire_mongo::validate::validate_document;
 use futures_util::TryStreamExt;
 
 use super::client::ServerArgs;
@@ -92,6 +94,8 @@ fn write(out: &mut impl Write, document: &RawDocument, format: Output) -> Result
         out.write_all(document.as_bytes())?;
         return Ok(());
     }
+    validate_document(document.as_bytes(), &Limits::default())
+        .context("a document cannot be written as JSON; --format bson writes it")?;
     let value = Bson::Document(Document::try_from(document)?);
     let value = match format {
         Output::Canonical => value.into_canonical_extjson(),
@@ -100,4 +104,33 @@ fn write(out: &mut impl Write, document: &RawDocument, format: Output) -> Result
     serde_json::to_writer(&mut *out, &value)?;
     out.write_all(b"\n")?;
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A store written before depth was checked may hold such a document.
+    #[test]
+    fn what_nests_too_deep_is_exported_as_bson_only() {
+        const LEVELS: usize = 100_000;
+        let mut bytes = Vec::new();
+        for level in (0..LEVELS).rev() {
+            bytes.extend_from_slice(&(8 * level as i32 + 5).to_le_bytes());
+            bytes.extend_from_slice(if level > 0 { b"\x03x\0" } else { b"" });
+        }
+        bytes.resize(bytes.len() + LEVELS, 0);
+        let deep = RawDocumentBuf::from_bytes(bytes).expect("a frame");
+        let mut out = Vec::new();
+        for format in [Output::Relaxed, Output::Canonical] {
+            let error = write(&mut out, &deep, format).expect_err("too deep");
+            assert!(
+                format!("{error:#}").contains("deeper than 200"),
+                "{error:#}"
+            );
+        }
+        assert!(out.is_empty());
+        write(&mut out, &deep, Output::Bson).expect("it is written");
+        assert_eq!(out, deep.as_bytes());
+    }
 }

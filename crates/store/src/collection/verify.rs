@@ -2,10 +2,11 @@
 
 use std::sync::Arc;
 
+use super::write::nests_too_deep;
 use super::{Collection, Writer};
 use crate::document::{Document, RecordNumber};
 use crate::engine::{Direction, KeyRange};
-use crate::error::Result;
+use crate::error::{Result, StoreError};
 use crate::index::Index;
 
 /// Problems that a report names; more are only counted.
@@ -78,7 +79,9 @@ impl Collection {
     ) {
         report.documents += 1;
         report.bytes += document.len_bytes() as u64;
-        if let Err(error) = bson::Document::try_from(document.raw()) {
+        if nests_too_deep(document) {
+            report.problem(|| format!("document {number}: {}", StoreError::TooDeep));
+        } else if let Err(error) = bson::Document::try_from(document.raw()) {
             report.problem(|| format!("document {number} is not BSON: {error}"));
         }
         if number >= self.next_number() {

@@ -3,7 +3,9 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use bson::{RawDocument, RawDocumentBuf, cstr, rawdoc};
+use bson::{RawBsonRef, RawDocument, RawDocumentBuf, cstr, rawdoc};
+use forebay_query::element::nests_deeper;
+use forebay_query::limits::DOCUMENT_DEPTH_MAX;
 
 use super::{Collection, Writer};
 use crate::catalogue::{self, Statistics};
@@ -32,14 +34,29 @@ pub enum Change<'a> {
 }
 
 impl Change<'_> {
-    fn bytes(&self) -> usize {
+    /// The document to store.
+    fn document(&self) -> Option<&RawDocument> {
         match self {
             Self::Insert(document) | Self::Replace(_, document) | Self::Update(_, document) => {
-                document.as_bytes().len()
+                Some(document)
             }
-            Self::Delete(_) => 0,
+            Self::Delete(_) => None,
         }
     }
+
+    fn bytes(&self) -> usize {
+        self.document()
+            .map_or(0, |document| document.as_bytes().len())
+    }
+
+    fn nests_too_deep(&self) -> bool {
+        self.document().is_some_and(nests_too_deep)
+    }
+}
+
+/// Whether a document nests deeper than what reads it may recurse.
+pub(super) fn nests_too_deep(document: &RawDocument) -> bool {
+    nests_deeper(RawBsonRef::Document(document), DOCUMENT_DEPTH_MAX)
 }
 
 /// What a change did.
@@ -245,6 +262,9 @@ impl<'a> Transaction<'a> {
 
     fn apply(&mut self, change: &Change<'_>) -> Result<Changed> {
         self.collection.check_not_dropped()?;
+        if change.nests_too_deep() {
+            return Err(StoreError::TooDeep);
+        }
         match *change {
             Change::Insert(document) => self.insert(document),
             Change::Replace(number, document) => {
@@ -563,5 +583,84 @@ fn same_id(old: &RawDocument, new: &RawDocument) -> Result<bool> {
     match (old.get("_id")?, new.get("_id")?) {
         (Some(old), Some(new)) => Ok(forebay_query::compare(old, new).is_eq()),
         _ => Ok(false),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::index::IndexSpec;
+    use crate::{IndexBounds, Store, StoreOptions};
+
+    /// `{_id: id, x: ...}`: arrays in arrays, or documents in documents.
+    fn deep(id: i32, levels: usize, arrays: bool) -> RawDocumentBuf {
+        let mut writer = forebay_query::element::Writer::new();
+        writer.value("_id", RawBsonRef::Int32(id));
+        for level in 1..levels {
+            match (arrays, level) {
+                (true, 2..) => writer.begin_array("0"),
+                (true, _) => writer.begin_array("x"),
+                (false, _) => writer.begin_document("x"),
+            }
+        }
+        writer.finish()
+    }
+
+    #[test]
+    fn what_nests_too_deep_is_not_stored() {
+        let store = Store::open(StoreOptions::memory()).expect("a store in memory opens");
+        let collection = store.collection_or_create("db", "c").expect("creates");
+        let number = collection.insert(&deep(1, 200, true)).expect("200 levels");
+        let (insert, replace) = (deep(2, 201, false), deep(1, 201, true));
+        for change in [
+            Change::Insert(&insert),
+            Change::Replace(number, &replace),
+            Change::Update(number, &replace),
+        ] {
+            let answers = collection.write(&[change], true);
+            assert!(
+                matches!(answers[..], [Err(StoreError::TooDeep)]),
+                "{answers:?}"
+            );
+        }
+        let report = collection.verify().expect("reads");
+        assert!(report.is_clean() && report.documents == 1, "{report:?}");
+    }
+
+    /// Stores written before depth was checked may hold such documents.
+    #[test]
+    fn what_nests_too_deep_on_disk_is_indexed_reported_and_deleted() {
+        let store = Store::open(StoreOptions::memory()).expect("a store in memory opens");
+        let collection = store.collection_or_create("db", "c").expect("creates");
+        for (id, levels, arrays) in [(1, 20_000, true), (2, 100_000, false), (3, 20_000, true)] {
+            let mut writer = collection.writer.lock();
+            let mut transaction = Transaction::new(&collection, &mut writer, 1);
+            transaction
+                .insert(&deep(id, levels, arrays))
+                .expect("nothing checks");
+            transaction.commit().expect("commits");
+        }
+        let create = |spec: IndexSpec| collection.create_index(spec, Default::default());
+        create(IndexSpec::ascending("x.y")).expect("builds");
+        assert!(matches!(
+            create(IndexSpec::ascending("x")),
+            Err(StoreError::KeyTooLong { .. })
+        ));
+        collection.delete(1).expect("deletes");
+        let taken = create(IndexSpec::ascending("x").unique()).expect_err("two are equal");
+        assert!(matches!(taken, StoreError::DuplicateKey { .. }), "{taken}");
+        assert!(taken.to_string().len() < 1_000, "{taken}");
+        let report = collection.verify().expect("reads");
+        assert_eq!(report.problem_count, 2, "{:?}", report.problems);
+        assert!(
+            report.problems[0].contains("200 levels"),
+            "{:?}",
+            report.problems
+        );
+        for number in [0, 2] {
+            collection.delete(number).expect("deletes");
+        }
+        let left = collection.index_scan("x.y_1", &IndexBounds::all(), crate::Direction::Forward);
+        assert_eq!(left.expect("an index").count(), 0);
     }
 }

@@ -7,6 +7,7 @@
 
 use bson::raw::RawArray;
 use bson::{RawBsonRef, RawDocument};
+use forebay_query::element::Writer;
 use forebay_query::key;
 
 use super::{IndexKind, IndexSpec};
@@ -54,7 +55,7 @@ pub fn document_keys(spec: &IndexSpec, document: &RawDocument) -> Result<Documen
 
 /// The values behind an encoded key of a document, for messages; `null` where the document has none.
 pub fn key_values(spec: &IndexSpec, document: &RawDocument, key: &[u8]) -> bson::RawDocumentBuf {
-    let mut found = bson::Document::new();
+    let mut found = Writer::new();
     let tuples = tuples(spec, document)
         .map(|tuples| tuples.tuples)
         .unwrap_or_default();
@@ -63,10 +64,9 @@ pub fn key_values(spec: &IndexSpec, document: &RawDocument, key: &[u8]) -> bson:
     let tuple = tuples.iter().find(matches);
     for (at, field) in spec.fields.iter().enumerate() {
         let value = tuple.and_then(|tuple| tuple.get(at).copied().flatten());
-        let value = value.and_then(|value| bson::Bson::try_from(value).ok());
-        found.insert(field.path.clone(), value.unwrap_or(bson::Bson::Null));
+        found.value(&field.path, value.unwrap_or(RawBsonRef::Null));
     }
-    bson::RawDocumentBuf::try_from(&found).unwrap_or_default()
+    found.finish()
 }
 
 fn encode_tuple(spec: &IndexSpec, tuple: &Tuple<'_>) -> Result<Vec<u8>> {
