@@ -344,9 +344,12 @@ codes! {
     Location40353 = 40353,
     Location40386 = 40386,
     Location40390 = 40390,
+    Location40391 = 40391,
     Location40392 = 40392,
     Location40393 = 40393,
+    Location40394 = 40394,
     Location40395 = 40395,
+    Location40396 = 40396,
     Location40397 = 40397,
     Location40398 = 40398,
     Location40400 = 40400,
@@ -403,9 +406,12 @@ codes! {
     Location4161108 = 4161108,
     Location4161109 = 4161109,
     Location4890500 = 4890500,
+    Location4940400 = 4940400,
+    Location4940401 = 4940401,
     Location5107200 = 5107200,
     Location5107201 = 5107201,
     Location5858203 = 5858203,
+    Location9534700 = 9534700,
 }
 
 impl Code {

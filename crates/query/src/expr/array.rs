@@ -1,11 +1,12 @@
 //! Arrays.
 
-use bson::raw::{RawArray, RawBsonRef};
+use bson::raw::{RawArray, RawBsonRef, RawDocument};
 
 use super::function::{Function, any, between, exactly};
+use super::object::FieldList;
 use super::{Value, value};
 use crate::compare::equal;
-use crate::element::{array_values, elements};
+use crate::element::{array_values, elements, get, type_name};
 use crate::error::{Code, Error};
 use crate::number::Number;
 
@@ -286,55 +287,107 @@ fn to_object<'a>(operands: &[Value<'a>]) -> Result<Value<'a>, Error> {
             return Err(Error::new(Code::Location40386, message));
         }
     };
-    let mut fields: Vec<(&str, RawBsonRef<'_>)> = Vec::new();
+    let form = Form::of_first(array)?;
+    let mut fields = FieldList::default();
     for entry in array_values(array) {
-        let (key, held) = pair(entry)?;
-        match fields.iter_mut().find(|(name, _)| *name == key) {
-            Some(field) => field.1 = held,
-            None => fields.push((key, held)),
-        }
+        let (key, held) = form.pair(entry)?;
+        fields.set(key, held);
     }
-    let mut writer = crate::element::Writer::new();
-    fields
-        .iter()
-        .for_each(|(name, held)| writer.value(name, *held));
-    Ok(Value::Owned(bson::raw::RawBson::Document(writer.finish())))
+    Ok(Value::Owned(fields.finish()))
 }
 
-fn pair(entry: RawBsonRef<'_>) -> Result<(&str, RawBsonRef<'_>), Error> {
-    let fail = |code, what: &str| Error::new(code, format!("$arrayToObject requires {what}"));
-    let (key, held) = match entry {
-        RawBsonRef::Array(array) => {
-            let values: Vec<_> = array_values(array).collect();
-            let [key, held] = values.as_slice() else {
-                return Err(fail(Code::Location40397, "an array of size 2 arrays"));
-            };
-            (*key, *held)
-        }
-        RawBsonRef::Document(document) if elements(document).count() == 2 => {
-            match (
-                crate::element::get(document, "k"),
-                crate::element::get(document, "v"),
-            ) {
-                (Some(key), Some(held)) => (key, held),
-                _ => return Err(fail(Code::Location40393, "an object with keys 'k' and 'v'")),
-            }
-        }
-        RawBsonRef::Document(_) => {
-            return Err(fail(Code::Location40392, "an object keys of 'k' and 'v'"));
-        }
-        _ => {
-            return Err(fail(
+/// How `$arrayToObject` is given its fields: the first element decides, and the others may not differ.
+#[derive(Clone, Copy)]
+enum Form {
+    /// `[name, value]`
+    Pairs,
+    /// `{k: name, v: value}`
+    Objects,
+}
+
+impl Form {
+    fn of_first(array: &RawArray) -> Result<Form, Error> {
+        match array_values(array).next() {
+            Some(RawBsonRef::Document(_)) => Ok(Form::Objects),
+            Some(RawBsonRef::Array(_)) | None => Ok(Form::Pairs),
+            Some(other) => Err(Error::new(
                 Code::Location40398,
-                "an array of pairs or of objects with 'k' and 'v'",
-            ));
+                format!(
+                    "Unrecognised input type format for $arrayToObject: {}",
+                    type_name(other.element_type())
+                ),
+            )),
         }
-    };
-    match key {
-        RawBsonRef::String(name) => Ok((name, held)),
-        _ => Err(fail(
-            Code::Location40395,
-            "an array of key-value pairs, where the key must be of type string",
+    }
+
+    /// The name and the value of a field.
+    fn pair(self, entry: RawBsonRef<'_>) -> Result<(&str, RawBsonRef<'_>), Error> {
+        let (found, not_text, has_null) = match (self, entry) {
+            (Form::Pairs, RawBsonRef::Array(array)) => (
+                pair_of_array(array)?,
+                Code::Location40395,
+                Code::Location4940400,
+            ),
+            (Form::Objects, RawBsonRef::Document(document)) => (
+                pair_of_object(document)?,
+                Code::Location40394,
+                Code::Location4940401,
+            ),
+            _ => return Err(self.mixed(entry)),
+        };
+        match found {
+            (RawBsonRef::String(name), _) if name.contains('\0') => Err(Error::new(
+                has_null,
+                "Key field cannot contain an embedded null byte",
+            )),
+            (RawBsonRef::String(name), held) => Ok((name, held)),
+            (other, _) => Err(Error::new(
+                not_text,
+                format!(
+                    "$arrayToObject requires the name of a field to be of type string, found: {}",
+                    type_name(other.element_type())
+                ),
+            )),
+        }
+    }
+
+    fn mixed(self, entry: RawBsonRef<'_>) -> Error {
+        let (code, first) = match self {
+            Form::Pairs => (Code::Location40396, "Array"),
+            Form::Objects => (Code::Location40391, "Object"),
+        };
+        let found = type_name(entry.element_type());
+        let message = format!(
+            "$arrayToObject requires a consistent input format. Elements must all be arrays or all be objects. {first} was detected, now found: {found}"
+        );
+        Error::new(code, message)
+    }
+}
+
+fn pair_of_array(array: &RawArray) -> Result<(RawBsonRef<'_>, RawBsonRef<'_>), Error> {
+    let values: Vec<_> = array_values(array).take(3).collect();
+    match values.as_slice() {
+        [key, held] => Ok((*key, *held)),
+        _ => Err(Error::new(
+            Code::Location40397,
+            "$arrayToObject requires an array of size 2 arrays",
+        )),
+    }
+}
+
+fn pair_of_object(document: &RawDocument) -> Result<(RawBsonRef<'_>, RawBsonRef<'_>), Error> {
+    let count = elements(document).count();
+    if count != 2 {
+        let message = format!(
+            "$arrayToObject requires an object keys of 'k' and 'v'. Found incorrect number of keys:{count}"
+        );
+        return Err(Error::new(Code::Location40392, message));
+    }
+    match (get(document, "k"), get(document, "v")) {
+        (Some(key), Some(held)) => Ok((key, held)),
+        _ => Err(Error::new(
+            Code::Location40393,
+            "$arrayToObject requires an object with keys 'k' and 'v'",
         )),
     }
 }

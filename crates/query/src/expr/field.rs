@@ -87,6 +87,10 @@ fn target(
     let input = need(fields, "input", operator, Code::Location4161109)?;
     let field = parser.expression(field)?;
     let (code, message) = match &field {
+        Node::Literal(RawBson::String(name)) if name.contains('\0') => (
+            Code::Location9534700,
+            format!("{operator} requires 'field' to not contain an embedded null byte"),
+        ),
         Node::Literal(RawBson::String(_)) => return Ok((field, parser.expression(input)?)),
         Node::Literal(other) => (
             Code::Location4161107,

@@ -1,5 +1,8 @@
 //! Documents.
 
+use std::collections::HashMap;
+use std::collections::hash_map::Entry;
+
 use bson::raw::{RawBson, RawBsonRef};
 
 use super::Value;
@@ -13,7 +16,7 @@ pub(super) const FUNCTIONS: &[Function] = &[
 ];
 
 fn merge<'a>(operands: &[Value<'a>]) -> Result<Value<'a>, Error> {
-    let mut fields: Vec<(&str, RawBsonRef<'_>)> = Vec::new();
+    let mut fields = FieldList::default();
     for operand in operands.iter().filter(|operand| !operand.is_nullish()) {
         let Some(document) = operand.as_document() else {
             let shown = crate::display::value(operand.or_null());
@@ -24,17 +27,39 @@ fn merge<'a>(operands: &[Value<'a>]) -> Result<Value<'a>, Error> {
             return Err(Error::new(Code::Location40400, message));
         };
         for element in elements(document) {
-            match fields.iter_mut().find(|(name, _)| *name == element.key) {
-                Some(field) => field.1 = element.value(),
-                None => fields.push((element.key, element.value())),
+            fields.set(element.key, element.value());
+        }
+    }
+    Ok(Value::Owned(fields.finish()))
+}
+
+/// Fields in the order in which their names appeared, each with its last value.
+#[derive(Default)]
+pub(super) struct FieldList<'v> {
+    fields: Vec<(&'v str, RawBsonRef<'v>)>,
+    places: HashMap<&'v str, usize>,
+}
+
+impl<'v> FieldList<'v> {
+    /// Adds a field, or gives it another value.
+    pub fn set(&mut self, name: &'v str, value: RawBsonRef<'v>) {
+        match self.places.entry(name) {
+            Entry::Occupied(place) => self.fields[*place.get()].1 = value,
+            Entry::Vacant(place) => {
+                place.insert(self.fields.len());
+                self.fields.push((name, value));
             }
         }
     }
-    let mut writer = Writer::new();
-    fields
-        .iter()
-        .for_each(|(name, held)| writer.value(name, *held));
-    Ok(Value::Owned(RawBson::Document(writer.finish())))
+
+    /// The document of the fields.
+    pub fn finish(self) -> RawBson {
+        let mut writer = Writer::new();
+        for (name, value) in &self.fields {
+            writer.value(name, *value);
+        }
+        RawBson::Document(writer.finish())
+    }
 }
 
 fn to_array<'a>(operands: &[Value<'a>]) -> Result<Value<'a>, Error> {

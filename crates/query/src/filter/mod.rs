@@ -36,7 +36,7 @@ pub use types::TypeSet;
 
 use matching::Findings;
 
-pub(crate) use parse::is_operator_document;
+pub(crate) use parse::{is_operator_document, is_top_level_operator};
 
 /// A parsed query.
 #[derive(Debug, Clone)]
@@ -85,6 +85,18 @@ impl Filter {
     pub fn parse(query: &RawDocument, limits: &Limits) -> Result<Filter, Error> {
         check_depth(RawBsonRef::Document(query))?;
         Ok(Filter::from_node(parse::Parser::new(limits).query(query)?))
+    }
+
+    /// Parses a query of array elements that are documents, as `$pull` and `arrayFilters` have them: without `$expr`.
+    ///
+    /// # Errors
+    /// As [`Filter::parse`]; `QueryFeatureNotAllowed` for `$expr`.
+    pub(crate) fn parse_element_query(
+        query: &RawDocument,
+        limits: &Limits,
+    ) -> Result<Filter, Error> {
+        let root = parse::Parser::without_expressions(limits).query(query)?;
+        Ok(Filter::from_node(root))
     }
 
     /// Parses the condition of `$pull`, which tests an array's elements themselves: `{$gt: 5}`.

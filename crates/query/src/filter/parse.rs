@@ -23,6 +23,8 @@ pub(super) struct Parser<'l> {
     depth: usize,
     /// Whether the parser is inside `$elemMatch`, where some operators may not be.
     inside_element: bool,
+    /// Whether `$expr` may be anywhere.
+    takes_expressions: bool,
 }
 
 /// Operators that stand where a field name would.
@@ -48,6 +50,15 @@ impl<'l> Parser<'l> {
             limits,
             depth: 0,
             inside_element: false,
+            takes_expressions: true,
+        }
+    }
+
+    /// A parser of queries that may not have `$expr`.
+    pub fn without_expressions(limits: &'l Limits) -> Parser<'l> {
+        Parser {
+            takes_expressions: false,
+            ..Parser::new(limits)
         }
     }
 
@@ -133,6 +144,12 @@ impl<'l> Parser<'l> {
     }
 
     fn expr(&self, expression: RawBsonRef<'_>) -> Result<Node, Error> {
+        if !self.takes_expressions {
+            return Err(Error::new(
+                Code::QueryFeatureNotAllowed,
+                "$expr is not allowed in this context",
+            ));
+        }
         if self.inside_element {
             return Err(Error::bad_value(
                 "$expr can only be applied to the top-level document",
@@ -206,7 +223,7 @@ fn is_dbref(document: &RawDocument) -> bool {
 }
 
 /// Whether a name is an operator that stands where a field name would.
-pub(super) fn is_top_level_operator(name: &str) -> bool {
+pub(crate) fn is_top_level_operator(name: &str) -> bool {
     TOP_LEVEL.contains(&name)
 }
 

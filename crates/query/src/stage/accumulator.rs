@@ -1,6 +1,6 @@
 //! The accumulators of `$group`.
 
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 
 use bson::raw::{RawBson, RawBsonRef};
 
@@ -65,7 +65,7 @@ pub(super) enum Accumulator {
         values: Vec<RawBson>,
     },
     Count(i64),
-    Merge(Vec<(String, RawBson)>),
+    Merge(Merged),
 }
 
 impl Accumulator {
@@ -92,7 +92,7 @@ impl Accumulator {
                 values: Vec::new(),
             },
             AccumulatorKind::Count => Accumulator::Count(0),
-            AccumulatorKind::MergeObjects => Accumulator::Merge(Vec::new()),
+            AccumulatorKind::MergeObjects => Accumulator::Merge(Merged::default()),
         }
     }
 
@@ -123,7 +123,7 @@ impl Accumulator {
                     .map_or(0, |value| add_to_set(seen, values, value)));
             }
             Accumulator::Count(count) => *count += 1,
-            Accumulator::Merge(fields) => return merge(fields, value),
+            Accumulator::Merge(merged) => return merged.add(value),
         }
         Ok(0)
     }
@@ -142,13 +142,7 @@ impl Accumulator {
             Accumulator::Count(count) => {
                 i32::try_from(count).map_or(RawBson::Int64(count), RawBson::Int32)
             }
-            Accumulator::Merge(fields) => {
-                let mut writer = Writer::new();
-                fields
-                    .iter()
-                    .for_each(|(name, value)| writer.owned(name, value));
-                RawBson::Document(writer.finish())
-            }
+            Accumulator::Merge(merged) => merged.finish(),
         }
     }
 }
@@ -202,23 +196,47 @@ pub(super) fn heap_bytes(value: RawBsonRef<'_>) -> usize {
     }
 }
 
-fn merge(fields: &mut Vec<(String, RawBson)>, value: &Value<'_>) -> Result<usize, Error> {
-    if value.is_nullish() {
-        return Ok(0);
+/// The fields of all documents, in the order in which their names appeared, each with its last value.
+#[derive(Debug, Default)]
+pub(super) struct Merged {
+    fields: Vec<(String, RawBson)>,
+    places: HashMap<String, usize>,
+}
+
+impl Merged {
+    fn add(&mut self, value: &Value<'_>) -> Result<usize, Error> {
+        if value.is_nullish() {
+            return Ok(0);
+        }
+        let Some(document) = value.as_document() else {
+            let shown = crate::display::value(value.or_null());
+            let message = format!(
+                "$mergeObjects requires object inputs, but input {shown} is of type {}",
+                value.type_name()
+            );
+            return Err(Error::new(Code::Location40400, message));
+        };
+        for element in elements(document) {
+            self.set(element.key, element.value().into());
+        }
+        Ok(document.as_bytes().len())
     }
-    let Some(document) = value.as_document() else {
-        let shown = crate::display::value(value.or_null());
-        let message = format!(
-            "$mergeObjects requires object inputs, but input {shown} is of type {}",
-            value.type_name()
-        );
-        return Err(Error::new(Code::Location40400, message));
-    };
-    for element in elements(document) {
-        match fields.iter_mut().find(|(name, _)| name == element.key) {
-            Some(field) => field.1 = element.value().into(),
-            None => fields.push((element.key.to_owned(), element.value().into())),
+
+    fn set(&mut self, name: &str, value: RawBson) {
+        match self.places.get(name) {
+            Some(place) => self.fields[*place].1 = value,
+            None => {
+                self.places.insert(name.to_owned(), self.fields.len());
+                self.fields.push((name.to_owned(), value));
+            }
         }
     }
-    Ok(document.as_bytes().len())
+
+    fn finish(self) -> RawBson {
+        let mut writer = Writer::new();
+        for (name, value) in &self.fields {
+            writer.owned(name, value);
+        }
+        RawBson::Document(writer.finish())
+    }
 }

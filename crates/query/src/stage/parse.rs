@@ -228,6 +228,10 @@ fn check_field_path(path: &str) -> Result<(), Error> {
             "FieldPath field names may not start with '$'. Consider using $getField or $setField.";
         return Err(Error::new(Code::Location16410, message));
     }
+    if path.contains('\0') {
+        let message = "FieldPath field names may not contain '\\0'.";
+        return Err(Error::new(Code::Location16411, message));
+    }
     match path.split('.').any(str::is_empty) {
         true => Err(Error::new(
             Code::Location15998,
@@ -425,6 +429,7 @@ fn unwind_option<'a>(
             return Err(Error::new(Code::Location28822, message));
         }
         ("includeArrayIndex", RawBsonRef::String(name)) if !name.is_empty() => {
+            check_field_path(name)?;
             unwind.index_field = Some(Path::new(name)?)
         }
         ("includeArrayIndex", _) => {

@@ -1,14 +1,17 @@
 //! `$push`, `$addToSet`, `$pull`, `$pullAll`, `$pop`.
 
+use std::collections::HashSet;
+
 use bson::raw::{RawBson, RawBsonRef, RawDocument};
 
 use super::operator::Scene;
 use super::tree::{Outcome, Tree};
-use crate::compare::{compare, equal};
+use crate::compare::equal;
 use crate::display;
 use crate::element::{array_values, elements, get};
 use crate::error::{Code, Error};
-use crate::filter::{Filter, Regex, Test, is_operator_document};
+use crate::filter::{Filter, Regex, Test, is_operator_document, is_top_level_operator};
+use crate::key;
 use crate::limits::Limits;
 use crate::number::Number;
 use crate::sort::Sort;
@@ -176,11 +179,11 @@ impl Order {
             Order::Values { descending } => {
                 let mut key = Vec::new();
                 let direction = if *descending {
-                    crate::key::Direction::Descending
+                    key::Direction::Descending
                 } else {
-                    crate::key::Direction::Ascending
+                    key::Direction::Ascending
                 };
-                crate::key::append_directed(&mut key, value.as_raw_bson_ref(), direction);
+                key::append_directed(&mut key, value.as_raw_bson_ref(), direction);
                 key
             }
             // An element that is no document sorts as one without fields.
@@ -255,12 +258,12 @@ impl AddToSet {
     }
 
     fn add(&self, items: &mut Vec<Tree<'_>>) {
-        let mut present: std::collections::HashSet<Vec<u8>> = items
+        let mut present: HashSet<Vec<u8>> = items
             .iter()
-            .map(|item| crate::key::encode(item.to_bson().as_raw_bson_ref()))
+            .map(|item| key::encode(item.to_bson().as_raw_bson_ref()))
             .collect();
         for value in &self.values {
-            if present.insert(crate::key::encode(value.as_raw_bson_ref())) {
+            if present.insert(key::encode(value.as_raw_bson_ref())) {
                 items.push(value.clone().into());
             }
         }
@@ -281,10 +284,12 @@ pub(super) enum Pull {
 impl Pull {
     pub fn parse(operand: RawBsonRef<'_>, limits: &Limits) -> Result<Pull, Error> {
         match operand {
-            RawBsonRef::Document(document) if is_operator_document(document) => {
+            RawBsonRef::Document(document) if is_test(document) => {
                 Ok(Pull::Test(Filter::parse_element_test(document, limits)?))
             }
-            RawBsonRef::Document(document) => Ok(Pull::Query(Filter::parse(document, limits)?)),
+            RawBsonRef::Document(document) => {
+                Ok(Pull::Query(Filter::parse_element_query(document, limits)?))
+            }
             RawBsonRef::RegularExpression(regex) => {
                 let test = Test::Regex(Regex::of_value(regex, limits)?);
                 Ok(Pull::Test(Filter::of_element_test(test)))
@@ -308,6 +313,12 @@ impl Pull {
     }
 }
 
+/// Whether a condition of `$pull` tests elements themselves, and not the fields of documents, as `$or` does too.
+fn is_test(condition: &RawDocument) -> bool {
+    let first = elements(condition).next();
+    is_operator_document(condition) && !first.is_some_and(|first| is_top_level_operator(first.key))
+}
+
 pub(super) fn parse_pull_all(operand: RawBsonRef<'_>) -> Result<Vec<RawBson>, Error> {
     match operand {
         RawBsonRef::Array(array) => Ok(array_values(array).map(RawBson::from).collect()),
@@ -324,10 +335,12 @@ pub(super) fn pull_all<'a>(
     place: Option<&mut Tree<'a>>,
     values: &[RawBson],
 ) -> Result<Outcome<'a>, Error> {
+    let unwanted: HashSet<Vec<u8>> = values
+        .iter()
+        .map(|value| key::encode(value.as_raw_bson_ref()))
+        .collect();
     retain(place, "$pull", &|value| {
-        !values
-            .iter()
-            .any(|wanted| compare(value, wanted.as_raw_bson_ref()).is_eq())
+        !unwanted.contains(&key::encode(value))
     })
 }
 

@@ -30,9 +30,10 @@ impl ArrayFilters {
                     "Found multiple array filters with the same top-level field name {name}"
                 )));
             }
-            parsed
-                .filters
-                .push((name.to_owned(), Filter::parse(document, limits)?));
+            parsed.filters.push((
+                name.to_owned(),
+                Filter::parse_element_query(document, limits)?,
+            ));
         }
         Ok(parsed)
     }

@@ -66,6 +66,11 @@ pub(super) fn parse_rename(from: &str, operand: RawBsonRef<'_>) -> Result<Update
             shown()
         )));
     };
+    if to.contains('\0') {
+        return Err(Error::bad_value(
+            "The 'to' field for $rename cannot contain an embedded null byte",
+        ));
+    }
     if to == from {
         return Err(Error::bad_value(format!(
             "The source and target field for $rename must differ: {}",
@@ -91,20 +96,25 @@ pub(super) fn parse_rename(from: &str, operand: RawBsonRef<'_>) -> Result<Update
     Ok(target)
 }
 
-/// Moves what is at `from` to `to`; nothing happens where nothing is there.
+/// Moves what is at `from` to `to`; nothing happens where nothing is there, but could be.
 pub(super) fn rename(
     root: &mut Tree<'_>,
     from: &[String],
     to: &[String],
     id: &str,
 ) -> Result<(), Error> {
-    if root.find(from).is_none() {
+    let padding = &mut Padding::default();
+    let mut is_there = false;
+    root.change(from, padding, &mut |place| {
+        is_there = place.is_some();
+        Ok(Outcome::Keep)
+    })?;
+    if !is_there {
         return Ok(());
     }
     check_no_array(root, from, "source", id)?;
     check_no_array(root, to, "destination", id)?;
     let mut moved = None;
-    let padding = &mut Padding::default();
     root.change(from, padding, &mut |place| {
         moved = place.map(|value| std::mem::replace(value, Tree::Value(RawBsonRef::Null)));
         Ok(Outcome::Remove)

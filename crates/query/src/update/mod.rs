@@ -293,13 +293,15 @@ fn change(
                 .try_for_each(|to| field::rename(&mut root, &place, to, &id))?;
             continue;
         }
+        if matches!(operator, Operator::SetOnInsert(_)) && !context.is_insert {
+            continue;
+        }
         let name = place.last().map_or("", String::as_str);
         let scene = Scene {
             name,
             path: path.as_str(),
             id: &id,
             now: context.now,
-            is_insert: context.is_insert,
         };
         root.change(&place, &mut padding, &mut |place| {
             operator.apply(place, &scene)

@@ -40,7 +40,6 @@ pub(super) struct Scene<'s> {
     /// `_id: 1`, for messages.
     pub id: &'s str,
     pub now: bson::DateTime,
-    pub is_insert: bool,
 }
 
 impl Operator {
@@ -81,11 +80,9 @@ impl Operator {
         scene: &Scene<'_>,
     ) -> Result<Outcome<'a>, Error> {
         match self {
-            Operator::Set(value) => Ok(Outcome::Put(value.clone().into())),
-            Operator::SetOnInsert(value) if scene.is_insert => {
+            Operator::Set(value) | Operator::SetOnInsert(value) => {
                 Ok(Outcome::Put(value.clone().into()))
             }
-            Operator::SetOnInsert(_) => Ok(Outcome::Keep),
             Operator::Unset => Ok(Outcome::Remove),
             // A rename takes two places, so the update itself makes it.
             Operator::Rename(_) => Ok(Outcome::Keep),

@@ -29,7 +29,7 @@ pub(super) struct UpdatePath {
 
 impl UpdatePath {
     /// # Errors
-    /// `EmptyFieldName`, `DollarPrefixedFieldName`, and `BadValue` for a positional operator that comes first.
+    /// `EmptyFieldName`, and `BadValue` for a positional operator that comes first or a second `$`.
     pub fn parse(text: &str) -> Result<UpdatePath, Error> {
         if text.is_empty() {
             return Err(Error::new(
@@ -47,15 +47,11 @@ impl UpdatePath {
                 format!("An update path may have at most {COMPONENTS_MAX} components"),
             ));
         }
-        match steps.first() {
-            Some(Step::Name(_)) => Ok(UpdatePath {
-                text: text.to_owned(),
-                steps,
-            }),
-            _ => Err(Error::bad_value(format!(
-                "Cannot have array filter identifier (i.e. '$[<id>]') element in the first position in path '{text}'"
-            ))),
-        }
+        check_positional(text, &steps)?;
+        Ok(UpdatePath {
+            text: text.to_owned(),
+            steps,
+        })
     }
 
     pub fn as_str(&self) -> &str {
@@ -137,14 +133,28 @@ fn step(path: &str, name: &str) -> Result<Step, Error> {
         name if name.starts_with("$[") && name.ends_with(']') => {
             Ok(Step::Filtered(name[2..name.len() - 1].to_owned()))
         }
-        "$ref" | "$id" | "$db" => Ok(Step::Name(name.to_owned())),
-        name if name.starts_with('$') => Err(Error::new(
-            Code::DollarPrefixedFieldName,
-            format!(
-                "The dollar ($) prefixed field '{name}' in '{path}' is not allowed in the context of an update's replacement document. Consider using an aggregation pipeline with $replaceWith."
-            ),
-        )),
         name => Ok(Step::Name(name.to_owned())),
+    }
+}
+
+/// No positional operator may come first, and `$` stands for one element only.
+fn check_positional(path: &str, steps: &[Step]) -> Result<(), Error> {
+    let first = match steps.first() {
+        Some(Step::Matched) => Some("positional (i.e. '$')"),
+        Some(Step::All | Step::Filtered(_)) => Some("array filter identifier (i.e. '$[<id>]')"),
+        Some(Step::Name(_)) | None => None,
+    };
+    if let Some(operator) = first {
+        return Err(Error::bad_value(format!(
+            "Cannot have {operator} element in the first position in path '{path}'"
+        )));
+    }
+    let matched = steps.iter().filter(|step| **step == Step::Matched);
+    match matched.count() {
+        0 | 1 => Ok(()),
+        _ => Err(Error::bad_value(format!(
+            "Too many positional (i.e. '$') elements found in path '{path}'"
+        ))),
     }
 }
 

@@ -52,6 +52,36 @@ pub(super) enum Outcome<'a> {
     Remove,
 }
 
+/// A path, and how far along it a change has come.
+#[derive(Clone, Copy)]
+struct Way<'p> {
+    path: &'p [String],
+    at: usize,
+}
+
+impl<'p> Way<'p> {
+    fn name(self) -> Option<&'p str> {
+        self.path.get(self.at).map(String::as_str)
+    }
+
+    fn parent(self) -> &'p str {
+        let before = self.at.checked_sub(1);
+        before.map_or("", |before| &self.path[before])
+    }
+
+    fn next(self) -> Way<'p> {
+        Way {
+            at: self.at + 1,
+            ..self
+        }
+    }
+
+    /// The names behind the present one.
+    fn rest(self) -> &'p [String] {
+        self.path.get(self.at + 1..).unwrap_or_default()
+    }
+}
+
 /// Decides about the place that a path leads to; `None` where nothing is there yet.
 pub(super) type Change<'f, 'a> =
     &'f mut dyn FnMut(Option<&mut Tree<'a>>) -> Result<Outcome<'a>, Error>;
@@ -170,49 +200,54 @@ impl<'a> Tree<'a> {
     /// Lets `change` decide about the place at `path`, which is made where it says so.
     ///
     /// # Errors
-    /// `PathNotViable` where a place cannot be made: in a scalar, or by name in an array; `CannotBackfillArray` where it
-    /// takes more than what is left of `padding`.
+    /// `PathNotViable` where no place can be, in a scalar or by name in an array, and it is not to be removed;
+    /// `CannotBackfillArray` where making it takes more than what is left of `padding`.
     pub fn change(
         &mut self,
         path: &[String],
         padding: &mut Padding,
         change: Change<'_, 'a>,
     ) -> Result<(), Error> {
-        self.change_in("", path, padding, change)
+        self.change_in(Way { path, at: 0 }, padding, change)
     }
 
     fn change_in(
         &mut self,
-        parent: &str,
-        path: &[String],
+        way: Way<'_>,
         padding: &mut Padding,
         change: Change<'_, 'a>,
     ) -> Result<(), Error> {
-        let Some((name, rest)) = path.split_first() else {
+        let Some(name) = way.name() else {
             return Ok(());
         };
         self.open();
         match self {
-            Tree::Document(fields) => change_field(fields, name, rest, padding, change),
+            Tree::Document(fields) => change_field(fields, name, way, padding, change),
             Tree::Array(items) => match index_of(name) {
-                Some(index) => change_item(items, (index, name), rest, padding, change),
-                None => self.refuse(parent, name, change),
+                Some(index) => change_item(items, index, way, padding, change),
+                None => self.refuse(way, change),
             },
-            _ => self.refuse(parent, name, change),
+            _ => self.refuse(way, change),
         }
     }
 
-    /// A place that cannot be made: an error only if it is wanted.
-    fn refuse(&self, parent: &str, name: &str, change: Change<'_, 'a>) -> Result<(), Error> {
-        match change(None)? {
-            Outcome::Put(_) => {
-                let shown = display::value(self.to_bson().as_raw_bson_ref());
-                let message =
-                    format!("Cannot create field '{name}' in element {{{parent}: {shown}}}");
-                Err(Error::new(Code::PathNotViable, message))
-            }
-            Outcome::Keep | Outcome::Remove => Ok(()),
-        }
+    /// No place can be here: an error, but for what is to be removed.
+    fn refuse(&self, way: Way<'_>, change: Change<'_, 'a>) -> Result<(), Error> {
+        let (parent, name) = (way.parent(), way.name().unwrap_or_default());
+        let element = || {
+            let shown = display::value(self.to_bson().as_raw_bson_ref());
+            format!("{{{parent}: {shown}}}")
+        };
+        let message = match change(None)? {
+            Outcome::Put(_) => format!("Cannot create field '{name}' in element {}", element()),
+            Outcome::Keep => format!(
+                "Cannot use the part ({name}) of ({}) to traverse the element ({})",
+                way.path.join("."),
+                element()
+            ),
+            Outcome::Remove => return Ok(()),
+        };
+        Err(Error::new(Code::PathNotViable, message))
     }
 
     /// Writes the value as field `key`.
@@ -271,12 +306,14 @@ pub(super) fn index_of(name: &str) -> Option<usize> {
 fn change_field<'a>(
     fields: &mut Vec<(Cow<'a, str>, Tree<'a>)>,
     name: &str,
-    rest: &[String],
+    way: Way<'_>,
     padding: &mut Padding,
     change: Change<'_, 'a>,
 ) -> Result<(), Error> {
     match fields.iter().position(|(key, _)| key == name) {
-        Some(place) if !rest.is_empty() => fields[place].1.change_in(name, rest, padding, change),
+        Some(place) if !way.rest().is_empty() => {
+            fields[place].1.change_in(way.next(), padding, change)
+        }
         Some(place) => {
             match change(Some(&mut fields[place].1))? {
                 Outcome::Keep => {}
@@ -287,7 +324,7 @@ fn change_field<'a>(
         }
         None => {
             if let Outcome::Put(value) = change(None)? {
-                fields.push((Cow::Owned(name.to_owned()), nest(rest, value)));
+                fields.push((Cow::Owned(name.to_owned()), nest(way.rest(), value)));
             }
             Ok(())
         }
@@ -296,13 +333,13 @@ fn change_field<'a>(
 
 fn change_item<'a>(
     items: &mut Vec<Tree<'a>>,
-    (index, name): (usize, &str),
-    rest: &[String],
+    index: usize,
+    way: Way<'_>,
     padding: &mut Padding,
     change: Change<'_, 'a>,
 ) -> Result<(), Error> {
     match items.get_mut(index) {
-        Some(item) if !rest.is_empty() => item.change_in(name, rest, padding, change),
+        Some(item) if !way.rest().is_empty() => item.change_in(way.next(), padding, change),
         Some(item) => {
             match change(Some(item))? {
                 Outcome::Keep => {}
@@ -315,7 +352,7 @@ fn change_item<'a>(
             if let Outcome::Put(value) = change(None)? {
                 padding.take(index - items.len())?;
                 items.resize_with(index, || Tree::Value(RawBsonRef::Null));
-                items.push(nest(rest, value));
+                items.push(nest(way.rest(), value));
             }
             Ok(())
         }
