@@ -2,10 +2,12 @@
 
 use bson::raw::CString;
 use bson::{RawBsonRef, RawDocument, RawDocumentBuf, cstr};
-use forebay_query::Code;
+use forebay_query::{Code, display};
 use forebay_store::{IndexField, IndexKind, IndexSpec, IndexStatus};
 
-use crate::arguments::{Arguments, Known, check_collation, invalid_bson, truth, type_name};
+use crate::arguments::{
+    Arguments, Known, check_collation, integer, invalid_bson, truth, type_name,
+};
 use crate::error::CommandError;
 use crate::namespace::Namespace;
 use crate::plan::same_pattern;
@@ -56,6 +58,7 @@ pub fn parse(entry: &RawDocument) -> Result<IndexSpec, CommandError> {
     let arguments = Arguments::parse("createIndexes.indexes", entry, Known::Any)?;
     check_options(entry)?;
     let key = arguments.document("key")?.ok_or_else(|| missing("key"))?;
+    check_id_index(key, entry)?;
     let name = arguments.string("name")?.ok_or_else(|| missing("name"))?;
     let fields = fields(key)?;
     let spec = IndexSpec {
@@ -105,6 +108,37 @@ fn check_options(entry: &RawDocument) -> Result<(), CommandError> {
         }
     }
     Ok(())
+}
+
+/// The index on `_id` is there from the start, and takes no options.
+fn check_id_index(key: &RawDocument, entry: &RawDocument) -> Result<(), CommandError> {
+    const OPTIONS: &[&str] = &["key", "name", "ns", "v", "collation"];
+    let mut fields = key.iter().flatten();
+    let direction = match (fields.next(), fields.next()) {
+        (Some((name, value)), None) if name == "_id" => integer(value),
+        _ => return Ok(()),
+    };
+    if !matches!(direction, Some(1 | -1)) {
+        return Ok(());
+    }
+    let mut options = entry.iter().flatten().map(|(name, _)| name.as_str());
+    if let Some(option) = options.find(|name| !OPTIONS.contains(name)) {
+        let message = format!(
+            "The field '{option}' is not valid for an _id index specification. Specification: {}",
+            display::document(entry)
+        );
+        return Err(CommandError::refused(
+            Code::InvalidIndexSpecificationOption,
+            message,
+        ));
+    }
+    match direction {
+        Some(1) => Ok(()),
+        _ => Err(CommandError::bad_value(format!(
+            "The field 'key' for an _id index must be {{_id: 1}}, but got {}",
+            display::document(key)
+        ))),
+    }
 }
 
 fn checked_name(name: &str) -> Result<&str, CommandError> {

@@ -4,7 +4,7 @@ use bson::rawdoc;
 use forebay_query::Code;
 use forebay_store::CollectionOptions;
 
-use crate::arguments::Known;
+use crate::arguments::{Arguments, Known};
 use crate::collections::OpenCollection;
 use crate::dispatch::{Effect, Reply, Run, Spec};
 use crate::error::CommandError;
@@ -57,6 +57,7 @@ const UNSUPPORTED: &[&str] = &[
 fn run(request: &Request<'_>) -> Reply {
     let namespace = request.namespace()?;
     request.arguments.unsupported(UNSUPPORTED)?;
+    refuse_images(request)?;
     request.arguments.simple_collation()?;
     let collections = request.documents.collections();
     if let Some(existing) = collections.get(&namespace) {
@@ -64,6 +65,22 @@ fn run(request: &Request<'_>) -> Reply {
     }
     blocking(|| collections.create(&namespace, CollectionOptions::default()))?;
     Ok(rawdoc! { "ok": 1.0 })
+}
+
+/// Images of documents before and after their changes are not recorded: asked for, they are refused.
+fn refuse_images(request: &Request<'_>) -> Result<(), CommandError> {
+    const OPTION: &str = "changeStreamPreAndPostImages";
+    let Some(options) = request.arguments.document(OPTION)? else {
+        return Ok(());
+    };
+    let options = Arguments::parse_nested(OPTION, options, Known::Only(&["enabled"]))?;
+    match options.flag("enabled")? {
+        true => Err(CommandError::refused(
+            Code::NotImplemented,
+            format!("option '{OPTION}' of 'create' is not supported"),
+        )),
+        false => Ok(()),
+    }
 }
 
 /// Making a collection that exists with the same options is no error.

@@ -1,9 +1,11 @@
-//! `distinct`: the different values of a field.
+//! `distinct`: the different values of a field, in their order.
 
-use std::collections::HashSet;
+use std::collections::BTreeMap;
+use std::collections::btree_map::Entry;
 use std::sync::Arc;
 
 use bson::{RawArrayBuf, RawBson, RawBsonRef, rawdoc};
+use forebay_query::element::Writer;
 use forebay_query::{Code, Filter, Path, key};
 
 use super::read;
@@ -49,7 +51,8 @@ async fn run(request: &Request<'_>) -> Reply {
             }
         }
     }
-    Ok(rawdoc! { "values": found.values, "ok": 1.0 })
+    let values: RawArrayBuf = found.values.into_values().collect();
+    Ok(rawdoc! { "values": values, "ok": 1.0 })
 }
 
 /// The way through the cache, if the field and the whole filter are cached.
@@ -90,27 +93,31 @@ pub fn plan(
     )
 }
 
-/// The values found so far.
+/// The values found so far, in order.
 struct Found {
     path: Path,
-    seen: HashSet<Vec<u8>>,
-    values: RawArrayBuf,
+    values: BTreeMap<Vec<u8>, RawBson>,
+    bytes: usize,
 }
 
 impl Found {
     fn new(path: Path) -> Found {
         Found {
             path,
-            seen: HashSet::new(),
-            values: RawArrayBuf::new(),
+            values: BTreeMap::new(),
+            bytes: 0,
         }
     }
 
     fn add(&mut self, value: RawBsonRef<'_>) -> Result<(), CommandError> {
-        if self.seen.insert(key::encode(value)) {
-            self.values.push(value);
+        let index = self.values.len();
+        if let Entry::Vacant(place) = self.values.entry(key::encode(value)) {
+            let mut element = Writer::new();
+            element.value(&index.to_string(), value);
+            self.bytes += element.len();
+            place.insert(value.into());
         }
-        if self.values.as_bytes().len() > DOCUMENT_BYTES_MAX {
+        if self.bytes > DOCUMENT_BYTES_MAX {
             return Err(CommandError::refused(
                 Code::Location17217,
                 "distinct too big, 16mb cap",

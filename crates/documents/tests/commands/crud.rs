@@ -1,6 +1,6 @@
 //! insert, find, update and delete, with the replies that drivers read.
 
-use bson::{Document, Timestamp, doc};
+use bson::{Bson, Document, Timestamp, doc};
 
 use crate::door::door;
 
@@ -215,11 +215,74 @@ async fn distinct_values_unwind_arrays() {
     ];
     door.insert("c", values).await;
     let reply = door.ok(doc! { "distinct": "c", "key": "a" }).await;
-    assert_eq!(reply, doc! { "values": [1, "x", null], "ok": 1.0 });
+    assert_eq!(reply, doc! { "values": [null, 1, "x"], "ok": 1.0 });
     let reply = door
         .ok(doc! { "distinct": "c", "key": "a", "query": { "a": "x" } })
         .await;
     assert_eq!(reply, doc! { "values": [1, "x"], "ok": 1.0 });
+}
+
+#[tokio::test]
+async fn distinct_values_are_sorted_with_a_cache_and_without() {
+    let door = door();
+    let values: [Bson; 8] = [
+        "b".into(),
+        doc! { "x": 1 }.into(),
+        "a".into(),
+        7.into(),
+        Bson::Null,
+        true.into(),
+        2.5.into(),
+        "c".into(),
+    ];
+    door.insert("c", values.iter().map(|value| doc! { "a": value }))
+        .await;
+    let sorted = doc! { "values": [null, 2.5, 7, "a", "b", "c", { "x": 1 }, true], "ok": 1.0 };
+    let distinct = doc! { "distinct": "c", "key": "a" };
+    assert_eq!(door.ok(distinct.clone()).await, sorted);
+    let cache = doc! { "key": { "a": "cache" }, "name": "a_cache" };
+    door.ok(doc! { "createIndexes": "c", "indexes": [cache] })
+        .await;
+    assert_eq!(door.ok(distinct).await, sorted);
+}
+
+#[tokio::test]
+async fn deep_documents_are_neither_made_nor_stored() {
+    let door = door();
+    door.insert("c", [doc! { "_id": 1 }]).await;
+    let deep = |levels: i32| doc! { "$reduce": { "input": { "$range": [0, levels] }, "initialValue": [], "in": ["$$value"] } };
+    let aggregate =
+        |stages: Vec<Document>| doc! { "aggregate": "c", "pipeline": stages, "cursor": {} };
+    let set = doc! { "$set": { "x": deep(5000) } };
+    for last in [
+        doc! { "$out": "o" },
+        doc! { "$merge": "m" },
+        doc! { "$sort": { "x": 1 } },
+        doc! { "$group": { "_id": "$x" } },
+    ] {
+        assert_eq!(door.code(aggregate(vec![set.clone(), last])).await, 15);
+    }
+    assert_eq!(
+        door.code(doc! { "find": "c", "projection": { "x": deep(5000) } })
+            .await,
+        15
+    );
+    let update = doc! { "q": {}, "u": [set], "multi": true };
+    let reply = door.ask(doc! { "update": "c", "updates": [update] }).await;
+    let error = reply.get_array("writeErrors").expect("an error")[0].as_document();
+    assert_eq!(error.expect("a document").get_i32("code").ok(), Some(15));
+    // What is just allowed is stored, indexed and sorted by.
+    door.ok(aggregate(vec![
+        doc! { "$set": { "x": deep(197) } },
+        doc! { "$out": "o" },
+    ]))
+    .await;
+    door.ok(doc! { "createIndexes": "o", "indexes": [{ "key": { "x": 1 }, "name": "x" }] })
+        .await;
+    let find = doc! { "find": "o", "sort": { "x": -1 } };
+    assert_eq!(door.all(find).await.len(), 1);
+    let valid = door.ok(doc! { "validate": "o" }).await;
+    assert_eq!(valid.get_bool("valid").ok(), Some(true));
 }
 
 #[tokio::test]

@@ -82,6 +82,30 @@ async fn indexes_are_created_listed_and_dropped() {
 }
 
 #[tokio::test]
+async fn the_index_on_id_takes_no_options_and_no_other_direction() {
+    let door = door();
+    let code = async |direction: Bson, options: Document| {
+        let reply = index(&door, doc! { "_id": direction }, "i", options).await;
+        reply.get_i32("code").unwrap_or(0)
+    };
+    assert_eq!(code(1.into(), doc! { "unique": true }).await, 197);
+    assert_eq!(code(1.into(), doc! { "sparse": false }).await, 197);
+    assert_eq!(code((-1).into(), doc! { "background": true }).await, 197);
+    assert_eq!(code((-1).into(), doc! {}).await, 2);
+    assert_eq!(code(1.0.into(), doc! {}).await, 0);
+    assert_eq!(door.all(doc! { "listIndexes": "c" }).await.len(), 1);
+    // An index of more fields is one of its own.
+    let reply = index(
+        &door,
+        doc! { "_id": -1, "a": 1 },
+        "i",
+        doc! { "sparse": true },
+    )
+    .await;
+    assert_eq!(reply.get_i32("numIndexesAfter").ok(), Some(2));
+}
+
+#[tokio::test]
 async fn a_collection_has_at_most_sixty_four_indexes() {
     let door = door();
     for number in 0..63 {

@@ -55,6 +55,9 @@ async fn collections_are_created_listed_renamed_and_dropped() {
             .await,
         238
     );
+    let images = |enabled: bool| doc! { "create": "x", "changeStreamPreAndPostImages": { "enabled": enabled } };
+    assert_eq!(door.code(images(true)).await, 238);
+    door.ok(images(false)).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

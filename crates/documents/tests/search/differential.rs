@@ -190,7 +190,7 @@ impl Run {
                 .run(doc! { "distinct": collection, "key": field, "query": filter.clone() })
                 .await;
             let values = reply.get_array("values").expect("values");
-            sorted(values.iter().map(shown))
+            values.iter().map(shown).collect::<Vec<_>>()
         };
         let (cached, plain) = (ask(CACHED).await, ask(PLAIN).await);
         assert_eq!(
