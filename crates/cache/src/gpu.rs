@@ -27,8 +27,9 @@ pub(crate) struct OnGpu {
 /// Who holds some buckets. A search of them costs no more than this has entries, however many buckets GPUs hold.
 #[derive(Debug)]
 pub(crate) struct Holders {
+    /// A GPU that holds more rows than a table takes is there several times.
     pub(crate) gpus: Vec<Arc<OnGpu>>,
-    /// Positions of the buckets that no GPU holds.
+    /// Positions of the buckets that no GPU searches.
     pub(crate) elsewhere: Vec<usize>,
 }
 
@@ -50,13 +51,48 @@ pub(crate) fn holders(buckets: &[Arc<Bucket>]) -> Holders {
             None => elsewhere.push(position),
         }
     }
-    let gpus = held
-        .into_values()
-        .map(|(device, positions)| Arc::new(OnGpu::new(device, buckets, &positions)));
-    Holders {
-        gpus: gpus.collect(),
-        elsewhere,
+    let mut gpus = Vec::new();
+    for (device, positions) in held.into_values() {
+        let rows = |&position: &usize| (position, row_count(&buckets[position]));
+        let (tables, too_large) = in_tables(positions.iter().map(rows), ScanTable::ROWS_MAX);
+        let on_gpu = |positions: &Vec<usize>| Arc::new(OnGpu::new(device, buckets, positions));
+        gpus.extend(tables.iter().map(on_gpu));
+        elsewhere.extend(too_large);
     }
+    elsewhere.sort_unstable();
+    Holders { gpus, elsewhere }
+}
+
+fn row_count(bucket: &Bucket) -> u64 {
+    let rows = |segment: &Segment| segment.block().len() as u64;
+    bucket.segments.iter().map(rows).sum()
+}
+
+/// Splits buckets, each with its number of rows, into tables of at most `rows_max` rows; and the buckets that no table
+/// takes, which the host searches.
+fn in_tables(
+    buckets: impl Iterator<Item = (usize, u64)>,
+    rows_max: u64,
+) -> (Vec<Vec<usize>>, Vec<usize>) {
+    let (mut tables, mut too_large) = (vec![Vec::new()], Vec::new());
+    let mut rows_left = rows_max;
+    for (bucket, rows) in buckets {
+        if rows > rows_max {
+            too_large.push(bucket);
+            continue;
+        }
+        if rows > rows_left {
+            tables.push(Vec::new());
+            rows_left = rows_max;
+        }
+        rows_left -= rows;
+        tables
+            .last_mut()
+            .expect("there is one at least")
+            .push(bucket);
+    }
+    tables.retain(|table| !table.is_empty());
+    (tables, too_large)
 }
 
 impl OnGpu {
@@ -89,4 +125,21 @@ fn on_device((_, segment): &(usize, Segment)) -> (Arc<TiledRows>, Vec<u32>) {
         .tiles()
         .expect("a bucket is on a GPU with all its segments");
     (Arc::clone(rows), segment.dead_bits())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn rows_beyond_a_table_go_to_another_and_a_larger_bucket_to_the_host() {
+        let max = ScanTable::ROWS_MAX;
+        let split = |rows: &[u64]| in_tables(rows.iter().copied().enumerate(), max);
+        assert_eq!(split(&[]), (vec![], vec![]));
+        assert_eq!(split(&[max - 1, 1]), (vec![vec![0, 1]], vec![]));
+        assert_eq!(split(&[max - 1, 2, 3]), (vec![vec![0], vec![1, 2]], vec![]));
+        assert_eq!(split(&[1, max + 1, 2]), (vec![vec![0, 2]], vec![1]));
+        assert_eq!(split(&[max, max]), (vec![vec![0], vec![1]], vec![]));
+        assert_eq!(split(&[max + 1]), (vec![], vec![0]));
+    }
 }

@@ -18,7 +18,7 @@ use crate::bucket::Bucket;
 use crate::cache::Shared;
 use crate::error::SearchError;
 use crate::field::FieldState;
-use crate::gpu::{Holders, OnGpu};
+use crate::gpu::{Holders, OnGpu, is_gpu};
 use crate::numbers::NumberSet;
 use crate::request::Predicate;
 use crate::segment::Segment;
@@ -227,7 +227,8 @@ impl LeafSearch<'_> {
         let mut devices: BTreeMap<u32, (Arc<Device>, Vec<Task>)> = BTreeMap::new();
         for (bucket, state) in buckets {
             let tasks = sorted_tasks(&state.segments, prefix, bucket);
-            match state.device() {
+            // What a GPU holds, and does not search, has a master copy as all have.
+            match state.device().filter(|device| !is_gpu(device)) {
                 Some(device) => {
                     let group = devices.entry(device.id().0);
                     group

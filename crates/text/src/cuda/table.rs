@@ -29,11 +29,14 @@ pub(super) struct Image {
 }
 
 impl ScanTable {
+    /// Most rows of a table: they are counted by 32 bits.
+    pub const ROWS_MAX: u64 = u32::MAX as u64;
+
     /// A table of blocks that are on one device. The second part of each has bit `row % 32` of word `row / 32` set where
     /// a row is dead; it is empty if none is.
     ///
     /// # Panics
-    /// If there are 2^32 rows or more, or too few words for the rows of a block.
+    /// If there are more rows than [`ROWS_MAX`](ScanTable::ROWS_MAX), or too few words for the rows of a block.
     pub fn new(segments: impl IntoIterator<Item = (Arc<TiledRows>, Vec<u32>)>) -> ScanTable {
         let mut table = ScanTable {
             segments: Vec::new(),
@@ -42,7 +45,7 @@ impl ScanTable {
         for (rows, dead) in segments {
             assert!(dead.is_empty() || dead.len() * 32 >= rows.len());
             let first = u64::from(table.row_count()) + rows.len() as u64;
-            let next = u32::try_from(first).expect("a device holds fewer than 2^32 rows");
+            let next = u32::try_from(first).expect("the caller keeps to the most rows of a table");
             table.first_rows.push(next);
             table.segments.push(ScanSegment { rows, dead });
         }
