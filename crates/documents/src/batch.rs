@@ -13,9 +13,10 @@ use crate::cursors::{Cursor, Lease};
 use crate::dispatch::Reply;
 use crate::error::CommandError;
 use crate::namespace::Namespace;
+use crate::places::aside;
 use crate::request::Request;
 use crate::settings::DOCUMENT_BYTES_MAX;
-use crate::streams::{Stream, blocking};
+use crate::streams::Stream;
 use crate::writer::Writer;
 
 /// Documents in the first batch when the client names no size.
@@ -42,7 +43,7 @@ pub struct BatchOptions {
 ///
 /// # Errors
 /// Whatever the stream says, or that too many cursors are open.
-pub fn open(
+pub async fn open(
     request: &Request<'_>,
     namespace: &Namespace,
     stream: Box<dyn Stream>,
@@ -59,7 +60,7 @@ pub fn open(
         stop: request.shared_stop.clone(),
     });
     let size = options.size.unwrap_or(FIRST_BATCH_DOCUMENTS);
-    let batch = make(&mut cursor, "firstBatch", size, request.stop())?;
+    let batch = make(&mut cursor, "firstBatch", size, request.stop()).await?;
     let id = if batch.more && !options.single {
         keep(request, cursor)?
     } else {
@@ -100,7 +101,7 @@ pub async fn next(
     let size = size.unwrap_or(u64::MAX);
     let batch = match lease.cursor().stream.changes() {
         Some(_) => await_changes(request, &mut lease, size).await?,
-        None => next_of_query(request, lease.cursor(), size)?,
+        None => next_of_query(request, lease.cursor(), size).await?,
     };
     if !batch.more {
         return Ok(batch.finish(0, namespace));
@@ -109,13 +110,13 @@ pub async fn next(
     Ok(batch.finish(id, namespace))
 }
 
-fn next_of_query(
+async fn next_of_query(
     request: &Request<'_>,
     cursor: &mut Cursor,
     size: u64,
 ) -> Result<Batch, CommandError> {
     let stop = earlier(request.stop(), cursor.time_left);
-    let batch = make(cursor, "nextBatch", size, &stop)?;
+    let batch = make(cursor, "nextBatch", size, &stop).await?;
     cursor.time_left = cursor.time_left.and_then(|_| time_left(&stop));
     Ok(batch)
 }
@@ -135,7 +136,7 @@ async fn await_changes(
     };
     let killed = lease.killed();
     loop {
-        let batch = make(lease.cursor(), "nextBatch", size, &stop)?;
+        let batch = make(lease.cursor(), "nextBatch", size, &stop).await?;
         let Some(watch) = batch.watch.clone().filter(|_| batch.count == 0) else {
             return Ok(batch);
         };
@@ -172,7 +173,12 @@ struct Batch {
 }
 
 /// Writes one batch.
-fn make(cursor: &mut Cursor, name: &str, size: u64, stop: &Stop) -> Result<Batch, CommandError> {
+async fn make(
+    cursor: &mut Cursor,
+    name: &str,
+    size: u64,
+    stop: &Stop,
+) -> Result<Batch, CommandError> {
     let mut batch = Batch {
         writer: Writer::with_capacity(REPLY_BYTES),
         count: 0,
@@ -186,7 +192,13 @@ fn make(cursor: &mut Cursor, name: &str, size: u64, stop: &Stop) -> Result<Batch
     if cursor.stream.is_short() || size == 0 {
         batch.fill(cursor, size, stop)?;
     } else {
-        blocking(|| batch.fill(cursor, size, stop))?;
+        // A change stream's time is over when it has waited in vain, and that is no error.
+        let deadline = stop.deadline.filter(|_| cursor.stream.changes().is_none());
+        let waits = Stop {
+            deadline,
+            cancelled: stop.cancelled.clone(),
+        };
+        aside(&waits, || batch.fill(cursor, size, stop)).await??;
     }
     batch.writer.end();
     let changes = cursor.stream.changes().filter(|_| batch.more);

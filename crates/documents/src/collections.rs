@@ -11,8 +11,11 @@ use parking_lot::{Mutex, MutexGuard, RwLock};
 use crate::commands::output;
 use crate::error::CommandError;
 use crate::namespace::Namespace;
+use crate::places::{Places, blocking};
 use crate::search::{CacheIndex, CollectionSearch, SearchSettings, WriteLock};
-use crate::streams::blocking;
+
+/// Insertions at work in a collection: one in the store, one in the cache, the next ones ready.
+const INSERTIONS_MAX: usize = 4;
 
 /// A collection in use.
 pub struct OpenCollection {
@@ -25,6 +28,8 @@ pub struct OpenCollection {
     pub lock: WriteLock,
     /// Held while indexes are created: who wants one that another is creating waits until it is there.
     pub index_creation: Arc<Mutex<()>>,
+    /// Insertions at work. Others wait here, where they hold up no thread, and not for the write lock.
+    pub insertions: Places,
     /// Its cached fields.
     pub search: Arc<CollectionSearch>,
 }
@@ -104,6 +109,7 @@ impl Collections {
             store,
             lock,
             index_creation: Arc::default(),
+            insertions: Places::new(INSERTIONS_MAX),
             search,
         });
         self.open.write().insert(namespace, collection.clone());
@@ -268,6 +274,7 @@ impl Collections {
             namespace: to.clone(),
             store: collection.store.clone(),
             lock: collection.lock.clone(),
+            insertions: Places::new(INSERTIONS_MAX),
             index_creation: collection.index_creation.clone(),
             search: collection.search.clone(),
         };

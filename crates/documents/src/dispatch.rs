@@ -14,8 +14,12 @@ use crate::command::{ClientContext, Command};
 use crate::commands::{COMMANDS, output};
 use crate::documents::Documents;
 use crate::error::CommandError;
+use crate::places::{Kind, all_aside};
 use crate::request::{Generic, Request};
 use crate::searches::Searches;
+
+/// Bytes of a command's body that is read in microseconds.
+const SHORT_BODY_BYTES_MAX: usize = 16 << 10;
 
 /// A command's reply, or why there is none.
 pub type Reply = Result<RawDocumentBuf, CommandError>;
@@ -96,23 +100,44 @@ pub async fn run(
     };
     documents.counters().count(spec.name);
     match spec.effect {
-        Effect::Reads => perform(spec, &request).await,
+        Effect::Reads => perform(spec, &request, writes).await,
         Effect::Writes => write(spec, &request).await,
     }
 }
 
-async fn perform(spec: &Spec, request: &Request<'_>) -> Reply {
-    let reply = match spec.run {
-        Run::Now(run) => run(request),
-        Run::Later(run) => run(request).await,
+async fn perform(spec: &Spec, request: &Request<'_>, writes: bool) -> Reply {
+    let work = async {
+        match spec.run {
+            Run::Now(run) => run(request),
+            Run::Later(run) => run(request).await,
+        }
+    };
+    let reply = match place_of(spec, request, writes) {
+        Some(kind) => all_aside(kind, request.stop(), work).await,
+        None => work.await,
     };
     request.end_search(reply.as_ref().err());
     reply
 }
 
+/// The kind of place that all of a command's work needs. Others take one for those parts of their work that may take long, and
+/// an insertion if it is large.
+fn place_of(spec: &Spec, request: &Request<'_>, writes: bool) -> Option<Kind> {
+    let body = &request.command.body;
+    // The variables of `let` are expressions that are evaluated first.
+    let is_long =
+        body.as_bytes().len() > SHORT_BODY_BYTES_MAX || request.arguments.get("let").is_some();
+    match spec.name {
+        "insert" | "getMore" => None,
+        _ if writes => Some(Kind::Write),
+        "explain" | "validate" | "forebayBuckets" => Some(Kind::Read),
+        _ => is_long.then_some(Kind::Read),
+    }
+}
+
 /// Applies a write, and waits for the disk where that was asked for.
 async fn write(spec: &Spec, request: &Request<'_>) -> Reply {
-    let reply = perform(spec, request).await?;
+    let reply = perform(spec, request, true).await?;
     if request.generic.journaled {
         request.documents.sync().await?;
     }

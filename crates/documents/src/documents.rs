@@ -10,6 +10,7 @@ use forebay_cache::{Cache, CacheSettings};
 use forebay_device::Devices;
 use forebay_query::filter::Programs;
 use forebay_store::{Store, StoreError, StoreOptions, Users};
+use forebay_text::Stop;
 use parking_lot::Mutex;
 use tokio::sync::watch;
 
@@ -20,8 +21,11 @@ use crate::dispatch;
 use crate::error::CommandError;
 use crate::metrics::Metrics;
 use crate::operations::Operations;
+use crate::places::{Places, blocking};
 use crate::settings::{Location, Settings};
-use crate::streams::blocking;
+
+/// Threads that wait for the disk at the same time.
+const SYNCS_MAX: usize = 64;
 
 /// Why the door could not open.
 #[derive(Debug, thiserror::Error)]
@@ -86,6 +90,8 @@ pub struct Documents {
     metrics: Metrics,
     pub(crate) store_lag: Mutex<BTreeMap<String, Duration>>,
     programs: Arc<Programs>,
+    /// Commands that wait for the disk, those that one sync answers.
+    syncs: Places,
     /// True from when the server begins to stop.
     stopping: watch::Sender<bool>,
     started: Instant,
@@ -119,6 +125,7 @@ impl Documents {
             metrics: Metrics::default(),
             store_lag: Mutex::default(),
             programs: Arc::new(Programs::new(settings.pattern_cache_bytes)),
+            syncs: Places::new(SYNCS_MAX),
             stopping: watch::Sender::new(false),
             started: Instant::now(),
             settings,
@@ -245,6 +252,8 @@ impl Documents {
 
     /// Waits until everything written so far is on the disk.
     pub(crate) async fn sync(&self) -> Result<(), CommandError> {
+        // What is written is written, whatever becomes of the command: it is told when it is on the disk.
+        let _turn = self.syncs.enter(&Stop::never()).await?;
         blocking(|| self.store.sync()).map_err(CommandError::from)
     }
 }
@@ -258,6 +267,7 @@ fn store_options(settings: &Settings) -> StoreOptions {
         sync_interval: settings.sync_interval,
         cache_bytes: settings.store_cache_bytes,
         history_bytes_max: settings.change_history_bytes_max,
+        pause: |time| blocking(|| std::thread::sleep(time)),
         ..StoreOptions::new(location)
     }
 }

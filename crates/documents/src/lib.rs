@@ -27,6 +27,7 @@ mod index_spec;
 mod metrics;
 mod namespace;
 mod operations;
+mod places;
 mod plan;
 mod replica;
 mod request;

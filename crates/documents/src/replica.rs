@@ -11,7 +11,7 @@ use crate::commands::insert::with_id;
 use crate::documents::Documents;
 use crate::error::CommandError;
 use crate::namespace::Namespace;
-use crate::streams::blocking;
+use crate::places::blocking;
 
 /// What has become of some documents, each named once.
 #[derive(Debug, Default)]

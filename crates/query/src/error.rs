@@ -154,6 +154,7 @@ codes! {
     ConversionFailure = 241,
     NoSuchTransaction = 251,
     InvalidResumeToken = 260,
+    ExceededTimeLimit = 262,
     OperationNotSupportedInTransaction = 263,
     IndexBuildAborted = 276,
     ChangeStreamFatalError = 280,

@@ -3,18 +3,36 @@
 //! Signals are blocked in all threads but one, which waits for them. A handler would not do: NVRTC sets its own while it
 //! compiles, and ends the process by it.
 
-use std::io;
-use std::thread;
+use std::sync::Arc;
+use std::time::Duration;
+use std::{io, process, thread};
 
 use anyhow::{Context, Result};
 use nix::sys::signal::{SigSet, Signal, raise};
+use parking_lot::{Condvar, Mutex};
 use tokio::sync::watch;
 
 /// Whoever is asked to stop.
 #[derive(Clone, Debug)]
 pub struct Stop {
     asked: watch::Sender<bool>,
+    phase: Arc<(Mutex<Phase>, Condvar)>,
 }
+
+/// How far a stop has come.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+enum Phase {
+    /// Nobody has asked.
+    #[default]
+    Running,
+    /// Commands in progress may finish.
+    Asked,
+    /// The door is closed: what is left to do takes the time it takes.
+    Served,
+}
+
+/// How much longer than it may take to close the door the process lives if it does not close.
+const MARGIN: Duration = Duration::from_secs(1);
 
 impl Stop {
     /// Takes the signals of this process, of the threads that start from here on too. They end it as they always do
@@ -24,7 +42,10 @@ impl Stop {
     /// If the system refuses.
     pub fn on_signals() -> Result<Stop> {
         let (asked, _) = watch::channel(false);
-        let stop = Stop { asked };
+        let stop = Stop {
+            asked,
+            phase: Arc::default(),
+        };
         let signals = SigSet::from_iter([Signal::SIGINT, Signal::SIGTERM]);
         signals.thread_block().context("blocking signals")?;
         let waiting = stop.clone();
@@ -36,6 +57,43 @@ impl Stop {
     /// Turns true when the process is asked to stop.
     pub fn listen(&self) -> watch::Receiver<bool> {
         self.asked.subscribe()
+    }
+
+    /// Ends the process if it is asked to stop and the door is not closed in `patience` and a little: by a thread of its
+    /// own, whatever the others do.
+    ///
+    /// # Errors
+    /// If the system gives no thread.
+    pub fn end_after(&self, patience: Duration) -> Result<()> {
+        let stop = self.clone();
+        let thread = thread::Builder::new().name("stop".to_owned());
+        thread.spawn(move || {
+            if !stop.is_served_within(patience + MARGIN) {
+                tracing::error!("commands do not end; the process does, as after a crash");
+                process::exit(1);
+            }
+        })?;
+        Ok(())
+    }
+
+    /// Tells that the door is closed.
+    pub fn served(&self) {
+        self.enter(Phase::Served);
+    }
+
+    fn enter(&self, next: Phase) {
+        let (phase, told) = &*self.phase;
+        *phase.lock() = next;
+        told.notify_all();
+    }
+
+    /// Waits until it is asked for, and then for the door to close; false if that takes longer.
+    fn is_served_within(&self, time: Duration) -> bool {
+        let (phase, told) = &*self.phase;
+        let mut phase = phase.lock();
+        told.wait_while(&mut phase, |phase| *phase == Phase::Running);
+        told.wait_while_for(&mut phase, |phase| *phase == Phase::Asked, time);
+        *phase == Phase::Served
     }
 
     /// Asks when standard input has ended, or cannot be read.
@@ -71,6 +129,7 @@ impl Stop {
     fn ask(&self) -> bool {
         let first = !*self.asked.borrow() && self.asked.send(true).is_ok();
         if first {
+            self.enter(Phase::Asked);
             tracing::info!("stopping: commands in progress may finish");
         }
         first

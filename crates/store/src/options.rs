@@ -32,6 +32,9 @@ pub struct StoreOptions {
     pub disk_reserve_bytes: u64,
     /// Size of the history of changes, above which the oldest are forgotten. 0 records none.
     pub history_bytes_max: u64,
+    /// Holds up a writer that is ahead of the background work, for so long. A caller with threads that must not sleep gives
+    /// its own.
+    pub pause: fn(Duration),
 }
 
 impl StoreOptions {
@@ -46,6 +49,7 @@ impl StoreOptions {
             worker_threads: 2,
             disk_reserve_bytes: 256 << 20,
             history_bytes_max: 0,
+            pause: std::thread::sleep,
         }
     }
 

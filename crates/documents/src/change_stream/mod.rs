@@ -40,7 +40,7 @@ pub fn is_asked_for(pipeline: &RawArray) -> bool {
 ///
 /// # Errors
 /// 40573 where no history is kept; what is wrong with the options or the stages; `ChangeStreamHistoryLost`.
-pub fn open(
+pub async fn open(
     request: &Request<'_>,
     namespace: &Namespace,
     pipeline: &RawArray,
@@ -55,7 +55,7 @@ pub fn open(
         size,
         ..BatchOptions::default()
     };
-    batch::open(request, namespace, Box::new(stream), options)
+    batch::open(request, namespace, Box::new(stream), options).await
 }
 
 fn not_kept() -> CommandError {

@@ -18,6 +18,7 @@ use crate::collections::OpenCollection;
 use crate::dispatch::{Effect, Later, Reply, Run, Spec};
 use crate::error::CommandError;
 use crate::namespace::Namespace;
+use crate::places::aside;
 use crate::plan::{Plan, Wishes};
 use crate::request::Request;
 use crate::search::{SearchPlan, Wanted};
@@ -52,10 +53,15 @@ async fn run(request: &Request<'_>) -> Reply {
     let all = stages(request)?;
     let size = read::cursor_batch_size(request)?;
     if change_stream::is_asked_for(all) {
-        return change_stream::open(request, &namespace, all, size);
+        return change_stream::open(request, &namespace, all, size).await;
     }
     let (pipeline, output) = output::split(request, all)?;
-    let mut stream: Box<dyn Stream> = match sources::special(request, &namespace, &pipeline)? {
+    let special = || sources::special(request, &namespace, &pipeline);
+    let special = match first_stage(&pipeline) {
+        Some(("$documents", _)) => aside(request.stop(), special).await?,
+        _ => special(),
+    };
+    let mut stream: Box<dyn Stream> = match special? {
         Some((source, rest)) => {
             let rest = Pipeline::parse(&rest, &read::limits(request)?)?;
             Box::new(Piped::new(source, rest, read::limits(request)?))
@@ -75,6 +81,7 @@ async fn run(request: &Request<'_>) -> Reply {
             ..BatchOptions::default()
         },
     )
+    .await
 }
 
 fn check(request: &Request<'_>) -> Result<(), CommandError> {

@@ -9,8 +9,8 @@ use crate::collections::OpenCollection;
 use crate::dispatch::{Effect, Reply, Run, Spec};
 use crate::error::CommandError;
 use crate::namespace::Namespace;
+use crate::places::blocking;
 use crate::request::Request;
-use crate::streams::blocking;
 
 /// The command.
 pub const SPEC: Spec = Spec {

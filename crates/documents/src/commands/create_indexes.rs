@@ -13,9 +13,9 @@ use crate::collections::{OpenCollection, cache_index};
 use crate::dispatch::{Effect, Reply, Run, Spec};
 use crate::error::CommandError;
 use crate::index_spec::{is_there, parse};
+use crate::places::blocking;
 use crate::request::Request;
 use crate::search::CacheIndex;
-use crate::streams::blocking;
 
 /// How long the reply waits for a cache to be built.
 const PATIENCE: Duration = Duration::from_secs(1);

@@ -5,7 +5,7 @@ use forebay_query::Filter;
 
 use super::read;
 use crate::arguments::Known;
-use crate::dispatch::{Effect, Reply, Run, Spec};
+use crate::dispatch::{Effect, Later, Reply, Run, Spec};
 use crate::error::CommandError;
 use crate::operations::cache_build;
 use crate::request::Request;
@@ -16,7 +16,7 @@ pub const SPEC: Spec = Spec {
     help: "lists operations in progress",
     known: Known::Any,
     effect: Effect::Reads,
-    run: Run::Now(run),
+    run: Run::Later(start),
 };
 
 /// Fields of the command that are no conditions on operations.
@@ -32,18 +32,19 @@ const OPTIONS: &[&str] = &[
     "comment",
 ];
 
-fn run(request: &Request<'_>) -> Reply {
+fn start<'a>(request: &'a Request<'a>) -> Later<'a> {
+    Box::pin(run(request))
+}
+
+async fn run(request: &Request<'_>) -> Reply {
     request.admin_only()?;
     let filter = Filter::parse(&conditions(&request.command.body)?, &read::limits(request)?)?;
     let listed = match request.arguments.flag("$ownOps")? {
         true => own_operations(request),
         false => self::operations(request),
     };
-    let wanted = listed
-        .into_iter()
-        .filter(|operation| filter.matches(operation));
-    let operations: RawArrayBuf = wanted.collect();
-    Ok(rawdoc! { "inprog": operations, "ok": 1.0 })
+    let wanted = read::those_that_match(request, &filter, listed).await?;
+    Ok(rawdoc! { "inprog": RawArrayBuf::from_iter(wanted), "ok": 1.0 })
 }
 
 /// Operations of the client's user, or of its connection where there are no users.

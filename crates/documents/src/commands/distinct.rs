@@ -13,12 +13,13 @@ use crate::arguments::Known;
 use crate::collections::OpenCollection;
 use crate::dispatch::{Effect, Later, Reply, Run, Spec};
 use crate::error::CommandError;
+use crate::places::aside;
 use crate::plan::{Plan, Wishes};
 use crate::request::Request;
 use crate::search::{Arrays, PlanOptions, SearchPlan, Wanted};
 use crate::searches::Search;
 use crate::settings::DOCUMENT_BYTES_MAX;
-use crate::streams::{Stream, blocking};
+use crate::streams::Stream;
 
 /// The command.
 pub const SPEC: Spec = Spec {
@@ -145,7 +146,7 @@ impl Found {
         plan: &Plan,
     ) -> Result<(), CommandError> {
         let stream = plan.open(Wanted::All, request.stop()).await?;
-        blocking(|| self.take_all(stream, request))
+        aside(request.stop(), || self.take_all(stream, request)).await?
     }
 
     async fn take_cached(
@@ -164,6 +165,6 @@ impl Found {
         if values.null > 0 {
             self.add(RawBson::Null.as_raw_bson_ref())?;
         }
-        blocking(|| self.take_all(values.others, request))
+        aside(request.stop(), || self.take_all(values.others, request)).await?
     }
 }

@@ -8,9 +8,9 @@ use crate::arguments::{Known, invalid_bson, wrong_type};
 use crate::collections::OpenCollection;
 use crate::dispatch::{Effect, Reply, Run, Spec};
 use crate::error::CommandError;
+use crate::places::blocking;
 use crate::plan::same_pattern;
 use crate::request::Request;
-use crate::streams::blocking;
 
 /// The command.
 pub const SPEC: Spec = Spec {

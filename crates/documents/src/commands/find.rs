@@ -12,11 +12,12 @@ use crate::batch::{self, BatchOptions};
 use crate::dispatch::{Effect, Later, Reply, Run, Spec};
 use crate::error::CommandError;
 use crate::namespace::Namespace;
+use crate::places::aside;
 use crate::plan::{Access, Hint, Plan, Wishes};
 use crate::request::Request;
 use crate::search::Wanted;
 use crate::searches::Search;
-use crate::streams::{Fetch, Limited, List, Project, Skip, Stream, blocking, sorted};
+use crate::streams::{Fetch, Limited, List, Project, Skip, Stream, sorted};
 
 /// The command.
 pub const SPEC: Spec = Spec {
@@ -67,7 +68,7 @@ async fn run(request: &Request<'_>) -> Reply {
     let namespace = request.namespace()?;
     let find = Find::read(request)?;
     if let Some(stream) = find.by_id(request, &namespace)? {
-        return batch::open(request, &namespace, stream, find.batch);
+        return batch::open(request, &namespace, stream, find.batch).await;
     }
     let stream = match find.plan(request, &namespace)? {
         Some(plan) => {
@@ -76,7 +77,7 @@ async fn run(request: &Request<'_>) -> Reply {
         }
         None => Box::new(List::default()),
     };
-    batch::open(request, &namespace, stream, find.batch)
+    batch::open(request, &namespace, stream, find.batch).await
 }
 
 /// The arguments of a `find`.
@@ -217,21 +218,23 @@ impl<'a> Find<'a> {
         plan: &Plan,
     ) -> Result<Box<dyn Stream>, CommandError> {
         let stream = plan.open(self.wanted(plan), request.stop()).await?;
-        self.arrange(request, plan, stream)
+        self.arrange(request, plan, stream).await
     }
 
     /// Sorts, cuts and reshapes what the plan's source gives.
     ///
     /// # Errors
     /// That a sort takes too much memory, and whatever the source says.
-    pub fn arrange(
+    async fn arrange(
         &self,
         request: &Request<'_>,
         plan: &Plan,
         stream: Box<dyn Stream>,
     ) -> Result<Box<dyn Stream>, CommandError> {
         let stream: Box<dyn Stream> = match &self.sort {
-            Some(sort) if !plan.is_sorted => Box::new(self.sort_all(request, plan, sort, stream)?),
+            Some(sort) if !plan.is_sorted => {
+                Box::new(self.sort_all(request, plan, sort, stream).await?)
+            }
             _ => stream,
         };
         let stream: Box<dyn Stream> = if self.skip > 0 {
@@ -245,7 +248,7 @@ impl<'a> Find<'a> {
         })
     }
 
-    fn sort_all(
+    async fn sort_all(
         &self,
         request: &Request<'_>,
         plan: &Plan,
@@ -254,11 +257,11 @@ impl<'a> Find<'a> {
     ) -> Result<List, CommandError> {
         let keep = self.limit.map(|limit| limit.saturating_add(self.skip));
         let bytes_max = request.documents.settings().stage_memory_bytes_max;
+        let is_short = stream.is_short() && matches!(plan.access, Access::Id(_) | Access::Nothing);
         let sort = || sorted(stream, sort, keep, bytes_max, request.stop());
-        if matches!(plan.access, Access::Id(_) | Access::Nothing) {
-            sort()
-        } else {
-            blocking(sort)
+        match is_short {
+            true => sort(),
+            false => aside(request.stop(), sort).await?,
         }
     }
 

@@ -6,9 +6,9 @@ use super::coll_stats::cache_states;
 use crate::arguments::Known;
 use crate::dispatch::{Effect, Reply, Run, Spec};
 use crate::namespace::Namespace;
+use crate::places::blocking;
 use crate::request::Request;
 use crate::search::admin;
-use crate::streams::blocking;
 
 /// `{forebayDevices: 1}`, also with `add: "host:1"` or `remove: 3`.
 pub const DEVICES: Spec = Spec {

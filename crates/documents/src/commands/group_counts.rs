@@ -10,10 +10,11 @@ use forebay_query::{Expression, Filter, Scope, key};
 
 use crate::collections::OpenCollection;
 use crate::error::CommandError;
+use crate::places::aside;
 use crate::request::Request;
 use crate::search::{Arrays, PlanOptions, SearchPlan, Values};
 use crate::searches::Search;
-use crate::streams::{List, Stream, blocking};
+use crate::streams::{List, Stream};
 
 /// The groups, if the cache has them.
 ///
@@ -36,7 +37,8 @@ pub async fn from_cache(
     let values = plan
         .values(Arrays::Whole, bytes_max, request.stop())
         .await?;
-    let groups = blocking(|| Groups::new(values, &group.id, request))?;
+    let groups = || Groups::new(values, &group.id, request);
+    let groups = aside(request.stop(), groups).await??;
     Ok(Some(groups.into_documents(group, &weights)))
 }
 

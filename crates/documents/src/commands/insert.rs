@@ -13,12 +13,12 @@ use parking_lot::MutexGuard;
 
 use crate::arguments::{Known, invalid_bson};
 use crate::collections::{Collections, OpenCollection};
-use crate::dispatch::{Effect, Reply, Run, Spec};
+use crate::dispatch::{Effect, Later, Reply, Run, Spec};
 use crate::error::CommandError;
+use crate::places::{Kind, all_aside};
 use crate::request::Request;
 use crate::search::Prepared;
 use crate::settings::DOCUMENT_BYTES_MAX;
-use crate::streams::blocking;
 use crate::write_result::WriteErrors;
 
 /// The command.
@@ -27,35 +27,45 @@ pub const SPEC: Spec = Spec {
     help: "adds documents to a collection",
     known: Known::Only(&["documents", "ordered", "bypassDocumentValidation"]),
     effect: Effect::Writes,
-    run: Run::Now(run),
+    run: Run::Later(start),
 };
 
 /// Documents that are written under one hold of the lock.
 const CHUNK_DOCUMENTS: usize = 1000;
-/// As few documents are written on the thread that serves the network.
+/// As few documents, of as few bytes together, are written on a thread that serves the network.
 const FEW_DOCUMENTS: usize = 16;
+const FEW_BYTES: usize = 64 << 10;
 
-fn run(request: &Request<'_>) -> Reply {
+fn start<'a>(request: &'a Request<'a>) -> Later<'a> {
+    Box::pin(run(request))
+}
+
+async fn run(request: &Request<'_>) -> Reply {
     let namespace = request.namespace()?;
     namespace.writable()?;
     let documents = request.statements("documents")?;
     let ordered = request.arguments.boolean("ordered")?.unwrap_or(true);
     let collections = request.documents.collections();
+    let collection = collections.get_or_create(&namespace)?;
+    let _turn = collection.insertions.enter(request.stop()).await?;
     let mut insertion = Insertion {
         collections,
-        collection: collections.get_or_create(&namespace)?,
+        collection: collection.clone(),
         ordered,
         count: 0,
         errors: WriteErrors::default(),
     };
-    let few = documents.len() <= FEW_DOCUMENTS;
     let mut write = || insertion.write_all(request, &documents);
-    if few {
-        write()?
-    } else {
-        blocking(write)?
+    match are_few(&documents) {
+        true => write()?,
+        false => all_aside(Kind::Write, request.stop(), async { write() }).await?,
     };
     Ok(insertion.errors.reply(insertion.count))
+}
+
+fn are_few(documents: &[&RawDocument]) -> bool {
+    let bytes = |document: &&RawDocument| document.as_bytes().len();
+    documents.len() <= FEW_DOCUMENTS && documents.iter().map(bytes).sum::<usize>() <= FEW_BYTES
 }
 
 struct Insertion<'a> {

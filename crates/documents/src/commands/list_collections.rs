@@ -8,7 +8,7 @@ use crate::access::Action;
 use crate::arguments::Known;
 use crate::batch::{self, BatchOptions};
 use crate::collections::OpenCollection;
-use crate::dispatch::{Effect, Reply, Run, Spec};
+use crate::dispatch::{Effect, Later, Reply, Run, Spec};
 use crate::namespace::{Namespace, check_db};
 use crate::request::Request;
 use crate::streams::List;
@@ -19,10 +19,14 @@ pub const SPEC: Spec = Spec {
     help: "lists the collections of a database",
     known: Known::Only(&["filter", "nameOnly", "authorizedCollections", "cursor"]),
     effect: Effect::Reads,
-    run: Run::Now(run),
+    run: Run::Later(start),
 };
 
-fn run(request: &Request<'_>) -> Reply {
+fn start<'a>(request: &'a Request<'a>) -> Later<'a> {
+    Box::pin(run(request))
+}
+
+async fn run(request: &Request<'_>) -> Reply {
     let db = &request.command.db;
     check_db(db)?;
     let name_only = request.arguments.flag("nameOnly")?;
@@ -34,9 +38,11 @@ fn run(request: &Request<'_>) -> Reply {
     let listed = collections
         .iter()
         .map(|collection| describe(collection))
-        .collect::<Vec<_>>();
-    let wanted = listed.into_iter().filter(|entry| filter.matches(entry));
-    let shown = wanted.map(|entry| if name_only { only_name(&entry) } else { entry });
+        .collect();
+    let wanted = read::those_that_match(request, &filter, listed).await?;
+    let shown = wanted
+        .into_iter()
+        .map(|entry| if name_only { only_name(&entry) } else { entry });
     let namespace = Namespace {
         db: db.clone(),
         collection: "$cmd.listCollections".to_owned(),
@@ -45,7 +51,8 @@ fn run(request: &Request<'_>) -> Reply {
         size: Some(read::cursor_batch_size(request)?.unwrap_or(u64::MAX)),
         ..BatchOptions::default()
     };
-    batch::open(request, &namespace, Box::new(List::built(shown)), options)
+    let stream = Box::new(List::built(shown));
+    batch::open(request, &namespace, stream, options).await
 }
 
 fn describe(collection: &OpenCollection) -> RawDocumentBuf {

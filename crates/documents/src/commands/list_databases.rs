@@ -7,7 +7,7 @@ use bson::{RawArrayBuf, RawDocumentBuf, cstr, rawdoc};
 use super::read;
 use crate::access::Action;
 use crate::arguments::Known;
-use crate::dispatch::{Effect, Reply, Run, Spec};
+use crate::dispatch::{Effect, Later, Reply, Run, Spec};
 use crate::request::Request;
 
 /// The command.
@@ -16,26 +16,29 @@ pub const SPEC: Spec = Spec {
     help: "lists the databases",
     known: Known::Only(&["filter", "nameOnly", "authorizedDatabases"]),
     effect: Effect::Reads,
-    run: Run::Now(run),
+    run: Run::Later(start),
 };
 
-fn run(request: &Request<'_>) -> Reply {
+fn start<'a>(request: &'a Request<'a>) -> Later<'a> {
+    Box::pin(run(request))
+}
+
+async fn run(request: &Request<'_>) -> Reply {
     request.admin_only()?;
     let name_only = request.arguments.flag("nameOnly")?;
     let filter = read::filter(request, "filter")?;
+    let may_see = |db: &str| request.client.rights.allow_on(Action::Inspect, db);
+    let seen = sizes(request).into_iter().filter(|(name, _)| may_see(name));
+    let entry = |(name, bytes)| rawdoc! { "name": name, "sizeOnDisk": bytes, "empty": false };
+    let all = seen.map(entry).collect();
     let mut databases = RawArrayBuf::new();
     let mut total = 0;
-    let may_see = |db: &str| request.client.rights.allow_on(Action::Inspect, db);
-    for (name, bytes) in sizes(request).into_iter().filter(|(name, _)| may_see(name)) {
-        let entry = rawdoc! { "name": name.as_str(), "sizeOnDisk": bytes, "empty": false };
-        if filter.matches(&entry) {
-            total += bytes;
-            databases.push(if name_only {
-                rawdoc! { "name": name }
-            } else {
-                entry
-            });
-        }
+    for entry in read::those_that_match(request, &filter, all).await? {
+        total += entry.get_i64("sizeOnDisk").unwrap_or_default();
+        databases.push(match name_only {
+            true => rawdoc! { "name": entry.get_str("name").unwrap_or_default() },
+            false => entry,
+        });
     }
     let mut reply = RawDocumentBuf::new();
     reply.append(cstr!("databases"), databases);

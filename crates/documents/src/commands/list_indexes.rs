@@ -3,7 +3,7 @@
 use super::read;
 use crate::arguments::Known;
 use crate::batch::{self, BatchOptions};
-use crate::dispatch::{Effect, Reply, Run, Spec};
+use crate::dispatch::{Effect, Later, Reply, Run, Spec};
 use crate::request::Request;
 use crate::streams::List;
 
@@ -13,10 +13,14 @@ pub const SPEC: Spec = Spec {
     help: "lists the indexes of a collection",
     known: Known::Only(&["cursor", "includeBuildUUIDs", "includeIndexBuildInfo"]),
     effect: Effect::Reads,
-    run: Run::Now(run),
+    run: Run::Later(start),
 };
 
-fn run(request: &Request<'_>) -> Reply {
+fn start<'a>(request: &'a Request<'a>) -> Later<'a> {
+    Box::pin(run(request))
+}
+
+async fn run(request: &Request<'_>) -> Reply {
     let namespace = request.namespace()?;
     let collection = request.documents.collections().existing(&namespace)?;
     let definitions = collection
@@ -34,4 +38,5 @@ fn run(request: &Request<'_>) -> Reply {
             ..BatchOptions::default()
         },
     )
+    .await
 }

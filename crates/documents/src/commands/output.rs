@@ -17,8 +17,9 @@ use crate::changes;
 use crate::collections::OpenCollection;
 use crate::error::CommandError;
 use crate::namespace::Namespace;
+use crate::places::blocking;
 use crate::request::Request;
-use crate::streams::{List, Row, Stream, blocking};
+use crate::streams::{List, Row, Stream};
 
 /// Documents that are read before they are written.
 const CHUNK_DOCUMENTS: usize = 256;

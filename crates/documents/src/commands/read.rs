@@ -2,15 +2,15 @@
 
 use std::sync::Arc;
 
-use bson::{DateTime, RawDocument};
+use bson::{DateTime, RawDocument, RawDocumentBuf};
 use forebay_query::filter::{Compilation, Match};
 use forebay_query::{Filter, Limits, Projection, Variables};
 use forebay_text::Budget;
 
 use crate::arguments::{Arguments, Known};
 use crate::error::CommandError;
+use crate::places::{self, aside};
 use crate::request::Request;
-use crate::streams::blocking;
 
 /// The limits that parsing and execution keep to, and the variables of the command's `let`. What is parsed with them
 /// may compile patterns of a cost that is bounded for all of it together.
@@ -39,7 +39,7 @@ fn compilation(request: &Request<'_>) -> Compilation {
     Compilation {
         budget: Arc::new(budget),
         programs: request.documents.programs().clone(),
-        aside: |work| blocking(work),
+        aside: places::compile,
     }
 }
 
@@ -52,6 +52,30 @@ pub fn filter(request: &Request<'_>, name: &str) -> Result<Arc<Filter>, CommandE
     match request.arguments.document(name)? {
         Some(query) if !query.is_empty() => Ok(Arc::new(Filter::parse(query, &limits)?)),
         _ => Ok(Arc::new(Filter::all())),
+    }
+}
+
+/// Those of a command's own entries, such as the collections there are, that match the client's filter.
+///
+/// # Errors
+/// That of an expression of the filter, and that the command has to end.
+pub async fn those_that_match(
+    request: &Request<'_>,
+    filter: &Filter,
+    entries: Vec<RawDocumentBuf>,
+) -> Result<Vec<RawDocumentBuf>, CommandError> {
+    let judge = || {
+        let mut matching = Vec::new();
+        for entry in entries {
+            if filter.try_matches(&entry)? {
+                matching.push(entry);
+            }
+        }
+        Ok(matching)
+    };
+    match filter.is_cheap() {
+        true => judge(),
+        false => aside(request.stop(), judge).await?,
     }
 }
 

@@ -6,8 +6,8 @@ use crate::arguments::Known;
 use crate::dispatch::{Effect, Reply, Run, Spec};
 use crate::error::CommandError;
 use crate::namespace::Namespace;
+use crate::places::blocking;
 use crate::request::Request;
-use crate::streams::blocking;
 
 /// The command.
 pub const SPEC: Spec = Spec {

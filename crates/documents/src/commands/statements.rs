@@ -14,10 +14,10 @@ use crate::arguments::{Arguments, Known};
 use crate::collections::OpenCollection;
 use crate::error::CommandError;
 use crate::namespace::Namespace;
+use crate::places::blocking;
 use crate::plan::{self, Access, Plan, Wishes};
 use crate::request::Request;
 use crate::searches::Search;
-use crate::streams::blocking;
 use crate::write_result::WriteErrors;
 
 /// A write command whose statements have the right shapes.

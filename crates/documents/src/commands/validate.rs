@@ -5,8 +5,8 @@ use bson::{RawArrayBuf, RawDocumentBuf, rawdoc};
 
 use crate::arguments::Known;
 use crate::dispatch::{Effect, Reply, Run, Spec};
+use crate::places::blocking;
 use crate::request::Request;
-use crate::streams::blocking;
 
 /// The command.
 pub const SPEC: Spec = Spec {

@@ -11,9 +11,10 @@ use forebay_text::Stop;
 
 use super::{Access, IndexAccess, Plan};
 use crate::error::CommandError;
+use crate::places::aside;
 use crate::request::Request;
 use crate::search::{Arrays, ExecutionReport, SearchPlan, Wanted};
-use crate::streams::{Stream, blocking};
+use crate::streams::Stream;
 
 /// What a run of a plan did.
 pub struct Executed {
@@ -110,7 +111,7 @@ impl Plan {
             Run::Count => self.count(stop).await?,
             Run::Documents(wanted) => {
                 let mut stream = self.open(wanted, stop).await?;
-                blocking(|| pull(&mut stream, wanted.limit(), stop))?
+                aside(stop, || pull(&mut stream, wanted.limit(), stop)).await??
             }
         };
         let mut stage = match self.is_counted_by_store(run) {
@@ -153,7 +154,8 @@ pub async fn execute_values(
     let started = Instant::now();
     let bytes_max = request.documents.settings().stage_memory_bytes_max;
     let mut values = plan.values(arrays, bytes_max, request.stop()).await?;
-    let others = blocking(|| values.others.count_rest(request.stop()))?;
+    let stop = request.stop();
+    let others = aside(stop, || values.others.count_rest(stop)).await??;
     let report = values.others.into_report();
     Ok(Executed {
         returned: values.strings.len() as u64 + u64::from(values.null > 0),

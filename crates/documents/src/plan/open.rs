@@ -7,8 +7,9 @@ use forebay_text::Stop;
 
 use super::{Access, Plan};
 use crate::error::CommandError;
+use crate::places::aside;
 use crate::search::Wanted;
-use crate::streams::{Fetch, List, Range, Scan, Stream, Walk, blocking, count_scan, sorted};
+use crate::streams::{Fetch, List, Range, Scan, Stream, Walk, count_scan, sorted};
 
 impl Plan {
     /// The matches as a stream.
@@ -54,10 +55,15 @@ impl Plan {
             Access::Scan { .. } if matches!(self.filter.root(), Node::AlwaysTrue) => {
                 Ok(store.document_count())
             }
-            Access::Scan { .. } => blocking(|| count_scan(store, &self.filter, &self.tally, stop)),
+            Access::Scan { .. } => {
+                aside(stop, || count_scan(store, &self.filter, &self.tally, stop)).await?
+            }
             Access::Id(_) | Access::Index(_) | Access::Union(_) => {
                 let stream = self.open(Wanted::All, stop).await?;
-                blocking(|| count_stream(stream, stop))
+                match stream.is_short() {
+                    true => count_stream(stream, stop),
+                    false => aside(stop, || count_stream(stream, stop)).await?,
+                }
             }
         }
     }
@@ -75,6 +81,7 @@ impl Plan {
         let wanted = limit.map_or(Wanted::All, Wanted::Any);
         let mut stream = self.open(wanted, stop).await?;
         let limit = limit.unwrap_or(u64::MAX);
+        let is_short = stream.is_short() && matches!(self.access, Access::Id(_));
         let mut pull = || {
             let mut numbers = Vec::new();
             while (numbers.len() as u64) < limit {
@@ -85,10 +92,9 @@ impl Plan {
             }
             Ok(numbers)
         };
-        if matches!(self.access, Access::Id(_)) {
-            pull()
-        } else {
-            blocking(pull)
+        match is_short {
+            true => pull(),
+            false => aside(stop, pull).await?,
         }
     }
 }
@@ -107,7 +113,8 @@ impl Plan {
             return Ok(self.numbers(Some(1), stop).await?.pop());
         };
         let stream = self.open(Wanted::All, stop).await?;
-        let mut first = blocking(|| sorted(stream, sort, Some(1), usize::MAX, stop))?;
+        let sort = || sorted(stream, sort, Some(1), usize::MAX, stop);
+        let mut first = aside(stop, sort).await??;
         Ok(first.next(stop)?.and_then(|row| row.number()))
     }
 }

@@ -15,7 +15,7 @@ use super::extract::Extractor;
 use super::fields::{FIELDS_MAX, FieldSet};
 use super::generation::Generation;
 use super::settings::SearchSettings;
-use crate::streams::blocking;
+use crate::places::blocking;
 
 /// The lock that every writer of a collection holds from before the store is written until its turn at the cache has come.
 pub type WriteLock = Arc<Mutex<()>>;

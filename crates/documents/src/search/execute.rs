@@ -15,7 +15,8 @@ use super::found::{Found, Numbered, Reader};
 use super::plan::SearchPlan;
 use super::report::{Access, ExecutionReport, Tally};
 use crate::error::CommandError;
-use crate::streams::{Stream, blocking};
+use crate::places::aside;
+use crate::streams::Stream;
 
 /// Which of its matches the caller of a search pulls.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -112,7 +113,7 @@ impl SearchPlan {
             access,
         };
         let mut found = self.read(Probed::default(), reading, answer.report, figures);
-        Ok(counted + blocking_count(&mut found, stop)?)
+        Ok(counted + count_aside(&mut found, stop).await?)
     }
 
     /// What of a count is certain, which documents have to be read for the rest, and how.
@@ -138,7 +139,7 @@ impl SearchPlan {
     /// # Errors
     /// When the operation is stopped, or the store cannot be read.
     pub async fn find(&self, wanted: Wanted, stop: &Stop) -> Result<Found, CommandError> {
-        let probed = self.probe(wanted.limit(), stop)?;
+        let probed = self.probe(wanted.limit(), stop).await?;
         if probed.gathered.len() as u64 >= wanted.limit().unwrap_or(u64::MAX) {
             return Ok(self.found_by_probe(probed));
         }
@@ -166,7 +167,7 @@ impl SearchPlan {
         let bytes_max = self.search.settings.probe_bytes_max;
         let is_enough = match found.is_short() {
             true => found.gather_first(limit, bytes_max, stop)?,
-            false => blocking(|| found.gather_first(limit, bytes_max, stop))?,
+            false => aside(stop, || found.gather_first(limit, bytes_max, stop)).await??,
         };
         match is_enough {
             true => Ok(found),
@@ -193,7 +194,7 @@ impl SearchPlan {
     }
 
     /// Tries the first documents of the collection, where they are likely to be all that is asked for.
-    fn probe(&self, limit: Option<u64>, stop: &Stop) -> Result<Probed, CommandError> {
+    async fn probe(&self, limit: Option<u64>, stop: &Stop) -> Result<Probed, CommandError> {
         let settings = &self.search.settings;
         let documents = self.search.store.document_count() / PROBED_PART;
         let documents = documents.min(settings.probe_documents_max);
@@ -207,7 +208,11 @@ impl SearchPlan {
             tally: &tally,
             stop,
         };
-        let (gathered, next) = reader.probe(documents, settings.probe_bytes_max)?;
+        let probe = || reader.probe(documents, settings.probe_bytes_max);
+        let (gathered, next) = match self.filter.is_cheap() {
+            true => probe()?,
+            false => aside(stop, probe).await??,
+        };
         let next = u32::try_from(next).unwrap_or(u32::MAX);
         Ok(Probed {
             gathered,
@@ -356,10 +361,10 @@ fn others(counts: &ValueCounts, arrays: Arrays) -> RoaringBitmap {
 }
 
 /// Reads and counts; where that may take long, without holding up the thread's other tasks.
-fn blocking_count(found: &mut Found, stop: &Stop) -> Result<u64, CommandError> {
+async fn count_aside(found: &mut Found, stop: &Stop) -> Result<u64, CommandError> {
     match found.is_short() {
         true => found.count_rest(stop),
-        false => blocking(|| found.count_rest(stop)),
+        false => aside(stop, || found.count_rest(stop)).await?,
     }
 }
 

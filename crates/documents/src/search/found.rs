@@ -13,7 +13,7 @@ use roaring::bitmap::IntoIter;
 use super::ahead::{self, Ahead, Source};
 use super::report::{Access, ExecutionReport, Tally};
 use crate::error::CommandError;
-use crate::streams::{Row, Stream};
+use crate::streams::{Row, Stream, with_document};
 
 /// How many documents are read between two looks at the stop sign.
 const STOP_INTERVAL: u64 = 64;
@@ -186,7 +186,9 @@ impl Stream for Found {
 
     fn is_short(&self) -> bool {
         match &self.way {
-            Way::Fetch(numbers) => numbers.len() + self.ahead.len() <= SHORT_MAX,
+            Way::Fetch(numbers) => {
+                numbers.len() + self.ahead.len() <= SHORT_MAX && self.filter.is_cheap()
+            }
             Way::Scan(_) => false,
         }
     }
@@ -279,7 +281,8 @@ impl Reader<'_> {
     }
 
     fn matches(&self, document: &Document) -> Result<bool, CommandError> {
-        let matched = self.filter.try_matches(document.raw())?;
+        let document = document.raw();
+        let matched = with_document(document, || self.filter.try_matches(document))?;
         self.tally.examine(matched);
         Ok(matched)
     }

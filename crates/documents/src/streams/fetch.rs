@@ -6,7 +6,7 @@ use forebay_query::Filter;
 use forebay_store::{Collection, RecordNumber};
 use forebay_text::Stop;
 
-use super::{Row, Stream};
+use super::{Row, Stream, with_document};
 use crate::error::CommandError;
 
 /// The most numbers whose documents are fetched on a thread that serves the network.
@@ -37,7 +37,7 @@ impl Stream for Fetch {
         for number in self.numbers.by_ref() {
             stop.check()?;
             if let Some(document) = self.store.get(number)?
-                && self.filter.try_matches(&document)?
+                && with_document(&document, || self.filter.try_matches(&document))?
             {
                 return Ok(Some(Row::Stored(number, document)));
             }
@@ -50,6 +50,6 @@ impl Stream for Fetch {
     }
 
     fn is_short(&self) -> bool {
-        self.numbers.len() <= SHORT_MAX
+        self.numbers.len() <= SHORT_MAX && self.filter.is_cheap()
     }
 }

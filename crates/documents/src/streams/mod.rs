@@ -20,6 +20,11 @@ use forebay_text::Stop;
 
 use crate::change_stream::ChangeStream;
 use crate::error::CommandError;
+use crate::places::blocking;
+
+/// Documents up to this many bytes are judged and reshaped on the threads that serve the network, by filters and projections
+/// that are cheap.
+const SMALL_BYTES_MAX: usize = 64 << 10;
 
 pub use fetch::Fetch;
 pub use list::List;
@@ -90,7 +95,8 @@ pub trait Stream: Send {
         None
     }
 
-    /// Is the next batch a matter of microseconds, so that it may be made on the thread that serves the network?
+    /// Is the next batch a matter of microseconds, whatever the client's filter and projection say, so that it may be made on
+    /// a thread that serves the network?
     fn is_short(&self) -> bool {
         false
     }
@@ -118,11 +124,10 @@ impl Stream for Box<dyn Stream> {
     }
 }
 
-/// Runs something that may take long without holding up the thread's other tasks.
-pub fn blocking<T>(work: impl FnOnce() -> T) -> T {
-    use tokio::runtime::{Handle, RuntimeFlavor};
-    match Handle::try_current().map(|handle| handle.runtime_flavor()) {
-        Ok(RuntimeFlavor::MultiThread) => tokio::task::block_in_place(work),
-        _ => work(),
+/// Judges or reshapes a document; a large one without holding up the thread's other tasks.
+pub fn with_document<T>(document: &RawDocument, work: impl FnOnce() -> T) -> T {
+    match document.as_bytes().len() <= SMALL_BYTES_MAX {
+        true => work(),
+        false => blocking(work),
     }
 }

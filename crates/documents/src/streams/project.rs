@@ -2,11 +2,11 @@
 
 use std::sync::Arc;
 
-use bson::DateTime;
+use bson::{DateTime, RawDocument, RawDocumentBuf};
 use forebay_query::{Filter, Projection, ProjectionContext};
 use forebay_text::Stop;
 
-use super::{Row, Stream};
+use super::{Row, Stream, with_document};
 use crate::commands::read::position;
 use crate::error::CommandError;
 
@@ -28,6 +28,14 @@ impl<S: Stream> Project<S> {
             now: DateTime::now(),
         }
     }
+
+    fn reshape(&self, document: &RawDocument) -> Result<RawDocumentBuf, CommandError> {
+        let context = ProjectionContext {
+            now: self.now,
+            position: position(&self.projection, &self.filter, document)?,
+        };
+        Ok(self.projection.apply(document, &context)?)
+    }
 }
 
 impl<S: Stream> Stream for Project<S> {
@@ -35,12 +43,7 @@ impl<S: Stream> Stream for Project<S> {
         let Some(row) = self.inner.next(stop)? else {
             return Ok(None);
         };
-        let position = position(&self.projection, &self.filter, &row)?;
-        let context = ProjectionContext {
-            now: self.now,
-            position,
-        };
-        Ok(Some(Row::Built(self.projection.apply(&row, &context)?)))
+        with_document(&row, || self.reshape(&row)).map(|shaped| Some(Row::Built(shaped)))
     }
 
     fn begin_batch(&mut self, size: u64) {
@@ -52,6 +55,6 @@ impl<S: Stream> Stream for Project<S> {
     }
 
     fn is_short(&self) -> bool {
-        self.inner.is_short()
+        self.inner.is_short() && self.projection.is_cheap() && self.filter.is_cheap()
     }
 }

@@ -9,7 +9,7 @@ use forebay_store::{
 use forebay_text::Stop;
 use roaring::RoaringTreemap;
 
-use super::{Row, Stream};
+use super::{Row, Stream, with_document};
 use crate::error::CommandError;
 use crate::search::Tally;
 
@@ -108,7 +108,7 @@ impl Stream for Walk {
             let Some(document) = self.store.get(number)? else {
                 continue;
             };
-            let matched = self.filter.try_matches(&document)?;
+            let matched = with_document(&document, || self.filter.try_matches(&document))?;
             self.tally.examine(matched);
             if matched {
                 return Ok(Some(Row::Stored(number, document)));
@@ -118,6 +118,6 @@ impl Stream for Walk {
     }
 
     fn is_short(&self) -> bool {
-        self.range.is_short
+        self.range.is_short && self.filter.is_cheap()
     }
 }

@@ -38,6 +38,9 @@ use matching::Findings;
 
 pub(crate) use parse::{is_operator_document, is_top_level_operator};
 
+/// Most tests of a filter that is cheap.
+const CHEAP_TESTS_MAX: usize = 16;
+
 /// A parsed query.
 #[derive(Debug, Clone)]
 pub struct Filter {
@@ -162,6 +165,14 @@ impl Filter {
         Ok(index)
     }
 
+    /// Whether judging a document of a few kilobytes takes microseconds, whatever the client wrote: a few tests, none of
+    /// them an expression or a pattern that takes more than a glance at each byte.
+    pub fn is_cheap(&self) -> bool {
+        self.root
+            .test_count()
+            .is_some_and(|tests| tests <= CHEAP_TESTS_MAX)
+    }
+
     /// What a match by PCRE2 found that was stopped is no answer.
     fn check_stop(&self) -> Result<(), Error> {
         match &self.stop {
@@ -219,6 +230,29 @@ pub enum Match {
 }
 
 impl Node {
+    /// The number of tests, or `None` if one of them may take long.
+    fn test_count(&self) -> Option<usize> {
+        match self {
+            Node::And(nodes) | Node::Or(nodes) | Node::Nor(nodes) => {
+                nodes.iter().map(Node::test_count).sum()
+            }
+            Node::Not(node) => node.test_count(),
+            Node::Leaf { test, .. } => match test {
+                Test::Regex(regex) => regex.is_linear().then_some(1),
+                Test::In(list) if list.patterns().iter().all(Regex::is_linear) => {
+                    Some(1 + list.patterns().len())
+                }
+                Test::In(_) => None,
+                Test::ElemMatchValue(node) | Test::ElemMatchObject(node) => {
+                    Some(1 + node.test_count()?)
+                }
+                _ => Some(1),
+            },
+            Node::Expr { .. } => None,
+            Node::AlwaysTrue | Node::AlwaysFalse => Some(0),
+        }
+    }
+
     /// The stop sign of the patterns that PCRE2 judges, if there are any. All are parts of one command.
     fn stop(&self) -> Option<&Arc<SharedStop>> {
         match self {

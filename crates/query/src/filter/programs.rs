@@ -15,8 +15,9 @@ pub struct Compilation {
     pub budget: Arc<Budget>,
     /// The programs of earlier commands.
     pub programs: Arc<Programs>,
-    /// Runs what may take long, such as compiling, where it holds up nothing else. It has to be run once.
-    pub aside: fn(&mut dyn FnMut()),
+    /// Runs what may take long, such as compiling, where it holds up nothing else: once, or not at all and returns false if
+    /// there is no room now.
+    pub aside: fn(&mut dyn FnMut()) -> bool,
 }
 
 impl Compilation {
@@ -30,7 +31,10 @@ impl Default for Compilation {
         Compilation {
             budget: Arc::new(Budget::new(Compilation::BUDGET_BYTES, Arc::default())),
             programs: Arc::default(),
-            aside: |work| work(),
+            aside: |work| {
+                work();
+                true
+            },
         }
     }
 }

@@ -4,7 +4,7 @@ use std::fmt;
 use std::sync::Arc;
 
 use bson::raw::{RawBsonRef, RawDocument, RawRegexRef};
-use forebay_text::{Options, Pattern, PatternError, Program, SharedStop, Stopped};
+use forebay_text::{Options, Pattern, PatternError, Program, SharedStop, Stopped, Tier};
 
 use super::programs::Compilation;
 use crate::element::elements;
@@ -67,6 +67,11 @@ impl Regex {
                 .is_match_until(text.as_bytes(), &self.stop.current()),
             false => Ok(self.program.is_match(text.as_bytes())),
         }
+    }
+
+    /// Whether a match looks at each byte once.
+    pub(super) fn is_linear(&self) -> bool {
+        self.program.tier() <= Tier::Dfa
     }
 
     /// The stop sign that has to be asked whether what [`matches`](Regex::matches) says counts, if it may end a match.
@@ -163,8 +168,13 @@ fn program(source: &str, options: &str, limits: &Limits) -> Result<Arc<Program>,
     }
     budget.stop().check()?;
     let mut made = None;
-    aside(&mut || made = Some(compile(source, options, limits)));
-    let program = made.expect("what is run aside is run")?;
+    let has_run = aside(&mut || made = Some(compile(source, options, limits)));
+    let Some(program) = made.filter(|_| has_run).transpose()? else {
+        return Err(Error::new(
+            Code::ExceededTimeLimit,
+            "too many patterns are being compiled; try again",
+        ));
+    };
     if !budget.is_short() {
         programs.keep(source, options, &program);
     }

@@ -14,6 +14,9 @@ use crate::expr::Expression;
 use crate::filter::Filter;
 use crate::limits::Limits;
 
+/// Most rules of a projection that is cheap.
+const CHEAP_RULES_MAX: usize = 32;
+
 /// A parsed projection.
 #[derive(Debug, Clone)]
 pub struct Projection {
@@ -116,6 +119,14 @@ impl Projection {
         })
     }
 
+    /// Whether reshaping a document of a few kilobytes takes microseconds, whatever the client wrote: a few rules, and no
+    /// expressions.
+    pub fn is_cheap(&self) -> bool {
+        self.rules
+            .cheap_count()
+            .is_some_and(|rules| rules <= CHEAP_RULES_MAX)
+    }
+
     /// The projected document.
     ///
     /// # Errors
@@ -135,6 +146,17 @@ impl Rules {
             .iter()
             .find(|(known, _)| &**known == name)
             .map(|(_, rule)| rule)
+    }
+
+    /// The number of rules, or `None` if one of them may take long.
+    fn cheap_count(&self) -> Option<usize> {
+        let count = |rule: &Rule| match rule {
+            Rule::Computed(_) => None,
+            Rule::ElemMatch(filter) => filter.is_cheap().then_some(1),
+            Rule::Nested(inner) => inner.cheap_count(),
+            Rule::Include | Rule::Exclude | Rule::Slice { .. } | Rule::Positional => Some(1),
+        };
+        self.fields.iter().map(|(_, rule)| count(rule)).sum()
     }
 
     fn has_computed(&self) -> bool {

@@ -83,6 +83,7 @@ pub async fn run(args: &ServeArgs, stop: &Stop) -> Result<()> {
     warn_without_users(&settings, &documents);
     // Whoever reads that the server listens may ask it to stop at once.
     let stopped = stop.listen();
+    stop.end_after(settings.shutdown_timeout)?;
     if args.matches.get_flag(UNTIL_STDIN_ENDS) {
         stop.on_stdin_end()?;
     }
@@ -99,6 +100,7 @@ pub async fn run(args: &ServeArgs, stop: &Stop) -> Result<()> {
     listener
         .serve(door, stopped, settings.shutdown_timeout)
         .await;
+    stop.served();
     if let Some(watched) = watched {
         // It has been told to stop too: its port is free when this is over.
         watched.await.context("the status listener")?;

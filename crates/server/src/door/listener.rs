@@ -3,13 +3,15 @@
 use std::io;
 use std::net::SocketAddr;
 use std::sync::Arc;
+use std::thread;
 use std::time::Duration;
 
+use forebay_documents::Documents;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::watch;
 use tokio::task::{JoinError, JoinSet};
-use tokio::time::{MissedTickBehavior, interval, timeout};
+use tokio::time::timeout;
 use tokio_rustls::TlsAcceptor;
 
 use super::connection::Connection;
@@ -76,8 +78,9 @@ impl Listener {
     ) {
         let mut connections = JoinSet::new();
         let for_connections = shutdown.clone();
-        let mut rounds = interval(ABANDONED_INTERVAL);
-        rounds.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        if let Err(error) = look_for_abandoned(&door.documents) {
+            tracing::warn!(%error, "commands whose clients are gone run to their end");
+        }
         loop {
             tokio::select! {
                 accepted = self.listener.accept() => match accepted {
@@ -85,7 +88,6 @@ impl Listener {
                     Err(error) => pause(error).await,
                 },
                 Some(ended) = connections.join_next() => log_panic(&ended),
-                _ = rounds.tick() => door.documents.kill_abandoned(),
                 () = stopped(&mut shutdown) => break,
             }
         }
@@ -146,6 +148,21 @@ pub async fn bind(address: SocketAddr, setting: &'static str) -> Result<TcpListe
             },
             _ => ListenError::Io { address, source },
         })
+}
+
+/// Stops commands whose clients are gone, as long as there are documents: from a thread of its own, which no command can
+/// keep from it.
+fn look_for_abandoned(documents: &Arc<Documents>) -> io::Result<()> {
+    let documents = Arc::downgrade(documents);
+    let look = move || {
+        while let Some(documents) = documents.upgrade() {
+            documents.kill_abandoned();
+            drop(documents);
+            thread::sleep(ABANDONED_INTERVAL);
+        }
+    };
+    let thread = thread::Builder::new().name("abandoned".to_owned());
+    thread.spawn(look).map(drop)
 }
 
 /// Waits until the server is asked to stop.

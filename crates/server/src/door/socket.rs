@@ -1,16 +1,20 @@
 //! The socket of a connection, of which others can tell whether the client is still there.
 
 use std::io;
+use std::os::fd::AsFd;
 use std::pin::Pin;
 use std::sync::{Arc, Weak};
 use std::task::{Context, Poll, ready};
 
 use forebay_documents::Link;
-use futures_util::FutureExt;
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use tokio::io::{AsyncRead, AsyncWrite, Interest, ReadBuf};
 use tokio::net::TcpStream;
 
 use crate::tcp;
+
+/// Linux's `POLLRDHUP`: the other side has closed the connection, or its half.
+const READ_CLOSED: PollFlags = PollFlags::from_bits_retain(0x2000);
 
 /// A socket that is read and written by its connection alone. It closes when the connection drops it.
 #[derive(Debug)]
@@ -40,12 +44,10 @@ impl Link for Watch {
         let Some(stream) = self.0.upgrade() else {
             return true;
         };
-        // The end of the stream is known as soon as it came, also behind bytes that nobody has read yet.
-        match stream.ready(Interest::READABLE).now_or_never() {
-            Some(Ok(state)) => state.is_read_closed(),
-            Some(Err(_)) => true,
-            None => false,
-        }
+        // The system is asked, not the runtime, which tells only what its threads have come to see. It knows the end of the
+        // stream as soon as it came, also behind bytes that nobody has read yet.
+        let mut ends = [PollFd::new(stream.as_fd(), READ_CLOSED)];
+        poll(&mut ends, PollTimeout::ZERO).is_ok() && ends[0].any().unwrap_or(true)
     }
 }
 

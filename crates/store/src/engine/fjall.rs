@@ -55,6 +55,8 @@ pub struct FjallEngine {
     directory: PathBuf,
     database: Database,
     write_buffer_bytes: u64,
+    /// Holds up a writer that is ahead of the background work.
+    pause: fn(Duration),
     partitions: RwLock<Partitions>,
     journal: journal::JournalSync,
     /// The first failed write: none is taken after it.
@@ -130,6 +132,7 @@ impl FjallEngine {
             database,
             directory: directory.to_owned(),
             write_buffer_bytes: options.write_buffer_bytes,
+            pause: options.pause,
             partitions: RwLock::default(),
             journal: journal::JournalSync::new(directory),
             write_failure: Mutex::new(None),
@@ -199,7 +202,7 @@ impl FjallEngine {
         };
         while keyspaces.iter().any(behind) {
             self.check_background()?;
-            std::thread::sleep(THROTTLE_STEP);
+            (self.pause)(THROTTLE_STEP);
         }
         Ok(())
     }

@@ -1,0 +1,210 @@
+//! Commands that take for ever, as many as there are threads and more: others are answered meanwhile, and they end when they
+//! are told to, when their clients have gone, and with the server.
+
+use std::time::Duration;
+
+use anyhow::{Context, Result, ensure};
+use bson::{Document, doc};
+use forebay_bench::wire::WireClient;
+use forebay_testkit::Server;
+use tokio::task::JoinSet;
+use tokio::time::{sleep, timeout};
+
+const BINARY: &str = env!("CARGO_BIN_EXE_forebay");
+/// A server that does not do in this time what takes it a moment is stuck.
+const PATIENCE: Duration = Duration::from_secs(120);
+const ROUND: Duration = Duration::from_millis(20);
+/// More commands than a server has threads for them.
+const CROWD: usize = 640;
+
+/// Clients that wait for a reply; they leave when this is dropped.
+type Waiting = JoinSet<Result<()>>;
+
+/// A sum over so many numbers that nobody waits for it.
+fn endless() -> Document {
+    let nested = |inner: Document| {
+        doc! { "$sum": { "$map": { "input": { "$range": [0, 100_000] }, "in": inner } } }
+    };
+    nested(nested(nested(doc! { "$add": [1, 1] })))
+}
+
+/// As many clients send a command each.
+fn send(server: &Server, command: &Document, clients: usize) -> Waiting {
+    let mut waiting = JoinSet::new();
+    for _ in 0..clients {
+        let (address, command) = (server.process().address().to_owned(), command.clone());
+        waiting.spawn(async move {
+            let mut client = WireClient::connect(&address).await?;
+            client.run(&command).await.map(drop)
+        });
+    }
+    waiting
+}
+
+async fn client(server: &Server) -> Result<WireClient> {
+    WireClient::connect(server.process().address()).await
+}
+
+async fn ping(server: &Server) -> Result<()> {
+    let ping = doc! { "ping": 1, "$db": "admin" };
+    let answer = async { client(server).await?.run(&ping).await };
+    timeout(PATIENCE, answer)
+        .await
+        .context("no answer to ping")??;
+    Ok(())
+}
+
+/// The numbers of the operations in progress, the one that asks apart.
+async fn operations(server: &Server) -> Result<Vec<i32>> {
+    let current = doc! { "currentOp": 1, "$db": "admin" };
+    let answer = async { client(server).await?.run(&current).await };
+    let answer = timeout(PATIENCE, answer)
+        .await
+        .context("no answer to currentOp")??;
+    let mut numbers = Vec::new();
+    for operation in answer.get_array("inprog")? {
+        let operation = operation?.as_document().context("a document")?;
+        if operation
+            .get_document("command")?
+            .get("currentOp")?
+            .is_none()
+        {
+            numbers.push(operation.get_i32("opid")?);
+        }
+    }
+    Ok(numbers)
+}
+
+/// Waits until so many commands are in progress.
+async fn until_there_are(server: &Server, wanted: usize) -> Result<Vec<i32>> {
+    let reached = async {
+        loop {
+            let operations = operations(server).await?;
+            if operations.len() == wanted {
+                return Ok(operations);
+            }
+            sleep(ROUND).await;
+        }
+    };
+    let reached = timeout(PATIENCE, reached).await;
+    reached.with_context(|| format!("never {wanted} operations"))?
+}
+
+async fn insert(server: &Server, documents: Vec<Document>) -> Result<()> {
+    let insert = doc! { "insert": "c", "documents": documents, "$db": "test" };
+    client(server).await?.run(&insert).await.map(drop)
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_crowd_of_slow_commands_keeps_nobody_from_being_answered() -> Result<()> {
+    let server = Server::start(BINARY, &["--shutdown-timeout-ms", "500"])?;
+    insert(&server, vec![doc! { "_id": 1 }]).await?;
+    let reads = doc! { "aggregate": "c", "pipeline": [{ "$project": { "y": endless() } }], "cursor": {}, "$db": "test" };
+    let writes = doc! { "update": "c", "updates": [{ "q": { "_id": 1 }, "u": [{ "$set": { "y": endless() } }] }], "$db": "test" };
+    // Writes go on without their clients, but not without the server.
+    let crowd = send(&server, &reads, CROWD);
+    until_there_are(&server, CROWD).await?;
+    ping(&server).await?;
+    let reads_wait_for_no_write = send(&server, &writes, 1);
+    until_there_are(&server, CROWD + 1).await?;
+    drop(crowd);
+    until_there_are(&server, 1).await?;
+    let writers = send(&server, &writes, CROWD);
+    until_there_are(&server, CROWD + 1).await?;
+    ping(&server).await?;
+    let find = doc! { "find": "c", "filter": { "$expr": { "$eq": ["$_id", 1] } }, "$db": "test" };
+    let found = async { client(&server).await?.find_count(&find).await };
+    ensure!(
+        timeout(PATIENCE, found)
+            .await
+            .context("no answer to find")??
+            == 1
+    );
+    drop((writers, reads_wait_for_no_write));
+    server.stop()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn no_expression_is_evaluated_on_the_threads_that_serve_the_network() -> Result<()> {
+    let server = Server::start(BINARY, &["--memory", "--shutdown-timeout-ms", "500"])?;
+    insert(&server, vec![doc! { "_id": 1 }]).await?;
+    let slow = doc! { "$expr": { "$gt": [endless(), 0] } };
+    let by_id = doc! { "_id": 1, "$expr": slow.get_document("$expr")?.clone() };
+    let workers = std::thread::available_parallelism()?.get();
+    for command in [
+        doc! { "find": "c", "filter": { "_id": 1 }, "projection": { "y": endless() }, "$db": "test" },
+        doc! { "find": "c", "filter": by_id.clone(), "$db": "test" },
+        doc! { "find": "c", "filter": { "x": 1 }, "let": { "y": endless() }, "$db": "test" },
+        doc! { "count": "c", "query": by_id.clone(), "$db": "test" },
+        doc! { "listCollections": 1, "filter": slow.clone(), "$db": "test" },
+        doc! { "listDatabases": 1, "filter": slow, "$db": "admin" },
+        doc! { "aggregate": 1, "pipeline": [{ "$documents": [{ "y": endless() }] }], "cursor": {}, "$db": "test" },
+    ] {
+        let waiting = send(&server, &command, workers);
+        until_there_are(&server, workers)
+            .await
+            .with_context(|| command.to_string())?;
+        ping(&server).await.with_context(|| command.to_string())?;
+        drop(waiting);
+        until_there_are(&server, 0)
+            .await
+            .with_context(|| command.to_string())?;
+    }
+    // The server ends though writes, which do not end with their clients, are at work.
+    let delete = doc! { "delete": "c", "deletes": [{ "q": by_id, "limit": 1 }], "$db": "test" };
+    let waiting = send(&server, &delete, workers);
+    until_there_are(&server, workers).await?;
+    ping(&server).await?;
+    drop(waiting);
+    server.stop()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_match_by_pcre2_ends_when_it_has_to() -> Result<()> {
+    let server = Server::start(BINARY, &["--memory", "--shutdown-timeout-ms", "500"])?;
+    // PCRE2's limit holds for each place that a match may start at: these take hours.
+    let text = "a".repeat(100_000);
+    insert(
+        &server,
+        vec![doc! { "_id": 1, "s": text.as_str(), "a": [text.as_str()] }],
+    )
+    .await?;
+    let regex = doc! { "$regex": r"(*ANYCRLF)(a)(?:a?){15}\1[yz]" };
+    let set = doc! { "$set": { "a.$[x]": 1 } };
+    let update = doc! { "q": { "_id": 1 }, "u": set, "arrayFilters": [{ "x": regex.clone() }] };
+    for command in [
+        doc! { "count": "c", "query": { "s": regex.clone() }, "$db": "test" },
+        doc! { "find": "c", "filter": { "_id": 1 }, "projection": { "a": { "$elemMatch": regex.clone() } }, "$db": "test" },
+        doc! { "update": "c", "updates": [update], "$db": "test" },
+    ] {
+        let waiting = send(&server, &command, 2);
+        let running = until_there_are(&server, 2).await?;
+        ping(&server).await?;
+        for operation in running {
+            let kill = doc! { "killOp": 1, "op": operation, "$db": "admin" };
+            client(&server).await?.run(&kill).await?;
+        }
+        until_there_are(&server, 0)
+            .await
+            .with_context(|| command.to_string())?;
+        drop(waiting);
+    }
+    let count = doc! { "count": "c", "query": { "s": regex }, "$db": "test" };
+    let mut limited = count.clone();
+    limited.remove("$db");
+    limited.insert("maxTimeMS", 100);
+    let driver = server.client().await?.database("test");
+    let answer = timeout(PATIENCE, driver.run_command(limited)).await;
+    let refusal = answer.context("no answer")?.err().context("no error")?;
+    ensure!(
+        refusal.to_string().contains("MaxTimeMSExpired"),
+        "{refusal}"
+    );
+    let left = send(&server, &count, 1);
+    until_there_are(&server, 1).await?;
+    drop(left);
+    until_there_are(&server, 0).await?;
+    let _at_the_end = send(&server, &count, 4);
+    until_there_are(&server, 4).await?;
+    server.stop()
+}
