@@ -35,6 +35,8 @@ pub struct StoreOptions {
     /// Holds up a writer that is ahead of the background work, for so long. A caller with threads that must not sleep gives
     /// its own.
     pub pause: fn(Duration),
+    /// Whether outcomes of numbered writes are kept, so that a repeated one is recognised.
+    pub retryable_writes: bool,
 }
 
 impl StoreOptions {
@@ -50,6 +52,7 @@ impl StoreOptions {
             disk_reserve_bytes: 256 << 20,
             history_bytes_max: 0,
             pause: std::thread::sleep,
+            retryable_writes: false,
         }
     }
 

@@ -21,6 +21,7 @@ use crate::error::{Result, StoreError};
 use crate::history::{self, Changes, History, Trimmer};
 use crate::index::IndexSpec;
 use crate::options::{Location, StoreOptions};
+use crate::retryable::{self, RetryableWrites};
 use crate::sync::{BackgroundSync, GroupSync};
 use crate::users::Users;
 
@@ -124,6 +125,7 @@ impl Shared {
 pub struct Store {
     _background: BackgroundSync,
     _trimmer: Option<Trimmer>,
+    retryable_writes: Option<Arc<RetryableWrites>>,
     shared: Arc<Shared>,
     collections: RwLock<BTreeMap<Namespace, Arc<Collection>>>,
     /// Held while collections are created, dropped or renamed.
@@ -179,9 +181,13 @@ impl Store {
             |range| Entries::new(Arc::clone(&engine), catalogue, range, Direction::Forward);
         catalogue::mark(engine.as_ref(), catalogue)?;
         let found = catalogue::read_collections(entries)?;
-        drop_orphans(engine.as_ref(), &found)?;
+        drop_orphans(engine.as_ref(), &found, options)?;
         let (history, stale_history) = open_history(&engine, options.history_bytes_max)?;
         let trimmer = history.clone().map(Trimmer::start).transpose()?;
+        let retryable_writes = match options.retryable_writes {
+            true => Some(open_retryable_writes(&engine)?),
+            false => None,
+        };
         let sync = GroupSync::new(Arc::clone(&engine));
         let shared = Arc::new(Shared {
             next_id: AtomicU32::new(next_id(&found)),
@@ -200,6 +206,7 @@ impl Store {
         Ok(Self {
             _background: BackgroundSync::start(sync, options.sync_interval)?,
             _trimmer: trimmer,
+            retryable_writes,
             shared,
             collections: RwLock::new(collections),
             definition: Mutex::new(()),
@@ -399,6 +406,11 @@ impl Store {
         self.shared.history.as_ref()
     }
 
+    /// The outcomes of numbered writes, if they are kept.
+    pub fn retryable_writes(&self) -> Option<&Arc<RetryableWrites>> {
+        self.retryable_writes.as_ref()
+    }
+
     /// Whether a write would be taken now.
     ///
     /// # Errors
@@ -480,10 +492,23 @@ fn open_history(
     Ok((Some(history), None))
 }
 
-/// Drops the partitions of collections and indexes that were never listed, or dropped right before a crash.
-fn drop_orphans(engine: &dyn Engine, found: &[(CollectionEntry, Statistics)]) -> Result<()> {
+fn open_retryable_writes(engine: &Arc<dyn Engine>) -> Result<Arc<RetryableWrites>> {
+    let partition = engine.open_partition(retryable::PARTITION, PartitionKind::Index)?;
+    RetryableWrites::open(Arc::clone(engine), partition.id)
+}
+
+/// Drops the partitions of collections and indexes that were never listed, or dropped right before a crash, and the
+/// outcomes of numbered writes where none are kept any more.
+fn drop_orphans(
+    engine: &dyn Engine,
+    found: &[(CollectionEntry, Statistics)],
+    options: &StoreOptions,
+) -> Result<()> {
     let kept = [catalogue::PARTITION, history::PARTITION];
     let mut listed = HashSet::from(kept.map(str::to_owned));
+    if options.retryable_writes {
+        listed.insert(retryable::PARTITION.to_owned());
+    }
     for (entry, _) in found {
         listed.insert(entry.records.clone());
         let complete = entry.indexes.iter().filter(|index| index.complete);

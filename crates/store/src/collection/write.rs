@@ -14,6 +14,7 @@ use crate::engine::{Batch, Bytes, Direction, KeyRange, PageLimit, PartitionId, W
 use crate::error::{Result, StoreError};
 use crate::history::{ChangeKind, Changes};
 use crate::index::{Index, key_values};
+use crate::retryable::Note;
 
 /// Changes of one atomic batch at most.
 const BATCH_CHANGES_MAX: usize = 1_000;
@@ -79,13 +80,24 @@ impl Collection {
     /// engine ends it in any case: that error is the answer to every change of its batch, and nothing of the batch is
     /// kept.
     pub fn write(&self, changes: &[Change<'_>], ordered: bool) -> Vec<Result<Changed>> {
+        self.write_noted(changes, ordered, None)
+    }
+
+    /// Makes changes as [`Collection::write`] does, with the outcomes of the statements behind them, if the write is
+    /// numbered.
+    pub fn write_noted(
+        &self,
+        changes: &[Change<'_>],
+        ordered: bool,
+        note: Option<Note<'_>>,
+    ) -> Vec<Result<Changed>> {
         let mut answers = Vec::with_capacity(changes.len());
         let mut writer = self.writer.lock();
         let mut rest = changes;
         while !rest.is_empty() {
             let (chunk, behind) = rest.split_at(chunk_len(rest));
             rest = behind;
-            if !self.write_chunk(&mut writer, chunk, ordered, &mut answers) {
+            if !self.write_chunk(&mut writer, chunk, (ordered, note), &mut answers) {
                 break;
             }
         }
@@ -126,6 +138,16 @@ impl Collection {
         documents: &[&RawDocument],
         ordered: bool,
     ) -> Vec<Result<RecordNumber>> {
+        self.insert_many_noted(documents, ordered, None)
+    }
+
+    /// Inserts documents, each with an `_id`; see [`Collection::write_noted`].
+    pub fn insert_many_noted(
+        &self,
+        documents: &[&RawDocument],
+        ordered: bool,
+        note: Option<Note<'_>>,
+    ) -> Vec<Result<RecordNumber>> {
         let changes: Vec<Change<'_>> = documents
             .iter()
             .map(|document| Change::Insert(document))
@@ -136,7 +158,7 @@ impl Collection {
                 unreachable!("an insert inserts or fails")
             }
         };
-        self.write(&changes, ordered)
+        self.write_noted(&changes, ordered, note)
             .into_iter()
             .map(|answer| answer.map(number))
             .collect()
@@ -179,7 +201,7 @@ impl Collection {
         &self,
         writer: &mut Writer,
         chunk: &[Change<'_>],
-        ordered: bool,
+        (ordered, note): (bool, Option<Note<'_>>),
         answers: &mut Vec<Result<Changed>>,
     ) -> bool {
         let first = answers.len();
@@ -191,12 +213,15 @@ impl Collection {
                 .as_ref()
                 .err()
                 .is_none_or(|error| !ordered && !error.is_fatal());
+            if answer.as_ref().is_ok_and(|it| *it != Changed::Absent) {
+                transaction.made.push(answers.len());
+            }
             answers.push(answer);
             if !go_on {
                 break;
             }
         }
-        match transaction.commit() {
+        match transaction.commit_noted(note) {
             Ok(()) => go_on,
             Err(error) => {
                 answers[first..]
@@ -237,6 +262,8 @@ pub(super) struct Transaction<'a> {
     multikey: Vec<u32>,
     /// What the history will say, if there is one.
     changes: Option<Changes>,
+    /// Places of the changes that are made, in the call.
+    made: Vec<usize>,
 }
 
 /// Index entries to take away and to add.
@@ -255,6 +282,7 @@ impl<'a> Transaction<'a> {
                 .history
                 .as_ref()
                 .map(|_| Changes::of(collection.namespace())),
+            made: Vec::with_capacity(changes),
             collection,
             writer,
         }
@@ -536,6 +564,11 @@ impl<'a> Transaction<'a> {
 
     /// Writes everything with the counts, atomically, and lets readers see the counts.
     pub(super) fn commit(self) -> Result<()> {
+        self.commit_noted(None)
+    }
+
+    /// As [`commit`](Transaction::commit), with the outcomes of the changes that are made.
+    fn commit_noted(self, note: Option<Note<'_>>) -> Result<()> {
         if self.writes.is_empty() {
             return Ok(());
         }
@@ -556,8 +589,15 @@ impl<'a> Transaction<'a> {
                 entry.encode()?,
             );
         }
+        let outcomes = note.map(|note| {
+            let made = self.made.iter().map(|at| &note.statements[*at]);
+            (note.write, note.write.put_part(&mut batch, made))
+        });
         let changes = self.changes.unwrap_or_default();
         collection.shared.record(batch, changes)?;
+        if let Some((write, part)) = outcomes {
+            write.committed(&part);
+        }
         let became_multikey = |index: &&Arc<Index>| self.multikey.contains(&index.id);
         self.indexes
             .iter()

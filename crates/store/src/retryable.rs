@@ -1,0 +1,543 @@
+//! Outcomes of numbered writes, kept as long as their clients may repeat them: a repeated statement is answered, not
+//! applied again.
+//!
+//! | key | value |
+//! |---|---|
+//! | the session, and the number of the part, four bytes in big-endian order | the number of the write, when, and then each statement: its id, the length of its outcome, its outcome |
+//!
+//! A part is in the batch of the changes that it tells of: after a kill both are there or neither is. A session has the
+//! outcomes of its last write only.
+
+use std::collections::hash_map::Entry;
+use std::collections::{BTreeSet, HashMap};
+use std::sync::Arc;
+
+use bson::DateTime;
+use parking_lot::Mutex;
+use tokio::sync::Notify;
+
+use crate::engine::{Batch, Bytes, Direction, Engine, Entries, KeyRange, PartitionId};
+use crate::error::{Result, StoreError};
+
+/// Name of the partition.
+pub(crate) const PARTITION: &str = "retryable-writes";
+
+/// How long a session without writes is remembered, in milliseconds: what `hello` calls its timeout.
+const LIFETIME_MS: i64 = 30 * 60 * 1_000;
+/// Maximum number of sessions with outcomes.
+const SESSIONS_MAX: usize = 200_000;
+/// Bytes of all outcomes, above which further ones are kept without their content.
+const BYTES_MAX: u64 = 256 << 20;
+/// Sessions that are forgotten when a write begins, at most.
+const FORGOTTEN_AT_ONCE: usize = 8;
+/// The number of the write, and when.
+const HEAD_BYTES: usize = 16;
+/// The id of a statement and the length of its outcome.
+const STATEMENT_BYTES: usize = 8;
+/// In place of a length: the statement was applied, but its outcome was too much to keep.
+const NOT_KEPT: u32 = u32::MAX;
+
+/// The bytes that tell a session from all others.
+pub type SessionKey = Arc<[u8]>;
+
+/// Why a numbered write does not begin.
+#[derive(Debug, thiserror::Error)]
+pub enum NotBegun {
+    /// The session has begun a later write.
+    #[error(
+        "Retryable write with txnNumber {number} is prohibited because a newer retryable write with txnNumber {newest} has already started on this session"
+    )]
+    TooOld {
+        /// Its number.
+        number: i64,
+        /// The later one's.
+        newest: i64,
+    },
+    /// Too many sessions write.
+    #[error("{SESSIONS_MAX} sessions have retryable writes that may still be repeated")]
+    TooManySessions,
+    /// The store could not do it.
+    #[error(transparent)]
+    Store(#[from] StoreError),
+}
+
+/// What became of a statement that was applied before.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Outcome {
+    /// As it was told then.
+    Kept(Vec<u8>),
+    /// It was too much to keep.
+    NotKept,
+}
+
+/// What is known of a session.
+#[derive(Debug, Clone, Copy, Default)]
+struct Session {
+    /// The number of its last write.
+    number: i64,
+    /// Parts that are stored.
+    parts: u32,
+    /// Bytes of them.
+    bytes: u64,
+    /// When its last write began, in milliseconds since 1970.
+    used: i64,
+    /// Is a write of it under way?
+    busy: bool,
+}
+
+#[derive(Debug, Default)]
+struct Sessions {
+    by_key: HashMap<SessionKey, Session>,
+    /// The same, those first that have not written for the longest time.
+    by_use: BTreeSet<(i64, SessionKey)>,
+    bytes: u64,
+}
+
+/// The outcomes of the numbered writes of a store.
+pub struct RetryableWrites {
+    engine: Arc<dyn Engine>,
+    partition: PartitionId,
+    sessions: Mutex<Sessions>,
+    /// Tells that a session is not busy any more.
+    freed: Notify,
+}
+
+impl RetryableWrites {
+    /// Opens the outcomes in `partition`.
+    pub(crate) fn open(engine: Arc<dyn Engine>, partition: PartitionId) -> Result<Arc<Self>> {
+        let mut sessions = Sessions::default();
+        let range = KeyRange::all();
+        for entry in Entries::new(Arc::clone(&engine), partition, range, Direction::Forward) {
+            let (key, value) = entry?;
+            sessions.load(&key, &value)?;
+        }
+        Ok(Arc::new(Self {
+            engine,
+            partition,
+            sessions: Mutex::new(sessions),
+            freed: Notify::new(),
+        }))
+    }
+
+    /// Begins write `number` of a session, or takes it up again. Waits while another write of the session is under way.
+    ///
+    /// # Errors
+    /// See [`NotBegun`].
+    pub async fn begin(
+        self: &Arc<Self>,
+        session: &SessionKey,
+        number: i64,
+    ) -> Result<RetryableWrite, NotBegun> {
+        loop {
+            let freed = self.freed.notified();
+            tokio::pin!(freed);
+            // From here on it is told, also before it is waited for.
+            freed.as_mut().enable();
+            if let Some(write) = self.try_begin(session, number)? {
+                return Ok(write);
+            }
+            freed.await;
+        }
+    }
+
+    /// Begins a write; `None` while another one of the session is under way.
+    fn try_begin(
+        self: &Arc<Self>,
+        key: &SessionKey,
+        number: i64,
+    ) -> Result<Option<RetryableWrite>, NotBegun> {
+        let now = DateTime::now().timestamp_millis();
+        let mut sessions = self.sessions.lock();
+        self.forget(&mut sessions, |sessions| sessions.expired(now))?;
+        let before = sessions.by_key.get(key).copied().unwrap_or_default();
+        if before.busy {
+            return Ok(None);
+        }
+        if number < before.number {
+            let newest = before.number;
+            return Err(NotBegun::TooOld { number, newest });
+        }
+        let is_known = sessions.by_key.contains_key(key);
+        if !is_known && sessions.by_key.len() >= SESSIONS_MAX {
+            return Err(NotBegun::TooManySessions);
+        }
+        let done = match before.number == number {
+            true => self.statements(key, &before)?,
+            false => HashMap::new(),
+        };
+        let session = Session {
+            number,
+            used: now,
+            busy: true,
+            ..before
+        };
+        sessions.set(key, session);
+        drop(sessions);
+        let state = Mutex::new(Progress {
+            session,
+            // Those of an earlier write go when this one has its first.
+            obsolete: (before.number != number).then_some(before.parts),
+        });
+        Ok(Some(RetryableWrite {
+            writes: Arc::clone(self),
+            key: Arc::clone(key),
+            number,
+            done,
+            state,
+        }))
+    }
+
+    /// Forgets sessions that have ended, but those with a write under way.
+    ///
+    /// # Errors
+    /// Whatever the engine says.
+    pub fn end(&self, keys: &[SessionKey]) -> Result<()> {
+        let mut sessions = self.sessions.lock();
+        self.forget(&mut sessions, |sessions| {
+            let idle = |key: &&SessionKey| sessions.by_key.get(*key).is_some_and(|it| !it.busy);
+            keys.iter().filter(idle).cloned().collect()
+        })
+    }
+
+    /// How many sessions are remembered, and the bytes of their outcomes.
+    pub fn sizes(&self) -> (usize, u64) {
+        let sessions = self.sessions.lock();
+        (sessions.by_key.len(), sessions.bytes)
+    }
+
+    /// Forgets the sessions that `choose` gives.
+    fn forget(
+        &self,
+        sessions: &mut Sessions,
+        choose: impl FnOnce(&Sessions) -> Vec<SessionKey>,
+    ) -> Result<()> {
+        let chosen = choose(sessions);
+        let mut batch = Batch::default();
+        for key in &chosen {
+            let parts = sessions.by_key.get(key).map_or(0, |session| session.parts);
+            (0..parts).for_each(|part| batch.remove(self.partition, part_key(key, part)));
+        }
+        if !batch.writes.is_empty() {
+            self.engine.commit(batch)?;
+        }
+        chosen.iter().for_each(|key| sessions.remove(key));
+        Ok(())
+    }
+
+    /// The statements that the parts of a session tell of.
+    fn statements(&self, key: &SessionKey, session: &Session) -> Result<HashMap<i32, Outcome>> {
+        let mut statements = HashMap::new();
+        for part in 0..session.parts {
+            let value = self.engine.get(self.partition, &part_key(key, part))?;
+            let value = value.ok_or_else(|| malformed("a part is missing"))?;
+            read_statements(&value, &mut statements)?;
+        }
+        Ok(statements)
+    }
+}
+
+impl Sessions {
+    fn load(&mut self, key: &[u8], value: &[u8]) -> Result<()> {
+        let (key, _) = key
+            .split_last_chunk::<4>()
+            .ok_or_else(|| malformed("a key is too short"))?;
+        let key = SessionKey::from(key);
+        let mut session = self.by_key.get(&key).copied().unwrap_or_default();
+        session.number = number_at(value, 0)?;
+        session.used = session.used.max(number_at(value, 8)?);
+        session.parts += 1;
+        session.bytes += value.len() as u64;
+        self.set(&key, session);
+        Ok(())
+    }
+
+    fn set(&mut self, key: &SessionKey, session: Session) {
+        self.remove(key);
+        self.bytes += session.bytes;
+        self.by_use.insert((session.used, Arc::clone(key)));
+        self.by_key.insert(Arc::clone(key), session);
+    }
+
+    fn remove(&mut self, key: &SessionKey) {
+        if let Entry::Occupied(entry) = self.by_key.entry(Arc::clone(key)) {
+            let session = entry.remove();
+            self.bytes -= session.bytes;
+            self.by_use.remove(&(session.used, Arc::clone(key)));
+        }
+    }
+
+    /// Some of the sessions that have not written for too long.
+    fn expired(&self, now: i64) -> Vec<SessionKey> {
+        let old = self.by_use.iter().take(FORGOTTEN_AT_ONCE);
+        old.take_while(|(used, _)| used.saturating_add(LIFETIME_MS) < now)
+            .filter(|(_, key)| self.by_key.get(key).is_some_and(|session| !session.busy))
+            .map(|(_, key)| Arc::clone(key))
+            .collect()
+    }
+}
+
+/// A numbered write under way. Another write of its session waits until this is dropped.
+pub struct RetryableWrite {
+    writes: Arc<RetryableWrites>,
+    key: SessionKey,
+    number: i64,
+    done: HashMap<i32, Outcome>,
+    state: Mutex<Progress>,
+}
+
+#[derive(Debug)]
+struct Progress {
+    session: Session,
+    /// Parts of an earlier write that are still stored.
+    obsolete: Option<u32>,
+}
+
+/// What the statements behind the changes of one call are answered with, a change each.
+#[derive(Clone, Copy)]
+pub struct Note<'a> {
+    /// The write that they belong to.
+    pub write: &'a RetryableWrite,
+    /// The statement's id and its outcome if the change is made.
+    pub statements: &'a [(i32, Vec<u8>)],
+}
+
+/// A part that was put into a batch.
+pub(crate) struct Part {
+    session: Session,
+}
+
+impl RetryableWrite {
+    /// What became of a statement, if it was applied before this write was repeated.
+    pub fn outcome(&self, statement: i32) -> Option<&Outcome> {
+        self.done.get(&statement)
+    }
+
+    /// Puts outcomes into the batch of the changes that they tell of.
+    pub(crate) fn put_part<'a>(
+        &self,
+        batch: &mut Batch,
+        statements: impl Iterator<Item = &'a (i32, Vec<u8>)>,
+    ) -> Part {
+        let state = self.state.lock();
+        let mut session = state.session;
+        if let Some(parts) = state.obsolete {
+            let obsolete = (1..parts).map(|part| part_key(&self.key, part));
+            obsolete.for_each(|key| batch.remove(self.writes.partition, key));
+            (session.parts, session.bytes) = (0, 0);
+        }
+        let room = BYTES_MAX.saturating_sub(self.writes.sessions.lock().bytes);
+        let value = part_value(self.number, session.used, statements, room);
+        let key = part_key(&self.key, session.parts);
+        session.parts += 1;
+        session.bytes += value.len() as u64;
+        batch.put(self.writes.partition, key, value);
+        Part { session }
+    }
+
+    /// Notes that the batch with a part was committed.
+    pub(crate) fn committed(&self, part: &Part) {
+        let mut state = self.state.lock();
+        *state = Progress {
+            session: part.session,
+            obsolete: None,
+        };
+        self.writes.sessions.lock().set(&self.key, part.session);
+    }
+}
+
+impl Drop for RetryableWrite {
+    fn drop(&mut self) {
+        let session = self.state.get_mut().session;
+        let idle = Session {
+            busy: false,
+            ..session
+        };
+        self.writes.sessions.lock().set(&self.key, idle);
+        self.writes.freed.notify_waiters();
+    }
+}
+
+fn part_key(session: &[u8], part: u32) -> Vec<u8> {
+    [session, &part.to_be_bytes()].concat()
+}
+
+/// A part. Outcomes beyond `room` are left out.
+fn part_value<'a>(
+    number: i64,
+    used: i64,
+    statements: impl Iterator<Item = &'a (i32, Vec<u8>)>,
+    room: u64,
+) -> Vec<u8> {
+    let mut value = Vec::with_capacity(HEAD_BYTES + 64);
+    value.extend_from_slice(&number.to_be_bytes());
+    value.extend_from_slice(&used.to_be_bytes());
+    for (id, outcome) in statements {
+        value.extend_from_slice(&id.to_be_bytes());
+        let fits = (value.len() + outcome.len()) as u64 <= room;
+        let bytes = u32::try_from(outcome.len()).ok().filter(|_| fits);
+        value.extend_from_slice(&bytes.unwrap_or(NOT_KEPT).to_be_bytes());
+        if bytes.is_some() {
+            value.extend_from_slice(outcome);
+        }
+    }
+    value
+}
+
+fn read_statements(value: &Bytes, statements: &mut HashMap<i32, Outcome>) -> Result<()> {
+    let mut rest = value
+        .get(HEAD_BYTES..)
+        .ok_or_else(|| malformed("a part is too short"))?;
+    while !rest.is_empty() {
+        let (id, outcome, behind) =
+            split_statement(rest).ok_or_else(|| malformed("a part ends within a statement"))?;
+        statements.insert(id, outcome);
+        rest = behind;
+    }
+    Ok(())
+}
+
+fn split_statement(bytes: &[u8]) -> Option<(i32, Outcome, &[u8])> {
+    let (head, rest) = bytes.split_first_chunk::<STATEMENT_BYTES>()?;
+    let id = i32::from_be_bytes(head[..4].try_into().ok()?);
+    match u32::from_be_bytes(head[4..].try_into().ok()?) {
+        NOT_KEPT => Some((id, Outcome::NotKept, rest)),
+        length => {
+            let (outcome, rest) = rest.split_at_checked(length as usize)?;
+            Some((id, Outcome::Kept(outcome.to_vec()), rest))
+        }
+    }
+}
+
+fn number_at(value: &[u8], at: usize) -> Result<i64> {
+    let bytes = value.get(at..at + 8).and_then(|it| it.try_into().ok());
+    bytes
+        .map(i64::from_be_bytes)
+        .ok_or_else(|| malformed("a part is too short"))
+}
+
+fn malformed(why: &str) -> StoreError {
+    StoreError::InvalidDocument {
+        why: format!("outcomes of retryable writes: {why}"),
+    }
+}
+
+impl std::fmt::Debug for RetryableWrites {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let (sessions, bytes) = self.sizes();
+        f.debug_struct("RetryableWrites")
+            .field("sessions", &sessions)
+            .field("bytes", &bytes)
+            .finish_non_exhaustive()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::engine::PartitionKind;
+    use crate::engine::memory::MemoryEngine;
+
+    fn writes() -> Arc<RetryableWrites> {
+        let engine = Arc::new(MemoryEngine::default());
+        let partition = engine.open_partition(PARTITION, PartitionKind::Index);
+        RetryableWrites::open(engine, partition.expect("opens").id).expect("opens")
+    }
+
+    fn begin(writes: &Arc<RetryableWrites>, session: &[u8], number: i64) -> RetryableWrite {
+        let begun = writes.try_begin(&SessionKey::from(session), number);
+        begun.expect("begins").expect("no other is under way")
+    }
+
+    /// Applies statements, each with an outcome of so many bytes.
+    fn apply(write: &RetryableWrite, statements: &[(i32, usize)]) {
+        let statements: Vec<_> = statements
+            .iter()
+            .map(|(id, bytes)| (*id, vec![7; *bytes]))
+            .collect();
+        let mut batch = Batch::default();
+        let part = write.put_part(&mut batch, statements.iter());
+        write.writes.engine.commit(batch).expect("commits");
+        write.committed(&part);
+    }
+
+    fn stored(writes: &RetryableWrites) -> usize {
+        let range = KeyRange::all();
+        let engine = Arc::clone(&writes.engine);
+        Entries::new(engine, writes.partition, range, Direction::Forward).count()
+    }
+
+    #[test]
+    fn a_write_that_is_repeated_knows_its_statements_also_after_opening_again() {
+        let writes = writes();
+        let first = begin(&writes, b"a", 1);
+        apply(&first, &[(0, 3), (1, 0)]);
+        apply(&first, &[(2, 1)]);
+        drop(first);
+        let engine = Arc::clone(&writes.engine);
+        let again = RetryableWrites::open(engine, writes.partition).expect("opens");
+        for writes in [writes, again] {
+            let repeated = begin(&writes, b"a", 1);
+            assert_eq!(repeated.outcome(0), Some(&Outcome::Kept(vec![7; 3])));
+            assert_eq!(repeated.outcome(1), Some(&Outcome::Kept(vec![])));
+            assert_eq!(repeated.outcome(2), Some(&Outcome::Kept(vec![7])));
+            assert_eq!(repeated.outcome(3), None);
+            assert!(begin(&writes, b"b", 1).outcome(0).is_none());
+        }
+    }
+
+    #[test]
+    fn a_later_write_takes_the_place_of_an_earlier_one_which_is_then_too_old() {
+        let writes = writes();
+        let first = begin(&writes, b"a", 1);
+        (0..3).for_each(|id| apply(&first, &[(id, 9)]));
+        drop(first);
+        assert_eq!(stored(&writes), 3);
+        let second = begin(&writes, b"a", 2);
+        assert_eq!(second.outcome(0), None);
+        apply(&second, &[(0, 1)]);
+        drop(second);
+        assert_eq!(stored(&writes), 1);
+        let old = writes.try_begin(&SessionKey::from(&b"a"[..]), 1);
+        assert!(matches!(old, Err(NotBegun::TooOld { newest: 2, .. })));
+        assert_eq!(
+            begin(&writes, b"a", 2).outcome(0),
+            Some(&Outcome::Kept(vec![7]))
+        );
+    }
+
+    #[test]
+    fn one_write_of_a_session_at_a_time_and_ended_sessions_leave_nothing() {
+        let writes = writes();
+        let key = SessionKey::from(&b"a"[..]);
+        let first = begin(&writes, &key, 1);
+        apply(&first, &[(0, 9)]);
+        assert!(writes.try_begin(&key, 1).expect("no error").is_none());
+        writes.end(std::slice::from_ref(&key)).expect("ends");
+        assert_eq!(writes.sizes().0, 1, "its write is under way");
+        drop(first);
+        writes.end(&[key]).expect("ends");
+        assert_eq!((writes.sizes(), stored(&writes)), ((0, 0), 0));
+    }
+
+    #[test]
+    fn sessions_expire_some_at_a_time_and_outcomes_beyond_the_limit_lose_their_content() {
+        let writes = writes();
+        for session in 0..20_u8 {
+            apply(&begin(&writes, &[session], 1), &[(0, 1)]);
+        }
+        let later = DateTime::now().timestamp_millis() + LIFETIME_MS + 1;
+        let mut sessions = writes.sessions.lock();
+        assert!(sessions.expired(later - LIFETIME_MS).is_empty());
+        writes
+            .forget(&mut sessions, |it| it.expired(later))
+            .expect("forgets");
+        assert_eq!(sessions.by_key.len(), 20 - FORGOTTEN_AT_ONCE);
+        sessions.bytes += BYTES_MAX;
+        drop(sessions);
+        apply(&begin(&writes, b"full", 1), &[(4, 1)]);
+        assert_eq!(
+            begin(&writes, b"full", 1).outcome(4),
+            Some(&Outcome::NotKept)
+        );
+    }
+}
