@@ -245,6 +245,8 @@ static RULES: &[(&str, Rule)] = &[
     ("getParameter", Rule::Root),
     ("hostInfo", Rule::Root),
     ("insert", Rule::On(&[Action::Write])),
+    ("killAllSessions", Rule::Root),
+    ("killAllSessionsByPattern", Rule::Root),
     ("killCursors", Rule::AnyUser),
     ("killOp", Rule::AnyUser),
     ("killSessions", Rule::AnyUser),

@@ -121,6 +121,11 @@ impl<'a> Arguments<'a> {
         Ok(())
     }
 
+    /// The name of the command.
+    pub fn command(&self) -> &'a str {
+        self.command
+    }
+
     /// The value of the first field: what the command is about.
     pub fn subject(&self) -> Option<RawBsonRef<'a>> {
         self.fields.first().map(|(_, value)| *value)

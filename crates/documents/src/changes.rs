@@ -5,11 +5,12 @@
 use bson::{DateTime, RawDocument, RawDocumentBuf};
 use forebay_query::filter::Match;
 use forebay_query::{Filter, Update, UpdateContext};
-use forebay_store::{Change, Changed, Document, RecordNumber, StoreError};
+use forebay_store::{Change, Changed, Document, Outcomes, RecordNumber, StoreError};
 use forebay_text::Stop;
 
 use crate::collections::OpenCollection;
 use crate::error::CommandError;
+use crate::retry::{Keep, note};
 
 /// Documents that are looked at under one hold of the lock.
 const CHUNK_DOCUMENTS: usize = 256;
@@ -57,6 +58,28 @@ impl<'a> Left<'a> {
     }
 }
 
+/// How many of the documents that match are to be changed.
+#[derive(Clone, Copy)]
+pub enum Reach<'a> {
+    /// All.
+    All,
+    /// The first of them, whose change is kept with its outcome if the write is numbered.
+    First(Option<&'a Keep<'a>>),
+}
+
+impl<'a> Reach<'a> {
+    fn is_first(self) -> bool {
+        matches!(self, Reach::First(_))
+    }
+
+    fn keep(self) -> Option<&'a Keep<'a>> {
+        match self {
+            Reach::All => None,
+            Reach::First(keep) => keep,
+        }
+    }
+}
+
 /// What an update did.
 #[derive(Debug, Default)]
 pub struct Updated {
@@ -68,28 +91,28 @@ pub struct Updated {
     pub last: Option<(RawDocumentBuf, RawDocumentBuf)>,
 }
 
-/// Updates the documents of these numbers that still match; with `first_only`, ends after one.
+/// Updates the documents of these numbers that still match, as far as `reach` says.
 ///
 /// # Errors
 /// The first failure; what was changed before it stays changed and is counted in `done`.
 pub fn update(
     collection: &OpenCollection,
     (filter, update): (&Filter, &Update),
-    (numbers, first_only): (&[RecordNumber], bool),
+    (numbers, reach): (&[RecordNumber], Reach<'_>),
     stop: &Stop,
     done: &mut Updated,
 ) -> Result<(), CommandError> {
     let now = DateTime::now();
-    let mut left = Left::new(numbers, first_only);
+    let mut left = Left::new(numbers, reach.is_first());
     while left.begin() {
         stop.check()?;
         let _held = collection.hold();
         let mut changes = Vec::new();
         let what = (filter, update, now);
         let prepared = prepare(collection, what, &mut left, done, &mut changes);
-        replace(collection, update, changes, first_only, done)?;
+        replace(collection, update, changes, reach, done)?;
         prepared?;
-        if first_only && done.matched > 0 {
+        if reach.is_first() && done.matched > 0 {
             break;
         }
     }
@@ -147,7 +170,7 @@ fn replace(
     collection: &OpenCollection,
     update: &Update,
     changes: Vec<Replacement>,
-    keep_last: bool,
+    reach: Reach<'_>,
     done: &mut Updated,
 ) -> Result<(), CommandError> {
     let change = match update.is_replacement() {
@@ -158,7 +181,12 @@ fn replace(
         .iter()
         .map(|(number, _, new)| change(*number, new))
         .collect();
-    let answers = collection.store.write(&writes, true);
+    let statements = changes
+        .iter()
+        .filter_map(|(_, old, new)| Some(reach.keep()?.statement(Some(old), Some(new))))
+        .collect::<Result<Vec<_>, _>>()?;
+    let note = note(reach.keep(), &statements);
+    let answers = collection.store.write_numbered(&writes, true, note);
     let mut failure = None;
     for (answer, (number, old, new)) in answers.into_iter().zip(changes) {
         match answer {
@@ -166,7 +194,7 @@ fn replace(
                 collection.search.on_replace(number, &old, &new);
                 done.matched += 1;
                 done.modified += 1;
-                if keep_last {
+                if reach.is_first() {
                     done.last = Some((old.to_buf(), new));
                 }
             }
@@ -185,32 +213,35 @@ pub struct Deleted {
     pub last: Option<Document>,
 }
 
-/// Deletes the documents of these numbers that still match; with `first_only`, ends after one.
+/// Deletes the documents of these numbers that still match, as far as `reach` says.
 ///
 /// # Errors
 /// The first failure; what was deleted before it stays deleted and is counted in `done`.
 pub fn delete(
     collection: &OpenCollection,
     filter: &Filter,
-    (numbers, first_only): (&[RecordNumber], bool),
+    (numbers, reach): (&[RecordNumber], Reach<'_>),
     stop: &Stop,
     done: &mut Deleted,
 ) -> Result<(), CommandError> {
-    let mut left = Left::new(numbers, first_only);
+    let mut left = Left::new(numbers, reach.is_first());
     while left.begin() {
         stop.check()?;
         let _held = collection.hold();
-        let mut changes = Vec::new();
+        let (mut changes, mut statements) = (Vec::new(), Vec::new());
         while let Some(number) = left.next() {
             if let Some(document) = collection.store.get(number)?
                 && filter.try_matches(&document)?
             {
                 left.hold(&document);
+                if let Some(keep) = reach.keep() {
+                    statements.push(keep.statement(Some(&document), None)?);
+                }
                 changes.push(Change::Delete(number));
             }
         }
-        remove(collection, &changes, done)?;
-        if first_only && done.count > 0 {
+        remove(collection, &changes, note(reach.keep(), &statements), done)?;
+        if reach.is_first() && done.count > 0 {
             break;
         }
     }
@@ -221,9 +252,10 @@ pub fn delete(
 fn remove(
     collection: &OpenCollection,
     changes: &[Change<'_>],
+    note: Option<Outcomes<'_>>,
     done: &mut Deleted,
 ) -> Result<(), CommandError> {
-    let answers = collection.store.write(changes, true);
+    let answers = collection.store.write_numbered(changes, true, note);
     let mut failure: Option<StoreError> = None;
     for (answer, change) in answers.into_iter().zip(changes) {
         match (answer, change) {
@@ -243,10 +275,23 @@ fn remove(
 ///
 /// # Errors
 /// That its `_id` cannot be one, and whatever the store says.
-pub fn insert(collection: &OpenCollection, document: &RawDocument) -> Result<(), CommandError> {
+pub fn insert(
+    collection: &OpenCollection,
+    document: &RawDocument,
+    keep: Option<&Keep<'_>>,
+) -> Result<(), CommandError> {
     let document = crate::commands::insert::with_id(document)?;
+    let statement = keep.map(|keep| keep.statement(None, Some(&document)));
+    let statements = Vec::from_iter(statement.transpose()?);
     let held = collection.hold();
-    let number = collection.store.insert(&document)?;
+    let note = note(keep, &statements);
+    let answers = collection
+        .store
+        .insert_many_numbered(&[&document], true, note);
+    let number = answers
+        .into_iter()
+        .next()
+        .expect("one change has one answer")?;
     collection
         .search
         .on_insert_many(held, &[(number, &document)], None);

@@ -191,6 +191,11 @@ impl Cursors {
         self.kill_where(|entry| entry.owner.user.as_ref() == Some(user));
     }
 
+    /// Closes the cursors of some owners.
+    pub fn kill_owned(&self, is_meant: impl Fn(&Owner) -> bool) {
+        self.kill_where(|entry| is_meant(&entry.owner));
+    }
+
     fn kill_where(&self, condition: impl Fn(&Entry) -> bool) {
         self.open.lock().retain(|_, entry| {
             let keep = !condition(entry);

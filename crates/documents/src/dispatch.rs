@@ -16,6 +16,7 @@ use crate::documents::Documents;
 use crate::error::CommandError;
 use crate::places::{Kind, all_aside};
 use crate::request::{Generic, Request};
+use crate::retry::Retry;
 use crate::searches::Searches;
 
 /// Bytes of a command's body that is read in microseconds.
@@ -88,7 +89,9 @@ pub async fn run(
     let operation = documents
         .operations()
         .begin(bound, command.clone(), generic.time_limit);
+    let retry = Retry::begin((documents, client), (&arguments, &generic), &operation).await?;
     let request = Request {
+        retry,
         documents,
         client,
         command: &command,
@@ -137,7 +140,10 @@ fn place_of(spec: &Spec, request: &Request<'_>, writes: bool) -> Option<Kind> {
 
 /// Applies a write, and waits for the disk where that was asked for.
 async fn write(spec: &Spec, request: &Request<'_>) -> Reply {
-    let reply = perform(spec, request, true).await?;
+    let mut reply = perform(spec, request, true).await?;
+    if let Some(retry) = &request.retry {
+        retry.append_to(&mut reply);
+    }
     if request.generic.journaled {
         request.documents.sync().await?;
     }

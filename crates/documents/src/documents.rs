@@ -8,9 +8,10 @@ use std::time::{Duration, Instant};
 use bson::{RawDocumentBuf, Timestamp, cstr};
 use forebay_cache::{Cache, CacheSettings};
 use forebay_device::Devices;
+use forebay_query::Code;
 use forebay_query::filter::Programs;
 use forebay_store::{Store, StoreError, StoreOptions, Users};
-use forebay_text::Stop;
+use forebay_text::{Stop, StopReason};
 use parking_lot::Mutex;
 use tokio::sync::watch;
 
@@ -22,6 +23,7 @@ use crate::error::CommandError;
 use crate::metrics::Metrics;
 use crate::operations::Operations;
 use crate::places::{Places, blocking};
+use crate::retry;
 use crate::settings::{Location, Settings};
 
 /// Threads that wait for the disk at the same time.
@@ -136,11 +138,27 @@ impl Documents {
     ///
     /// On a runtime with several threads, long reads of the store move other tasks away from the thread first.
     pub async fn run(self: &Arc<Self>, client: &ClientContext, command: Command) -> RawDocumentBuf {
-        let reply = match dispatch::run(self, client, Arc::new(command)).await {
+        let command = Arc::new(command);
+        let reply = match dispatch::run(self, client, command.clone()).await {
             Ok(reply) => reply,
-            Err(error) => error.to_reply(),
+            Err(error) => self.refusal(&error, &command),
         };
         self.with_operation_time(reply)
+    }
+
+    /// The reply of a command that failed.
+    fn refusal(&self, error: &CommandError, command: &Command) -> RawDocumentBuf {
+        let mut reply = match error {
+            CommandError::Stopped(StopReason::Cancelled) if self.is_stopping() => {
+                let message = "interrupted at shutdown";
+                CommandError::refused(Code::InterruptedAtShutdown, message).to_reply()
+            }
+            error => error.to_reply(),
+        };
+        if retry::may_be_repeated(command) {
+            retry::append_label(&mut reply);
+        }
+        reply
     }
 
     /// The reply, with the time of the last change if a history of changes is kept: whoever follows it knows then how far to
@@ -203,8 +221,13 @@ impl Documents {
         self.store.sync()
     }
 
+    /// Whether the server has begun to stop.
+    pub fn is_stopping(&self) -> bool {
+        *self.stopping.borrow()
+    }
+
     /// Waits until the server begins to stop.
-    pub(crate) async fn stopping(&self) {
+    pub async fn stopping(&self) {
         // The sender lives as long as the documents do.
         let _ = self
             .stopping
@@ -268,6 +291,7 @@ fn store_options(settings: &Settings) -> StoreOptions {
         cache_bytes: settings.store_cache_bytes,
         history_bytes_max: settings.change_history_bytes_max,
         pause: |time| blocking(|| std::thread::sleep(time)),
+        retryable_writes: settings.retryable_writes,
         ..StoreOptions::new(location)
     }
 }

@@ -114,6 +114,14 @@ impl From<StoreError> for CommandError {
     }
 }
 
+/// MongoDB's name of a code.
+pub fn code_name(code: i32) -> String {
+    match Code::from_number(code) {
+        Some(code) => code.name().to_owned(),
+        None => format!("Location{code}"),
+    }
+}
+
 /// The table from the store's errors to MongoDB's codes.
 fn store_code(error: &StoreError) -> Code {
     match error {

@@ -11,6 +11,7 @@
 #![forbid(unsafe_code)]
 
 mod access;
+mod api;
 mod arguments;
 mod batch;
 mod change_stream;
@@ -31,6 +32,7 @@ mod places;
 mod plan;
 mod replica;
 mod request;
+mod retry;
 mod search;
 mod searches;
 mod sessions;
@@ -43,10 +45,11 @@ mod writer;
 pub use access::{Action, Rights, Role, denial};
 pub use command::{ClientContext, Command, Link, User};
 pub use documents::{Documents, OpenError};
-pub use error::CommandError;
+pub use error::{CommandError, code_name};
 pub use metrics::{AnsweredBy, Durations, Histogram, Kind, SearchFigures};
 pub use namespace::Namespace;
 pub use replica::Replicated;
+pub use retry::{is_retryable, may_be_repeated};
 pub use search::IndexState;
 pub use settings::{
     Location, MAX_WIRE_VERSION, MESSAGE_BYTES_MAX, MONGODB_VERSION, Settings, WRITE_BATCH_MAX,

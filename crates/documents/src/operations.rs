@@ -12,7 +12,9 @@ use parking_lot::Mutex;
 use tokio::sync::Notify;
 
 use crate::command::{ClientContext, Command, User};
+use crate::cursors::Owner;
 use crate::search::BuildProgress as CacheBuild;
+use crate::sessions::session_id;
 
 /// The longest command that `currentOp` shows in full, in bytes.
 const SHOWN_BYTES_MAX: usize = 16 * 1024;
@@ -83,6 +85,18 @@ impl Operation {
             }
             Description::Build { .. } => false,
         }
+    }
+
+    /// Whose it is, if it is a command.
+    fn owner(&self) -> Option<Owner> {
+        let Description::Command { client, command } = &self.description else {
+            return None;
+        };
+        let lsid = command.body.get_document("lsid").ok();
+        Some(Owner {
+            user: client.user.clone(),
+            session: lsid.and_then(|lsid| session_id(lsid).ok()),
+        })
     }
 
     /// Its entry in `currentOp`.
@@ -267,6 +281,16 @@ impl Operations {
             .values()
             .filter(|operation| operation.user() == Some(user));
         theirs.for_each(|operation| operation.kill());
+    }
+
+    /// Stops the commands of some owners, but one.
+    pub fn kill_owned(&self, spared: &Operation, is_meant: impl Fn(&Owner) -> bool) {
+        let running = self.running.lock();
+        let meant = running
+            .values()
+            .filter(|operation| operation.id != spared.id)
+            .filter(|operation| operation.owner().is_some_and(|owner| is_meant(&owner)));
+        meant.for_each(|operation| operation.kill());
     }
 
     /// Stops the operations whose clients are gone.

@@ -8,6 +8,7 @@ use forebay_query::Code;
 use forebay_text::{SharedStop, Stop};
 use parking_lot::Mutex;
 
+use crate::api;
 use crate::arguments::{Arguments, integer, wrong_type};
 use crate::command::{ClientContext, Command};
 use crate::cursors::Owner;
@@ -15,6 +16,7 @@ use crate::documents::Documents;
 use crate::error::CommandError;
 use crate::namespace::Namespace;
 use crate::operations::Running;
+use crate::retry::Retry;
 use crate::searches::Searches;
 use crate::sessions::{SessionId, session_id};
 use crate::settings::WRITE_BATCH_MAX;
@@ -31,6 +33,8 @@ pub struct Request<'a> {
     pub arguments: Arguments<'a>,
     /// What it has in common with all commands.
     pub generic: Generic,
+    /// What is known of it as a numbered write, if it is one.
+    pub retry: Option<Retry>,
     /// Its entry among the operations in progress.
     pub operation: Running,
     /// The search that it is at.
@@ -46,6 +50,8 @@ pub struct Generic {
     pub time_limit: Option<Duration>,
     /// `lsid`.
     pub session: Option<SessionId>,
+    /// `txnNumber`.
+    pub write_number: Option<i64>,
     /// `writeConcern.j`.
     pub journaled: bool,
     /// `comment: {forebay: "strict"}`.
@@ -59,12 +65,12 @@ impl Generic {
     /// `TypeMismatch` and others for wrong values; transactions and read concerns that are not supported.
     pub fn read(arguments: &Arguments<'_>) -> Result<Generic, CommandError> {
         refuse_transactions(arguments)?;
-        refuse_numbered(arguments)?;
-        check_api_version(arguments)?;
+        api::check(arguments)?;
         check_read_concern(arguments)?;
         Ok(Generic {
             time_limit: time_limit(arguments)?,
             session: arguments.document("lsid")?.map(session_id).transpose()?,
+            write_number: arguments.integer("txnNumber")?,
             journaled: journaled(arguments)?,
             strict: is_strict(arguments),
         })
@@ -79,27 +85,6 @@ fn refuse_transactions(arguments: &Arguments<'_>) -> Result<(), CommandError> {
         ));
     }
     Ok(())
-}
-
-/// A standalone remembers no writes, so that it could not tell a retried one from a new one.
-fn refuse_numbered(arguments: &Arguments<'_>) -> Result<(), CommandError> {
-    match arguments.integer("txnNumber")? {
-        None => Ok(()),
-        Some(_) => Err(CommandError::refused(
-            Code::IllegalOperation,
-            "Transaction numbers are only allowed on a replica set member or mongos",
-        )),
-    }
-}
-
-fn check_api_version(arguments: &Arguments<'_>) -> Result<(), CommandError> {
-    match arguments.string("apiVersion")? {
-        None | Some("1") => Ok(()),
-        Some(other) => Err(CommandError::refused(
-            Code::APIVersionError,
-            format!("API version must be \"1\", not \"{other}\""),
-        )),
-    }
 }
 
 fn check_read_concern(arguments: &Arguments<'_>) -> Result<(), CommandError> {

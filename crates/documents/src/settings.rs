@@ -25,6 +25,10 @@ pub struct Settings {
     pub store_cache_bytes: u64,
     /// The most bytes of the history of changes that change streams read; 0 for none.
     pub change_history_bytes_max: u64,
+    /// Keep the outcomes of numbered writes, so that one that a driver repeats is recognised.
+    pub retryable_writes: bool,
+    /// Let clients configure fail points; `getParameter` shows it as `enableTestCommands`.
+    pub test_commands: bool,
     /// The most values in a bucket of the field cache.
     pub bucket_values_max: usize,
     /// The memory that clients can make the process hold.
@@ -67,6 +71,8 @@ impl Default for Settings {
             sync_interval: Duration::from_millis(100),
             store_cache_bytes: 256 * 1024 * 1024,
             change_history_bytes_max: 0,
+            retryable_writes: false,
+            test_commands: false,
             bucket_values_max: 131_072,
             memory: Account::default(),
             strict: false,

@@ -30,6 +30,6 @@ pub use error::{Result, StoreError};
 pub use history::{ChangeEvent, ChangeKind, ClusterTime, History, Interest, Watch};
 pub use index::{BuildProgress, IndexBounds, IndexField, IndexKind, IndexSpec};
 pub use options::{Location, StoreOptions};
-pub use retryable::{NotBegun, Note, Outcome, RetryableWrite, RetryableWrites, SessionKey};
+pub use retryable::{NotBegun, Outcome, Outcomes, RetryableWrite, RetryableWrites, SessionKey};
 pub use store::{CollectionOptions, Namespace, Store, StoreSizes};
 pub use users::Users;

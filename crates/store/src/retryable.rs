@@ -294,7 +294,7 @@ struct Progress {
 
 /// What the statements behind the changes of one call are answered with, a change each.
 #[derive(Clone, Copy)]
-pub struct Note<'a> {
+pub struct Outcomes<'a> {
     /// The write that they belong to.
     pub write: &'a RetryableWrite,
     /// The statement's id and its outcome if the change is made.

@@ -2,25 +2,27 @@
 
 use std::sync::Arc;
 
-use bson::RawDocument;
+use bson::{RawDocument, RawDocumentBuf};
 use forebay_query::Code;
 
 use super::statements::{Batch, Query, Target};
+use super::update::check_retryable;
 use crate::arguments::{Arguments, Known};
-use crate::changes::{self, Deleted};
+use crate::changes::{self, Deleted, Reach};
 use crate::collections::OpenCollection;
 use crate::dispatch::{Effect, Later, Reply, Run, Spec};
 use crate::error::CommandError;
 use crate::namespace::Namespace;
 use crate::plan::Plan;
 use crate::request::Request;
+use crate::retry::Keep;
 use crate::write_result::WriteErrors;
 
 /// The command.
 pub const SPEC: Spec = Spec {
     name: "delete",
     help: "removes documents",
-    known: Known::Only(&["deletes", "ordered", "let"]),
+    known: Known::Only(&["deletes", "ordered", "let", "bypassDocumentValidation"]),
     effect: Effect::Writes,
     run: Run::Later(start),
 };
@@ -33,7 +35,8 @@ async fn run(request: &Request<'_>) -> Reply {
     let batch = Batch::read(request, "deletes", Statement::read)?;
     let (mut done, mut errors) = (Deleted::default(), WriteErrors::default());
     for (index, statement) in batch.statements.iter().enumerate() {
-        let outcome = statement.run(request, &batch.namespace, &mut done).await;
+        let outcome = statement.run(request, &batch.namespace, (&mut done, index));
+        let outcome = outcome.await;
         if batch.ends(index, outcome, &mut errors) {
             break;
         }
@@ -84,18 +87,32 @@ impl<'a> Statement<'a> {
         &self,
         request: &Request<'_>,
         namespace: &Namespace,
-        done: &mut Deleted,
+        (done, index): (&mut Deleted, usize),
     ) -> Result<(), CommandError> {
+        if let Some(retry) = &request.retry {
+            check_retryable(!self.first_only)?;
+            if retry.outcome(index)?.is_some() {
+                done.count += 1;
+                return Ok(());
+            }
+        }
         let target = self.target(request)?;
         let Some(collection) = request.documents.collections().get(namespace) else {
             return Ok(());
         };
         let before = done.count;
+        let keep = Keep::new(request.retry.as_ref(), index, |_, _| {
+            Ok(RawDocumentBuf::new())
+        });
+        let reach = match target.first_only {
+            true => Reach::First(keep.as_ref()),
+            false => Reach::All,
+        };
         let change = |numbers: &[_]| {
             changes::delete(
                 &collection,
                 &target.filter,
-                (numbers, target.first_only),
+                (numbers, reach),
                 request.stop(),
                 done,
             )?;

@@ -63,6 +63,7 @@ async fn run(request: &Request<'_>) -> Reply {
         generic,
         searches: Searches::new(),
         shared_stop: SharedStop::new(operation.stop().clone()),
+        retry: None,
         operation,
     };
     let explained = Explained::plan(&inner)?;

@@ -2,18 +2,19 @@
 
 use std::sync::Arc;
 
-use bson::{RawBson, RawBsonRef, RawDocumentBuf, cstr, rawdoc};
+use bson::{RawBson, RawBsonRef, RawDocument, RawDocumentBuf, cstr, rawdoc};
 use forebay_query::{Code, Filter, Projection, ProjectionContext, Sort, Update};
 
 use super::{read, update};
 use crate::arguments::Known;
 use crate::batch::check_size;
-use crate::changes::{self, Deleted, Updated};
+use crate::changes::{self, Deleted, Reach, Updated};
 use crate::collections::OpenCollection;
 use crate::dispatch::{Effect, Later, Reply, Run, Spec};
 use crate::error::CommandError;
 use crate::plan::{Plan, Wishes};
 use crate::request::Request;
+use crate::retry::Keep;
 use crate::searches::Search;
 
 /// The command.
@@ -55,6 +56,11 @@ async fn run(request: &Request<'_>) -> Reply {
     let namespace = request.namespace()?;
     namespace.writable()?;
     let modification = Modification::read(request)?;
+    if let Some(retry) = &request.retry
+        && let Some(reply) = retry.outcome(0)?
+    {
+        return Ok(reply);
+    }
     let collections = request.documents.collections();
     let mut collection = match collections.get(&namespace) {
         Some(collection) => collection,
@@ -143,16 +149,17 @@ impl Modification {
     ) -> Reply {
         let plan = self.plan(request, collection)?;
         request.begin_search(Search::Documents(plan.clone()));
+        let keep = self.keep(request);
         for tries_left in (0..UPSERT_TRIES).rev() {
-            if let Some((old, new)) = self.update_first(request, &plan, update).await? {
-                let shown = self.shown(if self.wants_new { new } else { old })?;
-                return Ok(reply(rawdoc! { "n": 1, "updatedExisting": true }, shown));
+            let updated = self.update_first(request, &plan, update, keep.as_ref());
+            if let Some((old, new)) = updated.await? {
+                return self.reply(Some(&old), Some(&new));
             }
             if !self.upsert {
                 return Ok(self.nothing());
             }
-            match update::upsert(collection, &self.filter, update) {
-                Ok(made) => return self.upserted(made),
+            match update::upsert(collection, (&self.filter, update), keep.as_ref()) {
+                Ok(made) => return self.reply(None, Some(&made)),
                 Err(error) if error.code() == Code::DuplicateKey && tries_left > 0 => {}
                 Err(error) => return Err(error),
             }
@@ -166,6 +173,7 @@ impl Modification {
         request: &Request<'_>,
         plan: &Plan,
         update: &Update,
+        keep: Option<&Keep<'_>>,
     ) -> Result<Option<(RawDocumentBuf, RawDocumentBuf)>, CommandError> {
         while let Some(number) = plan
             .first_number(self.sort.as_ref(), request.stop())
@@ -175,7 +183,7 @@ impl Modification {
             changes::update(
                 &plan.collection,
                 (&self.filter, update),
-                (&[number], true),
+                (&[number], Reach::First(keep)),
                 request.stop(),
                 &mut done,
             )?;
@@ -189,6 +197,7 @@ impl Modification {
     async fn remove(&self, request: &Request<'_>, collection: &Arc<OpenCollection>) -> Reply {
         let plan = self.plan(request, collection)?;
         request.begin_search(Search::Documents(plan.clone()));
+        let keep = self.keep(request);
         while let Some(number) = plan
             .first_number(self.sort.as_ref(), request.stop())
             .await?
@@ -197,28 +206,37 @@ impl Modification {
             changes::delete(
                 collection,
                 &self.filter,
-                (&[number], true),
+                (&[number], Reach::First(keep.as_ref())),
                 request.stop(),
                 &mut done,
             )?;
             if let Some(removed) = done.last {
-                return Ok(reply(rawdoc! { "n": 1 }, self.shown(removed.to_buf())?));
+                return self.reply(Some(&removed), None);
             }
         }
         Ok(self.nothing())
     }
 
-    fn upserted(&self, made: RawDocumentBuf) -> Reply {
-        let mut last = rawdoc! { "n": 1, "updatedExisting": false };
-        if let Ok(Some(id)) = made.get("_id") {
-            last.append(cstr!("upserted"), id);
+    /// How the reply is kept, if the write is numbered.
+    fn keep<'a>(&'a self, request: &'a Request<'_>) -> Option<Keep<'a>> {
+        let reply =
+            |before: Option<&RawDocument>, after: Option<&RawDocument>| self.reply(before, after);
+        Keep::new(request.retry.as_ref(), 0, reply)
+    }
+
+    /// The reply of a command that turned a document into another: there is none before an upsert, and none after a
+    /// removal.
+    fn reply(&self, before: Option<&RawDocument>, after: Option<&RawDocument>) -> Reply {
+        let mut last = rawdoc! { "n": 1 };
+        if let Some(after) = after {
+            last.append(cstr!("updatedExisting"), before.is_some());
+            if let (None, Ok(Some(id))) = (before, after.get("_id")) {
+                last.append(cstr!("upserted"), id);
+            }
         }
-        let shown = if self.wants_new {
-            self.shown(made)?
-        } else {
-            RawBson::Null
-        };
-        Ok(reply(last, shown))
+        let shown = if self.wants_new { after } else { before };
+        let shown = shown.map(|document| self.shown(document.to_owned()));
+        Ok(reply(last, shown.transpose()?.unwrap_or(RawBson::Null)))
     }
 
     fn shown(&self, document: RawDocumentBuf) -> Result<RawBson, CommandError> {

@@ -30,7 +30,10 @@ fn parameters(request: &Request<'_>) -> Vec<(&'static str, RawBson)> {
             "cursorTimeoutMillis",
             RawBson::Int64(settings.cursor_timeout.as_millis() as i64),
         ),
-        ("enableTestCommands", RawBson::Boolean(false)),
+        (
+            "enableTestCommands",
+            RawBson::Boolean(settings.test_commands),
+        ),
         (
             "featureCompatibilityVersion",
             RawBson::Document(rawdoc! { "version": "7.0" }),

@@ -17,6 +17,7 @@ use crate::dispatch::{Effect, Later, Reply, Run, Spec};
 use crate::error::CommandError;
 use crate::places::{Kind, all_aside};
 use crate::request::Request;
+use crate::retry::Retry;
 use crate::search::Prepared;
 use crate::settings::DOCUMENT_BYTES_MAX;
 use crate::write_result::WriteErrors;
@@ -52,6 +53,7 @@ async fn run(request: &Request<'_>) -> Reply {
         collections,
         collection: collection.clone(),
         ordered,
+        retry: request.retry.as_ref(),
         count: 0,
         errors: WriteErrors::default(),
     };
@@ -72,6 +74,7 @@ struct Insertion<'a> {
     collections: &'a Collections,
     collection: Arc<OpenCollection>,
     ordered: bool,
+    retry: Option<&'a Retry>,
     count: usize,
     errors: WriteErrors,
 }
@@ -99,6 +102,10 @@ impl Insertion<'_> {
         let mut accepted = Vec::with_capacity(chunk.len());
         let mut places = Vec::with_capacity(chunk.len());
         for (index, document) in (first..).zip(chunk) {
+            if self.was_applied(index)? {
+                self.count += 1;
+                continue;
+            }
             match with_id(document) {
                 Ok(document) => {
                     let filled = timestamp::filled(&document);
@@ -120,6 +127,12 @@ impl Insertion<'_> {
             self.errors.keep_first_by_index();
         }
         Ok(went_on && (!self.ordered || self.errors.is_empty()))
+    }
+
+    /// Was the document inserted before the command was repeated?
+    fn was_applied(&self, index: usize) -> Result<bool, CommandError> {
+        let outcome = self.retry.map(|retry| retry.outcome(index)).transpose()?;
+        Ok(outcome.flatten().is_some())
     }
 
     /// Writes to the collection, made again if it has been dropped.
@@ -150,7 +163,16 @@ impl Insertion<'_> {
         places: &[usize],
         prepared: Option<Prepared>,
     ) -> bool {
-        let answers = collection.store.insert_many(documents, self.ordered);
+        let statement = |retry: &Retry| {
+            let places = places.iter();
+            let statements = places.map(|place| retry.statement(*place, RawDocumentBuf::new()));
+            statements.collect::<Vec<_>>()
+        };
+        let statements = self.retry.map(statement).unwrap_or_default();
+        let note = self.retry.map(|retry| retry.note(&statements));
+        let answers = collection
+            .store
+            .insert_many_numbered(documents, self.ordered, note);
         let mut inserted = Vec::with_capacity(answers.len());
         let mut fatal = false;
         for ((answer, document), place) in answers.into_iter().zip(documents).zip(places) {

@@ -91,6 +91,8 @@ pub static COMMANDS: &[&Spec] = &[
     &server_status::SPEC,
     &sessions::END,
     &sessions::KILL,
+    &sessions::KILL_ALL,
+    &sessions::KILL_BY_PATTERN,
     &sessions::REFRESH,
     &sessions::START,
     &transactions::ABORT,

@@ -157,7 +157,7 @@ fn fill(
         create_indexes::create(request, made, specs.collect())?;
     }
     while let Some(document) = documents.next(request.stop())? {
-        changes::insert(made, &document)?;
+        changes::insert(made, &document, None)?;
     }
     Ok(())
 }
@@ -329,7 +329,7 @@ impl Merge {
     fn insert(&self, request: &Request<'_>, document: &RawDocument) -> Result<(), CommandError> {
         let collections = request.documents.collections();
         let collection = collections.get_or_create(&self.into)?;
-        changes::insert(&collection, document)
+        changes::insert(&collection, document, None)
     }
 
     async fn update(

@@ -1,14 +1,24 @@
-//! `endSessions`, `refreshSessions`, `killSessions`, `startSession`: a session is only its id here, so little is to do.
+//! `endSessions`, `refreshSessions`, `startSession`, `killSessions`, `killAllSessions`, `killAllSessionsByPattern`.
+//!
+//! A session is what has its id: open cursors, commands in progress, and the outcomes of its last numbered write.
 
 use bson::spec::BinarySubtype;
-use bson::{Binary, rawdoc};
+use bson::{Binary, RawBsonRef, RawDocument, rawdoc};
 
-use crate::arguments::{Known, invalid_bson, wrong_type};
+use crate::arguments::{Arguments, Known, invalid_bson, wrong_type};
+use crate::command::User;
+use crate::cursors::Owner;
 use crate::dispatch::{Effect, Reply, Run, Spec};
 use crate::error::CommandError;
+use crate::places::blocking;
 use crate::request::Request;
+use crate::retry::session_key;
 use crate::sessions::{SessionId, session_id};
 
+/// What an entry of `killAllSessions` may say.
+const USER: Known = Known::Only(&["user", "db"]);
+/// What an entry of `killAllSessionsByPattern` may say.
+const PATTERN: Known = Known::Only(&["lsid", "uid", "users", "roles"]);
 /// Minutes after which a driver has to take a session for dead.
 const SESSION_TIMEOUT_MINUTES: i32 = 30;
 
@@ -21,10 +31,27 @@ pub const END: Spec = Spec {
     run: Run::Now(end),
 };
 
-/// `killSessions`: the same.
+/// `killSessions`: stops what the client's sessions do, all of them if none is named.
 pub const KILL: Spec = Spec {
     name: "killSessions",
-    help: "forgets sessions",
+    help: "stops what some of the user's sessions do",
+    run: Run::Now(kill),
+    ..END
+};
+
+/// `killAllSessions`: stops what all sessions do, or those of some users.
+pub const KILL_ALL: Spec = Spec {
+    name: "killAllSessions",
+    help: "stops what the sessions of some or all users do",
+    run: Run::Now(kill_all),
+    ..END
+};
+
+/// `killAllSessionsByPattern`: stops what all sessions do, or some of them.
+pub const KILL_BY_PATTERN: Spec = Spec {
+    name: "killAllSessionsByPattern",
+    help: "stops what some or all sessions do",
+    run: Run::Now(kill_by_pattern),
     ..END
 };
 
@@ -46,27 +73,80 @@ pub const START: Spec = Spec {
     run: Run::Now(start),
 };
 
-fn named_sessions(request: &Request<'_>) -> Result<Vec<SessionId>, CommandError> {
+/// What the entries of the command's array say.
+fn entries<'a, T>(
+    request: &Request<'a>,
+    read: impl Fn(&'a RawDocument) -> Result<T, CommandError>,
+) -> Result<Vec<T>, CommandError> {
     let name = request.command.name.as_str();
     let array = request
         .arguments
         .array(name)?
         .ok_or_else(|| request.arguments.missing(name))?;
-    let mut sessions = Vec::new();
-    for value in array {
+    let entry = |value: Result<RawBsonRef<'a>, _>| {
         let value = value.map_err(|error| invalid_bson(&error))?;
-        let lsid = value
-            .as_document()
-            .ok_or_else(|| wrong_type(name, value, "object"))?;
-        sessions.push(session_id(lsid)?);
-    }
-    Ok(sessions)
+        let entry = value.as_document();
+        read(entry.ok_or_else(|| wrong_type(name, value, "object"))?)
+    };
+    array.into_iter().map(entry).collect()
+}
+
+fn named_sessions(request: &Request<'_>) -> Result<Vec<SessionId>, CommandError> {
+    entries(request, session_id)
 }
 
 fn end(request: &Request<'_>) -> Reply {
     let sessions = named_sessions(request)?;
     let user = request.client.user.as_ref();
     request.documents.cursors().kill_sessions(user, &sessions);
+    if let Some(writes) = request.documents.store().retryable_writes() {
+        let keys = sessions.iter().map(|session| session_key(session, user));
+        blocking(|| writes.end(&keys.collect::<Vec<_>>()))?;
+    }
+    Ok(rawdoc! { "ok": 1.0 })
+}
+
+fn kill(request: &Request<'_>) -> Reply {
+    let sessions = named_sessions(request)?;
+    let user = &request.client.user;
+    stop(request, |owner| {
+        let session = owner.session.as_ref();
+        let named = session.is_some_and(|id| sessions.is_empty() || sessions.contains(id));
+        owner.user == *user && named
+    })
+}
+
+fn kill_all(request: &Request<'_>) -> Reply {
+    let users = entries(request, |entry| {
+        let arguments = Arguments::parse_nested("killAllSessions", entry, USER)?;
+        Ok(User {
+            name: arguments.required_string("user")?.to_owned(),
+            db: arguments.required_string("db")?.to_owned(),
+        })
+    })?;
+    stop(request, |owner| {
+        let named = |user: &User| users.contains(user);
+        owner.session.is_some() && (users.is_empty() || owner.user.as_ref().is_some_and(named))
+    })
+}
+
+fn kill_by_pattern(request: &Request<'_>) -> Reply {
+    let sessions = entries(request, |entry| {
+        let arguments = Arguments::parse_nested("killAllSessionsByPattern", entry, PATTERN)?;
+        arguments.unsupported(&["uid", "users", "roles"])?;
+        session_id(arguments.required_document("lsid")?)
+    })?;
+    stop(request, |owner| {
+        let named = |id: &SessionId| sessions.is_empty() || sessions.contains(id);
+        owner.session.as_ref().is_some_and(named)
+    })
+}
+
+/// Closes the cursors and stops the commands, but this one, of the sessions that `is_meant` tells.
+fn stop(request: &Request<'_>, is_meant: impl Fn(&Owner) -> bool) -> Reply {
+    request.documents.cursors().kill_owned(&is_meant);
+    let operations = request.documents.operations();
+    operations.kill_owned(&request.operation, &is_meant);
     Ok(rawdoc! { "ok": 1.0 })
 }
 

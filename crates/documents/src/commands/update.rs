@@ -9,13 +9,14 @@ use forebay_query::{Code, Filter, Update, UpdateContext};
 use super::read;
 use super::statements::{Batch, Query, Target};
 use crate::arguments::{Known, wrong_type};
-use crate::changes::{self, Updated};
+use crate::changes::{self, Reach, Updated};
 use crate::collections::OpenCollection;
 use crate::dispatch::{Effect, Later, Reply, Run, Spec};
 use crate::error::CommandError;
 use crate::namespace::Namespace;
 use crate::plan::Plan;
 use crate::request::Request;
+use crate::retry::{Keep, update_outcome};
 use crate::write_result::{WriteErrors, wire_count};
 
 /// The command.
@@ -38,14 +39,9 @@ async fn run(request: &Request<'_>) -> Reply {
     let batch = Batch::read(request, "updates", Statement::read)?;
     let mut totals = Totals::default();
     for (index, statement) in batch.statements.iter().enumerate() {
-        let outcome = match statement.prepare(request) {
-            Ok(prepared) => {
-                prepared
-                    .run(request, &batch.namespace, &mut totals, index)
-                    .await
-            }
-            Err(error) => Err(error),
-        };
+        let outcome = statement
+            .run(request, &batch.namespace, &mut totals, index)
+            .await;
         if batch.ends(index, outcome, &mut totals.errors) {
             break;
         }
@@ -64,8 +60,8 @@ pub async fn run_one(
 ) -> Result<usize, CommandError> {
     let mut totals = Totals::default();
     let statement = Statement::read(entry)?;
-    let prepared = statement.prepare(request)?;
-    prepared.run(request, namespace, &mut totals, 0).await?;
+    let run = statement.run(request, namespace, &mut totals, 0);
+    run.await?;
     Ok(totals.matched)
 }
 
@@ -78,6 +74,22 @@ struct Totals {
 }
 
 impl Totals {
+    /// Counts a statement that was applied before the command was repeated.
+    fn count(&mut self, outcome: &RawDocument, index: usize) {
+        match outcome.get("upserted") {
+            Ok(Some(id)) => self.note_upsert(index, id.into()),
+            _ => {
+                self.matched += 1;
+                self.modified += 1;
+            }
+        }
+    }
+
+    fn note_upsert(&mut self, index: usize, id: RawBson) {
+        let entry = rawdoc! { "index": wire_count(index), "_id": id };
+        self.upserted.push(entry);
+    }
+
     fn reply(self) -> RawDocumentBuf {
         let mut reply = rawdoc! { "n": wire_count(self.matched + self.upserted.len()), "nModified": wire_count(self.modified) };
         if !self.upserted.is_empty() {
@@ -134,6 +146,25 @@ impl<'a> Statement<'a> {
         })
     }
 
+    /// Applies the entry, number `index` of the command, if it was not before.
+    async fn run(
+        &self,
+        request: &Request<'_>,
+        namespace: &Namespace,
+        totals: &mut Totals,
+        index: usize,
+    ) -> Result<(), CommandError> {
+        if let Some(retry) = &request.retry {
+            check_retryable(self.multi)?;
+            if let Some(outcome) = retry.outcome(index)? {
+                totals.count(&outcome, index);
+                return Ok(());
+            }
+        }
+        let prepared = self.prepare(request)?;
+        prepared.run(request, namespace, totals, index).await
+    }
+
     /// Makes out what the entry says.
     ///
     /// # Errors
@@ -163,6 +194,18 @@ impl<'a> Statement<'a> {
     ) -> Result<Arc<Plan>, CommandError> {
         self.prepare(request)?.target.plan(request, collection)
     }
+}
+
+/// Refuses a numbered statement about all documents that match: only one that changes a single document can be repeated.
+///
+/// # Errors
+/// `InvalidOptions`.
+pub fn check_retryable(multi: bool) -> Result<(), CommandError> {
+    if multi {
+        let message = "Cannot use (or request) retryable writes with multi=true";
+        return Err(CommandError::refused(Code::InvalidOptions, message));
+    }
+    Ok(())
 }
 
 fn update_of(value: RawBsonRef<'_>) -> Result<RawBsonRef<'_>, CommandError> {
@@ -206,9 +249,11 @@ impl Prepared<'_> {
             None if self.upsert => collections.get_or_create(namespace)?,
             None => return Ok(()),
         };
+        let keep = Keep::new(request.retry.as_ref(), index, update_outcome);
         let mut done = Updated::default();
         let outcome = loop {
-            match self.apply(request, &collection, &mut done).await {
+            let applied = self.apply(request, &collection, keep.as_ref(), &mut done);
+            match applied.await {
                 // An upsert that has changed nothing yet makes the collection again.
                 Err(error)
                     if self.upsert && done.matched == 0 && collection.was_dropped(&error) =>
@@ -222,9 +267,7 @@ impl Prepared<'_> {
         totals.matched += done.matched;
         totals.modified += done.modified;
         if let Some(id) = outcome? {
-            totals
-                .upserted
-                .push(rawdoc! { "index": wire_count(index), "_id": id });
+            totals.note_upsert(index, id);
         }
         Ok(())
     }
@@ -234,14 +277,16 @@ impl Prepared<'_> {
         &self,
         request: &Request<'_>,
         collection: &Arc<OpenCollection>,
+        keep: Option<&Keep<'_>>,
         done: &mut Updated,
     ) -> Result<Option<RawBson>, CommandError> {
         for tries_left in (0..UPSERT_TRIES).rev() {
-            self.update_matches(request, collection, done).await?;
+            let updated = self.update_matches(request, collection, keep, done);
+            updated.await?;
             if done.matched > 0 || !self.upsert {
                 return Ok(None);
             }
-            match upsert(collection, &self.target.filter, &self.update) {
+            match upsert(collection, (&self.target.filter, &self.update), keep) {
                 Ok(made) => return Ok(made.get("_id").ok().flatten().map(RawBson::from)),
                 Err(error) if error.code() == Code::DuplicateKey && tries_left > 0 => {}
                 Err(error) => return Err(error),
@@ -254,16 +299,21 @@ impl Prepared<'_> {
         &self,
         request: &Request<'_>,
         collection: &Arc<OpenCollection>,
+        keep: Option<&Keep<'_>>,
         done: &mut Updated,
     ) -> Result<(), CommandError> {
         let Target {
             filter, first_only, ..
         } = &self.target;
+        let reach = match first_only {
+            true => Reach::First(keep),
+            false => Reach::All,
+        };
         let change = |numbers: &[_]| {
             changes::update(
                 collection,
                 (filter, &self.update),
-                (numbers, *first_only),
+                (numbers, reach),
                 request.stop(),
                 done,
             )?;
@@ -279,8 +329,8 @@ impl Prepared<'_> {
 /// Whatever the query and the update contradict each other in, and whatever the store says.
 pub fn upsert(
     collection: &OpenCollection,
-    filter: &Filter,
-    update: &Update,
+    (filter, update): (&Filter, &Update),
+    keep: Option<&Keep<'_>>,
 ) -> Result<RawDocumentBuf, CommandError> {
     let context = UpdateContext {
         now: DateTime::now(),
@@ -288,6 +338,6 @@ pub fn upsert(
         position: None,
     };
     let made = update.upsert_document(filter, &context)?;
-    changes::insert(collection, &made)?;
+    changes::insert(collection, &made, keep)?;
     Ok(made)
 }

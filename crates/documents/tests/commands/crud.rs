@@ -318,3 +318,13 @@ fn document_without_id(document: &Document) -> Document {
 fn time(document: &Document, name: &str) -> Timestamp {
     document.get_timestamp(name).expect("a timestamp")
 }
+
+#[tokio::test]
+async fn a_deletion_may_bypass_validation() {
+    let door = door();
+    door.insert("c", [doc! { "_id": 1 }]).await;
+    let deletes = [doc! { "q": {}, "limit": 1 }];
+    let command =
+        doc! { "delete": "c", "deletes": deletes.to_vec(), "bypassDocumentValidation": true };
+    assert_eq!(door.ok(command).await, doc! { "n": 1, "ok": 1.0 });
+}

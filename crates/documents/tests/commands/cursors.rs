@@ -101,12 +101,19 @@ async fn killed_cursors_are_gone() {
     );
 }
 
+fn session(byte: u8) -> Document {
+    let id = bson::Binary {
+        subtype: bson::spec::BinarySubtype::Uuid,
+        bytes: vec![byte; 16],
+    };
+    doc! { "id": id }
+}
+
 #[tokio::test]
 async fn another_session_or_collection_cannot_use_a_cursor() {
     let door = door();
     door.insert("c", (0..500).map(|id| doc! { "_id": id }))
         .await;
-    let session = |byte: u8| doc! { "id": bson::Binary { subtype: bson::spec::BinarySubtype::Uuid, bytes: vec![byte; 16] } };
     let (id, _) = cursor(&door.ok(doc! { "find": "c", "lsid": session(1) }).await);
     assert_eq!(
         door.code(doc! { "getMore": id, "collection": "c", "lsid": session(2) })
@@ -126,6 +133,45 @@ async fn another_session_or_collection_cannot_use_a_cursor() {
             .await,
         43
     );
+}
+
+#[tokio::test]
+async fn sessions_are_killed_with_their_cursors() {
+    let door = door();
+    door.insert("c", (0..9).map(|id| doc! { "_id": id })).await;
+    let open = async |number: u8| {
+        let find = doc! { "find": "c", "batchSize": 1, "lsid": session(number) };
+        cursor(&door.ok(find).await).0
+    };
+    let is_open = async |id: i64, number: u8| {
+        let more =
+            doc! { "getMore": id, "collection": "c", "batchSize": 1, "lsid": session(number) };
+        door.ask(more).await.get_f64("ok").ok() == Some(1.0)
+    };
+    let cases = [
+        (doc! { "killSessions": [session(1)] }, true),
+        (
+            doc! { "killAllSessionsByPattern": [{ "lsid": session(1) }] },
+            true,
+        ),
+        (
+            doc! { "killAllSessions": [{ "user": "u", "db": "admin" }] },
+            true,
+        ),
+        (doc! { "killSessions": [] }, false),
+        (doc! { "killAllSessions": [] }, false),
+        (doc! { "killAllSessionsByPattern": [] }, false),
+    ];
+    for (command, spares_second) in cases {
+        let (first, second) = (open(1).await, open(2).await);
+        let name = command.keys().next().cloned();
+        let by_user = command.to_string().contains("user");
+        door.ok(command).await;
+        assert_eq!(is_open(first, 1).await, by_user, "{name:?}");
+        assert_eq!(is_open(second, 2).await, spares_second, "{name:?}");
+        door.ok(doc! { "endSessions": [session(1), session(2)] })
+            .await;
+    }
 }
 
 #[tokio::test]

@@ -46,6 +46,16 @@ async fn wrong_arguments_have_mongodbs_codes() {
         ),
         (doc! { "find": "c", "txnNumber": 1_i64 }, 20),
         (doc! { "find": "c", "apiVersion": "2" }, 322),
+        (doc! { "ping": 1, "apiStrict": true }, 4886600),
+        (doc! { "ping": 1, "apiDeprecationErrors": false }, 4886600),
+        (
+            doc! { "distinct": "c", "key": "a", "apiVersion": "1", "apiStrict": true },
+            323,
+        ),
+        (
+            doc! { "aggregate": "c", "pipeline": [{ "$indexStats": {} }], "cursor": {}, "apiVersion": "1", "apiStrict": true },
+            323,
+        ),
         (doc! { "insert": "c" }, 40414),
         (doc! { "insert": "c", "documents": [] }, 16),
         (doc! { "insert": "c", "documents": [1] }, 14),

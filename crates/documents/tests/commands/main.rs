@@ -12,3 +12,4 @@ mod explain;
 mod indexes;
 mod lifecycle;
 mod modify;
+mod retries;

@@ -140,6 +140,11 @@ async fn upstream(settings: &Settings, own: SocketAddr) -> Result<Option<Upstrea
             "--auth and --upstream exclude each other: the store behind authenticates the clients"
         );
     }
+    if !settings.replica_set.is_empty() || settings.test_commands {
+        bail!(
+            "--replica-set and --test-commands are for documents of our own: with --upstream, the store behind says what it is"
+        );
+    }
     let upstream = Upstream::parse(&settings.upstream, own).await?;
     tracing::info!(%upstream, "commands are passed on");
     Ok(Some(upstream))
@@ -238,6 +243,8 @@ fn document_settings(settings: &Settings) -> Result<forebay_documents::Settings>
             "" => settings.change_history_bytes_max,
             _ => 0,
         },
+        retryable_writes: !settings.replica_set.is_empty(),
+        test_commands: settings.test_commands,
         bucket_values_max: settings.bucket_values_max,
         strict: settings.strict,
         cursor_timeout: settings.cursor_timeout,

@@ -1,6 +1,7 @@
 //! One connection: requests in, replies out, in order.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use bson::{RawBsonRef, RawDocument, RawDocumentBuf};
 use bytes::Bytes;
@@ -13,11 +14,13 @@ use forebay_wire_mongo::{
 use tokio::io::{AsyncRead, AsyncWrite, ReadHalf, WriteHalf, split};
 use tokio::sync::watch;
 use tokio::task::block_in_place;
+use tokio::time::sleep;
 
+use super::fail_point::{End, Failure};
 use super::frames::{self, Frame, FrameError, FrameReader, Refused};
 use super::listener::stopped;
 use super::session::Session;
-use super::{Door, Refusal, dispatch};
+use super::{Door, Refusal, dispatch, hello};
 
 /// The longest message of a client that must still authenticate, in bytes.
 const STRANGER_MESSAGE_BYTES_MAX: usize = 256 * 1024;
@@ -178,21 +181,91 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
             compressor: origin.compressor.filter(|_| is_compressible(&command.name)),
             ..origin
         };
-        if exhaust && command.name == "getMore" {
+        if exhaust && is_stream(&command) {
             return self.exhaust(command, origin).await;
         }
-        let reply = dispatch::answer(&self.door, &mut self.session, command).await;
-        match silent {
-            true => Ok(()),
-            false => self.reply(reply, Flags::default(), origin).await.map(drop),
+        match self.answer(command).await? {
+            Some(reply) if !silent => self.reply(reply, Flags::default(), origin).await.map(drop),
+            _ => Ok(()),
         }
     }
 
-    /// Answers one getMore with batch after batch until the cursor is at its end.
-    async fn exhaust(&mut self, command: Command, mut origin: Origin) -> Result<(), FrameError> {
+    /// The reply to a command; `None` if the client left while it waited for news.
+    ///
+    /// # Errors
+    /// That a fail point closes the connection.
+    async fn answer(&mut self, command: Command) -> Result<Option<RawDocumentBuf>, FrameError> {
+        if hello::is_hello(&command.name) {
+            match hello::patience(&self.door, &command.body) {
+                Err(refusal) => return Ok(Some(refusal.to_reply())),
+                Ok(Some(patience)) if !self.await_news(patience).await => return Ok(None),
+                Ok(_) => {}
+            }
+        }
+        let points = self.door.fail_points.as_ref();
+        match points.and_then(|points| points.failure(&self.session.client, &command)) {
+            Some(failure) => self.fail(command, failure).await.map(Some),
+            None => Ok(Some(self.run(command).await)),
+        }
+    }
+
+    async fn run(&mut self, command: Command) -> RawDocumentBuf {
+        dispatch::answer(&self.door, &mut self.session, command).await
+    }
+
+    /// Waits until the server stops, but no longer than `patience`; false if the client leaves meanwhile.
+    async fn await_news(&mut self, patience: Duration) -> bool {
+        tokio::select! {
+            () = self.door.documents.stopping() => true,
+            () = sleep(patience) => true,
+            () = self.reader.closed() => false,
+        }
+    }
+
+    /// Does to a command what a fail point says.
+    async fn fail(
+        &mut self,
+        command: Command,
+        failure: Failure,
+    ) -> Result<RawDocumentBuf, FrameError> {
+        tokio::select! {
+            () = sleep(failure.delay) => {}
+            () = self.door.documents.stopping() => {}
+        }
+        match failure.end {
+            End::Normal => Ok(self.run(command).await),
+            End::Closed => Err(FrameError::FailPoint),
+            End::ClosedAfter => {
+                self.run(command).await;
+                Err(FrameError::FailPoint)
+            }
+            End::Error(reply) => Ok(reply),
+            End::ErrorAdded(added) => {
+                let mut reply = self.run(command).await;
+                for (name, value) in added.into_iter().flatten() {
+                    reply.append(name, value);
+                }
+                Ok(reply)
+            }
+        }
+    }
+
+    /// Answers one request with reply after reply: a getMore until its cursor is at its end, a hello until the server stops.
+    async fn exhaust(
+        &mut self,
+        mut command: Command,
+        mut origin: Origin,
+    ) -> Result<(), FrameError> {
+        let is_hello = hello::is_hello(&command.name);
+        let goes_on = if is_hello { succeeded } else { has_more };
         loop {
-            let reply = dispatch::answer(&self.door, &mut self.session, command.clone()).await;
-            let more = has_more(&reply);
+            let Some(reply) = self.answer(command.clone()).await? else {
+                return Ok(());
+            };
+            let more = goes_on(&reply);
+            if is_hello && more {
+                command.body = hello::next(&command.body, &self.door);
+            }
             let flags = if more {
                 Flags::MORE_TO_COME
             } else {
@@ -262,6 +335,17 @@ fn has_more(reply: &RawDocument) -> bool {
     let cursor = reply
         .get_document("cursor")
         .and_then(|cursor| cursor.get_i64("id"));
-    let succeeded = matches!(reply.get("ok"), Ok(Some(RawBsonRef::Double(1.0))));
-    succeeded && cursor.is_ok_and(|id| id != 0)
+    succeeded(reply) && cursor.is_ok_and(|id| id != 0)
+}
+
+fn succeeded(reply: &RawDocument) -> bool {
+    matches!(reply.get("ok"), Ok(Some(RawBsonRef::Double(1.0))))
+}
+
+/// True for commands that are answered by several replies, if the client allows it.
+fn is_stream(command: &Command) -> bool {
+    match hello::is_hello(&command.name) {
+        true => hello::is_stream(&command.body),
+        false => command.name == "getMore",
+    }
 }

@@ -7,6 +7,7 @@ use forebay_documents::{Command, denial};
 use forebay_wire_mongo::{OpMsg, OpQuery, Sequence};
 use tokio::task::block_in_place;
 
+use super::fail_point::{self, FailPoints};
 use super::session::Session;
 use super::{Code, Door, Refusal, hello};
 use crate::auth::{self, sasl};
@@ -76,6 +77,10 @@ pub async fn answer(door: &Arc<Door>, session: &mut Session, command: Command) -
         "saslStart" | "saslContinue" => Some(authenticate(door, session, &command).await),
         "logout" => Some(logout(session)),
         name if auth::is_user_command(name) => Some(user_command(door, session, &command)),
+        fail_point::COMMAND => door
+            .fail_points
+            .as_ref()
+            .map(|points| configure(door, points, session, &command)),
         _ => authorise(door, session, name).err().map(Err),
     };
     match own {
@@ -100,6 +105,19 @@ pub async fn answer_query(door: &Door, session: &mut Session, query: &OpQuery) -
         name => return hello::unsupported_query(name),
     };
     reply.unwrap_or_else(|refusal| refusal.to_reply())
+}
+
+fn configure(
+    door: &Door,
+    points: &FailPoints,
+    session: &Session,
+    command: &Command,
+) -> Result<RawDocumentBuf, Refusal> {
+    authorise(door, session, &command.name)?;
+    if !session.client.rights.is_root() {
+        return Err(Refusal::new(Code::Unauthorized, denial(command)));
+    }
+    points.configure(&command.body)
 }
 
 fn authorise(door: &Door, session: &Session, name: &str) -> Result<(), Refusal> {

@@ -28,6 +28,9 @@ pub enum FrameError {
         action: &'static str,
         limit: Duration,
     },
+    /// A client asked for a failure, which came.
+    #[error("a fail point closed it")]
+    FailPoint,
     /// The header is not one.
     #[error("{0}")]
     Header(#[from] Error),

@@ -1,21 +1,27 @@
 //! `hello` and its elder names: what drivers ask first, and then every ten seconds.
 //!
-//! The server describes itself as a standalone. It does not pose as a router, which would make drivers repeat writes
-//! on their own after a lost connection: what is needed to recognise a repeated write does not outlive the process, so
-//! after a crash the write would be applied twice. `topologyVersion` is left out so that drivers poll.
+//! The server describes itself as a standalone, or as the only member of a replica set: then drivers repeat writes on
+//! their own after a lost connection, so that outcomes of writes are kept (decision 0018).
+//!
+//! Drivers that know `topologyVersion` leave a hello with us, which is answered when something changes. Nothing changes
+//! before the server stops: then it is answered at once, and they know.
 
-use bson::{RawArrayBuf, RawDocument, RawDocumentBuf, cstr, rawdoc};
+use std::time::Duration;
+
+use bson::{RawArrayBuf, RawBsonRef, RawDocument, RawDocumentBuf, cstr, rawdoc};
 use forebay_wire_mongo::{Compressor, limits};
 
-use super::Door;
-use super::dispatch;
 use super::session::Session;
+use super::{Code, Door, Refusal, dispatch};
 use crate::auth::sasl;
 
 /// The newest wire version: MongoDB 7.0.
 pub const WIRE_VERSION_MAX: i32 = 21;
 /// How long a session without commands lives.
 const SESSION_TIMEOUT_MINUTES: i32 = 30;
+
+/// The longest time that an answer is held back.
+const PATIENCE_MAX: Duration = Duration::from_secs(60);
 
 /// The names of the command.
 pub const NAMES: [&str; 3] = ["hello", "isMaster", "ismaster"];
@@ -25,8 +31,88 @@ pub fn is_hello(command: &str) -> bool {
     NAMES.contains(&command)
 }
 
+/// How long the answer to this hello is to be held back, while nothing changes; `None` if it is wanted at once.
+///
+/// # Errors
+/// 31368 for one of `topologyVersion` and `maxAwaitTimeMS` without the other, 31373, 31382.
+pub fn patience(door: &Door, body: &RawDocument) -> Result<Option<Duration>, Refusal> {
+    let known = body.get_document("topologyVersion").ok();
+    let patience_ms = body.get("maxAwaitTimeMS").ok().flatten().and_then(whole);
+    let (known, patience_ms) = match (known, patience_ms) {
+        (None, None) => return Ok(None),
+        (Some(known), Some(patience_ms)) => (known, patience_ms),
+        _ => {
+            let message = "topologyVersion and maxAwaitTimeMS belong together";
+            return Err(Refusal::new(Code::AwaitIncomplete, message));
+        }
+    };
+    let patience_ms = u64::try_from(patience_ms).map_err(|_| {
+        let message = "maxAwaitTimeMS must be a non-negative integer";
+        Refusal::new(Code::AwaitNegative, message)
+    })?;
+    if known.get_object_id("processId").ok() != Some(door.run) {
+        return Ok(None);
+    }
+    let (theirs, ours) = (known.get_i64("counter").unwrap_or(0), counter(door));
+    if theirs > ours {
+        let message = format!(
+            "Received a topology version with counter: {theirs} which is greater than the server topology version \
+             counter: {ours}"
+        );
+        return Err(Refusal::new(Code::TopologyAhead, message));
+    }
+    let patience = Duration::from_millis(patience_ms).min(PATIENCE_MAX);
+    Ok((theirs == ours).then_some(patience))
+}
+
+/// Does a client want hello after hello to one request?
+pub fn is_stream(body: &RawDocument) -> bool {
+    body.get_document("topologyVersion").is_ok()
+}
+
+/// The hello that follows one in a stream: its client knows what it was told.
+pub fn next(body: &RawDocument, door: &Door) -> RawDocumentBuf {
+    let mut next = RawDocumentBuf::new();
+    for (name, value) in body.into_iter().flatten() {
+        match name.as_str() {
+            "topologyVersion" => next.append(name, topology_version(door)),
+            _ => next.append(name, value),
+        }
+    }
+    next
+}
+
+fn whole(value: RawBsonRef<'_>) -> Option<i64> {
+    match value {
+        RawBsonRef::Int32(number) => Some(number.into()),
+        RawBsonRef::Int64(number) => Some(number),
+        RawBsonRef::Double(number) => Some(number as i64),
+        _ => None,
+    }
+}
+
+/// How often what hello says has changed.
+fn counter(door: &Door) -> i64 {
+    i64::from(door.documents.is_stopping())
+}
+
+fn topology_version(door: &Door) -> RawDocumentBuf {
+    rawdoc! { "processId": door.run, "counter": counter(door) }
+}
+
+/// Tells drivers that the server stops: they look for another one, or for this one again.
+fn farewell(door: &Door) -> RawDocumentBuf {
+    let message = "The server is in quiesce mode and will shut down";
+    let mut reply = Refusal::new(Code::ShutdownInProgress, message).to_reply();
+    reply.append(cstr!("topologyVersion"), topology_version(door));
+    reply
+}
+
 /// Answers hello; authentication may ride along.
 pub fn reply(door: &Door, session: &mut Session, name: &str, body: &RawDocument) -> RawDocumentBuf {
+    if door.documents.is_stopping() {
+        return farewell(door);
+    }
     if let Ok(metadata) = body.get_document("client") {
         session.remember(metadata);
     }
@@ -37,6 +123,10 @@ pub fn reply(door: &Door, session: &mut Session, name: &str, body: &RawDocument)
     match name {
         "hello" => reply.append(cstr!("isWritablePrimary"), true),
         _ => reply.append(cstr!("ismaster"), true),
+    }
+    reply.append(cstr!("topologyVersion"), topology_version(door));
+    if let Some(replica_set) = &door.replica_set {
+        replica_set.append_to(&mut reply, session);
     }
     append_limits(&mut reply, session);
     append_compression(&mut reply, body);

@@ -121,9 +121,12 @@ impl Listener {
         let tls = self.tls.clone();
         let shutdown = shutdown.clone();
         connections.spawn(async move {
+            let local_address = stream.local_addr().ok();
             let socket = Socket::new(stream);
             let place = Arc::new(place);
-            let session = Session::new(door.connection_id(), peer, socket.link(), place.clone());
+            let id = door.connection_id();
+            let mut session = Session::new(id, peer, socket.link(), place.clone());
+            session.local_address = local_address;
             tokio::select! {
                 () = serve_socket(door, tls, socket, session, shutdown) => {}
                 () = place.given_away() => {

@@ -5,12 +5,14 @@
 
 mod connection;
 mod dispatch;
+mod fail_point;
 mod frames;
 mod hello;
 mod listener;
 mod places;
 mod refusal;
 mod relay;
+mod replica_set;
 mod session;
 mod socket;
 
@@ -19,8 +21,11 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicI32, AtomicI64, AtomicU64, Ordering};
 use std::time::Duration;
 
+use bson::oid::ObjectId;
+use fail_point::FailPoints;
 use forebay_documents::Documents;
 use forebay_memory::Account;
+use replica_set::ReplicaSet;
 
 use crate::auth::sasl::Secret;
 use crate::auth::{Changes, Guesses};
@@ -39,6 +44,11 @@ pub struct Door {
     documents: Arc<Documents>,
     /// The store behind us, if there is one.
     behind: Option<Behind>,
+    /// The name of this run of the process, by which drivers tell it from others.
+    run: ObjectId,
+    replica_set: Option<ReplicaSet>,
+    /// Failures on demand, where they are allowed.
+    fail_points: Option<FailPoints>,
     auth_required: bool,
     timeouts: Timeouts,
     secret: Secret,
@@ -97,6 +107,9 @@ impl Door {
             user_changes: Changes::default(),
             documents,
             behind,
+            run: ObjectId::new(),
+            replica_set: ReplicaSet::parse(&settings.replica_set),
+            fail_points: settings.test_commands.then(FailPoints::default),
             auth_required: settings.auth,
             timeouts: Timeouts {
                 handshake: settings.handshake_timeout,

@@ -28,10 +28,18 @@ pub enum Code {
     RoleNotFound,
     /// The account of memory is full.
     ExceededMemoryLimit,
+    /// The server stops.
+    ShutdownInProgress,
     /// The operation could not be done.
     OperationFailed,
     /// No such way to authenticate.
     MechanismUnavailable,
+    /// `topologyVersion` without `maxAwaitTimeMS`, or the other way round.
+    AwaitIncomplete,
+    /// `maxAwaitTimeMS` is below zero.
+    AwaitNegative,
+    /// A `topologyVersion` that is still to come.
+    TopologyAhead,
     /// `OP_QUERY` is for the handshake only.
     UnsupportedOpQueryCommand,
     /// A document is larger than the limit.
@@ -62,8 +70,12 @@ impl Code {
             Code::InvalidBson => (22, "InvalidBSON"),
             Code::RoleNotFound => (31, "RoleNotFound"),
             Code::ExceededMemoryLimit => (146, "ExceededMemoryLimit"),
+            Code::ShutdownInProgress => (91, "ShutdownInProgress"),
             Code::OperationFailed => (96, "OperationFailed"),
             Code::MechanismUnavailable => (334, "MechanismUnavailable"),
+            Code::AwaitIncomplete => (31368, "Location31368"),
+            Code::AwaitNegative => (31373, "Location31373"),
+            Code::TopologyAhead => (31382, "Location31382"),
             Code::UnsupportedOpQueryCommand => (352, "UnsupportedOpQueryCommand"),
             Code::BsonObjectTooLarge => (10334, "BSONObjectTooLarge"),
             Code::MissingDatabase => (40571, "Location40571"),

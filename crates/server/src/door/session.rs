@@ -23,6 +23,8 @@ const FAILURES_MAX: u32 = 3;
 pub struct Session {
     /// Who the client is, as commands see it.
     pub client: ClientContext,
+    /// The address at which the client reached us.
+    pub local_address: Option<SocketAddr>,
     /// Authentication in progress.
     pub conversation: Option<Conversation>,
     /// Wrong passwords since the client last gave a right one.
@@ -51,6 +53,7 @@ impl Session {
         };
         Session {
             client,
+            local_address: None,
             conversation: None,
             failures: 0,
             login: None,

@@ -14,7 +14,7 @@ use crate::engine::{Batch, Bytes, Direction, KeyRange, PageLimit, PartitionId, W
 use crate::error::{Result, StoreError};
 use crate::history::{ChangeKind, Changes};
 use crate::index::{Index, key_values};
-use crate::retryable::Note;
+use crate::retryable::Outcomes;
 
 /// Changes of one atomic batch at most.
 const BATCH_CHANGES_MAX: usize = 1_000;
@@ -80,16 +80,16 @@ impl Collection {
     /// engine ends it in any case: that error is the answer to every change of its batch, and nothing of the batch is
     /// kept.
     pub fn write(&self, changes: &[Change<'_>], ordered: bool) -> Vec<Result<Changed>> {
-        self.write_noted(changes, ordered, None)
+        self.write_numbered(changes, ordered, None)
     }
 
     /// Makes changes as [`Collection::write`] does, with the outcomes of the statements behind them, if the write is
     /// numbered.
-    pub fn write_noted(
+    pub fn write_numbered(
         &self,
         changes: &[Change<'_>],
         ordered: bool,
-        note: Option<Note<'_>>,
+        note: Option<Outcomes<'_>>,
     ) -> Vec<Result<Changed>> {
         let mut answers = Vec::with_capacity(changes.len());
         let mut writer = self.writer.lock();
@@ -138,15 +138,15 @@ impl Collection {
         documents: &[&RawDocument],
         ordered: bool,
     ) -> Vec<Result<RecordNumber>> {
-        self.insert_many_noted(documents, ordered, None)
+        self.insert_many_numbered(documents, ordered, None)
     }
 
-    /// Inserts documents, each with an `_id`; see [`Collection::write_noted`].
-    pub fn insert_many_noted(
+    /// Inserts documents, each with an `_id`; see [`Collection::write_numbered`].
+    pub fn insert_many_numbered(
         &self,
         documents: &[&RawDocument],
         ordered: bool,
-        note: Option<Note<'_>>,
+        note: Option<Outcomes<'_>>,
     ) -> Vec<Result<RecordNumber>> {
         let changes: Vec<Change<'_>> = documents
             .iter()
@@ -158,7 +158,7 @@ impl Collection {
                 unreachable!("an insert inserts or fails")
             }
         };
-        self.write_noted(&changes, ordered, note)
+        self.write_numbered(&changes, ordered, note)
             .into_iter()
             .map(|answer| answer.map(number))
             .collect()
@@ -201,7 +201,7 @@ impl Collection {
         &self,
         writer: &mut Writer,
         chunk: &[Change<'_>],
-        (ordered, note): (bool, Option<Note<'_>>),
+        (ordered, note): (bool, Option<Outcomes<'_>>),
         answers: &mut Vec<Result<Changed>>,
     ) -> bool {
         let first = answers.len();
@@ -568,7 +568,7 @@ impl<'a> Transaction<'a> {
     }
 
     /// As [`commit`](Transaction::commit), with the outcomes of the changes that are made.
-    fn commit_noted(self, note: Option<Note<'_>>) -> Result<()> {
+    fn commit_noted(self, note: Option<Outcomes<'_>>) -> Result<()> {
         if self.writes.is_empty() {
             return Ok(());
         }

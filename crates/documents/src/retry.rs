@@ -1,0 +1,299 @@
+//! Retryable writes: a driver that has lost a reply sends its write again, under the same session and number, and every
+//! statement that was applied is answered as it was then.
+
+use std::sync::Arc;
+
+use bson::{RawArrayBuf, RawBsonRef, RawDocument, RawDocumentBuf, cstr, rawdoc};
+use forebay_query::Code;
+use forebay_store::{NotBegun, Outcome, Outcomes, RetryableWrite, RetryableWrites, SessionKey};
+use forebay_text::StopReason;
+use parking_lot::Mutex;
+
+use crate::arguments::{Arguments, integer, wrong_type};
+use crate::command::{ClientContext, Command, User};
+use crate::documents::Documents;
+use crate::error::CommandError;
+use crate::operations::Operation;
+use crate::request::Generic;
+
+/// Commands that drivers may repeat.
+const RETRYABLE: &[&str] = &[
+    "delete",
+    "findAndModify",
+    "findandmodify",
+    "insert",
+    "update",
+];
+
+/// Codes by which drivers repeat a write: this server, or its answer, was not there.
+const RETRYABLE_CODES: &[i32] = &[
+    6, 7, 89, 91, 189, 262, 9001, 10107, 11600, 11602, 13435, 13436,
+];
+
+/// A numbered write under way.
+pub struct Retry {
+    write: RetryableWrite,
+    statements: Statements,
+    /// Statements that were answered as they were before.
+    answered: Mutex<Vec<i32>>,
+}
+
+/// The ids of a command's statements.
+enum Statements {
+    /// One after the other from here on.
+    From(i32),
+    /// Each as given.
+    Given(Vec<i32>),
+}
+
+impl Statements {
+    fn read(arguments: &Arguments<'_>) -> Result<Statements, CommandError> {
+        let Some(ids) = arguments.array("stmtIds")? else {
+            let first = arguments.integer("stmtId")?.unwrap_or(0);
+            return Ok(Statements::From(i32::try_from(first).unwrap_or(0).max(0)));
+        };
+        let id = |value: RawBsonRef<'_>| {
+            let id = integer(value).and_then(|id| i32::try_from(id).ok());
+            id.ok_or_else(|| wrong_type("stmtIds", value, "int"))
+        };
+        let ids = ids.into_iter().flatten().map(id);
+        Ok(Statements::Given(ids.collect::<Result<_, _>>()?))
+    }
+
+    fn id(&self, index: usize) -> i32 {
+        let place = i32::try_from(index).unwrap_or(i32::MAX);
+        match self {
+            Statements::From(first) => first.saturating_add(place),
+            Statements::Given(ids) => ids.get(index).copied().unwrap_or(place),
+        }
+    }
+}
+
+impl Retry {
+    /// Begins a numbered write, after another one of its session that is under way; `None` if it has no number.
+    ///
+    /// # Errors
+    /// `IllegalOperation` where no outcomes are kept, `TransactionTooOld`, `NotARetryableWriteCommand` and others.
+    pub async fn begin(
+        (documents, client): (&Documents, &ClientContext),
+        (arguments, generic): (&Arguments<'_>, &Generic),
+        operation: &Operation,
+    ) -> Result<Option<Retry>, CommandError> {
+        let Some(number) = generic.write_number else {
+            return Ok(None);
+        };
+        let writes = check(documents, arguments.command(), number)?;
+        let session = generic.session.as_deref().ok_or_else(|| {
+            let message = "Transaction number requires a session ID to also be specified";
+            CommandError::refused(Code::InvalidOptions, message)
+        })?;
+        let key = session_key(session, client.user.as_ref());
+        let write = tokio::select! {
+            write = writes.begin(&key, number) => write?,
+            reason = ended(operation) => return Err(CommandError::Stopped(reason)),
+        };
+        Ok(Some(Retry {
+            write,
+            statements: Statements::read(arguments)?,
+            answered: Mutex::default(),
+        }))
+    }
+
+    /// What statement `index` was answered with, if it was applied before.
+    ///
+    /// # Errors
+    /// `IncompleteTransactionHistory` if it was applied, but its answer was too much to keep.
+    pub fn outcome(&self, index: usize) -> Result<Option<RawDocumentBuf>, CommandError> {
+        let id = self.statements.id(index);
+        let outcome = match self.write.outcome(id) {
+            None => return Ok(None),
+            Some(Outcome::Kept(bytes)) => RawDocumentBuf::from_bytes(bytes.clone()).ok(),
+            Some(Outcome::NotKept) => None,
+        };
+        let outcome = outcome.ok_or_else(|| {
+            let message = format!("statement {id} was applied, but its outcome was not kept");
+            CommandError::refused(Code::IncompleteTransactionHistory, message)
+        })?;
+        self.answered.lock().push(id);
+        Ok(Some(outcome))
+    }
+
+    /// What is kept of statement `index` if it is applied.
+    pub fn statement(&self, index: usize, outcome: RawDocumentBuf) -> (i32, Vec<u8>) {
+        (self.statements.id(index), outcome.into_bytes())
+    }
+
+    /// The statements behind changes that are to be written.
+    pub fn note<'a>(&'a self, statements: &'a [(i32, Vec<u8>)]) -> Outcomes<'a> {
+        Outcomes {
+            write: &self.write,
+            statements,
+        }
+    }
+
+    /// Tells in a reply which statements were answered as they were before.
+    pub fn append_to(&self, reply: &mut RawDocumentBuf) {
+        let answered = self.answered.lock();
+        if !answered.is_empty() {
+            let ids: RawArrayBuf = answered.iter().copied().collect();
+            reply.append(cstr!("retriedStmtIds"), ids);
+        }
+    }
+}
+
+/// Waits until an operation is killed or its time is over.
+async fn ended(operation: &Operation) -> StopReason {
+    let deadline = async {
+        match operation.stop().deadline {
+            Some(deadline) => tokio::time::sleep_until(deadline.into()).await,
+            None => std::future::pending().await,
+        }
+    };
+    tokio::select! {
+        () = operation.killed() => StopReason::Cancelled,
+        () = deadline => StopReason::Deadline,
+    }
+}
+
+/// The outcomes that are kept, for a command that may be repeated.
+fn check<'a>(
+    documents: &'a Documents,
+    command: &str,
+    number: i64,
+) -> Result<&'a Arc<RetryableWrites>, CommandError> {
+    let writes = documents.store().retryable_writes().ok_or_else(|| {
+        let message = "Transaction numbers are only allowed on a replica set member or mongos";
+        CommandError::refused(Code::IllegalOperation, message)
+    })?;
+    if !RETRYABLE.contains(&command) {
+        let message = format!(
+            "txnNumber may only be provided for multi-document transactions and retryable write commands. \
+             autocommit:false was not provided, and {command} is not a retryable write command."
+        );
+        return Err(CommandError::refused(
+            Code::NotARetryableWriteCommand,
+            message,
+        ));
+    }
+    if number < 0 {
+        let message = "Transaction number cannot be negative";
+        return Err(CommandError::refused(Code::InvalidOptions, message));
+    }
+    Ok(writes)
+}
+
+/// The key of a user's session: the same id of another user is another session.
+pub fn session_key(session: &[u8], user: Option<&User>) -> SessionKey {
+    let mut key = session.to_vec();
+    if let Some(user) = user {
+        key.extend_from_slice(user.db.as_bytes());
+        key.push(0);
+        key.extend_from_slice(user.name.as_bytes());
+    }
+    key.into()
+}
+
+impl From<NotBegun> for CommandError {
+    fn from(why: NotBegun) -> CommandError {
+        let message = why.to_string();
+        match why {
+            NotBegun::TooOld { .. } => CommandError::refused(Code::TransactionTooOld, message),
+            NotBegun::TooManySessions => {
+                CommandError::refused(Code::TooManyLogicalSessions, message)
+            }
+            NotBegun::Store(error) => CommandError::Store(error),
+        }
+    }
+}
+
+/// The outcome that is computed of a document before and after.
+type OutcomeOf<'a> = dyn Fn(Option<&RawDocument>, Option<&RawDocument>) -> Result<RawDocumentBuf, CommandError>
+    + Send
+    + Sync
+    + 'a;
+
+/// How the outcome of a statement is kept when it changes its document.
+pub struct Keep<'a> {
+    retry: &'a Retry,
+    index: usize,
+    outcome: Box<OutcomeOf<'a>>,
+}
+
+impl<'a> Keep<'a> {
+    /// The outcome of statement `index` is what `outcome` makes of the document before and after.
+    pub fn new(
+        retry: Option<&'a Retry>,
+        index: usize,
+        outcome: impl Fn(
+            Option<&RawDocument>,
+            Option<&RawDocument>,
+        ) -> Result<RawDocumentBuf, CommandError>
+        + Send
+        + Sync
+        + 'a,
+    ) -> Option<Keep<'a>> {
+        retry.map(|retry| Keep {
+            retry,
+            index,
+            outcome: Box::new(outcome),
+        })
+    }
+
+    /// The statement with its outcome.
+    ///
+    /// # Errors
+    /// Whatever the outcome cannot be computed for.
+    pub fn statement(
+        &self,
+        before: Option<&RawDocument>,
+        after: Option<&RawDocument>,
+    ) -> Result<(i32, Vec<u8>), CommandError> {
+        let outcome = (self.outcome)(before, after)?;
+        Ok(self.retry.statement(self.index, outcome))
+    }
+
+    /// The statements behind changes that are to be written.
+    pub fn note<'n>(&'n self, statements: &'n [(i32, Vec<u8>)]) -> Outcomes<'n> {
+        self.retry.note(statements)
+    }
+}
+
+/// The note of changes whose outcomes are kept, if they are.
+pub fn note<'a>(
+    keep: Option<&'a Keep<'_>>,
+    statements: &'a [(i32, Vec<u8>)],
+) -> Option<Outcomes<'a>> {
+    keep.map(|keep| keep.note(statements))
+}
+
+/// The outcome of an update: one document matched, and was changed or made.
+pub fn update_outcome(
+    before: Option<&RawDocument>,
+    after: Option<&RawDocument>,
+) -> Result<RawDocumentBuf, CommandError> {
+    let made = after.filter(|_| before.is_none());
+    let id = made.and_then(|made| made.get("_id").ok().flatten());
+    Ok(match id {
+        Some(id) => rawdoc! { "upserted": id },
+        None => rawdoc! {},
+    })
+}
+
+/// Is this a numbered write, which its driver may send again?
+pub fn may_be_repeated(command: &Command) -> bool {
+    let is_numbered = matches!(command.body.get("txnNumber"), Ok(Some(_)));
+    is_numbered && RETRYABLE.contains(&&*command.name)
+}
+
+/// Do drivers send a numbered write again that failed by this code?
+pub fn is_retryable(code: i32) -> bool {
+    RETRYABLE_CODES.contains(&code)
+}
+
+/// Says in the reply to a numbered write that failed that the driver may send it again, if it may.
+pub fn append_label(reply: &mut RawDocumentBuf) {
+    if reply.get_i32("code").is_ok_and(is_retryable) {
+        let labels = RawArrayBuf::from_iter(["RetryableWriteError"]);
+        reply.append(cstr!("errorLabels"), labels);
+    }
+}

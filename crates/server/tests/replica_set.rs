@@ -1,0 +1,203 @@
+//! A server that describes itself as a replica set of one: what drivers are told, and writes that they repeat.
+
+use std::io::{Read, Write};
+use std::net::TcpStream;
+use std::time::Duration;
+
+use anyhow::{Context, Result, bail, ensure};
+use bson::spec::BinarySubtype;
+use bson::{Binary, RawDocumentBuf, doc, rawdoc};
+use bytes::Bytes;
+use forebay_testkit::{Server, is_full, seed};
+use forebay_wire_mongo::{Body, Flags, HEADER_BYTES, Header, Limits, Message, OpMsg};
+use mongodb::options::ClientOptions;
+use mongodb::{Client, Collection};
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+
+const BINARY: &str = env!("CARGO_BIN_EXE_forebay");
+/// A server that does not answer within this time is stuck.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// A connection without a driver.
+struct Raw(TcpStream);
+
+impl Raw {
+    fn connect(server: &Server) -> Result<Raw> {
+        let stream = TcpStream::connect(server.process().address())?;
+        stream.set_read_timeout(Some(PATIENCE))?;
+        Ok(Raw(stream))
+    }
+
+    fn send(&mut self, body: RawDocumentBuf, flags: Flags) -> Result<()> {
+        let message = OpMsg {
+            flags,
+            ..OpMsg::new(body)
+        };
+        Ok(self.0.write_all(&message.encode(1, 0))?)
+    }
+
+    fn receive(&mut self) -> Result<OpMsg> {
+        let mut frame = vec![0; HEADER_BYTES];
+        self.0.read_exact(&mut frame)?;
+        let head = frame.first_chunk().context("a header")?;
+        let header = Header::parse(head, &Limits::default())?;
+        frame.resize(header.message_bytes, 0);
+        self.0.read_exact(&mut frame[HEADER_BYTES..])?;
+        match Message::decode(Bytes::from(frame), &Limits::default())?.body {
+            Body::Msg(message) => Ok(message),
+            _ => bail!("an answer of the wrong kind"),
+        }
+    }
+
+    fn ask(&mut self, body: RawDocumentBuf) -> Result<RawDocumentBuf> {
+        self.send(body, Flags::default())?;
+        Ok(self.receive()?.body)
+    }
+}
+
+/// A hello that is answered when something changes from what `known` tells.
+fn awaiting(known: &RawDocumentBuf, patience_ms: i64) -> Result<RawDocumentBuf> {
+    let version = known.get_document("topologyVersion")?.to_owned();
+    Ok(
+        rawdoc! { "hello": 1, "topologyVersion": version, "maxAwaitTimeMS": patience_ms, "$db": "admin" },
+    )
+}
+
+fn hello() -> RawDocumentBuf {
+    rawdoc! { "hello": 1, "$db": "admin" }
+}
+
+#[test]
+fn hello_tells_of_a_primary_and_is_held_back_until_the_server_stops() -> Result<()> {
+    let server = Server::start(BINARY, &["--replica-set", "rs0/localhost:27017"])?;
+    let mut raw = Raw::connect(&server)?;
+    let told = raw.ask(hello())?;
+    assert_eq!(told.get_str("setName")?, "rs0");
+    for name in ["me", "primary"] {
+        assert_eq!(told.get_str(name)?, "localhost:27017");
+    }
+    assert!(told.get_bool("isWritablePrimary")? && !told.get_bool("secondary")?);
+    let again = raw.ask(awaiting(&told, 1)?)?;
+    let version =
+        |reply: &RawDocumentBuf| reply.get_document("topologyVersion").map(ToOwned::to_owned);
+    assert_eq!(version(&again)?, version(&told)?);
+    // A client of another run of the server is not kept waiting.
+    let stranger = rawdoc! { "topologyVersion": { "processId": bson::oid::ObjectId::new(), "counter": 0_i64 } };
+    raw.ask(awaiting(&stranger, 3_600_000)?)?;
+    let alone = raw.ask(rawdoc! { "hello": 1, "maxAwaitTimeMS": 5, "$db": "admin" })?;
+    assert_eq!(alone.get_i32("code")?, 31368);
+
+    let mut streaming = Raw::connect(&server)?;
+    streaming.send(awaiting(&told, 1)?, Flags::EXHAUST_ALLOWED)?;
+    for _ in 0..3 {
+        assert!(goes_on(&streaming.receive()?)?);
+    }
+    // The first answer comes at once, as the client knows another run; the second is held back.
+    let mut held = Raw::connect(&server)?;
+    held.send(awaiting(&stranger, 50_000)?, Flags::EXHAUST_ALLOWED)?;
+    assert!(goes_on(&held.receive()?)?);
+    raw.ask(hello())?;
+    let id = i32::try_from(server.process().id())?;
+    kill(Pid::from_raw(id), Signal::SIGTERM)?;
+    assert!(!goes_on(&held.receive()?)?);
+    while goes_on(&streaming.receive()?)? {}
+    Ok(())
+}
+
+/// Does a stream of hellos go on after this one? At its end it tells that the server stops.
+fn goes_on(reply: &OpMsg) -> Result<bool> {
+    let more = reply.flags.has(Flags::MORE_TO_COME);
+    match more {
+        true => assert_eq!(reply.body.get_f64("ok")?, 1.0),
+        false => assert_eq!(reply.body.get_i32("code")?, 91),
+    }
+    Ok(more)
+}
+
+#[test]
+fn a_standalone_can_be_awaited_too() -> Result<()> {
+    let server = Server::start(BINARY, &[])?;
+    let mut raw = Raw::connect(&server)?;
+    let told = raw.ask(hello())?;
+    assert!(told.get("setName")?.is_none());
+    let again = raw.ask(awaiting(&told, 1)?)?;
+    assert!(again.get_bool("isWritablePrimary")?);
+    let refused =
+        raw.ask(rawdoc! { "configureFailPoint": "failCommand", "mode": "off", "$db": "admin" })?;
+    assert_eq!(refused.get_i32("code")?, 59);
+    server.stop()
+}
+
+/// The increment of one document, numbered.
+fn increment(number: i64) -> RawDocumentBuf {
+    let id = Binary {
+        subtype: BinarySubtype::Uuid,
+        bytes: vec![7; 16],
+    };
+    let update = rawdoc! { "q": { "_id": 1 }, "u": { "$inc": { "n": 1 } }, "upsert": true };
+    rawdoc! { "update": "c", "updates": [update], "lsid": { "id": id }, "txnNumber": number, "$db": "test" }
+}
+
+#[test]
+fn a_write_that_is_repeated_after_a_kill_is_applied_once() -> Result<()> {
+    let mut random = fastrand::Rng::with_seed(seed("replica set"));
+    let mut server = Server::start(BINARY, &["--replica-set", "rs0", "--devices", "host:1"])?;
+    let rounds = if is_full() { 60 } else { 6 };
+    for number in 1..=rounds {
+        let mut raw = Raw::connect(&server)?;
+        raw.send(increment(number), Flags::default())?;
+        match random.u8(0..4) {
+            0 => {}
+            1 => std::thread::yield_now(),
+            _ => drop(raw.receive()?),
+        }
+        server.kill();
+        server.restart()?;
+        let reply = Raw::connect(&server)?.ask(increment(number))?;
+        assert_eq!(reply.get_i32("n")?, 1, "{reply:?}");
+    }
+    let mut raw = Raw::connect(&server)?;
+    let older = raw.ask(increment(1))?;
+    assert_eq!(older.get_i32("code")?, 225);
+    let find = raw.ask(rawdoc! { "find": "c", "$db": "test" })?;
+    let batch = find.get_document("cursor")?.get_array("firstBatch")?;
+    let first = batch.get_document(0)?;
+    assert_eq!(i64::from(first.get_i32("n")?), rounds);
+    server.stop()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_driver_repeats_writes_whose_replies_are_lost() -> Result<()> {
+    let server = Server::start(BINARY, &["--replica-set", "rs0", "--test-commands"])?;
+    let mut options = ClientOptions::parse(server.uri()).await?;
+    options.repl_set_name = Some("rs0".to_owned());
+    let client = Client::with_options(options)?;
+    let things: Collection<bson::Document> = client.database("test").collection("things");
+    let admin = client.database("admin");
+    let lose_reply =
+        doc! { "configureFailPoint": "onPrimaryTransactionalWrite", "mode": { "times": 1 } };
+    admin.run_command(lose_reply.clone()).await?;
+    things.insert_one(doc! { "_id": 1, "n": 0 }).await?;
+    admin.run_command(lose_reply.clone()).await?;
+    let updated = things
+        .update_one(doc! { "_id": 1 }, doc! { "$inc": { "n": 1 } })
+        .await?;
+    assert_eq!(updated.modified_count, 1);
+    admin.run_command(lose_reply).await?;
+    let found = things
+        .find_one_and_update(doc! { "_id": 1 }, doc! { "$inc": { "n": 1 } })
+        .await?;
+    assert_eq!(found, Some(doc! { "_id": 1, "n": 1 }));
+    let data = doc! { "failCommands": ["delete"], "errorCode": 91 };
+    let stopping =
+        doc! { "configureFailPoint": "failCommand", "mode": { "times": 1 }, "data": data };
+    admin.run_command(stopping).await?;
+    let deleted = things.delete_one(doc! { "n": 2 }).await?;
+    ensure!(deleted.deleted_count == 1, "{deleted:?}");
+    let mut session = client.start_session().await?;
+    session.start_transaction().await?;
+    let refused = things.insert_one(doc! {}).session(&mut session).await;
+    ensure!(refused.is_err_and(|error| error.to_string().contains("transactions")));
+    server.stop()
+}
