@@ -214,7 +214,7 @@ fn without_a_server_the_remedy_is_named() -> Result<()> {
         .output()?;
     let said = String::from_utf8_lossy(&output.stderr);
     ensure!(
-        said.contains("no server answers at 127.0.0.1:9") && said.contains("forebay serve"),
+        said.contains("no server listens at 127.0.0.1:9") && said.contains("forebay serve"),
         "{said}"
     );
     Ok(())
@@ -236,9 +236,23 @@ fn the_other_commands_work() -> Result<()> {
         Ok(String::from_utf8(output.stdout)?)
     };
     assert_eq!(run(&["devices", "list"])?.lines().count(), 3);
-    ensure!(run(&["devices", "add", "host:1"])?.contains("host:2 joined"));
+    ensure!(run(&["devices", "add", "host"])?.contains("host:2 joined"));
+    ensure!(run(&["devices", "remove", "host:1"])?.contains("host:1 left"));
     ensure!(run(&["devices", "remove", "0"])?.contains("host:0 left"));
-    ensure!(run(&["devices", "list"])?.contains("host:1"));
+    ensure!(run(&["devices", "list", "--json"])?.contains(r#""name":"host:2""#));
+    let refused = |arguments: &[&str]| -> Result<String> {
+        let output = Command::new(BINARY)
+            .args(arguments)
+            .env("FOREBAY_URI", server.uri())
+            .output()?;
+        ensure!(!output.status.success(), "{arguments:?} succeeded");
+        Ok(String::from_utf8(output.stderr)?)
+    };
+    ensure!(refused(&["devices", "add", "host:1"])?.contains("host --count 1"));
+    ensure!(refused(&["devices", "remove", "host:9"])?.contains("devices are host:2"));
+    ensure!(refused(&["devices", "remove", "host:2"])?.contains("it is the last device"));
+    ensure!(run(&["devices", "remove", "host:2", "--yes"])?.contains("host:2 left"));
+    ensure!(run(&["devices", "add", "host", "--count", "2"])?.contains("host:3, host:4 joined"));
     ensure!(run(&["debug", "pattern", "^abc", "--options", "i"])?.contains("tier"));
     ensure!(run(&["version"])?.starts_with("forebay "));
     ensure!(run(&["doctor"])?.contains("host devices"));

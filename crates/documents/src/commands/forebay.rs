@@ -10,11 +10,11 @@ use crate::places::blocking;
 use crate::request::Request;
 use crate::search::admin;
 
-/// `{forebayDevices: 1}`, also with `add: "host:1"` or `remove: 3`.
+/// `{forebayDevices: 1}`, also with `add: "host:1"` (so many), or `remove: 3` or `remove: "host:3"` (this one).
 pub const DEVICES: Spec = Spec {
     name: "forebayDevices",
     help: "lists devices, adds some, removes one",
-    known: Known::Only(&["add", "remove"]),
+    known: Known::Only(&["add", "remove", "last"]),
     effect: Effect::Reads,
     run: Run::Now(devices),
 };
@@ -52,8 +52,9 @@ fn devices(request: &Request<'_>) -> Reply {
     if let Some(spec) = request.arguments.string("add")? {
         return blocking(|| admin::add_devices(cache, spec));
     }
-    match request.arguments.integer("remove")? {
-        Some(id) => blocking(|| admin::remove_device(cache, id)),
+    let even_last = request.arguments.flag("last")?;
+    match request.arguments.get("remove") {
+        Some(named) => blocking(|| admin::remove_device(cache, named, even_last)),
         None => Ok(admin::devices_reply(cache)),
     }
 }

@@ -2,13 +2,14 @@
 
 use std::sync::Arc;
 
-use bson::{RawArrayBuf, RawDocumentBuf, cstr, rawdoc};
+use bson::{RawArrayBuf, RawBsonRef, RawDocumentBuf, cstr, rawdoc};
 use forebay_cache::Cache;
-use forebay_device::{Device, DeviceId, DeviceSpec, DeviceState};
+use forebay_device::{Device, DeviceSpec, DeviceState};
 use forebay_query::Code;
 use forebay_text::{Limits, Options, Pattern, PatternError, Program};
 
 use super::collection::CollectionSearch;
+use crate::arguments::integer;
 use crate::error::CommandError;
 
 /// `{forebayDevices: 1}`: the devices that hold the cache.
@@ -40,19 +41,45 @@ pub fn add_devices(cache: &Cache, spec: &str) -> Result<RawDocumentBuf, CommandE
     Ok(rawdoc! { "added": added, "bucketsMoved": moved as i64, "ok": 1.0 })
 }
 
-/// `{forebayDevices: 1, remove: 3}`: a device leaves, and its buckets move to the others.
+/// `{forebayDevices: 1, remove: 3}`, or `"host:3"`: a device leaves, and its buckets move to the others.
 ///
 /// Blocks until the buckets are elsewhere; searches go on meanwhile.
 ///
 /// # Errors
-/// `BadValue` when there is no such device, or it cannot leave.
-pub fn remove_device(cache: &Cache, id: i64) -> Result<RawDocumentBuf, CommandError> {
-    let id = u32::try_from(id)
-        .map_err(|_| CommandError::bad_value(format!("{id} is not the id of a device")))?;
-    let removed = cache.devices().remove(DeviceId(id));
+/// `BadValue` when there is no such device, or it is the last one and `even_last` is false.
+pub fn remove_device(
+    cache: &Cache,
+    named: RawBsonRef<'_>,
+    even_last: bool,
+) -> Result<RawDocumentBuf, CommandError> {
+    let devices = cache.devices().list();
+    let is_meant = |device: &&Arc<Device>| match named {
+        RawBsonRef::String(name) => device.name() == name,
+        number => integer(number) == Some(i64::from(device.id().0)),
+    };
+    let id = devices.iter().find(is_meant).map(|device| device.id());
+    let id = id.ok_or_else(|| no_device(named, &devices))?;
+    if devices.len() == 1 && !even_last {
+        let message = "it is the last device: without one, searches use one core each (`last: true` removes it)";
+        return Err(CommandError::bad_value(message));
+    }
+    let removed = cache.devices().remove(id);
     let removed = removed.map_err(|error| CommandError::bad_value(error.to_string()))?;
     let moved = cache.device_left(removed.id());
     Ok(rawdoc! { "removed": device_document(&removed), "bucketsMoved": moved as i64, "ok": 1.0 })
+}
+
+fn no_device(named: RawBsonRef<'_>, devices: &[Arc<Device>]) -> CommandError {
+    let named = match named {
+        RawBsonRef::String(name) => name.to_owned(),
+        number => integer(number).map_or_else(|| "none".to_owned(), |id| id.to_string()),
+    };
+    let names: Vec<&str> = devices.iter().map(|device| device.name()).collect();
+    let message = format!(
+        "there is no device {named}: devices are {}",
+        names.join(", ")
+    );
+    CommandError::bad_value(message)
 }
 
 fn device_document(device: &Device) -> RawDocumentBuf {

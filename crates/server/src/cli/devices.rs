@@ -1,5 +1,7 @@
 //! `forebay devices`: the devices of a running server, which join and leave while it works.
 
+use std::num::NonZeroUsize;
+
 use anyhow::Result;
 use bson::{Bson, Document, doc};
 use clap::{Args, Subcommand};
@@ -19,18 +21,39 @@ pub struct DevicesArgs {
 #[derive(Debug, Subcommand)]
 enum Action {
     /// List devices, their memory and their state
-    List,
+    List {
+        /// Write JSON.
+        #[arg(long)]
+        json: bool,
+    },
     /// Let devices join; their share of the buckets moves to them
     Add {
-        /// Devices to add, as in `host:2` or `cuda:0`.
-        #[arg(value_name = "DEVICES")]
-        spec: String,
+        /// What joins: `host` for a host device, `cuda:N` for the GPU of that number, `cuda` for all GPUs.
+        #[arg(value_name = "KIND", value_parser = parse_kind)]
+        kind: String,
+        /// How many host devices.
+        #[arg(long, default_value = "1")]
+        count: NonZeroUsize,
     },
     /// Let a device leave; its buckets move to the others
     Remove {
-        /// The id that `forebay devices list` shows.
-        id: i64,
+        /// The name or the id that `forebay devices list` shows.
+        #[arg(value_name = "NAME|ID")]
+        device: String,
+        /// Remove it even if it is the last one: searches use one core each then.
+        #[arg(long)]
+        yes: bool,
     },
+}
+
+/// In a list of devices, `host:1` is the name of one; how many are to join is said apart.
+fn parse_kind(text: &str) -> Result<String, String> {
+    match text.strip_prefix("host:") {
+        Some(count) => Err(format!(
+            "`host:{count}` names one device: for {count} more, say `host --count {count}`"
+        )),
+        None => Ok(text.to_owned()),
+    }
 }
 
 /// The columns of the list: heading and field.
@@ -54,7 +77,10 @@ pub async fn run(args: &DevicesArgs) -> Result<()> {
     let admin = args.server.connect().await?.database("admin");
     let reply = admin.run_command(command(&args.action)).await?;
     match &args.action {
-        Action::List => print!("{}", table::of(&COLUMNS, &documents(&reply, "devices"))),
+        Action::List { json: true } => print_json(&reply)?,
+        Action::List { json: false } => {
+            print!("{}", table::of(&COLUMNS, &documents(&reply, "devices")));
+        }
         _ => print_move(&reply),
     }
     Ok(())
@@ -62,10 +88,33 @@ pub async fn run(args: &DevicesArgs) -> Result<()> {
 
 fn command(action: &Action) -> Document {
     match action {
-        Action::List => doc! { "forebayDevices": 1 },
-        Action::Add { spec } => doc! { "forebayDevices": 1, "add": spec },
-        Action::Remove { id } => doc! { "forebayDevices": 1, "remove": *id },
+        Action::List { .. } => doc! { "forebayDevices": 1 },
+        Action::Add { kind, count } => doc! { "forebayDevices": 1, "add": spec(kind, *count) },
+        Action::Remove { device, yes } => {
+            let named = match device.parse() {
+                Ok(id) => Bson::Int64(id),
+                Err(_) => Bson::String(device.clone()),
+            };
+            doc! { "forebayDevices": 1, "remove": named, "last": *yes }
+        }
     }
+}
+
+/// The devices as the server's settings name them.
+fn spec(kind: &str, count: NonZeroUsize) -> String {
+    match kind {
+        "host" => format!("host:{count}"),
+        kind => kind.to_owned(),
+    }
+}
+
+fn print_json(reply: &Document) -> Result<()> {
+    let devices = reply.get("devices").cloned().unwrap_or(Bson::Null);
+    println!(
+        "{}",
+        serde_json::to_string(&devices.into_relaxed_extjson())?
+    );
+    Ok(())
 }
 
 fn print_move(reply: &Document) {
