@@ -4,6 +4,7 @@
 mod auth;
 mod cli;
 mod door;
+mod driver_error;
 mod import;
 mod logging;
 mod settings;
@@ -46,17 +47,17 @@ fn failed(error: &anyhow::Error) -> ExitCode {
 fn message(error: &anyhow::Error) -> String {
     let mut line = String::new();
     for cause in error.chain() {
-        let text = match cause.downcast_ref::<mongodb::error::Error>() {
-            Some(error) => error.kind.to_string(),
-            None => cause.to_string(),
-        };
-        if line.contains(&text) {
-            continue;
+        let of_driver = cause.downcast_ref::<mongodb::error::Error>();
+        let text = of_driver.map_or_else(|| cause.to_string(), driver_error::sentence);
+        if !line.contains(&text) {
+            let separator = if line.is_empty() { "" } else { ": " };
+            line.push_str(separator);
+            line.push_str(&text);
         }
-        if !line.is_empty() {
-            line.push_str(": ");
+        if of_driver.is_some() {
+            // Its causes are in the sentence.
+            break;
         }
-        line.push_str(&text);
     }
     line
 }

@@ -17,6 +17,7 @@ use tokio::time::timeout;
 use tokio_rustls::TlsConnector;
 use tokio_rustls::rustls::{self, ClientConfig, RootCertStore};
 
+use crate::driver_error::sentence;
 use crate::tcp;
 use crate::tls::{self, TlsError};
 
@@ -27,7 +28,7 @@ const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
 #[derive(Debug, thiserror::Error)]
 pub enum UpstreamError {
     /// It is not a connection string, or a name in it cannot be looked up.
-    #[error("--upstream: {0}")]
+    #[error("--upstream: {}", sentence(.0))]
     Uri(#[from] mongodb::error::Error),
     /// It names several servers, or something else than host and port.
     #[error("--upstream must name one server by host and port")]

@@ -96,6 +96,12 @@ async fn a_server_that_asks_lets_in_who_knows_the_password() -> Result<()> {
     );
     assert_eq!(find_code(&with_credentials(&server, "guess")).await?, 18);
     assert_eq!(find_code(&open).await?, 13);
+    let guessed = user(&["list", "--uri", &with_credentials(&server, "guess")], "")?;
+    let said = text(&guessed);
+    ensure!(
+        said.ends_with("the user or the password is wrong\n") && said.lines().count() == 1,
+        "{said}"
+    );
     Ok(())
 }
 
@@ -202,5 +208,9 @@ async fn tls_and_a_password_together() -> Result<()> {
         plain.list_database_names().await.is_err(),
         "a client without TLS got in"
     );
+    let address = server.process().address();
+    let plain = format!("mongodb://{address}/?serverSelectionTimeoutMS=500");
+    let listed = user(&["list", "--uri", &plain], "")?;
+    ensure!(text(&listed).contains("tls=true"), "{}", text(&listed));
     Ok(())
 }

@@ -97,6 +97,18 @@ fn data_must_be_a_directory_that_can_be_written() -> Result<()> {
 #[test]
 fn wrong_settings_are_named() -> Result<()> {
     refused(&["--memory", "--devices", "gpu:7"], &["--devices", "gpu:7"])?;
+    refused(
+        &["--memory", "--data", "d"],
+        &["--data has no effect beside --memory"],
+    )?;
+    refused(
+        &["--memory", "--serve-stale"],
+        &["--serve-stale has no effect without --upstream"],
+    )?;
+    refused(
+        &["--memory", "--upstream", "nowhere"],
+        &["--upstream: connection string contains no scheme"],
+    )?;
     refused(&["--memory", "--log", "=,="], &["--log"])?;
     refused(
         &["--memory", "--bucket-values-max", "1"],

@@ -114,7 +114,9 @@ fn serve(binary: &Path, folder: &Path, arguments: &[String]) -> Result<ServerPro
     let folder = folder
         .to_str()
         .context("temporary folders have plain names")?;
-    let mut all = vec!["--data", folder];
-    all.extend(arguments.iter().map(String::as_str));
+    let mut all: Vec<&str> = arguments.iter().map(String::as_str).collect();
+    if !all.contains(&"--memory") {
+        all.extend(["--data", folder]);
+    }
     ServerProcess::serve(binary, &all)
 }

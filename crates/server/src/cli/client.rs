@@ -1,14 +1,20 @@
 //! How the commands reach a running server.
 
+use std::io;
 use std::time::Duration;
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, bail};
 use clap::Args;
 use mongodb::Client;
-use mongodb::options::ClientOptions;
+use mongodb::options::{ClientOptions, ServerAddress};
+use tokio::net::TcpStream;
+use tokio::time::timeout;
 
-/// How long to look for the server.
+/// How long to look for the server, unless the connection string says (`serverSelectionTimeoutMS`).
 const SELECTION_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// The port of servers whose address names none.
+const DEFAULT_PORT: u16 = 27017;
 
 /// Which server to talk to.
 #[derive(Debug, Clone, Args)]
@@ -32,19 +38,36 @@ impl ServerArgs {
     pub async fn connect(&self) -> Result<Client> {
         let mut options = ClientOptions::parse(&self.uri).await.context("--uri")?;
         options.app_name = Some("forebay".to_owned());
-        options.server_selection_timeout = Some(SELECTION_TIMEOUT);
+        options
+            .server_selection_timeout
+            .get_or_insert(SELECTION_TIMEOUT);
         let hosts: Vec<String> = options.hosts.iter().map(ToString::to_string).collect();
+        let hosts = hosts.join(", ");
+        if nothing_listens(&options.hosts).await {
+            bail!("no server listens at {hosts} (start one by `forebay serve`)");
+        }
         let client = Client::with_options(options).context("--uri")?;
         let alive = client
             .database("admin")
             .run_command(bson::doc! { "ping": 1 })
             .await;
-        alive.with_context(|| {
-            format!(
-                "no server answers at {} (start one by `forebay serve`)",
-                hosts.join(", ")
-            )
-        })?;
+        alive.with_context(|| format!("cannot work with the server at {hosts}"))?;
         Ok(client)
     }
+}
+
+/// Whether every address refuses connections: the driver would ask again and again until its time is up.
+async fn nothing_listens(hosts: &[ServerAddress]) -> bool {
+    for host in hosts {
+        let ServerAddress::Tcp { host, port } = host else {
+            return false;
+        };
+        let address = (host.as_str(), port.unwrap_or(DEFAULT_PORT));
+        let refused = |error: &io::Error| error.kind() == io::ErrorKind::ConnectionRefused;
+        match timeout(SELECTION_TIMEOUT, TcpStream::connect(address)).await {
+            Ok(Err(error)) if refused(&error) => {}
+            _ => return false,
+        }
+    }
+    true
 }

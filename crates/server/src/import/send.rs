@@ -9,6 +9,8 @@ use parking_lot::Mutex;
 use tokio::sync::{Mutex as AsyncMutex, mpsc};
 use tokio::task::JoinSet;
 
+use crate::driver_error::sentence;
+
 /// Documents of one insert at most.
 const BATCH_DOCUMENTS_MAX: usize = 10_000;
 /// Bytes of the documents of one insert, after which it is sent.
@@ -18,7 +20,7 @@ const IN_FLIGHT: usize = 3;
 
 /// Why an import ended early: the server refused whole batches, or is gone.
 #[derive(Debug, thiserror::Error)]
-#[error("the server did not take the documents: {0}")]
+#[error("the server did not take the documents: {}", sentence(.0))]
 pub struct SendError(#[from] Error);
 
 /// What came of an import.

@@ -28,6 +28,12 @@ pub enum SettingsError {
     /// The file has a key that no setting has.
     #[error("{path}: there is no setting '{key}' (`forebay reference settings` lists them)")]
     UnknownKey { path: PathBuf, key: String },
+    /// A flag that changes nothing beside the other settings.
+    #[error("--{flag} has no effect {beside}")]
+    Idle {
+        flag: &'static str,
+        beside: &'static str,
+    },
     /// A value is of the wrong type or out of its limits.
     #[error("{origin} {problem}, but it is '{value}'")]
     Value {
@@ -112,7 +118,24 @@ impl Sources {
         for definition in DEFINITIONS {
             (definition.set)(&mut settings, self.value(definition)?);
         }
+        self.refuse_idle_flags(&settings)?;
         Ok(settings)
+    }
+
+    /// The environment and the file may be for other runs too; a flag is for this one.
+    fn refuse_idle_flags(&self, settings: &Settings) -> Result<(), SettingsError> {
+        let is_idle = |flag: &str| match flag {
+            "data" => settings.memory.then_some("beside --memory"),
+            "writes" | "load-documents-per-second" | "compare-percent" | "serve-stale" => {
+                settings.upstream.is_empty().then_some("without --upstream")
+            }
+            _ => None,
+        };
+        let mut flags = self.flags.iter();
+        match flags.find_map(|(flag, _)| Some((flag, is_idle(flag)?))) {
+            Some((flag, beside)) => Err(SettingsError::Idle { flag, beside }),
+            None => Ok(()),
+        }
     }
 
     fn value(&self, definition: &Definition) -> Result<Value, SettingsError> {

@@ -1,0 +1,81 @@
+//! Errors of the MongoDB driver as sentences for people.
+
+use mongodb::error::{Error, ErrorKind, InsertManyError, WriteFailure};
+
+/// What went wrong, in a sentence without the driver's own terms.
+pub fn sentence(error: &Error) -> String {
+    let kind = &*error.kind;
+    match kind {
+        ErrorKind::Authentication { .. } => "the user or the password is wrong".to_owned(),
+        ErrorKind::Command(error) => error.message.clone(),
+        ErrorKind::Write(WriteFailure::WriteError(error)) => error.message.clone(),
+        ErrorKind::Write(WriteFailure::WriteConcernError(error)) => error.message.clone(),
+        ErrorKind::InsertMany(error) => of_inserts(error),
+        ErrorKind::InvalidArgument { message, .. } => message.clone(),
+        ErrorKind::Io(error) => of_connection(&error.to_string()),
+        kind => of_connection(&kind.to_string()),
+    }
+}
+
+fn of_inserts(error: &InsertManyError) -> String {
+    let first = error
+        .write_errors
+        .as_ref()
+        .and_then(|errors| errors.first());
+    let concern = error.write_concern_error.as_ref();
+    let message = first
+        .map(|error| &error.message)
+        .or_else(|| concern.map(|error| &error.message));
+    message.map_or_else(|| "the server refused documents".to_owned(), Clone::clone)
+}
+
+/// What a text says that may hold a description of all servers, with errors in it.
+fn of_connection(text: &str) -> String {
+    let known = [
+        ("Connection refused", "nothing listens there"),
+        (
+            "unexpected end of file",
+            "the server closed the connection: if it speaks TLS only, tls=true belongs in the connection string",
+        ),
+        ("InvalidContentType", "the server does not speak TLS"),
+        (
+            "UnknownIssuer",
+            "the server's certificate is of an authority that is not trusted (tlsCAFile)",
+        ),
+        (
+            "invalid peer certificate",
+            "the server's certificate is not one for this name, or is out of date",
+        ),
+        (
+            "failed to lookup address",
+            "the name of the server is not known",
+        ),
+        ("Server selection timeout", "it does not answer"),
+    ];
+    let found = known.iter().find(|(part, _)| text.contains(part));
+    match found {
+        Some((_, sentence)) => (*sentence).to_owned(),
+        None => plain(text).to_owned(),
+    }
+}
+
+/// The text up to where the driver begins to show its own fields.
+fn plain(text: &str) -> &str {
+    let text = text.split(", labels: {").next().unwrap_or_default();
+    text.trim_start_matches("Kind: ")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn nothing_of_the_driver_is_shown() {
+        let topology = "Server selection timeout: No available servers. Topology: { Type: Unknown, Servers: [ { Address: \
+                        127.0.0.1:9, Type: Unknown, Error: Kind: I/O error: Connection refused (os error 111), labels: {} } ] }";
+        assert_eq!(of_connection(topology), "nothing listens there");
+        assert_eq!(of_connection("Kind: odd, labels: {}, source: None"), "odd");
+        let error = Error::from(std::io::Error::from(std::io::ErrorKind::UnexpectedEof));
+        assert!(sentence(&error).contains("TLS"), "{}", sentence(&error));
+    }
+}
