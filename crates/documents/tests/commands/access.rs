@@ -270,3 +270,22 @@ async fn a_user_that_ends_leaves_no_cursor_and_no_session_of_others_is_ended() {
     door.documents.end_user(name);
     assert_eq!(code(&ada, "shop", more).await, 43, "the cursor is closed");
 }
+
+/// A stage that reads another collection has to ask for the right to: when one of these comes to be supported, the rule of
+/// `aggregate` must learn where it reads.
+#[tokio::test(flavor = "multi_thread")]
+async fn no_stage_reads_a_collection_that_the_rule_of_aggregate_does_not_know() {
+    let door = with_documents().await;
+    let into = doc! { "from": "things", "as": "found", "startWith": "$_id", "connectFromField": "_id", "connectToField": "_id" };
+    for stage in [
+        doc! { "$lookup": { "from": "things", "localField": "_id", "foreignField": "_id", "as": "found" } },
+        doc! { "$graphLookup": into },
+        doc! { "$unionWith": "things" },
+        doc! { "$facet": { "found": [{ "$unionWith": "things" }] } },
+    ] {
+        let command = doc! { "aggregate": "things", "pipeline": [stage], "cursor": {} };
+        assert_eq!(code(&door, "shop", command.clone()).await, 238, "{command}");
+    }
+    let view = doc! { "create": "view", "viewOn": "things", "pipeline": [] };
+    assert_ne!(code(&door, "shop", view).await, 0);
+}
