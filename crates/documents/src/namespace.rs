@@ -49,6 +49,12 @@ impl Namespace {
         }
     }
 
+    /// A collection beside others of a database that is to take the place of one of them by `renameCollection`. It has a
+    /// name of its own, and is gone when the documents are opened again.
+    pub fn temporary(db: &str) -> Namespace {
+        crate::commands::output::temporary(db)
+    }
+
     /// Is it a collection that only the server itself may write?
     pub fn is_reserved(&self) -> bool {
         self.collection.starts_with("system.") && self.collection != "system.js"

@@ -369,6 +369,36 @@ def test_a_store_that_is_about_to_stop_is_away_for_clients_that_come(tmp_path):
     store.stop()
 
 
+def test_a_store_that_goes_while_it_is_read_again_leaves_what_there_was(tmp_path):
+    store = start_ferretdb(tmp_path)
+    arguments = ["--writes", "exclusive", "--serve-stale", "--load-documents-per-second", "3000"]
+    front = start_forebay("--memory", "--upstream", store.uri, *arguments)
+    with pymongo.MongoClient(front.uri) as client:
+        names = client["exclusive"].names
+        names.insert_many([{"_id": number, "name": f"name {number}"} for number in range(10_000)])
+        cache(names)
+        for _ in range(2):
+            # The second time, a load is going on that will not come to its end.
+            assert found(names) == 10_000
+            store.stop()
+            assert found(names) == 10_000, "what there was is kept"
+            store = start_ferretdb(tmp_path, store.address)
+            until(lambda: is_loading(names))
+        names.insert_one({"_id": -1, "name": "name written during the load"})
+        until(lambda: is_cached(names))
+        assert found(names) == 10_001
+    front.stop()
+    store.stop()
+
+
+def is_loading(names):
+    """Whether a load has begun and is not over."""
+    try:
+        return loaded(names) > 0
+    except AutoReconnect:
+        return False
+
+
 def test_a_store_that_asks_for_passwords_now_shows_strangers_nothing_when_it_is_away(tmp_path):
     arguments = ["--data", str(tmp_path), "--change-history-bytes-max", "64MiB"]
     store = start_forebay(*arguments, address=f"{own_host()}:0")

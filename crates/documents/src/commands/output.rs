@@ -24,13 +24,21 @@ use crate::streams::{List, Row, Stream};
 /// Documents that are read before they are written.
 const CHUNK_DOCUMENTS: usize = 256;
 
-/// How the names of collections begin that `$out` fills.
+/// How the names of such collections begin, as those do that `$out` fills.
 const TEMPORARY: &str = "tmp.agg_out.";
 
-/// Is this the name of a collection that `$out` fills?
+/// Is this the name of a collection that is filled to take the place of another?
 pub fn is_temporary(name: &str) -> bool {
     let number = name.strip_prefix(TEMPORARY);
     number.is_some_and(|number| ObjectId::parse_str(number).is_ok())
+}
+
+/// A name in a database of a collection that is filled to take the place of another; gone after a crash.
+pub fn temporary(db: &str) -> Namespace {
+    Namespace {
+        db: db.to_owned(),
+        collection: format!("{TEMPORARY}{}", ObjectId::new().to_hex()),
+    }
 }
 
 /// Does the last stage of a pipeline write?
@@ -127,10 +135,7 @@ fn replace(
     documents: Box<dyn Stream>,
 ) -> Result<(), CommandError> {
     let collections = request.documents.collections();
-    let beside = Namespace {
-        db: target.db.clone(),
-        collection: format!("{TEMPORARY}{}", ObjectId::new().to_hex()),
-    };
+    let beside = temporary(&target.db);
     let made = collections.get_or_create(&beside)?;
     let filled = fill(request, &made, target, documents);
     let renamed = filled.and_then(|()| collections.rename(&beside, target, true));

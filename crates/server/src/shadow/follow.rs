@@ -63,7 +63,7 @@ impl Shadow {
         };
         for documents in documents.chunks(DOCUMENTS_MAX) {
             let documents = documents.iter().map(|document| kept.project(document));
-            self.replicate(&mirror.namespace, &[], &documents.collect::<Vec<_>>())?;
+            self.replicate(mirror.followed_in(), &[], &documents.collect::<Vec<_>>())?;
         }
         Ok(())
     }
@@ -81,7 +81,7 @@ impl Shadow {
                 .filter(|id| !there.contains(&id_key(id.as_raw_bson_ref())));
             let gone: Vec<&RawBson> = gone.collect();
             let found = found.iter().map(|document| kept.project(document));
-            self.replicate(&mirror.namespace, &gone, &found.collect::<Vec<_>>())?;
+            self.replicate(mirror.followed_in(), &gone, &found.collect::<Vec<_>>())?;
         }
         Ok(())
     }

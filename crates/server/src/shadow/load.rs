@@ -34,21 +34,35 @@ const RETRY_PAUSE: Duration = Duration::from_secs(5);
 /// InvalidOptions, ReadConcernMajorityNotEnabled, NotImplemented, and a read concern of a standalone.
 const NO_MAJORITY: [i32; 7] = [2, 9, 20, 72, 148, 238, 123];
 
+/// Why a shadow does not answer that has to be loaded first.
+const WAITS: &str = "the cache waits to be loaded";
+
 type Batch = Result<Vec<RawDocumentBuf>, ShadowError>;
 
 impl Shadow {
     /// Has a shadow filled anew in the background, if its writes can be followed; it answers nothing until that is done.
     pub fn reload(self: &Arc<Self>, mirror: &Arc<Mirror>, why: &str) {
-        self.reload_after(mirror, why, Duration::ZERO);
+        self.log_load(mirror, why);
+        mirror.cool(WAITS, Duration::ZERO);
+        self.have_loaded(mirror);
+    }
+
+    /// The same where the shadow was right until the store was away: it may go on to answer while that is so again.
+    pub(super) fn reload_kept(self: &Arc<Self>, mirror: &Arc<Mirror>, why: &str) {
+        self.log_load(mirror, why);
+        mirror.cool_kept(WAITS, Duration::ZERO);
+        self.have_loaded(mirror);
     }
 
     /// As [`reload`](Shadow::reload), after a pause: for when the store may still be at work on a write whose end nobody
     /// will tell.
     pub fn reload_settled(self: &Arc<Self>, mirror: &Arc<Mirror>, why: &str) {
-        self.reload_after(mirror, why, RETRY_PAUSE);
+        self.log_load(mirror, why);
+        mirror.cool(WAITS, RETRY_PAUSE);
+        self.have_loaded(mirror);
     }
 
-    fn reload_after(self: &Arc<Self>, mirror: &Arc<Mirror>, why: &str, pause: Duration) {
+    fn log_load(&self, mirror: &Mirror, why: &str) {
         let namespace = &mirror.namespace;
         match self.exclusive {
             true => {
@@ -56,7 +70,9 @@ impl Shadow {
             }
             false => tracing::info!(%namespace, why, "the caches of a collection are loaded"),
         }
-        mirror.cool("the cache waits to be loaded", pause);
+    }
+
+    fn have_loaded(self: &Arc<Self>, mirror: &Arc<Mirror>) {
         if mirror.take_loader() {
             tokio::spawn(self.clone().keep_loaded(mirror.clone()));
         }
@@ -88,7 +104,11 @@ impl Shadow {
                 }
                 Err(error) => {
                     tracing::error!(namespace = %mirror.namespace, %error, "the caches of a collection cannot be loaded");
-                    mirror.cool(&format!("the cache cannot be loaded: {error}"), RETRY_PAUSE);
+                    let reason = format!("the cache cannot be loaded: {error}");
+                    match error {
+                        ShadowError::Store(_) => mirror.cool_kept(&reason, RETRY_PAUSE),
+                        _ => mirror.cool(&reason, RETRY_PAUSE),
+                    }
                 }
             }
         }
@@ -129,7 +149,7 @@ impl Shadow {
             let Some(fresh) = mirror.admit(epoch, batch) else {
                 return Ok(None);
             };
-            self.insert(&mirror.namespace, fresh).await?;
+            self.insert(mirror.followed_in(), fresh).await?;
             drop(held);
             self.keep_rate(begun, copied).await;
         }
@@ -137,10 +157,25 @@ impl Shadow {
         readers.join_all().await;
         let seconds = begun.elapsed().as_secs_f64();
         tracing::info!(namespace = %mirror.namespace, documents = copied, seconds, "a collection has been copied");
-        Ok(Some((kept, epoch)))
+        let epoch = self.take_over(mirror, epoch).await?;
+        Ok(epoch.map(|epoch| (kept, epoch)))
     }
 
-    /// Empties the shadow while nobody writes, and then opens the cursors: what is written before they are there is
+    /// Puts what a load has copied into the place of the older copy, if it kept that; the number of the load then. None if
+    /// it is not the last one any more.
+    async fn take_over(&self, mirror: &Mirror, epoch: u64) -> Result<Option<u64>, ShadowError> {
+        let _alone = mirror.gate.write().await;
+        let (from, to) = (mirror.followed_in(), &mirror.namespace);
+        if from == to || !mirror.is_current(epoch) {
+            return Ok(mirror.is_current(epoch).then_some(epoch));
+        }
+        let (from, to) = (from.to_string(), to.to_string());
+        let rename = rawdoc! { "renameCollection": from, "to": to, "dropTarget": true };
+        self.demand("admin", rename).await?;
+        Ok(mirror.take_over(epoch))
+    }
+
+    /// Empties the shadow, or what is to take its place, while nobody writes, and then opens the cursors: what is written before they are there is
     /// followed, and noted. None if nothing is declared any more.
     async fn begin(
         &self,
@@ -153,7 +188,7 @@ impl Shadow {
             .collection::<RawDocumentBuf>(collection);
         let total = store.estimated_document_count().await?;
         let alone = mirror.gate.write().await;
-        let Some((kept, epoch)) = mirror.begin(total) else {
+        let Some((kept, epoch)) = mirror.begin(total, self.serve_stale) else {
             return Ok(None);
         };
         self.empty(mirror).await?;
@@ -207,9 +242,9 @@ impl Shadow {
         Ok(opened?.with_type())
     }
 
-    /// Makes the shadow anew, with the declared caches and without documents.
+    /// Makes what a load fills anew, with the declared caches and without documents.
     async fn empty(&self, mirror: &Mirror) -> Result<(), ShadowError> {
-        let Namespace { db, collection } = &mirror.namespace;
+        let Namespace { db, collection } = mirror.followed_in();
         let collection = collection.as_str();
         self.demand(db, rawdoc! { "drop": collection }).await?;
         let indexes = RawArrayBuf::from_iter(mirror.definitions());

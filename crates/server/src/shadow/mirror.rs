@@ -17,6 +17,8 @@ use super::kept::{Kept, cached_fields};
 pub struct Mirror {
     /// Its name.
     pub namespace: Namespace,
+    /// Where a load puts documents that keeps the copy there is until it is done.
+    pub(super) beside: Namespace,
     /// Where there is a shadow, a writer holds this alone from the write to the store until the shadow has followed, and
     /// the load while it copies a batch shares it; where there is none, writers share it, so that whoever declares a cache
     /// can wait until they are done.
@@ -57,6 +59,8 @@ struct Declared {
     definitions: Vec<RawDocumentBuf>,
     kept: Arc<Kept>,
     state: State,
+    /// Has the shadow all documents, as they were when the store was last there?
+    has_copy: bool,
 }
 
 /// How far a shadow is.
@@ -78,6 +82,8 @@ enum State {
         done: u64,
         /// Documents that the store counted at the beginning.
         total: u64,
+        /// Does it go beside the copy there is?
+        is_beside: bool,
     },
     /// It follows every write.
     Ready,
@@ -124,6 +130,7 @@ impl Mirror {
     /// A collection without a shadow.
     pub fn new(namespace: Namespace) -> Mirror {
         Mirror {
+            beside: Namespace::temporary(&namespace.db),
             namespace,
             gate: Arc::default(),
             inner: Mutex::default(),
@@ -156,19 +163,30 @@ impl Mirror {
 
     /// Its shadow, if that answers.
     pub fn ready(&self) -> Option<Ready> {
-        self.filled(|state| matches!(state, State::Ready))
+        self.filled(|declared| matches!(declared.state, State::Ready))
     }
 
-    /// Its shadow, if that answers or did so until the store was away.
+    /// Its shadow, if that answers or did so until the store was away, and no load has emptied it since.
     pub fn stale(&self) -> Option<Ready> {
-        self.filled(|state| matches!(state, State::Ready | State::Behind { .. }))
+        self.filled(|declared| declared.has_copy)
     }
 
-    fn filled(&self, is_so: impl Fn(&State) -> bool) -> Option<Ready> {
+    fn filled(&self, is_so: impl Fn(&Declared) -> bool) -> Option<Ready> {
         self.with(|declared, &mut epoch| {
             let kept = declared.kept.clone();
-            is_so(&declared.state).then_some(Ready { kept, epoch })
+            is_so(declared).then_some(Ready { kept, epoch })
         })?
+    }
+
+    /// The collection that follows writes: that of a load if one goes on beside the copy there is.
+    pub(super) fn followed_in(&self) -> &Namespace {
+        let is_beside = self.with(
+            |declared, _| matches!(declared.state, State::Loading { is_beside, .. } if is_beside),
+        );
+        match is_beside {
+            Some(true) => &self.beside,
+            _ => &self.namespace,
+        }
     }
 
     /// When the store last let a client read the collection that had not said who it is; none if it did not let the last
@@ -214,6 +232,7 @@ impl Mirror {
             state: State::Off {
                 reason: "the cache has just been declared".to_owned(),
             },
+            has_copy: false,
         });
         drop(inner);
         self.cooled.notify_one();
@@ -223,11 +242,18 @@ impl Mirror {
     /// The shadow answers nothing from now on, and is not loaded.
     pub fn off(&self, reason: &str) {
         let reason = reason.to_owned();
+        self.with(|declared, _| declared.has_copy = false);
         self.turn_into(State::Off { reason });
     }
 
-    /// The shadow answers nothing until it has been loaded, which begins after a pause.
+    /// The shadow answers nothing until it has been loaded, which begins after a pause; not even while the store is away.
     pub fn cool(&self, reason: &str, pause: Duration) {
+        self.with(|declared, _| declared.has_copy = false);
+        self.cool_kept(reason, pause);
+    }
+
+    /// The same, but while the store is away it goes on to answer with what the store had before.
+    pub fn cool_kept(&self, reason: &str, pause: Duration) {
         let reason = reason.to_owned();
         self.turn_into(State::Cold { reason, pause });
         self.cooled.notify_one();
@@ -273,17 +299,32 @@ impl Mirror {
         !inner.has_loader
     }
 
-    /// A load begins: what it has to copy, and its number.
-    pub fn begin(&self, total: u64) -> Option<(Arc<Kept>, u64)> {
+    /// A load begins, beside the copy there is if that is to be kept: what it has to copy, and its number.
+    pub fn begin(&self, total: u64, keeps_copy: bool) -> Option<(Arc<Kept>, u64)> {
         self.with(|declared, epoch| {
             *epoch += 1;
+            declared.has_copy &= keeps_copy;
             declared.state = State::Loading {
                 written: HashSet::new(),
                 done: 0,
                 total,
+                is_beside: declared.has_copy,
             };
             (declared.kept.clone(), *epoch)
         })
+    }
+
+    /// The load `of` has taken the place of the older copy beside it; its new number. None if it is not the last one any
+    /// more.
+    pub(super) fn take_over(&self, of: u64) -> Option<u64> {
+        self.with(|declared, epoch| match &mut declared.state {
+            State::Loading { is_beside, .. } if *epoch == of => {
+                *is_beside = false;
+                *epoch += 1;
+                Some(*epoch)
+            }
+            _ => None,
+        })?
     }
 
     /// Of what the load `of` brings, the documents that were not written since it began, counted as copied; none if
@@ -310,6 +351,7 @@ impl Mirror {
             let begins = *epoch == of && fills && owes_nothing;
             if begins {
                 declared.state = State::Ready;
+                declared.has_copy = true;
             }
             begins
         });
@@ -324,6 +366,7 @@ impl Mirror {
             (*epoch == of).then(|| {
                 *epoch += 1;
                 declared.state = State::Behind { reason };
+                declared.has_copy = true;
                 (declared.kept.clone(), *epoch)
             })
         });
@@ -457,15 +500,15 @@ mod tests {
     #[test]
     fn a_load_does_not_bring_back_what_was_written_since() {
         let mirror = mirror();
-        assert!(mirror.begin(2).is_none(), "nothing is declared");
+        assert!(mirror.begin(2, false).is_none(), "nothing is declared");
         declare(&mirror);
-        let (_, first) = mirror.begin(2).expect("declared");
+        let (_, first) = mirror.begin(2, false).expect("declared");
         mirror.written([RawBsonRef::Int32(1)].into_iter());
         let batch = vec![rawdoc! { "_id": 1i64 }, rawdoc! { "_id": 2 }];
         let admitted = mirror.admit(first, batch).expect("it goes on");
         assert_eq!(admitted, [rawdoc! { "_id": 2 }]);
         assert_eq!(mirror.progress(), Some((2, 2)));
-        let (_, second) = mirror.begin(2).expect("declared");
+        let (_, second) = mirror.begin(2, false).expect("declared");
         assert!(mirror.admit(first, Vec::new()).is_none() && !mirror.complete(first));
         assert!(mirror.complete(second) && mirror.ready().is_some());
         mirror.off("told so");
@@ -473,13 +516,36 @@ mod tests {
     }
 
     #[test]
+    fn a_copy_is_kept_until_another_takes_its_place() {
+        let mirror = mirror();
+        declare(&mirror);
+        let (_, first) = mirror.begin(2, true).expect("declared");
+        assert_eq!(
+            mirror.followed_in(),
+            &mirror.namespace,
+            "there is none to keep"
+        );
+        assert!(mirror.stale().is_none() && mirror.complete(first));
+        mirror.cool_kept("the store was away", Duration::ZERO);
+        let (_, second) = mirror.begin(2, true).expect("declared");
+        assert_eq!(mirror.followed_in(), &mirror.beside);
+        assert!(mirror.ready().is_none() && mirror.stale().is_some());
+        assert!(mirror.take_over(first).is_none());
+        let third = mirror.take_over(second).expect("it is the last");
+        assert_eq!(mirror.followed_in(), &mirror.namespace);
+        assert!(!mirror.complete(second) && mirror.complete(third));
+        mirror.cool("a write is not followed", Duration::ZERO);
+        assert!(mirror.stale().is_none());
+    }
+
+    #[test]
     fn an_old_load_completes_nothing_that_was_declared_since() {
         let mirror = mirror();
         declare(&mirror);
-        let (_, old) = mirror.begin(0).expect("declared");
+        let (_, old) = mirror.begin(0, false).expect("declared");
         mirror.declare(Vec::new());
         declare(&mirror);
-        let (_, new) = mirror.begin(0).expect("declared");
+        let (_, new) = mirror.begin(0, false).expect("declared");
         assert!(old != new && !mirror.complete(old) && mirror.complete(new));
         mirror.cool("written", Duration::ZERO);
         assert!(mirror.ready().is_none() && mirror.load_due().is_some());

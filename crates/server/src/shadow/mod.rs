@@ -249,7 +249,7 @@ impl Shadow {
     /// Loads all shadows anew.
     fn reload_all(self: &Arc<Self>, why: &str) {
         for mirror in self.declared() {
-            self.reload(&mirror, why);
+            self.reload_kept(&mirror, why);
         }
     }
 
@@ -371,9 +371,10 @@ impl Shadow {
     /// If the list of caches cannot be written.
     pub async fn forget(&self, mirror: &Mirror) -> Result<(), ShadowError> {
         mirror.declare(Vec::new());
-        let Namespace { db, collection } = &mirror.namespace;
-        self.demand(db, rawdoc! { "drop": collection.as_str() })
-            .await?;
+        for Namespace { db, collection } in [&mirror.namespace, &mirror.beside] {
+            self.demand(db, rawdoc! { "drop": collection.as_str() })
+                .await?;
+        }
         self.record()
     }
 

@@ -187,6 +187,10 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Relay<S> {
         body: &RawDocument,
     ) -> Result<Answer, FrameError> {
         let Some(ready) = self.filled(mirror) else {
+            // An older copy may answer if the store goes, and then it is too late to ask.
+            if self.shadow.serve_stale && !self.is_stale {
+                self.proves(mirror).await?;
+            }
             return Ok(Answer::Forward(self.not_ready(mirror)));
         };
         let read = match Read::parse(&mirror.namespace, &ready.kept, body) {
