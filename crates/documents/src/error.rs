@@ -144,7 +144,7 @@ fn store_code(error: &StoreError) -> Code {
         StoreError::DiskFull { .. } => Code::OutOfDiskSpace,
         StoreError::HistoryLost => Code::ChangeStreamHistoryLost,
         StoreError::NumbersExhausted { .. } => Code::ExceededMemoryLimit,
-        StoreError::ReadOnly { .. } => Code::IllegalOperation,
+        StoreError::ReadOnly { .. } | StoreError::NotSynced { .. } => Code::IllegalOperation,
         _ => Code::InternalError,
     }
 }

@@ -1,7 +1,8 @@
 //! The data directory: its lock against a second server, and the mark of its format.
 
-use std::fs::{File, OpenOptions, TryLockError};
+use std::fs::{DirBuilder, File, OpenOptions, Permissions, TryLockError};
 use std::io::{self, Read, Seek, Write};
+use std::os::unix::fs::{DirBuilderExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -11,6 +12,8 @@ use crate::error::{Result, StoreError};
 const FORMAT: &str = "forebay store 1\n";
 /// The name of the folder that the engine owns.
 const TABLES: &str = "tables";
+/// Mode of directories.
+const OWNER_ONLY: u32 = 0o700;
 
 /// A locked data directory. The lock goes with the value, and with the process however it ends.
 #[derive(Debug)]
@@ -26,19 +29,26 @@ impl Directory {
     /// [`StoreError::NotWritable`], [`StoreError::Locked`] or [`StoreError::UnknownFormat`].
     pub fn open(path: &Path) -> Result<Self> {
         let not_writable = |source| not_writable(path, source);
-        std::fs::create_dir_all(path).map_err(not_writable)?;
+        create(path).map_err(not_writable)?;
         let lock = lock(path)?;
         let directory = Self {
             path: path.to_owned(),
             _lock: lock,
         };
         directory.check_format()?;
+        directory.create_tables().map_err(not_writable)?;
         Ok(directory)
     }
 
     /// The folder for the engine's files.
     pub fn tables(&self) -> PathBuf {
         self.path.join(TABLES)
+    }
+
+    /// Makes the engine's folder, if needed, and has it on the disk: the engine syncs what is in it only.
+    fn create_tables(&self) -> io::Result<()> {
+        create(&self.tables())?;
+        sync(&self.path)
     }
 
     fn check_format(&self) -> Result<()> {
@@ -71,10 +81,56 @@ impl Directory {
             mark.write_all(FORMAT.as_bytes())?;
             mark.sync_all()?;
             std::fs::rename(&temporary, file)?;
-            File::open(&self.path)?.sync_all()
+            sync(&self.path)
         };
         write().map_err(|source| not_writable(&self.path, source))
     }
+}
+
+/// Makes a directory that only its owner enters, if needed, and has it on the disk.
+///
+/// # Errors
+/// As they come.
+pub fn create(path: &Path) -> io::Result<()> {
+    if path.is_dir() {
+        return tighten(path);
+    }
+    let parent = match path.parent() {
+        Some(parent) if parent != Path::new("") => parent,
+        _ => Path::new("."),
+    };
+    if !parent.is_dir() {
+        create(parent)?;
+    }
+    match DirBuilder::new().mode(OWNER_ONLY).create(path) {
+        Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
+        created => created?,
+    }
+    sync(parent)
+}
+
+/// Takes the rights of others to a directory away: in it are documents, and the keys of users.
+fn tighten(path: &Path) -> io::Result<()> {
+    let mode = std::fs::metadata(path)?.permissions().mode() & 0o777;
+    if mode & !OWNER_ONLY == 0 {
+        return Ok(());
+    }
+    let tightened = std::fs::set_permissions(path, Permissions::from_mode(mode & OWNER_ONLY));
+    let directory = path.display();
+    match tightened {
+        Ok(()) => {
+            tracing::warn!(%directory, "other accounts could read the data directory: its mode was {mode:o}, and is now {:o}", mode & OWNER_ONLY)
+        }
+        Err(error) => {
+            tracing::warn!(%directory, %error, "other accounts can read the data directory: its mode is {mode:o}")
+        }
+    }
+    Ok(())
+}
+
+/// Has the entries of a directory on the disk.
+pub(crate) fn sync(directory: &Path) -> io::Result<()> {
+    File::open(directory)?.sync_all()
 }
 
 fn lock(path: &Path) -> Result<File> {

@@ -165,6 +165,12 @@ pub enum StoreError {
         /// What the operating system said.
         source: Arc<io::Error>,
     },
+    /// The last sync failed, so that no writes are taken until one succeeds, which is tried again and again. Reads go on.
+    #[error("the store takes no writes until they can be synced: {why}")]
+    NotSynced {
+        /// Why the last sync failed.
+        why: String,
+    },
     /// An earlier write failed, so that no more are taken until a restart. Reads go on.
     #[error(
         "the store takes no writes since an earlier failure ({why}); repair the cause and restart"
@@ -204,6 +210,7 @@ impl StoreError {
             self,
             Self::Corrupt { .. }
                 | Self::DiskFull { .. }
+                | Self::NotSynced { .. }
                 | Self::ReadOnly { .. }
                 | Self::Io { .. }
                 | Self::CollectionDropped { .. }

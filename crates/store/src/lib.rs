@@ -24,8 +24,10 @@ mod sync;
 mod users;
 
 pub use collection::{Change, Changed, Collection, IndexScan, IndexStatus, Scan, VerifyReport};
+pub use directory::create as create_directory;
 pub use document::{Document, NUMBER_MAX, RecordNumber};
 pub use engine::Direction;
+pub use engine::journal::Dropped;
 pub use error::{Result, StoreError};
 pub use history::{ChangeEvent, ChangeKind, ClusterTime, History, Interest, Watch};
 pub use index::{BuildProgress, IndexBounds, IndexField, IndexKind, IndexSpec};

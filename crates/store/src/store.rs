@@ -14,6 +14,7 @@ use crate::catalogue::{self, CollectionEntry, IndexEntry, Statistics};
 use crate::collection::{Collection, IndexStatus};
 use crate::directory::Directory;
 use crate::engine::fjall::FjallEngine;
+use crate::engine::journal::Dropped;
 use crate::engine::memory::MemoryEngine;
 use crate::engine::reserve::{ReserveEngine, free_bytes_of};
 use crate::engine::{Batch, Direction, Engine, Entries, KeyRange, PartitionId, PartitionKind};
@@ -77,6 +78,7 @@ pub(crate) struct Shared {
     pub(crate) engine: Arc<dyn Engine>,
     pub(crate) catalogue: PartitionId,
     pub(crate) history: Option<Arc<History>>,
+    dropped: Dropped,
     /// The history of an earlier run, where this one records none, until the first change that would be missing in it.
     stale_history: Mutex<Option<PartitionId>>,
     sync: Arc<GroupSync>,
@@ -92,6 +94,7 @@ impl Shared {
 
     /// Writes a batch and has it synced within the interval.
     pub(crate) fn commit(&self, batch: Batch) -> Result<()> {
+        self.sync.check()?;
         self.engine.commit(batch)?;
         self.sync.mark_dirty();
         Ok(())
@@ -99,6 +102,7 @@ impl Shared {
 
     /// As [`commit`](Shared::commit), with the changes that the batch makes.
     pub(crate) fn record(&self, batch: Batch, changes: Changes) -> Result<()> {
+        self.sync.check()?;
         match &self.history {
             Some(history) if !changes.is_empty() => history.record(batch, changes)?,
             Some(_) => self.engine.commit(batch)?,
@@ -149,9 +153,10 @@ impl Store {
         let directory = Directory::open(path)?;
         let tables = directory.tables();
         let engine = Arc::new(FjallEngine::open(&tables, options)?);
+        let dropped = engine.dropped();
         let free_bytes = free_bytes_of(tables.clone());
         let engine = ReserveEngine::new(engine, options.disk_reserve_bytes, free_bytes);
-        Self::load(Arc::new(engine), options, Some(directory))
+        Self::load(Arc::new(engine), options, Some((directory, dropped)))
             .map_err(|error| in_directory(error, &tables))
     }
 
@@ -172,8 +177,9 @@ impl Store {
     fn load(
         engine: Arc<dyn Engine>,
         options: &StoreOptions,
-        directory: Option<Directory>,
+        directory: Option<(Directory, Dropped)>,
     ) -> Result<Self> {
+        let (directory, dropped) = directory.unzip();
         let catalogue = engine
             .open_partition(catalogue::PARTITION, PartitionKind::Catalogue)?
             .id;
@@ -195,6 +201,7 @@ impl Store {
             sync: Arc::clone(&sync),
             stale_history: Mutex::new(stale_history),
             history,
+            dropped: dropped.unwrap_or_default(),
             catalogue,
             engine,
         });
@@ -401,6 +408,11 @@ impl Store {
         self.shared.sync.sync()
     }
 
+    /// What opening dropped of the journal, which was never synced.
+    pub fn dropped(&self) -> Dropped {
+        self.shared.dropped
+    }
+
     /// The history of changes, if one is recorded.
     pub fn history(&self) -> Option<&Arc<History>> {
         self.shared.history.as_ref()
@@ -414,8 +426,10 @@ impl Store {
     /// Whether a write would be taken now.
     ///
     /// # Errors
-    /// [`StoreError::DiskFull`] while too little of the disk is free, [`StoreError::ReadOnly`] after an earlier failure.
+    /// [`StoreError::DiskFull`] while too little of the disk is free, [`StoreError::NotSynced`] and
+    /// [`StoreError::ReadOnly`] after an earlier failure.
     pub fn check_writable(&self) -> Result<()> {
+        self.shared.sync.check()?;
         self.engine().check_writable()
     }
 

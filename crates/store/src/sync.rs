@@ -7,7 +7,7 @@ use std::time::Duration;
 use parking_lot::{Condvar, Mutex};
 
 use crate::engine::Engine;
-use crate::error::Result;
+use crate::error::{Result, StoreError};
 
 /// Groups concurrent requests into few syncs of the engine.
 pub struct GroupSync {
@@ -30,6 +30,13 @@ struct State {
     stopped: bool,
 }
 
+impl State {
+    /// Why the latest sync failed, if it did.
+    fn failure(&self) -> Option<&StoreError> {
+        self.outcome.as_ref()?.as_ref().err()
+    }
+}
+
 impl GroupSync {
     /// For an engine with nothing to sync yet.
     pub fn new(engine: Arc<dyn Engine>) -> Arc<Self> {
@@ -38,6 +45,20 @@ impl GroupSync {
             state: Mutex::default(),
             changed: Condvar::new(),
         })
+    }
+
+    /// Whether writes may be acknowledged: not after a sync that failed, until one has succeeded.
+    ///
+    /// # Errors
+    /// [`StoreError::NotSynced`], or [`StoreError::ReadOnly`] if no sync of this run can succeed any more.
+    pub fn check(&self) -> Result<()> {
+        match self.state.lock().failure() {
+            None => Ok(()),
+            Some(last @ StoreError::ReadOnly { .. }) => Err(last.clone()),
+            Some(failure) => Err(StoreError::NotSynced {
+                why: failure.to_string(),
+            }),
+        }
     }
 
     /// Notes that something was written.
@@ -126,14 +147,27 @@ impl BackgroundSync {
 }
 
 fn run(group: &GroupSync, interval: Duration) {
+    let mut told = None;
     while group.wait_dirty() {
         if !group.wait_interval(interval) {
             break;
         }
-        if let Err(error) = group.sync() {
-            tracing::error!(%error, "background sync failed");
+        let outcome = group.sync();
+        if is_news(&mut told, outcome) {
+            match &told {
+                Some(error) => tracing::error!(%error, "syncing failed: no writes are taken"),
+                None => tracing::info!("syncing succeeded again: writes are taken"),
+            }
         }
     }
+}
+
+/// Whether a sync ended otherwise than the one before it. `told` is why that failed.
+fn is_news(told: &mut Option<String>, outcome: Result<()>) -> bool {
+    let failure = outcome.err().map(|error| error.to_string());
+    let is_news = failure != *told;
+    *told = failure;
+    is_news
 }
 
 impl Drop for BackgroundSync {
@@ -246,6 +280,26 @@ mod tests {
         });
         assert_eq!(on_begun.try_iter().count(), 1, "one sync serves all eight");
         assert_eq!(group.state.lock().ended, 2);
+    }
+
+    #[test]
+    fn a_failure_is_told_once() {
+        let failed = |why: &str| {
+            Err(StoreError::ReadOnly {
+                why: why.to_owned(),
+            })
+        };
+        let outcomes = [
+            Ok(()),
+            failed("a"),
+            failed("a"),
+            failed("b"),
+            Ok(()),
+            Ok(()),
+        ];
+        let mut told = None;
+        let news = outcomes.map(|outcome| is_news(&mut told, outcome));
+        assert_eq!(news, [false, true, false, true, true, false]);
     }
 
     #[test]

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use bson::{RawDocumentBuf, rawdoc};
 use common::{create_index, insert, small_buffers};
-use forebay_store::{IndexSpec, Store, StoreError};
+use forebay_store::{IndexSpec, Store, StoreError, StoreOptions};
 
 /// Places of a file to damage.
 const PLACES: usize = 8;
@@ -217,4 +217,70 @@ fn missing_files_are_noticed() {
         true
     };
     each_file(judge, remove, 1);
+}
+
+/// The journal of a store that was never closed, beside the place where what was synced ends.
+fn unsynced_tail(directory: &Path) -> (PathBuf, u64) {
+    let journal = directory.join("tables/0.jnl");
+    let note = std::fs::read(directory.join("tables/synced")).expect("a sync is noted");
+    let length = note[8..16].try_into().expect("eight bytes");
+    (journal, u64::from_le_bytes(length))
+}
+
+#[test]
+fn a_hole_in_what_was_not_synced_is_the_end_of_the_journal() {
+    let original = tempfile::tempdir().expect("a temporary directory");
+    let options = |directory: &Path| StoreOptions {
+        sync_interval: Duration::from_secs(3600),
+        ..StoreOptions::directory(directory)
+    };
+    let document = |id: i32| rawdoc! { "_id": id, "pad": format!("{id:0>500}") };
+    let store = Store::open(options(original.path())).expect("opens");
+    let collection = store.collection_or_create("db", "c").expect("creates");
+    for id in 0..20 {
+        insert(&collection, document(id));
+    }
+    store.sync().expect("syncs");
+    for id in 20..100 {
+        insert(&collection, document(id));
+    }
+
+    let (_, synced) = unsynced_tail(original.path());
+    for page in [synced / 4096 + 1, synced / 4096 + 4] {
+        let cut = tempfile::tempdir().expect("a temporary directory");
+        copy(original.path(), cut.path());
+        let (journal, _) = unsynced_tail(cut.path());
+        let mut bytes = std::fs::read(&journal).expect("reads");
+        bytes[page as usize * 4096..][..4096].fill(0);
+        std::fs::write(&journal, bytes).expect("writes");
+
+        let store = Store::open(options(cut.path())).expect("what was synced is there");
+        let dropped = store.dropped();
+        assert!(
+            dropped.bytes > 20_000 && dropped.batches > 40,
+            "{dropped:?}"
+        );
+        let found = contents(&store).expect("reads").len();
+        assert!((20..50).contains(&found), "{found} documents");
+        let collection = store.collection("db", "c").expect("is there");
+        insert(&collection, document(1_000));
+        drop(collection);
+        drop(store);
+        let store = Store::open(options(cut.path())).expect("opens again");
+        assert_eq!(store.dropped(), Default::default());
+        assert_eq!(contents(&store).expect("reads").len(), found + 1);
+    }
+
+    // A hole in what was synced is damage.
+    let cut = tempfile::tempdir().expect("a temporary directory");
+    copy(original.path(), cut.path());
+    let (journal, synced) = unsynced_tail(cut.path());
+    let mut bytes = std::fs::read(&journal).expect("reads");
+    bytes[synced as usize - 600..][..512].fill(0);
+    std::fs::write(&journal, bytes).expect("writes");
+    let refused = Store::open(options(cut.path())).err();
+    assert!(
+        matches!(refused, Some(StoreError::Corrupt { .. })),
+        "{refused:?}"
+    );
 }

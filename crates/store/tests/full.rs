@@ -5,6 +5,7 @@
 
 mod common;
 
+use std::fs::File;
 use std::path::Path;
 use std::process::Command;
 use std::sync::Arc;
@@ -13,11 +14,13 @@ use std::time::Duration;
 
 use bson::{RawDocumentBuf, rawdoc};
 use common::assert_clean;
+use forebay_store::engine::fault::{Fault, FaultEngine};
 use forebay_store::engine::memory::MemoryEngine;
 use forebay_store::engine::reserve::ReserveEngine;
 use forebay_store::{Change, Collection, Store, StoreError, StoreOptions};
 
 const DIRECTORY: &str = "FOREBAY_STORE_FULL_DIRECTORY";
+const DESCRIPTORS: &str = "FOREBAY_STORE_DESCRIPTORS_DIRECTORY";
 /// Blocks of 512 bytes a file may have: a little more than fjall's journal has from the start.
 const BLOCKS: usize = (66 << 20) / 512;
 
@@ -32,6 +35,74 @@ fn options(directory: &Path) -> StoreOptions {
 
 fn document(id: i64) -> RawDocumentBuf {
     rawdoc! { "_id": id, "pad": "x".repeat(500_000) }
+}
+
+/// The process that has no file descriptor left. Does nothing when run as a test of its own.
+#[test]
+fn child_without_descriptors() {
+    let Ok(directory) = std::env::var(DESCRIPTORS) else {
+        return;
+    };
+    let store = Store::open(options(Path::new(&directory))).expect("opens");
+    let collection = store.collection_or_create("db", "c").expect("creates");
+    let held: Vec<File> = std::iter::from_fn(|| File::open("/dev/null").ok()).collect();
+    assert!(held.len() > 10, "{} were left", held.len());
+    for id in 0..3 {
+        collection.insert(&document(id)).expect("is taken");
+        store.sync().expect("needs no new descriptor");
+    }
+    store.check_writable().expect("nothing failed");
+}
+
+#[test]
+fn a_sync_needs_no_file_descriptor() {
+    let directory = tempfile::tempdir().expect("a temporary directory");
+    let program = std::env::current_exe().expect("this test has a file");
+    let limited = "ulimit -n 200; exec \"$0\" --exact child_without_descriptors --test-threads=1";
+    let output = Command::new("sh")
+        .args(["-c", limited])
+        .arg(program)
+        .env(DESCRIPTORS, directory.path())
+        .output()
+        .expect("runs");
+    let text = String::from_utf8_lossy(&output.stdout);
+    assert!(output.status.success(), "{text}");
+    let store = Store::open(options(directory.path())).expect("recovers");
+    let collection = store.collection("db", "c").expect("is there");
+    assert_eq!(collection.document_count(), 3);
+}
+
+#[test]
+fn a_failed_sync_stops_writes_until_one_succeeds() {
+    let engine = Arc::new(FaultEngine::new(Arc::new(MemoryEngine::default())));
+    // The background does not sync within this test.
+    let store = Store::with_engine(engine.clone(), Duration::from_secs(3600)).expect("opens");
+    let collection = store.collection_or_create("db", "c").expect("creates");
+    collection.insert(&document(0)).expect("is taken");
+
+    engine.fail_sync(0, Fault::Broken);
+    store.sync().expect_err("fails");
+    let refused = collection.insert(&document(1));
+    assert!(
+        matches!(refused, Err(StoreError::NotSynced { .. })),
+        "{refused:?}"
+    );
+    let other = store.collection_or_create("db", "d").map(drop);
+    assert!(
+        matches!(other, Err(StoreError::NotSynced { .. })),
+        "{other:?}"
+    );
+    let asked = store.check_writable();
+    assert!(
+        matches!(asked, Err(StoreError::NotSynced { .. })),
+        "{asked:?}"
+    );
+    assert_eq!(collection.document_count(), 1);
+
+    store.sync().expect("succeeds");
+    store.check_writable().expect("writes are taken again");
+    collection.insert(&document(1)).expect("is taken again");
+    assert_clean(&collection);
 }
 
 /// Inserts until that is refused; gives how many there are then, and why no more were taken.

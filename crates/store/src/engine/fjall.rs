@@ -12,9 +12,11 @@ use fjall::{
 };
 use parking_lot::{Mutex, RwLock};
 
+use super::journal::Dropped;
+use super::synced::Journal;
 use super::{
     Batch, Bytes, Direction, Engine, KeyRange, Page, PageLimit, Partition, PartitionId,
-    PartitionKind, archive, journal, manifest,
+    PartitionKind, archive, creation, journal, manifest, synced,
 };
 use crate::error::{Result, StoreError};
 use crate::options::StoreOptions;
@@ -46,6 +48,9 @@ const SMALL_TREE: PageLimit = PageLimit {
 /// Empty trees to keep for new partitions.
 const SPARES_MAX: usize = 32;
 
+/// The folder of the partitions, in that of the tables.
+const PARTITIONS: &str = "keyspaces";
+
 /// What an operator can do about damaged files.
 pub(crate) const REMEDY: &str =
     "restore the data directory from a backup, or start on an empty one and import again";
@@ -58,11 +63,10 @@ pub struct FjallEngine {
     /// Holds up a writer that is ahead of the background work.
     pause: fn(Duration),
     partitions: RwLock<Partitions>,
-    journal: journal::JournalSync,
+    journal: synced::JournalSync,
+    dropped: Dropped,
     /// The first failed write: none is taken after it.
     write_failure: Mutex<Option<StoreError>>,
-    /// The first failed sync. What it left behind is unknown, so nothing later may be called durable.
-    sync_failure: Mutex<Option<StoreError>>,
 }
 
 /// The open partitions. A dropped one is emptied and kept as a spare: making and deleting a tree takes dozens of syncs.
@@ -115,8 +119,9 @@ impl FjallEngine {
     /// # Errors
     /// [`StoreError::Corrupt`] for damaged files, [`StoreError::DiskFull`] and [`StoreError::Io`] as they come.
     pub fn open(directory: &Path, options: &StoreOptions) -> Result<Self> {
+        let partitions = directory.join(PARTITIONS);
+        creation::clear_unfinished(directory, &partitions)?;
         check_names(directory)?;
-        let partitions = directory.join("keyspaces");
         manifest::check(&partitions)?;
         archive::check(&partitions)?;
         let journals = journal::check(directory)?;
@@ -128,16 +133,24 @@ impl FjallEngine {
             .supervisor
             .seqno
             .fetch_max(journals.last_sequence + 1);
+        // fjall syncs folders, but not that they are in theirs.
+        sync_folder(&partitions)?;
+        journals.dropped.report();
         Ok(Self {
             database,
             directory: directory.to_owned(),
             write_buffer_bytes: options.write_buffer_bytes,
             pause: options.pause,
             partitions: RwLock::default(),
-            journal: journal::JournalSync::new(directory),
+            journal: synced::JournalSync::open(directory, journals.synced)?,
+            dropped: journals.dropped,
             write_failure: Mutex::new(None),
-            sync_failure: Mutex::new(None),
         })
+    }
+
+    /// What opening dropped of the journal.
+    pub fn dropped(&self) -> Dropped {
+        self.dropped
     }
 
     fn keyspace_options(&self, kind: PartitionKind) -> KeyspaceCreateOptions {
@@ -215,7 +228,10 @@ impl FjallEngine {
 
     fn open_keyspace(&self, name: &str, kind: PartitionKind) -> Result<Keyspace> {
         let opened = self.database.keyspace(name, || self.keyspace_options(kind));
-        opened.map_err(|error| self.write_failed("create a partition", error))
+        let keyspace = opened.map_err(|error| self.write_failed("create a partition", error))?;
+        // fjall syncs the folder of a partition, but not that it is in its own.
+        sync_folder(&self.directory.join(PARTITIONS))?;
+        Ok(keyspace)
     }
 
     /// A name that no partition has.
@@ -320,9 +336,13 @@ fn open_database(directory: &Path, options: &StoreOptions) -> Result<Database> {
     }
 }
 
+fn sync_folder(folder: &Path) -> Result<()> {
+    crate::directory::sync(folder).map_err(|error| StoreError::io("sync a folder", error))
+}
+
 /// Checks that the tree with the names of all trees is there, because fjall deletes trees without a name.
 fn check_names(directory: &Path) -> Result<()> {
-    let trees = directory.join("keyspaces");
+    let trees = directory.join(PARTITIONS);
     let names = trees.join("0");
     let entries = match std::fs::read_dir(&trees) {
         Ok(entries) => entries,
@@ -481,6 +501,7 @@ impl Engine for FjallEngine {
     }
 
     fn commit(&self, batch: Batch) -> Result<()> {
+        self.journal.check()?;
         let (writes, keyspaces) = self.prepare(batch);
         self.throttle(&keyspaces)?;
         writes
@@ -489,16 +510,16 @@ impl Engine for FjallEngine {
     }
 
     fn check_writable(&self) -> Result<()> {
-        refuse_after(self.sync_failure.lock().as_ref())?;
+        self.journal.check()?;
         self.check_background()
     }
 
     fn sync(&self) -> Result<()> {
-        let mut failure = self.sync_failure.lock();
-        refuse_after(failure.as_ref())?;
-        self.journal
-            .sync()
-            .inspect_err(|error| *failure = Some(error.clone()))
+        match self.journal.sync()? {
+            // fjall may have met a failure in this journal before us: the kernel does not tell it twice to latecomers.
+            Journal::New => self.check_background(),
+            Journal::Known => Ok(()),
+        }
     }
 
     fn bytes(&self, partition: PartitionId) -> u64 {
@@ -508,15 +529,6 @@ impl Engine for FjallEngine {
             .get(&partition)
             .map_or(0, |keyspace| keyspace.disk_space())
     }
-}
-
-/// After a sync that failed nobody knows what is on the disk, so that no other is tried.
-fn refuse_after(failure: Option<&StoreError>) -> Result<()> {
-    failure.map_or(Ok(()), |first| {
-        Err(StoreError::ReadOnly {
-            why: first.to_string(),
-        })
-    })
 }
 
 fn take_page(entries: impl Iterator<Item = fjall::Guard>, limit: PageLimit) -> fjall::Result<Page> {

@@ -1,63 +1,30 @@
-//! fjall's journal files: forced to the disk beside writers, and checked before recovery.
+//! fjall's journal files, checked before recovery.
 //!
-//! fjall syncs under the lock of its writer, and its recovery drops everything behind the first entry that it cannot
-//! read, be it the torn tail of a kill or a flipped bit in the middle. This module syncs through its own handle, and
-//! tells tail and damage apart before fjall opens the files.
+//! fjall's recovery drops everything behind the first entry that it cannot read, and refuses to go on at a wrong checksum,
+//! be it the torn tail of a kill, what a power failure left of pages that were never synced, or a flipped bit in the
+//! middle. This module tells these apart before fjall opens the files: a batch that cannot be read is damage if it was
+//! synced, and the end of the journal if it was not.
 
-use std::fs::File;
-use std::io;
+use std::fs::{File, OpenOptions};
+use std::io::{self, Read, Write};
 use std::path::{Path, PathBuf};
 
-use parking_lot::Mutex;
+use rustix::fs::{SeekFrom, seek};
+use rustix::io::Errno;
+use xxhash_rust::xxh3::xxh3_64;
 
 use super::fjall::REMEDY;
+use super::synced::Position;
 use crate::error::{Result, StoreError};
 
-/// Forces the journal to the disk without taking the writer's lock.
-pub struct JournalSync {
-    directory: PathBuf,
-    open: Mutex<Option<(PathBuf, File)>>,
+/// The name of a journal.
+pub(crate) fn name_of(id: u64) -> String {
+    format!("{id}.jnl")
 }
 
-impl JournalSync {
-    /// Prepares for the journals in a directory.
-    pub fn new(directory: &Path) -> Self {
-        Self {
-            directory: directory.to_owned(),
-            open: Mutex::new(None),
-        }
-    }
-
-    /// Returns when everything handed to the operating system before the call is on the disk.
-    ///
-    /// Only the newest journal can hold such data: fjall syncs a journal before it starts the next one.
-    pub fn sync(&self) -> Result<()> {
-        let mut open = self.open.lock();
-        let Some((_, newest)) = journals(&self.directory)?.pop() else {
-            return Ok(());
-        };
-        if open.as_ref().is_none_or(|(path, _)| *path != newest) {
-            let Some(file) = open_if_there(&newest)? else {
-                return Ok(());
-            };
-            *open = Some((newest, file));
-        }
-        match open.as_ref() {
-            Some((_, file)) => file
-                .sync_data()
-                .map_err(|error| StoreError::io("sync the journal", error)),
-            None => Ok(()),
-        }
-    }
-}
-
-/// Opens a journal, unless it was evicted meanwhile: then all of it is in synced tables.
-fn open_if_there(path: &Path) -> Result<Option<File>> {
-    match File::open(path) {
-        Ok(file) => Ok(Some(file)),
-        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
-        Err(error) => Err(StoreError::io("open the journal", error)),
-    }
+/// The number of the journal of this name, if it is one.
+pub(crate) fn id_of(name: &str) -> Option<u64> {
+    name.strip_suffix(".jnl")?.parse().ok()
 }
 
 /// All journals in a directory, oldest first.
@@ -81,8 +48,8 @@ fn journals(directory: &Path) -> Result<Vec<(u64, PathBuf)>> {
 }
 
 fn journal_id(path: &Path) -> Result<u64> {
-    let stem = path.file_stem().and_then(|stem| stem.to_str());
-    let id = stem.and_then(|stem| stem.parse().ok());
+    let name = path.file_name().and_then(|name| name.to_str());
+    let id = name.and_then(id_of);
     id.ok_or_else(|| damaged(path, "a journal's name must be a number".to_owned()))
 }
 
@@ -96,63 +63,167 @@ fn damaged(path: &Path, why: String) -> StoreError {
 
 /// What the journals of a directory hold.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct Journals {
+pub(crate) struct Journals {
     /// The highest sequence number in them; 0 where they hold no batch.
-    pub last_sequence: u64,
+    pub(crate) last_sequence: u64,
     /// Whether there has only ever been one, so that all that was ever written is in it.
-    pub only: bool,
+    pub(crate) only: bool,
+    /// How far they are on the disk: to their end, after the check.
+    pub(crate) synced: Position,
+    /// What was cut off because it was not whole and had never been synced.
+    pub(crate) dropped: Dropped,
+}
+
+/// What recovery dropped of a journal: writes that were never synced, of which a power failure or a kill left a part.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Dropped {
+    /// Bytes of the journal.
+    pub bytes: u64,
+    /// Batches whose end is among them.
+    pub batches: u64,
+}
+
+impl Dropped {
+    /// Tells the operator, if there is something to tell.
+    pub(crate) fn report(self) {
+        if self != Self::default() {
+            let Self { bytes, batches } = self;
+            tracing::warn!(
+                bytes,
+                batches,
+                "the end of the journal was not whole and had never been synced: it was dropped"
+            );
+        }
+    }
 }
 
 impl Journals {
     /// Whether the batch with this sequence number, which is in a table, must be in a journal too or be older than
     /// all of them. A journal is removed only when newer ones took over.
-    pub fn fit(&self, in_table: u64) -> bool {
+    pub(crate) fn fit(&self, in_table: u64) -> bool {
         let holds_batches = self.last_sequence > 0;
         in_table <= self.last_sequence || !(holds_batches || self.only)
     }
 }
 
-/// Checks all journals of a directory before recovery.
+/// Checks all journals of a directory before recovery, and has all of them on the disk when it returns.
+///
+/// The end of the newest is cut off from the first batch that cannot be read, unless that was synced.
 ///
 /// # Errors
-/// [`StoreError::Corrupt`] where recovery would drop entries that a kill cannot have torn.
-pub fn check(directory: &Path) -> Result<Journals> {
+/// [`StoreError::Corrupt`] where a batch that was synced cannot be read.
+pub(crate) fn check(directory: &Path) -> Result<Journals> {
     let journals = journals(directory)?;
-    let Some((newest, _)) = journals.last() else {
+    let Some(((newest, path), sealed)) = journals.split_last() else {
         return no_journals(directory);
     };
     let mut sequence = 0;
-    for (id, path) in &journals {
-        let bytes = std::fs::read(path).map_err(|error| StoreError::io("read a journal", error))?;
-        let end = scan(&bytes, &mut sequence).map_err(|why| damaged(path, why))?;
-        if end == End::Torn && id != newest {
-            return Err(damaged(
-                path,
-                "a batch is cut off although a later journal exists".to_owned(),
-            ));
-        }
+    for (_, path) in sealed {
+        // fjall syncs a journal before it starts the next.
+        let bytes = read(path)?;
+        scan(&bytes, bytes.len(), &mut sequence).map_err(|why| damaged(path, why))?;
+    }
+    let synced = synced_length(directory, *newest)?;
+    let bytes = read(path)?;
+    let end = scan(&bytes, synced, &mut sequence).map_err(|why| damaged(path, why))?;
+    if end < bytes.len() || end > synced {
+        rewrite(path, &bytes[..end])?;
     }
     Ok(Journals {
         last_sequence: sequence,
         only: *newest == 0,
+        synced: Position {
+            journal: *newest,
+            length: end as u64,
+        },
+        dropped: Dropped {
+            bytes: (bytes.len() - end) as u64,
+            batches: ends_of_batches(&bytes[end..]),
+        },
     })
+}
+
+/// Whether no journal of a directory has anything in it.
+pub(crate) fn all_empty(directory: &Path) -> Result<bool> {
+    for (_, path) in journals(directory)? {
+        if !read(&path)?.is_empty() {
+            return Ok(false);
+        }
+    }
+    Ok(true)
 }
 
 /// No journal is right for a new directory only.
 fn no_journals(directory: &Path) -> Result<Journals> {
-    match directory.join("version").exists() {
+    match directory.join("version").exists() || Position::read(directory).is_some() {
         true => Err(damaged(directory, "the journal is missing".to_owned())),
         false => Ok(Journals::default()),
     }
 }
 
-/// How a journal ends.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum End {
-    /// Behind a whole batch.
-    Clean,
-    /// Within a batch, as after a kill.
-    Torn,
+/// How much of the newest journal is known to be on the disk.
+fn synced_length(directory: &Path, newest: u64) -> Result<usize> {
+    let synced = Position::read(directory).unwrap_or_default();
+    if synced.journal > newest {
+        let missing = directory.join(name_of(synced.journal));
+        return Err(damaged(&missing, "the journal is missing".to_owned()));
+    }
+    let length = if synced.journal == newest {
+        synced.length
+    } else {
+        0
+    };
+    usize::try_from(length).map_err(|_| damaged(directory, "its note of syncs is wrong".to_owned()))
+}
+
+/// Reads a journal up to its last byte that is not zero.
+fn read(path: &Path) -> Result<Vec<u8>> {
+    let bytes = File::open(path).and_then(|file| {
+        let end = data_end(&file)?;
+        let mut bytes = Vec::new();
+        file.take(end).read_to_end(&mut bytes)?;
+        Ok(bytes)
+    });
+    let mut bytes = bytes.map_err(|error| StoreError::io("read a journal", error))?;
+    let last = bytes.iter().rposition(|byte| *byte != 0);
+    bytes.truncate(last.map_or(0, |last| last + 1));
+    Ok(bytes)
+}
+
+/// Where the last bytes end that were written to a file: journals are made with room, which takes time to read.
+fn data_end(file: &File) -> io::Result<u64> {
+    let mut end = 0;
+    loop {
+        let data = match seek(file, SeekFrom::Data(end)) {
+            Ok(data) => data,
+            Err(Errno::NXIO) => break,
+            Err(Errno::INVAL | Errno::NOTSUP) => return Ok(file.metadata()?.len()),
+            Err(error) => return Err(error.into()),
+        };
+        end = seek(file, SeekFrom::Hole(data))?;
+    }
+    seek(file, SeekFrom::Start(0))?;
+    Ok(end)
+}
+
+/// Replaces a journal by this beginning of it, and has it on the disk.
+///
+/// Batches that no sync has confirmed are written anew: a sync that failed may have left them in memory only, where the
+/// kernel takes them for written, so that another sync of the same file would prove nothing.
+fn rewrite(path: &Path, bytes: &[u8]) -> Result<()> {
+    let written = || {
+        let temporary = path.with_extension("new");
+        let mut file = OpenOptions::new()
+            .write(true)
+            .create(true)
+            .truncate(true)
+            .open(&temporary)?;
+        file.write_all(bytes)?;
+        file.sync_all()?;
+        std::fs::rename(&temporary, path)?;
+        crate::directory::sync(path.parent().unwrap_or(Path::new(".")))
+    };
+    written().map_err(|error| StoreError::io("write the end of the journal anew", error))
 }
 
 /// The end of every whole batch.
@@ -162,6 +233,10 @@ const START: u8 = 1;
 const ITEM: u8 = 2;
 const FINISH: u8 = 3;
 const CLEAR: u8 = 4;
+/// Bytes of a batch before its items: tag, number of items, sequence number.
+const HEAD_BYTES: usize = 1 + 4 + 8;
+/// Bytes of a batch behind its items: tag, checksum of the items, trailer.
+const FINISH_BYTES: usize = 1 + 8 + TRAILER.len();
 /// A jump of sequence numbers beyond this within one journal is a damaged number, not a busy day.
 const SEQUENCE_STEP_MAX: u64 = 1 << 32;
 
@@ -173,65 +248,94 @@ enum Stop {
     Bad(&'static str),
 }
 
-/// Reads a journal, batch by batch. `sequence` is the last sequence number seen, over all journals.
-fn scan(bytes: &[u8], sequence: &mut u64) -> std::result::Result<End, String> {
-    let written = bytes
-        .iter()
-        .rposition(|byte| *byte != 0)
-        .map_or(0, |last| last + 1);
-    let bytes = &bytes[..written];
+impl Stop {
+    fn reason(&self) -> &'static str {
+        match self {
+            Self::Short => "a length does not fit",
+            Self::Bad(why) => why,
+        }
+    }
+}
+
+/// Reads a journal batch by batch, and gives where the last whole one ends. `sequence` is the last sequence number seen,
+/// over all journals. The first `synced` bytes are on the disk: what cannot be read there is damage.
+fn scan(bytes: &[u8], synced: usize, sequence: &mut u64) -> std::result::Result<usize, String> {
     let mut at = 0;
     while at < bytes.len() {
-        match batch(bytes, at, *sequence) {
+        match checked_batch(bytes, at, *sequence) {
             Ok((next, number)) => {
                 at = next;
                 *sequence = number;
             }
-            Err(stop) => return torn(bytes, at, stop),
+            Err(stop) if at < synced => {
+                let why = stop.reason();
+                return Err(format!("the batch at byte {at} cannot be read ({why})"));
+            }
+            Err(_) => return Ok(at),
         }
     }
-    Ok(End::Clean)
-}
-
-/// Decides if an unreadable batch is the torn tail: then no whole batch ends behind its start.
-fn torn(bytes: &[u8], at: usize, stop: Stop) -> std::result::Result<End, String> {
-    let why = match stop {
-        Stop::Short => "a length does not fit",
-        Stop::Bad(why) => why,
-    };
-    let error = || format!("the batch at byte {at} cannot be read ({why})");
-    match stop {
-        Stop::Bad(_) => Err(error()),
-        Stop::Short if ends_batch(&bytes[at..]) => Err(error()),
-        Stop::Short => Ok(End::Torn),
+    if at < synced {
+        return Err(format!("it ends at byte {at}, but {synced} were synced"));
     }
+    Ok(at)
 }
 
-/// Whether the bytes hold the trailer of a batch, followed by another batch or by nothing.
-fn ends_batch(bytes: &[u8]) -> bool {
+/// Where the last of the whole batches ends with which the bytes begin; does not look into them.
+pub(crate) fn whole_batches(bytes: &[u8]) -> usize {
+    let mut at = 0;
+    while let Ok((next, _)) = batch(bytes, at) {
+        at = next;
+    }
+    at
+}
+
+/// Whether the bytes may be the beginning of a batch.
+pub(crate) fn may_go_on(bytes: &[u8]) -> bool {
+    matches!(batch(bytes, 0), Err(Stop::Short))
+}
+
+/// Counts the trailers of batches that another batch or nothing follows.
+fn ends_of_batches(bytes: &[u8]) -> u64 {
     let trailers = bytes
         .windows(TRAILER.len())
         .enumerate()
         .filter(|(_, window)| *window == TRAILER);
-    trailers
-        .map(|(at, _)| at + TRAILER.len())
-        .any(|next| bytes.get(next).is_none_or(|tag| *tag == START))
+    let ends = trailers.filter(|(at, _)| {
+        let next = bytes.get(at + TRAILER.len());
+        next.is_none_or(|tag| *tag == START)
+    });
+    ends.count() as u64
 }
 
-/// Reads one batch; gives where the next begins and the sequence number.
-fn batch(bytes: &[u8], at: usize, sequence: u64) -> std::result::Result<(usize, u64), Stop> {
-    let mut reader = Reader { bytes, at };
-    if reader.byte()? != START {
-        return Err(Stop::Bad("it does not begin with a start tag"));
-    }
-    let items = reader.number(4)?;
-    let number = reader.number(8)?;
+/// Reads one batch that is whole and newer than the one before; gives where the next begins and the sequence number.
+fn checked_batch(
+    bytes: &[u8],
+    at: usize,
+    sequence: u64,
+) -> std::result::Result<(usize, u64), Stop> {
+    let (end, number) = batch(bytes, at)?;
     let step = number
         .checked_sub(sequence)
         .filter(|step| sequence == 0 || (1..SEQUENCE_STEP_MAX).contains(step));
     if step.is_none() {
         return Err(Stop::Bad("its sequence number is out of order"));
     }
+    let (items, finish) =
+        bytes[at + HEAD_BYTES..end].split_at(end - at - HEAD_BYTES - FINISH_BYTES);
+    if xxh3_64(items).to_le_bytes() != finish[1..9] {
+        return Err(Stop::Bad("its checksum does not fit"));
+    }
+    Ok((end, number))
+}
+
+/// Reads the structure of one batch; gives where the next begins and the sequence number.
+fn batch(bytes: &[u8], at: usize) -> std::result::Result<(usize, u64), Stop> {
+    let mut reader = Reader { bytes, at };
+    if reader.byte()? != START {
+        return Err(Stop::Bad("it does not begin with a start tag"));
+    }
+    let items = reader.number(4)?;
+    let number = reader.number(8)?;
     for _ in 0..items {
         reader.item()?;
     }
@@ -323,8 +427,9 @@ mod tests {
         bytes.extend_from_slice(&4_u32.to_le_bytes());
         bytes.extend_from_slice(b"key");
         bytes.extend_from_slice(&[0; 4]);
+        let checksum = xxh3_64(&bytes[HEAD_BYTES..]);
         bytes.push(FINISH);
-        bytes.extend_from_slice(&99_u64.to_le_bytes());
+        bytes.extend_from_slice(&checksum.to_le_bytes());
         bytes.extend_from_slice(TRAILER);
         bytes
     }
@@ -333,52 +438,77 @@ mod tests {
         [one_batch(1), one_batch(2), one_batch(5)].concat()
     }
 
+    /// All of it was synced.
+    fn scan_synced(bytes: &[u8]) -> std::result::Result<usize, String> {
+        scan(bytes, bytes.len(), &mut 0)
+    }
+
     #[test]
-    fn whole_batches_and_the_room_behind_them_are_clean() {
-        for room in [0, 1, 5_000] {
-            let mut sequence = 0;
+    fn whole_batches_are_read() {
+        let mut sequence = 0;
+        let bytes = three_batches();
+        assert_eq!(scan(&bytes, bytes.len(), &mut sequence), Ok(bytes.len()));
+        assert_eq!(sequence, 5);
+        assert_eq!(whole_batches(&bytes), bytes.len());
+        for room in [1, 5_000] {
             let bytes = [three_batches(), vec![0; room]].concat();
-            assert_eq!(scan(&bytes, &mut sequence), Ok(End::Clean));
-            assert_eq!(sequence, 5);
+            assert_eq!(whole_batches(&bytes), bytes.len() - room);
+            assert!(!may_go_on(&bytes[bytes.len() - room..]));
         }
     }
 
     #[test]
-    fn every_cut_within_the_last_batch_is_torn() {
+    fn a_batch_that_was_not_synced_and_is_cut_off_is_the_end() {
         let bytes = three_batches();
         let last = bytes.len() / 3 * 2;
         for cut in last + 1..bytes.len() {
-            for room in [0, 100] {
-                let torn = [&bytes[..cut], &vec![0; room]].concat();
-                assert_eq!(scan(&torn, &mut 0), Ok(End::Torn), "cut at {cut}");
-            }
+            assert_eq!(scan(&bytes[..cut], last, &mut 0), Ok(last), "cut at {cut}");
+            assert!(
+                scan(&bytes[..cut], last + 1, &mut 0).is_err(),
+                "cut at {cut}"
+            );
+            assert!(may_go_on(&bytes[last..cut]), "cut at {cut}");
         }
     }
 
+    /// Every byte counts, that of the last sequence number apart: that it is higher than it was changes nothing.
     #[test]
-    fn structure_that_is_damaged_is_not_taken_for_a_torn_end() {
+    fn what_was_synced_and_cannot_be_read_is_damage_and_otherwise_the_end() {
         let bytes = three_batches();
         let batch = bytes.len() / 3;
-        // The partition, the key, the value and the checksum are for the checksum to judge. That the last batch has a
-        // higher number than it had changes nothing.
-        let harmless = |at: usize| {
-            let judged_later = [16..24, 34..41, 42..50]
-                .iter()
-                .any(|field| field.contains(&(at % batch)));
-            judged_later || (batch * 2 + 5..batch * 2 + 13).contains(&at)
-        };
-        for at in (0..bytes.len()).filter(|at| !harmless(*at)) {
+        let harmless = batch * 2 + 5..batch * 2 + 13;
+        for at in (0..bytes.len()).filter(|at| !harmless.contains(at)) {
             let mut damaged = bytes.clone();
             damaged[at] ^= 0x80;
-            assert!(scan(&damaged, &mut 0).is_err(), "byte {at}");
+            assert!(scan_synced(&damaged).is_err(), "byte {at}");
+            let before = at / batch * batch;
+            let end = scan(&damaged, before, &mut 0).expect("nothing synced is damaged");
+            // A number that is higher than it was is noticed at the next batch.
+            assert!(end == before || end == before + batch, "byte {at}");
         }
     }
 
     #[test]
-    fn rubbish_behind_the_last_batch_is_damage() {
-        let mut bytes = [three_batches(), vec![0; 100]].concat();
-        let last = bytes.len() - 1;
-        bytes[last] = 7;
-        assert!(scan(&bytes, &mut 0).is_err());
+    fn a_hole_in_what_was_not_synced_is_the_end() {
+        let bytes: Vec<u8> = (1..100).flat_map(one_batch).collect();
+        let batch = bytes.len() / 99;
+        for hole in [batch * 10..batch * 11, batch * 10 + 3..batch * 50 - 7] {
+            let mut torn = bytes.clone();
+            torn[hole.clone()].fill(0);
+            assert_eq!(scan(&torn, batch * 10, &mut 0), Ok(batch * 10), "{hole:?}");
+            assert!(scan(&torn, batch * 11, &mut 0).is_err(), "{hole:?}");
+            let ends = 99 - hole.end.div_ceil(batch) as u64;
+            assert!(
+                ends_of_batches(&torn[batch * 10..]).abs_diff(ends) <= 1,
+                "{hole:?}"
+            );
+        }
+    }
+
+    #[test]
+    fn a_journal_that_ends_before_what_was_synced_is_damaged() {
+        let bytes = three_batches();
+        assert!(scan(&bytes, bytes.len() + 1, &mut 0).is_err());
+        assert!(scan(&[], 1, &mut 0).is_err());
     }
 }

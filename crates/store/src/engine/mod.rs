@@ -5,6 +5,7 @@
 //! as it likes.
 
 pub(crate) mod archive;
+mod creation;
 pub mod fault;
 pub mod fjall;
 pub(crate) mod journal;
@@ -12,6 +13,7 @@ pub(crate) mod manifest;
 pub mod memory;
 mod numbered;
 pub mod reserve;
+mod synced;
 
 use std::collections::HashSet;
 use std::sync::Arc;
