@@ -1,8 +1,10 @@
 //! What a search returns, and how it came about.
 
-use roaring::RoaringBitmap;
+use std::sync::Arc;
 
+use forebay_memory::Share;
 use forebay_text::Tier;
+use roaring::RoaringBitmap;
 
 /// The answer to a [`SearchRequest`](crate::SearchRequest).
 ///
@@ -19,6 +21,8 @@ pub struct SearchAnswer {
     pub residual: RoaringBitmap,
     /// How the search was done.
     pub report: SearchReport,
+    /// What the parts hold of the account, if it is much.
+    pub held: Option<Arc<Share>>,
 }
 
 /// The values of one field among the documents found.

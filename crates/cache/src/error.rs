@@ -1,5 +1,6 @@
 //! What can go wrong with a write or a search.
 
+use forebay_memory::Full;
 use forebay_text::{StopReason, Stopped};
 
 /// A write that contradicts what the cache holds. The caller's master copy and the cache differ then, and the caller
@@ -63,9 +64,18 @@ pub enum SearchError {
         /// The limit.
         bytes_max: usize,
     },
+    /// The account of memory is full.
+    #[error("{0}")]
+    NoRoom(Full),
     /// A bug: a thread that worked on the search panicked.
     #[error("a thread of the search panicked")]
     Panicked,
+}
+
+impl From<Full> for SearchError {
+    fn from(full: Full) -> Self {
+        SearchError::NoRoom(full)
+    }
 }
 
 impl From<Stopped> for SearchError {

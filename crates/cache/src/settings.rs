@@ -2,8 +2,10 @@
 
 use std::time::Duration;
 
+use forebay_memory::Account;
+
 /// How the cache is built. The defaults suit millions of short values.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone)]
 pub struct CacheSettings {
     /// Values a bucket may hold before it is split. 131,072 is the optimum of the paper.
     pub bucket_values_max: usize,
@@ -31,6 +33,8 @@ pub struct CacheSettings {
     pub flush_after: Duration,
     /// Whether a thread flushes in the background. Without it, only [`CollectionCache::flush`](crate::CollectionCache::flush) does.
     pub background: bool,
+    /// What searches take memory from.
+    pub memory: Account,
     /// Decides the random placement of buckets.
     pub seed: u64,
 }
@@ -47,6 +51,7 @@ impl Default for CacheSettings {
             value_bytes_max: 64 << 10,
             flush_after: Duration::from_millis(200),
             background: true,
+            memory: Account::default(),
             seed: 0x466f_7265_6261_7900,
         }
     }

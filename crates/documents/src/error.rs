@@ -1,6 +1,7 @@
 //! What can go wrong with a command, and the one table that turns it into MongoDB's error replies.
 
 use bson::{RawDocumentBuf, cstr, rawdoc};
+use forebay_memory::Full;
 use forebay_query::Code;
 use forebay_store::StoreError;
 use forebay_text::{StopReason, Stopped};
@@ -99,6 +100,12 @@ impl From<forebay_query::Error> for CommandError {
             Code::Interrupted => CommandError::Stopped(StopReason::Cancelled),
             code => CommandError::refused(code, error.message),
         }
+    }
+}
+
+impl From<Full> for CommandError {
+    fn from(full: Full) -> CommandError {
+        CommandError::refused(Code::ExceededMemoryLimit, full.to_string())
     }
 }
 

@@ -20,6 +20,9 @@ pub const SMALL_SHARE_BYTES_MAX: u64 = 64 << 10;
 /// The part of an account that is reserved for small shares: one in this many bytes.
 const RESERVE_PART: u64 = 16;
 
+/// Least bytes that [`Share::try_cover`] takes at a time.
+const STEP_BYTES: usize = 16 << 10;
+
 /// There is no room: the account, or one above it, is at its limit.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error(
@@ -180,6 +183,13 @@ pub struct Share {
     bytes: AtomicU64,
 }
 
+impl Default for Share {
+    /// A share of an account without a limit.
+    fn default() -> Share {
+        Account::default().share()
+    }
+}
+
 impl Share {
     /// Bytes held.
     pub fn bytes(&self) -> u64 {
@@ -239,6 +249,11 @@ impl Share {
         self.account.give_back(before.min(bytes as u64));
     }
 
+    /// Gives back what it holds above `bytes`.
+    pub fn shrink_to(&self, bytes: usize) {
+        self.shrink((self.bytes() as usize).saturating_sub(bytes));
+    }
+
     /// Holds exactly `bytes`.
     ///
     /// # Errors
@@ -247,9 +262,20 @@ impl Share {
         match (bytes as u64).checked_sub(self.bytes()) {
             Some(more) => self.try_grow(more as usize),
             None => {
-                self.shrink((self.bytes() - bytes as u64) as usize);
+                self.shrink_to(bytes);
                 Ok(())
             }
+        }
+    }
+
+    /// Holds at least `bytes`, taken in steps, so that something that grows little by little asks the account now and then.
+    ///
+    /// # Errors
+    /// [`Full`]; the share holds what it held before.
+    pub fn try_cover(&self, bytes: usize) -> Result<(), Full> {
+        match (bytes as u64).saturating_sub(self.bytes()) {
+            0 => Ok(()),
+            more => self.try_grow((more as usize).next_multiple_of(STEP_BYTES)),
         }
     }
 

@@ -1,3 +1,5 @@
+//! Accounts and shares, also of many tasks at a time.
+
 use super::*;
 
 const MIB: usize = 1 << 20;
@@ -27,6 +29,19 @@ fn shares_take_and_give_back() {
     assert_eq!(used(&account), 0);
     assert_eq!(account.figures().peak_bytes, 5000);
     assert_eq!(account.figures().refused, 0);
+}
+
+#[test]
+fn what_grows_little_by_little_asks_now_and_then() {
+    let account = Account::new(1 << 20);
+    let share = account.share();
+    share.try_cover(1).expect("room");
+    assert_eq!(share.bytes(), STEP_BYTES as u64);
+    share.try_cover(STEP_BYTES).expect("it is there");
+    assert_eq!(share.bytes(), STEP_BYTES as u64);
+    share.try_cover(STEP_BYTES + 1).expect("room");
+    assert_eq!(share.bytes(), 2 * STEP_BYTES as u64);
+    assert!(share.try_cover(2 * MIB).is_err());
 }
 
 #[test]

@@ -1,7 +1,9 @@
 //! The algebra of expressions.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeSet, HashSet};
+use std::sync::Arc;
 
+use forebay_text::Program;
 use roaring::RoaringBitmap;
 
 use super::sink::Sink;
@@ -35,47 +37,193 @@ fn collect_leaves<'a>(expr: &'a Expr, leaves: &mut Vec<(usize, &'a Predicate)>) 
     }
 }
 
-/// The documents that meet `expr`, given what was found for each of its conditions, from left to right.
-pub(super) fn combine(expr: &Expr, found: Vec<Sink>, live: &NumberSet) -> RoaringBitmap {
-    Combination {
-        found: found.into_iter(),
-        live,
-    }
-    .evaluate(expr)
+/// A step from what conditions have found to the documents that meet an expression.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Step {
+    /// Begins with all documents.
+    All,
+    /// Begins with none.
+    Nothing,
+    /// Leaves the documents that are not in the last set.
+    Complement,
+    /// Leaves the documents that are in both of the last two sets.
+    Intersect,
+    /// Leaves the documents that are in one of them.
+    Unite,
 }
 
-struct Combination<'a> {
-    found: std::vec::IntoIter<Sink>,
-    live: &'a NumberSet,
+/// A condition, if it is not the beginning, and what to do when its documents are known.
+#[derive(Debug)]
+pub(super) struct Part<'a> {
+    pub(super) leaf: Option<(usize, &'a Predicate)>,
+    pub(super) then: Vec<Step>,
 }
 
-impl Combination<'_> {
-    fn evaluate(&mut self, expr: &Expr) -> RoaringBitmap {
-        match expr {
-            Expr::All => self.live.to_bitmap(),
-            Expr::Leaf { .. } => self
-                .found
-                .next()
-                .expect("one for each condition")
-                .into_bitmap(),
-            Expr::Not(inner) => {
-                let inner = self.evaluate(inner);
-                self.live.to_bitmap() - inner
-            }
-            Expr::And(parts) => {
-                let intersection = parts
-                    .iter()
-                    .map(|part| self.evaluate(part))
-                    .reduce(|a, b| a & b);
-                intersection.unwrap_or_else(|| self.live.to_bitmap())
-            }
-            Expr::Or(parts) => {
-                let union = parts
-                    .iter()
-                    .map(|part| self.evaluate(part))
-                    .reduce(|a, b| a | b);
-                union.unwrap_or_default()
-            }
+/// The conditions of `expr` from left to right, each with the steps that follow it. Of equal conditions of one `And` or
+/// `Or`, the first is there.
+pub(super) fn parts(expr: &Expr) -> Vec<Part<'_>> {
+    let mut parts = Vec::new();
+    add_parts(expr, &mut parts);
+    parts
+}
+
+fn add_parts<'a>(expr: &'a Expr, parts: &mut Vec<Part<'a>>) {
+    match expr {
+        Expr::All => add_step(Step::All, parts),
+        Expr::Leaf { field, predicate } => parts.push(Part {
+            leaf: Some((*field, predicate)),
+            then: Vec::new(),
+        }),
+        Expr::Not(inner) => {
+            add_parts(inner, parts);
+            add_step(Step::Complement, parts);
         }
+        Expr::And(all) => add_list(all, Step::All, Step::Intersect, parts),
+        Expr::Or(any) => add_list(any, Step::Nothing, Step::Unite, parts),
+    }
+}
+
+fn add_list<'a>(list: &'a [Expr], empty: Step, join: Step, parts: &mut Vec<Part<'a>>) {
+    if list.is_empty() {
+        return add_step(empty, parts);
+    }
+    let mut known = HashSet::new();
+    for (index, expr) in list.iter().enumerate() {
+        if identity(expr).is_some_and(|leaf| !known.insert(leaf)) {
+            continue;
+        }
+        add_parts(expr, parts);
+        if index > 0 {
+            add_step(join, parts);
+        }
+    }
+}
+
+fn add_step(step: Step, parts: &mut Vec<Part<'_>>) {
+    if parts.is_empty() {
+        parts.push(Part {
+            leaf: None,
+            then: Vec::new(),
+        });
+    }
+    let last = parts.last_mut().expect("there is one now");
+    last.then.push(step);
+}
+
+/// What makes two conditions the same.
+#[derive(PartialEq, Eq, Hash)]
+enum Identity<'a> {
+    Equals(&'a [u8]),
+    In(&'a [Vec<u8>]),
+    /// Equal patterns share their program.
+    Program(*const Program),
+    IsNull,
+    IsMissing,
+}
+
+fn identity(expr: &Expr) -> Option<(usize, Identity<'_>)> {
+    let Expr::Leaf { field, predicate } = expr else {
+        return None;
+    };
+    let identity = match predicate {
+        Predicate::Equals(value) => Identity::Equals(value),
+        Predicate::In(values) => Identity::In(values),
+        Predicate::Program(program) => Identity::Program(Arc::as_ptr(program)),
+        Predicate::IsNull => Identity::IsNull,
+        Predicate::IsMissing => Identity::IsMissing,
+    };
+    Some((*field, identity))
+}
+
+/// The sets that conditions have given so far, combined as far as they can be.
+#[derive(Debug)]
+pub(super) struct Combination {
+    live: NumberSet,
+    sets: Vec<RoaringBitmap>,
+}
+
+impl Combination {
+    /// No sets yet, of these documents.
+    pub(super) fn new(live: NumberSet) -> Combination {
+        Combination {
+            live,
+            sets: Vec::new(),
+        }
+    }
+
+    /// Takes what a condition has found, and the steps that follow.
+    pub(super) fn go_on(&mut self, found: Option<Sink>, then: &[Step]) {
+        self.sets.extend(found.map(Sink::into_bitmap));
+        then.iter().for_each(|step| self.take(*step));
+    }
+
+    fn take(&mut self, step: Step) {
+        let set = match step {
+            Step::All => self.live.to_bitmap(),
+            Step::Nothing => RoaringBitmap::new(),
+            Step::Complement => self.live.to_bitmap() - self.pop(),
+            Step::Intersect => self.pop() & self.pop(),
+            Step::Unite => self.pop() | self.pop(),
+        };
+        self.sets.push(set);
+    }
+
+    fn pop(&mut self) -> RoaringBitmap {
+        self.sets.pop().expect("each step finds its sets")
+    }
+
+    /// The documents that meet the expression, when all its parts are done.
+    pub(super) fn finish(mut self) -> RoaringBitmap {
+        self.pop()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn equals(value: &str) -> Expr {
+        Expr::Leaf {
+            field: 0,
+            predicate: Predicate::Equals(value.into()),
+        }
+    }
+
+    #[test]
+    fn each_condition_is_followed_by_what_it_completes() {
+        let not = Expr::Not(Box::new(equals("c")));
+        let expr = Expr::Or(vec![
+            Expr::And(vec![]),
+            Expr::And(vec![equals("a"), equals("b")]),
+            not,
+        ]);
+        let parts = parts(&expr);
+        let leaves: Vec<bool> = parts.iter().map(|part| part.leaf.is_some()).collect();
+        assert_eq!(leaves, [false, true, true, true]);
+        let steps: Vec<&[Step]> = parts.iter().map(|part| &part.then[..]).collect();
+        assert_eq!(
+            steps,
+            [
+                &[Step::All][..],
+                &[],
+                &[Step::Intersect, Step::Unite],
+                &[Step::Complement, Step::Unite]
+            ]
+        );
+    }
+
+    #[test]
+    fn equal_conditions_are_searched_once() {
+        let program = Arc::new(Program::substring("x"));
+        let same = |field| Expr::Leaf {
+            field,
+            predicate: Predicate::Program(program.clone()),
+        };
+        let list = vec![same(0), equals("a"), same(0), same(1), equals("a"), same(0)];
+        let all = Expr::And(list);
+        let parts = parts(&all);
+        assert_eq!(parts.len(), 3);
+        let joins: usize = parts.iter().map(|part| part.then.len()).sum();
+        assert_eq!(joins, 2);
     }
 }

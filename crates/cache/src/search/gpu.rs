@@ -5,6 +5,7 @@ use std::sync::Arc;
 use forebay_text::cuda::{ScanFound, ScanOrder, ScanWant};
 use tokio::sync::oneshot;
 
+use super::FREE_BYTES_MAX;
 use super::lookup;
 use super::scan::{self, Order, Task};
 use super::sink::Sink;
@@ -67,6 +68,11 @@ impl GpuScan {
         entry.buckets += held.buckets;
         entry.rows += held.rows;
         entry.device_us += (found.device_ms * 1e3) as u64;
+        // Each row is a number here, and one in a sink.
+        let found_bytes = 2 * size_of::<u32>() * found.list.len();
+        if found_bytes > FREE_BYTES_MAX {
+            order.held.try_grow(found_bytes)?;
+        }
         let sink = match order.empty {
             _ if order.program.confirms_on_host() => {
                 on_all_cores(held, order, found.list, confirmed).await?

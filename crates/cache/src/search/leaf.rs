@@ -5,6 +5,7 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use forebay_device::Device;
+use forebay_memory::Share as MemoryShare;
 use forebay_text::{Program, Stop, Tier};
 use tokio::task::JoinHandle;
 
@@ -93,10 +94,14 @@ pub(super) struct LeafSearch<'a> {
     pub(super) shared: &'a Arc<Shared>,
     pub(super) field: usize,
     pub(super) state: &'a Arc<FieldState>,
+    /// Documents of the collection.
+    pub(super) documents: u64,
     pub(super) predicate: &'a Predicate,
     pub(super) goal: Goal,
     pub(super) stop: &'a Stop,
     pub(super) abandon: &'a Abandon,
+    /// What the condition's documents take of the account.
+    pub(super) held: Arc<MemoryShare>,
 }
 
 /// A condition whose scans are running.
@@ -108,19 +113,20 @@ pub(super) struct Begun {
     /// A look-up that is too long for the thread of the caller.
     look_up: Option<JoinHandle<Sink>>,
     report: LeafReport,
+    held: Arc<MemoryShare>,
 }
 
 impl LeafSearch<'_> {
     /// Looks up what can be, starts the scans that are needed.
     pub(super) fn begin(&self) -> Result<Begun, SearchError> {
         match self.predicate {
-            Predicate::Equals(value) => Ok(self.look_up(Key::Values(vec![value.clone()]))),
-            Predicate::In(values) => Ok(self.look_up(Key::Values(distinct(values)))),
+            Predicate::Equals(value) => self.look_up(Key::Values(vec![value.clone()])),
+            Predicate::In(values) => self.look_up(Key::Values(distinct(values))),
             Predicate::Program(program) if program.is_exact() => {
-                Ok(self.look_up(Key::Values(vec![program.value_prefix().to_vec()])))
+                self.look_up(Key::Values(vec![program.value_prefix().to_vec()]))
             }
             Predicate::Program(program) if program.is_prefix() => {
-                Ok(self.look_up(Key::Prefix(program.value_prefix().to_vec())))
+                self.look_up(Key::Prefix(program.value_prefix().to_vec()))
             }
             Predicate::Program(program) => self.scan(program),
             Predicate::IsMissing => Ok(self.look_up_sets(&[&self.state.missing])),
@@ -131,7 +137,7 @@ impl LeafSearch<'_> {
     fn empty_sink(&self) -> Sink {
         match self.goal {
             Goal::Count => Sink::Count(0),
-            Goal::Numbers | Goal::Some(_) => Sink::Numbers(Vec::new()),
+            Goal::Numbers | Goal::Some(_) => Sink::numbers_among(self.documents),
         }
     }
 
@@ -143,6 +149,7 @@ impl LeafSearch<'_> {
             look_up: None,
             report,
             shared: Arc::clone(self.shared),
+            held: Arc::clone(&self.held),
         }
     }
 
@@ -157,7 +164,7 @@ impl LeafSearch<'_> {
         }
     }
 
-    fn look_up(&self, key: Key) -> Begun {
+    fn look_up(&self, key: Key) -> Result<Begun, SearchError> {
         let tier = if matches!(key, Key::Values(_)) {
             Tier::Exact
         } else {
@@ -168,6 +175,7 @@ impl LeafSearch<'_> {
         let work = key.look_ups(self.state);
         if work <= INLINE_BUCKETS_MAX || (tier == Tier::Prefix && self.goal != Goal::Numbers) {
             key.look_up(self.state, self.goal.limit(), &mut begun.sink);
+            begun.sink.charge(&mut 0, &self.held)?;
         } else {
             let (state, limit) = (Arc::clone(self.state), self.goal.limit());
             let mut sink = self.empty_sink();
@@ -176,7 +184,7 @@ impl LeafSearch<'_> {
                 sink
             }));
         }
-        begun
+        Ok(begun)
     }
 
     fn look_up_sets(&self, sets: &[&NumberSet]) -> Begun {
@@ -199,6 +207,7 @@ impl LeafSearch<'_> {
             abandoned: self.abandon.flag(),
             found: Found::up_to(self.goal.limit()),
             empty: self.empty_sink(),
+            held: Arc::clone(&self.held),
         };
         let positions = self.state.directory.positions(program.value_prefix());
         let holders = self.state.directory.holders(positions.clone());
@@ -260,11 +269,15 @@ impl LeafSearch<'_> {
 }
 
 impl Begun {
-    /// Waits for the scans.
-    pub(super) async fn finish(mut self, report: &mut SearchReport) -> Result<Sink, SearchError> {
+    /// Waits for the scans. What they have found holds a share of the account.
+    pub(super) async fn finish(
+        mut self,
+        report: &mut SearchReport,
+    ) -> Result<(Sink, Arc<MemoryShare>), SearchError> {
         if let Some(look_up) = self.look_up {
-            self.sink
-                .merge(look_up.await.map_err(|_| SearchError::Panicked)?);
+            let found = look_up.await.map_err(|_| SearchError::Panicked)?;
+            found.charge(&mut 0, &self.held)?;
+            self.sink.merge(found);
         }
         for scan in self.on_gpus {
             let (held, order) = (Arc::clone(&scan.held), scan.order.clone());
@@ -277,7 +290,7 @@ impl Begun {
             self.sink.merge(scan.finish(report).await?);
         }
         report.leaves.push(self.report);
-        Ok(self.sink)
+        Ok((self.sink, self.held))
     }
 }
 

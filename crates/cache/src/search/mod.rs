@@ -1,8 +1,8 @@
 //! Searching: from an expression over fields to the documents that meet it.
 //!
-//! Every condition is answered by itself, as a count or as a set of documents; sets are combined by the expression.
-//! Conditions that a binary search answers are answered at once on the caller's thread; the others become scans, one job
-//! a device, all conditions at the same time.
+//! Every condition is answered by itself, as a count or as a set of documents; sets are combined by the expression as they
+//! come, so that a search holds few of them at a time. Conditions that a binary search answers are answered at once on the
+//! caller's thread; the others become scans, one job a device, [`LEAVES_AHEAD`] conditions at the same time.
 
 mod combine;
 mod gpu;
@@ -13,9 +13,11 @@ mod scan;
 mod sink;
 mod values;
 
+use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::Instant;
 
+use forebay_memory::{Account, Share};
 use roaring::RoaringBitmap;
 
 use crate::CollectionCache;
@@ -23,12 +25,19 @@ use crate::answer::{SearchAnswer, SearchReport};
 use crate::error::SearchError;
 use crate::field::FieldState;
 use crate::numbers::NumberSet;
-use crate::request::{Expr, SearchRequest, Want};
-use leaf::{Goal, LeafSearch};
+use crate::request::{Expr, Predicate, SearchRequest, Want};
+use combine::{Combination, Step};
+use leaf::{Begun, Goal, LeafSearch};
 use scan::Abandon;
+use sink::Sink;
 
 /// Sets made of more rows than this are combined on a thread for long work.
 const INLINE_ROWS_MAX: u64 = 65_536;
+
+/// Conditions of one search that are searched at the same time: as many as one pass of a GPU takes.
+const LEAVES_AHEAD: usize = 32;
+/// What a scan has found, or an answer, up to this many bytes takes nothing of the account.
+const FREE_BYTES_MAX: usize = 64 << 10;
 
 /// One moment of a collection, shared with it.
 #[derive(Debug, Clone)]
@@ -130,9 +139,10 @@ impl<'a> Search<'a> {
         let mut report = SearchReport::default();
         let whole = self.snapshot.live.len();
         let found = match expr {
-            Expr::Leaf { .. } => {
-                let sinks = self.search_leaves(expr, Goal::Count, &mut report).await?;
-                sinks.iter().map(sink::Sink::count).sum()
+            Expr::Leaf { field, predicate } => {
+                let leaves = vec![(*field, predicate)];
+                let mut leaves = Leaves::new(&self, leaves, Goal::Count);
+                leaves.next(&mut report).await?.0.count()
             }
             _ => whole,
         };
@@ -141,7 +151,7 @@ impl<'a> Search<'a> {
         } else {
             found
         };
-        Ok(self.finish(count, RoaringBitmap::new(), report))
+        self.finish(count, RoaringBitmap::new(), report)
     }
 
     async fn numbers(self, limit: Option<usize>) -> Result<SearchAnswer, SearchError> {
@@ -150,7 +160,7 @@ impl<'a> Search<'a> {
         if let Some(limit) = limit {
             cut(&mut numbers, limit);
         }
-        Ok(self.finish(numbers.len(), numbers, report))
+        self.finish(numbers.len(), numbers, report)
     }
 
     /// The documents that meet the expression, residual ones left out. With a limit, that many at least if there are.
@@ -167,14 +177,22 @@ impl<'a> Search<'a> {
             }
             _ => Goal::Numbers,
         };
-        let sinks = self.search_leaves(expr, goal, report).await?;
-        let found: u64 = sinks.iter().map(sink::Sink::count).sum();
-        if found <= INLINE_ROWS_MAX {
-            return Ok(combine::combine(expr, sinks, &self.snapshot.live) - &self.residual);
+        let parts = combine::parts(expr);
+        let leaves = parts.iter().filter_map(|part| part.leaf).collect();
+        let mut leaves = Leaves::new(self, leaves, goal);
+        let mut combination = Combination::new(self.snapshot.live.clone());
+        for part in parts {
+            // What a condition holds is given back when it is combined with the others.
+            let (found, _held) = match part.leaf {
+                Some(_) => {
+                    let (found, held) = leaves.next(report).await?;
+                    (Some(found), Some(held))
+                }
+                None => (None, None),
+            };
+            combination = combined(combination, found, part.then).await?;
         }
-        let (expr, live) = (expr.clone(), self.snapshot.live.clone());
-        let found = blocking(move || combine::combine(&expr, sinks, &live)).await?;
-        Ok(found - &self.residual)
+        Ok(combination.finish() - &self.residual)
     }
 
     async fn value_counts(
@@ -185,6 +203,7 @@ impl<'a> Search<'a> {
     ) -> Result<SearchAnswer, SearchError> {
         let mut report = SearchReport::default();
         let numbers = self.matches(None, &mut report).await?;
+        let held = Arc::new(self.memory().share());
         let job = values::Counting {
             field: Arc::clone(self.snapshot.field(field)?),
             all: numbers.len() == self.snapshot.live.len(),
@@ -192,50 +211,114 @@ impl<'a> Search<'a> {
             elements,
             bytes_max,
             stop: self.request.stop.clone(),
+            held: Arc::clone(&held),
         };
         let (numbers, values) = blocking(move || job.run()).await??;
-        let mut answer = self.finish(numbers.len(), RoaringBitmap::new(), report);
+        let mut answer = self.finish(numbers.len(), RoaringBitmap::new(), report)?;
         answer.values = Some(values);
+        answer.held = Some(held);
         Ok(answer)
     }
 
-    fn finish(self, count: u64, numbers: RoaringBitmap, report: SearchReport) -> SearchAnswer {
-        SearchAnswer {
+    fn memory(&self) -> &Account {
+        &self.collection.shared.settings.memory
+    }
+
+    fn finish(
+        self,
+        count: u64,
+        numbers: RoaringBitmap,
+        report: SearchReport,
+    ) -> Result<SearchAnswer, SearchError> {
+        let held = self.held_by(&numbers)?;
+        Ok(SearchAnswer {
             count,
             numbers,
             values: None,
             residual: self.residual,
             report,
+            held,
+        })
+    }
+
+    /// What an answer takes of the account, if it is much.
+    fn held_by(&self, numbers: &RoaringBitmap) -> Result<Option<Arc<Share>>, SearchError> {
+        let bytes = numbers.serialized_size();
+        if bytes <= FREE_BYTES_MAX {
+            return Ok(None);
+        }
+        let share = self.memory().share();
+        share.try_grow(bytes)?;
+        Ok(Some(Arc::new(share)))
+    }
+}
+
+/// The conditions of a search: some are searched at the same time, and given in their order.
+struct Leaves<'s> {
+    search: &'s Search<'s>,
+    waiting: std::vec::IntoIter<(usize, &'s Predicate)>,
+    begun: VecDeque<Begun>,
+    goal: Goal,
+}
+
+impl<'s> Leaves<'s> {
+    fn new(search: &'s Search<'s>, leaves: Vec<(usize, &'s Predicate)>, goal: Goal) -> Leaves<'s> {
+        Leaves {
+            search,
+            waiting: leaves.into_iter(),
+            begun: VecDeque::new(),
+            goal,
         }
     }
 
-    /// Searches every condition of `expr`, in order; all scans run at the same time.
-    async fn search_leaves(
-        &self,
-        expr: &Expr,
-        goal: Goal,
-        report: &mut SearchReport,
-    ) -> Result<Vec<sink::Sink>, SearchError> {
-        let mut begun = Vec::new();
-        for (field, predicate) in combine::leaves(expr) {
-            let state = self.snapshot.field(field)?;
-            let leaf = LeafSearch {
-                shared: &self.collection.shared,
-                field,
-                state,
-                predicate,
-                goal,
-                stop: &self.request.stop,
-                abandon: &self.abandon,
-            };
-            begun.push(leaf.begin()?);
+    /// What the next condition has found, and what that holds of the account.
+    async fn next(&mut self, report: &mut SearchReport) -> Result<(Sink, Arc<Share>), SearchError> {
+        self.search.request.stop.check()?;
+        while self.begun.len() < LEAVES_AHEAD
+            && let Some((field, predicate)) = self.waiting.next()
+        {
+            let begun = self.begin(field, predicate)?;
+            self.begun.push_back(begun);
         }
-        let mut sinks = Vec::with_capacity(begun.len());
-        for scan in begun {
-            sinks.push(scan.finish(report).await?);
-        }
-        Ok(sinks)
+        let begun = self.begun.pop_front();
+        begun
+            .expect("no more is asked for than there are")
+            .finish(report)
+            .await
     }
+
+    fn begin(&self, field: usize, predicate: &Predicate) -> Result<Begun, SearchError> {
+        let search = self.search;
+        let leaf = LeafSearch {
+            shared: &search.collection.shared,
+            field,
+            state: search.snapshot.field(field)?,
+            documents: search.snapshot.live.len(),
+            predicate,
+            goal: self.goal,
+            stop: &search.request.stop,
+            abandon: &search.abandon,
+            held: Arc::new(search.memory().share()),
+        };
+        leaf.begin()
+    }
+}
+
+/// Combines what a condition has found with what the others have; much of it on a thread for that.
+async fn combined(
+    mut combination: Combination,
+    found: Option<Sink>,
+    then: Vec<Step>,
+) -> Result<Combination, SearchError> {
+    if found.as_ref().map_or(0, Sink::count) <= INLINE_ROWS_MAX {
+        combination.go_on(found, &then);
+        return Ok(combination);
+    }
+    blocking(move || {
+        combination.go_on(found, &then);
+        combination
+    })
+    .await
 }
 
 /// The expression without the negation around it, and whether there was one.

@@ -6,6 +6,7 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use forebay_device::{Device, DeviceContext, DeviceFault, Job, Step};
+use forebay_memory::{Full, Share as MemoryShare};
 use forebay_text::{Program, Rows, Stop, StopReason, Tier};
 use tokio::sync::oneshot;
 
@@ -124,6 +125,8 @@ pub(super) struct Order {
     pub(super) abandoned: Arc<AtomicBool>,
     pub(super) found: Found,
     pub(super) empty: Sink,
+    /// What the found documents hold of the account.
+    pub(super) held: Arc<MemoryShare>,
 }
 
 /// What a scan found, and the time it took.
@@ -166,6 +169,8 @@ struct Progress {
     share: Share,
     order: Order,
     sink: Sink,
+    /// What the sink has taken of the account.
+    charged: usize,
     busy: Duration,
     /// Buckets that this member has taken already and searches again.
     again: Vec<usize>,
@@ -185,6 +190,7 @@ impl Progress {
         Progress {
             share: share.clone(),
             sink: order.empty.clone(),
+            charged: 0,
             order,
             busy: Duration::ZERO,
             // None, unless the device that took them is lost.
@@ -253,6 +259,9 @@ impl Progress {
         let end = task.rows.end.min(self.row + self.piece_rows);
         let (before, began) = (self.sink.count(), Instant::now());
         self.search(&task.segment, self.row..end)?;
+        self.sink
+            .charge(&mut self.charged, &self.order.held)
+            .map_err(ScanEnd::NoRoom)?;
         self.adapt(end - self.row, began.elapsed());
         self.order.found.add(self.sink.count() - before);
         self.row = end;
@@ -309,6 +318,7 @@ impl Progress {
 #[derive(Debug)]
 enum ScanEnd {
     Stopped(StopReason),
+    NoRoom(Full),
     Fault(DeviceFault),
 }
 
@@ -322,6 +332,7 @@ fn scan_here(share: &Share, order: Order) -> Result<Outcome, SearchError> {
 fn stopped(end: ScanEnd) -> SearchError {
     match end {
         ScanEnd::Stopped(reason) => SearchError::Stopped { reason },
+        ScanEnd::NoRoom(full) => SearchError::NoRoom(full),
         // Only the check of a device makes a fault.
         ScanEnd::Fault(_) => SearchError::Panicked,
     }
@@ -339,8 +350,8 @@ impl Job for ScanJob {
         let outcome = match self.progress.advance(STEP, check) {
             Ok(false) => return Ok(Step::Again),
             Ok(true) => Ok(self.progress.outcome()),
-            Err(ScanEnd::Stopped(reason)) => Err(SearchError::Stopped { reason }),
             Err(ScanEnd::Fault(fault)) => return Err(fault),
+            Err(end) => Err(stopped(end)),
         };
         if let Some(answer) = self.answer.take() {
             // Nobody listens if the search was dropped.

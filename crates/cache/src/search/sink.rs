@@ -2,8 +2,10 @@
 
 use std::ops::Range;
 
+use forebay_memory::{Full, Share};
 use roaring::RoaringBitmap;
 
+use super::FREE_BYTES_MAX;
 use crate::segment::Segment;
 
 /// What a search has found so far.
@@ -11,10 +13,82 @@ use crate::segment::Segment;
 pub(super) enum Sink {
     /// Only how many rows.
     Count(u64),
-    /// Whose rows, in any order; a document may come more than once.
-    Numbers(Vec<u32>),
+    /// Whose rows.
+    Numbers(Numbers),
     /// A set that was there before the search.
     Set(RoaringBitmap),
+}
+
+/// The documents of rows, in any order; a document may come more than once.
+#[derive(Debug, Clone)]
+pub(super) struct Numbers {
+    rows: u64,
+    /// What is not in the set yet.
+    recent: Vec<u32>,
+    /// As many are put into the set.
+    fold_at: usize,
+    set: RoaringBitmap,
+}
+
+/// Numbers below this many are kept as they come.
+const FOLD_MIN: usize = 65_536;
+/// Documents of a collection for each number that is kept as it comes: putting numbers into the set costs no more than
+/// four times the set then, and they take no more than four times its memory.
+const FOLD_PART: u64 = 8;
+
+impl Numbers {
+    /// No documents yet, of a collection of so many.
+    fn among(documents: u64) -> Numbers {
+        let part = usize::try_from(documents / FOLD_PART).unwrap_or(usize::MAX);
+        Numbers {
+            rows: 0,
+            recent: Vec::new(),
+            fold_at: part.max(FOLD_MIN),
+            set: RoaringBitmap::new(),
+        }
+    }
+
+    fn add(&mut self, number: u32) {
+        self.rows += 1;
+        self.recent.push(number);
+        self.fold_if_many();
+    }
+
+    fn extend(&mut self, numbers: &[u32]) {
+        self.rows += numbers.len() as u64;
+        for part in numbers.chunks(self.fold_at) {
+            self.recent.extend_from_slice(part);
+            self.fold_if_many();
+        }
+    }
+
+    fn merge(&mut self, other: Numbers) {
+        if self.rows == 0 {
+            *self = other;
+            return;
+        }
+        self.set |= other.set;
+        self.rows += other.rows - other.recent.len() as u64;
+        self.extend(&other.recent);
+    }
+
+    fn fold_if_many(&mut self) {
+        if self.recent.len() >= self.fold_at {
+            self.set |= bitmap(&mut self.recent);
+            self.recent.clear();
+        }
+    }
+
+    fn into_bitmap(mut self) -> RoaringBitmap {
+        match self.set.is_empty() {
+            true => bitmap(&mut self.recent),
+            false => self.set | bitmap(&mut self.recent),
+        }
+    }
+
+    fn bytes(&self) -> usize {
+        self.recent.capacity() * size_of::<u32>() + self.set.serialized_size()
+    }
 }
 
 impl Sink {
@@ -22,15 +96,44 @@ impl Sink {
     pub(super) fn empty_like(&self) -> Sink {
         match self {
             Sink::Count(_) => Sink::Count(0),
-            Sink::Numbers(_) | Sink::Set(_) => Sink::Numbers(Vec::new()),
+            Sink::Numbers(numbers) => Sink::Numbers(Numbers {
+                fold_at: numbers.fold_at,
+                ..Numbers::among(0)
+            }),
+            Sink::Set(_) => Sink::numbers_among(0),
         }
+    }
+
+    /// A sink for documents of a collection of so many.
+    pub(super) fn numbers_among(documents: u64) -> Sink {
+        Sink::Numbers(Numbers::among(documents))
+    }
+
+    /// Bytes of memory.
+    pub(super) fn bytes(&self) -> usize {
+        match self {
+            Sink::Count(_) => 0,
+            Sink::Numbers(numbers) => numbers.bytes(),
+            Sink::Set(set) => set.serialized_size(),
+        }
+    }
+
+    /// Takes what it has grown by from the account; small ones take nothing. `charged` are the bytes that it took before.
+    pub(super) fn charge(&self, charged: &mut usize, held: &Share) -> Result<(), Full> {
+        let more = self.bytes().saturating_sub(*charged);
+        if more <= FREE_BYTES_MAX {
+            return Ok(());
+        }
+        held.try_grow(more)?;
+        *charged += more;
+        Ok(())
     }
 
     /// Adds one live row.
     pub(super) fn add_row(&mut self, segment: &Segment, row: usize) {
         match self {
             Sink::Count(count) => *count += 1,
-            Sink::Numbers(numbers) => numbers.push(segment.block().number(row)),
+            Sink::Numbers(numbers) => numbers.add(segment.block().number(row)),
             Sink::Set(set) => drop(set.insert(segment.block().number(row))),
         }
     }
@@ -40,7 +143,7 @@ impl Sink {
         match self {
             Sink::Count(count) => *count += segment.live_rows_in(rows) as u64,
             Sink::Numbers(numbers) if !segment.has_dead() => {
-                numbers.extend_from_slice(segment.block().numbers(rows));
+                numbers.extend(segment.block().numbers(rows));
             }
             _ => rows
                 .filter(|row| !segment.is_dead(*row))
@@ -52,7 +155,7 @@ impl Sink {
     pub(super) fn count(&self) -> u64 {
         match self {
             Sink::Count(count) => *count,
-            Sink::Numbers(numbers) => numbers.len() as u64,
+            Sink::Numbers(numbers) => numbers.rows,
             Sink::Set(set) => set.len(),
         }
     }
@@ -61,8 +164,7 @@ impl Sink {
     pub(super) fn merge(&mut self, other: Sink) {
         match (self, other) {
             (Sink::Count(count), other) => *count += other.count(),
-            (Sink::Numbers(numbers), Sink::Numbers(more)) if numbers.is_empty() => *numbers = more,
-            (Sink::Numbers(numbers), Sink::Numbers(more)) => numbers.extend(more),
+            (Sink::Numbers(numbers), Sink::Numbers(more)) => numbers.merge(more),
             (sink, other) => *sink = Sink::Set(sink.take_bitmap() | other.into_bitmap()),
         }
     }
@@ -76,7 +178,7 @@ impl Sink {
         match self {
             Sink::Count(_) => RoaringBitmap::new(),
             Sink::Set(set) => set,
-            Sink::Numbers(numbers) => bitmap(numbers),
+            Sink::Numbers(numbers) => numbers.into_bitmap(),
         }
     }
 }
@@ -84,14 +186,14 @@ impl Sink {
 /// Numbers from this many on are set in a plain bitmap first, if they are dense enough.
 const PLAIN_BITMAP_FROM: usize = 4096;
 
-fn bitmap(mut numbers: Vec<u32>) -> RoaringBitmap {
+fn bitmap(numbers: &mut Vec<u32>) -> RoaringBitmap {
     let greatest = numbers.iter().max().copied().unwrap_or(0);
     if numbers.len() >= PLAIN_BITMAP_FROM && (greatest / 64) as usize <= numbers.len() * 4 {
-        return dense_bitmap(&numbers, greatest);
+        return dense_bitmap(numbers, greatest);
     }
     numbers.sort_unstable();
     numbers.dedup();
-    RoaringBitmap::from_sorted_iter(numbers).expect("sorted and distinct")
+    RoaringBitmap::from_sorted_iter(numbers.iter().copied()).expect("sorted and distinct")
 }
 
 fn dense_bitmap(numbers: &[u32], greatest: u32) -> RoaringBitmap {
@@ -110,10 +212,37 @@ mod tests {
     fn dense_and_sparse_numbers_make_the_same_set() {
         let mut rng = fastrand::Rng::with_seed(1);
         for greatest in [1, 100, 20_000, 300_000, 50_000_000] {
-            let numbers: Vec<u32> = (0..10_000).map(|_| rng.u32(..greatest)).collect();
+            let mut numbers: Vec<u32> = (0..10_000).map(|_| rng.u32(..greatest)).collect();
             let expected: RoaringBitmap = numbers.iter().copied().collect();
-            assert_eq!(bitmap(numbers), expected, "up to {greatest}");
+            assert_eq!(bitmap(&mut numbers), expected, "up to {greatest}");
         }
-        assert!(bitmap(Vec::new()).is_empty());
+        assert!(bitmap(&mut Vec::new()).is_empty());
+    }
+
+    #[test]
+    fn many_numbers_take_no_more_than_a_part_of_the_collection() {
+        let documents = 1_000_000;
+        let mut rng = fastrand::Rng::with_seed(2);
+        let mut parts = [(); 3].map(|()| Numbers::among(documents));
+        let mut expected = RoaringBitmap::new();
+        for _ in 0..1_000_000 {
+            let number = rng.u32(..documents as u32);
+            expected.insert(number);
+            parts[rng.usize(..3)].add(number);
+        }
+        for numbers in &parts {
+            assert!(
+                numbers.bytes() as u64 <= documents * 9 / 8,
+                "{}",
+                numbers.bytes()
+            );
+        }
+        let whole = parts.into_iter().reduce(|mut a, b| {
+            a.merge(b);
+            a
+        });
+        let whole = whole.expect("there are three");
+        assert_eq!(whole.rows, 1_000_000);
+        assert_eq!(whole.into_bitmap(), expected);
     }
 }

@@ -3,6 +3,7 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
+use forebay_memory::Share;
 use forebay_text::Stop;
 use roaring::RoaringBitmap;
 
@@ -30,6 +31,8 @@ pub(super) struct Counting {
     pub(super) elements: bool,
     pub(super) bytes_max: usize,
     pub(super) stop: Stop,
+    /// What the values take from.
+    pub(super) held: Arc<Share>,
 }
 
 /// Values counted so far.
@@ -75,7 +78,7 @@ impl Counting {
 
     /// The documents that hold neither string, null, nor array of strings, and are not without the field.
     fn others(&self, arrays: &RoaringBitmap) -> RoaringBitmap {
-        let mut strings = Sink::Numbers(Vec::new());
+        let mut strings = Sink::numbers_among(self.numbers.len());
         for segment in self.field.segments() {
             strings.add_rows(segment, 0..segment.block().len());
         }
@@ -110,6 +113,7 @@ impl Counting {
                 row += 1;
             }
             counts.add(value, count, self.bytes_max)?;
+            self.held.try_cover(counts.bytes)?;
         }
         Ok(())
     }

@@ -7,6 +7,7 @@ use forebay_cache::{
     Expr, Predicate, SearchAnswer, SearchError, SearchReport, SearchRequest, ValueCount,
     ValueCounts, Want,
 };
+use forebay_memory::Share;
 use forebay_query::Code;
 use forebay_text::Stop;
 use roaring::RoaringBitmap;
@@ -70,6 +71,8 @@ struct Reading {
     stage: &'static str,
     wanted: RoaringBitmap,
     access: Access,
+    /// What the search holds of the account.
+    held: Option<Arc<Share>>,
 }
 
 /// What is to be done with arrays of strings.
@@ -111,6 +114,7 @@ impl SearchPlan {
             stage: "CACHE_COUNT",
             wanted: doubtful,
             access,
+            held: answer.held,
         };
         let mut found = self.read(Probed::default(), reading, answer.report, figures);
         Ok(counted + count_aside(&mut found, stop).await?)
@@ -189,6 +193,7 @@ impl SearchPlan {
             stage: "CACHE_SEARCH",
             wanted: candidates,
             access,
+            held: answer.held,
         };
         self.read(probed, reading, answer.report, figures)
     }
@@ -229,6 +234,7 @@ impl SearchPlan {
             stage: "CACHE_SEARCH",
             wanted: RoaringBitmap::new(),
             access,
+            held: None,
         };
         self.read(probed, reading, SearchReport::default(), (0, 0))
     }
@@ -275,6 +281,7 @@ impl SearchPlan {
             stage: "CACHE_DISTINCT",
             wanted: others,
             access,
+            held: answer.held,
         };
         let others = self.read(Probed::default(), reading, answer.report, figures);
         Ok(Values {
@@ -334,6 +341,7 @@ impl SearchPlan {
             probed.gathered,
             reading.wanted,
             report,
+            reading.held,
         )
     }
 }
@@ -371,6 +379,7 @@ async fn count_aside(found: &mut Found, stop: &Stop) -> Result<u64, CommandError
 fn search_error(error: SearchError) -> CommandError {
     match error {
         SearchError::Stopped { reason } => CommandError::Stopped(reason),
+        SearchError::NoRoom(full) => full.into(),
         SearchError::ValuesTooLarge { .. } => {
             CommandError::refused(Code::ExceededMemoryLimit, error.to_string())
         }

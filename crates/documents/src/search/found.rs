@@ -4,6 +4,7 @@ use std::collections::VecDeque;
 use std::iter;
 use std::sync::Arc;
 
+use forebay_memory::Share;
 use forebay_query::Filter;
 use forebay_store::{Collection, Document, Scan};
 use forebay_text::Stop;
@@ -40,6 +41,8 @@ pub struct Found {
     batch_left: u64,
     way: Way,
     report: Arc<ExecutionReport>,
+    /// What `way` holds of the account.
+    _held: Option<Arc<Share>>,
 }
 
 /// How the documents are read.
@@ -58,6 +61,7 @@ impl Found {
         gathered: VecDeque<Numbered>,
         wanted: RoaringBitmap,
         report: Arc<ExecutionReport>,
+        held: Option<Arc<Share>>,
     ) -> Found {
         let way = match report.access {
             Access::Scan { .. } => Way::Scan(wanted),
@@ -71,6 +75,7 @@ impl Found {
             batch_left: 0,
             way,
             report,
+            _held: held,
         }
     }
 
