@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use bson::{RawDocument, RawDocumentBuf};
+use forebay_memory::Share;
 use forebay_query::Code;
 use forebay_store::Watch;
 use forebay_text::{Stop, StopReason};
@@ -23,6 +24,10 @@ use crate::writer::Writer;
 pub const FIRST_BATCH_DOCUMENTS: u64 = 101;
 /// The most bytes of documents in one batch; a single document may be larger than what is left.
 const BATCH_BYTES_MAX: usize = DOCUMENT_BYTES_MAX;
+/// Batches up to this many bytes take nothing of the account.
+const FREE_BYTES_MAX: usize = 16 * 1024;
+/// A reply is copied into the message that is sent.
+const COPIES: usize = 2;
 /// Room that a reply starts with, in bytes.
 const REPLY_BYTES: usize = 1024;
 /// How long a change stream waits for something to tell when the client names no time; MongoDB's.
@@ -58,9 +63,17 @@ pub async fn open(
         no_timeout: options.no_timeout,
         time_left: None,
         stop: request.shared_stop.clone(),
+        link: request.client.link.clone(),
     });
     let size = options.size.unwrap_or(FIRST_BATCH_DOCUMENTS);
-    let batch = make(&mut cursor, "firstBatch", size, request.stop()).await?;
+    let batch = make(
+        &mut cursor,
+        "firstBatch",
+        size,
+        request.stop(),
+        &request.client.reply,
+    )
+    .await?;
     let id = if batch.more && !options.single {
         keep(request, cursor)?
     } else {
@@ -98,6 +111,7 @@ pub async fn next(
     if let Some(search) = lease.cursor().search.clone() {
         request.continue_search(search);
     }
+    lease.cursor().link = request.client.link.clone();
     let size = size.unwrap_or(u64::MAX);
     let batch = match lease.cursor().stream.changes() {
         Some(_) => await_changes(request, &mut lease, size).await?,
@@ -116,7 +130,7 @@ async fn next_of_query(
     size: u64,
 ) -> Result<Batch, CommandError> {
     let stop = earlier(request.stop(), cursor.time_left);
-    let batch = make(cursor, "nextBatch", size, &stop).await?;
+    let batch = make(cursor, "nextBatch", size, &stop, &request.client.reply).await?;
     cursor.time_left = cursor.time_left.and_then(|_| time_left(&stop));
     Ok(batch)
 }
@@ -136,7 +150,14 @@ async fn await_changes(
     };
     let killed = lease.killed();
     loop {
-        let batch = make(lease.cursor(), "nextBatch", size, &stop).await?;
+        let batch = make(
+            lease.cursor(),
+            "nextBatch",
+            size,
+            &stop,
+            &request.client.reply,
+        )
+        .await?;
         let Some(watch) = batch.watch.clone().filter(|_| batch.count == 0) else {
             return Ok(batch);
         };
@@ -162,6 +183,8 @@ fn earlier(stop: &Stop, time_left: Option<Duration>) -> Stop {
 
 /// A batch on its way into a reply.
 struct Batch {
+    /// What the reply holds of the account.
+    held: Arc<Share>,
     writer: Writer,
     count: u64,
     /// May there be more?
@@ -178,8 +201,10 @@ async fn make(
     name: &str,
     size: u64,
     stop: &Stop,
+    held: &Arc<Share>,
 ) -> Result<Batch, CommandError> {
     let mut batch = Batch {
+        held: held.clone(),
         writer: Writer::with_capacity(REPLY_BYTES),
         count: 0,
         more: true,
@@ -228,12 +253,22 @@ impl Batch {
                 cursor.held = Some(row);
                 return Ok(());
             }
+            self.cover(row.as_bytes().len())?;
             self.writer.element(self.count as usize, &row);
             self.count += 1;
             self.token = token(cursor);
         }
         self.more = size == 0 || !cursor.stream.is_done();
         Ok(())
+    }
+
+    /// Takes room for one more document. A small reply takes nothing, so that it always gets through.
+    fn cover(&self, document_bytes: usize) -> Result<(), CommandError> {
+        let bytes = self.writer.len() + document_bytes;
+        match bytes <= FREE_BYTES_MAX {
+            true => Ok(()),
+            false => Ok(self.held.try_cover(bytes * COPIES)?),
+        }
     }
 
     fn finish(self, id: i64, namespace: &Namespace) -> RawDocumentBuf {

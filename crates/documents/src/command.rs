@@ -5,6 +5,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 
 use bson::{RawDocument, RawDocumentBuf};
+use forebay_memory::Share;
 
 use crate::access::Rights;
 
@@ -82,6 +83,8 @@ pub struct ClientContext {
     pub peer: Option<SocketAddr>,
     /// The way back to the client; commands of a client without one run to their end.
     pub link: Option<Arc<dyn Link>>,
+    /// What the reply under way holds. Commands cover what they write; the door gives it back when the reply is sent.
+    pub reply: Arc<Share>,
 }
 
 impl ClientContext {

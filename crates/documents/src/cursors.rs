@@ -10,7 +10,7 @@ use forebay_text::SharedStop;
 use parking_lot::Mutex;
 use tokio::sync::Notify;
 
-use crate::command::User;
+use crate::command::{Link, User};
 use crate::error::CommandError;
 use crate::namespace::Namespace;
 use crate::searches::Search;
@@ -49,6 +49,14 @@ pub struct Cursor {
     pub time_left: Option<Duration>,
     /// The stop sign that is looked at deep inside the stream; it follows the command that pulls.
     pub stop: Arc<SharedStop>,
+    /// The way back to the client that last asked for a batch.
+    pub link: Option<Arc<dyn Link>>,
+}
+
+impl Cursor {
+    fn is_orphan(&self) -> bool {
+        self.link.as_ref().is_some_and(|link| link.is_lost())
+    }
 }
 
 /// Whether a cursor was closed while it was in use.
@@ -194,6 +202,12 @@ impl Cursors {
     /// Closes the cursors of some owners.
     pub fn kill_owned(&self, is_meant: impl Fn(&Owner) -> bool) {
         self.kill_where(|entry| is_meant(&entry.owner));
+    }
+
+    /// Closes the cursors whose clients have gone. Others of the same session might go on with them, which is why they are
+    /// kept while there is memory for them.
+    pub fn close_orphans(&self) {
+        self.kill_where(|entry| entry.cursor.as_deref().is_some_and(Cursor::is_orphan));
     }
 
     fn kill_where(&self, condition: impl Fn(&Entry) -> bool) {

@@ -94,6 +94,8 @@ pub struct Documents {
     programs: Arc<Programs>,
     /// Commands that wait for the disk, those that one sync answers.
     syncs: Places,
+    /// How often memory had been refused when abandoned commands were last looked for.
+    memory_refused: AtomicU64,
     /// True from when the server begins to stop.
     stopping: watch::Sender<bool>,
     started: Instant,
@@ -128,6 +130,7 @@ impl Documents {
             store_lag: Mutex::default(),
             programs: Arc::new(Programs::new(settings.pattern_cache_bytes)),
             syncs: Places::new(SYNCS_MAX),
+            memory_refused: AtomicU64::new(0),
             stopping: watch::Sender::new(false),
             started: Instant::now(),
             settings,
@@ -198,9 +201,14 @@ impl Documents {
     }
 
     /// Stops the operations whose clients are gone, as `killOp` does: reads at once, writes after what they are writing.
-    /// Writes that want no reply go on. To be called now and then.
+    /// Writes that want no reply go on. When memory was refused to somebody, closes the cursors whose clients are gone. To be
+    /// called now and then.
     pub fn kill_abandoned(&self) {
         self.operations.kill_abandoned();
+        let refused = self.settings.memory.figures().refused;
+        if self.memory_refused.swap(refused, Ordering::Relaxed) != refused {
+            self.cursors.close_orphans();
+        }
     }
 
     /// Ends waiting: a `getMore` of a change stream answers with what there is. To be called when the server begins to
@@ -299,6 +307,7 @@ fn store_options(settings: &Settings) -> StoreOptions {
 fn cache_settings(settings: &Settings) -> CacheSettings {
     CacheSettings {
         bucket_values_max: settings.bucket_values_max,
+        memory: settings.memory.clone(),
         ..CacheSettings::default()
     }
 }

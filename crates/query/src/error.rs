@@ -1,5 +1,6 @@
 //! The error of this crate and the one table of MongoDB's error codes.
 
+use forebay_memory::Full;
 use forebay_text::{StopReason, Stopped};
 
 /// Why a query, an update or a pipeline was refused or failed, as MongoDB would tell the client.
@@ -34,6 +35,12 @@ impl Error {
     /// `TypeMismatch`.
     pub(crate) fn type_mismatch(message: impl Into<String>) -> Error {
         Error::new(Code::TypeMismatch, message)
+    }
+}
+
+impl From<Full> for Error {
+    fn from(full: Full) -> Error {
+        Error::new(Code::ExceededMemoryLimit, full.to_string())
     }
 }
 

@@ -257,8 +257,9 @@ impl<'a> Find<'a> {
     ) -> Result<List, CommandError> {
         let keep = self.limit.map(|limit| limit.saturating_add(self.skip));
         let bytes_max = request.documents.settings().stage_memory_bytes_max;
+        let held = request.documents.settings().memory.share();
         let is_short = stream.is_short() && matches!(plan.access, Access::Id(_) | Access::Nothing);
-        let sort = || sorted(stream, sort, keep, bytes_max, request.stop());
+        let sort = || sorted(stream, sort, keep, bytes_max, held, request.stop());
         match is_short {
             true => sort(),
             false => aside(request.stop(), sort).await?,

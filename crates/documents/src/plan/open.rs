@@ -1,5 +1,6 @@
 //! Running a plan.
 
+use forebay_memory::Share;
 use forebay_query::Sort;
 use forebay_query::filter::Node;
 use forebay_store::RecordNumber;
@@ -113,7 +114,7 @@ impl Plan {
             return Ok(self.numbers(Some(1), stop).await?.pop());
         };
         let stream = self.open(Wanted::All, stop).await?;
-        let sort = || sorted(stream, sort, Some(1), usize::MAX, stop);
+        let sort = || sorted(stream, sort, Some(1), usize::MAX, Share::default(), stop);
         let mut first = aside(stop, sort).await??;
         Ok(first.next(stop)?.and_then(|row| row.number()))
     }

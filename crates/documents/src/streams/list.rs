@@ -3,6 +3,7 @@
 use std::collections::VecDeque;
 
 use bson::RawDocumentBuf;
+use forebay_memory::Share;
 use forebay_text::Stop;
 
 use super::{Row, Stream};
@@ -12,6 +13,8 @@ use crate::error::CommandError;
 #[derive(Debug, Default)]
 pub struct List {
     rows: VecDeque<Row>,
+    /// What they hold of the account; none if they are few.
+    held: Option<Share>,
 }
 
 impl List {
@@ -19,6 +22,15 @@ impl List {
     pub fn new(rows: impl IntoIterator<Item = Row>) -> List {
         List {
             rows: rows.into_iter().collect(),
+            held: None,
+        }
+    }
+
+    /// A stream over documents that hold a share of the account, which is given back with the last of them.
+    pub fn holding(rows: impl IntoIterator<Item = Row>, held: Share) -> List {
+        List {
+            held: Some(held),
+            ..List::new(rows)
         }
     }
 
@@ -30,7 +42,11 @@ impl List {
 
 impl Stream for List {
     fn next(&mut self, _: &Stop) -> Result<Option<Row>, CommandError> {
-        Ok(self.rows.pop_front())
+        let row = self.rows.pop_front();
+        if row.is_none() {
+            self.held = None;
+        }
+        Ok(row)
     }
 
     fn is_done(&self) -> bool {

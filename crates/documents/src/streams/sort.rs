@@ -2,6 +2,7 @@
 
 use std::collections::BinaryHeap;
 
+use forebay_memory::Share;
 use forebay_query::{Code, Sort};
 use forebay_text::Stop;
 
@@ -50,12 +51,13 @@ impl Ord for Keyed {
 /// Only the documents kept are held in memory. Equal keys keep their order.
 ///
 /// # Errors
-/// 292 when more than `bytes_max` would have to be held; whatever the stream says.
+/// 292 when more than `bytes_max` would have to be held; when `held` finds no room for it; whatever the stream says.
 pub fn sorted(
     mut stream: impl Stream,
     sort: &Sort,
     keep: Option<u64>,
     bytes_max: usize,
+    held: Share,
     stop: &Stop,
 ) -> Result<List, CommandError> {
     let keep = keep
@@ -80,10 +82,10 @@ pub fn sorted(
         if bytes > bytes_max {
             return Err(too_large(bytes_max));
         }
+        held.try_cover(bytes)?;
     }
-    Ok(List::new(
-        kept.into_sorted_vec().into_iter().map(|keyed| keyed.row),
-    ))
+    let rows = kept.into_sorted_vec().into_iter().map(|keyed| keyed.row);
+    Ok(List::holding(rows, held))
 }
 
 fn too_large(bytes_max: usize) -> CommandError {

@@ -3,6 +3,7 @@
 use std::collections::HashMap;
 
 use bson::raw::{RawBson, RawBsonRef, RawDocument, RawDocumentBuf};
+use forebay_memory::Share;
 
 use super::accumulator::{Accumulator, AccumulatorKind, heap_bytes};
 use super::{Run, Stream};
@@ -150,10 +151,12 @@ pub(super) fn run<E: From<Error>>(
     group: &Group,
     input: Stream<'_, E>,
     run: &Run,
+    held: &Share,
 ) -> Result<Vec<RawDocumentBuf>, E> {
     let mut groups = Groups::default();
     for document in input {
         groups.add(group, &document?, run)?;
+        held.try_cover(groups.bytes).map_err(Error::from)?;
     }
     let documents = groups.states.into_iter().map(|state| state.finish(group));
     Ok(documents.collect::<Result<_, _>>()?)

@@ -2,7 +2,7 @@
 //!
 //! [`Pipeline::parse`] reads a pipeline; its [`Stage`]s are public, so that a planner can answer leading ones from an
 //! index or a cache; [`Pipeline::run`] chains the rest over an iterator. Streaming stages hold one document; `$group`
-//! and `$sort` hold what they must, up to [`Limits::stage_memory_bytes_max`].
+//! and `$sort` hold what they must, up to [`Limits::stage_memory_bytes_max`], and take it from [`Limits::memory`].
 
 mod accumulator;
 mod group;
@@ -16,6 +16,7 @@ use std::sync::Arc;
 
 use bson::DateTime;
 use bson::raw::{RawArray, RawBson, RawDocumentBuf};
+use forebay_memory::Share;
 use forebay_text::SharedStop;
 
 use crate::element::Writer;
@@ -141,17 +142,17 @@ impl Stage {
             Stage::Limit(count) => {
                 Box::new(input.take(usize::try_from(count).unwrap_or(usize::MAX)))
             }
-            Stage::Unwind(unwind) => unwind::run(unwind, input),
-            Stage::Group(group) => {
-                later(input, run, move |input, run| group::run(&group, input, run))
-            }
-            Stage::Sort { sort, limit } => later(input, run, move |input, run| {
-                sort::run(&sort, limit, input, run)
+            Stage::Unwind(unwind) => unwind::run(unwind, input, run.limits.memory.share()),
+            Stage::Group(group) => later(input, run, move |input, run, held| {
+                group::run(&group, input, run, held)
             }),
-            Stage::Count(name) => later(input, run, move |input, _| count(&name, input)),
-            Stage::Sample(size) => {
-                later(input, run, move |input, run| sample::run(size, input, run))
-            }
+            Stage::Sort { sort, limit } => later(input, run, move |input, run, held| {
+                sort::run(&sort, limit, input, run, held)
+            }),
+            Stage::Count(name) => later(input, run, move |input, _, _| count(&name, input)),
+            Stage::Sample(size) => later(input, run, move |input, run, held| {
+                sample::run(size, input, run, held)
+            }),
         }
     }
 }
@@ -160,19 +161,28 @@ impl Stage {
 fn later<'a, E: From<Error> + Send + 'a>(
     input: Stream<'a, E>,
     run: &Run,
-    work: impl FnOnce(Stream<'a, E>, &Run) -> Result<Vec<RawDocumentBuf>, E> + Send + 'a,
+    work: impl FnOnce(Stream<'a, E>, &Run, &Share) -> Result<Vec<RawDocumentBuf>, E> + Send + 'a,
 ) -> Stream<'a, E> {
     let run = run.clone();
     let mut waiting = Some((input, work));
+    // The share is held until the last document is out.
+    let mut held = Some(run.limits.memory.share());
     let mut ready = Vec::new().into_iter();
     Box::new(std::iter::from_fn(move || {
-        if let Some((input, work)) = waiting.take() {
-            match work(input, &run) {
+        if let (Some((input, work)), Some(share)) = (waiting.take(), &held) {
+            match work(input, &run, share) {
                 Ok(documents) => ready = documents.into_iter(),
-                Err(error) => return Some(Err(error)),
+                Err(error) => {
+                    held = None;
+                    return Some(Err(error));
+                }
             }
         }
-        ready.next().map(Ok)
+        let document = ready.next().map(Ok);
+        if document.is_none() {
+            held = None;
+        }
+        document
     }))
 }
 

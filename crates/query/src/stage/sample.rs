@@ -1,6 +1,7 @@
 //! `$sample`: some documents, each as likely as any other.
 
 use bson::raw::RawDocumentBuf;
+use forebay_memory::Share;
 
 use super::{Run, Stream};
 use crate::error::{Code, Error};
@@ -10,6 +11,7 @@ pub(super) fn run<E: From<Error>>(
     size: u64,
     input: Stream<'_, E>,
     run: &Run,
+    held: &Share,
 ) -> Result<Vec<RawDocumentBuf>, E> {
     let size = usize::try_from(size).unwrap_or(usize::MAX);
     let mut random = fastrand::Rng::with_seed(run.seed);
@@ -30,6 +32,7 @@ pub(super) fn run<E: From<Error>>(
             let message = "Exceeded memory limit for $sample";
             return Err(Error::new(Code::QueryExceededMemoryLimitNoDiskUseAllowed, message).into());
         }
+        held.try_cover(bytes).map_err(Error::from)?;
     }
     random.shuffle(&mut kept);
     Ok(kept)

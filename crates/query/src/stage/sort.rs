@@ -1,6 +1,7 @@
 //! `$sort`: all documents in memory, or the first few of them.
 
 use bson::raw::RawDocumentBuf;
+use forebay_memory::Share;
 
 use super::{Run, Stream};
 use crate::error::{Code, Error};
@@ -11,6 +12,7 @@ pub(super) fn run<E: From<Error>>(
     limit: Option<u64>,
     input: Stream<'_, E>,
     run: &Run,
+    held: &Share,
 ) -> Result<Vec<RawDocumentBuf>, E> {
     let count = limit
         .and_then(|limit| usize::try_from(limit).ok())
@@ -30,6 +32,7 @@ pub(super) fn run<E: From<Error>>(
             bytes = bytes.saturating_sub(dropped.as_bytes().len() + key_bytes);
         }
         check_memory(bytes, run.limits.stage_memory_bytes_max)?;
+        held.try_cover(bytes).map_err(Error::from)?;
     }
     Ok(kept.into_sorted())
 }

@@ -3,9 +3,11 @@
 use std::collections::VecDeque;
 
 use bson::raw::{RawBson, RawBsonRef, RawDocument, RawDocumentBuf};
+use forebay_memory::Share;
 
 use super::Stream;
 use crate::element::{Writer, array_values, elements, get};
+use crate::error::Error;
 use crate::path::Path;
 
 /// Bytes of documents that are made ahead of their reader, but for the last of them.
@@ -22,7 +24,11 @@ pub struct Unwind {
     pub preserve_empty: bool,
 }
 
-pub(super) fn run<'a, E: Send + 'a>(unwind: Unwind, mut input: Stream<'a, E>) -> Stream<'a, E> {
+pub(super) fn run<'a, E: From<Error> + Send + 'a>(
+    unwind: Unwind,
+    mut input: Stream<'a, E>,
+    mut held: Share,
+) -> Stream<'a, E> {
     let mut ready = VecDeque::new();
     // The document that is being taken apart, and how many of its elements are out.
     let mut begun: Option<(RawDocumentBuf, usize)> = None;
@@ -40,11 +46,20 @@ pub(super) fn run<'a, E: Send + 'a>(unwind: Unwind, mut input: Stream<'a, E>) ->
             };
             let count = (AHEAD_BYTES / document.as_bytes().len()).max(1);
             ready.extend(unwind.documents(&document, from, count));
+            if let Err(full) = held.try_resize(bytes_ahead(&ready)) {
+                ready.clear();
+                return Some(Err(Error::from(full).into()));
+            }
             if ready.len() == count {
                 begun = Some((document, from + count));
             }
         }
     }))
+}
+
+/// Bytes that documents hold while they wait for their reader.
+fn bytes_ahead(ready: &VecDeque<RawDocumentBuf>) -> usize {
+    ready.iter().map(|document| document.as_bytes().len()).sum()
 }
 
 impl Unwind {

@@ -6,7 +6,7 @@ use std::time::Duration;
 use bson::{RawBsonRef, RawDocument, RawDocumentBuf};
 use bytes::Bytes;
 use forebay_documents::Command;
-use forebay_memory::Account;
+use forebay_memory::{Account, Share};
 use forebay_wire_mongo::{
     Body, Compressor, Flags, Limits, Message, OpMsg, OpQuery, OpReply, ReplyFlags, compress,
     inflated_bytes, is_compressible,
@@ -17,7 +17,7 @@ use tokio::task::block_in_place;
 use tokio::time::sleep;
 
 use super::fail_point::{End, Failure};
-use super::frames::{self, Frame, FrameError, FrameReader, Refused};
+use super::frames::{self, FREE_BYTES_MAX, Frame, FrameError, FrameReader, Refused};
 use super::listener::stopped;
 use super::session::Session;
 use super::{Door, Refusal, dispatch, hello};
@@ -44,7 +44,8 @@ struct Origin {
 
 impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
     /// A connection over `stream`.
-    pub fn new(door: Arc<Door>, session: Session, stream: S) -> Connection<S> {
+    pub fn new(door: Arc<Door>, mut session: Session, stream: S) -> Connection<S> {
+        session.client.reply = Arc::new(door.memory.share());
         let (reader, writer) = split(stream);
         let reader = FrameReader::new(reader, door.timeouts.message);
         Connection {
@@ -296,17 +297,35 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
         origin: Origin,
     ) -> Result<i32, FrameError> {
         let request_id = self.door.request_id();
-        let message = OpMsg {
+        let held = self.session.client.reply.clone();
+        let reply = OpMsg {
             flags,
-            ..OpMsg::new(body)
-        }
-        .encode(request_id, origin.request_id);
-        self.send(compressed(message, origin.compressor)).await?;
+            ..OpMsg::new(with_room(body, &held))
+        };
+        let message = reply.encode(request_id, origin.request_id);
+        drop(reply);
+        let message = compressed(message, origin.compressor);
+        held.shrink_to(message.len());
+        self.send(message).await?;
+        held.shrink_to(0);
         Ok(request_id)
     }
 
     async fn send(&mut self, message: Vec<u8>) -> Result<(), FrameError> {
         frames::write(&mut self.writer, &message, self.door.timeouts.message).await
+    }
+}
+
+/// The reply, of which there will be a copy to send; or that there is no room for it. A small one always gets through.
+fn with_room(reply: RawDocumentBuf, held: &Share) -> RawDocumentBuf {
+    let bytes = reply.as_bytes().len();
+    let full = match bytes <= FREE_BYTES_MAX {
+        true => None,
+        false => held.try_cover(2 * bytes).err(),
+    };
+    match full {
+        None => reply,
+        Some(full) => Refusal::of_memory(&full).to_reply(),
     }
 }
 
