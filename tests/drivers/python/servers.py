@@ -84,14 +84,19 @@ def start_ferretdb(folder, address=None):
 
 
 class RefusingStore:
-    """Passes commands on to the store at `address`, but one that it refuses, as if the user might not run it."""
+    """Passes commands on to the store at `address`, but one that it refuses, as if the user might not run it.
+
+    What is refused is a name, or says so of a command.
+    """
 
     HEADER = struct.Struct("<iiii")
     OP_MSG = 2013
 
-    def __init__(self, address, refused=""):
+    def __init__(self, address, refused="", code=13):
         self.store = address.split(":")
-        self.refused = refused
+        self.code = code
+        self.refuses = refused if callable(refused) else lambda command: next(iter(command)) == refused
+        self.commands = []
         self.asked = collections.Counter()
         self.connections = []
         self.listener = socket.create_server(("127.0.0.1", 0))
@@ -131,19 +136,20 @@ class RefusingStore:
             while header := stream.read(self.HEADER.size):
                 length, number, _, code = self.HEADER.unpack(header)
                 body = stream.read(length - self.HEADER.size)
-                name = self._command(body) if code == self.OP_MSG else None
-                self.asked[name] += 1
-                if name == self.refused:
-                    client.sendall(self._refusal(name, number))
+                if code == self.OP_MSG and self._refused(body):
+                    client.sendall(self._refusal(number))
                 else:
                     store.sendall(header + body)
 
-    def _command(self, body):
-        """The name of the command; before its document are the flags and the kind of the section."""
+    def _refused(self, body):
+        """Whether a command is; before its document are the flags and the kind of the section."""
         (length,) = struct.unpack_from("<i", body, 5)
-        return next(iter(bson.decode(body[5 : 5 + length])))
+        command = bson.decode(body[5 : 5 + length])
+        self.commands.append(command)
+        self.asked[next(iter(command))] += 1
+        return self.refuses(command)
 
-    def _refusal(self, name, number):
-        refusal = {"ok": 0.0, "code": 13, "codeName": "Unauthorized", "errmsg": f"not authorized to run {name}"}
+    def _refusal(self, number):
+        refusal = {"ok": 0.0, "code": self.code, "codeName": "Refused", "errmsg": "not authorized to run that"}
         body = bytes(5) + bson.encode(refusal)
         return self.HEADER.pack(self.HEADER.size + len(body), 0, number, self.OP_MSG) + body

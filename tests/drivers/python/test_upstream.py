@@ -423,6 +423,31 @@ def test_a_store_that_asks_for_passwords_now_shows_strangers_nothing_when_it_is_
     front.stop()
 
 
+def has_concern(command):
+    return "find" in command and "afterClusterTime" in command.get("readConcern", {})
+
+
+def test_a_load_reads_what_a_majority_has_and_not_less_than_the_stream(tmp_path):
+    store = start_forebay("--data", str(tmp_path), "--change-history-bytes-max", "64MiB")
+    # One that does not know the read concern: ReadConcernMajorityNotEnabled.
+    for knows, refused in [(True, ""), (False, has_concern)]:
+        between = RefusingStore(store.address, refused, 148)
+        front = start_forebay("--memory", "--upstream", between.uri)
+        with pymongo.MongoClient(front.uri) as client:
+            names = client["read"].names
+            names.insert_one({"name": "name"})
+            written = client.admin.command("ping")["operationTime"]
+            cache(names)
+            assert found(names) == 1 + (not knows)
+        loads = [command for command in between.commands if command.get("batchSize") == 1000]
+        concerns = [load.get("readConcern") for load in loads]
+        assert concerns[0]["level"] == "majority"
+        assert concerns[0]["afterClusterTime"] >= written
+        assert concerns[1:] == ([] if knows else [None])
+        front.stop()
+    store.stop()
+
+
 def start_again(store, folder):
     """The store again, without a document that it had acknowledged."""
     # Starts that are less than a tenth of a second apart are taken for one.

@@ -21,8 +21,9 @@ use super::{Mirror, SHARED_WRITES, Shadow, ShadowError, unreadable};
 /// How long the store waits for an event before it says that there is none: whoever waits for a write that changed nothing
 /// waits as long.
 const AWAIT: Duration = Duration::from_millis(50);
-/// The longest silence of a store that is there.
-const SILENCE_MAX: Duration = Duration::from_secs(30);
+/// The longest silence of a store that is there: one whose machine is gone without a word may be back without its last
+/// writes, and the shadow answers until then. After a pause of a busy store the stream goes on where it was.
+const SILENCE_MAX: Duration = Duration::from_secs(5);
 /// Batches that are read ahead of what is applied.
 const BATCHES_AHEAD: usize = 2;
 /// A batch of as many bytes may have been cut between two events of one cluster time.
@@ -99,7 +100,7 @@ pub(super) fn told_by(mut cursor: RawBatchCursor, kept: Arc<Kept>) -> Telling {
         let mut is_first = true;
         loop {
             let batch = next(&mut cursor).await;
-            let told = batch.and_then(|batch| read(&batch, &kept, is_first));
+            let told = batch.and_then(|batch| read(batch.as_raw_document(), &kept, is_first));
             let is_last = told.is_err();
             is_first = false;
             if sender.send(told).await.is_err() || is_last {
@@ -117,19 +118,19 @@ async fn next(cursor: &mut RawBatchCursor) -> Result<RawBatch, ShadowError> {
     Ok(next.ok_or_else(ended)??)
 }
 
-fn read(batch: &RawBatch, kept: &Kept, is_first: bool) -> Result<Batch, ShadowError> {
+/// What a reply tells that has a batch of events.
+fn read(reply: &RawDocument, kept: &Kept, is_first: bool) -> Result<Batch, ShadowError> {
+    let cursor = reply.get_document("cursor").map_err(unreadable)?;
+    let batch = if is_first { "firstBatch" } else { "nextBatch" };
     let mut events = Vec::new();
-    for event in batch.doc_slices()? {
+    for event in cursor.get_array(batch).map_err(unreadable)? {
         let event = event.map_err(unreadable)?;
         let event = event
             .as_document()
             .ok_or_else(|| unreadable("an event that is no document"))?;
         events.extend(Event::read(event, kept)?);
     }
-    let reply = batch.as_raw_document();
-    let token = reply
-        .get_document("cursor")
-        .and_then(|cursor| cursor.get_document("postBatchResumeToken"));
+    let token = cursor.get_document("postBatchResumeToken");
     let last = events.last();
     let token = match token {
         Ok(token) => Some(token.to_owned()),
@@ -178,5 +179,84 @@ pub(super) fn is_away(error: &Error) -> bool {
         Io(_) | ServerSelection { .. } | ConnectionPoolCleared { .. } => true,
         Command(error) => LEAVES.contains(&error.code),
         _ => false,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use bson::RawArrayBuf;
+
+    use super::*;
+
+    fn kept() -> Kept {
+        Kept::new(vec!["name".to_owned()])
+    }
+
+    fn token(at: u64) -> RawDocumentBuf {
+        rawdoc! { "_data": format!("82{at:016X}01") }
+    }
+
+    fn insert(at: u64, id: i32) -> RawDocumentBuf {
+        rawdoc! {
+            "_id": token(at), "operationType": "insert", "documentKey": { "_id": id },
+            "fullDocument": { "_id": id, "name": "x", "other": 1 },
+        }
+    }
+
+    fn reply(is_first: bool, events: &[RawDocumentBuf], after: Option<u64>) -> RawDocumentBuf {
+        let mut cursor = RawDocumentBuf::new();
+        let batch: RawArrayBuf = events.iter().cloned().collect();
+        match is_first {
+            true => cursor.append(bson::cstr!("firstBatch"), batch),
+            false => cursor.append(bson::cstr!("nextBatch"), batch),
+        }
+        if let Some(at) = after {
+            cursor.append(bson::cstr!("postBatchResumeToken"), token(at));
+        }
+        rawdoc! { "cursor": cursor, "ok": 1.0 }
+    }
+
+    fn at(reply: &RawDocument, is_first: bool) -> Option<u64> {
+        read(reply, &kept(), is_first).expect("it is one").at
+    }
+
+    #[test]
+    fn a_batch_tells_up_to_when_it_is_all() {
+        let two = [insert(7, 1), insert(7, 2)];
+        assert_eq!(at(&reply(false, &two, Some(7)), false), Some(7));
+        assert_eq!(at(&reply(false, &two, Some(9)), false), Some(9));
+        assert_eq!(at(&reply(false, &two, None), false), Some(7));
+        assert_eq!(at(&reply(false, &[], Some(9)), false), Some(9));
+        assert_eq!(at(&reply(true, &[], Some(9)), true), Some(9));
+        // The rest of that time may be in the next one.
+        assert_eq!(at(&reply(true, &two, Some(7)), true), Some(6));
+        let mut part = insert(7, 3);
+        part.append(bson::cstr!("txnNumber"), 1i64);
+        assert_eq!(at(&reply(false, &[part], Some(7)), false), Some(6));
+        let mut large = insert(7, 4);
+        large.append(bson::cstr!("large"), "x".repeat(FULL_BATCH_BYTES));
+        assert_eq!(at(&reply(false, &[large], Some(7)), false), Some(6));
+    }
+
+    #[test]
+    fn events_say_what_has_become_of_a_document() {
+        let gone =
+            rawdoc! { "_id": token(2), "operationType": "delete", "documentKey": { "_id": 2 } };
+        // It was deleted before it was looked up.
+        let update = rawdoc! {
+            "_id": token(3), "operationType": "update", "documentKey": { "_id": 2 }, "fullDocument": RawBson::Null,
+        };
+        let all = reply(false, &[insert(1, 1), gone, update], Some(3));
+        let told = read(&all, &kept(), false).expect("it is one");
+        let documents: Vec<_> = told
+            .events
+            .iter()
+            .map(|event| event.document.clone())
+            .collect();
+        assert_eq!(documents, [Some(rawdoc! { "_id": 1, "name": "x" }), None]);
+        assert_eq!(told.token, Some(token(3)));
+        let end = rawdoc! { "_id": token(4), "operationType": "invalidate" };
+        let end = read(&reply(false, &[end], Some(4)), &kept(), false);
+        assert!(matches!(end, Err(ShadowError::Changed(_))));
     }
 }
