@@ -267,6 +267,8 @@ impl Collections {
         target: Option<&OpenCollection>,
     ) -> Result<(), CommandError> {
         let _held = collection.lock.lock();
+        // The target's writers wait, and then find the collection that takes its place.
+        let replaced = target.map(|target| target.lock.lock());
         let from = &collection.namespace;
         self.store
             .rename_collection(&stored_name(from), &stored_name(to), target.is_some())?;
@@ -284,6 +286,7 @@ impl Collections {
             open.remove(from);
             open.insert(to.clone(), Arc::new(moved));
         }
+        drop(replaced);
         if let Some(target) = target {
             target.search.close();
         }

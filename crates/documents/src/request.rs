@@ -52,7 +52,7 @@ pub struct Generic {
     pub session: Option<SessionId>,
     /// `txnNumber`.
     pub write_number: Option<i64>,
-    /// `writeConcern.j`.
+    /// Whether the reply waits for the journal: `writeConcern.j`, and a majority unless that says otherwise.
     pub journaled: bool,
     /// `comment: {forebay: "strict"}`.
     pub strict: bool,
@@ -128,14 +128,14 @@ fn journaled(arguments: &Arguments<'_>) -> Result<bool, CommandError> {
         return Ok(false);
     };
     check_acknowledgement(concern)?;
-    Ok(["j", "fsync"].iter().any(|name| {
-        concern
-            .get(name)
-            .ok()
-            .flatten()
-            .and_then(crate::arguments::truth)
-            == Some(true)
-    }))
+    let flag = |name| {
+        let value = concern.get(name).ok().flatten();
+        let value = value.filter(|value| *value != RawBsonRef::Null);
+        value.and_then(crate::arguments::truth)
+    };
+    // As writeConcernMajorityJournalDefault has it.
+    let is_majority = matches!(concern.get_str("w"), Ok("majority"));
+    Ok(flag("fsync") == Some(true) || flag("j").unwrap_or(is_majority))
 }
 
 fn check_acknowledgement(concern: &RawDocument) -> Result<(), CommandError> {

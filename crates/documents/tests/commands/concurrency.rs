@@ -193,3 +193,34 @@ async fn a_find_and_modify_makes_a_collection_again_that_is_dropped_meanwhile() 
     )
     .await;
 }
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn an_insert_waits_for_what_takes_the_place_of_its_collection() {
+    let door = Arc::new(door());
+    door.insert("source", [doc! { "_id": -1 }]).await;
+    let writers: Vec<_> = (0..CLIENTS)
+        .map(|_| {
+            let door = door.clone();
+            tokio::spawn(async move {
+                for _ in 0..ROUNDS {
+                    door.insert("c", vec![doc! {}; 50]).await;
+                }
+            })
+        })
+        .collect();
+    let mut round = 0;
+    while writers.iter().any(|writer| !writer.is_finished()) {
+        round += 1;
+        if round % 2 == 0 {
+            let out = doc! { "aggregate": "source", "pipeline": [{ "$out": "c" }], "cursor": {} };
+            door.ok(out).await;
+        } else {
+            door.ok(doc! { "create": "d" }).await;
+            door.admin(doc! { "renameCollection": "test.d", "to": "test.c", "dropTarget": true })
+                .await;
+        }
+    }
+    for writer in writers {
+        writer.await.unwrap();
+    }
+}

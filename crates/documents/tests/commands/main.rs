@@ -7,6 +7,7 @@ mod concurrency;
 mod crud;
 mod cursors;
 mod door;
+mod durability;
 mod errors;
 mod explain;
 mod indexes;
