@@ -91,7 +91,7 @@ impl Directory {
 ///
 /// # Errors
 /// As they come.
-pub fn create(path: &Path) -> io::Result<()> {
+fn create(path: &Path) -> io::Result<()> {
     if path.is_dir() {
         return tighten(path);
     }

@@ -24,7 +24,6 @@ mod sync;
 mod users;
 
 pub use collection::{Change, Changed, Collection, IndexScan, IndexStatus, Scan, VerifyReport};
-pub use directory::create as create_directory;
 pub use document::{Document, NUMBER_MAX, RecordNumber};
 pub use engine::Direction;
 pub use engine::journal::Dropped;

@@ -1,6 +1,8 @@
 //! What the suites share.
 #![allow(dead_code, reason = "each suite uses some of it")]
 
+pub mod operations;
+
 use std::path::Path;
 
 use bson::RawDocumentBuf;

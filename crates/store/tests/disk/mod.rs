@@ -1,0 +1,429 @@
+//! A disk that loses power: what is synced stays, and of the rest any part may be lost.
+//!
+//! The files are real, and so is every call on them but two: `fsync` and `fdatasync` of this process end here, where the
+//! executable defines them before the C library does. A sync copies what the file or the folder holds: that is what is on
+//! the disk. At a cut of power, an image of the disk is made in another folder:
+//!
+//! - of a file, each page of 4 KiB that differs from what was synced is the old one, the new one, or a mix of their sectors
+//!   of 512 bytes, and its length is the old or the new one;
+//! - of a folder, each name that was made, removed or given to another file since its last sync is as before or as after,
+//!   whatever becomes of the other names. File systems that keep the order of such changes lose less.
+//!
+//! A sync may be told to fail. As on Linux, the pages that it could not write count as written from then on: a later sync
+//! writes them only once they have changed again. Each descriptor that was open then is told so, once.
+
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::ffi::OsString;
+use std::fs::{self, File, Metadata};
+use std::io::Read;
+use std::os::unix::fs::{FileExt, MetadataExt};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::SystemTime;
+
+use fastrand::Rng;
+use nix::errno::Errno;
+use parking_lot::Mutex;
+use rustix::fs::{SeekFrom, seek};
+
+const PAGE_BYTES: usize = 4096;
+const SECTOR_BYTES: usize = 512;
+
+/// The disks in use, by the folders they hold.
+static DISKS: Mutex<Vec<(PathBuf, Arc<Mutex<Disk>>)>> = Mutex::new(Vec::new());
+
+/// A file or folder, whatever its name: numbers are given again, but not at the same time.
+type Id = (u64, Option<SystemTime>);
+/// The names in a folder; true for folders.
+type Names = BTreeMap<OsString, (Id, bool)>;
+
+/// What a file holds: bytes up to the last that is not zero, and its length.
+#[derive(Clone, Default, PartialEq)]
+struct Content {
+    bytes: Vec<u8>,
+    length: u64,
+}
+
+/// Pages that a failed sync left in memory, where they count as written.
+struct Stale {
+    pages: HashMap<usize, [u8; PAGE_BYTES]>,
+    /// When the file had been written to last, and how far.
+    changed: Option<SystemTime>,
+    end: usize,
+    /// Descriptors that have not been told yet.
+    untold: Vec<OsString>,
+}
+
+impl Stale {
+    /// Keeps what counts as written still. A file that was written to and did not grow was written anew.
+    fn retain(&mut self, now: &Content, changed: Option<SystemTime>) {
+        let is_new = changed != self.changed && now.bytes.len() <= self.end;
+        self.pages
+            .retain(|page, bytes| !is_new && now.page(*page) == *bytes);
+    }
+}
+
+#[derive(Default)]
+struct Disk {
+    root: PathBuf,
+    files: HashMap<Id, Content>,
+    folders: HashMap<Id, Names>,
+    /// Files that a sync failed to write.
+    stale: HashMap<Id, Stale>,
+    random: Rng,
+    /// Syncs that still succeed before one fails.
+    until_failure: Option<u32>,
+    has_failed: bool,
+    /// Syncs that still happen before power is cut at one.
+    until_cut: Option<u32>,
+    image: Option<PathBuf>,
+}
+
+/// How much of what was not synced is on the disk after a cut.
+#[derive(Clone, Copy)]
+enum Survival {
+    Nothing,
+    Everything,
+    Some,
+}
+
+/// The disk under a folder, until it is dropped.
+pub struct Power {
+    root: PathBuf,
+    disk: Arc<Mutex<Disk>>,
+}
+
+impl Power {
+    /// All that is in the folder is on the disk.
+    pub fn on(root: &Path, seed: u64) -> Self {
+        let mut disk = Disk {
+            root: root.to_owned(),
+            random: Rng::with_seed(seed),
+            ..Disk::default()
+        };
+        disk.keep_all(root);
+        let disk = Arc::new(Mutex::new(disk));
+        DISKS.lock().push((root.to_owned(), Arc::clone(&disk)));
+        Self {
+            root: root.to_owned(),
+            disk,
+        }
+    }
+
+    /// Lets one sync fail, after `after` more.
+    pub fn fail_sync(&self, after: u32) {
+        self.disk.lock().until_failure = Some(after);
+    }
+
+    /// Cuts power at a sync, after `after` more; no sync succeeds from then on.
+    pub fn cut_at_sync(&self, after: u32) {
+        self.disk.lock().until_cut = Some(after);
+    }
+
+    /// Whether a sync has failed since the last time that this was asked; all of them do once power is cut.
+    pub fn has_failed(&self) -> bool {
+        let mut disk = self.disk.lock();
+        disk.image.is_some() || std::mem::take(&mut disk.has_failed)
+    }
+
+    /// Cuts power now, unless it is; the folder with what the disk then holds.
+    pub fn cut(&self) -> PathBuf {
+        self.disk.lock().cut()
+    }
+}
+
+impl Drop for Power {
+    fn drop(&mut self) {
+        DISKS.lock().retain(|(root, _)| *root != self.root);
+    }
+}
+
+/// Syncs a file or folder.
+#[expect(unsafe_code, reason = "it takes the place of the C library's")]
+#[unsafe(no_mangle)]
+pub extern "C" fn fsync(descriptor: i32) -> i32 {
+    sync(descriptor)
+}
+
+/// Syncs what a file holds.
+#[expect(unsafe_code, reason = "it takes the place of the C library's")]
+#[unsafe(no_mangle)]
+pub extern "C" fn fdatasync(descriptor: i32) -> i32 {
+    sync(descriptor)
+}
+
+fn sync(descriptor: i32) -> i32 {
+    let link = PathBuf::from(format!("/proc/self/fd/{descriptor}"));
+    let Ok(path) = fs::read_link(&link) else {
+        return 0;
+    };
+    let disk = DISKS
+        .lock()
+        .iter()
+        .find(|(root, _)| path.starts_with(root))
+        .map(|(_, disk)| Arc::clone(disk));
+    let is_synced = disk.is_none_or(|disk| disk.lock().sync(&link));
+    if !is_synced {
+        Errno::EIO.set();
+        return -1;
+    }
+    0
+}
+
+fn id_of(metadata: &Metadata) -> Id {
+    (metadata.ino(), metadata.created().ok())
+}
+
+/// The numbers of the descriptors of a file, but for the one that the link stands for.
+fn descriptors_of(id: Id, link: &Path) -> Vec<OsString> {
+    let folder = link.parent().expect("links lie in a folder");
+    let others = names_in(folder).into_keys().filter(|name| {
+        let other = folder.join(name);
+        other != link && fs::metadata(other).is_ok_and(|metadata| id_of(&metadata) == id)
+    });
+    others.collect()
+}
+
+fn names_in(folder: &Path) -> Names {
+    let entries = fs::read_dir(folder).into_iter().flatten().flatten();
+    let named = entries.filter_map(|entry| {
+        let metadata = entry.metadata().ok()?;
+        Some((entry.file_name(), (id_of(&metadata), metadata.is_dir())))
+    });
+    named.collect()
+}
+
+impl Content {
+    /// Reads a file; journals have much room at their end, which is left out.
+    fn read(path: &Path) -> Option<Self> {
+        let mut file = File::open(path).ok()?;
+        let length = file.metadata().ok()?.len();
+        let mut end = 0;
+        while let Ok(data) = seek(&file, SeekFrom::Data(end)) {
+            end = seek(&file, SeekFrom::Hole(data)).expect("data ends somewhere");
+        }
+        seek(&file, SeekFrom::Start(0)).expect("files have a beginning");
+        let mut bytes = Vec::new();
+        file.by_ref().take(end).read_to_end(&mut bytes).ok()?;
+        let last = bytes.iter().rposition(|byte| *byte != 0);
+        bytes.truncate(last.map_or(0, |last| last + 1));
+        Some(Self { bytes, length })
+    }
+
+    fn pages(&self) -> usize {
+        self.bytes.len().div_ceil(PAGE_BYTES)
+    }
+
+    /// A page, up to its last byte that is not zero or not there.
+    fn page(&self, page: usize) -> [u8; PAGE_BYTES] {
+        let start = self.bytes.len().min(page * PAGE_BYTES);
+        let end = self.bytes.len().min((page + 1) * PAGE_BYTES);
+        let mut bytes = [0; PAGE_BYTES];
+        bytes[..end - start].copy_from_slice(&self.bytes[start..end]);
+        bytes
+    }
+
+    fn set_page(&mut self, page: usize, bytes: &[u8]) {
+        let end = (page + 1) * PAGE_BYTES;
+        if self.bytes.len() < end {
+            self.bytes.resize(end, 0);
+        }
+        self.bytes[page * PAGE_BYTES..end].copy_from_slice(bytes);
+    }
+
+    fn write(&self, path: &Path) {
+        let file = File::create(path).expect("the image can be written");
+        let kept = self.bytes.len().min(self.length as usize);
+        file.write_all_at(&self.bytes[..kept], 0)
+            .and_then(|()| file.set_len(self.length))
+            .expect("the image can be written");
+    }
+}
+
+impl Disk {
+    fn keep_all(&mut self, folder: &Path) {
+        self.keep_folder(folder);
+        for (name, (id, is_folder)) in names_in(folder) {
+            let path = folder.join(name);
+            match is_folder {
+                true => self.keep_all(&path),
+                false => drop(
+                    self.files
+                        .insert(id, Content::read(&path).expect("is there")),
+                ),
+            }
+        }
+    }
+
+    fn keep_folder(&mut self, folder: &Path) {
+        let id = id_of(&fs::metadata(folder).expect("the folder is there"));
+        self.folders.insert(id, names_in(folder));
+    }
+
+    /// Does what a sync does; whether it succeeds. The link leads to a file or folder, which may have no name any more.
+    fn sync(&mut self, link: &Path) -> bool {
+        if self.image.is_some() {
+            return false;
+        }
+        let is_last = burns_down(&mut self.until_cut);
+        if is_last && self.random.bool() {
+            self.cut();
+            return false;
+        }
+        let is_synced = match fs::metadata(link) {
+            Ok(metadata) if metadata.is_dir() => {
+                self.folders.insert(id_of(&metadata), names_in(link));
+                true
+            }
+            Ok(metadata) => self.sync_file(&metadata, link),
+            Err(_) => true,
+        };
+        if is_last {
+            self.cut();
+        }
+        is_synced && !is_last
+    }
+
+    fn sync_file(&mut self, metadata: &Metadata, link: &Path) -> bool {
+        let (id, changed) = (id_of(metadata), metadata.modified().ok());
+        let now = Content::read(link).expect("an open file can be read");
+        let synced = self.files.entry(id).or_default();
+        if let Some(stale) = self.stale.get_mut(&id) {
+            stale.retain(&now, changed);
+            let name = link.file_name().expect("descriptors have numbers");
+            if let Some(told) = stale.untold.iter().position(|untold| untold == name) {
+                stale.untold.swap_remove(told);
+                self.has_failed = true;
+                return false;
+            }
+        }
+        if burns_down(&mut self.until_failure) {
+            self.has_failed = true;
+            let differ = |page: &usize| now.page(*page) != synced.page(*page);
+            let pages = (0..now.pages()).filter(differ);
+            let stale = Stale {
+                pages: pages.map(|page| (page, now.page(page))).collect(),
+                changed,
+                end: now.bytes.len(),
+                untold: descriptors_of(id, link),
+            };
+            self.stale.insert(id, stale);
+            return false;
+        }
+        let before = std::mem::replace(synced, now);
+        for page in self
+            .stale
+            .get(&id)
+            .iter()
+            .flat_map(|stale| stale.pages.keys())
+        {
+            synced.set_page(*page, &before.page(*page));
+        }
+        true
+    }
+
+    fn cut(&mut self) -> PathBuf {
+        if let Some(image) = &self.image {
+            return image.clone();
+        }
+        let image = self.root.with_extension("image");
+        let survival = match self.random.u8(..4) {
+            0 => Survival::Nothing,
+            1 => Survival::Everything,
+            _ => Survival::Some,
+        };
+        let root = self.root.clone();
+        let id = id_of(&fs::metadata(&root).expect("the folder is there"));
+        self.make_folder(id, Some(&root), &image, survival);
+        self.image = Some(image.clone());
+        image
+    }
+
+    /// Makes the image of a folder; `live` is where it is now, if it is anywhere.
+    fn make_folder(&mut self, id: Id, live: Option<&Path>, image: &Path, survival: Survival) {
+        fs::create_dir(image).expect("the image can be made");
+        let synced = self.folders.get(&id).cloned().unwrap_or_default();
+        let now = live.map_or_else(|| synced.clone(), names_in);
+        let all: BTreeSet<&OsString> = synced.keys().chain(now.keys()).collect();
+        for name in all {
+            let kept = match self.is_new(survival) {
+                true => now.get(name),
+                false => synced.get(name),
+            };
+            let Some((id, is_folder)) = kept else {
+                continue;
+            };
+            let is_live = now.get(name).is_some_and(|(now, _)| now == id);
+            let live = live.filter(|_| is_live).map(|live| live.join(name));
+            let image = image.join(name);
+            match is_folder {
+                true => self.make_folder(*id, live.as_deref(), &image, survival),
+                false => self.torn(*id, live.as_deref(), survival).write(&image),
+            }
+        }
+    }
+
+    fn is_new(&mut self, survival: Survival) -> bool {
+        match survival {
+            Survival::Nothing => false,
+            Survival::Everything => true,
+            Survival::Some => self.random.bool(),
+        }
+    }
+
+    /// What is left of a file.
+    fn torn(&mut self, id: Id, live: Option<&Path>, survival: Survival) -> Content {
+        let synced = self.files.get(&id).cloned().unwrap_or_default();
+        let Some(now) = live.and_then(Content::read) else {
+            return synced;
+        };
+        let mut torn = synced.clone();
+        torn.length = if self.is_new(survival) {
+            now.length
+        } else {
+            synced.length
+        };
+        for page in 0..synced.pages().max(now.pages()) {
+            let (old, new) = (synced.page(page), now.page(page));
+            if old != new {
+                let bytes = self.torn_page(old, new, survival);
+                torn.set_page(page, &bytes);
+            }
+        }
+        torn
+    }
+
+    fn torn_page(
+        &mut self,
+        old: [u8; PAGE_BYTES],
+        new: [u8; PAGE_BYTES],
+        survival: Survival,
+    ) -> [u8; PAGE_BYTES] {
+        if !matches!(survival, Survival::Some) || self.random.u8(..4) > 0 {
+            return if self.is_new(survival) { new } else { old };
+        }
+        let mut torn = old;
+        let sectors = torn.chunks_mut(SECTOR_BYTES).zip(new.chunks(SECTOR_BYTES));
+        for (torn, new) in sectors {
+            if self.random.bool() {
+                torn.copy_from_slice(new);
+            }
+        }
+        torn
+    }
+}
+
+/// Counts down; true when it was the last.
+fn burns_down(left: &mut Option<u32>) -> bool {
+    match left {
+        Some(0) => {
+            *left = None;
+            true
+        }
+        Some(more) => {
+            *more -= 1;
+            false
+        }
+        None => false,
+    }
+}
