@@ -371,14 +371,27 @@ async fn who_begins_to_work_has_to_authenticate_in_time() -> Result<()> {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_connection_has_three_guesses() -> Result<()> {
-    let (server, _root) = with_root(&[]).await?;
+    let (server, _root) = with_root(&["--status-listen", "127.0.0.1:0"]).await?;
     let mut guesser = Raw::connect(&server)?;
     for user in ["root", "nobody", "root"] {
         let reply = guesser.guess(user)?;
         assert_eq!(reply.get_i32("code")?, AUTHENTICATION_FAILED, "{reply}");
     }
     guesser.wait_for_end()?;
+    ensure!(metrics(&server)?.contains("\nforebay_wrong_passwords_total 3\n"));
     server.stop()
+}
+
+/// The page for Prometheus.
+fn metrics(server: &Server) -> Result<String> {
+    let page = server.process().status_page().context("a status page")?;
+    let address = page.strip_prefix("http://").context("its protocol")?;
+    let mut page = TcpStream::connect(address.trim_end_matches('/'))?;
+    page.set_read_timeout(Some(PATIENCE))?;
+    page.write_all(b"GET /metrics HTTP/1.1\r\nHost: localhost\r\n\r\n")?;
+    let mut text = String::new();
+    page.read_to_string(&mut text)?;
+    Ok(text)
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -2,6 +2,7 @@
 
 use std::collections::HashMap;
 use std::net::IpAddr;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use forebay_documents::User;
@@ -21,6 +22,7 @@ const NAME_BYTES_MAX: usize = 64;
 /// The wrong passwords of each sender in the last minute.
 #[derive(Debug, Default)]
 pub struct Guesses {
+    total: AtomicU64,
     senders: Mutex<HashMap<IpAddr, Failures>>,
 }
 
@@ -34,6 +36,7 @@ impl Guesses {
     /// Notes a wrong password, and returns how long its answer is to be held back. The first, second, fourth, eighth, ... of
     /// a sender are logged.
     pub fn note(&self, sender: Option<IpAddr>, user: Option<&User>) -> Duration {
+        self.total.fetch_add(1, Ordering::Relaxed);
         let count = sender.map_or(1, |sender| self.count(sender, Instant::now()));
         if count.is_power_of_two() {
             let name = user.map(|user| shortened(&user.name));
@@ -42,6 +45,11 @@ impl Guesses {
             tracing::warn!(user = name, db, sender, count, "authentication failed");
         }
         delay(count)
+    }
+
+    /// Wrong passwords of all senders so far.
+    pub fn total(&self) -> u64 {
+        self.total.load(Ordering::Relaxed)
     }
 
     /// How many there were of this sender, this one included.

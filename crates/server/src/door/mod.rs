@@ -82,6 +82,10 @@ pub struct Connections {
     pub taken: u64,
     /// Refused so far because there were too many.
     pub refused: u64,
+    /// Closed so far to make room, as their clients had not authenticated.
+    pub given_away: u64,
+    /// Wrong passwords so far.
+    pub wrong_passwords: u64,
 }
 
 /// What commands that the door itself does not know are counted as.
@@ -143,6 +147,8 @@ impl Door {
             max: places.max,
             taken: taken.unsigned_abs(),
             refused: places.refused,
+            given_away: places.given_away,
+            wrong_passwords: self.guesses.total(),
         }
     }
 

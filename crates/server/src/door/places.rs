@@ -26,6 +26,7 @@ struct Taken {
     next: u64,
     strangers: BTreeMap<u64, Arc<Notify>>,
     refused: u64,
+    given_away: u64,
 }
 
 /// A connection's place; it is free again when this value is dropped.
@@ -53,6 +54,8 @@ pub struct Counts {
     pub max: usize,
     /// Clients that got none so far.
     pub refused: u64,
+    /// Strangers that have made room so far.
+    pub given_away: u64,
 }
 
 impl Places {
@@ -74,6 +77,7 @@ impl Places {
             && let Some((_, given_away)) = taken.strangers.pop_first()
         {
             given_away.notify_one();
+            taken.given_away += 1;
             taken.count -= 1;
         }
         if taken.count >= self.max {
@@ -101,6 +105,7 @@ impl Places {
             taken: taken.count,
             max: self.max,
             refused: taken.refused,
+            given_away: taken.given_away,
         }
     }
 }
@@ -177,7 +182,12 @@ mod tests {
         assert!(is_given_away(&first) && !is_given_away(&second));
         assert_eq!(places.counts().taken, 2);
         drop(first);
-        assert_eq!(places.counts().taken, 2, "its place was another's");
+        let counts = places.counts();
+        assert_eq!(
+            (counts.taken, counts.given_away),
+            (2, 1),
+            "its place was another's"
+        );
         drop((second, third));
         assert_eq!(places.counts().taken, 0);
     }

@@ -138,6 +138,16 @@ fn connections(page: &mut Page, door: &Door) {
         "Connections refused because there were too many.",
     )
     .sample(&[], connections.refused);
+    page.counter(
+        "forebay_connections_given_away_total",
+        "Connections closed to make room, as their clients had not authenticated.",
+    )
+    .sample(&[], connections.given_away);
+    page.counter(
+        "forebay_wrong_passwords_total",
+        "Attempts to authenticate with a wrong password or as a user that is not there.",
+    )
+    .sample(&[], connections.wrong_passwords);
 }
 
 fn searches(page: &mut Page, searches: &SearchFigures) {
