@@ -11,7 +11,7 @@ use forebay_query::element::{Writer, nests_deeper};
 use forebay_query::stage::{Run, Stream};
 use forebay_query::{
     Code, Error, Filter, Limits, Pipeline, Projection, ProjectionContext, Sort, Update,
-    UpdateContext, key,
+    UpdateContext, Variables, key,
 };
 use forebay_text::Stop;
 use nix::time::{ClockId, clock_gettime};
@@ -469,6 +469,69 @@ fn an_expression_may_bind_many_variables() {
     let stage = doc! { "$project": { "x": { "$let": { "vars": vars, "in": "$$v99999" } } } };
     let documents = run_stages(&[stage]).expect("it runs");
     assert_eq!(documents[0].get_i32("x").expect("a number"), 99_999);
+}
+
+/// Names that are as many as a message of some MB can hold.
+fn many_names() -> impl Iterator<Item = String> {
+    (0..200_000).map(|number| format!("name{number}"))
+}
+
+/// Checks that work takes as long as its input, and not as its square: some seconds of processor time at most, where
+/// each pair of names would take minutes.
+#[track_caller]
+fn assert_linear<T>(work: impl FnOnce() -> Result<T, Error>) -> T {
+    let worked = time_worked();
+    let made = work().expect("nothing is refused");
+    assert!(time_worked() - worked < Duration::from_secs(20));
+    made
+}
+
+#[test]
+fn many_names_take_time_by_their_number() {
+    let limits = Limits::default();
+    let flags: Document = many_names().map(|name| (name, Bson::Int32(1))).collect();
+    assert_linear(|| Projection::parse(&raw(&flags), &limits));
+    let update = raw(&doc! { "$set": flags.clone() });
+    assert_linear(|| Update::parse(RawBsonRef::Document(&update), None, &limits));
+    let pairs = many_names().map(|name| doc! { "k": name, "v": 1 });
+    let pairs = Bson::Array(pairs.map(Bson::Document).collect());
+    for stage in [
+        doc! { "$project": { "x": { "$arrayToObject": { "$literal": pairs } } } },
+        doc! { "$project": { "x": { "$mergeObjects": { "$literal": flags.clone() } } } },
+        doc! { "$group": { "_id": null, "x": { "$mergeObjects": { "$literal": flags.clone() } } } },
+    ] {
+        assert_linear(|| run_stages(&[stage]).map_err(|code| Error::new(code, "it failed")));
+    }
+    let sees = |name: String| (name.clone(), Bson::String(format!("$${name}")));
+    let vars: Document = many_names()
+        .map(|name| (name, Bson::Int32(1)))
+        .chain(
+            many_names()
+                .map(|name| sees(name))
+                .map(|(name, seen)| (format!("{name}x"), seen)),
+        )
+        .collect();
+    let now = DateTime::from_millis(0);
+    assert_linear(|| Variables::parse(&raw(&vars), now, &limits));
+    let document = raw(&doc! { "a": (0..200_000).map(Bson::Int32).collect::<Vec<_>>() });
+    let gone =
+        raw(&doc! { "$pullAll": { "a": (0..200_000).map(Bson::Int32).collect::<Vec<_>>() } });
+    let gone = Update::parse(RawBsonRef::Document(&gone), None, &limits).expect("an update");
+    assert_linear(|| gone.apply(&document, &UpdateContext::new(now, None)));
+}
+
+#[test]
+fn an_update_of_many_fields_is_stopped() {
+    let limits = Limits::default();
+    let fields: Document = many_names().map(|name| (name, Bson::Int32(1))).collect();
+    let update = raw(&doc! { "$set": fields });
+    let update = Update::parse(RawBsonRef::Document(&update), None, &limits).expect("an update");
+    limits
+        .stop()
+        .follow(&Stop::at(Instant::now() + Duration::from_millis(50)));
+    let context = UpdateContext::new(DateTime::from_millis(0), None);
+    let stopped = update.apply(&raw(&doc! { "_id": 1 }), &context);
+    assert_eq!(stopped.expect_err("stopped").code, Code::MaxTimeMSExpired);
 }
 
 #[test]

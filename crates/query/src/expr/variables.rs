@@ -1,5 +1,6 @@
 //! The variables of a command's `let`: values, known before the first document is read.
 
+use std::collections::HashMap;
 use std::sync::Arc;
 
 use bson::DateTime;
@@ -14,7 +15,7 @@ use crate::limits::Limits;
 /// What the expressions of a command know as `$$name`. Cheap to clone.
 #[derive(Debug, Clone, Default)]
 pub struct Variables {
-    bound: Arc<Vec<(Box<str>, Variable)>>,
+    bound: Arc<HashMap<Box<str>, Variable>>,
 }
 
 impl Variables {
@@ -32,17 +33,15 @@ impl Variables {
             check_name(element.key)?;
             let expression = Expression::parse(element.value(), &limits)?;
             let variable = constant(&expression, now)?;
-            Arc::make_mut(&mut limits.variables.bound).push((element.key.into(), variable));
+            let bound = Arc::make_mut(&mut limits.variables.bound);
+            bound.insert(element.key.into(), variable);
         }
         Ok(limits.variables)
     }
 
     /// The variable called `name`; of two with one name, the later.
     pub(super) fn get(&self, name: &str) -> Option<&Variable> {
-        let mut latest_first = self.bound.iter().rev();
-        latest_first
-            .find(|(known, _)| &**known == name)
-            .map(|(_, variable)| variable)
+        self.bound.get(name)
     }
 }
 

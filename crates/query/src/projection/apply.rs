@@ -1,6 +1,7 @@
 //! Applying a projection's rules to a document.
 
 use bson::raw::{RawArray, RawBsonRef, RawDocument, RawDocumentBuf};
+use forebay_text::SharedStop;
 
 use super::{Mode, Projection, ProjectionContext, Rule, Rules};
 use crate::element::{Element, Writer, array_elements, check_depth_within, elements, get};
@@ -10,6 +11,7 @@ use crate::expr::{Scope, slice_bounds};
 /// One application.
 struct Run<'r> {
     mode: Mode,
+    stop: &'r SharedStop,
     scope: Scope<'r>,
     position: Option<usize>,
 }
@@ -21,6 +23,7 @@ pub(super) fn apply(
 ) -> Result<RawDocumentBuf, Error> {
     let run = Run {
         mode: projection.mode,
+        stop: &projection.stop,
         scope: Scope::new(document, context.now),
         position: context.position,
     };
@@ -61,6 +64,9 @@ impl<'r> Run<'r> {
         document: &RawDocument,
         out: &mut Writer,
     ) -> Result<(), Error> {
+        if let Rule::Computed(_) | Rule::Nested(_) = rule {
+            self.stop.check()?;
+        }
         match rule {
             Rule::Computed(_) if self.mode == Mode::Include || get(document, name).is_none() => {
                 self.computed(rule, name, out)

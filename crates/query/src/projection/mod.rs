@@ -5,8 +5,12 @@
 mod apply;
 mod parse;
 
+use std::collections::HashMap;
+use std::sync::Arc;
+
 use bson::DateTime;
 use bson::raw::{RawBsonRef, RawDocument, RawDocumentBuf};
+use forebay_text::SharedStop;
 
 use crate::element::check_depth;
 use crate::error::Error;
@@ -23,6 +27,8 @@ pub struct Projection {
     mode: Mode,
     rules: Rules,
     positional: bool,
+    /// The stop sign of the command, looked at before each computed field.
+    stop: Arc<SharedStop>,
 }
 
 /// What happens to fields that no rule names.
@@ -40,6 +46,8 @@ enum Mode {
 #[derive(Debug, Clone, Default)]
 struct Rules {
     fields: Vec<(Box<str>, Rule)>,
+    /// Where in `fields` a name is.
+    places: HashMap<Box<str>, usize>,
 }
 
 /// What happens to one field.
@@ -142,10 +150,22 @@ impl Projection {
 
 impl Rules {
     fn find(&self, name: &str) -> Option<&Rule> {
-        self.fields
-            .iter()
-            .find(|(known, _)| &**known == name)
-            .map(|(_, rule)| rule)
+        self.place(name).map(|place| &self.fields[place].1)
+    }
+
+    /// A few names are compared one by one, so that no name of a document need be hashed.
+    fn place(&self, name: &str) -> Option<usize> {
+        const FEW: usize = 8;
+        match self.fields.len() <= FEW {
+            true => self.fields.iter().position(|(known, _)| &**known == name),
+            false => self.places.get(name).copied(),
+        }
+    }
+
+    /// Adds the rule of a name that has none.
+    fn push(&mut self, name: &str, rule: Rule) {
+        self.places.insert(name.into(), self.fields.len());
+        self.fields.push((name.into(), rule));
     }
 
     /// The number of rules, or `None` if one of them may take long.

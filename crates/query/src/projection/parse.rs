@@ -1,5 +1,7 @@
 //! From a projection's BSON to its rules.
 
+use std::sync::Arc;
+
 use bson::raw::{RawArray, RawBsonRef, RawDocument};
 
 use super::{Mode, Projection, Rule, Rules};
@@ -56,6 +58,7 @@ pub(super) fn add(spec: &RawDocument, limits: &Limits) -> Result<Projection, Err
         mode: Mode::Add,
         rules: builder.rules,
         positional: false,
+        stop: limits.stop().clone(),
     })
 }
 
@@ -68,6 +71,7 @@ pub(super) fn excluding<'p>(paths: impl Iterator<Item = &'p str>) -> Result<Proj
         mode: Mode::Exclude,
         rules,
         positional: false,
+        stop: Arc::default(),
     })
 }
 
@@ -279,12 +283,13 @@ impl<'l> Builder<'l> {
                 _ => None,
             });
         if let Some(Some(rule)) = id {
-            self.rules.fields.insert(0, ("_id".into(), rule));
+            self.rules.push("_id", rule);
         }
         Ok(Projection {
             mode,
             rules: self.rules,
             positional: self.positional,
+            stop: self.limits.stop().clone(),
         })
     }
 }
@@ -343,13 +348,12 @@ fn insert(rules: &mut Rules, path: &str, rule: Rule) -> Result<(), Error> {
     let (name, rest) = path
         .split_once('.')
         .map_or((path, None), |(name, rest)| (name, Some(rest)));
-    let place = rules.fields.iter().position(|(known, _)| &**known == name);
-    match (place, rest) {
-        (None, None) => rules.fields.push((name.into(), rule)),
+    match (rules.place(name), rest) {
+        (None, None) => rules.push(name, rule),
         (None, Some(rest)) => {
             let mut inner = Rules::default();
             insert(&mut inner, rest, rule)?;
-            rules.fields.push((name.into(), Rule::Nested(inner)));
+            rules.push(name, Rule::Nested(inner));
         }
         (Some(place), Some(rest)) => match &mut rules.fields[place].1 {
             Rule::Nested(inner) => insert(inner, rest, rule)?,

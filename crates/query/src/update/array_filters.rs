@@ -1,5 +1,7 @@
 //! `arrayFilters`: which elements `$[identifier]` means.
 
+use std::collections::BTreeMap;
+
 use bson::raw::{RawArray, RawBson, RawBsonRef, RawDocument};
 
 use crate::element::{Writer, array_values, elements};
@@ -10,7 +12,7 @@ use crate::limits::Limits;
 /// Filters by identifier.
 #[derive(Debug, Clone, Default)]
 pub(super) struct ArrayFilters {
-    filters: Vec<(String, Filter)>,
+    filters: BTreeMap<String, Filter>,
 }
 
 impl ArrayFilters {
@@ -25,22 +27,25 @@ impl ArrayFilters {
                 ));
             };
             let name = identifier(document)?;
-            if parsed.names().any(|known| known == name) {
+            if parsed.has(name) {
                 return Err(Error::parse(format!(
                     "Found multiple array filters with the same top-level field name {name}"
                 )));
             }
-            parsed.filters.push((
-                name.to_owned(),
-                Filter::parse_element_query(document, limits)?,
-            ));
+            let filter = Filter::parse_element_query(document, limits)?;
+            parsed.filters.insert(name.to_owned(), filter);
         }
         Ok(parsed)
     }
 
     /// The identifiers.
     pub fn names(&self) -> impl Iterator<Item = &str> {
-        self.filters.iter().map(|(name, _)| name.as_str())
+        self.filters.keys().map(String::as_str)
+    }
+
+    /// Whether there is a filter called `name`.
+    pub fn has(&self, name: &str) -> bool {
+        self.filters.contains_key(name)
     }
 
     /// Whether the filter called `name` takes an element.
@@ -49,8 +54,8 @@ impl ArrayFilters {
         writer.owned(name, element);
         let document = writer.finish();
         self.filters
-            .iter()
-            .any(|(known, filter)| known == name && filter.matches(&document))
+            .get(name)
+            .is_some_and(|filter| filter.matches(&document))
     }
 }
 

@@ -14,8 +14,11 @@ mod path;
 mod tree;
 mod upsert;
 
+use std::collections::HashSet;
+
 use bson::DateTime;
 use bson::raw::{RawArray, RawBsonRef, RawDocument, RawDocumentBuf};
+use forebay_text::SharedStop;
 
 use crate::compare::equal;
 use crate::display;
@@ -28,7 +31,7 @@ use crate::timestamp;
 use array_filters::ArrayFilters;
 use field::Moment;
 use operator::{Operator, Scene};
-use path::UpdatePath;
+use path::{Places, UpdatePath};
 use tree::{Padding, Tree};
 
 pub use difference::describe;
@@ -126,7 +129,10 @@ impl Update {
     ) -> Result<Option<RawDocumentBuf>, Error> {
         let changed = match &self.kind {
             Kind::Replacement(replacement) => replace(document, replacement)?,
-            Kind::Operators { changes, filters } => change(document, changes, filters, context)?,
+            Kind::Operators { changes, filters } => {
+                let stop = self.limits.stop();
+                change(document, (changes, filters), context, stop)?
+            }
             Kind::Pipeline(transforms) => transform(document, transforms, context)?,
         };
         // What a stopped match of an array filter or of `$pull` found is no answer.
@@ -182,16 +188,14 @@ fn operators(
 
 /// Every pair of paths, the targets of renames too.
 fn check_conflicts(changes: &[(UpdatePath, Operator)]) -> Result<(), Error> {
-    let mut seen: Vec<&UpdatePath> = Vec::new();
+    let mut places = Places::default();
     for (path, operator) in changes {
         let target = match operator {
             Operator::Rename(target) => Some(target),
             _ => None,
         };
         for path in target.into_iter().chain([path]) {
-            seen.iter()
-                .try_for_each(|other| path.check_conflict(other))?;
-            seen.push(path);
+            path.take(&mut places)?;
         }
     }
     Ok(())
@@ -203,10 +207,7 @@ fn check_identifiers(
     filters: &ArrayFilters,
 ) -> Result<(), Error> {
     for (path, _) in changes {
-        if let Some(name) = path
-            .identifiers()
-            .find(|name| !filters.names().any(|known| known == *name))
-        {
+        if let Some(name) = path.identifiers().find(|name| !filters.has(name)) {
             let message = format!(
                 "No array filter found for identifier '{name}' in path '{}'",
                 path.as_str()
@@ -214,12 +215,11 @@ fn check_identifiers(
             return Err(Error::bad_value(message));
         }
     }
-    let used = |name: &str| {
-        changes
-            .iter()
-            .any(|(path, _)| path.identifiers().any(|used| used == name))
-    };
-    match filters.names().find(|name| !used(name)) {
+    let used: HashSet<&str> = changes
+        .iter()
+        .flat_map(|(path, _)| path.identifiers())
+        .collect();
+    match filters.names().find(|name| !used.contains(name)) {
         Some(name) => {
             let shown = display::document(update);
             Err(Error::parse(format!(
@@ -271,15 +271,16 @@ fn replace(document: &RawDocument, replacement: &RawDocument) -> Result<RawDocum
 
 fn change(
     document: &RawDocument,
-    changes: &[(UpdatePath, Operator)],
-    filters: &ArrayFilters,
+    (changes, filters): (&[(UpdatePath, Operator)], &ArrayFilters),
     context: &UpdateContext,
+    stop: &SharedStop,
 ) -> Result<RawDocumentBuf, Error> {
     let id =
         get(document, "_id").map_or_else(|| "no _id".to_owned(), |id| display::field("_id", id));
     let mut root = Tree::of(document);
     let mut places = Vec::new();
     for (path, operator) in changes {
+        stop.check()?;
         for place in path.resolve(&mut root, context.position, filters)? {
             places.push((place, path, operator));
         }
@@ -287,6 +288,7 @@ fn change(
     check_places(&places)?;
     let mut padding = Padding::default();
     for (place, path, operator) in places {
+        stop.check()?;
         if let Operator::Rename(target) = operator {
             let to = target.resolve(&mut root, None, filters)?;
             to.iter()

@@ -1,6 +1,8 @@
 //! Paths of update operators: names, and the positional operators `$`, `$[]`, `$[identifier]`.
 
 use std::cmp::Ordering;
+use std::collections::HashMap;
+use std::hash::Hash;
 
 use super::array_filters::ArrayFilters;
 use super::tree::Tree;
@@ -8,7 +10,7 @@ use crate::error::{Code, Error};
 use crate::path::{COMPONENTS_MAX, is_index};
 
 /// One step of an update path.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub(super) enum Step {
     /// A field name or an array index.
     Name(String),
@@ -85,6 +87,20 @@ impl UpdatePath {
         Err(conflict(&self.text, shorter))
     }
 
+    /// Takes the place of the path.
+    ///
+    /// # Errors
+    /// `ConflictingUpdateOperators` if it is taken, or inside one that is, or one that is taken is inside it.
+    pub fn take<'u>(&'u self, places: &mut Places<&'u Step>) -> Result<(), Error> {
+        match places.take(&self.steps) {
+            None => Ok(()),
+            Some(count) => {
+                let met: Vec<&str> = self.text.split('.').take(count).collect();
+                Err(conflict(&self.text, &met.join(".")))
+            }
+        }
+    }
+
     /// Orders paths as changes are made: names by text, indexes by number.
     pub fn order(&self, other: &UpdatePath) -> Ordering {
         let pairs = self.steps.iter().zip(&other.steps);
@@ -113,6 +129,39 @@ impl UpdatePath {
             places = next;
         }
         Ok(places)
+    }
+}
+
+/// Places of a document that are taken, as a tree of the steps that lead to them.
+#[derive(Debug)]
+pub(super) struct Places<S> {
+    inside: HashMap<S, Places<S>>,
+    is_taken: bool,
+}
+
+impl<S> Default for Places<S> {
+    fn default() -> Places<S> {
+        Places {
+            inside: HashMap::new(),
+            is_taken: false,
+        }
+    }
+}
+
+impl<S: Eq + Hash> Places<S> {
+    /// Takes a place. Returns after how many steps it meets one that is taken, if one is the other or inside it.
+    pub fn take(&mut self, steps: impl IntoIterator<Item = S>) -> Option<usize> {
+        let (mut place, mut count) = (self, 0);
+        for step in steps {
+            if place.is_taken {
+                return Some(count);
+            }
+            place = place.inside.entry(step).or_default();
+            count += 1;
+        }
+        let meets = place.is_taken || !place.inside.is_empty();
+        place.is_taken = true;
+        meets.then_some(count)
     }
 }
 

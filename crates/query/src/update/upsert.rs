@@ -3,6 +3,7 @@
 use bson::oid::ObjectId;
 use bson::raw::{RawBson, RawDocument, RawDocumentBuf};
 
+use super::path::Places;
 use super::tree::{Outcome, Padding, Tree};
 use super::{Kind, Update, UpdateContext};
 use crate::element::{Writer, elements, get};
@@ -39,16 +40,13 @@ fn document_of_query(filter: &Filter, only_id: bool) -> Result<RawDocumentBuf, E
     let empty = RawDocumentBuf::new();
     let mut root = Tree::of(&empty);
     let mut padding = Padding::default();
-    let mut taken: Vec<Vec<String>> = Vec::new();
+    let mut places = Places::default();
     for (path, value) in filter.equalities() {
         if path.is_empty() || path.first().starts_with('$') || (only_id && path.first() != "_id") {
             continue;
         }
         let place: Vec<String> = path.components().map(str::to_owned).collect();
-        if taken
-            .iter()
-            .any(|other| other.starts_with(&place) || place.starts_with(other))
-        {
+        if places.take(path.components()).is_some() {
             let message =
                 format!("cannot infer query fields to set, path '{path}' is matched twice");
             return Err(Error::new(Code::NotSingleValueField, message));
@@ -56,7 +54,6 @@ fn document_of_query(filter: &Filter, only_id: bool) -> Result<RawDocumentBuf, E
         root.change(&place, &mut padding, &mut |_| {
             Ok(Outcome::Put(value.clone().into()))
         })?;
-        taken.push(place);
     }
     Ok(root.into_document())
 }
