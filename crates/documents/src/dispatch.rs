@@ -8,6 +8,7 @@ use std::sync::{Arc, LazyLock};
 use bson::RawDocumentBuf;
 use forebay_query::Code;
 use forebay_text::SharedStop;
+use parking_lot::Mutex;
 
 use crate::arguments::{Arguments, Known};
 use crate::command::{ClientContext, Command};
@@ -63,7 +64,7 @@ pub struct Spec {
 static BY_NAME: LazyLock<HashMap<&'static str, &'static Spec>> =
     LazyLock::new(|| COMMANDS.iter().map(|spec| (spec.name, *spec)).collect());
 
-/// Runs one command to its reply.
+/// Runs one command to its reply; a `find` over the documents that are `given`, if there are any.
 ///
 /// # Errors
 /// Whatever the command says, or that there is no such command.
@@ -71,6 +72,7 @@ pub async fn run(
     documents: &Arc<Documents>,
     client: &ClientContext,
     command: Arc<Command>,
+    given: Option<Vec<RawDocumentBuf>>,
 ) -> Reply {
     let spec = BY_NAME
         .get(command.name.as_str())
@@ -99,6 +101,7 @@ pub async fn run(
         generic,
         searches: Searches::new(),
         shared_stop: SharedStop::new(operation.stop().clone()),
+        given: Mutex::new(given),
         operation,
     };
     documents.counters().count(spec.name);

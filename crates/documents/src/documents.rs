@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use bson::{RawDocumentBuf, Timestamp, cstr};
+use bson::{RawBsonRef, RawDocumentBuf, Timestamp, cstr};
 use forebay_cache::{Cache, CacheSettings};
 use forebay_device::Devices;
 use forebay_query::Code;
@@ -21,6 +21,7 @@ use crate::cursors::Cursors;
 use crate::dispatch;
 use crate::error::CommandError;
 use crate::metrics::Metrics;
+use crate::namespace::Namespace;
 use crate::operations::Operations;
 use crate::places::{Places, blocking};
 use crate::retry;
@@ -141,8 +142,28 @@ impl Documents {
     ///
     /// On a runtime with several threads, long reads of the store move other tasks away from the thread first.
     pub async fn run(self: &Arc<Self>, client: &ClientContext, command: Command) -> RawDocumentBuf {
+        self.run_over(client, command, None).await
+    }
+
+    /// Runs a `find` over documents that the caller has fetched from somewhere: filter, sort, skip, limit, projection and
+    /// batches are those of the command, whose collection need not hold them.
+    pub async fn find_among(
+        self: &Arc<Self>,
+        client: &ClientContext,
+        find: Command,
+        fetched: Vec<RawDocumentBuf>,
+    ) -> RawDocumentBuf {
+        self.run_over(client, find, Some(fetched)).await
+    }
+
+    async fn run_over(
+        self: &Arc<Self>,
+        client: &ClientContext,
+        command: Command,
+        given: Option<Vec<RawDocumentBuf>>,
+    ) -> RawDocumentBuf {
         let command = Arc::new(command);
-        let reply = match dispatch::run(self, client, command.clone()).await {
+        let reply = match dispatch::run(self, client, command.clone(), given).await {
             Ok(reply) => reply,
             Err(error) => self.refusal(&error, &command),
         };
@@ -162,6 +183,14 @@ impl Documents {
             retry::append_label(&mut reply);
         }
         reply
+    }
+
+    /// Where a document lies in its collection, from 0 for the first to 1 for the last in the order of insertion; `None` if
+    /// it is not there, or the store cannot be read.
+    pub fn place_of(&self, namespace: &Namespace, id: RawBsonRef<'_>) -> Option<f64> {
+        let collection = self.collections.get(namespace)?;
+        let number = collection.store.number_by_id(id).ok()??;
+        Some((number + 1) as f64 / collection.store.next_number() as f64)
     }
 
     /// The reply, with the time of the last change if a history of changes is kept: whoever follows it knows then how far to

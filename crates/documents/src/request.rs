@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use bson::{RawBsonRef, RawDocument};
+use bson::{RawBsonRef, RawDocument, RawDocumentBuf};
 use forebay_query::Code;
 use forebay_text::{SharedStop, Stop};
 use parking_lot::Mutex;
@@ -41,6 +41,8 @@ pub struct Request<'a> {
     pub searches: Mutex<Searches>,
     /// The stop sign for what outlives it in a cursor.
     pub shared_stop: Arc<SharedStop>,
+    /// The documents that a `find` is over in the place of its collection's, until it takes them.
+    pub given: Mutex<Option<Vec<RawDocumentBuf>>>,
 }
 
 /// What the arguments that all commands share say.

@@ -7,6 +7,7 @@ use std::sync::Arc;
 use bson::{RawArrayBuf, RawBson, RawBsonRef, RawDocument, RawDocumentBuf, cstr, rawdoc};
 use forebay_query::Code;
 use forebay_text::SharedStop;
+use parking_lot::Mutex;
 
 use super::{aggregate, count, delete, distinct, find, output, read, update};
 use crate::arguments::{Arguments, Known};
@@ -64,6 +65,7 @@ async fn run(request: &Request<'_>) -> Reply {
         searches: Searches::new(),
         shared_stop: SharedStop::new(operation.stop().clone()),
         retry: None,
+        given: Mutex::default(),
         operation,
     };
     let explained = Explained::plan(&inner)?;

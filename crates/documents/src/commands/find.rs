@@ -17,7 +17,7 @@ use crate::plan::{Access, Hint, Plan, Wishes};
 use crate::request::Request;
 use crate::search::Wanted;
 use crate::searches::Search;
-use crate::streams::{Fetch, Limited, List, Project, Skip, Stream, sorted};
+use crate::streams::{Fetch, Limited, List, Project, Row, Skip, Stream, sorted};
 
 /// The command.
 pub const SPEC: Spec = Spec {
@@ -67,6 +67,11 @@ fn start<'a>(request: &'a Request<'a>) -> Later<'a> {
 async fn run(request: &Request<'_>) -> Reply {
     let namespace = request.namespace()?;
     let find = Find::read(request)?;
+    let given = request.given.lock().take();
+    if let Some(documents) = given {
+        let stream = find.among(request, documents).await?;
+        return batch::open(request, &namespace, stream, find.batch).await;
+    }
     if let Some(stream) = find.by_id(request, &namespace)? {
         return batch::open(request, &namespace, stream, find.batch).await;
     }
@@ -237,15 +242,45 @@ impl<'a> Find<'a> {
             }
             _ => stream,
         };
+        Ok(self.cut(stream))
+    }
+
+    /// Filters, sorts, cuts and reshapes documents that the caller has.
+    async fn among(
+        &self,
+        request: &Request<'_>,
+        documents: Vec<RawDocumentBuf>,
+    ) -> Result<Box<dyn Stream>, CommandError> {
+        let filter = read::filter(request, "filter")?;
+        let held = request.documents.settings().memory.share();
+        let matching = aside(request.stop(), || {
+            let mut matching = Vec::new();
+            for document in documents {
+                if filter.try_matches(&document)? {
+                    held.try_grow(document.as_bytes().len())?;
+                    matching.push(Row::Built(document));
+                }
+            }
+            let matching = List::holding(matching, held);
+            match &self.sort {
+                Some(sort) => self.in_order(request, sort, matching),
+                None => Ok(matching),
+            }
+        });
+        let matching: Box<dyn Stream> = Box::new(matching.await??);
+        Ok(self.cut(matching))
+    }
+
+    fn cut(&self, stream: Box<dyn Stream>) -> Box<dyn Stream> {
         let stream: Box<dyn Stream> = if self.skip > 0 {
             Box::new(Skip::new(stream, self.skip))
         } else {
             stream
         };
-        Ok(match self.limit {
+        match self.limit {
             Some(limit) => self.reshape(Limited::new(stream, limit)),
             None => self.reshape(stream),
-        })
+        }
     }
 
     async fn sort_all(
@@ -255,15 +290,24 @@ impl<'a> Find<'a> {
         sort: &Sort,
         stream: Box<dyn Stream>,
     ) -> Result<List, CommandError> {
-        let keep = self.limit.map(|limit| limit.saturating_add(self.skip));
-        let bytes_max = request.documents.settings().stage_memory_bytes_max;
-        let held = request.documents.settings().memory.share();
         let is_short = stream.is_short() && matches!(plan.access, Access::Id(_) | Access::Nothing);
-        let sort = || sorted(stream, sort, keep, bytes_max, held, request.stop());
+        let sort = || self.in_order(request, sort, stream);
         match is_short {
             true => sort(),
             false => aside(request.stop(), sort).await?,
         }
+    }
+
+    fn in_order(
+        &self,
+        request: &Request<'_>,
+        sort: &Sort,
+        stream: impl Stream,
+    ) -> Result<List, CommandError> {
+        let keep = self.limit.map(|limit| limit.saturating_add(self.skip));
+        let bytes_max = request.documents.settings().stage_memory_bytes_max;
+        let held = request.documents.settings().memory.share();
+        sorted(stream, sort, keep, bytes_max, held, request.stop())
     }
 
     fn reshape(&self, stream: impl Stream + 'static) -> Box<dyn Stream> {

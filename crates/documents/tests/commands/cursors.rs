@@ -2,8 +2,8 @@
 
 use std::time::Duration;
 
-use bson::{Document, doc};
-use forebay_documents::Settings;
+use bson::{Document, RawDocumentBuf, doc, rawdoc};
+use forebay_documents::{Command, Settings};
 
 use crate::door::{batch, door, with};
 
@@ -213,4 +213,34 @@ async fn a_cursor_goes_on_while_documents_come_and_go() {
         .collect();
     let stayed: Vec<i32> = ids.iter().copied().filter(|id| *id < 1500).collect();
     assert_eq!(stayed, (100..1500).collect::<Vec<_>>());
+}
+
+#[tokio::test]
+async fn a_find_over_given_documents_is_one_like_another() {
+    let door = door();
+    door.insert("c", [doc! { "_id": 100, "n": 0 }]).await;
+    let given: Vec<RawDocumentBuf> = (0..10)
+        .map(|id| rawdoc! { "_id": id, "n": id % 5, "tags": [id, 7] })
+        .collect();
+    let find = |find: RawDocumentBuf| {
+        let (door, given) = (&door, given.clone());
+        async move {
+            let command = Command::from_body(find);
+            let reply = door.documents.find_among(&door.client, command, given);
+            Document::try_from(reply.await).unwrap()
+        }
+    };
+    let reply = find(rawdoc! {
+        "find": "c", "filter": { "n": { "$gte": 3 } }, "sort": { "n": -1, "_id": -1 }, "skip": 1, "limit": 2,
+        "projection": { "n": 1 }, "$db": "test",
+    });
+    let expected = doc! { "firstBatch": [{ "_id": 4, "n": 4 }, { "_id": 8, "n": 3 }], "id": 0i64, "ns": "test.c" };
+    assert_eq!(reply.await.get_document("cursor").unwrap(), &expected);
+    let reply = find(rawdoc! { "find": "c", "batchSize": 3, "$db": "test" }).await;
+    let (id, count) = cursor(&reply);
+    assert_eq!(count, 3);
+    let rest = door.ok(doc! { "getMore": id, "collection": "c" }).await;
+    assert_eq!(cursor(&rest), (0, 7));
+    let refused = find(rawdoc! { "find": "c", "filter": { "$foo": 1 }, "$db": "test" }).await;
+    assert_eq!(refused.get_f64("ok").ok(), Some(0.0));
 }
