@@ -1,9 +1,11 @@
 """In front of another store, through pymongo: counts beside FerretDB alone, and how far caches lag behind the store in a storm.
 
     FOREBAY=... FERRETDB=... PYTHONPATH=tests/drivers/python python bench/upstream.py counts NAMES [--record FILE]
+    FOREBAY=... FERRETDB=... PYTHONPATH=tests/drivers/python python bench/upstream.py finds [--documents 100000] [--record FILE]
     FOREBAY=... PYTHONPATH=tests/drivers/python python bench/upstream.py storm [--seconds 600] [--rate 5000] [--compare 100] [--record FILE]
 
-`counts` puts a million names (the lines of a file) into FerretDB on SQLite and caches them. `storm` writes straight to a Forebay
+`counts` puts a million names (the lines of a file) into FerretDB on SQLite and caches them. `finds` asks it for whole documents,
+few and many, early and late in the collection, and has Forebay measure how fast it gives them before. `storm` writes straight to a Forebay
 with a history of changes, while another in front of it follows, answers searches and compares each answer with the store's own
 (`--compare-percent 100`). The lag is the time from the acknowledgement of a write to the store until a count through the front has
 it, asked for without a pause.
@@ -24,6 +26,7 @@ from servers import start_ferretdb, start_forebay
 
 PATTERNS = ["webpack.*plugin", "(mysql|postgres|mongo).*(pool|stream)", "^@[a-z]+/[a-z]+-client$", "[0-9]{4}-[0-9]{2}"]
 NAMES = 1_000_000
+ITEMS = 100_000
 BATCH = 50
 RUNS = 25
 
@@ -97,6 +100,65 @@ def counts(options, report):
         finally:
             front.stop()
             store.stop()
+
+
+FINDS = {
+    "late, 11 documents": ({"name": {"$regex": "-9999[0-9]$|^item-77$"}}, {}),
+    "one document in the middle": ({"name": "item-{middle}"}, {}),
+    "one early document, limit 1": ({"name": {"$regex": "^item-77$"}}, {"limit": 1}),
+    "one late document, limit 1": ({"name": {"$regex": "^item-{late}$"}}, {"limit": 1}),
+    "11 documents and a condition on another field": ({"name": {"$regex": "-9999[0-9]$|^item-77$"}, "n": {"$gte": 5}}, {}),
+    "100 documents": ({"name": {"$regex": "^item-[0-9]*77[0-9]$"}}, {"limit": 100}),
+    "many documents, limit 1": ({"name": {"$regex": "^item-"}}, {"limit": 1}),
+    "many documents": ({"name": {"$regex": "7$"}}, {}),
+    "many documents, cached fields only": ({"name": {"$regex": "7$"}}, {"projection": {"_id": 0, "name": 1}}),
+}
+FIND_RUNS = 5
+RATIO_MAX = 1.5
+
+
+def finds(options, report):
+    count = options.documents
+    with tempfile.TemporaryDirectory() as folder:
+        store = start_ferretdb(folder)
+        front = start_forebay("--memory", "--upstream", store.uri, "--writes", "exclusive", "--devices", "host:2")
+        try:
+            straight, through = (pymongo.MongoClient(server.uri).shop.items for server in (store, front))
+            for start in range(0, count, 10_000):
+                numbers = range(start, min(start + 10_000, count))
+                straight.insert_many([{"_id": n, "name": f"item-{n}", "n": n % 10, "text": "x" * 100} for n in numbers])
+            cache(through.database, "items", "name")
+            for case, (query, arguments) in FINDS.items():
+                text = json.dumps(query).replace("{middle}", str(count // 2)).replace("{late}", str(count - 2))
+                query = json.loads(text.replace("-9999[0-9]", f"-{(count - 10) // 10}[0-9]"))
+                find(report, case, straight, through, query, arguments)
+        finally:
+            front.stop()
+            store.stop()
+
+
+def find(report, case, straight, through, query, arguments):
+    run = lambda collection: sorted(document.get("name") for document in collection.find(query, **arguments))
+    command = {"find": "items", "filter": query, **arguments}
+    reason = lambda: through.database.command("explain", command).get("forebay", {}).get("reason", "the cache answers")
+    while "being measured" in (why := reason()):
+        time.sleep(0.1)
+    alone, cached = [], []
+    for _ in range(FIND_RUNS):
+        for collection, times in ((straight, alone), (through, cached)):
+            took, found = timed(lambda: run(collection))
+            times.append((took, len(found)))
+    if len({count for _, count in alone + cached}) > 1:
+        raise RuntimeError(f"{case}: FerretDB finds {alone}, the front {cached}")
+    expect = alone[0][1]
+    alone, cached = ([took for took, _ in times] for times in (alone, cached))
+    ratio = statistics.median(cached) / statistics.median(alone)
+    print(f"{case}: {why}")
+    report.add(f"find: {case}", "FerretDB v1.24.2 SQLite", "client_ms", alone, expect)
+    report.add(f"find: {case}", "forebay in front", "client_ms", cached, expect)
+    report.add(f"find: {case}", "forebay in front", "of_ferretdb", [ratio], expect)
+    if ratio > RATIO_MAX:
+        print(f"{case}: slower than {RATIO_MAX} times the store alone")
 
 
 class Storm:
@@ -202,15 +264,16 @@ def storm(options, report):
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("what", choices=["counts", "storm"])
+    parser.add_argument("what", choices=["counts", "finds", "storm"])
     parser.add_argument("names", nargs="?", help="a file of names, one a line")
-    parser.add_argument("--documents", type=int, default=NAMES)
+    parser.add_argument("--documents", type=int)
     parser.add_argument("--seconds", type=float, default=600)
     parser.add_argument("--rate", type=float, default=5_000, help="writes a second")
     parser.add_argument("--compare", type=int, default=100, help="answers of a hundred to compare; 0 to measure the lag")
     parser.add_argument("--record", help="append the figures to this file")
     options = parser.parse_args()
-    {"counts": counts, "storm": storm}[options.what](options, Report(options))
+    options.documents = options.documents or {"finds": ITEMS}.get(options.what, NAMES)
+    {"counts": counts, "finds": finds, "storm": storm}[options.what](options, Report(options))
 
 
 if __name__ == "__main__":

@@ -10,6 +10,7 @@ import socket
 import struct
 import subprocess
 import threading
+import time
 
 import bson
 
@@ -153,3 +154,14 @@ class RefusingStore:
         refusal = {"ok": 0.0, "code": self.code, "codeName": "Refused", "errmsg": "not authorized to run that"}
         body = bytes(5) + bson.encode(refusal)
         return self.HEADER.pack(self.HEADER.size + len(body), 0, number, self.OP_MSG) + body
+
+
+def slow_store(address, seconds, is_slow):
+    """The store at `address`, which takes so long for some commands."""
+
+    def delay(command):
+        if is_slow(command):
+            time.sleep(seconds)
+        return False
+
+    return RefusingStore(address, delay)

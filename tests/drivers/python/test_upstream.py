@@ -1,6 +1,7 @@
 """Forebay in front of a store: what pymongo sees through it is what it sees straight."""
 
 import contextlib
+import re
 import tempfile
 import threading
 import time
@@ -21,7 +22,7 @@ from pymongo.errors import (
 )
 
 from conftest import NUMBERS
-from servers import RefusingStore, own_host, start_ferretdb, start_forebay
+from servers import RefusingStore, own_host, slow_store, start_ferretdb, start_forebay
 
 
 @pytest.fixture(scope="module")
@@ -255,6 +256,68 @@ def test_a_stage_that_is_none_is_an_error_as_it_is_at_the_store(exclusive):
                     db.command("aggregate", "names", pipeline=pipeline, cursor={})
                 errors.append(caught.value.code)
             assert errors[0] == errors[1]
+
+
+def settled(names, find):
+    """The reason of a find, once the store has been measured for it."""
+    until(lambda: "being measured" not in (explained(names, find) or ""))
+    return explained(names, find)
+
+
+def test_finds_of_whole_documents_say_what_the_store_says(exclusive):
+    store, _, names = exclusive
+    names.insert_many({"name": f"many {n % 7}", "n": n % 5, "tags": [n, {"a": n}], "text": "x" * n} for n in range(200))
+    with pymongo.MongoClient(store.uri) as client:
+        straight = client["exclusive"].names
+        for query in ({"name": "name 3"}, {"name": {"$regex": "^name [4-9]$"}}, {"name": "many 3"}, {"name": "none"}):
+            for other in ({}, {"n": {"$gte": 3}}, {"_id": {"$ne": 5}}, {"$or": [{"n": 1}, {"n": 4}]}):
+                settled(names, {"find": "names", "filter": query | other})
+                shown = (None, {"n": 1, "_id": 0}, {"text": 0}, {"tags.a": 1})
+                arguments = ({"limit": 3}, {}, {"batch_size": 2}, {"skip": 1, "limit": 2})
+                for form in zip(shown, arguments):
+                    found, expected = (
+                        list(it.find(query | other, form[0], sort=[("text", -1), ("_id", 1)], **form[1]))
+                        for it in (names, straight)
+                    )
+                    assert found == expected, (query, other, form)
+    assert counters(names)["narrowed"] > 0
+
+
+def test_a_few_documents_are_asked_for_by_their_id_alone(stores):
+    slow = slow_store(stores["forebay"].address, 1, lambda asked: "$in" in str(asked) or "query" in asked)
+    front = start_forebay("--memory", "--upstream", slow.uri, "--writes", "exclusive")
+    with pymongo.MongoClient(front.uri) as client:
+        names = client[f"alone_{next(NUMBERS)}"].names
+        names.insert_many([{"_id": number, "name": f"name {number}", "n": number} for number in range(10)])
+        cache(names)
+        find = {"find": "names", "filter": {"name": "name 3", "n": 3}}
+        assert "by their _id, one by one" in settled(names, find)
+        slow.commands.clear()
+        assert [document["_id"] for document in names.find(find["filter"])] == [3]
+        filters = [asked.get("filter") for asked in slow.commands]
+        assert {"_id": 3} in filters and find["filter"] not in filters
+    front.stop()
+
+
+def test_a_store_that_is_slow_by_id_searches_by_itself(tmp_path):
+    store = start_ferretdb(tmp_path)
+    slow = slow_store(store.address, 1, lambda asked: "_id" in str(asked.get("filter")))
+    front = start_forebay("--memory", "--upstream", slow.uri, "--writes", "exclusive")
+    with pymongo.MongoClient(front.uri) as client:
+        names = client["slow"].names
+        names.insert_many([{"_id": number, "name": f"name {number}"} for number in range(10)])
+        cache(names)
+        find = {"find": "names", "filter": NAMES}
+        # The store's own search has no such condition, and takes a moment.
+        took = "the store takes [0-9.]+ ms to search, and about [0-9,]+ ms to give 10 documents by their _id"
+        assert re.fullmatch(took, settled(names, find))
+        assert len(list(names.find(NAMES))) == 10
+        told = counters(names)
+        assert told["slower"] == 1 and told["narrowed"] == 0
+        with pytest.raises(OperationFailure, match=f"strict: the search would fall back to the store: {took}"):
+            names.database.command(find | {"comment": {"forebay": "strict"}})
+    front.stop()
+    store.stop()
 
 
 SLOW = {"name": {"$regex": r"^(a+)+\1$"}}

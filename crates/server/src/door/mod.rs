@@ -30,7 +30,7 @@ use replica_set::ReplicaSet;
 use crate::auth::sasl::Secret;
 use crate::auth::{Changes, Guesses};
 use crate::settings::Settings;
-use crate::shadow::Shadow;
+use crate::shadow::{Counters, Shadow};
 use crate::upstream::Upstream;
 
 pub use listener::{Listener, bind, pause, stopped};
@@ -161,6 +161,11 @@ impl Door {
             .collect();
         counts.sort_unstable();
         Some(counts)
+    }
+
+    /// What became of reads on cached collections of the store behind us, if there is one.
+    pub fn upstream_reads(&self) -> Option<&Counters> {
+        Some(&self.behind.as_ref()?.shadow.counters)
     }
 
     /// Counts a command that is passed on. Names that clients make up are one, so that they cannot fill memory.

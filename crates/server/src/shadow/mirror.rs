@@ -11,6 +11,7 @@ use parking_lot::Mutex;
 use tokio::sync::{Mutex as AsyncMutex, Notify, OwnedMutexGuard, RwLock, watch};
 
 use super::kept::{Kept, cached_fields};
+use super::pace::Measurement;
 
 /// A collection that is written through us, with a shadow or without.
 #[derive(Debug)]
@@ -23,6 +24,8 @@ pub struct Mirror {
     /// the load while it copies a batch shares it; where there is none, writers share it, so that whoever declares a cache
     /// can wait until they are done.
     pub gate: Arc<RwLock<()>>,
+    /// How long the store takes to give documents of it.
+    pub measurement: Measurement,
     inner: Mutex<Inner>,
     /// Told when the shadow has become cold, or is not declared any more.
     pub(super) cooled: Notify,
@@ -133,6 +136,7 @@ impl Mirror {
             beside: Namespace::temporary(&namespace.db),
             namespace,
             gate: Arc::default(),
+            measurement: Measurement::default(),
             inner: Mutex::default(),
             cooled: Notify::new(),
             seen: watch::Sender::new(0),

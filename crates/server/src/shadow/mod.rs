@@ -11,6 +11,7 @@ mod follow;
 pub mod kept;
 mod load;
 mod mirror;
+pub mod pace;
 mod place;
 mod store_run;
 mod stream;
@@ -288,6 +289,25 @@ impl Shadow {
         declared
     }
 
+    /// Runs a `find` of a client over documents that the store gave by their `_id`s.
+    pub async fn find_among(
+        &self,
+        client: &ClientContext,
+        db: &str,
+        mut find: RawDocumentBuf,
+        fetched: Vec<RawDocumentBuf>,
+    ) -> RawDocumentBuf {
+        find.append(bson::cstr!("$db"), db);
+        let command = Command::from_body(find);
+        self.documents.find_among(client, command, fetched).await
+    }
+
+    /// Which part of a collection a search that ends at the document with this `_id` has read, as far as a shadow can tell.
+    pub fn place_of(&self, namespace: &Namespace, id: &RawBson) -> Option<f64> {
+        let id = id.as_raw_bson_ref();
+        self.documents.place_of(namespace, id)
+    }
+
     /// Runs a command of our own on the shadow of its namespace.
     async fn run(&self, db: &str, body: RawDocumentBuf) -> RawDocumentBuf {
         self.run_for(&ClientContext::default(), db, body).await
@@ -488,6 +508,8 @@ pub struct Counters {
     pub narrowed: AtomicU64,
     /// Reads on collections with caches that went to the store as they were.
     pub forwarded: AtomicU64,
+    /// Of these, those that the store answers faster by a search than by the `_id`s that the shadow found.
+    pub slower: AtomicU64,
     /// Answers that were compared with the store's.
     pub compared: AtomicU64,
     /// Those that differed.
@@ -502,6 +524,7 @@ impl Counters {
         let told = |counter: &AtomicU64| counter.load(Ordering::Relaxed) as i64;
         rawdoc! {
             "answered": told(&self.answered), "stale": told(&self.stale), "narrowed": told(&self.narrowed), "forwarded": told(&self.forwarded),
+            "slower": told(&self.slower),
             "compared": told(&self.compared), "differed": told(&self.differed),
             "undecided": told(&self.undecided),
         }

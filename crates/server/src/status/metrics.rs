@@ -1,6 +1,7 @@
 //! The figures as Prometheus reads them: text, one line a sample.
 
 use std::fmt::{Display, Write};
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use forebay_device::Change;
 use forebay_documents::{
@@ -10,6 +11,7 @@ use forebay_documents::{
 
 use super::json::{device_name, state_name};
 use crate::door::Door;
+use crate::shadow::Counters;
 
 /// The page.
 pub fn page(door: &Door, status: &Status) -> String {
@@ -234,8 +236,27 @@ fn commands(page: &mut Page, door: &Door, status: &Status) {
             all.sample(&[("command", name)], count);
         }
     }
+    if let Some(reads) = door.upstream_reads() {
+        upstream_reads(page, reads);
+    }
     page.gauge("forebay_cursors", "Open cursors.")
         .sample(&[], status.cursors);
+}
+
+fn upstream_reads(page: &mut Page, reads: &Counters) {
+    let of = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
+    let mut all = page.counter(
+        "forebay_upstream_reads_total",
+        "Reads on cached collections of the store behind, by how they were answered.",
+    );
+    all.sample(&[("by", "cache")], of(&reads.answered));
+    all.sample(&[("by", "id")], of(&reads.narrowed));
+    all.sample(&[("by", "store")], of(&reads.forwarded));
+    page.counter(
+        "forebay_upstream_slower_total",
+        "Reads left to the store behind as it searches faster than it gives documents by their _id.",
+    )
+    .sample(&[], of(&reads.slower));
 }
 
 /// Name, kind and help of a family, and where its samples come from.

@@ -20,7 +20,7 @@ use super::indexes::with_definitions;
 use super::reads::{self, Answer, Read};
 use super::reasons::Reason;
 use super::writes::{self, Write};
-use super::{FrameError, Next, Relay, Request, compare, cursors, fetch, operations};
+use super::{FrameError, Next, Relay, Request, compare, cursors, operations};
 use crate::shadow::{Effect, Mirror, Ready, Shadow, first_batch, kept, operation_time, succeeded};
 
 /// Commands that change data in ways that are not followed: afterwards, the caches are loaded anew.
@@ -145,7 +145,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Relay<S> {
         let counters = &shadow.counters;
         let counter = match &answer {
             Answer::Reply(_) => &counters.answered,
-            Answer::Fetch(_) | Answer::Narrowed(_) => &counters.narrowed,
+            Answer::Fetch(..) | Answer::Narrowed(..) => &counters.narrowed,
             Answer::Forward(_) => &counters.forwarded,
         };
         counter.fetch_add(1, Ordering::Relaxed);
@@ -154,11 +154,11 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Relay<S> {
             self.door.count_forwarded(name);
         }
         match answer {
-            Answer::Fetch(ids) => {
-                let queries = fetch::queries(&message.body, &ids);
-                self.fetch(&mirror.namespace, queries, request).await
+            Answer::Fetch(fetch, _) => {
+                self.fetch(shadow, mirror, fetch, &message.body, request)
+                    .await
             }
-            Answer::Narrowed(body) => {
+            Answer::Narrowed(body, _) => {
                 let bytes = OpMsg { body, ..message }.encode(request.id(), 0).into();
                 self.exchange(Request { bytes, ..request }, flags).await
             }
@@ -168,6 +168,9 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Relay<S> {
             }
             Answer::Reply(reply) => self.respond(reply, &request).await,
             Answer::Forward(reason) => {
+                if matches!(reason, Reason::Slower { .. }) {
+                    counters.slower.fetch_add(1, Ordering::Relaxed);
+                }
                 let (client, body) = (&self.session.client, &message.body);
                 match reads::refusal(shadow, client, mirror, body, &reason).await {
                     Some(refusal) if self.proves(mirror).await? => {
@@ -182,8 +185,8 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Relay<S> {
     /// What the shadow says to a read of a client who may read the collection; whoever may not is the store's to refuse.
     pub(super) async fn answer_of(
         &mut self,
-        shadow: &Shadow,
-        mirror: &Mirror,
+        shadow: &Arc<Shadow>,
+        mirror: &Arc<Mirror>,
         body: &RawDocument,
     ) -> Result<Answer, FrameError> {
         let Some(ready) = self.filled(mirror) else {
@@ -200,7 +203,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Relay<S> {
         if !self.proves(mirror).await? {
             return Ok(Answer::Forward(Reason::Unproven));
         }
-        let answer = reads::answer(shadow, &self.session.client, &read).await;
+        let answer = reads::answer(shadow, mirror, &self.session.client, &read).await;
         // Of what has been loaded anew meanwhile, nobody knows what it was.
         if self.filled(mirror) == Some(ready) {
             return Ok(answer);

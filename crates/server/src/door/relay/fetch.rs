@@ -1,55 +1,107 @@
-//! A `find` of few documents that the shadow has found: the store is asked for each of them by its `_id`, on the client's own
-//! connection, so that it is the store that decides what the client may see.
+//! A `find` of few documents that the shadow has found: the store is asked for each of them by its `_id` alone, on the client's
+//! own connection, so that it is the store that decides what the client may see. The rest of the command is judged here: a store
+//! may find an `_id` fast only where nothing else is asked.
 
-use bson::{RawArrayBuf, RawBson, RawBsonRef, RawDocument, RawDocumentBuf, cstr, rawdoc};
-use forebay_documents::Namespace;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Instant;
+
+use bson::{RawBson, RawDocument, RawDocumentBuf, cstr};
 use forebay_wire_mongo::Flags;
 use forebay_wire_mongo::limits::USER_DOCUMENT_BYTES_MAX;
 use tokio::io::{AsyncRead, AsyncWrite};
 
+use super::cursors::renumbered;
+use super::reads::{Fetch, for_all, plain, was_stopped};
 use super::{FrameError, Next, Relay, Request};
-use crate::shadow::{first_batch, succeeded};
+use crate::shadow::{Mirror, Shadow, first_batch, succeeded};
+
+/// What became of documents that were asked for.
+enum Fetched {
+    /// They are these.
+    Documents(Vec<RawDocumentBuf>),
+    /// The store has refused one of them.
+    Refused(RawDocumentBuf),
+    /// They are too slow or too large.
+    LeftOff,
+    /// The store or the client has gone.
+    Gone,
+}
 
 impl<S: AsyncRead + AsyncWrite + Unpin> Relay<S> {
-    /// Answers a `find` with what the store says to `queries`, if that fits into one batch.
+    /// Answers a `find` with what the store gives of some documents.
     pub(super) async fn fetch(
         &mut self,
-        namespace: &Namespace,
-        queries: Vec<RawDocumentBuf>,
+        shadow: &Arc<Shadow>,
+        mirror: &Mirror,
+        fetch: Fetch,
+        find: &RawDocument,
         request: Request,
     ) -> Result<Next, FrameError> {
-        let mut batch = RawArrayBuf::new();
-        for query in queries {
-            let Some(reply) = self.ask_own(query).await? else {
-                return Ok(Next::Close);
-            };
-            if !succeeded(&reply) {
-                return self.respond(reply, &request).await;
-            }
-            first_batch(&reply).for_each(|document| batch.push(document.to_owned()));
-            if batch.as_bytes().len() > USER_DOCUMENT_BYTES_MAX {
+        let namespace = &mirror.namespace;
+        let documents = match self.ask_for_each(mirror, &fetch.ids, find).await? {
+            Fetched::Documents(documents) => documents,
+            Fetched::Refused(reply) => return self.respond(reply, &request).await,
+            Fetched::Gone => return Ok(Next::Close),
+            Fetched::LeftOff => {
+                shadow.counters.slower.fetch_add(1, Ordering::Relaxed);
                 return self.exchange(request, Flags::default()).await;
             }
+        };
+        let client = &self.session.client;
+        let reply = shadow.find_among(client, &namespace.db, plain(find), documents);
+        let reply = reply.await;
+        // Of documents that were changed meanwhile, others may match in their place.
+        let lacks = fetch.is_cut && first_batch(&reply).count() < fetch.ids.len();
+        if was_stopped(&reply) || succeeded(&reply) && !lacks {
+            return self.respond(renumbered(reply), &request).await;
         }
-        let ns = namespace.to_string();
-        let reply = rawdoc! { "cursor": { "firstBatch": batch, "id": 0i64, "ns": ns }, "ok": 1.0 };
-        self.respond(reply, &request).await
+        self.exchange(request, Flags::default()).await
+    }
+
+    async fn ask_for_each(
+        &mut self,
+        mirror: &Mirror,
+        ids: &[RawBson],
+        find: &RawDocument,
+    ) -> Result<Fetched, FrameError> {
+        let begun = Instant::now();
+        let (mut documents, mut bytes) = (Vec::with_capacity(ids.len()), 0);
+        for (asked, id) in ids.iter().enumerate() {
+            let pace = mirror.measurement.pace();
+            let left = ids.len() - asked;
+            if pace.is_some_and(|pace| pace.is_too_slow(begun.elapsed(), left)) {
+                return Ok(Fetched::LeftOff);
+            }
+            let sent = Instant::now();
+            let Some(reply) = self.ask_own(query(find, id)).await? else {
+                return Ok(Fetched::Gone);
+            };
+            mirror.measurement.took(sent.elapsed());
+            if !succeeded(&reply) {
+                return Ok(Fetched::Refused(reply));
+            }
+            documents.extend(first_batch(&reply).map(RawDocument::to_owned));
+            bytes += reply.as_bytes().len();
+            if bytes > USER_DOCUMENT_BYTES_MAX {
+                return Ok(Fetched::LeftOff);
+            }
+        }
+        Ok(Fetched::Documents(documents))
     }
 }
 
-/// The command for each document.
-pub fn queries(find: &RawDocument, ids: &[RawBson]) -> Vec<RawDocumentBuf> {
-    ids.iter().map(|id| query(find, id)).collect()
-}
-
+/// The command for one document.
 fn query(find: &RawDocument, id: &RawBson) -> RawDocumentBuf {
     let mut query = RawDocumentBuf::new();
+    let mut by_id = RawDocumentBuf::new();
+    by_id.append(cstr!("_id"), id.clone());
     for (name, value) in find.into_iter().flatten() {
-        match value {
-            RawBsonRef::Document(filter) if name.as_str() == "filter" => {
-                query.append(name, of_one(filter, id));
-            }
-            _ => query.append(name, value),
+        match name.as_str() {
+            "filter" => query.append(name, by_id.clone()),
+            "find" => query.append(name, value),
+            other if for_all(other) => query.append(name, value),
+            _ => {}
         }
     }
     query.append(cstr!("limit"), 1);
@@ -57,16 +109,21 @@ fn query(find: &RawDocument, id: &RawBson) -> RawDocumentBuf {
     query
 }
 
-/// The filter, for one document: that may have changed since the shadow found it, and a projection may need the filter.
-fn of_one(filter: &RawDocument, id: &RawBson) -> RawDocumentBuf {
-    let mut one = RawDocumentBuf::new();
-    one.append(cstr!("_id"), id.clone());
-    if !matches!(filter.get("_id"), Ok(None)) {
-        let both = RawArrayBuf::from_iter([one.clone(), filter.to_owned()]);
-        return rawdoc! { "$and": both };
+#[cfg(test)]
+mod tests {
+    use bson::rawdoc;
+
+    use super::*;
+
+    #[test]
+    fn one_document_is_asked_for_by_its_id_alone() {
+        let find = rawdoc! {
+            "find": "c", "filter": { "name": "x", "_id": { "$gt": 1 } }, "projection": { "n": 1 }, "limit": 5, "sort": { "n": 1 },
+            "$db": "d", "maxTimeMS": 100, "batchSize": 2,
+        };
+        let expected = rawdoc! {
+            "find": "c", "filter": { "_id": 7 }, "$db": "d", "maxTimeMS": 100, "limit": 1, "singleBatch": true,
+        };
+        assert_eq!(query(&find, &RawBson::Int32(7)), expected);
     }
-    for (name, value) in filter.into_iter().flatten() {
-        one.append(name, value);
-    }
-    one
 }

@@ -8,7 +8,9 @@ use tokio::io::{AsyncRead, AsyncWrite};
 
 use super::cached::namespace;
 use super::reads::Answer;
+use super::reasons;
 use super::{FrameError, Next, Relay, Request};
+use crate::shadow::pace::Wanted;
 use crate::shadow::{Mirror, Shadow, ShadowError, kept};
 
 impl<S: AsyncRead + AsyncWrite + Unpin> Relay<S> {
@@ -100,9 +102,14 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Relay<S> {
                 let reply = shadow.run_for(client, db, command).await;
                 return self.respond(reply, &request).await;
             }
-            Answer::Fetch(_) | Answer::Narrowed(_) => {
-                "the cache finds the documents, and the store is asked for them by their _id"
-                    .to_owned()
+            Answer::Fetch(_, wanted) => reasons::by_id(wanted, mirror.measurement.pace()),
+            Answer::Narrowed(_, wanted) => {
+                let one_by_one = None;
+                let wanted = Wanted {
+                    one_by_one,
+                    ..wanted
+                };
+                reasons::by_id(wanted, mirror.measurement.pace())
             }
             Answer::Forward(reason) => {
                 let client = &self.session.client;

@@ -1,18 +1,19 @@
 //! Reads that a shadow answers, or makes narrower for the store.
 
+use std::sync::Arc;
+
+use bson::raw::CStr;
 use bson::{RawArrayBuf, RawBson, RawBsonRef, RawDocument, RawDocumentBuf, cstr, rawdoc};
 use forebay_documents::{ClientContext, Namespace};
 
 use super::cursors;
 use super::reasons::Reason;
 use crate::shadow::kept::{Judgement, Kept, narrowed};
-use crate::shadow::{Mirror, Shadow, first_batch, succeeded};
+use crate::shadow::pace::{Wanted, Way};
+use crate::shadow::{Mirror, Shadow, first_batch, number, succeeded};
 
 /// The most `_id`s that the store is asked for instead of a search of its own.
 pub const IDS_MAX: usize = 1_000;
-
-/// The most documents that are fetched one by one: stores that find a single `_id` by an index may scan for several.
-const FETCHED_MAX: usize = 16;
 
 /// Arguments that say nothing about what is found.
 const HARMLESS: &[&str] = &["$db", "lsid", "maxTimeMS", "comment", "$clusterTime"];
@@ -32,12 +33,20 @@ const STOPPED: &[i32] = &[50, 11600, 11601];
 pub enum Answer {
     /// This is the reply, if the client may read the collection. A cursor in it is a shadow's.
     Reply(RawDocumentBuf),
-    /// These are the documents, in their order.
-    Fetch(Vec<RawBson>),
+    /// These are the documents, to be asked for one by one.
+    Fetch(Fetch, Wanted),
     /// This goes to the store in its place.
-    Narrowed(RawDocumentBuf),
+    Narrowed(RawDocumentBuf, Wanted),
     /// It goes to the store as it is.
     Forward(Reason),
+}
+
+/// Documents that a shadow has found for a `find`.
+pub struct Fetch {
+    /// Their `_id`s.
+    pub ids: Vec<RawBson>,
+    /// Are they as many as the limit says, of more?
+    pub is_cut: bool,
 }
 
 /// Is this the name of a command that [`answer`] understands?
@@ -46,7 +55,12 @@ pub fn is_read(command: &str) -> bool {
 }
 
 /// What the shadow of a collection says to a read of `client`.
-pub async fn answer(shadow: &Shadow, client: &ClientContext, read: &Read<'_>) -> Answer {
+pub async fn answer(
+    shadow: &Arc<Shadow>,
+    mirror: &Arc<Mirror>,
+    client: &ClientContext,
+    read: &Read<'_>,
+) -> Answer {
     if read.is_whole() {
         let plain = plain(read.body);
         let reply = shadow.run_for(client, &read.namespace.db, plain).await;
@@ -56,8 +70,7 @@ pub async fn answer(shadow: &Shadow, client: &ClientContext, read: &Read<'_>) ->
         };
     }
     match read.ids(shadow, client).await {
-        Ok(ids) if read.is_fetch(ids.len()) => Answer::Fetch(ids),
-        Ok(ids) => Answer::Narrowed(read.narrowed(ids)),
+        Ok(ids) => read.by_id(shadow, mirror, ids).await,
         Err(answer) => answer,
     }
 }
@@ -84,8 +97,13 @@ pub async fn refusal(
     Some(rawdoc! { "ok": 0.0, "errmsg": message, "code": 2, "codeName": "BadValue" })
 }
 
+/// Does an argument say nothing about what is found, or how it is shown?
+pub fn for_all(argument: &str) -> bool {
+    HARMLESS.contains(&argument) || STORE_ONLY.contains(&argument)
+}
+
 /// Does a reply say that its command was stopped?
-fn was_stopped(reply: &RawDocument) -> bool {
+pub fn was_stopped(reply: &RawDocument) -> bool {
     STOPPED.contains(&reply.get_i32("code").unwrap_or(0))
 }
 
@@ -165,20 +183,93 @@ impl<'a> Read<'a> {
             }
     }
 
-    /// Is this a plain `find` of few documents, which the shadow has judged?
-    fn is_fetch(&self, documents: usize) -> bool {
-        let plain = |argument: &str| {
-            HARMLESS.contains(&argument)
-                || matches!(
-                    argument,
-                    "find" | "filter" | "projection" | "readConcern" | "$readPreference"
-                )
+    /// What becomes of a read for which the shadow has found documents with these `_id`s, by what is known of the store.
+    async fn by_id(
+        &self,
+        shadow: &Arc<Shadow>,
+        mirror: &Arc<Mirror>,
+        mut ids: Vec<RawBson>,
+    ) -> Answer {
+        let first = self.limit().map_or(ids.len(), |limit| limit.min(ids.len()));
+        let wanted = Wanted {
+            one_by_one: self.can_be_judged_here().then_some(first),
+            together: ids.len(),
         };
-        let mut arguments = self.body.into_iter().flatten();
+        let way = match ids.is_empty() {
+            true if wanted.one_by_one.is_some() => Way::OneByOne,
+            true => Way::Together,
+            false if shadow.is_away() => {
+                let why = "the store cannot be reached".to_owned();
+                return Answer::Forward(Reason::NotReady(why));
+            }
+            false => match self.way(shadow, mirror, &ids, wanted).await {
+                Ok(way) => way,
+                Err(reason) => return Answer::Forward(reason),
+            },
+        };
+        if way == Way::Together {
+            return Answer::Narrowed(self.narrowed(ids), wanted);
+        }
+        let is_cut = first < ids.len();
+        ids.truncate(first);
+        Answer::Fetch(Fetch { ids, is_cut }, wanted)
+    }
+
+    /// How the store should be asked for documents; else why it should search by itself.
+    async fn way(
+        &self,
+        shadow: &Arc<Shadow>,
+        mirror: &Arc<Mirror>,
+        ids: &[RawBson],
+        wanted: Wanted,
+    ) -> Result<Way, Reason> {
+        let share = self.share(shadow, ids);
+        let pace = shadow.pace(mirror, ids, wanted, share, self.filter.to_owned());
+        let pace = pace.await;
+        let count = wanted.one_by_one.unwrap_or(wanted.together);
+        match pace.and_then(|pace| Some((pace, pace.way(wanted, share)?))) {
+            None => Err(Reason::Unmeasured { count }),
+            Some((pace, (Way::Search, search))) => Err(Reason::Slower {
+                count,
+                by_id: pace.by_id(wanted).1,
+                search,
+            }),
+            Some((_, (way, _))) => Ok(way),
+        }
+    }
+
+    /// Is this a `find` whose filter, order and projection are judged here as by any store, once it has given the documents?
+    fn can_be_judged_here(&self) -> bool {
+        let document = |name| self.body.get_document(name).into_iter().flatten().flatten();
+        // Where some are left out, it depends on an order that only the store knows.
+        let skips = !matches!(self.body.get("skip"), Ok(None));
         self.name == "find"
-            && self.judgement == Judgement::Whole
-            && documents <= FETCHED_MAX
-            && arguments.all(|(argument, _)| plain(argument.as_str()))
+            && !skips
+            && number(self.body, "limit").is_none_or(|limit| limit >= 0.0)
+            && document("sort").all(is_switch)
+            && document("projection").all(is_switch)
+    }
+
+    /// The most documents that a `find` shows, of which it may choose any.
+    fn limit(&self) -> Option<usize> {
+        let limit = number(self.body, "limit").filter(|limit| *limit > 0.0)?;
+        let sort = self.body.get_document("sort");
+        let is_free = sort.map_or(true, RawDocument::is_empty);
+        (self.name == "find" && is_free && self.judgement == Judgement::Whole)
+            .then_some(limit as usize)
+    }
+
+    /// The part of the collection that a search of the store reads until it has found enough.
+    fn share(&self, shadow: &Shadow, ids: &[RawBson]) -> f64 {
+        let Some(limit) = self.limit().filter(|limit| *limit < ids.len()) else {
+            return 1.0;
+        };
+        let places = ids
+            .iter()
+            .filter_map(|id| shadow.place_of(self.namespace, id));
+        let mut places: Vec<f64> = places.collect();
+        places.sort_by(f64::total_cmp);
+        places.get(limit - 1).copied().unwrap_or(1.0)
     }
 
     /// Does a `find` show nothing but fields that the shadow holds?
@@ -307,6 +398,18 @@ impl<'a> Read<'a> {
         }
         command
     }
+}
+
+/// Does a field of a sort or a projection say just a direction, or whether it is shown?
+fn is_switch((name, value): (&CStr, RawBsonRef<'_>)) -> bool {
+    let value = matches!(
+        value,
+        RawBsonRef::Boolean(_)
+            | RawBsonRef::Int32(_)
+            | RawBsonRef::Int64(_)
+            | RawBsonRef::Double(_)
+    );
+    value && !name.as_str().contains('$')
 }
 
 /// The stages of a pipeline, each with its argument; none if one is no document of one field, which is the store's to tell.

@@ -1,9 +1,12 @@
 //! Why the store answers a read on a collection with caches, in words and figures.
 
+use std::time::Duration;
+
 use bson::{RawDocument, RawDocumentBuf, rawdoc};
 use forebay_documents::{ClientContext, Namespace};
 
 use super::reads::IDS_MAX;
+use crate::shadow::pace::{Pace, Wanted};
 use crate::shadow::{Shadow, number};
 
 /// Why a read goes to the store as it is.
@@ -24,6 +27,14 @@ pub enum Reason {
         condition: RawDocumentBuf,
         is_whole: bool,
     },
+    /// The store finds the documents faster than it gives them by their `_id`s.
+    Slower {
+        count: usize,
+        by_id: Duration,
+        search: Duration,
+    },
+    /// How fast it gives them is not known yet.
+    Unmeasured { count: usize },
 }
 
 impl Reason {
@@ -61,7 +72,52 @@ impl Reason {
                 let most = grouped(IDS_MAX as u64);
                 format!("{count} documents match{what}; more than {most} are left to the store")
             }
+            Reason::Slower {
+                count,
+                by_id,
+                search,
+            } => format!(
+                "the store takes {} ms to search, and about {} ms to give {count} documents by their _id",
+                ms(*search),
+                ms(*by_id)
+            ),
+            Reason::Unmeasured { count } => {
+                format!(
+                    "how long the store takes to give {count} documents by their _id is being measured"
+                )
+            }
         }
+    }
+}
+
+/// How the documents that a shadow has found are asked for, and how long that takes, as far as it was measured.
+pub fn by_id(wanted: Wanted, pace: Option<Pace>) -> String {
+    let (count, how) = match wanted.one_by_one {
+        Some(count) => (count, ", one by one"),
+        None => (wanted.together, ""),
+    };
+    let text = format!(
+        "the cache finds {count} documents, and the store is asked for them by their _id{how}"
+    );
+    let Some(pace) = pace else {
+        return text;
+    };
+    let took = ms(pace.by_id(wanted).1);
+    match pace.search() {
+        Some(search) => format!(
+            "{text}: about {took} ms, and a search of its own takes {} ms",
+            ms(search)
+        ),
+        None => format!("{text}: about {took} ms"),
+    }
+}
+
+/// Milliseconds, with a digit behind the point where they are few.
+fn ms(duration: Duration) -> String {
+    let ms = duration.as_secs_f64() * 1e3;
+    match ms < 10.0 {
+        true => format!("{ms:.1}"),
+        false => grouped(ms.round() as u64),
     }
 }
 
