@@ -3,6 +3,7 @@
 
 mod auth;
 mod cli;
+mod descriptors;
 mod door;
 mod driver_error;
 mod import;

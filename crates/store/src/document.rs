@@ -10,6 +10,8 @@ pub type RecordNumber = u64;
 
 /// Numbers stay below this, so that they fit the 32 bits of caches and bitmaps.
 pub const NUMBER_MAX: RecordNumber = u32::MAX as RecordNumber;
+/// From this number on, the operator is warned.
+pub(crate) const NUMBER_WARNED: RecordNumber = NUMBER_MAX / 10 * 9;
 
 /// A stored document: shared bytes, cheap to clone.
 #[derive(Clone, PartialEq, Eq)]

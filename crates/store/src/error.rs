@@ -70,7 +70,7 @@ pub enum StoreError {
     TooDeep,
     /// The collection has used up its record numbers.
     #[error(
-        "collection {namespace} has used all {} record numbers; copy it to a new collection",
+        "collection {namespace} has used all {} record numbers, those of deleted documents among them; copy it to a new collection by $out, and rename that",
         crate::NUMBER_MAX
     )]
     NumbersExhausted {

@@ -71,6 +71,8 @@ pub struct StoreSizes {
     pub storage_bytes: u64,
     /// Bytes that index entries take in the engine, about.
     pub index_bytes: u64,
+    /// Inserts that the collection can still take that can take the fewest; `None` without collections.
+    pub inserts_left: Option<u64>,
 }
 
 /// What a store and its collections share. Fields are dropped in order: the directory is unlocked last.
@@ -448,6 +450,8 @@ impl Store {
             sizes.storage_bytes += collection.storage_bytes();
             let index_bytes = |index: &IndexStatus| collection.index_bytes(&index.spec.name);
             sizes.index_bytes += collection.indexes().iter().map(index_bytes).sum::<u64>();
+            let left = collection.inserts_left();
+            sizes.inserts_left = Some(sizes.inserts_left.map_or(left, |least| least.min(left)));
         }
         sizes
     }

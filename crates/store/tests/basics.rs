@@ -4,12 +4,15 @@ mod common;
 
 use std::ops::Bound;
 use std::sync::Arc;
+use std::time::Duration;
 
 use bson::{RawBson, doc, rawdoc};
 use common::{assert_clean, create_index, insert, numbers, on_both_engines};
+use forebay_store::engine::memory::MemoryEngine;
+use forebay_store::engine::{Batch, Engine, Entries, KeyRange, PartitionKind};
 use forebay_store::{
-    CollectionOptions, Direction, IndexBounds, IndexField, IndexKind, IndexSpec, Namespace,
-    StoreError,
+    Change, CollectionOptions, Direction, IndexBounds, IndexField, IndexKind, IndexSpec,
+    NUMBER_MAX, Namespace, Store, StoreError,
 };
 
 #[test]
@@ -502,4 +505,52 @@ fn a_scan_of_what_is_dropped_meanwhile_fails() {
         let error = by_number.find_map(Result::err);
         assert!(matches!(error, Some(StoreError::PartitionDropped)));
     });
+}
+
+/// Lets all collections have given all record numbers below this one.
+fn use_numbers(engine: &Arc<MemoryEngine>, next: u64) {
+    let catalogue = engine
+        .open_partition("catalogue", PartitionKind::Catalogue)
+        .expect("is there")
+        .id;
+    let statistics = KeyRange::prefix(b"s");
+    let mut batch = Batch::default();
+    for entry in Entries::new(engine.clone(), catalogue, statistics, Direction::Forward) {
+        let (key, value) = entry.expect("reads");
+        let mut value = value.to_vec();
+        value[16..].copy_from_slice(&next.to_be_bytes());
+        batch.put(catalogue, key, value);
+    }
+    engine.commit(batch).expect("writes");
+}
+
+#[test]
+fn record_numbers_come_to_an_end() {
+    let engine = Arc::new(MemoryEngine::default());
+    let open = || Store::with_engine(engine.clone(), Duration::from_secs(60)).expect("opens");
+    let store = open();
+    assert_eq!(store.sizes().inserts_left, None);
+    store.collection_or_create("db", "c").expect("creates");
+    assert_eq!(store.sizes().inserts_left, Some(NUMBER_MAX));
+    drop(store);
+
+    use_numbers(&engine, NUMBER_MAX - 2);
+    let store = open();
+    let collection = store.collection("db", "c").expect("is there");
+    assert_eq!(collection.inserts_left(), 2);
+    let last = insert(&collection, rawdoc! { "_id": 1 });
+    collection
+        .write(&[Change::Delete(last)], true)
+        .remove(0)
+        .expect("deletes");
+    insert(&collection, rawdoc! { "_id": 2 });
+    assert_eq!(store.sizes().inserts_left, Some(0));
+    let refused = collection.insert(&rawdoc! { "_id": 3 });
+    let refused = refused.expect_err("no number is left");
+    assert!(matches!(refused, StoreError::NumbersExhausted { .. }));
+    assert!(
+        refused.to_string().contains("copy it to a new collection"),
+        "{refused}"
+    );
+    assert_clean(&collection);
 }

@@ -71,6 +71,7 @@ pub fn figures(collection: &OpenCollection, scale: i64) -> RawDocumentBuf {
         "count": count,
         "avgObjSize": bytes.checked_div(count).unwrap_or(0),
         "numOrphanDocs": 0,
+        "insertsLeft": store.inserts_left() as i64,
         "storageSize": store.storage_bytes() as i64 / scale,
         "freeStorageSize": 0,
         "capped": false,

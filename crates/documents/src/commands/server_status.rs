@@ -52,6 +52,7 @@ fn run(request: &Request<'_>) -> Reply {
             "documentBytes": sizes.document_bytes as i64,
             "devices": documents.devices().list().len() as i32,
             "changeHistory": change_history(request),
+            "journalDropped": journal_dropped(request),
         },
         "ok": 1.0,
     })
@@ -67,6 +68,12 @@ fn memory(request: &Request<'_>) -> RawDocumentBuf {
         "peakBytes": bytes(figures.peak_bytes),
         "refused": bytes(figures.refused),
     }
+}
+
+/// What the last start dropped of the journal: writes that were never on the disk.
+fn journal_dropped(request: &Request<'_>) -> RawDocumentBuf {
+    let dropped = request.documents.store().dropped();
+    rawdoc! { "bytes": dropped.bytes as i64, "batches": dropped.batches as i64 }
 }
 
 /// How far back change streams can go; empty where no history is kept.

@@ -14,7 +14,7 @@ use crate::settings::{Settings, Sources, flags};
 use crate::shadow::{Shadow, ShadowSettings};
 use crate::stop::Stop;
 use crate::upstream::Upstream;
-use crate::{auth, logging, status, tls};
+use crate::{auth, descriptors, logging, status, tls};
 
 /// For programs that start a server for themselves and hold the other end of its standard input: the system closes it
 /// when they end, however they end.
@@ -64,8 +64,9 @@ impl FromArgMatches for ServeArgs {
 /// If the settings are wrong, the port is taken, or the data can not be opened.
 pub async fn run(args: &ServeArgs, stop: &Stop) -> Result<()> {
     super::keep_files_private();
-    let settings = Sources::gather(&args.matches)?.resolve()?;
+    let mut settings = Sources::gather(&args.matches)?.resolve()?;
     logging::start(&settings)?;
+    settings.connections_max = connections_max(&settings)?;
     refuse_open_door(&settings)?;
     let tls = tls::acceptor(&settings)?;
     let scheme = if tls.is_some() { "/?tls=true" } else { "" };
@@ -109,6 +110,17 @@ pub async fn run(args: &ServeArgs, stop: &Stop) -> Result<()> {
     tokio::task::block_in_place(|| documents.devices().halt());
     tracing::info!("stopped");
     Ok(())
+}
+
+/// The most connections for which there are file descriptors; in front of another store, each takes one to it too.
+fn connections_max(settings: &Settings) -> Result<usize> {
+    let each = if settings.upstream.is_empty() { 1 } else { 2 };
+    let limit = descriptors::raise()?;
+    Ok(descriptors::connections(
+        settings.connections_max,
+        limit,
+        each,
+    ))
 }
 
 /// An address that others can reach is for servers that ask who is there.

@@ -476,6 +476,13 @@ fn store(page: &mut Page, status: &Status) {
     ] {
         page.gauge(name, help).sample(&[], figure);
     }
+    if let Some(left) = store.inserts_left {
+        page.gauge(
+            "forebay_store_inserts_left",
+            "Inserts that the collection can still take that can take the fewest.",
+        )
+        .sample(&[], left);
+    }
     if status.store_lag.is_empty() {
         return;
     }

@@ -17,7 +17,7 @@ pub use verify::VerifyReport;
 pub use write::{Change, Changed};
 
 use crate::catalogue::{CollectionEntry, IndexEntry, Statistics};
-use crate::document::RecordNumber;
+use crate::document::{NUMBER_MAX, NUMBER_WARNED, RecordNumber};
 use crate::engine::{Bytes, Engine, Partition};
 use crate::error::{Result, StoreError};
 use crate::index::{BuildProgress, Index, IndexSpec};
@@ -107,7 +107,7 @@ impl Collection {
         }
         let counts = Counts::default();
         counts.publish(statistics);
-        Ok(Self {
+        let collection = Self {
             shared,
             id: entry.id,
             uuid: entry.uuid,
@@ -122,7 +122,25 @@ impl Collection {
             }),
             counts,
             dropped: AtomicBool::new(false),
-        })
+        };
+        if statistics.next_number > NUMBER_WARNED {
+            collection.warn_of_numbers(statistics.next_number);
+        }
+        Ok(collection)
+    }
+
+    /// Documents that it can still be given, in all its life: the numbers of deleted ones are not used again.
+    pub fn inserts_left(&self) -> u64 {
+        NUMBER_MAX.saturating_sub(self.next_number())
+    }
+
+    /// Warns the operator that record numbers come to their end.
+    fn warn_of_numbers(&self, next: RecordNumber) {
+        tracing::warn!(
+            namespace = ?self.namespace().to_string(),
+            inserts_left = NUMBER_MAX.saturating_sub(next),
+            "a collection has used most of its record numbers: copy it to a new one by $out, and rename that"
+        );
     }
 
     /// Database and name.

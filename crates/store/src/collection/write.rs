@@ -9,7 +9,7 @@ use forebay_query::limits::DOCUMENT_DEPTH_MAX;
 
 use super::{Collection, Writer};
 use crate::catalogue::{self, Statistics};
-use crate::document::{Document, NUMBER_MAX, RecordNumber, record_key};
+use crate::document::{Document, NUMBER_MAX, NUMBER_WARNED, RecordNumber, record_key};
 use crate::engine::{Batch, Bytes, Direction, KeyRange, PageLimit, PartitionId, Write};
 use crate::error::{Result, StoreError};
 use crate::history::{ChangeKind, Changes};
@@ -309,6 +309,9 @@ impl<'a> Transaction<'a> {
             return Err(StoreError::NumbersExhausted {
                 namespace: self.collection.namespace().to_string(),
             });
+        }
+        if number == NUMBER_WARNED {
+            self.collection.warn_of_numbers(number);
         }
         if document.get("_id")?.is_none() {
             return Err(StoreError::MissingId);

@@ -1,0 +1,63 @@
+//! File descriptors: as many as the system lets us have, and a part of them for the store's files.
+
+use anyhow::{Context, Result};
+use nix::sys::resource::{Resource, getrlimit, setrlimit};
+
+/// Descriptors that clients leave to the store's files and the rest of the process, where there are enough.
+const RESERVED: u64 = 512;
+
+/// Raises the limit of this process to the most it may have; the limit then.
+///
+/// # Errors
+/// If the system tells no limit.
+pub fn raise() -> Result<u64> {
+    let (soft, hard) =
+        getrlimit(Resource::RLIMIT_NOFILE).context("asking how many files may be open")?;
+    if soft == hard {
+        return Ok(soft);
+    }
+    match setrlimit(Resource::RLIMIT_NOFILE, hard, hard) {
+        Ok(()) => Ok(hard),
+        Err(error) => {
+            tracing::warn!(%error, soft, hard, "the limit of open files cannot be raised");
+            Ok(soft)
+        }
+    }
+}
+
+/// How many of `wanted` connections fit into a limit of descriptors, if each takes `each`.
+pub fn connections(wanted: usize, limit: u64, each: u64) -> usize {
+    let reserved = RESERVED.min(limit / 2);
+    let fit = (limit - reserved) / each;
+    let fit = usize::try_from(fit).unwrap_or(usize::MAX);
+    if fit < wanted {
+        tracing::warn!(
+            wanted,
+            connections = fit,
+            open_files_max = limit,
+            "the limit of open files leaves room for fewer connections: raise it (ulimit -Hn, or LimitNOFILE= of systemd)"
+        );
+    }
+    fit.min(wanted)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_store_keeps_its_part() {
+        assert_eq!(connections(10_000, 1_048_576, 1), 10_000);
+        assert_eq!(connections(10_000, 1_024, 1), 512);
+        assert_eq!(connections(10_000, 4_096, 2), 1_792);
+        assert_eq!(connections(10, 64, 1), 10);
+        assert_eq!(connections(100, 64, 1), 32);
+    }
+
+    #[test]
+    fn the_limit_is_raised_as_far_as_it_may_be() {
+        let limit = raise().expect("the system tells the limit");
+        let (soft, hard) = getrlimit(Resource::RLIMIT_NOFILE).expect("the system tells the limit");
+        assert_eq!((soft, hard), (limit, limit));
+    }
+}
