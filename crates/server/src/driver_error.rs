@@ -29,14 +29,16 @@ fn of_inserts(error: &InsertManyError) -> String {
     message.map_or_else(|| "the server refused documents".to_owned(), Clone::clone)
 }
 
+/// How a connection ends where only one side speaks TLS.
+const CLOSED: &str = "the server closed the connection, as servers do where only one side speaks TLS (tls=true in the connection string)";
+
 /// What a text says that may hold a description of all servers, with errors in it.
 fn of_connection(text: &str) -> String {
     let known = [
         ("Connection refused", "nothing listens there"),
-        (
-            "unexpected end of file",
-            "the server closed the connection: if it speaks TLS only, tls=true belongs in the connection string",
-        ),
+        ("unexpected end of file", CLOSED),
+        ("handshake eof", CLOSED),
+        ("Connection reset", CLOSED),
         ("InvalidContentType", "the server does not speak TLS"),
         (
             "UnknownIssuer",

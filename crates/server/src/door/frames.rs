@@ -5,7 +5,9 @@ use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
 use forebay_memory::{Account, Full, Share};
-use forebay_wire_mongo::{Error, Flags, HEADER_BYTES, Header, Limits, flags, inflated_bytes};
+use forebay_wire_mongo::{
+    Error, Flags, HEADER_BYTES, Header, Limits, OpCode, flags, inflated_bytes,
+};
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::time::timeout;
 
@@ -199,7 +201,10 @@ impl<R: AsyncRead + Unpin> FrameReader<R> {
             .buffer
             .first_chunk::<HEADER_BYTES>()
             .expect("the buffer was filled to a header's length");
-        Ok(Header::parse(head, limits)?)
+        let header = Header::parse(head, limits)?;
+        // As what clients say that speak something else, TLS for instance.
+        OpCode::from_code(header.op_code)?;
+        Ok(header)
     }
 
     /// Fills the buffer to a whole message as the share finds room for it, or says that there is none.
@@ -427,6 +432,18 @@ mod tests {
         assert!(matches!(
             reader.next(&LIMITS, &account).await,
             Err(FrameError::Header(Error::MessageLength { .. }))
+        ));
+    }
+
+    #[tokio::test]
+    async fn what_is_no_message_is_refused_before_it_is_read() {
+        let account = account();
+        let mut stranger = message(900_000);
+        stranger[12..HEADER_BYTES].copy_from_slice(b"TLS?");
+        let mut reader = reader(&stranger[..HEADER_BYTES]);
+        assert!(matches!(
+            reader.next(&LIMITS, &account).await,
+            Err(FrameError::Header(Error::UnknownOpCode { .. }))
         ));
     }
 
