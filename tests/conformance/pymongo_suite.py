@@ -38,6 +38,9 @@ FURTHER = [
 # Its tests look through all listeners of a client, of which the one that declares caches is none of theirs.
 WITHOUT_CACHES = ["session"]
 
+# Our own store is what the tests want most: a member of a replica set with a history of changes, whose commands can be failed.
+EMBEDDED = ["--memory", "--replica-set", "forebay", "--change-history-bytes-max", "256MiB", "--test-commands"]
+
 # FerretDB does not have this parameter, and without it every test ends before it begins.
 PATCH = ('server_parameters["enableTestCommands"]', 'server_parameters.get("enableTestCommands")')
 
@@ -63,7 +66,7 @@ def server(mode, through):
         started = []
         try:
             if mode == "embedded":
-                started.append(start_forebay("--memory"))
+                started.append(start_forebay(*EMBEDDED))
             else:
                 started.append(start_ferretdb(folder))
             if mode == "through":

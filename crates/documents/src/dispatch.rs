@@ -5,7 +5,7 @@ use std::future::Future;
 use std::pin::Pin;
 use std::sync::{Arc, LazyLock};
 
-use bson::RawDocumentBuf;
+use bson::{RawDocumentBuf, cstr, rawdoc};
 use forebay_query::Code;
 use forebay_text::SharedStop;
 use parking_lot::Mutex;
@@ -79,10 +79,19 @@ pub async fn run(
         .ok_or_else(|| unknown(&command.name))?;
     let arguments = Arguments::parse(spec.name, &command.body, spec.known)?;
     let generic = Generic::read(&arguments)?;
+    let is_replica_set = documents.settings().retryable_writes;
+    if generic.wants_others && !is_replica_set {
+        let message = "cannot use 'w' > 1 when a host is not replicated";
+        return Err(CommandError::bad_value(message));
+    }
     client.rights.check(&command)?;
     // A client may leave its writes behind: like MongoDB's, they run to their end.
     let pipeline = command.body.get_array("pipeline");
     let writes = spec.effect == Effect::Writes || pipeline.is_ok_and(output::writes);
+    if writes && generic.read_level == Some("linearizable") {
+        let message = "a write cannot have the read concern level \"linearizable\"";
+        return Err(CommandError::refused(Code::InvalidOptions, message));
+    }
     let link = client.link.clone().filter(|_| !writes);
     let bound = ClientContext {
         link,
@@ -105,9 +114,9 @@ pub async fn run(
         operation,
     };
     documents.counters().count(spec.name);
-    match spec.effect {
-        Effect::Reads => perform(spec, &request, writes).await,
-        Effect::Writes => write(spec, &request).await,
+    match writes {
+        false => perform(spec, &request, false).await,
+        true => write(spec, &request).await,
     }
 }
 
@@ -150,7 +159,16 @@ async fn write(spec: &Spec, request: &Request<'_>) -> Reply {
     if request.generic.journaled {
         request.documents.sync().await?;
     }
+    if request.generic.wants_others {
+        reply.append(cstr!("writeConcernError"), not_enough_members());
+    }
     Ok(reply)
+}
+
+/// A replica set of one applies a write that wants others, and says so.
+fn not_enough_members() -> RawDocumentBuf {
+    let code = Code::UnsatisfiableWriteConcern;
+    rawdoc! { "code": code.number(), "codeName": code.name(), "errmsg": "Not enough data-bearing nodes" }
 }
 
 fn unknown(name: &str) -> CommandError {

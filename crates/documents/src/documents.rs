@@ -5,7 +5,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use bson::{RawBsonRef, RawDocumentBuf, Timestamp, cstr};
+use bson::spec::BinarySubtype;
+use bson::{Binary, RawBsonRef, RawDocumentBuf, Timestamp, cstr, rawdoc};
 use forebay_cache::{Cache, CacheSettings};
 use forebay_device::Devices;
 use forebay_query::Code;
@@ -179,9 +180,7 @@ impl Documents {
             }
             error => error.to_reply(),
         };
-        if retry::may_be_repeated(command) {
-            retry::append_label(&mut reply);
-        }
+        retry::append_label(&mut reply, command);
         reply
     }
 
@@ -198,6 +197,9 @@ impl Documents {
     fn with_operation_time(&self, mut reply: RawDocumentBuf) -> RawDocumentBuf {
         if let Some(history) = self.store.history() {
             let time = Timestamp::from(history.last());
+            if self.settings.retryable_writes {
+                reply.append(cstr!("$clusterTime"), cluster_time(time));
+            }
             reply.append(cstr!("operationTime"), time);
         }
         reply
@@ -316,6 +318,16 @@ impl Documents {
         let _turn = self.syncs.enter(&Stop::never()).await?;
         blocking(|| self.store.sync()).map_err(CommandError::from)
     }
+}
+
+/// The time of a replica set, as drivers pass it on; ours needs no signature.
+fn cluster_time(time: Timestamp) -> RawDocumentBuf {
+    let hash = Binary {
+        subtype: BinarySubtype::Generic,
+        bytes: vec![0; 20],
+    };
+    let signature = rawdoc! { "hash": hash, "keyId": 0_i64 };
+    rawdoc! { "clusterTime": time, "signature": signature }
 }
 
 fn store_options(settings: &Settings) -> StoreOptions {

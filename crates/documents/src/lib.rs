@@ -49,7 +49,7 @@ pub use error::{CommandError, code_name};
 pub use metrics::{AnsweredBy, Durations, Histogram, Kind, SearchFigures};
 pub use namespace::Namespace;
 pub use replica::Replicated;
-pub use retry::{is_retryable, may_be_repeated};
+pub use retry::{error_label, may_be_repeated};
 pub use search::IndexState;
 pub use settings::{
     Location, MAX_WIRE_VERSION, MESSAGE_BYTES_MAX, MONGODB_VERSION, Settings, WRITE_BATCH_MAX,

@@ -54,6 +54,10 @@ pub struct Generic {
     pub session: Option<SessionId>,
     /// `txnNumber`.
     pub write_number: Option<i64>,
+    /// `readConcern.level`.
+    pub read_level: Option<&'static str>,
+    /// Is `writeConcern.w` more members than there are?
+    pub wants_others: bool,
     /// Whether the reply waits for the journal: `writeConcern.j`, and a majority unless that says otherwise.
     pub journaled: bool,
     /// `comment: {forebay: "strict"}`.
@@ -68,11 +72,12 @@ impl Generic {
     pub fn read(arguments: &Arguments<'_>) -> Result<Generic, CommandError> {
         refuse_transactions(arguments)?;
         api::check(arguments)?;
-        check_read_concern(arguments)?;
         Ok(Generic {
+            read_level: read_level(arguments)?,
             time_limit: time_limit(arguments)?,
             session: arguments.document("lsid")?.map(session_id).transpose()?,
             write_number: arguments.integer("txnNumber")?,
+            wants_others: wants_others(arguments)?,
             journaled: journaled(arguments)?,
             strict: is_strict(arguments),
         })
@@ -89,20 +94,27 @@ fn refuse_transactions(arguments: &Arguments<'_>) -> Result<(), CommandError> {
     Ok(())
 }
 
-fn check_read_concern(arguments: &Arguments<'_>) -> Result<(), CommandError> {
+/// Read concern levels. There is one copy of the documents, so that they differ only in what they may be used for.
+const READ_LEVELS: [&str; 4] = ["local", "available", "majority", "linearizable"];
+
+fn read_level(arguments: &Arguments<'_>) -> Result<Option<&'static str>, CommandError> {
     let Some(concern) = arguments.document("readConcern")? else {
-        return Ok(());
+        return Ok(None);
     };
     match concern.get("level").ok().flatten() {
-        None => Ok(()),
-        Some(RawBsonRef::String("local" | "available" | "majority" | "linearizable")) => Ok(()),
+        None => Ok(None),
         Some(RawBsonRef::String("snapshot")) => Err(CommandError::refused(
             Code::InvalidOptions,
             "read concern level \"snapshot\" is not supported",
         )),
-        Some(RawBsonRef::String(other)) => Err(CommandError::bad_value(format!(
-            "Enumeration value '{other}' for field 'readConcern.level' is not a valid value."
-        ))),
+        Some(RawBsonRef::String(given)) => {
+            let known = READ_LEVELS.into_iter().find(|level| *level == given);
+            known.map(Some).ok_or_else(|| {
+                CommandError::bad_value(format!(
+                    "Enumeration value '{given}' for field 'readConcern.level' is not a valid value."
+                ))
+            })
+        }
         Some(other) => Err(wrong_type("readConcern.level", other, "string")),
     }
 }
@@ -140,6 +152,13 @@ fn journaled(arguments: &Arguments<'_>) -> Result<bool, CommandError> {
     Ok(flag("fsync") == Some(true) || flag("j").unwrap_or(is_majority))
 }
 
+fn wants_others(arguments: &Arguments<'_>) -> Result<bool, CommandError> {
+    let members = arguments
+        .document("writeConcern")?
+        .and_then(|concern| integer(concern.get("w").ok()??));
+    Ok(members.is_some_and(|members| members > 1))
+}
+
 fn check_acknowledgement(concern: &RawDocument) -> Result<(), CommandError> {
     match concern.get("w").ok().flatten() {
         None | Some(RawBsonRef::String("majority")) => Ok(()),
@@ -152,10 +171,7 @@ fn check_acknowledgement(concern: &RawDocument) -> Result<(), CommandError> {
             ))
         }
         Some(value) => match integer(value) {
-            Some(0 | 1) => Ok(()),
-            Some(2..=50) => Err(CommandError::bad_value(
-                "cannot use 'w' > 1 when a host is not replicated",
-            )),
+            Some(0..=50) => Ok(()),
             Some(_) => Err(CommandError::refused(
                 Code::FailedToParse,
                 "w has to be a non-negative number and not greater than 50",

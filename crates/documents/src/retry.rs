@@ -30,6 +30,9 @@ const RETRYABLE_CODES: &[i32] = &[
     6, 7, 89, 91, 189, 262, 9001, 10107, 11600, 11602, 13435, 13436,
 ];
 
+/// Further codes by which drivers open a change stream again where it was.
+const RESUMABLE_CODES: &[i32] = &[63, 133, 150, 234];
+
 /// A numbered write under way.
 pub struct Retry {
     write: RetryableWrite,
@@ -285,15 +288,25 @@ pub fn may_be_repeated(command: &Command) -> bool {
     is_numbered && RETRYABLE.contains(&&*command.name)
 }
 
-/// Do drivers send a numbered write again that failed by this code?
-pub fn is_retryable(code: i32) -> bool {
-    RETRYABLE_CODES.contains(&code)
+/// What drivers are told about a command that failed by this code: whether they may send it again.
+pub fn error_label(command: &Command, code: i32) -> Option<&'static str> {
+    if may_be_repeated(command) && RETRYABLE_CODES.contains(&code) {
+        return Some("RetryableWriteError");
+    }
+    match &*command.name {
+        _ if code == Code::ChangeStreamFatalError.number() => Some("NonResumableChangeStreamError"),
+        // Drivers look for it if the cursor is that of a change stream.
+        "getMore" if RETRYABLE_CODES.contains(&code) || RESUMABLE_CODES.contains(&code) => {
+            Some("ResumableChangeStreamError")
+        }
+        _ => None,
+    }
 }
 
-/// Says in the reply to a numbered write that failed that the driver may send it again, if it may.
-pub fn append_label(reply: &mut RawDocumentBuf) {
-    if reply.get_i32("code").is_ok_and(is_retryable) {
-        let labels = RawArrayBuf::from_iter(["RetryableWriteError"]);
-        reply.append(cstr!("errorLabels"), labels);
+/// Appends the label of an error to its reply, if it has one.
+pub fn append_label(reply: &mut RawDocumentBuf, command: &Command) {
+    let code = reply.get_i32("code").unwrap_or(0);
+    if let Some(label) = error_label(command, code) {
+        reply.append(cstr!("errorLabels"), RawArrayBuf::from_iter([label]));
     }
 }

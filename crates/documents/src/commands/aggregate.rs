@@ -43,6 +43,19 @@ pub const SPEC: Spec = Spec {
     run: Run::Later(start),
 };
 
+/// Change streams tell of what a majority has, which is what there is.
+fn check_level(level: Option<&str>) -> Result<(), CommandError> {
+    match level {
+        None | Some("majority") => Ok(()),
+        Some(level) => {
+            let message = format!(
+                "$changeStream cannot run with a readConcern other than 'majority'. Current readConcern: {level}"
+            );
+            Err(CommandError::refused(Code::InvalidOptions, message))
+        }
+    }
+}
+
 fn start<'a>(request: &'a Request<'a>) -> Later<'a> {
     Box::pin(run(request))
 }
@@ -53,6 +66,7 @@ async fn run(request: &Request<'_>) -> Reply {
     let all = stages(request)?;
     let size = read::cursor_batch_size(request)?;
     if change_stream::is_asked_for(all) {
+        check_level(request.generic.read_level)?;
         return change_stream::open(request, &namespace, all, size).await;
     }
     let (pipeline, output) = output::split(request, all)?;

@@ -47,6 +47,14 @@ async fn wrong_arguments_have_mongodbs_codes() {
         (doc! { "find": "c", "txnNumber": 1_i64 }, 20),
         (doc! { "find": "c", "apiVersion": "2" }, 322),
         (doc! { "ping": 1, "apiStrict": true }, 4886600),
+        (
+            doc! { "aggregate": "c", "pipeline": [{ "$changeStream": {} }], "cursor": {}, "readConcern": { "level": "local" } },
+            72,
+        ),
+        (
+            doc! { "aggregate": "c", "pipeline": [{ "$out": "d" }], "cursor": {}, "readConcern": { "level": "linearizable" } },
+            72,
+        ),
         (doc! { "ping": 1, "apiDeprecationErrors": false }, 4886600),
         (
             doc! { "distinct": "c", "key": "a", "apiVersion": "1", "apiStrict": true },

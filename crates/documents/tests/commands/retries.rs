@@ -199,6 +199,18 @@ async fn numbers_are_refused_where_they_mean_nothing() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_write_that_wants_other_members_is_applied_and_says_that_there_are_none() {
+    let door = with(settings());
+    let insert = doc! { "insert": "c", "documents": [{ "_id": 1 }], "writeConcern": { "w": 2 } };
+    let reply = door.ok(insert.clone()).await;
+    let error = reply.get_document("writeConcernError").expect("an error");
+    assert_eq!(error.get_i32("code").ok(), Some(100));
+    assert_eq!(contents(&door).await.len(), 1);
+    let standalone = with(Settings::default());
+    assert_eq!(standalone.code(insert).await, 2);
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn one_write_sent_by_many_connections_at_once_is_applied_once() {
     let door = std::sync::Arc::new(with(settings()));
     door.insert("c", [doc! { "_id": 1, "n": 0 }]).await;

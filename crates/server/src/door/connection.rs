@@ -16,7 +16,7 @@ use tokio::sync::watch;
 use tokio::task::block_in_place;
 use tokio::time::sleep;
 
-use super::fail_point::{End, Failure};
+use super::fail_point::{End, Failure, statements};
 use super::frames::{self, FREE_BYTES_MAX, Frame, FrameError, FrameReader, Refused};
 use super::listener::stopped;
 use super::session::Session;
@@ -236,9 +236,14 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
         match failure.end {
             End::Normal => Ok(self.run(command).await),
             End::Closed => Err(FrameError::FailPoint),
-            End::ClosedAfter => {
-                self.run(command).await;
-                Err(FrameError::FailPoint)
+            End::ClosedIfApplied => {
+                let statements = statements(&command);
+                let reply = self.run(command).await;
+                let points = self.door.fail_points.as_ref();
+                match points.is_some_and(|points| points.strikes_applied(statements, &reply)) {
+                    true => Err(FrameError::FailPoint),
+                    false => Ok(reply),
+                }
             }
             End::Error(reply) => Ok(reply),
             End::ErrorAdded(added) => {

@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::time::Duration;
 
 use bson::{RawArrayBuf, RawBsonRef, RawDocument, RawDocumentBuf, cstr, rawdoc};
-use forebay_documents::{ClientContext, Command, may_be_repeated};
+use forebay_documents::{ClientContext, Command, error_label, may_be_repeated};
 use parking_lot::Mutex;
 
 use super::{Code, Refusal};
@@ -16,7 +16,19 @@ pub const COMMAND: &str = "configureFailPoint";
 const FAIL_COMMAND: &str = "failCommand";
 /// Fails numbered writes, before or after they are applied.
 const FAIL_NUMBERED_WRITE: &str = "onPrimaryTransactionalWrite";
-const NAMES: [&str; 2] = [FAIL_COMMAND, FAIL_NUMBERED_WRITE];
+/// Fails commands that have a time limit, as if it were over.
+const FAIL_TIME_LIMIT: &str = "maxTimeAlwaysTimeOut";
+/// Fails getMore, as that of a change stream.
+const FAIL_GET_MORE: &str = "failGetMoreAfterCursorCheckout";
+const NAMES: [&str; 4] = [
+    FAIL_COMMAND,
+    FAIL_GET_MORE,
+    FAIL_NUMBERED_WRITE,
+    FAIL_TIME_LIMIT,
+];
+
+/// MongoDB's code of a time limit that is over.
+const MAX_TIME_EXPIRED: i32 = 50;
 
 /// The longest time that a command is held up.
 const BLOCK_MAX: Duration = Duration::from_secs(600);
@@ -64,8 +76,8 @@ pub enum End {
     Normal,
     /// Its connection is closed, and it does not run.
     Closed,
-    /// It runs, and its connection is closed.
-    ClosedAfter,
+    /// It runs, and its connection is closed if [`FailPoints::strikes_applied`] says so.
+    ClosedIfApplied,
     /// It does not run, but is answered by this error.
     Error(RawDocumentBuf),
     /// It runs, and this is added to its reply.
@@ -105,10 +117,31 @@ impl FailPoints {
             let point = points.get_mut(name)?;
             let is_meant = match *name {
                 FAIL_COMMAND => point.names(client, command),
+                FAIL_GET_MORE => command.name == "getMore",
+                FAIL_TIME_LIMIT => command
+                    .body
+                    .get("maxTimeMS")
+                    .is_ok_and(|limit| limit.is_some()),
                 _ => may_be_repeated(command),
             };
-            (is_meant && point.strikes()).then(|| point.failure(name, command))
+            // Whether the statements of this write are applied now is not known before.
+            let waits = is_meant && *name == FAIL_NUMBERED_WRITE && !point.fails_before();
+            (waits || is_meant && point.strikes()).then(|| point.failure(name, command))
         })
+    }
+
+    /// Takes a step for each statement that a numbered write has applied, now and not before it was repeated; true if it is
+    /// to fail.
+    pub fn strikes_applied(&self, statements: usize, reply: &RawDocument) -> bool {
+        let repeated = reply.get_array("retriedStmtIds");
+        let repeated = repeated.map_or(0, |ids| ids.into_iter().count());
+        let mut points = self.points.lock();
+        let point = points.get_mut(FAIL_NUMBERED_WRITE);
+        let strike = |point: &mut FailPoint| {
+            let steps = (repeated..statements).map(|_| point.strikes());
+            steps.fold(false, |before, strikes| before | strikes)
+        };
+        point.is_some_and(strike)
     }
 }
 
@@ -160,6 +193,10 @@ impl FailPoint {
         of_app && names.any(|name| name.as_str() == Some(&*command.name))
     }
 
+    fn fails_before(&self) -> bool {
+        self.number("failBeforeCommitExceptionCode").is_some()
+    }
+
     fn strikes(&mut self) -> bool {
         let strikes = self.mode.step();
         self.count += i64::from(strikes);
@@ -168,8 +205,9 @@ impl FailPoint {
 
     fn failure(&self, name: &str, command: &Command) -> Failure {
         let end = match name {
-            FAIL_COMMAND => self.command_end(command),
-            _ => self.write_end(command),
+            FAIL_COMMAND | FAIL_GET_MORE => self.command_end(name, command),
+            FAIL_TIME_LIMIT => End::Error(self.error((name, MAX_TIME_EXPIRED), command)),
+            _ => self.write_end(name, command),
         };
         let blocks = self.flag("blockConnection").unwrap_or(false);
         let block_ms = self.number("blockTimeMS").filter(|_| blocks);
@@ -179,12 +217,12 @@ impl FailPoint {
         }
     }
 
-    fn command_end(&self, command: &Command) -> End {
+    fn command_end(&self, name: &str, command: &Command) -> End {
         if self.flag("closeConnection").unwrap_or(false) {
             return End::Closed;
         }
         if let Some(code) = self.number("errorCode") {
-            return End::Error(self.error(code as i32, command));
+            return End::Error(self.error((name, code as i32), command));
         }
         match self.data.get_document("writeConcernError") {
             Ok(error) => End::ErrorAdded(self.write_concern_error(error, command)),
@@ -192,41 +230,50 @@ impl FailPoint {
         }
     }
 
-    fn write_end(&self, command: &Command) -> End {
+    fn write_end(&self, name: &str, command: &Command) -> End {
         let closes = self.flag("closeConnection").unwrap_or(true);
         match self.number("failBeforeCommitExceptionCode") {
             Some(_) if closes => End::Closed,
-            Some(code) => End::Error(self.error(code as i32, command)),
-            None if closes => End::ClosedAfter,
+            Some(code) => End::Error(self.error((name, code as i32), command)),
+            None if closes => End::ClosedIfApplied,
             None => End::Normal,
         }
     }
 
-    fn error(&self, code: i32, command: &Command) -> RawDocumentBuf {
-        let name = forebay_documents::code_name(code);
-        let message = format!("Failing command via '{FAIL_COMMAND}' failpoint");
-        let mut reply = rawdoc! { "ok": 0.0, "errmsg": message, "code": code, "codeName": name };
-        self.append_labels(&mut reply, code, command);
+    fn error(&self, (name, code): (&str, i32), command: &Command) -> RawDocumentBuf {
+        let code_name = forebay_documents::code_name(code);
+        let message = format!("Failing command via '{name}' failpoint");
+        let mut reply =
+            rawdoc! { "ok": 0.0, "errmsg": message, "code": code, "codeName": code_name };
+        self.append_labels(&mut reply, (name, code), command);
         reply
     }
 
     fn write_concern_error(&self, error: &RawDocument, command: &Command) -> RawDocumentBuf {
         let mut added = rawdoc! { "writeConcernError": error.to_owned() };
         let code = error.get("code").ok().flatten().and_then(number);
-        self.append_labels(&mut added, code.unwrap_or(0.0) as i32, command);
+        let code = code.unwrap_or(0.0) as i32;
+        self.append_labels(&mut added, (FAIL_COMMAND, code), command);
         added
     }
 
     /// The labels that the fail point gives, or else those that the error has by itself.
-    fn append_labels(&self, reply: &mut RawDocumentBuf, code: i32, command: &Command) {
+    fn append_labels(
+        &self,
+        reply: &mut RawDocumentBuf,
+        (name, code): (&str, i32),
+        command: &Command,
+    ) {
+        // A getMore that fails before it finds its cursor does not know whether it is that of a change stream.
+        let knows = command.name != "getMore" || name == FAIL_GET_MORE;
         match self.data.get_array("errorLabels") {
             Ok(labels) if labels.is_empty() => {}
             Ok(labels) => reply.append(cstr!("errorLabels"), labels.to_owned()),
-            Err(_) if may_be_repeated(command) && forebay_documents::is_retryable(code) => {
-                let labels = RawArrayBuf::from_iter(["RetryableWriteError"]);
-                reply.append(cstr!("errorLabels"), labels);
+            Err(_) => {
+                if let Some(label) = error_label(command, code).filter(|_| knows) {
+                    reply.append(cstr!("errorLabels"), RawArrayBuf::from_iter([label]));
+                }
             }
-            Err(_) => {}
         }
     }
 
@@ -237,6 +284,17 @@ impl FailPoint {
     fn number(&self, name: &str) -> Option<f64> {
         number(self.data.get(name).ok()??)
     }
+}
+
+/// How many statements a write command has.
+pub fn statements(command: &Command) -> usize {
+    let sequences: usize = command.sequences.iter().map(|(_, them)| them.len()).sum();
+    let arrays = ["documents", "updates", "deletes"];
+    let arrays = arrays
+        .iter()
+        .filter_map(|name| command.body.get_array(name).ok());
+    let embedded: usize = arrays.map(|them| them.into_iter().count()).sum();
+    (sequences + embedded).max(1)
 }
 
 fn number(value: RawBsonRef<'_>) -> Option<f64> {
