@@ -409,6 +409,25 @@ fn a_thousand_stages_nest_no_deeper_than_a_document_may() {
 }
 
 #[test]
+fn a_thousand_stages_of_each_kind_run() {
+    for stage in [
+        doc! { "$group": { "_id": "$_id" } },
+        doc! { "$sort": { "s": 1 } },
+        doc! { "$sample": { "size": 5 } },
+        doc! { "$count": "n" },
+        doc! { "$set": { "s": ["$_id"] } },
+        doc! { "$replaceWith": "$$ROOT" },
+        doc! { "$match": { "_id": { "$exists": true } } },
+        doc! { "$unwind": "$_id" },
+        doc! { "$skip": 0 },
+        doc! { "$limit": 5 },
+    ] {
+        let documents = run_stages(&vec![stage.clone(); 1000]).map(|documents| documents.len());
+        assert_eq!(documents, Ok(1), "{stage}");
+    }
+}
+
+#[test]
 fn documents_that_nest_too_deep_on_disk_are_refused_or_read() {
     let deep_document = nested_bytes(false);
     let deep_array = nested_bytes(true);
@@ -507,7 +526,7 @@ fn many_names_take_time_by_their_number() {
         .map(|name| (name, Bson::Int32(1)))
         .chain(
             many_names()
-                .map(|name| sees(name))
+                .map(sees)
                 .map(|(name, seen)| (format!("{name}x"), seen)),
         )
         .collect();

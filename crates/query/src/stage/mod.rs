@@ -108,23 +108,35 @@ impl Pipeline {
         input: Stream<'a, E>,
         run: &Run,
     ) -> Stream<'a, E> {
-        self.stages
-            .into_iter()
-            .fold(checked(input, run), |stream, stage| {
-                checked(stage.run(stream, run), run)
-            })
+        let run = run.clone();
+        let mut stream = checked(input, &run);
+        let mut stages = self.stages.into_iter();
+        Box::new(std::iter::from_fn(move || {
+            // In order, so that no stage that reads all its input waits on the stack of another.
+            for stage in stages.by_ref() {
+                let input = std::mem::replace(&mut stream, Box::new(std::iter::empty()));
+                match stage.begin(input, &run) {
+                    Ok(output) => stream = checked(output, &run),
+                    Err(error) => {
+                        stages = Vec::new().into_iter();
+                        return Some(Err(error));
+                    }
+                }
+            }
+            stream.next()
+        }))
     }
 }
 
 impl Stage {
-    /// This stage over `input`.
-    pub fn run<'a, E: From<Error> + Send + 'a>(
+    /// This stage over `input`, all of which it reads first if it has to.
+    fn begin<'a, E: From<Error> + Send + 'a>(
         self,
         input: Stream<'a, E>,
         run: &Run,
-    ) -> Stream<'a, E> {
+    ) -> Result<Stream<'a, E>, E> {
         let now = run.now;
-        match self {
+        Ok(match self {
             Stage::Match(filter) => Box::new(input.filter_map(move |document| match document {
                 Ok(document) => match filter.try_matches(&document) {
                     Ok(true) => Some(Ok(document)),
@@ -143,47 +155,31 @@ impl Stage {
                 Box::new(input.take(usize::try_from(count).unwrap_or(usize::MAX)))
             }
             Stage::Unwind(unwind) => unwind::run(unwind, input, run.limits.memory.share()),
-            Stage::Group(group) => later(input, run, move |input, run, held| {
-                group::run(&group, input, run, held)
-            }),
-            Stage::Sort { sort, limit } => later(input, run, move |input, run, held| {
-                sort::run(&sort, limit, input, run, held)
-            }),
-            Stage::Count(name) => later(input, run, move |input, _, _| count(&name, input)),
-            Stage::Sample(size) => later(input, run, move |input, run, held| {
-                sample::run(size, input, run, held)
-            }),
-        }
+            Stage::Group(group) => held(run, |share| group::run(&group, input, run, share))?,
+            Stage::Sort { sort, limit } => {
+                held(run, |share| sort::run(&sort, limit, input, run, share))?
+            }
+            Stage::Count(name) => held(run, |_| count(&name, input))?,
+            Stage::Sample(size) => held(run, |share| sample::run(size, input, run, share))?,
+        })
     }
 }
 
-/// A stage that reads all its input when the first document is asked for.
-fn later<'a, E: From<Error> + Send + 'a>(
-    input: Stream<'a, E>,
+/// The documents that a stage makes of all its input, with its share of memory until the last of them is out.
+fn held<'a, E: 'a>(
     run: &Run,
-    work: impl FnOnce(Stream<'a, E>, &Run, &Share) -> Result<Vec<RawDocumentBuf>, E> + Send + 'a,
-) -> Stream<'a, E> {
-    let run = run.clone();
-    let mut waiting = Some((input, work));
-    // The share is held until the last document is out.
-    let mut held = Some(run.limits.memory.share());
-    let mut ready = Vec::new().into_iter();
-    Box::new(std::iter::from_fn(move || {
-        if let (Some((input, work)), Some(share)) = (waiting.take(), &held) {
-            match work(input, &run, share) {
-                Ok(documents) => ready = documents.into_iter(),
-                Err(error) => {
-                    held = None;
-                    return Some(Err(error));
-                }
-            }
-        }
-        let document = ready.next().map(Ok);
+    work: impl FnOnce(&Share) -> Result<Vec<RawDocumentBuf>, E>,
+) -> Result<Stream<'a, E>, E> {
+    let share = run.limits.memory.share();
+    let mut held = Some((work(&share)?.into_iter(), share));
+    Ok(Box::new(std::iter::from_fn(move || {
+        let (documents, _) = held.as_mut()?;
+        let document = documents.next().map(Ok);
         if document.is_none() {
             held = None;
         }
         document
-    }))
+    })))
 }
 
 /// No document where nothing was counted.
