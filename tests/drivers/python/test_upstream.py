@@ -486,6 +486,28 @@ def test_a_store_that_asks_for_passwords_now_shows_strangers_nothing_when_it_is_
     front.stop()
 
 
+def test_a_right_that_is_taken_back_is_gone_with_the_first_refusal(tmp_path):
+    store = start_forebay("--data", str(tmp_path), "--change-history-bytes-max", "64MiB", "--auth")
+    with pymongo.MongoClient(store.uri) as first:
+        first.admin.command("createUser", "root", pwd="secret", roles=["root"])
+    upstream = f"mongodb://root:secret@{store.address}/"
+    front = start_forebay("--memory", "--upstream", upstream)
+    with pymongo.MongoClient(upstream) as root:
+        root.admin.command("createUser", "ada", pwd="secret", roles=[{"role": "readWrite", "db": "shop"}])
+        with pymongo.MongoClient(front.uri, username="ada", password="secret", maxPoolSize=1) as ada:
+            names = ada["shop"].names
+            names.insert_one({"name": "name"})
+            cache(names)
+            assert found(names) == 1
+            root.admin.command("updateUser", "ada", roles=[{"role": "read", "db": "other"}])
+            with pytest.raises(OperationFailure, match="not authorized"):
+                names.find_one({"other": 1})
+            with pytest.raises(OperationFailure, match="not authorized"):
+                found(names)
+    front.stop()
+    store.stop()
+
+
 def has_concern(command):
     return "find" in command and "afterClusterTime" in command.get("readConcern", {})
 

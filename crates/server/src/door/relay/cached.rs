@@ -20,7 +20,7 @@ use super::indexes::with_definitions;
 use super::reads::{self, Answer, Read};
 use super::reasons::Reason;
 use super::writes::{self, Write};
-use super::{FrameError, Next, Relay, Request, compare, cursors, operations};
+use super::{FrameError, Next, Relay, Request, compare, cursors, operations, proof};
 use crate::shadow::{Effect, Mirror, Ready, Shadow, first_batch, kept, operation_time, succeeded};
 
 /// Commands that change data in ways that are not followed: afterwards, the caches are loaded anew.
@@ -40,8 +40,6 @@ const CHANGES_RIGHTS: &[&str] = &["saslStart", "saslContinue", "authenticate", "
 /// Commands by which a transaction ends.
 const ENDS_TRANSACTION: &[&str] = &["commitTransaction", "abortTransaction"];
 
-/// How long the store's word that a client may read a collection is taken for true.
-const PROOF_LIFE: Duration = Duration::from_secs(60);
 /// How long a client that has written waits for the change stream; then the cache stops to answer instead.
 const STREAM_PATIENCE: Duration = Duration::from_secs(10);
 /// The same while the cache does not answer yet: as long as writers wait, it need not follow ever later writes to begin.
@@ -318,7 +316,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Relay<S> {
         if self.is_stale {
             return Ok(self.proved_in_time(proven.copied(), mirror));
         }
-        if proven.is_some_and(|proven| proven.elapsed() < PROOF_LIFE) {
+        if proof::counts(proven.copied(), Instant::now()) {
             return Ok(true);
         }
         let probe = rawdoc! {
@@ -349,8 +347,9 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Relay<S> {
         let Some(lost_at) = self.shadow.lost_at() else {
             return false;
         };
-        let mut told = [proven, mirror.open_at()].into_iter().flatten();
-        told.any(|at| lost_at.saturating_duration_since(at) < PROOF_LIFE)
+        [proven, mirror.open_at()]
+            .into_iter()
+            .any(|given| proof::counts(given, lost_at))
     }
 
     /// Whether the store lets the client write to the collection, by an update of a document that is not there; else

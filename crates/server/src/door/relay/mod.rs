@@ -9,6 +9,7 @@ mod fetch;
 mod handshake;
 mod indexes;
 mod operations;
+mod proof;
 mod reads;
 mod reasons;
 mod stale;
@@ -255,7 +256,11 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Relay<S> {
             };
             // Where more replies come, each answers the one before.
             asked = header_number(&reply, REQUEST_ID);
-            more = Peek::new(&reply).is_some_and(|reply| reply.flags.has(Flags::MORE_TO_COME));
+            let told = Peek::new(&reply);
+            more = told.is_some_and(|told| told.flags.has(Flags::MORE_TO_COME));
+            if told.is_some_and(|told| proof::is_taken_back(told.body)) {
+                self.proven.clear();
+            }
             self.answer(reply, request.compressor).await?;
         }
         Ok(Next::Request)
