@@ -17,10 +17,11 @@ use tokio::sync::{Semaphore, SemaphorePermit};
 
 use crate::error::CommandError;
 
-/// Places a core, as the system shares the cores out fairly: a slow search is slower, but others go on beside it.
-const PLACES_PER_CORE: usize = 16;
-/// The fewest and the most places of a kind. The runtime has 512 threads beside those that serve the network.
-const PLACES_MIN: usize = 32;
+/// Places a core: the system shares the cores out fairly, so that others go on beside slow work. The more there are, the more
+/// slow commands it takes to keep others waiting, and the later a thread that serves the network gets its turn.
+const PLACES_PER_CORE: usize = 8;
+/// The fewest and the most places of a kind.
+const PLACES_MIN: usize = 16;
 const PLACES_MAX: usize = 128;
 /// Commands that may wait for a place of a kind.
 const WAITING_MAX: usize = 4_096;

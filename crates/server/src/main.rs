@@ -20,6 +20,10 @@ use std::process::ExitCode;
 
 use clap::Parser;
 
+/// More threads than all bounds on blocking work allow together: where there is none left, a thread that serves the network
+/// cannot hand its other tasks over when it blocks.
+const BLOCKING_THREADS_MAX: usize = 2_048;
+
 fn main() -> ExitCode {
     let cli = cli::Cli::parse();
     // Before any other thread starts: all are to leave signals to one.
@@ -29,6 +33,7 @@ fn main() -> ExitCode {
     };
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .enable_all()
+        .max_blocking_threads(BLOCKING_THREADS_MAX)
         .build();
     let runtime = runtime.expect("the system gives threads and an event queue to a fresh process");
     let ended = runtime.block_on(cli::run(cli, &stop));

@@ -7,6 +7,7 @@ use anyhow::{Context, Result, ensure};
 use bson::{Document, doc};
 use forebay_bench::wire::WireClient;
 use forebay_testkit::Server;
+use tokio::sync::Mutex;
 use tokio::task::JoinSet;
 use tokio::time::{sleep, timeout};
 
@@ -16,6 +17,11 @@ const PATIENCE: Duration = Duration::from_secs(120);
 const ROUND: Duration = Duration::from_millis(20);
 /// More commands than a server has threads for them.
 const CROWD: usize = 640;
+/// More searches than there are threads for them, all of which compute.
+const SEARCHES: usize = 150;
+
+/// Held by a test with a crowd: this process has file descriptors for one.
+static CROWDS: Mutex<()> = Mutex::const_new(());
 
 /// Clients that wait for a reply; they leave when this is dropped.
 type Waiting = JoinSet<Result<()>>;
@@ -97,6 +103,7 @@ async fn insert(server: &Server, documents: Vec<Document>) -> Result<()> {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_crowd_of_slow_commands_keeps_nobody_from_being_answered() -> Result<()> {
+    let _alone = CROWDS.lock().await;
     let server = Server::start(BINARY, &["--shutdown-timeout-ms", "500"])?;
     insert(&server, vec![doc! { "_id": 1 }]).await?;
     let reads = doc! { "aggregate": "c", "pipeline": [{ "$project": { "y": endless() } }], "cursor": {}, "$db": "test" };
@@ -121,6 +128,34 @@ async fn a_crowd_of_slow_commands_keeps_nobody_from_being_answered() -> Result<(
             == 1
     );
     drop((writers, reads_wait_for_no_write));
+    server.stop()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_crowd_of_slow_searches_of_the_cache_keeps_nobody_from_being_answered() -> Result<()> {
+    let _alone = CROWDS.lock().await;
+    let server = Server::start(BINARY, &["--memory", "--shutdown-timeout-ms", "500"])?;
+    let index = doc! { "key": { "s": "cache" }, "name": "s_cache" };
+    let create = doc! { "createIndexes": "c", "indexes": [index], "$db": "test" };
+    client(&server).await?.run(&create).await?;
+    insert(
+        &server,
+        vec![doc! { "s": "a".repeat(60_000) }, doc! { "s": "a needle" }],
+    )
+    .await?;
+    let count = |pattern: &str| doc! { "count": "c", "query": { "s": { "$regex": pattern } }, "$db": "test" };
+    let crowd = send(&server, &count(r"(*ANYCRLF)(a)(?:a?){15}\1[yz]"), SEARCHES);
+    until_there_are(&server, SEARCHES).await?;
+    ping(&server).await?;
+    let quick = async { client(&server).await?.run(&count("needle")).await };
+    let counted = timeout(PATIENCE, quick)
+        .await
+        .context("no answer to count")??;
+    ensure!(counted.get_i32("n")? == 1, "{counted:?}");
+    drop(crowd);
+    until_there_are(&server, 0).await?;
+    let _at_the_end = send(&server, &count(r"(*LF)(a)(?:a?){15}\1[yz]"), SEARCHES);
+    until_there_are(&server, SEARCHES).await?;
     server.stop()
 }
 

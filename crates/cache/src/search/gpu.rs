@@ -9,6 +9,7 @@ use super::FREE_BYTES_MAX;
 use super::lookup;
 use super::scan::{self, Order, Task};
 use super::sink::Sink;
+use super::threads::{before, spawn};
 use crate::answer::SearchReport;
 use crate::cache::Shared;
 use crate::error::SearchError;
@@ -60,7 +61,7 @@ impl GpuScan {
             order,
             mut answer,
         } = self;
-        let Ok(found) = scan::before(order.stop.deadline, &mut answer).await? else {
+        let Ok(found) = before(&order.stop, &mut answer).await? else {
             tell_of_loss(&held, shared);
             return Ok(None);
         };
@@ -123,7 +124,7 @@ async fn on_all_cores(
     let share = rows.len().div_ceil(forebay_device::cores()).max(SHARE_MIN);
     let begin = |rows: &[u32]| {
         let (held, order, rows) = (Arc::clone(&held), order.clone(), rows.to_vec());
-        tokio::task::spawn_blocking(move || look(&held, &order, &rows))
+        spawn(move || look(&held, &order, &rows))
     };
     // All begin before the first is waited for.
     let shares: Vec<_> = rows.chunks(share).map(begin).collect();

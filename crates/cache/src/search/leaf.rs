@@ -14,6 +14,7 @@ use super::lookup;
 use super::pool::Pool;
 use super::scan::{Abandon, Found, Order, Place, Scan, Share, Task};
 use super::sink::Sink;
+use super::threads;
 use crate::answer::{LeafReport, SearchReport};
 use crate::bucket::Bucket;
 use crate::cache::Shared;
@@ -179,7 +180,7 @@ impl LeafSearch<'_> {
         } else {
             let (state, limit) = (Arc::clone(self.state), self.goal.limit());
             let mut sink = self.empty_sink();
-            begun.look_up = Some(tokio::task::spawn_blocking(move || {
+            begun.look_up = Some(threads::spawn(move || {
                 key.look_up(&state, limit, &mut sink);
                 sink
             }));

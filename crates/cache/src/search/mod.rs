@@ -11,6 +11,7 @@ mod lookup;
 mod pool;
 mod scan;
 mod sink;
+mod threads;
 mod values;
 
 use std::collections::VecDeque;
@@ -348,7 +349,7 @@ fn without_numbers(mut answer: SearchAnswer) -> SearchAnswer {
 async fn blocking<T: Send + 'static>(
     work: impl FnOnce() -> T + Send + 'static,
 ) -> Result<T, SearchError> {
-    tokio::task::spawn_blocking(work)
+    threads::spawn(work)
         .await
         .map_err(|_| SearchError::Panicked)
 }

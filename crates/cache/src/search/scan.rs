@@ -12,6 +12,7 @@ use tokio::sync::oneshot;
 
 use super::pool::Pool;
 use super::sink::Sink;
+use super::threads::{before, spawn};
 use crate::answer::{DeviceReport, SearchReport};
 use crate::cache::Shared;
 use crate::error::SearchError;
@@ -413,6 +414,10 @@ impl Scan {
         let Place::Device(device) = &self.place else {
             return None;
         };
+        // One value may take PCRE2 very long, for which the device's other searches would have to wait.
+        if self.order.program.backtracks() {
+            return None;
+        }
         let (sender, receiver) = oneshot::channel();
         let job = ScanJob {
             progress: Progress::new(&self.share, self.order.clone()),
@@ -445,15 +450,13 @@ impl Scan {
 
     fn start_on_host(&mut self) {
         let (share, order) = (self.share.clone(), self.order.clone());
-        self.running = Running::OnHost(tokio::task::spawn_blocking(move || {
-            scan_here(&share, order)
-        }));
+        self.running = Running::OnHost(spawn(move || scan_here(&share, order)));
     }
 
     /// Waits for the scan; one whose device is lost is done again on the host.
     pub(super) async fn finish(mut self, report: &mut SearchReport) -> Result<Sink, SearchError> {
         if let Running::OnDevice(receiver) = &mut self.running {
-            match before(self.order.stop.deadline, receiver).await? {
+            match before(&self.order.stop, receiver).await? {
                 Ok(outcome) => self.running = Running::Done(outcome?),
                 Err(_) => {
                     // What the device found is gone with it, and must not count towards the limit.
@@ -464,7 +467,7 @@ impl Scan {
             }
         }
         if let Running::OnHost(handle) = &mut self.running {
-            let outcome = before(self.order.stop.deadline, handle).await?;
+            let outcome = before(&self.order.stop, handle).await?;
             self.running = Running::Done(outcome.map_err(|_| SearchError::Panicked)??);
         }
         let Running::Done(outcome) = self.running else {
@@ -473,22 +476,6 @@ impl Scan {
         report_scan(&self.place, &self.share, outcome.busy, report);
         Ok(outcome.sink)
     }
-}
-
-/// Waits no longer than to the deadline.
-pub(super) async fn before<F: Future + Unpin>(
-    deadline: Option<Instant>,
-    future: F,
-) -> Result<F::Output, SearchError> {
-    let Some(deadline) = deadline else {
-        return Ok(future.await);
-    };
-    let late = |_| SearchError::Stopped {
-        reason: StopReason::Deadline,
-    };
-    tokio::time::timeout_at(deadline.into(), future)
-        .await
-        .map_err(late)
 }
 
 fn report_scan(place: &Place, share: &Share, busy: Duration, report: &mut SearchReport) {
