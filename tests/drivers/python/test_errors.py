@@ -123,3 +123,33 @@ def test_malformed_messages_end_only_their_own_connection(server, client, data):
 def test_a_well_formed_message_by_hand_is_answered(server):
     reply = raw_exchange(server, op_msg(PING))
     assert bson.decode(reply[21:])["ok"] == 1.0
+
+
+DEEP = {"$reduce": {"input": {"$range": [0, 5000]}, "initialValue": [], "in": ["$$value"]}}
+
+
+@pytest.mark.parametrize(
+    "stages",
+    [
+        [{"$set": {"x": DEEP}}, {"$out": "deep"}],
+        [{"$project": {"x": {"$eq": [DEEP, DEEP]}}}],
+        [{"$group": {"_id": DEEP}}],
+        [{"$set": {"x": DEEP}}, {"$sort": {"x": 1}}],
+    ],
+    ids=["out", "eq", "group", "sort"],
+)
+def test_what_nests_too_deep_is_an_error_and_no_crash(coll, stages):
+    coll.insert_one({"_id": 1})
+    with pytest.raises(OperationFailure) as failure:
+        coll.aggregate(stages)
+    assert failure.value.code == 15
+    assert coll.count_documents({}) == 1
+
+
+def test_two_positional_operators_change_nothing(coll):
+    coll.insert_one({"_id": 1, "x": [{"test": [1, 2, 3, 4]}]})
+    for update in ({"$set": {"x.$.test.$": 3}}, {"$unset": {"x.$.test.$": 1}}):
+        with pytest.raises(WriteError) as failure:
+            coll.update_one({"x.test": 2}, update)
+        assert failure.value.code == 2
+    assert coll.find_one() == {"_id": 1, "x": [{"test": [1, 2, 3, 4]}]}
