@@ -106,9 +106,19 @@ async fn passwords_and_tls_go_through() -> Result<()> {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_store_that_is_away_is_away_for_clients() -> Result<()> {
-    let front = in_front_of(&format!("mongodb://{}", own_address()?), &[])?;
+    let store = own_address()?.to_string();
+    let front = in_front_of(&format!("mongodb://{store}"), &[])?;
+    let uri = format!("{}/?serverSelectionTimeoutMS=1000", front.uri());
+    let refused = things(&uri).await?.find_one(doc! {}).await;
+    let told = refused.expect_err("there is nobody to answer").to_string();
+    ensure!(
+        told.contains(&format!("the store behind, {store}, cannot be reached")),
+        "{told}"
+    );
     let mut client = WireClient::connect(front.process().address()).await?;
-    let answer = client.run(&doc! { "ping": 1, "$db": "admin" }).await;
-    answer.err().context("there is nobody to answer")?;
+    for _ in 0..2 {
+        let answer = client.run(&doc! { "ping": 1, "$db": "admin" }).await;
+        answer.err().context("there is nobody to answer")?;
+    }
     front.stop()
 }

@@ -222,16 +222,12 @@ async fn serve_client<S: AsyncRead + AsyncWrite + Unpin>(
                 relay.serve(shutdown).await
             }
             Err(error) => {
-                tracing::warn!(connection, peer, %upstream, %error, "the store cannot be reached");
-                shadow.lost();
-                match shadow.serve_stale {
-                    true => {
-                        Relay::stale(door.clone(), shadow.clone(), session, stream)
-                            .serve(shutdown)
-                            .await
-                    }
-                    false => Ok(()),
+                if !shadow.is_away() {
+                    tracing::warn!(connection, peer, %upstream, %error, "the store cannot be reached");
                 }
+                shadow.lost();
+                let relay = Relay::stale(door.clone(), shadow.clone(), session, stream);
+                relay.serve(shutdown).await
             }
         },
     };

@@ -113,7 +113,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Relay<S> {
     /// Passes a command on, unless the store is away.
     async fn exchange_if_there(&mut self, request: Request) -> Result<Next, FrameError> {
         match self.is_stale {
-            true => Ok(Next::Close),
+            true => self.refuse_away(&request).await,
             false => self.exchange(request, Flags::default()).await,
         }
     }

@@ -341,6 +341,8 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Relay<S> {
         self.remember_client(command);
         if self.is_stale {
             let Some(document) = self.stale_hello(command) else {
+                let (number, asked) = (self.door.request_id(), header.request_id);
+                self.answer_query(self.away(), number, asked).await?;
                 return Ok(Next::Close);
             };
             return self

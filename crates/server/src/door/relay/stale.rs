@@ -1,11 +1,11 @@
-//! Clients while the store is away, with `serve-stale`: they get what caches answer alone, as of when the store was last there.
+//! Clients while the store is away. With `serve-stale` they get what caches answer alone, as of when the store was last there.
 //!
-//! The first command that needs the store ends the connection, as the store would; whoever comes again may find it.
+//! The first command that needs the store is told that it is away, and ends the connection: a client that comes again may find it.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use bson::{RawDocument, RawDocumentBuf};
+use bson::{RawDocument, RawDocumentBuf, rawdoc};
 use forebay_wire_mongo::Peek;
 use tokio::io::{AsyncRead, AsyncWrite, empty};
 
@@ -82,12 +82,31 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Relay<S> {
     ) -> Result<Next, FrameError> {
         match self.stale_hello(asked) {
             Some(reply) => self.respond(reply, request).await,
-            None => Ok(Next::Close),
+            None => self.refuse_away(request).await,
+        }
+    }
+
+    /// Tells the client that the store is away, and ends the connection.
+    pub(super) async fn refuse_away(&mut self, request: &Request) -> Result<Next, FrameError> {
+        self.respond(self.away(), request).await?;
+        Ok(Next::Close)
+    }
+
+    /// That the store is away, as a server says it that is about to stop: drivers try again elsewhere, or later.
+    pub(super) fn away(&self) -> RawDocumentBuf {
+        let store = self.door.upstream().map(ToString::to_string);
+        let store = store.unwrap_or_default();
+        rawdoc! {
+            "ok": 0.0, "errmsg": format!("the store behind, {store}, cannot be reached"), "code": 91,
+            "codeName": "ShutdownInProgress",
         }
     }
 
     /// Answers a command, if the cache can alone.
     pub(super) async fn answer_stale(&mut self, request: Request) -> Result<Next, FrameError> {
+        if !self.shadow.serve_stale {
+            return self.refuse_away(&request).await;
+        }
         if Peek::new(&request.bytes).is_some_and(|asked| cursors::concerns_shadows(&asked)) {
             return self.cursor_command(request).await;
         }
@@ -101,7 +120,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Relay<S> {
             .and_then(|_| namespace(&message.body))
             .and_then(|namespace| shadow.find(&namespace));
         let Some(mirror) = mirror else {
-            return Ok(Next::Close);
+            return self.refuse_away(&request).await;
         };
         match self.answer_of(&shadow, &mirror, &message.body).await? {
             Answer::Reply(reply) => {
@@ -109,7 +128,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Relay<S> {
                 shadow.counters.stale.fetch_add(1, Ordering::Relaxed);
                 self.respond(reply, &request).await
             }
-            _ => Ok(Next::Close),
+            _ => self.refuse_away(&request).await,
         }
     }
 }
