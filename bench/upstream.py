@@ -126,12 +126,13 @@ def finds(options, report):
             straight, through = (pymongo.MongoClient(server.uri).shop.items for server in (store, front))
             for start in range(0, count, 10_000):
                 numbers = range(start, min(start + 10_000, count))
-                straight.insert_many([{"_id": n, "name": f"item-{n}", "n": n % 10, "text": "x" * 100} for n in numbers])
+                ids = ({"_id": n} if options.ids == "int" else {} for n in numbers)
+                straight.insert_many([it | {"name": f"item-{n}", "n": n % 10, "text": "x" * 100} for it, n in zip(ids, numbers)])
             cache(through.database, "items", "name")
             for case, (query, arguments) in FINDS.items():
                 text = json.dumps(query).replace("{middle}", str(count // 2)).replace("{late}", str(count - 2))
                 query = json.loads(text.replace("-9999[0-9]", f"-{(count - 10) // 10}[0-9]"))
-                find(report, case, straight, through, query, arguments)
+                find(report, f"{case}, _id {options.ids}", straight, through, query, arguments)
         finally:
             front.stop()
             store.stop()
@@ -267,6 +268,7 @@ def main():
     parser.add_argument("what", choices=["counts", "finds", "storm"])
     parser.add_argument("names", nargs="?", help="a file of names, one a line")
     parser.add_argument("--documents", type=int)
+    parser.add_argument("--ids", choices=["ObjectId", "int"], default="ObjectId", help="the _ids of finds: FerretDB 1 finds ints by a scan")
     parser.add_argument("--seconds", type=float, default=600)
     parser.add_argument("--rate", type=float, default=5_000, help="writes a second")
     parser.add_argument("--compare", type=int, default=100, help="answers of a hundred to compare; 0 to measure the lag")

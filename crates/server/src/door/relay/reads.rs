@@ -261,7 +261,7 @@ impl<'a> Read<'a> {
 
     /// The part of the collection that a search of the store reads until it has found enough.
     fn share(&self, shadow: &Shadow, ids: &[RawBson]) -> f64 {
-        let Some(limit) = self.limit().filter(|limit| *limit < ids.len()) else {
+        let Some(limit) = self.limit().filter(|limit| *limit <= ids.len()) else {
             return 1.0;
         };
         let places = ids
