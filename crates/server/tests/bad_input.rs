@@ -144,6 +144,11 @@ fn bad_content_is_answered_and_the_connection_goes_on() -> Result<()> {
         ..OpMsg::new(rawdoc! { "insert": "c", "$db": "d" })
     };
     assert_eq!(code(&raw.ask(&twice.encode(1, 0))?)?, 40413);
+    let unknown = OpMsg {
+        sequences: vec![Sequence::new("pad", [&*rawdoc! { "a": 1 }])],
+        ..OpMsg::new(rawdoc! { "ping": 1, "$db": "d" })
+    };
+    assert_eq!(code(&raw.ask(&unknown.encode(1, 0))?)?, 40415);
     raw.ping()
 }
 

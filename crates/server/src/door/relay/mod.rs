@@ -22,7 +22,7 @@ use std::time::Instant;
 use bson::{RawDocument, RawDocumentBuf};
 use bytes::Bytes;
 use forebay_documents::Namespace;
-use forebay_memory::{Account, Share};
+use forebay_memory::{Account, Full, Share};
 use forebay_wire_mongo::{
     Body, Compressor, Flags, HEADER_BYTES, Header, Limits, Message, OpCode, OpMsg, OpQuery,
     OpReply, Peek, ReplyFlags, flags, inflated_bytes, is_compressible, limits, uncompressed,
@@ -32,7 +32,7 @@ use tokio::sync::watch;
 use tokio::task::block_in_place;
 
 use super::connection::{LARGE_MESSAGE_BYTES_MIN, compressed};
-use super::frames::{self, Frame, FrameError, FrameReader, Refused};
+use super::frames::{self, FREE_BYTES_MAX, Frame, FrameError, FrameReader, Refused};
 use super::listener::stopped;
 use super::session::Session;
 use super::{Behind, Door, Refusal, hello};
@@ -178,9 +178,8 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Relay<S> {
     /// Answers a message that there was no room for, or to which there was none for the reply.
     async fn refuse(&mut self, refused: Refused) -> Result<Next, FrameError> {
         if !refused.is_silent {
-            let reply = OpMsg::new(Refusal::of_memory(&refused.full).to_reply());
-            let reply = reply.encode(self.door.request_id(), refused.request_id);
-            self.answer(reply.into(), None).await?;
+            let reply = refusal(&refused.full, self.door.request_id(), refused.request_id);
+            self.answer(reply, None).await?;
         }
         Ok(Next::Request)
     }
@@ -435,12 +434,32 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Relay<S> {
         frames::write(&mut self.store_writer, message, self.door.timeouts.message).await
     }
 
+    /// The answer and what it holds of the account until it is sent, or that there is no room for it. What the store said
+    /// has its share already.
+    fn with_room(&self, answer: Bytes) -> (Bytes, Option<Share>) {
+        if self.reply_share.is_some() || answer.len() <= FREE_BYTES_MAX {
+            return (answer, None);
+        }
+        let share = self.memory().share();
+        match share.try_grow(answer.len()) {
+            Ok(()) => (answer, Some(share)),
+            Err(full) => {
+                let number = |place| header_number(&answer, place);
+                (
+                    refusal(&full, number(REQUEST_ID), number(RESPONSE_TO)),
+                    None,
+                )
+            }
+        }
+    }
+
     async fn answer(
         &mut self,
         message: Bytes,
         compressor: Option<Compressor>,
     ) -> Result<(), FrameError> {
         let limit = self.door.timeouts.message;
+        let (message, _held) = self.with_room(message);
         match compressor {
             None => frames::write(&mut self.client_writer, &message, limit).await,
             some => {
@@ -449,6 +468,12 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Relay<S> {
             }
         }
     }
+}
+
+/// A message of ours in place of one that there is no room for.
+fn refusal(full: &Full, request_id: i32, response_to: i32) -> Bytes {
+    let refusal = OpMsg::new(Refusal::of_memory(full).to_reply());
+    refusal.encode(request_id, response_to).into()
 }
 
 fn store_sides(store: Box<dyn Stream>, door: &Door) -> (StoreReader, StoreWriter) {
