@@ -122,7 +122,14 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Relay<S> {
         let Some(mirror) = mirror else {
             return self.refuse_away(&request).await;
         };
-        match self.answer_of(&shadow, &mirror, &message.body).await? {
+        let mut epoch = mirror.epoch();
+        let mut answer = self.answer_of(&shadow, &mirror, &message.body).await?;
+        // Its stream may just have ended: then it is as good as before, under another number.
+        while !matches!(answer, Answer::Reply(_)) && mirror.epoch() != epoch {
+            epoch = mirror.epoch();
+            answer = self.answer_of(&shadow, &mirror, &message.body).await?;
+        }
+        match answer {
             Answer::Reply(reply) => {
                 shadow.counters.answered.fetch_add(1, Ordering::Relaxed);
                 shadow.counters.stale.fetch_add(1, Ordering::Relaxed);
