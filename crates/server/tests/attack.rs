@@ -147,11 +147,11 @@ type Attack = fn(&str) -> Result<bool>;
 /// The attacks, each with the number of clients that carry it out at the same time.
 const ATTACKS: [(&str, Attack, usize); 6] = [
     ("conditions", conditions, 2),
-    ("inflated", inflated, 8),
+    ("inflated", inflated, 4),
     ("unfinished", unfinished, 12),
     ("groups", groups, 2),
     ("cursors", cursors, 2),
-    ("unread", unread, 8),
+    ("unread", unread, 3),
 ];
 
 fn conditions(address: &str) -> Result<bool> {
