@@ -2,6 +2,9 @@
 
 mod common;
 
+use std::fs::Permissions;
+use std::os::unix::fs::PermissionsExt;
+use std::path::Path;
 use std::time::{Duration, Instant};
 
 use bson::rawdoc;
@@ -128,4 +131,21 @@ fn table_bytes(directory: &std::path::Path) -> u64 {
         }
     };
     entries.map(size).sum()
+}
+
+#[test]
+fn only_the_owner_enters_the_directories() {
+    let directory = tempfile::tempdir().expect("a temporary directory");
+    let data = directory.path().join("data");
+    let mode = |path: &Path| {
+        let metadata = std::fs::metadata(path).expect("is there");
+        metadata.permissions().mode() & 0o777
+    };
+    for path in [data.clone(), data.join("tables")] {
+        drop(Store::open(StoreOptions::directory(&data)).expect("opens"));
+        assert_eq!(mode(&path), 0o700, "{}", path.display());
+        std::fs::set_permissions(&path, Permissions::from_mode(0o755)).expect("is ours");
+        drop(Store::open(StoreOptions::directory(&data)).expect("opens"));
+        assert_eq!(mode(&path), 0o700, "{}", path.display());
+    }
 }

@@ -150,7 +150,7 @@ fn lose_power(history: &mut History, root: PathBuf) -> PathBuf {
         power.cut_at_sync(history.random.u32(..150));
     }
     if history.random.u8(..4) == 0 {
-        power.fail_sync(history.random.u32(..150));
+        power.fail_sync(history.random.u32(..20));
         history.live(&root.join("data"), &power);
     }
     history.live(&root.join("data"), &power);

@@ -9,7 +9,7 @@
 //! - of a folder, each name that was made, removed or given to another file since its last sync is as before or as after,
 //!   whatever becomes of the other names. File systems that keep the order of such changes lose less.
 //!
-//! A sync may be told to fail. As on Linux, the pages that it could not write count as written from then on: a later sync
+//! A sync of a journal may be told to fail. As on Linux, the pages that it could not write count as written from then on: a later sync
 //! writes them only once they have changed again. Each descriptor that was open then is told so, once.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
@@ -71,7 +71,7 @@ struct Disk {
     /// Files that a sync failed to write.
     stale: HashMap<Id, Stale>,
     random: Rng,
-    /// Syncs that still succeed before one fails.
+    /// Syncs of journals that still succeed before one fails.
     until_failure: Option<u32>,
     has_failed: bool,
     /// Syncs that still happen before power is cut at one.
@@ -110,7 +110,7 @@ impl Power {
         }
     }
 
-    /// Lets one sync fail, after `after` more.
+    /// Lets one sync of a journal fail, after `after` more.
     pub fn fail_sync(&self, after: u32) {
         self.disk.lock().until_failure = Some(after);
     }
@@ -172,6 +172,11 @@ fn sync(descriptor: i32) -> i32 {
 
 fn id_of(metadata: &Metadata) -> Id {
     (metadata.ino(), metadata.created().ok())
+}
+
+fn is_journal(link: &Path) -> bool {
+    let path = fs::read_link(link).unwrap_or_default();
+    path.extension().is_some_and(|extension| extension == "jnl")
 }
 
 /// The numbers of the descriptors of a file, but for the one that the link stands for.
@@ -297,7 +302,7 @@ impl Disk {
                 return false;
             }
         }
-        if burns_down(&mut self.until_failure) {
+        if is_journal(link) && burns_down(&mut self.until_failure) {
             self.has_failed = true;
             let differ = |page: &usize| now.page(*page) != synced.page(*page);
             let pages = (0..now.pages()).filter(differ);
