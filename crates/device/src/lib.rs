@@ -13,6 +13,8 @@ use std::num::NonZeroUsize;
 use std::sync::LazyLock;
 use std::thread;
 
+#[expect(unsafe_code, reason = "a call of the C library")]
+mod allocator;
 #[expect(unsafe_code, reason = "the driver and the compiler are C libraries")]
 pub mod cuda;
 mod device;
@@ -26,6 +28,7 @@ mod owner;
 mod spec;
 mod state;
 
+pub use allocator::give_back_large_blocks;
 pub use device::{Device, DeviceId, DeviceKind, DeviceState};
 pub use devices::{DeviceOptions, Devices};
 pub use error::{DeviceError, DeviceFault, OutOfMemory, SubmitError};

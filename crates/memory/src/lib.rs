@@ -5,8 +5,7 @@
 //! with smaller limits of their own: what is taken from those is taken from it too.
 //!
 //! The last part of each account is reserved for small shares, so that small requests succeed while large ones are refused.
-
-mod allocator;
+#![forbid(unsafe_code)]
 
 use std::pin::pin;
 use std::sync::Arc;
@@ -15,8 +14,6 @@ use std::time::Duration;
 
 use tokio::sync::Notify;
 use tokio::time::{Instant, timeout_at};
-
-pub use allocator::give_back_large_blocks;
 
 /// Most bytes of a share that may use the reserve.
 pub const SMALL_SHARE_BYTES_MAX: u64 = 64 << 10;

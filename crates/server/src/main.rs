@@ -25,7 +25,7 @@ use clap::Parser;
 const BLOCKING_THREADS_MAX: usize = 2_048;
 
 fn main() -> ExitCode {
-    forebay_memory::give_back_large_blocks();
+    forebay_device::give_back_large_blocks();
     let cli = cli::Cli::parse();
     // Before any other thread starts: all are to leave signals to one.
     let stop = match stop::Stop::on_signals() {

@@ -60,14 +60,10 @@ const ARROWS: [(&str, &[&str]); 12] = [
 ];
 
 /// Where `unsafe` may stand, and why.
-const UNSAFE_PLACES: [(&str, &str); 4] = [
+const UNSAFE_PLACES: [(&str, &str); 3] = [
     (
         "crates/device/",
-        "it calls the driver of a GPU and its compiler",
-    ),
-    (
-        "crates/memory/src/allocator.rs",
-        "it sets a parameter of the system's allocator",
+        "it calls the driver of a GPU, its compiler and the system's allocator",
     ),
     ("crates/text/src/cuda/scanner.rs", "it launches kernels"),
     (

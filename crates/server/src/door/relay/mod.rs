@@ -43,10 +43,13 @@ use crate::upstream::Stream;
 /// A reply may be as long as the longest batch and what stands around it, in bytes.
 const REPLY_BYTES_MAX: usize = limits::MESSAGE_BYTES_MAX + 64 * 1024;
 
+/// Levels around a document in a reply: the reply, `cursor` and the batch.
+const REPLY_LEVELS: usize = 3;
+
 const REPLY_LIMITS: Limits = Limits {
     message_bytes_max: REPLY_BYTES_MAX,
     document_bytes_max: limits::DOCUMENT_BYTES_MAX,
-    depth_max: limits::DEPTH_MAX,
+    depth_max: limits::DEPTH_MAX + REPLY_LEVELS,
 };
 
 /// Where the header has the message's number.
