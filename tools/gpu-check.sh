@@ -13,29 +13,32 @@ collect() {
     root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
     cd "$root"
     mkdir -p "$folder"
-    cargo build --release --locked --package forebay-server
+    # One call for all: packages by themselves would be built again, each with features of their own.
+    local built
+    built=$(cargo test --release --locked --workspace --no-run --bins --test cuda --test cuda_fault --test model \
+        --test values --test storm --bench scan --message-format json)
     local target=${CARGO_TARGET_DIR:-$root/target}
     strip -o "$folder/forebay" "$target/release/forebay"
-    # `name=package:target`; cargo says where it puts each binary.
-    local wanted=(device=forebay-device:cuda device-fault=forebay-device:cuda_fault text=forebay-text:cuda
-        model=forebay-cache:model values=forebay-cache:values storm=forebay-cache:storm)
+    # `name=crate:target`; cargo has said where it put each binary.
+    local wanted=(test-device=device:cuda test-device-fault=device:cuda_fault test-text=text:cuda
+        test-model=cache:model test-values=cache:values test-storm=cache:storm bench-scan=text:scan)
     local entry
     for entry in "${wanted[@]}"; do
         local place=${entry#*=}
-        strip -o "$folder/test-${entry%%=*}" "$(binary test "${place%%:*}" "${place##*:}")"
+        strip -o "$folder/${entry%%=*}" "$(binary "${place%%:*}" "${place##*:}" <<<"$built")"
     done
-    strip -o "$folder/bench-scan" "$(binary bench forebay-text scan)"
     git rev-parse --short=12 HEAD >"$folder/commit"
     cp "${BASH_SOURCE[0]}" "$folder/gpu-check.sh"
     du -sh "$folder"
 }
 
-# Builds a test or benchmark and prints the path of its binary.
+# Prints the path of a crate's test or benchmark, from what cargo said of all that it built.
 binary() {
-    cargo test --release --locked --no-run --package "$2" "--$1" "$3" --message-format json 2>/dev/null |
-        python3 -c 'import json,sys
-lines = [json.loads(line) for line in sys.stdin]
-print([line["executable"] for line in lines if line.get("executable")][-1])'
+    python3 -c 'import json, sys
+crate, target = sys.argv[1:]
+built = [json.loads(line) for line in sys.stdin]
+print([each["executable"] for each in built if each.get("executable") and each["target"]["name"] == target
+       and f"/crates/{crate}/" in each["manifest_path"]][-1])' "$1" "$2"
 }
 
 part() {
