@@ -232,8 +232,8 @@ impl Documents {
     }
 
     /// Stops the operations whose clients are gone, as `killOp` does: reads at once, writes after what they are writing.
-    /// Writes that want no reply go on. When memory was refused to somebody, closes the cursors whose clients are gone. To be
-    /// called now and then.
+    /// Writes that want no reply go on. Also closes the cursors of such clients, if memory was refused since the last call.
+    /// To be called now and then.
     pub fn kill_abandoned(&self) {
         self.operations.kill_abandoned();
         let refused = self.settings.memory.figures().refused;

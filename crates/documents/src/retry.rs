@@ -25,12 +25,12 @@ const RETRYABLE: &[&str] = &[
     "update",
 ];
 
-/// Codes by which drivers repeat a write: this server, or its answer, was not there.
+/// Error codes on which drivers repeat a write: the server, or its reply, was not available.
 const RETRYABLE_CODES: &[i32] = &[
     6, 7, 89, 91, 189, 262, 9001, 10107, 11600, 11602, 13435, 13436,
 ];
 
-/// Further codes by which drivers open a change stream again where it was.
+/// Further error codes on which drivers resume a change stream.
 const RESUMABLE_CODES: &[i32] = &[63, 133, 150, 234];
 
 /// A numbered write under way.

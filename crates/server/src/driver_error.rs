@@ -32,7 +32,7 @@ fn of_inserts(error: &InsertManyError) -> String {
 /// How a connection ends where only one side speaks TLS.
 const CLOSED: &str = "the server closed the connection, as servers do where only one side speaks TLS (tls=true in the connection string)";
 
-/// What a text says that may hold a description of all servers, with errors in it.
+/// The sentence for a text that may contain a description of all servers with their errors.
 fn of_connection(text: &str) -> String {
     let known = [
         ("Connection refused", "nothing listens there"),

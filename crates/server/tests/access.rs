@@ -1,4 +1,4 @@
-//! Who may read and do what: files, roles, users that are gone, and places for strangers.
+//! Access: files, roles, users that are dropped, and places for clients that have not authenticated.
 
 use std::fs;
 use std::io::{Read, Write};

@@ -221,7 +221,7 @@ fn cursors(address: &str) -> Result<bool> {
     Ok(fetched.into_iter().all(|fetched| fetched))
 }
 
-/// Replies of fifteen megabytes that nobody reads.
+/// Replies of fifteen megabytes that the client does not read.
 fn unread(address: &str) -> Result<bool> {
     let mut raw = Raw::connect(address)?;
     raw.send(&message(find_large(1)))?;
@@ -240,7 +240,7 @@ fn attack(address: &str, attack: Attack, running: &AtomicBool, counts: &[AtomicU
     }
 }
 
-/// What the client that attacks nobody has seen.
+/// What the well-behaved client has seen.
 #[derive(Default)]
 struct Seen {
     pings: Vec<Duration>,

@@ -12,7 +12,7 @@ use tokio::task::JoinSet;
 use tokio::time::{sleep, timeout};
 
 const BINARY: &str = env!("CARGO_BIN_EXE_forebay");
-/// A server that does not do in this time what takes it a moment is stuck.
+/// A server that needs longer than this for a short command is stuck.
 const PATIENCE: Duration = Duration::from_secs(120);
 const ROUND: Duration = Duration::from_millis(20);
 /// More commands than a server has threads for them.
@@ -26,7 +26,7 @@ static CROWDS: Mutex<()> = Mutex::const_new(());
 /// Clients that wait for a reply; they leave when this is dropped.
 type Waiting = JoinSet<Result<()>>;
 
-/// A sum over so many numbers that nobody waits for it.
+/// A sum over more numbers than any test can wait for.
 fn endless() -> Document {
     let nested = |inner: Document| {
         doc! { "$sum": { "$map": { "input": { "$range": [0, 100_000] }, "in": inner } } }
@@ -81,7 +81,7 @@ async fn operations(server: &Server) -> Result<Vec<i32>> {
     Ok(numbers)
 }
 
-/// Waits until so many commands are in progress.
+/// Waits until `wanted` commands are in progress.
 async fn until_there_are(server: &Server, wanted: usize) -> Result<Vec<i32>> {
     let reached = async {
         loop {

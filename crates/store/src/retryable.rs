@@ -26,7 +26,7 @@ pub(crate) const PARTITION: &str = "retryable-writes";
 const LIFETIME_MS: i64 = 30 * 60 * 1_000;
 /// Maximum number of sessions with outcomes.
 const SESSIONS_MAX: usize = 200_000;
-/// Bytes of all outcomes, above which further ones are kept without their content.
+/// Maximum bytes of all outcomes. Beyond it, outcomes are kept without their content.
 const BYTES_MAX: u64 = 256 << 20;
 /// Sessions that are forgotten when a write begins, at most.
 const FORGOTTEN_AT_ONCE: usize = 8;
@@ -64,7 +64,7 @@ pub enum NotBegun {
 /// What became of a statement that was applied before.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Outcome {
-    /// As it was told then.
+    /// The outcome as it was first reported.
     Kept(Vec<u8>),
     /// It was too much to keep.
     NotKept,
@@ -448,7 +448,7 @@ mod tests {
         begun.expect("begins").expect("no other is under way")
     }
 
-    /// Applies statements, each with an outcome of so many bytes.
+    /// Applies statements, each given by its id and the bytes of its outcome.
     fn apply(write: &RetryableWrite, statements: &[(i32, usize)]) {
         let statements: Vec<_> = statements
             .iter()

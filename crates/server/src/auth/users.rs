@@ -205,7 +205,7 @@ pub fn account(documents: &Documents, user: &User) -> Result<Option<Account>, Us
         db: user.db.clone(),
     };
     let record: Record = bson::deserialize_from_slice(&record).map_err(damaged)?;
-    // A role of a later release is none here.
+    // A role that only a later release knows gives no rights here.
     let known = |stored: &StoredRole| Role::new(&stored.role, &stored.db);
     Ok(Some(Account {
         credentials: record.scram_sha_256,

@@ -13,7 +13,7 @@ use tokio::time::timeout;
 /// How long to look for the server, unless the connection string says (`serverSelectionTimeoutMS`).
 const SELECTION_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// The port of servers whose address names none.
+/// The port of an address that names none.
 const DEFAULT_PORT: u16 = 27017;
 
 /// Which server to talk to.
@@ -34,7 +34,7 @@ impl ServerArgs {
     /// Connects, and asks the server for a sign of life.
     ///
     /// # Errors
-    /// If the connection string is not one, or nobody answers.
+    /// If the connection string is not one, or no server answers.
     pub async fn connect(&self) -> Result<Client> {
         let mut options = ClientOptions::parse(&self.uri).await.context("--uri")?;
         options.app_name = Some("forebay".to_owned());

@@ -1,18 +1,18 @@
-//! A replica set of one member, as which the server describes itself where drivers are to repeat writes by themselves.
+//! The description of the server as a replica set of one member, so that drivers repeat writes by themselves.
 
 use bson::oid::ObjectId;
 use bson::{DateTime, RawArrayBuf, RawDocumentBuf, cstr, rawdoc};
 
 use super::session::Session;
 
-/// What drivers compare to find out which of two members was elected later; there is one member only.
+/// The election id, which orders elections for drivers: constant, as there is one member only.
 const ELECTION: ObjectId = ObjectId::from_bytes([0x7F, 0xFF, 0xFF, 0xFF, 0, 0, 0, 0, 0, 0, 0, 1]);
 
 /// The replica set.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ReplicaSet {
     name: String,
-    /// Host and port by which clients reach the member, if not by the address that they connected to.
+    /// Host and port at which clients reach the member, if it is not the address that they connected to.
     address: Option<String>,
 }
 

@@ -159,7 +159,7 @@ pub const DEFINITIONS: &[Definition] = &[
         key: "serve-stale",
         kind: Kind::Switch,
         default: "false",
-        doc: "While the store behind (`upstream`) cannot be reached, go on to answer what its caches answer alone, as of when the store was last there, for clients that it has let read the collection within the minute before, or to whom it lets everybody. Everything else fails, as without this. Caches that are loaded again because the store was away take twice their memory meanwhile: the older copy stays until the new one is whole.",
+        doc: "While the store behind (`upstream`) cannot be reached, go on to answer what its caches answer alone, as of when the store was last there, for clients that it let read the collection within the minute before, or for all clients if it lets unauthenticated ones read it. Everything else fails, as without this. Caches that are loaded again because the store was away take twice their memory meanwhile: the older copy stays until the new one is whole.",
         set: set!(serve_stale, Switch),
     },
     Definition {

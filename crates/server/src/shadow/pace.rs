@@ -11,9 +11,9 @@ use tokio::time::timeout;
 
 use super::{Mirror, Shadow, ShadowError};
 
-/// The most documents that are asked for one by one.
+/// Maximum documents that are asked for one by one.
 pub const ONE_BY_ONE_MAX: usize = 16;
-/// What takes no longer is not worth a comparison.
+/// Time below which ways to ask are not compared.
 const SHORT: Duration = Duration::from_millis(10);
 /// How long a read waits for the first measurement; if that takes longer, the store answers the read by itself.
 const PATIENCE: Duration = Duration::from_millis(100);
@@ -21,7 +21,7 @@ const PATIENCE: Duration = Duration::from_millis(100);
 const MEASURED_MAX: Duration = Duration::from_secs(60);
 /// How long after a measurement the next one begins at the earliest, if the store answers by itself as it is faster.
 const INTERVAL: Duration = Duration::from_secs(60);
-/// The same in durations of a measurement, so that those are at most a fiftieth of what a store does.
+/// The same interval as a multiple of a measurement's duration: measurements take at most a fiftieth of the time.
 const INTERVAL_TIMES: u32 = 50;
 
 /// How documents that a shadow has found are asked for.

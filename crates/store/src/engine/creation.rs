@@ -11,7 +11,7 @@ use super::journal;
 use super::synced::Position;
 use crate::error::{Result, StoreError};
 
-/// Empties a directory whose creation was cut short: it has no whole mark, no partition, and nothing in a journal.
+/// Empties a directory if its creation was cut short: if it has no whole mark, no partition, and nothing in a journal.
 ///
 /// # Errors
 /// [`StoreError::Io`].

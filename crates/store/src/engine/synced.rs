@@ -58,7 +58,7 @@ impl Position {
     }
 }
 
-/// Whether a sync before has met the newest journal.
+/// Whether an earlier sync has covered the newest journal.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Journal {
     Known,
@@ -68,8 +68,8 @@ pub(crate) enum Journal {
 /// Forces the journal to the disk without taking the writer's lock.
 pub(crate) struct JournalSync {
     open: Mutex<Open>,
-    /// The first sync that the kernel failed to do. It takes what it could not write for written, so that no later sync of
-    /// this run would prove anything: the next run writes it anew.
+    /// The first sync that failed in the kernel. The kernel counts what it could not write as written, so that no later sync of
+    /// this run would prove anything: the next run writes it again.
     failure: Mutex<Option<StoreError>>,
 }
 
@@ -84,7 +84,7 @@ struct Open {
 struct Newest {
     id: u64,
     file: File,
-    /// Where the batches end that are known to be whole.
+    /// End of the batches that are known to be whole.
     whole: u64,
 }
 

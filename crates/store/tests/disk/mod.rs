@@ -55,7 +55,7 @@ struct Stale {
 }
 
 impl Stale {
-    /// Keeps what counts as written still. A file that was written to and did not grow was written anew.
+    /// Keeps the pages that still count as written. A file that was written to and did not grow was rewritten.
     fn retain(&mut self, now: &Content, changed: Option<SystemTime>) {
         let is_new = changed != self.changed && now.bytes.len() <= self.end;
         self.pages

@@ -35,7 +35,7 @@ const UNFOLLOWED: &[&str] = &[
     "mapreduce",
     "renameCollection",
 ];
-/// Commands after which the client may be somebody else, or may do other things.
+/// Commands after which the client may be another user, or have other rights.
 const CHANGES_RIGHTS: &[&str] = &["saslStart", "saslContinue", "authenticate", "logout"];
 /// Commands by which a transaction ends.
 const ENDS_TRANSACTION: &[&str] = &["commitTransaction", "abortTransaction"];
@@ -188,7 +188,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Relay<S> {
         body: &RawDocument,
     ) -> Result<Answer, FrameError> {
         let Some(ready) = self.filled(mirror) else {
-            // An older copy may answer if the store goes, and then it is too late to ask.
+            // An older copy may answer once the store is away, when it can no longer be asked for permission.
             if self.shadow.serve_stale && !self.is_stale {
                 self.proves(mirror).await?;
             }
@@ -202,7 +202,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Relay<S> {
             return Ok(Answer::Forward(Reason::Unproven));
         }
         let answer = reads::answer(shadow, mirror, &self.session.client, &read).await;
-        // Of what has been loaded anew meanwhile, nobody knows what it was.
+        // Of what has been loaded again meanwhile, the earlier state is unknown.
         if self.filled(mirror) == Some(ready) {
             return Ok(answer);
         }
@@ -342,7 +342,8 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Relay<S> {
         Ok(proven)
     }
 
-    /// Whether the store's word for this client, or for all that do not say who they are, was good when the store was lost.
+    /// Whether the store's permission for this client, or for all unauthenticated clients, was still valid when the store
+    /// was lost.
     fn proved_in_time(&self, proven: Option<Instant>, mirror: &Mirror) -> bool {
         let Some(lost_at) = self.shadow.lost_at() else {
             return false;
@@ -367,7 +368,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Relay<S> {
         Ok((!succeeded(&reply) || !none).then_some(reply))
     }
 
-    /// The `_id`s of the documents that queries of the client find; none if nobody can tell, because the store refuses to
+    /// The `_id`s of the documents that queries of the client find; `None` if that is unknown because the store refuses to
     /// say or there are too many.
     async fn ids_of(
         &mut self,
@@ -410,7 +411,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Relay<S> {
         flags: Flags,
     ) -> Result<Next, FrameError> {
         if !shadow.exclusive {
-            // Without caches, nobody has to know when it is done.
+            // Without caches, no shadow waits for its end.
             if !mirror.is_declared() && flags.has(Flags::MORE_TO_COME) {
                 return self.exchange(request, flags).await;
             }

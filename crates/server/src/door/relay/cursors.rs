@@ -1,7 +1,7 @@
 //! Cursors of what shadows answer.
 //!
-//! Clients know them by negative numbers. MongoDB, FerretDB and Forebay number theirs from 1 on; a router may give a negative
-//! number, so that one that no shadow knows is passed on.
+//! Clients see negative ids for them. MongoDB, FerretDB and Forebay number their cursors from 1 on. A router may use negative
+//! ids, so that an id that no shadow knows is passed on.
 
 use bson::{RawArrayBuf, RawBsonRef, RawDocument, RawDocumentBuf, cstr, rawdoc};
 use forebay_documents::Namespace;
@@ -34,7 +34,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Relay<S> {
         }
     }
 
-    /// The next batch, for a client who may read the collection.
+    /// The next batch, for a client that may read the collection.
     async fn get_more(&mut self, request: Request, body: &RawDocument) -> Result<Next, FrameError> {
         let db = body.get_str("$db").unwrap_or_default();
         let collection = body.get_str("collection").unwrap_or_default();
@@ -132,7 +132,7 @@ pub fn concerns_shadows(asked: &Peek<'_>) -> bool {
     }
 }
 
-/// The reply of a shadow for the client: its cursor has the number by which the client knows it.
+/// The reply of a shadow with the cursor id that the client sees.
 pub fn renumbered(reply: RawDocumentBuf) -> RawDocumentBuf {
     let Some(id) = open_cursor(&reply) else {
         return reply;
