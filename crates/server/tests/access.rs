@@ -1,5 +1,7 @@
 //! Access: files, roles, users that are dropped, and places for clients that have not authenticated.
 
+mod raw;
+
 use std::fs;
 use std::io::{Read, Write};
 use std::net::TcpStream;
@@ -11,11 +13,10 @@ use std::time::Duration;
 use anyhow::{Context, Result, ensure};
 use bson::spec::BinarySubtype;
 use bson::{Binary, Document, RawDocumentBuf, doc};
-use bytes::Bytes;
 use forebay_testkit::Server;
-use forebay_wire_mongo::{Body, HEADER_BYTES, Header, Limits, Message, OpMsg};
 use mongodb::Client;
 use mongodb::error::{Error, ErrorKind};
+use raw::Raw;
 
 const BINARY: &str = env!("CARGO_BIN_EXE_forebay");
 /// A server that does not answer within this time is stuck.
@@ -274,28 +275,14 @@ async fn the_first_user_can_add_the_next() -> Result<()> {
     server.stop()
 }
 
-/// A client that says what it likes.
-struct Raw(TcpStream);
+fn connect(server: &Server) -> Result<Raw> {
+    Raw::connect(server.process().address(), PATIENCE)
+}
 
 impl Raw {
-    fn connect(server: &Server) -> Result<Raw> {
-        let stream = TcpStream::connect(server.process().address())?;
-        stream.set_read_timeout(Some(PATIENCE))?;
-        Ok(Raw(stream))
-    }
-
-    fn ask(&mut self, command: &Document) -> Result<Document> {
-        let body = RawDocumentBuf::try_from(command)?;
-        self.0.write_all(&OpMsg::new(body).encode(1, 0))?;
-        let mut head = [0; HEADER_BYTES];
-        self.0.read_exact(&mut head)?;
-        let mut frame = head.to_vec();
-        frame.resize(Header::parse(&head, &Limits::default())?.message_bytes, 0);
-        self.0.read_exact(&mut frame[HEADER_BYTES..])?;
-        match Message::decode(Bytes::from(frame), &Limits::default())?.body {
-            Body::Msg(message) => Ok(Document::try_from(message.body)?),
-            other => anyhow::bail!("{other:?}"),
-        }
+    fn run(&mut self, command: &Document) -> Result<Document> {
+        let reply = self.ask(RawDocumentBuf::try_from(command)?)?;
+        Ok(Document::try_from(reply)?)
     }
 
     /// The end of the connection.
@@ -335,7 +322,7 @@ impl Raw {
             subtype: BinarySubtype::Generic,
             bytes: payload.as_bytes().to_vec(),
         };
-        self.ask(&doc! { command: 1, "conversationId": 1, "mechanism": "SCRAM-SHA-256", "payload": payload, "$db": db })
+        self.run(&doc! { command: 1, "conversationId": 1, "mechanism": "SCRAM-SHA-256", "payload": payload, "$db": db })
     }
 }
 
@@ -346,8 +333,8 @@ async fn strangers_do_not_keep_those_out_who_know_a_password() -> Result<()> {
     drop(root);
     let mut strangers = Vec::new();
     for _ in 0..30 {
-        let mut stranger = Raw::connect(&server)?;
-        stranger.ask(&doc! { "hello": 1, "$db": "admin" })?;
+        let mut stranger = connect(&server)?;
+        stranger.run(&doc! { "hello": 1, "$db": "admin" })?;
         strangers.push(stranger);
     }
     let root = login(&server, "root").await?;
@@ -361,18 +348,18 @@ async fn strangers_do_not_keep_those_out_who_know_a_password() -> Result<()> {
 #[tokio::test(flavor = "multi_thread")]
 async fn who_begins_to_work_has_to_authenticate_in_time() -> Result<()> {
     let (server, _root) = with_root(&["--handshake-timeout-ms", "300"]).await?;
-    let (mut watcher, mut idler) = (Raw::connect(&server)?, Raw::connect(&server)?);
-    watcher.ask(&doc! { "hello": 1, "$db": "admin" })?;
-    idler.ask(&doc! { "ping": 1, "$db": "admin" })?;
+    let (mut watcher, mut idler) = (connect(&server)?, connect(&server)?);
+    watcher.run(&doc! { "hello": 1, "$db": "admin" })?;
+    idler.run(&doc! { "ping": 1, "$db": "admin" })?;
     idler.wait_for_end()?;
-    watcher.ask(&doc! { "hello": 1, "$db": "admin" })?;
+    watcher.run(&doc! { "hello": 1, "$db": "admin" })?;
     server.stop()
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_connection_has_three_guesses() -> Result<()> {
     let (server, _root) = with_root(&["--status-listen", "127.0.0.1:0"]).await?;
-    let mut guesser = Raw::connect(&server)?;
+    let mut guesser = connect(&server)?;
     for user in ["root", "nobody", "root"] {
         let reply = guesser.guess(user)?;
         assert_eq!(reply.get_i32("code")?, AUTHENTICATION_FAILED, "{reply}");
@@ -404,7 +391,7 @@ async fn salts_do_not_tell_who_is_a_user() -> Result<()> {
             ("nobody", "admin"),
             ("nobody", "shop"),
         ];
-        let salt = |(user, db): (&str, &str)| Raw::connect(server)?.salt(user, db);
+        let salt = |(user, db): (&str, &str)| connect(server)?.salt(user, db);
         asked.into_iter().map(salt).collect()
     };
     let before = salts(&server)?;

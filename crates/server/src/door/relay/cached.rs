@@ -80,16 +80,30 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Relay<S> {
         let Some(message) = decode(&request.bytes) else {
             return self.exchange(request, flags).await;
         };
+        self.by_name(shadow, &name, namespace, request, message, flags)
+            .await
+    }
+
+    /// Runs a command that is neither a write nor about a cursor of a shadow.
+    async fn by_name(
+        &mut self,
+        shadow: &Arc<Shadow>,
+        name: &str,
+        namespace: Option<Namespace>,
+        request: Request,
+        message: OpMsg,
+        flags: Flags,
+    ) -> Result<Next, FrameError> {
         let body = &message.body;
-        let is_read = reads::is_read(&name) && !flags.has(Flags::MORE_TO_COME);
-        if let (true, Some(namespace)) = (declares(&name, body), &namespace) {
+        let is_read = reads::is_read(name) && !flags.has(Flags::MORE_TO_COME);
+        if let (true, Some(namespace)) = (declares(name, body), &namespace) {
             let mirror = shadow.mirror(namespace);
             let next = self.create_indexes(shadow, &mirror, request, body).await;
             shadow.release(mirror);
             return next;
         }
         let mirror = namespace.and_then(|namespace| shadow.find(&namespace));
-        match (name.as_str(), mirror) {
+        match (name, mirror) {
             ("aggregate", _) if writes_out(body) => self.unfollowed(shadow, request, message).await,
             (_, Some(mirror)) if is_read => self.read(shadow, &mirror, request, message).await,
             ("dropIndexes", Some(mirror)) => {
