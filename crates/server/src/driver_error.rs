@@ -2,11 +2,19 @@
 
 use mongodb::error::{Error, ErrorKind, InsertManyError, WriteFailure};
 
+/// How servers refuse a command of a client that has not logged in.
+const NOT_LOGGED_IN: &str = "requires authentication";
+const LOG_IN: &str =
+    "user and password go into the connection string, as in mongodb://USER:PASSWORD@HOST:PORT";
+
 /// What went wrong, in a sentence without the driver's own terms.
 pub fn sentence(error: &Error) -> String {
     let kind = &*error.kind;
     match kind {
         ErrorKind::Authentication { .. } => "the user or the password is wrong".to_owned(),
+        ErrorKind::Command(error) if error.message.ends_with(NOT_LOGGED_IN) => {
+            format!("{} ({LOG_IN})", error.message)
+        }
         ErrorKind::Command(error) => error.message.clone(),
         ErrorKind::Write(WriteFailure::WriteError(error)) => error.message.clone(),
         ErrorKind::Write(WriteFailure::WriteConcernError(error)) => error.message.clone(),

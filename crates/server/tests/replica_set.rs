@@ -2,6 +2,7 @@
 
 mod raw;
 
+use std::process::Command;
 use std::time::Duration;
 
 use anyhow::{Result, ensure};
@@ -178,5 +179,16 @@ async fn a_driver_repeats_writes_whose_replies_are_lost() -> Result<()> {
     session.start_transaction().await?;
     let refused = things.insert_one(doc! {}).session(&mut session).await;
     ensure!(refused.is_err_and(|error| error.to_string().contains("transactions")));
+    server.stop()
+}
+
+#[test]
+fn commands_stay_with_the_server_that_they_are_given() -> Result<()> {
+    let server = Server::start(BINARY, &["--replica-set", "rs0/db.example.invalid:27017"])?;
+    let listed = Command::new(BINARY)
+        .args(["devices", "list", "--uri", server.uri()])
+        .output()?;
+    let said = String::from_utf8_lossy(&listed.stderr);
+    ensure!(listed.status.success(), "{said}");
     server.stop()
 }

@@ -114,6 +114,21 @@ fn wrong_settings_are_named() -> Result<()> {
         &["--memory", "--bucket-values-max", "1"],
         &["--bucket-values-max must be from 2"],
     )?;
+    refused(
+        &["--memory", "--memory-bytes-max", "1XB"],
+        &[
+            "--memory-bytes-max must be a whole number of bytes",
+            "512MiB",
+        ],
+    )?;
+    refused(
+        &["--memory", "--memory-bytes-max", "1MiB"],
+        &["--memory-bytes-max must be at least 256MiB"],
+    )?;
+    refused(
+        &["--memory", "--replica-set", "a b"],
+        &["--replica-set must be NAME or NAME/HOST:PORT"],
+    )?;
     refused(&["--memory", "--tls-cert", "/nonexistent"], &["--tls-key"])?;
     let nothing = ["--tls-cert", "/nonexistent", "--tls-key", "/nonexistent"];
     refused(&[&["--memory"][..], &nothing].concat(), &["/nonexistent"])

@@ -17,7 +17,7 @@ pub struct ReplicaSet {
 }
 
 impl ReplicaSet {
-    /// From the setting: `NAME`, or `NAME/HOST:PORT`; `None` if it is empty.
+    /// From the setting, which its kind has judged: `NAME`, or `NAME/HOST:PORT`; `None` if it is empty.
     pub fn parse(setting: &str) -> Option<ReplicaSet> {
         let (name, address) = match setting.split_once('/') {
             Some((name, address)) => (name, Some(address.to_owned())),
@@ -25,7 +25,7 @@ impl ReplicaSet {
         };
         (!name.is_empty()).then(|| ReplicaSet {
             name: name.to_owned(),
-            address: address.filter(|address| !address.is_empty()),
+            address,
         })
     }
 
@@ -60,9 +60,7 @@ mod tests {
             })
         };
         assert_eq!(ReplicaSet::parse(""), None);
-        assert_eq!(ReplicaSet::parse("/db:27017"), None);
         assert_eq!(ReplicaSet::parse("rs0"), of("rs0", None));
-        assert_eq!(ReplicaSet::parse("rs0/"), of("rs0", None));
         assert_eq!(
             ReplicaSet::parse("rs0/db:27017"),
             of("rs0", Some("db:27017"))
