@@ -141,7 +141,7 @@ impl fmt::Display for Role {
 /// What a client may do.
 #[derive(Debug, Clone, Default)]
 pub enum Rights {
-    /// Everything: the server does not ask who its clients are.
+    /// Everything: the server requires no authentication.
     #[default]
     Everything,
     /// What these roles allow.
@@ -197,14 +197,14 @@ enum Need {
 
 /// What a command asks for.
 enum Rule {
-    /// Nothing: it is about the client's own connection, session, cursors and operations, or leaves out what the client may
-    /// not see.
+    /// Nothing: the command is about the client's own connection, session, cursors and operations, or leaves out what the
+    /// client may not see.
     AnyUser,
-    /// This, on the database that it is for.
+    /// These actions on the database that the command is for.
     On(&'static [Action]),
-    /// Everything.
+    /// The role `root`.
     Root,
-    /// What this function says.
+    /// What this function returns for the command.
     Ask(fn(&Command) -> Vec<Need>),
 }
 

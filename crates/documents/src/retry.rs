@@ -37,15 +37,15 @@ const RESUMABLE_CODES: &[i32] = &[63, 133, 150, 234];
 pub struct Retry {
     write: RetryableWrite,
     statements: Statements,
-    /// Statements that were answered as they were before.
+    /// Statements that were answered from kept outcomes.
     answered: Mutex<Vec<i32>>,
 }
 
 /// The ids of a command's statements.
 enum Statements {
-    /// One after the other from here on.
+    /// Consecutive ids from this one on.
     From(i32),
-    /// Each as given.
+    /// One id for each statement.
     Given(Vec<i32>),
 }
 
@@ -134,7 +134,7 @@ impl Retry {
         }
     }
 
-    /// Tells in a reply which statements were answered as they were before.
+    /// Appends to a reply which statements were answered from kept outcomes (`retriedStmtIds`).
     pub fn append_to(&self, reply: &mut RawDocumentBuf) {
         let answered = self.answered.lock();
         if !answered.is_empty() {
@@ -223,7 +223,8 @@ pub struct Keep<'a> {
 }
 
 impl<'a> Keep<'a> {
-    /// The outcome of statement `index` is what `outcome` makes of the document before and after.
+    /// Keeps the outcome of statement `index`, which `outcome` computes of the document before and after its change. Returns
+    /// `None` without a numbered write.
     pub fn new(
         retry: Option<&'a Retry>,
         index: usize,
@@ -245,7 +246,7 @@ impl<'a> Keep<'a> {
     /// The statement with its outcome.
     ///
     /// # Errors
-    /// Whatever the outcome cannot be computed for.
+    /// Those of computing the outcome.
     pub fn statement(
         &self,
         before: Option<&RawDocument>,
@@ -261,7 +262,7 @@ impl<'a> Keep<'a> {
     }
 }
 
-/// The note of changes whose outcomes are kept, if they are.
+/// The outcomes to keep with changes that are to be written. Returns `None` if no outcomes are kept.
 pub fn note<'a>(
     keep: Option<&'a Keep<'_>>,
     statements: &'a [(i32, Vec<u8>)],

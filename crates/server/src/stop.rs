@@ -59,7 +59,7 @@ impl Stop {
         self.asked.subscribe()
     }
 
-    /// Ends the process if it is asked to stop and the door is not closed within `patience` and [`MARGIN`]. A thread of
+    /// Ends the process if it is asked to stop and the door is not closed within `patience` and a second. A thread of
     /// its own does so, whatever other threads do.
     ///
     /// # Errors

@@ -93,7 +93,7 @@ fn find_large(id: i32) -> RawDocumentBuf {
     rawdoc! { "find": "large", "filter": { "_id": id }, "$db": "d" }
 }
 
-/// As many different conditions as that, which every name meets.
+/// [`CONDITIONS`] different conditions, which every name meets.
 fn many_conditions() -> RawDocumentBuf {
     let begins = 0..ALPHABET.len();
     let parts = begins.flat_map(|begin| (begin + 2..=ALPHABET.len()).map(move |end| begin..end));
@@ -157,7 +157,7 @@ fn unfinished(address: &str) -> Result<bool> {
     Ok(true)
 }
 
-/// A pattern with so many groups that PCRE2 would take half a gigabyte to match it against four kilobytes.
+/// A pattern of 8,000 groups, for which PCRE2 would take half a gigabyte to match four kilobytes.
 fn groups(address: &str) -> Result<bool> {
     let pattern = format!("(*ANYCRLF){}(?:(a)|(b))*\\1[yz]", "()".repeat(8000));
     let count =

@@ -102,7 +102,7 @@ async fn insert(server: &Server, documents: Vec<Document>) -> Result<()> {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_crowd_of_slow_commands_keeps_nobody_from_being_answered() -> Result<()> {
+async fn a_crowd_of_slow_commands_keeps_no_client_from_being_answered() -> Result<()> {
     let _alone = CROWDS.lock().await;
     let server = Server::start(BINARY, &["--shutdown-timeout-ms", "500"])?;
     insert(&server, vec![doc! { "_id": 1 }]).await?;
@@ -132,7 +132,7 @@ async fn a_crowd_of_slow_commands_keeps_nobody_from_being_answered() -> Result<(
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_crowd_of_slow_searches_of_the_cache_keeps_nobody_from_being_answered() -> Result<()> {
+async fn a_crowd_of_slow_searches_of_the_cache_keeps_no_client_from_being_answered() -> Result<()> {
     let _alone = CROWDS.lock().await;
     let server = Server::start(BINARY, &["--memory", "--shutdown-timeout-ms", "500"])?;
     let index = doc! { "key": { "s": "cache" }, "name": "s_cache" };

@@ -292,7 +292,7 @@ struct Progress {
     obsolete: Option<u32>,
 }
 
-/// What the statements behind the changes of one call are answered with, a change each.
+/// The outcomes of the statements behind the changes of one call, one for each change.
 #[derive(Clone, Copy)]
 pub struct Outcomes<'a> {
     /// The write that they belong to.
@@ -334,7 +334,7 @@ impl RetryableWrite {
         Part { session }
     }
 
-    /// Notes that the batch with a part was committed.
+    /// Records that the batch with a part was committed.
     pub(crate) fn committed(&self, part: &Part) {
         let mut state = self.state.lock();
         *state = Progress {

@@ -219,7 +219,7 @@ mod tests {
 
     #[test]
     fn users_from_before_there_were_roles_may_do_everything() {
-        let credentials = Credentials::of_nobody("ada", "admin", b"secret");
+        let credentials = Credentials::of_missing_user("ada", "admin", b"secret");
         let before = bson::doc! {
             "name": "ada",
             "db": "admin",

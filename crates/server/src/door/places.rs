@@ -193,7 +193,7 @@ mod tests {
     }
 
     #[test]
-    fn those_who_have_authenticated_stay() {
+    fn clients_that_have_authenticated_stay() {
         let places = Places::new(2, true);
         let enter = || places.enter().expect("room");
         let (ada, eve) = (enter(), {

@@ -18,7 +18,7 @@ use super::kept::Kept;
 use super::place::{Followed, Place, Term, time_of};
 use super::{Mirror, Shadow, ShadowError};
 
-/// How often it is kept where the stream has been read to, if it tells of no change.
+/// How often the place in the stream is kept while it has no changes.
 const KEEP_INTERVAL: Duration = Duration::from_secs(1);
 /// The pause before a stream that broke is opened again.
 const REOPEN_PAUSE: Duration = Duration::from_secs(1);

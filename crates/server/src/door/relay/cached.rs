@@ -194,7 +194,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Relay<S> {
         }
     }
 
-    /// What the shadow says to a read of a client who may read the collection; whoever may not is the store's to refuse.
+    /// The answer of the shadow to a read, if the client may read the collection. If it may not, the store refuses the read.
     pub(super) async fn answer_of(
         &mut self,
         shadow: &Arc<Shadow>,

@@ -255,7 +255,7 @@ impl<'a> Read<'a> {
             && document("projection").all(is_switch)
     }
 
-    /// The most documents that a `find` shows, of which it may choose any.
+    /// The `limit` of a `find` that may show any of the matching documents.
     fn limit(&self) -> Option<usize> {
         let limit = number(self.body, "limit").filter(|limit| *limit > 0.0)?;
         let sort = self.body.get_document("sort");
