@@ -14,6 +14,7 @@ use crate::command::{ClientContext, Command, User};
 use crate::documents::Documents;
 use crate::error::CommandError;
 use crate::operations::Operation;
+use crate::places::{Kind, all_aside};
 use crate::request::Generic;
 
 /// Commands that drivers may repeat.
@@ -91,10 +92,16 @@ impl Retry {
             CommandError::refused(Code::InvalidOptions, message)
         })?;
         let key = session_key(session, client.user.as_ref());
-        let write = tokio::select! {
+        let mut write = tokio::select! {
             write = writes.begin(&key, number) => write?,
             reason = ended(operation) => return Err(CommandError::Stopped(reason)),
         };
+        let stored_bytes = write.stored_bytes() as usize;
+        if stored_bytes > 0 {
+            client.reply.try_cover(stored_bytes)?;
+            let load = async { Ok(write.load()?) };
+            all_aside(Kind::Write, operation.stop(), load).await?;
+        }
         Ok(Some(Retry {
             write,
             statements: Statements::read(arguments)?,
