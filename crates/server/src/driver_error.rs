@@ -19,9 +19,23 @@ pub fn sentence(error: &Error) -> String {
         ErrorKind::Write(WriteFailure::WriteError(error)) => error.message.clone(),
         ErrorKind::Write(WriteFailure::WriteConcernError(error)) => error.message.clone(),
         ErrorKind::InsertMany(error) => of_inserts(error),
-        ErrorKind::InvalidArgument { message, .. } => message.clone(),
+        ErrorKind::InvalidArgument { message, .. } => of_argument(message),
         ErrorKind::Io(error) => of_connection(&error.to_string()),
         kind => of_connection(&kind.to_string()),
+    }
+}
+
+/// What is wrong with a connection string.
+fn of_argument(message: &str) -> String {
+    if message.contains("mongodb+srv") {
+        return "mongodb+srv is not supported: name the server as in mongodb://HOST:PORT"
+            .to_owned();
+    }
+    match message {
+        "connection string contains no scheme" => {
+            format!("{message}: it begins as in mongodb://HOST:PORT")
+        }
+        _ => message.to_owned(),
     }
 }
 

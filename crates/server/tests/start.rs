@@ -107,7 +107,14 @@ fn wrong_settings_are_named() -> Result<()> {
     )?;
     refused(
         &["--memory", "--upstream", "nowhere"],
-        &["--upstream: connection string contains no scheme"],
+        &[
+            "--upstream: connection string contains no scheme",
+            "mongodb://",
+        ],
+    )?;
+    refused(
+        &["--memory", "--upstream", "mongodb+srv://db.example.invalid"],
+        &["--upstream: mongodb+srv is not supported", "mongodb://HOST"],
     )?;
     refused(&["--memory", "--log", "=,="], &["--log"])?;
     refused(
