@@ -244,14 +244,18 @@ async fn what_a_user_has_begun_ends_with_the_user() -> Result<()> {
     let waiting = tokio::spawn(async move { shop.run_command(wait).await });
     let admin = root.database("admin");
     let is_waiting = doc! { "currentOp": 1, "command.getMore": cursor };
-    while admin
-        .run_command(is_waiting.clone())
-        .await?
-        .get_array("inprog")?
-        .is_empty()
-    {
-        tokio::task::yield_now().await;
-    }
+    let begins = async {
+        while admin
+            .run_command(is_waiting.clone())
+            .await?
+            .get_array("inprog")?
+            .is_empty()
+        {
+            tokio::task::yield_now().await;
+        }
+        anyhow::Ok(())
+    };
+    tokio::time::timeout(PATIENCE, begins).await??;
     admin.run_command(doc! { "dropUser": "ada" }).await?;
     let ended = tokio::time::timeout(PATIENCE, waiting).await??;
     ensure!(ended.is_err(), "{ended:?}");
@@ -285,7 +289,7 @@ impl Raw {
         Ok(Document::try_from(reply)?)
     }
 
-    /// The end of the connection.
+    /// Waits for the server to close the connection.
     fn wait_for_end(&mut self) -> Result<()> {
         match self.0.read(&mut [0]) {
             Ok(0) => Ok(()),
@@ -294,7 +298,7 @@ impl Raw {
         }
     }
 
-    /// The salt that a user has.
+    /// The salt that the server sends for a user.
     fn salt(&mut self, user: &str, db: &str) -> Result<String> {
         let first = self.sasl("saslStart", &format!("n,,n={user},r=abc"), db)?;
         let payload = String::from_utf8(first.get_binary_generic("payload")?.clone())?;
@@ -304,7 +308,7 @@ impl Raw {
         Ok(salt.context("a salt")?.to_owned())
     }
 
-    /// A wrong password; the reply to it.
+    /// Sends a wrong password, and returns the reply to it.
     fn guess(&mut self, user: &str) -> Result<Document> {
         let first = self.sasl("saslStart", &format!("n,,n={user},r=abc"), "admin")?;
         let payload = String::from_utf8(first.get_binary_generic("payload")?.clone())?;
@@ -328,7 +332,7 @@ impl Raw {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn strangers_do_not_keep_out_clients_that_know_a_password() -> Result<()> {
-    // Drivers watch a server over a connection of its own, which is a stranger's.
+    // A driver also monitors a server over a connection that never authenticates, which is a stranger's.
     let (server, root) = with_root(&["--connections-max", "12"]).await?;
     drop(root);
     let mut strangers = Vec::new();

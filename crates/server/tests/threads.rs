@@ -1,5 +1,5 @@
-//! Commands that take for ever, as many as there are threads and more: others are answered meanwhile, and they end when they
-//! are told to, when their clients have gone, and with the server.
+//! More endless commands than there are threads: others are answered meanwhile, and they end when they are killed, when their
+//! clients have gone, and with the server.
 
 use std::time::Duration;
 
@@ -34,7 +34,7 @@ fn endless() -> Document {
     nested(nested(nested(doc! { "$add": [1, 1] })))
 }
 
-/// As many clients send a command each.
+/// Has `clients` clients send the command.
 fn send(server: &Server, command: &Document, clients: usize) -> Waiting {
     let mut waiting = JoinSet::new();
     for _ in 0..clients {
@@ -60,7 +60,7 @@ async fn ping(server: &Server) -> Result<()> {
     Ok(())
 }
 
-/// The numbers of the operations in progress, the one that asks apart.
+/// The ids of the operations in progress, without the `currentOp` itself.
 async fn operations(server: &Server) -> Result<Vec<i32>> {
     let current = doc! { "currentOp": 1, "$db": "admin" };
     let answer = async { client(server).await?.run(&current).await };
