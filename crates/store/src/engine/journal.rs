@@ -155,7 +155,7 @@ pub(crate) fn all_empty(directory: &Path) -> Result<bool> {
 
 /// No journal is right for a new directory only.
 fn no_journals(directory: &Path) -> Result<Journals> {
-    match directory.join("version").exists() || Position::read(directory).is_some() {
+    match directory.join("version").exists() || Position::read(directory)?.is_some() {
         true => Err(damaged(directory, "the journal is missing".to_owned())),
         false => Ok(Journals::default()),
     }
@@ -163,7 +163,7 @@ fn no_journals(directory: &Path) -> Result<Journals> {
 
 /// How much of the newest journal is known to be on the disk.
 fn synced_length(directory: &Path, newest: u64) -> Result<usize> {
-    let synced = Position::read(directory).unwrap_or_default();
+    let synced = Position::read(directory)?.unwrap_or_default();
     if synced.journal > newest {
         let missing = directory.join(name_of(synced.journal));
         return Err(damaged(&missing, "the journal is missing".to_owned()));
