@@ -127,7 +127,8 @@ pub fn concerns_shadows(asked: &Peek<'_>) -> bool {
     match asked.command() {
         "getMore" => first_number(asked.body).is_some_and(is_of_shadow),
         "killCursors" => numbers(asked.body).any(is_of_shadow),
-        "endSessions" | "killSessions" => true,
+        // Named by nobody, they are all of the client's: the store knows which those are, and a shadow does not.
+        "endSessions" | "killSessions" => names_some(asked.body),
         _ => false,
     }
 }
@@ -173,6 +174,13 @@ fn is_of_shadow(id: i64) -> bool {
 
 fn first_number(body: &RawDocument) -> Option<i64> {
     body.into_iter().next()?.ok()?.1.as_i64()
+}
+
+/// Does a command name sessions?
+fn names_some(body: &RawDocument) -> bool {
+    let sessions = body.into_iter().next().and_then(Result::ok);
+    let sessions = sessions.and_then(|(_, value)| value.as_array());
+    sessions.is_some_and(|sessions| !sessions.is_empty())
 }
 
 /// The cursors that a `killCursors` names.
