@@ -38,7 +38,7 @@ FURTHER = [
 # Its tests look through all listeners of a client, of which the one that declares caches is none of theirs.
 WITHOUT_CACHES = ["session"]
 
-# Our own store is what the tests want most: a member of a replica set with a history of changes, whose commands can be failed.
+# Most tests run against our own store as a member of a replica set with a history of changes and fail points.
 EMBEDDED = ["--memory", "--replica-set", "forebay", "--change-history-bytes-max", "256MiB", "--test-commands"]
 
 # FerretDB does not have this parameter, and without it every test ends before it begins.

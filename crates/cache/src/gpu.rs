@@ -68,8 +68,8 @@ fn row_count(bucket: &Bucket) -> u64 {
     bucket.segments.iter().map(rows).sum()
 }
 
-/// Splits buckets, each with its number of rows, into tables of at most `rows_max` rows; and the buckets that no table
-/// takes, which the host searches.
+/// Splits buckets, each given with its number of rows, into tables of at most `rows_max` rows. Returns the buckets of
+/// each table, and the buckets that no table takes: the host searches those.
 fn in_tables(
     buckets: impl Iterator<Item = (usize, u64)>,
     rows_max: u64,

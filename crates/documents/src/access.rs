@@ -1,4 +1,4 @@
-//! Who may do what: the roles that users have, and what each command asks for.
+//! Authorization: the roles of users, and the rights that each command needs.
 //!
 //! Roles are MongoDB's of the same names, as far as there are commands for what they allow. Each reaches a database, all
 //! databases, or the whole server; none is about single collections.
@@ -141,7 +141,7 @@ impl fmt::Display for Role {
 /// What a client may do.
 #[derive(Debug, Clone, Default)]
 pub enum Rights {
-    /// Everything: the server does not ask who its clients are.
+    /// Everything: the server requires no authentication.
     #[default]
     Everything,
     /// What these roles allow.
@@ -197,14 +197,14 @@ enum Need {
 
 /// What a command asks for.
 enum Rule {
-    /// Nothing: it is about the client's own connection, session, cursors and operations, or leaves out what the client may
-    /// not see.
+    /// Nothing: the command is about the client's own connection, session, cursors and operations, or leaves out what the
+    /// client may not see.
     AnyUser,
-    /// This, on the database that it is for.
+    /// These actions on the database that the command is for.
     On(&'static [Action]),
-    /// Everything.
+    /// The role `root`.
     Root,
-    /// What this function says.
+    /// What this function returns for the command.
     Ask(fn(&Command) -> Vec<Need>),
 }
 
@@ -399,7 +399,7 @@ fn written(command: &Command, (name, operand): (&str, RawBsonRef<'_>)) -> Option
     Some(db.map_or(Need::Root, |db| Need::On(Action::Write, db.to_owned())))
 }
 
-/// What a client is told that may not run a command.
+/// The message of a refusal.
 pub fn denial(command: &Command) -> String {
     let mut shown = String::new();
     for field in command.body.iter().flatten() {
@@ -414,7 +414,7 @@ pub fn denial(command: &Command) -> String {
     format!("not authorized on {db} to execute command {{ {shown} }}")
 }
 
-/// A value, with nothing of what is inside documents and arrays.
+/// Shows a value, without what documents and arrays contain.
 fn brief(value: RawBsonRef<'_>) -> String {
     match value {
         RawBsonRef::Document(_) => "{...}".to_owned(),

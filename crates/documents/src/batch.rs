@@ -217,7 +217,7 @@ async fn make(
     if cursor.stream.is_short() || size == 0 {
         batch.fill(cursor, size, stop)?;
     } else {
-        // A change stream's time is over when it has waited in vain, and that is no error.
+        // The end of its time limit gives a change stream an empty batch, not an error.
         let deadline = stop.deadline.filter(|_| cursor.stream.changes().is_none());
         let waits = Stop {
             deadline,

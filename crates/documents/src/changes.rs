@@ -63,7 +63,7 @@ impl<'a> Left<'a> {
 pub enum Reach<'a> {
     /// All.
     All,
-    /// The first of them, whose change is kept with its outcome if the write is numbered.
+    /// The first of them. The outcome of its change is kept if the write is numbered.
     First(Option<&'a Keep<'a>>),
 }
 

@@ -28,7 +28,7 @@ pub struct OpenCollection {
     pub lock: WriteLock,
     /// Held while indexes are created: who wants one that another is creating waits until it is there.
     pub index_creation: Arc<Mutex<()>>,
-    /// Insertions at work. Others wait here, where they hold up no thread, and not for the write lock.
+    /// Insertions at work. Further ones wait here without holding a thread, instead of at the write lock.
     pub insertions: Places,
     /// Its cached fields.
     pub search: Arc<CollectionSearch>,

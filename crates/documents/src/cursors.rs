@@ -185,7 +185,7 @@ impl Cursors {
         self.kill_where(|entry| entry.namespace == *namespace && !entry.outlives_collection);
     }
 
-    /// Closes every cursor of a user's sessions. Sessions of other users are others, also those of the same ids.
+    /// Closes every cursor of a user's sessions. A session of another user is another session, even with the same id.
     pub fn kill_sessions(&self, user: Option<&User>, sessions: &[SessionId]) {
         self.kill_where(|entry| {
             let session = entry.owner.session.as_ref();
@@ -204,8 +204,8 @@ impl Cursors {
         self.kill_where(|entry| is_meant(&entry.owner));
     }
 
-    /// Closes the cursors whose clients have gone. Others of the same session might go on with them, which is why they are
-    /// kept while there is memory for them.
+    /// Closes the cursors whose clients have gone. Only called when memory is short: another connection of the same session
+    /// may still read them.
     pub fn close_orphans(&self) {
         self.kill_where(|entry| entry.cursor.as_deref().is_some_and(Cursor::is_orphan));
     }

@@ -232,8 +232,8 @@ impl Documents {
     }
 
     /// Stops the operations whose clients are gone, as `killOp` does: reads at once, writes after what they are writing.
-    /// Writes that want no reply go on. When memory was refused to somebody, closes the cursors whose clients are gone. To be
-    /// called now and then.
+    /// Writes that want no reply go on. Also closes the cursors of such clients, if memory was refused since the last call.
+    /// To be called now and then.
     pub fn kill_abandoned(&self) {
         self.operations.kill_abandoned();
         let refused = self.settings.memory.figures().refused;
@@ -314,7 +314,7 @@ impl Documents {
 
     /// Waits until everything written so far is on the disk.
     pub(crate) async fn sync(&self) -> Result<(), CommandError> {
-        // What is written is written, whatever becomes of the command: it is told when it is on the disk.
+        // Not stopped with its command: the write has happened, and the reply says that it is on the disk.
         let _turn = self.syncs.enter(&Stop::never()).await?;
         blocking(|| self.store.sync()).map_err(CommandError::from)
     }

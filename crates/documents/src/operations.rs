@@ -87,7 +87,7 @@ impl Operation {
         }
     }
 
-    /// Whose it is, if it is a command.
+    /// The user or connection that it belongs to, if it is a command.
     fn owner(&self) -> Option<Owner> {
         let Description::Command { client, command } = &self.description else {
             return None;
@@ -264,7 +264,7 @@ impl Operations {
         }
     }
 
-    /// Stops the operation with this id, if it still runs and `may` says so. Returns what `may` has said.
+    /// Stops the operation with this id if it still runs and `may` allows it. Returns whether both hold.
     pub fn kill(&self, id: i32, may: impl Fn(&Operation) -> bool) -> bool {
         let running = self.running.lock();
         let found = running.get(&id).filter(|operation| may(operation));
@@ -283,7 +283,7 @@ impl Operations {
         theirs.for_each(|operation| operation.kill());
     }
 
-    /// Stops the commands of some owners, but one.
+    /// Stops the commands of the owners that `is_meant` selects, but not `spared`.
     pub fn kill_owned(&self, spared: &Operation, is_meant: impl Fn(&Owner) -> bool) {
         let running = self.running.lock();
         let meant = running

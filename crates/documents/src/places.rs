@@ -51,7 +51,7 @@ pub enum Kind {
     Write,
 }
 
-/// A number of places, and those who wait for one.
+/// A number of places, and the queue of commands that wait for one.
 #[derive(Debug)]
 pub struct Places {
     free: Semaphore,
@@ -67,7 +67,7 @@ struct Mark {
 }
 
 impl Places {
-    /// So many places, all free.
+    /// `count` places, all free.
     pub fn new(count: usize) -> Places {
         Places {
             free: Semaphore::new(count),

@@ -1,4 +1,4 @@
-//! Collections that are replicas of another store's: its changes are applied in one batch with a note how far they go.
+//! Collections that replicate those of another store: changes are applied in one batch with a note of how far they go.
 
 use std::borrow::Cow;
 use std::sync::Arc;
@@ -74,7 +74,7 @@ fn apply(
                 search.on_replace(*number, &old, new);
             }
             (Change::Delete(number), Changed::Deleted(old)) => search.on_delete(*number, &old),
-            // It was held, so that nothing else came between.
+            // The lock was held, so that no other write came between.
             _ => {}
         }
     }

@@ -14,6 +14,7 @@ use crate::command::{ClientContext, Command, User};
 use crate::documents::Documents;
 use crate::error::CommandError;
 use crate::operations::Operation;
+use crate::places::{Kind, all_aside};
 use crate::request::Generic;
 
 /// Commands that drivers may repeat.
@@ -25,27 +26,27 @@ const RETRYABLE: &[&str] = &[
     "update",
 ];
 
-/// Codes by which drivers repeat a write: this server, or its answer, was not there.
+/// Error codes on which drivers repeat a write: the server, or its reply, was not available.
 const RETRYABLE_CODES: &[i32] = &[
     6, 7, 89, 91, 189, 262, 9001, 10107, 11600, 11602, 13435, 13436,
 ];
 
-/// Further codes by which drivers open a change stream again where it was.
+/// Further error codes on which drivers resume a change stream.
 const RESUMABLE_CODES: &[i32] = &[63, 133, 150, 234];
 
 /// A numbered write under way.
 pub struct Retry {
     write: RetryableWrite,
     statements: Statements,
-    /// Statements that were answered as they were before.
+    /// Statements that were answered from kept outcomes.
     answered: Mutex<Vec<i32>>,
 }
 
 /// The ids of a command's statements.
 enum Statements {
-    /// One after the other from here on.
+    /// Consecutive ids from this one on.
     From(i32),
-    /// Each as given.
+    /// One id for each statement.
     Given(Vec<i32>),
 }
 
@@ -91,10 +92,16 @@ impl Retry {
             CommandError::refused(Code::InvalidOptions, message)
         })?;
         let key = session_key(session, client.user.as_ref());
-        let write = tokio::select! {
+        let mut write = tokio::select! {
             write = writes.begin(&key, number) => write?,
             reason = ended(operation) => return Err(CommandError::Stopped(reason)),
         };
+        let stored_bytes = write.stored_bytes() as usize;
+        if stored_bytes > 0 {
+            client.reply.try_cover(stored_bytes)?;
+            let load = async { Ok(write.load()?) };
+            all_aside(Kind::Write, operation.stop(), load).await?;
+        }
         Ok(Some(Retry {
             write,
             statements: Statements::read(arguments)?,
@@ -134,7 +141,7 @@ impl Retry {
         }
     }
 
-    /// Tells in a reply which statements were answered as they were before.
+    /// Appends to a reply which statements were answered from kept outcomes (`retriedStmtIds`).
     pub fn append_to(&self, reply: &mut RawDocumentBuf) {
         let answered = self.answered.lock();
         if !answered.is_empty() {
@@ -223,7 +230,8 @@ pub struct Keep<'a> {
 }
 
 impl<'a> Keep<'a> {
-    /// The outcome of statement `index` is what `outcome` makes of the document before and after.
+    /// Keeps the outcome of statement `index`, which `outcome` computes of the document before and after its change. Returns
+    /// `None` without a numbered write.
     pub fn new(
         retry: Option<&'a Retry>,
         index: usize,
@@ -245,7 +253,7 @@ impl<'a> Keep<'a> {
     /// The statement with its outcome.
     ///
     /// # Errors
-    /// Whatever the outcome cannot be computed for.
+    /// Those of computing the outcome.
     pub fn statement(
         &self,
         before: Option<&RawDocument>,
@@ -261,7 +269,7 @@ impl<'a> Keep<'a> {
     }
 }
 
-/// The note of changes whose outcomes are kept, if they are.
+/// The outcomes to keep with changes that are to be written. Returns `None` if no outcomes are kept.
 pub fn note<'a>(
     keep: Option<&'a Keep<'_>>,
     statements: &'a [(i32, Vec<u8>)],

@@ -15,12 +15,12 @@ use std::time::Duration;
 use tokio::sync::Notify;
 use tokio::time::{Instant, timeout_at};
 
-/// Most bytes of a share that may use the reserve.
+/// Maximum bytes of a share that may use the reserve.
 pub const SMALL_SHARE_BYTES_MAX: u64 = 64 << 10;
 /// The part of an account that is reserved for small shares: one in this many bytes.
 const RESERVE_PART: u64 = 16;
 
-/// Least bytes that [`Share::try_cover`] takes at a time.
+/// Minimum bytes that [`Share::try_cover`] takes at a time.
 const STEP_BYTES: usize = 16 << 10;
 
 /// There is no room: the account, or one above it, is at its limit.
@@ -48,7 +48,7 @@ struct Inner {
     refused: AtomicU64,
     /// Shares that wait for room.
     waiting: AtomicUsize,
-    /// Tells them that bytes were given back.
+    /// Wakes them when bytes are given back.
     given_back: Notify,
     above: Option<Account>,
 }
@@ -56,7 +56,7 @@ struct Inner {
 /// What an account looks like at one moment.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Figures {
-    /// Most bytes that may be held.
+    /// Maximum bytes that may be held.
     pub limit_bytes: u64,
     /// Bytes held now.
     pub used_bytes: u64,
@@ -223,7 +223,7 @@ impl Share {
 
     async fn wait_to_grow(&self, bytes: u64, until: Instant) -> Result<(), Full> {
         let _waiting = Waiting::new(&self.account);
-        // What is given back below one account is given back to all above: the first is told of the least.
+        // What is given back below an account is given back to all above it, so that the topmost is told each time.
         let top = self.account.chain().last().unwrap_or(&self.account.inner);
         loop {
             let mut given_back = pin!(top.given_back.notified());

@@ -851,3 +851,14 @@ fn the_padding_of_all_arrays_together_is_bounded() {
     let error = changed.expect_err("the padding is refused");
     assert_eq!(error.code, Code::CannotBackfillArray);
 }
+
+#[test]
+fn a_pattern_of_many_states_stops_between_values() {
+    let limits = Limits::default();
+    let filter = bson::rawdoc! { "v": { "$regex": "a[a-z]{300}b[a-z]{300}cq" } };
+    let filter = Filter::parse(&filter, &limits).expect("a filter");
+    let document = bson::rawdoc! { "v": "abcq" };
+    assert!(!filter.try_matches(&document).expect("not stopped"));
+    limits.stop().follow(&Stop::at(Instant::now()));
+    assert!(filter.try_matches(&document).is_err());
+}

@@ -2,18 +2,40 @@
 
 use mongodb::error::{Error, ErrorKind, InsertManyError, WriteFailure};
 
+/// How servers refuse a command of a client that has not logged in.
+const NOT_LOGGED_IN: &str = "requires authentication";
+const LOG_IN: &str =
+    "user and password go into the connection string, as in mongodb://USER:PASSWORD@HOST:PORT";
+
 /// What went wrong, in a sentence without the driver's own terms.
 pub fn sentence(error: &Error) -> String {
     let kind = &*error.kind;
     match kind {
         ErrorKind::Authentication { .. } => "the user or the password is wrong".to_owned(),
+        ErrorKind::Command(error) if error.message.ends_with(NOT_LOGGED_IN) => {
+            format!("{} ({LOG_IN})", error.message)
+        }
         ErrorKind::Command(error) => error.message.clone(),
         ErrorKind::Write(WriteFailure::WriteError(error)) => error.message.clone(),
         ErrorKind::Write(WriteFailure::WriteConcernError(error)) => error.message.clone(),
         ErrorKind::InsertMany(error) => of_inserts(error),
-        ErrorKind::InvalidArgument { message, .. } => message.clone(),
+        ErrorKind::InvalidArgument { message, .. } => of_argument(message),
         ErrorKind::Io(error) => of_connection(&error.to_string()),
         kind => of_connection(&kind.to_string()),
+    }
+}
+
+/// What is wrong with a connection string.
+fn of_argument(message: &str) -> String {
+    if message.contains("mongodb+srv") {
+        return "mongodb+srv is not supported: name the server as in mongodb://HOST:PORT"
+            .to_owned();
+    }
+    match message {
+        "connection string contains no scheme" => {
+            format!("{message}: it begins as in mongodb://HOST:PORT")
+        }
+        _ => message.to_owned(),
     }
 }
 
@@ -32,7 +54,7 @@ fn of_inserts(error: &InsertManyError) -> String {
 /// How a connection ends where only one side speaks TLS.
 const CLOSED: &str = "the server closed the connection, as servers do where only one side speaks TLS (tls=true in the connection string)";
 
-/// What a text says that may hold a description of all servers, with errors in it.
+/// The sentence for a text that may contain a description of all servers with their errors.
 fn of_connection(text: &str) -> String {
     let known = [
         ("Connection refused", "nothing listens there"),

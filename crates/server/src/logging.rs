@@ -26,7 +26,7 @@ pub fn start(settings: &Settings) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Writes each event as one line, whatever names and messages of others are in it.
+/// Writes each event as one line, whatever names and messages it contains.
 ///
 /// The formatter hands over an event in one piece, with a line feed at its end.
 struct Lines<W>(W);

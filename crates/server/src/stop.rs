@@ -22,7 +22,7 @@ pub struct Stop {
 /// How far a stop has come.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 enum Phase {
-    /// Nobody has asked.
+    /// No stop was requested.
     #[default]
     Running,
     /// Commands in progress may finish.
@@ -31,7 +31,7 @@ enum Phase {
     Served,
 }
 
-/// How much longer than it may take to close the door the process lives if it does not close.
+/// Time between the limit for closing the door and the end of the process, if the door does not close.
 const MARGIN: Duration = Duration::from_secs(1);
 
 impl Stop {
@@ -59,8 +59,8 @@ impl Stop {
         self.asked.subscribe()
     }
 
-    /// Ends the process if it is asked to stop and the door is not closed in `patience` and a little: by a thread of its
-    /// own, whatever the others do.
+    /// Ends the process if it is asked to stop and the door is not closed within `patience` and a second. A thread of
+    /// its own does so, whatever other threads do.
     ///
     /// # Errors
     /// If the system gives no thread.
@@ -125,7 +125,7 @@ impl Stop {
         }
     }
 
-    /// Whether there is who stops for it: somebody listens, and was not asked before.
+    /// Requests a stop. Returns whether a listener will act on it: only the first request does.
     fn ask(&self) -> bool {
         let first = !*self.asked.borrow() && self.asked.send(true).is_ok();
         if first {

@@ -89,7 +89,7 @@ impl Upstream {
         })
     }
 
-    /// Whether the connection string names a user: the store then asks its clients who they are.
+    /// Whether the connection string names a user: the store then requires authentication.
     pub fn has_credential(&self) -> bool {
         self.has_credential
     }
@@ -105,8 +105,8 @@ impl Upstream {
         }
     }
 
-    /// Whether the store answers a hello on a new connection: one that is about to end may still answer on those that it has,
-    /// and take some that it never serves.
+    /// Whether the store answers a hello on a new connection. A store that is about to stop may still answer on open
+    /// connections, and accept new ones that it never serves.
     pub async fn is_there(&self) -> bool {
         let greeted = timeout(self.connect_timeout, self.greet()).await;
         greeted.is_ok_and(|greeted| greeted.is_ok())

@@ -1,4 +1,6 @@
-//! Who may read and do what: files, roles, users that are gone, and places for strangers.
+//! Access: files, roles, users that are dropped, and places for clients that have not authenticated.
+
+mod raw;
 
 use std::fs;
 use std::io::{Read, Write};
@@ -11,11 +13,10 @@ use std::time::Duration;
 use anyhow::{Context, Result, ensure};
 use bson::spec::BinarySubtype;
 use bson::{Binary, Document, RawDocumentBuf, doc};
-use bytes::Bytes;
 use forebay_testkit::Server;
-use forebay_wire_mongo::{Body, HEADER_BYTES, Header, Limits, Message, OpMsg};
 use mongodb::Client;
 use mongodb::error::{Error, ErrorKind};
+use raw::Raw;
 
 const BINARY: &str = env!("CARGO_BIN_EXE_forebay");
 /// A server that does not answer within this time is stuck.
@@ -243,14 +244,18 @@ async fn what_a_user_has_begun_ends_with_the_user() -> Result<()> {
     let waiting = tokio::spawn(async move { shop.run_command(wait).await });
     let admin = root.database("admin");
     let is_waiting = doc! { "currentOp": 1, "command.getMore": cursor };
-    while admin
-        .run_command(is_waiting.clone())
-        .await?
-        .get_array("inprog")?
-        .is_empty()
-    {
-        tokio::task::yield_now().await;
-    }
+    let begins = async {
+        while admin
+            .run_command(is_waiting.clone())
+            .await?
+            .get_array("inprog")?
+            .is_empty()
+        {
+            tokio::task::yield_now().await;
+        }
+        anyhow::Ok(())
+    };
+    tokio::time::timeout(PATIENCE, begins).await??;
     admin.run_command(doc! { "dropUser": "ada" }).await?;
     let ended = tokio::time::timeout(PATIENCE, waiting).await??;
     ensure!(ended.is_err(), "{ended:?}");
@@ -274,31 +279,17 @@ async fn the_first_user_can_add_the_next() -> Result<()> {
     server.stop()
 }
 
-/// A client that says what it likes.
-struct Raw(TcpStream);
+fn connect(server: &Server) -> Result<Raw> {
+    Raw::connect(server.process().address(), PATIENCE)
+}
 
 impl Raw {
-    fn connect(server: &Server) -> Result<Raw> {
-        let stream = TcpStream::connect(server.process().address())?;
-        stream.set_read_timeout(Some(PATIENCE))?;
-        Ok(Raw(stream))
+    fn run(&mut self, command: &Document) -> Result<Document> {
+        let reply = self.ask(RawDocumentBuf::try_from(command)?)?;
+        Ok(Document::try_from(reply)?)
     }
 
-    fn ask(&mut self, command: &Document) -> Result<Document> {
-        let body = RawDocumentBuf::try_from(command)?;
-        self.0.write_all(&OpMsg::new(body).encode(1, 0))?;
-        let mut head = [0; HEADER_BYTES];
-        self.0.read_exact(&mut head)?;
-        let mut frame = head.to_vec();
-        frame.resize(Header::parse(&head, &Limits::default())?.message_bytes, 0);
-        self.0.read_exact(&mut frame[HEADER_BYTES..])?;
-        match Message::decode(Bytes::from(frame), &Limits::default())?.body {
-            Body::Msg(message) => Ok(Document::try_from(message.body)?),
-            other => anyhow::bail!("{other:?}"),
-        }
-    }
-
-    /// The end of the connection.
+    /// Waits for the server to close the connection.
     fn wait_for_end(&mut self) -> Result<()> {
         match self.0.read(&mut [0]) {
             Ok(0) => Ok(()),
@@ -307,7 +298,7 @@ impl Raw {
         }
     }
 
-    /// The salt that a user has.
+    /// The salt that the server sends for a user.
     fn salt(&mut self, user: &str, db: &str) -> Result<String> {
         let first = self.sasl("saslStart", &format!("n,,n={user},r=abc"), db)?;
         let payload = String::from_utf8(first.get_binary_generic("payload")?.clone())?;
@@ -317,7 +308,7 @@ impl Raw {
         Ok(salt.context("a salt")?.to_owned())
     }
 
-    /// A wrong password; the reply to it.
+    /// Sends a wrong password, and returns the reply to it.
     fn guess(&mut self, user: &str) -> Result<Document> {
         let first = self.sasl("saslStart", &format!("n,,n={user},r=abc"), "admin")?;
         let payload = String::from_utf8(first.get_binary_generic("payload")?.clone())?;
@@ -335,19 +326,19 @@ impl Raw {
             subtype: BinarySubtype::Generic,
             bytes: payload.as_bytes().to_vec(),
         };
-        self.ask(&doc! { command: 1, "conversationId": 1, "mechanism": "SCRAM-SHA-256", "payload": payload, "$db": db })
+        self.run(&doc! { command: 1, "conversationId": 1, "mechanism": "SCRAM-SHA-256", "payload": payload, "$db": db })
     }
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn strangers_do_not_keep_those_out_who_know_a_password() -> Result<()> {
-    // Drivers watch a server over a connection of its own, which is a stranger's.
+async fn strangers_do_not_keep_out_clients_that_know_a_password() -> Result<()> {
+    // A driver also monitors a server over a connection that never authenticates, which is a stranger's.
     let (server, root) = with_root(&["--connections-max", "12"]).await?;
     drop(root);
     let mut strangers = Vec::new();
     for _ in 0..30 {
-        let mut stranger = Raw::connect(&server)?;
-        stranger.ask(&doc! { "hello": 1, "$db": "admin" })?;
+        let mut stranger = connect(&server)?;
+        stranger.run(&doc! { "hello": 1, "$db": "admin" })?;
         strangers.push(stranger);
     }
     let root = login(&server, "root").await?;
@@ -359,20 +350,20 @@ async fn strangers_do_not_keep_those_out_who_know_a_password() -> Result<()> {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn who_begins_to_work_has_to_authenticate_in_time() -> Result<()> {
-    let (server, _root) = with_root(&["--handshake-timeout-ms", "300"]).await?;
-    let (mut watcher, mut idler) = (Raw::connect(&server)?, Raw::connect(&server)?);
-    watcher.ask(&doc! { "hello": 1, "$db": "admin" })?;
-    idler.ask(&doc! { "ping": 1, "$db": "admin" })?;
+async fn a_client_that_begins_to_work_has_to_authenticate_in_time() -> Result<()> {
+    let (server, _root) = with_root(&["--handshake-timeout-ms", "3000"]).await?;
+    let (mut watcher, mut idler) = (connect(&server)?, connect(&server)?);
+    watcher.run(&doc! { "hello": 1, "$db": "admin" })?;
+    idler.run(&doc! { "ping": 1, "$db": "admin" })?;
     idler.wait_for_end()?;
-    watcher.ask(&doc! { "hello": 1, "$db": "admin" })?;
+    watcher.run(&doc! { "hello": 1, "$db": "admin" })?;
     server.stop()
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_connection_has_three_guesses() -> Result<()> {
     let (server, _root) = with_root(&["--status-listen", "127.0.0.1:0"]).await?;
-    let mut guesser = Raw::connect(&server)?;
+    let mut guesser = connect(&server)?;
     for user in ["root", "nobody", "root"] {
         let reply = guesser.guess(user)?;
         assert_eq!(reply.get_i32("code")?, AUTHENTICATION_FAILED, "{reply}");
@@ -395,7 +386,7 @@ fn metrics(server: &Server) -> Result<String> {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn salts_do_not_tell_who_is_a_user() -> Result<()> {
+async fn salts_do_not_tell_which_users_exist() -> Result<()> {
     let (mut server, _root) = with_root(&[]).await?;
     let salts = |server: &Server| -> Result<Vec<String>> {
         let asked = [
@@ -404,7 +395,7 @@ async fn salts_do_not_tell_who_is_a_user() -> Result<()> {
             ("nobody", "admin"),
             ("nobody", "shop"),
         ];
-        let salt = |(user, db): (&str, &str)| Raw::connect(server)?.salt(user, db);
+        let salt = |(user, db): (&str, &str)| connect(server)?.salt(user, db);
         asked.into_iter().map(salt).collect()
     };
     let before = salts(&server)?;

@@ -3,19 +3,17 @@
 //!
 //! The rule: the process never has more resident memory than before the attacks and 1.2 times `--memory-bytes-max`.
 
-use std::io::{Read, Write};
-use std::net::TcpStream;
+mod raw;
+
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
 use bson::{RawArrayBuf, RawDocumentBuf, rawdoc};
-use bytes::Bytes;
 use forebay_testkit::{Server, is_full};
-use forebay_wire_mongo::{
-    Body, Compressor, HEADER_BYTES, Header, Limits, Message, OpMsg, compress,
-};
+use forebay_wire_mongo::{Compressor, HEADER_BYTES, Header, OpMsg, compress};
+use raw::Raw;
 
 const BINARY: &str = env!("CARGO_BIN_EXE_forebay");
 const MEMORY_BYTES_MAX: u64 = 256 << 20;
@@ -35,42 +33,8 @@ const PING_MAX: Duration = Duration::from_millis(100);
 /// What every name holds.
 const ALPHABET: &str = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ";
 
-/// A client that can leave a message unfinished, or a reply unread.
-struct Raw(TcpStream);
-
-impl Raw {
-    fn connect(address: &str) -> Result<Raw> {
-        let stream = TcpStream::connect(address)?;
-        stream.set_read_timeout(Some(PATIENCE))?;
-        stream.set_write_timeout(Some(PATIENCE))?;
-        Ok(Raw(stream))
-    }
-
-    fn send(&mut self, bytes: &[u8]) -> Result<()> {
-        Ok(self.0.write_all(bytes)?)
-    }
-
-    fn reply(&mut self) -> Result<RawDocumentBuf> {
-        let mut head = [0; HEADER_BYTES];
-        self.0.read_exact(&mut head)?;
-        let limits = Limits {
-            message_bytes_max: 49_000_000,
-            ..Limits::default()
-        };
-        let header = Header::parse(&head, &limits)?;
-        let mut frame = head.to_vec();
-        frame.resize(header.message_bytes, 0);
-        self.0.read_exact(&mut frame[HEADER_BYTES..])?;
-        match Message::decode(Bytes::from(frame), &limits)?.body {
-            Body::Msg(message) => Ok(message.body),
-            other => anyhow::bail!("no reply to a command: {other:?}"),
-        }
-    }
-
-    fn run(&mut self, command: RawDocumentBuf) -> Result<RawDocumentBuf> {
-        self.send(&message(command))?;
-        self.reply()
-    }
+fn connect(address: &str) -> Result<Raw> {
+    Raw::connect(address, PATIENCE)
 }
 
 fn message(command: RawDocumentBuf) -> Vec<u8> {
@@ -83,13 +47,13 @@ fn succeeded(reply: &RawDocumentBuf) -> bool {
 
 /// Runs a command that must succeed.
 fn done(raw: &mut Raw, command: RawDocumentBuf) -> Result<RawDocumentBuf> {
-    let reply = raw.run(command)?;
+    let reply = raw.ask(command)?;
     ensure!(succeeded(&reply), "{reply:?}");
     Ok(reply)
 }
 
 fn prepare(address: &str) -> Result<()> {
-    let mut raw = Raw::connect(address)?;
+    let mut raw = connect(address)?;
     let create = rawdoc! {
         "createIndexes": "names", "$db": "d",
         "indexes": [{ "key": { "name": "cache" }, "name": "cached" }],
@@ -129,7 +93,7 @@ fn find_large(id: i32) -> RawDocumentBuf {
     rawdoc! { "find": "large", "filter": { "_id": id }, "$db": "d" }
 }
 
-/// As many different conditions as that, which every name meets.
+/// [`CONDITIONS`] different conditions, which every name meets.
 fn many_conditions() -> RawDocumentBuf {
     let begins = 0..ALPHABET.len();
     let parts = begins.flat_map(|begin| (begin + 2..=ALPHABET.len()).map(move |end| begin..end));
@@ -155,15 +119,15 @@ const ATTACKS: [(&str, Attack, usize); 6] = [
 ];
 
 fn conditions(address: &str) -> Result<bool> {
-    let reply = Raw::connect(address)?.run(many_conditions())?;
+    let reply = connect(address)?.ask(many_conditions())?;
     Ok(succeeded(&reply))
 }
 
 /// A few hundred bytes that inflate to fifteen megabytes, which the server holds while it waits for a change.
 fn inflated(address: &str) -> Result<bool> {
-    let mut raw = Raw::connect(address)?;
+    let mut raw = connect(address)?;
     let open = rawdoc! { "aggregate": "quiet", "pipeline": [{ "$changeStream": {} }], "cursor": {}, "$db": "d" };
-    let opened = raw.run(open)?;
+    let opened = raw.ask(open)?;
     let Ok(cursor) = opened.get_document("cursor") else {
         return Ok(false);
     };
@@ -171,13 +135,13 @@ fn inflated(address: &str) -> Result<bool> {
     let hold_ms = HOLD.as_millis() as i64;
     let more = rawdoc! { "getMore": cursor.get_i64("id")?, "collection": "quiet", "maxTimeMS": hold_ms, "comment": pad, "$db": "d" };
     raw.send(&compress(&message(more), Compressor::Zstd)?)?;
-    Ok(succeeded(&raw.reply()?))
+    Ok(succeeded(&raw.receive()?.body))
 }
 
 /// A message of which nothing or ten megabytes come.
 fn unfinished(address: &str) -> Result<bool> {
     for sent in [0, 10_000_000] {
-        let mut raw = Raw::connect(address)?;
+        let mut raw = connect(address)?;
         let mut bytes = Vec::new();
         Header {
             message_bytes: 48_000_000,
@@ -193,12 +157,12 @@ fn unfinished(address: &str) -> Result<bool> {
     Ok(true)
 }
 
-/// A pattern with so many groups that PCRE2 would take half a gigabyte to match it against four kilobytes.
+/// A pattern of 8,000 groups, for which PCRE2 would take half a gigabyte to match four kilobytes.
 fn groups(address: &str) -> Result<bool> {
     let pattern = format!("(*ANYCRLF){}(?:(a)|(b))*\\1[yz]", "()".repeat(8000));
     let count =
         rawdoc! { "count": "groups", "query": { "text": { "$regex": pattern } }, "$db": "d" };
-    Ok(succeeded(&Raw::connect(address)?.run(count)?))
+    Ok(succeeded(&connect(address)?.ask(count)?))
 }
 
 /// Cursors over sorted documents of ninety megabytes, of which one is fetched.
@@ -207,23 +171,23 @@ fn cursors(address: &str) -> Result<bool> {
         "aggregate": "large", "$db": "d", "cursor": { "batchSize": 0 },
         "pipeline": [{ "$set": { "z": { "$subtract": [0, "$_id"] } } }, { "$sort": { "z": -1 } }, { "$project": { "z": 1, "text": 1 } }],
     };
-    let mut raw = Raw::connect(address)?;
+    let mut raw = connect(address)?;
     let mut fetched = Vec::new();
     for _ in 0..3 {
-        let opened = raw.run(aggregate.clone())?;
+        let opened = raw.ask(aggregate.clone())?;
         let Ok(cursor) = opened.get_document("cursor") else {
             return Ok(false);
         };
         let more = rawdoc! { "getMore": cursor.get_i64("id")?, "collection": "large", "batchSize": 1, "$db": "d" };
-        fetched.push(succeeded(&raw.run(more)?));
+        fetched.push(succeeded(&raw.ask(more)?));
     }
     sleep(HOLD);
     Ok(fetched.into_iter().all(|fetched| fetched))
 }
 
-/// Replies of fifteen megabytes that nobody reads.
+/// Replies of fifteen megabytes that the client does not read.
 fn unread(address: &str) -> Result<bool> {
-    let mut raw = Raw::connect(address)?;
+    let mut raw = connect(address)?;
     raw.send(&message(find_large(1)))?;
     sleep(HOLD);
     Ok(true)
@@ -240,7 +204,7 @@ fn attack(address: &str, attack: Attack, running: &AtomicBool, counts: &[AtomicU
     }
 }
 
-/// What the client that attacks nobody has seen.
+/// What the well-behaved client has seen.
 #[derive(Default)]
 struct Seen {
     pings: Vec<Duration>,
@@ -262,7 +226,7 @@ fn was_full(raw: &mut Raw) -> Result<bool> {
 
 /// A client that does small things: each of them must succeed.
 fn work(server: &Server, time: Duration) -> Result<Seen> {
-    let mut raw = Raw::connect(server.process().address())?;
+    let mut raw = connect(server.process().address())?;
     let mut seen = Seen::default();
     let until = Instant::now() + time;
     let mut id = 0;
@@ -338,7 +302,7 @@ fn attacks_on_memory_stay_within_the_account() -> Result<()> {
         mib(idle),
         mib(seen.resident_bytes)
     );
-    let mut raw = Raw::connect(&address)?;
+    let mut raw = connect(&address)?;
     let account = account(&mut raw)?;
     println!("attack: {account:?}");
     let limit = account.get_i64("limitBytes")?;

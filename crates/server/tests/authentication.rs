@@ -80,7 +80,8 @@ async fn a_server_that_asks_lets_in_who_knows_the_password() -> Result<()> {
     );
     let again = user(&["add", "eve", "--uri", server.uri()], "secret")?;
     ensure!(
-        !again.status.success() && text(&again).contains("requires authentication"),
+        !again.status.success()
+            && text(&again).contains("requires authentication (user and password go into"),
         "{}",
         text(&again)
     );

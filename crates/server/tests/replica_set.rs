@@ -1,59 +1,36 @@
 //! A server that describes itself as a replica set of one: what drivers are told, and writes that they repeat.
 
-use std::io::{Read, Write};
-use std::net::TcpStream;
+mod raw;
+
+use std::process::Command;
 use std::time::Duration;
 
-use anyhow::{Context, Result, bail, ensure};
+use anyhow::{Result, ensure};
 use bson::spec::BinarySubtype;
 use bson::{Binary, RawDocumentBuf, doc, rawdoc};
-use bytes::Bytes;
 use forebay_testkit::{Server, is_full, seed};
-use forebay_wire_mongo::{Body, Flags, HEADER_BYTES, Header, Limits, Message, OpMsg};
+use forebay_wire_mongo::{Flags, OpMsg};
 use mongodb::options::ClientOptions;
 use mongodb::{Client, Collection};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
+use raw::Raw;
 
 const BINARY: &str = env!("CARGO_BIN_EXE_forebay");
 /// A server that does not answer within this time is stuck.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// A connection without a driver.
-struct Raw(TcpStream);
+fn connect(server: &Server) -> Result<Raw> {
+    Raw::connect(server.process().address(), PATIENCE)
+}
 
-impl Raw {
-    fn connect(server: &Server) -> Result<Raw> {
-        let stream = TcpStream::connect(server.process().address())?;
-        stream.set_read_timeout(Some(PATIENCE))?;
-        Ok(Raw(stream))
-    }
-
-    fn send(&mut self, body: RawDocumentBuf, flags: Flags) -> Result<()> {
-        let message = OpMsg {
-            flags,
-            ..OpMsg::new(body)
-        };
-        Ok(self.0.write_all(&message.encode(1, 0))?)
-    }
-
-    fn receive(&mut self) -> Result<OpMsg> {
-        let mut frame = vec![0; HEADER_BYTES];
-        self.0.read_exact(&mut frame)?;
-        let head = frame.first_chunk().context("a header")?;
-        let header = Header::parse(head, &Limits::default())?;
-        frame.resize(header.message_bytes, 0);
-        self.0.read_exact(&mut frame[HEADER_BYTES..])?;
-        match Message::decode(Bytes::from(frame), &Limits::default())?.body {
-            Body::Msg(message) => Ok(message),
-            _ => bail!("an answer of the wrong kind"),
-        }
-    }
-
-    fn ask(&mut self, body: RawDocumentBuf) -> Result<RawDocumentBuf> {
-        self.send(body, Flags::default())?;
-        Ok(self.receive()?.body)
-    }
+/// A message with flags.
+fn flagged(body: RawDocumentBuf, flags: Flags) -> Vec<u8> {
+    let message = OpMsg {
+        flags,
+        ..OpMsg::new(body)
+    };
+    message.encode(1, 0)
 }
 
 /// A hello that is answered when something changes from what `known` tells.
@@ -71,7 +48,7 @@ fn hello() -> RawDocumentBuf {
 #[test]
 fn hello_tells_of_a_primary_and_is_held_back_until_the_server_stops() -> Result<()> {
     let server = Server::start(BINARY, &["--replica-set", "rs0/localhost:27017"])?;
-    let mut raw = Raw::connect(&server)?;
+    let mut raw = connect(&server)?;
     let told = raw.ask(hello())?;
     assert_eq!(told.get_str("setName")?, "rs0");
     for name in ["me", "primary"] {
@@ -88,14 +65,17 @@ fn hello_tells_of_a_primary_and_is_held_back_until_the_server_stops() -> Result<
     let alone = raw.ask(rawdoc! { "hello": 1, "maxAwaitTimeMS": 5, "$db": "admin" })?;
     assert_eq!(alone.get_i32("code")?, 31368);
 
-    let mut streaming = Raw::connect(&server)?;
-    streaming.send(awaiting(&told, 1)?, Flags::EXHAUST_ALLOWED)?;
+    let mut streaming = connect(&server)?;
+    streaming.send(&flagged(awaiting(&told, 1)?, Flags::EXHAUST_ALLOWED))?;
     for _ in 0..3 {
         assert!(goes_on(&streaming.receive()?)?);
     }
     // The first answer comes at once, as the client knows another run; the second is held back.
-    let mut held = Raw::connect(&server)?;
-    held.send(awaiting(&stranger, 50_000)?, Flags::EXHAUST_ALLOWED)?;
+    let mut held = connect(&server)?;
+    held.send(&flagged(
+        awaiting(&stranger, 50_000)?,
+        Flags::EXHAUST_ALLOWED,
+    ))?;
     assert!(goes_on(&held.receive()?)?);
     raw.ask(hello())?;
     let id = i32::try_from(server.process().id())?;
@@ -118,7 +98,7 @@ fn goes_on(reply: &OpMsg) -> Result<bool> {
 #[test]
 fn a_standalone_can_be_awaited_too() -> Result<()> {
     let server = Server::start(BINARY, &[])?;
-    let mut raw = Raw::connect(&server)?;
+    let mut raw = connect(&server)?;
     let told = raw.ask(hello())?;
     assert!(told.get("setName")?.is_none());
     let again = raw.ask(awaiting(&told, 1)?)?;
@@ -145,8 +125,8 @@ fn a_write_that_is_repeated_after_a_kill_is_applied_once() -> Result<()> {
     let mut server = Server::start(BINARY, &["--replica-set", "rs0", "--devices", "host:1"])?;
     let rounds = if is_full() { 60 } else { 6 };
     for number in 1..=rounds {
-        let mut raw = Raw::connect(&server)?;
-        raw.send(increment(number), Flags::default())?;
+        let mut raw = connect(&server)?;
+        raw.send(&flagged(increment(number), Flags::default()))?;
         match random.u8(0..4) {
             0 => {}
             1 => std::thread::yield_now(),
@@ -154,10 +134,10 @@ fn a_write_that_is_repeated_after_a_kill_is_applied_once() -> Result<()> {
         }
         server.kill();
         server.restart()?;
-        let reply = Raw::connect(&server)?.ask(increment(number))?;
+        let reply = connect(&server)?.ask(increment(number))?;
         assert_eq!(reply.get_i32("n")?, 1, "{reply:?}");
     }
-    let mut raw = Raw::connect(&server)?;
+    let mut raw = connect(&server)?;
     let older = raw.ask(increment(1))?;
     assert_eq!(older.get_i32("code")?, 225);
     let find = raw.ask(rawdoc! { "find": "c", "$db": "test" })?;
@@ -199,5 +179,16 @@ async fn a_driver_repeats_writes_whose_replies_are_lost() -> Result<()> {
     session.start_transaction().await?;
     let refused = things.insert_one(doc! {}).session(&mut session).await;
     ensure!(refused.is_err_and(|error| error.to_string().contains("transactions")));
+    server.stop()
+}
+
+#[test]
+fn commands_stay_with_the_server_that_they_are_given() -> Result<()> {
+    let server = Server::start(BINARY, &["--replica-set", "rs0/db.example.invalid:27017"])?;
+    let listed = Command::new(BINARY)
+        .args(["devices", "list", "--uri", server.uri()])
+        .output()?;
+    let said = String::from_utf8_lossy(&listed.stderr);
+    ensure!(listed.status.success(), "{said}");
     server.stop()
 }

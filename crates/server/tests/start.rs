@@ -107,12 +107,34 @@ fn wrong_settings_are_named() -> Result<()> {
     )?;
     refused(
         &["--memory", "--upstream", "nowhere"],
-        &["--upstream: connection string contains no scheme"],
+        &[
+            "--upstream: connection string contains no scheme",
+            "mongodb://",
+        ],
+    )?;
+    refused(
+        &["--memory", "--upstream", "mongodb+srv://db.example.invalid"],
+        &["--upstream: mongodb+srv is not supported", "mongodb://HOST"],
     )?;
     refused(&["--memory", "--log", "=,="], &["--log"])?;
     refused(
         &["--memory", "--bucket-values-max", "1"],
         &["--bucket-values-max must be from 2"],
+    )?;
+    refused(
+        &["--memory", "--memory-bytes-max", "1XB"],
+        &[
+            "--memory-bytes-max must be a whole number of bytes",
+            "512MiB",
+        ],
+    )?;
+    refused(
+        &["--memory", "--memory-bytes-max", "1MiB"],
+        &["--memory-bytes-max must be at least 256MiB"],
+    )?;
+    refused(
+        &["--memory", "--replica-set", "a b"],
+        &["--replica-set must be NAME or NAME/HOST:PORT"],
     )?;
     refused(&["--memory", "--tls-cert", "/nonexistent"], &["--tls-key"])?;
     let nothing = ["--tls-cert", "/nonexistent", "--tls-key", "/nonexistent"];

@@ -1,5 +1,5 @@
-//! Commands that take for ever, as many as there are threads and more: others are answered meanwhile, and they end when they
-//! are told to, when their clients have gone, and with the server.
+//! More endless commands than there are threads: others are answered meanwhile, and they end when they are killed, when their
+//! clients have gone, and with the server.
 
 use std::time::Duration;
 
@@ -12,7 +12,7 @@ use tokio::task::JoinSet;
 use tokio::time::{sleep, timeout};
 
 const BINARY: &str = env!("CARGO_BIN_EXE_forebay");
-/// A server that does not do in this time what takes it a moment is stuck.
+/// A server that needs longer than this for a short command is stuck.
 const PATIENCE: Duration = Duration::from_secs(120);
 const ROUND: Duration = Duration::from_millis(20);
 /// More commands than a server has threads for them.
@@ -26,7 +26,7 @@ static CROWDS: Mutex<()> = Mutex::const_new(());
 /// Clients that wait for a reply; they leave when this is dropped.
 type Waiting = JoinSet<Result<()>>;
 
-/// A sum over so many numbers that nobody waits for it.
+/// A sum over more numbers than any test can wait for.
 fn endless() -> Document {
     let nested = |inner: Document| {
         doc! { "$sum": { "$map": { "input": { "$range": [0, 100_000] }, "in": inner } } }
@@ -34,7 +34,7 @@ fn endless() -> Document {
     nested(nested(nested(doc! { "$add": [1, 1] })))
 }
 
-/// As many clients send a command each.
+/// Has `clients` clients send the command.
 fn send(server: &Server, command: &Document, clients: usize) -> Waiting {
     let mut waiting = JoinSet::new();
     for _ in 0..clients {
@@ -60,7 +60,7 @@ async fn ping(server: &Server) -> Result<()> {
     Ok(())
 }
 
-/// The numbers of the operations in progress, the one that asks apart.
+/// The ids of the operations in progress, without the `currentOp` itself.
 async fn operations(server: &Server) -> Result<Vec<i32>> {
     let current = doc! { "currentOp": 1, "$db": "admin" };
     let answer = async { client(server).await?.run(&current).await };
@@ -81,7 +81,7 @@ async fn operations(server: &Server) -> Result<Vec<i32>> {
     Ok(numbers)
 }
 
-/// Waits until so many commands are in progress.
+/// Waits until `wanted` commands are in progress.
 async fn until_there_are(server: &Server, wanted: usize) -> Result<Vec<i32>> {
     let reached = async {
         loop {
@@ -102,7 +102,7 @@ async fn insert(server: &Server, documents: Vec<Document>) -> Result<()> {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_crowd_of_slow_commands_keeps_nobody_from_being_answered() -> Result<()> {
+async fn a_crowd_of_slow_commands_keeps_no_client_from_being_answered() -> Result<()> {
     let _alone = CROWDS.lock().await;
     let server = Server::start(BINARY, &["--shutdown-timeout-ms", "500"])?;
     insert(&server, vec![doc! { "_id": 1 }]).await?;
@@ -132,7 +132,7 @@ async fn a_crowd_of_slow_commands_keeps_nobody_from_being_answered() -> Result<(
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_crowd_of_slow_searches_of_the_cache_keeps_nobody_from_being_answered() -> Result<()> {
+async fn a_crowd_of_slow_searches_of_the_cache_keeps_no_client_from_being_answered() -> Result<()> {
     let _alone = CROWDS.lock().await;
     let server = Server::start(BINARY, &["--memory", "--shutdown-timeout-ms", "500"])?;
     let index = doc! { "key": { "s": "cache" }, "name": "s_cache" };

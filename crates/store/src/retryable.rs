@@ -26,7 +26,7 @@ pub(crate) const PARTITION: &str = "retryable-writes";
 const LIFETIME_MS: i64 = 30 * 60 * 1_000;
 /// Maximum number of sessions with outcomes.
 const SESSIONS_MAX: usize = 200_000;
-/// Bytes of all outcomes, above which further ones are kept without their content.
+/// Maximum bytes of all outcomes. Beyond it, outcomes are kept without their content.
 const BYTES_MAX: u64 = 256 << 20;
 /// Sessions that are forgotten when a write begins, at most.
 const FORGOTTEN_AT_ONCE: usize = 8;
@@ -64,7 +64,7 @@ pub enum NotBegun {
 /// What became of a statement that was applied before.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Outcome {
-    /// As it was told then.
+    /// The outcome as it was first reported.
     Kept(Vec<u8>),
     /// It was too much to keep.
     NotKept,
@@ -77,6 +77,8 @@ struct Session {
     number: i64,
     /// Parts that are stored.
     parts: u32,
+    /// The number of the write that they tell of: an earlier one until the last has applied a statement.
+    told: i64,
     /// Bytes of them.
     bytes: u64,
     /// When its last write began, in milliseconds since 1970.
@@ -119,7 +121,8 @@ impl RetryableWrites {
         }))
     }
 
-    /// Begins write `number` of a session, or takes it up again. Waits while another write of the session is under way.
+    /// Begins write `number` of a session, or takes it up again: then [`RetryableWrite::load`] is to be called before
+    /// anything else. Waits while another write of the session is under way.
     ///
     /// # Errors
     /// See [`NotBegun`].
@@ -161,10 +164,6 @@ impl RetryableWrites {
         if !is_known && sessions.by_key.len() >= SESSIONS_MAX {
             return Err(NotBegun::TooManySessions);
         }
-        let done = match before.number == number {
-            true => self.statements(key, &before)?,
-            false => HashMap::new(),
-        };
         let session = Session {
             number,
             used: now,
@@ -176,13 +175,13 @@ impl RetryableWrites {
         let state = Mutex::new(Progress {
             session,
             // Those of an earlier write go when this one has its first.
-            obsolete: (before.number != number).then_some(before.parts),
+            obsolete: (before.told != number).then_some(before.parts),
         });
         Ok(Some(RetryableWrite {
             writes: Arc::clone(self),
             key: Arc::clone(key),
             number,
-            done,
+            done: HashMap::new(),
             state,
         }))
     }
@@ -225,14 +224,26 @@ impl RetryableWrites {
     }
 
     /// The statements that the parts of a session tell of.
-    fn statements(&self, key: &SessionKey, session: &Session) -> Result<HashMap<i32, Outcome>> {
+    fn statements(&self, key: &SessionKey, parts: u32) -> Result<HashMap<i32, Outcome>> {
         let mut statements = HashMap::new();
-        for part in 0..session.parts {
-            let value = self.engine.get(self.partition, &part_key(key, part))?;
-            let value = value.ok_or_else(|| malformed("a part is missing"))?;
-            read_statements(&value, &mut statements)?;
+        let range = KeyRange {
+            start: part_key(key, 0),
+            end: Some(part_key(key, parts)),
+        };
+        let (engine, partition) = (Arc::clone(&self.engine), self.partition);
+        let mut found = 0;
+        for entry in Entries::new(engine, partition, range, Direction::Forward) {
+            let (stored, value) = entry?;
+            // A longer one is another session's.
+            if stored.len() == key.len() + size_of::<u32>() {
+                read_statements(&value, &mut statements)?;
+                found += 1;
+            }
         }
-        Ok(statements)
+        match found == parts {
+            true => Ok(statements),
+            false => Err(malformed("a part is missing")),
+        }
     }
 }
 
@@ -244,6 +255,7 @@ impl Sessions {
         let key = SessionKey::from(key);
         let mut session = self.by_key.get(&key).copied().unwrap_or_default();
         session.number = number_at(value, 0)?;
+        session.told = session.number;
         session.used = session.used.max(number_at(value, 8)?);
         session.parts += 1;
         session.bytes += value.len() as u64;
@@ -292,7 +304,7 @@ struct Progress {
     obsolete: Option<u32>,
 }
 
-/// What the statements behind the changes of one call are answered with, a change each.
+/// The outcomes of the statements behind the changes of one call, one for each change.
 #[derive(Clone, Copy)]
 pub struct Outcomes<'a> {
     /// The write that they belong to.
@@ -307,6 +319,31 @@ pub(crate) struct Part {
 }
 
 impl RetryableWrite {
+    /// Bytes that [`load`](Self::load) reads: zero, if no statement was applied before.
+    pub fn stored_bytes(&self) -> u64 {
+        let state = self.state.lock();
+        match state.obsolete {
+            None => state.session.bytes,
+            Some(_) => 0,
+        }
+    }
+
+    /// Reads what became of the statements that were applied before. May take long: there is a part for each of them.
+    ///
+    /// # Errors
+    /// Whatever the engine says.
+    pub fn load(&mut self) -> Result<()> {
+        let parts = match self.state.get_mut() {
+            Progress {
+                session,
+                obsolete: None,
+            } => session.parts,
+            _ => 0,
+        };
+        self.done = self.writes.statements(&self.key, parts)?;
+        Ok(())
+    }
+
     /// What became of a statement, if it was applied before this write was repeated.
     pub fn outcome(&self, statement: i32) -> Option<&Outcome> {
         self.done.get(&statement)
@@ -329,12 +366,13 @@ impl RetryableWrite {
         let value = part_value(self.number, session.used, statements, room);
         let key = part_key(&self.key, session.parts);
         session.parts += 1;
+        session.told = self.number;
         session.bytes += value.len() as u64;
         batch.put(self.writes.partition, key, value);
         Part { session }
     }
 
-    /// Notes that the batch with a part was committed.
+    /// Records that the batch with a part was committed.
     pub(crate) fn committed(&self, part: &Part) {
         let mut state = self.state.lock();
         *state = Progress {
@@ -445,10 +483,12 @@ mod tests {
 
     fn begin(writes: &Arc<RetryableWrites>, session: &[u8], number: i64) -> RetryableWrite {
         let begun = writes.try_begin(&SessionKey::from(session), number);
-        begun.expect("begins").expect("no other is under way")
+        let mut write = begun.expect("begins").expect("no other is under way");
+        write.load().expect("loads");
+        write
     }
 
-    /// Applies statements, each with an outcome of so many bytes.
+    /// Applies statements, each given by its id and the bytes of its outcome.
     fn apply(write: &RetryableWrite, statements: &[(i32, usize)]) {
         let statements: Vec<_> = statements
             .iter()
@@ -503,6 +543,22 @@ mod tests {
             begin(&writes, b"a", 2).outcome(0),
             Some(&Outcome::Kept(vec![7]))
         );
+    }
+
+    #[test]
+    fn a_write_that_has_applied_nothing_is_not_taken_for_the_one_before() {
+        let writes = writes();
+        let first = begin(&writes, b"a", 1);
+        (0..3).for_each(|id| apply(&first, &[(id, 9)]));
+        drop(first);
+        drop(begin(&writes, b"a", 2));
+        let repeated = begin(&writes, b"a", 2);
+        assert_eq!((repeated.outcome(0), repeated.stored_bytes()), (None, 0));
+        apply(&repeated, &[(0, 1)]);
+        drop(repeated);
+        assert_eq!(stored(&writes), 1);
+        let again = begin(&writes, b"a", 2);
+        assert_eq!(again.outcome(0), Some(&Outcome::Kept(vec![7])));
     }
 
     #[test]

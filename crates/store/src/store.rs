@@ -71,7 +71,7 @@ pub struct StoreSizes {
     pub storage_bytes: u64,
     /// Bytes that index entries take in the engine, about.
     pub index_bytes: u64,
-    /// Inserts that the collection can still take that can take the fewest; `None` without collections.
+    /// The fewest inserts that any collection can still take; `None` without collections.
     pub inserts_left: Option<u64>,
 }
 

@@ -110,7 +110,7 @@ struct Watch<'a> {
     stopped: Option<Stopped>,
 }
 
-// SAFETY: PCRE2 documents compiled patterns as shareable between threads as long as nobody changes them (pcre2api(3),
+// SAFETY: PCRE2 documents compiled patterns as shareable between threads as long as no thread changes them (pcre2api(3),
 // "Multithreading"); they are only written in `compile`, before any other thread can see them.
 unsafe impl Send for Compiled {}
 // SAFETY: as above.
@@ -260,7 +260,7 @@ impl Scratch {
 }
 
 impl<'a> Watch<'a> {
-    /// Looks at `stop` while a value of so many bytes is matched.
+    /// A watch that looks at `stop` while a value of `value_bytes` is matched.
     fn new(stop: &'a Stop, value_bytes: usize) -> Watch<'a> {
         let interval = (WATCHED_BYTES / value_bytes.max(1)) as u32;
         let interval = interval.clamp(1, WATCHED_CALLS_MAX);
@@ -402,18 +402,18 @@ impl Watched {
     }
 }
 
-/// Steps from each start of a value that take no time to speak of, though each may read all of it.
+/// Steps from each start of a value that take 0.1 s at worst, if each reads the whole value.
 fn quick_steps(value_bytes: usize) -> u32 {
     let bytes = value_bytes as u64 + 1;
     steps(QUICK_BYTES_MAX, bytes.saturating_mul(bytes))
 }
 
-/// How many steps of so many bytes each there are in `bytes_max`.
+/// Number of steps of `step_bytes` each within `bytes_max`.
 fn steps(bytes_max: u64, step_bytes: u64) -> u32 {
     u32::try_from(bytes_max / step_bytes.max(1)).unwrap_or(u32::MAX)
 }
 
-/// Bytes of what a pattern begins with that has to stand first: `(*ANYCRLF)`, `(*LIMIT_MATCH=5)` and the like.
+/// Bytes of the settings at the beginning of a pattern, such as `(*ANYCRLF)` and `(*LIMIT_MATCH=5)`.
 fn settings_bytes(pattern: &str) -> usize {
     let mut rest = pattern;
     while let Some(after) = after_setting(rest) {
@@ -422,7 +422,7 @@ fn settings_bytes(pattern: &str) -> usize {
     pattern.len() - rest.len()
 }
 
-/// What follows the setting that a pattern begins with, if it does.
+/// What follows the setting at the beginning of a pattern. Returns `None` if it begins with none.
 fn after_setting(pattern: &str) -> Option<&str> {
     let (name, after) = pattern.strip_prefix("(*")?.split_once(')')?;
     let is_setting = |c: char| c.is_ascii_uppercase() || c.is_ascii_digit() || "_=".contains(c);

@@ -85,9 +85,9 @@ def start_ferretdb(folder, address=None):
 
 
 class RefusingStore:
-    """Passes commands on to the store at `address`, but one that it refuses, as if the user might not run it.
+    """Passes commands on to the store at `address`, but refuses some, as for lack of rights.
 
-    What is refused is a name, or says so of a command.
+    `refused` is the name of a command, or a function that returns whether to refuse a command.
     """
 
     HEADER = struct.Struct("<iiii")
@@ -143,7 +143,7 @@ class RefusingStore:
                     store.sendall(header + body)
 
     def _refused(self, body):
-        """Whether a command is; before its document are the flags and the kind of the section."""
+        """Whether to refuse the command of a message; before its document are the flags and the kind of the section."""
         (length,) = struct.unpack_from("<i", body, 5)
         command = bson.decode(body[5 : 5 + length])
         self.commands.append(command)
@@ -157,7 +157,7 @@ class RefusingStore:
 
 
 def slow_store(address, seconds, is_slow):
-    """The store at `address`, which takes so long for some commands."""
+    """The store at `address`, which takes `seconds` longer for some commands."""
 
     def delay(command):
         if is_slow(command):

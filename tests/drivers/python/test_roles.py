@@ -11,7 +11,7 @@ UNAUTHORIZED = 13
 
 @pytest.fixture(scope="module")
 def secured():
-    """A server that asks for a user, who is there."""
+    """A server that requires authentication, with the user `root`."""
     server = start_forebay("--memory", "--auth")
     with pymongo.MongoClient(server.uri) as stranger:
         stranger.admin.command("createUser", "root", pwd=PASSWORD, roles=["root"])

@@ -206,6 +206,17 @@ def test_cursors_of_caches_and_of_the_store_are_told_apart(exclusive):
             db.command("getMore", cached, collection="names", session=session)
 
 
+def test_sessions_of_others_are_not_stopped(exclusive):
+    _, front, names = exclusive
+    fill(names, 300)
+    found = names.find(NAMES, {"name": 1}, batch_size=10)
+    next(found)
+    # Caches do not know whose sessions these are: that of a client which names none must not be all of them.
+    with pymongo.MongoClient(front.uri) as other, contextlib.suppress(OperationFailure):
+        other.admin.command("killSessions", [])
+    assert len(list(found)) == 299
+
+
 def test_a_loaded_cache_closes_its_cursors(exclusive):
     _, _, names = exclusive
     fill(names, 300)

@@ -37,22 +37,22 @@ fn collect_leaves<'a>(expr: &'a Expr, leaves: &mut Vec<(usize, &'a Predicate)>) 
     }
 }
 
-/// A step from what conditions have found to the documents that meet an expression.
+/// A step in combining the sets of conditions: works on a stack of sets.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Step {
-    /// Begins with all documents.
+    /// Pushes the set of all documents.
     All,
-    /// Begins with none.
+    /// Pushes the empty set.
     Nothing,
-    /// Leaves the documents that are not in the last set.
+    /// Replaces the last set by its complement.
     Complement,
-    /// Leaves the documents that are in both of the last two sets.
+    /// Replaces the last two sets by their intersection.
     Intersect,
-    /// Leaves the documents that are in one of them.
+    /// Replaces the last two sets by their union.
     Unite,
 }
 
-/// A condition, if it is not the beginning, and what to do when its documents are known.
+/// A condition, and the steps that follow when its documents are known. The first part of an expression may have none.
 #[derive(Debug)]
 pub(super) struct Part<'a> {
     pub(super) leaf: Option<(usize, &'a Predicate)>,

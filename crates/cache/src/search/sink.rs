@@ -13,7 +13,7 @@ use crate::segment::Segment;
 pub(super) enum Sink {
     /// Only how many rows.
     Count(u64),
-    /// Whose rows.
+    /// The documents of the rows.
     Numbers(Numbers),
     /// A set that was there before the search.
     Set(RoaringBitmap),
@@ -23,9 +23,9 @@ pub(super) enum Sink {
 #[derive(Debug, Clone)]
 pub(super) struct Numbers {
     rows: u64,
-    /// What is not in the set yet.
+    /// Documents that are not in the set yet.
     recent: Vec<u32>,
-    /// As many are put into the set.
+    /// Length of `recent` at which its documents are put into the set.
     fold_at: usize,
     set: RoaringBitmap,
 }
@@ -37,7 +37,7 @@ const FOLD_MIN: usize = 65_536;
 const FOLD_PART: u64 = 8;
 
 impl Numbers {
-    /// No documents yet, of a collection of so many.
+    /// An empty set for a collection of `documents` documents.
     fn among(documents: u64) -> Numbers {
         let part = usize::try_from(documents / FOLD_PART).unwrap_or(usize::MAX);
         Numbers {
@@ -104,7 +104,7 @@ impl Sink {
         }
     }
 
-    /// A sink for documents of a collection of so many.
+    /// An empty sink for a collection of `documents` documents.
     pub(super) fn numbers_among(documents: u64) -> Sink {
         Sink::Numbers(Numbers::among(documents))
     }

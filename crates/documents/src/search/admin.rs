@@ -60,7 +60,7 @@ pub fn remove_device(
     let id = devices.iter().find(is_meant).map(|device| device.id());
     let id = id.ok_or_else(|| no_device(named, &devices))?;
     if devices.len() == 1 && !even_last {
-        let message = "it is the last device: without one, searches use one core each (`last: true` removes it)";
+        let message = "it is the last device: without one, searches use one core each (`forebay devices remove --yes`, or `last: true`, removes it)";
         return Err(CommandError::bad_value(message));
     }
     let removed = cache.devices().remove(id);

@@ -13,7 +13,7 @@ use crate::error::CommandError;
 #[derive(Debug, Default)]
 pub struct List {
     rows: VecDeque<Row>,
-    /// What they hold of the account; none if they are few.
+    /// Their share of the account; `None` if they are small.
     held: Option<Share>,
 }
 

@@ -23,7 +23,7 @@ fn user(door: &Door, name: &str, roles: &[(&str, &str)]) -> Door {
     }
 }
 
-/// The code of a reply; 0 if it is none of an error.
+/// The error code of a reply; 0 without an error.
 async fn code(door: &Door, db: &str, mut command: Document) -> i32 {
     command.insert("$db", db);
     let reply = door.ask(command).await;

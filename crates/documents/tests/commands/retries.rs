@@ -124,6 +124,25 @@ async fn what_was_not_applied_is_applied_when_a_batch_comes_again() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_write_that_applied_nothing_is_not_answered_as_the_one_before() {
+    let door = with(settings());
+    let insert = |id: i32| doc! { "insert": "c", "documents": [{ "_id": id }] };
+    door.ok(numbered(insert(1), 1, 1)).await;
+    let update =
+        doc! { "update": "c", "updates": [{ "q": { "_id": 2 }, "u": { "$set": { "a": 1 } } }] };
+    let update = numbered(update, 1, 2);
+    let first = door.ok(update.clone()).await;
+    assert_eq!(first, doc! { "n": 0, "nModified": 0, "ok": 1.0 });
+    door.ok(insert(2)).await;
+    let again = door.ok(update).await;
+    assert_eq!(again, doc! { "n": 1, "nModified": 1, "ok": 1.0 });
+    assert_eq!(
+        contents(&door).await,
+        [doc! { "_id": 1 }, doc! { "_id": 2, "a": 1 }]
+    );
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn outcomes_survive_a_restart_unless_none_are_to_be_kept() {
     let folder = tempfile::tempdir().expect("a temporary directory");
     let at = |retryable_writes| {

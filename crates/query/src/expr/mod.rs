@@ -35,6 +35,7 @@ pub use variables::Variables;
 
 pub(crate) use array::slice_bounds;
 pub(crate) use math::{Sum, no_decimals};
+pub(crate) use object::mergeable;
 pub(crate) use value::array;
 
 use boolean::Logic;
@@ -156,7 +157,7 @@ impl<'a> Scope<'a> {
         }
     }
 
-    /// The variable before which so many others were bound.
+    /// The variable that was bound after `index` others.
     fn lookup(&self, index: usize) -> Option<RawBsonRef<'a>> {
         let mut frame = self.frame?;
         while index < frame.outside {

@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
 
-use bson::raw::{RawBson, RawBsonRef};
+use bson::raw::{RawBson, RawBsonRef, RawDocument};
 
 use super::Value;
 use super::function::{Function, any, exactly};
@@ -17,20 +17,31 @@ pub(super) const FUNCTIONS: &[Function] = &[
 
 fn merge<'a>(operands: &[Value<'a>]) -> Result<Value<'a>, Error> {
     let mut fields = FieldList::default();
-    for operand in operands.iter().filter(|operand| !operand.is_nullish()) {
-        let Some(document) = operand.as_document() else {
-            let shown = crate::display::value(operand.or_null());
-            let message = format!(
-                "$mergeObjects requires object inputs, but input {shown} is of type {}",
-                operand.type_name()
-            );
-            return Err(Error::new(Code::Location40400, message));
-        };
-        for element in elements(document) {
+    for operand in operands {
+        for element in mergeable(operand)?.into_iter().flat_map(elements) {
             fields.set(element.key, element.value());
         }
     }
     Ok(Value::Owned(fields.finish()))
+}
+
+/// The document that `$mergeObjects` takes fields from. Returns `None` for null and for a missing value.
+///
+/// # Errors
+/// `Location40400` for a value that is neither.
+pub(crate) fn mergeable<'v>(value: &'v Value<'_>) -> Result<Option<&'v RawDocument>, Error> {
+    if value.is_nullish() {
+        return Ok(None);
+    }
+    let Some(document) = value.as_document() else {
+        let shown = crate::display::value(value.or_null());
+        let message = format!(
+            "$mergeObjects requires object inputs, but input {shown} is of type {}",
+            value.type_name()
+        );
+        return Err(Error::new(Code::Location40400, message));
+    };
+    Ok(Some(document))
 }
 
 /// Fields in the order in which their names appeared, each with its last value.

@@ -38,7 +38,7 @@ use matching::Findings;
 
 pub(crate) use parse::{is_operator_document, is_top_level_operator};
 
-/// Most tests of a filter that is cheap.
+/// Maximum tests of a filter that is cheap.
 const CHEAP_TESTS_MAX: usize = 16;
 
 /// A parsed query.

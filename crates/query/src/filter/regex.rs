@@ -61,11 +61,11 @@ impl Regex {
     /// # Errors
     /// [`Stopped`] if the command has to end.
     pub fn is_match(&self, text: &str) -> Result<bool, Stopped> {
-        match self.program.backtracks() {
-            true => self
+        match self.is_linear() {
+            true => Ok(self.program.is_match(text.as_bytes())),
+            false => self
                 .program
                 .is_match_until(text.as_bytes(), &self.stop.current()),
-            false => Ok(self.program.is_match(text.as_bytes())),
         }
     }
 
@@ -74,9 +74,9 @@ impl Regex {
         self.program.tier() <= Tier::Dfa
     }
 
-    /// The stop sign that has to be asked whether what [`matches`](Regex::matches) says counts, if it may end a match.
+    /// The stop sign that has to be asked whether what [`matches`](Regex::matches) says counts: a match may take long.
     pub(super) fn stop(&self) -> Option<&Arc<SharedStop>> {
-        self.program.backtracks().then_some(&self.stop)
+        (!self.is_linear()).then_some(&self.stop)
     }
 
     pub(crate) fn of_value(regex: RawRegexRef<'_>, limits: &Limits) -> Result<Regex, Error> {

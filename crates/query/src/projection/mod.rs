@@ -18,7 +18,7 @@ use crate::expr::Expression;
 use crate::filter::Filter;
 use crate::limits::Limits;
 
-/// Most rules of a projection that is cheap.
+/// Maximum rules of a projection that is cheap.
 const CHEAP_RULES_MAX: usize = 32;
 
 /// A parsed projection.

@@ -6,8 +6,8 @@ use bson::raw::{RawBson, RawBsonRef};
 
 use crate::compare::compare;
 use crate::element::{Writer, elements};
-use crate::error::{Code, Error};
-use crate::expr::{Sum, Value, array};
+use crate::error::Error;
+use crate::expr::{Sum, Value, array, mergeable};
 use crate::key;
 
 /// Which accumulator.
@@ -205,16 +205,8 @@ pub(super) struct Merged {
 
 impl Merged {
     fn add(&mut self, value: &Value<'_>) -> Result<usize, Error> {
-        if value.is_nullish() {
+        let Some(document) = mergeable(value)? else {
             return Ok(0);
-        }
-        let Some(document) = value.as_document() else {
-            let shown = crate::display::value(value.or_null());
-            let message = format!(
-                "$mergeObjects requires object inputs, but input {shown} is of type {}",
-                value.type_name()
-            );
-            return Err(Error::new(Code::Location40400, message));
         };
         for element in elements(document) {
             self.set(element.key, element.value().into());

@@ -10,7 +10,7 @@ use parking_lot::Mutex;
 
 /// After this time without a wrong password, those of a sender are forgotten.
 const MEMORY: Duration = Duration::from_secs(60);
-/// Maximum senders that are remembered. Beyond them, others wait as those do who guess most.
+/// Maximum senders that are remembered. Beyond them, any other sender gets the longest delay.
 const SENDERS_MAX: usize = 4096;
 /// How long the answer to the first wrong password is held back; to each further one twice as long.
 const DELAY_MIN: Duration = Duration::from_millis(100);

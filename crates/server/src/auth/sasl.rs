@@ -92,7 +92,7 @@ pub fn start(
         .map_err(|error| Refusal::new(Code::OperationFailed, error.to_string()))?;
     let credentials = match stored {
         Some(account) => account.credentials,
-        None => Credentials::of_nobody(&first.user, db, &secret.0),
+        None => Credentials::of_missing_user(&first.user, db, &secret.0),
     };
     let (exchange, message) = Exchange::start(&first, credentials.clone());
     let options = body.get_document("options").ok();

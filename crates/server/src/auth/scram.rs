@@ -61,7 +61,7 @@ impl Credentials {
 
     /// Credentials that no password fits, always the same for a name and a database, so that a client can not tell a name
     /// without a user from one with.
-    pub fn of_nobody(name: &str, db: &str, secret: &[u8]) -> Credentials {
+    pub fn of_missing_user(name: &str, db: &str, secret: &[u8]) -> Credentials {
         // Neither has a zero byte where a user has this name.
         let salt = mac(secret, format!("{db}\0{name}").as_bytes());
         Credentials {
@@ -285,18 +285,20 @@ mod tests {
             exchange.finish(message.as_bytes()),
             Err(ScramError::WrongProof)
         );
-        let (nobody, _) =
-            Exchange::start(&first, Credentials::of_nobody("user", "admin", b"secret"));
-        let message = format!("c=biws,r={},p={}", nobody.nonce, BASE64.encode([0; 32]));
+        let (missing, _) = Exchange::start(
+            &first,
+            Credentials::of_missing_user("user", "admin", b"secret"),
+        );
+        let message = format!("c=biws,r={},p={}", missing.nonce, BASE64.encode([0; 32]));
         assert_eq!(
-            nobody.finish(message.as_bytes()),
+            missing.finish(message.as_bytes()),
             Err(ScramError::WrongProof)
         );
     }
 
     #[test]
-    fn salts_of_nobody_are_those_of_users() {
-        let salt = |name, db, secret: &[u8]| Credentials::of_nobody(name, db, secret).salt;
+    fn salts_of_missing_users_are_like_those_of_users() {
+        let salt = |name, db, secret: &[u8]| Credentials::of_missing_user(name, db, secret).salt;
         let first = salt("ada", "admin", b"secret");
         assert_eq!(first, salt("ada", "admin", b"secret"));
         let length = BASE64.decode(&first).expect("base64").len();

@@ -65,10 +65,10 @@ pub fn may_run(client: &ClientContext, command: &Command) -> bool {
     client.rights.is_root() || asks_about_itself() == Some(true)
 }
 
-/// Adds the first user, whom nobody is there to add: none if there is a user already.
+/// Adds the first user of a server without being authenticated. Returns `None` if there is a user already.
 ///
 /// # Errors
-/// As [`run`]; `BadValue` for a user who could not add the next one.
+/// As [`run`]; `BadValue` for a user that could not add the next one.
 pub fn add_first(
     documents: &Documents,
     changes: &Changes,

@@ -205,7 +205,7 @@ pub fn account(documents: &Documents, user: &User) -> Result<Option<Account>, Us
         db: user.db.clone(),
     };
     let record: Record = bson::deserialize_from_slice(&record).map_err(damaged)?;
-    // A role of a later release is none here.
+    // A role that only a later release knows gives no rights here.
     let known = |stored: &StoredRole| Role::new(&stored.role, &stored.db);
     Ok(Some(Account {
         credentials: record.scram_sha_256,
@@ -219,7 +219,7 @@ mod tests {
 
     #[test]
     fn users_from_before_there_were_roles_may_do_everything() {
-        let credentials = Credentials::of_nobody("ada", "admin", b"secret");
+        let credentials = Credentials::of_missing_user("ada", "admin", b"secret");
         let before = bson::doc! {
             "name": "ada",
             "db": "admin",

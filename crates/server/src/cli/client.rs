@@ -13,7 +13,7 @@ use tokio::time::timeout;
 /// How long to look for the server, unless the connection string says (`serverSelectionTimeoutMS`).
 const SELECTION_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// The port of servers whose address names none.
+/// The port of an address that names none.
 const DEFAULT_PORT: u16 = 27017;
 
 /// Which server to talk to.
@@ -34,13 +34,14 @@ impl ServerArgs {
     /// Connects, and asks the server for a sign of life.
     ///
     /// # Errors
-    /// If the connection string is not one, or nobody answers.
+    /// If the connection string is not one, or no server answers.
     pub async fn connect(&self) -> Result<Client> {
         let mut options = ClientOptions::parse(&self.uri).await.context("--uri")?;
         options.app_name = Some("forebay".to_owned());
         options
             .server_selection_timeout
             .get_or_insert(SELECTION_TIMEOUT);
+        stay_at_one_host(&mut options);
         let hosts: Vec<String> = options.hosts.iter().map(ToString::to_string).collect();
         let hosts = hosts.join(", ");
         if nothing_listens(&options.hosts).await {
@@ -53,6 +54,15 @@ impl ServerArgs {
             .await;
         alive.with_context(|| format!("cannot work with the server at {hosts}"))?;
         Ok(client)
+    }
+}
+
+/// A single host without the name of a replica set is the server that is meant: the driver would go on to the address by
+/// which the server describes itself, which may be one for other machines.
+fn stay_at_one_host(options: &mut ClientOptions) {
+    let is_balanced = options.load_balanced.unwrap_or(false);
+    if options.hosts.len() == 1 && options.repl_set_name.is_none() && !is_balanced {
+        options.direct_connection.get_or_insert(true);
     }
 }
 

@@ -154,7 +154,7 @@ async fn upstream(settings: &Settings, own: SocketAddr) -> Result<Option<Upstrea
     }
     if !settings.replica_set.is_empty() || settings.test_commands {
         bail!(
-            "--replica-set and --test-commands are for documents of our own: with --upstream, the store behind says what it is"
+            "--replica-set and --test-commands are for Forebay's own store: leave them out with --upstream"
         );
     }
     let upstream = Upstream::parse(&settings.upstream, own).await?;
@@ -231,7 +231,8 @@ fn memory(settings: &Settings) -> Result<Account> {
             Ok(Account::new(part.max(MEMORY_BYTES_MIN)))
         }
         bytes if bytes < MEMORY_BYTES_MIN => bail!(
-            "--memory-bytes-max must be at least {MEMORY_BYTES_MIN}: less does not hold one message of the greatest length"
+            "--memory-bytes-max must be at least {}MiB: less does not hold one message of the greatest length (0 takes a quarter of this machine's memory)",
+            MEMORY_BYTES_MIN >> 20
         ),
         bytes => Ok(Account::new(bytes)),
     }

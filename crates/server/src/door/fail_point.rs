@@ -1,4 +1,4 @@
-//! Fail points: failures on demand, by which drivers test what they do about them. Only where `test-commands` allows it.
+//! Fail points: failures on demand, used to test how drivers handle them. Only where `test-commands` allows it.
 
 use std::collections::HashMap;
 use std::time::Duration;
@@ -52,9 +52,9 @@ struct FailPoint {
 enum Mode {
     Off,
     AlwaysOn,
-    /// The next ones.
+    /// The next commands, this many.
     Times(i64),
-    /// All but the next ones.
+    /// All but the next commands, this many.
     Skip(i64),
     /// Each with this probability.
     Probability(f64),

@@ -121,7 +121,7 @@ impl<R: AsyncRead + Unpin> FrameReader<R> {
         }
     }
 
-    /// The next message, which takes from `memory` as it arrives; none if the client closed the stream between messages.
+    /// The next message, which takes from `memory` as it arrives; `None` if the client closed the stream between messages.
     ///
     /// Waits for the first byte as long as it takes. Dropping the future between polls loses nothing.
     ///
@@ -202,7 +202,7 @@ impl<R: AsyncRead + Unpin> FrameReader<R> {
             .first_chunk::<HEADER_BYTES>()
             .expect("the buffer was filled to a header's length");
         let header = Header::parse(head, limits)?;
-        // As what clients say that speak something else, TLS for instance.
+        // Clients of another protocol, such as TLS, are refused here.
         OpCode::from_code(header.op_code)?;
         Ok(header)
     }
@@ -243,7 +243,7 @@ impl<R: AsyncRead + Unpin> FrameReader<R> {
         message
     }
 
-    /// Reads a message that there is no room for to its end; gives the reason why it is not there.
+    /// Reads a message that there is no room for to its end, and returns the refusal as its error.
     async fn pass_over(&mut self) -> Result<Option<Frame>, FrameError> {
         let limit = self.message_timeout;
         in_time(limit, async {

@@ -176,7 +176,7 @@ pub fn append_compression(reply: &mut RawDocumentBuf, body: &RawDocument) {
     }
 }
 
-/// Users that are not there have the same mechanisms, so that nobody learns names here.
+/// Users that are not there have the same mechanisms, so that names cannot be learned here.
 fn append_mechanisms(reply: &mut RawDocumentBuf, body: &RawDocument) {
     if body.get_str("saslSupportedMechs").is_ok() {
         reply.append(

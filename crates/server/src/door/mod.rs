@@ -44,7 +44,7 @@ pub struct Door {
     documents: Arc<Documents>,
     /// The store behind us, if there is one.
     behind: Option<Behind>,
-    /// The name of this run of the process, by which drivers tell it from others.
+    /// The id of this run of the process, which tells drivers that the server was restarted.
     run: ObjectId,
     replica_set: Option<ReplicaSet>,
     /// Failures on demand, where they are allowed.

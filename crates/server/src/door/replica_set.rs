@@ -1,23 +1,23 @@
-//! A replica set of one member, as which the server describes itself where drivers are to repeat writes by themselves.
+//! The description of the server as a replica set of one member, so that drivers repeat writes by themselves.
 
 use bson::oid::ObjectId;
 use bson::{DateTime, RawArrayBuf, RawDocumentBuf, cstr, rawdoc};
 
 use super::session::Session;
 
-/// What drivers compare to find out which of two members was elected later; there is one member only.
+/// The election id, which orders elections for drivers: constant, as there is one member only.
 const ELECTION: ObjectId = ObjectId::from_bytes([0x7F, 0xFF, 0xFF, 0xFF, 0, 0, 0, 0, 0, 0, 0, 1]);
 
 /// The replica set.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ReplicaSet {
     name: String,
-    /// Host and port by which clients reach the member, if not by the address that they connected to.
+    /// Host and port at which clients reach the member, if it is not the address that they connected to.
     address: Option<String>,
 }
 
 impl ReplicaSet {
-    /// From the setting: `NAME`, or `NAME/HOST:PORT`; `None` if it is empty.
+    /// From the setting, which its kind has judged: `NAME`, or `NAME/HOST:PORT`; `None` if it is empty.
     pub fn parse(setting: &str) -> Option<ReplicaSet> {
         let (name, address) = match setting.split_once('/') {
             Some((name, address)) => (name, Some(address.to_owned())),
@@ -25,7 +25,7 @@ impl ReplicaSet {
         };
         (!name.is_empty()).then(|| ReplicaSet {
             name: name.to_owned(),
-            address: address.filter(|address| !address.is_empty()),
+            address,
         })
     }
 
@@ -60,9 +60,7 @@ mod tests {
             })
         };
         assert_eq!(ReplicaSet::parse(""), None);
-        assert_eq!(ReplicaSet::parse("/db:27017"), None);
         assert_eq!(ReplicaSet::parse("rs0"), of("rs0", None));
-        assert_eq!(ReplicaSet::parse("rs0/"), of("rs0", None));
         assert_eq!(
             ReplicaSet::parse("rs0/db:27017"),
             of("rs0", Some("db:27017"))

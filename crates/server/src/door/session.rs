@@ -63,7 +63,7 @@ impl Session {
         }
     }
 
-    /// Takes the client for a user whose password was proven.
+    /// Makes the client a user whose password was proven.
     pub fn log_in(&mut self, login: Login) {
         self.client.user = Some(login.user.clone());
         self.login = Some(login);
@@ -73,15 +73,15 @@ impl Session {
         self.place.keep();
     }
 
-    /// Takes the client for a stranger.
+    /// Makes the client a stranger: one that has not authenticated.
     pub fn log_out(&mut self) {
         self.client.user = None;
         self.login = None;
         self.place.forget();
     }
 
-    /// Brings what the client may do up to date, if users have changed. One that is gone, or has another password, is logged
-    /// out.
+    /// Brings the rights of the client up to date, if users have changed. Logs it out if its user is gone or has another
+    /// password.
     pub fn follow_users(&mut self, door: &Door) {
         if !door.auth_required {
             return;
@@ -110,8 +110,8 @@ impl Session {
         }
     }
 
-    /// Gives a client that has to authenticate, and begins to do something, a time to have done so. Drivers watch a server
-    /// over connections that say hello, and nothing else, for as long as they live.
+    /// Starts the time limit for authentication with the first command other than hello. Connections that drivers monitor a
+    /// server with send hello only, and have no limit.
     pub fn note_command(&mut self, door: &Door, command: &Command) {
         let watches = hello::is_hello(&command.name)
             && !matches!(command.body.get("speculativeAuthenticate"), Ok(Some(_)));

@@ -45,7 +45,7 @@ impl Link for Watch {
             return true;
         };
         // The system is asked, not the runtime, which tells only what its threads have come to see. It knows the end of the
-        // stream as soon as it came, also behind bytes that nobody has read yet.
+        // stream as soon as it came, even behind bytes that are not read yet.
         let mut ends = [PollFd::new(stream.as_fd(), READ_CLOSED)];
         poll(&mut ends, PollTimeout::ZERO).is_ok() && ends[0].any().unwrap_or(true)
     }

@@ -159,7 +159,7 @@ pub const DEFINITIONS: &[Definition] = &[
         key: "serve-stale",
         kind: Kind::Switch,
         default: "false",
-        doc: "While the store behind (`upstream`) cannot be reached, go on to answer what its caches answer alone, as of when the store was last there, for clients that it has let read the collection within the minute before, or to whom it lets everybody. Everything else fails, as without this. Caches that are loaded again because the store was away take twice their memory meanwhile: the older copy stays until the new one is whole.",
+        doc: "Answer from the caches while the store behind (`upstream`) cannot be reached: what caches answer alone, as of when the store was last there. Only clients are answered that it let read the collection within the minute before, or all clients if it lets unauthenticated ones read it. Everything else fails with error 91, which names the store, as without this setting. Caches that are loaded again because the store was away take twice their memory meanwhile: the older copy stays until the new one is whole.",
         set: set!(serve_stale, Switch),
     },
     Definition {
@@ -221,7 +221,7 @@ pub const DEFINITIONS: &[Definition] = &[
             max: 1_000_000,
         },
         default: "10000",
-        doc: "Most connections at a time; a client beyond them is disconnected at once.",
+        doc: "Most connections at a time; a client beyond them is disconnected at once. With `auth`, clients that have not authenticated share half of them, and the one that connected first is disconnected to make room. If the limit of open files leaves room for fewer, there are fewer, and the log says so at the start.",
         set: set!(connections_max, Number),
     },
     Definition {
@@ -231,7 +231,7 @@ pub const DEFINITIONS: &[Definition] = &[
             max: HOUR_MS,
         },
         default: "10000",
-        doc: "How long a new connection may take to send its first message, the TLS handshake included.",
+        doc: "How long a new connection may take to send its first message, the TLS handshake included. With `auth`, also how long a client may take to authenticate once it does more than say hello.",
         set: set!(handshake_timeout, Duration),
     },
     Definition {
@@ -251,7 +251,7 @@ pub const DEFINITIONS: &[Definition] = &[
             max: 1024 * TIB,
         },
         default: "0",
-        doc: "Memory for what clients ask for: messages as they arrive, are inflated and are worked on, searches, sorts, groups, open cursors and replies under way, over all connections. Where there is no room, a message waits for a few seconds, and then a command fails with `ExceededMemoryLimit`; small ones succeed. At least 256 MiB; 0 for a quarter of this machine's memory. Cached values (`device-memory-bytes`), `store-cache-bytes` and `pattern-cache-bytes` come on top.",
+        doc: "Most memory that clients' requests may take, over all connections: messages as they arrive, are inflated and are worked on, searches, sorts, groups, open cursors, and replies under way. Where there is no room, a message waits up to five seconds, and then its command fails with `ExceededMemoryLimit`; small commands still succeed. At least 256 MiB; 0 takes a quarter of this machine's memory, but not less than that. Not included: cached values (`device-memory-bytes`), `store-cache-bytes` and `pattern-cache-bytes`. What is used is shown by `forebay_memory_used_bytes` of the metrics and `mem.requests` of `serverStatus`.",
         set: set!(memory_bytes_max, Number),
     },
     Definition {
@@ -291,21 +291,21 @@ pub const DEFINITIONS: &[Definition] = &[
             max: 1024 * TIB,
         },
         default: "0",
-        doc: "Most bytes of the history of changes, which change streams read; the oldest changes beyond it are forgotten. 0 records none: change streams are refused. Once the server has run without, what an earlier run has recorded is gone.",
+        doc: "Most bytes of the history of changes, which change streams read; the oldest changes beyond it are forgotten. 0 records none: change streams are refused, and what earlier runs have recorded is deleted. With `upstream` it has no effect: the history is the store's.",
         set: set!(change_history_bytes_max, Number),
     },
     Definition {
         key: "replica-set",
-        kind: Kind::Text,
+        kind: Kind::ReplicaSet,
         default: "",
-        doc: "Name of the replica set as whose only member the server describes itself, `NAME` or `NAME/HOST:PORT`; without it, it is a standalone. Drivers then repeat a write whose reply was lost, and it is applied once, also after a restart: what a write did is kept with it, until its session ends or for half an hour. Drivers go on with HOST:PORT in place of the address that they were given; if it is left out, with the one at which they reached the server, which is wrong behind a port mapping.",
+        doc: "Makes the server describe itself as a replica set of one member by this name; without it, it is a standalone. Drivers then repeat a write whose reply was lost, and the server applies it once, also after a restart: it keeps the outcome of a write until its session ends, or for half an hour. Drivers connect to HOST:PORT in place of the address that they were given, so it must be one that every client can reach. Without HOST:PORT they use the address at which they reached the server, which is wrong behind a port mapping. Not with `upstream`.",
         set: set!(replica_set, Text),
     },
     Definition {
         key: "test-commands",
         kind: Kind::Switch,
         default: "false",
-        doc: "Let clients fail commands on demand by `configureFailPoint`, for tests of drivers and applications. Any client may then make any command of any other fail.",
+        doc: "Let clients make commands fail on demand by `configureFailPoint`, for tests of drivers and applications. Not for production, as the commands of all other clients may fail then. Not with `upstream`.",
         set: set!(test_commands, Switch),
     },
     Definition {
@@ -422,7 +422,7 @@ pub const DEFINITIONS: &[Definition] = &[
             max: 1 << 30,
         },
         default: "16MiB",
-        doc: "Most bytes of backtracking that PCRE2 may hold while it matches a pattern against one value; a value that takes more does not match. It matters to patterns of more than about 200 groups.",
+        doc: "Most memory for backtracking while PCRE2 matches a pattern against one value; a value that takes more does not match. Only patterns of more than about 200 groups come near it.",
         set: set!(pattern.heap_bytes_max, Number),
     },
     Definition {

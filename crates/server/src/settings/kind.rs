@@ -1,6 +1,6 @@
 //! The types of settings and how text becomes a value.
 
-use std::net::{SocketAddr, ToSocketAddrs};
+use std::net::{Ipv6Addr, SocketAddr, ToSocketAddrs};
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -17,6 +17,8 @@ pub enum Kind {
     Path,
     /// Any text.
     Text,
+    /// The name of a replica set, and host and port of its member if `/` follows; empty for none.
+    ReplicaSet,
     /// One of these words.
     Choice(&'static [&'static str]),
     /// A whole number.
@@ -83,6 +85,11 @@ impl Kind {
             }
             Kind::Path => Ok(Value::Path((!text.is_empty()).then(|| PathBuf::from(text)))),
             Kind::Text => Ok(Value::Text(text.to_owned())),
+            Kind::ReplicaSet if is_replica_set(text) => Ok(Value::Text(text.to_owned())),
+            Kind::ReplicaSet => Err(
+                "must be NAME or NAME/HOST:PORT, for instance rs0 or rs0/db.example.com:27017 (letters, digits, `-`, `_` and `.`)"
+                    .to_owned(),
+            ),
             Kind::Choice(words) if words.contains(&text) => Ok(Value::Text(text.to_owned())),
             Kind::Choice(words) => Err(format!("must be one of {}", words.join(", "))),
             Kind::Count { min, max } => parse_number(text, 1, min, max).map(Value::Number),
@@ -101,6 +108,7 @@ impl Kind {
             Kind::Address | Kind::AddressOrNone => "host:port".to_owned(),
             Kind::Path => "path".to_owned(),
             Kind::Text => "text".to_owned(),
+            Kind::ReplicaSet => "`NAME` or `NAME/HOST:PORT`".to_owned(),
             Kind::Choice(words) => words.join(" or "),
             Kind::Count { min, max } => format!("count, {min} to {max}"),
             Kind::Bytes { min, max } => format!("bytes, {min} to {max}"),
@@ -115,6 +123,7 @@ impl Kind {
             Kind::Address | Kind::AddressOrNone => "HOST:PORT",
             Kind::Path => "PATH",
             Kind::Text => "TEXT",
+            Kind::ReplicaSet => "NAME[/HOST:PORT]",
             Kind::Choice(_) => "WORD",
             Kind::Count { .. } => "COUNT",
             Kind::Bytes { .. } => "BYTES",
@@ -139,13 +148,39 @@ fn parse_address(text: &str) -> Result<SocketAddr, String> {
         .ok_or_else(|| "names a host without an address".to_owned())
 }
 
-fn parse_bytes(text: &str, min: u64, max: u64) -> Result<u64, String> {
-    for (suffix, factor) in UNITS {
-        if let Some(number) = text.strip_suffix(suffix) {
-            return parse_number(number.trim(), factor, min, max);
+fn is_replica_set(text: &str) -> bool {
+    let is_name = |text: &str| {
+        let is_part = |c: char| c.is_ascii_alphanumeric() || "-_.".contains(c);
+        !text.is_empty() && text.chars().all(is_part)
+    };
+    match text.split_once('/') {
+        None => text.is_empty() || is_name(text),
+        Some((name, address)) => {
+            let is_host = |host: &str| is_name(host) || is_ip_v6(host);
+            let is_port = |port: &str| port.parse().is_ok_and(|port: u16| port > 0);
+            let address = address.rsplit_once(':');
+            is_name(name) && address.is_some_and(|(host, port)| is_host(host) && is_port(port))
         }
     }
-    parse_number(text, 1, min, max)
+}
+
+fn is_ip_v6(host: &str) -> bool {
+    let inner = host
+        .strip_prefix('[')
+        .and_then(|rest| rest.strip_suffix(']'));
+    inner.is_some_and(|inner| inner.parse::<Ipv6Addr>().is_ok())
+}
+
+fn parse_bytes(text: &str, min: u64, max: u64) -> Result<u64, String> {
+    let unit = UNITS.iter().find(|(suffix, _)| text.ends_with(suffix));
+    let (suffix, factor) = unit.copied().unwrap_or(("", 1));
+    let number = text.strip_suffix(suffix).unwrap_or(text).trim();
+    if number.parse::<u64>().is_err() {
+        return Err(
+            "must be a whole number of bytes, KiB, MiB or GiB, for instance 512MiB".to_owned(),
+        );
+    }
+    parse_number(number, factor, min, max)
 }
 
 fn parse_number(text: &str, factor: u64, min: u64, max: u64) -> Result<u64, String> {
@@ -175,6 +210,29 @@ mod tests {
                 && kind.parse("1.5GiB").is_err()
                 && kind.parse("99999999GiB").is_err()
         );
+    }
+
+    #[test]
+    fn a_replica_set_has_a_name_and_perhaps_an_address() {
+        for text in ["", "rs0", "rs0/db.example.com:27017", "a-b_c.d/[::1]:1"] {
+            assert_eq!(
+                Kind::ReplicaSet.parse(text),
+                Ok(Value::Text(text.to_owned()))
+            );
+        }
+        for text in [
+            "a b",
+            "/db:27017",
+            "rs0/",
+            "rs0/db",
+            "rs0/:1",
+            "rs0/db:0",
+            "rs0/db:99999",
+            "rs0/a:1,b:2",
+            "rs0/::1:1",
+        ] {
+            assert!(Kind::ReplicaSet.parse(text).is_err(), "{text}");
+        }
     }
 
     #[test]

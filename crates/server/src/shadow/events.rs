@@ -18,8 +18,8 @@ use super::kept::Kept;
 use super::place::time_of;
 use super::{Mirror, SHARED_WRITES, Shadow, ShadowError, unreadable};
 
-/// How long the store waits for an event before it says that there is none: whoever waits for a write that changed nothing
-/// waits as long.
+/// How long the store waits for an event before it says that there is none: a writer whose write
+/// changed nothing waits as long.
 const AWAIT: Duration = Duration::from_millis(50);
 /// The longest silence of a store that is there: one whose machine is gone without a word may be back without its last
 /// writes, and the shadow answers until then. After a pause of a busy store the stream goes on where it was.
@@ -28,10 +28,10 @@ const SILENCE_MAX: Duration = Duration::from_secs(5);
 const BATCHES_AHEAD: usize = 2;
 /// A batch of as many bytes may have been cut between two events of one cluster time.
 const FULL_BATCH_BYTES: usize = 12 << 20;
-/// Codes by which a store says that it has no change streams: CommandNotFound, CommandNotSupported, NotImplemented, a stage
+/// Error codes of a store without change streams: CommandNotFound, CommandNotSupported, NotImplemented, a stage
 /// that is not known, and only supported on replica sets.
 const NONE: [i32; 5] = [59, 115, 238, 40324, 40573];
-/// Codes by which a store says that it stops, or that another is what it was: HostUnreachable, HostNotFound,
+/// Error codes of a store that stops, or is no longer the primary: HostUnreachable, HostNotFound,
 /// ShutdownInProgress, PrimarySteppedDown, NotWritablePrimary, InterruptedAtShutdown, InterruptedDueToReplStateChange,
 /// NotPrimaryNoSecondaryOk and NotPrimaryOrSecondary.
 const LEAVES: [i32; 9] = [6, 7, 91, 189, 10107, 11600, 11602, 13435, 13436];
@@ -41,7 +41,7 @@ const LEAVES: [i32; 9] = [6, 7, 91, 189, 10107, 11600, 11602, 13435, 13436];
 pub(super) struct Event {
     pub token: RawDocumentBuf,
     pub id: RawBson,
-    /// What the shadow holds of the document; none if it was deleted.
+    /// What the shadow holds of the document; `None` if it was deleted.
     pub document: Option<RawDocumentBuf>,
     /// When the store wrote it.
     pub wrote: Option<bson::DateTime>,
@@ -93,7 +93,8 @@ impl Shadow {
     }
 }
 
-/// Reads a stream, some batches ahead of who takes them, until an error. Of documents it gives what is kept: they may be large.
+/// Reads a stream until an error, some batches ahead of its consumer. Of documents it gives only the cached fields, as
+/// documents may be large.
 pub(super) fn told_by(mut cursor: RawBatchCursor, kept: Arc<Kept>) -> Telling {
     let (sender, receiver) = mpsc::channel(BATCHES_AHEAD);
     tokio::spawn(async move {
@@ -148,7 +149,8 @@ fn read(reply: &RawDocument, kept: &Kept, is_first: bool) -> Result<Batch, Shado
 }
 
 impl Event {
-    /// None of an update whose document was deleted before the store looked it up: that is an event of its own.
+    /// Returns `None` for an update whose document was deleted before the store looked it up: the deletion is an event of its
+    /// own.
     fn read(event: &RawDocument, kept: &Kept) -> Result<Option<Event>, ShadowError> {
         let kind = event.get_str("operationType").map_err(unreadable)?;
         let new = event.get_document("fullDocument").ok();

@@ -27,10 +27,10 @@ const PARTED_DOCUMENTS_MIN: u64 = 100_000;
 const PARTS: usize = 4;
 /// `_id`s by which a collection is divided.
 const SAMPLE: i32 = 400;
-/// The pause before a load that failed is begun anew.
+/// Pause before a failed load is tried again.
 const RETRY_PAUSE: Duration = Duration::from_secs(5);
 
-/// Codes by which a store says that it cannot read what a majority has at a time: BadValue, FailedToParse, IllegalOperation,
+/// Error codes of a store that cannot read with a majority read concern at a cluster time: BadValue, FailedToParse, IllegalOperation,
 /// InvalidOptions, ReadConcernMajorityNotEnabled, NotImplemented, and a read concern of a standalone.
 const NO_MAJORITY: [i32; 7] = [2, 9, 20, 72, 148, 238, 123];
 
@@ -40,14 +40,15 @@ const WAITS: &str = "the cache waits to be loaded";
 type Batch = Result<Vec<RawDocumentBuf>, ShadowError>;
 
 impl Shadow {
-    /// Has a shadow filled anew in the background, if its writes can be followed; it answers nothing until that is done.
+    /// Has a shadow loaded again in the background, if its writes can be followed. It answers nothing until that is done.
     pub fn reload(self: &Arc<Self>, mirror: &Arc<Mirror>, why: &str) {
         self.log_load(mirror, why);
         mirror.cool(WAITS, Duration::ZERO);
         self.have_loaded(mirror);
     }
 
-    /// The same where the shadow was right until the store was away: it may go on to answer while that is so again.
+    /// As [`reload`](Shadow::reload), for a shadow that was right until the store was away: should the store be away again, it
+    /// may answer.
     pub(super) fn reload_kept(self: &Arc<Self>, mirror: &Arc<Mirror>, why: &str) {
         self.log_load(mirror, why);
         mirror.cool_kept(WAITS, Duration::ZERO);
@@ -161,8 +162,8 @@ impl Shadow {
         Ok(epoch.map(|epoch| (kept, epoch)))
     }
 
-    /// Puts what a load has copied into the place of the older copy, if it kept that; the number of the load then. None if
-    /// it is not the last one any more.
+    /// Replaces the older copy by the loaded one, if the load kept the older copy. Returns the number of the shadow, or `None`
+    /// if load `epoch` is no longer the latest.
     async fn take_over(&self, mirror: &Mirror, epoch: u64) -> Result<Option<u64>, ShadowError> {
         let _alone = mirror.gate.write().await;
         let (from, to) = (mirror.followed_in(), &mirror.namespace);
@@ -175,8 +176,8 @@ impl Shadow {
         Ok(mirror.take_over(epoch))
     }
 
-    /// Empties the shadow, or what is to take its place, while nobody writes, and then opens the cursors: what is written before they are there is
-    /// followed, and noted. None if nothing is declared any more.
+    /// Empties the shadow, or what is to take its place, while no writer is at work, and then opens the cursors. What is
+    /// written before they are open is followed, and noted. Returns `None` if no cache is declared any more.
     async fn begin(
         &self,
         mirror: &Mirror,
@@ -212,8 +213,8 @@ impl Shadow {
         Ok(Some((kept, epoch, cursors)))
     }
 
-    /// How a collection is read whose change stream is open: what a majority has, so that nothing is rolled back without
-    /// an event; not older than now, so that the stream tells of everything that is not read.
+    /// The read concern for loading a collection whose change stream is open: `majority`, so that nothing that is read is rolled
+    /// back without an event, and after the present cluster time, so that the stream has every later write.
     async fn load_concern(&self) -> Result<Option<Document>, ShadowError> {
         let now = match self.exclusive {
             true => None,
@@ -222,7 +223,7 @@ impl Shadow {
         Ok(now.map(|at| doc! { "level": "majority", "afterClusterTime": timestamp(at) }))
     }
 
-    /// Opens the cursor of a `find`; of what the store has itself, if it does not know what a majority has.
+    /// Opens the cursor of a `find`; without a read concern, if the store does not support a majority.
     async fn open_cursor(
         &self,
         db: &str,
@@ -242,7 +243,7 @@ impl Shadow {
         Ok(opened?.with_type())
     }
 
-    /// Makes what a load fills anew, with the declared caches and without documents.
+    /// Creates the collection that a load fills again: with the declared caches, and without documents.
     async fn empty(&self, mirror: &Mirror) -> Result<(), ShadowError> {
         let Namespace { db, collection } = mirror.followed_in();
         let collection = collection.as_str();

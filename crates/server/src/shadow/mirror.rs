@@ -18,10 +18,10 @@ use super::pace::Measurement;
 pub struct Mirror {
     /// Its name.
     pub namespace: Namespace,
-    /// Where a load puts documents that keeps the copy there is until it is done.
+    /// The collection that a load fills if the older copy is kept until the load is done.
     pub(super) beside: Namespace,
     /// Where there is a shadow, a writer holds this alone from the write to the store until the shadow has followed, and
-    /// the load while it copies a batch shares it; where there is none, writers share it, so that whoever declares a cache
+    /// the load while it copies a batch shares it; where there is none, writers share it, so that a declaration of a cache
     /// can wait until they are done.
     pub gate: Arc<RwLock<()>>,
     /// How long the store takes to give documents of it.
@@ -35,9 +35,9 @@ pub struct Mirror {
     owed: AtomicU64,
     /// The number of the shadow that follows a change stream, answering or not yet.
     followed: AtomicU64,
-    /// When the store last let a client read it that had not said who it is; none if it did not let the last one.
+    /// When the store last let an unauthenticated client read it; `None` if it refused the last one.
     open: Mutex<Option<Instant>>,
-    /// Held by who compares an answer with the store's: one at a time.
+    /// Held by the client that compares an answer with the store's: one at a time.
     comparing: Arc<AsyncMutex<()>>,
     /// The cluster time at which the shadow stands still to be compared.
     stop_at: watch::Sender<Option<u64>>,
@@ -193,13 +193,13 @@ impl Mirror {
         }
     }
 
-    /// When the store last let a client read the collection that had not said who it is; none if it did not let the last
-    /// one, or may have been started again since.
+    /// When the store last let an unauthenticated client read the collection; `None` if it refused the last one, or may have
+    /// been started again since.
     pub fn open_at(&self) -> Option<Instant> {
         *self.open.lock()
     }
 
-    /// The store has let a client that has not said who it is read the collection, or has not, or that is not known.
+    /// Notes when the store let an unauthenticated client read the collection; `None` if it refused, or if that is unknown.
     pub fn set_open(&self, at: Option<Instant>) {
         *self.open.lock() = at;
     }
@@ -291,7 +291,7 @@ impl Mirror {
         self.inner.lock().identity = identity;
     }
 
-    /// True if nobody loads this shadow yet and the caller has to from now on.
+    /// Returns true if this shadow has no loader yet: the caller is its loader from now on.
     pub fn take_loader(&self) -> bool {
         !std::mem::replace(&mut self.inner.lock().has_loader, true)
     }
@@ -318,8 +318,8 @@ impl Mirror {
         })
     }
 
-    /// The load `of` has taken the place of the older copy beside it; its new number. None if it is not the last one any
-    /// more.
+    /// Notes that the load `of` has replaced the older copy. Returns the shadow's new number, or `None` if the load is no longer
+    /// the latest.
     pub(super) fn take_over(&self, of: u64) -> Option<u64> {
         self.with(|declared, epoch| match &mut declared.state {
             State::Loading { is_beside, .. } if *epoch == of => {

@@ -58,7 +58,7 @@ pub enum ShadowError {
     /// The list of caches cannot be read or written.
     #[error("the list of caches: {0}")]
     Declarations(#[from] std::io::Error),
-    /// The store may not have any more what the shadow was made of.
+    /// The store may no longer have the documents that the shadow was made of.
     #[error(
         "the store has another primary, which may have been restored from a backup, and no event tells"
     )]
@@ -87,9 +87,9 @@ pub struct Shadow {
     pub compare_percent: u8,
     /// Do cached answers go on while the store cannot be reached?
     pub serve_stale: bool,
-    /// Since when the store cannot be reached; somebody waits until it can.
+    /// Since when the store cannot be reached; a task waits until it can.
     lost_at: Mutex<Option<Instant>>,
-    /// Somebody looks what became of the store, as it has closed a connection.
+    /// Whether a task is checking the store, because it has closed a connection.
     looking: AtomicBool,
     /// What every client with a connection to the store holds.
     present: AsyncMutex<Arc<()>>,
@@ -181,13 +181,13 @@ impl Shadow {
         self.lost_at().is_some()
     }
 
-    /// Since when the store cannot be reached; none if it is not known that it cannot.
+    /// Since when the store cannot be reached; `None` as far as it is known to be there.
     pub fn lost_at(&self) -> Option<Instant> {
         *self.lost_at.lock()
     }
 
-    /// The store cannot be reached: looks for it until it can. Shadows that follow no stream are loaded anew then, as it may
-    /// not be what it was.
+    /// The store cannot be reached: looks for it until it can. Shadows that follow no stream are loaded again then, as the
+    /// store may have changed.
     pub fn lost(self: &Arc<Self>) {
         match &mut *self.lost_at.lock() {
             Some(_) => return,
@@ -215,7 +215,7 @@ impl Shadow {
         self.upstream.is_there().await && self.store_time().await.is_ok()
     }
 
-    /// The store may let others read now: who has said who he is, is asked about on his own connection.
+    /// Forgets which collections the store lets unauthenticated clients read: it may have other rules now.
     fn forget_open(&self) {
         for mirror in self.mirrors.lock().values() {
             mirror.set_open(None);
@@ -237,7 +237,7 @@ impl Shadow {
         }
     }
 
-    /// A client has a connection to the store. If nobody else has, nobody would have noticed that it was started again.
+    /// A client has a connection to the store. If it is the only one, a restart of the store may have gone unnoticed.
     pub async fn arrives(self: &Arc<Self>) -> Arrived {
         let present = self.present.lock().await;
         if Arc::strong_count(&present) == 1 {
@@ -247,7 +247,7 @@ impl Shadow {
         Arrived(Arc::clone(&present))
     }
 
-    /// Loads all shadows anew.
+    /// Loads all shadows again.
     fn reload_all(self: &Arc<Self>, why: &str) {
         for mirror in self.declared() {
             self.reload_kept(&mirror, why);
@@ -260,7 +260,7 @@ impl Shadow {
         mirror.filter(|mirror| mirror.is_declared())
     }
 
-    /// Forgets a collection without caches that nobody else uses; clients name as many as they like.
+    /// Forgets a collection without caches that is not in use elsewhere: clients can name any number of them.
     pub fn release(&self, mirror: Arc<Mirror>) {
         let mut mirrors = self.mirrors.lock();
         // Ours and the table's: nobody can take another while the table is locked.
@@ -335,7 +335,7 @@ impl Shadow {
     }
 
     /// Declares caches, by a `createIndexes` of definitions of cache indexes alone, and begins to load them. Gives the
-    /// reply. Waits for writes that are under way, as who began them before has nobody follow them.
+    /// reply. Waits for in-flight writes: those started before the declaration are not followed.
     ///
     /// # Errors
     /// If the collection is a view or has a collation, the store does not answer, or the list of caches cannot be
@@ -514,7 +514,7 @@ pub struct Counters {
     pub compared: AtomicU64,
     /// Those that differed.
     pub differed: AtomicU64,
-    /// Those of which nobody can tell, as what they ask for was written meanwhile.
+    /// Those that could not be judged, as their documents were written meanwhile.
     pub undecided: AtomicU64,
 }
 

@@ -11,9 +11,9 @@ use tokio::time::timeout;
 
 use super::{Mirror, Shadow, ShadowError};
 
-/// The most documents that are asked for one by one.
+/// Maximum documents that are asked for one by one.
 pub const ONE_BY_ONE_MAX: usize = 16;
-/// What takes no longer is not worth a comparison.
+/// Time below which ways to ask are not compared.
 const SHORT: Duration = Duration::from_millis(10);
 /// How long a read waits for the first measurement; if that takes longer, the store answers the read by itself.
 const PATIENCE: Duration = Duration::from_millis(100);
@@ -21,7 +21,7 @@ const PATIENCE: Duration = Duration::from_millis(100);
 const MEASURED_MAX: Duration = Duration::from_secs(60);
 /// How long after a measurement the next one begins at the earliest, if the store answers by itself as it is faster.
 const INTERVAL: Duration = Duration::from_secs(60);
-/// The same in durations of a measurement, so that those are at most a fiftieth of what a store does.
+/// The same interval as a multiple of a measurement's duration: measurements take at most a fiftieth of the time.
 const INTERVAL_TIMES: u32 = 50;
 
 /// How documents that a shadow has found are asked for.
@@ -56,8 +56,8 @@ pub struct Pace {
 }
 
 impl Pace {
-    /// How the store should give documents, of which a search of its own finds the last after a `share` of the collection, and
-    /// how long that takes. `None` if it takes long and a search was not measured.
+    /// The fastest way to get documents from the store, and how long it takes. A search of the store reads a `share` of the
+    /// collection. Returns `None` if asking by `_id` takes long and a search was not measured.
     pub fn way(&self, wanted: Wanted, share: f64) -> Option<(Way, Duration)> {
         let (way, by_id) = self.by_id(wanted);
         if by_id <= SHORT {
@@ -73,7 +73,7 @@ impl Pace {
     /// The faster way to get documents by their `_id`s, and how long it takes.
     pub fn by_id(&self, wanted: Wanted) -> (Way, Duration) {
         let (of, several) = self.several;
-        // Of more of them than were measured, each may take its time.
+        // More documents than were measured may take proportionally longer.
         let together = several.mul_f64((wanted.together as f64 / of.max(1) as f64).max(1.0));
         let few = wanted.one_by_one.filter(|few| *few <= ONE_BY_ONE_MAX);
         match few.map(|few| self.one.saturating_mul(few as u32)) {
@@ -82,7 +82,7 @@ impl Pace {
         }
     }
 
-    /// Whether to leave off after some time, with `left` documents to be asked for, as a search of the store would be faster.
+    /// Whether to give up asking one by one after a time, with `left` documents to go, as a search of the store would be faster.
     pub fn is_too_slow(&self, after: Duration, left: usize) -> bool {
         let rest = self.one.saturating_mul(left as u32);
         let search = self.search.unwrap_or(PATIENCE);
@@ -121,7 +121,7 @@ impl Measurement {
         }
     }
 
-    /// True if the caller has to measure now.
+    /// Begins a measurement if one is due. Returns whether the caller has to measure now.
     fn begin(&self) -> bool {
         let mut state = self.0.lock();
         let is_due = state.next.is_none_or(|next| next <= Instant::now());
@@ -142,8 +142,8 @@ impl Measurement {
 }
 
 impl Shadow {
-    /// The pace of a collection in which a shadow has found the documents with these `_id`s by a `filter`. Measures it where it
-    /// is not known, or so long ago that what was too slow may not be any more. `None` if that takes a while.
+    /// The pace of a collection in which a shadow has found the documents with these `_id`s by a `filter`. Measures it if it
+    /// is not known, or was measured too long ago. Returns `None` if nothing is known and measuring takes longer than 100 ms.
     pub async fn pace(
         self: &Arc<Self>,
         mirror: &Arc<Mirror>,

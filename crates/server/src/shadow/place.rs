@@ -48,15 +48,15 @@ pub(super) struct Followed {
 pub(super) struct Place {
     /// The stream goes on behind this.
     pub token: RawDocumentBuf,
-    /// The token of the last event; none since the load.
+    /// The token of the last event; `None` without an event since the load.
     pub event: Option<RawDocumentBuf>,
-    /// Whose tokens these are.
+    /// The term of the primary that gave the tokens.
     pub term: Option<Term>,
 }
 
 impl Place {
-    /// The token by which the stream goes on in a term. None if the store could not tell whether it still has what the
-    /// shadow was made of.
+    /// The token to resume the stream with in a term. Returns `None` if no token can show that the store still has the documents
+    /// that the shadow was made of.
     pub fn token_in(&self, term: Option<Term>) -> Option<&RawDocument> {
         match self.term == term {
             true => Some(&self.token),
@@ -81,7 +81,7 @@ impl Place {
         Ok(note)
     }
 
-    /// The place that a note keeps. None if that is of something else.
+    /// The place that a note keeps. Returns `None` if the note is not about `of`.
     pub fn of_note(note: &RawDocument, of: &Followed) -> Result<Option<Place>, ShadowError> {
         let collection = note.get("collection").map_err(unreadable)?;
         let fields = note.get_document("fields").map_err(unreadable)?;

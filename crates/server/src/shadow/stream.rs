@@ -18,7 +18,7 @@ use super::kept::Kept;
 use super::place::{Followed, Place, Term, time_of};
 use super::{Mirror, Shadow, ShadowError};
 
-/// How often it is kept where the stream has been read to, if it tells of no change.
+/// How often the place in the stream is kept while it has no changes.
 const KEEP_INTERVAL: Duration = Duration::from_secs(1);
 /// The pause before a stream that broke is opened again.
 const REOPEN_PAUSE: Duration = Duration::from_secs(1);
@@ -39,7 +39,7 @@ struct Follower<'a> {
     of: Followed,
     /// The term in which it was opened.
     term: Option<Term>,
-    /// How far it has been followed; none before it has told anything.
+    /// How far it has been followed; `None` before its first batch.
     place: Option<Place>,
     /// Does the shadow hold what the store had at that place? A load brings later documents, too.
     is_whole: bool,
@@ -124,7 +124,7 @@ impl Shadow {
         }
     }
 
-    /// Goes on behind a place with the shadow of this number; waits for the store. None if it is not the last one any more.
+    /// Goes on behind a place with shadow number `epoch`; waits for the store. Returns `None` if that is no longer the latest.
     async fn reopened<'a>(
         &'a self,
         mirror: &'a Mirror,
@@ -193,8 +193,8 @@ impl Shadow {
         }
     }
 
-    /// How far the shadow of an earlier run has followed the store. None if the shadow holds other fields now, or if the
-    /// store has another collection under the name, as from a backup.
+    /// How far the shadow of an earlier run has followed the store. Returns `None` if the shadow holds other fields now, or if
+    /// the store has another collection under the name, as from a backup.
     async fn kept_place(&self, mirror: &Mirror) -> Result<Option<Place>, ShadowError> {
         let namespace = &mirror.namespace;
         let definitions = self.cache_definitions(namespace).await;

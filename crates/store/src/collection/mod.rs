@@ -129,7 +129,7 @@ impl Collection {
         Ok(collection)
     }
 
-    /// Documents that it can still be given, in all its life: the numbers of deleted ones are not used again.
+    /// Number of inserts that the collection can still take. Numbers of deleted documents are not used again.
     pub fn inserts_left(&self) -> u64 {
         NUMBER_MAX.saturating_sub(self.next_number())
     }

@@ -55,7 +55,7 @@ impl Change<'_> {
     }
 }
 
-/// Whether a document nests deeper than what reads it may recurse.
+/// Whether a document nests deeper than its readers may recurse.
 pub(super) fn nests_too_deep(document: &RawDocument) -> bool {
     nests_deeper(RawBsonRef::Document(document), DOCUMENT_DEPTH_MAX)
 }

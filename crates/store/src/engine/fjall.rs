@@ -13,7 +13,6 @@ use fjall::{
 use parking_lot::{Mutex, RwLock};
 
 use super::journal::Dropped;
-use super::synced::Journal;
 use super::{
     Batch, Bytes, Direction, Engine, KeyRange, Page, PageLimit, Partition, PartitionId,
     PartitionKind, archive, creation, journal, manifest, synced,
@@ -120,7 +119,7 @@ impl FjallEngine {
     /// [`StoreError::Corrupt`] for damaged files, [`StoreError::DiskFull`] and [`StoreError::Io`] as they come.
     pub fn open(directory: &Path, options: &StoreOptions) -> Result<Self> {
         let partitions = directory.join(PARTITIONS);
-        creation::clear_unfinished(directory, &partitions)?;
+        creation::finish(directory, &partitions)?;
         check_names(directory)?;
         manifest::check(&partitions)?;
         archive::check(&partitions)?;
@@ -515,11 +514,7 @@ impl Engine for FjallEngine {
     }
 
     fn sync(&self) -> Result<()> {
-        match self.journal.sync()? {
-            // fjall may have met a failure in this journal before us: the kernel does not tell it twice to latecomers.
-            Journal::New => self.check_background(),
-            Journal::Known => Ok(()),
-        }
+        self.journal.sync(|| self.check_background())
     }
 
     fn bytes(&self, partition: PartitionId) -> u64 {

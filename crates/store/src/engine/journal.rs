@@ -68,7 +68,7 @@ pub(crate) struct Journals {
     pub(crate) last_sequence: u64,
     /// Whether there has only ever been one, so that all that was ever written is in it.
     pub(crate) only: bool,
-    /// How far they are on the disk: to their end, after the check.
+    /// How far the journals are on the disk: to their end, after the check.
     pub(crate) synced: Position,
     /// What was cut off because it was not whole and had never been synced.
     pub(crate) dropped: Dropped,
@@ -155,7 +155,7 @@ pub(crate) fn all_empty(directory: &Path) -> Result<bool> {
 
 /// No journal is right for a new directory only.
 fn no_journals(directory: &Path) -> Result<Journals> {
-    match directory.join("version").exists() || Position::read(directory).is_some() {
+    match directory.join("version").exists() || Position::read(directory)?.is_some() {
         true => Err(damaged(directory, "the journal is missing".to_owned())),
         false => Ok(Journals::default()),
     }
@@ -163,7 +163,7 @@ fn no_journals(directory: &Path) -> Result<Journals> {
 
 /// How much of the newest journal is known to be on the disk.
 fn synced_length(directory: &Path, newest: u64) -> Result<usize> {
-    let synced = Position::read(directory).unwrap_or_default();
+    let synced = Position::read(directory)?.unwrap_or_default();
     if synced.journal > newest {
         let missing = directory.join(name_of(synced.journal));
         return Err(damaged(&missing, "the journal is missing".to_owned()));
@@ -208,8 +208,8 @@ fn data_end(file: &File) -> io::Result<u64> {
 
 /// Replaces a journal by this beginning of it, and has it on the disk.
 ///
-/// Batches that no sync has confirmed are written anew: a sync that failed may have left them in memory only, where the
-/// kernel takes them for written, so that another sync of the same file would prove nothing.
+/// Batches that no sync has confirmed are written again: a failed sync may have left them in memory only, in pages that the
+/// kernel counts as written, so that another sync of the same file would prove nothing.
 fn rewrite(path: &Path, bytes: &[u8]) -> Result<()> {
     let written = || {
         let temporary = path.with_extension("new");
@@ -223,7 +223,7 @@ fn rewrite(path: &Path, bytes: &[u8]) -> Result<()> {
         std::fs::rename(&temporary, path)?;
         crate::directory::sync(path.parent().unwrap_or(Path::new(".")))
     };
-    written().map_err(|error| StoreError::io("write the end of the journal anew", error))
+    written().map_err(|error| StoreError::io("write the end of the journal again", error))
 }
 
 /// The end of every whole batch.
@@ -257,7 +257,7 @@ impl Stop {
     }
 }
 
-/// Reads a journal batch by batch, and gives where the last whole one ends. `sequence` is the last sequence number seen,
+/// Reads a journal batch by batch, and returns where the last whole batch ends. `sequence` is the last sequence number seen,
 /// over all journals. The first `synced` bytes are on the disk: what cannot be read there is damage.
 fn scan(bytes: &[u8], synced: usize, sequence: &mut u64) -> std::result::Result<usize, String> {
     let mut at = 0;
@@ -280,7 +280,7 @@ fn scan(bytes: &[u8], synced: usize, sequence: &mut u64) -> std::result::Result<
     Ok(at)
 }
 
-/// Where the last of the whole batches ends with which the bytes begin; does not look into them.
+/// Bytes of the whole batches at the beginning of `bytes`; their checksums are not verified.
 pub(crate) fn whole_batches(bytes: &[u8]) -> usize {
     let mut at = 0;
     while let Ok((next, _)) = batch(bytes, at) {
@@ -294,7 +294,7 @@ pub(crate) fn may_go_on(bytes: &[u8]) -> bool {
     matches!(batch(bytes, 0), Err(Stop::Short))
 }
 
-/// Counts the trailers of batches that another batch or nothing follows.
+/// Counts the trailers that are followed by another batch or by the end.
 fn ends_of_batches(bytes: &[u8]) -> u64 {
     let trailers = bytes
         .windows(TRAILER.len())

@@ -38,8 +38,18 @@ pub(crate) struct Position {
 
 impl Position {
     /// Reads the note in a directory; `None` if there is none, or not a whole one.
-    pub(crate) fn read(directory: &Path) -> Option<Self> {
-        let note = std::fs::read(directory.join(NOTE)).ok()?;
+    ///
+    /// # Errors
+    /// [`StoreError::Io`]: a note that cannot be read now may say that what cannot be read of the journal is damage.
+    pub(crate) fn read(directory: &Path) -> Result<Option<Self>> {
+        match std::fs::read(directory.join(NOTE)) {
+            Ok(note) => Ok(Self::decode(&note)),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+            Err(error) => Err(StoreError::io("read how far the journal is synced", error)),
+        }
+    }
+
+    fn decode(note: &[u8]) -> Option<Self> {
         let note: [u8; NOTE_BYTES] = note.try_into().ok()?;
         let number = |at: usize| note[at..at + 8].try_into().map(u64::from_le_bytes).ok();
         (number(16)? == xxh3_64(&note[..16])).then_some(Self {
@@ -58,9 +68,9 @@ impl Position {
     }
 }
 
-/// Whether a sync before has met the newest journal.
+/// Whether an earlier sync has covered the newest journal.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Journal {
+enum Journal {
     Known,
     New,
 }
@@ -68,8 +78,8 @@ pub(crate) enum Journal {
 /// Forces the journal to the disk without taking the writer's lock.
 pub(crate) struct JournalSync {
     open: Mutex<Open>,
-    /// The first sync that the kernel failed to do. It takes what it could not write for written, so that no later sync of
-    /// this run would prove anything: the next run writes it anew.
+    /// The first sync that failed in the kernel. The kernel counts what it could not write as written, so that no later sync of
+    /// this run would prove anything: the next run writes it again.
     failure: Mutex<Option<StoreError>>,
 }
 
@@ -84,7 +94,7 @@ struct Open {
 struct Newest {
     id: u64,
     file: File,
-    /// Where the batches end that are known to be whole.
+    /// End of the batches that are known to be whole.
     whole: u64,
 }
 
@@ -116,19 +126,28 @@ impl JournalSync {
 
     /// Returns when everything handed to the operating system before the call is on the disk.
     ///
-    /// Only the newest journal can hold such data: fjall syncs a journal before it starts the next one.
+    /// Only the newest journal can hold such data: fjall syncs a journal before it starts the next one. It may have met a
+    /// failure in a new one before this handle was opened, of which the kernel tells latecomers nothing, or have failed to
+    /// begin it: `check_writer` says so, and until it succeeds no sync counts.
     ///
     /// # Errors
     /// [`StoreError::Io`] and [`StoreError::DiskFull`]: the next sync may succeed if this one did not begin.
-    /// [`StoreError::ReadOnly`] if it cannot.
-    pub(crate) fn sync(&self) -> Result<Journal> {
+    /// [`StoreError::ReadOnly`] if it cannot. What `check_writer` says.
+    pub(crate) fn sync(&self, check_writer: impl FnOnce() -> Result<()>) -> Result<()> {
         let mut open = self.open.lock();
         self.check()?;
         let journal = open
             .follow()
             .map_err(|error| StoreError::io("open the journal", error))?;
-        open.sync(&self.failure)?;
-        Ok(journal)
+        let synced = open.sync(&self.failure)?;
+        if journal == Journal::New
+            && let Err(error) = check_writer()
+        {
+            open.newest = None;
+            return Err(error);
+        }
+        open.take_note(synced);
+        Ok(())
     }
 }
 
@@ -160,9 +179,10 @@ impl Open {
         Ok(open)
     }
 
-    fn sync(&mut self, failure: &Mutex<Option<StoreError>>) -> Result<()> {
+    /// Syncs the newest journal; how far it is on the disk then. None if there is none any more.
+    fn sync(&mut self, failure: &Mutex<Option<StoreError>>) -> Result<Option<Position>> {
         let Some(newest) = &mut self.newest else {
-            return Ok(());
+            return Ok(None);
         };
         let whole = newest
             .find_end()
@@ -173,15 +193,18 @@ impl Open {
             return Err(error);
         }
         newest.whole = whole;
-        let synced = Position {
+        Ok(Some(Position {
             journal: newest.id,
             length: whole,
-        };
+        }))
+    }
+
+    fn take_note(&self, synced: Option<Position>) {
+        let written = synced.map_or(Ok(()), |synced| self.note.write_all_at(&synced.encode(), 0));
         // An older note is right too.
-        if let Err(error) = self.note.write_all_at(&synced.encode(), 0) {
+        if let Err(error) = written {
             tracing::debug!(%error, "cannot note how far the journal is synced");
         }
-        Ok(())
     }
 
     /// Opens the newest journal unless it is open.
@@ -249,4 +272,46 @@ fn read_at(file: &File, buffer: &mut [u8], at: u64) -> io::Result<usize> {
         }
     }
     Ok(read)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn refused() -> Result<()> {
+        Err(StoreError::ReadOnly {
+            why: "the writer has met a failure".to_owned(),
+        })
+    }
+
+    #[test]
+    fn a_new_journal_is_not_noted_as_synced_before_its_writer_is_well() {
+        let directory = tempfile::tempdir().expect("a temporary directory");
+        let path = directory.path();
+        let begin = |id| std::fs::write(path.join(journal::name_of(id)), []).expect("writes");
+        let noted = || Position::read(path).expect("reads").expect("is noted");
+        begin(0);
+        let sync = JournalSync::open(path, Position::default()).expect("opens");
+        sync.sync(refused).expect("this journal is known");
+        begin(1);
+        for _ in 0..2 {
+            assert!(sync.sync(refused).is_err());
+            assert_eq!(noted().journal, 0);
+        }
+        sync.sync(|| Ok(())).expect("the writer is well");
+        assert_eq!(noted().journal, 1);
+        sync.sync(refused).expect("this journal is known");
+    }
+
+    #[test]
+    fn a_note_that_cannot_be_read_is_no_torn_one() {
+        let directory = tempfile::tempdir().expect("a temporary directory");
+        let note = directory.path().join(NOTE);
+        assert_eq!(Position::read(directory.path()).expect("reads"), None);
+        std::fs::write(&note, [1; NOTE_BYTES]).expect("writes");
+        assert_eq!(Position::read(directory.path()).expect("reads"), None);
+        std::fs::remove_file(&note).expect("removes");
+        std::fs::create_dir(&note).expect("creates");
+        assert!(Position::read(directory.path()).is_err());
+    }
 }

@@ -9,7 +9,8 @@
 //! - of a folder, each name that was made, removed or given to another file since its last sync is as before or as after,
 //!   whatever becomes of the other names. File systems that keep the order of such changes lose less.
 //!
-//! A sync of a journal may be told to fail. As on Linux, the pages that it could not write count as written from then on: a later sync
+//! A sync of a journal, or of any file but a manifest, may be told to fail: a manifest that failed is written again under its name,
+//! and taken for the old one if the clock of the file system does not tell them apart. As on Linux, the pages that it could not write count as written from then on: a later sync
 //! writes them only once they have changed again. Each descriptor that was open then is told so, once.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
@@ -55,7 +56,7 @@ struct Stale {
 }
 
 impl Stale {
-    /// Keeps what counts as written still. A file that was written to and did not grow was written anew.
+    /// Keeps the pages that still count as written. A file that was written to and did not grow was rewritten.
     fn retain(&mut self, now: &Content, changed: Option<SystemTime>) {
         let is_new = changed != self.changed && now.bytes.len() <= self.end;
         self.pages
@@ -71,8 +72,10 @@ struct Disk {
     /// Files that a sync failed to write.
     stale: HashMap<Id, Stale>,
     random: Rng,
-    /// Syncs of journals that still succeed before one fails.
+    /// Syncs that still succeed before one fails.
     until_failure: Option<u32>,
+    /// Whether only syncs of journals fail.
+    fails_journals_alone: bool,
     has_failed: bool,
     /// Syncs that still happen before power is cut at one.
     until_cut: Option<u32>,
@@ -111,8 +114,19 @@ impl Power {
     }
 
     /// Lets one sync of a journal fail, after `after` more.
-    pub fn fail_sync(&self, after: u32) {
-        self.disk.lock().until_failure = Some(after);
+    pub fn fail_journal(&self, after: u32) {
+        self.fail(after, true);
+    }
+
+    /// Lets one sync of a file fail, after `after` more.
+    pub fn fail_file(&self, after: u32) {
+        self.fail(after, false);
+    }
+
+    fn fail(&self, after: u32, journals_alone: bool) {
+        let mut disk = self.disk.lock();
+        disk.until_failure = Some(after);
+        disk.fails_journals_alone = journals_alone;
     }
 
     /// Cuts power at a sync, after `after` more; no sync succeeds from then on.
@@ -174,9 +188,15 @@ fn id_of(metadata: &Metadata) -> Id {
     (metadata.ino(), metadata.created().ok())
 }
 
-fn is_journal(link: &Path) -> bool {
+/// May a sync of this file fail?
+fn may_fail(link: &Path, journals_alone: bool) -> bool {
     let path = fs::read_link(link).unwrap_or_default();
-    path.extension().is_some_and(|extension| extension == "jnl")
+    let name = path.file_name().and_then(|name| name.to_str());
+    let number = name.and_then(|name| name.strip_prefix('v'));
+    match journals_alone {
+        true => path.extension().is_some_and(|extension| extension == "jnl"),
+        false => number.is_none_or(|number| number.parse::<u64>().is_err()),
+    }
 }
 
 /// The numbers of the descriptors of a file, but for the one that the link stands for.
@@ -302,7 +322,7 @@ impl Disk {
                 return false;
             }
         }
-        if is_journal(link) && burns_down(&mut self.until_failure) {
+        if may_fail(link, self.fails_journals_alone) && burns_down(&mut self.until_failure) {
             self.has_failed = true;
             let differ = |page: &usize| now.page(*page) != synced.page(*page);
             let pages = (0..now.pages()).filter(differ);

@@ -29,7 +29,7 @@ pub(super) struct Image {
 }
 
 impl ScanTable {
-    /// Most rows of a table: they are counted by 32 bits.
+    /// Maximum rows of a table, which are counted in 32 bits.
     pub const ROWS_MAX: u64 = u32::MAX as u64;
 
     /// A table of blocks that are on one device. The second part of each has bit `row % 32` of word `row / 32` set where

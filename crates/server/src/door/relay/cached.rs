@@ -35,7 +35,7 @@ const UNFOLLOWED: &[&str] = &[
     "mapreduce",
     "renameCollection",
 ];
-/// Commands after which the client may be somebody else, or may do other things.
+/// Commands after which the client may be another user, or have other rights.
 const CHANGES_RIGHTS: &[&str] = &["saslStart", "saslContinue", "authenticate", "logout"];
 /// Commands by which a transaction ends.
 const ENDS_TRANSACTION: &[&str] = &["commitTransaction", "abortTransaction"];
@@ -80,16 +80,30 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Relay<S> {
         let Some(message) = decode(&request.bytes) else {
             return self.exchange(request, flags).await;
         };
+        self.by_name(shadow, &name, namespace, request, message, flags)
+            .await
+    }
+
+    /// Runs a command that is neither a write nor about a cursor of a shadow.
+    async fn by_name(
+        &mut self,
+        shadow: &Arc<Shadow>,
+        name: &str,
+        namespace: Option<Namespace>,
+        request: Request,
+        message: OpMsg,
+        flags: Flags,
+    ) -> Result<Next, FrameError> {
         let body = &message.body;
-        let is_read = reads::is_read(&name) && !flags.has(Flags::MORE_TO_COME);
-        if let (true, Some(namespace)) = (declares(&name, body), &namespace) {
+        let is_read = reads::is_read(name) && !flags.has(Flags::MORE_TO_COME);
+        if let (true, Some(namespace)) = (declares(name, body), &namespace) {
             let mirror = shadow.mirror(namespace);
             let next = self.create_indexes(shadow, &mirror, request, body).await;
             shadow.release(mirror);
             return next;
         }
         let mirror = namespace.and_then(|namespace| shadow.find(&namespace));
-        match (name.as_str(), mirror) {
+        match (name, mirror) {
             ("aggregate", _) if writes_out(body) => self.unfollowed(shadow, request, message).await,
             (_, Some(mirror)) if is_read => self.read(shadow, &mirror, request, message).await,
             ("dropIndexes", Some(mirror)) => {
@@ -180,7 +194,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Relay<S> {
         }
     }
 
-    /// What the shadow says to a read of a client who may read the collection; whoever may not is the store's to refuse.
+    /// The answer of the shadow to a read, if the client may read the collection. If it may not, the store refuses the read.
     pub(super) async fn answer_of(
         &mut self,
         shadow: &Arc<Shadow>,
@@ -188,7 +202,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Relay<S> {
         body: &RawDocument,
     ) -> Result<Answer, FrameError> {
         let Some(ready) = self.filled(mirror) else {
-            // An older copy may answer if the store goes, and then it is too late to ask.
+            // An older copy may answer once the store is away, when it can no longer be asked for permission.
             if self.shadow.serve_stale && !self.is_stale {
                 self.proves(mirror).await?;
             }
@@ -202,7 +216,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Relay<S> {
             return Ok(Answer::Forward(Reason::Unproven));
         }
         let answer = reads::answer(shadow, mirror, &self.session.client, &read).await;
-        // Of what has been loaded anew meanwhile, nobody knows what it was.
+        // Of what has been loaded again meanwhile, the earlier state is unknown.
         if self.filled(mirror) == Some(ready) {
             return Ok(answer);
         }
@@ -342,7 +356,8 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Relay<S> {
         Ok(proven)
     }
 
-    /// Whether the store's word for this client, or for all that do not say who they are, was good when the store was lost.
+    /// Whether the store's permission for this client, or for all unauthenticated clients, was still valid when the store
+    /// was lost.
     fn proved_in_time(&self, proven: Option<Instant>, mirror: &Mirror) -> bool {
         let Some(lost_at) = self.shadow.lost_at() else {
             return false;
@@ -367,7 +382,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Relay<S> {
         Ok((!succeeded(&reply) || !none).then_some(reply))
     }
 
-    /// The `_id`s of the documents that queries of the client find; none if nobody can tell, because the store refuses to
+    /// The `_id`s of the documents that queries of the client find; `None` if that is unknown because the store refuses to
     /// say or there are too many.
     async fn ids_of(
         &mut self,
@@ -410,7 +425,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Relay<S> {
         flags: Flags,
     ) -> Result<Next, FrameError> {
         if !shadow.exclusive {
-            // Without caches, nobody has to know when it is done.
+            // Without caches, no shadow waits for its end.
             if !mirror.is_declared() && flags.has(Flags::MORE_TO_COME) {
                 return self.exchange(request, flags).await;
             }

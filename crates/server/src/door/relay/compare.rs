@@ -9,7 +9,7 @@ use forebay_wire_mongo::OpMsg;
 
 use crate::shadow::{Shadow, first_batch, number};
 
-/// How often both are asked until a difference is one, or nobody can tell.
+/// How often both are asked before a difference counts, or is given up as undecided.
 pub const TRIES: usize = 5;
 /// Most bytes of an answer in the log.
 const LOGGED_BYTES: usize = 2_000;

@@ -1,7 +1,7 @@
 //! Cursors of what shadows answer.
 //!
-//! Clients know them by negative numbers. MongoDB, FerretDB and Forebay number theirs from 1 on; a router may give a negative
-//! number, so that one that no shadow knows is passed on.
+//! Clients see negative ids for them. MongoDB, FerretDB and Forebay number their cursors from 1 on. A router may use negative
+//! ids, so that an id that no shadow knows is passed on.
 
 use bson::{RawArrayBuf, RawBsonRef, RawDocument, RawDocumentBuf, cstr, rawdoc};
 use forebay_documents::Namespace;
@@ -34,7 +34,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Relay<S> {
         }
     }
 
-    /// The next batch, for a client who may read the collection.
+    /// The next batch, for a client that may read the collection.
     async fn get_more(&mut self, request: Request, body: &RawDocument) -> Result<Next, FrameError> {
         let db = body.get_str("$db").unwrap_or_default();
         let collection = body.get_str("collection").unwrap_or_default();
@@ -127,12 +127,13 @@ pub fn concerns_shadows(asked: &Peek<'_>) -> bool {
     match asked.command() {
         "getMore" => first_number(asked.body).is_some_and(is_of_shadow),
         "killCursors" => numbers(asked.body).any(is_of_shadow),
-        "endSessions" | "killSessions" => true,
+        // Named by nobody, they are all of the client's: the store knows which those are, and a shadow does not.
+        "endSessions" | "killSessions" => names_some(asked.body),
         _ => false,
     }
 }
 
-/// The reply of a shadow for the client: its cursor has the number by which the client knows it.
+/// The reply of a shadow with the cursor id that the client sees.
 pub fn renumbered(reply: RawDocumentBuf) -> RawDocumentBuf {
     let Some(id) = open_cursor(&reply) else {
         return reply;
@@ -173,6 +174,13 @@ fn is_of_shadow(id: i64) -> bool {
 
 fn first_number(body: &RawDocument) -> Option<i64> {
     body.into_iter().next()?.ok()?.1.as_i64()
+}
+
+/// Does a command name sessions?
+fn names_some(body: &RawDocument) -> bool {
+    let sessions = body.into_iter().next().and_then(Result::ok);
+    let sessions = sessions.and_then(|(_, value)| value.as_array());
+    sessions.is_some_and(|sessions| !sessions.is_empty())
 }
 
 /// The cursors that a `killCursors` names.

@@ -3,6 +3,7 @@
 use bson::{RawBsonRef, RawDocument, RawDocumentBuf, cstr};
 
 use super::hello;
+use super::reads::without;
 
 /// Fields of a hello that concern the client's own connection.
 const NOT_ASKED: &[&str] = &["compression", "topologyVersion", "maxAwaitTimeMS"];
@@ -41,13 +42,7 @@ const NOT_REMEMBERED: &[&str] = &[
 
 /// The hello to the store.
 pub fn request(asked: &RawDocument) -> RawDocumentBuf {
-    let mut request = RawDocumentBuf::new();
-    for (name, value) in asked.into_iter().flatten() {
-        if !NOT_ASKED.contains(&name.as_str()) {
-            request.append(name, value);
-        }
-    }
-    request
+    without(asked, NOT_ASKED)
 }
 
 /// The reply to the client, who sent `asked`.

@@ -70,13 +70,13 @@ pub struct Relay<S> {
     store: StoreReader,
     store_writer: StoreWriter,
     shadow: Arc<Shadow>,
-    /// Who the client is to shadows: they look whether it is still there.
+    /// The client, as shadows see it: they check whether it is still connected.
     session: Session,
     /// The collections that the client may read, and when the store said so.
     proven: HashMap<Namespace, Instant>,
     /// What the store's reply holds until it is passed on.
     reply_share: Option<Share>,
-    /// Has the client said who it is, or begun to?
+    /// Has the client authenticated, or begun to?
     is_somebody: bool,
     /// Is the store away, and does the client get what caches answer alone?
     is_stale: bool,
@@ -169,7 +169,8 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Relay<S> {
         Ok(())
     }
 
-    /// The account that the client's messages take from. Where the store asks for no passwords, nobody is a stranger.
+    /// The account that the client's messages take from. Where the store needs no authentication, no client counts as a
+    /// stranger.
     fn memory(&self) -> &Account {
         let asks = |behind: &Behind| behind.upstream.has_credential();
         match self.door.behind.as_ref().is_some_and(asks) && !self.is_somebody {
@@ -388,7 +389,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Relay<S> {
 
     /// The store's reply to the message of this number; none if the store or the client has gone.
     ///
-    /// Replies that nobody waits for are dropped: FerretDB 1 sends one to a write that asks for none.
+    /// Replies that no command waits for are dropped: FerretDB 1 sends one to a write that asks for none.
     async fn receive(&mut self, request_id: i32) -> Result<Option<Bytes>, FrameError> {
         let memory = self.memory().clone();
         loop {

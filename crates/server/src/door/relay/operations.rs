@@ -1,5 +1,5 @@
-//! Searches of shadows among the operations in progress: they have names instead of numbers, so that none is taken for one of
-//! the store's.
+//! Searches of shadows among the operations in progress. Their ids are names instead of numbers, so that none is taken for
+//! an operation of the store.
 
 use bson::{RawBsonRef, RawDocument, RawDocumentBuf, rawdoc};
 use forebay_wire_mongo::OpMsg;
@@ -10,7 +10,7 @@ use super::reads::plain;
 use super::{FrameError, Next, Relay, Request};
 use crate::shadow::succeeded;
 
-/// What the names begin with; a router's begin with a shard's.
+/// Prefix of the names. Those of a router begin with the name of a shard.
 const PREFIX: &str = "forebay:";
 
 impl<S: AsyncRead + AsyncWrite + Unpin> Relay<S> {
@@ -34,7 +34,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Relay<S> {
         self.amended(request, message, amend).await
     }
 
-    /// Stops a search of a shadow for a client whom the store lets see operations: others have not learned its name.
+    /// Stops a search of a shadow, if the store lets the client list operations.
     pub(super) async fn kill_op(
         &mut self,
         request: Request,

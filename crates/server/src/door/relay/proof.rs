@@ -1,20 +1,20 @@
-//! That the store lets a client read a collection: what it said, and how long that counts.
+//! Proof that the store lets a client read a collection: what it said, and how long that counts.
 
 use std::time::{Duration, Instant};
 
 use bson::RawDocument;
 
-/// How long the store's word that a client may read a collection is taken for true.
+/// How long the store's permission to read a collection counts.
 const LIFE: Duration = Duration::from_secs(60);
-/// The code by which stores say that a client may not do something.
+/// `Unauthorized`: the client may not do something.
 const UNAUTHORIZED: i32 = 13;
 
-/// Whether the store's word, given at a time if at all, counts at another.
+/// Whether a permission that the store gave at `given`, if it did, still counts at `at`.
 pub fn counts(given: Option<Instant>, at: Instant) -> bool {
     given.is_some_and(|given| at.saturating_duration_since(given) < LIFE)
 }
 
-/// Whether the store says that the client may not do something: it may have other rights than before.
+/// Whether a reply is a refusal for lack of rights: those of the client may have changed.
 pub fn is_taken_back(reply: &RawDocument) -> bool {
     reply.get_i32("code").is_ok_and(|code| code == UNAUTHORIZED)
 }

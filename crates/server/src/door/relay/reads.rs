@@ -26,7 +26,7 @@ const STORE_ONLY: &[&str] = &[
     "$readPreference",
 ];
 
-/// Codes by which a search says that it was stopped: MaxTimeMSExpired, InterruptedAtShutdown and Interrupted.
+/// Error codes of a search that was stopped: MaxTimeMSExpired, InterruptedAtShutdown and Interrupted.
 const STOPPED: &[i32] = &[50, 11600, 11601];
 
 /// What becomes of a read.
@@ -109,13 +109,18 @@ pub fn was_stopped(reply: &RawDocument) -> bool {
 
 /// A command of the client for a shadow.
 pub fn plain(body: &RawDocument) -> RawDocumentBuf {
-    let mut plain = RawDocumentBuf::new();
-    for (name, value) in body.into_iter().flatten() {
-        if !STORE_ONLY.contains(&name.as_str()) {
-            plain.append(name, value);
+    without(body, STORE_ONLY)
+}
+
+/// The document without the fields of these names.
+pub fn without(document: &RawDocument, names: &[&str]) -> RawDocumentBuf {
+    let mut rest = RawDocumentBuf::new();
+    for (name, value) in document.into_iter().flatten() {
+        if !names.contains(&name.as_str()) {
+            rest.append(name, value);
         }
     }
-    plain
+    rest
 }
 
 fn filter_of<'a>(name: &str, body: &'a RawDocument) -> Option<&'a RawDocument> {
@@ -238,7 +243,7 @@ impl<'a> Read<'a> {
         }
     }
 
-    /// Is this a `find` whose filter, order and projection are judged here as by any store, once it has given the documents?
+    /// Is this a `find` that gives the same result on every store when its filter, order and projection are applied here?
     fn can_be_judged_here(&self) -> bool {
         let document = |name| self.body.get_document(name).into_iter().flatten().flatten();
         // Where some are left out, it depends on an order that only the store knows.
@@ -250,7 +255,7 @@ impl<'a> Read<'a> {
             && document("projection").all(is_switch)
     }
 
-    /// The most documents that a `find` shows, of which it may choose any.
+    /// The `limit` of a `find` that may show any of the matching documents.
     fn limit(&self) -> Option<usize> {
         let limit = number(self.body, "limit").filter(|limit| *limit > 0.0)?;
         let sort = self.body.get_document("sort");
@@ -412,7 +417,8 @@ fn is_switch((name, value): (&CStr, RawBsonRef<'_>)) -> bool {
     value && !name.as_str().contains('$')
 }
 
-/// The stages of a pipeline, each with its argument; none if one is no document of one field, which is the store's to tell.
+/// The stages of a pipeline, each with its argument. Returns `None` if a stage is not a document of one field: the store
+/// reports that.
 fn stages(body: &RawDocument) -> Option<Vec<(&str, RawBsonRef<'_>)>> {
     let stages = body.get_array("pipeline").ok()?.into_iter();
     stages.map(|stage| only_field(stage.ok()?)).collect()

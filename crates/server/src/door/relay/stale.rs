@@ -1,6 +1,7 @@
 //! Clients while the store is away. With `serve-stale` they get what caches answer alone, as of when the store was last there.
 //!
-//! The first command that needs the store is told that it is away, and ends the connection: a client that comes again may find it.
+//! The first command that needs the store gets an error that says so and ends the connection: on a new one, the store may
+//! be back.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -92,7 +93,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Relay<S> {
         Ok(Next::Close)
     }
 
-    /// That the store is away, as a server says it that is about to stop: drivers try again elsewhere, or later.
+    /// The error that the store is away, in the form of a server that shuts down: drivers then try again.
     pub(super) fn away(&self) -> RawDocumentBuf {
         let store = self.door.upstream().map(ToString::to_string);
         let store = store.unwrap_or_default();

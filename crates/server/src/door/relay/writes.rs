@@ -287,7 +287,7 @@ fn acknowledged(body: &RawDocument) -> RawDocumentBuf {
     acknowledged
 }
 
-/// May a query find something else a moment later, though nobody writes?
+/// May a query find something else a moment later without a write?
 fn is_fickle(query: &RawDocument) -> bool {
     let operators: [&[u8]; 3] = [b"$expr\0", b"$where\0", b"$sampleRate\0"];
     let bytes = query.as_bytes();

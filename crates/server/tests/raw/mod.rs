@@ -1,0 +1,51 @@
+//! A connection to a server without a driver, which can send any bytes.
+
+use std::io::{Read, Write};
+use std::net::TcpStream;
+use std::time::Duration;
+
+use anyhow::{Result, bail};
+use bson::RawDocumentBuf;
+use bytes::Bytes;
+use forebay_wire_mongo::{Body, HEADER_BYTES, Header, Limits, Message, OpMsg};
+
+/// A client that may leave a message unfinished, or a reply unread.
+pub struct Raw(pub TcpStream);
+
+impl Raw {
+    /// Connects to `HOST:PORT`. Every read and write fails after `patience`.
+    pub fn connect(address: &str, patience: Duration) -> Result<Raw> {
+        let stream = TcpStream::connect(address)?;
+        stream.set_read_timeout(Some(patience))?;
+        stream.set_write_timeout(Some(patience))?;
+        Ok(Raw(stream))
+    }
+
+    /// Sends bytes as they are.
+    pub fn send(&mut self, bytes: &[u8]) -> Result<()> {
+        Ok(self.0.write_all(bytes)?)
+    }
+
+    /// The next reply, which may be a little larger than a message of a client.
+    pub fn receive(&mut self) -> Result<OpMsg> {
+        let limits = Limits {
+            message_bytes_max: 49_000_000,
+            ..Limits::default()
+        };
+        let mut head = [0; HEADER_BYTES];
+        self.0.read_exact(&mut head)?;
+        let mut frame = head.to_vec();
+        frame.resize(Header::parse(&head, &limits)?.message_bytes, 0);
+        self.0.read_exact(&mut frame[HEADER_BYTES..])?;
+        match Message::decode(Bytes::from(frame), &limits)?.body {
+            Body::Msg(message) => Ok(message),
+            other => bail!("no reply to a command: {other:?}"),
+        }
+    }
+
+    /// Sends a command and returns its reply.
+    pub fn ask(&mut self, command: RawDocumentBuf) -> Result<RawDocumentBuf> {
+        self.send(&OpMsg::new(command).encode(1, 0))?;
+        Ok(self.receive()?.body)
+    }
+}
