@@ -96,6 +96,23 @@ async fn until_there_are(server: &Server, wanted: usize) -> Result<Vec<i32>> {
     reached.with_context(|| format!("never {wanted} operations"))?
 }
 
+/// Waits until no value is left in the tail: threads of the host search that, and buckets are searched by devices.
+async fn until_buckets_hold_all(server: &Server, search: &Document) -> Result<()> {
+    let explain = doc! { "explain": search.clone(), "$db": "test" };
+    let flushed = async {
+        loop {
+            let explained = client(server).await?.run(&explain).await?;
+            let explained = Document::try_from(explained)?.to_string();
+            if explained.contains("\"tailRows\": 0") {
+                return Ok(());
+            }
+            sleep(ROUND).await;
+        }
+    };
+    let flushed = timeout(PATIENCE, flushed).await;
+    flushed.context("the tail is never flushed")?
+}
+
 async fn insert(server: &Server, documents: Vec<Document>) -> Result<()> {
     let insert = doc! { "insert": "c", "documents": documents, "$db": "test" };
     client(server).await?.run(&insert).await.map(drop)
@@ -144,6 +161,7 @@ async fn a_crowd_of_slow_searches_of_the_cache_keeps_no_client_from_being_answer
     )
     .await?;
     let count = |pattern: &str| doc! { "count": "c", "query": { "s": { "$regex": pattern } }, "$db": "test" };
+    until_buckets_hold_all(&server, &count("needle")).await?;
     let crowd = send(&server, &count(r"(*ANYCRLF)(a)(?:a?){15}\1[yz]"), SEARCHES);
     until_there_are(&server, SEARCHES).await?;
     ping(&server).await?;
