@@ -127,7 +127,7 @@ pub fn concerns_shadows(asked: &Peek<'_>) -> bool {
     match asked.command() {
         "getMore" => first_number(asked.body).is_some_and(is_of_shadow),
         "killCursors" => numbers(asked.body).any(is_of_shadow),
-        // Named by nobody, they are all of the client's: the store knows which those are, and a shadow does not.
+        // An empty list means all sessions of the client: the store knows which those are, and a shadow does not.
         "endSessions" | "killSessions" => names_some(asked.body),
         _ => false,
     }
