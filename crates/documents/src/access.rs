@@ -7,7 +7,7 @@ use std::fmt::{self, Write};
 use std::sync::Arc;
 
 use bson::{RawArray, RawBsonRef, RawDocument};
-use forebay_query::Code;
+use forebay_documents_query::Code;
 
 use crate::arguments::truth;
 use crate::command::Command;

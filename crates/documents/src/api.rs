@@ -1,7 +1,7 @@
 //! The Stable API: with `apiVersion: "1"` and `apiStrict`, a client is refused what is not part of version 1.
 
 use bson::RawBsonRef;
-use forebay_query::Code;
+use forebay_documents_query::Code;
 
 use crate::arguments::Arguments;
 use crate::error::CommandError;

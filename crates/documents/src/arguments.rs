@@ -1,7 +1,7 @@
 //! A command's arguments: one pass over the body, unknown names refused, types checked on use.
 
 use bson::{RawArray, RawBsonRef, RawDocument};
-use forebay_query::Code;
+use forebay_documents_query::Code;
 
 use crate::error::CommandError;
 

@@ -4,10 +4,10 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use bson::{RawDocument, RawDocumentBuf};
+use forebay_cancel::{Stop, StopReason};
+use forebay_documents_query::Code;
+use forebay_documents_store::Watch;
 use forebay_memory::Share;
-use forebay_query::Code;
-use forebay_store::Watch;
-use forebay_text::{Stop, StopReason};
 
 use crate::change_stream::ResumeToken;
 use crate::cursors::{Cursor, Lease};

@@ -3,10 +3,10 @@
 //! A document is read and judged again under the lock, so that a change never applies to what it was not meant for.
 
 use bson::{DateTime, RawDocument, RawDocumentBuf};
-use forebay_query::filter::Match;
-use forebay_query::{Filter, Update, UpdateContext};
-use forebay_store::{Change, Changed, Document, Outcomes, RecordNumber, StoreError};
-use forebay_text::Stop;
+use forebay_cancel::Stop;
+use forebay_documents_query::filter::Match;
+use forebay_documents_query::{Filter, Update, UpdateContext};
+use forebay_documents_store::{Change, Changed, Document, Outcomes, RecordNumber, StoreError};
 
 use crate::collections::OpenCollection;
 use crate::error::CommandError;

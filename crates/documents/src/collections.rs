@@ -3,9 +3,9 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use forebay_cache::Cache;
-use forebay_query::Code;
-use forebay_store::{Collection, CollectionOptions, IndexKind, IndexSpec, Store};
+use forebay_documents_cache::Cache;
+use forebay_documents_query::Code;
+use forebay_documents_store::{Collection, CollectionOptions, IndexKind, IndexSpec, Store};
 use parking_lot::{Mutex, MutexGuard, RwLock};
 
 use crate::commands::output;
@@ -316,8 +316,8 @@ impl Collections {
     }
 }
 
-fn stored_name(namespace: &Namespace) -> forebay_store::Namespace {
-    forebay_store::Namespace::new(&namespace.db, &namespace.collection)
+fn stored_name(namespace: &Namespace) -> forebay_documents_store::Namespace {
+    forebay_documents_store::Namespace::new(&namespace.db, &namespace.collection)
 }
 
 /// Makes the error for a collection that does not exist.
@@ -367,10 +367,10 @@ mod tests {
     use std::thread;
     use std::time::Duration;
 
-    use forebay_cache::CacheSettings;
     use forebay_device::{DeviceOptions, DeviceSpec, Devices};
-    use forebay_store::engine::fault::{Fault, FaultEngine};
-    use forebay_store::engine::memory::MemoryEngine;
+    use forebay_documents_cache::CacheSettings;
+    use forebay_documents_store::engine::fault::{Fault, FaultEngine};
+    use forebay_documents_store::engine::memory::MemoryEngine;
 
     use super::*;
 

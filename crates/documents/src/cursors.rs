@@ -5,8 +5,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use forebay_query::Code;
-use forebay_text::SharedStop;
+use forebay_cancel::SharedStop;
+use forebay_documents_query::Code;
 use parking_lot::Mutex;
 use tokio::sync::Notify;
 

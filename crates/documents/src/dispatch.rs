@@ -6,8 +6,8 @@ use std::pin::Pin;
 use std::sync::{Arc, LazyLock};
 
 use bson::{RawDocumentBuf, cstr, rawdoc};
-use forebay_query::Code;
-use forebay_text::SharedStop;
+use forebay_cancel::SharedStop;
+use forebay_documents_query::Code;
 use parking_lot::Mutex;
 
 use crate::arguments::{Arguments, Known};

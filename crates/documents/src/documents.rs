@@ -7,12 +7,12 @@ use std::time::{Duration, Instant};
 
 use bson::spec::BinarySubtype;
 use bson::{Binary, RawBsonRef, RawDocumentBuf, Timestamp, cstr, rawdoc};
-use forebay_cache::{Cache, CacheSettings};
+use forebay_cancel::{Stop, StopReason};
 use forebay_device::Devices;
-use forebay_query::Code;
-use forebay_query::filter::Programs;
-use forebay_store::{Store, StoreError, StoreOptions, Users};
-use forebay_text::{Stop, StopReason};
+use forebay_documents_cache::{Cache, CacheSettings};
+use forebay_documents_query::Code;
+use forebay_documents_query::filter::Programs;
+use forebay_documents_store::{Store, StoreError, StoreOptions, Users};
 use parking_lot::Mutex;
 use tokio::sync::watch;
 
@@ -332,8 +332,8 @@ fn cluster_time(time: Timestamp) -> RawDocumentBuf {
 
 fn store_options(settings: &Settings) -> StoreOptions {
     let location = match &settings.location {
-        Location::Dir(path) => forebay_store::Location::Directory(path.clone()),
-        Location::Memory => forebay_store::Location::Memory,
+        Location::Dir(path) => forebay_documents_store::Location::Directory(path.clone()),
+        Location::Memory => forebay_documents_store::Location::Memory,
     };
     StoreOptions {
         sync_interval: settings.sync_interval,

@@ -1,10 +1,10 @@
 //! What can go wrong with a command, and the one table that turns it into MongoDB's error replies.
 
 use bson::{RawDocumentBuf, cstr, rawdoc};
+use forebay_cancel::{StopReason, Stopped};
+use forebay_documents_query::Code;
+use forebay_documents_store::StoreError;
 use forebay_memory::Full;
-use forebay_query::Code;
-use forebay_store::StoreError;
-use forebay_text::{StopReason, Stopped};
 
 /// Why a command failed.
 #[derive(Debug, thiserror::Error)]
@@ -93,8 +93,8 @@ impl CommandError {
     }
 }
 
-impl From<forebay_query::Error> for CommandError {
-    fn from(error: forebay_query::Error) -> CommandError {
+impl From<forebay_documents_query::Error> for CommandError {
+    fn from(error: forebay_documents_query::Error) -> CommandError {
         match error.code {
             Code::MaxTimeMSExpired => CommandError::Stopped(StopReason::Deadline),
             Code::Interrupted => CommandError::Stopped(StopReason::Cancelled),

@@ -2,8 +2,8 @@
 
 use bson::raw::CString;
 use bson::{RawBsonRef, RawDocument, RawDocumentBuf, cstr};
-use forebay_query::{Code, display};
-use forebay_store::{IndexField, IndexKind, IndexSpec, IndexStatus};
+use forebay_documents_query::{Code, display};
+use forebay_documents_store::{IndexField, IndexKind, IndexSpec, IndexStatus};
 
 use crate::arguments::{
     Arguments, Known, check_collation, integer, invalid_bson, truth, type_name,

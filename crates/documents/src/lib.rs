@@ -58,7 +58,7 @@ pub use status::{Cell, CollectionStatus, DeviceStatus, FieldStatus, Status};
 
 /// A key of an `_id`: the same for all values that are equal across types, as `1` and `1.0` are.
 pub fn id_key(id: bson::RawBsonRef<'_>) -> Vec<u8> {
-    forebay_query::key::encode(id)
+    forebay_documents_query::key::encode(id)
 }
 
 /// Memory of the machine in bytes, 0 where the system does not say.

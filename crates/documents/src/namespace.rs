@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use forebay_query::Code;
+use forebay_documents_query::Code;
 
 use crate::error::CommandError;
 

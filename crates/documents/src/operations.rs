@@ -6,8 +6,8 @@ use std::sync::atomic::{AtomicI32, Ordering};
 use std::time::{Duration, Instant};
 
 use bson::{RawArrayBuf, RawDocument, RawDocumentBuf, cstr, rawdoc};
-use forebay_store::BuildProgress;
-use forebay_text::Stop;
+use forebay_cancel::Stop;
+use forebay_documents_store::BuildProgress;
 use parking_lot::Mutex;
 use tokio::sync::Notify;
 

@@ -10,8 +10,8 @@ use std::sync::LazyLock;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
-use forebay_query::Code;
-use forebay_text::Stop;
+use forebay_cancel::Stop;
+use forebay_documents_query::Code;
 use tokio::runtime::{Handle, RuntimeFlavor};
 use tokio::sync::{Semaphore, SemaphorePermit};
 
@@ -211,7 +211,7 @@ mod tests {
     use std::sync::Arc;
     use std::sync::atomic::AtomicBool;
 
-    use forebay_text::StopReason;
+    use forebay_cancel::StopReason;
     use tokio::runtime::Builder;
 
     use super::*;

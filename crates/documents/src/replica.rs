@@ -4,7 +4,7 @@ use std::borrow::Cow;
 use std::sync::Arc;
 
 use bson::{RawBson, RawDocument, RawDocumentBuf};
-use forebay_store::{Change, Changed, RecordNumber};
+use forebay_documents_store::{Change, Changed, RecordNumber};
 
 use crate::collections::OpenCollection;
 use crate::commands::insert::with_id;
@@ -50,7 +50,9 @@ impl Documents {
         };
         let note = collection.store.note()?;
         let note = note.map(|note| RawDocumentBuf::from_bytes(note.to_vec()));
-        Ok(note.transpose().map_err(forebay_store::StoreError::from)?)
+        Ok(note
+            .transpose()
+            .map_err(forebay_documents_store::StoreError::from)?)
     }
 }
 

@@ -4,8 +4,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bson::{RawBsonRef, RawDocument, RawDocumentBuf};
-use forebay_query::Code;
-use forebay_text::{SharedStop, Stop};
+use forebay_cancel::{SharedStop, Stop};
+use forebay_documents_query::Code;
 use parking_lot::Mutex;
 
 use crate::api;

@@ -4,9 +4,11 @@
 use std::sync::Arc;
 
 use bson::{RawArrayBuf, RawBsonRef, RawDocument, RawDocumentBuf, cstr, rawdoc};
-use forebay_query::Code;
-use forebay_store::{NotBegun, Outcome, Outcomes, RetryableWrite, RetryableWrites, SessionKey};
-use forebay_text::StopReason;
+use forebay_cancel::StopReason;
+use forebay_documents_query::Code;
+use forebay_documents_store::{
+    NotBegun, Outcome, Outcomes, RetryableWrite, RetryableWrites, SessionKey,
+};
 use parking_lot::Mutex;
 
 use crate::arguments::{Arguments, integer, wrong_type};

@@ -4,8 +4,8 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use bson::{Bson, RawArray, RawArrayBuf, RawBson, RawBsonRef, RawDocument, RawDocumentBuf};
-use forebay_query::Filter;
-use forebay_query::filter::Node;
+use forebay_documents_query::Filter;
+use forebay_documents_query::filter::Node;
 use parking_lot::Mutex;
 
 use crate::error::CommandError;

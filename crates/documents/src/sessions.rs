@@ -1,7 +1,7 @@
 //! Sessions: no more than the ids by which cursors are closed together.
 
 use bson::{RawBsonRef, RawDocument};
-use forebay_query::Code;
+use forebay_documents_query::Code;
 
 use crate::error::CommandError;
 

@@ -4,9 +4,9 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use forebay_cache::BucketHome;
 use forebay_device::{Device, DeviceEvent, DeviceId};
-use forebay_store::StoreSizes;
+use forebay_documents_cache::BucketHome;
+use forebay_documents_store::StoreSizes;
 
 use crate::documents::Documents;
 use crate::host;

@@ -13,17 +13,22 @@ const FILE_LINES_MAX: usize = 1_200;
 const FILE_BYTES_MAX: u64 = 1 << 20;
 
 /// What each crate may depend on, among ours.
-const ARROWS: [(&str, &[&str]); 12] = [
+const ARROWS: [(&str, &[&str]); 13] = [
+    ("forebay-cancel", &[]),
     ("forebay-memory", &[]),
-    ("forebay-text", &["forebay-device"]),
+    ("forebay-text", &["forebay-cancel", "forebay-device"]),
     ("forebay-placement", &[]),
     ("forebay-device", &[]),
     ("forebay-wire-mongo", &[]),
-    ("forebay-query", &["forebay-text", "forebay-memory"]),
-    ("forebay-store", &["forebay-query"]),
     (
-        "forebay-cache",
+        "forebay-documents-query",
+        &["forebay-text", "forebay-memory"],
+    ),
+    ("forebay-documents-store", &["forebay-documents-query"]),
+    (
+        "forebay-documents-cache",
         &[
+            "forebay-cancel",
             "forebay-text",
             "forebay-placement",
             "forebay-device",
@@ -33,9 +38,10 @@ const ARROWS: [(&str, &[&str]); 12] = [
     (
         "forebay-documents",
         &[
-            "forebay-query",
-            "forebay-store",
-            "forebay-cache",
+            "forebay-cancel",
+            "forebay-documents-query",
+            "forebay-documents-store",
+            "forebay-documents-cache",
             "forebay-device",
             "forebay-text",
             "forebay-memory",
@@ -43,7 +49,12 @@ const ARROWS: [(&str, &[&str]); 12] = [
     ),
     (
         "forebay-bench",
-        &["forebay-wire-mongo", "forebay-documents", "forebay-text"],
+        &[
+            "forebay-cancel",
+            "forebay-wire-mongo",
+            "forebay-documents",
+            "forebay-text",
+        ],
     ),
     ("forebay-testkit", &["forebay-bench"]),
     (

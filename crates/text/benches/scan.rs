@@ -15,11 +15,12 @@ use std::sync::{Arc, Mutex};
 use std::thread;
 use std::time::Instant;
 
+use forebay_cancel::Stop;
 use forebay_device::{Device, DeviceContext, DeviceOptions, Devices, Step};
 use forebay_text::cuda::{
     ScanFound, ScanOrder, ScanQueue, ScanTable, ScanWant, TiledRows, prepare,
 };
-use forebay_text::{Limits, Options, Pattern, Program, Rows, SEPARATOR, Stop};
+use forebay_text::{Limits, Options, Pattern, Program, Rows, SEPARATOR};
 use serde::Serialize;
 
 /// Rows of a block: those of a bucket.

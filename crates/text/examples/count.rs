@@ -5,7 +5,8 @@
 use std::error::Error;
 use std::time::Instant;
 
-use forebay_text::{Limits, Options, Pattern, Program, Rows, SEPARATOR, Stop, Tier};
+use forebay_cancel::Stop;
+use forebay_text::{Limits, Options, Pattern, Program, Rows, SEPARATOR, Tier};
 
 /// Rows of a block; a cache keeps buckets of about this size.
 const ROWS_PER_BLOCK: usize = 131_072;

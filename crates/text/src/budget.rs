@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
-use crate::stop::SharedStop;
+use forebay_cancel::SharedStop;
 
 /// What the patterns of one command may cost to compile, all together.
 ///
@@ -72,7 +72,8 @@ mod tests {
     use std::time::Instant;
 
     use super::*;
-    use crate::{Limits, Options, Pattern, Program, Stop, Tier};
+    use crate::{Limits, Options, Pattern, Program, Tier};
+    use forebay_cancel::Stop;
 
     /// The tier of a pattern whose table takes long to make.
     fn tier(number: usize, budget: &Budget) -> Tier {

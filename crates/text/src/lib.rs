@@ -13,7 +13,8 @@
 //! A UTF-8 automaton therefore never matches across two rows, and a whole block is searched in one call.
 //!
 //! ```
-//! use forebay_text::{Limits, Options, Pattern, Program, Rows, Stop};
+//! use forebay_cancel::Stop;
+//! use forebay_text::{Limits, Options, Pattern, Program, Rows};
 //!
 //! let limits = Limits::default();
 //! let pattern = Pattern::new("^ca[rt]$", Options::default(), &limits)?;
@@ -42,7 +43,6 @@ mod pattern;
 mod pcre2;
 mod program;
 mod rows;
-mod stop;
 mod syntax;
 mod tier;
 
@@ -55,5 +55,4 @@ pub use options::Options;
 pub use pattern::{Pattern, PcreOutcome};
 pub use program::Program;
 pub use rows::{Rows, SEPARATOR};
-pub use stop::{SharedStop, Stop, StopReason, Stopped};
 pub use tier::Tier;

@@ -9,7 +9,7 @@ use crate::options::Options;
 use crate::pcre2::error::{PCRE2_ERROR_DEPTHLIMIT, PCRE2_ERROR_HEAPLIMIT, PCRE2_ERROR_MATCHLIMIT};
 use crate::pcre2::option::{PCRE2_CASELESS, PCRE2_DOTALL, PCRE2_EXTENDED, PCRE2_MULTILINE};
 use crate::pcre2::{Code, MatchLimits};
-use crate::stop::{Stop, Stopped};
+use forebay_cancel::{Stop, Stopped};
 
 /// A valid pattern and its options, compiled by PCRE2. Cheap to clone.
 #[derive(Clone)]

@@ -9,7 +9,7 @@ use std::sync::OnceLock;
 
 use pcre2_sys as sys;
 
-use crate::stop::{Stop, Stopped};
+use forebay_cancel::{Stop, Stopped};
 
 /// Options of [`Code::compile`].
 pub(crate) mod option {
@@ -463,7 +463,7 @@ mod tests {
     use std::time::{Duration, Instant};
 
     use super::*;
-    use crate::stop::StopReason;
+    use forebay_cancel::StopReason;
 
     const LIMITS: MatchLimits = MatchLimits {
         steps: 200_000,

@@ -12,8 +12,8 @@ use crate::engine::literal::Place;
 use crate::limits::Limits;
 use crate::pattern::Pattern;
 use crate::rows::Rows;
-use crate::stop::{Stop, Stopped};
 use crate::tier::Tier;
+use forebay_cancel::{Stop, Stopped};
 
 /// A compiled search: the tier that was chosen for a pattern and what it needs. Shared by `Arc` between threads.
 pub struct Program {

@@ -7,7 +7,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use common::{Block, compare, judge, pattern, programs, search};
-use forebay_text::{Limits, Options, Pattern, Program, Stop, StopReason, Stopped, Tier};
+use forebay_cancel::{Stop, StopReason, Stopped};
+use forebay_text::{Limits, Options, Pattern, Program, Tier};
 
 /// Far more than any of these take on a machine of its own (well below a second).
 const COMPILE_TIME_MAX: Duration = Duration::from_secs(20);

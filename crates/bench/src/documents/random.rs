@@ -9,7 +9,8 @@ use std::time::{Duration, Instant};
 use anyhow::{Result, ensure};
 use bson::raw::CStr;
 use bson::{RawDocumentBuf, doc, rawdoc};
-use forebay_text::{Limits, Options, Pattern, Program, Rows, SEPARATOR, Stop};
+use forebay_cancel::Stop;
+use forebay_text::{Limits, Options, Pattern, Program, Rows, SEPARATOR};
 use mongodb::{Collection, Database};
 use tokio::task::JoinSet;
 

@@ -1,7 +1,7 @@
 //! Changes as clients see them.
 
 use bson::{RawBson, RawDocumentBuf, Timestamp, cstr, rawdoc};
-use forebay_store::{ChangeEvent, ChangeKind, Interest, Namespace};
+use forebay_documents_store::{ChangeEvent, ChangeKind, Interest, Namespace};
 
 use super::options::INTERNAL_DATABASES;
 use super::token::{Mark, ResumeToken};

@@ -13,8 +13,8 @@ mod stream;
 mod token;
 
 use bson::RawArray;
-use forebay_query::stage::Stage;
-use forebay_query::{Code, Pipeline};
+use forebay_documents_query::stage::Stage;
+use forebay_documents_query::{Code, Pipeline};
 
 use crate::batch::{self, BatchOptions};
 use crate::commands::aggregate::{behind_first, first_stage};

@@ -1,8 +1,8 @@
 //! What `{$changeStream: {…}}` asks for.
 
 use bson::{RawArray, RawBsonRef, RawDocument};
-use forebay_query::Code;
-use forebay_store::{ClusterTime, Interest};
+use forebay_documents_query::Code;
+use forebay_documents_store::{ClusterTime, Interest};
 
 use super::STAGE;
 use super::token::{Mark, ResumeToken};
@@ -177,10 +177,9 @@ fn scope(namespace: &Namespace, whole_cluster: bool) -> Result<Interest, Command
     if namespace.collection.starts_with("system.") {
         return Err(internal(&format!("{namespace} collection")));
     }
-    Ok(Interest::Collection(forebay_store::Namespace::new(
-        &namespace.db,
-        &namespace.collection,
-    )))
+    Ok(Interest::Collection(
+        forebay_documents_store::Namespace::new(&namespace.db, &namespace.collection),
+    ))
 }
 
 fn internal(what: &str) -> CommandError {

@@ -3,12 +3,12 @@
 use std::sync::Arc;
 
 use bson::{DateTime, RawBson, RawDocument, RawDocumentBuf};
-use forebay_query::Code;
-use forebay_query::stage::Stage;
-use forebay_store::{
+use forebay_cancel::{Stop, StopReason, Stopped};
+use forebay_documents_query::Code;
+use forebay_documents_query::stage::Stage;
+use forebay_documents_store::{
     ChangeEvent, ChangeKind, ClusterTime, Collection, History, Interest, Store, StoreError, Watch,
 };
-use forebay_text::{Stop, StopReason, Stopped};
 
 use super::event;
 use super::options::{Options, Start};

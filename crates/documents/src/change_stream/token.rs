@@ -1,8 +1,8 @@
 //! Resume tokens: where in a stream of changes a client is.
 
 use bson::{RawDocument, RawDocumentBuf, rawdoc};
-use forebay_query::Code;
-use forebay_store::ClusterTime;
+use forebay_documents_query::Code;
+use forebay_documents_store::ClusterTime;
 
 use crate::error::CommandError;
 

@@ -6,9 +6,9 @@
 use std::sync::Arc;
 
 use bson::{RawArray, RawArrayBuf, RawBson, RawBsonRef, RawDocument, RawDocumentBuf};
-use forebay_query::filter::Node;
-use forebay_query::stage::{Group, Stage};
-use forebay_query::{Code, Filter, Pipeline, Sort};
+use forebay_documents_query::filter::Node;
+use forebay_documents_query::stage::{Group, Stage};
+use forebay_documents_query::{Code, Filter, Pipeline, Sort};
 
 use super::{group_counts, output, read, sources};
 use crate::arguments::Known;

@@ -1,8 +1,8 @@
 //! `create`: makes an empty collection.
 
 use bson::rawdoc;
-use forebay_query::Code;
-use forebay_store::CollectionOptions;
+use forebay_documents_query::Code;
+use forebay_documents_store::CollectionOptions;
 
 use crate::arguments::{Arguments, Known};
 use crate::collections::OpenCollection;

@@ -4,8 +4,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bson::{RawDocumentBuf, cstr};
-use forebay_query::Code;
-use forebay_store::{BuildProgress, IndexSpec, IndexStatus};
+use forebay_documents_query::Code;
+use forebay_documents_store::{BuildProgress, IndexSpec, IndexStatus};
 use parking_lot::MutexGuard;
 
 use crate::arguments::{Known, invalid_bson, wrong_type};

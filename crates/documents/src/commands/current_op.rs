@@ -1,7 +1,7 @@
 //! `currentOp`: the operations in progress, background index builds with their progress among them.
 
 use bson::{RawArrayBuf, RawBsonRef, RawDocument, RawDocumentBuf, rawdoc};
-use forebay_query::Filter;
+use forebay_documents_query::Filter;
 
 use super::read;
 use crate::arguments::Known;

@@ -1,7 +1,7 @@
 //! `dbStats`: sizes of a database.
 
 use bson::rawdoc;
-use forebay_store::IndexStatus;
+use forebay_documents_store::IndexStatus;
 
 use super::coll_stats::scale;
 use crate::arguments::Known;

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use bson::{RawDocument, RawDocumentBuf};
-use forebay_query::Code;
+use forebay_documents_query::Code;
 
 use super::statements::{Batch, Query, Target};
 use super::update::check_retryable;

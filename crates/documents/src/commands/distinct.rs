@@ -5,8 +5,8 @@ use std::collections::btree_map::Entry;
 use std::sync::Arc;
 
 use bson::{RawArrayBuf, RawBson, RawBsonRef, rawdoc};
-use forebay_query::element::Writer;
-use forebay_query::{Code, Filter, Path, key};
+use forebay_documents_query::element::Writer;
+use forebay_documents_query::{Code, Filter, Path, key};
 
 use super::read;
 use crate::arguments::Known;

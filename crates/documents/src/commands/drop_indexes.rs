@@ -1,8 +1,8 @@
 //! `dropIndexes`: removes indexes by name, by key pattern, or all but the one by `_id`.
 
 use bson::{RawBsonRef, RawDocument, rawdoc};
-use forebay_query::Code;
-use forebay_store::IndexStatus;
+use forebay_documents_query::Code;
+use forebay_documents_store::IndexStatus;
 
 use crate::arguments::{Known, invalid_bson, wrong_type};
 use crate::collections::OpenCollection;

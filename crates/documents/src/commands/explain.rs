@@ -5,8 +5,8 @@
 use std::sync::Arc;
 
 use bson::{RawArrayBuf, RawBson, RawBsonRef, RawDocument, RawDocumentBuf, cstr, rawdoc};
-use forebay_query::Code;
-use forebay_text::SharedStop;
+use forebay_cancel::SharedStop;
+use forebay_documents_query::Code;
 use parking_lot::Mutex;
 
 use super::{aggregate, count, delete, distinct, find, output, read, update};
@@ -159,7 +159,7 @@ impl Explained {
     }
 
     fn plan_distinct(&mut self, request: &Request<'_>) -> Result<(), CommandError> {
-        let path = forebay_query::Path::new(request.arguments.required_string("key")?)?;
+        let path = forebay_documents_query::Path::new(request.arguments.required_string("key")?)?;
         let filter = read::filter(request, "query")?;
         let Some(collection) = request.documents.collections().get(&self.namespace) else {
             return Ok(());

@@ -3,8 +3,8 @@
 use std::sync::Arc;
 
 use bson::{RawBsonRef, RawDocument, RawDocumentBuf, rawdoc};
-use forebay_query::{Filter, Projection, Sort, key};
-use forebay_store::Direction;
+use forebay_documents_query::{Filter, Projection, Sort, key};
+use forebay_documents_store::Direction;
 
 use super::read;
 use crate::arguments::Known;

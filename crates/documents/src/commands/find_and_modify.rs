@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use bson::{RawBson, RawBsonRef, RawDocument, RawDocumentBuf, cstr, rawdoc};
-use forebay_query::{Code, Filter, Projection, ProjectionContext, Sort, Update};
+use forebay_documents_query::{Code, Filter, Projection, ProjectionContext, Sort, Update};
 
 use super::{read, update};
 use crate::arguments::Known;

@@ -1,7 +1,7 @@
 //! `getLog`: start-up warnings, of which there are none; shells ask for them.
 
 use bson::{RawArrayBuf, RawBsonRef, rawdoc};
-use forebay_query::Code;
+use forebay_documents_query::Code;
 
 use crate::arguments::{Known, wrong_type};
 use crate::dispatch::{Effect, Reply, Run, Spec};

@@ -36,7 +36,7 @@ async fn run(request: &Request<'_>) -> Reply {
         .filter(|size| *size > 0);
     if id <= 0 {
         return Err(CommandError::refused(
-            forebay_query::Code::CursorNotFound,
+            forebay_documents_query::Code::CursorNotFound,
             format!("cursor id {id} not found"),
         ));
     }

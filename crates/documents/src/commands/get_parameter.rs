@@ -2,7 +2,7 @@
 
 use bson::raw::CString;
 use bson::{RawBson, RawBsonRef, RawDocumentBuf, cstr, rawdoc};
-use forebay_query::Code;
+use forebay_documents_query::Code;
 
 use crate::arguments::Known;
 use crate::dispatch::{Effect, Reply, Run, Spec};

@@ -5,8 +5,8 @@ use std::sync::Arc;
 
 use bson::raw::CString;
 use bson::{DateTime, RawBson, RawBsonRef, RawDocumentBuf, cstr};
-use forebay_query::stage::{AccumulatorKind, Group};
-use forebay_query::{Expression, Filter, Scope, key};
+use forebay_documents_query::stage::{AccumulatorKind, Group};
+use forebay_documents_query::{Expression, Filter, Scope, key};
 
 use crate::collections::OpenCollection;
 use crate::error::CommandError;

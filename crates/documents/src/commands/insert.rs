@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use bson::oid::ObjectId;
 use bson::{RawBsonRef, RawDocument, RawDocumentBuf, cstr};
-use forebay_query::{Code, timestamp};
+use forebay_documents_query::{Code, timestamp};
 use parking_lot::MutexGuard;
 
 use crate::arguments::{Known, invalid_bson};

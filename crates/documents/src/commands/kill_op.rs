@@ -1,7 +1,7 @@
 //! `killOp`: stops an operation in progress.
 
 use bson::rawdoc;
-use forebay_query::Code;
+use forebay_documents_query::Code;
 
 use crate::access::denial;
 use crate::arguments::Known;

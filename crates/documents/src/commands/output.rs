@@ -6,9 +6,9 @@ use std::sync::Arc;
 
 use bson::oid::ObjectId;
 use bson::{RawArray, RawArrayBuf, RawBson, RawBsonRef, RawDocument, RawDocumentBuf, cstr, rawdoc};
-use forebay_query::{Code, element};
-use forebay_store::StoreError;
-use forebay_text::Stop;
+use forebay_cancel::Stop;
+use forebay_documents_query::{Code, element};
+use forebay_documents_store::StoreError;
 
 use super::aggregate::first_element;
 use super::{create_indexes, insert, update};

@@ -3,8 +3,8 @@
 use std::sync::Arc;
 
 use bson::{DateTime, RawDocument, RawDocumentBuf};
-use forebay_query::filter::{Compilation, Match};
-use forebay_query::{Filter, Limits, Projection, Variables};
+use forebay_documents_query::filter::{Compilation, Match};
+use forebay_documents_query::{Filter, Limits, Projection, Variables};
 use forebay_text::Budget;
 
 use crate::arguments::{Arguments, Known};

@@ -26,7 +26,7 @@ fn run(request: &Request<'_>) -> Reply {
     if from == to {
         let message = "Can't rename a collection to itself";
         return Err(CommandError::refused(
-            forebay_query::Code::IllegalOperation,
+            forebay_documents_query::Code::IllegalOperation,
             message,
         ));
     }

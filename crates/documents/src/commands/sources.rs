@@ -3,8 +3,8 @@
 use bson::{
     DateTime, RawArray, RawArrayBuf, RawBsonRef, RawDocument, RawDocumentBuf, cstr, rawdoc,
 };
-use forebay_query::{Code, Expression, Scope};
-use forebay_store::IndexStatus;
+use forebay_documents_query::{Code, Expression, Scope};
+use forebay_documents_store::IndexStatus;
 
 use super::aggregate::{behind_first, first_stage};
 use super::{coll_stats, current_op, read};

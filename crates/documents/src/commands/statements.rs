@@ -6,8 +6,8 @@
 use std::sync::Arc;
 
 use bson::RawDocument;
-use forebay_query::Filter;
-use forebay_store::RecordNumber;
+use forebay_documents_query::Filter;
+use forebay_documents_store::RecordNumber;
 
 use super::read;
 use crate::arguments::{Arguments, Known};

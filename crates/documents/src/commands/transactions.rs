@@ -1,6 +1,6 @@
 //! `commitTransaction` and `abortTransaction`: there are no transactions to end.
 
-use forebay_query::Code;
+use forebay_documents_query::Code;
 
 use crate::arguments::Known;
 use crate::dispatch::{Effect, Reply, Run, Spec};

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use bson::{DateTime, RawArray, RawArrayBuf, RawBson, RawBsonRef, RawDocument, RawDocumentBuf};
 use bson::{cstr, rawdoc};
-use forebay_query::{Code, Filter, Update, UpdateContext};
+use forebay_documents_query::{Code, Filter, Update, UpdateContext};
 
 use super::read;
 use super::statements::{Batch, Query, Target};

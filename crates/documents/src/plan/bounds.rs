@@ -6,8 +6,8 @@
 use std::ops::Bound;
 
 use bson::{RawBson, RawDocumentBuf};
-use forebay_query::filter::{Node, RangeOp, Test};
-use forebay_store::{IndexBounds, IndexField, IndexKind};
+use forebay_documents_query::filter::{Node, RangeOp, Test};
+use forebay_documents_store::{IndexBounds, IndexField, IndexKind};
 
 /// The most ranges that `$in` lists, or the branches of an `$or`, may give together.
 pub const RANGES_MAX: usize = 1000;
@@ -242,7 +242,7 @@ fn class_ends(value: &RawBson) -> Ends {
 #[cfg(test)]
 mod tests {
     use bson::{RawDocument, rawdoc};
-    use forebay_query::{Filter, Limits};
+    use forebay_documents_query::{Filter, Limits};
 
     use super::*;
 

@@ -5,9 +5,9 @@ use std::time::{Duration, Instant};
 
 use bson::raw::CString;
 use bson::{RawArrayBuf, RawDocumentBuf, cstr, rawdoc};
-use forebay_query::filter::Node;
-use forebay_store::{Direction, IndexBounds};
-use forebay_text::Stop;
+use forebay_cancel::Stop;
+use forebay_documents_query::filter::Node;
+use forebay_documents_store::{Direction, IndexBounds};
 
 use super::{Access, IndexAccess, Plan};
 use crate::error::CommandError;

@@ -2,9 +2,11 @@
 
 use std::sync::Arc;
 
-use forebay_query::filter::Node;
-use forebay_query::{Sort, key};
-use forebay_store::{Direction, IndexBounds, IndexField, IndexKind, IndexSpec, IndexStatus};
+use forebay_documents_query::filter::Node;
+use forebay_documents_query::{Sort, key};
+use forebay_documents_store::{
+    Direction, IndexBounds, IndexField, IndexKind, IndexSpec, IndexStatus,
+};
 
 use super::bounds::{Bounded, RANGES_MAX, bounds};
 

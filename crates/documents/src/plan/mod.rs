@@ -12,9 +12,9 @@ mod open;
 use std::sync::Arc;
 
 use bson::{RawBson, RawBsonRef, RawDocument};
-use forebay_query::filter::{Node, Test};
-use forebay_query::{Code, Filter, Sort};
-use forebay_store::{Direction, IndexStatus};
+use forebay_documents_query::filter::{Node, Test};
+use forebay_documents_query::{Code, Filter, Sort};
+use forebay_documents_store::{Direction, IndexStatus};
 
 use crate::collections::OpenCollection;
 use crate::error::CommandError;
@@ -314,7 +314,8 @@ pub fn natural(pattern: &RawDocument) -> Option<Direction> {
 /// Are two key patterns equal, whatever number types they use?
 pub fn same_pattern(a: &RawDocument, b: &RawDocument) -> bool {
     let (a, b): (Vec<_>, Vec<_>) = (a.iter().flatten().collect(), b.iter().flatten().collect());
-    let same = |a: RawBsonRef<'_>, b: RawBsonRef<'_>| forebay_query::compare(a, b).is_eq();
+    let same =
+        |a: RawBsonRef<'_>, b: RawBsonRef<'_>| forebay_documents_query::compare(a, b).is_eq();
     a.len() == b.len()
         && a.iter()
             .zip(&b)

@@ -1,10 +1,10 @@
 //! Running a plan.
 
+use forebay_cancel::Stop;
+use forebay_documents_query::Sort;
+use forebay_documents_query::filter::Node;
+use forebay_documents_store::RecordNumber;
 use forebay_memory::Share;
-use forebay_query::Sort;
-use forebay_query::filter::Node;
-use forebay_store::RecordNumber;
-use forebay_text::Stop;
 
 use super::{Access, Plan};
 use crate::error::CommandError;

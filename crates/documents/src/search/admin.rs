@@ -3,9 +3,9 @@
 use std::sync::Arc;
 
 use bson::{RawArrayBuf, RawBsonRef, RawDocumentBuf, cstr, rawdoc};
-use forebay_cache::Cache;
 use forebay_device::{Device, DeviceSpec, DeviceState};
-use forebay_query::Code;
+use forebay_documents_cache::Cache;
+use forebay_documents_query::Code;
 use forebay_text::{Limits, Options, Pattern, PatternError, Program};
 
 use super::collection::CollectionSearch;

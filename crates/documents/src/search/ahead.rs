@@ -5,9 +5,9 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 use std::sync::mpsc::{self, Receiver};
 
-use forebay_query::Filter;
-use forebay_store::{Collection, Document};
-use forebay_text::Stop;
+use forebay_cancel::Stop;
+use forebay_documents_query::Filter;
+use forebay_documents_store::{Collection, Document};
 use tokio::runtime::Handle;
 
 use super::found::Reader;

@@ -7,8 +7,8 @@ use std::sync::Arc;
 use std::thread;
 use std::time::Duration;
 
-use forebay_cache::CacheError;
-use forebay_store::Document;
+use forebay_documents_cache::CacheError;
+use forebay_documents_store::Document;
 
 use super::collection::CollectionSearch;
 use super::generation::Generation;

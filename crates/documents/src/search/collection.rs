@@ -6,8 +6,8 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use bson::RawDocument;
-use forebay_cache::{Batch, Cache};
-use forebay_store::Collection;
+use forebay_documents_cache::{Batch, Cache};
+use forebay_documents_store::Collection;
 use parking_lot::{Condvar, Mutex, MutexGuard, RwLock};
 
 use super::build::{self, Build, BuildError};

@@ -3,13 +3,13 @@
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-use forebay_cache::{
+use forebay_cancel::Stop;
+use forebay_documents_cache::{
     Expr, Predicate, SearchAnswer, SearchError, SearchReport, SearchRequest, ValueCount,
     ValueCounts, Want,
 };
+use forebay_documents_query::Code;
 use forebay_memory::Share;
-use forebay_query::Code;
-use forebay_text::Stop;
 use roaring::RoaringBitmap;
 
 use super::found::{Found, Numbered, Reader};

@@ -5,7 +5,7 @@
 //! string), and declares everything else residual: the store judges those documents.
 
 use bson::RawDocument;
-use forebay_cache::{Batch, FieldValue};
+use forebay_documents_cache::{Batch, FieldValue};
 
 use super::element::{Element, Elements, Malformed, kind};
 use super::fields::{Field, FieldSet, Root};

@@ -4,10 +4,10 @@ use std::collections::VecDeque;
 use std::iter;
 use std::sync::Arc;
 
+use forebay_cancel::Stop;
+use forebay_documents_query::Filter;
+use forebay_documents_store::{Collection, Document, Scan};
 use forebay_memory::Share;
-use forebay_query::Filter;
-use forebay_store::{Collection, Document, Scan};
-use forebay_text::Stop;
 use roaring::RoaringBitmap;
 use roaring::bitmap::IntoIter;
 
@@ -281,7 +281,7 @@ impl Reader<'_> {
     }
 
     fn scan(&self, numbers: std::ops::Range<u64>) -> Scan {
-        let forward = forebay_store::Direction::Forward;
+        let forward = forebay_documents_store::Direction::Forward;
         self.store.scan_range(numbers, forward)
     }
 

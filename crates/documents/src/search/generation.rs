@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use bson::RawDocument;
-use forebay_cache::{Batch, CollectionCache};
+use forebay_documents_cache::{Batch, CollectionCache};
 
 use super::build::BuildError;
 use super::collection::CacheIndex;

@@ -2,9 +2,9 @@
 
 use std::sync::Arc;
 
-use forebay_cache::Expr;
-use forebay_query::filter::Node;
-use forebay_query::{Code, Error, Filter};
+use forebay_documents_cache::Expr;
+use forebay_documents_query::filter::Node;
+use forebay_documents_query::{Code, Error, Filter};
 use parking_lot::Mutex;
 
 use super::collection::{CacheIndex, CollectionSearch, State};

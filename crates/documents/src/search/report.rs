@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use bson::{RawArrayBuf, RawDocumentBuf, cstr, rawdoc};
-use forebay_cache::{DeviceReport, HostReport, LeafReport, SearchReport};
+use forebay_documents_cache::{DeviceReport, HostReport, LeafReport, SearchReport};
 use forebay_text::Tier;
 
 /// What was read for a search, counted while it is read. One thread reads at a time; any may look.

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use bson::{RawArrayBuf, RawDocumentBuf, cstr, rawdoc};
-use forebay_cache::{BucketHome, BucketStats, Cache, FieldStats};
+use forebay_documents_cache::{BucketHome, BucketStats, Cache, FieldStats};
 use forebay_text::Tier;
 
 use super::collection::{CacheIndex, CollectionSearch, State};

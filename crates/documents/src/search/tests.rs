@@ -8,11 +8,11 @@ use std::time::Duration;
 
 use bson::{Document as Decoded, RawDocument, RawDocumentBuf, doc};
 use fastrand::Rng;
-use forebay_cache::{Cache, CacheSettings};
+use forebay_cancel::Stop;
 use forebay_device::{DeviceOptions, DeviceSpec, Devices};
-use forebay_query::{Filter, Limits};
-use forebay_store::{Collection, CollectionOptions, Store, StoreOptions};
-use forebay_text::Stop;
+use forebay_documents_cache::{Cache, CacheSettings};
+use forebay_documents_query::{Filter, Limits};
+use forebay_documents_store::{Collection, CollectionOptions, Store, StoreOptions};
 
 use super::build::Build;
 use super::*;

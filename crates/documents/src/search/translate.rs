@@ -7,8 +7,8 @@
 use std::sync::Arc;
 
 use bson::RawBson;
-use forebay_cache::{Expr, Predicate};
-use forebay_query::filter::{InList, Node, Regex, Test};
+use forebay_documents_cache::{Expr, Predicate};
+use forebay_documents_query::filter::{InList, Node, Regex, Test};
 use forebay_text::Tier;
 
 use super::collection::State;

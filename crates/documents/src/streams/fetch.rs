@@ -2,9 +2,9 @@
 
 use std::sync::Arc;
 
-use forebay_query::Filter;
-use forebay_store::{Collection, RecordNumber};
-use forebay_text::Stop;
+use forebay_cancel::Stop;
+use forebay_documents_query::Filter;
+use forebay_documents_store::{Collection, RecordNumber};
 
 use super::{Row, Stream, with_document};
 use crate::error::CommandError;

@@ -3,8 +3,8 @@
 use std::collections::VecDeque;
 
 use bson::RawDocumentBuf;
+use forebay_cancel::Stop;
 use forebay_memory::Share;
-use forebay_text::Stop;
 
 use super::{Row, Stream};
 use crate::error::CommandError;

@@ -15,8 +15,8 @@ mod window;
 use std::ops::Deref;
 
 use bson::{RawDocument, RawDocumentBuf};
-use forebay_store::{Document, RecordNumber};
-use forebay_text::Stop;
+use forebay_cancel::Stop;
+use forebay_documents_store::{Document, RecordNumber};
 
 use crate::change_stream::ChangeStream;
 use crate::error::CommandError;

@@ -3,16 +3,16 @@
 use std::sync::Arc;
 
 use bson::{DateTime, RawDocumentBuf};
-use forebay_query::stage::Run;
-use forebay_query::{Limits, Pipeline};
-use forebay_text::{SharedStop, Stop};
+use forebay_cancel::{SharedStop, Stop};
+use forebay_documents_query::stage::Run;
+use forebay_documents_query::{Limits, Pipeline};
 
 use super::{Row, Stream};
 use crate::error::CommandError;
 
 /// A pipeline over a stream.
 pub struct Piped {
-    output: forebay_query::stage::Stream<'static, CommandError>,
+    output: forebay_documents_query::stage::Stream<'static, CommandError>,
     /// The stop sign of whoever pulls, for the stages and the source at the other end.
     stop: Arc<SharedStop>,
 }

@@ -3,8 +3,8 @@
 use std::sync::Arc;
 
 use bson::{DateTime, RawDocument, RawDocumentBuf};
-use forebay_query::{Filter, Projection, ProjectionContext};
-use forebay_text::Stop;
+use forebay_cancel::Stop;
+use forebay_documents_query::{Filter, Projection, ProjectionContext};
 
 use super::{Row, Stream, with_document};
 use crate::commands::read::position;

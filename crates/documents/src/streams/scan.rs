@@ -2,9 +2,9 @@
 
 use std::sync::Arc;
 
-use forebay_query::Filter;
-use forebay_store::{Collection, Direction, RecordNumber};
-use forebay_text::Stop;
+use forebay_cancel::Stop;
+use forebay_documents_query::Filter;
+use forebay_documents_store::{Collection, Direction, RecordNumber};
 
 use super::{Row, Stream};
 use crate::error::CommandError;
@@ -15,7 +15,7 @@ const STOP_INTERVAL: u64 = 256;
 
 /// A scan of a whole collection.
 pub struct Scan {
-    entries: forebay_store::Scan,
+    entries: forebay_documents_store::Scan,
     filter: Arc<Filter>,
     tally: Arc<Tally>,
 }

@@ -2,9 +2,9 @@
 
 use std::collections::BinaryHeap;
 
+use forebay_cancel::Stop;
+use forebay_documents_query::{Code, Sort};
 use forebay_memory::Share;
-use forebay_query::{Code, Sort};
-use forebay_text::Stop;
 
 use super::{List, Row, Stream};
 use crate::error::CommandError;

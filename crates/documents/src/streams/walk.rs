@@ -2,11 +2,11 @@
 
 use std::sync::Arc;
 
-use forebay_query::Filter;
-use forebay_store::{
+use forebay_cancel::Stop;
+use forebay_documents_query::Filter;
+use forebay_documents_store::{
     Collection, Direction, IndexBounds, IndexScan, IndexSpec, RecordNumber, StoreError,
 };
-use forebay_text::Stop;
 use roaring::RoaringTreemap;
 
 use super::{Row, Stream, with_document};

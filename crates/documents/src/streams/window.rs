@@ -1,6 +1,6 @@
 //! `skip` and `limit`.
 
-use forebay_text::Stop;
+use forebay_cancel::Stop;
 
 use super::{Row, Stream};
 use crate::error::CommandError;

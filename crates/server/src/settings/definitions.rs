@@ -453,7 +453,7 @@ pub const DEFINITIONS: &[Definition] = &[
         key: "log",
         kind: Kind::Text,
         default: "info",
-        doc: "What is logged: error, warn, info, debug or trace, or a filter as in `info,forebay_store=debug`.",
+        doc: "What is logged: error, warn, info, debug or trace, or a filter as in `info,forebay_documents_store=debug`.",
         set: set!(log, Text),
     },
     Definition {

@@ -4,7 +4,7 @@ use super::{Engine, search_each};
 use crate::automaton::Glushkov;
 use crate::cuda::{Form, GlushkovForm};
 use crate::rows::Rows;
-use crate::stop::{Stop, Stopped};
+use forebay_cancel::{Stop, Stopped};
 
 /// The engine of a Glushkov automaton.
 pub(crate) struct BitParallelEngine {

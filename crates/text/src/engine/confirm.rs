@@ -4,7 +4,7 @@ use super::Engine;
 use crate::cuda::Form;
 use crate::pattern::Pattern;
 use crate::rows::Rows;
-use crate::stop::{Stop, Stopped};
+use forebay_cancel::{Stop, Stopped};
 
 /// Rows let through before they are confirmed.
 const ROWS_PER_PIECE: usize = 4_096;

@@ -14,7 +14,7 @@ use super::needles::Needles;
 use crate::automaton::Table;
 use crate::cuda::{DfaForm, Form};
 use crate::rows::{Rows, SEPARATOR};
-use crate::stop::{Stop, Stopped};
+use forebay_cancel::{Stop, Stopped};
 
 /// Rows read abreast.
 const LANES: usize = 8;

@@ -11,7 +11,7 @@ use crate::budget::Budget;
 use crate::cuda::{DfaForm, Form};
 use crate::limits::Limits;
 use crate::rows::{Rows, SEPARATOR};
-use crate::stop::{Stop, Stopped};
+use forebay_cancel::{Stop, Stopped};
 
 /// Most steps of the slowest way to run the automaton between two checks of [`Stop`]: about 0.1 s.
 const STEPS_PER_CHECK: usize = 32 << 20;

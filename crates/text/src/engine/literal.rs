@@ -6,8 +6,8 @@ use memchr::memmem::Finder;
 use super::{Engine, search_each};
 use crate::cuda::{Form, LiteralForm};
 use crate::rows::{Rows, SEPARATOR};
-use crate::stop::{Stop, Stopped};
 use crate::tier::Tier;
+use forebay_cancel::{Stop, Stopped};
 
 /// Matches found between two checks of [`Stop`].
 const MATCHES_PER_CHECK: usize = 16_384;

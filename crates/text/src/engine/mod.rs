@@ -10,7 +10,7 @@ pub(crate) mod pcre;
 
 use crate::cuda::Form;
 use crate::rows::Rows;
-use crate::stop::{Stop, Stopped};
+use forebay_cancel::{Stop, Stopped};
 
 /// Rows searched between two checks of [`Stop`] by engines whose rows are cheap.
 pub(crate) const ROWS_PER_CHECK: usize = 16_384;

@@ -3,7 +3,7 @@
 use super::Engine;
 use crate::pattern::Pattern;
 use crate::rows::Rows;
-use crate::stop::{Stop, Stopped};
+use forebay_cancel::{Stop, Stopped};
 
 /// The engine of the last resort. One value may take long, so it asks whether to stop before and within each.
 pub(crate) struct PcreEngine {

@@ -4,7 +4,8 @@
 
 pub mod generate;
 
-use forebay_text::{Limits, Options, Pattern, PcreOutcome, Program, Rows, SEPARATOR, Stop, Tier};
+use forebay_cancel::Stop;
+use forebay_text::{Limits, Options, Pattern, PcreOutcome, Program, Rows, SEPARATOR, Tier};
 
 /// Rows of a block and where they start.
 pub struct Block {

@@ -1,0 +1,520 @@
+//! Scanning rows with a program: as a job of a device, or on threads of the host.
+
+use std::ops::Range;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::time::{Duration, Instant};
+
+use forebay_cancel::{Stop, StopReason};
+use forebay_device::{Device, DeviceContext, DeviceFault, Job, Step};
+use forebay_memory::{Full, Share as MemoryShare};
+use forebay_text::{Program, Rows, Tier};
+use tokio::sync::oneshot;
+
+use super::pool::Pool;
+use super::sink::Sink;
+use super::threads::{before, spawn};
+use crate::answer::{DeviceReport, SearchReport};
+use crate::cache::Shared;
+use crate::error::SearchError;
+use crate::segment::Segment;
+
+/// Time a job takes of a device before others have their turn.
+const STEP: Duration = Duration::from_millis(4);
+/// Time the rows between two looks at the clock should take.
+const PIECE: Duration = Duration::from_millis(1);
+/// Rows before the first look; a slow program takes a while for these, a fast one soon gets more.
+const PIECE_ROWS_FIRST: usize = 512;
+/// Most rows between two looks.
+const PIECE_ROWS_MAX: usize = 1 << 17;
+/// Scans of up to so many bytes, by a fast tier, are done at once on the thread of the caller.
+const INLINE_BYTES_MAX: u64 = 32 << 10;
+
+/// Tells scans that nobody waits for them any more, when it is dropped.
+#[derive(Debug, Default)]
+pub(super) struct Abandon {
+    flag: Arc<AtomicBool>,
+}
+
+impl Abandon {
+    pub(super) fn flag(&self) -> Arc<AtomicBool> {
+        Arc::clone(&self.flag)
+    }
+}
+
+impl Drop for Abandon {
+    fn drop(&mut self) {
+        self.flag.store(true, Ordering::Relaxed);
+    }
+}
+
+/// Rows found by all scans of a condition together, where a limit ends them.
+#[derive(Debug, Clone)]
+pub(super) struct Found {
+    found: Arc<AtomicUsize>,
+    limit: usize,
+}
+
+impl Found {
+    pub(super) fn up_to(limit: usize) -> Found {
+        Found {
+            found: Arc::default(),
+            limit,
+        }
+    }
+
+    /// The same limit, nothing found.
+    fn afresh(&self) -> Found {
+        Found::up_to(self.limit)
+    }
+
+    /// Rows after which the search may end.
+    pub(super) fn limit(&self) -> u64 {
+        self.limit as u64
+    }
+
+    fn is_enough(&self) -> bool {
+        self.limit != usize::MAX && self.found.load(Ordering::Relaxed) >= self.limit
+    }
+
+    fn add(&self, rows: u64) {
+        if self.limit != usize::MAX {
+            self.found.fetch_add(rows as usize, Ordering::Relaxed);
+        }
+    }
+}
+
+/// Rows of one segment to scan.
+#[derive(Debug, Clone)]
+pub(super) struct Task {
+    segment: Segment,
+    pub(super) rows: Range<usize>,
+    /// Which bucket of the search it belongs to.
+    pub(super) bucket: usize,
+}
+
+impl Task {
+    /// `None` if there are no rows.
+    pub(super) fn new(segment: &Segment, rows: Range<usize>, bucket: usize) -> Option<Task> {
+        (!rows.is_empty()).then(|| Task {
+            segment: segment.clone(),
+            rows,
+            bucket,
+        })
+    }
+
+    pub(super) fn bytes(&self) -> u64 {
+        self.segment.block().span_bytes(&self.rows)
+    }
+}
+
+/// Where rows are scanned.
+#[derive(Debug, Clone)]
+pub(super) enum Place {
+    /// On the device that holds them.
+    Device(Arc<Device>),
+    /// On the host: buckets that no device holds.
+    Host,
+    /// On the host: the tail.
+    Tail,
+}
+
+/// What to search for, and when to end.
+#[derive(Debug, Clone)]
+pub(super) struct Order {
+    pub(super) program: Arc<Program>,
+    pub(super) stop: Stop,
+    pub(super) abandoned: Arc<AtomicBool>,
+    pub(super) found: Found,
+    pub(super) empty: Sink,
+    /// What the found documents hold of the account.
+    pub(super) held: Arc<MemoryShare>,
+}
+
+/// What a scan found, and the time it took.
+#[derive(Debug)]
+struct Outcome {
+    sink: Sink,
+    busy: Duration,
+}
+
+/// One member's share of a pool.
+#[derive(Debug, Clone)]
+pub(super) struct Share {
+    pub(super) pool: Arc<Pool>,
+    pub(super) member: usize,
+}
+
+impl Share {
+    fn order(&self) -> Vec<usize> {
+        self.pool.order(self.member)
+    }
+
+    /// What was searched by this member.
+    fn searched(&self) -> (usize, u64) {
+        let (mut buckets, mut rows) = (0, 0);
+        for unit in self.pool.taken(self.member) {
+            buckets += 1;
+            rows += rows_of(self.pool.tasks(unit));
+        }
+        (buckets, rows)
+    }
+}
+
+fn rows_of(tasks: &[Task]) -> u64 {
+    tasks.iter().map(|task| task.rows.len() as u64).sum()
+}
+
+/// A scan on its way through its share of a pool.
+#[derive(Debug)]
+struct Progress {
+    share: Share,
+    order: Order,
+    sink: Sink,
+    /// What the sink has taken of the account.
+    charged: usize,
+    busy: Duration,
+    /// Buckets that this member has taken already and searches again.
+    again: Vec<usize>,
+    /// Buckets to take if nobody has, the first one last.
+    ahead: Vec<usize>,
+    /// The bucket being searched.
+    unit: Option<usize>,
+    task: usize,
+    row: usize,
+    piece_rows: usize,
+}
+
+impl Progress {
+    fn new(share: &Share, order: Order) -> Progress {
+        let mut ahead = share.order();
+        ahead.reverse();
+        Progress {
+            share: share.clone(),
+            sink: order.empty.clone(),
+            charged: 0,
+            order,
+            busy: Duration::ZERO,
+            // None, unless the device that took them is lost.
+            again: share.pool.taken(share.member).collect(),
+            ahead,
+            unit: None,
+            task: 0,
+            row: 0,
+            piece_rows: PIECE_ROWS_FIRST,
+        }
+    }
+
+    /// Goes on to the next bucket that nobody has taken.
+    fn next_unit(&mut self) {
+        let Share { pool, member } = &self.share;
+        let free = |ahead: &mut Vec<usize>| {
+            std::iter::from_fn(|| ahead.pop()).find(|unit| pool.take(*unit, *member))
+        };
+        self.unit = self.again.pop().or_else(|| free(&mut self.ahead));
+        self.go_to_task(0);
+    }
+
+    fn go_to_task(&mut self, task: usize) {
+        let tasks = self
+            .unit
+            .map_or(&[][..], |unit| self.share.pool.tasks(unit));
+        (self.task, self.row) = (task, tasks.get(task).map_or(0, |task| task.rows.start));
+    }
+
+    /// Scans for about `time`; true when everything is done.
+    fn advance(
+        &mut self,
+        time: Duration,
+        mut check: impl FnMut() -> Result<(), ScanEnd>,
+    ) -> Result<bool, ScanEnd> {
+        let began = Instant::now();
+        let mut done = self.is_ended();
+        while !done && began.elapsed() < time {
+            check()?;
+            self.order
+                .stop
+                .check()
+                .map_err(|stopped| ScanEnd::Stopped(stopped.reason))?;
+            done = !self.piece()? || self.is_ended();
+        }
+        self.busy += began.elapsed();
+        Ok(done)
+    }
+
+    /// Whether nobody wants to know more.
+    fn is_ended(&self) -> bool {
+        self.order.found.is_enough() || self.order.abandoned.load(Ordering::Relaxed)
+    }
+
+    /// Scans the next rows; false if there are none.
+    fn piece(&mut self) -> Result<bool, ScanEnd> {
+        if self.unit.is_none() {
+            self.next_unit();
+        }
+        let Some(unit) = self.unit else {
+            return Ok(false);
+        };
+        let pool = Arc::clone(&self.share.pool);
+        let tasks = pool.tasks(unit);
+        let task = &tasks[self.task];
+        let end = task.rows.end.min(self.row + self.piece_rows);
+        let (before, began) = (self.sink.count(), Instant::now());
+        self.search(&task.segment, self.row..end)?;
+        self.sink
+            .charge(&mut self.charged, &self.order.held)
+            .map_err(ScanEnd::NoRoom)?;
+        self.adapt(end - self.row, began.elapsed());
+        self.order.found.add(self.sink.count() - before);
+        self.row = end;
+        if end == task.rows.end {
+            self.finish_task(tasks.len());
+        }
+        Ok(true)
+    }
+
+    fn finish_task(&mut self, tasks: usize) {
+        if self.task + 1 < tasks {
+            self.go_to_task(self.task + 1);
+        } else {
+            self.unit = None;
+        }
+    }
+
+    /// Chooses the rows of the next piece by the time that these took.
+    fn adapt(&mut self, rows: usize, took: Duration) {
+        if took > PIECE * 2 {
+            self.piece_rows = (rows / 2).max(1);
+        } else if took < PIECE / 2 && rows == self.piece_rows {
+            self.piece_rows = (rows * 2).min(PIECE_ROWS_MAX);
+        }
+    }
+
+    fn search(&mut self, segment: &Segment, range: Range<usize>) -> Result<(), ScanEnd> {
+        let Order { program, stop, .. } = &self.order;
+        let rows: Rows<'_> = segment.block().rows().slice(range.clone());
+        let sink = &mut self.sink;
+        let outcome = match sink {
+            Sink::Count(count) if !segment.has_dead() => program
+                .count_rows(rows, stop)
+                .map(|matches| *count += matches),
+            _ => program.search_rows(rows, stop, &mut |row| {
+                let row = range.start + row as usize;
+                if !segment.is_dead(row) {
+                    sink.add_row(segment, row);
+                }
+            }),
+        };
+        outcome.map_err(|stopped| ScanEnd::Stopped(stopped.reason))
+    }
+
+    fn outcome(&mut self) -> Outcome {
+        Outcome {
+            sink: std::mem::replace(&mut self.sink, self.order.empty.empty_like()),
+            busy: self.busy,
+        }
+    }
+}
+
+/// Why a scan ended before it was done.
+#[derive(Debug)]
+enum ScanEnd {
+    Stopped(StopReason),
+    NoRoom(Full),
+    Fault(DeviceFault),
+}
+
+/// Scans to the end on this thread.
+fn scan_here(share: &Share, order: Order) -> Result<Outcome, SearchError> {
+    let mut progress = Progress::new(share, order);
+    while !progress.advance(STEP, || Ok(())).map_err(stopped)? {}
+    Ok(progress.outcome())
+}
+
+fn stopped(end: ScanEnd) -> SearchError {
+    match end {
+        ScanEnd::Stopped(reason) => SearchError::Stopped { reason },
+        ScanEnd::NoRoom(full) => SearchError::NoRoom(full),
+        // Only the check of a device makes a fault.
+        ScanEnd::Fault(_) => SearchError::Panicked,
+    }
+}
+
+/// A scan as the job of a device.
+struct ScanJob {
+    progress: Progress,
+    answer: Option<oneshot::Sender<Result<Outcome, SearchError>>>,
+}
+
+impl Job for ScanJob {
+    fn run(&mut self, context: &mut DeviceContext) -> Result<Step, DeviceFault> {
+        let check = || context.check().map_err(ScanEnd::Fault);
+        let outcome = match self.progress.advance(STEP, check) {
+            Ok(false) => return Ok(Step::Again),
+            Ok(true) => Ok(self.progress.outcome()),
+            Err(ScanEnd::Fault(fault)) => return Err(fault),
+            Err(end) => Err(stopped(end)),
+        };
+        if let Some(answer) = self.answer.take() {
+            // Nobody listens if the search was dropped.
+            drop(answer.send(outcome));
+        }
+        Ok(Step::Done)
+    }
+}
+
+/// A scan that is running.
+pub(super) struct Scan {
+    place: Place,
+    share: Share,
+    order: Order,
+    running: Running,
+    shared: Arc<Shared>,
+}
+
+enum Running {
+    OnDevice(oneshot::Receiver<Result<Outcome, SearchError>>),
+    OnHost(tokio::task::JoinHandle<Result<Outcome, SearchError>>),
+    Done(Outcome),
+}
+
+impl Scan {
+    /// Starts a scan: on the device of the place if it takes it, else on the host.
+    pub(super) fn begin(
+        place: Place,
+        share: Share,
+        order: Order,
+        shared: &Arc<Shared>,
+    ) -> Result<Scan, SearchError> {
+        let mut scan = Scan {
+            running: Running::Done(Outcome {
+                sink: order.empty.clone(),
+                busy: Duration::ZERO,
+            }),
+            place,
+            share,
+            order,
+            shared: Arc::clone(shared),
+        };
+        scan.start()?;
+        Ok(scan)
+    }
+
+    fn start(&mut self) -> Result<(), SearchError> {
+        if let Some(receiver) = self.submit() {
+            self.running = Running::OnDevice(receiver);
+        } else if self.is_small() {
+            self.running = Running::Done(scan_here(&self.share, self.order.clone())?);
+        } else {
+            self.start_on_host();
+        }
+        Ok(())
+    }
+
+    fn submit(&mut self) -> Option<oneshot::Receiver<Result<Outcome, SearchError>>> {
+        let Place::Device(device) = &self.place else {
+            return None;
+        };
+        // One value may take PCRE2 very long, for which the device's other searches would have to wait.
+        if self.order.program.backtracks() {
+            return None;
+        }
+        let (sender, receiver) = oneshot::channel();
+        let job = ScanJob {
+            progress: Progress::new(&self.share, self.order.clone()),
+            answer: Some(sender),
+        };
+        match device.submit(Box::new(job)) {
+            Ok(()) => Some(receiver),
+            Err(error) => {
+                tracing::debug!(%error, "a scan goes to the host");
+                self.leave_device();
+                None
+            }
+        }
+    }
+
+    /// The buckets of the scan are answered by the host from here on.
+    fn leave_device(&mut self) {
+        if let Place::Device(device) = &self.place {
+            if device.is_lost() {
+                self.shared.alarm.device_lost();
+            }
+            self.place = Place::Host;
+        }
+    }
+
+    fn is_small(&self) -> bool {
+        let fast = self.order.program.tier() < Tier::LargeDfa;
+        fast && self.share.pool.bytes() <= INLINE_BYTES_MAX
+    }
+
+    fn start_on_host(&mut self) {
+        let (share, order) = (self.share.clone(), self.order.clone());
+        self.running = Running::OnHost(spawn(move || scan_here(&share, order)));
+    }
+
+    /// Waits for the scan; one whose device is lost is done again on the host.
+    pub(super) async fn finish(mut self, report: &mut SearchReport) -> Result<Sink, SearchError> {
+        if let Running::OnDevice(receiver) = &mut self.running {
+            match before(&self.order.stop, receiver).await? {
+                Ok(outcome) => self.running = Running::Done(outcome?),
+                Err(_) => {
+                    // What the device found is gone with it, and must not count towards the limit.
+                    self.order.found = self.order.found.afresh();
+                    self.leave_device();
+                    self.start_on_host();
+                }
+            }
+        }
+        if let Running::OnHost(handle) = &mut self.running {
+            let outcome = before(&self.order.stop, handle).await?;
+            self.running = Running::Done(outcome.map_err(|_| SearchError::Panicked)??);
+        }
+        let Running::Done(outcome) = self.running else {
+            unreachable!("both ways to run have ended");
+        };
+        report_scan(&self.place, &self.share, outcome.busy, report);
+        Ok(outcome.sink)
+    }
+}
+
+fn report_scan(place: &Place, share: &Share, busy: Duration, report: &mut SearchReport) {
+    let (buckets, rows) = share.searched();
+    if buckets == 0 {
+        return;
+    }
+    let busy_us = u64::try_from(busy.as_micros()).unwrap_or(u64::MAX);
+    match place {
+        Place::Device(device) => {
+            let entry = device_entry(report, device.name());
+            entry.buckets += buckets;
+            entry.rows += rows;
+            entry.device_us += busy_us;
+        }
+        Place::Host => {
+            report.host.buckets += buckets;
+            report.host.rows += rows;
+            report.host.host_us += busy_us;
+        }
+        Place::Tail => {
+            report.host.tail_rows += rows;
+            report.host.host_us += busy_us;
+        }
+    }
+}
+
+/// The report's entry of a device.
+pub(super) fn device_entry<'a>(report: &'a mut SearchReport, name: &str) -> &'a mut DeviceReport {
+    let known = report.devices.iter().position(|device| device.name == name);
+    let index = known.unwrap_or_else(|| {
+        report.devices.push(DeviceReport {
+            name: name.to_owned(),
+            buckets: 0,
+            rows: 0,
+            device_us: 0,
+        });
+        report.devices.len() - 1
+    });
+    &mut report.devices[index]
+}

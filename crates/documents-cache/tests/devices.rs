@@ -1,0 +1,387 @@
+//! Devices with too little memory, devices that join, leave, and fail in the middle of a search.
+
+mod common;
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::sync::mpsc::channel;
+use std::time::{Duration, Instant};
+
+use common::{Pair, Value, leaf, options, regex, small_settings};
+use forebay_cancel::{Stop, StopReason};
+use forebay_device::{Device, Fault, Step};
+use forebay_documents_cache::{CacheSettings, SearchError, SearchRequest, Want};
+
+const ROWS: u32 = 2000;
+
+/// Two thousand rows in about a hundred buckets.
+fn filled(devices: usize, memory_budget_bytes: u64) -> Pair {
+    let mut pair = Pair::new(devices, options(memory_budget_bytes), small_settings(), 1);
+    for number in 0..ROWS {
+        let value = format!("{:04}", number * 7919 % 10_000);
+        pair.insert(number, vec![Value::String(value)]);
+    }
+    pair.collection.flush();
+    pair
+}
+
+fn buckets_on(pair: &Pair, device: &Device) -> usize {
+    let stats = pair.collection.stats(0).expect("a field");
+    stats
+        .buckets
+        .iter()
+        .filter(|bucket| bucket.device == Some(device.id()))
+        .count()
+}
+
+fn bucket_count(pair: &Pair) -> usize {
+    pair.collection.stats(0).expect("a field").buckets.len()
+}
+
+#[test]
+fn buckets_are_spread_over_devices() {
+    let pair = filled(4, u64::MAX);
+    let answer = pair.check(&leaf(0, regex("1.*2")), Want::Count);
+    assert_eq!(answer.report.devices.len(), 4, "{:?}", answer.report);
+    assert_eq!(answer.report.host.buckets, 0);
+    let rows: u64 = answer.report.devices.iter().map(|device| device.rows).sum();
+    assert_eq!(rows, u64::from(ROWS));
+    let counts: Vec<_> = pair
+        .cache
+        .devices()
+        .list()
+        .iter()
+        .map(|d| buckets_on(&pair, d))
+        .collect();
+    let mean = bucket_count(&pair) / 4;
+    assert!(
+        counts.iter().all(|count| count.abs_diff(mean) <= mean / 2),
+        "{counts:?}"
+    );
+}
+
+#[test]
+fn a_joining_device_takes_its_share_and_a_leaving_one_nothing() {
+    let pair = filled(2, u64::MAX);
+    let before = pair.cache.devices().list();
+    let buckets = bucket_count(&pair);
+    let joined = pair
+        .cache
+        .devices()
+        .add(&"host:1".parse().expect("valid"))
+        .expect("a thread")
+        .remove(0);
+    assert_eq!(
+        pair.cache.device_joined(joined.id()),
+        buckets / 3,
+        "b / G buckets move"
+    );
+    assert_eq!(buckets_on(&pair, &joined), buckets / 3);
+    pair.check_all_wants(&leaf(0, regex("9$")));
+    let left = pair
+        .cache
+        .devices()
+        .remove(before[0].id())
+        .expect("a member");
+    let on_it = buckets_on(&pair, &left);
+    assert_eq!(pair.cache.device_left(left.id()), on_it);
+    assert_eq!(buckets_on(&pair, &left), 0);
+    assert_eq!(left.memory_used_bytes(), 0, "its memory is free");
+    let answer = pair.check(&leaf(0, regex("9$")), Want::Count);
+    assert_eq!(
+        (answer.report.devices.len(), answer.report.host.buckets),
+        (2, 0)
+    );
+}
+
+#[test]
+fn without_devices_the_host_answers() {
+    let pair = filled(1, u64::MAX);
+    let device = pair.cache.devices().list().remove(0);
+    pair.cache.devices().remove(device.id()).expect("a member");
+    pair.cache.device_left(device.id());
+    let answer = pair.check(&leaf(0, regex("9$")), Want::Count);
+    assert_eq!(answer.report.host.buckets, bucket_count(&pair));
+    assert!(answer.report.devices.is_empty());
+    let joined = pair
+        .cache
+        .devices()
+        .add(&"host:2".parse().expect("valid"))
+        .expect("threads");
+    for device in &joined {
+        pair.cache.device_joined(device.id());
+    }
+    let answer = pair.check(&leaf(0, regex("9$")), Want::Count);
+    assert_eq!(
+        answer.report.host.buckets, 0,
+        "buckets that had no device have one again"
+    );
+}
+
+#[test]
+fn what_does_not_fit_is_answered_by_the_host() {
+    let whole = filled(1, u64::MAX).cache.devices().list()[0].memory_used_bytes();
+    let pair = filled(2, whole / 4);
+    for device in pair.cache.devices().list() {
+        assert!(device.memory_used_bytes() <= whole / 4);
+        assert!(device.memory_used_bytes() > whole / 8, "the budget is used");
+    }
+    let answer = pair.check(&leaf(0, regex("1.*2")), Want::Count);
+    let stats = pair.collection.stats(0).expect("a field");
+    assert!(stats.buckets_on_host > 0);
+    assert_eq!(
+        answer.report.host.buckets, stats.buckets_on_host,
+        "the report says so"
+    );
+    pair.check_all_wants(&leaf(0, regex("^5")));
+}
+
+#[test]
+fn a_device_that_fails_in_the_middle_of_a_search_loses_nothing() {
+    for checks in 0..12 {
+        let pair = filled(3, u64::MAX);
+        let device = pair.cache.devices().list().remove(1);
+        let lost_buckets = buckets_on(&pair, &device);
+        device.inject(Fault::FailAfter { checks });
+        let answer = pair.check(&leaf(0, regex("1.*2")), Want::Count);
+        assert!(device.is_lost());
+        assert_eq!(
+            answer.report.host.buckets, lost_buckets,
+            "{:?}",
+            answer.report
+        );
+        pair.check_all_wants(&leaf(0, regex("^5")));
+        pair.cache.device_left(device.id());
+        let answer = pair.check(&leaf(0, regex("1.*2")), Want::Count);
+        assert_eq!(answer.report.host.buckets, 0, "its buckets are drawn anew");
+    }
+}
+
+#[test]
+fn a_limit_is_met_although_a_device_fails() {
+    for checks in 0..6 {
+        let pair = filled(2, u64::MAX);
+        pair.cache.devices().list()[0].inject(Fault::FailAfter { checks });
+        pair.check(&leaf(0, regex("1")), Want::Numbers { limit: Some(100) });
+    }
+}
+
+#[test]
+fn the_background_thread_redraws_the_buckets_of_a_lost_device() {
+    let settings = CacheSettings {
+        background: true,
+        ..small_settings()
+    };
+    let mut pair = Pair::new(2, options(u64::MAX), settings, 1);
+    for number in 0..ROWS {
+        pair.insert(number, vec![Value::String(format!("{number:04}"))]);
+    }
+    pair.collection.flush();
+    let device = pair.cache.devices().list().remove(0);
+    device.inject(Fault::Fail);
+    let deadline = Instant::now() + Duration::from_secs(20);
+    let search = || pair.check(&leaf(0, regex("1.*2")), Want::Count).report;
+    while search().host.buckets > 0 || !device.is_lost() {
+        assert!(Instant::now() < deadline, "buckets stay on the host");
+        std::thread::yield_now();
+    }
+    assert_eq!(buckets_on(&pair, &device), 0);
+}
+
+#[test]
+fn out_of_memory_while_flushing_loses_nothing() {
+    let mut pair = filled(2, u64::MAX);
+    for round in 0..10 {
+        for device in pair.cache.devices().list() {
+            (0..=round).for_each(|_| device.inject(Fault::OutOfMemory));
+        }
+        for number in 0..50 {
+            let value = format!("{:04}", number * 13 + round);
+            pair.insert(ROWS + round * 50 + number, vec![Value::String(value)]);
+        }
+        pair.collection.flush();
+        pair.check_all_wants(&leaf(0, regex("3")));
+    }
+}
+
+/// Keeps a device busy until the returned sender is dropped.
+fn hold(device: &Device) -> std::sync::mpsc::Sender<()> {
+    let (release, held) = channel();
+    let job = move |_: &mut _| {
+        let _ = held.recv();
+        Ok(Step::Done)
+    };
+    device.submit(Box::new(job)).expect("an idle device");
+    release
+}
+
+fn request(stop: Stop) -> SearchRequest {
+    SearchRequest {
+        expr: leaf(0, regex("1.*2")),
+        want: Want::Count,
+        stop,
+    }
+}
+
+#[test]
+fn deadlines_hold_even_if_a_device_is_busy() {
+    let pair = filled(1, u64::MAX);
+    let release = hold(&pair.cache.devices().list()[0]);
+    let stop = Stop::at(Instant::now() + Duration::from_millis(20));
+    let outcome = common::runtime().block_on(pair.collection.search(request(stop)));
+    assert_eq!(
+        outcome.map(|answer| answer.count),
+        Err(SearchError::Stopped {
+            reason: StopReason::Deadline
+        })
+    );
+    drop(release);
+}
+
+#[test]
+fn cancelling_ends_a_search() {
+    let pair = filled(1, u64::MAX);
+    let release = hold(&pair.cache.devices().list()[0]);
+    let stop = Stop::never();
+    let cancelled = Arc::clone(&stop.cancelled);
+    let outcome = common::runtime().block_on(async {
+        let search = pair.collection.search(request(stop));
+        let cancel = async {
+            cancelled.store(true, Ordering::Relaxed);
+            drop(release);
+        };
+        tokio::join!(search, cancel).0
+    });
+    assert_eq!(
+        outcome.map(|answer| answer.count),
+        Err(SearchError::Stopped {
+            reason: StopReason::Cancelled
+        })
+    );
+}
+
+#[test]
+fn a_dropped_search_leaves_the_device() {
+    let pair = filled(1, u64::MAX);
+    let device = pair.cache.devices().list().remove(0);
+    let release = hold(&device);
+    common::runtime().block_on(async {
+        let search = pair.collection.search(request(Stop::never()));
+        tokio::select! {
+            biased;
+            _ = search => panic!("the device is busy"),
+            () = std::future::ready(()) => {}
+        }
+    });
+    drop(release);
+    // The next search stands behind it in the queue, and both are done.
+    pair.check(&leaf(0, regex("1.*2")), Want::Count);
+    assert!(device.queued_jobs() <= 1);
+}
+
+#[test]
+fn fields_are_declared_renamed_and_undeclared() {
+    let pair = filled(2, u64::MAX);
+    let cache = &pair.cache;
+    assert!(cache.get("db.c").is_some() && cache.get("db.d").is_none());
+    cache.rename("db.c", "db.d");
+    assert!(cache.get("db.c").is_none());
+    assert_eq!(
+        cache.get("db.d").map(|c| c.document_count()),
+        Some(u64::from(ROWS))
+    );
+    let two = cache.declare("db.two", &["a", "b"]);
+    assert_eq!(
+        (two.field_index("b"), two.field_index("c")),
+        (Some(1), None)
+    );
+    two.insert(
+        1,
+        &[
+            forebay_documents_cache::FieldValue::String(b"x"),
+            forebay_documents_cache::FieldValue::String(b"y"),
+        ],
+    )
+    .expect("new");
+    let one = cache.undeclare("db.two", &["a"]).expect("a field is left");
+    assert_eq!(one.fields(), ["b"]);
+    assert_eq!(one.stats(0).map(|stats| stats.rows), Some(1));
+    assert!(cache.undeclare("db.two", &["b"]).is_none());
+    assert!(cache.get("db.two").is_none());
+    cache.drop_collection("db.d");
+    assert!(cache.get("db.d").is_none());
+}
+
+#[test]
+fn dropped_collections_free_their_devices() {
+    let pair = filled(2, u64::MAX);
+    let devices: BTreeSet<_> = pair
+        .cache
+        .devices()
+        .list()
+        .iter()
+        .map(|d| d.memory_used_bytes() > 0)
+        .collect();
+    assert_eq!(devices, BTreeSet::from([true]));
+    let Pair {
+        cache, collection, ..
+    } = pair;
+    cache.drop_collection("db.c");
+    drop(collection);
+    for device in cache.devices().list() {
+        assert_eq!(device.memory_used_bytes(), 0);
+    }
+}
+
+/// Few buckets, each large enough to be worth the thread of another device.
+fn with_large_buckets(devices: usize) -> Pair {
+    let mut pair = Pair::new(devices, options(u64::MAX), small_settings(), 1);
+    for number in 0..200 {
+        let value = format!("{:03}{}", number * 77 % 200, "-".repeat(8 << 10));
+        pair.insert(number, vec![Value::String(value)]);
+    }
+    pair.collection.flush();
+    pair
+}
+
+#[test]
+fn a_device_that_is_done_searches_the_buckets_of_one_that_is_not() {
+    let pair = with_large_buckets(2);
+    let devices = pair.cache.devices().list();
+    assert!(devices.iter().all(|device| buckets_on(&pair, device) > 1));
+    let release = hold(&devices[0]);
+    let search = pair.collection.search(request(Stop::never()));
+    let answer = common::runtime().block_on(async {
+        let let_go = async {
+            while devices[1].queued_jobs() > 0 || devices[0].queued_jobs() < 2 {
+                tokio::task::yield_now().await;
+            }
+            drop(release);
+        };
+        tokio::join!(search, let_go).0.expect("nothing stops it")
+    });
+    let report = &answer.report;
+    assert_eq!(report.devices.len(), 1, "{report:?}");
+    assert_eq!(report.devices[0].name, devices[1].name());
+    assert_eq!(report.devices[0].buckets, bucket_count(&pair));
+    assert_eq!(report.devices[0].rows, 200);
+}
+
+#[test]
+fn buckets_that_a_device_took_from_another_are_searched_again_when_it_fails() {
+    for checks in 0..12 {
+        let pair = with_large_buckets(3);
+        let device = pair.cache.devices().list().remove(1);
+        device.inject(Fault::FailAfter { checks });
+        let answer = pair.check(&leaf(0, regex("1.*-")), Want::Count);
+        let report = &answer.report;
+        let on_devices: usize = report.devices.iter().map(|device| device.buckets).sum();
+        assert_eq!(
+            on_devices + report.host.buckets,
+            bucket_count(&pair),
+            "each bucket is searched in one place: {report:?}"
+        );
+        pair.check_all_wants(&leaf(0, regex("^05")));
+    }
+}

@@ -1,0 +1,290 @@
+//! Filters: parsed once, matched against raw documents.
+//!
+//! [`Filter::parse`] turns a query document into a tree of [`Node`]s with MongoDB's errors for what it does not
+//! accept; [`Filter::matches`] walks the tree over a document in place. Negative operators are [`Node::Not`] over their
+//! positive ones (`$ne`, `$nin`, `{$exists: false}`), and `$all` is [`Node::And`], so that a planner has few cases.
+
+mod bits;
+mod list;
+mod matching;
+mod operators;
+mod parse;
+mod programs;
+mod regex;
+mod shape;
+mod test;
+mod types;
+
+use std::sync::Arc;
+
+use bson::DateTime;
+use bson::raw::{RawBson, RawBsonRef, RawDocument};
+use forebay_cancel::SharedStop;
+
+use crate::element::check_depth;
+use crate::error::Error;
+use crate::expr::Expression;
+use crate::limits::Limits;
+use crate::path::Path;
+
+pub use bits::{BitTest, BitWant};
+pub use list::InList;
+pub use programs::{Compilation, Programs};
+pub use regex::Regex;
+pub use test::{RangeOp, Test};
+pub use types::TypeSet;
+
+use matching::Findings;
+
+pub(crate) use parse::{is_operator_document, is_top_level_operator};
+
+/// Maximum tests of a filter that is cheap.
+const CHEAP_TESTS_MAX: usize = 16;
+
+/// A parsed query.
+#[derive(Debug, Clone)]
+pub struct Filter {
+    root: Node,
+    /// The stop sign that may end a match by PCRE2, if there can be one.
+    stop: Option<Arc<SharedStop>>,
+}
+
+/// One node of a filter's tree.
+#[derive(Debug, Clone)]
+pub enum Node {
+    /// All hold; true for none.
+    And(Vec<Node>),
+    /// At least one holds.
+    Or(Vec<Node>),
+    /// None holds.
+    Nor(Vec<Node>),
+    /// The inner node does not hold.
+    Not(Box<Node>),
+    /// A value on the path passes the test.
+    Leaf {
+        /// The path; empty inside [`Test::ElemMatchValue`], where the element itself is tested.
+        path: Path,
+        /// The test.
+        test: Test,
+    },
+    /// `$expr`: the expression is true.
+    Expr {
+        /// The expression.
+        expression: Arc<Expression>,
+        /// `$$NOW`, the same for all documents.
+        now: DateTime,
+    },
+    /// Every document matches.
+    AlwaysTrue,
+    /// No document matches.
+    AlwaysFalse,
+}
+
+impl Filter {
+    /// Parses a query document.
+    ///
+    /// # Errors
+    /// MongoDB's code and wording for what is malformed, unknown or not supported; most are `BadValue`.
+    pub fn parse(query: &RawDocument, limits: &Limits) -> Result<Filter, Error> {
+        check_depth(RawBsonRef::Document(query))?;
+        Ok(Filter::from_node(parse::Parser::new(limits).query(query)?))
+    }
+
+    /// Parses a query of array elements that are documents, as `$pull` and `arrayFilters` have them: without `$expr`.
+    ///
+    /// # Errors
+    /// As [`Filter::parse`]; `QueryFeatureNotAllowed` for `$expr`.
+    pub(crate) fn parse_element_query(
+        query: &RawDocument,
+        limits: &Limits,
+    ) -> Result<Filter, Error> {
+        let root = parse::Parser::without_expressions(limits).query(query)?;
+        Ok(Filter::from_node(root))
+    }
+
+    /// Parses the condition of `$pull`, which tests an array's elements themselves: `{$gt: 5}`.
+    pub(crate) fn parse_element_test(
+        condition: &RawDocument,
+        limits: &Limits,
+    ) -> Result<Filter, Error> {
+        let root = parse::Parser::new(limits).element_test(condition)?;
+        Ok(Filter::from_node(root))
+    }
+
+    /// The filter of one test on a value itself.
+    pub(crate) fn of_element_test(test: Test) -> Filter {
+        Filter::from_node(Node::Leaf {
+            path: Path::empty(),
+            test,
+        })
+    }
+
+    /// The filter that every document matches.
+    pub fn all() -> Filter {
+        Filter::from_node(Node::AlwaysTrue)
+    }
+
+    /// The filter with this tree.
+    pub fn from_node(root: Node) -> Filter {
+        let stop = root.stop().cloned();
+        Filter { root, stop }
+    }
+
+    /// The tree, for planners.
+    pub fn root(&self) -> &Node {
+        &self.root
+    }
+
+    /// Whether the document matches. A document on which an expression of `$expr` fails, or a match is stopped, does not;
+    /// use [`Filter::try_matches`] to hear of it.
+    pub fn matches(&self, document: &RawDocument) -> bool {
+        self.try_matches(document).unwrap_or(false)
+    }
+
+    /// Whether the document matches.
+    ///
+    /// # Errors
+    /// That of an expression of `$expr` which fails on the document; that the command has to end while PCRE2 is at it.
+    pub fn try_matches(&self, document: &RawDocument) -> Result<bool, Error> {
+        let mut findings = Findings::default();
+        let answer = self.root.matches(document, &mut findings);
+        self.check_stop()?;
+        findings.error.map_or(Ok(answer), Err)
+    }
+
+    /// The index of the first element of an array that an `$elemMatch` made by [`Filter::of_element_test`] finds.
+    ///
+    /// # Errors
+    /// That the command has to end while PCRE2 is at it.
+    pub(crate) fn element_index(&self, value: RawBsonRef<'_>) -> Result<Option<usize>, Error> {
+        let index = match &self.root {
+            Node::Leaf { test, .. } => test.element_index(value),
+            _ => None,
+        };
+        self.check_stop()?;
+        Ok(index)
+    }
+
+    /// Whether judging a document of a few kilobytes takes microseconds, whatever the client wrote: a few tests, none of
+    /// them an expression or a pattern that takes more than a glance at each byte.
+    pub fn is_cheap(&self) -> bool {
+        self.root
+            .test_count()
+            .is_some_and(|tests| tests <= CHEAP_TESTS_MAX)
+    }
+
+    /// What a match by PCRE2 found that was stopped is no answer.
+    fn check_stop(&self) -> Result<(), Error> {
+        match &self.stop {
+            Some(stop) => Ok(stop.check()?),
+            None => Ok(()),
+        }
+    }
+
+    /// Whether a value matches a filter made for array elements.
+    pub(crate) fn matches_value(&self, value: RawBsonRef<'_>) -> bool {
+        self.root.matches_value(value)
+    }
+
+    /// Whether the document matches and, if it does, the index of the array element that made it match: what the
+    /// positional operator `$` stands for.
+    ///
+    /// # Errors
+    /// As [`Filter::try_matches`].
+    pub fn match_position(&self, document: &RawDocument) -> Result<Match, Error> {
+        let mut findings = Findings::default();
+        let matched = self.root.matches(document, &mut findings);
+        self.check_stop()?;
+        match (findings.error, matched) {
+            (Some(error), _) => Err(error),
+            (None, true) => Ok(Match::Yes {
+                index: findings.index,
+            }),
+            (None, false) => Ok(Match::No),
+        }
+    }
+
+    /// The fields that the filter holds equal to a value, in order: the first fields of a document that an upsert makes.
+    pub fn equalities(&self) -> Vec<(&Path, &RawBson)> {
+        let mut found = Vec::new();
+        collect_equalities(&self.root, &mut found);
+        found
+    }
+}
+
+/// The test of an `$elemMatch` with this condition.
+pub(crate) fn elem_match_test(condition: &RawDocument, limits: &Limits) -> Result<Test, Error> {
+    operators::elem_match_test(&mut parse::Parser::new(limits), condition)
+}
+
+/// The answer of [`Filter::match_position`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Match {
+    /// The document does not match.
+    No,
+    /// The document matches.
+    Yes {
+        /// The matching element of the outermost array, where one was gone through.
+        index: Option<usize>,
+    },
+}
+
+impl Node {
+    /// The number of tests, or `None` if one of them may take long.
+    fn test_count(&self) -> Option<usize> {
+        match self {
+            Node::And(nodes) | Node::Or(nodes) | Node::Nor(nodes) => {
+                nodes.iter().map(Node::test_count).sum()
+            }
+            Node::Not(node) => node.test_count(),
+            Node::Leaf { test, .. } => match test {
+                Test::Regex(regex) => regex.is_linear().then_some(1),
+                Test::In(list) if list.patterns().iter().all(Regex::is_linear) => {
+                    Some(1 + list.patterns().len())
+                }
+                Test::In(_) => None,
+                Test::ElemMatchValue(node) | Test::ElemMatchObject(node) => {
+                    Some(1 + node.test_count()?)
+                }
+                _ => Some(1),
+            },
+            Node::Expr { .. } => None,
+            Node::AlwaysTrue | Node::AlwaysFalse => Some(0),
+        }
+    }
+
+    /// The stop sign of the patterns that PCRE2 judges, if there are any. All are parts of one command.
+    fn stop(&self) -> Option<&Arc<SharedStop>> {
+        match self {
+            Node::And(nodes) | Node::Or(nodes) | Node::Nor(nodes) => {
+                nodes.iter().find_map(Node::stop)
+            }
+            Node::Not(node) => node.stop(),
+            Node::Leaf { test, .. } => match test {
+                Test::Regex(regex) => regex.stop(),
+                Test::In(list) => list.patterns().iter().find_map(Regex::stop),
+                Test::ElemMatchValue(node) | Test::ElemMatchObject(node) => node.stop(),
+                _ => None,
+            },
+            Node::Expr { .. } | Node::AlwaysTrue | Node::AlwaysFalse => None,
+        }
+    }
+}
+
+fn collect_equalities<'a>(node: &'a Node, found: &mut Vec<(&'a Path, &'a RawBson)>) {
+    match node {
+        Node::And(children) => children
+            .iter()
+            .for_each(|child| collect_equalities(child, found)),
+        Node::Or(children) if children.len() == 1 => collect_equalities(&children[0], found),
+        Node::Leaf {
+            path,
+            test: Test::Eq(value),
+        } => found.push((path, value)),
+        Node::Leaf {
+            path,
+            test: Test::In(list),
+        } => found.extend(list.single().map(|value| (path, value))),
+        _ => {}
+    }
+}

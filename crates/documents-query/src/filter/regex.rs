@@ -1,0 +1,204 @@
+//! `$regex`, `$options` and BSON regular expressions.
+
+use std::fmt;
+use std::sync::Arc;
+
+use bson::raw::{RawBsonRef, RawDocument, RawRegexRef};
+use forebay_cancel::{SharedStop, Stopped};
+use forebay_text::{Options, Pattern, PatternError, Program, Tier};
+
+use super::programs::Compilation;
+use crate::element::elements;
+use crate::error::{Code, Error};
+use crate::limits::Limits;
+
+/// A pattern of a filter, compiled once and shared.
+#[derive(Clone)]
+pub struct Regex {
+    program: Arc<Program>,
+    source: String,
+    options: String,
+    /// Ends a match that takes long.
+    stop: Arc<SharedStop>,
+}
+
+impl Regex {
+    /// The compiled pattern.
+    pub fn program(&self) -> &Arc<Program> {
+        &self.program
+    }
+
+    /// The pattern as written.
+    pub fn source(&self) -> &str {
+        &self.source
+    }
+
+    /// The options as written.
+    pub fn options(&self) -> &str {
+        &self.options
+    }
+
+    /// A pattern with its options.
+    ///
+    /// # Errors
+    /// 51091 for what PCRE2 refuses, 51108 for an unknown option, `BadValue` for a NUL byte in either; that the command
+    /// has to end.
+    pub fn new(source: &str, options: &str, limits: &Limits) -> Result<Regex, Error> {
+        if options.contains('\0') {
+            return Err(Error::bad_value(
+                "Regular expression options string cannot contain an embedded null byte",
+            ));
+        }
+        Ok(Regex {
+            program: program(source, options, limits)?,
+            source: source.to_owned(),
+            options: options.to_owned(),
+            stop: limits.stop().clone(),
+        })
+    }
+
+    /// Whether a text matches.
+    ///
+    /// # Errors
+    /// [`Stopped`] if the command has to end.
+    pub fn is_match(&self, text: &str) -> Result<bool, Stopped> {
+        match self.is_linear() {
+            true => Ok(self.program.is_match(text.as_bytes())),
+            false => self
+                .program
+                .is_match_until(text.as_bytes(), &self.stop.current()),
+        }
+    }
+
+    /// Whether a match looks at each byte once.
+    pub(super) fn is_linear(&self) -> bool {
+        self.program.tier() <= Tier::Dfa
+    }
+
+    /// The stop sign that has to be asked whether what [`matches`](Regex::matches) says counts: a match may take long.
+    pub(super) fn stop(&self) -> Option<&Arc<SharedStop>> {
+        (!self.is_linear()).then_some(&self.stop)
+    }
+
+    pub(crate) fn of_value(regex: RawRegexRef<'_>, limits: &Limits) -> Result<Regex, Error> {
+        Regex::new(regex.pattern.as_str(), regex.options.as_str(), limits)
+    }
+
+    /// The pattern of `{$regex: .., $options: ..}`, in either order.
+    pub(super) fn of_operators(operators: &RawDocument, limits: &Limits) -> Result<Regex, Error> {
+        let mut parts = Parts::default();
+        for element in elements(operators) {
+            match element.key {
+                "$regex" => parts.take_pattern(element.value())?,
+                "$options" => parts.take_options(element.value())?,
+                _ => {}
+            }
+        }
+        Regex::new(parts.source, parts.options, limits)
+    }
+
+    /// Strings and symbols match by the pattern; a stored regular expression matches if it is the same one. A match that
+    /// is stopped is none.
+    pub(super) fn matches(&self, value: RawBsonRef<'_>) -> bool {
+        match value {
+            RawBsonRef::String(text) | RawBsonRef::Symbol(text) => {
+                self.is_match(text).unwrap_or(false)
+            }
+            RawBsonRef::RegularExpression(regex) => {
+                regex.pattern.as_str() == self.source && regex.options.as_str() == self.options
+            }
+            _ => false,
+        }
+    }
+}
+
+impl fmt::Debug for Regex {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "/{}/{}", self.source, self.options)
+    }
+}
+
+#[derive(Default)]
+struct Parts<'a> {
+    source: &'a str,
+    options: &'a str,
+}
+
+impl<'a> Parts<'a> {
+    fn take_pattern(&mut self, value: RawBsonRef<'a>) -> Result<(), Error> {
+        match value {
+            RawBsonRef::String(text) => self.source = text,
+            RawBsonRef::RegularExpression(regex) => {
+                self.source = regex.pattern.as_str();
+                let flags = regex.options.as_str();
+                if !flags.is_empty() && !self.options.is_empty() {
+                    return Err(twice(Code::Location51074));
+                }
+                self.options = if flags.is_empty() {
+                    self.options
+                } else {
+                    flags
+                };
+            }
+            _ => return Err(Error::bad_value("$regex has to be a string")),
+        }
+        Ok(())
+    }
+
+    fn take_options(&mut self, value: RawBsonRef<'a>) -> Result<(), Error> {
+        let RawBsonRef::String(text) = value else {
+            return Err(Error::bad_value("$options has to be a string"));
+        };
+        if !self.options.is_empty() {
+            return Err(twice(Code::Location51075));
+        }
+        self.options = text;
+        Ok(())
+    }
+}
+
+/// The program of a pattern, compiled unless it is known.
+fn program(source: &str, options: &str, limits: &Limits) -> Result<Arc<Program>, Error> {
+    let Compilation {
+        budget,
+        programs,
+        aside,
+    } = &limits.compilation;
+    if let Some(known) = programs.get(source, options) {
+        return Ok(known);
+    }
+    budget.stop().check()?;
+    let mut made = None;
+    let has_run = aside(&mut || made = Some(compile(source, options, limits)));
+    let Some(program) = made.filter(|_| has_run).transpose()? else {
+        return Err(Error::new(
+            Code::ExceededTimeLimit,
+            "too many patterns are being compiled; try again",
+        ));
+    };
+    if !budget.is_short() {
+        programs.keep(source, options, &program);
+    }
+    Ok(program)
+}
+
+fn compile(source: &str, options: &str, limits: &Limits) -> Result<Arc<Program>, Error> {
+    let options = Options::parse(options).map_err(pattern_error)?;
+    let pattern = Pattern::new(source, options, &limits.pattern).map_err(pattern_error)?;
+    let budget = &limits.compilation.budget;
+    let program = Program::compile_within(pattern, &limits.pattern, budget);
+    Ok(Arc::new(program))
+}
+
+fn twice(code: Code) -> Error {
+    Error::new(code, "options set in both $regex and $options")
+}
+
+fn pattern_error(error: PatternError) -> Error {
+    let code = match error {
+        PatternError::InvalidFlag { .. } => Code::Location51108,
+        PatternError::EmbeddedNul { .. } => Code::BadValue,
+        PatternError::Invalid { .. } | PatternError::TooLong { .. } => Code::Location51091,
+    };
+    Error::new(code, error.to_string())
+}

@@ -1,0 +1,361 @@
+//! Updates: operators, replacements and pipelines, applied to raw documents.
+//!
+//! An update is parsed once and applied to many documents; [`Update::apply`] answers `None` where a document stays as
+//! it is, byte for byte, so that the count of modified documents is right. Only what changes is opened: the rest of a
+//! document is copied as raw bytes.
+
+mod array;
+mod array_filters;
+mod difference;
+mod field;
+mod number;
+mod operator;
+mod path;
+mod tree;
+mod upsert;
+
+use std::collections::HashSet;
+
+use bson::DateTime;
+use bson::raw::{RawArray, RawBsonRef, RawDocument, RawDocumentBuf};
+use forebay_cancel::SharedStop;
+
+use crate::compare::equal;
+use crate::display;
+use crate::element::{Writer, check_depth, elements, get};
+use crate::error::{Code, Error};
+use crate::limits::Limits;
+use crate::stage::Transform;
+use crate::timestamp;
+
+use array_filters::ArrayFilters;
+use field::Moment;
+use operator::{Operator, Scene};
+use path::{Places, UpdatePath};
+use tree::{Padding, Tree};
+
+pub use difference::describe;
+
+/// A parsed update.
+#[derive(Debug, Clone)]
+pub struct Update {
+    kind: Kind,
+    limits: Limits,
+}
+
+#[derive(Debug, Clone)]
+enum Kind {
+    Replacement(RawDocumentBuf),
+    Operators {
+        changes: Vec<(UpdatePath, Operator)>,
+        filters: ArrayFilters,
+    },
+    Pipeline(Vec<Transform>),
+}
+
+/// What an update depends on besides the document.
+#[derive(Debug, Clone, Copy)]
+pub struct UpdateContext {
+    /// The time of `$currentDate` and `$$NOW`.
+    pub now: DateTime,
+    /// Whether the document is being inserted, so that `$setOnInsert` counts.
+    pub is_insert: bool,
+    /// The array element that the query matched: what `$` means (see [`Filter::match_position`](crate::Filter)).
+    pub position: Option<usize>,
+}
+
+impl UpdateContext {
+    /// The context of changing a document that is there.
+    pub fn new(now: DateTime, position: Option<usize>) -> UpdateContext {
+        UpdateContext {
+            now,
+            is_insert: false,
+            position,
+        }
+    }
+}
+
+impl Update {
+    /// Parses the update of an `update` or `findAndModify` command: a document or, for a pipeline, an array.
+    ///
+    /// # Errors
+    /// MongoDB's codes: 9 for unknown operators, 40 for conflicts, 52 and 56 for names, and what operands are refused
+    /// with.
+    pub fn parse(
+        update: RawBsonRef<'_>,
+        array_filters: Option<&RawArray>,
+        limits: &Limits,
+    ) -> Result<Update, Error> {
+        check_depth(update)?;
+        let kind = match update {
+            RawBsonRef::Array(pipeline) => {
+                if array_filters.is_some_and(|filters| !filters.is_empty()) {
+                    return Err(Error::parse(
+                        "arrayFilters may not be specified for pipeline-syle updates",
+                    ));
+                }
+                Kind::Pipeline(crate::stage::parse_update_pipeline(pipeline, limits)?)
+            }
+            RawBsonRef::Document(document) if first_is_operator(document) => {
+                operators(document, array_filters, limits)?
+            }
+            RawBsonRef::Document(document) => replacement(document, array_filters)?,
+            _ => {
+                return Err(Error::parse(
+                    "Update argument must be either an object or an array",
+                ));
+            }
+        };
+        Ok(Update {
+            kind,
+            limits: limits.clone(),
+        })
+    }
+
+    /// Whether the update replaces whole documents: it cannot change several at once.
+    pub fn is_replacement(&self) -> bool {
+        matches!(self.kind, Kind::Replacement(_))
+    }
+
+    /// The changed document, or `None` where nothing changes.
+    ///
+    /// # Errors
+    /// MongoDB's codes: 66 for a change of `_id`, 28 for a place that cannot be made, 14 and 2 for types that an
+    /// operator does not take, 10334 for a document that grows too large.
+    pub fn apply(
+        &self,
+        document: &RawDocument,
+        context: &UpdateContext,
+    ) -> Result<Option<RawDocumentBuf>, Error> {
+        let changed = match &self.kind {
+            Kind::Replacement(replacement) => replace(document, replacement)?,
+            Kind::Operators { changes, filters } => {
+                let stop = self.limits.stop();
+                change(document, (changes, filters), context, stop)?
+            }
+            Kind::Pipeline(transforms) => transform(document, transforms, context)?,
+        };
+        // What a stopped match of an array filter or of `$pull` found is no answer.
+        self.limits.stop().check()?;
+        if changed.as_bytes() == document.as_bytes() {
+            return Ok(None);
+        }
+        check_id(document, &changed)?;
+        self.check_size(&changed)?;
+        Ok(Some(changed))
+    }
+
+    fn check_size(&self, changed: &RawDocument) -> Result<(), Error> {
+        let (bytes, bytes_max) = (changed.as_bytes().len(), self.limits.document_bytes_max);
+        if bytes > bytes_max {
+            let message =
+                format!("BSONObj size: {bytes} is invalid. Size must be between 0 and {bytes_max}");
+            return Err(Error::new(Code::BSONObjectTooLarge, message));
+        }
+        check_depth(RawBsonRef::Document(changed))
+    }
+}
+
+fn first_is_operator(document: &RawDocument) -> bool {
+    elements(document)
+        .next()
+        .is_some_and(|first| first.key.starts_with('$'))
+}
+
+fn operators(
+    document: &RawDocument,
+    array_filters: Option<&RawArray>,
+    limits: &Limits,
+) -> Result<Kind, Error> {
+    let filters = ArrayFilters::parse(array_filters, limits)?;
+    let mut changes = Vec::new();
+    for element in elements(document) {
+        let name = element.key;
+        operator::check_name(name)?;
+        let RawBsonRef::Document(operands) = element.value() else {
+            return Err(operator::not_a_document(name, element.value()));
+        };
+        for operand in elements(operands) {
+            let operator = Operator::parse(name, operand.key, operand.value(), limits)?;
+            changes.push((UpdatePath::parse(operand.key)?, operator));
+        }
+    }
+    check_conflicts(&changes)?;
+    check_identifiers(document, &changes, &filters)?;
+    changes.sort_by(|(a, _), (b, _)| a.order(b));
+    Ok(Kind::Operators { changes, filters })
+}
+
+/// Every pair of paths, the targets of renames too.
+fn check_conflicts(changes: &[(UpdatePath, Operator)]) -> Result<(), Error> {
+    let mut places = Places::default();
+    for (path, operator) in changes {
+        let target = match operator {
+            Operator::Rename(target) => Some(target),
+            _ => None,
+        };
+        for path in target.into_iter().chain([path]) {
+            path.take(&mut places)?;
+        }
+    }
+    Ok(())
+}
+
+fn check_identifiers(
+    update: &RawDocument,
+    changes: &[(UpdatePath, Operator)],
+    filters: &ArrayFilters,
+) -> Result<(), Error> {
+    for (path, _) in changes {
+        if let Some(name) = path.identifiers().find(|name| !filters.has(name)) {
+            let message = format!(
+                "No array filter found for identifier '{name}' in path '{}'",
+                path.as_str()
+            );
+            return Err(Error::bad_value(message));
+        }
+    }
+    let used: HashSet<&str> = changes
+        .iter()
+        .flat_map(|(path, _)| path.identifiers())
+        .collect();
+    match filters.names().find(|name| !used.contains(name)) {
+        Some(name) => {
+            let shown = display::document(update);
+            Err(Error::parse(format!(
+                "The array filter for identifier '{name}' was not used in the update {shown}"
+            )))
+        }
+        None => Ok(()),
+    }
+}
+
+fn replacement(document: &RawDocument, array_filters: Option<&RawArray>) -> Result<Kind, Error> {
+    if array_filters.is_some_and(|filters| !filters.is_empty()) {
+        return Err(Error::parse(
+            "arrayFilters may not be specified for replacement-style updates",
+        ));
+    }
+    if let Some(element) = elements(document).find(|element| element.key.starts_with('$')) {
+        let name = element.key;
+        return Err(Error::new(
+            Code::DollarPrefixedFieldName,
+            format!(
+                "The dollar ($) prefixed field '{name}' in '{name}' is not allowed in the context of an update's replacement document. Consider using an aggregation pipeline with $replaceWith."
+            ),
+        ));
+    }
+    Ok(Kind::Replacement(document.to_owned()))
+}
+
+/// The replacement with the old `_id` first and its empty timestamps filled in.
+fn replace(document: &RawDocument, replacement: &RawDocument) -> Result<RawDocumentBuf, Error> {
+    let mut writer = Writer::with_capacity(replacement.as_bytes().len() + 32);
+    match (get(document, "_id"), get(replacement, "_id")) {
+        (Some(old), Some(new)) if !equal(old, new) => {
+            let message = format!(
+                "After applying the update, the (immutable) field '_id' was found to have been altered to _id: {}",
+                display::value(new)
+            );
+            return Err(Error::new(Code::ImmutableField, message));
+        }
+        (Some(id), _) | (None, Some(id)) => writer.value("_id", id),
+        (None, None) => {}
+    }
+    elements(replacement)
+        .filter(|element| element.key != "_id")
+        .for_each(|element| writer.element(&element));
+    let replaced = writer.finish();
+    Ok(timestamp::filled(&replaced).unwrap_or(replaced))
+}
+
+fn change(
+    document: &RawDocument,
+    (changes, filters): (&[(UpdatePath, Operator)], &ArrayFilters),
+    context: &UpdateContext,
+    stop: &SharedStop,
+) -> Result<RawDocumentBuf, Error> {
+    let id =
+        get(document, "_id").map_or_else(|| "no _id".to_owned(), |id| display::field("_id", id));
+    let mut root = Tree::of(document);
+    let mut places = Vec::new();
+    for (path, operator) in changes {
+        stop.check()?;
+        for place in path.resolve(&mut root, context.position, filters)? {
+            places.push((place, path, operator));
+        }
+    }
+    check_places(&places)?;
+    let mut padding = Padding::default();
+    for (place, path, operator) in places {
+        stop.check()?;
+        if let Operator::Rename(target) = operator {
+            let to = target.resolve(&mut root, None, filters)?;
+            to.iter()
+                .try_for_each(|to| field::rename(&mut root, &place, to, &id))?;
+            continue;
+        }
+        if matches!(operator, Operator::SetOnInsert(_)) && !context.is_insert {
+            continue;
+        }
+        let name = place.last().map_or("", String::as_str);
+        let scene = Scene {
+            name,
+            path: path.as_str(),
+            id: &id,
+            now: context.now,
+        };
+        root.change(&place, &mut padding, &mut |place| {
+            operator.apply(place, &scene)
+        })?;
+    }
+    Ok(root.into_document())
+}
+
+/// Positional operators may lead two paths to one place.
+fn check_places(places: &[(Vec<String>, &UpdatePath, &Operator)]) -> Result<(), Error> {
+    if !places.iter().any(|(_, path, _)| path.is_positional()) {
+        return Ok(());
+    }
+    let mut sorted: Vec<&Vec<String>> = places.iter().map(|(place, ..)| place).collect();
+    sorted.sort();
+    match sorted.windows(2).find(|pair| pair[1].starts_with(pair[0])) {
+        Some(pair) => Err(path::conflict(&pair[1].join("."), &pair[0].join("."))),
+        None => Ok(()),
+    }
+}
+
+fn transform(
+    document: &RawDocument,
+    transforms: &[Transform],
+    context: &UpdateContext,
+) -> Result<RawDocumentBuf, Error> {
+    let mut current = document.to_owned();
+    for transform in transforms {
+        current = transform.apply(&current, context.now)?;
+    }
+    Ok(match (get(document, "_id"), get(&current, "_id")) {
+        // A pipeline that drops `_id` keeps it, as the server does.
+        (Some(id), None) => {
+            let mut writer = Writer::new();
+            writer.value("_id", id);
+            elements(&current).for_each(|element| writer.element(&element));
+            writer.finish()
+        }
+        _ => current,
+    })
+}
+
+fn check_id(old: &RawDocument, new: &RawDocument) -> Result<(), Error> {
+    let same = match (get(old, "_id"), get(new, "_id")) {
+        (Some(old), Some(new)) => equal(old, new),
+        (old, _) => old.is_none(),
+    };
+    match same {
+        true => Ok(()),
+        false => Err(Error::new(
+            Code::ImmutableField,
+            "Performing an update on the path '_id' would modify the immutable field '_id'",
+        )),
+    }
+}

@@ -1,0 +1,154 @@
+//! Reading documents: by number, by `_id`, in number order, and by an index.
+
+use std::collections::HashSet;
+use std::ops::Range;
+use std::sync::Arc;
+
+use bson::RawBsonRef;
+
+use super::Collection;
+use crate::document::{Document, RecordNumber, record_key, record_number};
+use crate::engine::{Bytes, Direction, Entries, KeyRange, PartitionId};
+use crate::error::{Result, StoreError};
+use crate::index::{ID_INDEX, Index, IndexBounds, IndexSpec};
+
+impl Collection {
+    /// The document of a number.
+    pub fn get(&self, number: RecordNumber) -> Result<Option<Document>> {
+        let bytes = self
+            .shared
+            .engine
+            .get(self.records.id, &record_key(number))?;
+        bytes.map(Document::new).transpose()
+    }
+
+    /// The number of the document with this `_id`. Numbers of different types are equal when their values are.
+    pub fn number_by_id(&self, id: RawBsonRef<'_>) -> Result<Option<RecordNumber>> {
+        let index = self.index(ID_INDEX)?;
+        let Some(partition) = index.partition_id() else {
+            return Ok(None);
+        };
+        let key = forebay_documents_query::key::encode(id);
+        let entry = self.shared.engine.get(partition, &key)?;
+        Ok(entry.and_then(|value| index.entry_number(&key, &value)))
+    }
+
+    /// The documents from a number on, in number order.
+    ///
+    /// The scan goes on beside writers: it meets every document that is there all the time once, and of the others some.
+    pub fn scan(&self, from: RecordNumber) -> Scan {
+        self.scan_range(from..RecordNumber::MAX, Direction::Forward)
+    }
+
+    /// The documents of a range of numbers, in number order or against it.
+    pub fn scan_range(&self, numbers: Range<RecordNumber>, direction: Direction) -> Scan {
+        let range = KeyRange {
+            start: record_key(numbers.start).to_vec(),
+            end: Some(record_key(numbers.end).to_vec()),
+        };
+        Scan {
+            entries: self.entries(self.records.id, range, direction),
+        }
+    }
+
+    /// The numbers of the documents within bounds of an index, in index order, each once.
+    ///
+    /// Beside writers a number may be gone when its document is read, or have other values than the index said:
+    /// callers check the document against their filter.
+    ///
+    /// # Errors
+    /// [`StoreError::IndexNotFound`] and [`StoreError::IndexNotReady`].
+    pub fn index_scan(
+        &self,
+        name: &str,
+        bounds: &IndexBounds,
+        direction: Direction,
+    ) -> Result<IndexScan> {
+        let index = self.index(name)?;
+        let partition = index
+            .partition_id()
+            .ok_or_else(|| StoreError::IndexNotFound {
+                index: name.to_owned(),
+            })?;
+        if !index.is_complete() {
+            return Err(StoreError::IndexNotReady {
+                index: name.to_owned(),
+            });
+        }
+        let entries = self.entries(partition, bounds.key_range(&index.spec), direction);
+        Ok(IndexScan {
+            entries,
+            seen: HashSet::new(),
+            index,
+        })
+    }
+
+    pub(super) fn entries(
+        &self,
+        partition: PartitionId,
+        range: KeyRange,
+        direction: Direction,
+    ) -> Entries {
+        Entries::new(Arc::clone(&self.shared.engine), partition, range, direction)
+    }
+}
+
+/// Documents with their numbers, in number order.
+pub struct Scan {
+    entries: Entries,
+}
+
+impl Iterator for Scan {
+    type Item = Result<(RecordNumber, Document)>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        Some(self.entries.next()?.and_then(decode_record))
+    }
+}
+
+/// A record entry as number and document.
+pub(super) fn decode_record((key, value): (Bytes, Bytes)) -> Result<(RecordNumber, Document)> {
+    let number = record_number(&key).ok_or_else(|| StoreError::InvalidDocument {
+        why: format!("a record key of {} bytes", key.len()),
+    })?;
+    Ok((number, Document::new(value)?))
+}
+
+/// Numbers of documents, in the order of an index.
+pub struct IndexScan {
+    entries: Entries,
+    index: Arc<Index>,
+    /// Numbers met so far, where a document may have several entries.
+    seen: HashSet<RecordNumber>,
+}
+
+impl IndexScan {
+    /// The index that is read.
+    pub fn spec(&self) -> &IndexSpec {
+        &self.index.spec
+    }
+
+    fn decode(&self, (key, value): (Bytes, Bytes)) -> Result<RecordNumber> {
+        self.index
+            .entry_number(&key, &value)
+            .ok_or_else(|| StoreError::InvalidDocument {
+                why: format!("a malformed entry of index {}", self.index.spec.name),
+            })
+    }
+}
+
+impl Iterator for IndexScan {
+    type Item = Result<RecordNumber>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        loop {
+            let number = match self.entries.next()?.and_then(|entry| self.decode(entry)) {
+                Ok(number) => number,
+                Err(error) => return Some(Err(error)),
+            };
+            if !self.index.is_multikey() || self.seen.insert(number) {
+                return Some(Ok(number));
+            }
+        }
+    }
+}

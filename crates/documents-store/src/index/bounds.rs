@@ -1,0 +1,129 @@
+//! Ranges of an index.
+
+use std::ops::Bound;
+
+use bson::{RawBson, RawBsonRef};
+use forebay_documents_query::key;
+
+use super::IndexKind;
+use super::keys::encode;
+use super::spec::{IndexField, IndexSpec};
+use crate::engine::{KeyRange, successor};
+
+/// Which entries of an index to read: equal values for its first fields, then a range of the next.
+///
+/// Values compare by BSON order across types. A caller that wants numbers only bounds both sides with numbers.
+/// An array element is an entry of its own; an empty array is the entry `undefined`; a missing field is `null`.
+#[derive(Debug, Clone, PartialEq, Default)]
+pub struct IndexBounds {
+    /// Values of the first fields.
+    pub equal: Vec<RawBson>,
+    /// Lower bound of the field after those.
+    pub lower: BoundValue,
+    /// Upper bound of the field after those.
+    pub upper: BoundValue,
+    /// Instead of the two bounds: the field after the equal ones is a string that begins so.
+    pub string_prefix: Option<String>,
+}
+
+/// One end of a range; unbounded unless told.
+#[derive(Debug, Clone, PartialEq)]
+pub struct BoundValue(pub Bound<RawBson>);
+
+impl Default for BoundValue {
+    fn default() -> Self {
+        Self(Bound::Unbounded)
+    }
+}
+
+impl IndexBounds {
+    /// All entries.
+    pub fn all() -> Self {
+        Self::default()
+    }
+
+    /// The entries that begin with these values.
+    pub fn equal(values: Vec<RawBson>) -> Self {
+        Self {
+            equal: values,
+            ..Self::default()
+        }
+    }
+
+    /// The entries whose next field is between two values.
+    pub fn range(equal: Vec<RawBson>, lower: Bound<RawBson>, upper: Bound<RawBson>) -> Self {
+        Self {
+            equal,
+            lower: BoundValue(lower),
+            upper: BoundValue(upper),
+            string_prefix: None,
+        }
+    }
+
+    /// The entries whose next field is a string that begins with `prefix`.
+    pub fn string_prefix(equal: Vec<RawBson>, prefix: impl Into<String>) -> Self {
+        Self {
+            equal,
+            string_prefix: Some(prefix.into()),
+            ..Self::default()
+        }
+    }
+
+    /// The range of entry keys. Values beyond the fields of the index are ignored.
+    pub(crate) fn key_range(&self, spec: &IndexSpec) -> KeyRange {
+        let mut prefix = Vec::new();
+        for (value, field) in self.equal.iter().zip(&spec.fields) {
+            put(&mut prefix, value, field);
+        }
+        match (spec.fields.get(self.equal.len()), &self.string_prefix) {
+            (Some(field), Some(string)) => string_range(prefix, string, field),
+            (Some(field), None) => self.last_range(prefix, field),
+            (None, _) => KeyRange::prefix(&prefix),
+        }
+    }
+
+    fn last_range(&self, prefix: Vec<u8>, field: &IndexField) -> KeyRange {
+        let (first, last) = match field.kind {
+            IndexKind::Descending => (&self.upper, &self.lower),
+            IndexKind::Ascending | IndexKind::Cache => (&self.lower, &self.upper),
+        };
+        let with = |value: &RawBson| {
+            let mut key = prefix.clone();
+            put(&mut key, value, field);
+            key
+        };
+        // No key lies above every key with a prefix of 0xFF bytes only; encoded keys never begin so.
+        let behind = |value: &RawBson| successor(&with(value));
+        let start = match &first.0 {
+            Bound::Included(value) => Some(with(value)),
+            Bound::Excluded(value) => behind(value),
+            Bound::Unbounded => Some(prefix.clone()),
+        };
+        let end = match &last.0 {
+            Bound::Included(value) => behind(value),
+            Bound::Excluded(value) => Some(with(value)),
+            Bound::Unbounded => successor(&prefix),
+        };
+        match start {
+            Some(start) => KeyRange { start, end },
+            None => KeyRange {
+                start: Vec::new(),
+                end: Some(Vec::new()),
+            },
+        }
+    }
+}
+
+fn string_range(mut prefix: Vec<u8>, string: &str, field: &IndexField) -> KeyRange {
+    let mut encoded = key::string_prefix(string);
+    if field.kind == IndexKind::Descending {
+        encoded.iter_mut().for_each(|byte| *byte = !*byte);
+    }
+    prefix.extend_from_slice(&encoded);
+    KeyRange::prefix(&prefix)
+}
+
+fn put(key: &mut Vec<u8>, value: &RawBson, field: &IndexField) {
+    let value: RawBsonRef<'_> = value.as_raw_bson_ref();
+    encode(value, field.kind, key);
+}

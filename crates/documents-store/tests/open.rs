@@ -1,0 +1,151 @@
+//! Opening: again, twice at once, and where it cannot be.
+
+mod common;
+
+use std::fs::Permissions;
+use std::os::unix::fs::PermissionsExt;
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use bson::rawdoc;
+use common::{assert_clean, create_index, insert, small_buffers};
+use forebay_documents_store::{IndexSpec, Store, StoreError, StoreOptions};
+
+#[test]
+fn everything_is_there_again() {
+    let directory = tempfile::tempdir().expect("a temporary directory");
+    let uuid = {
+        let store = Store::open(small_buffers(directory.path())).expect("opens");
+        let collection = store.collection_or_create("db", "c").expect("creates");
+        create_index(&collection, IndexSpec::ascending("a")).expect("builds");
+        for id in 0..3_000 {
+            insert(&collection, rawdoc! { "_id": id, "a": [id, id + 1] });
+        }
+        collection.delete(2_999).expect("deletes");
+        store.collection_or_create("db", "gone").expect("creates");
+        store.drop_collection("db", "gone").expect("drops");
+        store.users().put("ann", b"secret").expect("writes");
+        collection.uuid()
+    };
+    let store = Store::open(small_buffers(directory.path())).expect("opens again");
+    assert_eq!(store.collections("db").len(), 1);
+    let collection = store.collection("db", "c").expect("is there");
+    assert_eq!(collection.uuid(), uuid);
+    assert_eq!(
+        (collection.document_count(), collection.next_number()),
+        (2_999, 3_000)
+    );
+    let index = &collection.indexes()[1];
+    assert!(index.complete && index.multikey);
+    assert_eq!(
+        store.users().get("ann").expect("reads"),
+        Some(b"secret".to_vec())
+    );
+    assert_clean(&collection);
+}
+
+#[test]
+fn a_second_server_is_told_who_has_the_directory() {
+    let directory = tempfile::tempdir().expect("a temporary directory");
+    let store = Store::open(StoreOptions::directory(directory.path())).expect("opens");
+    let second = Store::open(StoreOptions::directory(directory.path())).err();
+    let Some(StoreError::Locked { process, .. }) = second else {
+        panic!("{second:?}")
+    };
+    assert_eq!(process, Some(std::process::id()));
+    drop(store);
+    Store::open(StoreOptions::directory(directory.path()))
+        .expect("the lock is gone with the store");
+}
+
+#[test]
+fn a_directory_that_cannot_be_written_is_named() {
+    let directory = tempfile::tempdir().expect("a temporary directory");
+    let file = directory.path().join("file");
+    std::fs::write(&file, b"").expect("writes");
+    let failed = Store::open(StoreOptions::directory(file.join("data"))).err();
+    assert!(
+        matches!(failed, Some(StoreError::NotWritable { .. })),
+        "{failed:?}"
+    );
+}
+
+#[test]
+fn an_unknown_format_is_refused() {
+    let directory = tempfile::tempdir().expect("a temporary directory");
+    drop(Store::open(StoreOptions::directory(directory.path())).expect("opens"));
+    let format = directory.path().join("FORMAT");
+    std::fs::write(&format, "forebay store 2\n").expect("writes");
+    let newer = Store::open(StoreOptions::directory(directory.path())).err();
+    assert!(
+        matches!(newer, Some(StoreError::UnknownFormat { .. })),
+        "{newer:?}"
+    );
+    std::fs::remove_file(&format).expect("removes");
+    let unmarked = Store::open(StoreOptions::directory(directory.path())).err();
+    assert!(
+        matches!(unmarked, Some(StoreError::UnknownFormat { .. })),
+        "{unmarked:?}"
+    );
+}
+
+#[test]
+fn a_drop_frees_the_disk() {
+    let directory = tempfile::tempdir().expect("a temporary directory");
+    let store = Store::open(small_buffers(directory.path())).expect("opens");
+    let collection = store.collection_or_create("db", "c").expect("creates");
+    let mut random = fastrand::Rng::with_seed(7);
+    for id in 0..500 {
+        let noise: String = std::iter::repeat_with(|| random.alphanumeric())
+            .take(2_000)
+            .collect();
+        insert(&collection, rawdoc! { "_id": id, "noise": noise });
+    }
+    drop(collection);
+    store.drop_collection("db", "c").expect("drops");
+    // A flush that is under way holds its files a little longer.
+    let deadline = Instant::now() + Duration::from_secs(20);
+    while table_bytes(directory.path()) > 100_000 {
+        assert!(
+            Instant::now() < deadline,
+            "{} bytes of tables are left",
+            table_bytes(directory.path())
+        );
+        std::thread::yield_now();
+    }
+}
+
+/// Bytes of all files but journals, which are used again.
+fn table_bytes(directory: &std::path::Path) -> u64 {
+    let Ok(entries) = std::fs::read_dir(directory) else {
+        return 0;
+    };
+    let size = |entry: std::io::Result<std::fs::DirEntry>| {
+        let path = entry.expect("lists").path();
+        if path.is_dir() {
+            table_bytes(&path)
+        } else if path.extension().is_some_and(|extension| extension == "jnl") {
+            0
+        } else {
+            path.metadata().map_or(0, |metadata| metadata.len())
+        }
+    };
+    entries.map(size).sum()
+}
+
+#[test]
+fn only_the_owner_enters_the_directories() {
+    let directory = tempfile::tempdir().expect("a temporary directory");
+    let data = directory.path().join("data");
+    let mode = |path: &Path| {
+        let metadata = std::fs::metadata(path).expect("is there");
+        metadata.permissions().mode() & 0o777
+    };
+    for path in [data.clone(), data.join("tables")] {
+        drop(Store::open(StoreOptions::directory(&data)).expect("opens"));
+        assert_eq!(mode(&path), 0o700, "{}", path.display());
+        std::fs::set_permissions(&path, Permissions::from_mode(0o755)).expect("is ours");
+        drop(Store::open(StoreOptions::directory(&data)).expect("opens"));
+        assert_eq!(mode(&path), 0o700, "{}", path.display());
+    }
+}

@@ -1,0 +1,226 @@
+//! Power is cut again and again under a store: it opens with all that was synced, and says what it dropped.
+//!
+//! `FOREBAY_TEST_FULL=1` runs more histories; `FOREBAY_SEED=<seed>` runs one.
+
+mod common;
+mod disk;
+
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use common::operations::{Model, apply_to_model, apply_to_store, contents, replayed};
+use common::{assert_clean, create_index};
+use disk::Power;
+use fastrand::Rng;
+use forebay_documents_store::{Collection, IndexSpec, Result, Store, StoreOptions};
+
+const HISTORIES: u64 = 300;
+const HISTORIES_FULL: u64 = 10_000;
+/// Lives of a store in one history, at most.
+const LIVES_MAX: u32 = 4;
+/// Operations of a life, at most.
+const OPERATIONS_MAX: u64 = 60;
+
+/// Buffers so small that tables are written all the time; syncs come when they are asked for, or with tables.
+fn options(directory: &Path) -> StoreOptions {
+    StoreOptions {
+        write_buffer_bytes: 8 << 10,
+        sync_interval: Duration::from_secs(3600),
+        history_bytes_max: 1 << 30,
+        worker_threads: 1,
+        disk_reserve_bytes: 0,
+        ..StoreOptions::directory(directory)
+    }
+}
+
+/// What is known of a store: `model` is what the operations before `first` have made of it.
+struct History {
+    seed: u64,
+    random: Rng,
+    model: Model,
+    first: u64,
+    /// Operations that a sync has confirmed.
+    synced: u64,
+    /// Operations that were begun.
+    begun: u64,
+}
+
+impl History {
+    fn new(seed: u64) -> Self {
+        Self {
+            seed,
+            random: Rng::with_seed(seed),
+            model: Model::new(),
+            first: 0,
+            synced: 0,
+            begun: 0,
+        }
+    }
+
+    /// Runs a store on the disk until power is cut, or until it takes no writes.
+    fn live(&mut self, directory: &Path, power: &Power) {
+        let store = match Store::open(options(directory)) {
+            Ok(store) => store,
+            Err(error) => return assert!(power.has_failed(), "the store does not open: {error}"),
+        };
+        self.check(&store);
+        if let Err(error) = self.operate(&store) {
+            assert!(power.has_failed(), "an operation failed: {error}");
+        }
+    }
+
+    fn operate(&mut self, store: &Store) -> Result<()> {
+        let collection = store.collection_or_create("db", "c")?;
+        if collection.indexes().len() == 1 {
+            define(&collection)?;
+        }
+        let end = self.first + self.random.u64(1..OPERATIONS_MAX);
+        for at in self.first..end {
+            self.begun = at + 1;
+            apply_to_store(&collection, self.seed, at)?;
+            if self.random.u8(..5) == 0 {
+                store.sync()?;
+                self.synced = at + 1;
+            }
+            if self.random.u8(..20) == 0 {
+                store.collection_or_create("db", &format!("other{}", at % 3))?;
+                store.drop_collection("db", &format!("other{}", (at + 1) % 3))?;
+            }
+        }
+        Ok(())
+    }
+
+    /// The documents are what a number of operations has made, and all that was synced is among these.
+    fn check(&mut self, store: &Store) {
+        let found = store.collection("db", "c").map(|c| contents(&c));
+        let found = found.unwrap_or_default();
+        while self.first < self.synced || found != self.model {
+            assert!(
+                self.first < self.begun,
+                "{} operations were synced and {} begun, but no state between fits",
+                self.synced,
+                self.begun
+            );
+            apply_to_model(&mut self.model, self.seed, self.first);
+            self.first += 1;
+        }
+        (self.synced, self.begun) = (self.first, self.first);
+        assert_eq!(replayed(store), self.model, "history and documents agree");
+        for collection in store.all_collections() {
+            assert_clean(&collection);
+        }
+    }
+}
+
+fn define(collection: &Collection) -> Result<()> {
+    create_index(collection, IndexSpec::ascending("tags"))?;
+    create_index(collection, IndexSpec::ascending("u").unique())
+}
+
+/// One store on disks that lose power, or that fail to sync, so that it is started again on the same disk.
+fn run(seed: u64) {
+    let folder = temporary();
+    let mut history = History::new(seed);
+    let mut root = folder.path().join("0");
+    std::fs::create_dir(&root).expect("creates");
+    for life in 1..=history.random.u32(2..=LIVES_MAX) {
+        root = lose_power(&mut history, root);
+        let next = folder.path().join(life.to_string());
+        std::fs::rename(&root, &next).expect("renames");
+        root = next;
+    }
+    let power = Power::on(&root, seed);
+    let store = Store::open(options(&root.join("data"))).expect("opens");
+    history.check(&store);
+    drop((store, power));
+}
+
+/// A folder in memory where there is one: no file needs to be on a disk here, and most of the time goes into making them.
+fn temporary() -> tempfile::TempDir {
+    let in_memory = tempfile::tempdir_in("/dev/shm");
+    in_memory
+        .or_else(|_| tempfile::tempdir())
+        .expect("a temporary directory")
+}
+
+fn lose_power(history: &mut History, root: PathBuf) -> PathBuf {
+    let power = Power::on(&root, history.random.u64(..));
+    if history.random.bool() {
+        power.cut_at_sync(history.random.u32(..150));
+    }
+    if history.random.u8(..4) == 0 {
+        power.fail_journal(history.random.u32(..20));
+        history.live(&root.join("data"), &power);
+    }
+    history.live(&root.join("data"), &power);
+    power.cut()
+}
+
+fn make(data: &Path) -> Result<()> {
+    let store = Store::open(options(data))?;
+    store.collection_or_create("db", "c")?;
+    store.sync()
+}
+
+/// A store whose creation met a sync that failed is opened again on the same disk, and loses power later. False if fewer files
+/// than `after` are synced.
+fn make_again(after: u32, seed: u64) -> bool {
+    let folder = temporary();
+    let root = folder.path().join("0");
+    std::fs::create_dir(&root).expect("creates");
+    let power = Power::on(&root, seed);
+    power.fail_file(after);
+    let data = root.join("data");
+    drop(make(&data));
+    if !power.has_failed() {
+        return false;
+    }
+    // Descriptors of the same number may be told of the failure once more.
+    while let Err(error) = make(&data) {
+        assert!(power.has_failed(), "sync {after}, seed {seed}: {error}");
+    }
+    let store = Store::open(options(&power.cut().join("data")));
+    let store = store.unwrap_or_else(|error| panic!("sync {after}, seed {seed}: {error}"));
+    assert!(store.collection("db", "c").is_some());
+    true
+}
+
+#[test]
+fn a_sync_that_failed_while_a_store_was_made_loses_nothing_later() {
+    let made = (0..).take_while(|after| (0..6).all(|seed| make_again(*after, seed)));
+    assert!(made.count() > 5, "files are synced while a store is made");
+}
+
+#[test]
+fn nothing_synced_is_lost_when_power_is_cut() {
+    if let Some(seed) = std::env::var("FOREBAY_SEED")
+        .ok()
+        .and_then(|seed| seed.parse().ok())
+    {
+        return run(seed);
+    }
+    let count = match std::env::var_os("FOREBAY_TEST_FULL").is_some_and(|value| value != "0") {
+        true => HISTORIES_FULL,
+        false => HISTORIES,
+    };
+    let first = fastrand::u64(..u64::from(u32::MAX));
+    let next = AtomicU64::new(0);
+    let threads = std::thread::available_parallelism().map_or(2, usize::from);
+    std::thread::scope(|scope| {
+        for _ in 0..threads {
+            scope.spawn(|| {
+                while let Some(seed) = take(&next, count).map(|number| first + number) {
+                    let ran = std::panic::catch_unwind(|| run(seed));
+                    assert!(ran.is_ok(), "failed: FOREBAY_SEED={seed}");
+                }
+            });
+        }
+    });
+}
+
+/// The next number below the count.
+fn take(next: &AtomicU64, count: u64) -> Option<u64> {
+    let taken = next.fetch_add(1, Ordering::Relaxed);
+    (taken < count).then_some(taken)
+}
