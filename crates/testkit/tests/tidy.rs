@@ -13,7 +13,7 @@ const FILE_LINES_MAX: usize = 1_200;
 const FILE_BYTES_MAX: u64 = 1 << 20;
 
 /// What each crate may depend on, among ours.
-const ARROWS: [(&str, &[&str]); 13] = [
+const ARROWS: [(&str, &[&str]); 14] = [
     ("forebay-cancel", &[]),
     ("forebay-memory", &[]),
     ("forebay-text", &["forebay-cancel", "forebay-device"]),
@@ -49,14 +49,10 @@ const ARROWS: [(&str, &[&str]); 13] = [
     ),
     (
         "forebay-bench",
-        &[
-            "forebay-cancel",
-            "forebay-wire-mongo",
-            "forebay-documents",
-            "forebay-text",
-        ],
+        &["forebay-cancel", "forebay-peers", "forebay-text"],
     ),
-    ("forebay-testkit", &["forebay-bench"]),
+    ("forebay-peers", &["forebay-wire-mongo"]),
+    ("forebay-testkit", &["forebay-peers"]),
     (
         "forebay-server",
         &[
