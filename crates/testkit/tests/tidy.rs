@@ -23,7 +23,7 @@ const ARROWS: [(&str, &[&str]); 14] = [
     ("forebay-wire-mongo", &[]),
     (
         "forebay-documents-query",
-        &["forebay-text", "forebay-memory"],
+        &["forebay-cancel", "forebay-text", "forebay-memory"],
     ),
     ("forebay-documents-store", &["forebay-documents-query"]),
     (
