@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use forebay_device::Device;
 use forebay_placement::{BucketId, Placement};
-use forebay_text::cuda::LoadError;
+use forebay_text_gpu::LoadError;
 use parking_lot::Mutex;
 
 use crate::segment::{Copying, Replica, Segment};

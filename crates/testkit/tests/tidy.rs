@@ -16,13 +16,14 @@ const FILE_BYTES_MAX: u64 = 1 << 20;
 const ARROWS: [(&str, &[&str]); 14] = [
     ("forebay-cancel", &[]),
     ("forebay-memory", &[]),
-    ("forebay-text", &["forebay-cancel", "forebay-device"]),
+    ("forebay-text", &["forebay-cancel"]),
+    ("forebay-text-gpu", &["forebay-device", "forebay-text"]),
     ("forebay-placement", &[]),
     ("forebay-device", &[]),
     ("forebay-wire-mongo", &[]),
     (
         "forebay-documents-query",
-        &["forebay-text", "forebay-memory"],
+        &["forebay-cancel", "forebay-text", "forebay-memory"],
     ),
     ("forebay-documents-store", &["forebay-documents-query"]),
     (
@@ -30,6 +31,7 @@ const ARROWS: [(&str, &[&str]); 14] = [
         &[
             "forebay-cancel",
             "forebay-text",
+            "forebay-text-gpu",
             "forebay-placement",
             "forebay-device",
             "forebay-memory",
@@ -61,6 +63,7 @@ const ARROWS: [(&str, &[&str]); 14] = [
             "forebay-bench",
             "forebay-device",
             "forebay-text",
+            "forebay-text-gpu",
             "forebay-memory",
         ],
     ),
@@ -72,7 +75,7 @@ const UNSAFE_PLACES: [(&str, &str); 3] = [
         "crates/device/",
         "it calls the driver of a GPU, its compiler and the system's allocator",
     ),
-    ("crates/text/src/cuda/scanner.rs", "it launches kernels"),
+    ("crates/text-gpu/src/scanner.rs", "it launches kernels"),
     (
         "crates/text/src/pcre2.rs",
         "it calls PCRE2, with the limits that the safe crate cannot set",
