@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use forebay_device::Device;
 use forebay_placement::ShardId;
-use forebay_text::cuda::LoadError;
+use forebay_text_gpu::LoadError;
 
 use crate::owners::BucketIdGuard;
 use crate::segment::{Copying, Replica, Segment};

@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::sync::{Arc, Weak};
 
 use forebay_device::{Device, DeviceId, Devices};
-use forebay_text::cuda::{self, ScanQueue};
+use forebay_text_gpu::ScanQueue;
 use parking_lot::{Mutex, RwLock};
 
 use crate::maintain::{self, Alarm};
@@ -169,7 +169,7 @@ impl Cache {
 
 /// Takes what searches need of a GPU's memory before buckets fill it.
 fn prepare(device: &Device) {
-    if let Err(error) = cuda::prepare(device) {
+    if let Err(error) = forebay_text_gpu::prepare(device) {
         tracing::warn!(%error, "a device is not ready to search");
     }
 }
