@@ -33,7 +33,7 @@ pub use device::{Device, DeviceId, DeviceKind, DeviceState};
 pub use devices::{DeviceOptions, Devices};
 pub use error::{DeviceError, DeviceFault, OutOfMemory, SubmitError};
 pub use events::{Change, DeviceEvent, DeviceEvents};
-pub use fault::Fault;
+pub use fault::{Fault, Stall};
 pub use job::{DeviceContext, Job, Parts, Step};
 pub use memory::Reservation;
 pub use spec::{DeviceSpec, SpecError};

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use forebay_text::cuda::{ScanFound, ScanOrder, ScanWant};
+use forebay_text_gpu::{ScanFound, ScanOrder, ScanWant};
 use tokio::sync::oneshot;
 
 use super::FREE_BYTES_MAX;

@@ -2,6 +2,7 @@
 //!
 //! `FOREBAY_TEST_SEED` repeats a run; `FOREBAY_GPU_PAIRS` sets how many pairs of a pattern and a value are compared.
 
+#[path = "../../text/tests/common/mod.rs"]
 mod common;
 
 use std::sync::mpsc::channel;
@@ -11,10 +12,8 @@ use common::generate::Generator;
 use common::{Block, judge, programs};
 use fastrand::Rng;
 use forebay_device::{Device, DeviceOptions, Devices};
-use forebay_text::cuda::{
-    ScanFound, ScanOrder, ScanQueue, ScanTable, ScanWant, TiledRows, prepare,
-};
 use forebay_text::{Limits, Options, Pattern, Program, Tier};
+use forebay_text_gpu::{ScanFound, ScanOrder, ScanQueue, ScanTable, ScanWant, TiledRows, prepare};
 
 /// A GPU and its queue, the same for all tests of a process.
 struct Gpu {

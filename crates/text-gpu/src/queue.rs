@@ -6,11 +6,11 @@ use std::sync::Arc;
 use forebay_device::{Device, DeviceContext, DeviceFault, Job, Step, SubmitError};
 use parking_lot::Mutex;
 
-use super::batch::Kernel;
-use super::program_spec;
-use super::scanner::{ScanError, Scanner};
-use super::table::ScanTable;
-use crate::program::Program;
+use crate::batch::Kernel;
+use crate::program_spec;
+use crate::scanner::{ScanError, Scanner};
+use crate::table::ScanTable;
+use forebay_text::Program;
 
 /// What is wanted of the rows that match.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

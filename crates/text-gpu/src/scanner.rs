@@ -10,12 +10,12 @@ use forebay_device::cuda::{
 };
 use forebay_device::{DeviceFault, OutOfMemory};
 
-use super::arguments::{Goal, QUERIES_MAX, THREADS, WANT_COUNT, WANT_ROWS};
-use super::batch::{self, IMAGE_GRANULE_BYTES, Launch};
-use super::form::Form;
-use super::program_spec;
-use super::queue::{ScanFound, ScanOrder, ScanWant};
-use super::table::ScanTable;
+use crate::arguments::{Goal, QUERIES_MAX, THREADS, WANT_COUNT, WANT_ROWS};
+use crate::batch::{self, IMAGE_GRANULE_BYTES, Launch};
+use crate::program_spec;
+use crate::queue::{ScanFound, ScanOrder, ScanWant};
+use crate::table::ScanTable;
+use forebay_text::form::DeviceForm;
 
 /// Tables of automata and literals of one pass.
 const IMAGES_BYTES: usize = 32 << 20;
@@ -33,7 +33,7 @@ const LAUNCHES_MAX: usize = 256;
 const COUNTER_BYTES: usize = QUERIES_MAX * (size_of::<u64>() + size_of::<u32>());
 
 /// Why searches got no answer.
-pub(super) enum ScanError {
+pub(crate) enum ScanError {
     /// The device has no room for what they need; it is well otherwise.
     OutOfMemory(OutOfMemory),
     /// The device has failed.
@@ -54,7 +54,7 @@ impl From<DeviceFault> for ScanError {
 
 /// What searches keep on a device: buffers of a size set at start, and the tables of blocks in use.
 #[derive(Default)]
-pub(super) struct Scanner {
+pub(crate) struct Scanner {
     buffers: Option<Buffers>,
     tables: VecDeque<Resident>,
 }
@@ -98,7 +98,7 @@ struct Target {
 
 impl Scanner {
     /// Takes the buffers; before the device's memory is given to others.
-    pub(super) fn prepare(&mut self, cuda: &Cuda) -> Result<(), ScanError> {
+    pub(crate) fn prepare(&mut self, cuda: &Cuda) -> Result<(), ScanError> {
         if self.buffers.is_none() {
             self.buffers = Some(Buffers::new(cuda)?);
         }
@@ -106,7 +106,7 @@ impl Scanner {
     }
 
     /// Searches a table for all orders; one answer each, in their order. Blocks until they are there.
-    pub(super) fn scan(
+    pub(crate) fn scan(
         &mut self,
         cuda: &mut Cuda,
         table: &Arc<ScanTable>,
@@ -115,9 +115,9 @@ impl Scanner {
         self.prepare(cuda)?;
         let target = self.target(cuda, table)?;
         let buffers = self.buffers.as_mut().expect("made above");
-        let forms: Vec<&Form> = orders
+        let forms: Vec<&DeviceForm> = orders
             .iter()
-            .filter_map(|order| order.program.form())
+            .filter_map(|order| order.program.device_form())
             .collect();
         assert_eq!(
             forms.len(),
@@ -269,7 +269,7 @@ impl Pass<'_> {
         let orders = &self.orders[order..=order];
         let form = orders[0]
             .program
-            .form()
+            .device_form()
             .expect("it has been searched already");
         let mut launches = batch::launches(&[form]);
         let assigned = assign(&launches, orders);
