@@ -1,4 +1,4 @@
-//! Opening: again, twice at once, and where it cannot be.
+//! Opening a store: again, twice at the same time, and in places where it is not possible.
 
 mod common;
 
@@ -45,7 +45,7 @@ fn everything_is_there_again() {
 }
 
 #[test]
-fn a_second_server_is_told_who_has_the_directory() {
+fn a_second_server_learns_which_process_has_the_directory() {
     let directory = tempfile::tempdir().expect("a temporary directory");
     let store = Store::open(StoreOptions::directory(directory.path())).expect("opens");
     let second = Store::open(StoreOptions::directory(directory.path())).err();
@@ -81,6 +81,9 @@ fn an_unknown_format_is_refused() {
         matches!(newer, Some(StoreError::UnknownFormat { .. })),
         "{newer:?}"
     );
+    let message = newer.expect("is refused").to_string();
+    let formats = "its format is \"forebay store 2\", and this release reads \"forebay store 1\"";
+    assert!(message.contains(formats), "{message}");
     std::fs::remove_file(&format).expect("removes");
     let unmarked = Store::open(StoreOptions::directory(directory.path())).err();
     assert!(
@@ -103,7 +106,7 @@ fn a_drop_frees_the_disk() {
     }
     drop(collection);
     store.drop_collection("db", "c").expect("drops");
-    // A flush that is under way holds its files a little longer.
+    // A flush in progress holds its files a little longer.
     let deadline = Instant::now() + Duration::from_secs(20);
     while table_bytes(directory.path()) > 100_000 {
         assert!(
@@ -115,7 +118,7 @@ fn a_drop_frees_the_disk() {
     }
 }
 
-/// Bytes of all files but journals, which are used again.
+/// Bytes of all files except journals, which are preallocated.
 fn table_bytes(directory: &std::path::Path) -> u64 {
     let Ok(entries) = std::fs::read_dir(directory) else {
         return 0;
