@@ -35,6 +35,9 @@ const SEALED_BUFFERS_MAX: usize = 3;
 /// Maximum number of runs of new tables of a partition that wait to be merged. fjall itself stops writers at 30,
 /// likewise.
 const NEW_RUNS_MAX: usize = 24;
+/// Maximum number of write buffers that are queued at once to be written out. fjall's queue takes 1,000, and then
+/// blocks, for ever if the background has failed.
+const QUEUED_BUFFERS_MAX: usize = 500;
 /// Interval at which a writer that waits for background work checks again.
 const THROTTLE_STEP: Duration = Duration::from_millis(2);
 /// Number of threads that write buffers out and merge tables. More than one would be wrong: a thread ends at its first
@@ -51,6 +54,8 @@ const SMALL_TREE: PageLimit = PageLimit {
     entries: 1_000,
     bytes: 1 << 20,
 };
+/// Bytes of a tree whose space is freed at once when it is dropped, although that writes out all write buffers.
+const LARGE_TREE_BYTES: u64 = 16 << 20;
 /// Maximum number of empty trees that are kept for new partitions.
 const SPARES_MAX: usize = 32;
 
@@ -256,7 +261,12 @@ impl FjallEngine {
             keyspace.tree.sealed_memtable_count() >= SEALED_BUFFERS_MAX
                 || keyspace.tree.l0_run_count() >= NEW_RUNS_MAX
         };
-        while keyspaces.iter().any(behind) {
+        self.wait_while(|| keyspaces.iter().any(behind))
+    }
+
+    /// Waits for the background, as long as it has not failed.
+    fn wait_while(&self, is_behind: impl Fn() -> bool) -> Result<()> {
+        while is_behind() {
             self.check_background()?;
             (self.pause)(THROTTLE_STEP);
         }
@@ -355,9 +365,31 @@ impl FjallEngine {
     fn delete(&self, keyspace: Keyspace) -> Result<()> {
         // The files are removed at once, so the batch that dropped them from the catalogue must be on the disk before.
         self.sync()?;
+        let is_large = keyspace.disk_space() >= LARGE_TREE_BYTES;
         self.change_list("delete a partition", || {
             self.database.delete_keyspace(keyspace)
-        })
+        })?;
+        if is_large && self.database.journal_count() > 1 {
+            self.release_journals()?;
+        }
+        Ok(())
+    }
+
+    /// Writes all write buffers out, so that fjall removes its older journals: these keep the files of deleted trees.
+    fn release_journals(&self) -> Result<()> {
+        let keyspaces: Vec<Keyspace> = {
+            let partitions = self.partitions.read();
+            let open = partitions.keyspaces.values();
+            open.chain(&partitions.spares).cloned().collect()
+        };
+        for (at, keyspace) in keyspaces.iter().enumerate() {
+            if let Some(earlier) = at.checked_sub(QUEUED_BUFFERS_MAX) {
+                self.wait_while(|| keyspaces[earlier].tree.sealed_memtable_count() > 0)?;
+            }
+            let rotated = keyspace.rotate_memtable();
+            rotated.map_err(|error| self.write_failed("write tables", error))?;
+        }
+        Ok(())
     }
 
     /// Converts a batch for fjall; also returns the partitions that it changes.
