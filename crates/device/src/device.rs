@@ -371,6 +371,10 @@ impl Device {
         self.shared.faults.inject(fault);
     }
 
+    pub(crate) fn faults(&self) -> &Faults {
+        &self.shared.faults
+    }
+
     /// Stops the device from taking new data.
     pub(crate) fn leave(&self) {
         let mut state = self.shared.state.write();

@@ -36,7 +36,7 @@ pub use error::{
     DeviceError, DeviceFault, JobError, JobFailure, KernelError, OutOfMemory, SubmitError,
 };
 pub use events::{Change, DeviceEvent, DeviceEvents};
-pub use fault::Fault;
+pub use fault::{Fault, Stall};
 pub use job::{Awaited, Class, DeviceContext, Job, Parts, Signal, Step};
 pub use memory::Reservation;
 pub use spec::{DeviceSpec, SpecError};

@@ -45,8 +45,10 @@ impl Directory {
         self.path.join(TABLES)
     }
 
-    /// Makes the engine's folder, if needed, and has it on the disk: the engine syncs what is in it only.
+    /// Makes the engine's folder, if needed, and has it on the disk: the engine syncs what is in it only. The mark is on the disk
+    /// before it.
     fn create_tables(&self) -> io::Result<()> {
+        sync(&self.path)?;
         create(&self.tables())?;
         sync(&self.path)
     }
@@ -76,6 +78,7 @@ impl Directory {
             });
         }
         let write = || {
+            sync_ancestors(&self.path)?;
             let temporary = self.path.join("FORMAT.new");
             let mut mark = File::create(&temporary)?;
             mark.write_all(FORMAT.as_bytes())?;
@@ -107,6 +110,19 @@ fn create(path: &Path) -> io::Result<()> {
         created => created?,
     }
     sync(parent)
+}
+
+/// Has the names of a directory and of all that it is in on the disk, as far as they may be read: a sync may have failed when
+/// an earlier run made them.
+fn sync_ancestors(path: &Path) -> io::Result<()> {
+    let path = path.canonicalize()?;
+    for ancestor in path.ancestors().skip(1) {
+        match sync(ancestor) {
+            Err(error) if error.kind() == io::ErrorKind::PermissionDenied => return Ok(()),
+            synced => synced?,
+        }
+    }
+    Ok(())
 }
 
 /// Takes the rights of others to a directory away: in it are documents, and the keys of users.

@@ -9,6 +9,7 @@
 //! The crate knows no protocol and plans no queries: callers give it documents, numbers and bounds.
 #![forbid(unsafe_code)]
 
+mod background;
 mod catalogue;
 mod collection;
 mod directory;

@@ -26,8 +26,6 @@ pub struct StoreOptions {
     /// Size of all journals at which the oldest write buffers are forced out. It bounds the memory of all write
     /// buffers together and the time of recovery. At least 64 MiB.
     pub journal_bytes_max: u64,
-    /// Threads that write buffers out and merge tables.
-    pub worker_threads: usize,
     /// Free bytes of the disk below which writes are refused, so that they can go on once there is space again.
     pub disk_reserve_bytes: u64,
     /// Size of the history of changes, above which the oldest are forgotten. 0 records none.
@@ -48,7 +46,6 @@ impl StoreOptions {
             cache_bytes: 256 << 20,
             write_buffer_bytes: 32 << 20,
             journal_bytes_max: 512 << 20,
-            worker_threads: 2,
             disk_reserve_bytes: 256 << 20,
             history_bytes_max: 0,
             pause: std::thread::sleep,

@@ -10,6 +10,7 @@ use std::time::Duration;
 use bson::RawDocumentBuf;
 use parking_lot::{Mutex, RwLock};
 
+use crate::background::Background;
 use crate::catalogue::{self, CollectionEntry, IndexEntry, Statistics};
 use crate::collection::{Collection, IndexStatus};
 use crate::directory::Directory;
@@ -19,11 +20,11 @@ use crate::engine::memory::MemoryEngine;
 use crate::engine::reserve::{ReserveEngine, free_bytes_of};
 use crate::engine::{Batch, Direction, Engine, Entries, KeyRange, PartitionId, PartitionKind};
 use crate::error::{Result, StoreError};
-use crate::history::{self, Changes, History, Trimmer};
+use crate::history::{self, Changes, History};
 use crate::index::IndexSpec;
 use crate::options::{Location, StoreOptions};
 use crate::retryable::{self, RetryableWrites};
-use crate::sync::{BackgroundSync, GroupSync};
+use crate::sync::{self, GroupSync};
 use crate::users::Users;
 
 /// Database and name of a collection.
@@ -32,22 +33,22 @@ pub struct Namespace {
     /// The database.
     pub db: String,
     /// The collection in it.
-    pub name: String,
+    pub collection: String,
 }
 
 impl Namespace {
-    /// From its two parts.
-    pub fn new(db: impl Into<String>, name: impl Into<String>) -> Self {
+    /// From its two parts, which are not checked.
+    pub fn new(db: impl Into<String>, collection: impl Into<String>) -> Self {
         Self {
             db: db.into(),
-            name: name.into(),
+            collection: collection.into(),
         }
     }
 }
 
 impl fmt::Display for Namespace {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}.{}", self.db, self.name)
+        write!(f, "{}.{}", self.db, self.collection)
     }
 }
 
@@ -129,8 +130,8 @@ impl Shared {
 ///
 /// Dropping it syncs what was written. Its directory stays locked until the last collection handle is gone.
 pub struct Store {
-    _background: BackgroundSync,
-    _trimmer: Option<Trimmer>,
+    _background: Background,
+    _trimmer: Option<Background>,
     retryable_writes: Option<Arc<RetryableWrites>>,
     shared: Arc<Shared>,
     collections: RwLock<BTreeMap<Namespace, Arc<Collection>>>,
@@ -191,7 +192,7 @@ impl Store {
         let found = catalogue::read_collections(entries)?;
         drop_orphans(engine.as_ref(), &found, options)?;
         let (history, stale_history) = open_history(&engine, options.history_bytes_max)?;
-        let trimmer = history.clone().map(Trimmer::start).transpose()?;
+        let trimmer = history.clone().map(history::start_trimming).transpose()?;
         let retryable_writes = match options.retryable_writes {
             true => Some(open_retryable_writes(&engine)?),
             false => None,
@@ -213,7 +214,7 @@ impl Store {
             collections.insert(collection.namespace(), Arc::new(collection));
         }
         Ok(Self {
-            _background: BackgroundSync::start(sync, options.sync_interval)?,
+            _background: sync::start_background(sync, options.sync_interval)?,
             _trimmer: trimmer,
             retryable_writes,
             shared,
@@ -296,7 +297,7 @@ impl Store {
         let entry = CollectionEntry {
             id: self.shared.next_id(),
             db: namespace.db.clone(),
-            name: namespace.name.clone(),
+            name: namespace.collection.clone(),
             uuid: bson::Uuid::new(),
             created: bson::DateTime::now(),
             options: options.options,
@@ -380,12 +381,14 @@ impl Store {
         drop_target: bool,
     ) -> Result<()> {
         let _definition = self.definition.lock();
-        let collection =
-            self.collection(&from.db, &from.name)
-                .ok_or_else(|| StoreError::NamespaceNotFound {
-                    namespace: from.to_string(),
-                })?;
-        let target = self.collection(&to.db, &to.name).filter(|_| from != to);
+        let collection = self.collection(&from.db, &from.collection).ok_or_else(|| {
+            StoreError::NamespaceNotFound {
+                namespace: from.to_string(),
+            }
+        })?;
+        let target = self
+            .collection(&to.db, &to.collection)
+            .filter(|_| from != to);
         if target.is_some() && !drop_target {
             return Err(StoreError::NamespaceExists {
                 namespace: to.to_string(),

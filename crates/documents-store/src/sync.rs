@@ -1,11 +1,11 @@
 //! Forcing writes to the disk: one sync serves everybody who waits, and a background thread bounds what a crash loses.
 
 use std::sync::Arc;
-use std::thread::JoinHandle;
 use std::time::Duration;
 
 use parking_lot::{Condvar, Mutex};
 
+use crate::background::Background;
 use crate::engine::Engine;
 use crate::error::{Result, StoreError};
 
@@ -121,29 +121,17 @@ impl GroupSync {
     }
 }
 
-/// The thread that syncs within an interval of every write. Ends with the value.
-pub struct BackgroundSync {
-    group: Arc<GroupSync>,
-    thread: Option<JoinHandle<()>>,
-}
-
-impl BackgroundSync {
-    /// Starts the thread.
-    ///
-    /// # Errors
-    /// [`crate::StoreError::Io`] when the system gives no thread.
-    pub fn start(group: Arc<GroupSync>, interval: Duration) -> Result<Self> {
-        let shared = Arc::clone(&group);
-        let thread = std::thread::Builder::new()
-            .name("store-sync".to_owned())
-            .spawn(move || run(&shared, interval));
-        let thread =
-            thread.map_err(|error| crate::StoreError::io("start the sync thread", error))?;
-        Ok(Self {
-            group,
-            thread: Some(thread),
-        })
-    }
+/// Starts the thread that syncs within an interval of every write.
+///
+/// # Errors
+/// [`StoreError::Io`] if the system gives no thread.
+pub(crate) fn start_background(group: Arc<GroupSync>, interval: Duration) -> Result<Background> {
+    let shared = Arc::clone(&group);
+    Background::start(
+        "store-sync",
+        move || run(&shared, interval),
+        move || group.stop(),
+    )
 }
 
 fn run(group: &GroupSync, interval: Duration) {
@@ -168,17 +156,6 @@ fn is_news(told: &mut Option<String>, outcome: Result<()>) -> bool {
     let is_news = failure != *told;
     *told = failure;
     is_news
-}
-
-impl Drop for BackgroundSync {
-    fn drop(&mut self) {
-        self.group.stop();
-        if let Some(thread) = self.thread.take()
-            && thread.join().is_err()
-        {
-            tracing::error!("the sync thread panicked");
-        }
-    }
 }
 
 #[cfg(test)]
@@ -307,7 +284,7 @@ mod tests {
         let (gate, on_begun, end) = gate();
         let group = GroupSync::new(gate);
         let background =
-            BackgroundSync::start(Arc::clone(&group), Duration::from_millis(1)).expect("starts");
+            start_background(Arc::clone(&group), Duration::from_millis(1)).expect("starts");
         for _ in 0..3 {
             group.mark_dirty();
             on_begun.recv().expect("a sync follows");

@@ -155,7 +155,8 @@ fn a_flipped_bit_in_a_list_of_tables_is_an_error() {
     });
     let mut flipped = 0;
     for current in lists {
-        let number = std::fs::read(&current).expect("reads")[0];
+        let number = std::fs::read(&current).expect("reads");
+        let number = u64::from_le_bytes(number[..8].try_into().expect("eight bytes"));
         for file in [current.with_file_name(format!("v{number}")), current] {
             let good = std::fs::read(&file).expect("reads");
             for place in 0..good.len() {

@@ -1,13 +1,8 @@
 //! A disk that takes no more: the write is refused, reads go on, nothing acknowledged is lost; writes go on once there is
-//! space.
-//!
-//! A limit on the size of files stands for the full disk: the journal reaches it as it would reach the end of the disk.
+//! space. `processes/limits.rs` has the tests of a disk that is really full.
 
 mod common;
 
-use std::fs::File;
-use std::path::Path;
-use std::process::Command;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
@@ -19,57 +14,8 @@ use forebay_documents_store::engine::memory::MemoryEngine;
 use forebay_documents_store::engine::reserve::ReserveEngine;
 use forebay_documents_store::{Change, Collection, Store, StoreError, StoreOptions};
 
-const DIRECTORY: &str = "FOREBAY_STORE_FULL_DIRECTORY";
-const DESCRIPTORS: &str = "FOREBAY_STORE_DESCRIPTORS_DIRECTORY";
-/// Blocks of 512 bytes a file may have: a little more than fjall's journal has from the start.
-const BLOCKS: usize = (66 << 20) / 512;
-
-/// Buffers so large that only the journal grows.
-fn options(directory: &Path) -> StoreOptions {
-    StoreOptions {
-        write_buffer_bytes: 1 << 30,
-        journal_bytes_max: 1 << 30,
-        ..StoreOptions::directory(directory)
-    }
-}
-
 fn document(id: i64) -> RawDocumentBuf {
     rawdoc! { "_id": id, "pad": "x".repeat(500_000) }
-}
-
-/// The process that has no file descriptor left. Does nothing when run as a test of its own.
-#[test]
-fn child_without_descriptors() {
-    let Ok(directory) = std::env::var(DESCRIPTORS) else {
-        return;
-    };
-    let store = Store::open(options(Path::new(&directory))).expect("opens");
-    let collection = store.collection_or_create("db", "c").expect("creates");
-    let held: Vec<File> = std::iter::from_fn(|| File::open("/dev/null").ok()).collect();
-    assert!(held.len() > 10, "{} were left", held.len());
-    for id in 0..3 {
-        collection.insert(&document(id)).expect("is taken");
-        store.sync().expect("needs no new descriptor");
-    }
-    store.check_writable().expect("nothing failed");
-}
-
-#[test]
-fn a_sync_needs_no_file_descriptor() {
-    let directory = tempfile::tempdir().expect("a temporary directory");
-    let program = std::env::current_exe().expect("this test has a file");
-    let limited = "ulimit -n 200; exec \"$0\" --exact child_without_descriptors --test-threads=1";
-    let output = Command::new("sh")
-        .args(["-c", limited])
-        .arg(program)
-        .env(DESCRIPTORS, directory.path())
-        .output()
-        .expect("runs");
-    let text = String::from_utf8_lossy(&output.stdout);
-    assert!(output.status.success(), "{text}");
-    let store = Store::open(options(directory.path())).expect("recovers");
-    let collection = store.collection("db", "c").expect("is there");
-    assert_eq!(collection.document_count(), 3);
 }
 
 #[test]
@@ -117,66 +63,6 @@ fn fill(collection: &Collection) -> (i64, StoreError) {
     (present..present + 1_000)
         .find_map(refused)
         .expect("the limit is reached")
-}
-
-/// The process with the limit. Does nothing when run as a test of its own.
-#[test]
-fn child() {
-    let Ok(directory) = std::env::var(DIRECTORY) else {
-        return;
-    };
-    let store = Store::open(options(Path::new(&directory))).expect("opens");
-    let collection = store.collection_or_create("db", "c").expect("creates");
-    let (taken, error) = fill(&collection);
-    assert!(matches!(error, StoreError::DiskFull { .. }), "{error}");
-    let again = collection
-        .insert(&document(taken))
-        .expect_err("no write is taken any more");
-    assert!(
-        matches!(
-            again,
-            StoreError::DiskFull { .. } | StoreError::ReadOnly { .. }
-        ),
-        "{again}"
-    );
-    assert!(store.collection_or_create("db", "d").is_err());
-
-    assert_eq!(collection.document_count(), taken as u64);
-    assert_clean(&collection);
-    println!("\ntaken {taken}");
-}
-
-#[test]
-fn a_full_disk_refuses_writes_and_keeps_the_rest() {
-    let directory = tempfile::tempdir().expect("a temporary directory");
-    let program = std::env::current_exe().expect("this test has a file");
-    let limited = format!(
-        "trap '' XFSZ; ulimit -f {BLOCKS}; exec \"$0\" --exact child --nocapture --test-threads=1"
-    );
-    let output = Command::new("sh")
-        .args(["-c", &limited])
-        .arg(program)
-        .env(DIRECTORY, directory.path())
-        .output()
-        .expect("runs");
-    let text = String::from_utf8_lossy(&output.stdout);
-    assert!(
-        output.status.success(),
-        "{text}{}",
-        String::from_utf8_lossy(&output.stderr)
-    );
-    let taken = text
-        .lines()
-        .find_map(|line| line.strip_prefix("taken "))
-        .expect("says how many");
-
-    let store = Store::open(options(directory.path())).expect("recovers");
-    let collection = store.collection("db", "c").expect("is there");
-    assert_eq!(collection.document_count().to_string(), taken);
-    assert_clean(&collection);
-    collection
-        .insert(&document(-1))
-        .expect("there is room again");
 }
 
 const RESERVE: u64 = 1 << 20;

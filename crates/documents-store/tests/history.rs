@@ -153,7 +153,7 @@ type Model = BTreeMap<(String, i64), i64>;
 
 fn replay(model: &mut Model, change: &ChangeEvent) {
     let detail = &change.detail;
-    let key = |id: i64| (change.namespace.name.clone(), id);
+    let key = |id: i64| (change.namespace.collection.clone(), id);
     match change.kind {
         ChangeKind::Insert => {
             let id = detail.get_i64("_id").expect("an id");
@@ -212,7 +212,7 @@ fn contents(store: &Store) -> Model {
             let (_, document) = record.expect("reads");
             let id = document.get_i64("_id").expect("an id");
             let at = document.get_i64("at").expect("a number");
-            model.insert((collection.namespace().name, id), at);
+            model.insert((collection.namespace().collection, id), at);
         }
     }
     model

@@ -1,6 +1,6 @@
 //! Power is cut again and again under a store: it opens with all that was synced, and says what it dropped.
 //!
-//! `FOREBAY_TEST_FULL=1` runs more histories; `FOREBAY_SEED=<seed>` runs one.
+//! `FOREBAY_TEST_FULL=1` runs more histories, `FOREBAY_HISTORIES=<count>` runs so many, `FOREBAY_SEED=<seed>` runs one.
 
 mod common;
 mod disk;
@@ -9,11 +9,13 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
+use bson::rawdoc;
 use common::operations::{Model, apply_to_model, apply_to_store, contents, replayed};
 use common::{assert_clean, create_index};
 use disk::Power;
 use fastrand::Rng;
-use forebay_documents_store::{Collection, IndexSpec, Result, Store, StoreOptions};
+use forebay_documents_store::{Collection, IndexSpec, Result, Store, StoreError, StoreOptions};
+use parking_lot::Mutex;
 
 const HISTORIES: u64 = 300;
 const HISTORIES_FULL: u64 = 10_000;
@@ -28,7 +30,6 @@ fn options(directory: &Path) -> StoreOptions {
         write_buffer_bytes: 8 << 10,
         sync_interval: Duration::from_secs(3600),
         history_bytes_max: 1 << 30,
-        worker_threads: 1,
         disk_reserve_bytes: 0,
         ..StoreOptions::directory(directory)
     }
@@ -44,6 +45,8 @@ struct History {
     synced: u64,
     /// Operations that were begun.
     begun: u64,
+    /// Whether a sync has failed in this life of the store.
+    has_failed: bool,
 }
 
 impl History {
@@ -55,39 +58,62 @@ impl History {
             first: 0,
             synced: 0,
             begun: 0,
+            has_failed: false,
         }
     }
 
     /// Runs a store on the disk until power is cut, or until it takes no writes.
     fn live(&mut self, directory: &Path, power: &Power) {
+        self.has_failed = false;
         let store = match Store::open(options(directory)) {
             Ok(store) => store,
             Err(error) => return assert!(power.has_failed(), "the store does not open: {error}"),
         };
         self.check(&store);
-        if let Err(error) = self.operate(&store) {
-            assert!(power.has_failed(), "an operation failed: {error}");
+        if let Err(error) = self.operate(&store, power) {
+            self.excuse(&error, power);
         }
     }
 
-    fn operate(&mut self, store: &Store) -> Result<()> {
+    /// An operation may fail only after a sync that failed.
+    fn excuse(&mut self, error: &StoreError, power: &Power) {
+        self.has_failed |= power.has_failed();
+        assert!(self.has_failed, "an operation failed: {error}");
+    }
+
+    /// What fails beside the operations is tried again with later ones.
+    fn operate(&mut self, store: &Store, power: &Power) -> Result<()> {
         let collection = store.collection_or_create("db", "c")?;
         if collection.indexes().len() == 1 {
             define(&collection)?;
         }
         let end = self.first + self.random.u64(1..OPERATIONS_MAX);
+        let others = [2, 12][self.random.usize(..2)];
         for at in self.first..end {
             self.begun = at + 1;
             apply_to_store(&collection, self.seed, at)?;
             if self.random.u8(..5) == 0 {
-                store.sync()?;
-                self.synced = at + 1;
+                match store.sync() {
+                    Ok(()) => self.synced = at + 1,
+                    Err(error) => self.excuse(&error, power),
+                }
             }
-            if self.random.u8(..20) == 0 {
-                store.collection_or_create("db", &format!("other{}", at % 3))?;
-                store.drop_collection("db", &format!("other{}", (at + 1) % 3))?;
+            if self.random.u8(..others) == 0
+                && let Err(error) = self.define_others(store, at)
+            {
+                self.excuse(&error, power);
             }
         }
+        Ok(())
+    }
+
+    /// Creates a collection, and drops another one.
+    fn define_others(&mut self, store: &Store, at: u64) -> Result<()> {
+        let other = store.collection_or_create("db", &format!("other{}", at % 3))?;
+        if self.random.u8(..3) == 0 {
+            fill(&other)?;
+        }
+        store.drop_collection("db", &format!("other{}", (at + 1) % 3))?;
         Ok(())
     }
 
@@ -111,6 +137,15 @@ impl History {
             assert_clean(&collection);
         }
     }
+}
+
+/// Gives a collection more than a buffer holds, so that it has tables when it is dropped.
+fn fill(collection: &Collection) -> Result<()> {
+    for _ in 0..20 {
+        let document = rawdoc! { "_id": bson::oid::ObjectId::new(), "pad": "y".repeat(600) };
+        collection.insert(&document)?;
+    }
+    Ok(())
 }
 
 fn define(collection: &Collection) -> Result<()> {
@@ -146,14 +181,24 @@ fn temporary() -> tempfile::TempDir {
 
 fn lose_power(history: &mut History, root: PathBuf) -> PathBuf {
     let power = Power::on(&root, history.random.u64(..));
+    let data = root.join("data");
     if history.random.bool() {
         power.cut_at_sync(history.random.u32(..150));
     }
-    if history.random.u8(..4) == 0 {
-        power.fail_journal(history.random.u32(..20));
-        history.live(&root.join("data"), &power);
+    match history.random.u8(..8) {
+        0 => power.fail_journal(history.random.u32(..20)),
+        1 | 2 => power.fail_any(history.random.u32(..150), history.random.u32(1..4)),
+        3 | 4 => {
+            power.fail_any(history.random.u32(..150), 1);
+            power.cut_after_failure(history.random.u32(..40));
+        }
+        _ => {
+            history.live(&data, &power);
+            return power.cut();
+        }
     }
-    history.live(&root.join("data"), &power);
+    history.live(&data, &power);
+    history.live(&data, &power);
     power.cut()
 }
 
@@ -170,7 +215,7 @@ fn make_again(after: u32, seed: u64) -> bool {
     let root = folder.path().join("0");
     std::fs::create_dir(&root).expect("creates");
     let power = Power::on(&root, seed);
-    power.fail_file(after);
+    power.fail_any(after, 1);
     let data = root.join("data");
     drop(make(&data));
     if !power.has_failed() {
@@ -182,7 +227,11 @@ fn make_again(after: u32, seed: u64) -> bool {
     }
     let store = Store::open(options(&power.cut().join("data")));
     let store = store.unwrap_or_else(|error| panic!("sync {after}, seed {seed}: {error}"));
-    assert!(store.collection("db", "c").is_some());
+    let found = store.collection("db", "c");
+    assert!(
+        found.is_some(),
+        "sync {after}, seed {seed}: the collection is gone"
+    );
     true
 }
 
@@ -200,23 +249,37 @@ fn nothing_synced_is_lost_when_power_is_cut() {
     {
         return run(seed);
     }
-    let count = match std::env::var_os("FOREBAY_TEST_FULL").is_some_and(|value| value != "0") {
-        true => HISTORIES_FULL,
-        false => HISTORIES,
-    };
+    let count = histories();
     let first = fastrand::u64(..u64::from(u32::MAX));
     let next = AtomicU64::new(0);
+    let failed = Mutex::new(Vec::new());
     let threads = std::thread::available_parallelism().map_or(2, usize::from);
     std::thread::scope(|scope| {
         for _ in 0..threads {
             scope.spawn(|| {
                 while let Some(seed) = take(&next, count).map(|number| first + number) {
-                    let ran = std::panic::catch_unwind(|| run(seed));
-                    assert!(ran.is_ok(), "failed: FOREBAY_SEED={seed}");
+                    if std::panic::catch_unwind(|| run(seed)).is_err() {
+                        eprintln!("failed: FOREBAY_SEED={seed}");
+                        failed.lock().push(seed);
+                    }
                 }
             });
         }
     });
+    let failed = failed.into_inner();
+    assert!(failed.is_empty(), "seeds that failed: {failed:?}");
+}
+
+/// How many histories to run.
+fn histories() -> u64 {
+    let given = std::env::var("FOREBAY_HISTORIES").ok();
+    if let Some(count) = given.and_then(|count| count.parse().ok()) {
+        return count;
+    }
+    match std::env::var_os("FOREBAY_TEST_FULL").is_some_and(|value| value != "0") {
+        true => HISTORIES_FULL,
+        false => HISTORIES,
+    }
 }
 
 /// The next number below the count.

@@ -26,7 +26,7 @@ use crate::namespace::Namespace;
 use crate::operations::Operations;
 use crate::places::{Places, blocking};
 use crate::retry;
-use crate::settings::{Location, Settings};
+use crate::settings::Settings;
 
 /// Threads that wait for the disk at the same time.
 const SYNCS_MAX: usize = 64;
@@ -331,17 +331,13 @@ fn cluster_time(time: Timestamp) -> RawDocumentBuf {
 }
 
 fn store_options(settings: &Settings) -> StoreOptions {
-    let location = match &settings.location {
-        Location::Dir(path) => forebay_documents_store::Location::Directory(path.clone()),
-        Location::Memory => forebay_documents_store::Location::Memory,
-    };
     StoreOptions {
         sync_interval: settings.sync_interval,
         cache_bytes: settings.store_cache_bytes,
         history_bytes_max: settings.change_history_bytes_max,
         pause: |time| blocking(|| std::thread::sleep(time)),
         retryable_writes: settings.retryable_writes,
-        ..StoreOptions::new(location)
+        ..StoreOptions::new(settings.location.clone())
     }
 }
 

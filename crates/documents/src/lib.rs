@@ -26,7 +26,7 @@ mod error;
 mod host;
 mod index_spec;
 mod metrics;
-mod namespace;
+pub mod namespace;
 mod operations;
 mod places;
 mod plan;

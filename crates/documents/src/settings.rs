@@ -1,18 +1,9 @@
 //! Settings of the documents door that are fixed when it opens.
 
-use std::path::PathBuf;
 use std::time::Duration;
 
+pub use forebay_documents_store::Location;
 use forebay_memory::Account;
-
-/// Where documents are kept.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Location {
-    /// In files of this directory.
-    Dir(PathBuf),
-    /// In memory, gone when the process ends.
-    Memory,
-}
 
 /// What [`crate::Documents::open`] needs to know.
 #[derive(Debug, Clone)]

@@ -21,6 +21,8 @@ pub struct Gpu {
     pub driver_version: String,
     /// Memory in bytes, used or not.
     pub memory_bytes: u64,
+    /// Bytes that its memory can deliver in a second, by its clock and width; 0 if the driver does not say.
+    pub memory_bytes_per_s: u64,
     /// Streaming multiprocessors.
     pub multiprocessors: u32,
     /// Shared memory that one block may use in bytes, static and dynamic together.
@@ -78,12 +80,21 @@ fn describe(ordinal: u32) -> Result<Gpu, DriverError> {
         },
         driver_version: library::driver_version_text()?,
         memory_bytes: memory_bytes(device)?,
+        memory_bytes_per_s: memory_bytes_per_s(
+            number(Attribute::CU_DEVICE_ATTRIBUTE_MEMORY_CLOCK_RATE)?,
+            number(Attribute::CU_DEVICE_ATTRIBUTE_GLOBAL_MEMORY_BUS_WIDTH)?,
+        ),
         multiprocessors: number(Attribute::CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT)?,
         shared_bytes_per_block_max: number(
             Attribute::CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK_OPTIN,
         )?,
         l2_bytes: number(Attribute::CU_DEVICE_ATTRIBUTE_L2_CACHE_SIZE)?.into(),
     })
+}
+
+/// Two transfers a clock, as all memory of GPUs does.
+fn memory_bytes_per_s(clock_khz: u32, width_bits: u32) -> u64 {
+    2 * 1000 * u64::from(clock_khz) * u64::from(width_bits / 8)
 }
 
 fn attribute(device: CUdevice, which: CUdevice_attribute) -> Result<u32, DriverError> {
@@ -115,4 +126,15 @@ fn memory_bytes(device: CUdevice) -> Result<u64, DriverError> {
     let code = unsafe { sys::cuDeviceTotalMem_v2(&mut bytes, device) };
     check("cuDeviceTotalMem", code)?;
     Ok(bytes as u64)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_memory_of_an_h100_delivers_3_35_terabytes_a_second() {
+        let per_s = memory_bytes_per_s(2_619_000, 5_120);
+        assert_eq!(per_s / 1_000_000_000, 3_352);
+    }
 }

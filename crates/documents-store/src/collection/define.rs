@@ -81,7 +81,7 @@ impl Collection {
             target.forget(&mut batch);
         }
         let mut changes = Changes::default();
-        let name = rawdoc! { "to": { "db": to.db.as_str(), "coll": to.name.as_str() } };
+        let name = rawdoc! { "to": { "db": to.db.as_str(), "coll": to.collection.as_str() } };
         self.tell(&mut changes, ChangeKind::Rename, &name);
         changes.concern(to.clone());
         self.shared.record(batch, changes)?;

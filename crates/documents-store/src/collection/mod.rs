@@ -244,7 +244,7 @@ impl Collection {
         CollectionEntry {
             id: self.id,
             db: namespace.db.clone(),
-            name: namespace.name.clone(),
+            name: namespace.collection.clone(),
             uuid: self.uuid,
             created: self.created,
             options: self.options.clone(),

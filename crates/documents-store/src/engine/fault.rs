@@ -96,6 +96,13 @@ impl FaultEngine {
         self.reads.set(after, fault);
     }
 
+    /// Whether a failure that was asked for has not happened yet.
+    pub fn has_fault(&self) -> bool {
+        [&self.commits, &self.syncs, &self.reads]
+            .iter()
+            .any(|fuse| fuse.left.load(Ordering::SeqCst) > Fuse::OUT)
+    }
+
     fn check(fuse: &Fuse, action: &'static str) -> Result<()> {
         fuse.blows()
             .map_or(Ok(()), |fault| Err(fault.error(action)))

@@ -3,56 +3,198 @@
 //! Each partition has a file `current`: the number of its manifest `v<number>` (8 bytes, little-endian), the manifest's
 //! XXH3-128 checksum (16 bytes) and that checksum's kind (1 byte, 0). fjall 3 writes the checksum and does not compare it,
 //! and a manifest with a wrong bit may name fewer tables than there are.
+//!
+//! fjall writes a manifest, syncs it, names it in a new `current`, and syncs that and the folder. If one of the last two syncs
+//! fails, `current` names a manifest that fjall takes for not written: it writes the next one under the same number, in
+//! place. Power that is cut before that ends would leave a `current` and a manifest that do not fit. [`set_aside`] prevents that.
 
-use std::fs;
-use std::io;
-use std::path::Path;
+use std::fs::{self, File};
+use std::io::{self, Write};
+use std::path::{Path, PathBuf};
 
+use fjall::{AbstractTree, AnyTree};
+use lsm_tree::{SeqNo, SequenceNumberCounter};
 use xxhash_rust::xxh3::xxh3_128;
 
-use super::fjall::REMEDY;
+use super::fjall::{LIST, REMEDY};
 use crate::error::{Result, StoreError};
+
+/// Name of the file that names a partition's manifest.
+const CURRENT: &str = "current";
+/// How far a manifest that is set aside is moved away from the numbers that fjall uses until the next start.
+const ASIDE: u64 = 1 << 32;
+
+/// What the file `current` says.
+struct Current {
+    number: u64,
+    checksum: u128,
+}
+
+impl Current {
+    fn decode(bytes: &[u8]) -> Option<Self> {
+        let (number, rest) = bytes.split_first_chunk::<8>()?;
+        let (checksum, [0]) = rest.split_first_chunk::<16>()? else {
+            return None;
+        };
+        Some(Self {
+            number: u64::from_le_bytes(*number),
+            checksum: u128::from_le_bytes(*checksum),
+        })
+    }
+
+    fn encode(&self) -> Vec<u8> {
+        let mut bytes = self.number.to_le_bytes().to_vec();
+        bytes.extend_from_slice(&self.checksum.to_le_bytes());
+        bytes.push(0);
+        bytes
+    }
+
+    fn manifest(&self, partition: &Path) -> PathBuf {
+        partition.join(format!("v{}", self.number))
+    }
+}
+
+/// The number of the manifest that counts.
+///
+/// # Errors
+/// [`StoreError::Io`], and [`StoreError::Corrupt`] for a `current` that does not name one.
+pub(crate) fn number(partition: &Path) -> Result<u64> {
+    Ok(read_current(partition)?.number)
+}
+
+fn read_current(partition: &Path) -> Result<Current> {
+    let path = partition.join(CURRENT);
+    let bytes =
+        fs::read(&path).map_err(|error| StoreError::io("read which manifest counts", error))?;
+    Current::decode(&bytes).ok_or_else(|| damaged(&path))
+}
+
+/// Gives the manifest that counts a number that fjall does not use in this run, so that nothing writes over it.
+///
+/// # Errors
+/// [`StoreError::Io`] and [`StoreError::DiskFull`].
+pub(crate) fn set_aside(partition: &Path) -> Result<()> {
+    let current = read_current(partition)?;
+    let aside = Current {
+        number: current.number + ASIDE,
+        checksum: current.checksum,
+    };
+    let copied = || {
+        let manifest = fs::read(current.manifest(partition))?;
+        write_synced(&aside.manifest(partition), &manifest)?;
+        crate::directory::sync(partition)?;
+        let new = partition.join("current.new");
+        write_synced(&new, &aside.encode())?;
+        fs::rename(&new, partition.join(CURRENT))?;
+        crate::directory::sync(partition)
+    };
+    copied().map_err(|error| StoreError::io("set a manifest aside", error))
+}
+
+fn write_synced(path: &Path, bytes: &[u8]) -> io::Result<()> {
+    let mut file = File::create(path)?;
+    file.write_all(bytes)?;
+    file.sync_all()
+}
 
 /// Checks the manifests of all partitions, each in a directory below `partitions`.
 ///
 /// # Errors
 /// [`StoreError::Corrupt`] for a manifest that is not as it was written.
 pub(crate) fn check(partitions: &Path) -> Result<()> {
-    let partitions = match fs::read_dir(partitions) {
-        Ok(partitions) => partitions,
+    let found = match fs::read_dir(partitions) {
+        Ok(found) => found,
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
         Err(error) => return Err(StoreError::io("list the partitions", error)),
     };
-    for partition in partitions {
+    let mut damages = Vec::new();
+    for partition in found {
         let partition = partition.map_err(|error| StoreError::io("list the partitions", error))?;
-        check_partition(&partition.path())?;
+        match check_partition(&partition.path()) {
+            Ok(()) => {}
+            Err(error @ StoreError::Corrupt { .. }) => damages.push((partition.file_name(), error)),
+            Err(error) => return Err(error),
+        }
+    }
+    // Nothing else can be said while the list itself is damaged.
+    damages.sort_by_key(|(name, _)| name != LIST);
+    for (name, damage) in damages {
+        if name == LIST || is_listed(partitions, name.to_str().unwrap_or_default())? {
+            return Err(damage);
+        }
     }
     Ok(())
+}
+
+/// Whether the list has the partition of this folder. Of one that was deleted any part may be left; fjall removes it.
+fn is_listed(partitions: &Path, folder: &str) -> Result<bool> {
+    let Ok(number) = folder.parse::<u64>() else {
+        return Ok(true);
+    };
+    let mut key = b"n".to_vec();
+    key.extend_from_slice(&number.to_be_bytes());
+    let Some(list) = open_list(partitions)? else {
+        return Ok(false);
+    };
+    let name = list.get(key, SeqNo::MAX);
+    Ok(name
+        .map_err(|error| unreadable(partitions, &error))?
+        .is_some())
+}
+
+/// The highest sequence number in the list of partitions; 0 where there is none. fjall does not count on from it, though of
+/// two entries for a partition that is numbered as an earlier one was, the one with the higher number counts.
+///
+/// # Errors
+/// [`StoreError::Corrupt`] for a list that cannot be read.
+pub(crate) fn list_sequence(partitions: &Path) -> Result<SeqNo> {
+    let list = open_list(partitions)?;
+    let highest = list.and_then(|list| list.get_highest_persisted_seqno());
+    Ok(highest.unwrap_or(0))
+}
+
+/// Opens the list of partitions, if there is one, while fjall has not.
+fn open_list(partitions: &Path) -> Result<Option<AnyTree>> {
+    let list = partitions.join(LIST);
+    if !list.join(CURRENT).exists() {
+        return Ok(None);
+    }
+    let counter = SequenceNumberCounter::default;
+    let config = lsm_tree::Config::new(list, counter(), counter());
+    config
+        .open()
+        .map(Some)
+        .map_err(|error| unreadable(partitions, &error))
+}
+
+fn unreadable(partitions: &Path, error: &lsm_tree::Error) -> StoreError {
+    StoreError::Corrupt {
+        file: partitions.join(LIST),
+        why: format!("the list of partitions cannot be read: {error}"),
+        remedy: REMEDY,
+    }
+}
+
+fn damaged(file: &Path) -> StoreError {
+    StoreError::Corrupt {
+        file: file.to_owned(),
+        why: "the list of a partition's tables is damaged".to_owned(),
+        remedy: REMEDY,
+    }
 }
 
 /// A partition without `current`, or without any manifest, may be one that was dropped, whose removal was cut short: fjall
 /// judges that.
 fn check_partition(partition: &Path) -> Result<()> {
-    let path = partition.join("current");
+    let path = partition.join(CURRENT);
     let current = match fs::read(&path) {
-        Ok(current) => current,
+        Ok(current) => Current::decode(&current).ok_or_else(|| damaged(&path))?,
         Err(error) if is_absent(&error) => return Ok(()),
         Err(error) => return Err(StoreError::io("read which manifest counts", error)),
     };
-    let damaged = |file: &Path| StoreError::Corrupt {
-        file: file.to_owned(),
-        why: "the list of a partition's tables is damaged".to_owned(),
-        remedy: REMEDY,
-    };
-    let Some((number, rest)) = current.split_first_chunk::<8>() else {
-        return Err(damaged(&path));
-    };
-    let Some((checksum, [0])) = rest.split_first_chunk::<16>() else {
-        return Err(damaged(&path));
-    };
-    let path = partition.join(format!("v{}", u64::from_le_bytes(*number)));
+    let path = current.manifest(partition);
     match fs::read(&path) {
-        Ok(manifest) if xxh3_128(&manifest) == u128::from_le_bytes(*checksum) => Ok(()),
+        Ok(manifest) if xxh3_128(&manifest) == current.checksum => Ok(()),
         Ok(_) => Err(damaged(&path)),
         Err(error) if is_absent(&error) && !has_manifest(partition) => Ok(()),
         Err(error) if is_absent(&error) => Err(damaged(&path)),

@@ -194,7 +194,7 @@ fn encode(
     uuid: Option<Uuid>,
     detail: &RawDocument,
 ) -> Vec<u8> {
-    let (db, name, detail) = (&namespace.db, &namespace.name, detail.as_bytes());
+    let (db, name, detail) = (&namespace.db, &namespace.collection, detail.as_bytes());
     let length = |name: &str| {
         u32::try_from(name.len())
             .expect("a name is short")

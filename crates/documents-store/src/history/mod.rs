@@ -27,7 +27,7 @@ pub use time::ClusterTime;
 pub use watch::{Interest, Watch};
 
 pub(crate) use entry::Changes;
-pub(crate) use trim::Trimmer;
+pub(crate) use trim::start as start_trimming;
 
 /// Name of the history's partition.
 pub(crate) const PARTITION: &str = "history";

@@ -2,13 +2,13 @@
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::thread::JoinHandle;
 
 use parking_lot::{Condvar, Mutex};
 
 use super::{History, entry, time::ClusterTime};
+use crate::background::Background;
 use crate::engine::{Batch, Direction, KeyRange, PageLimit};
-use crate::error::{Result, StoreError};
+use crate::error::Result;
 
 /// How much is forgotten in one batch.
 const PAGE: PageLimit = PageLimit {
@@ -107,45 +107,23 @@ impl History {
     }
 }
 
-/// The thread that forgets. Ends with the value.
-pub(crate) struct Trimmer {
-    history: Arc<History>,
-    thread: Option<JoinHandle<()>>,
-}
-
-impl Trimmer {
-    /// Starts the thread.
-    ///
-    /// # Errors
-    /// [`StoreError::Io`] when the system gives no thread.
-    pub(crate) fn start(history: Arc<History>) -> Result<Self> {
-        let shared = Arc::clone(&history);
-        let thread = std::thread::Builder::new()
-            .name("store-history".to_owned())
-            .spawn(move || run(&shared));
-        let thread = thread.map_err(|error| StoreError::io("start the history's thread", error))?;
-        Ok(Self {
-            history,
-            thread: Some(thread),
-        })
-    }
+/// Starts the thread that deletes the oldest changes.
+///
+/// # Errors
+/// [`StoreError::Io`](crate::StoreError::Io) if the system gives no thread.
+pub(crate) fn start(history: Arc<History>) -> Result<Background> {
+    let shared = Arc::clone(&history);
+    Background::start(
+        "store-history",
+        move || run(&shared),
+        move || history.excess.stop(),
+    )
 }
 
 fn run(history: &History) {
     while history.excess.wait() {
         if let Err(error) = history.trim() {
             tracing::warn!(%error, "the history of changes cannot be cut yet");
-        }
-    }
-}
-
-impl Drop for Trimmer {
-    fn drop(&mut self) {
-        self.history.excess.stop();
-        if let Some(thread) = self.thread.take()
-            && thread.join().is_err()
-        {
-            tracing::error!("the history's thread panicked");
         }
     }
 }

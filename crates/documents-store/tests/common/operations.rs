@@ -102,7 +102,7 @@ pub fn replayed(store: &Store) -> Model {
     while after < history.last() {
         for change in history.read(after, history.last()).expect("reads") {
             after = change.at;
-            if change.namespace.name == "c" {
+            if change.namespace.collection == "c" {
                 replay(&mut model, &change);
             }
         }

@@ -9,9 +9,9 @@
 //! - of a folder, each name that was made, removed or given to another file since its last sync is as before or as after,
 //!   whatever becomes of the other names. File systems that keep the order of such changes lose less.
 //!
-//! A sync of a journal, or of any file but a manifest, may be told to fail: a manifest that failed is written again under its name,
-//! and taken for the old one if the clock of the file system does not tell them apart. As on Linux, the pages that it could not write count as written from then on: a later sync
-//! writes them only once they have changed again. Each descriptor that was open then is told so, once.
+//! Syncs may be told to fail: of a journal, or of any file or folder. As on Linux, the pages that a failed sync could not write
+//! count as written from then on: a later sync writes them only once they have changed again. Each other descriptor that was
+//! open then reports the failure once. A folder whose sync failed is written by its next one.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::ffi::OsString;
@@ -20,7 +20,7 @@ use std::io::Read;
 use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::time::SystemTime;
+use std::time::{Duration, SystemTime};
 
 use fastrand::Rng;
 use nix::errno::Errno;
@@ -48,17 +48,18 @@ struct Content {
 /// Pages that a failed sync left in memory, where they count as written.
 struct Stale {
     pages: HashMap<usize, [u8; PAGE_BYTES]>,
-    /// When the file had been written to last, and how far.
+    /// The time of change that the failed sync set: any write sets another.
     changed: Option<SystemTime>,
-    end: usize,
+    /// Whether the file is a journal, which is only appended to; any other is emptied before it is written again.
+    is_journal: bool,
     /// Descriptors that have not been told yet.
     untold: Vec<OsString>,
 }
 
 impl Stale {
-    /// Keeps the pages that still count as written. A file that was written to and did not grow was rewritten.
+    /// Keeps the pages that still count as written.
     fn retain(&mut self, now: &Content, changed: Option<SystemTime>) {
-        let is_new = changed != self.changed && now.bytes.len() <= self.end;
+        let is_new = changed != self.changed && !self.is_journal;
         self.pages
             .retain(|page, bytes| !is_new && now.page(*page) == *bytes);
     }
@@ -74,11 +75,15 @@ struct Disk {
     random: Rng,
     /// Syncs that still succeed before one fails.
     until_failure: Option<u32>,
+    /// Syncs that fail from then on, one after another.
+    failures: u32,
     /// Whether only syncs of journals fail.
     fails_journals_alone: bool,
     has_failed: bool,
     /// Syncs that still happen before power is cut at one.
     until_cut: Option<u32>,
+    /// What `until_cut` becomes when a sync fails.
+    until_cut_after_failure: Option<u32>,
     image: Option<PathBuf>,
 }
 
@@ -115,23 +120,29 @@ impl Power {
 
     /// Lets one sync of a journal fail, after `after` more.
     pub fn fail_journal(&self, after: u32) {
-        self.fail(after, true);
+        self.fail(after, 1, true);
     }
 
-    /// Lets one sync of a file fail, after `after` more.
-    pub fn fail_file(&self, after: u32) {
-        self.fail(after, false);
+    /// Lets `count` syncs of any file or folder fail one after another, after `after` more.
+    pub fn fail_any(&self, after: u32, count: u32) {
+        self.fail(after, count, false);
     }
 
-    fn fail(&self, after: u32, journals_alone: bool) {
+    fn fail(&self, after: u32, count: u32, journals_alone: bool) {
         let mut disk = self.disk.lock();
         disk.until_failure = Some(after);
+        disk.failures = count;
         disk.fails_journals_alone = journals_alone;
     }
 
     /// Cuts power at a sync, after `after` more; no sync succeeds from then on.
     pub fn cut_at_sync(&self, after: u32) {
         self.disk.lock().until_cut = Some(after);
+    }
+
+    /// Cuts power at a sync, `after` more behind the first one that fails.
+    pub fn cut_after_failure(&self, after: u32) {
+        self.disk.lock().until_cut_after_failure = Some(after);
     }
 
     /// Whether a sync has failed since the last time that this was asked; all of them do once power is cut.
@@ -188,15 +199,18 @@ fn id_of(metadata: &Metadata) -> Id {
     (metadata.ino(), metadata.created().ok())
 }
 
-/// May a sync of this file fail?
-fn may_fail(link: &Path, journals_alone: bool) -> bool {
+fn is_journal(link: &Path) -> bool {
     let path = fs::read_link(link).unwrap_or_default();
-    let name = path.file_name().and_then(|name| name.to_str());
-    let number = name.and_then(|name| name.strip_prefix('v'));
-    match journals_alone {
-        true => path.extension().is_some_and(|extension| extension == "jnl"),
-        false => number.is_none_or(|number| number.parse::<u64>().is_err()),
-    }
+    path.extension()
+        .is_some_and(|extension| extension == "jnl" || extension == "jnl (deleted)")
+}
+
+/// Gives a file a time of change that no write gives it; that time.
+fn age(link: &Path) -> Option<SystemTime> {
+    let file = File::open(link).expect("an open file can be opened");
+    let time = SystemTime::UNIX_EPOCH + Duration::from_secs(1);
+    file.set_modified(time).expect("the file is ours");
+    file.metadata().ok()?.modified().ok()
 }
 
 /// The numbers of the descriptors of a file, but for the one that the link stands for.
@@ -296,10 +310,7 @@ impl Disk {
             return false;
         }
         let is_synced = match fs::metadata(link) {
-            Ok(metadata) if metadata.is_dir() => {
-                self.folders.insert(id_of(&metadata), names_in(link));
-                true
-            }
+            Ok(metadata) if metadata.is_dir() => self.sync_folder(&metadata, link),
             Ok(metadata) => self.sync_file(&metadata, link),
             Err(_) => true,
         };
@@ -309,10 +320,41 @@ impl Disk {
         is_synced && !is_last
     }
 
+    fn sync_folder(&mut self, metadata: &Metadata, link: &Path) -> bool {
+        if self.fails(link) {
+            return false;
+        }
+        self.folders.insert(id_of(metadata), names_in(link));
+        true
+    }
+
+    /// Whether this sync is one that has to fail.
+    fn fails(&mut self, link: &Path) -> bool {
+        if self.fails_journals_alone && !is_journal(link) {
+            return false;
+        }
+        let fails = match self.until_failure {
+            None => false,
+            Some(0) => {
+                self.failures -= 1;
+                self.until_failure = (self.failures > 0).then_some(0);
+                true
+            }
+            Some(more) => {
+                self.until_failure = Some(more - 1);
+                false
+            }
+        };
+        if fails {
+            self.has_failed = true;
+            self.until_cut = self.until_cut.or(self.until_cut_after_failure.take());
+        }
+        fails
+    }
+
     fn sync_file(&mut self, metadata: &Metadata, link: &Path) -> bool {
         let (id, changed) = (id_of(metadata), metadata.modified().ok());
         let now = Content::read(link).expect("an open file can be read");
-        let synced = self.files.entry(id).or_default();
         if let Some(stale) = self.stale.get_mut(&id) {
             stale.retain(&now, changed);
             let name = link.file_name().expect("descriptors have numbers");
@@ -322,14 +364,15 @@ impl Disk {
                 return false;
             }
         }
-        if may_fail(link, self.fails_journals_alone) && burns_down(&mut self.until_failure) {
-            self.has_failed = true;
+        let fails = self.fails(link);
+        let synced = self.files.entry(id).or_default();
+        if fails {
             let differ = |page: &usize| now.page(*page) != synced.page(*page);
             let pages = (0..now.pages()).filter(differ);
             let stale = Stale {
                 pages: pages.map(|page| (page, now.page(page))).collect(),
-                changed,
-                end: now.bytes.len(),
+                changed: age(link),
+                is_journal: is_journal(link),
                 untold: descriptors_of(id, link),
             };
             self.stale.insert(id, stale);

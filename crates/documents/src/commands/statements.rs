@@ -13,7 +13,7 @@ use super::read;
 use crate::arguments::{Arguments, Known};
 use crate::collections::OpenCollection;
 use crate::error::CommandError;
-use crate::namespace::Namespace;
+use crate::namespace::{self, Namespace};
 use crate::places::blocking;
 use crate::plan::{self, Access, Plan, Wishes};
 use crate::request::Request;
@@ -40,7 +40,7 @@ impl<S> Batch<S> {
         read: fn(&'a RawDocument) -> Result<S, CommandError>,
     ) -> Result<Batch<S>, CommandError> {
         let namespace = request.namespace()?;
-        namespace.writable()?;
+        namespace::check_writable(&namespace)?;
         let statements = request.statements(name)?.into_iter().map(read);
         Ok(Batch {
             namespace,

@@ -242,9 +242,9 @@ fn document_settings(settings: &Settings) -> Result<forebay_documents::Settings>
     // What is cached of a store behind us is of use to the next run if a change stream tells what has happened since.
     let location = match (settings.memory, &*settings.upstream, &*settings.writes) {
         (true, ..) => Location::Memory,
-        (_, "", _) => Location::Dir(settings.data.clone()),
+        (_, "", _) => Location::Directory(settings.data.clone()),
         (_, _, "exclusive") => Location::Memory,
-        _ => Location::Dir(settings.data.join("upstream-caches")),
+        _ => Location::Directory(settings.data.join("upstream-caches")),
     };
     Ok(forebay_documents::Settings {
         location,

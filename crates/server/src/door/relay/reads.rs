@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use bson::raw::CStr;
 use bson::{RawArrayBuf, RawBson, RawBsonRef, RawDocument, RawDocumentBuf, cstr, rawdoc};
-use forebay_documents::{ClientContext, Namespace};
+use forebay_documents::{ClientContext, Namespace, namespace};
 
 use super::cursors;
 use super::reasons::Reason;
@@ -466,7 +466,7 @@ mod tests {
     #[test]
     fn pipelines_with_malformed_stages_are_the_stores() {
         let (namespace, kept) = (
-            Namespace::new("d", "c").expect("a name"),
+            namespace::checked("d", "c").expect("a name"),
             Kept::new(vec!["name".to_owned()]),
         );
         let filter = || rawdoc! { "$match": { "name": "x" } };
@@ -487,7 +487,7 @@ mod tests {
 
     #[test]
     fn a_narrowed_pipeline_has_all_stages_but_its_first() {
-        let namespace = Namespace::new("d", "c").expect("a name");
+        let namespace = namespace::checked("d", "c").expect("a name");
         let kept = Kept::new(vec!["name".to_owned()]);
         let group = rawdoc! { "$group": { "_id": "$n" } };
         let pipeline = [rawdoc! { "$match": { "name": "x" } }, group.clone()];
