@@ -3,7 +3,8 @@
 mod common;
 
 use std::sync::Arc;
-use std::sync::mpsc::channel;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::{Sender, channel};
 use std::thread;
 
 use common::{ask, devices};
@@ -12,7 +13,8 @@ use forebay_device::cuda::{
     Stream, gpus,
 };
 use forebay_device::{
-    Device, DeviceError, DeviceFault, DeviceKind, DeviceState, Devices, Fault, kernel_arguments,
+    Device, DeviceContext, DeviceError, DeviceKind, DeviceState, Devices, Fault, Job, JobError,
+    JobFailure, Step, kernel_arguments,
 };
 
 /// Threads of a block in these tests.
@@ -67,12 +69,7 @@ fn words(bytes: &[u8]) -> Vec<u32> {
 }
 
 /// Runs a kernel over `count` items and returns what it wrote, and the number behind it, which was set to ones.
-fn run(
-    cuda: &mut Cuda,
-    entry: &str,
-    count: u64,
-    shape: LaunchShape,
-) -> Result<Vec<u32>, DeviceFault> {
+fn run(cuda: &mut Cuda, entry: &str, count: u64, shape: LaunchShape) -> Result<Vec<u32>, JobError> {
     let kernel = cuda.kernel(&spec(), entry)?;
     let bytes = 4 * (count as usize + 1);
     let memory = cuda.allocate(bytes as u64).expect("the budget is larger");
@@ -132,11 +129,7 @@ fn bytes_go_there_and_back() {
     assert_eq!((back.len(), device.memory_used_bytes()), (bytes, 0));
 }
 
-fn there_and_back(
-    cuda: &Cuda,
-    staged: &Pinned,
-    memory: &DeviceMemory,
-) -> Result<Pinned, DeviceFault> {
+fn there_and_back(cuda: &Cuda, staged: &Pinned, memory: &DeviceMemory) -> Result<Pinned, JobError> {
     let mut back = cuda.host_buffer(staged.len())?;
     let (first, second) = staged.split_at(1000);
     cuda.write(second, memory, first.len(), Stream::Load)?;
@@ -281,24 +274,6 @@ fn loaders_wait_for_pinned_memory_and_wake_when_the_device_is_lost() {
 }
 
 #[test]
-fn a_wrong_shape_is_a_launch_error() {
-    let Some((_devices, device)) = gpu() else {
-        return;
-    };
-    let shape = LaunchShape {
-        blocks: 1,
-        threads: 1025,
-        shared_bytes: 0,
-    };
-    assert!(ask(&device, move |cuda| run(cuda, "number", 1, shape)).is_none());
-    let state = device.state().to_string();
-    assert!(
-        state.contains("kernel number") && state.contains("1025 threads"),
-        "{state}"
-    );
-}
-
-#[test]
 fn an_injected_launch_failure_loses_the_device() {
     let Some((_devices, device)) = gpu() else {
         return;
@@ -313,25 +288,129 @@ fn an_injected_launch_failure_loses_the_device() {
     assert!(device.state().to_string().contains("injected"));
 }
 
-#[test]
-fn a_kernel_that_does_not_compile_loses_the_device_with_its_log() {
-    let Some((_devices, device)) = gpu() else {
-        return;
+/// Runs one step that fails, beside other jobs; returns the message of its failure.
+fn failure(
+    device: &Arc<Device>,
+    work: impl FnMut(&mut Cuda) -> Result<(), JobError> + Send + 'static,
+) -> String {
+    let (report, reported) = channel();
+    let job = Failing {
+        work: Box::new(work),
+        report,
     };
+    device.submit(Box::new(job)).expect("the device works");
+    reported
+        .recv()
+        .expect("the job fails and the device does not")
+}
+
+/// What a job does.
+type Work = Box<dyn FnMut(&mut Cuda) -> Result<(), JobError> + Send>;
+
+struct Failing {
+    work: Work,
+    report: Sender<String>,
+}
+
+impl Job for Failing {
+    fn run(&mut self, context: &mut DeviceContext) -> Result<Step, JobError> {
+        let cuda = context.parts().cuda.expect("the device is a GPU");
+        (self.work)(cuda)?;
+        Ok(Step::Done)
+    }
+
+    fn fail(&mut self, failure: &JobFailure) {
+        self.report
+            .send(failure.to_string())
+            .expect("the test listens");
+    }
+}
+
+/// Kernels one after the other, each with the right numbers, until `ends` is set; returns their number.
+fn storm(device: &Arc<Device>, ends: &AtomicBool) -> usize {
+    let mut runs = 0;
+    while !ends.load(Ordering::Relaxed) {
+        let shape = LaunchShape {
+            blocks: 8,
+            threads: THREADS,
+            shared_bytes: 0,
+        };
+        let found = ask(device, move |cuda| run(cuda, "number", 1024, shape));
+        let numbers = (0..1024).map(|i| i + [10, 20, 30][i as usize % 3]);
+        assert_eq!(
+            found,
+            Some(numbers.chain([u32::MAX]).collect()),
+            "run {runs}"
+        );
+        runs += 1;
+    }
+    runs
+}
+
+/// Each way in which a job can fail on its own.
+fn fail_in_each_way(device: &Arc<Device>) {
     let wrong = ProgramSpec {
         name: "device-test-wrong".to_owned(),
         source: "extern \"C\" __global__ void number() { no_such_thing(); }",
         ..spec()
     };
-    let asked = ask(&device, move |cuda| {
-        cuda.kernel(&wrong, "number").map(|_| ())
-    });
-    assert!(asked.is_none());
-    let state = device.state().to_string();
+    let compile = move |cuda: &mut Cuda| cuda.kernel(&wrong, "number").map(|_| ());
+    let message = failure(device, compile);
     assert!(
-        state.contains("device-test-wrong") && state.contains("no_such_thing"),
-        "{state}"
+        message.contains("device-test-wrong") && message.contains("no_such_thing"),
+        "{message}"
     );
+    let message = failure(device, |cuda| cuda.kernel(&spec(), "absent").map(|_| ()));
+    assert_eq!(message, "program device-test has no entry absent");
+    let shape = LaunchShape {
+        blocks: 1,
+        threads: 1025,
+        shared_bytes: 0,
+    };
+    let message = failure(device, move |cuda| {
+        run(cuda, "number", 1, shape).map(|_| ())
+    });
+    assert!(
+        message.contains("kernel number") && message.contains("1025 threads"),
+        "{message}"
+    );
+    let message = failure(device, |cuda| Ok(cuda.allocate(1 << 40).map(|_| ())?));
+    assert!(message.contains("bytes left"), "{message}");
+    let message = failure(device, |cuda| {
+        let shape = LaunchShape {
+            blocks: 8,
+            threads: THREADS,
+            shared_bytes: 0,
+        };
+        run(cuda, "number", 1000, shape)?;
+        panic!("oops")
+    });
+    assert_eq!(message, "a job panicked: oops");
+}
+
+#[test]
+fn jobs_that_fail_or_panic_take_no_other_job_with_them() {
+    let Some((_devices, device)) = gpu() else {
+        return;
+    };
+    let ends = AtomicBool::new(false);
+    thread::scope(|scope| {
+        let storms: Vec<_> = (0..4)
+            .map(|_| scope.spawn(|| storm(&device, &ends)))
+            .collect();
+        for _ in 0..20 {
+            fail_in_each_way(&device);
+        }
+        ends.store(true, Ordering::Relaxed);
+        for storm in storms {
+            assert!(storm.join().expect("every kernel ran") > 0);
+        }
+    });
+    assert_eq!(device.state(), DeviceState::Ready);
+    while device.queued_jobs() > 0 {
+        thread::yield_now();
+    }
+    assert_eq!(device.memory_used_bytes(), 0, "failed jobs leave no memory");
 }
 
 #[test]
@@ -345,7 +424,7 @@ fn a_gpu_is_one_device_and_can_come_back_after_a_loss() {
     };
     assert_eq!(devices.add(&again).err(), Some(taken));
     let memory = device.allocate(1000).expect("all is free");
-    let event = ask(&device, |cuda| cuda.event()).expect("the device works");
+    let event = ask(&device, |cuda| Ok(cuda.event()?)).expect("the device works");
     device.inject(Fault::Fail);
     assert!(ask(&device, |_| Ok(())).is_none());
     let why = "injected fault".to_owned();

@@ -17,9 +17,12 @@ const ARROWS: &[(&str, &[&str])] = &[
     ("forebay-cancel", &[]),
     ("forebay-memory", &[]),
     ("forebay-text", &["forebay-cancel"]),
-    ("forebay-text-gpu", &["forebay-device", "forebay-text"]),
+    (
+        "forebay-text-gpu",
+        &["forebay-cancel", "forebay-device", "forebay-text"],
+    ),
     ("forebay-placement", &[]),
-    ("forebay-device", &[]),
+    ("forebay-device", &["forebay-cancel"]),
     ("forebay-wire-mongo", &[]),
     (
         "forebay-documents-query",

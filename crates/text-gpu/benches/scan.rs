@@ -280,6 +280,7 @@ fn search(
             program: Arc::clone(program),
             want: ScanWant::Count,
             limit: u64::MAX,
+            stop: Stop::never(),
         };
         let sender = sender.clone();
         let answer = move |found| drop(sender.send((index, found)));

@@ -4,11 +4,11 @@ use std::collections::VecDeque;
 use std::ops::Range;
 use std::sync::{Arc, Weak};
 
+use forebay_device::JobError;
 use forebay_device::cuda::{
     Cuda, DeviceMemory, DevicePointer, DevicePointerMut, Event, LaunchShape, Mirrored, Pinned,
     Stream,
 };
-use forebay_device::{DeviceFault, OutOfMemory};
 
 use crate::arguments::{Goal, QUERIES_MAX, THREADS, WANT_COUNT, WANT_ROWS};
 use crate::batch::{self, IMAGE_GRANULE_BYTES, Launch};
@@ -31,26 +31,6 @@ const LAUNCHES_MAX: usize = 256;
 
 /// Counters of one launch: matches of each query, then numbers listed for each.
 const COUNTER_BYTES: usize = QUERIES_MAX * (size_of::<u64>() + size_of::<u32>());
-
-/// Why searches got no answer.
-pub(crate) enum ScanError {
-    /// The device has no room for what they need; it is well otherwise.
-    OutOfMemory(OutOfMemory),
-    /// The device has failed.
-    Fault(DeviceFault),
-}
-
-impl From<OutOfMemory> for ScanError {
-    fn from(error: OutOfMemory) -> ScanError {
-        ScanError::OutOfMemory(error)
-    }
-}
-
-impl From<DeviceFault> for ScanError {
-    fn from(fault: DeviceFault) -> ScanError {
-        ScanError::Fault(fault)
-    }
-}
 
 /// What searches keep on a device: buffers of a size set at start, and the tables of blocks in use.
 #[derive(Default)]
@@ -77,7 +57,7 @@ struct Buffers {
 }
 
 impl Buffers {
-    fn new(cuda: &Cuda) -> Result<Buffers, ScanError> {
+    fn new(cuda: &Cuda) -> Result<Buffers, JobError> {
         let bytes = COUNTER_BYTES * LAUNCHES_MAX + IMAGES_BYTES;
         Ok(Buffers {
             pass: cuda.mirrored(cuda.allocate(bytes as u64)?, Stream::Compute)?,
@@ -98,7 +78,7 @@ struct Target {
 
 impl Scanner {
     /// Takes the buffers; before the device's memory is given to others.
-    pub(crate) fn prepare(&mut self, cuda: &Cuda) -> Result<(), ScanError> {
+    pub(crate) fn prepare(&mut self, cuda: &Cuda) -> Result<(), JobError> {
         if self.buffers.is_none() {
             self.buffers = Some(Buffers::new(cuda)?);
         }
@@ -111,7 +91,7 @@ impl Scanner {
         cuda: &mut Cuda,
         table: &Arc<ScanTable>,
         orders: &[ScanOrder],
-    ) -> Result<Vec<ScanFound>, ScanError> {
+    ) -> Result<Vec<ScanFound>, JobError> {
         self.prepare(cuda)?;
         let target = self.target(cuda, table)?;
         let buffers = self.buffers.as_mut().expect("made above");
@@ -134,14 +114,18 @@ impl Scanner {
                 target: &target,
                 orders,
             };
-            pass.run(&mut launches, &mut found)?;
+            if let Err(error) = pass.run(&mut launches, &mut found) {
+                // The orders keep the rows, which kernels of this pass may still read.
+                cuda.synchronize(Stream::Compute)?;
+                return Err(error);
+            }
             launches = rest;
         }
         Ok(found)
     }
 
     /// The table on the device; copied there if it is not there yet.
-    fn target(&mut self, cuda: &Cuda, table: &Arc<ScanTable>) -> Result<Target, ScanError> {
+    fn target(&mut self, cuda: &Cuda, table: &Arc<ScanTable>) -> Result<Target, JobError> {
         self.tables
             .retain(|resident| resident.table.strong_count() > 0);
         let is_it = |resident: &Resident| std::ptr::eq(resident.table.as_ptr(), Arc::as_ptr(table));
@@ -155,7 +139,7 @@ impl Scanner {
         Ok(target)
     }
 
-    fn copy(&mut self, cuda: &Cuda, table: &Arc<ScanTable>) -> Result<Resident, ScanError> {
+    fn copy(&mut self, cuda: &Cuda, table: &Arc<ScanTable>) -> Result<Resident, JobError> {
         let memory = cuda.allocate(table.image_bytes() as u64)?;
         let image = table.image(memory.address());
         let pass = &mut self.buffers.as_mut().expect("made before").pass;
@@ -237,7 +221,7 @@ struct Pass<'a> {
 
 impl Pass<'_> {
     /// Searches the whole table; lists that did not fit are made again in parts.
-    fn run(&mut self, launches: &mut [Launch], found: &mut [ScanFound]) -> Result<(), DeviceFault> {
+    fn run(&mut self, launches: &mut [Launch], found: &mut [ScanFound]) -> Result<(), JobError> {
         let assigned = assign(launches, self.orders);
         let lists = assigned.iter().filter(|query| query.list.is_some()).count();
         let capacity = LIST_CAPACITY / lists.max(1);
@@ -265,7 +249,7 @@ impl Pass<'_> {
     }
 
     /// Lists one order in ranges of chunks that have no more rows than the list has room for.
-    fn list_in_parts(&mut self, order: usize) -> Result<Vec<u32>, DeviceFault> {
+    fn list_in_parts(&mut self, order: usize) -> Result<Vec<u32>, JobError> {
         let orders = &self.orders[order..=order];
         let form = orders[0]
             .program
@@ -297,7 +281,7 @@ impl Pass<'_> {
         assigned: &[Assigned],
         chunks: Range<usize>,
         capacity: usize,
-    ) -> Result<(), DeviceFault> {
+    ) -> Result<(), JobError> {
         let images = self.begin(launches)?;
         for query in assigned {
             launches[query.launch].arguments.queries[query.query]
@@ -308,13 +292,13 @@ impl Pass<'_> {
             self.launch(launch, at, index, &chunks)?;
         }
         self.cuda.record(&self.buffers.ended, Stream::Compute)?;
-        self.buffers
-            .pass
-            .fetch(self.cuda, launches.len() * COUNTER_BYTES)
+        let counters_bytes = launches.len() * COUNTER_BYTES;
+        self.buffers.pass.fetch(self.cuda, counters_bytes)?;
+        Ok(())
     }
 
     /// Sets the counters of the launches to zero and copies their tables to the device; returns the address of each.
-    fn begin(&mut self, launches: &[Launch]) -> Result<Vec<u64>, DeviceFault> {
+    fn begin(&mut self, launches: &[Launch]) -> Result<Vec<u64>, JobError> {
         let pass = &mut self.buffers.pass;
         let address = pass.address();
         let host = pass.host_mut()?;
@@ -357,7 +341,7 @@ impl Pass<'_> {
         image_at: u64,
         index: usize,
         chunks: &Range<usize>,
-    ) -> Result<(), DeviceFault> {
+    ) -> Result<(), JobError> {
         let lists = launch.arguments.lists();
         let counters_at = self.counters_at(index);
         let kernel = self
@@ -388,7 +372,7 @@ impl Pass<'_> {
     }
 
     /// What a query found, after its search.
-    fn read(&self, query: &Assigned, capacity: usize) -> Result<ScanFound, DeviceFault> {
+    fn read(&self, query: &Assigned, capacity: usize) -> Result<ScanFound, JobError> {
         let counters = &self.buffers.pass.host()[query.launch * COUNTER_BYTES..][..COUNTER_BYTES];
         let matches = &counters[query.query * size_of::<u64>()..][..size_of::<u64>()];
         let listed = number(&counters[listed_at(query.query)..]) as usize;

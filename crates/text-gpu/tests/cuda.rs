@@ -11,6 +11,7 @@ use std::sync::{Arc, OnceLock};
 use common::generate::Generator;
 use common::{Block, judge, programs};
 use fastrand::Rng;
+use forebay_cancel::Stop;
 use forebay_device::{Device, DeviceOptions, Devices};
 use forebay_text::{Limits, Options, Pattern, Program, Tier};
 use forebay_text_gpu::{ScanFound, ScanOrder, ScanQueue, ScanTable, ScanWant, TiledRows, prepare};
@@ -69,6 +70,7 @@ impl Gpu {
                 program: Arc::clone(program),
                 want,
                 limit: u64::MAX,
+                stop: Stop::never(),
             };
             let sender = sender.clone();
             let answer = move |found| drop(sender.send((index, found)));
@@ -331,6 +333,7 @@ fn limits(gpu: &Gpu, table: &Arc<ScanTable>, programs: &[Arc<Program>], rows: &[
             program: Arc::clone(program),
             want: ScanWant::Rows,
             limit: 10,
+            stop: Stop::never(),
         };
         let send = move |found| drop(sender.send(found));
         gpu.queue

@@ -113,14 +113,6 @@ pub enum CompileError {
         /// Name of the program.
         program: String,
     },
-    /// The program has no such kernel.
-    #[error("program {program} has no entry {entry}")]
-    NoEntry {
-        /// Name of the program.
-        program: String,
-        /// The kernel that was asked for.
-        entry: String,
-    },
 }
 
 /// Compiles a program. Blocks for tens of milliseconds to seconds; the disk cache is not asked.

@@ -58,6 +58,13 @@ impl Context {
         })
     }
 
+    /// Waits for all work of the context.
+    pub(crate) fn synchronize(&self) -> Result<(), DriverError> {
+        let _entered = self.enter()?;
+        // SAFETY: a context is current.
+        check("cuCtxSynchronize", unsafe { sys::cuCtxSynchronize() })
+    }
+
     /// What the card has now.
     pub(crate) fn memory(&self) -> Result<CardMemory, DriverError> {
         let _entered = self.enter()?;

@@ -1,5 +1,6 @@
 //! A GPU as the jobs on its thread see it.
 
+use std::any::Any;
 use std::ffi::c_void;
 use std::ptr;
 use std::sync::Arc;
@@ -14,17 +15,22 @@ use super::{
     LaunchShape, Mirrored, Pinned, PinnedPool, ProgramSpec, Stream,
 };
 use crate::device::Shared;
-use crate::{DeviceFault, OutOfMemory};
+use crate::{DeviceFault, JobError, JobFailure, OutOfMemory};
+
+/// Something that work in flight uses.
+type Retired = Box<dyn Any + Send>;
 
 /// The GPU of a job, on the thread that owns it.
 ///
-/// A [`DeviceFault`] that a call returns says that the device is done for; the job returns it, and the device is marked
-/// lost. Faults of kernels and copies come to light at a later call.
+/// A job returns the errors of these calls: a failure ends the job alone, a [`DeviceFault`] loses the device. Faults of
+/// kernels and copies come to light at a later call.
 #[derive(Debug)]
 pub struct Cuda {
     compute: OwnedStream,
     load: OwnedStream,
     modules: Modules,
+    /// What is dropped when its event has come.
+    retired: Vec<(Arc<Event>, Retired)>,
     pool: Arc<PinnedPool>,
     arena: Arc<Arena>,
     gpu: Gpu,
@@ -44,6 +50,7 @@ impl Cuda {
             compute: OwnedStream::create(Arc::clone(&context))?,
             load: OwnedStream::create(Arc::clone(&context))?,
             modules: Modules::new(KernelCache::from_environment()),
+            retired: Vec::new(),
             pool,
             arena,
             gpu,
@@ -62,10 +69,31 @@ impl Cuda {
         self.pool.close();
     }
 
-    /// Waits for both streams. A device that has failed does nothing more, and its error is known already.
-    pub(crate) fn settle(&self) {
-        let _ = self.compute.synchronize();
-        let _ = self.load.synchronize();
+    /// Waits for all work of the device.
+    pub(crate) fn settle(&self) -> Result<(), DeviceFault> {
+        Ok(self.context.synchronize()?)
+    }
+
+    /// Keeps memory, or whatever work in flight uses, until an event has come; returns at once.
+    pub fn retire(&mut self, value: impl Send + 'static, event: Arc<Event>) {
+        self.retired.push((event, Box::new(value)));
+    }
+
+    pub(crate) fn has_retired(&self) -> bool {
+        !self.retired.is_empty()
+    }
+
+    /// Drops what was retired until events that have come.
+    pub(crate) fn drop_retired(&mut self) -> Result<(), DeviceFault> {
+        let mut index = 0;
+        while index < self.retired.len() {
+            if self.retired[index].0.is_done()? {
+                self.retired.swap_remove(index);
+            } else {
+                index += 1;
+            }
+        }
+        Ok(())
     }
 
     /// What the GPU is.
@@ -99,24 +127,25 @@ impl Cuda {
     /// A program is known by its name and its options: two that differ in nothing else must not share a name.
     ///
     /// # Errors
-    /// [`DeviceFault::Compile`] with the compiler's log, also when the program has no such entry; else the driver's error.
-    pub fn kernel(&mut self, spec: &ProgramSpec, entry: &str) -> Result<Arc<Kernel>, DeviceFault> {
+    /// [`KernelError`](crate::KernelError): the program does not compile, with the compiler's log; it has no such entry; or the driver does not load it.
+    /// A fault of the device.
+    pub fn kernel(&mut self, spec: &ProgramSpec, entry: &str) -> Result<Arc<Kernel>, JobError> {
         if !spec.entries.iter().any(|known| known == entry) {
-            return Err(no_entry(spec, entry));
+            return Err(no_entry(spec, entry).into());
         }
         if let Some(kernel) = self.modules.find(spec, entry) {
             return Ok(kernel);
         }
         self.modules.load(&self.context, &self.gpu, spec)?;
         let found = self.modules.find(spec, entry);
-        found.ok_or_else(|| no_entry(spec, entry))
+        found.ok_or_else(|| no_entry(spec, entry).into())
     }
 
     /// Queues a kernel on a stream and returns before it runs. No blocks are no launch.
     ///
     /// # Errors
-    /// [`DeviceFault::Launch`] when the shape is beyond the limits of the kernel or the device, or the driver refuses, as
-    /// it does when earlier work has failed.
+    /// [`KernelError::Shape`](crate::KernelError::Shape) if the shape exceeds a limit of the kernel or the device. A fault of
+    /// the device, also one of earlier work.
     ///
     /// # Safety
     /// - The kernel takes one parameter: the struct that `A`'s header defines, by value.
@@ -132,18 +161,18 @@ impl Cuda {
         shape: &LaunchShape,
         arguments: &A,
         stream: Stream,
-    ) -> Result<(), DeviceFault> {
+    ) -> Result<(), JobError> {
         assert!(kernel.is_of(&self.context), "a kernel of another device");
         let blocks = kernel.checked_blocks(shape)?;
         if blocks == 0 {
             return Ok(());
         }
         if self.shared.faults.take_launch_failure() {
-            return Err(kernel.launch_fault(shape, "injected failure".to_owned()));
+            return Err(DeviceFault::Injected.into());
         }
         // SAFETY: the caller promises what the kernel takes and touches.
         let launched = unsafe { self.queue(kernel, blocks, shape, arguments, stream) };
-        launched.map_err(|error| kernel.launch_fault(shape, error.code))
+        launched.map_err(|error| kernel.launch_error(shape, error))
     }
 
     /// # Safety
@@ -283,9 +312,17 @@ impl Cuda {
     /// take it once, not per query.
     ///
     /// # Errors
-    /// A fault of the device; the host being out of memory is one.
-    pub fn host_buffer(&self, bytes: usize) -> Result<Pinned, DeviceFault> {
-        Ok(Pinned::create(Arc::clone(&self.context), bytes)?)
+    /// [`JobFailure::CannotPin`] if the host has no memory to pin. A fault of the device.
+    pub fn host_buffer(&self, bytes: usize) -> Result<Pinned, JobError> {
+        let pinned = Pinned::create(Arc::clone(&self.context), bytes);
+        pinned.map_err(|error| match &*error.code {
+            "CUDA_ERROR_OUT_OF_MEMORY" => JobFailure::CannotPin {
+                bytes,
+                code: error.code,
+            }
+            .into(),
+            _ => error.into(),
+        })
     }
 
     /// The memory with a pinned buffer of zeros of its size; copies between them go on one stream.
@@ -295,7 +332,7 @@ impl Cuda {
     ///
     /// # Panics
     /// If the memory is another device's.
-    pub fn mirrored(&self, memory: DeviceMemory, stream: Stream) -> Result<Mirrored, DeviceFault> {
+    pub fn mirrored(&self, memory: DeviceMemory, stream: Stream) -> Result<Mirrored, JobError> {
         let host = self.host_buffer(self.own(&memory).bytes() as usize)?;
         Ok(Mirrored::new(memory, host, stream, self.event()?))
     }

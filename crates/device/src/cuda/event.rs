@@ -22,6 +22,8 @@ pub struct Event {
 
 // SAFETY: the driver allows the calls on an event from any thread.
 unsafe impl Send for Event {}
+// SAFETY: as above, also at the same time.
+unsafe impl Sync for Event {}
 
 impl Event {
     pub(super) fn create(context: Arc<Context>) -> Result<Event, DriverError> {

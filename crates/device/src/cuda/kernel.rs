@@ -9,10 +9,19 @@ use cudarc::driver::sys::{self, CUfunction, CUfunction_attribute, CUmodule};
 
 use super::library::{DriverError, check};
 use super::{Context, Cubin, KernelResources};
-use crate::DeviceFault;
+use crate::{DeviceFault, JobError, KernelError};
 
 /// Most blocks that the first dimension of a grid takes.
 const BLOCKS_MAX: u64 = (1 << 31) - 1;
+
+/// What the driver says of a launch that it cannot do: the context stays good.
+const SHAPE_CODES: [&str; 5] = [
+    "CUDA_ERROR_INVALID_VALUE",
+    "CUDA_ERROR_LAUNCH_OUT_OF_RESOURCES",
+    "CUDA_ERROR_COOPERATIVE_LAUNCH_TOO_LARGE",
+    "CUDA_ERROR_INVALID_CLUSTER_SIZE",
+    "CUDA_ERROR_NOT_SUPPORTED",
+];
 
 /// How many threads a launch runs, and the shared memory of each block.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -194,16 +203,25 @@ impl Kernel {
     }
 
     /// The number of blocks as the driver takes it.
-    pub(super) fn checked_blocks(&self, shape: &LaunchShape) -> Result<u32, DeviceFault> {
+    pub(super) fn checked_blocks(&self, shape: &LaunchShape) -> Result<u32, KernelError> {
         let checked = shape.checked_blocks(&self.limits);
-        checked.map_err(|why| self.launch_fault(shape, why))
+        checked.map_err(|why| self.shape_error(shape, why))
     }
 
-    pub(super) fn launch_fault(&self, shape: &LaunchShape, why: String) -> DeviceFault {
-        DeviceFault::Launch {
+    fn shape_error(&self, shape: &LaunchShape, why: String) -> KernelError {
+        KernelError::Shape {
             kernel: self.resources.name.clone(),
             shape: *shape,
             why,
+        }
+    }
+
+    /// Tells an error of this launch from a fault of the device that comes to light at it.
+    pub(super) fn launch_error(&self, shape: &LaunchShape, error: DriverError) -> JobError {
+        if SHAPE_CODES.contains(&error.code.as_str()) {
+            self.shape_error(shape, error.code).into()
+        } else {
+            error.into()
         }
     }
 }

@@ -4,8 +4,9 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use super::kernel::{Kernel, Module};
-use super::{CompileError, Context, Cubin, Gpu, KernelCache, ProgramSpec};
-use crate::DeviceFault;
+use super::library::DriverError;
+use super::{Context, Cubin, Gpu, KernelCache, ProgramSpec};
+use crate::{JobError, KernelError};
 
 /// The loaded kernels of one device, by program and options.
 #[derive(Debug)]
@@ -45,11 +46,12 @@ impl Modules {
         context: &Arc<Context>,
         gpu: &Gpu,
         spec: &ProgramSpec,
-    ) -> Result<(), DeviceFault> {
-        let cubin = self.cache.get(spec, gpu.arch).map_err(Box::new)?;
+    ) -> Result<(), JobError> {
+        let compiled = self.cache.get(spec, gpu.arch);
+        let cubin = compiled.map_err(|error| KernelError::Compile(Box::new(error)))?;
         let loaded = Loaded {
             options: spec.options.clone(),
-            kernels: load(context, &cubin, gpu.shared_bytes_per_block_max)?,
+            kernels: load(context, spec, &cubin, gpu.shared_bytes_per_block_max)?,
         };
         let variants = self.programs.entry(spec.name.clone()).or_default();
         variants.push(loaded);
@@ -59,10 +61,12 @@ impl Modules {
 
 fn load(
     context: &Arc<Context>,
+    spec: &ProgramSpec,
     cubin: &Cubin,
     shared_bytes_per_block_max: u32,
-) -> Result<Vec<Arc<Kernel>>, DeviceFault> {
-    let module = Arc::new(Module::load(Arc::clone(context), cubin)?);
+) -> Result<Vec<Arc<Kernel>>, JobError> {
+    let module = Module::load(Arc::clone(context), cubin);
+    let module = Arc::new(module.map_err(|error| load_error(spec, error))?);
     let kernels = cubin.entries.iter().map(|resources| {
         let module = Arc::clone(&module);
         let kernel = Kernel::load(module, resources.clone(), shared_bytes_per_block_max)?;
@@ -71,10 +75,30 @@ fn load(
     kernels.collect()
 }
 
+/// What the driver says of machine code that it does not load: that is the program's error.
+const PROGRAM_CODES: [&str; 5] = [
+    "CUDA_ERROR_INVALID_IMAGE",
+    "CUDA_ERROR_INVALID_PTX",
+    "CUDA_ERROR_INVALID_SOURCE",
+    "CUDA_ERROR_NO_BINARY_FOR_GPU",
+    "CUDA_ERROR_SHARED_OBJECT_SYMBOL_NOT_FOUND",
+];
+
+fn load_error(spec: &ProgramSpec, error: DriverError) -> JobError {
+    if !PROGRAM_CODES.contains(&error.code.as_str()) {
+        return error.into();
+    }
+    let load = KernelError::Load {
+        program: spec.name.clone(),
+        code: error.code,
+    };
+    load.into()
+}
+
 /// The error of a kernel that its program does not have.
-pub(super) fn no_entry(spec: &ProgramSpec, entry: &str) -> DeviceFault {
-    DeviceFault::from(Box::new(CompileError::NoEntry {
+pub(super) fn no_entry(spec: &ProgramSpec, entry: &str) -> KernelError {
+    KernelError::NoEntry {
         program: spec.name.clone(),
         entry: entry.to_owned(),
-    }))
+    }
 }

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use super::{Cuda, DeviceMemory, Event, Pinned, Stream};
-use crate::{DeviceContext, DeviceFault, Job, Step};
+use crate::{Class, DeviceContext, DeviceFault, Job, JobError, Step};
 
 /// A job that copies pinned memory to a GPU. Several are on their way at the same time, and other jobs run between them.
 ///
@@ -15,7 +15,7 @@ pub struct Upload {
     /// Where it goes.
     address: u64,
     /// What is passed when the copy is done.
-    begun: Option<Event>,
+    begun: Option<Arc<Event>>,
     done: Option<Box<dyn FnOnce() + Send>>,
 }
 
@@ -39,7 +39,7 @@ impl Upload {
         }
     }
 
-    fn begin(&self, cuda: &Cuda) -> Result<Event, DeviceFault> {
+    fn begin(&self, cuda: &Cuda) -> Result<Arc<Event>, DeviceFault> {
         cuda.own(&self.to);
         // SAFETY: the memory has room for the buffer at the offset, as `new` has seen. This job holds both, and leaves them
         // alone until the event has passed. It is dropped before only when the device is lost, and then nobody is given
@@ -47,22 +47,22 @@ impl Upload {
         unsafe { cuda.copy_to_device_async(&self.from, self.address, Stream::Load) }?;
         let event = cuda.event()?;
         cuda.record(&event, Stream::Load)?;
-        Ok(event)
+        Ok(Arc::new(event))
     }
 }
 
 impl Job for Upload {
-    fn run(&mut self, context: &mut DeviceContext) -> Result<Step, DeviceFault> {
+    fn class(&self) -> Class {
+        Class::Load
+    }
+
+    fn run(&mut self, context: &mut DeviceContext) -> Result<Step, JobError> {
         let Some(cuda) = context.parts().cuda else {
             return Ok(Step::Done);
         };
-        let event = match self.begun.take() {
-            Some(event) => event,
-            None => self.begin(cuda)?,
-        };
-        if !event.is_done()? {
-            self.begun = Some(event);
-            return Ok(Step::Again);
+        if self.begun.is_none() {
+            let event = self.begun.insert(self.begin(cuda)?);
+            return Ok(Step::wait_for(Arc::clone(event)));
         }
         if let Some(done) = self.done.take() {
             done();

@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use forebay_cancel::Stop;
 use forebay_text_gpu::{ScanFound, ScanOrder, ScanWant};
 use tokio::sync::oneshot;
 
@@ -100,6 +101,11 @@ fn scan_order(held: &OnGpu, order: &Order) -> ScanOrder {
             u64::MAX
         } else {
             order.found.limit()
+        },
+        stop: Stop {
+            deadline: order.stop.deadline,
+            // A search that is cancelled is dropped soon after, which abandons what it began.
+            cancelled: Arc::clone(&order.abandoned),
         },
     }
 }
