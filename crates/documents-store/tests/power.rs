@@ -242,15 +242,43 @@ fn a_sync_that_failed_while_a_store_was_made_loses_nothing_later() {
     assert!(made.count() > 5, "files are synced while a store is made");
 }
 
+/// Creates collections while a sync fails, continues in the same run, and loses power soon after the failure.
+fn create_after_failure(seed: u64) {
+    let folder = temporary();
+    let root = folder.path().join("0");
+    std::fs::create_dir(&root).expect("creates");
+    let mut random = Rng::with_seed(seed);
+    let power = Power::on(&root, seed);
+    let data = root.join("data");
+    make(&data).expect("no sync fails yet");
+    power.fail_any(random.u32(..150), 1);
+    power.cut_after_failure(random.u32(..30));
+    if let Ok(store) = Store::open(options(&data)) {
+        for number in 0..6 {
+            drop(store.collection_or_create("db", &format!("other{number}")));
+        }
+    }
+    assert!(power.has_failed(), "a sync fails");
+    let store = Store::open(options(&power.cut().join("data"))).expect("opens");
+    assert!(store.collection("db", "c").is_some(), "it was synced");
+}
+
+#[test]
+fn partitions_are_created_after_a_failed_sync() {
+    run_all(histories(), create_after_failure);
+}
+
 #[test]
 fn nothing_synced_is_lost_when_power_is_cut() {
-    if let Some(seed) = std::env::var("FOREBAY_SEED")
-        .ok()
-        .and_then(|seed| seed.parse().ok())
-    {
-        return run(seed);
+    run_all(histories(), run);
+}
+
+/// Runs a test with many seeds on all cores, or with the given one.
+fn run_all(count: u64, test: fn(u64)) {
+    let given = std::env::var("FOREBAY_SEED").ok();
+    if let Some(seed) = given.and_then(|seed| seed.parse().ok()) {
+        return test(seed);
     }
-    let count = histories();
     let first = fastrand::u64(..u64::from(u32::MAX));
     let next = AtomicU64::new(0);
     let failed = Mutex::new(Vec::new());
@@ -259,7 +287,7 @@ fn nothing_synced_is_lost_when_power_is_cut() {
         for _ in 0..threads {
             scope.spawn(|| {
                 while let Some(seed) = take(&next, count).map(|number| first + number) {
-                    if std::panic::catch_unwind(|| run(seed)).is_err() {
+                    if std::panic::catch_unwind(|| test(seed)).is_err() {
                         eprintln!("failed: FOREBAY_SEED={seed}");
                         failed.lock().push(seed);
                     }
