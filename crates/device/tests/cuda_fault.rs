@@ -6,7 +6,7 @@ use std::sync::mpsc::channel;
 
 use common::{ask, devices};
 use forebay_device::cuda::{
-    Cuda, DevicePointerMut, KernelArguments, LaunchShape, ProgramSpec, Stream,
+    Cuda, DevicePointerMut, KernelArguments, LaunchShape, Priority, ProgramSpec,
 };
 use forebay_device::{DeviceContext, JobError, Step, SubmitError, kernel_arguments};
 
@@ -40,9 +40,10 @@ fn write_to_null(cuda: &mut Cuda) -> Result<(), JobError> {
     let arguments = Arguments {
         out: DevicePointerMut::new(0),
     };
+    let stream = cuda.stream(Priority::Normal)?;
     // SAFETY: nothing has address 0 on the device, so the kernel faults and touches no memory: this is the test.
-    unsafe { cuda.launch(&kernel, &shape, &arguments, Stream::Compute)? };
-    Ok(cuda.synchronize(Stream::Compute)?)
+    unsafe { cuda.launch(&kernel, &shape, &arguments, &stream)? };
+    Ok(cuda.synchronize(&stream)?)
 }
 
 #[test]

@@ -7,7 +7,7 @@ use std::sync::{Arc, Weak};
 use forebay_device::JobError;
 use forebay_device::cuda::{
     Cuda, DeviceMemory, DevicePointer, DevicePointerMut, Event, LaunchShape, Mirrored, Pinned,
-    Stream,
+    Priority, Stream,
 };
 
 use crate::arguments::{Goal, QUERIES_MAX, THREADS, WANT_COUNT, WANT_ROWS};
@@ -48,6 +48,8 @@ struct Resident {
 }
 
 struct Buffers {
+    /// The passes, one after the other.
+    stream: Stream,
     /// The counters of the launches of a pass, then the tables of their queries.
     pass: Mirrored,
     /// Written by the device itself.
@@ -59,8 +61,10 @@ struct Buffers {
 impl Buffers {
     fn new(cuda: &Cuda) -> Result<Buffers, JobError> {
         let bytes = COUNTER_BYTES * LAUNCHES_MAX + IMAGES_BYTES;
+        let stream = cuda.stream(Priority::High)?;
         Ok(Buffers {
-            pass: cuda.mirrored(cuda.allocate(bytes as u64)?, Stream::Compute)?,
+            pass: cuda.mirrored(cuda.allocate(bytes as u64)?, &stream)?,
+            stream,
             list: cuda.host_buffer(LIST_CAPACITY * size_of::<u32>())?,
             began: cuda.event()?,
             ended: cuda.event()?,
@@ -116,7 +120,7 @@ impl Scanner {
             };
             if let Err(error) = pass.run(&mut launches, &mut found) {
                 // The orders keep the rows, which kernels of this pass may still read.
-                cuda.synchronize(Stream::Compute)?;
+                cuda.synchronize(&buffers.stream)?;
                 return Err(error);
             }
             launches = rest;
@@ -142,12 +146,12 @@ impl Scanner {
     fn copy(&mut self, cuda: &Cuda, table: &Arc<ScanTable>) -> Result<Resident, JobError> {
         let memory = cuda.allocate(table.image_bytes() as u64)?;
         let image = table.image(memory.address());
-        let pass = &mut self.buffers.as_mut().expect("made before").pass;
-        let staging = pass.host_mut()?;
+        let buffers = self.buffers.as_mut().expect("made before");
+        let staging = buffers.pass.host_mut()?;
         for (index, piece) in image.bytes.chunks(IMAGES_BYTES).enumerate() {
             let staged = &mut staging[..piece.len()];
             staged.copy_from_slice(piece);
-            cuda.write(staged, &memory, index * IMAGES_BYTES, Stream::Compute)?;
+            cuda.write(staged, &memory, index * IMAGES_BYTES, &buffers.stream)?;
         }
         Ok(Resident {
             table: Arc::downgrade(table),
@@ -287,11 +291,13 @@ impl Pass<'_> {
             launches[query.launch].arguments.queries[query.query]
                 .set_goal(self.goal(query, capacity));
         }
-        self.cuda.record(&self.buffers.began, Stream::Compute)?;
+        self.cuda
+            .record(&self.buffers.began, &self.buffers.stream)?;
         for (index, (launch, at)) in launches.iter_mut().zip(images).enumerate() {
             self.launch(launch, at, index, &chunks)?;
         }
-        self.cuda.record(&self.buffers.ended, Stream::Compute)?;
+        self.cuda
+            .record(&self.buffers.ended, &self.buffers.stream)?;
         let counters_bytes = launches.len() * COUNTER_BYTES;
         self.buffers.pass.fetch(self.cuda, counters_bytes)?;
         Ok(())
@@ -367,7 +373,7 @@ impl Pass<'_> {
         // until the pass has been waited for. Kernels of a pass write to counters and lists of their own.
         unsafe {
             self.cuda
-                .launch(&kernel, &shape, arguments, Stream::Compute)
+                .launch(&kernel, &shape, arguments, &self.buffers.stream)
         }
     }
 
