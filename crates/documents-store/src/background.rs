@@ -1,10 +1,10 @@
-//! A thread beside the callers.
+//! Threads of the store's own.
 
 use std::thread::JoinHandle;
 
 use crate::error::{Result, StoreError};
 
-/// A thread that runs until it is dropped: the drop asks it to stop and waits for its end.
+/// A thread. Dropping this asks it to stop and waits for its end.
 pub(crate) struct Background {
     name: &'static str,
     stop: Box<dyn Fn() + Send + Sync>,
@@ -12,7 +12,7 @@ pub(crate) struct Background {
 }
 
 impl Background {
-    /// Starts a thread that runs `run`, which returns soon after `stop` was called.
+    /// Starts a thread that runs `run`. `stop` makes `run` return soon.
     ///
     /// # Errors
     /// [`StoreError::Io`] if the system gives no thread.

@@ -1,4 +1,4 @@
-//! Reads that fail: the operation reports it and changes nothing, and the store goes on.
+//! Failing reads: the operation returns the error and changes nothing, and the store continues.
 
 mod common;
 
@@ -13,10 +13,10 @@ use forebay_documents_store::{
     Change, Collection, Direction, IndexBounds, IndexSpec, Result, Store, StoreError,
 };
 
-/// Documents of the collection, more than a page.
+/// Number of documents, more than the first page of a scan holds.
 const DOCUMENTS: i64 = 40;
 
-/// What reads of the store are for.
+/// An operation that reads.
 type Operation = fn(&Collection) -> Result<()>;
 
 const OPERATIONS: [(&str, Operation); 8] = [
@@ -72,14 +72,14 @@ fn contents(collection: &Collection) -> Vec<(u64, Vec<u8>)> {
     collection.scan(0).map(read).collect()
 }
 
-/// Runs an operation whose read fails after some more; whether one did.
+/// Runs an operation whose read number `after` fails; returns whether it has that many.
 fn fails_at(name: &str, operation: Operation, after: u32) -> bool {
     let (engine, store) = store();
     let collection = store.collection("db", "c").expect("is there");
     let before = contents(&collection);
     engine.fail_read(after, Fault::Broken);
     let outcome = operation(&collection);
-    // Uses up a failure that the operation did not meet.
+    // Uses up a fault that the operation did not reach.
     while engine.has_fault() {
         drop(collection.get(0));
     }
@@ -95,7 +95,7 @@ fn fails_at(name: &str, operation: Operation, after: u32) -> bool {
 }
 
 #[test]
-fn a_read_that_fails_fails_its_operation_alone() {
+fn a_failing_read_fails_only_its_operation() {
     for (name, operation) in OPERATIONS {
         let failed = (0..).take_while(|after| fails_at(name, operation, *after));
         assert!(failed.count() > 0, "{name} reads");

@@ -1,5 +1,5 @@
-//! A disk that takes no more: the write is refused, reads go on, nothing acknowledged is lost; writes go on once there is
-//! space. `processes/limits.rs` has the tests of a disk that is really full.
+//! A nearly full disk: writes are refused, reads continue, nothing acknowledged is lost, and writes continue once there
+//! is space. `processes/limits.rs` tests a full disk.
 
 mod common;
 
@@ -21,7 +21,7 @@ fn document(id: i64) -> RawDocumentBuf {
 #[test]
 fn a_failed_sync_stops_writes_until_one_succeeds() {
     let engine = Arc::new(FaultEngine::new(Arc::new(MemoryEngine::default())));
-    // The background does not sync within this test.
+    // The background does not sync during this test.
     let store = Store::with_engine(engine.clone(), Duration::from_secs(3600)).expect("opens");
     let collection = store.collection_or_create("db", "c").expect("creates");
     collection.insert(&document(0)).expect("is taken");
@@ -51,7 +51,7 @@ fn a_failed_sync_stops_writes_until_one_succeeds() {
     assert_clean(&collection);
 }
 
-/// Inserts until that is refused; gives how many there are then, and why no more were taken.
+/// Inserts until an insert is refused; returns the number of documents then, and the error.
 fn fill(collection: &Collection) -> (i64, StoreError) {
     let present = collection.document_count() as i64;
     let refused = |id| {
@@ -67,7 +67,7 @@ fn fill(collection: &Collection) -> (i64, StoreError) {
 
 const RESERVE: u64 = 1 << 20;
 
-/// A store on a disk whose free bytes the test says.
+/// A store on a disk whose free bytes the test sets.
 fn store_with(free: &Arc<AtomicU64>) -> Store {
     let free = Arc::clone(free);
     let free_bytes = Box::new(move || Ok(free.load(Ordering::SeqCst)));
@@ -76,7 +76,7 @@ fn store_with(free: &Arc<AtomicU64>) -> Store {
 }
 
 #[test]
-fn writes_go_on_when_there_is_space_again() {
+fn writes_continue_when_there_is_space_again() {
     let free = Arc::new(AtomicU64::new(RESERVE + (8 << 20)));
     let store = store_with(&free);
     let collection = store.collection_or_create("db", "c").expect("creates");
@@ -98,7 +98,7 @@ fn writes_go_on_when_there_is_space_again() {
 
     let number = collection
         .number_by_id(bson::RawBsonRef::Int64(0))
-        .expect("reads go on")
+        .expect("reads continue")
         .expect("the first was taken");
     let deleted = collection.write(&[Change::Delete(number)], true);
     assert!(deleted[0].is_ok(), "what makes space is taken: {deleted:?}");

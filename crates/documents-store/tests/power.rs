@@ -1,6 +1,7 @@
-//! Power is cut again and again under a store: it opens with all that was synced, and says what it dropped.
+//! Power failures and failed syncs: the store opens with everything that was synced.
 //!
-//! `FOREBAY_TEST_FULL=1` runs more histories, `FOREBAY_HISTORIES=<count>` runs so many, `FOREBAY_SEED=<seed>` runs one.
+//! `FOREBAY_TEST_FULL=1` runs more histories, `FOREBAY_HISTORIES=<count>` runs that many, `FOREBAY_SEED=<seed>` runs
+//! one.
 
 mod common;
 mod disk;
@@ -19,12 +20,12 @@ use parking_lot::Mutex;
 
 const HISTORIES: u64 = 300;
 const HISTORIES_FULL: u64 = 10_000;
-/// Lives of a store in one history, at most.
+/// Maximum number of lives of a store in one history.
 const LIVES_MAX: u32 = 4;
-/// Operations of a life, at most.
+/// Maximum number of operations of a life.
 const OPERATIONS_MAX: u64 = 60;
 
-/// Buffers so small that tables are written all the time; syncs come when they are asked for, or with tables.
+/// Buffers so small that tables are written all the time. Syncs happen only at the test's request, or with tables.
 fn options(directory: &Path) -> StoreOptions {
     StoreOptions {
         write_buffer_bytes: 8 << 10,
@@ -35,15 +36,15 @@ fn options(directory: &Path) -> StoreOptions {
     }
 }
 
-/// What is known of a store: `model` is what the operations before `first` have made of it.
+/// Expected state of a store: `model` is the result of the operations before `first`.
 struct History {
     seed: u64,
     random: Rng,
     model: Model,
     first: u64,
-    /// Operations that a sync has confirmed.
+    /// Number of operations that a sync has confirmed.
     synced: u64,
-    /// Operations that were begun.
+    /// Number of operations that were begun.
     begun: u64,
     /// Whether a sync has failed in this life of the store.
     has_failed: bool,
@@ -75,13 +76,13 @@ impl History {
         }
     }
 
-    /// An operation may fail only after a sync that failed.
+    /// Checks that an operation failed after a failed sync.
     fn excuse(&mut self, error: &StoreError, power: &Power) {
         self.has_failed |= power.has_failed();
         assert!(self.has_failed, "an operation failed: {error}");
     }
 
-    /// What fails beside the operations is tried again with later ones.
+    /// Runs operations. Failed syncs and failed changes of other collections are retried with later operations.
     fn operate(&mut self, store: &Store, power: &Power) -> Result<()> {
         let collection = store.collection_or_create("db", "c")?;
         if collection.indexes().len() == 1 {
@@ -117,7 +118,7 @@ impl History {
         Ok(())
     }
 
-    /// The documents are what a number of operations has made, and all that was synced is among these.
+    /// Checks that the documents are the result of a number of operations that includes all synced ones.
     fn check(&mut self, store: &Store) {
         let found = store.collection("db", "c").map(|c| contents(&c));
         let found = found.unwrap_or_default();
@@ -139,7 +140,7 @@ impl History {
     }
 }
 
-/// Gives a collection more than a buffer holds, so that it has tables when it is dropped.
+/// Inserts more than a write buffer holds, so that the collection has tables when it is dropped.
 fn fill(collection: &Collection) -> Result<()> {
     for _ in 0..20 {
         let document = rawdoc! { "_id": bson::oid::ObjectId::new(), "pad": "y".repeat(600) };
@@ -153,7 +154,7 @@ fn define(collection: &Collection) -> Result<()> {
     create_index(collection, IndexSpec::ascending("u").unique())
 }
 
-/// One store on disks that lose power, or that fail to sync, so that it is started again on the same disk.
+/// Runs one store on disks that lose power, and on disks whose syncs fail, where it is started again.
 fn run(seed: u64) {
     let folder = temporary();
     let mut history = History::new(seed);
@@ -171,7 +172,7 @@ fn run(seed: u64) {
     drop((store, power));
 }
 
-/// A folder in memory where there is one: no file needs to be on a disk here, and most of the time goes into making them.
+/// A temporary folder, in memory if possible, as creating files takes most of the time.
 fn temporary() -> tempfile::TempDir {
     let in_memory = tempfile::tempdir_in("/dev/shm");
     in_memory
@@ -208,8 +209,8 @@ fn make(data: &Path) -> Result<()> {
     store.sync()
 }
 
-/// A store whose creation met a sync that failed is opened again on the same disk, and loses power later. False if fewer files
-/// than `after` are synced.
+/// A store whose creation met a sync that failed is opened again on the same disk, and loses power later. False if
+/// fewer files than `after` are synced.
 fn make_again(after: u32, seed: u64) -> bool {
     let folder = temporary();
     let root = folder.path().join("0");
@@ -221,7 +222,7 @@ fn make_again(after: u32, seed: u64) -> bool {
     if !power.has_failed() {
         return false;
     }
-    // Descriptors of the same number may be told of the failure once more.
+    // A new descriptor with the number of an old one may report the failure once more.
     while let Err(error) = make(&data) {
         assert!(power.has_failed(), "sync {after}, seed {seed}: {error}");
     }
@@ -270,7 +271,7 @@ fn nothing_synced_is_lost_when_power_is_cut() {
     assert!(failed.is_empty(), "seeds that failed: {failed:?}");
 }
 
-/// How many histories to run.
+/// Number of histories to run.
 fn histories() -> u64 {
     let given = std::env::var("FOREBAY_HISTORIES").ok();
     if let Some(count) = given.and_then(|count| count.parse().ok()) {

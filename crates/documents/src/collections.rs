@@ -177,7 +177,7 @@ impl Collections {
         namespace: &Namespace,
         options: CollectionOptions,
     ) -> Result<Arc<OpenCollection>, CommandError> {
-        namespace::check_writable(&namespace)?;
+        namespace::check_writable(namespace)?;
         let made = self
             .store
             .create_collection(&namespace.db, &namespace.collection, options)?;
@@ -239,7 +239,7 @@ impl Collections {
         to: &Namespace,
         drop_target: bool,
     ) -> Result<(), CommandError> {
-        namespace::check_writable(&to)?;
+        namespace::check_writable(to)?;
         let _held = self.catalogue.lock();
         let collection = self.get(from).ok_or_else(|| {
             CommandError::refused(
@@ -267,7 +267,7 @@ impl Collections {
         // The target's writers wait, and then find the collection that takes its place.
         let replaced = target.map(|target| target.lock.lock());
         let from = &collection.namespace;
-        self.store.rename_collection(&from, &to, target.is_some())?;
+        self.store.rename_collection(from, to, target.is_some())?;
         let moved = OpenCollection {
             namespace: to.clone(),
             store: collection.store.clone(),

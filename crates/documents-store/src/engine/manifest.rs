@@ -1,12 +1,14 @@
-//! Checking which tables make up the partitions, before fjall believes it.
+//! The manifests of partitions: checked before fjall reads them, and kept from being overwritten.
 //!
-//! Each partition has a file `current`: the number of its manifest `v<number>` (8 bytes, little-endian), the manifest's
-//! XXH3-128 checksum (16 bytes) and that checksum's kind (1 byte, 0). fjall 3 writes the checksum and does not compare it,
-//! and a manifest with a wrong bit may name fewer tables than there are.
+//! A manifest lists the tables of a partition. The file `current` names the manifest `v<number>` that is in force:
+//! its number (8 bytes, little-endian), its XXH3-128 checksum (16 bytes) and the kind of checksum (1 byte, 0). fjall
+//! 3 writes the checksum and does not compare it, and a manifest with a flipped bit may list fewer tables than there
+//! are.
 //!
-//! fjall writes a manifest, syncs it, names it in a new `current`, and syncs that and the folder. If one of the last two syncs
-//! fails, `current` names a manifest that fjall takes for not written: it writes the next one under the same number, in
-//! place. Power that is cut before that ends would leave a `current` and a manifest that do not fit. [`set_aside`] prevents that.
+//! fjall writes a manifest, syncs it, names it in a new `current`, and syncs `current` and the folder. If one of the
+//! last two syncs fails, `current` names the manifest, but fjall considers it not written: the next attempt
+//! overwrites it. A power failure during that attempt would leave a `current` that does not match its manifest.
+//! [`set_aside`] prevents that.
 
 use std::fs::{self, File};
 use std::io::{self, Write};
@@ -21,10 +23,10 @@ use crate::error::{Result, StoreError};
 
 /// Name of the file that names a partition's manifest.
 const CURRENT: &str = "current";
-/// How far a manifest that is set aside is moved away from the numbers that fjall uses until the next start.
+/// Distance between the number of a manifest that is set aside and the numbers that fjall uses until the next start.
 const ASIDE: u64 = 1 << 32;
 
-/// What the file `current` says.
+/// Content of the file `current`.
 struct Current {
     number: u64,
     checksum: u128,
@@ -54,10 +56,10 @@ impl Current {
     }
 }
 
-/// The number of the manifest that counts.
+/// The number of the current manifest.
 ///
 /// # Errors
-/// [`StoreError::Io`], and [`StoreError::Corrupt`] for a `current` that does not name one.
+/// [`StoreError::Io`], and [`StoreError::Corrupt`] for a malformed `current`.
 pub(crate) fn number(partition: &Path) -> Result<u64> {
     Ok(read_current(partition)?.number)
 }
@@ -65,11 +67,11 @@ pub(crate) fn number(partition: &Path) -> Result<u64> {
 fn read_current(partition: &Path) -> Result<Current> {
     let path = partition.join(CURRENT);
     let bytes =
-        fs::read(&path).map_err(|error| StoreError::io("read which manifest counts", error))?;
+        fs::read(&path).map_err(|error| StoreError::io("read which manifest is current", error))?;
     Current::decode(&bytes).ok_or_else(|| damaged(&path))
 }
 
-/// Gives the manifest that counts a number that fjall does not use in this run, so that nothing writes over it.
+/// Copies the current manifest to a number that fjall does not use in this run, and makes the copy current.
 ///
 /// # Errors
 /// [`StoreError::Io`] and [`StoreError::DiskFull`].
@@ -116,7 +118,7 @@ pub(crate) fn check(partitions: &Path) -> Result<()> {
             Err(error) => return Err(error),
         }
     }
-    // Nothing else can be said while the list itself is damaged.
+    // The list comes first, as the others are judged by it.
     damages.sort_by_key(|(name, _)| name != LIST);
     for (name, damage) in damages {
         if name == LIST || is_listed(partitions, name.to_str().unwrap_or_default())? {
@@ -126,7 +128,7 @@ pub(crate) fn check(partitions: &Path) -> Result<()> {
     Ok(())
 }
 
-/// Whether the list has the partition of this folder. Of one that was deleted any part may be left; fjall removes it.
+/// Whether the partition in this folder is listed. Any part of a deleted one may be left; fjall removes it.
 fn is_listed(partitions: &Path, folder: &str) -> Result<bool> {
     let Ok(number) = folder.parse::<u64>() else {
         return Ok(true);
@@ -142,8 +144,9 @@ fn is_listed(partitions: &Path, folder: &str) -> Result<bool> {
         .is_some())
 }
 
-/// The highest sequence number in the list of partitions; 0 where there is none. fjall does not count on from it, though of
-/// two entries for a partition that is numbered as an earlier one was, the one with the higher number counts.
+/// The highest sequence number in the list of partitions; 0 if there is no list. fjall does not continue from it,
+/// although it reuses the number of a partition whose folder a power failure removed: the new entry must have the
+/// higher sequence number.
 ///
 /// # Errors
 /// [`StoreError::Corrupt`] for a list that cannot be read.
@@ -153,7 +156,7 @@ pub(crate) fn list_sequence(partitions: &Path) -> Result<SeqNo> {
     Ok(highest.unwrap_or(0))
 }
 
-/// Opens the list of partitions, if there is one, while fjall has not.
+/// Opens the list of partitions, if there is one. fjall must not have it open.
 fn open_list(partitions: &Path) -> Result<Option<AnyTree>> {
     let list = partitions.join(LIST);
     if !list.join(CURRENT).exists() {
@@ -183,14 +186,14 @@ fn damaged(file: &Path) -> StoreError {
     }
 }
 
-/// A partition without `current`, or without any manifest, may be one that was dropped, whose removal was cut short: fjall
-/// judges that.
+/// Compares a manifest with its checksum. A partition without `current`, or without any manifest, may be a dropped
+/// one whose removal was cut short; fjall handles that.
 fn check_partition(partition: &Path) -> Result<()> {
     let path = partition.join(CURRENT);
     let current = match fs::read(&path) {
         Ok(current) => Current::decode(&current).ok_or_else(|| damaged(&path))?,
         Err(error) if is_absent(&error) => return Ok(()),
-        Err(error) => return Err(StoreError::io("read which manifest counts", error)),
+        Err(error) => return Err(StoreError::io("read which manifest is current", error)),
     };
     let path = current.manifest(partition);
     match fs::read(&path) {

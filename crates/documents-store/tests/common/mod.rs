@@ -1,4 +1,4 @@
-//! What the suites share.
+//! Helpers of the tests.
 #![allow(dead_code, reason = "each suite uses some of it")]
 
 pub mod operations;

@@ -1,17 +1,17 @@
-//! A disk that loses power: what is synced stays, and of the rest any part may be lost.
+//! A simulated disk that loses power: what is synced stays, and any part of the rest may be lost.
 //!
-//! The files are real, and so is every call on them but two: `fsync` and `fdatasync` of this process end here, where the
-//! executable defines them before the C library does. A sync copies what the file or the folder holds: that is what is on
-//! the disk. At a cut of power, an image of the disk is made in another folder:
+//! Files are real, and so are all calls except `fsync` and `fdatasync`, which this executable defines before the C
+//! library does. A sync copies the content of the file or folder: the copy is what is on the disk. A power failure
+//! makes an image of the disk in another folder:
 //!
-//! - of a file, each page of 4 KiB that differs from what was synced is the old one, the new one, or a mix of their sectors
-//!   of 512 bytes, and its length is the old or the new one;
-//! - of a folder, each name that was made, removed or given to another file since its last sync is as before or as after,
-//!   whatever becomes of the other names. File systems that keep the order of such changes lose less.
+//! - In a file, each page of 4 KiB that differs from its synced state is the old one, the new one, or a mix of their
+//!   sectors of 512 bytes. The length is the old or the new one.
+//! - In a folder, each name that was created, removed or given to another file since the last sync is old or new,
+//!   whatever the state of the other names. File systems that keep the order of such changes lose less.
 //!
-//! Syncs may be told to fail: of a journal, or of any file or folder. As on Linux, the pages that a failed sync could not write
-//! count as written from then on: a later sync writes them only once they have changed again. Each other descriptor that was
-//! open then reports the failure once. A folder whose sync failed is written by its next one.
+//! Syncs of journals, or of any file or folder, can be made to fail. As on Linux, the pages that a failed sync did
+//! not write count as written from then on: a later sync writes them only once they have changed again. Each other
+//! descriptor that was open then reports the failure once. A folder whose sync failed is written by its next sync.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::ffi::OsString;
@@ -30,15 +30,15 @@ use rustix::fs::{SeekFrom, seek};
 const PAGE_BYTES: usize = 4096;
 const SECTOR_BYTES: usize = 512;
 
-/// The disks in use, by the folders they hold.
+/// The disks in use, by their folders.
 static DISKS: Mutex<Vec<(PathBuf, Arc<Mutex<Disk>>)>> = Mutex::new(Vec::new());
 
-/// A file or folder, whatever its name: numbers are given again, but not at the same time.
+/// Identifies a file or folder, whatever its name: inode numbers are reused, but not with the same time of creation.
 type Id = (u64, Option<SystemTime>);
 /// The names in a folder; true for folders.
 type Names = BTreeMap<OsString, (Id, bool)>;
 
-/// What a file holds: bytes up to the last that is not zero, and its length.
+/// Content of a file: the bytes up to the last that is not zero, and the length.
 #[derive(Clone, Default, PartialEq)]
 struct Content {
     bytes: Vec<u8>,
@@ -48,16 +48,16 @@ struct Content {
 /// Pages that a failed sync left in memory, where they count as written.
 struct Stale {
     pages: HashMap<usize, [u8; PAGE_BYTES]>,
-    /// The time of change that the failed sync set: any write sets another.
+    /// The time of change that was set at the failed sync. Any write sets another.
     changed: Option<SystemTime>,
-    /// Whether the file is a journal, which is only appended to; any other is emptied before it is written again.
+    /// Whether the file is a journal, which is only appended to. Other files are emptied before they are rewritten.
     is_journal: bool,
-    /// Descriptors that have not been told yet.
-    untold: Vec<OsString>,
+    /// Descriptors that have not reported the failure yet.
+    unreported: Vec<OsString>,
 }
 
 impl Stale {
-    /// Keeps the pages that still count as written.
+    /// Keeps only the pages that still count as written.
     fn retain(&mut self, now: &Content, changed: Option<SystemTime>) {
         let is_new = changed != self.changed && !self.is_journal;
         self.pages
@@ -73,21 +73,21 @@ struct Disk {
     /// Files that a sync failed to write.
     stale: HashMap<Id, Stale>,
     random: Rng,
-    /// Syncs that still succeed before one fails.
+    /// Number of syncs until one fails.
     until_failure: Option<u32>,
-    /// Syncs that fail from then on, one after another.
+    /// Number of consecutive syncs that fail from then on.
     failures: u32,
     /// Whether only syncs of journals fail.
     fails_journals_alone: bool,
     has_failed: bool,
-    /// Syncs that still happen before power is cut at one.
+    /// Number of syncs until power is cut at one.
     until_cut: Option<u32>,
-    /// What `until_cut` becomes when a sync fails.
+    /// Value for `until_cut` once a sync fails.
     until_cut_after_failure: Option<u32>,
     image: Option<PathBuf>,
 }
 
-/// How much of what was not synced is on the disk after a cut.
+/// How much of the unsynced state is on the disk after a power failure.
 #[derive(Clone, Copy)]
 enum Survival {
     Nothing,
@@ -102,7 +102,7 @@ pub struct Power {
 }
 
 impl Power {
-    /// All that is in the folder is on the disk.
+    /// Creates a disk on which everything in the folder is synced.
     pub fn on(root: &Path, seed: u64) -> Self {
         let mut disk = Disk {
             root: root.to_owned(),
@@ -118,12 +118,12 @@ impl Power {
         }
     }
 
-    /// Lets one sync of a journal fail, after `after` more.
+    /// Makes one sync of a journal fail, after `after` more.
     pub fn fail_journal(&self, after: u32) {
         self.fail(after, 1, true);
     }
 
-    /// Lets `count` syncs of any file or folder fail one after another, after `after` more.
+    /// Makes `count` consecutive syncs of any file or folder fail, after `after` more.
     pub fn fail_any(&self, after: u32, count: u32) {
         self.fail(after, count, false);
     }
@@ -140,18 +140,18 @@ impl Power {
         self.disk.lock().until_cut = Some(after);
     }
 
-    /// Cuts power at a sync, `after` more behind the first one that fails.
+    /// Cuts power at a sync, `after` more after the first failed one.
     pub fn cut_after_failure(&self, after: u32) {
         self.disk.lock().until_cut_after_failure = Some(after);
     }
 
-    /// Whether a sync has failed since the last time that this was asked; all of them do once power is cut.
+    /// Whether a sync has failed since the last call. Once power is cut, all syncs fail.
     pub fn has_failed(&self) -> bool {
         let mut disk = self.disk.lock();
         disk.image.is_some() || std::mem::take(&mut disk.has_failed)
     }
 
-    /// Cuts power now, unless it is; the folder with what the disk then holds.
+    /// Cuts power, unless it is cut already; returns the folder with the image of the disk.
     pub fn cut(&self) -> PathBuf {
         self.disk.lock().cut()
     }
@@ -170,7 +170,7 @@ pub extern "C" fn fsync(descriptor: i32) -> i32 {
     sync(descriptor)
 }
 
-/// Syncs what a file holds.
+/// Syncs the content of a file.
 #[expect(unsafe_code, reason = "it takes the place of the C library's")]
 #[unsafe(no_mangle)]
 pub extern "C" fn fdatasync(descriptor: i32) -> i32 {
@@ -205,7 +205,7 @@ fn is_journal(link: &Path) -> bool {
         .is_some_and(|extension| extension == "jnl" || extension == "jnl (deleted)")
 }
 
-/// Gives a file a time of change that no write gives it; that time.
+/// Sets a time of change that no write sets; returns it.
 fn age(link: &Path) -> Option<SystemTime> {
     let file = File::open(link).expect("an open file can be opened");
     let time = SystemTime::UNIX_EPOCH + Duration::from_secs(1);
@@ -213,7 +213,7 @@ fn age(link: &Path) -> Option<SystemTime> {
     file.metadata().ok()?.modified().ok()
 }
 
-/// The numbers of the descriptors of a file, but for the one that the link stands for.
+/// The numbers of the descriptors of a file, without the one of the link.
 fn descriptors_of(id: Id, link: &Path) -> Vec<OsString> {
     let folder = link.parent().expect("links lie in a folder");
     let others = names_in(folder).into_keys().filter(|name| {
@@ -233,7 +233,7 @@ fn names_in(folder: &Path) -> Names {
 }
 
 impl Content {
-    /// Reads a file; journals have much room at their end, which is left out.
+    /// Reads a file, without the preallocated end of journals.
     fn read(path: &Path) -> Option<Self> {
         let mut file = File::open(path).ok()?;
         let length = file.metadata().ok()?.len();
@@ -253,7 +253,7 @@ impl Content {
         self.bytes.len().div_ceil(PAGE_BYTES)
     }
 
-    /// A page, up to its last byte that is not zero or not there.
+    /// A page; zeros behind the end of the bytes.
     fn page(&self, page: usize) -> [u8; PAGE_BYTES] {
         let start = self.bytes.len().min(page * PAGE_BYTES);
         let end = self.bytes.len().min((page + 1) * PAGE_BYTES);
@@ -299,7 +299,7 @@ impl Disk {
         self.folders.insert(id, names_in(folder));
     }
 
-    /// Does what a sync does; whether it succeeds. The link leads to a file or folder, which may have no name any more.
+    /// Syncs a file or folder, which may have lost its name; returns whether the sync succeeds.
     fn sync(&mut self, link: &Path) -> bool {
         if self.image.is_some() {
             return false;
@@ -328,7 +328,7 @@ impl Disk {
         true
     }
 
-    /// Whether this sync is one that has to fail.
+    /// Counts a sync; returns whether it must fail.
     fn fails(&mut self, link: &Path) -> bool {
         if self.fails_journals_alone && !is_journal(link) {
             return false;
@@ -358,8 +358,12 @@ impl Disk {
         if let Some(stale) = self.stale.get_mut(&id) {
             stale.retain(&now, changed);
             let name = link.file_name().expect("descriptors have numbers");
-            if let Some(told) = stale.untold.iter().position(|untold| untold == name) {
-                stale.untold.swap_remove(told);
+            if let Some(reported) = stale
+                .unreported
+                .iter()
+                .position(|descriptor| descriptor == name)
+            {
+                stale.unreported.swap_remove(reported);
                 self.has_failed = true;
                 return false;
             }
@@ -373,7 +377,7 @@ impl Disk {
                 pages: pages.map(|page| (page, now.page(page))).collect(),
                 changed: age(link),
                 is_journal: is_journal(link),
-                untold: descriptors_of(id, link),
+                unreported: descriptors_of(id, link),
             };
             self.stale.insert(id, stale);
             return false;
@@ -407,7 +411,7 @@ impl Disk {
         image
     }
 
-    /// Makes the image of a folder; `live` is where it is now, if it is anywhere.
+    /// Makes the image of a folder; `live` is its current path, if it has one.
     fn make_folder(&mut self, id: Id, live: Option<&Path>, image: &Path, survival: Survival) {
         fs::create_dir(image).expect("the image can be made");
         let synced = self.folders.get(&id).cloned().unwrap_or_default();
@@ -439,7 +443,7 @@ impl Disk {
         }
     }
 
-    /// What is left of a file.
+    /// The content that a power failure leaves of a file.
     fn torn(&mut self, id: Id, live: Option<&Path>, survival: Survival) -> Content {
         let synced = self.files.get(&id).cloned().unwrap_or_default();
         let Some(now) = live.and_then(Content::read) else {
@@ -481,7 +485,7 @@ impl Disk {
     }
 }
 
-/// Counts down; true when it was the last.
+/// Counts down; returns true at the end.
 fn burns_down(left: &mut Option<u32>) -> bool {
     match left {
         Some(0) => {

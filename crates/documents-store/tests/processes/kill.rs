@@ -1,4 +1,4 @@
-//! A process that writes is killed again and again: what it acknowledged is there, all of it fits together.
+//! A writing process is killed again and again: everything that it acknowledged is there, and everything is consistent.
 
 use std::io::{BufRead, BufReader};
 use std::path::Path;
@@ -11,10 +11,10 @@ use crate::common::operations::{Model, apply_to_model, apply_to_store, contents,
 use crate::common::{assert_clean, create_index, small_buffers};
 
 const ROUNDS: usize = 20;
-/// Operations between two syncs, and so the most that a kill may leave in doubt, with one that is under way.
+/// Maximum number of operations between two syncs, which a kill leaves in doubt, with one in progress.
 const UNSYNCED_MAX: u64 = 8;
 
-/// With a history that keeps everything.
+/// Options with a history that keeps everything.
 pub fn options(directory: &Path) -> StoreOptions {
     StoreOptions {
         history_bytes_max: 1 << 30,
@@ -48,7 +48,7 @@ pub fn child(directory: &Path, first: u64, seed: u64) {
     }
 }
 
-/// Runs the child for a while and kills it; gives the number of operations it acknowledged.
+/// Runs the child for a while and kills it; returns the number of operations that it acknowledged.
 fn run_and_kill(directory: &Path, first: u64, seed: u64, life: Duration) -> u64 {
     let mut child = crate::child("kill", directory, &[first, seed])
         .stdout(Stdio::piped())

@@ -1,5 +1,4 @@
-//! Stores under limits of the operating system: on the size of files, which stands for a disk that takes no more, and on open
-//! files.
+//! Stores under limits of the operating system: on open files, and on the size of files, which stands for a full disk.
 
 use std::fs::File;
 use std::path::Path;
@@ -14,13 +13,13 @@ use crate::common::operations::{Model, apply_to_model, apply_to_store, contents,
 use crate::common::{assert_clean, create_index};
 use crate::kill;
 
-/// Bytes that a file may have: a little more than fjall's journal has from the start.
+/// Maximum bytes of a file: a little more than fjall preallocates for a journal.
 const FILE_BYTES_MAX: u64 = 66 << 20;
-/// Lives of a store whose writes fail.
+/// Number of lives of a store whose writes fail.
 const LIVES: u64 = 60;
-/// The same with `FOREBAY_TEST_FULL=1`.
-const LIVES_FULL: u64 = 1_000;
-/// Operations of one of them, at most.
+/// Number of stores with that many lives, with `FOREBAY_TEST_FULL=1`.
+const STORES_FULL: u64 = 20;
+/// Maximum number of operations of a life.
 const OPERATIONS_MAX: u64 = 200;
 
 /// Buffers so large that only the journal grows.
@@ -36,7 +35,7 @@ fn document(id: i64) -> RawDocumentBuf {
     rawdoc! { "_id": id, "pad": "x".repeat(500_000) }
 }
 
-/// Sets this process a limit; `None` is as high as it may be.
+/// Sets a limit of this process; `None` sets the highest possible one.
 fn limit(resource: Resource, most: Option<u64>) {
     let (_, hard) = getrlimit(resource).expect("has a limit");
     let soft = most.map_or(hard, |most| most.min(hard));
@@ -49,7 +48,7 @@ fn text(output: &Output) -> String {
         .concat()
 }
 
-/// The process that has no file descriptor left.
+/// Syncs without any file descriptor left.
 pub fn child_without_descriptors(directory: &Path) {
     limit(Resource::RLIMIT_NOFILE, Some(200));
     let store = Store::open(options(directory)).expect("opens");
@@ -73,7 +72,7 @@ pub fn a_sync_needs_no_file_descriptor() {
     assert_eq!(collection.document_count(), 3);
 }
 
-/// Inserts until that is refused; returns how many documents there are then, and the error.
+/// Inserts until an insert is refused; returns the number of documents then, and the error.
 fn fill(collection: &Collection) -> (i64, StoreError) {
     let refused = |id| {
         let error = collection.insert(&document(id)).err()?;
@@ -82,7 +81,7 @@ fn fill(collection: &Collection) -> (i64, StoreError) {
     (0..1_000).find_map(refused).expect("the limit is reached")
 }
 
-/// The process whose journal reaches the end of the disk.
+/// Fills the disk.
 pub fn child_on_full_disk(directory: &Path) {
     limit(Resource::RLIMIT_FSIZE, Some(FILE_BYTES_MAX));
     let store = Store::open(options(directory)).expect("opens");
@@ -122,14 +121,14 @@ pub fn a_full_disk_refuses_writes_and_keeps_the_rest() {
         .expect("there is room again");
 }
 
-/// The last number that a child has printed behind a word.
+/// The last number that a child has printed after a word.
 fn last_number(output: &Output, word: &str) -> Option<u64> {
     let printed = String::from_utf8_lossy(&output.stdout);
     let mut numbers = printed.lines().rev();
     numbers.find_map(|line| line.strip_prefix(word)?.parse().ok())
 }
 
-/// The process that opens the store with this many file descriptors.
+/// Opens the store with at most this many file descriptors.
 pub fn child_that_opens(directory: &Path, descriptors: u64) {
     limit(Resource::RLIMIT_NOFILE, Some(descriptors));
     let opened = Store::open(kill::options(directory));
@@ -189,8 +188,8 @@ fn check(store: &Store, model: &Model) {
     }
 }
 
-/// The process some of whose writes fail, or find no file descriptor. It ends when an operation fails, or by itself without
-/// closing the store.
+/// Operates on the store while some writes fail and some files cannot be opened, until an operation fails or for a
+/// random time. May end without closing the store.
 pub fn child_with_failing_writes(directory: &Path, first: u64, seed: u64, life: u64) {
     let mut random = Rng::with_seed(seed + life);
     let store = match Store::open(kill::options(directory)) {
@@ -233,7 +232,7 @@ fn operate(store: &Store, random: &mut Rng, first: u64, seed: u64) -> Result<()>
     Ok(())
 }
 
-/// Has the background fail where it writes a table or a list of tables now.
+/// Makes the background fail if it is writing a table or a manifest.
 fn fail_tables(random: &mut Rng) {
     limit(Resource::RLIMIT_FSIZE, Some(random.u64(..6_000)));
     (0..random.u32(..200)).for_each(|_| std::thread::yield_now());
@@ -245,7 +244,7 @@ fn lift_limits() {
     limit(Resource::RLIMIT_NOFILE, None);
 }
 
-/// Creates a collection and drops another one; tried again later if that fails.
+/// Creates a collection and drops another one. A failure is only printed; later calls retry.
 fn define_others(store: &Store, random: &mut Rng, at: u64) {
     match random.u8(..8) {
         0 => limit(Resource::RLIMIT_FSIZE, Some(random.u64(..3_000))),
@@ -263,23 +262,28 @@ fn define_others(store: &Store, random: &mut Rng, at: u64) {
 pub fn nothing_synced_is_lost_by_failed_writes() {
     let seed = std::env::var("FOREBAY_SEED").ok();
     let seed = seed.and_then(|seed| seed.parse().ok());
-    let seed = seed.unwrap_or_else(|| fastrand::u64(..u64::from(u32::MAX)));
-    println!("FOREBAY_SEED={seed}");
+    let first = seed.unwrap_or_else(|| fastrand::u64(..u64::from(u32::MAX)));
     let is_full = std::env::var_os("FOREBAY_TEST_FULL").is_some_and(|value| value != "0");
-    let lives = if is_full { LIVES_FULL } else { LIVES };
+    for seed in first..first + if is_full { STORES_FULL } else { 1 } {
+        println!("FOREBAY_SEED={seed}");
+        fail_writes(seed);
+    }
+}
+
+/// Runs a store for some lives, and checks it after each.
+fn fail_writes(seed: u64) {
     let directory = tempfile::tempdir().expect("a temporary directory");
     let (mut model, mut first, mut failed) = (Model::new(), 0, 0);
-    for life in 0..lives {
+    for life in 0..LIVES {
         let child = crate::child("writes", directory.path(), &[first, seed, life]).output();
         let output = child.expect("runs");
         let ended = last_number(&output, "ended ");
-        let ended = ended.unwrap_or_else(|| panic!("life {life}: {}", text(&output)));
-        failed += ended;
+        failed += ended.unwrap_or_else(|| panic!("life {life}: {}", text(&output)));
         let acknowledged = last_number(&output, "acknowledged ").map_or(first, |at| at + 1);
         let begun = last_number(&output, "begun ").map_or(first, |at| at + 1);
         let store = Store::open(kill::options(directory.path())).expect("recovers");
-        let found = store.collection("db", "c").map(|c| contents(&c));
-        let found = found.unwrap_or_default();
+        let collection = store.collection("db", "c");
+        let found = collection.as_deref().map(contents).unwrap_or_default();
         while first < acknowledged || found != model {
             assert!(
                 first < begun,
@@ -288,13 +292,13 @@ pub fn nothing_synced_is_lost_by_failed_writes() {
             apply_to_model(&mut model, seed, first);
             first += 1;
         }
-        if store.collection("db", "c").is_some() {
+        if collection.is_some() {
             check(&store, &model);
         }
     }
     assert!(
-        failed > lives / 10,
+        failed > LIVES / 10,
         "operations failed in {failed} lives only"
     );
-    println!("{first} operations in {lives} lives, {failed} of which met a failure");
+    println!("{first} operations in {LIVES} lives, {failed} of which met a failure");
 }

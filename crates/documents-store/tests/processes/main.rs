@@ -1,7 +1,7 @@
-//! Tests that need a process of their own: to be killed, or to run under limits of the operating system.
+//! Tests that need processes of their own, to be killed or to run under limits of the operating system.
 //!
-//! The file has its own `main`: with the argument `child` it is such a process, otherwise it runs the tests, or those whose name
-//! has the first argument in it.
+//! This target has its own `main`: with the argument `child` it is such a process. Otherwise it runs the tests, or
+//! those whose name contains the first argument.
 
 mod kill;
 mod limits;
@@ -13,7 +13,7 @@ use std::panic::catch_unwind;
 use std::path::Path;
 use std::process::{Command, ExitCode};
 
-/// A name and what it runs.
+/// Name and function of a test.
 type Test = (&'static str, fn());
 
 const TESTS: [Test; 5] = [
@@ -73,7 +73,7 @@ fn run_child(kind: &str, directory: &Path, numbers: &[u64]) {
     }
 }
 
-/// A process of its own. It ignores the signal of a file that is too large, so that the write fails.
+/// Command for a child. The child ignores SIGXFSZ, so that a write beyond the size limit fails.
 fn child(kind: &str, directory: &Path, numbers: &[u64]) -> Command {
     let mut command = Command::new("sh");
     command

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use bson::raw::CStr;
 use bson::{RawArrayBuf, RawBson, RawBsonRef, RawDocument, RawDocumentBuf, cstr, rawdoc};
-use forebay_documents::{ClientContext, Namespace, namespace};
+use forebay_documents::{ClientContext, Namespace};
 
 use super::cursors;
 use super::reasons::Reason;
@@ -461,6 +461,8 @@ fn obeys(command: &str, argument: &str, value: RawBsonRef<'_>) -> bool {
 
 #[cfg(test)]
 mod tests {
+    use forebay_documents::namespace;
+
     use super::*;
 
     #[test]
