@@ -11,7 +11,7 @@ use std::time::Instant;
 use common::{ask, devices};
 use forebay_device::cuda::{
     Cuda, DeviceMemory, DevicePointerMut, DeviceView, Fill, KernelArguments, LaunchShape, Pinned,
-    PinnedPart, Priority, ProgramSpec, Stream, Transfer, TransferJob, gpus,
+    PinnedPart, Priority, Program, ProgramSpec, Stream, Transfer, TransferJob, gpus,
 };
 use forebay_device::{
     Device, DeviceContext, DeviceError, DeviceKind, DeviceState, Devices, Fault, Job, JobError,
@@ -51,7 +51,7 @@ extern "C" __global__ void reverse(const __grid_constant__ Arguments arguments) 
 fn spec() -> ProgramSpec {
     ProgramSpec {
         name: "device-test".to_owned(),
-        source: SOURCE,
+        source: SOURCE.into(),
         headers: vec![("arguments.h".to_owned(), Arguments::header())],
         options: Vec::new(),
         entries: vec!["number".to_owned(), "reverse".to_owned()],
@@ -71,7 +71,7 @@ fn words(bytes: &[u8]) -> Vec<u32> {
 
 /// Runs a kernel over `count` items and returns what it wrote, and the number behind it, which was set to ones.
 fn run(cuda: &mut Cuda, entry: &str, count: u64, shape: LaunchShape) -> Result<Vec<u32>, JobError> {
-    let kernel = cuda.kernel(&spec(), entry)?;
+    let kernel = cuda.kernel(&Program::new(spec()), entry)?;
     let bytes = 4 * (count as usize + 1);
     let memory = cuda.allocate(bytes as u64).expect("the budget is larger");
     let arguments = Arguments {
@@ -178,6 +178,7 @@ fn a_kernel_writes_its_items_and_no_more() {
             blocks: count.div_ceil(THREADS.into()),
             threads: THREADS,
             shared_bytes: 0,
+            ..LaunchShape::default()
         };
         let found = ask(&device, move |cuda| run(cuda, "number", count, shape));
         let numbers = (0..count as u32).map(|i| i + [10, 20, 30][i as usize % 3]);
@@ -196,6 +197,7 @@ fn a_block_can_have_much_shared_memory() {
         blocks: 1,
         threads: THREADS,
         shared_bytes: 4 * count as u32,
+        ..LaunchShape::default()
     };
     let found = ask(&device, move |cuda| run(cuda, "reverse", count, shape));
     let expected: Vec<u32> = (0..count as u32).rev().chain([u32::MAX]).collect();
@@ -208,8 +210,11 @@ fn a_kernel_is_loaded_once() {
         return;
     };
     let same = ask(&device, |cuda| {
-        let first = cuda.kernel(&spec(), "number")?;
-        Ok(Arc::ptr_eq(&first, &cuda.kernel(&spec(), "number")?))
+        let first = cuda.kernel(&Program::new(spec()), "number")?;
+        Ok(Arc::ptr_eq(
+            &first,
+            &cuda.kernel(&Program::new(spec()), "number")?,
+        ))
     });
     assert_eq!(same, Some(true));
 }
@@ -287,6 +292,7 @@ fn an_injected_launch_failure_loses_the_device() {
         blocks: 1,
         threads: 1,
         shared_bytes: 0,
+        ..LaunchShape::default()
     };
     assert!(ask(&device, move |cuda| run(cuda, "number", 1, shape)).is_none());
     assert!(device.state().to_string().contains("injected"));
@@ -338,6 +344,7 @@ fn storm(device: &Arc<Device>, ends: &AtomicBool) -> usize {
             blocks: 8,
             threads: THREADS,
             shared_bytes: 0,
+            ..LaunchShape::default()
         };
         let found = ask(device, move |cuda| run(cuda, "number", 1024, shape));
         let numbers = (0..1024).map(|i| i + [10, 20, 30][i as usize % 3]);
@@ -353,23 +360,26 @@ fn storm(device: &Arc<Device>, ends: &AtomicBool) -> usize {
 
 /// Each way in which a job can fail on its own.
 fn fail_in_each_way(device: &Arc<Device>) {
-    let wrong = ProgramSpec {
+    let wrong = Program::new(ProgramSpec {
         name: "device-test-wrong".to_owned(),
-        source: "extern \"C\" __global__ void number() { no_such_thing(); }",
+        source: "extern \"C\" __global__ void number() { no_such_thing(); }".into(),
         ..spec()
-    };
+    });
     let compile = move |cuda: &mut Cuda| cuda.kernel(&wrong, "number").map(|_| ());
     let message = failure(device, compile);
     assert!(
         message.contains("device-test-wrong") && message.contains("no_such_thing"),
         "{message}"
     );
-    let message = failure(device, |cuda| cuda.kernel(&spec(), "absent").map(|_| ()));
+    let message = failure(device, |cuda| {
+        cuda.kernel(&Program::new(spec()), "absent").map(|_| ())
+    });
     assert_eq!(message, "program device-test has no entry absent");
     let shape = LaunchShape {
         blocks: 1,
         threads: 1025,
         shared_bytes: 0,
+        ..LaunchShape::default()
     };
     let message = failure(device, move |cuda| {
         run(cuda, "number", 1, shape).map(|_| ())
@@ -385,6 +395,7 @@ fn fail_in_each_way(device: &Arc<Device>) {
             blocks: 8,
             threads: THREADS,
             shared_bytes: 0,
+            ..LaunchShape::default()
         };
         run(cuda, "number", 1000, shape)?;
         panic!("oops")
@@ -535,15 +546,16 @@ fn add(
 ) -> Result<(), JobError> {
     let spec = ProgramSpec {
         name: "device-test-slow".to_owned(),
-        source: SLOW,
+        source: SLOW.into(),
         entries: vec!["add".to_owned()],
         ..spec()
     };
-    let kernel = cuda.kernel(&spec, "add")?;
+    let kernel = cuda.kernel(&Program::new(spec), "add")?;
     let shape = LaunchShape {
         blocks: (words.len() as u64).div_ceil(THREADS.into()),
         threads: THREADS,
         shared_bytes: 0,
+        ..LaunchShape::default()
     };
     let arguments = Arguments {
         out: words.pointer_mut(),

@@ -6,13 +6,12 @@ use std::sync::{Arc, Weak};
 
 use forebay_device::JobError;
 use forebay_device::cuda::{
-    Cuda, DeviceMemory, DevicePointer, DevicePointerMut, Event, LaunchShape, Mirrored, Pinned,
-    Priority, Stream,
+    Cuda, DeviceMemory, DevicePointer, DevicePointerMut, Event, Mirrored, Pinned, Priority, Stream,
 };
 
 use crate::arguments::{Goal, QUERIES_MAX, THREADS, WANT_COUNT, WANT_ROWS};
 use crate::batch::{self, IMAGE_GRANULE_BYTES, Launch};
-use crate::program_spec;
+use crate::program;
 use crate::queue::{ScanFound, ScanOrder, ScanWant};
 use crate::table::ScanTable;
 use forebay_text::form::DeviceForm;
@@ -350,11 +349,10 @@ impl Pass<'_> {
     ) -> Result<(), JobError> {
         let lists = launch.arguments.lists();
         let counters_at = self.counters_at(index);
-        let kernel = self
-            .cuda
-            .kernel(program_spec(), launch.kernel.entry(lists))?;
+        let kernel = self.cuda.kernel(program(), launch.kernel.entry(lists))?;
         let shared_bytes = launch.image.len() as u32;
-        let resident = kernel.resident_blocks(THREADS, shared_bytes)? * self.cuda.multiprocessors();
+        let mut shape = kernel.persistent_shape(THREADS, shared_bytes)?;
+        shape.blocks = shape.blocks.min(chunks.len() as u64);
         let arguments = &mut launch.arguments;
         arguments.chunks = DevicePointer::new(self.target.chunks_at);
         arguments.segments = DevicePointer::new(self.target.segments_at);
@@ -363,11 +361,6 @@ impl Pass<'_> {
         arguments.counters = DevicePointerMut::new(counters_at);
         arguments.chunk_begin = chunks.start as u32;
         arguments.chunk_end = chunks.end as u32;
-        let shape = LaunchShape {
-            blocks: (chunks.len() as u64).min(resident.max(1).into()),
-            threads: THREADS,
-            shared_bytes,
-        };
         // SAFETY: `scan.cu` includes the header of these arguments. Every block of the table is kept by the table, which
         // the order holds; the buffers are the scanner's and as large as the counts in the arguments say; all are kept
         // until the pass has been waited for. Kernels of a pass write to counters and lists of their own.

@@ -5,18 +5,18 @@ use std::ffi::c_void;
 use std::ptr;
 use std::sync::Arc;
 
-use cudarc::driver::sys;
+use cudarc::driver::sys::{self, CUlaunchConfig};
 
 use super::event::Clock;
 use super::library::{DriverError, check};
 use super::modules::{Modules, no_entry};
 use super::{
     Arch, Arena, Context, DeviceBuffer, DeviceMemory, DeviceType, Event, Gpu, Kernel,
-    KernelArguments, KernelCache, LaunchShape, Mirrored, Pinned, PinnedPool, Priority, ProgramSpec,
+    KernelArguments, KernelCache, LaunchShape, Mirrored, Pinned, PinnedPool, Priority, Program,
     Stream,
 };
 use crate::device::Shared;
-use crate::{DeviceFault, JobError, JobFailure, OutOfMemory};
+use crate::{DeviceFault, JobError, JobFailure, OutOfMemory, Signal};
 
 /// Something that work in flight uses.
 type Retired = Box<dyn Any + Send>;
@@ -122,24 +122,33 @@ impl Cuda {
         self.gpu.l2_bytes
     }
 
-    /// A kernel, ready to launch. The first use of a program compiles it (or takes it from the disk cache) and loads all
-    /// its kernels, which blocks for tens of milliseconds or more; later uses look it up.
-    ///
-    /// A program is known by its name and its options: two that differ in nothing else must not share a name.
+    /// Readies a program without waiting: it is compiled, or taken from the disk cache, on a thread of its own. Returns `None`
+    /// once the program is loaded; else the job returns [`Step::wait_for`](crate::Step::wait_for) of the signal, and calls
+    /// again.
     ///
     /// # Errors
-    /// [`KernelError`](crate::KernelError): the program does not compile, with the compiler's log; it has no such entry; or the driver does not load it.
-    /// A fault of the device.
-    pub fn kernel(&mut self, spec: &ProgramSpec, entry: &str) -> Result<Arc<Kernel>, JobError> {
-        if !spec.entries.iter().any(|known| known == entry) {
-            return Err(no_entry(spec, entry).into());
-        }
-        if let Some(kernel) = self.modules.find(spec, entry) {
+    /// [`KernelError`](crate::KernelError): the program does not compile, with the compiler's log, or the driver does not load
+    /// it. A fault of the device.
+    pub fn load(&mut self, program: &Program) -> Result<Option<Signal>, JobError> {
+        self.modules.advance(&self.context, &self.gpu, program)
+    }
+
+    /// A kernel, ready to launch. If its program is not loaded, this blocks the device's thread while it is compiled, for
+    /// tens of milliseconds or more: call [`Cuda::load`] first.
+    ///
+    /// # Errors
+    /// As [`Cuda::load`]; also if the program has no such entry.
+    pub fn kernel(&mut self, program: &Program, entry: &str) -> Result<Arc<Kernel>, JobError> {
+        if let Some(kernel) = self.modules.find(program, entry) {
             return Ok(kernel);
         }
-        self.modules.load(&self.context, &self.gpu, spec)?;
-        let found = self.modules.find(spec, entry);
-        found.ok_or_else(|| no_entry(spec, entry).into())
+        let entries = &program.spec().entries;
+        if !entries.iter().any(|known| known == entry) {
+            return Err(no_entry(program, entry).into());
+        }
+        self.modules.load(&self.context, &self.gpu, program)?;
+        let found = self.modules.find(program, entry);
+        found.ok_or_else(|| no_entry(program, entry).into())
     }
 
     /// Queues a kernel on a stream and returns before it runs. No blocks are no launch.
@@ -188,24 +197,30 @@ impl Cuda {
         stream: &Stream,
     ) -> Result<(), DriverError> {
         let mut parameters = [ptr::from_ref(arguments).cast_mut().cast::<c_void>()];
-        // SAFETY: kernel and stream are live and of this context, which is current here. The driver copies the one
-        // parameter, which is as large as the kernel's, before the call returns.
+        let mut attributes = shape.attributes();
+        let config = CUlaunchConfig {
+            gridDimX: blocks,
+            gridDimY: 1,
+            gridDimZ: 1,
+            blockDimX: shape.threads,
+            blockDimY: 1,
+            blockDimZ: 1,
+            sharedMemBytes: shape.shared_bytes,
+            hStream: stream.raw(),
+            attrs: attributes.as_mut_ptr(),
+            numAttrs: attributes.len() as u32,
+        };
+        // SAFETY: kernel and stream are live and of this context, which is current here. The driver copies the attributes
+        // and the one parameter, which is as large as the kernel's, before the call returns.
         let code = unsafe {
-            sys::cuLaunchKernel(
+            sys::cuLaunchKernelEx(
+                &config,
                 kernel.raw(),
-                blocks,
-                1,
-                1,
-                shape.threads,
-                1,
-                1,
-                shape.shared_bytes,
-                stream.raw(),
                 parameters.as_mut_ptr(),
                 ptr::null_mut(),
             )
         };
-        check("cuLaunchKernel", code)
+        check("cuLaunchKernelEx", code)
     }
 
     /// Queues a copy of `from` to an address of the device. From [`Pinned`] memory it returns at once and runs beside

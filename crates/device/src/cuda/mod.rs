@@ -29,7 +29,7 @@ mod transfer;
 pub use arguments::{DevicePointer, DevicePointerMut, DeviceType, KernelArguments, struct_text};
 pub use buffer::{DeviceBuffer, DeviceView};
 pub use cache::KernelCache;
-pub use compile::{Arch, ArchError, CompileError, Cubin, ProgramSpec, compile};
+pub use compile::{Arch, ArchError, CompileError, Cubin, Program, ProgramSpec, compile};
 pub use engine::Cuda;
 pub use event::Event;
 pub use gpu::{Gpu, gpus};
