@@ -240,9 +240,10 @@ impl RetryableWrites {
                 found += 1;
             }
         }
-        match found == parts {
-            true => Ok(statements),
-            false => Err(malformed("a part is missing")),
+        if found == parts {
+            Ok(statements)
+        } else {
+            Err(malformed("a part is missing"))
         }
     }
 }

@@ -194,10 +194,9 @@ impl Store {
         drop_orphans(engine.as_ref(), &found, options)?;
         let (history, stale_history) = open_history(&engine, options.history_bytes_max)?;
         let trimmer = history.clone().map(history::start_trimming).transpose()?;
-        let retryable_writes = match options.retryable_writes {
-            true => Some(open_retryable_writes(&engine)?),
-            false => None,
-        };
+        let keeps_outcomes = options.retryable_writes;
+        let retryable_writes = keeps_outcomes.then(|| open_retryable_writes(&engine));
+        let retryable_writes = retryable_writes.transpose()?;
         let sync = GroupSync::new(Arc::clone(&engine));
         let shared = Arc::new(Shared {
             next_id: AtomicU32::new(next_id(&found)),

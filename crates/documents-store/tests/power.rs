@@ -277,9 +277,10 @@ fn histories() -> u64 {
     if let Some(count) = given.and_then(|count| count.parse().ok()) {
         return count;
     }
-    match std::env::var_os("FOREBAY_TEST_FULL").is_some_and(|value| value != "0") {
-        true => HISTORIES_FULL,
-        false => HISTORIES,
+    if std::env::var_os("FOREBAY_TEST_FULL").is_some_and(|value| value != "0") {
+        HISTORIES_FULL
+    } else {
+        HISTORIES
     }
 }
 

@@ -80,9 +80,10 @@ fn clear(directory: &Path) -> io::Result<()> {
     };
     for entry in entries {
         let path = entry?.path();
-        match path.is_dir() {
-            true => fs::remove_dir(path)?,
-            false => fs::remove_file(path)?,
+        if path.is_dir() {
+            fs::remove_dir(path)?
+        } else {
+            fs::remove_file(path)?
         }
     }
     Ok(())

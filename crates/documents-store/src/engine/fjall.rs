@@ -165,8 +165,8 @@ impl FjallEngine {
         let partitions = directory.join(PARTITIONS);
         creation::finish(directory, &partitions)?;
         check_names(directory)?;
-        manifest::check(&partitions)?;
         archive::check(&partitions)?;
+        manifest::check(&partitions)?;
         let list_sequence = manifest::list_sequence(&partitions)?;
         let journals = journal::check(directory)?;
         let database = open_database(directory, options)?;
@@ -481,7 +481,7 @@ fn corrupt(file: &Path, why: String) -> StoreError {
     }
 }
 
-fn translate(directory: &Path, action: &'static str, error: fjall::Error) -> StoreError {
+pub(super) fn translate(directory: &Path, action: &'static str, error: fjall::Error) -> StoreError {
     match error {
         fjall::Error::Io(source) | fjall::Error::Storage(fjall::LsmError::Io(source)) => {
             io_error(directory, action, source)

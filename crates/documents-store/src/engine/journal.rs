@@ -155,9 +155,10 @@ pub(crate) fn all_empty(directory: &Path) -> Result<bool> {
 
 /// Result of a check without journals, which is right only for a new directory.
 fn no_journals(directory: &Path) -> Result<Journals> {
-    match directory.join("version").exists() || Position::read(directory)?.is_some() {
-        true => Err(damaged(directory, "the journal is missing".to_owned())),
-        false => Ok(Journals::default()),
+    if directory.join("version").exists() || Position::read(directory)?.is_some() {
+        Err(damaged(directory, "the journal is missing".to_owned()))
+    } else {
+        Ok(Journals::default())
     }
 }
 

@@ -12,13 +12,14 @@
 
 use std::fs::{self, File};
 use std::io::{self, Write};
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::{Path, PathBuf};
 
 use fjall::{AbstractTree, AnyTree};
 use lsm_tree::{SeqNo, SequenceNumberCounter};
 use xxhash_rust::xxh3::xxh3_128;
 
-use super::fjall::{LIST, REMEDY};
+use super::fjall::{LIST, REMEDY, translate};
 use crate::error::{Result, StoreError};
 
 /// Name of the file that names a partition's manifest.
@@ -140,7 +141,7 @@ fn is_listed(partitions: &Path, folder: &str) -> Result<bool> {
     };
     let name = list.get(key, SeqNo::MAX);
     Ok(name
-        .map_err(|error| unreadable(partitions, &error))?
+        .map_err(|error| unreadable(partitions, error))?
         .is_some())
 }
 
@@ -149,7 +150,7 @@ fn is_listed(partitions: &Path, folder: &str) -> Result<bool> {
 /// higher sequence number.
 ///
 /// # Errors
-/// [`StoreError::Corrupt`] for a list that cannot be read.
+/// [`StoreError::Corrupt`] for a damaged list, and [`StoreError::Io`].
 pub(crate) fn list_sequence(partitions: &Path) -> Result<SeqNo> {
     let list = open_list(partitions)?;
     let highest = list.and_then(|list| list.get_highest_persisted_seqno());
@@ -163,19 +164,19 @@ fn open_list(partitions: &Path) -> Result<Option<AnyTree>> {
         return Ok(None);
     }
     let counter = SequenceNumberCounter::default;
-    let config = lsm_tree::Config::new(list, counter(), counter());
-    config
-        .open()
-        .map(Some)
-        .map_err(|error| unreadable(partitions, &error))
+    let config = lsm_tree::Config::new(&list, counter(), counter());
+    // It panics on some kinds of damage.
+    match catch_unwind(AssertUnwindSafe(|| config.open())) {
+        Ok(opened) => opened
+            .map(Some)
+            .map_err(|error| unreadable(partitions, error)),
+        Err(_) => Err(damaged(&list)),
+    }
 }
 
-fn unreadable(partitions: &Path, error: &lsm_tree::Error) -> StoreError {
-    StoreError::Corrupt {
-        file: partitions.join(LIST),
-        why: format!("the list of partitions cannot be read: {error}"),
-        remedy: REMEDY,
-    }
+fn unreadable(partitions: &Path, error: lsm_tree::Error) -> StoreError {
+    let list = partitions.join(LIST);
+    translate(&list, "read the list of partitions", error.into())
 }
 
 fn damaged(file: &Path) -> StoreError {

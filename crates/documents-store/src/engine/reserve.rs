@@ -166,9 +166,10 @@ impl Engine for ReserveEngine {
     }
 
     fn commit(&self, batch: Batch) -> Result<()> {
-        match batch.is_shrinking() {
-            true => self.admit_shrinking()?,
-            false => self.admit(batch.bytes())?,
+        if batch.is_shrinking() {
+            self.admit_shrinking()?
+        } else {
+            self.admit(batch.bytes())?
         }
         self.inner.commit(batch)
     }

@@ -284,12 +284,11 @@ impl Disk {
         self.keep_folder(folder);
         for (name, (id, is_folder)) in names_in(folder) {
             let path = folder.join(name);
-            match is_folder {
-                true => self.keep_all(&path),
-                false => drop(
-                    self.files
-                        .insert(id, Content::read(&path).expect("is there")),
-                ),
+            if is_folder {
+                self.keep_all(&path);
+            } else {
+                let content = Content::read(&path).expect("is there");
+                self.files.insert(id, content);
             }
         }
     }
@@ -418,9 +417,10 @@ impl Disk {
         let now = live.map_or_else(|| synced.clone(), names_in);
         let all: BTreeSet<&OsString> = synced.keys().chain(now.keys()).collect();
         for name in all {
-            let kept = match self.is_new(survival) {
-                true => now.get(name),
-                false => synced.get(name),
+            let kept = if self.is_new(survival) {
+                now.get(name)
+            } else {
+                synced.get(name)
             };
             let Some((id, is_folder)) = kept else {
                 continue;
@@ -428,9 +428,10 @@ impl Disk {
             let is_live = now.get(name).is_some_and(|(now, _)| now == id);
             let live = live.filter(|_| is_live).map(|live| live.join(name));
             let image = image.join(name);
-            match is_folder {
-                true => self.make_folder(*id, live.as_deref(), &image, survival),
-                false => self.torn(*id, live.as_deref(), survival).write(&image),
+            if *is_folder {
+                self.make_folder(*id, live.as_deref(), &image, survival)
+            } else {
+                self.torn(*id, live.as_deref(), survival).write(&image)
             }
         }
     }

@@ -133,6 +133,9 @@ pub fn child_that_opens(directory: &Path, descriptors: u64) {
     limit(Resource::RLIMIT_NOFILE, Some(descriptors));
     let opened = Store::open(kill::options(directory));
     println!("\nopened {}", u8::from(opened.is_ok()));
+    if let Err(error) = opened {
+        assert!(!matches!(error, StoreError::Corrupt { .. }), "{error}");
+    }
 }
 
 pub fn a_store_that_could_not_open_a_file_opens_later() {
