@@ -6,7 +6,7 @@ use std::sync::mpsc::channel;
 
 use common::{ask, devices};
 use forebay_device::cuda::{
-    Cuda, DevicePointerMut, KernelArguments, LaunchShape, ProgramSpec, Stream,
+    Cuda, DevicePointerMut, KernelArguments, LaunchShape, Priority, Program, ProgramSpec,
 };
 use forebay_device::{DeviceContext, JobError, Step, SubmitError, kernel_arguments};
 
@@ -26,23 +26,25 @@ extern "C" __global__ void write_one(const __grid_constant__ Arguments arguments
 fn write_to_null(cuda: &mut Cuda) -> Result<(), JobError> {
     let spec = ProgramSpec {
         name: "device-test-fault".to_owned(),
-        source: SOURCE,
+        source: SOURCE.into(),
         headers: vec![("arguments.h".to_owned(), Arguments::header())],
         options: Vec::new(),
         entries: vec!["write_one".to_owned()],
     };
-    let kernel = cuda.kernel(&spec, "write_one")?;
+    let kernel = cuda.kernel(&Program::new(spec), "write_one")?;
     let shape = LaunchShape {
         blocks: 1,
         threads: 1,
         shared_bytes: 0,
+        ..LaunchShape::default()
     };
     let arguments = Arguments {
         out: DevicePointerMut::new(0),
     };
+    let stream = cuda.stream(Priority::Normal)?;
     // SAFETY: nothing has address 0 on the device, so the kernel faults and touches no memory: this is the test.
-    unsafe { cuda.launch(&kernel, &shape, &arguments, Stream::Compute)? };
-    Ok(cuda.synchronize(Stream::Compute)?)
+    unsafe { cuda.launch(&kernel, &shape, &arguments, &stream)? };
+    Ok(cuda.synchronize(&stream)?)
 }
 
 #[test]

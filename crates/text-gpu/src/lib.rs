@@ -22,7 +22,7 @@ mod tiles;
 
 use std::sync::OnceLock;
 
-use forebay_device::cuda::ProgramSpec;
+use forebay_device::cuda::{Program, ProgramSpec};
 
 pub use queue::{ScanFound, ScanOrder, ScanQueue, ScanWant, prepare};
 pub use table::ScanTable;
@@ -32,19 +32,19 @@ use batch::Kernel;
 
 /// The programs of this crate's kernels.
 pub fn kernels() -> Vec<ProgramSpec> {
-    vec![program_spec().clone()]
+    vec![program().spec().clone()]
 }
 
-fn program_spec() -> &'static ProgramSpec {
-    static SPEC: OnceLock<ProgramSpec> = OnceLock::new();
-    SPEC.get_or_init(|| {
+fn program() -> &'static Program {
+    static PROGRAM: OnceLock<Program> = OnceLock::new();
+    PROGRAM.get_or_init(|| {
         let header = |name: &str, text: &str| (name.to_owned(), text.to_owned());
         let entries = Kernel::ALL
             .iter()
             .flat_map(|kernel| [kernel.entry(false), kernel.entry(true)]);
-        ProgramSpec {
+        Program::new(ProgramSpec {
             name: "scan.cu".to_owned(),
-            source: include_str!("kernels/scan.cu"),
+            source: include_str!("kernels/scan.cu").into(),
             headers: vec![
                 ("arguments.cuh".to_owned(), arguments::header()),
                 header("tiles.cuh", include_str!("kernels/tiles.cuh")),
@@ -54,6 +54,6 @@ fn program_spec() -> &'static ProgramSpec {
             ],
             options: vec!["--std=c++17".to_owned()],
             entries: entries.map(str::to_owned).collect(),
-        }
+        })
     })
 }

@@ -7,8 +7,7 @@ use forebay_cancel::Stop;
 use forebay_device::{Device, DeviceContext, Job, JobError, Step, SubmitError};
 use parking_lot::Mutex;
 
-use crate::batch::Kernel;
-use crate::program_spec;
+use crate::program;
 use crate::scanner::Scanner;
 use crate::table::ScanTable;
 use forebay_text::Program;
@@ -75,7 +74,9 @@ pub fn prepare(device: &Device) -> Result<(), SubmitError> {
     device.submit(Box::new(|context: &mut DeviceContext| {
         let parts = context.parts();
         if let Some(cuda) = parts.cuda {
-            cuda.kernel(program_spec(), Kernel::ALL[0].entry(false))?;
+            if let Some(compiled) = cuda.load(program())? {
+                return Ok(Step::wait_for(compiled));
+            }
             let scanner: &mut Scanner = parts.state.get_or_default();
             match scanner.prepare(cuda) {
                 Ok(()) => {}
@@ -149,8 +150,13 @@ struct AnswerAll {
 
 impl Job for AnswerAll {
     fn run(&mut self, context: &mut DeviceContext) -> Result<Step, JobError> {
+        let mut parts = context.parts();
+        if let Some(cuda) = &mut parts.cuda
+            && let Some(compiled) = cuda.load(program())?
+        {
+            return Ok(Step::wait_for(compiled));
+        }
         let (orders, answers): (Vec<_>, Vec<_>) = self.queue.take().into_iter().unzip();
-        let parts = context.parts();
         if let (Some(cuda), Some(first)) = (parts.cuda, orders.first()) {
             let scanner: &mut Scanner = parts.state.get_or_default();
             match scanner.scan(cuda, &first.table, &orders) {

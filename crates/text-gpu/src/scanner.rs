@@ -6,13 +6,12 @@ use std::sync::{Arc, Weak};
 
 use forebay_device::JobError;
 use forebay_device::cuda::{
-    Cuda, DeviceMemory, DevicePointer, DevicePointerMut, Event, LaunchShape, Mirrored, Pinned,
-    Stream,
+    Cuda, DeviceMemory, DevicePointer, DevicePointerMut, Event, Mirrored, Pinned, Priority, Stream,
 };
 
 use crate::arguments::{Goal, QUERIES_MAX, THREADS, WANT_COUNT, WANT_ROWS};
 use crate::batch::{self, IMAGE_GRANULE_BYTES, Launch};
-use crate::program_spec;
+use crate::program;
 use crate::queue::{ScanFound, ScanOrder, ScanWant};
 use crate::table::ScanTable;
 use forebay_text::form::DeviceForm;
@@ -48,6 +47,8 @@ struct Resident {
 }
 
 struct Buffers {
+    /// The passes, one after the other.
+    stream: Stream,
     /// The counters of the launches of a pass, then the tables of their queries.
     pass: Mirrored,
     /// Written by the device itself.
@@ -59,8 +60,10 @@ struct Buffers {
 impl Buffers {
     fn new(cuda: &Cuda) -> Result<Buffers, JobError> {
         let bytes = COUNTER_BYTES * LAUNCHES_MAX + IMAGES_BYTES;
+        let stream = cuda.stream(Priority::High)?;
         Ok(Buffers {
-            pass: cuda.mirrored(cuda.allocate(bytes as u64)?, Stream::Compute)?,
+            pass: cuda.mirrored(cuda.allocate(bytes as u64)?, &stream)?,
+            stream,
             list: cuda.host_buffer(LIST_CAPACITY * size_of::<u32>())?,
             began: cuda.event()?,
             ended: cuda.event()?,
@@ -116,7 +119,7 @@ impl Scanner {
             };
             if let Err(error) = pass.run(&mut launches, &mut found) {
                 // The orders keep the rows, which kernels of this pass may still read.
-                cuda.synchronize(Stream::Compute)?;
+                cuda.synchronize(&buffers.stream)?;
                 return Err(error);
             }
             launches = rest;
@@ -142,12 +145,12 @@ impl Scanner {
     fn copy(&mut self, cuda: &Cuda, table: &Arc<ScanTable>) -> Result<Resident, JobError> {
         let memory = cuda.allocate(table.image_bytes() as u64)?;
         let image = table.image(memory.address());
-        let pass = &mut self.buffers.as_mut().expect("made before").pass;
-        let staging = pass.host_mut()?;
+        let buffers = self.buffers.as_mut().expect("made before");
+        let staging = buffers.pass.host_mut()?;
         for (index, piece) in image.bytes.chunks(IMAGES_BYTES).enumerate() {
             let staged = &mut staging[..piece.len()];
             staged.copy_from_slice(piece);
-            cuda.write(staged, &memory, index * IMAGES_BYTES, Stream::Compute)?;
+            cuda.write(staged, &memory, index * IMAGES_BYTES, &buffers.stream)?;
         }
         Ok(Resident {
             table: Arc::downgrade(table),
@@ -287,11 +290,13 @@ impl Pass<'_> {
             launches[query.launch].arguments.queries[query.query]
                 .set_goal(self.goal(query, capacity));
         }
-        self.cuda.record(&self.buffers.began, Stream::Compute)?;
+        self.cuda
+            .record(&self.buffers.began, &self.buffers.stream)?;
         for (index, (launch, at)) in launches.iter_mut().zip(images).enumerate() {
             self.launch(launch, at, index, &chunks)?;
         }
-        self.cuda.record(&self.buffers.ended, Stream::Compute)?;
+        self.cuda
+            .record(&self.buffers.ended, &self.buffers.stream)?;
         let counters_bytes = launches.len() * COUNTER_BYTES;
         self.buffers.pass.fetch(self.cuda, counters_bytes)?;
         Ok(())
@@ -344,11 +349,10 @@ impl Pass<'_> {
     ) -> Result<(), JobError> {
         let lists = launch.arguments.lists();
         let counters_at = self.counters_at(index);
-        let kernel = self
-            .cuda
-            .kernel(program_spec(), launch.kernel.entry(lists))?;
+        let kernel = self.cuda.kernel(program(), launch.kernel.entry(lists))?;
         let shared_bytes = launch.image.len() as u32;
-        let resident = kernel.resident_blocks(THREADS, shared_bytes)? * self.cuda.multiprocessors();
+        let mut shape = kernel.persistent_shape(THREADS, shared_bytes)?;
+        shape.blocks = shape.blocks.min(chunks.len() as u64);
         let arguments = &mut launch.arguments;
         arguments.chunks = DevicePointer::new(self.target.chunks_at);
         arguments.segments = DevicePointer::new(self.target.segments_at);
@@ -357,17 +361,12 @@ impl Pass<'_> {
         arguments.counters = DevicePointerMut::new(counters_at);
         arguments.chunk_begin = chunks.start as u32;
         arguments.chunk_end = chunks.end as u32;
-        let shape = LaunchShape {
-            blocks: (chunks.len() as u64).min(resident.max(1).into()),
-            threads: THREADS,
-            shared_bytes,
-        };
         // SAFETY: `scan.cu` includes the header of these arguments. Every block of the table is kept by the table, which
         // the order holds; the buffers are the scanner's and as large as the counts in the arguments say; all are kept
         // until the pass has been waited for. Kernels of a pass write to counters and lists of their own.
         unsafe {
             self.cuda
-                .launch(&kernel, &shape, arguments, Stream::Compute)
+                .launch(&kernel, &shape, arguments, &self.buffers.stream)
         }
     }
 

@@ -4,7 +4,7 @@ use std::ops::Range;
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, Sender, channel};
 
-use forebay_device::cuda::{DeviceMemory, DevicePointer, Upload};
+use forebay_device::cuda::{DeviceMemory, DevicePointer, DeviceView, TransferJob};
 use forebay_device::{Device, OutOfMemory, SubmitError};
 
 use crate::arguments::{Chunk, Segment};
@@ -179,11 +179,11 @@ fn copy(
         }
         let done = done.clone();
         // Nobody listens if the loader gave up.
-        let told = move || {
+        let told = move |_, _| {
             let _ = done.send(());
         };
-        let upload = Upload::new(from, Arc::clone(memory), offset, told);
-        device.submit(Box::new(upload))?;
+        let to = DeviceView::of(memory, offset..offset + bytes);
+        device.submit(Box::new(TransferJob::new(from, to, told)))?;
         pieces += 1;
         rest = behind;
     }

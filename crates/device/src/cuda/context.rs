@@ -42,6 +42,10 @@ impl Context {
         Ok(context)
     }
 
+    pub(super) fn raw(&self) -> CUcontext {
+        self.raw
+    }
+
     /// Makes the context the calling thread's for good: for the thread that owns the device.
     pub(crate) fn make_current(&self) -> Result<(), DriverError> {
         // SAFETY: `raw` is a live context.

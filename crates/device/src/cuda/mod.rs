@@ -6,6 +6,7 @@
 //! may be dropped on any thread, also after the device is lost.
 
 mod arguments;
+mod buffer;
 mod cache;
 mod compile;
 mod context;
@@ -23,11 +24,12 @@ mod program;
 mod ranges;
 mod resources;
 mod stream;
-mod upload;
+mod transfer;
 
 pub use arguments::{DevicePointer, DevicePointerMut, DeviceType, KernelArguments, struct_text};
+pub use buffer::{DeviceBuffer, DeviceView};
 pub use cache::KernelCache;
-pub use compile::{Arch, ArchError, CompileError, Cubin, ProgramSpec, compile};
+pub use compile::{Arch, ArchError, CompileError, Cubin, Program, ProgramSpec, compile};
 pub use engine::Cuda;
 pub use event::Event;
 pub use gpu::{Gpu, gpus};
@@ -38,8 +40,8 @@ pub use memory::DeviceMemory;
 pub use mirrored::Mirrored;
 pub use pinned::Pinned;
 pub use resources::KernelResources;
-pub use stream::Stream;
-pub use upload::Upload;
+pub use stream::{Priority, Stream};
+pub use transfer::{Destination, Fill, PinnedPart, Source, Transfer, TransferJob};
 
 pub(crate) use context::Context;
 pub(crate) use memory::Arena;
