@@ -43,8 +43,8 @@ const THROTTLE_STEP: Duration = Duration::from_millis(2);
 /// Number of threads that write buffers out and merge tables. More than one would be wrong: a thread ends at its first
 /// failure, and another thread would then overwrite the manifest of the failed attempt (see [`manifest`]).
 ///
-/// PERF: `examples/bulk.rs 1500000 random 2`, two cores: 11.4 and 15.0 us a document with two threads, 11.9 and 12.6
-/// with one.
+/// PERF: `examples/bulk.rs 2500000 random 3`, two shared cores, November 2026: 17.3, 15.7 and 16.1 us per document with
+/// one thread, 16.6, 17.5 and 17.0 us with two.
 const BACKGROUND_THREADS: usize = 1;
 /// Bytes that a probe for free space writes.
 const PROBE_BYTES: usize = 1 << 20;
