@@ -1,10 +1,11 @@
 //! One account of the bytes that clients can make the process hold.
 //!
-//! An [`Account`] has a limit. What holds memory for a client (a message, a search, a cursor, a reply) has a [`Share`] of
-//! it, which grows with what it holds and gives all of it back when it is dropped. An account may have accounts below it
-//! with smaller limits of their own: what is taken from those is taken from it too.
+//! An [`Account`] has a limit. What holds memory for a client (a message, a search, a cursor, a reply) has a [`Share`]
+//! of it, which grows with what it holds and gives all of it back when it is dropped. An account may have accounts
+//! below it with smaller limits of their own: what is taken from those is taken from it too.
 //!
-//! The last part of each account is reserved for small shares, so that small requests succeed while large ones are refused.
+//! The last part of each account is reserved for small shares, so that small requests succeed while large ones are
+//! refused.
 #![forbid(unsafe_code)]
 
 use std::pin::pin;
@@ -168,7 +169,8 @@ impl Inner {
     }
 
     fn give_back(&self, bytes: u64) {
-        // Sequentially consistent, with the look at the bytes after a share has said that it waits: one of the two is seen.
+        // Sequentially consistent, with the look at the bytes after a share has said that it waits: one of the two is
+        // seen.
         self.used_bytes.fetch_sub(bytes, Ordering::SeqCst);
         if self.waiting.load(Ordering::SeqCst) > 0 {
             self.given_back.notify_waiters();
@@ -268,7 +270,8 @@ impl Share {
         }
     }
 
-    /// Holds at least `bytes`, taken in steps, so that something that grows little by little asks the account now and then.
+    /// Holds at least `bytes`, taken in steps, so that something that grows little by little asks the account now and
+    /// then.
     ///
     /// # Errors
     /// [`Full`]; the share holds what it held before.

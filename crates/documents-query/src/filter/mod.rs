@@ -135,8 +135,8 @@ impl Filter {
         &self.root
     }
 
-    /// Whether the document matches. A document on which an expression of `$expr` fails, or a match is stopped, does not;
-    /// use [`Filter::try_matches`] to hear of it.
+    /// Whether the document matches. A document on which an expression of `$expr` fails, or a match is stopped, does
+    /// not; use [`Filter::try_matches`] to hear of it.
     pub fn matches(&self, document: &RawDocument) -> bool {
         self.try_matches(document).unwrap_or(false)
     }
@@ -165,8 +165,8 @@ impl Filter {
         Ok(index)
     }
 
-    /// Whether judging a document of a few kilobytes takes microseconds, whatever the client wrote: a few tests, none of
-    /// them an expression or a pattern that takes more than a glance at each byte.
+    /// Whether judging a document of a few kilobytes takes microseconds, whatever the client wrote: a few tests, none
+    /// of them an expression or a pattern that takes more than a glance at each byte.
     pub fn is_cheap(&self) -> bool {
         self.root
             .test_count()
@@ -204,7 +204,8 @@ impl Filter {
         }
     }
 
-    /// The fields that the filter holds equal to a value, in order: the first fields of a document that an upsert makes.
+    /// The fields that the filter holds equal to a value, in order: the first fields of a document that an upsert
+    /// makes.
     pub fn equalities(&self) -> Vec<(&Path, &RawBson)> {
         let mut found = Vec::new();
         collect_equalities(&self.root, &mut found);

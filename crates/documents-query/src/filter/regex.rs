@@ -97,8 +97,8 @@ impl Regex {
         Regex::new(parts.source, parts.options, limits)
     }
 
-    /// Strings and symbols match by the pattern; a stored regular expression matches if it is the same one. A match that
-    /// is stopped is none.
+    /// Strings and symbols match by the pattern; a stored regular expression matches if it is the same one. A match
+    /// that is stopped is none.
     pub(super) fn matches(&self, value: RawBsonRef<'_>) -> bool {
         match value {
             RawBsonRef::String(text) | RawBsonRef::Symbol(text) => {
