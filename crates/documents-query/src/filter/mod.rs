@@ -135,8 +135,8 @@ impl Filter {
         &self.root
     }
 
-    /// Whether the document matches. A document on which an expression of `$expr` fails, or a match is stopped, does not;
-    /// use [`Filter::try_matches`] to hear of it.
+    /// Whether the document matches. A document on which an expression of `$expr` fails, or a match is stopped, does
+    /// not; use [`Filter::try_matches`] to hear of it.
     pub fn matches(&self, document: &RawDocument) -> bool {
         self.try_matches(document).unwrap_or(false)
     }
@@ -165,19 +165,19 @@ impl Filter {
         Ok(index)
     }
 
-    /// Whether judging a document of a few kilobytes takes microseconds, whatever the client wrote: a few tests, none of
-    /// them an expression or a pattern that takes more than a glance at each byte.
+    /// Whether judging a document of a few kilobytes takes microseconds, whatever the client wrote: a few tests, none
+    /// of them an expression or a pattern that takes more than a glance at each byte.
     pub fn is_cheap(&self) -> bool {
         self.root
             .test_count()
             .is_some_and(|tests| tests <= CHEAP_TESTS_MAX)
     }
 
-    /// What a match by PCRE2 found that was stopped is no answer.
+    /// What a match found that was stopped is no answer.
     fn check_stop(&self) -> Result<(), Error> {
         match &self.stop {
-            Some(stop) => Ok(stop.check()?),
-            None => Ok(()),
+            Some(stop) if stop.was_stopped() => Ok(stop.check()?),
+            _ => Ok(()),
         }
     }
 
@@ -204,7 +204,8 @@ impl Filter {
         }
     }
 
-    /// The fields that the filter holds equal to a value, in order: the first fields of a document that an upsert makes.
+    /// The fields that the filter holds equal to a value, in order: the first fields of a document that an upsert
+    /// makes.
     pub fn equalities(&self) -> Vec<(&Path, &RawBson)> {
         let mut found = Vec::new();
         collect_equalities(&self.root, &mut found);
@@ -253,7 +254,7 @@ impl Node {
         }
     }
 
-    /// The stop sign of the patterns that PCRE2 judges, if there are any. All are parts of one command.
+    /// The cancellation token of the patterns, if there are any. All are parts of one command.
     fn stop(&self) -> Option<&Arc<SharedStop>> {
         match self {
             Node::And(nodes) | Node::Or(nodes) | Node::Nor(nodes) => {
@@ -261,8 +262,8 @@ impl Node {
             }
             Node::Not(node) => node.stop(),
             Node::Leaf { test, .. } => match test {
-                Test::Regex(regex) => regex.stop(),
-                Test::In(list) => list.patterns().iter().find_map(Regex::stop),
+                Test::Regex(regex) => Some(regex.stop()),
+                Test::In(list) => list.patterns().first().map(Regex::stop),
                 Test::ElemMatchValue(node) | Test::ElemMatchObject(node) => node.stop(),
                 _ => None,
             },

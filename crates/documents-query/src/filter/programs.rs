@@ -1,4 +1,5 @@
-//! How the patterns of a command are compiled: within a budget, aside from other work, and not again where they are known.
+//! How the patterns of a command are compiled: within a budget, aside from other work, and not again where they are
+//! known.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -15,8 +16,8 @@ pub struct Compilation {
     pub budget: Arc<Budget>,
     /// The programs of earlier commands.
     pub programs: Arc<Programs>,
-    /// Runs what may take long, such as compiling, where it holds up nothing else: once, or not at all and returns false if
-    /// there is no room now.
+    /// Runs what may take long, such as compiling, where it holds up nothing else: once, or not at all and returns
+    /// false if there is no room now.
     pub aside: fn(&mut dyn FnMut()) -> bool,
 }
 

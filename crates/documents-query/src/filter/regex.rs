@@ -1,5 +1,6 @@
 //! `$regex`, `$options` and BSON regular expressions.
 
+use std::cell::Cell;
 use std::fmt;
 use std::sync::Arc;
 
@@ -11,6 +12,12 @@ use super::programs::Compilation;
 use crate::element::elements;
 use crate::error::{Code, Error};
 use crate::limits::Limits;
+
+/// Bytes that linear patterns read between two checks of the cancellation token.
+const BYTES_PER_CHECK: usize = 256 << 10;
+
+/// What a match costs besides the bytes of its text, in bytes.
+const MATCH_BYTES: usize = 64;
 
 /// A pattern of a filter, compiled once and shared.
 #[derive(Clone)]
@@ -62,12 +69,11 @@ impl Regex {
     /// # Errors
     /// [`Stopped`] if the command has to end.
     pub fn is_match(&self, text: &str) -> Result<bool, Stopped> {
-        match self.is_linear() {
-            true => Ok(self.program.is_match(text.as_bytes())),
-            false => self
-                .program
-                .is_match_until(text.as_bytes(), &self.stop.current()),
+        if self.is_linear() && !is_check_due(text.len()) {
+            return Ok(self.program.is_match(text.as_bytes()));
         }
+        self.program
+            .is_match_until(text.as_bytes(), &self.stop.current())
     }
 
     /// Whether a match looks at each byte once.
@@ -75,9 +81,9 @@ impl Regex {
         self.program.tier() <= Tier::Dfa
     }
 
-    /// The stop sign that has to be asked whether what [`matches`](Regex::matches) says counts: a match may take long.
-    pub(super) fn stop(&self) -> Option<&Arc<SharedStop>> {
-        (!self.is_linear()).then_some(&self.stop)
+    /// The cancellation token that tells whether what [`matches`](Regex::matches) returned counts.
+    pub(super) fn stop(&self) -> &Arc<SharedStop> {
+        &self.stop
     }
 
     pub(crate) fn of_value(regex: RawRegexRef<'_>, limits: &Limits) -> Result<Regex, Error> {
@@ -97,12 +103,16 @@ impl Regex {
         Regex::new(parts.source, parts.options, limits)
     }
 
-    /// Strings and symbols match by the pattern; a stored regular expression matches if it is the same one. A match that
-    /// is stopped is none.
+    /// Strings and symbols match by the pattern; a stored regular expression matches if it is the same one. A match
+    /// that is stopped counts as none, and marks the cancellation token.
     pub(super) fn matches(&self, value: RawBsonRef<'_>) -> bool {
         match value {
             RawBsonRef::String(text) | RawBsonRef::Symbol(text) => {
-                self.is_match(text).unwrap_or(false)
+                let answer = self.is_match(text);
+                answer.unwrap_or_else(|_stopped| {
+                    self.stop.mark_stopped();
+                    false
+                })
             }
             RawBsonRef::RegularExpression(regex) => {
                 regex.pattern.as_str() == self.source && regex.options.as_str() == self.options
@@ -155,6 +165,18 @@ impl<'a> Parts<'a> {
         self.options = text;
         Ok(())
     }
+}
+
+/// Whether a linear match of a text is to check the cancellation token, because this thread has read much since it did so
+/// last: one long text, or many short ones with many patterns.
+fn is_check_due(text_bytes: usize) -> bool {
+    thread_local! {
+        static READ_BYTES: Cell<usize> = const { Cell::new(0) };
+    }
+    let read = READ_BYTES.get() + text_bytes + MATCH_BYTES;
+    let is_due = read >= BYTES_PER_CHECK;
+    READ_BYTES.set(if is_due { 0 } else { read });
+    is_due
 }
 
 /// The program of a pattern, compiled unless it is known.

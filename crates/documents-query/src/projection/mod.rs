@@ -127,8 +127,8 @@ impl Projection {
         })
     }
 
-    /// Whether reshaping a document of a few kilobytes takes microseconds, whatever the client wrote: a few rules, and no
-    /// expressions.
+    /// Whether reshaping a document of a few kilobytes takes microseconds, whatever the client wrote: a few rules, and
+    /// no expressions.
     pub fn is_cheap(&self) -> bool {
         self.rules
             .cheap_count()

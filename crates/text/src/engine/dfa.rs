@@ -13,7 +13,7 @@ use super::literal::{row_end, window};
 use super::needles::Needles;
 use super::{BYTES_PER_CHECK, Engine, next_piece};
 use crate::automaton::Table;
-use crate::cuda::{DfaForm, Form};
+use crate::form::{DeviceForm, DfaForm};
 use crate::rows::{Rows, SEPARATOR};
 use forebay_cancel::{Stop, Stopped};
 
@@ -234,8 +234,8 @@ impl Engine for DfaEngine {
         self.table.row_is_match_until(value, stop)
     }
 
-    fn device_form(&self) -> Option<Form> {
-        Some(Form::Dfa(DfaForm::of_table(&self.table)))
+    fn device_form(&self) -> Option<DeviceForm> {
+        Some(DeviceForm::Dfa(DfaForm::of_table(&self.table)))
     }
 
     fn search_rows(
