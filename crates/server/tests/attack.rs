@@ -260,9 +260,9 @@ fn attacks_on_memory_stay_within_the_account() -> Result<()> {
         &[
             "--memory-bytes-max",
             &memory,
-            "--store-cache-bytes",
+            "--documents-store-cache-bytes",
             "16MiB",
-            "--change-history-bytes-max",
+            "--documents-change-history-bytes-max",
             "16MiB",
             "--devices",
             "host:2",

@@ -103,7 +103,7 @@ async fn until_buckets_hold_all(server: &Server, search: &Document) -> Result<()
         loop {
             let explained = client(server).await?.run(&explain).await?;
             let explained = Document::try_from(explained)?.to_string();
-            if explained.contains("\"tailRows\": 0") {
+            if explained.contains("\"deltaRows\": 0") {
                 return Ok(());
             }
             sleep(ROUND).await;
