@@ -29,7 +29,7 @@ mod queue;
 mod spec;
 mod state;
 
-pub use allocator::give_back_large_blocks;
+pub use allocator::{give_back_large_blocks, return_free_memory};
 pub use device::{Device, DeviceId, DeviceKind, DeviceState};
 pub use devices::{DeviceOptions, Devices};
 pub use error::{

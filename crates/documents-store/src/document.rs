@@ -1,5 +1,7 @@
 //! A stored document and its number.
 
+use std::sync::atomic::{AtomicUsize, Ordering};
+
 use bson::{RawDocument, RawDocumentBuf};
 
 use crate::engine::Bytes;
@@ -12,6 +14,21 @@ pub type RecordNumber = u64;
 pub const NUMBER_MAX: RecordNumber = u32::MAX as RecordNumber;
 /// Number from which on the operator is warned.
 pub(crate) const NUMBER_WARNED: RecordNumber = NUMBER_MAX / 10 * 9;
+
+/// Bytes of the largest document that this process has read or written.
+static LARGEST_BYTES: AtomicUsize = AtomicUsize::new(0);
+
+/// Bytes of the largest document that this process has read or written: what reading or changing one may take.
+pub fn largest_document_bytes() -> usize {
+    LARGEST_BYTES.load(Ordering::Relaxed)
+}
+
+/// Takes note of the size of a document that is read or written.
+pub(crate) fn note_size(bytes: usize) {
+    if bytes > largest_document_bytes() {
+        LARGEST_BYTES.fetch_max(bytes, Ordering::Relaxed);
+    }
+}
 
 /// A stored document: shared bytes, cheap to clone.
 #[derive(Clone, PartialEq, Eq)]
@@ -26,6 +43,7 @@ impl Document {
         RawDocument::from_bytes(&*bytes).map_err(|error| StoreError::InvalidDocument {
             why: error.to_string(),
         })?;
+        note_size(bytes.len());
         Ok(Self(bytes))
     }
 

@@ -25,7 +25,7 @@ mod sync;
 mod users;
 
 pub use collection::{Change, Changed, Collection, IndexScan, IndexStatus, Scan, VerifyReport};
-pub use document::{Document, NUMBER_MAX, RecordNumber};
+pub use document::{Document, NUMBER_MAX, RecordNumber, largest_document_bytes};
 pub use engine::Direction;
 pub use engine::journal::Dropped;
 pub use error::{Result, StoreError};

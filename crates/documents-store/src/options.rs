@@ -24,8 +24,11 @@ pub struct StoreOptions {
     /// Size in bytes at which the write buffer of one partition (the documents or one index of a collection) is
     /// written out.
     pub write_buffer_bytes: u64,
-    /// Total bytes of the journals at which the oldest write buffers are written out. Bounds the memory of all write
-    /// buffers together, and the time of recovery. At least 64 MiB.
+    /// Maximum memory of all write buffers together, in bytes, but for a batch that is larger than a quarter of it. Writers wait
+    /// until buffers are on disk.
+    pub write_buffers_bytes_max: u64,
+    /// Total bytes of the journals at which the oldest write buffers are written out. Bounds the time of recovery. At
+    /// least 64 MiB.
     pub journal_bytes_max: u64,
     /// Free bytes of the disk below which writes are refused. Writes continue when there is more space again.
     pub disk_reserve_bytes: u64,
@@ -46,6 +49,7 @@ impl StoreOptions {
             sync_interval: Duration::from_millis(100),
             cache_bytes: 256 << 20,
             write_buffer_bytes: 32 << 20,
+            write_buffers_bytes_max: 512 << 20,
             journal_bytes_max: 512 << 20,
             disk_reserve_bytes: 256 << 20,
             history_bytes_max: 0,

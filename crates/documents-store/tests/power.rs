@@ -29,6 +29,8 @@ const OPERATIONS_MAX: u64 = 60;
 fn options(directory: &Path) -> StoreOptions {
     StoreOptions {
         write_buffer_bytes: 8 << 10,
+        // Writers wait for the buffers of all partitions together, too.
+        write_buffers_bytes_max: 64 << 10,
         sync_interval: Duration::from_secs(3600),
         history_bytes_max: 1 << 30,
         disk_reserve_bytes: 0,

@@ -24,7 +24,7 @@ use crate::error::CommandError;
 use crate::metrics::Metrics;
 use crate::namespace::Namespace;
 use crate::operations::Operations;
-use crate::places::{Places, blocking};
+use crate::places::{self, Places, blocking};
 use crate::retry;
 use crate::settings::Settings;
 
@@ -117,6 +117,7 @@ impl Documents {
     /// # Errors
     /// Whatever keeps the store from opening.
     pub fn open(settings: Settings, devices: Arc<Devices>) -> Result<Arc<Documents>, OpenError> {
+        places::reserve_from(&settings.memory);
         let store = Arc::new(Store::open(store_options(&settings))?);
         let cache = Cache::new(devices.clone(), cache_settings(&settings));
         let collections = Collections::open(store.clone(), cache.clone());
@@ -334,6 +335,7 @@ fn store_options(settings: &Settings) -> StoreOptions {
     StoreOptions {
         sync_interval: settings.sync_interval,
         cache_bytes: settings.store_cache_bytes,
+        write_buffers_bytes_max: settings.write_buffers_bytes,
         history_bytes_max: settings.change_history_bytes_max,
         pause: |time| blocking(|| std::thread::sleep(time)),
         retryable_writes: settings.retryable_writes,

@@ -9,7 +9,7 @@ use forebay_documents_query::limits::DOCUMENT_DEPTH_MAX;
 
 use super::{Collection, Writer};
 use crate::catalogue::{self, Statistics};
-use crate::document::{Document, NUMBER_MAX, NUMBER_WARNED, RecordNumber, record_key};
+use crate::document::{Document, NUMBER_MAX, NUMBER_WARNED, RecordNumber, note_size, record_key};
 use crate::engine::{Batch, Bytes, Direction, KeyRange, PageLimit, PartitionId, Write};
 use crate::error::{Result, StoreError};
 use crate::history::{ChangeKind, Changes};
@@ -383,6 +383,7 @@ impl<'a> Transaction<'a> {
 
     fn put_record(&mut self, number: RecordNumber, document: &RawDocument) {
         let bytes = document.as_bytes();
+        note_size(bytes.len());
         self.statistics.bytes += bytes.len() as u64;
         self.stage(
             self.collection.records.id,

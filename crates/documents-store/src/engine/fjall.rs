@@ -15,7 +15,7 @@ use parking_lot::{Mutex, RwLock};
 use super::journal::Dropped;
 use super::{
     Batch, Bytes, Direction, Engine, KeyRange, Page, PageLimit, Partition, PartitionId,
-    PartitionKind, archive, creation, journal, manifest, synced,
+    PartitionKind, archive, buffers, creation, journal, manifest, synced,
 };
 use crate::error::{Result, StoreError};
 use crate::options::StoreOptions;
@@ -73,6 +73,7 @@ pub struct FjallEngine {
     directory: PathBuf,
     database: Database,
     write_buffer_bytes: u64,
+    buffers: buffers::Buffers,
     /// Makes a writer that is ahead of the background work wait.
     pause: fn(Duration),
     partitions: RwLock<Partitions>,
@@ -184,6 +185,7 @@ impl FjallEngine {
             database,
             directory: directory.to_owned(),
             write_buffer_bytes: options.write_buffer_bytes,
+            buffers: buffers::Buffers::new(options.write_buffers_bytes_max),
             pause: options.pause,
             partitions: RwLock::default(),
             journal: synced::JournalSync::open(directory, journals.synced)?,
@@ -196,6 +198,16 @@ impl FjallEngine {
     /// The unsynced end of the journal that opening dropped.
     pub fn dropped(&self) -> Dropped {
         self.dropped
+    }
+
+    #[cfg(test)]
+    pub(super) fn buffers(&self) -> &buffers::Buffers {
+        &self.buffers
+    }
+
+    #[cfg(test)]
+    pub(super) fn database(&self) -> &Database {
+        &self.database
     }
 
     fn keyspace_options(&self, kind: PartitionKind) -> KeyspaceCreateOptions {
@@ -271,6 +283,19 @@ impl FjallEngine {
             (self.pause)(THROTTLE_STEP);
         }
         Ok(())
+    }
+
+    /// Waits until the write buffers have room for a batch.
+    fn admit(&self, bytes: u64) -> Result<buffers::Admitted<'_>> {
+        loop {
+            let admitted = self.buffers.admit(&self.database, bytes);
+            let admitted = admitted.map_err(|error| self.write_failed("write tables", error))?;
+            if let Some(admitted) = admitted {
+                return Ok(admitted);
+            }
+            self.check_background()?;
+            (self.pause)(THROTTLE_STEP);
+        }
     }
 
     /// Checks that the background thread has not failed; writes nothing.
@@ -600,11 +625,13 @@ impl Engine for FjallEngine {
 
     fn commit(&self, batch: Batch) -> Result<()> {
         self.journal.check()?;
+        let admitted = self.admit(buffers::batch_bytes(&batch))?;
         let (writes, keyspaces) = self.prepare(batch);
         self.throttle(&keyspaces)?;
-        writes
-            .commit()
-            .map_err(|error| self.write_failed("write a batch", error))
+        let written = writes.commit();
+        drop(admitted);
+        self.buffers.release_written(&self.database);
+        written.map_err(|error| self.write_failed("write a batch", error))
     }
 
     fn check_writable(&self) -> Result<()> {

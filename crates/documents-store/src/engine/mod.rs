@@ -4,6 +4,7 @@
 //! snapshot once it is returned. The next page starts at a key, so that a scan may take any time beside writers.
 
 pub(crate) mod archive;
+mod buffers;
 mod creation;
 pub mod fault;
 pub mod fjall;

@@ -7,6 +7,7 @@ mod doctor;
 mod export;
 mod import;
 mod kernels;
+mod memory;
 mod reference;
 mod serve;
 mod table;

@@ -62,16 +62,18 @@ settings! {
     /// for all GPUs; `cuda:N` for GPU number N; `host:N` for N host devices. Separate several with commas.
     devices: String = "devices", Kind::Text, "auto";
 
-    /// Maximum memory of each device for cached values. 0 takes half of this machine's memory on a host device and
+    /// Maximum memory of each device for cached values. 0 takes half of `memory-bytes-max` on a host device and
     /// four fifths of the free memory on a GPU.
     device_memory_bytes: u64 = "device-memory-bytes", Kind::Bytes { min: 0, max: BYTES_MAX }, "0";
 
-    /// Maximum memory for the requests of all clients together: messages while they arrive, are decompressed and
-    /// are processed; searches, sorts, groups, open cursors and pending replies. If there is no room, a message
-    /// waits up to five seconds, then its command fails with `ExceededMemoryLimit`; small commands still succeed.
-    /// At least 256 MiB. 0 takes a quarter of this machine's memory, but at least 256 MiB. Not included: cached
-    /// values (`device-memory-bytes`), `documents-store-cache-bytes` and `pattern-cache-bytes`. The metric
-    /// `forebay_memory_used_bytes` and `mem.requests` of `serverStatus` report what is used.
+    /// Maximum memory of the whole process. The program, the caches and the store take their part, which the server
+    /// measures all the time. Requests share the rest: messages while they arrive, are decompressed and are
+    /// processed; searches, sorts, groups, open cursors and pending replies. If there is no room, a message waits
+    /// up to five seconds, then its command fails with `ExceededMemoryLimit`; small commands still succeed. At
+    /// least 256 MiB. 0 takes three quarters of the memory of this machine or container. By default each host
+    /// device may use half of it for cached values (`device-memory-bytes`), blocks of the store's files a sixteenth
+    /// (`documents-store-cache-bytes`), and write buffers of the store an eighth, at most 512 MiB. `mem.requests`
+    /// of `serverStatus` and the metric `forebay_memory_used_bytes` show what is used.
     memory_bytes_max: u64 = "memory-bytes-max", Kind::Bytes { min: 0, max: BYTES_MAX }, "0";
 
     /// Require every client to authenticate. `forebay user add` creates users.
@@ -129,9 +131,8 @@ settings! {
     documents_sync_interval: Duration =
         "documents-sync-interval-ms", Kind::Milliseconds { min: 1, max: 60_000 }, "100";
 
-    /// Memory for cached blocks of the store's files.
-    documents_store_cache_bytes: u64 =
-        "documents-store-cache-bytes", Kind::Bytes { min: MIB, max: BYTES_MAX }, "256MiB";
+    /// Memory for cached blocks of the store's files. 0 takes a sixteenth of `memory-bytes-max`, at most 256 MiB.
+    documents_store_cache_bytes: u64 = "documents-store-cache-bytes", Kind::Bytes { min: 0, max: BYTES_MAX }, "0";
 
     /// Maximum size of the history of changes, which change streams read; the oldest changes beyond it are deleted.
     /// 0 records none: change streams are refused, and the history of earlier runs is deleted. No effect with
