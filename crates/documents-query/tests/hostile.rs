@@ -1,4 +1,4 @@
-//! Whatever a client sends: parsing and applying never panic, and nesting is bounded.
+//! Hostile input: parsing and applying never panic, and nesting is bounded.
 //!
 //! The seed is printed when a run fails; `FOREBAY_SEED` repeats it.
 
@@ -183,7 +183,7 @@ fn raw(document: &Document) -> RawDocumentBuf {
     RawDocumentBuf::try_from(document).expect("names have no NUL")
 }
 
-/// Parses `hostile` as everything it could be, and applies what parses to `target`.
+/// Parses `hostile` in each role it could have, and applies what parses to `target`.
 fn exercise(hostile: &RawDocument, target: &RawDocument) {
     let limits = Limits::default();
     let now = DateTime::from_millis(0);
@@ -308,7 +308,7 @@ fn nesting_is_bounded_everywhere() {
     );
 }
 
-/// `initial`, with `step` around it that many times: `step` sees what is there so far as `$$value`.
+/// `initial`, wrapped in `step` `levels` times; `step` refers to the value so far as `$$value`.
 fn grown(levels: i32, initial: Bson, step: impl Into<Bson>) -> Document {
     doc! { "$reduce": { "input": { "$range": [0, levels] }, "initialValue": initial, "in": step.into() } }
 }
@@ -401,7 +401,7 @@ fn a_thousand_stages_nest_no_deeper_than_a_document_may() {
         let stages = vec![stage.clone(); 1000];
         assert_eq!(run_stages(&stages), Err(Code::Overflow), "{stage}");
     }
-    // Through arrays, paths make documents below what is deep already.
+    // Through arrays, paths create documents inside values that are already deep.
     let mut through = vec![doc! { "$set": { "x": "$s" } }];
     through.extend(vec![doc! { "$set": { "x": ["$x"] } }; 100]);
     through.push(doc! { "$set": { path("a"): 1 } });
@@ -467,7 +467,7 @@ fn documents_that_nest_too_deep_on_disk_are_refused_or_read() {
     }
 }
 
-/// `x` in itself 100,000 times, as a document or as an array.
+/// `x` nested in itself 100,000 times, as a document or as an array.
 fn nested_bytes(arrays: bool) -> RawDocumentBuf {
     let mut writer = Writer::new();
     for level in 0..100_000 {
@@ -490,13 +490,13 @@ fn an_expression_may_bind_many_variables() {
     assert_eq!(documents[0].get_i32("x").expect("a number"), 99_999);
 }
 
-/// Names that are as many as a message of some MB can hold.
+/// As many names as a message of some MB can hold.
 fn many_names() -> impl Iterator<Item = String> {
     (0..200_000).map(|number| format!("name{number}"))
 }
 
-/// Checks that work takes as long as its input, and not as its square: some seconds of processor time at most, where
-/// each pair of names would take minutes.
+/// Checks that work is linear in its input, not quadratic: it takes at most some seconds of processor time, while
+/// visiting each pair of names would take minutes.
 #[track_caller]
 fn assert_linear<T>(work: impl FnOnce() -> Result<T, Error>) -> T {
     let worked = time_worked();
@@ -693,13 +693,13 @@ fn a_large_document_is_unwound_as_it_is_read() {
     assert_eq!(first, (0..10).collect::<Vec<i32>>());
 }
 
-/// PCRE2 takes hours over this text: its limit holds for each place that a match may start at.
+/// PCRE2 takes hours over this text: its limit applies to each start of a match.
 fn endless() -> (String, Document) {
     let pattern = doc! { "$regex": r"(*ANYCRLF)(a)(?:a?){15}\1[yz]" };
     ("a".repeat(100_000), pattern)
 }
 
-/// Limits of a command that has to end in a moment.
+/// Limits of a command that has to end soon.
 fn limits_that_end() -> Limits {
     let limits = Limits::default();
     let soon = Instant::now() + Duration::from_millis(20);
@@ -755,7 +755,7 @@ fn a_match_by_pcre2_is_stopped_in_projections_and_updates() {
     }
 }
 
-/// Checks that a run of a billion steps over one document ends soon once its command has to end.
+/// Checks that a run of a billion steps over one document ends soon after its command has to end.
 fn assert_stops(stages: &[Document], input: &RawDocument) {
     let limits = Limits::default();
     let worked = time_worked();
@@ -771,7 +771,7 @@ fn assert_stops(stages: &[Document], input: &RawDocument) {
     assert!(time_worked() - worked < Duration::from_millis(500));
 }
 
-/// Processor time of this thread, which others on the machine do not lengthen.
+/// Processor time of this thread, which does not depend on the machine's load.
 fn time_worked() -> Duration {
     let clock = ClockId::CLOCK_THREAD_CPUTIME_ID;
     clock_gettime(clock).expect("threads have clocks").into()
