@@ -1,21 +1,24 @@
+<<<<<<< HEAD:crates/documents-query/tests/hostile.rs
 //! Hostile input: parsing and applying never panic, and nesting is bounded.
 //!
 //! The seed is printed when a run fails; `FOREBAY_SEED` repeats it.
+=======
+//! Work that a client could make endless: it is bounded by the size of the input, or stopped.
+>>>>>>> integration:crates/documents-query/tests/hostile/work.rs
 
 use std::time::{Duration, Instant};
 
-use bson::raw::{RawArrayBuf, RawBson, RawBsonRef, RawDocument, RawDocumentBuf};
+use bson::raw::{RawArrayBuf, RawBsonRef, RawDocument, RawDocumentBuf};
 use bson::{Bson, DateTime, Document, cstr, doc};
-use fastrand::Rng;
 use forebay_cancel::Stop;
-use forebay_documents_query::element::{Writer, nests_deeper};
 use forebay_documents_query::stage::{Run, Stream};
 use forebay_documents_query::{
-    Code, Error, Filter, Limits, Pipeline, Projection, ProjectionContext, Sort, Update,
-    UpdateContext, Variables, key,
+    Code, Error, Filter, Limits, Pipeline, Projection, ProjectionContext, Update, UpdateContext,
+    Variables,
 };
 use nix::time::{ClockId, clock_gettime};
 
+<<<<<<< HEAD:crates/documents-query/tests/hostile.rs
 const ROUNDS: usize = 20_000;
 
 const NAMES: &[&str] = &[
@@ -479,6 +482,10 @@ fn nested_bytes(arrays: bool) -> RawDocumentBuf {
     }
     writer.finish()
 }
+=======
+use crate::random::raw;
+use crate::{nested, run_stages};
+>>>>>>> integration:crates/documents-query/tests/hostile/work.rs
 
 #[test]
 fn an_expression_may_bind_many_variables() {
