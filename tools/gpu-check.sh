@@ -5,7 +5,8 @@
 #   FOLDER/gpu-check.sh [PART...]         runs it there; no compiler is needed. Parts: device text cache sanitizer demo
 #                                         scan documents figures two; the last three only by name
 #
-# Figures are appended to $OUT/<date>-<device>.jsonl (OUT defaults to the folder). NAMES may name a file of package names.
+# Figures are appended to $OUT/<date>-<device>.jsonl (OUT defaults to the folder). NAMES may name a file of package
+# names.
 set -euo pipefail
 
 collect() {

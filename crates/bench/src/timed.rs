@@ -34,7 +34,8 @@ pub async fn count(
     summary(&counts, &samples)
 }
 
-/// Counts the lines of `file` that match with `rg -c -j1`. Returns the count and the time of a whole run in milliseconds.
+/// Counts the lines of `file` that match with `rg -c -j1`. Returns the count and the time of a whole run in
+/// milliseconds.
 ///
 /// # Errors
 /// As for [`ripgrep::count`], or if two runs disagree.

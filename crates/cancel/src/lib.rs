@@ -1,5 +1,5 @@
-//! The cancellation token of the process: a deadline and a flag that long work checks as it goes. It knows nothing of what
-//! the work is.
+//! The cancellation token of the process: a deadline and a flag that long work checks as it goes. It knows nothing of
+//! what the work is.
 
 #![forbid(unsafe_code)]
 

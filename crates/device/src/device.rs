@@ -328,16 +328,17 @@ impl Device {
     }
 
     /// Takes a buffer from the device's pinned pool, for data on its way to the device. Blocks until there is room;
-    /// requests are served in turn, so no thread may wait for one while it holds what keeps others from giving theirs back.
+    /// requests are served in turn, so no thread may wait for one while it holds what keeps others from giving theirs
+    /// back.
     ///
-    /// None when the device is lost, is a host device, or its pool ([`DeviceOptions::pinned_pool_bytes`]) is smaller than
-    /// the request.
+    /// None when the device is lost, is a host device, or its pool ([`DeviceOptions::pinned_pool_bytes`]) is smaller
+    /// than the request.
     pub fn stage(&self, bytes: usize) -> Option<Pinned> {
         self.gpu.as_ref()?.pool.take(bytes)
     }
 
-    /// Queues a job in the queue of its [class](Job::class); returns at once. A job that fails or is cancelled, or whose device
-    /// is lost, is dropped.
+    /// Queues a job in the queue of its [class](Job::class); returns at once. A job that fails or is cancelled, or
+    /// whose device is lost, is dropped.
     ///
     /// # Errors
     /// [`SubmitError::QueueFull`] or [`SubmitError::Lost`]; the job has not run.

@@ -112,7 +112,8 @@ impl Devices {
     /// # Errors
     /// - [`DeviceError::CudaUnavailable`], [`DeviceError::NvrtcMissing`], [`DeviceError::NoSuchGpu`] or
     ///   [`DeviceError::Taken`] before anything is started.
-    /// - [`DeviceError::Thread`], [`DeviceError::CardMemory`] or [`DeviceError::Start`]; the devices started before stay.
+    /// - [`DeviceError::Thread`], [`DeviceError::CardMemory`] or [`DeviceError::Start`]; the devices started before
+    ///   stay.
     pub fn add(&self, spec: &DeviceSpec) -> Result<Vec<Arc<Device>>, DeviceError> {
         let _starting = self.starting.lock();
         let wanted = spec.resolve()?;
@@ -120,8 +121,8 @@ impl Devices {
         wanted.into_iter().map(|one| self.start(one)).collect()
     }
 
-    /// Has every GPU end what it is at, and do nothing more: for the end of the process, in which CUDA's libraries are torn
-    /// down while threads still run. Blocks as long as that takes; a compilation of kernels takes seconds.
+    /// Has every GPU end what it is at, and do nothing more: for the end of the process, in which CUDA's libraries are
+    /// torn down while threads still run. Blocks as long as that takes; a compilation of kernels takes seconds.
     pub fn halt(&self) {
         let halt = |device: &Arc<Device>| {
             let (told, halted) = sync_channel(1);

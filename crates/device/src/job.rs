@@ -144,8 +144,8 @@ pub trait Job: Send {
         Class::Interactive
     }
 
-    /// Returns the cancellation token of the job. The device's thread checks it before each step, and drops the job if it
-    /// was cancelled or its deadline has passed.
+    /// Returns the cancellation token of the job. The device's thread checks it before each step, and drops the job if
+    /// it was cancelled or its deadline has passed.
     fn stop(&self) -> Option<&Stop> {
         None
     }

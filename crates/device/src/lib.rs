@@ -1,12 +1,13 @@
 //! Devices behind one face: what holds data and runs jobs over it.
 //!
-//! A [`Device`] owns one thread, one bounded queue of [`Job`]s and one memory budget. Jobs of a device run one step at a
-//! time on its thread, round robin, so nothing else ever waits for a device on a thread of its own. [`Devices`] is the set
-//! of them; devices join and leave it while the program runs.
+//! A [`Device`] owns one thread, one bounded queue of [`Job`]s and one memory budget. Jobs of a device run one step at
+//! a time on its thread, round robin, so nothing else ever waits for a device on a thread of its own. [`Devices`] is
+//! the set of them; devices join and leave it while the program runs.
 //!
-//! A device is a GPU or a host device. A GPU gives its jobs a [`Cuda`](cuda::Cuda); the driver and the compiler are loaded
-//! at run time, and without them the same program runs on host devices. Host devices exist in any number: each is a thread
-//! of this machine with a memory budget, so that placement, joining, leaving and loss are real without an accelerator.
+//! A device is a GPU or a host device. A GPU gives its jobs a [`Cuda`](cuda::Cuda); the driver and the compiler are
+//! loaded at run time, and without them the same program runs on host devices. Host devices exist in any number: each
+//! is a thread of this machine with a memory budget, so that placement, joining, leaving and loss are real without an
+//! accelerator.
 #![deny(unsafe_code)]
 
 use std::num::NonZeroUsize;

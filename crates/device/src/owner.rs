@@ -11,15 +11,15 @@ use crate::job::Awaited;
 use crate::queue::{Queued, Ready};
 use crate::{Class, DeviceContext, DeviceFault, JobError, JobFailure, Step};
 
-/// How long a GPU thread spins for the next job after an interactive one, before it sleeps. Longer than a client's think
-/// time between back-to-back searches, because a wake-up (about 50 us) is a large part of a search.
+/// How long a GPU thread spins for the next job after an interactive one, before it sleeps. Longer than a client's
+/// think time between back-to-back searches, because a wake-up (about 50 us) is a large part of a search.
 const SPIN_TIME: Duration = Duration::from_millis(1);
 
 /// Least time between two looks at the events of jobs that are set aside, while other jobs run.
 const POLL_INTERVAL: Duration = Duration::from_micros(20);
 
-/// Least and most sleep between two looks while no job can run. Between the two, a look comes after an eighth of the time
-/// waited so far, so that no wait grows by more than that.
+/// Least and most sleep between two looks while no job can run. Between the two, a look comes after an eighth of the
+/// time waited so far, so that no wait grows by more than that.
 const SLEEP_MIN: Duration = Duration::from_micros(50);
 const SLEEP_MAX: Duration = Duration::from_millis(1);
 
@@ -114,8 +114,8 @@ impl Owner<'_> {
         self.context.drop_retired()
     }
 
-    /// Waits for the next job for a while: awake, or asleep until it arrives or an event is due for a look. Returns whether
-    /// more jobs can come.
+    /// Waits for the next job for a while: awake, or asleep until it arrives or an event is due for a look. Returns
+    /// whether more jobs can come.
     fn wait(&mut self) -> bool {
         let now = Instant::now();
         if now < self.spin_until {

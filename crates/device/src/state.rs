@@ -6,8 +6,8 @@ use std::collections::hash_map::Entry;
 use std::convert::Infallible;
 use std::fmt;
 
-/// Values that operators keep on a device from job to job, by type and key. They live on the device's thread and are dropped
-/// there: when they are removed, when a job that used them panics, and when the device is lost or ends.
+/// Values that operators keep on a device from job to job, by type and key. They live on the device's thread and are
+/// dropped there: when they are removed, when a job that used them panics, and when the device is lost or ends.
 #[derive(Default)]
 pub struct OperatorState {
     values: HashMap<(TypeId, u64), Kept>,
@@ -22,8 +22,8 @@ struct Kept {
 }
 
 impl OperatorState {
-    /// Returns the value of this type under a key, such as the number of an index or a table. The first call makes it, by
-    /// `init`, which usually borrows the GPU:
+    /// Returns the value of this type under a key, such as the number of an index or a table. The first call makes it,
+    /// by `init`, which usually borrows the GPU:
     ///
     /// ```
     /// # use forebay_device::{DeviceContext, JobError, Step};

@@ -81,8 +81,8 @@ fn run(cuda: &mut Cuda, entry: &str, count: u64, shape: LaunchShape) -> Result<V
     };
     let stream = cuda.stream(Priority::Normal)?;
     cuda.write(&vec![0xff; bytes], &memory, 0, &stream)?;
-    // SAFETY: the kernels take `Arguments` and write `count` words of `memory`, which is longer and lives until they are
-    // read.
+    // SAFETY: the kernels take `Arguments` and write `count` words of `memory`, which is longer and lives until they
+    // are read.
     unsafe { cuda.launch(&kernel, &shape, &arguments, &stream) }?;
     let mut result = vec![0; bytes];
     cuda.read(&memory, 0, &mut result, &stream)?;

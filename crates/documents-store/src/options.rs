@@ -24,8 +24,8 @@ pub struct StoreOptions {
     /// Size in bytes at which the write buffer of one partition (the documents or one index of a collection) is
     /// written out.
     pub write_buffer_bytes: u64,
-    /// Maximum memory of all write buffers together, in bytes, but for a batch that is larger than a quarter of it. Writers wait
-    /// until buffers are on disk.
+    /// Maximum memory of all write buffers together, in bytes, but for a batch that is larger than a quarter of it.
+    /// Writers wait until buffers are on disk.
     pub write_buffers_bytes_max: u64,
     /// Total bytes of the journals at which the oldest write buffers are written out. Bounds the time of recovery. At
     /// least 64 MiB.

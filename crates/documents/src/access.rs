@@ -1,7 +1,7 @@
 //! Authorization: the roles of users, and the rights that each command needs.
 //!
-//! Roles are MongoDB's of the same names, as far as there are commands for what they allow. Each reaches a database, all
-//! databases, or the whole server; none is about single collections.
+//! Roles are MongoDB's of the same names, as far as there are commands for what they allow. Each reaches a database,
+//! all databases, or the whole server; none is about single collections.
 
 use std::fmt::{self, Write};
 use std::sync::Arc;
@@ -197,8 +197,8 @@ enum Need {
 
 /// What a command asks for.
 enum Rule {
-    /// Nothing: the command is about the client's own connection, session, cursors and operations, or leaves out what the
-    /// client may not see.
+    /// Nothing: the command is about the client's own connection, session, cursors and operations, or leaves out what
+    /// the client may not see.
     AnyUser,
     /// These actions on the database that the command is for.
     On(&'static [Action]),
@@ -329,8 +329,8 @@ fn explain(command: &Command) -> Vec<Need> {
     }
 }
 
-/// What the first stage reads, and what any stage writes. No other stage touches another collection: one that does has to
-/// ask here.
+/// What the first stage reads, and what any stage writes. No other stage touches another collection: one that does has
+/// to ask here.
 fn aggregate(command: &Command) -> Vec<Need> {
     let read = || Need::On(Action::Read, command.db.clone());
     let Ok(pipeline) = command.body.get_array("pipeline") else {

@@ -23,8 +23,8 @@ pub struct OpenCollection {
     pub namespace: Namespace,
     /// Its documents and ordinary indexes.
     pub store: Arc<Collection>,
-    /// Held by every writer from before the write to the store until its turn at the cache has come; it does not keep the
-    /// cache still. [`hold`](OpenCollection::hold) takes it.
+    /// Held by every writer from before the write to the store until its turn at the cache has come; it does not keep
+    /// the cache still. [`hold`](OpenCollection::hold) takes it.
     pub lock: WriteLock,
     /// Held while indexes are created: who wants one that another is creating waits until it is there.
     pub index_creation: Arc<Mutex<()>>,

@@ -142,8 +142,8 @@ async fn perform(spec: &Spec, request: &Request<'_>, writes: bool) -> Reply {
     reply
 }
 
-/// The kind of place that all of a command's work needs. Others take one for those parts of their work that may take long, and
-/// an insertion if it is large.
+/// The kind of place that all of a command's work needs. Others take one for those parts of their work that may take
+/// long, and an insertion if it is large.
 fn place_of(spec: &Spec, request: &Request<'_>, writes: bool) -> Option<Kind> {
     let body = &request.command.body;
     // The variables of `let` are expressions that are evaluated first.

@@ -147,8 +147,8 @@ impl Documents {
         self.run_over(client, command, None).await
     }
 
-    /// Runs a `find` over documents that the caller has fetched from somewhere: filter, sort, skip, limit, projection and
-    /// batches are those of the command, whose collection need not hold them.
+    /// Runs a `find` over documents that the caller has fetched from somewhere: filter, sort, skip, limit, projection
+    /// and batches are those of the command, whose collection need not hold them.
     pub async fn find_among(
         self: &Arc<Self>,
         client: &ClientContext,
@@ -185,16 +185,16 @@ impl Documents {
         reply
     }
 
-    /// Where a document lies in its collection, from 0 for the first to 1 for the last in the order of insertion; `None` if
-    /// it is not there, or the store cannot be read.
+    /// Where a document lies in its collection, from 0 for the first to 1 for the last in the order of insertion;
+    /// `None` if it is not there, or the store cannot be read.
     pub fn place_of(&self, namespace: &Namespace, id: RawBsonRef<'_>) -> Option<f64> {
         let collection = self.collections.get(namespace)?;
         let number = collection.store.number_by_id(id).ok()??;
         Some((number + 1) as f64 / collection.store.next_number() as f64)
     }
 
-    /// The reply, with the time of the last change if a history of changes is kept: whoever follows it knows then how far to
-    /// read to find what the command did.
+    /// The reply, with the time of the last change if a history of changes is kept: whoever follows it knows then how
+    /// far to read to find what the command did.
     fn with_operation_time(&self, mut reply: RawDocumentBuf) -> RawDocumentBuf {
         if let Some(history) = self.store.history() {
             let time = Timestamp::from(history.last());
@@ -232,9 +232,9 @@ impl Documents {
         &self.settings
     }
 
-    /// Stops the operations whose clients are gone, as `killOp` does: reads at once, writes after what they are writing.
-    /// Writes that want no reply go on. Also closes the cursors of such clients, if memory was refused since the last call.
-    /// To be called now and then.
+    /// Stops the operations whose clients are gone, as `killOp` does: reads at once, writes after what they are
+    /// writing. Writes that want no reply go on. Also closes the cursors of such clients, if memory was refused since
+    /// the last call. To be called now and then.
     pub fn kill_abandoned(&self) {
         self.operations.kill_abandoned();
         let refused = self.settings.memory.figures().refused;

@@ -6,8 +6,8 @@
 //! server's: this crate knows connections only by their [`ClientContext`].
 //!
 //! A read is planned (`plan`), which gives a source of documents, and pulled through a chain of `streams` into
-//! batches. A change stream (`change_stream`) is such a stream without an end. A write goes to the store and then to the cache, in one order for both, before its reply: whoever has
-//! been told of a write finds it.
+//! batches. A change stream (`change_stream`) is such a stream without an end. A write goes to the store and then to
+//! the cache, in one order for both, before its reply: whoever has been told of a write finds it.
 #![forbid(unsafe_code)]
 
 mod access;

@@ -35,8 +35,8 @@ pub fn parse(full: &str) -> Result<Namespace, CommandError> {
     }
 }
 
-/// A new collection in a database that is to replace another one of it by `renameCollection`. Its name is unique, and it is
-/// gone when the documents are opened again.
+/// A new collection in a database that is to replace another one of it by `renameCollection`. Its name is unique, and
+/// it is gone when the documents are opened again.
 pub fn temporary(db: &str) -> Namespace {
     crate::commands::output::temporary(db)
 }

@@ -1,8 +1,8 @@
 //! Places for work that may take long: a bound on the threads that do it, and a queue that can be left.
 //!
 //! What a client's filter, expression or pattern decides, and every write but small insertions, runs here. Threads that
-//! serve the network are left to what takes microseconds; waiting for a place is asynchronous, so that it holds up nothing,
-//! and ends with the command. Work that has a place never waits for another one.
+//! serve the network are left to what takes microseconds; waiting for a place is asynchronous, so that it holds up
+//! nothing, and ends with the command. Work that has a place never waits for another one.
 
 use std::cell::Cell;
 use std::future::Future;
@@ -19,8 +19,9 @@ use tokio::sync::{Semaphore, SemaphorePermit};
 
 use crate::error::CommandError;
 
-/// Places a core: the system shares the cores out fairly, so that others go on beside slow work. The more there are, the more
-/// slow commands it takes to keep others waiting, and the later a thread that serves the network gets its turn.
+/// Places a core: the system shares the cores out fairly, so that others go on beside slow work. The more there are,
+/// the more slow commands it takes to keep others waiting, and the later a thread that serves the network gets its
+/// turn.
 const PLACES_PER_CORE: usize = 8;
 /// The fewest and the most places of a kind.
 const PLACES_MIN: usize = 16;
@@ -106,8 +107,8 @@ impl Places {
     /// Waits for a place.
     ///
     /// # Errors
-    /// That the command has to end before there is one; `ExceededTimeLimit`, which drivers take as a reason to try again,
-    /// if too many wait.
+    /// That the command has to end before there is one; `ExceededTimeLimit`, which drivers take as a reason to try
+    /// again, if too many wait.
     pub async fn enter(&self, stop: &Stop) -> Result<SemaphorePermit<'_>, CommandError> {
         if let Ok(free) = self.free.try_acquire() {
             return Ok(free);

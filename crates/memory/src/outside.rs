@@ -6,7 +6,8 @@ use std::time::Duration;
 use parking_lot::Mutex;
 use tokio::time::Instant;
 
-/// How long the largest look counts: a share is taken before its memory is touched, so that a single look may say too little.
+/// How long the largest look counts: a share is taken before its memory is touched, so that a single look may say too
+/// little.
 const WINDOW: Duration = Duration::from_secs(2);
 
 /// Bytes of the process that are in no share: code, caches, buffers of the store, and what the allocator keeps.

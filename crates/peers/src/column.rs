@@ -1,5 +1,5 @@
-//! Programs that hold a column in memory, one value a line, and count the values that match: Rust's `regex` a value, and
-//! Hyperscan or Vectorscan over all bytes, both on all cores.
+//! Programs that hold a column in memory, one value a line, and count the values that match: Rust's `regex` a value,
+//! and Hyperscan or Vectorscan over all bytes, both on all cores.
 //!
 //! Each runs in a process of its own, takes a pattern a line, and answers a count and the milliseconds of the scan
 //! alone. The first line of its output is its version.

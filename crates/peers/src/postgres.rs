@@ -16,8 +16,8 @@ const DEBIAN_FOLDER: &str = "/usr/lib/postgresql";
 const READY_WITHIN: Duration = Duration::from_secs(60);
 /// Printed after every statement, so that its end is known.
 const END: &str = "-- end --";
-/// Settings that differ from the defaults, which are for small machines: memory as the manual advises, and commits that are
-/// on disk a moment later, as ours are.
+/// Settings that differ from the defaults, which are for small machines: memory as the manual advises, and commits that
+/// are on disk a moment later, as ours are.
 const SETTINGS: [&str; 6] = [
     "shared_buffers=2GB",
     "maintenance_work_mem=1GB",

@@ -2,10 +2,10 @@
 //!
 //! A [`Placement`] knows ids, loads and weights, no bytes. A device's weight says how much it does in a given time, so
 //! a device with twice the weight gets twice the load. Every shard draws two devices at random, each with a chance in
-//! proportion to its weight, and takes the one whose load by weight would be lower (power of two choices). That keeps each
-//! device within a few shards of its share, where a single draw strays by the square root of it. A device that joins takes
-//! its share of the load from the fullest devices; the shards of a device that leaves draw again. The same seed and the
-//! same calls give the same placement.
+//! proportion to its weight, and takes the one whose load by weight would be lower (power of two choices). That keeps
+//! each device within a few shards of its share, where a single draw strays by the square root of it. A device that
+//! joins takes its share of the load from the fullest devices; the shards of a device that leaves draw again. The same
+//! seed and the same calls give the same placement.
 //!
 //! # Examples
 //! ```

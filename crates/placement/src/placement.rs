@@ -111,8 +111,8 @@ impl<D: Copy + Ord> Placement<D> {
     /// is lower with the shard. Returns `None` if every device is in `refused`; the shard then has no owner. A shard
     /// that had an owner loses it first.
     ///
-    /// The caller copies the shard afterwards, without any lock around the placement. If the device turns out to have no
-    /// room, the caller draws again with the device in `refused`.
+    /// The caller copies the shard afterwards, without any lock around the placement. If the device turns out to have
+    /// no room, the caller draws again with the device in `refused`.
     pub fn draw(&mut self, shard: ShardId, load: u64, refused: &[D]) -> Option<D> {
         self.evict(shard);
         let owner = self.less_loaded_of_two(load, refused);
@@ -144,11 +144,11 @@ impl<D: Copy + Ord> Placement<D> {
         self.epoch += 1;
     }
 
-    /// Adds a device and moves its share of the load to it: `L * weight / W`, where `L` is the load of all placed shards
-    /// and `W` the weight of all devices with the new one. With equal weights and loads, that is `b / G` of the `b` placed
-    /// shards on now `G` devices. Each is a random shard of the device that is fullest then. The first one that exceeds
-    /// the share ends the moves, so the newcomer gets its share less than one shard at worst. A weight of 0 counts as 1.
-    /// Does nothing if the device is a member.
+    /// Adds a device and moves its share of the load to it: `L * weight / W`, where `L` is the load of all placed
+    /// shards and `W` the weight of all devices with the new one. With equal weights and loads, that is `b / G` of the
+    /// `b` placed shards on now `G` devices. Each is a random shard of the device that is fullest then. The first one
+    /// that exceeds the share ends the moves, so the newcomer gets its share less than one shard at worst. A weight of
+    /// 0 counts as 1. Does nothing if the device is a member.
     pub fn join(&mut self, device: D, weight: u64) -> Vec<Move<D>> {
         if self.devices.contains_key(&device) {
             return Vec::new();

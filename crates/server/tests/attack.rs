@@ -6,12 +6,11 @@
 mod raw;
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::thread::sleep;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
 use bson::{RawArrayBuf, RawDocumentBuf, rawdoc};
-use forebay_testkit::{Server, is_full};
+use forebay_testkit::{Server, is_full, pace};
 use forebay_wire_mongo::{Compressor, HEADER_BYTES, Header, OpMsg, compress};
 use raw::Raw;
 
@@ -156,7 +155,7 @@ fn unfinished(address: &str) -> Result<bool> {
         .write(&mut bytes);
         bytes.resize(HEADER_BYTES + sent, 0);
         raw.send(&bytes)?;
-        sleep(HOLD);
+        pace(HOLD);
     }
     Ok(true)
 }
@@ -185,7 +184,7 @@ fn cursors(address: &str) -> Result<bool> {
         let more = rawdoc! { "getMore": cursor.get_i64("id")?, "collection": "large", "batchSize": 1, "$db": "d" };
         fetched.push(succeeded(&raw.ask(more)?));
     }
-    sleep(HOLD);
+    pace(HOLD);
     Ok(fetched.into_iter().all(|fetched| fetched))
 }
 
@@ -193,7 +192,7 @@ fn cursors(address: &str) -> Result<bool> {
 fn unread(address: &str) -> Result<bool> {
     let mut raw = connect(address)?;
     raw.send(&message(find_large(1)))?;
-    sleep(HOLD);
+    pace(HOLD);
     Ok(true)
 }
 
@@ -237,7 +236,7 @@ fn attack(address: &str, attack: Attack, running: &AtomicBool, counts: &[AtomicU
         let done = attack(address).unwrap_or(false);
         counts[usize::from(done)].fetch_add(1, Ordering::Relaxed);
         if !done {
-            sleep(Duration::from_millis(50));
+            pace(Duration::from_millis(50));
         }
     }
 }
@@ -284,7 +283,7 @@ fn work(server: &Server, time: Duration) -> Result<Seen> {
         seen.resident_bytes = seen
             .resident_bytes
             .max(resident.context("resident memory")?);
-        sleep(Duration::from_millis(20));
+        pace(Duration::from_millis(20));
     }
     seen.pings.sort_unstable();
     Ok(seen)

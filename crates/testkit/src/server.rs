@@ -97,8 +97,8 @@ impl Server {
 
 /// An address that a server can have again after it was killed; until then nobody listens there.
 ///
-/// A port of 127.0.0.1 that was free may be anybody's a moment later: another server's, or that of a connection of ours,
-/// even one to this very port. So the host is one of our own; all of 127.0.0.0/8 is this machine.
+/// A port of 127.0.0.1 that was free may be anybody's a moment later: another server's, or that of a connection of
+/// ours, even one to this very port. So the host is one of our own; all of 127.0.0.0/8 is this machine.
 ///
 /// # Errors
 /// If this machine's loopback interface has no such address.

@@ -1,7 +1,7 @@
 //! Searches in the memory of one GPU, timed by its own events; every count is compared with the host engine's.
 //!
-//! `cargo bench -p forebay-text-gpu --bench scan -- [--smoke] [--only CASE] [--device cuda:0] [--names FILE] [--record FILE]`.
-//! `--sorted` sorts the values of each block, as caches do.
+//! `cargo bench -p forebay-text-gpu --bench scan -- [--smoke] [--only CASE] [--device cuda:0] [--names FILE] [--record
+//! FILE]`. `--sorted` sorts the values of each block, as caches do.
 //! With two devices, `--device cuda:0,cuda:1`, it also searches twice the values on both.
 //! It prints one JSON object a figure and appends them to `--record`. Without a GPU it says so and does nothing.
 
@@ -559,7 +559,8 @@ fn run_two(bench: &Bench, rows: usize) {
     }
 }
 
-/// Searches a second of as many clients as there are programs, each of which searches again as soon as it has its answer.
+/// Searches a second of as many clients as there are programs, each of which searches again as soon as it has its
+/// answer.
 fn searches_in_turn(bench: &Bench, table: &Arc<ScanTable>, programs: &[Arc<Program>]) -> f64 {
     const ROUNDS: usize = 20;
     let began = Instant::now();

@@ -1,7 +1,7 @@
 //! Which queries share a launch, and the tables that the launch reads.
 //!
-//! Queries of one launch share one pass over the bytes: literals are packed side by side into one word of bits, automata
-//! share the class of each byte. What cannot be shared has a launch of its own.
+//! Queries of one launch share one pass over the bytes: literals are packed side by side into one word of bits,
+//! automata share the class of each byte. What cannot be shared has a launch of its own.
 
 use std::collections::HashMap;
 

@@ -1,13 +1,14 @@
 //! Searching rows in the memory of NVIDIA GPUs.
 //!
-//! [`TiledRows`] are the rows of a block on a device; a [`ScanTable`] is the blocks that searches of one moment read there;
-//! a [`ScanQueue`] takes searches for a device, and those that wait at the same time share a pass over its memory. Which
-//! programs a device can run, [`Program::has_device_form`](forebay_text::Program::has_device_form) says. Every answer can be had
-//! from the host engine too, and tests compare the two.
+//! [`TiledRows`] are the rows of a block on a device; a [`ScanTable`] is the blocks that searches of one moment read
+//! there; a [`ScanQueue`] takes searches for a device, and those that wait at the same time share a pass over its
+//! memory. Which programs a device can run, [`Program::has_device_form`](forebay_text::Program::has_device_form) says.
+//! Every answer can be had from the host engine too, and tests compare the two.
 //!
-//! From the outside in: `queue` groups searches, `scanner` runs a pass on the device's thread (its launch is the only unsafe
-//! code), `batch` chooses kernels and makes their tables of the automata in
-//! [`forebay_text::form`]; `kernels/scan.cu` has the kernels, made of `tiles.cuh` (the walk) and `dfa.cuh`, `literal.cuh`, `bits.cuh` (the ways of matching).
+//! From the outside in: `queue` groups searches, `scanner` runs a pass on the device's thread (its launch is the only
+//! unsafe code), `batch` chooses kernels and makes their tables of the automata in
+//! [`forebay_text::form`]; `kernels/scan.cu` has the kernels, made of `tiles.cuh` (the walk) and `dfa.cuh`,
+//! `literal.cuh`, `bits.cuh` (the ways of matching).
 
 #![deny(unsafe_code)]
 

@@ -361,9 +361,9 @@ impl Pass<'_> {
         arguments.counters = DevicePointerMut::new(counters_at);
         arguments.chunk_begin = chunks.start as u32;
         arguments.chunk_end = chunks.end as u32;
-        // SAFETY: `scan.cu` includes the header of these arguments. Every block of the table is kept by the table, which
-        // the order holds; the buffers are the scanner's and as large as the counts in the arguments say; all are kept
-        // until the pass has been waited for. Kernels of a pass write to counters and lists of their own.
+        // SAFETY: `scan.cu` includes the header of these arguments. Every block of the table is kept by the table,
+        // which the order holds; the buffers are the scanner's and as large as the counts in the arguments say; all are
+        // kept until the pass has been waited for. Kernels of a pass write to counters and lists of their own.
         unsafe {
             self.cuda
                 .launch(&kernel, &shape, arguments, &self.buffers.stream)

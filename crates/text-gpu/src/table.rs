@@ -32,8 +32,8 @@ impl ScanTable {
     /// Maximum rows of a table, which are counted in 32 bits.
     pub const ROWS_MAX: u64 = u32::MAX as u64;
 
-    /// A table of blocks that are on one device. The second part of each has bit `row % 32` of word `row / 32` set where
-    /// a row is dead; it is empty if none is.
+    /// A table of blocks that are on one device. The second part of each has bit `row % 32` of word `row / 32` set
+    /// where a row is dead; it is empty if none is.
     ///
     /// # Panics
     /// If there are more rows than [`ROWS_MAX`](ScanTable::ROWS_MAX), or too few words for the rows of a block.

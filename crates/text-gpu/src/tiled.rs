@@ -60,8 +60,8 @@ impl TiledRows {
         TiledRows::begin(device, rows)?.wait()
     }
 
-    /// Begins to copy rows to a GPU; when this returns, nobody reads them any more. Blocks while the device's pinned pool is
-    /// full; not for async threads, nor for the device's own.
+    /// Begins to copy rows to a GPU; when this returns, nobody reads them any more. Blocks while the device's pinned
+    /// pool is full; not for async threads, nor for the device's own.
     ///
     /// # Errors
     /// [`LoadError`]; nothing stays on the device.

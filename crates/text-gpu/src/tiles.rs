@@ -1,8 +1,8 @@
 //! Rows as a device reads them: in tiles of 32 rows of the same number of words.
 //!
-//! Rows are grouped by their number of 8-byte words. A tile holds 32 rows of a group, their words interleaved: word `w` of
-//! row `r` stands at index `w * 32 + r`, so that the lanes of a warp read contiguous memory and end together. Bytes after
-//! a value are [`SEPARATOR`]s. Rows that would waste memory, as very long ones do, are left to the host.
+//! Rows are grouped by their number of 8-byte words. A tile holds 32 rows of a group, their words interleaved: word `w`
+//! of row `r` stands at index `w * 32 + r`, so that the lanes of a warp read contiguous memory and end together. Bytes
+//! after a value are [`SEPARATOR`]s. Rows that would waste memory, as very long ones do, are left to the host.
 //!
 //! # Sources
 //! Sitaridi and Ross, "GPU-accelerated string matching for database applications", VLDB Journal 2016.
@@ -174,7 +174,8 @@ impl Layout {
         })
     }
 
-    /// All bytes on the device, in order, in parts of about so many bytes: of whole tiles, or the numbers of whole tiles.
+    /// All bytes on the device, in order, in parts of about so many bytes: of whole tiles, or the numbers of whole
+    /// tiles.
     pub(crate) fn parts(&self, bytes: usize) -> Vec<Part> {
         let mut parts = Vec::new();
         for (index, group) in self.groups.iter().enumerate() {
@@ -221,7 +222,8 @@ impl Layout {
         }
     }
 
-    /// Writes rows of one word that stand in order, from `first` on; where there are fewer than room, the rest is separators.
+    /// Writes rows of one word that stand in order, from `first` on; where there are fewer than room, the rest is
+    /// separators.
     fn write_words(&self, rows: Rows<'_>, first: usize, out: &mut [u8]) {
         let count = (rows.len() - first).min(out.len() / WORD_BYTES);
         let (out, rest) = out.split_at_mut(count * WORD_BYTES);

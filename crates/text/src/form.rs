@@ -1,4 +1,5 @@
-//! The part of a program that a GPU can run, as plain tables. No GPU is needed to make them; `forebay-text-gpu` runs them.
+//! The part of a program that a GPU can run, as plain tables. No GPU is needed to make them; `forebay-text-gpu` runs
+//! them.
 
 use std::collections::HashMap;
 
@@ -95,8 +96,8 @@ impl DfaForm {
         (self.states_count() - 1) as u16
     }
 
-    /// Rewrites an automaton over blocks, whose states end with `dead`, `matched` and `hit` and which starts in state 0,
-    /// into one over single rows.
+    /// Rewrites an automaton over blocks, whose states end with `dead`, `matched` and `hit` and which starts in state
+    /// 0, into one over single rows.
     fn new(states: usize, step: impl Fn(usize, u8) -> usize) -> Option<DfaForm> {
         if states > STATES_MAX {
             return None;
@@ -207,8 +208,8 @@ fn columns(states: &[usize], next: &impl Fn(usize, u8) -> u16) -> ([u8; 256], Ve
     (classes, representatives)
 }
 
-/// A Glushkov automaton: bit `i` of a set stands for position `i` of the pattern. The positions after a byte are those that
-/// take it, among those that may follow the positions before it and those that may be entered.
+/// A Glushkov automaton: bit `i` of a set stands for position `i` of the pattern. The positions after a byte are those
+/// that take it, among those that may follow the positions before it and those that may be entered.
 #[derive(Clone)]
 pub struct GlushkovForm {
     /// The positions that take each byte.

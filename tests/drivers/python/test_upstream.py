@@ -4,7 +4,6 @@ import contextlib
 import re
 import tempfile
 import threading
-import time
 
 import pymongo
 import pytest
@@ -22,7 +21,8 @@ from pymongo.errors import (
 )
 
 from conftest import NUMBERS
-from servers import RefusingStore, own_host, slow_store, start_ferretdb, start_forebay
+from servers import RefusingStore, open_connections, own_host, slow_store, start_ferretdb, start_forebay
+from waiting import until
 
 
 @pytest.fixture(scope="module")
@@ -99,14 +99,6 @@ def test_writes_without_a_reply_arrive(pair):
         things.insert_one({"_id": number})
     # On the same connection: the store runs them in order.
     assert through.things.count_documents({}) == straight.things.count_documents({}) == 100
-
-
-def until(is_true, seconds=30):
-    """Waits until something is true."""
-    end = time.monotonic() + seconds
-    while not is_true():
-        assert time.monotonic() < end
-        time.sleep(0.02)
 
 
 def cache(collection):
@@ -394,7 +386,7 @@ def test_a_store_that_was_started_again_while_nobody_was_there_is_read_again(exc
     store, front, names = exclusive
     assert found(names) == 10
     names.database.client.close()
-    time.sleep(1)
+    until(lambda: open_connections(front.address) == 0)
     again = start_again(store, tmp_path)
     try:
         with pymongo.MongoClient(front.uri) as client:
@@ -544,10 +536,18 @@ def test_a_load_reads_what_a_majority_has_and_not_less_than_the_stream(tmp_path)
     store.stop()
 
 
+# Two starts of a store that are less than a tenth of a second apart are taken for one.
+STARTS_APART_MS = 200
+
+
+def uptime_ms(store):
+    with pymongo.MongoClient(store.uri) as straight:
+        return straight.admin.command("serverStatus")["uptimeMillis"]
+
+
 def start_again(store, folder):
     """The store again, without a document that it had acknowledged."""
-    # Starts that are less than a tenth of a second apart are taken for one.
-    time.sleep(0.2)
+    until(lambda: uptime_ms(store) > STARTS_APART_MS)
     store.stop()
     elsewhere = start_ferretdb(folder)
     with pymongo.MongoClient(elsewhere.uri) as straight:

@@ -1,4 +1,5 @@
-//! Searches of random letters on a GPU, through the driver: the time a client waits, and what many clients get a second.
+//! Searches of random letters on a GPU, through the driver: the time a client waits, and what many clients get a
+//! second.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -236,7 +237,8 @@ impl Letters {
         Ok(())
     }
 
-    /// Lets the last device leave and join again, some times, while clients search: none gets an error or a wrong answer.
+    /// Lets the last device leave and join again, some times, while clients search: none gets an error or a wrong
+    /// answer.
     async fn leave_and_join(&mut self, last: &str) -> Result<()> {
         let searches = Searches::new("regex", self.documents)?;
         let over = Arc::new(AtomicBool::new(false));

@@ -192,10 +192,10 @@ pub fn struct_text(name: &str, bytes: usize, alignment: usize, fields: &[Field])
 
 /// Defines structs that kernels take as their parameter, or that such structs hold or point at.
 ///
-/// The structs are `#[repr(C)]`, `Debug`, `Clone` and `Copy` and implement [`KernelArguments`](crate::cuda::KernelArguments).
-/// [`DeviceType::bytes_of`](crate::cuda::DeviceType::bytes_of) gives arrays of them as a device reads them.
-/// Fields are numbers, arrays, [`DevicePointer`](crate::cuda::DevicePointer)s and such structs; a struct may not point at
-/// itself. The kernel takes `const __grid_constant__ Name arguments`.
+/// The structs are `#[repr(C)]`, `Debug`, `Clone` and `Copy` and implement
+/// [`KernelArguments`](crate::cuda::KernelArguments). [`DeviceType::bytes_of`](crate::cuda::DeviceType::bytes_of) gives
+/// arrays of them as a device reads them. Fields are numbers, arrays, [`DevicePointer`](crate::cuda::DevicePointer)s
+/// and such structs; a struct may not point at itself. The kernel takes `const __grid_constant__ Name arguments`.
 ///
 /// # Examples
 /// ```

@@ -9,8 +9,8 @@ use super::{DeviceMemory, DevicePointer, DevicePointerMut, DeviceType};
 
 /// Memory of a GPU for `len` values of a type. Its content is at first whatever was there before.
 ///
-/// Dropping it gives the memory back once no [view](DeviceView) is left. The device does not know of views: work in flight
-/// keeps one, or the memory is [retired](super::Cuda::retire).
+/// Dropping it gives the memory back once no [view](DeviceView) is left. The device does not know of views: work in
+/// flight keeps one, or the memory is [retired](super::Cuda::retire).
 pub struct DeviceBuffer<T> {
     all: DeviceView<T>,
 }

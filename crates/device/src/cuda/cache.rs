@@ -35,8 +35,8 @@ struct Header {
 }
 
 impl KernelCache {
-    /// The folder that `FOREBAY_KERNEL_CACHE` names, else `forebay/kernels` in `$XDG_CACHE_HOME` or `~/.cache`; without a
-    /// home nothing is kept.
+    /// The folder that `FOREBAY_KERNEL_CACHE` names, else `forebay/kernels` in `$XDG_CACHE_HOME` or `~/.cache`; without
+    /// a home nothing is kept.
     pub fn from_environment() -> KernelCache {
         let variable = |name| env::var_os(name).filter(|value| !value.is_empty());
         let own = variable("FOREBAY_KERNEL_CACHE").map(PathBuf::from);

@@ -31,5 +31,6 @@ __device__ inline u32 warp_add(u32* counter, u32 count) {
     return __shfl_sync(kAllLanes, before, 0);
 }
 
-// Reads a counter that other blocks add to at the same time. The value may be out of date, but is one that the counter had.
+// Reads a counter that other blocks add to at the same time. The value may be out of date, but is one that the counter
+// had.
 __device__ inline u32 load_relaxed(const u32* counter) { return *static_cast<const volatile u32*>(counter); }

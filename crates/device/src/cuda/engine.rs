@@ -122,19 +122,19 @@ impl Cuda {
         self.gpu.l2_bytes
     }
 
-    /// Readies a program without waiting: it is compiled, or taken from the disk cache, on a thread of its own. Returns `None`
-    /// once the program is loaded; else the job returns [`Step::wait_for`](crate::Step::wait_for) of the signal, and calls
-    /// again.
+    /// Readies a program without waiting: it is compiled, or taken from the disk cache, on a thread of its own. Returns
+    /// `None` once the program is loaded; else the job returns [`Step::wait_for`](crate::Step::wait_for) of the signal,
+    /// and calls again.
     ///
     /// # Errors
-    /// [`KernelError`](crate::KernelError): the program does not compile, with the compiler's log, or the driver does not load
-    /// it. A fault of the device.
+    /// [`KernelError`](crate::KernelError): the program does not compile, with the compiler's log, or the driver does
+    /// not load it. A fault of the device.
     pub fn load(&mut self, program: &Program) -> Result<Option<Signal>, JobError> {
         self.modules.advance(&self.context, &self.gpu, program)
     }
 
-    /// A kernel, ready to launch. If its program is not loaded, this blocks the device's thread while it is compiled, for
-    /// tens of milliseconds or more: call [`Cuda::load`] first.
+    /// A kernel, ready to launch. If its program is not loaded, this blocks the device's thread while it is compiled,
+    /// for tens of milliseconds or more: call [`Cuda::load`] first.
     ///
     /// # Errors
     /// As [`Cuda::load`]; also if the program has no such entry.
@@ -154,8 +154,8 @@ impl Cuda {
     /// Queues a kernel on a stream and returns before it runs. No blocks are no launch.
     ///
     /// # Errors
-    /// [`KernelError::Shape`](crate::KernelError::Shape) if the shape exceeds a limit of the kernel or the device. A fault of
-    /// the device, also one of earlier work.
+    /// [`KernelError::Shape`](crate::KernelError::Shape) if the shape exceeds a limit of the kernel or the device. A
+    /// fault of the device, also one of earlier work.
     ///
     /// # Safety
     /// - The kernel takes one parameter: the struct that `A`'s header defines, by value.
@@ -210,8 +210,8 @@ impl Cuda {
             attrs: attributes.as_mut_ptr(),
             numAttrs: attributes.len() as u32,
         };
-        // SAFETY: kernel and stream are live and of this context, which is current here. The driver copies the attributes
-        // and the one parameter, which is as large as the kernel's, before the call returns.
+        // SAFETY: kernel and stream are live and of this context, which is current here. The driver copies the
+        // attributes and the one parameter, which is as large as the kernel's, before the call returns.
         let code = unsafe {
             sys::cuLaunchKernelEx(
                 &config,
@@ -319,8 +319,8 @@ impl Cuda {
         &self.downloads
     }
 
-    /// Has all that `stream` is given from now on wait for an event, on the device; returns at once. The event may be of
-    /// another stream, and of another device.
+    /// Has all that `stream` is given from now on wait for an event, on the device; returns at once. The event may be
+    /// of another stream, and of another device.
     ///
     /// # Errors
     /// A fault of the device.

@@ -38,8 +38,8 @@ pub struct LaunchShape {
     pub threads: u32,
     /// Dynamic shared memory a block in bytes.
     pub shared_bytes: u32,
-    /// Whether the blocks wait for each other (grid synchronisation): all of them run at the same time then, so there are at
-    /// most as many as [`Kernel::persistent_shape`] has.
+    /// Whether the blocks wait for each other (grid synchronisation): all of them run at the same time then, so there
+    /// are at most as many as [`Kernel::persistent_shape`] has.
     pub cooperative: bool,
     /// Blocks of a cluster, which share memory; at most 8. 0 and 1 are no clusters; others need sm_90.
     pub cluster: u32,

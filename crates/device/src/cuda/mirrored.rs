@@ -51,8 +51,8 @@ impl Mirrored {
     /// If there are not so many bytes, or the memory is another device's.
     pub fn send(&mut self, cuda: &Cuda, bytes: usize) -> Result<(), DeviceFault> {
         let to = cuda.own(&self.device).address_of(0, bytes);
-        // SAFETY: the memory has room, as was seen. Until the event behind the copy has passed, this value keeps both, and
-        // gives nobody the buffer to write; the copies and kernels of a stream follow one another.
+        // SAFETY: the memory has room, as was seen. Until the event behind the copy has passed, this value keeps both,
+        // and gives nobody the buffer to write; the copies and kernels of a stream follow one another.
         unsafe { cuda.copy_to_device_async(&self.host[..bytes], to, &self.stream) }?;
         let recorded = cuda.record(&self.sent, &self.stream);
         if recorded.is_err() {
@@ -62,8 +62,8 @@ impl Mirrored {
         recorded
     }
 
-    /// Fills the first bytes of the buffer from the device, after what the stream was given before. Blocks until they are
-    /// there.
+    /// Fills the first bytes of the buffer from the device, after what the stream was given before. Blocks until they
+    /// are there.
     ///
     /// # Errors
     /// A fault of the device.

@@ -2,8 +2,8 @@
 //!
 //! Nothing here links to CUDA. [`gpus`] says which GPUs there are, or what is missing; [`compile`] turns a
 //! [`ProgramSpec`] into machine code and needs NVRTC only, no GPU. Jobs on a GPU get a [`Cuda`], which loads kernels,
-//! launches them and copies; it never leaves the thread that owns the device. [`DeviceMemory`], [`Pinned`] and [`Event`]
-//! may be dropped on any thread, also after the device is lost.
+//! launches them and copies; it never leaves the thread that owns the device. [`DeviceMemory`], [`Pinned`] and
+//! [`Event`] may be dropped on any thread, also after the device is lost.
 
 mod arguments;
 mod buffer;

@@ -74,8 +74,8 @@ impl Modules {
         kernels.iter().find(is_it).cloned()
     }
 
-    /// Brings a program nearer to being loaded, without waiting: starts its compilation, or loads what was compiled. Returns
-    /// `None` once it is loaded, else the signal that the compilation sets at its end.
+    /// Brings a program nearer to being loaded, without waiting: starts its compilation, or loads what was compiled.
+    /// Returns `None` once it is loaded, else the signal that the compilation sets at its end.
     pub(super) fn advance(
         &mut self,
         context: &Arc<Context>,

@@ -184,8 +184,8 @@ impl Deref for Pinned {
     type Target = [u8];
 
     fn deref(&self) -> &[u8] {
-        // SAFETY: `bytes` bytes from `pointer` on are this buffer's alone, were set to zero when they were taken from the
-        // driver, and live as long as the owner. Asynchronous copies that write them are promised to be over.
+        // SAFETY: `bytes` bytes from `pointer` on are this buffer's alone, were set to zero when they were taken from
+        // the driver, and live as long as the owner. Asynchronous copies that write them are promised to be over.
         unsafe { slice::from_raw_parts(self.pointer.as_ptr(), self.bytes) }
     }
 }

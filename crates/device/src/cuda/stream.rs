@@ -22,8 +22,8 @@ pub enum Priority {
 /// A sequence of work on one device: see [`Cuda::stream`](super::Cuda::stream).
 ///
 /// Work of one stream runs in order; work of different streams runs side by side unless an event orders it
-/// ([`Cuda::wait`](super::Cuda::wait)). Clones share the stream, which ends with the last of them; work in flight is still
-/// done then.
+/// ([`Cuda::wait`](super::Cuda::wait)). Clones share the stream, which ends with the last of them; work in flight is
+/// still done then.
 #[derive(Debug, Clone)]
 pub struct Stream {
     handle: Arc<Handle>,

@@ -146,22 +146,23 @@ pub struct Transfer<F, T> {
 }
 
 impl<F: Source, T: Destination> Transfer<F, T> {
-    /// Queues a copy of all of `from` to `to` and returns at once. At least one end is memory of this device; the other may
-    /// be of another device: then the copy goes from card to card, or through the host where the cards have no way.
+    /// Queues a copy of all of `from` to `to` and returns at once. At least one end is memory of this device; the other
+    /// may be of another device: then the copy goes from card to card, or through the host where the cards have no way.
     ///
     /// # Errors
     /// A fault of the device.
     ///
     /// # Panics
-    /// If the ends have not the same number of bytes, no end is memory of this device, or the stream is another device's.
+    /// If the ends have not the same number of bytes, no end is memory of this device, or the stream is another
+    /// device's.
     pub fn begin(
         cuda: &Cuda,
         from: F,
         mut to: T,
         stream: &Stream,
     ) -> Result<Transfer<F, T>, DeviceFault> {
-        // SAFETY: both ends are moved into the result, which gives them back, or drops them, only when the event behind the
-        // copy has come; if there is no event, the stream is waited for here.
+        // SAFETY: both ends are moved into the result, which gives them back, or drops them, only when the event behind
+        // the copy has come; if there is no event, the stream is waited for here.
         unsafe { enqueue(cuda, &from.source(), &to.destination(), stream) }?;
         match cuda.mark(stream) {
             Ok(event) => Ok(Transfer {
@@ -237,8 +238,8 @@ unsafe fn enqueue(
         return Ok(());
     }
     let host = |address: u64| address as usize as *mut std::ffi::c_void;
-    // SAFETY: in each case the stream is live and its context current, and each end has `bytes` bytes at its address, in
-    // memory of its kind, as the caller promises.
+    // SAFETY: in each case the stream is live and its context current, and each end has `bytes` bytes at its address,
+    // in memory of its kind, as the caller promises.
     let (operation, code) = unsafe {
         match (from.memory, to.memory) {
             (Memory::Host, Memory::Device(_)) => (
@@ -289,8 +290,8 @@ pub struct TransferJob<F, T> {
 }
 
 impl<F: Source, T: Destination> TransferJob<F, T> {
-    /// A copy of all of `from` to `to`, as by [`Transfer::begin`], on the stream for uploads if `to` is memory of a device,
-    /// else on that for downloads. `done` is called on the device's thread and gets both ends back.
+    /// A copy of all of `from` to `to`, as by [`Transfer::begin`], on the stream for uploads if `to` is memory of a
+    /// device, else on that for downloads. `done` is called on the device's thread and gets both ends back.
     pub fn new(from: F, to: T, done: impl FnOnce(F, T) + Send + 'static) -> TransferJob<F, T> {
         TransferJob {
             ends: Some((from, to)),

@@ -17,8 +17,8 @@ const IDLE_LOOKS_MAX: u32 = 500;
 
 /// The bound, and how much of it is taken.
 pub(super) struct Buffers {
-    /// Maximum bytes of buffers that are not on disk yet, as fjall counts them. Those on disk that are not let go yet take as
-    /// much again at most, and small entries take twice what fjall counts.
+    /// Maximum bytes of buffers that are not on disk yet, as fjall counts them. Those on disk that are not let go yet
+    /// take as much again at most, and small entries take twice what fjall counts.
     bytes_max: u64,
     held: Mutex<Held>,
     /// Whether buffers are kept that are on disk already.
@@ -139,7 +139,8 @@ impl Buffers {
         taken + bytes <= self.bytes_max || taken <= self.bytes_max / 2
     }
 
-    /// Seals the largest buffers, until those left take a quarter of the room at most: the background threads write them out.
+    /// Seals the largest buffers, until those left take a quarter of the room at most: the background threads write
+    /// them out.
     fn seal_largest(&self, mut active: Vec<(u64, Keyspace)>) -> fjall::Result<()> {
         active.sort_unstable_by_key(|(bytes, _)| *bytes);
         let mut left: u64 = active.iter().map(|(bytes, _)| bytes).sum();
@@ -152,8 +153,8 @@ impl Buffers {
         Ok(())
     }
 
-    /// Lets go of the buffers that are on disk already, if the last look found some. To be called after a write: fjall keeps
-    /// the newest version before it.
+    /// Lets go of the buffers that are on disk already, if the last look found some. To be called after a write: fjall
+    /// keeps the newest version before it.
     pub(super) fn release_written(&self, database: &Database) {
         if !self.keeps_written.swap(false, Ordering::Relaxed) {
             return;

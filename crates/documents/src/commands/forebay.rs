@@ -10,7 +10,8 @@ use crate::places::blocking;
 use crate::request::Request;
 use crate::search::admin;
 
-/// `{forebayDevices: 1}`, also with `add: "host:1"` (one host device), `remove: 3` (an id) or `remove: "host:3"` (a name).
+/// `{forebayDevices: 1}`, also with `add: "host:1"` (one host device), `remove: 3` (an id) or `remove: "host:3"` (a
+/// name).
 pub const DEVICES: Spec = Spec {
     name: "forebayDevices",
     help: "lists devices, adds some, removes one",

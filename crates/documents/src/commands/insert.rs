@@ -1,7 +1,7 @@
 //! `insert`: adds documents.
 //!
-//! Documents are written as they came: their bytes are looked over once, for `_id` and the limits, and go to the store a
-//! chunk at a time. While the cache follows a chunk, the next writer is in the store already.
+//! Documents are written as they came: their bytes are looked over once, for `_id` and the limits, and go to the store
+//! a chunk at a time. While the cache follows a chunk, the next writer is in the store already.
 
 use std::borrow::Cow;
 use std::sync::Arc;

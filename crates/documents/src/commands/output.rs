@@ -110,7 +110,8 @@ impl Output {
     /// Writes all documents of a pipeline that reads `source`.
     ///
     /// # Errors
-    /// Whatever the pipeline or the store says. What `$merge` has written until then stays; `$out` changes nothing then.
+    /// Whatever the pipeline or the store says. What `$merge` has written until then stays; `$out` changes nothing
+    /// then.
     pub async fn write(
         self,
         request: &Request<'_>,

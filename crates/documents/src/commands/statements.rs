@@ -77,7 +77,8 @@ impl<'a> Query<'a> {
     /// Reads `q`, `collation` and `hint` of a statement, an entry of the array `array`.
     ///
     /// # Errors
-    /// 40415 for a field that is not `known`, 40414 without `q`, `TypeMismatch`; `FailedToParse` for the type of the hint.
+    /// 40415 for a field that is not `known`, 40414 without `q`, `TypeMismatch`; `FailedToParse` for the type of the
+    /// hint.
     pub fn read(
         array: &'static str,
         statement: &'a RawDocument,

@@ -196,7 +196,8 @@ impl<'a> Statement<'a> {
     }
 }
 
-/// Refuses a numbered statement about all documents that match: only one that changes a single document can be repeated.
+/// Refuses a numbered statement about all documents that match: only one that changes a single document can be
+/// repeated.
 ///
 /// # Errors
 /// `InvalidOptions`.

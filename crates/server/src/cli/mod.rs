@@ -48,8 +48,8 @@ enum Command {
     Version,
 }
 
-/// Makes the files that this process writes from here on unreadable for other accounts, as documents and hashes of passwords
-/// are in them.
+/// Makes the files that this process writes from here on unreadable for other accounts, as documents and hashes of
+/// passwords are in them.
 fn keep_files_private() {
     umask(Mode::S_IRWXG | Mode::S_IRWXO);
 }

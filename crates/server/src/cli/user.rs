@@ -33,8 +33,9 @@ enum Action {
     Add {
         /// Name of the user.
         name: String,
-        /// What the user may do, as in `read` or `readWrite@shop`: read, readWrite or dbAdmin on a database (that of the user,
-        /// if none is named), readAnyDatabase, readWriteAnyDatabase, dbAdminAnyDatabase, or root. May be given several times.
+        /// What the user may do, as in `read` or `readWrite@shop`: read, readWrite or dbAdmin on a database (that of
+        /// the user, if none is named), readAnyDatabase, readWriteAnyDatabase, dbAdminAnyDatabase, or root. May be
+        /// given several times.
         #[arg(long = "role", value_name = "ROLE[@DB]", default_value = "root")]
         roles: Vec<String>,
         #[command(flatten)]

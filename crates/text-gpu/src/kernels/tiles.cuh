@@ -1,8 +1,8 @@
 // Walking the tiles of a table of chunks, and reporting the rows that match.
 //
-// A tile is 32 rows of the same number of 8-byte words, interleaved: word w of row r stands at index w * 32 + r, so that a
-// warp reads 256 contiguous bytes a step and its lanes end together (Sitaridi and Ross, "GPU-accelerated string matching
-// for database applications", VLDB Journal 2016). Bytes after a value are 0xFF, which UTF-8 never contains.
+// A tile is 32 rows of the same number of 8-byte words, interleaved: word w of row r stands at index w * 32 + r, so
+// that a warp reads 256 contiguous bytes a step and its lanes end together (Sitaridi and Ross, "GPU-accelerated string
+// matching for database applications", VLDB Journal 2016). Bytes after a value are 0xFF, which UTF-8 never contains.
 #pragma once
 
 #include "arguments.cuh"

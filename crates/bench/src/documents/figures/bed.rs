@@ -26,8 +26,8 @@ const REPEAT: Repeat = Repeat {
     budget: Duration::from_secs(2),
 };
 
-/// Memory that a document takes: 195 bytes of a server that keeps it in memory and caches its value (resident memory with ten
-/// million, two cores, November 2026), and 34 of the rivals that hold all values.
+/// Memory that a document takes: 195 bytes of a server that keeps it in memory and caches its value (resident memory
+/// with ten million, two cores, November 2026), and 34 of the rivals that hold all values.
 const MEMORY_BYTES_PER_DOCUMENT: u64 = 230;
 
 /// The devices of a list one by one: `host:2,cuda:0` is `host:1`, `host:1`, `cuda:0`.

@@ -1,6 +1,6 @@
-//! A `find` of few documents that the shadow has found: the store is asked for each of them by its `_id` alone, on the client's
-//! own connection, so that it is the store that decides what the client may see. The rest of the command is judged here: a store
-//! may find an `_id` fast only where nothing else is asked.
+//! A `find` of few documents that the shadow has found: the store is asked for each of them by its `_id` alone, on the
+//! client's own connection, so that it is the store that decides what the client may see. The rest of the command is
+//! judged here: a store may find an `_id` fast only where nothing else is asked.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;

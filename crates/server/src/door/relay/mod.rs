@@ -3,6 +3,8 @@
 //! handshake and for compression, which each side agrees for itself.
 
 mod cached;
+mod catch_up;
+mod commands;
 mod compare;
 mod cursors;
 mod fetch;
@@ -438,8 +440,8 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Relay<S> {
         frames::write(&mut self.store_writer, message, self.door.timeouts.message).await
     }
 
-    /// The answer and what it holds of the account until it is sent, or that there is no room for it. What the store said
-    /// has its share already.
+    /// The answer and what it holds of the account until it is sent, or that there is no room for it. What the store
+    /// said has its share already.
     fn with_room(&self, answer: Bytes) -> (Bytes, Option<Share>) {
         if self.reply_share.is_some() || answer.len() <= FREE_BYTES_MAX {
             return (answer, None);

@@ -34,7 +34,8 @@ pub struct Write {
 enum Plan {
     /// These documents are inserted, unless the reply says otherwise.
     Insert(Vec<RawDocumentBuf>),
-    /// Documents with these `_id`s may change, those that these queries find, and those that the reply says were inserted.
+    /// Documents with these `_id`s may change, those that these queries find, and those that the reply says were
+    /// inserted.
     Touch {
         ids: Vec<RawBson>,
         queries: Vec<RawDocumentBuf>,
@@ -98,7 +99,7 @@ pub fn targets(command: &str, body: &RawDocument) -> Option<Vec<Namespace>> {
                 .collect()
         }
         "aggregate" => Some(vec![written_out(body)?]),
-        "create" | "collMod" | "createIndexes" => Some(vec![super::cached::namespace(body)?]),
+        "create" | "collMod" | "createIndexes" => Some(vec![super::commands::namespace(body)?]),
         _ => None,
     }
 }
@@ -163,8 +164,8 @@ impl Write {
         }
     }
 
-    /// Statements that name an `_id` or have a query under `field`. What one of several changes may be what the next one finds; so
-    /// all together touch what they find before the first, and what they insert.
+    /// Statements that name an `_id` or have a query under `field`. What one of several changes may be what the next
+    /// one finds; so all together touch what they find before the first, and what they insert.
     fn touch(message: OpMsg, statements: &[RawDocumentBuf], field: &str) -> Write {
         let (mut ids, mut queries, mut upserts) = (Vec::new(), Vec::new(), false);
         // A command-wide `let` or collation concerns every statement.
