@@ -93,27 +93,12 @@ async fn until_there_are(server: &Server, wanted: usize) -> Result<Vec<i32>> {
 /// Waits until no value is left in the tail: threads of the host search that, and buckets are searched by devices.
 async fn until_buckets_hold_all(server: &Server, search: &Document) -> Result<()> {
     let explain = doc! { "explain": search.clone(), "$db": "test" };
-<<<<<<< HEAD
-    let flushed = async {
-        loop {
-            let explained = client(server).await?.run(&explain).await?;
-            let explained = Document::try_from(explained)?.to_string();
-            if explained.contains("\"deltaRows\": 0") {
-                return Ok(());
-            }
-            sleep(ROUND).await;
-        }
-    };
-    let flushed = timeout(PATIENCE, flushed).await;
-    flushed.context("the tail is never flushed")?
-=======
     wait_for("a flushed tail", PATIENCE, async || {
         let explained = client(server).await?.run(&explain).await?;
         let explained = Document::try_from(explained)?.to_string();
         Ok(explained.contains("\"deltaRows\": 0").then_some(()))
     })
     .await
->>>>>>> integration
 }
 
 async fn insert(server: &Server, documents: Vec<Document>) -> Result<()> {

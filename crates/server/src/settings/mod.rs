@@ -1,7 +1,8 @@
 //! The settings of `forebay serve`. Each is declared once, in [`definitions`]; the command-line flags, the environment
 //! variables, the keys of the configuration file and the reference page are made from the declarations.
 //!
-//! Names say who obeys a setting (decision 0021): none in front for the process, a protocol's, a door's, or `upstream-`.
+//! A name says who obeys the setting (decision 0021): it begins with a protocol, a door or `upstream-`, or with
+//! none of them if the whole process obeys.
 //!
 //! A flag wins over the environment, the environment over the file, the file over the default.
 

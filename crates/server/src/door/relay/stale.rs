@@ -1,9 +1,5 @@
-<<<<<<< HEAD
-//! Clients while the store is away. With `upstream-serve-stale` they get what caches answer alone, as of when the store was last there.
-=======
-//! Clients while the store is away. With `upstream-serve-stale` they get what caches answer alone, as of when the store was last
-//! there.
->>>>>>> integration
+//! Clients while the store is away. With `upstream-serve-stale` they get what caches answer alone, as of when the store
+//! was last there.
 //!
 //! The first command that needs the store gets an error that says so and ends the connection: on a new one, the store
 //! may be back.
