@@ -1,9 +1,9 @@
 //! Reading raw BSON element by element.
 //!
-//! [`Elements`] never fails: it ends where a document is malformed, and shows a value that cannot be read (a string
-//! that is not UTF-8) as opaque binary, so that such a field exists, equals itself, and matches no string and no
-//! pattern. No bytes of a client read as opaque binary. Copies of an element keep its bytes, so nothing is lost on the
-//! way through an update or a projection.
+//! [`Elements`] never fails: it ends where a document is malformed, and returns a value that cannot be read (a string
+//! that is not UTF-8) as opaque binary. Such a field exists, equals itself, and matches no string and no pattern. No
+//! bytes of a client read as opaque binary. Copies of an element keep its bytes, so nothing is lost on the way through
+//! an update or a projection.
 
 use bson::raw::{
     RawArray, RawBinaryRef, RawBsonRef, RawDocument, RawDocumentBuf, RawElement, RawIter,
@@ -16,23 +16,23 @@ pub use crate::writer::Writer;
 
 /// Added to the type of an opaque value to make its binary subtype.
 ///
-/// The sum is below 0x80, which bytes never read as `UserDefined`, and is no subtype with a layout of its own.
+/// The sum is below 0x80, so it is never read as `UserDefined`, and no subtype with its own layout has it.
 const OPAQUE_SUBTYPE_BASE: u8 = 0x40;
 
-/// The first subtype that bytes read as `UserDefined`.
+/// The first subtype that is read as `UserDefined`.
 const USER_SUBTYPE_MIN: u8 = 0x80;
 
 /// One element of a document or an array.
 pub struct Element<'a> {
     /// The field name; in an array, the index in decimal.
     pub key: &'a str,
-    /// Type byte, name and value, as they are in the document.
+    /// Type byte, name and value, as in the document.
     pub bytes: &'a [u8],
     raw: RawElement<'a>,
 }
 
 impl<'a> Element<'a> {
-    /// The value; see the module about malformed ones.
+    /// The value. For malformed ones see the module's documentation.
     pub fn value(&self) -> RawBsonRef<'a> {
         self.raw.value().unwrap_or_else(|_| self.opaque())
     }
@@ -105,7 +105,8 @@ pub fn get<'a>(document: &'a RawDocument, key: &str) -> Option<RawBsonRef<'a>> {
         .map(|element| element.value())
 }
 
-/// Whether a value counts as true where MongoDB takes any value as a flag: all but `false`, zero, null and undefined.
+/// Whether MongoDB counts a value as true where it accepts any value as a flag: all but `false`, zero, null and
+/// undefined.
 pub fn is_truthy(value: RawBsonRef<'_>) -> bool {
     match value {
         RawBsonRef::Boolean(flag) => flag,
@@ -118,12 +119,12 @@ pub fn is_truthy(value: RawBsonRef<'_>) -> bool {
     }
 }
 
-/// The fewest bytes of a document that holds another under an empty name, without those of the other.
+/// Minimum bytes that a level of nesting adds: a document that holds another one under an empty name.
 const LEVEL_BYTES_MIN: usize = 7;
 
 /// Whether documents and arrays nest more than `levels` deep.
 ///
-/// Only looks into what has the bytes to nest so deep: small values cost nothing.
+/// Descends only into values with enough bytes to nest so deep: small values cost nothing.
 pub fn nests_deeper(value: RawBsonRef<'_>, levels: usize) -> bool {
     let (bytes, mut inside) = match value {
         RawBsonRef::Document(document) => (document.as_bytes().len(), elements(document)),
@@ -140,7 +141,7 @@ pub fn nests_deeper(value: RawBsonRef<'_>, levels: usize) -> bool {
     }
 }
 
-/// Refuses what nests deeper than [`DOCUMENT_DEPTH_MAX`].
+/// Refuses a document that nests deeper than [`DOCUMENT_DEPTH_MAX`].
 ///
 /// # Errors
 /// `Overflow`.
@@ -148,7 +149,7 @@ pub fn check_depth(value: RawBsonRef<'_>) -> Result<(), Error> {
     check_depth_within(value, 0)
 }
 
-/// Refuses a value that nests deeper than [`DOCUMENT_DEPTH_MAX`] where it stands, inside `levels` documents and arrays.
+/// Refuses a value that, inside `levels` documents and arrays, nests deeper than [`DOCUMENT_DEPTH_MAX`].
 ///
 /// # Errors
 /// `Overflow`.

@@ -6,7 +6,7 @@ use bson::spec::ElementType;
 
 use crate::element::{Element, opaque_parts, value_bytes};
 
-/// Builds a document byte by byte; field names are taken as they come, duplicates too.
+/// Builds a document byte by byte. Field names are not checked; duplicates are kept.
 #[derive(Debug)]
 pub struct Writer {
     bytes: Vec<u8>,
@@ -35,7 +35,7 @@ impl Writer {
         }
     }
 
-    /// Appends an element as it is in another document.
+    /// Appends an element of another document unchanged.
     pub fn element(&mut self, element: &Element<'_>) {
         self.bytes.extend_from_slice(element.bytes);
     }
@@ -70,7 +70,7 @@ impl Writer {
         self.begin(ElementType::EmbeddedDocument, key);
     }
 
-    /// Opens an array; its elements need the names `"0"`, `"1"`, and so on.
+    /// Opens an array. Its elements must have the names `"0"`, `"1"`, and so on.
     pub fn begin_array(&mut self, key: &str) {
         self.begin(ElementType::Array, key);
     }
@@ -96,17 +96,17 @@ impl Writer {
         self.bytes.len()
     }
 
-    /// Documents and arrays that are open, the outermost included.
+    /// Number of open documents and arrays, the outermost included.
     pub fn depth(&self) -> usize {
         self.open.len()
     }
 
-    /// Whether nothing was written yet.
+    /// Whether nothing has been written yet.
     pub fn is_empty(&self) -> bool {
         self.bytes.len() == 4
     }
 
-    /// The finished document; whatever is still open is closed.
+    /// Closes all that is open and returns the document.
     pub fn finish(mut self) -> RawDocumentBuf {
         while !self.open.is_empty() {
             self.end();
@@ -123,7 +123,7 @@ impl Writer {
 
     fn header(&mut self, kind: u8, key: &str) {
         self.bytes.push(kind);
-        // A name cannot hold the byte that ends it: cut there, as C strings are.
+        // A name cannot contain NUL: it is cut there, like a C string.
         let end = key.bytes().position(|byte| byte == 0).unwrap_or(key.len());
         self.bytes.extend_from_slice(&key.as_bytes()[..end]);
         self.bytes.push(0);
