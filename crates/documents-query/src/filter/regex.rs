@@ -25,7 +25,7 @@ pub struct Regex {
     program: Arc<Program>,
     source: String,
     options: String,
-    /// Ends a match that takes long.
+    /// The cancellation token, which may end a long match.
     stop: Arc<SharedStop>,
 }
 
@@ -48,8 +48,8 @@ impl Regex {
     /// A pattern with its options.
     ///
     /// # Errors
-    /// 51091 for what PCRE2 refuses, 51108 for an unknown option, `BadValue` for a NUL byte in either; that the command
-    /// has to end.
+    /// 51091 for what PCRE2 refuses, 51108 for an unknown option, `BadValue` for a NUL byte in either; the error of a
+    /// command that has to end.
     pub fn new(source: &str, options: &str, limits: &Limits) -> Result<Regex, Error> {
         if options.contains('\0') {
             return Err(Error::bad_value(
@@ -76,7 +76,7 @@ impl Regex {
             .is_match_until(text.as_bytes(), &self.stop.current())
     }
 
-    /// Whether a match looks at each byte once.
+    /// Whether a match reads each byte once.
     pub(super) fn is_linear(&self) -> bool {
         self.program.tier() <= Tier::Dfa
     }
@@ -90,7 +90,7 @@ impl Regex {
         Regex::new(regex.pattern.as_str(), regex.options.as_str(), limits)
     }
 
-    /// The pattern of `{$regex: .., $options: ..}`, in either order.
+    /// Parses `{$regex: .., $options: ..}`, in either order.
     pub(super) fn of_operators(operators: &RawDocument, limits: &Limits) -> Result<Regex, Error> {
         let mut parts = Parts::default();
         for element in elements(operators) {
@@ -103,22 +103,27 @@ impl Regex {
         Regex::new(parts.source, parts.options, limits)
     }
 
-    /// Strings and symbols match by the pattern; a stored regular expression matches if it is the same one. A match
-    /// that is stopped counts as none, and marks the cancellation token.
+    /// Strings and symbols match by the pattern; a stored regular expression matches if it is the same one.
+    ///
+    /// A match that is stopped marks the cancellation token. It and all later ones are answered by true, whose only use is
+    /// that the elements of an array are not gone through any more.
     pub(super) fn matches(&self, value: RawBsonRef<'_>) -> bool {
         match value {
             RawBsonRef::String(text) | RawBsonRef::Symbol(text) => {
-                let answer = self.is_match(text);
-                answer.unwrap_or_else(|_stopped| {
-                    self.stop.mark_stopped();
-                    false
-                })
+                self.stop.was_stopped() || self.is_match_or_mark(text)
             }
             RawBsonRef::RegularExpression(regex) => {
                 regex.pattern.as_str() == self.source && regex.options.as_str() == self.options
             }
             _ => false,
         }
+    }
+
+    fn is_match_or_mark(&self, text: &str) -> bool {
+        self.is_match(text).unwrap_or_else(|_stopped| {
+            self.stop.mark_stopped();
+            true
+        })
     }
 }
 
@@ -216,7 +221,8 @@ fn twice(code: Code) -> Error {
     Error::new(code, "options set in both $regex and $options")
 }
 
-fn pattern_error(error: PatternError) -> Error {
+/// The error of a regular expression that cannot be compiled.
+pub fn pattern_error(error: PatternError) -> Error {
     let code = match error {
         PatternError::InvalidFlag { .. } => Code::Location51108,
         PatternError::EmbeddedNul { .. } => Code::BadValue,
