@@ -1,6 +1,10 @@
 //! A GPU as jobs and loaders use it. Without one, these tests say so and pass.
 
 mod common;
+#[path = "examples/first_kernel.rs"]
+mod first_kernel;
+#[path = "examples/pipeline.rs"]
+mod pipeline;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -102,6 +106,9 @@ fn a_gpu_says_what_it_is() {
     assert_eq!(ask(&device, |cuda| Ok(cuda.arch())), Some(arch));
     assert!(details.multiprocessors > 0 && details.memory_bytes > 1 << 30);
     assert!(details.shared_bytes_per_block_max > 48 << 10 && details.l2_bytes > 0);
+    assert!(details.pci_address.contains(':') && details.copy_engines > 0);
+    assert!(!details.peers.contains(&0), "it is no peer of its own");
+    println!("{details:?}");
 }
 
 #[test]
@@ -697,4 +704,95 @@ fn bytes_go_from_one_gpu_to_another() {
     let back = back.expect("the device works");
     let wrong = (0..bytes).find(|&index| back[index] != (9 + index) as u8);
     assert_eq!(wrong, None, "the first byte that is wrong");
+}
+
+#[test]
+fn the_first_example_doubles_numbers() {
+    let Some((_devices, device)) = gpu() else {
+        return;
+    };
+    for count in [1, 255, 256, 257, 100_000_u32] {
+        let doubled = first_kernel::run(&device, (0..count).collect());
+        assert_eq!(doubled, Some((0..count).map(|number| 2 * number).collect()));
+    }
+    assert_eq!(device.state(), DeviceState::Ready);
+}
+
+#[test]
+fn the_pipeline_of_the_second_example_sums_numbers() {
+    let Some((_devices, device)) = gpu() else {
+        return;
+    };
+    for count in [1, 1 << 16, (1 << 20) + 7_u32] {
+        let sum = pipeline::run(&device, (0..count).collect());
+        assert_eq!(sum, Some(u64::from(count) * u64::from(count - 1) / 2));
+    }
+}
+
+#[test]
+fn a_ring_of_slots_is_taken_at_once_and_goes_back_slot_by_slot() {
+    let Some((_devices, device)) = gpu() else {
+        return;
+    };
+    assert!(
+        device.stage_ring(9, 1 << 20).is_none(),
+        "more than the pool"
+    );
+    let mut ring = device.stage_ring(8, (1 << 20) - 1).expect("all is free");
+    let bytes: usize = ring.iter().map(|slot| slot.len()).sum();
+    assert_eq!(bytes, 8 * ((1 << 20) - 1));
+    for (index, slot) in ring.iter_mut().enumerate() {
+        slot.fill(index as u8);
+    }
+    for (index, slot) in ring.iter().enumerate() {
+        assert!(slot.iter().all(|byte| *byte == index as u8), "slot {index}");
+    }
+    drop(ring.pop());
+    assert!(device.stage(1 << 20).is_some(), "one slot is free");
+    drop(ring);
+    assert!(device.stage_ring(2, 4 << 20).is_some());
+}
+
+#[test]
+fn kernels_write_pinned_memory_without_a_copy() {
+    let Some((_devices, device)) = gpu() else {
+        return;
+    };
+    let found = ask(&device, |cuda| {
+        let stream = cuda.stream(Priority::Normal)?;
+        let kernel = cuda.kernel(&Program::new(spec()), "number")?;
+        let mut shape = kernel.persistent_shape(THREADS, 0)?;
+        shape.cooperative = true;
+        let count = shape.blocks * u64::from(THREADS);
+        let host = cuda.host_buffer(4 * count as usize)?;
+        let arguments = Arguments {
+            out: host.device_pointer(),
+            count,
+            addends: [0; 3],
+        };
+        // SAFETY: the kernel takes `Arguments` and writes `count` words of the buffer, which is kept until it is done.
+        unsafe { cuda.launch(&kernel, &shape, &arguments, &stream) }?;
+        cuda.synchronize(&stream)?;
+        Ok(words(&host))
+    });
+    let found = found.expect("the device works");
+    assert_eq!(found, (0..found.len() as u32).collect::<Vec<_>>());
+}
+
+#[test]
+fn clusters_run_where_the_architecture_has_them() {
+    let Some((_devices, device)) = gpu() else {
+        return;
+    };
+    let has_clusters = device.details().expect("it is a GPU").arch.major >= 9;
+    let shape = LaunchShape {
+        blocks: 16,
+        threads: THREADS,
+        cluster: 8,
+        ..LaunchShape::default()
+    };
+    let count = 16 * u64::from(THREADS);
+    let found = ask(&device, move |cuda| run(cuda, "number", count, shape));
+    assert_eq!(found.is_some(), has_clusters);
+    assert_eq!(device.state(), DeviceState::Ready);
 }
