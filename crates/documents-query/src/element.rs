@@ -1,9 +1,9 @@
 //! Reading raw BSON element by element, and writing it.
 //!
-//! [`Elements`] never fails: it ends where a document is malformed, and shows a value that cannot be read (a string
-//! that is not UTF-8) as opaque binary, so that such a field exists, equals itself, and matches no string and no
-//! pattern. No bytes of a client read as opaque binary. Copies of an element keep its bytes, so nothing is lost on the
-//! way through an update or a projection.
+//! [`Elements`] never fails: it ends where a document is malformed, and returns a value that cannot be read (a string
+//! that is not UTF-8) as opaque binary. Such a field exists, equals itself, and matches no string and no pattern. No
+//! bytes of a client read as opaque binary. Copies of an element keep its bytes, so nothing is lost on the way through
+//! an update or a projection.
 
 use bson::raw::{
     RawArray, RawBinaryRef, RawBson, RawBsonRef, RawDocument, RawDocumentBuf, RawElement, RawIter,
@@ -15,23 +15,23 @@ use crate::limits::DOCUMENT_DEPTH_MAX;
 
 /// Added to the type of an opaque value to make its binary subtype.
 ///
-/// The sum is below 0x80, which bytes never read as `UserDefined`, and is no subtype with a layout of its own.
+/// The sum is below 0x80, so it is never read as `UserDefined`, and no subtype with its own layout has it.
 const OPAQUE_SUBTYPE_BASE: u8 = 0x40;
 
-/// The first subtype that bytes read as `UserDefined`.
+/// The first subtype that is read as `UserDefined`.
 const USER_SUBTYPE_MIN: u8 = 0x80;
 
 /// One element of a document or an array.
 pub struct Element<'a> {
     /// The field name; in an array, the index in decimal.
     pub key: &'a str,
-    /// Type byte, name and value, as they are in the document.
+    /// Type byte, name and value, as in the document.
     pub bytes: &'a [u8],
     raw: RawElement<'a>,
 }
 
 impl<'a> Element<'a> {
-    /// The value; see the module about malformed ones.
+    /// The value. For malformed ones see the module's documentation.
     pub fn value(&self) -> RawBsonRef<'a> {
         self.raw.value().unwrap_or_else(|_| self.opaque())
     }
@@ -104,7 +104,8 @@ pub fn get<'a>(document: &'a RawDocument, key: &str) -> Option<RawBsonRef<'a>> {
         .map(|element| element.value())
 }
 
-/// Whether a value counts as true where MongoDB takes any value as a flag: all but `false`, zero, null and undefined.
+/// Whether MongoDB counts a value as true where it accepts any value as a flag: all but `false`, zero, null and
+/// undefined.
 pub fn is_truthy(value: RawBsonRef<'_>) -> bool {
     match value {
         RawBsonRef::Boolean(flag) => flag,
@@ -117,12 +118,12 @@ pub fn is_truthy(value: RawBsonRef<'_>) -> bool {
     }
 }
 
-/// The fewest bytes of a document that holds another under an empty name, without those of the other.
+/// Minimum bytes that a level of nesting adds: a document that holds another one under an empty name.
 const LEVEL_BYTES_MIN: usize = 7;
 
 /// Whether documents and arrays nest more than `levels` deep.
 ///
-/// Only looks into what has the bytes to nest so deep: small values cost nothing.
+/// Descends only into values with enough bytes to nest so deep: small values cost nothing.
 pub fn nests_deeper(value: RawBsonRef<'_>, levels: usize) -> bool {
     let (bytes, mut inside) = match value {
         RawBsonRef::Document(document) => (document.as_bytes().len(), elements(document)),
@@ -139,7 +140,7 @@ pub fn nests_deeper(value: RawBsonRef<'_>, levels: usize) -> bool {
     }
 }
 
-/// Refuses what nests deeper than [`DOCUMENT_DEPTH_MAX`].
+/// Refuses a document that nests deeper than [`DOCUMENT_DEPTH_MAX`].
 ///
 /// # Errors
 /// `Overflow`.
@@ -147,7 +148,7 @@ pub fn check_depth(value: RawBsonRef<'_>) -> Result<(), Error> {
     check_depth_within(value, 0)
 }
 
-/// Refuses a value that nests deeper than [`DOCUMENT_DEPTH_MAX`] where it stands, inside `levels` documents and arrays.
+/// Refuses a value that, inside `levels` documents and arrays, nests deeper than [`DOCUMENT_DEPTH_MAX`].
 ///
 /// # Errors
 /// `Overflow`.
@@ -193,7 +194,7 @@ pub fn type_name(kind: ElementType) -> &'static str {
     }
 }
 
-/// Builds a document byte by byte; field names are taken as they come, duplicates too.
+/// Builds a document byte by byte. Field names are not checked; duplicates are kept.
 #[derive(Debug)]
 pub struct Writer {
     bytes: Vec<u8>,
@@ -222,7 +223,7 @@ impl Writer {
         }
     }
 
-    /// Appends an element as it is in another document.
+    /// Appends an element of another document unchanged.
     pub fn element(&mut self, element: &Element<'_>) {
         self.bytes.extend_from_slice(element.bytes);
     }
@@ -257,7 +258,7 @@ impl Writer {
         self.begin(ElementType::EmbeddedDocument, key);
     }
 
-    /// Opens an array; its elements need the names `"0"`, `"1"`, and so on.
+    /// Opens an array. Its elements must have the names `"0"`, `"1"`, and so on.
     pub fn begin_array(&mut self, key: &str) {
         self.begin(ElementType::Array, key);
     }
@@ -275,17 +276,17 @@ impl Writer {
         self.bytes.len()
     }
 
-    /// Documents and arrays that are open, the outermost included.
+    /// Number of open documents and arrays, the outermost included.
     pub fn depth(&self) -> usize {
         self.open.len()
     }
 
-    /// Whether nothing was written yet.
+    /// Whether nothing has been written yet.
     pub fn is_empty(&self) -> bool {
         self.bytes.len() == 4
     }
 
-    /// The finished document; whatever is still open is closed.
+    /// Closes all that is open and returns the document.
     pub fn finish(mut self) -> RawDocumentBuf {
         while !self.open.is_empty() {
             self.end();
@@ -302,7 +303,7 @@ impl Writer {
 
     fn header(&mut self, kind: u8, key: &str) {
         self.bytes.push(kind);
-        // A name cannot hold the byte that ends it: cut there, as C strings are.
+        // A name cannot contain NUL: it is cut there, like a C string.
         let end = key.bytes().position(|byte| byte == 0).unwrap_or(key.len());
         self.bytes.extend_from_slice(&key.as_bytes()[..end]);
         self.bytes.push(0);
@@ -341,7 +342,7 @@ fn append_value(bytes: &mut Vec<u8>, value: RawBsonRef<'_>) {
     }
 }
 
-/// The bytes of a value of any type, by way of a document that holds it alone.
+/// The bytes of a value of any type, taken from a document that holds only this value.
 pub(crate) fn value_bytes(value: RawBsonRef<'_>) -> Vec<u8> {
     const EMPTY_NAME: &bson::raw::CStr = bson::raw::cstr!("");
     let mut single = RawDocumentBuf::new();

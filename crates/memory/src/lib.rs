@@ -25,13 +25,13 @@ use crate::outside::Outside;
 
 /// Maximum bytes of a share that may use the reserve.
 pub const SMALL_SHARE_BYTES_MAX: u64 = 64 << 10;
-/// The part of an account that is reserved for small shares: one in this many bytes.
+/// One byte in this many of an account is reserved for small shares.
 const RESERVE_PART: u64 = 16;
 
 /// Minimum bytes that [`Share::try_cover`] takes at a time.
 const STEP_BYTES: usize = 16 << 10;
 
-/// There is no room: the account, or one above it, is at its limit.
+/// The account, or one above it, has no room.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error(
     "the server's memory for requests is full ({limit_bytes} bytes): try again when others are done, \
@@ -42,7 +42,7 @@ pub struct Full {
     pub limit_bytes: u64,
 }
 
-/// Bytes that may be held, and those that are. A clone is the same account.
+/// A limit of bytes, and the bytes held. A clone is the same account.
 #[derive(Debug, Clone)]
 pub struct Account {
     inner: Arc<Inner>,
@@ -54,27 +54,27 @@ struct Inner {
     used_bytes: AtomicU64,
     peak_bytes: AtomicU64,
     refused: AtomicU64,
-    /// Shares that wait for room.
+    /// Number of shares that wait for room.
     waiting: AtomicUsize,
-    /// Wakes them when bytes are given back.
+    /// Wakes waiting shares when bytes are given back.
     given_back: Notify,
     /// What the process holds besides; nothing in an account below another.
     outside: Outside,
     above: Option<Account>,
 }
 
-/// What an account looks like at one moment.
+/// State of an account at one moment.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Figures {
     /// Maximum bytes that may be held.
     pub limit_bytes: u64,
     /// Bytes held now.
     pub used_bytes: u64,
-    /// Most bytes ever held.
+    /// Maximum bytes held so far.
     pub peak_bytes: u64,
     /// Bytes that the process holds besides the shares: they are taken off the limit.
     pub outside_bytes: u64,
-    /// How often there was no room.
+    /// Number of refusals.
     pub refused: u64,
 }
 
@@ -91,7 +91,7 @@ impl Account {
         Account::with(limit_bytes, None)
     }
 
-    /// An account of at most `limit_bytes` that takes what it gives from this one.
+    /// An account of at most `limit_bytes` below this one: its shares count in both.
     pub fn below(&self, limit_bytes: u64) -> Account {
         Account::with(limit_bytes, Some(self.clone()))
     }
@@ -119,7 +119,7 @@ impl Account {
         }
     }
 
-    /// What the account looks like now.
+    /// The account's present state.
     pub fn figures(&self) -> Figures {
         let inner = &self.inner;
         Figures {
@@ -131,8 +131,7 @@ impl Account {
         }
     }
 
-    /// Takes note of how much memory the process has: what is not in shares leaves less room for them. To be called
-    /// often.
+    /// Records the resident memory of the process: what is not in shares reduces the room for them. To be called often.
     pub fn look(&self, resident_bytes: u64) {
         let used_bytes = self.inner.used_bytes.load(Ordering::Relaxed);
         let outside_bytes = resident_bytes.saturating_sub(used_bytes);
@@ -200,8 +199,8 @@ impl Inner {
     }
 
     fn give_back(&self, bytes: u64) {
-        // Sequentially consistent, with the look at the bytes after a share has said that it waits: one of the two is
-        // seen.
+        // Sequentially consistent with a waiting share, which first counts itself and then looks for room: one of the
+        // two is seen.
         self.used_bytes.fetch_sub(bytes, Ordering::SeqCst);
         if self.waiting.load(Ordering::SeqCst) > 0 {
             self.given_back.notify_waiters();
@@ -238,9 +237,9 @@ impl Share {
             .inspect_err(|_| self.account.count_refusal())
     }
 
-    /// Holds `bytes` more, when there is room for them within `limit`.
+    /// Holds `bytes` more, as soon as there is room, which must be within `limit`.
     ///
-    /// Shares that wait have no order: a small one never waits for a large one to succeed first.
+    /// Waiting shares have no order: a small one never waits for a large one.
     ///
     /// # Errors
     /// [`Full`] if there was no room; the share holds what it held before.
@@ -256,7 +255,7 @@ impl Share {
 
     async fn wait_to_grow(&self, bytes: u64, until: Instant) -> Result<(), Full> {
         let _waiting = Waiting::new(&self.account);
-        // What is given back below an account is given back to all above it, so that the topmost is told each time.
+        // What is given back to an account is given back to all above it, so the topmost is notified each time.
         let top = self.account.chain().last().unwrap_or(&self.account.inner);
         loop {
             let mut given_back = pin!(top.given_back.notified());
@@ -272,7 +271,7 @@ impl Share {
         }
     }
 
-    /// Gives `bytes` back, at most what it holds.
+    /// Gives back `bytes`, or all that it holds if that is less.
     pub fn shrink(&self, bytes: usize) {
         let less = |held: u64| Some(held.saturating_sub(bytes as u64));
         let before = self
@@ -301,8 +300,7 @@ impl Share {
         }
     }
 
-    /// Holds at least `bytes`, taken in steps, so that something that grows little by little asks the account now and
-    /// then.
+    /// Holds at least `bytes`. Takes them in steps, so that gradual growth rarely reaches the account.
     ///
     /// # Errors
     /// [`Full`]; the share holds what it held before.
@@ -327,7 +325,7 @@ impl Drop for Share {
     }
 }
 
-/// Counts a share that waits while this lives.
+/// Counts a waiting share until it is dropped.
 struct Waiting<'a> {
     account: &'a Account,
 }

@@ -36,8 +36,8 @@ pub struct ServerProcess {
 impl ServerProcess {
     /// Starts `binary serve` on a free port of the loopback interface and waits until it listens.
     ///
-    /// `arguments` are those of `serve`, for example `["--data", "/var/lib/forebay"]`; without `--listen` the server
-    /// picks a free port. The server stops by itself when this program is gone, however it ended.
+    /// `arguments` are those of `serve`, for example `["--data", "/var/lib/forebay"]`. Without `--mongodb-listen`, the
+    /// server picks a free port. It stops by itself when this program has ended in any way.
     ///
     /// # Errors
     /// If the binary cannot be started, or ends or stays silent instead of listening; its last lines are in the error.
@@ -46,8 +46,8 @@ impl ServerProcess {
         command
             .args(["serve", "--until-stdin-ends"])
             .args(arguments);
-        if !arguments.contains(&"--listen") {
-            command.args(["--listen", "127.0.0.1:0"]);
+        if !arguments.contains(&"--mongodb-listen") {
+            command.args(["--mongodb-listen", "127.0.0.1:0"]);
         }
         // The handle of the child keeps the pipe open; the system closes it when this program ends.
         ServerProcess::start_with_input(command, Stdio::piped(), uri_in_line)

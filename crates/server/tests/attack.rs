@@ -345,9 +345,9 @@ fn start() -> Result<Server> {
         &[
             "--memory-bytes-max",
             &memory,
-            "--replica-set",
+            "--mongodb-replica-set",
             "rs",
-            "--change-history-bytes-max",
+            "--documents-change-history-bytes-max",
             "16MiB",
             "--devices",
             "host:2",

@@ -64,7 +64,12 @@ async fn a_storm_gives_no_failed_search_and_no_wrong_answer() -> Result<()> {
     let values_max = if is_full() { "131072" } else { "2000" };
     let server = Server::start(
         BINARY,
-        &["--devices", "host:3", "--bucket-values-max", values_max],
+        &[
+            "--devices",
+            "host:3",
+            "--documents-bucket-values-max",
+            values_max,
+        ],
     )?;
     let client = server.client().await?;
     let still = prepare(&client.database("storm"), size.documents).await?;

@@ -96,7 +96,7 @@ async fn until_buckets_hold_all(server: &Server, search: &Document) -> Result<()
     wait_for("a flushed tail", PATIENCE, async || {
         let explained = client(server).await?.run(&explain).await?;
         let explained = Document::try_from(explained)?.to_string();
-        Ok(explained.contains("\"tailRows\": 0").then_some(()))
+        Ok(explained.contains("\"deltaRows\": 0").then_some(()))
     })
     .await
 }

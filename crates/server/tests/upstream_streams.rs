@@ -15,7 +15,7 @@ use mongodb::{Collection, Database};
 use tokio::task::JoinSet;
 
 const BINARY: &str = env!("CARGO_BIN_EXE_forebay");
-const HISTORY: [&str; 2] = ["--change-history-bytes-max", "1GiB"];
+const HISTORY: [&str; 2] = ["--documents-change-history-bytes-max", "1GiB"];
 /// Writers through the front, and as many past it.
 const WRITERS: i32 = 3;
 /// `_id`s of one writer.
@@ -34,7 +34,10 @@ struct Pair {
 impl Pair {
     fn start(arguments: &[&str]) -> Result<Pair> {
         let listen = own_address()?.to_string();
-        let store = Server::start(BINARY, &[&HISTORY[..], &["--listen", &listen]].concat())?;
+        let store = Server::start(
+            BINARY,
+            &[&HISTORY[..], &["--mongodb-listen", &listen]].concat(),
+        )?;
         let upstream = format!("mongodb://{listen}");
         let always = ["--upstream", &upstream, "--devices", "host:2"];
         let front = Server::start(BINARY, &[&always[..], arguments].concat())?;
@@ -410,7 +413,7 @@ async fn a_front_sees_a_collection_go() -> Result<()> {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_front_goes_on_without_its_store_if_asked() -> Result<()> {
-    let mut pair = Pair::start(&["--serve-stale"])?;
+    let mut pair = Pair::start(&["--upstream-serve-stale"])?;
     let (straight, through) = (pair.straight().await?, pair.through().await?);
     let things = straight.collection::<Document>("things");
     things.insert_one(doc! { "_id": 1, "name": "x-x" }).await?;

@@ -53,7 +53,7 @@ class Server:
 
 def start_forebay(*arguments, address="127.0.0.1:0"):
     """Starts Forebay, on a free port if no address is given; the environment names the binary."""
-    command = [os.environ["FOREBAY"], "serve", "--listen", address, *arguments]
+    command = [os.environ["FOREBAY"], "serve", "--mongodb-listen", address, *arguments]
     return Server(command, r"mongodb://([0-9.]+:[0-9]+)")
 
 

@@ -141,7 +141,7 @@ pub async fn all_on_devices(db: &Database, collection: &str, field: &str) -> Res
         let reply = db.run_command(explain.clone()).await?;
         let mut on_host = 0;
         client::each_document(&reply, &mut |part| {
-            on_host += client::integer(part.get("tailRows")).unwrap_or(0);
+            on_host += client::integer(part.get("deltaRows")).unwrap_or(0);
             if let Ok(host) = part.get_document("host") {
                 on_host += client::integer(host.get("rows")).unwrap_or(0);
             }

@@ -48,7 +48,7 @@ pub async fn in_front_of_ferretdb(session: &mut Session) -> Result<()> {
         "--memory",
         "--upstream",
         store.uri(),
-        "--writes",
+        "--upstream-writes",
         "exclusive",
         "--devices",
         HOST_DEVICES,

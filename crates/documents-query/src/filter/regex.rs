@@ -18,7 +18,7 @@ pub struct Regex {
     program: Arc<Program>,
     source: String,
     options: String,
-    /// Ends a match that takes long.
+    /// The cancellation token, which may end a long match.
     stop: Arc<SharedStop>,
 }
 
@@ -41,8 +41,8 @@ impl Regex {
     /// A pattern with its options.
     ///
     /// # Errors
-    /// 51091 for what PCRE2 refuses, 51108 for an unknown option, `BadValue` for a NUL byte in either; that the command
-    /// has to end.
+    /// 51091 for what PCRE2 refuses, 51108 for an unknown option, `BadValue` for a NUL byte in either; the error of a
+    /// command that has to end.
     pub fn new(source: &str, options: &str, limits: &Limits) -> Result<Regex, Error> {
         if options.contains('\0') {
             return Err(Error::bad_value(
@@ -70,12 +70,13 @@ impl Regex {
         }
     }
 
-    /// Whether a match looks at each byte once.
+    /// Whether a match reads each byte once.
     pub(super) fn is_linear(&self) -> bool {
         self.program.tier() <= Tier::Dfa
     }
 
-    /// The stop sign that has to be asked whether what [`matches`](Regex::matches) says counts: a match may take long.
+    /// The cancellation token of a pattern whose match may take long. If it is cancelled, what
+    /// [`matches`](Regex::matches) returns does not count.
     pub(super) fn stop(&self) -> Option<&Arc<SharedStop>> {
         (!self.is_linear()).then_some(&self.stop)
     }
@@ -84,7 +85,7 @@ impl Regex {
         Regex::new(regex.pattern.as_str(), regex.options.as_str(), limits)
     }
 
-    /// The pattern of `{$regex: .., $options: ..}`, in either order.
+    /// Parses `{$regex: .., $options: ..}`, in either order.
     pub(super) fn of_operators(operators: &RawDocument, limits: &Limits) -> Result<Regex, Error> {
         let mut parts = Parts::default();
         for element in elements(operators) {
@@ -97,8 +98,8 @@ impl Regex {
         Regex::new(parts.source, parts.options, limits)
     }
 
-    /// Strings and symbols match by the pattern; a stored regular expression matches if it is the same one. A match
-    /// that is stopped is none.
+    /// Strings and symbols match by the pattern; a stored regular expression matches if it is the same one. A stopped
+    /// match counts as no match.
     pub(super) fn matches(&self, value: RawBsonRef<'_>) -> bool {
         match value {
             RawBsonRef::String(text) | RawBsonRef::Symbol(text) => {
@@ -157,7 +158,7 @@ impl<'a> Parts<'a> {
     }
 }
 
-/// The program of a pattern, compiled unless it is known.
+/// The program of a pattern, compiled if it is not cached.
 fn program(source: &str, options: &str, limits: &Limits) -> Result<Arc<Program>, Error> {
     let Compilation {
         budget,

@@ -1,4 +1,4 @@
-//! Whatever a client sends: parsing and applying never panic, and nesting is bounded.
+//! Hostile input: parsing and applying never panic, and nesting is bounded.
 //!
 //! The seed is printed when a run fails; `FOREBAY_SEED` repeats it.
 
@@ -74,7 +74,7 @@ fn nesting_is_bounded_everywhere() {
     );
 }
 
-/// `initial`, with `step` around it that many times: `step` sees what is there so far as `$$value`.
+/// `initial`, wrapped in `step` `levels` times; `step` refers to the value so far as `$$value`.
 fn grown(levels: i32, initial: Bson, step: impl Into<Bson>) -> Document {
     doc! { "$reduce": { "input": { "$range": [0, levels] }, "initialValue": initial, "in": step.into() } }
 }
@@ -167,7 +167,7 @@ fn a_thousand_stages_nest_no_deeper_than_a_document_may() {
         let stages = vec![stage.clone(); 1000];
         assert_eq!(run_stages(&stages), Err(Code::Overflow), "{stage}");
     }
-    // Through arrays, paths make documents below what is deep already.
+    // Through arrays, paths create documents inside values that are already deep.
     let mut through = vec![doc! { "$set": { "x": "$s" } }];
     through.extend(vec![doc! { "$set": { "x": ["$x"] } }; 100]);
     through.push(doc! { "$set": { path("a"): 1 } });
@@ -233,7 +233,7 @@ fn documents_that_nest_too_deep_on_disk_are_refused_or_read() {
     }
 }
 
-/// `x` in itself 100,000 times, as a document or as an array.
+/// `x` nested in itself 100,000 times, as a document or as an array.
 fn nested_bytes(arrays: bool) -> RawDocumentBuf {
     let mut writer = Writer::new();
     for level in 0..100_000 {

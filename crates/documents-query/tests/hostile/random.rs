@@ -175,7 +175,7 @@ pub(crate) fn raw(document: &Document) -> RawDocumentBuf {
     RawDocumentBuf::try_from(document).expect("names have no NUL")
 }
 
-/// Parses `hostile` as everything it could be, and applies what parses to `target`.
+/// Parses `hostile` in each role it could have, and applies what parses to `target`.
 pub(crate) fn exercise(hostile: &RawDocument, target: &RawDocument) {
     let limits = Limits::default();
     let now = DateTime::from_millis(0);

@@ -25,13 +25,13 @@ fn an_expression_may_bind_many_variables() {
     assert_eq!(documents[0].get_i32("x").expect("a number"), 99_999);
 }
 
-/// Names that are as many as a message of some MB can hold.
+/// As many names as a message of some MB can hold.
 fn many_names() -> impl Iterator<Item = String> {
     (0..200_000).map(|number| format!("name{number}"))
 }
 
-/// Checks that work takes as long as its input, and not as its square: some seconds of processor time at most, where
-/// each pair of names would take minutes.
+/// Checks that work is linear in its input, not quadratic: it takes at most some seconds of processor time, while
+/// visiting each pair of names would take minutes.
 #[track_caller]
 fn assert_linear<T>(work: impl FnOnce() -> Result<T, Error>) -> T {
     let worked = time_worked();
@@ -228,13 +228,13 @@ fn a_large_document_is_unwound_as_it_is_read() {
     assert_eq!(first, (0..10).collect::<Vec<i32>>());
 }
 
-/// PCRE2 takes hours over this text: its limit holds for each place that a match may start at.
+/// PCRE2 takes hours over this text: its limit applies to each start of a match.
 fn endless() -> (String, Document) {
     let pattern = doc! { "$regex": r"(*ANYCRLF)(a)(?:a?){15}\1[yz]" };
     ("a".repeat(100_000), pattern)
 }
 
-/// Limits of a command that has to end in a moment.
+/// Limits of a command that has to end soon.
 fn limits_that_end() -> Limits {
     let limits = Limits::default();
     let soon = Instant::now() + Duration::from_millis(20);
@@ -290,7 +290,7 @@ fn a_match_by_pcre2_is_stopped_in_projections_and_updates() {
     }
 }
 
-/// Checks that a run of a billion steps over one document ends soon once its command has to end.
+/// Checks that a run of a billion steps over one document ends soon after its command has to end.
 fn assert_stops(stages: &[Document], input: &RawDocument) {
     let limits = Limits::default();
     let worked = time_worked();
@@ -306,7 +306,7 @@ fn assert_stops(stages: &[Document], input: &RawDocument) {
     assert!(time_worked() - worked < Duration::from_millis(500));
 }
 
-/// Processor time of this thread, which others on the machine do not lengthen.
+/// Processor time of this thread, which does not depend on the machine's load.
 fn time_worked() -> Duration {
     let clock = ClockId::CLOCK_THREAD_CPUTIME_ID;
     clock_gettime(clock).expect("threads have clocks").into()

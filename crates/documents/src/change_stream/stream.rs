@@ -288,6 +288,6 @@ fn lost() -> CommandError {
     CommandError::refused(
         Code::ChangeStreamHistoryLost,
         "Resume of change stream was not possible, as the resume point may no longer be in the history of changes: \
-         read the data anew, and open a new stream first. A larger --change-history-bytes-max keeps more",
+         read the data anew, and open a new stream first. A larger --documents-change-history-bytes-max keeps more",
     )
 }

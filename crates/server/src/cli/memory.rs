@@ -16,7 +16,7 @@ const GREATEST_MESSAGE_BYTES: u64 = 3 * 48_000_000;
 const MACHINE_PART: (u64, u64) = (3, 4);
 /// Cached values on host devices take at most one byte of this many, if `--device-memory-bytes` is not set.
 const HOST_CACHE_PART: u64 = 2;
-/// Blocks of the store's files likewise, if `--store-cache-bytes` is not set.
+/// Blocks of the store's files likewise, if `--documents-store-cache-bytes` is not set.
 const STORE_CACHE_PART: u64 = 16;
 const STORE_CACHE_BYTES_MAX: u64 = 256 << 20;
 /// Write buffers of the store likewise.
@@ -60,7 +60,7 @@ impl Division {
         let set = Set {
             limit_bytes: settings.memory_bytes_max,
             host_cache_bytes: settings.device_memory_bytes,
-            store_cache_bytes: settings.store_cache_bytes,
+            store_cache_bytes: settings.documents_store_cache_bytes,
         };
         Division::of(set, forebay_documents::machine_memory_bytes())
     }
@@ -96,7 +96,7 @@ impl Division {
         let apart = forebay_documents::resident_bytes() + of_store;
         if apart + GREATEST_MESSAGE_BYTES > self.limit_bytes {
             bail!(
-                "--memory-bytes-max of {}MiB is too small: the program and its store take {}MiB of it, and a message of the greatest length {}MiB: raise it, or lower --store-cache-bytes",
+                "--memory-bytes-max of {}MiB is too small: the program and its store take {}MiB of it, and a message of the greatest length {}MiB: raise it, or lower --documents-store-cache-bytes",
                 self.limit_bytes >> 20,
                 apart >> 20,
                 GREATEST_MESSAGE_BYTES >> 20
@@ -227,7 +227,10 @@ mod tests {
         };
         let division = Division::of(set, 1 << 40).expect("enough");
         let refused = division.account(true).expect_err("too small").to_string();
-        assert!(refused.contains("--store-cache-bytes"), "{refused}");
+        assert!(
+            refused.contains("--documents-store-cache-bytes"),
+            "{refused}"
+        );
         division
             .account(false)
             .expect("a store in memory has no files");

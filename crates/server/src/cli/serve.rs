@@ -70,7 +70,7 @@ pub async fn run(args: &ServeArgs, stop: &Stop) -> Result<()> {
     refuse_open_door(&settings)?;
     let tls = tls::acceptor(&settings)?;
     let scheme = if tls.is_some() { "/?tls=true" } else { "" };
-    let listener = Listener::bind(settings.listen, tls).await?;
+    let listener = Listener::bind(settings.mongodb_listen, tls).await?;
     let status = match settings.status_listen {
         Some(address) => Some(status::Listener::bind(address).await?),
         None => None,
@@ -125,7 +125,7 @@ fn connections_max(settings: &Settings) -> Result<usize> {
 
 /// An address that others can reach is for servers that ask who is there.
 fn refuse_open_door(settings: &Settings) -> Result<()> {
-    let listen = settings.listen;
+    let listen = settings.mongodb_listen;
     if listen.ip().to_canonical().is_loopback() || settings.auth {
         return Ok(());
     }
@@ -152,9 +152,9 @@ async fn upstream(settings: &Settings, own: SocketAddr) -> Result<Option<Upstrea
             "--auth and --upstream exclude each other: the store behind authenticates the clients"
         );
     }
-    if !settings.replica_set.is_empty() || settings.test_commands {
+    if !settings.mongodb_replica_set.is_empty() || settings.mongodb_test_commands {
         bail!(
-            "--replica-set and --test-commands are for Forebay's own store: leave them out with --upstream"
+            "--mongodb-replica-set and --mongodb-test-commands are for Forebay's own store: leave them out with --upstream"
         );
     }
     let upstream = Upstream::parse(&settings.upstream, own).await?;
@@ -177,11 +177,11 @@ async fn behind(
         }
     };
     let caches = ShadowSettings {
-        exclusive: settings.writes == "exclusive",
-        load_rate: settings.load_documents_per_second,
+        exclusive: settings.upstream_writes == "exclusive",
+        load_rate: settings.upstream_load_documents_per_second,
         file,
-        compare_percent: settings.compare_percent,
-        serve_stale: settings.serve_stale,
+        compare_percent: settings.upstream_compare_percent,
+        serve_stale: settings.upstream_serve_stale,
     };
     let upstream = Arc::new(upstream);
     let store = (upstream.clone(), settings.upstream.as_str());
@@ -221,7 +221,11 @@ fn device_options(settings: &Settings) -> Result<DeviceOptions> {
 fn document_settings(settings: &Settings) -> Result<forebay_documents::Settings> {
     let division = Division::new(settings)?;
     // What is cached of a store behind us is of use to the next run if a change stream tells what has happened since.
-    let location = match (settings.memory, &*settings.upstream, &*settings.writes) {
+    let location = match (
+        settings.memory,
+        &*settings.upstream,
+        &*settings.upstream_writes,
+    ) {
         (true, ..) => Location::Memory,
         (_, "", _) => Location::Directory(settings.data.clone()),
         (_, _, "exclusive") => Location::Memory,
@@ -231,23 +235,23 @@ fn document_settings(settings: &Settings) -> Result<forebay_documents::Settings>
         memory: division.account(matches!(location, Location::Directory(_)))?,
         write_buffers_bytes: division.write_buffers_bytes,
         store_cache_bytes: division.store_cache_bytes,
-        sync_interval: settings.sync_interval,
+        sync_interval: settings.documents_sync_interval,
         location,
         // The history of a store behind us is its own.
         change_history_bytes_max: match &*settings.upstream {
-            "" => settings.change_history_bytes_max,
+            "" => settings.documents_change_history_bytes_max,
             _ => 0,
         },
-        retryable_writes: !settings.replica_set.is_empty(),
-        test_commands: settings.test_commands,
-        bucket_values_max: settings.bucket_values_max,
-        strict: settings.strict,
-        cursor_timeout: settings.cursor_timeout,
-        stage_memory_bytes_max: settings.stage_memory_bytes_max,
-        pattern: settings.pattern.clone(),
+        retryable_writes: !settings.mongodb_replica_set.is_empty(),
+        test_commands: settings.mongodb_test_commands,
+        bucket_values_max: settings.documents_bucket_values_max,
+        strict: settings.documents_strict,
+        cursor_timeout: settings.documents_cursor_timeout,
+        stage_memory_bytes_max: settings.documents_stage_memory_bytes_max,
+        pattern: settings.pattern_limits(),
         command_patterns_bytes_max: settings.command_patterns_bytes_max,
         pattern_cache_bytes: settings.pattern_cache_bytes,
-        slow_search: settings.slow_search,
+        slow_search: settings.documents_slow_search,
         version: env!("CARGO_PKG_VERSION").to_owned(),
     })
 }

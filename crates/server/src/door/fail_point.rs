@@ -1,4 +1,4 @@
-//! Fail points: failures on demand, used to test how drivers handle them. Only where `test-commands` allows it.
+//! Fail points: failures on demand, used to test how drivers handle them. Only where `mongodb-test-commands` allows it.
 
 use std::collections::HashMap;
 use std::time::Duration;

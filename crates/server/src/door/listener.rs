@@ -57,7 +57,7 @@ impl Listener {
         address: SocketAddr,
         tls: Option<TlsAcceptor>,
     ) -> Result<Listener, ListenError> {
-        let listener = bind(address, "--listen").await?;
+        let listener = bind(address, "--mongodb-listen").await?;
         Ok(Listener { listener, tls })
     }
 

@@ -69,7 +69,7 @@ impl Shadow {
         let namespace = &mirror.namespace;
         match self.exclusive {
             true => {
-                tracing::info!(%namespace, why, "the caches of a collection are loaded; all writes must come through here (--writes exclusive)")
+                tracing::info!(%namespace, why, "the caches of a collection are loaded; all writes must come through here (--upstream-writes exclusive)")
             }
             false => tracing::info!(%namespace, why, "the caches of a collection are loaded"),
         }

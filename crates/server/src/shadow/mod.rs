@@ -38,9 +38,9 @@ use crate::upstream::Upstream;
 /// How long the store may take to be found, for what we ask it ourselves.
 const STORE_SELECTION_TIMEOUT: Duration = Duration::from_secs(10);
 const SHARED_WRITES: &str = "the store has no change stream, by which writes past Forebay could be followed: start Forebay \
-    with --writes exclusive if there are none";
+    with --upstream-writes exclusive if there are none";
 const HAS_STREAMS: &str = "the store has transactions, which cannot be followed one by one, and change streams, which tell of \
-    them: leave --writes at shared";
+    them: leave --upstream-writes at shared";
 /// How often a store that is away is looked for.
 const LOOK_INTERVAL: Duration = Duration::from_secs(1);
 /// What the store says of a collection that it does not have.

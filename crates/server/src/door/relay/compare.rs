@@ -1,4 +1,4 @@
-//! Cached answers beside the store's: with `compare-percent`, some of them are asked for twice.
+//! Cached answers beside the store's: with `upstream-compare-percent`, some of them are asked for twice.
 
 use std::collections::HashSet;
 use std::sync::atomic::Ordering;

@@ -1,5 +1,5 @@
-//! Clients while the store is away. With `serve-stale` they get what caches answer alone, as of when the store was last
-//! there.
+//! Clients while the store is away. With `upstream-serve-stale` they get what caches answer alone, as of when the store
+//! was last there.
 //!
 //! The first command that needs the store gets an error that says so and ends the connection: on a new one, the store
 //! may be back.
