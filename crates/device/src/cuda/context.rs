@@ -70,8 +70,8 @@ impl Context {
         check("cuCtxSynchronize", unsafe { sys::cuCtxSynchronize() })
     }
 
-    /// Waits for all work of the context if the calling thread unwinds: work that a panicking job has in flight may use the
-    /// memory that is about to be given back.
+    /// Waits for all work of the context if the calling thread unwinds: work that a panicking job has in flight may use
+    /// the memory that is about to be given back.
     pub(crate) fn settle_if_panicking(&self) {
         if thread::panicking() {
             // A context that has failed does nothing more.

@@ -193,8 +193,8 @@ enum Owner {
 
 /// A buffer of pinned host memory: copies between it and the GPU run at full speed and beside other work.
 ///
-/// A buffer of the pool goes back there when it is dropped, and holds at first what was in it before; another one is freed.
-/// The memory is cached by the CPU. A [`Transfer`](super::Transfer) owns the buffer until the copy is done.
+/// A buffer of the pool goes back there when it is dropped, and holds at first what was in it before; another one is
+/// freed. The memory is cached by the CPU. A [`Transfer`](super::Transfer) owns the buffer until the copy is done.
 #[derive(Debug)]
 pub struct Pinned {
     pointer: NonNull<u8>,
@@ -220,8 +220,8 @@ impl Pinned {
         })
     }
 
-    /// Where kernels of the device read and write the buffer without a copy, over the bus. The caller of the launch keeps the
-    /// buffer, and leaves it alone, until the stream is done.
+    /// Where kernels of the device read and write the buffer without a copy, over the bus. The caller of the launch
+    /// keeps the buffer, and leaves it alone, until the stream is done.
     pub fn device_pointer<T>(&self) -> DevicePointerMut<T> {
         DevicePointerMut::new(self.device_address)
     }

@@ -1,3 +1,5 @@
+//! Doubles numbers on a GPU: allocates, copies, launches, reads back.
+
 use std::sync::mpsc::channel;
 
 use forebay_device::cuda::{
@@ -51,8 +53,8 @@ fn double_all(cuda: &mut Cuda, program: &Program, numbers: &[u32]) -> Result<Vec
         numbers: buffer.pointer_mut(),
         count: numbers.len() as u64,
     };
-    // SAFETY: the kernel takes `Doubling` and touches `count` numbers of the buffer, which lives until the copy behind the
-    // kernel is done.
+    // SAFETY: the kernel takes `Doubling` and touches `count` numbers of the buffer, which lives until the copy behind
+    // the kernel is done.
     unsafe { cuda.launch(&kernel, &shape, &arguments, &stream) }?;
     let (host, _) = up.finish()?;
     let down = Transfer::begin(cuda, buffer.all(), host, &stream)?;

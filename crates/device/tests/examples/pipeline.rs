@@ -1,3 +1,5 @@
+//! Sums numbers on a GPU: a pipeline of copies and kernels, ordered by events.
+
 use std::collections::VecDeque;
 use std::sync::Arc;
 
@@ -63,13 +65,13 @@ fn launch(
         count: numbers.len() as u64,
         sum,
     };
-    // SAFETY: the kernel takes `Summing`, reads `count` numbers and adds to one sum; the caller keeps both until the stream
-    // is done.
+    // SAFETY: the kernel takes `Summing`, reads `count` numbers and adds to one sum; the caller keeps both until the
+    // stream is done.
     unsafe { cuda.launch(&kernel, &shape, &arguments, stream) }
 }
 
-/// Sums numbers chunk by chunk. Copies run on one stream and kernels on another: kernel `i` waits for copy `i`, and copy
-/// `i + SLOTS` waits for kernel `i`, both on the device. The host waits only for a pinned buffer to fill again.
+/// Sums numbers chunk by chunk. Copies run on one stream and kernels on another: kernel `i` waits for copy `i`, and
+/// copy `i + SLOTS` waits for kernel `i`, both on the device. The host waits only for a pinned buffer to fill again.
 fn sum(cuda: &mut Cuda, numbers: &[u32]) -> Result<u64, JobError> {
     let (copies, kernels) = (cuda.stream(Priority::Normal)?, cuda.stream(Priority::High)?);
     let sum = cuda.buffer::<u64>(1)?;
