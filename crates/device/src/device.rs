@@ -63,6 +63,17 @@ pub enum DeviceState {
     },
 }
 
+impl DeviceState {
+    /// The state in one word.
+    pub fn name(&self) -> &'static str {
+        match self {
+            DeviceState::Ready => "ready",
+            DeviceState::Leaving => "leaving",
+            DeviceState::Lost { .. } => "lost",
+        }
+    }
+}
+
 impl fmt::Display for DeviceState {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
