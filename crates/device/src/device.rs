@@ -63,6 +63,17 @@ pub enum DeviceState {
     },
 }
 
+impl DeviceState {
+    /// The state in one word.
+    pub fn name(&self) -> &'static str {
+        match self {
+            DeviceState::Ready => "ready",
+            DeviceState::Leaving => "leaving",
+            DeviceState::Lost { .. } => "lost",
+        }
+    }
+}
+
 impl fmt::Display for DeviceState {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
@@ -335,6 +346,14 @@ impl Device {
     /// than the request.
     pub fn stage(&self, bytes: usize) -> Option<Pinned> {
         self.gpu.as_ref()?.pool.take(bytes)
+    }
+
+    /// Takes the slots of a staging ring from the device's pinned pool, all at once: two rings cannot wait for each
+    /// other's slots. Blocks until there is room for all.
+    ///
+    /// `None` as for [`Device::stage`]. Each slot goes back to the pool when it is dropped.
+    pub fn stage_ring(&self, slots: usize, bytes: usize) -> Option<Vec<Pinned>> {
+        self.gpu.as_ref()?.pool.take_ring(slots, bytes)
     }
 
     /// Queues a job in the queue of its [class](Job::class); returns at once. A job that fails or is cancelled, or

@@ -125,7 +125,7 @@ mod tests {
         placement.join("gpu", gpu);
         placement.join("core", core);
         const BUCKET_BYTES: u64 = 64 << 20;
-        for bucket in 0..1224 {
+        for bucket in 0..1300 {
             placement.draw(ShardId(bucket), BUCKET_BYTES, &[]);
         }
         assert_eq!(placement.count_on("core"), 2);

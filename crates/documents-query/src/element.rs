@@ -1,4 +1,4 @@
-//! Reading raw BSON element by element, and writing it.
+//! Reading raw BSON element by element.
 //!
 //! [`Elements`] never fails: it ends where a document is malformed, and returns a value that cannot be read (a string
 //! that is not UTF-8) as opaque binary. Such a field exists, equals itself, and matches no string and no pattern. No
@@ -6,12 +6,13 @@
 //! an update or a projection.
 
 use bson::raw::{
-    RawArray, RawBinaryRef, RawBson, RawBsonRef, RawDocument, RawDocumentBuf, RawElement, RawIter,
+    RawArray, RawBinaryRef, RawBsonRef, RawDocument, RawDocumentBuf, RawElement, RawIter,
 };
 use bson::spec::{BinarySubtype, ElementType};
 
 use crate::error::{Code, Error};
 use crate::limits::DOCUMENT_DEPTH_MAX;
+pub use crate::writer::Writer;
 
 /// Added to the type of an opaque value to make its binary subtype.
 ///
@@ -167,6 +168,13 @@ pub(crate) fn too_deep() -> Error {
     Error::new(Code::Overflow, message)
 }
 
+/// Whether the first field of a document is the name of an operator.
+pub(crate) fn first_is_operator(document: &RawDocument) -> bool {
+    elements(document)
+        .next()
+        .is_some_and(|first| first.key.starts_with('$'))
+}
+
 /// MongoDB's name of a value's type, as its error messages and `$type` use it.
 pub fn type_name(kind: ElementType) -> &'static str {
     match kind {
@@ -194,124 +202,8 @@ pub fn type_name(kind: ElementType) -> &'static str {
     }
 }
 
-/// Builds a document byte by byte. Field names are not checked; duplicates are kept.
-#[derive(Debug)]
-pub struct Writer {
-    bytes: Vec<u8>,
-    open: Vec<usize>,
-}
-
-impl Default for Writer {
-    fn default() -> Writer {
-        Writer::new()
-    }
-}
-
-impl Writer {
-    /// An empty document.
-    pub fn new() -> Writer {
-        Writer::with_capacity(64)
-    }
-
-    /// An empty document with room for `bytes`.
-    pub fn with_capacity(bytes: usize) -> Writer {
-        let mut buffer = Vec::with_capacity(bytes.max(5));
-        buffer.extend_from_slice(&[0; 4]);
-        Writer {
-            bytes: buffer,
-            open: vec![0],
-        }
-    }
-
-    /// Appends an element of another document unchanged.
-    pub fn element(&mut self, element: &Element<'_>) {
-        self.bytes.extend_from_slice(element.bytes);
-    }
-
-    /// Appends an element's value under another name.
-    pub fn element_as(&mut self, key: &str, element: &Element<'_>) {
-        self.raw(key, element.kind(), element.value_bytes());
-    }
-
-    /// Appends a value given by its type and bytes.
-    pub fn raw(&mut self, key: &str, kind: ElementType, value: &[u8]) {
-        self.header(kind as u8, key);
-        self.bytes.extend_from_slice(value);
-    }
-
-    /// Appends a value.
-    pub fn value(&mut self, key: &str, value: RawBsonRef<'_>) {
-        if let Some((kind, bytes)) = opaque_parts(value) {
-            return self.raw(key, kind, bytes);
-        }
-        self.header(value.element_type() as u8, key);
-        append_value(&mut self.bytes, value);
-    }
-
-    /// Appends an owned value.
-    pub fn owned(&mut self, key: &str, value: &RawBson) {
-        self.value(key, value.as_raw_bson_ref());
-    }
-
-    /// Opens an embedded document; [`Writer::end`] closes it.
-    pub fn begin_document(&mut self, key: &str) {
-        self.begin(ElementType::EmbeddedDocument, key);
-    }
-
-    /// Opens an array. Its elements must have the names `"0"`, `"1"`, and so on.
-    pub fn begin_array(&mut self, key: &str) {
-        self.begin(ElementType::Array, key);
-    }
-
-    /// Closes the innermost open document or array.
-    pub fn end(&mut self) {
-        let start = self.open.pop().unwrap_or(0);
-        self.bytes.push(0);
-        let size = (self.bytes.len() - start) as i32;
-        self.bytes[start..start + 4].copy_from_slice(&size.to_le_bytes());
-    }
-
-    /// Bytes written so far.
-    pub fn len(&self) -> usize {
-        self.bytes.len()
-    }
-
-    /// Number of open documents and arrays, the outermost included.
-    pub fn depth(&self) -> usize {
-        self.open.len()
-    }
-
-    /// Whether nothing has been written yet.
-    pub fn is_empty(&self) -> bool {
-        self.bytes.len() == 4
-    }
-
-    /// Closes all that is open and returns the document.
-    pub fn finish(mut self) -> RawDocumentBuf {
-        while !self.open.is_empty() {
-            self.end();
-        }
-        RawDocumentBuf::from_bytes(self.bytes)
-            .expect("the writer keeps length and terminator right")
-    }
-
-    fn begin(&mut self, kind: ElementType, key: &str) {
-        self.header(kind as u8, key);
-        self.open.push(self.bytes.len());
-        self.bytes.extend_from_slice(&[0; 4]);
-    }
-
-    fn header(&mut self, kind: u8, key: &str) {
-        self.bytes.push(kind);
-        // A name cannot contain NUL: it is cut there, like a C string.
-        let end = key.bytes().position(|byte| byte == 0).unwrap_or(key.len());
-        self.bytes.extend_from_slice(&key.as_bytes()[..end]);
-        self.bytes.push(0);
-    }
-}
-
 /// The type and the bytes of a value that [`Elements`] could not read.
-fn opaque_parts(value: RawBsonRef<'_>) -> Option<(ElementType, &[u8])> {
+pub(crate) fn opaque_parts(value: RawBsonRef<'_>) -> Option<(ElementType, &[u8])> {
     let RawBsonRef::Binary(binary) = value else {
         return None;
     };
@@ -324,25 +216,7 @@ fn opaque_parts(value: RawBsonRef<'_>) -> Option<(ElementType, &[u8])> {
     }
 }
 
-fn append_value(bytes: &mut Vec<u8>, value: RawBsonRef<'_>) {
-    match value {
-        RawBsonRef::Document(document) => bytes.extend_from_slice(document.as_bytes()),
-        RawBsonRef::Array(array) => bytes.extend_from_slice(array.as_bytes()),
-        RawBsonRef::String(text) => {
-            bytes.extend_from_slice(&(text.len() as i32 + 1).to_le_bytes());
-            bytes.extend_from_slice(text.as_bytes());
-            bytes.push(0);
-        }
-        RawBsonRef::Int32(number) => bytes.extend_from_slice(&number.to_le_bytes()),
-        RawBsonRef::Int64(number) => bytes.extend_from_slice(&number.to_le_bytes()),
-        RawBsonRef::Double(number) => bytes.extend_from_slice(&number.to_le_bytes()),
-        RawBsonRef::Boolean(flag) => bytes.push(u8::from(flag)),
-        RawBsonRef::ObjectId(id) => bytes.extend_from_slice(&id.bytes()),
-        other => bytes.extend_from_slice(&value_bytes(other)),
-    }
-}
-
-/// The bytes of a value of any type, taken from a document that holds only this value.
+/// The bytes of a value of any type, by way of a document that holds it alone.
 pub(crate) fn value_bytes(value: RawBsonRef<'_>) -> Vec<u8> {
     const EMPTY_NAME: &bson::raw::CStr = bson::raw::cstr!("");
     let mut single = RawDocumentBuf::new();

@@ -31,11 +31,12 @@ pub mod sort;
 pub mod stage;
 pub mod timestamp;
 pub mod update;
+mod writer;
 
 pub use compare::compare;
 pub use error::{Code, Error};
 pub use expr::{Expression, Scope, Variables};
-pub use filter::Filter;
+pub use filter::{Filter, pattern_error};
 
 pub use limits::Limits;
 pub use path::Path;

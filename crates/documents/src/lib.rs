@@ -40,7 +40,6 @@ mod settings;
 mod status;
 mod streams;
 mod write_result;
-mod writer;
 
 pub use access::{Action, Rights, Role, denial};
 pub use command::{ClientContext, Command, Link, User};
@@ -51,9 +50,7 @@ pub use namespace::Namespace;
 pub use replica::Replicated;
 pub use retry::{error_label, may_be_repeated};
 pub use search::IndexState;
-pub use settings::{
-    Location, MAX_WIRE_VERSION, MESSAGE_BYTES_MAX, MONGODB_VERSION, Settings, WRITE_BATCH_MAX,
-};
+pub use settings::{Location, MONGODB_VERSION, Settings, WRITE_BATCH_MAX};
 pub use status::{Cell, CollectionStatus, DeviceStatus, FieldStatus, Status};
 
 /// A key of an `_id`: the same for all values that are equal across types, as `1` and `1.0` are.

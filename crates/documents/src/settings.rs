@@ -4,6 +4,7 @@ use std::time::Duration;
 
 pub use forebay_documents_store::Location;
 use forebay_memory::Account;
+pub use forebay_wire_mongo::limits::{DOCUMENT_BYTES_MAX, MESSAGE_BYTES_MAX, WRITE_BATCH_MAX};
 
 /// What [`crate::Documents::open`] needs to know.
 #[derive(Debug, Clone)]
@@ -48,15 +49,6 @@ pub struct Settings {
 pub const MONGODB_VERSION: &str = "7.0.0";
 /// [`MONGODB_VERSION`] in numbers.
 pub const MONGODB_VERSION_ARRAY: [i32; 4] = [7, 0, 0, 0];
-/// The wire version that belongs to it.
-pub const MAX_WIRE_VERSION: i32 = 21;
-/// The largest document that a client may store, in bytes.
-pub const DOCUMENT_BYTES_MAX: usize = 16 * 1024 * 1024;
-/// The largest message, in bytes.
-pub const MESSAGE_BYTES_MAX: usize = 48_000_000;
-/// The most statements in one write command.
-pub const WRITE_BATCH_MAX: usize = 100_000;
-
 impl Default for Settings {
     fn default() -> Settings {
         Settings {

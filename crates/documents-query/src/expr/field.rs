@@ -3,8 +3,9 @@
 use bson::raw::{RawBson, RawBsonRef};
 
 use super::function::{Function, exactly};
-use super::parse::{Fields, Parser, first_is_operator};
+use super::parse::{Fields, Parser};
 use super::{Node, Value, Variable};
+use crate::element::first_is_operator;
 use crate::element::{Writer, elements, get};
 use crate::error::{Code, Error};
 

@@ -11,7 +11,7 @@ use super::regex::RegexMatch;
 use super::{Node, Variable};
 use super::{field, function};
 use crate::display;
-use crate::element::{Element, array_values, elements};
+use crate::element::{Element, array_values, elements, first_is_operator};
 use crate::error::{Code, Error};
 use crate::limits::Limits;
 
@@ -261,12 +261,6 @@ impl<'l> Parser<'l> {
         }
         Ok(nodes)
     }
-}
-
-pub(super) fn first_is_operator(document: &RawDocument) -> bool {
-    elements(document)
-        .next()
-        .is_some_and(|first| first.key.starts_with('$'))
 }
 
 /// The components of a field path.

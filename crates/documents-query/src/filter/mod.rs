@@ -26,6 +26,7 @@ use crate::error::Error;
 use crate::expr::Expression;
 use crate::limits::Limits;
 use crate::path::Path;
+pub use regex::pattern_error;
 
 pub use bits::{BitTest, BitWant};
 pub use list::InList;

@@ -195,7 +195,8 @@ fn twice(code: Code) -> Error {
     Error::new(code, "options set in both $regex and $options")
 }
 
-fn pattern_error(error: PatternError) -> Error {
+/// The error of a regular expression that cannot be compiled.
+pub fn pattern_error(error: PatternError) -> Error {
     let code = match error {
         PatternError::InvalidFlag { .. } => Code::Location51108,
         PatternError::EmbeddedNul { .. } => Code::BadValue,

@@ -109,25 +109,6 @@ impl Projection {
         self.positional
     }
 
-    /// Whether the projection changes nothing.
-    pub fn is_identity(&self) -> bool {
-        self.mode != Mode::Include && self.rules.fields.is_empty()
-    }
-
-    /// The top-level fields that the result depends on, for plans that read only these. Returns `None` if it may depend
-    /// on all.
-    pub fn included_fields(&self) -> Option<Vec<&str>> {
-        let plain = self.mode == Mode::Include && !self.rules.has_computed();
-        plain.then(|| {
-            self.rules
-                .fields
-                .iter()
-                .filter(|(_, rule)| !matches!(rule, Rule::Exclude))
-                .map(|(name, _)| &**name)
-                .collect()
-        })
-    }
-
     /// Whether reshaping a document of a few kilobytes takes microseconds, whatever the client wrote: a few rules, and
     /// no expressions.
     pub fn is_cheap(&self) -> bool {

@@ -22,7 +22,7 @@ use forebay_cancel::SharedStop;
 
 use crate::compare::equal;
 use crate::display;
-use crate::element::{Writer, check_depth, elements, get};
+use crate::element::{Writer, check_depth, elements, first_is_operator, get};
 use crate::error::{Code, Error};
 use crate::limits::Limits;
 use crate::stage::Transform;
@@ -155,12 +155,6 @@ impl Update {
         }
         check_depth(RawBsonRef::Document(changed))
     }
-}
-
-fn first_is_operator(document: &RawDocument) -> bool {
-    elements(document)
-        .next()
-        .is_some_and(|first| first.key.starts_with('$'))
 }
 
 fn operators(

@@ -9,7 +9,7 @@ use forebay_documents::{
     Status,
 };
 
-use super::json::{device_name, state_name};
+use super::json::device_name;
 use crate::door::Door;
 use crate::shadow::Counters;
 
@@ -315,7 +315,7 @@ fn devices(page: &mut Page, status: &Status) {
         "1 for the state that a device is in.",
     );
     for device in &status.devices {
-        let state = state_name(&device.device.state());
+        let state = device.device.state().name();
         for known in ["ready", "leaving", "lost"] {
             let labels = [("device", device.device.name()), ("state", known)];
             states.sample(&labels, u8::from(known == state));

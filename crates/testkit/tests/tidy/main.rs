@@ -49,6 +49,7 @@ const ARROWS: &[(&str, &[&str])] = &[
             "forebay-documents-query",
             "forebay-documents-store",
             "forebay-documents-cache",
+            "forebay-wire-mongo",
             "forebay-device",
             "forebay-text",
             "forebay-memory",

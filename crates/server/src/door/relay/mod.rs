@@ -50,7 +50,7 @@ const REPLY_LEVELS: usize = 3;
 
 const REPLY_LIMITS: Limits = Limits {
     message_bytes_max: REPLY_BYTES_MAX,
-    document_bytes_max: limits::DOCUMENT_BYTES_MAX,
+    document_bytes_max: limits::WIRE_DOCUMENT_BYTES_MAX,
     depth_max: limits::DEPTH_MAX + REPLY_LEVELS,
 };
 
