@@ -348,6 +348,14 @@ impl Device {
         self.gpu.as_ref()?.pool.take(bytes)
     }
 
+    /// Takes the slots of a staging ring from the device's pinned pool, all at once: two rings cannot wait for each
+    /// other's slots. Blocks until there is room for all.
+    ///
+    /// `None` as for [`Device::stage`]. Each slot goes back to the pool when it is dropped.
+    pub fn stage_ring(&self, slots: usize, bytes: usize) -> Option<Vec<Pinned>> {
+        self.gpu.as_ref()?.pool.take_ring(slots, bytes)
+    }
+
     /// Queues a job in the queue of its [class](Job::class); returns at once. A job that fails or is cancelled, or
     /// whose device is lost, is dropped.
     ///

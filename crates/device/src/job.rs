@@ -129,7 +129,8 @@ impl fmt::Display for Class {
 /// after it are not held up. A job that has an answer to give owns the sending half of a channel: a job that fails, is
 /// cancelled, or loses its device is dropped, which closes the channel.
 ///
-/// Before a job that failed or panicked is dropped, the thread waits for all work of the device. A job that ends by
+/// Before a job that failed or panicked is dropped, the thread waits for all work of the device. A step that holds
+/// memory in local variables and returns an error after a launch waits for the stream itself. A job that ends by
 /// [`Step::Done`], or is cancelled between two steps, has nothing in flight, or owns it by values that wait when they
 /// are dropped, as [`Transfer`](crate::cuda::Transfer)s do.
 pub trait Job: Send {

@@ -134,9 +134,12 @@ fn an_injected_fault_loses_the_device_and_wakes_all_waiters() {
     );
 }
 
+/// The step of a job.
+type Run = fn() -> Result<Step, JobError>;
+
 /// A job that fails in its own way, and reports the failure.
 struct Failing {
-    run: fn() -> Result<Step, JobError>,
+    run: Run,
     report: Sender<String>,
 }
 
@@ -173,7 +176,7 @@ fn jobs_that_fail_or_panic_take_no_other_job_with_them() {
             })
         })
         .collect();
-    let kinds: [(fn() -> Result<Step, JobError>, &str); 4] = [
+    let kinds: [(Run, &str); 4] = [
         (|| panic!("oops"), "a job panicked: oops"),
         (|| Err(no_entry().into()), "program p has no entry e"),
         (

@@ -325,7 +325,7 @@ impl Pass<'_> {
         let order = &self.orders[query.order];
         let list = query.list.unwrap_or(0) * capacity * size_of::<u32>();
         Goal {
-            output: self.buffers.list.as_ptr().addr() as u64 + list as u64,
+            output: self.buffers.list.device_pointer::<u32>().address() + list as u64,
             listed: self.counters_at(query.launch) + listed_at(query.query) as u64,
             capacity: capacity as u32,
             limit: u32::try_from(order.limit).unwrap_or(u32::MAX),

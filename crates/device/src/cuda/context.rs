@@ -2,6 +2,7 @@
 
 use std::marker::PhantomData;
 use std::ptr;
+use std::thread;
 
 use cudarc::driver::sys::{self, CUcontext};
 
@@ -67,6 +68,15 @@ impl Context {
         let _entered = self.enter()?;
         // SAFETY: a context is current.
         check("cuCtxSynchronize", unsafe { sys::cuCtxSynchronize() })
+    }
+
+    /// Waits for all work of the context if the calling thread unwinds: work that a panicking job has in flight may use
+    /// the memory that is about to be given back.
+    pub(crate) fn settle_if_panicking(&self) {
+        if thread::panicking() {
+            // A context that has failed does nothing more.
+            let _ = self.synchronize();
+        }
     }
 
     /// What the card has now.

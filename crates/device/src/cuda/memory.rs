@@ -161,6 +161,7 @@ impl DeviceMemory {
 
 impl Drop for DeviceMemory {
     fn drop(&mut self) {
+        self.arena.context.settle_if_panicking();
         if let Some(range) = self.range.take() {
             self.arena.ranges.lock().give_back(range);
         }

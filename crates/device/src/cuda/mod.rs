@@ -4,6 +4,13 @@
 //! [`ProgramSpec`] into machine code and needs NVRTC only, no GPU. Jobs on a GPU get a [`Cuda`], which loads kernels,
 //! launches them and copies; it never leaves the thread that owns the device. [`DeviceMemory`], [`Pinned`] and
 //! [`Event`] may be dropped on any thread, also after the device is lost.
+//!
+//! # Examples
+//! Allocate, copy, launch, read back:
+#![doc = concat!("```no_run\n", include_str!("../../tests/examples/first_kernel.rs"), "```")]
+//!
+//! A pipeline of copies and kernels on two streams, ordered by events:
+#![doc = concat!("```no_run\n", include_str!("../../tests/examples/pipeline.rs"), "```")]
 
 mod arguments;
 mod buffer;

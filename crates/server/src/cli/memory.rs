@@ -208,7 +208,6 @@ mod tests {
             limit_bytes: 1 << 30,
             host_cache_bytes: 1 << 20,
             store_cache_bytes: 2 << 20,
-            ..Set::default()
         };
         let division = Division::of(set, 1 << 40).expect("enough");
         assert_eq!(division.limit_bytes, 1 << 30);
