@@ -7,7 +7,7 @@
 `counts` puts a million names (the lines of a file) into FerretDB on SQLite and caches them. `finds` asks it for whole documents,
 few and many, early and late in the collection, and has Forebay measure how fast it gives them before. `storm` writes straight to a Forebay
 with a history of changes, while another in front of it follows, answers searches and compares each answer with the store's own
-(`--compare-percent 100`). The lag is the time from the acknowledgement of a write to the store until a count through the front has
+(`--upstream-compare-percent 100`). The lag is the time from the acknowledgement of a write to the store until a count through the front has
 it, asked for without a pause.
 """
 
@@ -77,7 +77,7 @@ def counts(options, report):
         names = [line.rstrip("\n") for line, _ in zip(lines, range(options.documents))]
     with tempfile.TemporaryDirectory() as folder:
         store = start_ferretdb(folder)
-        front = start_forebay("--memory", "--upstream", store.uri, "--writes", "exclusive", "--devices", "host:2")
+        front = start_forebay("--memory", "--upstream", store.uri, "--upstream-writes", "exclusive", "--devices", "host:2")
         try:
             straight, through = (pymongo.MongoClient(server.uri).shop for server in (store, front))
             for start in range(0, len(names), 10_000):
@@ -121,7 +121,7 @@ def finds(options, report):
     count = options.documents
     with tempfile.TemporaryDirectory() as folder:
         store = start_ferretdb(folder)
-        front = start_forebay("--memory", "--upstream", store.uri, "--writes", "exclusive", "--devices", "host:2")
+        front = start_forebay("--memory", "--upstream", store.uri, "--upstream-writes", "exclusive", "--devices", "host:2")
         try:
             straight, through = (pymongo.MongoClient(server.uri).shop.items for server in (store, front))
             for start in range(0, count, 10_000):
@@ -221,9 +221,9 @@ class Storm:
 
 def storm(options, report):
     with tempfile.TemporaryDirectory() as folder:
-        store = start_forebay("--data", f"{folder}/store", "--change-history-bytes-max", "1GiB", "--devices", "host:1")
+        store = start_forebay("--data", f"{folder}/store", "--documents-change-history-bytes-max", "1GiB", "--devices", "host:1")
         front = start_forebay(
-            "--data", f"{folder}/front", "--upstream", store.uri, "--devices", "host:1", "--compare-percent", str(options.compare),
+            "--data", f"{folder}/front", "--upstream", store.uri, "--devices", "host:1", "--upstream-compare-percent", str(options.compare),
         )  # fmt: skip
         try:
             pymongo.MongoClient(store.uri).shop.create_collection("things")

@@ -5,10 +5,14 @@ in the collection, and waits until it is loaded; so what the test asks next, the
 """
 
 import os
-import time
+import sys
+from pathlib import Path
 
 import pymongo
 from pymongo import monitoring
+
+sys.path.append(str(Path(__file__).parents[1] / "drivers" / "python"))
+from waiting import until  # noqa: E402
 
 WRITES = {"insert": "documents", "update": "updates", "findAndModify": None}
 LOAD_SECONDS_MAX = 20
@@ -43,11 +47,8 @@ class Caches(monitoring.CommandListener):
         index = {"key": {field: "cache"}, "name": f"{field}_cache"}
         commands = self.client[database]
         reply = commands.command("createIndexes", collection, indexes=[index], check=False)
-        end = time.monotonic() + LOAD_SECONDS_MAX
-        while reply["ok"] == 1 and "load" in self.reason(commands, collection, field):
-            if time.monotonic() > end:
-                raise TimeoutError(f"{database}.{collection}.{field} is not loaded")
-            time.sleep(0.002)
+        if reply["ok"] == 1:
+            until(lambda: "load" not in self.reason(commands, collection, field), LOAD_SECONDS_MAX, 0.002)
 
     def reason(self, commands, collection, field):
         count = {"count": collection, "query": {field: "x"}}

@@ -39,7 +39,7 @@ FURTHER = [
 WITHOUT_CACHES = ["session"]
 
 # Most tests run against our own store as a member of a replica set with a history of changes and fail points.
-EMBEDDED = ["--memory", "--replica-set", "forebay", "--change-history-bytes-max", "256MiB", "--test-commands"]
+EMBEDDED = ["--memory", "--mongodb-replica-set", "forebay", "--documents-change-history-bytes-max", "256MiB", "--mongodb-test-commands"]
 
 # FerretDB does not have this parameter, and without it every test ends before it begins.
 PATCH = ('server_parameters["enableTestCommands"]', 'server_parameters.get("enableTestCommands")')
@@ -70,7 +70,7 @@ def server(mode, through):
             else:
                 started.append(start_ferretdb(folder))
             if mode == "through":
-                started.append(start_forebay("--memory", "--upstream", started[0].uri, "--writes", "exclusive", *through))
+                started.append(start_forebay("--memory", "--upstream", started[0].uri, "--upstream-writes", "exclusive", *through))
             yield started[-1].address
         finally:
             for process in started:

@@ -154,8 +154,8 @@ pub fn append(path: &Path, records: &[Record]) -> Result<()> {
         .with_context(|| format!("writing {}", path.display()))
 }
 
-/// The commit of the checkout one stands in, with `+` if files were changed; outside of one what `FOREBAY_COMMIT` says, or
-/// `unknown`.
+/// The commit of the checkout one stands in, with `+` if files were changed; outside of one what `FOREBAY_COMMIT` says,
+/// or `unknown`.
 fn commit() -> String {
     if let Ok(commit) = std::env::var("FOREBAY_COMMIT") {
         return commit;

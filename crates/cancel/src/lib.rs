@@ -1,5 +1,7 @@
-//! The cancellation token of the process: a deadline and a flag that long work checks as it goes. It knows nothing of what
-//! the work is.
+//! The cancellation token of the process: a deadline and a flag that long work checks as it goes. It knows nothing of
+//! what the work is.
+
+#![forbid(unsafe_code)]
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -53,6 +55,8 @@ impl Stop {
 #[derive(Debug, Default)]
 pub struct SharedStop {
     stop: Mutex<Stop>,
+    /// Work was stopped where it could not return an error.
+    was_stopped: AtomicBool,
 }
 
 impl SharedStop {
@@ -60,12 +64,24 @@ impl SharedStop {
     pub fn new(stop: Stop) -> Arc<SharedStop> {
         Arc::new(SharedStop {
             stop: Mutex::new(stop),
+            was_stopped: AtomicBool::new(false),
         })
     }
 
     /// Follows the command of `stop` from now on.
     pub fn follow(&self, stop: &Stop) {
+        self.was_stopped.store(false, Ordering::Relaxed);
         self.stop.lock().clone_from(stop);
+    }
+
+    /// Marks that work was stopped in a place that cannot return an error: its result does not count.
+    pub fn mark_stopped(&self) {
+        self.was_stopped.store(true, Ordering::Relaxed);
+    }
+
+    /// Returns whether work of the command was [marked](SharedStop::mark_stopped) as stopped.
+    pub fn was_stopped(&self) -> bool {
+        self.was_stopped.load(Ordering::Relaxed)
     }
 
     /// Returns the token of the command that continues the work now.

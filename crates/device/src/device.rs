@@ -2,7 +2,7 @@
 
 use std::fmt;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::{Sender, channel};
 use std::thread;
 use std::time::Duration;
@@ -13,7 +13,8 @@ use crate::cuda::{Arena, Context, Cuda, DeviceMemory, Gpu, Pinned, PinnedPool};
 use crate::events::{Change, DeviceEvents};
 use crate::fault::Faults;
 use crate::memory::Budget;
-use crate::owner::{self, Queued, Slot};
+use crate::owner;
+use crate::queue::{Places, Queued};
 use crate::{
     DeviceContext, DeviceError, DeviceFault, DeviceOptions, Fault, Job, OutOfMemory, Reservation,
     SubmitError,
@@ -60,6 +61,17 @@ pub enum DeviceState {
         /// What happened.
         why: String,
     },
+}
+
+impl DeviceState {
+    /// The state in one word.
+    pub fn name(&self) -> &'static str {
+        match self {
+            DeviceState::Ready => "ready",
+            DeviceState::Leaving => "leaving",
+            DeviceState::Lost { .. } => "lost",
+        }
+    }
 }
 
 impl fmt::Display for DeviceState {
@@ -163,7 +175,7 @@ pub struct Device {
     budget: Arc<Budget>,
     gpu: Option<GpuMemory>,
     queue: Mutex<Sender<Queued>>,
-    queued: Arc<AtomicUsize>,
+    places: Arc<Places>,
     queue_depth: usize,
 }
 
@@ -223,7 +235,7 @@ impl Device {
             budget,
             gpu,
             queue: Mutex::new(queue),
-            queued: Arc::new(AtomicUsize::new(0)),
+            places: Arc::default(),
             queue_depth: options.queue_depth,
         }))
     }
@@ -278,7 +290,7 @@ impl Device {
 
     /// Jobs that wait or run now.
     pub fn queued_jobs(&self) -> usize {
-        self.queued.load(Ordering::Acquire)
+        self.places.count()
     }
 
     /// Jobs that were finished so far.
@@ -327,15 +339,25 @@ impl Device {
     }
 
     /// Takes a buffer from the device's pinned pool, for data on its way to the device. Blocks until there is room;
-    /// requests are served in turn, so no thread may wait for one while it holds what keeps others from giving theirs back.
+    /// requests are served in turn, so no thread may wait for one while it holds what keeps others from giving theirs
+    /// back.
     ///
-    /// None when the device is lost, is a host device, or its pool ([`DeviceOptions::pinned_pool_bytes`]) is smaller than
-    /// the request.
+    /// None when the device is lost, is a host device, or its pool ([`DeviceOptions::pinned_pool_bytes`]) is smaller
+    /// than the request.
     pub fn stage(&self, bytes: usize) -> Option<Pinned> {
         self.gpu.as_ref()?.pool.take(bytes)
     }
 
-    /// Queues a job; returns at once. If the device is lost before the job is done, the job is dropped.
+    /// Takes the slots of a staging ring from the device's pinned pool, all at once: two rings cannot wait for each
+    /// other's slots. Blocks until there is room for all.
+    ///
+    /// `None` as for [`Device::stage`]. Each slot goes back to the pool when it is dropped.
+    pub fn stage_ring(&self, slots: usize, bytes: usize) -> Option<Vec<Pinned>> {
+        self.gpu.as_ref()?.pool.take_ring(slots, bytes)
+    }
+
+    /// Queues a job in the queue of its [class](Job::class); returns at once. A job that fails or is cancelled, or
+    /// whose device is lost, is dropped.
     ///
     /// # Errors
     /// [`SubmitError::QueueFull`] or [`SubmitError::Lost`]; the job has not run.
@@ -343,12 +365,14 @@ impl Device {
         if let DeviceState::Lost { why } = self.state() {
             return Err(self.lost(why));
         }
-        let slot =
-            Slot::take(&self.queued, self.queue_depth).ok_or_else(|| SubmitError::QueueFull {
-                device: self.name().to_owned(),
-                depth: self.queue_depth,
-            })?;
-        let queued = Queued { job, _slot: slot };
+        let class = job.class();
+        let place = self.places.take(class, self.queue_depth);
+        let place = place.ok_or_else(|| SubmitError::QueueFull {
+            device: self.name().to_owned(),
+            class,
+            depth: self.queue_depth,
+        })?;
+        let queued = Queued { job, place };
         self.queue
             .lock()
             .send(queued)
@@ -365,6 +389,10 @@ impl Device {
     /// Makes the device fail, for tests.
     pub fn inject(&self, fault: Fault) {
         self.shared.faults.inject(fault);
+    }
+
+    pub(crate) fn faults(&self) -> &Faults {
+        &self.shared.faults
     }
 
     /// Stops the device from taking new data.

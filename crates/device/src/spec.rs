@@ -12,8 +12,8 @@ const DEVICES_MAX: usize = 1024;
 
 /// A parsed list of devices: `auto`, `cuda`, `cuda:0`, `host:3`, `cuda:0,cuda:1,host:1`.
 ///
-/// `cuda` stands for all GPUs, `cuda:N` for the one with this number, `host:N` for N host devices, `auto` for all GPUs or,
-/// where there is none, one host device for each core. Which GPUs there are is looked up when the devices start.
+/// `cuda` stands for all GPUs, `cuda:N` for the one with this number, `host:N` for N host devices, `auto` for all GPUs
+/// or, where there is none, one host device for each core. Which GPUs there are is looked up when the devices start.
 ///
 /// # Examples
 /// ```

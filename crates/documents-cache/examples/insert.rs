@@ -1,6 +1,7 @@
 //! Inserts documents with five cached fields, and says what that costs beside exact finds.
 //!
-//! `cargo run --release -p forebay-documents-cache --example insert -- FILE [DOCUMENTS [TAIL_VALUES [CHUNK_VALUES [CHUNK_BYTES]]]]`
+//! `cargo run --release -p forebay-documents-cache --example insert -- FILE [DOCUMENTS [TAIL_VALUES [CHUNK_VALUES
+//! [CHUNK_BYTES]]]]`
 //!
 //! The values are lines of the file. Processor time is that of all threads, so that it says the same on a busy machine.
 

@@ -104,9 +104,10 @@ impl FieldState {
 
     /// Sorts the open chunk and begins another.
     ///
-    /// PERF: `forebay bench documents --host --only inserts`, two cores of an Intel Xeon, November 2026: inserts with five
-    /// cached fields are 0.91 (0.66 to 1.14) of those with none. In four rounds before other changes they were 0.70 (0.55
-    /// to 0.80) with the background thread to sort the chunks and 0.81 (0.63 to 0.95) with the writer, so the writer does.
+    /// PERF: `forebay bench documents --host --only inserts`, two cores of an Intel Xeon, November 2026: inserts with
+    /// five cached fields are 0.91 (0.66 to 1.14) of those with none. In four rounds before other changes they were
+    /// 0.70 (0.55 to 0.80) with the background thread to sort the chunks and 0.81 (0.63 to 0.95) with the writer, so
+    /// the writer does.
     pub(crate) fn seal(&mut self) {
         let open = std::mem::replace(&mut self.open, empty_chunk());
         let sources = [open];

@@ -4,13 +4,13 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use forebay_device::{Device, DeviceKind};
-use forebay_text::cuda::{ScanTable, TiledRows};
+use forebay_text_gpu::{ScanTable, TiledRows};
 
 use crate::bucket::Bucket;
 use crate::segment::Segment;
 
-/// The buckets of a field that one GPU holds, as the searches of one moment read them. Searches of the same moment share
-/// it, and so a table on the device and a pass over its memory.
+/// The buckets of a field that one GPU holds, as the searches of one moment read them. Searches of the same moment
+/// share it, and so a table on the device and a pass over its memory.
 #[derive(Debug)]
 pub(crate) struct OnGpu {
     pub(crate) device: Arc<Device>,

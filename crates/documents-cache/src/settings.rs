@@ -15,10 +15,10 @@ pub struct CacheSettings {
     pub hash_bytes: usize,
     /// Values in the tail at which the background flush begins.
     ///
-    /// PERF: `cargo run --release -p forebay-documents-cache --example insert -- NAMES N TAIL CHUNK BYTES`, the 4.5 million
-    /// package names, two cores of an Intel Xeon, November 2026; processor time a document of five fields, the last
-    /// flush included, and the median of exact finds meanwhile, for a tail of 1,048,576 values in chunks of 16,384 and
-    /// 1 MiB beside one of 262,144 in chunks of 4,096 and 256 KiB. One million documents: 1.7 to 1.9 us and 0.6 ms
+    /// PERF: `cargo run --release -p forebay-documents-cache --example insert -- NAMES N TAIL CHUNK BYTES`, the 4.5
+    /// million package names, two cores of an Intel Xeon, November 2026; processor time a document of five fields, the
+    /// last flush included, and the median of exact finds meanwhile, for a tail of 1,048,576 values in chunks of 16,384
+    /// and 1 MiB beside one of 262,144 in chunks of 4,096 and 256 KiB. One million documents: 1.7 to 1.9 us and 0.6 ms
     /// beside 1.9 to 2.1 us and 0.9 to 1.6 ms; three million: 2.1 us and 1.3 ms beside 1.9 to 2.0 us and 1.0 to 1.5 ms;
     /// four million: 2.4 us and 1.0 to 1.2 ms beside 2.5 to 2.6 us and 1.9 to 3.0 ms. The larger one spares a load of
     /// up to a million documents every flush while it runs, and is within a tenth of the other in the long run.
@@ -31,7 +31,8 @@ pub struct CacheSettings {
     pub value_bytes_max: usize,
     /// A tail that was left alone this long is flushed, however small it is.
     pub flush_after: Duration,
-    /// Whether a thread flushes in the background. Without it, only [`CollectionCache::flush`](crate::CollectionCache::flush) does.
+    /// Whether a thread flushes in the background. Without it, only
+    /// [`CollectionCache::flush`](crate::CollectionCache::flush) does.
     pub background: bool,
     /// What searches take memory from.
     pub memory: Account,

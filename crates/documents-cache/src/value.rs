@@ -54,7 +54,8 @@ fn is_utf8(value: &[u8]) -> bool {
     is_ascii(value) || std::str::from_utf8(value).is_ok()
 }
 
-/// As `<[u8]>::is_ascii`, but sooner done with a short string: all bits of its words are gathered before one is looked at.
+/// As `<[u8]>::is_ascii`, but sooner done with a short string: all bits of its words are gathered before one is looked
+/// at.
 #[inline]
 fn is_ascii(value: &[u8]) -> bool {
     const HIGH_BITS: u64 = 0x8080_8080_8080_8080;

@@ -1,7 +1,7 @@
 //! A storm: searches and writes from many tasks while devices join, leave and fail and buckets split and merge.
 //!
-//! Every answer is checked exactly. Some documents never change: searches for these have one right answer. Others change
-//! all the time, but in each state exactly one of two conditions holds: the number that meets either is known.
+//! Every answer is checked exactly. Some documents never change: searches for these have one right answer. Others
+//! change all the time, but in each state exactly one of two conditions holds: the number that meets either is known.
 //!
 //! `FOREBAY_STORM_DOCUMENTS` sets the number of documents; with `FOREBAY_TEST_FULL` it is ten million.
 

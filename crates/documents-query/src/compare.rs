@@ -33,7 +33,7 @@ pub enum Class {
     MaxKey = 0x7F,
 }
 
-/// The class of `value`: string and symbol share one, and so do the four kinds of numbers.
+/// The class of `value`. String and symbol share one; so do the four kinds of numbers.
 pub fn class(value: RawBsonRef<'_>) -> Class {
     match value {
         RawBsonRef::MinKey => Class::MinKey,
@@ -71,12 +71,12 @@ pub fn equal(a: RawBsonRef<'_>, b: RawBsonRef<'_>) -> bool {
     compare(a, b) == Ordering::Equal
 }
 
-/// Orders two values of one class; pairs of different classes count as equal here.
+/// Orders two values of one class. Values of different classes compare as equal here.
 fn compare_within_class(a: RawBsonRef<'_>, b: RawBsonRef<'_>) -> Ordering {
     compare_outside(a, b).then_with(|| Pair::inside(a, b).map_or(Ordering::Equal, compare_elements))
 }
 
-/// Orders two values of one class by all but what is inside documents and arrays.
+/// Orders two values of one class, ignoring the content of documents and arrays.
 fn compare_outside(a: RawBsonRef<'_>, b: RawBsonRef<'_>) -> Ordering {
     if let (Some(a), Some(b)) = (Number::of(a), Number::of(b)) {
         return number::compare(a, b);
@@ -105,7 +105,7 @@ fn compare_rare(a: RawBsonRef<'_>, b: RawBsonRef<'_>) -> Ordering {
         (RawBsonRef::JavaScriptCodeWithScope(a), RawBsonRef::JavaScriptCodeWithScope(b)) => {
             a.code.cmp(b.code)
         }
-        // Length of the name, then name and id: the order of the bytes, length first.
+        // Length of the name first, then the bytes of the name and the id.
         (RawBsonRef::DbPointer(_), RawBsonRef::DbPointer(_)) => {
             let (a, b) = (value_bytes(a), value_bytes(b));
             a.len().cmp(&b.len()).then_with(|| a.cmp(&b))
@@ -122,12 +122,12 @@ pub fn string_of(value: RawBsonRef<'_>) -> Option<&str> {
     }
 }
 
-/// Field by field: class, then name, then value; a document that ends first is smaller.
+/// Compares field by field: class, then name, then value. The document that ends first is smaller.
 pub fn compare_documents(a: &RawDocument, b: &RawDocument) -> Ordering {
     compare_elements(Pair::of_documents(a, b))
 }
 
-/// Two documents, or two arrays, that are read side by side.
+/// Two documents or two arrays, read in parallel.
 struct Pair<'a, 'b> {
     left: Elements<'a>,
     right: Elements<'b>,
@@ -144,7 +144,7 @@ impl<'a, 'b> Pair<'a, 'b> {
         }
     }
 
-    /// What is inside two values of one class, if they nest.
+    /// The contents of two values of one class, if both are documents or arrays.
     fn inside(left: RawBsonRef<'a>, right: RawBsonRef<'b>) -> Option<Pair<'a, 'b>> {
         match (left, right) {
             (RawBsonRef::Document(left), RawBsonRef::Document(right)) => {
@@ -164,7 +164,7 @@ impl<'a, 'b> Pair<'a, 'b> {
     }
 }
 
-/// Compares without recursion: documents on disk may nest deeper than a stack would hold.
+/// Compares without recursion: documents on disk may nest deeper than the stack allows.
 fn compare_elements(mut pair: Pair<'_, '_>) -> Ordering {
     let mut outer = Vec::new();
     loop {

@@ -1,4 +1,4 @@
-//! Decimal128 as far as comparing needs it: decoded, compared exactly, converted to a double.
+//! Decimal128 as far as comparison needs it: decoded, compared exactly, converted to a double.
 
 use std::cmp::Ordering;
 
@@ -9,7 +9,7 @@ const EXPONENT_BIAS: i32 = 6176;
 
 /// A decoded Decimal128 value.
 ///
-/// Sources: IEEE 754-2008 decimal128 in its binary integer encoding, as the BSON specification takes it.
+/// Sources: IEEE 754-2008 decimal128 in binary integer encoding, as the BSON specification requires.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Decimal {
     /// `(-1)^negative * coefficient * 10^exponent`.
@@ -93,7 +93,7 @@ impl Decimal {
         }
     }
 
-    /// The integer, where this is one that fits.
+    /// The value as an integer. Returns `None` if it is not integral or does not fit.
     pub fn to_i64_exact(self) -> Option<i64> {
         let digits = self.digits()?;
         let integer = digits.integer()?;
@@ -226,7 +226,7 @@ pub fn compare_f64(a: f64, b: Decimal) -> Ordering {
         (false, false) => {}
     }
     match a.partial_cmp(&nearest) {
-        // Rounding keeps order, so a difference after rounding is a difference before it.
+        // Rounding preserves order, so values that differ after rounding differ before it.
         Some(Ordering::Equal) | None => compare_equal_doubles(a, b),
         Some(order) => order,
     }

@@ -6,9 +6,9 @@ use bson::raw::{RawBsonRef, RawDocument};
 
 use crate::element::{array_values, elements};
 
-/// Bytes of a value shown in a message; what is longer is cut.
+/// Maximum bytes of a value in a message; the rest is cut off.
 const SHOWN_BYTES_MAX: usize = 512;
-/// Nesting shown in a message.
+/// Maximum nesting depth in a message.
 const SHOWN_DEPTH_MAX: usize = 20;
 
 /// A value in the notation of the server's messages: `{ a: 1, b: "x" }`.

@@ -1,37 +1,38 @@
-//! Reading raw BSON element by element, and writing it.
+//! Reading raw BSON element by element.
 //!
-//! [`Elements`] never fails: it ends where a document is malformed, and shows a value that cannot be read (a string that
-//! is not UTF-8) as opaque binary, so that such a field exists, equals itself, and matches no string and no pattern. No
+//! [`Elements`] never fails: it ends where a document is malformed, and returns a value that cannot be read (a string
+//! that is not UTF-8) as opaque binary. Such a field exists, equals itself, and matches no string and no pattern. No
 //! bytes of a client read as opaque binary. Copies of an element keep its bytes, so nothing is lost on the way through
 //! an update or a projection.
 
 use bson::raw::{
-    RawArray, RawBinaryRef, RawBson, RawBsonRef, RawDocument, RawDocumentBuf, RawElement, RawIter,
+    RawArray, RawBinaryRef, RawBsonRef, RawDocument, RawDocumentBuf, RawElement, RawIter,
 };
 use bson::spec::{BinarySubtype, ElementType};
 
 use crate::error::{Code, Error};
 use crate::limits::DOCUMENT_DEPTH_MAX;
+pub use crate::writer::Writer;
 
 /// Added to the type of an opaque value to make its binary subtype.
 ///
-/// The sum is below 0x80, which bytes never read as `UserDefined`, and is no subtype with a layout of its own.
+/// The sum is below 0x80, so it is never read as `UserDefined`, and no subtype with its own layout has it.
 const OPAQUE_SUBTYPE_BASE: u8 = 0x40;
 
-/// The first subtype that bytes read as `UserDefined`.
+/// The first subtype that is read as `UserDefined`.
 const USER_SUBTYPE_MIN: u8 = 0x80;
 
 /// One element of a document or an array.
 pub struct Element<'a> {
     /// The field name; in an array, the index in decimal.
     pub key: &'a str,
-    /// Type byte, name and value, as they are in the document.
+    /// Type byte, name and value, as in the document.
     pub bytes: &'a [u8],
     raw: RawElement<'a>,
 }
 
 impl<'a> Element<'a> {
-    /// The value; see the module about malformed ones.
+    /// The value. For malformed ones see the module's documentation.
     pub fn value(&self) -> RawBsonRef<'a> {
         self.raw.value().unwrap_or_else(|_| self.opaque())
     }
@@ -104,7 +105,8 @@ pub fn get<'a>(document: &'a RawDocument, key: &str) -> Option<RawBsonRef<'a>> {
         .map(|element| element.value())
 }
 
-/// Whether a value counts as true where MongoDB takes any value as a flag: all but `false`, zero, null and undefined.
+/// Whether MongoDB counts a value as true where it accepts any value as a flag: all but `false`, zero, null and
+/// undefined.
 pub fn is_truthy(value: RawBsonRef<'_>) -> bool {
     match value {
         RawBsonRef::Boolean(flag) => flag,
@@ -117,12 +119,12 @@ pub fn is_truthy(value: RawBsonRef<'_>) -> bool {
     }
 }
 
-/// The fewest bytes of a document that holds another under an empty name, without those of the other.
+/// Minimum bytes that a level of nesting adds: a document that holds another one under an empty name.
 const LEVEL_BYTES_MIN: usize = 7;
 
 /// Whether documents and arrays nest more than `levels` deep.
 ///
-/// Only looks into what has the bytes to nest so deep: small values cost nothing.
+/// Descends only into values with enough bytes to nest so deep: small values cost nothing.
 pub fn nests_deeper(value: RawBsonRef<'_>, levels: usize) -> bool {
     let (bytes, mut inside) = match value {
         RawBsonRef::Document(document) => (document.as_bytes().len(), elements(document)),
@@ -139,7 +141,7 @@ pub fn nests_deeper(value: RawBsonRef<'_>, levels: usize) -> bool {
     }
 }
 
-/// Refuses what nests deeper than [`DOCUMENT_DEPTH_MAX`].
+/// Refuses a document that nests deeper than [`DOCUMENT_DEPTH_MAX`].
 ///
 /// # Errors
 /// `Overflow`.
@@ -147,7 +149,7 @@ pub fn check_depth(value: RawBsonRef<'_>) -> Result<(), Error> {
     check_depth_within(value, 0)
 }
 
-/// Refuses a value that nests deeper than [`DOCUMENT_DEPTH_MAX`] where it stands, inside `levels` documents and arrays.
+/// Refuses a value that, inside `levels` documents and arrays, nests deeper than [`DOCUMENT_DEPTH_MAX`].
 ///
 /// # Errors
 /// `Overflow`.
@@ -164,6 +166,13 @@ pub fn check_depth_within(value: RawBsonRef<'_>, levels: usize) -> Result<(), Er
 pub(crate) fn too_deep() -> Error {
     let message = format!("BSONObj exceeds maximum nested object depth of {DOCUMENT_DEPTH_MAX}");
     Error::new(Code::Overflow, message)
+}
+
+/// Whether the first field of a document is the name of an operator.
+pub(crate) fn first_is_operator(document: &RawDocument) -> bool {
+    elements(document)
+        .next()
+        .is_some_and(|first| first.key.starts_with('$'))
 }
 
 /// MongoDB's name of a value's type, as its error messages and `$type` use it.
@@ -193,124 +202,8 @@ pub fn type_name(kind: ElementType) -> &'static str {
     }
 }
 
-/// Builds a document byte by byte; field names are taken as they come, duplicates too.
-#[derive(Debug)]
-pub struct Writer {
-    bytes: Vec<u8>,
-    open: Vec<usize>,
-}
-
-impl Default for Writer {
-    fn default() -> Writer {
-        Writer::new()
-    }
-}
-
-impl Writer {
-    /// An empty document.
-    pub fn new() -> Writer {
-        Writer::with_capacity(64)
-    }
-
-    /// An empty document with room for `bytes`.
-    pub fn with_capacity(bytes: usize) -> Writer {
-        let mut buffer = Vec::with_capacity(bytes.max(5));
-        buffer.extend_from_slice(&[0; 4]);
-        Writer {
-            bytes: buffer,
-            open: vec![0],
-        }
-    }
-
-    /// Appends an element as it is in another document.
-    pub fn element(&mut self, element: &Element<'_>) {
-        self.bytes.extend_from_slice(element.bytes);
-    }
-
-    /// Appends an element's value under another name.
-    pub fn element_as(&mut self, key: &str, element: &Element<'_>) {
-        self.raw(key, element.kind(), element.value_bytes());
-    }
-
-    /// Appends a value given by its type and bytes.
-    pub fn raw(&mut self, key: &str, kind: ElementType, value: &[u8]) {
-        self.header(kind as u8, key);
-        self.bytes.extend_from_slice(value);
-    }
-
-    /// Appends a value.
-    pub fn value(&mut self, key: &str, value: RawBsonRef<'_>) {
-        if let Some((kind, bytes)) = opaque_parts(value) {
-            return self.raw(key, kind, bytes);
-        }
-        self.header(value.element_type() as u8, key);
-        append_value(&mut self.bytes, value);
-    }
-
-    /// Appends an owned value.
-    pub fn owned(&mut self, key: &str, value: &RawBson) {
-        self.value(key, value.as_raw_bson_ref());
-    }
-
-    /// Opens an embedded document; [`Writer::end`] closes it.
-    pub fn begin_document(&mut self, key: &str) {
-        self.begin(ElementType::EmbeddedDocument, key);
-    }
-
-    /// Opens an array; its elements need the names `"0"`, `"1"`, and so on.
-    pub fn begin_array(&mut self, key: &str) {
-        self.begin(ElementType::Array, key);
-    }
-
-    /// Closes the innermost open document or array.
-    pub fn end(&mut self) {
-        let start = self.open.pop().unwrap_or(0);
-        self.bytes.push(0);
-        let size = (self.bytes.len() - start) as i32;
-        self.bytes[start..start + 4].copy_from_slice(&size.to_le_bytes());
-    }
-
-    /// Bytes written so far.
-    pub fn len(&self) -> usize {
-        self.bytes.len()
-    }
-
-    /// Documents and arrays that are open, the outermost included.
-    pub fn depth(&self) -> usize {
-        self.open.len()
-    }
-
-    /// Whether nothing was written yet.
-    pub fn is_empty(&self) -> bool {
-        self.bytes.len() == 4
-    }
-
-    /// The finished document; whatever is still open is closed.
-    pub fn finish(mut self) -> RawDocumentBuf {
-        while !self.open.is_empty() {
-            self.end();
-        }
-        RawDocumentBuf::from_bytes(self.bytes)
-            .expect("the writer keeps length and terminator right")
-    }
-
-    fn begin(&mut self, kind: ElementType, key: &str) {
-        self.header(kind as u8, key);
-        self.open.push(self.bytes.len());
-        self.bytes.extend_from_slice(&[0; 4]);
-    }
-
-    fn header(&mut self, kind: u8, key: &str) {
-        self.bytes.push(kind);
-        // A name cannot hold the byte that ends it: cut there, as C strings are.
-        let end = key.bytes().position(|byte| byte == 0).unwrap_or(key.len());
-        self.bytes.extend_from_slice(&key.as_bytes()[..end]);
-        self.bytes.push(0);
-    }
-}
-
 /// The type and the bytes of a value that [`Elements`] could not read.
-fn opaque_parts(value: RawBsonRef<'_>) -> Option<(ElementType, &[u8])> {
+pub(crate) fn opaque_parts(value: RawBsonRef<'_>) -> Option<(ElementType, &[u8])> {
     let RawBsonRef::Binary(binary) = value else {
         return None;
     };
@@ -320,24 +213,6 @@ fn opaque_parts(value: RawBsonRef<'_>) -> Option<(ElementType, &[u8])> {
             Some((kind, binary.bytes))
         }
         _ => None,
-    }
-}
-
-fn append_value(bytes: &mut Vec<u8>, value: RawBsonRef<'_>) {
-    match value {
-        RawBsonRef::Document(document) => bytes.extend_from_slice(document.as_bytes()),
-        RawBsonRef::Array(array) => bytes.extend_from_slice(array.as_bytes()),
-        RawBsonRef::String(text) => {
-            bytes.extend_from_slice(&(text.len() as i32 + 1).to_le_bytes());
-            bytes.extend_from_slice(text.as_bytes());
-            bytes.push(0);
-        }
-        RawBsonRef::Int32(number) => bytes.extend_from_slice(&number.to_le_bytes()),
-        RawBsonRef::Int64(number) => bytes.extend_from_slice(&number.to_le_bytes()),
-        RawBsonRef::Double(number) => bytes.extend_from_slice(&number.to_le_bytes()),
-        RawBsonRef::Boolean(flag) => bytes.push(u8::from(flag)),
-        RawBsonRef::ObjectId(id) => bytes.extend_from_slice(&id.bytes()),
-        other => bytes.extend_from_slice(&value_bytes(other)),
     }
 }
 

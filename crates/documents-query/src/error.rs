@@ -3,7 +3,7 @@
 use forebay_cancel::{StopReason, Stopped};
 use forebay_memory::Full;
 
-/// Why a query, an update or a pipeline was refused or failed, as MongoDB would tell the client.
+/// Why a query, an update or a pipeline was refused or failed, in MongoDB's words.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{message}")]
 pub struct Error {
@@ -55,7 +55,7 @@ impl From<Stopped> for Error {
     }
 }
 
-/// Declares [`Code`], its numbers and its names from one list.
+/// Declares [`Code`] with its numbers and names, from one list.
 macro_rules! codes {
     ($($name:ident = $number:literal),* $(,)?) => {
         /// A MongoDB error code: the `code` and `codeName` of an error reply.
@@ -432,7 +432,7 @@ impl Code {
         self as u32 as i32
     }
 
-    /// The code with this number, where this product uses one.
+    /// The code with this number. Returns `None` if this product does not use it.
     pub fn from_number(number: i32) -> Option<Code> {
         Code::ALL
             .iter()

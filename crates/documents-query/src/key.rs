@@ -1,9 +1,9 @@
-//! BSON values as bytes whose order is the order of the values.
+//! BSON values encoded as bytes that sort as the values do.
 //!
 //! `memcmp` of two encodings gives [`compare()`](crate::compare()) of the values, and two encodings are the same bytes
-//! if and only if the values compare equal: `1`, `1.0` and `NumberLong(1)` share one key. Each encoding tells where it
-//! ends, so encodings can be put one after another to make compound keys. Descending parts are the ascending bytes
-//! inverted. Values cannot be read back from a key.
+//! if and only if the values compare equal: `1`, `1.0` and `NumberLong(1)` share one key. An encoding is
+//! self-delimiting, so concatenated encodings make compound keys. Descending parts are the ascending bytes inverted.
+//! Values cannot be read back from a key.
 
 use bson::raw::{RawBinaryRef, RawBsonRef, RawDocument};
 
@@ -33,7 +33,7 @@ pub fn encode(value: RawBsonRef<'_>) -> Vec<u8> {
 
 /// Appends the key of `value`, ascending.
 ///
-/// Does not recurse: documents on disk may nest deeper than a stack would hold.
+/// Does not recurse: documents on disk may nest deeper than the stack allows.
 pub fn append(out: &mut Vec<u8>, value: RawBsonRef<'_>) {
     out.push(class(value) as u8);
     let mut open = Vec::new();
@@ -78,7 +78,7 @@ pub fn append_directed(out: &mut Vec<u8>, value: RawBsonRef<'_>, direction: Dire
     }
 }
 
-/// The bytes that the ascending keys of all strings beginning with `prefix` begin with, and no other keys do.
+/// The common prefix of the ascending keys of all strings that begin with `prefix`. No other key begins with it.
 pub fn string_prefix(prefix: &str) -> Vec<u8> {
     let mut out = vec![Class::String as u8];
     escape(&mut out, prefix.as_bytes());
@@ -91,7 +91,7 @@ fn invert(bytes: &mut [u8]) {
     }
 }
 
-/// Appends all of the value but its elements, which it gives back.
+/// Appends the value without its elements, and returns these.
 fn append_outside<'a>(out: &mut Vec<u8>, value: RawBsonRef<'a>) -> Option<Inside<'a>> {
     match value {
         RawBsonRef::Document(document) => return Some(Inside::of_document(document)),
@@ -141,7 +141,7 @@ fn append_rare(out: &mut Vec<u8>, value: RawBsonRef<'_>) {
             append_length(out, bytes.len());
             out.extend_from_slice(&bytes);
         }
-        // MinKey, MaxKey, null and undefined are their class.
+        // MinKey, MaxKey, null and undefined consist of their class alone.
         _ => {}
     }
 }
@@ -160,7 +160,7 @@ fn append_i64(out: &mut Vec<u8>, value: i64) {
     out.extend_from_slice(&((value as u64) ^ (1 << 63)).to_be_bytes());
 }
 
-/// Bytes with every 0 written as `0, 255`, ended by `0, 0`.
+/// Writes bytes with each 0 as `0, 255`, then `0, 0` as the end.
 fn append_bytes(out: &mut Vec<u8>, bytes: &[u8]) {
     escape(out, bytes);
     out.extend_from_slice(&[0, 0]);
@@ -175,7 +175,8 @@ fn escape(out: &mut Vec<u8>, bytes: &[u8]) {
     }
 }
 
-/// The largest double not above the number, then what the number is above it: 0 for nothing, else 1 and its digits.
+/// Writes the largest double not above the number, then the rest: 0 if there is none, else 1 and the digits of the
+/// number.
 fn append_number(out: &mut Vec<u8>, number: Number) {
     let floor = floor_f64(number);
     out.extend_from_slice(&ordered_bits(floor).to_be_bytes());
@@ -223,7 +224,7 @@ fn floor_f64(number: Number) -> f64 {
     }
 }
 
-/// The digits of a number that is above `floor`, its greatest lower double; `None` where it is the double.
+/// The digits of a number, of which `floor` is the largest double not above it. Returns `None` if it equals `floor`.
 fn rest(number: Number, floor: f64) -> Option<Digits> {
     match number {
         Number::Double(_) => None,

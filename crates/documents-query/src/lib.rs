@@ -1,16 +1,17 @@
 //! MongoDB's query language as pure functions over raw BSON.
 //!
 //! The crate knows documents, not storage: filters, projections, sorts, updates and aggregation stages are parsed from
-//! BSON, judged by MongoDB's rules, and applied to one document (or a stream of documents) at a time. Documents are read
-//! in place, element by element; nothing is deserialised to be matched.
+//! BSON, checked by MongoDB's rules, and applied to one document (or a stream of documents) at a time. Documents are
+//! read in place, element by element; nothing is deserialised to be matched.
 //!
 //! - [`Filter`] parses and matches a query; its tree ([`filter::Node`]) is public for planners.
 //! - [`compare()`] is the order of BSON values across types, [`key`] the same order as bytes.
 //! - [`Path`] walks dotted names through arrays.
-//! - [`Projection`], [`Sort`] and [`Update`] show, order and change documents; [`timestamp`] fills in the server's clock.
+//! - [`Projection`], [`Sort`] and [`Update`] reshape, order and change documents; [`timestamp`] fills in the server's
+//!   time.
 //! - [`Pipeline`] runs aggregation stages over a stream of documents, [`Expression`] evaluates their expressions.
 //!
-//! What the language has and this crate has not is refused with MongoDB's error code and wording, never ignored.
+//! What MongoDB supports and this crate does not is refused with MongoDB's error code and wording, never ignored.
 
 #![forbid(unsafe_code)]
 
@@ -30,11 +31,12 @@ pub mod sort;
 pub mod stage;
 pub mod timestamp;
 pub mod update;
+mod writer;
 
 pub use compare::compare;
 pub use error::{Code, Error};
 pub use expr::{Expression, Scope, Variables};
-pub use filter::Filter;
+pub use filter::{Filter, pattern_error};
 
 pub use limits::Limits;
 pub use path::Path;

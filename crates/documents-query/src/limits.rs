@@ -8,11 +8,11 @@ use forebay_memory::Account;
 use crate::expr::Variables;
 use crate::filter::Compilation;
 
-/// Nesting of documents and arrays, the outermost document included, in all that is read from a client, made by an
-/// expression, a stage or an update, or stored; deeper is `Overflow`. It is MongoDB's.
+/// Maximum nesting of documents and arrays, the outermost document included, in all that is read from a client, made by
+/// an expression, a stage or an update, or stored; deeper is `Overflow`. MongoDB has the same limit.
 pub const DOCUMENT_DEPTH_MAX: usize = 200;
 
-/// Limits that parsing and execution keep to, whatever the client sends, and what the command has for all its parts.
+/// Limits of parsing and execution, and what all parts of a command share.
 #[derive(Debug, Clone)]
 pub struct Limits {
     /// Nesting of `$and`, `$or`, `$nor`, `$not` and `$elemMatch` in one filter; deeper is `BadValue`.
@@ -23,9 +23,9 @@ pub struct Limits {
     pub document_bytes_max: usize,
     /// Stages in one pipeline; more is `FailedToParse`.
     pub pipeline_stages_max: usize,
-    /// What a pattern of `$regex` may cost.
+    /// Limits of the cost of one `$regex` pattern.
     pub pattern: forebay_text::Limits,
-    /// How patterns are compiled, and what all of a command may cost together.
+    /// How patterns are compiled, and the limit of what all patterns of a command cost together.
     pub compilation: Compilation,
     /// Memory in bytes that one blocking stage (`$group`, `$sort`) may hold.
     pub stage_memory_bytes_max: usize,
@@ -36,7 +36,7 @@ pub struct Limits {
 }
 
 impl Limits {
-    /// The stop sign of the command, which long evaluations look at.
+    /// The cancellation token of the command. Long evaluations check it.
     pub fn stop(&self) -> &Arc<SharedStop> {
         self.compilation.budget.stop()
     }

@@ -47,7 +47,7 @@ impl Number {
         }
     }
 
-    /// The integer, where the number is one that fits 64 bits.
+    /// The number as an integer. Returns `None` if it is not integral or does not fit 64 bits.
     pub fn to_i64_exact(self) -> Option<i64> {
         match self {
             Number::Integer(number) => Some(number),
@@ -56,7 +56,7 @@ impl Number {
         }
     }
 
-    /// The integer part, held to the range of 64 bits; NaN is 0.
+    /// The integer part, clamped to the range of 64 bits; NaN is 0.
     pub fn to_i64_truncated(self) -> i64 {
         match self {
             Number::Integer(number) => number,
@@ -94,7 +94,7 @@ fn compare_doubles(a: f64, b: f64) -> Ordering {
         .unwrap_or_else(|| b.is_nan().cmp(&a.is_nan()))
 }
 
-/// Exact although neither type holds all values of the other.
+/// Compares exactly, although neither type holds all values of the other.
 fn compare_mixed(integer: i64, double: f64) -> Ordering {
     if double.is_nan() {
         return Ordering::Greater;

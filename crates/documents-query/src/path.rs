@@ -1,7 +1,7 @@
 //! Dotted paths and how they walk through documents and arrays.
 //!
-//! Sources: `ElementPath` and `BSONElementIterator` of the server: a path goes through every document of an array on
-//! its way, and into the element at an index where the next component is that index.
+//! Sources: `ElementPath` and `BSONElementIterator` of the server: a path goes through each document of an array on
+//! its way, and, if the next component is an index, into the element at that index.
 
 use std::cmp::Ordering;
 
@@ -11,7 +11,7 @@ use crate::compare::compare;
 use crate::element::{array_elements, array_values, get};
 use crate::error::{Code, Error};
 
-/// Components that one path may have.
+/// Maximum components of one path.
 pub const COMPONENTS_MAX: usize = 200;
 
 /// A dotted field path, split into components.
@@ -21,19 +21,19 @@ pub struct Path {
     components: Box<[Box<str>]>,
 }
 
-/// What a path does where it ends in an array.
+/// What a path yields if it ends in an array.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Leaf {
-    /// Gives each element, then the array itself: for comparisons.
+    /// Each element, then the array itself: for comparisons.
     Expand,
-    /// Gives the array itself only: for `$size` and `$elemMatch`.
+    /// Only the array itself: for `$size` and `$elemMatch`.
     Whole,
 }
 
 /// A value that a path leads to.
 #[derive(Debug, Clone, Copy)]
 pub struct Visit<'a> {
-    /// The value; `None` where the path leads nowhere.
+    /// The value; `None` if the path leads nowhere.
     pub value: Option<RawBsonRef<'a>>,
     /// The index in the outermost array that the path went through without naming an index.
     pub index: Option<usize>,
@@ -66,7 +66,7 @@ impl Path {
         }
     }
 
-    /// The path of a value itself, as the tests inside `$elemMatch` use it.
+    /// The empty path, which means the value itself. Tests inside `$elemMatch` use it.
     pub fn empty() -> Path {
         Path {
             text: "".into(),
@@ -74,7 +74,7 @@ impl Path {
         }
     }
 
-    /// Whether this is the path of a value itself.
+    /// Whether this is the empty path.
     pub fn is_empty(&self) -> bool {
         self.components.is_empty()
     }
@@ -99,7 +99,7 @@ impl Path {
         self.components.starts_with(&other.components)
     }
 
-    /// Calls `visit` with every value that the path leads to until it answers true; says whether it did.
+    /// Calls `visit` with each value that the path leads to, until it returns true. Returns whether it did.
     pub fn any<'a>(
         &self,
         document: &'a RawDocument,
@@ -109,7 +109,7 @@ impl Path {
         walk_document(document, &self.components, leaf, None, visit)
     }
 
-    /// Every value that the path leads to, arrays expanded; empty where it leads nowhere.
+    /// Every value that the path leads to, with arrays expanded. Empty if it leads nowhere.
     pub fn values<'a>(&self, document: &'a RawDocument, leaf: Leaf) -> Vec<RawBsonRef<'a>> {
         let mut values = Vec::new();
         self.any(document, leaf, &mut |visit| {
@@ -120,7 +120,7 @@ impl Path {
     }
 
     /// The value that a document sorts by: the smallest (ascending) or largest value that the path leads to through
-    /// arrays, undefined for an empty array, null for nothing.
+    /// arrays, undefined for an empty array, null if it leads nowhere.
     pub fn sort_value<'a>(&self, document: &'a RawDocument, descending: bool) -> RawBsonRef<'a> {
         let mut best = None;
         sort_values(document, &self.components, &mut |value| {
@@ -136,7 +136,7 @@ impl Path {
         best.unwrap_or(RawBsonRef::Null)
     }
 
-    /// The distinct candidates of `distinct`: the value, or each element of an array at the end of the path.
+    /// The values that `distinct` considers: the value, or each element of an array at the end of the path.
     pub fn distinct_values<'a>(&self, document: &'a RawDocument) -> Vec<RawBsonRef<'a>> {
         let mut values = Vec::new();
         for value in self.values(document, Leaf::Whole) {
@@ -226,7 +226,7 @@ fn walk_array<'a>(
     false
 }
 
-/// Goes on inside the element that the path names by its index; such an element is not expanded at the end.
+/// Continues inside the element that the path names by its index. Such an element is not expanded at the end.
 fn walk_indexed<'a>(
     value: RawBsonRef<'a>,
     rest: &[Box<str>],
@@ -247,7 +247,7 @@ fn walk_indexed<'a>(
     }
 }
 
-/// Whether a component is an array index as MongoDB takes it: digits only.
+/// Whether MongoDB takes a component as an array index: digits only.
 pub(crate) fn is_index(component: &str) -> bool {
     !component.is_empty() && component.bytes().all(|byte| byte.is_ascii_digit())
 }
@@ -289,7 +289,7 @@ fn sort_value_at<'a>(
     }
 }
 
-/// An element of an array on the way: documents are entered, nested arrays are values.
+/// Visits an element of an array on the way. Documents are entered, nested arrays are values.
 fn sort_element<'a>(
     element: RawBsonRef<'a>,
     rest: &[Box<str>],
@@ -302,7 +302,7 @@ fn sort_element<'a>(
     }
 }
 
-/// The element that the next component names, if it is an index and the element is there.
+/// The element that the next component names, if it is an index and such an element exists.
 fn indexed<'a>(array: &'a RawArray, rest: &[Box<str>]) -> Option<RawBsonRef<'a>> {
     let name = rest.first()?;
     if !is_index(name) {

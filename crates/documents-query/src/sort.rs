@@ -1,4 +1,4 @@
-//! Sort specifications, sort keys, and keeping the first few of many.
+//! Sort specifications, sort keys, and top-n selection.
 
 use std::cmp::Ordering;
 use std::collections::BinaryHeap;
@@ -11,23 +11,23 @@ use crate::key::{self, Direction};
 use crate::number::Number;
 use crate::path::Path;
 
-/// Fields of one sort specification.
+/// Maximum fields of one sort specification.
 pub const SORT_FIELDS_MAX: usize = 32;
 
-/// A parsed sort specification: paths and their directions, the first the most significant.
+/// A parsed sort specification: paths with their directions, most significant first.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Sort {
     parts: Vec<(Path, Direction)>,
 }
 
-/// A document's place in a sort: bytes that order as the documents do.
+/// The sort key of a document: bytes that sort as the documents do.
 pub type SortKey = Vec<u8>;
 
 impl Sort {
     /// Parses `{a: 1, "b.c": -1}`.
     ///
     /// # Errors
-    /// 15975 for a direction other than 1 and -1, 15974 for one that is no number, `BadValue` for too many fields,
+    /// 15975 for a direction other than 1 and -1, 15974 for one that is not a number, `BadValue` for too many fields,
     /// `NotImplemented` for `$meta`.
     pub fn parse(spec: &RawDocument) -> Result<Sort, Error> {
         let parts = elements(spec)
@@ -53,12 +53,12 @@ impl Sort {
         &self.parts
     }
 
-    /// Whether nothing is sorted.
+    /// Whether the specification is empty.
     pub fn is_empty(&self) -> bool {
         self.parts.is_empty()
     }
 
-    /// The key of a document: documents sort as their keys do, bytewise.
+    /// The key of a document. Documents sort as their keys do, byte by byte.
     pub fn key(&self, document: &RawDocument) -> SortKey {
         let mut out = Vec::with_capacity(self.parts.len() * 16);
         for (path, direction) in &self.parts {
@@ -113,7 +113,7 @@ fn direction(name: &str, value: RawBsonRef<'_>) -> Result<Direction, Error> {
     }
 }
 
-/// Keeps the first `count` items by key, in the order of their arrival where keys are equal.
+/// Keeps the first `count` items by key; items with equal keys stay in the order of their arrival.
 #[derive(Debug)]
 pub struct TopK<T> {
     count: usize,
@@ -167,7 +167,7 @@ impl<T> TopK<T> {
                 .is_some_and(|last| key < last.key.as_slice())
     }
 
-    /// Adds an item; gives back the one that has to go for it.
+    /// Adds an item. Returns the item that it displaces.
     pub fn push(&mut self, key: SortKey, item: T) -> Option<T> {
         if !self.takes(&key) {
             return Some(item);
@@ -185,12 +185,12 @@ impl<T> TopK<T> {
         }
     }
 
-    /// Items kept.
+    /// Number of items kept.
     pub fn len(&self) -> usize {
         self.heap.len()
     }
 
-    /// Whether nothing was kept.
+    /// Whether no item is kept.
     pub fn is_empty(&self) -> bool {
         self.heap.is_empty()
     }

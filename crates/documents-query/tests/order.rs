@@ -1,4 +1,4 @@
-//! Comparing and encoding agree: `memcmp` of two keys is the order of the two values.
+//! Comparison and encoding agree: `memcmp` orders two keys as the two values.
 
 use std::cmp::Ordering;
 use std::str::FromStr;

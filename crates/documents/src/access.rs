@@ -1,7 +1,7 @@
 //! Authorization: the roles of users, and the rights that each command needs.
 //!
-//! Roles are MongoDB's of the same names, as far as there are commands for what they allow. Each reaches a database, all
-//! databases, or the whole server; none is about single collections.
+//! Roles are MongoDB's of the same names, as far as there are commands for what they allow. Each reaches a database,
+//! all databases, or the whole server; none is about single collections.
 
 use std::fmt::{self, Write};
 use std::sync::Arc;
@@ -13,7 +13,7 @@ use crate::arguments::truth;
 use crate::command::Command;
 use crate::commands::aggregate::first_element;
 use crate::error::CommandError;
-use crate::namespace::Namespace;
+use crate::namespace;
 
 /// The database of roles that reach further than one database.
 const ADMIN: &str = "admin";
@@ -197,8 +197,8 @@ enum Need {
 
 /// What a command asks for.
 enum Rule {
-    /// Nothing: the command is about the client's own connection, session, cursors and operations, or leaves out what the
-    /// client may not see.
+    /// Nothing: the command is about the client's own connection, session, cursors and operations, or leaves out what
+    /// the client may not see.
     AnyUser,
     /// These actions on the database that the command is for.
     On(&'static [Action]),
@@ -307,7 +307,7 @@ fn list_databases(command: &Command) -> Vec<Need> {
 }
 
 fn rename_collection(command: &Command) -> Vec<Need> {
-    let named = |field| Namespace::parse(command.body.get_str(field).ok()?).ok();
+    let named = |field| namespace::parse(command.body.get_str(field).ok()?).ok();
     let (Some(from), Some(to)) = (named("renameCollection"), named("to")) else {
         return vec![Need::Root];
     };
@@ -329,8 +329,8 @@ fn explain(command: &Command) -> Vec<Need> {
     }
 }
 
-/// What the first stage reads, and what any stage writes. No other stage touches another collection: one that does has to
-/// ask here.
+/// What the first stage reads, and what any stage writes. No other stage touches another collection: one that does has
+/// to ask here.
 fn aggregate(command: &Command) -> Vec<Need> {
     let read = || Need::On(Action::Read, command.db.clone());
     let Ok(pipeline) = command.body.get_array("pipeline") else {

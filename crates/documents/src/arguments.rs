@@ -361,27 +361,5 @@ pub fn integer(value: RawBsonRef<'_>) -> Option<i64> {
 
 /// The alias of a value's type, as `$type` and error messages spell it.
 pub fn type_name(value: RawBsonRef<'_>) -> &'static str {
-    match value {
-        RawBsonRef::Double(_) => "double",
-        RawBsonRef::String(_) => "string",
-        RawBsonRef::Array(_) => "array",
-        RawBsonRef::Document(_) => "object",
-        RawBsonRef::Boolean(_) => "bool",
-        RawBsonRef::Null => "null",
-        RawBsonRef::RegularExpression(_) => "regex",
-        RawBsonRef::JavaScriptCode(_) => "javascript",
-        RawBsonRef::JavaScriptCodeWithScope(_) => "javascriptWithScope",
-        RawBsonRef::Int32(_) => "int",
-        RawBsonRef::Int64(_) => "long",
-        RawBsonRef::Timestamp(_) => "timestamp",
-        RawBsonRef::Binary(_) => "binData",
-        RawBsonRef::ObjectId(_) => "objectId",
-        RawBsonRef::DateTime(_) => "date",
-        RawBsonRef::Symbol(_) => "symbol",
-        RawBsonRef::Decimal128(_) => "decimal",
-        RawBsonRef::Undefined => "undefined",
-        RawBsonRef::MaxKey => "maxKey",
-        RawBsonRef::MinKey => "minKey",
-        RawBsonRef::DbPointer(_) => "dbPointer",
-    }
+    forebay_documents_query::element::type_name(value.element_type())
 }

@@ -3,9 +3,10 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use bson::{RawDocument, RawDocumentBuf};
+use bson::{RawBsonRef, RawDocument, RawDocumentBuf};
 use forebay_cancel::{Stop, StopReason};
 use forebay_documents_query::Code;
+use forebay_documents_query::element::Writer;
 use forebay_documents_store::Watch;
 use forebay_memory::Share;
 
@@ -18,7 +19,6 @@ use crate::places::aside;
 use crate::request::Request;
 use crate::settings::DOCUMENT_BYTES_MAX;
 use crate::streams::Stream;
-use crate::writer::Writer;
 
 /// Documents in the first batch when the client names no size.
 pub const FIRST_BATCH_DOCUMENTS: u64 = 101;
@@ -254,7 +254,7 @@ impl Batch {
                 return Ok(());
             }
             self.cover(row.as_bytes().len())?;
-            self.writer.element(self.count as usize, &row);
+            self.writer.document_at(self.count as usize, &row);
             self.count += 1;
             self.token = token(cursor);
         }
@@ -273,15 +273,15 @@ impl Batch {
 
     fn finish(self, id: i64, namespace: &Namespace) -> RawDocumentBuf {
         let mut writer = self.writer;
-        writer.int64("id", id);
-        writer.string("ns", &namespace.to_string());
+        writer.value("id", RawBsonRef::Int64(id));
+        writer.value("ns", RawBsonRef::String(&namespace.to_string()));
         if let Some(token) = self.token {
             writer.begin_document("postBatchResumeToken");
-            writer.string("_data", &token.data());
+            writer.value("_data", RawBsonRef::String(&token.data()));
             writer.end();
         }
         writer.end();
-        writer.double("ok", 1.0);
+        writer.value("ok", RawBsonRef::Double(1.0));
         writer.finish()
     }
 }

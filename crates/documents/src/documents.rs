@@ -24,9 +24,9 @@ use crate::error::CommandError;
 use crate::metrics::Metrics;
 use crate::namespace::Namespace;
 use crate::operations::Operations;
-use crate::places::{Places, blocking};
+use crate::places::{self, Places, blocking};
 use crate::retry;
-use crate::settings::{Location, Settings};
+use crate::settings::Settings;
 
 /// Threads that wait for the disk at the same time.
 const SYNCS_MAX: usize = 64;
@@ -117,6 +117,7 @@ impl Documents {
     /// # Errors
     /// Whatever keeps the store from opening.
     pub fn open(settings: Settings, devices: Arc<Devices>) -> Result<Arc<Documents>, OpenError> {
+        places::reserve_from(&settings.memory);
         let store = Arc::new(Store::open(store_options(&settings))?);
         let cache = Cache::new(devices.clone(), cache_settings(&settings));
         let collections = Collections::open(store.clone(), cache.clone());
@@ -146,8 +147,8 @@ impl Documents {
         self.run_over(client, command, None).await
     }
 
-    /// Runs a `find` over documents that the caller has fetched from somewhere: filter, sort, skip, limit, projection and
-    /// batches are those of the command, whose collection need not hold them.
+    /// Runs a `find` over documents that the caller has fetched from somewhere: filter, sort, skip, limit, projection
+    /// and batches are those of the command, whose collection need not hold them.
     pub async fn find_among(
         self: &Arc<Self>,
         client: &ClientContext,
@@ -184,16 +185,16 @@ impl Documents {
         reply
     }
 
-    /// Where a document lies in its collection, from 0 for the first to 1 for the last in the order of insertion; `None` if
-    /// it is not there, or the store cannot be read.
+    /// Where a document lies in its collection, from 0 for the first to 1 for the last in the order of insertion;
+    /// `None` if it is not there, or the store cannot be read.
     pub fn place_of(&self, namespace: &Namespace, id: RawBsonRef<'_>) -> Option<f64> {
         let collection = self.collections.get(namespace)?;
         let number = collection.store.number_by_id(id).ok()??;
         Some((number + 1) as f64 / collection.store.next_number() as f64)
     }
 
-    /// The reply, with the time of the last change if a history of changes is kept: whoever follows it knows then how far to
-    /// read to find what the command did.
+    /// The reply, with the time of the last change if a history of changes is kept: whoever follows it knows then how
+    /// far to read to find what the command did.
     fn with_operation_time(&self, mut reply: RawDocumentBuf) -> RawDocumentBuf {
         if let Some(history) = self.store.history() {
             let time = Timestamp::from(history.last());
@@ -231,9 +232,9 @@ impl Documents {
         &self.settings
     }
 
-    /// Stops the operations whose clients are gone, as `killOp` does: reads at once, writes after what they are writing.
-    /// Writes that want no reply go on. Also closes the cursors of such clients, if memory was refused since the last call.
-    /// To be called now and then.
+    /// Stops the operations whose clients are gone, as `killOp` does: reads at once, writes after what they are
+    /// writing. Writes that want no reply go on. Also closes the cursors of such clients, if memory was refused since
+    /// the last call. To be called now and then.
     pub fn kill_abandoned(&self) {
         self.operations.kill_abandoned();
         let refused = self.settings.memory.figures().refused;
@@ -331,17 +332,14 @@ fn cluster_time(time: Timestamp) -> RawDocumentBuf {
 }
 
 fn store_options(settings: &Settings) -> StoreOptions {
-    let location = match &settings.location {
-        Location::Dir(path) => forebay_documents_store::Location::Directory(path.clone()),
-        Location::Memory => forebay_documents_store::Location::Memory,
-    };
     StoreOptions {
         sync_interval: settings.sync_interval,
         cache_bytes: settings.store_cache_bytes,
+        write_buffers_bytes_max: settings.write_buffers_bytes,
         history_bytes_max: settings.change_history_bytes_max,
         pause: |time| blocking(|| std::thread::sleep(time)),
         retryable_writes: settings.retryable_writes,
-        ..StoreOptions::new(location)
+        ..StoreOptions::new(settings.location.clone())
     }
 }
 

@@ -6,8 +6,8 @@
 //! server's: this crate knows connections only by their [`ClientContext`].
 //!
 //! A read is planned (`plan`), which gives a source of documents, and pulled through a chain of `streams` into
-//! batches. A change stream (`change_stream`) is such a stream without an end. A write goes to the store and then to the cache, in one order for both, before its reply: whoever has
-//! been told of a write finds it.
+//! batches. A change stream (`change_stream`) is such a stream without an end. A write goes to the store and then to
+//! the cache, in one order for both, before its reply: whoever has been told of a write finds it.
 #![forbid(unsafe_code)]
 
 mod access;
@@ -26,7 +26,7 @@ mod error;
 mod host;
 mod index_spec;
 mod metrics;
-mod namespace;
+pub mod namespace;
 mod operations;
 mod places;
 mod plan;
@@ -40,7 +40,6 @@ mod settings;
 mod status;
 mod streams;
 mod write_result;
-mod writer;
 
 pub use access::{Action, Rights, Role, denial};
 pub use command::{ClientContext, Command, Link, User};
@@ -51,9 +50,7 @@ pub use namespace::Namespace;
 pub use replica::Replicated;
 pub use retry::{error_label, may_be_repeated};
 pub use search::IndexState;
-pub use settings::{
-    Location, MAX_WIRE_VERSION, MESSAGE_BYTES_MAX, MONGODB_VERSION, Settings, WRITE_BATCH_MAX,
-};
+pub use settings::{Location, MONGODB_VERSION, Settings, WRITE_BATCH_MAX};
 pub use status::{Cell, CollectionStatus, DeviceStatus, FieldStatus, Status};
 
 /// A key of an `_id`: the same for all values that are equal across types, as `1` and `1.0` are.
@@ -61,7 +58,12 @@ pub fn id_key(id: bson::RawBsonRef<'_>) -> Vec<u8> {
     forebay_documents_query::key::encode(id)
 }
 
-/// Memory of the machine in bytes, 0 where the system does not say.
+/// Memory that this process occupies, in bytes; 0 where the system does not say.
+pub fn resident_bytes() -> u64 {
+    host::resident_bytes()
+}
+
+/// Memory of the machine, or of the container, in bytes; 0 where the system does not say.
 pub fn machine_memory_bytes() -> u64 {
     host::memory_bytes()
 }

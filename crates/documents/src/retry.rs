@@ -232,8 +232,8 @@ pub struct Keep<'a> {
 }
 
 impl<'a> Keep<'a> {
-    /// Keeps the outcome of statement `index`, which `outcome` computes of the document before and after its change. Returns
-    /// `None` without a numbered write.
+    /// Keeps the outcome of statement `index`, which `outcome` computes of the document before and after its change.
+    /// Returns `None` without a numbered write.
     pub fn new(
         retry: Option<&'a Retry>,
         index: usize,

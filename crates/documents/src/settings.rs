@@ -1,18 +1,10 @@
 //! Settings of the documents door that are fixed when it opens.
 
-use std::path::PathBuf;
 use std::time::Duration;
 
+pub use forebay_documents_store::Location;
 use forebay_memory::Account;
-
-/// Where documents are kept.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Location {
-    /// In files of this directory.
-    Dir(PathBuf),
-    /// In memory, gone when the process ends.
-    Memory,
-}
+pub use forebay_wire_mongo::limits::{DOCUMENT_BYTES_MAX, MESSAGE_BYTES_MAX, WRITE_BATCH_MAX};
 
 /// What [`crate::Documents::open`] needs to know.
 #[derive(Debug, Clone)]
@@ -23,6 +15,8 @@ pub struct Settings {
     pub sync_interval: Duration,
     /// Memory for blocks of the store's files, in bytes.
     pub store_cache_bytes: u64,
+    /// Memory for what was written and is not in the store's files yet, in bytes.
+    pub write_buffers_bytes: u64,
     /// The most bytes of the history of changes that change streams read; 0 for none.
     pub change_history_bytes_max: u64,
     /// Keep the outcomes of numbered writes, so that one that a driver repeats is recognised.
@@ -31,7 +25,7 @@ pub struct Settings {
     pub test_commands: bool,
     /// The most values in a bucket of the field cache.
     pub bucket_values_max: usize,
-    /// The memory that clients can make the process hold.
+    /// The memory of the process.
     pub memory: Account,
     /// Refuse searches that would fall back from a cached field to a scan of the store.
     pub strict: bool,
@@ -55,21 +49,13 @@ pub struct Settings {
 pub const MONGODB_VERSION: &str = "7.0.0";
 /// [`MONGODB_VERSION`] in numbers.
 pub const MONGODB_VERSION_ARRAY: [i32; 4] = [7, 0, 0, 0];
-/// The wire version that belongs to it.
-pub const MAX_WIRE_VERSION: i32 = 21;
-/// The largest document that a client may store, in bytes.
-pub const DOCUMENT_BYTES_MAX: usize = 16 * 1024 * 1024;
-/// The largest message, in bytes.
-pub const MESSAGE_BYTES_MAX: usize = 48_000_000;
-/// The most statements in one write command.
-pub const WRITE_BATCH_MAX: usize = 100_000;
-
 impl Default for Settings {
     fn default() -> Settings {
         Settings {
             location: Location::Memory,
             sync_interval: Duration::from_millis(100),
             store_cache_bytes: 256 * 1024 * 1024,
+            write_buffers_bytes: 512 * 1024 * 1024,
             change_history_bytes_max: 0,
             retryable_writes: false,
             test_commands: false,

@@ -1,11 +1,17 @@
 //! One account of the bytes that clients can make the process hold.
 //!
-//! An [`Account`] has a limit. What holds memory for a client (a message, a search, a cursor, a reply) has a [`Share`] of
-//! it, which grows with what it holds and gives all of it back when it is dropped. An account may have accounts below it
-//! with smaller limits of their own: what is taken from those is taken from it too.
+//! An [`Account`] has a limit. What holds memory for a client (a message, a search, a cursor, a reply) has a [`Share`]
+//! of it, which grows with what it holds and gives all of it back when it is dropped. An account may have accounts
+//! below it with smaller limits of their own: what is taken from those is taken from it too.
 //!
-//! The last part of each account is reserved for small shares, so that small requests succeed while large ones are refused.
+//! The last part of each account is reserved for small shares, so that small requests succeed while large ones are
+//! refused.
+//!
+//! The topmost account is that of the process: what is resident besides its shares ([`Account::look`]) leaves that much
+//! less room for them.
 #![forbid(unsafe_code)]
+
+mod outside;
 
 use std::pin::pin;
 use std::sync::Arc;
@@ -15,15 +21,17 @@ use std::time::Duration;
 use tokio::sync::Notify;
 use tokio::time::{Instant, timeout_at};
 
+use crate::outside::Outside;
+
 /// Maximum bytes of a share that may use the reserve.
 pub const SMALL_SHARE_BYTES_MAX: u64 = 64 << 10;
-/// The part of an account that is reserved for small shares: one in this many bytes.
+/// One byte in this many of an account is reserved for small shares.
 const RESERVE_PART: u64 = 16;
 
 /// Minimum bytes that [`Share::try_cover`] takes at a time.
 const STEP_BYTES: usize = 16 << 10;
 
-/// There is no room: the account, or one above it, is at its limit.
+/// The account, or one above it, has no room.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error(
     "the server's memory for requests is full ({limit_bytes} bytes): try again when others are done, \
@@ -34,7 +42,7 @@ pub struct Full {
     pub limit_bytes: u64,
 }
 
-/// Bytes that may be held, and those that are. A clone is the same account.
+/// A limit of bytes, and the bytes held. A clone is the same account.
 #[derive(Debug, Clone)]
 pub struct Account {
     inner: Arc<Inner>,
@@ -46,23 +54,27 @@ struct Inner {
     used_bytes: AtomicU64,
     peak_bytes: AtomicU64,
     refused: AtomicU64,
-    /// Shares that wait for room.
+    /// Number of shares that wait for room.
     waiting: AtomicUsize,
-    /// Wakes them when bytes are given back.
+    /// Wakes waiting shares when bytes are given back.
     given_back: Notify,
+    /// What the process holds besides; nothing in an account below another.
+    outside: Outside,
     above: Option<Account>,
 }
 
-/// What an account looks like at one moment.
+/// State of an account at one moment.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Figures {
     /// Maximum bytes that may be held.
     pub limit_bytes: u64,
     /// Bytes held now.
     pub used_bytes: u64,
-    /// Most bytes ever held.
+    /// Maximum bytes held so far.
     pub peak_bytes: u64,
-    /// How often there was no room.
+    /// Bytes that the process holds besides the shares: they are taken off the limit.
+    pub outside_bytes: u64,
+    /// Number of refusals.
     pub refused: u64,
 }
 
@@ -79,7 +91,7 @@ impl Account {
         Account::with(limit_bytes, None)
     }
 
-    /// An account of at most `limit_bytes` that takes what it gives from this one.
+    /// An account of at most `limit_bytes` below this one: its shares count in both.
     pub fn below(&self, limit_bytes: u64) -> Account {
         Account::with(limit_bytes, Some(self.clone()))
     }
@@ -93,6 +105,7 @@ impl Account {
                 refused: AtomicU64::new(0),
                 waiting: AtomicUsize::new(0),
                 given_back: Notify::new(),
+                outside: Outside::default(),
                 above,
             }),
         }
@@ -106,15 +119,32 @@ impl Account {
         }
     }
 
-    /// What the account looks like now.
+    /// The account's present state.
     pub fn figures(&self) -> Figures {
         let inner = &self.inner;
         Figures {
             limit_bytes: inner.limit_bytes,
             used_bytes: inner.used_bytes.load(Ordering::Relaxed),
             peak_bytes: inner.peak_bytes.load(Ordering::Relaxed),
+            outside_bytes: inner.outside.bytes(),
             refused: inner.refused.load(Ordering::Relaxed),
         }
+    }
+
+    /// Records the resident memory of the process: what is not in shares reduces the room for them. To be called often.
+    pub fn look(&self, resident_bytes: u64) {
+        let used_bytes = self.inner.used_bytes.load(Ordering::Relaxed);
+        let outside_bytes = resident_bytes.saturating_sub(used_bytes);
+        self.inner.outside.look(outside_bytes, Instant::now());
+        // There may be more room than before.
+        if self.inner.waiting.load(Ordering::SeqCst) > 0 {
+            self.inner.given_back.notify_waiters();
+        }
+    }
+
+    /// Counts at least `bytes` as held besides the shares, whatever is resident: caches and buffers that will fill.
+    pub fn set_least_outside(&self, bytes: u64) {
+        self.inner.outside.set_least(bytes);
     }
 
     /// This account, then those above it.
@@ -150,12 +180,13 @@ impl Account {
 
 impl Inner {
     fn take(&self, bytes: u64, small: bool) -> Result<(), Full> {
-        let limit = self.limit_bytes
-            - if small {
-                0
-            } else {
-                self.limit_bytes / RESERVE_PART
-            };
+        let reserve = self.limit_bytes / RESERVE_PART;
+        // However much the process holds besides, small shares have their reserve.
+        let room = self.limit_bytes.saturating_sub(self.outside.bytes());
+        let limit = match small {
+            true => room.max(reserve),
+            false => room.saturating_sub(reserve),
+        };
         let add = |used: u64| used.checked_add(bytes).filter(|sum| *sum <= limit);
         let before = self
             .used_bytes
@@ -168,7 +199,8 @@ impl Inner {
     }
 
     fn give_back(&self, bytes: u64) {
-        // Sequentially consistent, with the look at the bytes after a share has said that it waits: one of the two is seen.
+        // Sequentially consistent with a waiting share, which first counts itself and then looks for room: one of the
+        // two is seen.
         self.used_bytes.fetch_sub(bytes, Ordering::SeqCst);
         if self.waiting.load(Ordering::SeqCst) > 0 {
             self.given_back.notify_waiters();
@@ -205,9 +237,9 @@ impl Share {
             .inspect_err(|_| self.account.count_refusal())
     }
 
-    /// Holds `bytes` more, when there is room for them within `limit`.
+    /// Holds `bytes` more, as soon as there is room, which must be within `limit`.
     ///
-    /// Shares that wait have no order: a small one never waits for a large one to succeed first.
+    /// Waiting shares have no order: a small one never waits for a large one.
     ///
     /// # Errors
     /// [`Full`] if there was no room; the share holds what it held before.
@@ -223,7 +255,7 @@ impl Share {
 
     async fn wait_to_grow(&self, bytes: u64, until: Instant) -> Result<(), Full> {
         let _waiting = Waiting::new(&self.account);
-        // What is given back below an account is given back to all above it, so that the topmost is told each time.
+        // What is given back to an account is given back to all above it, so the topmost is notified each time.
         let top = self.account.chain().last().unwrap_or(&self.account.inner);
         loop {
             let mut given_back = pin!(top.given_back.notified());
@@ -239,7 +271,7 @@ impl Share {
         }
     }
 
-    /// Gives `bytes` back, at most what it holds.
+    /// Gives back `bytes`, or all that it holds if that is less.
     pub fn shrink(&self, bytes: usize) {
         let less = |held: u64| Some(held.saturating_sub(bytes as u64));
         let before = self
@@ -268,7 +300,7 @@ impl Share {
         }
     }
 
-    /// Holds at least `bytes`, taken in steps, so that something that grows little by little asks the account now and then.
+    /// Holds at least `bytes`. Takes them in steps, so that gradual growth rarely reaches the account.
     ///
     /// # Errors
     /// [`Full`]; the share holds what it held before.
@@ -293,7 +325,7 @@ impl Drop for Share {
     }
 }
 
-/// Counts a share that waits while this lives.
+/// Counts a waiting share until it is dropped.
 struct Waiting<'a> {
     account: &'a Account,
 }

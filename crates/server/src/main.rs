@@ -20,8 +20,8 @@ use std::process::ExitCode;
 
 use clap::Parser;
 
-/// More threads than all bounds on blocking work allow together: where there is none left, a thread that serves the network
-/// cannot hand its other tasks over when it blocks.
+/// More threads than all bounds on blocking work allow together: where there is none left, a thread that serves the
+/// network cannot hand its other tasks over when it blocks.
 const BLOCKING_THREADS_MAX: usize = 2_048;
 
 fn main() -> ExitCode {

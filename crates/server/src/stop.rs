@@ -1,7 +1,7 @@
 //! Requests to stop: Ctrl-C, SIGTERM, and the end of standard input.
 //!
-//! Signals are blocked in all threads but one, which waits for them. A handler would not do: NVRTC sets its own while it
-//! compiles, and ends the process by it.
+//! Signals are blocked in all threads but one, which waits for them. A handler would not do: NVRTC sets its own while
+//! it compiles, and ends the process by it.
 
 use std::sync::Arc;
 use std::time::Duration;

@@ -68,7 +68,7 @@ fn other_accounts_cannot_read_the_data() -> Result<()> {
 
     fs::remove_dir_all(&data)?;
     let mut server = with_open_umask(&["serve", "--until-stdin-ends"])
-        .args(["--data", path, "--listen", "127.0.0.1:0"])
+        .args(["--data", path, "--mongodb-listen", "127.0.0.1:0"])
         .stdin(Stdio::piped())
         .stdout(Stdio::null())
         .spawn()?;
@@ -232,7 +232,7 @@ async fn users_that_are_gone_or_have_another_password_may_do_nothing_more() -> R
 
 #[tokio::test(flavor = "multi_thread")]
 async fn what_a_user_has_begun_ends_with_the_user() -> Result<()> {
-    let (server, root) = with_root(&["--change-history-bytes-max", "10MiB"]).await?;
+    let (server, root) = with_root(&["--documents-change-history-bytes-max", "10MiB"]).await?;
     root.database("shop").create_collection("things").await?;
     add_user(&root, "ada", "read", "shop").await?;
     let ada = login(&server, "ada").await?;

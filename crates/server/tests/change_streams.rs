@@ -304,7 +304,12 @@ async fn load_until_killed(
 #[tokio::test(flavor = "multi_thread")]
 async fn followers_see_every_change_once_over_kills() -> Result<()> {
     let mut random = fastrand::Rng::with_seed(seed("change_streams"));
-    let arguments = ["--devices", "host:1", "--change-history-bytes-max", "1GiB"];
+    let arguments = [
+        "--devices",
+        "host:1",
+        "--documents-change-history-bytes-max",
+        "1GiB",
+    ];
     let mut server = Server::start(BINARY, &arguments)?;
     let scopes = [Scope::Collection, Scope::Database, Scope::Everything];
     let mut followers = scopes.map(Follower::new);
@@ -334,7 +339,12 @@ async fn followers_see_every_change_once_over_kills() -> Result<()> {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_server_that_stops_lets_streams_go_and_on_again() -> Result<()> {
-    let arguments = ["--devices", "host:1", "--change-history-bytes-max", "1GiB"];
+    let arguments = [
+        "--devices",
+        "host:1",
+        "--documents-change-history-bytes-max",
+        "1GiB",
+    ];
     let mut server = Server::start(BINARY, &arguments)?;
     let mut follower = Follower::new(Scope::Collection);
     let client = server.client().await?;

@@ -47,7 +47,7 @@ fn hello() -> RawDocumentBuf {
 
 #[test]
 fn hello_tells_of_a_primary_and_is_held_back_until_the_server_stops() -> Result<()> {
-    let server = Server::start(BINARY, &["--replica-set", "rs0/localhost:27017"])?;
+    let server = Server::start(BINARY, &["--mongodb-replica-set", "rs0/localhost:27017"])?;
     let mut raw = connect(&server)?;
     let told = raw.ask(hello())?;
     assert_eq!(told.get_str("setName")?, "rs0");
@@ -122,7 +122,10 @@ fn increment(number: i64) -> RawDocumentBuf {
 #[test]
 fn a_write_that_is_repeated_after_a_kill_is_applied_once() -> Result<()> {
     let mut random = fastrand::Rng::with_seed(seed("replica set"));
-    let mut server = Server::start(BINARY, &["--replica-set", "rs0", "--devices", "host:1"])?;
+    let mut server = Server::start(
+        BINARY,
+        &["--mongodb-replica-set", "rs0", "--devices", "host:1"],
+    )?;
     let rounds = if is_full() { 60 } else { 6 };
     for number in 1..=rounds {
         let mut raw = connect(&server)?;
@@ -149,7 +152,10 @@ fn a_write_that_is_repeated_after_a_kill_is_applied_once() -> Result<()> {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_driver_repeats_writes_whose_replies_are_lost() -> Result<()> {
-    let server = Server::start(BINARY, &["--replica-set", "rs0", "--test-commands"])?;
+    let server = Server::start(
+        BINARY,
+        &["--mongodb-replica-set", "rs0", "--mongodb-test-commands"],
+    )?;
     let mut options = ClientOptions::parse(server.uri()).await?;
     options.repl_set_name = Some("rs0".to_owned());
     let client = Client::with_options(options)?;
@@ -184,7 +190,10 @@ async fn a_driver_repeats_writes_whose_replies_are_lost() -> Result<()> {
 
 #[test]
 fn commands_stay_with_the_server_that_they_are_given() -> Result<()> {
-    let server = Server::start(BINARY, &["--replica-set", "rs0/db.example.invalid:27017"])?;
+    let server = Server::start(
+        BINARY,
+        &["--mongodb-replica-set", "rs0/db.example.invalid:27017"],
+    )?;
     let listed = Command::new(BINARY)
         .args(["devices", "list", "--uri", server.uri()])
         .output()?;

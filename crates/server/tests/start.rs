@@ -7,7 +7,7 @@ use std::path::Path;
 use std::process::{Child, Command, ExitStatus, Output, Stdio};
 
 use anyhow::{Context, Result, ensure};
-use forebay_bench::process::ServerProcess;
+use forebay_peers::process::ServerProcess;
 use forebay_testkit::{Server, own_address};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
@@ -47,18 +47,18 @@ fn a_port_in_use_is_named() -> Result<()> {
     let address = other.local_addr()?;
     let port = address.port().to_string();
     refused(
-        &["--memory", "--listen", &address.to_string()],
-        &["port", &port, "in use", "--listen"],
+        &["--memory", "--mongodb-listen", &address.to_string()],
+        &["port", &port, "in use", "--mongodb-listen"],
     )
 }
 
 #[test]
 fn an_open_address_needs_authentication() -> Result<()> {
     let hints = ["0.0.0.0:0 can be reached", "forebay user add", "--auth"];
-    refused(&["--memory", "--listen", "0.0.0.0:0"], &hints)?;
+    refused(&["--memory", "--mongodb-listen", "0.0.0.0:0"], &hints)?;
     let process = ServerProcess::serve(
         Path::new(BINARY),
-        &["--memory", "--auth", "--listen", "0.0.0.0:0"],
+        &["--memory", "--auth", "--mongodb-listen", "0.0.0.0:0"],
     )?;
     process.stop()
 }
@@ -70,7 +70,7 @@ fn a_server_can_not_stand_in_front_of_itself() -> Result<()> {
     refused(
         &[
             "--memory",
-            "--listen",
+            "--mongodb-listen",
             &own.to_string(),
             "--upstream",
             &upstream,
@@ -83,7 +83,10 @@ fn a_server_can_not_stand_in_front_of_itself() -> Result<()> {
 fn two_servers_can_not_share_data() -> Result<()> {
     let server = Server::start(BINARY, &[])?;
     let folder = server.folder().to_string_lossy().into_owned();
-    refused(&["--data", &folder, "--listen", "127.0.0.1:0"], &["in use"])
+    refused(
+        &["--data", &folder, "--mongodb-listen", "127.0.0.1:0"],
+        &["in use"],
+    )
 }
 
 #[test]
@@ -91,7 +94,10 @@ fn data_must_be_a_directory_that_can_be_written() -> Result<()> {
     let file = tempfile::NamedTempFile::new()?;
     let below = file.path().join("data");
     let below = below.to_string_lossy();
-    refused(&["--data", &below, "--listen", "127.0.0.1:0"], &[&below])
+    refused(
+        &["--data", &below, "--mongodb-listen", "127.0.0.1:0"],
+        &[&below],
+    )
 }
 
 #[test]
@@ -102,8 +108,8 @@ fn wrong_settings_are_named() -> Result<()> {
         &["--data has no effect beside --memory"],
     )?;
     refused(
-        &["--memory", "--serve-stale"],
-        &["--serve-stale has no effect without --upstream"],
+        &["--memory", "--upstream-serve-stale"],
+        &["--upstream-serve-stale has no effect without --upstream"],
     )?;
     refused(
         &["--memory", "--upstream", "nowhere"],
@@ -118,8 +124,8 @@ fn wrong_settings_are_named() -> Result<()> {
     )?;
     refused(&["--memory", "--log", "=,="], &["--log"])?;
     refused(
-        &["--memory", "--bucket-values-max", "1"],
-        &["--bucket-values-max must be from 2"],
+        &["--memory", "--documents-bucket-values-max", "1"],
+        &["--documents-bucket-values-max must be from 2"],
     )?;
     refused(
         &["--memory", "--memory-bytes-max", "1XB"],
@@ -133,8 +139,8 @@ fn wrong_settings_are_named() -> Result<()> {
         &["--memory-bytes-max must be at least 256MiB"],
     )?;
     refused(
-        &["--memory", "--replica-set", "a b"],
-        &["--replica-set must be NAME or NAME/HOST:PORT"],
+        &["--memory", "--mongodb-replica-set", "a b"],
+        &["--mongodb-replica-set must be NAME or NAME/HOST:PORT"],
     )?;
     refused(&["--memory", "--tls-cert", "/nonexistent"], &["--tls-key"])?;
     let nothing = ["--tls-cert", "/nonexistent", "--tls-key", "/nonexistent"];
@@ -147,7 +153,7 @@ fn environment_and_file_set_what_flags_do_not() -> Result<()> {
     let config = folder.path().join("forebay.toml");
     std::fs::write(
         &config,
-        "memory = true\nlisten = \"127.0.0.1:0\"\nlog_format = \"json\"\n",
+        "memory = true\nmongodb_listen = \"127.0.0.1:0\"\nlog_format = \"json\"\n",
     )?;
     let mut command = Command::new(BINARY);
     command
@@ -171,7 +177,7 @@ fn environment_and_file_set_what_flags_do_not() -> Result<()> {
 fn a_server_of_a_program_stops_when_its_input_ends() -> Result<()> {
     let mut server = Command::new(BINARY)
         .args(["serve", "--memory", "--until-stdin-ends"])
-        .args(["--listen", "127.0.0.1:0"])
+        .args(["--mongodb-listen", "127.0.0.1:0"])
         .stdin(Stdio::piped())
         .stdout(Stdio::piped())
         .spawn()?;
@@ -192,7 +198,7 @@ fn a_server_of_a_program_stops_when_its_input_ends() -> Result<()> {
 fn a_signal_stops_a_server_in_good_order() -> Result<()> {
     for signal in [Signal::SIGINT, Signal::SIGTERM] {
         let mut server = Command::new(BINARY)
-            .args(["serve", "--memory", "--listen", "127.0.0.1:0"])
+            .args(["serve", "--memory", "--mongodb-listen", "127.0.0.1:0"])
             .stdout(Stdio::piped())
             .spawn()?;
         let mut lines = BufReader::new(server.stdout.take().context("the output")?).lines();

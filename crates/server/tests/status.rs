@@ -7,9 +7,9 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
 use bson::{Document, doc};
-use forebay_bench::process::ServerProcess;
-use forebay_bench::rivals::ferretdb::FerretDb;
-use forebay_bench::wire::WireClient;
+use forebay_peers::ferretdb::FerretDb;
+use forebay_peers::process::ServerProcess;
+use forebay_peers::wire::WireClient;
 use forebay_testkit::Server;
 use futures_util::TryStreamExt;
 use mongodb::Collection;
@@ -94,10 +94,13 @@ async fn searches_are_counted_where_they_are_answered() -> Result<()> {
     let things = cached(&server).await?;
     let counted = |answered_by: &str, tier: &str| {
         let labels = format!("{{answered_by=\"{answered_by}\",tier=\"{tier}\"}}");
-        let total = sample(&address, &format!("forebay_searches_total{labels}"))?;
+        let total = sample(
+            &address,
+            &format!("forebay_documents_searches_total{labels}"),
+        )?;
         let timed = sample(
             &address,
-            &format!("forebay_search_duration_seconds_count{labels}"),
+            &format!("forebay_documents_search_duration_seconds_count{labels}"),
         )?;
         ensure!(total == timed, "{labels}: {total} and {timed}");
         Ok(total)
@@ -119,7 +122,7 @@ async fn searches_are_counted_where_they_are_answered() -> Result<()> {
         .await?;
     let exact = counted("cache", "exact")?;
     assert!(exact >= 1.0, "{exact}");
-    let reason = "forebay_search_cache_not_used_total{reason=\"no-cached-field\"}";
+    let reason = "forebay_documents_search_cache_not_used_total{reason=\"no-cached-field\"}";
     assert_eq!(
         (counted("scan", "none")?, sample(&address, reason)?),
         (0.0, 0.0)
@@ -144,12 +147,17 @@ async fn searches_are_counted_where_they_are_answered() -> Result<()> {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn devices_and_caches_are_shown_as_they_are() -> Result<()> {
-    let server = start(&["--devices", "host:2", "--bucket-values-max", "100"])?;
+    let server = start(&[
+        "--devices",
+        "host:2",
+        "--documents-bucket-values-max",
+        "100",
+    ])?;
     let address = address(server.process())?;
     cached(&server).await?;
     let field = "{namespace=\"shop.things\",field=\"name\"}";
     assert_eq!(
-        sample(&address, &format!("forebay_cache_values{field}"))?,
+        sample(&address, &format!("forebay_documents_cache_values{field}"))?,
         2_000.0
     );
     let admin = server.client().await?.database("admin");
@@ -193,7 +201,7 @@ async fn devices_and_caches_are_shown_as_they_are() -> Result<()> {
         .filter_map(|cell| cell["rows"].as_u64())
         .sum();
     assert_eq!(
-        rows + field["tailRows"].as_u64().unwrap_or(0),
+        rows + field["deltaRows"].as_u64().unwrap_or(0),
         2_000,
         "{field}"
     );
@@ -292,7 +300,7 @@ async fn a_store_behind_us_is_watched() -> Result<()> {
     let passed_on = |name: &str| {
         sample(
             &address,
-            &format!("forebay_forwarded_commands_total{{command=\"{name}\"}}"),
+            &format!("forebay_documents_upstream_commands_total{{command=\"{name}\"}}"),
         )
     };
     assert_eq!((passed_on("ping")?, passed_on("other")?), (1.0, 1.0));
@@ -331,7 +339,7 @@ fn logged(process: &ServerProcess, part: &str) -> Result<Value> {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn slow_searches_are_logged_with_what_they_did() -> Result<()> {
-    let server = start(&["--slow-search-ms", "0", "--log-format", "json"])?;
+    let server = start(&["--documents-slow-search-ms", "0", "--log-format", "json"])?;
     let address = address(server.process())?;
     let things = cached(&server).await?;
     let secret = "secret".repeat(100);
@@ -339,7 +347,7 @@ async fn slow_searches_are_logged_with_what_they_did() -> Result<()> {
         .find_one(doc! { "name": { "$regex": &secret }, "n": 7 })
         .await?;
     things.count_documents(doc! { "n": &secret }).await?;
-    let prefixes = "forebay_searches_total{answered_by=\"cache\",tier=\"prefix\"}";
+    let prefixes = "forebay_documents_searches_total{answered_by=\"cache\",tier=\"prefix\"}";
     let paged = things.find(doc! { "name": { "$regex": "^item-" } });
     let paged = paged.limit(250).batch_size(100).await?;
     let (before, found) = (
@@ -383,7 +391,7 @@ fn without_the_setting_there_is_no_status_page() -> Result<()> {
         .args([
             "serve",
             "--memory",
-            "--listen",
+            "--mongodb-listen",
             "127.0.0.1:0",
             "--status-listen",
             port,

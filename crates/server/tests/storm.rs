@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use anyhow::{Context, Result, ensure};
 use bson::{Bson, Document, RawDocumentBuf, doc, rawdoc};
-use forebay_bench::client::{Plan, count, declare_cache, insert_all};
+use forebay_peers::client::{Plan, count, declare_cache, insert_all};
 use forebay_testkit::{Model, Server, is_full, seed};
 use futures_util::TryStreamExt;
 use futures_util::future::try_join_all;
@@ -64,7 +64,12 @@ async fn a_storm_gives_no_failed_search_and_no_wrong_answer() -> Result<()> {
     let values_max = if is_full() { "131072" } else { "2000" };
     let server = Server::start(
         BINARY,
-        &["--devices", "host:3", "--bucket-values-max", values_max],
+        &[
+            "--devices",
+            "host:3",
+            "--documents-bucket-values-max",
+            values_max,
+        ],
     )?;
     let client = server.client().await?;
     let still = prepare(&client.database("storm"), size.documents).await?;

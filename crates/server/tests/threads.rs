@@ -1,20 +1,19 @@
-//! More endless commands than there are threads: others are answered meanwhile, and they end when they are killed, when their
-//! clients have gone, and with the server.
+//! More endless commands than there are threads: others are answered meanwhile, and they end when they are killed, when
+//! their clients have gone, and with the server.
 
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 use bson::{Document, doc};
-use forebay_bench::wire::WireClient;
-use forebay_testkit::Server;
+use forebay_peers::wire::WireClient;
+use forebay_testkit::{Server, wait_for};
 use tokio::sync::Mutex;
 use tokio::task::JoinSet;
-use tokio::time::{sleep, timeout};
+use tokio::time::timeout;
 
 const BINARY: &str = env!("CARGO_BIN_EXE_forebay");
 /// A server that needs longer than this for a short command is stuck.
 const PATIENCE: Duration = Duration::from_secs(120);
-const ROUND: Duration = Duration::from_millis(20);
 /// More commands than a server has threads for them.
 const CROWD: usize = 640;
 /// More searches than there are threads for them, all of which compute.
@@ -83,34 +82,23 @@ async fn operations(server: &Server) -> Result<Vec<i32>> {
 
 /// Waits until `wanted` commands are in progress.
 async fn until_there_are(server: &Server, wanted: usize) -> Result<Vec<i32>> {
-    let reached = async {
-        loop {
-            let operations = operations(server).await?;
-            if operations.len() == wanted {
-                return Ok(operations);
-            }
-            sleep(ROUND).await;
-        }
-    };
-    let reached = timeout(PATIENCE, reached).await;
-    reached.with_context(|| format!("never {wanted} operations"))?
+    wait_for("that many operations", PATIENCE, async || {
+        let operations = operations(server).await?;
+        Ok((operations.len() == wanted).then_some(operations))
+    })
+    .await
+    .with_context(|| format!("{wanted} operations"))
 }
 
 /// Waits until no value is left in the tail: threads of the host search that, and buckets are searched by devices.
 async fn until_buckets_hold_all(server: &Server, search: &Document) -> Result<()> {
     let explain = doc! { "explain": search.clone(), "$db": "test" };
-    let flushed = async {
-        loop {
-            let explained = client(server).await?.run(&explain).await?;
-            let explained = Document::try_from(explained)?.to_string();
-            if explained.contains("\"tailRows\": 0") {
-                return Ok(());
-            }
-            sleep(ROUND).await;
-        }
-    };
-    let flushed = timeout(PATIENCE, flushed).await;
-    flushed.context("the tail is never flushed")?
+    wait_for("a flushed tail", PATIENCE, async || {
+        let explained = client(server).await?.run(&explain).await?;
+        let explained = Document::try_from(explained)?.to_string();
+        Ok(explained.contains("\"deltaRows\": 0").then_some(()))
+    })
+    .await
 }
 
 async fn insert(server: &Server, documents: Vec<Document>) -> Result<()> {

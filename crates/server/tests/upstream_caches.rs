@@ -3,7 +3,7 @@
 use anyhow::{Context, Result, ensure};
 use bson::{Document, doc};
 use fastrand::Rng;
-use forebay_bench::rivals::ferretdb::FerretDb;
+use forebay_peers::ferretdb::FerretDb;
 use forebay_testkit::Server;
 use futures_util::TryStreamExt;
 use mongodb::options::ReturnDocument;
@@ -212,7 +212,13 @@ async fn searches_through_forebay_are_those_of_the_store() -> Result<()> {
         .and_then(|seed| seed.parse().ok())
         .unwrap_or(9);
     let mut rng = Rng::with_seed(seed);
-    let pair = Pair::start(&["--writes", "exclusive", "--compare-percent", "100"]).await?;
+    let pair = Pair::start(&[
+        "--upstream-writes",
+        "exclusive",
+        "--upstream-compare-percent",
+        "100",
+    ])
+    .await?;
     let things = pair.things();
     for id in 0..100 {
         things
@@ -262,7 +268,7 @@ async fn without_exclusive_writes_the_cache_is_off_and_says_so() -> Result<()> {
             break why;
         }
     };
-    ensure!(why.contains("--writes exclusive"), "{why}");
+    ensure!(why.contains("--upstream-writes exclusive"), "{why}");
     assert_eq!(
         pair.things().count_documents(doc! { "name": "x" }).await?,
         1
@@ -272,7 +278,7 @@ async fn without_exclusive_writes_the_cache_is_off_and_says_so() -> Result<()> {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn declared_caches_are_listed_kept_and_dropped() -> Result<()> {
-    let mut pair = Pair::start(&["--writes", "exclusive"]).await?;
+    let mut pair = Pair::start(&["--upstream-writes", "exclusive"]).await?;
     pair.things()
         .insert_many((0..50).map(|id| doc! { "_id": id, "name": format!("n-{id}") }))
         .await?;
@@ -296,7 +302,7 @@ async fn declared_caches_are_listed_kept_and_dropped() -> Result<()> {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_dropped_collection_is_empty_for_the_cache_too() -> Result<()> {
-    let pair = Pair::start(&["--writes", "exclusive"]).await?;
+    let pair = Pair::start(&["--upstream-writes", "exclusive"]).await?;
     for round in 0..2 {
         pair.things()
             .insert_one(doc! { "_id": round, "name": "x" })

@@ -1,28 +1,29 @@
-//! A Forebay in front of another, which is written to through the front and past it, while either is killed: every client
-//! reads what it wrote through the front, and once the writers rest, searches through the front are those of the store.
+//! A Forebay in front of another, which is written to through the front and past it, while either is killed: every
+//! client reads what it wrote through the front, and once the writers rest, searches through the front are those of the
+//! store.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
-use anyhow::{Context, Result, bail, ensure};
+use anyhow::{Context, Result, ensure};
 use bson::{Document, doc};
 use fastrand::Rng;
-use forebay_testkit::{Server, own_address, seed};
+use forebay_testkit::{Server, own_address, seed, wait_for};
 use mongodb::{Collection, Database};
 use tokio::task::JoinSet;
 
 const BINARY: &str = env!("CARGO_BIN_EXE_forebay");
-const HISTORY: [&str; 2] = ["--change-history-bytes-max", "1GiB"];
+const HISTORY: [&str; 2] = ["--documents-change-history-bytes-max", "1GiB"];
 /// Writers through the front, and as many past it.
 const WRITERS: i32 = 3;
 /// `_id`s of one writer.
 const IDS: i32 = 300;
 /// How long the front may take to be what the store is, once nobody writes.
 const PATIENCE: Duration = Duration::from_secs(60);
-/// How long writers write between two kills.
-const WRITING: Duration = Duration::from_millis(1_500);
+/// Write commands that the store runs between two kills.
+const WRITES: i64 = 1_500;
 const PATTERNS: [&str; 4] = ["^web", "pool", "-pack$", "x.*x"];
 
 struct Pair {
@@ -33,7 +34,10 @@ struct Pair {
 impl Pair {
     fn start(arguments: &[&str]) -> Result<Pair> {
         let listen = own_address()?.to_string();
-        let store = Server::start(BINARY, &[&HISTORY[..], &["--listen", &listen]].concat())?;
+        let store = Server::start(
+            BINARY,
+            &[&HISTORY[..], &["--mongodb-listen", &listen]].concat(),
+        )?;
         let upstream = format!("mongodb://{listen}");
         let always = ["--upstream", &upstream, "--devices", "host:2"];
         let front = Server::start(BINARY, &[&always[..], arguments].concat())?;
@@ -65,12 +69,13 @@ async fn reason(db: &Database) -> Result<Option<String>> {
 }
 
 async fn wait_until_cached(db: &Database) -> Result<()> {
-    let begun = Instant::now();
-    while let Some(reason) = reason(db).await? {
-        ensure!(begun.elapsed() < PATIENCE, "not cached: {reason}");
-        tokio::time::sleep(Duration::from_millis(20)).await;
-    }
-    Ok(())
+    let mut last = None;
+    let cached = wait_for("a cache", PATIENCE, async || {
+        last = reason(db).await?;
+        Ok(last.is_none().then_some(()))
+    });
+    let cached = cached.await;
+    cached.with_context(|| format!("not cached: {last:?}"))
 }
 
 fn name(rng: &mut Rng) -> String {
@@ -154,8 +159,10 @@ async fn write_on(
     Ok(written)
 }
 
-/// Writers on both sides for a while; how much they wrote.
-async fn storm(pair: &Pair, seed: u64, during: impl AsyncFnOnce()) -> Result<u32> {
+/// Writers on both sides, until the store has run [`WRITES`] of their commands; how much they wrote.
+async fn storm(pair: &Pair, seed: u64) -> Result<u32> {
+    let store = pair.straight().await?;
+    let before = write_commands(&store).await?;
     let stop = Arc::new(AtomicBool::new(false));
     let mut writers = JoinSet::new();
     for writer in 0..WRITERS * 2 {
@@ -167,13 +174,31 @@ async fn storm(pair: &Pair, seed: u64, during: impl AsyncFnOnce()) -> Result<u32
         let seed = seed ^ u64::from(writer.unsigned_abs() + 1);
         writers.spawn(write_on(db, writer * IDS, looks, seed, stop.clone()));
     }
-    during().await;
+    wait_for("writes", PATIENCE, async || {
+        let run = write_commands(&store).await? - before;
+        Ok((run >= WRITES).then_some(()))
+    })
+    .await?;
     stop.store(true, Ordering::Relaxed);
     let mut written = 0;
     while let Some(ended) = writers.join_next().await {
         written += ended??;
     }
     Ok(written)
+}
+
+/// Write commands that a server has run, as `serverStatus` counts them.
+async fn write_commands(db: &Database) -> Result<i64> {
+    let status = db.run_command(doc! { "serverStatus": 1 }).await?;
+    let counters = status.get_document("opcounters")?;
+    let kinds = ["insert", "update", "delete"];
+    let of = |kind| {
+        counters
+            .get(kind)
+            .and_then(|count| count.as_i64().or(count.as_i32().map(i64::from)))
+    };
+    let counts = kinds.map(|kind| of(kind).with_context(|| format!("a count of {kind}")));
+    counts.into_iter().sum()
 }
 
 async fn counts(db: &Database) -> Result<Vec<i64>> {
@@ -196,17 +221,13 @@ async fn counts(db: &Database) -> Result<Vec<i64>> {
 async fn agree(pair: &Pair) -> Result<()> {
     let (straight, through) = (pair.straight().await?, pair.through().await?);
     wait_until_cached(&through).await?;
-    let begun = Instant::now();
-    loop {
-        let (store, front) = (counts(&straight).await?, counts(&through).await?);
-        if store == front {
-            return Ok(());
-        }
-        if begun.elapsed() > PATIENCE {
-            bail!("the store counts {store:?}, the front {front:?}");
-        }
-        tokio::time::sleep(Duration::from_millis(20)).await;
-    }
+    let mut last = (Vec::new(), Vec::new());
+    let agreed = wait_for("equal counts", PATIENCE, async || {
+        last = (counts(&straight).await?, counts(&through).await?);
+        Ok((last.0 == last.1).then_some(()))
+    });
+    let agreed = agreed.await;
+    agreed.with_context(|| format!("the store counts {:?}, the front {:?}", last.0, last.1))
 }
 
 /// A copy of the store's files, as the disk has them at a cut of power if nothing reached it later.
@@ -276,10 +297,6 @@ async fn named_x(pair: &Pair) -> Result<()> {
     Ok(())
 }
 
-async fn writing() {
-    tokio::time::sleep(WRITING).await;
-}
-
 #[tokio::test(flavor = "multi_thread")]
 async fn a_front_follows_what_is_written_past_it() -> Result<()> {
     let seed = seed("upstream_streams");
@@ -287,7 +304,7 @@ async fn a_front_follows_what_is_written_past_it() -> Result<()> {
     pair.straight().await?.create_collection("things").await?;
     declare(&pair.through().await?).await?;
     wait_until_cached(&pair.through().await?).await?;
-    ensure!(storm(&pair, seed, writing).await? > 0, "nobody wrote");
+    ensure!(storm(&pair, seed).await? > 0, "nobody wrote");
     agree(&pair).await?;
     // What is written while the front is away is followed from where it was.
     pair.front.kill();
@@ -297,11 +314,11 @@ async fn a_front_follows_what_is_written_past_it() -> Result<()> {
         .await?;
     pair.front.restart()?;
     agree(&pair).await?;
-    storm(&pair, seed + 1, writing).await?;
+    storm(&pair, seed + 1).await?;
     pair.store.kill();
     pair.store.restart()?;
     agree(&pair).await?;
-    storm(&pair, seed + 2, writing).await?;
+    storm(&pair, seed + 2).await?;
     agree(&pair).await?;
     pair.front.stop()?;
     pair.store.stop()
@@ -315,7 +332,7 @@ async fn a_front_that_is_started_again_has_nothing_that_its_store_lost() -> Resu
     declare(&pair.through().await?).await?;
     wait_until_cached(&pair.through().await?).await?;
     // So long that the front has kept where it is.
-    storm(&pair, seed, writing).await?;
+    storm(&pair, seed).await?;
     agree(&pair).await?;
     let disk = Disk::synced(&pair).await?;
     write_in_vain(&pair).await?;
@@ -343,17 +360,11 @@ async fn a_front_answers_nothing_that_its_store_lost() -> Result<()> {
         pair.store.restart()?;
         let (straight, through) = (pair.straight().await?, pair.through().await?);
         let has = counts(&straight).await?;
-        let begun = Instant::now();
-        loop {
+        wait_for("an answer of the cache", PATIENCE, async || {
             ensure!(counts(&through).await? == has, "it answers what was lost");
-            if reason(&through).await?.is_none() {
-                break;
-            }
-            ensure!(
-                begun.elapsed() < PATIENCE,
-                "the cache does not answer again"
-            );
-        }
+            Ok(reason(&through).await?.is_none().then_some(()))
+        })
+        .await?;
         ensure!(counts(&through).await? == has);
     }
     pair.front.stop()?;
@@ -372,7 +383,7 @@ async fn a_front_keeps_its_own_apart_from_collections() -> Result<()> {
     own.run_command(doc! { "createIndexes": "resume_tokens", "indexes": [index] })
         .await?;
     wait_until_cached(&through).await?;
-    storm(&pair, seed, writing).await?;
+    storm(&pair, seed).await?;
     let tokens = own.collection::<Document>("resume_tokens");
     let kept = doc! { "token": { "$not": { "$regex": "x" } } };
     let found = tokens.count_documents(kept).await?;
@@ -402,7 +413,7 @@ async fn a_front_sees_a_collection_go() -> Result<()> {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_front_goes_on_without_its_store_if_asked() -> Result<()> {
-    let mut pair = Pair::start(&["--serve-stale"])?;
+    let mut pair = Pair::start(&["--upstream-serve-stale"])?;
     let (straight, through) = (pair.straight().await?, pair.through().await?);
     let things = straight.collection::<Document>("things");
     things.insert_one(doc! { "_id": 1, "name": "x-x" }).await?;

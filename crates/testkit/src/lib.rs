@@ -3,10 +3,12 @@
 
 mod model;
 mod server;
+mod wait;
 
-pub use forebay_bench::rivals::ferretdb::FerretDb;
+pub use forebay_peers::ferretdb::FerretDb;
 pub use model::Model;
 pub use server::{Server, own_address};
+pub use wait::{pace, wait_for};
 
 /// Whether tests run at full size: ten million documents instead of some thousands.
 pub fn is_full() -> bool {

@@ -5,8 +5,8 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU8, Ordering};
 
 use anyhow::{Context, Result};
-use forebay_bench::client;
-use forebay_bench::process::ServerProcess;
+use forebay_peers::client;
+use forebay_peers::process::ServerProcess;
 use mongodb::Client;
 
 /// A server and its data folder; both are gone when this value is dropped.
@@ -97,8 +97,8 @@ impl Server {
 
 /// An address that a server can have again after it was killed; until then nobody listens there.
 ///
-/// A port of 127.0.0.1 that was free may be anybody's a moment later: another server's, or that of a connection of ours,
-/// even one to this very port. So the host is one of our own; all of 127.0.0.0/8 is this machine.
+/// A port of 127.0.0.1 that was free may be anybody's a moment later: another server's, or that of a connection of
+/// ours, even one to this very port. So the host is one of our own; all of 127.0.0.0/8 is this machine.
 ///
 /// # Errors
 /// If this machine's loopback interface has no such address.

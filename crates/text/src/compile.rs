@@ -246,14 +246,15 @@ impl<'a> Compiler<'a> {
 
     fn large_dfa(&self, hir: &Hir) -> Result<Plan, String> {
         let nfa = automaton::nfa(hir, self.limits, self.budget)?;
-        // The engine makes two more of it, one for each direction.
+        // The meta searcher makes two more of it, one for each direction.
         self.budget.take(nfa.memory_usage() * 2)?;
-        let engine = Box::new(LazyEngine::build(hir, nfa.states().len(), self.limits)?);
+        let host_bytes = self.limits.lazy_bytes_max + nfa.memory_usage() * 3;
+        let engine = Box::new(LazyEngine::build(hir, nfa, self.limits)?);
         Ok(Plan {
             tier: Tier::LargeDfa,
             engine,
             facts: Facts {
-                host_bytes: self.limits.lazy_bytes_max + nfa.memory_usage() * 3,
+                host_bytes,
                 ..Facts::default()
             },
         })

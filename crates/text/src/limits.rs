@@ -23,8 +23,8 @@ pub struct Limits {
     pub match_limit: u32,
     /// PCRE2's depth limit: nested backtracking points a value. MongoDB builds with 4,000.
     pub depth_limit: u32,
-    /// PCRE2's heap limit: bytes of nested backtracking points a value, each of which holds all groups. MongoDB builds with
-    /// 20 GB.
+    /// PCRE2's heap limit: bytes of nested backtracking points a value, each of which holds all groups. MongoDB builds
+    /// with 20 GB.
     pub heap_bytes_max: usize,
 }
 

@@ -1,4 +1,4 @@
-//! The little of PCRE2's interface that this crate needs; no other file but the launches on a device holds `unsafe`.
+//! The little of PCRE2's interface that this crate needs. No other file of this crate has `unsafe`.
 //!
 //! The safe crate over the same library is no choice: it hands PCRE2 10.42 a dangling pointer for an empty subject,
 //! and the matcher then computes `end - n` of an address next to zero and reads what that wraps to.
@@ -23,7 +23,8 @@ pub(crate) mod error {
     };
 }
 
-/// Bytes that a call without a look at [`Stop`] may read again and again: once a step, at each start. Some 0.1 s at worst.
+/// Bytes that a call without a look at [`Stop`] may read again and again: once a step, at each start. Some 0.1 s at
+/// worst.
 const QUICK_BYTES_MAX: u64 = 100_000_000;
 
 /// Bytes that may be read between two looks at [`Stop`] by the calls that have them, an item of the pattern that reads
@@ -39,7 +40,8 @@ const START_BYTES_MAX: u64 = 1 << 30;
 /// Memory of backtracking that a thread keeps for its next call, in bytes.
 const KEPT_HEAP_BYTES_MAX: usize = 1 << 20;
 
-// SAFETY: as `pcre2.h` of 10.42 declares it. The callout block is only handed through, so that its layout is of no matter.
+// SAFETY: as `pcre2.h` of 10.42 declares it. The callout block is only handed through, so that its layout is of no
+// matter.
 unsafe extern "C" {
     fn pcre2_set_callout_8(
         context: *mut sys::pcre2_match_context_8,
@@ -74,8 +76,8 @@ pub(crate) struct Code {
     options: u32,
     limits: MatchLimits,
     plain: Compiled,
-    /// The same with places to look at [`Stop`], made for the first value that may take long. `None` if PCRE2 finds it too
-    /// large.
+    /// The same with places to look at [`Stop`], made for the first value that may take long. `None` if PCRE2 finds it
+    /// too large.
     watched: OnceLock<Option<Watched>>,
 }
 
@@ -110,8 +112,8 @@ struct Watch<'a> {
     stopped: Option<Stopped>,
 }
 
-// SAFETY: PCRE2 documents compiled patterns as shareable between threads as long as no thread changes them (pcre2api(3),
-// "Multithreading"); they are only written in `compile`, before any other thread can see them.
+// SAFETY: PCRE2 documents compiled patterns as shareable between threads as long as no thread changes them
+// (pcre2api(3), "Multithreading"); they are only written in `compile`, before any other thread can see them.
 unsafe impl Send for Compiled {}
 // SAFETY: as above.
 unsafe impl Sync for Compiled {}
@@ -136,8 +138,8 @@ impl Drop for Scratch {
 
 impl Drop for Compiled {
     fn drop(&mut self) {
-        // SAFETY: the pointer came from PCRE2's constructor, is freed once, here, and `&mut self` shows that no match is
-        // running.
+        // SAFETY: the pointer came from PCRE2's constructor, is freed once, here, and `&mut self` shows that no match
+        // is running.
         unsafe { sys::pcre2_code_free_8(self.0.as_ptr()) }
     }
 }
@@ -205,8 +207,9 @@ impl Compiled {
     ) -> Result<Option<(usize, usize)>, i32> {
         scratch.prepare(limits, watch);
         // SAFETY: code, context and match data are live and used as their types say; the subject's pointer and length
-        // are of one live slice (or of no bytes inside a live array), and `from` is within it. The watch that the context
-        // names is borrowed for longer than the call. PCRE2 checks the subject's encoding itself, as `PCRE2_NO_UTF_CHECK` is not given.
+        // are of one live slice (or of no bytes inside a live array), and `from` is within it. The watch that the
+        // context names is borrowed for longer than the call. PCRE2 checks the subject's encoding itself, as
+        // `PCRE2_NO_UTF_CHECK` is not given.
         let count = unsafe {
             let (code, data) = (self.0.as_ptr(), scratch.data.as_ptr());
             let (start, length) = (start(subject), subject.len());
@@ -512,8 +515,8 @@ mod tests {
 
     #[test]
     fn every_match_can_be_stopped() {
-        // From each start, for very long; by one start; where each step reads all of the value; by a pattern that has no
-        // room for a look at each of its items.
+        // From each start, for very long; by one start; where each step reads all of the value; by a pattern that has
+        // no room for a look at each of its items.
         let starts = r"(a)(?:a?){15}\1[yz]";
         let filler = "c".repeat(10_000);
         for (pattern, length) in [

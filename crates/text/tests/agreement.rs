@@ -3,7 +3,9 @@
 //! `FOREBAY_TEST_SEED` repeats a run; the seed is part of every failure's message.
 
 mod common;
+mod seed;
 
+use seed::seed;
 use std::collections::BTreeMap;
 
 use common::generate::Generator;
@@ -16,13 +18,6 @@ const PAIRS: usize = 1_000_000;
 
 /// Values a pattern.
 const VALUES: usize = 250;
-
-fn seed() -> u64 {
-    match std::env::var("FOREBAY_TEST_SEED") {
-        Ok(text) => text.parse().expect("FOREBAY_TEST_SEED is a number"),
-        Err(_) => fastrand::u64(..),
-    }
-}
 
 #[test]
 fn generated_pairs_agree_with_pcre2_on_every_tier() {

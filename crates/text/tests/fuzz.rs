@@ -3,10 +3,12 @@
 //! `FOREBAY_TEST_SEED` repeats a run.
 
 mod common;
+mod seed;
 
 use common::{compare, judge, programs};
 use fastrand::Rng;
 use forebay_text::{Limits, Options, Pattern};
+use seed::seed;
 
 const PATTERNS: usize = 10_000;
 
@@ -85,13 +87,6 @@ const PIECES: &[&str] = &[
     "😀",
     "\u{1}",
 ];
-
-fn seed() -> u64 {
-    match std::env::var("FOREBAY_TEST_SEED") {
-        Ok(text) => text.parse().expect("FOREBAY_TEST_SEED is a number"),
-        Err(_) => fastrand::u64(..),
-    }
-}
 
 fn random_pattern(rng: &mut Rng) -> String {
     let count = rng.usize(..12);

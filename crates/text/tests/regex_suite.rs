@@ -1,6 +1,7 @@
 //! The test suite of Rust's `regex` on the automaton tiers: what others hold a pattern to mean.
 //!
-//! Tests whose syntax or meaning is not PCRE2's are left out by rule; on their patterns the tiers are compared with PCRE2.
+//! Tests whose syntax or meaning is not PCRE2's are left out by rule; on their patterns the tiers are compared with
+//! PCRE2.
 
 mod common;
 

@@ -198,7 +198,8 @@ pub fn uncompressed(frame: Bytes, limits: &Limits) -> Result<(Bytes, Option<Comp
 
 /// Declared bytes of the inflated content of a whole frame. Returns `None` if the frame is not compressed.
 ///
-/// At most the bytes that a message may have: [`Message::decode`](crate::Message::decode) refuses frames that declare more.
+/// At most the bytes that a message may have: [`Message::decode`](crate::Message::decode) refuses frames that declare
+/// more.
 pub fn inflated_bytes(frame: &[u8]) -> Option<usize> {
     let number = |at: usize| frame.get(at..)?.first_chunk::<4>().copied();
     if i32::from_le_bytes(number(OP_CODE)?) != OpCode::Compressed.code() {

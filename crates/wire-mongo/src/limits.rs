@@ -4,10 +4,10 @@
 pub const MESSAGE_BYTES_MAX: usize = 48_000_000;
 
 /// The longest document that a user may store, in bytes (`maxBsonObjectSize` of the hello reply).
-pub const USER_DOCUMENT_BYTES_MAX: usize = 16 * 1024 * 1024;
+pub const DOCUMENT_BYTES_MAX: usize = 16 * 1024 * 1024;
 
 /// The longest document on the wire, in bytes: a stored one plus room for the command around it.
-pub const DOCUMENT_BYTES_MAX: usize = USER_DOCUMENT_BYTES_MAX + 16 * 1024;
+pub const WIRE_DOCUMENT_BYTES_MAX: usize = DOCUMENT_BYTES_MAX + 16 * 1024;
 
 /// How deep documents and arrays may nest; the outermost document is depth 1.
 pub const DEPTH_MAX: usize = 200;
@@ -33,7 +33,7 @@ impl Default for Limits {
     fn default() -> Self {
         Limits {
             message_bytes_max: MESSAGE_BYTES_MAX,
-            document_bytes_max: DOCUMENT_BYTES_MAX,
+            document_bytes_max: WIRE_DOCUMENT_BYTES_MAX,
             depth_max: DEPTH_MAX,
         }
     }

@@ -87,8 +87,6 @@ fn owned(bytes: &Bytes, what: &'static str) -> Result<RawDocumentBuf, Error> {
 pub struct ReplyFlags(pub u32);
 
 impl ReplyFlags {
-    /// The query failed; the one document holds `$err` or the command's error.
-    pub const QUERY_FAILURE: ReplyFlags = ReplyFlags(1 << 1);
     /// The server can wait for data; set on every reply since MongoDB 2.0.
     pub const AWAIT_CAPABLE: ReplyFlags = ReplyFlags(1 << 3);
 }

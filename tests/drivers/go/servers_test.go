@@ -11,7 +11,7 @@ import (
 // startForebay starts a server in memory or in front of another; the environment names the binary.
 func startForebay(t *testing.T, arguments ...string) string {
 	t.Helper()
-	command := append([]string{"serve", "--listen", "127.0.0.1:0"}, arguments...)
+	command := append([]string{"serve", "--mongodb-listen", "127.0.0.1:0"}, arguments...)
 	return start(t, exec.Command(os.Getenv("FOREBAY"), command...), `mongodb://([0-9.]+:[0-9]+)`)
 }
 

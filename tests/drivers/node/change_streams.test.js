@@ -10,7 +10,7 @@ let client;
 let db;
 
 before(async () => {
-  server = await startForebay("--change-history-bytes-max", "64MiB");
+  server = await startForebay("--documents-change-history-bytes-max", "64MiB");
   client = await new MongoClient(server.uri).connect();
   db = client.db("node");
 });

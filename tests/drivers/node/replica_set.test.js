@@ -11,7 +11,7 @@ let server;
 let client;
 
 before(async () => {
-  server = await startForebay("--replica-set", "rs0", "--test-commands", "--change-history-bytes-max", "64MiB");
+  server = await startForebay("--mongodb-replica-set", "rs0", "--mongodb-test-commands", "--documents-change-history-bytes-max", "64MiB");
   client = await MongoClient.connect(`${server.uri}/?replicaSet=rs0`);
 });
 

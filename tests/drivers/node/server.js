@@ -8,7 +8,7 @@ import { createInterface } from "node:readline";
 
 /** Starts a Forebay in memory on a free port; resolves to its connection string and a function that ends it. */
 export function startForebay(...args) {
-  const command = ["serve", "--memory", "--listen", "127.0.0.1:0", ...args];
+  const command = ["serve", "--memory", "--mongodb-listen", "127.0.0.1:0", ...args];
   return start(process.env.FOREBAY, command, /mongodb:\/\/([0-9.]+:[0-9]+)/);
 }
 

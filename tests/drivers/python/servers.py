@@ -10,9 +10,10 @@ import socket
 import struct
 import subprocess
 import threading
-import time
 
 import bson
+
+from waiting import pace
 
 READY_SECONDS_MAX = 60
 
@@ -52,8 +53,20 @@ class Server:
 
 def start_forebay(*arguments, address="127.0.0.1:0"):
     """Starts Forebay, on a free port if no address is given; the environment names the binary."""
-    command = [os.environ["FOREBAY"], "serve", "--listen", address, *arguments]
+    command = [os.environ["FOREBAY"], "serve", "--mongodb-listen", address, *arguments]
     return Server(command, r"mongodb://([0-9.]+:[0-9]+)")
+
+
+TCP_ESTABLISHED, TCP_CLOSE_WAIT = "01", "08"
+
+
+def open_connections(address):
+    """The number of connections that a server on this machine has open at `address`."""
+    port = int(address.split(":")[1])
+    with open("/proc/net/tcp", encoding="ascii") as table:
+        rows = [line.split() for line in table.readlines()[1:]]
+    here = [row for row in rows if int(row[1].split(":")[1], 16) == port]
+    return sum(row[3] in (TCP_ESTABLISHED, TCP_CLOSE_WAIT) for row in here)
 
 
 OWN_HOSTS = itertools.count(2)
@@ -161,7 +174,7 @@ def slow_store(address, seconds, is_slow):
 
     def delay(command):
         if is_slow(command):
-            time.sleep(seconds)
+            pace(seconds)
         return False
 
     return RefusingStore(address, delay)

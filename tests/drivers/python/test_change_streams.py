@@ -19,7 +19,7 @@ PATIENCE_MS = 60_000
 def server():
     """A Forebay that keeps a history of changes."""
     with tempfile.TemporaryDirectory() as folder:
-        arguments = ["--data", folder, "--devices", "host:2", "--change-history-bytes-max", "64MiB"]
+        arguments = ["--data", folder, "--devices", "host:2", "--documents-change-history-bytes-max", "64MiB"]
         process = start_forebay(*arguments)
         yield process
         process.stop()
@@ -307,11 +307,11 @@ def test_without_a_history_streams_are_refused():
         client.db.coll.watch()
     process.stop()
     assert caught.value.code == 40573
-    assert "--change-history-bytes-max" in str(caught.value)
+    assert "--documents-change-history-bytes-max" in str(caught.value)
 
 
 def test_a_history_in_memory_resumes_while_the_server_lives():
-    process = start_forebay("--memory", "--devices", "host:1", "--change-history-bytes-max", "1MiB")
+    process = start_forebay("--memory", "--devices", "host:1", "--documents-change-history-bytes-max", "1MiB")
     with pymongo.MongoClient(process.uri) as client:
         coll = client.db.coll
         with watch(coll) as stream:

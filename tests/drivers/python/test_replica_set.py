@@ -9,7 +9,7 @@ from servers import start_forebay
 
 @pytest.fixture(scope="module")
 def client():
-    server = start_forebay("--memory", "--replica-set", "rs0", "--test-commands", "--change-history-bytes-max", "64MiB")
+    server = start_forebay("--memory", "--mongodb-replica-set", "rs0", "--mongodb-test-commands", "--documents-change-history-bytes-max", "64MiB")
     with pymongo.MongoClient(server.uri, replicaSet="rs0") as client:
         yield client
     server.stop()

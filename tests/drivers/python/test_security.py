@@ -69,7 +69,7 @@ def test_without_tls_there_is_no_conversation(secured):
 
 
 def test_the_world_is_not_served_without_users(tmp_path):
-    command = [os.environ["FOREBAY"], "serve", "--listen", "0.0.0.0:0", "--data", str(tmp_path)]
+    command = [os.environ["FOREBAY"], "serve", "--mongodb-listen", "0.0.0.0:0", "--data", str(tmp_path)]
     result = subprocess.run(command, capture_output=True, text=True, timeout=30, stdin=subprocess.DEVNULL, check=False)
     assert result.returncode != 0
     assert "auth" in (result.stdout + result.stderr).lower()

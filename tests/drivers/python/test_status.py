@@ -24,7 +24,7 @@ ROWS = 3_000
 def watched():
     """A server with a status listener and a cached field with a hostile name; its address and the collection."""
     server = start_forebay(
-        "--memory", "--devices", "host:3", "--bucket-values-max", "100", "--status-listen", "127.0.0.1:0"
+        "--memory", "--devices", "host:3", "--documents-bucket-values-max", "100", "--status-listen", "127.0.0.1:0"
     )
     address = next(found[1] for line in server.lines if (found := re.search(r"status page is at (http://\S+)", line)))
     with pymongo.MongoClient(server.uri) as client:
@@ -74,7 +74,7 @@ def test_every_metric_has_a_type_a_help_and_a_name_of_the_house(watched):
 
 
 def buckets_by_device(found):
-    return {dict(labels)["device"]: count for labels, count in values(found["forebay_cache_buckets"]).items()}
+    return {dict(labels)["device"]: count for labels, count in values(found["forebay_documents_cache_buckets"]).items()}
 
 
 def test_figures_are_those_of_the_server(watched):
@@ -84,19 +84,19 @@ def test_figures_are_those_of_the_server(watched):
     while "host" in buckets_by_device(found):
         found = families(address)
     field = (("field", FIELD), ("namespace", f"shop.{COLLECTION}"))
-    assert values(found["forebay_cache_values"])[field] == ROWS
-    assert values(found["forebay_cache_tail_values"])[field] == 0
+    assert values(found["forebay_documents_cache_values"])[field] == ROWS
+    assert values(found["forebay_documents_cache_delta_values"])[field] == 0
     by_device = buckets_by_device(found)
     listed = things.database.client.admin.command("forebayBuckets", f"shop.{COLLECTION}.{FIELD}")["buckets"]
     assert sum(by_device.values()) == len(listed)
     for device, count in by_device.items():
         assert count == sum(bucket["device"] == device for bucket in listed)
-    assert values(found["forebay_search_cache_not_used"])[(("reason", "no-cached-field"),)] >= 1
+    assert values(found["forebay_documents_search_cache_not_used"])[(("reason", "no-cached-field"),)] >= 1
     assert values(found["forebay_device_events"])[(("event", "joined"),)] == 3
 
 
 def test_histograms_add_up(watched):
-    family = families(watched[0])["forebay_search_duration_seconds"]
+    family = families(watched[0])["forebay_documents_search_duration_seconds"]
     series = {}
     for sample in family.samples:
         labels = dict(sample.labels)
@@ -106,9 +106,9 @@ def test_histograms_add_up(watched):
     for figures in series.values():
         counts = [value for bound, value in figures.items() if not bound.startswith("forebay")]
         assert counts == sorted(counts)
-        assert figures["+Inf"] == figures["forebay_search_duration_seconds_count"]
+        assert figures["+Inf"] == figures["forebay_documents_search_duration_seconds_count"]
     searched = [figures for figures in series.values() if figures["+Inf"] > 0]
-    assert searched and all(figures["forebay_search_duration_seconds_sum"] > 0 for figures in searched)
+    assert searched and all(figures["forebay_documents_search_duration_seconds_sum"] > 0 for figures in searched)
 
 
 def test_another_site_cannot_read(watched):

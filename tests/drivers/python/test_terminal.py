@@ -8,7 +8,7 @@ import threading
 
 def test_the_first_lines_at_a_terminal_are_the_servers_own():
     primary, secondary = pty.openpty()
-    command = [os.environ["FOREBAY"], "serve", "--memory", "--listen", "127.0.0.1:0"]
+    command = [os.environ["FOREBAY"], "serve", "--memory", "--mongodb-listen", "127.0.0.1:0"]
     server = subprocess.Popen(command, stdin=secondary, stdout=secondary, stderr=secondary, close_fds=True)
     os.close(secondary)
     stuck = threading.Timer(60, server.kill)

@@ -4,7 +4,6 @@ import contextlib
 import re
 import tempfile
 import threading
-import time
 
 import pymongo
 import pytest
@@ -22,7 +21,8 @@ from pymongo.errors import (
 )
 
 from conftest import NUMBERS
-from servers import RefusingStore, own_host, slow_store, start_ferretdb, start_forebay
+from servers import RefusingStore, open_connections, own_host, slow_store, start_ferretdb, start_forebay
+from waiting import until
 
 
 @pytest.fixture(scope="module")
@@ -101,14 +101,6 @@ def test_writes_without_a_reply_arrive(pair):
     assert through.things.count_documents({}) == straight.things.count_documents({}) == 100
 
 
-def until(is_true, seconds=30):
-    """Waits until something is true."""
-    end = time.monotonic() + seconds
-    while not is_true():
-        assert time.monotonic() < end
-        time.sleep(0.02)
-
-
 def cache(collection):
     """Caches `name`, and waits until searches are answered by the cache."""
     collection.create_index({"name": "cache"})
@@ -124,7 +116,7 @@ def is_cached(collection):
 def exclusive(tmp_path):
     """FerretDB in a folder, a Forebay in front of it through which all writes come, and a cached collection there."""
     store = start_ferretdb(tmp_path)
-    front = start_forebay("--memory", "--upstream", store.uri, "--writes", "exclusive")
+    front = start_forebay("--memory", "--upstream", store.uri, "--upstream-writes", "exclusive")
     with pymongo.MongoClient(front.uri) as client:
         names = client["exclusive"].names
         names.insert_many([{"_id": number, "name": f"name {number}"} for number in range(10)])
@@ -296,7 +288,7 @@ def test_finds_of_whole_documents_say_what_the_store_says(exclusive):
 
 def test_a_few_documents_are_asked_for_by_their_id_alone(stores):
     slow = slow_store(stores["forebay"].address, 1, lambda asked: "$in" in str(asked) or "query" in asked)
-    front = start_forebay("--memory", "--upstream", slow.uri, "--writes", "exclusive")
+    front = start_forebay("--memory", "--upstream", slow.uri, "--upstream-writes", "exclusive")
     with pymongo.MongoClient(front.uri) as client:
         names = client[f"alone_{next(NUMBERS)}"].names
         names.insert_many([{"_id": number, "name": f"name {number}", "n": number} for number in range(10)])
@@ -313,7 +305,7 @@ def test_a_few_documents_are_asked_for_by_their_id_alone(stores):
 def test_a_store_that_is_slow_by_id_searches_by_itself(tmp_path):
     store = start_ferretdb(tmp_path)
     slow = slow_store(store.address, 1, lambda asked: "_id" in str(asked.get("filter")))
-    front = start_forebay("--memory", "--upstream", slow.uri, "--writes", "exclusive")
+    front = start_forebay("--memory", "--upstream", slow.uri, "--upstream-writes", "exclusive")
     with pymongo.MongoClient(front.uri) as client:
         names = client["slow"].names
         names.insert_many([{"_id": number, "name": f"name {number}"} for number in range(10)])
@@ -394,7 +386,7 @@ def test_a_store_that_was_started_again_while_nobody_was_there_is_read_again(exc
     store, front, names = exclusive
     assert found(names) == 10
     names.database.client.close()
-    time.sleep(1)
+    until(lambda: open_connections(front.address) == 0)
     again = start_again(store, tmp_path)
     try:
         with pymongo.MongoClient(front.uri) as client:
@@ -409,7 +401,7 @@ def test_a_store_that_was_started_again_while_nobody_was_there_is_read_again(exc
 def test_a_store_that_does_not_tell_when_it_was_started_is_read_once(tmp_path):
     store = start_ferretdb(tmp_path)
     refusing = RefusingStore(store.address, "serverStatus")
-    front = start_forebay("--memory", "--upstream", refusing.uri, "--writes", "exclusive")
+    front = start_forebay("--memory", "--upstream", refusing.uri, "--upstream-writes", "exclusive")
     with pymongo.MongoClient(front.uri) as client:
         names = client["exclusive"].names
         names.insert_many([{"_id": number, "name": f"name {number}"} for number in range(10)])
@@ -429,7 +421,7 @@ def test_a_store_that_does_not_tell_when_it_was_started_is_read_once(tmp_path):
 def test_a_store_that_is_about_to_stop_is_away_for_clients_that_come(tmp_path):
     store = start_ferretdb(tmp_path)
     draining = RefusingStore(store.address)
-    front = start_forebay("--memory", "--upstream", draining.uri, "--writes", "exclusive", "--serve-stale")
+    front = start_forebay("--memory", "--upstream", draining.uri, "--upstream-writes", "exclusive", "--upstream-serve-stale")
     with pymongo.MongoClient(front.uri) as client:
         names = client["exclusive"].names
         names.insert_many([{"_id": number, "name": f"name {number}"} for number in range(10)])
@@ -445,7 +437,7 @@ def test_a_store_that_is_about_to_stop_is_away_for_clients_that_come(tmp_path):
 
 def test_a_store_that_goes_while_it_is_read_again_leaves_what_there_was(tmp_path):
     store = start_ferretdb(tmp_path)
-    arguments = ["--writes", "exclusive", "--serve-stale", "--load-documents-per-second", "3000"]
+    arguments = ["--upstream-writes", "exclusive", "--upstream-serve-stale", "--upstream-load-documents-per-second", "3000"]
     front = start_forebay("--memory", "--upstream", store.uri, *arguments)
     with pymongo.MongoClient(front.uri) as client:
         names = client["exclusive"].names
@@ -474,12 +466,12 @@ def is_loading(names):
 
 
 def test_a_store_that_asks_for_passwords_now_shows_strangers_nothing_when_it_is_away(tmp_path):
-    arguments = ["--data", str(tmp_path), "--change-history-bytes-max", "64MiB"]
+    arguments = ["--data", str(tmp_path), "--documents-change-history-bytes-max", "64MiB"]
     store = start_forebay(*arguments, address=f"{own_host()}:0")
     with pymongo.MongoClient(store.uri) as straight:
         straight.admin.command("createUser", "root", pwd="secret", roles=["root"])
     upstream = f"mongodb://root:secret@{store.address}/"
-    front = start_forebay("--memory", "--upstream", upstream, "--serve-stale")
+    front = start_forebay("--memory", "--upstream", upstream, "--upstream-serve-stale")
     with pymongo.MongoClient(front.uri) as stranger:
         names = stranger["open"].names
         names.insert_one({"name": "name"})
@@ -498,7 +490,7 @@ def test_a_store_that_asks_for_passwords_now_shows_strangers_nothing_when_it_is_
 
 
 def test_a_right_that_is_taken_back_is_gone_with_the_first_refusal(tmp_path):
-    store = start_forebay("--data", str(tmp_path), "--change-history-bytes-max", "64MiB", "--auth")
+    store = start_forebay("--data", str(tmp_path), "--documents-change-history-bytes-max", "64MiB", "--auth")
     with pymongo.MongoClient(store.uri) as first:
         first.admin.command("createUser", "root", pwd="secret", roles=["root"])
     upstream = f"mongodb://root:secret@{store.address}/"
@@ -524,7 +516,7 @@ def has_concern(command):
 
 
 def test_a_load_reads_what_a_majority_has_and_not_less_than_the_stream(tmp_path):
-    store = start_forebay("--data", str(tmp_path), "--change-history-bytes-max", "64MiB")
+    store = start_forebay("--data", str(tmp_path), "--documents-change-history-bytes-max", "64MiB")
     # One that does not know the read concern: ReadConcernMajorityNotEnabled.
     for knows, refused in [(True, ""), (False, has_concern)]:
         between = RefusingStore(store.address, refused, 148)
@@ -544,10 +536,18 @@ def test_a_load_reads_what_a_majority_has_and_not_less_than_the_stream(tmp_path)
     store.stop()
 
 
+# Two starts of a store that are less than a tenth of a second apart are taken for one.
+STARTS_APART_MS = 200
+
+
+def uptime_ms(store):
+    with pymongo.MongoClient(store.uri) as straight:
+        return straight.admin.command("serverStatus")["uptimeMillis"]
+
+
 def start_again(store, folder):
     """The store again, without a document that it had acknowledged."""
-    # Starts that are less than a tenth of a second apart are taken for one.
-    time.sleep(0.2)
+    until(lambda: uptime_ms(store) > STARTS_APART_MS)
     store.stop()
     elsewhere = start_ferretdb(folder)
     with pymongo.MongoClient(elsewhere.uri) as straight:
@@ -565,7 +565,7 @@ def found(names):
 
 def test_strict_refuses_what_the_cache_does_not_answer(stores):
     # It has no change streams, so that caches are off.
-    front = start_forebay("--memory", "--strict", "--upstream", stores["ferretdb"].uri)
+    front = start_forebay("--memory", "--documents-strict", "--upstream", stores["ferretdb"].uri)
     with pymongo.MongoClient(front.uri) as client:
         names = client[f"strict_{next(NUMBERS)}"].names
         names.insert_one({"name": "x", "n": 1})
@@ -586,8 +586,8 @@ def loaded(collection):
 @pytest.fixture
 def streamed(tmp_path):
     """A client of a Forebay with change streams, and one of a Forebay in front of it."""
-    store = start_forebay("--data", str(tmp_path), "--change-history-bytes-max", "64MiB")
-    front = start_forebay("--memory", "--upstream", store.uri, "--load-documents-per-second", "2000")
+    store = start_forebay("--data", str(tmp_path), "--documents-change-history-bytes-max", "64MiB")
+    front = start_forebay("--memory", "--upstream", store.uri, "--upstream-load-documents-per-second", "2000")
     with pymongo.MongoClient(store.uri) as straight, pymongo.MongoClient(front.uri, maxPoolSize=1) as through:
         yield straight["streamed"].names, through["streamed"].names
     front.stop()

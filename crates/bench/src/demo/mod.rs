@@ -10,13 +10,13 @@ use std::time::Duration;
 use anyhow::{Context, Result};
 use bson::Document;
 use clap::Args;
+use forebay_peers::client::{self, Explanation, Plan};
+use forebay_peers::process::ServerProcess;
 use mongodb::Client;
 use serde::Serialize;
 
-use crate::client::{self, Explanation, Plan};
-use crate::data;
-use crate::process::ServerProcess;
 use crate::statistics::Repeat;
+use crate::timed;
 use load::Source;
 use searches::Search;
 
@@ -48,14 +48,14 @@ pub struct DemoArgs {
     /// Keep the documents in memory only.
     #[arg(long)]
     pub memory: bool,
-    /// Listen here; port 0 picks a free one.
+    /// Address and port for MongoDB clients; port 0 picks a free one.
     #[arg(long, value_name = "HOST:PORT", default_value = "127.0.0.1:0")]
-    pub listen: String,
+    pub mongodb_listen: String,
     /// Devices that hold the caches, as in `host:2`.
     #[arg(long, value_name = "LIST", default_value = "auto")]
     pub devices: String,
     /// Use the server at this connection string instead of starting one.
-    #[arg(long, value_name = "URI", conflicts_with_all = ["data", "memory", "listen", "devices"])]
+    #[arg(long, value_name = "URI", conflicts_with_all = ["data", "memory", "mongodb_listen", "devices"])]
     pub uri: Option<String>,
     /// Search this many generated names instead of the real ones; needs no network.
     #[arg(long, value_name = "COUNT")]
@@ -116,7 +116,12 @@ fn start_server(args: &DemoArgs) -> Result<Option<ServerProcess>> {
         return Ok(None);
     }
     let binary = std::env::current_exe().context("finding this program")?;
-    let mut arguments = vec!["--listen", &args.listen, "--devices", &args.devices];
+    let mut arguments = vec![
+        "--mongodb-listen",
+        &args.mongodb_listen,
+        "--devices",
+        &args.devices,
+    ];
     arguments.extend(["--status-listen", "127.0.0.1:0"]);
     let folder = data_folder(args)?;
     match &folder {
@@ -132,7 +137,7 @@ fn data_folder(args: &DemoArgs) -> Result<Option<String>> {
     }
     let folder = match &args.data {
         Some(folder) => folder.clone(),
-        None => data::cache_folder()?.join("demo"),
+        None => forebay_peers::cache_folder()?.join("demo"),
     };
     let folder = folder.into_os_string().into_string();
     folder
@@ -159,9 +164,9 @@ async fn search_one(client: &Client, search: &Search) -> Result<Outcome> {
     let db = client.database(DATABASE);
     let filter: &Document = &search.filter;
     let (matches, cached) =
-        client::timed_count(&db, search.collection, filter, Plan::Chosen, SEARCH_REPEAT).await?;
+        timed::count(&db, search.collection, filter, Plan::Chosen, SEARCH_REPEAT).await?;
     let (scanned, scan) =
-        client::timed_count(&db, search.collection, filter, Plan::Scan, SCAN_REPEAT).await?;
+        timed::count(&db, search.collection, filter, Plan::Scan, SCAN_REPEAT).await?;
     anyhow::ensure!(
         matches == scanned,
         "{}: {matches} by the cache, {scanned} by a scan",

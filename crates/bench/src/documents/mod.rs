@@ -16,10 +16,10 @@ use std::path::PathBuf;
 
 use anyhow::{Result, bail};
 use clap::{Args, Subcommand};
+use forebay_peers::{column, ferretdb};
 
 use crate::plot::{self, PlotArgs};
 use crate::record::Record;
-use crate::rivals::{column, ferretdb};
 use figures::Figure;
 use session::Session;
 
@@ -63,7 +63,8 @@ pub struct DocumentsArgs {
     /// Devices of GPU measurements (cuda:0 by default) and of figures (host:2 by default).
     #[arg(long, value_name = "LIST")]
     pub devices: Option<String>,
-    /// Documents of GPU measurements (100 million by default), and the most that a figure takes (the paper's by default).
+    /// Documents of GPU measurements (100 million by default), and the most that a figure takes (the paper's by
+    /// default).
     #[arg(long, value_name = "COUNT")]
     pub rows: Option<usize>,
     /// A small, quick run over generated data that checks every definition; its figures mean nothing.
@@ -98,7 +99,8 @@ pub enum Section {
     Inserts,
     /// Memory of a cache beyond the values' own bytes.
     Memory,
-    /// In front of FerretDB on SQLite: what passing on costs, and counts by pattern over a million names cached from it.
+    /// In front of FerretDB on SQLite: what passing on costs, and counts by pattern over a million names cached from
+    /// it.
     Upstream,
 }
 

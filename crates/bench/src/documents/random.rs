@@ -10,11 +10,11 @@ use anyhow::{Result, ensure};
 use bson::raw::CStr;
 use bson::{RawDocumentBuf, doc, rawdoc};
 use forebay_cancel::Stop;
+use forebay_peers::client::{self, Plan};
 use forebay_text::{Limits, Options, Pattern, Program, Rows, SEPARATOR};
 use mongodb::{Collection, Database};
 use tokio::task::JoinSet;
 
-use crate::client::{self, Plan};
 use crate::data;
 
 /// Letters of a value.
@@ -141,7 +141,7 @@ pub async fn all_on_devices(db: &Database, collection: &str, field: &str) -> Res
         let reply = db.run_command(explain.clone()).await?;
         let mut on_host = 0;
         client::each_document(&reply, &mut |part| {
-            on_host += client::integer(part.get("tailRows")).unwrap_or(0);
+            on_host += client::integer(part.get("deltaRows")).unwrap_or(0);
             if let Ok(host) = part.get_document("host") {
                 on_host += client::integer(host.get("rows")).unwrap_or(0);
             }

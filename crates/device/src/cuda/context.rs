@@ -2,6 +2,7 @@
 
 use std::marker::PhantomData;
 use std::ptr;
+use std::thread;
 
 use cudarc::driver::sys::{self, CUcontext};
 
@@ -42,6 +43,10 @@ impl Context {
         Ok(context)
     }
 
+    pub(super) fn raw(&self) -> CUcontext {
+        self.raw
+    }
+
     /// Makes the context the calling thread's for good: for the thread that owns the device.
     pub(crate) fn make_current(&self) -> Result<(), DriverError> {
         // SAFETY: `raw` is a live context.
@@ -56,6 +61,22 @@ impl Context {
         Ok(Entered {
             _context: PhantomData,
         })
+    }
+
+    /// Waits for all work of the context.
+    pub(crate) fn synchronize(&self) -> Result<(), DriverError> {
+        let _entered = self.enter()?;
+        // SAFETY: a context is current.
+        check("cuCtxSynchronize", unsafe { sys::cuCtxSynchronize() })
+    }
+
+    /// Waits for all work of the context if the calling thread unwinds: work that a panicking job has in flight may use
+    /// the memory that is about to be given back.
+    pub(crate) fn settle_if_panicking(&self) {
+        if thread::panicking() {
+            // A context that has failed does nothing more.
+            let _ = self.synchronize();
+        }
     }
 
     /// What the card has now.

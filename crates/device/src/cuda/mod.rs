@@ -2,16 +2,25 @@
 //!
 //! Nothing here links to CUDA. [`gpus`] says which GPUs there are, or what is missing; [`compile`] turns a
 //! [`ProgramSpec`] into machine code and needs NVRTC only, no GPU. Jobs on a GPU get a [`Cuda`], which loads kernels,
-//! launches them and copies; it never leaves the thread that owns the device. [`DeviceMemory`], [`Pinned`] and [`Event`]
-//! may be dropped on any thread, also after the device is lost.
+//! launches them and copies; it never leaves the thread that owns the device. [`DeviceMemory`], [`Pinned`] and
+//! [`Event`] may be dropped on any thread, also after the device is lost.
+//!
+//! # Examples
+//! Allocate, copy, launch, read back:
+#![doc = concat!("```no_run\n", include_str!("../../tests/examples/first_kernel.rs"), "```")]
+//!
+//! A pipeline of copies and kernels on two streams, ordered by events:
+#![doc = concat!("```no_run\n", include_str!("../../tests/examples/pipeline.rs"), "```")]
 
 mod arguments;
+mod buffer;
 mod cache;
 mod compile;
 mod context;
 mod engine;
 mod event;
 mod gpu;
+mod header;
 mod kernel;
 mod library;
 mod memory;
@@ -22,22 +31,24 @@ mod program;
 mod ranges;
 mod resources;
 mod stream;
-mod upload;
+mod transfer;
 
 pub use arguments::{DevicePointer, DevicePointerMut, DeviceType, KernelArguments, struct_text};
+pub use buffer::{DeviceBuffer, DeviceView};
 pub use cache::KernelCache;
-pub use compile::{Arch, ArchError, CompileError, Cubin, ProgramSpec, compile};
+pub use compile::{Arch, ArchError, CompileError, Cubin, Program, ProgramSpec, compile};
 pub use engine::Cuda;
 pub use event::Event;
 pub use gpu::{Gpu, gpus};
+pub use header::device_header;
 pub use kernel::{Kernel, LaunchShape};
 pub use library::{CudaUnavailable, DriverError, NvrtcMissing, nvrtc_version};
 pub use memory::DeviceMemory;
 pub use mirrored::Mirrored;
 pub use pinned::Pinned;
 pub use resources::KernelResources;
-pub use stream::Stream;
-pub use upload::Upload;
+pub use stream::{Priority, Stream};
+pub use transfer::{Destination, Fill, PinnedPart, Source, Transfer, TransferJob};
 
 pub(crate) use context::Context;
 pub(crate) use memory::Arena;

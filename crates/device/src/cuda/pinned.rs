@@ -8,9 +8,9 @@ use std::sync::Arc;
 use cudarc::driver::sys;
 use parking_lot::{Condvar, Mutex};
 
-use super::Context;
 use super::library::{DriverError, check};
 use super::ranges::{Range, Ranges};
+use super::{Context, DevicePointerMut};
 
 /// What every buffer of the pool begins at a multiple of: a page.
 const GRANULE_BYTES: u64 = 4096;
@@ -20,6 +20,8 @@ const GRANULE_BYTES: u64 = 4096;
 struct HostAllocation {
     context: Arc<Context>,
     pointer: NonNull<u8>,
+    /// Where kernels see it.
+    device_address: u64,
 }
 
 // SAFETY: the allocation is plain memory of this process, owned by this value alone.
@@ -37,19 +39,35 @@ impl HostAllocation {
         let code =
             unsafe { sys::cuMemHostAlloc(&mut pointer, size, sys::CU_MEMHOSTALLOC_PORTABLE) };
         check("cuMemHostAlloc", code)?;
-        drop(entered);
         let pointer = NonNull::new(pointer.cast::<u8>()).ok_or_else(|| DriverError {
             operation: "cuMemHostAlloc",
             code: "no address".to_owned(),
         })?;
+        let allocation = HostAllocation {
+            device_address: device_address(pointer)?,
+            context: Arc::clone(&context),
+            pointer,
+        };
+        drop(entered);
         // SAFETY: the driver gave `size` bytes at this address, and nobody else knows them yet.
         unsafe { pointer.write_bytes(0, size) };
-        Ok(HostAllocation { context, pointer })
+        Ok(allocation)
     }
+}
+
+/// Where kernels of the current context see pinned memory.
+fn device_address(pointer: NonNull<u8>) -> Result<u64, DriverError> {
+    let mut address = 0;
+    // SAFETY: a context is current, the driver gave the pointer, and `address` lives through the call.
+    let code =
+        unsafe { sys::cuMemHostGetDevicePointer_v2(&mut address, pointer.as_ptr().cast(), 0) };
+    check("cuMemHostGetDevicePointer", code)?;
+    Ok(address)
 }
 
 impl Drop for HostAllocation {
     fn drop(&mut self) {
+        self.context.settle_if_panicking();
         // A context that cannot be entered has failed; destroying it frees its memory.
         if let Ok(_entered) = self.context.enter() {
             // SAFETY: the pointer came from `cuMemHostAlloc` in this context, and this was its only owner.
@@ -63,7 +81,7 @@ impl Drop for HostAllocation {
 pub(crate) struct PinnedPool {
     allocation: HostAllocation,
     bytes: u64,
-    /// Who holds it is the next to be served, so that large requests are not overtaken for ever.
+    /// The thread that holds it is served next, so that small requests do not overtake a large one for ever.
     turn: Mutex<()>,
     state: Mutex<PoolState>,
     changed: Condvar,
@@ -92,22 +110,43 @@ impl PinnedPool {
 
     /// Waits for room; `None` when the pool is closed or smaller than `bytes`.
     pub(crate) fn take(self: &Arc<Self>, bytes: usize) -> Option<Pinned> {
-        if bytes as u64 > self.bytes - self.bytes % GRANULE_BYTES {
+        self.take_ring(1, bytes)?.pop()
+    }
+
+    /// Waits for room for all slots and takes them at once; `None` when the pool is closed or smaller.
+    pub(crate) fn take_ring(self: &Arc<Self>, slots: usize, bytes: usize) -> Option<Vec<Pinned>> {
+        let slot_bytes = (bytes.max(1) as u64).checked_next_multiple_of(GRANULE_BYTES)?;
+        let ring_bytes = slot_bytes.checked_mul(slots as u64)?;
+        if ring_bytes > self.bytes - self.bytes % GRANULE_BYTES {
             return None;
         }
+        if slots == 0 {
+            return Some(Vec::new());
+        }
         let _turn = self.turn.lock();
-        let range = self.wait_for(bytes as u64)?;
+        let ring = self.wait_for(ring_bytes)?;
+        let ranges = (0..slots as u64).map(|slot| Range {
+            offset: ring.offset + slot * slot_bytes,
+            bytes: slot_bytes,
+        });
+        Some(ranges.map(|range| self.give_out(range, bytes)).collect())
+    }
+
+    /// Gives out a range that was taken.
+    fn give_out(self: &Arc<Self>, range: Range, bytes: usize) -> Pinned {
         // SAFETY: the offset lies within the allocation.
         let pointer = unsafe { self.allocation.pointer.add(range.offset as usize) };
+        let device_address = self.allocation.device_address + range.offset;
         let part = Part {
             pool: Arc::clone(self),
             range: Some(range),
         };
-        Some(Pinned {
+        Pinned {
             pointer,
             bytes,
+            device_address,
             _owner: Owner::Pool(part),
-        })
+        }
     }
 
     fn wait_for(&self, bytes: u64) -> Option<Range> {
@@ -137,6 +176,7 @@ struct Part {
 
 impl Drop for Part {
     fn drop(&mut self) {
+        self.pool.allocation.context.settle_if_panicking();
         if let Some(range) = self.range.take() {
             self.pool.state.lock().ranges.give_back(range);
             self.pool.changed.notify_all();
@@ -153,13 +193,13 @@ enum Owner {
 
 /// A buffer of pinned host memory: copies between it and the GPU run at full speed and beside other work.
 ///
-/// It is the pool's and goes back when it is dropped, or its own and is freed then. It is cached by the CPU. Whoever
-/// starts an asynchronous copy keeps the buffer, and leaves it alone, until the stream has done the copy. A buffer from
-/// the pool holds what was in it before.
+/// A buffer of the pool goes back there when it is dropped, and holds at first what was in it before; another one is
+/// freed. The memory is cached by the CPU. A [`Transfer`](super::Transfer) owns the buffer until the copy is done.
 #[derive(Debug)]
 pub struct Pinned {
     pointer: NonNull<u8>,
     bytes: usize,
+    device_address: u64,
     _owner: Owner,
 }
 
@@ -175,8 +215,15 @@ impl Pinned {
         Ok(Pinned {
             pointer: allocation.pointer,
             bytes,
+            device_address: allocation.device_address,
             _owner: Owner::Itself(allocation),
         })
+    }
+
+    /// Where kernels of the device read and write the buffer without a copy, over the bus. The caller of the launch
+    /// keeps the buffer, and leaves it alone, until the stream is done.
+    pub fn device_pointer<T>(&self) -> DevicePointerMut<T> {
+        DevicePointerMut::new(self.device_address)
     }
 }
 
@@ -184,8 +231,8 @@ impl Deref for Pinned {
     type Target = [u8];
 
     fn deref(&self) -> &[u8] {
-        // SAFETY: `bytes` bytes from `pointer` on are this buffer's alone, were set to zero when they were taken from the
-        // driver, and live as long as the owner. Asynchronous copies that write them are promised to be over.
+        // SAFETY: `bytes` bytes from `pointer` on are this buffer's alone, were set to zero when they were taken from
+        // the driver, and live as long as the owner. Asynchronous copies that write them are promised to be over.
         unsafe { slice::from_raw_parts(self.pointer.as_ptr(), self.bytes) }
     }
 }

@@ -226,8 +226,8 @@ impl LeafSearch<'_> {
         Ok(begun)
     }
 
-    /// What there is to scan in the buckets that no GPU holds and in the tail, by where it is scanned. `host` is what the
-    /// host scans besides.
+    /// What there is to scan in the buckets that no GPU holds and in the tail, by where it is scanned. `host` is what
+    /// the host scans besides.
     fn places<'b>(
         &self,
         prefix: &[u8],

@@ -1,8 +1,9 @@
 //! Searching: from an expression over fields to the documents that meet it.
 //!
-//! Every condition is answered by itself, as a count or as a set of documents; sets are combined by the expression as they
-//! come, so that a search holds few of them at a time. Conditions that a binary search answers are answered at once on the
-//! caller's thread; the others become scans, one job a device, [`LEAVES_AHEAD`] conditions at the same time.
+//! Every condition is answered by itself, as a count or as a set of documents; sets are combined by the expression as
+//! they come, so that a search holds few of them at a time. Conditions that a binary search answers are answered at
+//! once on the caller's thread; the others become scans, one job a device, [`LEAVES_AHEAD`] conditions at the same
+//! time.
 
 mod combine;
 mod gpu;

@@ -118,7 +118,8 @@ impl Sink {
         }
     }
 
-    /// Takes what it has grown by from the account; small ones take nothing. `charged` are the bytes that it took before.
+    /// Takes what it has grown by from the account; small ones take nothing. `charged` are the bytes that it took
+    /// before.
     pub(super) fn charge(&self, charged: &mut usize, held: &Share) -> Result<(), Full> {
         let more = self.bytes().saturating_sub(*charged);
         if more <= FREE_BYTES_MAX {

@@ -44,7 +44,7 @@ fn size<'a>(operands: &[Value<'a>]) -> Result<Value<'a>, Error> {
     }
 }
 
-/// A 32-bit integer that an operand must be.
+/// Reads an operand that must be a 32-bit integer.
 fn integer(operand: &Value<'_>, codes: [Code; 2], what: &str) -> Result<i64, Error> {
     let Some(number) = operand.get().and_then(Number::of) else {
         return Err(Error::new(
@@ -165,8 +165,8 @@ fn slice<'a>(operands: &[Value<'a>]) -> Result<Value<'a>, Error> {
     )))
 }
 
-/// Where a slice of an array of `size` starts and how long it is: `count` elements from `position`, or from the end
-/// where either is negative.
+/// Start and length of a slice of an array of `size` elements: `count` elements from `position`. A negative value
+/// counts from the end.
 pub(crate) fn slice_bounds(size: usize, position: Option<i64>, count: i64) -> (usize, usize) {
     let size = size as i64;
     let (start, length) = match position {
@@ -236,7 +236,7 @@ fn index_of<'a>(operands: &[Value<'a>]) -> Result<Value<'a>, Error> {
     Ok(found.map_or(-1, |(index, _)| index as i32).into())
 }
 
-/// Numbers that `$range` may make: what fits one document of 16 MB.
+/// Maximum numbers that `$range` may make: as many as fit one document of 16 MB.
 const RANGE_COUNT_MAX: i64 = 1_000_000;
 
 fn range<'a>(operands: &[Value<'a>]) -> Result<Value<'a>, Error> {
@@ -296,7 +296,7 @@ fn to_object<'a>(operands: &[Value<'a>]) -> Result<Value<'a>, Error> {
     Ok(Value::Owned(fields.finish()))
 }
 
-/// How `$arrayToObject` is given its fields: the first element decides, and the others may not differ.
+/// The form in which `$arrayToObject` gets its fields. The first element decides, and the others must have the same.
 #[derive(Clone, Copy)]
 enum Form {
     /// `[name, value]`

@@ -41,7 +41,7 @@ fn order(operands: &[Value<'_>]) -> Ordering {
     compare_values(&operands[0], &operands[1])
 }
 
-/// The order across types, in which a missing value comes with undefined, before null.
+/// Compares across types. A missing value sorts with undefined, before null.
 pub(crate) fn compare_values(a: &Value<'_>, b: &Value<'_>) -> Ordering {
     match (a.get(), b.get()) {
         (None, None) => Ordering::Equal,

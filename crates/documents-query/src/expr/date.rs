@@ -7,7 +7,7 @@ use super::Value;
 use super::function::{Function, named};
 use crate::error::{Code, Error};
 
-/// Date operators take the date alone or as `{date, timezone}`.
+/// Parses the operand of a date operator: the date alone, or `{date, timezone}`.
 const NAMES: &[&str] = &["date", "timezone"];
 
 pub(super) const FUNCTIONS: &[Function] = &[
@@ -101,7 +101,7 @@ impl Civil {
         self.format("%Y-%m-%dT%H:%M:%S.%LZ").unwrap_or_default()
     }
 
-    /// Text by a `$dateToString` format; `None` for a specifier that is not known.
+    /// Text by a `$dateToString` format. Returns `None` if a specifier is unknown.
     fn format(&self, format: &str) -> Option<String> {
         let mut text = String::new();
         let mut rest = format.chars();
@@ -147,7 +147,7 @@ fn date_of(value: &Value<'_>) -> Result<Option<DateTime>, Error> {
     }
 }
 
-/// UTC under one of its names; other zones are not supported.
+/// Accepts UTC under any of its names. Other zones are not supported.
 fn check_zone(zone: &Value<'_>) -> Result<(), Error> {
     match zone {
         Value::Missing => Ok(()),

@@ -1,17 +1,18 @@
-//! `$getField`, `$setField`, `$unsetField`: fields by names that a path cannot write, such as `a.b` and `$a`.
+//! `$getField`, `$setField`, `$unsetField`: fields with names that no path can express, such as `a.b` and `$a`.
 
 use bson::raw::{RawBson, RawBsonRef};
 
 use super::function::{Function, exactly};
-use super::parse::{Fields, Parser, first_is_operator};
+use super::parse::{Fields, Parser};
 use super::{Node, Value, Variable};
+use crate::element::first_is_operator;
 use crate::element::{Writer, elements, get};
 use crate::error::{Code, Error};
 
 static GET: Function = exactly("$getField", 2, get_field);
 static SET: Function = exactly("$setField", 3, set_field);
 
-/// Parses `$getField`. An operand that is no object is the name of a field of the document.
+/// Parses `$getField`. An operand that is not an object is the name of a field of the document.
 pub(super) fn parse_get(parser: &mut Parser<'_>, operand: RawBsonRef<'_>) -> Result<Node, Error> {
     let nodes = match operand {
         RawBsonRef::Document(document) if !first_is_operator(document) => {
@@ -34,7 +35,7 @@ pub(super) fn parse_set(parser: &mut Parser<'_>, operand: RawBsonRef<'_>) -> Res
     Ok(Node::Call(&SET, vec![field, input, value]))
 }
 
-/// Parses `$unsetField`, which sets a field to no value.
+/// Parses `$unsetField`: `$setField` with a missing value.
 pub(super) fn parse_unset(parser: &mut Parser<'_>, operand: RawBsonRef<'_>) -> Result<Node, Error> {
     let fields = arguments("$unsetField", &["field", "input"], operand)?;
     let (field, input) = target(parser, &fields, "$unsetField")?;
@@ -77,7 +78,7 @@ fn need<'a>(
     fields.get(name).ok_or_else(|| Error::new(code, message()))
 }
 
-/// The field that is set, which must be a fixed name, and the document it is set in.
+/// The name of the field to set, which must be a constant, and the document to set it in.
 fn target(
     parser: &mut Parser<'_>,
     fields: &Fields<'_>,

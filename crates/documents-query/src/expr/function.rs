@@ -12,7 +12,7 @@ pub(crate) struct Function {
     pub name: &'static str,
     pub min: usize,
     pub max: usize,
-    /// Names, where the operands are given by name.
+    /// The names of operands, if they are given by name.
     pub named: Option<&'static [&'static str]>,
     pub body: Body,
 }
@@ -77,7 +77,7 @@ impl Function {
     }
 
     /// # Errors
-    /// 16020 and 28667, as MongoDB counts operands.
+    /// 16020 and 28667 for a wrong number of operands.
     pub fn check_count(&self, count: usize) -> Result<(), Error> {
         if (self.min..=self.max).contains(&count) {
             return Ok(());

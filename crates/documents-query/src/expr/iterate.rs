@@ -11,7 +11,7 @@ use super::{Node, Scope, Value, value};
 use crate::element::{array_values, elements};
 use crate::error::{Code, Error};
 
-/// The parameters of an operator; the codes are those of an operand that is no object and of an unknown name.
+/// The parameters of an operator, with the codes for an operand that is not an object and for an unknown name.
 fn parameters<'a>(
     operator: &str,
     names: &'static [&'static str],
@@ -25,7 +25,7 @@ fn parameters<'a>(
     })
 }
 
-/// The array that an operator goes through, `None` for null.
+/// The array that an operator iterates over; `None` for null.
 fn input_array<'v>(
     operator: &str,
     input: &'v Value<'_>,
@@ -85,7 +85,7 @@ impl Let {
     }
 }
 
-/// Evaluates `body` with these variables bound.
+/// Evaluates `body` with the given variables bound.
 fn evaluate_with(
     scope: &Scope<'_>,
     variables: &[Value<'_>],

@@ -1,4 +1,4 @@
-//! Arithmetic, with MongoDB's rules for widths: int grows to long, long to double, dates shift by milliseconds.
+//! Arithmetic with MongoDB's rules for types: int widens to long, long to double; dates shift by milliseconds.
 
 use bson::DateTime;
 use bson::raw::RawBsonRef;
@@ -39,7 +39,7 @@ pub(super) const FUNCTIONS: &[Function] = &[
     any("$max", |operands| Ok(extreme(operands, false))),
 ];
 
-/// The width of a sum of numbers.
+/// The type of a sum of numbers, from narrow to wide.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Width {
     Int,
@@ -68,7 +68,7 @@ impl Default for Sum {
 }
 
 impl Sum {
-    /// Adds a number; other values do not count.
+    /// Adds a number. Other values are ignored.
     ///
     /// # Errors
     /// `NotImplemented` for a decimal.
@@ -89,7 +89,7 @@ impl Sum {
         Ok(())
     }
 
-    /// Neumaier's summation: what a plain sum would round away is kept aside.
+    /// Neumaier's summation: what a plain sum would round away is accumulated separately.
     fn add_double(&mut self, number: f64) {
         let total = self.doubles + number;
         let lost = match self.doubles.abs() >= number.abs() {
@@ -116,7 +116,7 @@ impl Sum {
     }
 }
 
-/// An integer of at least `width`, a double where 64 bits do not hold it.
+/// An integer of at least `width`, or a double if 64 bits cannot hold it.
 fn integer(number: i128, width: Width) -> Value<'static> {
     match (i32::try_from(number), i64::try_from(number), width) {
         (Ok(int), _, Width::Int) => int.into(),
@@ -133,7 +133,7 @@ fn width_of(value: RawBsonRef<'_>) -> Width {
     }
 }
 
-/// The operand as a number; a decimal is refused, since its arithmetic is not supported.
+/// The operand as a number. A decimal is refused, as arithmetic on decimals is not supported.
 fn number(value: RawBsonRef<'_>, refuse: impl FnOnce() -> Error) -> Result<Number, Error> {
     match Number::of(value) {
         Some(Number::Decimal(_)) => Err(no_decimals()),
@@ -142,7 +142,7 @@ fn number(value: RawBsonRef<'_>, refuse: impl FnOnce() -> Error) -> Result<Numbe
     }
 }
 
-/// The refusal of arithmetic on decimals.
+/// The error for arithmetic on decimals.
 pub(crate) fn no_decimals() -> Error {
     Error::new(
         Code::NotImplemented,
@@ -480,7 +480,7 @@ fn round_place(place: &Value<'_>, name: &str) -> Result<i32, Error> {
     }
 }
 
-/// The numbers that `$sum` and `$avg` as expressions see: a single array is looked into.
+/// The numbers that `$sum` and `$avg` see as expressions: a single operand that is an array stands for its elements.
 fn numbers<'b>(operands: &'b [Value<'_>]) -> Vec<RawBsonRef<'b>> {
     spread(operands)
         .into_iter()
@@ -511,7 +511,7 @@ fn average(numbers: &[RawBsonRef<'_>]) -> Result<Value<'static>, Error> {
     }
 }
 
-/// The smallest or largest operand; null and missing ones do not count.
+/// The smallest or largest operand. Null and missing operands are ignored.
 fn extreme(operands: &[Value<'_>], smallest: bool) -> Value<'static> {
     let present = spread(operands)
         .into_iter()

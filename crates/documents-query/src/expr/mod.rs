@@ -1,6 +1,6 @@
 //! Aggregation expressions: parsed once, evaluated on raw documents.
 //!
-//! Operators that evaluate all their operands are plain functions in a table (`function`); those with their own way
+//! Operators that evaluate all their operands are plain functions in a table (`function`); those with their own order
 //! of evaluating (`$and`, `$cond`, `$map`) are variants of the tree.
 
 mod array;
@@ -45,7 +45,7 @@ use iterate::{Filter, Let, MapArray, Reduce};
 use regex::RegexMatch;
 use value::ArrayWriter;
 
-/// Bytes that the values held while an expression is evaluated may take together, as MongoDB limits `$map`.
+/// Maximum bytes of all values held while an expression is evaluated; MongoDB limits `$map` to the same.
 const HELD_BYTES_MAX: usize = 100 * 1024 * 1024;
 
 /// A parsed expression.
@@ -76,7 +76,7 @@ pub(crate) enum Node {
     RegexMatch(Box<RegexMatch>),
 }
 
-/// A variable of the system or the user.
+/// A variable of the system or of the client.
 #[derive(Debug, Clone)]
 pub(crate) enum Variable {
     Root,
@@ -84,7 +84,7 @@ pub(crate) enum Variable {
     Remove,
     /// Of the command's `let`.
     Constant(Arc<RawBson>),
-    /// Of `$let`, `$map`, `$filter` or `$reduce`: how many were bound before it.
+    /// Of `$let`, `$map`, `$filter` or `$reduce`, by the number of variables bound before it.
     User(usize),
 }
 
@@ -109,7 +109,7 @@ pub(crate) struct Frame<'a> {
 }
 
 impl<'a> Scope<'a> {
-    /// A scope without variables of the user.
+    /// A scope without variables of the client.
     pub fn new(document: &'a RawDocument, now: DateTime) -> Scope<'a> {
         Scope {
             document,
@@ -119,10 +119,10 @@ impl<'a> Scope<'a> {
         }
     }
 
-    /// The scope of what is evaluated while values of so many bytes are held.
+    /// The scope of an evaluation during which `bytes` more are held.
     ///
     /// # Errors
-    /// `ExceededMemoryLimit` where all that is held would not fit the limit.
+    /// `ExceededMemoryLimit` if all that is held exceeds the limit.
     pub(crate) fn holding(&self, bytes: usize) -> Result<Scope<'a>, Error> {
         let room_bytes = self.room_bytes.checked_sub(bytes).ok_or_else(too_large)?;
         Ok(Scope {
@@ -131,7 +131,7 @@ impl<'a> Scope<'a> {
         })
     }
 
-    /// A value that an operator made, if it may be as large and nest as deep as it does.
+    /// Checks the size and the nesting of a value that an operator made.
     ///
     /// # Errors
     /// `ExceededMemoryLimit` and `Overflow`.
@@ -157,7 +157,7 @@ impl<'a> Scope<'a> {
         }
     }
 
-    /// The variable that was bound after `index` others.
+    /// The variable that was bound after `index` other variables.
     fn lookup(&self, index: usize) -> Option<RawBsonRef<'a>> {
         let mut frame = self.frame?;
         while index < frame.outside {
@@ -167,7 +167,7 @@ impl<'a> Scope<'a> {
     }
 }
 
-/// Refuses to make one value of more than [`HELD_BYTES_MAX`].
+/// Refuses a value of more than [`HELD_BYTES_MAX`] before it is made.
 fn check_bytes(bytes: usize) -> Result<(), Error> {
     match bytes <= HELD_BYTES_MAX {
         true => Ok(()),
@@ -186,29 +186,29 @@ impl Expression {
     /// Parses an expression.
     ///
     /// # Errors
-    /// MongoDB's code and wording; 168 `InvalidPipelineOperator` for an operator that is not known.
+    /// MongoDB's code and wording; 168 `InvalidPipelineOperator` for an unknown operator.
     pub fn parse(value: RawBsonRef<'_>, limits: &Limits) -> Result<Expression, Error> {
         Ok(Expression {
             root: parse::Parser::new(limits).expression(value)?,
         })
     }
 
-    /// An expression that is a fixed value.
+    /// An expression that is a constant.
     pub fn literal(value: RawBson) -> Expression {
         Expression {
             root: Node::Literal(value),
         }
     }
 
-    /// The value on a document.
+    /// The value for a document.
     ///
     /// # Errors
-    /// MongoDB's code and wording where an operator refuses its operands.
+    /// MongoDB's code and wording if an operator refuses its operands.
     pub fn evaluate<'s>(&'s self, scope: &Scope<'s>) -> Result<Value<'s>, Error> {
         self.root.evaluate(scope)
     }
 
-    /// The fixed value, if the expression is a literal.
+    /// The constant, if the expression is a literal.
     pub fn as_literal(&self) -> Option<&RawBson> {
         match &self.root {
             Node::Literal(value) => Some(value),
@@ -312,12 +312,12 @@ fn evaluate_all<'s>(nodes: &'s [Node], scope: &Scope<'s>) -> Result<Vec<Value<'s
     Ok(values)
 }
 
-/// A path into a document; through an array it gives the array of what it finds in the array's documents.
+/// The value at a path in a document. Through an array it is the array of the values in the array's documents.
 fn field<'a>(document: &'a RawDocument, path: &[Box<str>]) -> Result<Value<'a>, Error> {
     inside(RawBsonRef::Document(document), path, DOCUMENT_DEPTH_MAX)
 }
 
-/// A path into a value that may nest `levels` deep.
+/// The value at a path in a value, if the result nests at most `levels` deep.
 fn inside<'a>(value: RawBsonRef<'a>, path: &[Box<str>], levels: usize) -> Result<Value<'a>, Error> {
     let Some((name, rest)) = path.split_first() else {
         return Ok(Value::Ref(value));

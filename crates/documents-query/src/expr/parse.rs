@@ -11,15 +11,15 @@ use super::regex::RegexMatch;
 use super::{Node, Variable};
 use super::{field, function};
 use crate::display;
-use crate::element::{Element, array_values, elements};
+use crate::element::{Element, array_values, elements, first_is_operator};
 use crate::error::{Code, Error};
 use crate::limits::Limits;
 
-/// Parses expressions, counting nesting and knowing the variables in scope.
+/// Parses expressions; counts nesting and tracks the variables in scope.
 pub(crate) struct Parser<'l> {
     limits: &'l Limits,
     depth: usize,
-    /// The variables in scope: how many were bound before each of a name, the innermost last.
+    /// The variables in scope by name: for each, the number of variables bound before it, the innermost last.
     variables: HashMap<String, Vec<usize>>,
     variable_count: usize,
 }
@@ -34,12 +34,12 @@ impl<'l> Parser<'l> {
         }
     }
 
-    /// The limits that parsing keeps to.
+    /// The limits of parsing.
     pub fn limits(&self) -> &Limits {
         self.limits
     }
 
-    /// Any expression: a field path, a variable, a literal, an array, an object or an operator.
+    /// Parses any expression: a field path, a variable, a literal, an array, an object or an operator.
     pub fn expression(&mut self, value: RawBsonRef<'_>) -> Result<Node, Error> {
         self.depth += 1;
         if self.depth > self.limits.expression_depth_max {
@@ -63,7 +63,7 @@ impl<'l> Parser<'l> {
         Ok(node)
     }
 
-    /// An expression that sees more variables: evaluation binds them in this order.
+    /// Parses an expression that sees further variables. Evaluation binds them in this order.
     pub fn expression_with(
         &mut self,
         variables: &[&str],
@@ -224,8 +224,8 @@ impl<'l> Parser<'l> {
         }
     }
 
-    /// Operands given by name: each name's expression in the order of `names`, missing ones as a missing value. An
-    /// operand that is no object of these names stands for the first.
+    /// Parses operands that are given by name: the expressions in the order of `names`, with a missing value for those
+    /// left out. An operand that is not an object with these names stands for the first.
     fn named_operands(
         &mut self,
         name: &str,
@@ -263,12 +263,6 @@ impl<'l> Parser<'l> {
     }
 }
 
-pub(super) fn first_is_operator(document: &RawDocument) -> bool {
-    elements(document)
-        .next()
-        .is_some_and(|first| first.key.starts_with('$'))
-}
-
 /// The components of a field path.
 fn components(path: &str) -> Result<Box<[Box<str>]>, Error> {
     if path.is_empty() {
@@ -300,7 +294,7 @@ fn component(name: &str) -> Result<Box<str>, Error> {
     }
 }
 
-/// The fields of an operator that takes an object, refusing all others with `code`.
+/// The fields of an operator that takes an object. Refuses other fields with `code`.
 pub(super) struct Fields<'a> {
     found: Vec<Option<RawBsonRef<'a>>>,
     names: &'static [&'static str],
@@ -333,7 +327,7 @@ impl<'a> Fields<'a> {
         self.found[index]
     }
 
-    /// A field that must be there.
+    /// A field that must be present.
     pub fn need(&self, name: &str, code: Code, operator: &str) -> Result<RawBsonRef<'a>, Error> {
         self.get(name)
             .ok_or_else(|| Error::new(code, format!("Missing '{name}' parameter to {operator}")))

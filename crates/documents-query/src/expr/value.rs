@@ -4,10 +4,10 @@ use bson::raw::{RawArray, RawArrayBuf, RawBson, RawBsonRef, RawDocument};
 
 use crate::element::{Writer, is_truthy, type_name};
 
-/// A value that is missing, borrowed from a document or an expression, or made.
+/// A value that is missing, borrowed from a document or an expression, or computed.
 #[derive(Debug, Clone)]
 pub enum Value<'a> {
-    /// No value: a field that is not there.
+    /// No value, as of an absent field.
     Missing,
     /// A value of a document or a literal.
     Ref(RawBsonRef<'a>),
@@ -19,7 +19,7 @@ impl<'a> Value<'a> {
     /// Null, which most operators give for null or missing operands.
     pub const NULL: Value<'static> = Value::Ref(RawBsonRef::Null);
 
-    /// The value; `None` where it is missing.
+    /// The value; `None` if it is missing.
     pub fn get(&self) -> Option<RawBsonRef<'_>> {
         match self {
             Value::Missing => None,
@@ -28,7 +28,7 @@ impl<'a> Value<'a> {
         }
     }
 
-    /// The value, null where it is missing.
+    /// The value; null if it is missing.
     pub fn or_null(&self) -> RawBsonRef<'_> {
         self.get().unwrap_or(RawBsonRef::Null)
     }
@@ -41,7 +41,7 @@ impl<'a> Value<'a> {
         )
     }
 
-    /// The bytes of the text, binary, document or array; other values count for nothing.
+    /// The bytes of the text, binary, document or array; 0 for other values.
     pub fn bytes(&self) -> usize {
         match self.get() {
             Some(RawBsonRef::String(text) | RawBsonRef::Symbol(text)) => text.len(),
@@ -78,7 +78,7 @@ impl<'a> Value<'a> {
         crate::compare::string_of(self.get()?)
     }
 
-    /// The value without borrowing anything.
+    /// The value with nothing borrowed.
     pub fn into_static(self) -> Value<'static> {
         match self {
             Value::Missing => Value::Missing,
@@ -87,7 +87,7 @@ impl<'a> Value<'a> {
         }
     }
 
-    /// The value, owned; null where it is missing.
+    /// The value, owned; null if it is missing.
     pub fn into_owned(self) -> RawBson {
         match self {
             Value::Missing => RawBson::Null,

@@ -1,4 +1,4 @@
-//! The variables of a command's `let`: values, known before the first document is read.
+//! The variables of a command's `let`: values that are computed before the first document is read.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -12,7 +12,7 @@ use crate::element::elements;
 use crate::error::{Code, Error};
 use crate::limits::Limits;
 
-/// What the expressions of a command know as `$$name`. Cheap to clone.
+/// The values that the expressions of a command refer to as `$$name`. Cheap to clone.
 #[derive(Debug, Clone, Default)]
 pub struct Variables {
     bound: Arc<HashMap<Box<str>, Variable>>,
@@ -22,7 +22,7 @@ impl Variables {
     /// Evaluates the definitions of `let`, each of which sees those before it.
     ///
     /// # Errors
-    /// A name that is none, whatever is wrong with an expression, and 4890500 for one that reads a document.
+    /// Those of an invalid name and of an invalid expression; 4890500 for an expression that reads a document.
     pub fn parse(
         definitions: &RawDocument,
         now: DateTime,
@@ -39,7 +39,7 @@ impl Variables {
         Ok(limits.variables)
     }
 
-    /// The variable called `name`; of two with one name, the later.
+    /// The variable called `name`; the later one if two share the name.
     pub(super) fn get(&self, name: &str) -> Option<&Variable> {
         self.bound.get(name)
     }

@@ -7,7 +7,7 @@ use crate::element::array_values;
 use crate::error::Error;
 use crate::number::Number;
 
-/// What is wanted of the chosen bits.
+/// The condition on the chosen bits.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum BitWant {
     /// `$bitsAllSet`
@@ -23,7 +23,7 @@ pub enum BitWant {
 /// A test of chosen bits of an integer or a binary value.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct BitTest {
-    /// What is wanted.
+    /// The condition.
     pub want: BitWant,
     /// The positions of the bits, from the lowest.
     pub positions: Vec<u32>,
@@ -52,7 +52,7 @@ impl BitTest {
         Ok(BitTest { want, positions })
     }
 
-    /// Whether the value is a number without fraction, or binary, and its bits are as wanted.
+    /// Whether the value is an integral number or binary, and its bits meet the condition.
     pub(super) fn passes(&self, value: RawBsonRef<'_>) -> bool {
         match value {
             RawBsonRef::Binary(binary) => {

@@ -13,7 +13,7 @@ pub struct InList {
 }
 
 impl InList {
-    /// A list of values in any order, with duplicates or without, and patterns.
+    /// A list of values, in any order and possibly with duplicates, and of patterns.
     pub fn new(mut values: Vec<RawBson>, patterns: Vec<Regex>) -> InList {
         values.sort_by(|a, b| compare(a.as_raw_bson_ref(), b.as_raw_bson_ref()));
         values.dedup_by(|a, b| compare(a.as_raw_bson_ref(), b.as_raw_bson_ref()).is_eq());
@@ -35,7 +35,7 @@ impl InList {
         self.has_value(RawBsonRef::Null)
     }
 
-    /// The value of a list that has one value and nothing else.
+    /// The only value of the list. Returns `None` if there are others, or patterns.
     pub(super) fn single(&self) -> Option<&RawBson> {
         match (self.values.as_slice(), self.patterns.is_empty()) {
             ([value], true) => Some(value),

@@ -8,7 +8,7 @@ use crate::error::Error;
 use crate::expr::{Expression, Scope};
 use crate::path::Path;
 
-/// What a walk finds out besides its answer.
+/// What a walk finds besides its answer.
 #[derive(Debug, Default)]
 pub(super) struct Findings {
     /// The array element that the last leaf to match went through.
@@ -36,7 +36,7 @@ impl Node {
         }
     }
 
-    /// As [`Node::matches`], for nodes under a negation: the element they match is not the one that `$` means.
+    /// As [`Node::matches`], for nodes under a negation: `$` does not refer to the element that they match.
     fn matches_aside(&self, document: &RawDocument, findings: &mut Findings) -> bool {
         let index = findings.index;
         let answer = self.matches(document, findings);
@@ -44,7 +44,7 @@ impl Node {
         answer
     }
 
-    /// Whether a value itself passes: leaves with an empty path test it, others look into it.
+    /// Whether a value itself passes. Leaves with an empty path test it, others look into it.
     pub(super) fn matches_value(&self, value: RawBsonRef<'_>) -> bool {
         match self {
             Node::And(nodes) => nodes.iter().all(|node| node.matches_value(value)),

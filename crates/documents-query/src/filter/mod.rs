@@ -1,7 +1,7 @@
 //! Filters: parsed once, matched against raw documents.
 //!
-//! [`Filter::parse`] turns a query document into a tree of [`Node`]s with MongoDB's errors for what it does not
-//! accept; [`Filter::matches`] walks the tree over a document in place. Negative operators are [`Node::Not`] over their
+//! [`Filter::parse`] turns a query document into a tree of [`Node`]s, with MongoDB's errors for what it does not
+//! accept. [`Filter::matches`] walks the tree over a document in place. Negative operators are [`Node::Not`] over their
 //! positive ones (`$ne`, `$nin`, `{$exists: false}`), and `$all` is [`Node::And`], so that a planner has few cases.
 
 mod bits;
@@ -26,6 +26,7 @@ use crate::error::Error;
 use crate::expr::Expression;
 use crate::limits::Limits;
 use crate::path::Path;
+pub use regex::pattern_error;
 
 pub use bits::{BitTest, BitWant};
 pub use list::InList;
@@ -38,21 +39,21 @@ use matching::Findings;
 
 pub(crate) use parse::{is_operator_document, is_top_level_operator};
 
-/// Maximum tests of a filter that is cheap.
+/// Maximum tests of a cheap filter.
 const CHEAP_TESTS_MAX: usize = 16;
 
 /// A parsed query.
 #[derive(Debug, Clone)]
 pub struct Filter {
     root: Node,
-    /// The stop sign that may end a match by PCRE2, if there can be one.
+    /// The cancellation token that may end a match by PCRE2; `None` if the filter has no such match.
     stop: Option<Arc<SharedStop>>,
 }
 
 /// One node of a filter's tree.
 #[derive(Debug, Clone)]
 pub enum Node {
-    /// All hold; true for none.
+    /// All hold; true for an empty list.
     And(Vec<Node>),
     /// At least one holds.
     Or(Vec<Node>),
@@ -90,7 +91,7 @@ impl Filter {
         Ok(Filter::from_node(parse::Parser::new(limits).query(query)?))
     }
 
-    /// Parses a query of array elements that are documents, as `$pull` and `arrayFilters` have them: without `$expr`.
+    /// Parses a query on array elements that are documents, as in `$pull` and `arrayFilters`: without `$expr`.
     ///
     /// # Errors
     /// As [`Filter::parse`]; `QueryFeatureNotAllowed` for `$expr`.
@@ -102,7 +103,7 @@ impl Filter {
         Ok(Filter::from_node(root))
     }
 
-    /// Parses the condition of `$pull`, which tests an array's elements themselves: `{$gt: 5}`.
+    /// Parses a condition of `$pull` on array elements themselves: `{$gt: 5}`.
     pub(crate) fn parse_element_test(
         condition: &RawDocument,
         limits: &Limits,
@@ -135,8 +136,8 @@ impl Filter {
         &self.root
     }
 
-    /// Whether the document matches. A document on which an expression of `$expr` fails, or a match is stopped, does not;
-    /// use [`Filter::try_matches`] to hear of it.
+    /// Whether the document matches. It does not if an expression of `$expr` fails on it or a match is stopped;
+    /// [`Filter::try_matches`] reports these cases.
     pub fn matches(&self, document: &RawDocument) -> bool {
         self.try_matches(document).unwrap_or(false)
     }
@@ -144,7 +145,8 @@ impl Filter {
     /// Whether the document matches.
     ///
     /// # Errors
-    /// That of an expression of `$expr` which fails on the document; that the command has to end while PCRE2 is at it.
+    /// That of an expression of `$expr` that fails on the document; [`Stopped`](forebay_cancel::Stopped) if the command
+    /// has to end during a match.
     pub fn try_matches(&self, document: &RawDocument) -> Result<bool, Error> {
         let mut findings = Findings::default();
         let answer = self.root.matches(document, &mut findings);
@@ -155,7 +157,7 @@ impl Filter {
     /// The index of the first element of an array that an `$elemMatch` made by [`Filter::of_element_test`] finds.
     ///
     /// # Errors
-    /// That the command has to end while PCRE2 is at it.
+    /// If the command has to end during a match by PCRE2.
     pub(crate) fn element_index(&self, value: RawBsonRef<'_>) -> Result<Option<usize>, Error> {
         let index = match &self.root {
             Node::Leaf { test, .. } => test.element_index(value),
@@ -165,19 +167,19 @@ impl Filter {
         Ok(index)
     }
 
-    /// Whether judging a document of a few kilobytes takes microseconds, whatever the client wrote: a few tests, none of
-    /// them an expression or a pattern that takes more than a glance at each byte.
+    /// Whether testing a document of a few kilobytes takes microseconds, whatever the client wrote: a few tests, none
+    /// of them an expression, or a pattern that reads a byte more than once.
     pub fn is_cheap(&self) -> bool {
         self.root
             .test_count()
             .is_some_and(|tests| tests <= CHEAP_TESTS_MAX)
     }
 
-    /// What a match by PCRE2 found that was stopped is no answer.
+    /// The result of a stopped match does not count.
     fn check_stop(&self) -> Result<(), Error> {
         match &self.stop {
-            Some(stop) => Ok(stop.check()?),
-            None => Ok(()),
+            Some(stop) if stop.was_stopped() => Ok(stop.check()?),
+            _ => Ok(()),
         }
     }
 
@@ -186,8 +188,8 @@ impl Filter {
         self.root.matches_value(value)
     }
 
-    /// Whether the document matches and, if it does, the index of the array element that made it match: what the
-    /// positional operator `$` stands for.
+    /// Whether the document matches and, if it does, the index of the array element that made it match, to which the
+    /// positional operator `$` refers.
     ///
     /// # Errors
     /// As [`Filter::try_matches`].
@@ -204,7 +206,8 @@ impl Filter {
         }
     }
 
-    /// The fields that the filter holds equal to a value, in order: the first fields of a document that an upsert makes.
+    /// The fields that the filter requires to equal a value, in order. They are the first fields of an upserted
+    /// document.
     pub fn equalities(&self) -> Vec<(&Path, &RawBson)> {
         let mut found = Vec::new();
         collect_equalities(&self.root, &mut found);
@@ -224,13 +227,13 @@ pub enum Match {
     No,
     /// The document matches.
     Yes {
-        /// The matching element of the outermost array, where one was gone through.
+        /// The index of the matching element in the outermost array, if the path went through one.
         index: Option<usize>,
     },
 }
 
 impl Node {
-    /// The number of tests, or `None` if one of them may take long.
+    /// The number of tests. Returns `None` if one of them may take long.
     fn test_count(&self) -> Option<usize> {
         match self {
             Node::And(nodes) | Node::Or(nodes) | Node::Nor(nodes) => {
@@ -253,7 +256,7 @@ impl Node {
         }
     }
 
-    /// The stop sign of the patterns that PCRE2 judges, if there are any. All are parts of one command.
+    /// The cancellation token of the patterns, if there are any. They share one, as parts of one command.
     fn stop(&self) -> Option<&Arc<SharedStop>> {
         match self {
             Node::And(nodes) | Node::Or(nodes) | Node::Nor(nodes) => {
@@ -261,8 +264,8 @@ impl Node {
             }
             Node::Not(node) => node.stop(),
             Node::Leaf { test, .. } => match test {
-                Test::Regex(regex) => regex.stop(),
-                Test::In(list) => list.patterns().iter().find_map(Regex::stop),
+                Test::Regex(regex) => Some(regex.stop()),
+                Test::In(list) => list.patterns().first().map(Regex::stop),
                 Test::ElemMatchValue(node) | Test::ElemMatchObject(node) => node.stop(),
                 _ => None,
             },

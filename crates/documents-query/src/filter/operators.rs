@@ -12,7 +12,7 @@ use crate::error::Error;
 use crate::number::Number;
 use crate::path::Path;
 
-/// All operators of `operators` on `path`.
+/// Parses all operators of `operators` on `path`.
 pub(super) fn parse_operators(
     parser: &mut Parser<'_>,
     path: &Path,
@@ -25,7 +25,7 @@ pub(super) fn parse_operators(
     Ok(and(nodes))
 }
 
-/// One operator; `None` for `$options`, which `$regex` takes along.
+/// Parses one operator. Returns `None` for `$options`, which is parsed with `$regex`.
 fn parse_operator(
     parser: &mut Parser<'_>,
     path: &Path,
@@ -219,7 +219,7 @@ pub(super) fn elem_match_test(parser: &mut Parser<'_>, inner: &RawDocument) -> R
     })
 }
 
-/// Operators on the element itself, and not `$and`, `$ref` or another name that stands for a field.
+/// Whether these are operators on the element itself, not `$and`, `$ref` or other names that begin a query.
 fn tests_the_element(inner: &RawDocument) -> bool {
     elements(inner)
         .next()
@@ -271,7 +271,7 @@ fn all_entry(parser: &Parser<'_>, path: &Path, value: RawBsonRef<'_>) -> Result<
     }
 }
 
-/// The bit tests; what is left after them is not supported or unknown.
+/// Parses the bit tests. All other names are unknown or not supported.
 fn bits(path: &Path, name: &str, operand: RawBsonRef<'_>) -> Result<Node, Error> {
     let want = match name {
         "$bitsAllSet" => BitWant::AllSet,

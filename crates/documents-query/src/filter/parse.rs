@@ -17,17 +17,17 @@ use crate::expr::Expression;
 use crate::limits::Limits;
 use crate::path::Path;
 
-/// Parses queries, counting nesting.
+/// Parses queries and counts their nesting.
 pub(super) struct Parser<'l> {
     pub limits: &'l Limits,
     depth: usize,
-    /// Whether the parser is inside `$elemMatch`, where some operators may not be.
+    /// Whether the parser is inside `$elemMatch`, where some operators are not allowed.
     inside_element: bool,
-    /// Whether `$expr` may be anywhere.
+    /// Whether `$expr` is allowed.
     takes_expressions: bool,
 }
 
-/// Operators that stand where a field name would.
+/// Operators that stand in the place of a field name.
 const TOP_LEVEL: [&str; 13] = [
     "$and",
     "$or",
@@ -54,7 +54,7 @@ impl<'l> Parser<'l> {
         }
     }
 
-    /// A parser of queries that may not have `$expr`.
+    /// A parser of queries that must not contain `$expr`.
     pub fn without_expressions(limits: &'l Limits) -> Parser<'l> {
         Parser {
             takes_expressions: false,
@@ -62,7 +62,7 @@ impl<'l> Parser<'l> {
         }
     }
 
-    /// A query document: fields and top-level operators, all of which must hold.
+    /// Parses a query document: fields and top-level operators, all of which must hold.
     pub fn query(&mut self, query: &RawDocument) -> Result<Node, Error> {
         self.enter(query)?;
         let mut nodes = Vec::new();
@@ -76,7 +76,7 @@ impl<'l> Parser<'l> {
         Ok(and(nodes))
     }
 
-    /// A query that the documents of an array are tried on.
+    /// Parses a query on the documents of an array.
     pub fn element_query(&mut self, query: &RawDocument) -> Result<Node, Error> {
         let outside = std::mem::replace(&mut self.inside_element, true);
         let node = self.query(query);
@@ -84,7 +84,7 @@ impl<'l> Parser<'l> {
         node
     }
 
-    /// Operators that test a value itself.
+    /// Parses operators that test a value itself.
     pub fn element_test(&mut self, condition: &RawDocument) -> Result<Node, Error> {
         self.enter(condition)?;
         let node = parse_operators(self, &Path::empty(), condition);
@@ -192,7 +192,7 @@ pub(super) fn leaf(path: &Path, test: Test) -> Node {
     }
 }
 
-/// All of `nodes`, without a level that holds only one.
+/// The conjunction of `nodes`; a single node stands for itself.
 pub(super) fn and(mut nodes: Vec<Node>) -> Node {
     match nodes.len() {
         0 => Node::AlwaysTrue,
@@ -201,7 +201,7 @@ pub(super) fn and(mut nodes: Vec<Node>) -> Node {
     }
 }
 
-/// Equality with a value of any type that may be compared.
+/// Parses an equality with a value of any type that can be compared.
 pub(super) fn equality(path: &Path, value: RawBsonRef<'_>) -> Result<Node, Error> {
     if value == RawBsonRef::Undefined {
         return Err(Error::bad_value("cannot compare to undefined"));
@@ -209,7 +209,7 @@ pub(super) fn equality(path: &Path, value: RawBsonRef<'_>) -> Result<Node, Error
     Ok(leaf(path, Test::Eq(value.into())))
 }
 
-/// Whether a document is one of operators: its first name begins with `$`, and it is no DBRef.
+/// Whether a document consists of operators: its first name begins with `$`, and it is not a DBRef.
 pub(crate) fn is_operator_document(document: &RawDocument) -> bool {
     let Some(first) = elements(document).next() else {
         return false;
@@ -222,7 +222,7 @@ fn is_dbref(document: &RawDocument) -> bool {
     has("$ref") && has("$id")
 }
 
-/// Whether a name is an operator that stands where a field name would.
+/// Whether a name is an operator that stands in the place of a field name.
 pub(crate) fn is_top_level_operator(name: &str) -> bool {
     TOP_LEVEL.contains(&name)
 }
@@ -248,7 +248,7 @@ fn unknown_top_level(name: &str) -> Error {
     ))
 }
 
-/// The refusal of an operator that MongoDB has and this server has not.
+/// The error for an operator that MongoDB has and this server does not support.
 pub(super) fn unsupported(name: &str) -> Error {
     Error::new(
         Code::NotImplemented,

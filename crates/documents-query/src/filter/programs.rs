@@ -1,32 +1,32 @@
-//! How the patterns of a command are compiled: within a budget, aside from other work, and not again where they are known.
+//! How the patterns of a command are compiled: within a budget, apart from other work, and only if they are not cached.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use forebay_text::{Budget, Program};
 
-/// What all programs cost that are kept, by what is known of them: PCRE2's code and its room for backtracking.
+/// Estimated bytes of a cached program besides its tables: PCRE2's code and its memory for backtracking.
 const PROGRAM_BYTES: usize = 16 << 10;
 
 /// How the patterns of one command are compiled.
 #[derive(Debug, Clone)]
 pub struct Compilation {
-    /// What they may cost together.
+    /// The budget of all of them.
     pub budget: Arc<Budget>,
-    /// The programs of earlier commands.
+    /// The cache of programs of earlier commands.
     pub programs: Arc<Programs>,
-    /// Runs what may take long, such as compiling, where it holds up nothing else: once, or not at all and returns false if
-    /// there is no room now.
+    /// Runs work that may take long, such as a compilation, where it delays nothing else. Returns false without running
+    /// it if too much such work is running.
     pub aside: fn(&mut dyn FnMut()) -> bool,
 }
 
 impl Compilation {
-    /// What the patterns of one command may cost together by default, in bytes.
+    /// Default budget of the patterns of one command, in bytes.
     pub const BUDGET_BYTES: usize = 64 << 20;
 }
 
 impl Default for Compilation {
-    /// For a command by itself.
+    /// The settings of a command that shares no cache.
     fn default() -> Compilation {
         Compilation {
             budget: Arc::new(Budget::new(Compilation::BUDGET_BYTES, Arc::default())),
@@ -39,9 +39,9 @@ impl Default for Compilation {
     }
 }
 
-/// The programs of patterns that were compiled before; those used longest ago make room for others.
+/// A cache of the programs of patterns; the least recently used are evicted.
 ///
-/// All patterns that share them are compiled with the same limits.
+/// All patterns that share a cache are compiled with the same limits.
 #[derive(Debug)]
 pub struct Programs {
     bytes_max: usize,
@@ -53,7 +53,7 @@ struct Kept {
     /// By source and options.
     entries: HashMap<(Box<str>, Box<str>), Entry>,
     bytes: usize,
-    /// Counts uses.
+    /// Counter of uses.
     clock: u64,
 }
 
@@ -71,7 +71,7 @@ impl Default for Programs {
 }
 
 impl Programs {
-    /// Room for programs of about so many bytes.
+    /// Room for programs of about `bytes_max` bytes.
     pub fn new(bytes_max: usize) -> Programs {
         Programs {
             bytes_max,
@@ -79,7 +79,7 @@ impl Programs {
         }
     }
 
-    /// The program of a pattern, if it is known.
+    /// The program of a pattern, if it is cached.
     pub(super) fn get(&self, source: &str, options: &str) -> Option<Arc<Program>> {
         let mut kept = self.lock();
         kept.clock += 1;
@@ -89,7 +89,7 @@ impl Programs {
         Some(entry.program.clone())
     }
 
-    /// Keeps the program of a pattern.
+    /// Caches the program of a pattern.
     pub(super) fn keep(&self, source: &str, options: &str, program: &Arc<Program>) {
         let bytes = PROGRAM_BYTES + source.len() + program.host_bytes();
         if bytes > self.bytes_max {
@@ -105,7 +105,7 @@ impl Programs {
         while kept.bytes > self.bytes_max && kept.remove_oldest() {}
     }
 
-    /// No use of the lock leaves what it guards half changed, so that a panic elsewhere is no reason to stop.
+    /// A poisoned lock is taken: no holder leaves the cache half changed.
     fn lock(&self) -> MutexGuard<'_, Kept> {
         self.kept.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -119,7 +119,7 @@ impl Kept {
         }
     }
 
-    /// Removes the program used longest ago; false if there is none.
+    /// Evicts the least recently used program. Returns false if the cache is empty.
     fn remove_oldest(&mut self) -> bool {
         let oldest = self.entries.iter().min_by_key(|(_, entry)| entry.used);
         let Some(key) = oldest.map(|(key, _)| key.clone()) else {

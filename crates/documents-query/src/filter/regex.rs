@@ -1,5 +1,6 @@
 //! `$regex`, `$options` and BSON regular expressions.
 
+use std::cell::Cell;
 use std::fmt;
 use std::sync::Arc;
 
@@ -12,13 +13,19 @@ use crate::element::elements;
 use crate::error::{Code, Error};
 use crate::limits::Limits;
 
+/// Bytes that linear patterns read between two checks of the cancellation token.
+const BYTES_PER_CHECK: usize = 256 << 10;
+
+/// What a match costs besides the bytes of its text, in bytes.
+const MATCH_BYTES: usize = 64;
+
 /// A pattern of a filter, compiled once and shared.
 #[derive(Clone)]
 pub struct Regex {
     program: Arc<Program>,
     source: String,
     options: String,
-    /// Ends a match that takes long.
+    /// The cancellation token, which may end a long match.
     stop: Arc<SharedStop>,
 }
 
@@ -41,8 +48,8 @@ impl Regex {
     /// A pattern with its options.
     ///
     /// # Errors
-    /// 51091 for what PCRE2 refuses, 51108 for an unknown option, `BadValue` for a NUL byte in either; that the command
-    /// has to end.
+    /// 51091 for what PCRE2 refuses, 51108 for an unknown option, `BadValue` for a NUL byte in either; the error of a
+    /// command that has to end.
     pub fn new(source: &str, options: &str, limits: &Limits) -> Result<Regex, Error> {
         if options.contains('\0') {
             return Err(Error::bad_value(
@@ -62,29 +69,28 @@ impl Regex {
     /// # Errors
     /// [`Stopped`] if the command has to end.
     pub fn is_match(&self, text: &str) -> Result<bool, Stopped> {
-        match self.is_linear() {
-            true => Ok(self.program.is_match(text.as_bytes())),
-            false => self
-                .program
-                .is_match_until(text.as_bytes(), &self.stop.current()),
+        if self.is_linear() && !is_check_due(text.len()) {
+            return Ok(self.program.is_match(text.as_bytes()));
         }
+        self.program
+            .is_match_until(text.as_bytes(), &self.stop.current())
     }
 
-    /// Whether a match looks at each byte once.
+    /// Whether a match reads each byte once.
     pub(super) fn is_linear(&self) -> bool {
         self.program.tier() <= Tier::Dfa
     }
 
-    /// The stop sign that has to be asked whether what [`matches`](Regex::matches) says counts: a match may take long.
-    pub(super) fn stop(&self) -> Option<&Arc<SharedStop>> {
-        (!self.is_linear()).then_some(&self.stop)
+    /// The cancellation token that tells whether what [`matches`](Regex::matches) returned counts.
+    pub(super) fn stop(&self) -> &Arc<SharedStop> {
+        &self.stop
     }
 
     pub(crate) fn of_value(regex: RawRegexRef<'_>, limits: &Limits) -> Result<Regex, Error> {
         Regex::new(regex.pattern.as_str(), regex.options.as_str(), limits)
     }
 
-    /// The pattern of `{$regex: .., $options: ..}`, in either order.
+    /// Parses `{$regex: .., $options: ..}`, in either order.
     pub(super) fn of_operators(operators: &RawDocument, limits: &Limits) -> Result<Regex, Error> {
         let mut parts = Parts::default();
         for element in elements(operators) {
@@ -97,18 +103,27 @@ impl Regex {
         Regex::new(parts.source, parts.options, limits)
     }
 
-    /// Strings and symbols match by the pattern; a stored regular expression matches if it is the same one. A match that
-    /// is stopped is none.
+    /// Strings and symbols match by the pattern; a stored regular expression matches if it is the same one.
+    ///
+    /// A match that is stopped marks the cancellation token. It and all later ones are answered by true, whose only use is
+    /// that the elements of an array are not gone through any more.
     pub(super) fn matches(&self, value: RawBsonRef<'_>) -> bool {
         match value {
             RawBsonRef::String(text) | RawBsonRef::Symbol(text) => {
-                self.is_match(text).unwrap_or(false)
+                self.stop.was_stopped() || self.is_match_or_mark(text)
             }
             RawBsonRef::RegularExpression(regex) => {
                 regex.pattern.as_str() == self.source && regex.options.as_str() == self.options
             }
             _ => false,
         }
+    }
+
+    fn is_match_or_mark(&self, text: &str) -> bool {
+        self.is_match(text).unwrap_or_else(|_stopped| {
+            self.stop.mark_stopped();
+            true
+        })
     }
 }
 
@@ -157,6 +172,18 @@ impl<'a> Parts<'a> {
     }
 }
 
+/// Whether a linear match of a text is to check the cancellation token, because this thread has read much since it did so
+/// last: one long text, or many short ones with many patterns.
+fn is_check_due(text_bytes: usize) -> bool {
+    thread_local! {
+        static READ_BYTES: Cell<usize> = const { Cell::new(0) };
+    }
+    let read = READ_BYTES.get() + text_bytes + MATCH_BYTES;
+    let is_due = read >= BYTES_PER_CHECK;
+    READ_BYTES.set(if is_due { 0 } else { read });
+    is_due
+}
+
 /// The program of a pattern, compiled unless it is known.
 fn program(source: &str, options: &str, limits: &Limits) -> Result<Arc<Program>, Error> {
     let Compilation {
@@ -194,7 +221,8 @@ fn twice(code: Code) -> Error {
     Error::new(code, "options set in both $regex and $options")
 }
 
-fn pattern_error(error: PatternError) -> Error {
+/// The error of a regular expression that cannot be compiled.
+pub fn pattern_error(error: PatternError) -> Error {
     let code = match error {
         PatternError::InvalidFlag { .. } => Code::Location51108,
         PatternError::EmbeddedNul { .. } => Code::BadValue,

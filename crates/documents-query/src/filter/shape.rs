@@ -1,14 +1,14 @@
-//! What a filter asks, without the values: for logs, where the data of users does not belong.
+//! The shape of a filter, without its values: for logs, which must not contain the data of users.
 
 use std::fmt;
 
 use super::{Filter, Node, RangeOp, Test};
 
-/// The most characters of a shape.
+/// Maximum characters of a shape.
 const CHARACTERS_MAX: usize = 512;
 
 impl Filter {
-    /// The filter with `?` for every value, as in `{name: {$regex: ?}}`; cut where it is longer than 512 characters.
+    /// The filter with `?` for each value, as in `{name: {$regex: ?}}`, cut off after 512 characters.
     pub fn shape(&self) -> String {
         let shape = match &self.root {
             Node::AlwaysTrue => "{}".to_owned(),

@@ -21,14 +21,14 @@ pub enum RangeOp {
     Gte,
 }
 
-/// What is asked of one value.
+/// A test of one value.
 #[derive(Debug, Clone)]
 pub enum Test {
-    /// `$eq`: equal across types; null is also a missing field.
+    /// `$eq`: equality across types; null also equals a missing field.
     Eq(RawBson),
-    /// `$lt`, `$lte`, `$gt`, `$gte`: of the same class as the operand, and on the right side of it.
+    /// `$lt`, `$lte`, `$gt`, `$gte`: of the same class as the operand, and in the given relation to it.
     Range {
-        /// The side.
+        /// The relation.
         op: RangeOp,
         /// The operand.
         value: RawBson,
@@ -45,7 +45,7 @@ pub enum Test {
     Mod {
         /// Never zero.
         divisor: i64,
-        /// What the division leaves.
+        /// The remainder.
         remainder: i64,
     },
     /// `$size` of an array.
@@ -59,7 +59,7 @@ pub enum Test {
 }
 
 impl Test {
-    /// How a path's end in an array is taken for this test.
+    /// How this test treats a path that ends in an array.
     pub fn leaf(&self) -> Leaf {
         match self {
             Test::Size(_) | Test::ElemMatchValue(_) | Test::ElemMatchObject(_) => Leaf::Whole,
@@ -67,7 +67,7 @@ impl Test {
         }
     }
 
-    /// Whether the value, or a missing field for `None`, passes.
+    /// Whether the value passes; `None` is a missing field.
     pub fn passes(&self, value: Option<RawBsonRef<'_>>) -> bool {
         let Some(value) = value else {
             return self.passes_missing();
@@ -125,7 +125,7 @@ fn range_takes_missing(op: RangeOp, bound: RawBsonRef<'_>) -> bool {
     }
 }
 
-/// Values of another class are never in a range, but everything is between the smallest and the largest key.
+/// Values of another class are never in a range, except that all values lie between MinKey and MaxKey.
 fn in_range(op: RangeOp, value: RawBsonRef<'_>, bound: RawBsonRef<'_>) -> bool {
     if class(value) != class(bound) {
         return match bound {
@@ -150,7 +150,7 @@ fn is_nan(value: RawBsonRef<'_>) -> bool {
     Number::of(value).is_some_and(Number::is_nan)
 }
 
-/// Fractions are cut off first; NaN, infinities and what 64 bits do not hold have no remainder.
+/// Fractions are truncated first. NaN, infinities and numbers beyond 64 bits have no remainder.
 fn has_remainder(value: RawBsonRef<'_>, divisor: i64, remainder: i64) -> bool {
     const LIMIT: f64 = 9_223_372_036_854_775_808.0;
     let Some(number) = Number::of(value) else {

@@ -48,7 +48,7 @@ impl TypeSet {
         self.0 & bit(kind) != 0
     }
 
-    /// The operand of `$type` on `field`: a number, an alias, or an array of these.
+    /// Parses the operand of `$type` on `field`: a number, an alias, or an array of these.
     pub(super) fn parse(field: &str, operand: RawBsonRef<'_>) -> Result<TypeSet, Error> {
         let mut set = TypeSet::default();
         match operand {

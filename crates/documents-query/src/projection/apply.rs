@@ -8,7 +8,7 @@ use crate::element::{Element, Writer, array_elements, check_depth_within, elemen
 use crate::error::{Code, Error};
 use crate::expr::{Scope, slice_bounds};
 
-/// One application.
+/// One application of a projection.
 struct Run<'r> {
     mode: Mode,
     stop: &'r SharedStop,
@@ -56,7 +56,7 @@ impl<'r> Run<'r> {
             .try_for_each(|(name, rule)| self.new_field(name, rule, document, out))
     }
 
-    /// A computed field that the document has not, or that comes last.
+    /// Writes a computed field that the document does not have, or that comes last.
     fn new_field(
         &self,
         name: &str,
@@ -88,7 +88,7 @@ impl<'r> Run<'r> {
         Ok(())
     }
 
-    /// A document of computed fields only.
+    /// Writes a document of computed fields only.
     fn made(&self, rules: &'r Rules, name: &str, out: &mut Writer) -> Result<(), Error> {
         out.begin_document(name);
         self.fields(rules, &RawDocumentBuf::new(), out)?;
@@ -96,7 +96,7 @@ impl<'r> Run<'r> {
         Ok(())
     }
 
-    /// A field with a rule that looks at its value; `name` is what it is called in the result.
+    /// Writes a field whose rule reads its value; `name` is its name in the result.
     fn field(
         &self,
         rule: &'r Rule,
@@ -200,7 +200,7 @@ fn write_single(name: &str, element: &Element<'_>, out: &mut Writer) {
     out.end();
 }
 
-/// A slice of an array; other values stay whole.
+/// Writes a slice of an array; other values are copied whole.
 fn slice(name: &str, element: &Element<'_>, position: Option<i64>, count: i64, out: &mut Writer) {
     let RawBsonRef::Array(array) = element.value() else {
         return out.element_as(name, element);

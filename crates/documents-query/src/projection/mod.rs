@@ -18,7 +18,7 @@ use crate::expr::Expression;
 use crate::filter::Filter;
 use crate::limits::Limits;
 
-/// Maximum rules of a projection that is cheap.
+/// Maximum rules of a cheap projection.
 const CHEAP_RULES_MAX: usize = 32;
 
 /// A parsed projection.
@@ -27,7 +27,7 @@ pub struct Projection {
     mode: Mode,
     rules: Rules,
     positional: bool,
-    /// The stop sign of the command, looked at before each computed field.
+    /// The cancellation token of the command, checked before each computed field.
     stop: Arc<SharedStop>,
 }
 
@@ -38,7 +38,7 @@ enum Mode {
     Include,
     /// They are kept.
     Exclude,
-    /// They are kept, and computed fields take the place of fields that are there.
+    /// They are kept, and computed fields replace existing fields.
     Add,
 }
 
@@ -46,7 +46,7 @@ enum Mode {
 #[derive(Debug, Clone, Default)]
 struct Rules {
     fields: Vec<(Box<str>, Rule)>,
-    /// Where in `fields` a name is.
+    /// The index of each name in `fields`.
     places: HashMap<Box<str>, usize>,
 }
 
@@ -104,31 +104,13 @@ impl Projection {
         parse::excluding(paths)
     }
 
-    /// Whether the projection uses `field.$` and so needs the position of the match.
+    /// Whether the projection uses `field.$`, which needs the position of the match.
     pub fn is_positional(&self) -> bool {
         self.positional
     }
 
-    /// Whether nothing is changed.
-    pub fn is_identity(&self) -> bool {
-        self.mode != Mode::Include && self.rules.fields.is_empty()
-    }
-
-    /// The top-level fields that the result depends on, for plans that read only these; `None` where it may be all.
-    pub fn included_fields(&self) -> Option<Vec<&str>> {
-        let plain = self.mode == Mode::Include && !self.rules.has_computed();
-        plain.then(|| {
-            self.rules
-                .fields
-                .iter()
-                .filter(|(_, rule)| !matches!(rule, Rule::Exclude))
-                .map(|(name, _)| &**name)
-                .collect()
-        })
-    }
-
-    /// Whether reshaping a document of a few kilobytes takes microseconds, whatever the client wrote: a few rules, and no
-    /// expressions.
+    /// Whether reshaping a document of a few kilobytes takes microseconds, whatever the client wrote: a few rules, and
+    /// no expressions.
     pub fn is_cheap(&self) -> bool {
         self.rules
             .cheap_count()
@@ -138,7 +120,7 @@ impl Projection {
     /// The projected document.
     ///
     /// # Errors
-    /// What computed fields fail with; 51246 where `field.$` has no element.
+    /// Those of computed fields; 51246 if `field.$` has no element.
     pub fn apply(
         &self,
         document: &RawDocument,
@@ -153,7 +135,7 @@ impl Rules {
         self.place(name).map(|place| &self.fields[place].1)
     }
 
-    /// A few names are compared one by one, so that no name of a document need be hashed.
+    /// A few names are compared one by one, which avoids hashing each name of a document.
     fn place(&self, name: &str) -> Option<usize> {
         const FEW: usize = 8;
         match self.fields.len() <= FEW {
@@ -162,13 +144,13 @@ impl Rules {
         }
     }
 
-    /// Adds the rule of a name that has none.
+    /// Adds a rule for a name that has none yet.
     fn push(&mut self, name: &str, rule: Rule) {
         self.places.insert(name.into(), self.fields.len());
         self.fields.push((name.into(), rule));
     }
 
-    /// The number of rules, or `None` if one of them may take long.
+    /// The number of rules. Returns `None` if one of them may take long.
     fn cheap_count(&self) -> Option<usize> {
         let count = |rule: &Rule| match rule {
             Rule::Computed(_) => None,

@@ -20,13 +20,13 @@ enum Dialect {
     Add,
 }
 
-/// Collects rules and what they say about the mode.
+/// Collects rules, and the mode that they imply.
 struct Builder<'l> {
     dialect: Dialect,
     limits: &'l Limits,
     rules: Rules,
     mode: Option<Mode>,
-    /// Whether `_id` is to be shown, where the projection says so.
+    /// Whether `_id` is to be shown, if the projection specifies it.
     id: Option<bool>,
     positional: bool,
     elem_match: bool,
@@ -294,7 +294,7 @@ impl<'l> Builder<'l> {
     }
 }
 
-/// Whether a value says "show" or "hide" and is not a literal to show.
+/// Whether a value means "show" or "hide", and not a literal.
 fn is_flag(value: RawBsonRef<'_>) -> bool {
     matches!(value, RawBsonRef::Boolean(_)) || Number::of(value).is_some()
 }
@@ -343,7 +343,7 @@ fn check_path(path: &str) -> Result<(), Error> {
     crate::path::Path::new(path).map(|_| ())
 }
 
-/// Adds the rule of one path.
+/// Adds the rule for one path.
 fn insert(rules: &mut Rules, path: &str, rule: Rule) -> Result<(), Error> {
     let (name, rest) = path
         .split_once('.')

@@ -10,7 +10,7 @@ use crate::error::Error;
 use crate::expr::{Sum, Value, array, mergeable};
 use crate::key;
 
-/// Which accumulator.
+/// Kind of accumulator.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[expect(missing_docs, reason = "each is named after its operator")]
 pub enum AccumulatorKind {
@@ -27,7 +27,7 @@ pub enum AccumulatorKind {
 }
 
 impl AccumulatorKind {
-    /// The accumulator called `name`, with the dollar sign.
+    /// The accumulator called `name`, dollar sign included.
     pub fn from_name(name: &str) -> Option<AccumulatorKind> {
         Some(match name {
             "$sum" => AccumulatorKind::Sum,
@@ -96,7 +96,7 @@ impl Accumulator {
         }
     }
 
-    /// Takes the value of one document; answers how many bytes more are held.
+    /// Adds the value of one document. Returns the bytes held in addition.
     pub fn add(&mut self, value: &Value<'_>) -> Result<usize, Error> {
         match self {
             Accumulator::Sum(sum) => value.get().map_or(Ok(()), |value| sum.add(value))?,
@@ -147,7 +147,7 @@ impl Accumulator {
     }
 }
 
-/// Null and missing values do not count.
+/// Null and missing values are ignored.
 fn take_extreme(best: &mut Option<RawBson>, smallest: bool, value: &Value<'_>) {
     if value.is_nullish() {
         return;
@@ -185,7 +185,7 @@ fn add_to_set(
     }
 }
 
-/// Bytes that an owned copy of the value holds beside itself.
+/// Heap bytes of an owned copy of the value.
 pub(super) fn heap_bytes(value: RawBsonRef<'_>) -> usize {
     match value {
         RawBsonRef::String(text) | RawBsonRef::Symbol(text) => text.len(),
@@ -196,7 +196,7 @@ pub(super) fn heap_bytes(value: RawBsonRef<'_>) -> usize {
     }
 }
 
-/// The fields of all documents, in the order in which their names appeared, each with its last value.
+/// Merges documents: fields in the order in which their names appeared, each with its last value.
 #[derive(Debug, Default)]
 pub(super) struct Merged {
     fields: Vec<(String, RawBson)>,

@@ -27,9 +27,9 @@ pub struct Group {
 pub struct Accumulation {
     /// The field.
     pub name: String,
-    /// How values come together.
+    /// The accumulator.
     pub kind: AccumulatorKind,
-    /// What is taken of each document.
+    /// The value taken from each document.
     pub operand: Expression,
 }
 
@@ -130,7 +130,7 @@ fn operand(
     }
 }
 
-/// One group so far.
+/// One group.
 struct State {
     id: RawBson,
     accumulators: Vec<Accumulator>,
@@ -144,7 +144,7 @@ struct Groups {
     bytes: usize,
 }
 
-/// Bytes that a group holds beside its key, its `_id` and what accumulators report.
+/// Bytes of a group besides its key, its `_id` and what its accumulators report.
 const GROUP_BYTES: usize = 128;
 
 pub(super) fn run<E: From<Error>>(

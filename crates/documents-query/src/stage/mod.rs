@@ -41,11 +41,11 @@ pub enum Stage {
     Transform(Transform),
     /// `$group`; `$sortByCount` is one with a sort after it.
     Group(Group),
-    /// `$sort`, with the number of documents that a `$limit` right after it leaves.
+    /// `$sort`, with the limit of a `$limit` right after it.
     Sort {
         /// The order.
         sort: Sort,
-        /// Documents wanted, where there is a limit.
+        /// Maximum documents, if there is a limit.
         limit: Option<u64>,
     },
     /// `$skip`
@@ -56,7 +56,7 @@ pub enum Stage {
     Count(String),
     /// `$unwind`
     Unwind(Unwind),
-    /// `$sample` of that many documents.
+    /// `$sample`, with the number of documents.
     Sample(u64),
 }
 
@@ -75,14 +75,15 @@ pub type Stream<'a, E> = Box<dyn Iterator<Item = Result<RawDocumentBuf, E>> + Se
 pub struct Run {
     /// `$$NOW`.
     pub now: DateTime,
-    /// Memory limits; their [stop sign](Limits::stop), looked at before each document of each stage, ends the run.
+    /// Memory limits. Their [cancellation token](Limits::stop) is checked before each document of each stage, and ends
+    /// the run.
     pub limits: Limits,
     /// The seed of `$sample`.
     pub seed: u64,
 }
 
 impl Run {
-    /// A run whose `$sample` begins like any other.
+    /// A run with a fixed seed of `$sample`.
     pub fn new(now: DateTime, limits: Limits) -> Run {
         Run {
             now,
@@ -96,13 +97,13 @@ impl Pipeline {
     /// Parses the stages of an `aggregate` command.
     ///
     /// # Errors
-    /// 40324 for a stage that does not exist, `NotImplemented` for one that MongoDB has and this server has not, and
+    /// 40324 for a stage that does not exist, `NotImplemented` for one that this server does not support, and
     /// the codes of the stages.
     pub fn parse(stages: &RawArray, limits: &Limits) -> Result<Pipeline, Error> {
         parse::pipeline(stages, limits)
     }
 
-    /// The stages over `input`. Nothing runs until the stream is read.
+    /// Applies the stages to `input`. Nothing runs until the stream is read.
     pub fn run<'a, E: From<Error> + Send + 'a>(
         self,
         input: Stream<'a, E>,
@@ -112,7 +113,7 @@ impl Pipeline {
         let mut stream = checked(input, &run);
         let mut stages = self.stages.into_iter();
         Box::new(std::iter::from_fn(move || {
-            // In order, so that no stage that reads all its input waits on the stack of another.
+            // In order, so that no stage that reads all its input does so on the stack of another.
             for stage in stages.by_ref() {
                 let input = std::mem::replace(&mut stream, Box::new(std::iter::empty()));
                 match stage.begin(input, &run) {
@@ -129,7 +130,7 @@ impl Pipeline {
 }
 
 impl Stage {
-    /// This stage over `input`, all of which it reads first if it has to.
+    /// Applies the stage to `input`. A blocking stage reads all of it first.
     fn begin<'a, E: From<Error> + Send + 'a>(
         self,
         input: Stream<'a, E>,
@@ -165,7 +166,7 @@ impl Stage {
     }
 }
 
-/// The documents that a stage makes of all its input, with its share of memory until the last of them is out.
+/// The output of a blocking stage. Its share of memory is held until the last document is out.
 fn held<'a, E: 'a>(
     run: &Run,
     work: impl FnOnce(&Share) -> Result<Vec<RawDocumentBuf>, E>,
@@ -182,7 +183,7 @@ fn held<'a, E: 'a>(
     })))
 }
 
-/// No document where nothing was counted.
+/// There is no document if nothing was counted.
 fn count<E>(name: &str, input: Stream<'_, E>) -> Result<Vec<RawDocumentBuf>, E> {
     let mut count = 0_i64;
     for document in input {
@@ -201,7 +202,7 @@ fn count<E>(name: &str, input: Stream<'_, E>) -> Result<Vec<RawDocumentBuf>, E> 
     })
 }
 
-/// Looks at the stop sign before each document.
+/// Checks the cancellation token before each document.
 struct Checked<'a, E> {
     input: Stream<'a, E>,
     stop: Arc<SharedStop>,

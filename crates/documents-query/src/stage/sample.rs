@@ -1,4 +1,4 @@
-//! `$sample`: some documents, each as likely as any other.
+//! `$sample`: a uniform random sample of documents.
 
 use bson::raw::RawDocumentBuf;
 use forebay_memory::Share;
@@ -6,7 +6,7 @@ use forebay_memory::Share;
 use super::{Run, Stream};
 use crate::error::{Code, Error};
 
-/// Reservoir sampling: the n-th document takes a random place of those kept with chance size/n.
+/// Reservoir sampling: the n-th document replaces a random one of those kept, with probability size/n.
 pub(super) fn run<E: From<Error>>(
     size: u64,
     input: Stream<'_, E>,

@@ -1,4 +1,4 @@
-//! `$sort`: all documents in memory, or the first few of them.
+//! `$sort`: all documents in memory, or only the first of them if there is a limit.
 
 use bson::raw::RawDocumentBuf;
 use forebay_memory::Share;
@@ -25,7 +25,7 @@ pub(super) fn run<E: From<Error>>(
         if !kept.takes(&key) {
             continue;
         }
-        // The key goes with its document, and keys of one sort are of about one size.
+        // A displaced document frees its key as well; keys of one sort have about the same size.
         let key_bytes = key.len();
         bytes += document.as_bytes().len() + key_bytes;
         if let Some(dropped) = kept.push(key, document) {

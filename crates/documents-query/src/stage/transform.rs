@@ -1,4 +1,4 @@
-//! Stages that turn one document into one: `$project`, `$set`, `$unset`, `$replaceRoot`.
+//! Stages that map each document to one: `$project`, `$set`, `$unset`, `$replaceRoot`.
 
 use bson::DateTime;
 use bson::raw::{RawDocument, RawDocumentBuf};
@@ -8,7 +8,7 @@ use crate::error::{Code, Error};
 use crate::expr::{Expression, Scope};
 use crate::projection::{Projection, ProjectionContext};
 
-/// A stage that gives one document for each.
+/// A stage that maps each document to one.
 #[derive(Debug, Clone)]
 pub enum Transform {
     /// `$project`, `$set`, `$addFields`, `$unset`.
@@ -18,10 +18,10 @@ pub enum Transform {
 }
 
 impl Transform {
-    /// The document that takes the place of `document`.
+    /// The document that replaces `document`.
     ///
     /// # Errors
-    /// What expressions fail with; 40228 where a new root is no document.
+    /// Those of expressions; 40228 if a new root is not a document.
     pub fn apply(&self, document: &RawDocument, now: DateTime) -> Result<RawDocumentBuf, Error> {
         match self {
             Transform::Project(projection) => projection.apply(

@@ -10,7 +10,7 @@ use crate::element::{Writer, array_values, elements, get};
 use crate::error::Error;
 use crate::path::Path;
 
-/// Bytes of documents that are made ahead of their reader, but for the last of them.
+/// Maximum bytes of documents that are made ahead of their reader, not counting the last of them.
 const AHEAD_BYTES: usize = 16 << 20;
 
 /// A parsed `$unwind`.
@@ -20,7 +20,7 @@ pub struct Unwind {
     pub path: Path,
     /// The field that gets the element's index.
     pub index_field: Option<Path>,
-    /// Whether documents without elements stay.
+    /// Whether documents without elements are kept.
     pub preserve_empty: bool,
 }
 
@@ -30,7 +30,7 @@ pub(super) fn run<'a, E: From<Error> + Send + 'a>(
     mut held: Share,
 ) -> Stream<'a, E> {
     let mut ready = VecDeque::new();
-    // The document that is being taken apart, and how many of its elements are out.
+    // The current document, and the number of its elements that are out.
     let mut begun: Option<(RawDocumentBuf, usize)> = None;
     Box::new(std::iter::from_fn(move || {
         loop {
@@ -57,13 +57,13 @@ pub(super) fn run<'a, E: From<Error> + Send + 'a>(
     }))
 }
 
-/// Bytes that documents hold while they wait for their reader.
+/// Bytes of the documents that wait for their reader.
 fn bytes_ahead(ready: &VecDeque<RawDocumentBuf>) -> usize {
     ready.iter().map(|document| document.as_bytes().len()).sum()
 }
 
 impl Unwind {
-    /// The documents that come out for one that goes in: `count` of them at most, the first `from` of them left out.
+    /// The output documents of one input document: at most `count`, after the first `from`.
     fn documents(&self, document: &RawDocument, from: usize, count: usize) -> Vec<RawDocumentBuf> {
         let path: Vec<&str> = self.path.components().collect();
         match value_at(document, &path) {
@@ -75,7 +75,7 @@ impl Unwind {
                     self.with_index(replaced(document, &path, Some(value)), Some(index))
                 })
                 .collect(),
-            // All but an array gives one document at most.
+            // Any value but an array yields at most one document.
             _ if from > 0 => Vec::new(),
             Some(RawBsonRef::Array(_)) if self.preserve_empty => {
                 vec![self.with_index(replaced(document, &path, None), None)]
@@ -110,7 +110,7 @@ fn value_at<'a>(document: &'a RawDocument, path: &[&str]) -> Option<RawBsonRef<'
     }
 }
 
-/// The document with another value, or none, at a path; what is missing on the way is made.
+/// The document with the value at a path replaced or removed. Missing parts of the path are created.
 fn replaced(
     document: &RawDocument,
     path: &[&str],

@@ -186,7 +186,7 @@ impl Order {
                 key::append_directed(&mut key, value.as_raw_bson_ref(), direction);
                 key
             }
-            // An element that is no document sorts as one without fields.
+            // An element that is not a document sorts as one without fields.
             Order::Fields(sort) => match value.as_document() {
                 Some(document) => sort.key(document),
                 None => sort.key(&bson::raw::RawDocumentBuf::new()),
@@ -270,7 +270,7 @@ impl AddToSet {
     }
 }
 
-/// `$pull`: the elements that it takes away.
+/// The elements that `$pull` removes.
 #[derive(Debug, Clone)]
 pub(super) enum Pull {
     /// Elements equal to the value.
@@ -313,7 +313,7 @@ impl Pull {
     }
 }
 
-/// Whether a condition of `$pull` tests elements themselves, and not the fields of documents, as `$or` does too.
+/// Whether a condition of `$pull` tests elements themselves. Names such as `$or` begin a query on fields instead.
 fn is_test(condition: &RawDocument) -> bool {
     let first = elements(condition).next();
     is_operator_document(condition) && !first.is_some_and(|first| is_top_level_operator(first.key))

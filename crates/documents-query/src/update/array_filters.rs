@@ -1,4 +1,4 @@
-//! `arrayFilters`: which elements `$[identifier]` means.
+//! `arrayFilters`: the elements that `$[identifier]` refers to.
 
 use std::collections::BTreeMap;
 
@@ -17,7 +17,7 @@ pub(super) struct ArrayFilters {
 
 impl ArrayFilters {
     /// # Errors
-    /// `FailedToParse` for a filter without one identifier of its own, and what filters refuse.
+    /// `FailedToParse` for a filter that does not have exactly one identifier of its own; those of filters.
     pub fn parse(filters: Option<&RawArray>, limits: &Limits) -> Result<ArrayFilters, Error> {
         let mut parsed = ArrayFilters::default();
         for value in filters.into_iter().flat_map(array_values) {
@@ -48,7 +48,7 @@ impl ArrayFilters {
         self.filters.contains_key(name)
     }
 
-    /// Whether the filter called `name` takes an element.
+    /// Whether the filter called `name` matches an element.
     pub fn matches(&self, name: &str, element: &RawBson) -> bool {
         let mut writer = Writer::new();
         writer.owned(name, element);
@@ -59,7 +59,7 @@ impl ArrayFilters {
     }
 }
 
-/// The first component of all paths in the filter.
+/// The first component, which all paths in the filter share.
 fn identifier(filter: &RawDocument) -> Result<&str, Error> {
     let mut names = Vec::new();
     collect_names(filter, &mut names);

@@ -1,6 +1,6 @@
-//! What an update changed, as change streams describe it: paths that have other values, and paths that are gone.
+//! What an update changed, as change streams report it: paths with new values, and removed paths.
 //!
-//! Two versions of a document are walked side by side. What is there in another order counts as taken out and added.
+//! Two versions of a document are walked in parallel. Fields in another order count as removed and added.
 //!
 //! # Sources
 //! `src/mongo/db/update/document_diff_calculator.cpp` of the MongoDB server.
@@ -11,9 +11,9 @@ use bson::raw::{RawArray, RawBsonRef, RawDocument, RawDocumentBuf};
 
 use crate::element::{Element, Writer, array_elements, elements};
 
-/// `{updatedFields, removedFields, truncatedArrays}`: what turns `old` into `new`, but for the order of fields.
+/// `{updatedFields, removedFields, truncatedArrays}`: what turns `old` into `new`, except for the order of fields.
 ///
-/// A nested document or array is told by its parts where that is shorter than the whole.
+/// A nested document or array is described by its changed parts if that is shorter than the whole.
 pub fn describe(old: &RawDocument, new: &RawDocument) -> RawDocumentBuf {
     let mut difference = Difference::default();
     difference.documents("", old, new);
@@ -134,7 +134,7 @@ fn join(path: &str, name: &str) -> String {
     }
 }
 
-/// Can every name stand in a dotted path?
+/// Whether each name can be part of a dotted path.
 fn has_plain_names(document: &RawDocument) -> bool {
     elements(document).all(|element| {
         let name = element.key;

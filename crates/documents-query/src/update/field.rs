@@ -57,7 +57,7 @@ pub(super) fn parse_current_date(operand: RawBsonRef<'_>) -> Result<Moment, Erro
 
 const MOMENT_TYPE: &str = "The '$type' string field is required to be 'date' or 'timestamp': {$currentDate: {field : {$type: 'date'}}}";
 
-/// The target of `$rename`.
+/// Parses the target of `$rename`.
 pub(super) fn parse_rename(from: &str, operand: RawBsonRef<'_>) -> Result<UpdatePath, Error> {
     let shown = || display::field(from, operand);
     let RawBsonRef::String(to) = operand else {
@@ -96,7 +96,7 @@ pub(super) fn parse_rename(from: &str, operand: RawBsonRef<'_>) -> Result<Update
     Ok(target)
 }
 
-/// Moves what is at `from` to `to`; nothing happens where nothing is there, but could be.
+/// Moves the value at `from` to `to`. Nothing happens if `from` is absent but viable.
 pub(super) fn rename(
     root: &mut Tree<'_>,
     from: &[String],

@@ -1,7 +1,7 @@
 //! Updates: operators, replacements and pipelines, applied to raw documents.
 //!
-//! An update is parsed once and applied to many documents; [`Update::apply`] answers `None` where a document stays as
-//! it is, byte for byte, so that the count of modified documents is right. Only what changes is opened: the rest of a
+//! An update is parsed once and applied to many documents. [`Update::apply`] returns `None` if a document stays as
+//! it is, byte for byte, so that the count of modified documents is right. Only what changes is decoded: the rest of a
 //! document is copied as raw bytes.
 
 mod array;
@@ -22,7 +22,7 @@ use forebay_cancel::SharedStop;
 
 use crate::compare::equal;
 use crate::display;
-use crate::element::{Writer, check_depth, elements, get};
+use crate::element::{Writer, check_depth, elements, first_is_operator, get};
 use crate::error::{Code, Error};
 use crate::limits::Limits;
 use crate::stage::Transform;
@@ -58,14 +58,15 @@ enum Kind {
 pub struct UpdateContext {
     /// The time of `$currentDate` and `$$NOW`.
     pub now: DateTime,
-    /// Whether the document is being inserted, so that `$setOnInsert` counts.
+    /// Whether the document is being inserted, so that `$setOnInsert` applies.
     pub is_insert: bool,
-    /// The array element that the query matched: what `$` means (see [`Filter::match_position`](crate::Filter)).
+    /// The index of the array element that the query matched, to which `$` refers (see
+    /// [`Filter::match_position`](crate::Filter)).
     pub position: Option<usize>,
 }
 
 impl UpdateContext {
-    /// The context of changing a document that is there.
+    /// The context of changing an existing document.
     pub fn new(now: DateTime, position: Option<usize>) -> UpdateContext {
         UpdateContext {
             now,
@@ -76,11 +77,11 @@ impl UpdateContext {
 }
 
 impl Update {
-    /// Parses the update of an `update` or `findAndModify` command: a document or, for a pipeline, an array.
+    /// Parses the update of an `update` or `findAndModify` command: a document, or an array for a pipeline.
     ///
     /// # Errors
-    /// MongoDB's codes: 9 for unknown operators, 40 for conflicts, 52 and 56 for names, and what operands are refused
-    /// with.
+    /// MongoDB's codes: 9 for unknown operators, 40 for conflicts, 52 and 56 for names, and those for wrong
+    /// operands.
     pub fn parse(
         update: RawBsonRef<'_>,
         array_filters: Option<&RawArray>,
@@ -112,16 +113,16 @@ impl Update {
         })
     }
 
-    /// Whether the update replaces whole documents: it cannot change several at once.
+    /// Whether the update replaces whole documents. Such an update cannot change several at once.
     pub fn is_replacement(&self) -> bool {
         matches!(self.kind, Kind::Replacement(_))
     }
 
-    /// The changed document, or `None` where nothing changes.
+    /// The changed document. Returns `None` if nothing changes.
     ///
     /// # Errors
-    /// MongoDB's codes: 66 for a change of `_id`, 28 for a place that cannot be made, 14 and 2 for types that an
-    /// operator does not take, 10334 for a document that grows too large.
+    /// MongoDB's codes: 66 for a change of `_id`, 28 for a path that cannot be created, 14 and 2 for types that an
+    /// operator does not accept, 10334 for a document that grows too large.
     pub fn apply(
         &self,
         document: &RawDocument,
@@ -135,7 +136,7 @@ impl Update {
             }
             Kind::Pipeline(transforms) => transform(document, transforms, context)?,
         };
-        // What a stopped match of an array filter or of `$pull` found is no answer.
+        // The result of a stopped match of an array filter or of `$pull` does not count.
         self.limits.stop().check()?;
         if changed.as_bytes() == document.as_bytes() {
             return Ok(None);
@@ -154,12 +155,6 @@ impl Update {
         }
         check_depth(RawBsonRef::Document(changed))
     }
-}
-
-fn first_is_operator(document: &RawDocument) -> bool {
-    elements(document)
-        .next()
-        .is_some_and(|first| first.key.starts_with('$'))
 }
 
 fn operators(
@@ -312,7 +307,7 @@ fn change(
     Ok(root.into_document())
 }
 
-/// Positional operators may lead two paths to one place.
+/// Positional operators may resolve two paths to the same place.
 fn check_places(places: &[(Vec<String>, &UpdatePath, &Operator)]) -> Result<(), Error> {
     if !places.iter().any(|(_, path, _)| path.is_positional()) {
         return Ok(());

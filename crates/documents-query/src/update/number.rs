@@ -70,7 +70,7 @@ fn zero_like(operand: &RawBson) -> RawBson {
     }
 }
 
-/// Zero with exponent zero: the bias of 6176 in the bits from 113 on.
+/// Zero with exponent zero: the bias 6176 starts at bit 113.
 const ZERO_DECIMAL: [u8; 16] = [0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0x40, 0x30];
 
 struct Arithmetic {
@@ -102,7 +102,7 @@ impl Arithmetic {
             .map(|result| Outcome::Put(result.into()))
     }
 
-    /// Ints grow to longs; a long that overflows is an error.
+    /// Ints widen to longs; overflow of a long is an error.
     fn result(
         &self,
         value: RawBsonRef<'_>,
@@ -140,7 +140,7 @@ impl Arithmetic {
     }
 }
 
-/// `$min` and `$max`: the operand where it is on the wanted side of what is there.
+/// `$min` and `$max`: the operand, if it is smaller or larger than the present value.
 pub(super) fn extreme<'a>(
     place: Option<&mut Tree<'a>>,
     operand: &RawBson,

@@ -31,9 +31,9 @@ pub(super) enum Operator {
     Pop { first: bool },
 }
 
-/// What an operator knows besides the place it changes.
+/// What an operator gets besides the value it changes.
 pub(super) struct Scene<'s> {
-    /// The last name of the place.
+    /// The last name of the path.
     pub name: &'s str,
     /// The whole path, as the client wrote it.
     pub path: &'s str,
@@ -44,7 +44,7 @@ pub(super) struct Scene<'s> {
 
 impl Operator {
     /// # Errors
-    /// `FailedToParse` for an operator that does not exist, else what the operator refuses.
+    /// `FailedToParse` for an operator that does not exist; those of the operator.
     pub fn parse(
         name: &str,
         path: &str,
@@ -73,7 +73,7 @@ impl Operator {
         })
     }
 
-    /// Changes the place, `None` where nothing is there.
+    /// Changes a value; `None` is a missing one.
     pub fn apply<'a>(
         &self,
         place: Option<&mut Tree<'a>>,
@@ -84,7 +84,7 @@ impl Operator {
                 Ok(Outcome::Put(value.clone().into()))
             }
             Operator::Unset => Ok(Outcome::Remove),
-            // A rename takes two places, so the update itself makes it.
+            // A rename changes two places, so the update itself applies it.
             Operator::Rename(_) => Ok(Outcome::Keep),
             Operator::CurrentDate(moment) => Ok(Outcome::Put(moment.value(scene.now).into())),
             Operator::Inc(operand) => number::add(place, operand, scene),
@@ -138,7 +138,7 @@ fn unknown(name: &str) -> Error {
     )
 }
 
-/// The error for an operand of an operator that is no document of paths.
+/// The error for an operand that is not a document of paths.
 pub(super) fn not_a_document(name: &str, operand: RawBsonRef<'_>) -> Error {
     let kind = crate::element::type_name(operand.element_type());
     let shown = display::value(operand);

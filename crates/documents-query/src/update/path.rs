@@ -18,7 +18,7 @@ pub(super) enum Step {
     Matched,
     /// `$[]`: every element.
     All,
-    /// `$[identifier]`: the elements that an array filter takes.
+    /// `$[identifier]`: the elements that an array filter matches.
     Filtered(String),
 }
 
@@ -60,7 +60,7 @@ impl UpdatePath {
         &self.text
     }
 
-    /// The names of array filters that the path uses.
+    /// The identifiers of array filters in the path.
     pub fn identifiers(&self) -> impl Iterator<Item = &str> {
         self.steps.iter().filter_map(|step| match step {
             Step::Filtered(name) => Some(name.as_str()),
@@ -68,13 +68,13 @@ impl UpdatePath {
         })
     }
 
-    /// Whether the path depends on the document.
+    /// Whether the path resolves differently for each document.
     pub fn is_positional(&self) -> bool {
         self.steps.iter().any(|step| !matches!(step, Step::Name(_)))
     }
 
     /// # Errors
-    /// `ConflictingUpdateOperators` if one path is the other, or leads into it.
+    /// `ConflictingUpdateOperators` if the paths are equal, or one is inside the other.
     pub fn check_conflict(&self, other: &UpdatePath) -> Result<(), Error> {
         if !self.steps.starts_with(&other.steps) && !other.steps.starts_with(&self.steps) {
             return Ok(());
@@ -87,10 +87,10 @@ impl UpdatePath {
         Err(conflict(&self.text, shorter))
     }
 
-    /// Takes the place of the path.
+    /// Claims the place of the path.
     ///
     /// # Errors
-    /// `ConflictingUpdateOperators` if it is taken, or inside one that is, or one that is taken is inside it.
+    /// `ConflictingUpdateOperators` if the place is claimed, is inside a claimed one, or contains one.
     pub fn take<'u>(&'u self, places: &mut Places<&'u Step>) -> Result<(), Error> {
         match places.take(&self.steps) {
             None => Ok(()),
@@ -101,7 +101,7 @@ impl UpdatePath {
         }
     }
 
-    /// Orders paths as changes are made: names by text, indexes by number.
+    /// Orders paths as changes are applied: names by text, indexes by number.
     pub fn order(&self, other: &UpdatePath) -> Ordering {
         let pairs = self.steps.iter().zip(&other.steps);
         let difference = pairs
@@ -110,10 +110,10 @@ impl UpdatePath {
         difference.unwrap_or_else(|| self.steps.len().cmp(&other.steps.len()))
     }
 
-    /// The places that the path means in a document.
+    /// The places in a document that the path resolves to.
     ///
     /// # Errors
-    /// `BadValue` where a positional operator has no element or no array.
+    /// `BadValue` if a positional operator has no element or no array.
     pub fn resolve(
         &self,
         root: &mut Tree<'_>,
@@ -132,7 +132,7 @@ impl UpdatePath {
     }
 }
 
-/// Places of a document that are taken, as a tree of the steps that lead to them.
+/// Claimed places of a document, as a tree of path steps.
 #[derive(Debug)]
 pub(super) struct Places<S> {
     inside: HashMap<S, Places<S>>,
@@ -149,7 +149,7 @@ impl<S> Default for Places<S> {
 }
 
 impl<S: Eq + Hash> Places<S> {
-    /// Takes a place. Returns after how many steps it meets one that is taken, if one is the other or inside it.
+    /// Claims a place. Returns the number of steps to a claimed place that is equal to it, contains it or is inside it.
     pub fn take(&mut self, steps: impl IntoIterator<Item = S>) -> Option<usize> {
         let (mut place, mut count) = (self, 0);
         for step in steps {
@@ -186,7 +186,7 @@ fn step(path: &str, name: &str) -> Result<Step, Error> {
     }
 }
 
-/// No positional operator may come first, and `$` stands for one element only.
+/// No positional operator may come first, and `$` may appear once.
 fn check_positional(path: &str, steps: &[Step]) -> Result<(), Error> {
     let first = match steps.first() {
         Some(Step::Matched) => Some("positional (i.e. '$')"),

@@ -1,4 +1,4 @@
-//! A document being changed: opened only along the paths that change, the rest stays raw.
+//! A document being changed. Only the paths that change are decoded; the rest stays raw.
 
 use std::borrow::Cow;
 
@@ -10,10 +10,10 @@ use crate::element::{Writer, array_values, elements};
 use crate::error::{Code, Error};
 use crate::path::is_index;
 
-/// Elements that setting some beyond the ends of arrays may add in between, in one document.
+/// Maximum elements that one update of a document may add to fill gaps beyond the ends of arrays.
 const PADDING_MAX: usize = 1_500_000;
 
-/// A value of the document, opened or not.
+/// A value of the document, decoded or raw.
 #[derive(Debug, Clone)]
 pub(super) enum Tree<'a> {
     Value(RawBsonRef<'a>),
@@ -22,7 +22,7 @@ pub(super) enum Tree<'a> {
     Array(Vec<Tree<'a>>),
 }
 
-/// How many elements one update of a document may still add to arrays to reach places beyond their ends.
+/// Elements that one update of a document may still add to fill gaps beyond the ends of arrays.
 pub(super) struct Padding(usize);
 
 impl Default for Padding {
@@ -42,17 +42,17 @@ impl Padding {
     }
 }
 
-/// What becomes of the place that a path leads to.
+/// What to do with the value at a path.
 pub(super) enum Outcome<'a> {
-    /// It stays as it is now.
+    /// Keep it.
     Keep,
-    /// It gets this value.
+    /// Replace it by this value.
     Put(Tree<'a>),
-    /// It goes; in an array it becomes null.
+    /// Remove it; in an array, set it to null.
     Remove,
 }
 
-/// A path, and how far along it a change has come.
+/// A path, and the position of a change along it.
 #[derive(Clone, Copy)]
 struct Way<'p> {
     path: &'p [String],
@@ -76,13 +76,13 @@ impl<'p> Way<'p> {
         }
     }
 
-    /// The names behind the present one.
+    /// The names after the current one.
     fn rest(self) -> &'p [String] {
         self.path.get(self.at + 1..).unwrap_or_default()
     }
 }
 
-/// Decides about the place that a path leads to; `None` where nothing is there yet.
+/// Decides what to do with the value at a path; `None` is a missing one.
 pub(super) type Change<'f, 'a> =
     &'f mut dyn FnMut(Option<&mut Tree<'a>>) -> Result<Outcome<'a>, Error>;
 
@@ -112,7 +112,7 @@ impl<'a> Tree<'a> {
         crate::element::type_name(self.kind())
     }
 
-    /// The value, if it is not opened: scalars never are.
+    /// The value, if it is raw. Scalars always are.
     pub fn scalar(&self) -> Option<RawBsonRef<'_>> {
         match self {
             Tree::Value(value) => Some(*value),
@@ -121,7 +121,7 @@ impl<'a> Tree<'a> {
         }
     }
 
-    /// The value as BSON of its own.
+    /// The value as owned BSON.
     pub fn to_bson(&self) -> RawBson {
         match self {
             Tree::Value(value) => (*value).into(),
@@ -135,7 +135,7 @@ impl<'a> Tree<'a> {
         }
     }
 
-    /// The elements, if this is an array; they are opened.
+    /// The elements, if this is an array, which is decoded.
     pub fn items(&mut self) -> Option<&mut Vec<Tree<'a>>> {
         self.open();
         match self {
@@ -144,7 +144,7 @@ impl<'a> Tree<'a> {
         }
     }
 
-    /// The fields, if this is a document; they are opened.
+    /// The fields, if this is a document, which is decoded.
     pub fn fields(&mut self) -> Option<&mut Vec<(Cow<'a, str>, Tree<'a>)>> {
         self.open();
         match self {
@@ -153,7 +153,7 @@ impl<'a> Tree<'a> {
         }
     }
 
-    /// Opens one level of a document or an array.
+    /// Decodes one level of a document or an array.
     fn open(&mut self) {
         let opened = match self {
             Tree::Value(RawBsonRef::Document(document)) => {
@@ -184,7 +184,7 @@ impl<'a> Tree<'a> {
         *self = opened;
     }
 
-    /// The value at `path`, opened on the way.
+    /// The value at `path`; the levels above it are decoded.
     pub fn find(&mut self, path: &[String]) -> Option<&mut Tree<'a>> {
         let Some((name, rest)) = path.split_first() else {
             return Some(self);
@@ -197,11 +197,11 @@ impl<'a> Tree<'a> {
         }
     }
 
-    /// Lets `change` decide about the place at `path`, which is made where it says so.
+    /// Lets `change` decide about the value at `path`, and creates the path if it sets a value.
     ///
     /// # Errors
-    /// `PathNotViable` where no place can be, in a scalar or by name in an array, and it is not to be removed;
-    /// `CannotBackfillArray` where making it takes more than what is left of `padding`.
+    /// `PathNotViable` if the path leads into a scalar, or by name into an array, and the value is not to be removed;
+    /// `CannotBackfillArray` if creating it takes more than what is left of `padding`.
     pub fn change(
         &mut self,
         path: &[String],
@@ -231,7 +231,7 @@ impl<'a> Tree<'a> {
         }
     }
 
-    /// No place can be here: an error, but for what is to be removed.
+    /// The path is not viable here: an error, unless the value is to be removed.
     fn refuse(&self, way: Way<'_>, change: Change<'_, 'a>) -> Result<(), Error> {
         let (parent, name) = (way.parent(), way.name().unwrap_or_default());
         let element = || {
@@ -297,7 +297,7 @@ impl From<RawBson> for Tree<'_> {
     }
 }
 
-/// The index that a path component names.
+/// The array index that a path component names.
 pub(super) fn index_of(name: &str) -> Option<usize> {
     let canonical = name == "0" || !name.starts_with('0');
     (is_index(name) && canonical).then(|| name.parse().ok())?
@@ -359,7 +359,7 @@ fn change_item<'a>(
     }
 }
 
-/// A value inside new documents, one for each name of `path`.
+/// Wraps a value in new documents, one for each name of `path`.
 fn nest<'a>(path: &[String], value: Tree<'a>) -> Tree<'a> {
     path.iter().rev().fold(value, |inner, name| {
         Tree::Document(vec![(Cow::Owned(name.clone()), inner)])

@@ -11,11 +11,11 @@ use crate::error::{Code, Error};
 use crate::filter::Filter;
 
 impl Update {
-    /// The document to insert where a query matches none: the query's equalities, changed by the update, with an
-    /// `_id` of its own if neither gives one.
+    /// The document to insert if a query matches none: the query's equalities, changed by the update, with an
+    /// new `_id` if neither gives one.
     ///
     /// # Errors
-    /// `NotSingleValueField` where the query holds one field equal to two values, and the errors of
+    /// `NotSingleValueField` if the query requires one field to equal two values, and the errors of
     /// [`Update::apply`].
     pub fn upsert_document(
         &self,

@@ -62,7 +62,7 @@ fn not_kept() -> CommandError {
     CommandError::refused(
         Code::Location40573,
         "The $changeStream stage needs a history of changes, and this server keeps none: start it with \
-         --change-history-bytes-max, as in --change-history-bytes-max 1GiB",
+         --documents-change-history-bytes-max, as in --documents-change-history-bytes-max 1GiB",
     )
 }
 

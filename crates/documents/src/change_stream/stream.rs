@@ -194,7 +194,7 @@ impl ChangeStream {
     fn collection_of(&self, change: &ChangeEvent) -> Option<Arc<Collection>> {
         let named = self
             .store
-            .collection(&change.namespace.db, &change.namespace.name);
+            .collection(&change.namespace.db, &change.namespace.collection);
         let is_same = |collection: &Arc<Collection>| collection.uuid() == change.uuid;
         named
             .filter(is_same)
@@ -288,6 +288,6 @@ fn lost() -> CommandError {
     CommandError::refused(
         Code::ChangeStreamHistoryLost,
         "Resume of change stream was not possible, as the resume point may no longer be in the history of changes: \
-         read the data anew, and open a new stream first. A larger --change-history-bytes-max keeps more",
+         read the data anew, and open a new stream first. A larger --documents-change-history-bytes-max keeps more",
     )
 }

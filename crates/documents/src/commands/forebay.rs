@@ -5,12 +5,13 @@ use bson::{RawArrayBuf, RawDocumentBuf, cstr, rawdoc};
 use super::coll_stats::cache_states;
 use crate::arguments::Known;
 use crate::dispatch::{Effect, Reply, Run, Spec};
-use crate::namespace::Namespace;
+use crate::namespace;
 use crate::places::blocking;
 use crate::request::Request;
 use crate::search::admin;
 
-/// `{forebayDevices: 1}`, also with `add: "host:1"` (one host device), `remove: 3` (an id) or `remove: "host:3"` (a name).
+/// `{forebayDevices: 1}`, also with `add: "host:1"` (one host device), `remove: 3` (an id) or `remove: "host:3"` (a
+/// name).
 pub const DEVICES: Spec = Spec {
     name: "forebayDevices",
     help: "lists devices, adds some, removes one",
@@ -63,7 +64,7 @@ fn buckets(request: &Request<'_>) -> Reply {
     request.admin_only()?;
     let name = request.arguments.required_string("forebayBuckets")?;
     let find = |namespace: &str| {
-        let namespace = Namespace::parse(namespace).ok()?;
+        let namespace = namespace::parse(namespace).ok()?;
         Some(
             request
                 .documents

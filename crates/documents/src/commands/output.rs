@@ -16,7 +16,7 @@ use crate::arguments::{Arguments, Known, type_name};
 use crate::changes;
 use crate::collections::OpenCollection;
 use crate::error::CommandError;
-use crate::namespace::Namespace;
+use crate::namespace::{self, Namespace};
 use crate::places::blocking;
 use crate::request::Request;
 use crate::streams::{List, Row, Stream};
@@ -101,8 +101,8 @@ fn out_target(request: &Request<'_>, operand: RawBsonRef<'_>) -> Result<Namespac
 }
 
 fn target(db: &str, collection: &str) -> Result<Namespace, CommandError> {
-    let namespace = Namespace::new(db, collection)?;
-    namespace.writable()?;
+    let namespace = namespace::checked(db, collection)?;
+    namespace::check_writable(&namespace)?;
     Ok(namespace)
 }
 
@@ -110,7 +110,8 @@ impl Output {
     /// Writes all documents of a pipeline that reads `source`.
     ///
     /// # Errors
-    /// Whatever the pipeline or the store says. What `$merge` has written until then stays; `$out` changes nothing then.
+    /// Whatever the pipeline or the store says. What `$merge` has written until then stays; `$out` changes nothing
+    /// then.
     pub async fn write(
         self,
         request: &Request<'_>,

@@ -64,8 +64,8 @@ pub fn best(indexes: &[IndexStatus], filter: &Node, sort: Option<&Sort>) -> Opti
     })
 }
 
-/// Ways through indexes that together meet all matches of an `$or` that every match passes: one for each of its branches,
-/// if they have few ranges altogether.
+/// Ways through indexes that together meet all matches of an `$or` that every match passes: one for each of its
+/// branches, if they have few ranges altogether.
 pub fn union(indexes: &[IndexStatus], filter: &Node) -> Option<Vec<IndexAccess>> {
     match filter {
         Node::And(nodes) => nodes.iter().find_map(|node| union(indexes, node)),

@@ -69,8 +69,8 @@ impl Plan {
         }
     }
 
-    /// The record numbers of the matches, at most `limit` of them. A write uses them after the search has ended, so that
-    /// it never meets its own changes.
+    /// The record numbers of the matches, at most `limit` of them. A write uses them after the search has ended, so
+    /// that it never meets its own changes.
     ///
     /// # Errors
     /// Whatever the cache or the store says.

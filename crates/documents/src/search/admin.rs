@@ -5,8 +5,8 @@ use std::sync::Arc;
 use bson::{RawArrayBuf, RawBsonRef, RawDocumentBuf, cstr, rawdoc};
 use forebay_device::{Device, DeviceSpec, DeviceState};
 use forebay_documents_cache::Cache;
-use forebay_documents_query::Code;
-use forebay_text::{Limits, Options, Pattern, PatternError, Program};
+use forebay_documents_query::{Code, pattern_error};
+use forebay_text::{Limits, Options, Pattern, Program};
 
 use super::collection::CollectionSearch;
 use crate::arguments::integer;
@@ -87,7 +87,7 @@ fn device_document(device: &Device) -> RawDocumentBuf {
         "id": i64::from(device.id().0),
         "name": device.name(),
         "kind": device.kind().to_string(),
-        "state": state_name(&device.state()),
+        "state": device.state().name(),
         "memoryBudgetBytes": device.memory_budget_bytes() as i64,
         "memoryUsedBytes": device.memory_used_bytes() as i64,
         "queuedJobs": device.queued_jobs() as i64,
@@ -99,14 +99,6 @@ fn device_document(device: &Device) -> RawDocumentBuf {
         document.append(cstr!("reason"), why.to_string());
     }
     document
-}
-
-fn state_name(state: &DeviceState) -> &'static str {
-    match state {
-        DeviceState::Ready => "ready",
-        DeviceState::Leaving => "leaving",
-        DeviceState::Lost { .. } => "lost",
-    }
 }
 
 /// `{forebayBuckets: "db.collection.field"}`: the buckets of a cached field in order of hash.
@@ -155,13 +147,4 @@ pub fn pattern_reply(
     Ok(
         rawdoc! { "tier": program.tier().name(), "description": program.describe().to_string(), "ok": 1.0 },
     )
-}
-
-fn pattern_error(error: PatternError) -> CommandError {
-    let code = match error {
-        PatternError::InvalidFlag { .. } => Code::Location51108,
-        PatternError::EmbeddedNul { .. } => Code::BadValue,
-        PatternError::Invalid { .. } | PatternError::TooLong { .. } => Code::Location51091,
-    };
-    CommandError::refused(code, error.to_string())
 }

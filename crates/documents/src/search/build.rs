@@ -1,7 +1,8 @@
 //! Building the cache of a collection in the background.
 //!
-//! A build walks the collection by record number, a batch under each hold of the write lock, and moves a cursor. Writers
-//! follow a change in the cache only below the cursor; what lies above it the build finds in the store when it gets there.
+//! A build walks the collection by record number, a batch under each hold of the write lock, and moves a cursor.
+//! Writers follow a change in the cache only below the cursor; what lies above it the build finds in the store when it
+//! gets there.
 
 use std::sync::Arc;
 use std::thread;

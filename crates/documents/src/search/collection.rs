@@ -17,7 +17,8 @@ use super::generation::Generation;
 use super::settings::SearchSettings;
 use crate::places::blocking;
 
-/// The lock that every writer of a collection holds from before the store is written until its turn at the cache has come.
+/// The lock that every writer of a collection holds from before the store is written until its turn at the cache has
+/// come.
 pub type WriteLock = Arc<Mutex<()>>;
 
 /// Keeps all other writers of a collection out until it is dropped.
@@ -58,8 +59,8 @@ pub struct CollectionSearch {
     pub(super) settings: SearchSettings,
     pub(super) store: Arc<Collection>,
     lock: WriteLock,
-    /// Held by whoever changes the cache, and taken under the write lock: changes come to the cache in the order in which
-    /// they came to the store, while the next writer is in the store already.
+    /// Held by whoever changes the cache, and taken under the write lock: changes come to the cache in the order in
+    /// which they came to the store, while the next writer is in the store already.
     turn: Mutex<()>,
     cache: Arc<Cache>,
     state: RwLock<State>,

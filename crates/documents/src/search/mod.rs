@@ -9,8 +9,8 @@
 //!    and `$group`) and gets either a [`SearchPlan`] or the reason why the cache cannot answer ([`NotUsed`]);
 //! 3. runs the plan: [`SearchPlan::count`], [`SearchPlan::find`], [`SearchPlan::values`].
 //!
-//! A plan never changes what a query answers: documents that the cache cannot judge are judged by the filter itself, and
-//! each document that `find` returns has been checked against the whole filter when it was fetched.
+//! A plan never changes what a query answers: documents that the cache cannot judge are judged by the filter itself,
+//! and each document that `find` returns has been checked against the whole filter when it was fetched.
 
 pub mod admin;
 mod ahead;
@@ -35,4 +35,4 @@ pub use execute::{Arrays, Values, Wanted};
 pub use plan::{NotUsed, PlanOptions, SearchPlan};
 pub use report::{ExecutionReport, Tally};
 pub use settings::SearchSettings;
-pub use stats::{BuildProgress, FieldOverview, IndexState};
+pub use stats::{CacheBuild, FieldOverview, IndexState};

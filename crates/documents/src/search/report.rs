@@ -205,7 +205,7 @@ impl ExecutionReport {
         document.append(cstr!("host"), host(&self.search.host));
         document.append(cstr!("searchMicros"), self.search.total_us as i64);
         document.append(cstr!("found"), self.found as i64);
-        document.append(cstr!("residualDocuments"), self.residual as i64);
+        document.append(cstr!("recheckDocuments"), self.residual as i64);
         self.append_access(&mut document);
         document
     }
@@ -264,7 +264,7 @@ fn host(report: &HostReport) -> RawDocumentBuf {
     rawdoc! {
         "buckets": report.buckets as i64,
         "rows": report.rows as i64,
-        "tailRows": report.tail_rows as i64,
+        "deltaRows": report.tail_rows as i64,
         "micros": report.host_us as i64,
     }
 }

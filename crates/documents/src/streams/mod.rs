@@ -22,8 +22,8 @@ use crate::change_stream::ChangeStream;
 use crate::error::CommandError;
 use crate::places::blocking;
 
-/// Documents up to this many bytes are judged and reshaped on the threads that serve the network, by filters and projections
-/// that are cheap.
+/// Documents up to this many bytes are judged and reshaped on the threads that serve the network, by filters and
+/// projections that are cheap.
 const SMALL_BYTES_MAX: usize = 64 << 10;
 
 pub use fetch::Fetch;
@@ -95,8 +95,8 @@ pub trait Stream: Send {
         None
     }
 
-    /// Is the next batch a matter of microseconds, whatever the client's filter and projection say, so that it may be made on
-    /// a thread that serves the network?
+    /// Is the next batch a matter of microseconds, whatever the client's filter and projection say, so that it may be
+    /// made on a thread that serves the network?
     fn is_short(&self) -> bool {
         false
     }

@@ -271,8 +271,8 @@ async fn a_user_that_ends_leaves_no_cursor_and_no_session_of_others_is_ended() {
     assert_eq!(code(&ada, "shop", more).await, 43, "the cursor is closed");
 }
 
-/// A stage that reads another collection has to ask for the right to: when one of these comes to be supported, the rule of
-/// `aggregate` must learn where it reads.
+/// A stage that reads another collection has to ask for the right to: when one of these comes to be supported, the rule
+/// of `aggregate` must learn where it reads.
 #[tokio::test(flavor = "multi_thread")]
 async fn no_stage_reads_a_collection_that_the_rule_of_aggregate_does_not_know() {
     let door = with_documents().await;

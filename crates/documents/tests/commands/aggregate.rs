@@ -9,14 +9,17 @@ async fn run(door: &Door, pipeline: Vec<Document>) -> Vec<Document> {
         .await
 }
 
-#[tokio::test]
-async fn stages_follow_one_another() {
+/// Three hundred documents, a third of them with each `a`.
+async fn thirds() -> Door {
     let door = door();
-    door.insert(
-        "c",
-        (0..300).map(|id| doc! { "_id": id, "a": id % 3, "tags": ["x", format!("t{}", id % 2)] }),
-    )
-    .await;
+    let document = |id| doc! { "_id": id, "a": id % 3, "tags": ["x", format!("t{}", id % 2)] };
+    door.insert("c", (0..300).map(document)).await;
+    door
+}
+
+#[tokio::test]
+async fn matches_are_counted() {
+    let door = thirds().await;
     assert_eq!(
         run(
             &door,
@@ -43,6 +46,11 @@ async fn stages_follow_one_another() {
         ];
         assert_eq!(run(&door, count_documents).await, counted);
     }
+}
+
+#[tokio::test]
+async fn stages_follow_one_another() {
+    let door = thirds().await;
     let groups = run(
         &door,
         vec![

@@ -33,8 +33,8 @@ struct Failures {
 }
 
 impl Guesses {
-    /// Notes a wrong password, and returns how long its answer is to be held back. The first, second, fourth, eighth, ... of
-    /// a sender are logged.
+    /// Notes a wrong password, and returns how long its answer is to be held back. The first, second, fourth, eighth,
+    /// ... of a sender are logged.
     pub fn note(&self, sender: Option<IpAddr>, user: Option<&User>) -> Duration {
         self.total.fetch_add(1, Ordering::Relaxed);
         let count = sender.map_or(1, |sender| self.count(sender, Instant::now()));

@@ -59,8 +59,8 @@ impl Credentials {
         }
     }
 
-    /// Credentials that no password fits, always the same for a name and a database, so that a client can not tell a name
-    /// without a user from one with.
+    /// Credentials that no password fits, always the same for a name and a database, so that a client can not tell a
+    /// name without a user from one with.
     pub fn of_missing_user(name: &str, db: &str, secret: &[u8]) -> Credentials {
         // Neither has a zero byte where a user has this name.
         let salt = mac(secret, format!("{db}\0{name}").as_bytes());

@@ -1,4 +1,5 @@
-//! The commands on users: `createUser`, `updateUser`, `dropUser`, `grantRolesToUser`, `revokeRolesFromUser`, `usersInfo`.
+//! The commands on users: `createUser`, `updateUser`, `dropUser`, `grantRolesToUser`, `revokeRolesFromUser`,
+//! `usersInfo`.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 

@@ -57,8 +57,8 @@ impl ServerArgs {
     }
 }
 
-/// A single host without the name of a replica set is the server that is meant: the driver would go on to the address by
-/// which the server describes itself, which may be one for other machines.
+/// A single host without the name of a replica set is the server that is meant: the driver would go on to the address
+/// by which the server describes itself, which may be one for other machines.
 fn stay_at_one_host(options: &mut ClientOptions) {
     let is_balanced = options.load_balanced.unwrap_or(false);
     if options.hosts.len() == 1 && options.repl_set_name.is_none() && !is_balanced {

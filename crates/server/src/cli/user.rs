@@ -33,8 +33,9 @@ enum Action {
     Add {
         /// Name of the user.
         name: String,
-        /// What the user may do, as in `read` or `readWrite@shop`: read, readWrite or dbAdmin on a database (that of the user,
-        /// if none is named), readAnyDatabase, readWriteAnyDatabase, dbAdminAnyDatabase, or root. May be given several times.
+        /// What the user may do, as in `read` or `readWrite@shop`: read, readWrite or dbAdmin on a database (that of
+        /// the user, if none is named), readAnyDatabase, readWriteAnyDatabase, dbAdminAnyDatabase, or root. May be
+        /// given several times.
         #[arg(long = "role", value_name = "ROLE[@DB]", default_value = "root")]
         roles: Vec<String>,
         #[command(flatten)]
@@ -205,7 +206,7 @@ fn offline(place: &Place) -> Result<Option<Arc<Documents>>> {
         DeviceOptions::default(),
     )?;
     let settings = Settings {
-        location: Location::Dir(data.clone()),
+        location: Location::Directory(data.clone()),
         ..Settings::default()
     };
     let open = || Documents::open(settings, Arc::new(devices));

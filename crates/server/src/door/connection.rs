@@ -256,7 +256,8 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
         }
     }
 
-    /// Answers one request with reply after reply: a getMore until its cursor is at its end, a hello until the server stops.
+    /// Answers one request with reply after reply: a getMore until its cursor is at its end, a hello until the server
+    /// stops.
     async fn exhaust(
         &mut self,
         mut command: Command,

@@ -1,4 +1,4 @@
-//! Fail points: failures on demand, used to test how drivers handle them. Only where `test-commands` allows it.
+//! Fail points: failures on demand, used to test how drivers handle them. Only where `mongodb-test-commands` allows it.
 
 use std::collections::HashMap;
 use std::time::Duration;
@@ -130,8 +130,8 @@ impl FailPoints {
         })
     }
 
-    /// Takes a step for each statement that a numbered write has applied, now and not before it was repeated; true if it is
-    /// to fail.
+    /// Takes a step for each statement that a numbered write has applied, now and not before it was repeated; true if
+    /// it is to fail.
     pub fn strikes_applied(&self, statements: usize, reply: &RawDocument) -> bool {
         let repeated = reply.get_array("retriedStmtIds");
         let repeated = repeated.map_or(0, |ids| ids.into_iter().count());

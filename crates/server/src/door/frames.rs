@@ -121,7 +121,8 @@ impl<R: AsyncRead + Unpin> FrameReader<R> {
         }
     }
 
-    /// The next message, which takes from `memory` as it arrives; `None` if the client closed the stream between messages.
+    /// The next message, which takes from `memory` as it arrives; `None` if the client closed the stream between
+    /// messages.
     ///
     /// Waits for the first byte as long as it takes. Dropping the future between polls loses nothing.
     ///
@@ -170,7 +171,8 @@ impl<R: AsyncRead + Unpin> FrameReader<R> {
         }
     }
 
-    /// Waits until the other side has closed the stream or it failed; as long as a message is there to be read, for ever.
+    /// Waits until the other side has closed the stream or it failed; as long as a message is there to be read, for
+    /// ever.
     ///
     /// Dropping the future between polls loses nothing.
     pub async fn closed(&mut self) {

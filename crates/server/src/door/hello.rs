@@ -139,7 +139,7 @@ pub fn reply(door: &Door, session: &mut Session, name: &str, body: &RawDocument)
 fn append_limits(reply: &mut RawDocumentBuf, session: &Session) {
     reply.append(
         cstr!("maxBsonObjectSize"),
-        limits::USER_DOCUMENT_BYTES_MAX as i32,
+        limits::DOCUMENT_BYTES_MAX as i32,
     );
     reply.append(
         cstr!("maxMessageSizeBytes"),

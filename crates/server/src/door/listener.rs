@@ -57,7 +57,7 @@ impl Listener {
         address: SocketAddr,
         tls: Option<TlsAcceptor>,
     ) -> Result<Listener, ListenError> {
-        let listener = bind(address, "--listen").await?;
+        let listener = bind(address, "--mongodb-listen").await?;
         Ok(Listener { listener, tls })
     }
 
@@ -153,8 +153,8 @@ pub async fn bind(address: SocketAddr, setting: &'static str) -> Result<TcpListe
         })
 }
 
-/// Stops commands whose clients are gone, for as long as `documents` lives. Runs on a thread of its own, so that no command
-/// can delay it.
+/// Stops commands whose clients are gone, for as long as `documents` lives. Runs on a thread of its own, so that no
+/// command can delay it.
 fn look_for_abandoned(documents: &Arc<Documents>) -> io::Result<()> {
     let documents = Arc::downgrade(documents);
     let look = move || {

@@ -112,8 +112,8 @@ impl Door {
             documents,
             behind,
             run: ObjectId::new(),
-            replica_set: ReplicaSet::parse(&settings.replica_set),
-            fail_points: settings.test_commands.then(FailPoints::default),
+            replica_set: ReplicaSet::parse(&settings.mongodb_replica_set),
+            fail_points: settings.mongodb_test_commands.then(FailPoints::default),
             auth_required: settings.auth,
             timeouts: Timeouts {
                 handshake: settings.handshake_timeout,

@@ -1,8 +1,8 @@
 //! Places for connections: how many there are, and which are given away when they are short.
 //!
-//! Where clients must authenticate, a part of the places is for those that have. Clients that have not (strangers) share the
-//! rest. When that is full, the stranger that came first makes room: a client that knows a password is a stranger only for
-//! a moment, so that it gets in however many strangers stay.
+//! Where clients must authenticate, a part of the places is for those that have. Clients that have not (strangers)
+//! share the rest. When that is full, the stranger that came first makes room: a client that knows a password is a
+//! stranger only for a moment, so that it gets in however many strangers stay.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -68,8 +68,8 @@ impl Places {
         })
     }
 
-    /// Takes a place; that of the oldest stranger if those of strangers are full. Returns `None` if clients that may keep
-    /// their places have all of them.
+    /// Takes a place; that of the oldest stranger if those of strangers are full. Returns `None` if clients that may
+    /// keep their places have all of them.
     pub fn enter(self: &Arc<Self>) -> Option<Place> {
         let mut taken = self.taken.lock();
         if let Some(strangers_max) = self.strangers_max

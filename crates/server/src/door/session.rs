@@ -80,8 +80,8 @@ impl Session {
         self.place.forget();
     }
 
-    /// Brings the rights of the client up to date, if users have changed. Logs it out if its user is gone or has another
-    /// password.
+    /// Brings the rights of the client up to date, if users have changed. Logs it out if its user is gone or has
+    /// another password.
     pub fn follow_users(&mut self, door: &Door) {
         if !door.auth_required {
             return;
@@ -110,8 +110,8 @@ impl Session {
         }
     }
 
-    /// Starts the time limit for authentication with the first command other than hello. Connections that drivers monitor a
-    /// server with send hello only, and have no limit.
+    /// Starts the time limit for authentication with the first command other than hello. Connections that drivers
+    /// monitor a server with send hello only, and have no limit.
     pub fn note_command(&mut self, door: &Door, command: &Command) {
         let watches = hello::is_hello(&command.name)
             && !matches!(command.body.get("speculativeAuthenticate"), Ok(Some(_)));

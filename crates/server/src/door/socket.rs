@@ -44,8 +44,8 @@ impl Link for Watch {
         let Some(stream) = self.0.upgrade() else {
             return true;
         };
-        // The system is asked, not the runtime, which tells only what its threads have come to see. It knows the end of the
-        // stream as soon as it came, even behind bytes that are not read yet.
+        // The system is asked, not the runtime, which tells only what its threads have come to see. It knows the end of
+        // the stream as soon as it came, even behind bytes that are not read yet.
         let mut ends = [PollFd::new(stream.as_fd(), READ_CLOSED)];
         poll(&mut ends, PollTimeout::ZERO).is_ok() && ends[0].any().unwrap_or(true)
     }

@@ -4,7 +4,7 @@ use std::io::{BufRead, Read};
 
 use bson::RawDocumentBuf;
 use forebay_wire_mongo::Limits;
-use forebay_wire_mongo::limits::USER_DOCUMENT_BYTES_MAX;
+use forebay_wire_mongo::limits::DOCUMENT_BYTES_MAX;
 use forebay_wire_mongo::validate::validate_document;
 
 use super::{Emit, ReadError};
@@ -36,7 +36,7 @@ fn read_document(input: &mut dyn BufRead) -> Result<Result<RawDocumentBuf, Strin
     }
     length.copy_from_slice(&bytes);
     let declared = usize::try_from(i32::from_le_bytes(length)).unwrap_or(0);
-    if !(5..=USER_DOCUMENT_BYTES_MAX).contains(&declared) {
+    if !(5..=DOCUMENT_BYTES_MAX).contains(&declared) {
         return Ok(Err(format!(
             "a length of {} bytes",
             i32::from_le_bytes(length)

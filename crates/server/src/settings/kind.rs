@@ -4,14 +4,14 @@ use std::net::{Ipv6Addr, SocketAddr, ToSocketAddrs};
 use std::path::PathBuf;
 use std::time::Duration;
 
-/// What values a setting takes.
+/// The kind of values that a setting takes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Kind {
     /// True or false; as a flag it takes no value.
     Switch,
     /// A host and a port.
     Address,
-    /// A host and a port; empty for none.
+    /// A host and a port, or empty for none.
     AddressOrNone,
     /// A file or directory; empty for none.
     Path,
@@ -28,7 +28,7 @@ pub enum Kind {
         /// The most allowed.
         max: u64,
     },
-    /// A number of bytes; `KiB`, `MiB`, `GiB` may follow.
+    /// A number of bytes, with or without a unit from `KiB` to `TiB`.
     Bytes {
         /// The least allowed.
         min: u64,
@@ -63,12 +63,51 @@ pub enum Value {
     Duration(Duration),
 }
 
-const UNITS: [(&str, u64); 4] = [
-    ("KiB", 1 << 10),
-    ("MiB", 1 << 20),
+/// Units of bytes, the largest first; `B` last, as the others end with it.
+const UNITS: [(&str, u64); 5] = [
+    ("TiB", 1 << 40),
     ("GiB", 1 << 30),
+    ("MiB", 1 << 20),
+    ("KiB", 1 << 10),
     ("B", 1),
 ];
+
+/// A field's type, which takes the values of some kinds.
+pub trait FromValue {
+    /// Converts a value.
+    ///
+    /// # Panics
+    /// If the kind of the setting is not one of this type: the declaration is wrong.
+    fn from_value(value: Value) -> Self;
+}
+
+/// Implements [`FromValue`] for a type and the variant of [`Value`] that holds it.
+macro_rules! from_value {
+    ($($type:ty, $variant:ident($held:ident) => $converted:expr;)+) => {
+        $(impl FromValue for $type {
+            fn from_value(value: Value) -> $type {
+                match value {
+                    Value::$variant($held) => $converted,
+                    other => panic!("{other:?} in a field of type {}", stringify!($type)),
+                }
+            }
+        })+
+    };
+}
+
+from_value! {
+    bool, Switch(it) => it;
+    String, Text(it) => it;
+    SocketAddr, Address(it) => it;
+    Option<SocketAddr>, AddressOrNone(it) => it;
+    PathBuf, Path(it) => it.unwrap_or_default();
+    Option<PathBuf>, Path(it) => it;
+    Duration, Duration(it) => it;
+    u64, Number(it) => it;
+    usize, Number(it) => it.try_into().expect("the limits of the kind fit the type");
+    u32, Number(it) => it.try_into().expect("the limits of the kind fit the type");
+    u8, Number(it) => it.try_into().expect("the limits of the kind fit the type");
+}
 
 impl Kind {
     /// Reads a value.
@@ -111,7 +150,9 @@ impl Kind {
             Kind::ReplicaSet => "`NAME` or `NAME/HOST:PORT`".to_owned(),
             Kind::Choice(words) => words.join(" or "),
             Kind::Count { min, max } => format!("count, {min} to {max}"),
-            Kind::Bytes { min, max } => format!("bytes, {min} to {max}"),
+            Kind::Bytes { min, max } => {
+                format!("bytes, {} to {}", bytes_text(min), bytes_text(max))
+            }
             Kind::Milliseconds { min, max } => format!("milliseconds, {min} to {max}"),
         }
     }
@@ -171,16 +212,26 @@ fn is_ip_v6(host: &str) -> bool {
     inner.is_some_and(|inner| inner.parse::<Ipv6Addr>().is_ok())
 }
 
+/// A number of bytes in its largest whole unit, as in `256 MiB`.
+pub fn bytes_text(bytes: u64) -> String {
+    let whole = |(_, factor): &&(&str, u64)| bytes > 0 && bytes.is_multiple_of(*factor);
+    match UNITS.iter().find(whole) {
+        Some((unit, factor)) if *factor > 1 => format!("{} {unit}", bytes / factor),
+        _ => bytes.to_string(),
+    }
+}
+
 fn parse_bytes(text: &str, min: u64, max: u64) -> Result<u64, String> {
     let unit = UNITS.iter().find(|(suffix, _)| text.ends_with(suffix));
     let (suffix, factor) = unit.copied().unwrap_or(("", 1));
     let number = text.strip_suffix(suffix).unwrap_or(text).trim();
     if number.parse::<u64>().is_err() {
         return Err(
-            "must be a whole number of bytes, KiB, MiB or GiB, for instance 512MiB".to_owned(),
+            "must be a whole number of bytes, KiB, MiB, GiB or TiB, for instance 512MiB".to_owned(),
         );
     }
-    parse_number(number, factor, min, max)
+    let range = || format!("must be from {} to {}", bytes_text(min), bytes_text(max));
+    parse_number(number, factor, min, max).map_err(|_| range())
 }
 
 fn parse_number(text: &str, factor: u64, min: u64, max: u64) -> Result<u64, String> {
@@ -205,10 +256,33 @@ mod tests {
         assert_eq!(kind.parse("4096"), Ok(Value::Number(4096)));
         assert_eq!(kind.parse("2GiB"), Ok(Value::Number(2 << 30)));
         assert_eq!(kind.parse("3 MiB"), Ok(Value::Number(3 << 20)));
+        assert_eq!(kind.parse("1TiB"), Ok(Value::Number(1 << 40)));
         assert!(
             kind.parse("0").is_err()
                 && kind.parse("1.5GiB").is_err()
                 && kind.parse("99999999GiB").is_err()
+        );
+    }
+
+    #[test]
+    fn bytes_are_shown_in_their_largest_whole_unit() {
+        for (bytes, text) in [
+            (0, "0"),
+            (1000, "1000"),
+            (1 << 10, "1 KiB"),
+            (256 << 20, "256 MiB"),
+            (3 << 29, "1536 MiB"),
+            (1 << 50, "1024 TiB"),
+        ] {
+            assert_eq!(bytes_text(bytes), text);
+        }
+        let kind = Kind::Bytes {
+            min: 1 << 20,
+            max: 1 << 30,
+        };
+        assert_eq!(
+            kind.parse("2GiB"),
+            Err("must be from 1 MiB to 1 GiB".to_owned())
         );
     }
 

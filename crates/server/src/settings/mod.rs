@@ -1,5 +1,8 @@
-//! The settings of `forebay serve`: each declared once in [`definitions`], from which the command-line flags, the
-//! environment variables, the keys of the configuration file and the reference page are made.
+//! The settings of `forebay serve`. Each is declared once, in [`definitions`]; the command-line flags, the environment
+//! variables, the keys of the configuration file and the reference page are made from the declarations.
+//!
+//! A name says who obeys the setting (decision 0021): it begins with a protocol, a door or `upstream-`, or with
+//! none of them if the whole process obeys.
 //!
 //! A flag wins over the environment, the environment over the file, the file over the default.
 
@@ -9,7 +12,8 @@ mod reference;
 mod sources;
 
 pub use definitions::{DEFINITIONS, Settings};
-pub use kind::{Kind, Value};
+use kind::bytes_text;
+pub use kind::{FromValue, Kind, Value};
 pub use reference::reference_page;
 pub use sources::{Sources, flags};
 
@@ -18,17 +22,25 @@ pub use sources::{Sources, flags};
 pub struct Definition {
     /// Its name: the flag without dashes in front, the key of the file with `_` for `-`.
     pub key: &'static str,
-    /// What values it takes, and their limits.
+    /// The kind and the limits of its values.
     pub kind: Kind,
-    /// The default, written as a user would.
+    /// The default, as a user writes it.
     pub default: &'static str,
-    /// What it does, for people.
+    /// What it does.
     pub doc: &'static str,
-    /// Stores a value that `kind` has accepted.
-    set: fn(&mut Settings, Value),
 }
 
 impl Definition {
+    /// The default as the reference shows it; empty if there is none.
+    pub fn default_text(&self) -> String {
+        match self.kind.parse(self.default) {
+            Ok(Value::Number(bytes)) if matches!(self.kind, Kind::Bytes { .. }) => {
+                bytes_text(bytes)
+            }
+            _ => self.default.to_owned(),
+        }
+    }
+
     /// The environment variable that sets it.
     pub fn environment(&self) -> String {
         format!("FOREBAY_{}", self.key.replace('-', "_").to_uppercase())

@@ -7,10 +7,13 @@ const HEAD: &str = "\
 
 This page is printed by `forebay reference settings`.
 
-A setting can be given as a flag (`--bucket-values-max 65536`), as an environment variable
-(`FOREBAY_BUCKET_VALUES_MAX=65536`) or as a key of the TOML file that `--config` or `FOREBAY_CONFIG` names
-(`bucket_values_max = 65536`). A flag wins over the environment, the environment over the file, the file over the
-default. Bytes may be written with `KiB`, `MiB` or `GiB`.
+A setting can be given as a flag (`--documents-bucket-values-max 65536`), as an environment variable
+(`FOREBAY_DOCUMENTS_BUCKET_VALUES_MAX=65536`) or as a key of the TOML file that `--config` or `FOREBAY_CONFIG` names
+(`documents_bucket_values_max = 65536`). A flag wins over the environment, the environment over the file, the file over the
+default. Bytes may be written with `KiB`, `MiB`, `GiB` or `TiB`.
+
+A name says who obeys the setting: one without a prefix is for the whole process, `mongodb-` for MongoDB's protocol,
+`documents-` for the store, caches and queries behind it, `upstream-` for the server that Forebay is a proxy of.
 ";
 
 /// The page as Markdown.
@@ -20,7 +23,7 @@ pub fn reference_page() -> String {
 }
 
 fn section(definition: &Definition) -> String {
-    let default = match definition.default {
+    let default = match &*definition.default_text() {
         "" => "none".to_owned(),
         default => format!("`{default}`"),
     };

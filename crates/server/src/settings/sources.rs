@@ -1,7 +1,8 @@
-//! Where values come from, and which wins.
+//! The sources of values, and which of them wins.
 
 use std::path::{Path, PathBuf};
 
+use clap::builder::UnknownArgumentValueParser;
 use clap::{Arg, ArgAction, ArgMatches};
 
 use super::{DEFINITIONS, Definition, Kind, Settings, Value};
@@ -10,10 +11,10 @@ use super::{DEFINITIONS, Definition, Kind, Settings, Value};
 const CONFIG_KEY: &str = "config";
 const CONFIG_ENVIRONMENT: &str = "FOREBAY_CONFIG";
 
-/// Why settings can not be used; all of it the operator can mend.
+/// Why settings are refused. The operator can correct all of it.
 #[derive(Debug, thiserror::Error)]
 pub enum SettingsError {
-    /// The configuration file can not be read.
+    /// The configuration file cannot be read.
     #[error("cannot read the configuration file {path}: {source}")]
     File {
         path: PathBuf,
@@ -28,7 +29,7 @@ pub enum SettingsError {
     /// The file has a key that no setting has.
     #[error("{path}: there is no setting '{key}' (`forebay reference settings` lists them)")]
     UnknownKey { path: PathBuf, key: String },
-    /// A flag that changes nothing beside the other settings.
+    /// A flag without effect, given the other settings.
     #[error("--{flag} has no effect {beside}")]
     Idle {
         flag: &'static str,
@@ -43,7 +44,7 @@ pub enum SettingsError {
     },
 }
 
-/// The values that were given, before they are judged.
+/// The values that were given, not yet checked.
 #[derive(Debug, Default)]
 pub struct Sources {
     flags: Vec<(&'static str, String)>,
@@ -57,13 +58,19 @@ pub fn flags() -> Vec<Arg> {
         .long(CONFIG_KEY)
         .value_name("FILE")
         .help("TOML file with any of these settings, dashes written as `_` (or FOREBAY_CONFIG)");
-    std::iter::once(config)
+    // What users of other servers type first.
+    let listen = Arg::new("listen")
+        .long("listen")
+        .hide(true)
+        .value_parser(UnknownArgumentValueParser::suggest_arg("--mongodb-listen"));
+    [config, listen]
+        .into_iter()
         .chain(DEFINITIONS.iter().map(flag))
         .collect()
 }
 
 fn flag(definition: &Definition) -> Arg {
-    let default = match definition.default {
+    let default = match &*definition.default_text() {
         "" => String::new(),
         default => format!(" [default: {default}]"),
     };
@@ -82,10 +89,10 @@ fn flag(definition: &Definition) -> Arg {
 }
 
 impl Sources {
-    /// Gathers flags, the process's environment and the configuration file that either names.
+    /// Reads the flags, the environment of the process, and the configuration file if either of them names one.
     ///
     /// # Errors
-    /// If the file can not be read, is not TOML, or names an unknown setting.
+    /// If the file cannot be read, is not TOML, or names an unknown setting.
     pub fn gather(matches: &ArgMatches) -> Result<Sources, SettingsError> {
         Self::gather_from(matches, |name| std::env::var(name).ok())
     }
@@ -109,24 +116,21 @@ impl Sources {
         })
     }
 
-    /// The settings: for each the value of the first source that has one.
+    /// Returns the settings, each with the value of the first source that has one.
     ///
     /// # Errors
     /// If a value is not of its type or outside its limits.
     pub fn resolve(&self) -> Result<Settings, SettingsError> {
-        let mut settings = Settings::unset();
-        for definition in DEFINITIONS {
-            (definition.set)(&mut settings, self.value(definition)?);
-        }
+        let settings = Settings::from_values(|definition| self.value(definition))?;
         self.refuse_idle_flags(&settings)?;
         Ok(settings)
     }
 
-    /// The environment and the file may be for other runs too; a flag is for this one.
+    /// Only flags are refused: the environment and the file may serve other runs too.
     fn refuse_idle_flags(&self, settings: &Settings) -> Result<(), SettingsError> {
         let is_idle = |flag: &str| match flag {
             "data" => settings.memory.then_some("beside --memory"),
-            "writes" | "load-documents-per-second" | "compare-percent" | "serve-stale" => {
+            _ if flag.starts_with("upstream-") => {
                 settings.upstream.is_empty().then_some("without --upstream")
             }
             _ => None,
@@ -245,9 +249,9 @@ mod tests {
     #[test]
     fn every_default_is_valid_and_every_key_is_unique() {
         let settings = resolve(&[], &[], None).expect("defaults are valid");
-        assert_eq!(settings.listen.port(), 27017);
-        assert_eq!(settings.store_cache_bytes, 256 << 20);
-        assert_eq!(settings.pattern, forebay_text::Limits::default());
+        assert_eq!(settings.mongodb_listen.port(), 27017);
+        assert_eq!(settings.documents_store_cache_bytes, 0);
+        assert_eq!(settings.pattern_limits(), forebay_text::Limits::default());
         let mut keys: Vec<_> = DEFINITIONS
             .iter()
             .map(|definition| definition.key)
@@ -259,22 +263,44 @@ mod tests {
 
     #[test]
     fn flag_wins_over_environment_over_file_over_default() {
-        let file = Some("bucket_values_max = 10\ndevices = \"host:2\"\nauth = true");
-        let env = [("FOREBAY_BUCKET_VALUES_MAX", "20")];
+        let file = Some("documents_bucket_values_max = 10\ndevices = \"host:2\"\nauth = true");
+        let env = [("FOREBAY_DOCUMENTS_BUCKET_VALUES_MAX", "20")];
         let only_default = resolve(&[], &[], None).expect("valid");
-        assert_eq!(only_default.bucket_values_max, 131_072);
+        assert_eq!(only_default.documents_bucket_values_max, 131_072);
         let with_file = resolve(&[], &[], file).expect("valid");
-        assert_eq!((with_file.bucket_values_max, with_file.auth), (10, true));
         assert_eq!(
-            resolve(&[], &env, file).expect("valid").bucket_values_max,
+            (with_file.documents_bucket_values_max, with_file.auth),
+            (10, true)
+        );
+        assert_eq!(
+            resolve(&[], &env, file)
+                .expect("valid")
+                .documents_bucket_values_max,
             20
         );
-        let all =
-            resolve(&["--bucket-values-max", "30", "--auth=false"], &env, file).expect("valid");
+        let all = resolve(
+            &["--documents-bucket-values-max", "30", "--auth=false"],
+            &env,
+            file,
+        )
+        .expect("valid");
         assert_eq!(
-            (all.bucket_values_max, all.auth, all.devices.as_str()),
+            (
+                all.documents_bucket_values_max,
+                all.auth,
+                all.devices.as_str()
+            ),
             (30, false, "host:2")
         );
+    }
+
+    #[test]
+    fn the_listen_of_other_servers_is_refused_with_the_name_here() {
+        let command = clap::Command::new("serve").args(flags());
+        let error = command
+            .try_get_matches_from(["serve", "--listen", "127.0.0.1:0"])
+            .expect_err("there is no such flag");
+        assert!(error.to_string().contains("--mongodb-listen"), "{error}");
     }
 
     #[test]
@@ -291,8 +317,10 @@ mod tests {
             text(resolve(&["--connections-max", "0"], &[], None))
                 .starts_with("--connections-max must be from 1")
         );
-        let env = [("FOREBAY_LISTEN", "nowhere")];
-        assert!(text(resolve(&[], &env, None)).starts_with("FOREBAY_LISTEN must be an address"));
+        let env = [("FOREBAY_MONGODB_LISTEN", "nowhere")];
+        assert!(
+            text(resolve(&[], &env, None)).starts_with("FOREBAY_MONGODB_LISTEN must be an address")
+        );
         assert!(
             text(resolve(&[], &[], Some("log_format = \"xml\""))).starts_with("log_format in ")
         );

@@ -1,7 +1,7 @@
 //! The change stream of a collection, batch by batch.
 //!
-//! The driver's own change streams go on by themselves after an error. Here the shadow must not answer from then until the store
-//! has taken the token: it may not have what it had shown before. So this is a cursor of an `aggregate`.
+//! The driver's own change streams go on by themselves after an error. Here the shadow must not answer from then until
+//! the store has taken the token: it may not have what it had shown before. So this is a cursor of an `aggregate`.
 
 use std::io;
 use std::sync::Arc;
@@ -149,8 +149,8 @@ fn read(reply: &RawDocument, kept: &Kept, is_first: bool) -> Result<Batch, Shado
 }
 
 impl Event {
-    /// Returns `None` for an update whose document was deleted before the store looked it up: the deletion is an event of its
-    /// own.
+    /// Returns `None` for an update whose document was deleted before the store looked it up: the deletion is an event
+    /// of its own.
     fn read(event: &RawDocument, kept: &Kept) -> Result<Option<Event>, ShadowError> {
         let kind = event.get_str("operationType").map_err(unreadable)?;
         let new = event.get_document("fullDocument").ok();
@@ -174,7 +174,8 @@ impl Event {
     }
 }
 
-/// Could the same be had a little later? Everything else, as an event that cannot be read, would be skipped by going on.
+/// Could the same be had a little later? Everything else, as an event that cannot be read, would be skipped by going
+/// on.
 pub(super) fn is_away(error: &Error) -> bool {
     use ErrorKind::{Command, ConnectionPoolCleared, Io, ServerSelection};
     match &*error.kind {

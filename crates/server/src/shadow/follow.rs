@@ -10,7 +10,8 @@ use futures_util::TryStreamExt;
 use super::kept::Kept;
 use super::{Mirror, Shadow, ShadowError, refused, unreadable};
 
-/// As few documents as this are read again one by one: stores that find a single `_id` by an index may scan for several.
+/// As few documents as this are read again one by one: stores that find a single `_id` by an index may scan for
+/// several.
 const READ_ONE_BY_ONE_MAX: usize = 16;
 /// The most `_id`s in one query to the store.
 const IDS_MAX: usize = 1_000;

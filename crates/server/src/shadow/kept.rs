@@ -29,8 +29,8 @@ impl Kept {
         Kept { fields }
     }
 
-    /// The document as the shadow holds it: whole top-level fields, in their order, byte by byte, as strings need not be
-    /// UTF-8.
+    /// The document as the shadow holds it: whole top-level fields, in their order, byte by byte, as strings need not
+    /// be UTF-8.
     pub fn project(&self, document: &RawDocument) -> RawDocumentBuf {
         let bytes = document.as_bytes();
         let (mut kept, mut at) = (Vec::new(), LENGTH_BYTES);

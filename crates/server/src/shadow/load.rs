@@ -1,7 +1,8 @@
 //! Copies a collection of the store into its shadow.
 //!
-//! A load begins while no write is under way, and opens its cursor then. Documents that are written from its beginning on are
-//! noted by whoever follows the writes, and what the cursor brings of them is skipped: it may be older than what the shadow has.
+//! A load begins while no write is under way, and opens its cursor then. Documents that are written from its beginning
+//! on are noted by whoever follows the writes, and what the cursor brings of them is skipped: it may be older than what
+//! the shadow has.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -20,8 +21,8 @@ use super::{Mirror, Shadow, ShadowError, is_code, timestamp};
 const BATCH_DOCUMENTS: usize = 1_000;
 /// Batches that are read ahead of what is copied.
 const BATCHES_AHEAD: usize = 4;
-/// Collections of as many documents are read by several cursors, if the store keeps their `_id`s in order: one with change
-/// streams does. FerretDB 1 would scan the collection for each.
+/// Collections of as many documents are read by several cursors, if the store keeps their `_id`s in order: one with
+/// change streams does. FerretDB 1 would scan the collection for each.
 const PARTED_DOCUMENTS_MIN: u64 = 100_000;
 /// As many cursors, and one more for `_id`s of other sorts.
 const PARTS: usize = 4;
@@ -30,8 +31,8 @@ const SAMPLE: i32 = 400;
 /// Pause before a failed load is tried again.
 const RETRY_PAUSE: Duration = Duration::from_secs(5);
 
-/// Error codes of a store that cannot read with a majority read concern at a cluster time: BadValue, FailedToParse, IllegalOperation,
-/// InvalidOptions, ReadConcernMajorityNotEnabled, NotImplemented, and a read concern of a standalone.
+/// Error codes of a store that cannot read with a majority read concern at a cluster time: BadValue, FailedToParse,
+/// IllegalOperation, InvalidOptions, ReadConcernMajorityNotEnabled, NotImplemented, and a read concern of a standalone.
 const NO_MAJORITY: [i32; 7] = [2, 9, 20, 72, 148, 238, 123];
 
 /// Why a shadow does not answer that has to be loaded first.
@@ -40,23 +41,24 @@ const WAITS: &str = "the cache waits to be loaded";
 type Batch = Result<Vec<RawDocumentBuf>, ShadowError>;
 
 impl Shadow {
-    /// Has a shadow loaded again in the background, if its writes can be followed. It answers nothing until that is done.
+    /// Has a shadow loaded again in the background, if its writes can be followed. It answers nothing until that is
+    /// done.
     pub fn reload(self: &Arc<Self>, mirror: &Arc<Mirror>, why: &str) {
         self.log_load(mirror, why);
         mirror.cool(WAITS, Duration::ZERO);
         self.have_loaded(mirror);
     }
 
-    /// As [`reload`](Shadow::reload), for a shadow that was right until the store was away: should the store be away again, it
-    /// may answer.
+    /// As [`reload`](Shadow::reload), for a shadow that was right until the store was away: should the store be away
+    /// again, it may answer.
     pub(super) fn reload_kept(self: &Arc<Self>, mirror: &Arc<Mirror>, why: &str) {
         self.log_load(mirror, why);
         mirror.cool_kept(WAITS, Duration::ZERO);
         self.have_loaded(mirror);
     }
 
-    /// As [`reload`](Shadow::reload), after a pause: for when the store may still be at work on a write whose end nobody
-    /// will tell.
+    /// As [`reload`](Shadow::reload), after a pause: for when the store may still be at work on a write whose end
+    /// nobody will tell.
     pub fn reload_settled(self: &Arc<Self>, mirror: &Arc<Mirror>, why: &str) {
         self.log_load(mirror, why);
         mirror.cool(WAITS, RETRY_PAUSE);
@@ -67,7 +69,7 @@ impl Shadow {
         let namespace = &mirror.namespace;
         match self.exclusive {
             true => {
-                tracing::info!(%namespace, why, "the caches of a collection are loaded; all writes must come through here (--writes exclusive)")
+                tracing::info!(%namespace, why, "the caches of a collection are loaded; all writes must come through here (--upstream-writes exclusive)")
             }
             false => tracing::info!(%namespace, why, "the caches of a collection are loaded"),
         }
@@ -125,8 +127,8 @@ impl Shadow {
         Ok(())
     }
 
-    /// Copies what the store has; what the shadow holds of it, and the number of the load. None if the shadow has become
-    /// cold meanwhile.
+    /// Copies what the store has; what the shadow holds of it, and the number of the load. None if the shadow has
+    /// become cold meanwhile.
     pub(super) async fn copy(
         &self,
         mirror: &Mirror,
@@ -162,8 +164,8 @@ impl Shadow {
         Ok(epoch.map(|epoch| (kept, epoch)))
     }
 
-    /// Replaces the older copy by the loaded one, if the load kept the older copy. Returns the number of the shadow, or `None`
-    /// if load `epoch` is no longer the latest.
+    /// Replaces the older copy by the loaded one, if the load kept the older copy. Returns the number of the shadow, or
+    /// `None` if load `epoch` is no longer the latest.
     async fn take_over(&self, mirror: &Mirror, epoch: u64) -> Result<Option<u64>, ShadowError> {
         let _alone = mirror.gate.write().await;
         let (from, to) = (mirror.followed_in(), &mirror.namespace);
@@ -176,8 +178,8 @@ impl Shadow {
         Ok(mirror.take_over(epoch))
     }
 
-    /// Empties the shadow, or what is to take its place, while no writer is at work, and then opens the cursors. What is
-    /// written before they are open is followed, and noted. Returns `None` if no cache is declared any more.
+    /// Empties the shadow, or what is to take its place, while no writer is at work, and then opens the cursors. What
+    /// is written before they are open is followed, and noted. Returns `None` if no cache is declared any more.
     async fn begin(
         &self,
         mirror: &Mirror,
@@ -213,8 +215,8 @@ impl Shadow {
         Ok(Some((kept, epoch, cursors)))
     }
 
-    /// The read concern for loading a collection whose change stream is open: `majority`, so that nothing that is read is rolled
-    /// back without an event, and after the present cluster time, so that the stream has every later write.
+    /// The read concern for loading a collection whose change stream is open: `majority`, so that nothing that is read
+    /// is rolled back without an event, and after the present cluster time, so that the stream has every later write.
     async fn load_concern(&self) -> Result<Option<Document>, ShadowError> {
         let now = match self.exclusive {
             true => None,
@@ -279,8 +281,8 @@ impl Shadow {
     }
 }
 
-/// Filters that together find every document once, each by a range of the index of `_id`s, as a sample divides them; the
-/// last one finds those that compare with none of the sample.
+/// Filters that together find every document once, each by a range of the index of `_id`s, as a sample divides them;
+/// the last one finds those that compare with none of the sample.
 async fn parts(store: &Collection<RawDocumentBuf>) -> Result<Vec<Document>, ShadowError> {
     let sample = [
         doc! { "$sample": { "size": SAMPLE } },

@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use bson::{RawBson, RawBsonRef, RawDocumentBuf};
-use forebay_documents::{Namespace, id_key};
+use forebay_documents::{Namespace, id_key, namespace};
 use parking_lot::Mutex;
 use tokio::sync::{Mutex as AsyncMutex, Notify, OwnedMutexGuard, RwLock, watch};
 
@@ -20,9 +20,9 @@ pub struct Mirror {
     pub namespace: Namespace,
     /// The collection that a load fills if the older copy is kept until the load is done.
     pub(super) beside: Namespace,
-    /// Where there is a shadow, a writer holds this alone from the write to the store until the shadow has followed, and
-    /// the load while it copies a batch shares it; where there is none, writers share it, so that a declaration of a cache
-    /// can wait until they are done.
+    /// Where there is a shadow, a writer holds this alone from the write to the store until the shadow has followed,
+    /// and the load while it copies a batch shares it; where there is none, writers share it, so that a declaration of
+    /// a cache can wait until they are done.
     pub gate: Arc<RwLock<()>>,
     /// How long the store takes to give documents of it.
     pub measurement: Measurement,
@@ -133,7 +133,7 @@ impl Mirror {
     /// A collection without a shadow.
     pub fn new(namespace: Namespace) -> Mirror {
         Mirror {
-            beside: Namespace::temporary(&namespace.db),
+            beside: namespace::temporary(&namespace.db),
             namespace,
             gate: Arc::default(),
             measurement: Measurement::default(),
@@ -193,13 +193,14 @@ impl Mirror {
         }
     }
 
-    /// When the store last let an unauthenticated client read the collection; `None` if it refused the last one, or may have
-    /// been started again since.
+    /// When the store last let an unauthenticated client read the collection; `None` if it refused the last one, or may
+    /// have been started again since.
     pub fn open_at(&self) -> Option<Instant> {
         *self.open.lock()
     }
 
-    /// Notes when the store let an unauthenticated client read the collection; `None` if it refused, or if that is unknown.
+    /// Notes when the store let an unauthenticated client read the collection; `None` if it refused, or if that is
+    /// unknown.
     pub fn set_open(&self, at: Option<Instant>) {
         *self.open.lock() = at;
     }
@@ -250,7 +251,8 @@ impl Mirror {
         self.turn_into(State::Off { reason });
     }
 
-    /// The shadow answers nothing until it has been loaded, which begins after a pause; not even while the store is away.
+    /// The shadow answers nothing until it has been loaded, which begins after a pause; not even while the store is
+    /// away.
     pub fn cool(&self, reason: &str, pause: Duration) {
         self.with(|declared, _| declared.has_copy = false);
         self.cool_kept(reason, pause);
@@ -318,8 +320,8 @@ impl Mirror {
         })
     }
 
-    /// Notes that the load `of` has replaced the older copy. Returns the shadow's new number, or `None` if the load is no longer
-    /// the latest.
+    /// Notes that the load `of` has replaced the older copy. Returns the shadow's new number, or `None` if the load is
+    /// no longer the latest.
     pub(super) fn take_over(&self, of: u64) -> Option<u64> {
         self.with(|declared, epoch| match &mut declared.state {
             State::Loading { is_beside, .. } if *epoch == of => {
@@ -344,8 +346,8 @@ impl Mirror {
         })?
     }
 
-    /// The load `of` has copied everything; whether the shadow begins to answer by that: it does not if it is not the last
-    /// one any more, or has not followed all that clients know of.
+    /// The load `of` has copied everything; whether the shadow begins to answer by that: it does not if it is not the
+    /// last one any more, or has not followed all that clients know of.
     pub fn complete(&self, of: u64) -> bool {
         let seen = *self.seen.borrow();
         let completed = self.with(|declared, epoch| {
@@ -362,8 +364,8 @@ impl Mirror {
         completed.unwrap_or(false)
     }
 
-    /// The shadow of this number holds what the store had some time ago; its new number, by which it is brought up to date.
-    /// None if it is not the last one any more.
+    /// The shadow of this number holds what the store had some time ago; its new number, by which it is brought up to
+    /// date. None if it is not the last one any more.
     pub fn fall_behind(&self, of: u64, reason: &str) -> Option<(Arc<Kept>, u64)> {
         let reason = reason.to_owned();
         let behind = self.with(|declared, epoch| {
@@ -494,7 +496,7 @@ mod tests {
     use super::*;
 
     fn mirror() -> Mirror {
-        Mirror::new(Namespace::new("d", "c").expect("a name"))
+        Mirror::new(namespace::checked("d", "c").expect("a name"))
     }
 
     fn declare(mirror: &Mirror) {

@@ -1,9 +1,9 @@
 //! Shadows of the store's collections: what is cached of a store that is not ours.
 //!
-//! A shadow is a collection of [`Documents`] in memory, with the `_id` and the cached top-level fields of every document of the store's
-//! collection. It has the cache indexes, so that searches, counts and distinct values are those of the documents door,
-//! and finds the `_id`s by which the store is asked for the rest. [`load`] copies it. What keeps it equal is [`stream`], the
-//! store's change stream, or, where all writes come through us, [`follow`].
+//! A shadow is a collection of [`Documents`] in memory, with the `_id` and the cached top-level fields of every
+//! document of the store's collection. It has the cache indexes, so that searches, counts and distinct values are those
+//! of the documents door, and finds the `_id`s by which the store is asked for the rest. [`load`] copies it. What keeps
+//! it equal is [`stream`], the store's change stream, or, where all writes come through us, [`follow`].
 
 mod declarations;
 mod events;
@@ -38,9 +38,9 @@ use crate::upstream::Upstream;
 /// How long the store may take to be found, for what we ask it ourselves.
 const STORE_SELECTION_TIMEOUT: Duration = Duration::from_secs(10);
 const SHARED_WRITES: &str = "the store has no change stream, by which writes past Forebay could be followed: start Forebay \
-    with --writes exclusive if there are none";
+    with --upstream-writes exclusive if there are none";
 const HAS_STREAMS: &str = "the store has transactions, which cannot be followed one by one, and change streams, which tell of \
-    them: leave --writes at shared";
+    them: leave --upstream-writes at shared";
 /// How often a store that is away is looked for.
 const LOOK_INTERVAL: Duration = Duration::from_secs(1);
 /// What the store says of a collection that it does not have.
@@ -126,8 +126,8 @@ pub struct ShadowSettings {
 }
 
 impl Shadow {
-    /// The shadows of a store, with user and password of its connection string. The caches that were declared before begin
-    /// to load.
+    /// The shadows of a store, with user and password of its connection string. The caches that were declared before
+    /// begin to load.
     ///
     /// # Errors
     /// If the connection string is wrong, or the list of caches cannot be read.
@@ -186,8 +186,8 @@ impl Shadow {
         *self.lost_at.lock()
     }
 
-    /// The store cannot be reached: looks for it until it can. Shadows that follow no stream are loaded again then, as the
-    /// store may have changed.
+    /// The store cannot be reached: looks for it until it can. Shadows that follow no stream are loaded again then, as
+    /// the store may have changed.
     pub fn lost(self: &Arc<Self>) {
         match &mut *self.lost_at.lock() {
             Some(_) => return,
@@ -302,7 +302,8 @@ impl Shadow {
         self.documents.find_among(client, command, fetched).await
     }
 
-    /// Which part of a collection a search that ends at the document with this `_id` has read, as far as a shadow can tell.
+    /// Which part of a collection a search that ends at the document with this `_id` has read, as far as a shadow can
+    /// tell.
     pub fn place_of(&self, namespace: &Namespace, id: &RawBson) -> Option<f64> {
         let id = id.as_raw_bson_ref();
         self.documents.place_of(namespace, id)
@@ -442,8 +443,8 @@ impl Shadow {
         }
     }
 
-    /// Whether the store is a member of a replica set or a router: then it has transactions, which change nothing before
-    /// they end, and change streams, which tell when that is.
+    /// Whether the store is a member of a replica set or a router: then it has transactions, which change nothing
+    /// before they end, and change streams, which tell when that is.
     async fn has_transactions(&self) -> Result<bool, ShadowError> {
         let hello = self.ask_store("admin", rawdoc! { "hello": 1 }).await?;
         let is_router = hello.get_str("msg").is_ok_and(|msg| msg == "isdbgrid");

@@ -1,5 +1,5 @@
-//! How long the store takes to give documents by `_id`, beside a search of its own: measured for each collection, as stores
-//! differ. FerretDB 1 on SQLite reads the whole collection for two `_id`s, and a part of it for one.
+//! How long the store takes to give documents by `_id`, beside a search of its own: measured for each collection, as
+//! stores differ. FerretDB 1 on SQLite reads the whole collection for two `_id`s, and a part of it for one.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -51,13 +51,14 @@ pub struct Pace {
     one: Duration,
     /// For several by their `_id`s at once, and how many they were.
     several: (usize, Duration),
-    /// For a search of the whole collection; `None` while documents by their `_id`s came so fast that it was not measured.
+    /// For a search of the whole collection; `None` while documents by their `_id`s came so fast that it was not
+    /// measured.
     search: Option<Duration>,
 }
 
 impl Pace {
-    /// The fastest way to get documents from the store, and how long it takes. A search of the store reads a `share` of the
-    /// collection. Returns `None` if asking by `_id` takes long and a search was not measured.
+    /// The fastest way to get documents from the store, and how long it takes. A search of the store reads a `share` of
+    /// the collection. Returns `None` if asking by `_id` takes long and a search was not measured.
     pub fn way(&self, wanted: Wanted, share: f64) -> Option<(Way, Duration)> {
         let (way, by_id) = self.by_id(wanted);
         if by_id <= SHORT {
@@ -82,7 +83,8 @@ impl Pace {
         }
     }
 
-    /// Whether to give up asking one by one after a time, with `left` documents to go, as a search of the store would be faster.
+    /// Whether to give up asking one by one after a time, with `left` documents to go, as a search of the store would
+    /// be faster.
     pub fn is_too_slow(&self, after: Duration, left: usize) -> bool {
         let rest = self.one.saturating_mul(left as u32);
         let search = self.search.unwrap_or(PATIENCE);
@@ -113,8 +115,8 @@ impl Measurement {
         self.0.lock().pace
     }
 
-    /// The store has given a document by its `_id` in this time. It may take longer for one that lies further behind: the
-    /// longest time counts.
+    /// The store has given a document by its `_id` in this time. It may take longer for one that lies further behind:
+    /// the longest time counts.
     pub fn took(&self, one: Duration) {
         if let Some(pace) = &mut self.0.lock().pace {
             pace.one = pace.one.max(one);
@@ -142,8 +144,9 @@ impl Measurement {
 }
 
 impl Shadow {
-    /// The pace of a collection in which a shadow has found the documents with these `_id`s by a `filter`. Measures it if it
-    /// is not known, or was measured too long ago. Returns `None` if nothing is known and measuring takes longer than 100 ms.
+    /// The pace of a collection in which a shadow has found the documents with these `_id`s by a `filter`. Measures it
+    /// if it is not known, or was measured too long ago. Returns `None` if nothing is known and measuring takes longer
+    /// than 100 ms.
     pub async fn pace(
         self: &Arc<Self>,
         mirror: &Arc<Mirror>,

@@ -1,8 +1,9 @@
-//! How far a change stream has been followed: kept as the note of the shadow, in one batch with the changes up to there.
+//! How far a change stream has been followed: kept as the note of the shadow, in one batch with the changes up to
+//! there.
 //!
-//! A store that was restored from an older copy of its files goes on behind any cluster time, so a token that names a time alone
-//! proves nothing to it. What proves that the store is what it was: it still has the last event, or it has been the primary
-//! without a break.
+//! A store that was restored from an older copy of its files goes on behind any cluster time, so a token that names a
+//! time alone proves nothing to it. What proves that the store is what it was: it still has the last event, or it has
+//! been the primary without a break.
 
 use bson::oid::ObjectId;
 use bson::{Document, RawBson, RawDocument, RawDocumentBuf, cstr, rawdoc};
@@ -55,8 +56,8 @@ pub(super) struct Place {
 }
 
 impl Place {
-    /// The token to resume the stream with in a term. Returns `None` if no token can show that the store still has the documents
-    /// that the shadow was made of.
+    /// The token to resume the stream with in a term. Returns `None` if no token can show that the store still has the
+    /// documents that the shadow was made of.
     pub fn token_in(&self, term: Option<Term>) -> Option<&RawDocument> {
         match self.term == term {
             true => Some(&self.token),

@@ -52,8 +52,8 @@ impl StoreRun {
 }
 
 impl Shadow {
-    /// Shadows that follow no stream are loaded anew if the store has been started again. If it does not tell, they are not:
-    /// a log line says so once.
+    /// Shadows that follow no stream are loaded anew if the store has been started again. If it does not tell, they are
+    /// not: a log line says so once.
     pub(super) async fn check_run(self: &Arc<Self>) {
         if !self.exclusive || self.is_away() || self.declared().is_empty() {
             return;

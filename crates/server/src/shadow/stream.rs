@@ -1,9 +1,9 @@
 //! Follows the change stream of a collection, so that writes which do not come through us reach its shadow, too.
 //!
-//! The stream is opened before the collection is read, and what has happened since is applied over what was read: an event holds
-//! the document as it is when the event is read, or as it was, and then a later event follows; so the shadow is that of the
-//! store once the stream has been read to its end. How far it has been followed is in the same batch as the changes up to
-//! there: no run finds one without the other.
+//! The stream is opened before the collection is read, and what has happened since is applied over what was read: an
+//! event holds the document as it is when the event is read, or as it was, and then a later event follows; so the
+//! shadow is that of the store once the stream has been read to its end. How far it has been followed is in the same
+//! batch as the changes up to there: no run finds one without the other.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -62,7 +62,8 @@ struct Changes {
 }
 
 impl Shadow {
-    /// Fills a shadow, or goes on where an earlier run ended, and follows the store until the shadow has to be filled anew.
+    /// Fills a shadow, or goes on where an earlier run ended, and follows the store until the shadow has to be filled
+    /// anew.
     ///
     /// # Errors
     /// Why the shadow is not what the store has any more.
@@ -106,8 +107,8 @@ impl Shadow {
         Ok(Some(self.follower(mirror, kept, epoch, (events, term))))
     }
 
-    /// Goes on with what the shadow held when the stream ended, in an earlier run or in this one; fills it again if the store
-    /// cannot go on from there.
+    /// Goes on with what the shadow held when the stream ended, in an earlier run or in this one; fills it again if the
+    /// store cannot go on from there.
     async fn resumed<'a>(
         &'a self,
         mirror: &'a Mirror,
@@ -124,7 +125,8 @@ impl Shadow {
         }
     }
 
-    /// Goes on behind a place with shadow number `epoch`; waits for the store. Returns `None` if that is no longer the latest.
+    /// Goes on behind a place with shadow number `epoch`; waits for the store. Returns `None` if that is no longer the
+    /// latest.
     async fn reopened<'a>(
         &'a self,
         mirror: &'a Mirror,
@@ -193,8 +195,8 @@ impl Shadow {
         }
     }
 
-    /// How far the shadow of an earlier run has followed the store. Returns `None` if the shadow holds other fields now, or if
-    /// the store has another collection under the name, as from a backup.
+    /// How far the shadow of an earlier run has followed the store. Returns `None` if the shadow holds other fields
+    /// now, or if the store has another collection under the name, as from a backup.
     async fn kept_place(&self, mirror: &Mirror) -> Result<Option<Place>, ShadowError> {
         let namespace = &mirror.namespace;
         let definitions = self.cache_definitions(namespace).await;

@@ -68,15 +68,6 @@ fn lags(status: &Status) -> Value {
     Value::Object(seconds.collect())
 }
 
-/// The word for a state, the same as in `forebayDevices`.
-pub fn state_name(state: &DeviceState) -> &'static str {
-    match state {
-        DeviceState::Ready => "ready",
-        DeviceState::Leaving => "leaving",
-        DeviceState::Lost { .. } => "lost",
-    }
-}
-
 /// The name of a device of the set; `host` for what no device holds.
 pub fn device_name(status: &Status, id: Option<DeviceId>) -> String {
     let Some(id) = id else {
@@ -95,7 +86,7 @@ fn device(status: &DeviceStatus) -> Value {
         "id": device.id().0,
         "name": device.name(),
         "kind": device.kind().to_string(),
-        "state": state_name(&state),
+        "state": state.name(),
         "reason": match &state {
             DeviceState::Lost { why } => Some(why),
             _ => None,
@@ -167,8 +158,8 @@ fn field(field: &FieldStatus) -> Value {
         "rows": field.rows,
         "valueBytes": field.value_bytes,
         "overheadBytes": field.overhead_bytes,
-        "tailRows": field.tail_rows,
-        "residualDocuments": field.residual_documents,
+        "deltaRows": field.tail_rows,
+        "recheckDocuments": field.residual_documents,
         "buckets": by_device(&field.buckets),
         "cells": field.cells.iter().map(cell).collect::<Vec<_>>(),
         "searches": counts(field.searches.iter().map(|(tier, count)| (*tier, *count))),

@@ -9,7 +9,7 @@ use forebay_documents::{
     Status,
 };
 
-use super::json::{device_name, state_name};
+use super::json::device_name;
 use crate::door::Door;
 use crate::shadow::Counters;
 
@@ -107,7 +107,7 @@ fn memory(page: &mut Page, door: &Door) {
     let figures = door.documents().settings().memory.figures();
     page.gauge(
         "forebay_memory_limit_bytes",
-        "Most memory for what clients ask for.",
+        "Maximum memory of the process.",
     )
     .sample(&[], figures.limit_bytes);
     page.gauge(
@@ -115,6 +115,11 @@ fn memory(page: &mut Page, door: &Door) {
         "Memory held for what clients ask for.",
     )
     .sample(&[], figures.used_bytes);
+    page.gauge(
+        "forebay_memory_outside_bytes",
+        "Memory that the process holds besides: code, caches, buffers of the store.",
+    )
+    .sample(&[], figures.outside_bytes);
     page.gauge(
         "forebay_memory_peak_bytes",
         "Most memory that was held for what clients ask for.",
@@ -127,19 +132,22 @@ fn memory(page: &mut Page, door: &Door) {
     .sample(&[], figures.refused);
 }
 
+/// The listener that connections came through.
+const PROTOCOL: [(&str, &str); 1] = [("protocol", "mongodb")];
+
 fn connections(page: &mut Page, door: &Door) {
     let connections = door.connections();
     page.gauge("forebay_connections_open", "Connections of clients now.")
-        .sample(&[], connections.open);
+        .sample(&PROTOCOL, connections.open);
     page.gauge("forebay_connections_max", "Most connections at a time.")
         .sample(&[], connections.max);
     page.counter("forebay_connections_accepted_total", "Connections taken.")
-        .sample(&[], connections.taken);
+        .sample(&PROTOCOL, connections.taken);
     page.counter(
         "forebay_connections_refused_total",
         "Connections refused because there were too many.",
     )
-    .sample(&[], connections.refused);
+    .sample(&PROTOCOL, connections.refused);
     page.counter(
         "forebay_connections_given_away_total",
         "Connections closed to make room, as their clients had not authenticated.",
@@ -154,7 +162,7 @@ fn connections(page: &mut Page, door: &Door) {
 
 fn searches(page: &mut Page, searches: &SearchFigures) {
     let mut totals = page.counter(
-        "forebay_searches_total",
+        "forebay_documents_searches_total",
         "Searches, by where their documents came from and how the cache compared values.",
     );
     for (kind, durations) in &searches.durations {
@@ -165,7 +173,7 @@ fn searches(page: &mut Page, searches: &SearchFigures) {
         totals.sample(&labels, durations.count());
     }
     let mut times = page.family(
-        "forebay_search_duration_seconds",
+        "forebay_documents_search_duration_seconds",
         "histogram",
         "Time of a search from its command to its first batch.",
     );
@@ -177,7 +185,7 @@ fn searches(page: &mut Page, searches: &SearchFigures) {
         histogram(&mut times, &labels, durations);
     }
     let mut reasons = page.counter(
-        "forebay_search_cache_not_used_total",
+        "forebay_documents_search_cache_not_used_total",
         "Searches that did not use the cache, by the reason that explain gives as cacheNotUsedCode.",
     );
     for (reason, count) in &searches.not_used {
@@ -185,22 +193,22 @@ fn searches(page: &mut Page, searches: &SearchFigures) {
     }
     for (name, help, count) in [
         (
-            "forebay_search_rows_total",
+            "forebay_documents_search_rows_total",
             "Rows of caches that were scanned.",
             searches.rows,
         ),
         (
-            "forebay_search_bytes_total",
+            "forebay_documents_search_bytes_total",
             "Bytes of caches that were scanned.",
             searches.bytes,
         ),
         (
-            "forebay_searches_slow_total",
+            "forebay_documents_searches_slow_total",
             "Searches that were logged as slow.",
             searches.slow,
         ),
         (
-            "forebay_searches_failed_total",
+            "forebay_documents_searches_failed_total",
             "Searches that ended with an error.",
             searches.failed,
         ),
@@ -223,13 +231,13 @@ fn histogram(family: &mut Family<'_>, labels: Labels<'_>, durations: &Durations)
 }
 
 fn commands(page: &mut Page, door: &Door, status: &Status) {
-    let mut all = page.counter("forebay_commands_total", "Commands run, by name.");
+    let mut all = page.counter("forebay_documents_commands_total", "Commands run, by name.");
     for (name, count) in &status.commands {
         all.sample(&[("command", name)], count);
     }
     if let Some(forwarded) = door.forwarded() {
         let mut all = page.counter(
-            "forebay_forwarded_commands_total",
+            "forebay_documents_upstream_commands_total",
             "Commands passed on to the store behind, by name.",
         );
         for (name, count) in forwarded {
@@ -239,21 +247,21 @@ fn commands(page: &mut Page, door: &Door, status: &Status) {
     if let Some(reads) = door.upstream_reads() {
         upstream_reads(page, reads);
     }
-    page.gauge("forebay_cursors", "Open cursors.")
+    page.gauge("forebay_documents_cursors", "Open cursors.")
         .sample(&[], status.cursors);
 }
 
 fn upstream_reads(page: &mut Page, reads: &Counters) {
     let of = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
     let mut all = page.counter(
-        "forebay_upstream_reads_total",
+        "forebay_documents_upstream_reads_total",
         "Reads on cached collections of the store behind, by how they were answered.",
     );
     all.sample(&[("by", "cache")], of(&reads.answered));
     all.sample(&[("by", "id")], of(&reads.narrowed));
-    all.sample(&[("by", "store")], of(&reads.forwarded));
+    all.sample(&[("by", "upstream")], of(&reads.forwarded));
     page.counter(
-        "forebay_upstream_slower_total",
+        "forebay_documents_upstream_slower_total",
         "Reads left to the store behind as it searches faster than it gives documents by their _id.",
     )
     .sample(&[], of(&reads.slower));
@@ -282,7 +290,7 @@ const DEVICE_FIGURES: [Figure<DeviceStatus>; 6] = [
         |it| it.device.queued_jobs() as f64,
     ),
     (
-        "forebay_device_buckets",
+        "forebay_documents_device_buckets",
         "gauge",
         "Buckets on a device.",
         |it| it.buckets as f64,
@@ -307,7 +315,7 @@ fn devices(page: &mut Page, status: &Status) {
         "1 for the state that a device is in.",
     );
     for device in &status.devices {
-        let state = state_name(&device.device.state());
+        let state = device.device.state().name();
         for known in ["ready", "leaving", "lost"] {
             let labels = [("device", device.device.name()), ("state", known)];
             states.sample(&labels, u8::from(known == state));
@@ -330,31 +338,31 @@ fn devices(page: &mut Page, status: &Status) {
 
 const FIELD_FIGURES: [Figure<FieldStatus>; 5] = [
     (
-        "forebay_cache_values",
+        "forebay_documents_cache_values",
         "gauge",
         "Values of a field that are cached.",
         |it| it.rows as f64,
     ),
     (
-        "forebay_cache_value_bytes",
+        "forebay_documents_cache_value_bytes",
         "gauge",
         "Bytes of those values.",
         |it| it.value_bytes as f64,
     ),
     (
-        "forebay_cache_overhead_bytes",
+        "forebay_documents_cache_overhead_bytes",
         "gauge",
         "Memory of this machine that they take above that.",
         |it| it.overhead_bytes as f64,
     ),
     (
-        "forebay_cache_tail_values",
+        "forebay_documents_cache_delta_values",
         "gauge",
         "Values that are not in a bucket yet.",
         |it| it.tail_rows as f64,
     ),
     (
-        "forebay_cache_residual_documents",
+        "forebay_documents_cache_recheck_documents",
         "gauge",
         "Documents whose field the store must judge.",
         |it| it.residual_documents as f64,
@@ -373,7 +381,7 @@ fn caches(page: &mut Page, status: &Status) {
         }
     }
     let mut buckets = page.gauge(
-        "forebay_cache_buckets",
+        "forebay_documents_cache_buckets",
         "Buckets of a field by the device that scans them; host where none does.",
     );
     for (collection, field) in fields(status) {
@@ -387,7 +395,7 @@ fn caches(page: &mut Page, status: &Status) {
         }
     }
     let mut conditions = page.counter(
-        "forebay_cache_conditions_total",
+        "forebay_documents_cache_conditions_total",
         "Conditions on a field that its cache answered, by how values were compared.",
     );
     for (collection, field) in fields(status) {
@@ -415,7 +423,7 @@ fn fields(status: &Status) -> impl Iterator<Item = (&CollectionStatus, &FieldSta
 
 fn builds(page: &mut Page, status: &Status) {
     let mut states = page.gauge(
-        "forebay_cache_index_state",
+        "forebay_documents_cache_index_state",
         "1 for the state that a cache index is in.",
     );
     each_index(status, |labels, state| {
@@ -425,7 +433,7 @@ fn builds(page: &mut Page, status: &Status) {
         }
     });
     let mut done = page.gauge(
-        "forebay_cache_build_documents",
+        "forebay_documents_cache_build_documents",
         "Documents that a build has cached so far.",
     );
     each_index(status, |labels, state| {
@@ -437,7 +445,7 @@ fn builds(page: &mut Page, status: &Status) {
         }
     });
     let mut expected = page.gauge(
-        "forebay_cache_build_documents_expected",
+        "forebay_documents_cache_build_documents_expected",
         "Documents that the collection had when the build began.",
     );
     each_index(status, |labels, state| {
@@ -463,13 +471,17 @@ fn store(page: &mut Page, status: &Status) {
     let store = &status.store;
     for (name, help, figure) in [
         (
-            "forebay_store_collections",
+            "forebay_documents_store_collections",
             "Collections.",
             store.collections,
         ),
-        ("forebay_store_documents", "Documents.", store.documents),
         (
-            "forebay_store_document_bytes",
+            "forebay_documents_store_documents",
+            "Documents.",
+            store.documents,
+        ),
+        (
+            "forebay_documents_store_document_bytes",
             "Size of all documents.",
             store.document_bytes,
         ),
@@ -478,7 +490,7 @@ fn store(page: &mut Page, status: &Status) {
     }
     if let Some(left) = store.inserts_left {
         page.gauge(
-            "forebay_store_inserts_left",
+            "forebay_documents_store_inserts_left",
             "Inserts that the collection can still take that can take the fewest.",
         )
         .sample(&[], left);
@@ -487,7 +499,7 @@ fn store(page: &mut Page, status: &Status) {
         return;
     }
     let mut lags = page.gauge(
-        "forebay_store_lag_seconds",
+        "forebay_documents_upstream_lag_seconds",
         "How far the caches of a collection are behind the store behind us.",
     );
     for (namespace, lag) in &status.store_lag {

@@ -1,5 +1,5 @@
-//! What people and programs look at: `/metrics` for Prometheus, `/health`, and a status page with its JSON, on a port of
-//! its own. It only reads.
+//! What people and programs look at: `/metrics` for Prometheus, `/health`, and a status page with its JSON, on a port
+//! of its own. It only reads.
 
 mod health;
 mod http;

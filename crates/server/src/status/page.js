@@ -233,8 +233,8 @@ function fieldFigures(field, now) {
   const names = new Map(now.devices.map((device) => [String(device.id), device.name]));
   const places = Object.entries(field.buckets).map(([device, buckets]) => `${names.get(device) || device} ${count(buckets)}`);
   const figures = [`${count(sum(Object.values(field.buckets)))} buckets: ${places.join(", ")}`];
-  if (field.tailRows > 0) figures.push(`${count(field.tailRows)} in the tail`);
-  if (field.residualDocuments > 0) figures.push(`${count(field.residualDocuments)} judged by the store`);
+  if (field.deltaRows > 0) figures.push(`${count(field.deltaRows)} in the tail`);
+  if (field.recheckDocuments > 0) figures.push(`${count(field.recheckDocuments)} judged by the store`);
   return figures.join(" · ");
 }
 

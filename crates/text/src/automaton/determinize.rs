@@ -1,10 +1,13 @@
 //! From a non-deterministic automaton to the smallest deterministic one.
+//!
+//! The states are enumerated with a lazy automaton, step by step, because `regex-automata` makes a dense one in a single
+//! call. That call cannot be stopped, and takes minutes where each step follows many empty transitions.
 
 use std::collections::HashMap;
 
-use regex_automata::dfa::{Automaton, StartKind, dense};
+use regex_automata::hybrid::LazyStateID;
+use regex_automata::hybrid::dfa::{Cache, DFA};
 use regex_automata::nfa::thompson::NFA;
-use regex_automata::util::primitives::StateID;
 use regex_automata::util::start;
 use regex_automata::{Anchored, MatchKind};
 
@@ -14,6 +17,15 @@ use crate::budget::Budget;
 use crate::limits::Limits;
 use crate::rows::SEPARATOR;
 
+/// How much larger the lazy automaton is that the states are read from: it holds both the sets of states and the table.
+const CACHE_FACTOR: usize = 2;
+
+/// Maximum visits of states of the non-deterministic automaton for one deterministic one, if each step visited all.
+const VISITS_MAX: usize = 1 << 31;
+
+/// Visits between two checks of the command's cancellation token.
+const VISITS_PER_CHECK: usize = 1 << 20;
+
 /// Determinizes and minimises an automaton within the limits.
 pub(crate) fn determinize(
     nfa: &NFA,
@@ -21,47 +33,82 @@ pub(crate) fn determinize(
     budget: &Budget,
 ) -> Result<Minimal, TooLarge> {
     let bytes_max = budget.at_most(limits.determinize_bytes_max);
-    let config = dense::Config::new()
-        .start_kind(StartKind::Unanchored)
+    // With a count of zero, the first clearing of the cache is an error.
+    let config = DFA::config()
         .match_kind(MatchKind::LeftmostFirst)
-        .accelerate(false)
-        .dfa_size_limit(Some(bytes_max))
-        .determinize_size_limit(Some(bytes_max));
-    let built = dense::Builder::new().configure(config).build_from_nfa(nfa);
-    budget.take(built.as_ref().map_or(bytes_max, dense::DFA::memory_usage))?;
-    let dense = built.map_err(|error| format!("determinizing: {error}"))?;
-    Reader::read(&dense)?.minimize(budget)
+        .cache_capacity(bytes_max.saturating_mul(CACHE_FACTOR))
+        .skip_cache_capacity_check(true)
+        .minimum_cache_clear_count(Some(0));
+    let built = DFA::builder().configure(config).build_from_nfa(nfa.clone());
+    let dfa = built.map_err(|error| format!("determinizing: {error}"))?;
+    let mut reader = Reader::new(&dfa, nfa.states().len(), budget);
+    let raw = reader.read();
+    let bytes = reader.cache.memory_usage() / CACHE_FACTOR;
+    budget.take(bytes.min(bytes_max))?;
+    raw?.minimize(budget)
 }
 
-/// Reads the states of a dense automaton that a row can reach, making matches final.
+/// Reads the states that a row can reach, making matches final.
 struct Reader<'a> {
-    dense: &'a dense::DFA<Vec<u32>>,
-    ids: HashMap<StateID, u32>,
-    order: Vec<StateID>,
+    dfa: &'a DFA,
+    cache: Cache,
+    /// States of the non-deterministic automaton.
+    nfa_states: usize,
+    budget: &'a Budget,
+    visits: usize,
+    ids: HashMap<LazyStateID, u32>,
+    order: Vec<LazyStateID>,
 }
 
-impl Reader<'_> {
-    fn read(dense: &dense::DFA<Vec<u32>>) -> Result<Raw, TooLarge> {
+impl<'a> Reader<'a> {
+    fn new(dfa: &'a DFA, nfa_states: usize, budget: &'a Budget) -> Reader<'a> {
+        Reader {
+            dfa,
+            cache: dfa.create_cache(),
+            nfa_states,
+            budget,
+            visits: 0,
+            ids: HashMap::new(),
+            order: Vec::new(),
+        }
+    }
+
+    fn read(&mut self) -> Result<Raw, TooLarge> {
         let config = start::Config::new().anchored(Anchored::No);
-        let start = dense
-            .start_state(&config)
-            .map_err(|error| format!("no start state: {error}"))?;
-        let mut reader = Reader {
-            dense,
-            ids: HashMap::from([(start, START)]),
-            order: vec![start],
-        };
+        let start = self.dfa.start_state(&mut self.cache, &config);
+        let start = start.map_err(|error| format!("no start state: {error}"))?;
+        self.ids.insert(start, START);
+        self.order.push(start);
         let mut raw = Raw::new();
-        while let Some(&from) = reader.order.get(raw.added()) {
-            raw.push(std::array::from_fn(|byte| reader.step(from, byte as u8)));
+        while let Some(&from) = self.order.get(raw.added()) {
+            raw.push(self.row(from)?);
         }
         Ok(raw)
     }
 
-    /// The state after a byte. A dense automaton tells of a match one byte late.
-    fn step(&mut self, from: StateID, byte: u8) -> u32 {
-        let to = self.dense.next_state(from, byte);
-        match (self.dense.is_match_state(to), byte == SEPARATOR) {
+    /// The states after each byte: equal for the bytes of one class.
+    fn row(&mut self, from: LazyStateID) -> Result<[u32; 256], TooLarge> {
+        let classes = self.dfa.byte_classes();
+        let mut after = [None; 257];
+        let mut row = [0; 256];
+        for byte in 0..=u8::MAX {
+            let class = usize::from(classes.get(byte));
+            // The separator leads elsewhere than the other bytes of its class.
+            row[usize::from(byte)] = match after[class] {
+                Some(to) if byte != SEPARATOR => to,
+                _ => self.step(from, byte)?,
+            };
+            after[class] = Some(row[usize::from(byte)]);
+        }
+        Ok(row)
+    }
+
+    /// The state after a byte. The lazy automaton reports a match one byte late.
+    fn step(&mut self, from: LazyStateID, byte: u8) -> Result<u32, TooLarge> {
+        self.count_visits()?;
+        let to = self.dfa.next_state(&mut self.cache, from, byte);
+        let to = to.map_err(|_| "determinizing: too many states".to_owned())?;
+        Ok(match (to.is_match(), byte == SEPARATOR) {
             (true, true) => HIT,
             (true, false) => MATCHED,
             (false, true) => START,
@@ -69,6 +116,18 @@ impl Reader<'_> {
                 self.order.push(to);
                 (self.order.len() - 1) as u32 + START
             }),
+        })
+    }
+
+    fn count_visits(&mut self) -> Result<(), TooLarge> {
+        let before = self.visits / VISITS_PER_CHECK;
+        self.visits += self.nfa_states;
+        if self.visits > VISITS_MAX {
+            return Err("determinizing: too many steps".to_owned());
         }
+        if self.visits / VISITS_PER_CHECK > before {
+            self.budget.take(0)?;
+        }
+        Ok(())
     }
 }

@@ -7,7 +7,9 @@
 use regex_syntax::hir::{Class, Hir, HirKind, Look};
 use regex_syntax::utf8::Utf8Sequences;
 
+use crate::engine::BYTES_PER_CHECK;
 use crate::rows::SEPARATOR;
+use forebay_cancel::{Stop, Stopped};
 
 /// Most positions of an automaton: the bits of a word.
 pub(crate) const POSITIONS_MAX: usize = 64;
@@ -59,19 +61,39 @@ impl Glushkov {
         entered & self.takes[byte as usize]
     }
 
-    /// Whether a row matches that does not contain the separator.
+    /// Returns whether a row without a separator matches.
     pub(crate) fn row_is_match(&self, row: &[u8]) -> bool {
-        if self.always {
-            return true;
+        self.row_is_match_until(row, &Stop::never())
+            .expect("nothing stops it")
+    }
+
+    /// As [`row_is_match`](Glushkov::row_is_match), with a check of `stop` after every [`BYTES_PER_CHECK`] bytes.
+    pub(crate) fn row_is_match_until(&self, row: &[u8], stop: &Stop) -> Result<bool, Stopped> {
+        let (first, rest) = row.split_at(row.len().min(BYTES_PER_CHECK));
+        let mut positions = self.walk(Glushkov::START, first, true);
+        for piece in rest.chunks(BYTES_PER_CHECK) {
+            stop.check()?;
+            positions = self.walk(positions, piece, false);
         }
-        let mut positions = Glushkov::START;
-        for (index, &byte) in row.iter().enumerate() {
-            positions = self.step(positions, byte, index == 0);
-            if positions & self.accept != 0 {
-                return true;
+        Ok(self.is_accepted(positions)
+            || self.is_accepted(self.step(positions, SEPARATOR, row.is_empty())))
+    }
+
+    /// The positions after some bytes of a row, or the first ones that show that the row matches.
+    #[inline]
+    fn walk(&self, mut positions: u64, bytes: &[u8], at_start: bool) -> u64 {
+        for (index, &byte) in bytes.iter().enumerate() {
+            if self.is_accepted(positions) {
+                break;
             }
+            positions = self.step(positions, byte, at_start && index == 0);
         }
-        self.step(positions, SEPARATOR, row.is_empty()) & self.accept != 0
+        positions
+    }
+
+    #[inline]
+    fn is_accepted(&self, positions: u64) -> bool {
+        self.always || positions & self.accept != 0
     }
 
     /// What the automaton is made of; none if it matches every row.

@@ -9,8 +9,10 @@ use std::collections::HashMap;
 
 use super::TooLarge;
 use super::minimize::Minimal;
+use crate::engine::BYTES_PER_CHECK;
 use crate::limits::Limits;
 use crate::rows::SEPARATOR;
+use forebay_cancel::{Stop, Stopped};
 
 /// Entries of a table: as many as a sixteen-bit index reaches.
 pub(crate) const ENTRIES: usize = 1 << 16;
@@ -23,7 +25,6 @@ pub(crate) struct Table {
     states_count: usize,
     classes_count: usize,
     dead: u16,
-    matched: u16,
     hit: u16,
 }
 
@@ -52,22 +53,40 @@ impl Table {
         state >= self.dead
     }
 
-    /// Whether the row has been decided and matches.
-    #[inline(always)]
-    pub(crate) fn is_matched(&self, state: u16) -> bool {
-        state == self.matched
-    }
-
-    /// Whether a row matches that does not contain the separator.
+    /// Returns whether a row without a separator matches.
     #[inline]
     pub(crate) fn row_is_match(&self, row: &[u8]) -> bool {
+        self.is_accepted(self.walk(Table::START, row))
+    }
+
+    /// As [`row_is_match`](Table::row_is_match), with a check of `stop` before every [`BYTES_PER_CHECK`] bytes.
+    pub(crate) fn row_is_match_until(&self, row: &[u8], stop: &Stop) -> Result<bool, Stopped> {
         let mut state = Table::START;
-        for &byte in row {
-            state = self.step(state, byte);
+        for piece in row.chunks(BYTES_PER_CHECK) {
+            stop.check()?;
+            state = self.walk(state, piece);
             if self.is_decided(state) {
-                return self.is_matched(state);
+                break;
             }
         }
+        Ok(self.is_accepted(state))
+    }
+
+    /// The state after some bytes of a row, or the first state that decides it.
+    #[inline]
+    fn walk(&self, mut state: u16, bytes: &[u8]) -> u16 {
+        for &byte in bytes {
+            state = self.step(state, byte);
+            if self.is_decided(state) {
+                break;
+            }
+        }
+        state
+    }
+
+    /// Returns whether a row that ends in a state matches.
+    #[inline]
+    fn is_accepted(&self, state: u16) -> bool {
         self.is_hit(self.step(state, SEPARATOR))
     }
 
@@ -115,18 +134,13 @@ impl Table {
             }
         }
         let id = |state: usize| (state * stride) as u16;
-        let (dead, matched, hit) = (
-            id(states_count - 3),
-            id(states_count - 2),
-            id(states_count - 1),
-        );
+        let (dead, hit) = (id(states_count - 3), id(states_count - 1));
         Ok(Table {
             next,
             classes,
             states_count,
             classes_count: columns.len(),
             dead,
-            matched,
             hit,
         })
     }

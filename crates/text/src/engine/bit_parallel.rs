@@ -2,7 +2,7 @@
 
 use super::{Engine, search_each};
 use crate::automaton::Glushkov;
-use crate::cuda::{Form, GlushkovForm};
+use crate::form::{DeviceForm, GlushkovForm};
 use crate::rows::Rows;
 use forebay_cancel::{Stop, Stopped};
 
@@ -22,8 +22,13 @@ impl Engine for BitParallelEngine {
         self.automaton.row_is_match(value)
     }
 
-    fn device_form(&self) -> Option<Form> {
-        GlushkovForm::new(&self.automaton).map(Form::Glushkov)
+    fn is_match_until(&self, value: &[u8], stop: &Stop) -> Result<bool, Stopped> {
+        stop.check()?;
+        self.automaton.row_is_match_until(value, stop)
+    }
+
+    fn device_form(&self) -> Option<DeviceForm> {
+        GlushkovForm::new(&self.automaton).map(DeviceForm::Glushkov)
     }
 
     fn search_rows(
@@ -32,6 +37,6 @@ impl Engine for BitParallelEngine {
         stop: &Stop,
         on_match: &mut dyn FnMut(u32),
     ) -> Result<(), Stopped> {
-        search_each(rows, stop, |row| self.automaton.row_is_match(row), on_match)
+        search_each(self, rows, stop, on_match)
     }
 }

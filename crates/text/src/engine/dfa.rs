@@ -4,15 +4,16 @@
 //! automaton reads those. Everywhere else it reads all bytes, several rows abreast: one look-up depends on the one
 //! before it in its row only, so the processor works on the rows at the same time.
 
+use std::ops::Range;
 use std::sync::Arc;
 
 use memchr::memrchr;
 
-use super::Engine;
-use super::literal::{BYTES_PER_CHECK, piece_end, row_end};
+use super::literal::{row_end, window};
 use super::needles::Needles;
+use super::{BYTES_PER_CHECK, Engine, next_piece};
 use crate::automaton::Table;
-use crate::cuda::{DfaForm, Form};
+use crate::form::{DeviceForm, DfaForm};
 use crate::rows::{Rows, SEPARATOR};
 use forebay_cancel::{Stop, Stopped};
 
@@ -49,16 +50,26 @@ impl DfaEngine {
         on_match: &mut impl FnMut(usize),
     ) -> Result<usize, Stopped> {
         let span = rows.span();
+        let bytes = &rows.bytes[..span.end];
         let mut at = span.start;
         while at < span.end {
             stop.check()?;
             let from = at;
-            let piece = &rows.bytes[..piece_end(rows.bytes, at, span.end)];
+            let window = window(bytes, at, needles.bytes_max());
             let mut candidates = 0;
-            while candidates < CANDIDATES_PER_LOOK && at < piece.len() {
-                match needles.find(piece, at) {
-                    Some(found) => at = self.judge_row(piece, at, found, on_match),
-                    None => at = piece.len(),
+            while candidates < CANDIDATES_PER_LOOK && at < window.end {
+                match needles.find(&bytes[..window.end], at) {
+                    Some(found) => {
+                        let row = row_around(bytes, span.start, found);
+                        if self.judge(&bytes[row.clone()], stop)? {
+                            on_match(row.start);
+                        }
+                        at = row.end + 1;
+                    }
+                    None => {
+                        at = at.max(window.next);
+                        break;
+                    }
                 }
                 candidates += 1;
             }
@@ -70,20 +81,12 @@ impl DfaEngine {
         Ok(span.end)
     }
 
-    /// Reads the row around `found`; returns where the next row starts.
-    fn judge_row(
-        &self,
-        piece: &[u8],
-        from: usize,
-        found: usize,
-        on_match: &mut impl FnMut(usize),
-    ) -> usize {
-        let start = memrchr(SEPARATOR, &piece[from..found]).map_or(from, |at| from + at + 1);
-        let end = row_end(piece, found);
-        if self.table.row_is_match(&piece[start..end]) {
-            on_match(start);
+    /// Whether a row matches, with checks of `stop` inside it if it is long.
+    fn judge(&self, row: &[u8], stop: &Stop) -> Result<bool, Stopped> {
+        if row.len() <= BYTES_PER_CHECK {
+            return Ok(self.table.row_is_match(row));
         }
-        end + 1
+        self.table.row_is_match_until(row, stop)
     }
 
     /// Judges candidates from row `from` on as long as they are rare; returns the row from which everything has to be
@@ -226,8 +229,13 @@ impl Engine for DfaEngine {
         self.table.row_is_match(value)
     }
 
-    fn device_form(&self) -> Option<Form> {
-        Some(Form::Dfa(DfaForm::of_table(&self.table)))
+    fn is_match_until(&self, value: &[u8], stop: &Stop) -> Result<bool, Stopped> {
+        stop.check()?;
+        self.table.row_is_match_until(value, stop)
+    }
+
+    fn device_form(&self) -> Option<DeviceForm> {
+        Some(DeviceForm::Dfa(DfaForm::of_table(&self.table)))
     }
 
     fn search_rows(
@@ -245,10 +253,16 @@ impl Engine for DfaEngine {
         let mut from = self.skip_ahead(rows, 0, stop, &mut report)?;
         while from < rows.len() {
             stop.check()?;
-            let to = rows_of_piece(rows, from);
-            ends.iter_mut().for_each(Vec::clear);
-            self.search_abreast(rows.slice(from..to), &mut ends);
-            ends.iter().flatten().for_each(|&end| report(end));
+            let to = next_piece(rows, from, BYTES_PER_CHECK);
+            if rows.row(from).len() > BYTES_PER_CHECK {
+                if self.table.row_is_match_until(rows.row(from), stop)? {
+                    report(rows.offsets[from] as usize);
+                }
+            } else {
+                ends.iter_mut().for_each(Vec::clear);
+                self.search_abreast(rows.slice(from..to), &mut ends);
+                ends.iter().flatten().for_each(|&end| report(end));
+            }
             from = self.skip_ahead(rows, to, stop, &mut report)?;
         }
         Ok(())
@@ -259,20 +273,21 @@ impl Engine for DfaEngine {
         let mut from = self.skip_ahead(rows, 0, stop, &mut |_| count += 1)?;
         while from < rows.len() {
             stop.check()?;
-            let to = rows_of_piece(rows, from);
-            count += self.count_abreast(rows.slice(from..to));
+            let to = next_piece(rows, from, BYTES_PER_CHECK);
+            count += if rows.row(from).len() > BYTES_PER_CHECK {
+                u64::from(self.table.row_is_match_until(rows.row(from), stop)?)
+            } else {
+                self.count_abreast(rows.slice(from..to))
+            };
             from = self.skip_ahead(rows, to, stop, &mut |_| count += 1)?;
         }
         Ok(count)
     }
 }
 
-/// The end of a piece of about [`BYTES_PER_CHECK`] bytes, as a row number.
-fn rows_of_piece(rows: Rows<'_>, from: usize) -> usize {
-    let target = rows.offsets[from] as usize + BYTES_PER_CHECK;
-    if target >= rows.span().end {
-        rows.len()
-    } else {
-        rows.row_at(target, from).max(from + 1)
-    }
+/// The row around a byte of a block that starts with a row.
+fn row_around(bytes: &[u8], block_start: usize, position: usize) -> Range<usize> {
+    let before = memrchr(SEPARATOR, &bytes[block_start..position]);
+    let start = before.map_or(block_start, |at| block_start + at + 1);
+    start..row_end(bytes, position)
 }

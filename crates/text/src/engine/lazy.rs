@@ -1,20 +1,29 @@
 //! An automaton whose states are made as the search needs them, within a bound of memory.
+//!
+//! Two searchers share the work. Pieces of short rows go to `regex-automata`'s meta searcher, which has literal
+//! prefilters, but cannot be interrupted. A row that is longer than such a piece is stepped byte by byte here, with
+//! checks of the cancellation token in between.
 
-use regex_automata::nfa::thompson::WhichCaptures;
-use regex_automata::{Anchored, Input, meta};
+use regex_automata::hybrid::dfa::{Cache, DFA};
+use regex_automata::nfa::thompson::{NFA, WhichCaptures};
+use regex_automata::util::pool::Pool;
+use regex_automata::util::start;
+use regex_automata::{Anchored, Input, MatchKind, meta};
 use regex_syntax::hir::Hir;
 
 use super::Engine;
 use super::literal::row_end;
+use super::{BYTES_PER_CHECK, next_piece};
 use crate::automaton;
 use crate::budget::Budget;
-use crate::cuda::{DfaForm, Form};
+use crate::form::{DeviceForm, DfaForm};
 use crate::limits::Limits;
 use crate::rows::{Rows, SEPARATOR};
 use forebay_cancel::{Stop, Stopped};
 
-/// Most steps of the slowest way to run the automaton between two checks of [`Stop`]: about 0.1 s.
-const STEPS_PER_CHECK: usize = 32 << 20;
+/// Maximum steps of the non-deterministic automaton between two checks of [`Stop`], at worst: each byte costs a step of
+/// each of its states where no state of the deterministic automaton is used twice.
+const STEPS_PER_CHECK: usize = 4 << 20;
 
 /// How many times larger than on the host a deterministic automaton may be that a device reads from its memory.
 const DEVICE_LIMIT_FACTOR: usize = 8;
@@ -22,16 +31,62 @@ const DEVICE_LIMIT_FACTOR: usize = 8;
 /// The engine of automata too large for a table.
 pub(crate) struct LazyEngine {
     regex: meta::Regex,
-    /// Bytes searched between two checks of [`Stop`]; rows are not cut.
+    stepper: Stepper,
+    /// Bytes searched between two checks of [`Stop`].
     bytes_per_check: usize,
     /// What a device's automaton is made of.
     hir: Hir,
     limits: Limits,
 }
 
+/// The automaton of one row, stepped by hand.
+struct Stepper {
+    dfa: DFA,
+    /// The states made so far: one set a thread.
+    caches: Pool<Cache, Box<dyn Fn() -> Cache + Send + Sync>>,
+}
+
+impl Stepper {
+    fn build(nfa: NFA, limits: &Limits) -> Result<Stepper, String> {
+        let config = DFA::config()
+            .match_kind(MatchKind::LeftmostFirst)
+            .cache_capacity(limits.lazy_bytes_max)
+            .skip_cache_capacity_check(true);
+        let built = DFA::builder().configure(config).build_from_nfa(nfa);
+        let dfa = built.map_err(|error| format!("the automaton is too large: {error}"))?;
+        let made = dfa.clone();
+        Ok(Stepper {
+            dfa,
+            caches: Pool::new(Box::new(move || made.create_cache())),
+        })
+    }
+
+    /// Whether a row matches, with a check of `stop` before every `bytes_per_check` bytes.
+    fn is_match(&self, row: &[u8], bytes_per_check: usize, stop: &Stop) -> Result<bool, Stopped> {
+        // Making a state fails only in searchers that may give up, which this one may not: it clears its cache.
+        const NEVER_GIVES_UP: &str = "the searcher has no minimum of bytes per state";
+        let (dfa, mut cache) = (&self.dfa, self.caches.get());
+        let config = start::Config::new().anchored(Anchored::No);
+        let start = dfa.start_state(&mut cache, &config);
+        let mut state = start.expect(NEVER_GIVES_UP);
+        for piece in row.chunks(bytes_per_check) {
+            stop.check()?;
+            for &byte in piece {
+                let next = dfa.next_state(&mut cache, state, byte);
+                state = next.expect(NEVER_GIVES_UP);
+                if state.is_tagged() && (state.is_match() || state.is_dead()) {
+                    return Ok(state.is_match());
+                }
+            }
+        }
+        let end = dfa.next_eoi_state(&mut cache, state);
+        Ok(end.expect(NEVER_GIVES_UP).is_match())
+    }
+}
+
 impl LazyEngine {
-    /// `states` is the number of states of the non-deterministic automaton.
-    pub(crate) fn build(hir: &Hir, states: usize, limits: &Limits) -> Result<LazyEngine, String> {
+    /// The engine of an expression; `nfa` is its non-deterministic automaton.
+    pub(crate) fn build(hir: &Hir, nfa: NFA, limits: &Limits) -> Result<LazyEngine, String> {
         let config = meta::Config::new()
             .utf8_empty(false)
             .line_terminator(SEPARATOR)
@@ -43,10 +98,11 @@ impl LazyEngine {
             .hybrid_cache_capacity(limits.lazy_bytes_max);
         let built = meta::Builder::new().configure(config).build_from_hir(hir);
         let regex = built.map_err(|error| format!("the automaton is too large: {error}"))?;
-        let bytes_per_check = (STEPS_PER_CHECK / states.max(1)).clamp(1 << 10, 256 << 10);
+        let states = nfa.states().len();
         Ok(LazyEngine {
             regex,
-            bytes_per_check,
+            stepper: Stepper::build(nfa, limits)?,
+            bytes_per_check: (STEPS_PER_CHECK / states.max(1)).clamp(1, BYTES_PER_CHECK),
             hir: hir.clone(),
             limits: Limits {
                 determinize_bytes_max: limits.determinize_bytes_max * DEVICE_LIMIT_FACTOR,
@@ -55,7 +111,7 @@ impl LazyEngine {
         })
     }
 
-    /// Reports the rows that match in `bytes[from..to]`, which holds whole rows.
+    /// Reports a position in each row that matches in `bytes[from..to]`, which holds whole rows.
     fn find_in(&self, bytes: &[u8], from: usize, to: usize, on_match: &mut impl FnMut(usize)) {
         let mut at = from;
         while at < to {
@@ -81,11 +137,19 @@ impl Engine for LazyEngine {
         self.regex.is_match(value)
     }
 
-    fn device_form(&self) -> Option<Form> {
+    fn is_match_until(&self, value: &[u8], stop: &Stop) -> Result<bool, Stopped> {
+        if value.len() <= self.bytes_per_check {
+            stop.check()?;
+            return Ok(self.is_match(value));
+        }
+        self.stepper.is_match(value, self.bytes_per_check, stop)
+    }
+
+    fn device_form(&self) -> Option<DeviceForm> {
         let budget = Budget::unlimited();
         let nfa = automaton::nfa(&self.hir, &self.limits, &budget).ok()?;
         let minimal = automaton::determinize(&nfa, &self.limits, &budget).ok()?;
-        DfaForm::of_minimal(&minimal).map(Form::Dfa)
+        DfaForm::of_minimal(&minimal).map(DeviceForm::Dfa)
     }
 
     fn search_rows(
@@ -94,21 +158,24 @@ impl Engine for LazyEngine {
         stop: &Stop,
         on_match: &mut dyn FnMut(u32),
     ) -> Result<(), Stopped> {
-        let span = rows.span();
-        let (mut at, mut row) = (span.start, 0);
-        while at < span.end {
-            stop.check()?;
-            let near = (at + self.bytes_per_check).min(span.end);
-            let to = if near == span.end {
-                near
+        let mut from = 0;
+        while from < rows.len() {
+            let to = next_piece(rows, from, self.bytes_per_check);
+            let piece = rows.slice(from..to);
+            let span = piece.span();
+            if span.len() > self.bytes_per_check {
+                if self.is_match_until(rows.row(from), stop)? {
+                    on_match(from as u32);
+                }
             } else {
-                row_end(&rows.bytes[..span.end], near) + 1
-            };
-            self.find_in(rows.bytes, at, to, &mut |position| {
-                row = rows.row_at(position, row);
-                on_match(row as u32);
-            });
-            at = to;
+                stop.check()?;
+                let mut row = 0;
+                self.find_in(rows.bytes, span.start, span.end, &mut |position| {
+                    row = piece.row_at(position, row);
+                    on_match((from + row) as u32);
+                });
+            }
+            from = to;
         }
         Ok(())
     }

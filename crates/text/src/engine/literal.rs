@@ -3,17 +3,14 @@
 use memchr::memchr;
 use memchr::memmem::Finder;
 
-use super::{Engine, search_each};
-use crate::cuda::{Form, LiteralForm};
+use super::{BYTES_PER_CHECK, Engine, search_each};
+use crate::form::{DeviceForm, LiteralForm};
 use crate::rows::{Rows, SEPARATOR};
 use crate::tier::Tier;
 use forebay_cancel::{Stop, Stopped};
 
 /// Matches found between two checks of [`Stop`].
 const MATCHES_PER_CHECK: usize = 16_384;
-
-/// Bytes searched between two checks of [`Stop`].
-pub(crate) const BYTES_PER_CHECK: usize = 256 << 10;
 
 /// Where in a value the literal has to be.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -59,38 +56,67 @@ impl LiteralEngine {
         mut on_match: impl FnMut(usize),
     ) -> Result<(), Stopped> {
         let span = rows.span();
+        let bytes = &rows.bytes[..span.end];
         let mut at = span.start;
         while at < span.end {
             stop.check()?;
-            let piece_end = piece_end(rows.bytes, at, span.end);
-            at = self.find_in(&rows.bytes[..piece_end], at, &mut on_match);
+            at = self.find_in(bytes, at, &mut on_match);
         }
         Ok(())
     }
 
-    /// Searches up to the end of `bytes` or for a bounded number of matches; returns where to go on.
+    /// Searches a window of `bytes` from `at` on, or for a bounded number of matches; returns where to go on, or the end.
     fn find_in(&self, bytes: &[u8], mut at: usize, on_match: &mut impl FnMut(usize)) -> usize {
+        let window = window(bytes, at, self.literal().len());
         for _ in 0..MATCHES_PER_CHECK {
-            let Some(found) = self.finder.find(&bytes[at..]) else {
-                return bytes.len();
+            let Some(found) = self.finder.find(&bytes[at..window.end]) else {
+                return at.max(window.next);
             };
             on_match(at + found);
             at = row_end(bytes, at + found) + 1;
-            if at >= bytes.len() {
+            if at >= window.end {
                 break;
             }
         }
         at
     }
+
+    /// Whether a value contains the literal, with a check of `stop` before each window.
+    fn contains_until(&self, value: &[u8], stop: &Stop) -> Result<bool, Stopped> {
+        let mut at = 0;
+        loop {
+            stop.check()?;
+            let window = window(value, at, self.literal().len());
+            if self.finder.find(&value[at..window.end]).is_some() {
+                return Ok(true);
+            }
+            if window.end == value.len() {
+                return Ok(false);
+            }
+            at = window.next;
+        }
+    }
 }
 
-/// The end of a piece of about [`BYTES_PER_CHECK`] bytes that ends with a separator.
-pub(crate) fn piece_end(bytes: &[u8], at: usize, end: usize) -> usize {
-    let near = at + BYTES_PER_CHECK;
-    if near >= end {
-        end
-    } else {
-        row_end(&bytes[..end], near) + 1
+/// A part of a block that is searched between two checks of [`Stop`]. It may end inside a row.
+pub(crate) struct Window {
+    /// Where it ends.
+    pub(crate) end: usize,
+    /// Where the next one starts: as far before the end as a literal may reach across it.
+    pub(crate) next: usize,
+}
+
+/// The window from `at` on for literals of at most `literal_bytes`.
+pub(crate) fn window(bytes: &[u8], at: usize, literal_bytes: usize) -> Window {
+    let overlap = literal_bytes.saturating_sub(1);
+    let end = at + BYTES_PER_CHECK + overlap;
+    if end >= bytes.len() {
+        let end = bytes.len();
+        return Window { end, next: end };
+    }
+    Window {
+        end,
+        next: end - overlap,
     }
 }
 
@@ -111,8 +137,20 @@ impl Engine for LiteralEngine {
         }
     }
 
-    fn device_form(&self) -> Option<Form> {
-        Some(Form::Literal(LiteralForm::new(self.place, self.literal())))
+    fn is_match_until(&self, value: &[u8], stop: &Stop) -> Result<bool, Stopped> {
+        if self.place == Place::Anywhere {
+            return self.contains_until(value, stop);
+        }
+        // At most the bytes of the literal are compared, which the limit of a pattern bounds.
+        stop.check()?;
+        Ok(self.is_match(value))
+    }
+
+    fn device_form(&self) -> Option<DeviceForm> {
+        Some(DeviceForm::Literal(LiteralForm::new(
+            self.place,
+            self.literal(),
+        )))
     }
 
     fn search_rows(
@@ -122,7 +160,7 @@ impl Engine for LiteralEngine {
         on_match: &mut dyn FnMut(u32),
     ) -> Result<(), Stopped> {
         if self.place != Place::Anywhere {
-            return search_each(rows, stop, |value| self.is_match(value), on_match);
+            return search_each(self, rows, stop, on_match);
         }
         let mut row = 0;
         self.find_rows(rows, stop, |position| {
@@ -136,7 +174,7 @@ impl Engine for LiteralEngine {
         if self.place == Place::Anywhere {
             self.find_rows(rows, stop, |_| count += 1)?;
         } else {
-            search_each(rows, stop, |value| self.is_match(value), |_| count += 1)?;
+            search_each(self, rows, stop, |_| count += 1)?;
         }
         Ok(count)
     }

@@ -8,23 +8,25 @@ pub(crate) mod literal;
 pub(crate) mod needles;
 pub(crate) mod pcre;
 
-use crate::cuda::Form;
+use crate::form::DeviceForm;
 use crate::rows::Rows;
 use forebay_cancel::{Stop, Stopped};
 
-/// Rows searched between two checks of [`Stop`] by engines whose rows are cheap.
-pub(crate) const ROWS_PER_CHECK: usize = 16_384;
+/// Maximum rows searched between two checks of [`Stop`].
+const ROWS_PER_CHECK: usize = 16_384;
+
+/// Maximum bytes searched between two checks of [`Stop`] by engines that read each byte once. A search that stands in a
+/// longer row checks inside the row.
+pub(crate) const BYTES_PER_CHECK: usize = 256 << 10;
 
 /// One way of searching. Values are expected to be valid UTF-8; what an engine says of others is not used.
 pub(crate) trait Engine: Send + Sync {
-    /// Whether one value matches.
+    /// Returns whether one value matches.
     fn is_match(&self, value: &[u8]) -> bool;
 
-    /// As [`is_match`](Engine::is_match), where one value may take long.
-    fn is_match_until(&self, value: &[u8], stop: &Stop) -> Result<bool, Stopped> {
-        stop.check()?;
-        Ok(self.is_match(value))
-    }
+    /// As [`is_match`](Engine::is_match), with a check of `stop` first, and again after at most [`BYTES_PER_CHECK`] bytes
+    /// or what takes as long.
+    fn is_match_until(&self, value: &[u8], stop: &Stop) -> Result<bool, Stopped>;
 
     /// Calls `on_match` with each matching row, in ascending order, once each.
     fn search_rows(
@@ -36,7 +38,7 @@ pub(crate) trait Engine: Send + Sync {
 
     /// What of it a device can run. It matches what the engine matches, or more if the engine
     /// [confirms](Engine::confirms).
-    fn device_form(&self) -> Option<Form> {
+    fn device_form(&self) -> Option<DeviceForm> {
         None
     }
 
@@ -55,18 +57,34 @@ pub(crate) trait Engine: Send + Sync {
 
 /// Searches row by row with a test of one value.
 pub(crate) fn search_each(
+    engine: &impl Engine,
     rows: Rows<'_>,
     stop: &Stop,
-    mut is_match: impl FnMut(&[u8]) -> bool,
     mut on_match: impl FnMut(u32),
 ) -> Result<(), Stopped> {
-    for index in 0..rows.len() {
-        if index % ROWS_PER_CHECK == 0 {
+    let mut from = 0;
+    while from < rows.len() {
+        let to = next_piece(rows, from, BYTES_PER_CHECK).min(from + ROWS_PER_CHECK);
+        if rows.row(from).len() > BYTES_PER_CHECK {
+            if engine.is_match_until(rows.row(from), stop)? {
+                on_match(from as u32);
+            }
+        } else {
             stop.check()?;
+            let matching = (from..to).filter(|&row| engine.is_match(rows.row(row)));
+            matching.for_each(|row| on_match(row as u32));
         }
-        if is_match(rows.row(index)) {
-            on_match(index as u32);
-        }
+        from = to;
     }
     Ok(())
+}
+
+/// The end of the piece that starts with row `from`, as a row number: at most `bytes_max` bytes, or one longer row.
+pub(crate) fn next_piece(rows: Rows<'_>, from: usize, bytes_max: usize) -> usize {
+    let target = rows.offsets[from] as usize + bytes_max;
+    if target >= rows.span().end {
+        rows.len()
+    } else {
+        rows.row_at(target, from).max(from + 1)
+    }
 }

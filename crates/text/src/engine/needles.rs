@@ -11,6 +11,10 @@ const LITERALS_MAX: usize = 48;
 /// Shortest literal worth searching for, in bytes.
 const BYTES_MIN: usize = 2;
 
+/// Maximum parts of a sequence that are read for the literals at one place: an expression has thousands at worst, and each
+/// place copies what follows it.
+const PARTS_MAX: usize = 64;
+
 /// A search for any of some literals.
 pub(crate) struct Needles {
     prefilter: Prefilter,
@@ -37,6 +41,11 @@ impl Needles {
             .map(|span| span.start)
     }
 
+    /// Bytes of the longest literal.
+    pub(crate) fn bytes_max(&self) -> usize {
+        self.literals.iter().map(Vec::len).max().unwrap_or(0)
+    }
+
     pub(crate) fn literals(&self) -> &[Vec<u8>] {
         &self.literals
     }
@@ -48,7 +57,8 @@ fn demanded(hir: &Hir) -> Vec<Vec<Vec<u8>>> {
         HirKind::Concat(parts) => parts,
         _ => std::slice::from_ref(hir),
     };
-    let tails = (0..parts.len()).map(|index| Hir::concat(parts[index..].to_vec()));
+    let tail = |index: usize| &parts[index..parts.len().min(index + PARTS_MAX)];
+    let tails = (0..parts.len()).map(|index| Hir::concat(tail(index).to_vec()));
     tails.filter_map(|tail| literals(&tail)).collect()
 }
 

@@ -40,7 +40,9 @@ pub async fn measure(figures: &mut Figures) -> Result<()> {
         for exponent in exponents.clone() {
             let values_max = 1_usize << exponent;
             let setting = values_max.to_string();
-            let serving = bed.serve(&["--bucket-values-max", &setting]).await?;
+            let serving = bed
+                .serve(&["--documents-bucket-values-max", &setting])
+                .await?;
             sweep_devices(figures, serving, values_max, &answers, &mut samples).await?;
         }
     }

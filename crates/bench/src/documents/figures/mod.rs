@@ -24,10 +24,11 @@ use crate::statistics::Repeat;
 
 /// Devices, if nothing else is said.
 const DEVICES: &str = "host:2";
-/// The regular expression of figures 7 and 10; the paper does not tell its own. An automaton without a literal to look for.
+/// The regular expression of figures 7 and 10; the paper does not tell its own. An automaton without a literal to look
+/// for.
 const REGEX: &str = "a.*[xyz].*q";
-/// The patterns of figure 12 by name: the one above, one of alternatives, and a rare literal, which an index of trigrams
-/// finds without reading the values.
+/// The patterns of figure 12 by name: the one above, one of alternatives, and a rare literal, which an index of
+/// trigrams finds without reading the values.
 const PATTERNS: [(&str, &str); 3] = [
     ("regex", REGEX),
     ("alternatives", "(ab|cd|ef)[aeiou]"),

@@ -10,10 +10,14 @@ use bson::oid::ObjectId;
 use bson::{RawBson, RawDocument, RawDocumentBuf, rawdoc};
 use bytes::Bytes;
 use forebay_documents::Namespace;
-use forebay_wire_mongo::{Body, Flags, Limits, Message, OpMsg, Peek};
+use forebay_wire_mongo::{Flags, OpMsg, Peek};
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::time::timeout;
 
+use super::catch_up::{caught_up, told};
+use super::commands::{
+    CHANGES_RIGHTS, ENDS_TRANSACTION, UNFOLLOWED, declares, decode, expires, namespace, writes_out,
+};
 use super::compare::Verdict;
 use super::cursors::open_cursor;
 use super::indexes::with_definitions;
@@ -21,29 +25,8 @@ use super::reads::{self, Answer, Read};
 use super::reasons::Reason;
 use super::writes::{self, Write};
 use super::{FrameError, Next, Relay, Request, compare, cursors, operations, proof};
-use crate::shadow::{Effect, Mirror, Ready, Shadow, first_batch, kept, operation_time, succeeded};
+use crate::shadow::{Effect, Mirror, Ready, Shadow, first_batch, operation_time, succeeded};
 
-/// Commands that change data in ways that are not followed: afterwards, the caches are loaded anew.
-const UNFOLLOWED: &[&str] = &[
-    "applyOps",
-    "bulkWrite",
-    "cloneCollectionAsCapped",
-    "collMod",
-    "convertToCapped",
-    "create",
-    "mapReduce",
-    "mapreduce",
-    "renameCollection",
-];
-/// Commands after which the client may be another user, or have other rights.
-const CHANGES_RIGHTS: &[&str] = &["saslStart", "saslContinue", "authenticate", "logout"];
-/// Commands by which a transaction ends.
-const ENDS_TRANSACTION: &[&str] = &["commitTransaction", "abortTransaction"];
-
-/// How long a client that has written waits for the change stream; then the cache stops to answer instead.
-const STREAM_PATIENCE: Duration = Duration::from_secs(10);
-/// The same while the cache does not answer yet: as long as writers wait, it need not follow ever later writes to begin.
-const CATCH_UP_PATIENCE: Duration = Duration::from_millis(100);
 /// How long a shadow stands still, and writers with it, while the store is asked what it says: less than writers wait.
 const COMPARE_PATIENCE: Duration = Duration::from_secs(5);
 
@@ -194,7 +177,8 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Relay<S> {
         }
     }
 
-    /// The answer of the shadow to a read, if the client may read the collection. If it may not, the store refuses the read.
+    /// The answer of the shadow to a read, if the client may read the collection. If it may not, the store refuses the
+    /// read.
     pub(super) async fn answer_of(
         &mut self,
         shadow: &Arc<Shadow>,
@@ -247,9 +231,9 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Relay<S> {
 
     /// Answers with what the shadow says, unless the store says something else and stays with it.
     ///
-    /// A shadow that follows a stream stands still while the store is asked, and then goes on to the time of the store's answer;
-    /// documents that were written between may be in one answer and not in the other, as a store that searches reads each document at
-    /// a time of its own.
+    /// A shadow that follows a stream stands still while the store is asked, and then goes on to the time of the
+    /// store's answer; documents that were written between may be in one answer and not in the other, as a store that
+    /// searches reads each document at a time of its own.
     async fn compared(
         &mut self,
         shadow: &Arc<Shadow>,
@@ -275,7 +259,8 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Relay<S> {
                 return self.pass(told, request).await;
             };
             if let (false, Some(at)) = (shadow.exclusive, operation_time(straight.body)) {
-                // Too late, it is another answer that is compared, and taken for a difference if the store stays with it.
+                // Too late, it is another answer that is compared, and taken for a difference if the store stays with
+                // it.
                 drop(timeout(COMPARE_PATIENCE, still.move_to(at)).await);
             }
             let answer = self.answer_of(shadow, mirror, &message.body).await?;
@@ -356,8 +341,8 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Relay<S> {
         Ok(proven)
     }
 
-    /// Whether the store's permission for this client, or for all unauthenticated clients, was still valid when the store
-    /// was lost.
+    /// Whether the store's permission for this client, or for all unauthenticated clients, was still valid when the
+    /// store was lost.
     fn proved_in_time(&self, proven: Option<Instant>, mirror: &Mirror) -> bool {
         let Some(lost_at) = self.shadow.lost_at() else {
             return false;
@@ -382,8 +367,8 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Relay<S> {
         Ok((!succeeded(&reply) || !none).then_some(reply))
     }
 
-    /// The `_id`s of the documents that queries of the client find; `None` if that is unknown because the store refuses to
-    /// say or there are too many.
+    /// The `_id`s of the documents that queries of the client find; `None` if that is unknown because the store refuses
+    /// to say or there are too many.
     async fn ids_of(
         &mut self,
         namespace: &Namespace,
@@ -516,8 +501,8 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Relay<S> {
         }
     }
 
-    /// Passes on a command whose effect is not followed, and begins to load all caches anew before the reply, unless the
-    /// store refused it.
+    /// Passes on a command whose effect is not followed, and begins to load all caches anew before the reply, unless
+    /// the store refused it.
     async fn unfollowed(
         &mut self,
         shadow: &Arc<Shadow>,
@@ -645,8 +630,8 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Relay<S> {
         Ok(told.map(|reply| reply.body.to_owned()))
     }
 
-    /// Sends a write and waits for the reply, also when the client leaves: the shadow has to follow. None if the store has
-    /// gone.
+    /// Sends a write and waits for the reply, also when the client leaves: the shadow has to follow. None if the store
+    /// has gone.
     async fn ask_to_end(
         &mut self,
         message: &[u8],
@@ -672,51 +657,6 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Relay<S> {
     }
 }
 
-/// What the store has said, if it has.
-fn told(reply: &Result<Option<Bytes>, FrameError>) -> Option<Peek<'_>> {
-    Peek::new(reply.as_ref().ok()?.as_ref()?)
-}
-
-/// Waits until the change streams have brought what a command did, as its reply tells, so that its client can read it.
-async fn caught_up(
-    shadow: &Arc<Shadow>,
-    mirrors: &[Arc<Mirror>],
-    reply: &Result<Option<Bytes>, FrameError>,
-) {
-    let Some(reply) = told(reply).filter(|reply| !writes::is_refusal(reply.body)) else {
-        return;
-    };
-    let Some(at) = operation_time(reply.body) else {
-        for mirror in mirrors.iter().filter(|it| it.ready().is_some()) {
-            shadow.reload(mirror, "the store does not say when it wrote");
-        }
-        return;
-    };
-    for mirror in mirrors {
-        if !mirror.is_followed() {
-            mirror.owes(at);
-        }
-        while mirror.is_followed() {
-            let (answers, patience) = match mirror.ready() {
-                Some(_) => (true, STREAM_PATIENCE),
-                None => (false, CATCH_UP_PATIENCE),
-            };
-            if timeout(patience, mirror.follows(at)).await.is_ok() {
-                break;
-            }
-            if answers {
-                shadow.reload(mirror, "the change stream does not come along");
-                break;
-            }
-            // Whoever begins to answer after this has to know of the write.
-            mirror.owes(at);
-            if mirror.ready().is_none() {
-                break;
-            }
-        }
-    }
-}
-
 async fn forget(shadow: &Shadow, mirror: &Mirror) {
     if let Err(error) = shadow.forget(mirror).await {
         tracing::error!(namespace = %mirror.namespace, %error, "the caches of a dropped collection are still listed");
@@ -729,43 +669,4 @@ fn unsilenced(message: OpMsg) -> OpMsg {
         flags: Flags::default(),
         ..message
     }
-}
-
-/// The command in a message; none if it is not well-formed.
-pub fn decode(message: &Bytes) -> Option<OpMsg> {
-    match Message::decode(message.clone(), &Limits::default())
-        .ok()?
-        .body
-    {
-        Body::Msg(message) => Some(message),
-        Body::Query(_) | Body::Reply(_) => None,
-    }
-}
-
-/// The collection that a command's first field names.
-pub fn namespace(body: &RawDocument) -> Option<Namespace> {
-    let (_, collection) = body.into_iter().next()?.ok()?;
-    Namespace::new(body.get_str("$db").ok()?, collection.as_str()?).ok()
-}
-
-/// Does a pipeline write its results to a collection?
-fn writes_out(body: &RawDocument) -> bool {
-    let stages = body.get_array("pipeline").into_iter().flatten().flatten();
-    let mut stages = stages.filter_map(|stage| stage.as_document());
-    let none = |stage: &RawDocument, name| matches!(stage.get(name), Ok(None));
-    stages.any(|stage| !none(stage, "$out") || !none(stage, "$merge"))
-}
-
-/// Does a command create an index by which the store deletes documents?
-fn expires(body: &RawDocument) -> bool {
-    let indexes = body.get_array("indexes").into_iter().flatten().flatten();
-    let mut indexes = indexes.filter_map(|index| index.as_document());
-    indexes.any(|index| !matches!(index.get("expireAfterSeconds"), Ok(None)))
-}
-
-/// Does a command create caches?
-fn declares(name: &str, body: &RawDocument) -> bool {
-    let indexes = body.get_array("indexes").into_iter().flatten().flatten();
-    let mut indexes = indexes.filter_map(|index| index.as_document());
-    name == "createIndexes" && indexes.any(kept::is_cache)
 }

@@ -1,4 +1,4 @@
-//! Cached answers beside the store's: with `compare-percent`, some of them are asked for twice.
+//! Cached answers beside the store's: with `upstream-compare-percent`, some of them are asked for twice.
 
 use std::collections::HashSet;
 use std::sync::atomic::Ordering;
@@ -32,8 +32,8 @@ pub enum Verdict {
     Undecided,
 }
 
-/// Compares two replies to a read, between which the documents of `changed` keys were written. Batches and distinct values may
-/// come in any order.
+/// Compares two replies to a read, between which the documents of `changed` keys were written. Batches and distinct
+/// values may come in any order.
 pub fn judge(
     asked: &RawDocument,
     cached: &RawDocument,

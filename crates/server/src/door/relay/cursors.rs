@@ -1,14 +1,14 @@
 //! Cursors of what shadows answer.
 //!
-//! Clients see negative ids for them. MongoDB, FerretDB and Forebay number their cursors from 1 on. A router may use negative
-//! ids, so that an id that no shadow knows is passed on.
+//! Clients see negative ids for them. MongoDB, FerretDB and Forebay number their cursors from 1 on. A router may use
+//! negative ids, so that an id that no shadow knows is passed on.
 
 use bson::{RawArrayBuf, RawBsonRef, RawDocument, RawDocumentBuf, cstr, rawdoc};
-use forebay_documents::Namespace;
+use forebay_documents::{Namespace, namespace};
 use forebay_wire_mongo::{Flags, Peek};
 use tokio::io::{AsyncRead, AsyncWrite};
 
-use super::cached::decode;
+use super::commands::decode;
 use super::reads::plain;
 use super::{FrameError, Next, Relay, Request};
 use crate::shadow::succeeded;
@@ -38,7 +38,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Relay<S> {
     async fn get_more(&mut self, request: Request, body: &RawDocument) -> Result<Next, FrameError> {
         let db = body.get_str("$db").unwrap_or_default();
         let collection = body.get_str("collection").unwrap_or_default();
-        let namespace = Namespace::new(db, collection).ok();
+        let namespace = namespace::checked(db, collection).ok();
         let may_read = match namespace.and_then(|namespace| self.shadow.find(&namespace)) {
             Some(mirror) => self.proves(&mirror).await?,
             None => false,
@@ -57,7 +57,8 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Relay<S> {
         self.exchange_if_there(request).await
     }
 
-    /// Closes cursors of shadows, and has the store close the others. Numbers cannot be guessed: no proof of rights is needed.
+    /// Closes cursors of shadows, and has the store close the others. Numbers cannot be guessed: no proof of rights is
+    /// needed.
     async fn kill_cursors(
         &mut self,
         request: Request,

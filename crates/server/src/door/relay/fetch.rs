@@ -1,6 +1,6 @@
-//! A `find` of few documents that the shadow has found: the store is asked for each of them by its `_id` alone, on the client's
-//! own connection, so that it is the store that decides what the client may see. The rest of the command is judged here: a store
-//! may find an `_id` fast only where nothing else is asked.
+//! A `find` of few documents that the shadow has found: the store is asked for each of them by its `_id` alone, on the
+//! client's own connection, so that it is the store that decides what the client may see. The rest of the command is
+//! judged here: a store may find an `_id` fast only where nothing else is asked.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -8,7 +8,7 @@ use std::time::Instant;
 
 use bson::{RawBson, RawDocument, RawDocumentBuf, cstr};
 use forebay_wire_mongo::Flags;
-use forebay_wire_mongo::limits::USER_DOCUMENT_BYTES_MAX;
+use forebay_wire_mongo::limits::DOCUMENT_BYTES_MAX;
 use tokio::io::{AsyncRead, AsyncWrite};
 
 use super::cursors::renumbered;
@@ -83,7 +83,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Relay<S> {
             }
             documents.extend(first_batch(&reply).map(RawDocument::to_owned));
             bytes += reply.as_bytes().len();
-            if bytes > USER_DOCUMENT_BYTES_MAX {
+            if bytes > DOCUMENT_BYTES_MAX {
                 return Ok(Fetched::LeftOff);
             }
         }

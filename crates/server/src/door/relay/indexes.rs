@@ -6,7 +6,7 @@ use bson::{RawArrayBuf, RawBsonRef, RawDocument, RawDocumentBuf, cstr, rawdoc};
 use forebay_wire_mongo::OpMsg;
 use tokio::io::{AsyncRead, AsyncWrite};
 
-use super::cached::namespace;
+use super::commands::namespace;
 use super::reads::Answer;
 use super::reasons;
 use super::{FrameError, Next, Relay, Request};

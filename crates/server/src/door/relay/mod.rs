@@ -3,6 +3,8 @@
 //! handshake and for compression, which each side agrees for itself.
 
 mod cached;
+mod catch_up;
+mod commands;
 mod compare;
 mod cursors;
 mod fetch;
@@ -48,7 +50,7 @@ const REPLY_LEVELS: usize = 3;
 
 const REPLY_LIMITS: Limits = Limits {
     message_bytes_max: REPLY_BYTES_MAX,
-    document_bytes_max: limits::DOCUMENT_BYTES_MAX,
+    document_bytes_max: limits::WIRE_DOCUMENT_BYTES_MAX,
     depth_max: limits::DEPTH_MAX + REPLY_LEVELS,
 };
 
@@ -438,8 +440,8 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Relay<S> {
         frames::write(&mut self.store_writer, message, self.door.timeouts.message).await
     }
 
-    /// The answer and what it holds of the account until it is sent, or that there is no room for it. What the store said
-    /// has its share already.
+    /// The answer and what it holds of the account until it is sent, or that there is no room for it. What the store
+    /// said has its share already.
     fn with_room(&self, answer: Bytes) -> (Bytes, Option<Share>) {
         if self.reply_share.is_some() || answer.len() <= FREE_BYTES_MAX {
             return (answer, None);

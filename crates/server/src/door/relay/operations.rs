@@ -1,5 +1,5 @@
-//! Searches of shadows among the operations in progress. Their ids are names instead of numbers, so that none is taken for
-//! an operation of the store.
+//! Searches of shadows among the operations in progress. Their ids are names instead of numbers, so that none is taken
+//! for an operation of the store.
 
 use bson::{RawBsonRef, RawDocument, RawDocumentBuf, rawdoc};
 use forebay_wire_mongo::OpMsg;

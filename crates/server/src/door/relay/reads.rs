@@ -145,8 +145,8 @@ pub struct Read<'a> {
 }
 
 impl<'a> Read<'a> {
-    /// A command with a condition on a cached field, and without arguments that a shadow cannot obey; else why it is the
-    /// store's.
+    /// A command with a condition on a cached field, and without arguments that a shadow cannot obey; else why it is
+    /// the store's.
     pub fn parse(
         namespace: &'a Namespace,
         kept: &'a Kept,
@@ -188,7 +188,8 @@ impl<'a> Read<'a> {
             }
     }
 
-    /// What becomes of a read for which the shadow has found documents with these `_id`s, by what is known of the store.
+    /// What becomes of a read for which the shadow has found documents with these `_id`s, by what is known of the
+    /// store.
     async fn by_id(
         &self,
         shadow: &Arc<Shadow>,
@@ -243,7 +244,8 @@ impl<'a> Read<'a> {
         }
     }
 
-    /// Is this a `find` that gives the same result on every store when its filter, order and projection are applied here?
+    /// Is this a `find` that gives the same result on every store when its filter, order and projection are applied
+    /// here?
     fn can_be_judged_here(&self) -> bool {
         let document = |name| self.body.get_document(name).into_iter().flatten().flatten();
         // Where some are left out, it depends on an order that only the store knows.
@@ -354,8 +356,8 @@ impl<'a> Read<'a> {
         }
     }
 
-    /// The `_id`s of the documents that may match; else what becomes of the read, as they are too many to name or the search
-    /// was stopped.
+    /// The `_id`s of the documents that may match; else what becomes of the read, as they are too many to name or the
+    /// search was stopped.
     async fn ids(&self, shadow: &Shadow, client: &ClientContext) -> Result<Vec<RawBson>, Answer> {
         let most = (IDS_MAX + 1) as i64;
         let mut find = rawdoc! {
@@ -417,8 +419,8 @@ fn is_switch((name, value): (&CStr, RawBsonRef<'_>)) -> bool {
     value && !name.as_str().contains('$')
 }
 
-/// The stages of a pipeline, each with its argument. Returns `None` if a stage is not a document of one field: the store
-/// reports that.
+/// The stages of a pipeline, each with its argument. Returns `None` if a stage is not a document of one field: the
+/// store reports that.
 fn stages(body: &RawDocument) -> Option<Vec<(&str, RawBsonRef<'_>)>> {
     let stages = body.get_array("pipeline").ok()?.into_iter();
     stages.map(|stage| only_field(stage.ok()?)).collect()
@@ -461,12 +463,14 @@ fn obeys(command: &str, argument: &str, value: RawBsonRef<'_>) -> bool {
 
 #[cfg(test)]
 mod tests {
+    use forebay_documents::namespace;
+
     use super::*;
 
     #[test]
     fn pipelines_with_malformed_stages_are_the_stores() {
         let (namespace, kept) = (
-            Namespace::new("d", "c").expect("a name"),
+            namespace::checked("d", "c").expect("a name"),
             Kept::new(vec!["name".to_owned()]),
         );
         let filter = || rawdoc! { "$match": { "name": "x" } };
@@ -487,7 +491,7 @@ mod tests {
 
     #[test]
     fn a_narrowed_pipeline_has_all_stages_but_its_first() {
-        let namespace = Namespace::new("d", "c").expect("a name");
+        let namespace = namespace::checked("d", "c").expect("a name");
         let kept = Kept::new(vec!["name".to_owned()]);
         let group = rawdoc! { "$group": { "_id": "$n" } };
         let pipeline = [rawdoc! { "$match": { "name": "x" } }, group.clone()];

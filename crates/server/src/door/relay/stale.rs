@@ -1,7 +1,8 @@
-//! Clients while the store is away. With `serve-stale` they get what caches answer alone, as of when the store was last there.
+//! Clients while the store is away. With `upstream-serve-stale` they get what caches answer alone, as of when the store
+//! was last there.
 //!
-//! The first command that needs the store gets an error that says so and ends the connection: on a new one, the store may
-//! be back.
+//! The first command that needs the store gets an error that says so and ends the connection: on a new one, the store
+//! may be back.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -10,7 +11,7 @@ use bson::{RawDocument, RawDocumentBuf, rawdoc};
 use forebay_wire_mongo::Peek;
 use tokio::io::{AsyncRead, AsyncWrite, empty};
 
-use super::cached::{decode, namespace};
+use super::commands::{decode, namespace};
 use super::cursors;
 use super::reads::{Answer, is_read};
 use super::{Behind, Door, FrameError, Next, Relay, Request, handshake};

@@ -2,7 +2,7 @@
 
 use bson::oid::ObjectId;
 use bson::{RawBson, RawBsonRef, RawDocument, RawDocumentBuf, rawdoc};
-use forebay_documents::Namespace;
+use forebay_documents::{Namespace, namespace};
 use forebay_wire_mongo::{Flags, OpMsg, Sequence};
 
 use crate::shadow::kept::{document_of, elements};
@@ -34,7 +34,8 @@ pub struct Write {
 enum Plan {
     /// These documents are inserted, unless the reply says otherwise.
     Insert(Vec<RawDocumentBuf>),
-    /// Documents with these `_id`s may change, those that these queries find, and those that the reply says were inserted.
+    /// Documents with these `_id`s may change, those that these queries find, and those that the reply says were
+    /// inserted.
     Touch {
         ids: Vec<RawBson>,
         queries: Vec<RawDocumentBuf>,
@@ -87,18 +88,18 @@ pub fn targets(command: &str, body: &RawDocument) -> Option<Vec<Namespace>> {
         "bulkWrite" => {
             let named = body.get_array("nsInfo").ok()?.into_iter();
             named
-                .map(|info| Namespace::parse(info.ok()?.as_document()?.get_str("ns").ok()?).ok())
+                .map(|info| namespace::parse(info.ok()?.as_document()?.get_str("ns").ok()?).ok())
                 .collect()
         }
         "renameCollection" => {
             let names = [body.get_str("renameCollection"), body.get_str("to")];
             let named = names.into_iter();
             named
-                .map(|name| Namespace::parse(name.ok()?).ok())
+                .map(|name| namespace::parse(name.ok()?).ok())
                 .collect()
         }
         "aggregate" => Some(vec![written_out(body)?]),
-        "create" | "collMod" | "createIndexes" => Some(vec![super::cached::namespace(body)?]),
+        "create" | "collMod" | "createIndexes" => Some(vec![super::commands::namespace(body)?]),
         _ => None,
     }
 }
@@ -116,10 +117,10 @@ fn written_out(body: &RawDocument) -> Option<Namespace> {
     };
     let db = body.get_str("$db").ok()?;
     match target {
-        RawBsonRef::String(collection) => Namespace::new(db, collection).ok(),
+        RawBsonRef::String(collection) => namespace::checked(db, collection).ok(),
         RawBsonRef::Document(target) => {
             let db = target.get_str("db").unwrap_or(db);
-            Namespace::new(db, target.get_str("coll").ok()?).ok()
+            namespace::checked(db, target.get_str("coll").ok()?).ok()
         }
         _ => None,
     }
@@ -163,8 +164,8 @@ impl Write {
         }
     }
 
-    /// Statements that name an `_id` or have a query under `field`. What one of several changes may be what the next one finds; so
-    /// all together touch what they find before the first, and what they insert.
+    /// Statements that name an `_id` or have a query under `field`. What one of several changes may be what the next
+    /// one finds; so all together touch what they find before the first, and what they insert.
     fn touch(message: OpMsg, statements: &[RawDocumentBuf], field: &str) -> Write {
         let (mut ids, mut queries, mut upserts) = (Vec::new(), Vec::new(), false);
         // A command-wide `let` or collation concerns every statement.

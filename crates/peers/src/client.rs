@@ -1,0 +1,320 @@
+//! What a user's program does: connects with the official driver, imports, declares caches, counts, asks for the plan.
+
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, bail};
+use bson::{Bson, Document, RawDocumentBuf, doc, rawdoc};
+use futures_util::future::try_join_all;
+use indicatif::ProgressBar;
+use mongodb::options::ClientOptions;
+use mongodb::{Client, Collection, Database};
+
+/// Documents sent in one insert.
+const INSERT_BATCH_COUNT: usize = 10_000;
+/// Inserts on their way at once.
+const INSERTS_IN_FLIGHT: usize = 2;
+/// Most connections of a client; the driver's own limit is ten.
+const CONNECTIONS_MAX: u32 = 64;
+/// How long a server may take to be found.
+const SERVER_SELECTION_SECONDS: u64 = 30;
+/// How long a cache may take to be built.
+const CACHE_BUILD_SECONDS_MAX: u64 = 600;
+/// How often the state of a build is asked for.
+const BUILD_POLL_MILLISECONDS: u64 = 20;
+
+/// Connects to `uri` with the driver's default settings, but for the number of connections.
+///
+/// # Errors
+/// If the connection string is not one.
+pub async fn connect(uri: &str) -> Result<Client> {
+    let mut options = ClientOptions::parse(uri)
+        .await
+        .with_context(|| format!("reading {uri}"))?;
+    options.max_pool_size = Some(CONNECTIONS_MAX);
+    options.app_name = Some("forebay-bench".to_owned());
+    options.server_selection_timeout = Some(Duration::from_secs(SERVER_SELECTION_SECONDS));
+    Ok(Client::with_options(options)?)
+}
+
+/// Adds a device, as in `cuda:1`. Returns the time until its buckets were on it.
+///
+/// # Errors
+/// If the server refuses.
+pub async fn add_device(client: &Client, device: &str) -> Result<Duration> {
+    let command = doc! { "forebayDevices": 1, "add": device };
+    let start = Instant::now();
+    client.database("admin").run_command(command).await?;
+    Ok(start.elapsed())
+}
+
+/// Removes the last device. Returns the time until its buckets were on the others.
+///
+/// # Errors
+/// If the server refuses.
+pub async fn remove_last_device(client: &Client) -> Result<Duration> {
+    let admin = client.database("admin");
+    let reply = admin.run_command(doc! { "forebayDevices": 1 }).await?;
+    let devices = reply.get_array("devices").context("a list of devices")?;
+    let last = devices.last().and_then(|device| device.as_document());
+    let id = last.and_then(|device| device.get("id"));
+    let command = doc! { "forebayDevices": 1, "remove": id.context("a device without an id")? };
+    let start = Instant::now();
+    admin.run_command(command).await?;
+    Ok(start.elapsed())
+}
+
+/// How a count is to be answered.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Plan {
+    /// As the server sees fit: from its caches where it has them.
+    Chosen,
+    /// By reading every document of the collection, as a store without caches has to.
+    Scan,
+}
+
+/// The `count` command for `filter`, the same for every server and for `explain`.
+pub fn count_command(collection: &str, filter: &Document, plan: Plan) -> Document {
+    let mut command = doc! { "count": collection, "query": filter.clone() };
+    if plan == Plan::Scan {
+        command.insert("hint", doc! { "$natural": 1 });
+    }
+    command
+}
+
+/// How many documents match `filter`.
+///
+/// # Errors
+/// If the server refuses the command or is gone.
+pub async fn count(db: &Database, collection: &str, filter: &Document, plan: Plan) -> Result<u64> {
+    let reply = db
+        .run_command(count_command(collection, filter, plan))
+        .await?;
+    integer(reply.get("n")).with_context(|| format!("a count without a number: {reply}"))
+}
+
+/// What `explain` says of a search, as far as the table of the demonstration shows it.
+#[derive(Clone, Debug, Default, PartialEq, serde::Serialize)]
+pub struct Explanation {
+    /// How the pattern was matched, as in `substring` or `dfa`; `scan` if no cache was used.
+    pub tier: String,
+    /// Names of the devices that searched; empty if the host alone answered.
+    pub devices: Vec<String>,
+    /// Buckets that had to be searched, and all buckets of the fields.
+    pub buckets: Option<(u64, u64)>,
+}
+
+/// Asks how a count would be answered.
+///
+/// # Errors
+/// If the server refuses to explain.
+pub async fn explain(db: &Database, collection: &str, filter: &Document) -> Result<Explanation> {
+    let command = count_command(collection, filter, Plan::Chosen);
+    let reply = db
+        .run_command(doc! { "explain": command, "verbosity": "executionStats" })
+        .await?;
+    Ok(explanation(&reply))
+}
+
+/// Gathers what the parts of a plan say: every leaf that was searched has buckets, and a tier unless it asked for null.
+fn explanation(reply: &Document) -> Explanation {
+    let mut tiers: Vec<String> = Vec::new();
+    let mut buckets: Option<(u64, u64)> = None;
+    each_document(reply, &mut |part| {
+        let figures = (
+            integer(part.get("bucketsSearched")),
+            integer(part.get("bucketsTotal")),
+        );
+        if let (Some(searched), Some(total)) = figures {
+            tiers.push(part.get_str("tier").unwrap_or("no value").to_owned());
+            let (sum_searched, sum_total) = buckets.unwrap_or((0, 0));
+            buckets = Some((sum_searched + searched, sum_total + total));
+        }
+    });
+    tiers.dedup();
+    let tier = if tiers.is_empty() {
+        "scan".to_owned()
+    } else {
+        tiers.join("+")
+    };
+    Explanation {
+        tier,
+        devices: device_names(reply),
+        buckets,
+    }
+}
+
+fn device_names(reply: &Document) -> Vec<String> {
+    let mut names = Vec::new();
+    each_document(reply, &mut |part| {
+        if let Ok(devices) = part.get_array("devices") {
+            let found = devices
+                .iter()
+                .filter_map(Bson::as_document)
+                .filter_map(|device| device.get_str("name").ok());
+            names.extend(found.map(str::to_owned));
+        }
+    });
+    names.sort();
+    names.dedup();
+    names
+}
+
+/// Calls `visit` with `document` and every document within it.
+pub fn each_document(document: &Document, visit: &mut impl FnMut(&Document)) {
+    visit(document);
+    for (_, value) in document {
+        each_value(value, visit);
+    }
+}
+
+fn each_value(value: &Bson, visit: &mut impl FnMut(&Document)) {
+    match value {
+        Bson::Document(document) => each_document(document, visit),
+        Bson::Array(values) => values.iter().for_each(|value| each_value(value, visit)),
+        _ => {}
+    }
+}
+
+/// A count as servers send it: any of BSON's numbers.
+pub fn integer(value: Option<&Bson>) -> Option<u64> {
+    match value? {
+        Bson::Int32(number) => u64::try_from(*number).ok(),
+        Bson::Int64(number) => u64::try_from(*number).ok(),
+        Bson::Double(number) if *number >= 0.0 => Some(*number as u64),
+        _ => None,
+    }
+}
+
+/// Declares a cache of `field` and waits until it is built.
+///
+/// # Errors
+/// If the server refuses, or the build fails or does not end.
+pub async fn declare_cache(db: &Database, collection: &str, field: &str) -> Result<()> {
+    let index = doc! { "key": { field: "cache" }, "name": format!("{field}_cache") };
+    db.run_command(doc! { "createIndexes": collection, "indexes": [index] })
+        .await?;
+    caches_are_built(db, collection).await
+}
+
+/// Waits until every cache of a collection is built.
+///
+/// # Errors
+/// If a build fails or does not end.
+pub async fn caches_are_built(db: &Database, collection: &str) -> Result<()> {
+    let deadline = Instant::now() + Duration::from_secs(CACHE_BUILD_SECONDS_MAX);
+    while build_in_progress(db, collection).await? {
+        if Instant::now() > deadline {
+            bail!("a cache of {collection} is still being built after {CACHE_BUILD_SECONDS_MAX} s");
+        }
+        tokio::time::sleep(Duration::from_millis(BUILD_POLL_MILLISECONDS)).await;
+    }
+    Ok(())
+}
+
+/// Whether any cache of the collection is still being built.
+async fn build_in_progress(db: &Database, collection: &str) -> Result<bool> {
+    let stats = index_stats(db, collection).await?;
+    let mut states = Vec::new();
+    each_document(&stats, &mut |part| {
+        states.extend(part.get_str("state").map(str::to_owned))
+    });
+    if states.iter().any(|state| state == "failed") {
+        bail!("a cache of {collection} could not be built: {stats}");
+    }
+    Ok(states.iter().any(|state| state == "building"))
+}
+
+/// What `$indexStats` tells of a collection: the whole reply.
+///
+/// # Errors
+/// If the server refuses.
+pub async fn index_stats(db: &Database, collection: &str) -> Result<Document> {
+    let pipeline =
+        doc! { "aggregate": collection, "pipeline": [{ "$indexStats": {} }], "cursor": {} };
+    Ok(db.run_command(pipeline).await?)
+}
+
+/// Inserts `documents` in large unordered batches, a few of them on their way at once.
+///
+/// # Errors
+/// If an insert fails.
+pub async fn insert_all(
+    collection: &Collection<RawDocumentBuf>,
+    documents: impl Iterator<Item = RawDocumentBuf>,
+    progress: &ProgressBar,
+) -> Result<()> {
+    let mut documents = documents.peekable();
+    while documents.peek().is_some() {
+        let round: Vec<Vec<RawDocumentBuf>> = (0..INSERTS_IN_FLIGHT)
+            .map(|_| {
+                documents
+                    .by_ref()
+                    .take(INSERT_BATCH_COUNT)
+                    .collect::<Vec<_>>()
+            })
+            .filter(|batch: &Vec<_>| !batch.is_empty())
+            .collect();
+        try_join_all(
+            round
+                .iter()
+                .map(|batch| insert_batch(collection, batch, progress)),
+        )
+        .await?;
+    }
+    Ok(())
+}
+
+async fn insert_batch(
+    collection: &Collection<RawDocumentBuf>,
+    batch: &[RawDocumentBuf],
+    progress: &ProgressBar,
+) -> Result<()> {
+    collection.insert_many(batch).ordered(false).await?;
+    progress.inc(batch.len() as u64);
+    Ok(())
+}
+
+/// The documents `{_id: n, name: …}` for names in their order.
+pub fn name_documents(names: &[String]) -> impl Iterator<Item = RawDocumentBuf> + '_ {
+    names
+        .iter()
+        .zip(0_i32..)
+        .map(|(name, id)| rawdoc! { "_id": id, "name": name.as_str() })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_explanation_sums_its_leaves_and_names_each_device_once() {
+        let reply = doc! {
+            "stage": "CACHE",
+            "leaves": [
+                { "field": "name", "tier": "dfa", "bucketsSearched": 3, "bucketsTotal": 4_i64 },
+                { "field": "title", "tier": "prefix", "bucketsSearched": 1, "bucketsTotal": 4 },
+            ],
+            "devices": [{ "name": "host:1" }, { "name": "host:0" }, { "name": "host:1" }],
+        };
+        let expected = Explanation {
+            tier: "dfa+prefix".to_owned(),
+            devices: vec!["host:0".to_owned(), "host:1".to_owned()],
+            buckets: Some((4, 8)),
+        };
+        assert_eq!(explanation(&reply), expected);
+    }
+
+    #[test]
+    fn a_plan_without_leaves_is_a_scan() {
+        assert_eq!(explanation(&doc! { "stage": "COLLSCAN" }).tier, "scan");
+    }
+
+    #[test]
+    fn a_scan_is_asked_for_by_a_natural_hint() {
+        let command = count_command("names", &doc! { "name": "a" }, Plan::Scan);
+        assert_eq!(
+            command,
+            doc! { "count": "names", "query": { "name": "a" }, "hint": { "$natural": 1 } }
+        );
+    }
+}

@@ -1,0 +1,315 @@
+//! Servers in processes of their own: Forebay's, started from a binary, watched, stopped or killed.
+
+use std::collections::VecDeque;
+use std::io::{BufRead, BufReader, Read};
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, anyhow, bail};
+
+/// How long a server may take to say that it listens; recovery of a large data directory counts.
+const READY_SECONDS_MAX: u64 = 120;
+/// How long a server may take to stop after it was asked to.
+const STOP_SECONDS_MAX: u64 = 60;
+/// How many of its last lines are kept to explain why a server did not start.
+const LINES_KEPT: usize = 40;
+/// How long a server's background work is waited for.
+const REST_SECONDS_MAX: u64 = 60;
+/// A server rests when it has used hardly any processor time for so many milliseconds.
+const REST_MILLISECONDS: u64 = 300;
+/// Processor time that a server at rest uses meanwhile.
+const REST_PROCESSOR_TIME_MAX: Duration = Duration::from_millis(10);
+/// One tick of the processor times that Linux tells.
+const TICK_MILLISECONDS: u64 = 10;
+
+/// A server process; it is killed when this value is dropped.
+#[derive(Debug)]
+pub struct ServerProcess {
+    child: Child,
+    uri: String,
+    lines: Lines,
+}
+
+impl ServerProcess {
+    /// Starts `binary serve` on a free port of the loopback interface and waits until it listens.
+    ///
+    /// `arguments` are those of `serve`, for example `["--data", "/var/lib/forebay"]`. Without `--mongodb-listen`, the
+    /// server picks a free port. It stops by itself when this program has ended in any way.
+    ///
+    /// # Errors
+    /// If the binary cannot be started, or ends or stays silent instead of listening; its last lines are in the error.
+    pub fn serve(binary: &Path, arguments: &[&str]) -> Result<ServerProcess> {
+        let mut command = Command::new(binary);
+        command
+            .args(["serve", "--until-stdin-ends"])
+            .args(arguments);
+        if !arguments.contains(&"--mongodb-listen") {
+            command.args(["--mongodb-listen", "127.0.0.1:0"]);
+        }
+        // The handle of the child keeps the pipe open; the system closes it when this program ends.
+        ServerProcess::start_with_input(command, Stdio::piped(), uri_in_line)
+    }
+
+    /// Starts `command` and waits for the line in which `uri_of` finds a connection string.
+    ///
+    /// # Errors
+    /// As for [`ServerProcess::serve`].
+    pub fn start(command: Command, uri_of: fn(&str) -> Option<String>) -> Result<ServerProcess> {
+        ServerProcess::start_with_input(command, Stdio::null(), uri_of)
+    }
+
+    fn start_with_input(
+        mut command: Command,
+        input: Stdio,
+        uri_of: fn(&str) -> Option<String>,
+    ) -> Result<ServerProcess> {
+        command
+            .stdin(input)
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped());
+        let mut child = command
+            .spawn()
+            .with_context(|| format!("starting {command:?}"))?;
+        let (lines, found) = Lines::watch(&mut child, uri_of);
+        match wait_for_uri(&mut child, &found) {
+            Ok(uri) => Ok(ServerProcess { child, uri, lines }),
+            Err(error) => {
+                let _ = child.kill();
+                let _ = child.wait();
+                Err(error.context(format!("{command:?} said:\n{}", lines.last())))
+            }
+        }
+    }
+
+    /// The connection string clients use, as `mongodb://127.0.0.1:41234`.
+    pub fn uri(&self) -> &str {
+        &self.uri
+    }
+
+    /// Host and port, as `127.0.0.1:41234`.
+    pub fn address(&self) -> &str {
+        let rest = self.uri.strip_prefix("mongodb://").unwrap_or(&self.uri);
+        rest.split(['/', '?']).next().unwrap_or(rest)
+    }
+
+    /// The operating system's number of the process.
+    pub fn id(&self) -> u32 {
+        self.child.id()
+    }
+
+    /// Where the server's status page is, as `http://127.0.0.1:41235/`, if it has one. To be asked before it has
+    /// written much else.
+    pub fn status_page(&self) -> Option<String> {
+        let lines = self.last_lines();
+        let (_, rest) = lines.split_once("The status page is at ")?;
+        rest.lines().next().map(str::to_owned)
+    }
+
+    /// The last lines that the server wrote, for messages.
+    pub fn last_lines(&self) -> String {
+        self.lines.last()
+    }
+
+    /// Memory that the process occupies now, in bytes (resident set), where the system tells.
+    pub fn resident_bytes(&self) -> Option<u64> {
+        let status = std::fs::read_to_string(format!("/proc/{}/status", self.id())).ok()?;
+        let line = status.lines().find(|line| line.starts_with("VmRSS:"))?;
+        let kibibytes: u64 = line.split_whitespace().nth(1)?.parse().ok()?;
+        Some(kibibytes * 1024)
+    }
+
+    /// Waits until the server has no background work left, so that what is measured next does not pay for what came
+    /// before; at most a minute, and not at all where the system does not tell.
+    pub async fn rest(&self) {
+        let deadline = Instant::now() + Duration::from_secs(REST_SECONDS_MAX);
+        let mut before = self.processor_time();
+        while before.is_some() && Instant::now() < deadline {
+            tokio::time::sleep(Duration::from_millis(REST_MILLISECONDS)).await;
+            let now = self.processor_time();
+            if now <= before.map(|time| time + REST_PROCESSOR_TIME_MAX) {
+                return;
+            }
+            before = now;
+        }
+    }
+
+    /// Processor time of all its threads so far, to 10 ms, where the system tells.
+    pub fn processor_time(&self) -> Option<Duration> {
+        let stat = std::fs::read_to_string(format!("/proc/{}/stat", self.id())).ok()?;
+        let (_, figures) = stat.rsplit_once(')')?;
+        let mut figures = figures.split_whitespace().skip(11);
+        let mut next = || figures.next()?.parse::<u64>().ok();
+        Some(Duration::from_millis(
+            (next()? + next()?) * TICK_MILLISECONDS,
+        ))
+    }
+
+    /// True until the process has ended.
+    pub fn is_running(&mut self) -> bool {
+        matches!(self.child.try_wait(), Ok(None))
+    }
+
+    /// Ends the process at once, as `kill -9` does, and waits until it is gone.
+    pub fn kill(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+
+    /// Asks the process to stop and waits until it has.
+    ///
+    /// # Errors
+    /// If it does not stop in time (it is killed then) or ends with a failure.
+    pub fn stop(mut self) -> Result<()> {
+        self.terminate()
+    }
+
+    /// As [`ServerProcess::stop`], for whoever keeps the value.
+    ///
+    /// # Errors
+    /// As for [`ServerProcess::stop`].
+    pub fn terminate(&mut self) -> Result<()> {
+        Command::new("kill")
+            .arg("-TERM")
+            .arg(self.id().to_string())
+            .status()
+            .context("running kill")?;
+        let deadline = Instant::now() + Duration::from_secs(STOP_SECONDS_MAX);
+        loop {
+            match self.child.try_wait()? {
+                Some(status) if status.success() => return Ok(()),
+                Some(status) => bail!("the server ended with {status}:\n{}", self.lines.last()),
+                None if Instant::now() > deadline => {
+                    bail!("the server did not stop:\n{}", self.lines.last())
+                }
+                None => std::thread::park_timeout(Duration::from_millis(10)),
+            }
+        }
+    }
+}
+
+impl Drop for ServerProcess {
+    fn drop(&mut self) {
+        self.kill();
+    }
+}
+
+/// The connection string in a line of Forebay's log, if there is one.
+fn uri_in_line(line: &str) -> Option<String> {
+    let start = line.find("mongodb://")?;
+    let uri: String = line[start..]
+        .chars()
+        .take_while(|c| !c.is_whitespace() && !"\"',;)".contains(*c))
+        .collect();
+    uri.contains(':')
+        .then(|| uri.trim_end_matches(['.', '/']).to_owned())
+}
+
+/// Waits for the connection string, or for the end of both output pipes, which means that the server is gone.
+fn wait_for_uri(child: &mut Child, found: &Receiver<String>) -> Result<String> {
+    match found.recv_timeout(Duration::from_secs(READY_SECONDS_MAX)) {
+        Ok(uri) => Ok(uri),
+        Err(RecvTimeoutError::Timeout) => bail!("no word of listening for {READY_SECONDS_MAX} s"),
+        Err(RecvTimeoutError::Disconnected) => Err(anyhow!("ended with {}", child.wait()?)),
+    }
+}
+
+/// The last lines of both outputs. Reading goes on for as long as the process lives, or its pipes would fill.
+#[derive(Clone, Debug, Default)]
+struct Lines {
+    kept: Arc<Mutex<VecDeque<String>>>,
+}
+
+impl Lines {
+    fn watch(child: &mut Child, uri_of: fn(&str) -> Option<String>) -> (Lines, Receiver<String>) {
+        let lines = Lines::default();
+        let (found, receiver) = channel();
+        if let Some(output) = child.stdout.take() {
+            lines.clone().read(output, found.clone(), uri_of);
+        }
+        if let Some(output) = child.stderr.take() {
+            lines.clone().read(output, found, uri_of);
+        }
+        (lines, receiver)
+    }
+
+    fn read(
+        self,
+        output: impl Read + Send + 'static,
+        found: Sender<String>,
+        uri_of: fn(&str) -> Option<String>,
+    ) {
+        std::thread::spawn(move || {
+            for line in BufReader::new(output)
+                .lines()
+                .map_while(std::result::Result::ok)
+            {
+                if let Some(uri) = uri_of(&line) {
+                    // The receiver is gone after the first line found: later ones interest nobody.
+                    let _ = found.send(uri);
+                }
+                self.keep(line);
+            }
+        });
+    }
+
+    fn keep(&self, line: String) {
+        let mut kept = self.kept.lock().unwrap_or_else(PoisonError::into_inner);
+        if kept.len() == LINES_KEPT {
+            kept.pop_front();
+        }
+        kept.push_back(line);
+    }
+
+    fn last(&self) -> String {
+        let kept = self.kept.lock().unwrap_or_else(PoisonError::into_inner);
+        kept.iter()
+            .map(String::as_str)
+            .collect::<Vec<_>>()
+            .join("\n")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_connection_string_is_found_in_a_log_line() {
+        let line = "INFO listening uri=\"mongodb://127.0.0.1:27017/\" devices=2";
+        assert_eq!(
+            uri_in_line(line).as_deref(),
+            Some("mongodb://127.0.0.1:27017")
+        );
+        assert_eq!(
+            uri_in_line("mongodb://[::1]:5, ready").as_deref(),
+            Some("mongodb://[::1]:5")
+        );
+        assert_eq!(uri_in_line("nothing here"), None);
+    }
+
+    #[test]
+    fn a_process_that_ends_is_reported_with_its_last_lines() {
+        let mut command = Command::new("sh");
+        command.args(["-c", "echo no room on the disk >&2; exit 3"]);
+        let error = ServerProcess::start(command, uri_in_line).expect_err("it never listens");
+        assert!(
+            format!("{error:#}").contains("no room on the disk"),
+            "{error:#}"
+        );
+        assert!(format!("{error:#}").contains("exit status: 3"), "{error:#}");
+    }
+
+    #[test]
+    fn a_process_that_listens_runs_until_it_is_killed() {
+        let mut command = Command::new("sh");
+        command.args(["-c", "echo mongodb://127.0.0.1:1; exec sleep 60"]);
+        let mut process = ServerProcess::start(command, uri_in_line).expect("sh is there");
+        assert_eq!(process.address(), "127.0.0.1:1");
+        assert!(process.is_running());
+        process.kill();
+        assert!(!process.is_running());
+    }
+}

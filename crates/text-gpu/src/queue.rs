@@ -1,0 +1,281 @@
+//! Searches that wait for a device, and the job that answers all of them in as few passes as it can.
+
+use std::fmt;
+use std::sync::Arc;
+
+use forebay_cancel::Stop;
+use forebay_device::{Device, DeviceContext, Job, JobError, Step, SubmitError};
+use parking_lot::Mutex;
+
+use crate::program;
+use crate::scanner::Scanner;
+use crate::table::ScanTable;
+use forebay_text::Program;
+
+/// What is wanted of the rows that match.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum ScanWant {
+    /// How many.
+    Count,
+    /// Their numbers in the table: [`ScanTable::locate`].
+    Rows,
+}
+
+/// A search of a table on its device.
+#[derive(Debug, Clone)]
+pub struct ScanOrder {
+    /// What is searched.
+    pub table: Arc<ScanTable>,
+    /// What is searched for; [`Program::has_device_form`] says whether a device can.
+    pub program: Arc<Program>,
+    /// What is wanted.
+    pub want: ScanWant,
+    /// Matches after which the search may end.
+    pub limit: u64,
+    /// A search that is cancelled, or past its deadline, while it waits is dropped.
+    pub stop: Stop,
+}
+
+/// What a device found. Where the program [confirms](Program::confirms_on_host), these are rows that may match.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct ScanFound {
+    /// Rows that match, or at least the limit.
+    pub matches: u64,
+    /// Row numbers in no order, if they were wanted.
+    pub list: Vec<u32>,
+    /// Milliseconds of the device's time that the pass took, by its own clock.
+    pub device_ms: f64,
+    /// Searches that shared the pass, this one included.
+    pub shared_by: usize,
+}
+
+/// Takes the answer of a search; it is dropped, uncalled, if the device is lost or has no room for the search.
+type Answer = Box<dyn FnOnce(ScanFound) + Send>;
+
+/// The searches that wait for one device. Those of one table that wait at the same time are answered together.
+#[derive(Default)]
+pub struct ScanQueue {
+    waiting: Mutex<Waiting>,
+}
+
+#[derive(Default)]
+struct Waiting {
+    searches: Vec<(ScanOrder, Answer)>,
+    /// Whether a job of the device will see to them. There is one at most: searches that come while it works wait for
+    /// each other, and so share the next pass.
+    has_job: bool,
+}
+
+/// Takes the memory that searches need on a GPU, and compiles their kernels; before anything else is put there.
+///
+/// # Errors
+/// As [`Device::submit`].
+pub fn prepare(device: &Device) -> Result<(), SubmitError> {
+    device.submit(Box::new(|context: &mut DeviceContext| {
+        let parts = context.parts();
+        if let Some(cuda) = parts.cuda {
+            if let Some(compiled) = cuda.load(program())? {
+                return Ok(Step::wait_for(compiled));
+            }
+            let scanner: &mut Scanner = parts.state.get_or_default();
+            match scanner.prepare(cuda) {
+                Ok(()) => {}
+                Err(JobError::Failed(failure)) => {
+                    tracing::warn!(%failure, "no search will use the device")
+                }
+                Err(fault) => return Err(fault),
+            }
+        }
+        Ok(Step::Done)
+    }))
+}
+
+impl fmt::Debug for ScanQueue {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let waiting = self.waiting.lock().searches.len();
+        f.debug_struct("ScanQueue")
+            .field("waiting", &waiting)
+            .finish()
+    }
+}
+
+impl ScanQueue {
+    /// Queues a search on the device that the queue is for and that holds the table; returns at once.
+    ///
+    /// # Errors
+    /// As [`Device::submit`]; the answer is dropped then, as are those of all that waited with it.
+    pub fn submit(
+        self: &Arc<Self>,
+        device: &Device,
+        order: ScanOrder,
+        answer: impl FnOnce(ScanFound) + Send + 'static,
+    ) -> Result<(), SubmitError> {
+        let mut waiting = self.waiting.lock();
+        waiting.searches.push((order, Box::new(answer)));
+        if std::mem::replace(&mut waiting.has_job, true) {
+            return Ok(());
+        }
+        drop(waiting);
+        device.submit(Box::new(AnswerAll {
+            queue: Arc::clone(self),
+            is_done: false,
+        }))
+    }
+
+    /// Takes the oldest search, and those of the same table; drops searches that no client waits for.
+    fn take(&self) -> Vec<(ScanOrder, Answer)> {
+        let mut waiting = self.waiting.lock();
+        waiting
+            .searches
+            .retain(|(order, _)| order.stop.check().is_ok());
+        let first = waiting.searches.first();
+        let Some(table) = first.map(|(order, _)| Arc::clone(&order.table)) else {
+            return Vec::new();
+        };
+        let (taken, left) = waiting
+            .searches
+            .drain(..)
+            .partition(|(order, _)| Arc::ptr_eq(&order.table, &table));
+        waiting.searches = left;
+        taken
+    }
+}
+
+/// The job that answers the searches of a queue, a pass a step, until none waits. If it is dropped before, because the
+/// device is lost or takes no more jobs, those that wait are dropped with it.
+struct AnswerAll {
+    queue: Arc<ScanQueue>,
+    is_done: bool,
+}
+
+impl Job for AnswerAll {
+    fn run(&mut self, context: &mut DeviceContext) -> Result<Step, JobError> {
+        let mut parts = context.parts();
+        if let Some(cuda) = &mut parts.cuda
+            && let Some(compiled) = cuda.load(program())?
+        {
+            return Ok(Step::wait_for(compiled));
+        }
+        let (orders, answers): (Vec<_>, Vec<_>) = self.queue.take().into_iter().unzip();
+        if let (Some(cuda), Some(first)) = (parts.cuda, orders.first()) {
+            let scanner: &mut Scanner = parts.state.get_or_default();
+            match scanner.scan(cuda, &first.table, &orders) {
+                Ok(found) => {
+                    let answered = answers.into_iter().zip(found);
+                    answered.for_each(|(answer, found)| answer(found));
+                }
+                Err(JobError::Failed(failure)) => {
+                    tracing::warn!(%failure, "searches go to the host");
+                }
+                Err(fault) => return Err(fault),
+            }
+        }
+        let mut waiting = self.queue.waiting.lock();
+        self.is_done = waiting.searches.is_empty();
+        waiting.has_job = !self.is_done;
+        Ok(if self.is_done {
+            Step::Done
+        } else {
+            Step::Again
+        })
+    }
+}
+
+impl Drop for AnswerAll {
+    fn drop(&mut self) {
+        // Behind its last step, another job may see to searches that came since.
+        if !self.is_done {
+            *self.queue.waiting.lock() = Waiting::default();
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::Ordering;
+    use std::sync::mpsc::channel;
+
+    use forebay_device::{DeviceOptions, Devices, Fault};
+
+    use super::*;
+
+    fn host() -> Arc<Device> {
+        let spec = "host:1".parse().expect("a valid specification");
+        let options = DeviceOptions {
+            queue_depth: 4,
+            ..DeviceOptions::default()
+        };
+        let devices = Devices::new(&spec, options).expect("a thread");
+        Arc::clone(&devices.list()[0])
+    }
+
+    fn order() -> ScanOrder {
+        ScanOrder {
+            table: Arc::new(ScanTable::new([])),
+            program: Arc::new(Program::substring("a")),
+            want: ScanWant::Count,
+            limit: u64::MAX,
+            stop: Stop::never(),
+        }
+    }
+
+    #[test]
+    fn any_number_of_searches_takes_one_place_in_the_queue_of_the_device() {
+        let (device, queue) = (host(), Arc::<ScanQueue>::default());
+        let (release, released) = channel::<()>();
+        let wait = move |_: &mut DeviceContext| {
+            let _ = released.recv();
+            Ok(Step::Done)
+        };
+        device.submit(Box::new(wait)).expect("an empty queue");
+        let (sender, answers) = channel();
+        for _ in 0..100 {
+            let sender = sender.clone();
+            let answer = move |found| drop(sender.send(found));
+            queue
+                .submit(&device, order(), answer)
+                .expect("one job at most");
+        }
+        assert_eq!(device.queued_jobs(), 2);
+        drop((release, sender));
+        // A host device has no GPU to search with: every answer is dropped, and none is kept.
+        assert_eq!(answers.iter().count(), 0);
+        assert!(queue.waiting.lock().searches.is_empty());
+    }
+
+    #[test]
+    fn searches_that_were_cancelled_while_they_waited_are_dropped() {
+        let queue = ScanQueue::default();
+        let cancelled = Stop::never();
+        let (left, kept) = (order(), order());
+        let left = ScanOrder {
+            stop: cancelled.clone(),
+            ..left
+        };
+        for order in [left, kept.clone()] {
+            queue.waiting.lock().searches.push((order, Box::new(drop)));
+        }
+        cancelled.cancelled.store(true, Ordering::Relaxed);
+        let taken = queue.take();
+        assert_eq!(taken.len(), 1);
+        assert!(Arc::ptr_eq(&taken[0].0.table, &kept.table));
+        assert!(queue.take().is_empty());
+    }
+
+    #[test]
+    fn searches_of_a_lost_device_are_dropped() {
+        let (device, queue) = (host(), Arc::<ScanQueue>::default());
+        device.inject(Fault::Fail);
+        let (sender, answers) = channel();
+        let answer = move |found| drop(sender.send(found));
+        let submitted = queue.submit(&device, order(), answer);
+        assert!(submitted.is_ok(), "the fault comes to light later");
+        assert_eq!(answers.iter().count(), 0);
+        while !device.is_lost() {
+            std::thread::yield_now();
+        }
+        assert!(queue.submit(&device, order(), drop).is_err());
+        let waiting = queue.waiting.lock();
+        assert!(waiting.searches.is_empty() && !waiting.has_job);
+    }
+}

@@ -1,0 +1,395 @@
+//! GPU, host engine and PCRE2 agree. Needs a GPU; without one the tests say so, and fail under `FOREBAY_REQUIRE_GPU=1`.
+//!
+//! `FOREBAY_TEST_SEED` repeats a run; `FOREBAY_GPU_PAIRS` sets how many pairs of a pattern and a value are compared.
+
+#[path = "../../text/tests/common/mod.rs"]
+mod common;
+
+use std::sync::mpsc::channel;
+use std::sync::{Arc, OnceLock};
+
+use common::generate::Generator;
+use common::{Block, judge, programs};
+use fastrand::Rng;
+use forebay_cancel::Stop;
+use forebay_device::{Device, DeviceOptions, Devices};
+use forebay_text::{Limits, Options, Pattern, Program, Tier};
+use forebay_text_gpu::{ScanFound, ScanOrder, ScanQueue, ScanTable, ScanWant, TiledRows, prepare};
+
+/// A GPU and its queue, the same for all tests of a process.
+struct Gpu {
+    device: Arc<Device>,
+    queue: Arc<ScanQueue>,
+}
+
+fn gpu() -> Option<&'static Gpu> {
+    static GPU: OnceLock<Option<Gpu>> = OnceLock::new();
+    let start = || {
+        let options = DeviceOptions {
+            cuda_memory_budget_bytes: Some(8 << 30),
+            ..DeviceOptions::default()
+        };
+        let spec = "cuda:0".parse().expect("a valid specification");
+        match Devices::new(&spec, options) {
+            Ok(devices) => {
+                let device = Arc::clone(&devices.list()[0]);
+                prepare(&device).expect("an empty queue");
+                Some(Gpu {
+                    device,
+                    queue: Arc::default(),
+                })
+            }
+            Err(error) => {
+                let required =
+                    std::env::var_os("FOREBAY_REQUIRE_GPU").is_some_and(|value| value == "1");
+                assert!(!required, "{error}");
+                println!("skipped: no GPU");
+                None
+            }
+        }
+    };
+    GPU.get_or_init(start).as_ref()
+}
+
+impl Gpu {
+    fn load(&self, block: &Block) -> Arc<TiledRows> {
+        Arc::new(TiledRows::load(&self.device, block.rows()).expect("there is room"))
+    }
+
+    /// Answers several programs that wait at the same time.
+    fn scan(
+        &self,
+        table: &Arc<ScanTable>,
+        programs: &[Arc<Program>],
+        want: ScanWant,
+    ) -> Vec<ScanFound> {
+        let (sender, answers) = channel();
+        for (index, program) in programs.iter().enumerate() {
+            let order = ScanOrder {
+                table: Arc::clone(table),
+                program: Arc::clone(program),
+                want,
+                limit: u64::MAX,
+                stop: Stop::never(),
+            };
+            let sender = sender.clone();
+            let answer = move |found| drop(sender.send((index, found)));
+            self.queue
+                .submit(&self.device, order, answer)
+                .expect("the device takes searches");
+        }
+        drop(sender);
+        let mut found: Vec<(usize, ScanFound)> = answers.iter().collect();
+        assert_eq!(found.len(), programs.len(), "{:?}", self.device.state());
+        found.sort_by_key(|(index, _)| *index);
+        found.into_iter().map(|(_, found)| found).collect()
+    }
+
+    /// Compares counts and rows of the programs with the expected rows, which are ascending.
+    fn check(
+        &self,
+        table: &Arc<ScanTable>,
+        programs: &[Arc<Program>],
+        expected: &[Vec<u32>],
+        context: &str,
+    ) {
+        for want in [ScanWant::Count, ScanWant::Rows] {
+            let found = self.scan(table, programs, want);
+            for ((found, program), rows) in found.iter().zip(programs).zip(expected) {
+                let context = || format!("{context}: {program:?}, {want:?}");
+                assert_eq!(found.matches, rows.len() as u64, "{}", context());
+                let mut list = found.list.clone();
+                list.sort_unstable();
+                let wanted = match want {
+                    ScanWant::Count => Vec::new(),
+                    ScanWant::Rows => rows.clone(),
+                };
+                assert_eq!(list, wanted, "{}", context());
+            }
+        }
+    }
+}
+
+fn seed() -> u64 {
+    let text = std::env::var("FOREBAY_TEST_SEED").ok();
+    text.map_or_else(
+        || fastrand::u64(..),
+        |text| text.parse().expect("FOREBAY_TEST_SEED is a number"),
+    )
+}
+
+fn pairs_wanted() -> usize {
+    let text = std::env::var("FOREBAY_GPU_PAIRS").ok();
+    text.map_or(200_000, |text| {
+        text.parse().expect("FOREBAY_GPU_PAIRS is a number")
+    })
+}
+
+/// The rows that a device finds for a program: what the host's engine finds, or what its automaton lets through.
+fn expected(program: &Program, block: &Block) -> Vec<u32> {
+    assert!(!program.confirms_on_host());
+    common::search(program, block.rows())
+}
+
+#[test]
+fn generated_pairs_agree_with_pcre2() {
+    let Some(gpu) = gpu() else { return };
+    let seed = seed();
+    println!("FOREBAY_TEST_SEED={seed}");
+    let mut rng = Rng::with_seed(seed);
+    let narrow = Limits {
+        determinize_bytes_max: 128 << 10,
+        states_max: 64,
+        ..Limits::default()
+    };
+    let mut pairs = 0;
+    let mut tiers = std::collections::BTreeMap::new();
+    while pairs < pairs_wanted() {
+        let mut generator = Generator::new(rng.fork());
+        let (source, options) = (generator.pattern(), generator.options());
+        let limits = if rng.bool() {
+            Limits::default()
+        } else {
+            narrow.clone()
+        };
+        let parsed = Options::parse(&options).expect("generated letters");
+        let Ok(pattern) = Pattern::new(&source, parsed, &limits) else {
+            continue;
+        };
+        let values = (0..1000).map(|_| generator.value()).collect();
+        let (values, by_pcre2) = judge(&pattern, values);
+        let block = Block::new(values.iter().map(String::as_str));
+        let rows = gpu.load(&block);
+        let table = Arc::new(ScanTable::new([(rows, Vec::new())]));
+        for (_, program) in programs(&pattern, &limits) {
+            if !program.has_device_form() {
+                continue;
+            }
+            *tiers.entry(program.tier()).or_insert(0) += 1;
+            pairs += values.len();
+            let context = format!("FOREBAY_TEST_SEED={seed}");
+            let program = Arc::new(program);
+            if program.confirms_on_host() {
+                let found = gpu
+                    .scan(&table, std::slice::from_ref(&program), ScanWant::Rows)
+                    .remove(0);
+                let through: std::collections::BTreeSet<u32> = found.list.into_iter().collect();
+                let missed = by_pcre2.iter().find(|row| !through.contains(row));
+                assert_eq!(missed, None, "{context}: {program:?} lost a row");
+            } else {
+                gpu.check(
+                    &table,
+                    &[program],
+                    std::slice::from_ref(&by_pcre2),
+                    &context,
+                );
+            }
+        }
+    }
+    println!("{pairs} pairs, {tiers:?}");
+    // A short run need not come upon every tier.
+    let every = [
+        Tier::Suffix,
+        Tier::Substring,
+        Tier::BitParallel,
+        Tier::Dfa,
+        Tier::Approximate,
+    ];
+    for tier in every.into_iter().filter(|_| pairs >= 2_000_000) {
+        assert!(
+            tiers.contains_key(&tier),
+            "FOREBAY_TEST_SEED={seed}: no program of tier {tier}"
+        );
+    }
+}
+
+/// Words of three letters, so that short patterns match often.
+fn words(rng: &mut Rng, count: usize, longest: usize) -> Vec<String> {
+    let word = |rng: &mut Rng| {
+        let length = rng.usize(..=longest);
+        (0..length).map(|_| rng.char('a'..='c')).collect()
+    };
+    (0..count).map(|_| word(rng)).collect()
+}
+
+fn some_programs(rng: &mut Rng) -> Vec<Arc<Program>> {
+    let limits = Limits::default();
+    let regex = |source: &str| {
+        Program::compile(
+            Pattern::new(source, Options::default(), &limits).expect("valid"),
+            &limits,
+        )
+    };
+    let mut programs = vec![
+        Program::substring("abc"),
+        Program::substring(""),
+        Program::substring("abcabcabcabcabcabc"),
+        Program::prefix("ab"),
+        Program::prefix("abcabcabc"),
+        Program::suffix("ca"),
+        Program::suffix("abcaa"),
+        Program::suffix(""),
+        Program::exact(""),
+        Program::exact("abcabcab"),
+        Program::exact("ab"),
+        regex("^a.*b$"),
+        regex("a(b|c)+a"),
+        regex("^[^a]*$"),
+        regex("^.{8}$"),
+        regex("(aa|bb|cc).*(ab|ba)"),
+        regex("b{3}|c{4}"),
+        regex("^$"),
+        regex("(a|b).{9}c"),
+        regex("[ab]c[ab]$"),
+    ];
+    for _ in 0..30 {
+        let literal: String = words(rng, 1, 6).remove(0);
+        programs.push(match rng.u8(..4) {
+            0 => Program::exact(&literal),
+            1 => Program::prefix(&literal),
+            2 => Program::suffix(&literal),
+            _ => Program::substring(&literal),
+        });
+    }
+    rng.shuffle(&mut programs);
+    programs.into_iter().map(Arc::new).collect()
+}
+
+#[test]
+fn searches_that_share_a_pass_get_their_own_answers() {
+    let Some(gpu) = gpu() else { return };
+    let seed = seed();
+    let mut rng = Rng::with_seed(seed);
+    for count in [0, 1, 31, 32, 33, 255, 256, 257, 4095, 4096, 4097, 100_000] {
+        for longest in [0, 7, 8, 40, 300] {
+            let count = if longest == 300 { count / 10 } else { count };
+            let values = words(&mut rng, count, longest);
+            let block = Block::new(values.iter().map(String::as_str));
+            let table = Arc::new(ScanTable::new([(gpu.load(&block), Vec::new())]));
+            let programs = some_programs(&mut rng);
+            let rows: Vec<Vec<u32>> = programs
+                .iter()
+                .map(|program| expected(program, &block))
+                .collect();
+            let context =
+                format!("FOREBAY_TEST_SEED={seed}: {count} rows of up to {longest} bytes");
+            gpu.check(&table, &programs, &rows, &context);
+            for (program, rows) in programs.into_iter().zip(rows) {
+                gpu.check(&table, &[program], &[rows], &context);
+            }
+        }
+    }
+}
+
+#[test]
+fn blocks_dead_rows_and_limits() {
+    let Some(gpu) = gpu() else { return };
+    let seed = seed();
+    let mut rng = Rng::with_seed(seed);
+    let (mut segments, mut values, mut alive) = (Vec::new(), Vec::new(), Vec::new());
+    for count in [1000, 1, 0, 40_000, 33] {
+        let part = words(&mut rng, count, 12);
+        let block = Block::new(part.iter().map(String::as_str));
+        let mut dead = vec![0u32; count.div_ceil(32)];
+        for row in 0..count {
+            let dies = rng.u8(..3) == 0 && count != 33;
+            dead[row / 32] |= u32::from(dies) << (row % 32);
+            alive.push(!dies);
+        }
+        if dead.iter().all(|word| *word == 0) {
+            dead.clear();
+        }
+        segments.push((gpu.load(&block), dead));
+        values.extend(part);
+    }
+    let table = Arc::new(ScanTable::new(segments));
+    assert_eq!(table.row_count() as usize, values.len());
+    assert_eq!(
+        [table.locate(0), table.locate(1000), table.locate(1001)],
+        [(0, 0), (1, 0), (3, 0)]
+    );
+    let block = Block::new(values.iter().map(String::as_str));
+    let programs = some_programs(&mut rng);
+    let live = |program: &Arc<Program>| -> Vec<u32> {
+        let rows = expected(program, &block).into_iter();
+        rows.filter(|&row| alive[row as usize]).collect()
+    };
+    let rows: Vec<Vec<u32>> = programs.iter().map(live).collect();
+    gpu.check(
+        &table,
+        &programs,
+        &rows,
+        &format!("FOREBAY_TEST_SEED={seed}"),
+    );
+    limits(gpu, &table, &programs, &rows);
+}
+
+/// A search with a limit finds as many as it may, and only rows that match.
+fn limits(gpu: &Gpu, table: &Arc<ScanTable>, programs: &[Arc<Program>], rows: &[Vec<u32>]) {
+    for (program, rows) in programs.iter().zip(rows) {
+        let (sender, answer) = channel();
+        let order = ScanOrder {
+            table: Arc::clone(table),
+            program: Arc::clone(program),
+            want: ScanWant::Rows,
+            limit: 10,
+            stop: Stop::never(),
+        };
+        let send = move |found| drop(sender.send(found));
+        gpu.queue
+            .submit(&gpu.device, order, send)
+            .expect("the device takes searches");
+        let found = answer.recv().expect("an answer");
+        assert!(found.list.len() >= rows.len().min(10), "{program:?}");
+        assert!(
+            found.list.iter().all(|row| rows.binary_search(row).is_ok()),
+            "{program:?}"
+        );
+    }
+}
+
+#[test]
+fn more_matches_than_a_list_has_room_for() {
+    let Some(gpu) = gpu() else { return };
+    const ROWS: u32 = 20_000_000;
+    const PART: u32 = 131_072;
+    let mut segments = Vec::new();
+    for first in (0..ROWS).step_by(PART as usize) {
+        let values: Vec<String> = (first..ROWS.min(first + PART))
+            .map(|number| format!("{number:08}"))
+            .collect();
+        let block = Block::new(values.iter().map(String::as_str));
+        segments.push((gpu.load(&block), Vec::new()));
+    }
+    let table = Arc::new(ScanTable::new(segments));
+    let all = Arc::new(Program::substring("0"));
+    let expected: Vec<u32> = (0..ROWS)
+        .filter(|number| format!("{number:08}").contains('0'))
+        .collect();
+    let found = gpu.scan(&table, &[all.clone(), all], ScanWant::Rows);
+    for mut found in found {
+        found.list.sort_unstable();
+        assert_eq!(found.matches, expected.len() as u64);
+        assert!(found.list == expected, "{} numbers", found.list.len());
+    }
+}
+
+#[test]
+fn long_rows_are_left_to_the_host() {
+    let Some(gpu) = gpu() else { return };
+    let values = [
+        "a".repeat(4_096),
+        "a".repeat(4_097),
+        "a".repeat(100_000),
+        "b".to_owned(),
+    ];
+    let block = Block::new(values.iter().map(String::as_str));
+    let table = Arc::new(ScanTable::new([(gpu.load(&block), Vec::new())]));
+    let aside: Vec<(usize, Vec<u32>)> = table
+        .aside()
+        .map(|(segment, rows)| (segment, rows.to_vec()))
+        .collect();
+    assert_eq!(aside, [(0, vec![1, 2])]);
+    let found = gpu.scan(&table, &[Arc::new(Program::suffix("a"))], ScanWant::Rows);
+    assert_eq!(found[0].list, [0]);
+}

@@ -1,0 +1,282 @@
+//! The part of a program that a GPU can run, as plain tables. No GPU is needed to make them; `forebay-text-gpu` runs
+//! them.
+
+use std::collections::HashMap;
+
+use crate::automaton::{Glushkov, Minimal, Table};
+use crate::engine::literal::Place;
+use crate::rows::SEPARATOR;
+
+/// The part of a program that a device runs. It matches what the program matches, or more if the program confirms.
+pub enum DeviceForm {
+    /// Compares with one literal.
+    Literal(LiteralForm),
+    /// Steps through a deterministic automaton.
+    Dfa(DfaForm),
+    /// Keeps the set of an automaton's positions as bits.
+    Glushkov(GlushkovForm),
+}
+
+/// A literal. One that has to end the row carries the separator at its end.
+#[derive(Clone)]
+pub struct LiteralForm {
+    /// Bytes to find.
+    pub bytes: Vec<u8>,
+    /// Whether they have to be the first of the row.
+    pub at_start: bool,
+}
+
+impl LiteralForm {
+    pub(crate) fn new(place: Place, literal: &[u8]) -> LiteralForm {
+        let mut bytes = literal.to_vec();
+        if matches!(place, Place::Whole | Place::End) {
+            bytes.push(SEPARATOR);
+        }
+        LiteralForm {
+            bytes,
+            at_start: matches!(place, Place::Whole | Place::Start),
+        }
+    }
+
+    #[cfg(test)]
+    fn is_match(&self, row: &[u8]) -> bool {
+        let mut padded = row.to_vec();
+        padded.push(SEPARATOR);
+        if self.at_start {
+            return padded.starts_with(&self.bytes);
+        }
+        self.bytes.is_empty() || padded.windows(self.bytes.len()).any(|w| w == self.bytes)
+    }
+}
+
+/// A deterministic automaton over one row. State 0 rejects and the last state accepts, whatever follows; a row matches
+/// when the state after its last byte is at least `accepting`.
+#[derive(Clone)]
+pub struct DfaForm {
+    /// The class of each byte.
+    pub classes: Box<[u8; 256]>,
+    /// Number of classes.
+    pub classes_count: usize,
+    /// Next states: state by state, class by class.
+    pub next: Vec<u16>,
+    /// The state before the first byte of a row.
+    pub start: u16,
+    /// The first of the states in which a row may end.
+    pub accepting: u16,
+}
+
+/// Most states of a form: their numbers have sixteen bits.
+const STATES_MAX: usize = 1 << 16;
+
+/// Most entries of a form's table, of two bytes each: a quarter of what one pass has room for.
+const ENTRIES_MAX: usize = 4 << 20;
+
+impl DfaForm {
+    pub(crate) fn of_table(table: &Table) -> DfaForm {
+        DfaForm::new(table.states_count(), |state, byte| {
+            table.successor(state, byte)
+        })
+        .expect("a table has at most 65,536 entries")
+    }
+
+    /// `None` if there are too many states.
+    pub(crate) fn of_minimal(minimal: &Minimal) -> Option<DfaForm> {
+        DfaForm::new(minimal.states_count(), |state, byte| {
+            minimal.step(state as u32, byte) as usize
+        })
+    }
+
+    /// Number of states.
+    pub fn states_count(&self) -> usize {
+        self.next.len() / self.classes_count
+    }
+
+    /// The state that accepts whatever follows.
+    pub fn accept(&self) -> u16 {
+        (self.states_count() - 1) as u16
+    }
+
+    /// Rewrites an automaton over blocks, whose states end with `dead`, `matched` and `hit` and which starts in state
+    /// 0, into one over single rows.
+    fn new(states: usize, step: impl Fn(usize, u8) -> usize) -> Option<DfaForm> {
+        if states > STATES_MAX {
+            return None;
+        }
+        let order = Order::new(states, |state| step(state, SEPARATOR) == states - 1);
+        let next_of = |state: usize, byte: u8| match order.role(state) {
+            Role::Reject => 0,
+            Role::Accept => order.accept,
+            Role::Plain if byte == SEPARATOR && order.place[state] >= order.accepting => {
+                order.accept
+            }
+            Role::Plain if byte == SEPARATOR => 0,
+            Role::Plain => order.place[step(state, byte)],
+        };
+        let old: Vec<usize> = order.kept();
+        let (classes, columns) = columns(&old, &next_of);
+        if old.len() * columns.len() > ENTRIES_MAX {
+            return None;
+        }
+        let row = |&state: &usize| columns.iter().map(move |&byte| (state, byte));
+        let next = old
+            .iter()
+            .flat_map(row)
+            .map(|(state, byte)| next_of(state, byte));
+        Some(DfaForm {
+            classes: Box::new(classes),
+            classes_count: columns.len(),
+            next: next.collect(),
+            start: order.place[0],
+            accepting: order.accepting,
+        })
+    }
+
+    #[cfg(test)]
+    fn is_match(&self, row: &[u8]) -> bool {
+        let step = |state: u16, &byte: &u8| {
+            let class = usize::from(self.classes[usize::from(byte)]);
+            self.next[usize::from(state) * self.classes_count + class]
+        };
+        row.iter().fold(self.start, step) >= self.accepting
+    }
+}
+
+/// The new numbers of the states of an automaton over blocks.
+struct Order {
+    /// The new number of each old state.
+    place: Vec<u16>,
+    accepting: u16,
+    accept: u16,
+}
+
+#[derive(PartialEq, Eq)]
+enum Role {
+    Reject,
+    Plain,
+    Accept,
+}
+
+impl Order {
+    /// `hits` tells whether a row may end in a state.
+    fn new(states: usize, hits: impl Fn(usize) -> bool) -> Order {
+        let plain = states - 3;
+        let (ending, going): (Vec<usize>, Vec<usize>) = (0..plain).partition(|&state| hits(state));
+        let mut place = vec![0u16; states];
+        for (index, &state) in going.iter().chain(&ending).enumerate() {
+            place[state] = index as u16 + 1;
+        }
+        let accept = plain as u16 + 1;
+        place[plain + 1] = accept;
+        place[plain + 2] = accept;
+        Order {
+            place,
+            accepting: going.len() as u16 + 1,
+            accept,
+        }
+    }
+
+    fn role(&self, state: usize) -> Role {
+        match self.place[state] {
+            0 => Role::Reject,
+            place if place == self.accept => Role::Accept,
+            _ => Role::Plain,
+        }
+    }
+
+    /// An old state for each new one, in the new order.
+    fn kept(&self) -> Vec<usize> {
+        let mut kept = vec![0; usize::from(self.accept) + 1];
+        for (old, &new) in self.place.iter().enumerate() {
+            kept[usize::from(new)] = old;
+        }
+        kept
+    }
+}
+
+/// Numbers the bytes by equal columns; returns the class of each byte and one byte of each class.
+fn columns(states: &[usize], next: &impl Fn(usize, u8) -> u16) -> ([u8; 256], Vec<u8>) {
+    let mut classes = [0u8; 256];
+    let mut representatives = Vec::new();
+    let mut known: HashMap<Vec<u16>, u8> = HashMap::new();
+    for byte in 0..=255u8 {
+        let column = states.iter().map(|&state| next(state, byte)).collect();
+        classes[usize::from(byte)] = *known.entry(column).or_insert_with(|| {
+            representatives.push(byte);
+            (representatives.len() - 1) as u8
+        });
+    }
+    (classes, representatives)
+}
+
+/// A Glushkov automaton: bit `i` of a set stands for position `i` of the pattern. The positions after a byte are those
+/// that take it, among those that may follow the positions before it and those that may be entered.
+#[derive(Clone)]
+pub struct GlushkovForm {
+    /// The positions that take each byte.
+    pub takes: Box<[u64; 256]>,
+    /// For each byte of the set of positions, and each of its values, the positions that may follow.
+    pub follow: Vec<[u64; 256]>,
+    /// Positions that may be entered anywhere in a row.
+    pub enter: u64,
+    /// Positions that may be entered at the start of a row, those of `enter` apart.
+    pub enter_start: u64,
+    /// Positions at which the row matches.
+    pub accept: u64,
+}
+
+impl GlushkovForm {
+    /// `None` if the automaton matches every row, for which no device is needed.
+    pub(crate) fn new(automaton: &Glushkov) -> Option<GlushkovForm> {
+        automaton.parts().map(|parts| GlushkovForm {
+            takes: Box::new(*parts.takes),
+            follow: parts.follow.to_vec(),
+            enter: parts.enter,
+            enter_start: parts.enter_row,
+            accept: parts.accept,
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{Limits, Options, Pattern, Program, Tier};
+
+    const ROWS: [&str; 14] = [
+        "", "a", "b", "ab", "ba", "abc", "cab", "abcabc", "xyz", "aab", "ß", "aß", "ab\n",
+        "12345678",
+    ];
+
+    fn is_match(program: &Program, row: &[u8]) -> bool {
+        match program.device_form().expect("these patterns have a form") {
+            DeviceForm::Literal(form) => form.is_match(row),
+            DeviceForm::Dfa(form) => form.is_match(row),
+            DeviceForm::Glushkov(_) => unreachable!("not of the tiers asked for"),
+        }
+    }
+
+    #[test]
+    fn forms_match_what_their_programs_match() {
+        let limits = Limits::default();
+        let sources = [
+            "^$", "a", "^a", "a$", "^ab$", "", "ab|xyz", "^(a|b)*$", "a.c", "^[^a]", "b$|^x",
+            "(?=a)ab", "^.{8}$", "a\\b",
+        ];
+        for source in sources {
+            for tier in [Tier::Substring, Tier::Dfa, Tier::LargeDfa] {
+                let pattern = Pattern::new(source, Options::default(), &limits).expect("valid");
+                let Some(program) = Program::compile_at(pattern, tier, &limits) else {
+                    continue;
+                };
+                for row in ROWS {
+                    let row = row.as_bytes();
+                    assert_eq!(
+                        is_match(&program, row),
+                        program.is_match(row),
+                        "{program:?} on {row:?}"
+                    );
+                }
+            }
+        }
+    }
+}
