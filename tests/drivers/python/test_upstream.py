@@ -310,6 +310,24 @@ def test_a_few_documents_are_asked_for_by_their_id_alone(stores):
     front.stop()
 
 
+def test_a_limit_that_the_first_documents_fill_is_the_stores(exclusive):
+    _, _, names = exclusive
+    names.insert_many([{"_id": number, "name": f"name {number}", "n": number % 10} for number in range(5_000)])
+    until(lambda: is_cached(names))
+    first = "the store finds enough documents for limit {} among its first {}"
+    find = {"find": "names", "filter": NAMES}
+    for limit in (1, 20, 500):
+        # Not more documents are looked for than the limit needs: there are 5,000, too many to ask for by their _id.
+        assert explained(names, find | {"limit": limit}) == first.format(limit, limit)
+        assert len(list(names.find(NAMES, limit=limit))) == limit
+    other = {"find": "names", "filter": NAMES | {"n": 3}, "limit": 2}
+    assert explained(names, other) == first.format(2, 18)
+    assert [document["_id"] for document in names.find(other["filter"], limit=2)] == [3, 13]
+    late = {"find": "names", "filter": {"name": {"$regex": "name 4[0-9]{3}$"}}, "limit": 1}
+    assert "among its first" not in settled(names, late)
+    assert explained(names, find).startswith("5,000 documents match; more than 1,000")
+
+
 def test_a_store_that_is_slow_by_id_searches_by_itself(tmp_path):
     store = start_ferretdb(tmp_path)
     slow = slow_store(store.address, 1, lambda asked: "_id" in str(asked.get("filter")))

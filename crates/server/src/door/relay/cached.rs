@@ -105,6 +105,9 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Relay<S> {
         let mirror = namespace.and_then(|namespace| shadow.find(&namespace));
         match (name, mirror) {
             ("aggregate", _) if writes_out(body) => self.unfollowed(shadow, request, message).await,
+            ("aggregate", _) if is_read && operations::lists_operations(body) => {
+                self.aggregate_operations(request, message).await
+            }
             (_, Some(mirror)) if is_read => self.read(shadow, &mirror, request, message).await,
             ("dropIndexes", Some(mirror)) => {
                 self.drop_indexes(shadow, &mirror, request, &message).await
@@ -125,6 +128,14 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Relay<S> {
             }
             ("explain", _) => self.explain(shadow, request, message).await,
             ("currentOp", _) => self.current_op(request, message).await,
+            ("forebayDevices", _) if operations::lists_devices(body) => {
+                self.devices(&request, body).await
+            }
+            ("killAllSessions" | "killAllSessionsByPattern", _)
+                if !flags.has(Flags::MORE_TO_COME) =>
+            {
+                self.kill_sessions(request, message).await
+            }
             ("killOp", _) if let Some(number) = operations::killed(body) => {
                 self.kill_op(request, &message, number).await
             }
@@ -666,7 +677,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Relay<S> {
         self.pass(reply.into(), request).await
     }
 
-    async fn pass(&mut self, reply: Bytes, request: &Request) -> Result<Next, FrameError> {
+    pub(super) async fn pass(&mut self, reply: Bytes, request: &Request) -> Result<Next, FrameError> {
         self.answer(reply, request.compressor).await?;
         Ok(Next::Request)
     }

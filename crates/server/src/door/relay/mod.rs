@@ -80,6 +80,8 @@ pub struct Relay<S> {
     is_somebody: bool,
     /// Is the store away, and does the client get what caches answer alone?
     is_stale: bool,
+    /// Is a read under way that caches may answer if the store goes away?
+    may_turn_stale: bool,
 }
 
 /// A request as it goes to the store.
@@ -126,6 +128,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Relay<S> {
             reply_share: None,
             is_somebody: false,
             is_stale: false,
+            may_turn_stale: false,
         }
     }
 
@@ -287,7 +290,13 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Relay<S> {
             ..message.clone()
         };
         self.send(&asked.encode(header.request_id, 0)).await?;
-        let Some(reply) = self.receive(header.request_id).await? else {
+        let documents = self.door.documents.clone();
+        // The store may hold its answer back until something changes.
+        let reply = tokio::select! {
+            reply = self.receive(header.request_id) => reply?,
+            () = documents.stopping() => None,
+        };
+        let Some(reply) = reply else {
             return Ok(Next::Close);
         };
         let Message {
@@ -396,6 +405,8 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Relay<S> {
             let frame = tokio::select! {
                 frame = self.store.next(&REPLY_LIMITS, &memory) => self.noticed(frame)?,
                 () = self.client.closed() => None,
+                // It may hang, with the connection open.
+                () = self.shadow.goes_away(), if self.may_turn_stale => None,
             };
             match frame {
                 Some(frame) if !answers(&frame, request_id) => {}

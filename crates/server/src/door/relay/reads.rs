@@ -14,6 +14,10 @@ use crate::shadow::{Mirror, Shadow, first_batch, number, succeeded};
 
 /// The most `_id`s that the store is asked for instead of a search of its own.
 pub const IDS_MAX: usize = 1_000;
+/// A search of the store that ends within as many documents needs no help.
+const EARLY_DOCUMENTS: u64 = 512;
+/// Documents that are looked for beyond a limit where other conditions, which the shadow cannot judge, have to hold, too.
+const BEYOND_LIMIT: usize = 16;
 
 /// Arguments that say nothing about what is found.
 const HARMLESS: &[&str] = &["$db", "lsid", "maxTimeMS", "comment", "$clusterTime"];
@@ -45,7 +49,7 @@ pub enum Answer {
 pub struct Fetch {
     /// Their `_id`s.
     pub ids: Vec<RawBson>,
-    /// Are they as many as the limit says, of more?
+    /// Are they as many as the limit says, of perhaps more?
     pub is_cut: bool,
 }
 
@@ -69,7 +73,12 @@ pub async fn answer(
             false => Answer::Forward(Reason::refused(&reply)),
         };
     }
-    match read.ids(shadow, client).await {
+    let ids = match read.first_ids(shadow, mirror, client).await {
+        Ok(Some(ids)) => Ok(ids),
+        Ok(None) => read.ids(shadow, client).await,
+        Err(answer) => Err(answer),
+    };
+    match ids {
         Ok(ids) => read.by_id(shadow, mirror, ids).await,
         Err(answer) => answer,
     }
@@ -215,7 +224,7 @@ impl<'a> Read<'a> {
         if way == Way::Together {
             return Answer::Narrowed(self.narrowed(ids), wanted);
         }
-        let is_cut = first < ids.len();
+        let is_cut = self.limit() == Some(first);
         ids.truncate(first);
         Answer::Fetch(Fetch { ids, is_cut }, wanted)
     }
@@ -255,26 +264,72 @@ impl<'a> Read<'a> {
             && document("projection").all(is_switch)
     }
 
-    /// The `limit` of a `find` that may show any of the matching documents.
+    /// The `limit` of a `find` that may show any of the matching documents, and whose conditions the shadow judges all.
     fn limit(&self) -> Option<usize> {
+        self.any_limit()
+            .filter(|_| self.judgement == Judgement::Whole)
+    }
+
+    /// The `limit` of a `find` that may show any of the matching documents.
+    fn any_limit(&self) -> Option<usize> {
         let limit = number(self.body, "limit").filter(|limit| *limit > 0.0)?;
         let sort = self.body.get_document("sort");
         let is_free = sort.map_or(true, RawDocument::is_empty);
-        (self.name == "find" && is_free && self.judgement == Judgement::Whole)
-            .then_some(limit as usize)
+        (self.name == "find" && is_free).then_some(limit as usize)
     }
 
     /// The part of the collection that a search of the store reads until it has found enough.
     fn share(&self, shadow: &Shadow, ids: &[RawBson]) -> f64 {
-        let Some(limit) = self.limit().filter(|limit| *limit <= ids.len()) else {
-            return 1.0;
+        let limit = self.limit().filter(|limit| *limit <= ids.len());
+        limit.map_or(1.0, |limit| self.scanned(shadow, ids, limit).1)
+    }
+
+    /// How many documents a search of the store reads until it has found `count` of the documents with these `_id`s, which are in
+    /// the order of the collection, and which part of the collection that is.
+    fn scanned(&self, shadow: &Shadow, ids: &[RawBson], count: usize) -> (u64, f64) {
+        let last = count.checked_sub(1).and_then(|last| ids.get(last));
+        match last.and_then(|id| shadow.scanned_up_to(self.namespace, id)) {
+            Some((scanned, all)) => (scanned, scanned as f64 / all as f64),
+            None => (u64::MAX, 1.0),
+        }
+    }
+
+    /// The `_id`s of as many documents as the `limit` of a `find` needs, where these tell what to do: a search of the store that
+    /// ends early may take less time than a search of the shadow for more. Returns `None` if more `_id`s are needed, and as an error what
+    /// becomes of the read where that is decided.
+    async fn first_ids(
+        &self,
+        shadow: &Shadow,
+        mirror: &Mirror,
+        client: &ClientContext,
+    ) -> Result<Option<Vec<RawBson>>, Answer> {
+        let is_whole = self.judgement == Judgement::Whole;
+        let beyond = if is_whole { 0 } else { BEYOND_LIMIT };
+        let few = self.any_limit().and_then(|limit| limit.checked_add(beyond));
+        let Some(few) = few.filter(|few| *few < IDS_MAX) else {
+            return Ok(None);
         };
-        let places = ids
-            .iter()
-            .filter_map(|id| shadow.place_of(self.namespace, id));
-        let mut places: Vec<f64> = places.collect();
-        places.sort_by(f64::total_cmp);
-        places.get(limit - 1).copied().unwrap_or(1.0)
+        let ids = self.search(shadow, client, few).await?;
+        if ids.len() < few {
+            return Ok(Some(ids));
+        }
+        let (scanned, share) = self.scanned(shadow, &ids, few);
+        let wanted = Wanted {
+            one_by_one: self.can_be_judged_here().then_some(few),
+            together: few,
+        };
+        let pace = mirror.measurement.pace();
+        let is_left = pace.is_none_or(|pace| pace.leaves_to_store(wanted, share));
+        if scanned <= EARLY_DOCUMENTS && is_left {
+            let limit = few - beyond;
+            return Err(Answer::Forward(Reason::Early { limit, scanned }));
+        }
+        let is_fast = pace.is_some_and(|pace| pace.is_fast_one_by_one(wanted));
+        if is_whole && is_fast && !shadow.is_away() {
+            let is_cut = true;
+            return Err(Answer::Fetch(Fetch { ids, is_cut }, wanted));
+        }
+        Ok(None)
     }
 
     /// Does a `find` show nothing but fields that the shadow holds?
@@ -357,7 +412,24 @@ impl<'a> Read<'a> {
     /// The `_id`s of the documents that may match; else what becomes of the read, as they are too many to name or the search
     /// was stopped.
     async fn ids(&self, shadow: &Shadow, client: &ClientContext) -> Result<Vec<RawBson>, Answer> {
-        let most = (IDS_MAX + 1) as i64;
+        let ids = self.search(shadow, client, IDS_MAX + 1).await?;
+        match ids.len() <= IDS_MAX {
+            true => Ok(ids),
+            false => Err(Answer::Forward(Reason::TooMany {
+                condition: self.condition(),
+                is_whole: self.judgement == Judgement::Whole,
+            })),
+        }
+    }
+
+    /// The `_id`s of at most `most` documents that may match, in the order of the collection; else what becomes of the read.
+    async fn search(
+        &self,
+        shadow: &Shadow,
+        client: &ClientContext,
+        most: usize,
+    ) -> Result<Vec<RawBson>, Answer> {
+        let most = most as i64;
         let mut find = rawdoc! {
             "find": self.namespace.collection.as_str(), "filter": self.condition(), "projection": { "_id": 1 },
             "limit": most, "batchSize": most, "singleBatch": true,
@@ -373,14 +445,7 @@ impl<'a> Read<'a> {
             return Err(Answer::Forward(Reason::refused(&reply)));
         }
         let ids = first_batch(&reply).filter_map(|document| document.get("_id").ok().flatten());
-        let ids: Vec<_> = ids.map(RawBson::from).collect();
-        match ids.len() <= IDS_MAX {
-            true => Ok(ids),
-            false => Err(Answer::Forward(Reason::TooMany {
-                condition: self.condition(),
-                is_whole: self.judgement == Judgement::Whole,
-            })),
-        }
+        Ok(ids.map(RawBson::from).collect())
     }
 
     /// The command, asked of the documents with these `_id`s only. The store judges them by the whole filter.
