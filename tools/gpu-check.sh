@@ -20,8 +20,8 @@ collect() {
     local target=${CARGO_TARGET_DIR:-$root/target}
     strip -o "$folder/forebay" "$target/release/forebay"
     # `name=crate:target`; cargo has said where it put each binary.
-    local wanted=(test-device=device:cuda test-device-fault=device:cuda_fault test-text=text:cuda
-        test-model=cache:model test-values=cache:values test-storm=cache:storm bench-scan=text:scan)
+    local wanted=(test-device=device:cuda test-device-fault=device:cuda_fault test-text=text-gpu:cuda
+        test-model=documents-cache:model test-values=documents-cache:values test-storm=documents-cache:storm bench-scan=text-gpu:scan)
     local entry
     for entry in "${wanted[@]}"; do
         local place=${entry#*=}

@@ -10,6 +10,7 @@ use std::process::Command;
 
 use anyhow::{Context, Result, bail};
 use bson::Document;
+use forebay_peers::cache_folder;
 
 /// The npm package with the names of all npm packages, and the release whose counts the benchmarks know.
 const NAMES_PACKAGE: &str = "all-the-package-names@2.0.2578";
@@ -19,22 +20,6 @@ const MOVIES_PACKAGE: &str = "vega-datasets@3.2.1";
 pub const NAMES_COUNT: usize = 4_499_322;
 /// Seed of the generated names.
 const GENERATED_SEED: u64 = 0x666f_7265_6261_7901;
-
-/// Where downloaded and built things are kept: `$XDG_CACHE_HOME/forebay`, else `~/.cache/forebay`.
-///
-/// # Errors
-/// If neither variable is set, or the folder cannot be made.
-pub fn cache_folder() -> Result<PathBuf> {
-    let base = std::env::var_os("XDG_CACHE_HOME")
-        .map(PathBuf::from)
-        .or_else(|| std::env::var_os("HOME").map(|home| PathBuf::from(home).join(".cache")))
-        .context(
-            "neither XDG_CACHE_HOME nor HOME is set: there is no folder for downloaded data",
-        )?;
-    let folder = base.join("forebay");
-    fs::create_dir_all(&folder).with_context(|| format!("making {}", folder.display()))?;
-    Ok(folder)
-}
 
 /// The path of a file with all package names, one a line, fetched on first use.
 ///

@@ -1,6 +1,8 @@
 //! The cancellation token of the process: a deadline and a flag that long work checks as it goes. It knows nothing of what
 //! the work is.
 
+#![forbid(unsafe_code)]
+
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Instant;

@@ -2,7 +2,7 @@
 
 use std::fmt;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::{Sender, channel};
 use std::thread;
 use std::time::Duration;
@@ -13,7 +13,8 @@ use crate::cuda::{Arena, Context, Cuda, DeviceMemory, Gpu, Pinned, PinnedPool};
 use crate::events::{Change, DeviceEvents};
 use crate::fault::Faults;
 use crate::memory::Budget;
-use crate::owner::{self, Queued, Slot};
+use crate::owner;
+use crate::queue::{Places, Queued};
 use crate::{
     DeviceContext, DeviceError, DeviceFault, DeviceOptions, Fault, Job, OutOfMemory, Reservation,
     SubmitError,
@@ -163,7 +164,7 @@ pub struct Device {
     budget: Arc<Budget>,
     gpu: Option<GpuMemory>,
     queue: Mutex<Sender<Queued>>,
-    queued: Arc<AtomicUsize>,
+    places: Arc<Places>,
     queue_depth: usize,
 }
 
@@ -223,7 +224,7 @@ impl Device {
             budget,
             gpu,
             queue: Mutex::new(queue),
-            queued: Arc::new(AtomicUsize::new(0)),
+            places: Arc::default(),
             queue_depth: options.queue_depth,
         }))
     }
@@ -278,7 +279,7 @@ impl Device {
 
     /// Jobs that wait or run now.
     pub fn queued_jobs(&self) -> usize {
-        self.queued.load(Ordering::Acquire)
+        self.places.count()
     }
 
     /// Jobs that were finished so far.
@@ -335,7 +336,8 @@ impl Device {
         self.gpu.as_ref()?.pool.take(bytes)
     }
 
-    /// Queues a job; returns at once. If the device is lost before the job is done, the job is dropped.
+    /// Queues a job in the queue of its [class](Job::class); returns at once. A job that fails or is cancelled, or whose device
+    /// is lost, is dropped.
     ///
     /// # Errors
     /// [`SubmitError::QueueFull`] or [`SubmitError::Lost`]; the job has not run.
@@ -343,12 +345,14 @@ impl Device {
         if let DeviceState::Lost { why } = self.state() {
             return Err(self.lost(why));
         }
-        let slot =
-            Slot::take(&self.queued, self.queue_depth).ok_or_else(|| SubmitError::QueueFull {
-                device: self.name().to_owned(),
-                depth: self.queue_depth,
-            })?;
-        let queued = Queued { job, _slot: slot };
+        let class = job.class();
+        let place = self.places.take(class, self.queue_depth);
+        let place = place.ok_or_else(|| SubmitError::QueueFull {
+            device: self.name().to_owned(),
+            class,
+            depth: self.queue_depth,
+        })?;
+        let queued = Queued { job, place };
         self.queue
             .lock()
             .send(queued)
@@ -365,6 +369,10 @@ impl Device {
     /// Makes the device fail, for tests.
     pub fn inject(&self, fault: Fault) {
         self.shared.faults.inject(fault);
+    }
+
+    pub(crate) fn faults(&self) -> &Faults {
+        &self.shared.faults
     }
 
     /// Stops the device from taking new data.

@@ -12,8 +12,8 @@ use parking_lot::{Mutex, RwLock};
 
 use crate::spec::Wanted;
 use crate::{
-    Change, Device, DeviceContext, DeviceError, DeviceEvents, DeviceFault, DeviceId, DeviceKind,
-    DeviceSpec, Step,
+    Change, Device, DeviceContext, DeviceError, DeviceEvents, DeviceId, DeviceKind, DeviceSpec,
+    JobError, Step,
 };
 
 /// How long the end of the process waits for a GPU.
@@ -24,7 +24,7 @@ const HALT_PATIENCE: Duration = Duration::from_secs(30);
 pub struct DeviceOptions {
     /// Bytes of data a device may hold. A host device shares the bytes of the master copy and is charged for them.
     pub memory_budget_bytes: u64,
-    /// Jobs that may wait or run on a device at a time.
+    /// Maximum unfinished jobs of each [class](crate::Class) on a device.
     pub queue_depth: usize,
     /// Bytes of its memory that a GPU takes at start and holds data in; none for four fifths of what is free then.
     pub cuda_memory_budget_bytes: Option<u64>,
@@ -125,7 +125,7 @@ impl Devices {
     pub fn halt(&self) {
         let halt = |device: &Arc<Device>| {
             let (told, halted) = sync_channel(1);
-            let job = move |_: &mut DeviceContext| -> Result<Step, DeviceFault> {
+            let job = move |_: &mut DeviceContext| -> Result<Step, JobError> {
                 // Nobody listens who has lost patience.
                 let _ = told.send(());
                 loop {

@@ -1,14 +1,16 @@
 //! What can go wrong with a device, by who can act on it.
 
-use crate::DeviceId;
+use forebay_cancel::Stopped;
+
 use crate::cuda::{CompileError, CudaUnavailable, DriverError, LaunchShape, NvrtcMissing};
+use crate::{Class, DeviceId};
 
 /// A request to the set of devices that could not be carried out.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum DeviceError {
     /// No device of the set has this id.
-    #[error("there is no device {id}; `forebay devices list` shows the ones there are")]
+    #[error("there is no device {id}; `forebay devices list` lists the devices")]
     Unknown {
         /// The id that was asked for.
         id: DeviceId,
@@ -21,30 +23,30 @@ pub enum DeviceError {
         /// The system's reason.
         why: String,
     },
-    /// A GPU was named, and this process can use none.
+    /// A GPU was named, and this process can use no GPU.
     #[error("no GPU can be used: {0}")]
     CudaUnavailable(#[from] CudaUnavailable),
     /// A GPU was named, and there is no compiler for its kernels.
     #[error(transparent)]
     NvrtcMissing(#[from] NvrtcMissing),
     /// A GPU was named that this machine does not have.
-    #[error("there is no cuda:{ordinal}; GPUs of this machine: {count}, counted from cuda:0")]
+    #[error("there is no cuda:{ordinal}; this machine has {count} GPUs, numbered from cuda:0")]
     NoSuchGpu {
         /// The number that was asked for.
         ordinal: u32,
         /// GPUs that there are.
         count: usize,
     },
-    /// A GPU was named twice, or is of the set already.
-    #[error("{name} is of the set already; a GPU is one device")]
+    /// A GPU was named twice, or is already in the set.
+    #[error("{name} is already in use; a GPU can be added once")]
     Taken {
         /// Name of the device.
         name: String,
     },
-    /// The card has not enough free memory for the device's share.
+    /// The card has too little free memory for the device's budget.
     #[error(
-        "{name}: {wanted_bytes} bytes are wanted, and {free_bytes} of the card's {total_bytes} are free; stop what else \
-         uses the card, or lower the device's memory budget"
+        "{name}: the memory budget is {wanted_bytes} bytes, and {free_bytes} of the card's {total_bytes} are free; stop \
+         other programs that use the card, or lower the budget"
     )]
     CardMemory {
         /// Name of the device.
@@ -79,15 +81,17 @@ impl DeviceError {
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum SubmitError {
-    /// As many jobs as the queue holds are waiting already.
-    #[error("the queue of device {device} is full ({depth} jobs)")]
+    /// The device has the maximum of unfinished jobs of this class.
+    #[error("the {class} queue of device {device} is full ({depth} jobs)")]
     QueueFull {
         /// Name of the device.
         device: String,
-        /// Jobs the queue holds.
+        /// Class of the job.
+        class: Class,
+        /// Maximum unfinished jobs of the class.
         depth: usize,
     },
-    /// The device is lost and runs nothing any more.
+    /// The device is lost: it runs nothing.
     #[error("device {device} is lost: {why}")]
     Lost {
         /// Name of the device.
@@ -97,7 +101,7 @@ pub enum SubmitError {
     },
 }
 
-/// A device has not enough memory left for a reservation.
+/// A device has not enough memory left for a reservation or an allocation.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("device {device} has {free_bytes} of {budget_bytes} bytes left, {wanted_bytes} are needed")]
 pub struct OutOfMemory {
@@ -111,33 +115,110 @@ pub struct OutOfMemory {
     pub budget_bytes: u64,
 }
 
-/// A fault of the device itself: after it, nothing on the device can be trusted and the device is lost.
+/// Why a job ended without a result.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum JobError {
+    /// The job failed; the device and all other jobs go on.
+    #[error(transparent)]
+    Failed(JobFailure),
+    /// The device failed; it is marked lost.
+    #[error(transparent)]
+    Fault(DeviceFault),
+}
+
+macro_rules! job_errors {
+    ($($error:ty => $kind:ident,)+) => { $(
+        impl From<$error> for JobError {
+            fn from(error: $error) -> JobError {
+                JobError::$kind(error.into())
+            }
+        }
+    )+ };
+}
+
+job_errors! {
+    JobFailure => Failed,
+    KernelError => Failed,
+    OutOfMemory => Failed,
+    Stopped => Failed,
+    DeviceFault => Fault,
+    DriverError => Fault,
+}
+
+/// What is wrong with a job whose device is well.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum JobFailure {
+    /// A kernel cannot be had, or not be launched so.
+    #[error(transparent)]
+    Kernel(#[from] KernelError),
+    /// The device has no room for what the job needs.
+    #[error(transparent)]
+    OutOfMemory(#[from] OutOfMemory),
+    /// The host has no memory to pin.
+    #[error(
+        "the host cannot pin {bytes} bytes ({code}); see `ulimit -l` and the memory that is free"
+    )]
+    CannotPin {
+        /// Bytes that were to be pinned.
+        bytes: usize,
+        /// The driver's name of the error.
+        code: String,
+    },
+    /// The job was cancelled, or its deadline passed.
+    #[error(transparent)]
+    Stopped(#[from] Stopped),
+    /// A bug: the job panicked.
+    #[error("a job panicked: {message}")]
+    Panicked {
+        /// The message of the panic.
+        message: String,
+    },
+}
+
+/// What is wrong with a kernel, or with a launch of it. It fails the job that asked for it.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum KernelError {
+    /// The program does not compile.
+    #[error(transparent)]
+    Compile(#[from] Box<CompileError>),
+    /// The program has no such kernel.
+    #[error("program {program} has no entry {entry}")]
+    NoEntry {
+        /// Name of the program.
+        program: String,
+        /// The kernel that was asked for.
+        entry: String,
+    },
+    /// The driver does not load the machine code.
+    #[error("program {program} cannot be loaded: {code}")]
+    Load {
+        /// Name of the program.
+        program: String,
+        /// The driver's name of the error.
+        code: String,
+    },
+    /// The kernel cannot be launched in this shape.
+    #[error("kernel {kernel} cannot be launched as {shape}: {why}")]
+    Shape {
+        /// Name of the kernel.
+        kernel: String,
+        /// The shape.
+        shape: LaunchShape,
+        /// The limit that the shape exceeds, or the driver's name of the error.
+        why: String,
+    },
+}
+
+/// A fault of the device itself: nothing on the device can be trusted after it, so the device is lost.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum DeviceFault {
-    /// A fault that a test asked for.
+    /// A fault that a test injected.
     #[error("injected fault")]
     Injected,
-    /// A job panicked.
-    #[error("a job panicked: {message}")]
-    Panicked {
-        /// What the panic said.
-        message: String,
-    },
-    /// A kernel cannot be had as machine code.
-    #[error(transparent)]
-    Compile(#[from] Box<CompileError>),
-    /// A kernel was not launched.
-    #[error("kernel {kernel} cannot be launched as {shape}: {why}")]
-    Launch {
-        /// Name of the kernel.
-        kernel: String,
-        /// What was asked for.
-        shape: LaunchShape,
-        /// The driver's name of the error, or the limit that the shape breaks.
-        why: String,
-    },
-    /// A call of the driver failed; faults of earlier kernels and copies come to light here.
+    /// A call of the driver failed. Faults of earlier kernels and copies come to light at a later call.
     #[error(transparent)]
     Driver(#[from] DriverError),
 }

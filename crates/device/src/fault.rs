@@ -1,8 +1,10 @@
 //! Faults on demand, so that loss and exhaustion can be tested where they happen.
 
-use parking_lot::Mutex;
+use std::sync::Arc;
 
-use crate::DeviceFault;
+use parking_lot::{Condvar, Mutex};
+
+use crate::{Device, DeviceFault};
 
 /// A fault to inject into a device.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -25,6 +27,45 @@ pub enum Fault {
 #[derive(Debug, Default)]
 pub(crate) struct Faults {
     pending: Mutex<Pending>,
+    stalled: Mutex<Stalled>,
+    resumed: Condvar,
+}
+
+/// Whether memory is withheld, and how many threads wait for it.
+#[derive(Debug, Default)]
+struct Stalled {
+    stalls: usize,
+    waiting: usize,
+}
+
+/// While this lives, a device gives out no memory: threads that ask for some wait, as they do when its pinned pool is
+/// used up.
+#[derive(Debug)]
+pub struct Stall {
+    device: Arc<Device>,
+}
+
+impl Stall {
+    /// Stalls a device.
+    pub fn new(device: &Arc<Device>) -> Stall {
+        device.faults().stalled.lock().stalls += 1;
+        Stall {
+            device: Arc::clone(device),
+        }
+    }
+
+    /// Number of threads that wait for memory of the device now.
+    pub fn waiting(&self) -> usize {
+        self.device.faults().stalled.lock().waiting
+    }
+}
+
+impl Drop for Stall {
+    fn drop(&mut self) {
+        let faults = self.device.faults();
+        faults.stalled.lock().stalls -= 1;
+        faults.resumed.notify_all();
+    }
 }
 
 #[derive(Debug, Default)]
@@ -57,8 +98,14 @@ impl Faults {
         }
     }
 
-    /// Whether the reservation at hand is to fail.
+    /// Whether the reservation at hand is to fail. Waits while the device is stalled.
     pub(crate) fn take_out_of_memory(&self) -> bool {
+        let mut stalled = self.stalled.lock();
+        stalled.waiting += 1;
+        let is_stalled = |stalled: &mut Stalled| stalled.stalls > 0;
+        self.resumed.wait_while(&mut stalled, is_stalled);
+        stalled.waiting -= 1;
+        drop(stalled);
         let mut pending = self.pending.lock();
         let wanted = pending.out_of_memory > 0;
         pending.out_of_memory = pending.out_of_memory.saturating_sub(1);

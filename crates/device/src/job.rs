@@ -1,45 +1,169 @@
 //! Work for a device.
 
+use std::fmt;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use crate::cuda::Cuda;
-use crate::device::Shared;
-use crate::{DeviceFault, DeviceId, OperatorState};
+use forebay_cancel::Stop;
 
-/// What a step of a job leaves behind.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+use crate::cuda::{Cuda, Event};
+use crate::device::Shared;
+use crate::{DeviceFault, DeviceId, JobError, JobFailure, OperatorState};
+
+/// What the device's thread does with a job after a step of it.
+#[derive(Debug, Clone)]
 pub enum Step {
-    /// The job is finished and is dropped.
+    /// The job is finished: it is dropped.
     Done,
-    /// There is more to do: the job goes to the end of the queue, behind the jobs that wait.
+    /// The job has more to do now: it goes to the end of the queue of its class.
     Again,
+    /// The job goes on after the event: it is set aside until then, and costs no time of the thread.
+    WaitFor(Awaited),
+}
+
+impl Step {
+    /// Returns the step that sets the job aside until `event`.
+    pub fn wait_for(event: impl Into<Awaited>) -> Step {
+        Step::WaitFor(event.into())
+    }
+}
+
+/// What a job that is set aside waits for.
+#[derive(Debug, Clone)]
+pub enum Awaited {
+    /// A point in a stream of a GPU.
+    Event(Arc<Event>),
+    /// Another thread of this process.
+    Signal(Signal),
+}
+
+impl Awaited {
+    /// Whether the job can go on.
+    pub(crate) fn is_done(&self) -> Result<bool, DeviceFault> {
+        match self {
+            Awaited::Event(event) => event.is_done(),
+            Awaited::Signal(signal) => Ok(signal.is_set()),
+        }
+    }
+}
+
+impl From<Arc<Event>> for Awaited {
+    fn from(event: Arc<Event>) -> Awaited {
+        Awaited::Event(event)
+    }
+}
+
+impl From<Signal> for Awaited {
+    fn from(signal: Signal) -> Awaited {
+        Awaited::Signal(signal)
+    }
+}
+
+/// A flag that another thread sets when a job can go on. Clones share the flag.
+#[derive(Debug, Clone, Default)]
+pub struct Signal {
+    flag: Arc<AtomicBool>,
+}
+
+impl Signal {
+    /// Returns a signal that is not set.
+    pub fn new() -> Signal {
+        Signal::default()
+    }
+
+    /// Sets the signal for good.
+    pub fn set(&self) {
+        self.flag.store(true, Ordering::Release);
+    }
+
+    /// Returns whether the signal is set.
+    pub fn is_set(&self) -> bool {
+        self.flag.load(Ordering::Acquire)
+    }
+}
+
+/// Which queue of a device a job waits in. Each class has a bound of its own, and a share of the thread's time while
+/// several have jobs: 16, 4 and 1 parts.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum Class {
+    /// A client waits for the answer.
+    Interactive,
+    /// Data on its way to or from the device.
+    Load,
+    /// Long work that no client waits for.
+    Batch,
+}
+
+impl Class {
+    /// All classes, by their index.
+    pub const ALL: [Class; 3] = [Class::Interactive, Class::Load, Class::Batch];
+
+    pub(crate) fn index(self) -> usize {
+        self as usize
+    }
+
+    /// Parts of the thread's time.
+    pub(crate) fn weight(self) -> u64 {
+        match self {
+            Class::Interactive => 16,
+            Class::Load => 4,
+            Class::Batch => 1,
+        }
+    }
+}
+
+impl fmt::Display for Class {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Class::Interactive => "interactive",
+            Class::Load => "load",
+            Class::Batch => "batch",
+        })
+    }
 }
 
 /// Work that a device runs on its own thread.
 ///
 /// A job that can take long does a few milliseconds of work a step and returns [`Step::Again`], so that jobs submitted
-/// after it are not held up. A job that answers somebody owns the sending half of a channel: when the device is lost, all
-/// its jobs are dropped, and so every waiter learns of it.
+/// after it are not held up. A job that has an answer to give owns the sending half of a channel: a job that fails, is
+/// cancelled, or loses its device is dropped, which closes the channel.
+///
+/// Before a job that failed or panicked is dropped, the thread waits for all work of the device. A job that ends by
+/// [`Step::Done`], or is cancelled between two steps, has nothing in flight, or owns it by values that wait when they
+/// are dropped, as [`Transfer`](crate::cuda::Transfer)s do.
 pub trait Job: Send {
     /// Does one step.
     ///
     /// # Errors
-    /// A [`DeviceFault`] says that the device itself has failed: it is marked lost. What is wrong with the request
-    /// alone is not an error here; it goes to whoever waits for the answer.
-    fn run(&mut self, context: &mut DeviceContext) -> Result<Step, DeviceFault>;
+    /// [`JobError::Failed`] ends this job alone. [`JobError::Fault`] loses the device.
+    fn run(&mut self, context: &mut DeviceContext) -> Result<Step, JobError>;
+
+    /// Which queue the job waits in.
+    fn class(&self) -> Class {
+        Class::Interactive
+    }
+
+    /// Returns the cancellation token of the job. The device's thread checks it before each step, and drops the job if it
+    /// was cancelled or its deadline has passed.
+    fn stop(&self) -> Option<&Stop> {
+        None
+    }
+
+    /// Reports why the job is about to be dropped unfinished, on a device that is well.
+    fn fail(&mut self, _failure: &JobFailure) {}
 }
 
 impl<F> Job for F
 where
-    F: FnMut(&mut DeviceContext) -> Result<Step, DeviceFault> + Send,
+    F: FnMut(&mut DeviceContext) -> Result<Step, JobError> + Send,
 {
-    fn run(&mut self, context: &mut DeviceContext) -> Result<Step, DeviceFault> {
+    fn run(&mut self, context: &mut DeviceContext) -> Result<Step, JobError> {
         self(context)
     }
 }
 
-/// What a running job sees of its device. It lives on the device's thread; no other thread touches it.
+/// The device as a running job sees it. It lives on the device's thread; no other thread touches it.
 #[derive(Debug)]
 pub struct DeviceContext {
     shared: Arc<Shared>,
@@ -51,7 +175,7 @@ pub struct DeviceContext {
 /// The parts of a device that a job uses side by side.
 #[derive(Debug)]
 pub struct Parts<'a> {
-    /// The GPU; none on a host device.
+    /// The GPU; `None` on a host device.
     pub cuda: Option<&'a mut Cuda>,
     /// What operators keep on the device.
     pub state: &'a mut OperatorState,
@@ -76,7 +200,7 @@ impl DeviceContext {
         self.shared.work.count(took, was_last);
     }
 
-    /// Marks the device lost, and wakes those who wait for its memory.
+    /// Marks the device lost, and wakes the threads that wait for its memory.
     pub(crate) fn lose(&self, fault: &DeviceFault) {
         self.shared.lose(fault);
         if let Some(cuda) = &self.cuda {
@@ -84,14 +208,37 @@ impl DeviceContext {
         }
     }
 
-    /// Waits for what the GPU still does, so that the memory it uses can go.
-    pub(crate) fn settle(&self) {
-        if let Some(cuda) = &self.cuda {
-            cuda.settle();
-        }
+    /// Waits for all that the GPU still does, so that the memory it uses can be given back.
+    pub(crate) fn settle(&self) -> Result<(), DeviceFault> {
+        self.cuda.as_ref().map_or(Ok(()), Cuda::settle)
     }
 
-    /// The GPU and what operators keep, at the same time.
+    /// Returns whether memory waits for an event to be dropped.
+    pub(crate) fn has_retired(&mut self) -> bool {
+        self.cuda.as_mut().is_some_and(|cuda| cuda.has_retired())
+    }
+
+    /// Drops the memory whose event has come.
+    pub(crate) fn drop_retired(&mut self) -> Result<(), DeviceFault> {
+        self.cuda.as_mut().map_or(Ok(()), Cuda::drop_retired)
+    }
+
+    /// Returns whether the device is a GPU.
+    pub(crate) fn is_gpu(&self) -> bool {
+        self.cuda.is_some()
+    }
+
+    /// Prepares for a step of a job.
+    pub(crate) fn begin_step(&mut self) {
+        self.state.begin_step();
+    }
+
+    /// Drops what the job of the last step touched of the operators' state: a panic may have left it half changed.
+    pub(crate) fn forget_touched(&mut self) {
+        self.state.forget_touched();
+    }
+
+    /// Returns the GPU and the operators' state at the same time.
     pub fn parts(&mut self) -> Parts<'_> {
         Parts {
             cuda: self.cuda.as_mut(),
@@ -99,15 +246,20 @@ impl DeviceContext {
         }
     }
 
-    /// Id of the device.
+    /// Returns the id of the device.
     pub fn device(&self) -> DeviceId {
         self.shared.id
     }
 
-    /// Asks if the device still works; long steps call it between pieces of work.
+    /// Returns the name of the device.
+    pub(crate) fn name(&self) -> &str {
+        &self.shared.name
+    }
+
+    /// Checks that the device still works; long steps call it between pieces of work.
     ///
     /// # Errors
-    /// The fault that the device has; the job returns it.
+    /// The fault of the device; the job returns it.
     pub fn check(&self) -> Result<(), DeviceFault> {
         self.shared.faults.check()
     }

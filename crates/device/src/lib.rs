@@ -25,16 +25,19 @@ mod fault;
 mod job;
 mod memory;
 mod owner;
+mod queue;
 mod spec;
 mod state;
 
-pub use allocator::give_back_large_blocks;
+pub use allocator::{give_back_large_blocks, return_free_memory};
 pub use device::{Device, DeviceId, DeviceKind, DeviceState};
 pub use devices::{DeviceOptions, Devices};
-pub use error::{DeviceError, DeviceFault, OutOfMemory, SubmitError};
+pub use error::{
+    DeviceError, DeviceFault, JobError, JobFailure, KernelError, OutOfMemory, SubmitError,
+};
 pub use events::{Change, DeviceEvent, DeviceEvents};
-pub use fault::Fault;
-pub use job::{DeviceContext, Job, Parts, Step};
+pub use fault::{Fault, Stall};
+pub use job::{Awaited, Class, DeviceContext, Job, Parts, Signal, Step};
 pub use memory::Reservation;
 pub use spec::{DeviceSpec, SpecError};
 pub use state::OperatorState;

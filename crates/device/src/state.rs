@@ -2,25 +2,89 @@
 
 use std::any::{Any, TypeId};
 use std::collections::HashMap;
+use std::collections::hash_map::Entry;
+use std::convert::Infallible;
 use std::fmt;
 
-/// One value of each type, made when it is first asked for. It lives on the device's thread and is dropped there when the
-/// device is lost or ends.
+/// Values that operators keep on a device from job to job, by type and key. They live on the device's thread and are dropped
+/// there: when they are removed, when a job that used them panics, and when the device is lost or ends.
 #[derive(Default)]
 pub struct OperatorState {
-    values: HashMap<TypeId, Box<dyn Any + Send>>,
+    values: HashMap<(TypeId, u64), Kept>,
+    /// Counts the steps of all jobs.
+    step: u64,
+}
+
+struct Kept {
+    value: Box<dyn Any + Send>,
+    /// The last step that used it.
+    step: u64,
 }
 
 impl OperatorState {
-    /// The value of this type.
+    /// Returns the value of this type under a key, such as the number of an index or a table. The first call makes it, by
+    /// `init`, which usually borrows the GPU:
+    ///
+    /// ```
+    /// # use forebay_device::{DeviceContext, JobError, Step};
+    /// struct Buffers(Vec<u8>);
+    ///
+    /// fn run(context: &mut DeviceContext) -> Result<Step, JobError> {
+    ///     let parts = context.parts();
+    ///     let cuda = parts.cuda;
+    ///     let buffers: &mut Buffers = parts.state.get_or_try_init(7, || match cuda {
+    ///         Some(cuda) => Ok::<_, JobError>(Buffers(vec![0; cuda.l2_bytes() as usize])),
+    ///         None => Ok(Buffers(Vec::new())),
+    ///     })?;
+    ///     buffers.0.fill(1);
+    ///     Ok(Step::Done)
+    /// }
+    /// # let _ = run;
+    /// ```
+    ///
+    /// # Errors
+    /// The error of `init`; nothing is kept then.
+    pub fn get_or_try_init<T: Send + 'static, E>(
+        &mut self,
+        key: u64,
+        init: impl FnOnce() -> Result<T, E>,
+    ) -> Result<&mut T, E> {
+        let kept = match self.values.entry((TypeId::of::<T>(), key)) {
+            Entry::Occupied(entry) => entry.into_mut(),
+            Entry::Vacant(entry) => entry.insert(Kept {
+                value: Box::new(init()?),
+                step: 0,
+            }),
+        };
+        kept.step = self.step;
+        let value = kept.value.downcast_mut();
+        Ok(value.expect("each value lies under its own type"))
+    }
+
+    /// Returns the value of this type under key 0; the first call makes its default.
     pub fn get_or_default<T: Default + Send + 'static>(&mut self) -> &mut T {
-        let value = self
-            .values
-            .entry(TypeId::of::<T>())
-            .or_insert_with(|| Box::new(T::default()));
-        value
-            .downcast_mut()
-            .expect("each value lies under its own type")
+        let made = self.get_or_try_init(0, || Ok::<_, Infallible>(T::default()));
+        match made {
+            Ok(value) => value,
+            Err(never) => match never {},
+        }
+    }
+
+    /// Takes the value of this type under a key out of the state.
+    pub fn remove<T: Send + 'static>(&mut self, key: u64) -> Option<T> {
+        let kept = self.values.remove(&(TypeId::of::<T>(), key))?;
+        let value = kept.value.downcast().ok();
+        value.map(|value| *value)
+    }
+
+    pub(crate) fn begin_step(&mut self) {
+        self.step += 1;
+    }
+
+    /// Drops the values that the last step used.
+    pub(crate) fn forget_touched(&mut self) {
+        let step = self.step;
+        self.values.retain(|_, kept| kept.step != step);
     }
 }
 
@@ -37,12 +101,45 @@ mod tests {
     use super::*;
 
     #[test]
-    fn each_type_has_one_value() {
+    fn each_type_and_key_has_one_value() {
         let mut state = OperatorState::default();
         *state.get_or_default::<u32>() += 1;
         *state.get_or_default::<u32>() += 1;
         state.get_or_default::<String>().push('a');
+        let other = state.get_or_try_init(1, || Ok::<_, ()>(10_u32));
+        assert_eq!(other, Ok(&mut 10));
         assert_eq!(*state.get_or_default::<u32>(), 2);
         assert_eq!(state.get_or_default::<String>(), "a");
+        assert_eq!(
+            (state.remove::<u32>(1), state.remove::<u32>(1)),
+            (Some(10), None)
+        );
+    }
+
+    #[test]
+    fn a_value_that_cannot_be_made_is_made_by_a_later_call() {
+        let mut state = OperatorState::default();
+        assert_eq!(
+            state.get_or_try_init::<u32, _>(5, || Err("no room")),
+            Err("no room")
+        );
+        assert_eq!(state.get_or_try_init(5, || Ok::<u32, &str>(1)), Ok(&mut 1));
+    }
+
+    #[test]
+    fn what_the_last_step_used_can_be_dropped_alone() {
+        let mut state = OperatorState::default();
+        state.begin_step();
+        *state.get_or_default::<u32>() = 1;
+        state.begin_step();
+        *state.get_or_default::<u64>() = 1;
+        state.forget_touched();
+        assert_eq!(
+            (
+                *state.get_or_default::<u32>(),
+                *state.get_or_default::<u64>()
+            ),
+            (1, 0)
+        );
     }
 }

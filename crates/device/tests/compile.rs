@@ -62,7 +62,7 @@ const ARCHS: [Arch; 3] = [
 fn spec() -> ProgramSpec {
     ProgramSpec {
         name: "test/kernels".to_owned(),
-        source: SOURCE,
+        source: SOURCE.into(),
         headers: vec![("arguments.h".to_owned(), Arguments::header())],
         options: vec!["-DSCALE=3".to_owned()],
         entries: vec!["write_one".to_owned(), "shuffle<32>".to_owned()],
@@ -117,7 +117,7 @@ fn an_error_has_the_log_and_the_numbered_source() {
         return;
     }
     let wrong = ProgramSpec {
-        source: "extern \"C\" __global__ void write_one() {\n    no_such_thing();\n}\n",
+        source: "extern \"C\" __global__ void write_one() {\n    no_such_thing();\n}\n".into(),
         ..spec()
     };
     let Err(CompileError::Refused {
@@ -143,7 +143,7 @@ fn a_nul_byte_is_refused() {
         return;
     }
     let wrong = ProgramSpec {
-        source: "\0",
+        source: "\0".into(),
         ..spec()
     };
     assert_eq!(

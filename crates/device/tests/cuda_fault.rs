@@ -6,9 +6,9 @@ use std::sync::mpsc::channel;
 
 use common::{ask, devices};
 use forebay_device::cuda::{
-    Cuda, DevicePointerMut, KernelArguments, LaunchShape, ProgramSpec, Stream,
+    Cuda, DevicePointerMut, KernelArguments, LaunchShape, Priority, Program, ProgramSpec,
 };
-use forebay_device::{DeviceContext, DeviceFault, Step, SubmitError, kernel_arguments};
+use forebay_device::{DeviceContext, JobError, Step, SubmitError, kernel_arguments};
 
 kernel_arguments! {
     /// What the kernel takes.
@@ -23,26 +23,28 @@ const SOURCE: &str = r#"
 extern "C" __global__ void write_one(const __grid_constant__ Arguments arguments) { *arguments.out = 1; }
 "#;
 
-fn write_to_null(cuda: &mut Cuda) -> Result<(), DeviceFault> {
+fn write_to_null(cuda: &mut Cuda) -> Result<(), JobError> {
     let spec = ProgramSpec {
         name: "device-test-fault".to_owned(),
-        source: SOURCE,
+        source: SOURCE.into(),
         headers: vec![("arguments.h".to_owned(), Arguments::header())],
         options: Vec::new(),
         entries: vec!["write_one".to_owned()],
     };
-    let kernel = cuda.kernel(&spec, "write_one")?;
+    let kernel = cuda.kernel(&Program::new(spec), "write_one")?;
     let shape = LaunchShape {
         blocks: 1,
         threads: 1,
         shared_bytes: 0,
+        ..LaunchShape::default()
     };
     let arguments = Arguments {
         out: DevicePointerMut::new(0),
     };
+    let stream = cuda.stream(Priority::Normal)?;
     // SAFETY: nothing has address 0 on the device, so the kernel faults and touches no memory: this is the test.
-    unsafe { cuda.launch(&kernel, &shape, &arguments, Stream::Compute)? };
-    cuda.synchronize(Stream::Compute)
+    unsafe { cuda.launch(&kernel, &shape, &arguments, &stream)? };
+    Ok(cuda.synchronize(&stream)?)
 }
 
 #[test]
@@ -55,7 +57,7 @@ fn a_kernel_that_faults_loses_its_device_alone() {
     };
     let memory = gpu.allocate(1000).expect("all is free");
     let pinned = gpu.stage(1000).expect("all is free");
-    let event = ask(gpu, |cuda| cuda.event()).expect("the device works");
+    let event = ask(gpu, |cuda| Ok(cuda.event()?)).expect("the device works");
     assert!(ask(gpu, write_to_null).is_none());
     let state = gpu.state().to_string();
     assert!(state.contains("CUDA_ERROR_ILLEGAL_ADDRESS"), "{state}");

@@ -1,12 +1,16 @@
 //! Devices as others use them: jobs, turns, bounds, loss.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc::{Receiver, Sender, channel};
+use std::thread;
+use std::time::Instant;
 
+use forebay_cancel::Stop;
 use forebay_device::cuda::{gpus, nvrtc_version};
 use forebay_device::{
-    Device, DeviceContext, DeviceError, DeviceFault, DeviceId, DeviceKind, DeviceOptions,
-    DeviceState, Devices, Fault, Job, Step, SubmitError,
+    Class, Device, DeviceContext, DeviceError, DeviceId, DeviceKind, DeviceOptions, DeviceState,
+    Devices, Fault, Job, JobError, JobFailure, KernelError, Signal, Step, SubmitError,
 };
 
 fn devices(spec: &str) -> Devices {
@@ -97,6 +101,7 @@ fn a_full_queue_refuses() {
         refused,
         SubmitError::QueueFull {
             device: "host:0".to_owned(),
+            class: Class::Interactive,
             depth: 2
         }
     );
@@ -105,19 +110,16 @@ fn a_full_queue_refuses() {
 }
 
 #[test]
-fn a_panic_loses_the_device_and_wakes_all_waiters() {
+fn an_injected_fault_loses_the_device_and_wakes_all_waiters() {
     let device = one(DeviceOptions::default());
     let release = hold(&device);
     let (sender, receiver) = channel();
-    device
-        .submit(Box::new(|_: &mut _| -> Result<Step, DeviceFault> {
-            panic!("oops")
-        }))
-        .expect("room");
     device.submit(say("never", &sender)).expect("room");
+    device.submit(say("never", &sender)).expect("room");
+    device.inject(Fault::Fail);
     drop((release, sender));
     assert_eq!(receiver.iter().collect::<Vec<_>>(), Vec::<&str>::new());
-    let why = "a job panicked: oops".to_owned();
+    let why = "injected fault".to_owned();
     assert_eq!(device.state(), DeviceState::Lost { why: why.clone() });
     let (sender, _receiver) = channel();
     let refused = device
@@ -130,6 +132,254 @@ fn a_panic_loses_the_device_and_wakes_all_waiters() {
             why
         }
     );
+}
+
+/// A job that fails in its own way, and reports the failure.
+struct Failing {
+    run: fn() -> Result<Step, JobError>,
+    report: Sender<String>,
+}
+
+impl Job for Failing {
+    fn run(&mut self, _: &mut DeviceContext) -> Result<Step, JobError> {
+        (self.run)()
+    }
+
+    fn fail(&mut self, failure: &JobFailure) {
+        self.report
+            .send(failure.to_string())
+            .expect("the test listens");
+    }
+}
+
+fn no_entry() -> KernelError {
+    KernelError::NoEntry {
+        program: "p".to_owned(),
+        entry: "e".to_owned(),
+    }
+}
+
+#[test]
+fn jobs_that_fail_or_panic_take_no_other_job_with_them() {
+    let device = one(DeviceOptions::default());
+    let (answers, answered) = channel();
+    let storm: Vec<_> = (0..4)
+        .map(|_| {
+            let (device, answers) = (Arc::clone(&device), answers.clone());
+            thread::spawn(move || {
+                for _ in 0..100 {
+                    device.submit(say("answered", &answers)).expect("room");
+                }
+            })
+        })
+        .collect();
+    let kinds: [(fn() -> Result<Step, JobError>, &str); 4] = [
+        (|| panic!("oops"), "a job panicked: oops"),
+        (|| Err(no_entry().into()), "program p has no entry e"),
+        (
+            || Err(JobFailure::from(Stop::at(Instant::now()).check().expect_err("now")).into()),
+            "deadline",
+        ),
+        (|| panic!("{}", 7), "a job panicked: 7"),
+    ];
+    let (report, reports) = channel();
+    for (run, _) in kinds {
+        let report = report.clone();
+        device
+            .submit(Box::new(Failing { run, report }))
+            .expect("room");
+    }
+    drop((report, answers));
+    for (expected, found) in kinds.map(|(_, expected)| expected).into_iter().zip(reports) {
+        assert!(found.contains(expected), "{found}");
+    }
+    storm
+        .into_iter()
+        .for_each(|thread| thread.join().expect("all were submitted"));
+    assert_eq!(answered.iter().count(), 400);
+    assert_eq!(device.state(), DeviceState::Ready);
+    wait_until_idle(&device);
+}
+
+/// Waits until all jobs have given their places back.
+fn wait_until_idle(device: &Device) {
+    while device.queued_jobs() > 0 {
+        thread::yield_now();
+    }
+}
+
+#[test]
+fn a_panic_drops_what_the_job_kept_on_the_device_and_nothing_else() {
+    let device = one(DeviceOptions::default());
+    let (sender, receiver) = channel();
+    let count = |panics: bool| {
+        let sender = sender.clone();
+        Box::new(move |context: &mut DeviceContext| {
+            let count = context.parts().state.get_or_default::<u32>();
+            *count += 1;
+            assert!(!panics, "half done");
+            sender.send(u64::from(*count)).expect("the test listens");
+            Ok(Step::Done)
+        })
+    };
+    let other = |context: &mut DeviceContext| {
+        *context.parts().state.get_or_default::<u64>() += 10;
+        Ok(Step::Done)
+    };
+    let answer = sender.clone();
+    let read = move |context: &mut DeviceContext| {
+        let other = *context.parts().state.get_or_default::<u64>();
+        answer.send(other).expect("the test listens");
+        Ok(Step::Done)
+    };
+    let jobs: [Box<dyn Job>; 5] = [
+        count(false),
+        Box::new(other),
+        count(true),
+        count(false),
+        Box::new(read),
+    ];
+    for job in jobs {
+        device.submit(job).expect("room");
+    }
+    let found: Vec<u64> = receiver.iter().take(3).collect();
+    assert_eq!(found, [1, 1, 10]);
+}
+
+/// A job of a class that says its name, with a cancellation token.
+struct Named {
+    class: Class,
+    stop: Stop,
+    say: Sender<&'static str>,
+    name: &'static str,
+}
+
+impl Job for Named {
+    fn class(&self) -> Class {
+        self.class
+    }
+
+    fn stop(&self) -> Option<&Stop> {
+        Some(&self.stop)
+    }
+
+    fn run(&mut self, _: &mut DeviceContext) -> Result<Step, JobError> {
+        self.say.send(self.name).expect("the test listens");
+        Ok(Step::Done)
+    }
+
+    fn fail(&mut self, failure: &JobFailure) {
+        assert!(matches!(failure, JobFailure::Stopped(_)), "{failure}");
+        self.say.send("cancelled").expect("the test listens");
+    }
+}
+
+#[test]
+fn a_job_that_is_cancelled_while_it_waits_does_not_run() {
+    let device = one(DeviceOptions::default());
+    let release = hold(&device);
+    let (say, said) = channel();
+    let stop = Stop::never();
+    let named = |stop: &Stop, name| {
+        Box::new(Named {
+            class: Class::Interactive,
+            stop: stop.clone(),
+            say: say.clone(),
+            name,
+        })
+    };
+    device.submit(named(&stop, "never")).expect("room");
+    device.submit(named(&Stop::never(), "runs")).expect("room");
+    stop.cancelled.store(true, Ordering::Relaxed);
+    drop((release, say));
+    assert_eq!(said.iter().collect::<Vec<_>>(), ["cancelled", "runs"]);
+    assert_eq!(device.state(), DeviceState::Ready);
+}
+
+#[test]
+fn a_class_that_fills_its_queue_leaves_the_others_theirs() {
+    let device = one(DeviceOptions {
+        queue_depth: 1,
+        ..DeviceOptions::default()
+    });
+    let release = hold(&device);
+    let (say, said) = channel();
+    let named = |class, name| {
+        Box::new(Named {
+            class,
+            stop: Stop::never(),
+            say: say.clone(),
+            name,
+        })
+    };
+    device.submit(named(Class::Batch, "batch")).expect("room");
+    let refused = device.submit(named(Class::Batch, "batch"));
+    assert!(matches!(
+        refused,
+        Err(SubmitError::QueueFull {
+            class: Class::Batch,
+            ..
+        })
+    ));
+    device
+        .submit(named(Class::Load, "load"))
+        .expect("a queue of its own");
+    drop((release, say));
+    let mut said: Vec<_> = said.iter().collect();
+    said.sort_unstable();
+    assert_eq!(said, ["batch", "load"]);
+}
+
+#[test]
+fn a_job_that_waits_for_a_signal_is_set_aside_and_holds_no_other_up() {
+    let device = one(DeviceOptions::default());
+    let (sender, receiver) = channel();
+    let signal = Signal::new();
+    let (waits, late, steps) = (
+        signal.clone(),
+        sender.clone(),
+        Arc::new(AtomicUsize::new(0)),
+    );
+    let counted = Arc::clone(&steps);
+    let job = move |_: &mut DeviceContext| {
+        if counted.fetch_add(1, Ordering::Relaxed) == 0 {
+            return Ok(Step::wait_for(waits.clone()));
+        }
+        late.send("late").expect("the test listens");
+        Ok(Step::Done)
+    };
+    device.submit(Box::new(job)).expect("room");
+    for _ in 0..100 {
+        device.submit(say("other", &sender)).expect("room");
+        assert_eq!(receiver.recv(), Ok("other"));
+    }
+    assert_eq!(
+        steps.load(Ordering::Relaxed),
+        1,
+        "it is not run while it waits"
+    );
+    signal.set();
+    assert_eq!(receiver.recv(), Ok("late"));
+    assert_eq!(steps.load(Ordering::Relaxed), 2);
+}
+
+#[test]
+fn a_job_that_waits_goes_on_after_the_last_handle_is_gone() {
+    let device = one(DeviceOptions::default());
+    let (sender, receiver) = channel();
+    let signal = Signal::new();
+    let waits = signal.clone();
+    let job = move |_: &mut DeviceContext| {
+        if !waits.is_set() {
+            return Ok(Step::wait_for(waits.clone()));
+        }
+        sender.send("done").expect("the test listens");
+        Ok(Step::Done)
+    };
+    device.submit(Box::new(job)).expect("room");
+    drop(device);
+    signal.set();
+    assert_eq!(receiver.recv(), Ok("done"));
 }
 
 #[test]

@@ -3,35 +3,16 @@
 use std::sync::Arc;
 
 use forebay_device::Device;
-use forebay_placement::{BucketId, Placement};
-use forebay_text::cuda::LoadError;
-use parking_lot::Mutex;
+use forebay_placement::ShardId;
+use forebay_text_gpu::LoadError;
 
+use crate::owners::BucketIdGuard;
 use crate::segment::{Copying, Replica, Segment};
-
-/// The id of a bucket. The placement forgets it when the last state of the bucket that any search can see is gone.
-#[derive(Debug)]
-pub(crate) struct Ticket {
-    id: BucketId,
-    placement: Arc<Mutex<Placement>>,
-}
-
-impl Ticket {
-    pub(crate) fn new(id: BucketId, placement: Arc<Mutex<Placement>>) -> Arc<Ticket> {
-        Arc::new(Ticket { id, placement })
-    }
-}
-
-impl Drop for Ticket {
-    fn drop(&mut self) {
-        self.placement.lock().remove(self.id);
-    }
-}
 
 /// One state of a bucket. Cloning it shares all data.
 #[derive(Debug, Clone)]
 pub(crate) struct Bucket {
-    ticket: Arc<Ticket>,
+    guard: Arc<BucketIdGuard>,
     /// Values from this one on, up to the lower bound of the next bucket, belong here.
     pub(crate) lower: Arc<[u8]>,
     /// First bytes of a value that make the hash in this bucket.
@@ -44,13 +25,13 @@ pub(crate) struct Bucket {
 impl Bucket {
     /// A bucket on no device.
     pub(crate) fn new(
-        ticket: Arc<Ticket>,
+        guard: Arc<BucketIdGuard>,
         lower: &[u8],
         hash_bytes: usize,
         segments: Vec<Segment>,
     ) -> Bucket {
         Bucket {
-            ticket,
+            guard,
             lower: lower.into(),
             hash_bytes,
             segments,
@@ -58,8 +39,8 @@ impl Bucket {
         }
     }
 
-    pub(crate) fn id(&self) -> BucketId {
-        self.ticket.id
+    pub(crate) fn id(&self) -> ShardId {
+        self.guard.id()
     }
 
     /// The device that holds all of the bucket.

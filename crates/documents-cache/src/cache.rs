@@ -1,15 +1,14 @@
 //! The caches of all collections, over one set of devices.
 
 use std::collections::HashMap;
-use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, Weak};
 
 use forebay_device::{Device, DeviceId, Devices};
-use forebay_placement::Placement;
-use forebay_text::cuda::{self, ScanQueue};
+use forebay_text_gpu::ScanQueue;
 use parking_lot::{Mutex, RwLock};
 
 use crate::maintain::{self, Alarm};
+use crate::owners::Owners;
 use crate::{CacheSettings, CollectionCache};
 
 /// What all collections of a cache share.
@@ -17,8 +16,7 @@ use crate::{CacheSettings, CollectionCache};
 pub(crate) struct Shared {
     pub(crate) devices: Arc<Devices>,
     pub(crate) settings: CacheSettings,
-    pub(crate) placement: Arc<Mutex<Placement>>,
-    pub(crate) next_bucket: AtomicU64,
+    pub(crate) owners: Arc<Owners>,
     pub(crate) alarm: Alarm,
     /// The searches that wait for each GPU.
     queues: Mutex<HashMap<DeviceId, Arc<ScanQueue>>>,
@@ -55,21 +53,18 @@ pub struct Cache {
 impl Cache {
     /// An empty cache over the devices there are.
     pub fn new(devices: Arc<Devices>, settings: CacheSettings) -> Arc<Cache> {
-        let mut placement = Placement::new(settings.seed);
-        devices
-            .list()
-            .iter()
-            .filter(|device| device.is_ready())
-            .for_each(|device| {
-                placement.join(device.id().0);
-            });
-        devices.list().iter().for_each(|device| prepare(device));
+        let owners = Owners::new(settings.seed);
+        for device in devices.list() {
+            prepare(&device);
+            if device.is_ready() {
+                owners.join(&device);
+            }
+        }
         let background = settings.background;
         let shared = Arc::new(Shared {
             devices,
             settings,
-            placement: Arc::new(Mutex::new(placement)),
-            next_bucket: AtomicU64::new(0),
+            owners: Arc::new(owners),
             alarm: Alarm::default(),
             queues: Mutex::default(),
             members: Mutex::default(),
@@ -144,22 +139,23 @@ impl Cache {
         &self.shared.devices
     }
 
-    /// Moves a device's share of the buckets to it: `b / G` of all. Blocks until they are there; searches go on.
-    /// Returns how many were chosen to move.
+    /// Moves a device's share of the data to it: as much of the whole as it does of all devices' work in a given time.
+    /// Blocks until the buckets are there; searches continue. Returns how many were chosen to move.
     pub fn device_joined(&self, id: DeviceId) -> usize {
-        if let Some(device) = self.shared.devices.get(id) {
-            prepare(&device);
-        }
-        let moves = self.shared.placement.lock().join(id.0);
+        let Some(device) = self.shared.devices.get(id) else {
+            return 0;
+        };
+        prepare(&device);
+        let moved = self.shared.owners.join(&device);
         self.resettle();
-        moves.len()
+        moved
     }
 
     /// Moves all buckets off a device that leaves or is lost. Blocks until they are gone; searches go on, and are
     /// answered by the host where the device no longer does. Returns how many had to move.
     pub fn device_left(&self, id: DeviceId) -> usize {
         self.shared.queues.lock().remove(&id);
-        let moves = self.shared.placement.lock().leave(id.0);
+        let moves = self.shared.owners.lock().leave(id);
         self.resettle();
         moves.len()
     }
@@ -173,7 +169,7 @@ impl Cache {
 
 /// Takes what searches need of a GPU's memory before buckets fill it.
 fn prepare(device: &Device) {
-    if let Err(error) = cuda::prepare(device) {
+    if let Err(error) = forebay_text_gpu::prepare(device) {
         tracing::warn!(%error, "a device is not ready to search");
     }
 }

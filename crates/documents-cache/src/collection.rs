@@ -2,12 +2,11 @@
 
 use std::sync::Arc;
 
-use forebay_placement::BucketId;
 use parking_lot::{Mutex, RwLock};
 
 use crate::answer::SearchAnswer;
 use crate::batch::{Batch, Column};
-use crate::bucket::{Bucket, Ticket};
+use crate::bucket::Bucket;
 use crate::cache::Shared;
 use crate::error::{CacheError, SearchError};
 use crate::field::FieldState;
@@ -300,20 +299,9 @@ fn check_count(given: usize, declared: usize) -> Result<(), CacheError> {
         .ok_or(CacheError::FieldCount { given, declared })
 }
 
-/// A new bucket id, known to the placement without a home.
-pub(crate) fn new_ticket(shared: &Shared) -> Arc<Ticket> {
-    let id = BucketId(
-        shared
-            .next_bucket
-            .fetch_add(1, std::sync::atomic::Ordering::Relaxed),
-    );
-    shared.placement.lock().assign(id, 0, None);
-    Ticket::new(id, Arc::clone(&shared.placement))
-}
-
 fn empty_field(shared: &Shared) -> FieldState {
     FieldState::new(Bucket::new(
-        new_ticket(shared),
+        shared.owners.new_bucket(),
         b"",
         shared.settings.hash_bytes,
         Vec::new(),

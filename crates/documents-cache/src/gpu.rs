@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use forebay_device::{Device, DeviceKind};
-use forebay_text::cuda::{ScanTable, TiledRows};
+use forebay_text_gpu::{ScanTable, TiledRows};
 
 use crate::bucket::Bucket;
 use crate::segment::Segment;

@@ -54,6 +54,7 @@ mod field;
 mod gpu;
 mod maintain;
 mod numbers;
+mod owners;
 mod request;
 mod search;
 mod segment;

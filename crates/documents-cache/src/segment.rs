@@ -4,7 +4,7 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use forebay_device::{Device, Reservation};
-use forebay_text::cuda::{LoadError, Loading, TiledRows};
+use forebay_text_gpu::{LoadError, Loading, TiledRows};
 use roaring::RoaringBitmap;
 
 use crate::block::Block;

@@ -1,6 +1,9 @@
-//! Measures bulk inserts: `cargo run --release -p forebay-documents-store --example bulk -- [DOCUMENTS] [int|random|object] [INDEXES]`.
+//! Measures bulk inserts of documents of about 60 bytes, in calls of 1,000, into a temporary directory. Prints
+//! microseconds per document.
 //!
-//! Documents of about 60 bytes, in calls of 1,000, in a temporary directory; prints microseconds a document.
+//! ```sh
+//! cargo run --release -p forebay-documents-store --example bulk -- [DOCUMENTS] [int|random|object] [INDEXES]
+//! ```
 
 use std::time::Instant;
 

@@ -1,4 +1,8 @@
-//! Measures creating, opening and dropping collections: `cargo run --release -p forebay-documents-store --example define -- [COUNT]`.
+//! Measures creating, opening and dropping collections.
+//!
+//! ```sh
+//! cargo run --release -p forebay-documents-store --example define -- [COUNT]
+//! ```
 
 use std::time::{Duration, Instant};
 

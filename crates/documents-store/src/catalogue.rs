@@ -1,11 +1,11 @@
-//! What the store remembers about its collections, in one partition of the engine.
+//! The catalogue: the store's record of its collections, in one partition of the engine.
 //!
 //! | key | value |
 //! |---|---|
 //! | `c` and the collection's id | its entry, as BSON |
 //! | `s` and the collection's id | its statistics, written with every batch |
 //! | `n` and the collection's id | its note, if it has one |
-//! | `f` | mark of a catalogue that was written once |
+//! | `f` | mark of a catalogue that was written |
 //! | `u` and a name | a user record |
 
 use bson::{Bson, Document, RawDocumentBuf, doc};
@@ -23,7 +23,7 @@ const STATISTICS: u8 = b's';
 const NOTE: u8 = b'n';
 const MARK: &[u8] = b"f";
 
-/// What a collection is.
+/// Definition of a collection.
 #[derive(Debug, Clone, PartialEq)]
 pub struct CollectionEntry {
     pub id: u32,
@@ -37,7 +37,7 @@ pub struct CollectionEntry {
     pub indexes: Vec<IndexEntry>,
 }
 
-/// What an index of a collection is.
+/// Definition of an index of a collection.
 #[derive(Debug, Clone, PartialEq)]
 pub struct IndexEntry {
     pub id: u32,
@@ -48,7 +48,7 @@ pub struct IndexEntry {
     pub complete: bool,
 }
 
-/// Counts of a collection, exact after every batch.
+/// Counts of a collection; every batch updates them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Statistics {
     pub documents: u64,
@@ -57,7 +57,7 @@ pub struct Statistics {
 }
 
 impl Statistics {
-    /// As bytes of the catalogue.
+    /// Encodes the value of a catalogue entry.
     pub fn encode(self) -> [u8; 24] {
         let mut bytes = [0; 24];
         let numbers = [self.documents, self.bytes, self.next_number];
@@ -80,23 +80,21 @@ impl Statistics {
                 bytes,
                 next_number,
             }),
-            _ => Err(malformed("statistics of the wrong length")),
+            _ => Err(malformed("statistics have the wrong length")),
         }
     }
 }
 
-/// Marks a new catalogue, so that one that lost everything is told from one that never had anything.
+/// Marks a new catalogue. The mark distinguishes a catalogue that lost its entries from a new one.
 ///
 /// # Errors
-/// [`StoreError::InvalidDocument`] when other partitions exist, but no mark.
+/// [`StoreError::InvalidDocument`] if other partitions exist, but no mark.
 pub fn mark(engine: &dyn Engine, catalogue: PartitionId) -> Result<()> {
     if engine.get(catalogue, MARK)?.is_some() {
         return Ok(());
     }
     if engine.has_other_partitions(PARTITION) {
-        return Err(malformed(
-            "its first entry is missing, but there are collections",
-        ));
+        return Err(malformed("its mark is missing, but there are collections"));
     }
     let mut batch = Batch::default();
     batch.put(catalogue, MARK, b"1".as_slice());
@@ -138,17 +136,17 @@ pub fn read_collections(
     for entry in entries(KeyRange::prefix(&[COLLECTION])) {
         let (key, value) = entry?;
         let counts = statistics.get(&key[1..]).copied();
-        let counts = counts.ok_or_else(|| malformed("a collection without statistics"))?;
+        let counts = counts.ok_or_else(|| malformed("a collection has no statistics"))?;
         found.push((CollectionEntry::decode(&value)?, counts));
     }
     Ok(found)
 }
 
 impl CollectionEntry {
-    /// As BSON bytes.
+    /// Encodes the entry as BSON.
     ///
     /// # Errors
-    /// [`StoreError::InvalidDocument`] when a name holds a zero byte.
+    /// [`StoreError::InvalidDocument`] if a name holds a zero byte.
     pub fn encode(&self) -> Result<Vec<u8>> {
         let indexes: Vec<Bson> = self
             .indexes
@@ -206,7 +204,7 @@ impl IndexEntry {
     fn decode(value: &Bson) -> Result<Self> {
         let entry = value
             .as_document()
-            .ok_or_else(|| malformed("an index that is no document"))?;
+            .ok_or_else(|| malformed("an index is not a document"))?;
         let fields = entry.get_array("fields").map_err(field)?;
         let flag = |name: &str| entry.get_bool(name).map_err(field);
         Ok(Self {
@@ -234,10 +232,10 @@ fn encode_field(field: &IndexField) -> Bson {
 fn decode_field(value: &Bson) -> Result<IndexField> {
     let entry = value
         .as_document()
-        .ok_or_else(|| malformed("an index field that is no document"))?;
+        .ok_or_else(|| malformed("an index field is not a document"))?;
     let kind = entry
         .get("kind")
-        .ok_or_else(|| malformed("an index field without a kind"))?;
+        .ok_or_else(|| malformed("an index field has no kind"))?;
     Ok(IndexField {
         path: entry.get_str("path").map_err(field)?.to_owned(),
         kind: IndexKind::from_bson(kind)?,
@@ -246,13 +244,13 @@ fn decode_field(value: &Bson) -> Result<IndexField> {
 
 fn id(entry: &Document) -> Result<u32> {
     let id = entry.get_i64("id").map_err(field)?;
-    u32::try_from(id).map_err(|_| malformed("an id out of range"))
+    u32::try_from(id).map_err(|_| malformed("an id is out of range"))
 }
 
 fn uuid(entry: &Document) -> Result<bson::Uuid> {
     let binary = match entry.get("uuid") {
         Some(Bson::Binary(binary)) => binary,
-        _ => return Err(malformed("a collection without a UUID")),
+        _ => return Err(malformed("a collection has no UUID")),
     };
     Ok(binary.to_uuid()?)
 }
@@ -261,7 +259,7 @@ fn optional_string(entry: &Document, name: &str) -> Result<Option<String>> {
     match entry.get(name) {
         None | Some(Bson::Null) => Ok(None),
         Some(Bson::String(text)) => Ok(Some(text.clone())),
-        Some(_) => Err(malformed("a partition name that is no string")),
+        Some(_) => Err(malformed("a partition name is not a string")),
     }
 }
 

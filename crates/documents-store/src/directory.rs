@@ -1,4 +1,4 @@
-//! The data directory: its lock against a second server, and the mark of its format.
+//! The data directory: its lock against a second server, and its format.
 
 use std::fs::{DirBuilder, File, OpenOptions, Permissions, TryLockError};
 use std::io::{self, Read, Seek, Write};
@@ -8,14 +8,14 @@ use std::sync::Arc;
 
 use crate::error::{Result, StoreError};
 
-/// The first line of the file `FORMAT`; the number counts changes that older releases cannot read.
+/// Content of the file `FORMAT`. The number rises with each change of format that older releases cannot read.
 const FORMAT: &str = "forebay store 1\n";
-/// The name of the folder that the engine owns.
+/// Name of the engine's folder.
 const TABLES: &str = "tables";
-/// Mode of directories.
+/// Mode of the directories.
 const OWNER_ONLY: u32 = 0o700;
 
-/// A locked data directory. The lock goes with the value, and with the process however it ends.
+/// A locked data directory. Dropping the value releases the lock, and so does the end of the process.
 #[derive(Debug)]
 pub struct Directory {
     path: PathBuf,
@@ -23,7 +23,7 @@ pub struct Directory {
 }
 
 impl Directory {
-    /// Creates the directory if needed, locks it and checks its format.
+    /// Creates the directory if it does not exist, locks it and checks its format.
     ///
     /// # Errors
     /// [`StoreError::NotWritable`], [`StoreError::Locked`] or [`StoreError::UnknownFormat`].
@@ -45,8 +45,10 @@ impl Directory {
         self.path.join(TABLES)
     }
 
-    /// Makes the engine's folder, if needed, and has it on the disk: the engine syncs what is in it only.
+    /// Creates the engine's folder if it does not exist, and syncs its name: the engine syncs only the content.
+    /// `FORMAT` is synced first, as a folder without it is refused.
     fn create_tables(&self) -> io::Result<()> {
+        sync(&self.path)?;
         create(&self.tables())?;
         sync(&self.path)
     }
@@ -57,8 +59,9 @@ impl Directory {
             Ok(found) if found == FORMAT.as_bytes() => Ok(()),
             Ok(found) => Err(StoreError::UnknownFormat {
                 why: format!(
-                    "it says {:?}, not {FORMAT:?}",
-                    String::from_utf8_lossy(&found)
+                    "its format is {:?}, and this release reads {:?}; open it with the release that wrote it",
+                    String::from_utf8_lossy(&found).trim_end(),
+                    FORMAT.trim_end()
                 ),
                 file,
             }),
@@ -67,15 +70,17 @@ impl Directory {
         }
     }
 
-    /// Marks a new directory. Tables without the mark belong to someone else, or the mark was lost: both need a person.
+    /// Writes the format of a new directory. Tables without it are refused: they are another program's, or the file
+    /// was lost.
     fn write_format(&self, file: &Path) -> Result<()> {
         if self.tables().exists() {
             return Err(StoreError::UnknownFormat {
                 file: file.to_owned(),
-                why: "the file is missing, but there are tables beside it".to_owned(),
+                why: "the file is missing, but there are tables in the directory".to_owned(),
             });
         }
         let write = || {
+            sync_ancestors(&self.path)?;
             let temporary = self.path.join("FORMAT.new");
             let mut mark = File::create(&temporary)?;
             mark.write_all(FORMAT.as_bytes())?;
@@ -87,10 +92,11 @@ impl Directory {
     }
 }
 
-/// Makes a directory that only its owner enters, if needed, and has it on the disk.
+/// Creates a directory that only its owner may enter, with its parents, and syncs their names. Takes the rights of
+/// other accounts away from one that exists.
 ///
 /// # Errors
-/// As they come.
+/// Those of the operating system.
 fn create(path: &Path) -> io::Result<()> {
     if path.is_dir() {
         return tighten(path);
@@ -109,7 +115,20 @@ fn create(path: &Path) -> io::Result<()> {
     sync(parent)
 }
 
-/// Takes the rights of others to a directory away: in it are documents, and the keys of users.
+/// Syncs the directories above this one, up to the first that may not be read: a sync may have failed in the run that
+/// created them.
+fn sync_ancestors(path: &Path) -> io::Result<()> {
+    let path = path.canonicalize()?;
+    for ancestor in path.ancestors().skip(1) {
+        match sync(ancestor) {
+            Err(error) if error.kind() == io::ErrorKind::PermissionDenied => return Ok(()),
+            synced => synced?,
+        }
+    }
+    Ok(())
+}
+
+/// Takes the rights of other accounts away from a directory: it holds documents and the keys of users.
 fn tighten(path: &Path) -> io::Result<()> {
     let mode = std::fs::metadata(path)?.permissions().mode() & 0o777;
     if mode & !OWNER_ONLY == 0 {
@@ -128,7 +147,7 @@ fn tighten(path: &Path) -> io::Result<()> {
     Ok(())
 }
 
-/// Has the entries of a directory on the disk.
+/// Syncs the entries of a directory.
 pub(crate) fn sync(directory: &Path) -> io::Result<()> {
     File::open(directory)?.sync_all()
 }

@@ -1,17 +1,34 @@
 //! A stored document and its number.
 
+use std::sync::atomic::{AtomicUsize, Ordering};
+
 use bson::{RawDocument, RawDocumentBuf};
 
 use crate::engine::Bytes;
 use crate::error::{Result, StoreError};
 
-/// The number of a document in its collection: counted up from 0, never used again.
+/// Number of a document in its collection: counts up from 0 and is never reused.
 pub type RecordNumber = u64;
 
-/// Numbers stay below this, so that they fit the 32 bits of caches and bitmaps.
+/// Numbers are below this, so that they fit the 32 bits of caches and bitmaps.
 pub const NUMBER_MAX: RecordNumber = u32::MAX as RecordNumber;
-/// From this number on, the operator is warned.
+/// Number from which on the operator is warned.
 pub(crate) const NUMBER_WARNED: RecordNumber = NUMBER_MAX / 10 * 9;
+
+/// Bytes of the largest document that this process has read or written.
+static LARGEST_BYTES: AtomicUsize = AtomicUsize::new(0);
+
+/// Bytes of the largest document that this process has read or written: what reading or changing one may take.
+pub fn largest_document_bytes() -> usize {
+    LARGEST_BYTES.load(Ordering::Relaxed)
+}
+
+/// Takes note of the size of a document that is read or written.
+pub(crate) fn note_size(bytes: usize) {
+    if bytes > largest_document_bytes() {
+        LARGEST_BYTES.fetch_max(bytes, Ordering::Relaxed);
+    }
+}
 
 /// A stored document: shared bytes, cheap to clone.
 #[derive(Clone, PartialEq, Eq)]
@@ -21,20 +38,21 @@ impl Document {
     /// Checks the frame of the bytes (length and terminator) and wraps them.
     ///
     /// # Errors
-    /// [`StoreError::InvalidDocument`] when the frame is wrong.
+    /// [`StoreError::InvalidDocument`] if the frame is wrong.
     pub(crate) fn new(bytes: Bytes) -> Result<Self> {
         RawDocument::from_bytes(&*bytes).map_err(|error| StoreError::InvalidDocument {
             why: error.to_string(),
         })?;
+        note_size(bytes.len());
         Ok(Self(bytes))
     }
 
-    /// The document, borrowed.
+    /// Borrows the document.
     pub fn raw(&self) -> &RawDocument {
         RawDocument::from_bytes(&*self.0).expect("the frame was checked when the document was read")
     }
 
-    /// A copy of the document.
+    /// Copies the document.
     pub fn to_buf(&self) -> RawDocumentBuf {
         self.raw().to_owned()
     }

@@ -1,4 +1,4 @@
-//! What can go wrong, by who can act on it.
+//! Errors of the store.
 
 use std::io;
 use std::path::PathBuf;
@@ -9,9 +9,9 @@ use bson::RawDocumentBuf;
 /// The result of a store operation.
 pub type Result<T, E = StoreError> = std::result::Result<T, E>;
 
-/// Why the store did not do what it was asked to.
+/// Why the store refused or failed an operation.
 ///
-/// Errors are cheap to clone, because one failed batch is the answer to every document in it.
+/// Errors are cheap to clone, as one failed batch is the answer to each of its documents.
 #[derive(Debug, Clone, thiserror::Error)]
 #[non_exhaustive]
 pub enum StoreError {
@@ -56,13 +56,13 @@ pub enum StoreError {
     /// A replacement has another `_id` than the document it replaces.
     #[error("the _id of a document cannot be changed")]
     IdChanged,
-    /// The bytes of a document are not BSON.
+    /// The bytes are not a BSON document.
     #[error("invalid BSON document: {why}")]
     InvalidDocument {
         /// What the BSON reader said.
         why: String,
     },
-    /// Documents and arrays of a document nest too deep.
+    /// Documents and arrays in a document nest too deep.
     #[error(
         "cannot store a document that exceeds {} levels of nesting",
         forebay_documents_query::limits::DOCUMENT_DEPTH_MAX
@@ -95,11 +95,11 @@ pub enum StoreError {
         /// `db.collection`.
         namespace: String,
     },
-    /// What was being read was dropped, so that the rest of it cannot be read.
+    /// The collection or index was dropped while it was read, so that the rest cannot be read.
     #[error("query plan killed :: the collection or the index was dropped")]
     PartitionDropped,
-    /// Changes that were asked for are older than the history that is kept.
-    #[error("the changes asked for are not in the history any more")]
+    /// The requested changes are older than the history that is kept.
+    #[error("the requested changes are no longer in the history")]
     HistoryLost,
     /// An index of this name exists.
     #[error("an index '{index}' already exists")]
@@ -130,7 +130,7 @@ pub enum StoreError {
     Locked {
         /// The data directory.
         directory: PathBuf,
-        /// Process that wrote itself into the lock file, if it could be read.
+        /// Process that the lock file names, if it could be read.
         process: Option<u32>,
     },
     /// The data directory cannot be created or written.
@@ -144,9 +144,9 @@ pub enum StoreError {
     /// The directory holds something that this release cannot read.
     #[error("{} is not a store this release can open: {why}", file.display())]
     UnknownFormat {
-        /// The file that says so.
+        /// The file with the format.
         file: PathBuf,
-        /// What was found.
+        /// What is wrong with it.
         why: String,
     },
     /// Stored bytes are damaged.
@@ -154,35 +154,35 @@ pub enum StoreError {
     Corrupt {
         /// The damaged file, or the directory it is in.
         file: PathBuf,
-        /// What does not fit.
+        /// What is damaged.
         why: String,
         /// What the operator can do.
         remedy: &'static str,
     },
-    /// The disk is full. Nothing acknowledged is lost and reads go on.
+    /// The disk is full. Nothing acknowledged is lost, and reads continue.
     #[error("no space left on the disk of the data directory: {source}; free some and try again")]
     DiskFull {
         /// What the operating system said.
         source: Arc<io::Error>,
     },
-    /// The last sync failed, so that no writes are taken until one succeeds, which is tried again and again. Reads go on.
+    /// The last sync failed. No writes are taken until a sync succeeds; the background retries. Reads continue.
     #[error("the store takes no writes until they can be synced: {why}")]
     NotSynced {
         /// Why the last sync failed.
         why: String,
     },
-    /// An earlier write failed, so that no more are taken until a restart. Reads go on.
+    /// An earlier write or sync failed. No writes are taken until a restart. Reads continue.
     #[error(
-        "the store takes no writes since an earlier failure ({why}); repair the cause and restart"
+        "the store takes no writes because of an earlier failure ({why}); repair the cause and restart"
     )]
     ReadOnly {
         /// The first failure.
         why: String,
     },
-    /// The operating system refused something else.
+    /// Another error of the operating system.
     #[error("cannot {action}: {source}")]
     Io {
-        /// What the store tried.
+        /// What the store tried to do.
         action: &'static str,
         /// What the operating system said.
         source: Arc<io::Error>,
@@ -190,7 +190,7 @@ pub enum StoreError {
 }
 
 impl StoreError {
-    /// Wraps an error of the operating system, telling a full disk apart.
+    /// Wraps an error of the operating system; a full disk gets its own variant.
     pub fn io(action: &'static str, source: io::Error) -> Self {
         let full = matches!(
             source.kind(),
@@ -204,7 +204,7 @@ impl StoreError {
         }
     }
 
-    /// Whether the cause is the machine and not the request, so that going on with other documents is pointless.
+    /// Whether the other documents of a command would fail as well: the cause is the machine or the whole collection.
     pub fn is_fatal(&self) -> bool {
         matches!(
             self,

@@ -1,14 +1,15 @@
-//! The embedded store: collections of BSON documents, their indexes and a catalogue, on one directory or in memory.
+//! The embedded store: collections of BSON documents, their indexes and a catalogue, in one directory or in memory.
 //!
-//! A [`Store`] holds [`Collection`]s. Every document has a record number, counted up per collection and never used
-//! again. A write changes the document, all its index entries and the counts of its collection in one atomic batch of
-//! the [`engine`] underneath, so that after a kill at any moment indexes agree with documents.
+//! A [`Store`] holds [`Collection`]s. Each document has a record number, which counts up per collection and is never
+//! reused. A write changes the document, its index entries and the counts of its collection in one atomic batch of the
+//! [`engine`] underneath, so that indexes agree with documents after a kill at any moment.
 //!
-//! With a [`History`], the same batch records the changes, in one order for the whole store: what change streams read.
+//! With a [`History`], the same batch records the changes, in one order for the whole store. Change streams read it.
 //!
-//! The crate knows no protocol and plans no queries: callers give it documents, numbers and bounds.
+//! The crate knows no protocol and plans no queries: callers pass documents, numbers and bounds.
 #![forbid(unsafe_code)]
 
+mod background;
 mod catalogue;
 mod collection;
 mod directory;
@@ -24,7 +25,7 @@ mod sync;
 mod users;
 
 pub use collection::{Change, Changed, Collection, IndexScan, IndexStatus, Scan, VerifyReport};
-pub use document::{Document, NUMBER_MAX, RecordNumber};
+pub use document::{Document, NUMBER_MAX, RecordNumber, largest_document_bytes};
 pub use engine::Direction;
 pub use engine::journal::Dropped;
 pub use error::{Result, StoreError};

@@ -1,12 +1,12 @@
-//! Outcomes of numbered writes, kept as long as their clients may repeat them: a repeated statement is answered, not
-//! applied again.
+//! Outcomes of retryable writes, kept as long as clients may repeat them: a repeated statement is answered, not applied
+//! again.
 //!
 //! | key | value |
 //! |---|---|
-//! | the session, and the number of the part, four bytes in big-endian order | the number of the write, when, and then each statement: its id, the length of its outcome, its outcome |
+//! | the session, and the number of the part, four bytes in big-endian order | the number of the write, its time, and for each statement its id, the length of its outcome, its outcome |
 //!
-//! A part is in the batch of the changes that it tells of: after a kill both are there or neither is. A session has the
-//! outcomes of its last write only.
+//! A part is committed in the batch of the changes that it describes: after a kill both are there or neither is. A
+//! session keeps only the outcomes of its last write.
 
 use std::collections::hash_map::Entry;
 use std::collections::{BTreeSet, HashMap};
@@ -22,22 +22,22 @@ use crate::error::{Result, StoreError};
 /// Name of the partition.
 pub(crate) const PARTITION: &str = "retryable-writes";
 
-/// How long a session without writes is remembered, in milliseconds: what `hello` calls its timeout.
+/// Time in milliseconds after which a session without writes is forgotten: the session timeout that `hello` reports.
 const LIFETIME_MS: i64 = 30 * 60 * 1_000;
 /// Maximum number of sessions with outcomes.
 const SESSIONS_MAX: usize = 200_000;
-/// Maximum bytes of all outcomes. Beyond it, outcomes are kept without their content.
+/// Maximum bytes of all outcomes. Beyond it, outcomes are recorded without their content.
 const BYTES_MAX: u64 = 256 << 20;
-/// Sessions that are forgotten when a write begins, at most.
+/// Maximum number of sessions that are forgotten when a write begins.
 const FORGOTTEN_AT_ONCE: usize = 8;
-/// The number of the write, and when.
+/// Bytes of the number and the time of a write.
 const HEAD_BYTES: usize = 16;
-/// The id of a statement and the length of its outcome.
+/// Bytes of the id of a statement and of the length of its outcome.
 const STATEMENT_BYTES: usize = 8;
-/// In place of a length: the statement was applied, but its outcome was too much to keep.
+/// Stands for a length: the statement was applied, but its outcome was too large to keep.
 const NOT_KEPT: u32 = u32::MAX;
 
-/// The bytes that tell a session from all others.
+/// The bytes that identify a session.
 pub type SessionKey = Arc<[u8]>;
 
 /// Why a numbered write does not begin.
@@ -48,59 +48,59 @@ pub enum NotBegun {
         "Retryable write with txnNumber {number} is prohibited because a newer retryable write with txnNumber {newest} has already started on this session"
     )]
     TooOld {
-        /// Its number.
+        /// The number of the refused write.
         number: i64,
-        /// The later one's.
+        /// The number of the later write.
         newest: i64,
     },
-    /// Too many sessions write.
+    /// Too many sessions have outcomes.
     #[error("{SESSIONS_MAX} sessions have retryable writes that may still be repeated")]
     TooManySessions,
-    /// The store could not do it.
+    /// The store failed.
     #[error(transparent)]
     Store(#[from] StoreError),
 }
 
-/// What became of a statement that was applied before.
+/// Outcome of a statement that was applied before.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Outcome {
     /// The outcome as it was first reported.
     Kept(Vec<u8>),
-    /// It was too much to keep.
+    /// The outcome was too large to keep.
     NotKept,
 }
 
-/// What is known of a session.
+/// State of a session.
 #[derive(Debug, Clone, Copy, Default)]
 struct Session {
     /// The number of its last write.
     number: i64,
-    /// Parts that are stored.
+    /// Number of stored parts.
     parts: u32,
-    /// The number of the write that they tell of: an earlier one until the last has applied a statement.
-    told: i64,
-    /// Bytes of them.
+    /// The number of the write that the parts describe: an earlier write until the last one has applied a statement.
+    described: i64,
+    /// Bytes of the parts.
     bytes: u64,
     /// When its last write began, in milliseconds since 1970.
     used: i64,
-    /// Is a write of it under way?
+    /// Whether a write of the session is in progress.
     busy: bool,
 }
 
 #[derive(Debug, Default)]
 struct Sessions {
     by_key: HashMap<SessionKey, Session>,
-    /// The same, those first that have not written for the longest time.
+    /// The same sessions by the time of their last write, oldest first.
     by_use: BTreeSet<(i64, SessionKey)>,
     bytes: u64,
 }
 
-/// The outcomes of the numbered writes of a store.
+/// Outcomes of the retryable writes of a store.
 pub struct RetryableWrites {
     engine: Arc<dyn Engine>,
     partition: PartitionId,
     sessions: Mutex<Sessions>,
-    /// Tells that a session is not busy any more.
+    /// Notified when a session is no longer busy.
     freed: Notify,
 }
 
@@ -121,8 +121,8 @@ impl RetryableWrites {
         }))
     }
 
-    /// Begins write `number` of a session, or takes it up again: then [`RetryableWrite::load`] is to be called before
-    /// anything else. Waits while another write of the session is under way.
+    /// Begins write `number` of a session, or resumes it. The caller calls [`RetryableWrite::load`] before anything
+    /// else. Waits while another write of the session is in progress.
     ///
     /// # Errors
     /// See [`NotBegun`].
@@ -134,7 +134,7 @@ impl RetryableWrites {
         loop {
             let freed = self.freed.notified();
             tokio::pin!(freed);
-            // From here on it is told, also before it is waited for.
+            // Notifications count from here on, not only from the wait on.
             freed.as_mut().enable();
             if let Some(write) = self.try_begin(session, number)? {
                 return Ok(write);
@@ -143,7 +143,7 @@ impl RetryableWrites {
         }
     }
 
-    /// Begins a write; `None` while another one of the session is under way.
+    /// Begins a write; `None` while another one of the session is in progress.
     fn try_begin(
         self: &Arc<Self>,
         key: &SessionKey,
@@ -174,8 +174,8 @@ impl RetryableWrites {
         drop(sessions);
         let state = Mutex::new(Progress {
             session,
-            // Those of an earlier write go when this one has its first.
-            obsolete: (before.told != number).then_some(before.parts),
+            // The parts of an earlier write are removed with the first part of this one.
+            obsolete: (before.described != number).then_some(before.parts),
         });
         Ok(Some(RetryableWrite {
             writes: Arc::clone(self),
@@ -186,10 +186,10 @@ impl RetryableWrites {
         }))
     }
 
-    /// Forgets sessions that have ended, but those with a write under way.
+    /// Forgets sessions that have ended, except those with a write in progress.
     ///
     /// # Errors
-    /// Whatever the engine says.
+    /// Those of the engine.
     pub fn end(&self, keys: &[SessionKey]) -> Result<()> {
         let mut sessions = self.sessions.lock();
         self.forget(&mut sessions, |sessions| {
@@ -198,13 +198,13 @@ impl RetryableWrites {
         })
     }
 
-    /// How many sessions are remembered, and the bytes of their outcomes.
+    /// Number of sessions with outcomes, and the bytes of these.
     pub fn sizes(&self) -> (usize, u64) {
         let sessions = self.sessions.lock();
         (sessions.by_key.len(), sessions.bytes)
     }
 
-    /// Forgets the sessions that `choose` gives.
+    /// Forgets the sessions that `choose` returns.
     fn forget(
         &self,
         sessions: &mut Sessions,
@@ -223,7 +223,7 @@ impl RetryableWrites {
         Ok(())
     }
 
-    /// The statements that the parts of a session tell of.
+    /// Reads the statements in the parts of a session.
     fn statements(&self, key: &SessionKey, parts: u32) -> Result<HashMap<i32, Outcome>> {
         let mut statements = HashMap::new();
         let range = KeyRange {
@@ -234,15 +234,16 @@ impl RetryableWrites {
         let mut found = 0;
         for entry in Entries::new(engine, partition, range, Direction::Forward) {
             let (stored, value) = entry?;
-            // A longer one is another session's.
+            // A longer key is another session's.
             if stored.len() == key.len() + size_of::<u32>() {
                 read_statements(&value, &mut statements)?;
                 found += 1;
             }
         }
-        match found == parts {
-            true => Ok(statements),
-            false => Err(malformed("a part is missing")),
+        if found == parts {
+            Ok(statements)
+        } else {
+            Err(malformed("a part is missing"))
         }
     }
 }
@@ -255,7 +256,7 @@ impl Sessions {
         let key = SessionKey::from(key);
         let mut session = self.by_key.get(&key).copied().unwrap_or_default();
         session.number = number_at(value, 0)?;
-        session.told = session.number;
+        session.described = session.number;
         session.used = session.used.max(number_at(value, 8)?);
         session.parts += 1;
         session.bytes += value.len() as u64;
@@ -278,7 +279,7 @@ impl Sessions {
         }
     }
 
-    /// Some of the sessions that have not written for too long.
+    /// Some of the sessions that have timed out.
     fn expired(&self, now: i64) -> Vec<SessionKey> {
         let old = self.by_use.iter().take(FORGOTTEN_AT_ONCE);
         old.take_while(|(used, _)| used.saturating_add(LIFETIME_MS) < now)
@@ -288,7 +289,7 @@ impl Sessions {
     }
 }
 
-/// A numbered write under way. Another write of its session waits until this is dropped.
+/// A retryable write in progress. Another write of its session waits until this is dropped.
 pub struct RetryableWrite {
     writes: Arc<RetryableWrites>,
     key: SessionKey,
@@ -300,16 +301,16 @@ pub struct RetryableWrite {
 #[derive(Debug)]
 struct Progress {
     session: Session,
-    /// Parts of an earlier write that are still stored.
+    /// Number of parts of an earlier write that are still stored.
     obsolete: Option<u32>,
 }
 
-/// The outcomes of the statements behind the changes of one call, one for each change.
+/// Outcomes of the statements that caused the changes of one call, one for each change.
 #[derive(Clone, Copy)]
 pub struct Outcomes<'a> {
     /// The write that they belong to.
     pub write: &'a RetryableWrite,
-    /// The statement's id and its outcome if the change is made.
+    /// The id of each statement, and its outcome if the change is made.
     pub statements: &'a [(i32, Vec<u8>)],
 }
 
@@ -319,7 +320,7 @@ pub(crate) struct Part {
 }
 
 impl RetryableWrite {
-    /// Bytes that [`load`](Self::load) reads: zero, if no statement was applied before.
+    /// Bytes that [`load`](Self::load) reads: 0 if no statement was applied before.
     pub fn stored_bytes(&self) -> u64 {
         let state = self.state.lock();
         match state.obsolete {
@@ -328,10 +329,10 @@ impl RetryableWrite {
         }
     }
 
-    /// Reads what became of the statements that were applied before. May take long: there is a part for each of them.
+    /// Reads the outcomes of the statements that were applied before. May take long: each statement has a part.
     ///
     /// # Errors
-    /// Whatever the engine says.
+    /// Those of the engine.
     pub fn load(&mut self) -> Result<()> {
         let parts = match self.state.get_mut() {
             Progress {
@@ -344,12 +345,12 @@ impl RetryableWrite {
         Ok(())
     }
 
-    /// What became of a statement, if it was applied before this write was repeated.
+    /// Outcome of a statement, if it was applied before this write was repeated.
     pub fn outcome(&self, statement: i32) -> Option<&Outcome> {
         self.done.get(&statement)
     }
 
-    /// Puts outcomes into the batch of the changes that they tell of.
+    /// Adds outcomes to the batch of the changes that they describe.
     pub(crate) fn put_part<'a>(
         &self,
         batch: &mut Batch,
@@ -366,13 +367,13 @@ impl RetryableWrite {
         let value = part_value(self.number, session.used, statements, room);
         let key = part_key(&self.key, session.parts);
         session.parts += 1;
-        session.told = self.number;
+        session.described = self.number;
         session.bytes += value.len() as u64;
         batch.put(self.writes.partition, key, value);
         Part { session }
     }
 
-    /// Records that the batch with a part was committed.
+    /// Records that the batch with a part is committed.
     pub(crate) fn committed(&self, part: &Part) {
         let mut state = self.state.lock();
         *state = Progress {
@@ -399,7 +400,7 @@ fn part_key(session: &[u8], part: u32) -> Vec<u8> {
     [session, &part.to_be_bytes()].concat()
 }
 
-/// A part. Outcomes beyond `room` are left out.
+/// Encodes a part. Outcomes beyond `room` bytes are left out.
 fn part_value<'a>(
     number: i64,
     used: i64,
@@ -483,7 +484,7 @@ mod tests {
 
     fn begin(writes: &Arc<RetryableWrites>, session: &[u8], number: i64) -> RetryableWrite {
         let begun = writes.try_begin(&SessionKey::from(session), number);
-        let mut write = begun.expect("begins").expect("no other is under way");
+        let mut write = begun.expect("begins").expect("no other is in progress");
         write.load().expect("loads");
         write
     }
@@ -569,7 +570,7 @@ mod tests {
         apply(&first, &[(0, 9)]);
         assert!(writes.try_begin(&key, 1).expect("no error").is_none());
         writes.end(std::slice::from_ref(&key)).expect("ends");
-        assert_eq!(writes.sizes().0, 1, "its write is under way");
+        assert_eq!(writes.sizes().0, 1, "its write is in progress");
         drop(first);
         writes.end(&[key]).expect("ends");
         assert_eq!((writes.sizes(), stored(&writes)), ((0, 0), 0));

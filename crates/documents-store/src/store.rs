@@ -1,4 +1,4 @@
-//! The store: opening it, and its collections by name.
+//! The store: opening it, and finding its collections by name.
 
 use std::collections::{BTreeMap, HashSet};
 use std::fmt;
@@ -10,6 +10,7 @@ use std::time::Duration;
 use bson::RawDocumentBuf;
 use parking_lot::{Mutex, RwLock};
 
+use crate::background::Background;
 use crate::catalogue::{self, CollectionEntry, IndexEntry, Statistics};
 use crate::collection::{Collection, IndexStatus};
 use crate::directory::Directory;
@@ -19,11 +20,11 @@ use crate::engine::memory::MemoryEngine;
 use crate::engine::reserve::{ReserveEngine, free_bytes_of};
 use crate::engine::{Batch, Direction, Engine, Entries, KeyRange, PartitionId, PartitionKind};
 use crate::error::{Result, StoreError};
-use crate::history::{self, Changes, History, Trimmer};
+use crate::history::{self, Changes, History};
 use crate::index::IndexSpec;
 use crate::options::{Location, StoreOptions};
 use crate::retryable::{self, RetryableWrites};
-use crate::sync::{BackgroundSync, GroupSync};
+use crate::sync::{self, GroupSync};
 use crate::users::Users;
 
 /// Database and name of a collection.
@@ -32,56 +33,57 @@ pub struct Namespace {
     /// The database.
     pub db: String,
     /// The collection in it.
-    pub name: String,
+    pub collection: String,
 }
 
 impl Namespace {
-    /// From its two parts.
-    pub fn new(db: impl Into<String>, name: impl Into<String>) -> Self {
+    /// Joins the two names. They are not checked.
+    pub fn new(db: impl Into<String>, collection: impl Into<String>) -> Self {
         Self {
             db: db.into(),
-            name: name.into(),
+            collection: collection.into(),
         }
     }
 }
 
 impl fmt::Display for Namespace {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}.{}", self.db, self.name)
+        write!(f, "{}.{}", self.db, self.collection)
     }
 }
 
 /// How to create a collection.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct CollectionOptions {
-    /// Options to be given back by a listing; the store does not read them.
+    /// Options that listings return; the store does not read them.
     pub options: RawDocumentBuf,
 }
 
 /// Sizes of everything in a store.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct StoreSizes {
-    /// Collections.
+    /// Number of collections.
     pub collections: u64,
-    /// Documents of all collections.
+    /// Number of documents in all collections.
     pub documents: u64,
     /// Size of all documents in bytes.
     pub document_bytes: u64,
-    /// Bytes that documents take in the engine, about.
+    /// Approximate bytes that documents take in the engine.
     pub storage_bytes: u64,
-    /// Bytes that index entries take in the engine, about.
+    /// Approximate bytes that index entries take in the engine.
     pub index_bytes: u64,
-    /// The fewest inserts that any collection can still take; `None` without collections.
+    /// Inserts left to the collection that has the fewest left; `None` without collections.
     pub inserts_left: Option<u64>,
 }
 
-/// What a store and its collections share. Fields are dropped in order: the directory is unlocked last.
+/// State shared by a store and its collections. Fields are dropped in order: the directory is unlocked last.
 pub(crate) struct Shared {
     pub(crate) engine: Arc<dyn Engine>,
     pub(crate) catalogue: PartitionId,
     pub(crate) history: Option<Arc<History>>,
     dropped: Dropped,
-    /// The history of an earlier run, where this one records none, until the first change that would be missing in it.
+    /// Partition of an earlier run's history, if this run records none. Dropped before the first change that it would
+    /// lack.
     stale_history: Mutex<Option<PartitionId>>,
     sync: Arc<GroupSync>,
     next_id: AtomicU32,
@@ -89,12 +91,12 @@ pub(crate) struct Shared {
 }
 
 impl Shared {
-    /// An id that no collection and no index has.
+    /// A new id, which no collection and no index has.
     pub(crate) fn next_id(&self) -> u32 {
         self.next_id.fetch_add(1, Ordering::Relaxed)
     }
 
-    /// Writes a batch and has it synced within the interval.
+    /// Commits a batch; the background syncs it within the interval.
     pub(crate) fn commit(&self, batch: Batch) -> Result<()> {
         self.sync.check()?;
         self.engine.commit(batch)?;
@@ -102,7 +104,7 @@ impl Shared {
         Ok(())
     }
 
-    /// As [`commit`](Shared::commit), with the changes that the batch makes.
+    /// Like [`commit`](Shared::commit), and records the batch's changes in the history.
     pub(crate) fn record(&self, batch: Batch, changes: Changes) -> Result<()> {
         self.sync.check()?;
         match &self.history {
@@ -127,10 +129,10 @@ impl Shared {
 
 /// An open store.
 ///
-/// Dropping it syncs what was written. Its directory stays locked until the last collection handle is gone.
+/// Dropping it syncs what was written. Its directory stays locked until the last collection handle is dropped.
 pub struct Store {
-    _background: BackgroundSync,
-    _trimmer: Option<Trimmer>,
+    _background: Background,
+    _trimmer: Option<Background>,
     retryable_writes: Option<Arc<RetryableWrites>>,
     shared: Arc<Shared>,
     collections: RwLock<BTreeMap<Namespace, Arc<Collection>>>,
@@ -139,7 +141,7 @@ pub struct Store {
 }
 
 impl Store {
-    /// Opens a store, creating it where there is none, and recovers what was synced before a crash.
+    /// Opens a store, or creates it, and recovers what was synced before a crash.
     ///
     /// # Errors
     /// [`StoreError::Locked`], [`StoreError::NotWritable`], [`StoreError::UnknownFormat`], [`StoreError::Corrupt`],
@@ -171,7 +173,7 @@ impl Store {
         Self::on_engine(engine, &options)
     }
 
-    /// Opens a store on an engine of the caller's choice, with those of the options that concern no engine.
+    /// Opens a store on an engine of the caller's choice; options of engines are ignored.
     pub fn on_engine(engine: Arc<dyn Engine>, options: &StoreOptions) -> Result<Self> {
         Self::load(engine, options, None)
     }
@@ -191,11 +193,10 @@ impl Store {
         let found = catalogue::read_collections(entries)?;
         drop_orphans(engine.as_ref(), &found, options)?;
         let (history, stale_history) = open_history(&engine, options.history_bytes_max)?;
-        let trimmer = history.clone().map(Trimmer::start).transpose()?;
-        let retryable_writes = match options.retryable_writes {
-            true => Some(open_retryable_writes(&engine)?),
-            false => None,
-        };
+        let trimmer = history.clone().map(history::start_trimming).transpose()?;
+        let keeps_outcomes = options.retryable_writes;
+        let retryable_writes = keeps_outcomes.then(|| open_retryable_writes(&engine));
+        let retryable_writes = retryable_writes.transpose()?;
         let sync = GroupSync::new(Arc::clone(&engine));
         let shared = Arc::new(Shared {
             next_id: AtomicU32::new(next_id(&found)),
@@ -213,7 +214,7 @@ impl Store {
             collections.insert(collection.namespace(), Arc::new(collection));
         }
         Ok(Self {
-            _background: BackgroundSync::start(sync, options.sync_interval)?,
+            _background: sync::start_background(sync, options.sync_interval)?,
             _trimmer: trimmer,
             retryable_writes,
             shared,
@@ -278,7 +279,7 @@ impl Store {
         self.create(namespace, options)
     }
 
-    /// The collection of this name, created if there is none.
+    /// The collection of this name; creates it if there is none.
     pub fn collection_or_create(&self, db: &str, name: &str) -> Result<Arc<Collection>> {
         if let Some(collection) = self.collection(db, name) {
             return Ok(collection);
@@ -296,7 +297,7 @@ impl Store {
         let entry = CollectionEntry {
             id: self.shared.next_id(),
             db: namespace.db.clone(),
-            name: namespace.name.clone(),
+            name: namespace.collection.clone(),
             uuid: bson::Uuid::new(),
             created: bson::DateTime::now(),
             options: options.options,
@@ -333,13 +334,13 @@ impl Store {
         Ok(collection)
     }
 
-    /// Drops a collection and frees its space; says if there was one.
+    /// Drops a collection and frees its space; returns whether there was one.
     pub fn drop_collection(&self, db: &str, name: &str) -> Result<bool> {
         let _definition = self.definition.lock();
         self.drop_listed(&[Namespace::new(db, name)], None)
     }
 
-    /// Drops all collections of a database at once; says if there were any.
+    /// Drops all collections of a database in one batch; returns whether there were any.
     pub fn drop_database(&self, db: &str) -> Result<bool> {
         let _definition = self.definition.lock();
         let names: Vec<Namespace> = self
@@ -350,7 +351,7 @@ impl Store {
         self.drop_listed(&names, Some(db))
     }
 
-    /// Drops collections in one batch, all of a database if one is given. The caller holds the definition lock.
+    /// Drops collections in one batch; with `db`, they are all of that database. The caller holds the definition lock.
     fn drop_listed(&self, names: &[Namespace], db: Option<&str>) -> Result<bool> {
         let dropped: Vec<Arc<Collection>> = {
             let collections = self.collections.read();
@@ -369,7 +370,7 @@ impl Store {
         Ok(!dropped.is_empty())
     }
 
-    /// Renames a collection, over databases too; documents, indexes and UUID stay.
+    /// Renames a collection, also to another database; documents, indexes and UUID stay.
     ///
     /// # Errors
     /// [`StoreError::NamespaceNotFound`], and [`StoreError::NamespaceExists`] unless `drop_target`.
@@ -380,12 +381,14 @@ impl Store {
         drop_target: bool,
     ) -> Result<()> {
         let _definition = self.definition.lock();
-        let collection =
-            self.collection(&from.db, &from.name)
-                .ok_or_else(|| StoreError::NamespaceNotFound {
-                    namespace: from.to_string(),
-                })?;
-        let target = self.collection(&to.db, &to.name).filter(|_| from != to);
+        let collection = self.collection(&from.db, &from.collection).ok_or_else(|| {
+            StoreError::NamespaceNotFound {
+                namespace: from.to_string(),
+            }
+        })?;
+        let target = self
+            .collection(&to.db, &to.collection)
+            .filter(|_| from != to);
         if target.is_some() && !drop_target {
             return Err(StoreError::NamespaceExists {
                 namespace: to.to_string(),
@@ -402,7 +405,7 @@ impl Store {
         Ok(())
     }
 
-    /// Returns when everything written before the call is on the disk. One sync serves all who wait.
+    /// Returns when everything written before the call is on the disk. One sync serves all waiting callers.
     ///
     /// # Errors
     /// [`StoreError::DiskFull`], [`StoreError::Io`], and [`StoreError::ReadOnly`] after an earlier failure.
@@ -410,7 +413,7 @@ impl Store {
         self.shared.sync.sync()
     }
 
-    /// What opening dropped of the journal, which was never synced.
+    /// The unsynced end of the journal that opening dropped.
     pub fn dropped(&self) -> Dropped {
         self.shared.dropped
     }
@@ -420,12 +423,12 @@ impl Store {
         self.shared.history.as_ref()
     }
 
-    /// The outcomes of numbered writes, if they are kept.
+    /// The outcomes of retryable writes, if they are kept.
     pub fn retryable_writes(&self) -> Option<&Arc<RetryableWrites>> {
         self.retryable_writes.as_ref()
     }
 
-    /// Whether a write would be taken now.
+    /// Checks whether a write would be taken now.
     ///
     /// # Errors
     /// [`StoreError::DiskFull`] while too little of the disk is free, [`StoreError::NotSynced`] and
@@ -440,7 +443,7 @@ impl Store {
         Users::new(self)
     }
 
-    /// Sizes of everything.
+    /// Computes the sizes of everything.
     pub fn sizes(&self) -> StoreSizes {
         let mut sizes = StoreSizes::default();
         for collection in self.all_collections() {
@@ -477,12 +480,12 @@ impl Store {
 impl Drop for Store {
     fn drop(&mut self) {
         if let Err(error) = self.sync() {
-            tracing::error!(%error, "cannot sync the store at its end");
+            tracing::error!(%error, "cannot sync the store as it closes");
         }
     }
 }
 
-/// The lowest id above all in use. Nothing is left of other ids, so they may come again after a restart.
+/// The lowest id above all ids in use. Nothing is left of others, so they may be reused after a restart.
 fn next_id(found: &[(CollectionEntry, Statistics)]) -> u32 {
     let ids = |(entry, _): &(CollectionEntry, Statistics)| {
         entry
@@ -496,7 +499,7 @@ fn next_id(found: &[(CollectionEntry, Statistics)]) -> u32 {
     found.iter().map(ids).max().map_or(0, |highest| highest + 1)
 }
 
-/// The history, or the partition of one that is not gone on with.
+/// The history, or the partition of an earlier run's that this run does not continue.
 fn open_history(
     engine: &Arc<dyn Engine>,
     bytes_max: u64,
@@ -515,8 +518,8 @@ fn open_retryable_writes(engine: &Arc<dyn Engine>) -> Result<Arc<RetryableWrites
     RetryableWrites::open(Arc::clone(engine), partition.id)
 }
 
-/// Drops the partitions of collections and indexes that were never listed, or dropped right before a crash, and the
-/// outcomes of numbered writes where none are kept any more.
+/// Drops the partitions that the catalogue does not name: those of creations and drops that a crash cut short. Drops
+/// the outcomes of retryable writes if none are to be kept.
 fn drop_orphans(
     engine: &dyn Engine,
     found: &[(CollectionEntry, Statistics)],
@@ -535,7 +538,7 @@ fn drop_orphans(
     engine.retain_partitions(&listed)
 }
 
-/// Says where a damaged catalogue is.
+/// Adds the directory to an error of a damaged catalogue.
 fn in_directory(error: StoreError, tables: &Path) -> StoreError {
     match error {
         StoreError::InvalidDocument { why } => StoreError::Corrupt {

@@ -1,15 +1,15 @@
-//! Forcing writes to the disk: one sync serves everybody who waits, and a background thread bounds what a crash loses.
+//! Syncing: one sync serves all waiting callers, and a background thread bounds what a crash loses.
 
 use std::sync::Arc;
-use std::thread::JoinHandle;
 use std::time::Duration;
 
 use parking_lot::{Condvar, Mutex};
 
+use crate::background::Background;
 use crate::engine::Engine;
 use crate::error::{Result, StoreError};
 
-/// Groups concurrent requests into few syncs of the engine.
+/// Groups concurrent requests for a sync into few syncs of the engine.
 pub struct GroupSync {
     engine: Arc<dyn Engine>,
     state: Mutex<State>,
@@ -18,11 +18,11 @@ pub struct GroupSync {
 
 #[derive(Default)]
 struct State {
-    /// Syncs begun so far.
+    /// Number of syncs begun so far.
     begun: u64,
-    /// The latest sync that ended, and how.
+    /// Number of the latest sync that ended.
     ended: u64,
-    /// How the latest sync ended.
+    /// Outcome of the latest sync.
     outcome: Option<Result<()>>,
     running: bool,
     /// Something was written since the last sync began.
@@ -38,7 +38,7 @@ impl State {
 }
 
 impl GroupSync {
-    /// For an engine with nothing to sync yet.
+    /// Groups the syncs of an engine that has nothing to sync yet.
     pub fn new(engine: Arc<dyn Engine>) -> Arc<Self> {
         Arc::new(Self {
             engine,
@@ -47,7 +47,7 @@ impl GroupSync {
         })
     }
 
-    /// Whether writes may be acknowledged: not after a sync that failed, until one has succeeded.
+    /// Checks whether writes may be acknowledged: not after a failed sync, until one has succeeded.
     ///
     /// # Errors
     /// [`StoreError::NotSynced`], or [`StoreError::ReadOnly`] if no sync of this run can succeed any more.
@@ -61,7 +61,7 @@ impl GroupSync {
         }
     }
 
-    /// Notes that something was written.
+    /// Records that something was written.
     pub fn mark_dirty(&self) {
         let mut state = self.state.lock();
         if !state.dirty {
@@ -72,7 +72,7 @@ impl GroupSync {
 
     /// Returns when everything committed before the call is on the disk.
     ///
-    /// A sync that began before the call does not count, the next one does, whoever runs it.
+    /// A sync that began before the call does not count. The next one does, whichever caller runs it.
     pub fn sync(&self) -> Result<()> {
         let mut state = self.state.lock();
         let wanted = state.begun + 1;
@@ -98,7 +98,7 @@ impl GroupSync {
         }
     }
 
-    /// Waits for something to sync; false when the store closes.
+    /// Waits for something to sync; returns false when the store closes.
     fn wait_dirty(&self) -> bool {
         let mut state = self.state.lock();
         while !state.dirty && !state.stopped {
@@ -107,7 +107,7 @@ impl GroupSync {
         !state.stopped
     }
 
-    /// Waits for the interval to pass; false when the store closes.
+    /// Waits for the interval to pass; returns false when the store closes.
     fn wait_interval(&self, interval: Duration) -> bool {
         let deadline = std::time::Instant::now() + interval;
         let mut state = self.state.lock();
@@ -121,64 +121,41 @@ impl GroupSync {
     }
 }
 
-/// The thread that syncs within an interval of every write. Ends with the value.
-pub struct BackgroundSync {
-    group: Arc<GroupSync>,
-    thread: Option<JoinHandle<()>>,
-}
-
-impl BackgroundSync {
-    /// Starts the thread.
-    ///
-    /// # Errors
-    /// [`crate::StoreError::Io`] when the system gives no thread.
-    pub fn start(group: Arc<GroupSync>, interval: Duration) -> Result<Self> {
-        let shared = Arc::clone(&group);
-        let thread = std::thread::Builder::new()
-            .name("store-sync".to_owned())
-            .spawn(move || run(&shared, interval));
-        let thread =
-            thread.map_err(|error| crate::StoreError::io("start the sync thread", error))?;
-        Ok(Self {
-            group,
-            thread: Some(thread),
-        })
-    }
+/// Starts the thread that syncs within an interval of every write.
+///
+/// # Errors
+/// [`StoreError::Io`] if the system gives no thread.
+pub(crate) fn start_background(group: Arc<GroupSync>, interval: Duration) -> Result<Background> {
+    let shared = Arc::clone(&group);
+    Background::start(
+        "store-sync",
+        move || run(&shared, interval),
+        move || group.stop(),
+    )
 }
 
 fn run(group: &GroupSync, interval: Duration) {
-    let mut told = None;
+    let mut reported = None;
     while group.wait_dirty() {
         if !group.wait_interval(interval) {
             break;
         }
         let outcome = group.sync();
-        if is_news(&mut told, outcome) {
-            match &told {
-                Some(error) => tracing::error!(%error, "syncing failed: no writes are taken"),
-                None => tracing::info!("syncing succeeded again: writes are taken"),
+        if is_new(&mut reported, outcome) {
+            match &reported {
+                Some(error) => tracing::error!(%error, "a sync failed: no writes are taken"),
+                None => tracing::info!("a sync succeeded: writes are taken again"),
             }
         }
     }
 }
 
-/// Whether a sync ended otherwise than the one before it. `told` is why that failed.
-fn is_news(told: &mut Option<String>, outcome: Result<()>) -> bool {
+/// Records the outcome of a sync in `reported`; returns whether it differs from that of the sync before.
+fn is_new(reported: &mut Option<String>, outcome: Result<()>) -> bool {
     let failure = outcome.err().map(|error| error.to_string());
-    let is_news = failure != *told;
-    *told = failure;
-    is_news
-}
-
-impl Drop for BackgroundSync {
-    fn drop(&mut self) {
-        self.group.stop();
-        if let Some(thread) = self.thread.take()
-            && thread.join().is_err()
-        {
-            tracing::error!("the sync thread panicked");
-        }
-    }
+    let is_new = failure != *reported;
+    *reported = failure;
+    is_new
 }
 
 #[cfg(test)]
@@ -191,7 +168,7 @@ mod tests {
         Batch, Bytes, Direction, KeyRange, Page, PageLimit, Partition, PartitionId, PartitionKind,
     };
 
-    /// Says when a sync begins and ends it when told to.
+    /// Reports when a sync begins, and ends it at the test's command.
     struct Gate {
         begun: Mutex<Sender<()>>,
         end: Mutex<Receiver<()>>,
@@ -260,7 +237,7 @@ mod tests {
     }
 
     #[test]
-    fn who_waits_during_a_sync_shares_the_next() {
+    fn callers_that_wait_during_a_sync_share_the_next() {
         let (gate, on_begun, end) = gate();
         let group = GroupSync::new(gate);
         std::thread::scope(|threads| {
@@ -269,11 +246,11 @@ mod tests {
             for _ in 0..8 {
                 threads.spawn(|| group.sync().expect("syncs"));
             }
-            // Waking those that wait tells their number; they find the first sync running and wait again.
+            // Waking the waiting callers returns their number; they find the first sync running and wait again.
             while group.changed.notify_all() < 8 {
                 std::thread::yield_now();
             }
-            // More ends than syncs should follow, so that too many fail the test instead of hanging it.
+            // More ends than syncs are expected, so that too many syncs fail the test instead of hanging it.
             for _ in 0..9 {
                 end.send(()).expect("syncs end");
             }
@@ -283,7 +260,7 @@ mod tests {
     }
 
     #[test]
-    fn a_failure_is_told_once() {
+    fn a_failure_is_reported_once() {
         let failed = |why: &str| {
             Err(StoreError::ReadOnly {
                 why: why.to_owned(),
@@ -297,17 +274,17 @@ mod tests {
             Ok(()),
             Ok(()),
         ];
-        let mut told = None;
-        let news = outcomes.map(|outcome| is_news(&mut told, outcome));
+        let mut reported = None;
+        let news = outcomes.map(|outcome| is_new(&mut reported, outcome));
         assert_eq!(news, [false, true, false, true, true, false]);
     }
 
     #[test]
-    fn a_write_is_synced_without_being_asked() {
+    fn the_background_syncs_a_write() {
         let (gate, on_begun, end) = gate();
         let group = GroupSync::new(gate);
         let background =
-            BackgroundSync::start(Arc::clone(&group), Duration::from_millis(1)).expect("starts");
+            start_background(Arc::clone(&group), Duration::from_millis(1)).expect("starts");
         for _ in 0..3 {
             group.mark_dirty();
             on_begun.recv().expect("a sync follows");

@@ -1,11 +1,11 @@
-//! Records of users: opaque to the store, kept in its catalogue.
+//! User records: opaque to the store, kept in its catalogue.
 
 use crate::engine::{Batch, Entries, KeyRange};
 use crate::error::Result;
 use crate::store::Store;
 
 const USER: u8 = b'u';
-/// The key of the secret that goes with the users.
+/// Key of the secret that is kept with the users.
 const SECRET: &[u8] = b"k";
 
 /// The users of a store. A change is on the disk when the call returns.
@@ -18,7 +18,7 @@ impl<'a> Users<'a> {
         Self { store }
     }
 
-    /// Adds a user or replaces it.
+    /// Adds or replaces a user.
     pub fn put(&self, name: &str, record: &[u8]) -> Result<()> {
         let mut batch = Batch::default();
         batch.put(self.store.catalogue(), key(name), record);
@@ -43,7 +43,7 @@ impl<'a> Users<'a> {
             .collect()
     }
 
-    /// Removes a user; says if there was one.
+    /// Removes a user; returns whether there was one.
     pub fn remove(&self, name: &str) -> Result<bool> {
         if self.get(name)?.is_none() {
             return Ok(false);
@@ -55,7 +55,7 @@ impl<'a> Users<'a> {
         Ok(true)
     }
 
-    /// The secret that is kept with the users: `fresh` becomes it if there is none.
+    /// The secret that is kept with the users; stores `fresh` if there is none.
     pub fn secret(&self, fresh: &[u8]) -> Result<Vec<u8>> {
         let catalogue = self.store.catalogue();
         if let Some(kept) = self.store.engine().get(catalogue, SECRET)? {

@@ -1,4 +1,4 @@
-//! The plain paths through the store, on both engines.
+//! Ordinary operations of the store, on both engines.
 
 mod common;
 
@@ -507,7 +507,7 @@ fn a_scan_of_what_is_dropped_meanwhile_fails() {
     });
 }
 
-/// Lets all collections have given all record numbers below this one.
+/// Sets the next record number of all collections.
 fn use_numbers(engine: &Arc<MemoryEngine>, next: u64) {
     let catalogue = engine
         .open_partition("catalogue", PartitionKind::Catalogue)

@@ -1,4 +1,4 @@
-//! Damaged files: each is an error or is recovered from, never a panic and never other documents than were stored.
+//! Damaged files: each is an error or is recovered, never a panic and never other documents than were stored.
 
 mod common;
 
@@ -11,12 +11,12 @@ use bson::{RawDocumentBuf, rawdoc};
 use common::{create_index, insert, small_buffers};
 use forebay_documents_store::{IndexSpec, Store, StoreError, StoreOptions};
 
-/// Places of a file to damage.
+/// Number of places of a file to damage.
 const PLACES: usize = 8;
 
 type Contents = BTreeMap<u64, RawDocumentBuf>;
 
-/// Fills a directory so that it has tables, merged tables and a journal that is not yet in tables.
+/// Fills a directory so that it has tables, merged tables and a journal whose end is not in tables.
 fn fill(directory: &Path) -> Contents {
     for part in 0..3 {
         let store = Store::open(small_buffers(directory)).expect("opens");
@@ -93,7 +93,7 @@ fn read(directory: &Path, what: &str) -> Option<Contents> {
     }
 }
 
-/// Runs a kind of damage on every file; `damage` gives false where it does not apply.
+/// Damages each file in turn; `damage` returns false if it does not apply.
 fn each_file(
     judge: impl Fn(&str, &Path, Option<Contents>, &Contents),
     damage: impl Fn(&Path, usize) -> bool,
@@ -155,7 +155,8 @@ fn a_flipped_bit_in_a_list_of_tables_is_an_error() {
     });
     let mut flipped = 0;
     for current in lists {
-        let number = std::fs::read(&current).expect("reads")[0];
+        let number = std::fs::read(&current).expect("reads");
+        let number = u64::from_le_bytes(number[..8].try_into().expect("eight bytes"));
         for file in [current.with_file_name(format!("v{number}")), current] {
             let good = std::fs::read(&file).expect("reads");
             for place in 0..good.len() {
@@ -219,7 +220,7 @@ fn missing_files_are_noticed() {
     each_file(judge, remove, 1);
 }
 
-/// The journal of a store that was never closed, beside the place where what was synced ends.
+/// The journal of a store that was never closed, and the end of its synced part.
 fn unsynced_tail(directory: &Path) -> (PathBuf, u64) {
     let journal = directory.join("tables/0.jnl");
     let note = std::fs::read(directory.join("tables/synced")).expect("a sync is noted");

@@ -1,13 +1,8 @@
-//! A disk that takes no more: the write is refused, reads go on, nothing acknowledged is lost; writes go on once there is
-//! space.
-//!
-//! A limit on the size of files stands for the full disk: the journal reaches it as it would reach the end of the disk.
+//! A nearly full disk: writes are refused, reads continue, nothing acknowledged is lost, and writes continue once there
+//! is space. `processes/limits.rs` tests a full disk.
 
 mod common;
 
-use std::fs::File;
-use std::path::Path;
-use std::process::Command;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
@@ -19,63 +14,14 @@ use forebay_documents_store::engine::memory::MemoryEngine;
 use forebay_documents_store::engine::reserve::ReserveEngine;
 use forebay_documents_store::{Change, Collection, Store, StoreError, StoreOptions};
 
-const DIRECTORY: &str = "FOREBAY_STORE_FULL_DIRECTORY";
-const DESCRIPTORS: &str = "FOREBAY_STORE_DESCRIPTORS_DIRECTORY";
-/// Blocks of 512 bytes a file may have: a little more than fjall's journal has from the start.
-const BLOCKS: usize = (66 << 20) / 512;
-
-/// Buffers so large that only the journal grows.
-fn options(directory: &Path) -> StoreOptions {
-    StoreOptions {
-        write_buffer_bytes: 1 << 30,
-        journal_bytes_max: 1 << 30,
-        ..StoreOptions::directory(directory)
-    }
-}
-
 fn document(id: i64) -> RawDocumentBuf {
     rawdoc! { "_id": id, "pad": "x".repeat(500_000) }
-}
-
-/// The process that has no file descriptor left. Does nothing when run as a test of its own.
-#[test]
-fn child_without_descriptors() {
-    let Ok(directory) = std::env::var(DESCRIPTORS) else {
-        return;
-    };
-    let store = Store::open(options(Path::new(&directory))).expect("opens");
-    let collection = store.collection_or_create("db", "c").expect("creates");
-    let held: Vec<File> = std::iter::from_fn(|| File::open("/dev/null").ok()).collect();
-    assert!(held.len() > 10, "{} were left", held.len());
-    for id in 0..3 {
-        collection.insert(&document(id)).expect("is taken");
-        store.sync().expect("needs no new descriptor");
-    }
-    store.check_writable().expect("nothing failed");
-}
-
-#[test]
-fn a_sync_needs_no_file_descriptor() {
-    let directory = tempfile::tempdir().expect("a temporary directory");
-    let program = std::env::current_exe().expect("this test has a file");
-    let limited = "ulimit -n 200; exec \"$0\" --exact child_without_descriptors --test-threads=1";
-    let output = Command::new("sh")
-        .args(["-c", limited])
-        .arg(program)
-        .env(DESCRIPTORS, directory.path())
-        .output()
-        .expect("runs");
-    let text = String::from_utf8_lossy(&output.stdout);
-    assert!(output.status.success(), "{text}");
-    let store = Store::open(options(directory.path())).expect("recovers");
-    let collection = store.collection("db", "c").expect("is there");
-    assert_eq!(collection.document_count(), 3);
 }
 
 #[test]
 fn a_failed_sync_stops_writes_until_one_succeeds() {
     let engine = Arc::new(FaultEngine::new(Arc::new(MemoryEngine::default())));
-    // The background does not sync within this test.
+    // The background does not sync during this test.
     let store = Store::with_engine(engine.clone(), Duration::from_secs(3600)).expect("opens");
     let collection = store.collection_or_create("db", "c").expect("creates");
     collection.insert(&document(0)).expect("is taken");
@@ -105,7 +51,7 @@ fn a_failed_sync_stops_writes_until_one_succeeds() {
     assert_clean(&collection);
 }
 
-/// Inserts until that is refused; gives how many there are then, and why no more were taken.
+/// Inserts until an insert is refused; returns the number of documents then, and the error.
 fn fill(collection: &Collection) -> (i64, StoreError) {
     let present = collection.document_count() as i64;
     let refused = |id| {
@@ -119,69 +65,9 @@ fn fill(collection: &Collection) -> (i64, StoreError) {
         .expect("the limit is reached")
 }
 
-/// The process with the limit. Does nothing when run as a test of its own.
-#[test]
-fn child() {
-    let Ok(directory) = std::env::var(DIRECTORY) else {
-        return;
-    };
-    let store = Store::open(options(Path::new(&directory))).expect("opens");
-    let collection = store.collection_or_create("db", "c").expect("creates");
-    let (taken, error) = fill(&collection);
-    assert!(matches!(error, StoreError::DiskFull { .. }), "{error}");
-    let again = collection
-        .insert(&document(taken))
-        .expect_err("no write is taken any more");
-    assert!(
-        matches!(
-            again,
-            StoreError::DiskFull { .. } | StoreError::ReadOnly { .. }
-        ),
-        "{again}"
-    );
-    assert!(store.collection_or_create("db", "d").is_err());
-
-    assert_eq!(collection.document_count(), taken as u64);
-    assert_clean(&collection);
-    println!("\ntaken {taken}");
-}
-
-#[test]
-fn a_full_disk_refuses_writes_and_keeps_the_rest() {
-    let directory = tempfile::tempdir().expect("a temporary directory");
-    let program = std::env::current_exe().expect("this test has a file");
-    let limited = format!(
-        "trap '' XFSZ; ulimit -f {BLOCKS}; exec \"$0\" --exact child --nocapture --test-threads=1"
-    );
-    let output = Command::new("sh")
-        .args(["-c", &limited])
-        .arg(program)
-        .env(DIRECTORY, directory.path())
-        .output()
-        .expect("runs");
-    let text = String::from_utf8_lossy(&output.stdout);
-    assert!(
-        output.status.success(),
-        "{text}{}",
-        String::from_utf8_lossy(&output.stderr)
-    );
-    let taken = text
-        .lines()
-        .find_map(|line| line.strip_prefix("taken "))
-        .expect("says how many");
-
-    let store = Store::open(options(directory.path())).expect("recovers");
-    let collection = store.collection("db", "c").expect("is there");
-    assert_eq!(collection.document_count().to_string(), taken);
-    assert_clean(&collection);
-    collection
-        .insert(&document(-1))
-        .expect("there is room again");
-}
-
 const RESERVE: u64 = 1 << 20;
 
-/// A store on a disk whose free bytes the test says.
+/// A store on a disk whose free bytes the test sets.
 fn store_with(free: &Arc<AtomicU64>) -> Store {
     let free = Arc::clone(free);
     let free_bytes = Box::new(move || Ok(free.load(Ordering::SeqCst)));
@@ -190,7 +76,7 @@ fn store_with(free: &Arc<AtomicU64>) -> Store {
 }
 
 #[test]
-fn writes_go_on_when_there_is_space_again() {
+fn writes_continue_when_there_is_space_again() {
     let free = Arc::new(AtomicU64::new(RESERVE + (8 << 20)));
     let store = store_with(&free);
     let collection = store.collection_or_create("db", "c").expect("creates");
@@ -212,7 +98,7 @@ fn writes_go_on_when_there_is_space_again() {
 
     let number = collection
         .number_by_id(bson::RawBsonRef::Int64(0))
-        .expect("reads go on")
+        .expect("reads continue")
         .expect("the first was taken");
     let deleted = collection.write(&[Change::Delete(number)], true);
     assert!(deleted[0].is_ok(), "what makes space is taken: {deleted:?}");

@@ -1,4 +1,4 @@
-//! The history of changes: all that is written and nothing else, in one order, until it is too long.
+//! The history of changes: exactly what is written, in one order, until it is too long.
 
 mod common;
 
@@ -43,7 +43,7 @@ fn made(store: &Store, name: &str) -> Arc<Collection> {
     store.collection_or_create("db", name).expect("creates")
 }
 
-/// All changes behind a time.
+/// All changes after a time.
 fn changes_after(history: &History, after: ClusterTime) -> Vec<ChangeEvent> {
     read_after(history, after).expect("reads")
 }
@@ -60,13 +60,13 @@ fn read_after(history: &History, mut after: ClusterTime) -> Result<Vec<ChangeEve
     }
 }
 
-fn told(change: &ChangeEvent) -> (ChangeKind, String, RawDocumentBuf) {
+fn summary(change: &ChangeEvent) -> (ChangeKind, String, RawDocumentBuf) {
     let detail = change.detail.to_buf();
     (change.kind, change.namespace.to_string(), detail)
 }
 
 #[test]
-fn every_change_is_told() {
+fn every_change_is_recorded() {
     on_both_engines(|store| {
         let history = history(store);
         let begun = history.last();
@@ -108,13 +108,13 @@ fn every_change_is_told() {
         ];
         let expected = expected.map(|(kind, name, detail)| (kind, name.to_owned(), detail));
         let found = changes_after(history, begun);
-        assert_eq!(found.iter().map(told).collect::<Vec<_>>(), expected);
+        assert_eq!(found.iter().map(summary).collect::<Vec<_>>(), expected);
         assert!(found.iter().take(5).all(|change| change.uuid == c.uuid()));
     });
 }
 
 #[test]
-fn what_is_refused_is_not_told() {
+fn refused_changes_are_not_recorded() {
     on_both_engines(|store| {
         let c = made(store, "c");
         insert(&c, rawdoc! { "_id": 1 });
@@ -124,14 +124,14 @@ fn what_is_refused_is_not_told() {
         assert_eq!(answers.iter().filter(|answer| answer.is_ok()).count(), 1);
         let found = changes_after(history(store), before);
         assert_eq!(
-            found.iter().map(told).collect::<Vec<_>>(),
+            found.iter().map(summary).collect::<Vec<_>>(),
             [(ChangeKind::Insert, "db.c".to_owned(), two)]
         );
     });
 }
 
 #[test]
-fn what_is_not_committed_is_not_told() {
+fn uncommitted_changes_are_not_recorded() {
     let engine = Arc::new(FaultEngine::new(Arc::new(MemoryEngine::default())));
     let options = StoreOptions {
         history_bytes_max: PLENTY,
@@ -153,7 +153,7 @@ type Model = BTreeMap<(String, i64), i64>;
 
 fn replay(model: &mut Model, change: &ChangeEvent) {
     let detail = &change.detail;
-    let key = |id: i64| (change.namespace.name.clone(), id);
+    let key = |id: i64| (change.namespace.collection.clone(), id);
     match change.kind {
         ChangeKind::Insert => {
             let id = detail.get_i64("_id").expect("an id");
@@ -178,11 +178,11 @@ fn replay(model: &mut Model, change: &ChangeEvent) {
             let id = detail.get_i64("_id").expect("an id");
             model.remove(&key(id)).expect("it was there");
         }
-        other => panic!("nobody did {other:?}"),
+        other => panic!("unexpected change: {other:?}"),
     }
 }
 
-/// Writes at random to documents that no other writer touches.
+/// Writes random changes to documents that no other writer changes.
 fn write_at_random(store: &Store, writer: i64, writes: i64) {
     let mut random = fastrand::Rng::with_seed(writer as u64);
     let mut numbers = BTreeMap::new();
@@ -212,13 +212,13 @@ fn contents(store: &Store) -> Model {
             let (_, document) = record.expect("reads");
             let id = document.get_i64("_id").expect("an id");
             let at = document.get_i64("at").expect("a number");
-            model.insert((collection.namespace().name, id), at);
+            model.insert((collection.namespace().collection, id), at);
         }
     }
     model
 }
 
-/// Follows what is of interest until the history has stood still at `end`.
+/// Follows the changes that match an interest until `end` is reached.
 fn follow(history: &History, interest: Interest, end: impl Fn() -> bool) -> Vec<ChangeEvent> {
     let concerns = |change: &ChangeEvent| match &interest {
         Interest::Collection(namespace) => change.namespace == *namespace,
@@ -311,7 +311,7 @@ fn a_history_that_is_too_long_forgets_its_beginning() {
         assert!(matches!(lost, Err(StoreError::HistoryLost)), "{lost:?}");
         let kept = loop {
             match read_after(history, history.first()) {
-                // More than it must is forgotten, and perhaps at this moment.
+                // More than necessary is deleted, and perhaps at this moment.
                 Err(StoreError::HistoryLost) => {}
                 kept => break kept.expect("reads"),
             }
@@ -332,7 +332,7 @@ fn a_history_that_is_too_long_forgets_its_beginning() {
     assert_eq!(history.kept_bytes(), kept_bytes);
 }
 
-/// Opens the store with a history or without one, and writes a document if told so.
+/// Opens the store with or without a history, and inserts a document if `id` is given.
 fn run(directory: &Path, history_bytes_max: u64, id: Option<i32>) -> Store {
     let store = open(StoreOptions::directory(directory), history_bytes_max);
     if let Some(id) = id {

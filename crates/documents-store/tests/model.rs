@@ -1,4 +1,4 @@
-//! Random operations on a collection beside a plain model of it, with failing writes and reopening.
+//! Random operations on a collection and on a simple model of it, with failing writes and reopening.
 
 mod common;
 
@@ -85,7 +85,7 @@ fn specs() -> Vec<IndexSpec> {
 
 type Tuple = Vec<Bson>;
 
-/// The keys of a document in an index, by the definition; `None` where two fields are arrays.
+/// The keys of a document in an index, by definition; `None` if two fields are arrays.
 fn tuples(spec: &IndexSpec, document: &Document) -> Option<Vec<Tuple>> {
     let values: Vec<Option<&Bson>> = spec
         .fields
@@ -187,7 +187,7 @@ impl Bounds {
     }
 }
 
-/// What the collection must be.
+/// The expected collection.
 #[derive(Default)]
 struct Model {
     documents: BTreeMap<u64, Document>,
@@ -196,7 +196,7 @@ struct Model {
 }
 
 impl Model {
-    /// Whether the store must refuse a document: another one has a key of it, or two of its fields are arrays.
+    /// Whether the store must refuse a document: another document has one of its keys, or two of its fields are arrays.
     fn refuses(&self, number: Option<u64>, document: &Document) -> bool {
         let id = IndexSpec::ascending("_id").unique();
         self.indexes
@@ -213,7 +213,7 @@ impl Model {
             .documents
             .iter()
             .filter(|(other, _)| Some(**other) != number);
-        // A document that the index could never hold refuses the index, not the key.
+        // A document that the index cannot hold at all fails the build, whatever its keys.
         let taken = |other: &Document| {
             let theirs = tuples(spec, other).unwrap_or_default();
             theirs.iter().any(|theirs| {
@@ -241,7 +241,7 @@ impl Model {
         true
     }
 
-    /// The documents within bounds, in the order of the index, each once.
+    /// The documents within bounds, in index order, each once.
     fn scan(&self, spec: &IndexSpec, bounds: &Bounds, direction: Direction) -> Vec<u64> {
         let mut entries = Vec::new();
         for (number, document) in &self.documents {
@@ -357,7 +357,7 @@ impl Run {
         assert_eq!(answers.len(), documents.len());
     }
 
-    /// Whether the machine failed, and not the request.
+    /// Whether the cause is the machine, not the request.
     fn failed<'e>(&mut self, mut errors: impl Iterator<Item = &'e StoreError>) -> bool {
         let failed = errors
             .any(|error| matches!(error, StoreError::DiskFull { .. } | StoreError::Io { .. }));

@@ -1,4 +1,4 @@
-//! Opening: again, twice at once, and where it cannot be.
+//! Opening a store: again, twice at the same time, and in places where it is not possible.
 
 mod common;
 
@@ -7,7 +7,8 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use bson::rawdoc;
+use bson::spec::BinarySubtype;
+use bson::{Binary, rawdoc};
 use common::{assert_clean, create_index, insert, small_buffers};
 use forebay_documents_store::{IndexSpec, Store, StoreError, StoreOptions};
 
@@ -45,7 +46,7 @@ fn everything_is_there_again() {
 }
 
 #[test]
-fn a_second_server_is_told_who_has_the_directory() {
+fn a_second_server_learns_which_process_has_the_directory() {
     let directory = tempfile::tempdir().expect("a temporary directory");
     let store = Store::open(StoreOptions::directory(directory.path())).expect("opens");
     let second = Store::open(StoreOptions::directory(directory.path())).err();
@@ -81,6 +82,9 @@ fn an_unknown_format_is_refused() {
         matches!(newer, Some(StoreError::UnknownFormat { .. })),
         "{newer:?}"
     );
+    let message = newer.expect("is refused").to_string();
+    let formats = "its format is \"forebay store 2\", and this release reads \"forebay store 1\"";
+    assert!(message.contains(formats), "{message}");
     std::fs::remove_file(&format).expect("removes");
     let unmarked = Store::open(StoreOptions::directory(directory.path())).err();
     assert!(
@@ -103,19 +107,64 @@ fn a_drop_frees_the_disk() {
     }
     drop(collection);
     store.drop_collection("db", "c").expect("drops");
-    // A flush that is under way holds its files a little longer.
+    wait_for_space(directory.path());
+}
+
+/// Older journals keep the tables of a partition until all that they hold is written out.
+#[test]
+fn a_drop_of_more_than_a_journal_holds_frees_the_disk() {
+    let directory = tempfile::tempdir().expect("a temporary directory");
+    let store = Store::open(StoreOptions {
+        write_buffer_bytes: 4 << 20,
+        ..StoreOptions::directory(directory.path())
+    });
+    let store = store.expect("opens");
+    let collection = store.collection_or_create("db", "c").expect("creates");
+    let other = store.collection_or_create("db", "other").expect("creates");
+    let mut random = fastrand::Rng::with_seed(7);
+    let noise: Vec<u8> = std::iter::repeat_with(|| random.u8(..))
+        .take(4 << 20)
+        .collect();
+    // Compression looks back less far than one document.
+    let noise = Binary {
+        subtype: BinarySubtype::Generic,
+        bytes: noise,
+    };
+    while journals(directory.path()) < 2 {
+        insert(&other, rawdoc! { "_id": bson::oid::ObjectId::new() });
+        insert(
+            &collection,
+            rawdoc! { "_id": bson::oid::ObjectId::new(), "noise": noise.clone() },
+        );
+    }
+    drop(collection);
+    store.drop_collection("db", "c").expect("drops");
+    wait_for_space(directory.path());
+    assert_clean(&other);
+}
+
+fn journals(directory: &Path) -> usize {
+    let files = std::fs::read_dir(directory.join("tables")).expect("lists");
+    let names = files.map(|file| file.expect("lists").path());
+    names
+        .filter(|path| path.extension().is_some_and(|extension| extension == "jnl"))
+        .count()
+}
+
+/// Waits until few bytes of tables are left. A flush in progress holds its files a little longer.
+fn wait_for_space(directory: &Path) {
     let deadline = Instant::now() + Duration::from_secs(20);
-    while table_bytes(directory.path()) > 100_000 {
+    while table_bytes(directory) > 100_000 {
         assert!(
             Instant::now() < deadline,
             "{} bytes of tables are left",
-            table_bytes(directory.path())
+            table_bytes(directory)
         );
         std::thread::yield_now();
     }
 }
 
-/// Bytes of all files but journals, which are used again.
+/// Bytes of all files except journals, which are preallocated.
 fn table_bytes(directory: &std::path::Path) -> u64 {
     let Ok(entries) = std::fs::read_dir(directory) else {
         return 0;

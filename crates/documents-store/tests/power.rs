@@ -1,6 +1,7 @@
-//! Power is cut again and again under a store: it opens with all that was synced, and says what it dropped.
+//! Power failures and failed syncs: the store opens with everything that was synced.
 //!
-//! `FOREBAY_TEST_FULL=1` runs more histories; `FOREBAY_SEED=<seed>` runs one.
+//! `FOREBAY_TEST_FULL=1` runs more histories, `FOREBAY_HISTORIES=<count>` runs that many, `FOREBAY_SEED=<seed>` runs
+//! one.
 
 mod common;
 mod disk;
@@ -9,41 +10,46 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
+use bson::rawdoc;
 use common::operations::{Model, apply_to_model, apply_to_store, contents, replayed};
 use common::{assert_clean, create_index};
 use disk::Power;
 use fastrand::Rng;
-use forebay_documents_store::{Collection, IndexSpec, Result, Store, StoreOptions};
+use forebay_documents_store::{Collection, IndexSpec, Result, Store, StoreError, StoreOptions};
+use parking_lot::Mutex;
 
 const HISTORIES: u64 = 300;
 const HISTORIES_FULL: u64 = 10_000;
-/// Lives of a store in one history, at most.
+/// Maximum number of lives of a store in one history.
 const LIVES_MAX: u32 = 4;
-/// Operations of a life, at most.
+/// Maximum number of operations of a life.
 const OPERATIONS_MAX: u64 = 60;
 
-/// Buffers so small that tables are written all the time; syncs come when they are asked for, or with tables.
+/// Buffers so small that tables are written all the time. Syncs happen only at the test's request, or with tables.
 fn options(directory: &Path) -> StoreOptions {
     StoreOptions {
         write_buffer_bytes: 8 << 10,
+        // Writers wait for the buffers of all partitions together, too.
+        write_buffers_bytes_max: 64 << 10,
         sync_interval: Duration::from_secs(3600),
         history_bytes_max: 1 << 30,
-        worker_threads: 1,
         disk_reserve_bytes: 0,
         ..StoreOptions::directory(directory)
     }
 }
 
-/// What is known of a store: `model` is what the operations before `first` have made of it.
+/// Expected state of a store: `model` is the result of the operations before `first`.
 struct History {
     seed: u64,
     random: Rng,
     model: Model,
     first: u64,
-    /// Operations that a sync has confirmed.
+    /// Number of operations that a sync has confirmed.
     synced: u64,
-    /// Operations that were begun.
+    /// Number of operations that were begun.
     begun: u64,
+    /// Whether a sync has failed in this life of the store.
+    has_failed: bool,
 }
 
 impl History {
@@ -55,43 +61,66 @@ impl History {
             first: 0,
             synced: 0,
             begun: 0,
+            has_failed: false,
         }
     }
 
     /// Runs a store on the disk until power is cut, or until it takes no writes.
     fn live(&mut self, directory: &Path, power: &Power) {
+        self.has_failed = false;
         let store = match Store::open(options(directory)) {
             Ok(store) => store,
             Err(error) => return assert!(power.has_failed(), "the store does not open: {error}"),
         };
         self.check(&store);
-        if let Err(error) = self.operate(&store) {
-            assert!(power.has_failed(), "an operation failed: {error}");
+        if let Err(error) = self.operate(&store, power) {
+            self.excuse(&error, power);
         }
     }
 
-    fn operate(&mut self, store: &Store) -> Result<()> {
+    /// Checks that an operation failed after a failed sync.
+    fn excuse(&mut self, error: &StoreError, power: &Power) {
+        self.has_failed |= power.has_failed();
+        assert!(self.has_failed, "an operation failed: {error}");
+    }
+
+    /// Runs operations. Failed syncs and failed changes of other collections are retried with later operations.
+    fn operate(&mut self, store: &Store, power: &Power) -> Result<()> {
         let collection = store.collection_or_create("db", "c")?;
         if collection.indexes().len() == 1 {
             define(&collection)?;
         }
         let end = self.first + self.random.u64(1..OPERATIONS_MAX);
+        let others = [2, 12][self.random.usize(..2)];
         for at in self.first..end {
             self.begun = at + 1;
             apply_to_store(&collection, self.seed, at)?;
             if self.random.u8(..5) == 0 {
-                store.sync()?;
-                self.synced = at + 1;
+                match store.sync() {
+                    Ok(()) => self.synced = at + 1,
+                    Err(error) => self.excuse(&error, power),
+                }
             }
-            if self.random.u8(..20) == 0 {
-                store.collection_or_create("db", &format!("other{}", at % 3))?;
-                store.drop_collection("db", &format!("other{}", (at + 1) % 3))?;
+            if self.random.u8(..others) == 0
+                && let Err(error) = self.define_others(store, at)
+            {
+                self.excuse(&error, power);
             }
         }
         Ok(())
     }
 
-    /// The documents are what a number of operations has made, and all that was synced is among these.
+    /// Creates a collection, and drops another one.
+    fn define_others(&mut self, store: &Store, at: u64) -> Result<()> {
+        let other = store.collection_or_create("db", &format!("other{}", at % 3))?;
+        if self.random.u8(..3) == 0 {
+            fill(&other)?;
+        }
+        store.drop_collection("db", &format!("other{}", (at + 1) % 3))?;
+        Ok(())
+    }
+
+    /// Checks that the documents are the result of a number of operations that includes all synced ones.
     fn check(&mut self, store: &Store) {
         let found = store.collection("db", "c").map(|c| contents(&c));
         let found = found.unwrap_or_default();
@@ -113,12 +142,21 @@ impl History {
     }
 }
 
+/// Inserts more than a write buffer holds, so that the collection has tables when it is dropped.
+fn fill(collection: &Collection) -> Result<()> {
+    for _ in 0..20 {
+        let document = rawdoc! { "_id": bson::oid::ObjectId::new(), "pad": "y".repeat(600) };
+        collection.insert(&document)?;
+    }
+    Ok(())
+}
+
 fn define(collection: &Collection) -> Result<()> {
     create_index(collection, IndexSpec::ascending("tags"))?;
     create_index(collection, IndexSpec::ascending("u").unique())
 }
 
-/// One store on disks that lose power, or that fail to sync, so that it is started again on the same disk.
+/// Runs one store on disks that lose power, and on disks whose syncs fail, where it is started again.
 fn run(seed: u64) {
     let folder = temporary();
     let mut history = History::new(seed);
@@ -136,7 +174,7 @@ fn run(seed: u64) {
     drop((store, power));
 }
 
-/// A folder in memory where there is one: no file needs to be on a disk here, and most of the time goes into making them.
+/// A temporary folder, in memory if possible, as creating files takes most of the time.
 fn temporary() -> tempfile::TempDir {
     let in_memory = tempfile::tempdir_in("/dev/shm");
     in_memory
@@ -146,14 +184,24 @@ fn temporary() -> tempfile::TempDir {
 
 fn lose_power(history: &mut History, root: PathBuf) -> PathBuf {
     let power = Power::on(&root, history.random.u64(..));
+    let data = root.join("data");
     if history.random.bool() {
         power.cut_at_sync(history.random.u32(..150));
     }
-    if history.random.u8(..4) == 0 {
-        power.fail_journal(history.random.u32(..20));
-        history.live(&root.join("data"), &power);
+    match history.random.u8(..8) {
+        0 => power.fail_journal(history.random.u32(..20)),
+        1 | 2 => power.fail_any(history.random.u32(..150), history.random.u32(1..4)),
+        3 | 4 => {
+            power.fail_any(history.random.u32(..150), 1);
+            power.cut_after_failure(history.random.u32(..40));
+        }
+        _ => {
+            history.live(&data, &power);
+            return power.cut();
+        }
     }
-    history.live(&root.join("data"), &power);
+    history.live(&data, &power);
+    history.live(&data, &power);
     power.cut()
 }
 
@@ -163,26 +211,30 @@ fn make(data: &Path) -> Result<()> {
     store.sync()
 }
 
-/// A store whose creation met a sync that failed is opened again on the same disk, and loses power later. False if fewer files
-/// than `after` are synced.
+/// A store whose creation met a sync that failed is opened again on the same disk, and loses power later. False if
+/// fewer files than `after` are synced.
 fn make_again(after: u32, seed: u64) -> bool {
     let folder = temporary();
     let root = folder.path().join("0");
     std::fs::create_dir(&root).expect("creates");
     let power = Power::on(&root, seed);
-    power.fail_file(after);
+    power.fail_any(after, 1);
     let data = root.join("data");
     drop(make(&data));
     if !power.has_failed() {
         return false;
     }
-    // Descriptors of the same number may be told of the failure once more.
+    // A new descriptor with the number of an old one may report the failure once more.
     while let Err(error) = make(&data) {
         assert!(power.has_failed(), "sync {after}, seed {seed}: {error}");
     }
     let store = Store::open(options(&power.cut().join("data")));
     let store = store.unwrap_or_else(|error| panic!("sync {after}, seed {seed}: {error}"));
-    assert!(store.collection("db", "c").is_some());
+    let found = store.collection("db", "c");
+    assert!(
+        found.is_some(),
+        "sync {after}, seed {seed}: the collection is gone"
+    );
     true
 }
 
@@ -192,31 +244,74 @@ fn a_sync_that_failed_while_a_store_was_made_loses_nothing_later() {
     assert!(made.count() > 5, "files are synced while a store is made");
 }
 
+/// Creates collections while a sync fails, continues in the same run, and loses power soon after the failure.
+fn create_after_failure(seed: u64) {
+    let folder = temporary();
+    let root = folder.path().join("0");
+    std::fs::create_dir(&root).expect("creates");
+    let mut random = Rng::with_seed(seed);
+    let power = Power::on(&root, seed);
+    let data = root.join("data");
+    make(&data).expect("no sync fails yet");
+    power.fail_any(random.u32(..150), 1);
+    power.cut_after_failure(random.u32(..30));
+    if let Ok(store) = Store::open(options(&data)) {
+        for number in 0..6 {
+            drop(store.collection_or_create("db", &format!("other{number}")));
+        }
+    }
+    assert!(power.has_failed(), "a sync fails");
+    let store = Store::open(options(&power.cut().join("data"))).expect("opens");
+    assert!(store.collection("db", "c").is_some(), "it was synced");
+}
+
+#[test]
+fn partitions_are_created_after_a_failed_sync() {
+    run_all(histories(), create_after_failure);
+}
+
 #[test]
 fn nothing_synced_is_lost_when_power_is_cut() {
-    if let Some(seed) = std::env::var("FOREBAY_SEED")
-        .ok()
-        .and_then(|seed| seed.parse().ok())
-    {
-        return run(seed);
+    run_all(histories(), run);
+}
+
+/// Runs a test with many seeds on all cores, or with the given one.
+fn run_all(count: u64, test: fn(u64)) {
+    let given = std::env::var("FOREBAY_SEED").ok();
+    if let Some(seed) = given.and_then(|seed| seed.parse().ok()) {
+        return test(seed);
     }
-    let count = match std::env::var_os("FOREBAY_TEST_FULL").is_some_and(|value| value != "0") {
-        true => HISTORIES_FULL,
-        false => HISTORIES,
-    };
     let first = fastrand::u64(..u64::from(u32::MAX));
     let next = AtomicU64::new(0);
+    let failed = Mutex::new(Vec::new());
     let threads = std::thread::available_parallelism().map_or(2, usize::from);
     std::thread::scope(|scope| {
         for _ in 0..threads {
             scope.spawn(|| {
                 while let Some(seed) = take(&next, count).map(|number| first + number) {
-                    let ran = std::panic::catch_unwind(|| run(seed));
-                    assert!(ran.is_ok(), "failed: FOREBAY_SEED={seed}");
+                    if std::panic::catch_unwind(|| test(seed)).is_err() {
+                        eprintln!("failed: FOREBAY_SEED={seed}");
+                        failed.lock().push(seed);
+                    }
                 }
             });
         }
     });
+    let failed = failed.into_inner();
+    assert!(failed.is_empty(), "seeds that failed: {failed:?}");
+}
+
+/// Number of histories to run.
+fn histories() -> u64 {
+    let given = std::env::var("FOREBAY_HISTORIES").ok();
+    if let Some(count) = given.and_then(|count| count.parse().ok()) {
+        return count;
+    }
+    if std::env::var_os("FOREBAY_TEST_FULL").is_some_and(|value| value != "0") {
+        HISTORIES_FULL
+    } else {
+        HISTORIES
+    }
 }
 
 /// The next number below the count.

@@ -1,4 +1,4 @@
-//! Threads at once: readers and index builds beside writers, drops beside everything.
+//! Concurrent threads: readers and index builds beside writers, drops beside everything.
 
 mod common;
 
@@ -66,7 +66,7 @@ fn a_build_can_be_cancelled() {
 }
 
 #[test]
-fn readers_go_on_beside_writers() {
+fn readers_continue_beside_writers() {
     on_both_engines(|store| {
         let collection = store.collection_or_create("db", "c").expect("creates");
         create_index(&collection, IndexSpec::ascending("a")).expect("builds");
@@ -92,7 +92,7 @@ fn readers_go_on_beside_writers() {
                     .scan(0)
                     .filter(|record| record.as_ref().expect("reads").0 < 2_000)
                     .count();
-                assert_eq!(kept, 2_000, "what is never touched is always met");
+                assert_eq!(kept, 2_000, "documents that stay are always found");
                 let bounds = IndexBounds::equal(vec![RawBson::Int32(1)]);
                 let scan = collection
                     .index_scan("a_1", &bounds, Direction::Backward)
@@ -139,7 +139,7 @@ fn writers_of_several_collections_share_syncs() {
 }
 
 #[test]
-fn a_drop_ends_what_goes_on() {
+fn a_drop_ends_writes_and_scans() {
     on_both_engines(|store| {
         let collection = store.collection_or_create("db", "c").expect("creates");
         for id in 0..100 {
@@ -164,7 +164,7 @@ fn a_drop_ends_what_goes_on() {
         let error = scan.find_map(Result::err);
         assert!(
             matches!(error, Some(StoreError::PartitionDropped)),
-            "an open scan does not pass for complete: {error:?}"
+            "an open scan must not look complete: {error:?}"
         );
         let again = store.collection_or_create("db", "c").expect("creates");
         assert_eq!(again.document_count(), 0);

@@ -66,7 +66,7 @@ async fn main() {
     let devices =
         Devices::new(&DeviceSpec::auto(), DeviceOptions::default()).expect("devices start");
     let settings = Settings {
-        location: Location::Dir(directory.path().to_owned()),
+        location: Location::Directory(directory.path().to_owned()),
         ..Settings::default()
     };
     let documents = Documents::open(settings, Arc::new(devices)).expect("the store opens");

@@ -13,7 +13,7 @@ use crate::arguments::truth;
 use crate::command::Command;
 use crate::commands::aggregate::first_element;
 use crate::error::CommandError;
-use crate::namespace::Namespace;
+use crate::namespace;
 
 /// The database of roles that reach further than one database.
 const ADMIN: &str = "admin";
@@ -307,7 +307,7 @@ fn list_databases(command: &Command) -> Vec<Need> {
 }
 
 fn rename_collection(command: &Command) -> Vec<Need> {
-    let named = |field| Namespace::parse(command.body.get_str(field).ok()?).ok();
+    let named = |field| namespace::parse(command.body.get_str(field).ok()?).ok();
     let (Some(from), Some(to)) = (named("renameCollection"), named("to")) else {
         return vec![Need::Root];
     };

@@ -10,7 +10,7 @@ use parking_lot::{Mutex, MutexGuard, RwLock};
 
 use crate::commands::output;
 use crate::error::CommandError;
-use crate::namespace::Namespace;
+use crate::namespace::{self, Namespace};
 use crate::places::{Places, blocking};
 use crate::search::{CacheIndex, CollectionSearch, SearchSettings, WriteLock};
 
@@ -75,20 +75,17 @@ impl Collections {
         };
         for found in collections.store.all_collections() {
             let name = found.namespace();
-            if output::is_temporary(&name.name) {
+            if output::is_temporary(&name.collection) {
                 // A crash ended its `$out`.
-                if let Err(error) = collections.store.drop_collection(&name.db, &name.name) {
+                if let Err(error) = collections
+                    .store
+                    .drop_collection(&name.db, &name.collection)
+                {
                     tracing::warn!(%error, "what a $out began cannot be dropped");
                 }
                 continue;
             }
-            collections.admit(
-                Namespace {
-                    db: name.db,
-                    collection: name.name,
-                },
-                found,
-            );
+            collections.admit(name, found);
         }
         collections
     }
@@ -180,7 +177,7 @@ impl Collections {
         namespace: &Namespace,
         options: CollectionOptions,
     ) -> Result<Arc<OpenCollection>, CommandError> {
-        namespace.writable()?;
+        namespace::check_writable(namespace)?;
         let made = self
             .store
             .create_collection(&namespace.db, &namespace.collection, options)?;
@@ -242,7 +239,7 @@ impl Collections {
         to: &Namespace,
         drop_target: bool,
     ) -> Result<(), CommandError> {
-        to.writable()?;
+        namespace::check_writable(to)?;
         let _held = self.catalogue.lock();
         let collection = self.get(from).ok_or_else(|| {
             CommandError::refused(
@@ -270,8 +267,7 @@ impl Collections {
         // The target's writers wait, and then find the collection that takes its place.
         let replaced = target.map(|target| target.lock.lock());
         let from = &collection.namespace;
-        self.store
-            .rename_collection(&stored_name(from), &stored_name(to), target.is_some())?;
+        self.store.rename_collection(from, to, target.is_some())?;
         let moved = OpenCollection {
             namespace: to.clone(),
             store: collection.store.clone(),
@@ -314,10 +310,6 @@ impl Collections {
         found.sort_by(|a, b| a.namespace.cmp(&b.namespace));
         found
     }
-}
-
-fn stored_name(namespace: &Namespace) -> forebay_documents_store::Namespace {
-    forebay_documents_store::Namespace::new(&namespace.db, &namespace.collection)
 }
 
 /// Makes the error for a collection that does not exist.

@@ -15,7 +15,7 @@ use crate::command::{ClientContext, Command};
 use crate::commands::{COMMANDS, output};
 use crate::documents::Documents;
 use crate::error::CommandError;
-use crate::places::{Kind, all_aside};
+use crate::places::{Kind, all_aside, make_room_to_write};
 use crate::request::{Generic, Request};
 use crate::retry::Retry;
 use crate::searches::Searches;
@@ -128,7 +128,14 @@ async fn perform(spec: &Spec, request: &Request<'_>, writes: bool) -> Reply {
         }
     };
     let reply = match place_of(spec, request, writes) {
-        Some(kind) => all_aside(kind, request.stop(), work).await,
+        Some(Kind::Write) => {
+            let work = async {
+                make_room_to_write(&request.client.reply, request.retry.is_some()).await?;
+                work.await
+            };
+            all_aside(Kind::Write, request.stop(), work).await
+        }
+        Some(Kind::Read) => all_aside(Kind::Read, request.stop(), work).await,
         None => work.await,
     };
     request.end_search(reply.as_ref().err());

@@ -24,9 +24,9 @@ use crate::error::CommandError;
 use crate::metrics::Metrics;
 use crate::namespace::Namespace;
 use crate::operations::Operations;
-use crate::places::{Places, blocking};
+use crate::places::{self, Places, blocking};
 use crate::retry;
-use crate::settings::{Location, Settings};
+use crate::settings::Settings;
 
 /// Threads that wait for the disk at the same time.
 const SYNCS_MAX: usize = 64;
@@ -117,6 +117,7 @@ impl Documents {
     /// # Errors
     /// Whatever keeps the store from opening.
     pub fn open(settings: Settings, devices: Arc<Devices>) -> Result<Arc<Documents>, OpenError> {
+        places::reserve_from(&settings.memory);
         let store = Arc::new(Store::open(store_options(&settings))?);
         let cache = Cache::new(devices.clone(), cache_settings(&settings));
         let collections = Collections::open(store.clone(), cache.clone());
@@ -331,17 +332,14 @@ fn cluster_time(time: Timestamp) -> RawDocumentBuf {
 }
 
 fn store_options(settings: &Settings) -> StoreOptions {
-    let location = match &settings.location {
-        Location::Dir(path) => forebay_documents_store::Location::Directory(path.clone()),
-        Location::Memory => forebay_documents_store::Location::Memory,
-    };
     StoreOptions {
         sync_interval: settings.sync_interval,
         cache_bytes: settings.store_cache_bytes,
+        write_buffers_bytes_max: settings.write_buffers_bytes,
         history_bytes_max: settings.change_history_bytes_max,
         pause: |time| blocking(|| std::thread::sleep(time)),
         retryable_writes: settings.retryable_writes,
-        ..StoreOptions::new(location)
+        ..StoreOptions::new(settings.location.clone())
     }
 }
 

@@ -12,9 +12,11 @@ pub fn kernel_release() -> String {
     first_line("/proc/sys/kernel/osrelease").unwrap_or_default()
 }
 
-/// Memory of the machine in bytes, 0 where the system does not say.
+/// Memory of the machine, or of the container if that has less, in bytes; 0 where the system does not say.
 pub fn memory_bytes() -> u64 {
-    kib_of("/proc/meminfo", "MemTotal:") << 10
+    let machine = kib_of("/proc/meminfo", "MemTotal:") << 10;
+    let container = first_line("/sys/fs/cgroup/memory.max").and_then(|line| line.parse().ok());
+    container.map_or(machine, |container: u64| container.min(machine))
 }
 
 /// Memory that this process occupies, in bytes; 0 where the system does not say.

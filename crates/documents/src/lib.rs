@@ -26,7 +26,7 @@ mod error;
 mod host;
 mod index_spec;
 mod metrics;
-mod namespace;
+pub mod namespace;
 mod operations;
 mod places;
 mod plan;
@@ -61,7 +61,12 @@ pub fn id_key(id: bson::RawBsonRef<'_>) -> Vec<u8> {
     forebay_documents_query::key::encode(id)
 }
 
-/// Memory of the machine in bytes, 0 where the system does not say.
+/// Memory that this process occupies, in bytes; 0 where the system does not say.
+pub fn resident_bytes() -> u64 {
+    host::resident_bytes()
+}
+
+/// Memory of the machine, or of the container, in bytes; 0 where the system does not say.
 pub fn machine_memory_bytes() -> u64 {
     host::memory_bytes()
 }

@@ -1,8 +1,7 @@
 //! Names of databases and collections, and which of them are allowed.
 
-use std::fmt;
-
 use forebay_documents_query::Code;
+pub use forebay_documents_store::Namespace;
 
 use crate::error::CommandError;
 
@@ -15,70 +14,51 @@ const FORBIDDEN_IN_DB: &[char] = &[
     '/', '\\', '.', ' ', '"', '$', '*', '<', '>', ':', '|', '?', '\0',
 ];
 
-/// A collection's full name.
-#[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub struct Namespace {
-    /// The database.
-    pub db: String,
-    /// The collection in it.
-    pub collection: String,
+/// A namespace whose names are checked as MongoDB does.
+///
+/// # Errors
+/// `InvalidNamespace` that names what is wrong.
+pub fn checked(db: &str, collection: &str) -> Result<Namespace, CommandError> {
+    check_db(db)?;
+    check_collection(db, collection)?;
+    Ok(Namespace::new(db, collection))
 }
 
-impl Namespace {
-    /// Checks both names as MongoDB does.
-    ///
-    /// # Errors
-    /// `InvalidNamespace` that names what is wrong.
-    pub fn new(db: &str, collection: &str) -> Result<Namespace, CommandError> {
-        check_db(db)?;
-        check_collection(db, collection)?;
-        Ok(Namespace {
-            db: db.to_owned(),
-            collection: collection.to_owned(),
-        })
-    }
-
-    /// Parses `db.collection` and checks it.
-    ///
-    /// # Errors
-    /// `InvalidNamespace`, also when there is no dot.
-    pub fn parse(full: &str) -> Result<Namespace, CommandError> {
-        match full.split_once('.') {
-            Some((db, collection)) => Namespace::new(db, collection),
-            None => Err(invalid(full)),
-        }
-    }
-
-    /// A collection beside others of a database that is to take the place of one of them by `renameCollection`. It has a
-    /// name of its own, and is gone when the documents are opened again.
-    pub fn temporary(db: &str) -> Namespace {
-        crate::commands::output::temporary(db)
-    }
-
-    /// Is it a collection that only the server itself may write?
-    pub fn is_reserved(&self) -> bool {
-        self.collection.starts_with("system.") && self.collection != "system.js"
-    }
-
-    /// Refuses writes to reserved collections.
-    ///
-    /// # Errors
-    /// `InvalidNamespace`.
-    pub fn writable(&self) -> Result<(), CommandError> {
-        if self.is_reserved() {
-            return Err(CommandError::refused(
-                Code::InvalidNamespace,
-                format!("cannot write to '{self}'"),
-            ));
-        }
-        Ok(())
+/// Parses `db.collection` and checks it.
+///
+/// # Errors
+/// `InvalidNamespace`, also when there is no dot.
+pub fn parse(full: &str) -> Result<Namespace, CommandError> {
+    match full.split_once('.') {
+        Some((db, collection)) => checked(db, collection),
+        None => Err(invalid(full)),
     }
 }
 
-impl fmt::Display for Namespace {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}.{}", self.db, self.collection)
+/// A new collection in a database that is to replace another one of it by `renameCollection`. Its name is unique, and it is
+/// gone when the documents are opened again.
+pub fn temporary(db: &str) -> Namespace {
+    crate::commands::output::temporary(db)
+}
+
+/// Whether only the server itself may write the collection.
+pub fn is_reserved(namespace: &Namespace) -> bool {
+    let collection = &namespace.collection;
+    collection.starts_with("system.") && collection != "system.js"
+}
+
+/// Refuses writes to reserved collections.
+///
+/// # Errors
+/// `InvalidNamespace`.
+pub fn check_writable(namespace: &Namespace) -> Result<(), CommandError> {
+    if is_reserved(namespace) {
+        return Err(CommandError::refused(
+            Code::InvalidNamespace,
+            format!("cannot write to '{namespace}'"),
+        ));
     }
+    Ok(())
 }
 
 fn invalid(full: &str) -> CommandError {
@@ -135,15 +115,15 @@ mod tests {
             ("a.b$c", false),
             ("a.b\0c", false),
         ] {
-            assert_eq!(Namespace::parse(full).is_ok(), good, "{full:?}");
+            assert_eq!(parse(full).is_ok(), good, "{full:?}");
         }
     }
 
     #[test]
     fn lengths_are_bounded() {
-        assert!(Namespace::new(&"d".repeat(63), "c").is_ok());
-        assert!(Namespace::new(&"d".repeat(64), "c").is_err());
-        assert!(Namespace::new("d", &"c".repeat(253)).is_ok());
-        assert!(Namespace::new("d", &"c".repeat(254)).is_err());
+        assert!(checked(&"d".repeat(63), "c").is_ok());
+        assert!(checked(&"d".repeat(64), "c").is_err());
+        assert!(checked("d", &"c".repeat(253)).is_ok());
+        assert!(checked("d", &"c".repeat(254)).is_err());
     }
 }

@@ -13,7 +13,7 @@ use tokio::sync::Notify;
 
 use crate::command::{ClientContext, Command, User};
 use crate::cursors::Owner;
-use crate::search::BuildProgress as CacheBuild;
+use crate::search::CacheBuild;
 use crate::sessions::session_id;
 
 /// The longest command that `currentOp` shows in full, in bytes.

@@ -6,12 +6,14 @@
 
 use std::cell::Cell;
 use std::future::Future;
-use std::sync::LazyLock;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{LazyLock, OnceLock};
 use std::time::Duration;
 
 use forebay_cancel::Stop;
 use forebay_documents_query::Code;
+use forebay_documents_store::largest_document_bytes;
+use forebay_memory::{Account, Share};
 use tokio::runtime::{Handle, RuntimeFlavor};
 use tokio::sync::{Semaphore, SemaphorePermit};
 
@@ -36,6 +38,19 @@ static WRITES: LazyLock<Places> = LazyLock::new(Places::of_process);
 
 /// Patterns that may be compiled at the same time by commands without a place.
 static COMPILATIONS: Semaphore = Semaphore::const_new(64);
+
+/// The account of the process.
+static MEMORY: OnceLock<Account> = OnceLock::new();
+/// Documents up to this size need no share while they are read or changed.
+const SMALL_DOCUMENT_BYTES: usize = 64 << 10;
+/// Copies of one document that a read has at a time: as the store reads it, and as a stage makes it.
+const COPIES_READ: usize = 2;
+/// Copies that a write has: as it was and becomes, in the batch and in the history or the reply.
+const COPIES_WRITTEN: usize = 4;
+/// Further copies of one whose outcome is kept.
+const COPIES_KEPT: usize = 2;
+/// How long work waits for memory.
+const MEMORY_WAIT: Duration = Duration::from_secs(10);
 
 thread_local! {
     /// Whether what this thread does has a place.
@@ -146,6 +161,39 @@ impl Drop for Mark {
     }
 }
 
+/// Has work in a place take memory from this account, that of the process: the first that is given counts.
+pub fn reserve_from(account: &Account) {
+    MEMORY.get_or_init(|| account.clone());
+}
+
+/// Room for the documents that a write changes. To be given back when its reply is sent.
+///
+/// # Errors
+/// That there is none in time.
+pub async fn make_room_to_write(share: &Share, keeps_outcome: bool) -> Result<(), CommandError> {
+    let kept = if keeps_outcome { COPIES_KEPT } else { 0 };
+    make_room(share, COPIES_WRITTEN + kept).await
+}
+
+/// Room for the document that a read looks at.
+async fn room_to_read() -> Result<Option<Share>, CommandError> {
+    let Some(account) = MEMORY.get() else {
+        return Ok(None);
+    };
+    let share = account.share();
+    make_room(&share, COPIES_READ).await?;
+    Ok(Some(share))
+}
+
+/// Takes room for copies of a document as large as any that was seen.
+async fn make_room(share: &Share, copies: usize) -> Result<(), CommandError> {
+    let bytes = largest_document_bytes();
+    if bytes > SMALL_DOCUMENT_BYTES {
+        share.grow_within(bytes * copies, MEMORY_WAIT).await?;
+    }
+    Ok(())
+}
+
 /// Does work of a command that may take long: in a place, away from the threads that serve the network.
 ///
 /// # Errors
@@ -155,6 +203,7 @@ pub async fn aside<T>(stop: &Stop, work: impl FnOnce() -> T) -> Result<T, Comman
         return Ok(work());
     }
     let _place = Places::of(Kind::Read).enter(stop).await?;
+    let _room = room_to_read().await?;
     Ok(blocking(|| {
         let _mark = Mark::set();
         work()
@@ -174,6 +223,10 @@ pub async fn all_aside<T>(
         return work.await;
     }
     let _place = Places::of(kind).enter(stop).await?;
+    let _room = match kind {
+        Kind::Read => room_to_read().await?,
+        Kind::Write => None,
+    };
     if !has_spare_threads() {
         return work.await;
     }

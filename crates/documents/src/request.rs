@@ -14,7 +14,7 @@ use crate::command::{ClientContext, Command};
 use crate::cursors::Owner;
 use crate::documents::Documents;
 use crate::error::CommandError;
-use crate::namespace::Namespace;
+use crate::namespace::{self, Namespace};
 use crate::operations::Running;
 use crate::retry::Retry;
 use crate::searches::Searches;
@@ -213,7 +213,9 @@ impl<'a> Request<'a> {
     /// `InvalidNamespace`, also for a value that is no string.
     pub fn namespace(&self) -> Result<Namespace, CommandError> {
         match self.arguments.subject() {
-            Some(RawBsonRef::String(collection)) => Namespace::new(&self.command.db, collection),
+            Some(RawBsonRef::String(collection)) => {
+                namespace::checked(&self.command.db, collection)
+            }
             Some(other) => {
                 let message = format!(
                     "collection name has invalid type {}",
@@ -241,7 +243,7 @@ impl<'a> Request<'a> {
                 collection: collection.to_owned(),
             });
         }
-        Namespace::new(&self.command.db, collection)
+        namespace::checked(&self.command.db, collection)
     }
 
     /// Who will own the cursors that the command opens.

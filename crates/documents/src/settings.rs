@@ -1,18 +1,9 @@
 //! Settings of the documents door that are fixed when it opens.
 
-use std::path::PathBuf;
 use std::time::Duration;
 
+pub use forebay_documents_store::Location;
 use forebay_memory::Account;
-
-/// Where documents are kept.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Location {
-    /// In files of this directory.
-    Dir(PathBuf),
-    /// In memory, gone when the process ends.
-    Memory,
-}
 
 /// What [`crate::Documents::open`] needs to know.
 #[derive(Debug, Clone)]
@@ -23,6 +14,8 @@ pub struct Settings {
     pub sync_interval: Duration,
     /// Memory for blocks of the store's files, in bytes.
     pub store_cache_bytes: u64,
+    /// Memory for what was written and is not in the store's files yet, in bytes.
+    pub write_buffers_bytes: u64,
     /// The most bytes of the history of changes that change streams read; 0 for none.
     pub change_history_bytes_max: u64,
     /// Keep the outcomes of numbered writes, so that one that a driver repeats is recognised.
@@ -31,7 +24,7 @@ pub struct Settings {
     pub test_commands: bool,
     /// The most values in a bucket of the field cache.
     pub bucket_values_max: usize,
-    /// The memory that clients can make the process hold.
+    /// The memory of the process.
     pub memory: Account,
     /// Refuse searches that would fall back from a cached field to a scan of the store.
     pub strict: bool,
@@ -70,6 +63,7 @@ impl Default for Settings {
             location: Location::Memory,
             sync_interval: Duration::from_millis(100),
             store_cache_bytes: 256 * 1024 * 1024,
+            write_buffers_bytes: 512 * 1024 * 1024,
             change_history_bytes_max: 0,
             retryable_writes: false,
             test_commands: false,

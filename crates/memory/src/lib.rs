@@ -5,7 +5,12 @@
 //! with smaller limits of their own: what is taken from those is taken from it too.
 //!
 //! The last part of each account is reserved for small shares, so that small requests succeed while large ones are refused.
+//!
+//! The topmost account is that of the process: what is resident besides its shares ([`Account::look`]) leaves that much less
+//! room for them.
 #![forbid(unsafe_code)]
+
+mod outside;
 
 use std::pin::pin;
 use std::sync::Arc;
@@ -14,6 +19,8 @@ use std::time::Duration;
 
 use tokio::sync::Notify;
 use tokio::time::{Instant, timeout_at};
+
+use crate::outside::Outside;
 
 /// Maximum bytes of a share that may use the reserve.
 pub const SMALL_SHARE_BYTES_MAX: u64 = 64 << 10;
@@ -50,6 +57,8 @@ struct Inner {
     waiting: AtomicUsize,
     /// Wakes them when bytes are given back.
     given_back: Notify,
+    /// What the process holds besides; nothing in an account below another.
+    outside: Outside,
     above: Option<Account>,
 }
 
@@ -62,6 +71,8 @@ pub struct Figures {
     pub used_bytes: u64,
     /// Most bytes ever held.
     pub peak_bytes: u64,
+    /// Bytes that the process holds besides the shares: they are taken off the limit.
+    pub outside_bytes: u64,
     /// How often there was no room.
     pub refused: u64,
 }
@@ -93,6 +104,7 @@ impl Account {
                 refused: AtomicU64::new(0),
                 waiting: AtomicUsize::new(0),
                 given_back: Notify::new(),
+                outside: Outside::default(),
                 above,
             }),
         }
@@ -113,8 +125,25 @@ impl Account {
             limit_bytes: inner.limit_bytes,
             used_bytes: inner.used_bytes.load(Ordering::Relaxed),
             peak_bytes: inner.peak_bytes.load(Ordering::Relaxed),
+            outside_bytes: inner.outside.bytes(),
             refused: inner.refused.load(Ordering::Relaxed),
         }
+    }
+
+    /// Takes note of how much memory the process has: what is not in shares leaves less room for them. To be called often.
+    pub fn look(&self, resident_bytes: u64) {
+        let used_bytes = self.inner.used_bytes.load(Ordering::Relaxed);
+        let outside_bytes = resident_bytes.saturating_sub(used_bytes);
+        self.inner.outside.look(outside_bytes, Instant::now());
+        // There may be more room than before.
+        if self.inner.waiting.load(Ordering::SeqCst) > 0 {
+            self.inner.given_back.notify_waiters();
+        }
+    }
+
+    /// Counts at least `bytes` as held besides the shares, whatever is resident: caches and buffers that will fill.
+    pub fn set_least_outside(&self, bytes: u64) {
+        self.inner.outside.set_least(bytes);
     }
 
     /// This account, then those above it.
@@ -150,12 +179,13 @@ impl Account {
 
 impl Inner {
     fn take(&self, bytes: u64, small: bool) -> Result<(), Full> {
-        let limit = self.limit_bytes
-            - if small {
-                0
-            } else {
-                self.limit_bytes / RESERVE_PART
-            };
+        let reserve = self.limit_bytes / RESERVE_PART;
+        // However much the process holds besides, small shares have their reserve.
+        let room = self.limit_bytes.saturating_sub(self.outside.bytes());
+        let limit = match small {
+            true => room.max(reserve),
+            false => room.saturating_sub(reserve),
+        };
         let add = |used: u64| used.checked_add(bytes).filter(|sum| *sum <= limit);
         let before = self
             .used_bytes

@@ -160,3 +160,61 @@ async fn random_shares_of_many_tasks_stay_within_the_limit() {
         assert!(figures.peak_bytes > figures.limit_bytes / 2, "{figures:?}");
     }
 }
+
+#[test]
+fn what_is_resident_besides_leaves_less_room() {
+    let account = Account::new(MIB as u64);
+    let share = account.share();
+    share.try_grow(MIB / 8).expect("room");
+    account.look(MIB as u64 * 5 / 8);
+    assert_eq!(account.figures().outside_bytes, MIB as u64 / 2);
+    let large = account.share();
+    assert!(large.try_grow(MIB / 2).is_err(), "half is held outside");
+    large.try_grow(MIB / 4).expect("room");
+    account.look(100 * MIB as u64);
+    assert!(
+        large.try_grow(MIB / 8).is_err(),
+        "the process is above its limit"
+    );
+    drop((share, large));
+    account
+        .share()
+        .try_grow(MIB / 16)
+        .expect("the reserve for small shares");
+}
+
+#[test]
+fn parts_set_apart_count_before_they_are_resident() {
+    let account = Account::new(MIB as u64);
+    account.set_least_outside(MIB as u64 / 2);
+    account.look(1000);
+    assert_eq!(account.figures().outside_bytes, MIB as u64 / 2);
+    assert!(account.share().try_grow(MIB / 2).is_err());
+}
+
+#[test]
+fn the_largest_look_counts_for_some_seconds() {
+    let outside = outside::Outside::default();
+    let began = Instant::now();
+    let mut looks = Vec::new();
+    for (after_ms, bytes) in [(0, 500), (1_000, 100), (2_500, 50), (4_600, 20)] {
+        outside.look(bytes, began + Duration::from_millis(after_ms));
+        looks.push(outside.bytes());
+    }
+    assert_eq!(looks, [500, 500, 500, 50]);
+    outside.look(10, began + LONG);
+    assert_eq!(outside.bytes(), 10, "nothing counts that long");
+}
+
+#[tokio::test]
+async fn a_share_waits_until_less_is_resident() {
+    let account = Account::new(MIB as u64);
+    account.inner.outside.set_least(MIB as u64);
+    let waiter = account.share();
+    let (grown, ()) = tokio::join!(waiter.grow_within(MIB / 2, LONG), async {
+        tokio::task::yield_now().await;
+        account.set_least_outside(0);
+        account.look(0);
+    });
+    grown.expect("there is room now");
+}

@@ -1,67 +1,74 @@
-//! The assignment of buckets to devices, and how it changes.
+//! The assignment of shards to devices, and how it changes.
 
-use std::cmp::Reverse;
+use std::cmp::Ordering;
 use std::collections::{BTreeMap, HashMap};
 use std::fmt;
 
 use fastrand::Rng;
 
-/// Names a bucket; the caller gives the numbers out.
+/// Identifies a shard; the caller assigns the numbers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct BucketId(pub u64);
+pub struct ShardId(pub u64);
 
-impl fmt::Display for BucketId {
+impl fmt::Display for ShardId {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.0.fmt(f)
     }
 }
 
-/// Names a device, in the numbers of whoever runs the devices.
-pub type Home = u32;
-
-/// A bucket that changes its device.
+/// A shard that changes its owner.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Move {
-    /// The bucket.
-    pub bucket: BucketId,
-    /// Where it was.
-    pub from: Option<Home>,
-    /// Where it belongs now; `None` when no device is left.
-    pub to: Option<Home>,
+pub struct Move<D> {
+    /// The shard.
+    pub shard: ShardId,
+    /// The device that owned it.
+    pub from: D,
+    /// The device that owns it now; `None` when no device is left.
+    pub to: Option<D>,
 }
 
-/// A bucket's weight and where it lives.
+/// A shard's load and owner.
 #[derive(Debug, Clone, Copy)]
-struct Placed {
+struct Placed<D> {
     load: u64,
-    home: Option<Home>,
-    /// Position in the list of its home.
+    owner: Option<D>,
+    /// Position in the list of its owner.
     index: usize,
 }
 
-/// The buckets of one device.
-#[derive(Debug, Default)]
-struct Residents {
-    buckets: Vec<BucketId>,
+/// A device's weight and shards.
+#[derive(Debug)]
+struct Holdings {
+    weight: u64,
+    shards: Vec<ShardId>,
     load: u64,
 }
 
-/// Buckets, devices, and the random assignment of the ones to the others.
+impl Holdings {
+    /// Compares this device's load by weight, were it to hold `load`, with that of another.
+    fn compare_load(&self, load: u64, other: &Holdings, other_load: u64) -> Ordering {
+        // load / weight, without division: the products fit, as a sum of loads and a weight have 64 bits each.
+        let scaled = |load: u64, other: &Holdings| u128::from(load) * u128::from(other.weight);
+        scaled(load, other).cmp(&scaled(other_load, self))
+    }
+}
+
+/// Shards, devices, and the random assignment of the ones to the others. `D` identifies a device.
 #[derive(Debug)]
-pub struct Placement {
+pub struct Placement<D> {
     rng: Rng,
-    homes: BTreeMap<Home, Residents>,
-    buckets: HashMap<BucketId, Placed>,
+    devices: BTreeMap<D, Holdings>,
+    shards: HashMap<ShardId, Placed<D>>,
     epoch: u64,
 }
 
-impl Placement {
+impl<D: Copy + Ord> Placement<D> {
     /// An empty placement whose draws follow from `seed`.
-    pub fn new(seed: u64) -> Placement {
+    pub fn new(seed: u64) -> Placement<D> {
         Placement {
             rng: Rng::with_seed(seed),
-            homes: BTreeMap::new(),
-            buckets: HashMap::new(),
+            devices: BTreeMap::new(),
+            shards: HashMap::new(),
             epoch: 0,
         }
     }
@@ -71,183 +78,212 @@ impl Placement {
         self.epoch
     }
 
-    /// The devices that take buckets, in order.
-    pub fn homes(&self) -> impl Iterator<Item = Home> + '_ {
-        self.homes.keys().copied()
+    /// The devices that take shards, in order.
+    pub fn devices(&self) -> impl Iterator<Item = D> + '_ {
+        self.devices.keys().copied()
     }
 
-    /// Number of buckets known, placed or not.
-    pub fn bucket_count(&self) -> usize {
-        self.buckets.len()
+    /// Number of shards known, placed or not.
+    pub fn shard_count(&self) -> usize {
+        self.shards.len()
     }
 
-    /// Where a bucket lives.
-    pub fn home(&self, bucket: BucketId) -> Option<Home> {
-        self.buckets.get(&bucket)?.home
+    /// The device that owns a shard.
+    pub fn owner(&self, shard: ShardId) -> Option<D> {
+        self.shards.get(&shard)?.owner
     }
 
-    /// Buckets on a device.
-    pub fn count_on(&self, home: Home) -> usize {
-        self.homes
-            .get(&home)
-            .map_or(0, |residents| residents.buckets.len())
+    /// Number of shards of a device.
+    pub fn count_on(&self, device: D) -> usize {
+        self.devices
+            .get(&device)
+            .map_or(0, |holdings| holdings.shards.len())
     }
 
-    /// Sum of the loads of a device's buckets.
-    pub fn load_on(&self, home: Home) -> u64 {
-        self.homes.get(&home).map_or(0, |residents| residents.load)
+    /// Sum of the loads of a device's shards.
+    pub fn load_on(&self, device: D) -> u64 {
+        self.devices
+            .get(&device)
+            .map_or(0, |holdings| holdings.load)
     }
 
-    /// Gives a bucket a device: the less loaded of two drawn at random among those that `fits` accepts. `fits` is
-    /// asked about one device at a time, and the first it accepts is taken. `None` when it accepts none; the bucket is
-    /// then known without a home. A bucket that had a home loses it first.
-    pub fn draw(
-        &mut self,
-        bucket: BucketId,
-        load: u64,
-        mut fits: impl FnMut(Home) -> bool,
-    ) -> Option<Home> {
-        self.evict(bucket);
-        let home = self.candidates().into_iter().find(|home| fits(*home));
-        self.settle(bucket, load, home);
-        home
+    /// Gives a shard an owner: of two devices drawn at random, none of them in `refused`, the one whose load by weight
+    /// is lower with the shard. Returns `None` if every device is in `refused`; the shard then has no owner. A shard
+    /// that had an owner loses it first.
+    ///
+    /// The caller copies the shard afterwards, without any lock around the placement. If the device turns out to have no
+    /// room, the caller draws again with the device in `refused`.
+    pub fn draw(&mut self, shard: ShardId, load: u64, refused: &[D]) -> Option<D> {
+        self.evict(shard);
+        let owner = self.less_loaded_of_two(load, refused);
+        self.settle(shard, load, owner);
+        owner
     }
 
-    /// Puts a bucket on a device the caller has chosen, or on none.
-    pub fn assign(&mut self, bucket: BucketId, load: u64, home: Option<Home>) {
-        self.evict(bucket);
-        self.settle(
-            bucket,
-            load,
-            home.filter(|home| self.homes.contains_key(home)),
-        );
+    /// Records a shard without an owner.
+    pub fn unassign(&mut self, shard: ShardId) {
+        self.evict(shard);
+        self.settle(shard, 0, None);
     }
 
-    /// Changes a bucket's load where it lives.
-    pub fn resize(&mut self, bucket: BucketId, load: u64) {
-        let Some(placed) = self.buckets.get_mut(&bucket) else {
+    /// Changes a shard's load; its owner stays.
+    pub fn resize(&mut self, shard: ShardId, load: u64) {
+        let Some(placed) = self.shards.get_mut(&shard) else {
             return;
         };
         let before = std::mem::replace(&mut placed.load, load);
-        if let Some(residents) = placed.home.and_then(|home| self.homes.get_mut(&home)) {
-            residents.load = residents.load - before + load;
+        if let Some(holdings) = placed.owner.and_then(|owner| self.devices.get_mut(&owner)) {
+            holdings.load = holdings.load - before + load;
         }
     }
 
-    /// Forgets a bucket.
-    pub fn remove(&mut self, bucket: BucketId) {
-        self.evict(bucket);
-        self.buckets.remove(&bucket);
+    /// Forgets a shard.
+    pub fn remove(&mut self, shard: ShardId) {
+        self.evict(shard);
+        self.shards.remove(&shard);
         self.epoch += 1;
     }
 
-    /// Adds a device and moves `b / G` of the `b` placed buckets to it, `G` being the devices there are now. Each is a
-    /// random bucket of the device that has most.
-    pub fn join(&mut self, home: Home) -> Vec<Move> {
-        if self.homes.contains_key(&home) {
+    /// Adds a device and moves its share of the load to it: `L * weight / W`, where `L` is the load of all placed shards
+    /// and `W` the weight of all devices with the new one. With equal weights and loads, that is `b / G` of the `b` placed
+    /// shards on now `G` devices. Each is a random shard of the device that is fullest then. The first one that exceeds
+    /// the share ends the moves, so the newcomer gets its share less than one shard at worst. A weight of 0 counts as 1.
+    /// Does nothing if the device is a member.
+    pub fn join(&mut self, device: D, weight: u64) -> Vec<Move<D>> {
+        if self.devices.contains_key(&device) {
             return Vec::new();
         }
-        let placed: usize = self
-            .homes
-            .values()
-            .map(|residents| residents.buckets.len())
-            .sum();
-        self.homes.insert(home, Residents::default());
+        let holdings = Holdings {
+            weight: weight.max(1),
+            shards: Vec::new(),
+            load: 0,
+        };
+        self.devices.insert(device, holdings);
         self.epoch += 1;
-        let share = placed / self.homes.len();
-        (0..share).filter_map(|_| self.move_one_to(home)).collect()
+        let share = self.share_of(device);
+        std::iter::from_fn(|| self.move_one_to(device, share)).collect()
     }
 
-    /// Takes a device away; each of its buckets draws a new one.
-    pub fn leave(&mut self, home: Home) -> Vec<Move> {
-        let Some(residents) = self.homes.remove(&home) else {
+    /// Removes a device; each of its shards draws another.
+    pub fn leave(&mut self, device: D) -> Vec<Move<D>> {
+        let Some(holdings) = self.devices.remove(&device) else {
             return Vec::new();
         };
         self.epoch += 1;
-        residents
-            .buckets
-            .into_iter()
-            .map(|bucket| self.redraw(bucket, home))
-            .collect()
+        let mut redraw = |shard| {
+            let load = self.shards.get(&shard).map_or(0, |placed| placed.load);
+            let to = self.less_loaded_of_two(load, &[]);
+            self.settle(shard, load, to);
+            Move {
+                shard,
+                from: device,
+                to,
+            }
+        };
+        holdings.shards.into_iter().map(&mut redraw).collect()
     }
 
-    fn redraw(&mut self, bucket: BucketId, from: Home) -> Move {
-        let load = self.buckets.get(&bucket).map_or(0, |placed| placed.load);
-        let to = self.candidates().into_iter().next();
-        self.settle(bucket, load, to);
-        Move {
-            bucket,
-            from: Some(from),
-            to,
+    /// The part of the whole load that is a device's by its weight, rounded down.
+    fn share_of(&self, device: D) -> u64 {
+        let sum = |of: fn(&Holdings) -> u64| -> u128 {
+            self.devices
+                .values()
+                .map(|holdings| u128::from(of(holdings)))
+                .sum()
+        };
+        let weight = self
+            .devices
+            .get(&device)
+            .map_or(0, |holdings| holdings.weight);
+        let all = sum(|holdings| holdings.weight).max(1);
+        let share = sum(|holdings| holdings.load) * u128::from(weight) / all;
+        u64::try_from(share).unwrap_or(u64::MAX)
+    }
+
+    /// Moves a random shard of the fullest other device, unless `to` would hold more than `load_max` with it.
+    fn move_one_to(&mut self, to: D, load_max: u64) -> Option<Move<D>> {
+        let others = self.devices.iter().filter(|(device, _)| **device != to);
+        let (&from, holdings) =
+            others.max_by(|(_, a), (_, b)| a.compare_load(a.load, b, b.load))?;
+        if holdings.load == 0 {
+            return None;
         }
-    }
-
-    fn move_one_to(&mut self, to: Home) -> Option<Move> {
-        let others = self.homes.iter().filter(|(home, _)| **home != to);
-        let (&from, residents) = others.max_by_key(|(home, residents)| {
-            (residents.buckets.len(), residents.load, Reverse(**home))
-        })?;
-        let bucket = *residents
-            .buckets
-            .get(self.rng.usize(..residents.buckets.len().max(1)))?;
-        let load = self.buckets.get(&bucket)?.load;
-        self.assign(bucket, load, Some(to));
+        let shard = holdings.shards[self.rng.usize(..holdings.shards.len())];
+        let load = self.shards.get(&shard)?.load;
+        if self.load_on(to) + load > load_max {
+            return None;
+        }
+        self.evict(shard);
+        self.settle(shard, load, Some(to));
         Some(Move {
-            bucket,
-            from: Some(from),
+            shard,
+            from,
             to: Some(to),
         })
     }
 
-    /// All devices in the order in which a bucket tries them: two drawn at random, the less loaded one first, then the
-    /// others from the least loaded.
-    fn candidates(&mut self) -> Vec<Home> {
-        let mut homes: Vec<Home> = self.homes.keys().copied().collect();
-        let drawn = homes.len().min(2);
-        for index in 0..drawn {
-            let chosen = self.rng.usize(index..homes.len());
-            homes.swap(index, chosen);
+    /// Draws two devices that are not in `refused`, and returns the one whose load by weight is lower with `load` more.
+    fn less_loaded_of_two(&mut self, load: u64, refused: &[D]) -> Option<D> {
+        let first = self.draw_device(refused, None)?;
+        let Some(second) = self.draw_device(refused, Some(first)) else {
+            return Some(first);
+        };
+        let (one, other) = (&self.devices[&first], &self.devices[&second]);
+        match one.compare_load(one.load + load, other, other.load + load) {
+            Ordering::Greater => Some(second),
+            Ordering::Less | Ordering::Equal => Some(first),
         }
-        homes[..drawn].sort_by_key(|home| self.fullness(*home));
-        homes[drawn..].sort_by_key(|home| self.fullness(*home));
-        homes
     }
 
-    fn fullness(&self, home: Home) -> (u64, usize) {
-        (self.load_on(home), self.count_on(home))
+    /// Draws a device with a chance in proportion to its weight.
+    fn draw_device(&mut self, refused: &[D], drawn: Option<D>) -> Option<D> {
+        let is_open = |device: &D| !refused.contains(device) && drawn != Some(*device);
+        let open = self.devices.iter().filter(|(device, _)| is_open(device));
+        let weights: u64 = open.clone().map(|(_, holdings)| holdings.weight).sum();
+        if weights == 0 {
+            return None;
+        }
+        let mut at = self.rng.u64(..weights);
+        for (device, holdings) in open {
+            if at < holdings.weight {
+                return Some(*device);
+            }
+            at -= holdings.weight;
+        }
+        None
     }
 
-    /// Takes a bucket off its device.
-    fn evict(&mut self, bucket: BucketId) {
-        let Some(placed) = self.buckets.get_mut(&bucket) else {
+    /// Removes a shard from its owner.
+    fn evict(&mut self, shard: ShardId) {
+        let Some(placed) = self.shards.get_mut(&shard) else {
             return;
         };
-        let Some(home) = placed.home.take() else {
+        let Some(owner) = placed.owner.take() else {
             return;
         };
         let (index, load) = (placed.index, placed.load);
-        let Some(residents) = self.homes.get_mut(&home) else {
+        let Some(holdings) = self.devices.get_mut(&owner) else {
             return;
         };
-        residents.load -= load;
-        residents.buckets.swap_remove(index);
-        if let Some(moved) = residents.buckets.get(index) {
-            self.buckets
+        holdings.load -= load;
+        holdings.shards.swap_remove(index);
+        if let Some(moved) = holdings.shards.get(index) {
+            self.shards
                 .get_mut(moved)
-                .expect("a resident is a known bucket")
+                .expect("a device's shard is a known one")
                 .index = index;
         }
     }
 
-    /// Records a bucket on a device, or on none.
-    fn settle(&mut self, bucket: BucketId, load: u64, home: Option<Home>) {
+    /// Records a shard with an owner, or without.
+    fn settle(&mut self, shard: ShardId, load: u64, owner: Option<D>) {
         let mut index = 0;
-        if let Some(residents) = home.and_then(|home| self.homes.get_mut(&home)) {
-            index = residents.buckets.len();
-            residents.buckets.push(bucket);
-            residents.load += load;
+        if let Some(holdings) = owner.and_then(|owner| self.devices.get_mut(&owner)) {
+            index = holdings.shards.len();
+            holdings.shards.push(shard);
+            holdings.load += load;
         }
-        self.buckets.insert(bucket, Placed { load, home, index });
+        self.shards.insert(shard, Placed { load, owner, index });
         self.epoch += 1;
     }
 }

@@ -2,99 +2,209 @@
 
 use std::collections::BTreeMap;
 
-use forebay_placement::{BucketId, Placement};
+use forebay_placement::{Placement, ShardId};
 use proptest::prelude::*;
 
 #[derive(Debug, Clone)]
 enum Operation {
-    Draw { bucket: u64, load: u64 },
-    DrawFitting { bucket: u64, load: u64, fits: u32 },
-    Resize { bucket: u64, load: u64 },
-    Remove { bucket: u64 },
-    Join { home: u32 },
-    Leave { home: u32 },
+    Draw {
+        shard: u64,
+        load: u64,
+        refused: Vec<u32>,
+    },
+    Unassign {
+        shard: u64,
+    },
+    Resize {
+        shard: u64,
+        load: u64,
+    },
+    Remove {
+        shard: u64,
+    },
+    Join {
+        device: u32,
+        weight: u64,
+    },
+    Leave {
+        device: u32,
+    },
 }
 
+const SHARDS: u64 = 60;
+
 fn operation() -> impl Strategy<Value = Operation> {
-    let (bucket, load, home) = (0..60u64, 0..100u64, 0..6u32);
+    let (shard, load, device) = (0..SHARDS, 0..100u64, 0..6u32);
+    let refused = prop::collection::vec(device.clone(), 0..3);
     prop_oneof![
-        6 => (bucket.clone(), load.clone()).prop_map(|(bucket, load)| Operation::Draw { bucket, load }),
-        2 => (bucket.clone(), load.clone(), home.clone())
-            .prop_map(|(bucket, load, fits)| Operation::DrawFitting { bucket, load, fits }),
-        2 => (bucket.clone(), load).prop_map(|(bucket, load)| Operation::Resize { bucket, load }),
-        2 => bucket.prop_map(|bucket| Operation::Remove { bucket }),
-        2 => home.clone().prop_map(|home| Operation::Join { home }),
-        1 => home.prop_map(|home| Operation::Leave { home }),
+        8 => (shard.clone(), load.clone(), refused)
+            .prop_map(|(shard, load, refused)| Operation::Draw { shard, load, refused }),
+        1 => shard.clone().prop_map(|shard| Operation::Unassign { shard }),
+        2 => (shard.clone(), load).prop_map(|(shard, load)| Operation::Resize { shard, load }),
+        2 => shard.prop_map(|shard| Operation::Remove { shard }),
+        2 => (device.clone(), 0..1000u64).prop_map(|(device, weight)| Operation::Join { device, weight }),
+        1 => device.prop_map(|device| Operation::Leave { device }),
     ]
 }
 
-/// Where the caller believes each bucket to be, with its load.
-type Believed = BTreeMap<u64, (Option<u32>, u64)>;
+/// What the caller knows: the owner and load of each shard, and the weight of each device.
+#[derive(Debug, Default, PartialEq)]
+struct Model {
+    shards: BTreeMap<u64, (Option<u32>, u64)>,
+    weights: BTreeMap<u32, u64>,
+}
 
-fn apply(placement: &mut Placement, believed: &mut Believed, operation: &Operation) {
-    match *operation {
-        Operation::Draw { bucket, load } => {
-            let home = placement.draw(BucketId(bucket), load, |_| true);
-            assert_eq!(home.is_some(), placement.homes().next().is_some());
-            believed.insert(bucket, (home, load));
+impl Model {
+    fn load_on(&self, device: u32) -> u64 {
+        let loads = self.shards.values();
+        let loads = loads.filter(|(owner, _)| *owner == Some(device));
+        loads.map(|(_, load)| load).sum()
+    }
+
+    /// The part of the whole load that is a device's by its weight.
+    fn share_of(&self, device: u32) -> f64 {
+        let load: u64 = self
+            .weights
+            .keys()
+            .map(|device| self.load_on(*device))
+            .sum();
+        let weights: u64 = self.weights.values().sum();
+        load as f64 * self.weights[&device] as f64 / weights as f64
+    }
+
+    fn load_max(&self) -> u64 {
+        self.shards
+            .values()
+            .map(|(_, load)| *load)
+            .max()
+            .unwrap_or(0)
+    }
+
+    fn apply(&mut self, placement: &mut Placement<u32>, operation: &Operation) {
+        match operation.clone() {
+            Operation::Draw {
+                shard,
+                load,
+                refused,
+            } => {
+                let owner = placement.draw(ShardId(shard), load, &refused);
+                let is_open = |device: u32| !refused.contains(&device);
+                assert_eq!(owner.is_some(), placement.devices().any(is_open));
+                assert!(owner.is_none_or(is_open), "{owner:?} was refused");
+                self.shards.insert(shard, (owner, load));
+            }
+            Operation::Unassign { shard } => {
+                placement.unassign(ShardId(shard));
+                self.shards.insert(shard, (None, 0));
+            }
+            Operation::Resize { shard, load } => {
+                placement.resize(ShardId(shard), load);
+                self.shards.entry(shard).and_modify(|entry| entry.1 = load);
+            }
+            Operation::Remove { shard } => {
+                placement.remove(ShardId(shard));
+                self.shards.remove(&shard);
+            }
+            Operation::Join { device, weight } => self.join(placement, device, weight),
+            Operation::Leave { device } => self.leave(placement, device),
         }
-        Operation::DrawFitting { bucket, load, fits } => {
-            let home = placement.draw(BucketId(bucket), load, |home| home == fits);
-            assert_eq!(home, placement.homes().find(|home| *home == fits));
-            believed.insert(bucket, (home, load));
+    }
+
+    fn join(&mut self, placement: &mut Placement<u32>, device: u32, weight: u64) {
+        let moves = placement.join(device, weight);
+        if self.weights.contains_key(&device) {
+            assert_eq!(moves, [], "it is a member");
+            return;
         }
-        Operation::Resize { bucket, load } => {
-            placement.resize(BucketId(bucket), load);
-            believed.entry(bucket).and_modify(|entry| entry.1 = load);
+        self.weights.insert(device, weight.max(1));
+        for moved in &moves {
+            assert_eq!(moved.to, Some(device));
+            let entry = self.shards.get_mut(&moved.shard.0).expect("a known shard");
+            assert_eq!(entry.0, Some(moved.from));
+            assert_ne!(moved.from, device);
+            entry.0 = Some(device);
         }
-        Operation::Remove { bucket } => {
-            placement.remove(BucketId(bucket));
-            believed.remove(&bucket);
+        let (load, share) = (self.load_on(device) as f64, self.share_of(device));
+        let least = share.floor() - self.load_max() as f64;
+        assert!(
+            load <= share,
+            "{load} of {share}: more moved than its share"
+        );
+        assert!(
+            load > least || share < 1.0 || self.load_max() == 0,
+            "{load} of {share}"
+        );
+    }
+
+    fn leave(&mut self, placement: &mut Placement<u32>, device: u32) {
+        let owned = self
+            .shards
+            .values()
+            .filter(|(owner, _)| *owner == Some(device));
+        let owned = owned.count();
+        let moves = placement.leave(device);
+        assert_eq!(moves.len(), owned, "no shard of another device moves");
+        assert_eq!(placement.count_on(device), 0);
+        self.weights.remove(&device);
+        for moved in moves {
+            assert_eq!(moved.from, device);
+            assert_ne!(moved.to, Some(device));
+            assert_eq!(moved.to.is_some(), placement.devices().next().is_some());
+            let entry = self.shards.get_mut(&moved.shard.0).expect("a known shard");
+            *entry = (moved.to, entry.1);
         }
-        Operation::Join { home } => join(placement, believed, home),
-        Operation::Leave { home } => leave(placement, believed, home),
+    }
+
+    fn check(&self, placement: &Placement<u32>) {
+        assert_eq!(placement.shard_count(), self.shards.len());
+        for (shard, (owner, _)) in &self.shards {
+            assert_eq!(placement.owner(ShardId(*shard)), *owner, "shard {shard}");
+        }
+        assert!(placement.devices().eq(self.weights.keys().copied()));
+        for device in placement.devices() {
+            let owners = self.shards.values().map(|(owner, _)| *owner);
+            let count = owners.filter(|owner| *owner == Some(device)).count();
+            assert_eq!(placement.count_on(device), count);
+            assert_eq!(placement.load_on(device), self.load_on(device));
+        }
     }
 }
 
-fn join(placement: &mut Placement, believed: &mut Believed, home: u32) {
-    let is_new = placement.homes().all(|known| known != home);
-    let placed = believed.values().filter(|(home, _)| home.is_some()).count();
-    let moves = placement.join(home);
-    let share = if is_new {
-        placed / placement.homes().count()
-    } else {
-        0
-    };
-    assert_eq!(moves.len(), share, "b / G buckets move");
-    for moved in moves {
-        assert_eq!(moved.to, Some(home));
-        assert_ne!(moved.from, Some(home));
-        believed.get_mut(&moved.bucket.0).expect("a known bucket").0 = Some(home);
-    }
+fn owners(placement: &Placement<u32>) -> Vec<Option<u32>> {
+    (0..SHARDS)
+        .map(|shard| placement.owner(ShardId(shard)))
+        .collect()
 }
 
-fn leave(placement: &mut Placement, believed: &mut Believed, home: u32) {
-    let moves = placement.leave(home);
-    assert_eq!(placement.count_on(home), 0, "nothing is left on a leaver");
-    for moved in moves {
-        assert_eq!(moved.from, Some(home));
-        assert_ne!(moved.to, Some(home));
-        assert_eq!(moved.to.is_some(), placement.homes().next().is_some());
-        believed.get_mut(&moved.bucket.0).expect("a known bucket").0 = moved.to;
+/// How much a device may hold beyond its share, in shards. Two choices give log log n of the number of devices; this is
+/// generous for nine.
+const SHARDS_ABOVE_SHARE_MAX: u64 = 5;
+
+/// A placement of `shards` shards of a load between 1 and `load_max`, over devices with these weights.
+fn drawn(weights: &[u64], shards: u64, load_max: u64, seed: u64) -> Placement<usize> {
+    let mut placement = Placement::new(seed);
+    for (device, weight) in weights.iter().enumerate() {
+        placement.join(device, *weight);
     }
+    let mut rng = fastrand::Rng::with_seed(seed);
+    for shard in 0..shards {
+        placement.draw(ShardId(shard), rng.u64(1..=load_max), &[]);
+    }
+    placement
 }
 
-fn check(placement: &Placement, believed: &Believed) {
-    assert_eq!(placement.bucket_count(), believed.len());
-    for (bucket, (home, _)) in believed {
-        assert_eq!(placement.home(BucketId(*bucket)), *home, "bucket {bucket}");
-    }
-    for home in placement.homes() {
-        let residents = || believed.values().filter(|(at, _)| *at == Some(home));
-        assert_eq!(placement.count_on(home), residents().count());
-        assert_eq!(
-            placement.load_on(home),
-            residents().map(|(_, load)| load).sum::<u64>()
+/// Panics if a device holds more than its share and [`SHARDS_ABOVE_SHARE_MAX`] of the largest shards.
+fn check_shares(placement: &Placement<usize>, weights: &[u64], load_max: u64) {
+    let devices = || 0..weights.len();
+    let load: u64 = devices().map(|device| placement.load_on(device)).sum();
+    let all: u64 = weights.iter().sum();
+    for device in devices() {
+        let share = load * weights[device] / all;
+        let most = share + SHARDS_ABOVE_SHARE_MAX * load_max;
+        let held = placement.load_on(device);
+        assert!(
+            held <= most,
+            "{held} where the share is {share}: {placement:?}"
         );
     }
 }
@@ -103,14 +213,13 @@ proptest! {
     #[test]
     fn keeps_account(operations in prop::collection::vec(operation(), 0..200), seed: u64) {
         let mut placement = Placement::new(seed);
-        let mut believed = Believed::new();
+        let mut model = Model::default();
         for operation in &operations {
-            let epoch = placement.epoch();
-            let before: Vec<_> = (0..60).map(|bucket| placement.home(BucketId(bucket))).collect();
-            apply(&mut placement, &mut believed, operation);
-            check(&placement, &believed);
-            let after: Vec<_> = (0..60).map(|bucket| placement.home(BucketId(bucket))).collect();
-            prop_assert!(before == after || placement.epoch() > epoch, "a change has a new epoch");
+            let (epoch, before) = (placement.epoch(), owners(&placement));
+            model.apply(&mut placement, operation);
+            model.check(&placement);
+            let is_same = before == owners(&placement);
+            prop_assert!(is_same || placement.epoch() > epoch, "a change has a new epoch");
         }
     }
 
@@ -120,29 +229,37 @@ proptest! {
         seed: u64,
     ) {
         let run = || {
-            let (mut placement, mut believed) = (Placement::new(seed), Believed::new());
-            operations.iter().for_each(|operation| apply(&mut placement, &mut believed, operation));
-            believed
+            let (mut placement, mut model) = (Placement::new(seed), Model::default());
+            operations.iter().for_each(|operation| model.apply(&mut placement, operation));
+            model
         };
         prop_assert_eq!(run(), run());
     }
 
     #[test]
-    fn stays_even(devices in 2..9u32, per_device in 10..200u64, seed: u64) {
-        let mut placement = Placement::new(seed);
-        (0..devices).for_each(|home| drop(placement.join(home)));
-        let buckets = u64::from(devices) * per_device;
-        for bucket in 0..buckets {
-            placement.draw(BucketId(bucket), 1, |_| true);
-        }
-        let fullest = (0..devices).map(|home| placement.count_on(home)).max().expect("devices") as u64;
-        // Two choices keep the fullest within log log n of the mean; five is generous for nine devices.
-        prop_assert!(fullest <= per_device + 5, "{} of {} on one", fullest, buckets);
-        placement.join(devices);
-        let mean = buckets / u64::from(devices + 1);
-        let newcomer = placement.count_on(devices) as u64;
-        prop_assert_eq!(newcomer, mean);
-        let fullest = (0..devices).map(|home| placement.count_on(home)).max().expect("devices") as u64;
-        prop_assert!(fullest <= mean + 6, "{} where the mean is {}", fullest, mean);
+    fn equal_devices_hold_equal_loads(devices in 2..9usize, per_device in 10..200u64, seed: u64) {
+        let shards = devices as u64 * per_device;
+        let mut placement = drawn(&vec![1; devices], shards, 1, seed);
+        check_shares(&placement, &vec![1; devices], 1);
+        let moves = placement.join(devices, 1);
+        prop_assert_eq!(moves.len() as u64, shards / (devices as u64 + 1), "b / G shards move");
+        check_shares(&placement, &vec![1; devices + 1], 1);
+    }
+
+    #[test]
+    fn each_device_holds_what_its_weight_asks_for(
+        weights in prop::collection::vec(1..1000u64, 2..9),
+        shards in 10..1000u64,
+        load_max in 1..100u64,
+        joining in 1..1000u64,
+        seed: u64,
+    ) {
+        let mut placement = drawn(&weights, shards, load_max, seed);
+        check_shares(&placement, &weights, load_max);
+        placement.join(weights.len(), joining);
+        let with_joined = [&weights[..], &[joining]].concat();
+        check_shares(&placement, &with_joined, load_max);
+        placement.leave(weights.len());
+        check_shares(&placement, &weights, load_max);
     }
 }

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail, ensure};
 use bson::{Document, doc};
-use forebay_bench::client::{Plan, caches_are_built, count, declare_cache, explain};
+use forebay_peers::client::{Plan, caches_are_built, count, declare_cache, explain};
 use forebay_testkit::{Model, Server, is_full, seed};
 use futures_util::TryStreamExt;
 use futures_util::future::{join_all, select_all};

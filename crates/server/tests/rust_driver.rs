@@ -5,8 +5,8 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use anyhow::{Result, bail};
 use bson::{Bson, Document, doc};
-use forebay_bench::client::{Plan, count, declare_cache, explain};
-use forebay_bench::rivals::ferretdb::FerretDb;
+use forebay_peers::client::{Plan, count, declare_cache, explain};
+use forebay_peers::ferretdb::FerretDb;
 use forebay_testkit::Server;
 use futures_util::TryStreamExt;
 use mongodb::error::{ErrorKind, WriteFailure};
@@ -228,7 +228,7 @@ async fn data_and_caches_are_there_after_a_restart() -> Result<()> {
     let before = count(&db, "names", &filter, Plan::Chosen).await?;
     server.shutdown_and_restart()?;
     let db = server.client().await?.database("rust");
-    forebay_bench::client::caches_are_built(&db, "names").await?;
+    forebay_peers::client::caches_are_built(&db, "names").await?;
     assert_eq!(count(&db, "names", &filter, Plan::Chosen).await?, before);
     assert_ne!(explain(&db, "names", &filter).await?.tier, "scan");
     server.stop()

@@ -7,7 +7,7 @@ use std::path::Path;
 use std::process::{Child, Command, ExitStatus, Output, Stdio};
 
 use anyhow::{Context, Result, ensure};
-use forebay_bench::process::ServerProcess;
+use forebay_peers::process::ServerProcess;
 use forebay_testkit::{Server, own_address};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;

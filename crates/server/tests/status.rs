@@ -7,9 +7,9 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
 use bson::{Document, doc};
-use forebay_bench::process::ServerProcess;
-use forebay_bench::rivals::ferretdb::FerretDb;
-use forebay_bench::wire::WireClient;
+use forebay_peers::ferretdb::FerretDb;
+use forebay_peers::process::ServerProcess;
+use forebay_peers::wire::WireClient;
 use forebay_testkit::Server;
 use futures_util::TryStreamExt;
 use mongodb::Collection;

@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use anyhow::{Context, Result, ensure};
 use bson::{Bson, Document, RawDocumentBuf, doc, rawdoc};
-use forebay_bench::client::{Plan, count, declare_cache, insert_all};
+use forebay_peers::client::{Plan, count, declare_cache, insert_all};
 use forebay_testkit::{Model, Server, is_full, seed};
 use futures_util::TryStreamExt;
 use futures_util::future::try_join_all;

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 use bson::{Document, doc};
-use forebay_bench::wire::WireClient;
+use forebay_peers::wire::WireClient;
 use forebay_testkit::Server;
 use tokio::sync::Mutex;
 use tokio::task::JoinSet;

@@ -5,8 +5,8 @@ use std::process::Command;
 
 use anyhow::{Context, Result, ensure};
 use bson::{Document, doc};
-use forebay_bench::rivals::ferretdb::FerretDb;
-use forebay_bench::wire::WireClient;
+use forebay_peers::ferretdb::FerretDb;
+use forebay_peers::wire::WireClient;
 use forebay_testkit::{Server, own_address};
 use futures_util::TryStreamExt;
 use mongodb::{Client, Collection};

@@ -3,7 +3,7 @@
 use anyhow::{Context, Result, ensure};
 use bson::{Document, doc};
 use fastrand::Rng;
-use forebay_bench::rivals::ferretdb::FerretDb;
+use forebay_peers::ferretdb::FerretDb;
 use forebay_testkit::Server;
 use futures_util::TryStreamExt;
 use mongodb::options::ReturnDocument;

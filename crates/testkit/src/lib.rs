@@ -4,7 +4,7 @@
 mod model;
 mod server;
 
-pub use forebay_bench::rivals::ferretdb::FerretDb;
+pub use forebay_peers::ferretdb::FerretDb;
 pub use model::Model;
 pub use server::{Server, own_address};
 

@@ -5,8 +5,8 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU8, Ordering};
 
 use anyhow::{Context, Result};
-use forebay_bench::client;
-use forebay_bench::process::ServerProcess;
+use forebay_peers::client;
+use forebay_peers::process::ServerProcess;
 use mongodb::Client;
 
 /// A server and its data folder; both are gone when this value is dropped.

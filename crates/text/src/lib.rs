@@ -30,11 +30,10 @@
 mod automaton;
 mod budget;
 mod compile;
-#[expect(unsafe_code, reason = "launches on a device")]
-pub mod cuda;
 mod describe;
 mod engine;
 mod error;
+pub mod form;
 mod limits;
 mod lower;
 mod options;
@@ -47,7 +46,6 @@ mod syntax;
 mod tier;
 
 pub use budget::Budget;
-pub use cuda::kernels;
 pub use describe::{ProgramDescription, Refusal};
 pub use error::PatternError;
 pub use limits::Limits;

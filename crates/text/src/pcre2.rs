@@ -1,4 +1,4 @@
-//! The little of PCRE2's interface that this crate needs; no other file but the launches on a device holds `unsafe`.
+//! The little of PCRE2's interface that this crate needs. No other file of this crate has `unsafe`.
 //!
 //! The safe crate over the same library is no choice: it hands PCRE2 10.42 a dangling pointer for an empty subject,
 //! and the matcher then computes `end - n` of an address next to zero and reads what that wraps to.

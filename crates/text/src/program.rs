@@ -5,10 +5,10 @@ use std::sync::OnceLock;
 
 use crate::budget::Budget;
 use crate::compile::{Compiler, Plan, literal_plan};
-use crate::cuda::Form;
 use crate::describe::{ProgramDescription, Refusal};
 use crate::engine::Engine;
 use crate::engine::literal::Place;
+use crate::form::DeviceForm;
 use crate::limits::Limits;
 use crate::pattern::Pattern;
 use crate::rows::Rows;
@@ -22,7 +22,7 @@ pub struct Program {
     value_prefix: Vec<u8>,
     host_bytes: usize,
     pattern: Option<Pattern>,
-    device_form: OnceLock<Option<Form>>,
+    device_form: OnceLock<Option<DeviceForm>>,
 }
 
 impl Program {
@@ -131,7 +131,7 @@ impl Program {
 
     /// Whether a GPU can search for it. The first call makes the tables that the GPU reads.
     pub fn has_device_form(&self) -> bool {
-        self.form().is_some()
+        self.device_form().is_some()
     }
 
     /// Whether what a GPU finds are only candidates, to be judged by [`search_rows`](Program::search_rows).
@@ -139,7 +139,8 @@ impl Program {
         self.engine.confirms()
     }
 
-    pub(crate) fn form(&self) -> Option<&Form> {
+    /// The part of the program that a GPU can run; `None` if it can run none. The first call makes its tables.
+    pub fn device_form(&self) -> Option<&DeviceForm> {
         let made = || self.engine.device_form();
         self.device_form.get_or_init(made).as_ref()
     }

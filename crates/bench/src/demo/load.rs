@@ -2,10 +2,10 @@
 
 use anyhow::Result;
 use bson::{Document, RawDocumentBuf, doc};
+use forebay_peers::client::{self, Plan};
 use indicatif::{ProgressBar, ProgressStyle};
 use mongodb::Database;
 
-use crate::client::{self, Plan};
 use crate::data;
 
 /// The collection of package names.

@@ -10,13 +10,13 @@ use std::time::Duration;
 use anyhow::{Context, Result};
 use bson::Document;
 use clap::Args;
+use forebay_peers::client::{self, Explanation, Plan};
+use forebay_peers::process::ServerProcess;
 use mongodb::Client;
 use serde::Serialize;
 
-use crate::client::{self, Explanation, Plan};
-use crate::data;
-use crate::process::ServerProcess;
 use crate::statistics::Repeat;
+use crate::timed;
 use load::Source;
 use searches::Search;
 
@@ -132,7 +132,7 @@ fn data_folder(args: &DemoArgs) -> Result<Option<String>> {
     }
     let folder = match &args.data {
         Some(folder) => folder.clone(),
-        None => data::cache_folder()?.join("demo"),
+        None => forebay_peers::cache_folder()?.join("demo"),
     };
     let folder = folder.into_os_string().into_string();
     folder
@@ -159,9 +159,9 @@ async fn search_one(client: &Client, search: &Search) -> Result<Outcome> {
     let db = client.database(DATABASE);
     let filter: &Document = &search.filter;
     let (matches, cached) =
-        client::timed_count(&db, search.collection, filter, Plan::Chosen, SEARCH_REPEAT).await?;
+        timed::count(&db, search.collection, filter, Plan::Chosen, SEARCH_REPEAT).await?;
     let (scanned, scan) =
-        client::timed_count(&db, search.collection, filter, Plan::Scan, SCAN_REPEAT).await?;
+        timed::count(&db, search.collection, filter, Plan::Scan, SCAN_REPEAT).await?;
     anyhow::ensure!(
         matches == scanned,
         "{}: {matches} by the cache, {scanned} by a scan",

@@ -4,16 +4,17 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 use bson::Document;
+use forebay_peers::client::{self, Plan};
+use forebay_peers::ferretdb::{self, FerretDb};
+use forebay_peers::ripgrep;
 use mongodb::Database;
 
 use super::cases::{COUNT_CASES, CountCase, FERRETDB_CASES, FERRETDB_NAMES};
 use super::session::{NAMES, Session};
-use crate::client::{self, Plan};
 use crate::data::NAMES_COUNT;
 use crate::record::Measured;
-use crate::rivals::ferretdb::{self, FerretDb};
-use crate::rivals::ripgrep;
 use crate::statistics::{Repeat, Summary};
+use crate::timed;
 
 /// Rounds in which one device, ripgrep and two devices take turns, so that a busy moment of the machine meets all.
 const ROUNDS: usize = 9;
@@ -66,8 +67,7 @@ struct Turns {
 /// What is found, and the median time of a few runs.
 async fn count_here(session: &Session, case: &CountCase) -> Result<(u64, f64)> {
     let (db, filter) = (session.database(), case.filter());
-    let (count, time) =
-        client::timed_count(&db, NAMES, &filter, Plan::Chosen, ROUND_REPEAT).await?;
+    let (count, time) = timed::count(&db, NAMES, &filter, Plan::Chosen, ROUND_REPEAT).await?;
     check_expectation(session, case, count)?;
     Ok((count, time.median))
 }
@@ -76,7 +76,7 @@ async fn count_here(session: &Session, case: &CountCase) -> Result<(u64, f64)> {
 fn count_there(session: &Session, case: &CountCase, found: u64) -> Result<f64> {
     let (pattern, ignore_case) = (case.pattern, case.ignore_case);
     let (expected, time) =
-        ripgrep::timed_count(&session.names_file, pattern, ignore_case, ROUND_REPEAT)?;
+        timed::ripgrep_count(&session.names_file, pattern, ignore_case, ROUND_REPEAT)?;
     ensure!(
         found == expected,
         "{}: {found} by Forebay, {expected} by ripgrep",
@@ -179,10 +179,9 @@ async fn compare_case(
     [ours, theirs]: [&Database; 2],
 ) -> Result<()> {
     let filter = case.filter();
-    let (found, time) =
-        client::timed_count(ours, collection, &filter, Plan::Chosen, ROUND_REPEAT).await?;
+    let (found, time) = timed::count(ours, collection, &filter, Plan::Chosen, ROUND_REPEAT).await?;
     let (expected, rival) =
-        client::timed_count(theirs, collection, &filter, Plan::Chosen, FERRETDB_REPEAT).await?;
+        timed::count(theirs, collection, &filter, Plan::Chosen, FERRETDB_REPEAT).await?;
     ensure!(
         found == expected,
         "{}: {found} by Forebay, {expected} by FerretDB",

@@ -9,12 +9,12 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
 use bson::{Document, doc};
+use forebay_peers::wire::WireClient;
 use tokio::task::JoinSet;
 
 use super::session::{DATABASE, HOST_DEVICES, NAMES, Session};
 use crate::record::Measured;
 use crate::statistics::Summary;
-use crate::wire::WireClient;
 
 /// Connections at once.
 const CONNECTIONS: usize = 16;

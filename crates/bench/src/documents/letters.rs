@@ -6,6 +6,8 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
 use bson::{Document, doc};
+use forebay_peers::client::{self, Plan};
+use forebay_peers::process::ServerProcess;
 use forebay_text::Program;
 use futures_util::TryStreamExt;
 use mongodb::options::ClientOptions;
@@ -16,10 +18,9 @@ use super::DocumentsArgs;
 use super::random::{self, LETTERS, expected, program};
 use super::report::Report;
 use super::session::DATABASE;
-use crate::client::{self, Plan};
-use crate::process::ServerProcess;
 use crate::record::{Measured, Record};
 use crate::statistics::{Repeat, Summary, milliseconds};
+use crate::timed;
 
 const COLLECTION: &str = "letters";
 /// Documents of a run that only checks the definitions.
@@ -183,7 +184,7 @@ impl Letters {
     }
 
     async fn timed(&self, filter: &Document, repeat: Repeat) -> Result<(u64, Summary)> {
-        client::timed_count(&self.db, COLLECTION, filter, Plan::Chosen, repeat).await
+        timed::count(&self.db, COLLECTION, filter, Plan::Chosen, repeat).await
     }
 
     /// Finds all documents with a rare substring, their `_id` only.
@@ -244,8 +245,10 @@ impl Letters {
         let searching = searches.begin(&self.db, STORM_CLIENTS, goes_on);
         let (mut leave, mut join) = (Vec::new(), Vec::new());
         for _ in 0..MOVES {
-            leave.push(client::remove_last_device(&self.client).await?);
-            join.push(client::add_device(&self.client, last).await?);
+            leave.push(milliseconds(
+                client::remove_last_device(&self.client).await?,
+            ));
+            join.push(milliseconds(client::add_device(&self.client, last).await?));
         }
         over.store(true, Ordering::Relaxed);
         let searches: u64 = searching

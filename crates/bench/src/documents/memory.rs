@@ -2,9 +2,9 @@
 
 use anyhow::{Context, Result};
 use bson::doc;
+use forebay_peers::client;
 
 use super::session::{HOST_DEVICES, NAMES, Session};
-use crate::client;
 use crate::record::Measured;
 use crate::statistics::Summary;
 

@@ -16,10 +16,10 @@ use std::path::PathBuf;
 
 use anyhow::{Result, bail};
 use clap::{Args, Subcommand};
+use forebay_peers::{column, ferretdb};
 
 use crate::plot::{self, PlotArgs};
 use crate::record::Record;
-use crate::rivals::{column, ferretdb};
 use figures::Figure;
 use session::Session;
 

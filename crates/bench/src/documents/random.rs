@@ -10,11 +10,11 @@ use anyhow::{Result, ensure};
 use bson::raw::CStr;
 use bson::{RawDocumentBuf, doc, rawdoc};
 use forebay_cancel::Stop;
+use forebay_peers::client::{self, Plan};
 use forebay_text::{Limits, Options, Pattern, Program, Rows, SEPARATOR};
 use mongodb::{Collection, Database};
 use tokio::task::JoinSet;
 
-use crate::client::{self, Plan};
 use crate::data;
 
 /// Letters of a value.

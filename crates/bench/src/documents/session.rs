@@ -5,14 +5,14 @@ use std::sync::Arc;
 
 use anyhow::{Context, Result, ensure};
 use bson::{RawDocumentBuf, doc};
+use forebay_peers::client::{self, Plan};
+use forebay_peers::process::ServerProcess;
 use indicatif::ProgressBar;
 use mongodb::{Client, Database};
 
 use super::DocumentsArgs;
 use super::report::Report;
-use crate::client::{self, Plan};
 use crate::data;
-use crate::process::ServerProcess;
 use crate::record::Record;
 
 /// The database of the benchmarks.
@@ -49,7 +49,7 @@ impl Session {
     /// # Errors
     /// If the data cannot be fetched, or the server does not start.
     pub async fn start(args: &DocumentsArgs) -> Result<Session> {
-        let folder = tempfile::tempdir_in(data::cache_folder()?)?;
+        let folder = tempfile::tempdir_in(forebay_peers::cache_folder()?)?;
         let (names, names_file) = names(args.smoke, folder.path())?;
         let data = folder.path().join("data");
         let data = data.to_str().context("the cache folder's name is UTF-8")?;

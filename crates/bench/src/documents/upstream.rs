@@ -5,15 +5,15 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
 use bson::{Document, doc};
+use forebay_peers::client;
+use forebay_peers::ferretdb::{self, FerretDb};
+use forebay_peers::process::ServerProcess;
 use mongodb::{Client, Database};
 use tokio::task::JoinSet;
 
 use super::counts;
 use super::session::{DATABASE, HOST_DEVICES, Session};
-use crate::client;
-use crate::process::ServerProcess;
 use crate::record::Measured;
-use crate::rivals::ferretdb::{self, FerretDb};
 use crate::statistics::{Summary, milliseconds};
 
 /// The collection of names.

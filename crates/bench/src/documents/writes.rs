@@ -4,10 +4,10 @@ use std::time::Instant;
 
 use anyhow::{Context, Result};
 use bson::{Document, RawDocumentBuf, rawdoc};
+use forebay_peers::client;
 use mongodb::Collection;
 
 use super::session::{HOST_DEVICES, Session};
-use crate::client;
 use crate::record::Measured;
 use crate::statistics::Summary;
 

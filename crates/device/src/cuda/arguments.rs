@@ -6,12 +6,28 @@ use std::marker::PhantomData;
 /// A type that Rust and CUDA C++ lay out alike.
 ///
 /// Numbers, arrays, pointers and the structs of [`kernel_arguments!`](crate::kernel_arguments) have it.
-pub trait DeviceType {
+pub trait DeviceType: Sized {
     /// The C++ declaration of something of this type, as in `unsigned int name`; `name` may end in array bounds.
     fn declare(name: &str) -> String;
 
     /// Adds the C++ definitions of the structs that the type names, each once, in an order that compiles.
     fn define(definitions: &mut Vec<String>);
+
+    /// Appends the value as it stands in the memory of a device, padding as zeros.
+    fn write(&self, out: &mut Vec<u8>);
+
+    /// Reads a value as it stands in the memory of a device, from the first bytes of `bytes`.
+    ///
+    /// # Panics
+    /// If there are fewer bytes than the type has.
+    fn read(bytes: &[u8]) -> Self;
+
+    /// The values as an array in the memory of a device.
+    fn bytes_of(values: &[Self]) -> Vec<u8> {
+        let mut bytes = Vec::with_capacity(size_of_val(values));
+        values.iter().for_each(|value| value.write(&mut bytes));
+        bytes
+    }
 }
 
 /// A struct that kernels take, by value and as their only parameter.
@@ -34,6 +50,15 @@ macro_rules! numbers {
             }
 
             fn define(_: &mut Vec<String>) {}
+
+            fn write(&self, out: &mut Vec<u8>) {
+                out.extend_from_slice(&self.to_le_bytes());
+            }
+
+            fn read(bytes: &[u8]) -> Self {
+                let (number, _) = bytes.split_first_chunk().expect("as many bytes as the number has");
+                <$rust>::from_le_bytes(*number)
+            }
         }
     )+ };
 }
@@ -58,6 +83,14 @@ impl<T: DeviceType, const COUNT: usize> DeviceType for [T; COUNT] {
 
     fn define(definitions: &mut Vec<String>) {
         T::define(definitions);
+    }
+
+    fn write(&self, out: &mut Vec<u8>) {
+        self.iter().for_each(|value| value.write(out));
+    }
+
+    fn read(bytes: &[u8]) -> Self {
+        std::array::from_fn(|index| T::read(&bytes[index * size_of::<T>()..]))
     }
 }
 
@@ -111,6 +144,14 @@ macro_rules! pointers {
             fn define(definitions: &mut Vec<String>) {
                 T::define(definitions);
             }
+
+            fn write(&self, out: &mut Vec<u8>) {
+                self.address.write(out);
+            }
+
+            fn read(bytes: &[u8]) -> Self {
+                $name::new(u64::read(bytes))
+            }
         }
     )+ };
 }
@@ -152,6 +193,7 @@ pub fn struct_text(name: &str, bytes: usize, alignment: usize, fields: &[Field])
 /// Defines structs that kernels take as their parameter, or that such structs hold or point at.
 ///
 /// The structs are `#[repr(C)]`, `Debug`, `Clone` and `Copy` and implement [`KernelArguments`](crate::cuda::KernelArguments).
+/// [`DeviceType::bytes_of`](crate::cuda::DeviceType::bytes_of) gives arrays of them as a device reads them.
 /// Fields are numbers, arrays, [`DevicePointer`](crate::cuda::DevicePointer)s and such structs; a struct may not point at
 /// itself. The kernel takes `const __grid_constant__ Name arguments`.
 ///
@@ -205,6 +247,21 @@ macro_rules! kernel_arguments {
                     definitions.push(text);
                 }
             }
+
+            fn write(&self, out: &mut ::std::vec::Vec<u8>) {
+                let start = out.len();
+                $(
+                    out.resize(start + ::std::mem::offset_of!($name, $field), 0);
+                    $crate::cuda::DeviceType::write(&self.$field, out);
+                )+
+                out.resize(start + ::std::mem::size_of::<$name>(), 0);
+            }
+
+            fn read(bytes: &[u8]) -> Self {
+                $name { $(
+                    $field: <$type as $crate::cuda::DeviceType>::read(&bytes[::std::mem::offset_of!($name, $field)..]),
+                )+ }
+            }
         }
 
         impl $crate::cuda::KernelArguments for $name {}
@@ -245,6 +302,26 @@ mod tests {
             assert!(header.contains(line), "{line}\n{header}");
         }
         assert_eq!(header.matches("struct Entry {").count(), 1);
+    }
+
+    #[test]
+    fn structs_are_written_and_read_as_they_are_laid_out() {
+        let bytes = Entry::bytes_of(&[
+            Entry { begin: 1, kind: 2 },
+            Entry {
+                begin: 1 << 40,
+                kind: 3,
+            },
+        ]);
+        let mut expected = [0; 32];
+        (expected[0], expected[8], expected[21], expected[24]) = (1, 2, 1, 3);
+        assert_eq!(bytes, expected);
+        let second = Entry::read(&bytes[size_of::<Entry>()..]);
+        assert_eq!((second.begin, second.kind), (1 << 40, 3));
+        assert_eq!(<[u16; 2]>::read(&[1, 0, 2, 1, 9]), [1, 258]);
+        let pointer = DevicePointerMut::<u32>::new(512);
+        let pointers = DevicePointerMut::bytes_of(&[pointer]);
+        assert_eq!(DevicePointerMut::<u32>::read(&pointers).address(), 512);
     }
 
     #[test]

@@ -18,7 +18,7 @@ use super::library::nvrtc_version;
 use super::resources::KernelResources;
 
 /// What the name of the format's version is; another one is another file.
-const FORMAT: &str = "forebay kernel 1";
+const FORMAT: &str = "forebay kernel 2";
 
 /// A folder of compiled programs, shared by processes. Files that are damaged or missing only cost a compilation.
 #[derive(Debug, Clone)]
@@ -116,15 +116,20 @@ fn plain(name: &str) -> String {
 
 /// The hash of everything that the machine code depends on.
 fn key(spec: &ProgramSpec, arch: Arch, nvrtc_version: (u32, u32)) -> String {
-    let readable = (
-        FORMAT,
-        nvrtc_version,
-        &spec.name,
-        options(spec, arch),
-        &spec.entries,
-        &spec.headers,
-        spec.source,
-    );
+    let readable = (FORMAT, nvrtc_version, options(spec, arch), identity(spec));
+    hash(format!("{readable:?}").as_bytes())
+}
+
+/// The hash of all parts of a specification.
+pub(super) fn identity(spec: &ProgramSpec) -> String {
+    let ProgramSpec {
+        name,
+        source,
+        headers,
+        options,
+        entries,
+    } = spec;
+    let readable = (name, options, entries, headers, source);
     hash(format!("{readable:?}").as_bytes())
 }
 

@@ -1,11 +1,14 @@
 //! From CUDA C++ to machine code for one architecture, by NVRTC; no GPU is needed.
 
+use std::borrow::Cow;
 use std::ffi::{CString, NulError};
 use std::fmt::{self, Write};
 use std::str::FromStr;
+use std::sync::Arc;
 
+use super::cache;
 use super::library::{NvrtcMissing, nvrtc_version};
-use super::program::{NvrtcError, Program};
+use super::program::{NvrtcError, Program as NvrtcProgram};
 use super::resources::KernelResources;
 
 /// A generation of GPUs by compute capability.
@@ -55,14 +58,43 @@ impl FromStr for Arch {
 pub struct ProgramSpec {
     /// Names it in errors and in the disk cache. Programs that differ only in their options share it.
     pub name: String,
-    /// The source, CUDA C++20.
-    pub source: &'static str,
+    /// The source, CUDA C++20. Generated sources are owned.
+    pub source: Cow<'static, str>,
     /// Headers that the source may include: name as in the `#include`, and text.
     pub headers: Vec<(String, String)>,
     /// Options for NVRTC, as in `-DITEMS=4`. Architecture and language are set already.
     pub options: Vec<String>,
     /// The kernels, each by its name in the source; instances of templates with their arguments, as in `scan<32>`.
     pub entries: Vec<String>,
+}
+
+/// A specification with its identity: two programs are the same if all parts of their specifications are.
+///
+/// Making one hashes the source and the headers, so operators make their programs once. Clones share the specification.
+#[derive(Debug, Clone)]
+pub struct Program {
+    spec: Arc<ProgramSpec>,
+    identity: Arc<str>,
+}
+
+impl Program {
+    /// Hashes a specification.
+    pub fn new(spec: ProgramSpec) -> Program {
+        Program {
+            identity: cache::identity(&spec).into(),
+            spec: Arc::new(spec),
+        }
+    }
+
+    /// The specification.
+    pub fn spec(&self) -> &ProgramSpec {
+        &self.spec
+    }
+
+    /// The hash of all parts of the specification.
+    pub(super) fn identity(&self) -> &Arc<str> {
+        &self.identity
+    }
 }
 
 /// Machine code for one architecture. The same program gives the same one.
@@ -113,14 +145,6 @@ pub enum CompileError {
         /// Name of the program.
         program: String,
     },
-    /// The program has no such kernel.
-    #[error("program {program} has no entry {entry}")]
-    NoEntry {
-        /// Name of the program.
-        program: String,
-        /// The kernel that was asked for.
-        entry: String,
-    },
 }
 
 /// Compiles a program. Blocks for tens of milliseconds to seconds; the disk cache is not asked.
@@ -137,7 +161,7 @@ pub fn compile(spec: &ProgramSpec, arch: Arch) -> Result<Cubin, CompileError> {
         arch,
         code: error.code,
         log,
-        numbered_source: numbered(spec.source),
+        numbered_source: numbered(&spec.source),
     };
     let mut program = texts
         .program()
@@ -153,7 +177,7 @@ pub fn compile(spec: &ProgramSpec, arch: Arch) -> Result<Cubin, CompileError> {
 fn finish(
     spec: &ProgramSpec,
     texts: &Texts,
-    program: &Program,
+    program: &NvrtcProgram,
     log: &str,
 ) -> Result<Cubin, NvrtcError> {
     let entries = spec.entries.iter().zip(&texts.entries);
@@ -192,7 +216,7 @@ impl Texts {
         };
         Ok(Texts {
             name: CString::new(spec.name.as_str())?,
-            source: CString::new(spec.source)?,
+            source: CString::new(&*spec.source)?,
             headers: spec.headers.iter().map(header).collect::<Result<_, _>>()?,
             options: options(spec, arch)
                 .iter()
@@ -202,8 +226,8 @@ impl Texts {
         })
     }
 
-    fn program(&self) -> Result<Program, NvrtcError> {
-        let mut program = Program::create(&self.name, &self.source, &self.headers)?;
+    fn program(&self) -> Result<NvrtcProgram, NvrtcError> {
+        let mut program = NvrtcProgram::create(&self.name, &self.source, &self.headers)?;
         self.entries
             .iter()
             .try_for_each(|entry| program.add_entry(entry))?;

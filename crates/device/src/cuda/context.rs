@@ -42,6 +42,10 @@ impl Context {
         Ok(context)
     }
 
+    pub(super) fn raw(&self) -> CUcontext {
+        self.raw
+    }
+
     /// Makes the context the calling thread's for good: for the thread that owns the device.
     pub(crate) fn make_current(&self) -> Result<(), DriverError> {
         // SAFETY: `raw` is a live context.
@@ -56,6 +60,13 @@ impl Context {
         Ok(Entered {
             _context: PhantomData,
         })
+    }
+
+    /// Waits for all work of the context.
+    pub(crate) fn synchronize(&self) -> Result<(), DriverError> {
+        let _entered = self.enter()?;
+        // SAFETY: a context is current.
+        check("cuCtxSynchronize", unsafe { sys::cuCtxSynchronize() })
     }
 
     /// What the card has now.

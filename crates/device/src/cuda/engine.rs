@@ -1,30 +1,37 @@
 //! A GPU as the jobs on its thread see it.
 
+use std::any::Any;
 use std::ffi::c_void;
 use std::ptr;
 use std::sync::Arc;
 
-use cudarc::driver::sys;
+use cudarc::driver::sys::{self, CUlaunchConfig};
 
+use super::event::Clock;
 use super::library::{DriverError, check};
 use super::modules::{Modules, no_entry};
-use super::stream::OwnedStream;
 use super::{
-    Arch, Arena, Context, DeviceMemory, Event, Gpu, Kernel, KernelArguments, KernelCache,
-    LaunchShape, Mirrored, Pinned, PinnedPool, ProgramSpec, Stream,
+    Arch, Arena, Context, DeviceBuffer, DeviceMemory, DeviceType, Event, Gpu, Kernel,
+    KernelArguments, KernelCache, LaunchShape, Mirrored, Pinned, PinnedPool, Priority, Program,
+    Stream,
 };
 use crate::device::Shared;
-use crate::{DeviceFault, OutOfMemory};
+use crate::{DeviceFault, JobError, JobFailure, OutOfMemory, Signal};
+
+/// Something that work in flight uses.
+type Retired = Box<dyn Any + Send>;
 
 /// The GPU of a job, on the thread that owns it.
 ///
-/// A [`DeviceFault`] that a call returns says that the device is done for; the job returns it, and the device is marked
-/// lost. Faults of kernels and copies come to light at a later call.
+/// A job returns the errors of these calls: a failure ends the job alone, a [`DeviceFault`] loses the device. Faults of
+/// kernels and copies come to light at a later call.
 #[derive(Debug)]
 pub struct Cuda {
-    compute: OwnedStream,
-    load: OwnedStream,
+    uploads: Stream,
+    downloads: Stream,
     modules: Modules,
+    /// What is dropped when its event has come.
+    retired: Vec<(Arc<Event>, Retired)>,
     pool: Arc<PinnedPool>,
     arena: Arc<Arena>,
     gpu: Gpu,
@@ -41,9 +48,10 @@ impl Cuda {
         pool: Arc<PinnedPool>,
     ) -> Result<Cuda, DriverError> {
         Ok(Cuda {
-            compute: OwnedStream::create(Arc::clone(&context))?,
-            load: OwnedStream::create(Arc::clone(&context))?,
+            uploads: Stream::create(Arc::clone(&context), Priority::Normal)?,
+            downloads: Stream::create(Arc::clone(&context), Priority::Normal)?,
             modules: Modules::new(KernelCache::from_environment()),
+            retired: Vec::new(),
             pool,
             arena,
             gpu,
@@ -62,10 +70,31 @@ impl Cuda {
         self.pool.close();
     }
 
-    /// Waits for both streams. A device that has failed does nothing more, and its error is known already.
-    pub(crate) fn settle(&self) {
-        let _ = self.compute.synchronize();
-        let _ = self.load.synchronize();
+    /// Waits for all work of the device.
+    pub(crate) fn settle(&self) -> Result<(), DeviceFault> {
+        Ok(self.context.synchronize()?)
+    }
+
+    /// Keeps memory, or whatever work in flight uses, until an event has come; returns at once.
+    pub fn retire(&mut self, value: impl Send + 'static, event: Arc<Event>) {
+        self.retired.push((event, Box::new(value)));
+    }
+
+    pub(crate) fn has_retired(&self) -> bool {
+        !self.retired.is_empty()
+    }
+
+    /// Drops what was retired until events that have come.
+    pub(crate) fn drop_retired(&mut self) -> Result<(), DeviceFault> {
+        let mut index = 0;
+        while index < self.retired.len() {
+            if self.retired[index].0.is_done()? {
+                self.retired.swap_remove(index);
+            } else {
+                index += 1;
+            }
+        }
+        Ok(())
     }
 
     /// What the GPU is.
@@ -93,30 +122,40 @@ impl Cuda {
         self.gpu.l2_bytes
     }
 
-    /// A kernel, ready to launch. The first use of a program compiles it (or takes it from the disk cache) and loads all
-    /// its kernels, which blocks for tens of milliseconds or more; later uses look it up.
-    ///
-    /// A program is known by its name and its options: two that differ in nothing else must not share a name.
+    /// Readies a program without waiting: it is compiled, or taken from the disk cache, on a thread of its own. Returns `None`
+    /// once the program is loaded; else the job returns [`Step::wait_for`](crate::Step::wait_for) of the signal, and calls
+    /// again.
     ///
     /// # Errors
-    /// [`DeviceFault::Compile`] with the compiler's log, also when the program has no such entry; else the driver's error.
-    pub fn kernel(&mut self, spec: &ProgramSpec, entry: &str) -> Result<Arc<Kernel>, DeviceFault> {
-        if !spec.entries.iter().any(|known| known == entry) {
-            return Err(no_entry(spec, entry));
-        }
-        if let Some(kernel) = self.modules.find(spec, entry) {
+    /// [`KernelError`](crate::KernelError): the program does not compile, with the compiler's log, or the driver does not load
+    /// it. A fault of the device.
+    pub fn load(&mut self, program: &Program) -> Result<Option<Signal>, JobError> {
+        self.modules.advance(&self.context, &self.gpu, program)
+    }
+
+    /// A kernel, ready to launch. If its program is not loaded, this blocks the device's thread while it is compiled, for
+    /// tens of milliseconds or more: call [`Cuda::load`] first.
+    ///
+    /// # Errors
+    /// As [`Cuda::load`]; also if the program has no such entry.
+    pub fn kernel(&mut self, program: &Program, entry: &str) -> Result<Arc<Kernel>, JobError> {
+        if let Some(kernel) = self.modules.find(program, entry) {
             return Ok(kernel);
         }
-        self.modules.load(&self.context, &self.gpu, spec)?;
-        let found = self.modules.find(spec, entry);
-        found.ok_or_else(|| no_entry(spec, entry))
+        let entries = &program.spec().entries;
+        if !entries.iter().any(|known| known == entry) {
+            return Err(no_entry(program, entry).into());
+        }
+        self.modules.load(&self.context, &self.gpu, program)?;
+        let found = self.modules.find(program, entry);
+        found.ok_or_else(|| no_entry(program, entry).into())
     }
 
     /// Queues a kernel on a stream and returns before it runs. No blocks are no launch.
     ///
     /// # Errors
-    /// [`DeviceFault::Launch`] when the shape is beyond the limits of the kernel or the device, or the driver refuses, as
-    /// it does when earlier work has failed.
+    /// [`KernelError::Shape`](crate::KernelError::Shape) if the shape exceeds a limit of the kernel or the device. A fault of
+    /// the device, also one of earlier work.
     ///
     /// # Safety
     /// - The kernel takes one parameter: the struct that `A`'s header defines, by value.
@@ -131,19 +170,20 @@ impl Cuda {
         kernel: &Kernel,
         shape: &LaunchShape,
         arguments: &A,
-        stream: Stream,
-    ) -> Result<(), DeviceFault> {
+        stream: &Stream,
+    ) -> Result<(), JobError> {
         assert!(kernel.is_of(&self.context), "a kernel of another device");
+        self.own_stream(stream);
         let blocks = kernel.checked_blocks(shape)?;
         if blocks == 0 {
             return Ok(());
         }
         if self.shared.faults.take_launch_failure() {
-            return Err(kernel.launch_fault(shape, "injected failure".to_owned()));
+            return Err(DeviceFault::Injected.into());
         }
         // SAFETY: the caller promises what the kernel takes and touches.
         let launched = unsafe { self.queue(kernel, blocks, shape, arguments, stream) };
-        launched.map_err(|error| kernel.launch_fault(shape, error.code))
+        launched.map_err(|error| kernel.launch_error(shape, error))
     }
 
     /// # Safety
@@ -154,27 +194,33 @@ impl Cuda {
         blocks: u32,
         shape: &LaunchShape,
         arguments: &A,
-        stream: Stream,
+        stream: &Stream,
     ) -> Result<(), DriverError> {
         let mut parameters = [ptr::from_ref(arguments).cast_mut().cast::<c_void>()];
-        // SAFETY: kernel and stream are live and of this context, which is current here. The driver copies the one
-        // parameter, which is as large as the kernel's, before the call returns.
+        let mut attributes = shape.attributes();
+        let config = CUlaunchConfig {
+            gridDimX: blocks,
+            gridDimY: 1,
+            gridDimZ: 1,
+            blockDimX: shape.threads,
+            blockDimY: 1,
+            blockDimZ: 1,
+            sharedMemBytes: shape.shared_bytes,
+            hStream: stream.raw(),
+            attrs: attributes.as_mut_ptr(),
+            numAttrs: attributes.len() as u32,
+        };
+        // SAFETY: kernel and stream are live and of this context, which is current here. The driver copies the attributes
+        // and the one parameter, which is as large as the kernel's, before the call returns.
         let code = unsafe {
-            sys::cuLaunchKernel(
+            sys::cuLaunchKernelEx(
+                &config,
                 kernel.raw(),
-                blocks,
-                1,
-                1,
-                shape.threads,
-                1,
-                1,
-                shape.shared_bytes,
-                self.stream(stream).raw(),
                 parameters.as_mut_ptr(),
                 ptr::null_mut(),
             )
         };
-        check("cuLaunchKernel", code)
+        check("cuLaunchKernelEx", code)
     }
 
     /// Queues a copy of `from` to an address of the device. From [`Pinned`] memory it returns at once and runs beside
@@ -188,12 +234,12 @@ impl Cuda {
         &self,
         from: &[u8],
         to: u64,
-        stream: Stream,
+        stream: &Stream,
     ) -> Result<(), DeviceFault> {
         if from.is_empty() {
             return Ok(());
         }
-        let stream = self.stream(stream).raw();
+        let stream = self.own_stream(stream).raw();
         // SAFETY: the stream is live and its context current; the caller promises the memory.
         let code =
             unsafe { sys::cuMemcpyHtoDAsync_v2(to, from.as_ptr().cast(), from.len(), stream) };
@@ -213,7 +259,7 @@ impl Cuda {
         from: &[u8],
         to: &DeviceMemory,
         offset: usize,
-        stream: Stream,
+        stream: &Stream,
     ) -> Result<(), DeviceFault> {
         let to = self.own(to).address_of(offset, from.len());
         // SAFETY: the memory has room, as was seen; the caller's borrows last until the stream has been waited for.
@@ -234,11 +280,11 @@ impl Cuda {
         from: &DeviceMemory,
         offset: usize,
         to: &mut [u8],
-        stream: Stream,
+        stream: &Stream,
     ) -> Result<(), DeviceFault> {
         let from = self.own(from).address_of(offset, to.len());
         if !to.is_empty() {
-            let (out, raw) = (to.as_mut_ptr().cast(), self.stream(stream).raw());
+            let (out, raw) = (to.as_mut_ptr().cast(), self.own_stream(stream).raw());
             // SAFETY: the stream is live and its context current. The memory is as long, as was seen; the caller's
             // borrows last until the stream has been waited for.
             let code = unsafe { sys::cuMemcpyDtoHAsync_v2(out, from, to.len(), raw) };
@@ -251,8 +297,35 @@ impl Cuda {
     ///
     /// # Errors
     /// The fault of that work, or of other work on the device.
-    pub fn synchronize(&self, stream: Stream) -> Result<(), DeviceFault> {
-        Ok(self.stream(stream).synchronize()?)
+    pub fn synchronize(&self, stream: &Stream) -> Result<(), DeviceFault> {
+        Ok(self.own_stream(stream).synchronize()?)
+    }
+
+    /// Makes a stream. Takes some microseconds: an operator keeps its streams.
+    ///
+    /// # Errors
+    /// A fault of the device.
+    pub fn stream(&self, priority: Priority) -> Result<Stream, DeviceFault> {
+        Ok(Stream::create(Arc::clone(&self.context), priority)?)
+    }
+
+    /// The stream on which [`TransferJob`](super::TransferJob)s copy to the device.
+    pub fn uploads(&self) -> &Stream {
+        &self.uploads
+    }
+
+    /// The stream on which [`TransferJob`](super::TransferJob)s copy from the device.
+    pub fn downloads(&self) -> &Stream {
+        &self.downloads
+    }
+
+    /// Has all that `stream` is given from now on wait for an event, on the device; returns at once. The event may be of
+    /// another stream, and of another device.
+    ///
+    /// # Errors
+    /// A fault of the device.
+    pub fn wait(&self, stream: &Stream, event: &Event) -> Result<(), DeviceFault> {
+        Ok(self.own_stream(stream).wait(event)?)
     }
 
     /// A new event, not recorded yet.
@@ -260,15 +333,26 @@ impl Cuda {
     /// # Errors
     /// A fault of the device.
     pub fn event(&self) -> Result<Event, DeviceFault> {
-        Ok(Event::create(Arc::clone(&self.context))?)
+        Ok(Event::create(Arc::clone(&self.context), Clock::Timed)?)
+    }
+
+    /// A new event behind all that a stream has been given so far; it takes no time. A job waits for it by
+    /// [`Step::wait_for`](crate::Step::wait_for), a stream by [`Cuda::wait`].
+    ///
+    /// # Errors
+    /// A fault of the device.
+    pub fn mark(&self, stream: &Stream) -> Result<Arc<Event>, DeviceFault> {
+        let event = Event::create(Arc::clone(&self.context), Clock::Untimed)?;
+        self.record(&event, stream)?;
+        Ok(Arc::new(event))
     }
 
     /// Sets an event behind all that a stream has been given so far; returns at once.
     ///
     /// # Errors
     /// A fault of the device.
-    pub fn record(&self, event: &Event, stream: Stream) -> Result<(), DeviceFault> {
-        Ok(event.record(self.stream(stream))?)
+    pub fn record(&self, event: &Event, stream: &Stream) -> Result<(), DeviceFault> {
+        Ok(event.record(self.own_stream(stream))?)
     }
 
     /// Memory of the device; the same as [`Device::allocate`](crate::Device::allocate).
@@ -279,13 +363,30 @@ impl Cuda {
         self.arena.allocate(bytes)
     }
 
+    /// Memory of the device for `len` values of a type.
+    ///
+    /// # Errors
+    /// [`OutOfMemory`] when no free part is large enough.
+    pub fn buffer<T: DeviceType>(&self, len: usize) -> Result<DeviceBuffer<T>, OutOfMemory> {
+        let bytes = (len as u64).saturating_mul(size_of::<T>() as u64);
+        Ok(DeviceBuffer::new(self.allocate(bytes)?, len))
+    }
+
     /// A pinned buffer of zeros that is not of the loaders' pool, for what an operator keeps. Blocks for milliseconds:
     /// take it once, not per query.
     ///
     /// # Errors
-    /// A fault of the device; the host being out of memory is one.
-    pub fn host_buffer(&self, bytes: usize) -> Result<Pinned, DeviceFault> {
-        Ok(Pinned::create(Arc::clone(&self.context), bytes)?)
+    /// [`JobFailure::CannotPin`] if the host has no memory to pin. A fault of the device.
+    pub fn host_buffer(&self, bytes: usize) -> Result<Pinned, JobError> {
+        let pinned = Pinned::create(Arc::clone(&self.context), bytes);
+        pinned.map_err(|error| match &*error.code {
+            "CUDA_ERROR_OUT_OF_MEMORY" => JobFailure::CannotPin {
+                bytes,
+                code: error.code,
+            }
+            .into(),
+            _ => error.into(),
+        })
     }
 
     /// The memory with a pinned buffer of zeros of its size; copies between them go on one stream.
@@ -295,9 +396,9 @@ impl Cuda {
     ///
     /// # Panics
     /// If the memory is another device's.
-    pub fn mirrored(&self, memory: DeviceMemory, stream: Stream) -> Result<Mirrored, DeviceFault> {
+    pub fn mirrored(&self, memory: DeviceMemory, stream: &Stream) -> Result<Mirrored, JobError> {
         let host = self.host_buffer(self.own(&memory).bytes() as usize)?;
-        Ok(Mirrored::new(memory, host, stream, self.event()?))
+        Ok(Mirrored::new(memory, host, stream.clone(), self.event()?))
     }
 
     /// The memory, which is of this device.
@@ -306,10 +407,14 @@ impl Cuda {
         memory
     }
 
-    fn stream(&self, stream: Stream) -> &OwnedStream {
-        match stream {
-            Stream::Compute => &self.compute,
-            Stream::Load => &self.load,
-        }
+    /// The stream, which is of this device.
+    pub(super) fn own_stream<'a>(&self, stream: &'a Stream) -> &'a Stream {
+        assert!(stream.is_of(&self.context), "a stream of another device");
+        stream
+    }
+
+    /// Returns whether memory is of this device.
+    pub(super) fn owns(&self, memory: &DeviceMemory) -> bool {
+        memory.is_of(&self.arena)
     }
 }

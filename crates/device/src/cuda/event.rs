@@ -3,12 +3,18 @@
 use std::ptr;
 use std::sync::Arc;
 
-use cudarc::driver::sys::{self, CUevent, CUresult};
+use cudarc::driver::sys::{self, CUevent, CUevent_flags, CUresult};
 
-use super::Context;
 use super::library::{DriverError, check};
-use super::stream::OwnedStream;
+use super::{Context, Stream};
 use crate::DeviceFault;
+
+/// Whether an event takes the time, which costs the device a little.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Clock {
+    Timed,
+    Untimed,
+}
 
 /// A point in a stream. One that was never recorded counts as done.
 ///
@@ -22,22 +28,34 @@ pub struct Event {
 
 // SAFETY: the driver allows the calls on an event from any thread.
 unsafe impl Send for Event {}
+// SAFETY: as above, also at the same time.
+unsafe impl Sync for Event {}
 
 impl Event {
-    pub(super) fn create(context: Arc<Context>) -> Result<Event, DriverError> {
+    pub(super) fn create(context: Arc<Context>, clock: Clock) -> Result<Event, DriverError> {
         let entered = context.enter()?;
         let mut raw = ptr::null_mut();
-        // SAFETY: a context is current, and `raw` lives through the call; 0 asks for an event that takes the time.
-        check("cuEventCreate", unsafe { sys::cuEventCreate(&mut raw, 0) })?;
+        let flags = match clock {
+            Clock::Timed => CUevent_flags::CU_EVENT_DEFAULT,
+            Clock::Untimed => CUevent_flags::CU_EVENT_DISABLE_TIMING,
+        };
+        // SAFETY: a context is current, and `raw` lives through the call.
+        check("cuEventCreate", unsafe {
+            sys::cuEventCreate(&mut raw, flags as u32)
+        })?;
         drop(entered);
         Ok(Event { context, raw })
     }
 
     /// Sets the event after all that the stream has been given so far.
-    pub(super) fn record(&self, stream: &OwnedStream) -> Result<(), DriverError> {
+    pub(super) fn record(&self, stream: &Stream) -> Result<(), DriverError> {
         // SAFETY: event and stream are live and of the same context.
         let code = unsafe { sys::cuEventRecord(self.raw, stream.raw()) };
         check("cuEventRecord", code)
+    }
+
+    pub(super) fn raw(&self) -> CUevent {
+        self.raw
     }
 
     /// True once the device has come to the event. Does not block.
@@ -67,7 +85,7 @@ impl Event {
     /// Milliseconds of device time from `start` to this event, to about half a microsecond. Both are done.
     ///
     /// # Errors
-    /// A fault when one of them is not done or was never recorded, or of earlier work on the device.
+    /// A fault when one of them is not done, was never recorded, or takes no time, or of earlier work on the device.
     pub fn elapsed_ms(&self, start: &Event) -> Result<f32, DeviceFault> {
         let _entered = self.context.enter()?;
         let mut ms = 0.0;

@@ -2,6 +2,7 @@
 
 use std::ffi::{CStr, c_char, c_int};
 use std::fmt;
+use std::fs;
 
 use cudarc::driver::sys::{self, CUdevice, CUdevice_attribute};
 
@@ -21,12 +22,26 @@ pub struct Gpu {
     pub driver_version: String,
     /// Memory in bytes, used or not.
     pub memory_bytes: u64,
+    /// Bytes that its memory can deliver in a second, by its clock and width; 0 if the driver does not say.
+    pub memory_bytes_per_s: u64,
     /// Streaming multiprocessors.
     pub multiprocessors: u32,
     /// Shared memory that one block may use in bytes, static and dynamic together.
     pub shared_bytes_per_block_max: u32,
     /// Second-level cache in bytes.
     pub l2_bytes: u64,
+    /// Address on the PCI bus, as in `0000:17:00.0`.
+    pub pci_address: String,
+    /// The node of the host's memory that is nearest; `None` where the system does not say.
+    pub numa_node: Option<u32>,
+    /// Ordinals of the GPUs whose memory it can read and write directly.
+    pub peers: Vec<u32>,
+    /// Engines that copy beside kernels; with two or more, both directions at the same time.
+    pub copy_engines: u32,
+    /// Whether kernels can read host memory that is not pinned.
+    pub reads_pageable_memory: bool,
+    /// Whether atomic operations of kernels on host memory are those of the host.
+    pub has_host_atomics: bool,
 }
 
 impl fmt::Display for Gpu {
@@ -47,13 +62,17 @@ impl fmt::Display for Gpu {
 /// [`CudaUnavailable`] says what is missing. A driver without GPUs is an error of the driver.
 pub fn gpus() -> Result<Vec<Gpu>, CudaUnavailable> {
     library::start_driver()?;
+    Ok((0..count()?).map(describe).collect::<Result<_, _>>()?)
+}
+
+/// The number of GPUs. The driver is started.
+fn count() -> Result<u32, DriverError> {
     let mut count = 0;
     // SAFETY: the driver is started, and `count` lives through the call.
     check("cuDeviceGetCount", unsafe {
         sys::cuDeviceGetCount(&mut count)
     })?;
-    let ordinals = 0..count.unsigned_abs();
-    Ok(ordinals.map(describe).collect::<Result<_, _>>()?)
+    Ok(count.unsigned_abs())
 }
 
 /// The driver's handle of a GPU. The driver is started.
@@ -78,12 +97,27 @@ fn describe(ordinal: u32) -> Result<Gpu, DriverError> {
         },
         driver_version: library::driver_version_text()?,
         memory_bytes: memory_bytes(device)?,
+        memory_bytes_per_s: memory_bytes_per_s(
+            number(Attribute::CU_DEVICE_ATTRIBUTE_MEMORY_CLOCK_RATE)?,
+            number(Attribute::CU_DEVICE_ATTRIBUTE_GLOBAL_MEMORY_BUS_WIDTH)?,
+        ),
         multiprocessors: number(Attribute::CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT)?,
         shared_bytes_per_block_max: number(
             Attribute::CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK_OPTIN,
         )?,
         l2_bytes: number(Attribute::CU_DEVICE_ATTRIBUTE_L2_CACHE_SIZE)?.into(),
+        numa_node: numa_node(&pci_address(device)?),
+        pci_address: pci_address(device)?,
+        peers: peers(device, ordinal)?,
+        copy_engines: number(Attribute::CU_DEVICE_ATTRIBUTE_ASYNC_ENGINE_COUNT)?,
+        reads_pageable_memory: number(Attribute::CU_DEVICE_ATTRIBUTE_PAGEABLE_MEMORY_ACCESS)? > 0,
+        has_host_atomics: number(Attribute::CU_DEVICE_ATTRIBUTE_HOST_NATIVE_ATOMIC_SUPPORTED)? > 0,
     })
+}
+
+/// Two transfers a clock, as all memory of GPUs does.
+fn memory_bytes_per_s(clock_khz: u32, width_bits: u32) -> u64 {
+    2 * 1000 * u64::from(clock_khz) * u64::from(width_bits / 8)
 }
 
 fn attribute(device: CUdevice, which: CUdevice_attribute) -> Result<u32, DriverError> {
@@ -102,6 +136,35 @@ fn model(device: CUdevice) -> Result<String, DriverError> {
     Ok(text_of(&name))
 }
 
+fn pci_address(device: CUdevice) -> Result<String, DriverError> {
+    let mut address = [0; 32];
+    let length = address.len() as c_int;
+    // SAFETY: the driver writes at most the given length, its NUL included.
+    let code = unsafe { sys::cuDeviceGetPCIBusId(address.as_mut_ptr(), length, device) };
+    check("cuDeviceGetPCIBusId", code)?;
+    Ok(text_of(&address).to_lowercase())
+}
+
+/// Linux writes -1 where it does not know the node.
+fn numa_node(pci_address: &str) -> Option<u32> {
+    let file = format!("/sys/bus/pci/devices/{pci_address}/numa_node");
+    fs::read_to_string(file).ok()?.trim().parse().ok()
+}
+
+fn peers(device: CUdevice, ordinal: u32) -> Result<Vec<u32>, DriverError> {
+    let mut peers = Vec::new();
+    for other in (0..count()?).filter(|other| *other != ordinal) {
+        let mut can_access = 0;
+        // SAFETY: both are handles of the driver, and `can_access` lives through the call.
+        let code = unsafe { sys::cuDeviceCanAccessPeer(&mut can_access, device, handle(other)?) };
+        check("cuDeviceCanAccessPeer", code)?;
+        if can_access != 0 {
+            peers.push(other);
+        }
+    }
+    Ok(peers)
+}
+
 /// The text before the first NUL.
 fn text_of(name: &[c_char]) -> String {
     let bytes: Vec<u8> = name.iter().map(|byte| byte.cast_unsigned()).collect();
@@ -115,4 +178,15 @@ fn memory_bytes(device: CUdevice) -> Result<u64, DriverError> {
     let code = unsafe { sys::cuDeviceTotalMem_v2(&mut bytes, device) };
     check("cuDeviceTotalMem", code)?;
     Ok(bytes as u64)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_memory_of_an_h100_delivers_3_35_terabytes_a_second() {
+        let per_s = memory_bytes_per_s(2_619_000, 5_120);
+        assert_eq!(per_s / 1_000_000_000, 3_352);
+    }
 }

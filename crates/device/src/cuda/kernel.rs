@@ -5,24 +5,44 @@ use std::fmt;
 use std::ptr;
 use std::sync::Arc;
 
-use cudarc::driver::sys::{self, CUfunction, CUfunction_attribute, CUmodule};
+use cudarc::driver::sys::{
+    self, CUfunction, CUfunction_attribute, CUlaunchAttribute, CUlaunchAttributeID,
+    CUlaunchAttributeValue, CUlaunchAttributeValue_union__bindgen_ty_1, CUmodule,
+};
 
 use super::library::{DriverError, check};
-use super::{Context, Cubin, KernelResources};
-use crate::DeviceFault;
+use super::{Context, Cubin, Gpu, KernelResources};
+use crate::{DeviceFault, JobError, KernelError};
 
 /// Most blocks that the first dimension of a grid takes.
 const BLOCKS_MAX: u64 = (1 << 31) - 1;
 
+/// Most blocks of a cluster on every GPU that has clusters.
+const CLUSTER_MAX: u32 = 8;
+
+/// What the driver says of a launch that it cannot do: the context stays good.
+const SHAPE_CODES: [&str; 5] = [
+    "CUDA_ERROR_INVALID_VALUE",
+    "CUDA_ERROR_LAUNCH_OUT_OF_RESOURCES",
+    "CUDA_ERROR_COOPERATIVE_LAUNCH_TOO_LARGE",
+    "CUDA_ERROR_INVALID_CLUSTER_SIZE",
+    "CUDA_ERROR_NOT_SUPPORTED",
+];
+
 /// How many threads a launch runs, and the shared memory of each block.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash)]
 pub struct LaunchShape {
-    /// Blocks; none makes the launch a no-op. One dimension, below 2^31.
+    /// Blocks; 0 makes the launch a no-op. One dimension, below 2^31.
     pub blocks: u64,
     /// Threads a block.
     pub threads: u32,
     /// Dynamic shared memory a block in bytes.
     pub shared_bytes: u32,
+    /// Whether the blocks wait for each other (grid synchronisation): all of them run at the same time then, so there are at
+    /// most as many as [`Kernel::persistent_shape`] has.
+    pub cooperative: bool,
+    /// Blocks of a cluster, which share memory; at most 8. 0 and 1 are no clusters; others need sm_90.
+    pub cluster: u32,
 }
 
 impl fmt::Display for LaunchShape {
@@ -31,26 +51,65 @@ impl fmt::Display for LaunchShape {
             f,
             "{} blocks of {} threads with {} bytes of dynamic shared memory",
             self.blocks, self.threads, self.shared_bytes
-        )
+        )?;
+        if self.cluster > 1 {
+            write!(f, ", in clusters of {}", self.cluster)?;
+        }
+        if self.cooperative {
+            f.write_str(", cooperative")?;
+        }
+        Ok(())
     }
 }
 
 impl LaunchShape {
+    /// What the driver is to know of the launch beyond its numbers.
+    pub(super) fn attributes(&self) -> Vec<CUlaunchAttribute> {
+        let attribute = |id, value| CUlaunchAttribute {
+            id,
+            pad: [0; 4],
+            value,
+        };
+        let mut attributes = Vec::new();
+        if self.cooperative {
+            let value = CUlaunchAttributeValue { cooperative: 1 };
+            let id = CUlaunchAttributeID::CU_LAUNCH_ATTRIBUTE_COOPERATIVE;
+            attributes.push(attribute(id, value));
+        }
+        if self.cluster > 1 {
+            let (x, y, z) = (self.cluster, 1, 1);
+            let size = CUlaunchAttributeValue_union__bindgen_ty_1 { x, y, z };
+            let id = CUlaunchAttributeID::CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION;
+            attributes.push(attribute(id, CUlaunchAttributeValue { clusterDim: size }));
+        }
+        attributes
+    }
+
     /// The number of blocks as the driver takes it, or why the shape cannot be launched.
     fn checked_blocks(&self, limits: &Limits) -> Result<u32, String> {
         let Limits {
             threads_max,
             shared_bytes_max,
+            has_clusters,
+            ..
         } = *limits;
         if self.blocks > BLOCKS_MAX {
             return Err(format!("a grid has at most {BLOCKS_MAX} blocks"));
         }
         if self.threads == 0 || self.threads > threads_max {
-            return Err(format!("a block of it has 1 to {threads_max} threads"));
+            return Err(format!("a block has 1 to {threads_max} threads"));
         }
         if self.shared_bytes > shared_bytes_max {
             return Err(format!(
-                "a block of it has at most {shared_bytes_max} bytes"
+                "a block has at most {shared_bytes_max} bytes of dynamic shared memory"
+            ));
+        }
+        if self.cluster > 1 && !has_clusters {
+            return Err("clusters need sm_90".to_owned());
+        }
+        if self.cluster > CLUSTER_MAX || !self.blocks.is_multiple_of(self.cluster.max(1).into()) {
+            return Err(format!(
+                "a cluster has at most {CLUSTER_MAX} blocks, and the blocks are whole clusters"
             ));
         }
         Ok(self.blocks as u32)
@@ -62,6 +121,8 @@ impl LaunchShape {
 struct Limits {
     threads_max: u32,
     shared_bytes_max: u32,
+    has_clusters: bool,
+    multiprocessors: u32,
 }
 
 /// Machine code that is loaded on a device.
@@ -131,7 +192,7 @@ impl Kernel {
     pub(super) fn load(
         module: Arc<Module>,
         resources: KernelResources,
-        shared_bytes_per_block_max: u32,
+        gpu: &Gpu,
     ) -> Result<Kernel, DriverError> {
         use CUfunction_attribute as Attribute;
         let function = module.function(&resources.symbol)?;
@@ -139,7 +200,9 @@ impl Kernel {
         let static_bytes = number(Attribute::CU_FUNC_ATTRIBUTE_SHARED_SIZE_BYTES)?;
         let limits = Limits {
             threads_max: number(Attribute::CU_FUNC_ATTRIBUTE_MAX_THREADS_PER_BLOCK)?,
-            shared_bytes_max: shared_bytes_per_block_max.saturating_sub(static_bytes),
+            shared_bytes_max: gpu.shared_bytes_per_block_max.saturating_sub(static_bytes),
+            has_clusters: gpu.arch.major >= 9,
+            multiprocessors: gpu.multiprocessors,
         };
         allow_shared_memory(function, limits.shared_bytes_max)?;
         Ok(Kernel {
@@ -184,6 +247,24 @@ impl Kernel {
         Ok(blocks.unsigned_abs())
     }
 
+    /// The largest grid whose blocks all run at the same time; at least one block.
+    ///
+    /// # Errors
+    /// A fault of the device.
+    pub fn persistent_shape(
+        &self,
+        threads: u32,
+        shared_bytes: u32,
+    ) -> Result<LaunchShape, DeviceFault> {
+        let resident = self.resident_blocks(threads, shared_bytes)? * self.limits.multiprocessors;
+        Ok(LaunchShape {
+            blocks: resident.max(1).into(),
+            threads,
+            shared_bytes,
+            ..LaunchShape::default()
+        })
+    }
+
     pub(super) fn raw(&self) -> CUfunction {
         self.function
     }
@@ -194,16 +275,25 @@ impl Kernel {
     }
 
     /// The number of blocks as the driver takes it.
-    pub(super) fn checked_blocks(&self, shape: &LaunchShape) -> Result<u32, DeviceFault> {
+    pub(super) fn checked_blocks(&self, shape: &LaunchShape) -> Result<u32, KernelError> {
         let checked = shape.checked_blocks(&self.limits);
-        checked.map_err(|why| self.launch_fault(shape, why))
+        checked.map_err(|why| self.shape_error(shape, why))
     }
 
-    pub(super) fn launch_fault(&self, shape: &LaunchShape, why: String) -> DeviceFault {
-        DeviceFault::Launch {
+    fn shape_error(&self, shape: &LaunchShape, why: String) -> KernelError {
+        KernelError::Shape {
             kernel: self.resources.name.clone(),
             shape: *shape,
             why,
+        }
+    }
+
+    /// Tells an error of this launch from a fault of the device that comes to light at it.
+    pub(super) fn launch_error(&self, shape: &LaunchShape, error: DriverError) -> JobError {
+        if SHAPE_CODES.contains(&error.code.as_str()) {
+            self.shape_error(shape, error.code).into()
+        } else {
+            error.into()
         }
     }
 }
@@ -231,6 +321,8 @@ mod tests {
     const LIMITS: Limits = Limits {
         threads_max: 256,
         shared_bytes_max: 1000,
+        has_clusters: true,
+        multiprocessors: 1,
     };
 
     fn checked(blocks: u64, threads: u32, shared_bytes: u32) -> Result<u32, String> {
@@ -238,6 +330,7 @@ mod tests {
             blocks,
             threads,
             shared_bytes,
+            ..LaunchShape::default()
         };
         shape.checked_blocks(&LIMITS)
     }
@@ -246,6 +339,27 @@ mod tests {
     fn shapes_within_the_limits_pass() {
         assert_eq!(checked(BLOCKS_MAX, 256, 1000), Ok(2_147_483_647));
         assert_eq!(checked(0, 1, 0), Ok(0));
+    }
+
+    #[test]
+    fn clusters_are_whole_and_need_their_architecture() {
+        let shape = |blocks, cluster| LaunchShape {
+            blocks,
+            threads: 32,
+            cluster,
+            ..LaunchShape::default()
+        };
+        let without = Limits {
+            has_clusters: false,
+            ..LIMITS
+        };
+        assert_eq!(shape(16, 8).checked_blocks(&LIMITS), Ok(16));
+        assert_eq!(shape(7, 1).checked_blocks(&without), Ok(7));
+        for (blocks, cluster, limits) in [(16, 16, LIMITS), (9, 2, LIMITS), (8, 2, without)] {
+            let error = shape(blocks, cluster).checked_blocks(&limits);
+            assert!(error.is_err_and(|why| why.contains("cluster")));
+        }
+        assert_eq!(shape(16, 8).attributes().len(), 1);
     }
 
     #[test]

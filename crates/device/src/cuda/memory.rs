@@ -130,6 +130,15 @@ impl DeviceMemory {
         Arc::ptr_eq(&self.arena, arena)
     }
 
+    /// Whether both are parts of the same device.
+    pub(super) fn is_beside(&self, other: &DeviceMemory) -> bool {
+        Arc::ptr_eq(&self.arena, &other.arena)
+    }
+
+    pub(super) fn context(&self) -> &Context {
+        &self.arena.context
+    }
+
     /// Where `bytes` bytes from an offset on stand.
     ///
     /// # Panics

@@ -53,11 +53,11 @@ impl Mirrored {
         let to = cuda.own(&self.device).address_of(0, bytes);
         // SAFETY: the memory has room, as was seen. Until the event behind the copy has passed, this value keeps both, and
         // gives nobody the buffer to write; the copies and kernels of a stream follow one another.
-        unsafe { cuda.copy_to_device_async(&self.host[..bytes], to, self.stream) }?;
-        let recorded = cuda.record(&self.sent, self.stream);
+        unsafe { cuda.copy_to_device_async(&self.host[..bytes], to, &self.stream) }?;
+        let recorded = cuda.record(&self.sent, &self.stream);
         if recorded.is_err() {
             // Nothing stands for the copy now: it is waited for here, whatever that says.
-            let _ = cuda.synchronize(self.stream);
+            let _ = cuda.synchronize(&self.stream);
         }
         recorded
     }
@@ -71,7 +71,7 @@ impl Mirrored {
     /// # Panics
     /// If there are not so many bytes, or the memory is another device's.
     pub fn fetch(&mut self, cuda: &Cuda, bytes: usize) -> Result<(), DeviceFault> {
-        cuda.read(&self.device, 0, &mut self.host[..bytes], self.stream)
+        cuda.read(&self.device, 0, &mut self.host[..bytes], &self.stream)
     }
 }
 

@@ -6,12 +6,14 @@
 //! may be dropped on any thread, also after the device is lost.
 
 mod arguments;
+mod buffer;
 mod cache;
 mod compile;
 mod context;
 mod engine;
 mod event;
 mod gpu;
+mod header;
 mod kernel;
 mod library;
 mod memory;
@@ -22,22 +24,24 @@ mod program;
 mod ranges;
 mod resources;
 mod stream;
-mod upload;
+mod transfer;
 
 pub use arguments::{DevicePointer, DevicePointerMut, DeviceType, KernelArguments, struct_text};
+pub use buffer::{DeviceBuffer, DeviceView};
 pub use cache::KernelCache;
-pub use compile::{Arch, ArchError, CompileError, Cubin, ProgramSpec, compile};
+pub use compile::{Arch, ArchError, CompileError, Cubin, Program, ProgramSpec, compile};
 pub use engine::Cuda;
 pub use event::Event;
 pub use gpu::{Gpu, gpus};
+pub use header::device_header;
 pub use kernel::{Kernel, LaunchShape};
 pub use library::{CudaUnavailable, DriverError, NvrtcMissing, nvrtc_version};
 pub use memory::DeviceMemory;
 pub use mirrored::Mirrored;
 pub use pinned::Pinned;
 pub use resources::KernelResources;
-pub use stream::Stream;
-pub use upload::Upload;
+pub use stream::{Priority, Stream};
+pub use transfer::{Destination, Fill, PinnedPart, Source, Transfer, TransferJob};
 
 pub(crate) use context::Context;
 pub(crate) use memory::Arena;

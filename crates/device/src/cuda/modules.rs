@@ -2,23 +2,55 @@
 
 use std::collections::HashMap;
 use std::sync::Arc;
+use std::thread;
+use std::time::Duration;
+
+use parking_lot::{Condvar, Mutex};
 
 use super::kernel::{Kernel, Module};
-use super::{CompileError, Context, Cubin, Gpu, KernelCache, ProgramSpec};
-use crate::DeviceFault;
+use super::library::DriverError;
+use super::{Arch, CompileError, Context, Cubin, Gpu, KernelCache, Program};
+use crate::{JobError, KernelError, Signal};
 
-/// The loaded kernels of one device, by program and options.
+/// Maximum programs of a device that are remembered. Beyond it, the one that was unused for longest is unloaded.
+const PROGRAMS_MAX: usize = 256;
+
+/// Maximum programs of the process that are compiled at the same time.
+const COMPILERS_MAX: usize = 4;
+
+/// Time between two looks at a compilation that the device's thread waits for.
+const LOOK_INTERVAL: Duration = Duration::from_micros(200);
+
+/// The programs of one device.
 #[derive(Debug)]
 pub(super) struct Modules {
     cache: KernelCache,
-    programs: HashMap<String, Vec<Loaded>>,
+    /// By identity.
+    programs: HashMap<Arc<str>, Known>,
+    /// Counts uses of all programs.
+    uses: u64,
 }
 
-/// One program with one set of options.
 #[derive(Debug)]
-struct Loaded {
-    options: Vec<String>,
-    kernels: Vec<Arc<Kernel>>,
+struct Known {
+    state: State,
+    /// The number of its last use.
+    used: u64,
+}
+
+#[derive(Debug)]
+enum State {
+    Compiling(Compilation),
+    Loaded(Vec<Arc<Kernel>>),
+    /// The program does not compile or load; it is not tried again until it is forgotten.
+    Refused(KernelError),
+}
+
+/// A compilation on a thread of its own.
+#[derive(Debug)]
+struct Compilation {
+    ended: Signal,
+    compiled: Arc<Mutex<Option<Result<Cubin, CompileError>>>>,
 }
 
 impl Modules {
@@ -26,55 +58,206 @@ impl Modules {
         Modules {
             cache,
             programs: HashMap::new(),
+            uses: 0,
         }
     }
 
-    /// The kernel if its program is loaded already.
-    pub(super) fn find(&self, spec: &ProgramSpec, entry: &str) -> Option<Arc<Kernel>> {
-        let variants = self.programs.get(&spec.name)?;
-        let loaded = variants
-            .iter()
-            .find(|loaded| loaded.options == spec.options)?;
+    /// The kernel if its program is loaded.
+    pub(super) fn find(&mut self, program: &Program, entry: &str) -> Option<Arc<Kernel>> {
+        let known = self.programs.get_mut(program.identity())?;
+        self.uses += 1;
+        known.used = self.uses;
+        let State::Loaded(kernels) = &known.state else {
+            return None;
+        };
         let is_it = |kernel: &&Arc<Kernel>| kernel.resources().name == entry;
-        loaded.kernels.iter().find(is_it).cloned()
+        kernels.iter().find(is_it).cloned()
     }
 
-    /// Compiles a program, or takes it from the disk cache, and loads all of its kernels.
+    /// Brings a program nearer to being loaded, without waiting: starts its compilation, or loads what was compiled. Returns
+    /// `None` once it is loaded, else the signal that the compilation sets at its end.
+    pub(super) fn advance(
+        &mut self,
+        context: &Arc<Context>,
+        gpu: &Gpu,
+        program: &Program,
+    ) -> Result<Option<Signal>, JobError> {
+        self.uses += 1;
+        let Some(known) = self.programs.get_mut(program.identity()) else {
+            self.make_room(context)?;
+            let compilation = Compilation::start(&self.cache, program, gpu.arch)?;
+            let ended = compilation.ended.clone();
+            self.keep(program, State::Compiling(compilation));
+            return Ok(Some(ended));
+        };
+        known.used = self.uses;
+        let compiled = match &known.state {
+            State::Loaded(_) => return Ok(None),
+            State::Refused(error) => return Err(error.clone().into()),
+            State::Compiling(compilation) if !compilation.ended.is_set() => {
+                return Ok(Some(compilation.ended.clone()));
+            }
+            State::Compiling(compilation) => compilation.compiled.lock().take(),
+        };
+        let loaded = loaded(context, gpu, program, compiled);
+        if let Err(JobError::Failed(crate::JobFailure::Kernel(error))) = &loaded {
+            self.keep(program, State::Refused(error.clone()));
+        }
+        self.keep(program, State::Loaded(loaded?));
+        Ok(None)
+    }
+
+    /// Loads a program; waits for its compilation.
     pub(super) fn load(
         &mut self,
         context: &Arc<Context>,
         gpu: &Gpu,
-        spec: &ProgramSpec,
-    ) -> Result<(), DeviceFault> {
-        let cubin = self.cache.get(spec, gpu.arch).map_err(Box::new)?;
-        let loaded = Loaded {
-            options: spec.options.clone(),
-            kernels: load(context, &cubin, gpu.shared_bytes_per_block_max)?,
-        };
-        let variants = self.programs.entry(spec.name.clone()).or_default();
-        variants.push(loaded);
+        program: &Program,
+    ) -> Result<(), JobError> {
+        while let Some(ended) = self.advance(context, gpu, program)? {
+            while !ended.is_set() {
+                thread::park_timeout(LOOK_INTERVAL);
+            }
+        }
+        Ok(())
+    }
+
+    fn keep(&mut self, program: &Program, state: State) {
+        let identity = Arc::clone(program.identity());
+        let used = self.uses;
+        self.programs.insert(identity, Known { state, used });
+    }
+
+    /// Forgets the program that was unused for longest if there are too many; one whose kernels are in use stays.
+    fn make_room(&mut self, context: &Context) -> Result<(), JobError> {
+        if self.programs.len() < PROGRAMS_MAX {
+            return Ok(());
+        }
+        let unused = self.programs.iter().filter(|(_, known)| known.is_unused());
+        let oldest = unused.min_by_key(|(_, known)| known.used);
+        if let Some(oldest) = oldest.map(|(identity, _)| Arc::clone(identity)) {
+            // A kernel of it may still run.
+            context.synchronize()?;
+            self.programs.remove(&oldest);
+        }
         Ok(())
     }
 }
 
-fn load(
+impl Known {
+    fn is_unused(&self) -> bool {
+        match &self.state {
+            State::Compiling(_) => false,
+            State::Loaded(kernels) => kernels.iter().all(|kernel| Arc::strong_count(kernel) == 1),
+            State::Refused(_) => true,
+        }
+    }
+}
+
+impl Compilation {
+    fn start(
+        cache: &KernelCache,
+        program: &Program,
+        arch: Arch,
+    ) -> Result<Compilation, KernelError> {
+        let compilation = Compilation {
+            ended: Signal::new(),
+            compiled: Arc::default(),
+        };
+        let (cache, wanted) = (cache.clone(), program.clone());
+        let compiled = Arc::clone(&compilation.compiled);
+        let ended = SetAtEnd(compilation.ended.clone());
+        let compile = move || {
+            // Set also if the compilation panics: then there is no result.
+            let _ended = ended;
+            let _turn = Turn::take();
+            *compiled.lock() = Some(cache.get(wanted.spec(), arch));
+        };
+        let thread = thread::Builder::new().name("compile".to_owned());
+        let started = thread.spawn(compile);
+        started.map_err(|error| load_failure(program, error.to_string()))?;
+        Ok(compilation)
+    }
+}
+
+/// Sets a signal when it is dropped.
+struct SetAtEnd(Signal);
+
+impl Drop for SetAtEnd {
+    fn drop(&mut self) {
+        self.0.set();
+    }
+}
+
+static COMPILERS: Mutex<usize> = Mutex::new(0);
+static COMPILER_ENDED: Condvar = Condvar::new();
+
+/// One of the compilations that run.
+struct Turn;
+
+impl Turn {
+    fn take() -> Turn {
+        let mut running = COMPILERS.lock();
+        COMPILER_ENDED.wait_while(&mut running, |running| *running >= COMPILERS_MAX);
+        *running += 1;
+        Turn
+    }
+}
+
+impl Drop for Turn {
+    fn drop(&mut self) {
+        *COMPILERS.lock() -= 1;
+        COMPILER_ENDED.notify_one();
+    }
+}
+
+/// Loads all kernels of a program that was compiled.
+fn loaded(
     context: &Arc<Context>,
-    cubin: &Cubin,
-    shared_bytes_per_block_max: u32,
-) -> Result<Vec<Arc<Kernel>>, DeviceFault> {
-    let module = Arc::new(Module::load(Arc::clone(context), cubin)?);
+    gpu: &Gpu,
+    program: &Program,
+    compiled: Option<Result<Cubin, CompileError>>,
+) -> Result<Vec<Arc<Kernel>>, JobError> {
+    let compiled =
+        compiled.ok_or_else(|| load_failure(program, "its compilation panicked".to_owned()))?;
+    let cubin = compiled.map_err(|error| KernelError::Compile(Box::new(error)))?;
+    let module = Module::load(Arc::clone(context), &cubin);
+    let module = Arc::new(module.map_err(|error| load_error(program, error))?);
     let kernels = cubin.entries.iter().map(|resources| {
-        let module = Arc::clone(&module);
-        let kernel = Kernel::load(module, resources.clone(), shared_bytes_per_block_max)?;
+        let kernel = Kernel::load(Arc::clone(&module), resources.clone(), gpu)?;
         Ok(Arc::new(kernel))
     });
     kernels.collect()
 }
 
+/// What the driver says of machine code that it does not load: that is the program's error.
+const PROGRAM_CODES: [&str; 5] = [
+    "CUDA_ERROR_INVALID_IMAGE",
+    "CUDA_ERROR_INVALID_PTX",
+    "CUDA_ERROR_INVALID_SOURCE",
+    "CUDA_ERROR_NO_BINARY_FOR_GPU",
+    "CUDA_ERROR_SHARED_OBJECT_SYMBOL_NOT_FOUND",
+];
+
+fn load_error(program: &Program, error: DriverError) -> JobError {
+    if PROGRAM_CODES.contains(&error.code.as_str()) {
+        load_failure(program, error.code).into()
+    } else {
+        error.into()
+    }
+}
+
+fn load_failure(program: &Program, code: String) -> KernelError {
+    KernelError::Load {
+        program: program.spec().name.clone(),
+        code,
+    }
+}
+
 /// The error of a kernel that its program does not have.
-pub(super) fn no_entry(spec: &ProgramSpec, entry: &str) -> DeviceFault {
-    DeviceFault::from(Box::new(CompileError::NoEntry {
-        program: spec.name.clone(),
+pub(super) fn no_entry(program: &Program, entry: &str) -> KernelError {
+    KernelError::NoEntry {
+        program: program.spec().name.clone(),
         entry: entry.to_owned(),
-    }))
+    }
 }

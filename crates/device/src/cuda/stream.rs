@@ -5,56 +5,96 @@ use std::sync::Arc;
 
 use cudarc::driver::sys::{self, CUstream, CUstream_flags};
 
-use super::Context;
 use super::library::{DriverError, check};
+use super::{Context, Event};
 
-/// The two streams of a device. Work of one runs in order; work of different ones runs side by side unless an event
-/// orders it.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum Stream {
-    /// Searches.
-    Compute,
-    /// Data on its way to the device.
-    Load,
+/// Which stream the device serves first where work of several streams can run.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Priority {
+    /// Work that can wait, such as batches.
+    Low,
+    /// Between the two.
+    Normal,
+    /// Work that a client waits for.
+    High,
+}
+
+/// A sequence of work on one device: see [`Cuda::stream`](super::Cuda::stream).
+///
+/// Work of one stream runs in order; work of different streams runs side by side unless an event orders it
+/// ([`Cuda::wait`](super::Cuda::wait)). Clones share the stream, which ends with the last of them; work in flight is still
+/// done then.
+#[derive(Debug, Clone)]
+pub struct Stream {
+    handle: Arc<Handle>,
 }
 
 /// The driver's handle of a stream.
 #[derive(Debug)]
-pub(super) struct OwnedStream {
+struct Handle {
     context: Arc<Context>,
     raw: CUstream,
 }
 
 // SAFETY: the driver allows the calls on a stream from any thread.
-unsafe impl Send for OwnedStream {}
+unsafe impl Send for Handle {}
+// SAFETY: as above, also at the same time.
+unsafe impl Sync for Handle {}
 
-impl OwnedStream {
-    /// A stream that does not wait for the driver's default stream.
-    pub(super) fn create(context: Arc<Context>) -> Result<OwnedStream, DriverError> {
+impl Stream {
+    /// Makes a stream that does not wait for the driver's default stream.
+    pub(super) fn create(context: Arc<Context>, priority: Priority) -> Result<Stream, DriverError> {
         let entered = context.enter()?;
         let mut raw = ptr::null_mut();
         let flags = CUstream_flags::CU_STREAM_NON_BLOCKING as u32;
-        // SAFETY: a context is current, and `raw` lives through the call.
-        check("cuStreamCreate", unsafe {
-            sys::cuStreamCreate(&mut raw, flags)
+        let number = driver_priority(priority)?;
+        // SAFETY: a context is current, and `raw` lives through the call; the driver limits the number to its range.
+        check("cuStreamCreateWithPriority", unsafe {
+            sys::cuStreamCreateWithPriority(&mut raw, flags, number)
         })?;
         drop(entered);
-        Ok(OwnedStream { context, raw })
+        let handle = Arc::new(Handle { context, raw });
+        Ok(Stream { handle })
     }
 
     pub(super) fn raw(&self) -> CUstream {
-        self.raw
+        self.handle.raw
+    }
+
+    /// Returns whether the stream is of this context.
+    pub(super) fn is_of(&self, context: &Arc<Context>) -> bool {
+        Arc::ptr_eq(&self.handle.context, context)
     }
 
     /// Waits until all that was queued is done.
     pub(super) fn synchronize(&self) -> Result<(), DriverError> {
         // SAFETY: the stream is live.
-        let code = unsafe { sys::cuStreamSynchronize(self.raw) };
+        let code = unsafe { sys::cuStreamSynchronize(self.raw()) };
         check("cuStreamSynchronize", code)
+    }
+
+    /// Has all that is queued from now on wait for an event, on the device.
+    pub(super) fn wait(&self, event: &Event) -> Result<(), DriverError> {
+        // SAFETY: stream and event are live; 0 is the only flag that is allowed.
+        let code = unsafe { sys::cuStreamWaitEvent(self.raw(), event.raw(), 0) };
+        check("cuStreamWaitEvent", code)
     }
 }
 
-impl Drop for OwnedStream {
+/// The number that the driver has for a priority in the current context: the lower, the more urgent.
+fn driver_priority(priority: Priority) -> Result<i32, DriverError> {
+    let (mut least, mut greatest) = (0, 0);
+    // SAFETY: a context is current, and both numbers live through the call.
+    let code = unsafe { sys::cuCtxGetStreamPriorityRange(&mut least, &mut greatest) };
+    check("cuCtxGetStreamPriorityRange", code)?;
+    Ok(match priority {
+        Priority::Low => least,
+        Priority::Normal => least.midpoint(greatest),
+        Priority::High => greatest,
+    })
+}
+
+impl Drop for Handle {
     fn drop(&mut self) {
         if let Ok(_entered) = self.context.enter() {
             // SAFETY: this was the only owner; the driver finishes what is queued.

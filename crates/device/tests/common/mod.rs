@@ -5,9 +5,9 @@ use std::sync::Arc;
 use std::sync::mpsc::channel;
 
 use forebay_device::cuda::{Cuda, gpus};
-use forebay_device::{Device, DeviceContext, DeviceFault, DeviceOptions, Devices, Step};
+use forebay_device::{Device, DeviceContext, DeviceOptions, Devices, JobError, Step};
 
-/// Devices by their specification, with little memory each; none where there is no GPU.
+/// Devices by their specification, with little memory each; `None` where there is no GPU.
 ///
 /// `FOREBAY_REQUIRE_GPU=1` says that there must be one.
 pub fn devices(spec: &str) -> Option<Devices> {
@@ -26,11 +26,11 @@ pub fn devices(spec: &str) -> Option<Devices> {
     Some(Devices::new(&spec, options).unwrap_or_else(|error| panic!("{error}")))
 }
 
-/// Runs one step on the GPU and waits for its answer; none when the device is lost.
+/// Runs one step on the GPU and waits for its answer; `None` if the job fails or the device is lost.
 pub fn ask<T, F>(device: &Arc<Device>, mut work: F) -> Option<T>
 where
     T: Send + 'static,
-    F: FnMut(&mut Cuda) -> Result<T, DeviceFault> + Send + 'static,
+    F: FnMut(&mut Cuda) -> Result<T, JobError> + Send + 'static,
 {
     let (sender, receiver) = channel();
     let job = move |context: &mut DeviceContext| {

@@ -116,7 +116,7 @@ fn leave_lost_devices(shared: &Arc<Shared>) {
         .iter()
         .filter(|device| device.is_lost())
     {
-        shared.placement.lock().leave(device.id().0);
+        shared.owners.lock().leave(device.id());
     }
     shared
         .members()

@@ -1,4 +1,4 @@
-//! Putting buckets where the placement says.
+//! Copying buckets to the devices that own them.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -16,13 +16,13 @@ use crate::segment::{Copying, Replica};
 /// A device and a bucket's copies on it.
 type Copies<T> = (Arc<Device>, Vec<T>);
 
-/// Moves every bucket of a field to its device: that of the placement, or another one with room, or none.
+/// Moves every bucket of a field to the device that owns it; to another one if that has no room, or to none.
 pub(super) fn place(collection: &CollectionCache, field: usize) {
     let begun = begin(collection, field);
     let count = begun.state.directory.buckets().len();
     let next = AtomicUsize::new(0);
     let take = || Some(next.fetch_add(1, Ordering::Relaxed)).filter(|position| *position < count);
-    // Each thread lays out a bucket while the copies of the one before are on their way.
+    // Each thread lays out a bucket while the copies of the one before are in flight.
     let settle = || {
         let mut before = None;
         let moves = iter::from_fn(take).map(|position| Move::begin(collection, &begun, position));
@@ -45,36 +45,67 @@ pub(super) fn place(collection: &CollectionCache, field: usize) {
 }
 
 /// A bucket on its way to another device, or to none.
+///
+/// The placement is locked for each draw, and never while a bucket is laid out or copied: both can wait for a device.
+/// The draw counts the bucket's load at once, so that draws of other threads see it. The owner is read again when the
+/// copies are done, as devices may join, leave or fail meanwhile.
 struct Move {
     position: usize,
+    /// Copies in flight; `None` if no device has room.
     copies: Option<Copies<Copying>>,
+    /// Devices that had no room, or failed.
+    refused: Vec<DeviceId>,
 }
 
 impl Move {
-    /// None if the bucket is where it should be.
+    /// Returns `None` if the bucket is where it should be.
     fn begin(collection: &CollectionCache, begun: &Begun, position: usize) -> Option<Move> {
         let shared = &collection.shared;
         let bucket = &begun.state.directory.buckets()[position];
         if bucket.segments.is_empty() {
-            shared.placement.lock().assign(bucket.id(), 0, None);
+            shared.owners.lock().unassign(bucket.id());
             return None;
         }
-        shared.placement.lock().resize(bucket.id(), load(bucket));
-        if is_settled(shared, bucket) {
+        shared.owners.lock().resize(bucket.id(), load(bucket));
+        if bucket
+            .device()
+            .is_some_and(|device| owns(device, shared, bucket))
+        {
             return None;
         }
-        let copies = copies_at_home(shared, bucket).or_else(|| copies_elsewhere(shared, bucket));
-        Some(Move { position, copies })
+        let mut moved = Move {
+            position,
+            copies: None,
+            refused: Vec::new(),
+        };
+        moved.begin_copies(shared, bucket);
+        Some(moved)
     }
 
-    /// Waits for the copies, and puts the bucket there.
-    fn finish(self, collection: &CollectionCache, begun: &Begun) {
-        let shared = &collection.shared;
+    /// Begins to copy the bucket to its owner. An owner that refuses is replaced by a draw among the other devices.
+    fn begin_copies(&mut self, shared: &Shared, bucket: &Bucket) {
+        self.copies = None;
+        while self.copies.is_none() {
+            let is_open = |owner: &DeviceId| !self.refused.contains(owner);
+            let owner = shared.owners.lock().owner(bucket.id()).filter(is_open);
+            let draw = || {
+                let mut placement = shared.owners.lock();
+                placement.draw(bucket.id(), load(bucket), &self.refused)
+            };
+            let Some(owner) = owner.or_else(draw) else {
+                return;
+            };
+            self.copies = copies_on(shared, bucket, owner);
+            if self.copies.is_none() {
+                self.refused.push(owner);
+            }
+        }
+    }
+
+    /// Waits for the copies, and installs them.
+    fn finish(mut self, collection: &CollectionCache, begun: &Begun) {
         let bucket = &begun.state.directory.buckets()[self.position];
-        let copies = self.copies.and_then(|copies| {
-            // A device that was lost on the way is drawn no more.
-            wait(copies).or_else(|| copies_elsewhere(shared, bucket).and_then(wait))
-        });
+        let copies = self.finish_copies(&collection.shared, bucket);
         begun.install(collection, |state| {
             let bucket = Arc::make_mut(&mut state.directory).bucket_mut(self.position);
             match copies {
@@ -83,50 +114,37 @@ impl Move {
             }
         });
     }
+
+    /// Waits for the copies; begins again on another device as often as the owner fails or changes.
+    fn finish_copies(&mut self, shared: &Shared, bucket: &Bucket) -> Option<Copies<Arc<Replica>>> {
+        while let Some((device, copies)) = self.copies.take() {
+            let copied = Copying::wait_all(copies).inspect_err(|error| tracing::debug!(%error));
+            if !device.is_ready() || copied.is_err() {
+                self.refused.push(device.id());
+            }
+            match copied {
+                Ok(copies) if owns(&device, shared, bucket) => return Some((device, copies)),
+                _ => self.begin_copies(shared, bucket),
+            }
+        }
+        None
+    }
 }
 
-fn wait((device, copies): Copies<Copying>) -> Option<Copies<Arc<Replica>>> {
-    Copying::wait_all(copies)
-        .inspect_err(|error| tracing::debug!(%error))
-        .ok()
-        .map(|copies| (device, copies))
-}
-
-/// What a bucket is to its device: most scans take time by the byte.
+/// The load of a bucket on its device: most scans take time in proportion to the bytes.
 fn load(bucket: &Bucket) -> u64 {
     bucket.bytes() as u64
 }
 
-/// Whether the bucket is where the placement says, and the device still works.
-fn is_settled(shared: &Shared, bucket: &Bucket) -> bool {
-    let home = shared.placement.lock().home(bucket.id());
-    bucket
-        .device()
-        .is_some_and(|device| home == Some(device.id().0) && device.is_ready())
+/// Whether a device is the bucket's owner, and still works.
+fn owns(device: &Device, shared: &Shared, bucket: &Bucket) -> bool {
+    device.is_ready() && shared.owners.lock().owner(bucket.id()) == Some(device.id())
 }
 
-fn copies_at_home(shared: &Shared, bucket: &Bucket) -> Option<Copies<Copying>> {
-    let home = shared.placement.lock().home(bucket.id())?;
-    copies_on(shared, bucket, home)
-}
-
-/// Draws another device with room for the bucket.
-fn copies_elsewhere(shared: &Shared, bucket: &Bucket) -> Option<Copies<Copying>> {
-    let mut made = None;
-    shared
-        .placement
-        .lock()
-        .draw(bucket.id(), load(bucket), |home| {
-            made = copies_on(shared, bucket, home);
-            made.is_some()
-        });
-    made
-}
-
-fn copies_on(shared: &Shared, bucket: &Bucket, home: u32) -> Option<Copies<Copying>> {
+fn copies_on(shared: &Shared, bucket: &Bucket, owner: DeviceId) -> Option<Copies<Copying>> {
     let device = shared
         .devices
-        .get(DeviceId(home))
+        .get(owner)
         .filter(|device| device.is_ready())?;
     let copies = bucket.begin_copies(&device);
     copies

@@ -11,7 +11,6 @@ use std::sync::Arc;
 use crate::CacheSettings;
 use crate::bucket::Bucket;
 use crate::cache::Shared;
-use crate::collection::new_ticket;
 use crate::segment::Segment;
 
 /// A part of a bucket on the way to be a bucket of its own.
@@ -53,8 +52,8 @@ fn make_bucket(shared: &Shared, divided: &Arc<Bucket>, piece: Piece) -> Bucket {
             bucket
         }
         Some(lower) => {
-            let ticket = new_ticket(shared);
-            let mut bucket = Bucket::new(ticket, &lower, piece.hash_bytes, segments);
+            let guard = shared.owners.new_bucket();
+            let mut bucket = Bucket::new(guard, &lower, piece.hash_bytes, segments);
             // A segment that was not cut still has its copy on the device of the bucket it came from.
             bucket.release();
             bucket

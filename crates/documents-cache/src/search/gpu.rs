@@ -2,7 +2,8 @@
 
 use std::sync::Arc;
 
-use forebay_text::cuda::{ScanFound, ScanOrder, ScanWant};
+use forebay_cancel::Stop;
+use forebay_text_gpu::{ScanFound, ScanOrder, ScanWant};
 use tokio::sync::oneshot;
 
 use super::FREE_BYTES_MAX;
@@ -100,6 +101,11 @@ fn scan_order(held: &OnGpu, order: &Order) -> ScanOrder {
             u64::MAX
         } else {
             order.found.limit()
+        },
+        stop: Stop {
+            deadline: order.stop.deadline,
+            // A search that is cancelled is dropped soon after, which abandons what it began.
+            cancelled: Arc::clone(&order.abandoned),
         },
     }
 }

@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use forebay_cancel::{Stop, StopReason};
-use forebay_device::{Device, DeviceContext, DeviceFault, Job, Step};
+use forebay_device::{Device, DeviceContext, DeviceFault, Job, JobError, JobFailure, Step};
 use forebay_memory::{Full, Share as MemoryShare};
 use forebay_text::{Program, Rows, Tier};
 use tokio::sync::oneshot;
@@ -347,12 +347,23 @@ struct ScanJob {
 }
 
 impl Job for ScanJob {
-    fn run(&mut self, context: &mut DeviceContext) -> Result<Step, DeviceFault> {
+    fn stop(&self) -> Option<&Stop> {
+        Some(&self.progress.order.stop)
+    }
+
+    fn fail(&mut self, failure: &JobFailure) {
+        if let (JobFailure::Stopped(stopped), Some(answer)) = (failure, self.answer.take()) {
+            // The receiver is gone if the search was dropped.
+            let _ = answer.send(Err(SearchError::from(*stopped)));
+        }
+    }
+
+    fn run(&mut self, context: &mut DeviceContext) -> Result<Step, JobError> {
         let check = || context.check().map_err(ScanEnd::Fault);
         let outcome = match self.progress.advance(STEP, check) {
             Ok(false) => return Ok(Step::Again),
             Ok(true) => Ok(self.progress.outcome()),
-            Err(ScanEnd::Fault(fault)) => return Err(fault),
+            Err(ScanEnd::Fault(fault)) => return Err(fault.into()),
             Err(end) => Err(stopped(end)),
         };
         if let Some(answer) = self.answer.take() {

@@ -13,20 +13,20 @@ use crate::engine::{Batch, Direction, KeyRange, PageLimit, PartitionId, Partitio
 use crate::error::{Result, StoreError};
 use crate::index::{BuildProgress, ID_INDEX, Index, IndexSpec};
 
-/// Documents a build takes at once, and their bytes: writers wait for one such step at most.
+/// Maximum documents and bytes of one step of a build. Writers wait for at most one step.
 const STEP: PageLimit = PageLimit {
     entries: 1_000,
     bytes: 1 << 20,
 };
 
 impl Collection {
-    /// Creates an index and builds it over the documents that are there, beside writers. Returns when it is complete.
+    /// Creates an index and builds it over the present documents, beside writers. Returns when it is complete.
     ///
-    /// An index that is not complete when the process ends is gone at the next start.
+    /// An index that is not complete when the process ends is removed at the next start.
     ///
     /// # Errors
-    /// [`StoreError::IndexExists`], [`StoreError::BuildCancelled`], and whatever forbids an entry, such as
-    /// [`StoreError::DuplicateKey`]: then there is no index.
+    /// [`StoreError::IndexExists`], [`StoreError::BuildCancelled`], and those of an entry that is not possible, such as
+    /// [`StoreError::DuplicateKey`]. The index does not exist then.
     pub fn create_index(&self, spec: IndexSpec, progress: Arc<BuildProgress>) -> Result<()> {
         let Some((index, partition)) = self.add_index(spec, progress)? else {
             return Ok(());
@@ -40,7 +40,7 @@ impl Collection {
         built
     }
 
-    /// Removes an index and frees its space. A build of it ends with [`StoreError::BuildCancelled`].
+    /// Removes an index and frees its space. If it is being built, its build ends with [`StoreError::BuildCancelled`].
     ///
     /// # Errors
     /// [`StoreError::IndexNotFound`], also for the index by `_id`.
@@ -55,7 +55,7 @@ impl Collection {
         Ok(index.spec.as_ref().clone())
     }
 
-    /// Lists the index; gives it with its partition if it has to be built.
+    /// Adds the index to the catalogue; returns it with its partition if it has to be built.
     fn add_index(
         &self,
         spec: IndexSpec,
@@ -88,8 +88,8 @@ impl Collection {
         self.set_indexes(writer, indexes)
     }
 
-    /// Writes the list of indexes to the catalogue and makes it the current one. Holding the write lock is the point of
-    /// the first argument.
+    /// Writes the list of indexes to the catalogue and makes it the current one. The first argument proves that the
+    /// caller holds the write lock.
     fn set_indexes(
         &self,
         _writer: &mut MutexGuard<'_, Writer>,
@@ -140,12 +140,12 @@ impl Collection {
                 Some(next) => from = next,
                 None => return self.complete(&mut writer, index),
             }
-            // A writer that waits comes first.
+            // A waiting writer comes first.
             MutexGuard::unlock_fair(writer);
         }
     }
 
-    /// Adds the next documents to an index; gives the number to go on from, `None` behind the last.
+    /// Adds the next documents to an index; returns the number to continue from, `None` behind the last document.
     fn build_step(
         &self,
         writer: &mut Writer,

@@ -1,4 +1,4 @@
-//! Dropping and renaming: the catalogue first, the space after.
+//! Dropping and renaming: first the catalogue changes, then the space is freed.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -13,8 +13,8 @@ use crate::history::{ChangeKind, Changes};
 use crate::store::Namespace;
 
 impl Collection {
-    /// Takes collections out of the catalogue in one batch, all of a database if one is given. Writers that wait are
-    /// refused.
+    /// Removes collections from the catalogue in one batch; with `db`, they are all of that database. Waiting writers
+    /// are refused.
     pub(crate) fn drop_all(collections: &[Arc<Self>], db: Option<&str>) -> Result<()> {
         let Some(first) = collections.first() else {
             return Ok(());
@@ -26,7 +26,7 @@ impl Collection {
         let (mut batch, mut changes) = (Batch::default(), Changes::default());
         for collection in collections {
             collection.forget(&mut batch);
-            collection.tell(&mut changes, ChangeKind::Drop, &rawdoc! {});
+            collection.record_change(&mut changes, ChangeKind::Drop, &rawdoc! {});
         }
         if let Some(db) = db {
             let all = Namespace::new(db, "");
@@ -45,14 +45,14 @@ impl Collection {
         batch.remove(self.shared.catalogue, catalogue::note_key(self.id));
     }
 
-    /// Notes a change of the collection as a whole.
-    fn tell(&self, changes: &mut Changes, kind: ChangeKind, detail: &RawDocument) {
+    /// Records a change of the collection as a whole.
+    fn record_change(&self, changes: &mut Changes, kind: ChangeKind, detail: &RawDocument) {
         let namespace = self.namespace();
         changes.push(kind, &namespace, Some(self.uuid), detail);
         changes.concern(namespace);
     }
 
-    /// Gives the space of a dropped collection back. What cannot be removed now is removed at the next start.
+    /// Frees the space of a dropped collection. What cannot be removed now is removed at the next start.
     pub(crate) fn free(&self) {
         let indexes = self.index_list();
         let partitions = indexes
@@ -66,7 +66,7 @@ impl Collection {
         }
     }
 
-    /// Changes the name, dropping the collection that has it in the same batch.
+    /// Changes the name. In the same batch, drops the collection that has this name.
     pub(crate) fn rename(&self, to: &Namespace, target: Option<&Self>) -> Result<()> {
         let _writer = self.writer.lock();
         let _target_writer = target.map(|target| target.writer.lock());
@@ -81,8 +81,8 @@ impl Collection {
             target.forget(&mut batch);
         }
         let mut changes = Changes::default();
-        let name = rawdoc! { "to": { "db": to.db.as_str(), "coll": to.name.as_str() } };
-        self.tell(&mut changes, ChangeKind::Rename, &name);
+        let name = rawdoc! { "to": { "db": to.db.as_str(), "coll": to.collection.as_str() } };
+        self.record_change(&mut changes, ChangeKind::Rename, &name);
         changes.concern(to.clone());
         self.shared.record(batch, changes)?;
         *self.namespace.write() = to.clone();

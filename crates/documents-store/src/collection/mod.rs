@@ -25,8 +25,8 @@ use crate::store::{Namespace, Shared};
 
 /// A collection of documents.
 ///
-/// Reads take no lock that a writer holds. Writes to one collection follow one another; each is atomic with all its
-/// index entries and counts.
+/// Reads take no lock that a writer holds. The writes of one collection are serial; each is atomic with its index
+/// entries and counts.
 pub struct Collection {
     shared: Arc<Shared>,
     id: u32,
@@ -41,14 +41,14 @@ pub struct Collection {
     dropped: AtomicBool,
 }
 
-/// What only the holder of the write lock may change.
+/// State that only the holder of the write lock may change.
 struct Writer {
     statistics: Statistics,
-    /// By index id: no key of that unique index lies above this one.
+    /// By index id, an upper bound on the keys of that unique index.
     highest: std::collections::HashMap<u32, Bytes>,
 }
 
-/// The counts as readers see them.
+/// Counts as readers see them.
 #[derive(Default)]
 struct Counts {
     documents: AtomicU64,
@@ -66,10 +66,10 @@ impl Counts {
     }
 }
 
-/// An index and how far it is.
+/// An index and its state.
 #[derive(Debug, Clone)]
 pub struct IndexStatus {
-    /// What it was created as.
+    /// Its definition.
     pub spec: Arc<IndexSpec>,
     /// Whether it can be scanned. An index of kind cache never can, and is always complete.
     pub complete: bool,
@@ -91,7 +91,7 @@ impl From<&Index> for IndexStatus {
 }
 
 impl Collection {
-    /// Opens the partitions of a collection that the catalogue knows.
+    /// Opens the partitions of a collection in the catalogue.
     pub(crate) fn open(
         shared: Arc<Shared>,
         entry: CollectionEntry,
@@ -129,12 +129,12 @@ impl Collection {
         Ok(collection)
     }
 
-    /// Number of inserts that the collection can still take. Numbers of deleted documents are not used again.
+    /// Number of inserts that the collection can still take. Numbers of deleted documents are not reused.
     pub fn inserts_left(&self) -> u64 {
         NUMBER_MAX.saturating_sub(self.next_number())
     }
 
-    /// Warns the operator that record numbers come to their end.
+    /// Warns the operator that few record numbers are left.
     fn warn_of_numbers(&self, next: RecordNumber) {
         tracing::warn!(
             namespace = ?self.namespace().to_string(),
@@ -148,12 +148,12 @@ impl Collection {
         self.namespace.read().clone()
     }
 
-    /// Given at creation, kept through renames.
+    /// UUID: set at creation, kept by renames.
     pub fn uuid(&self) -> bson::Uuid {
         self.uuid
     }
 
-    /// When it was created.
+    /// Time of creation.
     pub fn created(&self) -> bson::DateTime {
         self.created
     }
@@ -163,22 +163,22 @@ impl Collection {
         &self.options
     }
 
-    /// Number of documents, exact.
+    /// Exact number of documents.
     pub fn document_count(&self) -> u64 {
         self.counts.documents.load(Ordering::Acquire)
     }
 
-    /// Size of all documents together in bytes, exact.
+    /// Exact size of all documents together in bytes.
     pub fn document_bytes(&self) -> u64 {
         self.counts.bytes.load(Ordering::Acquire)
     }
 
-    /// The number the next inserted document gets; all numbers in use are below.
+    /// Number of the next document to be inserted; all numbers in use are below.
     pub fn next_number(&self) -> RecordNumber {
         self.counts.next_number.load(Ordering::Acquire)
     }
 
-    /// Bytes the documents take in the engine, about.
+    /// Approximate bytes that the documents take in the engine.
     pub fn storage_bytes(&self) -> u64 {
         self.shared.engine.bytes(self.records.id)
     }
@@ -196,7 +196,7 @@ impl Collection {
             .collect()
     }
 
-    /// Bytes the entries of an index take, about; 0 if there is no such index.
+    /// Approximate bytes that the entries of an index take; 0 if there is no such index.
     pub fn index_bytes(&self, name: &str) -> u64 {
         let index = self.index(name).ok();
         let partition = index.and_then(|index| index.partition_id());
@@ -224,7 +224,7 @@ impl Collection {
         Ok(())
     }
 
-    /// The catalogue entry, with other indexes or another name than the current ones where given.
+    /// The catalogue entry, with the given indexes and name in place of the current ones.
     fn entry(
         &self,
         namespace: &Namespace,
@@ -244,7 +244,7 @@ impl Collection {
         CollectionEntry {
             id: self.id,
             db: namespace.db.clone(),
-            name: namespace.name.clone(),
+            name: namespace.collection.clone(),
             uuid: self.uuid,
             created: self.created,
             options: self.options.clone(),

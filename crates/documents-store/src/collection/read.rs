@@ -13,7 +13,7 @@ use crate::error::{Result, StoreError};
 use crate::index::{ID_INDEX, Index, IndexBounds, IndexSpec};
 
 impl Collection {
-    /// The document of a number.
+    /// The document with this number.
     pub fn get(&self, number: RecordNumber) -> Result<Option<Document>> {
         let bytes = self
             .shared
@@ -22,7 +22,7 @@ impl Collection {
         bytes.map(Document::new).transpose()
     }
 
-    /// The number of the document with this `_id`. Numbers of different types are equal when their values are.
+    /// The number of the document with this `_id`. BSON numbers of different types are equal if their values are.
     pub fn number_by_id(&self, id: RawBsonRef<'_>) -> Result<Option<RecordNumber>> {
         let index = self.index(ID_INDEX)?;
         let Some(partition) = index.partition_id() else {
@@ -33,14 +33,14 @@ impl Collection {
         Ok(entry.and_then(|value| index.entry_number(&key, &value)))
     }
 
-    /// The documents from a number on, in number order.
+    /// Scans the documents from a number on, in number order.
     ///
-    /// The scan goes on beside writers: it meets every document that is there all the time once, and of the others some.
+    /// Beside writers, the scan returns each document once that exists throughout, and any of the others.
     pub fn scan(&self, from: RecordNumber) -> Scan {
         self.scan_range(from..RecordNumber::MAX, Direction::Forward)
     }
 
-    /// The documents of a range of numbers, in number order or against it.
+    /// Scans the documents of a range of numbers, in ascending or descending order.
     pub fn scan_range(&self, numbers: Range<RecordNumber>, direction: Direction) -> Scan {
         let range = KeyRange {
             start: record_key(numbers.start).to_vec(),
@@ -51,10 +51,10 @@ impl Collection {
         }
     }
 
-    /// The numbers of the documents within bounds of an index, in index order, each once.
+    /// Scans the numbers of the documents within bounds of an index, in index order, each once.
     ///
-    /// Beside writers a number may be gone when its document is read, or have other values than the index said:
-    /// callers check the document against their filter.
+    /// Beside writers, a document may be gone when the caller reads it, or have other values than its index entry:
+    /// callers check it against their filter.
     ///
     /// # Errors
     /// [`StoreError::IndexNotFound`] and [`StoreError::IndexNotReady`].
@@ -106,7 +106,7 @@ impl Iterator for Scan {
     }
 }
 
-/// A record entry as number and document.
+/// Decodes a record entry.
 pub(super) fn decode_record((key, value): (Bytes, Bytes)) -> Result<(RecordNumber, Document)> {
     let number = record_number(&key).ok_or_else(|| StoreError::InvalidDocument {
         why: format!("a record key of {} bytes", key.len()),
@@ -118,12 +118,12 @@ pub(super) fn decode_record((key, value): (Bytes, Bytes)) -> Result<(RecordNumbe
 pub struct IndexScan {
     entries: Entries,
     index: Arc<Index>,
-    /// Numbers met so far, where a document may have several entries.
+    /// Numbers returned so far, if a document may have several entries.
     seen: HashSet<RecordNumber>,
 }
 
 impl IndexScan {
-    /// The index that is read.
+    /// The index.
     pub fn spec(&self) -> &IndexSpec {
         &self.index.spec
     }

@@ -9,21 +9,21 @@ use crate::engine::{Direction, KeyRange};
 use crate::error::{Result, StoreError};
 use crate::index::Index;
 
-/// Problems that a report names; more are only counted.
+/// Maximum number of problems that a report describes; more are only counted.
 const PROBLEMS_MAX: usize = 100;
 
-/// What a check of a collection found.
+/// Result of a check of a collection.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct VerifyReport {
-    /// Documents read.
+    /// Number of documents read.
     pub documents: u64,
-    /// Their size in bytes.
+    /// Size of these documents in bytes.
     pub bytes: u64,
-    /// Index entries read.
+    /// Number of index entries read.
     pub entries: u64,
-    /// What does not agree, in words: the first 100.
+    /// Descriptions of the first 100 problems.
     pub problems: Vec<String>,
-    /// How many things do not agree.
+    /// Number of problems.
     pub problem_count: u64,
 }
 
@@ -42,11 +42,11 @@ impl VerifyReport {
 }
 
 impl Collection {
-    /// Reads everything and checks that each document is BSON, has its keys in each complete index and no other, and
-    /// that the counts are right. Writers wait meanwhile.
+    /// Reads everything and checks that each document is BSON, that each complete index has exactly the documents'
+    /// keys, and that the counts are right. Writers wait until the check ends.
     ///
     /// # Errors
-    /// Only when reading fails: what does not agree is in the report.
+    /// Only those of reading: problems are in the report.
     pub fn verify(&self) -> Result<VerifyReport> {
         let writer = self.writer.lock();
         let mut report = VerifyReport::default();
@@ -94,7 +94,7 @@ impl Collection {
         }
     }
 
-    /// Looks a document's keys up in an index; gives how many it must have.
+    /// Looks a document's keys up in an index; returns how many it must have.
     fn verify_keys(
         &self,
         report: &mut VerifyReport,

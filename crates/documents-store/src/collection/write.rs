@@ -1,4 +1,4 @@
-//! Changing documents, together with their index entries and the counts, in atomic batches.
+//! Writing documents together with their index entries and the counts, in atomic batches.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -9,28 +9,28 @@ use forebay_documents_query::limits::DOCUMENT_DEPTH_MAX;
 
 use super::{Collection, Writer};
 use crate::catalogue::{self, Statistics};
-use crate::document::{Document, NUMBER_MAX, NUMBER_WARNED, RecordNumber, record_key};
+use crate::document::{Document, NUMBER_MAX, NUMBER_WARNED, RecordNumber, note_size, record_key};
 use crate::engine::{Batch, Bytes, Direction, KeyRange, PageLimit, PartitionId, Write};
 use crate::error::{Result, StoreError};
 use crate::history::{ChangeKind, Changes};
 use crate::index::{Index, key_values};
 use crate::retryable::Outcomes;
 
-/// Changes of one atomic batch at most.
+/// Maximum number of changes in one atomic batch.
 const BATCH_CHANGES_MAX: usize = 1_000;
-/// Bytes of new documents after which a batch is closed.
+/// Bytes of new documents at which a batch is closed.
 const BATCH_BYTES: usize = 8 << 20;
 
-/// One change to make.
+/// A change to make.
 #[derive(Debug, Clone, Copy)]
 pub enum Change<'a> {
-    /// Adds a document.
+    /// Inserts a document.
     Insert(&'a RawDocument),
-    /// Puts a document with the same `_id` in the place of the one with this number.
+    /// Replaces the document with this number by one with the same `_id`.
     Replace(RecordNumber, &'a RawDocument),
-    /// The same, where the new document comes of the old one: the history tells what is different.
+    /// Like `Replace`, for an update of the old document: the history records only the difference.
     Update(RecordNumber, &'a RawDocument),
-    /// Removes the document with this number.
+    /// Deletes the document with this number.
     Delete(RecordNumber),
 }
 
@@ -60,31 +60,31 @@ pub(super) fn nests_too_deep(document: &RawDocument) -> bool {
     nests_deeper(RawBsonRef::Document(document), DOCUMENT_DEPTH_MAX)
 }
 
-/// What a change did.
+/// Effect of a change.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Changed {
-    /// The document was added under this number.
+    /// The document was inserted with this number.
     Inserted(RecordNumber),
-    /// The document was replaced; this is what it was.
+    /// The document was replaced; the old document.
     Replaced(Document),
-    /// The document was removed; this is what it was.
+    /// The document was deleted; the old document.
     Deleted(Document),
-    /// There is no document of that number.
+    /// There is no document with that number.
     Absent,
 }
 
 impl Collection {
     /// Makes changes in order, in atomic batches of at most 1,000.
     ///
-    /// The answers are in the order of the changes. With `ordered`, the first error ends the list. A failure of the
-    /// engine ends it in any case: that error is the answer to every change of its batch, and nothing of the batch is
+    /// The answers are in the order of the changes. With `ordered`, the first error ends the list. An error of the
+    /// engine always ends it: that error is the answer to every change of its batch, and nothing of the batch is
     /// kept.
     pub fn write(&self, changes: &[Change<'_>], ordered: bool) -> Vec<Result<Changed>> {
         self.write_numbered(changes, ordered, None)
     }
 
-    /// Makes changes as [`Collection::write`] does, with the outcomes of the statements behind them, if the write is
-    /// numbered.
+    /// Like [`Collection::write`]; commits the outcomes of the statements in the same batches, if the write is
+    /// retryable.
     pub fn write_numbered(
         &self,
         changes: &[Change<'_>],
@@ -104,11 +104,11 @@ impl Collection {
         answers
     }
 
-    /// Makes all changes in one atomic batch, or none, together with a note beside the documents that takes the place of
-    /// the one before. The caller bounds how much that is.
+    /// Makes all changes in one atomic batch, or none. The batch also replaces the note beside the documents. The
+    /// caller bounds the size of the batch.
     ///
     /// # Errors
-    /// The first failure; nothing is changed then.
+    /// The first error; nothing is changed then.
     pub fn write_noted(&self, changes: &[Change<'_>], note: Option<&[u8]>) -> Result<Vec<Changed>> {
         let mut writer = self.writer.lock();
         let mut transaction = Transaction::new(self, &mut writer, changes.len());
@@ -123,10 +123,10 @@ impl Collection {
         Ok(changed)
     }
 
-    /// The note beside the documents. It is gone with the collection.
+    /// The note beside the documents. It is dropped with the collection.
     ///
     /// # Errors
-    /// Whatever the engine says.
+    /// Those of the engine.
     pub fn note(&self) -> Result<Option<Bytes>> {
         let key = catalogue::note_key(self.id);
         self.shared.engine.get(self.shared.catalogue, &key)
@@ -171,7 +171,7 @@ impl Collection {
             .expect("one change has one answer")
     }
 
-    /// Replaces a document by one with the same `_id`; gives what it was, `None` if there was none.
+    /// Replaces a document by one with the same `_id`; returns the old document, `None` if there was none.
     pub fn replace(
         &self,
         number: RecordNumber,
@@ -180,7 +180,7 @@ impl Collection {
         self.write_one(Change::Replace(number, document))
     }
 
-    /// Removes a document; gives what it was, `None` if there was none.
+    /// Deletes a document; returns the old document, `None` if there was none.
     pub fn delete(&self, number: RecordNumber) -> Result<Option<Document>> {
         self.write_one(Change::Delete(number))
     }
@@ -196,7 +196,7 @@ impl Collection {
         }
     }
 
-    /// Makes one batch of changes; says whether to go on with the next.
+    /// Makes one batch of changes; returns whether to continue with the next.
     fn write_chunk(
         &self,
         writer: &mut Writer,
@@ -234,7 +234,7 @@ impl Collection {
     }
 }
 
-/// How many of the changes go into the next batch: at least one.
+/// Number of changes in the next batch: at least one.
 fn chunk_len(changes: &[Change<'_>]) -> usize {
     let mut bytes = 0;
     let fits = |change: &&Change<'_>| {
@@ -249,24 +249,24 @@ fn chunk_len(changes: &[Change<'_>]) -> usize {
         .count()
 }
 
-/// Changes that are prepared, but not yet written; reads through it see them.
+/// Changes that are prepared, but not yet committed; reads through it see them.
 pub(super) struct Transaction<'a> {
     collection: &'a Collection,
     writer: &'a mut Writer,
     indexes: Arc<Vec<Arc<Index>>>,
     statistics: Statistics,
     writes: Vec<Write>,
-    /// Where in `writes` a key is.
+    /// Index in `writes` of each key.
     positions: HashMap<(PartitionId, Bytes), usize>,
     /// Ids of the indexes that this transaction makes multikey.
     multikey: Vec<u32>,
-    /// What the history will say, if there is one.
+    /// Changes for the history, if there is one.
     changes: Option<Changes>,
-    /// Places of the changes that are made, in the call.
+    /// Indexes, in the call, of the changes that are made.
     made: Vec<usize>,
 }
 
-/// Index entries to take away and to add.
+/// Index entries to remove and to add.
 type EntryChange<'a> = (&'a Arc<Index>, PartitionId, Vec<Vec<u8>>, Vec<Vec<u8>>);
 
 impl<'a> Transaction<'a> {
@@ -318,7 +318,7 @@ impl<'a> Transaction<'a> {
         }
         self.change_entries(number, None, Some(document))?;
         self.put_record(number, document);
-        self.tell(ChangeKind::Insert, document);
+        self.record_change(ChangeKind::Insert, document);
         self.statistics.next_number += 1;
         self.statistics.documents += 1;
         Ok(Changed::Inserted(number))
@@ -340,8 +340,8 @@ impl<'a> Transaction<'a> {
         self.put_record(number, document);
         self.statistics.bytes -= old.len_bytes() as u64;
         match kind {
-            ChangeKind::Update => self.tell_update(&old, document),
-            kind => self.tell(kind, document),
+            ChangeKind::Update => self.record_update(&old, document),
+            kind => self.record_change(kind, document),
         }
         Ok(Changed::Replaced(old))
     }
@@ -357,32 +357,33 @@ impl<'a> Transaction<'a> {
             None,
         );
         if self.changes.is_some() {
-            self.tell(ChangeKind::Delete, &document_key(&old));
+            self.record_change(ChangeKind::Delete, &document_key(&old));
         }
         self.statistics.documents -= 1;
         self.statistics.bytes -= old.len_bytes() as u64;
         Ok(Changed::Deleted(old))
     }
 
-    /// Notes a change for the history, if there is one.
-    fn tell(&mut self, kind: ChangeKind, detail: &RawDocument) {
+    /// Records a change for the history, if there is one.
+    fn record_change(&mut self, kind: ChangeKind, detail: &RawDocument) {
         if let Some(changes) = &mut self.changes {
             changes.document(kind, self.collection.uuid, detail);
         }
     }
 
-    fn tell_update(&mut self, old: &RawDocument, new: &RawDocument) {
+    fn record_update(&mut self, old: &RawDocument, new: &RawDocument) {
         if self.changes.is_some() {
             let detail = rawdoc! {
                 "documentKey": document_key(new),
                 "updateDescription": forebay_documents_query::update::describe(old, new),
             };
-            self.tell(ChangeKind::Update, &detail);
+            self.record_change(ChangeKind::Update, &detail);
         }
     }
 
     fn put_record(&mut self, number: RecordNumber, document: &RawDocument) {
         let bytes = document.as_bytes();
+        note_size(bytes.len());
         self.statistics.bytes += bytes.len() as u64;
         self.stage(
             self.collection.records.id,
@@ -399,7 +400,7 @@ impl<'a> Transaction<'a> {
         bytes.map(Document::new).transpose()
     }
 
-    /// Checks first, stages then, so that a refused change leaves nothing behind.
+    /// Checks before it stages, so that a refused change leaves nothing.
     fn change_entries(
         &mut self,
         number: RecordNumber,
@@ -478,11 +479,11 @@ impl<'a> Transaction<'a> {
         Ok(())
     }
 
-    /// Whether a key lies above all keys of a unique index. Then it becomes the highest, taken or not: only the
-    /// promise that nothing lies above counts. Ascending keys, such as object ids, need no look-up this way.
+    /// Whether a key lies above all keys of a unique index. If so, it becomes the upper bound, even if the change is
+    /// refused later: the bound need not be a key. So ascending keys, such as object ids, need no look-up.
     ///
-    /// PERF: `cargo run --release -p forebay-documents-store --example bulk -- 1000000 int` (and `random`), two cores of an AMD
-    /// EPYC, November 2026: 2.2 us a document where no look-up is needed, 11 us where each key needs one.
+    /// PERF: `cargo run --release -p forebay-documents-store --example bulk -- 1000000 int` (and `random`), two cores
+    /// of an AMD EPYC, November 2026: 2.2 us a document where no look-up is needed, 11 us where each key needs one.
     fn is_above_all(&mut self, index: &Index, partition: PartitionId, key: &[u8]) -> Result<bool> {
         let highest = match self.writer.highest.get(&index.id) {
             Some(highest) => highest.clone(),
@@ -494,7 +495,7 @@ impl<'a> Transaction<'a> {
         Ok(above)
     }
 
-    /// The highest key of a partition; empty where there is none.
+    /// The highest key of a partition; empty if there is none.
     fn highest_key(&self, partition: PartitionId) -> Result<Bytes> {
         let one = PageLimit {
             entries: 1,
@@ -565,12 +566,12 @@ impl<'a> Transaction<'a> {
         }
     }
 
-    /// Writes everything with the counts, atomically, and lets readers see the counts.
+    /// Commits everything with the counts, atomically, and publishes the counts to readers.
     pub(super) fn commit(self) -> Result<()> {
         self.commit_noted(None)
     }
 
-    /// As [`commit`](Transaction::commit), with the outcomes of the changes that are made.
+    /// Like [`commit`](Transaction::commit), with the outcomes of the changes that are made.
     fn commit_noted(self, note: Option<Outcomes<'_>>) -> Result<()> {
         if self.writes.is_empty() {
             return Ok(());
@@ -670,7 +671,7 @@ mod tests {
         assert!(report.is_clean() && report.documents == 1, "{report:?}");
     }
 
-    /// Stores written before depth was checked may hold such documents.
+    /// Stores of releases that did not check the depth may hold such documents.
     #[test]
     fn what_nests_too_deep_on_disk_is_indexed_reported_and_deleted() {
         let store = Store::open(StoreOptions::memory()).expect("a store in memory opens");

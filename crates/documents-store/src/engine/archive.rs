@@ -1,9 +1,9 @@
-//! The table files of fjall, checked before it opens them.
+//! fjall's table files, checked before it opens them.
 //!
-//! Such a file ends with a trailer that says where its table of contents stands. fjall's reader takes memory for as many
-//! sections as the table claims before it compares any checksum: one flipped bit in that number asks for tens of
-//! gigabytes, and the process ends. Everything else in tables is under checksums that fjall itself compares, and in
-//! manifests under one that [`manifest`](super::manifest) compares.
+//! The trailer of such a file has the position of its table of contents. fjall's reader allocates memory for the
+//! number of sections in the table of contents before it compares any checksum: one flipped bit in that number makes
+//! it allocate tens of gigabytes, and the process ends. fjall compares the checksums of everything else in tables,
+//! and [`manifest`](super::manifest) those of manifests.
 
 use std::fs::File;
 use std::io;
@@ -15,19 +15,19 @@ use crate::error::{Result, StoreError};
 
 const TRAILER_MAGIC: &[u8] = b"SFA!";
 const CONTENTS_MAGIC: &[u8] = b"TOC!";
-/// Magic, version, kind of checksum, checksum, position and length of the table of contents.
+/// Bytes of the trailer: magic, version, kind of checksum, checksum, position and length of the table of contents.
 const TRAILER_BYTES: u64 = 4 + 1 + 1 + 16 + 8 + 8;
-/// Where the trailer names the position.
+/// Bytes of the trailer that hold the position.
 const POSITION: std::ops::Range<usize> = 22..30;
-/// Magic and number of sections.
+/// Bytes of magic and number of sections.
 const CONTENTS_HEAD_BYTES: usize = 8;
-/// The least that a section takes in the table of contents: position and length.
+/// Minimum bytes of a section in the table of contents: position and length.
 const SECTION_BYTES_MIN: u64 = 16;
 
 /// Checks every table file below a directory.
 ///
 /// # Errors
-/// [`StoreError::Corrupt`] with the file whose table of contents claims more than the file holds.
+/// [`StoreError::Corrupt`] with the file whose table of contents is longer than the file.
 pub(crate) fn check(directory: &Path) -> Result<()> {
     let entries = match std::fs::read_dir(directory) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
@@ -52,7 +52,7 @@ fn list_failed(error: io::Error) -> StoreError {
     StoreError::io("check the tables", error)
 }
 
-/// Whether the table of contents fits into the file. Files of another format, and damage that fjall notices, pass.
+/// Whether the table of contents fits into the file. True for other formats, and for damage that fjall notices.
 fn is_plausible(path: &Path) -> io::Result<bool> {
     let file = File::open(path)?;
     let file_bytes = file.metadata()?.len();

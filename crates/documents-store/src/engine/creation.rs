@@ -1,7 +1,7 @@
-//! What makes a directory one of tables, and one whose creation was cut short.
+//! Directories of tables whose creation was cut short, or met a failed sync.
 //!
-//! fjall makes its journal before it marks the directory as its own, and does not take a journal that it finds there
-//! without the mark.
+//! fjall creates its journal before it marks the directory as its own, and refuses a journal in a directory without
+//! the mark.
 
 use std::fs::{self, File};
 use std::io::{self, Write};
@@ -11,11 +11,11 @@ use super::journal;
 use super::synced::Position;
 use crate::error::{Result, StoreError};
 
-/// The file by which fjall knows a directory as its own.
+/// File with which fjall marks a directory as its own.
 const MARK: &str = "version";
 
-/// Has on the disk what makes a directory one of tables, before it is opened: a sync of that may have failed in an earlier
-/// run. Empties a directory if its creation was cut short.
+/// Completes a directory before it is opened: syncs again what an earlier run may have failed to sync, or empties the
+/// directory if its creation was cut short.
 ///
 /// # Errors
 /// [`StoreError::Io`] and [`StoreError::DiskFull`].
@@ -24,7 +24,7 @@ pub(crate) fn finish(directory: &Path, partitions: &Path) -> Result<()> {
         return clear(directory)
             .map_err(|error| StoreError::io("empty an unfinished directory", error));
     }
-    // The note is made when all has been opened for the first time.
+    // The note is written when the tables have been opened for the first time.
     if Position::read(directory)?.is_none() {
         write_mark_again(directory).map_err(|error| StoreError::io("mark the tables", error))?;
     }
@@ -35,7 +35,7 @@ pub(crate) fn finish(directory: &Path, partitions: &Path) -> Result<()> {
     Ok(())
 }
 
-/// Whether the directory has no whole mark, no partition, and nothing in a journal.
+/// Whether the directory has no complete mark, no partition, and only empty journals.
 fn is_unfinished(directory: &Path, partitions: &Path) -> Result<bool> {
     let mark = read_mark(directory).map_err(|error| StoreError::io("read the mark", error))?;
     let was_used = mark.iter().any(|byte| *byte != 0) || Position::read(directory)?.is_some();
@@ -49,7 +49,7 @@ fn read_mark(directory: &Path) -> io::Result<Vec<u8>> {
     }
 }
 
-/// Into a new file: a sync of one that another has failed to write proves nothing.
+/// Writes the mark into a new file: after a failed sync, another sync of the same file proves nothing.
 fn write_mark_again(directory: &Path) -> io::Result<()> {
     let mark = read_mark(directory)?;
     if mark.is_empty() {
@@ -63,7 +63,7 @@ fn write_mark_again(directory: &Path) -> io::Result<()> {
     crate::directory::sync(directory)
 }
 
-/// What is in a folder, if there is one.
+/// Paths of the entries of a folder; none if it does not exist.
 fn entries(folder: &Path) -> Result<Vec<PathBuf>> {
     let entries = match fs::read_dir(folder) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
@@ -80,9 +80,10 @@ fn clear(directory: &Path) -> io::Result<()> {
     };
     for entry in entries {
         let path = entry?.path();
-        match path.is_dir() {
-            true => fs::remove_dir(path)?,
-            false => fs::remove_file(path)?,
+        if path.is_dir() {
+            fs::remove_dir(path)?
+        } else {
+            fs::remove_file(path)?
         }
     }
     Ok(())

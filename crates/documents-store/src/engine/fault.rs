@@ -1,4 +1,4 @@
-//! An engine that fails on demand, to test what its users do about it.
+//! An engine that fails on demand, for tests of its users.
 
 use std::collections::HashSet;
 use std::io;
@@ -11,12 +11,12 @@ use super::{
 };
 use crate::error::{Result, StoreError};
 
-/// What a failing operation reports.
+/// Error of a failing operation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Fault {
     /// No space left on the disk.
     DiskFull,
-    /// The device does not answer.
+    /// An error of the device.
     Broken,
 }
 
@@ -30,7 +30,7 @@ impl Fault {
     }
 }
 
-/// Counts down to one failure.
+/// Countdown to one failure.
 #[derive(Debug)]
 struct Fuse {
     left: AtomicI64,
@@ -52,8 +52,8 @@ impl Fuse {
         self.left.store(i64::from(after), Ordering::SeqCst);
     }
 
-    /// Whether this operation is the one to fail.
-    fn blows(&self) -> Option<Fault> {
+    /// Counts an operation; returns the fault if it is the one to fail.
+    fn count(&self) -> Option<Fault> {
         let step = |left: i64| (left > Self::OUT).then(|| left - 1);
         let before = self
             .left
@@ -62,7 +62,7 @@ impl Fuse {
     }
 }
 
-/// Wraps an engine and fails single operations of it, before they have any effect.
+/// Wraps an engine, and fails single operations before they have any effect.
 pub struct FaultEngine {
     inner: Arc<dyn Engine>,
     commits: Fuse,
@@ -96,8 +96,15 @@ impl FaultEngine {
         self.reads.set(after, fault);
     }
 
+    /// Whether a requested failure has not happened yet.
+    pub fn has_fault(&self) -> bool {
+        [&self.commits, &self.syncs, &self.reads]
+            .iter()
+            .any(|fuse| fuse.left.load(Ordering::SeqCst) > Fuse::OUT)
+    }
+
     fn check(fuse: &Fuse, action: &'static str) -> Result<()> {
-        fuse.blows()
+        fuse.count()
             .map_or(Ok(()), |fault| Err(fault.error(action)))
     }
 }

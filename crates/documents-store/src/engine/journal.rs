@@ -1,9 +1,9 @@
 //! fjall's journal files, checked before recovery.
 //!
-//! fjall's recovery drops everything behind the first entry that it cannot read, and refuses to go on at a wrong checksum,
-//! be it the torn tail of a kill, what a power failure left of pages that were never synced, or a flipped bit in the
-//! middle. This module tells these apart before fjall opens the files: a batch that cannot be read is damage if it was
-//! synced, and the end of the journal if it was not.
+//! fjall's recovery drops everything behind the first entry that it cannot read, and fails at a wrong checksum. It
+//! does not distinguish the torn tail that a kill leaves, the rest of unsynced pages after a power failure, and a
+//! flipped bit in the middle. This module distinguishes them before fjall opens the files: an unreadable batch is
+//! damage if it was synced, and the end of the journal if it was not.
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, Read, Write};
@@ -17,12 +17,12 @@ use super::fjall::REMEDY;
 use super::synced::Position;
 use crate::error::{Result, StoreError};
 
-/// The name of a journal.
+/// File name of a journal.
 pub(crate) fn name_of(id: u64) -> String {
     format!("{id}.jnl")
 }
 
-/// The number of the journal of this name, if it is one.
+/// The number of the journal with this file name; `None` if it is not a journal.
 pub(crate) fn id_of(name: &str) -> Option<u64> {
     name.strip_suffix(".jnl")?.parse().ok()
 }
@@ -61,57 +61,57 @@ fn damaged(path: &Path, why: String) -> StoreError {
     }
 }
 
-/// What the journals of a directory hold.
+/// Result of a check of the journals.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) struct Journals {
-    /// The highest sequence number in them; 0 where they hold no batch.
+    /// The highest sequence number in them; 0 if they hold no batch.
     pub(crate) last_sequence: u64,
-    /// Whether there has only ever been one, so that all that was ever written is in it.
+    /// Whether there has been only one journal ever, which then holds everything that was ever written.
     pub(crate) only: bool,
-    /// How far the journals are on the disk: to their end, after the check.
+    /// How far the journals are on the disk: up to their end, after the check.
     pub(crate) synced: Position,
-    /// What was cut off because it was not whole and had never been synced.
+    /// What was cut off because it was incomplete and had never been synced.
     pub(crate) dropped: Dropped,
 }
 
-/// What recovery dropped of a journal: writes that were never synced, of which a power failure or a kill left a part.
+/// The end of a journal that recovery dropped: unsynced writes of which a power failure or a kill left a part.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Dropped {
-    /// Bytes of the journal.
+    /// Dropped bytes.
     pub bytes: u64,
-    /// Batches whose end is among them.
+    /// Number of batches whose end is in these bytes.
     pub batches: u64,
 }
 
 impl Dropped {
-    /// Tells the operator, if there is something to tell.
+    /// Logs a warning if anything was dropped.
     pub(crate) fn report(self) {
         if self != Self::default() {
             let Self { bytes, batches } = self;
             tracing::warn!(
                 bytes,
                 batches,
-                "the end of the journal was not whole and had never been synced: it was dropped"
+                "dropped the end of the journal, which was incomplete and had never been synced"
             );
         }
     }
 }
 
 impl Journals {
-    /// Whether the batch with this sequence number, which is in a table, must be in a journal too or be older than
-    /// all of them. A journal is removed only when newer ones took over.
+    /// Whether the highest sequence number in the tables is consistent with the journals: a batch in a table is also
+    /// in a journal, or older than all of them. A journal is removed only when there is a newer one.
     pub(crate) fn fit(&self, in_table: u64) -> bool {
         let holds_batches = self.last_sequence > 0;
         in_table <= self.last_sequence || !(holds_batches || self.only)
     }
 }
 
-/// Checks all journals of a directory before recovery, and has all of them on the disk when it returns.
+/// Checks all journals of a directory before recovery. When it returns, all of them are on the disk.
 ///
-/// The end of the newest is cut off from the first batch that cannot be read, unless that was synced.
+/// The newest journal is cut off at the first batch that cannot be read, unless that batch was synced.
 ///
 /// # Errors
-/// [`StoreError::Corrupt`] where a batch that was synced cannot be read.
+/// [`StoreError::Corrupt`] if a synced batch cannot be read.
 pub(crate) fn check(directory: &Path) -> Result<Journals> {
     let journals = journals(directory)?;
     let Some(((newest, path), sealed)) = journals.split_last() else {
@@ -143,7 +143,7 @@ pub(crate) fn check(directory: &Path) -> Result<Journals> {
     })
 }
 
-/// Whether no journal of a directory has anything in it.
+/// Whether all journals of a directory are empty.
 pub(crate) fn all_empty(directory: &Path) -> Result<bool> {
     for (_, path) in journals(directory)? {
         if !read(&path)?.is_empty() {
@@ -153,15 +153,16 @@ pub(crate) fn all_empty(directory: &Path) -> Result<bool> {
     Ok(true)
 }
 
-/// No journal is right for a new directory only.
+/// Result of a check without journals, which is right only for a new directory.
 fn no_journals(directory: &Path) -> Result<Journals> {
-    match directory.join("version").exists() || Position::read(directory)?.is_some() {
-        true => Err(damaged(directory, "the journal is missing".to_owned())),
-        false => Ok(Journals::default()),
+    if directory.join("version").exists() || Position::read(directory)?.is_some() {
+        Err(damaged(directory, "the journal is missing".to_owned()))
+    } else {
+        Ok(Journals::default())
     }
 }
 
-/// How much of the newest journal is known to be on the disk.
+/// Bytes of the newest journal that are known to be on the disk.
 fn synced_length(directory: &Path, newest: u64) -> Result<usize> {
     let synced = Position::read(directory)?.unwrap_or_default();
     if synced.journal > newest {
@@ -173,7 +174,8 @@ fn synced_length(directory: &Path, newest: u64) -> Result<usize> {
     } else {
         0
     };
-    usize::try_from(length).map_err(|_| damaged(directory, "its note of syncs is wrong".to_owned()))
+    usize::try_from(length)
+        .map_err(|_| damaged(directory, "its note of what is synced is wrong".to_owned()))
 }
 
 /// Reads a journal up to its last byte that is not zero.
@@ -190,7 +192,7 @@ fn read(path: &Path) -> Result<Vec<u8>> {
     Ok(bytes)
 }
 
-/// Where the last bytes end that were written to a file: journals are made with room, which takes time to read.
+/// End of the data of a file. Journals are preallocated, and the rest would take time to read.
 fn data_end(file: &File) -> io::Result<u64> {
     let mut end = 0;
     loop {
@@ -206,10 +208,10 @@ fn data_end(file: &File) -> io::Result<u64> {
     Ok(end)
 }
 
-/// Replaces a journal by this beginning of it, and has it on the disk.
+/// Replaces a journal by this prefix of it, and syncs it.
 ///
-/// Batches that no sync has confirmed are written again: a failed sync may have left them in memory only, in pages that the
-/// kernel counts as written, so that another sync of the same file would prove nothing.
+/// Unsynced batches are written again: a failed sync may have left them in pages that are only in memory, but that
+/// the kernel counts as written. Another sync of the same file would prove nothing.
 fn rewrite(path: &Path, bytes: &[u8]) -> Result<()> {
     let written = || {
         let temporary = path.with_extension("new");
@@ -223,10 +225,10 @@ fn rewrite(path: &Path, bytes: &[u8]) -> Result<()> {
         std::fs::rename(&temporary, path)?;
         crate::directory::sync(path.parent().unwrap_or(Path::new(".")))
     };
-    written().map_err(|error| StoreError::io("write the end of the journal again", error))
+    written().map_err(|error| StoreError::io("rewrite the end of the journal", error))
 }
 
-/// The end of every whole batch.
+/// Last bytes of every complete batch.
 const TRAILER: &[u8] = b"FJL\x03";
 /// Tags of entries.
 const START: u8 = 1;
@@ -237,28 +239,28 @@ const CLEAR: u8 = 4;
 const HEAD_BYTES: usize = 1 + 4 + 8;
 /// Bytes of a batch behind its items: tag, checksum of the items, trailer.
 const FINISH_BYTES: usize = 1 + 8 + TRAILER.len();
-/// A jump of sequence numbers beyond this within one journal is a damaged number, not a busy day.
+/// A larger step between the sequence numbers of two batches in a journal is damage.
 const SEQUENCE_STEP_MAX: u64 = 1 << 32;
 
-/// Why an entry could not be read.
-enum Stop {
-    /// The bytes end within it.
+/// Why an entry cannot be read.
+enum ReadError {
+    /// The bytes end within the entry.
     Short,
-    /// The bytes cannot be such an entry.
+    /// The bytes are not an entry.
     Bad(&'static str),
 }
 
-impl Stop {
+impl ReadError {
     fn reason(&self) -> &'static str {
         match self {
-            Self::Short => "a length does not fit",
+            Self::Short => "it ends too early",
             Self::Bad(why) => why,
         }
     }
 }
 
-/// Reads a journal batch by batch, and returns where the last whole batch ends. `sequence` is the last sequence number seen,
-/// over all journals. The first `synced` bytes are on the disk: what cannot be read there is damage.
+/// Reads a journal batch by batch, and returns the end of the last complete batch. `sequence` is the last sequence
+/// number of all journals so far. The first `synced` bytes are on the disk: an unreadable batch there is damage.
 fn scan(bytes: &[u8], synced: usize, sequence: &mut u64) -> std::result::Result<usize, String> {
     let mut at = 0;
     while at < bytes.len() {
@@ -267,8 +269,8 @@ fn scan(bytes: &[u8], synced: usize, sequence: &mut u64) -> std::result::Result<
                 at = next;
                 *sequence = number;
             }
-            Err(stop) if at < synced => {
-                let why = stop.reason();
+            Err(error) if at < synced => {
+                let why = error.reason();
                 return Err(format!("the batch at byte {at} cannot be read ({why})"));
             }
             Err(_) => return Ok(at),
@@ -280,7 +282,7 @@ fn scan(bytes: &[u8], synced: usize, sequence: &mut u64) -> std::result::Result<
     Ok(at)
 }
 
-/// Bytes of the whole batches at the beginning of `bytes`; their checksums are not verified.
+/// Bytes of the complete batches at the beginning of `bytes`; their checksums are not verified.
 pub(crate) fn whole_batches(bytes: &[u8]) -> usize {
     let mut at = 0;
     while let Ok((next, _)) = batch(bytes, at) {
@@ -291,10 +293,10 @@ pub(crate) fn whole_batches(bytes: &[u8]) -> usize {
 
 /// Whether the bytes may be the beginning of a batch.
 pub(crate) fn may_go_on(bytes: &[u8]) -> bool {
-    matches!(batch(bytes, 0), Err(Stop::Short))
+    matches!(batch(bytes, 0), Err(ReadError::Short))
 }
 
-/// Counts the trailers that are followed by another batch or by the end.
+/// Number of trailers that are followed by another batch or by the end.
 fn ends_of_batches(bytes: &[u8]) -> u64 {
     let trailers = bytes
         .windows(TRAILER.len())
@@ -307,32 +309,33 @@ fn ends_of_batches(bytes: &[u8]) -> u64 {
     ends.count() as u64
 }
 
-/// Reads one batch that is whole and newer than the one before; gives where the next begins and the sequence number.
+/// Reads one batch, and checks that it is complete and newer than the one before. Returns its end and its sequence
+/// number.
 fn checked_batch(
     bytes: &[u8],
     at: usize,
     sequence: u64,
-) -> std::result::Result<(usize, u64), Stop> {
+) -> std::result::Result<(usize, u64), ReadError> {
     let (end, number) = batch(bytes, at)?;
     let step = number
         .checked_sub(sequence)
         .filter(|step| sequence == 0 || (1..SEQUENCE_STEP_MAX).contains(step));
     if step.is_none() {
-        return Err(Stop::Bad("its sequence number is out of order"));
+        return Err(ReadError::Bad("its sequence number is out of order"));
     }
     let (items, finish) =
         bytes[at + HEAD_BYTES..end].split_at(end - at - HEAD_BYTES - FINISH_BYTES);
     if xxh3_64(items).to_le_bytes() != finish[1..9] {
-        return Err(Stop::Bad("its checksum does not fit"));
+        return Err(ReadError::Bad("its checksum is wrong"));
     }
     Ok((end, number))
 }
 
-/// Reads the structure of one batch; gives where the next begins and the sequence number.
-fn batch(bytes: &[u8], at: usize) -> std::result::Result<(usize, u64), Stop> {
+/// Reads the structure of one batch. Returns its end and its sequence number.
+fn batch(bytes: &[u8], at: usize) -> std::result::Result<(usize, u64), ReadError> {
     let mut reader = Reader { bytes, at };
     if reader.byte()? != START {
-        return Err(Stop::Bad("it does not begin with a start tag"));
+        return Err(ReadError::Bad("it does not begin with a start tag"));
     }
     let items = reader.number(4)?;
     let number = reader.number(8)?;
@@ -350,18 +353,18 @@ struct Reader<'a> {
 }
 
 impl Reader<'_> {
-    fn skip(&mut self, count: usize) -> std::result::Result<&[u8], Stop> {
-        let end = self.at.checked_add(count).ok_or(Stop::Short)?;
-        let field = self.bytes.get(self.at..end).ok_or(Stop::Short)?;
+    fn skip(&mut self, count: usize) -> std::result::Result<&[u8], ReadError> {
+        let end = self.at.checked_add(count).ok_or(ReadError::Short)?;
+        let field = self.bytes.get(self.at..end).ok_or(ReadError::Short)?;
         self.at = end;
         Ok(field)
     }
 
-    fn byte(&mut self) -> std::result::Result<u8, Stop> {
+    fn byte(&mut self) -> std::result::Result<u8, ReadError> {
         Ok(self.skip(1)?[0])
     }
 
-    fn number(&mut self, bytes: usize) -> std::result::Result<u64, Stop> {
+    fn number(&mut self, bytes: usize) -> std::result::Result<u64, ReadError> {
         let field = self.skip(bytes)?;
         Ok(field
             .iter()
@@ -369,44 +372,44 @@ impl Reader<'_> {
             .fold(0, |number, byte| number << 8 | u64::from(*byte)))
     }
 
-    fn length(&mut self, bytes: usize) -> std::result::Result<usize, Stop> {
-        usize::try_from(self.number(bytes)?).map_err(|_| Stop::Bad("a length is too large"))
+    fn length(&mut self, bytes: usize) -> std::result::Result<usize, ReadError> {
+        usize::try_from(self.number(bytes)?).map_err(|_| ReadError::Bad("a length is too large"))
     }
 
-    fn item(&mut self) -> std::result::Result<(), Stop> {
+    fn item(&mut self) -> std::result::Result<(), ReadError> {
         match self.byte()? {
             ITEM => self.write(),
             CLEAR => self.skip(8).map(|_| ()),
-            _ => Err(Stop::Bad("an entry has an unknown tag")),
+            _ => Err(ReadError::Bad("an entry has an unknown tag")),
         }
     }
 
-    fn write(&mut self) -> std::result::Result<(), Stop> {
+    fn write(&mut self) -> std::result::Result<(), ReadError> {
         if self.byte()? > 2 {
-            return Err(Stop::Bad("an entry has an unknown type"));
+            return Err(ReadError::Bad("an entry has an unknown type"));
         }
         if self.byte()? != 0 {
-            return Err(Stop::Bad("an entry is compressed"));
+            return Err(ReadError::Bad("an entry is compressed"));
         }
         self.skip(8)?;
         let key_bytes = self.length(2)?;
         let value_bytes = self.length(4)?;
         if self.length(4)? != value_bytes {
-            return Err(Stop::Bad("the lengths of a value differ"));
+            return Err(ReadError::Bad("the lengths of a value differ"));
         }
         self.skip(key_bytes + value_bytes).map(|_| ())
     }
 
-    fn finish(&mut self) -> std::result::Result<(), Stop> {
+    fn finish(&mut self) -> std::result::Result<(), ReadError> {
         if self.byte()? != FINISH {
-            return Err(Stop::Bad("its end tag is missing"));
+            return Err(ReadError::Bad("its end tag is missing"));
         }
         self.skip(8)?;
         let trailer = self.skip(TRAILER.len())?;
         if trailer == TRAILER {
             Ok(())
         } else {
-            Err(Stop::Bad("its end is damaged"))
+            Err(ReadError::Bad("its end is damaged"))
         }
     }
 }
@@ -438,7 +441,7 @@ mod tests {
         [one_batch(1), one_batch(2), one_batch(5)].concat()
     }
 
-    /// All of it was synced.
+    /// Scans bytes all of which were synced.
     fn scan_synced(bytes: &[u8]) -> std::result::Result<usize, String> {
         scan(bytes, bytes.len(), &mut 0)
     }
@@ -471,7 +474,7 @@ mod tests {
         }
     }
 
-    /// Every byte counts, that of the last sequence number apart: that it is higher than it was changes nothing.
+    /// Damage of any byte is noticed, except in the last sequence number: a higher number there changes nothing.
     #[test]
     fn what_was_synced_and_cannot_be_read_is_damage_and_otherwise_the_end() {
         let bytes = three_batches();
@@ -483,7 +486,7 @@ mod tests {
             assert!(scan_synced(&damaged).is_err(), "byte {at}");
             let before = at / batch * batch;
             let end = scan(&damaged, before, &mut 0).expect("nothing synced is damaged");
-            // A number that is higher than it was is noticed at the next batch.
+            // A sequence number that is too high is noticed at the next batch.
             assert!(end == before || end == before + batch, "byte {at}");
         }
     }

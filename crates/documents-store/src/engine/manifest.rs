@@ -1,58 +1,204 @@
-//! Checking which tables make up the partitions, before fjall believes it.
+//! The manifests of partitions: checked before fjall reads them, and kept from being overwritten.
 //!
-//! Each partition has a file `current`: the number of its manifest `v<number>` (8 bytes, little-endian), the manifest's
-//! XXH3-128 checksum (16 bytes) and that checksum's kind (1 byte, 0). fjall 3 writes the checksum and does not compare it,
-//! and a manifest with a wrong bit may name fewer tables than there are.
+//! A manifest lists the tables of a partition. The file `current` names the manifest `v<number>` that is in force:
+//! its number (8 bytes, little-endian), its XXH3-128 checksum (16 bytes) and the kind of checksum (1 byte, 0). fjall
+//! 3 writes the checksum and does not compare it, and a manifest with a flipped bit may list fewer tables than there
+//! are.
+//!
+//! fjall writes a manifest, syncs it, names it in a new `current`, and syncs `current` and the folder. If one of the
+//! last two syncs fails, `current` names the manifest, but fjall considers it not written: the next attempt
+//! overwrites it. A power failure during that attempt would leave a `current` that does not match its manifest.
+//! [`set_aside`] prevents that.
 
-use std::fs;
-use std::io;
-use std::path::Path;
+use std::fs::{self, File};
+use std::io::{self, Write};
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::path::{Path, PathBuf};
 
+use fjall::{AbstractTree, AnyTree};
+use lsm_tree::{SeqNo, SequenceNumberCounter};
 use xxhash_rust::xxh3::xxh3_128;
 
-use super::fjall::REMEDY;
+use super::fjall::{LIST, REMEDY, translate};
 use crate::error::{Result, StoreError};
+
+/// Name of the file that names a partition's manifest.
+const CURRENT: &str = "current";
+/// Distance between the number of a manifest that is set aside and the numbers that fjall uses until the next start.
+const ASIDE: u64 = 1 << 32;
+
+/// Content of the file `current`.
+struct Current {
+    number: u64,
+    checksum: u128,
+}
+
+impl Current {
+    fn decode(bytes: &[u8]) -> Option<Self> {
+        let (number, rest) = bytes.split_first_chunk::<8>()?;
+        let (checksum, [0]) = rest.split_first_chunk::<16>()? else {
+            return None;
+        };
+        Some(Self {
+            number: u64::from_le_bytes(*number),
+            checksum: u128::from_le_bytes(*checksum),
+        })
+    }
+
+    fn encode(&self) -> Vec<u8> {
+        let mut bytes = self.number.to_le_bytes().to_vec();
+        bytes.extend_from_slice(&self.checksum.to_le_bytes());
+        bytes.push(0);
+        bytes
+    }
+
+    fn manifest(&self, partition: &Path) -> PathBuf {
+        partition.join(format!("v{}", self.number))
+    }
+}
+
+/// The number of the current manifest.
+///
+/// # Errors
+/// [`StoreError::Io`], and [`StoreError::Corrupt`] for a malformed `current`.
+pub(crate) fn number(partition: &Path) -> Result<u64> {
+    Ok(read_current(partition)?.number)
+}
+
+fn read_current(partition: &Path) -> Result<Current> {
+    let path = partition.join(CURRENT);
+    let bytes =
+        fs::read(&path).map_err(|error| StoreError::io("read which manifest is current", error))?;
+    Current::decode(&bytes).ok_or_else(|| damaged(&path))
+}
+
+/// Copies the current manifest to a number that fjall does not use in this run, and makes the copy current.
+///
+/// # Errors
+/// [`StoreError::Io`] and [`StoreError::DiskFull`].
+pub(crate) fn set_aside(partition: &Path) -> Result<()> {
+    let current = read_current(partition)?;
+    let aside = Current {
+        number: current.number + ASIDE,
+        checksum: current.checksum,
+    };
+    let copied = || {
+        let manifest = fs::read(current.manifest(partition))?;
+        write_synced(&aside.manifest(partition), &manifest)?;
+        crate::directory::sync(partition)?;
+        let new = partition.join("current.new");
+        write_synced(&new, &aside.encode())?;
+        fs::rename(&new, partition.join(CURRENT))?;
+        crate::directory::sync(partition)
+    };
+    copied().map_err(|error| StoreError::io("set a manifest aside", error))
+}
+
+fn write_synced(path: &Path, bytes: &[u8]) -> io::Result<()> {
+    let mut file = File::create(path)?;
+    file.write_all(bytes)?;
+    file.sync_all()
+}
 
 /// Checks the manifests of all partitions, each in a directory below `partitions`.
 ///
 /// # Errors
 /// [`StoreError::Corrupt`] for a manifest that is not as it was written.
 pub(crate) fn check(partitions: &Path) -> Result<()> {
-    let partitions = match fs::read_dir(partitions) {
-        Ok(partitions) => partitions,
+    let found = match fs::read_dir(partitions) {
+        Ok(found) => found,
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
         Err(error) => return Err(StoreError::io("list the partitions", error)),
     };
-    for partition in partitions {
+    let mut damages = Vec::new();
+    for partition in found {
         let partition = partition.map_err(|error| StoreError::io("list the partitions", error))?;
-        check_partition(&partition.path())?;
+        match check_partition(&partition.path()) {
+            Ok(()) => {}
+            Err(error @ StoreError::Corrupt { .. }) => damages.push((partition.file_name(), error)),
+            Err(error) => return Err(error),
+        }
+    }
+    // The list comes first, as the others are judged by it.
+    damages.sort_by_key(|(name, _)| name != LIST);
+    for (name, damage) in damages {
+        if name == LIST || is_listed(partitions, name.to_str().unwrap_or_default())? {
+            return Err(damage);
+        }
     }
     Ok(())
 }
 
-/// A partition without `current`, or without any manifest, may be one that was dropped, whose removal was cut short: fjall
-/// judges that.
-fn check_partition(partition: &Path) -> Result<()> {
-    let path = partition.join("current");
-    let current = match fs::read(&path) {
-        Ok(current) => current,
-        Err(error) if is_absent(&error) => return Ok(()),
-        Err(error) => return Err(StoreError::io("read which manifest counts", error)),
+/// Whether the partition in this folder is listed. Any part of a deleted one may be left; fjall removes it.
+fn is_listed(partitions: &Path, folder: &str) -> Result<bool> {
+    let Ok(number) = folder.parse::<u64>() else {
+        return Ok(true);
     };
-    let damaged = |file: &Path| StoreError::Corrupt {
+    let mut key = b"n".to_vec();
+    key.extend_from_slice(&number.to_be_bytes());
+    let Some(list) = open_list(partitions)? else {
+        return Ok(false);
+    };
+    let name = list.get(key, SeqNo::MAX);
+    Ok(name
+        .map_err(|error| unreadable(partitions, error))?
+        .is_some())
+}
+
+/// The highest sequence number in the list of partitions; 0 if there is no list. fjall does not continue from it,
+/// although it reuses the number of a partition whose folder a power failure removed: the new entry must have the
+/// higher sequence number.
+///
+/// # Errors
+/// [`StoreError::Corrupt`] for a damaged list, and [`StoreError::Io`].
+pub(crate) fn list_sequence(partitions: &Path) -> Result<SeqNo> {
+    let list = open_list(partitions)?;
+    let highest = list.and_then(|list| list.get_highest_persisted_seqno());
+    Ok(highest.unwrap_or(0))
+}
+
+/// Opens the list of partitions, if there is one. fjall must not have it open.
+fn open_list(partitions: &Path) -> Result<Option<AnyTree>> {
+    let list = partitions.join(LIST);
+    if !list.join(CURRENT).exists() {
+        return Ok(None);
+    }
+    let counter = SequenceNumberCounter::default;
+    let config = lsm_tree::Config::new(&list, counter(), counter());
+    // It panics on some kinds of damage.
+    match catch_unwind(AssertUnwindSafe(|| config.open())) {
+        Ok(opened) => opened
+            .map(Some)
+            .map_err(|error| unreadable(partitions, error)),
+        Err(_) => Err(damaged(&list)),
+    }
+}
+
+fn unreadable(partitions: &Path, error: lsm_tree::Error) -> StoreError {
+    let list = partitions.join(LIST);
+    translate(&list, "read the list of partitions", error.into())
+}
+
+fn damaged(file: &Path) -> StoreError {
+    StoreError::Corrupt {
         file: file.to_owned(),
         why: "the list of a partition's tables is damaged".to_owned(),
         remedy: REMEDY,
+    }
+}
+
+/// Compares a manifest with its checksum. A partition without `current`, or without any manifest, may be a dropped
+/// one whose removal was cut short; fjall handles that.
+fn check_partition(partition: &Path) -> Result<()> {
+    let path = partition.join(CURRENT);
+    let current = match fs::read(&path) {
+        Ok(current) => Current::decode(&current).ok_or_else(|| damaged(&path))?,
+        Err(error) if is_absent(&error) => return Ok(()),
+        Err(error) => return Err(StoreError::io("read which manifest is current", error)),
     };
-    let Some((number, rest)) = current.split_first_chunk::<8>() else {
-        return Err(damaged(&path));
-    };
-    let Some((checksum, [0])) = rest.split_first_chunk::<16>() else {
-        return Err(damaged(&path));
-    };
-    let path = partition.join(format!("v{}", u64::from_le_bytes(*number)));
+    let path = current.manifest(partition);
     match fs::read(&path) {
-        Ok(manifest) if xxh3_128(&manifest) == u128::from_le_bytes(*checksum) => Ok(()),
+        Ok(manifest) if xxh3_128(&manifest) == current.checksum => Ok(()),
         Ok(_) => Err(damaged(&path)),
         Err(error) if is_absent(&error) && !has_manifest(partition) => Ok(()),
         Err(error) if is_absent(&error) => Err(damaged(&path)),

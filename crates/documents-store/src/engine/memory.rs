@@ -1,4 +1,4 @@
-//! The engine in memory: maps in the order of their keys behind one lock.
+//! The engine in memory: ordered maps behind one lock.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::ops::Bound;
@@ -13,7 +13,7 @@ use super::{
 };
 use crate::error::{Result, StoreError};
 
-/// Keeps everything in memory; nothing survives it.
+/// Keeps everything in memory until it is dropped.
 #[derive(Default)]
 pub struct MemoryEngine {
     state: RwLock<State>,
@@ -32,7 +32,7 @@ struct Entries {
     bytes: u64,
 }
 
-/// A partition's entries in the order of their keys.
+/// A partition's entries in key order.
 enum Map {
     Sorted(BTreeMap<Bytes, Bytes>),
     Numbered(Numbered),

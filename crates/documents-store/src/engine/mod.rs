@@ -1,10 +1,10 @@
 //! Ordered key-value engines: partitions of sorted keys, written by atomic batches across partitions.
 //!
-//! Reads come in pages, not in iterators that live on: a page copies nothing (bytes are shared), holds no lock and no
-//! snapshot when it is returned, and the next page starts at a key, so that a scan goes on beside writers for as long
-//! as it likes.
+//! Reads return pages, not long-lived iterators: a page copies nothing (bytes are shared) and holds no lock and no
+//! snapshot once it is returned. The next page starts at a key, so that a scan may take any time beside writers.
 
 pub(crate) mod archive;
+mod buffers;
 mod creation;
 pub mod fault;
 pub mod fjall;
@@ -23,33 +23,33 @@ use crate::error::Result;
 /// Shared immutable bytes.
 pub type Bytes = ::fjall::Slice;
 
-/// Longest key an engine takes, in bytes.
+/// Maximum bytes of a key.
 pub const KEY_BYTES_MAX: usize = 60_000;
 
-/// A partition of an open engine. Ids are not stored: a partition is found by its name after opening.
+/// Identifies a partition of an open engine. Ids are not stored: after opening, a partition is found by its name.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct PartitionId(pub(crate) u32);
 
-/// An open partition with the name by which it is found again.
+/// An open partition and its name.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Partition {
-    /// Valid as long as the engine is open and the partition is not dropped; never given again.
+    /// Valid until the engine is closed or the partition is dropped; never reused while the engine is open.
     pub id: PartitionId,
-    /// Kept over restarts. May be given again once the partition is dropped.
+    /// Kept across restarts. May be reused once the partition is dropped.
     pub name: String,
 }
 
-/// Which way a range is read.
+/// Direction in which a range is read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Direction {
-    /// From the lowest key up.
+    /// Ascending keys.
     #[default]
     Forward,
-    /// From the highest key down.
+    /// Descending keys.
     Backward,
 }
 
-/// Keys from `start` on, up to and without `end`.
+/// The keys in `[start, end)`.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct KeyRange {
     /// The first key of the range.
@@ -77,7 +77,7 @@ impl KeyRange {
         self.end.as_ref().is_some_and(|end| *end <= self.start)
     }
 
-    /// Takes away everything up to `key` in the given direction.
+    /// Removes everything up to and including `key` in the given direction.
     pub fn advance_past(&mut self, key: &[u8], direction: Direction) {
         match direction {
             Direction::Forward => {
@@ -98,30 +98,30 @@ pub fn successor(prefix: &[u8]) -> Option<Vec<u8>> {
     Some(key)
 }
 
-/// How much one page may hold.
+/// Limits of a page.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct PageLimit {
     /// At most this many entries.
     pub entries: usize,
-    /// No further entry once keys and values reach this many bytes.
+    /// No further entry once keys and values take this many bytes.
     pub bytes: usize,
 }
 
-/// A page: keys and values in the order of reading.
+/// Keys and values in the order of reading.
 pub type Page = Vec<(Bytes, Bytes)>;
 
 /// One change of a batch.
 #[derive(Debug, Clone)]
 pub struct Write {
-    /// Where.
+    /// The partition.
     pub partition: PartitionId,
-    /// Which key.
+    /// The key.
     pub key: Bytes,
     /// Its new value; `None` removes the key.
     pub value: Option<Bytes>,
 }
 
-/// Changes that happen together or not at all. A key of a partition appears at most once.
+/// Changes that are committed together or not at all. Each key of a partition appears at most once.
 #[derive(Debug, Clone, Default)]
 pub struct Batch {
     /// The changes.
@@ -152,22 +152,22 @@ impl Batch {
 ///
 /// All methods may be called from any thread at any time. Reads see every batch that was committed before them.
 pub trait Engine: Send + Sync + 'static {
-    /// Makes an empty partition of a name of the engine's choice.
+    /// Creates an empty partition, whose name the engine chooses.
     fn create_partition(&self, kind: PartitionKind) -> Result<Partition>;
 
-    /// Opens the partition of this name, creating it when it does not exist.
+    /// Opens the partition with this name; creates it if there is none.
     fn open_partition(&self, name: &str, kind: PartitionKind) -> Result<Partition>;
 
-    /// Opens the partition of this name, if there is one.
+    /// Opens the partition with this name, if there is one.
     fn existing_partition(&self, name: &str) -> Result<Option<Partition>>;
 
-    /// Empties a partition for good and frees its space. Unknown ids are ignored. Nobody writes to it any more.
+    /// Drops a partition and frees its space. Unknown ids are ignored. The caller no longer writes to it.
     fn drop_partition(&self, partition: PartitionId) -> Result<()>;
 
-    /// Whether there are partitions besides the one of this name.
+    /// Whether there are partitions other than the one with this name.
     fn has_other_partitions(&self, name: &str) -> bool;
 
-    /// Drops all partitions but those of these names. Called before any of the others is opened.
+    /// Drops all partitions except those with these names. Called before any of the dropped ones is opened.
     fn retain_partitions(&self, names: &HashSet<String>) -> Result<()>;
 
     /// The value of a key.
@@ -176,7 +176,7 @@ pub trait Engine: Send + Sync + 'static {
     /// [`StoreError::PartitionDropped`](crate::StoreError::PartitionDropped).
     fn get(&self, partition: PartitionId, key: &[u8]) -> Result<Option<Bytes>>;
 
-    /// The first entries of a range in a direction.
+    /// The first entries of a range, in this direction.
     ///
     /// # Errors
     /// [`StoreError::PartitionDropped`](crate::StoreError::PartitionDropped).
@@ -188,10 +188,10 @@ pub trait Engine: Send + Sync + 'static {
         limit: PageLimit,
     ) -> Result<Page>;
 
-    /// Makes all changes of a batch, atomically. When it returns, they are in the hands of the operating system.
+    /// Commits a batch atomically. When it returns, the operating system has the changes.
     fn commit(&self, batch: Batch) -> Result<()>;
 
-    /// Whether a batch would be taken now; asks the disk, but writes nothing to the tables.
+    /// Checks whether a batch would be taken now. Checks the disk, but writes nothing to the tables.
     ///
     /// # Errors
     /// [`StoreError::DiskFull`](crate::StoreError::DiskFull) or [`StoreError::ReadOnly`](crate::StoreError::ReadOnly).
@@ -200,14 +200,15 @@ pub trait Engine: Send + Sync + 'static {
     /// Returns when every batch committed before the call is on the disk.
     fn sync(&self) -> Result<()>;
 
-    /// Bytes a partition takes, about.
+    /// Approximate bytes of a partition.
     fn bytes(&self, partition: PartitionId) -> u64;
 }
 
-/// What a partition holds, by which an engine tunes it.
+/// Content of a partition. The engine tunes the partition for it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum PartitionKind {
-    /// Documents by ascending numbers, mostly appended and scanned. Keys are the numbers, eight bytes in big-endian order.
+    /// Documents by ascending numbers, mostly appended and scanned. Keys are the numbers, eight bytes in big-endian
+    /// order.
     Records,
     /// Small entries in any order, mostly looked up.
     Index,
@@ -217,7 +218,7 @@ pub enum PartitionKind {
     History,
 }
 
-/// Reads a range page by page, as one iterator.
+/// Iterates over a range, reading page by page.
 pub struct Entries {
     engine: Arc<dyn Engine>,
     partition: PartitionId,
@@ -228,11 +229,11 @@ pub struct Entries {
     ended: bool,
 }
 
-/// Entries of a first page: a look-up reads little, a scan soon reads much.
+/// Maximum entries of the first page, which suffice a look-up. Later pages are larger, for scans.
 const FIRST_PAGE_ENTRIES: usize = 16;
-/// Entries of a later page at most.
+/// Maximum entries of a later page.
 const PAGE_ENTRIES_MAX: usize = 1_024;
-/// Bytes of a page.
+/// Byte limit of a page.
 const PAGE_BYTES: usize = 1 << 20;
 
 impl Entries {

@@ -1,30 +1,30 @@
-//! Values by number, in memory: numbers that follow one another lie side by side.
+//! Values by number, in memory: values of consecutive numbers are adjacent.
 //!
-//! A tree of keys is walked level by level, each a miss of the processor's caches where there are many keys. Numbers count
-//! up from zero, so that here the pages are an array, small enough for these caches, and a page is an array too.
+//! A search tree of many keys costs a cache miss per level. Numbers count up from zero, so the pages are an array
+//! here, small enough for the processor's caches, and each page is an array too.
 
 use std::ops::Range;
 
 use super::{Bytes, KeyRange};
 
-/// Numbers of a page.
+/// Numbers per page.
 const PAGE_NUMBERS: u64 = 4096;
 
-/// Values by key, where every key is a number of eight bytes in big-endian order, and numbers are dense: memory is taken
-/// up to the greatest.
+/// Values by key. Every key is a number of eight bytes in big-endian order, and numbers are dense: memory is
+/// allocated up to the greatest.
 #[derive(Default)]
 pub(super) struct Numbered {
     pages: Vec<Page>,
 }
 
-/// The values of neighbouring numbers, up to the greatest that was there.
+/// Values of consecutive numbers, up to the greatest that was inserted.
 #[derive(Default)]
 struct Page {
     values: Vec<Option<Bytes>>,
     count: usize,
 }
 
-/// The page of a number, and its place there.
+/// The page of a number, and the index in it.
 fn place(number: u64) -> (usize, usize) {
     let page = number / PAGE_NUMBERS;
     (page as usize, (number % PAGE_NUMBERS) as usize)
@@ -41,10 +41,10 @@ impl Numbered {
         self.pages.get(page)?.values.get(index)?.as_ref()
     }
 
-    /// Sets a value; the one before, if there was one.
+    /// Sets a value; returns the old one, if there was one.
     ///
     /// # Panics
-    /// If the key is no number.
+    /// If the key is not a number.
     pub(super) fn insert(&mut self, key: &[u8], value: Bytes) -> Option<Bytes> {
         let (page, index) = place(number(key).expect("keys of records are numbers"));
         if page >= self.pages.len() {
@@ -59,7 +59,7 @@ impl Numbered {
         before
     }
 
-    /// Removes a value; the one that was there.
+    /// Removes a value; returns it, if there was one.
     pub(super) fn remove(&mut self, key: &[u8]) -> Option<Bytes> {
         let (page, index) = place(number(key)?);
         let page = self.pages.get_mut(page)?;
@@ -75,7 +75,7 @@ impl Numbered {
     pub(super) fn range(&self, keys: &KeyRange) -> impl DoubleEndedIterator<Item = (u64, &Bytes)> {
         let numbers = numbers(keys);
         let end = self.pages.len().min(place(numbers.end).0 + 1);
-        // A range that is turned round is none to an array.
+        // The end of a range may lie before its start, which slices do not allow.
         let first = end.min(place(numbers.start).0);
         let pages = self.pages[first..end].iter().enumerate();
         pages.flat_map(move |(page, values)| {
@@ -86,7 +86,7 @@ impl Numbered {
 }
 
 impl Page {
-    /// The values of those of `numbers` that are here; `base` is the first number of the page.
+    /// The values of `numbers` on this page; `base` is the first number of the page.
     fn range(
         &self,
         base: u64,
@@ -101,7 +101,7 @@ impl Page {
     }
 }
 
-/// The numbers whose keys are in a range. The very last number is in none, as there is none behind it.
+/// The numbers whose keys are in a range. `u64::MAX` never is: it has no successor to bound the range.
 fn numbers(keys: &KeyRange) -> Range<u64> {
     first_from(&keys.start)..keys.end.as_deref().map_or(u64::MAX, first_from)
 }
@@ -120,9 +120,9 @@ mod tests {
 
     use super::*;
 
-    /// Random writes and ranges, beside a tree of single keys.
+    /// Random writes and ranges agree with a `BTreeMap`.
     #[test]
-    fn it_is_a_tree_of_single_keys() {
+    fn it_agrees_with_a_tree() {
         let mut random = fastrand::Rng::with_seed(7);
         let (mut numbered, mut tree) = (Numbered::default(), BTreeMap::new());
         for round in 0..20_000_u64 {
@@ -171,7 +171,7 @@ mod tests {
         assert!(numbered.range(&keys).rev().eq(backward), "{keys:?}");
     }
 
-    /// An end of a range: often a key, at times cut off or longer, as the place behind a key is.
+    /// A bound of a range: a key, a prefix of one, or the position right behind one.
     fn bytes(random: &mut fastrand::Rng) -> Vec<u8> {
         let mut bytes = random.u64(..33_000).to_be_bytes().to_vec();
         match random.u8(..4) {

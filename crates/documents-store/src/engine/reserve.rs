@@ -1,7 +1,7 @@
-//! An engine that refuses writes while its disk is nearly full, so that the engine below never meets one that is full.
+//! An engine that refuses writes while its disk is nearly full, so that the engine below never meets a full disk.
 //!
-//! fjall takes no write after one that failed, until it is opened again. What is refused here has not failed: writes go
-//! on as soon as there is space.
+//! After a failed write, fjall takes no writes until it is opened again. Writes that are refused here have not
+//! failed: writes continue as soon as there is space.
 
 use std::collections::HashSet;
 use std::io;
@@ -17,14 +17,14 @@ use super::{
 };
 use crate::error::{Result, StoreError};
 
-/// How long what was seen of the disk is believed, as others write to it too.
+/// Time after which the free space is read again, as other programs write to the disk too.
 const LOOK_INTERVAL: Duration = Duration::from_millis(50);
-/// How many bytes on the disk a byte written may take, at most: in the journal, in a table, in a table merged from it.
+/// Maximum bytes on the disk for each byte of a batch: in the journal, in a table, and in tables merged from it.
 const BYTES_PER_BYTE: u64 = 4;
-/// The part of the reserve that writes may use which make space.
+/// Writes that free space may use the reserve down to one `SHRINKING_PART`th.
 const SHRINKING_PART: u64 = 4;
 
-/// Tells the free bytes of a disk.
+/// Returns the free bytes of a disk.
 pub type FreeBytes = Box<dyn Fn() -> io::Result<u64> + Send + Sync>;
 
 /// Wraps an engine and keeps some bytes of its disk free.
@@ -35,7 +35,7 @@ pub struct ReserveEngine {
     seen: Mutex<Seen>,
 }
 
-/// What was seen of the disk.
+/// The free space as it was read.
 struct Seen {
     until: Instant,
     /// Bytes that may be written until then.
@@ -57,13 +57,13 @@ impl ReserveEngine {
         }
     }
 
-    /// Refuses `bytes` more on the disk if they would leave less than the reserve.
+    /// Refuses a batch of `bytes` if it would leave less than the reserve.
     fn admit(&self, bytes: u64) -> Result<()> {
         let bytes = bytes.saturating_mul(BYTES_PER_BYTE);
         let mut seen = self.seen.lock();
         let now = Instant::now();
         if now >= seen.until || bytes > seen.bytes_left {
-            // Nothing is believed after a look that found no room.
+            // If there is no room, the next batch reads the free space again.
             seen.until = now;
             seen.bytes_left = self.room()?;
             seen.until = now + LOOK_INTERVAL;
@@ -75,7 +75,7 @@ impl ReserveEngine {
         Ok(())
     }
 
-    /// Bytes that may be written, now.
+    /// Bytes that may be written now.
     fn room(&self) -> Result<u64> {
         self.free()?
             .checked_sub(self.reserve_bytes)
@@ -83,10 +83,11 @@ impl ReserveEngine {
     }
 
     fn free(&self) -> Result<u64> {
-        (self.free_bytes)().map_err(|error| StoreError::io("ask for free space", error))
+        (self.free_bytes)()
+            .map_err(|error| StoreError::io("read the free space of the disk", error))
     }
 
-    /// Takes what makes space, as long as there is some of the reserve left.
+    /// Admits a batch that frees space, as long as enough of the reserve is left.
     fn admit_shrinking(&self) -> Result<()> {
         if self.free()? < self.reserve_bytes / SHRINKING_PART {
             return Err(full());
@@ -99,7 +100,7 @@ fn full() -> StoreError {
     StoreError::io("write a batch", io::Error::from(io::ErrorKind::StorageFull))
 }
 
-/// The free bytes of the disk that has this directory.
+/// Reads the free bytes of the disk of this directory.
 pub fn free_bytes_of(directory: PathBuf) -> FreeBytes {
     Box::new(move || {
         let disk = rustix::fs::statvfs(&directory)?;
@@ -116,7 +117,8 @@ impl Batch {
         self.writes.iter().map(bytes).sum::<usize>() as u64
     }
 
-    /// Does it remove as much as it writes? A deletion does, which is noted in the statistics and the history.
+    /// Whether the batch frees space: at least half of its writes are removals. Those of a deletion are, beside its
+    /// updates of statistics and history.
     fn is_shrinking(&self) -> bool {
         let removed = self.writes.iter().filter(|write| write.value.is_none());
         removed.count() * 2 >= self.writes.len()
@@ -164,9 +166,10 @@ impl Engine for ReserveEngine {
     }
 
     fn commit(&self, batch: Batch) -> Result<()> {
-        match batch.is_shrinking() {
-            true => self.admit_shrinking()?,
-            false => self.admit(batch.bytes())?,
+        if batch.is_shrinking() {
+            self.admit_shrinking()?
+        } else {
+            self.admit(batch.bytes())?
         }
         self.inner.commit(batch)
     }

@@ -1,11 +1,11 @@
-//! Forcing the journals to the disk beside writers, and remembering how far they are there.
+//! Syncing the journals beside writers, and noting how far they are synced.
 //!
-//! fjall syncs under the lock of its writer. This module syncs through a handle of its own, which stays open from one sync
-//! to the next: a sync then needs no new file descriptor, and the kernel tells it of every failed write-back.
+//! fjall syncs under the lock of its writer. This module syncs through a handle of its own, which stays open between
+//! syncs: so a sync needs no new file descriptor, and the kernel reports every failed write-back to this handle.
 //!
-//! How far the journals are on the disk is noted in the file `synced` after each sync. The note itself is never synced: an
-//! older one is right too, as it claims less. Recovery takes it to tell damage from what a power failure left of batches
-//! that were never synced.
+//! After each sync, the file `synced` notes how far the journals are on the disk. The note itself is not synced after
+//! that: an older note is right too, as it claims less. Recovery uses it to distinguish damage from the rest of
+//! unsynced batches after a power failure.
 
 use std::fs::{File, OpenOptions};
 use std::io;
@@ -22,30 +22,30 @@ use crate::error::{Result, StoreError};
 
 /// Name of the file with the note.
 const NOTE: &str = "synced";
-/// Number of the journal, length, checksum of both.
+/// Bytes of the note: number of the journal, length, checksum of both.
 const NOTE_BYTES: usize = 24;
-/// How much of the journal is read first when looking for the end of its whole batches.
+/// Bytes of the journal that are read first to find the end of its complete batches.
 const LOOK_BYTES: usize = 16 << 10;
 
-/// A place between two batches: the journals before it, and this one up to `length`, are on the disk.
+/// A position between two batches. The journals before this one, and this one up to `length`, are on the disk.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Position {
     /// Number of the journal.
     pub(crate) journal: u64,
-    /// Bytes of it.
+    /// Bytes of the journal.
     pub(crate) length: u64,
 }
 
 impl Position {
-    /// Reads the note in a directory; `None` if there is none, or not a whole one.
+    /// Reads the note in a directory; `None` if there is none, or an incomplete one.
     ///
     /// # Errors
-    /// [`StoreError::Io`]: a note that cannot be read now may say that what cannot be read of the journal is damage.
+    /// [`StoreError::Io`]. It is not ignored: without the note, damage of the journal would pass for its end.
     pub(crate) fn read(directory: &Path) -> Result<Option<Self>> {
         match std::fs::read(directory.join(NOTE)) {
             Ok(note) => Ok(Self::decode(&note)),
             Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
-            Err(error) => Err(StoreError::io("read how far the journal is synced", error)),
+            Err(error) => Err(StoreError::io("read the note of what is synced", error)),
         }
     }
 
@@ -75,11 +75,11 @@ enum Journal {
     New,
 }
 
-/// Forces the journal to the disk without taking the writer's lock.
+/// Syncs the journal without taking the writer's lock.
 pub(crate) struct JournalSync {
     open: Mutex<Open>,
-    /// The first sync that failed in the kernel. The kernel counts what it could not write as written, so that no later sync of
-    /// this run would prove anything: the next run writes it again.
+    /// The first sync that failed in the kernel. The kernel counts pages that it could not write as written, so that
+    /// no later sync of this run would prove anything. The next run writes them again.
     failure: Mutex<Option<StoreError>>,
 }
 
@@ -90,16 +90,16 @@ struct Open {
     newest: Option<Newest>,
 }
 
-/// The journal that is written to.
+/// The newest journal, which is written to.
 struct Newest {
     id: u64,
     file: File,
-    /// End of the batches that are known to be whole.
+    /// End of the batches that are known to be complete.
     whole: u64,
 }
 
 impl JournalSync {
-    /// Opens the journals of a directory, of which everything up to `synced` is on the disk.
+    /// Opens the journals of a directory, which are on the disk up to `synced`.
     ///
     /// # Errors
     /// [`StoreError::Io`] and [`StoreError::DiskFull`].
@@ -112,10 +112,10 @@ impl JournalSync {
         })
     }
 
-    /// Whether syncs may still succeed.
+    /// Checks whether syncs may still succeed.
     ///
     /// # Errors
-    /// [`StoreError::ReadOnly`] after one that the kernel failed to do.
+    /// [`StoreError::ReadOnly`] after a sync that failed in the kernel.
     pub(crate) fn check(&self) -> Result<()> {
         self.failure.lock().as_ref().map_or(Ok(()), |first| {
             Err(StoreError::ReadOnly {
@@ -124,15 +124,16 @@ impl JournalSync {
         })
     }
 
-    /// Returns when everything handed to the operating system before the call is on the disk.
+    /// Returns when everything that was written before the call is on the disk.
     ///
-    /// Only the newest journal can hold such data: fjall syncs a journal before it starts the next one. It may have met a
-    /// failure in a new one before this handle was opened, of which the kernel tells latecomers nothing, or have failed to
-    /// begin it: `check_writer` says so, and until it succeeds no sync counts.
+    /// Only the newest journal can hold unsynced data: fjall syncs a journal before it starts the next one. fjall may
+    /// have met a failure in the new journal before this handle was opened, which the kernel does not report to this
+    /// handle, or have failed to start it. `check_writer` reports that; no sync of a new journal counts until it
+    /// succeeds.
     ///
     /// # Errors
-    /// [`StoreError::Io`] and [`StoreError::DiskFull`]: the next sync may succeed if this one did not begin.
-    /// [`StoreError::ReadOnly`] if it cannot. What `check_writer` says.
+    /// [`StoreError::Io`] and [`StoreError::DiskFull`]; the next sync may succeed unless this one failed in the kernel.
+    /// [`StoreError::ReadOnly`] if no sync of this run can succeed. Those of `check_writer`.
     pub(crate) fn sync(&self, check_writer: impl FnOnce() -> Result<()>) -> Result<()> {
         let mut open = self.open.lock();
         self.check()?;
@@ -179,7 +180,7 @@ impl Open {
         Ok(open)
     }
 
-    /// Syncs the newest journal; how far it is on the disk then. None if there is none any more.
+    /// Syncs the newest journal; returns how far it is on the disk then, `None` if there is no journal any more.
     fn sync(&mut self, failure: &Mutex<Option<StoreError>>) -> Result<Option<Position>> {
         let Some(newest) = &mut self.newest else {
             return Ok(None);
@@ -201,13 +202,13 @@ impl Open {
 
     fn take_note(&self, synced: Option<Position>) {
         let written = synced.map_or(Ok(()), |synced| self.note.write_all_at(&synced.encode(), 0));
-        // An older note is right too.
+        // The older note stays right.
         if let Err(error) = written {
-            tracing::debug!(%error, "cannot note how far the journal is synced");
+            tracing::debug!(%error, "cannot note what is synced");
         }
     }
 
-    /// Opens the newest journal unless it is open.
+    /// Opens the newest journal, unless it is open already.
     fn follow(&mut self) -> io::Result<Journal> {
         let id = self.newest_id()?;
         if id == self.newest.as_ref().map(|newest| newest.id) {
@@ -232,7 +233,7 @@ impl Open {
 }
 
 impl Newest {
-    /// Opens a journal, unless it was evicted meanwhile: then all of it is in synced tables.
+    /// Opens a journal; `None` if fjall has removed it by now, as all of it is in synced tables.
     fn open(directory: &Path, id: u64) -> io::Result<Option<Self>> {
         match File::open(directory.join(journal::name_of(id))) {
             Ok(file) => Ok(Some(Self { id, file, whole: 0 })),
@@ -241,7 +242,7 @@ impl Newest {
         }
     }
 
-    /// Where the whole batches end that are in the hands of the operating system now.
+    /// End of the complete batches that are written now.
     fn find_end(&self) -> io::Result<u64> {
         let mut end = self.whole;
         let mut look_bytes = LOOK_BYTES;
@@ -280,7 +281,7 @@ mod tests {
 
     fn refused() -> Result<()> {
         Err(StoreError::ReadOnly {
-            why: "the writer has met a failure".to_owned(),
+            why: "the writer has failed".to_owned(),
         })
     }
 

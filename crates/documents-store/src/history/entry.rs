@@ -1,8 +1,8 @@
-//! One change as the history keeps it.
+//! Encoding of a change in the history.
 //!
 //! | bytes | |
 //! |---|---|
-//! | 8 | bytes of all entries before it, those forgotten too |
+//! | 8 | bytes of all entries before it, deleted ones included |
 //! | 8 | the time of day in milliseconds since 1970 |
 //! | 1 | the kind |
 //! | 16 | the UUID of the collection |
@@ -20,25 +20,25 @@ use crate::store::Namespace;
 
 /// Bytes before the names.
 const HEADER_BYTES: usize = 8 + 8 + 1 + 16 + 4 + 4;
-/// What an entry takes besides its value: the key.
+/// Bytes of the key of an entry.
 const KEY_BYTES: u64 = 8;
 
-/// What happened, and what [`ChangeEvent::detail`] says of it.
+/// Kind of a change, and what [`ChangeEvent::detail`] holds for it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ChangeKind {
     /// The history began; no detail.
     Beginning,
-    /// A document was added; the document.
+    /// A document was inserted; the document.
     Insert,
-    /// A document was changed in parts; `{documentKey: {_id}, updateDescription}`.
+    /// A document was updated; `{documentKey: {_id}, updateDescription}`.
     Update,
-    /// A document was replaced; the new one.
+    /// A document was replaced; the new document.
     Replace,
-    /// A document was removed; its `{_id}`.
+    /// A document was deleted; its `{_id}`.
     Delete,
     /// A collection was dropped; no detail.
     Drop,
-    /// A collection got another name; `{to: {db, coll}}`. A collection that had this name was dropped with it.
+    /// A collection was renamed; `{to: {db, coll}}`. A collection that had this name was dropped in the same batch.
     Rename,
     /// A database was dropped, after its collections; no detail.
     DropDatabase,
@@ -70,24 +70,24 @@ impl ChangeKind {
 /// A change, read from the history.
 #[derive(Debug, Clone)]
 pub struct ChangeEvent {
-    /// Its place in the order of all changes.
+    /// Its position in the order of all changes.
     pub at: ClusterTime,
     /// The time of day.
     pub wall_time: DateTime,
-    /// What happened.
+    /// Its kind.
     pub kind: ChangeKind,
-    /// Where, by the name at that time; the collection is empty where a whole database is meant.
+    /// The collection by its name at that time; the name is empty for a change of a whole database.
     pub namespace: Namespace,
-    /// The UUID of the collection; zeros where there is none.
+    /// The UUID of the collection; zeros if there is none.
     pub uuid: Uuid,
-    /// What [`ChangeKind`] says.
+    /// See [`ChangeKind`].
     pub detail: Document,
 }
 
 impl ChangeEvent {
     pub(super) fn decode(at: ClusterTime, value: &[u8]) -> Result<Self> {
         let parsed = Self::parse(at, value)?;
-        parsed.ok_or_else(|| malformed("an entry that is too short"))
+        parsed.ok_or_else(|| malformed("an entry is too short"))
     }
 
     fn parse(at: ClusterTime, mut rest: &[u8]) -> Result<Option<Self>> {
@@ -101,7 +101,7 @@ impl ChangeEvent {
         ) else {
             return Ok(None);
         };
-        let kind = ChangeKind::of(kind).ok_or_else(|| malformed("an entry of unknown kind"))?;
+        let kind = ChangeKind::of(kind).ok_or_else(|| malformed("an entry has an unknown kind"))?;
         let (Some(db), Some(name)) = (take_name(&mut rest, db), take_name(&mut rest, name)) else {
             return Ok(None);
         };
@@ -134,12 +134,12 @@ fn malformed(why: &str) -> StoreError {
     }
 }
 
-/// Changes on their way into the history, all of them in one batch.
+/// Changes to be recorded in one batch.
 #[derive(Default)]
 pub(crate) struct Changes {
-    /// The entries, but for what [`stamp`] fills in.
+    /// The entries, without the fields that [`stamp`] fills in.
     pub(super) values: Vec<Vec<u8>>,
-    /// Whom they concern.
+    /// Collections that they concern.
     pub(super) namespaces: Vec<Namespace>,
 }
 
@@ -160,17 +160,17 @@ impl Changes {
         }
     }
 
-    /// Are there none?
+    /// Whether there are none.
     pub(crate) fn is_empty(&self) -> bool {
         self.values.is_empty()
     }
 
-    /// They concern this collection, too.
+    /// Adds a collection that they concern.
     pub(crate) fn concern(&mut self, namespace: Namespace) {
         self.namespaces.push(namespace);
     }
 
-    /// Adds a change of the collection given first.
+    /// Adds a change of a document of the first collection.
     pub(crate) fn document(&mut self, kind: ChangeKind, uuid: Uuid, detail: &RawDocument) {
         let value = encode(kind, &self.namespaces[0], Some(uuid), detail);
         self.values.push(value);
@@ -194,7 +194,7 @@ fn encode(
     uuid: Option<Uuid>,
     detail: &RawDocument,
 ) -> Vec<u8> {
-    let (db, name, detail) = (&namespace.db, &namespace.name, detail.as_bytes());
+    let (db, name, detail) = (&namespace.db, &namespace.collection, detail.as_bytes());
     let length = |name: &str| {
         u32::try_from(name.len())
             .expect("a name is short")
@@ -213,7 +213,7 @@ fn encode(
     value
 }
 
-/// Fills in what is known only when it is an entry's turn.
+/// Fills in the fields that are known only once the order of changes is.
 pub(super) fn stamp(value: &mut [u8], bytes_before: u64, now: DateTime) {
     value[..8].copy_from_slice(&bytes_before.to_le_bytes());
     value[8..16].copy_from_slice(&now.timestamp_millis().to_le_bytes());
@@ -223,7 +223,7 @@ pub(super) fn stamp(value: &mut [u8], bytes_before: u64, now: DateTime) {
 pub(super) fn bytes_before(mut value: &[u8]) -> Result<u64> {
     take(&mut value)
         .map(u64::from_le_bytes)
-        .ok_or_else(|| malformed("an entry that is too short"))
+        .ok_or_else(|| malformed("an entry is too short"))
 }
 
 /// Bytes of this entry.

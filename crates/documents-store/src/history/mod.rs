@@ -4,8 +4,8 @@
 //! |---|---|
 //! | the change's [`ClusterTime`], eight bytes in big-endian order | an [`entry`] |
 //!
-//! A change is written in the same batch as what it changes, so that after a kill history and documents agree. Readers
-//! see a batch of changes once it is committed as a whole, and never one behind which an earlier one could still come.
+//! A change is committed in one batch with the documents that it changes, so that history and documents agree after a
+//! kill. Readers see the changes of a batch once it is committed, and never a change before an earlier one.
 
 mod entry;
 mod time;
@@ -27,12 +27,12 @@ pub use time::ClusterTime;
 pub use watch::{Interest, Watch};
 
 pub(crate) use entry::Changes;
-pub(crate) use trim::Trimmer;
+pub(crate) use trim::start as start_trimming;
 
 /// Name of the history's partition.
 pub(crate) const PARTITION: &str = "history";
 
-/// How much is read at once.
+/// Limits of one read.
 const PAGE: PageLimit = PageLimit {
     entries: 256,
     bytes: 1 << 20,
@@ -43,24 +43,24 @@ pub struct History {
     engine: Arc<dyn Engine>,
     partition: PartitionId,
     bytes_max: u64,
-    /// Held from when changes get their times until they are committed: nobody sees a later one first.
+    /// Held from when changes get their times until they are committed, so that no reader sees a later one first.
     order: Mutex<()>,
-    /// No change of this opening has an earlier time.
+    /// Lower bound of the times of this run's changes.
     floor: ClusterTime,
-    /// The earliest change that is kept.
+    /// Time of the earliest change that is kept.
     first: AtomicU64,
-    /// The latest change that is committed.
+    /// Time of the latest change that is committed.
     last: AtomicU64,
-    /// Bytes of all changes ever recorded.
+    /// Bytes of all changes ever recorded, deleted ones included.
     recorded_bytes: AtomicU64,
-    /// Bytes of those of them that are not kept any more.
-    forgotten_bytes: AtomicU64,
+    /// Bytes of the changes that were deleted.
+    deleted_bytes: AtomicU64,
     watches: Arc<Watches>,
     excess: trim::Excess,
 }
 
 impl History {
-    /// Opens the history in `partition`; a new one begins now.
+    /// Opens the history in `partition`, or begins it.
     pub(crate) fn open(
         engine: Arc<dyn Engine>,
         partition: PartitionId,
@@ -75,7 +75,7 @@ impl History {
             first: AtomicU64::new(0),
             last: AtomicU64::new(0),
             recorded_bytes: AtomicU64::new(0),
-            forgotten_bytes: AtomicU64::new(0),
+            deleted_bytes: AtomicU64::new(0),
             watches: Arc::default(),
             excess: trim::Excess::default(),
         };
@@ -90,7 +90,7 @@ impl History {
             history.record(Batch::default(), Changes::beginning())?;
         }
         if let Some((first, value)) = history.end_entry(Direction::Forward)? {
-            history.forget_before(first, entry::bytes_before(&value)?);
+            history.set_first(first, entry::bytes_before(&value)?);
         }
         Ok(Arc::new(history))
     }
@@ -116,7 +116,7 @@ impl History {
             .transpose()
     }
 
-    /// Commits a batch together with the changes that it makes.
+    /// Commits a batch together with the records of its changes.
     pub(crate) fn record(&self, mut batch: Batch, mut changes: Changes) -> Result<()> {
         let order = self.order.lock();
         let now = DateTime::now();
@@ -131,12 +131,12 @@ impl History {
         }
         self.engine.commit(batch)?;
         self.recorded_bytes.store(bytes, Ordering::Release);
-        self.watches.tell(&changes.namespaces, first, || {
+        self.watches.notify(&changes.namespaces, first, || {
             self.last.store(last.number(), Ordering::Release)
         });
         drop(order);
         if self.is_too_large() {
-            self.excess.tell();
+            self.excess.signal();
         }
         Ok(())
     }
@@ -151,7 +151,7 @@ impl History {
         ClusterTime::new(self.last.load(Ordering::Acquire))
     }
 
-    /// The change of this time, if it is kept.
+    /// The change at this time, if it is kept.
     pub fn get(&self, at: ClusterTime) -> Result<Option<ChangeEvent>> {
         if at > self.last() {
             return Ok(None);
@@ -162,7 +162,7 @@ impl History {
             .transpose()
     }
 
-    /// The time of the latest change before this time, if it is kept.
+    /// The time of the latest change before `at`, if it is kept.
     pub fn before(&self, at: ClusterTime) -> Result<Option<ClusterTime>> {
         let range = KeyRange {
             start: Vec::new(),
@@ -172,10 +172,10 @@ impl History {
         Ok(found.map(|(at, _)| at))
     }
 
-    /// Changes after one time up to and with another, the earliest first: some of them, none if there are none.
+    /// A page of the changes in `(after, until]`, oldest first; empty only if there are none.
     ///
     /// # Errors
-    /// [`StoreError::HistoryLost`] when some of them are not kept any more.
+    /// [`StoreError::HistoryLost`] if some of them are deleted.
     pub fn read(&self, after: ClusterTime, until: ClusterTime) -> Result<Vec<ChangeEvent>> {
         let range = KeyRange {
             start: after.plus(1).key().to_vec(),
@@ -184,7 +184,7 @@ impl History {
         let page = self
             .engine
             .page(self.partition, &range, Direction::Forward, PAGE)?;
-        // Looked at after the page was read: what is forgotten from now on is in the page.
+        // Read after the page: changes that are deleted from now on are in the page.
         if after.plus(1) < self.first() {
             return Err(StoreError::HistoryLost);
         }
@@ -193,20 +193,20 @@ impl History {
             .collect()
     }
 
-    /// Waits, from now on, for changes of what somebody is interested in.
+    /// Begins a watch for changes that match `interest`.
     pub fn watch(&self, interest: Interest) -> Watch {
         self.watches.add(interest)
     }
 
-    /// What there is for a watch since the last call: the time of the first change that concerns it, if there is one,
+    /// Takes the news of a watch since the last call: the time of the first change that concerns it, if there is one,
     /// and the time of the last change of all.
     pub fn news(&self, watch: &Watch) -> (Option<ClusterTime>, ClusterTime) {
         watch.take(|| self.last())
     }
 
-    fn forget_before(&self, first: ClusterTime, bytes: u64) {
+    fn set_first(&self, first: ClusterTime, bytes: u64) {
         self.first.store(first.number(), Ordering::Release);
-        self.forgotten_bytes.store(bytes, Ordering::Release);
+        self.deleted_bytes.store(bytes, Ordering::Release);
     }
 
     fn is_too_large(&self) -> bool {
@@ -216,7 +216,7 @@ impl History {
     /// Bytes of the changes that are kept.
     pub fn kept_bytes(&self) -> u64 {
         let recorded = self.recorded_bytes.load(Ordering::Acquire);
-        recorded.saturating_sub(self.forgotten_bytes.load(Ordering::Acquire))
+        recorded.saturating_sub(self.deleted_bytes.load(Ordering::Acquire))
     }
 }
 

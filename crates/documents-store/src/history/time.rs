@@ -1,42 +1,42 @@
-//! The times by which changes are ordered.
+//! Times that order the changes.
 
 use bson::{DateTime, Timestamp, Uuid};
 
 use crate::error::{Result, StoreError};
 
 /// The time of a change: seconds since 1970 in the upper half, a count within the second in the lower. No two changes
-/// of a store have the same; a clock that is set back does not set it back.
+/// of a store have the same time. A clock that is set back does not set it back.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct ClusterTime(u64);
 
 impl ClusterTime {
-    /// From its bits.
+    /// Decodes a time from its bits.
     pub fn new(number: u64) -> Self {
         Self(number)
     }
 
-    /// Its bits, which are ordered like the times.
+    /// Its bits, which have the order of the times.
     pub fn number(self) -> u64 {
         self.0
     }
 
-    /// The earliest time of a change at `now` that follows one at this time.
+    /// The earliest time for a change at `now` that follows a change at this time.
     pub(crate) fn next(self, now: DateTime) -> Self {
         let seconds = u64::try_from(now.timestamp_millis() / 1000).unwrap_or(0);
         Self((seconds << 32) + 1).max(self.plus(1))
     }
 
-    /// The time from which a history counts that is opened at `now`, with its last change at this time.
+    /// The first time of a history that is opened at `now` and whose last change has this time.
     ///
-    /// What an earlier opening gave away and then lost, by a failure of power or because nothing was kept on a disk, may
-    /// have been of the same second. So it is a random number of steps later: none of those times comes again.
+    /// An earlier run may have given out times of the same second and lost them, in a power failure or because the
+    /// store was in memory. A random number of steps is added, so that none of those times is reused.
     pub(crate) fn after_opening(self, now: DateTime) -> Self {
         let [a, b, c, d, ..] = Uuid::new().bytes();
         let steps = u32::from_be_bytes([a, b, c, d]) / 2;
         self.next(now).plus(u64::from(steps))
     }
 
-    /// The time so many steps later.
+    /// The time `steps` later.
     pub fn plus(self, steps: u64) -> Self {
         Self(self.0.saturating_add(steps))
     }

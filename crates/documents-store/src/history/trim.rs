@@ -1,24 +1,24 @@
-//! Forgetting the oldest changes where the history is longer than it may be, in a thread of its own.
+//! Deleting the oldest changes when the history is too long, in a thread of its own.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::thread::JoinHandle;
 
 use parking_lot::{Condvar, Mutex};
 
 use super::{History, entry, time::ClusterTime};
+use crate::background::Background;
 use crate::engine::{Batch, Direction, KeyRange, PageLimit};
-use crate::error::{Result, StoreError};
+use crate::error::Result;
 
-/// How much is forgotten in one batch.
+/// Limits of one batch of deletions.
 const PAGE: PageLimit = PageLimit {
     entries: 1_024,
     bytes: 1 << 20,
 };
-/// A history that is too long is cut to its limit less this part of it, so that it is not cut all the time.
+/// A history that is too long is cut to its limit less one `SLACK`th, so that it is not cut at every change.
 const SLACK: u64 = 16;
 
-/// Tells the thread that the history is too long.
+/// Signal to the thread that the history is too long.
 #[derive(Default)]
 pub(super) struct Excess {
     state: Mutex<State>,
@@ -27,27 +27,27 @@ pub(super) struct Excess {
 
 #[derive(Default)]
 struct State {
-    told: bool,
+    signalled: bool,
     stopped: bool,
 }
 
 impl Excess {
-    /// The history is too long.
-    pub(super) fn tell(&self) {
+    /// Signals that the history is too long.
+    pub(super) fn signal(&self) {
         let mut state = self.state.lock();
-        if !state.told {
-            state.told = true;
+        if !state.signalled {
+            state.signalled = true;
             self.changed.notify_one();
         }
     }
 
-    /// Waits to be told; false when the store closes.
+    /// Waits for the signal; returns false when the store closes.
     fn wait(&self) -> bool {
         let mut state = self.state.lock();
-        while !state.told && !state.stopped {
+        while !state.signalled && !state.stopped {
             self.changed.wait(&mut state);
         }
-        state.told = false;
+        state.signalled = false;
         !state.stopped
     }
 
@@ -62,7 +62,7 @@ impl Excess {
 }
 
 impl History {
-    /// Forgets the oldest changes until the rest is small enough, but never the last one.
+    /// Deletes the oldest changes until the rest is small enough. The last change is kept in any case.
     fn trim(&self) -> Result<()> {
         let target = self.bytes_max - self.bytes_max / SLACK;
         while self.kept_bytes() > target && !self.excess.is_stopped() {
@@ -73,7 +73,7 @@ impl History {
         Ok(())
     }
 
-    /// Forgets some of the oldest changes; false if none may go.
+    /// Deletes a page of the oldest changes; returns false if none may be deleted.
     fn trim_page(&self, target: u64) -> Result<bool> {
         let range = KeyRange {
             start: self.first().key().to_vec(),
@@ -96,8 +96,8 @@ impl History {
         let Some((key, value)) = page.get(kept).filter(|_| kept > 0) else {
             return Ok(false);
         };
-        // Readers are told before anything is gone.
-        self.forget_before(ClusterTime::from_key(key)?, entry::bytes_before(value)?);
+        // Readers see the new beginning before anything is deleted.
+        self.set_first(ClusterTime::from_key(key)?, entry::bytes_before(value)?);
         let mut batch = Batch::default();
         for (key, _) in page.iter().take(kept) {
             batch.remove(self.partition, key.clone());
@@ -107,45 +107,23 @@ impl History {
     }
 }
 
-/// The thread that forgets. Ends with the value.
-pub(crate) struct Trimmer {
-    history: Arc<History>,
-    thread: Option<JoinHandle<()>>,
-}
-
-impl Trimmer {
-    /// Starts the thread.
-    ///
-    /// # Errors
-    /// [`StoreError::Io`] when the system gives no thread.
-    pub(crate) fn start(history: Arc<History>) -> Result<Self> {
-        let shared = Arc::clone(&history);
-        let thread = std::thread::Builder::new()
-            .name("store-history".to_owned())
-            .spawn(move || run(&shared));
-        let thread = thread.map_err(|error| StoreError::io("start the history's thread", error))?;
-        Ok(Self {
-            history,
-            thread: Some(thread),
-        })
-    }
+/// Starts the thread that deletes the oldest changes.
+///
+/// # Errors
+/// [`StoreError::Io`](crate::StoreError::Io) if the system gives no thread.
+pub(crate) fn start(history: Arc<History>) -> Result<Background> {
+    let shared = Arc::clone(&history);
+    Background::start(
+        "store-history",
+        move || run(&shared),
+        move || history.excess.stop(),
+    )
 }
 
 fn run(history: &History) {
     while history.excess.wait() {
         if let Err(error) = history.trim() {
-            tracing::warn!(%error, "the history of changes cannot be cut yet");
-        }
-    }
-}
-
-impl Drop for Trimmer {
-    fn drop(&mut self) {
-        self.history.excess.stop();
-        if let Some(thread) = self.thread.take()
-            && thread.join().is_err()
-        {
-            tracing::error!("the history's thread panicked");
+            tracing::warn!(%error, "cannot shorten the history of changes yet");
         }
     }
 }

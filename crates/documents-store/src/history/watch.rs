@@ -1,4 +1,4 @@
-//! Waiting for changes: who waits is told of those that concern him, and skips all others unread.
+//! Watches: a watcher is notified of the changes that concern it, and reads no others.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -9,7 +9,7 @@ use tokio::sync::Notify;
 use super::time::ClusterTime;
 use crate::store::Namespace;
 
-/// What somebody wants to know about.
+/// The changes that a watcher waits for.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub enum Interest {
     /// Every change.
@@ -20,28 +20,28 @@ pub enum Interest {
     Collection(Namespace),
 }
 
-/// All who watch.
+/// All watches.
 #[derive(Default)]
 pub(super) struct Watches {
     by_interest: Mutex<HashMap<Interest, Vec<Arc<Slot>>>>,
 }
 
-/// What one watch was told.
+/// News of one watch.
 #[derive(Default)]
 struct Slot {
-    /// The first change that concerns it since it looked; changed only under the lock of all watches.
+    /// The first change that concerns it since the last look; changes only under the lock of all watches.
     pending: Mutex<Option<ClusterTime>>,
-    told: Notify,
+    notified: Notify,
 }
 
 impl Slot {
-    fn tell(&self, at: ClusterTime) {
+    fn notify(&self, at: ClusterTime) {
         self.pending.lock().get_or_insert(at);
-        self.told.notify_one();
+        self.notified.notify_one();
     }
 }
 
-/// One who watches, until it is dropped.
+/// A watch. It ends when it is dropped.
 pub struct Watch {
     watches: Arc<Watches>,
     interest: Interest,
@@ -60,32 +60,37 @@ impl Watches {
         }
     }
 
-    /// Tells all that changes from `first` on may concern, in one step with `publish`.
-    pub(super) fn tell(&self, concerned: &[Namespace], first: ClusterTime, publish: impl FnOnce()) {
+    /// Notifies the watches that changes from `first` on may concern, in one step with `publish`.
+    pub(super) fn notify(
+        &self,
+        concerned: &[Namespace],
+        first: ClusterTime,
+        publish: impl FnOnce(),
+    ) {
         let all = self.by_interest.lock();
         publish();
         if all.is_empty() {
             return;
         }
-        let tell = |interest| {
+        let notify = |interest| {
             let slots = all.get(&interest).into_iter().flatten();
-            slots.for_each(|slot| slot.tell(first));
+            slots.for_each(|slot| slot.notify(first));
         };
-        tell(Interest::Everything);
+        notify(Interest::Everything);
         for namespace in concerned {
-            tell(Interest::Database(namespace.db.clone()));
-            tell(Interest::Collection(namespace.clone()));
+            notify(Interest::Database(namespace.db.clone()));
+            notify(Interest::Collection(namespace.clone()));
         }
     }
 }
 
 impl Watch {
-    /// Returns when there is something new since the last look, perhaps nothing that matters.
+    /// Returns when there is news since the last look. It may also return without any.
     pub async fn changed(&self) {
-        self.slot.told.notified().await;
+        self.slot.notified.notified().await;
     }
 
-    /// What it was told since the last look, and what `last` says in the same moment.
+    /// Takes the news since the last look, and calls `last` under the same lock.
     pub(super) fn take(
         &self,
         last: impl FnOnce() -> ClusterTime,

@@ -1,4 +1,4 @@
-//! Ranges of an index.
+//! Bounds of an index scan.
 
 use std::ops::Bound;
 
@@ -10,23 +10,23 @@ use super::keys::encode;
 use super::spec::{IndexField, IndexSpec};
 use crate::engine::{KeyRange, successor};
 
-/// Which entries of an index to read: equal values for its first fields, then a range of the next.
+/// The entries of an index to read: equal values for its first fields, then a range of the next field.
 ///
-/// Values compare by BSON order across types. A caller that wants numbers only bounds both sides with numbers.
+/// Values compare by BSON order across types. A caller that wants only numbers bounds both sides with numbers.
 /// An array element is an entry of its own; an empty array is the entry `undefined`; a missing field is `null`.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct IndexBounds {
     /// Values of the first fields.
     pub equal: Vec<RawBson>,
-    /// Lower bound of the field after those.
+    /// Lower bound of the next field.
     pub lower: BoundValue,
-    /// Upper bound of the field after those.
+    /// Upper bound of the next field.
     pub upper: BoundValue,
-    /// Instead of the two bounds: the field after the equal ones is a string that begins so.
+    /// In place of the two bounds: the next field is a string with this prefix.
     pub string_prefix: Option<String>,
 }
 
-/// One end of a range; unbounded unless told.
+/// One end of a range; unbounded by default.
 #[derive(Debug, Clone, PartialEq)]
 pub struct BoundValue(pub Bound<RawBson>);
 
@@ -92,7 +92,7 @@ impl IndexBounds {
             put(&mut key, value, field);
             key
         };
-        // No key lies above every key with a prefix of 0xFF bytes only; encoded keys never begin so.
+        // A prefix of 0xFF bytes alone has no successor; no encoded key begins so.
         let behind = |value: &RawBson| successor(&with(value));
         let start = match &first.0 {
             Bound::Included(value) => Some(with(value)),

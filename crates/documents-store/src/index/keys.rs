@@ -1,9 +1,9 @@
-//! Which keys a document has in an index, by MongoDB's rules for arrays.
+//! Keys of a document in an index, by MongoDB's rules for arrays.
 //!
-//! An array at the end of a path gives one key an element; an array within a path gives the keys of each element that
-//! is a document. Two fields of a compound index may meet the same array (`a.x` and `a.y` where `a` is an array: keys
-//! pair up by element), but not two different ones. A numeric step picks that element of an array. Missing is `null`,
-//! an empty array at the end of a path is `undefined`.
+//! An array at the end of a path gives one key per element; an array within a path gives the keys of each element
+//! that is a document. Two fields of a compound index may pass through the same array (`a.x` and `a.y` if `a` is an
+//! array: keys pair up by element), but not through two. A numeric step selects that element of an array. A missing
+//! value is `null`, and an empty array at the end of a path is `undefined`.
 
 use bson::raw::RawArray;
 use bson::{RawBsonRef, RawDocument};
@@ -17,9 +17,9 @@ use crate::error::{Result, StoreError};
 /// The keys of one document in one index: sorted, each once.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct DocumentKeys {
-    /// Encoded keys.
+    /// The encoded keys.
     pub keys: Vec<Vec<u8>>,
-    /// Whether an array was met, even one with a single element.
+    /// Whether a path led through an array, even one of a single element.
     pub multikey: bool,
 }
 
@@ -32,7 +32,7 @@ pub fn encode(value: RawBsonRef<'_>, kind: IndexKind, out: &mut Vec<u8>) {
     key::append_directed(out, value, direction);
 }
 
-/// The keys of a document in an index.
+/// Computes the keys of a document in an index.
 pub fn document_keys(spec: &IndexSpec, document: &RawDocument) -> Result<DocumentKeys> {
     let tuples = tuples(spec, document)?;
     let mut keys = Vec::with_capacity(tuples.tuples.len());
@@ -53,7 +53,7 @@ pub fn document_keys(spec: &IndexSpec, document: &RawDocument) -> Result<Documen
     })
 }
 
-/// The values behind an encoded key of a document, for messages; `null` where the document has none.
+/// The values of an encoded key of a document, for messages; `null` for missing ones.
 pub fn key_values(spec: &IndexSpec, document: &RawDocument, key: &[u8]) -> bson::RawDocumentBuf {
     let mut found = Writer::new();
     let tuples = tuples(spec, document)
@@ -84,7 +84,7 @@ fn encode_tuple(spec: &IndexSpec, tuple: &Tuple<'_>) -> Result<Vec<u8>> {
     Ok(key)
 }
 
-/// One value a field; `None` where the document has none.
+/// One value per field; `None` for missing ones.
 type Tuple<'a> = Vec<Option<RawBsonRef<'a>>>;
 
 struct Tuples<'a> {
@@ -106,14 +106,14 @@ fn tuples<'a>(spec: &IndexSpec, document: &'a RawDocument) -> Result<Tuples<'a>>
     Ok(found)
 }
 
-/// What is known of one field of a tuple.
+/// State of one field of a tuple.
 #[derive(Clone, Copy)]
 enum Field<'a, 'p> {
     /// Its value.
     Known(Option<RawBsonRef<'a>>),
-    /// What is left of its path, from this document on.
+    /// The rest of its path, from this document on.
     Open(&'a RawDocument, &'p str),
-    /// What is left of its path, behind this array.
+    /// The rest of its path, behind this array.
     Array(&'a RawArray, Option<&'p str>),
 }
 
@@ -227,7 +227,7 @@ fn split(path: &str) -> (&str, Option<&str>) {
         .map_or((path, None), |(step, rest)| (step, Some(rest)))
 }
 
-/// The element of an array that a numeric step picks.
+/// The element of an array that a numeric step selects.
 fn picked<'a>(array: &'a RawArray, step: &str) -> Result<Option<RawBsonRef<'a>>> {
     if !step.bytes().all(|byte| byte.is_ascii_digit()) {
         return Ok(None);
@@ -269,7 +269,7 @@ mod tests {
         IndexSpec::new("test", paths.iter().map(field).collect())
     }
 
-    /// The keys of a document as BSON values, in order of the document; missing as `null`.
+    /// The keys of a document as BSON values, in document order; missing ones as `null`.
     fn values(paths: &[&str], document: bson::Document) -> Result<Vec<Vec<Bson>>> {
         let raw = bson::RawDocumentBuf::try_from(&document).expect("plain");
         let value = |value: &Option<RawBsonRef<'_>>| {

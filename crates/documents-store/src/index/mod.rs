@@ -1,4 +1,4 @@
-//! Secondary indexes: what they are, which keys a document has in them, and ranges of keys.
+//! Secondary indexes: their definitions, the keys of documents in them, and ranges of keys.
 
 mod bounds;
 mod keys;
@@ -21,25 +21,25 @@ pub const ID_INDEX: &str = "_id_";
 /// An index of an open collection.
 #[derive(Debug)]
 pub struct Index {
-    /// Never used again, so that it names the partition.
+    /// Never reused.
     pub id: u32,
-    /// What it was created as.
+    /// Its definition.
     pub spec: Arc<IndexSpec>,
-    /// Where its entries are; `None` for an index that is only recorded.
+    /// Partition of its entries; `None` for a declaration of cached fields.
     pub partition: Option<Partition>,
-    /// Whether some document ever had more than one key.
+    /// Whether any document has ever had more than one key.
     multikey: AtomicBool,
-    /// Documents below this number are in the index. Changed under the collection's write lock only.
+    /// Documents below this number are in the index. Changes only under the collection's write lock.
     built_below: AtomicU64,
-    /// How far a build has come, for whoever asks.
+    /// Progress of its build.
     pub progress: Arc<BuildProgress>,
 }
 
-/// The cursor of an index that holds all documents.
+/// Value of `built_below` of a complete index.
 const COMPLETE: u64 = u64::MAX;
 
 impl Index {
-    /// An index whose documents are all in it.
+    /// Opens a complete index.
     pub fn complete(
         id: u32,
         spec: IndexSpec,
@@ -56,7 +56,7 @@ impl Index {
         }
     }
 
-    /// An index that is about to be built.
+    /// Creates an index that is to be built.
     pub fn building(
         id: u32,
         spec: IndexSpec,
@@ -73,7 +73,7 @@ impl Index {
         }
     }
 
-    /// Where its entries are; `None` for an index that is only recorded.
+    /// Partition of its entries; `None` for a declaration of cached fields.
     pub fn partition_id(&self) -> Option<PartitionId> {
         self.partition.as_ref().map(|partition| partition.id)
     }
@@ -98,12 +98,12 @@ impl Index {
         self.built_below.store(COMPLETE, Ordering::Release);
     }
 
-    /// Whether some document ever had more than one key, so that a scan may meet a document twice.
+    /// Whether any document has ever had more than one key, so that a scan may meet a document twice.
     pub fn is_multikey(&self) -> bool {
         self.multikey.load(Ordering::Acquire)
     }
 
-    /// Remembers that some document has more than one key. The caller holds the collection's write lock.
+    /// Records that a document has more than one key. The caller holds the collection's write lock.
     pub fn set_multikey(&self) {
         self.multikey.store(true, Ordering::Release);
     }
@@ -138,7 +138,7 @@ impl Index {
     }
 }
 
-/// How far the build of an index has come. Shared between the builder and whoever watches or cancels it.
+/// Progress of the build of an index. Shared by the builder and the threads that watch or cancel it.
 #[derive(Debug, Default)]
 pub struct BuildProgress {
     done: AtomicU64,
@@ -147,17 +147,17 @@ pub struct BuildProgress {
 }
 
 impl BuildProgress {
-    /// Documents put into the index so far.
+    /// Number of documents added to the index so far.
     pub fn done(&self) -> u64 {
         self.done.load(Ordering::Relaxed)
     }
 
-    /// Documents in the collection when the build began.
+    /// Number of documents in the collection when the build began.
     pub fn total(&self) -> u64 {
         self.total.load(Ordering::Relaxed)
     }
 
-    /// Asks the builder to stop at its next step; the index is removed.
+    /// Makes the builder stop at its next step; the index is then removed.
     pub fn cancel(&self) {
         self.cancelled.store(true, Ordering::Relaxed);
     }

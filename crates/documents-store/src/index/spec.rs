@@ -1,18 +1,18 @@
-//! What an index is created as.
+//! Definitions of indexes.
 
 use bson::{RawDocumentBuf, doc};
 
 use super::ID_INDEX;
 use crate::error::{Result, StoreError};
 
-/// How one field of an index is ordered, or that it is not stored at all.
+/// Order of a field of an index, or that the field is only cached.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum IndexKind {
     /// Lowest value first.
     Ascending,
     /// Highest value first.
     Descending,
-    /// A field that is cached on devices: the catalogue records it, no entries are kept.
+    /// A field that is cached on devices: the catalogue records it, and there are no entries.
     Cache,
 }
 
@@ -25,7 +25,7 @@ pub struct IndexField {
     pub kind: IndexKind,
 }
 
-/// An index to create, or one that exists.
+/// Definition of an index.
 #[derive(Debug, Clone, PartialEq)]
 pub struct IndexSpec {
     /// Name, unique in the collection.
@@ -36,7 +36,7 @@ pub struct IndexSpec {
     pub unique: bool,
     /// Documents that have none of the fields are left out.
     pub sparse: bool,
-    /// The definition as the client gave it, to be given back.
+    /// The definition as the client sent it, for listings.
     pub definition: RawDocumentBuf,
 }
 
@@ -108,7 +108,7 @@ fn definition_of_id() -> RawDocumentBuf {
 }
 
 impl IndexKind {
-    /// As in a key pattern.
+    /// Encodes it as in a key pattern.
     pub fn to_bson(self) -> bson::Bson {
         match self {
             Self::Ascending => 1.into(),
@@ -117,7 +117,7 @@ impl IndexKind {
         }
     }
 
-    /// From a key pattern that this store wrote.
+    /// Decodes it from a key pattern that this store wrote.
     pub(crate) fn from_bson(value: &bson::Bson) -> Result<Self> {
         match value {
             bson::Bson::Int32(1) => Ok(Self::Ascending),

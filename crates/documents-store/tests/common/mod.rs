@@ -1,4 +1,4 @@
-//! What the suites share.
+//! Helpers of the tests.
 #![allow(dead_code, reason = "each suite uses some of it")]
 
 pub mod operations;
@@ -21,6 +21,7 @@ pub fn on_both_engines(test: impl Fn(&Store)) {
 pub fn small_buffers(directory: &Path) -> StoreOptions {
     StoreOptions {
         write_buffer_bytes: 16 << 10,
+        write_buffers_bytes_max: 1 << 20,
         ..StoreOptions::directory(directory)
     }
 }

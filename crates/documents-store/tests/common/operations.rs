@@ -1,4 +1,4 @@
-//! Random operations on a collection, each known from a seed and its number alone, and what becomes of it by them.
+//! Random operations on a collection, each determined by a seed and its number, and their expected results.
 
 use std::collections::BTreeMap;
 
@@ -40,7 +40,7 @@ fn document(id: i64, at: u64) -> RawDocumentBuf {
 /// The documents by `_id`: the number of the operation that wrote them last.
 pub type Model = BTreeMap<i64, u64>;
 
-/// Does an operation on the model.
+/// Applies an operation to the model.
 pub fn apply_to_model(model: &mut Model, seed: u64, at: u64) {
     match operation(seed, at) {
         Operation::Put(ids) => model.extend(ids.into_iter().map(|id| (id, at))),
@@ -48,10 +48,10 @@ pub fn apply_to_model(model: &mut Model, seed: u64, at: u64) {
     }
 }
 
-/// Does an operation on the collection.
+/// Applies an operation to the collection.
 ///
 /// # Errors
-/// The first answer that is one.
+/// The first error of an answer.
 pub fn apply_to_store(collection: &Collection, seed: u64, at: u64) -> Result<()> {
     let number = |id: i64| collection.number_by_id(RawBson::Int64(id).as_raw_bson_ref());
     let (ids, put) = match operation(seed, at) {
@@ -77,7 +77,7 @@ pub fn apply_to_store(collection: &Collection, seed: u64, at: u64) -> Result<()>
     answers.try_for_each(|answer| answer.map(drop))
 }
 
-/// The documents of a collection, each of which is whole.
+/// Reads the documents of a collection, and checks each.
 pub fn contents(collection: &Collection) -> Model {
     let read = |record: Result<(u64, forebay_documents_store::Document)>| {
         let (_, document) = record.expect("reads");
@@ -95,14 +95,14 @@ pub fn contents(collection: &Collection) -> Model {
     collection.scan(0).map(read).collect()
 }
 
-/// What the changes since the beginning make of an empty collection `c`.
+/// Applies all changes of the history to an empty collection `c`.
 pub fn replayed(store: &Store) -> Model {
     let history = store.history().expect("a history is kept");
     let (mut model, mut after) = (Model::new(), history.first());
     while after < history.last() {
         for change in history.read(after, history.last()).expect("reads") {
             after = change.at;
-            if change.namespace.name == "c" {
+            if change.namespace.collection == "c" {
                 replay(&mut model, &change);
             }
         }
@@ -126,6 +126,6 @@ fn replay(model: &mut Model, change: &ChangeEvent) {
             assert!(before.is_some());
         }
         ChangeKind::Delete => assert!(model.remove(&number(detail, "_id")).is_some()),
-        other => panic!("nobody did {other:?}"),
+        other => panic!("unexpected change: {other:?}"),
     }
 }

@@ -1,17 +1,17 @@
-//! A disk that loses power: what is synced stays, and of the rest any part may be lost.
+//! A simulated disk that loses power: what is synced stays, and any part of the rest may be lost.
 //!
-//! The files are real, and so is every call on them but two: `fsync` and `fdatasync` of this process end here, where the
-//! executable defines them before the C library does. A sync copies what the file or the folder holds: that is what is on
-//! the disk. At a cut of power, an image of the disk is made in another folder:
+//! Files are real, and so are all calls except `fsync` and `fdatasync`, which this executable defines before the C
+//! library does. A sync copies the content of the file or folder: the copy is what is on the disk. A power failure
+//! makes an image of the disk in another folder:
 //!
-//! - of a file, each page of 4 KiB that differs from what was synced is the old one, the new one, or a mix of their sectors
-//!   of 512 bytes, and its length is the old or the new one;
-//! - of a folder, each name that was made, removed or given to another file since its last sync is as before or as after,
-//!   whatever becomes of the other names. File systems that keep the order of such changes lose less.
+//! - In a file, each page of 4 KiB that differs from its synced state is the old one, the new one, or a mix of their
+//!   sectors of 512 bytes. The length is the old or the new one.
+//! - In a folder, each name that was created, removed or given to another file since the last sync is old or new,
+//!   whatever the state of the other names. File systems that keep the order of such changes lose less.
 //!
-//! A sync of a journal, or of any file but a manifest, may be told to fail: a manifest that failed is written again under its name,
-//! and taken for the old one if the clock of the file system does not tell them apart. As on Linux, the pages that it could not write count as written from then on: a later sync
-//! writes them only once they have changed again. Each descriptor that was open then is told so, once.
+//! Syncs of journals, or of any file or folder, can be made to fail. As on Linux, the pages that a failed sync did
+//! not write count as written from then on: a later sync writes them only once they have changed again. Each other
+//! descriptor that was open then reports the failure once. A folder whose sync failed is written by its next sync.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::ffi::OsString;
@@ -20,7 +20,7 @@ use std::io::Read;
 use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::time::SystemTime;
+use std::time::{Duration, SystemTime};
 
 use fastrand::Rng;
 use nix::errno::Errno;
@@ -30,15 +30,15 @@ use rustix::fs::{SeekFrom, seek};
 const PAGE_BYTES: usize = 4096;
 const SECTOR_BYTES: usize = 512;
 
-/// The disks in use, by the folders they hold.
+/// The disks in use, by their folders.
 static DISKS: Mutex<Vec<(PathBuf, Arc<Mutex<Disk>>)>> = Mutex::new(Vec::new());
 
-/// A file or folder, whatever its name: numbers are given again, but not at the same time.
+/// Identifies a file or folder, whatever its name: inode numbers are reused, but not with the same time of creation.
 type Id = (u64, Option<SystemTime>);
 /// The names in a folder; true for folders.
 type Names = BTreeMap<OsString, (Id, bool)>;
 
-/// What a file holds: bytes up to the last that is not zero, and its length.
+/// Content of a file: the bytes up to the last that is not zero, and the length.
 #[derive(Clone, Default, PartialEq)]
 struct Content {
     bytes: Vec<u8>,
@@ -48,17 +48,18 @@ struct Content {
 /// Pages that a failed sync left in memory, where they count as written.
 struct Stale {
     pages: HashMap<usize, [u8; PAGE_BYTES]>,
-    /// When the file had been written to last, and how far.
+    /// The time of change that was set at the failed sync. Any write sets another.
     changed: Option<SystemTime>,
-    end: usize,
-    /// Descriptors that have not been told yet.
-    untold: Vec<OsString>,
+    /// Whether the file is a journal, which is only appended to. Other files are emptied before they are rewritten.
+    is_journal: bool,
+    /// Descriptors that have not reported the failure yet.
+    unreported: Vec<OsString>,
 }
 
 impl Stale {
-    /// Keeps the pages that still count as written. A file that was written to and did not grow was rewritten.
+    /// Keeps only the pages that still count as written.
     fn retain(&mut self, now: &Content, changed: Option<SystemTime>) {
-        let is_new = changed != self.changed && now.bytes.len() <= self.end;
+        let is_new = changed != self.changed && !self.is_journal;
         self.pages
             .retain(|page, bytes| !is_new && now.page(*page) == *bytes);
     }
@@ -72,17 +73,21 @@ struct Disk {
     /// Files that a sync failed to write.
     stale: HashMap<Id, Stale>,
     random: Rng,
-    /// Syncs that still succeed before one fails.
+    /// Number of syncs until one fails.
     until_failure: Option<u32>,
+    /// Number of consecutive syncs that fail from then on.
+    failures: u32,
     /// Whether only syncs of journals fail.
     fails_journals_alone: bool,
     has_failed: bool,
-    /// Syncs that still happen before power is cut at one.
+    /// Number of syncs until power is cut at one.
     until_cut: Option<u32>,
+    /// Value for `until_cut` once a sync fails.
+    until_cut_after_failure: Option<u32>,
     image: Option<PathBuf>,
 }
 
-/// How much of what was not synced is on the disk after a cut.
+/// How much of the unsynced state is on the disk after a power failure.
 #[derive(Clone, Copy)]
 enum Survival {
     Nothing,
@@ -97,7 +102,7 @@ pub struct Power {
 }
 
 impl Power {
-    /// All that is in the folder is on the disk.
+    /// Creates a disk on which everything in the folder is synced.
     pub fn on(root: &Path, seed: u64) -> Self {
         let mut disk = Disk {
             root: root.to_owned(),
@@ -113,19 +118,20 @@ impl Power {
         }
     }
 
-    /// Lets one sync of a journal fail, after `after` more.
+    /// Makes one sync of a journal fail, after `after` more.
     pub fn fail_journal(&self, after: u32) {
-        self.fail(after, true);
+        self.fail(after, 1, true);
     }
 
-    /// Lets one sync of a file fail, after `after` more.
-    pub fn fail_file(&self, after: u32) {
-        self.fail(after, false);
+    /// Makes `count` consecutive syncs of any file or folder fail, after `after` more.
+    pub fn fail_any(&self, after: u32, count: u32) {
+        self.fail(after, count, false);
     }
 
-    fn fail(&self, after: u32, journals_alone: bool) {
+    fn fail(&self, after: u32, count: u32, journals_alone: bool) {
         let mut disk = self.disk.lock();
         disk.until_failure = Some(after);
+        disk.failures = count;
         disk.fails_journals_alone = journals_alone;
     }
 
@@ -134,13 +140,18 @@ impl Power {
         self.disk.lock().until_cut = Some(after);
     }
 
-    /// Whether a sync has failed since the last time that this was asked; all of them do once power is cut.
+    /// Cuts power at a sync, `after` more after the first failed one.
+    pub fn cut_after_failure(&self, after: u32) {
+        self.disk.lock().until_cut_after_failure = Some(after);
+    }
+
+    /// Whether a sync has failed since the last call. Once power is cut, all syncs fail.
     pub fn has_failed(&self) -> bool {
         let mut disk = self.disk.lock();
         disk.image.is_some() || std::mem::take(&mut disk.has_failed)
     }
 
-    /// Cuts power now, unless it is; the folder with what the disk then holds.
+    /// Cuts power, unless it is cut already; returns the folder with the image of the disk.
     pub fn cut(&self) -> PathBuf {
         self.disk.lock().cut()
     }
@@ -159,7 +170,7 @@ pub extern "C" fn fsync(descriptor: i32) -> i32 {
     sync(descriptor)
 }
 
-/// Syncs what a file holds.
+/// Syncs the content of a file.
 #[expect(unsafe_code, reason = "it takes the place of the C library's")]
 #[unsafe(no_mangle)]
 pub extern "C" fn fdatasync(descriptor: i32) -> i32 {
@@ -188,18 +199,21 @@ fn id_of(metadata: &Metadata) -> Id {
     (metadata.ino(), metadata.created().ok())
 }
 
-/// May a sync of this file fail?
-fn may_fail(link: &Path, journals_alone: bool) -> bool {
+fn is_journal(link: &Path) -> bool {
     let path = fs::read_link(link).unwrap_or_default();
-    let name = path.file_name().and_then(|name| name.to_str());
-    let number = name.and_then(|name| name.strip_prefix('v'));
-    match journals_alone {
-        true => path.extension().is_some_and(|extension| extension == "jnl"),
-        false => number.is_none_or(|number| number.parse::<u64>().is_err()),
-    }
+    path.extension()
+        .is_some_and(|extension| extension == "jnl" || extension == "jnl (deleted)")
 }
 
-/// The numbers of the descriptors of a file, but for the one that the link stands for.
+/// Sets a time of change that no write sets; returns it.
+fn age(link: &Path) -> Option<SystemTime> {
+    let file = File::open(link).expect("an open file can be opened");
+    let time = SystemTime::UNIX_EPOCH + Duration::from_secs(1);
+    file.set_modified(time).expect("the file is ours");
+    file.metadata().ok()?.modified().ok()
+}
+
+/// The numbers of the descriptors of a file, without the one of the link.
 fn descriptors_of(id: Id, link: &Path) -> Vec<OsString> {
     let folder = link.parent().expect("links lie in a folder");
     let others = names_in(folder).into_keys().filter(|name| {
@@ -219,7 +233,7 @@ fn names_in(folder: &Path) -> Names {
 }
 
 impl Content {
-    /// Reads a file; journals have much room at their end, which is left out.
+    /// Reads a file, without the preallocated end of journals.
     fn read(path: &Path) -> Option<Self> {
         let mut file = File::open(path).ok()?;
         let length = file.metadata().ok()?.len();
@@ -239,7 +253,7 @@ impl Content {
         self.bytes.len().div_ceil(PAGE_BYTES)
     }
 
-    /// A page, up to its last byte that is not zero or not there.
+    /// A page; zeros behind the end of the bytes.
     fn page(&self, page: usize) -> [u8; PAGE_BYTES] {
         let start = self.bytes.len().min(page * PAGE_BYTES);
         let end = self.bytes.len().min((page + 1) * PAGE_BYTES);
@@ -270,12 +284,11 @@ impl Disk {
         self.keep_folder(folder);
         for (name, (id, is_folder)) in names_in(folder) {
             let path = folder.join(name);
-            match is_folder {
-                true => self.keep_all(&path),
-                false => drop(
-                    self.files
-                        .insert(id, Content::read(&path).expect("is there")),
-                ),
+            if is_folder {
+                self.keep_all(&path);
+            } else {
+                let content = Content::read(&path).expect("is there");
+                self.files.insert(id, content);
             }
         }
     }
@@ -285,7 +298,7 @@ impl Disk {
         self.folders.insert(id, names_in(folder));
     }
 
-    /// Does what a sync does; whether it succeeds. The link leads to a file or folder, which may have no name any more.
+    /// Syncs a file or folder, which may have lost its name; returns whether the sync succeeds.
     fn sync(&mut self, link: &Path) -> bool {
         if self.image.is_some() {
             return false;
@@ -296,10 +309,7 @@ impl Disk {
             return false;
         }
         let is_synced = match fs::metadata(link) {
-            Ok(metadata) if metadata.is_dir() => {
-                self.folders.insert(id_of(&metadata), names_in(link));
-                true
-            }
+            Ok(metadata) if metadata.is_dir() => self.sync_folder(&metadata, link),
             Ok(metadata) => self.sync_file(&metadata, link),
             Err(_) => true,
         };
@@ -309,28 +319,64 @@ impl Disk {
         is_synced && !is_last
     }
 
+    fn sync_folder(&mut self, metadata: &Metadata, link: &Path) -> bool {
+        if self.fails(link) {
+            return false;
+        }
+        self.folders.insert(id_of(metadata), names_in(link));
+        true
+    }
+
+    /// Counts a sync; returns whether it must fail.
+    fn fails(&mut self, link: &Path) -> bool {
+        if self.fails_journals_alone && !is_journal(link) {
+            return false;
+        }
+        let fails = match self.until_failure {
+            None => false,
+            Some(0) => {
+                self.failures -= 1;
+                self.until_failure = (self.failures > 0).then_some(0);
+                true
+            }
+            Some(more) => {
+                self.until_failure = Some(more - 1);
+                false
+            }
+        };
+        if fails {
+            self.has_failed = true;
+            self.until_cut = self.until_cut.or(self.until_cut_after_failure.take());
+        }
+        fails
+    }
+
     fn sync_file(&mut self, metadata: &Metadata, link: &Path) -> bool {
         let (id, changed) = (id_of(metadata), metadata.modified().ok());
         let now = Content::read(link).expect("an open file can be read");
-        let synced = self.files.entry(id).or_default();
         if let Some(stale) = self.stale.get_mut(&id) {
             stale.retain(&now, changed);
             let name = link.file_name().expect("descriptors have numbers");
-            if let Some(told) = stale.untold.iter().position(|untold| untold == name) {
-                stale.untold.swap_remove(told);
+            if let Some(reported) = stale
+                .unreported
+                .iter()
+                .position(|descriptor| descriptor == name)
+            {
+                stale.unreported.swap_remove(reported);
                 self.has_failed = true;
                 return false;
             }
         }
-        if may_fail(link, self.fails_journals_alone) && burns_down(&mut self.until_failure) {
-            self.has_failed = true;
+        let fails = self.fails(link);
+        let synced = self.files.entry(id).or_default();
+        if fails {
             let differ = |page: &usize| now.page(*page) != synced.page(*page);
             let pages = (0..now.pages()).filter(differ);
             let stale = Stale {
                 pages: pages.map(|page| (page, now.page(page))).collect(),
-                changed,
-                end: now.bytes.len(),
-                untold: descriptors_of(id, link),
+                changed: age(link),
+                is_journal: is_journal(link),
+                unreported: descriptors_of(id, link),
             };
             self.stale.insert(id, stale);
             return false;
@@ -364,16 +410,17 @@ impl Disk {
         image
     }
 
-    /// Makes the image of a folder; `live` is where it is now, if it is anywhere.
+    /// Makes the image of a folder; `live` is its current path, if it has one.
     fn make_folder(&mut self, id: Id, live: Option<&Path>, image: &Path, survival: Survival) {
         fs::create_dir(image).expect("the image can be made");
         let synced = self.folders.get(&id).cloned().unwrap_or_default();
         let now = live.map_or_else(|| synced.clone(), names_in);
         let all: BTreeSet<&OsString> = synced.keys().chain(now.keys()).collect();
         for name in all {
-            let kept = match self.is_new(survival) {
-                true => now.get(name),
-                false => synced.get(name),
+            let kept = if self.is_new(survival) {
+                now.get(name)
+            } else {
+                synced.get(name)
             };
             let Some((id, is_folder)) = kept else {
                 continue;
@@ -381,9 +428,10 @@ impl Disk {
             let is_live = now.get(name).is_some_and(|(now, _)| now == id);
             let live = live.filter(|_| is_live).map(|live| live.join(name));
             let image = image.join(name);
-            match is_folder {
-                true => self.make_folder(*id, live.as_deref(), &image, survival),
-                false => self.torn(*id, live.as_deref(), survival).write(&image),
+            if *is_folder {
+                self.make_folder(*id, live.as_deref(), &image, survival)
+            } else {
+                self.torn(*id, live.as_deref(), survival).write(&image)
             }
         }
     }
@@ -396,7 +444,7 @@ impl Disk {
         }
     }
 
-    /// What is left of a file.
+    /// The content that a power failure leaves of a file.
     fn torn(&mut self, id: Id, live: Option<&Path>, survival: Survival) -> Content {
         let synced = self.files.get(&id).cloned().unwrap_or_default();
         let Some(now) = live.and_then(Content::read) else {
@@ -438,7 +486,7 @@ impl Disk {
     }
 }
 
-/// Counts down; true when it was the last.
+/// Counts down; returns true at the end.
 fn burns_down(left: &mut Option<u32>) -> bool {
     match left {
         Some(0) => {

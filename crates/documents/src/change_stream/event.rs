@@ -18,7 +18,7 @@ pub fn concerns(scope: &Interest, change: &ChangeEvent) -> bool {
         Interest::Collection(collection) => namespace == collection,
     };
     let is_shown =
-        |namespace: &Namespace| !namespace.name.starts_with("system.") && is_in(namespace);
+        |namespace: &Namespace| !namespace.collection.starts_with("system.") && is_in(namespace);
     is_shown(&change.namespace) || renamed_to(change).is_some_and(|to| is_shown(&to))
 }
 
@@ -96,7 +96,7 @@ fn operation(kind: ChangeKind) -> &'static str {
 }
 
 fn name(namespace: &Namespace) -> RawDocumentBuf {
-    match namespace.name.as_str() {
+    match namespace.collection.as_str() {
         "" => rawdoc! { "db": namespace.db.as_str() },
         name => rawdoc! { "db": namespace.db.as_str(), "coll": name },
     }

@@ -177,9 +177,7 @@ fn scope(namespace: &Namespace, whole_cluster: bool) -> Result<Interest, Command
     if namespace.collection.starts_with("system.") {
         return Err(internal(&format!("{namespace} collection")));
     }
-    Ok(Interest::Collection(
-        forebay_documents_store::Namespace::new(&namespace.db, &namespace.collection),
-    ))
+    Ok(Interest::Collection(namespace.clone()))
 }
 
 fn internal(what: &str) -> CommandError {

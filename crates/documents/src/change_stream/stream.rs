@@ -194,7 +194,7 @@ impl ChangeStream {
     fn collection_of(&self, change: &ChangeEvent) -> Option<Arc<Collection>> {
         let named = self
             .store
-            .collection(&change.namespace.db, &change.namespace.name);
+            .collection(&change.namespace.db, &change.namespace.collection);
         let is_same = |collection: &Arc<Collection>| collection.uuid() == change.uuid;
         named
             .filter(is_same)

@@ -13,6 +13,7 @@ use crate::collections::{OpenCollection, cache_index};
 use crate::dispatch::{Effect, Reply, Run, Spec};
 use crate::error::CommandError;
 use crate::index_spec::{is_there, parse};
+use crate::namespace;
 use crate::places::blocking;
 use crate::request::Request;
 use crate::search::CacheIndex;
@@ -34,7 +35,7 @@ pub const SPEC: Spec = Spec {
 
 fn run(request: &Request<'_>) -> Reply {
     let namespace = request.namespace()?;
-    namespace.writable()?;
+    namespace::check_writable(&namespace)?;
     let wanted = specifications(request)?;
     let collections = request.documents.collections();
     let created = collections.get(&namespace).is_none();

@@ -35,6 +35,7 @@ async fn run(request: &Request<'_>) -> Reply {
     let batch = Batch::read(request, "deletes", Statement::read)?;
     let (mut done, mut errors) = (Deleted::default(), WriteErrors::default());
     for (index, statement) in batch.statements.iter().enumerate() {
+        let statement = Statement::read(statement)?;
         let outcome = statement.run(request, &batch.namespace, (&mut done, index));
         let outcome = outcome.await;
         if batch.ends(index, outcome, &mut errors) {

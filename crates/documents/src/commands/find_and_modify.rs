@@ -12,6 +12,7 @@ use crate::changes::{self, Deleted, Reach, Updated};
 use crate::collections::OpenCollection;
 use crate::dispatch::{Effect, Later, Reply, Run, Spec};
 use crate::error::CommandError;
+use crate::namespace;
 use crate::plan::{Plan, Wishes};
 use crate::request::Request;
 use crate::retry::Keep;
@@ -54,7 +55,7 @@ fn start<'a>(request: &'a Request<'a>) -> Later<'a> {
 
 async fn run(request: &Request<'_>) -> Reply {
     let namespace = request.namespace()?;
-    namespace.writable()?;
+    namespace::check_writable(&namespace)?;
     let modification = Modification::read(request)?;
     if let Some(retry) = &request.retry
         && let Some(reply) = retry.outcome(0)?

@@ -5,7 +5,7 @@ use bson::{RawArrayBuf, RawDocumentBuf, cstr, rawdoc};
 use super::coll_stats::cache_states;
 use crate::arguments::Known;
 use crate::dispatch::{Effect, Reply, Run, Spec};
-use crate::namespace::Namespace;
+use crate::namespace;
 use crate::places::blocking;
 use crate::request::Request;
 use crate::search::admin;
@@ -63,7 +63,7 @@ fn buckets(request: &Request<'_>) -> Reply {
     request.admin_only()?;
     let name = request.arguments.required_string("forebayBuckets")?;
     let find = |namespace: &str| {
-        let namespace = Namespace::parse(namespace).ok()?;
+        let namespace = namespace::parse(namespace).ok()?;
         Some(
             request
                 .documents

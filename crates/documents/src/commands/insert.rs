@@ -15,6 +15,7 @@ use crate::arguments::{Known, invalid_bson};
 use crate::collections::{Collections, OpenCollection};
 use crate::dispatch::{Effect, Later, Reply, Run, Spec};
 use crate::error::CommandError;
+use crate::namespace;
 use crate::places::{Kind, all_aside};
 use crate::request::Request;
 use crate::retry::Retry;
@@ -43,7 +44,7 @@ fn start<'a>(request: &'a Request<'a>) -> Later<'a> {
 
 async fn run(request: &Request<'_>) -> Reply {
     let namespace = request.namespace()?;
-    namespace.writable()?;
+    namespace::check_writable(&namespace)?;
     let documents = request.statements("documents")?;
     let ordered = request.arguments.boolean("ordered")?.unwrap_or(true);
     let collections = request.documents.collections();

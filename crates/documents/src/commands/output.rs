@@ -16,7 +16,7 @@ use crate::arguments::{Arguments, Known, type_name};
 use crate::changes;
 use crate::collections::OpenCollection;
 use crate::error::CommandError;
-use crate::namespace::Namespace;
+use crate::namespace::{self, Namespace};
 use crate::places::blocking;
 use crate::request::Request;
 use crate::streams::{List, Row, Stream};
@@ -101,8 +101,8 @@ fn out_target(request: &Request<'_>, operand: RawBsonRef<'_>) -> Result<Namespac
 }
 
 fn target(db: &str, collection: &str) -> Result<Namespace, CommandError> {
-    let namespace = Namespace::new(db, collection)?;
-    namespace.writable()?;
+    let namespace = namespace::checked(db, collection)?;
+    namespace::check_writable(&namespace)?;
     Ok(namespace)
 }
 

@@ -5,7 +5,7 @@ use bson::rawdoc;
 use crate::arguments::Known;
 use crate::dispatch::{Effect, Reply, Run, Spec};
 use crate::error::CommandError;
-use crate::namespace::Namespace;
+use crate::namespace;
 use crate::places::blocking;
 use crate::request::Request;
 
@@ -20,8 +20,8 @@ pub const SPEC: Spec = Spec {
 
 fn run(request: &Request<'_>) -> Reply {
     request.admin_only()?;
-    let from = Namespace::parse(request.arguments.required_string("renameCollection")?)?;
-    let to = Namespace::parse(request.arguments.required_string("to")?)?;
+    let from = namespace::parse(request.arguments.required_string("renameCollection")?)?;
+    let to = namespace::parse(request.arguments.required_string("to")?)?;
     let drop_target = request.arguments.flag("dropTarget")?;
     if from == to {
         let message = "Can't rename a collection to itself";

@@ -65,6 +65,7 @@ fn memory(request: &Request<'_>) -> RawDocumentBuf {
     rawdoc! {
         "limitBytes": bytes(figures.limit_bytes),
         "usedBytes": bytes(figures.used_bytes),
+        "outsideBytes": bytes(figures.outside_bytes),
         "peakBytes": bytes(figures.peak_bytes),
         "refused": bytes(figures.refused),
     }

@@ -39,7 +39,7 @@ async fn run(request: &Request<'_>) -> Reply {
     let batch = Batch::read(request, "updates", Statement::read)?;
     let mut totals = Totals::default();
     for (index, statement) in batch.statements.iter().enumerate() {
-        let outcome = statement
+        let outcome = Statement::read(statement)?
             .run(request, &batch.namespace, &mut totals, index)
             .await;
         if batch.ends(index, outcome, &mut totals.errors) {

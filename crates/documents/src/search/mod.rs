@@ -35,4 +35,4 @@ pub use execute::{Arrays, Values, Wanted};
 pub use plan::{NotUsed, PlanOptions, SearchPlan};
 pub use report::{ExecutionReport, Tally};
 pub use settings::SearchSettings;
-pub use stats::{BuildProgress, FieldOverview, IndexState};
+pub use stats::{CacheBuild, FieldOverview, IndexState};

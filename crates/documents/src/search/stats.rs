@@ -70,9 +70,9 @@ pub struct FieldOverview {
     pub searches: BTreeMap<&'static str, u64>,
 }
 
-/// A build in progress.
+/// How far the build of cached fields has come.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct BuildProgress {
+pub struct CacheBuild {
     /// The collection.
     pub namespace: String,
     /// The indexes being built.
@@ -246,14 +246,14 @@ impl CollectionSearch {
     }
 
     /// The build in progress, if there is one.
-    pub fn build_progress(&self) -> Option<BuildProgress> {
+    pub fn build_progress(&self) -> Option<CacheBuild> {
         self.with_state(|state| {
             let building = state.building.as_ref()?;
             let unready = state
                 .declared
                 .iter()
                 .filter(|index| building.has(index) && !state.is_ready(index));
-            Some(BuildProgress {
+            Some(CacheBuild {
                 namespace: state.namespace.clone(),
                 indexes: unready.map(|index| index.name.clone()).collect(),
                 done: building.done(),

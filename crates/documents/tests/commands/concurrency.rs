@@ -1,13 +1,16 @@
 //! Several clients at once.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 use bson::{Bson, doc};
 
-use crate::door::door;
+use crate::door::{Door, door};
 
 const CLIENTS: i32 = 4;
 const ROUNDS: i32 = 100;
+/// Inserts of one client, each of which sees its collection replaced meanwhile.
+const ROUNDS_MET: usize = 20;
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn increments_of_many_clients_all_count() {
@@ -194,24 +197,28 @@ async fn a_find_and_modify_makes_a_collection_again_that_is_dropped_meanwhile() 
     .await;
 }
 
+/// Inserts until some inserts have each seen a replacement of their collection end.
+async fn insert_during_replacements(door: Arc<Door>, replaced: Arc<AtomicUsize>) {
+    let mut met = 0;
+    while met < ROUNDS_MET {
+        let before = replaced.load(Ordering::SeqCst);
+        door.insert("c", vec![doc! {}; 50]).await;
+        met += usize::from(replaced.load(Ordering::SeqCst) > before);
+    }
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn an_insert_waits_for_what_takes_the_place_of_its_collection() {
     let door = Arc::new(door());
     door.insert("source", [doc! { "_id": -1 }]).await;
+    let replaced = Arc::new(AtomicUsize::new(0));
     let writers: Vec<_> = (0..CLIENTS)
-        .map(|_| {
-            let door = door.clone();
-            tokio::spawn(async move {
-                for _ in 0..ROUNDS {
-                    door.insert("c", vec![doc! {}; 50]).await;
-                }
-            })
-        })
+        .map(|_| insert_during_replacements(door.clone(), replaced.clone()))
+        .map(tokio::spawn)
         .collect();
-    let mut round = 0;
     while writers.iter().any(|writer| !writer.is_finished()) {
-        round += 1;
-        if round % 2 == 0 {
+        let round = replaced.load(Ordering::SeqCst);
+        if round.is_multiple_of(2) {
             let out = doc! { "aggregate": "source", "pipeline": [{ "$out": "c" }], "cursor": {} };
             door.ok(out).await;
         } else {
@@ -219,6 +226,7 @@ async fn an_insert_waits_for_what_takes_the_place_of_its_collection() {
             door.admin(doc! { "renameCollection": "test.d", "to": "test.c", "dropTarget": true })
                 .await;
         }
+        replaced.fetch_add(1, Ordering::SeqCst);
     }
     for writer in writers {
         writer.await.unwrap();

@@ -34,7 +34,7 @@ pub fn with(settings: Settings) -> Door {
 /// A door on a store in a directory.
 pub fn at(directory: &std::path::Path) -> Door {
     with(Settings {
-        location: Location::Dir(directory.to_owned()),
+        location: Location::Directory(directory.to_owned()),
         ..Settings::default()
     })
 }

@@ -11,7 +11,7 @@ use crate::door::{Door, with};
 /// A door that syncs when it is asked to, in the time of a test.
 fn door(directory: &Path) -> Door {
     with(Settings {
-        location: Location::Dir(directory.to_owned()),
+        location: Location::Directory(directory.to_owned()),
         sync_interval: Duration::from_secs(3600),
         ..Settings::default()
     })

@@ -147,7 +147,7 @@ async fn outcomes_survive_a_restart_unless_none_are_to_be_kept() {
     let folder = tempfile::tempdir().expect("a temporary directory");
     let at = |retryable_writes| {
         with(Settings {
-            location: Location::Dir(folder.path().to_owned()),
+            location: Location::Directory(folder.path().to_owned()),
             retryable_writes,
             ..settings()
         })

@@ -40,7 +40,7 @@ async fn write(door: &Door, rng: &mut Rng) {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn answers_are_the_same_after_a_restart() {
     let directory = tempfile::tempdir().expect("a directory");
-    let location = Location::Dir(directory.path().to_owned());
+    let location = Location::Directory(directory.path().to_owned());
     let mut rng = Rng::with_seed(SEED);
     let filters: Vec<Document> = (0..30).map(|_| generate::filter(&mut rng, 2)).collect();
 

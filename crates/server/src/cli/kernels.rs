@@ -50,7 +50,7 @@ pub fn run(args: &KernelsArgs) -> Result<()> {
         Action::Warm(args) => (true, wanted(args)?),
     };
     let mut rows = Vec::new();
-    for spec in forebay_text::kernels() {
+    for spec in forebay_text_gpu::kernels() {
         for &arch in &archs {
             let cubin = match compiles {
                 true => Some(cache.get(&spec, arch)?),

@@ -7,6 +7,7 @@ mod doctor;
 mod export;
 mod import;
 mod kernels;
+mod memory;
 mod reference;
 mod serve;
 mod table;
@@ -14,6 +15,7 @@ mod user;
 mod version;
 
 use clap::{Parser, Subcommand};
+#[cfg(feature = "bench")]
 use forebay_bench::{BenchArgs, DemoArgs};
 use nix::sys::stat::{Mode, umask};
 
@@ -37,7 +39,9 @@ enum Command {
     Kernels(kernels::KernelsArgs),
     Debug(debug::DebugArgs),
     User(user::UserArgs),
+    #[cfg(feature = "bench")]
     Demo(DemoArgs),
+    #[cfg(feature = "bench")]
     Bench(BenchArgs),
     Reference(reference::ReferenceArgs),
     /// Print the version
@@ -64,7 +68,9 @@ pub async fn run(cli: Cli, stop: &Stop) -> anyhow::Result<()> {
         Command::Kernels(args) => kernels::run(&args),
         Command::Debug(args) => debug::run(&args).await,
         Command::User(args) => user::run(&args).await,
+        #[cfg(feature = "bench")]
         Command::Demo(args) => forebay_bench::demo(args).await,
+        #[cfg(feature = "bench")]
         Command::Bench(args) => forebay_bench::bench(args).await,
         Command::Reference(args) => reference::run(&args),
         Command::Version => {

@@ -7,8 +7,8 @@ use anyhow::{Context, Result, bail};
 use clap::{Arg, ArgAction, ArgMatches, Args, Command, FromArgMatches};
 use forebay_device::{DeviceOptions, DeviceSpec, Devices};
 use forebay_documents::{Documents, Location};
-use forebay_memory::Account;
 
+use super::memory::{self, Division};
 use crate::door::{Behind, Door, Listener};
 use crate::settings::{Settings, Sources, flags};
 use crate::shadow::{Shadow, ShadowSettings};
@@ -191,8 +191,11 @@ async fn behind(
 
 fn open(settings: &Settings) -> Result<Arc<Documents>> {
     let spec: DeviceSpec = settings.devices.parse().context("--devices")?;
-    let devices = Devices::new(&spec, device_options(settings)).context("starting the devices")?;
-    open_documents(settings, devices)
+    let options = device_options(settings)?;
+    let devices = Devices::new(&spec, options).context("starting the devices")?;
+    let documents = open_documents(settings, devices)?;
+    memory::watch(documents.settings().memory.clone())?;
+    Ok(documents)
 }
 
 /// Opens the documents as the settings say.
@@ -206,51 +209,30 @@ pub fn open_documents(settings: &Settings, devices: Devices) -> Result<Arc<Docum
     )?)
 }
 
-fn device_options(settings: &Settings) -> DeviceOptions {
-    let default = DeviceOptions::default();
-    match settings.device_memory_bytes {
-        0 => default,
-        memory_budget_bytes => DeviceOptions {
-            memory_budget_bytes,
-            cuda_memory_budget_bytes: Some(memory_budget_bytes),
-            ..default
-        },
-    }
-}
-
-/// Least account in which a message of the greatest length can be received, inflated and worked on.
-const MEMORY_BYTES_MIN: u64 = 256 << 20;
-/// One byte of this many of the machine is for what clients ask for, where the settings do not say.
-const MEMORY_PART: u64 = 4;
-
-/// The account of the memory that clients can make the process hold.
-fn memory(settings: &Settings) -> Result<Account> {
-    match settings.memory_bytes_max {
-        0 => {
-            let part = forebay_documents::machine_memory_bytes() / MEMORY_PART;
-            Ok(Account::new(part.max(MEMORY_BYTES_MIN)))
-        }
-        bytes if bytes < MEMORY_BYTES_MIN => bail!(
-            "--memory-bytes-max must be at least {}MiB: less does not hold one message of the greatest length (0 takes a quarter of this machine's memory)",
-            MEMORY_BYTES_MIN >> 20
-        ),
-        bytes => Ok(Account::new(bytes)),
-    }
+fn device_options(settings: &Settings) -> Result<DeviceOptions> {
+    let set = Some(settings.device_memory_bytes).filter(|bytes| *bytes > 0);
+    Ok(DeviceOptions {
+        memory_budget_bytes: Division::new(settings)?.host_cache_bytes,
+        cuda_memory_budget_bytes: set,
+        ..DeviceOptions::default()
+    })
 }
 
 fn document_settings(settings: &Settings) -> Result<forebay_documents::Settings> {
+    let division = Division::new(settings)?;
     // What is cached of a store behind us is of use to the next run if a change stream tells what has happened since.
     let location = match (settings.memory, &*settings.upstream, &*settings.writes) {
         (true, ..) => Location::Memory,
-        (_, "", _) => Location::Dir(settings.data.clone()),
+        (_, "", _) => Location::Directory(settings.data.clone()),
         (_, _, "exclusive") => Location::Memory,
-        _ => Location::Dir(settings.data.join("upstream-caches")),
+        _ => Location::Directory(settings.data.join("upstream-caches")),
     };
     Ok(forebay_documents::Settings {
-        location,
-        memory: memory(settings)?,
+        memory: division.account(matches!(location, Location::Directory(_)))?,
+        write_buffers_bytes: division.write_buffers_bytes,
+        store_cache_bytes: division.store_cache_bytes,
         sync_interval: settings.sync_interval,
-        store_cache_bytes: settings.store_cache_bytes,
+        location,
         // The history of a store behind us is its own.
         change_history_bytes_max: match &*settings.upstream {
             "" => settings.change_history_bytes_max,

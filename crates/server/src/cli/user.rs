@@ -205,7 +205,7 @@ fn offline(place: &Place) -> Result<Option<Arc<Documents>>> {
         DeviceOptions::default(),
     )?;
     let settings = Settings {
-        location: Location::Dir(data.clone()),
+        location: Location::Directory(data.clone()),
         ..Settings::default()
     };
     let open = || Documents::open(settings, Arc::new(devices));

@@ -190,7 +190,7 @@ pub const DEFINITIONS: &[Definition] = &[
             max: 1024 * TIB,
         },
         default: "0",
-        doc: "Memory that each device may use for cached values; 0 for half of this machine's memory on a host device, four fifths of the free memory on a GPU.",
+        doc: "Memory that each device may use for cached values; 0 for half of `memory-bytes-max` on a host device, four fifths of the free memory on a GPU.",
         set: set!(device_memory_bytes, Number),
     },
     Definition {
@@ -251,7 +251,7 @@ pub const DEFINITIONS: &[Definition] = &[
             max: 1024 * TIB,
         },
         default: "0",
-        doc: "Most memory that clients' requests may take, over all connections: messages as they arrive, are inflated and are worked on, searches, sorts, groups, open cursors, and replies under way. Where there is no room, a message waits up to five seconds, and then its command fails with `ExceededMemoryLimit`; small commands still succeed. At least 256 MiB; 0 takes a quarter of this machine's memory, but not less than that. Not included: cached values (`device-memory-bytes`), `store-cache-bytes` and `pattern-cache-bytes`. What is used is shown by `forebay_memory_used_bytes` of the metrics and `mem.requests` of `serverStatus`.",
+        doc: "Maximum memory of the whole process. Requests share what the program, the caches and the store leave of it, which is measured all the time: messages as they arrive, are inflated and are worked on, searches, sorts, groups, open cursors, and replies until they are sent. If there is no room, a message waits up to five seconds, then its command fails with `ExceededMemoryLimit`; small commands still succeed. At least 256 MiB; 0 takes three quarters of the memory of this machine or container. By default host devices may use half of it each for cached values (`device-memory-bytes`), blocks of the store's files a sixteenth (`store-cache-bytes`), and write buffers of the store an eighth, at most 512 MiB. `mem.requests` of `serverStatus` and `forebay_memory_used_bytes` of the metrics show what is used.",
         set: set!(memory_bytes_max, Number),
     },
     Definition {
@@ -277,11 +277,11 @@ pub const DEFINITIONS: &[Definition] = &[
     Definition {
         key: "store-cache-bytes",
         kind: Kind::Bytes {
-            min: 1 << 20,
+            min: 0,
             max: 1024 * TIB,
         },
-        default: "256MiB",
-        doc: "Memory for blocks of the store's files.",
+        default: "0",
+        doc: "Memory for blocks of the store's files; 0 for a sixteenth of `memory-bytes-max`, at most 256 MiB.",
         set: set!(store_cache_bytes, Number),
     },
     Definition {

@@ -246,7 +246,7 @@ mod tests {
     fn every_default_is_valid_and_every_key_is_unique() {
         let settings = resolve(&[], &[], None).expect("defaults are valid");
         assert_eq!(settings.listen.port(), 27017);
-        assert_eq!(settings.store_cache_bytes, 256 << 20);
+        assert_eq!(settings.store_cache_bytes, 0);
         assert_eq!(settings.pattern, forebay_text::Limits::default());
         let mut keys: Vec<_> = DEFINITIONS
             .iter()

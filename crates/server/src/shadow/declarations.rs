@@ -4,7 +4,7 @@ use std::io::{self, Write};
 use std::path::Path;
 
 use bson::{RawDocumentBuf, doc};
-use forebay_documents::Namespace;
+use forebay_documents::{Namespace, namespace};
 
 use super::{Shadow, ShadowError};
 
@@ -60,7 +60,7 @@ fn parse(line: &str) -> io::Result<(Namespace, Vec<RawDocumentBuf>)> {
         .as_document()
         .ok_or_else(|| invalid("a line is no object"))?;
     let name = |key: &str| line.get_str(key).map_err(invalid);
-    let namespace = Namespace::new(name("db")?, name("collection")?)
+    let namespace = namespace::checked(name("db")?, name("collection")?)
         .map_err(|error| invalid(format!("{error:?}")))?;
     let definitions = line.get_array("indexes").map_err(invalid)?.iter();
     let definitions = definitions.filter_map(|definition| definition.as_document());

@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use bson::{RawBson, RawBsonRef, RawDocumentBuf};
-use forebay_documents::{Namespace, id_key};
+use forebay_documents::{Namespace, id_key, namespace};
 use parking_lot::Mutex;
 use tokio::sync::{Mutex as AsyncMutex, Notify, OwnedMutexGuard, RwLock, watch};
 
@@ -133,7 +133,7 @@ impl Mirror {
     /// A collection without a shadow.
     pub fn new(namespace: Namespace) -> Mirror {
         Mirror {
-            beside: Namespace::temporary(&namespace.db),
+            beside: namespace::temporary(&namespace.db),
             namespace,
             gate: Arc::default(),
             measurement: Measurement::default(),
@@ -494,7 +494,7 @@ mod tests {
     use super::*;
 
     fn mirror() -> Mirror {
-        Mirror::new(Namespace::new("d", "c").expect("a name"))
+        Mirror::new(namespace::checked("d", "c").expect("a name"))
     }
 
     fn declare(mirror: &Mirror) {

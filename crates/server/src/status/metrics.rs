@@ -107,7 +107,7 @@ fn memory(page: &mut Page, door: &Door) {
     let figures = door.documents().settings().memory.figures();
     page.gauge(
         "forebay_memory_limit_bytes",
-        "Most memory for what clients ask for.",
+        "Maximum memory of the process.",
     )
     .sample(&[], figures.limit_bytes);
     page.gauge(
@@ -115,6 +115,11 @@ fn memory(page: &mut Page, door: &Door) {
         "Memory held for what clients ask for.",
     )
     .sample(&[], figures.used_bytes);
+    page.gauge(
+        "forebay_memory_outside_bytes",
+        "Memory that the process holds besides: code, caches, buffers of the store.",
+    )
+    .sample(&[], figures.outside_bytes);
     page.gauge(
         "forebay_memory_peak_bytes",
         "Most memory that was held for what clients ask for.",

@@ -2,7 +2,7 @@
 
 use super::{Engine, search_each};
 use crate::automaton::Glushkov;
-use crate::cuda::{Form, GlushkovForm};
+use crate::form::{DeviceForm, GlushkovForm};
 use crate::rows::Rows;
 use forebay_cancel::{Stop, Stopped};
 
@@ -22,8 +22,8 @@ impl Engine for BitParallelEngine {
         self.automaton.row_is_match(value)
     }
 
-    fn device_form(&self) -> Option<Form> {
-        GlushkovForm::new(&self.automaton).map(Form::Glushkov)
+    fn device_form(&self) -> Option<DeviceForm> {
+        GlushkovForm::new(&self.automaton).map(DeviceForm::Glushkov)
     }
 
     fn search_rows(

@@ -1,7 +1,7 @@
 //! An engine that lets too much through, and PCRE2 on what it lets through.
 
 use super::Engine;
-use crate::cuda::Form;
+use crate::form::DeviceForm;
 use crate::pattern::Pattern;
 use crate::rows::Rows;
 use forebay_cancel::{Stop, Stopped};
@@ -31,7 +31,7 @@ impl Engine for ConfirmEngine {
             && self.pattern.pcre_is_match_until(value, stop)?)
     }
 
-    fn device_form(&self) -> Option<Form> {
+    fn device_form(&self) -> Option<DeviceForm> {
         self.loose.device_form()
     }
 

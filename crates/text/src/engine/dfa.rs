@@ -12,7 +12,7 @@ use super::Engine;
 use super::literal::{BYTES_PER_CHECK, piece_end, row_end};
 use super::needles::Needles;
 use crate::automaton::Table;
-use crate::cuda::{DfaForm, Form};
+use crate::form::{DeviceForm, DfaForm};
 use crate::rows::{Rows, SEPARATOR};
 use forebay_cancel::{Stop, Stopped};
 
@@ -226,8 +226,8 @@ impl Engine for DfaEngine {
         self.table.row_is_match(value)
     }
 
-    fn device_form(&self) -> Option<Form> {
-        Some(Form::Dfa(DfaForm::of_table(&self.table)))
+    fn device_form(&self) -> Option<DeviceForm> {
+        Some(DeviceForm::Dfa(DfaForm::of_table(&self.table)))
     }
 
     fn search_rows(

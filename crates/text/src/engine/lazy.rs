@@ -8,7 +8,7 @@ use super::Engine;
 use super::literal::row_end;
 use crate::automaton;
 use crate::budget::Budget;
-use crate::cuda::{DfaForm, Form};
+use crate::form::{DeviceForm, DfaForm};
 use crate::limits::Limits;
 use crate::rows::{Rows, SEPARATOR};
 use forebay_cancel::{Stop, Stopped};
@@ -81,11 +81,11 @@ impl Engine for LazyEngine {
         self.regex.is_match(value)
     }
 
-    fn device_form(&self) -> Option<Form> {
+    fn device_form(&self) -> Option<DeviceForm> {
         let budget = Budget::unlimited();
         let nfa = automaton::nfa(&self.hir, &self.limits, &budget).ok()?;
         let minimal = automaton::determinize(&nfa, &self.limits, &budget).ok()?;
-        DfaForm::of_minimal(&minimal).map(Form::Dfa)
+        DfaForm::of_minimal(&minimal).map(DeviceForm::Dfa)
     }
 
     fn search_rows(

@@ -4,7 +4,7 @@ use memchr::memchr;
 use memchr::memmem::Finder;
 
 use super::{Engine, search_each};
-use crate::cuda::{Form, LiteralForm};
+use crate::form::{DeviceForm, LiteralForm};
 use crate::rows::{Rows, SEPARATOR};
 use crate::tier::Tier;
 use forebay_cancel::{Stop, Stopped};
@@ -111,8 +111,11 @@ impl Engine for LiteralEngine {
         }
     }
 
-    fn device_form(&self) -> Option<Form> {
-        Some(Form::Literal(LiteralForm::new(self.place, self.literal())))
+    fn device_form(&self) -> Option<DeviceForm> {
+        Some(DeviceForm::Literal(LiteralForm::new(
+            self.place,
+            self.literal(),
+        )))
     }
 
     fn search_rows(

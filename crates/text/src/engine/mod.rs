@@ -8,7 +8,7 @@ pub(crate) mod literal;
 pub(crate) mod needles;
 pub(crate) mod pcre;
 
-use crate::cuda::Form;
+use crate::form::DeviceForm;
 use crate::rows::Rows;
 use forebay_cancel::{Stop, Stopped};
 
@@ -36,7 +36,7 @@ pub(crate) trait Engine: Send + Sync {
 
     /// What of it a device can run. It matches what the engine matches, or more if the engine
     /// [confirms](Engine::confirms).
-    fn device_form(&self) -> Option<Form> {
+    fn device_form(&self) -> Option<DeviceForm> {
         None
     }
 

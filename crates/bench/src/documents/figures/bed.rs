@@ -6,15 +6,15 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail, ensure};
 use bson::{RawDocumentBuf, doc};
+use forebay_peers::client::{self, Plan};
+use forebay_peers::process::ServerProcess;
 use mongodb::{Client, Database};
 use tokio::task::JoinSet;
 
-use crate::client::{self, Plan};
-use crate::data;
 use crate::documents::random;
 use crate::documents::session::DATABASE;
-use crate::process::ServerProcess;
-use crate::statistics::Repeat;
+use crate::statistics::{Repeat, milliseconds};
+use crate::timed;
 
 /// The collection of all documents.
 pub const COLLECTION: &str = "letters";
@@ -65,7 +65,7 @@ impl Bed {
     /// If it cannot be made.
     pub fn new(devices: &[String], make: fn(usize, usize) -> Vec<RawDocumentBuf>) -> Result<Bed> {
         Ok(Bed {
-            folder: tempfile::tempdir_in(data::cache_folder()?)?,
+            folder: tempfile::tempdir_in(forebay_peers::cache_folder()?)?,
             devices: devices.to_vec(),
             documents: 0,
             make,
@@ -177,7 +177,7 @@ impl Serving {
     pub async fn join(&mut self) -> Result<f64> {
         let time = client::add_device(&self.client, &self.devices[self.joined]).await?;
         self.joined += 1;
-        Ok(time)
+        Ok(milliseconds(time))
     }
 
     /// Lets the last device leave; how long that took until its buckets were elsewhere, in milliseconds.
@@ -187,7 +187,7 @@ impl Serving {
     pub async fn leave(&mut self) -> Result<f64> {
         let time = client::remove_last_device(&self.client).await?;
         self.joined -= 1;
-        Ok(time)
+        Ok(milliseconds(time))
     }
 
     /// The devices that are there, as in `host:2` or `cuda:0,cuda:1`.
@@ -231,7 +231,7 @@ impl Serving {
     pub async fn regex_time(&self, pattern: &str, expect: u64) -> Result<f64> {
         let filter = doc! { "v": { "$regex": pattern } };
         let (count, time) =
-            client::timed_count(&self.db, COLLECTION, &filter, Plan::Chosen, REPEAT).await?;
+            timed::count(&self.db, COLLECTION, &filter, Plan::Chosen, REPEAT).await?;
         ensure!(count == expect, "/{pattern}/ counted {count}, not {expect}");
         Ok(time.median)
     }

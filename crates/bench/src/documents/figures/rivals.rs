@@ -1,24 +1,24 @@
 //! Figures 11 and 12: exact searches and regular expressions beside other programs, on the same values.
 
 use std::path::Path;
+use std::process::Command;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
 use bson::doc;
+use forebay_peers::client::{self, Plan};
+use forebay_peers::column::ColumnSearch;
+use forebay_peers::ferretdb::{self, FerretDb};
+use forebay_peers::postgres::Postgres;
+use forebay_peers::ripgrep;
 use mongodb::Database;
 
 use super::bed::{COLLECTION, Serving};
 use super::samples::Samples;
 use super::{Answers, Figure, Figures, PATTERNS};
-use crate::client::{self, Plan};
-use crate::data;
 use crate::documents::random;
 use crate::documents::session::DATABASE;
 use crate::record::Measured;
-use crate::rivals::column::ColumnSearch;
-use crate::rivals::ferretdb::{self, FerretDb};
-use crate::rivals::postgres::Postgres;
-use crate::rivals::ripgrep;
 use crate::statistics::{Repeat, Summary, milliseconds};
 
 /// Documents beyond which FerretDB is left out: a regular expression takes it half a minute for each million.
@@ -76,7 +76,7 @@ pub async fn measure(
     documents: usize,
     answers: &Answers,
 ) -> Result<()> {
-    let folder = tempfile::tempdir_in(data::cache_folder()?)?;
+    let folder = tempfile::tempdir_in(forebay_peers::cache_folder()?)?;
     let file = folder.path().join("values.txt");
     random::write_values(&file, documents)?;
     serving.set_devices(figures.devices.len()).await?;
@@ -142,8 +142,8 @@ async fn engines(
         ferretdb(figures, documents).await,
         postgres(documents, file),
         ripgrep(),
-        column(ColumnSearch::regex_crate(file)),
-        column(ColumnSearch::libhs(file)),
+        regex_crate(file).and_then(column),
+        ColumnSearch::libhs(file).and_then(column),
     ];
     for rival in rivals {
         match rival {
@@ -209,8 +209,14 @@ fn ripgrep() -> Result<Engine> {
     })
 }
 
-fn column(search: Result<ColumnSearch>) -> Result<Engine> {
-    let search = search?;
+/// Rust's `regex`, in another process of this program.
+fn regex_crate(file: &Path) -> Result<ColumnSearch> {
+    let mut command = Command::new(std::env::current_exe().context("finding this program")?);
+    command.args(["bench", "column-regex"]).arg(file);
+    ColumnSearch::regex_crate(command)
+}
+
+fn column(search: ColumnSearch) -> Result<Engine> {
     Ok(Engine {
         name: search.name().to_owned(),
         devices: "all cores".to_owned(),

@@ -6,18 +6,18 @@ use std::time::Instant;
 
 use anyhow::{Result, ensure};
 use bson::{RawDocumentBuf, doc};
+use forebay_peers::client::{self, Plan};
+use forebay_peers::ferretdb::{self, FerretDb};
+use forebay_peers::postgres::Postgres;
 use mongodb::Database;
 
 use super::Figures;
 use super::bed::{Bed, COLLECTION};
 use super::samples::Samples;
-use crate::client::{self, Plan};
 use crate::data;
 use crate::documents::random::{self, BATCH, FIELDS};
 use crate::documents::session::DATABASE;
 use crate::record::Measured;
-use crate::rivals::ferretdb::{self, FerretDb};
-use crate::rivals::postgres::Postgres;
 
 /// Documents that are there before, as in the paper.
 const DOCUMENTS: usize = 10_000_000;
@@ -184,7 +184,7 @@ async fn ferretdb(figures: &mut Figures, documents: usize) -> Result<()> {
 
 /// Fields with a B-tree, then with an index of trigrams, in every round; rows are copied in, its fastest way.
 fn postgres(figures: &mut Figures, documents: usize) -> Result<()> {
-    let folder = tempfile::tempdir_in(data::cache_folder()?)?;
+    let folder = tempfile::tempdir_in(forebay_peers::cache_folder()?)?;
     let mut postgres = Postgres::start()?;
     let name = postgres.name().to_owned();
     let columns = FIELDS

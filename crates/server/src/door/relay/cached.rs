@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use bson::oid::ObjectId;
 use bson::{RawBson, RawDocument, RawDocumentBuf, rawdoc};
 use bytes::Bytes;
-use forebay_documents::Namespace;
+use forebay_documents::{Namespace, namespace};
 use forebay_wire_mongo::{Body, Flags, Limits, Message, OpMsg, Peek};
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::time::timeout;
@@ -756,7 +756,7 @@ pub fn decode(message: &Bytes) -> Option<OpMsg> {
 /// The collection that a command's first field names.
 pub fn namespace(body: &RawDocument) -> Option<Namespace> {
     let (_, collection) = body.into_iter().next()?.ok()?;
-    Namespace::new(body.get_str("$db").ok()?, collection.as_str()?).ok()
+    namespace::checked(body.get_str("$db").ok()?, collection.as_str()?).ok()
 }
 
 /// Does a pipeline write its results to a collection?

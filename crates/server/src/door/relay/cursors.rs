@@ -4,7 +4,7 @@
 //! ids, so that an id that no shadow knows is passed on.
 
 use bson::{RawArrayBuf, RawBsonRef, RawDocument, RawDocumentBuf, cstr, rawdoc};
-use forebay_documents::Namespace;
+use forebay_documents::{Namespace, namespace};
 use forebay_wire_mongo::{Flags, Peek};
 use tokio::io::{AsyncRead, AsyncWrite};
 
@@ -38,7 +38,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Relay<S> {
     async fn get_more(&mut self, request: Request, body: &RawDocument) -> Result<Next, FrameError> {
         let db = body.get_str("$db").unwrap_or_default();
         let collection = body.get_str("collection").unwrap_or_default();
-        let namespace = Namespace::new(db, collection).ok();
+        let namespace = namespace::checked(db, collection).ok();
         let may_read = match namespace.and_then(|namespace| self.shadow.find(&namespace)) {
             Some(mirror) => self.proves(&mirror).await?,
             None => false,

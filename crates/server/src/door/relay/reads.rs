@@ -526,12 +526,14 @@ fn obeys(command: &str, argument: &str, value: RawBsonRef<'_>) -> bool {
 
 #[cfg(test)]
 mod tests {
+    use forebay_documents::namespace;
+
     use super::*;
 
     #[test]
     fn pipelines_with_malformed_stages_are_the_stores() {
         let (namespace, kept) = (
-            Namespace::new("d", "c").expect("a name"),
+            namespace::checked("d", "c").expect("a name"),
             Kept::new(vec!["name".to_owned()]),
         );
         let filter = || rawdoc! { "$match": { "name": "x" } };
@@ -552,7 +554,7 @@ mod tests {
 
     #[test]
     fn a_narrowed_pipeline_has_all_stages_but_its_first() {
-        let namespace = Namespace::new("d", "c").expect("a name");
+        let namespace = namespace::checked("d", "c").expect("a name");
         let kept = Kept::new(vec!["name".to_owned()]);
         let group = rawdoc! { "$group": { "_id": "$n" } };
         let pipeline = [rawdoc! { "$match": { "name": "x" } }, group.clone()];

@@ -2,7 +2,7 @@
 
 use bson::oid::ObjectId;
 use bson::{RawBson, RawBsonRef, RawDocument, RawDocumentBuf, rawdoc};
-use forebay_documents::Namespace;
+use forebay_documents::{Namespace, namespace};
 use forebay_wire_mongo::{Flags, OpMsg, Sequence};
 
 use crate::shadow::kept::{document_of, elements};
@@ -87,14 +87,14 @@ pub fn targets(command: &str, body: &RawDocument) -> Option<Vec<Namespace>> {
         "bulkWrite" => {
             let named = body.get_array("nsInfo").ok()?.into_iter();
             named
-                .map(|info| Namespace::parse(info.ok()?.as_document()?.get_str("ns").ok()?).ok())
+                .map(|info| namespace::parse(info.ok()?.as_document()?.get_str("ns").ok()?).ok())
                 .collect()
         }
         "renameCollection" => {
             let names = [body.get_str("renameCollection"), body.get_str("to")];
             let named = names.into_iter();
             named
-                .map(|name| Namespace::parse(name.ok()?).ok())
+                .map(|name| namespace::parse(name.ok()?).ok())
                 .collect()
         }
         "aggregate" => Some(vec![written_out(body)?]),
@@ -116,10 +116,10 @@ fn written_out(body: &RawDocument) -> Option<Namespace> {
     };
     let db = body.get_str("$db").ok()?;
     match target {
-        RawBsonRef::String(collection) => Namespace::new(db, collection).ok(),
+        RawBsonRef::String(collection) => namespace::checked(db, collection).ok(),
         RawBsonRef::Document(target) => {
             let db = target.get_str("db").unwrap_or(db);
-            Namespace::new(db, target.get_str("coll").ok()?).ok()
+            namespace::checked(db, target.get_str("coll").ok()?).ok()
         }
         _ => None,
     }

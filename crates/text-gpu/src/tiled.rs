@@ -4,12 +4,12 @@ use std::ops::Range;
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, Sender, channel};
 
-use forebay_device::cuda::{DeviceMemory, DevicePointer, Upload};
+use forebay_device::cuda::{DeviceMemory, DevicePointer, DeviceView, TransferJob};
 use forebay_device::{Device, OutOfMemory, SubmitError};
 
-use super::arguments::{Chunk, Segment};
-use super::tiles::{ChunkOfRows, Layout, Part};
-use crate::rows::Rows;
+use crate::arguments::{Chunk, Segment};
+use crate::tiles::{ChunkOfRows, Layout, Part};
+use forebay_text::Rows;
 
 /// Most bytes that are copied to a device at once; longer blocks go in pieces.
 const PIECE_BYTES: usize = 8 << 20;
@@ -92,7 +92,7 @@ impl TiledRows {
     }
 
     /// Rows, those left to the host included.
-    pub(super) fn len(&self) -> usize {
+    pub(crate) fn len(&self) -> usize {
         self.rows
     }
 
@@ -101,12 +101,12 @@ impl TiledRows {
         &self.aside
     }
 
-    pub(super) fn chunks(&self) -> &[ChunkOfRows] {
+    pub(crate) fn chunks(&self) -> &[ChunkOfRows] {
         &self.chunks
     }
 
     /// A chunk as a kernel takes it.
-    pub(super) fn chunk(&self, chunk: &ChunkOfRows, segment: usize, has_dead: bool) -> Chunk {
+    pub(crate) fn chunk(&self, chunk: &ChunkOfRows, segment: usize, has_dead: bool) -> Chunk {
         Chunk {
             words: DevicePointer::new(
                 self.memory.address() + (chunk.word * size_of::<u64>()) as u64,
@@ -121,7 +121,7 @@ impl TiledRows {
     }
 
     /// The block as a kernel takes it.
-    pub(super) fn segment(&self, first_row: u32, dead_at: u64) -> Segment {
+    pub(crate) fn segment(&self, first_row: u32, dead_at: u64) -> Segment {
         Segment {
             rows: DevicePointer::new(self.rows_at.unwrap_or(0)),
             dead: DevicePointer::new(dead_at),
@@ -179,11 +179,11 @@ fn copy(
         }
         let done = done.clone();
         // Nobody listens if the loader gave up.
-        let told = move || {
+        let told = move |_, _| {
             let _ = done.send(());
         };
-        let upload = Upload::new(from, Arc::clone(memory), offset, told);
-        device.submit(Box::new(upload))?;
+        let to = DeviceView::of(memory, offset..offset + bytes);
+        device.submit(Box::new(TransferJob::new(from, to, told)))?;
         pieces += 1;
         rest = behind;
     }

@@ -4,18 +4,17 @@ use std::collections::VecDeque;
 use std::ops::Range;
 use std::sync::{Arc, Weak};
 
+use forebay_device::JobError;
 use forebay_device::cuda::{
-    Cuda, DeviceMemory, DevicePointer, DevicePointerMut, Event, LaunchShape, Mirrored, Pinned,
-    Stream,
+    Cuda, DeviceMemory, DevicePointer, DevicePointerMut, Event, Mirrored, Pinned, Priority, Stream,
 };
-use forebay_device::{DeviceFault, OutOfMemory};
 
-use super::arguments::{Goal, QUERIES_MAX, THREADS, WANT_COUNT, WANT_ROWS};
-use super::batch::{self, IMAGE_GRANULE_BYTES, Launch};
-use super::form::Form;
-use super::program_spec;
-use super::queue::{ScanFound, ScanOrder, ScanWant};
-use super::table::ScanTable;
+use crate::arguments::{Goal, QUERIES_MAX, THREADS, WANT_COUNT, WANT_ROWS};
+use crate::batch::{self, IMAGE_GRANULE_BYTES, Launch};
+use crate::program;
+use crate::queue::{ScanFound, ScanOrder, ScanWant};
+use crate::table::ScanTable;
+use forebay_text::form::DeviceForm;
 
 /// Tables of automata and literals of one pass.
 const IMAGES_BYTES: usize = 32 << 20;
@@ -32,29 +31,9 @@ const LAUNCHES_MAX: usize = 256;
 /// Counters of one launch: matches of each query, then numbers listed for each.
 const COUNTER_BYTES: usize = QUERIES_MAX * (size_of::<u64>() + size_of::<u32>());
 
-/// Why searches got no answer.
-pub(super) enum ScanError {
-    /// The device has no room for what they need; it is well otherwise.
-    OutOfMemory(OutOfMemory),
-    /// The device has failed.
-    Fault(DeviceFault),
-}
-
-impl From<OutOfMemory> for ScanError {
-    fn from(error: OutOfMemory) -> ScanError {
-        ScanError::OutOfMemory(error)
-    }
-}
-
-impl From<DeviceFault> for ScanError {
-    fn from(fault: DeviceFault) -> ScanError {
-        ScanError::Fault(fault)
-    }
-}
-
 /// What searches keep on a device: buffers of a size set at start, and the tables of blocks in use.
 #[derive(Default)]
-pub(super) struct Scanner {
+pub(crate) struct Scanner {
     buffers: Option<Buffers>,
     tables: VecDeque<Resident>,
 }
@@ -68,6 +47,8 @@ struct Resident {
 }
 
 struct Buffers {
+    /// The passes, one after the other.
+    stream: Stream,
     /// The counters of the launches of a pass, then the tables of their queries.
     pass: Mirrored,
     /// Written by the device itself.
@@ -77,10 +58,12 @@ struct Buffers {
 }
 
 impl Buffers {
-    fn new(cuda: &Cuda) -> Result<Buffers, ScanError> {
+    fn new(cuda: &Cuda) -> Result<Buffers, JobError> {
         let bytes = COUNTER_BYTES * LAUNCHES_MAX + IMAGES_BYTES;
+        let stream = cuda.stream(Priority::High)?;
         Ok(Buffers {
-            pass: cuda.mirrored(cuda.allocate(bytes as u64)?, Stream::Compute)?,
+            pass: cuda.mirrored(cuda.allocate(bytes as u64)?, &stream)?,
+            stream,
             list: cuda.host_buffer(LIST_CAPACITY * size_of::<u32>())?,
             began: cuda.event()?,
             ended: cuda.event()?,
@@ -98,7 +81,7 @@ struct Target {
 
 impl Scanner {
     /// Takes the buffers; before the device's memory is given to others.
-    pub(super) fn prepare(&mut self, cuda: &Cuda) -> Result<(), ScanError> {
+    pub(crate) fn prepare(&mut self, cuda: &Cuda) -> Result<(), JobError> {
         if self.buffers.is_none() {
             self.buffers = Some(Buffers::new(cuda)?);
         }
@@ -106,18 +89,18 @@ impl Scanner {
     }
 
     /// Searches a table for all orders; one answer each, in their order. Blocks until they are there.
-    pub(super) fn scan(
+    pub(crate) fn scan(
         &mut self,
         cuda: &mut Cuda,
         table: &Arc<ScanTable>,
         orders: &[ScanOrder],
-    ) -> Result<Vec<ScanFound>, ScanError> {
+    ) -> Result<Vec<ScanFound>, JobError> {
         self.prepare(cuda)?;
         let target = self.target(cuda, table)?;
         let buffers = self.buffers.as_mut().expect("made above");
-        let forms: Vec<&Form> = orders
+        let forms: Vec<&DeviceForm> = orders
             .iter()
-            .filter_map(|order| order.program.form())
+            .filter_map(|order| order.program.device_form())
             .collect();
         assert_eq!(
             forms.len(),
@@ -134,14 +117,18 @@ impl Scanner {
                 target: &target,
                 orders,
             };
-            pass.run(&mut launches, &mut found)?;
+            if let Err(error) = pass.run(&mut launches, &mut found) {
+                // The orders keep the rows, which kernels of this pass may still read.
+                cuda.synchronize(&buffers.stream)?;
+                return Err(error);
+            }
             launches = rest;
         }
         Ok(found)
     }
 
     /// The table on the device; copied there if it is not there yet.
-    fn target(&mut self, cuda: &Cuda, table: &Arc<ScanTable>) -> Result<Target, ScanError> {
+    fn target(&mut self, cuda: &Cuda, table: &Arc<ScanTable>) -> Result<Target, JobError> {
         self.tables
             .retain(|resident| resident.table.strong_count() > 0);
         let is_it = |resident: &Resident| std::ptr::eq(resident.table.as_ptr(), Arc::as_ptr(table));
@@ -155,15 +142,15 @@ impl Scanner {
         Ok(target)
     }
 
-    fn copy(&mut self, cuda: &Cuda, table: &Arc<ScanTable>) -> Result<Resident, ScanError> {
+    fn copy(&mut self, cuda: &Cuda, table: &Arc<ScanTable>) -> Result<Resident, JobError> {
         let memory = cuda.allocate(table.image_bytes() as u64)?;
         let image = table.image(memory.address());
-        let pass = &mut self.buffers.as_mut().expect("made before").pass;
-        let staging = pass.host_mut()?;
+        let buffers = self.buffers.as_mut().expect("made before");
+        let staging = buffers.pass.host_mut()?;
         for (index, piece) in image.bytes.chunks(IMAGES_BYTES).enumerate() {
             let staged = &mut staging[..piece.len()];
             staged.copy_from_slice(piece);
-            cuda.write(staged, &memory, index * IMAGES_BYTES, Stream::Compute)?;
+            cuda.write(staged, &memory, index * IMAGES_BYTES, &buffers.stream)?;
         }
         Ok(Resident {
             table: Arc::downgrade(table),
@@ -237,7 +224,7 @@ struct Pass<'a> {
 
 impl Pass<'_> {
     /// Searches the whole table; lists that did not fit are made again in parts.
-    fn run(&mut self, launches: &mut [Launch], found: &mut [ScanFound]) -> Result<(), DeviceFault> {
+    fn run(&mut self, launches: &mut [Launch], found: &mut [ScanFound]) -> Result<(), JobError> {
         let assigned = assign(launches, self.orders);
         let lists = assigned.iter().filter(|query| query.list.is_some()).count();
         let capacity = LIST_CAPACITY / lists.max(1);
@@ -265,11 +252,11 @@ impl Pass<'_> {
     }
 
     /// Lists one order in ranges of chunks that have no more rows than the list has room for.
-    fn list_in_parts(&mut self, order: usize) -> Result<Vec<u32>, DeviceFault> {
+    fn list_in_parts(&mut self, order: usize) -> Result<Vec<u32>, JobError> {
         let orders = &self.orders[order..=order];
         let form = orders[0]
             .program
-            .form()
+            .device_form()
             .expect("it has been searched already");
         let mut launches = batch::launches(&[form]);
         let assigned = assign(&launches, orders);
@@ -297,24 +284,26 @@ impl Pass<'_> {
         assigned: &[Assigned],
         chunks: Range<usize>,
         capacity: usize,
-    ) -> Result<(), DeviceFault> {
+    ) -> Result<(), JobError> {
         let images = self.begin(launches)?;
         for query in assigned {
             launches[query.launch].arguments.queries[query.query]
                 .set_goal(self.goal(query, capacity));
         }
-        self.cuda.record(&self.buffers.began, Stream::Compute)?;
+        self.cuda
+            .record(&self.buffers.began, &self.buffers.stream)?;
         for (index, (launch, at)) in launches.iter_mut().zip(images).enumerate() {
             self.launch(launch, at, index, &chunks)?;
         }
-        self.cuda.record(&self.buffers.ended, Stream::Compute)?;
-        self.buffers
-            .pass
-            .fetch(self.cuda, launches.len() * COUNTER_BYTES)
+        self.cuda
+            .record(&self.buffers.ended, &self.buffers.stream)?;
+        let counters_bytes = launches.len() * COUNTER_BYTES;
+        self.buffers.pass.fetch(self.cuda, counters_bytes)?;
+        Ok(())
     }
 
     /// Sets the counters of the launches to zero and copies their tables to the device; returns the address of each.
-    fn begin(&mut self, launches: &[Launch]) -> Result<Vec<u64>, DeviceFault> {
+    fn begin(&mut self, launches: &[Launch]) -> Result<Vec<u64>, JobError> {
         let pass = &mut self.buffers.pass;
         let address = pass.address();
         let host = pass.host_mut()?;
@@ -357,14 +346,13 @@ impl Pass<'_> {
         image_at: u64,
         index: usize,
         chunks: &Range<usize>,
-    ) -> Result<(), DeviceFault> {
+    ) -> Result<(), JobError> {
         let lists = launch.arguments.lists();
         let counters_at = self.counters_at(index);
-        let kernel = self
-            .cuda
-            .kernel(program_spec(), launch.kernel.entry(lists))?;
+        let kernel = self.cuda.kernel(program(), launch.kernel.entry(lists))?;
         let shared_bytes = launch.image.len() as u32;
-        let resident = kernel.resident_blocks(THREADS, shared_bytes)? * self.cuda.multiprocessors();
+        let mut shape = kernel.persistent_shape(THREADS, shared_bytes)?;
+        shape.blocks = shape.blocks.min(chunks.len() as u64);
         let arguments = &mut launch.arguments;
         arguments.chunks = DevicePointer::new(self.target.chunks_at);
         arguments.segments = DevicePointer::new(self.target.segments_at);
@@ -373,22 +361,17 @@ impl Pass<'_> {
         arguments.counters = DevicePointerMut::new(counters_at);
         arguments.chunk_begin = chunks.start as u32;
         arguments.chunk_end = chunks.end as u32;
-        let shape = LaunchShape {
-            blocks: (chunks.len() as u64).min(resident.max(1).into()),
-            threads: THREADS,
-            shared_bytes,
-        };
         // SAFETY: `scan.cu` includes the header of these arguments. Every block of the table is kept by the table, which
         // the order holds; the buffers are the scanner's and as large as the counts in the arguments say; all are kept
         // until the pass has been waited for. Kernels of a pass write to counters and lists of their own.
         unsafe {
             self.cuda
-                .launch(&kernel, &shape, arguments, Stream::Compute)
+                .launch(&kernel, &shape, arguments, &self.buffers.stream)
         }
     }
 
     /// What a query found, after its search.
-    fn read(&self, query: &Assigned, capacity: usize) -> Result<ScanFound, DeviceFault> {
+    fn read(&self, query: &Assigned, capacity: usize) -> Result<ScanFound, JobError> {
         let counters = &self.buffers.pass.host()[query.launch * COUNTER_BYTES..][..COUNTER_BYTES];
         let matches = &counters[query.query * size_of::<u64>()..][..size_of::<u64>()];
         let listed = number(&counters[listed_at(query.query)..]) as usize;

@@ -2,6 +2,7 @@
 //!
 //! `FOREBAY_TEST_SEED` repeats a run; `FOREBAY_GPU_PAIRS` sets how many pairs of a pattern and a value are compared.
 
+#[path = "../../text/tests/common/mod.rs"]
 mod common;
 
 use std::sync::mpsc::channel;
@@ -10,11 +11,10 @@ use std::sync::{Arc, OnceLock};
 use common::generate::Generator;
 use common::{Block, judge, programs};
 use fastrand::Rng;
+use forebay_cancel::Stop;
 use forebay_device::{Device, DeviceOptions, Devices};
-use forebay_text::cuda::{
-    ScanFound, ScanOrder, ScanQueue, ScanTable, ScanWant, TiledRows, prepare,
-};
 use forebay_text::{Limits, Options, Pattern, Program, Tier};
+use forebay_text_gpu::{ScanFound, ScanOrder, ScanQueue, ScanTable, ScanWant, TiledRows, prepare};
 
 /// A GPU and its queue, the same for all tests of a process.
 struct Gpu {
@@ -70,6 +70,7 @@ impl Gpu {
                 program: Arc::clone(program),
                 want,
                 limit: u64::MAX,
+                stop: Stop::never(),
             };
             let sender = sender.clone();
             let answer = move |found| drop(sender.send((index, found)));
@@ -332,6 +333,7 @@ fn limits(gpu: &Gpu, table: &Arc<ScanTable>, programs: &[Arc<Program>], rows: &[
             program: Arc::clone(program),
             want: ScanWant::Rows,
             limit: 10,
+            stop: Stop::never(),
         };
         let send = move |found| drop(sender.send(found));
         gpu.queue

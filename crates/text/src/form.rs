@@ -1,4 +1,4 @@
-//! What of a program runs on a device: automata and literals as plain tables.
+//! The part of a program that a GPU can run, as plain tables. No GPU is needed to make them; `forebay-text-gpu` runs them.
 
 use std::collections::HashMap;
 
@@ -7,17 +7,22 @@ use crate::engine::literal::Place;
 use crate::rows::SEPARATOR;
 
 /// The part of a program that a device runs. It matches what the program matches, or more if the program confirms.
-pub(crate) enum Form {
+pub enum DeviceForm {
+    /// Compares with one literal.
     Literal(LiteralForm),
+    /// Steps through a deterministic automaton.
     Dfa(DfaForm),
+    /// Keeps the set of an automaton's positions as bits.
     Glushkov(GlushkovForm),
 }
 
 /// A literal. One that has to end the row carries the separator at its end.
 #[derive(Clone)]
-pub(crate) struct LiteralForm {
-    pub(super) bytes: Vec<u8>,
-    pub(super) at_start: bool,
+pub struct LiteralForm {
+    /// Bytes to find.
+    pub bytes: Vec<u8>,
+    /// Whether they have to be the first of the row.
+    pub at_start: bool,
 }
 
 impl LiteralForm {
@@ -46,14 +51,17 @@ impl LiteralForm {
 /// A deterministic automaton over one row. State 0 rejects and the last state accepts, whatever follows; a row matches
 /// when the state after its last byte is at least `accepting`.
 #[derive(Clone)]
-pub(crate) struct DfaForm {
+pub struct DfaForm {
     /// The class of each byte.
-    pub(super) classes: Box<[u8; 256]>,
-    pub(super) classes_count: usize,
+    pub classes: Box<[u8; 256]>,
+    /// Number of classes.
+    pub classes_count: usize,
     /// Next states: state by state, class by class.
-    pub(super) next: Vec<u16>,
-    pub(super) start: u16,
-    pub(super) accepting: u16,
+    pub next: Vec<u16>,
+    /// The state before the first byte of a row.
+    pub start: u16,
+    /// The first of the states in which a row may end.
+    pub accepting: u16,
 }
 
 /// Most states of a form: their numbers have sixteen bits.
@@ -77,12 +85,13 @@ impl DfaForm {
         })
     }
 
-    pub(super) fn states_count(&self) -> usize {
+    /// Number of states.
+    pub fn states_count(&self) -> usize {
         self.next.len() / self.classes_count
     }
 
     /// The state that accepts whatever follows.
-    pub(super) fn accept(&self) -> u16 {
+    pub fn accept(&self) -> u16 {
         (self.states_count() - 1) as u16
     }
 
@@ -198,14 +207,20 @@ fn columns(states: &[usize], next: &impl Fn(usize, u8) -> u16) -> ([u8; 256], Ve
     (classes, representatives)
 }
 
-/// A Glushkov automaton; see [`Glushkov`].
+/// A Glushkov automaton: bit `i` of a set stands for position `i` of the pattern. The positions after a byte are those that
+/// take it, among those that may follow the positions before it and those that may be entered.
 #[derive(Clone)]
-pub(crate) struct GlushkovForm {
-    pub(super) takes: Box<[u64; 256]>,
-    pub(super) follow: Vec<[u64; 256]>,
-    pub(super) enter: u64,
-    pub(super) enter_start: u64,
-    pub(super) accept: u64,
+pub struct GlushkovForm {
+    /// The positions that take each byte.
+    pub takes: Box<[u64; 256]>,
+    /// For each byte of the set of positions, and each of its values, the positions that may follow.
+    pub follow: Vec<[u64; 256]>,
+    /// Positions that may be entered anywhere in a row.
+    pub enter: u64,
+    /// Positions that may be entered at the start of a row, those of `enter` apart.
+    pub enter_start: u64,
+    /// Positions at which the row matches.
+    pub accept: u64,
 }
 
 impl GlushkovForm {
@@ -232,10 +247,10 @@ mod tests {
     ];
 
     fn is_match(program: &Program, row: &[u8]) -> bool {
-        match program.form().expect("these patterns have a form") {
-            Form::Literal(form) => form.is_match(row),
-            Form::Dfa(form) => form.is_match(row),
-            Form::Glushkov(_) => unreachable!("not of the tiers asked for"),
+        match program.device_form().expect("these patterns have a form") {
+            DeviceForm::Literal(form) => form.is_match(row),
+            DeviceForm::Dfa(form) => form.is_match(row),
+            DeviceForm::Glushkov(_) => unreachable!("not of the tiers asked for"),
         }
     }
 

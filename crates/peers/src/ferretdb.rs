@@ -8,7 +8,7 @@ use std::process::Command;
 use anyhow::{Context, Result, bail};
 use serde::Deserialize;
 
-use crate::data;
+use crate::cache_folder;
 use crate::process::ServerProcess;
 
 /// The release.
@@ -71,7 +71,7 @@ fn uri_in_line(line: &str) -> Option<String> {
 /// # Errors
 /// If Go is missing or the build fails.
 pub fn binary() -> Result<PathBuf> {
-    let path = data::cache_folder()?.join(format!("ferretdb-{VERSION}"));
+    let path = cache_folder()?.join(format!("ferretdb-{VERSION}"));
     if !path.exists() {
         build(&path)?;
     }
@@ -94,7 +94,7 @@ fn build(path: &Path) -> Result<()> {
         return Ok(());
     }
     eprintln!("Building FerretDB {VERSION} (minutes, once) ...");
-    let folder = tempfile::tempdir_in(data::cache_folder()?)?;
+    let folder = tempfile::tempdir_in(cache_folder()?)?;
     let module = format!("{MODULE}@{VERSION}");
     let download = go(folder.path(), ["mod", "download", "-json", &module])?;
     let download: Download =

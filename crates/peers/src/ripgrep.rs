@@ -2,11 +2,8 @@
 
 use std::path::Path;
 use std::process::Command;
-use std::time::Instant;
 
 use anyhow::{Context, Result, bail};
-
-use crate::statistics::{Repeat, Summary, milliseconds};
 
 /// The first line of `rg --version`.
 ///
@@ -24,31 +21,10 @@ pub fn version() -> Result<String> {
         .context("rg --version says nothing")
 }
 
-/// Counts the lines of `file` that match, and the time of a whole run of `rg -c -j1` in milliseconds.
+/// Counts the lines of `file` that match, with `rg -c -j1`.
 ///
 /// # Errors
 /// If ripgrep is not installed or refuses the pattern.
-pub fn timed_count(
-    file: &Path,
-    pattern: &str,
-    ignore_case: bool,
-    repeat: Repeat,
-) -> Result<(u64, Summary)> {
-    let begin = Instant::now();
-    let mut samples = Vec::new();
-    let mut count = 0;
-    while repeat.goes_on(samples.len(), begin) {
-        let start = Instant::now();
-        count = self::count(file, pattern, ignore_case)?;
-        samples.push(milliseconds(start.elapsed()));
-    }
-    Ok((count, Summary::of(&samples).context("at least one run")?))
-}
-
-/// How many lines of `file` match.
-///
-/// # Errors
-/// As for [`timed_count`].
 pub fn count(file: &Path, pattern: &str, ignore_case: bool) -> Result<u64> {
     let mut command = Command::new("rg");
     command.args(["--no-config", "-c", "-j1"]);

@@ -15,8 +15,7 @@ use std::time::Instant;
 use anyhow::{Context, Result, bail};
 use regex::Regex;
 
-use crate::data;
-use crate::statistics::milliseconds;
+use crate::cache_folder;
 
 /// The program around libhs, compiled on first use.
 const LIBHS_SOURCE: &str = include_str!("libhs.c");
@@ -31,13 +30,11 @@ pub struct ColumnSearch {
 }
 
 impl ColumnSearch {
-    /// Rust's `regex`, in another process of this program.
+    /// Rust's `regex`: `command` starts a program that calls [`serve_regex_crate`].
     ///
     /// # Errors
     /// If it does not start.
-    pub fn regex_crate(file: &Path) -> Result<ColumnSearch> {
-        let mut command = Command::new(std::env::current_exe().context("finding this program")?);
-        command.args(["bench", "column-regex"]).arg(file);
+    pub fn regex_crate(command: Command) -> Result<ColumnSearch> {
         ColumnSearch::start(command, "Rust regex")
     }
 
@@ -102,7 +99,7 @@ impl Drop for ColumnSearch {
 
 /// The path of the program around libhs, compiled into the cache folder on first use.
 fn libhs_binary() -> Result<PathBuf> {
-    let folder = data::cache_folder()?;
+    let folder = cache_folder()?;
     let mut hasher = DefaultHasher::new();
     hasher.write(LIBHS_SOURCE.as_bytes());
     let path = folder.join(format!("libhs-column-{:016x}", hasher.finish()));
@@ -123,7 +120,7 @@ fn libhs_binary() -> Result<PathBuf> {
     Ok(path)
 }
 
-/// The other process of [`ColumnSearch::regex_crate`]: `forebay bench column-regex FILE`.
+/// Searches the values of `file`, one a line, as the process behind [`ColumnSearch::regex_crate`] does.
 ///
 /// # Errors
 /// If the file cannot be read, or a pattern is none.
@@ -140,7 +137,7 @@ pub fn serve_regex_crate(file: &Path) -> Result<()> {
         };
         let start = Instant::now();
         let count = count_on_all_cores(&values, &regex);
-        println!("{count} {:.6}", milliseconds(start.elapsed()));
+        println!("{count} {:.6}", start.elapsed().as_secs_f64() * 1e3);
         last = Some((pattern, regex));
     }
     Ok(())

@@ -9,8 +9,6 @@ use indicatif::ProgressBar;
 use mongodb::options::ClientOptions;
 use mongodb::{Client, Collection, Database};
 
-use crate::statistics::{Repeat, Summary, milliseconds};
-
 /// Documents sent in one insert.
 const INSERT_BATCH_COUNT: usize = 10_000;
 /// Inserts on their way at once.
@@ -38,22 +36,22 @@ pub async fn connect(uri: &str) -> Result<Client> {
     Ok(Client::with_options(options)?)
 }
 
-/// Lets a device join, as in `cuda:1`; how long that took until its buckets were there, in milliseconds.
+/// Adds a device, as in `cuda:1`. Returns the time until its buckets were on it.
 ///
 /// # Errors
 /// If the server refuses.
-pub async fn add_device(client: &Client, device: &str) -> Result<f64> {
+pub async fn add_device(client: &Client, device: &str) -> Result<Duration> {
     let command = doc! { "forebayDevices": 1, "add": device };
     let start = Instant::now();
     client.database("admin").run_command(command).await?;
-    Ok(milliseconds(start.elapsed()))
+    Ok(start.elapsed())
 }
 
-/// Lets the last device leave; how long that took until its buckets were elsewhere, in milliseconds.
+/// Removes the last device. Returns the time until its buckets were on the others.
 ///
 /// # Errors
 /// If the server refuses.
-pub async fn remove_last_device(client: &Client) -> Result<f64> {
+pub async fn remove_last_device(client: &Client) -> Result<Duration> {
     let admin = client.database("admin");
     let reply = admin.run_command(doc! { "forebayDevices": 1 }).await?;
     let devices = reply.get_array("devices").context("a list of devices")?;
@@ -62,7 +60,7 @@ pub async fn remove_last_device(client: &Client) -> Result<f64> {
     let command = doc! { "forebayDevices": 1, "remove": id.context("a device without an id")? };
     let start = Instant::now();
     admin.run_command(command).await?;
-    Ok(milliseconds(start.elapsed()))
+    Ok(start.elapsed())
 }
 
 /// How a count is to be answered.
@@ -92,34 +90,6 @@ pub async fn count(db: &Database, collection: &str, filter: &Document, plan: Pla
         .run_command(count_command(collection, filter, plan))
         .await?;
     integer(reply.get("n")).with_context(|| format!("a count without a number: {reply}"))
-}
-
-/// Counts repeatedly; the count, which must be the same each time, and the time of a run in milliseconds.
-///
-/// # Errors
-/// As for [`count`], or if two runs disagree.
-pub async fn timed_count(
-    db: &Database,
-    collection: &str,
-    filter: &Document,
-    plan: Plan,
-    repeat: Repeat,
-) -> Result<(u64, Summary)> {
-    let begin = Instant::now();
-    let mut samples = Vec::new();
-    let mut counts = Vec::new();
-    while repeat.goes_on(samples.len(), begin) {
-        let start = Instant::now();
-        counts.push(count(db, collection, filter, plan).await?);
-        samples.push(milliseconds(start.elapsed()));
-    }
-    if counts.iter().any(|other| *other != counts[0]) {
-        bail!("the same search counted {counts:?}");
-    }
-    Ok((
-        counts[0],
-        Summary::of(&samples).context("at least one run")?,
-    ))
 }
 
 /// What `explain` says of a search, as far as the table of the demonstration shows it.

@@ -1,6 +1,6 @@
 //! Searches in the memory of one GPU, timed by its own events; every count is compared with the host engine's.
 //!
-//! `cargo bench -p forebay-text --bench scan -- [--smoke] [--only CASE] [--device cuda:0] [--names FILE] [--record FILE]`.
+//! `cargo bench -p forebay-text-gpu --bench scan -- [--smoke] [--only CASE] [--device cuda:0] [--names FILE] [--record FILE]`.
 //! `--sorted` sorts the values of each block, as caches do.
 //! With two devices, `--device cuda:0,cuda:1`, it also searches twice the values on both.
 //! It prints one JSON object a figure and appends them to `--record`. Without a GPU it says so and does nothing.
@@ -17,10 +17,8 @@ use std::time::Instant;
 
 use forebay_cancel::Stop;
 use forebay_device::{Device, DeviceContext, DeviceOptions, Devices, Step};
-use forebay_text::cuda::{
-    ScanFound, ScanOrder, ScanQueue, ScanTable, ScanWant, TiledRows, prepare,
-};
 use forebay_text::{Limits, Options, Pattern, Program, Rows, SEPARATOR};
+use forebay_text_gpu::{ScanFound, ScanOrder, ScanQueue, ScanTable, ScanWant, TiledRows, prepare};
 use serde::Serialize;
 
 /// Rows of a block: those of a bucket.
@@ -217,7 +215,7 @@ impl Bench {
             commit: commit.unwrap_or_else(|_| said_by("git", &["rev-parse", "--short=12", "HEAD"])),
             date: said_by("date", &["-u", "+%FT%TZ"]),
             command: format!(
-                "cargo bench -p forebay-text --bench scan -- {}",
+                "cargo bench -p forebay-text-gpu --bench scan -- {}",
                 given.join(" ")
             ),
             record: arguments.record.clone(),
@@ -282,6 +280,7 @@ fn search(
             program: Arc::clone(program),
             want: ScanWant::Count,
             limit: u64::MAX,
+            stop: Stop::never(),
         };
         let sender = sender.clone();
         let answer = move |found| drop(sender.send((index, found)));

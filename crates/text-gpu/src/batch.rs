@@ -5,15 +5,15 @@
 
 use std::collections::HashMap;
 
-use super::arguments::{QUERIES_MAX, Query, ScanArguments};
-use super::form::{DfaForm, Form, GlushkovForm, LiteralForm};
-use crate::rows::SEPARATOR;
+use crate::arguments::{QUERIES_MAX, Query, ScanArguments};
+use forebay_text::SEPARATOR;
+use forebay_text::form::{DeviceForm, DfaForm, GlushkovForm, LiteralForm};
 
 /// Bits of the word that literals are packed into.
 const PACKED_BITS: usize = 64;
 
 /// What images of launches begin at a multiple of on a device.
-pub(super) const IMAGE_GRANULE_BYTES: usize = 256;
+pub(crate) const IMAGE_GRANULE_BYTES: usize = 256;
 
 /// Automata of one launch.
 const AUTOMATA_MAX: usize = 8;
@@ -23,7 +23,7 @@ const SHARED_TABLE_BYTES_MAX: usize = 48 << 10;
 
 /// The kernels, each with one entry for counts and one for lists.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub(super) enum Kernel {
+pub(crate) enum Kernel {
     Dfa,
     Dfa4,
     Dfa8,
@@ -36,7 +36,7 @@ pub(super) enum Kernel {
 }
 
 impl Kernel {
-    pub(super) const ALL: [Kernel; 9] = [
+    pub(crate) const ALL: [Kernel; 9] = [
         Kernel::Dfa,
         Kernel::Dfa4,
         Kernel::Dfa8,
@@ -49,7 +49,7 @@ impl Kernel {
     ];
 
     /// The name of the entry in `scan.cu`.
-    pub(super) fn entry(self, lists: bool) -> &'static str {
+    pub(crate) fn entry(self, lists: bool) -> &'static str {
         let (count, list) = match self {
             Kernel::Dfa => ("scan_dfa_count", "scan_dfa_list"),
             Kernel::Dfa4 => ("scan_dfa_4_count", "scan_dfa_4_list"),
@@ -66,27 +66,27 @@ impl Kernel {
 }
 
 /// One launch: its kernel, its tables, and the queries it answers.
-pub(super) struct Launch {
-    pub(super) kernel: Kernel,
+pub(crate) struct Launch {
+    pub(crate) kernel: Kernel,
     /// Which of the forms, in the order of the queries of the launch.
-    pub(super) forms: Vec<usize>,
+    pub(crate) forms: Vec<usize>,
     /// Tables that every block copies to shared memory; a multiple of 16 bytes.
-    pub(super) image: Vec<u8>,
+    pub(crate) image: Vec<u8>,
     /// A table that stays in global memory.
-    pub(super) table: Vec<u8>,
+    pub(crate) table: Vec<u8>,
     /// Everything but addresses, chunks and what becomes of matches.
-    pub(super) arguments: ScanArguments,
+    pub(crate) arguments: ScanArguments,
 }
 
 /// Groups forms into launches.
-pub(super) fn launches(forms: &[&Form]) -> Vec<Launch> {
+pub(crate) fn launches(forms: &[&DeviceForm]) -> Vec<Launch> {
     let mut launches = Vec::new();
     let (mut literals, mut automata) = (Packed::default(), Shared::default());
     for (index, form) in forms.iter().enumerate() {
         match form {
-            Form::Literal(form) => launches.extend(literals.add(index, form)),
-            Form::Dfa(form) => launches.extend(automata.add(index, form)),
-            Form::Glushkov(form) => launches.push(glushkov(index, form)),
+            DeviceForm::Literal(form) => launches.extend(literals.add(index, form)),
+            DeviceForm::Dfa(form) => launches.extend(automata.add(index, form)),
+            DeviceForm::Glushkov(form) => launches.push(glushkov(index, form)),
         }
     }
     launches.extend(literals.close());
@@ -329,7 +329,7 @@ fn wide(index: usize, form: &DfaForm) -> Launch {
 
 impl Launch {
     /// Bytes of both tables, rounded up so that the next launch's are aligned.
-    pub(super) fn image_bytes(&self) -> usize {
+    pub(crate) fn image_bytes(&self) -> usize {
         (self.image.len() + self.table.len()).next_multiple_of(IMAGE_GRANULE_BYTES)
     }
 

@@ -9,10 +9,10 @@
 
 use std::ops::Range;
 
-use crate::rows::{Rows, SEPARATOR};
+use forebay_text::{Rows, SEPARATOR};
 
 /// Rows of a tile: the lanes of a warp.
-pub(super) const TILE_ROWS: usize = 32;
+pub(crate) const TILE_ROWS: usize = 32;
 
 /// Bytes of a word.
 const WORD_BYTES: usize = 8;
@@ -53,21 +53,21 @@ impl Group {
 
 /// A share of a group's tiles: the work of one thread block at a time.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct ChunkOfRows {
+pub(crate) struct ChunkOfRows {
     /// The index of its first word.
-    pub(super) word: usize,
-    pub(super) words_per_row: usize,
-    pub(super) rows: usize,
+    pub(crate) word: usize,
+    pub(crate) words_per_row: usize,
+    pub(crate) rows: usize,
     /// The position of its first row.
-    pub(super) position: usize,
+    pub(crate) position: usize,
 }
 
 /// Where the rows of a block stand on a device.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Layout {
+pub(crate) struct Layout {
     groups: Vec<Group>,
     /// Rows left to the host, ascending.
-    pub(super) aside: Vec<u32>,
+    pub(crate) aside: Vec<u32>,
     words: usize,
     positions: usize,
     /// The row at each position, [`NO_ROW`] where a tile has none; empty if every row's position is its number.
@@ -81,9 +81,9 @@ const NO_ROW: u32 = u32::MAX;
 
 /// Some bytes of a block on a device, which can be written without the others.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Part {
+pub(crate) struct Part {
     /// Where they stand.
-    pub(super) bytes: Range<usize>,
+    pub(crate) bytes: Range<usize>,
     content: Content,
 }
 
@@ -96,7 +96,7 @@ enum Content {
 }
 
 impl Layout {
-    pub(super) fn new(rows: Rows<'_>) -> Layout {
+    pub(crate) fn new(rows: Rows<'_>) -> Layout {
         let (shortest, longest) = extremes(rows);
         let mut layout = Layout {
             groups: Vec::new(),
@@ -151,18 +151,18 @@ impl Layout {
     }
 
     /// Bytes on the device: words, then row numbers by position unless in order.
-    pub(super) fn bytes(&self) -> usize {
+    pub(crate) fn bytes(&self) -> usize {
         self.row_numbers().end
     }
 
     /// Where the row numbers stand, in bytes; nowhere if rows are in order.
-    pub(super) fn row_numbers(&self) -> Range<usize> {
+    pub(crate) fn row_numbers(&self) -> Range<usize> {
         let start = self.words * WORD_BYTES;
         start..start + self.row_at.len() * size_of::<u32>()
     }
 
     /// The rows as shares of work.
-    pub(super) fn chunks(&self) -> impl Iterator<Item = ChunkOfRows> + '_ {
+    pub(crate) fn chunks(&self) -> impl Iterator<Item = ChunkOfRows> + '_ {
         self.groups.iter().flat_map(|group| {
             let step = group.chunk_tiles() * TILE_ROWS;
             (0..group.rows).step_by(step).map(move |from| ChunkOfRows {
@@ -175,7 +175,7 @@ impl Layout {
     }
 
     /// All bytes on the device, in order, in parts of about so many bytes: of whole tiles, or the numbers of whole tiles.
-    pub(super) fn parts(&self, bytes: usize) -> Vec<Part> {
+    pub(crate) fn parts(&self, bytes: usize) -> Vec<Part> {
         let mut parts = Vec::new();
         for (index, group) in self.groups.iter().enumerate() {
             let tile_bytes = group.words * TILE_ROWS * WORD_BYTES;
@@ -203,7 +203,7 @@ impl Layout {
     ///
     /// # Panics
     /// If `out` has not as many bytes, or the rows are not those of the layout.
-    pub(super) fn write(&self, rows: Rows<'_>, part: &Part, out: &mut [u8]) {
+    pub(crate) fn write(&self, rows: Rows<'_>, part: &Part, out: &mut [u8]) {
         assert_eq!(out.len(), part.bytes.len());
         match &part.content {
             Content::Tiles(group, tiles) => {

@@ -2,8 +2,8 @@
 
 use std::sync::Arc;
 
-use super::arguments::{Chunk, Segment};
-use super::tiled::TiledRows;
+use crate::arguments::{Chunk, Segment};
+use crate::tiled::TiledRows;
 
 /// Blocks on one device, with the rows of each that are dead, in the order they are searched. It is a description in
 /// host memory; the device thread copies it to the device once, however many searches use it.
@@ -22,10 +22,10 @@ struct ScanSegment {
 }
 
 /// A table as it is copied to a device.
-pub(super) struct Image {
-    pub(super) bytes: Vec<u8>,
+pub(crate) struct Image {
+    pub(crate) bytes: Vec<u8>,
     /// Where the segments begin, in bytes; chunks begin at 0.
-    pub(super) segments_at: usize,
+    pub(crate) segments_at: usize,
 }
 
 impl ScanTable {
@@ -71,7 +71,7 @@ impl ScanTable {
     }
 
     /// The shares of work, in the order in which [`image`](ScanTable::image) has them, as counts of rows.
-    pub(super) fn chunk_rows(&self) -> Vec<u32> {
+    pub(crate) fn chunk_rows(&self) -> Vec<u32> {
         let chunks = self
             .segments
             .iter()
@@ -79,7 +79,7 @@ impl ScanTable {
         chunks.map(|chunk| chunk.rows as u32).collect()
     }
 
-    pub(super) fn image_bytes(&self) -> usize {
+    pub(crate) fn image_bytes(&self) -> usize {
         let dead: usize = self.segments.iter().map(|segment| segment.dead.len()).sum();
         let chunks: usize = self
             .segments
@@ -92,7 +92,7 @@ impl ScanTable {
     }
 
     /// The table as it stands at an address of the device: chunks, segments, dead rows.
-    pub(super) fn image(&self, address: u64) -> Image {
+    pub(crate) fn image(&self, address: u64) -> Image {
         let mut bytes = Vec::with_capacity(self.image_bytes());
         for (index, segment) in self.segments.iter().enumerate() {
             let has_dead = !segment.dead.is_empty();

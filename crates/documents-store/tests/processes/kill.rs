@@ -1,46 +1,30 @@
-//! A process that writes is killed again and again: what it acknowledged is there, all of it fits together.
-
-mod common;
+//! A writing process is killed again and again: everything that it acknowledged is there, and everything is consistent.
 
 use std::io::{BufRead, BufReader};
 use std::path::Path;
-use std::process::{Command, Stdio};
+use std::process::Stdio;
 use std::time::{Duration, Instant};
 
-use common::operations::{Model, apply_to_model, apply_to_store, contents, replayed};
-use common::{assert_clean, create_index, small_buffers};
 use forebay_documents_store::{IndexSpec, Store, StoreOptions};
 
-const DIRECTORY: &str = "FOREBAY_STORE_KILL_DIRECTORY";
-const FIRST: &str = "FOREBAY_STORE_KILL_FIRST";
-const SEED: &str = "FOREBAY_STORE_KILL_SEED";
+use crate::common::operations::{Model, apply_to_model, apply_to_store, contents, replayed};
+use crate::common::{assert_clean, create_index, small_buffers};
 
 const ROUNDS: usize = 20;
-/// Operations between two syncs, and so the most that a kill may leave in doubt, with one that is under way.
+/// Maximum number of operations between two syncs, which a kill leaves in doubt, with one in progress.
 const UNSYNCED_MAX: u64 = 8;
 
-/// With a history that keeps everything.
-fn options(directory: &Path) -> StoreOptions {
+/// Options with a history that keeps everything.
+pub fn options(directory: &Path) -> StoreOptions {
     StoreOptions {
         history_bytes_max: 1 << 30,
         ..small_buffers(directory)
     }
 }
 
-/// The process to kill. Does nothing when run as a test of its own.
-#[test]
-fn child() {
-    let Ok(directory) = std::env::var(DIRECTORY) else {
-        return;
-    };
-    let number = |name: &str| {
-        std::env::var(name)
-            .expect("the parent sets it")
-            .parse::<u64>()
-            .expect("a number")
-    };
-    let (first, seed) = (number(FIRST), number(SEED));
-    let store = Store::open(options(Path::new(&directory))).expect("recovers");
+/// The process to kill.
+pub fn child(directory: &Path, first: u64, seed: u64) {
+    let store = Store::open(options(directory)).expect("recovers");
     let collection = store.collection_or_create("db", "c").expect("creates");
     if collection.indexes().len() == 1 {
         create_index(&collection, IndexSpec::ascending("tags")).expect("builds");
@@ -64,14 +48,9 @@ fn child() {
     }
 }
 
-/// Runs the child for a while and kills it; gives the number of operations it acknowledged.
+/// Runs the child for a while and kills it; returns the number of operations that it acknowledged.
 fn run_and_kill(directory: &Path, first: u64, seed: u64, life: Duration) -> u64 {
-    let program = std::env::current_exe().expect("this test has a file");
-    let mut child = Command::new(program)
-        .args(["--exact", "child", "--nocapture", "--test-threads=1"])
-        .env(DIRECTORY, directory)
-        .env(FIRST, first.to_string())
-        .env(SEED, seed.to_string())
+    let mut child = crate::child("kill", directory, &[first, seed])
         .stdout(Stdio::piped())
         .stderr(Stdio::inherit())
         .spawn()
@@ -96,8 +75,7 @@ fn run_and_kill(directory: &Path, first: u64, seed: u64, life: Duration) -> u64 
     acknowledged
 }
 
-#[test]
-fn nothing_acknowledged_is_lost_by_kills() {
+pub fn nothing_acknowledged_is_lost_by_kills() {
     let seed = std::env::var("FOREBAY_SEED")
         .ok()
         .and_then(|seed| seed.parse().ok())

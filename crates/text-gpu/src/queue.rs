@@ -3,14 +3,14 @@
 use std::fmt;
 use std::sync::Arc;
 
-use forebay_device::{Device, DeviceContext, DeviceFault, Job, Step, SubmitError};
+use forebay_cancel::Stop;
+use forebay_device::{Device, DeviceContext, Job, JobError, Step, SubmitError};
 use parking_lot::Mutex;
 
-use super::batch::Kernel;
-use super::program_spec;
-use super::scanner::{ScanError, Scanner};
-use super::table::ScanTable;
-use crate::program::Program;
+use crate::program;
+use crate::scanner::Scanner;
+use crate::table::ScanTable;
+use forebay_text::Program;
 
 /// What is wanted of the rows that match.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -32,6 +32,8 @@ pub struct ScanOrder {
     pub want: ScanWant,
     /// Matches after which the search may end.
     pub limit: u64,
+    /// A search that is cancelled, or past its deadline, while it waits is dropped.
+    pub stop: Stop,
 }
 
 /// What a device found. Where the program [confirms](Program::confirms_on_host), these are rows that may match.
@@ -72,14 +74,16 @@ pub fn prepare(device: &Device) -> Result<(), SubmitError> {
     device.submit(Box::new(|context: &mut DeviceContext| {
         let parts = context.parts();
         if let Some(cuda) = parts.cuda {
-            cuda.kernel(program_spec(), Kernel::ALL[0].entry(false))?;
+            if let Some(compiled) = cuda.load(program())? {
+                return Ok(Step::wait_for(compiled));
+            }
             let scanner: &mut Scanner = parts.state.get_or_default();
             match scanner.prepare(cuda) {
                 Ok(()) => {}
-                Err(ScanError::OutOfMemory(error)) => {
-                    tracing::warn!(%error, "no search will use the device")
+                Err(JobError::Failed(failure)) => {
+                    tracing::warn!(%failure, "no search will use the device")
                 }
-                Err(ScanError::Fault(fault)) => return Err(fault),
+                Err(fault) => return Err(fault),
             }
         }
         Ok(Step::Done)
@@ -118,9 +122,12 @@ impl ScanQueue {
         }))
     }
 
-    /// Takes the oldest search, and those of the same table.
+    /// Takes the oldest search, and those of the same table; drops searches that no client waits for.
     fn take(&self) -> Vec<(ScanOrder, Answer)> {
         let mut waiting = self.waiting.lock();
+        waiting
+            .searches
+            .retain(|(order, _)| order.stop.check().is_ok());
         let first = waiting.searches.first();
         let Some(table) = first.map(|(order, _)| Arc::clone(&order.table)) else {
             return Vec::new();
@@ -142,9 +149,14 @@ struct AnswerAll {
 }
 
 impl Job for AnswerAll {
-    fn run(&mut self, context: &mut DeviceContext) -> Result<Step, DeviceFault> {
+    fn run(&mut self, context: &mut DeviceContext) -> Result<Step, JobError> {
+        let mut parts = context.parts();
+        if let Some(cuda) = &mut parts.cuda
+            && let Some(compiled) = cuda.load(program())?
+        {
+            return Ok(Step::wait_for(compiled));
+        }
         let (orders, answers): (Vec<_>, Vec<_>) = self.queue.take().into_iter().unzip();
-        let parts = context.parts();
         if let (Some(cuda), Some(first)) = (parts.cuda, orders.first()) {
             let scanner: &mut Scanner = parts.state.get_or_default();
             match scanner.scan(cuda, &first.table, &orders) {
@@ -152,10 +164,10 @@ impl Job for AnswerAll {
                     let answered = answers.into_iter().zip(found);
                     answered.for_each(|(answer, found)| answer(found));
                 }
-                Err(ScanError::OutOfMemory(error)) => {
-                    tracing::warn!(%error, "searches go to the host");
+                Err(JobError::Failed(failure)) => {
+                    tracing::warn!(%failure, "searches go to the host");
                 }
-                Err(ScanError::Fault(fault)) => return Err(fault),
+                Err(fault) => return Err(fault),
             }
         }
         let mut waiting = self.queue.waiting.lock();
@@ -180,6 +192,7 @@ impl Drop for AnswerAll {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::atomic::Ordering;
     use std::sync::mpsc::channel;
 
     use forebay_device::{DeviceOptions, Devices, Fault};
@@ -202,6 +215,7 @@ mod tests {
             program: Arc::new(Program::substring("a")),
             want: ScanWant::Count,
             limit: u64::MAX,
+            stop: Stop::never(),
         }
     }
 
@@ -227,6 +241,25 @@ mod tests {
         // A host device has no GPU to search with: every answer is dropped, and none is kept.
         assert_eq!(answers.iter().count(), 0);
         assert!(queue.waiting.lock().searches.is_empty());
+    }
+
+    #[test]
+    fn searches_that_were_cancelled_while_they_waited_are_dropped() {
+        let queue = ScanQueue::default();
+        let cancelled = Stop::never();
+        let (left, kept) = (order(), order());
+        let left = ScanOrder {
+            stop: cancelled.clone(),
+            ..left
+        };
+        for order in [left, kept.clone()] {
+            queue.waiting.lock().searches.push((order, Box::new(drop)));
+        }
+        cancelled.cancelled.store(true, Ordering::Relaxed);
+        let taken = queue.take();
+        assert_eq!(taken.len(), 1);
+        assert!(Arc::ptr_eq(&taken[0].0.table, &kept.table));
+        assert!(queue.take().is_empty());
     }
 
     #[test]

@@ -1,0 +1,78 @@
+//! Counts, repeated and timed.
+
+use std::path::Path;
+use std::time::Instant;
+
+use anyhow::{Context, Result, ensure};
+use bson::Document;
+use forebay_peers::client::{self, Plan};
+use forebay_peers::ripgrep;
+use mongodb::Database;
+
+use crate::statistics::{Repeat, Summary, milliseconds};
+
+/// Counts matching documents repeatedly. Returns the count, which must be the same each time, and the time of a run in
+/// milliseconds.
+///
+/// # Errors
+/// As for [`client::count`], or if two runs disagree.
+pub async fn count(
+    db: &Database,
+    collection: &str,
+    filter: &Document,
+    plan: Plan,
+    repeat: Repeat,
+) -> Result<(u64, Summary)> {
+    let begin = Instant::now();
+    let mut samples = Vec::new();
+    let mut counts = Vec::new();
+    while repeat.goes_on(samples.len(), begin) {
+        let start = Instant::now();
+        counts.push(client::count(db, collection, filter, plan).await?);
+        samples.push(milliseconds(start.elapsed()));
+    }
+    summary(&counts, &samples)
+}
+
+/// Counts the lines of `file` that match with `rg -c -j1`. Returns the count and the time of a whole run in milliseconds.
+///
+/// # Errors
+/// As for [`ripgrep::count`], or if two runs disagree.
+pub fn ripgrep_count(
+    file: &Path,
+    pattern: &str,
+    ignore_case: bool,
+    repeat: Repeat,
+) -> Result<(u64, Summary)> {
+    let begin = Instant::now();
+    let mut samples = Vec::new();
+    let mut counts = Vec::new();
+    while repeat.goes_on(samples.len(), begin) {
+        let start = Instant::now();
+        counts.push(ripgrep::count(file, pattern, ignore_case)?);
+        samples.push(milliseconds(start.elapsed()));
+    }
+    summary(&counts, &samples)
+}
+
+fn summary(counts: &[u64], samples: &[f64]) -> Result<(u64, Summary)> {
+    let first = *counts.first().context("at least one run")?;
+    ensure!(
+        counts.iter().all(|count| *count == first),
+        "the same search counted {counts:?}"
+    );
+    Ok((first, Summary::of(samples).context("at least one run")?))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn runs_that_disagree_are_an_error() {
+        let (count, summary_of) = summary(&[3, 3], &[1.0, 2.0]).expect("they agree");
+        assert_eq!((count, summary_of.count), (3, 2));
+        let error = summary(&[3, 4], &[1.0, 2.0]).expect_err("they disagree");
+        assert!(error.to_string().contains("[3, 4]"), "{error}");
+    }
+}

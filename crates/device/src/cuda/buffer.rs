@@ -1,0 +1,167 @@
+//! Memory of a GPU by the type of what is in it.
+
+use std::fmt;
+use std::marker::PhantomData;
+use std::ops::Range;
+use std::sync::Arc;
+
+use super::{DeviceMemory, DevicePointer, DevicePointerMut, DeviceType};
+
+/// Memory of a GPU for `len` values of a type. Its content is at first whatever was there before.
+///
+/// Dropping it gives the memory back once no [view](DeviceView) is left. The device does not know of views: work in flight
+/// keeps one, or the memory is [retired](super::Cuda::retire).
+pub struct DeviceBuffer<T> {
+    all: DeviceView<T>,
+}
+
+impl<T: DeviceType> DeviceBuffer<T> {
+    pub(super) fn new(memory: DeviceMemory, len: usize) -> DeviceBuffer<T> {
+        let all = DeviceView {
+            memory: Arc::new(memory),
+            start: 0,
+            len,
+            values: PhantomData,
+        };
+        DeviceBuffer { all }
+    }
+
+    /// Number of values.
+    pub fn len(&self) -> usize {
+        self.all.len
+    }
+
+    /// Returns whether there are no values.
+    pub fn is_empty(&self) -> bool {
+        self.all.len == 0
+    }
+
+    /// A view of all values.
+    pub fn all(&self) -> DeviceView<T> {
+        self.all.clone()
+    }
+
+    /// A view of some values.
+    ///
+    /// # Panics
+    /// If the buffer ends before the range does.
+    pub fn view(&self, range: Range<usize>) -> DeviceView<T> {
+        self.all.view(range)
+    }
+
+    /// Where the values begin, for kernels that read them.
+    pub fn pointer(&self) -> DevicePointer<T> {
+        self.all.pointer()
+    }
+
+    /// Where the values begin, for kernels that write them.
+    pub fn pointer_mut(&self) -> DevicePointerMut<T> {
+        self.all.pointer_mut()
+    }
+}
+
+impl<T> fmt::Debug for DeviceBuffer<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("DeviceBuffer")
+            .field("all", &self.all)
+            .finish()
+    }
+}
+
+/// Some values in the memory of a GPU. The memory stays allocated while a view of it lives.
+pub struct DeviceView<T> {
+    memory: Arc<DeviceMemory>,
+    /// The first byte.
+    start: usize,
+    len: usize,
+    values: PhantomData<fn() -> T>,
+}
+
+impl DeviceView<u8> {
+    /// A view of some bytes of untyped memory.
+    ///
+    /// # Panics
+    /// If the memory ends before the range does.
+    pub fn of(memory: &Arc<DeviceMemory>, bytes: Range<usize>) -> DeviceView<u8> {
+        memory.address_of(bytes.start, bytes.len());
+        DeviceView {
+            memory: Arc::clone(memory),
+            start: bytes.start,
+            len: bytes.len(),
+            values: PhantomData,
+        }
+    }
+}
+
+impl<T: DeviceType> DeviceView<T> {
+    /// Number of values.
+    pub fn len(&self) -> usize {
+        self.len
+    }
+
+    /// Returns whether there are no values.
+    pub fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+
+    /// A view of some of the values.
+    ///
+    /// # Panics
+    /// If the view ends before the range does.
+    pub fn view(&self, range: Range<usize>) -> DeviceView<T> {
+        assert!(
+            range.start <= range.end && range.end <= self.len,
+            "values {range:?} of {}",
+            self.len
+        );
+        DeviceView {
+            memory: Arc::clone(&self.memory),
+            start: self.start + range.start * size_of::<T>(),
+            len: range.len(),
+            values: PhantomData,
+        }
+    }
+
+    /// Where the values begin, for kernels that read them.
+    pub fn pointer(&self) -> DevicePointer<T> {
+        DevicePointer::new(self.address())
+    }
+
+    /// Where the values begin, for kernels that write them.
+    pub fn pointer_mut(&self) -> DevicePointerMut<T> {
+        DevicePointerMut::new(self.address())
+    }
+
+    pub(super) fn bytes(&self) -> usize {
+        self.len * size_of::<T>()
+    }
+
+    pub(super) fn address(&self) -> u64 {
+        self.memory.address_of(self.start, self.bytes())
+    }
+
+    pub(super) fn memory(&self) -> &DeviceMemory {
+        &self.memory
+    }
+}
+
+impl<T> Clone for DeviceView<T> {
+    fn clone(&self) -> Self {
+        DeviceView {
+            memory: Arc::clone(&self.memory),
+            start: self.start,
+            len: self.len,
+            values: PhantomData,
+        }
+    }
+}
+
+impl<T> fmt::Debug for DeviceView<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("DeviceView")
+            .field("memory", &self.memory)
+            .field("start", &self.start)
+            .field("len", &self.len)
+            .finish()
+    }
+}

@@ -1,0 +1,249 @@
+//! A bound on the write buffers of all partitions together.
+//!
+//! fjall bounds the buffer of each partition, and only asks its background threads to seal one that is full: while they
+//! write others out, it grows on. It also keeps a buffer that was written out until a later write lets its version go.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use fjall::{AbstractTree, Database, Keyspace};
+use parking_lot::Mutex;
+
+/// Snapshots that fjall must see closed before it looks which versions nothing reads any more.
+const CLOSED_SNAPSHOTS: usize = 10_000;
+/// What fjall counts for an entry besides its key and its value.
+const ENTRY_BYTES: usize = 56;
+/// Looks for room without a buffer on its way to disk after which a batch is let in: waiting would not end.
+const IDLE_LOOKS_MAX: u32 = 500;
+
+/// The bound, and how much of it is taken.
+pub(super) struct Buffers {
+    /// Maximum bytes of buffers that are not on disk yet, as fjall counts them. Those on disk that are not let go yet take as
+    /// much again at most, and small entries take twice what fjall counts.
+    bytes_max: u64,
+    held: Mutex<Held>,
+    /// Whether buffers are kept that are on disk already.
+    keeps_written: AtomicBool,
+}
+
+#[derive(Default)]
+struct Held {
+    /// Bytes of all buffers when they were last measured, and of the batches since.
+    buffered: u64,
+    /// Bytes of batches that are being written.
+    in_flight: u64,
+    /// Looks for room, one after another, that found no buffer on its way to disk.
+    idle_looks: u32,
+}
+
+/// A batch that was let in, until it is in the buffers.
+pub(super) struct Admitted<'a> {
+    buffers: &'a Buffers,
+    bytes: u64,
+}
+
+impl Drop for Admitted<'_> {
+    fn drop(&mut self) {
+        let mut held = self.buffers.held.lock();
+        held.in_flight -= self.bytes;
+        held.buffered += self.bytes;
+    }
+}
+
+/// What one look at all buffers says.
+#[derive(Default)]
+struct Look {
+    /// Bytes that are not on disk yet.
+    buffered: u64,
+    /// Whether a sealed buffer is on its way to disk.
+    is_writing: bool,
+    /// Whether buffers are kept that are on disk already.
+    keeps_written: bool,
+    /// The buffers that are written to, with their bytes.
+    active: Vec<(u64, Keyspace)>,
+}
+
+impl Look {
+    fn at(database: &Database) -> Look {
+        let keyspaces = database.supervisor.keyspaces.read();
+        let keyspaces = keyspaces.unwrap_or_else(std::sync::PoisonError::into_inner);
+        let mut look = Look::default();
+        for keyspace in keyspaces.values() {
+            let (active, all) = (
+                keyspace.tree.active_memtable().size(),
+                keyspace.tree.version_memtable_size_sum(),
+            );
+            let has_sealed = keyspace.tree.sealed_memtable_count() > 0;
+            look.buffered += if has_sealed { all } else { active };
+            look.is_writing |= has_sealed;
+            look.keeps_written |= !has_sealed && all > active;
+            if active > 0 {
+                look.active.push((active, keyspace.clone()));
+            }
+        }
+        look
+    }
+}
+
+/// Bytes that a batch adds to the buffers.
+pub(super) fn batch_bytes(batch: &super::Batch) -> u64 {
+    let bytes = batch.writes.iter().map(|write| {
+        ENTRY_BYTES + write.key.len() + write.value.as_ref().map_or(0, |value| value.len())
+    });
+    bytes.sum::<usize>() as u64
+}
+
+impl Buffers {
+    /// Buffers that take at most `memory_bytes`, but for one batch that is larger than a quarter of it.
+    pub(super) fn new(memory_bytes: u64) -> Buffers {
+        Buffers {
+            bytes_max: memory_bytes / 4,
+            held: Mutex::default(),
+            keeps_written: AtomicBool::new(false),
+        }
+    }
+
+    /// Lets a batch in, if there is room for it. If not, sends the largest buffers to disk.
+    pub(super) fn admit(
+        &self,
+        database: &Database,
+        bytes: u64,
+    ) -> fjall::Result<Option<Admitted<'_>>> {
+        let mut held = self.held.lock();
+        if !self.has_room(&held, bytes) {
+            let look = Look::at(database);
+            held.buffered = look.buffered;
+            self.keeps_written
+                .store(look.keeps_written, Ordering::Relaxed);
+            if !self.has_room(&held, bytes) && held.idle_looks < IDLE_LOOKS_MAX {
+                held.idle_looks = if look.is_writing {
+                    0
+                } else {
+                    held.idle_looks + 1
+                };
+                drop(held);
+                self.seal_largest(look.active)?;
+                return Ok(None);
+            }
+        }
+        held.idle_looks = 0;
+        held.in_flight += bytes;
+        Ok(Some(Admitted {
+            buffers: self,
+            bytes,
+        }))
+    }
+
+    /// A large batch finds room when half of it is free, however large it is.
+    fn has_room(&self, held: &Held, bytes: u64) -> bool {
+        let taken = held.buffered + held.in_flight;
+        taken + bytes <= self.bytes_max || taken <= self.bytes_max / 2
+    }
+
+    /// Seals the largest buffers, until those left take a quarter of the room at most: the background threads write them out.
+    fn seal_largest(&self, mut active: Vec<(u64, Keyspace)>) -> fjall::Result<()> {
+        active.sort_unstable_by_key(|(bytes, _)| *bytes);
+        let mut left: u64 = active.iter().map(|(bytes, _)| bytes).sum();
+        while left > self.bytes_max / 4
+            && let Some((bytes, keyspace)) = active.pop()
+        {
+            keyspace.rotate_memtable()?;
+            left -= bytes;
+        }
+        Ok(())
+    }
+
+    /// Lets go of the buffers that are on disk already, if the last look found some. To be called after a write: fjall keeps
+    /// the newest version before it.
+    pub(super) fn release_written(&self, database: &Database) {
+        if !self.keeps_written.swap(false, Ordering::Relaxed) {
+            return;
+        }
+        let snapshots = &database.supervisor.snapshot_tracker;
+        for _ in 0..CLOSED_SNAPSHOTS {
+            drop(snapshots.open());
+        }
+        let unread_below = snapshots.get_seqno_safe_to_gc();
+        let keyspaces = database.supervisor.keyspaces.read();
+        let keyspaces = keyspaces.unwrap_or_else(std::sync::PoisonError::into_inner);
+        for keyspace in keyspaces.values() {
+            let mut versions = keyspace.tree.get_version_history_lock();
+            if let Err(error) = versions.maintenance(keyspace.path(), unread_below) {
+                tracing::warn!(%error, "old versions of a partition are not let go");
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::engine::fjall::FjallEngine;
+    use crate::engine::{Batch, Engine, PartitionKind};
+    use crate::options::StoreOptions;
+
+    const MEMORY_BYTES: u64 = 16 << 20;
+    const VALUE_BYTES: usize = 1 << 20;
+
+    /// Bytes of all buffers, those on disk that are kept included.
+    fn all_bytes(database: &Database) -> u64 {
+        let keyspaces = database.supervisor.keyspaces.read().expect("no panic");
+        let sizes = keyspaces
+            .values()
+            .map(|it| it.tree.version_memtable_size_sum());
+        sizes.sum()
+    }
+
+    fn batch(partitions: &[crate::engine::Partition], number: u32) -> Batch {
+        let mut batch = Batch::default();
+        for partition in partitions {
+            let key = number.to_be_bytes();
+            batch.put(
+                partition.id,
+                key.as_slice(),
+                vec![7; VALUE_BYTES].as_slice(),
+            );
+        }
+        batch
+    }
+
+    #[test]
+    fn buffers_of_all_partitions_stay_within_their_memory() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let options = StoreOptions {
+            write_buffers_bytes_max: MEMORY_BYTES,
+            ..StoreOptions::directory(folder.path())
+        };
+        let engine = FjallEngine::open(folder.path(), &options).expect("opens");
+        let create = |_| engine.create_partition(PartitionKind::Records);
+        let partitions: Vec<_> = (0..3)
+            .map(create)
+            .collect::<Result<_, _>>()
+            .expect("creates");
+        let mut most = 0;
+        std::thread::scope(|scope| {
+            for thread in 0..4 {
+                let (engine, partitions) = (&engine, &partitions);
+                scope.spawn(move || {
+                    for number in 0..10 {
+                        let batch = batch(partitions, thread * 100 + number);
+                        engine.commit(batch).expect("writes");
+                    }
+                });
+            }
+            for number in 0..20 {
+                engine
+                    .commit(batch(&partitions, 900 + number))
+                    .expect("writes");
+                most = most.max(all_bytes(engine.database()));
+            }
+        });
+        // Half of the memory is for what small entries take besides.
+        assert!(
+            most <= MEMORY_BYTES / 2 + 3 * VALUE_BYTES as u64,
+            "{most} bytes"
+        );
+        assert_eq!(engine.buffers().held.lock().in_flight, 0);
+        let value = engine.get(partitions[2].id, &919_u32.to_be_bytes());
+        assert_eq!(value.expect("reads").expect("is there").len(), VALUE_BYTES);
+    }
+}

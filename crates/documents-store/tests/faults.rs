@@ -1,0 +1,103 @@
+//! Failing reads: the operation returns the error and changes nothing, and the store continues.
+
+mod common;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use bson::{RawBson, rawdoc};
+use common::{assert_clean, create_index};
+use forebay_documents_store::engine::fault::{Fault, FaultEngine};
+use forebay_documents_store::engine::memory::MemoryEngine;
+use forebay_documents_store::{
+    Change, Collection, Direction, IndexBounds, IndexSpec, Result, Store, StoreError,
+};
+
+/// Number of documents, more than the first page of a scan holds.
+const DOCUMENTS: i64 = 40;
+
+/// An operation that reads.
+type Operation = fn(&Collection) -> Result<()>;
+
+const OPERATIONS: [(&str, Operation); 8] = [
+    ("get", |collection| collection.get(3).map(drop)),
+    ("scan", |collection| {
+        collection.scan(0).try_for_each(|record| record.map(drop))
+    }),
+    ("number by _id", |collection| {
+        collection
+            .number_by_id(bson::RawBsonRef::Int64(3))
+            .map(drop)
+    }),
+    ("scan of an index", |collection| {
+        let bounds = IndexBounds::equal(vec![RawBson::Int64(1)]);
+        let mut scan = collection.index_scan("a_1", &bounds, Direction::Forward)?;
+        scan.try_for_each(|number| number.map(drop))
+    }),
+    ("replace", |collection| {
+        collection
+            .replace(3, &rawdoc! { "_id": 3_i64, "a": 9_i64 })
+            .map(drop)
+    }),
+    ("delete", |collection| collection.delete(4).map(drop)),
+    ("several changes", |collection| {
+        let document = rawdoc! { "_id": 5_i64, "a": 8_i64 };
+        let insert = rawdoc! { "_id": DOCUMENTS, "a": 8_i64 };
+        let changes = [Change::Replace(5, &document), Change::Insert(&insert)];
+        let mut answers = collection.write(&changes, true).into_iter();
+        answers.try_for_each(|answer| answer.map(drop))
+    }),
+    ("build of an index", |collection| {
+        create_index(collection, IndexSpec::ascending("b"))
+    }),
+];
+
+fn store() -> (Arc<FaultEngine>, Store) {
+    let engine = Arc::new(FaultEngine::new(Arc::new(MemoryEngine::default())));
+    let store = Store::with_engine(engine.clone(), Duration::from_secs(3600)).expect("opens");
+    let collection = store.collection_or_create("db", "c").expect("creates");
+    create_index(&collection, IndexSpec::ascending("a")).expect("builds");
+    for id in 0..DOCUMENTS {
+        let document = rawdoc! { "_id": id, "a": id % 3, "b": id };
+        collection.insert(&document).expect("is taken");
+    }
+    (engine, store)
+}
+
+fn contents(collection: &Collection) -> Vec<(u64, Vec<u8>)> {
+    let read = |record: Result<(u64, forebay_documents_store::Document)>| {
+        let (number, document) = record.expect("reads");
+        (number, document.raw().as_bytes().to_vec())
+    };
+    collection.scan(0).map(read).collect()
+}
+
+/// Runs an operation whose read number `after` fails; returns whether it has that many.
+fn fails_at(name: &str, operation: Operation, after: u32) -> bool {
+    let (engine, store) = store();
+    let collection = store.collection("db", "c").expect("is there");
+    let before = contents(&collection);
+    engine.fail_read(after, Fault::Broken);
+    let outcome = operation(&collection);
+    // Uses up a fault that the operation did not reach.
+    while engine.has_fault() {
+        drop(collection.get(0));
+    }
+    let failed = outcome.is_err();
+    if let Err(error) = outcome {
+        assert!(matches!(error, StoreError::Io { .. }), "{name}: {error}");
+        assert_eq!(contents(&collection), before, "{name} at read {after}");
+        assert_eq!(collection.document_count(), before.len() as u64);
+        operation(&collection).unwrap_or_else(|error| panic!("{name} again: {error}"));
+    }
+    assert_clean(&collection);
+    failed
+}
+
+#[test]
+fn a_failing_read_fails_only_its_operation() {
+    for (name, operation) in OPERATIONS {
+        let failed = (0..).take_while(|after| fails_at(name, operation, *after));
+        assert!(failed.count() > 0, "{name} reads");
+    }
+}

@@ -1,0 +1,55 @@
+//! What the process holds besides the shares of an account.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use parking_lot::Mutex;
+use tokio::time::Instant;
+
+/// How long the largest look counts: a share is taken before its memory is touched, so that a single look may say too little.
+const WINDOW: Duration = Duration::from_secs(2);
+
+/// Bytes of the process that are in no share: code, caches, buffers of the store, and what the allocator keeps.
+#[derive(Debug, Default)]
+pub(crate) struct Outside {
+    /// What is counted in any case.
+    least_bytes: AtomicU64,
+    bytes: AtomicU64,
+    looks: Mutex<Looks>,
+}
+
+/// The largest look of this window and of the one before.
+#[derive(Debug, Default)]
+struct Looks {
+    began: Option<Instant>,
+    largest: u64,
+    largest_before: u64,
+}
+
+impl Outside {
+    pub(crate) fn bytes(&self) -> u64 {
+        let bytes = self.bytes.load(Ordering::Relaxed);
+        bytes.max(self.least_bytes.load(Ordering::Relaxed))
+    }
+
+    pub(crate) fn set_least(&self, bytes: u64) {
+        self.least_bytes.store(bytes, Ordering::Relaxed);
+    }
+
+    /// Counts the largest of the looks of the last seconds.
+    pub(crate) fn look(&self, bytes: u64, now: Instant) {
+        let mut looks = self.looks.lock();
+        let age = looks.began.map(|began| now.duration_since(began));
+        if age.is_none_or(|age| age >= WINDOW) {
+            looks.largest_before = match age {
+                Some(age) if age < WINDOW * 2 => looks.largest,
+                _ => 0,
+            };
+            looks.largest = 0;
+            looks.began = Some(now);
+        }
+        looks.largest = looks.largest.max(bytes);
+        let bytes = looks.largest.max(looks.largest_before);
+        self.bytes.store(bytes, Ordering::Relaxed);
+    }
+}

@@ -1,0 +1,20 @@
+//! The folder for what is fetched or built once.
+
+use std::fs;
+use std::path::PathBuf;
+
+use anyhow::{Context, Result};
+
+/// The folder that keeps fetched data and built programs: `$XDG_CACHE_HOME/forebay`, else `~/.cache/forebay`.
+///
+/// # Errors
+/// If neither variable is set, or the folder cannot be made.
+pub fn cache_folder() -> Result<PathBuf> {
+    let base = std::env::var_os("XDG_CACHE_HOME")
+        .map(PathBuf::from)
+        .or_else(|| std::env::var_os("HOME").map(|home| PathBuf::from(home).join(".cache")))
+        .context("neither XDG_CACHE_HOME nor HOME is set: there is no folder for downloads")?;
+    let folder = base.join("forebay");
+    fs::create_dir_all(&folder).with_context(|| format!("making {}", folder.display()))?;
+    Ok(folder)
+}

@@ -1,0 +1,235 @@
+//! The memory of the process: what `--memory-bytes-max` is divided into, and the thread that measures what is resident.
+
+use std::thread;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, bail};
+use forebay_memory::Account;
+
+use crate::settings::Settings;
+
+/// Minimum of the setting: a message of the greatest length can be received, inflated and worked on.
+const LIMIT_BYTES_MIN: u64 = 256 << 20;
+/// What the greatest message takes when it is compressed badly: itself, its content, and a copy of its documents.
+const GREATEST_MESSAGE_BYTES: u64 = 3 * 48_000_000;
+/// Where nothing is set, the process may take three quarters of the machine's memory.
+const MACHINE_PART: (u64, u64) = (3, 4);
+/// Cached values on host devices take at most one byte of this many, if `--device-memory-bytes` is not set.
+const HOST_CACHE_PART: u64 = 2;
+/// Blocks of the store's files likewise, if `--store-cache-bytes` is not set.
+const STORE_CACHE_PART: u64 = 16;
+const STORE_CACHE_BYTES_MAX: u64 = 256 << 20;
+/// Write buffers of the store likewise.
+const WRITE_BUFFERS_PART: u64 = 8;
+const WRITE_BUFFERS_BYTES_MAX: u64 = 512 << 20;
+/// How often resident memory is measured.
+const INTERVAL: Duration = Duration::from_millis(20);
+/// The allocator is asked to return free memory when this part of the limit is resident, and how often at most.
+const TRIM_PART: (u64, u64) = (3, 4);
+const TRIM_INTERVAL: Duration = Duration::from_millis(250);
+/// How often the log says that there is too little room for requests.
+const WARNING_INTERVAL: Duration = Duration::from_secs(60);
+
+/// What the memory of the process is divided into, in bytes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Division {
+    /// Memory of the whole process.
+    pub limit_bytes: u64,
+    /// Cached values of each host device.
+    pub host_cache_bytes: u64,
+    /// Blocks of the store's files.
+    pub store_cache_bytes: u64,
+    /// Write buffers of the store.
+    pub write_buffers_bytes: u64,
+}
+
+/// What the settings say; 0 for what they leave open.
+#[derive(Debug, Clone, Copy, Default)]
+struct Set {
+    limit_bytes: u64,
+    host_cache_bytes: u64,
+    store_cache_bytes: u64,
+}
+
+impl Division {
+    /// Divides the memory as the settings say.
+    ///
+    /// # Errors
+    /// If `--memory-bytes-max` is too small.
+    pub fn new(settings: &Settings) -> Result<Division> {
+        let set = Set {
+            limit_bytes: settings.memory_bytes_max,
+            host_cache_bytes: settings.device_memory_bytes,
+            store_cache_bytes: settings.store_cache_bytes,
+        };
+        Division::of(set, forebay_documents::machine_memory_bytes())
+    }
+
+    fn of(set: Set, machine_bytes: u64) -> Result<Division> {
+        let limit_bytes = match set.limit_bytes {
+            0 => (machine_bytes / MACHINE_PART.1 * MACHINE_PART.0).max(LIMIT_BYTES_MIN),
+            bytes if bytes < LIMIT_BYTES_MIN => bail!(
+                "--memory-bytes-max must be at least {}MiB: less does not hold one message of the greatest length (0 takes three quarters of this machine's memory)",
+                LIMIT_BYTES_MIN >> 20
+            ),
+            bytes => bytes,
+        };
+        let or = |set: u64, default: u64| if set == 0 { default } else { set };
+        let store_cache_bytes = (limit_bytes / STORE_CACHE_PART).min(STORE_CACHE_BYTES_MAX);
+        Ok(Division {
+            limit_bytes,
+            host_cache_bytes: or(set.host_cache_bytes, limit_bytes / HOST_CACHE_PART),
+            store_cache_bytes: or(set.store_cache_bytes, store_cache_bytes),
+            write_buffers_bytes: (limit_bytes / WRITE_BUFFERS_PART).min(WRITE_BUFFERS_BYTES_MAX),
+        })
+    }
+
+    /// The account of the process. What the store will hold of a directory is set apart from the start.
+    ///
+    /// # Errors
+    /// If the setting leaves no room for requests beside what the store may hold.
+    pub fn account(&self, has_files: bool) -> Result<Account> {
+        let of_store = match has_files {
+            true => self.store_cache_bytes + self.write_buffers_bytes,
+            false => 0,
+        };
+        let apart = forebay_documents::resident_bytes() + of_store;
+        if apart + GREATEST_MESSAGE_BYTES > self.limit_bytes {
+            bail!(
+                "--memory-bytes-max of {}MiB is too small: the program and its store take {}MiB of it, and a message of the greatest length {}MiB: raise it, or lower --store-cache-bytes",
+                self.limit_bytes >> 20,
+                apart >> 20,
+                GREATEST_MESSAGE_BYTES >> 20
+            );
+        }
+        let account = Account::new(self.limit_bytes);
+        account.set_least_outside(apart);
+        Ok(account)
+    }
+}
+
+/// Starts the thread that measures what is resident, until the process ends.
+///
+/// # Errors
+/// If the system starts no thread.
+pub fn watch(account: Account) -> Result<()> {
+    let watch = move || {
+        let mut watch = Watch::new(account);
+        loop {
+            watch.measure();
+            thread::sleep(INTERVAL);
+        }
+    };
+    let spawned = thread::Builder::new()
+        .name("memory".to_owned())
+        .spawn(watch);
+    spawned
+        .map(drop)
+        .context("starting the thread that measures memory")
+}
+
+struct Watch {
+    account: Account,
+    trimmed: Option<Instant>,
+    warned: Option<Instant>,
+}
+
+impl Watch {
+    fn new(account: Account) -> Watch {
+        Watch {
+            account,
+            trimmed: None,
+            warned: None,
+        }
+    }
+
+    fn measure(&mut self) {
+        let resident = forebay_documents::resident_bytes();
+        self.account.look(resident);
+        let figures = self.account.figures();
+        if resident > figures.limit_bytes / TRIM_PART.1 * TRIM_PART.0
+            && is_due(&mut self.trimmed, TRIM_INTERVAL)
+        {
+            forebay_device::return_free_memory();
+        }
+        let room = figures.limit_bytes.saturating_sub(figures.outside_bytes);
+        if room < GREATEST_MESSAGE_BYTES && is_due(&mut self.warned, WARNING_INTERVAL) {
+            tracing::warn!(
+                held_mib = figures.outside_bytes >> 20,
+                limit_mib = figures.limit_bytes >> 20,
+                "caches and the store leave too little memory for large requests: raise --memory-bytes-max, or lower --device-memory-bytes"
+            );
+        }
+    }
+}
+
+/// Whether something that was last done then is due again; notes that it is done now.
+fn is_due(last: &mut Option<Instant>, interval: Duration) -> bool {
+    let is_due = last.is_none_or(|last| last.elapsed() >= interval);
+    if is_due {
+        *last = Some(Instant::now());
+    }
+    is_due
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn division(limit_bytes: u64, machine_bytes: u64) -> Division {
+        let set = Set {
+            limit_bytes,
+            ..Set::default()
+        };
+        Division::of(set, machine_bytes).expect("enough")
+    }
+
+    #[test]
+    fn every_machine_has_room_for_caches_and_requests() {
+        for machine_bytes in [512 << 20, 2 << 30, 16 << 30, 1 << 40] {
+            let division = division(0, machine_bytes);
+            let parts = division.host_cache_bytes
+                + division.store_cache_bytes
+                + division.write_buffers_bytes;
+            assert!(
+                division.limit_bytes <= machine_bytes * 3 / 4,
+                "{division:?}"
+            );
+            assert!(
+                division.limit_bytes - parts >= division.limit_bytes / 4,
+                "{division:?}"
+            );
+        }
+    }
+
+    #[test]
+    fn what_is_set_is_taken() {
+        let set = Set {
+            limit_bytes: 1 << 30,
+            host_cache_bytes: 1 << 20,
+            store_cache_bytes: 2 << 20,
+            ..Set::default()
+        };
+        let division = Division::of(set, 1 << 40).expect("enough");
+        assert_eq!(division.limit_bytes, 1 << 30);
+        assert_eq!(
+            (division.host_cache_bytes, division.store_cache_bytes),
+            (1 << 20, 2 << 20)
+        );
+    }
+
+    #[test]
+    fn a_limit_that_the_store_fills_is_refused() {
+        let set = Set {
+            limit_bytes: 256 << 20,
+            store_cache_bytes: 200 << 20,
+            ..Set::default()
+        };
+        let division = Division::of(set, 1 << 40).expect("enough");
+        let refused = division.account(true).expect_err("too small").to_string();
+        assert!(refused.contains("--store-cache-bytes"), "{refused}");
+        division
+            .account(false)
+            .expect("a store in memory has no files");
+    }
+}
