@@ -185,12 +185,17 @@ impl Documents {
         reply
     }
 
-    /// How many documents a scan of a collection reads up to and with one document, and how many it reads in all. Returns
-    /// `None` if the document is not there, or the store cannot be read. Both count deleted documents, too.
-    pub fn scanned_up_to(&self, namespace: &Namespace, id: RawBsonRef<'_>) -> Option<(u64, u64)> {
+    /// Where a document lies in its collection, from 0 for the first to 1 for the last in the order of insertion; `None` if
+    /// it is not there, or the store cannot be read.
+    pub fn place_of(&self, namespace: &Namespace, id: RawBsonRef<'_>) -> Option<f64> {
         let collection = self.collections.get(namespace)?;
         let number = collection.store.number_by_id(id).ok()??;
-        Some((number + 1, collection.store.next_number()))
+        Some((number + 1) as f64 / collection.store.next_number() as f64)
+    }
+
+    /// How many documents a scan of a collection reads, with those that were deleted since.
+    pub fn scanned_in_all(&self, namespace: &Namespace) -> Option<u64> {
+        Some(self.collections.get(namespace)?.store.next_number())
     }
 
     /// The reply, with the time of the last change if a history of changes is kept: whoever follows it knows then how far to

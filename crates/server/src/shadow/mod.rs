@@ -365,11 +365,28 @@ impl Shadow {
         self.documents.find_among(client, command, fetched).await
     }
 
-    /// How many documents of a collection a search that ends at the document with this `_id` reads, and how many there are,
-    /// as far as a shadow can tell.
-    pub fn scanned_up_to(&self, namespace: &Namespace, id: &RawBson) -> Option<(u64, u64)> {
+    /// Which part of a collection a search that ends at the document with this `_id` has read, as far as a shadow can tell.
+    pub fn place_of(&self, namespace: &Namespace, id: &RawBson) -> Option<f64> {
         let id = id.as_raw_bson_ref();
-        self.documents.scanned_up_to(namespace, id)
+        self.documents.place_of(namespace, id)
+    }
+
+    /// How many documents a search of the store reads that finds none, as far as a shadow can tell.
+    pub fn scanned_in_all(&self, namespace: &Namespace) -> Option<u64> {
+        self.documents.scanned_in_all(namespace)
+    }
+
+    /// How many documents a search of the store reads until it has found `count` that match, as far as a shadow can tell, if those
+    /// are at most `documents_max`.
+    pub fn scanned_until(
+        &self,
+        namespace: &Namespace,
+        filter: &RawDocument,
+        count: usize,
+        documents_max: u64,
+    ) -> Option<u64> {
+        self.documents
+            .scanned_until(namespace, filter, count, documents_max)
     }
 
     /// Runs a command of our own on the shadow of its namespace.

@@ -231,8 +231,11 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Relay<S> {
         if self.filled(mirror) == Some(ready) {
             return Ok(answer);
         }
-        if let Answer::Reply(reply) = answer {
-            self.close(&mirror.namespace, &reply).await;
+        match answer {
+            // What was stopped does not begin again at the store.
+            Answer::Reply(reply) if reads::was_stopped(&reply) => return Ok(Answer::Reply(reply)),
+            Answer::Reply(reply) => self.close(&mirror.namespace, &reply).await,
+            _ => {}
         }
         Ok(Answer::Forward(self.not_ready(mirror)))
     }
@@ -677,7 +680,11 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Relay<S> {
         self.pass(reply.into(), request).await
     }
 
-    pub(super) async fn pass(&mut self, reply: Bytes, request: &Request) -> Result<Next, FrameError> {
+    pub(super) async fn pass(
+        &mut self,
+        reply: Bytes,
+        request: &Request,
+    ) -> Result<Next, FrameError> {
         self.answer(reply, request.compressor).await?;
         Ok(Next::Request)
     }

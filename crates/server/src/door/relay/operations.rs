@@ -68,7 +68,11 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Relay<S> {
         };
         if Peek::new(&reply).is_some_and(|reply| succeeded(reply.body)) {
             // What it refuses has been done at the store, whose answer counts.
-            drop(self.shadow.run_for(&self.session.client, "admin", asked).await);
+            drop(
+                self.shadow
+                    .run_for(&self.session.client, "admin", asked)
+                    .await,
+            );
         }
         self.pass(reply, &request).await
     }

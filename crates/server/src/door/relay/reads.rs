@@ -9,7 +9,7 @@ use forebay_documents::{ClientContext, Namespace};
 use super::cursors;
 use super::reasons::Reason;
 use crate::shadow::kept::{Judgement, Kept, narrowed};
-use crate::shadow::pace::{Wanted, Way};
+use crate::shadow::pace::{Pace, Wanted, Way};
 use crate::shadow::{Mirror, Shadow, first_batch, number, succeeded};
 
 /// The most `_id`s that the store is asked for instead of a search of its own.
@@ -280,18 +280,12 @@ impl<'a> Read<'a> {
 
     /// The part of the collection that a search of the store reads until it has found enough.
     fn share(&self, shadow: &Shadow, ids: &[RawBson]) -> f64 {
-        let limit = self.limit().filter(|limit| *limit <= ids.len());
-        limit.map_or(1.0, |limit| self.scanned(shadow, ids, limit).1)
-    }
-
-    /// How many documents a search of the store reads until it has found `count` of the documents with these `_id`s, which are in
-    /// the order of the collection, and which part of the collection that is.
-    fn scanned(&self, shadow: &Shadow, ids: &[RawBson], count: usize) -> (u64, f64) {
-        let last = count.checked_sub(1).and_then(|last| ids.get(last));
-        match last.and_then(|id| shadow.scanned_up_to(self.namespace, id)) {
-            Some((scanned, all)) => (scanned, scanned as f64 / all as f64),
-            None => (u64::MAX, 1.0),
-        }
+        // They are in the order of the collection.
+        let last = self
+            .limit()
+            .and_then(|limit| ids.get(limit.checked_sub(1)?));
+        let place = last.and_then(|id| shadow.place_of(self.namespace, id));
+        place.unwrap_or(1.0)
     }
 
     /// The `_id`s of as many documents as the `limit` of a `find` needs, where these tell what to do: a search of the store that
@@ -304,25 +298,30 @@ impl<'a> Read<'a> {
         client: &ClientContext,
     ) -> Result<Option<Vec<RawBson>>, Answer> {
         let is_whole = self.judgement == Judgement::Whole;
-        let beyond = if is_whole { 0 } else { BEYOND_LIMIT };
-        let few = self.any_limit().and_then(|limit| limit.checked_add(beyond));
-        let Some(few) = few.filter(|few| *few < IDS_MAX) else {
+        let Some(limit) = self.any_limit() else {
             return Ok(None);
         };
-        let ids = self.search(shadow, client, few).await?;
-        if ids.len() < few {
-            return Ok(Some(ids));
+        let few = limit.saturating_add(if is_whole { 0 } else { BEYOND_LIMIT });
+        if few > IDS_MAX {
+            return Ok(None);
         }
-        let (scanned, share) = self.scanned(shadow, &ids, few);
         let wanted = Wanted {
             one_by_one: self.can_be_judged_here().then_some(few),
             together: few,
         };
         let pace = mirror.measurement.pace();
-        let is_left = pace.is_none_or(|pace| pace.leaves_to_store(wanted, share));
-        if scanned <= EARLY_DOCUMENTS && is_left {
-            let limit = few - beyond;
-            return Err(Answer::Forward(Reason::Early { limit, scanned }));
+        let early = || self.early(shadow, limit, wanted, pace);
+        // A value that is looked for as a whole is found faster than documents are scanned, and is often that of few.
+        let has_pattern = has_pattern(self.filter);
+        if let Some(early) = has_pattern.then(early).flatten() {
+            return Err(Answer::Forward(early));
+        }
+        let ids = self.search(shadow, client, few).await?;
+        if ids.len() < few {
+            return Ok(Some(ids));
+        }
+        if let Some(early) = (!has_pattern).then(early).flatten() {
+            return Err(Answer::Forward(early));
         }
         let is_fast = pace.is_some_and(|pace| pace.is_fast_one_by_one(wanted));
         if is_whole && is_fast && !shadow.is_away() {
@@ -330,6 +329,22 @@ impl<'a> Read<'a> {
             return Err(Answer::Fetch(Fetch { ids, is_cut }, wanted));
         }
         Ok(None)
+    }
+
+    /// That a search of the store ends among its first documents, and is not known to be slow even so.
+    fn early(
+        &self,
+        shadow: &Shadow,
+        limit: usize,
+        wanted: Wanted,
+        pace: Option<Pace>,
+    ) -> Option<Reason> {
+        let (condition, few) = (self.condition(), wanted.together);
+        let (namespace, most) = (self.namespace, EARLY_DOCUMENTS);
+        let scanned = shadow.scanned_until(namespace, &condition, few, most)?;
+        let share = scanned as f64 / shadow.scanned_in_all(namespace)? as f64;
+        let is_left = pace.is_none_or(|pace| pace.leaves_to_store(wanted, share));
+        is_left.then_some(Reason::Early { limit, scanned })
     }
 
     /// Does a `find` show nothing but fields that the shadow holds?
@@ -468,6 +483,22 @@ impl<'a> Read<'a> {
         }
         command
     }
+}
+
+/// Does a filter have a regular expression in it?
+fn has_pattern(filter: &RawDocument) -> bool {
+    filter
+        .into_iter()
+        .flatten()
+        .any(|(name, value)| match value {
+            RawBsonRef::RegularExpression(_) => true,
+            RawBsonRef::Document(document) => name.as_str() == "$not" || has_pattern(document),
+            RawBsonRef::Array(array) => array.into_iter().flatten().any(|value| match value {
+                RawBsonRef::RegularExpression(_) => true,
+                value => value.as_document().is_some_and(has_pattern),
+            }),
+            _ => name.as_str() == "$regex",
+        })
 }
 
 /// Does a field of a sort or a projection say just a direction, or whether it is shown?

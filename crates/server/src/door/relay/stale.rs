@@ -11,9 +11,9 @@ use forebay_wire_mongo::Peek;
 use tokio::io::{AsyncRead, AsyncWrite, empty};
 
 use super::cached::{decode, namespace};
-use super::{cursors, operations};
 use super::reads::{Answer, is_read};
 use super::{Behind, Door, FrameError, Next, Relay, Request, handshake};
+use super::{cursors, operations};
 use crate::door::session::Session;
 use crate::shadow::Shadow;
 
@@ -109,7 +109,10 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Relay<S> {
     /// Answers a command, if the cache can alone.
     pub(super) async fn answer_stale(&mut self, request: Request) -> Result<Next, FrameError> {
         if let Some(message) = decode(&request.bytes)
-            && message.body.get("forebayDevices").is_ok_and(|it| it.is_some())
+            && message
+                .body
+                .get("forebayDevices")
+                .is_ok_and(|it| it.is_some())
             && operations::lists_devices(&message.body)
         {
             return self.devices(&request, &message.body).await;
