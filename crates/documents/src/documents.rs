@@ -193,6 +193,11 @@ impl Documents {
         Some((number + 1) as f64 / collection.store.next_number() as f64)
     }
 
+    /// How many documents a scan of a collection reads, with those that were deleted since.
+    pub fn scanned_in_all(&self, namespace: &Namespace) -> Option<u64> {
+        Some(self.collections.get(namespace)?.store.next_number())
+    }
+
     /// The reply, with the time of the last change if a history of changes is kept: whoever follows it knows then how
     /// far to read to find what the command did.
     fn with_operation_time(&self, mut reply: RawDocumentBuf) -> RawDocumentBuf {

@@ -4,14 +4,20 @@ use std::borrow::Cow;
 use std::sync::Arc;
 
 use bson::{RawBson, RawDocument, RawDocumentBuf};
+use forebay_documents_query::filter::Compilation;
+use forebay_documents_query::{Filter, Limits};
 use forebay_documents_store::{Change, Changed, RecordNumber};
+use forebay_text::Budget;
 
 use crate::collections::OpenCollection;
 use crate::commands::insert::with_id;
 use crate::documents::Documents;
 use crate::error::CommandError;
 use crate::namespace::Namespace;
-use crate::places::blocking;
+use crate::places::{self, blocking};
+
+/// Most bytes of documents that [`Documents::scanned_until`] reads.
+const SCANNED_BYTES_MAX: usize = 256 * 1024;
 
 /// What has become of some documents, each named once.
 #[derive(Debug, Default)]
@@ -53,6 +59,49 @@ impl Documents {
         Ok(note
             .transpose()
             .map_err(forebay_documents_store::StoreError::from)?)
+    }
+}
+
+impl Documents {
+    /// How many documents a scan of a collection reads until it has found `count` that match, if those are at most
+    /// `documents_max`. Returns `None` if they are more, or if that cannot be told in a moment: the filter is not one, or takes time
+    /// to judge.
+    pub fn scanned_until(
+        &self,
+        namespace: &Namespace,
+        filter: &RawDocument,
+        count: usize,
+        documents_max: u64,
+    ) -> Option<u64> {
+        let collection = self.collections().get(namespace)?;
+        let settings = self.settings();
+        let budget = Budget::new(settings.command_patterns_bytes_max, Arc::default());
+        let limits = Limits {
+            pattern: settings.pattern.clone(),
+            compilation: Compilation {
+                budget: Arc::new(budget),
+                programs: self.programs().clone(),
+                aside: places::compile,
+            },
+            ..Limits::default()
+        };
+        let filter = Filter::parse(filter, &limits).ok()?;
+        if !filter.is_cheap() {
+            return None;
+        }
+        let (mut found, mut bytes) = (0, 0);
+        for (scanned, row) in (1..=documents_max).zip(collection.store.scan(0)) {
+            let (_, document) = row.ok()?;
+            bytes += document.len_bytes();
+            found += usize::from(filter.try_matches(document.raw()).ok()?);
+            if found >= count {
+                return Some(scanned);
+            }
+            if bytes > SCANNED_BYTES_MAX {
+                return None;
+            }
+        }
+        None
     }
 }
 

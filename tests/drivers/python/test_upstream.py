@@ -1,7 +1,10 @@
 """Forebay in front of a store: what pymongo sees through it is what it sees straight."""
 
 import contextlib
+import os
 import re
+import signal
+import subprocess
 import tempfile
 import threading
 
@@ -302,6 +305,24 @@ def test_a_few_documents_are_asked_for_by_their_id_alone(stores):
     front.stop()
 
 
+def test_a_limit_that_the_first_documents_fill_is_the_stores(exclusive):
+    _, _, names = exclusive
+    names.insert_many([{"_id": number, "name": f"name {number}", "n": number % 10} for number in range(10, 5_000)])
+    until(lambda: is_cached(names))
+    first = "the store finds enough documents for limit {} among its first {}"
+    find = {"find": "names", "filter": NAMES}
+    for limit in (1, 20, 500):
+        # Not more documents are looked for than the limit needs: there are 5,000, too many to ask for by their _id.
+        assert explained(names, find | {"limit": limit}) == first.format(limit, limit)
+        assert len(list(names.find(NAMES, limit=limit))) == limit
+    other = {"find": "names", "filter": NAMES | {"n": 3}, "limit": 2}
+    assert explained(names, other) == first.format(2, 18)
+    assert [document["_id"] for document in names.find(other["filter"], limit=2)] == [13, 23]
+    late = {"find": "names", "filter": {"name": {"$regex": "name 4[0-9]{3}$"}}, "limit": 1}
+    assert "among its first" not in settled(names, late)
+    assert explained(names, find).startswith("5,000 documents match; more than 1,000")
+
+
 def test_a_store_that_is_slow_by_id_searches_by_itself(tmp_path):
     store = start_ferretdb(tmp_path)
     slow = slow_store(store.address, 1, lambda asked: "_id" in str(asked.get("filter")))
@@ -360,6 +381,39 @@ def test_a_search_of_a_cache_is_listed_and_can_be_stopped(slow):
     with pytest.raises(ExecutionTimeout):
         names.database.command("count", "names", query=SLOW, maxTimeMS=100)
     assert not searches(names)
+
+
+def test_sessions_and_aggregations_of_operations_know_searches_of_caches(streamed):
+    straight, names = streamed
+    straight.insert_many([{"name": "a" * 30 + f"b{number}"} for number in range(2_000)])
+    cache(names)
+    admin = pymongo.MongoClient(names.database.client.address[0], names.database.client.address[1]).admin
+    match = {"$match": {"command.count": "names"}}
+
+    def listed(last):
+        return list(admin.aggregate([{"$currentOp": {"allUsers": True}}, last]))
+
+    for kill in ({"killAllSessions": []}, {"killAllSessionsByPattern": []}):
+        # All sessions of the store are stopped, also that of the change stream which the cache follows.
+        until(lambda: is_cached(names))
+        caught = []
+
+        def search(caught=caught):
+            with pytest.raises(OperationFailure) as error:
+                names.database.command("count", "names", query=SLOW)
+            caught.append(error.value.code)
+
+        searcher = threading.Thread(target=search)
+        searcher.start()
+        until(lambda: listed(match))
+        (operation,) = listed(match)
+        assert operation["opid"].startswith("forebay:") and operation["ns"] == "streamed.names"
+        assert listed({"$count": "n"}), "what counts them together is the store's alone"
+        admin.command(kill)
+        searcher.join()
+        assert caught == [11601]
+    assert not listed(match)
+    admin.client.close()
 
 
 def test_a_search_of_a_cache_ends_with_its_client(slow):
@@ -433,6 +487,87 @@ def test_a_store_that_is_about_to_stop_is_away_for_clients_that_come(tmp_path):
                 assert found(other["exclusive"].names) == 10
     front.stop()
     store.stop()
+
+
+def test_a_store_that_hangs_is_away_for_old_clients_and_new_ones(tmp_path):
+    store = start_ferretdb(tmp_path)
+    front = start_forebay("--memory", "--upstream", store.uri, "--writes", "exclusive", "--serve-stale")
+    # The driver itself gives a command up after that; the store's silence is noticed within six seconds.
+    uri = f"{front.uri}?socketTimeoutMS=15000&serverSelectionTimeoutMS=12000&retryReads=false"
+    with pymongo.MongoClient(uri, maxPoolSize=1) as client, pymongo.MongoClient(uri) as open_before:
+        names = client["exclusive"].names
+        names.insert_many([{"_id": number, "name": f"name {number}"} for number in range(10)])
+        cache(names)
+        others = open_before["exclusive"].names
+        assert found(others) == 10
+        store.process.send_signal(signal.SIGSTOP)
+        try:
+            assert found(names) == 10, "its connection stays open, and nothing comes"
+            assert found(others) == 10
+            with pymongo.MongoClient(uri) as new:
+                assert found(new["exclusive"].names) == 10
+        finally:
+            store.process.send_signal(signal.SIGCONT)
+        until(lambda: is_back(names))
+        names.insert_one({"_id": 10, "name": "name 10"})
+        until(lambda: is_cached(names))
+        assert found(names) == 11
+    front.stop()
+    store.stop()
+
+
+def is_back(names):
+    """Whether the store can be reached."""
+    try:
+        return names.estimated_document_count() >= 10
+    except AutoReconnect:
+        return False
+
+
+def test_where_nothing_listens_is_told_at_the_start():
+    store = f"mongodb://{own_host()}:27017/"
+    front = start_forebay("--memory", "--upstream", store)
+    until(lambda: "no store can be reached there" in "\n".join(front.lines))
+    front.stop()
+
+
+def test_devices_are_listed_while_the_store_is_away(tmp_path):
+    store = start_ferretdb(tmp_path)
+    front = start_forebay("--memory", "--upstream", store.uri, "--serve-stale", "--devices", "host:2")
+    with pymongo.MongoClient(front.uri) as client:
+        client.admin.command("ping")
+    command = [os.environ["FOREBAY"], "devices", "list", "--json", "--uri", front.uri]
+    for _ in range(2):
+        listed = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+        assert listed.stdout.count('"host:') == 2, listed.stderr
+        store.stop()
+    front.stop()
+
+
+def test_a_forebay_that_calls_itself_a_replica_set_can_be_written_through_one_front_alone(tmp_path):
+    store = start_forebay("--data", str(tmp_path), "--replica-set", "rs")
+    front = start_forebay("--memory", "--upstream", f"{store.uri}?directConnection=true", "--writes", "exclusive")
+    with pymongo.MongoClient(front.uri) as client:
+        names = client["exclusive"].names
+        names.insert_one({"_id": 0, "name": "x"})
+        cache(names)
+        names.insert_one({"_id": 1, "name": "x"})
+        assert is_cached(names) and names.count_documents({"name": "x"}) == 2
+    front.stop()
+    store.stop()
+
+
+def test_drivers_leave_a_hello_with_the_store(stores):
+    store = stores["forebay"]
+    front = start_forebay("--memory", "--upstream", store.uri)
+    with pymongo.MongoClient(store.uri) as straight, pymongo.MongoClient(front.uri) as through:
+        versions = [client.admin.command("hello")["topologyVersion"] for client in (straight, through)]
+        assert versions[0] == versions[1]
+        asked = {"hello": 1, "topologyVersion": versions[1], "maxAwaitTimeMS": 300}
+        begun = time.monotonic()
+        assert through.admin.command(asked)["topologyVersion"] == versions[1]
+        assert time.monotonic() - begun >= 0.3, "it is answered when something changes, or the time is over"
+    front.stop()
 
 
 def test_a_store_that_goes_while_it_is_read_again_leaves_what_there_was(tmp_path):

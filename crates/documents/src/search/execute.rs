@@ -203,9 +203,10 @@ impl SearchPlan {
         let settings = &self.search.settings;
         let documents = self.search.store.document_count() / PROBED_PART;
         let documents = documents.min(settings.probe_documents_max);
-        if is_narrow(&self.expr) || limit.is_none_or(|limit| limit > documents) {
+        let Some(limit) = limit.filter(|limit| *limit <= documents && !is_narrow(&self.expr))
+        else {
             return Ok(Probed::default());
-        }
+        };
         let tally = Arc::new(Tally::default());
         let reader = Reader {
             store: &self.search.store,
@@ -213,7 +214,7 @@ impl SearchPlan {
             tally: &tally,
             stop,
         };
-        let probe = || reader.probe(documents, settings.probe_bytes_max);
+        let probe = || reader.probe(limit, documents, settings.probe_bytes_max);
         let (gathered, next) = match self.filter.is_cheap() {
             true => probe()?,
             false => aside(stop, probe).await??,

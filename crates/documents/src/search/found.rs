@@ -257,10 +257,11 @@ impl Reader<'_> {
         Ok(())
     }
 
-    /// Reads the first documents of the collection, at most so many and about so many bytes of them; those that match,
-    /// and the first number not read.
+    /// Reads the first documents of the collection until `limit` match, at most `documents` and about `bytes` of them. Returns
+    /// those that match, and the first number not read.
     pub fn probe(
         &self,
+        limit: u64,
         documents: u64,
         bytes: usize,
     ) -> Result<(VecDeque<Numbered>, u64), CommandError> {
@@ -273,7 +274,7 @@ impl Reader<'_> {
             if self.matches(&document)? {
                 gathered.push_back((number, document));
             }
-            if bytes_left == 0 {
+            if bytes_left == 0 || gathered.len() as u64 >= limit {
                 break;
             }
         }

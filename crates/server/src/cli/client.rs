@@ -36,6 +36,21 @@ impl ServerArgs {
     /// # Errors
     /// If the connection string is not one, or no server answers.
     pub async fn connect(&self) -> Result<Client> {
+        let (client, hosts) = self.open().await?;
+        let alive = client
+            .database("admin")
+            .run_command(bson::doc! { "ping": 1 })
+            .await;
+        alive.with_context(|| format!("cannot work with the server at {hosts}"))?;
+        Ok(client)
+    }
+
+    /// A client of the server, and the server's address. In front of a store that is away, the server answers no ping, and may
+    /// answer other commands.
+    ///
+    /// # Errors
+    /// If the connection string is not one, or nothing listens.
+    pub async fn open(&self) -> Result<(Client, String)> {
         let mut options = ClientOptions::parse(&self.uri).await.context("--uri")?;
         options.app_name = Some("forebay".to_owned());
         options
@@ -47,13 +62,7 @@ impl ServerArgs {
         if nothing_listens(&options.hosts).await {
             bail!("no server listens at {hosts} (start one by `forebay serve`)");
         }
-        let client = Client::with_options(options).context("--uri")?;
-        let alive = client
-            .database("admin")
-            .run_command(bson::doc! { "ping": 1 })
-            .await;
-        alive.with_context(|| format!("cannot work with the server at {hosts}"))?;
-        Ok(client)
+        Ok((Client::with_options(options).context("--uri")?, hosts))
     }
 }
 

@@ -2,7 +2,7 @@
 
 use std::num::NonZeroUsize;
 
-use anyhow::Result;
+use anyhow::{Context, Result};
 use bson::{Bson, Document, doc};
 use clap::{Args, Subcommand};
 
@@ -74,8 +74,12 @@ const COLUMNS: [(&str, &str); 9] = [
 /// # Errors
 /// If the server refuses.
 pub async fn run(args: &DevicesArgs) -> Result<()> {
-    let admin = args.server.connect().await?.database("admin");
-    let reply = admin.run_command(command(&args.action)).await?;
+    let (client, hosts) = args.server.open().await?;
+    let reply = client
+        .database("admin")
+        .run_command(command(&args.action))
+        .await;
+    let reply = reply.with_context(|| format!("cannot work with the server at {hosts}"))?;
     match &args.action {
         Action::List { json: true } => print_json(&reply)?,
         Action::List { json: false } => {

@@ -215,6 +215,11 @@ async fn serve_client<S: AsyncRead + AsyncWrite + Unpin>(
     tracing::debug!(connection, peer, "connection opened");
     let served = match &door.behind {
         None => Connection::new(door, session, stream).serve(shutdown).await,
+        // A store that hangs takes connections, and answers nothing on them.
+        Some(Behind { shadow, .. }) if shadow.serve_stale && shadow.is_away() => {
+            let relay = Relay::stale(door.clone(), shadow.clone(), session, stream);
+            relay.serve(shutdown).await
+        }
         Some(Behind { upstream, shadow }) => match upstream.connect().await {
             Ok(store) => {
                 let _arrived = shadow.arrives().await;

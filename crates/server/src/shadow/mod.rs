@@ -25,9 +25,11 @@ use std::time::{Duration, Instant};
 use bson::{Document, RawArrayBuf, RawBson, RawDocument, RawDocumentBuf, rawdoc};
 use forebay_documents::{ClientContext, Command, Documents, Namespace};
 use mongodb::Client;
+use mongodb::error::ErrorKind;
 use mongodb::options::{ClientOptions, ReadConcern};
 use parking_lot::Mutex;
-use tokio::sync::Mutex as AsyncMutex;
+use tokio::sync::{Mutex as AsyncMutex, watch};
+use tokio::time::timeout;
 
 pub use follow::Effect;
 pub use mirror::{Mirror, Ready};
@@ -41,8 +43,11 @@ const SHARED_WRITES: &str = "the store has no change stream, by which writes pas
     with --upstream-writes exclusive if there are none";
 const HAS_STREAMS: &str = "the store has transactions, which cannot be followed one by one, and change streams, which tell of \
     them: leave --upstream-writes at shared";
-/// How often a store that is away is looked for.
+/// How often a store that is away is looked for, and one that is there is asked for a sign of life where caches answer
+/// without it.
 const LOOK_INTERVAL: Duration = Duration::from_secs(1);
+/// How long a store that is there may take to answer a ping. One that takes longer hangs: it may hold connections open for ever.
+const PING_TIMEOUT: Duration = Duration::from_secs(5);
 /// What the store says of a collection that it does not have.
 const NAMESPACE_NOT_FOUND: i32 = 26;
 
@@ -88,7 +93,7 @@ pub struct Shadow {
     /// Do cached answers go on while the store cannot be reached?
     pub serve_stale: bool,
     /// Since when the store cannot be reached; a task waits until it can.
-    lost_at: Mutex<Option<Instant>>,
+    lost_at: watch::Sender<Option<Instant>>,
     /// Whether a task is checking the store, because it has closed a connection.
     looking: AtomicBool,
     /// What every client with a connection to the store holds.
@@ -152,7 +157,7 @@ impl Shadow {
             file: settings.file,
             compare_percent: settings.compare_percent,
             serve_stale: settings.serve_stale,
-            lost_at: Mutex::default(),
+            lost_at: watch::Sender::new(None),
             looking: AtomicBool::new(false),
             present: AsyncMutex::default(),
             run: Mutex::default(),
@@ -167,6 +172,10 @@ impl Shadow {
             mirror.declare(definitions);
             mirror.set_resumable();
             shadow.reload(&mirror, "it was declared before the start");
+        }
+        shadow.warn_if_away();
+        if shadow.serve_stale {
+            shadow.watch();
         }
         Ok(shadow)
     }
@@ -183,15 +192,65 @@ impl Shadow {
 
     /// Since when the store cannot be reached; `None` as far as it is known to be there.
     pub fn lost_at(&self) -> Option<Instant> {
-        *self.lost_at.lock()
+        *self.lost_at.borrow()
+    }
+
+    /// Waits until the store cannot be reached.
+    pub async fn goes_away(&self) {
+        // The sender is ours.
+        let _ = self
+            .lost_at
+            .subscribe()
+            .wait_for(|lost_at| lost_at.is_some())
+            .await;
+    }
+
+    /// Asks the store for signs of life for as long as there are clients to serve, so that one that hangs is found to be away:
+    /// its connections stay open, and a command on them would wait without an end.
+    fn watch(self: &Arc<Self>) {
+        let shadow = Arc::downgrade(self);
+        tokio::spawn(async move {
+            while let Some(shadow) = shadow.upgrade() {
+                if !shadow.is_away() && !shadow.answers_ping().await {
+                    shadow.lost();
+                }
+                drop(shadow);
+                tokio::time::sleep(LOOK_INTERVAL).await;
+            }
+        });
+    }
+
+    async fn answers_ping(&self) -> bool {
+        match timeout(PING_TIMEOUT, self.store_time()).await {
+            // A refusal is an answer.
+            Ok(Err(ShadowError::Store(error))) => matches!(*error.kind, ErrorKind::Command(_)),
+            Ok(answered) => answered.is_ok(),
+            Err(_) => false,
+        }
+    }
+
+    /// Warns at the start if nothing listens where the store should be, rather than with the first client.
+    fn warn_if_away(self: &Arc<Self>) {
+        let shadow = Arc::clone(self);
+        tokio::spawn(async move {
+            if let Err(error) = shadow.upstream.connect().await {
+                let upstream = &shadow.upstream;
+                tracing::warn!(%upstream, %error, "no store can be reached there: clients get an error until one can");
+                shadow.lost();
+            }
+        });
     }
 
     /// The store cannot be reached: looks for it until it can. Shadows that follow no stream are loaded again then, as
     /// the store may have changed.
     pub fn lost(self: &Arc<Self>) {
-        match &mut *self.lost_at.lock() {
-            Some(_) => return,
-            lost_at => *lost_at = Some(Instant::now()),
+        let is_new = self.lost_at.send_if_modified(|lost_at| {
+            let is_new = lost_at.is_none();
+            lost_at.get_or_insert_with(Instant::now);
+            is_new
+        });
+        if !is_new {
+            return;
         }
         tracing::warn!("the store cannot be reached");
         let shadow = Arc::clone(self);
@@ -206,13 +265,14 @@ impl Shadow {
                 *shadow.run.lock() = run;
                 shadow.reload_all("the store was away");
             }
-            *shadow.lost_at.lock() = None;
+            shadow.lost_at.send_replace(None);
         });
     }
 
     /// Whether the store answers clients that come now, and us.
     async fn is_back(&self) -> bool {
-        self.upstream.is_there().await && self.store_time().await.is_ok()
+        let pinged = || timeout(PING_TIMEOUT, self.store_time());
+        self.upstream.is_there().await && pinged().await.is_ok_and(|time| time.is_ok())
     }
 
     /// Forgets which collections the store lets unauthenticated clients read: it may have other rules now.
@@ -242,7 +302,11 @@ impl Shadow {
         let present = self.present.lock().await;
         if Arc::strong_count(&present) == 1 {
             self.forget_open();
-            self.check_run().await;
+            tokio::select! {
+                () = self.check_run() => {}
+                // It hangs.
+                () = self.goes_away() => {}
+            }
         }
         Arrived(Arc::clone(&present))
     }
@@ -307,6 +371,24 @@ impl Shadow {
     pub fn place_of(&self, namespace: &Namespace, id: &RawBson) -> Option<f64> {
         let id = id.as_raw_bson_ref();
         self.documents.place_of(namespace, id)
+    }
+
+    /// How many documents a search of the store reads that finds none, as far as a shadow can tell.
+    pub fn scanned_in_all(&self, namespace: &Namespace) -> Option<u64> {
+        self.documents.scanned_in_all(namespace)
+    }
+
+    /// How many documents a search of the store reads until it has found `count` that match, as far as a shadow can tell, if those
+    /// are at most `documents_max`.
+    pub fn scanned_until(
+        &self,
+        namespace: &Namespace,
+        filter: &RawDocument,
+        count: usize,
+        documents_max: u64,
+    ) -> Option<u64> {
+        self.documents
+            .scanned_until(namespace, filter, count, documents_max)
     }
 
     /// Runs a command of our own on the shadow of its namespace.
@@ -444,11 +526,16 @@ impl Shadow {
     }
 
     /// Whether the store is a member of a replica set or a router: then it has transactions, which change nothing
-    /// before they end, and change streams, which tell when that is.
+    /// before they end, and change streams, which tell when that is. A Forebay has no transactions, whatever it calls
+    /// itself.
     async fn has_transactions(&self) -> Result<bool, ShadowError> {
         let hello = self.ask_store("admin", rawdoc! { "hello": 1 }).await?;
         let is_router = hello.get_str("msg").is_ok_and(|msg| msg == "isdbgrid");
-        Ok(is_router || !matches!(hello.get("setName"), Ok(None)))
+        if !is_router && matches!(hello.get("setName"), Ok(None)) {
+            return Ok(false);
+        }
+        let build = self.ask_store("admin", rawdoc! { "buildInfo": 1 }).await?;
+        Ok(matches!(build.get("forebay"), Ok(None)))
     }
 
     /// The cluster time that the store is at, if it tells.
@@ -495,7 +582,7 @@ fn unsuitable<'a>(
 }
 
 fn is_code(error: &mongodb::error::Error, code: i32) -> bool {
-    matches!(&*error.kind, mongodb::error::ErrorKind::Command(error) if error.code == code)
+    matches!(&*error.kind, ErrorKind::Command(error) if error.code == code)
 }
 
 /// Counts up; for people who watch.

@@ -9,7 +9,7 @@ use forebay_documents::Namespace;
 use parking_lot::Mutex;
 use tokio::time::timeout;
 
-use super::{Mirror, Shadow, ShadowError};
+use super::{Mirror, Shadow, ShadowError, is_code};
 
 /// Maximum documents that are asked for one by one.
 pub const ONE_BY_ONE_MAX: usize = 16;
@@ -18,7 +18,11 @@ const SHORT: Duration = Duration::from_millis(10);
 /// How long a read waits for the first measurement; if that takes longer, the store answers the read by itself.
 const PATIENCE: Duration = Duration::from_millis(100);
 /// The longest time that a measurement tells apart.
-const MEASURED_MAX: Duration = Duration::from_secs(60);
+const MEASURED_MAX: Duration = Duration::from_millis(MEASURED_MAX_MS as u64);
+/// The same in milliseconds, for the store: it ends its work then, too.
+const MEASURED_MAX_MS: i64 = 60_000;
+/// What a store says whose work took longer: MaxTimeMSExpired.
+const MAX_TIME_EXPIRED: i32 = 50;
 /// How long after a measurement the next one begins at the earliest, if the store answers by itself as it is faster.
 const INTERVAL: Duration = Duration::from_secs(60);
 /// The same interval as a multiple of a measurement's duration: measurements take at most a fiftieth of the time.
@@ -69,6 +73,18 @@ impl Pace {
             true => (way, by_id),
             false => (Way::Search, search),
         })
+    }
+
+    /// Whether the store should search by itself, as its search ends early: after a `share` of the collection.
+    pub fn leaves_to_store(&self, wanted: Wanted, share: f64) -> bool {
+        let search = self.search.map(|search| search.mul_f64(share));
+        search.is_none_or(|search| search <= SHORT || search < self.by_id(wanted).1)
+    }
+
+    /// Whether asking for the documents one by one is so fast that a search of the store is not compared with it.
+    pub fn is_fast_one_by_one(&self, wanted: Wanted) -> bool {
+        let (way, by_id) = self.by_id(wanted);
+        way == Way::OneByOne && by_id <= SHORT
     }
 
     /// The faster way to get documents by their `_id`s, and how long it takes.
@@ -192,7 +208,10 @@ impl Shadow {
             by_id.append(cstr!("_id"), id);
             let batch = ids.len() as i64 + 1;
             // Without a limit: a store that has no index on `_id` reads all then, wherever they lie.
-            rawdoc! { "find": collection.as_str(), "filter": by_id, "batchSize": batch, "singleBatch": true }
+            rawdoc! {
+                "find": collection.as_str(), "filter": by_id, "batchSize": batch, "singleBatch": true,
+                "maxTimeMS": MEASURED_MAX_MS,
+            }
         };
         // A connection may have to be opened first.
         self.ask_store(db, rawdoc! { "ping": 1 }).await?;
@@ -206,7 +225,9 @@ impl Shadow {
             search: None,
         };
         if pace.by_id(wanted).1 > SHORT {
-            let count = rawdoc! { "count": collection.as_str(), "query": filter };
+            let count = rawdoc! {
+                "count": collection.as_str(), "query": filter, "maxTimeMS": MEASURED_MAX_MS,
+            };
             pace.search = Some(self.timed(db, count).await?);
         }
         Ok(pace)
@@ -216,6 +237,9 @@ impl Shadow {
     async fn timed(&self, db: &str, command: RawDocumentBuf) -> Result<Duration, ShadowError> {
         let begun = Instant::now();
         match timeout(MEASURED_MAX, self.ask_store(db, command)).await {
+            Ok(Err(ShadowError::Store(error))) if is_code(&error, MAX_TIME_EXPIRED) => {
+                Ok(MEASURED_MAX)
+            }
             Ok(reply) => reply.map(|_| begun.elapsed()),
             Err(_) => Ok(MEASURED_MAX),
         }

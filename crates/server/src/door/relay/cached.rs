@@ -88,6 +88,9 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Relay<S> {
         let mirror = namespace.and_then(|namespace| shadow.find(&namespace));
         match (name, mirror) {
             ("aggregate", _) if writes_out(body) => self.unfollowed(shadow, request, message).await,
+            ("aggregate", _) if is_read && operations::lists_operations(body) => {
+                self.aggregate_operations(request, message).await
+            }
             (_, Some(mirror)) if is_read => self.read(shadow, &mirror, request, message).await,
             ("dropIndexes", Some(mirror)) => {
                 self.drop_indexes(shadow, &mirror, request, &message).await
@@ -108,6 +111,14 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Relay<S> {
             }
             ("explain", _) => self.explain(shadow, request, message).await,
             ("currentOp", _) => self.current_op(request, message).await,
+            ("forebayDevices", _) if operations::lists_devices(body) => {
+                self.devices(&request, body).await
+            }
+            ("killAllSessions" | "killAllSessionsByPattern", _)
+                if !flags.has(Flags::MORE_TO_COME) =>
+            {
+                self.kill_sessions(request, message).await
+            }
             ("killOp", _) if let Some(number) = operations::killed(body) => {
                 self.kill_op(request, &message, number).await
             }
@@ -204,8 +215,11 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Relay<S> {
         if self.filled(mirror) == Some(ready) {
             return Ok(answer);
         }
-        if let Answer::Reply(reply) = answer {
-            self.close(&mirror.namespace, &reply).await;
+        match answer {
+            // What was stopped does not begin again at the store.
+            Answer::Reply(reply) if reads::was_stopped(&reply) => return Ok(Answer::Reply(reply)),
+            Answer::Reply(reply) => self.close(&mirror.namespace, &reply).await,
+            _ => {}
         }
         Ok(Answer::Forward(self.not_ready(mirror)))
     }
@@ -651,7 +665,11 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Relay<S> {
         self.pass(reply.into(), request).await
     }
 
-    async fn pass(&mut self, reply: Bytes, request: &Request) -> Result<Next, FrameError> {
+    pub(super) async fn pass(
+        &mut self,
+        reply: Bytes,
+        request: &Request,
+    ) -> Result<Next, FrameError> {
         self.answer(reply, request.compressor).await?;
         Ok(Next::Request)
     }

@@ -6,10 +6,10 @@ use super::hello;
 use super::reads::without;
 
 /// Fields of a hello that concern the client's own connection.
-const NOT_ASKED: &[&str] = &["compression", "topologyVersion", "maxAwaitTimeMS"];
+const NOT_ASKED: &[&str] = &["compression"];
 
-/// Fields of the reply by which drivers would find the store, or its neighbours, and go there; what it says of its own
-/// connection; and `topologyVersion`, so that drivers poll.
+/// Fields of the reply by which drivers would find the store, or its neighbours, and go there; and what it says of its own
+/// connection.
 const NOT_TOLD: &[&str] = &[
     "arbiterOnly",
     "arbiters",
@@ -28,16 +28,17 @@ const NOT_TOLD: &[&str] = &[
     "setName",
     "setVersion",
     "tags",
-    "topologyVersion",
 ];
 
-/// Fields of the reply that concern one client, or have two names.
+/// Fields of the reply that concern one client, or have two names; and `topologyVersion`, by which drivers ask again without a
+/// pause until something changes.
 const NOT_REMEMBERED: &[&str] = &[
     "connectionId",
     "isWritablePrimary",
     "ismaster",
     "saslSupportedMechs",
     "speculativeAuthenticate",
+    "topologyVersion",
 ];
 
 /// The hello to the store.
@@ -112,8 +113,11 @@ mod tests {
         "topologyVersion": { "counter": 1i64 }, "minWireVersion": 0, "maxWireVersion": 27,
         "compression": ["zlib"], "ok": 1.0 };
         let asked = rawdoc! { "hello": 1, "compression": ["snappy", "frob"] };
-        let expected = rawdoc! { "isWritablePrimary": true, "minWireVersion": 0, "maxWireVersion": 21, "ok": 1.0,
-        "msg": "isdbgrid", "compression": ["snappy"] };
+        let expected = rawdoc! { "isWritablePrimary": true, "topologyVersion": { "counter": 1i64 }, "minWireVersion": 0,
+        "maxWireVersion": 21, "ok": 1.0, "msg": "isdbgrid", "compression": ["snappy"] };
+        let remembered = remembered(&told);
+        let version = remembered.get("topologyVersion").expect("it is BSON");
+        assert!(version.is_none(), "drivers poll then");
         assert_eq!(reply(&told, &asked), expected);
     }
 

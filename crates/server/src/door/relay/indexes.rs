@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use bson::{RawArrayBuf, RawBsonRef, RawDocument, RawDocumentBuf, cstr, rawdoc};
+use bson::{RawArray, RawArrayBuf, RawBsonRef, RawDocument, RawDocumentBuf, cstr, rawdoc};
 use forebay_wire_mongo::OpMsg;
 use tokio::io::{AsyncRead, AsyncWrite};
 
@@ -150,15 +150,41 @@ pub fn with_operations(reply: &mut RawDocumentBuf, more: &[RawDocumentBuf]) {
     for (name, value) in reply.into_iter().flatten() {
         match value {
             RawBsonRef::Array(operations) if name.as_str() == "inprog" => {
-                let mut all: RawArrayBuf = operations.into_iter().flatten().collect();
-                more.iter()
-                    .for_each(|operation| all.push(operation.clone()));
-                amended.append(name, all);
+                amended.append(name, appended(operations, more));
             }
             value => amended.append(name, value),
         }
     }
     *reply = amended;
+}
+
+/// Adds `more` to the documents of a first batch.
+pub fn with_first_batch(reply: &mut RawDocumentBuf, more: &[RawDocumentBuf]) {
+    let mut amended = RawDocumentBuf::new();
+    for (name, value) in reply.into_iter().flatten() {
+        match value {
+            RawBsonRef::Document(cursor) if name.as_str() == "cursor" => {
+                let mut with_more = RawDocumentBuf::new();
+                for (name, value) in cursor.into_iter().flatten() {
+                    match value {
+                        RawBsonRef::Array(batch) if name.as_str() == "firstBatch" => {
+                            with_more.append(name, appended(batch, more));
+                        }
+                        value => with_more.append(name, value),
+                    }
+                }
+                amended.append(name, with_more);
+            }
+            value => amended.append(name, value),
+        }
+    }
+    *reply = amended;
+}
+
+fn appended(array: &RawArray, more: &[RawDocumentBuf]) -> RawArrayBuf {
+    let mut all: RawArrayBuf = array.into_iter().flatten().collect();
+    more.iter().for_each(|document| all.push(document.clone()));
+    all
 }
 
 /// Adds the cache indexes to the last batch of a `listIndexes`.

@@ -82,6 +82,8 @@ pub struct Relay<S> {
     is_somebody: bool,
     /// Is the store away, and does the client get what caches answer alone?
     is_stale: bool,
+    /// Is a read under way that caches may answer if the store goes away?
+    may_turn_stale: bool,
 }
 
 /// A request as it goes to the store.
@@ -128,6 +130,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Relay<S> {
             reply_share: None,
             is_somebody: false,
             is_stale: false,
+            may_turn_stale: false,
         }
     }
 
@@ -288,9 +291,12 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Relay<S> {
             body: handshake::request(&message.body),
             ..message.clone()
         };
-        self.send(&asked.encode(header.request_id, 0)).await?;
-        let Some(reply) = self.receive(header.request_id).await? else {
-            return Ok(Next::Close);
+        let asked = asked.encode(header.request_id, 0);
+        let Some(reply) = self.ask_hello(&asked, header.request_id).await? else {
+            return match self.is_stale {
+                true => self.hello_stale(&message.body, &request).await,
+                false => Ok(Next::Close),
+            };
         };
         let Message {
             header,
@@ -301,10 +307,20 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Relay<S> {
             return Err(unknown(header.op_code));
         };
         self.remember_hello(&reply.body);
-        let reply = OpMsg::new(handshake::reply(&reply.body, &message.body));
+        let reply = OpMsg::new(self.handshake_reply(&reply.body, &message.body));
         let reply = reply.encode(header.request_id, header.response_to);
         self.answer(reply.into(), None).await?;
         Ok(Next::Request)
+    }
+
+    /// The reply to a hello. Where caches answer without the store, drivers poll: one that leaves a hello with the store drops all its
+    /// connections as soon as the store goes, and with them the proof of what the client may read.
+    fn handshake_reply(&self, told: &RawDocument, asked: &RawDocument) -> RawDocumentBuf {
+        let reply = handshake::reply(told, asked);
+        match self.shadow.serve_stale {
+            true => reads::without(&reply, &["topologyVersion"]),
+            false => reply,
+        }
     }
 
     fn remember_client(&mut self, hello: &RawDocument) {
@@ -345,23 +361,19 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Relay<S> {
     ) -> Result<Next, FrameError> {
         self.remember_client(command);
         if self.is_stale {
-            let Some(document) = self.stale_hello(command) else {
-                let (number, asked) = (self.door.request_id(), header.request_id);
-                self.answer_query(self.away(), number, asked).await?;
-                return Ok(Next::Close);
-            };
-            return self
-                .answer_query(document, self.door.request_id(), header.request_id)
-                .await;
+            return self.query_hello_stale(header, command).await;
         }
         self.is_somebody |= handshake::authenticates(command);
         let asked = OpQuery {
             query: handshake::request(command),
             ..query.clone()
         };
-        self.send(&asked.encode(header.request_id)).await?;
-        let Some(reply) = self.receive(header.request_id).await? else {
-            return Ok(Next::Close);
+        let asked = asked.encode(header.request_id);
+        let Some(reply) = self.ask_hello(&asked, header.request_id).await? else {
+            return match self.is_stale {
+                true => self.query_hello_stale(header, command).await,
+                false => Ok(Next::Close),
+            };
         };
         let Message {
             header,
@@ -372,9 +384,45 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Relay<S> {
             return Err(unknown(header.op_code));
         };
         self.remember_hello(&reply.document);
-        let document = handshake::reply(&reply.document, command);
+        let document = self.handshake_reply(&reply.document, command);
         self.answer_query(document, header.request_id, header.response_to)
             .await
+    }
+
+    async fn query_hello_stale(
+        &mut self,
+        header: Header,
+        command: &RawDocument,
+    ) -> Result<Next, FrameError> {
+        let (number, asked) = (self.door.request_id(), header.request_id);
+        match self.stale_hello(command) {
+            Some(document) => self.answer_query(document, number, asked).await,
+            None => {
+                self.answer_query(self.away(), number, asked).await?;
+                Ok(Next::Close)
+            }
+        }
+    }
+
+    /// Sends a hello to the store and gives the reply, which the store may hold back until something changes. Returns `None` if the
+    /// store or the client has gone, or the server stops; the client is served without the store then, if caches may.
+    async fn ask_hello(
+        &mut self,
+        hello: &[u8],
+        request_id: i32,
+    ) -> Result<Option<Bytes>, FrameError> {
+        self.send(hello).await?;
+        let documents = self.door.documents.clone();
+        self.may_turn_stale = self.shadow.serve_stale;
+        let reply = tokio::select! {
+            reply = self.receive(request_id) => reply,
+            () = documents.stopping() => Ok(None),
+        };
+        self.may_turn_stale = false;
+        if matches!(reply, Ok(None)) && self.shadow.is_away() {
+            self.turns_stale().await;
+        }
+        reply
     }
 
     async fn answer_query(
@@ -398,6 +446,8 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Relay<S> {
             let frame = tokio::select! {
                 frame = self.store.next(&REPLY_LIMITS, &memory) => self.noticed(frame)?,
                 () = self.client.closed() => None,
+                // It may hang, with the connection open.
+                () = self.shadow.goes_away(), if self.may_turn_stale => None,
             };
             match frame {
                 Some(frame) if !answers(&frame, request_id) => {}

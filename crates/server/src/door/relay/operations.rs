@@ -2,16 +2,19 @@
 //! for an operation of the store.
 
 use bson::{RawBsonRef, RawDocument, RawDocumentBuf, rawdoc};
-use forebay_wire_mongo::OpMsg;
+use forebay_wire_mongo::{OpMsg, Peek};
 use tokio::io::{AsyncRead, AsyncWrite};
 
-use super::indexes::{load_of, with_operations};
+use super::indexes::{load_of, with_first_batch, with_operations};
 use super::reads::plain;
+use super::writes::first_key;
 use super::{FrameError, Next, Relay, Request};
-use crate::shadow::succeeded;
+use crate::shadow::{first_batch, succeeded};
 
 /// Prefix of the names. Those of a router begin with the name of a shard.
 const PREFIX: &str = "forebay:";
+/// Stages that make of each document another one, or none, whatever the others are.
+const ONE_BY_ONE: &[&str] = &["$match", "$addFields", "$set"];
 
 impl<S: AsyncRead + AsyncWrite + Unpin> Relay<S> {
     /// Passes a `currentOp` on, and adds searches and loads of shadows.
@@ -32,6 +35,58 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Relay<S> {
         operations.extend(listed.filter(|it| is_search(it)).map(named));
         let amend = |reply: &mut _| with_operations(reply, &operations);
         self.amended(request, message, amend).await
+    }
+
+    /// Passes an aggregation of operations on, and adds searches of shadows, if each stage behind `$currentOp` looks at one operation
+    /// at a time.
+    pub(super) async fn aggregate_operations(
+        &mut self,
+        request: Request,
+        message: OpMsg,
+    ) -> Result<Next, FrameError> {
+        let asked = plain(&message.body);
+        let client = &self.session.client;
+        let reply = self.shadow.run_for(client, "admin", asked).await;
+        let operations: Vec<_> = first_batch(&reply)
+            .filter(|it| is_search(it))
+            .map(named)
+            .collect();
+        let amend = |reply: &mut _| with_first_batch(reply, &operations);
+        self.amended(request, message, amend).await
+    }
+
+    /// Passes a command that stops what sessions do on, and has shadows obey it too if the store allows it. Shadows know the ids of
+    /// sessions, and not their users: of a command that names users they stop nothing.
+    pub(super) async fn kill_sessions(
+        &mut self,
+        request: Request,
+        message: OpMsg,
+    ) -> Result<Next, FrameError> {
+        let asked = plain(&message.body);
+        let Some(reply) = self.ask(&message, request.id()).await? else {
+            return Ok(Next::Close);
+        };
+        if Peek::new(&reply).is_some_and(|reply| succeeded(reply.body)) {
+            // What it refuses has been done at the store, whose answer counts.
+            drop(
+                self.shadow
+                    .run_for(&self.session.client, "admin", asked)
+                    .await,
+            );
+        }
+        self.pass(reply, &request).await
+    }
+
+    /// Lists the devices of this server, also while the store is away. They join and leave by its own rights alone, which clients of a
+    /// store have not.
+    pub(super) async fn devices(
+        &mut self,
+        request: &Request,
+        body: &RawDocument,
+    ) -> Result<Next, FrameError> {
+        let client = &self.session.client;
+        let reply = self.shadow.run_for(client, "admin", plain(body)).await;
+        self.respond(reply, request).await
     }
 
     /// Stops a search of a shadow, if the store lets the client list operations.
@@ -59,10 +114,30 @@ pub fn killed(body: &RawDocument) -> Option<i32> {
     body.get_str("op").ok()?.strip_prefix(PREFIX)?.parse().ok()
 }
 
-/// Is this what a client has a shadow do, other than to list operations?
+/// Does a `forebayDevices` change nothing?
+pub fn lists_devices(body: &RawDocument) -> bool {
+    ["add", "remove"]
+        .iter()
+        .all(|name| matches!(body.get(name), Ok(None)))
+}
+
+/// Does an aggregation list operations, one by one?
+pub fn lists_operations(body: &RawDocument) -> bool {
+    let stages = body.get_array("pipeline").into_iter().flatten().flatten();
+    let stages = stages.map(|stage| stage.as_document().map_or("", first_key));
+    let names: Vec<&str> = stages.collect();
+    match names.as_slice() {
+        ["$currentOp", others @ ..] => others.iter().all(|name| ONE_BY_ONE.contains(name)),
+        _ => false,
+    }
+}
+
+/// Is this what a client has a shadow do, other than to list operations? What a pipeline leaves of an operation need not tell.
 fn is_search(operation: &RawDocument) -> bool {
     let command = operation.get_document("command");
-    let lists = command.is_ok_and(|command| !matches!(command.get("currentOp"), Ok(None)));
+    let lists = command.is_ok_and(|command| {
+        !matches!(command.get("currentOp"), Ok(None)) || lists_operations(command)
+    });
     operation.get_i64("connectionId").is_ok_and(|id| id > 0) && !lists
 }
 
@@ -94,6 +169,14 @@ mod tests {
         assert_eq!(kill("shard0:7"), None);
         assert_eq!(killed(&rawdoc! { "killOp": 1, "op": 7 }), None);
         assert!(!is_search(&rawdoc! { "connectionId": 0i64 }));
+        let listing =
+            rawdoc! { "aggregate": 1, "pipeline": [{ "$currentOp": {} }, { "$match": {} }] };
+        let counting =
+            rawdoc! { "aggregate": 1, "pipeline": [{ "$currentOp": {} }, { "$count": "n" }] };
+        assert!(lists_operations(&listing) && !lists_operations(&counting));
+        assert!(!is_search(
+            &rawdoc! { "connectionId": 3i64, "command": listing }
+        ));
         assert!(!is_search(
             &rawdoc! { "connectionId": 3i64, "command": { "currentOp": 1 } }
         ));

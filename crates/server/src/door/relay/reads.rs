@@ -9,11 +9,15 @@ use forebay_documents::{ClientContext, Namespace};
 use super::cursors;
 use super::reasons::Reason;
 use crate::shadow::kept::{Judgement, Kept, narrowed};
-use crate::shadow::pace::{Wanted, Way};
+use crate::shadow::pace::{Pace, Wanted, Way};
 use crate::shadow::{Mirror, Shadow, first_batch, number, succeeded};
 
 /// The most `_id`s that the store is asked for instead of a search of its own.
 pub const IDS_MAX: usize = 1_000;
+/// A search of the store that ends within as many documents needs no help.
+const EARLY_DOCUMENTS: u64 = 512;
+/// Documents that are looked for beyond a limit where other conditions, which the shadow cannot judge, have to hold, too.
+const BEYOND_LIMIT: usize = 16;
 
 /// Arguments that say nothing about what is found.
 const HARMLESS: &[&str] = &["$db", "lsid", "maxTimeMS", "comment", "$clusterTime"];
@@ -45,7 +49,7 @@ pub enum Answer {
 pub struct Fetch {
     /// Their `_id`s.
     pub ids: Vec<RawBson>,
-    /// Are they as many as the limit says, of more?
+    /// Are they as many as the limit says, of perhaps more?
     pub is_cut: bool,
 }
 
@@ -69,7 +73,12 @@ pub async fn answer(
             false => Answer::Forward(Reason::refused(&reply)),
         };
     }
-    match read.ids(shadow, client).await {
+    let ids = match read.first_ids(shadow, mirror, client).await {
+        Ok(Some(ids)) => Ok(ids),
+        Ok(None) => read.ids(shadow, client).await,
+        Err(answer) => Err(answer),
+    };
+    match ids {
         Ok(ids) => read.by_id(shadow, mirror, ids).await,
         Err(answer) => answer,
     }
@@ -216,7 +225,7 @@ impl<'a> Read<'a> {
         if way == Way::Together {
             return Answer::Narrowed(self.narrowed(ids), wanted);
         }
-        let is_cut = first < ids.len();
+        let is_cut = self.limit() == Some(first);
         ids.truncate(first);
         Answer::Fetch(Fetch { ids, is_cut }, wanted)
     }
@@ -257,26 +266,87 @@ impl<'a> Read<'a> {
             && document("projection").all(is_switch)
     }
 
-    /// The `limit` of a `find` that may show any of the matching documents.
+    /// The `limit` of a `find` that may show any of the matching documents, and whose conditions the shadow judges all.
     fn limit(&self) -> Option<usize> {
+        self.any_limit()
+            .filter(|_| self.judgement == Judgement::Whole)
+    }
+
+    /// The `limit` of a `find` that may show any of the matching documents.
+    fn any_limit(&self) -> Option<usize> {
         let limit = number(self.body, "limit").filter(|limit| *limit > 0.0)?;
         let sort = self.body.get_document("sort");
         let is_free = sort.map_or(true, RawDocument::is_empty);
-        (self.name == "find" && is_free && self.judgement == Judgement::Whole)
-            .then_some(limit as usize)
+        (self.name == "find" && is_free).then_some(limit as usize)
     }
 
     /// The part of the collection that a search of the store reads until it has found enough.
     fn share(&self, shadow: &Shadow, ids: &[RawBson]) -> f64 {
-        let Some(limit) = self.limit().filter(|limit| *limit <= ids.len()) else {
-            return 1.0;
+        // They are in the order of the collection.
+        let last = self
+            .limit()
+            .and_then(|limit| ids.get(limit.checked_sub(1)?));
+        let place = last.and_then(|id| shadow.place_of(self.namespace, id));
+        place.unwrap_or(1.0)
+    }
+
+    /// The `_id`s of as many documents as the `limit` of a `find` needs, where these tell what to do: a search of the store that
+    /// ends early may take less time than a search of the shadow for more. Returns `None` if more `_id`s are needed, and as an error what
+    /// becomes of the read where that is decided.
+    async fn first_ids(
+        &self,
+        shadow: &Shadow,
+        mirror: &Mirror,
+        client: &ClientContext,
+    ) -> Result<Option<Vec<RawBson>>, Answer> {
+        let is_whole = self.judgement == Judgement::Whole;
+        let Some(limit) = self.any_limit() else {
+            return Ok(None);
         };
-        let places = ids
-            .iter()
-            .filter_map(|id| shadow.place_of(self.namespace, id));
-        let mut places: Vec<f64> = places.collect();
-        places.sort_by(f64::total_cmp);
-        places.get(limit - 1).copied().unwrap_or(1.0)
+        let few = limit.saturating_add(if is_whole { 0 } else { BEYOND_LIMIT });
+        if few > IDS_MAX {
+            return Ok(None);
+        }
+        let wanted = Wanted {
+            one_by_one: self.can_be_judged_here().then_some(few),
+            together: few,
+        };
+        let pace = mirror.measurement.pace();
+        let early = || self.early(shadow, limit, wanted, pace);
+        // A value that is looked for as a whole is found faster than documents are scanned, and is often that of few.
+        let has_pattern = has_pattern(self.filter);
+        if let Some(early) = has_pattern.then(early).flatten() {
+            return Err(Answer::Forward(early));
+        }
+        let ids = self.search(shadow, client, few).await?;
+        if ids.len() < few {
+            return Ok(Some(ids));
+        }
+        if let Some(early) = (!has_pattern).then(early).flatten() {
+            return Err(Answer::Forward(early));
+        }
+        let is_fast = pace.is_some_and(|pace| pace.is_fast_one_by_one(wanted));
+        if is_whole && is_fast && !shadow.is_away() {
+            let is_cut = true;
+            return Err(Answer::Fetch(Fetch { ids, is_cut }, wanted));
+        }
+        Ok(None)
+    }
+
+    /// That a search of the store ends among its first documents, and is not known to be slow even so.
+    fn early(
+        &self,
+        shadow: &Shadow,
+        limit: usize,
+        wanted: Wanted,
+        pace: Option<Pace>,
+    ) -> Option<Reason> {
+        let (condition, few) = (self.condition(), wanted.together);
+        let (namespace, most) = (self.namespace, EARLY_DOCUMENTS);
+        let scanned = shadow.scanned_until(namespace, &condition, few, most)?;
+        let share = scanned as f64 / shadow.scanned_in_all(namespace)? as f64;
+        let is_left = pace.is_none_or(|pace| pace.leaves_to_store(wanted, share));
+        is_left.then_some(Reason::Early { limit, scanned })
     }
 
     /// Does a `find` show nothing but fields that the shadow holds?
@@ -359,7 +429,24 @@ impl<'a> Read<'a> {
     /// The `_id`s of the documents that may match; else what becomes of the read, as they are too many to name or the
     /// search was stopped.
     async fn ids(&self, shadow: &Shadow, client: &ClientContext) -> Result<Vec<RawBson>, Answer> {
-        let most = (IDS_MAX + 1) as i64;
+        let ids = self.search(shadow, client, IDS_MAX + 1).await?;
+        match ids.len() <= IDS_MAX {
+            true => Ok(ids),
+            false => Err(Answer::Forward(Reason::TooMany {
+                condition: self.condition(),
+                is_whole: self.judgement == Judgement::Whole,
+            })),
+        }
+    }
+
+    /// The `_id`s of at most `most` documents that may match, in the order of the collection; else what becomes of the read.
+    async fn search(
+        &self,
+        shadow: &Shadow,
+        client: &ClientContext,
+        most: usize,
+    ) -> Result<Vec<RawBson>, Answer> {
+        let most = most as i64;
         let mut find = rawdoc! {
             "find": self.namespace.collection.as_str(), "filter": self.condition(), "projection": { "_id": 1 },
             "limit": most, "batchSize": most, "singleBatch": true,
@@ -375,14 +462,7 @@ impl<'a> Read<'a> {
             return Err(Answer::Forward(Reason::refused(&reply)));
         }
         let ids = first_batch(&reply).filter_map(|document| document.get("_id").ok().flatten());
-        let ids: Vec<_> = ids.map(RawBson::from).collect();
-        match ids.len() <= IDS_MAX {
-            true => Ok(ids),
-            false => Err(Answer::Forward(Reason::TooMany {
-                condition: self.condition(),
-                is_whole: self.judgement == Judgement::Whole,
-            })),
-        }
+        Ok(ids.map(RawBson::from).collect())
     }
 
     /// The command, asked of the documents with these `_id`s only. The store judges them by the whole filter.
@@ -405,6 +485,22 @@ impl<'a> Read<'a> {
         }
         command
     }
+}
+
+/// Does a filter have a regular expression in it?
+fn has_pattern(filter: &RawDocument) -> bool {
+    filter
+        .into_iter()
+        .flatten()
+        .any(|(name, value)| match value {
+            RawBsonRef::RegularExpression(_) => true,
+            RawBsonRef::Document(document) => name.as_str() == "$not" || has_pattern(document),
+            RawBsonRef::Array(array) => array.into_iter().flatten().any(|value| match value {
+                RawBsonRef::RegularExpression(_) => true,
+                value => value.as_document().is_some_and(has_pattern),
+            }),
+            _ => name.as_str() == "$regex",
+        })
 }
 
 /// Does a field of a sort or a projection say just a direction, or whether it is shown?

@@ -27,6 +27,8 @@ pub enum Reason {
         condition: RawDocumentBuf,
         is_whole: bool,
     },
+    /// The store finds all documents that the limit allows among its first ones.
+    Early { limit: usize, scanned: u64 },
     /// The store finds the documents faster than it gives them by their `_id`s.
     Slower {
         count: usize,
@@ -72,6 +74,9 @@ impl Reason {
                 let most = grouped(IDS_MAX as u64);
                 format!("{count} documents match{what}; more than {most} are left to the store")
             }
+            Reason::Early { limit, scanned } => format!(
+                "the store finds enough documents for limit {limit} among its first {scanned}"
+            ),
             Reason::Slower {
                 count,
                 by_id,

@@ -12,9 +12,9 @@ use forebay_wire_mongo::Peek;
 use tokio::io::{AsyncRead, AsyncWrite, empty};
 
 use super::commands::{decode, namespace};
-use super::cursors;
 use super::reads::{Answer, is_read};
 use super::{Behind, Door, FrameError, Next, Relay, Request, handshake};
+use super::{cursors, operations};
 use crate::door::session::Session;
 use crate::shadow::Shadow;
 
@@ -32,7 +32,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Relay<S> {
         let Some(Behind { upstream, shadow }) = &self.door.behind else {
             return false;
         };
-        self.is_stale = shadow.serve_stale && !upstream.is_there().await;
+        self.is_stale = shadow.serve_stale && (shadow.is_away() || !upstream.is_there().await);
         if self.is_stale {
             shadow.lost();
         }
@@ -42,7 +42,10 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Relay<S> {
     /// Runs a read; if the store goes meanwhile, answers it without.
     pub(super) async fn read_in_spite(&mut self, request: Request) -> Result<Next, FrameError> {
         let shadow = Arc::clone(&self.shadow);
-        match self.shadowed(&shadow, request.clone()).await {
+        self.may_turn_stale = true;
+        let answered = self.shadowed(&shadow, request.clone()).await;
+        self.may_turn_stale = false;
+        match answered {
             Ok(Next::Request) => Ok(Next::Request),
             _ if self.turns_stale().await => self.answer_stale(request).await,
             ended => ended,
@@ -106,6 +109,15 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Relay<S> {
 
     /// Answers a command, if the cache can alone.
     pub(super) async fn answer_stale(&mut self, request: Request) -> Result<Next, FrameError> {
+        if let Some(message) = decode(&request.bytes)
+            && message
+                .body
+                .get("forebayDevices")
+                .is_ok_and(|it| it.is_some())
+            && operations::lists_devices(&message.body)
+        {
+            return self.devices(&request, &message.body).await;
+        }
         if !self.shadow.serve_stale {
             return self.refuse_away(&request).await;
         }

@@ -314,7 +314,7 @@ fn id_in(query: &RawDocument) -> Option<RawBson> {
     }
 }
 
-fn first_key(document: &RawDocument) -> &str {
+pub fn first_key(document: &RawDocument) -> &str {
     let first = document.iter_elements().next().and_then(Result::ok);
     first.map_or("", |element| element.key().as_str())
 }
