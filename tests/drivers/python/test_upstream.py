@@ -491,7 +491,7 @@ def test_a_store_that_is_about_to_stop_is_away_for_clients_that_come(tmp_path):
 
 def test_a_store_that_hangs_is_away_for_old_clients_and_new_ones(tmp_path):
     store = start_ferretdb(tmp_path)
-    front = start_forebay("--memory", "--upstream", store.uri, "--writes", "exclusive", "--serve-stale")
+    front = start_forebay("--memory", "--upstream", store.uri, "--upstream-writes", "exclusive", "--upstream-serve-stale")
     # The driver itself gives a command up after that; the store's silence is noticed within six seconds.
     uri = f"{front.uri}?socketTimeoutMS=15000&serverSelectionTimeoutMS=12000&retryReads=false"
     with pymongo.MongoClient(uri, maxPoolSize=1) as client, pymongo.MongoClient(uri) as open_before:
@@ -533,7 +533,7 @@ def test_where_nothing_listens_is_told_at_the_start():
 
 def test_devices_are_listed_while_the_store_is_away(tmp_path):
     store = start_ferretdb(tmp_path)
-    front = start_forebay("--memory", "--upstream", store.uri, "--serve-stale", "--devices", "host:2")
+    front = start_forebay("--memory", "--upstream", store.uri, "--upstream-serve-stale", "--devices", "host:2")
     with pymongo.MongoClient(front.uri) as client:
         client.admin.command("ping")
     command = [os.environ["FOREBAY"], "devices", "list", "--json", "--uri", front.uri]
@@ -545,8 +545,8 @@ def test_devices_are_listed_while_the_store_is_away(tmp_path):
 
 
 def test_a_forebay_that_calls_itself_a_replica_set_can_be_written_through_one_front_alone(tmp_path):
-    store = start_forebay("--data", str(tmp_path), "--replica-set", "rs")
-    front = start_forebay("--memory", "--upstream", f"{store.uri}?directConnection=true", "--writes", "exclusive")
+    store = start_forebay("--data", str(tmp_path), "--mongodb-replica-set", "rs")
+    front = start_forebay("--memory", "--upstream", f"{store.uri}?directConnection=true", "--upstream-writes", "exclusive")
     with pymongo.MongoClient(front.uri) as client:
         names = client["exclusive"].names
         names.insert_one({"_id": 0, "name": "x"})
