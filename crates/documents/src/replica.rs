@@ -64,8 +64,8 @@ impl Documents {
 
 impl Documents {
     /// How many documents a scan of a collection reads until it has found `count` that match, if those are at most
-    /// `documents_max`. Returns `None` if they are more, or if that cannot be told in a moment: the filter is not one, or takes time
-    /// to judge.
+    /// `documents_max`. Returns `None` if they are more, or if that cannot be told in a moment: the filter is not
+    /// one, or takes time to judge.
     pub fn scanned_until(
         &self,
         namespace: &Namespace,

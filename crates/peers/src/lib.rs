@@ -2,7 +2,7 @@
 //!
 //! Tests and benchmarks use them: a Forebay server ([`process`]), the official driver ([`client`]) and a bare
 //! connection ([`wire`]), and the programs that Forebay is compared with ([`ferretdb`], [`postgres`], [`ripgrep`],
-//! [`column`]), each set up as its documentation says. Nothing here measures or asserts.
+//! [`mod@column`]), each set up as its documentation says. Nothing here measures or asserts.
 #![forbid(unsafe_code)]
 
 pub mod client;

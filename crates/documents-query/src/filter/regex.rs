@@ -105,8 +105,8 @@ impl Regex {
 
     /// Strings and symbols match by the pattern; a stored regular expression matches if it is the same one.
     ///
-    /// A match that is stopped marks the cancellation token. It and all later ones are answered by true, whose only use is
-    /// that the elements of an array are not gone through any more.
+    /// A match that is stopped marks the cancellation token. It and all later ones are answered by true, whose only
+    /// use is that the elements of an array are not gone through any more.
     pub(super) fn matches(&self, value: RawBsonRef<'_>) -> bool {
         match value {
             RawBsonRef::String(text) | RawBsonRef::Symbol(text) => {
@@ -172,8 +172,8 @@ impl<'a> Parts<'a> {
     }
 }
 
-/// Whether a linear match of a text is to check the cancellation token, because this thread has read much since it did so
-/// last: one long text, or many short ones with many patterns.
+/// Whether a linear match of a text is to check the cancellation token, because this thread has read much since it
+/// did so last: one long text, or many short ones with many patterns.
 fn is_check_due(text_bytes: usize) -> bool {
     thread_local! {
         static READ_BYTES: Cell<usize> = const { Cell::new(0) };

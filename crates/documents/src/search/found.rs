@@ -257,8 +257,8 @@ impl Reader<'_> {
         Ok(())
     }
 
-    /// Reads the first documents of the collection until `limit` match, at most `documents` and about `bytes` of them. Returns
-    /// those that match, and the first number not read.
+    /// Reads the first documents of the collection until `limit` match, at most `documents` and about `bytes` of
+    /// them. Returns those that match, and the first number not read.
     pub fn probe(
         &self,
         limit: u64,

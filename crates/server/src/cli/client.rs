@@ -45,8 +45,8 @@ impl ServerArgs {
         Ok(client)
     }
 
-    /// A client of the server, and the server's address. In front of a store that is away, the server answers no ping, and may
-    /// answer other commands.
+    /// A client of the server, and the server's address. In front of a store that is away, the server answers no
+    /// ping, and may answer other commands.
     ///
     /// # Errors
     /// If the connection string is not one, or nothing listens.

@@ -46,7 +46,8 @@ const HAS_STREAMS: &str = "the store has transactions, which cannot be followed 
 /// How often a store that is away is looked for, and one that is there is asked for a sign of life where caches answer
 /// without it.
 const LOOK_INTERVAL: Duration = Duration::from_secs(1);
-/// How long a store that is there may take to answer a ping. One that takes longer hangs: it may hold connections open for ever.
+/// How long a store that is there may take to answer a ping. One that takes longer hangs: it may hold connections
+/// open for ever.
 const PING_TIMEOUT: Duration = Duration::from_secs(5);
 /// What the store says of a collection that it does not have.
 const NAMESPACE_NOT_FOUND: i32 = 26;
@@ -205,8 +206,8 @@ impl Shadow {
             .await;
     }
 
-    /// Asks the store for signs of life for as long as there are clients to serve, so that one that hangs is found to be away:
-    /// its connections stay open, and a command on them would wait without an end.
+    /// Asks the store for signs of life for as long as there are clients to serve, so that one that hangs is found to
+    /// be away: its connections stay open, and a command on them would wait without an end.
     fn watch(self: &Arc<Self>) {
         let shadow = Arc::downgrade(self);
         tokio::spawn(async move {
@@ -378,8 +379,8 @@ impl Shadow {
         self.documents.scanned_in_all(namespace)
     }
 
-    /// How many documents a search of the store reads until it has found `count` that match, as far as a shadow can tell, if those
-    /// are at most `documents_max`.
+    /// How many documents a search of the store reads until it has found `count` that match, as far as a shadow can
+    /// tell, if those are at most `documents_max`.
     pub fn scanned_until(
         &self,
         namespace: &Namespace,

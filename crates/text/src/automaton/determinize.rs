@@ -1,7 +1,7 @@
 //! From a non-deterministic automaton to the smallest deterministic one.
 //!
-//! The states are enumerated with a lazy automaton, step by step, because `regex-automata` makes a dense one in a single
-//! call. That call cannot be stopped, and takes minutes where each step follows many empty transitions.
+//! The states are enumerated with a lazy automaton, step by step, because `regex-automata` makes a dense one in a
+//! single call. That call cannot be stopped, and takes minutes where each step follows many empty transitions.
 
 use std::collections::HashMap;
 

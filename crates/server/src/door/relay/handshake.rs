@@ -8,8 +8,8 @@ use super::reads::without;
 /// Fields of a hello that concern the client's own connection.
 const NOT_ASKED: &[&str] = &["compression"];
 
-/// Fields of the reply by which drivers would find the store, or its neighbours, and go there; and what it says of its own
-/// connection.
+/// Fields of the reply by which drivers would find the store, or its neighbours, and go there; and what it says of
+/// its own connection.
 const NOT_TOLD: &[&str] = &[
     "arbiterOnly",
     "arbiters",
@@ -30,8 +30,8 @@ const NOT_TOLD: &[&str] = &[
     "tags",
 ];
 
-/// Fields of the reply that concern one client, or have two names; and `topologyVersion`, by which drivers ask again without a
-/// pause until something changes.
+/// Fields of the reply that concern one client, or have two names; and `topologyVersion`, by which drivers ask again
+/// without a pause until something changes.
 const NOT_REMEMBERED: &[&str] = &[
     "connectionId",
     "isWritablePrimary",

@@ -313,8 +313,8 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Relay<S> {
         Ok(Next::Request)
     }
 
-    /// The reply to a hello. Where caches answer without the store, drivers poll: one that leaves a hello with the store drops all its
-    /// connections as soon as the store goes, and with them the proof of what the client may read.
+    /// The reply to a hello. Where caches answer without the store, drivers poll: one that leaves a hello with the
+    /// store drops all its connections as soon as the store goes, and with them the proof of what the client may read.
     fn handshake_reply(&self, told: &RawDocument, asked: &RawDocument) -> RawDocumentBuf {
         let reply = handshake::reply(told, asked);
         match self.shadow.serve_stale {
@@ -404,8 +404,9 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Relay<S> {
         }
     }
 
-    /// Sends a hello to the store and gives the reply, which the store may hold back until something changes. Returns `None` if the
-    /// store or the client has gone, or the server stops; the client is served without the store then, if caches may.
+    /// Sends a hello to the store and gives the reply, which the store may hold back until something changes. Returns
+    /// `None` if the store or the client has gone, or the server stops; the client is served without the store then,
+    /// if caches may.
     async fn ask_hello(
         &mut self,
         hello: &[u8],

@@ -37,8 +37,8 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Relay<S> {
         self.amended(request, message, amend).await
     }
 
-    /// Passes an aggregation of operations on, and adds searches of shadows, if each stage behind `$currentOp` looks at one operation
-    /// at a time.
+    /// Passes an aggregation of operations on, and adds searches of shadows, if each stage behind `$currentOp` looks
+    /// at one operation at a time.
     pub(super) async fn aggregate_operations(
         &mut self,
         request: Request,
@@ -55,8 +55,8 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Relay<S> {
         self.amended(request, message, amend).await
     }
 
-    /// Passes a command that stops what sessions do on, and has shadows obey it too if the store allows it. Shadows know the ids of
-    /// sessions, and not their users: of a command that names users they stop nothing.
+    /// Passes a command that stops what sessions do on, and has shadows obey it too if the store allows it. Shadows
+    /// know the ids of sessions, and not their users: of a command that names users they stop nothing.
     pub(super) async fn kill_sessions(
         &mut self,
         request: Request,
@@ -77,8 +77,8 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Relay<S> {
         self.pass(reply, &request).await
     }
 
-    /// Lists the devices of this server, also while the store is away. They join and leave by its own rights alone, which clients of a
-    /// store have not.
+    /// Lists the devices of this server, also while the store is away. They join and leave by its own rights alone,
+    /// which clients of a store have not.
     pub(super) async fn devices(
         &mut self,
         request: &Request,
@@ -132,7 +132,8 @@ pub fn lists_operations(body: &RawDocument) -> bool {
     }
 }
 
-/// Is this what a client has a shadow do, other than to list operations? What a pipeline leaves of an operation need not tell.
+/// Is this what a client has a shadow do, other than to list operations? What a pipeline leaves of an operation need
+/// not tell.
 fn is_search(operation: &RawDocument) -> bool {
     let command = operation.get_document("command");
     let lists = command.is_ok_and(|command| {

@@ -16,7 +16,8 @@ use crate::shadow::{Mirror, Shadow, first_batch, number, succeeded};
 pub const IDS_MAX: usize = 1_000;
 /// A search of the store that ends within as many documents needs no help.
 const EARLY_DOCUMENTS: u64 = 512;
-/// Documents that are looked for beyond a limit where other conditions, which the shadow cannot judge, have to hold, too.
+/// Documents that are looked for beyond a limit where other conditions, which the shadow cannot judge, have to hold,
+/// too.
 const BEYOND_LIMIT: usize = 16;
 
 /// Arguments that say nothing about what is found.
@@ -290,9 +291,9 @@ impl<'a> Read<'a> {
         place.unwrap_or(1.0)
     }
 
-    /// The `_id`s of as many documents as the `limit` of a `find` needs, where these tell what to do: a search of the store that
-    /// ends early may take less time than a search of the shadow for more. Returns `None` if more `_id`s are needed, and as an error what
-    /// becomes of the read where that is decided.
+    /// The `_id`s of as many documents as the `limit` of a `find` needs, where these tell what to do: a search of the
+    /// store that ends early may take less time than a search of the shadow for more. Returns `None` if more `_id`s
+    /// are needed, and as an error what becomes of the read where that is decided.
     async fn first_ids(
         &self,
         shadow: &Shadow,
@@ -439,7 +440,8 @@ impl<'a> Read<'a> {
         }
     }
 
-    /// The `_id`s of at most `most` documents that may match, in the order of the collection; else what becomes of the read.
+    /// The `_id`s of at most `most` documents that may match, in the order of the collection; else what becomes of
+    /// the read.
     async fn search(
         &self,
         shadow: &Shadow,
