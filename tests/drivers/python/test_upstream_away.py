@@ -3,6 +3,7 @@
 import os
 import signal
 import subprocess
+import time
 
 import pymongo
 import pytest
