@@ -65,7 +65,8 @@ impl LiteralEngine {
         Ok(())
     }
 
-    /// Searches a window of `bytes` from `at` on, or for a bounded number of matches; returns where to go on, or the end.
+    /// Searches a window of `bytes` from `at` on, or for a bounded number of matches; returns where to
+    /// continue, or the end.
     fn find_in(&self, bytes: &[u8], mut at: usize, on_match: &mut impl FnMut(usize)) -> usize {
         let window = window(bytes, at, self.literal().len());
         for _ in 0..MATCHES_PER_CHECK {

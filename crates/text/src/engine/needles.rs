@@ -11,8 +11,8 @@ const LITERALS_MAX: usize = 48;
 /// Shortest literal worth searching for, in bytes.
 const BYTES_MIN: usize = 2;
 
-/// Maximum parts of a sequence that are read for the literals at one place: an expression has thousands at worst, and each
-/// place copies what follows it.
+/// Maximum parts of a sequence that are read for the literals at one place: an expression has
+/// thousands at worst, and each place copies what follows it.
 const PARTS_MAX: usize = 64;
 
 /// A search for any of some literals.
