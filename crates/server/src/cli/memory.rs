@@ -8,11 +8,11 @@ use forebay_memory::Account;
 
 use crate::settings::Settings;
 
-/// Minimum of the setting: a message of the greatest length can be received, inflated and worked on.
+/// Minimum of the setting: enough to receive, decompress and process a message of the maximum length.
 const LIMIT_BYTES_MIN: u64 = 256 << 20;
-/// What the greatest message takes when it is compressed badly: itself, its content, and a copy of its documents.
+/// Memory for a message of the maximum length that does not compress well: itself, its content, a copy of its documents.
 const GREATEST_MESSAGE_BYTES: u64 = 3 * 48_000_000;
-/// Where nothing is set, the process may take three quarters of the machine's memory.
+/// Part of the machine's memory that the process may take by default: three quarters.
 const MACHINE_PART: (u64, u64) = (3, 4);
 /// Cached values on host devices take at most one byte of this many, if `--device-memory-bytes` is not set.
 const HOST_CACHE_PART: u64 = 2;

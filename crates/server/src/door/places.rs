@@ -1,8 +1,8 @@
-//! Places for connections: how many there are, and which are given away when they are short.
+//! Places for connections: their number, and which connections lose theirs when there are too few.
 //!
-//! Where clients must authenticate, a part of the places is for those that have. Clients that have not (strangers)
-//! share the rest. When that is full, the stranger that came first makes room: a client that knows a password is a
-//! stranger only for a moment, so that it gets in however many strangers stay.
+//! If clients must authenticate, a part of the places is reserved for those that have. Clients that have not (strangers)
+//! share the rest. When that is full, the oldest stranger is disconnected: a client with a valid password is a stranger
+//! only for a moment, so that it gets in whatever the number of strangers.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -14,7 +14,7 @@ use tokio::sync::Notify;
 #[derive(Debug)]
 pub struct Places {
     max: usize,
-    /// Maximum places of strangers; `None` where clients need not authenticate.
+    /// Maximum number of places of strangers; `None` if clients need not authenticate.
     strangers_max: Option<usize>,
     taken: Mutex<Taken>,
 }
@@ -22,14 +22,14 @@ pub struct Places {
 #[derive(Debug, Default)]
 struct Taken {
     count: usize,
-    /// Numbers the places in the order in which they were taken.
+    /// Counts the places taken, which numbers them by age.
     next: u64,
     strangers: BTreeMap<u64, Arc<Notify>>,
     refused: u64,
     given_away: u64,
 }
 
-/// A connection's place; it is free again when this value is dropped.
+/// A connection's place, which is released when this value is dropped.
 #[derive(Debug)]
 pub struct Place {
     places: Arc<Places>,
@@ -38,28 +38,28 @@ pub struct Place {
     standing: Mutex<Standing>,
 }
 
-/// Whose place it is.
+/// The owner of a place.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Standing {
     Stranger,
     Known,
 }
 
-/// Figures of the places.
+/// Counters of the places.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Counts {
     /// Taken now.
     pub taken: usize,
-    /// How many there are.
+    /// Number of places.
     pub max: usize,
-    /// Clients that got none so far.
+    /// Clients refused so far.
     pub refused: u64,
-    /// Strangers that have made room so far.
+    /// Strangers disconnected so far.
     pub given_away: u64,
 }
 
 impl Places {
-    /// This many places; if clients must authenticate, half of them are for those that have.
+    /// Makes `max` places. If clients must authenticate, half of them are reserved for those that have.
     pub fn new(max: usize, auth_required: bool) -> Arc<Places> {
         Arc::new(Places {
             max,
@@ -68,8 +68,7 @@ impl Places {
         })
     }
 
-    /// Takes a place; that of the oldest stranger if those of strangers are full. Returns `None` if clients that may
-    /// keep their places have all of them.
+    /// Takes a place, if need be that of the oldest stranger. Returns `None` if clients that keep their places have all.
     pub fn enter(self: &Arc<Self>) -> Option<Place> {
         let mut taken = self.taken.lock();
         if let Some(strangers_max) = self.strangers_max
@@ -98,7 +97,7 @@ impl Places {
         Some(place)
     }
 
-    /// Figures.
+    /// The counters.
     pub fn counts(&self) -> Counts {
         let taken = self.taken.lock();
         Counts {
@@ -111,12 +110,12 @@ impl Places {
 }
 
 impl Place {
-    /// Waits until the place is another's. One may wait at a time.
+    /// Waits until the place is taken away. One caller at a time may wait.
     pub async fn given_away(&self) {
         self.given_away.notified().await;
     }
 
-    /// Keeps the place for a client that has authenticated. Too late if it is another's already.
+    /// Keeps the place for a client that has authenticated. Has no effect if the place was taken away before.
     pub fn keep(&self) {
         let mut taken = self.places.taken.lock();
         if taken.strangers.remove(&self.number).is_some() {
@@ -142,7 +141,7 @@ impl Drop for Place {
     fn drop(&mut self) {
         let mut taken = self.places.taken.lock();
         let was_stranger = taken.strangers.remove(&self.number).is_some();
-        // Neither: it is another's.
+        // Neither: the place was taken away.
         if was_stranger || *self.standing.lock() == Standing::Known {
             taken.count -= 1;
         }

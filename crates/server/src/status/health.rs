@@ -1,4 +1,4 @@
-//! Whether the server serves, and if not, why.
+//! Whether the server works as it should, and if not, why.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -9,9 +9,9 @@ use tokio::time::timeout;
 use crate::door::Door;
 use crate::upstream::Upstream;
 
-/// How long an answer is believed, so that many who ask do not trouble the disk and the store behind us.
+/// Time for which an answer is reused, so that many requests do not load the disk and the upstream.
 const BELIEVED: Duration = Duration::from_secs(1);
-/// How long the store behind us may take to take a connection.
+/// Timeout of connecting to the upstream.
 const CONNECT_TIME_MAX: Duration = Duration::from_secs(2);
 
 /// The last answer.
@@ -21,7 +21,7 @@ pub struct Health {
 }
 
 impl Health {
-    /// Why the server does not serve as it should, in sentences; nothing when it does.
+    /// Returns why the server does not work as it should, in sentences; empty if it does.
     pub async fn problems(&self, door: &Arc<Door>) -> Vec<String> {
         let mut last = self.last.lock().await;
         if let Some((seen, problems)) = last.as_ref()
@@ -51,7 +51,5 @@ async fn unreachable(upstream: &Upstream) -> Option<String> {
         Ok(Err(error)) => error.to_string(),
         Err(_) => "it does not answer".to_owned(),
     };
-    Some(format!(
-        "the store behind, {upstream}, cannot be reached: {why}"
-    ))
+    Some(format!("the upstream {upstream} cannot be reached: {why}"))
 }

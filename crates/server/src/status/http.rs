@@ -1,4 +1,4 @@
-//! Requests to answers.
+//! Answers HTTP requests.
 
 use std::convert::Infallible;
 use std::net::IpAddr;
@@ -30,7 +30,7 @@ const BROKEN: &str = "The status could not be shown: the log says why.\n";
 const WRONG_HOST: &str =
     "This server is reached by an address or as localhost, not under another name.\n";
 
-/// What browsers may do with the page: run its one script, use its one style sheet, ask this server.
+/// What browsers may do with the page: run its script, use its style sheet, fetch from this server.
 static POLICY: LazyLock<HeaderValue> = LazyLock::new(|| {
     let style = BASE64_STANDARD.encode(Sha256::digest(style_sheet(PAGE)));
     let policy = format!(
@@ -46,7 +46,7 @@ fn style_sheet(page: &str) -> &str {
     begin.split_once("</style>").map_or("", |(style, _)| style)
 }
 
-/// Answers a request; there is always an answer.
+/// Answers a request. Errors are answers too.
 pub async fn answer(
     watched: &Arc<Watched>,
     request: Request<Incoming>,
@@ -97,13 +97,13 @@ async fn route(watched: &Arc<Watched>, request: &Request<Incoming>) -> Response<
     }
 }
 
-/// Takes a picture of the documents and draws it, where blocking is allowed.
+/// Takes a snapshot of the status and formats it, on a blocking thread.
 async fn picture(
     watched: &Arc<Watched>,
     kind: &'static str,
     draw: impl FnOnce(&Watched, &Status) -> String + Send + 'static,
 ) -> Response<String> {
-    // Held until the picture is drawn, though the client may leave before.
+    // Held until the snapshot is formatted, even if the client leaves before.
     let alone = watched.drawing.clone().lock_owned().await;
     let watched = watched.clone();
     let drawn = tokio::task::spawn_blocking(move || {
@@ -137,8 +137,8 @@ fn reply(code: StatusCode, kind: &'static str, body: impl Into<String>) -> Respo
     reply
 }
 
-/// Whether a request names this machine as itself. The page of another site, whose name was made to mean this machine,
-/// asks under that name.
+/// Returns whether the `Host` of a request is an address or `localhost`. Refusing others blocks DNS rebinding: a page of
+/// another site whose name was changed to resolve to this machine.
 fn is_local_name(headers: &HeaderMap) -> bool {
     let Some(host) = headers.get(header::HOST) else {
         return true;

@@ -1,4 +1,4 @@
-//! The figures as the status page reads them.
+//! The status as JSON, for the status page.
 
 use std::collections::BTreeMap;
 use std::time::{SystemTime, UNIX_EPOCH};
@@ -11,7 +11,7 @@ use serde_json::{Map, Value, json};
 
 use crate::door::Door;
 
-/// The most fields that the page shows; `/metrics` has all.
+/// Maximum number of fields on the page; `/metrics` has all.
 const FIELDS_MAX: usize = 60;
 
 /// The page.
@@ -52,7 +52,7 @@ fn seconds(time: SystemTime) -> f64 {
         .map_or(0.0, |since| since.as_secs_f64())
 }
 
-/// Counts by name, those of zero left out.
+/// Counts by name, without those that are zero.
 fn counts(counts: impl IntoIterator<Item = (&'static str, u64)>) -> Value {
     let counts = counts.into_iter().filter(|(_, count)| *count > 0);
     Value::Object(
@@ -68,7 +68,7 @@ fn lags(status: &Status) -> Value {
     Value::Object(seconds.collect())
 }
 
-/// The name of a device of the set; `host` for what no device holds.
+/// The name of a device; `host` for buckets that no device holds.
 pub fn device_name(status: &Status, id: Option<DeviceId>) -> String {
     let Some(id) = id else {
         return "host".to_owned();
@@ -170,7 +170,7 @@ fn cell(cell: &Cell) -> Value {
     json!({ "rows": cell.rows, "buckets": by_device(&cell.buckets) })
 }
 
-/// Buckets by id of the device; `host` for what no device holds.
+/// Buckets by id of the device; `host` for those that no device holds.
 fn by_device(buckets: &BTreeMap<Option<DeviceId>, u64>) -> Value {
     let name = |device: &Option<DeviceId>| device.map_or("host".to_owned(), |id| id.to_string());
     let counts = buckets.iter();

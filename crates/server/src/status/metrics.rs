@@ -1,4 +1,4 @@
-//! The figures as Prometheus reads them: text, one line a sample.
+//! The metrics in Prometheus' text format.
 
 use std::fmt::{Display, Write};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -27,7 +27,7 @@ pub fn page(door: &Door, status: &Status) -> String {
     page.text
 }
 
-/// A page that is being written.
+/// The page, as it is written.
 #[derive(Default)]
 struct Page {
     text: String,
@@ -37,7 +37,7 @@ struct Page {
 type Labels<'a> = &'a [(&'a str, &'a str)];
 
 impl Page {
-    /// Begins the samples of one name; the kind is `counter`, `gauge` or `histogram`.
+    /// Begins the samples of one metric; the kind is `counter`, `gauge` or `histogram`.
     fn family(&mut self, name: &'static str, kind: &str, help: &str) -> Family<'_> {
         self.line(format_args!("# HELP {name} {help}\n# TYPE {name} {kind}"));
         Family { page: self, name }
@@ -56,7 +56,7 @@ impl Page {
     }
 }
 
-/// The samples of one name.
+/// The samples of one metric.
 struct Family<'a> {
     page: &'a mut Page,
     name: &'static str,
@@ -98,7 +98,7 @@ fn process(page: &mut Page, status: &Status) {
         .sample(&[], status.uptime.as_secs_f64());
     page.gauge(
         "process_resident_memory_bytes",
-        "Memory that the process occupies.",
+        "Resident memory of the process.",
     )
     .sample(&[], status.resident_bytes);
 }
@@ -112,22 +112,22 @@ fn memory(page: &mut Page, door: &Door) {
     .sample(&[], figures.limit_bytes);
     page.gauge(
         "forebay_memory_used_bytes",
-        "Memory held for what clients ask for.",
+        "Memory held for clients' requests.",
     )
     .sample(&[], figures.used_bytes);
     page.gauge(
         "forebay_memory_outside_bytes",
-        "Memory that the process holds besides: code, caches, buffers of the store.",
+        "Other memory of the process: code, caches, buffers of the store.",
     )
     .sample(&[], figures.outside_bytes);
     page.gauge(
         "forebay_memory_peak_bytes",
-        "Most memory that was held for what clients ask for.",
+        "Maximum memory held for clients' requests so far.",
     )
     .sample(&[], figures.peak_bytes);
     page.counter(
         "forebay_memory_refused_total",
-        "Requests for memory that were refused because it was full.",
+        "Requests refused because there was no memory left.",
     )
     .sample(&[], figures.refused);
 }
@@ -137,25 +137,31 @@ const PROTOCOL: [(&str, &str); 1] = [("protocol", "mongodb")];
 
 fn connections(page: &mut Page, door: &Door) {
     let connections = door.connections();
-    page.gauge("forebay_connections_open", "Connections of clients now.")
+    page.gauge("forebay_connections_open", "Open connections.")
         .sample(&PROTOCOL, connections.open);
-    page.gauge("forebay_connections_max", "Most connections at a time.")
-        .sample(&[], connections.max);
-    page.counter("forebay_connections_accepted_total", "Connections taken.")
-        .sample(&PROTOCOL, connections.taken);
+    page.gauge(
+        "forebay_connections_max",
+        "Maximum number of open connections.",
+    )
+    .sample(&[], connections.max);
+    page.counter(
+        "forebay_connections_accepted_total",
+        "Connections accepted.",
+    )
+    .sample(&PROTOCOL, connections.taken);
     page.counter(
         "forebay_connections_refused_total",
-        "Connections refused because there were too many.",
+        "Connections refused because the maximum was reached.",
     )
     .sample(&PROTOCOL, connections.refused);
     page.counter(
         "forebay_connections_given_away_total",
-        "Connections closed to make room, as their clients had not authenticated.",
+        "Unauthenticated connections closed to make room.",
     )
     .sample(&[], connections.given_away);
     page.counter(
         "forebay_wrong_passwords_total",
-        "Attempts to authenticate with a wrong password or as a user that is not there.",
+        "Attempts to authenticate with a wrong password or as an unknown user.",
     )
     .sample(&[], connections.wrong_passwords);
 }
@@ -163,7 +169,7 @@ fn connections(page: &mut Page, door: &Door) {
 fn searches(page: &mut Page, searches: &SearchFigures) {
     let mut totals = page.counter(
         "forebay_documents_searches_total",
-        "Searches, by where their documents came from and how the cache compared values.",
+        "Searches, by the source of their answer and the tier of the cache.",
     );
     for (kind, durations) in &searches.durations {
         let labels = [
@@ -194,22 +200,22 @@ fn searches(page: &mut Page, searches: &SearchFigures) {
     for (name, help, count) in [
         (
             "forebay_documents_search_rows_total",
-            "Rows of caches that were scanned.",
+            "Rows scanned in caches.",
             searches.rows,
         ),
         (
             "forebay_documents_search_bytes_total",
-            "Bytes of caches that were scanned.",
+            "Bytes scanned in caches.",
             searches.bytes,
         ),
         (
             "forebay_documents_searches_slow_total",
-            "Searches that were logged as slow.",
+            "Searches logged as slow.",
             searches.slow,
         ),
         (
             "forebay_documents_searches_failed_total",
-            "Searches that ended with an error.",
+            "Searches that failed.",
             searches.failed,
         ),
     ] {
@@ -238,7 +244,7 @@ fn commands(page: &mut Page, door: &Door, status: &Status) {
     if let Some(forwarded) = door.forwarded() {
         let mut all = page.counter(
             "forebay_documents_upstream_commands_total",
-            "Commands passed on to the store behind, by name.",
+            "Commands passed on to the upstream, by name.",
         );
         for (name, count) in forwarded {
             all.sample(&[("command", name)], count);
@@ -255,38 +261,38 @@ fn upstream_reads(page: &mut Page, reads: &Counters) {
     let of = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
     let mut all = page.counter(
         "forebay_documents_upstream_reads_total",
-        "Reads on cached collections of the store behind, by how they were answered.",
+        "Reads on cached collections of the upstream, by how they were answered.",
     );
     all.sample(&[("by", "cache")], of(&reads.answered));
     all.sample(&[("by", "id")], of(&reads.narrowed));
     all.sample(&[("by", "upstream")], of(&reads.forwarded));
     page.counter(
         "forebay_documents_upstream_slower_total",
-        "Reads left to the store behind as it searches faster than it gives documents by their _id.",
+        "Reads passed on because the upstream searches faster than it returns documents by _id.",
     )
     .sample(&[], of(&reads.slower));
 }
 
-/// Name, kind and help of a family, and where its samples come from.
+/// Name, kind and help of a metric, and the function that reads its value.
 type Figure<T> = (&'static str, &'static str, &'static str, fn(&T) -> f64);
 
 const DEVICE_FIGURES: [Figure<DeviceStatus>; 6] = [
     (
         "forebay_device_memory_used_bytes",
         "gauge",
-        "Memory of a device that cached values take.",
+        "Device memory used for cached values.",
         |it| it.device.memory_used_bytes() as f64,
     ),
     (
         "forebay_device_memory_budget_bytes",
         "gauge",
-        "Memory of a device that cached values may take.",
+        "Maximum device memory for cached values.",
         |it| it.device.memory_budget_bytes() as f64,
     ),
     (
         "forebay_device_queued_jobs",
         "gauge",
-        "Jobs that wait or run on a device.",
+        "Jobs waiting or running on a device.",
         |it| it.device.queued_jobs() as f64,
     ),
     (
@@ -298,13 +304,13 @@ const DEVICE_FIGURES: [Figure<DeviceStatus>; 6] = [
     (
         "forebay_device_jobs_total",
         "counter",
-        "Jobs that a device has finished.",
+        "Jobs finished by a device.",
         |it| it.device.finished_jobs() as f64,
     ),
     (
         "forebay_device_busy_seconds_total",
         "counter",
-        "Time that a device's thread has spent in jobs.",
+        "Time that the device's thread spent in jobs.",
         |it| it.device.busy_time().as_secs_f64(),
     ),
 ];
@@ -312,7 +318,7 @@ const DEVICE_FIGURES: [Figure<DeviceStatus>; 6] = [
 fn devices(page: &mut Page, status: &Status) {
     let mut states = page.gauge(
         "forebay_device_state",
-        "1 for the state that a device is in.",
+        "1 for the current state of a device.",
     );
     for device in &status.devices {
         let state = device.device.state().name();
@@ -340,19 +346,19 @@ const FIELD_FIGURES: [Figure<FieldStatus>; 5] = [
     (
         "forebay_documents_cache_values",
         "gauge",
-        "Values of a field that are cached.",
+        "Cached values of a field.",
         |it| it.rows as f64,
     ),
     (
         "forebay_documents_cache_value_bytes",
         "gauge",
-        "Bytes of those values.",
+        "Bytes of the cached values of a field.",
         |it| it.value_bytes as f64,
     ),
     (
         "forebay_documents_cache_overhead_bytes",
         "gauge",
-        "Memory of this machine that they take above that.",
+        "Host memory of a field's cache beyond the bytes of its values.",
         |it| it.overhead_bytes as f64,
     ),
     (
@@ -364,7 +370,7 @@ const FIELD_FIGURES: [Figure<FieldStatus>; 5] = [
     (
         "forebay_documents_cache_recheck_documents",
         "gauge",
-        "Documents whose field the store must judge.",
+        "Documents that the store must check, as the cache cannot hold the field.",
         |it| it.residual_documents as f64,
     ),
 ];
@@ -382,7 +388,7 @@ fn caches(page: &mut Page, status: &Status) {
     }
     let mut buckets = page.gauge(
         "forebay_documents_cache_buckets",
-        "Buckets of a field by the device that scans them; host where none does.",
+        "Buckets of a field by the device that scans them; host if none does.",
     );
     for (collection, field) in fields(status) {
         for (device, count) in &field.buckets {
@@ -396,7 +402,7 @@ fn caches(page: &mut Page, status: &Status) {
     }
     let mut conditions = page.counter(
         "forebay_documents_cache_conditions_total",
-        "Conditions on a field that its cache answered, by how values were compared.",
+        "Conditions on a field that its cache answered, by tier.",
     );
     for (collection, field) in fields(status) {
         for (tier, count) in &field.searches {
@@ -424,7 +430,7 @@ fn fields(status: &Status) -> impl Iterator<Item = (&CollectionStatus, &FieldSta
 fn builds(page: &mut Page, status: &Status) {
     let mut states = page.gauge(
         "forebay_documents_cache_index_state",
-        "1 for the state that a cache index is in.",
+        "1 for the current state of a cache index.",
     );
     each_index(status, |labels, state| {
         for known in ["ready", "building", "failed"] {
@@ -434,7 +440,7 @@ fn builds(page: &mut Page, status: &Status) {
     });
     let mut done = page.gauge(
         "forebay_documents_cache_build_documents",
-        "Documents that a build has cached so far.",
+        "Documents cached by a build so far.",
     );
     each_index(status, |labels, state| {
         if let IndexState::Building {
@@ -446,7 +452,7 @@ fn builds(page: &mut Page, status: &Status) {
     });
     let mut expected = page.gauge(
         "forebay_documents_cache_build_documents_expected",
-        "Documents that the collection had when the build began.",
+        "Documents of the collection when the build began.",
     );
     each_index(status, |labels, state| {
         if let IndexState::Building { total, .. } = state {
@@ -455,14 +461,14 @@ fn builds(page: &mut Page, status: &Status) {
     });
 }
 
-fn each_index(status: &Status, mut told: impl FnMut(Labels<'_>, &IndexState)) {
+fn each_index(status: &Status, mut visit: impl FnMut(Labels<'_>, &IndexState)) {
     for collection in &status.caches {
         for (name, state) in &collection.indexes {
             let labels = [
                 ("namespace", collection.namespace.as_str()),
                 ("index", name.as_str()),
             ];
-            told(&labels, state);
+            visit(&labels, state);
         }
     }
 }
@@ -491,7 +497,7 @@ fn store(page: &mut Page, status: &Status) {
     if let Some(left) = store.inserts_left {
         page.gauge(
             "forebay_documents_store_inserts_left",
-            "Inserts that the collection can still take that can take the fewest.",
+            "Inserts left in the life of a collection, for the collection with the fewest.",
         )
         .sample(&[], left);
     }
@@ -500,7 +506,7 @@ fn store(page: &mut Page, status: &Status) {
     }
     let mut lags = page.gauge(
         "forebay_documents_upstream_lag_seconds",
-        "How far the caches of a collection are behind the store behind us.",
+        "Delay of the caches of a collection behind the upstream.",
     );
     for (namespace, lag) in &status.store_lag {
         lags.sample(&[("namespace", namespace)], lag.as_secs_f64());
