@@ -1,8 +1,8 @@
-//! Programs that hold a column in memory and count the values that match: Rust's `regex`, value by value, and Hyperscan or
-//! Vectorscan over all bytes; both on all cores.
+//! Programs that hold a column in memory and count the values that match: Rust's `regex`, value by value, and
+//! Hyperscan or Vectorscan over all bytes; both on all cores.
 //!
-//! Each runs in a process of its own, reads one pattern per line, and writes the count and the milliseconds of the scan alone.
-//! The first line of its output is its version.
+//! Each runs in a process of its own, reads one pattern per line, and writes the count and the milliseconds of the
+//! scan alone. The first line of its output is its version.
 
 use std::fs;
 use std::hash::{DefaultHasher, Hasher};

@@ -313,7 +313,7 @@ async fn a_store_behind_us_is_watched() -> Result<()> {
         }
     };
     ensure!(
-        code == 503 && body.contains("the store behind"),
+        code == 503 && body.contains("the upstream"),
         "{code}: {body}"
     );
     front.stop()

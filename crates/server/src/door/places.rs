@@ -1,8 +1,8 @@
 //! Places for connections: their number, and which connections lose theirs when there are too few.
 //!
-//! If clients must authenticate, a part of the places is reserved for those that have. Clients that have not (strangers)
-//! share the rest. When that is full, the oldest stranger is disconnected: a client with a valid password is a stranger
-//! only for a moment, so that it gets in whatever the number of strangers.
+//! If clients must authenticate, a part of the places is reserved for those that have. Clients that have not
+//! (strangers) share the rest. When that is full, the oldest stranger is disconnected. A client with a valid password
+//! is a stranger only for a moment, so it gets in whatever the number of strangers.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;

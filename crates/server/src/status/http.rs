@@ -137,8 +137,8 @@ fn reply(code: StatusCode, kind: &'static str, body: impl Into<String>) -> Respo
     reply
 }
 
-/// Returns whether the `Host` of a request is an address or `localhost`. Refusing others blocks DNS rebinding: a page of
-/// another site whose name was changed to resolve to this machine.
+/// Returns whether the `Host` of a request is an address or `localhost`. Refusing others blocks DNS-rebinding attacks,
+/// in which the name of another site is changed to resolve to this machine.
 fn is_local_name(headers: &HeaderMap) -> bool {
     let Some(host) = headers.get(header::HOST) else {
         return true;

@@ -240,7 +240,7 @@ function fieldFigures(field, now) {
 
 function drawField(cache, field, now) {
   const canvas = make("canvas", { role: "img", "aria-label": `buckets of ${cache.ns} ${field.path}` });
-  const size = `${count(field.rows)} values · ${bytes(field.valueBytes)} values + ${bytes(field.overheadBytes)} overhead`;
+  const size = `${count(field.rows)} rows · ${bytes(field.valueBytes)} values + ${bytes(field.overheadBytes)} overhead`;
   const element = make("div", { class: "field" },
     make("div", { class: "row" }, make("h3", {}, cache.ns, " ", make("span", { class: "soft" }, field.path)), make("span", { class: "soft small" }, size)),
     canvas,
