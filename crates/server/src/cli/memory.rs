@@ -63,7 +63,7 @@ impl Division {
             host_cache_bytes: settings.device_memory_bytes,
             store_cache_bytes: settings.documents_store_cache_bytes,
         };
-        Division::of(set, forebay_documents::machine_memory_bytes())
+        Division::of(set, forebay_memory::machine_bytes())
     }
 
     fn of(set: Set, machine_bytes: u64) -> Result<Division> {
@@ -94,7 +94,7 @@ impl Division {
             true => self.store_cache_bytes + self.write_buffers_bytes,
             false => 0,
         };
-        let apart = forebay_documents::resident_bytes() + of_store;
+        let apart = forebay_memory::resident_bytes() + of_store;
         if apart + GREATEST_MESSAGE_BYTES > self.limit_bytes {
             bail!(
                 "--memory-bytes-max of {}MiB is too small: the program and its store take {}MiB of it, and a message of the greatest length {}MiB: raise it, or lower --documents-store-cache-bytes",
@@ -145,7 +145,7 @@ impl Watch {
     }
 
     fn measure(&mut self) {
-        let resident = forebay_documents::resident_bytes();
+        let resident = forebay_memory::resident_bytes();
         self.account.look(resident);
         let figures = self.account.figures();
         if resident > figures.limit_bytes / TRIM_PART.1 * TRIM_PART.0

@@ -12,6 +12,7 @@ use super::memory::{self, Division};
 use crate::door::{Behind, Door, Listener};
 use crate::settings::{Settings, Sources, flags};
 use crate::shadow::{Shadow, ShadowSettings};
+use crate::status::Process;
 use crate::stop::Stop;
 use crate::upstream::Upstream;
 use crate::{auth, descriptors, logging, status, tls};
@@ -97,7 +98,11 @@ pub async fn run(args: &ServeArgs, stop: &Stop) -> Result<()> {
     );
     let door = || Door::new(documents.clone(), behind, &settings);
     let door = Arc::new(tokio::task::block_in_place(door));
-    let watched = status.map(|status| tokio::spawn(status.serve(door.clone(), stopped.clone())));
+    let devices = documents.devices().clone();
+    let process = Process::new(devices.clone(), documents.settings().memory.clone());
+    let serve_status =
+        |status: status::Listener| status.serve(process, door.clone(), stopped.clone());
+    let watched = status.map(|status| tokio::spawn(serve_status(status)));
     listener
         .serve(door, stopped, settings.shutdown_timeout)
         .await;
@@ -107,7 +112,7 @@ pub async fn run(args: &ServeArgs, stop: &Stop) -> Result<()> {
         watched.await.context("the status listener")?;
     }
     tokio::task::block_in_place(|| documents.shutdown()).context("closing the data")?;
-    tokio::task::block_in_place(|| documents.devices().halt());
+    tokio::task::block_in_place(|| devices.halt());
     tracing::info!("stopped");
     Ok(())
 }

@@ -6,11 +6,12 @@ use std::time::{Duration, Instant};
 use tokio::sync::Mutex;
 use tokio::time::timeout;
 
+use super::Process;
 use crate::door::Door;
 use crate::upstream::Upstream;
 
 /// Time for which an answer is reused, so that many requests do not load the disk and the upstream.
-const BELIEVED: Duration = Duration::from_secs(1);
+const REUSED_FOR: Duration = Duration::from_secs(1);
 /// Timeout of connecting to the upstream.
 const CONNECT_TIME_MAX: Duration = Duration::from_secs(2);
 
@@ -22,23 +23,24 @@ pub struct Health {
 
 impl Health {
     /// Returns why the server does not work as it should, in sentences; empty if it does.
-    pub async fn problems(&self, door: &Arc<Door>) -> Vec<String> {
+    pub async fn problems(&self, process: &Process, door: &Arc<Door>) -> Vec<String> {
         let mut last = self.last.lock().await;
         if let Some((seen, problems)) = last.as_ref()
-            && seen.elapsed() < BELIEVED
+            && seen.elapsed() < REUSED_FOR
         {
             return problems.clone();
         }
-        let problems = look(door).await;
+        let problems = look(process, door).await;
         *last = Some((Instant::now(), problems.clone()));
         problems
     }
 }
 
-async fn look(door: &Arc<Door>) -> Vec<String> {
+async fn look(process: &Process, door: &Arc<Door>) -> Vec<String> {
     let documents = door.documents().clone();
     let looked = tokio::task::spawn_blocking(move || documents.problems()).await;
     let mut problems = looked.unwrap_or_else(|error| vec![error.to_string()]);
+    problems.extend(process.problem());
     if let Some(upstream) = door.upstream() {
         problems.extend(unreachable(upstream).await);
     }

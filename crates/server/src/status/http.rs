@@ -6,13 +6,12 @@ use std::sync::{Arc, LazyLock};
 
 use base64::Engine;
 use base64::prelude::BASE64_STANDARD;
-use forebay_documents::Status;
 use hyper::body::Incoming;
 use hyper::header::{self, HeaderValue};
 use hyper::{HeaderMap, Method, Request, Response, StatusCode};
 use sha2::{Digest, Sha256};
 
-use super::{Watched, json, metrics};
+use super::{Snapshot, Watched, json, metrics};
 
 const PAGE: &str = include_str!("page.html");
 const SCRIPT: &str = include_str!("page.js");
@@ -82,34 +81,39 @@ async fn route(watched: &Arc<Watched>, request: &Request<Incoming>) -> Response<
         "/" => reply(StatusCode::OK, HTML, PAGE),
         "/status.js" => reply(StatusCode::OK, JAVASCRIPT, SCRIPT),
         "/status.json" => {
-            let problems = watched.health.problems(&watched.door).await;
-            let draw = move |watched: &Watched, status: &Status| {
-                json::page(&watched.door, status, &problems).to_string()
+            let problems = problems(watched).await;
+            let draw = move |watched: &Watched, snapshot: &Snapshot| {
+                json::page(&watched.door, snapshot, &problems).to_string()
             };
             picture(watched, JSON, draw).await
         }
         "/metrics" => {
-            let draw = |watched: &Watched, status: &Status| metrics::page(&watched.door, status);
+            let draw =
+                |watched: &Watched, snapshot: &Snapshot| metrics::page(&watched.door, snapshot);
             picture(watched, METRICS, draw).await
         }
-        "/health" => health(&watched.health.problems(&watched.door).await),
+        "/health" => health(&problems(watched).await),
         _ => reply(StatusCode::NOT_FOUND, TEXT, NOT_FOUND),
     }
+}
+
+async fn problems(watched: &Watched) -> Vec<String> {
+    let (process, door) = (&watched.process, &watched.door);
+    watched.health.problems(process, door).await
 }
 
 /// Takes a snapshot of the status and formats it, on a blocking thread.
 async fn picture(
     watched: &Arc<Watched>,
     kind: &'static str,
-    draw: impl FnOnce(&Watched, &Status) -> String + Send + 'static,
+    draw: impl FnOnce(&Watched, &Snapshot) -> String + Send + 'static,
 ) -> Response<String> {
     // Held until the snapshot is formatted, even if the client leaves before.
     let alone = watched.drawing.clone().lock_owned().await;
     let watched = watched.clone();
     let drawn = tokio::task::spawn_blocking(move || {
         let _alone = alone;
-        let status = watched.door.documents().status();
-        draw(&watched, &status)
+        draw(&watched, &watched.snapshot())
     });
     match drawn.await {
         Ok(drawn) => reply(StatusCode::OK, kind, drawn),

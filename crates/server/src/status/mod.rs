@@ -5,6 +5,7 @@ mod health;
 mod http;
 mod json;
 mod metrics;
+mod process;
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -20,6 +21,9 @@ use tokio::sync::{Mutex, Semaphore, watch};
 use tokio::time::timeout;
 
 use crate::door::{self, Door};
+
+pub use process::Process;
+use process::ProcessStatus;
 
 /// Maximum number of clients served at the same time; others wait.
 const CLIENTS_MAX: usize = 256;
@@ -38,11 +42,27 @@ pub struct Listener {
 
 /// The state that all requests share.
 pub struct Watched {
+    process: Process,
     door: Arc<Door>,
     health: Health,
     is_loopback: bool,
     /// One snapshot at a time, as it takes long if there are many buckets.
     drawing: Arc<Mutex<()>>,
+}
+
+/// The status at one moment.
+struct Snapshot {
+    process: ProcessStatus,
+    documents: forebay_documents::Status,
+}
+
+impl Watched {
+    fn snapshot(&self) -> Snapshot {
+        Snapshot {
+            process: self.process.status(),
+            documents: self.door.documents().status(),
+        }
+    }
 }
 
 impl Listener {
@@ -67,9 +87,15 @@ impl Listener {
         self.address
     }
 
-    /// Answers requests about `door` until `shutdown` turns true.
-    pub async fn serve(self, door: Arc<Door>, mut shutdown: watch::Receiver<bool>) {
+    /// Answers requests about `process` and `door` until `shutdown` turns true.
+    pub async fn serve(
+        self,
+        process: Process,
+        door: Arc<Door>,
+        mut shutdown: watch::Receiver<bool>,
+    ) {
         let watched = Arc::new(Watched {
+            process,
             door,
             health: Health::default(),
             is_loopback: self.address.ip().to_canonical().is_loopback(),

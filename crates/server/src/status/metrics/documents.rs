@@ -1,138 +1,28 @@
-//! The metrics in Prometheus' text format.
+//! The metrics of the documents door: connections, commands, searches, caches and the store.
 
-use std::fmt::{Display, Write};
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use forebay_device::Change;
 use forebay_documents::{
-    CollectionStatus, DeviceStatus, Durations, FieldStatus, Histogram, IndexState, SearchFigures,
-    Status,
+    CollectionStatus, Durations, FieldStatus, Histogram, IndexState, SearchFigures, Status,
 };
 
-use super::json::device_name;
+use super::{Family, Figure, Labels, Page};
 use crate::door::Door;
 use crate::shadow::Counters;
+use crate::status::Snapshot;
 
-/// The page.
-pub fn page(door: &Door, status: &Status) -> String {
-    let mut page = Page::default();
-    process(&mut page, status);
-    memory(&mut page, door);
-    connections(&mut page, door);
-    searches(&mut page, &status.searches);
-    commands(&mut page, door, status);
-    devices(&mut page, status);
-    caches(&mut page, status);
-    store(&mut page, status);
-    page.text
+/// Appends the metrics of the documents door.
+pub fn append(page: &mut Page, door: &Door, snapshot: &Snapshot) {
+    let status = &snapshot.documents;
+    connections(page, door);
+    searches(page, &status.searches);
+    commands(page, door, status);
+    device_buckets(page, snapshot);
+    caches(page, snapshot);
+    store(page, status);
 }
 
-/// The page, as it is written.
-#[derive(Default)]
-struct Page {
-    text: String,
-}
-
-/// Names and values of labels.
-type Labels<'a> = &'a [(&'a str, &'a str)];
-
-impl Page {
-    /// Begins the samples of one metric; the kind is `counter`, `gauge` or `histogram`.
-    fn family(&mut self, name: &'static str, kind: &str, help: &str) -> Family<'_> {
-        self.line(format_args!("# HELP {name} {help}\n# TYPE {name} {kind}"));
-        Family { page: self, name }
-    }
-
-    fn counter(&mut self, name: &'static str, help: &str) -> Family<'_> {
-        self.family(name, "counter", help)
-    }
-
-    fn gauge(&mut self, name: &'static str, help: &str) -> Family<'_> {
-        self.family(name, "gauge", help)
-    }
-
-    fn line(&mut self, line: impl Display) {
-        writeln!(self.text, "{line}").expect("memory takes every text");
-    }
-}
-
-/// The samples of one metric.
-struct Family<'a> {
-    page: &'a mut Page,
-    name: &'static str,
-}
-
-impl Family<'_> {
-    fn sample(&mut self, labels: Labels<'_>, value: impl Display) -> &mut Self {
-        self.suffixed("", labels, value)
-    }
-
-    fn suffixed(&mut self, suffix: &str, labels: Labels<'_>, value: impl Display) -> &mut Self {
-        let labels: Vec<String> = labels
-            .iter()
-            .map(|(name, value)| format!("{name}=\"{}\"", escape(value)))
-            .collect();
-        let labels = match labels.is_empty() {
-            true => String::new(),
-            false => format!("{{{}}}", labels.join(",")),
-        };
-        let name = self.name;
-        self.page
-            .line(format_args!("{name}{suffix}{labels} {value}"));
-        self
-    }
-}
-
-fn escape(value: &str) -> String {
-    value
-        .replace('\\', "\\\\")
-        .replace('"', "\\\"")
-        .replace('\n', "\\n")
-}
-
-fn process(page: &mut Page, status: &Status) {
-    let version = [("version", env!("CARGO_PKG_VERSION"))];
-    page.gauge("forebay_build_info", "The build that runs; always 1.")
-        .sample(&version, 1);
-    page.gauge("forebay_uptime_seconds", "Time since the start.")
-        .sample(&[], status.uptime.as_secs_f64());
-    page.gauge(
-        "process_resident_memory_bytes",
-        "Resident memory of the process.",
-    )
-    .sample(&[], status.resident_bytes);
-}
-
-fn memory(page: &mut Page, door: &Door) {
-    let figures = door.documents().settings().memory.figures();
-    page.gauge(
-        "forebay_memory_limit_bytes",
-        "Maximum memory of the process.",
-    )
-    .sample(&[], figures.limit_bytes);
-    page.gauge(
-        "forebay_memory_used_bytes",
-        "Memory held for clients' requests.",
-    )
-    .sample(&[], figures.used_bytes);
-    page.gauge(
-        "forebay_memory_outside_bytes",
-        "Other memory of the process: code, caches, buffers of the store.",
-    )
-    .sample(&[], figures.outside_bytes);
-    page.gauge(
-        "forebay_memory_peak_bytes",
-        "Maximum memory held for clients' requests so far.",
-    )
-    .sample(&[], figures.peak_bytes);
-    page.counter(
-        "forebay_memory_refused_total",
-        "Requests refused because there was no memory left.",
-    )
-    .sample(&[], figures.refused);
-}
-
-/// The listener that connections came through.
+/// The protocol of the connections.
 const PROTOCOL: [(&str, &str); 1] = [("protocol", "mongodb")];
 
 fn connections(page: &mut Page, door: &Door) {
@@ -155,10 +45,10 @@ fn connections(page: &mut Page, door: &Door) {
     )
     .sample(&PROTOCOL, connections.refused);
     page.counter(
-        "forebay_connections_given_away_total",
+        "forebay_connections_evicted_total",
         "Unauthenticated connections closed to make room.",
     )
-    .sample(&[], connections.given_away);
+    .sample(&[], connections.evicted);
     page.counter(
         "forebay_wrong_passwords_total",
         "Attempts to authenticate with a wrong password or as an unknown user.",
@@ -273,72 +163,11 @@ fn upstream_reads(page: &mut Page, reads: &Counters) {
     .sample(&[], of(&reads.slower));
 }
 
-/// Name, kind and help of a metric, and the function that reads its value.
-type Figure<T> = (&'static str, &'static str, &'static str, fn(&T) -> f64);
-
-const DEVICE_FIGURES: [Figure<DeviceStatus>; 6] = [
-    (
-        "forebay_device_memory_used_bytes",
-        "gauge",
-        "Device memory used for cached values.",
-        |it| it.device.memory_used_bytes() as f64,
-    ),
-    (
-        "forebay_device_memory_budget_bytes",
-        "gauge",
-        "Maximum device memory for cached values.",
-        |it| it.device.memory_budget_bytes() as f64,
-    ),
-    (
-        "forebay_device_queued_jobs",
-        "gauge",
-        "Jobs waiting or running on a device.",
-        |it| it.device.queued_jobs() as f64,
-    ),
-    (
-        "forebay_documents_device_buckets",
-        "gauge",
-        "Buckets on a device.",
-        |it| it.buckets as f64,
-    ),
-    (
-        "forebay_device_jobs_total",
-        "counter",
-        "Jobs finished by a device.",
-        |it| it.device.finished_jobs() as f64,
-    ),
-    (
-        "forebay_device_busy_seconds_total",
-        "counter",
-        "Time that the device's thread spent in jobs.",
-        |it| it.device.busy_time().as_secs_f64(),
-    ),
-];
-
-fn devices(page: &mut Page, status: &Status) {
-    let mut states = page.gauge(
-        "forebay_device_state",
-        "1 for the current state of a device.",
-    );
-    for device in &status.devices {
-        let state = device.device.state().name();
-        for known in ["ready", "leaving", "lost"] {
-            let labels = [("device", device.device.name()), ("state", known)];
-            states.sample(&labels, u8::from(known == state));
-        }
-    }
-    for (name, kind, help, figure) in DEVICE_FIGURES {
-        let mut family = page.family(name, kind, help);
-        for device in &status.devices {
-            family.sample(&[("device", device.device.name())], figure(device));
-        }
-    }
-    let mut events = page.counter(
-        "forebay_device_events_total",
-        "Devices that joined, left or were lost.",
-    );
-    for (change, count) in Change::NAMES.iter().zip(status.device_event_counts) {
-        events.sample(&[("event", change)], count);
+fn device_buckets(page: &mut Page, snapshot: &Snapshot) {
+    let mut buckets = page.gauge("forebay_documents_device_buckets", "Buckets on a device.");
+    for device in &snapshot.process.devices {
+        let count = snapshot.documents.buckets_on(device.id());
+        buckets.sample(&[("device", device.name())], count);
     }
 }
 
@@ -375,7 +204,8 @@ const FIELD_FIGURES: [Figure<FieldStatus>; 5] = [
     ),
 ];
 
-fn caches(page: &mut Page, status: &Status) {
+fn caches(page: &mut Page, snapshot: &Snapshot) {
+    let status = &snapshot.documents;
     for (name, kind, help, figure) in FIELD_FIGURES {
         let mut family = page.family(name, kind, help);
         for (collection, field) in fields(status) {
@@ -395,7 +225,7 @@ fn caches(page: &mut Page, status: &Status) {
             let labels = [
                 ("namespace", collection.namespace.as_str()),
                 ("field", field.path.as_str()),
-                ("device", &device_name(status, *device)),
+                ("device", &snapshot.process.device_name(*device)),
             ];
             buckets.sample(&labels, count);
         }
@@ -510,20 +340,5 @@ fn store(page: &mut Page, status: &Status) {
     );
     for (namespace, lag) in &status.store_lag {
         lags.sample(&[("namespace", namespace)], lag.as_secs_f64());
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn labels_cannot_end_early() {
-        let mut page = Page::default();
-        let namespace = "a\"b\\c\nd";
-        page.gauge("x", "Help.")
-            .sample(&[("namespace", namespace)], 1);
-        let expected = "# HELP x Help.\n# TYPE x gauge\nx{namespace=\"a\\\"b\\\\c\\nd\"} 1\n";
-        assert_eq!(page.text, expected);
     }
 }
