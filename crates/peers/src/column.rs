@@ -120,7 +120,7 @@ fn libhs_binary() -> Result<PathBuf> {
     Ok(path)
 }
 
-/// Searches the values of `file`, one a line, as the process behind [`ColumnSearch::regex_crate`] does.
+/// Searches the values of `file`, one per line: the process of [`ColumnSearch::regex_crate`].
 ///
 /// # Errors
 /// If the file cannot be read, or a pattern is invalid.

@@ -81,7 +81,7 @@ impl Postgres {
             server,
             _folder: folder,
         };
-        let (version, _) = postgres.ask("SHOW server_version")?;
+        let (version, _) = postgres.execute("SHOW server_version")?;
         let number = version.split(' ').next().unwrap_or(&version);
         postgres.version = format!("PostgreSQL {number}");
         Ok(postgres)
@@ -96,8 +96,8 @@ impl Postgres {
     ///
     /// # Errors
     /// If the server refuses it.
-    pub fn ask(&mut self, statement: &str) -> Result<(String, f64)> {
-        self.session.ask(statement)
+    pub fn execute(&mut self, statement: &str) -> Result<(String, f64)> {
+        self.session.execute(statement)
     }
 
     /// Runs a statement that counts.
@@ -105,7 +105,7 @@ impl Postgres {
     /// # Errors
     /// If the server refuses it, or it does not count.
     pub fn count(&mut self, statement: &str) -> Result<(u64, f64)> {
-        let (count, time) = self.ask(statement)?;
+        let (count, time) = self.execute(statement)?;
         Ok((
             count
                 .parse()
@@ -196,7 +196,7 @@ fn wait_for_session(server: &mut Child, folder: &Path) -> Result<Session> {
             bail!("postgres ended with {status}");
         }
         let mut session = Session::start(folder)?;
-        if session.ask("SELECT 1").is_ok() {
+        if session.execute("SELECT 1").is_ok() {
             return Ok(session);
         }
         std::thread::park_timeout(Duration::from_millis(100));
@@ -244,7 +244,7 @@ impl Session {
         })
     }
 
-    fn ask(&mut self, statement: &str) -> Result<(String, f64)> {
+    fn execute(&mut self, statement: &str) -> Result<(String, f64)> {
         let end = if statement.starts_with('\\') { "" } else { ";" };
         let asked = format!("\\timing on\n{statement}{end}\n\\timing off\n\\echo {END}\n");
         let written = self.statements.write_all(asked.as_bytes());
@@ -297,7 +297,7 @@ mod tests {
             .expect("it counts");
         assert_eq!(count, 5);
         assert!(time > 0.0);
-        assert!(postgres.ask("SELEC 1").is_err());
+        assert!(postgres.execute("SELEC 1").is_err());
         let folder = postgres._folder.path().to_owned();
         drop(postgres);
         assert!(!folder.exists());

@@ -123,7 +123,7 @@ impl ServerProcess {
 
     /// Waits, at most a minute, until the server has no background work left, so that it does not disturb the next
     /// measurement. Returns at once if the system does not report processor times.
-    pub async fn rest(&self) {
+    pub async fn wait_until_idle(&self) {
         let deadline = Instant::now() + Duration::from_secs(REST_SECONDS_MAX);
         let mut before = self.processor_time();
         while before.is_some() && Instant::now() < deadline {

@@ -59,16 +59,16 @@ impl Stop {
         self.asked.subscribe()
     }
 
-    /// Ends the process if the door is not closed within `patience` plus a second after a request to stop. A separate
+    /// Ends the process if the door is not closed within `timeout` plus a second after a request to stop. A separate
     /// thread does this, so that no other thread can delay it.
     ///
     /// # Errors
     /// If the system cannot start a thread.
-    pub fn end_after(&self, patience: Duration) -> Result<()> {
+    pub fn end_after(&self, timeout: Duration) -> Result<()> {
         let stop = self.clone();
         let thread = thread::Builder::new().name("stop".to_owned());
         thread.spawn(move || {
-            if !stop.is_served_within(patience + MARGIN) {
+            if !stop.is_served_within(timeout + MARGIN) {
                 tracing::error!(
                     "commands do not finish in time: the process ends, as after a crash"
                 );
@@ -84,17 +84,17 @@ impl Stop {
     }
 
     fn enter(&self, next: Phase) {
-        let (phase, told) = &*self.phase;
+        let (phase, changed) = &*self.phase;
         *phase.lock() = next;
-        told.notify_all();
+        changed.notify_all();
     }
 
     /// Waits for a request to stop, then for the door to close. Returns false if closing takes longer.
     fn is_served_within(&self, time: Duration) -> bool {
-        let (phase, told) = &*self.phase;
+        let (phase, changed) = &*self.phase;
         let mut phase = phase.lock();
-        told.wait_while(&mut phase, |phase| *phase == Phase::Running);
-        told.wait_while_for(&mut phase, |phase| *phase == Phase::Asked, time);
+        changed.wait_while(&mut phase, |phase| *phase == Phase::Running);
+        changed.wait_while_for(&mut phase, |phase| *phase == Phase::Asked, time);
         *phase == Phase::Served
     }
 
@@ -109,14 +109,14 @@ impl Stop {
             if let Err(error) = io::copy(&mut io::stdin().lock(), &mut io::sink()) {
                 tracing::warn!(%error, "standard input cannot be read");
             }
-            stop.ask();
+            stop.request();
         })?;
         Ok(())
     }
 
     fn wait_for(&self, signals: SigSet) {
         while let Ok(signal) = signals.wait() {
-            if self.ask() {
+            if self.request() {
                 continue;
             }
             // The signal takes effect in this thread, before `raise` returns.
@@ -128,7 +128,7 @@ impl Stop {
     }
 
     /// Requests a stop. Returns whether a listener will act on it: only the first request does.
-    fn ask(&self) -> bool {
+    fn request(&self) -> bool {
         let first = !*self.asked.borrow() && self.asked.send(true).is_ok();
         if first {
             self.enter(Phase::Asked);

@@ -35,7 +35,7 @@ struct Failures {
 impl Guesses {
     /// Records a wrong password and returns the delay of its answer. Logs the first, second, fourth, eighth, ... of a
     /// sender.
-    pub fn note(&self, sender: Option<IpAddr>, user: Option<&User>) -> Duration {
+    pub fn record(&self, sender: Option<IpAddr>, user: Option<&User>) -> Duration {
         self.total.fetch_add(1, Ordering::Relaxed);
         let count = sender.map_or(1, |sender| self.count(sender, Instant::now()));
         if count.is_power_of_two() {

@@ -55,7 +55,7 @@ pub struct Secret(Vec<u8>);
 impl Secret {
     /// Reads the secret from the store, so that these salts survive restarts as those of users do. If the store has
     /// none, makes one and stores it. Waits for the disk.
-    pub fn of(documents: &Documents) -> Secret {
+    pub fn load(documents: &Documents) -> Secret {
         let mut fresh = [0; 32];
         random_bytes(&mut fresh);
         let kept = documents.users().secret(&fresh);

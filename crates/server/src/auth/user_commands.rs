@@ -28,7 +28,7 @@ impl Changes {
     }
 
     /// Runs a change. A failed one counts too, as it may have reached the store.
-    fn make<T>(&self, change: impl FnOnce() -> T) -> T {
+    fn apply<T>(&self, change: impl FnOnce() -> T) -> T {
         let _alone = self.changing.lock();
         let made = change();
         self.count.fetch_add(1, Ordering::Release);
@@ -79,7 +79,7 @@ pub fn add_first(
     if has_users() {
         return None;
     }
-    changes.make(|| {
+    changes.apply(|| {
         if has_users() {
             return None;
         }
@@ -105,7 +105,7 @@ pub fn run(
     if command.name == "usersInfo" {
         return users_info(documents, command);
     }
-    let reply = changes.make(|| change(documents, command))?;
+    let reply = changes.apply(|| change(documents, command))?;
     if !matches!(command.name.as_str(), "createUser" | "grantRolesToUser") {
         // After the count, so that what the user begins from now on is checked against the new record.
         documents.end_user(&named(command)?);

@@ -45,11 +45,11 @@ impl ServerArgs {
         Ok(client)
     }
 
-    /// A client of the server, and the server's address. In front of a store that is away, the server answers no
-    /// ping, and may answer other commands.
+    /// Returns a client of the server, and the server's address. Sends no ping: a proxy whose upstream cannot be
+    /// reached answers none, but may answer other commands.
     ///
     /// # Errors
-    /// If the connection string is not one, or nothing listens.
+    /// If the connection string is malformed, or no server listens.
     pub async fn open(&self) -> Result<(Client, String)> {
         let mut options = ClientOptions::parse(&self.uri).await.context("--uri")?;
         options.app_name = Some("forebay".to_owned());

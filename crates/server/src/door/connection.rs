@@ -197,9 +197,9 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
     /// If a fail point closes the connection.
     async fn answer(&mut self, command: Command) -> Result<Option<RawDocumentBuf>, FrameError> {
         if hello::is_hello(&command.name) {
-            match hello::patience(&self.door, &command.body) {
+            match hello::await_time(&self.door, &command.body) {
                 Err(refusal) => return Ok(Some(refusal.to_reply())),
-                Ok(Some(patience)) if !self.await_news(patience).await => return Ok(None),
+                Ok(Some(await_time)) if !self.await_news(await_time).await => return Ok(None),
                 Ok(_) => {}
             }
         }
@@ -214,11 +214,11 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
         dispatch::answer(&self.door, &mut self.session, command).await
     }
 
-    /// Waits until the server stops, at most `patience`. Returns false if the client leaves in the meantime.
-    async fn await_news(&mut self, patience: Duration) -> bool {
+    /// Waits until the server stops, at most `await_time`. Returns false if the client leaves in the meantime.
+    async fn await_news(&mut self, await_time: Duration) -> bool {
         tokio::select! {
             () = self.door.documents.stopping() => true,
-            () = sleep(patience) => true,
+            () = sleep(await_time) => true,
             () = self.reader.closed() => false,
         }
     }

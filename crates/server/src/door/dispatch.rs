@@ -145,7 +145,7 @@ async fn authenticate(
     if refused == Some(Code::AuthenticationFailed) {
         session.failures += 1;
         let sender = session.client.peer.map(|peer| peer.ip());
-        tokio::time::sleep(door.guesses.note(sender, claimed.as_ref())).await;
+        tokio::time::sleep(door.guesses.record(sender, claimed.as_ref())).await;
     }
     reply
 }

@@ -130,8 +130,8 @@ impl FailPoints {
         })
     }
 
-    /// Takes a step for each statement that a numbered write has applied now, not in an earlier attempt. Returns true if
-    /// the write shall fail.
+    /// Takes a step for each statement that a numbered write has applied now, not in an earlier attempt. Returns true
+    /// if the write shall fail.
     pub fn strikes_applied(&self, statements: usize, reply: &RawDocument) -> bool {
         let repeated = reply.get_array("retriedStmtIds");
         let repeated = repeated.map_or(0, |ids| ids.into_iter().count());

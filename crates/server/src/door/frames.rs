@@ -121,8 +121,8 @@ impl<R: AsyncRead + Unpin> FrameReader<R> {
         }
     }
 
-    /// Reads the next message, which is charged to `memory` as it arrives. Returns `None` if the client closed the stream
-    /// between messages.
+    /// Reads the next message, which is charged to `memory` as it arrives. Returns `None` if the client closed the
+    /// stream between messages.
     ///
     /// Waits for the first byte without a limit. Dropping the future between polls loses nothing.
     ///

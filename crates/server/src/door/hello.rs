@@ -21,7 +21,7 @@ pub const WIRE_VERSION_MAX: i32 = 21;
 const SESSION_TIMEOUT_MINUTES: i32 = 30;
 
 /// Maximum time for which an answer is held back.
-const PATIENCE_MAX: Duration = Duration::from_secs(60);
+const AWAIT_TIME_MAX: Duration = Duration::from_secs(60);
 
 /// The names of the command.
 pub const NAMES: [&str; 3] = ["hello", "isMaster", "ismaster"];
@@ -35,18 +35,18 @@ pub fn is_hello(command: &str) -> bool {
 ///
 /// # Errors
 /// 31368 for only one of `topologyVersion` and `maxAwaitTimeMS`, 31373 and 31382 for invalid values.
-pub fn patience(door: &Door, body: &RawDocument) -> Result<Option<Duration>, Refusal> {
+pub fn await_time(door: &Door, body: &RawDocument) -> Result<Option<Duration>, Refusal> {
     let known = body.get_document("topologyVersion").ok();
-    let patience_ms = body.get("maxAwaitTimeMS").ok().flatten().and_then(whole);
-    let (known, patience_ms) = match (known, patience_ms) {
+    let max_await_ms = body.get("maxAwaitTimeMS").ok().flatten().and_then(whole);
+    let (known, max_await_ms) = match (known, max_await_ms) {
         (None, None) => return Ok(None),
-        (Some(known), Some(patience_ms)) => (known, patience_ms),
+        (Some(known), Some(max_await_ms)) => (known, max_await_ms),
         _ => {
             let message = "topologyVersion and maxAwaitTimeMS belong together";
             return Err(Refusal::new(Code::AwaitIncomplete, message));
         }
     };
-    let patience_ms = u64::try_from(patience_ms).map_err(|_| {
+    let max_await_ms = u64::try_from(max_await_ms).map_err(|_| {
         let message = "maxAwaitTimeMS must be a non-negative integer";
         Refusal::new(Code::AwaitNegative, message)
     })?;
@@ -61,8 +61,8 @@ pub fn patience(door: &Door, body: &RawDocument) -> Result<Option<Duration>, Ref
         );
         return Err(Refusal::new(Code::TopologyAhead, message));
     }
-    let patience = Duration::from_millis(patience_ms).min(PATIENCE_MAX);
-    Ok((theirs == ours).then_some(patience))
+    let await_time = Duration::from_millis(max_await_ms).min(AWAIT_TIME_MAX);
+    Ok((theirs == ours).then_some(await_time))
 }
 
 /// Returns whether the client wants a stream of replies to one hello.

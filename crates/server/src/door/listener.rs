@@ -69,12 +69,12 @@ impl Listener {
         self.listener.local_addr()
     }
 
-    /// Serves clients until `shutdown` turns true, then waits at most `patience` for commands in progress.
+    /// Serves clients until `shutdown` turns true, then waits at most `grace` for commands in progress.
     pub async fn serve(
         self,
         door: Arc<Door>,
         mut shutdown: watch::Receiver<bool>,
-        patience: Duration,
+        grace: Duration,
     ) {
         let mut connections = JoinSet::new();
         let for_connections = shutdown.clone();
@@ -93,7 +93,7 @@ impl Listener {
         }
         drop(self.listener);
         door.documents.stop_waiting();
-        let finished = timeout(patience, async {
+        let finished = timeout(grace, async {
             while connections.join_next().await.is_some() {}
         })
         .await;
@@ -129,7 +129,7 @@ impl Listener {
             session.local_address = local_address;
             tokio::select! {
                 () = serve_socket(door, tls, socket, session, shutdown) => {}
-                () = place.given_away() => {
+                () = place.evicted() => {
                     tracing::debug!(%peer, "connection closed: it had not authenticated, and another needed its place");
                 }
             }

@@ -83,7 +83,7 @@ pub struct Connections {
     /// Refused so far, as the maximum was reached.
     pub refused: u64,
     /// Unauthenticated ones closed so far to make room.
-    pub given_away: u64,
+    pub evicted: u64,
     /// Wrong passwords so far.
     pub wrong_passwords: u64,
 }
@@ -106,7 +106,7 @@ impl Door {
     pub fn new(documents: Arc<Documents>, behind: Option<Behind>, settings: &Settings) -> Door {
         let memory = documents.settings().memory.clone();
         Door {
-            secret: Secret::of(&documents),
+            secret: Secret::load(&documents),
             guesses: Guesses::default(),
             user_changes: Changes::default(),
             documents,
@@ -147,7 +147,7 @@ impl Door {
             max: places.max,
             taken: taken.unsigned_abs(),
             refused: places.refused,
-            given_away: places.given_away,
+            evicted: places.evicted,
             wrong_passwords: self.guesses.total(),
         }
     }

@@ -26,7 +26,7 @@ struct Taken {
     next: u64,
     strangers: BTreeMap<u64, Arc<Notify>>,
     refused: u64,
-    given_away: u64,
+    evicted: u64,
 }
 
 /// A connection's place, which is released when this value is dropped.
@@ -34,7 +34,7 @@ struct Taken {
 pub struct Place {
     places: Arc<Places>,
     number: u64,
-    given_away: Arc<Notify>,
+    evicted: Arc<Notify>,
     standing: Mutex<Standing>,
 }
 
@@ -55,7 +55,7 @@ pub struct Counts {
     /// Clients refused so far.
     pub refused: u64,
     /// Strangers disconnected so far.
-    pub given_away: u64,
+    pub evicted: u64,
 }
 
 impl Places {
@@ -68,15 +68,16 @@ impl Places {
         })
     }
 
-    /// Takes a place, if need be that of the oldest stranger. Returns `None` if clients that keep their places have all.
+    /// Takes a place, if need be that of the oldest stranger. Returns `None` if clients that keep their places have
+    /// all.
     pub fn enter(self: &Arc<Self>) -> Option<Place> {
         let mut taken = self.taken.lock();
         if let Some(strangers_max) = self.strangers_max
             && (taken.count >= self.max || taken.strangers.len() >= strangers_max)
-            && let Some((_, given_away)) = taken.strangers.pop_first()
+            && let Some((_, evicted)) = taken.strangers.pop_first()
         {
-            given_away.notify_one();
-            taken.given_away += 1;
+            evicted.notify_one();
+            taken.evicted += 1;
             taken.count -= 1;
         }
         if taken.count >= self.max {
@@ -88,7 +89,7 @@ impl Places {
         let place = Place {
             places: self.clone(),
             number: taken.next,
-            given_away: Arc::default(),
+            evicted: Arc::default(),
             standing: Mutex::new(Standing::Known),
         };
         if self.strangers_max.is_some() {
@@ -104,15 +105,15 @@ impl Places {
             taken: taken.count,
             max: self.max,
             refused: taken.refused,
-            given_away: taken.given_away,
+            evicted: taken.evicted,
         }
     }
 }
 
 impl Place {
     /// Waits until the place is taken away. One caller at a time may wait.
-    pub async fn given_away(&self) {
-        self.given_away.notified().await;
+    pub async fn evicted(&self) {
+        self.evicted.notified().await;
     }
 
     /// Keeps the place for a client that has authenticated. Has no effect if the place was taken away before.
@@ -132,7 +133,7 @@ impl Place {
     }
 
     fn be_stranger(&self, taken: &mut Taken) {
-        taken.strangers.insert(self.number, self.given_away.clone());
+        taken.strangers.insert(self.number, self.evicted.clone());
         *self.standing.lock() = Standing::Stranger;
     }
 }
@@ -154,8 +155,8 @@ mod tests {
 
     use super::*;
 
-    fn is_given_away(place: &Place) -> bool {
-        place.given_away().now_or_never().is_some()
+    fn is_evicted(place: &Place) -> bool {
+        place.evicted().now_or_never().is_some()
     }
 
     #[test]
@@ -164,7 +165,7 @@ mod tests {
         let (first, _second) = (places.enter().expect("room"), places.enter().expect("room"));
         assert!(places.enter().is_none());
         first.forget();
-        assert!(places.enter().is_none() && !is_given_away(&first));
+        assert!(places.enter().is_none() && !is_evicted(&first));
         drop(first);
         let third = places.enter();
         assert!(third.is_some());
@@ -178,12 +179,12 @@ mod tests {
         let enter = || places.enter().expect("room");
         let (first, second) = (enter(), enter());
         let third = enter();
-        assert!(is_given_away(&first) && !is_given_away(&second));
+        assert!(is_evicted(&first) && !is_evicted(&second));
         assert_eq!(places.counts().taken, 2);
         drop(first);
         let counts = places.counts();
         assert_eq!(
-            (counts.taken, counts.given_away),
+            (counts.taken, counts.evicted),
             (2, 1),
             "its place was another's"
         );
@@ -201,14 +202,14 @@ mod tests {
             stranger
         });
         ada.keep();
-        assert!(is_given_away(&ada), "it was too late for her");
+        assert!(is_evicted(&ada), "it was too late for her");
         drop(ada);
         eve.keep();
         let bob = enter();
         bob.keep();
-        assert!(places.enter().is_none() && !is_given_away(&eve) && !is_given_away(&bob));
+        assert!(places.enter().is_none() && !is_evicted(&eve) && !is_evicted(&bob));
         bob.forget();
         let _carol = enter();
-        assert!(is_given_away(&bob) && !is_given_away(&eve));
+        assert!(is_evicted(&bob) && !is_evicted(&eve));
     }
 }
