@@ -37,7 +37,7 @@ async fn main() -> Result<(), Box<dyn Error>> {
     let documents = numbers.next().unwrap_or(1_000_000);
     let defaults = CacheSettings::default();
     let settings = CacheSettings {
-        tail_values_max: numbers.next().unwrap_or(defaults.tail_values_max),
+        delta_values_max: numbers.next().unwrap_or(defaults.delta_values_max),
         chunk_values_max: numbers.next().unwrap_or(defaults.chunk_values_max),
         chunk_bytes_max: numbers.next().unwrap_or(defaults.chunk_bytes_max),
         ..defaults

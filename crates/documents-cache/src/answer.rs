@@ -8,7 +8,7 @@ use roaring::RoaringBitmap;
 
 /// The answer to a [`SearchRequest`](crate::SearchRequest).
 ///
-/// Documents that are residual in any field the request names are in none of the parts but `residual`.
+/// Documents that are recheck in any field the request names are in none of the parts but `recheck`.
 #[derive(Debug, Clone, Default)]
 pub struct SearchAnswer {
     /// Documents found. With a limit, no more than that.
@@ -18,7 +18,7 @@ pub struct SearchAnswer {
     /// Values of a field among them, if they were wanted.
     pub values: Option<ValueCounts>,
     /// Documents the cache cannot judge: the caller checks each with the whole filter.
-    pub residual: RoaringBitmap,
+    pub recheck: RoaringBitmap,
     /// How the search was done.
     pub report: SearchReport,
     /// What the parts hold of the account, if it is much.
@@ -99,8 +99,8 @@ pub struct HostReport {
     pub buckets: usize,
     /// Rows of those buckets.
     pub rows: u64,
-    /// Rows of the tail.
-    pub tail_rows: u64,
+    /// Rows of the delta.
+    pub delta_rows: u64,
     /// Microseconds these scans took.
     pub host_us: u64,
 }

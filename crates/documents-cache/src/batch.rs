@@ -20,12 +20,12 @@ pub(crate) struct Column {
     pub(crate) rows: Block,
     pub(crate) null: Vec<u32>,
     pub(crate) missing: Vec<u32>,
-    pub(crate) residual: Vec<u32>,
+    pub(crate) recheck: Vec<u32>,
     pub(crate) arrays: Vec<u32>,
 }
 
 impl Batch {
-    /// For so many fields, and room for so many documents; a longer value makes its document residual.
+    /// For so many fields, and room for so many documents; a longer value makes its document recheck.
     pub(crate) fn new(fields: usize, documents: usize, value_bytes_max: usize) -> Batch {
         Batch {
             columns: (0..fields)
@@ -65,7 +65,7 @@ impl Column {
             rows: Block::with_capacity(rows, 0),
             null: Vec::new(),
             missing: Vec::new(),
-            residual: Vec::new(),
+            recheck: Vec::new(),
             arrays: Vec::new(),
         }
     }
@@ -76,7 +76,7 @@ impl Column {
         match value.kept(value_bytes_max) {
             Kept::Missing => self.missing.push(place),
             Kept::Null => self.null.push(place),
-            Kept::Residual => self.residual.push(place),
+            Kept::Recheck => self.recheck.push(place),
             Kept::Other => {}
             Kept::Row(value) => self.rows.push(value, place),
             Kept::Rows(values) => {

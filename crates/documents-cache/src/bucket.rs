@@ -16,7 +16,7 @@ pub(crate) struct Bucket {
     /// Values from this one on, up to the lower bound of the next bucket, belong here.
     pub(crate) lower: Arc<[u8]>,
     /// First bytes of a value that make the hash in this bucket.
-    pub(crate) hash_bytes: usize,
+    pub(crate) prefix_bytes: usize,
     /// Sorted segments, oldest first.
     pub(crate) segments: Vec<Segment>,
     device: Option<Arc<Device>>,
@@ -27,13 +27,13 @@ impl Bucket {
     pub(crate) fn new(
         guard: Arc<BucketIdGuard>,
         lower: &[u8],
-        hash_bytes: usize,
+        prefix_bytes: usize,
         segments: Vec<Segment>,
     ) -> Bucket {
         Bucket {
             guard,
             lower: lower.into(),
-            hash_bytes,
+            prefix_bytes,
             segments,
             device: None,
         }
@@ -48,7 +48,7 @@ impl Bucket {
         self.device.as_ref()
     }
 
-    /// Rows, dead ones included.
+    /// Rows, deleted ones included.
     pub(crate) fn rows(&self) -> usize {
         self.segments
             .iter()

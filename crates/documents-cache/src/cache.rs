@@ -7,7 +7,7 @@ use forebay_device::{Device, DeviceId, Devices};
 use forebay_text_gpu::ScanQueue;
 use parking_lot::{Mutex, RwLock};
 
-use crate::maintain::{self, Alarm};
+use crate::maintain::{self, FlushSignal};
 use crate::owners::Owners;
 use crate::{CacheSettings, CollectionCache};
 
@@ -17,7 +17,7 @@ pub(crate) struct Shared {
     pub(crate) devices: Arc<Devices>,
     pub(crate) settings: CacheSettings,
     pub(crate) owners: Arc<Owners>,
-    pub(crate) alarm: Alarm,
+    pub(crate) flush_signal: FlushSignal,
     /// The searches that wait for each GPU.
     queues: Mutex<HashMap<DeviceId, Arc<ScanQueue>>>,
     /// Every collection there is, declared or still being built.
@@ -65,7 +65,7 @@ impl Cache {
             devices,
             settings,
             owners: Arc::new(owners),
-            alarm: Alarm::default(),
+            flush_signal: FlushSignal::default(),
             queues: Mutex::default(),
             members: Mutex::default(),
         });
@@ -176,6 +176,6 @@ fn prepare(device: &Device) {
 
 impl Drop for Cache {
     fn drop(&mut self) {
-        self.shared.alarm.end();
+        self.shared.flush_signal.end();
     }
 }

@@ -13,7 +13,7 @@ use crate::field::FieldState;
 use crate::numbers::NumberSet;
 use crate::request::SearchRequest;
 use crate::search::{self, Snapshot};
-use crate::stats::{BucketHome, BucketStats, FieldStats};
+use crate::stats::{BucketStats, BucketSummary, FieldStats};
 use crate::value::FieldValue;
 use crate::{CacheSettings, maintain};
 
@@ -204,7 +204,7 @@ impl CollectionCache {
         }
     }
 
-    /// Sorts the tail into the buckets, then splits, merges, compacts and places buckets as needed. Blocks; searches
+    /// Sorts the delta into the buckets, then splits, merges, compacts and places buckets as needed. Blocks; searches
     /// and writes go on meanwhile. The background thread does the same by itself.
     pub fn flush(&self) {
         maintain::maintain(self, maintain::Extent::Everything);
@@ -234,8 +234,8 @@ impl CollectionCache {
     }
 
     /// The same without the details of buckets: cheap enough to ask for all the time.
-    pub fn summary(&self, field: usize) -> Option<FieldStats<BucketHome>> {
-        self.field_stats(field, |bucket| BucketHome {
+    pub fn summary(&self, field: usize) -> Option<FieldStats<BucketSummary>> {
+        self.field_stats(field, |bucket| BucketSummary {
             rows: bucket.live_rows() as u64,
             device: bucket.device().map(|device| device.id()),
         })
@@ -252,8 +252,8 @@ impl CollectionCache {
             rows: state.rows,
             value_bytes: state.value_bytes,
             overhead_bytes: (state.memory_bytes() + live_bytes).saturating_sub(state.value_bytes),
-            tail_rows: state.tail_rows() as u64,
-            residual: state.residual.len(),
+            delta_rows: state.delta_rows() as u64,
+            recheck: state.recheck.len(),
             arrays: state.arrays.len(),
             buckets_on_host: buckets
                 .iter()
@@ -267,7 +267,9 @@ impl CollectionCache {
     fn written(&self, state: &mut State, writes: u64) {
         state.writes += writes;
         let full = |field: &Arc<FieldState>| field.runs.len() >= self.settings().runs_max();
-        self.shared.alarm.written(state.fields.iter().any(full));
+        self.shared
+            .flush_signal
+            .written(state.fields.iter().any(full));
     }
 }
 
@@ -303,13 +305,13 @@ fn empty_field(shared: &Shared) -> FieldState {
     FieldState::new(Bucket::new(
         shared.owners.new_bucket(),
         b"",
-        shared.settings.hash_bytes,
+        shared.settings.prefix_bytes,
         Vec::new(),
     ))
 }
 
 fn bucket_stats(collection: &CollectionCache, bucket: &Bucket) -> BucketStats {
-    let hash = |value: &[u8]| value[..value.len().min(bucket.hash_bytes)].to_vec();
+    let hash = |value: &[u8]| value[..value.len().min(bucket.prefix_bytes)].to_vec();
     let filled = || {
         bucket
             .segments
@@ -322,9 +324,9 @@ fn bucket_stats(collection: &CollectionCache, bucket: &Bucket) -> BucketStats {
         .max();
     BucketStats {
         id: bucket.id().0,
-        first_hash: hash(first.unwrap_or(&bucket.lower)),
-        last_hash: hash(last.unwrap_or(&bucket.lower)),
-        hash_bytes: bucket.hash_bytes,
+        first_prefix: hash(first.unwrap_or(&bucket.lower)),
+        last_prefix: hash(last.unwrap_or(&bucket.lower)),
+        prefix_bytes: bucket.prefix_bytes,
         rows: bucket.live_rows() as u64,
         bytes: bucket.memory_bytes(),
         segments: bucket.segments.len(),

@@ -4,7 +4,7 @@ use std::ops::Range;
 use std::sync::{Arc, OnceLock};
 
 use crate::bucket::Bucket;
-use crate::gpu::{self, Holders};
+use crate::gpu::{self, DevicePartitions};
 
 /// An ordered map from ranges of hashes to buckets. There is always one bucket at least, and the first one's lower
 /// bound is the empty value.
@@ -12,7 +12,7 @@ use crate::gpu::{self, Holders};
 pub(crate) struct Directory {
     buckets: Vec<Arc<Bucket>>,
     /// Who holds the buckets as they are now; made by the first search that wants it.
-    holders: OnceLock<Arc<Holders>>,
+    device_partitions: OnceLock<Arc<DevicePartitions>>,
 }
 
 impl Clone for Directory {
@@ -20,7 +20,7 @@ impl Clone for Directory {
     fn clone(&self) -> Directory {
         Directory {
             buckets: self.buckets.clone(),
-            holders: OnceLock::new(),
+            device_partitions: OnceLock::new(),
         }
     }
 }
@@ -29,7 +29,7 @@ impl Directory {
     pub(crate) fn new(first: Bucket) -> Directory {
         Directory {
             buckets: vec![Arc::new(first)],
-            holders: OnceLock::new(),
+            device_partitions: OnceLock::new(),
         }
     }
 
@@ -53,23 +53,23 @@ impl Directory {
     }
 
     /// Who holds the buckets at some positions; positions in the answer count from the first of them.
-    pub(crate) fn holders(&self, positions: Range<usize>) -> Arc<Holders> {
+    pub(crate) fn device_partitions(&self, positions: Range<usize>) -> Arc<DevicePartitions> {
         if positions.len() < self.buckets.len() {
-            return Arc::new(gpu::holders(&self.buckets[positions]));
+            return Arc::new(gpu::device_partitions(&self.buckets[positions]));
         }
-        let all = || Arc::new(gpu::holders(&self.buckets));
-        Arc::clone(self.holders.get_or_init(all))
+        let all = || Arc::new(gpu::device_partitions(&self.buckets));
+        Arc::clone(self.device_partitions.get_or_init(all))
     }
 
     /// The bucket at a position, to change it; copied first if a search still reads it.
     pub(crate) fn bucket_mut(&mut self, position: usize) -> &mut Bucket {
-        self.holders.take();
+        self.device_partitions.take();
         Arc::make_mut(&mut self.buckets[position])
     }
 
     /// Puts other buckets, in order of hash, in the place of some.
     pub(crate) fn replace(&mut self, positions: Range<usize>, buckets: Vec<Bucket>) {
-        self.holders.take();
+        self.device_partitions.take();
         self.buckets
             .splice(positions, buckets.into_iter().map(Arc::new));
     }

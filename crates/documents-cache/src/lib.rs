@@ -3,7 +3,7 @@
 //! A [`Cache`] holds, for each collection that declares cached fields, a [`CollectionCache`]. A field's values lie in
 //! *buckets*: a bucket covers a range of *hashes* (the first n bytes of a value) and holds immutable segments sorted by
 //! value, so that exact and prefix searches are binary searches in one bucket. Each bucket belongs to a device, which
-//! scans it for substrings and regular expressions. What was written lately lies in a *tail* that is searched as well,
+//! scans it for substrings and regular expressions. What was written lately lies in a *delta* that is searched as well,
 //! until a background flush sorts it into the buckets.
 //!
 //! A search works on a snapshot, which costs a few reference counts. Writes, flushes, splits, merges, and buckets that
@@ -72,5 +72,5 @@ pub use collection::CollectionCache;
 pub use error::{CacheError, SearchError};
 pub use request::{Expr, Predicate, SearchRequest, Want};
 pub use settings::CacheSettings;
-pub use stats::{BucketHome, BucketStats, FieldStats};
+pub use stats::{BucketStats, BucketSummary, FieldStats};
 pub use value::FieldValue;

@@ -52,8 +52,8 @@ impl<'a> Sorted<'a> {
             row: row as u32,
         };
         let rows = 0..block.len();
-        if segment.has_dead() {
-            let live = rows.filter(|row| !segment.is_dead(*row));
+        if segment.has_deleted() {
+            let live = rows.filter(|row| !segment.is_deleted(*row));
             self.entries.extend(live.map(entry));
         } else {
             self.entries.extend(rows.map(entry));
@@ -171,8 +171,8 @@ impl<'a> Sorted<'a> {
     fn block_end(&self, range: &Range<usize>) -> (usize, usize) {
         let whole = self.sources.iter().map(|source| source.block().bytes_len());
         let whole = whole.sum::<usize>();
-        let has_dead = self.sources.iter().any(Segment::has_dead);
-        if range.len() == self.entries.len() && !has_dead && whole <= BLOCK_BYTES_MAX {
+        let has_deleted = self.sources.iter().any(Segment::has_deleted);
+        if range.len() == self.entries.len() && !has_deleted && whole <= BLOCK_BYTES_MAX {
             return (range.end, whole);
         }
         let mut bytes = 0;
@@ -270,9 +270,9 @@ mod tests {
     }
 
     #[test]
-    fn leaves_out_dead_rows() {
+    fn leaves_out_deleted_rows() {
         let mut source = segment(&[(b"b".to_vec(), 1), (b"a".to_vec(), 2), (b"c".to_vec(), 3)]);
-        source.kill(0);
+        source.delete(0);
         assert_eq!(order(&[source]), [(b"a".to_vec(), 2), (b"c".to_vec(), 3)]);
     }
 }

@@ -11,13 +11,13 @@ pub struct FieldStats<B = BucketStats> {
     pub rows: u64,
     /// Bytes of those values.
     pub value_bytes: u64,
-    /// Bytes of memory above that: separators, offsets, numbers, dead rows, sets, directory. The set of live documents,
+    /// Bytes of memory above that: separators, offsets, numbers, deleted rows, sets, directory. The set of live documents,
     /// which the fields of a collection share, is counted in each.
     pub overhead_bytes: u64,
     /// Rows not yet in a bucket.
-    pub tail_rows: u64,
+    pub delta_rows: u64,
     /// Documents whose field the store must judge.
-    pub residual: u64,
+    pub recheck: u64,
     /// Documents with an array of strings.
     pub arrays: u64,
     /// Buckets that no device holds.
@@ -28,7 +28,7 @@ pub struct FieldStats<B = BucketStats> {
 
 /// What is told of a bucket where there may be hundreds of thousands.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct BucketHome {
+pub struct BucketSummary {
     /// Values held.
     pub rows: u64,
     /// The device that scans it; `None` is the host.
@@ -41,11 +41,11 @@ pub struct BucketStats {
     /// Id, unique in the process.
     pub id: u64,
     /// Hash of its least value.
-    pub first_hash: Vec<u8>,
+    pub first_prefix: Vec<u8>,
     /// Hash of its greatest value.
-    pub last_hash: Vec<u8>,
+    pub last_prefix: Vec<u8>,
     /// First bytes of a value that make the hash in this bucket.
-    pub hash_bytes: usize,
+    pub prefix_bytes: usize,
     /// Values held.
     pub rows: u64,
     /// Bytes of memory its segments take.

@@ -10,15 +10,15 @@ pub enum FieldValue<'a> {
     /// The field exists and holds no string, null, or regular expression.
     Other,
     /// A string. The cache keeps it if it is UTF-8 and no longer than
-    /// [`value_bytes_max`](crate::CacheSettings::value_bytes_max); else the document is residual.
+    /// [`value_bytes_max`](crate::CacheSettings::value_bytes_max); else the document is recheck.
     String(&'a [u8]),
     /// An array of strings only; an element that occurs twice counts once.
     Strings(Vec<&'a [u8]>),
     /// Anything else: the store must judge this document itself.
-    Residual,
+    Recheck,
 }
 
-/// A value as the cache keeps it: strings that are too long or not UTF-8 have become [`FieldValue::Residual`],
+/// A value as the cache keeps it: strings that are too long or not UTF-8 have become [`FieldValue::Recheck`],
 /// elements of an array are distinct.
 pub(crate) enum Kept<'a> {
     Missing,
@@ -26,7 +26,7 @@ pub(crate) enum Kept<'a> {
     Other,
     Row(&'a [u8]),
     Rows(Vec<&'a [u8]>),
-    Residual,
+    Recheck,
 }
 
 impl<'a> FieldValue<'a> {
@@ -45,7 +45,7 @@ impl<'a> FieldValue<'a> {
                 values.dedup();
                 Kept::Rows(values)
             }
-            FieldValue::String(_) | FieldValue::Strings(_) | FieldValue::Residual => Kept::Residual,
+            FieldValue::String(_) | FieldValue::Strings(_) | FieldValue::Recheck => Kept::Recheck,
         }
     }
 }

@@ -16,7 +16,7 @@ fn run(mut rng: Rng) {
     } else {
         rng.u64(500..20_000)
     };
-    // In the background, tails are flushed between any two steps.
+    // In the background, deltas are flushed between any two steps.
     let settings = CacheSettings {
         background: rng.bool(),
         ..small_settings()
@@ -106,7 +106,7 @@ fn check(pair: &Pair, rng: &mut Rng) {
     let stats = pair.collection.stats(0).expect("a field");
     let in_buckets: u64 = stats.buckets.iter().map(|bucket| bucket.rows).sum();
     assert!(
-        in_buckets <= stats.rows && stats.rows <= in_buckets + stats.tail_rows,
+        in_buckets <= stats.rows && stats.rows <= in_buckets + stats.delta_rows,
         "{stats:?}"
     );
 }

@@ -69,7 +69,7 @@ impl Storm {
         let devices = common::start_devices("host:3", options(u64::MAX));
         let settings = CacheSettings {
             bucket_values_max: (documents as usize / 100).clamp(1000, 131_072),
-            tail_values_max: (documents as usize / 50).clamp(1000, 262_144),
+            delta_values_max: (documents as usize / 50).clamp(1000, 262_144),
             chunk_values_max: 1024,
             flush_after: std::time::Duration::from_millis(20),
             ..CacheSettings::default()

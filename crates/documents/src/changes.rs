@@ -18,16 +18,16 @@ const CHUNK_DOCUMENTS: usize = 256;
 const CHUNK_BYTES: usize = 8 << 20;
 
 /// The documents that are still to be changed, and the room under the present hold of the lock.
-struct Left<'a> {
+struct ChunkCursor<'a> {
     numbers: &'a [RecordNumber],
     documents_max: usize,
     documents: usize,
     bytes: usize,
 }
 
-impl<'a> Left<'a> {
-    fn new(numbers: &'a [RecordNumber], first_only: bool) -> Left<'a> {
-        Left {
+impl<'a> ChunkCursor<'a> {
+    fn new(numbers: &'a [RecordNumber], first_only: bool) -> ChunkCursor<'a> {
+        ChunkCursor {
             numbers,
             documents_max: if first_only { 1 } else { CHUNK_DOCUMENTS },
             documents: 0,
@@ -103,10 +103,10 @@ pub fn update(
     done: &mut Updated,
 ) -> Result<(), CommandError> {
     let now = DateTime::now();
-    let mut left = Left::new(numbers, reach.is_first());
+    let mut left = ChunkCursor::new(numbers, reach.is_first());
     while left.begin() {
         stop.check()?;
-        let _held = collection.hold();
+        let _held = collection.lock_writes();
         let mut changes = Vec::new();
         let what = (filter, update, now);
         let prepared = prepare(collection, what, &mut left, done, &mut changes);
@@ -126,7 +126,7 @@ type Replacement = (RecordNumber, Document, RawDocumentBuf);
 fn prepare(
     collection: &OpenCollection,
     (filter, update, now): (&Filter, &Update, DateTime),
-    left: &mut Left<'_>,
+    left: &mut ChunkCursor<'_>,
     done: &mut Updated,
     changes: &mut Vec<Replacement>,
 ) -> Result<(), CommandError> {
@@ -224,10 +224,10 @@ pub fn delete(
     stop: &Stop,
     done: &mut Deleted,
 ) -> Result<(), CommandError> {
-    let mut left = Left::new(numbers, reach.is_first());
+    let mut left = ChunkCursor::new(numbers, reach.is_first());
     while left.begin() {
         stop.check()?;
-        let _held = collection.hold();
+        let _held = collection.lock_writes();
         let (mut changes, mut statements) = (Vec::new(), Vec::new());
         while let Some(number) = left.next() {
             if let Some(document) = collection.store.get(number)?
@@ -283,7 +283,7 @@ pub fn insert(
     let document = crate::commands::insert::with_id(document)?;
     let statement = keep.map(|keep| keep.statement(None, Some(&document)));
     let statements = Vec::from_iter(statement.transpose()?);
-    let held = collection.hold();
+    let held = collection.lock_writes();
     let note = note(keep, &statements);
     let answers = collection
         .store
@@ -307,7 +307,7 @@ mod tests {
     /// The documents of each hold of the lock, where each has so many bytes.
     fn chunks(numbers: &[RecordNumber], first_only: bool, bytes: usize) -> Vec<usize> {
         let document = rawdoc! { "s": "x".repeat(bytes) };
-        let mut left = Left::new(numbers, first_only);
+        let mut left = ChunkCursor::new(numbers, first_only);
         let mut chunks = Vec::new();
         while left.begin() {
             let mut count = 0;

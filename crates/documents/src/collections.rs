@@ -36,9 +36,9 @@ pub struct OpenCollection {
 
 impl OpenCollection {
     /// Holds the write lock when the cache has followed all that is in the store: the two agree while it is held.
-    pub fn hold(&self) -> MutexGuard<'_, ()> {
+    pub fn lock_writes(&self) -> MutexGuard<'_, ()> {
         let held = self.hold_store();
-        self.search.wait_for_turn();
+        self.search.wait_for_earlier_writers();
         held
     }
 
@@ -416,7 +416,7 @@ mod tests {
             released.recv().expect_err("nothing is sent");
         });
         held.recv().expect("it is held");
-        let writer = tokio::spawn(async move { drop(collection.hold()) });
+        let writer = tokio::spawn(async move { drop(collection.lock_writes()) });
         let other = tokio::spawn(async {});
         let in_time = tokio::time::timeout(Duration::from_secs(10), other).await;
         drop(release);

@@ -67,7 +67,7 @@ pub struct Killed {
 }
 
 impl Killed {
-    fn tell(&self) {
+    fn notify(&self) {
         self.yes.store(true, Ordering::Relaxed);
         self.told.notify_one();
     }
@@ -172,7 +172,7 @@ impl Cursors {
         let mut open = self.open.lock();
         match open.get(&id) {
             Some(entry) if entry.namespace == *namespace && entry.owner.user == owner.user => {
-                entry.killed.tell();
+                entry.killed.notify();
                 open.remove(&id);
                 Closed::Yes
             }
@@ -214,7 +214,7 @@ impl Cursors {
         self.open.lock().retain(|_, entry| {
             let keep = !condition(entry);
             if !keep {
-                entry.killed.tell();
+                entry.killed.notify();
             }
             keep
         });

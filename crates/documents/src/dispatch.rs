@@ -27,7 +27,7 @@ const SHORT_BODY_BYTES_MAX: usize = 16 << 10;
 pub type Reply = Result<RawDocumentBuf, CommandError>;
 
 /// A command that waits: for a device, for the disk.
-pub type Later<'a> = Pin<Box<dyn Future<Output = Reply> + Send + 'a>>;
+pub type BoxFuture<'a> = Pin<Box<dyn Future<Output = Reply> + Send + 'a>>;
 
 /// How a command runs.
 #[derive(Clone, Copy)]
@@ -35,7 +35,7 @@ pub enum Run {
     /// At once.
     Now(fn(&Request<'_>) -> Reply),
     /// With waits in between.
-    Later(for<'a> fn(&'a Request<'a>) -> Later<'a>),
+    Async(for<'a> fn(&'a Request<'a>) -> BoxFuture<'a>),
 }
 
 /// What a command does to data.
@@ -124,7 +124,7 @@ async fn perform(spec: &Spec, request: &Request<'_>, writes: bool) -> Reply {
     let work = async {
         match spec.run {
             Run::Now(run) => run(request),
-            Run::Later(run) => run(request).await,
+            Run::Async(run) => run(request).await,
         }
     };
     let reply = match place_of(spec, request, writes) {

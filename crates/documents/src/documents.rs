@@ -321,7 +321,7 @@ impl Documents {
     /// Waits until everything written so far is on the disk.
     pub(crate) async fn sync(&self) -> Result<(), CommandError> {
         // Not stopped with its command: the write has happened, and the reply says that it is on the disk.
-        let _turn = self.syncs.enter(&Stop::never()).await?;
+        let _apply = self.syncs.enter(&Stop::never()).await?;
         blocking(|| self.store.sync()).map_err(CommandError::from)
     }
 }

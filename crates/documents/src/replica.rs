@@ -112,7 +112,7 @@ fn apply(
 ) -> Result<(), CommandError> {
     let present = replicated.present.iter().map(|document| with_id(document));
     let present: Vec<Cow<'_, RawDocument>> = present.collect::<Result<_, _>>()?;
-    let held = collection.hold();
+    let held = collection.lock_writes();
     let changes = changes(collection, &replicated.deleted, &present)?;
     let note = note.map(RawDocument::as_bytes);
     let changed = collection.store.write_noted(&changes, note)?;

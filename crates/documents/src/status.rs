@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use forebay_device::{Device, DeviceEvent, DeviceId};
-use forebay_documents_cache::BucketHome;
+use forebay_documents_cache::BucketSummary;
 use forebay_documents_store::StoreSizes;
 
 use crate::documents::Documents;
@@ -75,9 +75,9 @@ pub struct FieldStatus {
     /// Bytes of memory above that.
     pub overhead_bytes: u64,
     /// Values not yet in a bucket.
-    pub tail_rows: u64,
+    pub delta_rows: u64,
     /// Documents whose field the store must judge.
-    pub residual_documents: u64,
+    pub recheck_documents: u64,
     /// Buckets by the device that scans them; none is the host.
     pub buckets: BTreeMap<Option<DeviceId>, u64>,
     /// All buckets in order of hash, neighbours put together where there are more than can be drawn.
@@ -179,13 +179,13 @@ fn field(overview: FieldOverview) -> FieldStatus {
         rows: stats.rows,
         value_bytes: stats.value_bytes,
         overhead_bytes: stats.overhead_bytes,
-        tail_rows: stats.tail_rows,
-        residual_documents: stats.residual,
+        delta_rows: stats.delta_rows,
+        recheck_documents: stats.recheck,
         searches: overview.searches,
     }
 }
 
-fn by_device(buckets: &[BucketHome]) -> BTreeMap<Option<DeviceId>, u64> {
+fn by_device(buckets: &[BucketSummary]) -> BTreeMap<Option<DeviceId>, u64> {
     let mut counts = BTreeMap::new();
     for bucket in buckets {
         *counts.entry(bucket.device).or_default() += 1;
@@ -193,7 +193,7 @@ fn by_device(buckets: &[BucketHome]) -> BTreeMap<Option<DeviceId>, u64> {
     counts
 }
 
-fn cells(buckets: &[BucketHome]) -> Vec<Cell> {
+fn cells(buckets: &[BucketSummary]) -> Vec<Cell> {
     let cells = buckets.len().min(CELLS_MAX);
     let bound = |cell: usize| buckets.len() * cell / cells;
     (0..cells)
@@ -249,8 +249,8 @@ mod tests {
         assert!(documents.problems().is_empty());
     }
 
-    fn bucket(number: usize) -> BucketHome {
-        BucketHome {
+    fn bucket(number: usize) -> BucketSummary {
+        BucketSummary {
             rows: number as u64,
             device: (!number.is_multiple_of(3)).then_some(DeviceId(number as u32 % 3)),
         }

@@ -10,16 +10,16 @@ use crate::cache::Shared;
 
 /// What the background thread has to know.
 #[derive(Debug, Default)]
-pub(crate) struct Alarm {
-    news: Mutex<News>,
+pub(crate) struct FlushSignal {
+    pending: Mutex<Pending>,
     changed: Condvar,
 }
 
 #[derive(Debug, Default, Clone, Copy)]
-struct News {
-    /// Something was written since all tails were flushed.
+struct Pending {
+    /// Something was written since all deltas were flushed.
     dirty: bool,
-    /// A tail is full.
+    /// A delta is full.
     full: bool,
     /// A device was found lost.
     lost: bool,
@@ -27,59 +27,59 @@ struct News {
     ended: bool,
 }
 
-impl News {
+impl Pending {
     fn is_urgent(self) -> bool {
         self.full || self.lost || self.ended
     }
 }
 
-impl Alarm {
-    /// Something was written; `full` says that a tail is full.
+impl FlushSignal {
+    /// Something was written; `full` says that a delta is full.
     pub(crate) fn written(&self, full: bool) {
-        self.tell(|news| {
-            let known = news.dirty && (news.full || !full);
-            news.dirty = true;
-            news.full |= full;
+        self.tell(|pending| {
+            let known = pending.dirty && (pending.full || !full);
+            pending.dirty = true;
+            pending.full |= full;
             !known
         });
     }
 
     /// A search found a device lost.
     pub(crate) fn device_lost(&self) {
-        self.tell(|news| !std::mem::replace(&mut news.lost, true));
+        self.tell(|pending| !std::mem::replace(&mut pending.lost, true));
     }
 
     /// The thread is to end.
     pub(crate) fn end(&self) {
-        self.tell(|news| !std::mem::replace(&mut news.ended, true));
+        self.tell(|pending| !std::mem::replace(&mut pending.ended, true));
     }
 
-    fn tell(&self, change: impl FnOnce(&mut News) -> bool) {
-        if change(&mut self.news.lock()) {
+    fn tell(&self, change: impl FnOnce(&mut Pending) -> bool) {
+        if change(&mut self.pending.lock()) {
             self.changed.notify_one();
         }
     }
 
     /// Waits for something urgent, or, if something was written, for the time to look for quiet collections.
-    fn wait(&self, shared: &Shared) -> News {
-        let mut news = self.news.lock();
-        while !news.dirty && !news.is_urgent() {
-            self.changed.wait(&mut news);
+    fn wait(&self, shared: &Shared) -> Pending {
+        let mut pending = self.pending.lock();
+        while !pending.dirty && !pending.is_urgent() {
+            self.changed.wait(&mut pending);
         }
-        if !news.is_urgent() {
+        if !pending.is_urgent() {
             self.changed.wait_while_for(
-                &mut news,
-                |news| !news.is_urgent(),
+                &mut pending,
+                |pending| !pending.is_urgent(),
                 shared.settings.flush_after,
             );
         }
-        let taken = *news;
-        (news.full, news.lost) = (false, false);
+        let taken = *pending;
+        (pending.full, pending.lost) = (false, false);
         taken
     }
 }
 
-/// Starts the thread. Where the system gives none, tails are flushed on request only, and stay right.
+/// Starts the thread. Where the system gives none, deltas are flushed on request only, and stay right.
 pub(crate) fn start_background(shared: &Arc<Shared>) {
     let shared = Arc::clone(shared);
     let thread = thread::Builder::new().name("cache".to_owned());
@@ -90,19 +90,19 @@ pub(crate) fn start_background(shared: &Arc<Shared>) {
 
 fn run(shared: &Arc<Shared>) {
     loop {
-        let news = shared.alarm.wait(shared);
-        if news.ended {
+        let pending = shared.flush_signal.wait(shared);
+        if pending.ended {
             return;
         }
-        if news.lost {
+        if pending.lost {
             leave_lost_devices(shared);
         }
-        if news.full {
+        if pending.full {
             shared
                 .members()
                 .iter()
                 .for_each(|member| maintain(member, Extent::Full));
-        } else if news.dirty {
+        } else if pending.dirty {
             flush_quiet(shared);
         }
     }
@@ -127,7 +127,7 @@ fn leave_lost_devices(shared: &Arc<Shared>) {
 /// Flushes collections that nobody wrote to since the last look.
 fn flush_quiet(shared: &Arc<Shared>) {
     // Cleared first: a write after this is seen by the next look.
-    shared.alarm.news.lock().dirty = false;
+    shared.flush_signal.pending.lock().dirty = false;
     let clean = shared
         .members()
         .iter()
@@ -136,6 +136,6 @@ fn flush_quiet(shared: &Arc<Shared>) {
         .count()
         == 0;
     if !clean {
-        shared.alarm.written(false);
+        shared.flush_signal.written(false);
     }
 }

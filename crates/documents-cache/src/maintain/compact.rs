@@ -1,4 +1,4 @@
-//! Rewriting buckets: fewer segments, fewer dead rows, neither overfull nor underfull.
+//! Rewriting buckets: fewer segments, fewer deleted rows, neither overfull nor underfull.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -16,8 +16,8 @@ const SEGMENTS_BUSY: usize = 8;
 const SEGMENTS_IDLE: usize = 2;
 /// How much larger the segments of the next tier are, as a power of two.
 const TIER_BITS: u32 = 3;
-/// A bucket is rewritten when one row of so many is dead.
-const DEAD_SHARE: usize = 4;
+/// A bucket is rewritten when one row of so many is deleted.
+const DELETED_SHARE: usize = 4;
 
 /// Rewrites the buckets of a field that need it.
 pub(super) fn tidy(collection: &CollectionCache, field: usize, extent: Extent) {
@@ -49,8 +49,8 @@ fn rewrite(
     if is_overfull(bucket, settings) && !is_uniform(bucket) {
         return Some(split::split(&collection.shared, bucket, settings));
     }
-    let dead = bucket.rows() - bucket.live_rows();
-    if dead > 0 && dead * DEAD_SHARE >= bucket.rows() {
+    let deleted = bucket.rows() - bucket.live_rows();
+    if deleted > 0 && deleted * DELETED_SHARE >= bucket.rows() {
         return Some(vec![with_merged(bucket, |_| true)]);
     }
     let segments_max = if extent == Extent::Everything {
@@ -136,9 +136,9 @@ pub(super) fn merge(collection: &CollectionCache, begun: &Begun, positions: Rang
         .collect();
     let sorted = Sorted::new(&sources);
     let mut after = Bucket::clone(&buckets[0]);
-    after.hash_bytes = buckets
+    after.prefix_bytes = buckets
         .iter()
-        .map(|bucket| bucket.hash_bytes)
+        .map(|bucket| bucket.prefix_bytes)
         .min()
         .unwrap_or(1);
     after.segments = sorted.segments(0..sorted.len());

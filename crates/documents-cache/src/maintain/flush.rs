@@ -1,16 +1,16 @@
-//! Sorting the tail into the buckets.
+//! Sorting the delta into the buckets.
 
 use std::sync::Arc;
 
 use super::Extent;
-use super::work::{Begun, begin, bury};
+use super::work::{Begun, apply_concurrent_deletes, begin};
 use crate::CollectionCache;
 use crate::bucket::Bucket;
 use crate::field::FieldState;
 use crate::segment::{Copying, Segment};
 use crate::sort::Sorted;
 
-/// Flushes the tail of a field if `extent` asks for it; false if it does not.
+/// Flushes the delta of a field if `extent` asks for it; false if it does not.
 pub(super) fn flush(collection: &CollectionCache, field: usize, extent: Extent) -> bool {
     if extent == Extent::Everything {
         seal(collection, field);
@@ -42,7 +42,7 @@ pub(super) fn flush_runs(collection: &CollectionCache, begun: &Begun) {
             append(directory.bucket_mut(position), segments);
         }
         let flushed: Vec<Segment> = Arc::make_mut(&mut state.runs).drain(..runs.len()).collect();
-        bury(state, runs, &flushed);
+        apply_concurrent_deletes(state, runs, &flushed);
     });
 }
 

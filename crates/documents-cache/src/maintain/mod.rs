@@ -1,4 +1,4 @@
-//! What is done beside writes and searches: the tail is sorted into the buckets, buckets are split, merged, compacted
+//! What is done beside writes and searches: the delta is sorted into the buckets, buckets are split, merged, compacted
 //! and placed on devices.
 //!
 //! One thread at a time does so for a collection, and it alone changes which segments and buckets there are. It works
@@ -15,16 +15,16 @@ mod work;
 use crate::CollectionCache;
 use crate::bucket::Bucket;
 
-pub(crate) use background::{Alarm, start_background};
+pub(crate) use background::{FlushSignal, start_background};
 
 /// How much to do.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Extent {
     /// Only put buckets where the placement says.
     Placement,
-    /// Flush tails that are full.
+    /// Flush deltas that are full.
     Full,
-    /// Flush all tails and tidy up.
+    /// Flush all deltas and tidy up.
     Everything,
 }
 
@@ -134,7 +134,7 @@ mod tests {
         let mut rows: Vec<(Vec<u8>, u32)> = Vec::new();
         for segment in state.segments() {
             let block = segment.block();
-            let live = (0..block.len()).filter(|row| !segment.is_dead(*row));
+            let live = (0..block.len()).filter(|row| !segment.is_deleted(*row));
             rows.extend(live.map(|row| (block.value(row).to_vec(), block.number(row))));
         }
         rows.sort();

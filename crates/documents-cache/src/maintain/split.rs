@@ -21,7 +21,7 @@ struct Piece {
     /// The least hash; `None` for the first piece, which begins where the divided bucket began.
     lower: Option<Vec<u8>>,
     /// First bytes of a value that make the hash.
-    hash_bytes: usize,
+    prefix_bytes: usize,
 }
 
 /// The buckets that an overfull one becomes. The first keeps its id and device.
@@ -30,7 +30,7 @@ pub(super) fn split(
     bucket: &Arc<Bucket>,
     settings: &CacheSettings,
 ) -> Vec<Bucket> {
-    let pieces = divide(&bucket.segments, bucket.hash_bytes, settings);
+    let pieces = divide(&bucket.segments, bucket.prefix_bytes, settings);
     pieces
         .into_iter()
         .map(|piece| make_bucket(shared, bucket, piece))
@@ -47,13 +47,13 @@ fn make_bucket(shared: &Shared, divided: &Arc<Bucket>, piece: Piece) -> Bucket {
     match piece.lower {
         None => {
             let mut bucket = Bucket::clone(divided);
-            bucket.hash_bytes = piece.hash_bytes;
+            bucket.prefix_bytes = piece.prefix_bytes;
             bucket.segments = segments;
             bucket
         }
         Some(lower) => {
             let guard = shared.owners.new_bucket();
-            let mut bucket = Bucket::new(guard, &lower, piece.hash_bytes, segments);
+            let mut bucket = Bucket::new(guard, &lower, piece.prefix_bytes, segments);
             // A segment that was not cut still has its copy on the device of the bucket it came from.
             bucket.release();
             bucket
@@ -62,7 +62,7 @@ fn make_bucket(shared: &Shared, divided: &Arc<Bucket>, piece: Piece) -> Bucket {
 }
 
 /// Divides sorted segments until no piece is overfull that has two hashes. Pieces come in order of hash.
-fn divide(segments: &[Segment], hash_bytes: usize, settings: &CacheSettings) -> Vec<Piece> {
+fn divide(segments: &[Segment], prefix_bytes: usize, settings: &CacheSettings) -> Vec<Piece> {
     let mut done = Vec::new();
     let mut rest = vec![Piece {
         rows: segments
@@ -70,7 +70,7 @@ fn divide(segments: &[Segment], hash_bytes: usize, settings: &CacheSettings) -> 
             .map(|segment| 0..segment.block().len())
             .collect(),
         lower: None,
-        hash_bytes,
+        prefix_bytes,
     }];
     while let Some(piece) = rest.pop() {
         match divide_once(segments, &piece, settings) {
@@ -91,8 +91,8 @@ fn divide_once(
     if !is_overfull(segments, piece, settings) {
         return None;
     }
-    let hash_bytes = distinguishing_bytes(segments, piece)?;
-    let hashes = hashes(segments, piece, hash_bytes);
+    let prefix_bytes = distinguishing_bytes(segments, piece)?;
+    let hashes = hashes(segments, piece, prefix_bytes);
     // The lower half keeps the odd one: the algorithm moves half of the hashes, rounded down.
     let middle = hashes[hashes.len().div_ceil(2)];
     let cuts = segments.iter().zip(&piece.rows).map(|(segment, rows)| {
@@ -108,12 +108,12 @@ fn divide_once(
         Piece {
             rows: below,
             lower,
-            hash_bytes,
+            prefix_bytes,
         },
         Piece {
             rows: above,
             lower: upper,
-            hash_bytes,
+            prefix_bytes,
         },
     ))
 }
@@ -145,19 +145,19 @@ fn distinguishing_bytes(segments: &[Segment], piece: &Piece) -> Option<usize> {
         .map(|(segment, rows)| segment.block().value(rows.end - 1))
         .max()?;
     let common = first.iter().zip(last).take_while(|(a, b)| a == b).count();
-    (first != last).then_some(piece.hash_bytes.max(common + 1))
+    (first != last).then_some(piece.prefix_bytes.max(common + 1))
 }
 
 /// The distinct hashes of a piece in order.
-fn hashes<'a>(segments: &'a [Segment], piece: &Piece, hash_bytes: usize) -> Vec<&'a [u8]> {
+fn hashes<'a>(segments: &'a [Segment], piece: &Piece, prefix_bytes: usize) -> Vec<&'a [u8]> {
     let mut hashes = Vec::new();
     for (segment, rows) in segments.iter().zip(&piece.rows) {
         let block = segment.block();
         let mut row = rows.start;
         while row < rows.end {
-            let current = hash(block.value(row), hash_bytes);
+            let current = hash(block.value(row), prefix_bytes);
             hashes.push(current);
-            row = block.first_row_near(row..rows.end, |value| hash(value, hash_bytes) <= current);
+            row = block.first_row_near(row..rows.end, |value| hash(value, prefix_bytes) <= current);
         }
     }
     hashes.sort_unstable();
@@ -165,8 +165,8 @@ fn hashes<'a>(segments: &'a [Segment], piece: &Piece, hash_bytes: usize) -> Vec<
     hashes
 }
 
-fn hash(value: &[u8], hash_bytes: usize) -> &[u8] {
-    &value[..value.len().min(hash_bytes)]
+fn hash(value: &[u8], prefix_bytes: usize) -> &[u8] {
+    &value[..value.len().min(prefix_bytes)]
 }
 
 #[cfg(test)]
@@ -203,7 +203,7 @@ mod tests {
             values.sort_unstable();
             (
                 text(&piece.lower.unwrap_or_default()),
-                piece.hash_bytes,
+                piece.prefix_bytes,
                 values,
             )
         };

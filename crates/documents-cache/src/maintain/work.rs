@@ -52,7 +52,7 @@ impl Begun {
             directory.replace(positions.clone(), after);
             let before = &self.state.directory.buckets()[positions];
             for (before, now) in before.iter().zip(&now) {
-                bury(state, &before.segments, &now.segments);
+                apply_concurrent_deletes(state, &before.segments, &now.segments);
             }
         });
     }
@@ -69,14 +69,18 @@ fn renew_copies(bucket: &mut Bucket) {
     }
 }
 
-/// Marks rows dead in the buckets of `state` that died in their old segments while new ones were made of these.
-pub(super) fn bury(state: &mut FieldState, before: &[Segment], now: &[Segment]) {
+/// Marks rows deleted in the buckets of `state` that died in their old segments while new ones were made of these.
+pub(super) fn apply_concurrent_deletes(
+    state: &mut FieldState,
+    before: &[Segment],
+    now: &[Segment],
+) {
     for (before, now) in before.iter().zip(now) {
         debug_assert!(
             before.is_same_block(now),
             "only maintenance changes which segments there are"
         );
-        for row in now.died_since(before) {
+        for row in now.deleted_since(before) {
             let (value, number) = (now.block().value(row), now.block().number(row));
             let found = state.remove_from_bucket(value, number);
             debug_assert!(found, "a row that was alive is in the new segments");

@@ -14,21 +14,25 @@ use super::threads::{before, spawn};
 use crate::answer::SearchReport;
 use crate::cache::Shared;
 use crate::error::SearchError;
-use crate::gpu::OnGpu;
+use crate::gpu::GpuPartition;
 
 /// As few rows are looked at by one thread.
 const SHARE_MIN: usize = 128;
 
 /// A search that waits for a GPU.
 pub(super) struct GpuScan {
-    pub(super) held: Arc<OnGpu>,
+    pub(super) held: Arc<GpuPartition>,
     pub(super) order: Order,
     answer: oneshot::Receiver<ScanFound>,
 }
 
 impl GpuScan {
     /// Queues a search; none if the GPU cannot search for the program, or takes no more.
-    pub(super) fn begin(held: &Arc<OnGpu>, order: &Order, shared: &Shared) -> Option<GpuScan> {
+    pub(super) fn begin(
+        held: &Arc<GpuPartition>,
+        order: &Order,
+        shared: &Shared,
+    ) -> Option<GpuScan> {
         if !order.program.has_device_form() {
             return None;
         }
@@ -86,7 +90,7 @@ impl GpuScan {
     }
 }
 
-fn scan_order(held: &OnGpu, order: &Order) -> ScanOrder {
+fn scan_order(held: &GpuPartition, order: &Order) -> ScanOrder {
     let confirms = order.program.confirms_on_host();
     let want = match order.empty {
         Sink::Count(_) if !confirms => ScanWant::Count,
@@ -110,18 +114,18 @@ fn scan_order(held: &OnGpu, order: &Order) -> ScanOrder {
     }
 }
 
-fn tell_of_loss(held: &OnGpu, shared: &Shared) {
+fn tell_of_loss(held: &GpuPartition, shared: &Shared) {
     if held.device.is_lost() {
-        shared.alarm.device_lost();
+        shared.flush_signal.device_lost();
     }
 }
 
 /// What becomes of rows that a GPU has found.
-type Look = fn(&OnGpu, &Order, &[u32]) -> Result<Sink, SearchError>;
+type Look = fn(&GpuPartition, &Order, &[u32]) -> Result<Sink, SearchError>;
 
 /// Looks at the rows that a GPU has found, at many of them on all cores.
 async fn on_all_cores(
-    held: Arc<OnGpu>,
+    held: Arc<GpuPartition>,
     order: Order,
     mut rows: Vec<u32>,
     look: Look,
@@ -142,7 +146,7 @@ async fn on_all_cores(
 }
 
 /// The documents of rows that match.
-fn numbered(held: &OnGpu, order: &Order, rows: &[u32]) -> Result<Sink, SearchError> {
+fn numbered(held: &GpuPartition, order: &Order, rows: &[u32]) -> Result<Sink, SearchError> {
     let mut sink = order.empty.clone();
     for &row in rows {
         let (segment, row) = held.table.locate(row);
@@ -152,7 +156,7 @@ fn numbered(held: &OnGpu, order: &Order, rows: &[u32]) -> Result<Sink, SearchErr
 }
 
 /// Those of the rows that a GPU let through that do match.
-fn confirmed(held: &OnGpu, order: &Order, rows: &[u32]) -> Result<Sink, SearchError> {
+fn confirmed(held: &GpuPartition, order: &Order, rows: &[u32]) -> Result<Sink, SearchError> {
     let mut sink = order.empty.clone();
     for &row in rows {
         let (segment, row) = held.table.locate(row);
@@ -172,7 +176,7 @@ fn confirmed(held: &OnGpu, order: &Order, rows: &[u32]) -> Result<Sink, SearchEr
 }
 
 /// All rows that the GPU holds and that can match, for the host to search; those of a bucket together.
-pub(super) fn tasks(held: &OnGpu, prefix: &[u8]) -> Vec<Vec<Task>> {
+pub(super) fn tasks(held: &GpuPartition, prefix: &[u8]) -> Vec<Vec<Task>> {
     let of_bucket = |segments: &[(usize, crate::segment::Segment)]| {
         let tasks = segments.iter().filter_map(|(bucket, segment)| {
             let rows = lookup::rows_with_prefix(segment.block(), prefix);
@@ -185,11 +189,11 @@ pub(super) fn tasks(held: &OnGpu, prefix: &[u8]) -> Vec<Vec<Task>> {
 }
 
 /// The rows that the GPU leaves to the host.
-pub(super) fn tasks_aside(held: &OnGpu) -> Vec<Task> {
+pub(super) fn oversize_tasks(held: &GpuPartition) -> Vec<Task> {
     let task = |&(segment, row): &(usize, u32)| {
         let (bucket, segment) = &held.segments[segment];
         let row = row as usize;
         Task::new(segment, row..row + 1, *bucket)
     };
-    held.aside.iter().filter_map(task).collect()
+    held.oversize_rows.iter().filter_map(task).collect()
 }

@@ -21,7 +21,7 @@ use crate::bucket::Bucket;
 use crate::cache::Shared;
 use crate::error::SearchError;
 use crate::field::FieldState;
-use crate::gpu::{Holders, OnGpu, is_gpu};
+use crate::gpu::{DevicePartitions, GpuPartition, is_gpu};
 use crate::numbers::NumberSet;
 use crate::request::Predicate;
 use crate::segment::Segment;
@@ -212,13 +212,16 @@ impl LeafSearch<'_> {
             held: Arc::clone(&self.held),
         };
         let positions = self.state.directory.positions(program.value_prefix());
-        let holders = self.state.directory.holders(positions.clone());
-        let on_host = begin_on_gpus(&holders, &order, &mut begun);
+        let device_partitions = self.state.directory.device_partitions(positions.clone());
+        let on_host = begin_on_gpus(&device_partitions, &order, &mut begun);
         let buckets = &self.state.directory.buckets()[positions];
         begun.report.buckets_searched = buckets.len();
-        let elsewhere = holders.elsewhere.iter().map(|&at| (at, &buckets[at]));
+        let host_buckets = device_partitions
+            .host_buckets
+            .iter()
+            .map(|&at| (at, &buckets[at]));
         let prefix = program.value_prefix();
-        for (place, share) in self.places(prefix, elsewhere, on_host, &mut begun.report) {
+        for (place, share) in self.places(prefix, host_buckets, on_host, &mut begun.report) {
             begun
                 .scans
                 .push(Scan::begin(place, share, order.clone(), &begun.shared)?);
@@ -226,7 +229,7 @@ impl LeafSearch<'_> {
         Ok(begun)
     }
 
-    /// What there is to scan in the buckets that no GPU holds and in the tail, by where it is scanned. `host` is what
+    /// What there is to scan in the buckets that no GPU holds and in the delta, by where it is scanned. `host` is what
     /// the host scans besides.
     fn places<'b>(
         &self,
@@ -255,14 +258,14 @@ impl LeafSearch<'_> {
             .into_values()
             .map(|(device, tasks)| (Place::Device(device), tasks));
         let on_host = shares(host).into_iter().map(|tasks| (Place::Host, tasks));
-        let tail = vec![(Place::Tail, self.tail_tasks(prefix))];
-        let groups: [Vec<_>; 3] = [on_devices.collect(), on_host.collect(), tail];
+        let delta = vec![(Place::Delta, self.delta_tasks(prefix))];
+        let groups: [Vec<_>; 3] = [on_devices.collect(), on_host.collect(), delta];
         let tasks = groups.iter().flatten().map(|(_, tasks)| tasks);
         tasks.for_each(|tasks| count_rows(tasks, report));
         groups.into_iter().flat_map(pooled).collect()
     }
 
-    fn tail_tasks(&self, prefix: &[u8]) -> Vec<Task> {
+    fn delta_tasks(&self, prefix: &[u8]) -> Vec<Task> {
         let mut tasks: Vec<Task> = sorted_tasks(&self.state.runs, prefix, 0).collect();
         let open = &self.state.open;
         tasks.extend(Task::new(open, 0..open.block().len(), 0));
@@ -297,15 +300,19 @@ impl Begun {
 }
 
 /// Queues searches on the GPUs; returns what they leave to the host, by bucket.
-fn begin_on_gpus(holders: &Holders, order: &Order, begun: &mut Begun) -> Vec<Vec<Task>> {
+fn begin_on_gpus(
+    device_partitions: &DevicePartitions,
+    order: &Order,
+    begun: &mut Begun,
+) -> Vec<Vec<Task>> {
     let mut on_host = Vec::new();
-    for held in &holders.gpus {
+    for held in &device_partitions.gpus {
         match GpuScan::begin(held, order, &begun.shared) {
             Some(scan) => {
                 begun.report.rows += held.rows;
                 begun.report.bytes += held.bytes;
                 begun.on_gpus.push(scan);
-                on_host.push(gpu::tasks_aside(held));
+                on_host.push(gpu::oversize_tasks(held));
             }
             None => on_host.extend(gpu::tasks(held, order.program.value_prefix())),
         }
@@ -314,7 +321,11 @@ fn begin_on_gpus(holders: &Holders, order: &Order, begun: &mut Begun) -> Vec<Vec
 }
 
 /// Scans on the host of what a GPU was to search.
-fn instead(held: &OnGpu, order: &Order, shared: &Arc<Shared>) -> Result<Vec<Scan>, SearchError> {
+fn instead(
+    held: &GpuPartition,
+    order: &Order,
+    shared: &Arc<Shared>,
+) -> Result<Vec<Scan>, SearchError> {
     let tasks = gpu::tasks(held, order.program.value_prefix());
     let on_host = shares(tasks).into_iter().map(|tasks| (Place::Host, tasks));
     pooled(on_host.collect())

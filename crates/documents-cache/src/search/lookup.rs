@@ -39,7 +39,7 @@ fn add_rows(segment: &Segment, rows: Range<usize>, sink: &mut Sink, limit: usize
     if room >= rows.len() {
         sink.add_rows(segment, rows);
     } else {
-        let live = rows.filter(|row| !segment.is_dead(*row)).take(room);
+        let live = rows.filter(|row| !segment.is_deleted(*row)).take(room);
         live.for_each(|row| sink.add_row(segment, row));
     }
 }
@@ -57,7 +57,7 @@ pub(super) fn rows_with_prefix(block: &Block, prefix: &[u8]) -> Range<usize> {
 fn add_unsorted(open: &Segment, matches: impl Fn(&[u8]) -> bool, len: usize, sink: &mut Sink) {
     let block = open.block();
     for row in 0..block.len() {
-        if block.value_len(row) >= len && matches(block.value(row)) && !open.is_dead(row) {
+        if block.value_len(row) >= len && matches(block.value(row)) && !open.is_deleted(row) {
             sink.add_row(open, row);
         }
     }

@@ -82,7 +82,7 @@ struct Search<'a> {
     snapshot: &'a Snapshot,
     request: &'a SearchRequest,
     /// Documents the cache cannot judge.
-    residual: RoaringBitmap,
+    recheck: RoaringBitmap,
     /// Ends all scans when the search is dropped.
     abandon: Abandon,
 }
@@ -93,18 +93,18 @@ impl<'a> Search<'a> {
         snapshot: &'a Snapshot,
         request: &'a SearchRequest,
     ) -> Result<Search<'a>, SearchError> {
-        let mut residual = RoaringBitmap::new();
+        let mut recheck = RoaringBitmap::new();
         for field in combine::fields(&request.expr, &request.want) {
             let field = snapshot.field(field)?;
-            if !field.residual.is_empty() {
-                residual |= field.residual.to_bitmap();
+            if !field.recheck.is_empty() {
+                recheck |= field.recheck.to_bitmap();
             }
         }
         Ok(Search {
             collection,
             snapshot,
             request,
-            residual,
+            recheck,
             abandon: Abandon::default(),
         })
     }
@@ -149,7 +149,7 @@ impl<'a> Search<'a> {
             _ => whole,
         };
         let count = if negated {
-            whole - self.residual.len() - found
+            whole - self.recheck.len() - found
         } else {
             found
         };
@@ -165,7 +165,7 @@ impl<'a> Search<'a> {
         self.finish(numbers.len(), numbers, report)
     }
 
-    /// The documents that meet the expression, residual ones left out. With a limit, that many at least if there are.
+    /// The documents that meet the expression, recheck ones left out. With a limit, that many at least if there are.
     async fn matches(
         &self,
         limit: Option<usize>,
@@ -194,7 +194,7 @@ impl<'a> Search<'a> {
             };
             combination = combined(combination, found, part.then).await?;
         }
-        Ok(combination.finish() - &self.residual)
+        Ok(combination.finish() - &self.recheck)
     }
 
     async fn value_counts(
@@ -237,7 +237,7 @@ impl<'a> Search<'a> {
             count,
             numbers,
             values: None,
-            residual: self.residual,
+            recheck: self.recheck,
             report,
             held,
         })

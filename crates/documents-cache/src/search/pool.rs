@@ -26,7 +26,7 @@ struct Unit {
     tasks: Vec<Task>,
     bytes: u64,
     /// The member whose bucket it is.
-    home: usize,
+    owner: usize,
     /// The member that searches it.
     taken_by: AtomicUsize,
 }
@@ -43,12 +43,12 @@ impl Unit {
 impl Pool {
     /// A pool of the tasks of each member, in which those of a bucket are neighbours.
     pub(super) fn new(members: &[Vec<Task>]) -> Pool {
-        let buckets = members.iter().enumerate().flat_map(|(home, tasks)| {
+        let buckets = members.iter().enumerate().flat_map(|(owner, tasks)| {
             let buckets = tasks.chunk_by(|a, b| a.bucket == b.bucket);
             buckets.map(move |tasks| Unit {
                 tasks: tasks.to_vec(),
                 bytes: tasks.iter().map(Task::bytes).sum(),
-                home,
+                owner,
                 taken_by: AtomicUsize::new(NOBODY),
             })
         });
@@ -60,7 +60,7 @@ impl Pool {
     /// The buckets that `member` may search: its own, then those of others from the last one on.
     pub(super) fn order(&self, member: usize) -> Vec<usize> {
         let (own, others): (Vec<usize>, Vec<usize>) =
-            (0..self.units.len()).partition(|unit| self.units[*unit].home == member);
+            (0..self.units.len()).partition(|unit| self.units[*unit].owner == member);
         let shared = |unit: &usize| self.units[*unit].bytes >= SHARED_BYTES_MIN;
         own.into_iter()
             .chain(others.into_iter().rev().filter(shared))

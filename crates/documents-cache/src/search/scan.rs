@@ -115,8 +115,8 @@ pub(super) enum Place {
     Device(Arc<Device>),
     /// On the host: buckets that no device holds.
     Host,
-    /// On the host: the tail.
-    Tail,
+    /// On the host: the delta.
+    Delta,
 }
 
 /// What to search for, and when to end.
@@ -295,12 +295,12 @@ impl Progress {
         let rows: Rows<'_> = segment.block().rows().slice(range.clone());
         let sink = &mut self.sink;
         let outcome = match sink {
-            Sink::Count(count) if !segment.has_dead() => program
+            Sink::Count(count) if !segment.has_deleted() => program
                 .count_rows(rows, stop)
                 .map(|matches| *count += matches),
             _ => program.search_rows(rows, stop, &mut |row| {
                 let row = range.start + row as usize;
-                if !segment.is_dead(row) {
+                if !segment.is_deleted(row) {
                     sink.add_row(segment, row);
                 }
             }),
@@ -449,7 +449,7 @@ impl Scan {
     fn leave_device(&mut self) {
         if let Place::Device(device) = &self.place {
             if device.is_lost() {
-                self.shared.alarm.device_lost();
+                self.shared.flush_signal.device_lost();
             }
             self.place = Place::Host;
         }
@@ -508,8 +508,8 @@ fn report_scan(place: &Place, share: &Share, busy: Duration, report: &mut Search
             report.host.rows += rows;
             report.host.host_us += busy_us;
         }
-        Place::Tail => {
-            report.host.tail_rows += rows;
+        Place::Delta => {
+            report.host.delta_rows += rows;
             report.host.host_us += busy_us;
         }
     }

@@ -143,11 +143,11 @@ impl Sink {
     pub(super) fn add_rows(&mut self, segment: &Segment, rows: Range<usize>) {
         match self {
             Sink::Count(count) => *count += segment.live_rows_in(rows) as u64,
-            Sink::Numbers(numbers) if !segment.has_dead() => {
+            Sink::Numbers(numbers) if !segment.has_deleted() => {
                 numbers.extend(segment.block().numbers(rows));
             }
             _ => rows
-                .filter(|row| !segment.is_dead(*row))
+                .filter(|row| !segment.is_deleted(*row))
                 .for_each(|row| self.add_row(segment, row)),
         }
     }

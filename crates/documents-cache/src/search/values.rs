@@ -95,7 +95,7 @@ impl Counting {
         let block = segment.block();
         let counted = |row: usize| {
             let number = block.number(row);
-            !segment.is_dead(row)
+            !segment.is_deleted(row)
                 && (self.all || self.numbers.contains(number))
                 && skipped.is_none_or(|skipped| !skipped.contains(number))
         };

@@ -21,7 +21,7 @@ pub enum Value {
     Other,
     String(String),
     Strings(Vec<String>),
-    Residual,
+    Recheck,
 }
 
 impl Value {
@@ -34,7 +34,7 @@ impl Value {
             Value::Strings(values) => {
                 FieldValue::Strings(values.iter().map(String::as_bytes).collect())
             }
-            Value::Residual => FieldValue::Residual,
+            Value::Recheck => FieldValue::Recheck,
         }
     }
 
@@ -79,19 +79,19 @@ impl Model {
         }
     }
 
-    fn residual(&self, fields: &BTreeSet<usize>) -> BTreeSet<u32> {
+    fn recheck(&self, fields: &BTreeSet<usize>) -> BTreeSet<u32> {
         let odd = |document: &[Value]| {
             fields
                 .iter()
-                .any(|field| document[*field] == Value::Residual)
+                .any(|field| document[*field] == Value::Recheck)
         };
         let odd = self.documents.iter().filter(|(_, document)| odd(document));
         odd.map(|(number, _)| *number).collect()
     }
 
-    fn found(&self, expr: &Expr, residual: &BTreeSet<u32>) -> BTreeSet<u32> {
+    fn found(&self, expr: &Expr, recheck: &BTreeSet<u32>) -> BTreeSet<u32> {
         let found = self.documents.iter().filter(|(number, document)| {
-            !residual.contains(number) && Model::matches(document, expr)
+            !recheck.contains(number) && Model::matches(document, expr)
         });
         found.map(|(number, _)| *number).collect()
     }
@@ -102,12 +102,12 @@ impl Model {
         if let Want::ValueCounts { field, .. } = want {
             fields.insert(field);
         }
-        let residual = self.residual(&fields);
-        let found = self.found(expr, &residual);
+        let recheck = self.recheck(&fields);
+        let found = self.found(expr, &recheck);
         let context = format!("{expr:?} {want:?} {:?}", answer.report);
         assert_eq!(
-            answer.residual.iter().collect::<BTreeSet<_>>(),
-            residual,
+            answer.recheck.iter().collect::<BTreeSet<_>>(),
+            recheck,
             "{context}"
         );
         match want {
@@ -140,7 +140,7 @@ impl Model {
                 Value::Null => null += 1,
                 Value::Missing => missing += 1,
                 Value::Strings(_) => arrays.push(*number),
-                Value::String(_) | Value::Residual => {}
+                Value::String(_) | Value::Recheck => {}
             }
             if elements || !matches!(value, Value::Strings(_)) {
                 for distinct in value.strings().iter().collect::<BTreeSet<_>>() {
@@ -319,9 +319,9 @@ pub fn runtime() -> tokio::runtime::Runtime {
 pub fn small_settings() -> CacheSettings {
     CacheSettings {
         bucket_values_max: 24,
-        tail_values_max: 32,
+        delta_values_max: 32,
         chunk_values_max: 8,
-        hash_bytes: 1,
+        prefix_bytes: 1,
         background: false,
         ..CacheSettings::default()
     }
@@ -371,7 +371,7 @@ pub fn random_value(rng: &mut Rng) -> Value {
         0 => Value::Missing,
         1 => Value::Null,
         2 => Value::Other,
-        3 => Value::Residual,
+        3 => Value::Recheck,
         4..8 => Value::Strings((0..rng.usize(..4)).map(|_| random_string(rng)).collect()),
         _ => Value::String(random_string(rng)),
     }

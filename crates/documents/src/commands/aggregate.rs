@@ -15,11 +15,11 @@ use crate::arguments::Known;
 use crate::batch::{self, BatchOptions};
 use crate::change_stream;
 use crate::collections::OpenCollection;
-use crate::dispatch::{Effect, Later, Reply, Run, Spec};
+use crate::dispatch::{BoxFuture, Effect, Reply, Run, Spec};
 use crate::error::CommandError;
 use crate::namespace::Namespace;
 use crate::places::aside;
-use crate::plan::{Plan, Wishes};
+use crate::plan::{Plan, PlanRequirements};
 use crate::request::Request;
 use crate::search::{SearchPlan, Wanted};
 use crate::searches::Search;
@@ -40,7 +40,7 @@ pub const SPEC: Spec = Spec {
         "let",
     ]),
     effect: Effect::Reads,
-    run: Run::Later(start),
+    run: Run::Async(start),
 };
 
 /// Change streams tell of what a majority has, which is what there is.
@@ -56,7 +56,7 @@ fn check_level(level: Option<&str>) -> Result<(), CommandError> {
     }
 }
 
-fn start<'a>(request: &'a Request<'a>) -> Later<'a> {
+fn start<'a>(request: &'a Request<'a>) -> BoxFuture<'a> {
     Box::pin(run(request))
 }
 
@@ -245,12 +245,12 @@ impl Query {
         collection: &Arc<OpenCollection>,
     ) -> Result<Arc<Plan>, CommandError> {
         let hint = crate::plan::hint(collection, request.arguments.get("hint"))?;
-        let wishes = Wishes {
+        let requirements = PlanRequirements {
             sort: self.sort(),
             hint,
             strict: request.strict(),
         };
-        Plan::new(collection.clone(), self.filter.clone(), &wishes)
+        Plan::new(collection.clone(), self.filter.clone(), &requirements)
     }
 
     fn sort(&self) -> Option<&Sort> {

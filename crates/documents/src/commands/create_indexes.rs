@@ -79,7 +79,7 @@ pub fn create(
     if are_complete(collection, &wanted)? {
         return Ok(());
     }
-    let _alone = wait_for_turn(request, collection)?;
+    let _exclusive = wait_for_earlier_writers(request, collection)?;
     let mut caches = Vec::new();
     for spec in wanted {
         if is_there(&collection.namespace, &collection.store.indexes(), &spec)? {
@@ -116,7 +116,7 @@ fn are_complete(collection: &OpenCollection, wanted: &[IndexSpec]) -> Result<boo
 ///
 /// # Errors
 /// If the command has to end before.
-fn wait_for_turn<'a>(
+fn wait_for_earlier_writers<'a>(
     request: &Request<'_>,
     collection: &'a OpenCollection,
 ) -> Result<MutexGuard<'a, ()>, CommandError> {

@@ -5,7 +5,7 @@ use forebay_documents_query::Filter;
 
 use super::read;
 use crate::arguments::Known;
-use crate::dispatch::{Effect, Later, Reply, Run, Spec};
+use crate::dispatch::{BoxFuture, Effect, Reply, Run, Spec};
 use crate::error::CommandError;
 use crate::operations::cache_build;
 use crate::request::Request;
@@ -16,7 +16,7 @@ pub const SPEC: Spec = Spec {
     help: "lists operations in progress",
     known: Known::Any,
     effect: Effect::Reads,
-    run: Run::Later(start),
+    run: Run::Async(start),
 };
 
 /// Fields of the command that are no conditions on operations.
@@ -32,7 +32,7 @@ const OPTIONS: &[&str] = &[
     "comment",
 ];
 
-fn start<'a>(request: &'a Request<'a>) -> Later<'a> {
+fn start<'a>(request: &'a Request<'a>) -> BoxFuture<'a> {
     Box::pin(run(request))
 }
 

@@ -10,7 +10,7 @@ use super::update::check_retryable;
 use crate::arguments::{Arguments, Known};
 use crate::changes::{self, Deleted, Reach};
 use crate::collections::OpenCollection;
-use crate::dispatch::{Effect, Later, Reply, Run, Spec};
+use crate::dispatch::{BoxFuture, Effect, Reply, Run, Spec};
 use crate::error::CommandError;
 use crate::namespace::Namespace;
 use crate::plan::Plan;
@@ -24,10 +24,10 @@ pub const SPEC: Spec = Spec {
     help: "removes documents",
     known: Known::Only(&["deletes", "ordered", "let", "bypassDocumentValidation"]),
     effect: Effect::Writes,
-    run: Run::Later(start),
+    run: Run::Async(start),
 };
 
-fn start<'a>(request: &'a Request<'a>) -> Later<'a> {
+fn start<'a>(request: &'a Request<'a>) -> BoxFuture<'a> {
     Box::pin(run(request))
 }
 

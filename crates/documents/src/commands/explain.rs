@@ -12,7 +12,7 @@ use parking_lot::Mutex;
 use super::{aggregate, count, delete, distinct, find, output, read, update};
 use crate::arguments::{Arguments, Known};
 use crate::command::Command;
-use crate::dispatch::{Effect, Later, Reply, Run, Spec};
+use crate::dispatch::{BoxFuture, Effect, Reply, Run, Spec};
 use crate::error::CommandError;
 use crate::host;
 use crate::namespace::Namespace;
@@ -28,10 +28,10 @@ pub const SPEC: Spec = Spec {
     help: "tells how a command is run",
     known: Known::Only(&["verbosity"]),
     effect: Effect::Reads,
-    run: Run::Later(start),
+    run: Run::Async(start),
 };
 
-fn start<'a>(request: &'a Request<'a>) -> Later<'a> {
+fn start<'a>(request: &'a Request<'a>) -> BoxFuture<'a> {
     Box::pin(run(request))
 }
 
@@ -188,7 +188,7 @@ impl Explained {
                 Plan::new(
                     collection,
                     filter,
-                    &plan::Wishes {
+                    &plan::PlanRequirements {
                         hint,
                         strict: request.strict(),
                         ..Default::default()

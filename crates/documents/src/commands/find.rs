@@ -9,11 +9,11 @@ use forebay_documents_store::Direction;
 use super::read;
 use crate::arguments::Known;
 use crate::batch::{self, BatchOptions};
-use crate::dispatch::{Effect, Later, Reply, Run, Spec};
+use crate::dispatch::{BoxFuture, Effect, Reply, Run, Spec};
 use crate::error::CommandError;
 use crate::namespace::Namespace;
 use crate::places::aside;
-use crate::plan::{Access, Hint, Plan, Wishes};
+use crate::plan::{Access, Hint, Plan, PlanRequirements};
 use crate::request::Request;
 use crate::search::Wanted;
 use crate::searches::Search;
@@ -47,7 +47,7 @@ pub const SPEC: Spec = Spec {
         "let",
     ]),
     effect: Effect::Reads,
-    run: Run::Later(start),
+    run: Run::Async(start),
 };
 
 /// What is not built.
@@ -60,7 +60,7 @@ const UNSUPPORTED: &[&str] = &[
     "awaitData",
 ];
 
-fn start<'a>(request: &'a Request<'a>) -> Later<'a> {
+fn start<'a>(request: &'a Request<'a>) -> BoxFuture<'a> {
     Box::pin(run(request))
 }
 
@@ -173,12 +173,12 @@ impl<'a> Find<'a> {
         };
         let hint = crate::plan::hint(&collection, request.arguments.get("hint"))?;
         let hint = self.natural.map(Hint::Natural).or(hint);
-        let wishes = Wishes {
+        let requirements = PlanRequirements {
             sort: self.sort.as_ref(),
             hint,
             strict: request.strict(),
         };
-        Plan::new(collection, filter, &wishes).map(Some)
+        Plan::new(collection, filter, &requirements).map(Some)
     }
 
     /// Which documents will be pulled from the plan's source.

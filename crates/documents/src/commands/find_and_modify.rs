@@ -10,10 +10,10 @@ use crate::arguments::Known;
 use crate::batch::check_size;
 use crate::changes::{self, Deleted, Reach, Updated};
 use crate::collections::OpenCollection;
-use crate::dispatch::{Effect, Later, Reply, Run, Spec};
+use crate::dispatch::{BoxFuture, Effect, Reply, Run, Spec};
 use crate::error::CommandError;
 use crate::namespace;
-use crate::plan::{Plan, Wishes};
+use crate::plan::{Plan, PlanRequirements};
 use crate::request::Request;
 use crate::retry::Keep;
 use crate::searches::Search;
@@ -37,7 +37,7 @@ pub const SPEC: Spec = Spec {
         "let",
     ]),
     effect: Effect::Writes,
-    run: Run::Later(start),
+    run: Run::Async(start),
 };
 
 /// Its older spelling.
@@ -49,7 +49,7 @@ pub const LOWER_CASE: Spec = Spec {
 /// How often it is tried again when another client is faster.
 const UPSERT_TRIES: u32 = 4;
 
-fn start<'a>(request: &'a Request<'a>) -> Later<'a> {
+fn start<'a>(request: &'a Request<'a>) -> BoxFuture<'a> {
     Box::pin(run(request))
 }
 
@@ -134,12 +134,12 @@ impl Modification {
         collection: &Arc<OpenCollection>,
     ) -> Result<Arc<Plan>, CommandError> {
         let hint = crate::plan::hint(collection, request.arguments.get("hint"))?;
-        let wishes = Wishes {
+        let requirements = PlanRequirements {
             sort: self.sort.as_ref(),
             hint,
             strict: request.strict(),
         };
-        Plan::new(collection.clone(), self.filter.clone(), &wishes)
+        Plan::new(collection.clone(), self.filter.clone(), &requirements)
     }
 
     async fn update(

@@ -13,7 +13,7 @@ use parking_lot::MutexGuard;
 
 use crate::arguments::{Known, invalid_bson};
 use crate::collections::{Collections, OpenCollection};
-use crate::dispatch::{Effect, Later, Reply, Run, Spec};
+use crate::dispatch::{BoxFuture, Effect, Reply, Run, Spec};
 use crate::error::CommandError;
 use crate::namespace;
 use crate::places::{Kind, all_aside};
@@ -29,7 +29,7 @@ pub const SPEC: Spec = Spec {
     help: "adds documents to a collection",
     known: Known::Only(&["documents", "ordered", "bypassDocumentValidation"]),
     effect: Effect::Writes,
-    run: Run::Later(start),
+    run: Run::Async(start),
 };
 
 /// Documents that are written under one hold of the lock.
@@ -38,7 +38,7 @@ const CHUNK_DOCUMENTS: usize = 1000;
 const FEW_DOCUMENTS: usize = 16;
 const FEW_BYTES: usize = 64 << 10;
 
-fn start<'a>(request: &'a Request<'a>) -> Later<'a> {
+fn start<'a>(request: &'a Request<'a>) -> BoxFuture<'a> {
     Box::pin(run(request))
 }
 
@@ -49,7 +49,7 @@ async fn run(request: &Request<'_>) -> Reply {
     let ordered = request.arguments.boolean("ordered")?.unwrap_or(true);
     let collections = request.documents.collections();
     let collection = collections.get_or_create(&namespace)?;
-    let _turn = collection.insertions.enter(request.stop()).await?;
+    let _apply = collection.insertions.enter(request.stop()).await?;
     let mut insertion = Insertion {
         collections,
         collection: collection.clone(),

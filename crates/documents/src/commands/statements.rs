@@ -15,7 +15,7 @@ use crate::collections::OpenCollection;
 use crate::error::CommandError;
 use crate::namespace::{self, Namespace};
 use crate::places::blocking;
-use crate::plan::{self, Access, Plan, Wishes};
+use crate::plan::{self, Access, Plan, PlanRequirements};
 use crate::request::Request;
 use crate::searches::Search;
 use crate::write_result::WriteErrors;
@@ -133,12 +133,12 @@ impl Target<'_> {
         request: &Request<'_>,
         collection: &Arc<OpenCollection>,
     ) -> Result<Arc<Plan>, CommandError> {
-        let wishes = Wishes {
+        let requirements = PlanRequirements {
             hint: plan::hint(collection, self.arguments.get("hint"))?,
             strict: request.strict(),
-            ..Wishes::default()
+            ..PlanRequirements::default()
         };
-        Plan::new(collection.clone(), self.filter.clone(), &wishes)
+        Plan::new(collection.clone(), self.filter.clone(), &requirements)
     }
 
     /// Searches them and hands their numbers to `change`, which tells how many still matched and are changed so far.

@@ -11,7 +11,7 @@ use super::statements::{Batch, Query, Target};
 use crate::arguments::{Known, wrong_type};
 use crate::changes::{self, Reach, Updated};
 use crate::collections::OpenCollection;
-use crate::dispatch::{Effect, Later, Reply, Run, Spec};
+use crate::dispatch::{BoxFuture, Effect, Reply, Run, Spec};
 use crate::error::CommandError;
 use crate::namespace::Namespace;
 use crate::plan::Plan;
@@ -25,13 +25,13 @@ pub const SPEC: Spec = Spec {
     help: "changes documents",
     known: Known::Only(&["updates", "ordered", "bypassDocumentValidation", "let"]),
     effect: Effect::Writes,
-    run: Run::Later(start),
+    run: Run::Async(start),
 };
 
 /// How often an upsert is tried again when another client inserts the same key first.
 const UPSERT_TRIES: u32 = 4;
 
-fn start<'a>(request: &'a Request<'a>) -> Later<'a> {
+fn start<'a>(request: &'a Request<'a>) -> BoxFuture<'a> {
     Box::pin(run(request))
 }
 

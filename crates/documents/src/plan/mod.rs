@@ -26,7 +26,7 @@ pub use index::IndexAccess;
 
 /// What a query asks of its plan beside the filter.
 #[derive(Debug, Clone, Default)]
-pub struct Wishes<'a> {
+pub struct PlanRequirements<'a> {
     /// The order wanted.
     pub sort: Option<&'a Sort>,
     /// What the client says to use.
@@ -87,7 +87,7 @@ impl Plan {
     pub fn new(
         collection: Arc<OpenCollection>,
         filter: Arc<Filter>,
-        wishes: &Wishes<'_>,
+        requirements: &PlanRequirements<'_>,
     ) -> Result<Arc<Plan>, CommandError> {
         let mut plan = Plan {
             collection,
@@ -97,14 +97,14 @@ impl Plan {
             cache_not_used: None,
             tally: Arc::default(),
         };
-        plan.choose(wishes)?;
-        plan.refuse_fall_back(wishes)?;
+        plan.choose(requirements)?;
+        plan.refuse_fall_back(requirements)?;
         Ok(Arc::new(plan))
     }
 
-    fn choose(&mut self, wishes: &Wishes<'_>) -> Result<(), CommandError> {
-        if let Some(hint) = &wishes.hint {
-            return self.follow(hint, wishes);
+    fn choose(&mut self, requirements: &PlanRequirements<'_>) -> Result<(), CommandError> {
+        if let Some(hint) = &requirements.hint {
+            return self.follow(hint, requirements);
         }
         if matches!(self.filter.root(), Node::AlwaysFalse) {
             return Ok(());
@@ -114,16 +114,16 @@ impl Plan {
             self.is_sorted = true;
             return Ok(());
         }
-        self.choose_by_rank(wishes);
+        self.choose_by_rank(requirements);
         Ok(())
     }
 
     /// A unique index's whole key, then an exact answer of the cache, an index's equality, the cache, an index, a scan.
-    fn choose_by_rank(&mut self, wishes: &Wishes<'_>) {
+    fn choose_by_rank(&mut self, requirements: &PlanRequirements<'_>) {
         let best = index::best(
             &self.collection.store.indexes(),
             self.filter.root(),
-            wishes.sort,
+            requirements.sort,
         );
         if let Some(best) = best.as_ref().filter(|best| best.is_point) {
             return self.use_index(best.clone());
@@ -167,7 +167,11 @@ impl Plan {
         );
     }
 
-    fn follow(&mut self, hint: &Hint, wishes: &Wishes<'_>) -> Result<(), CommandError> {
+    fn follow(
+        &mut self,
+        hint: &Hint,
+        requirements: &PlanRequirements<'_>,
+    ) -> Result<(), CommandError> {
         match hint {
             Hint::Natural(direction) => {
                 self.access = Access::Scan {
@@ -180,7 +184,7 @@ impl Plan {
                     .iter()
                     .find(|index| index.spec.name == *name)
                     .ok_or_else(bad_hint)?;
-                self.follow_index(index, wishes)?;
+                self.follow_index(index, requirements)?;
             }
         }
         Ok(())
@@ -189,11 +193,11 @@ impl Plan {
     fn follow_index(
         &mut self,
         index: &IndexStatus,
-        wishes: &Wishes<'_>,
+        requirements: &PlanRequirements<'_>,
     ) -> Result<(), CommandError> {
         if !index.spec.is_cache() {
             let access =
-                index::access(index, self.filter.root(), wishes.sort).ok_or_else(bad_hint)?;
+                index::access(index, self.filter.root(), requirements.sort).ok_or_else(bad_hint)?;
             self.use_index(access);
             return Ok(());
         }
@@ -213,9 +217,11 @@ impl Plan {
         Ok(())
     }
 
-    fn refuse_fall_back(&self, wishes: &Wishes<'_>) -> Result<(), CommandError> {
+    fn refuse_fall_back(&self, requirements: &PlanRequirements<'_>) -> Result<(), CommandError> {
         match (&self.access, &self.cache_not_used) {
-            (Access::Scan { .. }, Some(not_used)) if wishes.strict && not_used.is_fallback() => {
+            (Access::Scan { .. }, Some(not_used))
+                if requirements.strict && not_used.is_fallback() =>
+            {
                 Err(CommandError::from(not_used.strict_error()))
             }
             _ => Ok(()),

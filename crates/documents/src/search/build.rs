@@ -105,7 +105,7 @@ impl Task {
     fn run(mut self) {
         let search = Arc::clone(&self.search);
         loop {
-            let alone = search.alone();
+            let exclusive = search.lock_exclusively();
             if self.generation.is_abandoned() {
                 break;
             }
@@ -113,7 +113,7 @@ impl Task {
                 self.search.end_build(&self.generation, outcome);
                 break;
             }
-            alone.end_fairly();
+            exclusive.unlock_fairly();
         }
         self.ended = true;
     }

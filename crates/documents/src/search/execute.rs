@@ -12,7 +12,7 @@ use forebay_documents_query::Code;
 use forebay_memory::Share;
 use roaring::RoaringBitmap;
 
-use super::found::{Found, Numbered, Reader};
+use super::match_stream::{MatchStream, Numbered, Reader};
 use super::plan::SearchPlan;
 use super::report::{Access, ExecutionReport, Tally};
 use crate::error::CommandError;
@@ -93,7 +93,7 @@ pub struct Values {
     /// Documents without the field.
     pub missing: u64,
     /// The documents with other values, which the caller reads and takes into account.
-    pub others: Found,
+    pub others: MatchStream,
 }
 
 impl SearchPlan {
@@ -109,7 +109,7 @@ impl SearchPlan {
         };
         let answer = self.search(want, stop).await?;
         let (counted, doubtful, access) = self.judge(answer.count, &answer);
-        let figures = (answer.count, answer.residual.len());
+        let figures = (answer.count, answer.recheck.len());
         let reading = Reading {
             stage: "CACHE_COUNT",
             wanted: doubtful,
@@ -123,14 +123,14 @@ impl SearchPlan {
     /// What of a count is certain, which documents have to be read for the rest, and how.
     fn judge(&self, count: u64, answer: &SearchAnswer) -> (u64, RoaringBitmap, Access) {
         if self.is_exact() {
-            let access = if answer.residual.is_empty() {
+            let access = if answer.recheck.is_empty() {
                 Access::None
             } else {
                 Access::Fetch
             };
-            return (count, answer.residual.clone(), access);
+            return (count, answer.recheck.clone(), access);
         }
-        let candidates = &answer.numbers | &answer.residual;
+        let candidates = &answer.numbers | &answer.recheck;
         let access = self.access(candidates.len());
         (0, candidates, access)
     }
@@ -142,7 +142,7 @@ impl SearchPlan {
     ///
     /// # Errors
     /// When the operation is stopped, or the store cannot be read.
-    pub async fn find(&self, wanted: Wanted, stop: &Stop) -> Result<Found, CommandError> {
+    pub async fn find(&self, wanted: Wanted, stop: &Stop) -> Result<MatchStream, CommandError> {
         let probed = self.probe(wanted.limit(), stop).await?;
         if probed.gathered.len() as u64 >= wanted.limit().unwrap_or(u64::MAX) {
             return Ok(self.found_by_probe(probed));
@@ -160,7 +160,7 @@ impl SearchPlan {
         probed: Probed,
         limit: usize,
         stop: &Stop,
-    ) -> Result<Found, CommandError> {
+    ) -> Result<MatchStream, CommandError> {
         let some = Want::Numbers { limit: Some(limit) };
         let answer = self.search(some, stop).await?;
         let were_all = answer.numbers.len() < limit as u64;
@@ -179,14 +179,14 @@ impl SearchPlan {
         }
     }
 
-    async fn find_all(&self, probed: Probed, stop: &Stop) -> Result<Found, CommandError> {
+    async fn find_all(&self, probed: Probed, stop: &Stop) -> Result<MatchStream, CommandError> {
         let answer = self.search(Want::Numbers { limit: None }, stop).await?;
         Ok(self.found_by_search(probed, answer))
     }
 
-    fn found_by_search(&self, probed: Probed, answer: SearchAnswer) -> Found {
-        let figures = (answer.count, answer.residual.len());
-        let mut candidates = answer.numbers | answer.residual;
+    fn found_by_search(&self, probed: Probed, answer: SearchAnswer) -> MatchStream {
+        let figures = (answer.count, answer.recheck.len());
+        let mut candidates = answer.numbers | answer.recheck;
         candidates.remove_range(..probed.next);
         let access = self.access(candidates.len());
         let reading = Reading {
@@ -227,7 +227,7 @@ impl SearchPlan {
         })
     }
 
-    fn found_by_probe(&self, probed: Probed) -> Found {
+    fn found_by_probe(&self, probed: Probed) -> MatchStream {
         let access = Access::Probe {
             documents: probed.tally.examined(),
         };
@@ -264,9 +264,9 @@ impl SearchPlan {
                 stop,
             )
             .await?;
-        let figures = (answer.count, answer.residual.len());
+        let figures = (answer.count, answer.recheck.len());
         let counts = answer.values.unwrap_or_default();
-        let others = others(&counts, arrays) | answer.residual;
+        let others = others(&counts, arrays) | answer.recheck;
         let access = if others.is_empty() {
             Access::None
         } else {
@@ -324,19 +324,19 @@ impl SearchPlan {
         probed: Probed,
         reading: Reading,
         search: SearchReport,
-        (found, residual): (u64, u64),
-    ) -> Found {
+        (found, recheck): (u64, u64),
+    ) -> MatchStream {
         let report = Arc::new(ExecutionReport {
             stage: reading.stage,
             plan: Arc::clone(&self.summary),
             search,
             found,
-            residual,
+            recheck,
             access: reading.access,
             tally: probed.tally,
         });
         *self.report.lock() = Some(Arc::clone(&report));
-        Found::new(
+        MatchStream::new(
             Arc::clone(&self.search.store),
             Arc::clone(&self.filter),
             probed.gathered,
@@ -370,7 +370,7 @@ fn others(counts: &ValueCounts, arrays: Arrays) -> RoaringBitmap {
 }
 
 /// Reads and counts; where that may take long, without holding up the thread's other tasks.
-async fn count_aside(found: &mut Found, stop: &Stop) -> Result<u64, CommandError> {
+async fn count_aside(found: &mut MatchStream, stop: &Stop) -> Result<u64, CommandError> {
     match found.is_short() {
         true => found.count_rest(stop),
         false => aside(stop, || found.count_rest(stop)).await?,

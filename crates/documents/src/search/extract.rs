@@ -2,7 +2,7 @@
 //!
 //! MongoDB lets a predicate on `a.b` look through arrays on the way and into an array at the end. The cache keeps what
 //! it can answer exactly for every predicate (missing, null, a string, an array of strings, or something without any
-//! string), and declares everything else residual: the store judges those documents.
+//! string), and declares everything else for recheck: the store judges those documents.
 
 use bson::RawDocument;
 use forebay_documents_cache::{Batch, FieldValue};
@@ -30,7 +30,7 @@ impl Extractor {
     /// The value of every declared field of `document`, in their order, in one pass over its top-level keys.
     ///
     /// Where a key occurs twice the first one counts, as everywhere in the document language. A malformed document is
-    /// residual in all its fields.
+    /// to recheck in all its fields.
     pub fn extract<'a>(&self, document: &'a RawDocument) -> Vec<FieldValue<'a>> {
         let mut values = vec![FieldValue::Missing; self.fields.len()];
         self.fill_all(document, &mut values);
@@ -50,7 +50,7 @@ impl Extractor {
     /// Sets the values that a document has; the others are missing before.
     fn fill_all<'a>(&self, document: &'a RawDocument, values: &mut [FieldValue<'a>]) {
         if self.fill(document, values).is_err() {
-            values.fill(FieldValue::Residual);
+            values.fill(FieldValue::Recheck);
         }
     }
 
@@ -127,29 +127,29 @@ impl Extractor {
     /// An array on the way to the field: plain as long as each element is a document that has strings at the end.
     ///
     /// The rest of the path may name a position of the array, and an element without the field makes the document equal
-    /// to null as well: such documents are residual.
+    /// to null as well: such documents are rechecked.
     fn value_through_array<'a>(
         &self,
         array: &Element<'a>,
         rest: &[Box<[u8]>],
     ) -> Result<FieldValue<'a>, Malformed> {
         if rest[0].iter().all(u8::is_ascii_digit) {
-            return Ok(FieldValue::Residual);
+            return Ok(FieldValue::Recheck);
         }
         let mut strings = Vec::new();
         for child in array.children() {
             let child = child?;
             if child.kind != kind::DOCUMENT {
-                return Ok(FieldValue::Residual);
+                return Ok(FieldValue::Recheck);
             }
             match self.value_at(&child, rest)? {
                 FieldValue::String(text) => strings.push(text),
                 FieldValue::Strings(texts) => strings.extend(texts),
-                _ => return Ok(FieldValue::Residual),
+                _ => return Ok(FieldValue::Recheck),
             }
         }
         Ok(if strings.is_empty() {
-            FieldValue::Residual
+            FieldValue::Recheck
         } else {
             FieldValue::Strings(strings)
         })
@@ -160,10 +160,10 @@ impl Extractor {
         Ok(match element.kind {
             kind::STRING => element
                 .text()
-                .map_or(FieldValue::Residual, FieldValue::String),
+                .map_or(FieldValue::Recheck, FieldValue::String),
             kind::NULL => FieldValue::Null,
             kind::ARRAY => self.leaf_array(element)?,
-            kind::UNDEFINED | kind::REGEX | kind::SYMBOL => FieldValue::Residual,
+            kind::UNDEFINED | kind::REGEX | kind::SYMBOL => FieldValue::Recheck,
             _ => FieldValue::Other,
         })
     }
@@ -175,13 +175,13 @@ impl Extractor {
             match self.leaf_of_array(&child?) {
                 Some(FieldValue::String(text)) => strings.push(text),
                 Some(_) => others = true,
-                None => return Ok(FieldValue::Residual),
+                None => return Ok(FieldValue::Recheck),
             }
         }
         Ok(match (strings.is_empty(), others) {
             (true, _) => FieldValue::Other,
             (false, false) => FieldValue::Strings(strings),
-            (false, true) => FieldValue::Residual,
+            (false, true) => FieldValue::Recheck,
         })
     }
 
@@ -231,8 +231,8 @@ mod tests {
         for other in ["i", "d", "c"] {
             assert_eq!(one(other, &document), FieldValue::Other, "{other}");
         }
-        for residual in ["u", "y"] {
-            assert_eq!(one(residual, &document), FieldValue::Residual, "{residual}");
+        for recheck in ["u", "y"] {
+            assert_eq!(one(recheck, &document), FieldValue::Recheck, "{recheck}");
         }
     }
 
@@ -249,8 +249,8 @@ mod tests {
         for other in ["numbers", "empty", "documents"] {
             assert_eq!(one(other, &document), FieldValue::Other, "{other}");
         }
-        for residual in ["mixed", "null", "nested"] {
-            assert_eq!(one(residual, &document), FieldValue::Residual, "{residual}");
+        for recheck in ["mixed", "null", "nested"] {
+            assert_eq!(one(recheck, &document), FieldValue::Recheck, "{recheck}");
         }
     }
 
@@ -276,8 +276,8 @@ mod tests {
             one("all.n", &document),
             FieldValue::Strings(vec![b"a", b"b", b"c"])
         );
-        for residual in ["some.n", "scalar.n", "empty.n", "all.0.n"] {
-            assert_eq!(one(residual, &document), FieldValue::Residual, "{residual}");
+        for recheck in ["some.n", "scalar.n", "empty.n", "all.0.n"] {
+            assert_eq!(one(recheck, &document), FieldValue::Recheck, "{recheck}");
         }
     }
 

@@ -132,7 +132,7 @@ impl Generation {
         Ok(self.values.insert_batch(&numbers, values)?)
     }
 
-    /// Follows the insertion of documents. The caller is in its turn.
+    /// Follows the insertion of documents. The caller holds the apply lock.
     ///
     /// # Errors
     /// When a record number does not fit, or the cache holds something else than it should.
@@ -151,7 +151,7 @@ impl Generation {
         }
     }
 
-    /// Follows the replacement of a document. The caller is in its turn.
+    /// Follows the replacement of a document. The caller holds the apply lock.
     ///
     /// # Errors
     /// When the record number does not fit, or the cache holds something else than it should.
@@ -170,7 +170,7 @@ impl Generation {
         Ok(())
     }
 
-    /// Follows the deletion of a document. The caller is in its turn.
+    /// Follows the deletion of a document. The caller holds the apply lock.
     ///
     /// # Errors
     /// When the record number does not fit, or the cache holds something else than it should.

@@ -13,16 +13,16 @@
 //! and each document that `find` returns has been checked against the whole filter when it was fetched.
 
 pub mod admin;
-mod ahead;
 mod build;
 mod collection;
 mod element;
 mod execute;
 mod extract;
 mod fields;
-mod found;
 mod generation;
+mod match_stream;
 mod plan;
+mod prefetch;
 mod report;
 mod settings;
 mod stats;

@@ -188,7 +188,7 @@ pub struct ExecutionReport {
     /// Documents that the cache found.
     pub found: u64,
     /// Documents that the cache could not judge.
-    pub residual: u64,
+    pub recheck: u64,
     /// How documents were read then.
     pub access: Access,
     /// The documents read.
@@ -205,7 +205,7 @@ impl ExecutionReport {
         document.append(cstr!("host"), host(&self.search.host));
         document.append(cstr!("searchMicros"), self.search.total_us as i64);
         document.append(cstr!("found"), self.found as i64);
-        document.append(cstr!("recheckDocuments"), self.residual as i64);
+        document.append(cstr!("recheckDocuments"), self.recheck as i64);
         self.append_access(&mut document);
         document
     }
@@ -264,7 +264,7 @@ fn host(report: &HostReport) -> RawDocumentBuf {
     rawdoc! {
         "buckets": report.buckets as i64,
         "rows": report.rows as i64,
-        "deltaRows": report.tail_rows as i64,
+        "deltaRows": report.delta_rows as i64,
         "micros": report.host_us as i64,
     }
 }

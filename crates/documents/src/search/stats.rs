@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use bson::{RawArrayBuf, RawDocumentBuf, cstr, rawdoc};
-use forebay_documents_cache::{BucketHome, BucketStats, Cache, FieldStats};
+use forebay_documents_cache::{BucketStats, BucketSummary, Cache, FieldStats};
 use forebay_text::Tier;
 
 use super::collection::{CacheIndex, CollectionSearch, State};
@@ -65,7 +65,7 @@ pub struct FieldStatus {
 #[derive(Clone, Debug)]
 pub struct FieldOverview {
     /// What the cache holds of it.
-    pub stats: FieldStats<BucketHome>,
+    pub stats: FieldStats<BucketSummary>,
     /// Conditions searched since it was built, by tier; `none` for null and existence.
     pub searches: BTreeMap<&'static str, u64>,
 }
@@ -123,8 +123,8 @@ impl FieldStatus {
             "rows": stats.rows as i64,
             "valueBytes": stats.value_bytes as i64,
             "overheadBytes": stats.overhead_bytes as i64,
-            "deltaRows": stats.tail_rows as i64,
-            "recheckDocuments": stats.residual as i64,
+            "deltaRows": stats.delta_rows as i64,
+            "recheckDocuments": stats.recheck as i64,
             "arrayDocuments": stats.arrays as i64,
             "buckets": stats.buckets.len() as i64,
             "bucketsOnHost": stats.buckets_on_host as i64,
@@ -139,9 +139,9 @@ pub fn bucket_document(bucket: &BucketStats, cache: &Cache) -> RawDocumentBuf {
     let device = bucket.device.and_then(|id| cache.devices().get(id));
     rawdoc! {
         "id": bucket.id as i64,
-        "firstHash": String::from_utf8_lossy(&bucket.first_hash).as_ref(),
-        "lastHash": String::from_utf8_lossy(&bucket.last_hash).as_ref(),
-        "hashBytes": bucket.hash_bytes as i64,
+        "firstPrefix": String::from_utf8_lossy(&bucket.first_prefix).as_ref(),
+        "lastPrefix": String::from_utf8_lossy(&bucket.last_prefix).as_ref(),
+        "prefixBytes": bucket.prefix_bytes as i64,
         "rows": bucket.rows as i64,
         "bytes": bucket.bytes as i64,
         "segments": bucket.segments as i64,

@@ -251,16 +251,16 @@ fn who_waits_for_the_turn_comes_after_the_writer_that_has_it() {
     let followed = AtomicBool::new(false);
     let (is_waiting, waiting) = mpsc::channel();
     std::thread::scope(|scope| {
-        let alone = fixture.search.alone();
+        let exclusive = fixture.search.lock_exclusively();
         scope.spawn(|| {
             is_waiting.send(()).expect("the writer is there");
-            fixture.search.wait_for_turn();
+            fixture.search.wait_for_earlier_writers();
             assert!(followed.load(Ordering::Relaxed));
         });
         waiting.recv().expect("it waits soon");
         (0..1000).for_each(|_| std::thread::yield_now());
         followed.store(true, Ordering::Relaxed);
-        drop(alone);
+        drop(exclusive);
     });
 }
 

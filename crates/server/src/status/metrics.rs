@@ -359,13 +359,13 @@ const FIELD_FIGURES: [Figure<FieldStatus>; 5] = [
         "forebay_documents_cache_delta_values",
         "gauge",
         "Values that are not in a bucket yet.",
-        |it| it.tail_rows as f64,
+        |it| it.delta_rows as f64,
     ),
     (
         "forebay_documents_cache_recheck_documents",
         "gauge",
         "Documents whose field the store must judge.",
-        |it| it.residual_documents as f64,
+        |it| it.recheck_documents as f64,
     ),
 ];
 

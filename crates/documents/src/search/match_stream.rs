@@ -11,7 +11,7 @@ use forebay_memory::Share;
 use roaring::RoaringBitmap;
 use roaring::bitmap::IntoIter;
 
-use super::ahead::{self, Ahead, Source};
+use super::prefetch::{self, Prefetched, Source};
 use super::report::{Access, ExecutionReport, Tally};
 use crate::error::CommandError;
 use crate::streams::{Row, Stream, with_document};
@@ -30,30 +30,30 @@ pub(super) type Numbered = (u64, Document);
 ///
 /// Each one is checked against the whole filter when it is read, so that a change since the search never shows as a
 /// document that does not match. Between two pulls it holds no snapshot of the store.
-pub struct Found {
+pub struct MatchStream {
     store: Arc<Collection>,
     filter: Arc<Filter>,
     /// Read and checked already.
     gathered: VecDeque<Numbered>,
     /// Taken from `way` to be read together, before what is left there.
-    ahead: VecDeque<Ahead>,
+    prefetched: VecDeque<Prefetched>,
     /// Documents that will be pulled at once, as far as is known.
     batch_left: u64,
-    way: Way,
+    strategy: ReadStrategy,
     report: Arc<ExecutionReport>,
     /// What `way` holds of the account.
     _held: Option<Arc<Share>>,
 }
 
 /// How the documents are read.
-enum Way {
+enum ReadStrategy {
     /// One by one, by record number.
     Fetch(IntoIter),
     /// By scanning the collection in pieces, and skipping what the cache ruled out.
     Scan(RoaringBitmap),
 }
 
-impl Found {
+impl MatchStream {
     /// Reads the documents with the numbers `wanted`, as the report says, after those that are `gathered` already.
     pub(super) fn new(
         store: Arc<Collection>,
@@ -62,18 +62,20 @@ impl Found {
         wanted: RoaringBitmap,
         report: Arc<ExecutionReport>,
         held: Option<Arc<Share>>,
-    ) -> Found {
-        let way = match report.access {
-            Access::Scan { .. } => Way::Scan(wanted),
-            Access::None | Access::Fetch | Access::Probe { .. } => Way::Fetch(wanted.into_iter()),
+    ) -> MatchStream {
+        let strategy = match report.access {
+            Access::Scan { .. } => ReadStrategy::Scan(wanted),
+            Access::None | Access::Fetch | Access::Probe { .. } => {
+                ReadStrategy::Fetch(wanted.into_iter())
+            }
         };
-        Found {
+        MatchStream {
             store,
             filter,
             gathered,
-            ahead: VecDeque::new(),
+            prefetched: VecDeque::new(),
             batch_left: 0,
-            way,
+            strategy,
             report,
             _held: held,
         }
@@ -120,8 +122,8 @@ impl Found {
             }
         }
         self.gathered = gathered;
-        self.ahead.clear();
-        self.way = Way::Fetch(RoaringBitmap::new().into_iter());
+        self.prefetched.clear();
+        self.strategy = ReadStrategy::Fetch(RoaringBitmap::new().into_iter());
         Ok(true)
     }
 
@@ -135,15 +137,15 @@ impl Found {
             tally: &self.report.tally,
             stop,
         };
-        let numbers = match &mut self.way {
-            Way::Fetch(numbers) => numbers,
-            Way::Scan(wanted) => {
+        let numbers = match &mut self.strategy {
+            ReadStrategy::Fetch(numbers) => numbers,
+            ReadStrategy::Scan(wanted) => {
                 reader.gather(wanted, &mut self.gathered)?;
                 return Ok(self.gathered.pop_front());
             }
         };
         loop {
-            while let Some((number, document)) = self.ahead.pop_front() {
+            while let Some((number, document)) = self.prefetched.pop_front() {
                 let row = match document {
                     Some(document) => Some((number.into(), document)),
                     None => reader.fetch(&mut iter::once(number))?,
@@ -152,7 +154,7 @@ impl Found {
                     return Ok(row);
                 }
             }
-            let worth = ahead::worth(numbers.len(), self.batch_left);
+            let worth = prefetch::worth(numbers.len(), self.batch_left);
             if worth == 0 {
                 return reader.fetch(numbers);
             }
@@ -162,12 +164,12 @@ impl Found {
                 stop: stop.clone(),
             };
             let numbers: Vec<u32> = numbers.take(worth).collect();
-            self.ahead = ahead::read(&source, &numbers, reader.tally);
+            self.prefetched = prefetch::read(&source, &numbers, reader.tally);
         }
     }
 }
 
-impl Stream for Found {
+impl Stream for MatchStream {
     fn next(&mut self, stop: &Stop) -> Result<Option<Row>, CommandError> {
         let row = self.next_match(stop)?;
         self.batch_left = self.batch_left.saturating_sub(1);
@@ -176,25 +178,25 @@ impl Stream for Found {
 
     fn begin_batch(&mut self, size: u64) {
         self.batch_left = size;
-        self.ahead
+        self.prefetched
             .iter_mut()
             .for_each(|(_, document)| *document = None);
     }
 
     fn is_done(&self) -> bool {
-        let nothing_left = match &self.way {
-            Way::Fetch(numbers) => numbers.len() == 0,
-            Way::Scan(wanted) => wanted.is_empty(),
+        let nothing_left = match &self.strategy {
+            ReadStrategy::Fetch(numbers) => numbers.len() == 0,
+            ReadStrategy::Scan(wanted) => wanted.is_empty(),
         };
-        nothing_left && self.gathered.is_empty() && self.ahead.is_empty()
+        nothing_left && self.gathered.is_empty() && self.prefetched.is_empty()
     }
 
     fn is_short(&self) -> bool {
-        match &self.way {
-            Way::Fetch(numbers) => {
-                numbers.len() + self.ahead.len() <= SHORT_MAX && self.filter.is_cheap()
+        match &self.strategy {
+            ReadStrategy::Fetch(numbers) => {
+                numbers.len() + self.prefetched.len() <= SHORT_MAX && self.filter.is_cheap()
             }
-            Way::Scan(_) => false,
+            ReadStrategy::Scan(_) => false,
         }
     }
 }
