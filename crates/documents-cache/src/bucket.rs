@@ -1,4 +1,4 @@
-//! A bucket: the values of one range of hashes, and the device that scans them.
+//! A bucket: the values of one range, and the device that scans them.
 
 use std::sync::Arc;
 
@@ -13,9 +13,9 @@ use crate::segment::{Copying, Replica, Segment};
 #[derive(Debug, Clone)]
 pub(crate) struct Bucket {
     guard: Arc<BucketIdGuard>,
-    /// Values from this one on, up to the lower bound of the next bucket, belong here.
+    /// Inclusive lower bound of the bucket's values; the upper bound is the next bucket's `lower`.
     pub(crate) lower: Arc<[u8]>,
-    /// First bytes of a value that make the hash in this bucket.
+    /// Length of the prefixes that tell this bucket's values from those of its neighbours.
     pub(crate) prefix_bytes: usize,
     /// Sorted segments, oldest first.
     pub(crate) segments: Vec<Segment>,
@@ -74,7 +74,7 @@ impl Bucket {
         segments + (size_of::<Bucket>() + self.lower.len()) as u64
     }
 
-    /// Takes the bucket off its device; its memory is free once no search uses it.
+    /// Takes the bucket off its device. The device's memory is freed once no search uses it.
     pub(crate) fn release(&mut self) {
         self.device = None;
         for segment in &mut self.segments {
@@ -95,7 +95,7 @@ impl Bucket {
         }
     }
 
-    /// Begins to copy all segments to a device; copies that it has already are used again.
+    /// Begins to copy all segments to a device; segments that it already has are not copied again.
     pub(crate) fn begin_copies(&self, device: &Arc<Device>) -> Result<Vec<Copying>, LoadError> {
         let here = self
             .device

@@ -17,9 +17,9 @@ use crate::value::{FieldValue, Kept};
 pub(crate) struct FieldState {
     /// The buckets.
     pub(crate) directory: Arc<Directory>,
-    /// Sorted chunks of the delta, oldest first.
+    /// Sorted runs of the delta, oldest first.
     pub(crate) runs: Arc<Vec<Segment>>,
-    /// The chunk of the delta that is being filled, in order of arrival.
+    /// The chunk of the delta that is being filled, in order of arrival; sealed into a run when it is full.
     pub(crate) open: Segment,
     pub(crate) null: NumberSet,
     pub(crate) missing: NumberSet,
@@ -47,7 +47,7 @@ impl FieldState {
         }
     }
 
-    /// Records what documents hold, given the number of each.
+    /// Adds what documents hold, given the number of each.
     pub(crate) fn insert(&mut self, column: &Column, numbers: &[u32], settings: &CacheSettings) {
         let sets = [
             (&mut self.null, &column.null),
@@ -79,7 +79,7 @@ impl FieldState {
         }
     }
 
-    /// Forgets what a document held; false if it did not hold that.
+    /// Removes what a document held. Returns false if it did not hold that.
     pub(crate) fn remove(
         &mut self,
         number: u32,
@@ -102,12 +102,12 @@ impl FieldState {
         }
     }
 
-    /// Sorts the open chunk and begins another.
+    /// Sorts the open chunk into a run and begins another chunk.
     ///
-    /// PERF: `forebay bench documents --host --only inserts`, two cores of an Intel Xeon, November 2026: inserts with
-    /// five cached fields are 0.91 (0.66 to 1.14) of those with none. In four rounds before other changes they were
-    /// 0.70 (0.55 to 0.80) with the background thread to sort the chunks and 0.81 (0.63 to 0.95) with the writer, so
-    /// the writer does.
+    /// PERF: `forebay bench documents --host --only inserts`, two cores of an Intel Xeon, November 2026: the rate of
+    /// inserts with five cached fields is 0.91 (0.66 to 1.14) of that with none. Earlier, in four rounds, it was 0.70
+    /// (0.55 to 0.80) when the background thread sorted the chunks and 0.81 (0.63 to 0.95) when the writer did, so the
+    /// writer does.
     pub(crate) fn seal(&mut self) {
         let open = std::mem::replace(&mut self.open, empty_chunk());
         let sources = [open];
@@ -142,7 +142,7 @@ impl FieldState {
         true
     }
 
-    /// Marks the row of a value deleted in its bucket; false if it is not there.
+    /// Marks the row of a value in its bucket as deleted. Returns false if there is none.
     pub(crate) fn remove_from_bucket(&mut self, value: &[u8], number: u32) -> bool {
         let position = self.directory.position(value);
         let Some((index, row)) = self.directory.buckets()[position].find(value, number) else {
@@ -158,7 +158,7 @@ impl FieldState {
         self.delta().map(|segment| segment.block().len()).sum()
     }
 
-    /// The segments of the delta; only the last is not sorted.
+    /// The segments of the delta. All but the last are sorted.
     pub(crate) fn delta(&self) -> impl Iterator<Item = &Segment> {
         self.runs.iter().chain(std::iter::once(&self.open))
     }
@@ -171,7 +171,7 @@ impl FieldState {
             .chain(self.delta())
     }
 
-    /// Bytes of memory, all included.
+    /// Bytes of memory, including segments, sets and directory.
     pub(crate) fn memory_bytes(&self) -> u64 {
         let buckets = self
             .directory
@@ -187,7 +187,7 @@ impl FieldState {
     }
 }
 
-/// The block of the open chunk, with room for as much as the chunk before it took.
+/// The block of the open chunk; a new one gets the capacity that the run before it needed.
 fn open_block<'a>(open: &'a mut Segment, last: Option<&Segment>) -> &'a mut Block {
     let block = open.block_mut();
     if let (0, Some(last)) = (block.len(), last) {

@@ -1,4 +1,4 @@
-//! A block together with what changes about it: which rows are deleted, and which device has a copy.
+//! A block together with its mutable state: which rows are deleted, and its copy on a device.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -14,12 +14,12 @@ use crate::gpu::is_gpu;
 #[derive(Debug)]
 pub(crate) enum Replica {
     /// On a host device: the bytes are the master's own, and are charged to its budget.
-    Shared(#[expect(dead_code, reason = "it is there to be dropped")] Reservation),
+    Shared(#[expect(dead_code, reason = "held for its drop")] Reservation),
     /// In the memory of a GPU.
     Tiled(Arc<TiledRows>),
 }
 
-/// A copy that may still be on its way.
+/// A copy that may still be in flight.
 #[derive(Debug)]
 pub(crate) enum Copying {
     There(Arc<Replica>),
@@ -27,7 +27,7 @@ pub(crate) enum Copying {
 }
 
 impl Copying {
-    /// Begins to copy a block to a device; the block may change when this returns.
+    /// Begins to copy a block to a device. The block may change once this has returned.
     pub(crate) fn begin(device: &Arc<Device>, block: &Block) -> Result<Copying, LoadError> {
         if is_gpu(device) {
             return TiledRows::begin(device, block.rows()).map(Copying::OnItsWay);
@@ -47,7 +47,7 @@ impl Copying {
         }
     }
 
-    /// Blocks until all are there.
+    /// Blocks until all copies are there.
     pub(crate) fn wait_all(copies: Vec<Copying>) -> Result<Vec<Arc<Replica>>, LoadError> {
         copies.into_iter().map(Copying::wait).collect()
     }
@@ -94,7 +94,7 @@ impl Segment {
         self.deleted.is_some()
     }
 
-    /// Some of the rows as a segment of its own, without a copy on a device unless it is all of them.
+    /// A range of rows as a segment of its own. It keeps the copy on a device only if it is the whole segment.
     pub(crate) fn cut(&self, rows: Range<usize>) -> Segment {
         if rows == (0..self.block.len()) {
             return self.clone();
@@ -124,7 +124,7 @@ impl Segment {
         }
     }
 
-    /// Dead rows as bits: bit `row % 32` of word `row / 32`. Empty if none is.
+    /// Bitmap of the deleted rows: bit `row % 32` of word `row / 32`. Empty if no row is deleted.
     pub(crate) fn deleted_bits(&self) -> Vec<u32> {
         let Some(deleted) = &self.deleted else {
             return Vec::new();
@@ -136,12 +136,12 @@ impl Segment {
         bits
     }
 
-    /// Rows that are alive.
+    /// Number of live rows.
     pub(crate) fn live_rows(&self) -> usize {
         self.live_rows_in(0..self.block.len())
     }
 
-    /// Rows alive among some.
+    /// Number of live rows in a range.
     pub(crate) fn live_rows_in(&self, rows: Range<usize>) -> usize {
         let deleted = self.deleted.as_ref().map_or(0, |deleted| {
             deleted.range_cardinality(rows.start as u32..rows.end as u32) as usize
@@ -149,7 +149,7 @@ impl Segment {
         rows.len() - deleted
     }
 
-    /// Rows that died here since `before`, an earlier state of the same segment.
+    /// Rows deleted since `before`, an earlier state of the same segment.
     pub(crate) fn deleted_since<'a>(
         &'a self,
         before: &'a Segment,

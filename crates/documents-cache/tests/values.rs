@@ -107,7 +107,7 @@ fn odd_and_long_values() {
 }
 
 #[test]
-fn identical_values_stay_in_one_bucket_and_are_told() {
+fn identical_values_stay_in_one_bucket_which_is_reported() {
     let mut pair = pair(small_settings());
     for number in 0..200 {
         pair.insert(number, vec![string("same")]);
@@ -117,7 +117,7 @@ fn identical_values_stay_in_one_bucket_and_are_told() {
     assert_eq!(stats.buckets.len(), 1);
     assert!(stats.buckets[0].unsplittable, "{stats:?}");
     pair.check_all_wants(&equals("same"));
-    // Another value makes it divisible; the identical ones stay together.
+    // Another value makes it splittable; the identical ones stay together.
     pair.insert(200, vec![string("samf")]);
     pair.collection.flush();
     let stats = pair.collection.stats(0).expect("a field");
@@ -131,7 +131,7 @@ fn identical_values_stay_in_one_bucket_and_are_told() {
 }
 
 #[test]
-fn one_hash_takes_finer_ones_and_searches_few_buckets() {
+fn longer_prefixes_split_a_common_one_and_few_buckets_are_searched() {
     let mut pair = pair(small_settings());
     for number in 0..400 {
         pair.insert(number, vec![string(format!("common/prefix/{number:03}"))]);
@@ -239,7 +239,7 @@ fn contradictions_are_errors_that_change_nothing() {
         field: 0,
     };
     assert_eq!(collection.remove(1, &b), Err(unknown));
-    // A value that a document had once is not one that it has.
+    // A value that a document had before is not one that it has.
     for number in 10..30 {
         pair.insert(number, vec![string("a")]);
     }

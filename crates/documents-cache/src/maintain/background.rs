@@ -1,4 +1,4 @@
-//! The thread that flushes, and what wakes it.
+//! The background thread that flushes, and the signal that wakes it.
 
 use std::sync::Arc;
 use std::thread;
@@ -8,7 +8,7 @@ use parking_lot::{Condvar, Mutex};
 use super::{Extent, maintain, maintain_if_idle};
 use crate::cache::Shared;
 
-/// What the background thread has to know.
+/// Tells the background thread what to do.
 #[derive(Debug, Default)]
 pub(crate) struct FlushSignal {
     pending: Mutex<Pending>,
@@ -17,13 +17,13 @@ pub(crate) struct FlushSignal {
 
 #[derive(Debug, Default, Clone, Copy)]
 struct Pending {
-    /// Something was written since all deltas were flushed.
+    /// There were writes since all deltas were flushed.
     dirty: bool,
     /// A delta is full.
     full: bool,
-    /// A device was found lost.
+    /// A search found a device lost.
     lost: bool,
-    /// The cache is gone.
+    /// The cache has been dropped.
     ended: bool,
 }
 
@@ -34,9 +34,9 @@ impl Pending {
 }
 
 impl FlushSignal {
-    /// Something was written; `full` says that a delta is full.
-    pub(crate) fn written(&self, full: bool) {
-        self.tell(|pending| {
+    /// Reports a write; `full` if a delta is full.
+    pub(crate) fn report_write(&self, full: bool) {
+        self.update(|pending| {
             let known = pending.dirty && (pending.full || !full);
             pending.dirty = true;
             pending.full |= full;
@@ -44,23 +44,25 @@ impl FlushSignal {
         });
     }
 
-    /// A search found a device lost.
-    pub(crate) fn device_lost(&self) {
-        self.tell(|pending| !std::mem::replace(&mut pending.lost, true));
+    /// Reports that a search found a device lost.
+    pub(crate) fn report_lost_device(&self) {
+        self.update(|pending| !std::mem::replace(&mut pending.lost, true));
     }
 
-    /// The thread is to end.
+    /// Ends the thread.
     pub(crate) fn end(&self) {
-        self.tell(|pending| !std::mem::replace(&mut pending.ended, true));
+        self.update(|pending| !std::mem::replace(&mut pending.ended, true));
     }
 
-    fn tell(&self, change: impl FnOnce(&mut Pending) -> bool) {
+    /// Changes what is pending, and wakes the thread if `change` returns true.
+    fn update(&self, change: impl FnOnce(&mut Pending) -> bool) {
         if change(&mut self.pending.lock()) {
             self.changed.notify_one();
         }
     }
 
-    /// Waits for something urgent, or, if something was written, for the time to look for quiet collections.
+    /// Waits for something urgent. After writes that are not urgent, waits at most `flush_after`, so that idle
+    /// collections are flushed.
     fn wait(&self, shared: &Shared) -> Pending {
         let mut pending = self.pending.lock();
         while !pending.dirty && !pending.is_urgent() {
@@ -79,12 +81,12 @@ impl FlushSignal {
     }
 }
 
-/// Starts the thread. Where the system gives none, deltas are flushed on request only, and stay right.
+/// Starts the thread. If the system refuses one, deltas are flushed on request only, and answers stay right.
 pub(crate) fn start_background(shared: &Arc<Shared>) {
     let shared = Arc::clone(shared);
     let thread = thread::Builder::new().name("cache".to_owned());
     if let Err(error) = thread.spawn(move || run(&shared)) {
-        tracing::error!(%error, "no thread to flush the cache in the background");
+        tracing::error!(%error, "cannot start the thread that flushes the cache");
     }
 }
 
@@ -103,7 +105,7 @@ fn run(shared: &Arc<Shared>) {
                 .iter()
                 .for_each(|member| maintain(member, Extent::Full));
         } else if pending.dirty {
-            flush_quiet(shared);
+            flush_idle(shared);
         }
     }
 }
@@ -124,9 +126,9 @@ fn leave_lost_devices(shared: &Arc<Shared>) {
         .for_each(|member| maintain(member, Extent::Placement));
 }
 
-/// Flushes collections that nobody wrote to since the last look.
-fn flush_quiet(shared: &Arc<Shared>) {
-    // Cleared first: a write after this is seen by the next look.
+/// Flushes collections without writes since the last call.
+fn flush_idle(shared: &Arc<Shared>) {
+    // Cleared first, so that the next call sees a write after this.
     shared.flush_signal.pending.lock().dirty = false;
     let clean = shared
         .members()
@@ -136,6 +138,6 @@ fn flush_quiet(shared: &Arc<Shared>) {
         .count()
         == 0;
     if !clean {
-        shared.flush_signal.written(false);
+        shared.flush_signal.report_write(false);
     }
 }

@@ -10,13 +10,13 @@ use crate::segment::Segment;
 use crate::sort::Sorted;
 use crate::{CacheSettings, CollectionCache};
 
-/// Segments of similar size that a bucket gathers before they become one, while writes are coming in.
+/// Number of segments of one tier at which they are merged, during writes.
 const SEGMENTS_BUSY: usize = 8;
-/// The same when there is time.
+/// The same while the collection is idle.
 const SEGMENTS_IDLE: usize = 2;
-/// How much larger the segments of the next tier are, as a power of two.
+/// Size ratio of neighbouring tiers, as a power of two.
 const TIER_BITS: u32 = 3;
-/// A bucket is rewritten when one row of so many is deleted.
+/// A bucket is rewritten once one row in this many is deleted.
 const DELETED_SHARE: usize = 4;
 
 /// Rewrites the buckets of a field that need it.
@@ -39,7 +39,7 @@ pub(super) fn tidy(collection: &CollectionCache, field: usize, extent: Extent) {
     merge_neighbours(collection, field);
 }
 
-/// What a bucket becomes, if it is to change.
+/// Returns the buckets that replace `bucket`, or `None` if it can stay.
 fn rewrite(
     collection: &CollectionCache,
     bucket: &Arc<Bucket>,
@@ -68,7 +68,7 @@ pub(super) fn is_overfull(bucket: &Bucket, settings: &CacheSettings) -> bool {
     bucket.live_rows() > settings.bucket_values_max || bucket.bytes() > settings.bucket_bytes_max
 }
 
-/// Whether all values are the same, so that no hash can tell them apart.
+/// Whether all values are equal, so that no prefix can tell them apart.
 pub(super) fn is_uniform(bucket: &Bucket) -> bool {
     let filled = bucket
         .segments
@@ -80,7 +80,7 @@ pub(super) fn is_uniform(bucket: &Bucket) -> bool {
     ends.all(|value| Some(value) == first)
 }
 
-/// The size up to which segments are to become one: that of the greatest tier that is full.
+/// Maximum size of the segments to merge: that of the largest tier that is full. Returns `None` if none is full.
 fn full_tier(bucket: &Bucket, segments_max: usize) -> Option<usize> {
     let tier = |segment: &Segment| segment.block().len().max(1).ilog2() / TIER_BITS;
     let tiers = bucket.segments.iter().map(tier);
@@ -90,7 +90,7 @@ fn full_tier(bucket: &Bucket, segments_max: usize) -> Option<usize> {
     full.max().map(|tier| (1 << ((tier + 1) * TIER_BITS)) - 1)
 }
 
-/// The bucket with those of its segments merged that `merged` names.
+/// A copy of the bucket in which the segments that `merged` selects are one.
 fn with_merged(bucket: &Arc<Bucket>, merged: impl Fn(&Segment) -> bool) -> Bucket {
     let (sources, kept): (Vec<_>, Vec<_>) = bucket.segments.iter().cloned().partition(merged);
     let sorted = Sorted::new(&sources);
@@ -100,7 +100,7 @@ fn with_merged(bucket: &Arc<Bucket>, merged: impl Fn(&Segment) -> bool) -> Bucke
     after
 }
 
-/// Makes one bucket of neighbours that together fill less than half of one.
+/// Merges neighbouring buckets that together fill at most half of one.
 fn merge_neighbours(collection: &CollectionCache, field: usize) {
     let mut position = 0;
     loop {
@@ -117,7 +117,7 @@ fn merge_neighbours(collection: &CollectionCache, field: usize) {
     }
 }
 
-/// How many buckets from the first on fill half a bucket at most.
+/// Number of leading buckets that together fill at most half of one.
 fn underfull(buckets: &[Arc<Bucket>], settings: &CacheSettings) -> usize {
     let (mut rows, mut bytes) = (0, 0);
     let fits = move |bucket: &&Arc<Bucket>| {
