@@ -13,7 +13,7 @@ use crate::host;
 use crate::metrics::SearchFigures;
 use crate::search::{FieldOverview, IndexState};
 
-/// The most cells that the buckets of a field are drawn as.
+/// Maximum cells as which the buckets of a field are drawn.
 const CELLS_MAX: usize = 240;
 
 /// The door at one moment.
@@ -68,19 +68,19 @@ pub struct CollectionStatus {
 pub struct FieldStatus {
     /// The dotted path.
     pub path: String,
-    /// Values held; an array of strings counts once for each distinct element.
+    /// Values held; an array of strings counts as many as it has distinct elements.
     pub rows: u64,
     /// Bytes of those values.
     pub value_bytes: u64,
-    /// Bytes of memory above that.
+    /// Bytes of memory besides.
     pub overhead_bytes: u64,
     /// Values not yet in a bucket.
     pub delta_rows: u64,
     /// Documents whose field the store must judge.
     pub recheck_documents: u64,
-    /// Buckets by the device that scans them; none is the host.
+    /// Buckets by the device that scans them; `None` is the host.
     pub buckets: BTreeMap<Option<DeviceId>, u64>,
-    /// All buckets in order of hash, neighbours put together where there are more than can be drawn.
+    /// All buckets in order of value; neighbours are merged if there are more than can be drawn.
     pub cells: Vec<Cell>,
     /// Conditions searched since the cache was built, by tier; `none` for null and existence.
     pub searches: BTreeMap<&'static str, u64>,
@@ -91,7 +91,7 @@ pub struct FieldStatus {
 pub struct Cell {
     /// Values held.
     pub rows: u64,
-    /// Buckets by the device that scans them; none is the host.
+    /// Buckets by the device that scans them; `None` is the host.
     pub buckets: BTreeMap<Option<DeviceId>, u64>,
 }
 

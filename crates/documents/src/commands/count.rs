@@ -1,4 +1,4 @@
-//! `count`: how many documents match.
+//! `count`: the number of documents that match.
 
 use std::sync::Arc;
 
@@ -38,10 +38,10 @@ async fn run(request: &Request<'_>) -> Reply {
     Ok(reply(count))
 }
 
-/// The plan of a `count`; none where there is no collection.
+/// The plan of a `count`. Returns `None` if the collection does not exist.
 ///
 /// # Errors
-/// Whatever is wrong with the arguments.
+/// Invalid arguments.
 pub fn plan(request: &Request<'_>) -> Result<Option<Arc<Plan>>, CommandError> {
     request.arguments.simple_collation()?;
     let namespace = request.namespace()?;
@@ -59,7 +59,7 @@ pub fn plan(request: &Request<'_>) -> Result<Option<Arc<Plan>>, CommandError> {
     Plan::new(collection, filter, &requirements).map(Some)
 }
 
-/// `skip` and `limit`; a negative limit means its absolute value, zero none.
+/// `skip` and `limit`. A negative limit means its absolute value, zero means no limit.
 fn window(request: &Request<'_>) -> Result<(u64, Option<u64>), CommandError> {
     let skip = request.arguments.unsigned("skip")?.unwrap_or(0);
     let limit = request

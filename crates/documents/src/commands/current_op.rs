@@ -1,4 +1,4 @@
-//! `currentOp`: the operations in progress, background index builds with their progress among them.
+//! `currentOp`: the operations in progress, including background index builds and their progress.
 
 use bson::{RawArrayBuf, RawBsonRef, RawDocument, RawDocumentBuf, rawdoc};
 use forebay_documents_query::Filter;
@@ -19,7 +19,7 @@ pub const SPEC: Spec = Spec {
     run: Run::Async(start),
 };
 
-/// Fields of the command that are no conditions on operations.
+/// Fields of the command that are not conditions on operations.
 const OPTIONS: &[&str] = &[
     "currentOp",
     "$all",
@@ -47,13 +47,13 @@ async fn run(request: &Request<'_>) -> Reply {
     Ok(rawdoc! { "inprog": RawArrayBuf::from_iter(wanted), "ok": 1.0 })
 }
 
-/// Operations of the client's user, or of its connection where there are no users.
+/// Operations of the client's user or, without authentication, of its connection.
 fn own_operations(request: &Request<'_>) -> Vec<RawDocumentBuf> {
     let operations = request.documents.operations();
     operations.report(|operation| operation.is_of(request.client))
 }
 
-/// Every operation in progress that the client may see; all, builds of caches too, if it may see everything.
+/// The operations in progress that the client may see. With all rights it sees all, including builds of caches.
 pub fn operations(request: &Request<'_>) -> Vec<RawDocumentBuf> {
     if !request.client.rights.is_root() {
         return own_operations(request);

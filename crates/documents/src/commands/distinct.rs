@@ -76,7 +76,7 @@ pub fn cached(
 /// The way through the documents.
 ///
 /// # Errors
-/// Whatever is wrong with the hint.
+/// An invalid hint.
 pub fn plan(
     request: &Request<'_>,
     collection: &Arc<OpenCollection>,

@@ -1,8 +1,8 @@
-//! Plans: how the documents that match a filter are found.
+//! Plans: how to find the documents that match a filter.
 //!
-//! In this order: by `_id`; by equality on every field of a unique index; in the cache; by an ordinary
-//! index, or one for each branch of an `$or`; by a scan.
-//! Whatever the way, every document is judged by the whole filter when it is read.
+//! In this order of preference: by `_id`; by equality on every field of a unique index; in the cache; by an ordinary
+//! index, or one for each branch of an `$or`; by a scan. In each case, every document is checked against the whole
+//! filter when it is read.
 
 mod bounds;
 mod describe;
@@ -24,18 +24,18 @@ use crate::streams::{Part, Range};
 pub use describe::{Run, execute_values};
 pub use index::IndexAccess;
 
-/// What a query asks of its plan beside the filter.
+/// What a query requires of its plan besides the filter.
 #[derive(Debug, Clone, Default)]
 pub struct PlanRequirements<'a> {
-    /// The order wanted.
+    /// The requested order.
     pub sort: Option<&'a Sort>,
-    /// What the client says to use.
+    /// The client's hint.
     pub hint: Option<Hint>,
-    /// Is a fall-back from a cached field to a scan an error?
+    /// Whether a fallback from a cached field to a scan is an error.
     pub strict: bool,
 }
 
-/// What the client says to use.
+/// The access path that the client requires.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Hint {
     /// The index of this name.
@@ -44,9 +44,9 @@ pub enum Hint {
     Natural(Direction),
 }
 
-/// How matches are reached.
+/// The access path to the matches.
 pub enum Access {
-    /// There are none.
+    /// There are no matches.
     Nothing,
     /// By `_id`.
     Id(RawBson),
@@ -54,9 +54,9 @@ pub enum Access {
     Cache(Box<SearchPlan>),
     /// In ranges of an index.
     Index(IndexAccess),
-    /// In ranges of several indexes, which all together hold the matches of an `$or`.
+    /// In ranges of several indexes, which together hold the matches of an `$or`.
     Union(Vec<IndexAccess>),
-    /// By reading everything.
+    /// By reading the whole collection.
     Scan {
         /// The direction of record numbers.
         direction: Direction,
@@ -69,13 +69,13 @@ pub struct Plan {
     pub collection: Arc<OpenCollection>,
     /// The whole filter.
     pub filter: Arc<Filter>,
-    /// How matches are reached.
+    /// The access path to the matches.
     pub access: Access,
-    /// Do they come in the order wanted?
+    /// Whether they come in the requested order.
     pub is_sorted: bool,
-    /// Why the cache is not used, where it is not.
+    /// Why the cache is not used, if it is not.
     pub cache_not_used: Option<NotUsed>,
-    /// What the run of a plan without the cache has read.
+    /// Counts what the run of a plan without the cache has read.
     tally: Arc<Tally>,
 }
 
@@ -83,7 +83,7 @@ impl Plan {
     /// Plans a query.
     ///
     /// # Errors
-    /// `BadValue` for a hint that names no index; in strict mode, that a search would scan.
+    /// `BadValue` for a hint to an index that does not exist; in strict mode, a search that would scan.
     pub fn new(
         collection: Arc<OpenCollection>,
         filter: Arc<Filter>,
@@ -118,7 +118,8 @@ impl Plan {
         Ok(())
     }
 
-    /// A unique index's whole key, then an exact answer of the cache, an index's equality, the cache, an index, a scan.
+    /// Chooses, in this order: a unique index's whole key, an exact answer of the cache, an index's equality, the
+    /// cache, an index, a scan.
     fn choose_by_rank(&mut self, requirements: &PlanRequirements<'_>) {
         let best = index::best(
             &self.collection.store.indexes(),
@@ -153,7 +154,8 @@ impl Plan {
         self.access = Access::Index(index);
     }
 
-    /// An index that leaves documents out or gives the order wanted, one for each branch of an `$or`, a scan.
+    /// Chooses, in this order: an index that skips documents or has the requested order, one index for each branch of
+    /// an `$or`, a scan.
     fn use_index_or_scan(&mut self, index: Option<IndexAccess>) {
         if let Some(index) = index {
             return self.use_index(index);
@@ -229,7 +231,7 @@ impl Plan {
     }
 }
 
-/// The `_id` that every match has, if the filter demands one.
+/// The `_id` that every match has, if the filter requires one.
 fn id_of(node: &Node) -> Option<RawBson> {
     match node {
         Node::And(nodes) => nodes.iter().find_map(id_of),
@@ -241,7 +243,8 @@ fn id_of(node: &Node) -> Option<RawBson> {
     }
 }
 
-/// Arrays and patterns are never stored as an `_id`; null asks for documents without one too, of which there are none.
+/// Whether a value can be found by `_id`. Arrays and patterns are never stored as one; null also matches a missing
+/// field.
 fn is_stored_id(value: &RawBson) -> bool {
     !matches!(
         value,
@@ -273,7 +276,7 @@ pub fn hint(
     }
 }
 
-/// Refuses what can be no hint, whatever the collection.
+/// Refuses values that cannot be a hint for any collection.
 ///
 /// # Errors
 /// `FailedToParse`.
@@ -317,7 +320,7 @@ pub fn natural(pattern: &RawDocument) -> Option<Direction> {
     })
 }
 
-/// Are two key patterns equal, whatever number types they use?
+/// Whether two key patterns are equal, regardless of their number types.
 pub fn same_pattern(a: &RawDocument, b: &RawDocument) -> bool {
     let (a, b): (Vec<_>, Vec<_>) = (a.iter().flatten().collect(), b.iter().flatten().collect());
     let same =
@@ -350,7 +353,7 @@ impl From<&[IndexAccess]> for Range {
     }
 }
 
-/// The most documents of a union that are looked for on a thread that serves the network.
+/// Maximum documents of a union that are read on a network thread.
 const SHORT_MAX: usize = 64;
 
 fn parts(access: &IndexAccess) -> impl Iterator<Item = Part> {

@@ -1,4 +1,4 @@
-//! The cache indexes of one collection: what is declared, what answers, what is being built.
+//! The cache indexes of one collection: those declared, those that answer, and those being built.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -17,11 +17,11 @@ use super::generation::Generation;
 use super::settings::SearchSettings;
 use crate::places::blocking;
 
-/// A collection's write lock. Every writer holds it from before its write to the store until it has the apply lock.
+/// A collection's write lock. Each writer holds it from before its write to the store until it has the apply lock.
 pub type WriteLock = Arc<Mutex<()>>;
 
 /// Holds the write lock and the apply lock of a collection, so that no other writer runs until it is dropped.
-#[must_use = "others write as soon as it is dropped"]
+#[must_use = "other writers run as soon as it is dropped"]
 pub(super) struct ExclusiveGuard<'a> {
     apply_lock: MutexGuard<'a, ()>,
     held: MutexGuard<'a, ()>,
@@ -35,7 +35,7 @@ impl ExclusiveGuard<'_> {
     }
 }
 
-/// What the cache will hold of documents that are about to be inserted.
+/// The values that the cache will hold of documents that are about to be inserted.
 pub struct Prepared {
     generation: Arc<Generation>,
     values: Batch,
@@ -53,34 +53,34 @@ pub struct CacheIndex {
 /// The cache indexes of one collection.
 ///
 /// All declared fields live in one generation of the cache, so that a search over several of them sees one moment. A
-/// change of what is declared builds a new generation beside the old one, which answers until the new one is complete.
+/// change of the declared fields builds a new generation; the old one answers until the new one is complete.
 pub struct CollectionSearch {
     pub(super) settings: SearchSettings,
     pub(super) store: Arc<Collection>,
     lock: WriteLock,
-    /// The apply lock: held while the cache is changed, and taken under the write lock. So changes reach the cache in the
-    /// order in which they reached the store, while the next writer is in the store already.
+    /// The apply lock: held while the cache is changed, and taken under the write lock. Changes thus reach the cache in
+    /// the order in which they reached the store, while the next writer is already writing to the store.
     apply_lock: Mutex<()>,
     cache: Arc<Cache>,
     state: RwLock<State>,
-    /// Whether any generation follows writes.
+    /// Whether there is a generation that must follow writes.
     follows: AtomicBool,
     /// Number of changes of the state; `changed` wakes the threads that wait for one.
     changes: Mutex<u64>,
     changed: Condvar,
 }
 
-/// What a collection has declared, and how far it is. Its generations change under the apply lock.
+/// The declared indexes of a collection and the state of their caches. The generations change under the apply lock.
 pub(super) struct State {
-    /// `database.collection`.
+    /// The name, `database.collection`.
     pub namespace: String,
     /// The declared indexes, in the order of their creation.
     pub declared: Vec<CacheIndex>,
-    /// The generation that answers searches.
+    /// The generation that answers searches, if one is complete.
     pub ready: Option<Arc<Generation>>,
-    /// The generation that is being built.
+    /// The generation that is being built, if any.
     pub building: Option<Arc<Generation>>,
-    /// Why the last build failed.
+    /// Why the last build failed, if it did.
     pub failure: Option<BuildError>,
     closed: bool,
     builders: Vec<JoinHandle<()>>,
@@ -116,7 +116,7 @@ impl State {
         newest.is_some_and(|generation| generation.has_exactly(&self.fields()))
     }
 
-    /// Whether the complete generation has all declared fields and others, and none is being built.
+    /// Whether the complete generation has more than the declared fields, and none is being built.
     fn is_shrunk(&self) -> bool {
         let more = |ready: &Arc<Generation>| {
             self.declared.iter().all(|index| ready.has(index)) && !ready.has_exactly(&self.fields())
@@ -158,7 +158,7 @@ impl State {
 }
 
 impl CollectionSearch {
-    /// The cache indexes of `store`, a collection named `namespace`; none are declared yet.
+    /// Creates the cache indexes of `store`, a collection named `namespace`, with none declared.
     pub fn new(
         cache: Arc<Cache>,
         settings: SearchSettings,
@@ -179,12 +179,12 @@ impl CollectionSearch {
         })
     }
 
-    /// Declares `indexes` and starts to build them. The caller does not hold the write lock.
+    /// Declares `indexes` and starts to build them. The caller must not hold the write lock.
     ///
-    /// An index of a name that is declared already replaces it.
+    /// An index replaces a declared one of the same name.
     ///
     /// # Errors
-    /// When the collection would have more than [`FIELDS_MAX`] cached fields: then nothing changes.
+    /// If the collection would have more than [`FIELDS_MAX`] cached fields; nothing is changed then.
     pub fn declare(self: &Arc<Self>, indexes: Vec<CacheIndex>) -> Result<Build, BuildError> {
         let names = indexes.iter().map(|index| index.name.clone()).collect();
         let exclusive = self.lock_exclusively();
@@ -212,7 +212,7 @@ impl CollectionSearch {
         Ok(())
     }
 
-    /// Removes the index called `name`; returns false if there is none. The caller does not hold the write lock.
+    /// Removes the index called `name`. Returns false if there is none. The caller must not hold the write lock.
     pub fn drop_index(self: &Arc<Self>, name: &str) -> bool {
         let exclusive = self.lock_exclusively();
         let mut state = self.state.write();
@@ -227,16 +227,17 @@ impl CollectionSearch {
         dropped
     }
 
-    /// Takes both locks: no other writer changes the store or the cache. The caller does not hold the write lock.
+    /// Takes both locks, so that no other writer changes the store or the cache. The caller must not hold the write
+    /// lock.
     pub(super) fn lock_exclusively(&self) -> ExclusiveGuard<'_> {
         let held = self.lock.lock();
         let apply_lock = self.apply_lock.lock();
         ExclusiveGuard { apply_lock, held }
     }
 
-    /// Removes everything, because the collection is dropped or the server stops. The caller does not hold the write lock.
+    /// Removes everything, as the collection is dropped or the server stops. The caller must not hold the write lock.
     ///
-    /// Returns when no build reads the collection any more.
+    /// Returns once no build reads the collection any more.
     pub fn close(&self) {
         let builders = {
             let _exclusive = self.lock_exclusively();
@@ -253,14 +254,14 @@ impl CollectionSearch {
         }
     }
 
-    /// Follows a rename of the collection.
+    /// Renames the collection.
     pub fn rename(&self, namespace: &str) {
         let mut state = self.state.write();
         self.cache.rename(&state.namespace, namespace);
         state.namespace = namespace.to_owned();
     }
 
-    /// `database.collection`.
+    /// The name, `database.collection`.
     pub fn namespace(&self) -> String {
         self.state.read().namespace.clone()
     }
@@ -275,15 +276,15 @@ impl CollectionSearch {
         self.follows.load(Ordering::Acquire)
     }
 
-    /// Extracts the values that the cache will hold of `documents`. Another writer may hold the write lock meanwhile.
+    /// Extracts the values that the cache will hold of `documents`. Needs no lock.
     pub fn prepare(&self, documents: &[&RawDocument]) -> Option<Prepared> {
         let generation = self.state.read().ready.clone()?;
         let values = generation.gather(documents.iter().copied());
         Some(Prepared { generation, values })
     }
 
-    /// Follows the insertion of documents, perhaps prepared. The caller has held the write lock since before the store
-    /// took them; it is released as soon as this writer has the apply lock.
+    /// Applies the insertion of documents, whose values may have been prepared. The caller has held the write lock
+    /// since before it inserted them into the store. It is released as soon as this writer has the apply lock.
     pub fn on_insert_many(
         self: &Arc<Self>,
         held: MutexGuard<'_, ()>,
@@ -304,7 +305,7 @@ impl CollectionSearch {
         });
     }
 
-    /// Follows the replacement of the document `number`. The caller holds the write lock since before the store did it.
+    /// Applies the replacement of document `number`. The caller has held the write lock since before that in the store.
     pub fn on_replace(self: &Arc<Self>, number: u64, old: &RawDocument, new: &RawDocument) {
         if self.needs_old() {
             let _apply = self.lock_apply();
@@ -312,7 +313,7 @@ impl CollectionSearch {
         }
     }
 
-    /// Follows the deletion of the document `number`. The caller holds the write lock since before the store did it.
+    /// Applies the deletion of document `number`. The caller has held the write lock since before that in the store.
     pub fn on_delete(self: &Arc<Self>, number: u64, old: &RawDocument) {
         if self.needs_old() {
             let _apply = self.lock_apply();
@@ -320,19 +321,19 @@ impl CollectionSearch {
         }
     }
 
-    /// Waits until the cache has followed all earlier writers. The caller holds the write lock.
+    /// Waits until the changes of all earlier writers are in the cache. The caller holds the write lock.
     pub fn wait_for_earlier_writers(&self) {
         drop(self.lock_apply());
     }
 
-    /// Takes the apply lock, when earlier writers have released it. The thread's other tasks move to other threads
-    /// meanwhile.
+    /// Takes the apply lock once earlier writers have released it. While it waits, the runtime moves the thread's other
+    /// tasks to other threads.
     fn lock_apply(&self) -> MutexGuard<'_, ()> {
         let free = self.apply_lock.try_lock();
         free.unwrap_or_else(|| blocking(|| self.apply_lock.lock()))
     }
 
-    /// Changes the generations. The caller holds the apply lock.
+    /// Applies `change` to the generations. The caller holds the apply lock.
     fn follow(self: &Arc<Self>, change: impl Fn(&Arc<Generation>) -> Result<(), BuildError>) {
         let outcome: Result<(), BuildError> = self.state.read().generations().try_for_each(change);
         match outcome {
@@ -351,7 +352,7 @@ impl CollectionSearch {
         self.settle();
     }
 
-    /// Drops a cache that cannot follow its collection: the store answers from now on.
+    /// Drops a cache that cannot follow its collection. From then on the store answers.
     fn fail(&self, error: BuildError) {
         let mut state = self.state.write();
         tracing::error!(namespace = state.namespace, %error, "the cache of a collection is dropped: it cannot follow writes");
@@ -361,11 +362,12 @@ impl CollectionSearch {
         self.notify();
     }
 
-    /// Starts what is needed for a generation with exactly the declared fields. The caller holds the apply lock.
+    /// Ensures that there is, or will be, a generation with exactly the declared fields. The caller holds the apply
+    /// lock.
     fn settle(self: &Arc<Self>) {
         let begun = self.arrange();
         if let Some(generation) = begun {
-            // Not under the state's lock: a thread that cannot start ends its build at once.
+            // Not under the state's lock, which a build takes when it ends: at once, if its thread cannot start.
             let builder = build::start(Arc::clone(self), generation);
             let mut state = self.state.write();
             state.builders.retain(|builder| !builder.is_finished());
@@ -407,7 +409,7 @@ impl CollectionSearch {
         }
     }
 
-    /// An empty generation with the declared fields; an unfinished one is abandoned.
+    /// Begins an empty generation with the declared fields, and abandons an unfinished one.
     fn begin(&self, state: &mut State) -> Arc<Generation> {
         if let Some(unfinished) = state.building.take() {
             unfinished.abandon();
@@ -482,8 +484,8 @@ impl CollectionSearch {
         }
     }
 
-    /// Calls `look` with the state.
-    pub(super) fn with_state<R>(&self, look: impl FnOnce(&State) -> R) -> R {
-        look(&self.state.read())
+    /// Calls `read` with the state.
+    pub(super) fn with_state<R>(&self, read: impl FnOnce(&State) -> R) -> R {
+        read(&self.state.read())
     }
 }

@@ -19,20 +19,20 @@ use crate::error::CommandError;
 use crate::places::aside;
 use crate::streams::Stream;
 
-/// Which of its matches the caller of a search pulls.
+/// Which matches of a search the caller will pull.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Wanted {
-    /// All, or nobody knows how many.
+    /// All, or an unknown number.
     #[default]
     All,
-    /// At most so many, those with the lowest record numbers: pages of one query fit together.
+    /// At most this many: those with the lowest record numbers, so that the pages of a query fit together.
     First(u64),
-    /// At most so many, whichever they are.
+    /// At most this many, no matter which.
     Any(u64),
 }
 
 impl Wanted {
-    /// How many at most, if that is known.
+    /// Maximum number, if it is known.
     pub fn limit(self) -> Option<u64> {
         match self {
             Wanted::All => None,
@@ -40,7 +40,7 @@ impl Wanted {
         }
     }
 
-    /// How many the cache may stop at.
+    /// Number of matches at which the cache may stop.
     fn any(self) -> Option<usize> {
         match self {
             Wanted::Any(limit) if limit <= ANY_MAX => usize::try_from(limit).ok(),
@@ -49,13 +49,13 @@ impl Wanted {
     }
 }
 
-/// The most matches that a search ends at; they are read at once.
+/// Maximum matches at which a search may stop early; they are all read at once.
 const ANY_MAX: u64 = 1024;
 
-/// At most the collection's documents divided by this are tried before a search.
+/// At most the number of the collection's documents divided by this are tried before a search.
 const PROBED_PART: u64 = 16;
 
-/// What was read of the collection before a search.
+/// The part of the collection that was read before a search.
 #[derive(Default)]
 struct Probed {
     /// The documents that match.
@@ -66,33 +66,33 @@ struct Probed {
     tally: Arc<Tally>,
 }
 
-/// The documents to be read after a search, and how.
+/// The documents to read after a search, and how.
 struct Reading {
     stage: &'static str,
     wanted: RoaringBitmap,
     access: Access,
-    /// What the search holds of the account.
+    /// The search's share of the memory account.
     held: Option<Arc<Share>>,
 }
 
-/// What is to be done with arrays of strings.
+/// How arrays of strings are counted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Arrays {
     /// Their elements count as values, as in `distinct`.
     Unwind,
-    /// Each is a value of its own, as in `$group`: its document is among the others.
+    /// Each array is one value, as in `$group`; its document is among [`Values::others`].
     Whole,
 }
 
 /// The values of a cached field among the documents that match.
 pub struct Values {
-    /// Distinct strings in byte order, and how many documents hold each.
+    /// Distinct strings in byte order, with the number of documents that hold each.
     pub strings: Vec<ValueCount>,
     /// Documents in which the field is null.
     pub null: u64,
     /// Documents without the field.
     pub missing: u64,
-    /// The documents with other values, which the caller reads and takes into account.
+    /// The documents with other values, which the caller must read and count.
     pub others: MatchStream,
 }
 
@@ -120,7 +120,7 @@ impl SearchPlan {
         Ok(counted + count_aside(&mut found, stop).await?)
     }
 
-    /// What of a count is certain, which documents have to be read for the rest, and how.
+    /// Divides a count: the part that is certain, the documents that must be read for the rest, and how to read them.
     fn judge(&self, count: u64, answer: &SearchAnswer) -> (u64, RoaringBitmap, Access) {
         if self.is_exact() {
             let access = if answer.recheck.is_empty() {
@@ -137,8 +137,8 @@ impl SearchPlan {
 
     /// Finds the documents that match, in the order of their record numbers.
     ///
-    /// If few are wanted and the search would look at every value, the first documents of the collection are tried
-    /// before. If it does not matter which, and the cache judges the whole filter, the search ends when it has enough.
+    /// If few are wanted and the search would scan every value, the first documents of the collection are tried first.
+    /// If it does not matter which, and the cache judges the whole filter, the search ends once it has enough.
     ///
     /// # Errors
     /// When the operation is stopped, or the store cannot be read.
@@ -153,8 +153,8 @@ impl SearchPlan {
         }
     }
 
-    /// Finds `limit` documents, and reads them: one that was changed since the search leaves too few, though others
-    /// may match.
+    /// Finds `limit` documents and reads them at once. If one was changed since the search there may be too few,
+    /// although others match; then it searches for all.
     async fn find_any(
         &self,
         probed: Probed,
@@ -198,7 +198,7 @@ impl SearchPlan {
         self.read(probed, reading, answer.report, figures)
     }
 
-    /// Tries the first documents of the collection, where they are likely to be all that is asked for.
+    /// Tries the first documents of the collection, if these are likely to be enough.
     async fn probe(&self, limit: Option<u64>, stop: &Stop) -> Result<Probed, CommandError> {
         let settings = &self.search.settings;
         let documents = self.search.store.document_count() / PROBED_PART;
@@ -307,7 +307,7 @@ impl SearchPlan {
             .map_err(search_error)
     }
 
-    /// How `candidates` documents are best read.
+    /// The best way to read `candidates` documents.
     fn access(&self, candidates: u64) -> Access {
         let documents = self.search.store.document_count();
         match candidates.saturating_mul(self.search.settings.fetch_cost) > documents {
@@ -347,7 +347,7 @@ impl SearchPlan {
     }
 }
 
-/// Does the cache look at a few values only?
+/// Whether the cache needs to look at only a few values.
 fn is_narrow(expr: &Expr) -> bool {
     match expr {
         Expr::Leaf { predicate, .. } => match predicate {
@@ -361,7 +361,7 @@ fn is_narrow(expr: &Expr) -> bool {
     }
 }
 
-/// The documents whose values the cache does not give.
+/// The documents whose values the cache cannot give.
 fn others(counts: &ValueCounts, arrays: Arrays) -> RoaringBitmap {
     match arrays {
         Arrays::Unwind => counts.other.clone(),
@@ -369,7 +369,7 @@ fn others(counts: &ValueCounts, arrays: Arrays) -> RoaringBitmap {
     }
 }
 
-/// Reads and counts; where that may take long, without holding up the thread's other tasks.
+/// Reads and counts. If that may take long, the runtime first moves the thread's other tasks to other threads.
 async fn count_aside(found: &mut MatchStream, stop: &Stop) -> Result<u64, CommandError> {
     match found.is_short() {
         true => found.count_rest(stop),

@@ -1,4 +1,4 @@
-//! The documents that a search found, read from the store as they are asked for.
+//! The documents that a search found, read from the store as they are pulled.
 
 use std::collections::VecDeque;
 use std::iter;
@@ -16,11 +16,11 @@ use super::report::{Access, ExecutionReport, Tally};
 use crate::error::CommandError;
 use crate::streams::{Row, Stream, with_document};
 
-/// How many documents are read between two looks at the stop sign.
+/// Number of documents read between two checks of the cancellation token.
 const STOP_INTERVAL: u64 = 64;
-/// The most documents that are fetched one by one on a thread that serves the network.
+/// Maximum documents that are fetched one by one on a network thread.
 const SHORT_MAX: usize = 64;
-/// The most documents that one piece of a scan gathers.
+/// Maximum documents that one piece of a scan gathers.
 const GATHERED_MAX: usize = 256;
 
 /// A document and its record number.
@@ -28,20 +28,20 @@ pub(super) type Numbered = (u64, Document);
 
 /// The documents that a search found, in the order of their record numbers.
 ///
-/// Each one is checked against the whole filter when it is read, so that a change since the search never shows as a
-/// document that does not match. Between two pulls it holds no snapshot of the store.
+/// Each one is checked against the whole filter when it is read, so that a document that was changed since the search
+/// is never returned unless it matches. Between two pulls the stream holds no snapshot of the store.
 pub struct MatchStream {
     store: Arc<Collection>,
     filter: Arc<Filter>,
-    /// Read and checked already.
+    /// Documents read and checked.
     gathered: VecDeque<Numbered>,
-    /// Taken from `way` to be read together, before what is left there.
+    /// Documents taken from `strategy` and read together. They come before those that are left there.
     prefetched: VecDeque<Prefetched>,
-    /// Documents that will be pulled at once, as far as is known.
+    /// Number of documents that will be pulled in this batch, as far as is known.
     batch_left: u64,
     strategy: ReadStrategy,
     report: Arc<ExecutionReport>,
-    /// What `way` holds of the account.
+    /// The share of the memory account that `strategy` takes.
     _held: Option<Arc<Share>>,
 }
 
@@ -49,12 +49,12 @@ pub struct MatchStream {
 enum ReadStrategy {
     /// One by one, by record number.
     Fetch(IntoIter),
-    /// By scanning the collection in pieces, and skipping what the cache ruled out.
+    /// By scanning the collection in pieces and skipping what the cache ruled out.
     Scan(RoaringBitmap),
 }
 
 impl MatchStream {
-    /// Reads the documents with the numbers `wanted`, as the report says, after those that are `gathered` already.
+    /// A stream of the documents `gathered`, then of those with the numbers `wanted`, read as the report says.
     pub(super) fn new(
         store: Arc<Collection>,
         filter: Arc<Filter>,
@@ -81,7 +81,7 @@ impl MatchStream {
         }
     }
 
-    /// What was done until now.
+    /// Ends the stream and returns the report of what was done.
     pub fn into_report(self) -> Arc<ExecutionReport> {
         self.report
     }
@@ -99,9 +99,10 @@ impl MatchStream {
         Ok(count)
     }
 
-    /// Reads documents now until `limit` match; those are all that is left then.
+    /// Reads documents until `limit` match; the stream then consists of these.
     ///
-    /// False if there are not that many, or they are larger than `bytes_max` together: the search has to be done anew.
+    /// Returns false if there are fewer, or they are larger than `bytes_max` together. The caller must then search
+    /// again.
     ///
     /// # Errors
     /// When the operation is stopped, or the store cannot be read.
@@ -210,7 +211,7 @@ pub(super) struct Reader<'a> {
 }
 
 impl Reader<'_> {
-    /// The document of the next number that is still there and matches.
+    /// The next document that still exists and matches.
     fn fetch(
         &self,
         numbers: &mut impl Iterator<Item = u32>,
@@ -223,7 +224,7 @@ impl Reader<'_> {
         Ok(None)
     }
 
-    /// The document of a number, if it is still there and matches.
+    /// The document with this number, if it still exists and matches.
     pub fn read(&self, number: u64) -> Result<Option<Document>, CommandError> {
         self.check_stop(self.tally.examined())?;
         let document = self.store.get(number).map_err(CommandError::Store)?;
@@ -233,7 +234,7 @@ impl Reader<'_> {
         }
     }
 
-    /// Reads the next piece of a scan; takes what it has passed out of `wanted`.
+    /// Reads the next piece of a scan, and removes the numbers that it has passed from `wanted`.
     fn gather(
         &self,
         wanted: &mut RoaringBitmap,
