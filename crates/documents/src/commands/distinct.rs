@@ -1,4 +1,4 @@
-//! `distinct`: the different values of a field, in their order.
+//! `distinct`: the distinct values of a field, in order.
 
 use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
@@ -56,7 +56,7 @@ async fn run(request: &Request<'_>) -> Reply {
     Ok(rawdoc! { "values": values, "ok": 1.0 })
 }
 
-/// The way through the cache, if the field and the whole filter are cached.
+/// The plan that uses the cache, if the field and the whole filter are cached.
 pub fn cached(
     request: &Request<'_>,
     collection: &OpenCollection,
@@ -73,7 +73,7 @@ pub fn cached(
         .map(Arc::new)
 }
 
-/// The way through the documents.
+/// The plan that reads documents.
 ///
 /// # Errors
 /// An invalid hint.
