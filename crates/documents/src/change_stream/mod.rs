@@ -69,8 +69,8 @@ fn not_kept() -> CommandError {
 /// The stages after the first one, which may only change or drop events.
 fn stages(request: &Request<'_>, pipeline: &RawArray) -> Result<Vec<Stage>, CommandError> {
     let rest = after_first(pipeline);
-    let stages = Pipeline::parse(&behind, &read::limits(request)?)?.stages;
-    let names = behind.into_iter().flatten().filter_map(|stage| {
+    let stages = Pipeline::parse(&rest, &read::limits(request)?)?.stages;
+    let names = rest.into_iter().flatten().filter_map(|stage| {
         let stage = stage.as_document()?.iter_elements().next()?.ok()?;
         Some(stage.key().as_str())
     });
