@@ -102,7 +102,7 @@ impl Bucket {
             .as_ref()
             .is_some_and(|current| Arc::ptr_eq(current, device));
         let copy = |segment: &Segment| match &segment.replica {
-            Some(replica) if here => Ok(Copying::There(Arc::clone(replica))),
+            Some(replica) if here => Ok(Copying::Done(Arc::clone(replica))),
             _ => Copying::begin(device, segment.block()),
         };
         self.segments.iter().map(copy).collect()

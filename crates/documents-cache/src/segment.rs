@@ -22,25 +22,25 @@ pub(crate) enum Replica {
 /// A copy that may still be in flight.
 #[derive(Debug)]
 pub(crate) enum Copying {
-    There(Arc<Replica>),
-    OnItsWay(Loading),
+    Done(Arc<Replica>),
+    InFlight(Loading),
 }
 
 impl Copying {
     /// Begins to copy a block to a device. The block may change once this has returned.
     pub(crate) fn begin(device: &Arc<Device>, block: &Block) -> Result<Copying, LoadError> {
         if is_gpu(device) {
-            return TiledRows::begin(device, block.rows()).map(Copying::OnItsWay);
+            return TiledRows::begin(device, block.rows()).map(Copying::InFlight);
         }
         let reservation = device.reserve(block.memory_bytes())?;
-        Ok(Copying::There(Arc::new(Replica::Shared(reservation))))
+        Ok(Copying::Done(Arc::new(Replica::Shared(reservation))))
     }
 
     /// Blocks until the copy is there.
     pub(crate) fn wait(self) -> Result<Arc<Replica>, LoadError> {
         match self {
-            Copying::There(replica) => Ok(replica),
-            Copying::OnItsWay(loading) => {
+            Copying::Done(replica) => Ok(replica),
+            Copying::InFlight(loading) => {
                 let tiled = Arc::new(loading.wait()?);
                 Ok(Arc::new(Replica::Tiled(tiled)))
             }

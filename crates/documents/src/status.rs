@@ -35,7 +35,7 @@ pub struct Status {
     pub cursors: usize,
     /// Sizes of the store.
     pub store: StoreSizes,
-    /// How far the caches of a collection are behind the store behind us, by namespace, where that is known.
+    /// How far the caches of a collection lag behind the upstream, by namespace, where that is known.
     pub store_lag: BTreeMap<String, Duration>,
     /// How long the door has been open.
     pub uptime: Duration,
@@ -142,7 +142,7 @@ impl Documents {
         problems
     }
 
-    /// Tells how far the caches of a collection are behind the store behind us; none when that is no longer known.
+    /// Records how far the caches of a collection lag behind the upstream; `None` if that is no longer known.
     pub fn set_store_lag(&self, namespace: &str, lag: Option<Duration>) {
         let mut lags = self.store_lag.lock();
         match lag {

@@ -288,6 +288,6 @@ fn lost() -> CommandError {
     CommandError::refused(
         Code::ChangeStreamHistoryLost,
         "Resume of change stream was not possible, as the resume point may no longer be in the history of changes: \
-         read the data anew, and open a new stream first. A larger --documents-change-history-bytes-max keeps more",
+         open a new stream, then read the data again. A larger --documents-change-history-bytes-max keeps more",
     )
 }
