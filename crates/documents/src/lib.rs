@@ -51,21 +51,11 @@ pub use replica::Replicated;
 pub use retry::{error_label, may_be_repeated};
 pub use search::IndexState;
 pub use settings::{Location, MONGODB_VERSION, Settings, WRITE_BATCH_MAX};
-pub use status::{Cell, CollectionStatus, DeviceStatus, FieldStatus, Status};
+pub use status::{Cell, CollectionStatus, FieldStatus, Status};
 
 /// The key of an `_id`. It is the same for all values that are equal across types, such as `1` and `1.0`.
 pub fn id_key(id: bson::RawBsonRef<'_>) -> Vec<u8> {
     forebay_documents_query::key::encode(id)
-}
-
-/// Memory that this process occupies, in bytes; 0 where the system does not say.
-pub fn resident_bytes() -> u64 {
-    host::resident_bytes()
-}
-
-/// Memory of the machine, or of the container, in bytes; 0 where the system does not say.
-pub fn machine_memory_bytes() -> u64 {
-    host::memory_bytes()
 }
 
 /// All commands that [`Documents::run`] answers, by name, with a one-sentence description.
