@@ -3,8 +3,8 @@
 use forebay_cancel::{StopReason, Stopped};
 use forebay_memory::Full;
 
-/// A write that contradicts what the cache holds. The caller's master copy and the cache then differ, and the caller
-/// must rebuild the collection's cache.
+/// A write that contradicts what the cache holds. The caller's master copy and the cache differ then, and the caller
+/// rebuilds the collection's cache.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum CacheError {
@@ -17,19 +17,21 @@ pub enum CacheError {
         declared: usize,
     },
     /// A document was added under a number that is in use.
-    #[error("document {number} is already in the cache")]
+    #[error("document number {number} is in the cache already")]
     NumberInUse {
         /// The number.
         number: u32,
     },
-    /// The document to change or remove is not in the cache.
-    #[error("document {number} is not in the cache")]
+    /// A document was changed or removed that the cache does not know.
+    #[error("document number {number} is not in the cache")]
     UnknownNumber {
         /// The number.
         number: u32,
     },
-    /// The document does not hold the old value that the caller gave.
-    #[error("cached field {field} of document {number} does not hold the given old value")]
+    /// The value that a document was said to have is not in the cache.
+    #[error(
+        "document number {number} has not the value it was said to have in cached field {field}"
+    )]
     UnknownValue {
         /// The document.
         number: u32,
@@ -38,7 +40,7 @@ pub enum CacheError {
     },
 }
 
-/// Why a search gave no answer.
+/// A search without an answer.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum SearchError {
@@ -49,14 +51,14 @@ pub enum SearchError {
         reason: StopReason,
     },
     /// The expression names a field that is not declared.
-    #[error("cached field {field} does not exist; the collection has {declared}")]
+    #[error("there is no cached field {field}, there are {declared}")]
     UnknownField {
-        /// The position in the request.
+        /// Position that was asked for.
         field: usize,
         /// Number of declared fields.
         declared: usize,
     },
-    /// The distinct values take more memory than the request allows.
+    /// The distinct values take more memory than allowed.
     #[error("the distinct values take more than {bytes_max} bytes")]
     ValuesTooLarge {
         /// The limit.

@@ -1,7 +1,6 @@
-//! Updates and deletes documents that a search has found, one chunk each time the write lock is held.
+//! Changing documents that a search has found: update and delete, a chunk under each hold of the write lock.
 //!
-//! Each document is read and checked against the filter again under the lock, so that a change never applies to a
-//! document that no longer matches.
+//! A document is read and judged again under the lock, so that a change never applies to what it was not meant for.
 
 use bson::{DateTime, RawDocument, RawDocumentBuf};
 use forebay_cancel::Stop;
@@ -13,22 +12,22 @@ use crate::collections::OpenCollection;
 use crate::error::CommandError;
 use crate::retry::{Keep, note};
 
-/// Maximum documents of a chunk.
+/// Documents that are looked at under one hold of the lock.
 const CHUNK_DOCUMENTS: usize = 256;
-/// Bytes of old and new documents at which a chunk ends. Only its last document may exceed them.
+/// Bytes of documents, old and new, that are held under one hold of the lock, but for the last of them.
 const CHUNK_BYTES: usize = 8 << 20;
 
-/// The documents that are still to be changed, divided into chunks.
-struct ChunkCursor<'a> {
+/// The documents that are still to be changed, and the room under the present hold of the lock.
+struct Left<'a> {
     numbers: &'a [RecordNumber],
     documents_max: usize,
     documents: usize,
     bytes: usize,
 }
 
-impl<'a> ChunkCursor<'a> {
-    fn new(numbers: &'a [RecordNumber], first_only: bool) -> ChunkCursor<'a> {
-        ChunkCursor {
+impl<'a> Left<'a> {
+    fn new(numbers: &'a [RecordNumber], first_only: bool) -> Left<'a> {
+        Left {
             numbers,
             documents_max: if first_only { 1 } else { CHUNK_DOCUMENTS },
             documents: 0,
@@ -36,13 +35,13 @@ impl<'a> ChunkCursor<'a> {
         }
     }
 
-    /// Begins the next chunk. Returns false if no document is left.
+    /// Makes room for the next hold of the lock; false if no document is left.
     fn begin(&mut self) -> bool {
         (self.documents, self.bytes) = (0, 0);
         !self.numbers.is_empty()
     }
 
-    /// The next document of the chunk. Returns `None` at its end.
+    /// The next document, if there is room.
     fn next(&mut self) -> Option<RecordNumber> {
         if self.documents >= self.documents_max || self.bytes >= CHUNK_BYTES {
             return None;
@@ -53,18 +52,18 @@ impl<'a> ChunkCursor<'a> {
         Some(*number)
     }
 
-    /// Counts the bytes of a document that is held in memory.
-    fn count_bytes(&mut self, document: &RawDocument) {
+    /// Notes that a document is held.
+    fn hold(&mut self, document: &RawDocument) {
         self.bytes += document.as_bytes().len();
     }
 }
 
-/// Which of the documents that match are to be changed.
+/// How many of the documents that match are to be changed.
 #[derive(Clone, Copy)]
 pub enum Reach<'a> {
     /// All.
     All,
-    /// The first. The outcome of its change is kept if the write is numbered.
+    /// The first of them. The outcome of its change is kept if the write is numbered.
     First(Option<&'a Keep<'a>>),
 }
 
@@ -86,13 +85,13 @@ impl<'a> Reach<'a> {
 pub struct Updated {
     /// Documents that matched.
     pub matched: usize,
-    /// Documents that were changed.
+    /// Documents that are different now.
     pub modified: usize,
-    /// The last document that matched, before and after the update.
+    /// The last document that matched, before and after.
     pub last: Option<(RawDocumentBuf, RawDocumentBuf)>,
 }
 
-/// Updates the documents with these numbers that still match, as many as `reach` allows.
+/// Updates the documents of these numbers that still match, as far as `reach` says.
 ///
 /// # Errors
 /// The first failure; what was changed before it stays changed and is counted in `done`.
@@ -104,10 +103,10 @@ pub fn update(
     done: &mut Updated,
 ) -> Result<(), CommandError> {
     let now = DateTime::now();
-    let mut left = ChunkCursor::new(numbers, reach.is_first());
+    let mut left = Left::new(numbers, reach.is_first());
     while left.begin() {
         stop.check()?;
-        let _held = collection.lock_writes();
+        let _held = collection.hold();
         let mut changes = Vec::new();
         let what = (filter, update, now);
         let prepared = prepare(collection, what, &mut left, done, &mut changes);
@@ -120,22 +119,22 @@ pub fn update(
     Ok(())
 }
 
-/// A document to replace: its number, its present and its new version.
+/// A document to be replaced: its number, what it is, what it becomes.
 type Replacement = (RecordNumber, Document, RawDocumentBuf);
 
-/// Computes the new versions of the documents that match, up to the first one for which the update fails.
+/// Finds out what the update makes of the documents that match, up to the first that it cannot be applied to.
 fn prepare(
     collection: &OpenCollection,
     (filter, update, now): (&Filter, &Update, DateTime),
-    left: &mut ChunkCursor<'_>,
+    left: &mut Left<'_>,
     done: &mut Updated,
     changes: &mut Vec<Replacement>,
 ) -> Result<(), CommandError> {
     while let Some(number) = left.next() {
         match changed(collection, filter, update, now, number)? {
             Some((old, Some(new))) => {
-                left.count_bytes(&old);
-                left.count_bytes(&new);
+                left.hold(&old);
+                left.hold(&new);
                 changes.push((number, old, new));
             }
             Some((old, None)) => {
@@ -148,7 +147,7 @@ fn prepare(
     Ok(())
 }
 
-/// The document with this number, if it matches, and its new version, if the update changes it.
+/// The document of a number, if it matches, and what the update makes of it, if that is something else.
 fn changed(
     collection: &OpenCollection,
     filter: &Filter,
@@ -208,13 +207,13 @@ fn replace(
 /// What a deletion did.
 #[derive(Debug, Default)]
 pub struct Deleted {
-    /// Documents deleted.
+    /// Documents that are gone.
     pub count: usize,
     /// The last of them.
     pub last: Option<Document>,
 }
 
-/// Deletes the documents with these numbers that still match, as many as `reach` allows.
+/// Deletes the documents of these numbers that still match, as far as `reach` says.
 ///
 /// # Errors
 /// The first failure; what was deleted before it stays deleted and is counted in `done`.
@@ -225,16 +224,16 @@ pub fn delete(
     stop: &Stop,
     done: &mut Deleted,
 ) -> Result<(), CommandError> {
-    let mut left = ChunkCursor::new(numbers, reach.is_first());
+    let mut left = Left::new(numbers, reach.is_first());
     while left.begin() {
         stop.check()?;
-        let _held = collection.lock_writes();
+        let _held = collection.hold();
         let (mut changes, mut statements) = (Vec::new(), Vec::new());
         while let Some(number) = left.next() {
             if let Some(document) = collection.store.get(number)?
                 && filter.try_matches(&document)?
             {
-                left.count_bytes(&document);
+                left.hold(&document);
                 if let Some(keep) = reach.keep() {
                     statements.push(keep.statement(Some(&document), None)?);
                 }
@@ -275,7 +274,7 @@ fn remove(
 /// Inserts one document, as an upsert does.
 ///
 /// # Errors
-/// An invalid `_id`, or the store's error.
+/// That its `_id` cannot be one, and whatever the store says.
 pub fn insert(
     collection: &OpenCollection,
     document: &RawDocument,
@@ -284,7 +283,7 @@ pub fn insert(
     let document = crate::commands::insert::with_id(document)?;
     let statement = keep.map(|keep| keep.statement(None, Some(&document)));
     let statements = Vec::from_iter(statement.transpose()?);
-    let held = collection.lock_writes();
+    let held = collection.hold();
     let note = note(keep, &statements);
     let answers = collection
         .store
@@ -305,15 +304,15 @@ mod tests {
 
     use super::*;
 
-    /// The number of documents of each chunk, if each document has `bytes` bytes.
+    /// The documents of each hold of the lock, where each has so many bytes.
     fn chunks(numbers: &[RecordNumber], first_only: bool, bytes: usize) -> Vec<usize> {
         let document = rawdoc! { "s": "x".repeat(bytes) };
-        let mut left = ChunkCursor::new(numbers, first_only);
+        let mut left = Left::new(numbers, first_only);
         let mut chunks = Vec::new();
         while left.begin() {
             let mut count = 0;
             while left.next().is_some() {
-                left.count_bytes(&document);
+                left.hold(&document);
                 count += 1;
             }
             chunks.push(count);
@@ -322,7 +321,7 @@ mod tests {
     }
 
     #[test]
-    fn a_chunk_is_bounded_by_documents_and_by_bytes() {
+    fn a_hold_of_the_lock_is_bounded_by_documents_and_by_bytes() {
         let numbers: Vec<RecordNumber> = (1..=300).collect();
         assert_eq!(chunks(&numbers, false, 10), [256, 44]);
         assert_eq!(chunks(&numbers[..5], false, 4 << 20), [2, 2, 1]);

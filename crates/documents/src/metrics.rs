@@ -1,4 +1,4 @@
-//! Counters of searches. Counting takes a few atomic additions and no lock.
+//! What the door counts while it works. To count takes a few atomic additions and no lock.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
@@ -19,7 +19,7 @@ pub enum AnsweredBy {
 }
 
 impl AnsweredBy {
-    /// Its name, the same in logs, metrics and on the status page.
+    /// The word for it, the same in logs, metrics and on the status page.
     pub fn name(self) -> &'static str {
         match self {
             AnsweredBy::Cache => "cache",
@@ -29,17 +29,17 @@ impl AnsweredBy {
     }
 }
 
-/// The kind by which searches are counted.
+/// How searches are told apart.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Kind {
     /// Where the documents came from.
     pub answered_by: AnsweredBy,
-    /// How the cache compared values; `None` if it compared none, as for null.
+    /// How the cache compared values; none where it compared none, as for null.
     pub tier: Option<Tier>,
 }
 
 impl Kind {
-    /// All kinds.
+    /// Every kind there is.
     pub fn all() -> impl Iterator<Item = Kind> {
         let kind = |answered_by| move |tier| Kind { answered_by, tier };
         let tiers = Tier::ALL.into_iter().map(Some).chain([None]);
@@ -49,7 +49,7 @@ impl Kind {
             .chain(others.map(|answered_by| kind(answered_by)(None)))
     }
 
-    /// The tier's name; `none` if no value was compared.
+    /// The tier in words; `none` where no value was compared.
     pub fn tier_name(&self) -> &'static str {
         self.tier.map_or("none", Tier::name)
     }
@@ -59,10 +59,10 @@ impl Kind {
     }
 }
 
-/// Number of kinds of searches.
+/// The kinds of searches.
 const KINDS: usize = Tier::ALL.len() + 3;
 
-/// Numbers of durations in each of several ranges.
+/// How many durations lie in each range.
 #[derive(Debug, Default)]
 pub struct Histogram {
     counts: [AtomicU64; Histogram::BOUNDS_US.len() + 1],
@@ -70,7 +70,7 @@ pub struct Histogram {
 }
 
 impl Histogram {
-    /// The upper bounds of the ranges in microseconds; the last range has none.
+    /// Where the ranges end, in microseconds; the last range has no end.
     pub const BOUNDS_US: [u64; 16] = [
         50, 100, 250, 500, 1_000, 2_500, 5_000, 10_000, 25_000, 50_000, 100_000, 250_000, 500_000,
         1_000_000, 2_500_000, 10_000_000,
@@ -84,7 +84,7 @@ impl Histogram {
         self.sum_ns.fetch_add(ns, Ordering::Relaxed);
     }
 
-    /// The counts so far.
+    /// What was counted until now.
     pub fn figures(&self) -> Durations {
         Durations {
             counts: self
@@ -96,23 +96,23 @@ impl Histogram {
     }
 }
 
-/// The counts of a [`Histogram`].
+/// What a [`Histogram`] has counted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Durations {
     /// Durations in each range of [`Histogram::BOUNDS_US`], and beyond the last bound.
     pub counts: [u64; Histogram::BOUNDS_US.len() + 1],
-    /// Sum of all durations.
+    /// All of them together.
     pub sum: Duration,
 }
 
 impl Durations {
-    /// Number of durations.
+    /// How many there are.
     pub fn count(&self) -> u64 {
         self.counts.iter().sum()
     }
 }
 
-/// Counters of searches.
+/// What the door counts about searches.
 #[derive(Debug, Default)]
 pub struct Metrics {
     durations: [Histogram; KINDS],
@@ -123,12 +123,12 @@ pub struct Metrics {
     failed: AtomicU64,
 }
 
-/// The figures of `Metrics`.
+/// What `Metrics` has counted.
 #[derive(Debug, Clone)]
 pub struct SearchFigures {
-    /// Durations of searches, by kind.
+    /// How long searches took, by kind.
     pub durations: Vec<(Kind, Durations)>,
-    /// Searches that did not use the cache, by the name of the reason.
+    /// Searches that did not use the cache, by the word for the reason.
     pub not_used: Vec<(&'static str, u64)>,
     /// Rows of caches that were scanned.
     pub rows: u64,
@@ -153,7 +153,7 @@ impl Metrics {
         self.not_used[reason.place()].fetch_add(1, Ordering::Relaxed);
     }
 
-    /// Counts the rows and bytes of the cache that a search scanned.
+    /// Counts what a search has scanned of the cache.
     pub fn count_scanned(&self, rows: u64, bytes: u64) {
         self.rows.fetch_add(rows, Ordering::Relaxed);
         self.bytes.fetch_add(bytes, Ordering::Relaxed);
@@ -169,7 +169,7 @@ impl Metrics {
         self.failed.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// The figures so far.
+    /// What was counted until now.
     pub fn figures(&self) -> SearchFigures {
         let load = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
         let durations = self.durations.iter().map(Histogram::figures);

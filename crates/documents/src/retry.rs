@@ -1,5 +1,5 @@
-//! Retryable writes: a driver that has lost a reply sends its write again, with the same session and number. Each
-//! statement that was applied gets the same answer again.
+//! Retryable writes: a driver that has lost a reply sends its write again, under the same session and number, and every
+//! statement that was applied is answered as it was then.
 
 use std::sync::Arc;
 
@@ -19,7 +19,7 @@ use crate::operations::Operation;
 use crate::places::{Kind, all_aside};
 use crate::request::Generic;
 
-/// Commands that drivers may retry.
+/// Commands that drivers may repeat.
 const RETRYABLE: &[&str] = &[
     "delete",
     "findAndModify",
@@ -28,7 +28,7 @@ const RETRYABLE: &[&str] = &[
     "update",
 ];
 
-/// Error codes on which drivers retry a write, as the server or its reply was not available.
+/// Error codes on which drivers repeat a write: the server, or its reply, was not available.
 const RETRYABLE_CODES: &[i32] = &[
     6, 7, 89, 91, 189, 262, 9001, 10107, 11600, 11602, 13435, 13436,
 ];
@@ -36,11 +36,11 @@ const RETRYABLE_CODES: &[i32] = &[
 /// Further error codes on which drivers resume a change stream.
 const RESUMABLE_CODES: &[i32] = &[63, 133, 150, 234];
 
-/// A numbered write in progress.
+/// A numbered write under way.
 pub struct Retry {
     write: RetryableWrite,
     statements: Statements,
-    /// Ids of the statements that were answered from kept outcomes.
+    /// Statements that were answered from kept outcomes.
     answered: Mutex<Vec<i32>>,
 }
 
@@ -76,11 +76,10 @@ impl Statements {
 }
 
 impl Retry {
-    /// Begins a numbered write, after waiting for one in progress of the same session. Returns `None` if the command
-    /// has no number.
+    /// Begins a numbered write, after another one of its session that is under way; `None` if it has no number.
     ///
     /// # Errors
-    /// `IllegalOperation` if no outcomes are kept, `TransactionTooOld`, `NotARetryableWriteCommand` and others.
+    /// `IllegalOperation` where no outcomes are kept, `TransactionTooOld`, `NotARetryableWriteCommand` and others.
     pub async fn begin(
         (documents, client): (&Documents, &ClientContext),
         (arguments, generic): (&Arguments<'_>, &Generic),
@@ -112,10 +111,10 @@ impl Retry {
         }))
     }
 
-    /// The outcome of statement `index`, if it was applied before.
+    /// What statement `index` was answered with, if it was applied before.
     ///
     /// # Errors
-    /// `IncompleteTransactionHistory` if it was applied, but its outcome was too large to keep.
+    /// `IncompleteTransactionHistory` if it was applied, but its answer was too much to keep.
     pub fn outcome(&self, index: usize) -> Result<Option<RawDocumentBuf>, CommandError> {
         let id = self.statements.id(index);
         let outcome = match self.write.outcome(id) {
@@ -131,12 +130,12 @@ impl Retry {
         Ok(Some(outcome))
     }
 
-    /// Statement `index` with the outcome to keep if it is applied.
+    /// What is kept of statement `index` if it is applied.
     pub fn statement(&self, index: usize, outcome: RawDocumentBuf) -> (i32, Vec<u8>) {
         (self.statements.id(index), outcome.into_bytes())
     }
 
-    /// The outcomes to keep with changes that are to be written.
+    /// The statements behind changes that are to be written.
     pub fn note<'a>(&'a self, statements: &'a [(i32, Vec<u8>)]) -> Outcomes<'a> {
         Outcomes {
             write: &self.write,
@@ -144,7 +143,7 @@ impl Retry {
         }
     }
 
-    /// Appends the ids of the statements that were answered from kept outcomes (`retriedStmtIds`) to a reply.
+    /// Appends to a reply which statements were answered from kept outcomes (`retriedStmtIds`).
     pub fn append_to(&self, reply: &mut RawDocumentBuf) {
         let answered = self.answered.lock();
         if !answered.is_empty() {
@@ -154,7 +153,7 @@ impl Retry {
     }
 }
 
-/// Waits until an operation is killed or its deadline passes.
+/// Waits until an operation is killed or its time is over.
 async fn ended(operation: &Operation) -> StopReason {
     let deadline = async {
         match operation.stop().deadline {
@@ -168,7 +167,7 @@ async fn ended(operation: &Operation) -> StopReason {
     }
 }
 
-/// The kept outcomes, for a command that may be retried.
+/// The outcomes that are kept, for a command that may be repeated.
 fn check<'a>(
     documents: &'a Documents,
     command: &str,
@@ -195,7 +194,7 @@ fn check<'a>(
     Ok(writes)
 }
 
-/// The key of a user's session. Sessions of different users are different, even with the same id.
+/// The key of a user's session: the same id of another user is another session.
 pub fn session_key(session: &[u8], user: Option<&User>) -> SessionKey {
     let mut key = session.to_vec();
     if let Some(user) = user {
@@ -219,13 +218,13 @@ impl From<NotBegun> for CommandError {
     }
 }
 
-/// Computes an outcome from the document before and after its change.
+/// The outcome that is computed of a document before and after.
 type OutcomeOf<'a> = dyn Fn(Option<&RawDocument>, Option<&RawDocument>) -> Result<RawDocumentBuf, CommandError>
     + Send
     + Sync
     + 'a;
 
-/// How to compute and keep the outcome of a statement.
+/// How the outcome of a statement is kept when it changes its document.
 pub struct Keep<'a> {
     retry: &'a Retry,
     index: usize,
@@ -233,8 +232,8 @@ pub struct Keep<'a> {
 }
 
 impl<'a> Keep<'a> {
-    /// Keeps the outcome of statement `index`, which `outcome` computes from the document before and after its change.
-    /// Returns `None` if the write is not numbered.
+    /// Keeps the outcome of statement `index`, which `outcome` computes of the document before and after its change.
+    /// Returns `None` without a numbered write.
     pub fn new(
         retry: Option<&'a Retry>,
         index: usize,
@@ -256,7 +255,7 @@ impl<'a> Keep<'a> {
     /// The statement with its outcome.
     ///
     /// # Errors
-    /// The error of computing the outcome.
+    /// Those of computing the outcome.
     pub fn statement(
         &self,
         before: Option<&RawDocument>,
@@ -266,7 +265,7 @@ impl<'a> Keep<'a> {
         Ok(self.retry.statement(self.index, outcome))
     }
 
-    /// The outcomes to keep with changes that are to be written.
+    /// The statements behind changes that are to be written.
     pub fn note<'n>(&'n self, statements: &'n [(i32, Vec<u8>)]) -> Outcomes<'n> {
         self.retry.note(statements)
     }
@@ -280,7 +279,7 @@ pub fn note<'a>(
     keep.map(|keep| keep.note(statements))
 }
 
-/// The outcome of an update, in which one document was matched and changed, or inserted.
+/// The outcome of an update: one document matched, and was changed or made.
 pub fn update_outcome(
     before: Option<&RawDocument>,
     after: Option<&RawDocument>,
@@ -293,20 +292,20 @@ pub fn update_outcome(
     })
 }
 
-/// Whether this is a numbered write, which its driver may retry.
+/// Is this a numbered write, which its driver may send again?
 pub fn may_be_repeated(command: &Command) -> bool {
     let is_numbered = matches!(command.body.get("txnNumber"), Ok(Some(_)));
     is_numbered && RETRYABLE.contains(&&*command.name)
 }
 
-/// The error label for a command that failed with this code. It tells drivers that they may retry.
+/// What drivers are told about a command that failed by this code: whether they may send it again.
 pub fn error_label(command: &Command, code: i32) -> Option<&'static str> {
     if may_be_repeated(command) && RETRYABLE_CODES.contains(&code) {
         return Some("RetryableWriteError");
     }
     match &*command.name {
         _ if code == Code::ChangeStreamFatalError.number() => Some("NonResumableChangeStreamError"),
-        // Only matters for the cursor of a change stream.
+        // Drivers look for it if the cursor is that of a change stream.
         "getMore" if RETRYABLE_CODES.contains(&code) || RESUMABLE_CODES.contains(&code) => {
             Some("ResumableChangeStreamError")
         }

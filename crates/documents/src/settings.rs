@@ -6,42 +6,42 @@ pub use forebay_documents_store::Location;
 use forebay_memory::Account;
 pub use forebay_wire_mongo::limits::{DOCUMENT_BYTES_MAX, MESSAGE_BYTES_MAX, WRITE_BATCH_MAX};
 
-/// Settings of [`crate::Documents::open`].
+/// What [`crate::Documents::open`] needs to know.
 #[derive(Debug, Clone)]
 pub struct Settings {
     /// Where documents are kept.
     pub location: Location,
-    /// Maximum time until an acknowledged write without `j: true` is on the disk.
+    /// The longest time that an acknowledged write without `j: true` may stay off the disk.
     pub sync_interval: Duration,
     /// Memory for blocks of the store's files, in bytes.
     pub store_cache_bytes: u64,
-    /// Memory for writes that are not in the store's files yet, in bytes.
+    /// Memory for what was written and is not in the store's files yet, in bytes.
     pub write_buffers_bytes: u64,
-    /// Maximum bytes of the history of changes, which change streams read; 0 keeps none.
+    /// The most bytes of the history of changes that change streams read; 0 for none.
     pub change_history_bytes_max: u64,
-    /// Whether to keep the outcomes of numbered writes, so that retries are recognised.
+    /// Keep the outcomes of numbered writes, so that one that a driver repeats is recognised.
     pub retryable_writes: bool,
-    /// Whether clients may configure fail points; `getParameter` shows it as `enableTestCommands`.
+    /// Let clients configure fail points; `getParameter` shows it as `enableTestCommands`.
     pub test_commands: bool,
-    /// Maximum values in a bucket of the field cache.
+    /// The most values in a bucket of the field cache.
     pub bucket_values_max: usize,
-    /// The memory account of the process.
+    /// The memory of the process.
     pub memory: Account,
-    /// Whether to refuse searches that would fall back from a cached field to a scan of the store.
+    /// Refuse searches that would fall back from a cached field to a scan of the store.
     pub strict: bool,
-    /// Time without a `getMore` after which a cursor is closed.
+    /// The longest time a cursor lives without a `getMore`.
     pub cursor_timeout: Duration,
-    /// Maximum memory of one sort or group, in bytes.
+    /// The most memory one sort or group may take, in bytes.
     pub stage_memory_bytes_max: usize,
-    /// Limits of compiling and matching one pattern.
+    /// What one pattern may cost to compile and to match.
     pub pattern: forebay_text::Limits,
-    /// Maximum bytes of automata of all patterns of one command.
+    /// What the patterns of one command may cost to compile together, in bytes of automata.
     pub command_patterns_bytes_max: usize,
-    /// Memory for the programs of patterns of earlier commands, in bytes.
+    /// Memory for the programs of patterns that commands had before, in bytes.
     pub pattern_cache_bytes: usize,
-    /// Minimum duration of a search that is logged.
+    /// Searches that take at least so long are logged.
     pub slow_search: Duration,
-    /// The build's version, which `buildInfo` reports for people. Drivers see [`MONGODB_VERSION`].
+    /// The build's version, as `buildInfo` tells it to people (drivers see [`MONGODB_VERSION`]).
     pub version: String,
 }
 

@@ -1,4 +1,4 @@
-//! The background thread that flushes, and the signal that wakes it.
+//! The thread that flushes, and what wakes it.
 
 use std::sync::Arc;
 use std::thread;
@@ -8,104 +8,102 @@ use parking_lot::{Condvar, Mutex};
 use super::{Extent, maintain, maintain_if_idle};
 use crate::cache::Shared;
 
-/// Tells the background thread what to do.
+/// What the background thread has to know.
 #[derive(Debug, Default)]
-pub(crate) struct FlushSignal {
-    pending: Mutex<Pending>,
+pub(crate) struct Alarm {
+    news: Mutex<News>,
     changed: Condvar,
 }
 
 #[derive(Debug, Default, Clone, Copy)]
-struct Pending {
-    /// There were writes since all deltas were flushed.
+struct News {
+    /// Something was written since all tails were flushed.
     dirty: bool,
-    /// A delta is full.
+    /// A tail is full.
     full: bool,
-    /// A search found a device lost.
+    /// A device was found lost.
     lost: bool,
-    /// The cache has been dropped.
+    /// The cache is gone.
     ended: bool,
 }
 
-impl Pending {
+impl News {
     fn is_urgent(self) -> bool {
         self.full || self.lost || self.ended
     }
 }
 
-impl FlushSignal {
-    /// Reports a write; `full` if a delta is full.
-    pub(crate) fn report_write(&self, full: bool) {
-        self.update(|pending| {
-            let known = pending.dirty && (pending.full || !full);
-            pending.dirty = true;
-            pending.full |= full;
+impl Alarm {
+    /// Something was written; `full` says that a tail is full.
+    pub(crate) fn written(&self, full: bool) {
+        self.tell(|news| {
+            let known = news.dirty && (news.full || !full);
+            news.dirty = true;
+            news.full |= full;
             !known
         });
     }
 
-    /// Reports that a search found a device lost.
-    pub(crate) fn report_lost_device(&self) {
-        self.update(|pending| !std::mem::replace(&mut pending.lost, true));
+    /// A search found a device lost.
+    pub(crate) fn device_lost(&self) {
+        self.tell(|news| !std::mem::replace(&mut news.lost, true));
     }
 
-    /// Ends the thread.
+    /// The thread is to end.
     pub(crate) fn end(&self) {
-        self.update(|pending| !std::mem::replace(&mut pending.ended, true));
+        self.tell(|news| !std::mem::replace(&mut news.ended, true));
     }
 
-    /// Changes what is pending, and wakes the thread if `change` returns true.
-    fn update(&self, change: impl FnOnce(&mut Pending) -> bool) {
-        if change(&mut self.pending.lock()) {
+    fn tell(&self, change: impl FnOnce(&mut News) -> bool) {
+        if change(&mut self.news.lock()) {
             self.changed.notify_one();
         }
     }
 
-    /// Waits for something urgent. After writes that are not urgent, waits at most `flush_after`, so that idle
-    /// collections are flushed.
-    fn wait(&self, shared: &Shared) -> Pending {
-        let mut pending = self.pending.lock();
-        while !pending.dirty && !pending.is_urgent() {
-            self.changed.wait(&mut pending);
+    /// Waits for something urgent, or, if something was written, for the time to look for quiet collections.
+    fn wait(&self, shared: &Shared) -> News {
+        let mut news = self.news.lock();
+        while !news.dirty && !news.is_urgent() {
+            self.changed.wait(&mut news);
         }
-        if !pending.is_urgent() {
+        if !news.is_urgent() {
             self.changed.wait_while_for(
-                &mut pending,
-                |pending| !pending.is_urgent(),
+                &mut news,
+                |news| !news.is_urgent(),
                 shared.settings.flush_after,
             );
         }
-        let taken = *pending;
-        (pending.full, pending.lost) = (false, false);
+        let taken = *news;
+        (news.full, news.lost) = (false, false);
         taken
     }
 }
 
-/// Starts the thread. If the system refuses one, deltas are flushed on request only, and answers stay right.
+/// Starts the thread. Where the system gives none, tails are flushed on request only, and stay right.
 pub(crate) fn start_background(shared: &Arc<Shared>) {
     let shared = Arc::clone(shared);
     let thread = thread::Builder::new().name("cache".to_owned());
     if let Err(error) = thread.spawn(move || run(&shared)) {
-        tracing::error!(%error, "cannot start the thread that flushes the cache");
+        tracing::error!(%error, "no thread to flush the cache in the background");
     }
 }
 
 fn run(shared: &Arc<Shared>) {
     loop {
-        let pending = shared.flush_signal.wait(shared);
-        if pending.ended {
+        let news = shared.alarm.wait(shared);
+        if news.ended {
             return;
         }
-        if pending.lost {
+        if news.lost {
             leave_lost_devices(shared);
         }
-        if pending.full {
+        if news.full {
             shared
                 .members()
                 .iter()
                 .for_each(|member| maintain(member, Extent::Full));
-        } else if pending.dirty {
-            flush_idle(shared);
+        } else if news.dirty {
+            flush_quiet(shared);
         }
     }
 }
@@ -126,10 +124,10 @@ fn leave_lost_devices(shared: &Arc<Shared>) {
         .for_each(|member| maintain(member, Extent::Placement));
 }
 
-/// Flushes collections without writes since the last call.
-fn flush_idle(shared: &Arc<Shared>) {
-    // Cleared first, so that the next call sees a write after this.
-    shared.flush_signal.pending.lock().dirty = false;
+/// Flushes collections that nobody wrote to since the last look.
+fn flush_quiet(shared: &Arc<Shared>) {
+    // Cleared first: a write after this is seen by the next look.
+    shared.alarm.news.lock().dirty = false;
     let clean = shared
         .members()
         .iter()
@@ -138,6 +136,6 @@ fn flush_idle(shared: &Arc<Shared>) {
         .count()
         == 0;
     if !clean {
-        shared.flush_signal.report_write(false);
+        shared.alarm.written(false);
     }
 }

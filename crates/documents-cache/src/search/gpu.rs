@@ -10,42 +10,38 @@ use super::FREE_BYTES_MAX;
 use super::lookup;
 use super::scan::{self, Order, Task};
 use super::sink::Sink;
-use super::threads::{spawn, until_stopped};
+use super::threads::{before, spawn};
 use crate::answer::SearchReport;
 use crate::cache::Shared;
 use crate::error::SearchError;
-use crate::gpu::GpuPartition;
+use crate::gpu::OnGpu;
 
-/// Batches up to this size are processed by one thread.
+/// As few rows are looked at by one thread.
 const SHARE_MIN: usize = 128;
 
 /// A search that waits for a GPU.
 pub(super) struct GpuScan {
-    pub(super) held: Arc<GpuPartition>,
+    pub(super) held: Arc<OnGpu>,
     pub(super) order: Order,
     answer: oneshot::Receiver<ScanFound>,
 }
 
 impl GpuScan {
-    /// Queues a search. Returns `None` if the GPU cannot run the program or its queue is full.
-    pub(super) fn begin(
-        held: &Arc<GpuPartition>,
-        order: &Order,
-        shared: &Shared,
-    ) -> Option<GpuScan> {
+    /// Queues a search; none if the GPU cannot search for the program, or takes no more.
+    pub(super) fn begin(held: &Arc<OnGpu>, order: &Order, shared: &Shared) -> Option<GpuScan> {
         if !order.program.has_device_form() {
             return None;
         }
         let (sender, answer) = oneshot::channel();
-        // Sending fails if the search was dropped.
+        // Nobody listens if the search was dropped.
         let send = move |found| drop(sender.send(found));
         let submitted =
             shared
                 .queue(&held.device)
                 .submit(&held.device, scan_order(held, order), send);
         if let Err(error) = submitted {
-            tracing::debug!(%error, "a search runs on the host instead of a GPU");
-            report_loss(held, shared);
+            tracing::debug!(%error, "a search goes to the host");
+            tell_of_loss(held, shared);
             return None;
         }
         Some(GpuScan {
@@ -55,7 +51,7 @@ impl GpuScan {
         })
     }
 
-    /// Waits for the GPU. Returns `None` if it gave no answer, so that the host must search.
+    /// Waits for the GPU; none if it gave no answer, and the host has to.
     pub(super) async fn finish(
         self,
         report: &mut SearchReport,
@@ -66,15 +62,15 @@ impl GpuScan {
             order,
             mut answer,
         } = self;
-        let Ok(found) = until_stopped(&order.stop, &mut answer).await? else {
-            report_loss(&held, shared);
+        let Ok(found) = before(&order.stop, &mut answer).await? else {
+            tell_of_loss(&held, shared);
             return Ok(None);
         };
         let entry = scan::device_entry(report, held.device.name());
         entry.buckets += held.buckets;
         entry.rows += held.rows;
         entry.device_us += (found.device_ms * 1e3) as u64;
-        // Each row takes a number here and one in a sink.
+        // Each row is a number here, and one in a sink.
         let found_bytes = 2 * size_of::<u32>() * found.list.len();
         if found_bytes > FREE_BYTES_MAX {
             order.held.try_grow(found_bytes)?;
@@ -90,7 +86,7 @@ impl GpuScan {
     }
 }
 
-fn scan_order(held: &GpuPartition, order: &Order) -> ScanOrder {
+fn scan_order(held: &OnGpu, order: &Order) -> ScanOrder {
     let confirms = order.program.confirms_on_host();
     let want = match order.empty {
         Sink::Count(_) if !confirms => ScanWant::Count,
@@ -100,43 +96,43 @@ fn scan_order(held: &GpuPartition, order: &Order) -> ScanOrder {
         table: Arc::clone(&held.table),
         program: Arc::clone(&order.program),
         want,
-        // All candidates are needed, as only the host can tell which of them match.
+        // Of candidates, all are wanted: nobody knows which of them match.
         limit: if confirms {
             u64::MAX
         } else {
-            order.limit.rows_max()
+            order.found.limit()
         },
         stop: Stop {
             deadline: order.stop.deadline,
-            // Not the search's own token: a cancelled search is dropped soon after, which sets this flag.
+            // A search that is cancelled is dropped soon after, which abandons what it began.
             cancelled: Arc::clone(&order.abandoned),
         },
     }
 }
 
-fn report_loss(held: &GpuPartition, shared: &Shared) {
+fn tell_of_loss(held: &OnGpu, shared: &Shared) {
     if held.device.is_lost() {
-        shared.flush_signal.report_lost_device();
+        shared.alarm.device_lost();
     }
 }
 
-/// Turns rows that a GPU has found into documents.
-type Examine = fn(&GpuPartition, &Order, &[u32]) -> Result<Sink, SearchError>;
+/// What becomes of rows that a GPU has found.
+type Look = fn(&OnGpu, &Order, &[u32]) -> Result<Sink, SearchError>;
 
-/// Examines the rows that a GPU has found, on all cores if there are many.
+/// Looks at the rows that a GPU has found, at many of them on all cores.
 async fn on_all_cores(
-    held: Arc<GpuPartition>,
+    held: Arc<OnGpu>,
     order: Order,
     mut rows: Vec<u32>,
-    examine: Examine,
+    look: Look,
 ) -> Result<Sink, SearchError> {
     rows.sort_unstable();
     let share = rows.len().div_ceil(forebay_device::cores()).max(SHARE_MIN);
     let begin = |rows: &[u32]| {
         let (held, order, rows) = (Arc::clone(&held), order.clone(), rows.to_vec());
-        spawn(move || examine(&held, &order, &rows))
+        spawn(move || look(&held, &order, &rows))
     };
-    // All are started before the first is awaited.
+    // All begin before the first is waited for.
     let shares: Vec<_> = rows.chunks(share).map(begin).collect();
     let mut sink = order.empty;
     for share in shares {
@@ -145,8 +141,8 @@ async fn on_all_cores(
     Ok(sink)
 }
 
-/// The documents of the given rows, all of which match.
-fn numbered(held: &GpuPartition, order: &Order, rows: &[u32]) -> Result<Sink, SearchError> {
+/// The documents of rows that match.
+fn numbered(held: &OnGpu, order: &Order, rows: &[u32]) -> Result<Sink, SearchError> {
     let mut sink = order.empty.clone();
     for &row in rows {
         let (segment, row) = held.table.locate(row);
@@ -155,8 +151,8 @@ fn numbered(held: &GpuPartition, order: &Order, rows: &[u32]) -> Result<Sink, Se
     Ok(sink)
 }
 
-/// The documents of those rows that match. The GPU finds a superset for such programs.
-fn confirmed(held: &GpuPartition, order: &Order, rows: &[u32]) -> Result<Sink, SearchError> {
+/// Those of the rows that a GPU let through that do match.
+fn confirmed(held: &OnGpu, order: &Order, rows: &[u32]) -> Result<Sink, SearchError> {
     let mut sink = order.empty.clone();
     for &row in rows {
         let (segment, row) = held.table.locate(row);
@@ -168,15 +164,15 @@ fn confirmed(held: &GpuPartition, order: &Order, rows: &[u32]) -> Result<Sink, S
         outcome.map_err(|stopped| SearchError::Stopped {
             reason: stopped.reason,
         })?;
-        if order.limit.rows_max() <= sink.count() {
+        if order.found.limit() <= sink.count() {
             break;
         }
     }
     Ok(sink)
 }
 
-/// Tasks for the host, by bucket: all rows of the GPU that can match.
-pub(super) fn tasks(held: &GpuPartition, prefix: &[u8]) -> Vec<Vec<Task>> {
+/// All rows that the GPU holds and that can match, for the host to search; those of a bucket together.
+pub(super) fn tasks(held: &OnGpu, prefix: &[u8]) -> Vec<Vec<Task>> {
     let of_bucket = |segments: &[(usize, crate::segment::Segment)]| {
         let tasks = segments.iter().filter_map(|(bucket, segment)| {
             let rows = lookup::rows_with_prefix(segment.block(), prefix);
@@ -188,12 +184,12 @@ pub(super) fn tasks(held: &GpuPartition, prefix: &[u8]) -> Vec<Vec<Task>> {
     buckets.map(of_bucket).collect()
 }
 
-/// Tasks for the host: the rows with values too long for the GPU.
-pub(super) fn oversize_tasks(held: &GpuPartition) -> Vec<Task> {
+/// The rows that the GPU leaves to the host.
+pub(super) fn tasks_aside(held: &OnGpu) -> Vec<Task> {
     let task = |&(segment, row): &(usize, u32)| {
         let (bucket, segment) = &held.segments[segment];
         let row = row as usize;
         Task::new(segment, row..row + 1, *bucket)
     };
-    held.oversize_rows.iter().filter_map(task).collect()
+    held.aside.iter().filter_map(task).collect()
 }

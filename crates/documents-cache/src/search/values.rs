@@ -15,15 +15,15 @@ use crate::segment::Segment;
 
 use super::sink::Sink;
 
-/// Rows between two checks of the cancellation token.
+/// Rows between two looks at the clock.
 const PIECE_ROWS: usize = 65_536;
-/// Memory of one distinct value besides its bytes, as charged against the limit.
+/// Memory of one distinct value above its bytes, as charged against the limit.
 const ENTRY_BYTES: usize = size_of::<ValueCount>() + size_of::<(Box<[u8]>, u64)>();
 
-/// A job that counts values.
+/// A count of values to be done.
 pub(super) struct Counting {
     pub(super) field: Arc<FieldState>,
-    /// The documents to count in.
+    /// The documents to look at.
     pub(super) numbers: RoaringBitmap,
     /// Whether these are all documents.
     pub(super) all: bool,
@@ -31,7 +31,7 @@ pub(super) struct Counting {
     pub(super) elements: bool,
     pub(super) bytes_max: usize,
     pub(super) stop: Stop,
-    /// The share of the memory account that the values take.
+    /// What the values take from.
     pub(super) held: Arc<Share>,
 }
 
@@ -46,7 +46,7 @@ struct Counts {
 }
 
 impl Counting {
-    /// Counts, and returns the documents along with the values.
+    /// Counts; gives the documents back.
     pub(super) fn run(self) -> Result<(RoaringBitmap, ValueCounts), SearchError> {
         let arrays = self.among(&self.field.arrays);
         let skipped = if self.elements { None } else { Some(&arrays) };
@@ -76,7 +76,7 @@ impl Counting {
         }
     }
 
-    /// The documents that have the field, and hold neither a string, null nor an array of strings in it.
+    /// The documents that hold neither string, null, nor array of strings, and are not without the field.
     fn others(&self, arrays: &RoaringBitmap) -> RoaringBitmap {
         let mut strings = Sink::numbers_among(self.numbers.len());
         for segment in self.field.segments() {
@@ -95,7 +95,7 @@ impl Counting {
         let block = segment.block();
         let counted = |row: usize| {
             let number = block.number(row);
-            !segment.is_deleted(row)
+            !segment.is_dead(row)
                 && (self.all || self.numbers.contains(number))
                 && skipped.is_none_or(|skipped| !skipped.contains(number))
         };

@@ -1,4 +1,4 @@
-//! The options of `{$changeStream: {…}}`.
+//! What `{$changeStream: {…}}` asks for.
 
 use bson::{RawArray, RawBsonRef, RawDocument};
 use forebay_documents_query::Code;
@@ -12,36 +12,36 @@ use crate::error::CommandError;
 use crate::namespace::Namespace;
 use crate::request::Request;
 
-/// Databases whose changes are not shown, as in MongoDB.
+/// Databases that change streams do not show, as in MongoDB.
 pub const INTERNAL_DATABASES: [&str; 3] = ["admin", "config", "local"];
 
-/// The start of a stream.
+/// Where a stream begins.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Start {
-    /// With the next write.
+    /// With what is written from now on.
     Now,
-    /// After a position.
+    /// Behind a place.
     After(ResumeToken),
-    /// With the first change at or after this time.
+    /// With the changes of this time.
     At(ClusterTime),
 }
 
 /// The options of a change stream.
 #[derive(Debug)]
 pub struct Options {
-    /// The changes that it shows.
+    /// Which changes it shows.
     pub scope: Interest,
-    /// Its start.
+    /// Where it begins.
     pub start: Start,
-    /// Whether an update's event includes the document as it is when the event is read.
+    /// Are updates to come with the document as it is when they are read?
     pub looks_up: bool,
 }
 
 impl Options {
-    /// Reads the options.
+    /// Reads them.
     ///
     /// # Errors
-    /// Invalid options; `NotImplemented` for options of MongoDB that this server lacks.
+    /// What is wrong with them; `NotImplemented` for those that MongoDB has and this server has not.
     pub fn read(
         request: &Request<'_>,
         namespace: &Namespace,
@@ -153,7 +153,7 @@ fn after_invalidate() -> CommandError {
     )
 }
 
-/// The scope of a stream over `namespace`.
+/// Which changes a stream over `namespace` shows.
 fn scope(namespace: &Namespace, whole_cluster: bool) -> Result<Interest, CommandError> {
     let has_collection = namespace.collection != "$cmd.aggregate";
     if whole_cluster {

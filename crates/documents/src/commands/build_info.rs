@@ -1,4 +1,4 @@
-//! `buildInfo`: the release, and the MongoDB version whose behaviour it follows.
+//! `buildInfo`: which release this is, and which MongoDB it behaves like.
 
 use bson::{RawArrayBuf, rawdoc};
 

@@ -1,4 +1,4 @@
-//! `connectionStatus`: the authenticated user of this connection.
+//! `connectionStatus`: who this connection has proven to be.
 
 use bson::{RawArrayBuf, rawdoc};
 

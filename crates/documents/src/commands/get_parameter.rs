@@ -1,4 +1,4 @@
-//! `getParameter`: the few server parameters that drivers and shells read.
+//! `getParameter`: the few server parameters that drivers and shells ask for.
 
 use bson::raw::CString;
 use bson::{RawBson, RawBsonRef, RawDocumentBuf, cstr, rawdoc};

@@ -1,4 +1,4 @@
-//! `listCommands`: the table of commands.
+//! `listCommands`: the table of commands itself.
 
 use bson::raw::CString;
 use bson::{RawDocumentBuf, rawdoc};

@@ -1,4 +1,4 @@
-//! `ping`: checks that the server answers.
+//! `ping`: is anybody there?
 
 use bson::rawdoc;
 

@@ -1,4 +1,4 @@
-//! `renameCollection`: renames a collection, possibly into another database.
+//! `renameCollection`: gives a collection another name, also in another database.
 
 use bson::rawdoc;
 

@@ -1,7 +1,6 @@
 //! `endSessions`, `refreshSessions`, `startSession`, `killSessions`, `killAllSessions`, `killAllSessionsByPattern`.
 //!
-//! A session consists of everything with its id: open cursors, commands in progress, and the outcomes of its last
-//! numbered write.
+//! A session is what has its id: open cursors, commands in progress, and the outcomes of its last numbered write.
 
 use bson::spec::BinarySubtype;
 use bson::{Binary, RawBsonRef, RawDocument, rawdoc};
@@ -16,14 +15,14 @@ use crate::request::Request;
 use crate::retry::session_key;
 use crate::sessions::{SessionId, session_id};
 
-/// Fields of an entry of `killAllSessions`.
+/// What an entry of `killAllSessions` may say.
 const USER: Known = Known::Only(&["user", "db"]);
-/// Fields of an entry of `killAllSessionsByPattern`.
+/// What an entry of `killAllSessionsByPattern` may say.
 const PATTERN: Known = Known::Only(&["lsid", "uid", "users", "roles"]);
-/// Minutes after which a driver must treat a session as expired.
+/// Minutes after which a driver has to take a session for dead.
 const SESSION_TIMEOUT_MINUTES: i32 = 30;
 
-/// `endSessions`: ends sessions and closes their cursors.
+/// `endSessions`: forgets sessions and closes their cursors.
 pub const END: Spec = Spec {
     name: "endSessions",
     help: "forgets sessions",
@@ -56,7 +55,7 @@ pub const KILL_BY_PATTERN: Spec = Spec {
     ..END
 };
 
-/// `refreshSessions`: does nothing, as sessions do not expire.
+/// `refreshSessions`: sessions do not expire.
 pub const REFRESH: Spec = Spec {
     name: "refreshSessions",
     help: "keeps sessions alive",
@@ -65,7 +64,7 @@ pub const REFRESH: Spec = Spec {
     run: Run::Now(refresh),
 };
 
-/// `startSession`: returns a new id.
+/// `startSession`: gives a new id.
 pub const START: Spec = Spec {
     name: "startSession",
     help: "starts a session",
@@ -74,7 +73,7 @@ pub const START: Spec = Spec {
     run: Run::Now(start),
 };
 
-/// Reads the entries of the command's array.
+/// What the entries of the command's array say.
 fn entries<'a, T>(
     request: &Request<'a>,
     read: impl Fn(&'a RawDocument) -> Result<T, CommandError>,
@@ -143,7 +142,7 @@ fn kill_by_pattern(request: &Request<'_>) -> Reply {
     })
 }
 
-/// Closes the cursors and stops the commands, except this one, of the sessions that `is_meant` selects.
+/// Closes the cursors and stops the commands, but this one, of the sessions that `is_meant` tells.
 fn stop(request: &Request<'_>, is_meant: impl Fn(&Owner) -> bool) -> Reply {
     request.documents.cursors().kill_owned(&is_meant);
     let operations = request.documents.operations();

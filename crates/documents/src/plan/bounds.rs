@@ -1,7 +1,7 @@
-//! Derives from a filter the ranges of an index that hold all of its matches.
+//! From a filter to the ranges of an index that hold all of its matches.
 //!
-//! The ranges may hold more, as each document is checked against the whole filter again. They must never hold less, so
-//! a test that is not understood here bounds nothing.
+//! The ranges may hold more than that: every document is judged by the whole filter again. What must not happen is that
+//! they hold less, so whatever is not understood here bounds nothing.
 
 use std::ops::Bound;
 
@@ -9,38 +9,38 @@ use bson::{RawBson, RawDocumentBuf};
 use forebay_documents_query::filter::{Node, RangeOp, Test};
 use forebay_documents_store::{IndexBounds, IndexField, IndexKind};
 
-/// Maximum ranges from `$in` lists, or from the branches of an `$or`, together.
+/// The most ranges that `$in` lists, or the branches of an `$or`, may give together.
 pub const RANGES_MAX: usize = 1000;
 
-/// The bounds that a filter gives to the fields of an index.
+/// What a filter says about the fields of an index.
 #[derive(Debug, Clone)]
 pub struct Bounded {
     /// The ranges.
     pub ranges: Vec<IndexBounds>,
-    /// Whether the ranges are contiguous in the index, as they are if each of the `equal` fields has one value.
+    /// Do the ranges follow one another in the index? So they do where the `equal` fields hold one value each.
     pub in_order: bool,
-    /// Number of leading fields that are bound to one of several values.
+    /// How many of the first fields are held to one of some values.
     pub equal: usize,
-    /// Whether the field after those is bound to a range or a prefix.
+    /// Is the field after those held to a range, or to a beginning?
     pub range: bool,
 }
 
-/// The bound of one field.
+/// What one field is held to.
 #[derive(Debug, Clone)]
 enum Held {
-    /// None that an index can use.
+    /// Nothing that an index knows.
     Nothing,
     /// Values between two ends.
     Between(Ends),
-    /// Strings with this prefix, and the pattern itself, which may be a stored value.
+    /// Strings that begin so, and the pattern that says so where it is a stored value itself.
     Beginning { prefix: String, pattern: RawBson },
 }
 
 /// The ranges of an index with these fields that hold every match of `filter`.
 ///
-/// If `multikey`, a document may have several keys. Different elements of an array may then meet the two ends of a
-/// range, so only one end bounds. Likewise for two fields below one array: of fields whose paths begin with the same
-/// name, only the first bounds.
+/// `multikey` says that a document may have several keys: then the two ends of a range may be met by different elements
+/// of an array, so that only one of them bounds. The same goes for two fields below one array: of fields whose paths
+/// begin with one name, only the first bounds.
 pub fn bounds(filter: &Node, fields: &[IndexField], multikey: bool) -> Bounded {
     let mut tests = Vec::new();
     collect(filter, &mut tests);
@@ -78,12 +78,12 @@ pub fn bounds(filter: &Node, fields: &[IndexField], multikey: bool) -> Bounded {
     }
 }
 
-/// Whether different elements of one array may hold the values of both fields.
+/// May different elements of one array hold the values of both fields?
 fn may_share_array(one: &IndexField, other: &IndexField) -> bool {
     one.path.split('.').next() == other.path.split('.').next()
 }
 
-/// Collects the tests that every match passes, with their paths.
+/// The tests that every match passes, with the paths they are on.
 fn collect<'a>(node: &'a Node, tests: &mut Vec<(&'a str, &'a Test)>) {
     match node {
         Node::And(nodes) => nodes.iter().for_each(|node| collect(node, tests)),
@@ -93,7 +93,7 @@ fn collect<'a>(node: &'a Node, tests: &mut Vec<(&'a str, &'a Test)>) {
     }
 }
 
-/// The values of which a test requires one, if an index can find them all.
+/// The values one of which a test demands, if an index finds them all.
 fn equal_values(test: &Test) -> Option<Vec<RawBson>> {
     let values = match test {
         Test::Eq(value) => vec![value.clone()],
@@ -103,8 +103,7 @@ fn equal_values(test: &Test) -> Option<Vec<RawBson>> {
     values.iter().all(is_findable).then_some(values)
 }
 
-/// Whether one index key identifies the matches of a value. An array is indexed by its elements, and null also matches
-/// missing fields.
+/// Arrays are found by their elements and null also means missing: an index cannot tell such matches by one key.
 fn is_findable(value: &RawBson) -> bool {
     !matches!(
         value,
@@ -123,7 +122,7 @@ fn extend(prefixes: &[Vec<RawBson>], values: &[RawBson]) -> Vec<Vec<RawBson>> {
 
 type Ends = (Bound<RawBson>, Bound<RawBson>);
 
-/// The bounds in which the first `equal` fields have the values of one of `prefixes`, followed by `field`.
+/// The ranges where the first `equal` fields have the values of one of `prefixes`, and `field` comes next.
 fn held(prefixes: Vec<Vec<RawBson>>, field: &IndexField, equal: usize, last: Held) -> Bounded {
     Bounded {
         in_order: prefixes.len() == 1,
@@ -148,7 +147,7 @@ fn ranges(prefix: Vec<RawBson>, field: &IndexField, last: &Held) -> Vec<IndexBou
             pattern,
         } => {
             let only = || Bound::Included(pattern.clone());
-            // Patterns come after strings in BSON's order of types.
+            // Patterns come after strings in the order across types.
             let mut ranges = vec![
                 IndexBounds::string_prefix(prefix.clone(), string),
                 IndexBounds::range(prefix, only(), only()),
@@ -161,7 +160,7 @@ fn ranges(prefix: Vec<RawBson>, field: &IndexField, last: &Held) -> Vec<IndexBou
     }
 }
 
-/// The prefix of all strings that a pattern among a field's tests matches.
+/// How the strings begin that a pattern among the tests of one field matches.
 fn beginning<'a>(mut tests: impl Iterator<Item = &'a Test>) -> Option<Held> {
     tests.find_map(|test| {
         let Test::Regex(regex) = test else {
@@ -179,7 +178,7 @@ fn beginning<'a>(mut tests: impl Iterator<Item = &'a Test>) -> Option<Held> {
     })
 }
 
-/// The range to which the comparisons among a field's tests bound it.
+/// The range that the comparisons among the tests of one field leave.
 fn range<'a>(tests: impl Iterator<Item = &'a Test>, multikey: bool) -> Held {
     let mut comparisons = tests.filter_map(comparison);
     let Some((op, value)) = comparisons.next() else {
@@ -203,7 +202,7 @@ fn comparison(test: &Test) -> Option<(RangeOp, &RawBson)> {
     }
 }
 
-/// The range of one comparison. Its open side ends with the values of the same type, if these form a simple range.
+/// One comparison's range, closed on its open side by the class of its value where that is simple.
 fn ends_of(op: RangeOp, value: &RawBson) -> Ends {
     let (first, behind) = class_ends(value);
     match op {
@@ -214,7 +213,7 @@ fn ends_of(op: RangeOp, value: &RawBson) -> Ends {
     }
 }
 
-/// Replaces an end that only the type gave by that of a second comparison.
+/// A second comparison replaces an end that is only the class's.
 fn narrow(ends: &mut Ends, op: RangeOp, value: &RawBson) {
     let (lower, upper) = class_ends(value);
     if ends.0 == lower && matches!(op, RangeOp::Gt | RangeOp::Gte) {
@@ -225,7 +224,7 @@ fn narrow(ends: &mut Ends, op: RangeOp, value: &RawBson) {
     }
 }
 
-/// The ends, in BSON's order of types, of the values that compare with `value`.
+/// Where the values that compare with `value` begin and end in the order across types.
 fn class_ends(value: &RawBson) -> Ends {
     match value {
         RawBson::Int32(_) | RawBson::Int64(_) | RawBson::Double(_) | RawBson::Decimal128(_) => (
@@ -298,7 +297,7 @@ mod tests {
     }
 
     #[test]
-    fn only_the_first_of_multikey_fields_below_one_name_bounds() {
+    fn of_multikey_fields_below_one_name_only_the_first_bounds() {
         let filter = rawdoc! { "a.x": 1, "b": 3, "a.y": { "$gt": 2 } };
         let equal = |paths: &[&str], multikey| {
             let found = bounded(&filter, paths, multikey);
@@ -311,7 +310,7 @@ mod tests {
     }
 
     #[test]
-    fn a_prefix_is_a_range_of_strings_and_the_pattern_itself() {
+    fn a_beginning_is_a_range_of_strings_and_the_pattern_itself() {
         let pattern = bson::Regex {
             pattern: "^ab.*c".try_into().unwrap(),
             options: "s".try_into().unwrap(),
@@ -333,7 +332,7 @@ mod tests {
     }
 
     #[test]
-    fn tests_that_one_key_cannot_decide_bound_nothing() {
+    fn what_one_key_cannot_tell_bounds_nothing() {
         for filter in [
             rawdoc! { "a": null },
             rawdoc! { "a": [1] },

@@ -1,8 +1,8 @@
-//! Plans: how to find the documents that match a filter.
+//! Plans: how the documents that match a filter are found.
 //!
-//! In this order of preference: by `_id`; by equality on every field of a unique index; in the cache; by an ordinary
-//! index, or one for each branch of an `$or`; by a scan. In each case, every document is checked against the whole
-//! filter when it is read.
+//! In this order: by `_id`; by equality on every field of a unique index; in the cache; by an ordinary
+//! index, or one for each branch of an `$or`; by a scan.
+//! Whatever the way, every document is judged by the whole filter when it is read.
 
 mod bounds;
 mod describe;
@@ -24,18 +24,18 @@ use crate::streams::{Part, Range};
 pub use describe::{Run, execute_values};
 pub use index::IndexAccess;
 
-/// What a query requires of its plan besides the filter.
+/// What a query asks of its plan beside the filter.
 #[derive(Debug, Clone, Default)]
-pub struct PlanRequirements<'a> {
-    /// The requested order.
+pub struct Wishes<'a> {
+    /// The order wanted.
     pub sort: Option<&'a Sort>,
-    /// The client's hint.
+    /// What the client says to use.
     pub hint: Option<Hint>,
-    /// Whether a fallback from a cached field to a scan is an error.
+    /// Is a fall-back from a cached field to a scan an error?
     pub strict: bool,
 }
 
-/// The access path that the client requires.
+/// What the client says to use.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Hint {
     /// The index of this name.
@@ -44,9 +44,9 @@ pub enum Hint {
     Natural(Direction),
 }
 
-/// The access path to the matches.
+/// How matches are reached.
 pub enum Access {
-    /// There are no matches.
+    /// There are none.
     Nothing,
     /// By `_id`.
     Id(RawBson),
@@ -54,9 +54,9 @@ pub enum Access {
     Cache(Box<SearchPlan>),
     /// In ranges of an index.
     Index(IndexAccess),
-    /// In ranges of several indexes, which together hold the matches of an `$or`.
+    /// In ranges of several indexes, which all together hold the matches of an `$or`.
     Union(Vec<IndexAccess>),
-    /// By reading the whole collection.
+    /// By reading everything.
     Scan {
         /// The direction of record numbers.
         direction: Direction,
@@ -69,13 +69,13 @@ pub struct Plan {
     pub collection: Arc<OpenCollection>,
     /// The whole filter.
     pub filter: Arc<Filter>,
-    /// The access path to the matches.
+    /// How matches are reached.
     pub access: Access,
-    /// Whether they come in the requested order.
+    /// Do they come in the order wanted?
     pub is_sorted: bool,
-    /// Why the cache is not used, if it is not.
+    /// Why the cache is not used, where it is not.
     pub cache_not_used: Option<NotUsed>,
-    /// Counts what the run of a plan without the cache has read.
+    /// What the run of a plan without the cache has read.
     tally: Arc<Tally>,
 }
 
@@ -83,11 +83,11 @@ impl Plan {
     /// Plans a query.
     ///
     /// # Errors
-    /// `BadValue` for a hint to an index that does not exist; in strict mode, a search that would scan.
+    /// `BadValue` for a hint that names no index; in strict mode, that a search would scan.
     pub fn new(
         collection: Arc<OpenCollection>,
         filter: Arc<Filter>,
-        requirements: &PlanRequirements<'_>,
+        wishes: &Wishes<'_>,
     ) -> Result<Arc<Plan>, CommandError> {
         let mut plan = Plan {
             collection,
@@ -97,14 +97,14 @@ impl Plan {
             cache_not_used: None,
             tally: Arc::default(),
         };
-        plan.choose(requirements)?;
-        plan.refuse_fall_back(requirements)?;
+        plan.choose(wishes)?;
+        plan.refuse_fall_back(wishes)?;
         Ok(Arc::new(plan))
     }
 
-    fn choose(&mut self, requirements: &PlanRequirements<'_>) -> Result<(), CommandError> {
-        if let Some(hint) = &requirements.hint {
-            return self.follow(hint, requirements);
+    fn choose(&mut self, wishes: &Wishes<'_>) -> Result<(), CommandError> {
+        if let Some(hint) = &wishes.hint {
+            return self.follow(hint, wishes);
         }
         if matches!(self.filter.root(), Node::AlwaysFalse) {
             return Ok(());
@@ -114,17 +114,16 @@ impl Plan {
             self.is_sorted = true;
             return Ok(());
         }
-        self.choose_by_rank(requirements);
+        self.choose_by_rank(wishes);
         Ok(())
     }
 
-    /// Chooses, in this order: a unique index's whole key, an exact answer of the cache, an index's equality, the
-    /// cache, an index, a scan.
-    fn choose_by_rank(&mut self, requirements: &PlanRequirements<'_>) {
+    /// A unique index's whole key, then an exact answer of the cache, an index's equality, the cache, an index, a scan.
+    fn choose_by_rank(&mut self, wishes: &Wishes<'_>) {
         let best = index::best(
             &self.collection.store.indexes(),
             self.filter.root(),
-            requirements.sort,
+            wishes.sort,
         );
         if let Some(best) = best.as_ref().filter(|best| best.is_point) {
             return self.use_index(best.clone());
@@ -154,8 +153,7 @@ impl Plan {
         self.access = Access::Index(index);
     }
 
-    /// Chooses, in this order: an index that skips documents or has the requested order, one index for each branch of
-    /// an `$or`, a scan.
+    /// An index that leaves documents out or gives the order wanted, one for each branch of an `$or`, a scan.
     fn use_index_or_scan(&mut self, index: Option<IndexAccess>) {
         if let Some(index) = index {
             return self.use_index(index);
@@ -169,11 +167,7 @@ impl Plan {
         );
     }
 
-    fn follow(
-        &mut self,
-        hint: &Hint,
-        requirements: &PlanRequirements<'_>,
-    ) -> Result<(), CommandError> {
+    fn follow(&mut self, hint: &Hint, wishes: &Wishes<'_>) -> Result<(), CommandError> {
         match hint {
             Hint::Natural(direction) => {
                 self.access = Access::Scan {
@@ -186,7 +180,7 @@ impl Plan {
                     .iter()
                     .find(|index| index.spec.name == *name)
                     .ok_or_else(bad_hint)?;
-                self.follow_index(index, requirements)?;
+                self.follow_index(index, wishes)?;
             }
         }
         Ok(())
@@ -195,11 +189,11 @@ impl Plan {
     fn follow_index(
         &mut self,
         index: &IndexStatus,
-        requirements: &PlanRequirements<'_>,
+        wishes: &Wishes<'_>,
     ) -> Result<(), CommandError> {
         if !index.spec.is_cache() {
             let access =
-                index::access(index, self.filter.root(), requirements.sort).ok_or_else(bad_hint)?;
+                index::access(index, self.filter.root(), wishes.sort).ok_or_else(bad_hint)?;
             self.use_index(access);
             return Ok(());
         }
@@ -219,11 +213,9 @@ impl Plan {
         Ok(())
     }
 
-    fn refuse_fall_back(&self, requirements: &PlanRequirements<'_>) -> Result<(), CommandError> {
+    fn refuse_fall_back(&self, wishes: &Wishes<'_>) -> Result<(), CommandError> {
         match (&self.access, &self.cache_not_used) {
-            (Access::Scan { .. }, Some(not_used))
-                if requirements.strict && not_used.is_fallback() =>
-            {
+            (Access::Scan { .. }, Some(not_used)) if wishes.strict && not_used.is_fallback() => {
                 Err(CommandError::from(not_used.strict_error()))
             }
             _ => Ok(()),
@@ -231,7 +223,7 @@ impl Plan {
     }
 }
 
-/// The `_id` that every match has, if the filter requires one.
+/// The `_id` that every match has, if the filter demands one.
 fn id_of(node: &Node) -> Option<RawBson> {
     match node {
         Node::And(nodes) => nodes.iter().find_map(id_of),
@@ -243,8 +235,7 @@ fn id_of(node: &Node) -> Option<RawBson> {
     }
 }
 
-/// Whether a value can be found by `_id`. Arrays and patterns are never stored as one; null also matches a missing
-/// field.
+/// Arrays and patterns are never stored as an `_id`; null asks for documents without one too, of which there are none.
 fn is_stored_id(value: &RawBson) -> bool {
     !matches!(
         value,
@@ -276,7 +267,7 @@ pub fn hint(
     }
 }
 
-/// Refuses values that cannot be a hint for any collection.
+/// Refuses what can be no hint, whatever the collection.
 ///
 /// # Errors
 /// `FailedToParse`.
@@ -320,7 +311,7 @@ pub fn natural(pattern: &RawDocument) -> Option<Direction> {
     })
 }
 
-/// Whether two key patterns are equal, regardless of their number types.
+/// Are two key patterns equal, whatever number types they use?
 pub fn same_pattern(a: &RawDocument, b: &RawDocument) -> bool {
     let (a, b): (Vec<_>, Vec<_>) = (a.iter().flatten().collect(), b.iter().flatten().collect());
     let same =
@@ -353,7 +344,7 @@ impl From<&[IndexAccess]> for Range {
     }
 }
 
-/// Maximum documents of a union that are read on a network thread.
+/// The most documents of a union that are looked for on a thread that serves the network.
 const SHORT_MAX: usize = 64;
 
 fn parts(access: &IndexAccess) -> impl Iterator<Item = Part> {

@@ -1,4 +1,4 @@
-//! The cache indexes of one collection: those declared, those that answer, and those being built.
+//! The cache indexes of one collection: what is declared, what answers, what is being built.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -17,25 +17,26 @@ use super::generation::Generation;
 use super::settings::SearchSettings;
 use crate::places::blocking;
 
-/// A collection's write lock. Each writer holds it from before its write to the store until it has the apply lock.
+/// The lock that every writer of a collection holds from before the store is written until its turn at the cache has
+/// come.
 pub type WriteLock = Arc<Mutex<()>>;
 
-/// Holds the write lock and the apply lock of a collection, so that no other writer runs until it is dropped.
-#[must_use = "other writers run as soon as it is dropped"]
-pub(super) struct ExclusiveGuard<'a> {
-    apply_lock: MutexGuard<'a, ()>,
+/// Keeps all other writers of a collection out until it is dropped.
+#[must_use = "others write as soon as it is dropped"]
+pub(super) struct Alone<'a> {
+    turn: MutexGuard<'a, ()>,
     held: MutexGuard<'a, ()>,
 }
 
-impl ExclusiveGuard<'_> {
-    /// Unlocks, and lets the writer that has waited longest run first.
-    pub(super) fn unlock_fairly(self) {
-        drop(self.apply_lock);
+impl Alone<'_> {
+    /// Lets the writer go first who has waited longest.
+    pub(super) fn end_fairly(self) {
+        drop(self.turn);
         MutexGuard::unlock_fair(self.held);
     }
 }
 
-/// The values that the cache will hold of documents that are about to be inserted.
+/// What the cache will hold of documents that are about to be inserted.
 pub struct Prepared {
     generation: Arc<Generation>,
     values: Batch,
@@ -53,34 +54,34 @@ pub struct CacheIndex {
 /// The cache indexes of one collection.
 ///
 /// All declared fields live in one generation of the cache, so that a search over several of them sees one moment. A
-/// change of the declared fields builds a new generation; the old one answers until the new one is complete.
+/// change of what is declared builds a new generation beside the old one, which answers until the new one is complete.
 pub struct CollectionSearch {
     pub(super) settings: SearchSettings,
     pub(super) store: Arc<Collection>,
     lock: WriteLock,
-    /// The apply lock: held while the cache is changed, and taken under the write lock. Changes thus reach the cache in
-    /// the order in which they reached the store, while the next writer is already writing to the store.
-    apply_lock: Mutex<()>,
+    /// Held by whoever changes the cache, and taken under the write lock: changes come to the cache in the order in
+    /// which they came to the store, while the next writer is in the store already.
+    turn: Mutex<()>,
     cache: Arc<Cache>,
     state: RwLock<State>,
-    /// Whether there is a generation that must follow writes.
+    /// Are there generations that follow writes?
     follows: AtomicBool,
-    /// Number of changes of the state; `changed` wakes the threads that wait for one.
+    /// How often the state has changed, and who waits for that.
     changes: Mutex<u64>,
     changed: Condvar,
 }
 
-/// The declared indexes of a collection and the state of their caches. The generations change under the apply lock.
+/// What a collection has declared, and how far it is. Its generations change in turn with writes.
 pub(super) struct State {
-    /// The name, `database.collection`.
+    /// `database.collection`.
     pub namespace: String,
     /// The declared indexes, in the order of their creation.
     pub declared: Vec<CacheIndex>,
-    /// The generation that answers searches, if one is complete.
+    /// The generation that answers searches.
     pub ready: Option<Arc<Generation>>,
-    /// The generation that is being built, if any.
+    /// The generation that is being built.
     pub building: Option<Arc<Generation>>,
-    /// Why the last build failed, if it did.
+    /// Why the last build failed.
     pub failure: Option<BuildError>,
     closed: bool,
     builders: Vec<JoinHandle<()>>,
@@ -110,13 +111,13 @@ impl State {
         fields
     }
 
-    /// Whether the newest generation has, or will have, exactly the declared fields.
+    /// Does a generation have, or will it have, just what is declared?
     fn is_settled(&self) -> bool {
         let newest = self.building.as_ref().or(self.ready.as_ref());
         newest.is_some_and(|generation| generation.has_exactly(&self.fields()))
     }
 
-    /// Whether the complete generation has more than the declared fields, and none is being built.
+    /// Does the complete generation have all that is declared, and more, while none is being built?
     fn is_shrunk(&self) -> bool {
         let more = |ready: &Arc<Generation>| {
             self.declared.iter().all(|index| ready.has(index)) && !ready.has_exactly(&self.fields())
@@ -133,14 +134,14 @@ impl State {
         self.ready.iter().chain(&self.building)
     }
 
-    /// Whether the ready generation answers `index`.
+    /// Is `index` answered by the ready generation?
     pub fn is_ready(&self, index: &CacheIndex) -> bool {
         self.ready
             .as_ref()
             .is_some_and(|generation| generation.has(index))
     }
 
-    /// How the build of `names` ended. Returns `None` while it runs.
+    /// How the building of `names` ended, if it has.
     fn outcome(&self, names: &[String]) -> Option<Result<(), BuildError>> {
         let mut all_ready = true;
         for name in names {
@@ -158,7 +159,7 @@ impl State {
 }
 
 impl CollectionSearch {
-    /// Creates the cache indexes of `store`, a collection named `namespace`, with none declared.
+    /// The cache indexes of `store`, a collection named `namespace`; none are declared yet.
     pub fn new(
         cache: Arc<Cache>,
         settings: SearchSettings,
@@ -170,7 +171,7 @@ impl CollectionSearch {
             settings,
             store,
             lock,
-            apply_lock: Mutex::default(),
+            turn: Mutex::default(),
             cache,
             state: RwLock::new(State::new(namespace)),
             follows: AtomicBool::new(false),
@@ -179,18 +180,18 @@ impl CollectionSearch {
         })
     }
 
-    /// Declares `indexes` and starts to build them. The caller must not hold the write lock.
+    /// Declares `indexes` and starts to build them. The caller does not hold the write lock.
     ///
-    /// An index replaces a declared one of the same name.
+    /// An index of a name that is declared already replaces it.
     ///
     /// # Errors
-    /// If the collection would have more than [`FIELDS_MAX`] cached fields; nothing is changed then.
+    /// When the collection would have more than [`FIELDS_MAX`] cached fields: then nothing changes.
     pub fn declare(self: &Arc<Self>, indexes: Vec<CacheIndex>) -> Result<Build, BuildError> {
         let names = indexes.iter().map(|index| index.name.clone()).collect();
-        let exclusive = self.lock_exclusively();
+        let alone = self.alone();
         self.add(indexes)?;
         self.settle();
-        drop(exclusive);
+        drop(alone);
         Ok(Build::new(Arc::clone(self), names))
     }
 
@@ -212,9 +213,9 @@ impl CollectionSearch {
         Ok(())
     }
 
-    /// Removes the index called `name`. Returns false if there is none. The caller must not hold the write lock.
+    /// Forgets the index called `name`; false if there is none. The caller does not hold the write lock.
     pub fn drop_index(self: &Arc<Self>, name: &str) -> bool {
-        let exclusive = self.lock_exclusively();
+        let alone = self.alone();
         let mut state = self.state.write();
         let before = state.declared.len();
         state.declared.retain(|index| index.name != name);
@@ -223,45 +224,44 @@ impl CollectionSearch {
         if dropped {
             self.settle();
         }
-        drop(exclusive);
+        drop(alone);
         dropped
     }
 
-    /// Takes both locks, so that no other writer changes the store or the cache. The caller must not hold the write
-    /// lock.
-    pub(super) fn lock_exclusively(&self) -> ExclusiveGuard<'_> {
+    /// Keeps all other writers out of the store and of the cache. The caller does not hold the write lock.
+    pub(super) fn alone(&self) -> Alone<'_> {
         let held = self.lock.lock();
-        let apply_lock = self.apply_lock.lock();
-        ExclusiveGuard { apply_lock, held }
+        let turn = self.turn.lock();
+        Alone { turn, held }
     }
 
-    /// Removes everything, as the collection is dropped or the server stops. The caller must not hold the write lock.
+    /// Forgets everything, because the collection is dropped or the server stops. The caller does not hold the lock.
     ///
-    /// Returns once no build reads the collection any more.
+    /// Returns when no build reads the collection any more.
     pub fn close(&self) {
         let builders = {
-            let _exclusive = self.lock_exclusively();
+            let _alone = self.alone();
             let mut state = self.state.write();
             state.closed = true;
             state.declared.clear();
             self.forget(&mut state);
             std::mem::take(&mut state.builders)
         };
-        self.notify();
+        self.tell();
         for builder in builders {
-            // A panic of a builder has been logged.
+            // A builder that panicked has told so already.
             let _ = builder.join();
         }
     }
 
-    /// Renames the collection.
+    /// The collection has another name from now on.
     pub fn rename(&self, namespace: &str) {
         let mut state = self.state.write();
         self.cache.rename(&state.namespace, namespace);
         state.namespace = namespace.to_owned();
     }
 
-    /// The name, `database.collection`.
+    /// `database.collection`.
     pub fn namespace(&self) -> String {
         self.state.read().namespace.clone()
     }
@@ -271,20 +271,20 @@ impl CollectionSearch {
         &self.cache
     }
 
-    /// Whether the cache needs the old document of a replacement or deletion.
+    /// Does the cache need the old document of a replacement or deletion?
     pub fn needs_old(&self) -> bool {
         self.follows.load(Ordering::Acquire)
     }
 
-    /// Extracts the values that the cache will hold of `documents`. Needs no lock.
+    /// Takes out of documents what the cache will hold of them, while another writer may still hold the lock.
     pub fn prepare(&self, documents: &[&RawDocument]) -> Option<Prepared> {
         let generation = self.state.read().ready.clone()?;
         let values = generation.gather(documents.iter().copied());
         Some(Prepared { generation, values })
     }
 
-    /// Applies the insertion of documents, whose values may have been prepared. The caller has held the write lock
-    /// since before it inserted them into the store. It is released as soon as this writer has the apply lock.
+    /// Follows the insertion of documents, perhaps prepared. The caller has held the write lock since before the store
+    /// took them; it is given back as soon as no other writer can come to the cache first.
     pub fn on_insert_many(
         self: &Arc<Self>,
         held: MutexGuard<'_, ()>,
@@ -294,7 +294,7 @@ impl CollectionSearch {
         if !self.needs_old() {
             return;
         }
-        let _apply = self.lock_apply();
+        let _turn = self.take_turn();
         drop(held);
         self.follow(|generation| match prepared {
             Some(prepared) if Arc::ptr_eq(&prepared.generation, generation) => {
@@ -305,35 +305,34 @@ impl CollectionSearch {
         });
     }
 
-    /// Applies the replacement of document `number`. The caller has held the write lock since before that in the store.
+    /// Follows the replacement of the document `number`. The caller holds the write lock since before the store did it.
     pub fn on_replace(self: &Arc<Self>, number: u64, old: &RawDocument, new: &RawDocument) {
         if self.needs_old() {
-            let _apply = self.lock_apply();
+            let _turn = self.take_turn();
             self.follow(|generation| generation.follow_replace(number, old, new));
         }
     }
 
-    /// Applies the deletion of document `number`. The caller has held the write lock since before that in the store.
+    /// Follows the deletion of the document `number`. The caller holds the write lock since before the store did it.
     pub fn on_delete(self: &Arc<Self>, number: u64, old: &RawDocument) {
         if self.needs_old() {
-            let _apply = self.lock_apply();
+            let _turn = self.take_turn();
             self.follow(|generation| generation.follow_delete(number, old));
         }
     }
 
-    /// Waits until the changes of all earlier writers are in the cache. The caller holds the write lock.
-    pub fn wait_for_earlier_writers(&self) {
-        drop(self.lock_apply());
+    /// Waits until the cache has followed all writers before the caller, who holds the write lock.
+    pub fn wait_for_turn(&self) {
+        drop(self.take_turn());
     }
 
-    /// Takes the apply lock once earlier writers have released it. While it waits, the runtime moves the thread's other
-    /// tasks to other threads.
-    fn lock_apply(&self) -> MutexGuard<'_, ()> {
-        let free = self.apply_lock.try_lock();
-        free.unwrap_or_else(|| blocking(|| self.apply_lock.lock()))
+    /// Waits for the writers before this one. Meanwhile, the thread's other tasks go on elsewhere.
+    fn take_turn(&self) -> MutexGuard<'_, ()> {
+        let free = self.turn.try_lock();
+        free.unwrap_or_else(|| blocking(|| self.turn.lock()))
     }
 
-    /// Applies `change` to the generations. The caller holds the apply lock.
+    /// Changes the generations. The caller is in its turn.
     fn follow(self: &Arc<Self>, change: impl Fn(&Arc<Generation>) -> Result<(), BuildError>) {
         let outcome: Result<(), BuildError> = self.state.read().generations().try_for_each(change);
         match outcome {
@@ -343,40 +342,39 @@ impl CollectionSearch {
         }
     }
 
-    /// Drops a cache that contradicts its collection, and builds it again.
+    /// A cache that contradicts its collection answers nothing any more and is built anew.
     fn rebuild(self: &Arc<Self>, error: BuildError) {
         let mut state = self.state.write();
-        tracing::error!(namespace = state.namespace, %error, "the cache of a collection contradicts it and is built again");
+        tracing::error!(namespace = state.namespace, %error, "the cache of a collection is built anew");
         self.forget(&mut state);
         drop(state);
         self.settle();
     }
 
-    /// Drops a cache that cannot follow its collection. From then on the store answers.
+    /// A cache that cannot follow its collection is given up: the store answers alone.
     fn fail(&self, error: BuildError) {
         let mut state = self.state.write();
-        tracing::error!(namespace = state.namespace, %error, "the cache of a collection is dropped: it cannot follow writes");
+        tracing::error!(namespace = state.namespace, %error, "the cache of a collection is given up");
         self.forget(&mut state);
         state.failure = Some(error);
         drop(state);
-        self.notify();
+        self.tell();
     }
 
-    /// Ensures that there is, or will be, a generation with exactly the declared fields. The caller holds the apply
-    /// lock.
+    /// Starts what is needed so that a generation has just what is declared. The caller is in its turn.
     fn settle(self: &Arc<Self>) {
         let begun = self.arrange();
         if let Some(generation) = begun {
-            // Not under the state's lock, which a build takes when it ends: at once, if its thread cannot start.
+            // Not under the state's lock: a thread that cannot start ends its build at once.
             let builder = build::start(Arc::clone(self), generation);
             let mut state = self.state.write();
             state.builders.retain(|builder| !builder.is_finished());
             state.builders.extend(builder);
         }
-        self.notify();
+        self.tell();
     }
 
-    /// Drops, shrinks or begins a generation, as the declared fields require. Returns the one that has to be built.
+    /// Drops, shrinks or begins a generation, as what is declared demands; the one begun has to be built.
     fn arrange(&self) -> Option<Arc<Generation>> {
         let mut state = self.state.write();
         if state.declared.is_empty() {
@@ -389,7 +387,7 @@ impl CollectionSearch {
         None
     }
 
-    /// Removes fields that are no longer declared from the complete cache. The caller holds the apply lock.
+    /// Takes fields that nothing declares any more out of the complete cache. The caller is in its turn.
     fn shrink(&self, state: &mut State) {
         let Some(ready) = state.ready.take() else {
             return;
@@ -409,7 +407,7 @@ impl CollectionSearch {
         }
     }
 
-    /// Begins an empty generation with the declared fields, and abandons an unfinished one.
+    /// An empty generation with the declared fields; an unfinished one is abandoned.
     fn begin(&self, state: &mut State) -> Arc<Generation> {
         if let Some(unfinished) = state.building.take() {
             unfinished.abandon();
@@ -438,7 +436,7 @@ impl CollectionSearch {
         self.follows.store(false, Ordering::Release);
     }
 
-    /// Records how the build of `generation` ended. The caller holds the apply lock if the build succeeded.
+    /// The build of `generation` has ended. The caller is in its turn if the build succeeded.
     pub(super) fn end_build(&self, generation: &Arc<Generation>, outcome: Result<(), BuildError>) {
         let mut state = self.state.write();
         if !state
@@ -463,16 +461,16 @@ impl CollectionSearch {
             }
         }
         drop(state);
-        self.notify();
+        self.tell();
     }
 
-    /// Wakes the threads that wait for a build.
-    fn notify(&self) {
+    /// Wakes those who wait for a build.
+    fn tell(&self) {
         *self.changes.lock() += 1;
         self.changed.notify_all();
     }
 
-    /// Blocks until the build of the indexes called `names` has ended. Returns `None` after `time`.
+    /// Blocks until the building of the indexes called `names` has ended, or the time is over.
     pub(super) fn wait(&self, names: &[String], time: Duration) -> Option<Result<(), BuildError>> {
         let until = Instant::now() + time;
         let mut changes = self.changes.lock();
@@ -484,8 +482,8 @@ impl CollectionSearch {
         }
     }
 
-    /// Calls `read` with the state.
-    pub(super) fn with_state<R>(&self, read: impl FnOnce(&State) -> R) -> R {
-        read(&self.state.read())
+    /// Looks at what is declared and how far it is.
+    pub(super) fn with_state<R>(&self, look: impl FnOnce(&State) -> R) -> R {
+        look(&self.state.read())
     }
 }

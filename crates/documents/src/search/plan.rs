@@ -1,4 +1,4 @@
-//! Plans: whether and how the cache answers a filter.
+//! Whether and how the cache answers a filter.
 
 use std::sync::Arc;
 
@@ -12,12 +12,12 @@ use super::generation::Generation;
 use super::report::{ExecutionReport, PlanSummary};
 use super::translate::{Cover, Translator};
 
-/// The options of a command that bear on the choice of indexes.
+/// What a command says about the choice of indexes.
 #[derive(Clone, Debug, Default)]
 pub struct PlanOptions {
     /// The name of the index to use, or `$natural` for none.
     pub hint: Option<String>,
-    /// Whether strings are to be compared by rules other than byte by byte.
+    /// Are strings to be compared by other rules than byte by byte?
     pub collation: bool,
 }
 
@@ -30,10 +30,8 @@ pub enum NotUsed {
     /// No condition of the filter is on a cached field.
     #[error("the filter has no condition on a cached field")]
     NoCachedField,
-    /// A condition on a cached field tests something other than strings, null or existence.
-    #[error(
-        "the condition on the cached field '{path}' tests something other than strings, null or existence"
-    )]
+    /// A condition on a cached field asks for something else than strings.
+    #[error("the condition on the cached field '{path}' is none on strings, null or existence")]
     Predicate {
         /// The field.
         path: String,
@@ -62,19 +60,19 @@ pub enum NotUsed {
         /// Why.
         reason: String,
     },
-    /// The command requires another comparison of strings.
+    /// The command asks for another comparison of strings.
     #[error("the command has a collation, and the cache compares strings byte by byte")]
     Collation,
-    /// The command requires another index.
+    /// The command asks for another index.
     #[error("the command has a hint to '{hint}'")]
     Hint {
-        /// The required index.
+        /// The index it asks for.
         hint: String,
     },
-    /// The cache can judge only a part of the filter, and values can be counted only if it judges all of it.
+    /// The cache judges a part of the filter only, and values are wanted of what it judges whole.
     #[error("the filter has conditions that the cache cannot judge")]
     NotExact,
-    /// The field whose values are to be counted is not cached.
+    /// Values of a field that is not cached are wanted.
     #[error("the field '{path}' is not cached")]
     ValuesNotCached {
         /// The field.
@@ -83,12 +81,12 @@ pub enum NotUsed {
 }
 
 impl NotUsed {
-    /// The reason, as `explain` words it.
+    /// In the words of `explain`.
     pub fn reason(&self) -> String {
         self.to_string()
     }
 
-    /// The names of all reasons, in the order of [`NotUsed::place`].
+    /// The words for all reasons, in the order of [`NotUsed::place`].
     pub const NAMES: [&'static str; 11] = [
         "no-cache-index",
         "no-cached-field",
@@ -103,12 +101,12 @@ impl NotUsed {
         "values-not-cached",
     ];
 
-    /// The name of the reason, the same in `explain`, metrics and on the status page.
+    /// The word for the reason, the same in `explain`, metrics and on the status page.
     pub fn name(&self) -> &'static str {
         NotUsed::NAMES[self.place()]
     }
 
-    /// The position of its name.
+    /// The place of its word.
     pub fn place(&self) -> usize {
         match self {
             NotUsed::NoCacheIndex => 0,
@@ -125,10 +123,10 @@ impl NotUsed {
         }
     }
 
-    /// Whether a search over cached fields falls back to a scan, as it is written so that the cache cannot answer it,
-    /// or the cache is not built.
+    /// Could the cache have answered, had it been declared, built or asked differently?
     ///
-    /// A strict server refuses such a search. It still scans for searches that do not concern cached fields.
+    /// A strict server refuses such a search instead of scanning the collection; one that has nothing to do with cached
+    /// fields it scans.
     pub fn is_fallback(&self) -> bool {
         !matches!(
             self,
@@ -136,7 +134,7 @@ impl NotUsed {
         )
     }
 
-    /// The error with which a strict server refuses the search.
+    /// The refusal of a strict server.
     pub fn strict_error(&self) -> Error {
         let message =
             format!("strict: the search would fall back to a scan of the collection: {self}");
@@ -154,19 +152,19 @@ pub struct SearchPlan {
     pub(super) summary: Arc<PlanSummary>,
     /// The column whose values are wanted.
     pub(super) values: Option<usize>,
-    /// The report of the plan's last run.
+    /// What the last run of the plan did.
     pub(super) report: Arc<Mutex<Option<Arc<ExecutionReport>>>>,
 }
 
 impl SearchPlan {
-    /// Whether the cache judges the whole filter.
+    /// Does the cache judge the whole filter?
     ///
-    /// If not, documents are read and checked one by one, and an index of the store may be better.
+    /// Otherwise documents are read and checked one by one, and an index of the store may be better.
     pub fn is_exact(&self) -> bool {
         self.summary.exact
     }
 
-    /// The report of the plan's last run. Returns `None` before the cache has answered.
+    /// What the last run of the plan did; none before the cache has answered.
     pub fn report(&self) -> Option<Arc<ExecutionReport>> {
         self.report.lock().clone()
     }
@@ -181,7 +179,7 @@ impl SearchPlan {
         &self.filter
     }
 
-    /// What the plan asks the cache.
+    /// What is asked of the cache.
     pub fn summary(&self) -> &PlanSummary {
         &self.summary
     }
@@ -208,7 +206,7 @@ impl State {
         }
     }
 
-    /// Returns an error if the command's options rule the cache out.
+    /// Refuses what the options of a command rule out.
     fn allow(&self, options: &PlanOptions) -> Result<(), NotUsed> {
         if self.declared.is_empty() {
             return Err(NotUsed::NoCacheIndex);
@@ -224,7 +222,7 @@ impl State {
         }
     }
 
-    /// Returns the generation that answers, or the reason why the index that `node` needs is not ready.
+    /// The generation that answers, or the reason why none does, as far as `node` or `path` ask for it.
     fn answering(&self, node: &Node) -> Result<&Arc<Generation>, NotUsed> {
         self.ready.as_ref().ok_or_else(|| self.first_unready(node))
     }
@@ -238,7 +236,7 @@ impl State {
     }
 }
 
-/// Whether the filter has a condition on `wanted` anywhere.
+/// Is there a condition on `wanted` anywhere in the filter?
 fn names(node: &Node, wanted: &str) -> bool {
     match node {
         Node::And(nodes) | Node::Or(nodes) | Node::Nor(nodes) => {
@@ -251,10 +249,10 @@ fn names(node: &Node, wanted: &str) -> bool {
 }
 
 impl CollectionSearch {
-    /// Plans how the cache finds the documents that match `filter`.
+    /// How the cache finds the documents that match `filter`.
     ///
     /// # Errors
-    /// The reason why it cannot.
+    /// Why it cannot.
     pub fn plan(
         self: &Arc<Self>,
         filter: &Arc<Filter>,
@@ -276,10 +274,10 @@ impl CollectionSearch {
         })
     }
 
-    /// Plans how the cache counts the values of the field `path` among the documents that match `filter`.
+    /// How the cache counts the values of the field `path` among the documents that match `filter`.
     ///
     /// # Errors
-    /// The reason why it cannot: for example, the field is not cached, or the cache cannot judge the whole filter.
+    /// Why it cannot: because the field is not cached, or the filter not wholly judged by the cache.
     pub fn plan_values(
         self: &Arc<Self>,
         filter: &Arc<Filter>,
@@ -333,7 +331,7 @@ impl CollectionSearch {
 }
 
 impl State {
-    /// The generation that holds the values of `path`.
+    /// The generation that has the values of `path`.
     fn values_generation(&self, path: &str) -> Result<&Arc<Generation>, NotUsed> {
         let declaring = self
             .declared

@@ -1,22 +1,22 @@
-//! Limits of searches over cached fields.
+//! What the search of cached fields may take and use.
 
 /// Limits of building and searching the cache.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SearchSettings {
-    /// Maximum documents that a build reads while it holds the collection's write lock once.
+    /// The most documents that a build takes under one hold of the collection's write lock.
     pub build_batch_documents: usize,
-    /// Maximum bytes of documents that a build reads while it holds the collection's write lock once.
+    /// The most bytes of documents that a build takes under one hold of the collection's write lock.
     pub build_batch_bytes: usize,
-    /// Number of documents that can be scanned in the time of fetching one by number.
+    /// Fetching one document by number costs as much as scanning this many.
     ///
-    /// If more documents may match than the collection's document count divided by this, they are read by a scan that
-    /// skips what the cache ruled out.
+    /// A match wider than the collection's document count divided by this is read by a scan that skips what the cache
+    /// ruled out.
     pub fetch_cost: u64,
-    /// Up to this many documents are always fetched by number.
+    /// As few documents as this are always fetched by number.
     pub fetch_always: u64,
-    /// Maximum documents that a `find` with a limit tries before it searches every value.
+    /// The most documents that a `find` with a limit tries before it searches every value.
     pub probe_documents_max: u64,
-    /// Maximum bytes of documents that it tries, exceeded by at most one document.
+    /// The most bytes of documents, give or take one document, that it tries.
     pub probe_bytes_max: usize,
 }
 

@@ -1,4 +1,4 @@
-//! A stream that fetches documents by number and checks each against the filter again.
+//! Documents by number, judged by the filter again when they are fetched.
 
 use std::sync::Arc;
 
@@ -9,12 +9,12 @@ use forebay_documents_store::{Collection, RecordNumber};
 use super::{Row, Stream, with_document};
 use crate::error::CommandError;
 
-/// Maximum documents that are fetched on a network thread.
+/// The most numbers whose documents are fetched on a thread that serves the network.
 const SHORT_MAX: usize = 64;
 
 /// A stream over documents whose numbers are known.
 ///
-/// It leaves out documents that have been deleted or no longer match.
+/// A document that has gone since, or no longer matches, is left out.
 pub struct Fetch {
     store: Arc<Collection>,
     filter: Arc<Filter>,
@@ -22,7 +22,7 @@ pub struct Fetch {
 }
 
 impl Fetch {
-    /// Fetches the documents with these numbers, in this order.
+    /// Fetches these, in this order.
     pub fn new(store: Arc<Collection>, filter: Arc<Filter>, numbers: Vec<RecordNumber>) -> Fetch {
         Fetch {
             store,

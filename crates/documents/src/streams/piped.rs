@@ -1,4 +1,4 @@
-//! A stream through the stages of a pipeline.
+//! Documents through the stages of a pipeline.
 
 use std::sync::Arc;
 
@@ -13,7 +13,7 @@ use crate::error::CommandError;
 /// A pipeline over a stream.
 pub struct Piped {
     output: forebay_documents_query::stage::Stream<'static, CommandError>,
-    /// The cancellation token of the command that pulls, for the stages and the source.
+    /// The stop sign of whoever pulls, for the stages and the source at the other end.
     stop: Arc<SharedStop>,
 }
 

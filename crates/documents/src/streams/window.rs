@@ -42,7 +42,7 @@ impl<S: Stream> Stream for Skip<S> {
     }
 }
 
-/// A stream that ends early.
+/// The beginning of a stream.
 pub struct Limited<S> {
     inner: S,
     left: u64,

@@ -1,4 +1,4 @@
-//! Creating, renaming and dropping collections and databases, and restarting.
+//! Collections and databases come, are renamed and go; a restart finds everything again.
 
 use bson::{Document, doc};
 

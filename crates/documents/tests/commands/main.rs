@@ -1,4 +1,4 @@
-//! Tests of commands, which pass documents in and out without a network.
+//! The commands, run as a door runs them: documents in, documents out.
 
 mod access;
 mod aggregate;

@@ -8,7 +8,6 @@ use forebay_documents::{
 
 use super::{Family, Figure, Labels, Page};
 use crate::door::Door;
-use crate::shadow::Counters;
 use crate::status::Snapshot;
 
 /// Appends the metrics of the documents door.
@@ -131,23 +130,21 @@ fn commands(page: &mut Page, door: &Door, status: &Status) {
     for (name, count) in &status.commands {
         all.sample(&[("command", name)], count);
     }
-    if let Some(forwarded) = door.forwarded() {
+    if let Some(proxy) = door.proxy() {
         let mut all = page.counter(
             "forebay_documents_upstream_commands_total",
             "Commands passed on to the upstream, by name.",
         );
-        for (name, count) in forwarded {
+        for (name, count) in proxy.forwarded() {
             all.sample(&[("command", name)], count);
         }
-    }
-    if let Some(reads) = door.upstream_reads() {
-        upstream_reads(page, reads);
+        upstream_reads(page, proxy.reads());
     }
     page.gauge("forebay_documents_cursors", "Open cursors.")
         .sample(&[], status.cursors);
 }
 
-fn upstream_reads(page: &mut Page, reads: &Counters) {
+fn upstream_reads(page: &mut Page, reads: &forebay_documents_proxy::Counters) {
     let of = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
     let mut all = page.counter(
         "forebay_documents_upstream_reads_total",
@@ -194,13 +191,13 @@ const FIELD_FIGURES: [Figure<FieldStatus>; 5] = [
         "forebay_documents_cache_delta_values",
         "gauge",
         "Values that are not in a bucket yet.",
-        |it| it.delta_rows as f64,
+        |it| it.tail_rows as f64,
     ),
     (
         "forebay_documents_cache_recheck_documents",
         "gauge",
         "Documents that the store must check, as the cache cannot hold the field.",
-        |it| it.recheck_documents as f64,
+        |it| it.residual_documents as f64,
     ),
 ];
 
