@@ -4,14 +4,14 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use forebay_device::DeviceId;
-use forebay_documents_cache::BucketHome;
+use forebay_documents_cache::BucketSummary;
 use forebay_documents_store::StoreSizes;
 
 use crate::documents::Documents;
 use crate::metrics::SearchFigures;
 use crate::search::{FieldOverview, IndexState};
 
-/// The most cells that the buckets of a field are drawn as.
+/// Maximum cells as which the buckets of a field are drawn.
 const CELLS_MAX: usize = 240;
 
 /// The door at one moment.
@@ -27,7 +27,7 @@ pub struct Status {
     pub cursors: usize,
     /// Sizes of the store.
     pub store: StoreSizes,
-    /// How far the caches of a collection are behind the store behind us, by namespace, where that is known.
+    /// How far the caches of a collection lag behind the upstream, by namespace, where that is known.
     pub store_lag: BTreeMap<String, Duration>,
 }
 
@@ -47,19 +47,19 @@ pub struct CollectionStatus {
 pub struct FieldStatus {
     /// The dotted path.
     pub path: String,
-    /// Values held; an array of strings counts once for each distinct element.
+    /// Values held; an array of strings counts as many as it has distinct elements.
     pub rows: u64,
     /// Bytes of those values.
     pub value_bytes: u64,
-    /// Bytes of memory above that.
+    /// Bytes of memory besides.
     pub overhead_bytes: u64,
     /// Values not yet in a bucket.
-    pub tail_rows: u64,
+    pub delta_rows: u64,
     /// Documents whose field the store must judge.
-    pub residual_documents: u64,
-    /// Buckets by the device that scans them; none is the host.
+    pub recheck_documents: u64,
+    /// Buckets by the device that scans them; `None` is the host.
     pub buckets: BTreeMap<Option<DeviceId>, u64>,
-    /// All buckets in order of hash, neighbours put together where there are more than can be drawn.
+    /// All buckets in order of value; neighbours are merged if there are more than can be drawn.
     pub cells: Vec<Cell>,
     /// Conditions searched since the cache was built, by tier; `none` for null and existence.
     pub searches: BTreeMap<&'static str, u64>,
@@ -70,7 +70,7 @@ pub struct FieldStatus {
 pub struct Cell {
     /// Values held.
     pub rows: u64,
-    /// Buckets by the device that scans them; none is the host.
+    /// Buckets by the device that scans them; `None` is the host.
     pub buckets: BTreeMap<Option<DeviceId>, u64>,
 }
 
@@ -110,7 +110,7 @@ impl Documents {
         refused.iter().map(ToString::to_string).collect()
     }
 
-    /// Tells how far the caches of a collection are behind the store behind us; none when that is no longer known.
+    /// Records how far the caches of a collection lag behind the upstream; `None` if that is no longer known.
     pub fn set_store_lag(&self, namespace: &str, lag: Option<Duration>) {
         let mut lags = self.store_lag.lock();
         match lag {
@@ -138,13 +138,13 @@ fn field(overview: FieldOverview) -> FieldStatus {
         rows: stats.rows,
         value_bytes: stats.value_bytes,
         overhead_bytes: stats.overhead_bytes,
-        tail_rows: stats.tail_rows,
-        residual_documents: stats.residual,
+        delta_rows: stats.delta_rows,
+        recheck_documents: stats.recheck,
         searches: overview.searches,
     }
 }
 
-fn by_device(buckets: &[BucketHome]) -> BTreeMap<Option<DeviceId>, u64> {
+fn by_device(buckets: &[BucketSummary]) -> BTreeMap<Option<DeviceId>, u64> {
     let mut counts = BTreeMap::new();
     for bucket in buckets {
         *counts.entry(bucket.device).or_default() += 1;
@@ -152,7 +152,7 @@ fn by_device(buckets: &[BucketHome]) -> BTreeMap<Option<DeviceId>, u64> {
     counts
 }
 
-fn cells(buckets: &[BucketHome]) -> Vec<Cell> {
+fn cells(buckets: &[BucketSummary]) -> Vec<Cell> {
     let cells = buckets.len().min(CELLS_MAX);
     let bound = |cell: usize| buckets.len() * cell / cells;
     (0..cells)
@@ -193,8 +193,8 @@ mod tests {
         assert!(documents.problems().is_empty());
     }
 
-    fn bucket(number: usize) -> BucketHome {
-        BucketHome {
+    fn bucket(number: usize) -> BucketSummary {
+        BucketSummary {
             rows: number as u64,
             device: (!number.is_multiple_of(3)).then_some(DeviceId(number as u32 % 3)),
         }

@@ -191,13 +191,13 @@ const FIELD_FIGURES: [Figure<FieldStatus>; 5] = [
         "forebay_documents_cache_delta_values",
         "gauge",
         "Values that are not in a bucket yet.",
-        |it| it.tail_rows as f64,
+        |it| it.delta_rows as f64,
     ),
     (
         "forebay_documents_cache_recheck_documents",
         "gauge",
         "Documents that the store must check, as the cache cannot hold the field.",
-        |it| it.residual_documents as f64,
+        |it| it.recheck_documents as f64,
     ),
 ];
 
