@@ -101,7 +101,7 @@ pub async fn run(
     let operation = documents
         .operations()
         .begin(bound, command.clone(), generic.time_limit);
-    let retry = Retry::begin((documents, client), (&arguments, &generic), &operation).await?;
+    let retry = Retry::begin(documents, client, &arguments, &generic, &operation).await?;
     let request = Request {
         retry,
         documents,

@@ -36,7 +36,7 @@ async fn run(request: &Request<'_>) -> Reply {
     let (mut done, mut errors) = (Deleted::default(), WriteErrors::default());
     for (index, statement) in batch.statements.iter().enumerate() {
         let statement = Statement::read(statement)?;
-        let outcome = statement.run(request, &batch.namespace, (&mut done, index));
+        let outcome = statement.run(request, &batch.namespace, &mut done, index);
         let outcome = outcome.await;
         if batch.ends(index, outcome, &mut errors) {
             break;
@@ -88,7 +88,8 @@ impl<'a> Statement<'a> {
         &self,
         request: &Request<'_>,
         namespace: &Namespace,
-        (done, index): (&mut Deleted, usize),
+        done: &mut Deleted,
+        index: usize,
     ) -> Result<(), CommandError> {
         if let Some(retry) = &request.retry {
             check_retryable(!self.first_only)?;
@@ -113,7 +114,8 @@ impl<'a> Statement<'a> {
             changes::delete(
                 &collection,
                 &target.filter,
-                (numbers, reach),
+                numbers,
+                reach,
                 request.stop(),
                 done,
             )?;

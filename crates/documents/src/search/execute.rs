@@ -69,6 +69,10 @@ struct Probed {
 /// The documents to read after a search, and how.
 struct Reading {
     stage: &'static str,
+    /// Documents that the cache found.
+    found: u64,
+    /// Documents that the cache could not judge.
+    recheck: u64,
     wanted: RoaringBitmap,
     access: Access,
     /// The search's share of the memory account.
@@ -109,14 +113,16 @@ impl SearchPlan {
         };
         let answer = self.search(want, stop).await?;
         let (counted, doubtful, access) = self.judge(answer.count, &answer);
-        let figures = (answer.count, answer.recheck.len());
+        let (found, recheck) = (answer.count, answer.recheck.len());
         let reading = Reading {
             stage: "CACHE_COUNT",
+            found,
+            recheck,
             wanted: doubtful,
             access,
             held: answer.held,
         };
-        let mut found = self.read(Probed::default(), reading, answer.report, figures);
+        let mut found = self.read(Probed::default(), reading, answer.report);
         Ok(counted + count_aside(&mut found, stop).await?)
     }
 
@@ -185,17 +191,19 @@ impl SearchPlan {
     }
 
     fn found_by_search(&self, probed: Probed, answer: SearchAnswer) -> MatchStream {
-        let figures = (answer.count, answer.recheck.len());
+        let (found, recheck) = (answer.count, answer.recheck.len());
         let mut candidates = answer.numbers | answer.recheck;
         candidates.remove_range(..probed.next);
         let access = self.access(candidates.len());
         let reading = Reading {
             stage: "CACHE_SEARCH",
+            found,
+            recheck,
             wanted: candidates,
             access,
             held: answer.held,
         };
-        self.read(probed, reading, answer.report, figures)
+        self.read(probed, reading, answer.report)
     }
 
     /// Tries the first documents of the collection, if these are likely to be enough.
@@ -233,11 +241,13 @@ impl SearchPlan {
         };
         let reading = Reading {
             stage: "CACHE_SEARCH",
+            found: 0,
+            recheck: 0,
             wanted: RoaringBitmap::new(),
             access,
             held: None,
         };
-        self.read(probed, reading, SearchReport::default(), (0, 0))
+        self.read(probed, reading, SearchReport::default())
     }
 
     /// Counts the values of the field that the plan was made for, among the documents that match.
@@ -264,7 +274,7 @@ impl SearchPlan {
                 stop,
             )
             .await?;
-        let figures = (answer.count, answer.recheck.len());
+        let (found, recheck) = (answer.count, answer.recheck.len());
         let counts = answer.values.unwrap_or_default();
         let others = others(&counts, arrays) | answer.recheck;
         let access = if others.is_empty() {
@@ -280,11 +290,13 @@ impl SearchPlan {
         } = counts;
         let reading = Reading {
             stage: "CACHE_DISTINCT",
+            found,
+            recheck,
             wanted: others,
             access,
             held: answer.held,
         };
-        let others = self.read(Probed::default(), reading, answer.report, figures);
+        let others = self.read(Probed::default(), reading, answer.report);
         Ok(Values {
             strings,
             null,
@@ -319,19 +331,13 @@ impl SearchPlan {
         }
     }
 
-    fn read(
-        &self,
-        probed: Probed,
-        reading: Reading,
-        search: SearchReport,
-        (found, recheck): (u64, u64),
-    ) -> MatchStream {
+    fn read(&self, probed: Probed, reading: Reading, search: SearchReport) -> MatchStream {
         let report = Arc::new(ExecutionReport {
             stage: reading.stage,
             plan: Arc::clone(&self.summary),
             search,
-            found,
-            recheck,
+            found: reading.found,
+            recheck: reading.recheck,
             access: reading.access,
             tally: probed.tally,
         });
