@@ -185,9 +185,10 @@ fn replace(
     reach: Reach<'_>,
     done: &mut Updated,
 ) -> Result<(), CommandError> {
-    let change = match update.is_replacement() {
-        true => Change::Replace,
-        false => Change::Update,
+    let change = if update.is_replacement() {
+        Change::Replace
+    } else {
+        Change::Update
     };
     let writes: Vec<Change<'_>> = changes
         .iter()

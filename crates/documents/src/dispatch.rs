@@ -115,9 +115,10 @@ pub async fn run(
         operation,
     };
     documents.counters().count(spec.name);
-    match writes {
-        false => perform(spec, &request, false).await,
-        true => write(spec, &request).await,
+    if writes {
+        write(spec, &request).await
+    } else {
+        perform(spec, &request, false).await
     }
 }
 

@@ -106,9 +106,10 @@ impl<'a> Statement<'a> {
         let keep = Keep::new(request.retry.as_ref(), index, |_, _| {
             Ok(RawDocumentBuf::new())
         });
-        let reach = match target.first_only {
-            true => Reach::First(keep.as_ref()),
-            false => Reach::All,
+        let reach = if target.first_only {
+            Reach::First(keep.as_ref())
+        } else {
+            Reach::All
         };
         let change = |numbers: &[_]| {
             changes::delete(

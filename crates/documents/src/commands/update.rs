@@ -306,9 +306,10 @@ impl Prepared<'_> {
         let Target {
             filter, first_only, ..
         } = &self.target;
-        let reach = match first_only {
-            true => Reach::First(keep),
-            false => Reach::All,
+        let reach = if *first_only {
+            Reach::First(keep)
+        } else {
+            Reach::All
         };
         let change = |numbers: &[_]| {
             changes::update(

@@ -175,13 +175,15 @@ impl SearchPlan {
             return Ok(found);
         }
         let bytes_max = self.search.settings.probe_bytes_max;
-        let is_enough = match found.is_short() {
-            true => found.gather_first(limit, bytes_max, stop)?,
-            false => aside(stop, || found.gather_first(limit, bytes_max, stop)).await??,
+        let is_enough = if found.is_short() {
+            found.gather_first(limit, bytes_max, stop)?
+        } else {
+            aside(stop, || found.gather_first(limit, bytes_max, stop)).await??
         };
-        match is_enough {
-            true => Ok(found),
-            false => self.find_all(Probed::default(), stop).await,
+        if is_enough {
+            Ok(found)
+        } else {
+            self.find_all(Probed::default(), stop).await
         }
     }
 
@@ -223,9 +225,10 @@ impl SearchPlan {
             stop,
         };
         let probe = || reader.probe(limit, documents, settings.probe_bytes_max);
-        let (gathered, next) = match self.filter.is_cheap() {
-            true => probe()?,
-            false => aside(stop, probe).await??,
+        let (gathered, next) = if self.filter.is_cheap() {
+            probe()?
+        } else {
+            aside(stop, probe).await??
         };
         let next = u32::try_from(next).unwrap_or(u32::MAX);
         Ok(Probed {
@@ -322,12 +325,15 @@ impl SearchPlan {
     /// The best way to read `candidates` documents.
     fn access(&self, candidates: u64) -> Access {
         let documents = self.search.store.document_count();
-        match candidates.saturating_mul(self.search.settings.fetch_cost) > documents {
-            true if candidates > self.search.settings.fetch_always => Access::Scan {
+        let settings = &self.search.settings;
+        let is_wide = candidates.saturating_mul(settings.fetch_cost) > documents;
+        if is_wide && candidates > settings.fetch_always {
+            Access::Scan {
                 candidates,
                 documents,
-            },
-            _ => Access::Fetch,
+            }
+        } else {
+            Access::Fetch
         }
     }
 
@@ -377,9 +383,10 @@ fn others(counts: &ValueCounts, arrays: Arrays) -> RoaringBitmap {
 
 /// Reads and counts. If that may take long, the runtime first moves the thread's other tasks to other threads.
 async fn count_aside(found: &mut MatchStream, stop: &Stop) -> Result<u64, CommandError> {
-    match found.is_short() {
-        true => found.count_rest(stop),
-        false => aside(stop, || found.count_rest(stop)).await?,
+    if found.is_short() {
+        found.count_rest(stop)
+    } else {
+        aside(stop, || found.count_rest(stop)).await?
     }
 }
 
