@@ -75,8 +75,8 @@ pub struct Cell {
 }
 
 impl Documents {
-    /// The status of the documents. Takes time in proportion to the number of buckets, of which there may be hundreds of
-    /// thousands.
+    /// The status of the documents. Takes time in proportion to the number of buckets, of which there may be hundreds
+    /// of thousands.
     pub fn status(&self) -> Status {
         let mut caches: Vec<CollectionStatus> = self
             .collections()
