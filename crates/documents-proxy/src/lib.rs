@@ -113,7 +113,7 @@ impl Proxy {
         let (upstream, replicas) = (&self.upstream, &self.replicas);
         // An upstream that hangs takes connections, and answers nothing on them.
         if replicas.serve_stale && replicas.is_away() {
-            let connection = Connection::stale(self.clone(), client, stream);
+            let connection = Connection::cut_off(self.clone(), client, stream);
             return connection.serve(shutdown).await;
         }
         match upstream.connect().await {
@@ -129,7 +129,7 @@ impl Proxy {
                     tracing::warn!(connection, peer, %upstream, %error, "the upstream cannot be reached");
                 }
                 replicas.mark_away();
-                let connection = Connection::stale(self.clone(), client, stream);
+                let connection = Connection::cut_off(self.clone(), client, stream);
                 connection.serve(shutdown).await
             }
         }

@@ -216,7 +216,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
     ) -> Result<Answer, FrameError> {
         let Some(ready) = self.answering(replica) else {
             // A whole copy may answer once the upstream is away. Permission cannot be asked for then.
-            if self.replicas.serve_stale && !self.is_stale {
+            if self.replicas.serve_stale && !self.is_cut_off {
                 self.prove_read(replica).await?;
             }
             return Ok(Answer::Forward(self.not_ready(replica)));
@@ -255,7 +255,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
     fn answering(&self, replica: &Replica) -> Option<Answering> {
         replica.answering(View {
             is_away: self.replicas.is_away(),
-            is_cut_off: self.is_stale,
+            is_cut_off: self.is_cut_off,
             serve_stale: self.replicas.serve_stale,
             exclusive: self.replicas.exclusive,
         })
@@ -345,7 +345,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
     pub(super) async fn prove_read(&mut self, replica: &Replica) -> Result<bool, FrameError> {
         let namespace = &replica.namespace;
         let proven = self.proven.get(namespace);
-        if self.is_stale {
+        if self.is_cut_off {
             return Ok(self.was_proven_in_time(proven.copied(), replica));
         }
         if proof::is_valid(proven.copied(), Instant::now()) {

@@ -72,7 +72,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
             .filter_map(|id| Some(id.ok()?.as_i64()?.wrapping_neg()))
             .collect();
         let others: Vec<i64> = numbers(body).filter(|id| !killed.contains(id)).collect();
-        let reply_of_others = match others.is_empty() || self.is_stale {
+        let reply_of_others = match others.is_empty() || self.is_cut_off {
             true => {
                 let none = RawArrayBuf::new;
                 rawdoc! {
@@ -112,7 +112,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
 
     /// Passes a command on, unless the upstream is away.
     async fn exchange_if_there(&mut self, request: Request) -> Result<Next, FrameError> {
-        match self.is_stale {
+        match self.is_cut_off {
             true => self.refuse_away(&request).await,
             false => self.exchange(request, Flags::default()).await,
         }

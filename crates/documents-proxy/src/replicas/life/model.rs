@@ -443,3 +443,18 @@ fn what_an_earlier_run_left_is_resumed_once_or_loaded() {
     let load = life.begin_load(1, false).expect("it is due");
     assert!(life.resume(load).is_none() && life.begin_load(1, false).is_none());
 }
+
+#[test]
+fn times_required_during_a_load_are_required_after_it() {
+    let mut life = Life::default();
+    life.declare();
+    life.invalidate("declared", Duration::ZERO, false);
+    let load = life.begin_load(1, false).expect("it is due");
+    life.require_applied(7);
+    let epoch = life.finish_load(load, true).expect("it is the latest");
+    assert!(life.start_following(epoch) && life.advance_applied(epoch, 6));
+    assert!(!life.complete(epoch) && life.advance_applied(epoch, 7));
+    assert!(life.complete(epoch) && life.is_ready());
+    assert!(life.begin_load(1, true).is_none(), "nothing is due");
+    assert!(life.is_ready() && life.epoch() == epoch);
+}
