@@ -42,7 +42,7 @@ async fn run(request: &Request<'_>) -> Reply {
         let outcome = Statement::read(statement)?
             .run(request, &batch.namespace, &mut totals, index)
             .await;
-        if batch.ends(index, outcome, &mut totals.errors) {
+        if batch.record(index, outcome, &mut totals.errors) {
             break;
         }
     }
