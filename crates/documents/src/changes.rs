@@ -106,7 +106,7 @@ pub fn update(
     let mut left = Left::new(numbers, reach.is_first());
     while left.begin() {
         stop.check()?;
-        let _held = collection.hold();
+        let _held = collection.hold(stop)?;
         let mut changes = Vec::new();
         let what = (filter, update, now);
         let prepared = prepare(collection, what, &mut left, done, &mut changes);
@@ -227,7 +227,7 @@ pub fn delete(
     let mut left = Left::new(numbers, reach.is_first());
     while left.begin() {
         stop.check()?;
-        let _held = collection.hold();
+        let _held = collection.hold(stop)?;
         let (mut changes, mut statements) = (Vec::new(), Vec::new());
         while let Some(number) = left.next() {
             if let Some(document) = collection.store.get(number)?
@@ -274,16 +274,17 @@ fn remove(
 /// Inserts one document, as an upsert does.
 ///
 /// # Errors
-/// That its `_id` cannot be one, and whatever the store says.
+/// That its `_id` cannot be one, that the command has to end, and whatever the store says.
 pub fn insert(
     collection: &OpenCollection,
     document: &RawDocument,
     keep: Option<&Keep<'_>>,
+    stop: &Stop,
 ) -> Result<(), CommandError> {
     let document = crate::commands::insert::with_id(document)?;
     let statement = keep.map(|keep| keep.statement(None, Some(&document)));
     let statements = Vec::from_iter(statement.transpose()?);
-    let held = collection.hold();
+    let held = collection.hold(stop)?;
     let note = note(keep, &statements);
     let answers = collection
         .store

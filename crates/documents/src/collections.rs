@@ -2,7 +2,9 @@
 
 use std::collections::HashMap;
 use std::sync::Arc;
+use std::time::Duration;
 
+use forebay_cancel::Stop;
 use forebay_documents_cache::Cache;
 use forebay_documents_query::Code;
 use forebay_documents_store::{Collection, CollectionOptions, IndexKind, IndexSpec, Store};
@@ -16,6 +18,9 @@ use crate::search::{CacheIndex, CollectionSearch, SearchSettings, WriteLock};
 
 /// Insertions at work in a collection: one in the store, one in the cache, the next ones ready.
 const INSERTIONS_MAX: usize = 4;
+
+/// How often a writer that waits for the write lock looks whether its command has to end.
+const LOCK_LOOK_INTERVAL: Duration = Duration::from_millis(50);
 
 /// A collection in use.
 pub struct OpenCollection {
@@ -36,17 +41,34 @@ pub struct OpenCollection {
 
 impl OpenCollection {
     /// Holds the write lock when the cache has followed all that is in the store: the two agree while it is held.
-    pub fn hold(&self) -> MutexGuard<'_, ()> {
-        let held = self.hold_store();
+    ///
+    /// # Errors
+    /// As [`hold_store`](OpenCollection::hold_store).
+    pub fn hold(&self, stop: &Stop) -> Result<MutexGuard<'_, ()>, CommandError> {
+        let held = self.hold_store(stop)?;
         self.search.wait_for_turn();
-        held
+        Ok(held)
     }
 
     /// Holds the write lock; the cache may still be following the writer before. While another writer has the lock, the
     /// thread's other tasks go on elsewhere.
-    pub fn hold_store(&self) -> MutexGuard<'_, ()> {
-        let free = self.lock.try_lock();
-        free.unwrap_or_else(|| blocking(|| self.lock.lock()))
+    ///
+    /// # Errors
+    /// That the command has to end before it is its turn.
+    pub fn hold_store(&self, stop: &Stop) -> Result<MutexGuard<'_, ()>, CommandError> {
+        match self.lock.try_lock() {
+            Some(free) => Ok(free),
+            None => blocking(|| self.wait_for_lock(stop)),
+        }
+    }
+
+    fn wait_for_lock(&self, stop: &Stop) -> Result<MutexGuard<'_, ()>, CommandError> {
+        loop {
+            stop.check()?;
+            if let Some(held) = self.lock.try_lock_for(LOCK_LOOK_INTERVAL) {
+                return Ok(held);
+            }
+        }
     }
 
     /// Whether this failure of an operation came of the collection being dropped while it ran.
@@ -355,10 +377,12 @@ pub fn cache_index(spec: &IndexSpec) -> CacheIndex {
 #[cfg(test)]
 mod tests {
     use std::num::NonZeroUsize;
+    use std::sync::atomic::Ordering;
     use std::sync::mpsc;
     use std::thread;
-    use std::time::Duration;
+    use std::time::Instant;
 
+    use forebay_cancel::StopReason;
     use forebay_device::{DeviceOptions, DeviceSpec, Devices};
     use forebay_documents_cache::CacheSettings;
     use forebay_documents_store::engine::fault::{Fault, FaultEngine};
@@ -416,13 +440,33 @@ mod tests {
             released.recv().expect_err("nothing is sent");
         });
         held.recv().expect("it is held");
-        let writer = tokio::spawn(async move { drop(collection.hold()) });
+        let writer = tokio::spawn(async move { collection.hold(&Stop::never()).map(drop) });
         let other = tokio::spawn(async {});
         let in_time = tokio::time::timeout(Duration::from_secs(10), other).await;
         drop(release);
         in_time.expect("it runs beside").expect("it ends");
-        writer.await.expect("it got the lock");
+        let written = writer.await.expect("no panic");
+        written.expect("it got the lock");
         holder.join().expect("it ends");
+    }
+
+    #[test]
+    fn the_wait_for_the_write_lock_ends_with_its_command() {
+        let (_, collections) = collections();
+        let collection = collections.get_or_create(&name("a")).expect("made");
+        let _held = collection.lock.lock();
+        let killed = Stop::never();
+        let late = Stop::at(Instant::now() + Duration::from_millis(10));
+        let reason = |stop: &Stop| match collection.hold(stop).map(drop) {
+            Err(CommandError::Stopped(reason)) => reason,
+            other => panic!("{other:?}"),
+        };
+        assert_eq!(reason(&late), StopReason::Deadline);
+        thread::scope(|scope| {
+            let waits = scope.spawn(|| reason(&killed));
+            killed.cancelled.store(true, Ordering::Relaxed);
+            assert_eq!(waits.join().expect("no panic"), StopReason::Cancelled);
+        });
     }
 
     #[test]

@@ -8,7 +8,9 @@ use std::sync::Arc;
 
 use bson::oid::ObjectId;
 use bson::{RawBsonRef, RawDocument, RawDocumentBuf, cstr};
+use forebay_cancel::Stop;
 use forebay_documents_query::{Code, timestamp};
+use forebay_documents_store::BATCH_BYTES;
 use parking_lot::MutexGuard;
 
 use crate::arguments::{Known, invalid_bson};
@@ -16,7 +18,7 @@ use crate::collections::{Collections, OpenCollection};
 use crate::dispatch::{Effect, Later, Reply, Run, Spec};
 use crate::error::CommandError;
 use crate::namespace;
-use crate::places::{Kind, all_aside};
+use crate::places::{Kind, all_aside, make_room_to_insert};
 use crate::request::Request;
 use crate::retry::Retry;
 use crate::search::Prepared;
@@ -54,6 +56,7 @@ async fn run(request: &Request<'_>) -> Reply {
         collections,
         collection: collection.clone(),
         ordered,
+        stop: request.stop(),
         retry: request.retry.as_ref(),
         count: 0,
         errors: WriteErrors::default(),
@@ -61,7 +64,14 @@ async fn run(request: &Request<'_>) -> Reply {
     let mut write = || insertion.write_all(request, &documents);
     match are_few(&documents) {
         true => write()?,
-        false => all_aside(Kind::Write, request.stop(), async { write() }).await?,
+        false => {
+            let write = async {
+                let bytes = batch_bytes(&documents);
+                make_room_to_insert(&request.client.reply, bytes, request.stop()).await?;
+                write()
+            };
+            all_aside(Kind::Write, request.stop(), write).await?;
+        }
     };
     Ok(insertion.errors.reply(insertion.count))
 }
@@ -71,10 +81,19 @@ fn are_few(documents: &[&RawDocument]) -> bool {
     documents.len() <= FEW_DOCUMENTS && documents.iter().map(bytes).sum::<usize>() <= FEW_BYTES
 }
 
+/// Maximum bytes of the documents that the store writes in one batch.
+fn batch_bytes(documents: &[&RawDocument]) -> usize {
+    let bytes = |document: &&RawDocument| document.as_bytes().len();
+    let largest = documents.iter().map(bytes).max().unwrap_or(0);
+    let all = documents.iter().map(bytes).sum::<usize>();
+    all.min(BATCH_BYTES + largest)
+}
+
 struct Insertion<'a> {
     collections: &'a Collections,
     collection: Arc<OpenCollection>,
     ordered: bool,
+    stop: &'a Stop,
     retry: Option<&'a Retry>,
     count: usize,
     errors: WriteErrors,
@@ -146,7 +165,7 @@ impl Insertion<'_> {
         loop {
             let collection = self.collection.clone();
             let prepared = collection.search.prepare(&documents);
-            let held = collection.hold_store();
+            let held = collection.hold_store(self.stop)?;
             if !collection.store.is_dropped() {
                 return Ok(self.store_held(held, &collection, &documents, places, prepared));
             }

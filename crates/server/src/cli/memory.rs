@@ -10,8 +10,9 @@ use crate::settings::Settings;
 
 /// Minimum of the setting: a message of the greatest length can be received, inflated and worked on.
 const LIMIT_BYTES_MIN: u64 = 256 << 20;
-/// What the greatest message takes when it is compressed badly: itself, its content, and a copy of its documents.
-const GREATEST_MESSAGE_BYTES: u64 = 3 * 48_000_000;
+/// What the greatest message takes when it is compressed badly: itself, its content, a copy of its documents, and the
+/// batch in which the store writes the first of them.
+const GREATEST_MESSAGE_BYTES: u64 = 3 * 48_000_000 + (8 << 20) + (16 << 20);
 /// Where nothing is set, the process may take three quarters of the machine's memory.
 const MACHINE_PART: (u64, u64) = (3, 4);
 /// Cached values on host devices take at most one byte of this many, if `--device-memory-bytes` is not set.

@@ -114,8 +114,13 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
     }
 
     async fn request(&mut self, frame: Frame, limits: &Limits) -> Result<(), FrameError> {
-        // Documents are copied out of the message.
-        frame.make_room(1).await?;
+        // What inflates to too much is refused below, before it is inflated.
+        let is_possible = inflated_bytes(&frame.bytes)
+            .is_none_or(|inflated| inflated <= limits.message_bytes_max);
+        if is_possible {
+            // Documents are copied out of the message.
+            frame.make_room(1).await?;
+        }
         let request_id = frame.request_id();
         let Frame { bytes, share } = frame;
         let message = match decode(bytes, limits) {
