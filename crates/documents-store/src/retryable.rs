@@ -202,8 +202,8 @@ impl RetryableWrites {
         }))
     }
 
-    /// Forgets sessions that have ended, each named once, except those with a write in progress. Releases the lock again and again, so
-    /// that other sessions go on meanwhile.
+    /// Forgets sessions that have ended, each named once, except those with a write in progress. Releases the lock
+    /// after every [`PARTS_AT_ONCE`] parts, so that other sessions go on meanwhile.
     ///
     /// # Errors
     /// Those of the engine. What was forgotten before stays forgotten.
@@ -224,10 +224,10 @@ impl RetryableWrites {
         (sessions.by_key.len(), sessions.bytes)
     }
 
-    /// Forgets the first of these sessions, as far as [`PARTS_AT_ONCE`] allows; busy ones are left as they are. Returns
-    /// how many it is done with. The caller names each session once.
+    /// Forgets the first of these sessions, as far as [`PARTS_AT_ONCE`] allows. Skips busy ones. Returns the number of
+    /// sessions that need no further call. The caller names each session once.
     ///
-    /// The last parts of a session go first: what is left when the process ends is its first parts without a gap.
+    /// Removes the last parts of a session first, so that a process that ends meanwhile leaves parts without a gap.
     fn forget(&self, sessions: &mut Sessions, keys: &[SessionKey]) -> Result<usize> {
         let mut batch = Batch::default();
         let mut shortened = Vec::new();

@@ -28,7 +28,7 @@ const PLACES_PER_CORE: usize = 8;
 /// The fewest and the most places of a kind.
 const PLACES_MIN: usize = 16;
 const PLACES_MAX: usize = 128;
-/// One client has at most this part of the places of a kind, so that others find one at any time.
+/// Part of the places of a kind that one client may have, so that others find one at any time.
 const CLIENT_PART: (usize, usize) = (3, 4);
 
 /// Places for reads, so that reads never keep writes waiting, nor the other way round.
@@ -49,8 +49,8 @@ const COPIES_READ: usize = 2;
 const COPIES_WRITTEN: usize = 4;
 /// Further copies of one whose outcome is kept.
 const COPIES_KEPT: usize = 2;
-/// How often work that waits for memory looks whether its command has to end.
-const LOOK_INTERVAL: Duration = Duration::from_millis(20);
+/// Interval at which work that waits for memory checks its cancellation token.
+const CHECK_INTERVAL: Duration = Duration::from_millis(20);
 /// How long work waits for memory.
 const MEMORY_WAIT: Duration = Duration::from_secs(10);
 
@@ -111,7 +111,7 @@ pub fn reserve_from(account: &Account) {
 /// Room for the documents that a write changes. To be given back when its reply is sent.
 ///
 /// # Errors
-/// That there is none in time, or that the command has to end before.
+/// If there is none in time, or the command is stopped before.
 pub async fn make_room_to_write(
     share: &Share,
     keeps_outcome: bool,
@@ -144,7 +144,7 @@ async fn room_to_read(stop: &Stop) -> Result<Option<Share>, CommandError> {
     Ok(Some(share))
 }
 
-/// Takes room for copies of that many bytes, if they are not few.
+/// Takes room for copies of a document of `bytes` bytes, if it is large.
 async fn make_room(
     share: &Share,
     bytes: usize,
@@ -157,7 +157,7 @@ async fn make_room(
     let mut grown = std::pin::pin!(share.grow_within(bytes * copies, MEMORY_WAIT));
     loop {
         stop.check()?;
-        if let Ok(grown) = tokio::time::timeout(LOOK_INTERVAL, &mut grown).await {
+        if let Ok(grown) = tokio::time::timeout(CHECK_INTERVAL, &mut grown).await {
             return Ok(grown?);
         }
     }

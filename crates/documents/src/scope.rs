@@ -1,6 +1,6 @@
 //! What places and memory need to know of the command that runs: its client, and how large its documents may be.
 //!
-//! It goes with the command's task, so that what takes a place deep inside a search need not be given it.
+//! It is a task-local value, so that searches need not pass it on to where a place is taken.
 
 use std::hash::{BuildHasher, RandomState};
 use std::sync::{Arc, LazyLock};
@@ -19,7 +19,7 @@ tokio::task_local! {
 
 static KEYS: LazyLock<RandomState> = LazyLock::new(RandomState::new);
 
-/// Identifies a client whatever its connections: its user and its host.
+/// Identifies a client across its connections, by its user and its host.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct ClientKey(u64);
 
@@ -60,7 +60,7 @@ impl CommandScope {
         CURRENT.scope(self, work).await
     }
 
-    /// Bytes of the largest document that the command may meet, as far as is known.
+    /// Bytes of the largest known document that the command may read or write.
     fn document_bytes(&self) -> usize {
         let body = &*self.command.body;
         let given = match self.command.name.as_str() {
@@ -83,7 +83,8 @@ impl CommandScope {
         statements.max().unwrap_or(0)
     }
 
-    /// The largest document of the command's collection; of all collections if it may write to another, or names none.
+    /// Bytes of the largest document in the command's collection; in all collections if the command writes to another
+    /// one, or names none.
     fn stored_bytes(&self, body: &RawDocument) -> usize {
         let collection = match self.command.name.as_str() {
             "getMore" => body.get_str("collection").ok(),
@@ -115,7 +116,7 @@ pub fn client() -> Option<ClientKey> {
     CURRENT.try_with(|scope| scope.client).ok().flatten()
 }
 
-/// Bytes of the largest document that this task's command may meet; outside a command, of the largest of all.
+/// Bytes of the largest known document that this task's command may read or write; outside a command, of all documents.
 pub fn document_bytes() -> usize {
     let bytes = CURRENT.try_with(CommandScope::document_bytes);
     bytes.unwrap_or_else(|_| largest_document_bytes())

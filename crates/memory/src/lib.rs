@@ -13,6 +13,7 @@
 
 mod line;
 mod outside;
+mod system;
 
 use std::pin::pin;
 use std::sync::Arc;
@@ -24,6 +25,8 @@ use tokio::time::{Instant, timeout_at};
 
 use crate::line::{Line, Ticket};
 use crate::outside::Outside;
+
+pub use system::{machine_bytes, resident_bytes, virtual_bytes};
 
 /// Maximum bytes of a share that may use the reserve.
 pub const SMALL_SHARE_BYTES_MAX: u64 = 64 << 10;

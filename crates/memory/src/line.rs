@@ -1,10 +1,11 @@
 //! The order in which shares wait for room.
 //!
-//! What is given back is free to all, so that small shares do not wait behind large ones. So that large ones find room
-//! all the same, the oldest share that waits has a claim: other shares leave it the room that it waits for. A claim ends
-//! with the wait, or after [`CLAIM_TIME`], and then rests for [`PAUSE`]: what holds the memory may hold it for long, and
-//! others must not be kept out that long. Shares of at most [`OVERTAKING_BYTES_MAX`] may overtake a claim, up to a part
-//! of the account for each claim.
+//! Any share may take bytes that are given back, so that small shares do not wait behind large ones. Large ones find
+//! room all the same: the oldest waiting share has a claim, and other shares leave it the room that it waits for.
+//!
+//! A claim ends with the wait, or after [`CLAIM_TIME`]: the memory may be held for minutes, and others must not be kept
+//! out that long. After a claim that ended without the room, no share has one for [`PAUSE`]. Shares of at most
+//! [`OVERTAKING_BYTES_MAX`] may overtake a claim, together by a part of the account.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
@@ -13,16 +14,16 @@ use std::time::Duration;
 use parking_lot::Mutex;
 use tokio::time::Instant;
 
-/// How long a share has a claim before others may take what is free.
+/// Maximum duration of a claim.
 pub(crate) const CLAIM_TIME: Duration = Duration::from_secs(3);
-/// How long nobody has a claim after one that ended without the room.
+/// Time without a claim after one that ended without the room.
 pub(crate) const PAUSE: Duration = Duration::from_secs(1);
 /// Maximum bytes of a share that may overtake a claim.
 pub(crate) const OVERTAKING_BYTES_MAX: u64 = 1 << 20;
-/// Shares may overtake one claim by one byte in this many of the account.
+/// Shares together may overtake one claim by one byte in this many of the account.
 const OVERTAKING_PART: u64 = 8;
 
-/// Identifies a share that waits: lower ones have waited longer.
+/// Identifies a waiting share: a lower ticket has waited longer.
 pub(crate) type Ticket = u64;
 
 /// The shares that wait for room in an account, oldest first.
@@ -32,7 +33,7 @@ pub(crate) struct Line {
     claimed_bytes: AtomicU64,
     /// Bytes by which others may still overtake the claim.
     overtaking_bytes: AtomicU64,
-    /// Number of shares that wait, those of accounts below included, which have no tickets.
+    /// Number of waiting shares, including those of accounts below, which have no tickets.
     count: AtomicUsize,
     waiting: Mutex<Waiting>,
 }
@@ -48,7 +49,7 @@ struct Waiting {
 #[derive(Debug)]
 struct Waiter {
     bytes: u64,
-    /// Whether it had a claim that ended.
+    /// Whether it had a claim that expired.
     has_had_claim: bool,
 }
 
@@ -124,7 +125,8 @@ impl Line {
         )
     }
 
-    /// Bytes that a share, which has no claim and would hold `held` bytes, leaves to the one that has.
+    /// Bytes that a share without a claim has to leave to the share with the claim. The share takes `bytes`, and would
+    /// hold `held` bytes in all.
     pub(crate) fn left_to_claim(&self, bytes: u64, held: u64) -> u64 {
         let claimed = self.claimed_bytes.load(Ordering::Relaxed);
         if claimed == 0 || held > OVERTAKING_BYTES_MAX {

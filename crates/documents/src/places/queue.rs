@@ -1,7 +1,7 @@
 //! Places, and the commands that wait for one.
 //!
-//! A place that gets free goes to the client that holds the fewest, and of its commands to the one that has waited
-//! longest: a client with many commands does not keep others waiting.
+//! A place that is given back goes to the waiting client that holds the fewest places, and of its commands to the one
+//! that has waited longest: a client with many commands does not keep others waiting.
 
 use std::collections::{BTreeMap, HashMap};
 use std::time::Duration;
@@ -16,9 +16,10 @@ use crate::scope::{self, ClientKey};
 
 /// Maximum number of commands that wait for places of a kind.
 pub(super) const WAITING_MAX: usize = 4_096;
-/// How often a command that waits looks at its stop sign, and how many commands do it as often.
-const LOOK_INTERVAL: Duration = Duration::from_millis(20);
-const LOOKS_TOGETHER_MAX: usize = 256;
+/// Interval at which a waiting command checks its cancellation token. It is longer by as much for every
+/// [`CHECKS_TOGETHER_MAX`] waiting commands.
+const CHECK_INTERVAL: Duration = Duration::from_millis(20);
+const CHECKS_TOGETHER_MAX: usize = 256;
 
 /// A number of places, and the commands that wait for one.
 #[derive(Debug)]
@@ -34,7 +35,7 @@ struct Queue {
     taken: usize,
     waiting: usize,
     next_ticket: u64,
-    /// The clients that hold places or wait for some. The server itself counts as one, without a limit.
+    /// Clients that hold places or wait for some. The server itself is one of them, and has no limit.
     clients: HashMap<Option<ClientKey>, Client>,
 }
 
@@ -80,7 +81,7 @@ impl Places {
     /// Waits for a place.
     ///
     /// # Errors
-    /// That the command has to end before there is one; `ExceededTimeLimit`, which drivers take as a reason to try
+    /// [`CommandError::Stopped`] if the command is stopped before it has one; `ExceededTimeLimit`, on which drivers try
     /// again, if too many wait.
     pub async fn enter(&self, stop: &Stop) -> Result<Place<'_>, CommandError> {
         let client = scope::client();
@@ -90,7 +91,7 @@ impl Places {
         };
         loop {
             stop.check()?;
-            let wait = tokio::time::timeout(self.look_interval(), &mut turn.granted);
+            let wait = tokio::time::timeout(self.check_interval(), &mut turn.granted);
             if wait.await.is_ok() {
                 return Ok(turn.into_place());
             }
@@ -129,10 +130,10 @@ impl Places {
         client.is_none() || held < self.client_max
     }
 
-    /// The more wait, the less often each of them looks at its stop sign.
-    fn look_interval(&self) -> Duration {
-        let waiting = self.queue.lock().waiting / LOOKS_TOGETHER_MAX;
-        LOOK_INTERVAL * (1 + u32::try_from(waiting).unwrap_or(u32::MAX - 1))
+    /// Interval at which a waiting command checks its cancellation token.
+    fn check_interval(&self) -> Duration {
+        let waiting = self.queue.lock().waiting / CHECKS_TOGETHER_MAX;
+        CHECK_INTERVAL * (1 + u32::try_from(waiting).unwrap_or(u32::MAX - 1))
     }
 
     /// Gives free places to those that wait for them.
@@ -148,7 +149,7 @@ impl Places {
             };
             let grant = queue.remove(client, ticket);
             queue.take(client);
-            // If the command has just ended, its turn finds that it is not in the queue, and gives the place back.
+            // A command that ends now finds that its turn is not in the queue, and gives the place back.
             let _ = grant.map(|grant| grant.send(()));
         }
     }
