@@ -209,9 +209,10 @@ impl Inner {
         let reserve = self.limit_bytes / RESERVE_PART;
         let room = self.limit_bytes.saturating_sub(outside_bytes);
         // However much the process holds besides, small shares have their reserve.
-        match held <= SMALL_SHARE_BYTES_MAX {
-            true => room.max(reserve),
-            false => room.saturating_sub(reserve),
+        if held <= SMALL_SHARE_BYTES_MAX {
+            room.max(reserve)
+        } else {
+            room.saturating_sub(reserve)
         }
     }
 
@@ -228,9 +229,10 @@ impl Inner {
 
     fn take(&self, wanted: Wanted) -> Result<(), Full> {
         let Wanted { bytes, held, .. } = wanted;
-        let left = match wanted.has_claim || held <= SMALL_SHARE_BYTES_MAX {
-            true => 0,
-            false => self.line.left_to_claim(bytes, held),
+        let left = if wanted.has_claim || held <= SMALL_SHARE_BYTES_MAX {
+            0
+        } else {
+            self.line.left_to_claim(bytes, held)
         };
         let room = self.room(held, self.outside.bytes()).saturating_sub(left);
         let add = |used: u64| used.checked_add(bytes).filter(|sum| *sum <= room);

@@ -161,7 +161,8 @@ impl Modification {
             }
             match update::upsert(
                 collection,
-                (&self.filter, update),
+                &self.filter,
+                update,
                 keep.as_ref(),
                 request.stop(),
             ) {
@@ -188,8 +189,10 @@ impl Modification {
             let mut done = Updated::default();
             changes::update(
                 &plan.collection,
-                (&self.filter, update),
-                (&[number], Reach::First(keep)),
+                &self.filter,
+                update,
+                &[number],
+                Reach::First(keep),
                 request.stop(),
                 &mut done,
             )?;
@@ -212,7 +215,8 @@ impl Modification {
             changes::delete(
                 collection,
                 &self.filter,
-                (&[number], Reach::First(keep.as_ref())),
+                &[number],
+                Reach::First(keep.as_ref()),
                 request.stop(),
                 &mut done,
             )?;

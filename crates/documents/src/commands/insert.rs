@@ -62,16 +62,15 @@ async fn run(request: &Request<'_>) -> Reply {
         errors: WriteErrors::default(),
     };
     let mut write = || insertion.write_all(request, &documents);
-    match are_few(&documents) {
-        true => write()?,
-        false => {
-            let write = async {
-                let bytes = batch_bytes(&documents);
-                make_room_to_insert(&request.client.reply, bytes, request.stop()).await?;
-                write()
-            };
-            all_aside(Kind::Write, request.stop(), write).await?;
-        }
+    if are_few(&documents) {
+        write()?
+    } else {
+        let write = async {
+            let bytes = batch_bytes(&documents);
+            make_room_to_insert(&request.client.reply, bytes, request.stop()).await?;
+            write()
+        };
+        all_aside(Kind::Write, request.stop(), write).await?
     };
     Ok(insertion.errors.reply(insertion.count))
 }

@@ -290,7 +290,8 @@ impl Prepared<'_> {
             }
             match upsert(
                 collection,
-                (&self.target.filter, &self.update),
+                &self.target.filter,
+                &self.update,
                 keep,
                 request.stop(),
             ) {
@@ -312,15 +313,18 @@ impl Prepared<'_> {
         let Target {
             filter, first_only, ..
         } = &self.target;
-        let reach = match first_only {
-            true => Reach::First(keep),
-            false => Reach::All,
+        let reach = if *first_only {
+            Reach::First(keep)
+        } else {
+            Reach::All
         };
         let change = |numbers: &[_]| {
             changes::update(
                 collection,
-                (filter, &self.update),
-                (numbers, reach),
+                filter,
+                &self.update,
+                numbers,
+                reach,
                 request.stop(),
                 done,
             )?;
@@ -336,7 +340,8 @@ impl Prepared<'_> {
 /// A contradiction between query and update, or the store's error.
 pub fn upsert(
     collection: &OpenCollection,
-    (filter, update): (&Filter, &Update),
+    filter: &Filter,
+    update: &Update,
     keep: Option<&Keep<'_>>,
     stop: &Stop,
 ) -> Result<RawDocumentBuf, CommandError> {
