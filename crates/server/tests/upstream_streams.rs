@@ -1,6 +1,5 @@
-//! A Forebay in front of another, which is written to through the proxy and past it, while either is killed: every
-//! client reads what it wrote through the proxy, and once the writers rest, searches through the proxy are those of the
-//! upstream.
+//! A proxy of another Forebay, which is written to through the proxy and directly, while either is killed. Every client
+//! reads what it wrote through the proxy, and once the writers rest, searches through the proxy are the upstream's.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -16,7 +15,7 @@ use tokio::task::JoinSet;
 
 const BINARY: &str = env!("CARGO_BIN_EXE_forebay");
 const HISTORY: [&str; 2] = ["--documents-change-history-bytes-max", "1GiB"];
-/// Writers through the proxy, and as many past it.
+/// Number of writers through the proxy, and of direct ones.
 const WRITERS: i32 = 3;
 /// `_id`s of one writer.
 const IDS: i32 = 300;
@@ -304,7 +303,7 @@ async fn named_x(pair: &Pair) -> Result<()> {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_proxy_follows_what_is_written_past_it() -> Result<()> {
+async fn a_proxy_follows_direct_writes() -> Result<()> {
     let seed = seed("upstream_streams");
     let mut pair = Pair::start(&[])?;
     pair.direct().await?.create_collection("things").await?;
@@ -312,7 +311,7 @@ async fn a_proxy_follows_what_is_written_past_it() -> Result<()> {
     wait_until_cached(&pair.proxied().await?).await?;
     ensure!(storm(&pair, seed).await? > 0, "there was no write");
     agree(&pair).await?;
-    // What is written while the proxy is away is followed from where it was.
+    // Writes while the proxy does not run are followed after its start.
     pair.proxy.kill();
     let things = pair.direct().await?.collection::<Document>("things");
     things
@@ -331,13 +330,13 @@ async fn a_proxy_follows_what_is_written_past_it() -> Result<()> {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_proxy_that_is_started_again_has_nothing_that_its_upstream_lost() -> Result<()> {
+async fn a_restarted_proxy_has_nothing_that_its_upstream_lost() -> Result<()> {
     let seed = seed("upstream_streams_lost");
     let mut pair = Pair::start(&[])?;
     named_x(&pair).await?;
     declare(&pair.proxied().await?).await?;
     wait_until_cached(&pair.proxied().await?).await?;
-    // So long that the proxy has kept where it is.
+    // Until the proxy has noted its position.
     storm(&pair, seed).await?;
     agree(&pair).await?;
     let disk = Disk::synced(&pair).await?;
@@ -377,9 +376,9 @@ async fn a_proxy_answers_nothing_that_its_upstream_lost() -> Result<()> {
     pair.upstream.stop()
 }
 
-/// The place in the stream is kept beside the shadows, in no collection that clients could name.
+/// The position in the stream is noted with the replica, in no collection that clients could name.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_proxy_keeps_its_own_apart_from_collections() -> Result<()> {
+async fn notes_of_a_proxy_are_in_no_collection() -> Result<()> {
     let seed = seed("upstream_streams_apart");
     let mut pair = Pair::start(&[])?;
     let proxied = pair.proxied().await?;
@@ -402,7 +401,7 @@ async fn a_proxy_keeps_its_own_apart_from_collections() -> Result<()> {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_proxy_sees_a_collection_go() -> Result<()> {
+async fn a_proxy_follows_the_drop_of_a_collection() -> Result<()> {
     let pair = Pair::start(&[])?;
     let (direct, proxied) = (pair.direct().await?, pair.proxied().await?);
     let things = direct.collection::<Document>("things");
@@ -418,7 +417,7 @@ async fn a_proxy_sees_a_collection_go() -> Result<()> {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_proxy_goes_on_without_its_upstream_if_asked() -> Result<()> {
+async fn a_proxy_serves_stale_answers_without_its_upstream() -> Result<()> {
     let mut pair = Pair::start(&["--upstream-serve-stale"])?;
     let (direct, proxied) = (pair.direct().await?, pair.proxied().await?);
     let things = direct.collection::<Document>("things");
@@ -426,7 +425,7 @@ async fn a_proxy_goes_on_without_its_upstream_if_asked() -> Result<()> {
     declare(&proxied).await?;
     agree(&pair).await?;
     pair.upstream.kill();
-    // Old connections and new ones: the upstream lets everybody read.
+    // Old connections and new ones: the upstream let all clients read.
     for db in [&proxied, &pair.proxied().await?] {
         ensure!(counts(db).await? == [0, 0, 0, 1]);
         let other = db.collection::<Document>("things");

@@ -244,9 +244,12 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
 
     /// Returns why the replica does not answer this client.
     fn not_ready(&self, replica: &Replica) -> Reason {
-        let away = || match self.replicas.is_away() {
-            true => "the upstream cannot be reached".to_owned(),
-            false => "the cache has just been loaded".to_owned(),
+        let away = || {
+            if self.replicas.is_away() {
+                "the upstream cannot be reached".to_owned()
+            } else {
+                "the cache has just been loaded".to_owned()
+            }
         };
         Reason::NotReady(replica.reason().unwrap_or_else(away))
     }
@@ -276,9 +279,10 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
         replicas.counters.compared.fetch_add(1, Ordering::Relaxed);
         let mut tries = 0;
         loop {
-            let no_writes = match replicas.exclusive {
-                true => Some(replica.apply_lock.clone().read_owned().await),
-                false => None,
+            let no_writes = if replicas.exclusive {
+                Some(replica.apply_lock.clone().read_owned().await)
+            } else {
+                None
             };
             let paused = replica.pause().await;
             let held = (paused, no_writes);

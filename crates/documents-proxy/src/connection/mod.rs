@@ -152,10 +152,10 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
                 frame = self.reader.next(&limits, &memory) => frame,
                 () = self.upstream_reader.closed(), if !self.is_cut_off => {
                     self.replicas.check_after_close();
-                    match self.cut_off_if_away().await {
-                        true => continue,
-                        false => Ok(None),
+                    if self.cut_off_if_away().await {
+                        continue;
                     }
+                    Ok(None)
                 }
                 () = stopped(&mut shutdown) => Ok(None),
             };
@@ -173,9 +173,10 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
     /// The account that the client's messages take from. If the upstream requires no authentication, no client counts
     /// as a stranger.
     fn memory(&self) -> &Account {
-        match self.proxy.upstream.has_credential() && !self.may_be_authenticated {
-            true => &self.proxy.strangers,
-            false => &self.proxy.memory,
+        if self.proxy.upstream.has_credential() && !self.may_be_authenticated {
+            &self.proxy.strangers
+        } else {
+            &self.proxy.memory
         }
     }
 
@@ -288,9 +289,10 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
         };
         let asked = asked.encode(header.request_id, 0);
         let Some(reply) = self.ask_hello(&asked, header.request_id).await? else {
-            return match self.is_cut_off {
-                true => self.hello_stale(&message.body, &request).await,
-                false => Ok(Next::Close),
+            return if self.is_cut_off {
+                self.hello_stale(&message.body, &request).await
+            } else {
+                Ok(Next::Close)
             };
         };
         let Message {
@@ -313,9 +315,10 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
     /// proof of what the client may read.
     fn handshake_reply(&self, received: &RawDocument, asked: &RawDocument) -> RawDocumentBuf {
         let reply = handshake::reply(received, asked);
-        match self.replicas.serve_stale {
-            true => reads::without(&reply, &["topologyVersion"]),
-            false => reply,
+        if self.replicas.serve_stale {
+            reads::without(&reply, &["topologyVersion"])
+        } else {
+            reply
         }
     }
 
@@ -368,9 +371,10 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
         };
         let asked = asked.encode(header.request_id);
         let Some(reply) = self.ask_hello(&asked, header.request_id).await? else {
-            return match self.is_cut_off {
-                true => self.query_hello_stale(header, command).await,
-                false => Ok(Next::Close),
+            return if self.is_cut_off {
+                self.query_hello_stale(header, command).await
+            } else {
+                Ok(Next::Close)
             };
         };
         let Message {

@@ -68,9 +68,10 @@ pub async fn answer(
     if read.is_whole() {
         let plain = plain(read.body);
         let reply = replicas.run_for(client, &read.namespace.db, plain).await;
-        return match succeeded(&reply) || was_stopped(&reply) {
-            true => Answer::Reply(cursors::renumbered(reply)),
-            false => Answer::Forward(Reason::refused(&reply)),
+        return if succeeded(&reply) || was_stopped(&reply) {
+            Answer::Reply(cursors::renumbered(reply))
+        } else {
+            Answer::Forward(Reason::refused(&reply))
         };
     }
     let ids = match read.first_ids(replicas, replica, client).await {
@@ -435,12 +436,13 @@ impl<'a> Read<'a> {
         client: &ClientContext,
     ) -> Result<Vec<RawBson>, Answer> {
         let ids = self.search(replicas, client, IDS_MAX + 1).await?;
-        match ids.len() <= IDS_MAX {
-            true => Ok(ids),
-            false => Err(Answer::Forward(Reason::TooMany {
+        if ids.len() <= IDS_MAX {
+            Ok(ids)
+        } else {
+            Err(Answer::Forward(Reason::TooMany {
                 condition: self.condition(),
                 is_whole: self.judgement == Judgement::Whole,
-            })),
+            }))
         }
     }
 

@@ -71,9 +71,10 @@ impl Replicas {
     pub(super) async fn follow_stream(&self, replica: &Replica) -> Result<(), ReplicaError> {
         let epoch = replica.epoch();
         self.check_suitable(replica).await?;
-        let position = match replica.may_resume() {
-            true => self.noted_position(replica).await?,
-            false => None,
+        let position = if replica.may_resume() {
+            self.noted_position(replica).await?
+        } else {
+            None
         };
         let mut follower = match position {
             Some(position) => {
