@@ -6,6 +6,7 @@ use std::collections::HashMap;
 use crate::automaton::{Glushkov, Minimal, Table};
 use crate::engine::literal::Place;
 use crate::rows::SEPARATOR;
+use forebay_cancel::{Stop, Stopped};
 
 /// The part of a program that a device runs. It matches what the program matches, or more if the program confirms.
 pub enum DeviceForm {
@@ -73,17 +74,16 @@ const ENTRIES_MAX: usize = 4 << 20;
 
 impl DfaForm {
     pub(crate) fn of_table(table: &Table) -> DfaForm {
-        DfaForm::new(table.states_count(), |state, byte| {
-            table.successor(state, byte)
-        })
-        .expect("a table has at most 65,536 entries")
+        let step = |state, byte| table.successor(state, byte);
+        let form = DfaForm::new(table.states_count(), step, &Stop::never());
+        let form = form.expect("this token never stops anything");
+        form.expect("a table has at most 65,536 entries")
     }
 
-    /// `None` if there are too many states.
-    pub(crate) fn of_minimal(minimal: &Minimal) -> Option<DfaForm> {
-        DfaForm::new(minimal.states_count(), |state, byte| {
-            minimal.step(state as u32, byte) as usize
-        })
+    /// Returns `None` if there are too many states.
+    pub(crate) fn of_minimal(minimal: &Minimal, stop: &Stop) -> Result<Option<DfaForm>, Stopped> {
+        let step = |state, byte| minimal.step(state as u32, byte) as usize;
+        DfaForm::new(minimal.states_count(), step, stop)
     }
 
     /// Number of states.
@@ -98,9 +98,13 @@ impl DfaForm {
 
     /// Rewrites an automaton over blocks, whose states end with `dead`, `matched` and `hit` and which starts in state
     /// 0, into one over single rows.
-    fn new(states: usize, step: impl Fn(usize, u8) -> usize) -> Option<DfaForm> {
+    fn new(
+        states: usize,
+        step: impl Fn(usize, u8) -> usize,
+        stop: &Stop,
+    ) -> Result<Option<DfaForm>, Stopped> {
         if states > STATES_MAX {
-            return None;
+            return Ok(None);
         }
         let order = Order::new(states, |state| step(state, SEPARATOR) == states - 1);
         let next_of = |state: usize, byte: u8| match order.role(state) {
@@ -113,22 +117,22 @@ impl DfaForm {
             Role::Plain => order.place[step(state, byte)],
         };
         let old: Vec<usize> = order.kept();
-        let (classes, columns) = columns(&old, &next_of);
+        let (classes, columns) = columns(&old, &next_of, stop)?;
         if old.len() * columns.len() > ENTRIES_MAX {
-            return None;
+            return Ok(None);
         }
         let row = |&state: &usize| columns.iter().map(move |&byte| (state, byte));
         let next = old
             .iter()
             .flat_map(row)
             .map(|(state, byte)| next_of(state, byte));
-        Some(DfaForm {
+        Ok(Some(DfaForm {
             classes: Box::new(classes),
             classes_count: columns.len(),
             next: next.collect(),
             start: order.place[0],
             accepting: order.accepting,
-        })
+        }))
     }
 
     #[cfg(test)]
@@ -194,18 +198,23 @@ impl Order {
 }
 
 /// Numbers the bytes by equal columns; returns the class of each byte and one byte of each class.
-fn columns(states: &[usize], next: &impl Fn(usize, u8) -> u16) -> ([u8; 256], Vec<u8>) {
+fn columns(
+    states: &[usize],
+    next: &impl Fn(usize, u8) -> u16,
+    stop: &Stop,
+) -> Result<([u8; 256], Vec<u8>), Stopped> {
     let mut classes = [0u8; 256];
     let mut representatives = Vec::new();
     let mut known: HashMap<Vec<u16>, u8> = HashMap::new();
     for byte in 0..=255u8 {
+        stop.check()?;
         let column = states.iter().map(|&state| next(state, byte)).collect();
         classes[usize::from(byte)] = *known.entry(column).or_insert_with(|| {
             representatives.push(byte);
             (representatives.len() - 1) as u8
         });
     }
-    (classes, representatives)
+    Ok((classes, representatives))
 }
 
 /// A Glushkov automaton: bit `i` of a set stands for position `i` of the pattern. The positions after a byte are those

@@ -23,6 +23,9 @@ const CACHE_FACTOR: usize = 2;
 /// Maximum visits of states of the non-deterministic automaton for one deterministic one, if each step visited all.
 const VISITS_MAX: usize = 1 << 31;
 
+/// Maximum states before minimisation, which take 1 KiB each. Tables have fewer, those for devices included.
+const STATES_MAX: usize = 1 << 16;
+
 /// Visits between two checks of the command's cancellation token.
 const VISITS_PER_CHECK: usize = 1 << 20;
 
@@ -81,6 +84,9 @@ impl<'a> Reader<'a> {
         self.order.push(start);
         let mut raw = Raw::new();
         while let Some(&from) = self.order.get(raw.added()) {
+            if raw.added() == STATES_MAX {
+                return Err("determinizing: too many states".to_owned());
+            }
             raw.push(self.row(from)?);
         }
         Ok(raw)

@@ -27,8 +27,8 @@ impl Engine for BitParallelEngine {
         self.automaton.row_is_match_until(value, stop)
     }
 
-    fn device_form(&self) -> Option<DeviceForm> {
-        GlushkovForm::new(&self.automaton).map(DeviceForm::Glushkov)
+    fn device_form(&self, _stop: &Stop) -> Result<Option<DeviceForm>, Stopped> {
+        Ok(GlushkovForm::new(&self.automaton).map(DeviceForm::Glushkov))
     }
 
     fn search_rows(

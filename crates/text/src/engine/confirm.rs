@@ -31,8 +31,8 @@ impl Engine for ConfirmEngine {
             && self.pattern.pcre_is_match_until(value, stop)?)
     }
 
-    fn device_form(&self) -> Option<DeviceForm> {
-        self.loose.device_form()
+    fn device_form(&self, stop: &Stop) -> Result<Option<DeviceForm>, Stopped> {
+        self.loose.device_form(stop)
     }
 
     fn confirms(&self) -> bool {

@@ -234,8 +234,8 @@ impl Engine for DfaEngine {
         self.table.row_is_match_until(value, stop)
     }
 
-    fn device_form(&self) -> Option<DeviceForm> {
-        Some(DeviceForm::Dfa(DfaForm::of_table(&self.table)))
+    fn device_form(&self, _stop: &Stop) -> Result<Option<DeviceForm>, Stopped> {
+        Ok(Some(DeviceForm::Dfa(DfaForm::of_table(&self.table))))
     }
 
     fn search_rows(

@@ -14,12 +14,12 @@ use regex_syntax::hir::Hir;
 use super::Engine;
 use super::literal::row_end;
 use super::{BYTES_PER_CHECK, next_piece};
-use crate::automaton;
+use crate::automaton::{self, Minimal, TooLarge};
 use crate::budget::Budget;
 use crate::form::{DeviceForm, DfaForm};
 use crate::limits::Limits;
 use crate::rows::{Rows, SEPARATOR};
-use forebay_cancel::{Stop, Stopped};
+use forebay_cancel::{SharedStop, Stop, Stopped};
 
 /// Maximum steps of the non-deterministic automaton between two checks of [`Stop`], at worst: each byte costs a step of
 /// each of its states where no state of the deterministic automaton is used twice.
@@ -111,6 +111,12 @@ impl LazyEngine {
         })
     }
 
+    /// The smallest deterministic automaton, within the limits of devices.
+    fn minimal(&self, budget: &Budget) -> Result<Minimal, TooLarge> {
+        let nfa = automaton::nfa(&self.hir, &self.limits, budget)?;
+        automaton::determinize(&nfa, &self.limits, budget)
+    }
+
     /// Reports a position in each row that matches in `bytes[from..to]`, which holds whole rows.
     fn find_in(&self, bytes: &[u8], from: usize, to: usize, on_match: &mut impl FnMut(usize)) {
         let mut at = from;
@@ -145,11 +151,14 @@ impl Engine for LazyEngine {
         self.stepper.is_match(value, self.bytes_per_check, stop)
     }
 
-    fn device_form(&self) -> Option<DeviceForm> {
-        let budget = Budget::unlimited();
-        let nfa = automaton::nfa(&self.hir, &self.limits, &budget).ok()?;
-        let minimal = automaton::determinize(&nfa, &self.limits, &budget).ok()?;
-        DfaForm::of_minimal(&minimal).map(DeviceForm::Dfa)
+    fn device_form(&self, stop: &Stop) -> Result<Option<DeviceForm>, Stopped> {
+        let budget = Budget::new(usize::MAX, SharedStop::new(stop.clone()));
+        let Ok(minimal) = self.minimal(&budget) else {
+            // The error is that of a limit, unless the budget found that the search has to end.
+            return stop.check().map(|()| None);
+        };
+        let form = DfaForm::of_minimal(&minimal, stop)?;
+        Ok(form.map(DeviceForm::Dfa))
     }
 
     fn search_rows(

@@ -147,11 +147,9 @@ impl Engine for LiteralEngine {
         Ok(self.is_match(value))
     }
 
-    fn device_form(&self) -> Option<DeviceForm> {
-        Some(DeviceForm::Literal(LiteralForm::new(
-            self.place,
-            self.literal(),
-        )))
+    fn device_form(&self, _stop: &Stop) -> Result<Option<DeviceForm>, Stopped> {
+        let form = LiteralForm::new(self.place, self.literal());
+        Ok(Some(DeviceForm::Literal(form)))
     }
 
     fn search_rows(

@@ -37,9 +37,9 @@ pub(crate) trait Engine: Send + Sync {
     ) -> Result<(), Stopped>;
 
     /// What of it a device can run. It matches what the engine matches, or more if the engine
-    /// [confirms](Engine::confirms).
-    fn device_form(&self) -> Option<DeviceForm> {
-        None
+    /// [confirms](Engine::confirms). Checks `stop` on the way if it takes long to make.
+    fn device_form(&self, _stop: &Stop) -> Result<Option<DeviceForm>, Stopped> {
+        Ok(None)
     }
 
     /// Whether what the device form lets through has to be judged here.
