@@ -4,7 +4,8 @@
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail, ensure};
-use bson::{Document, doc};
+use bson::raw::CString;
+use bson::{Bson, Document, Regex, cstr, doc};
 use forebay_peers::wire::WireClient;
 use forebay_testkit::{Server, wait_for};
 use tokio::sync::Mutex;
@@ -353,12 +354,13 @@ async fn a_list_of_ten_thousand_patterns_ends_when_it_has_to() -> Result<()> {
         insert_into(&server, collection, documents.collect()).await?;
     }
     create_cache(&server, "cached", "v").await?;
-    // Made when they are read, or judged by PCRE2 once the budget of the command is spent.
-    let patterns = (0..10_000).map(|n| bson::Regex {
-        pattern: format!("(a|b)*{n}c.{{0,60}}(d|e)x").try_into().expect("no NUL"),
-        options: Default::default(),
+    // The first of them spend the budget of the command; PCRE2 judges the others.
+    let patterns = (0..10_000).map(|n| {
+        let pattern = CString::try_from(format!("(a|b)*{n}c.{{0,60}}(d|e)x"))?;
+        let options = cstr!("").into();
+        Ok(Bson::RegularExpression(Regex { pattern, options }))
     });
-    let patterns: Vec<bson::Bson> = patterns.map(bson::Bson::RegularExpression).collect();
+    let patterns = patterns.collect::<Result<Vec<Bson>>>()?;
     for collection in ["plain", "cached"] {
         let count = doc! { "count": collection, "query": { "v": { "$in": patterns.clone() } }, "$db": "test" };
         assert_stops(&server, &count).await.context(collection)?;

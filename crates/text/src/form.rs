@@ -8,7 +8,8 @@ use crate::engine::literal::Place;
 use crate::rows::SEPARATOR;
 use forebay_cancel::{Stop, Stopped};
 
-/// The part of a program that a device runs. It matches what the program matches, or more if the program confirms.
+/// The part of a program that a device runs. It matches what the program matches, or more if the program
+/// [confirms on the host](crate::Program::confirms_on_host).
 pub enum DeviceForm {
     /// Compares with one literal.
     Literal(LiteralForm),
@@ -18,7 +19,7 @@ pub enum DeviceForm {
     Glushkov(GlushkovForm),
 }
 
-/// A literal. One that has to end the row carries the separator at its end.
+/// A literal. If it has to end the row, its last byte is the separator.
 #[derive(Clone)]
 pub struct LiteralForm {
     /// Bytes to find.
@@ -66,10 +67,10 @@ pub struct DfaForm {
     pub accepting: u16,
 }
 
-/// Most states of a form: their numbers have sixteen bits.
+/// Maximum states of a form: their numbers have sixteen bits.
 const STATES_MAX: usize = 1 << 16;
 
-/// Most entries of a form's table, of two bytes each: a quarter of what one pass has room for.
+/// Maximum entries of a form's table, of two bytes each: a quarter of the room for tables of one pass.
 const ENTRIES_MAX: usize = 4 << 20;
 
 impl DfaForm {
@@ -161,7 +162,7 @@ enum Role {
 }
 
 impl Order {
-    /// `hits` tells whether a row may end in a state.
+    /// `hits` returns whether a row may end in a state.
     fn new(states: usize, hits: impl Fn(usize) -> bool) -> Order {
         let plain = states - 3;
         let (ending, going): (Vec<usize>, Vec<usize>) = (0..plain).partition(|&state| hits(state));
@@ -187,7 +188,7 @@ impl Order {
         }
     }
 
-    /// An old state for each new one, in the new order.
+    /// One old state for each new state, in the new order.
     fn kept(&self) -> Vec<usize> {
         let mut kept = vec![0; usize::from(self.accept) + 1];
         for (old, &new) in self.place.iter().enumerate() {
@@ -234,7 +235,7 @@ pub struct GlushkovForm {
 }
 
 impl GlushkovForm {
-    /// `None` if the automaton matches every row, for which no device is needed.
+    /// Returns `None` if the automaton matches every row: no device is needed for that.
     pub(crate) fn new(automaton: &Glushkov) -> Option<GlushkovForm> {
         automaton.parts().map(|parts| GlushkovForm {
             takes: Box::new(*parts.takes),

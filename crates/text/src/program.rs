@@ -48,7 +48,7 @@ impl Program {
         Program::new(plan, prefix.into_bytes(), Some(pattern), refusals)
     }
 
-    /// Compiles a pattern to the given tier, or to none if that tier cannot give PCRE2's answers within the limits.
+    /// Compiles a pattern to the given tier. Returns `None` if that tier cannot give PCRE2's answers within the limits.
     pub fn compile_at(pattern: Pattern, tier: Tier, limits: &Limits) -> Option<Program> {
         let budget = Budget::unlimited();
         let compiler = Compiler::new(&pattern, limits, &budget);
@@ -103,7 +103,7 @@ impl Program {
             && (self.pattern.is_none() || std::str::from_utf8(value).is_ok())
     }
 
-    /// As [`is_match`](Program::is_match), with a look at `stop` every so often where one value may take long.
+    /// As [`is_match`](Program::is_match), with checks of `stop` inside a value that may take long.
     ///
     /// # Errors
     /// [`Stopped`] if `stop` said so.
@@ -112,7 +112,7 @@ impl Program {
             && (self.pattern.is_none() || std::str::from_utf8(value).is_ok()))
     }
 
-    /// Whether one value may take long, as PCRE2 has to look at it: from its beginning again and again.
+    /// Whether PCRE2 may have to judge a value, which reads it several times and may take long.
     pub fn backtracks(&self) -> bool {
         self.tier() >= Tier::Approximate
     }
@@ -132,7 +132,7 @@ impl Program {
         self.tier() == Tier::Prefix
     }
 
-    /// About the memory in bytes that the program's tables take on the host, each thread's own apart.
+    /// Approximate memory of the program's tables on the host, in bytes, without that of each thread.
     pub fn host_bytes(&self) -> usize {
         self.host_bytes
     }
@@ -142,7 +142,7 @@ impl Program {
         self.device_form().is_some()
     }
 
-    /// Whether what a GPU finds are only candidates, to be judged by [`search_rows`](Program::search_rows).
+    /// Whether the rows that a GPU finds are only candidates, to be judged by [`search_rows`](Program::search_rows).
     pub fn confirms_on_host(&self) -> bool {
         self.engine.confirms()
     }

@@ -17,10 +17,12 @@ use crate::budget::Budget;
 use crate::limits::Limits;
 use crate::rows::SEPARATOR;
 
-/// How much larger the lazy automaton is that the states are read from: it holds both the sets of states and the table.
+/// Size of the lazy automaton that the states are read from, as a multiple of the limit: it holds both the sets of states
+/// and the table.
 const CACHE_FACTOR: usize = 2;
 
-/// Maximum visits of states of the non-deterministic automaton for one deterministic one, if each step visited all.
+/// Maximum visits of states of the non-deterministic automaton while one deterministic automaton is made. Each step counts
+/// as a visit of all states.
 const VISITS_MAX: usize = 1 << 31;
 
 /// Maximum states before minimisation, which take 1 KiB each. Tables have fewer, those for devices included.
@@ -51,7 +53,7 @@ pub(crate) fn determinize(
     raw?.minimize(budget)
 }
 
-/// Reads the states that a row can reach, making matches final.
+/// Reads the states that a row can reach. A match is final: nothing leaves it but the end of the row.
 struct Reader<'a> {
     dfa: &'a DFA,
     cache: Cache,
@@ -99,7 +101,7 @@ impl<'a> Reader<'a> {
         let mut row = [0; 256];
         for byte in 0..=u8::MAX {
             let class = usize::from(classes.get(byte));
-            // The separator leads elsewhere than the other bytes of its class.
+            // The separator leads to another state than the other bytes of its class.
             row[usize::from(byte)] = match after[class] {
                 Some(to) if byte != SEPARATOR => to,
                 _ => self.step(from, byte)?,

@@ -38,7 +38,7 @@ impl Minimal {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 enum Role {
     Plain,
-    /// Tells that the row before matched, which no input shows.
+    /// Reports that the row before matched. No input tells this state from others.
     Hit,
     /// The start, where it has to stay a state of its own.
     Start,
@@ -78,7 +78,7 @@ impl Raw {
         roles[HIT as usize] = Role::Hit;
         let mut blocks = partition(&self.next, &roles, budget)?;
         if blocks.of[START as usize] == blocks.of[MATCHED as usize] {
-            // Every row matches; the table still wants a start apart from `matched`.
+            // Every row matches; the table still needs a start that is not `matched`.
             roles[START as usize] = Role::Start;
             blocks = partition(&self.next, &roles, budget)?;
         }
@@ -86,7 +86,7 @@ impl Raw {
     }
 }
 
-/// Puts states together that no input tells apart.
+/// Joins states that no input tells apart.
 fn partition(next: &[[u32; 256]], roles: &[Role], budget: &Budget) -> Result<Blocks, TooLarge> {
     budget.take(size_of_val(next))?;
     let classes = distinct_columns(next, budget)?;

@@ -1,4 +1,4 @@
-//! The bit-parallel automaton on the host, row by row: the twin of the kernel that keeps it in registers.
+//! The bit-parallel automaton on the host, row by row. A GPU kernel does the same in registers.
 
 use super::{Engine, search_each};
 use crate::automaton::Glushkov;

@@ -1,4 +1,4 @@
-//! An engine that lets too much through, and PCRE2 on what it lets through.
+//! An over-approximation, with PCRE2 to confirm its candidates.
 
 use super::Engine;
 use crate::form::DeviceForm;
@@ -6,7 +6,7 @@ use crate::pattern::Pattern;
 use crate::rows::Rows;
 use forebay_cancel::{Stop, Stopped};
 
-/// Rows let through before they are confirmed.
+/// Rows searched before their candidates are confirmed.
 const ROWS_PER_PIECE: usize = 4_096;
 
 /// The engine of the tier `Approximate`.

@@ -21,11 +21,11 @@ use crate::limits::Limits;
 use crate::rows::{Rows, SEPARATOR};
 use forebay_cancel::{SharedStop, Stop, Stopped};
 
-/// Maximum steps of the non-deterministic automaton between two checks of [`Stop`], at worst: each byte costs a step of
-/// each of its states where no state of the deterministic automaton is used twice.
+/// Maximum steps of the non-deterministic automaton between two checks of [`Stop`]. At worst no state of the deterministic
+/// automaton is used twice, and each byte costs a step of each non-deterministic state.
 const STEPS_PER_CHECK: usize = 4 << 20;
 
-/// How many times larger than on the host a deterministic automaton may be that a device reads from its memory.
+/// Limit of a deterministic automaton in device memory, as a multiple of that on the host.
 const DEVICE_LIMIT_FACTOR: usize = 8;
 
 /// The engine of automata too large for a table.
@@ -34,7 +34,7 @@ pub(crate) struct LazyEngine {
     stepper: Stepper,
     /// Bytes searched between two checks of [`Stop`].
     bytes_per_check: usize,
-    /// What a device's automaton is made of.
+    /// The source of a device's automaton.
     hir: Hir,
     limits: Limits,
 }
@@ -42,7 +42,7 @@ pub(crate) struct LazyEngine {
 /// The automaton of one row, stepped by hand.
 struct Stepper {
     dfa: DFA,
-    /// The states made so far: one set a thread.
+    /// The states made so far: one cache per thread.
     caches: Pool<Cache, Box<dyn Fn() -> Cache + Send + Sync>>,
 }
 
@@ -63,7 +63,7 @@ impl Stepper {
 
     /// Whether a row matches, with a check of `stop` before every `bytes_per_check` bytes.
     fn is_match(&self, row: &[u8], bytes_per_check: usize, stop: &Stop) -> Result<bool, Stopped> {
-        // Making a state fails only in searchers that may give up, which this one may not: it clears its cache.
+        // Only a searcher that may give up fails to make a state. This one clears its cache instead.
         const NEVER_GIVES_UP: &str = "the searcher has no minimum of bytes per state";
         let (dfa, mut cache) = (&self.dfa, self.caches.get());
         let config = start::Config::new().anchored(Anchored::No);
@@ -128,7 +128,7 @@ impl LazyEngine {
             let Some(found) = self.regex.search_half(&input) else {
                 return;
             };
-            // An empty match behind the last separator belongs to no row.
+            // An empty match after the last separator belongs to no row.
             if found.offset() >= to {
                 return;
             }

@@ -103,7 +103,7 @@ impl LiteralEngine {
 pub(crate) struct Window {
     /// Where it ends.
     pub(crate) end: usize,
-    /// Where the next one starts: as far before the end as a literal may reach across it.
+    /// Where the next one starts: so far before the end that a literal across the end lies within the next one.
     pub(crate) next: usize,
 }
 
