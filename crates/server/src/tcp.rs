@@ -1,4 +1,4 @@
-//! What connections to clients and to the store behind have in common.
+//! Options of TCP connections to clients and to the upstream.
 
 use std::io;
 use std::time::Duration;
@@ -6,13 +6,13 @@ use std::time::Duration;
 use socket2::{SockRef, TcpKeepalive};
 use tokio::net::TcpStream;
 
-/// How long the other machine may be silent before it is asked for a sign of life.
+/// Idle time after which the peer is probed (TCP keepalive).
 pub const SILENCE_MAX: Duration = Duration::from_secs(30);
-/// How often it is asked then, and how many times.
+/// Interval and number of the probes.
 const PROBE_INTERVAL: Duration = Duration::from_secs(5);
 const PROBES: u32 = 3;
 
-/// Sends small messages at once, and closes the connection when the other machine is gone without a word.
+/// Sends small messages at once (no Nagle delay), and closes the connection when the peer's machine has disappeared.
 ///
 /// # Errors
 /// If the system refuses.

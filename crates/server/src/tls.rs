@@ -10,13 +10,13 @@ use tokio_rustls::rustls::{self, ServerConfig};
 
 use crate::settings::Settings;
 
-/// Why TLS can not be used.
+/// Why TLS cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub enum TlsError {
-    /// A certificate without a key or the other way round.
+    /// A certificate without a key, or a key without a certificate.
     #[error("--tls-cert and --tls-key go together: give both or none")]
     Incomplete,
-    /// A file that is not what it should be.
+    /// A file is missing or malformed.
     #[error("cannot read {what} from {path}: {problem}")]
     File {
         what: &'static str,
@@ -28,7 +28,7 @@ pub enum TlsError {
     Unusable(#[from] rustls::Error),
 }
 
-/// What accepts TLS clients, if the settings ask for TLS.
+/// Returns the acceptor of TLS clients; `None` if the settings do not enable TLS.
 ///
 /// # Errors
 /// If a file is missing or wrong.
@@ -52,7 +52,7 @@ fn from_files(certificate: &Path, key: &Path) -> Result<TlsAcceptor, TlsError> {
     Ok(TlsAcceptor::from(Arc::new(config)))
 }
 
-/// The certificates in a PEM file, at least one.
+/// Reads the certificates of a PEM file, at least one.
 ///
 /// # Errors
 /// If the file is missing or wrong.

@@ -1,4 +1,4 @@
-//! The store behind us: where it is, and how to reach it.
+//! The upstream: its address, and connections to it.
 
 use std::net::SocketAddr;
 use std::path::Path;
@@ -21,22 +21,22 @@ use crate::driver_error::sentence;
 use crate::tcp;
 use crate::tls::{self, TlsError};
 
-/// How long a connection to the store may take to open, unless the connection string says (`connectTimeoutMS`).
+/// Timeout of connecting, unless the connection string has one (`connectTimeoutMS`).
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// Why a connection string does not name a store that can be used.
+/// Why the connection string of `--upstream` is refused.
 #[derive(Debug, thiserror::Error)]
 pub enum UpstreamError {
-    /// It is not a connection string, or a name in it cannot be looked up.
+    /// It is not a connection string, or a host name in it cannot be resolved.
     #[error("--upstream: {}", sentence(.0))]
     Uri(#[from] mongodb::error::Error),
-    /// It names several servers, or something else than host and port.
+    /// It names several servers, or not a host and port.
     #[error("--upstream must name one server by host and port")]
     OneServer,
     /// It names this server.
-    #[error("--upstream names this server itself: name the store that it is to stand in front of")]
+    #[error("--upstream names this server itself: name the server that it is a proxy of")]
     Itself,
-    /// TLS without a check of the certificate, or with a certificate of ours.
+    /// An option for TLS without verification of the certificate, or with a client certificate.
     #[error("--upstream: of the options for TLS, tls and tlsCAFile are supported")]
     TlsOption,
     /// The certificates cannot be used.
@@ -44,7 +44,7 @@ pub enum UpstreamError {
     Tls(#[from] TlsError),
 }
 
-/// A stream of bytes to the store.
+/// A byte stream to the upstream.
 pub trait Stream: AsyncRead + AsyncWrite + Send + Sync + Unpin {}
 impl<S: AsyncRead + AsyncWrite + Send + Sync + Unpin> Stream for S {}
 
@@ -55,12 +55,12 @@ pub struct Upstream {
     tls: Option<TlsConnector>,
     connect_timeout: Duration,
     has_credential: bool,
-    /// Where this server listens.
+    /// The address that this server listens on.
     own: SocketAddr,
 }
 
 impl Upstream {
-    /// The store that a connection string names, for a server that listens on `own`. Nothing is connected yet.
+    /// Reads the connection string, for a server that listens on `own`. Does not connect yet.
     ///
     /// # Errors
     /// What is wrong with the string, or not supported.
@@ -74,7 +74,7 @@ impl Upstream {
             Some(Tls::Disabled) | None => None,
         };
         let port = port.unwrap_or(27017);
-        // A name that cannot be looked up now may be later.
+        // A name that cannot be resolved now may be resolved later.
         let addresses = lookup_host((host.as_str(), port)).await;
         if addresses.is_ok_and(|mut all| all.any(|address| is_same(address, own))) {
             return Err(UpstreamError::Itself);
@@ -89,7 +89,7 @@ impl Upstream {
         })
     }
 
-    /// Whether the connection string names a user: the store then requires authentication.
+    /// Returns whether the connection string names a user, so that the upstream requires authentication.
     pub fn has_credential(&self) -> bool {
         self.has_credential
     }
@@ -97,7 +97,7 @@ impl Upstream {
     /// Opens a connection.
     ///
     /// # Errors
-    /// If the store cannot be reached in time, or TLS fails.
+    /// If the upstream cannot be reached in time, or TLS fails.
     pub async fn connect(&self) -> io::Result<Box<dyn Stream>> {
         match timeout(self.connect_timeout, self.open()).await {
             Ok(opened) => opened,
@@ -105,8 +105,8 @@ impl Upstream {
         }
     }
 
-    /// Whether the store answers a hello on a new connection. A store that is about to stop may still answer on open
-    /// connections, and accept new ones that it never serves.
+    /// Returns whether the upstream answers a hello on a new connection. An upstream that is stopping may still answer
+    /// on open connections, and accept new ones that it never serves.
     pub async fn is_there(&self) -> bool {
         let greeted = timeout(self.connect_timeout, self.greet()).await;
         greeted.is_ok_and(|greeted| greeted.is_ok())
@@ -126,7 +126,7 @@ impl Upstream {
             return Err(io::Error::other(UpstreamError::Itself));
         }
         tcp::prepare(&stream)?;
-        // Where the store has to take what is sent, too: when its machine is gone, commands fail then.
+        // Also a timeout for unacknowledged data, so that commands fail when the upstream's machine disappears.
         SockRef::from(&stream).set_tcp_user_timeout(Some(tcp::SILENCE_MAX))?;
         let Some(tls) = &self.tls else {
             return Ok(Box::new(stream));
@@ -150,7 +150,7 @@ impl fmt::Display for Upstream {
     }
 }
 
-/// Whether both are one address: IPv4 has a form in IPv6, too.
+/// Returns whether the addresses are equal; an IPv4 address may be written as IPv6.
 fn is_same(one: SocketAddr, other: SocketAddr) -> bool {
     one.port() == other.port() && one.ip().to_canonical() == other.ip().to_canonical()
 }
@@ -169,7 +169,7 @@ fn connector(options: &TlsOptions) -> Result<TlsConnector, UpstreamError> {
     Ok(TlsConnector::from(Arc::new(config)))
 }
 
-/// The authorities in a PEM file, or else those that browsers trust.
+/// Reads the authorities of a PEM file; without a file, returns those that browsers trust.
 fn roots(file: Option<&Path>) -> Result<RootCertStore, TlsError> {
     let mut roots = RootCertStore::empty();
     match file {

@@ -1,4 +1,4 @@
-//! Who a client is: users, SCRAM-SHA-256, and the commands of both.
+//! Authentication: users, SCRAM-SHA-256, and their commands.
 
 mod guesses;
 mod prepare;

@@ -1,4 +1,4 @@
-//! `saslStart` and `saslContinue`, also when they ride in hello as `speculativeAuthenticate`.
+//! `saslStart` and `saslContinue`, also as `speculativeAuthenticate` within hello.
 
 use bson::{RawBsonRef, RawDocument, RawDocumentBuf, rawdoc};
 use forebay_documents::{Documents, User};
@@ -9,7 +9,7 @@ use crate::door::{Code, Refusal};
 
 /// The only mechanism.
 pub const MECHANISM: &str = "SCRAM-SHA-256";
-/// The number of a connection's only conversation.
+/// The id of a connection's only conversation.
 const CONVERSATION_ID: i32 = 1;
 
 /// A conversation in progress.
@@ -18,16 +18,16 @@ pub struct Conversation {
     login: Login,
     exchange: Exchange,
     skip_empty_exchange: bool,
-    /// The proof was right; the client's last, empty message is awaited.
+    /// The proof was right. The client's last, empty message is still missing.
     proven: bool,
 }
 
-/// A user whose password was proven, and what was stored of it then: once that is another, it is proven no longer.
+/// An authenticated user, with the credentials stored at that time. The login is void once others are stored.
 #[derive(Debug, Clone)]
 pub struct Login {
     /// The user.
     pub user: User,
-    /// What was stored.
+    /// The credentials that were stored.
     pub credentials: Credentials,
 }
 
@@ -38,28 +38,28 @@ impl Conversation {
     }
 }
 
-/// What a step of a conversation comes to.
+/// The result of a step of a conversation.
 #[derive(Debug)]
 pub struct Step {
     /// The reply to the client.
     pub reply: RawDocumentBuf,
-    /// The conversation, if it goes on.
+    /// The conversation, if it continues.
     pub conversation: Option<Conversation>,
-    /// The user, if this step has proven one.
+    /// The login, if this step completed the proof.
     pub login: Option<Login>,
 }
 
-/// The secret from which the salts of users that do not exist are made.
+/// The secret used to derive the salts of users that do not exist.
 pub struct Secret(Vec<u8>);
 
 impl Secret {
-    /// The store's, so that these salts stay the same over restarts, as those of users do. A fresh one if the store has
-    /// none, which it keeps. Waits for the disk.
-    pub fn of(documents: &Documents) -> Secret {
+    /// Reads the secret from the store, so that these salts survive restarts as those of users do. If the store has
+    /// none, makes one and stores it. Waits for the disk.
+    pub fn load(documents: &Documents) -> Secret {
         let mut fresh = [0; 32];
         random_bytes(&mut fresh);
         let kept = documents.users().secret(&fresh);
-        let lost = |error| tracing::warn!(%error, "the secret of users is not kept");
+        let lost = |error| tracing::warn!(%error, "the secret for salts of unknown users cannot be stored");
         Secret(kept.map_err(lost).unwrap_or_else(|()| fresh.to_vec()))
     }
 }
@@ -163,7 +163,7 @@ fn reply(message: &str, done: bool) -> RawDocumentBuf {
     rawdoc! { "conversationId": CONVERSATION_ID, "done": done, "payload": payload, "ok": 1.0 }
 }
 
-/// Says no more to the client than that it failed.
+/// Tells the client no more than that authentication failed.
 fn failed(error: ScramError) -> Refusal {
     tracing::debug!(%error, "authentication failed");
     Refusal::new(Code::AuthenticationFailed, "Authentication failed.")

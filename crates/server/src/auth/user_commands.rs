@@ -11,10 +11,10 @@ use super::sasl::MECHANISM;
 use super::users::{self, UserError};
 use crate::door::{Code, Refusal};
 
-/// Maximum roles of one user.
+/// Maximum number of roles of one user.
 const ROLES_MAX: usize = 256;
 
-/// Changes of users: one at a time, and counted, so that connections know when to look their user up again.
+/// Serialises and counts changes of users. Connections read their user again when the count has changed.
 #[derive(Debug, Default)]
 pub struct Changes {
     count: AtomicU64,
@@ -22,13 +22,13 @@ pub struct Changes {
 }
 
 impl Changes {
-    /// How many there have been.
+    /// Number of changes so far.
     pub fn count(&self) -> u64 {
         self.count.load(Ordering::Acquire)
     }
 
-    /// Makes one. It counts also when it fails, as it may have come as far as the store.
-    fn make<T>(&self, change: impl FnOnce() -> T) -> T {
+    /// Runs a change. A failed one counts too, as it may have reached the store.
+    fn apply<T>(&self, change: impl FnOnce() -> T) -> T {
         let _alone = self.changing.lock();
         let made = change();
         self.count.fetch_add(1, Ordering::Release);
@@ -49,7 +49,7 @@ pub fn is_user_command(name: &str) -> bool {
     )
 }
 
-/// Whether a client that is logged in may run such a command: it is `root`, or asks about itself.
+/// Returns whether an authenticated client may run such a command: as `root`, or about itself.
 pub fn may_run(client: &ClientContext, command: &Command) -> bool {
     let asks_about_itself = || {
         let own = client.user.as_ref()?;
@@ -66,10 +66,10 @@ pub fn may_run(client: &ClientContext, command: &Command) -> bool {
     client.rights.is_root() || asks_about_itself() == Some(true)
 }
 
-/// Adds the first user of a server without being authenticated. Returns `None` if there is a user already.
+/// Adds the first user of a server, for a client that is not authenticated. Returns `None` if a user exists.
 ///
 /// # Errors
-/// As [`run`]; `BadValue` for a user that could not add the next one.
+/// As [`run`]; `BadValue` for a user that could not add further users.
 pub fn add_first(
     documents: &Documents,
     changes: &Changes,
@@ -79,7 +79,7 @@ pub fn add_first(
     if has_users() {
         return None;
     }
-    changes.make(|| {
+    changes.apply(|| {
         if has_users() {
             return None;
         }
@@ -96,7 +96,7 @@ pub fn add_first(
 /// Runs a command on users. Hashes passwords and waits for the disk: call it where blocking is allowed.
 ///
 /// # Errors
-/// Whatever is wrong with the user, the password or the roles.
+/// If the user, the password or a role is invalid.
 pub fn run(
     documents: &Documents,
     changes: &Changes,
@@ -105,9 +105,9 @@ pub fn run(
     if command.name == "usersInfo" {
         return users_info(documents, command);
     }
-    let reply = changes.make(|| change(documents, command))?;
+    let reply = changes.apply(|| change(documents, command))?;
     if !matches!(command.name.as_str(), "createUser" | "grantRolesToUser") {
-        // After the count: what the user begins from here on is judged by what is stored now.
+        // After the count, so that what the user begins from now on is checked against the new record.
         documents.end_user(&named(command)?);
     }
     Ok(reply)
@@ -145,7 +145,7 @@ fn change(documents: &Documents, command: &Command) -> Result<RawDocumentBuf, Re
     Ok(rawdoc! { "ok": 1.0 })
 }
 
-/// The roles that a user has after some are granted or revoked.
+/// Returns the user's roles after the change.
 fn granted(
     documents: &Documents,
     user: &User,
@@ -200,7 +200,7 @@ fn optional_roles(command: &Command) -> Result<Option<Vec<Role>>, Refusal> {
     }
 }
 
-/// Roles as names, which are of the command's database, or as `{role, db}`.
+/// Reads roles given as names, for the command's database, or as `{role, db}`.
 fn read_roles(named: &RawArray, own_db: &str) -> Result<Vec<Role>, Refusal> {
     let mut roles = Vec::new();
     for role in named.into_iter().take(ROLES_MAX + 1) {
@@ -239,7 +239,7 @@ fn users_info(documents: &Documents, command: &Command) -> Result<RawDocumentBuf
     Ok(rawdoc! { "users": infos, "ok": 1.0 })
 }
 
-/// Which users the argument asks for: `1` all of the database, a name, or `{user, db}`.
+/// Returns a filter for the users in the argument: `1` for all of the database, a name, or `{user, db}`.
 fn wanted(command: &Command) -> Box<dyn Fn(&User) -> bool + '_> {
     match first_value(&command.body) {
         Some(RawBsonRef::String(name)) => {
@@ -279,7 +279,7 @@ fn bad_value(message: &str) -> Refusal {
     Refusal::new(Code::BadValue, message)
 }
 
-/// The table from errors of users to MongoDB's codes.
+/// Maps errors of users to MongoDB's codes.
 fn refusal(error: UserError) -> Refusal {
     let code = match &error {
         UserError::Name { .. } | UserError::Password { .. } => Code::BadValue,

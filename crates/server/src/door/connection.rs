@@ -22,9 +22,9 @@ use super::listener::stopped;
 use super::session::Session;
 use super::{Door, Refusal, dispatch, hello};
 
-/// The longest message of a client that must still authenticate, in bytes.
+/// Maximum bytes of a message of a client that has not authenticated.
 const STRANGER_MESSAGE_BYTES_MAX: usize = 256 * 1024;
-/// Messages from this many bytes on are decoded and compressed where blocking is allowed.
+/// Messages of at least this many bytes are decoded and compressed on a blocking thread.
 pub const LARGE_MESSAGE_BYTES_MIN: usize = 1 << 20;
 
 /// A connection.
@@ -35,7 +35,7 @@ pub struct Connection<S> {
     writer: WriteHalf<S>,
 }
 
-/// What a request is answered to: its id, and how it was compressed.
+/// What a reply needs of its request: its id, and its compression.
 #[derive(Debug, Clone, Copy)]
 struct Origin {
     request_id: i32,
@@ -43,7 +43,7 @@ struct Origin {
 }
 
 impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
-    /// A connection over `stream`.
+    /// Makes a connection over `stream`.
     pub fn new(door: Arc<Door>, mut session: Session, stream: S) -> Connection<S> {
         session.client.reply = Arc::new(door.memory.share());
         let (reader, writer) = split(stream);
@@ -59,7 +59,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
     /// Serves the client until it leaves, breaks the protocol or the server shuts down.
     ///
     /// # Errors
-    /// Why the connection had to be closed; for the log, as the client is gone.
+    /// Why the connection was closed, for the log.
     pub async fn serve(mut self, mut shutdown: watch::Receiver<bool>) -> Result<(), FrameError> {
         let handshake = self.door.timeouts.handshake;
         let begun = tokio::select! {
@@ -95,7 +95,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
         }
     }
 
-    /// The account that the client's messages take from.
+    /// The account that the client's messages are charged to.
     fn memory(&self) -> &Account {
         match self.session.is_stranger(&self.door) {
             true => &self.door.strangers,
@@ -114,7 +114,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
     }
 
     async fn request(&mut self, frame: Frame, limits: &Limits) -> Result<(), FrameError> {
-        // Documents are copied out of the message.
+        // Documents are copied from the message.
         frame.make_room(1).await?;
         let request_id = frame.request_id();
         let Frame { bytes, share } = frame;
@@ -152,7 +152,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
         answered
     }
 
-    /// Answers a message that there was no room for.
+    /// Answers a message for which there was no memory.
     async fn refuse(&mut self, refused: Refused) -> Result<(), FrameError> {
         if refused.is_silent {
             return Ok(());
@@ -191,15 +191,15 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
         }
     }
 
-    /// The reply to a command; `None` if the client left while it waited for news.
+    /// Returns the reply to a command; `None` if the client left while it waited for a change.
     ///
     /// # Errors
-    /// That a fail point closes the connection.
+    /// If a fail point closes the connection.
     async fn answer(&mut self, command: Command) -> Result<Option<RawDocumentBuf>, FrameError> {
         if hello::is_hello(&command.name) {
-            match hello::patience(&self.door, &command.body) {
+            match hello::await_time(&self.door, &command.body) {
                 Err(refusal) => return Ok(Some(refusal.to_reply())),
-                Ok(Some(patience)) if !self.await_news(patience).await => return Ok(None),
+                Ok(Some(await_time)) if !self.await_news(await_time).await => return Ok(None),
                 Ok(_) => {}
             }
         }
@@ -214,16 +214,16 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
         dispatch::answer(&self.door, &mut self.session, command).await
     }
 
-    /// Waits until the server stops, but no longer than `patience`; false if the client leaves meanwhile.
-    async fn await_news(&mut self, patience: Duration) -> bool {
+    /// Waits until the server stops, at most `await_time`. Returns false if the client leaves in the meantime.
+    async fn await_news(&mut self, await_time: Duration) -> bool {
         tokio::select! {
             () = self.door.documents.stopping() => true,
-            () = sleep(patience) => true,
+            () = sleep(await_time) => true,
             () = self.reader.closed() => false,
         }
     }
 
-    /// Does to a command what a fail point says.
+    /// Applies a fail point to a command.
     async fn fail(
         &mut self,
         command: Command,
@@ -322,7 +322,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
     }
 }
 
-/// The reply, of which there will be a copy to send; or that there is no room for it. A small one always gets through.
+/// Returns the reply if there is memory for the copy that is sent, otherwise an error. A small reply is always sent.
 fn with_room(reply: RawDocumentBuf, held: &Share) -> RawDocumentBuf {
     let bytes = reply.as_bytes().len();
     let full = match bytes <= FREE_BYTES_MAX {
@@ -343,7 +343,7 @@ fn decode(bytes: Bytes, limits: &Limits) -> Result<Message, forebay_wire_mongo::
     }
 }
 
-/// The message, compressed if it is to be.
+/// Compresses the message if a compressor is given.
 pub fn compressed(message: Vec<u8>, compressor: Option<Compressor>) -> Vec<u8> {
     let Some(compressor) = compressor else {
         return message;
@@ -355,7 +355,7 @@ pub fn compressed(message: Vec<u8>, compressor: Option<Compressor>) -> Vec<u8> {
     compressed.unwrap_or(message)
 }
 
-/// True if the reply is a batch of a cursor that has more.
+/// Returns whether the reply is a batch of a cursor that has more.
 fn has_more(reply: &RawDocument) -> bool {
     let cursor = reply
         .get_document("cursor")
@@ -367,7 +367,7 @@ fn succeeded(reply: &RawDocument) -> bool {
     matches!(reply.get("ok"), Ok(Some(RawBsonRef::Double(1.0))))
 }
 
-/// True for commands that are answered by several replies, if the client allows it.
+/// Returns whether the command gets several replies, if the client allows it.
 fn is_stream(command: &Command) -> bool {
     match hello::is_hello(&command.name) {
         true => hello::is_stream(&command.body),

@@ -1,4 +1,4 @@
-//! Messages to replies: what concerns the connection is answered here, everything else by the documents.
+//! Answers messages: commands on the connection here, all others through the documents.
 
 use std::sync::Arc;
 
@@ -12,7 +12,7 @@ use super::session::Session;
 use super::{Code, Door, Refusal, hello};
 use crate::auth::{self, sasl};
 
-/// Commands that need no user, as MongoDB has it.
+/// Commands that need no authentication, as in MongoDB.
 const OPEN_COMMANDS: &[&str] = &[
     "ping",
     "buildInfo",
@@ -22,17 +22,17 @@ const OPEN_COMMANDS: &[&str] = &[
     "endSessions",
 ];
 
-/// Which commands take which document sequences.
+/// Commands that accept document sequences, and the names of those.
 const SEQUENCES: &[(&str, &str)] = &[
     ("insert", "documents"),
     ("update", "updates"),
     ("delete", "deletes"),
 ];
 
-/// Takes the command out of an `OP_MSG`.
+/// Reads the command of an `OP_MSG`.
 ///
 /// # Errors
-/// If `$db` is missing, or the command has a document sequence that it does not take.
+/// If `$db` is missing, or the command does not accept one of the document sequences.
 pub fn command(message: OpMsg) -> Result<Command, Refusal> {
     if message.body.get_str("$db").is_err() {
         return Err(Refusal::new(
@@ -52,7 +52,7 @@ pub fn command(message: OpMsg) -> Result<Command, Refusal> {
     })
 }
 
-/// Sequences that no command reads would only take memory.
+/// Refuses sequences that the command does not read, as they only take memory.
 fn refuse_unknown_sequences(name: &str, sequences: &[Sequence]) -> Result<(), Refusal> {
     let known = |sequence: &&Sequence| SEQUENCES.contains(&(name, &sequence.identifier));
     match sequences.iter().find(|sequence| !known(sequence)) {
@@ -65,7 +65,7 @@ fn refuse_unknown_sequences(name: &str, sequences: &[Sequence]) -> Result<(), Re
     }
 }
 
-/// Answers one command; there is always a reply.
+/// Answers one command. Errors are replies too.
 pub async fn answer(door: &Arc<Door>, session: &mut Session, command: Command) -> RawDocumentBuf {
     let name = command.name.as_str();
     session.follow_users(door);
@@ -130,7 +130,7 @@ fn authorise(door: &Door, session: &Session, name: &str) -> Result<(), Refusal> 
     ))
 }
 
-/// Makes a step of authentication. A wrong password is answered late, and some of them end the connection.
+/// Runs a step of authentication. The answer to a wrong password is delayed, and several end the connection.
 async fn authenticate(
     door: &Door,
     session: &mut Session,
@@ -145,7 +145,7 @@ async fn authenticate(
     if refused == Some(Code::AuthenticationFailed) {
         session.failures += 1;
         let sender = session.client.peer.map(|peer| peer.ip());
-        tokio::time::sleep(door.guesses.note(sender, claimed.as_ref())).await;
+        tokio::time::sleep(door.guesses.record(sender, claimed.as_ref())).await;
     }
     reply
 }
@@ -165,7 +165,7 @@ fn sasl_continue(session: &mut Session, command: &Command) -> Result<RawDocument
     Ok(adopt(session, step))
 }
 
-/// Carries a step of authentication into the session; the reply is left.
+/// Stores the result of a step of authentication in the session, and returns the reply.
 pub fn adopt(session: &mut Session, step: sasl::Step) -> RawDocumentBuf {
     session.conversation = step.conversation;
     if let Some(login) = step.login {
@@ -180,7 +180,7 @@ fn logout(session: &mut Session) -> Result<RawDocumentBuf, Refusal> {
     Ok(rawdoc! { "ok": 1.0 })
 }
 
-/// Users are managed by users, and the first one from this machine.
+/// Runs a command on users: by an authenticated user, or, for the first user, by a client on this machine.
 fn user_command(
     door: &Door,
     session: &Session,

@@ -1,4 +1,4 @@
-//! Fail points: failures on demand, used to test how drivers handle them. Only where `mongodb-test-commands` allows it.
+//! Fail points: failures on demand, to test how drivers handle them. Enabled by `mongodb-test-commands`.
 
 use std::collections::HashMap;
 use std::time::Duration;
@@ -16,9 +16,9 @@ pub const COMMAND: &str = "configureFailPoint";
 const FAIL_COMMAND: &str = "failCommand";
 /// Fails numbered writes, before or after they are applied.
 const FAIL_NUMBERED_WRITE: &str = "onPrimaryTransactionalWrite";
-/// Fails commands that have a time limit, as if it were over.
+/// Fails commands that have a time limit, as if it had expired.
 const FAIL_TIME_LIMIT: &str = "maxTimeAlwaysTimeOut";
-/// Fails getMore, as that of a change stream.
+/// Fails getMore, for instance of a change stream.
 const FAIL_GET_MORE: &str = "failGetMoreAfterCursorCheckout";
 const NAMES: [&str; 4] = [
     FAIL_COMMAND,
@@ -27,10 +27,10 @@ const NAMES: [&str; 4] = [
     FAIL_TIME_LIMIT,
 ];
 
-/// MongoDB's code of a time limit that is over.
+/// MongoDB's code of an expired time limit.
 const MAX_TIME_EXPIRED: i32 = 50;
 
-/// The longest time that a command is held up.
+/// Maximum delay of a command.
 const BLOCK_MAX: Duration = Duration::from_secs(600);
 
 /// The fail points of a server.
@@ -43,33 +43,33 @@ pub struct FailPoints {
 struct FailPoint {
     mode: Mode,
     data: RawDocumentBuf,
-    /// How many commands failed.
+    /// Number of commands failed so far.
     count: i64,
 }
 
-/// Which of the commands that it is about a fail point fails.
+/// Which of the matching commands a fail point fails.
 #[derive(Debug, Clone, Copy, PartialEq)]
 enum Mode {
     Off,
     AlwaysOn,
-    /// The next commands, this many.
+    /// The next this many commands.
     Times(i64),
-    /// All but the next commands, this many.
+    /// All but the next this many commands.
     Skip(i64),
-    /// Each with this probability.
+    /// Each command with this probability.
     Probability(f64),
 }
 
 /// What a fail point does to one command.
 #[derive(Debug, Clone)]
 pub struct Failure {
-    /// It is held up first.
+    /// A delay before it.
     pub delay: Duration,
-    /// What becomes of it then.
+    /// The outcome after the delay.
     pub end: End,
 }
 
-/// How a command ends that a fail point fails.
+/// The outcome of a command that matches a fail point.
 #[derive(Debug, Clone)]
 pub enum End {
     /// As if there were no fail point.
@@ -88,7 +88,7 @@ impl FailPoints {
     /// Runs `configureFailPoint`.
     ///
     /// # Errors
-    /// `CommandFailed` for a fail point that there is not, `BadValue` and `TypeMismatch` for a wrong mode.
+    /// `CommandFailed` for an unknown fail point, `BadValue` and `TypeMismatch` for a wrong mode.
     pub fn configure(&self, body: &RawDocument) -> Result<RawDocumentBuf, Refusal> {
         let name = body.get_str(COMMAND).unwrap_or_default();
         let Some(name) = NAMES.into_iter().find(|known| *known == name) else {
@@ -107,7 +107,7 @@ impl FailPoints {
         Ok(rawdoc! { "count": count, "ok": 1.0 })
     }
 
-    /// What is to be done to a command, if a fail point is about it.
+    /// Returns what to do to a command, if it matches a fail point.
     pub fn failure(&self, client: &ClientContext, command: &Command) -> Option<Failure> {
         if command.name == COMMAND {
             return None;
@@ -124,14 +124,14 @@ impl FailPoints {
                     .is_ok_and(|limit| limit.is_some()),
                 _ => may_be_repeated(command),
             };
-            // Whether the statements of this write are applied now is not known before.
+            // Whether this write applies statements, or is a repetition, is known only after it ran.
             let waits = is_meant && *name == FAIL_NUMBERED_WRITE && !point.fails_before();
             (waits || is_meant && point.strikes()).then(|| point.failure(name, command))
         })
     }
 
-    /// Takes a step for each statement that a numbered write has applied, now and not before it was repeated; true if
-    /// it is to fail.
+    /// Takes a step for each statement that a numbered write has applied now, not in an earlier attempt. Returns true
+    /// if the write shall fail.
     pub fn strikes_applied(&self, statements: usize, reply: &RawDocument) -> bool {
         let repeated = reply.get_array("retriedStmtIds");
         let repeated = repeated.map_or(0, |ids| ids.into_iter().count());
@@ -165,7 +165,7 @@ impl Mode {
         }
     }
 
-    /// Takes one step; true if this command is to fail.
+    /// Takes one step. Returns true if this command shall fail.
     fn step(&mut self) -> bool {
         match self {
             Mode::Off => false,
@@ -182,7 +182,7 @@ impl Mode {
 }
 
 impl FailPoint {
-    /// Is `failCommand` about this command of this client?
+    /// Returns whether `failCommand` names this command and this client.
     fn names(&self, client: &ClientContext, command: &Command) -> bool {
         let names = self.data.get_array("failCommands");
         let mut names = names.into_iter().flatten().flatten();
@@ -257,14 +257,14 @@ impl FailPoint {
         added
     }
 
-    /// The labels that the fail point gives, or else those that the error has by itself.
+    /// The error labels of the fail point, or by default those of the error.
     fn append_labels(
         &self,
         reply: &mut RawDocumentBuf,
         (name, code): (&str, i32),
         command: &Command,
     ) {
-        // A getMore that fails before it finds its cursor does not know whether it is that of a change stream.
+        // A getMore that fails before it finds its cursor does not know whether it belongs to a change stream.
         let knows = command.name != "getMore" || name == FAIL_GET_MORE;
         match self.data.get_array("errorLabels") {
             Ok(labels) if labels.is_empty() => {}
@@ -286,7 +286,7 @@ impl FailPoint {
     }
 }
 
-/// How many statements a write command has.
+/// Returns the number of statements of a write command.
 pub fn statements(command: &Command) -> usize {
     let sequences: usize = command.sequences.iter().map(|(_, them)| them.len()).sum();
     let arrays = ["documents", "updates", "deletes"];
@@ -310,7 +310,7 @@ fn number(value: RawBsonRef<'_>) -> Option<f64> {
 mod tests {
     use super::*;
 
-    /// How a fail point of this mode treats five commands.
+    /// Which of five commands a fail point of this mode fails.
     fn strikes(mode: RawDocumentBuf) -> Vec<bool> {
         let points = FailPoints::default();
         let data = rawdoc! { "failCommands": ["find"], "errorCode": 6 };

@@ -1,4 +1,4 @@
-//! Whole messages out of a stream of bytes, and into one, with every wait bounded.
+//! Reads and writes whole messages on a byte stream. Every wait is bounded.
 
 use std::io;
 use std::time::Duration;
@@ -11,48 +11,48 @@ use forebay_wire_mongo::{
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::time::timeout;
 
-/// Messages and replies up to this many bytes take nothing of the account, so that small ones always get through.
+/// Messages and replies up to this many bytes are not charged to the account, so that small ones always get through.
 pub const FREE_BYTES_MAX: usize = 16 * 1024;
-/// How long a message waits for room in the account.
+/// Maximum time for which a message waits for memory.
 pub const MEMORY_WAIT: Duration = Duration::from_secs(5);
-/// The least room to read into.
+/// Minimum bytes of the buffer for a read.
 const READ_BYTES_MIN: usize = 4 * 1024;
 
-/// Why no message came, or none could be sent.
+/// Why a message could not be read or sent.
 #[derive(Debug, thiserror::Error)]
 pub enum FrameError {
     /// The stream failed or ended inside a message.
     #[error("{0}")]
     Io(#[from] io::Error),
-    /// The other side took too long.
-    #[error("the other side took longer than {limit:?} to {action}")]
+    /// The peer took too long.
+    #[error("the peer took longer than {limit:?} to {action}")]
     TooSlow {
         action: &'static str,
         limit: Duration,
     },
-    /// A client asked for a failure, which came.
+    /// A fail point closes the connection.
     #[error("a fail point closed it")]
     FailPoint,
-    /// The header is not one.
+    /// The header is malformed.
     #[error("{0}")]
     Header(#[from] Error),
-    /// There was no room for a message. It was read to its end and dropped: the stream can be used further.
+    /// There was no memory for a message. It was read to its end and dropped, so that the stream is still usable.
     #[error("{}", .0.full)]
     Full(Refused),
 }
 
-/// A message that there was no room for.
+/// A message for which there was no memory.
 #[derive(Debug, Clone, Copy)]
 pub struct Refused {
     pub full: Full,
-    /// The number that a reply names.
+    /// The id of the request, which a reply names.
     pub request_id: i32,
-    /// Does the other side want no reply?
+    /// Whether the peer wants no reply.
     pub is_silent: bool,
 }
 
 impl Refused {
-    /// The refusal of the message that begins with these bytes.
+    /// Makes the refusal of the message that begins with these bytes.
     fn new(full: Full, message: &[u8]) -> Refused {
         Refused {
             full,
@@ -62,12 +62,12 @@ impl Refused {
     }
 }
 
-/// A whole message, and what it holds of the account.
+/// A whole message, with its share of the account.
 #[derive(Debug)]
 pub struct Frame {
     /// Header and content.
     pub bytes: Bytes,
-    /// Given back when the command is done.
+    /// Released when the command is done.
     pub share: Share,
 }
 
@@ -77,7 +77,7 @@ impl Frame {
         request_id(&self.bytes)
     }
 
-    /// Takes room for what the message is turned into: `copies` of its content, and the inflated content itself.
+    /// Reserves memory for processing the message: `copies` of its content, and the decompressed content itself.
     ///
     /// # Errors
     /// [`FrameError::Full`].
@@ -111,7 +111,7 @@ pub struct FrameReader<R> {
 }
 
 impl<R: AsyncRead + Unpin> FrameReader<R> {
-    /// A reader of messages that each come within `message_timeout`.
+    /// Makes a reader. Each message must arrive within `message_timeout`.
     pub fn new(stream: R, message_timeout: Duration) -> FrameReader<R> {
         FrameReader {
             stream,
@@ -121,13 +121,13 @@ impl<R: AsyncRead + Unpin> FrameReader<R> {
         }
     }
 
-    /// The next message, which takes from `memory` as it arrives; `None` if the client closed the stream between
-    /// messages.
+    /// Reads the next message, which is charged to `memory` as it arrives. Returns `None` if the client closed the
+    /// stream between messages.
     ///
-    /// Waits for the first byte as long as it takes. Dropping the future between polls loses nothing.
+    /// Waits for the first byte without a limit. Dropping the future between polls loses nothing.
     ///
     /// # Errors
-    /// See [`FrameError`]; after all but [`FrameError::Full`] the stream can not be used further.
+    /// See [`FrameError`]; after all but [`FrameError::Full`] the stream is not usable any more.
     pub async fn next(
         &mut self,
         limits: &Limits,
@@ -157,7 +157,7 @@ impl<R: AsyncRead + Unpin> FrameReader<R> {
         }
     }
 
-    /// Waits until a first byte is there; false if the stream ended.
+    /// Waits for a first byte. Returns false if the stream ended.
     ///
     /// # Errors
     /// If the stream fails or the client takes longer than `limit`.
@@ -171,8 +171,7 @@ impl<R: AsyncRead + Unpin> FrameReader<R> {
         }
     }
 
-    /// Waits until the other side has closed the stream or it failed; as long as a message is there to be read, for
-    /// ever.
+    /// Waits until the peer has closed the stream, or it failed. Never returns while a message is waiting to be read.
     ///
     /// Dropping the future between polls loses nothing.
     pub async fn closed(&mut self) {
@@ -182,7 +181,7 @@ impl<R: AsyncRead + Unpin> FrameReader<R> {
         std::future::pending().await
     }
 
-    /// Clients may leave between messages, also without the farewell that TLS asks for.
+    /// Clients may leave between messages, also without the close message of TLS.
     async fn fill_between_messages(&mut self) -> Result<bool, FrameError> {
         match self.fill(READ_BYTES_MIN).await {
             Err(FrameError::Io(error)) if is_departure(&error) => Ok(false),
@@ -209,7 +208,7 @@ impl<R: AsyncRead + Unpin> FrameReader<R> {
         Ok(header)
     }
 
-    /// Fills the buffer to a whole message as the share finds room for it, or says that there is none.
+    /// Fills the buffer to a whole message as far as the share gets memory for it, or returns that there is none.
     ///
     /// The client must send without long pauses, however long the server took before.
     async fn fill_with_room(
@@ -236,7 +235,7 @@ impl<R: AsyncRead + Unpin> FrameReader<R> {
         .await
     }
 
-    /// The message at the front of the buffer, which keeps nothing of its memory.
+    /// Takes the message at the front of the buffer, with its memory.
     fn take(&mut self, message_bytes: usize) -> Bytes {
         let message = self.buffer.split_to(message_bytes).freeze();
         if message_bytes > FREE_BYTES_MAX {
@@ -245,7 +244,7 @@ impl<R: AsyncRead + Unpin> FrameReader<R> {
         message
     }
 
-    /// Reads a message that there is no room for to its end, and returns the refusal as its error.
+    /// Reads a message for which there is no memory to its end, and returns the refusal as an error.
     async fn pass_over(&mut self) -> Result<Option<Frame>, FrameError> {
         let limit = self.message_timeout;
         in_time(limit, async {
@@ -265,7 +264,7 @@ impl<R: AsyncRead + Unpin> FrameReader<R> {
         .await
     }
 
-    /// Reads once; an error at the end of the stream.
+    /// Reads once. The end of the stream is an error.
     async fn fill_some(&mut self, wanted: usize) -> Result<(), FrameError> {
         match self.fill(wanted).await? {
             true => Ok(()),
@@ -273,14 +272,14 @@ impl<R: AsyncRead + Unpin> FrameReader<R> {
         }
     }
 
-    /// Reads once; false at the end of the stream.
+    /// Reads once. Returns false at the end of the stream.
     async fn fill(&mut self, wanted: usize) -> Result<bool, FrameError> {
         let room = self.room(wanted);
         self.buffer.reserve(room);
         Ok(self.stream.read_buf(&mut self.buffer).await? > 0)
     }
 
-    /// Room for what is read next. It grows with what has come, not with what was announced.
+    /// Bytes to reserve for the next read. They grow with the bytes received, not with the length announced.
     fn room(&self, wanted: usize) -> usize {
         wanted.min(self.buffer.len()).max(READ_BYTES_MIN)
     }
@@ -306,7 +305,7 @@ fn is_departure(error: &io::Error) -> bool {
     )
 }
 
-/// The number of a message, of which the header is there.
+/// The id of a message whose header is complete.
 fn request_id(message: &[u8]) -> i32 {
     i32::from_le_bytes([message[4], message[5], message[6], message[7]])
 }
@@ -314,7 +313,7 @@ fn request_id(message: &[u8]) -> i32 {
 /// Writes one message.
 ///
 /// # Errors
-/// If the stream fails, or the client does not take the message within `limit`.
+/// If the stream fails, or the client does not receive the message within `limit`.
 pub async fn write(
     stream: &mut (impl AsyncWrite + Unpin),
     message: &[u8],

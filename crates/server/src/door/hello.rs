@@ -1,10 +1,10 @@
-//! `hello` and its elder names: what drivers ask first, and then every ten seconds.
+//! `hello` and its older names: the first command of drivers, which they repeat every ten seconds.
 //!
-//! The server describes itself as a standalone, or as the only member of a replica set: then drivers repeat writes on
-//! their own after a lost connection, so that outcomes of writes are kept (decision 0018).
+//! The server describes itself as a standalone, or as the only member of a replica set: then drivers repeat writes
+//! after a lost connection, and outcomes of writes are kept (decision 0018).
 //!
-//! Drivers that know `topologyVersion` leave a hello with us, which is answered when something changes. Nothing changes
-//! before the server stops: then it is answered at once, and they know.
+//! Drivers that support `topologyVersion` send a hello that is answered on the next change. The only change is that the
+//! server stops: then it is answered at once.
 
 use std::time::Duration;
 
@@ -17,36 +17,36 @@ use crate::auth::sasl;
 
 /// The newest wire version: MongoDB 7.0.
 pub const WIRE_VERSION_MAX: i32 = 21;
-/// How long a session without commands lives.
+/// Time after which a session without commands ends.
 const SESSION_TIMEOUT_MINUTES: i32 = 30;
 
-/// The longest time that an answer is held back.
-const PATIENCE_MAX: Duration = Duration::from_secs(60);
+/// Maximum time for which an answer is held back.
+const AWAIT_TIME_MAX: Duration = Duration::from_secs(60);
 
 /// The names of the command.
 pub const NAMES: [&str; 3] = ["hello", "isMaster", "ismaster"];
 
-/// True for the names of the command.
+/// Returns whether this is a name of the command.
 pub fn is_hello(command: &str) -> bool {
     NAMES.contains(&command)
 }
 
-/// How long the answer to this hello is to be held back, while nothing changes; `None` if it is wanted at once.
+/// Returns how long the answer to this hello is held back while nothing changes; `None` to answer at once.
 ///
 /// # Errors
-/// 31368 for one of `topologyVersion` and `maxAwaitTimeMS` without the other, 31373, 31382.
-pub fn patience(door: &Door, body: &RawDocument) -> Result<Option<Duration>, Refusal> {
+/// 31368 for only one of `topologyVersion` and `maxAwaitTimeMS`, 31373 and 31382 for invalid values.
+pub fn await_time(door: &Door, body: &RawDocument) -> Result<Option<Duration>, Refusal> {
     let known = body.get_document("topologyVersion").ok();
-    let patience_ms = body.get("maxAwaitTimeMS").ok().flatten().and_then(whole);
-    let (known, patience_ms) = match (known, patience_ms) {
+    let max_await_ms = body.get("maxAwaitTimeMS").ok().flatten().and_then(whole);
+    let (known, max_await_ms) = match (known, max_await_ms) {
         (None, None) => return Ok(None),
-        (Some(known), Some(patience_ms)) => (known, patience_ms),
+        (Some(known), Some(max_await_ms)) => (known, max_await_ms),
         _ => {
             let message = "topologyVersion and maxAwaitTimeMS belong together";
             return Err(Refusal::new(Code::AwaitIncomplete, message));
         }
     };
-    let patience_ms = u64::try_from(patience_ms).map_err(|_| {
+    let max_await_ms = u64::try_from(max_await_ms).map_err(|_| {
         let message = "maxAwaitTimeMS must be a non-negative integer";
         Refusal::new(Code::AwaitNegative, message)
     })?;
@@ -61,16 +61,16 @@ pub fn patience(door: &Door, body: &RawDocument) -> Result<Option<Duration>, Ref
         );
         return Err(Refusal::new(Code::TopologyAhead, message));
     }
-    let patience = Duration::from_millis(patience_ms).min(PATIENCE_MAX);
-    Ok((theirs == ours).then_some(patience))
+    let await_time = Duration::from_millis(max_await_ms).min(AWAIT_TIME_MAX);
+    Ok((theirs == ours).then_some(await_time))
 }
 
-/// Does a client want hello after hello to one request?
+/// Returns whether the client wants a stream of replies to one hello.
 pub fn is_stream(body: &RawDocument) -> bool {
     body.get_document("topologyVersion").is_ok()
 }
 
-/// The hello that follows one in a stream: its client knows what it was told.
+/// The next hello of a stream: the same, with the client's new `topologyVersion`.
 pub fn next(body: &RawDocument, door: &Door) -> RawDocumentBuf {
     let mut next = RawDocumentBuf::new();
     for (name, value) in body.into_iter().flatten() {
@@ -91,7 +91,7 @@ fn whole(value: RawBsonRef<'_>) -> Option<i64> {
     }
 }
 
-/// How often what hello says has changed.
+/// The number of changes of hello so far.
 fn counter(door: &Door) -> i64 {
     i64::from(door.documents.is_stopping())
 }
@@ -100,7 +100,7 @@ fn topology_version(door: &Door) -> RawDocumentBuf {
     rawdoc! { "processId": door.run, "counter": counter(door) }
 }
 
-/// Tells drivers that the server stops: they look for another one, or for this one again.
+/// The reply that the server is stopping. Drivers then look for another server, or for this one again.
 fn farewell(door: &Door) -> RawDocumentBuf {
     let message = "The server is in quiesce mode and will shut down";
     let mut reply = Refusal::new(Code::ShutdownInProgress, message).to_reply();
@@ -108,7 +108,7 @@ fn farewell(door: &Door) -> RawDocumentBuf {
     reply
 }
 
-/// Answers hello; authentication may ride along.
+/// Answers hello, with the first step of authentication if the client includes it.
 pub fn reply(door: &Door, session: &mut Session, name: &str, body: &RawDocument) -> RawDocumentBuf {
     if door.documents.is_stopping() {
         return farewell(door);
@@ -160,7 +160,7 @@ fn append_limits(reply: &mut RawDocumentBuf, session: &Session) {
     reply.append(cstr!("readOnly"), false);
 }
 
-/// The compressors that both sides know, in the client's order; no field if there are none.
+/// Adds the compressors that both sides support, in the client's order; no field if there is none.
 pub fn append_compression(reply: &mut RawDocumentBuf, body: &RawDocument) {
     let Ok(asked) = body.get_array("compression") else {
         return;
@@ -176,7 +176,7 @@ pub fn append_compression(reply: &mut RawDocumentBuf, body: &RawDocument) {
     }
 }
 
-/// Users that are not there have the same mechanisms, so that names cannot be learned here.
+/// Adds the mechanisms of a user. Unknown users have the same ones, so that clients cannot probe for names.
 fn append_mechanisms(reply: &mut RawDocumentBuf, body: &RawDocument) {
     if body.get_str("saslSupportedMechs").is_ok() {
         reply.append(
@@ -186,7 +186,7 @@ fn append_mechanisms(reply: &mut RawDocumentBuf, body: &RawDocument) {
     }
 }
 
-/// The first step of authentication, if the client guessed the mechanism right; otherwise it starts anew.
+/// Adds the reply to the first step of authentication, if it succeeds. Otherwise the client starts again.
 fn append_speculation(
     reply: &mut RawDocumentBuf,
     door: &Door,
@@ -205,7 +205,7 @@ fn append_speculation(
     }
 }
 
-/// What a client that is not a driver reads in an error to `OP_QUERY`.
+/// The error for any other command in an `OP_QUERY`.
 pub fn unsupported_query(name: &str) -> RawDocumentBuf {
     let message = format!(
         "Unsupported OP_QUERY command: {name}. The client driver may require an upgrade. For more details see \

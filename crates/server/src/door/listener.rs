@@ -1,4 +1,4 @@
-//! Accepts connections, each served by a task of its own.
+//! Accepts connections and serves each on a task of its own.
 
 use std::io;
 use std::net::SocketAddr;
@@ -20,16 +20,16 @@ use super::session::Session;
 use super::socket::Socket;
 use super::{Behind, Door};
 
-/// How long to wait after the system refused a connection, for instance because no file descriptor is left.
+/// Pause after the system refused a connection, for instance because no file descriptor is left.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 
-/// How often commands whose clients are gone are looked for.
+/// Interval of checking for commands whose clients are gone.
 const ABANDONED_INTERVAL: Duration = Duration::from_millis(200);
 
-/// Why a door does not listen.
+/// Why a listener cannot be opened.
 #[derive(Debug, thiserror::Error)]
 pub enum ListenError {
-    /// Another program has the port.
+    /// The port is in use.
     #[error(
         "port {port} is in use: stop the program that listens there, or choose another port by {setting}"
     )]
@@ -42,14 +42,14 @@ pub enum ListenError {
     },
 }
 
-/// A door that listens.
+/// A listener for MongoDB clients.
 pub struct Listener {
     listener: TcpListener,
     tls: Option<TlsAcceptor>,
 }
 
 impl Listener {
-    /// Listens on `address`; with `tls`, clients must speak it.
+    /// Listens on `address`; with `tls`, for TLS clients only.
     ///
     /// # Errors
     /// If the port is in use or the system refuses.
@@ -61,20 +61,20 @@ impl Listener {
         Ok(Listener { listener, tls })
     }
 
-    /// The address, with the port that the system picked if none was asked for.
+    /// The address, with the port that the system picked if the setting has port 0.
     ///
     /// # Errors
-    /// If the system does not tell.
+    /// If the system does not report it.
     pub fn address(&self) -> io::Result<SocketAddr> {
         self.listener.local_addr()
     }
 
-    /// Serves clients until `shutdown` turns true, then waits for commands in progress at most `patience`.
+    /// Serves clients until `shutdown` turns true, then waits at most `grace` for commands in progress.
     pub async fn serve(
         self,
         door: Arc<Door>,
         mut shutdown: watch::Receiver<bool>,
-        patience: Duration,
+        grace: Duration,
     ) {
         let mut connections = JoinSet::new();
         let for_connections = shutdown.clone();
@@ -93,7 +93,7 @@ impl Listener {
         }
         drop(self.listener);
         door.documents.stop_waiting();
-        let finished = timeout(patience, async {
+        let finished = timeout(grace, async {
             while connections.join_next().await.is_some() {}
         })
         .await;
@@ -129,7 +129,7 @@ impl Listener {
             session.local_address = local_address;
             tokio::select! {
                 () = serve_socket(door, tls, socket, session, shutdown) => {}
-                () = place.given_away() => {
+                () = place.evicted() => {
                     tracing::debug!(%peer, "connection closed: it had not authenticated, and another needed its place");
                 }
             }
@@ -137,7 +137,7 @@ impl Listener {
     }
 }
 
-/// Listens on the address that a setting gives.
+/// Listens on the address of a setting.
 ///
 /// # Errors
 /// If the port is in use or the system refuses.
@@ -168,12 +168,12 @@ fn look_for_abandoned(documents: &Arc<Documents>) -> io::Result<()> {
     thread.spawn(look).map(drop)
 }
 
-/// Waits until the server is asked to stop.
+/// Waits until the server is stopping.
 pub async fn stopped(shutdown: &mut watch::Receiver<bool>) {
     let _ = shutdown.wait_for(|down| *down).await;
 }
 
-/// A bug ends its own connection; the others go on.
+/// Logs a panic of a connection, which the other connections survive.
 fn log_panic(ended: &Result<(), JoinError>) {
     if let Err(error) = ended {
         tracing::error!(%error, "a connection ended by a bug");

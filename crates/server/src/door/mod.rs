@@ -1,7 +1,7 @@
 //! The documents door: connections that speak MongoDB's wire protocol.
 //!
 //! Three layers: `forebay-wire-mongo` turns bytes into messages, [`dispatch`] answers messages, [`connection`] and
-//! [`listener`] move bytes. With a store behind us, [`relay`] takes the place of [`connection`].
+//! [`listener`] move bytes. With an upstream, [`relay`] replaces [`connection`].
 
 mod connection;
 mod dispatch;
@@ -38,16 +38,16 @@ pub use refusal::{Code, Refusal};
 
 use places::Places;
 
-/// What all connections of a door share.
+/// The state that all connections of a door share.
 #[derive(Debug)]
 pub struct Door {
     documents: Arc<Documents>,
-    /// The store behind us, if there is one.
+    /// The upstream, if there is one.
     behind: Option<Behind>,
-    /// The id of this run of the process, which tells drivers that the server was restarted.
+    /// Identifies this run of the process, so that drivers notice a restart.
     run: ObjectId,
     replica_set: Option<ReplicaSet>,
-    /// Failures on demand, where they are allowed.
+    /// Fail points, if they are enabled.
     fail_points: Option<FailPoints>,
     auth_required: bool,
     timeouts: Timeouts,
@@ -55,46 +55,46 @@ pub struct Door {
     guesses: Guesses,
     user_changes: Changes,
     memory: Account,
-    /// What clients that have not authenticated take of it.
+    /// The part of it for clients that have not authenticated.
     strangers: Account,
     places: Arc<Places>,
-    /// Commands passed on to the store behind us, by name.
+    /// Commands passed on to the upstream, by name.
     forwarded: HashMap<&'static str, AtomicU64>,
     next_connection_id: AtomicI64,
     next_request_id: AtomicI32,
 }
 
-/// The store behind us: the way to it, and what is cached of it.
+/// The upstream and its caches.
 #[derive(Debug)]
 pub struct Behind {
     pub upstream: Arc<Upstream>,
     pub shadow: Arc<Shadow>,
 }
 
-/// The connections of a door.
+/// Counters of the connections of a door.
 #[derive(Debug, Clone, Copy)]
 pub struct Connections {
     /// Open now.
     pub open: usize,
-    /// The most at a time.
+    /// Maximum number of open ones.
     pub max: usize,
-    /// Taken so far.
+    /// Accepted so far.
     pub taken: u64,
-    /// Refused so far because there were too many.
+    /// Refused so far, as the maximum was reached.
     pub refused: u64,
-    /// Closed so far to make room, as their clients had not authenticated.
-    pub given_away: u64,
+    /// Unauthenticated ones closed so far to make room.
+    pub evicted: u64,
     /// Wrong passwords so far.
     pub wrong_passwords: u64,
 }
 
-/// What commands that the door itself does not know are counted as.
+/// The name under which unknown commands are counted.
 const OTHER_COMMAND: &str = "other";
 
-/// Clients that have not authenticated hold at most one byte of this many of the account.
+/// Clients that have not authenticated hold at most this fraction (1/32) of the account.
 const STRANGERS_PART: u64 = 32;
 
-/// How long clients may take.
+/// Timeouts of clients.
 #[derive(Debug, Clone, Copy)]
 struct Timeouts {
     handshake: Duration,
@@ -102,11 +102,11 @@ struct Timeouts {
 }
 
 impl Door {
-    /// A door to these documents, or to the store behind us. Waits for the disk.
+    /// Opens a door to these documents, or to the upstream. Waits for the disk.
     pub fn new(documents: Arc<Documents>, behind: Option<Behind>, settings: &Settings) -> Door {
         let memory = documents.settings().memory.clone();
         Door {
-            secret: Secret::of(&documents),
+            secret: Secret::load(&documents),
             guesses: Guesses::default(),
             user_changes: Changes::default(),
             documents,
@@ -133,12 +133,12 @@ impl Door {
         &self.documents
     }
 
-    /// The store behind us, if there is one.
+    /// The upstream, if there is one.
     pub fn upstream(&self) -> Option<&Upstream> {
         Some(&self.behind.as_ref()?.upstream)
     }
 
-    /// Figures of the connections.
+    /// The counters of the connections.
     pub fn connections(&self) -> Connections {
         let taken = self.next_connection_id.load(Ordering::Relaxed) - 1;
         let places = self.places.counts();
@@ -147,12 +147,12 @@ impl Door {
             max: places.max,
             taken: taken.unsigned_abs(),
             refused: places.refused,
-            given_away: places.given_away,
+            evicted: places.evicted,
             wrong_passwords: self.guesses.total(),
         }
     }
 
-    /// How many commands were passed on to the store behind us, by name, if there is one.
+    /// Returns the number of commands passed on to the upstream, by name; `None` without an upstream.
     pub fn forwarded(&self) -> Option<Vec<(&'static str, u64)>> {
         self.behind.as_ref()?;
         let counters = self.forwarded.iter();
@@ -163,12 +163,12 @@ impl Door {
         Some(counts)
     }
 
-    /// What became of reads on cached collections of the store behind us, if there is one.
+    /// The counters of reads on cached collections of the upstream; `None` without an upstream.
     pub fn upstream_reads(&self) -> Option<&Counters> {
         Some(&self.behind.as_ref()?.shadow.counters)
     }
 
-    /// Counts a command that is passed on. Names that clients make up are one, so that they cannot fill memory.
+    /// Counts a command that is passed on. Unknown names share a counter, so that clients cannot fill memory with them.
     fn count_forwarded(&self, name: &str) {
         let counter = self.forwarded.get(name);
         if let Some(counter) = counter.or_else(|| self.forwarded.get(OTHER_COMMAND)) {

@@ -1,8 +1,8 @@
-//! Places for connections: how many there are, and which are given away when they are short.
+//! Places for connections: their number, and which connections lose theirs when there are too few.
 //!
-//! Where clients must authenticate, a part of the places is for those that have. Clients that have not (strangers)
-//! share the rest. When that is full, the stranger that came first makes room: a client that knows a password is a
-//! stranger only for a moment, so that it gets in however many strangers stay.
+//! If clients must authenticate, a part of the places is reserved for those that have. Clients that have not
+//! (strangers) share the rest. When that is full, the oldest stranger is disconnected. A client with a valid password
+//! is a stranger only for a moment, so it gets in whatever the number of strangers.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -14,7 +14,7 @@ use tokio::sync::Notify;
 #[derive(Debug)]
 pub struct Places {
     max: usize,
-    /// Maximum places of strangers; `None` where clients need not authenticate.
+    /// Maximum number of places of strangers; `None` if clients need not authenticate.
     strangers_max: Option<usize>,
     taken: Mutex<Taken>,
 }
@@ -22,44 +22,44 @@ pub struct Places {
 #[derive(Debug, Default)]
 struct Taken {
     count: usize,
-    /// Numbers the places in the order in which they were taken.
+    /// Counts the places taken, which numbers them by age.
     next: u64,
     strangers: BTreeMap<u64, Arc<Notify>>,
     refused: u64,
-    given_away: u64,
+    evicted: u64,
 }
 
-/// A connection's place; it is free again when this value is dropped.
+/// A connection's place, which is released when this value is dropped.
 #[derive(Debug)]
 pub struct Place {
     places: Arc<Places>,
     number: u64,
-    given_away: Arc<Notify>,
+    evicted: Arc<Notify>,
     standing: Mutex<Standing>,
 }
 
-/// Whose place it is.
+/// The owner of a place.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Standing {
     Stranger,
     Known,
 }
 
-/// Figures of the places.
+/// Counters of the places.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Counts {
     /// Taken now.
     pub taken: usize,
-    /// How many there are.
+    /// Number of places.
     pub max: usize,
-    /// Clients that got none so far.
+    /// Clients refused so far.
     pub refused: u64,
-    /// Strangers that have made room so far.
-    pub given_away: u64,
+    /// Strangers disconnected so far.
+    pub evicted: u64,
 }
 
 impl Places {
-    /// This many places; if clients must authenticate, half of them are for those that have.
+    /// Makes `max` places. If clients must authenticate, half of them are reserved for those that have.
     pub fn new(max: usize, auth_required: bool) -> Arc<Places> {
         Arc::new(Places {
             max,
@@ -68,16 +68,16 @@ impl Places {
         })
     }
 
-    /// Takes a place; that of the oldest stranger if those of strangers are full. Returns `None` if clients that may
-    /// keep their places have all of them.
+    /// Takes a place, if need be that of the oldest stranger. Returns `None` if clients that keep their places have
+    /// all.
     pub fn enter(self: &Arc<Self>) -> Option<Place> {
         let mut taken = self.taken.lock();
         if let Some(strangers_max) = self.strangers_max
             && (taken.count >= self.max || taken.strangers.len() >= strangers_max)
-            && let Some((_, given_away)) = taken.strangers.pop_first()
+            && let Some((_, evicted)) = taken.strangers.pop_first()
         {
-            given_away.notify_one();
-            taken.given_away += 1;
+            evicted.notify_one();
+            taken.evicted += 1;
             taken.count -= 1;
         }
         if taken.count >= self.max {
@@ -89,7 +89,7 @@ impl Places {
         let place = Place {
             places: self.clone(),
             number: taken.next,
-            given_away: Arc::default(),
+            evicted: Arc::default(),
             standing: Mutex::new(Standing::Known),
         };
         if self.strangers_max.is_some() {
@@ -98,25 +98,25 @@ impl Places {
         Some(place)
     }
 
-    /// Figures.
+    /// The counters.
     pub fn counts(&self) -> Counts {
         let taken = self.taken.lock();
         Counts {
             taken: taken.count,
             max: self.max,
             refused: taken.refused,
-            given_away: taken.given_away,
+            evicted: taken.evicted,
         }
     }
 }
 
 impl Place {
-    /// Waits until the place is another's. One may wait at a time.
-    pub async fn given_away(&self) {
-        self.given_away.notified().await;
+    /// Waits until the place is taken away. One caller at a time may wait.
+    pub async fn evicted(&self) {
+        self.evicted.notified().await;
     }
 
-    /// Keeps the place for a client that has authenticated. Too late if it is another's already.
+    /// Keeps the place for a client that has authenticated. Has no effect if the place was taken away before.
     pub fn keep(&self) {
         let mut taken = self.places.taken.lock();
         if taken.strangers.remove(&self.number).is_some() {
@@ -133,7 +133,7 @@ impl Place {
     }
 
     fn be_stranger(&self, taken: &mut Taken) {
-        taken.strangers.insert(self.number, self.given_away.clone());
+        taken.strangers.insert(self.number, self.evicted.clone());
         *self.standing.lock() = Standing::Stranger;
     }
 }
@@ -142,7 +142,7 @@ impl Drop for Place {
     fn drop(&mut self) {
         let mut taken = self.places.taken.lock();
         let was_stranger = taken.strangers.remove(&self.number).is_some();
-        // Neither: it is another's.
+        // Neither: the place was taken away.
         if was_stranger || *self.standing.lock() == Standing::Known {
             taken.count -= 1;
         }
@@ -155,8 +155,8 @@ mod tests {
 
     use super::*;
 
-    fn is_given_away(place: &Place) -> bool {
-        place.given_away().now_or_never().is_some()
+    fn is_evicted(place: &Place) -> bool {
+        place.evicted().now_or_never().is_some()
     }
 
     #[test]
@@ -165,7 +165,7 @@ mod tests {
         let (first, _second) = (places.enter().expect("room"), places.enter().expect("room"));
         assert!(places.enter().is_none());
         first.forget();
-        assert!(places.enter().is_none() && !is_given_away(&first));
+        assert!(places.enter().is_none() && !is_evicted(&first));
         drop(first);
         let third = places.enter();
         assert!(third.is_some());
@@ -179,12 +179,12 @@ mod tests {
         let enter = || places.enter().expect("room");
         let (first, second) = (enter(), enter());
         let third = enter();
-        assert!(is_given_away(&first) && !is_given_away(&second));
+        assert!(is_evicted(&first) && !is_evicted(&second));
         assert_eq!(places.counts().taken, 2);
         drop(first);
         let counts = places.counts();
         assert_eq!(
-            (counts.taken, counts.given_away),
+            (counts.taken, counts.evicted),
             (2, 1),
             "its place was another's"
         );
@@ -202,14 +202,14 @@ mod tests {
             stranger
         });
         ada.keep();
-        assert!(is_given_away(&ada), "it was too late for her");
+        assert!(is_evicted(&ada), "it was too late for her");
         drop(ada);
         eve.keep();
         let bob = enter();
         bob.keep();
-        assert!(places.enter().is_none() && !is_given_away(&eve) && !is_given_away(&bob));
+        assert!(places.enter().is_none() && !is_evicted(&eve) && !is_evicted(&bob));
         bob.forget();
         let _carol = enter();
-        assert!(is_given_away(&bob) && !is_given_away(&eve));
+        assert!(is_evicted(&bob) && !is_evicted(&eve));
     }
 }

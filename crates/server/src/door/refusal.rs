@@ -1,4 +1,4 @@
-//! Errors that the door itself answers with, and MongoDB's codes for them.
+//! Errors of the door itself, and MongoDB's codes for them.
 
 use bson::{RawDocumentBuf, rawdoc};
 use forebay_memory::Full;
@@ -8,7 +8,7 @@ use forebay_wire_mongo::validate::InvalidBson;
 /// The codes that the door uses, in MongoDB's numbers and names.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Code {
-    /// An argument has a value that it can not have.
+    /// An argument has an invalid value.
     BadValue,
     /// No such user.
     UserNotFound,
@@ -16,29 +16,29 @@ pub enum Code {
     Unauthorized,
     /// An argument has the wrong type.
     TypeMismatch,
-    /// Something nests too deep.
+    /// The nesting is too deep.
     Overflow,
     /// Messages in the wrong order.
     ProtocolError,
     /// The password is wrong, or there is no such user.
     AuthenticationFailed,
-    /// A document is not good BSON.
+    /// A document is invalid BSON.
     InvalidBson,
     /// No such role.
     RoleNotFound,
-    /// The account of memory is full.
+    /// There is no memory left for requests.
     ExceededMemoryLimit,
-    /// The server stops.
+    /// The server is stopping.
     ShutdownInProgress,
-    /// The operation could not be done.
+    /// The operation failed.
     OperationFailed,
-    /// No such way to authenticate.
+    /// Unknown authentication mechanism.
     MechanismUnavailable,
-    /// `topologyVersion` without `maxAwaitTimeMS`, or the other way round.
+    /// Only one of `topologyVersion` and `maxAwaitTimeMS`.
     AwaitIncomplete,
-    /// `maxAwaitTimeMS` is below zero.
+    /// `maxAwaitTimeMS` is negative.
     AwaitNegative,
-    /// A `topologyVersion` that is still to come.
+    /// A `topologyVersion` of the future.
     TopologyAhead,
     /// `OP_QUERY` is for the handshake only.
     UnsupportedOpQueryCommand,
@@ -46,18 +46,18 @@ pub enum Code {
     BsonObjectTooLarge,
     /// A command without `$db`.
     MissingDatabase,
-    /// A user of this name is there already.
+    /// A user of this name exists.
     UserExists,
-    /// An argument that the command does not have.
+    /// An unknown argument.
     UnknownField,
     /// The same argument twice.
     DuplicateField,
-    /// An argument that has to be there is not.
+    /// A required argument is missing.
     MissingField,
 }
 
 impl Code {
-    /// MongoDB's number and name.
+    /// MongoDB's number and name for the code.
     pub fn number_and_name(self) -> (i32, &'static str) {
         match self {
             Code::BadValue => (2, "BadValue"),
@@ -95,7 +95,7 @@ pub struct Refusal {
 }
 
 impl Refusal {
-    /// A refusal with a message for the person who wrote the command.
+    /// Makes a refusal with a message for the author of the command.
     pub fn new(code: Code, message: impl Into<String>) -> Refusal {
         Refusal {
             code,
@@ -103,12 +103,12 @@ impl Refusal {
         }
     }
 
-    /// Its code.
+    /// The code.
     pub fn code(&self) -> Code {
         self.code
     }
 
-    /// What to answer to a message that is framed well but has bad content.
+    /// The refusal of a well-framed message with malformed content.
     pub fn of_content(error: &Error) -> Refusal {
         let code = match error {
             Error::Bson(InvalidBson::TooLarge { .. }) => Code::BsonObjectTooLarge,
@@ -119,7 +119,7 @@ impl Refusal {
         Refusal::new(code, error.to_string())
     }
 
-    /// What to answer where the account of memory is full.
+    /// The refusal when there is no memory left.
     pub fn of_memory(full: &Full) -> Refusal {
         Refusal::new(Code::ExceededMemoryLimit, full.to_string())
     }

@@ -1,4 +1,4 @@
-//! The description of the server as a replica set of one member, so that drivers repeat writes by themselves.
+//! The description of the server as a replica set of one member, so that drivers repeat writes.
 
 use bson::oid::ObjectId;
 use bson::{DateTime, RawArrayBuf, RawDocumentBuf, cstr, rawdoc};
@@ -17,7 +17,7 @@ pub struct ReplicaSet {
 }
 
 impl ReplicaSet {
-    /// From the setting, which its kind has judged: `NAME`, or `NAME/HOST:PORT`; `None` if it is empty.
+    /// Reads the setting, whose form was checked: `NAME`, or `NAME/HOST:PORT`. Returns `None` if it is empty.
     pub fn parse(setting: &str) -> Option<ReplicaSet> {
         let (name, address) = match setting.split_once('/') {
             Some((name, address)) => (name, Some(address.to_owned())),
@@ -29,7 +29,7 @@ impl ReplicaSet {
         })
     }
 
-    /// Says in a hello what drivers look for in the primary of a replica set.
+    /// Adds the fields by which drivers recognise the primary of a replica set to a hello.
     pub fn append_to(&self, reply: &mut RawDocumentBuf, session: &Session) {
         let reached = || session.local_address.map(|address| address.to_string());
         let Some(me) = self.address.clone().or_else(reached) else {

@@ -1,4 +1,4 @@
-//! What a connection remembers between commands.
+//! The state of a connection between commands.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -13,32 +13,32 @@ use super::{Door, hello};
 use crate::auth;
 use crate::auth::sasl::{Conversation, Login};
 
-/// The longest application name that is kept, in bytes; drivers send at most as much.
+/// Maximum bytes of an application name; drivers send at most this many.
 const APP_NAME_BYTES_MAX: usize = 128;
-/// Wrong passwords that end a connection.
+/// Number of wrong passwords that end a connection.
 const FAILURES_MAX: u32 = 3;
 
 /// The state of a connection.
 #[derive(Debug)]
 pub struct Session {
-    /// Who the client is, as commands see it.
+    /// The client, as commands see it.
     pub client: ClientContext,
-    /// The address at which the client reached us.
+    /// The local address of the connection.
     pub local_address: Option<SocketAddr>,
     /// Authentication in progress.
     pub conversation: Option<Conversation>,
-    /// Wrong passwords since the client last gave a right one.
+    /// Number of wrong passwords since the last successful login.
     pub failures: u32,
     login: Option<Login>,
-    /// Changes of users that what the client may do takes in; `None` until it was looked up.
+    /// Count of changes of users at which the client's rights were read; `None` before.
     changes_seen: Option<u64>,
-    /// When the connection ends unless the client has authenticated.
+    /// Deadline for authenticating.
     login_due: Option<Instant>,
     place: Arc<Place>,
 }
 
 impl Session {
-    /// The state of a fresh connection.
+    /// The state of a new connection.
     pub fn new(
         connection_id: i64,
         peer: SocketAddr,
@@ -63,7 +63,7 @@ impl Session {
         }
     }
 
-    /// Makes the client a user whose password was proven.
+    /// Logs the client in.
     pub fn log_in(&mut self, login: Login) {
         self.client.user = Some(login.user.clone());
         self.login = Some(login);
@@ -73,15 +73,15 @@ impl Session {
         self.place.keep();
     }
 
-    /// Makes the client a stranger: one that has not authenticated.
+    /// Logs the client out, so that it is a stranger again.
     pub fn log_out(&mut self) {
         self.client.user = None;
         self.login = None;
         self.place.forget();
     }
 
-    /// Brings the rights of the client up to date, if users have changed. Logs it out if its user is gone or has
-    /// another password.
+    /// Reads the rights of the client again if users have changed. Logs it out if its user was removed or has another
+    /// password.
     pub fn follow_users(&mut self, door: &Door) {
         if !door.auth_required {
             return;
@@ -120,7 +120,7 @@ impl Session {
         }
     }
 
-    /// Waits until the client should have authenticated, but has not.
+    /// Waits until the deadline for authenticating has passed.
     pub async fn overdue(&self) {
         match self.login_due {
             Some(due) => tokio::time::sleep_until(due.into()).await,
@@ -128,24 +128,24 @@ impl Session {
         }
     }
 
-    /// Whether the client has given too many wrong passwords.
+    /// Returns whether the client has sent too many wrong passwords.
     pub fn is_expelled(&self) -> bool {
         self.failures >= FAILURES_MAX
     }
 
-    /// Whether the client has yet to authenticate.
+    /// Returns whether the client has yet to authenticate.
     pub fn is_stranger(&self, door: &Door) -> bool {
         door.auth_required && self.client.user.is_none()
     }
 
-    /// True if the client is on this machine.
+    /// Returns whether the client is on this machine.
     pub fn is_local(&self) -> bool {
         self.client
             .peer
             .is_some_and(|peer| peer.ip().to_canonical().is_loopback())
     }
 
-    /// Keeps the application's name out of the `client` document of the first hello.
+    /// Stores the application's name from the `client` document of the first hello.
     pub fn remember(&mut self, metadata: &RawDocument) {
         let name = metadata
             .get_document("application")

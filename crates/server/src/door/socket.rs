@@ -1,4 +1,4 @@
-//! The socket of a connection, of which others can tell whether the client is still there.
+//! The socket of a connection. Other threads can check whether its client is still connected.
 
 use std::io;
 use std::os::fd::AsFd;
@@ -16,11 +16,11 @@ use crate::tcp;
 /// Linux's `POLLRDHUP`: the other side has closed the connection, or its half.
 const READ_CLOSED: PollFlags = PollFlags::from_bits_retain(0x2000);
 
-/// A socket that is read and written by its connection alone. It closes when the connection drops it.
+/// A socket that only its connection reads and writes. It closes when the connection drops it.
 #[derive(Debug)]
 pub struct Socket(Arc<TcpStream>);
 
-/// Tells whether the client at the other end of a socket is gone. It keeps nothing open.
+/// Checks whether the client of a socket is gone. Does not keep the socket open.
 #[derive(Debug)]
 struct Watch(Weak<TcpStream>);
 
@@ -33,7 +33,7 @@ impl Socket {
         Socket(Arc::new(stream))
     }
 
-    /// What commands ask whether their client is still there.
+    /// The link through which commands check whether their client is still connected.
     pub fn link(&self) -> Arc<dyn Link> {
         Arc::new(Watch(Arc::downgrade(&self.0)))
     }
@@ -44,8 +44,8 @@ impl Link for Watch {
         let Some(stream) = self.0.upgrade() else {
             return true;
         };
-        // The system is asked, not the runtime, which tells only what its threads have come to see. It knows the end of
-        // the stream as soon as it came, even behind bytes that are not read yet.
+        // Asks the system, not the runtime, which knows only the events that its threads have processed. The system
+        // knows the end of the stream at once, even behind bytes that are not read yet.
         let mut ends = [PollFd::new(stream.as_fd(), READ_CLOSED)];
         poll(&mut ends, PollTimeout::ZERO).is_ok() && ends[0].any().unwrap_or(true)
     }
@@ -67,8 +67,7 @@ impl AsyncRead for Socket {
     }
 }
 
-/// Reads what is there. A read that does not fill the buffer has emptied the socket, so that no further one has to find
-/// that out.
+/// Reads what is available. A read that does not fill the buffer has emptied the socket, which saves another read.
 fn read_once(stream: &TcpStream, buffer: &mut ReadBuf<'_>) -> io::Result<()> {
     let mut outcome = Err(io::ErrorKind::WouldBlock.into());
     let _ = stream.try_io(Interest::READABLE, || {
@@ -114,12 +113,12 @@ impl AsyncWrite for Socket {
         true
     }
 
-    /// What is written is with the system already.
+    /// Written bytes are already in the system's buffer.
     fn poll_flush(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
         Poll::Ready(Ok(()))
     }
 
-    /// The end is sent when the socket closes.
+    /// The system sends the end of the stream when the socket closes.
     fn poll_shutdown(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
         Poll::Ready(Ok(()))
     }

@@ -1,4 +1,4 @@
-//! The documents that a search found, read from the store as they are asked for.
+//! The documents that a search found, read from the store as they are pulled.
 
 use std::collections::VecDeque;
 use std::iter;
@@ -11,16 +11,16 @@ use forebay_memory::Share;
 use roaring::RoaringBitmap;
 use roaring::bitmap::IntoIter;
 
-use super::ahead::{self, Ahead, Source};
+use super::prefetch::{self, Prefetched, Source};
 use super::report::{Access, ExecutionReport, Tally};
 use crate::error::CommandError;
 use crate::streams::{Row, Stream, with_document};
 
-/// How many documents are read between two looks at the stop sign.
+/// Number of documents read between two checks of the cancellation token.
 const STOP_INTERVAL: u64 = 64;
-/// The most documents that are fetched one by one on a thread that serves the network.
+/// Maximum documents that are fetched one by one on a network thread.
 const SHORT_MAX: usize = 64;
-/// The most documents that one piece of a scan gathers.
+/// Maximum documents that one piece of a scan gathers.
 const GATHERED_MAX: usize = 256;
 
 /// A document and its record number.
@@ -28,33 +28,33 @@ pub(super) type Numbered = (u64, Document);
 
 /// The documents that a search found, in the order of their record numbers.
 ///
-/// Each one is checked against the whole filter when it is read, so that a change since the search never shows as a
-/// document that does not match. Between two pulls it holds no snapshot of the store.
-pub struct Found {
+/// Each one is checked against the whole filter when it is read, so that a document that was changed since the search
+/// is never returned unless it matches. Between two pulls the stream holds no snapshot of the store.
+pub struct MatchStream {
     store: Arc<Collection>,
     filter: Arc<Filter>,
-    /// Read and checked already.
+    /// Documents read and checked.
     gathered: VecDeque<Numbered>,
-    /// Taken from `way` to be read together, before what is left there.
-    ahead: VecDeque<Ahead>,
-    /// Documents that will be pulled at once, as far as is known.
+    /// Documents taken from `strategy` and read together. They come before those that are left there.
+    prefetched: VecDeque<Prefetched>,
+    /// Number of documents that will be pulled in this batch, as far as is known.
     batch_left: u64,
-    way: Way,
+    strategy: ReadStrategy,
     report: Arc<ExecutionReport>,
-    /// What `way` holds of the account.
+    /// The share of the memory account that `strategy` takes.
     _held: Option<Arc<Share>>,
 }
 
 /// How the documents are read.
-enum Way {
+enum ReadStrategy {
     /// One by one, by record number.
     Fetch(IntoIter),
-    /// By scanning the collection in pieces, and skipping what the cache ruled out.
+    /// By scanning the collection in pieces and skipping what the cache ruled out.
     Scan(RoaringBitmap),
 }
 
-impl Found {
-    /// Reads the documents with the numbers `wanted`, as the report says, after those that are `gathered` already.
+impl MatchStream {
+    /// A stream of the documents `gathered`, then of those with the numbers `wanted`, read as the report says.
     pub(super) fn new(
         store: Arc<Collection>,
         filter: Arc<Filter>,
@@ -62,24 +62,26 @@ impl Found {
         wanted: RoaringBitmap,
         report: Arc<ExecutionReport>,
         held: Option<Arc<Share>>,
-    ) -> Found {
-        let way = match report.access {
-            Access::Scan { .. } => Way::Scan(wanted),
-            Access::None | Access::Fetch | Access::Probe { .. } => Way::Fetch(wanted.into_iter()),
+    ) -> MatchStream {
+        let strategy = match report.access {
+            Access::Scan { .. } => ReadStrategy::Scan(wanted),
+            Access::None | Access::Fetch | Access::Probe { .. } => {
+                ReadStrategy::Fetch(wanted.into_iter())
+            }
         };
-        Found {
+        MatchStream {
             store,
             filter,
             gathered,
-            ahead: VecDeque::new(),
+            prefetched: VecDeque::new(),
             batch_left: 0,
-            way,
+            strategy,
             report,
             _held: held,
         }
     }
 
-    /// What was done until now.
+    /// Ends the stream and returns the report of what was done.
     pub fn into_report(self) -> Arc<ExecutionReport> {
         self.report
     }
@@ -97,9 +99,10 @@ impl Found {
         Ok(count)
     }
 
-    /// Reads documents now until `limit` match; those are all that is left then.
+    /// Reads documents until `limit` match; the stream then consists of these.
     ///
-    /// False if there are not that many, or they are larger than `bytes_max` together: the search has to be done anew.
+    /// Returns false if there are fewer, or they are larger than `bytes_max` together. The caller must then search
+    /// again.
     ///
     /// # Errors
     /// When the operation is stopped, or the store cannot be read.
@@ -120,8 +123,8 @@ impl Found {
             }
         }
         self.gathered = gathered;
-        self.ahead.clear();
-        self.way = Way::Fetch(RoaringBitmap::new().into_iter());
+        self.prefetched.clear();
+        self.strategy = ReadStrategy::Fetch(RoaringBitmap::new().into_iter());
         Ok(true)
     }
 
@@ -135,15 +138,15 @@ impl Found {
             tally: &self.report.tally,
             stop,
         };
-        let numbers = match &mut self.way {
-            Way::Fetch(numbers) => numbers,
-            Way::Scan(wanted) => {
+        let numbers = match &mut self.strategy {
+            ReadStrategy::Fetch(numbers) => numbers,
+            ReadStrategy::Scan(wanted) => {
                 reader.gather(wanted, &mut self.gathered)?;
                 return Ok(self.gathered.pop_front());
             }
         };
         loop {
-            while let Some((number, document)) = self.ahead.pop_front() {
+            while let Some((number, document)) = self.prefetched.pop_front() {
                 let row = match document {
                     Some(document) => Some((number.into(), document)),
                     None => reader.fetch(&mut iter::once(number))?,
@@ -152,7 +155,7 @@ impl Found {
                     return Ok(row);
                 }
             }
-            let worth = ahead::worth(numbers.len(), self.batch_left);
+            let worth = prefetch::worth(numbers.len(), self.batch_left);
             if worth == 0 {
                 return reader.fetch(numbers);
             }
@@ -162,12 +165,12 @@ impl Found {
                 stop: stop.clone(),
             };
             let numbers: Vec<u32> = numbers.take(worth).collect();
-            self.ahead = ahead::read(&source, &numbers, reader.tally);
+            self.prefetched = prefetch::read(&source, &numbers, reader.tally);
         }
     }
 }
 
-impl Stream for Found {
+impl Stream for MatchStream {
     fn next(&mut self, stop: &Stop) -> Result<Option<Row>, CommandError> {
         let row = self.next_match(stop)?;
         self.batch_left = self.batch_left.saturating_sub(1);
@@ -176,25 +179,25 @@ impl Stream for Found {
 
     fn begin_batch(&mut self, size: u64) {
         self.batch_left = size;
-        self.ahead
+        self.prefetched
             .iter_mut()
             .for_each(|(_, document)| *document = None);
     }
 
     fn is_done(&self) -> bool {
-        let nothing_left = match &self.way {
-            Way::Fetch(numbers) => numbers.len() == 0,
-            Way::Scan(wanted) => wanted.is_empty(),
+        let nothing_left = match &self.strategy {
+            ReadStrategy::Fetch(numbers) => numbers.len() == 0,
+            ReadStrategy::Scan(wanted) => wanted.is_empty(),
         };
-        nothing_left && self.gathered.is_empty() && self.ahead.is_empty()
+        nothing_left && self.gathered.is_empty() && self.prefetched.is_empty()
     }
 
     fn is_short(&self) -> bool {
-        match &self.way {
-            Way::Fetch(numbers) => {
-                numbers.len() + self.ahead.len() <= SHORT_MAX && self.filter.is_cheap()
+        match &self.strategy {
+            ReadStrategy::Fetch(numbers) => {
+                numbers.len() + self.prefetched.len() <= SHORT_MAX && self.filter.is_cheap()
             }
-            Way::Scan(_) => false,
+            ReadStrategy::Scan(_) => false,
         }
     }
 }
@@ -208,7 +211,7 @@ pub(super) struct Reader<'a> {
 }
 
 impl Reader<'_> {
-    /// The document of the next number that is still there and matches.
+    /// The next document that still exists and matches.
     fn fetch(
         &self,
         numbers: &mut impl Iterator<Item = u32>,
@@ -221,7 +224,7 @@ impl Reader<'_> {
         Ok(None)
     }
 
-    /// The document of a number, if it is still there and matches.
+    /// The document with this number, if it still exists and matches.
     pub fn read(&self, number: u64) -> Result<Option<Document>, CommandError> {
         self.check_stop(self.tally.examined())?;
         let document = self.store.get(number).map_err(CommandError::Store)?;
@@ -231,7 +234,7 @@ impl Reader<'_> {
         }
     }
 
-    /// Reads the next piece of a scan; takes what it has passed out of `wanted`.
+    /// Reads the next piece of a scan, and removes the numbers that it has passed from `wanted`.
     fn gather(
         &self,
         wanted: &mut RoaringBitmap,

@@ -1,4 +1,4 @@
-//! Documents in a data folder, and a server on it with the devices and the bucket size of a point.
+//! The fixture of a figure: documents in a data folder, and a server that runs on it with the settings of a point.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -18,22 +18,22 @@ use crate::timed;
 
 /// The collection of all documents.
 pub const COLLECTION: &str = "letters";
-/// Connections that ask for exact values at once.
+/// Number of connections that search for exact values at the same time.
 const CONNECTIONS: usize = 16;
-/// Runs of a regular expression in a round.
+/// Repetitions of a regular expression in a round.
 const REPEAT: Repeat = Repeat {
     count: 9,
     budget: Duration::from_secs(2),
 };
 
-/// Memory that a document takes: 195 bytes of a server that keeps it in memory and caches its value (resident memory
-/// with ten million, two cores, November 2026), and 34 of the rivals that hold all values.
+/// Memory per document: 195 bytes in a server that keeps documents in memory and caches their values (resident memory
+/// with ten million documents, two cores, November 2026), and 34 in the rivals that hold all values.
 const MEMORY_BYTES_PER_DOCUMENT: u64 = 230;
 
-/// The devices of a list one by one: `host:2,cuda:0` is `host:1`, `host:1`, `cuda:0`.
+/// Splits a list into single devices: `host:2,cuda:0` is `host:1`, `host:1`, `cuda:0`.
 ///
 /// # Errors
-/// If the list does not tell how many there are, as `auto` and `cuda` do not.
+/// If the list does not name each device, as `auto` and `cuda` do not.
 pub fn each_device(list: &str) -> Result<Vec<String>> {
     let mut devices = Vec::new();
     for part in list.split(',') {
@@ -50,21 +50,24 @@ pub fn each_device(list: &str) -> Result<Vec<String>> {
     Ok(devices)
 }
 
-/// A data folder that is filled, served and filled further.
-pub struct Bed {
+/// A data folder that grows, and servers that run on it.
+pub struct Fixture {
     folder: tempfile::TempDir,
     devices: Vec<String>,
     documents: usize,
     make: fn(usize, usize) -> Vec<RawDocumentBuf>,
 }
 
-impl Bed {
-    /// An empty folder for the documents that `make` makes.
+impl Fixture {
+    /// Creates an empty folder, for documents made by `make`.
     ///
     /// # Errors
-    /// If it cannot be made.
-    pub fn new(devices: &[String], make: fn(usize, usize) -> Vec<RawDocumentBuf>) -> Result<Bed> {
-        Ok(Bed {
+    /// If the folder cannot be created.
+    pub fn new(
+        devices: &[String],
+        make: fn(usize, usize) -> Vec<RawDocumentBuf>,
+    ) -> Result<Fixture> {
+        Ok(Fixture {
             folder: tempfile::tempdir_in(forebay_peers::cache_folder()?)?,
             devices: devices.to_vec(),
             documents: 0,
@@ -72,36 +75,36 @@ impl Bed {
         })
     }
 
-    /// Inserts what is missing to so many documents.
+    /// Inserts documents until there are `documents`.
     ///
     /// # Errors
     /// If a server fails.
     pub async fn grow(&mut self, documents: usize) -> Result<()> {
-        let serving = self.serve(&[]).await?;
-        serving.insert(self.documents..documents, self.make).await?;
+        let server = self.serve(&[]).await?;
+        server.insert(self.documents..documents, self.make).await?;
         self.documents = documents;
-        serving.stop()
+        server.stop()
     }
 
-    /// Starts a server on the first device; its caches are built when this returns.
+    /// Starts a server with the first device. Its caches are built when this returns.
     ///
     /// # Errors
     /// If it does not start.
-    pub async fn serve(&self, settings: &[&str]) -> Result<Serving> {
+    pub async fn serve(&self, settings: &[&str]) -> Result<RunningServer> {
         let folder = self.folder.path().to_str().context("a folder of UTF-8")?;
         let mut arguments = vec!["--data", folder];
         arguments.extend(settings);
-        let serving = Serving::start(&self.devices, &arguments).await?;
+        let server = RunningServer::start(&self.devices, &arguments).await?;
         if self.documents > 0 {
-            client::caches_are_built(&serving.db, COLLECTION).await?;
+            client::caches_are_built(&server.db, COLLECTION).await?;
         }
-        Ok(serving)
+        Ok(server)
     }
 }
 
-/// A server, with some of the devices.
-pub struct Serving {
-    server: ServerProcess,
+/// A server with the first devices of the list.
+pub struct RunningServer {
+    process: ServerProcess,
     client: Client,
     /// The database of the documents.
     pub db: Database,
@@ -109,23 +112,23 @@ pub struct Serving {
     joined: usize,
 }
 
-impl Serving {
-    /// Starts a server without documents, which keeps them in memory alone, on the first device.
+impl RunningServer {
+    /// Starts an empty server that keeps documents in memory only, with the first device.
     ///
     /// # Errors
     /// If it does not start.
-    pub async fn in_memory(devices: &[String]) -> Result<Serving> {
-        Serving::start(devices, &["--memory"]).await
+    pub async fn in_memory(devices: &[String]) -> Result<RunningServer> {
+        RunningServer::start(devices, &["--memory"]).await
     }
 
-    async fn start(devices: &[String], arguments: &[&str]) -> Result<Serving> {
+    async fn start(devices: &[String], arguments: &[&str]) -> Result<RunningServer> {
         let binary = std::env::current_exe().context("finding this program")?;
         let arguments = [&["--devices", &devices[0]], arguments].concat();
-        let server = ServerProcess::serve(&binary, &arguments)?;
-        let client = client::connect(server.uri()).await?;
-        Ok(Serving {
+        let process = ServerProcess::serve(&binary, &arguments)?;
+        let client = client::connect(process.uri()).await?;
+        Ok(RunningServer {
             db: client.database(DATABASE),
-            server,
+            process,
             client,
             devices: devices.to_vec(),
             joined: 1,
@@ -144,18 +147,18 @@ impl Serving {
         random::insert(&self.db.collection(COLLECTION), range, make).await
     }
 
-    /// Caches a field, if that was not done before, and waits until all of it is on devices and the server rests.
+    /// Caches a field, unless it is cached, and waits until all of it is on devices and the server is idle.
     ///
     /// # Errors
-    /// If the server refuses, or that does not come to be.
+    /// If the server refuses, or the wait times out.
     pub async fn cache(&self, field: &str) -> Result<()> {
         client::declare_cache(&self.db, COLLECTION, field).await?;
         random::all_on_devices(&self.db, COLLECTION, field).await?;
-        self.server.rest().await;
+        self.process.wait_until_idle().await;
         Ok(())
     }
 
-    /// Lets devices join or leave until the first `count` are there.
+    /// Lets devices join or leave until the first `count` have joined.
     ///
     /// # Errors
     /// If the server refuses.
@@ -166,11 +169,11 @@ impl Serving {
         while self.joined > count {
             self.leave().await?;
         }
-        self.server.rest().await;
+        self.process.wait_until_idle().await;
         Ok(())
     }
 
-    /// Lets the next device join; how long that took until its buckets were there, in milliseconds.
+    /// Lets the next device join. Returns the time until its buckets were on it, in milliseconds.
     ///
     /// # Errors
     /// If the server refuses.
@@ -180,7 +183,7 @@ impl Serving {
         Ok(milliseconds(time))
     }
 
-    /// Lets the last device leave; how long that took until its buckets were elsewhere, in milliseconds.
+    /// Lets the last device leave. Returns the time until its buckets were on other devices, in milliseconds.
     ///
     /// # Errors
     /// If the server refuses.
@@ -190,7 +193,7 @@ impl Serving {
         Ok(milliseconds(time))
     }
 
-    /// The devices that are there, as in `host:2` or `cuda:0,cuda:1`.
+    /// The devices that have joined, as in `host:2` or `cuda:0,cuda:1`.
     pub fn devices(&self) -> String {
         let joined = &self.devices[..self.joined];
         let hosts = joined.iter().filter(|device| *device == "host:1").count();
@@ -205,10 +208,10 @@ impl Serving {
         names.join(",")
     }
 
-    /// Exact searches a second, over several connections; each must find what is known of its value.
+    /// Measures exact searches per second over several connections. Checks each count against `known`.
     ///
     /// # Errors
-    /// If a search finds something else.
+    /// If a search counts anything else.
     pub async fn exact_rate(&self, known: &[(String, u64)], duration: Duration) -> Result<f64> {
         let known: Arc<[(String, u64)]> = known.into();
         let start = Instant::now();
@@ -224,7 +227,7 @@ impl Serving {
         Ok(searches as f64 / start.elapsed().as_secs_f64())
     }
 
-    /// The median time of a count by regular expression, in milliseconds.
+    /// Measures the median time of a count by regular expression, in milliseconds.
     ///
     /// # Errors
     /// If it does not count `expect`.
@@ -241,11 +244,11 @@ impl Serving {
     /// # Errors
     /// If it does not stop in good order.
     pub fn stop(self) -> Result<()> {
-        self.server.stop()
+        self.process.stop()
     }
 }
 
-/// Why so many more documents in memory are too many for this machine, if they are.
+/// Returns a note that the memory of this machine is too small for `documents` more documents; `None` if it suffices.
 pub fn cannot_hold(documents: usize) -> Option<String> {
     let needed = documents as u64 * MEMORY_BYTES_PER_DOCUMENT;
     let available = available_memory_bytes()?;
@@ -259,7 +262,7 @@ pub fn cannot_hold(documents: usize) -> Option<String> {
     })
 }
 
-/// Memory that programs may still take, where the system tells.
+/// Memory that programs can still allocate, if the system reports it.
 fn available_memory_bytes() -> Option<u64> {
     let text = std::fs::read_to_string("/proc/meminfo").ok()?;
     let line = text
@@ -269,7 +272,7 @@ fn available_memory_bytes() -> Option<u64> {
     Some(kibibytes * 1024)
 }
 
-/// Searches for one value after the other until a moment; how many it searched for.
+/// Searches for one value after the other until `end`. Returns the number of searches.
 async fn exact_until(
     db: Database,
     known: Arc<[(String, u64)]>,
@@ -291,7 +294,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn devices_of_a_list_are_told_apart() {
+    fn a_list_is_split_into_devices() {
         let devices = each_device("host:2,cuda:1").expect("a list");
         assert_eq!(devices, ["host:1", "host:1", "cuda:1"]);
         assert!(each_device("auto").is_err());

@@ -1,5 +1,5 @@
-//! Reading found documents ahead of whoever pulls them, on all cores: in memory each is a few misses of the processor's
-//! caches, on a disk a few reads, and one thread waits for them one after the other.
+//! Prefetching the documents that were found, on all cores. Each costs a few cache misses of the processor in memory,
+//! or a few reads of a disk, and a single thread would wait for them one after the other.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -10,20 +10,20 @@ use forebay_documents_query::Filter;
 use forebay_documents_store::{Collection, Document};
 use tokio::runtime::Handle;
 
-use super::found::Reader;
+use super::match_stream::Reader;
 use super::report::Tally;
 
-/// As few documents are read by one thread.
+/// Batches up to this many documents are read by one thread.
 const SHARE_MIN: usize = 64;
-/// The most documents that one thread reads at a time.
+/// Maximum documents that one thread reads at a time.
 const SHARE_MAX: usize = 1024;
-/// A thread reads no more once it has so many bytes.
+/// Bytes after which a thread stops reading.
 const SHARE_BYTES_MAX: usize = 4 << 20;
 
 /// The number of a document that was found, and the document if it has been read and matches.
-pub(super) type Ahead = (u32, Option<Document>);
+pub(super) type Prefetched = (u32, Option<Document>);
 
-/// What the threads need that read.
+/// What the reading threads need.
 #[derive(Clone)]
 pub(super) struct Source {
     pub store: Arc<Collection>,
@@ -31,7 +31,7 @@ pub(super) struct Source {
     pub stop: Stop,
 }
 
-/// How many of the next documents are worth reading ahead, of so many that are left and so many that will be pulled.
+/// Number of the next documents worth prefetching, given how many are left and how many will be pulled.
 pub(super) fn worth(left: usize, batch: u64) -> usize {
     let most = forebay_device::cores() * SHARE_MAX;
     match left.min(most).min(usize::try_from(batch).unwrap_or(most)) {
@@ -42,8 +42,8 @@ pub(super) fn worth(left: usize, batch: u64) -> usize {
 
 /// Reads documents.
 ///
-/// One that could not be read, or judged, is left unread: whoever pulls it learns why.
-pub(super) fn read(source: &Source, numbers: &[u32], tally: &Tally) -> VecDeque<Ahead> {
+/// A document that could not be read or judged is left unread, so that the caller gets the error when it pulls it.
+pub(super) fn read(source: &Source, numbers: &[u32], tally: &Tally) -> VecDeque<Prefetched> {
     let Ok(runtime) = Handle::try_current() else {
         return unread(numbers).collect();
     };
@@ -51,32 +51,32 @@ pub(super) fn read(source: &Source, numbers: &[u32], tally: &Tally) -> VecDeque<
     let mut shares = numbers.chunks(share.max(SHARE_MIN));
     let own = shares.next().unwrap_or_default();
     let begin = |numbers| (numbers, begin(&runtime, source.clone(), numbers));
-    // All begin before this thread does its own.
+    // The other threads start before this one reads its own share.
     let others: Vec<_> = shares.map(begin).collect();
-    let mut ahead = VecDeque::with_capacity(numbers.len());
+    let mut prefetched = VecDeque::with_capacity(numbers.len());
     let mut add = |share: Share| {
         tally.examine_many(share.examined, share.matched);
-        ahead.extend(share.ahead);
+        prefetched.extend(share.prefetched);
     };
     add(read_share(source, own));
     for (numbers, share) in others {
-        // If it panicked, so will whoever pulls the document.
+        // If it panicked, the reader that pulls the document will panic too.
         add(share.recv().unwrap_or_else(|_| Share {
-            ahead: unread(numbers).collect(),
+            prefetched: unread(numbers).collect(),
             ..Share::default()
         }));
     }
-    ahead
+    prefetched
 }
 
-fn unread(numbers: &[u32]) -> impl Iterator<Item = Ahead> {
+fn unread(numbers: &[u32]) -> impl Iterator<Item = Prefetched> {
     numbers.iter().map(|&number| (number, None))
 }
 
 /// What one thread has read.
 #[derive(Default)]
 struct Share {
-    ahead: Vec<Ahead>,
+    prefetched: Vec<Prefetched>,
     examined: u64,
     matched: u64,
 }
@@ -97,7 +97,7 @@ fn read_share(source: &Source, numbers: &[u32]) -> Share {
         tally: &tally,
         stop: &source.stop,
     };
-    let mut ahead = Vec::with_capacity(numbers.len());
+    let mut prefetched = Vec::with_capacity(numbers.len());
     let mut bytes = 0;
     let mut left = numbers.iter();
     while bytes < SHARE_BYTES_MAX
@@ -106,18 +106,18 @@ fn read_share(source: &Source, numbers: &[u32]) -> Share {
         match reader.read(number.into()) {
             Ok(Some(document)) => {
                 bytes += document.len_bytes();
-                ahead.push((number, Some(document)));
+                prefetched.push((number, Some(document)));
             }
             Ok(None) => {}
             Err(_) => {
-                ahead.push((number, None));
+                prefetched.push((number, None));
                 break;
             }
         }
     }
-    ahead.extend(unread(left.as_slice()));
+    prefetched.extend(unread(left.as_slice()));
     Share {
-        ahead,
+        prefetched,
         examined: tally.examined(),
         matched: tally.matched(),
     }
