@@ -237,13 +237,13 @@ impl<'a> Search<'a> {
         }
         let directory = &self.snapshot.field(field)?.directory;
         let positions = directory.positions(program.value_prefix());
-        if directory.holders(positions).gpus.is_empty() {
+        if directory.device_partitions(positions).gpus.is_empty() {
             return Ok(());
         }
         let stop = &self.request.stop;
         let (program, until) = (Arc::clone(program), stop.clone());
         let make = move || program.make_device_form(&until).map(|_made| ());
-        let made = threads::before(stop, threads::spawn(make)).await?;
+        let made = threads::until_stopped(stop, threads::spawn(make)).await?;
         Ok(made.map_err(|_| SearchError::Panicked)??)
     }
 
