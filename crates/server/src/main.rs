@@ -9,12 +9,9 @@ mod driver_error;
 mod import;
 mod logging;
 mod settings;
-mod shadow;
 mod status;
 mod stop;
-mod tcp;
 mod tls;
-mod upstream;
 
 use std::process::ExitCode;
 

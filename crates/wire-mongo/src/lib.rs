@@ -14,6 +14,7 @@
 mod compressed;
 mod error;
 mod header;
+pub mod hello;
 pub mod limits;
 mod message;
 mod op_msg;

@@ -2,8 +2,9 @@
 
 use bson::{RawBsonRef, RawDocument, RawDocumentBuf, rawdoc};
 use forebay_documents::{Documents, User};
+use forebay_net::random_bytes;
 
-use super::scram::{ClientFirst, Credentials, Exchange, ScramError, random_bytes};
+use super::scram::{ClientFirst, Credentials, Exchange, ScramError};
 use super::users;
 use crate::door::{Code, Refusal};
 

@@ -5,6 +5,7 @@
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD as BASE64;
+use forebay_net::random_bytes;
 use hmac::{Hmac, KeyInit, Mac};
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
@@ -240,15 +241,6 @@ fn constant_time_eq(left: &Hash, right: &Hash) -> bool {
         .zip(right)
         .fold(0, |difference, (left, right)| difference | (left ^ right));
     std::hint::black_box(difference) == 0
-}
-
-/// Fills `bytes` from the system's generator of random numbers.
-pub fn random_bytes(bytes: &mut [u8]) {
-    use tokio_rustls::rustls::crypto::ring::default_provider;
-    let generator = default_provider().secure_random;
-    generator
-        .fill(bytes)
-        .expect("the system's random generator does not fail once it is seeded");
 }
 
 #[cfg(test)]

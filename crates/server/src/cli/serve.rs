@@ -7,14 +7,13 @@ use anyhow::{Context, Result, bail};
 use clap::{Arg, ArgAction, ArgMatches, Args, Command, FromArgMatches};
 use forebay_device::{DeviceOptions, DeviceSpec, Devices};
 use forebay_documents::{Documents, Location};
+use forebay_documents_proxy::{Proxy, ProxySettings, ReplicaSettings, Upstream};
 
 use super::memory::{self, Division};
-use crate::door::{Behind, Door, Listener};
+use crate::door::{self, Door, Listener};
 use crate::settings::{Settings, Sources, flags};
-use crate::shadow::{Shadow, ShadowSettings};
 use crate::status::Process;
 use crate::stop::Stop;
-use crate::upstream::Upstream;
 use crate::{auth, descriptors, logging, status, tls};
 
 /// For programs that start a server as a child and hold the other end of its standard input: the system closes it when
@@ -78,8 +77,8 @@ pub async fn run(args: &ServeArgs, stop: &Stop) -> Result<()> {
     };
     let upstream = upstream(&settings, listener.address()?).await?;
     let documents = tokio::task::block_in_place(|| open(&settings))?;
-    let behind = match upstream {
-        Some(upstream) => Some(behind(&settings, upstream, &documents).await?),
+    let proxy = match upstream {
+        Some(upstream) => Some(proxy(&settings, upstream, &documents).await?),
         None => None,
     };
     warn_without_users(&settings, &documents);
@@ -96,7 +95,7 @@ pub async fn run(args: &ServeArgs, stop: &Stop) -> Result<()> {
         "Forebay listens on mongodb://{}{scheme}",
         listener.address()?
     );
-    let door = || Door::new(documents.clone(), behind, &settings);
+    let door = || Door::new(documents.clone(), proxy, &settings);
     let door = Arc::new(tokio::task::block_in_place(door));
     let devices = documents.devices().clone();
     let process = Process::new(devices.clone(), documents.settings().memory.clone());
@@ -164,12 +163,12 @@ async fn upstream(settings: &Settings, own: SocketAddr) -> Result<Option<Upstrea
     Ok(Some(upstream))
 }
 
-/// Opens the caches of the upstream, which begin to load.
-async fn behind(
+/// Opens the proxy. The caches of the upstream begin to load.
+async fn proxy(
     settings: &Settings,
     upstream: Upstream,
     documents: &Arc<Documents>,
-) -> Result<Behind> {
+) -> Result<Arc<Proxy>> {
     let file = match settings.memory {
         true => None,
         false => {
@@ -178,17 +177,21 @@ async fn behind(
             Some(folder.join("upstream-caches.jsonl"))
         }
     };
-    let caches = ShadowSettings {
-        exclusive: settings.upstream_writes == "exclusive",
-        load_rate: settings.upstream_load_documents_per_second,
-        file,
-        compare_percent: settings.upstream_compare_percent,
-        serve_stale: settings.upstream_serve_stale,
+    let memory = documents.settings().memory.clone();
+    let of_proxy = ProxySettings {
+        replicas: ReplicaSettings {
+            exclusive: settings.upstream_writes == "exclusive",
+            load_documents_per_second: settings.upstream_load_documents_per_second,
+            file,
+            compare_percent: settings.upstream_compare_percent,
+            serve_stale: settings.upstream_serve_stale,
+        },
+        timeouts: door::timeouts(settings),
+        strangers: door::strangers(&memory),
+        memory,
     };
-    let upstream = Arc::new(upstream);
-    let store = (upstream.clone(), settings.upstream.as_str());
-    let shadow = Shadow::open(documents.clone(), store, caches).await?;
-    Ok(Behind { upstream, shadow })
+    let opened = Proxy::open(documents.clone(), upstream, &settings.upstream, of_proxy);
+    Ok(Arc::new(opened.await?))
 }
 
 fn open(settings: &Settings) -> Result<Arc<Documents>> {

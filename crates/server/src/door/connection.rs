@@ -7,9 +7,11 @@ use bson::{RawBsonRef, RawDocument, RawDocumentBuf};
 use bytes::Bytes;
 use forebay_documents::Command;
 use forebay_memory::{Account, Share};
+use forebay_net::frames::{self, FREE_BYTES_MAX, Frame, FrameError, FrameReader, Refused};
+use forebay_net::{LARGE_MESSAGE_BYTES_MIN, compressed};
 use forebay_wire_mongo::{
-    Body, Compressor, Flags, Limits, Message, OpMsg, OpQuery, OpReply, ReplyFlags, compress,
-    inflated_bytes, is_compressible,
+    Body, Compressor, Flags, Limits, Message, OpMsg, OpQuery, OpReply, ReplyFlags, inflated_bytes,
+    is_compressible,
 };
 use tokio::io::{AsyncRead, AsyncWrite, ReadHalf, WriteHalf, split};
 use tokio::sync::watch;
@@ -17,15 +19,12 @@ use tokio::task::block_in_place;
 use tokio::time::sleep;
 
 use super::fail_point::{End, Failure, statements};
-use super::frames::{self, FREE_BYTES_MAX, Frame, FrameError, FrameReader, Refused};
 use super::listener::stopped;
 use super::session::Session;
 use super::{Door, Refusal, dispatch, hello};
 
 /// Maximum bytes of a message of a client that has not authenticated.
 const STRANGER_MESSAGE_BYTES_MAX: usize = 256 * 1024;
-/// Messages of at least this many bytes are decoded and compressed on a blocking thread.
-pub const LARGE_MESSAGE_BYTES_MIN: usize = 1 << 20;
 
 /// A connection.
 pub struct Connection<S> {
@@ -341,18 +340,6 @@ fn decode(bytes: Bytes, limits: &Limits) -> Result<Message, forebay_wire_mongo::
         true => Message::decode(bytes, limits),
         false => block_in_place(|| Message::decode(bytes, limits)),
     }
-}
-
-/// Compresses the message if a compressor is given.
-pub fn compressed(message: Vec<u8>, compressor: Option<Compressor>) -> Vec<u8> {
-    let Some(compressor) = compressor else {
-        return message;
-    };
-    let compressed = match message.len() < LARGE_MESSAGE_BYTES_MIN {
-        true => compress(&message, compressor),
-        false => block_in_place(|| compress(&message, compressor)),
-    };
-    compressed.unwrap_or(message)
 }
 
 /// Returns whether the reply is a batch of a cursor that has more.

@@ -9,27 +9,19 @@
 use std::time::Duration;
 
 use bson::{RawArrayBuf, RawBsonRef, RawDocument, RawDocumentBuf, cstr, rawdoc};
-use forebay_wire_mongo::{Compressor, limits};
+use forebay_wire_mongo::hello::{WIRE_VERSION_MAX, append_compression};
+pub use forebay_wire_mongo::hello::{is_hello, unsupported_query};
+use forebay_wire_mongo::limits;
 
 use super::session::Session;
 use super::{Code, Door, Refusal, dispatch};
 use crate::auth::sasl;
 
-/// The newest wire version: MongoDB 7.0.
-pub const WIRE_VERSION_MAX: i32 = 21;
 /// Time after which a session without commands ends.
 const SESSION_TIMEOUT_MINUTES: i32 = 30;
 
 /// Maximum time for which an answer is held back.
 const AWAIT_TIME_MAX: Duration = Duration::from_secs(60);
-
-/// The names of the command.
-pub const NAMES: [&str; 3] = ["hello", "isMaster", "ismaster"];
-
-/// Returns whether this is a name of the command.
-pub fn is_hello(command: &str) -> bool {
-    NAMES.contains(&command)
-}
 
 /// Returns how long the answer to this hello is held back while nothing changes; `None` to answer at once.
 ///
@@ -160,22 +152,6 @@ fn append_limits(reply: &mut RawDocumentBuf, session: &Session) {
     reply.append(cstr!("readOnly"), false);
 }
 
-/// Adds the compressors that both sides support, in the client's order; no field if there is none.
-pub fn append_compression(reply: &mut RawDocumentBuf, body: &RawDocument) {
-    let Ok(asked) = body.get_array("compression") else {
-        return;
-    };
-    let mut common = RawArrayBuf::new();
-    for name in asked.into_iter().flatten().filter_map(|name| name.as_str()) {
-        if let Some(compressor) = Compressor::from_name(name) {
-            common.push(compressor.name());
-        }
-    }
-    if !common.is_empty() {
-        reply.append(cstr!("compression"), common);
-    }
-}
-
 /// Adds the mechanisms of a user. Unknown users have the same ones, so that clients cannot probe for names.
 fn append_mechanisms(reply: &mut RawDocumentBuf, body: &RawDocument) {
     if body.get_str("saslSupportedMechs").is_ok() {
@@ -203,14 +179,4 @@ fn append_speculation(
             dispatch::adopt(session, step),
         );
     }
-}
-
-/// The error for any other command in an `OP_QUERY`.
-pub fn unsupported_query(name: &str) -> RawDocumentBuf {
-    let message = format!(
-        "Unsupported OP_QUERY command: {name}. The client driver may require an upgrade. For more details see \
-         https://dochub.mongodb.org/core/legacy-opcode-removal"
-    );
-    let (code, code_name) = super::Code::UnsupportedOpQueryCommand.number_and_name();
-    rawdoc! { "ok": 0.0, "errmsg": message, "code": code, "codeName": code_name }
 }

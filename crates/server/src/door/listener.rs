@@ -14,11 +14,10 @@ use tokio::task::{JoinError, JoinSet};
 use tokio::time::timeout;
 use tokio_rustls::TlsAcceptor;
 
+use super::Door;
 use super::connection::Connection;
-use super::relay::Relay;
 use super::session::Session;
 use super::socket::Socket;
-use super::{Behind, Door};
 
 /// Pause after the system refused a connection, for instance because no file descriptor is left.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
@@ -213,28 +212,9 @@ async fn serve_client<S: AsyncRead + AsyncWrite + Unpin>(
     let connection = session.client.connection_id;
     let peer = session.client.peer.map(tracing::field::display);
     tracing::debug!(connection, peer, "connection opened");
-    let served = match &door.behind {
+    let served = match &door.proxy {
         None => Connection::new(door, session, stream).serve(shutdown).await,
-        // A store that hangs takes connections, and answers nothing on them.
-        Some(Behind { shadow, .. }) if shadow.serve_stale && shadow.is_away() => {
-            let relay = Relay::stale(door.clone(), shadow.clone(), session, stream);
-            relay.serve(shutdown).await
-        }
-        Some(Behind { upstream, shadow }) => match upstream.connect().await {
-            Ok(store) => {
-                let _arrived = shadow.arrives().await;
-                let relay = Relay::new(door.clone(), shadow.clone(), session, stream, store);
-                relay.serve(shutdown).await
-            }
-            Err(error) => {
-                if !shadow.is_away() {
-                    tracing::warn!(connection, peer, %upstream, %error, "the store cannot be reached");
-                }
-                shadow.lost();
-                let relay = Relay::stale(door.clone(), shadow.clone(), session, stream);
-                relay.serve(shutdown).await
-            }
-        },
+        Some(proxy) => proxy.serve(session.client, stream, shutdown).await,
     };
     match served {
         Ok(()) => tracing::debug!(connection, peer, "connection closed"),

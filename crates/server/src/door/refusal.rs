@@ -40,8 +40,6 @@ pub enum Code {
     AwaitNegative,
     /// A `topologyVersion` of the future.
     TopologyAhead,
-    /// `OP_QUERY` is for the handshake only.
-    UnsupportedOpQueryCommand,
     /// A document is larger than the limit.
     BsonObjectTooLarge,
     /// A command without `$db`.
@@ -76,7 +74,6 @@ impl Code {
             Code::AwaitIncomplete => (31368, "Location31368"),
             Code::AwaitNegative => (31373, "Location31373"),
             Code::TopologyAhead => (31382, "Location31382"),
-            Code::UnsupportedOpQueryCommand => (352, "UnsupportedOpQueryCommand"),
             Code::BsonObjectTooLarge => (10334, "BSONObjectTooLarge"),
             Code::MissingDatabase => (40571, "Location40571"),
             Code::UserExists => (51003, "Location51003"),

@@ -6,6 +6,7 @@ use std::time::Instant;
 
 use bson::RawDocument;
 use forebay_documents::{ClientContext, Command, Link, Rights};
+use forebay_wire_mongo::hello::app_name;
 use tokio::task::block_in_place;
 
 use super::places::Place;
@@ -13,8 +14,6 @@ use super::{Door, hello};
 use crate::auth;
 use crate::auth::sasl::{Conversation, Login};
 
-/// Maximum bytes of an application name; drivers send at most this many.
-const APP_NAME_BYTES_MAX: usize = 128;
 /// Number of wrong passwords that end a connection.
 const FAILURES_MAX: u32 = 3;
 
@@ -147,14 +146,8 @@ impl Session {
 
     /// Stores the application's name from the `client` document of the first hello.
     pub fn remember(&mut self, metadata: &RawDocument) {
-        let name = metadata
-            .get_document("application")
-            .and_then(|application| application.get_str("name"));
-        if let Ok(name) = name
-            && name.len() <= APP_NAME_BYTES_MAX
-            && self.client.app_name.is_none()
-        {
-            self.client.app_name = Some(name.to_owned());
+        if self.client.app_name.is_none() {
+            self.client.app_name = app_name(metadata).map(str::to_owned);
         }
     }
 }

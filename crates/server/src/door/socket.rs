@@ -7,11 +7,10 @@ use std::sync::{Arc, Weak};
 use std::task::{Context, Poll, ready};
 
 use forebay_documents::Link;
+use forebay_net::tcp;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use tokio::io::{AsyncRead, AsyncWrite, Interest, ReadBuf};
 use tokio::net::TcpStream;
-
-use crate::tcp;
 
 /// Linux's `POLLRDHUP`: the other side has closed the connection, or its half.
 const READ_CLOSED: PollFlags = PollFlags::from_bits_retain(0x2000);

@@ -3,12 +3,12 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use forebay_documents_proxy::Upstream;
 use tokio::sync::Mutex;
 use tokio::time::timeout;
 
 use super::Process;
 use crate::door::Door;
-use crate::upstream::Upstream;
 
 /// Time for which an answer is reused, so that many requests do not load the disk and the upstream.
 const REUSED_FOR: Duration = Duration::from_secs(1);
@@ -41,8 +41,8 @@ async fn look(process: &Process, door: &Arc<Door>) -> Vec<String> {
     let looked = tokio::task::spawn_blocking(move || documents.problems()).await;
     let mut problems = looked.unwrap_or_else(|error| vec![error.to_string()]);
     problems.extend(process.problem());
-    if let Some(upstream) = door.upstream() {
-        problems.extend(unreachable(upstream).await);
+    if let Some(proxy) = door.proxy() {
+        problems.extend(unreachable(proxy.upstream()).await);
     }
     problems
 }

@@ -30,7 +30,7 @@ pub fn page(door: &Door, snapshot: &Snapshot, problems: &[String]) -> Value {
         "uptimeSeconds": process.uptime.as_secs_f64(),
         "residentBytes": process.resident_bytes,
         "problems": problems,
-        "upstream": door.upstream().map(ToString::to_string),
+        "upstream": door.proxy().map(|proxy| proxy.upstream().to_string()),
         "connections": {
             "open": connections.open,
             "max": connections.max,
@@ -43,7 +43,7 @@ pub fn page(door: &Door, snapshot: &Snapshot, problems: &[String]) -> Value {
         "fieldsLeftOut": fields_of(status).saturating_sub(FIELDS_MAX),
         "searches": searches(&status.searches),
         "commands": counts(status.commands.iter().copied()),
-        "forwarded": door.forwarded().map(counts),
+        "forwarded": door.proxy().map(|proxy| counts(proxy.forwarded())),
         "cursors": status.cursors,
         "store": {
             "collections": status.store.collections,

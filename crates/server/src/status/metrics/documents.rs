@@ -8,7 +8,6 @@ use forebay_documents::{
 
 use super::{Family, Figure, Labels, Page};
 use crate::door::Door;
-use crate::shadow::Counters;
 use crate::status::Snapshot;
 
 /// Appends the metrics of the documents door.
@@ -131,23 +130,21 @@ fn commands(page: &mut Page, door: &Door, status: &Status) {
     for (name, count) in &status.commands {
         all.sample(&[("command", name)], count);
     }
-    if let Some(forwarded) = door.forwarded() {
+    if let Some(proxy) = door.proxy() {
         let mut all = page.counter(
             "forebay_documents_upstream_commands_total",
             "Commands passed on to the upstream, by name.",
         );
-        for (name, count) in forwarded {
+        for (name, count) in proxy.forwarded() {
             all.sample(&[("command", name)], count);
         }
-    }
-    if let Some(reads) = door.upstream_reads() {
-        upstream_reads(page, reads);
+        upstream_reads(page, proxy.reads());
     }
     page.gauge("forebay_documents_cursors", "Open cursors.")
         .sample(&[], status.cursors);
 }
 
-fn upstream_reads(page: &mut Page, reads: &Counters) {
+fn upstream_reads(page: &mut Page, reads: &forebay_documents_proxy::Counters) {
     let of = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
     let mut all = page.counter(
         "forebay_documents_upstream_reads_total",
