@@ -332,7 +332,10 @@ async fn a_search_by_a_large_automaton_ends_inside_one_value() -> Result<()> {
     }
     create_cache(&server, "cached", "v").await?;
     let count = |collection: &str, pattern: &str| doc! { "count": collection, "query": { "v": { "$regex": pattern } }, "$db": "test" };
-    for pattern in ["a[a-z]{3000}b[a-z]{3000}cq", r"a[a-z]{3000}b[a-z]{3000}c(q)\1"] {
+    for pattern in [
+        "a[a-z]{3000}b[a-z]{3000}cq",
+        r"a[a-z]{3000}b[a-z]{3000}c(q)\1",
+    ] {
         for collection in ["plain", "cached"] {
             assert_stops(&server, &count(collection, pattern))
                 .await

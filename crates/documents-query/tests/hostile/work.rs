@@ -308,7 +308,9 @@ fn many_conditions_are_stopped_in_one_document() {
     assert_is_stopped(&limits, || of_values.try_matches(&elements));
     assert_is_stopped(&limits, || of_values.match_position(&elements));
     // A field behind many others.
-    let fields = raw(&(0..300_000).map(|n| (format!("f{n}"), Bson::Int32(n))).collect());
+    let fields = raw(&(0..300_000)
+        .map(|n| (format!("f{n}"), Bson::Int32(n)))
+        .collect());
     let of_fields = parse(&conditions("z"));
     assert_is_stopped(&limits, || of_fields.try_matches(&fields));
     let documents = raw(&doc! { "a": vec![doc! { "b": 1 }; 100_000] });

@@ -61,7 +61,9 @@ async fn explain_of_a_scan_says_why_the_cache_was_not_used() {
         .explain(doc! { "find": NAME, "filter": { "title": { "$gt": "t" } } })
         .await;
     assert!(
-        explained.to_string().contains("'title' tests something other than strings"),
+        explained
+            .to_string()
+            .contains("'title' tests something other than strings"),
         "{explained}"
     );
     let explained = door

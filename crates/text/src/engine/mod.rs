@@ -5,8 +5,8 @@ pub(crate) mod confirm;
 pub(crate) mod dfa;
 pub(crate) mod lazy;
 pub(crate) mod literal;
-pub(crate) mod required;
 pub(crate) mod pcre;
+pub(crate) mod required;
 
 use crate::form::DeviceForm;
 use crate::rows::Rows;
