@@ -282,18 +282,20 @@ fn is_set(document: &RawDocument, name: &str) -> bool {
 }
 
 fn current_op(command: &Command) -> Vec<Need> {
-    match is_set(&command.body, "$ownOps") {
-        true => Vec::new(),
-        false => vec![Need::Root],
+    if is_set(&command.body, "$ownOps") {
+        Vec::new()
+    } else {
+        vec![Need::Root]
     }
 }
 
 /// Any user may list the names of the collections that the user may see.
 fn list_collections(command: &Command) -> Vec<Need> {
     let body = &*command.body;
-    match is_set(body, "nameOnly") && is_set(body, "authorizedCollections") {
-        true => Vec::new(),
-        false => vec![Need::On(Action::Inspect, command.db.clone())],
+    if is_set(body, "nameOnly") && is_set(body, "authorizedCollections") {
+        Vec::new()
+    } else {
+        vec![Need::On(Action::Inspect, command.db.clone())]
     }
 }
 

@@ -265,9 +265,10 @@ impl Batch {
     /// Charges one more document to the account. A small reply is free, so that it always succeeds.
     fn cover(&self, document_bytes: usize) -> Result<(), CommandError> {
         let bytes = self.writer.len() + document_bytes;
-        match bytes <= FREE_BYTES_MAX {
-            true => Ok(()),
-            false => Ok(self.held.try_cover(bytes * COPIES)?),
+        if bytes <= FREE_BYTES_MAX {
+            Ok(())
+        } else {
+            Ok(self.held.try_cover(bytes * COPIES)?)
         }
     }
 

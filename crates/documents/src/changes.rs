@@ -98,8 +98,10 @@ pub struct Updated {
 /// The first failure; what was changed before it stays changed and is counted in `done`.
 pub fn update(
     collection: &OpenCollection,
-    (filter, update): (&Filter, &Update),
-    (numbers, reach): (&[RecordNumber], Reach<'_>),
+    filter: &Filter,
+    update: &Update,
+    numbers: &[RecordNumber],
+    reach: Reach<'_>,
     stop: &Stop,
     done: &mut Updated,
 ) -> Result<(), CommandError> {
@@ -109,8 +111,15 @@ pub fn update(
         stop.check()?;
         let _held = collection.lock_writes();
         let mut changes = Vec::new();
-        let what = (filter, update, now);
-        let prepared = prepare(collection, what, &mut left, done, &mut changes);
+        let prepared = prepare(
+            collection,
+            filter,
+            update,
+            now,
+            &mut left,
+            done,
+            &mut changes,
+        );
         replace(collection, update, changes, reach, done)?;
         prepared?;
         if reach.is_first() && done.matched > 0 {
@@ -126,7 +135,9 @@ type Replacement = (RecordNumber, Document, RawDocumentBuf);
 /// Computes the new versions of the documents that match, up to the first one for which the update fails.
 fn prepare(
     collection: &OpenCollection,
-    (filter, update, now): (&Filter, &Update, DateTime),
+    filter: &Filter,
+    update: &Update,
+    now: DateTime,
     left: &mut ChunkCursor<'_>,
     done: &mut Updated,
     changes: &mut Vec<Replacement>,
@@ -174,9 +185,10 @@ fn replace(
     reach: Reach<'_>,
     done: &mut Updated,
 ) -> Result<(), CommandError> {
-    let change = match update.is_replacement() {
-        true => Change::Replace,
-        false => Change::Update,
+    let change = if update.is_replacement() {
+        Change::Replace
+    } else {
+        Change::Update
     };
     let writes: Vec<Change<'_>> = changes
         .iter()
@@ -221,7 +233,8 @@ pub struct Deleted {
 pub fn delete(
     collection: &OpenCollection,
     filter: &Filter,
-    (numbers, reach): (&[RecordNumber], Reach<'_>),
+    numbers: &[RecordNumber],
+    reach: Reach<'_>,
     stop: &Stop,
     done: &mut Deleted,
 ) -> Result<(), CommandError> {

@@ -101,7 +101,7 @@ pub async fn run(
     let operation = documents
         .operations()
         .begin(bound, command.clone(), generic.time_limit);
-    let retry = Retry::begin((documents, client), (&arguments, &generic), &operation).await?;
+    let retry = Retry::begin(documents, client, &arguments, &generic, &operation).await?;
     let request = Request {
         retry,
         documents,
@@ -115,9 +115,10 @@ pub async fn run(
         operation,
     };
     documents.counters().count(spec.name);
-    match writes {
-        false => perform(spec, &request, false).await,
-        true => write(spec, &request).await,
+    if writes {
+        write(spec, &request).await
+    } else {
+        perform(spec, &request, false).await
     }
 }
 

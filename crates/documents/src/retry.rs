@@ -82,8 +82,10 @@ impl Retry {
     /// # Errors
     /// `IllegalOperation` if no outcomes are kept, `TransactionTooOld`, `NotARetryableWriteCommand` and others.
     pub async fn begin(
-        (documents, client): (&Documents, &ClientContext),
-        (arguments, generic): (&Arguments<'_>, &Generic),
+        documents: &Documents,
+        client: &ClientContext,
+        arguments: &Arguments<'_>,
+        generic: &Generic,
         operation: &Operation,
     ) -> Result<Option<Retry>, CommandError> {
         let Some(number) = generic.write_number else {

@@ -1,4 +1,4 @@
-//! A picture of the door at one moment, for people and programs that watch it.
+//! The status of the documents at one moment, for the status page and metrics.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -14,14 +14,14 @@ use crate::search::{FieldOverview, IndexState};
 /// Maximum cells as which the buckets of a field are drawn.
 const CELLS_MAX: usize = 240;
 
-/// The door at one moment.
+/// The status of the documents.
 #[derive(Debug)]
 pub struct Status {
     /// The collections with cache indexes, in order of name.
     pub caches: Vec<CollectionStatus>,
-    /// What was counted about searches.
+    /// Figures of searches.
     pub searches: SearchFigures,
-    /// How often commands were run, by name.
+    /// Numbers of commands run, by name.
     pub commands: Vec<(&'static str, u64)>,
     /// Open cursors.
     pub cursors: usize,
@@ -31,18 +31,18 @@ pub struct Status {
     pub store_lag: BTreeMap<String, Duration>,
 }
 
-/// The caches of a collection at one moment.
+/// The status of a collection's caches.
 #[derive(Debug)]
 pub struct CollectionStatus {
     /// `database.collection`.
     pub namespace: String,
-    /// Name and state of each cache index.
+    /// Names and states of its cache indexes.
     pub indexes: Vec<(String, IndexState)>,
     /// The cached fields.
     pub fields: Vec<FieldStatus>,
 }
 
-/// A cached field at one moment.
+/// The status of a cached field.
 #[derive(Debug)]
 pub struct FieldStatus {
     /// The dotted path.
@@ -75,7 +75,8 @@ pub struct Cell {
 }
 
 impl Documents {
-    /// A picture of the door. Takes a moment for each hundred thousand buckets.
+    /// The status of the documents. Takes time in proportion to the number of buckets, of which there may be hundreds
+    /// of thousands.
     pub fn status(&self) -> Status {
         let mut caches: Vec<CollectionStatus> = self
             .collections()
@@ -104,7 +105,7 @@ impl Documents {
         }
     }
 
-    /// Why the door does not serve as it should, in sentences; nothing when it does. Asks the disk.
+    /// The problems that keep the documents from working as they should, as sentences. Reads from the disk.
     pub fn problems(&self) -> Vec<String> {
         let refused = self.store().check_writable().err();
         refused.iter().map(ToString::to_string).collect()
@@ -121,7 +122,7 @@ impl Documents {
 }
 
 impl Status {
-    /// Number of buckets on a device, of all collections.
+    /// Number of buckets of all collections on a device.
     pub fn buckets_on(&self, device: DeviceId) -> u64 {
         let fields = self.caches.iter().flat_map(|cache| &cache.fields);
         let on_device = fields.filter_map(|field| field.buckets.get(&Some(device)));
@@ -182,7 +183,7 @@ mod tests {
     }
 
     #[test]
-    fn lag_is_told_where_it_is_known() {
+    fn lag_is_reported_where_it_is_known() {
         let documents = documents();
         let lag = Duration::from_millis(30);
         documents.set_store_lag("a.b", Some(lag));
@@ -201,7 +202,7 @@ mod tests {
     }
 
     #[test]
-    fn every_bucket_is_in_one_cell() {
+    fn each_bucket_is_in_one_cell() {
         for count in [0, 1, CELLS_MAX - 1, CELLS_MAX, CELLS_MAX + 1, 100_003] {
             let buckets: Vec<_> = (0..count).map(bucket).collect();
             let cells = cells(&buckets);

@@ -4,9 +4,10 @@
 mod auth;
 mod cli;
 mod descriptors;
-mod door;
+mod doors;
 mod driver_error;
 mod import;
+mod listen;
 mod logging;
 mod settings;
 mod status;

@@ -80,9 +80,10 @@ impl Numbers {
     }
 
     fn into_bitmap(mut self) -> RoaringBitmap {
-        match self.set.is_empty() {
-            true => bitmap(&mut self.recent),
-            false => self.set | bitmap(&mut self.recent),
+        if self.set.is_empty() {
+            bitmap(&mut self.recent)
+        } else {
+            self.set | bitmap(&mut self.recent)
         }
     }
 

@@ -100,9 +100,10 @@ impl ChangeStream {
 
     /// The position after everything that the stream has returned or skipped.
     pub fn token(&self) -> ResumeToken {
-        match self.position > self.last.at {
-            true => ResumeToken::new(self.position, Mark::HighWater),
-            false => self.last,
+        if self.position > self.last.at {
+            ResumeToken::new(self.position, Mark::HighWater)
+        } else {
+            self.last
         }
     }
 
@@ -157,9 +158,10 @@ impl ChangeStream {
 
     /// The event of a change. Returns `None` if a stage drops it.
     fn show(&mut self, change: ChangeEvent) -> Result<Option<Row>, CommandError> {
-        let looked_up = match self.looks_up && change.kind == ChangeKind::Update {
-            true => Some(self.look_up(&change)?),
-            false => None,
+        let looked_up = if self.looks_up && change.kind == ChangeKind::Update {
+            Some(self.look_up(&change)?)
+        } else {
+            None
         };
         let event = event::event(&change, looked_up)?;
         self.last = ResumeToken::new(change.at, Mark::Event);

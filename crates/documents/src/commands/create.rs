@@ -74,12 +74,13 @@ fn refuse_images(request: &Request<'_>) -> Result<(), CommandError> {
         return Ok(());
     };
     let options = Arguments::parse_nested(OPTION, options, Known::Only(&["enabled"]))?;
-    match options.flag("enabled")? {
-        true => Err(CommandError::refused(
+    if options.flag("enabled")? {
+        Err(CommandError::refused(
             Code::NotImplemented,
             format!("option '{OPTION}' of 'create' is not supported"),
-        )),
-        false => Ok(()),
+        ))
+    } else {
+        Ok(())
     }
 }
 

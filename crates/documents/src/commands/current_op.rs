@@ -39,9 +39,10 @@ fn start<'a>(request: &'a Request<'a>) -> BoxFuture<'a> {
 async fn run(request: &Request<'_>) -> Reply {
     request.admin_only()?;
     let filter = Filter::parse(&conditions(&request.command.body)?, &read::limits(request)?)?;
-    let listed = match request.arguments.flag("$ownOps")? {
-        true => own_operations(request),
-        false => self::operations(request),
+    let listed = if request.arguments.flag("$ownOps")? {
+        own_operations(request)
+    } else {
+        self::operations(request)
     };
     let wanted = read::those_that_match(request, &filter, listed).await?;
     Ok(rawdoc! { "inprog": RawArrayBuf::from_iter(wanted), "ok": 1.0 })

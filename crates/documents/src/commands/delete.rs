@@ -36,7 +36,7 @@ async fn run(request: &Request<'_>) -> Reply {
     let (mut done, mut errors) = (Deleted::default(), WriteErrors::default());
     for (index, statement) in batch.statements.iter().enumerate() {
         let statement = Statement::read(statement)?;
-        let outcome = statement.run(request, &batch.namespace, (&mut done, index));
+        let outcome = statement.run(request, &batch.namespace, &mut done, index);
         let outcome = outcome.await;
         if batch.ends(index, outcome, &mut errors) {
             break;
@@ -88,7 +88,8 @@ impl<'a> Statement<'a> {
         &self,
         request: &Request<'_>,
         namespace: &Namespace,
-        (done, index): (&mut Deleted, usize),
+        done: &mut Deleted,
+        index: usize,
     ) -> Result<(), CommandError> {
         if let Some(retry) = &request.retry {
             check_retryable(!self.first_only)?;
@@ -105,15 +106,17 @@ impl<'a> Statement<'a> {
         let keep = Keep::new(request.retry.as_ref(), index, |_, _| {
             Ok(RawDocumentBuf::new())
         });
-        let reach = match target.first_only {
-            true => Reach::First(keep.as_ref()),
-            false => Reach::All,
+        let reach = if target.first_only {
+            Reach::First(keep.as_ref())
+        } else {
+            Reach::All
         };
         let change = |numbers: &[_]| {
             changes::delete(
                 &collection,
                 &target.filter,
-                (numbers, reach),
+                numbers,
+                reach,
                 request.stop(),
                 done,
             )?;

@@ -292,9 +292,10 @@ impl<'a> Find<'a> {
     ) -> Result<List, CommandError> {
         let is_short = stream.is_short() && matches!(plan.access, Access::Id(_) | Access::Nothing);
         let sort = || self.in_order(request, sort, stream);
-        match is_short {
-            true => sort(),
-            false => aside(request.stop(), sort).await?,
+        if is_short {
+            sort()
+        } else {
+            aside(request.stop(), sort).await?
         }
     }
 

@@ -159,7 +159,7 @@ impl Modification {
             if !self.upsert {
                 return Ok(self.nothing());
             }
-            match update::upsert(collection, (&self.filter, update), keep.as_ref()) {
+            match update::upsert(collection, &self.filter, update, keep.as_ref()) {
                 Ok(made) => return self.reply(None, Some(&made)),
                 Err(error) if error.code() == Code::DuplicateKey && tries_left > 0 => {}
                 Err(error) => return Err(error),
@@ -183,8 +183,10 @@ impl Modification {
             let mut done = Updated::default();
             changes::update(
                 &plan.collection,
-                (&self.filter, update),
-                (&[number], Reach::First(keep)),
+                &self.filter,
+                update,
+                &[number],
+                Reach::First(keep),
                 request.stop(),
                 &mut done,
             )?;
@@ -207,7 +209,8 @@ impl Modification {
             changes::delete(
                 collection,
                 &self.filter,
-                (&[number], Reach::First(keep.as_ref())),
+                &[number],
+                Reach::First(keep.as_ref()),
                 request.stop(),
                 &mut done,
             )?;

@@ -59,9 +59,10 @@ async fn run(request: &Request<'_>) -> Reply {
         errors: WriteErrors::default(),
     };
     let mut write = || insertion.write_all(request, &documents);
-    match are_few(&documents) {
-        true => write()?,
-        false => all_aside(Kind::Write, request.stop(), async { write() }).await?,
+    if are_few(&documents) {
+        write()?
+    } else {
+        all_aside(Kind::Write, request.stop(), async { write() }).await?
     };
     Ok(insertion.errors.reply(insertion.count))
 }

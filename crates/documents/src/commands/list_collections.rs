@@ -31,9 +31,10 @@ async fn run(request: &Request<'_>) -> Reply {
     check_db(db)?;
     let name_only = request.arguments.flag("nameOnly")?;
     let filter = read::filter(request, "filter")?;
-    let collections = match request.client.rights.allow_on(Action::Inspect, db) {
-        true => request.documents.collections().of_db(db),
-        false => Vec::new(),
+    let collections = if request.client.rights.allow_on(Action::Inspect, db) {
+        request.documents.collections().of_db(db)
+    } else {
+        Vec::new()
     };
     let listed = collections
         .iter()

@@ -35,9 +35,10 @@ async fn run(request: &Request<'_>) -> Reply {
     let mut total = 0;
     for entry in read::those_that_match(request, &filter, all).await? {
         total += entry.get_i64("sizeOnDisk").unwrap_or_default();
-        databases.push(match name_only {
-            true => rawdoc! { "name": entry.get_str("name").unwrap_or_default() },
-            false => entry,
+        databases.push(if name_only {
+            rawdoc! { "name": entry.get_str("name").unwrap_or_default() }
+        } else {
+            entry
         });
     }
     let mut reply = RawDocumentBuf::new();

@@ -279,9 +279,10 @@ impl Merge {
         request: &Request<'_>,
         document: &RawDocument,
     ) -> Result<(), CommandError> {
-        let document = match self.on == ["_id"] {
-            true => insert::with_id(document)?,
-            false => Cow::Borrowed(document),
+        let document = if self.on == ["_id"] {
+            insert::with_id(document)?
+        } else {
+            Cow::Borrowed(document)
         };
         let query = self.query(&document)?;
         match self.matched {

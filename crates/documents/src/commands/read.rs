@@ -73,9 +73,10 @@ pub async fn those_that_match(
         }
         Ok(matching)
     };
-    match filter.is_cheap() {
-        true => judge(),
-        false => aside(request.stop(), judge).await?,
+    if filter.is_cheap() {
+        judge()
+    } else {
+        aside(request.stop(), judge).await?
     }
 }
 

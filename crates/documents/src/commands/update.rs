@@ -287,7 +287,7 @@ impl Prepared<'_> {
             if done.matched > 0 || !self.upsert {
                 return Ok(None);
             }
-            match upsert(collection, (&self.target.filter, &self.update), keep) {
+            match upsert(collection, &self.target.filter, &self.update, keep) {
                 Ok(made) => return Ok(made.get("_id").ok().flatten().map(RawBson::from)),
                 Err(error) if error.code() == Code::DuplicateKey && tries_left > 0 => {}
                 Err(error) => return Err(error),
@@ -306,15 +306,18 @@ impl Prepared<'_> {
         let Target {
             filter, first_only, ..
         } = &self.target;
-        let reach = match first_only {
-            true => Reach::First(keep),
-            false => Reach::All,
+        let reach = if *first_only {
+            Reach::First(keep)
+        } else {
+            Reach::All
         };
         let change = |numbers: &[_]| {
             changes::update(
                 collection,
-                (filter, &self.update),
-                (numbers, reach),
+                filter,
+                &self.update,
+                numbers,
+                reach,
                 request.stop(),
                 done,
             )?;
@@ -330,7 +333,8 @@ impl Prepared<'_> {
 /// A contradiction between query and update, or the store's error.
 pub fn upsert(
     collection: &OpenCollection,
-    (filter, update): (&Filter, &Update),
+    filter: &Filter,
+    update: &Update,
     keep: Option<&Keep<'_>>,
 ) -> Result<RawDocumentBuf, CommandError> {
     let context = UpdateContext {

@@ -114,9 +114,10 @@ impl Plan {
                 aside(stop, || pull(&mut stream, wanted.limit(), stop)).await??
             }
         };
-        let mut stage = match self.is_counted_by_store(run) {
-            true => self.with_figures(rawdoc! { "stage": "RECORD_STORE_FAST_COUNT" }),
-            false => self.executed_stage(),
+        let mut stage = if self.is_counted_by_store(run) {
+            self.with_figures(rawdoc! { "stage": "RECORD_STORE_FAST_COUNT" })
+        } else {
+            self.executed_stage()
         };
         append_missing(&mut stage, "nReturned", returned);
         Ok(Executed {

@@ -61,9 +61,10 @@ impl Plan {
             }
             Access::Id(_) | Access::Index(_) | Access::Union(_) => {
                 let stream = self.open(Wanted::All, stop).await?;
-                match stream.is_short() {
-                    true => count_stream(stream, stop),
-                    false => aside(stop, || count_stream(stream, stop)).await?,
+                if stream.is_short() {
+                    count_stream(stream, stop)
+                } else {
+                    aside(stop, || count_stream(stream, stop)).await?
                 }
             }
         }
@@ -93,9 +94,10 @@ impl Plan {
             }
             Ok(numbers)
         };
-        match is_short {
-            true => pull(),
-            false => aside(stop, pull).await?,
+        if is_short {
+            pull()
+        } else {
+            aside(stop, pull).await?
         }
     }
 }

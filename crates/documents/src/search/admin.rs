@@ -123,12 +123,13 @@ pub fn buckets_reply(
             );
         }
     }
-    Err(match collection_found {
-        true => CommandError::refused(Code::IndexNotFound, format!("no cached field '{name}'")),
-        false => CommandError::refused(
+    Err(if collection_found {
+        CommandError::refused(Code::IndexNotFound, format!("no cached field '{name}'"))
+    } else {
+        CommandError::refused(
             Code::NamespaceNotFound,
             format!("no collection in '{name}'"),
-        ),
+        )
     })
 }
 

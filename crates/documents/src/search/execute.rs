@@ -69,6 +69,10 @@ struct Probed {
 /// The documents to read after a search, and how.
 struct Reading {
     stage: &'static str,
+    /// Documents that the cache found.
+    found: u64,
+    /// Documents that the cache could not judge.
+    recheck: u64,
     wanted: RoaringBitmap,
     access: Access,
     /// The search's share of the memory account.
@@ -109,14 +113,16 @@ impl SearchPlan {
         };
         let answer = self.search(want, stop).await?;
         let (counted, doubtful, access) = self.judge(answer.count, &answer);
-        let figures = (answer.count, answer.recheck.len());
+        let (found, recheck) = (answer.count, answer.recheck.len());
         let reading = Reading {
             stage: "CACHE_COUNT",
+            found,
+            recheck,
             wanted: doubtful,
             access,
             held: answer.held,
         };
-        let mut found = self.read(Probed::default(), reading, answer.report, figures);
+        let mut found = self.read(Probed::default(), reading, answer.report);
         Ok(counted + count_aside(&mut found, stop).await?)
     }
 
@@ -169,13 +175,15 @@ impl SearchPlan {
             return Ok(found);
         }
         let bytes_max = self.search.settings.probe_bytes_max;
-        let is_enough = match found.is_short() {
-            true => found.gather_first(limit, bytes_max, stop)?,
-            false => aside(stop, || found.gather_first(limit, bytes_max, stop)).await??,
+        let is_enough = if found.is_short() {
+            found.gather_first(limit, bytes_max, stop)?
+        } else {
+            aside(stop, || found.gather_first(limit, bytes_max, stop)).await??
         };
-        match is_enough {
-            true => Ok(found),
-            false => self.find_all(Probed::default(), stop).await,
+        if is_enough {
+            Ok(found)
+        } else {
+            self.find_all(Probed::default(), stop).await
         }
     }
 
@@ -185,17 +193,19 @@ impl SearchPlan {
     }
 
     fn found_by_search(&self, probed: Probed, answer: SearchAnswer) -> MatchStream {
-        let figures = (answer.count, answer.recheck.len());
+        let (found, recheck) = (answer.count, answer.recheck.len());
         let mut candidates = answer.numbers | answer.recheck;
         candidates.remove_range(..probed.next);
         let access = self.access(candidates.len());
         let reading = Reading {
             stage: "CACHE_SEARCH",
+            found,
+            recheck,
             wanted: candidates,
             access,
             held: answer.held,
         };
-        self.read(probed, reading, answer.report, figures)
+        self.read(probed, reading, answer.report)
     }
 
     /// Tries the first documents of the collection, if these are likely to be enough.
@@ -215,9 +225,10 @@ impl SearchPlan {
             stop,
         };
         let probe = || reader.probe(limit, documents, settings.probe_bytes_max);
-        let (gathered, next) = match self.filter.is_cheap() {
-            true => probe()?,
-            false => aside(stop, probe).await??,
+        let (gathered, next) = if self.filter.is_cheap() {
+            probe()?
+        } else {
+            aside(stop, probe).await??
         };
         let next = u32::try_from(next).unwrap_or(u32::MAX);
         Ok(Probed {
@@ -233,11 +244,13 @@ impl SearchPlan {
         };
         let reading = Reading {
             stage: "CACHE_SEARCH",
+            found: 0,
+            recheck: 0,
             wanted: RoaringBitmap::new(),
             access,
             held: None,
         };
-        self.read(probed, reading, SearchReport::default(), (0, 0))
+        self.read(probed, reading, SearchReport::default())
     }
 
     /// Counts the values of the field that the plan was made for, among the documents that match.
@@ -264,7 +277,7 @@ impl SearchPlan {
                 stop,
             )
             .await?;
-        let figures = (answer.count, answer.recheck.len());
+        let (found, recheck) = (answer.count, answer.recheck.len());
         let counts = answer.values.unwrap_or_default();
         let others = others(&counts, arrays) | answer.recheck;
         let access = if others.is_empty() {
@@ -280,11 +293,13 @@ impl SearchPlan {
         } = counts;
         let reading = Reading {
             stage: "CACHE_DISTINCT",
+            found,
+            recheck,
             wanted: others,
             access,
             held: answer.held,
         };
-        let others = self.read(Probed::default(), reading, answer.report, figures);
+        let others = self.read(Probed::default(), reading, answer.report);
         Ok(Values {
             strings,
             null,
@@ -310,28 +325,25 @@ impl SearchPlan {
     /// The best way to read `candidates` documents.
     fn access(&self, candidates: u64) -> Access {
         let documents = self.search.store.document_count();
-        match candidates.saturating_mul(self.search.settings.fetch_cost) > documents {
-            true if candidates > self.search.settings.fetch_always => Access::Scan {
+        let settings = &self.search.settings;
+        let is_wide = candidates.saturating_mul(settings.fetch_cost) > documents;
+        if is_wide && candidates > settings.fetch_always {
+            Access::Scan {
                 candidates,
                 documents,
-            },
-            _ => Access::Fetch,
+            }
+        } else {
+            Access::Fetch
         }
     }
 
-    fn read(
-        &self,
-        probed: Probed,
-        reading: Reading,
-        search: SearchReport,
-        (found, recheck): (u64, u64),
-    ) -> MatchStream {
+    fn read(&self, probed: Probed, reading: Reading, search: SearchReport) -> MatchStream {
         let report = Arc::new(ExecutionReport {
             stage: reading.stage,
             plan: Arc::clone(&self.summary),
             search,
-            found,
-            recheck,
+            found: reading.found,
+            recheck: reading.recheck,
             access: reading.access,
             tally: probed.tally,
         });
@@ -371,9 +383,10 @@ fn others(counts: &ValueCounts, arrays: Arrays) -> RoaringBitmap {
 
 /// Reads and counts. If that may take long, the runtime first moves the thread's other tasks to other threads.
 async fn count_aside(found: &mut MatchStream, stop: &Stop) -> Result<u64, CommandError> {
-    match found.is_short() {
-        true => found.count_rest(stop),
-        false => aside(stop, || found.count_rest(stop)).await?,
+    if found.is_short() {
+        found.count_rest(stop)
+    } else {
+        aside(stop, || found.count_rest(stop)).await?
     }
 }
 

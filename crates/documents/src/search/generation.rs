@@ -138,16 +138,15 @@ impl Generation {
     /// If a record number does not fit, or the cache contradicts the collection.
     pub fn follow_inserts(&self, documents: &[(u64, &RawDocument)]) -> Result<(), BuildError> {
         let cursor = self.cursor();
-        match documents.iter().all(|(number, _)| *number < cursor) {
-            true => self.add(documents),
-            false => {
-                let below: Vec<_> = documents
-                    .iter()
-                    .copied()
-                    .filter(|(number, _)| *number < cursor)
-                    .collect();
-                self.add(&below)
-            }
+        if documents.iter().all(|(number, _)| *number < cursor) {
+            self.add(documents)
+        } else {
+            let below: Vec<_> = documents
+                .iter()
+                .copied()
+                .filter(|(number, _)| *number < cursor)
+                .collect();
+            self.add(&below)
         }
     }
 

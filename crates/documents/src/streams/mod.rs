@@ -125,8 +125,9 @@ impl Stream for Box<dyn Stream> {
 
 /// Checks or reshapes a document. For a large one, the runtime first moves the thread's other tasks to other threads.
 pub fn with_document<T>(document: &RawDocument, work: impl FnOnce() -> T) -> T {
-    match document.as_bytes().len() <= SMALL_BYTES_MAX {
-        true => work(),
-        false => blocking(work),
+    if document.as_bytes().len() <= SMALL_BYTES_MAX {
+        work()
+    } else {
+        blocking(work)
     }
 }

@@ -148,9 +148,10 @@ fn regex(rng: &mut Rng) -> Regex {
 
 fn regex_operand(rng: &mut Rng) -> Bson {
     let regex = regex(rng);
-    match rng.bool() {
-        true => Bson::RegularExpression(regex),
-        false => bson!({ "$regex": regex.pattern.as_str(), "$options": regex.options.as_str() }),
+    if rng.bool() {
+        Bson::RegularExpression(regex)
+    } else {
+        bson!({ "$regex": regex.pattern.as_str(), "$options": regex.options.as_str() })
     }
 }
 

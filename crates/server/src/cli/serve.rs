@@ -10,7 +10,7 @@ use forebay_documents::{Documents, Location};
 use forebay_documents_proxy::{Proxy, ProxySettings, ReplicaSettings, Upstream};
 
 use super::memory::{self, Division};
-use crate::door::{self, Door, Listener};
+use crate::doors::documents::{self, Door, Listener};
 use crate::settings::{Settings, Sources, flags};
 use crate::status::Process;
 use crate::stop::Stop;
@@ -186,8 +186,8 @@ async fn proxy(
             compare_percent: settings.upstream_compare_percent,
             serve_stale: settings.upstream_serve_stale,
         },
-        timeouts: door::timeouts(settings),
-        strangers: door::strangers(&memory),
+        timeouts: documents::timeouts(settings),
+        strangers: documents::strangers(&memory),
         memory,
     };
     let opened = Proxy::open(documents.clone(), upstream, &settings.upstream, of_proxy);

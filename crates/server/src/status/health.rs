@@ -8,7 +8,7 @@ use tokio::sync::Mutex;
 use tokio::time::timeout;
 
 use super::Process;
-use crate::door::Door;
+use crate::doors::documents::Door;
 
 /// Time for which an answer is reused, so that many requests do not load the disk and the upstream.
 const REUSED_FOR: Duration = Duration::from_secs(1);

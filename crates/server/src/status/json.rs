@@ -11,7 +11,7 @@ use forebay_documents::{
 use serde_json::{Map, Value, json};
 
 use super::Snapshot;
-use crate::door::Door;
+use crate::doors::documents::Door;
 
 /// Maximum number of fields on the page; `/metrics` has all.
 const FIELDS_MAX: usize = 60;

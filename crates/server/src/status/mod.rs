@@ -20,7 +20,8 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{Mutex, Semaphore, watch};
 use tokio::time::timeout;
 
-use crate::door::{self, Door};
+use crate::doors::documents::Door;
+use crate::listen;
 
 pub use process::Process;
 use process::ProcessStatus;
@@ -71,7 +72,7 @@ impl Listener {
     /// # Errors
     /// If the port is in use or the system refuses.
     pub async fn bind(address: SocketAddr) -> Result<Listener> {
-        let listener = door::bind(address, "--status-listen").await?;
+        let listener = listen::bind(address, "--status-listen").await?;
         let address = listener.local_addr()?;
         if !address.ip().to_canonical().is_loopback() {
             tracing::warn!(
@@ -109,7 +110,7 @@ impl Listener {
             };
             let admitted = tokio::select! {
                 admitted = admitted => admitted,
-                () = door::stopped(&mut shutdown) => return,
+                () = listen::stopped(&mut shutdown) => return,
             };
             match admitted {
                 (Ok((stream, _)), Ok(place)) => {
@@ -119,7 +120,7 @@ impl Listener {
                         drop(place);
                     });
                 }
-                (Err(error), _) => door::pause(error).await,
+                (Err(error), _) => listen::pause(error).await,
                 (_, Err(_)) => return,
             }
         }

@@ -7,7 +7,7 @@ use forebay_documents::{
 };
 
 use super::{Family, Figure, Labels, Page};
-use crate::door::Door;
+use crate::doors::documents::Door;
 use crate::status::Snapshot;
 
 /// Appends the metrics of the documents door.

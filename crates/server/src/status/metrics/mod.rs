@@ -6,7 +6,7 @@ mod process;
 use std::fmt::{Display, Write};
 
 use super::Snapshot;
-use crate::door::Door;
+use crate::doors::documents::Door;
 
 /// The page.
 pub fn page(door: &Door, snapshot: &Snapshot) -> String {

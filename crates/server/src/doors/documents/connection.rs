@@ -19,9 +19,9 @@ use tokio::task::block_in_place;
 use tokio::time::sleep;
 
 use super::fail_point::{End, Failure, statements};
-use super::listener::stopped;
 use super::session::Session;
 use super::{Door, Refusal, dispatch, hello};
+use crate::listen::stopped;
 
 /// Maximum bytes of a message of a client that has not authenticated.
 const STRANGER_MESSAGE_BYTES_MAX: usize = 256 * 1024;

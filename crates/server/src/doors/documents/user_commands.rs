@@ -1,42 +1,18 @@
 //! The commands on users: `createUser`, `updateUser`, `dropUser`, `grantRolesToUser`, `revokeRolesFromUser`,
 //! `usersInfo`.
 
-use std::sync::atomic::{AtomicU64, Ordering};
-
 use bson::{RawArray, RawArrayBuf, RawBsonRef, RawDocument, RawDocumentBuf, rawdoc};
 use forebay_documents::{ClientContext, Command, Documents, Role, User};
-use parking_lot::Mutex;
 
 use super::sasl::MECHANISM;
-use super::users::{self, UserError};
-use crate::door::{Code, Refusal};
+use super::{Code, Refusal};
+use crate::auth::Changes;
+use crate::auth::users::{self, UserError};
 
 /// Maximum number of roles of one user.
 const ROLES_MAX: usize = 256;
 
-/// Serialises and counts changes of users. Connections read their user again when the count has changed.
-#[derive(Debug, Default)]
-pub struct Changes {
-    count: AtomicU64,
-    changing: Mutex<()>,
-}
-
-impl Changes {
-    /// Number of changes so far.
-    pub fn count(&self) -> u64 {
-        self.count.load(Ordering::Acquire)
-    }
-
-    /// Runs a change. A failed one counts too, as it may have reached the store.
-    fn apply<T>(&self, change: impl FnOnce() -> T) -> T {
-        let _alone = self.changing.lock();
-        let made = change();
-        self.count.fetch_add(1, Ordering::Release);
-        made
-    }
-}
-
-/// True for the commands that [`run`] answers.
+/// Returns whether this is a command that [`run`] answers.
 pub fn is_user_command(name: &str) -> bool {
     matches!(
         name,

@@ -13,9 +13,9 @@ use forebay_wire_mongo::hello::{WIRE_VERSION_MAX, append_compression};
 pub use forebay_wire_mongo::hello::{is_hello, unsupported_query};
 use forebay_wire_mongo::limits;
 
+use super::sasl;
 use super::session::Session;
 use super::{Code, Door, Refusal, dispatch};
-use crate::auth::sasl;
 
 /// Time after which a session without commands ends.
 const SESSION_TIMEOUT_MINUTES: i32 = 30;

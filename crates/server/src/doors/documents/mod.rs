@@ -8,11 +8,12 @@ mod dispatch;
 mod fail_point;
 mod hello;
 mod listener;
-mod places;
 mod refusal;
 mod replica_set;
+mod sasl;
 mod session;
 mod socket;
+mod user_commands;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI32, AtomicI64, Ordering};
@@ -23,15 +24,14 @@ use forebay_documents::Documents;
 use forebay_documents_proxy::{Proxy, Timeouts};
 use forebay_memory::Account;
 use replica_set::ReplicaSet;
+use sasl::Secret;
 
-use crate::auth::sasl::Secret;
 use crate::auth::{Changes, Guesses};
+use crate::doors::places::Places;
 use crate::settings::Settings;
 
-pub use listener::{Listener, bind, pause, stopped};
+pub use listener::Listener;
 pub use refusal::{Code, Refusal};
-
-use places::Places;
 
 /// The state that all connections of a door share.
 #[derive(Debug)]

@@ -10,7 +10,7 @@ use tokio::task::block_in_place;
 use super::fail_point::{self, FailPoints};
 use super::session::Session;
 use super::{Code, Door, Refusal, hello};
-use crate::auth::{self, sasl};
+use super::{sasl, user_commands};
 
 /// Commands that need no authentication, as in MongoDB.
 const OPEN_COMMANDS: &[&str] = &[
@@ -76,7 +76,7 @@ pub async fn answer(door: &Arc<Door>, session: &mut Session, command: Command) -
     let own = match name {
         "saslStart" | "saslContinue" => Some(authenticate(door, session, &command).await),
         "logout" => Some(logout(session)),
-        name if auth::is_user_command(name) => Some(user_command(door, session, &command)),
+        name if user_commands::is_user_command(name) => Some(user_command(door, session, &command)),
         fail_point::COMMAND => door
             .fail_points
             .as_ref()
@@ -190,12 +190,12 @@ fn user_command(
     if let Err(refusal) = authorise(door, session, &command.name) {
         let may_add_first = command.name == "createUser" && session.is_local();
         let added = may_add_first
-            .then(|| block_in_place(|| auth::add_first(documents, changes, command)))
+            .then(|| block_in_place(|| user_commands::add_first(documents, changes, command)))
             .flatten();
         return added.unwrap_or(Err(refusal));
     }
-    if !auth::may_run_user_command(&session.client, command) {
+    if !user_commands::may_run(&session.client, command) {
         return Err(Refusal::new(Code::Unauthorized, denial(command)));
     }
-    block_in_place(|| auth::run_user_command(documents, changes, command))
+    block_in_place(|| user_commands::run(documents, changes, command))
 }

@@ -4,9 +4,9 @@ use bson::{RawBsonRef, RawDocument, RawDocumentBuf, rawdoc};
 use forebay_documents::{Documents, User};
 use forebay_net::random_bytes;
 
-use super::scram::{ClientFirst, Credentials, Exchange, ScramError};
-use super::users;
-use crate::door::{Code, Refusal};
+use super::{Code, Refusal};
+use crate::auth::scram::{ClientFirst, Credentials, Exchange, ScramError};
+use crate::auth::users;
 
 /// The only mechanism.
 pub const MECHANISM: &str = "SCRAM-SHA-256";

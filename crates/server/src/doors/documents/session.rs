@@ -9,10 +9,10 @@ use forebay_documents::{ClientContext, Command, Link, Rights};
 use forebay_wire_mongo::hello::app_name;
 use tokio::task::block_in_place;
 
-use super::places::Place;
+use super::sasl::{Conversation, Login};
 use super::{Door, hello};
 use crate::auth;
-use crate::auth::sasl::{Conversation, Login};
+use crate::doors::places::Place;
 
 /// Number of wrong passwords that end a connection.
 const FAILURES_MAX: u32 = 3;

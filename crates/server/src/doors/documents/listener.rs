@@ -18,28 +18,10 @@ use super::Door;
 use super::connection::Connection;
 use super::session::Session;
 use super::socket::Socket;
-
-/// Pause after the system refused a connection, for instance because no file descriptor is left.
-const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
+use crate::listen::{ListenError, bind, pause, stopped};
 
 /// Interval of checking for commands whose clients are gone.
 const ABANDONED_INTERVAL: Duration = Duration::from_millis(200);
-
-/// Why a listener cannot be opened.
-#[derive(Debug, thiserror::Error)]
-pub enum ListenError {
-    /// The port is in use.
-    #[error(
-        "port {port} is in use: stop the program that listens there, or choose another port by {setting}"
-    )]
-    PortInUse { port: u16, setting: &'static str },
-    /// The system does not allow it.
-    #[error("cannot listen on {address}: {source}")]
-    Io {
-        address: SocketAddr,
-        source: io::Error,
-    },
-}
 
 /// A listener for MongoDB clients.
 pub struct Listener {
@@ -136,22 +118,6 @@ impl Listener {
     }
 }
 
-/// Listens on the address of a setting.
-///
-/// # Errors
-/// If the port is in use or the system refuses.
-pub async fn bind(address: SocketAddr, setting: &'static str) -> Result<TcpListener, ListenError> {
-    TcpListener::bind(address)
-        .await
-        .map_err(|source| match source.kind() {
-            io::ErrorKind::AddrInUse => ListenError::PortInUse {
-                port: address.port(),
-                setting,
-            },
-            _ => ListenError::Io { address, source },
-        })
-}
-
 /// Stops commands whose clients are gone, for as long as `documents` lives. Runs on a thread of its own, so that no
 /// command can delay it.
 fn look_for_abandoned(documents: &Arc<Documents>) -> io::Result<()> {
@@ -167,22 +133,11 @@ fn look_for_abandoned(documents: &Arc<Documents>) -> io::Result<()> {
     thread.spawn(look).map(drop)
 }
 
-/// Waits until the server is stopping.
-pub async fn stopped(shutdown: &mut watch::Receiver<bool>) {
-    let _ = shutdown.wait_for(|down| *down).await;
-}
-
 /// Logs a panic of a connection, which the other connections survive.
 fn log_panic(ended: &Result<(), JoinError>) {
     if let Err(error) = ended {
         tracing::error!(%error, "a connection ended by a bug");
     }
-}
-
-/// Waits a moment after the system refused a connection.
-pub async fn pause(error: io::Error) {
-    tracing::error!(%error, "cannot accept a connection");
-    tokio::time::sleep(ACCEPT_PAUSE).await;
 }
 
 async fn serve_socket(
