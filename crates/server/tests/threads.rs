@@ -368,3 +368,40 @@ async fn a_list_of_ten_thousand_patterns_ends_when_it_has_to() -> Result<()> {
     }
     server.stop()
 }
+
+/// Backtracking points hold all groups of a pattern: without a limit, these take hundreds of megabytes for each thread.
+#[tokio::test(flavor = "multi_thread")]
+async fn backtracking_for_many_clients_takes_bounded_memory() -> Result<()> {
+    const CLIENTS: usize = 60;
+    const THREAD_BYTES_MAX: u64 = 16 << 20;
+    const REST_BYTES_MAX: u64 = 256 << 20;
+    let server = Server::start(BINARY, &["--memory", "--shutdown-timeout-ms", "500"])?;
+    for collection in ["plain", "cached"] {
+        let documents = (0..100).map(|id| doc! { "_id": id, "v": "ab".repeat(30_000) });
+        insert_into(&server, collection, documents.collect()).await?;
+    }
+    create_cache(&server, "cached", "v").await?;
+    let threads = 8 * std::thread::available_parallelism()?.get() as u64;
+    let bytes_max = threads.clamp(16, 128) * THREAD_BYTES_MAX + REST_BYTES_MAX;
+    let pattern = format!(r"(*ANYCRLF){}(?:(a)|(b))*\1[yz]", "()".repeat(4_000));
+    for collection in ["plain", "cached"] {
+        let count = doc! { "count": collection, "query": { "v": { "$regex": pattern.as_str() } }, "$db": "test" };
+        let crowd = send(&server, &count, CLIENTS);
+        until_there_are(&server, CLIENTS).await?;
+        let process = server.process();
+        let enough = process.processor_time().context("no /proc")? + Duration::from_secs(4);
+        wait_for("processor time", TIMEOUT, async || {
+            let resident = process.resident_bytes().context("no /proc")?;
+            ensure!(resident < bytes_max, "{resident} bytes in {collection}");
+            let worked = process.processor_time().context("no /proc")?;
+            Ok((worked > enough).then_some(()))
+        })
+        .await?;
+        drop(crowd);
+        assert_soon(&server, Duration::ZERO, async {
+            until_there_are(&server, 0).await.map(drop)
+        })
+        .await?;
+    }
+    server.stop()
+}
