@@ -234,18 +234,21 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
             request.compressor = None;
         }
         let flags = peek.flags;
-        match hello::is_hello(name) {
-            true if flags.has(Flags::MORE_TO_COME) => self.exchange(request, flags).await,
-            true => self.hello(request).await,
-            false if self.is_cut_off => self.answer_stale(request).await,
-            false if self.replicas.serve_stale && (reads::is_read(name) || name == "getMore") => {
-                self.read_or_cut_off(request).await
-            }
-            false => {
-                let replicas = self.replicas.clone();
-                self.serve_command(&replicas, request).await
-            }
+        let is_hello = hello::is_hello(name);
+        if is_hello && flags.has(Flags::MORE_TO_COME) {
+            return self.exchange(request, flags).await;
         }
+        if is_hello {
+            return self.hello(request).await;
+        }
+        if self.is_cut_off {
+            return self.answer_stale(request).await;
+        }
+        if self.replicas.serve_stale && (reads::is_read(name) || name == "getMore") {
+            return self.read_or_cut_off(request).await;
+        }
+        let replicas = self.replicas.clone();
+        self.serve_command(&replicas, request).await
     }
 
     /// Sends a request to the upstream, and its replies to the client.

@@ -211,17 +211,17 @@ impl<'a> Read<'a> {
             one_by_one: self.can_be_judged_here().then_some(first),
             together: ids.len(),
         };
-        let strategy = match ids.is_empty() {
-            true if wanted.one_by_one.is_some() => Strategy::OneByOne,
-            true => Strategy::Together,
-            false if replicas.is_away() => {
-                let why = "the upstream cannot be reached".to_owned();
-                return Answer::Forward(Reason::NotReady(why));
-            }
-            false => match self.strategy(replicas, replica, &ids, wanted).await {
+        let strategy = if ids.is_empty() {
+            let one_by_one = wanted.one_by_one.map(|_| Strategy::OneByOne);
+            one_by_one.unwrap_or(Strategy::Together)
+        } else if replicas.is_away() {
+            let why = "the upstream cannot be reached".to_owned();
+            return Answer::Forward(Reason::NotReady(why));
+        } else {
+            match self.strategy(replicas, replica, &ids, wanted).await {
                 Ok(strategy) => strategy,
                 Err(reason) => return Answer::Forward(reason),
-            },
+            }
         };
         if strategy == Strategy::Together {
             return Answer::Narrowed(self.narrowed(ids), wanted);
