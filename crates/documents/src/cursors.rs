@@ -1,6 +1,6 @@
-//! Open cursors: what a client has not fetched yet.
+//! Open cursors: streams that clients have not read to the end.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
@@ -13,16 +13,19 @@ use tokio::sync::Notify;
 use crate::command::{Link, User};
 use crate::error::CommandError;
 use crate::namespace::Namespace;
+use crate::scope::ClientKey;
 use crate::searches::Search;
 use crate::sessions::SessionId;
 use crate::streams::{Row, Stream};
 
-/// The most open cursors; more can only be a leak of a client.
+/// Maximum open cursors.
 const CURSORS_MAX: usize = 100_000;
-/// How often idle cursors are looked for in the time that they may live.
+/// Maximum open cursors of one client, which is a user on a host; only a client that leaks cursors has more.
+const CURSORS_OF_CLIENT_MAX: usize = CURSORS_MAX / 4;
+/// Number of sweeps for idle cursors in the time after which one expires.
 const SWEEPS_PER_TIMEOUT: u32 = 10;
 
-/// Whose cursor it is.
+/// The owner of a cursor.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Owner {
     /// The user who opened it.
@@ -31,25 +34,27 @@ pub struct Owner {
     pub session: Option<SessionId>,
 }
 
-/// An open cursor, taken out of the registry while a batch is made.
+/// An open cursor. It is taken out of the registry while a batch is made.
 pub struct Cursor {
-    /// What it is over.
+    /// The namespace of its collection.
     pub namespace: Namespace,
-    /// Where documents come from.
+    /// The source of its documents.
     pub stream: Box<dyn Stream>,
-    /// The search that it began with, to be logged if a batch is slow.
+    /// The search that it began with, logged if a batch is slow.
     pub search: Option<Search>,
     /// A document that did not fit into the last batch.
     pub held: Option<Row>,
-    /// Whose it is.
+    /// Its owner.
     pub owner: Owner,
-    /// Does it live without a limit?
+    /// The client that opened it, on any of its connections; `None` for the server itself.
+    pub client: Option<ClientKey>,
+    /// Whether it never times out.
     pub no_timeout: bool,
     /// The time left of the `maxTimeMS` of the command that opened it.
     pub time_left: Option<Duration>,
-    /// The stop sign that is looked at deep inside the stream; it follows the command that pulls.
+    /// The cancellation token that the stream checks; it follows the token of the command that pulls.
     pub stop: Arc<SharedStop>,
-    /// The way back to the client that last asked for a batch.
+    /// The connection to the client that requested the last batch.
     pub link: Option<Arc<dyn Link>>,
 }
 
@@ -63,18 +68,18 @@ impl Cursor {
 #[derive(Debug, Default)]
 pub struct Killed {
     yes: AtomicBool,
-    told: Notify,
+    notify: Notify,
 }
 
 impl Killed {
-    fn tell(&self) {
+    fn notify(&self) {
         self.yes.store(true, Ordering::Relaxed);
-        self.told.notify_one();
+        self.notify.notify_one();
     }
 
-    /// Waits until it is closed. One may wait at a time.
-    pub async fn told(&self) {
-        self.told.notified().await;
+    /// Waits until it is closed. Only one task may wait at a time.
+    pub async fn notified(&self) {
+        self.notify.notified().await;
     }
 }
 
@@ -82,17 +87,21 @@ struct Entry {
     namespace: Namespace,
     owner: Owner,
     killed: Arc<Killed>,
-    /// Does it go on when its collection is gone, to tell so?
+    /// Whether it outlives its collection, to report that it was dropped.
     outlives_collection: bool,
     last_used: Instant,
     no_timeout: bool,
     cursor: Option<Box<Cursor>>,
+    /// Counts it among those of its client.
+    _counted: Option<Arc<()>>,
 }
 
 /// All open cursors by id.
 pub struct Cursors {
     timeout: Duration,
     open: Mutex<HashMap<i64, Entry>>,
+    /// By client, what each of its cursors has a clone of.
+    clients: Mutex<HashMap<ClientKey, Arc<()>>>,
     swept: Mutex<Instant>,
 }
 
@@ -105,31 +114,30 @@ impl std::fmt::Debug for Cursors {
 }
 
 impl Cursors {
-    /// No cursors yet; idle ones will live for `timeout`.
+    /// A registry without cursors. Idle ones expire after `timeout`.
     pub fn new(timeout: Duration) -> Cursors {
         Cursors {
             timeout,
             open: Mutex::default(),
+            clients: Mutex::default(),
             swept: Mutex::new(Instant::now()),
         }
     }
 
-    /// Keeps a cursor and gives its id: random, never zero.
+    /// Keeps a cursor. Returns its id, which is random and never zero.
     ///
     /// # Errors
-    /// `ExceededMemoryLimit` when far too many are open.
+    /// `ExceededMemoryLimit` if [`CURSORS_MAX`] are open, or [`CURSORS_OF_CLIENT_MAX`] of this client.
     pub fn keep(&self, cursor: Box<Cursor>) -> Result<i64, CommandError> {
         self.sweep();
+        let counted = cursor.client.map(|client| self.count(client)).transpose()?;
         let mut open = self.open.lock();
         if open.len() >= CURSORS_MAX {
-            return Err(CommandError::refused(
-                Code::ExceededMemoryLimit,
-                format!("{CURSORS_MAX} cursors are open"),
-            ));
+            return Err(too_many(format!("{CURSORS_MAX} cursors are open")));
         }
         let id = std::iter::repeat_with(|| fastrand::i64(1..))
             .find(|id| !open.contains_key(id))
-            .expect("the range is endless");
+            .expect("the range is unbounded");
         let entry = Entry {
             namespace: cursor.namespace.clone(),
             owner: cursor.owner.clone(),
@@ -138,9 +146,21 @@ impl Cursors {
             last_used: Instant::now(),
             no_timeout: cursor.no_timeout,
             cursor: Some(cursor),
+            _counted: counted,
         };
         open.insert(id, entry);
         Ok(id)
+    }
+
+    /// Counts one more cursor of a client, until what this returns is dropped.
+    fn count(&self, client: ClientKey) -> Result<Arc<()>, CommandError> {
+        let mut clients = self.clients.lock();
+        let counted = clients.entry(client).or_default();
+        if Arc::strong_count(counted) > CURSORS_OF_CLIENT_MAX {
+            let message = format!("this client has {CURSORS_OF_CLIENT_MAX} cursors open");
+            return Err(too_many(message));
+        }
+        Ok(counted.clone())
     }
 
     /// Takes a cursor out to make a batch of it. [`Lease::give_back`] puts it back; dropping the lease closes it.
@@ -172,7 +192,7 @@ impl Cursors {
         let mut open = self.open.lock();
         match open.get(&id) {
             Some(entry) if entry.namespace == *namespace && entry.owner.user == owner.user => {
-                entry.killed.tell();
+                entry.killed.notify();
                 open.remove(&id);
                 Closed::Yes
             }
@@ -180,13 +200,13 @@ impl Cursors {
         }
     }
 
-    /// Closes every cursor over a collection that is gone, but change streams.
+    /// Closes all cursors over a collection that was dropped, except change streams.
     pub fn kill_namespace(&self, namespace: &Namespace) {
         self.kill_where(|entry| entry.namespace == *namespace && !entry.outlives_collection);
     }
 
-    /// Closes every cursor of a user's sessions. A session of another user is another session, even with the same id.
-    pub fn kill_sessions(&self, user: Option<&User>, sessions: &[SessionId]) {
+    /// Closes all cursors of a user's sessions. Sessions of different users are different, even with the same id.
+    pub fn kill_sessions(&self, user: Option<&User>, sessions: &HashSet<SessionId>) {
         self.kill_where(|entry| {
             let session = entry.owner.session.as_ref();
             entry.owner.user.as_ref() == user
@@ -194,12 +214,12 @@ impl Cursors {
         });
     }
 
-    /// Closes every cursor of a user.
+    /// Closes all cursors of a user.
     pub fn kill_user(&self, user: &User) {
         self.kill_where(|entry| entry.owner.user.as_ref() == Some(user));
     }
 
-    /// Closes the cursors of some owners.
+    /// Closes the cursors whose owners `is_meant` selects.
     pub fn kill_owned(&self, is_meant: impl Fn(&Owner) -> bool) {
         self.kill_where(|entry| is_meant(&entry.owner));
     }
@@ -214,22 +234,24 @@ impl Cursors {
         self.open.lock().retain(|_, entry| {
             let keep = !condition(entry);
             if !keep {
-                entry.killed.tell();
+                entry.killed.notify();
             }
             keep
         });
     }
 
-    /// Closes the cursors that nobody has asked for in too long, looking a few times in their lifetime.
+    /// Closes cursors that have been idle too long. Most calls do nothing: there are a few sweeps in each timeout.
     fn sweep(&self) {
         let mut swept = self.swept.lock();
         if swept.elapsed() >= self.timeout / SWEEPS_PER_TIMEOUT {
             *swept = Instant::now();
             drop_idle(&mut self.open.lock(), self.timeout);
+            let mut clients = self.clients.lock();
+            clients.retain(|_, counted| Arc::strong_count(counted) > 1);
         }
     }
 
-    /// How many are open, and how many of them never time out.
+    /// Number of open cursors, and the number of those that never time out.
     pub fn counts(&self) -> (usize, usize) {
         let open = self.open.lock();
         (
@@ -239,12 +261,12 @@ impl Cursors {
     }
 }
 
-/// What became of a cursor that should be closed.
+/// The outcome of closing a cursor.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Closed {
     /// It is closed.
     Yes,
-    /// There is none of that id that this client could see.
+    /// There is no cursor with that id, or this client may not see it.
     NotFound,
 }
 
@@ -257,7 +279,7 @@ pub struct Lease {
 }
 
 impl Lease {
-    /// Tells when the cursor is closed.
+    /// Signals that the cursor has been closed.
     pub fn killed(&self) -> Arc<Killed> {
         self.killed.clone()
     }
@@ -266,13 +288,13 @@ impl Lease {
     pub fn cursor(&mut self) -> &mut Cursor {
         self.cursor
             .as_mut()
-            .expect("only give_back takes it, and that consumes the lease")
+            .expect("only give_back takes it, and it consumes the lease")
     }
 
     /// Puts the cursor back for the next batch.
     ///
     /// # Errors
-    /// `CursorKilled` if it was closed meanwhile.
+    /// `CursorKilled` if it has been closed since it was taken.
     pub fn give_back(mut self) -> Result<(), CommandError> {
         if self.killed.yes.load(Ordering::Relaxed) {
             return Err(CommandError::refused(
@@ -301,6 +323,10 @@ fn drop_idle(open: &mut HashMap<i64, Entry>, timeout: Duration) {
     open.retain(|_, entry| {
         entry.no_timeout || entry.cursor.is_none() || entry.last_used.elapsed() < timeout
     });
+}
+
+fn too_many(message: String) -> CommandError {
+    CommandError::refused(Code::ExceededMemoryLimit, message)
 }
 
 fn not_found(id: i64) -> CommandError {
@@ -338,4 +364,55 @@ fn check_owner(id: i64, entry: &Entry, owner: &Owner) -> Result<(), CommandError
         return Err(CommandError::refused(Code::Location50738, message));
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::command::ClientContext;
+    use crate::streams::List;
+
+    fn cursor(client: Option<ClientKey>) -> Box<Cursor> {
+        Box::new(Cursor {
+            namespace: Namespace {
+                db: "d".to_owned(),
+                collection: "c".to_owned(),
+            },
+            stream: Box::new(List::default()),
+            search: None,
+            held: None,
+            owner: Owner::default(),
+            client,
+            no_timeout: false,
+            time_left: None,
+            stop: Arc::default(),
+            link: None,
+        })
+    }
+
+    fn client(host: u8) -> Option<ClientKey> {
+        ClientKey::of(&ClientContext {
+            peer: Some(([10, 0, 0, host], 1).into()),
+            ..ClientContext::default()
+        })
+    }
+
+    #[test]
+    fn a_client_leaves_cursors_to_others() {
+        let cursors = Arc::new(Cursors::new(Duration::from_secs(600)));
+        let keep = |host| cursors.keep(cursor(client(host)));
+        let kept = (0..CURSORS_OF_CLIENT_MAX).map(|_| keep(1));
+        let kept: Vec<i64> = kept.collect::<Result<_, _>>().expect("within its share");
+        let refused = keep(1).expect_err("one too many");
+        assert_eq!(refused.code(), Code::ExceededMemoryLimit);
+        keep(2).expect("another client has its own");
+        cursors.keep(cursor(None)).expect("the server itself");
+        let namespace = &cursor(None).namespace;
+        cursors.kill(kept[0], namespace, &Owner::default());
+        keep(1).expect("one was closed");
+        let lease = cursors.take(kept[1], namespace, &Owner::default());
+        keep(1).expect_err("one in use counts");
+        drop(lease.expect("it is open"));
+        keep(1).expect("it was closed");
+    }
 }

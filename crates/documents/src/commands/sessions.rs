@@ -1,6 +1,9 @@
 //! `endSessions`, `refreshSessions`, `startSession`, `killSessions`, `killAllSessions`, `killAllSessionsByPattern`.
 //!
-//! A session is what has its id: open cursors, commands in progress, and the outcomes of its last numbered write.
+//! A session consists of everything with its id: open cursors, commands in progress, and the outcomes of its last
+//! numbered write.
+
+use std::collections::HashSet;
 
 use bson::spec::BinarySubtype;
 use bson::{Binary, RawBsonRef, RawDocument, rawdoc};
@@ -15,14 +18,14 @@ use crate::request::Request;
 use crate::retry::session_key;
 use crate::sessions::{SessionId, session_id};
 
-/// What an entry of `killAllSessions` may say.
+/// Fields of an entry of `killAllSessions`.
 const USER: Known = Known::Only(&["user", "db"]);
-/// What an entry of `killAllSessionsByPattern` may say.
+/// Fields of an entry of `killAllSessionsByPattern`.
 const PATTERN: Known = Known::Only(&["lsid", "uid", "users", "roles"]);
-/// Minutes after which a driver has to take a session for dead.
+/// Minutes after which a driver must treat a session as expired.
 const SESSION_TIMEOUT_MINUTES: i32 = 30;
 
-/// `endSessions`: forgets sessions and closes their cursors.
+/// `endSessions`: ends sessions and closes their cursors.
 pub const END: Spec = Spec {
     name: "endSessions",
     help: "forgets sessions",
@@ -55,7 +58,7 @@ pub const KILL_BY_PATTERN: Spec = Spec {
     ..END
 };
 
-/// `refreshSessions`: sessions do not expire.
+/// `refreshSessions`: does nothing, as sessions do not expire.
 pub const REFRESH: Spec = Spec {
     name: "refreshSessions",
     help: "keeps sessions alive",
@@ -64,7 +67,7 @@ pub const REFRESH: Spec = Spec {
     run: Run::Now(refresh),
 };
 
-/// `startSession`: gives a new id.
+/// `startSession`: returns a new id.
 pub const START: Spec = Spec {
     name: "startSession",
     help: "starts a session",
@@ -73,7 +76,7 @@ pub const START: Spec = Spec {
     run: Run::Now(start),
 };
 
-/// What the entries of the command's array say.
+/// Reads the entries of the command's array.
 fn entries<'a, T>(
     request: &Request<'a>,
     read: impl Fn(&'a RawDocument) -> Result<T, CommandError>,
@@ -91,8 +94,8 @@ fn entries<'a, T>(
     array.into_iter().map(entry).collect()
 }
 
-fn named_sessions(request: &Request<'_>) -> Result<Vec<SessionId>, CommandError> {
-    entries(request, session_id)
+fn named_sessions(request: &Request<'_>) -> Result<HashSet<SessionId>, CommandError> {
+    Ok(HashSet::from_iter(entries(request, session_id)?))
 }
 
 fn end(request: &Request<'_>) -> Reply {
@@ -117,13 +120,13 @@ fn kill(request: &Request<'_>) -> Reply {
 }
 
 fn kill_all(request: &Request<'_>) -> Reply {
-    let users = entries(request, |entry| {
+    let users: HashSet<User> = HashSet::from_iter(entries(request, |entry| {
         let arguments = Arguments::parse_nested("killAllSessions", entry, USER)?;
         Ok(User {
             name: arguments.required_string("user")?.to_owned(),
             db: arguments.required_string("db")?.to_owned(),
         })
-    })?;
+    })?);
     stop(request, |owner| {
         let named = |user: &User| users.contains(user);
         owner.session.is_some() && (users.is_empty() || owner.user.as_ref().is_some_and(named))
@@ -131,18 +134,18 @@ fn kill_all(request: &Request<'_>) -> Reply {
 }
 
 fn kill_by_pattern(request: &Request<'_>) -> Reply {
-    let sessions = entries(request, |entry| {
+    let sessions: HashSet<SessionId> = HashSet::from_iter(entries(request, |entry| {
         let arguments = Arguments::parse_nested("killAllSessionsByPattern", entry, PATTERN)?;
         arguments.unsupported(&["uid", "users", "roles"])?;
         session_id(arguments.required_document("lsid")?)
-    })?;
+    })?);
     stop(request, |owner| {
         let named = |id: &SessionId| sessions.is_empty() || sessions.contains(id);
         owner.session.as_ref().is_some_and(named)
     })
 }
 
-/// Closes the cursors and stops the commands, but this one, of the sessions that `is_meant` tells.
+/// Closes the cursors and stops the commands, except this one, of the sessions that `is_meant` selects.
 fn stop(request: &Request<'_>, is_meant: impl Fn(&Owner) -> bool) -> Reply {
     request.documents.cursors().kill_owned(&is_meant);
     let operations = request.documents.operations();

@@ -2,15 +2,22 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
 
-use bson::{Bson, doc};
+use bson::{Bson, Document, doc};
+use forebay_documents::ClientContext;
+use tokio::time::timeout;
 
 use crate::door::{Door, door};
 
 const CLIENTS: i32 = 4;
 const ROUNDS: i32 = 100;
-/// Inserts of one client, each of which sees its collection replaced meanwhile.
+/// Inserts of one client during each of which its collection is replaced.
 const ROUNDS_MET: usize = 20;
+/// More slow commands of one client than there are places for them.
+const CROWD: usize = 160;
+/// A command that needs longer than this never ends.
+const PATIENCE: Duration = Duration::from_secs(60);
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn increments_of_many_clients_all_count() {
@@ -115,7 +122,7 @@ async fn searches_stay_right_while_clients_write() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
-async fn an_index_that_another_client_is_creating_is_there_at_the_reply() {
+async fn create_indexes_replies_after_another_client_has_created_the_index() {
     let door = Arc::new(door());
     let document = |id: i32| doc! { "_id": id, "a": id, "s": format!("name{id}") };
     door.insert("c", (0..3000).map(document)).await;
@@ -142,7 +149,7 @@ async fn an_index_that_another_client_is_creating_is_there_at_the_reply() {
     }
 }
 
-/// Runs a command many times from many clients while the collection `c` is dropped again and again; `check` judges each
+/// Runs a command many times from many clients while the collection `c` is dropped repeatedly. `check` tests each
 /// reply.
 async fn while_dropping(command: fn(i32) -> bson::Document, check: fn(bson::Document)) {
     let door = Arc::new(door());
@@ -165,7 +172,7 @@ async fn while_dropping(command: fn(i32) -> bson::Document, check: fn(bson::Docu
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
-async fn an_insert_makes_a_collection_again_that_is_dropped_meanwhile() {
+async fn an_insert_recreates_a_collection_that_is_dropped_during_it() {
     while_dropping(
         |_| doc! { "insert": "c", "documents": vec![doc! {}; 20] },
         |reply| assert_eq!(reply, doc! { "n": 20, "ok": 1.0 }),
@@ -174,7 +181,7 @@ async fn an_insert_makes_a_collection_again_that_is_dropped_meanwhile() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
-async fn an_upsert_makes_a_collection_again_that_is_dropped_meanwhile() {
+async fn an_upsert_recreates_a_collection_that_is_dropped_during_it() {
     while_dropping(
         |id| {
             let upsert = doc! { "q": { "k": id }, "u": { "$set": { "a": 1 } }, "upsert": true };
@@ -189,7 +196,7 @@ async fn an_upsert_makes_a_collection_again_that_is_dropped_meanwhile() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
-async fn a_find_and_modify_makes_a_collection_again_that_is_dropped_meanwhile() {
+async fn a_find_and_modify_recreates_a_collection_that_is_dropped_during_it() {
     while_dropping(
         |id| doc! { "findAndModify": "c", "query": { "k": id }, "update": { "$set": { "a": 1 } }, "upsert": true, "new": true },
         |reply| assert_eq!(reply.get_document("value").unwrap().get_i32("a").ok(), Some(1)),
@@ -197,7 +204,7 @@ async fn a_find_and_modify_makes_a_collection_again_that_is_dropped_meanwhile() 
     .await;
 }
 
-/// Inserts until some inserts have each seen a replacement of their collection end.
+/// Inserts until [`ROUNDS_MET`] inserts have each overlapped the end of a replacement.
 async fn insert_during_replacements(door: Arc<Door>, replaced: Arc<AtomicUsize>) {
     let mut met = 0;
     while met < ROUNDS_MET {
@@ -208,7 +215,7 @@ async fn insert_during_replacements(door: Arc<Door>, replaced: Arc<AtomicUsize>)
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
-async fn an_insert_waits_for_what_takes_the_place_of_its_collection() {
+async fn an_insert_waits_for_the_collection_that_replaces_its_own() {
     let door = Arc::new(door());
     door.insert("source", [doc! { "_id": -1 }]).await;
     let replaced = Arc::new(AtomicUsize::new(0));
@@ -230,5 +237,46 @@ async fn an_insert_waits_for_what_takes_the_place_of_its_collection() {
     }
     for writer in writers {
         writer.await.unwrap();
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn slow_reads_of_one_client_keep_no_other_from_reading() {
+    let door = Arc::new(door());
+    door.insert("c", [doc! { "_id": 1 }]).await;
+    let of_host = |host: u8| {
+        Arc::new(Door {
+            documents: door.documents.clone(),
+            client: ClientContext {
+                peer: Some(([10, 0, 0, host], 1).into()),
+                ..ClientContext::default()
+            },
+        })
+    };
+    let sum = |inner: Document| doc! { "$sum": { "$map": { "input": { "$range": [0, 100_000] }, "in": inner } } };
+    let endless = sum(sum(sum(doc! { "$add": [1, 1] })));
+    let slow = doc! { "find": "c", "filter": { "$expr": { "$gt": [endless, 0] } } };
+    let greedy: Vec<_> = (0..CROWD)
+        .map(|_| {
+            let (door, slow) = (of_host(1), slow.clone());
+            tokio::spawn(async move { door.code(slow).await })
+        })
+        .collect();
+    let all_run = async {
+        loop {
+            let running = door.admin(doc! { "currentOp": 1 }).await;
+            if running.get_array("inprog").expect("a list").len() > CROWD {
+                break;
+            }
+        }
+    };
+    timeout(PATIENCE, all_run).await.expect("all run");
+    let other = of_host(2);
+    let find = doc! { "find": "c", "filter": { "$expr": { "$eq": ["$_id", 1] } } };
+    let found = timeout(PATIENCE, other.all(find)).await;
+    door.documents.shutdown().expect("the store is in memory");
+    assert_eq!(found.expect("there is a place"), [doc! { "_id": 1 }]);
+    for command in greedy {
+        command.await.expect("it ends");
     }
 }

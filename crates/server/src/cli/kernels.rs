@@ -1,4 +1,4 @@
-//! `forebay kernels`: the programs that run on GPUs, compiled ahead of the first search.
+//! `forebay kernels`: lists the kernels for GPUs, or compiles them before the first search.
 
 use anyhow::{Context, Result, bail};
 use bson::{Document, doc};
@@ -7,7 +7,7 @@ use forebay_device::cuda::{Arch, Cubin, KernelCache, KernelResources, gpus};
 
 use super::table;
 
-/// List the kernels for GPUs, or compile them ahead of the first search
+/// List the kernels for GPUs, or compile them before the first search
 #[derive(Debug, Args)]
 pub struct KernelsArgs {
     #[command(subcommand)]
@@ -16,15 +16,15 @@ pub struct KernelsArgs {
 
 #[derive(Debug, Subcommand)]
 enum Action {
-    /// List the kernels, and what those that are compiled use
+    /// List the kernels, and the resources of those that are compiled
     List(ArchArgs),
-    /// Compile what is not compiled yet and keep it, then list
+    /// Compile and cache the kernels that are not compiled yet, then list all
     Warm(ArchArgs),
 }
 
 #[derive(Debug, Args)]
 struct ArchArgs {
-    /// Architectures to compile for, as in `sm_90`; without it, those of the GPUs of this machine.
+    /// Architectures to compile for, as in `sm_90`; by default those of this machine's GPUs.
     #[arg(long = "arch", value_name = "ARCH", value_delimiter = ',')]
     archs: Vec<Arch>,
 }
@@ -52,9 +52,10 @@ pub fn run(args: &KernelsArgs) -> Result<()> {
     let mut rows = Vec::new();
     for spec in forebay_text_gpu::kernels() {
         for &arch in &archs {
-            let cubin = match compiles {
-                true => Some(cache.get(&spec, arch)?),
-                false => cache.find(&spec, arch)?,
+            let cubin = if compiles {
+                Some(cache.get(&spec, arch)?)
+            } else {
+                cache.find(&spec, arch)?
             };
             rows.extend(rows_of(&spec.name, &spec.entries, arch, cubin.as_ref()));
         }
@@ -71,17 +72,17 @@ fn wanted(args: &ArchArgs) -> Result<Vec<Arch>> {
     if !args.archs.is_empty() {
         return Ok(args.archs.clone());
     }
-    let gpus = gpus().context("there is no GPU to compile for; name architectures by --arch")?;
+    let gpus = gpus().context("there is no GPU to compile for; name architectures with --arch")?;
     let mut archs: Vec<Arch> = gpus.iter().map(|gpu| gpu.arch).collect();
     archs.sort();
     archs.dedup();
     if archs.is_empty() {
-        bail!("there is no GPU to compile for; name architectures by --arch");
+        bail!("there is no GPU to compile for; name architectures with --arch");
     }
     Ok(archs)
 }
 
-/// One row for each kernel; without machine code they say nothing of what it uses.
+/// One row for each kernel; without its resources if it is not compiled.
 fn rows_of(program: &str, entries: &[String], arch: Arch, cubin: Option<&Cubin>) -> Vec<Document> {
     let named = |name: &str| doc! { "program": program, "kernel": name, "arch": arch.to_string() };
     match cubin {

@@ -1,0 +1,62 @@
+//! Waiting until replicas have applied, from their change streams, what a command wrote.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use forebay_wire_mongo::Peek;
+use tokio::time::timeout;
+
+use super::{FrameError, writes};
+use crate::replicas::{Replica, Replicas, operation_time};
+
+/// Maximum time for which a writer waits for a replica that answers. After that the replica is loaded again.
+const STREAM_TIMEOUT: Duration = Duration::from_secs(10);
+/// Maximum time for which a writer waits for a replica that does not answer yet. While writers wait, the replica can
+/// catch up with the writes before.
+const CATCH_UP_TIMEOUT: Duration = Duration::from_millis(100);
+
+/// Returns the upstream's reply, if there is one.
+pub(super) fn peek(reply: &Result<Option<Bytes>, FrameError>) -> Option<Peek<'_>> {
+    Peek::new(reply.as_ref().ok()?.as_ref()?)
+}
+
+/// Waits until replicas have applied what a command wrote, by the time in its reply, so that its client can read it.
+pub(super) async fn wait_until_applied(
+    replicas: &Arc<Replicas>,
+    written: &[Arc<Replica>],
+    reply: &Result<Option<Bytes>, FrameError>,
+) {
+    let Some(reply) = peek(reply).filter(|reply| !writes::is_refusal(reply.body)) else {
+        return;
+    };
+    let Some(at) = operation_time(reply.body) else {
+        for replica in written.iter().filter(|it| it.is_ready()) {
+            replicas.reload(replica, "the upstream does not say when it wrote");
+        }
+        return;
+    };
+    for replica in written {
+        if !replica.is_following() {
+            replica.require_applied(at);
+        }
+        while replica.is_following() {
+            let (answers, limit) = match replica.is_ready() {
+                true => (true, STREAM_TIMEOUT),
+                false => (false, CATCH_UP_TIMEOUT),
+            };
+            if timeout(limit, replica.wait_applied(at)).await.is_ok() {
+                break;
+            }
+            if answers {
+                replicas.reload(replica, "the change stream does not come along");
+                break;
+            }
+            // Now a replica that has begun to answer after the wait has applied the write, or is waited for again.
+            replica.require_applied(at);
+            if !replica.is_ready() {
+                break;
+            }
+        }
+    }
+}
