@@ -73,12 +73,12 @@ $(NODE_FOLDER)/installed: $(DRIVERS)/node/package.json $(DRIVERS)/node/package-l
 	touch $@
 $(NODE_FOLDER)/installed: $(wildcard $(DRIVERS)/node/*.js)
 
-## make conformance  pymongo's own tests, straight to FerretDB, through Forebay and on our store, kept in docs/conformance/
-##                 THROUGH='...' are further arguments of the Forebay in front of FerretDB
+## make conformance  pymongo's own tests, directly on FerretDB, through Forebay and on our store, recorded in docs/conformance/
+##                 PROXIED='...' are further arguments of the Forebay that is a proxy of FerretDB
 conformance: build $(CONFORMANCE_ENV)/installed
 	$(FOREBAY) bench ferretdb > $(CARGO_TARGET_DIR)/ferretdb.path
 	FOREBAY=$(FOREBAY) FERRETDB=$$(cat $(CARGO_TARGET_DIR)/ferretdb.path) PYTHONPATH=$(DRIVERS)/python \
-	    $(CONFORMANCE_ENV)/bin/python tests/conformance/pymongo_suite.py $(CONFORMANCE_ENV)/source/pymongo-*.tar.gz --through="$(THROUGH)"
+	    $(CONFORMANCE_ENV)/bin/python tests/conformance/pymongo_suite.py $(CONFORMANCE_ENV)/source/pymongo-*.tar.gz --proxied="$(PROXIED)"
 
 $(CONFORMANCE_ENV)/installed: tests/conformance/requirements.txt tests/conformance/source.txt
 	python3 -m venv $(CONFORMANCE_ENV)

@@ -1,14 +1,14 @@
-"""In front of another store, through pymongo: counts beside FerretDB alone, and how far caches lag behind the store in a storm.
+"""Forebay as a proxy, through pymongo: counts and finds beside FerretDB alone, and the lag of caches behind the upstream in a storm.
 
     FOREBAY=... FERRETDB=... PYTHONPATH=tests/drivers/python python bench/upstream.py counts NAMES [--record FILE]
     FOREBAY=... FERRETDB=... PYTHONPATH=tests/drivers/python python bench/upstream.py finds [--documents 100000] [--record FILE]
     FOREBAY=... PYTHONPATH=tests/drivers/python python bench/upstream.py storm [--seconds 600] [--rate 5000] [--compare 100] [--record FILE]
 
-`counts` puts a million names (the lines of a file) into FerretDB on SQLite and caches them. `finds` asks it for whole documents,
-few and many, early and late in the collection, and has Forebay measure how fast it gives them before. `storm` writes straight to a Forebay
-with a history of changes, while another in front of it follows, answers searches and compares each answer with the store's own
-(`--upstream-compare-percent 100`). The lag is the time from the acknowledgement of a write to the store until a count through the front has
-it, asked for without a pause.
+`counts` inserts a million names (the lines of a file) into FerretDB on SQLite and caches them. `finds` finds whole documents, few
+and many, early and late in the collection, after Forebay has measured how fast FerretDB returns them. `storm` writes directly to a
+Forebay with a history of changes, while a proxy of it follows, answers searches and compares each answer with the upstream's own
+(`--upstream-compare-percent 100`). The lag is the time from the acknowledgement of a direct write until a proxied count has it; the
+count is repeated without a pause.
 """
 
 import argparse
@@ -79,17 +79,17 @@ def counts(options, report):
         store = start_ferretdb(folder)
         front = start_forebay("--memory", "--upstream", store.uri, "--upstream-writes", "exclusive", "--devices", "host:2")
         try:
-            straight, through = (pymongo.MongoClient(server.uri).shop for server in (store, front))
+            direct, proxied = (pymongo.MongoClient(server.uri).shop for server in (store, front))
             for start in range(0, len(names), 10_000):
                 batch = [{"_id": start + n, "name": name} for n, name in enumerate(names[start : start + 10_000])]
-                straight.names.insert_many(batch)
-            load, _ = timed(lambda: cache(through, "names", "name"))
+                direct.names.insert_many(batch)
+            load, _ = timed(lambda: cache(proxied, "names", "name"))
             report.add("upstream-load", "forebay in front", "documents_per_s", [len(names) / load * 1e3], len(names))
             for pattern in PATTERNS:
                 query = {"name": {"$regex": pattern}}
                 count = lambda db: db.command("count", "names", query=query)["n"]
-                alone, expect = timed(lambda: count(straight))
-                cached = [timed(lambda: count(through)) for _ in range(RUNS)]
+                alone, expect = timed(lambda: count(direct))
+                cached = [timed(lambda: count(proxied)) for _ in range(RUNS)]
                 if any(found != expect for _, found in cached):
                     raise RuntimeError(f"/{pattern}/: FerretDB counts {expect}, the cache {cached}")
                 case = f"pymongo-count: {pattern}"
@@ -123,30 +123,30 @@ def finds(options, report):
         store = start_ferretdb(folder)
         front = start_forebay("--memory", "--upstream", store.uri, "--upstream-writes", "exclusive", "--devices", "host:2")
         try:
-            straight, through = (pymongo.MongoClient(server.uri).shop.items for server in (store, front))
+            direct, proxied = (pymongo.MongoClient(server.uri).shop.items for server in (store, front))
             for start in range(0, count, 10_000):
                 numbers = range(start, min(start + 10_000, count))
                 ids = ({"_id": n} if options.ids == "int" else {} for n in numbers)
-                straight.insert_many([it | {"name": f"item-{n}", "n": n % 10, "text": "x" * 100} for it, n in zip(ids, numbers)])
-            cache(through.database, "items", "name")
+                direct.insert_many([it | {"name": f"item-{n}", "n": n % 10, "text": "x" * 100} for it, n in zip(ids, numbers)])
+            cache(proxied.database, "items", "name")
             for case, (query, arguments) in FINDS.items():
                 text = json.dumps(query).replace("{middle}", str(count // 2)).replace("{late}", str(count - 2))
                 query = json.loads(text.replace("-9999[0-9]", f"-{(count - 10) // 10}[0-9]"))
-                find(report, f"{case}, _id {options.ids}", straight, through, query, arguments)
+                find(report, f"{case}, _id {options.ids}", direct, proxied, query, arguments)
         finally:
             front.stop()
             store.stop()
 
 
-def find(report, case, straight, through, query, arguments):
+def find(report, case, direct, proxied, query, arguments):
     run = lambda collection: sorted(document.get("name") for document in collection.find(query, **arguments))
     command = {"find": "items", "filter": query, **arguments}
-    reason = lambda: through.database.command("explain", command).get("forebay", {}).get("reason", "the cache answers")
+    reason = lambda: proxied.database.command("explain", command).get("forebay", {}).get("reason", "the cache answers")
     while "being measured" in (why := reason()):
         time.sleep(0.1)
     alone, cached = [], []
     for _ in range(FIND_RUNS):
-        for collection, times in ((straight, alone), (through, cached)):
+        for collection, times in ((direct, alone), (proxied, cached)):
             took, found = timed(lambda: run(collection))
             times.append((took, len(found)))
     if len({count for _, count in alone + cached}) > 1:
@@ -163,7 +163,7 @@ def find(report, case, straight, through, query, arguments):
 
 
 class Storm:
-    """Writers at a steady rate straight to the store, searchers through the front, and one who measures the lag."""
+    """A writer at a steady rate, direct; a proxied searcher; and a probe that measures the lag."""
 
     WORDS = ["web", "pack", "pool", "stream", "x", "Ä", "mongo"]
 
@@ -203,14 +203,14 @@ class Storm:
             self.searches += 1
 
     def measure(self):
-        straight = pymongo.MongoClient(self.store).shop.things
-        through = pymongo.MongoClient(self.front).shop
+        direct = pymongo.MongoClient(self.store).shop.things
+        proxied = pymongo.MongoClient(self.front).shop
         number = 0
         while not self.over.is_set():
             number += 1
             name = f"probe {number}"
-            straight.insert_one({"_id": f"p{number % 1000}-{number}", "name": name})
-            took, _ = timed(lambda: self.until_there(through, name))
+            direct.insert_one({"_id": f"p{number % 1000}-{number}", "name": name})
+            took, _ = timed(lambda: self.until_there(proxied, name))
             self.lags.append(took)
             time.sleep(0.1)
 
@@ -227,10 +227,10 @@ def storm(options, report):
         )  # fmt: skip
         try:
             pymongo.MongoClient(store.uri).shop.create_collection("things")
-            through = pymongo.MongoClient(front.uri)
-            cache(through.shop, "things", "name")
+            proxied = pymongo.MongoClient(front.uri)
+            cache(proxied.shop, "things", "name")
             it = Storm(store, front, options.rate)
-            # A shadow that is compared stands still meanwhile: its lag is measured without.
+            # A comparison pauses the replica, so the lag is measured without comparing.
             work = (it.write, it.search) if options.compare else (it.write, it.measure)
             threads = [threading.Thread(target=run) for run in work]
             for thread in threads:
@@ -246,17 +246,17 @@ def storm(options, report):
                 counts = [db.command("count", "things", query=query)["n"] for db in both]
                 if counts[0] != counts[1]:
                     raise SystemExit(f"/{pattern}/: the store counts {counts[0]}, the front {counts[1]}")
-            told = through.admin.command("serverStatus")["forebayUpstream"]
-            print(told, "lines that say error:", [line for line in front.lines if "ERROR" in line][:3])
+            status = proxied.admin.command("serverStatus")["forebayUpstream"]
+            print(status, "errors in the log:", [line for line in front.lines if "ERROR" in line][:3])
             report.add("storm", "forebay in front", "writes_per_s", [it.written / options.seconds])
             if it.lags:
                 report.add("storm", "forebay in front", "lag_ms", it.lags)
                 p99 = statistics.quantiles(it.lags, n=100)[98]
                 report.add("storm", "forebay in front", "lag_p99_ms", [p99])
                 return
-            report.add("storm", "forebay in front", "compared", [told["compared"]])
-            report.add("storm", "forebay in front", "differed", [told["differed"]], 0)
-            if told["differed"] or not told["compared"]:
+            report.add("storm", "forebay in front", "compared", [status["compared"]])
+            report.add("storm", "forebay in front", "differed", [status["differed"]], 0)
+            if status["differed"] or not status["compared"]:
                 raise SystemExit("answers differed, or none was compared")
         finally:
             front.stop()
@@ -266,12 +266,12 @@ def storm(options, report):
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("what", choices=["counts", "finds", "storm"])
-    parser.add_argument("names", nargs="?", help="a file of names, one a line")
+    parser.add_argument("names", nargs="?", help="a file of names, one per line")
     parser.add_argument("--documents", type=int)
     parser.add_argument("--ids", choices=["ObjectId", "int"], default="ObjectId", help="the _ids of finds: FerretDB 1 finds ints by a scan")
     parser.add_argument("--seconds", type=float, default=600)
-    parser.add_argument("--rate", type=float, default=5_000, help="writes a second")
-    parser.add_argument("--compare", type=int, default=100, help="answers of a hundred to compare; 0 to measure the lag")
+    parser.add_argument("--rate", type=float, default=5_000, help="writes per second")
+    parser.add_argument("--compare", type=int, default=100, help="percentage of answers to compare; 0 to measure the lag")
     parser.add_argument("--record", help="append the figures to this file")
     options = parser.parse_args()
     options.documents = options.documents or {"finds": ITEMS}.get(options.what, NAMES)

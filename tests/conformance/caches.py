@@ -1,7 +1,7 @@
-"""A pytest plugin that has a Forebay in front of another store cache every string field that a test writes.
+"""A pytest plugin that makes a proxying Forebay cache every string field that a test writes.
 
-After each command that inserts documents, or changes them, it declares a cache for every string field that it has not seen
-in the collection, and waits until it is loaded; so what the test asks next, the cache answers if it can.
+After each command that inserts or changes documents, it declares a cache for every new string field of the collection, and
+waits until the cache is loaded. So the cache answers the next searches of the test if it can.
 """
 
 import os
@@ -19,7 +19,7 @@ LOAD_SECONDS_MAX = 20
 
 
 class Caches(monitoring.CommandListener):
-    """Declares caches over a connection of its own."""
+    """Declares caches over a separate connection."""
 
     def __init__(self, address):
         self.address, self.client = address, None
@@ -42,7 +42,7 @@ class Caches(monitoring.CommandListener):
         self.written.pop(event.request_id, None)
 
     def declare(self, database, collection, field):
-        """A collection that cannot be cached, as a view, is the test's to ask the store about."""
+        """Declares a cache, unless the collection cannot be cached, such as a view."""
         self.client = self.client or pymongo.MongoClient(self.address, event_listeners=[])
         index = {"key": {field: "cache"}, "name": f"{field}_cache"}
         commands = self.client[database]
@@ -56,7 +56,7 @@ class Caches(monitoring.CommandListener):
 
 
 def fields(command, argument):
-    """The names of top-level fields with strings in what a command writes."""
+    """Yields the names of top-level string fields that a command writes."""
     if argument == "documents":
         written = command[argument]
     else:
@@ -70,5 +70,5 @@ def fields(command, argument):
 
 
 def pytest_configure(config):
-    """Every client made from now on tells of its commands, but those that say otherwise."""
+    """Registers the listener for all clients created later, except those with listeners of their own."""
     monitoring.register(Caches(f"mongodb://{os.environ['DB_IP']}:{os.environ['DB_PORT']}"))

@@ -1,4 +1,4 @@
-"""A pytest plugin that writes each test's outcome as a line of JSON, so that nothing is lost if the process dies."""
+"""A pytest plugin that writes the outcome of each test as a line of JSON, so that a crash of the process loses none."""
 
 import json
 import os
@@ -7,7 +7,7 @@ SEVERITY = ["passed", "skipped", "failed", "error", "timeout"]
 
 
 class Outcomes:
-    """The outcome of the test that runs, and the file that keeps those of all."""
+    """The outcome of the current test, and the file of all outcomes."""
 
     def __init__(self, path):
         self.lines = open(path, "w")
@@ -21,7 +21,7 @@ class Outcomes:
         self._write({"started": nodeid})
 
     def pytest_runtest_logreport(self, report):
-        outcome, reason = judge(report)
+        outcome, reason = outcome_of(report)
         if SEVERITY.index(outcome) > SEVERITY.index(self.outcome):
             self.outcome, self.reason = outcome, reason
 
@@ -32,8 +32,8 @@ class Outcomes:
         print(json.dumps(entry), file=self.lines, flush=True)
 
 
-def judge(report):
-    """What one phase of a test says: an outcome, and why if it did not pass."""
+def outcome_of(report):
+    """Returns the outcome of a phase of a test, and the reason if it did not pass."""
     if report.passed:
         return "passed", ""
     reason = reason_of(report)
@@ -45,7 +45,7 @@ def judge(report):
 
 
 def reason_of(report):
-    """The message of the exception, in one line."""
+    """Returns the message of the exception in one line."""
     if isinstance(report.longrepr, tuple):
         return report.longrepr[2]
     crash = getattr(report.longrepr, "reprcrash", None)

@@ -1,7 +1,7 @@
-"""Runs pymongo's own tests three ways and keeps what came out of it.
+"""Runs pymongo's own tests in three modes and records the outcomes.
 
-Straight to FerretDB, through Forebay to FerretDB, and against Forebay's own store. A test must come out of Forebay as
-it comes out of FerretDB; where it does not, and where our own store fails it, `reasons.toml` must say why. The
+The modes: directly on FerretDB, on Forebay as a proxy of FerretDB, and on Forebay's own store. A test must have the same
+outcome directly and proxied. `reasons.toml` must explain each other outcome, and each failure of our own store. The
 environment names the servers' binaries: FOREBAY and FERRETDB.
 """
 
@@ -22,12 +22,12 @@ import pymongo
 from servers import start_ferretdb, start_forebay
 
 HERE = Path(__file__).parent
-KEPT = HERE.parents[1] / "docs/conformance/pymongo.json"
-MODES = ["straight", "through", "embedded"]
+RECORD = HERE.parents[1] / "docs/conformance/pymongo.json"
+MODES = ["direct", "proxied", "embedded"]
 TEST_SECONDS_MAX = 60
 FILE_SECONDS_MAX = 1_200
 
-# The files by which servers are compared; and more that speak to the server, most from the drivers' specifications.
+# The files of which outcomes are counted, and further ones that use a server, most from the drivers' specifications.
 COUNTED = ["collection", "cursor", "crud_unified", "collation"]
 FURTHER = [
     "bulk", "change_stream", "collection_management", "command_monitoring", "comment", "custom_types", "database",
@@ -35,18 +35,18 @@ FURTHER = [
     "run_command", "session", "sessions_unified", "transactions_unified", "unified_format", "versioned_api_integration",
 ]  # fmt: skip
 
-# Its tests look through all listeners of a client, of which the one that declares caches is none of theirs.
+# Its tests check all listeners of a client, and the one that declares caches would disturb them.
 WITHOUT_CACHES = ["session"]
 
-# Most tests run against our own store as a member of a replica set with a history of changes and fail points.
+# Our own store runs as a replica set of one member, with a history of changes and fail points, as most tests need.
 EMBEDDED = ["--memory", "--mongodb-replica-set", "forebay", "--documents-change-history-bytes-max", "256MiB", "--mongodb-test-commands"]
 
-# FerretDB does not have this parameter, and without it every test ends before it begins.
+# FerretDB does not have this parameter, without which no test starts.
 PATCH = ('server_parameters["enableTestCommands"]', 'server_parameters.get("enableTestCommands")')
 
 
 def unpack(source, folder):
-    """Takes the tests out of the source distribution; the driver itself is the installed one."""
+    """Unpacks the tests of the source distribution. The driver itself is the installed one."""
     with tarfile.open(source) as archive:
         for member in archive.getmembers():
             member.name = member.name.partition("/")[2]
@@ -55,13 +55,13 @@ def unpack(source, folder):
     start = folder / "test/__init__.py"
     text = start.read_text()
     if text.count(PATCH[0]) != 1:
-        raise RuntimeError(f"{start} is not the one that is known: look at PATCH")
+        raise RuntimeError(f"{start} has changed: see PATCH")
     start.write_text(text.replace(*PATCH))
 
 
 @contextlib.contextmanager
-def server(mode, through):
-    """The address of a server of this mode with nothing in it."""
+def server(mode, proxied):
+    """Starts an empty server of this mode. Yields its address."""
     with tempfile.TemporaryDirectory() as folder:
         started = []
         try:
@@ -69,8 +69,8 @@ def server(mode, through):
                 started.append(start_forebay(*EMBEDDED))
             else:
                 started.append(start_ferretdb(folder))
-            if mode == "through":
-                started.append(start_forebay("--memory", "--upstream", started[0].uri, "--upstream-writes", "exclusive", *through))
+            if mode == "proxied":
+                started.append(start_forebay("--memory", "--upstream", started[0].uri, "--upstream-writes", "exclusive", *proxied))
             yield started[-1].address
         finally:
             for process in started:
@@ -78,9 +78,9 @@ def server(mode, through):
 
 
 def run(folder, name, mode, address, only=()):
-    """The outcomes of one file, or only of some of its tests: test -> (outcome, reason)."""
+    """Runs a file, or only some of its tests. Returns the outcomes: test -> (outcome, reason)."""
     tests = [f"test/{test}" for test in only] or [f"test/test_{name}.py"]
-    caches = ["-p", "caches"] if mode == "through" and name not in WITHOUT_CACHES else []
+    caches = ["-p", "caches"] if mode == "proxied" and name not in WITHOUT_CACHES else []
     host, port = address.split(":")
     lines = folder / "outcomes.jsonl"
     lines.unlink(missing_ok=True)
@@ -98,7 +98,7 @@ def run(folder, name, mode, address, only=()):
 
 
 def outcomes(entries):
-    """What the plugin wrote; a test that never ended, or never began, has an outcome too."""
+    """Reads the entries of the plugin. Tests that did not end, or did not start, have an outcome too."""
     found = {}
     for entry in entries:
         found |= {test: ("error", "the process ended before it") for test in entry.get("collected", [])}
@@ -109,26 +109,26 @@ def outcomes(entries):
     return {test.removeprefix("test/"): outcome for test, outcome in found.items()}
 
 
-def second_chance(folder, name, straight, through, reasons):
-    """What comes out of tests that FerretDB failed, Forebay passed and no entry of `reasons` explains, when FerretDB has them
-    again by themselves: it may have failed by chance."""
+def second_chance(folder, name, direct, proxied, reasons):
+    """Runs tests again on FerretDB alone that it failed, that passed proxied, and that no entry of `reasons` explains, as they
+    may have failed by chance. Returns the new outcomes."""
     tests = [
         test
-        for test, (outcome, error) in straight.items()
+        for test, (outcome, error) in direct.items()
         if outcome not in ("passed", "skipped")
-        and through.get(test, ("absent",))[0] == "passed"
-        and reason_for(test, error, reasons["through"]) is None
+        and proxied.get(test, ("absent",))[0] == "passed"
+        and reason_for(test, error, reasons["proxied"]) is None
     ]
     if not tests:
         return {}
-    print(f"{name:28} straight   again:", *tests, flush=True)
-    with server("straight", ()) as address:
-        return run(folder, name, "straight", address, tests)
+    print(f"{name:28} direct     again:", *tests, flush=True)
+    with server("direct", ()) as address:
+        return run(folder, name, "direct", address, tests)
 
 
-def run_all(source, files, through, reasons):
-    """The outcomes of all files: mode -> test -> (outcome, reason); and how many reads the caches answered. Every file has
-    servers of its own."""
+def run_all(source, files, proxied, reasons):
+    """Runs all files, each with new servers. Returns the outcomes, mode -> test -> (outcome, reason), and the numbers of reads
+    by how they were answered."""
     found = {mode: {} for mode in MODES}
     answered = collections.Counter()
     with tempfile.TemporaryDirectory() as folder:
@@ -136,26 +136,26 @@ def run_all(source, files, through, reasons):
         for name in files:
             of_file = {}
             for mode in MODES:
-                with server(mode, through) as address:
+                with server(mode, proxied) as address:
                     of_file[mode] = run(Path(folder), name, mode, address)
-                    if mode == "through":
+                    if mode == "proxied":
                         answered += counters(address)
                 counts = collections.Counter(outcome for outcome, _ in of_file[mode].values())
                 print(f"{name:28} {mode:10}", dict(counts), flush=True)
-            of_file["straight"] |= second_chance(Path(folder), name, of_file["straight"], of_file["through"], reasons)
+            of_file["direct"] |= second_chance(Path(folder), name, of_file["direct"], of_file["proxied"], reasons)
             for mode in MODES:
                 found[mode] |= of_file[mode]
     return found, dict(answered)
 
 
 def counters(address):
-    """What became of reads on collections with caches."""
+    """Returns the numbers of reads on cached collections, by how they were answered."""
     with pymongo.MongoClient(f"mongodb://{address}") as client:
         return collections.Counter(client.admin.command("serverStatus")["forebayUpstream"])
 
 
 def reason_for(test, error, reasons):
-    """Why a test fails: the first entry whose patterns are found in its name and its error."""
+    """Returns the reason of the first entry whose patterns match the name and the error of a test."""
     for entry in reasons:
         if re.search(entry.get("test", ""), test) and re.search(entry.get("error", ""), error):
             return entry["reason"]
@@ -163,16 +163,16 @@ def reason_for(test, error, reasons):
 
 
 def summary(found, files, reasons):
-    """What is kept of these files."""
-    straight, through, embedded = (
+    """Returns the recorded summary of these files."""
+    direct, proxied, embedded = (
         {test: outcome for test, outcome in found[mode].items() if file_of(test) in files} for mode in MODES
     )
     failed = {test: error for test, (outcome, error) in embedded.items() if outcome not in ("passed", "skipped")}
     reason = {test: reason_for(test, error, reasons["embedded"]) for test, error in sorted(failed.items())}
     return {
-        "tests": len(straight),
-        "straight_passed": passed(straight),
-        "through_differs": sorted(test for test in straight | through if not same(straight, through, test)),
+        "tests": len(direct),
+        "direct_passed": passed(direct),
+        "proxied_differs": sorted(test for test in direct | proxied if not same(direct, proxied, test)),
         "embedded_passed": passed(embedded),
         "embedded_failed": reason,
     }
@@ -186,20 +186,20 @@ def passed(of_mode):
     return sum(outcome == "passed" for outcome, _ in of_mode.values())
 
 
-def same(straight, through, test):
-    """Did a test come out the same way? Errors may differ in words: a port, an address, a time."""
-    return straight.get(test, ("absent",))[0] == through.get(test, ("absent",))[0]
+def same(direct, proxied, test):
+    """Returns whether the outcomes of a test are equal. Errors may differ in ports, addresses and times."""
+    return direct.get(test, ("absent",))[0] == proxied.get(test, ("absent",))[0]
 
 
-def complaints(found, kept, reasons):
-    """What must not be: differences through Forebay and failures of our store that nobody has explained."""
-    if not kept["through_reads"].get("answered"):
-        yield "through: no cache has answered anything"
-    for part in (kept, kept["further"]):
-        for test in part["through_differs"]:
-            straight, through = (found[mode].get(test, ("absent", "")) for mode in ("straight", "through"))
-            if through[0] != "passed" or reason_for(test, straight[1], reasons["through"]) is None:
-                yield f"{test}: straight {straight}, through {through}"
+def complaints(found, record, reasons):
+    """Yields unexplained differences of the proxy and unexplained failures of our own store."""
+    if not record["proxied_reads"].get("answered"):
+        yield "proxied: no cache has answered a read"
+    for part in (record, record["further"]):
+        for test in part["proxied_differs"]:
+            direct, proxied = (found[mode].get(test, ("absent", "")) for mode in ("direct", "proxied"))
+            if proxied[0] != "passed" or reason_for(test, direct[1], reasons["proxied"]) is None:
+                yield f"{test}: direct {direct}, proxied {proxied}"
         for test, reason in part["embedded_failed"].items():
             if reason is None:
                 yield f"{test}: no entry of reasons.toml explains {found['embedded'][test]}"
@@ -208,20 +208,20 @@ def complaints(found, kept, reasons):
 def main():
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("source", type=Path, help="pymongo's source distribution")
-    parser.add_argument("--through", default="", help="further arguments of `forebay serve --upstream`, such as caches")
-    parser.add_argument("--files", nargs="*", help="only these (`collection` is test_collection.py); nothing is kept")
-    parser.add_argument("--all-outcomes", type=Path, help="write every test's outcome and error in every mode here")
+    parser.add_argument("--proxied", default="", help="further arguments of `forebay serve --upstream`, such as caches")
+    parser.add_argument("--files", nargs="*", help="only these (`collection` is test_collection.py); nothing is recorded")
+    parser.add_argument("--all-outcomes", type=Path, help="write the outcome and error of each test in each mode to this file")
     options = parser.parse_args()
     reasons = tomllib.loads((HERE / "reasons.toml").read_text())
-    found, answered = run_all(options.source, options.files or COUNTED + FURTHER, options.through.split(), reasons)
-    kept = {"source": options.source.name, "through": options.through, "through_reads": answered}
-    kept |= summary(found, COUNTED, reasons) | {"further": summary(found, FURTHER, reasons)}
+    found, answered = run_all(options.source, options.files or COUNTED + FURTHER, options.proxied.split(), reasons)
+    record = {"source": options.source.name, "proxied": options.proxied, "proxied_reads": answered}
+    record |= summary(found, COUNTED, reasons) | {"further": summary(found, FURTHER, reasons)}
     if options.all_outcomes:
         options.all_outcomes.write_text(json.dumps(found, indent=1))
     if not options.files:
-        KEPT.write_text(json.dumps(kept, indent=1) + "\n")
-    wrong = list(complaints(found, kept, reasons))
-    print(*wrong, f"{kept['embedded_passed']} of {kept['tests']} passed on our own store", sep="\n")
+        RECORD.write_text(json.dumps(record, indent=1) + "\n")
+    wrong = list(complaints(found, record, reasons))
+    print(*wrong, f"{record['embedded_passed']} of {record['tests']} passed on our own store", sep="\n")
     return 1 if wrong else 0
 
 

@@ -1,4 +1,4 @@
-//! The data that the demonstration and the benchmarks search: real package names and films, or a generated set.
+//! The data of the demonstration and the benchmarks: real package names and films, or generated names.
 //!
 //! Real data comes through the npm client and stays in a folder of the user's cache, outside any checkout. The
 //! releases are pinned, so that the counts which benchmarks expect hold on every machine.
@@ -12,16 +12,16 @@ use anyhow::{Context, Result, bail};
 use bson::Document;
 use forebay_peers::cache_folder;
 
-/// The npm package with the names of all npm packages, and the release whose counts the benchmarks know.
+/// The npm package with the names of all npm packages, in the release for which the benchmarks have counts.
 const NAMES_PACKAGE: &str = "all-the-package-names@2.0.2578";
 /// The npm package with the films.
 const MOVIES_PACKAGE: &str = "vega-datasets@3.2.1";
-/// How many names the pinned release holds.
+/// Number of names in the pinned release.
 pub const NAMES_COUNT: usize = 4_499_322;
 /// Seed of the generated names.
 const GENERATED_SEED: u64 = 0x666f_7265_6261_7901;
 
-/// The path of a file with all package names, one a line, fetched on first use.
+/// Returns the path of a file with all package names, one per line. Fetches it on first use.
 ///
 /// # Errors
 /// If npm is missing or cannot reach its registry, or the disk is full.
@@ -35,7 +35,7 @@ pub fn names_file() -> Result<PathBuf> {
     Ok(path)
 }
 
-/// All package names.
+/// Returns all package names.
 ///
 /// # Errors
 /// As for [`names_file`].
@@ -45,7 +45,7 @@ pub fn names() -> Result<Vec<String>> {
     Ok(text.lines().map(str::to_owned).collect())
 }
 
-/// The films: documents with `Title`, `Director`, `Distributor`, `IMDB Rating` and more, many of them null.
+/// Returns the films: documents with `Title`, `Director`, `Distributor`, `IMDB Rating` and more, many of them null.
 ///
 /// # Errors
 /// As for [`names_file`].
@@ -58,7 +58,7 @@ pub fn movies() -> Result<Vec<Document>> {
     serde_json::from_slice(&bytes).context("reading movies.json")
 }
 
-/// Names that look like package names, the same on every call: for machines without npm and for small runs.
+/// Generates names that look like package names, the same on every call, for machines without npm and for small runs.
 pub fn generated_names(count: usize) -> Vec<String> {
     let mut random = fastrand::Rng::with_seed(GENERATED_SEED);
     (0..count)
@@ -100,7 +100,7 @@ pub fn write_lines<'a>(path: &Path, lines: impl Iterator<Item = &'a str>) -> Res
     })
 }
 
-/// Writes what `write` writes to `path`, whole or not at all.
+/// Writes the output of `write` to `path`, whole or not at all.
 ///
 /// # Errors
 /// As for [`write_lines`].
@@ -131,7 +131,7 @@ fn temporary_beside(path: &Path) -> Result<tempfile::NamedTempFile> {
         .with_context(|| format!("writing to {}", folder.display()))
 }
 
-/// One file of an npm package, by the npm client and tar.
+/// Fetches a file of an npm package, with the npm client and tar.
 fn fetch(package: &str, file: &str) -> Result<Vec<u8>> {
     let folder = tempfile::tempdir_in(cache_folder()?)?;
     let mut npm = Command::new("npm");
@@ -147,11 +147,11 @@ fn fetch(package: &str, file: &str) -> Result<Vec<u8>> {
     run(&mut tar, "tar")
 }
 
-/// Runs a tool; its output, or an error with what it said.
+/// Runs a tool and returns its output. An error contains the tool's message.
 fn run(command: &mut Command, tool: &str) -> Result<Vec<u8>> {
     let output = command
         .output()
-        .with_context(|| format!("{tool} is needed to fetch the data, and did not start"))?;
+        .with_context(|| format!("{tool} is needed to fetch the data, but did not start"))?;
     if !output.status.success() {
         bail!(
             "{command:?} failed: {}",

@@ -1,8 +1,8 @@
 //! The demonstration and the benchmark definitions.
 //!
-//! Everything here talks to a Forebay server, or to a rival, in a process of its own and through an ordinary client
-//! (crate `peers`): no figure is taken from inside. `demo` shows the searches on real data; `documents` holds the
-//! definitions of `forebay bench documents`, each with the count it must come to.
+//! Each Forebay server, or rival, runs in a process of its own and is used through an ordinary client (crate `peers`):
+//! no figure is measured inside a server. `demo` shows the searches on real data. `documents` has the definitions of
+//! `forebay bench documents`, each with its right count.
 #![forbid(unsafe_code)]
 
 pub mod data;

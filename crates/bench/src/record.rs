@@ -1,4 +1,4 @@
-//! Results as JSON lines: what `bench/record/` holds.
+//! Results as JSON lines, as in `bench/record/`.
 
 use std::fs::{self, OpenOptions};
 use std::io::Write;
@@ -17,33 +17,33 @@ pub struct Record {
     pub bench: String,
     /// The case, as in `count-literal`.
     pub case: String,
-    /// Who did the work: `forebay`, `ripgrep 13.0.0`, ...
+    /// The program measured: `forebay`, `ripgrep 13.0.0`, ...
     pub engine: String,
-    /// Where: the devices and the processor.
+    /// The devices, and the processor or GPU.
     pub device: String,
-    /// The release of the GPU's driver, `none` for the host.
+    /// The version of the GPU's driver; `none` for the host.
     pub driver: String,
     /// What was measured, unit last, as in `client_ms`.
     pub metric: String,
-    /// The middle measurement.
+    /// The median of the measurements.
     pub median: f64,
     /// The smallest measurement.
     pub min: f64,
     /// The largest measurement.
     pub max: f64,
-    /// How many measurements.
+    /// Number of measurements.
     pub n: usize,
-    /// The count that was checked, where the case has one.
+    /// The count that was checked, if the case has one.
     pub expect: Option<u64>,
     /// The commit measured.
     pub commit: String,
-    /// When, in UTC.
+    /// Date and time in UTC.
     pub date: String,
-    /// The command that measured.
+    /// The command line of the run.
     pub command: String,
 }
 
-/// What all records of a run share.
+/// The fields that all records of a run share.
 #[derive(Clone, Debug)]
 pub struct Run {
     bench: &'static str,
@@ -54,7 +54,7 @@ pub struct Run {
     gpu: Option<Gpu>,
 }
 
-/// The first GPU, as `nvidia-smi` tells.
+/// The first GPU, as `nvidia-smi` reports it.
 #[derive(Clone, Debug)]
 struct Gpu {
     model: String,
@@ -62,7 +62,7 @@ struct Gpu {
 }
 
 impl Run {
-    /// Describes the run that begins now.
+    /// Describes a run that starts now.
     pub fn begin(bench: &'static str) -> Run {
         let date = bson::DateTime::now()
             .try_to_rfc3339_string()
@@ -79,7 +79,7 @@ impl Run {
         }
     }
 
-    /// The devices of a figure with the hardware they are of, and the release of the GPU's driver.
+    /// Returns the devices of a figure with their hardware, and the version of the GPU's driver.
     fn hardware(&self, devices: &str) -> (String, String) {
         match &self.gpu {
             Some(gpu) if devices.contains("cuda") => {
@@ -92,7 +92,7 @@ impl Run {
         }
     }
 
-    /// One figure of this run.
+    /// Makes a record of this run.
     pub fn record(&self, case: &str, by: Measured<'_>, metric: &str, summary: Summary) -> Record {
         let Summary {
             median,
@@ -125,7 +125,7 @@ impl Run {
     }
 }
 
-/// Who measured, where, and the count that was checked.
+/// The program and devices of a measurement, and the count that was checked.
 #[derive(Clone, Copy, Debug)]
 pub struct Measured<'a> {
     /// As in [`Record::engine`].
@@ -136,7 +136,7 @@ pub struct Measured<'a> {
     pub expect: Option<u64>,
 }
 
-/// Appends records to a file of JSON lines, made with its folder if need be.
+/// Appends records to a file of JSON lines. Creates the file and its folder if they do not exist.
 ///
 /// # Errors
 /// If the file cannot be written.
@@ -154,8 +154,8 @@ pub fn append(path: &Path, records: &[Record]) -> Result<()> {
         .with_context(|| format!("writing {}", path.display()))
 }
 
-/// The commit of the checkout one stands in, with `+` if files were changed; outside of one what `FOREBAY_COMMIT` says,
-/// or `unknown`.
+/// Returns `FOREBAY_COMMIT` if it is set; else the commit of the current checkout, with `+` if files were changed; else
+/// `unknown`.
 fn commit() -> String {
     if let Ok(commit) = std::env::var("FOREBAY_COMMIT") {
         return commit;
@@ -191,7 +191,7 @@ fn gpu() -> Option<Gpu> {
     })
 }
 
-/// The processor's name and how many of it this machine has.
+/// Returns the number of cores and the name of the processor.
 fn processor() -> String {
     let text = fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
     let name = text

@@ -1,8 +1,8 @@
-//! Median, smallest, largest: what is reported of repeated measurements.
+//! Median, minimum and maximum of repeated measurements.
 
 use std::time::{Duration, Instant};
 
-/// A summary of repeated measurements, in whatever unit they were taken.
+/// A summary of repeated measurements, in the unit of the measurements.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Summary {
     /// The middle measurement, or the mean of the two in the middle.
@@ -11,12 +11,12 @@ pub struct Summary {
     pub min: f64,
     /// The largest measurement.
     pub max: f64,
-    /// How many measurements there were.
+    /// Number of measurements.
     pub count: usize,
 }
 
 impl Summary {
-    /// Summarises `samples`; `None` if there are none.
+    /// Summarises `samples`. Returns `None` if it is empty.
     pub fn of(samples: &[f64]) -> Option<Summary> {
         let mut sorted = samples.to_vec();
         sorted.sort_by(f64::total_cmp);
@@ -31,7 +31,7 @@ impl Summary {
         })
     }
 
-    /// A single measurement.
+    /// The summary of a single measurement.
     pub fn once(sample: f64) -> Summary {
         Summary {
             median: sample,
@@ -42,23 +42,23 @@ impl Summary {
     }
 }
 
-/// A duration in milliseconds.
+/// Converts a duration to milliseconds.
 pub fn milliseconds(duration: Duration) -> f64 {
     duration.as_secs_f64() * 1e3
 }
 
-/// When to stop repeating a measurement: after `count` runs, or earlier once `budget` is spent (but never before one).
+/// When to stop repeating a measurement: after `count` runs, or once `budget` is spent, but after one run at least.
 #[derive(Clone, Copy, Debug)]
 pub struct Repeat {
-    /// Runs wanted.
+    /// Maximum runs.
     pub count: usize,
-    /// Time after which no further run is begun.
+    /// Time after which no further run starts.
     pub budget: Duration,
 }
 
 impl Repeat {
-    /// Whether another run should follow `done` runs that began at `start`.
-    pub fn goes_on(&self, done: usize, start: Instant) -> bool {
+    /// Returns whether another run follows after `done` runs, the first of which began at `start`.
+    pub fn continues(&self, done: usize, start: Instant) -> bool {
         done == 0 || (done < self.count && start.elapsed() < self.budget)
     }
 }
@@ -93,7 +93,7 @@ mod tests {
             count: 5,
             budget: Duration::ZERO,
         };
-        assert!(repeat.goes_on(0, Instant::now()));
-        assert!(!repeat.goes_on(1, Instant::now()));
+        assert!(repeat.continues(0, Instant::now()));
+        assert!(!repeat.continues(1, Instant::now()));
     }
 }

@@ -26,7 +26,7 @@ pub async fn count(
     let begin = Instant::now();
     let mut samples = Vec::new();
     let mut counts = Vec::new();
-    while repeat.goes_on(samples.len(), begin) {
+    while repeat.continues(samples.len(), begin) {
         let start = Instant::now();
         counts.push(client::count(db, collection, filter, plan).await?);
         samples.push(milliseconds(start.elapsed()));
@@ -48,7 +48,7 @@ pub fn ripgrep_count(
     let begin = Instant::now();
     let mut samples = Vec::new();
     let mut counts = Vec::new();
-    while repeat.goes_on(samples.len(), begin) {
+    while repeat.continues(samples.len(), begin) {
         let start = Instant::now();
         counts.push(ripgrep::count(file, pattern, ignore_case)?);
         samples.push(milliseconds(start.elapsed()));

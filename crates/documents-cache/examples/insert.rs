@@ -1,9 +1,9 @@
-//! Inserts documents with five cached fields, and says what that costs beside exact finds.
+//! Measures inserts of documents with five cached fields, concurrent with exact finds.
 //!
-//! `cargo run --release -p forebay-documents-cache --example insert -- FILE [DOCUMENTS [TAIL_VALUES [CHUNK_VALUES
+//! `cargo run --release -p forebay-documents-cache --example insert -- FILE [DOCUMENTS [DELTA_VALUES [CHUNK_VALUES
 //! [CHUNK_BYTES]]]]`
 //!
-//! The values are lines of the file. Processor time is that of all threads, so that it says the same on a busy machine.
+//! The values are lines of the file. Processor time is that of all threads, so that it is comparable on a busy machine.
 
 use std::error::Error;
 use std::sync::Arc;
@@ -20,7 +20,7 @@ use forebay_documents_cache::{
 const FIELDS: [&str; 5] = ["a", "b", "c", "d", "e"];
 /// The value of a field is the line of this multiple of the document's number.
 const STEPS: [usize; FIELDS.len()] = [1, 7, 13, 31, 101];
-/// Documents that are inserted at once.
+/// Documents of one batch.
 const BATCH: usize = 1000;
 /// Time between two exact finds.
 const FIND_EVERY: Duration = Duration::from_millis(2);
@@ -37,7 +37,7 @@ async fn main() -> Result<(), Box<dyn Error>> {
     let documents = numbers.next().unwrap_or(1_000_000);
     let defaults = CacheSettings::default();
     let settings = CacheSettings {
-        tail_values_max: numbers.next().unwrap_or(defaults.tail_values_max),
+        delta_values_max: numbers.next().unwrap_or(defaults.delta_values_max),
         chunk_values_max: numbers.next().unwrap_or(defaults.chunk_values_max),
         chunk_bytes_max: numbers.next().unwrap_or(defaults.chunk_bytes_max),
         ..defaults

@@ -16,7 +16,7 @@ use forebay_documents_cache::{
 };
 use forebay_text::{Limits, Options, Pattern, Program};
 
-/// Lines that are inserted at once.
+/// Lines of one batch.
 const BATCH: usize = 1000;
 /// Times each search is repeated.
 const REPEATS: usize = 15;

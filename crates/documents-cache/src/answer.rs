@@ -1,4 +1,4 @@
-//! What a search returns, and how it came about.
+//! What a search returns, and how it was executed.
 
 use std::sync::Arc;
 
@@ -8,20 +8,20 @@ use roaring::RoaringBitmap;
 
 /// The answer to a [`SearchRequest`](crate::SearchRequest).
 ///
-/// Documents that are residual in any field the request names are in none of the parts but `residual`.
+/// A document that the cache cannot judge in one of the request's fields is in `recheck` and nowhere else.
 #[derive(Debug, Clone, Default)]
 pub struct SearchAnswer {
-    /// Documents found. With a limit, no more than that.
+    /// Number of documents found; at most the limit, if there is one.
     pub count: u64,
-    /// Their numbers, if they were wanted.
+    /// Their numbers, if the request wants them.
     pub numbers: RoaringBitmap,
-    /// Values of a field among them, if they were wanted.
+    /// Values of a field among them, if the request wants them.
     pub values: Option<ValueCounts>,
     /// Documents the cache cannot judge: the caller checks each with the whole filter.
-    pub residual: RoaringBitmap,
+    pub recheck: RoaringBitmap,
     /// How the search was done.
     pub report: SearchReport,
-    /// What the parts hold of the account, if it is much.
+    /// Share of the memory account that the answer holds; `None` for a small answer.
     pub held: Option<Arc<Share>>,
 }
 
@@ -36,11 +36,11 @@ pub struct ValueCounts {
     pub missing: u64,
     /// Documents in which the field is neither string, null, nor array of strings: the caller asks the store for them.
     pub other: RoaringBitmap,
-    /// Documents with an array of strings. Their elements are among `values` only if that was asked for.
+    /// Documents with an array of strings. Their elements are among `values` only if the request wants elements.
     pub arrays: RoaringBitmap,
 }
 
-/// A string and how many documents hold it.
+/// A string and the number of documents that hold it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ValueCount {
     /// The string, UTF-8.
@@ -49,7 +49,7 @@ pub struct ValueCount {
     pub count: u64,
 }
 
-/// What ran where.
+/// Where the search ran, and what it scanned.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct SearchReport {
     /// One entry for each condition, in the order of the expression.
@@ -67,9 +67,9 @@ pub struct SearchReport {
 pub struct LeafReport {
     /// Position of the field among the declared ones.
     pub field: usize,
-    /// How values were compared; `None` where no value was, as for null.
+    /// How values were compared; `None` if no values were, as for null.
     pub tier: Option<Tier>,
-    /// Buckets that were looked into.
+    /// Buckets that were searched.
     pub buckets_searched: usize,
     /// Buckets the field has.
     pub buckets_total: usize,
@@ -99,8 +99,8 @@ pub struct HostReport {
     pub buckets: usize,
     /// Rows of those buckets.
     pub rows: u64,
-    /// Rows of the tail.
-    pub tail_rows: u64,
+    /// Rows of the delta.
+    pub delta_rows: u64,
     /// Microseconds these scans took.
     pub host_us: u64,
 }

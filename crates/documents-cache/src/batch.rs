@@ -1,11 +1,11 @@
-//! Documents to be inserted, gathered by field before the cache is locked.
+//! Documents to insert, gathered by field before the cache is locked.
 
 use crate::block::Block;
 use crate::value::{FieldValue, Kept};
 
-/// Documents to be inserted at the same time, their values copied and in order of field.
+/// Documents to insert together. It holds copies of their values, by field.
 ///
-/// [`CollectionCache::batch`](crate::CollectionCache::batch) begins one; to gather it needs no lock.
+/// [`CollectionCache::batch`](crate::CollectionCache::batch) begins one. Filling it takes no lock.
 #[derive(Debug)]
 pub struct Batch {
     pub(crate) columns: Vec<Column>,
@@ -13,19 +13,20 @@ pub struct Batch {
     value_bytes_max: usize,
 }
 
-/// What documents hold in one field. They are known by their place in the batch.
+/// What the documents hold in one field. A document is identified by its position in the batch.
 #[derive(Debug)]
 pub(crate) struct Column {
     /// Strings and elements of arrays, in order of arrival.
     pub(crate) rows: Block,
     pub(crate) null: Vec<u32>,
     pub(crate) missing: Vec<u32>,
-    pub(crate) residual: Vec<u32>,
+    pub(crate) recheck: Vec<u32>,
     pub(crate) arrays: Vec<u32>,
 }
 
 impl Batch {
-    /// For so many fields, and room for so many documents; a longer value makes its document residual.
+    /// Creates a batch of `fields` fields with room for `documents` documents. A document with a value longer than
+    /// `value_bytes_max` is left to recheck.
     pub(crate) fn new(fields: usize, documents: usize, value_bytes_max: usize) -> Batch {
         Batch {
             columns: (0..fields)
@@ -65,18 +66,18 @@ impl Column {
             rows: Block::with_capacity(rows, 0),
             null: Vec::new(),
             missing: Vec::new(),
-            residual: Vec::new(),
+            recheck: Vec::new(),
             arrays: Vec::new(),
         }
     }
 
-    /// Adds what the document at a place of the batch holds.
+    /// Adds what the document at position `place` of the batch holds.
     #[inline]
     pub(crate) fn push(&mut self, place: u32, value: &FieldValue<'_>, value_bytes_max: usize) {
         match value.kept(value_bytes_max) {
             Kept::Missing => self.missing.push(place),
             Kept::Null => self.null.push(place),
-            Kept::Residual => self.residual.push(place),
+            Kept::Recheck => self.recheck.push(place),
             Kept::Other => {}
             Kept::Row(value) => self.rows.push(value, place),
             Kept::Rows(values) => {

@@ -1,10 +1,11 @@
-//! Rows laid out for searching: value bytes one after the other, where each begins, and whose it is.
+//! Rows laid out for searching: the values end to end, the offset of each, and the document of each.
 
 use std::ops::Range;
 
 use forebay_text::{Rows, SEPARATOR};
 
-/// Bytes a block may hold; offsets are 32 bits wide, and a value of the largest size must still fit behind it.
+/// Maximum bytes of a block before another value is appended. Offsets are 32 bits wide, so that even the largest value
+/// still fits.
 pub(crate) const BLOCK_BYTES_MAX: usize = 1 << 30;
 
 /// Values and the numbers of their documents, in any order; each value is followed by [`SEPARATOR`].
@@ -16,7 +17,7 @@ pub(crate) struct Block {
 }
 
 impl Block {
-    /// An empty block with room for so many rows with so many bytes of values.
+    /// An empty block with room for `rows` rows with `value_bytes` bytes of values.
     pub(crate) fn with_capacity(rows: usize, value_bytes: usize) -> Block {
         let mut offsets = Vec::with_capacity(rows + 1);
         offsets.push(0);
@@ -37,7 +38,7 @@ impl Block {
         self.numbers.push(number);
     }
 
-    /// Appends rows of a block that has, for the number of a document, its place among `numbers`.
+    /// Appends rows of `from`, whose document numbers are positions in `numbers`.
     pub(crate) fn append(&mut self, from: &Block, rows: Range<usize>, numbers: &[u32]) {
         let offsets = &from.offsets[rows.start..=rows.end];
         let (start, base) = (offsets[0], self.bytes.len());
@@ -63,14 +64,14 @@ impl Block {
         self.bytes.len()
     }
 
-    /// Makes room for the rows of a block like `other`.
+    /// Reserves room for as many rows and bytes as `other` has.
     pub(crate) fn reserve_as_much_as(&mut self, other: &Block) {
         self.bytes.reserve(other.bytes.len());
         self.offsets.reserve(other.offsets.len());
         self.numbers.reserve(other.numbers.len());
     }
 
-    /// Bytes of memory the block takes.
+    /// Bytes of memory that the block takes.
     pub(crate) fn memory_bytes(&self) -> u64 {
         let words = self.offsets.capacity() + self.numbers.capacity();
         (self.bytes.capacity() + words * size_of::<u32>() + size_of::<Block>()) as u64
@@ -113,7 +114,8 @@ impl Block {
         u64::from(self.offsets[rows.end] - self.offsets[rows.start])
     }
 
-    /// The end of the first of some rows that together take so many bytes, separators included; one at least.
+    /// Returns the end of the shortest leading part of `rows` that takes at least `bytes` bytes, separators included.
+    /// The part has at least one row.
     pub(crate) fn end_of_bytes(&self, rows: Range<usize>, bytes: usize) -> usize {
         let is_below = |row| self.span_bytes(&(rows.start..row + 1)) < bytes as u64;
         rows.end.min(self.first_row_in(rows.clone(), is_below) + 1)
@@ -130,12 +132,12 @@ impl Block {
         }
     }
 
-    /// In a sorted block, the first row for which `below` no longer holds.
+    /// In a sorted block, the first row whose value is not `below`.
     pub(crate) fn first_row(&self, mut below: impl FnMut(&[u8]) -> bool) -> usize {
         self.first_row_in(0..self.len(), |row| below(self.value(row)))
     }
 
-    /// In some rows of a sorted block, the first for whose value `below` no longer holds. Fast if it is near the start.
+    /// In a range of rows of a sorted block, the first row whose value is not `below`. Fast if it is near the start.
     pub(crate) fn first_row_near(
         &self,
         rows: Range<usize>,
@@ -180,7 +182,7 @@ impl Block {
         start..self.first_row_in(start..self.len(), below)
     }
 
-    /// In a sorted block, the row of this value and document. Rows of one value are in order of number.
+    /// In a sorted block, the row of this value and document. Rows of equal values are in order of document number.
     pub(crate) fn find_sorted(&self, value: &[u8], number: u32) -> Option<usize> {
         let row = self.first_row_in(0..self.len(), |row| {
             (self.value(row), self.number(row)) < (value, number)

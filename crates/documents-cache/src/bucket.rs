@@ -1,4 +1,4 @@
-//! A bucket: the values of one range of hashes, and the device that scans them.
+//! A bucket: the values of one range, and the device that scans them.
 
 use std::sync::Arc;
 
@@ -13,10 +13,10 @@ use crate::segment::{Copying, Replica, Segment};
 #[derive(Debug, Clone)]
 pub(crate) struct Bucket {
     guard: Arc<BucketIdGuard>,
-    /// Values from this one on, up to the lower bound of the next bucket, belong here.
+    /// Inclusive lower bound of the bucket's values; the upper bound is the next bucket's `lower`.
     pub(crate) lower: Arc<[u8]>,
-    /// First bytes of a value that make the hash in this bucket.
-    pub(crate) hash_bytes: usize,
+    /// Length of the prefixes that tell this bucket's values from those of its neighbours.
+    pub(crate) prefix_bytes: usize,
     /// Sorted segments, oldest first.
     pub(crate) segments: Vec<Segment>,
     device: Option<Arc<Device>>,
@@ -27,13 +27,13 @@ impl Bucket {
     pub(crate) fn new(
         guard: Arc<BucketIdGuard>,
         lower: &[u8],
-        hash_bytes: usize,
+        prefix_bytes: usize,
         segments: Vec<Segment>,
     ) -> Bucket {
         Bucket {
             guard,
             lower: lower.into(),
-            hash_bytes,
+            prefix_bytes,
             segments,
             device: None,
         }
@@ -48,7 +48,7 @@ impl Bucket {
         self.device.as_ref()
     }
 
-    /// Rows, dead ones included.
+    /// Rows, deleted ones included.
     pub(crate) fn rows(&self) -> usize {
         self.segments
             .iter()
@@ -74,7 +74,7 @@ impl Bucket {
         segments + (size_of::<Bucket>() + self.lower.len()) as u64
     }
 
-    /// Takes the bucket off its device; its memory is free once no search uses it.
+    /// Takes the bucket off its device. The device's memory is freed once no search uses it.
     pub(crate) fn release(&mut self) {
         self.device = None;
         for segment in &mut self.segments {
@@ -95,14 +95,14 @@ impl Bucket {
         }
     }
 
-    /// Begins to copy all segments to a device; copies that it has already are used again.
+    /// Begins to copy all segments to a device; segments that it already has are not copied again.
     pub(crate) fn begin_copies(&self, device: &Arc<Device>) -> Result<Vec<Copying>, LoadError> {
         let here = self
             .device
             .as_ref()
             .is_some_and(|current| Arc::ptr_eq(current, device));
         let copy = |segment: &Segment| match &segment.replica {
-            Some(replica) if here => Ok(Copying::There(Arc::clone(replica))),
+            Some(replica) if here => Ok(Copying::Done(Arc::clone(replica))),
             _ => Copying::begin(device, segment.block()),
         };
         self.segments.iter().map(copy).collect()

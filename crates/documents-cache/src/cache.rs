@@ -7,7 +7,7 @@ use forebay_device::{Device, DeviceId, Devices};
 use forebay_text_gpu::ScanQueue;
 use parking_lot::{Mutex, RwLock};
 
-use crate::maintain::{self, Alarm};
+use crate::maintain::{self, FlushSignal};
 use crate::owners::Owners;
 use crate::{CacheSettings, CollectionCache};
 
@@ -17,10 +17,10 @@ pub(crate) struct Shared {
     pub(crate) devices: Arc<Devices>,
     pub(crate) settings: CacheSettings,
     pub(crate) owners: Arc<Owners>,
-    pub(crate) alarm: Alarm,
+    pub(crate) flush_signal: FlushSignal,
     /// The searches that wait for each GPU.
     queues: Mutex<HashMap<DeviceId, Arc<ScanQueue>>>,
-    /// Every collection there is, declared or still being built.
+    /// All collections, installed or still being built.
     members: Mutex<Vec<Weak<CollectionCache>>>,
 }
 
@@ -51,7 +51,7 @@ pub struct Cache {
 }
 
 impl Cache {
-    /// An empty cache over the devices there are.
+    /// An empty cache over `devices`.
     pub fn new(devices: Arc<Devices>, settings: CacheSettings) -> Arc<Cache> {
         let owners = Owners::new(settings.seed);
         for device in devices.list() {
@@ -65,7 +65,7 @@ impl Cache {
             devices,
             settings,
             owners: Arc::new(owners),
-            alarm: Alarm::default(),
+            flush_signal: FlushSignal::default(),
             queues: Mutex::default(),
             members: Mutex::default(),
         });
@@ -78,8 +78,8 @@ impl Cache {
         })
     }
 
-    /// An empty cache for a collection's fields, which [`Cache::get`] does not find yet: to be filled, then
-    /// [installed](Cache::install).
+    /// Creates an empty cache for a collection's fields. [`Cache::get`] finds it only after it has been
+    /// [installed](Cache::install), so that the caller can fill it first.
     pub fn prepare(&self, fields: &[&str]) -> Arc<CollectionCache> {
         self.shared
             .enroll(CollectionCache::new(&self.shared, fields))
@@ -99,8 +99,8 @@ impl Cache {
         collection
     }
 
-    /// Takes fields out of a collection's cache. Returns the cache that is found from now on, or `None` if no field is
-    /// left. Writes that run beside this call may be lost: the caller holds them back.
+    /// Removes fields from a collection's cache. Returns the cache that replaces it, or `None` if no field is left.
+    /// Writes concurrent with this call may be lost, so the caller must hold them back.
     pub fn undeclare(&self, namespace: &str, fields: &[&str]) -> Option<Arc<CollectionCache>> {
         let mut collections = self.collections.write();
         let smaller = collections
@@ -129,7 +129,7 @@ impl Cache {
         }
     }
 
-    /// Forgets the cache of a collection.
+    /// Drops the cache of a collection.
     pub fn drop_collection(&self, namespace: &str) {
         self.collections.write().remove(namespace);
     }
@@ -139,8 +139,8 @@ impl Cache {
         &self.shared.devices
     }
 
-    /// Moves a device's share of the data to it: as much of the whole as it does of all devices' work in a given time.
-    /// Blocks until the buckets are there; searches continue. Returns how many were chosen to move.
+    /// Moves a joining device's share of the data to it, in proportion to its part of all devices' search speed. Blocks
+    /// until the buckets are there; searches continue. Returns the number of buckets chosen to move.
     pub fn device_joined(&self, id: DeviceId) -> usize {
         let Some(device) = self.shared.devices.get(id) else {
             return 0;
@@ -151,8 +151,8 @@ impl Cache {
         moved
     }
 
-    /// Moves all buckets off a device that leaves or is lost. Blocks until they are gone; searches go on, and are
-    /// answered by the host where the device no longer does. Returns how many had to move.
+    /// Moves all buckets off a device that leaves or is lost. Blocks until they are gone. Searches continue, and the
+    /// host searches what the device no longer does. Returns the number of buckets that had to move.
     pub fn device_left(&self, id: DeviceId) -> usize {
         self.shared.queues.lock().remove(&id);
         let moves = self.shared.owners.lock().leave(id);
@@ -167,7 +167,7 @@ impl Cache {
     }
 }
 
-/// Takes what searches need of a GPU's memory before buckets fill it.
+/// Allocates the memory that searches need on a GPU, before buckets fill it.
 fn prepare(device: &Device) {
     if let Err(error) = forebay_text_gpu::prepare(device) {
         tracing::warn!(%error, "a device is not ready to search");
@@ -176,6 +176,6 @@ fn prepare(device: &Device) {
 
 impl Drop for Cache {
     fn drop(&mut self) {
-        self.shared.alarm.end();
+        self.shared.flush_signal.end();
     }
 }

@@ -13,7 +13,7 @@ use crate::field::FieldState;
 use crate::numbers::NumberSet;
 use crate::request::SearchRequest;
 use crate::search::{self, Snapshot};
-use crate::stats::{BucketHome, BucketStats, FieldStats};
+use crate::stats::{BucketStats, BucketSummary, FieldStats};
 use crate::value::FieldValue;
 use crate::{CacheSettings, maintain};
 
@@ -23,22 +23,22 @@ pub(crate) struct State {
     /// Documents that exist.
     pub(crate) live: NumberSet,
     pub(crate) fields: Vec<Arc<FieldState>>,
-    /// Changes when everything is thrown away, so that work begun before it is not installed after it.
+    /// Increases when the cache is cleared, so that maintenance begun before is not installed after.
     pub(crate) generation: u64,
-    /// Counts writes, to notice when there are none.
+    /// Number of writes so far, used to notice that a collection is idle.
     pub(crate) writes: u64,
 }
 
-/// The cache of one collection: all its cached fields behind one lock, so that a document is written to all of them
-/// at once and a search sees all of them at one moment.
+/// The cache of one collection. One lock guards all its cached fields, so that a document is written to all of them
+/// atomically and a search sees all of them at one moment.
 ///
-/// Documents are known by number. The caller applies the writes to a document in order.
+/// Documents are identified by number. The caller applies the writes to a document in order.
 #[derive(Debug)]
 pub struct CollectionCache {
     pub(crate) shared: Arc<Shared>,
     fields: Vec<String>,
     pub(crate) state: RwLock<State>,
-    /// Held by whoever changes the shape of buckets.
+    /// Held by the thread that changes which segments and buckets there are.
     pub(crate) maintenance: Mutex<maintain::Progress>,
 }
 
@@ -61,7 +61,7 @@ impl CollectionCache {
         })
     }
 
-    /// A collection that begins with the data of some of this one's fields; later writes to one do not reach the other.
+    /// Copies the collection with only the fields that `keep` accepts; later writes to one do not reach the other.
     pub(crate) fn with_fields(&self, keep: impl Fn(&str) -> bool) -> Arc<CollectionCache> {
         let state = self.state.read();
         let kept = self
@@ -105,7 +105,7 @@ impl CollectionCache {
         &self.shared.settings
     }
 
-    /// A batch for the fields of this collection, with room for so many documents.
+    /// A batch for the fields of this collection, with room for `documents` documents.
     pub fn batch(&self, documents: usize) -> Batch {
         Batch::new(
             self.fields.len(),
@@ -125,7 +125,7 @@ impl CollectionCache {
         self.insert_batch(&[number], &batch)
     }
 
-    /// Adds documents at once, given the number of each.
+    /// Adds a batch of documents, given the number of each.
     ///
     /// # Errors
     /// [`CacheError::NumberInUse`]; nothing is changed then.
@@ -140,7 +140,7 @@ impl CollectionCache {
         for (field, column) in state.fields.iter_mut().zip(&batch.columns) {
             Arc::make_mut(field).insert(column, numbers, self.settings());
         }
-        self.written(&mut state, numbers.len() as u64);
+        self.count_writes(&mut state, numbers.len() as u64);
         Ok(())
     }
 
@@ -148,7 +148,7 @@ impl CollectionCache {
     ///
     /// # Errors
     /// [`CacheError::FieldCount`] or [`CacheError::UnknownNumber`]: nothing is changed. [`CacheError::UnknownValue`]:
-    /// the new values are in the cache, and so is whatever old value was not found.
+    /// the new values are in the cache, and so is the true old value of each field whose given one was not found.
     pub fn update(
         &self,
         number: u32,
@@ -169,7 +169,7 @@ impl CollectionCache {
             column.push(0, new, self.settings().value_bytes_max);
             state.insert(&column, &[number], self.settings());
         }
-        self.written(&mut state, 1);
+        self.count_writes(&mut state, 1);
         outcome
     }
 
@@ -177,7 +177,7 @@ impl CollectionCache {
     ///
     /// # Errors
     /// [`CacheError::FieldCount`] or [`CacheError::UnknownNumber`]: nothing is changed. [`CacheError::UnknownValue`]:
-    /// the document is removed but for a value that was not found.
+    /// the document is removed, except for its value in each field whose given one was not found.
     pub fn remove(&self, number: u32, old: &[FieldValue<'_>]) -> Result<(), CacheError> {
         check_count(old.len(), self.fields.len())?;
         let mut state = self.state.write();
@@ -190,7 +190,7 @@ impl CollectionCache {
                 outcome = Err(CacheError::UnknownValue { number, field });
             }
         }
-        self.written(&mut state, 1);
+        self.count_writes(&mut state, 1);
         outcome
     }
 
@@ -204,14 +204,14 @@ impl CollectionCache {
         }
     }
 
-    /// Sorts the tail into the buckets, then splits, merges, compacts and places buckets as needed. Blocks; searches
-    /// and writes go on meanwhile. The background thread does the same by itself.
+    /// Sorts the delta into the buckets, then splits, merges, compacts and places buckets as needed. Blocks, while
+    /// searches and writes continue. The background thread does the same on its own.
     pub fn flush(&self) {
         maintain::maintain(self, maintain::Extent::Everything);
     }
 
-    /// Answers a search. Neither waits for a device nor scans much on the caller's thread; dropping the future ends
-    /// the search. Needs a tokio runtime, with time enabled if the request has a deadline.
+    /// Answers a search. Polling it neither blocks on a device nor scans much on the caller's thread. Dropping the
+    /// future ends the search. Needs a tokio runtime with time enabled.
     ///
     /// # Errors
     /// [`SearchError`]: stopped, unknown field, or too many distinct values. Lost devices are no error.
@@ -228,14 +228,14 @@ impl CollectionCache {
         }
     }
 
-    /// Figures of one field; `None` if there is no such position.
+    /// Figures of one field. Returns `None` if there is no field at that position.
     pub fn stats(&self, field: usize) -> Option<FieldStats> {
         self.field_stats(field, |bucket| bucket_stats(self, bucket))
     }
 
-    /// The same without the details of buckets: cheap enough to ask for all the time.
-    pub fn summary(&self, field: usize) -> Option<FieldStats<BucketHome>> {
-        self.field_stats(field, |bucket| BucketHome {
+    /// The same without the details of buckets; cheap enough to poll.
+    pub fn summary(&self, field: usize) -> Option<FieldStats<BucketSummary>> {
+        self.field_stats(field, |bucket| BucketSummary {
             rows: bucket.live_rows() as u64,
             device: bucket.device().map(|device| device.id()),
         })
@@ -252,8 +252,8 @@ impl CollectionCache {
             rows: state.rows,
             value_bytes: state.value_bytes,
             overhead_bytes: (state.memory_bytes() + live_bytes).saturating_sub(state.value_bytes),
-            tail_rows: state.tail_rows() as u64,
-            residual: state.residual.len(),
+            delta_rows: state.delta_rows() as u64,
+            recheck: state.recheck.len(),
             arrays: state.arrays.len(),
             buckets_on_host: buckets
                 .iter()
@@ -263,11 +263,13 @@ impl CollectionCache {
         })
     }
 
-    /// Notes writes and wakes the background thread if it has work now.
-    fn written(&self, state: &mut State, writes: u64) {
+    /// Counts writes, and wakes the background thread if a delta is full.
+    fn count_writes(&self, state: &mut State, writes: u64) {
         state.writes += writes;
         let full = |field: &Arc<FieldState>| field.runs.len() >= self.settings().runs_max();
-        self.shared.alarm.written(state.fields.iter().any(full));
+        self.shared
+            .flush_signal
+            .report_write(state.fields.iter().any(full));
     }
 }
 
@@ -303,13 +305,13 @@ fn empty_field(shared: &Shared) -> FieldState {
     FieldState::new(Bucket::new(
         shared.owners.new_bucket(),
         b"",
-        shared.settings.hash_bytes,
+        shared.settings.prefix_bytes,
         Vec::new(),
     ))
 }
 
 fn bucket_stats(collection: &CollectionCache, bucket: &Bucket) -> BucketStats {
-    let hash = |value: &[u8]| value[..value.len().min(bucket.hash_bytes)].to_vec();
+    let prefix = |value: &[u8]| value[..value.len().min(bucket.prefix_bytes)].to_vec();
     let filled = || {
         bucket
             .segments
@@ -322,9 +324,9 @@ fn bucket_stats(collection: &CollectionCache, bucket: &Bucket) -> BucketStats {
         .max();
     BucketStats {
         id: bucket.id().0,
-        first_hash: hash(first.unwrap_or(&bucket.lower)),
-        last_hash: hash(last.unwrap_or(&bucket.lower)),
-        hash_bytes: bucket.hash_bytes,
+        first_prefix: prefix(first.unwrap_or(&bucket.lower)),
+        last_prefix: prefix(last.unwrap_or(&bucket.lower)),
+        prefix_bytes: bucket.prefix_bytes,
         rows: bucket.live_rows() as u64,
         bytes: bucket.memory_bytes(),
         segments: bucket.segments.len(),

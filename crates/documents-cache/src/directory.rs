@@ -1,26 +1,26 @@
-//! The buckets of a field in order of hash.
+//! The buckets of a field in order of value.
 
 use std::ops::Range;
 use std::sync::{Arc, OnceLock};
 
 use crate::bucket::Bucket;
-use crate::gpu::{self, Holders};
+use crate::gpu::{self, DevicePartitions};
 
-/// An ordered map from ranges of hashes to buckets. There is always one bucket at least, and the first one's lower
+/// An ordered map from ranges of values to buckets. There is always at least one bucket, and the first one's lower
 /// bound is the empty value.
 #[derive(Debug)]
 pub(crate) struct Directory {
     buckets: Vec<Arc<Bucket>>,
-    /// Who holds the buckets as they are now; made by the first search that wants it.
-    holders: OnceLock<Arc<Holders>>,
+    /// The partitions of the present buckets by device; made by the first search that needs them.
+    device_partitions: OnceLock<Arc<DevicePartitions>>,
 }
 
 impl Clone for Directory {
-    /// A copy to be changed.
+    /// A copy that will be changed, so that it starts without partitions.
     fn clone(&self) -> Directory {
         Directory {
             buckets: self.buckets.clone(),
-            holders: OnceLock::new(),
+            device_partitions: OnceLock::new(),
         }
     }
 }
@@ -29,7 +29,7 @@ impl Directory {
     pub(crate) fn new(first: Bucket) -> Directory {
         Directory {
             buckets: vec![Arc::new(first)],
-            holders: OnceLock::new(),
+            device_partitions: OnceLock::new(),
         }
     }
 
@@ -52,24 +52,24 @@ impl Directory {
         first..first + 1 + behind
     }
 
-    /// Who holds the buckets at some positions; positions in the answer count from the first of them.
-    pub(crate) fn holders(&self, positions: Range<usize>) -> Arc<Holders> {
+    /// The partitions by device of the buckets at `positions`; positions in the answer count from the first of them.
+    pub(crate) fn device_partitions(&self, positions: Range<usize>) -> Arc<DevicePartitions> {
         if positions.len() < self.buckets.len() {
-            return Arc::new(gpu::holders(&self.buckets[positions]));
+            return Arc::new(gpu::device_partitions(&self.buckets[positions]));
         }
-        let all = || Arc::new(gpu::holders(&self.buckets));
-        Arc::clone(self.holders.get_or_init(all))
+        let all = || Arc::new(gpu::device_partitions(&self.buckets));
+        Arc::clone(self.device_partitions.get_or_init(all))
     }
 
-    /// The bucket at a position, to change it; copied first if a search still reads it.
+    /// The bucket at a position, mutably; copied first if a search still reads it.
     pub(crate) fn bucket_mut(&mut self, position: usize) -> &mut Bucket {
-        self.holders.take();
+        self.device_partitions.take();
         Arc::make_mut(&mut self.buckets[position])
     }
 
-    /// Puts other buckets, in order of hash, in the place of some.
+    /// Replaces the buckets at `positions` by others, which are in order of value.
     pub(crate) fn replace(&mut self, positions: Range<usize>, buckets: Vec<Bucket>) {
-        self.holders.take();
+        self.device_partitions.take();
         self.buckets
             .splice(positions, buckets.into_iter().map(Arc::new));
     }

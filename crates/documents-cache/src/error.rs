@@ -3,8 +3,8 @@
 use forebay_cancel::{StopReason, Stopped};
 use forebay_memory::Full;
 
-/// A write that contradicts what the cache holds. The caller's master copy and the cache differ then, and the caller
-/// rebuilds the collection's cache.
+/// A write that contradicts what the cache holds. The caller's master copy and the cache then differ, and the caller
+/// must rebuild the collection's cache.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum CacheError {
@@ -17,21 +17,19 @@ pub enum CacheError {
         declared: usize,
     },
     /// A document was added under a number that is in use.
-    #[error("document number {number} is in the cache already")]
+    #[error("document {number} is already in the cache")]
     NumberInUse {
         /// The number.
         number: u32,
     },
-    /// A document was changed or removed that the cache does not know.
-    #[error("document number {number} is not in the cache")]
+    /// The document to change or remove is not in the cache.
+    #[error("document {number} is not in the cache")]
     UnknownNumber {
         /// The number.
         number: u32,
     },
-    /// The value that a document was said to have is not in the cache.
-    #[error(
-        "document number {number} has not the value it was said to have in cached field {field}"
-    )]
+    /// The document does not hold the old value that the caller gave.
+    #[error("cached field {field} of document {number} does not hold the given old value")]
     UnknownValue {
         /// The document.
         number: u32,
@@ -40,7 +38,7 @@ pub enum CacheError {
     },
 }
 
-/// A search without an answer.
+/// Why a search gave no answer.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum SearchError {
@@ -51,14 +49,14 @@ pub enum SearchError {
         reason: StopReason,
     },
     /// The expression names a field that is not declared.
-    #[error("there is no cached field {field}, there are {declared}")]
+    #[error("cached field {field} does not exist; the collection has {declared}")]
     UnknownField {
-        /// Position that was asked for.
+        /// The position in the request.
         field: usize,
         /// Number of declared fields.
         declared: usize,
     },
-    /// The distinct values take more memory than allowed.
+    /// The distinct values take more memory than the request allows.
     #[error("the distinct values take more than {bytes_max} bytes")]
     ValuesTooLarge {
         /// The limit.

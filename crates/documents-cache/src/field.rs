@@ -1,4 +1,4 @@
-//! One state of one cached field: buckets, tail, and the sets of documents without strings.
+//! One state of one cached field: buckets, delta, and the sets of documents without strings.
 
 use std::sync::Arc;
 
@@ -17,13 +17,13 @@ use crate::value::{FieldValue, Kept};
 pub(crate) struct FieldState {
     /// The buckets.
     pub(crate) directory: Arc<Directory>,
-    /// Sorted chunks of the tail, oldest first.
+    /// Sorted runs of the delta, oldest first.
     pub(crate) runs: Arc<Vec<Segment>>,
-    /// The chunk of the tail that is being filled, in order of arrival.
+    /// The chunk of the delta that is being filled, in order of arrival; sealed into a run when it is full.
     pub(crate) open: Segment,
     pub(crate) null: NumberSet,
     pub(crate) missing: NumberSet,
-    pub(crate) residual: NumberSet,
+    pub(crate) recheck: NumberSet,
     pub(crate) arrays: NumberSet,
     /// Live rows.
     pub(crate) rows: u64,
@@ -40,19 +40,19 @@ impl FieldState {
             open: empty_chunk(),
             null: NumberSet::default(),
             missing: NumberSet::default(),
-            residual: NumberSet::default(),
+            recheck: NumberSet::default(),
             arrays: NumberSet::default(),
             rows: 0,
             value_bytes: 0,
         }
     }
 
-    /// Records what documents hold, given the number of each.
+    /// Adds what documents hold, given the number of each.
     pub(crate) fn insert(&mut self, column: &Column, numbers: &[u32], settings: &CacheSettings) {
         let sets = [
             (&mut self.null, &column.null),
             (&mut self.missing, &column.missing),
-            (&mut self.residual, &column.residual),
+            (&mut self.recheck, &column.recheck),
             (&mut self.arrays, &column.arrays),
         ];
         for (set, places) in sets {
@@ -79,7 +79,7 @@ impl FieldState {
         }
     }
 
-    /// Forgets what a document held; false if it did not hold that.
+    /// Removes what a document held. Returns false if it did not hold that.
     pub(crate) fn remove(
         &mut self,
         number: u32,
@@ -89,7 +89,7 @@ impl FieldState {
         match value.kept(settings.value_bytes_max) {
             Kept::Missing => self.missing.remove(number),
             Kept::Null => self.null.remove(number),
-            Kept::Residual => self.residual.remove(number),
+            Kept::Recheck => self.recheck.remove(number),
             Kept::Other => true,
             Kept::Row(value) => self.remove_row(value, number),
             Kept::Rows(values) => {
@@ -102,12 +102,12 @@ impl FieldState {
         }
     }
 
-    /// Sorts the open chunk and begins another.
+    /// Sorts the open chunk into a run and begins another chunk.
     ///
-    /// PERF: `forebay bench documents --host --only inserts`, two cores of an Intel Xeon, November 2026: inserts with
-    /// five cached fields are 0.91 (0.66 to 1.14) of those with none. In four rounds before other changes they were
-    /// 0.70 (0.55 to 0.80) with the background thread to sort the chunks and 0.81 (0.63 to 0.95) with the writer, so
-    /// the writer does.
+    /// PERF: `forebay bench documents --host --only inserts`, two cores of an Intel Xeon, November 2026: the rate of
+    /// inserts with five cached fields is 0.91 (0.66 to 1.14) of that with none. Earlier, in four rounds, it was 0.70
+    /// (0.55 to 0.80) when the background thread sorted the chunks and 0.81 (0.63 to 0.95) when the writer did, so the
+    /// writer does.
     pub(crate) fn seal(&mut self) {
         let open = std::mem::replace(&mut self.open, empty_chunk());
         let sources = [open];
@@ -128,7 +128,7 @@ impl FieldState {
 
     fn remove_from_open(&mut self, value: &[u8], number: u32) -> bool {
         let row = self.open.find_unsorted(value, number);
-        row.map(|row| self.open.kill(row)).is_some()
+        row.map(|row| self.open.delete(row)).is_some()
     }
 
     fn remove_from_runs(&mut self, value: &[u8], number: u32) -> bool {
@@ -138,28 +138,28 @@ impl FieldState {
         let Some((index, row)) = found.next() else {
             return false;
         };
-        Arc::make_mut(&mut self.runs)[index].kill(row);
+        Arc::make_mut(&mut self.runs)[index].delete(row);
         true
     }
 
-    /// Marks the row of a value dead in its bucket; false if it is not there.
+    /// Marks the row of a value in its bucket as deleted. Returns false if there is none.
     pub(crate) fn remove_from_bucket(&mut self, value: &[u8], number: u32) -> bool {
         let position = self.directory.position(value);
         let Some((index, row)) = self.directory.buckets()[position].find(value, number) else {
             return false;
         };
         let bucket = Arc::make_mut(&mut self.directory).bucket_mut(position);
-        bucket.segments[index].kill(row);
+        bucket.segments[index].delete(row);
         true
     }
 
-    /// Rows of the tail, dead ones included.
-    pub(crate) fn tail_rows(&self) -> usize {
-        self.tail().map(|segment| segment.block().len()).sum()
+    /// Rows of the delta, deleted ones included.
+    pub(crate) fn delta_rows(&self) -> usize {
+        self.delta().map(|segment| segment.block().len()).sum()
     }
 
-    /// The segments of the tail; only the last is not sorted.
-    pub(crate) fn tail(&self) -> impl Iterator<Item = &Segment> {
+    /// The segments of the delta. All but the last are sorted.
+    pub(crate) fn delta(&self) -> impl Iterator<Item = &Segment> {
         self.runs.iter().chain(std::iter::once(&self.open))
     }
 
@@ -168,26 +168,26 @@ impl FieldState {
         let buckets = self.directory.buckets().iter();
         buckets
             .flat_map(|bucket| &bucket.segments)
-            .chain(self.tail())
+            .chain(self.delta())
     }
 
-    /// Bytes of memory, all included.
+    /// Bytes of memory, including segments, sets and directory.
     pub(crate) fn memory_bytes(&self) -> u64 {
         let buckets = self
             .directory
             .buckets()
             .iter()
             .map(|bucket| bucket.memory_bytes());
-        let tail = self.tail().map(Segment::memory_bytes);
-        let sets = [&self.null, &self.missing, &self.residual, &self.arrays];
+        let delta = self.delta().map(Segment::memory_bytes);
+        let sets = [&self.null, &self.missing, &self.recheck, &self.arrays];
         buckets
-            .chain(tail)
+            .chain(delta)
             .chain(sets.map(NumberSet::memory_bytes))
             .sum()
     }
 }
 
-/// The block of the open chunk, with room for as much as the chunk before it took.
+/// The block of the open chunk; a new one gets the capacity that the run before it needed.
 fn open_block<'a>(open: &'a mut Segment, last: Option<&Segment>) -> &'a mut Block {
     let block = open.block_mut();
     if let (0, Some(last)) = (block.len(), last) {

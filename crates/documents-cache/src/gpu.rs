@@ -9,58 +9,60 @@ use forebay_text_gpu::{ScanTable, TiledRows};
 use crate::bucket::Bucket;
 use crate::segment::Segment;
 
-/// The buckets of a field that one GPU holds, as the searches of one moment read them. Searches of the same moment
-/// share it, and so a table on the device and a pass over its memory.
+/// The buckets of a field that one GPU holds, as of one snapshot. Searches of the same snapshot share it, and with it a
+/// table on the device and a pass over its memory.
 #[derive(Debug)]
-pub(crate) struct OnGpu {
+pub(crate) struct GpuPartition {
     pub(crate) device: Arc<Device>,
     pub(crate) table: Arc<ScanTable>,
     /// The blocks of the table, each with the position of its bucket.
     pub(crate) segments: Vec<(usize, Segment)>,
-    /// Rows that the GPU leaves to the host: block and row.
-    pub(crate) aside: Vec<(usize, u32)>,
+    /// Rows with values too long for the GPU, which the host searches: block and row.
+    pub(crate) oversize_rows: Vec<(usize, u32)>,
     pub(crate) buckets: usize,
     pub(crate) rows: u64,
     pub(crate) bytes: u64,
 }
 
-/// Who holds some buckets. A search of them costs no more than this has entries, however many buckets GPUs hold.
+/// Buckets grouped by the device that searches them. Starting a search takes time in proportion to the entries here,
+/// not to the number of buckets that GPUs hold.
 #[derive(Debug)]
-pub(crate) struct Holders {
-    /// A GPU that holds more rows than a table takes is there several times.
-    pub(crate) gpus: Vec<Arc<OnGpu>>,
+pub(crate) struct DevicePartitions {
+    /// A GPU that holds more rows than fit one table has several entries.
+    pub(crate) gpus: Vec<Arc<GpuPartition>>,
     /// Positions of the buckets that no GPU searches.
-    pub(crate) elsewhere: Vec<usize>,
+    pub(crate) host_buckets: Vec<usize>,
 }
 
-/// Whether a device searches a copy of its own, by kernels.
+/// Whether the device searches a copy of its own with kernels.
 pub(crate) fn is_gpu(device: &Device) -> bool {
     device.kind() == DeviceKind::Cuda
 }
 
-/// Who holds some buckets; positions count from the first of them.
-pub(crate) fn holders(buckets: &[Arc<Bucket>]) -> Holders {
+/// Groups buckets by device; positions count from the first of `buckets`.
+pub(crate) fn device_partitions(buckets: &[Arc<Bucket>]) -> DevicePartitions {
     let mut held: BTreeMap<u32, (&Arc<Device>, Vec<usize>)> = BTreeMap::new();
-    let mut elsewhere = Vec::new();
+    let mut host_buckets = Vec::new();
     for (position, bucket) in buckets.iter().enumerate() {
         match bucket.device().filter(|device| is_gpu(device)) {
             Some(device) => {
                 let (_, positions) = held.entry(device.id().0).or_insert((device, Vec::new()));
                 positions.push(position);
             }
-            None => elsewhere.push(position),
+            None => host_buckets.push(position),
         }
     }
     let mut gpus = Vec::new();
     for (device, positions) in held.into_values() {
         let rows = |&position: &usize| (position, row_count(&buckets[position]));
         let (tables, too_large) = in_tables(positions.iter().map(rows), ScanTable::ROWS_MAX);
-        let on_gpu = |positions: &Vec<usize>| Arc::new(OnGpu::new(device, buckets, positions));
+        let on_gpu =
+            |positions: &Vec<usize>| Arc::new(GpuPartition::new(device, buckets, positions));
         gpus.extend(tables.iter().map(on_gpu));
-        elsewhere.extend(too_large);
+        host_buckets.extend(too_large);
     }
-    elsewhere.sort_unstable();
-    Holders { gpus, elsewhere }
+    host_buckets.sort_unstable();
+    DevicePartitions { gpus, host_buckets }
 }
 
 fn row_count(bucket: &Bucket) -> u64 {
@@ -69,7 +71,7 @@ fn row_count(bucket: &Bucket) -> u64 {
 }
 
 /// Splits buckets, each given with its number of rows, into tables of at most `rows_max` rows. Returns the buckets of
-/// each table, and the buckets that no table takes: the host searches those.
+/// each table, and the buckets that are too large for any table, which the host searches.
 fn in_tables(
     buckets: impl Iterator<Item = (usize, u64)>,
     rows_max: u64,
@@ -86,17 +88,14 @@ fn in_tables(
             rows_left = rows_max;
         }
         rows_left -= rows;
-        tables
-            .last_mut()
-            .expect("there is one at least")
-            .push(bucket);
+        tables.last_mut().expect("at least one").push(bucket);
     }
     tables.retain(|table| !table.is_empty());
     (tables, too_large)
 }
 
-impl OnGpu {
-    fn new(device: &Arc<Device>, buckets: &[Arc<Bucket>], positions: &[usize]) -> OnGpu {
+impl GpuPartition {
+    fn new(device: &Arc<Device>, buckets: &[Arc<Bucket>], positions: &[usize]) -> GpuPartition {
         let segments_of = |&position: &usize| {
             let segments = buckets[position].segments.iter();
             segments.map(move |segment| (position, segment.clone()))
@@ -104,12 +103,12 @@ impl OnGpu {
         let segments: Vec<(usize, Segment)> = positions.iter().flat_map(segments_of).collect();
         let blocks = segments.iter().map(|(_, segment)| segment.block());
         let table = ScanTable::new(segments.iter().map(on_device));
-        let aside = table
+        let oversize_rows = table
             .aside()
             .flat_map(|(segment, rows)| rows.iter().map(move |&row| (segment, row)));
-        OnGpu {
+        GpuPartition {
             device: Arc::clone(device),
-            aside: aside.collect(),
+            oversize_rows: oversize_rows.collect(),
             table: Arc::new(table),
             buckets: positions.len(),
             rows: blocks.clone().map(|block| block.len() as u64).sum(),
@@ -119,12 +118,12 @@ impl OnGpu {
     }
 }
 
-/// A segment's copy, and its dead rows as bits.
+/// A segment's copy, and its deleted rows as bits.
 fn on_device((_, segment): &(usize, Segment)) -> (Arc<TiledRows>, Vec<u32>) {
     let rows = segment
         .tiles()
-        .expect("a bucket is on a GPU with all its segments");
-    (Arc::clone(rows), segment.dead_bits())
+        .expect("a bucket is on a GPU only with all its segments");
+    (Arc::clone(rows), segment.deleted_bits())
 }
 
 #[cfg(test)]

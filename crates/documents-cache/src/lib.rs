@@ -1,13 +1,13 @@
 //! The cache of field values: what searches over cached fields are answered from.
 //!
 //! A [`Cache`] holds, for each collection that declares cached fields, a [`CollectionCache`]. A field's values lie in
-//! *buckets*: a bucket covers a range of *hashes* (the first n bytes of a value) and holds immutable segments sorted by
-//! value, so that exact and prefix searches are binary searches in one bucket. Each bucket belongs to a device, which
-//! scans it for substrings and regular expressions. What was written lately lies in a *tail* that is searched as well,
-//! until a background flush sorts it into the buckets.
+//! *buckets*: a bucket covers a range of values and holds immutable segments sorted by value, so that exact and prefix
+//! searches are binary searches in one bucket. A prefix of n bytes (the paper's *hash*) tells the values of
+//! neighbouring buckets apart. Each bucket belongs to a device, which scans it for substrings and regular expressions.
+//! Recent writes lie in a *delta*, which every search covers too, until a background flush sorts it into the buckets.
 //!
-//! A search works on a snapshot, which costs a few reference counts. Writes, flushes, splits, merges, and buckets that
-//! move between devices go on beside it, and it sees each row exactly once.
+//! A search works on a snapshot, which costs a few reference counts. Writes, flushes, splits, merges and moves of
+//! buckets between devices run concurrently, and the search sees each row exactly once.
 //!
 //! # Examples
 //! ```
@@ -72,5 +72,5 @@ pub use collection::CollectionCache;
 pub use error::{CacheError, SearchError};
 pub use request::{Expr, Predicate, SearchRequest, Want};
 pub use settings::CacheSettings;
-pub use stats::{BucketHome, BucketStats, FieldStats};
+pub use stats::{BucketStats, BucketSummary, FieldStats};
 pub use value::FieldValue;

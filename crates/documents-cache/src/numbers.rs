@@ -1,10 +1,10 @@
-//! Sets of document numbers that are cheap to share with a search while writes go on.
+//! Sets of document numbers that are cheap to share with a search while writes continue.
 
 use std::sync::Arc;
 
 use roaring::RoaringBitmap;
 
-/// Numbers in one part of a set: copying a part beside a search costs at most 128 KiB.
+/// Numbers in one part of a set, as a power of two. A write concurrent with a search copies one part, at most 128 KiB.
 const PART_BITS: u32 = 20;
 
 /// A set of document numbers. Cloning it copies one pointer; the first write after that copies one part.
@@ -15,7 +15,7 @@ pub(crate) struct NumberSet {
 }
 
 impl NumberSet {
-    /// Adds a number; false if it was there.
+    /// Adds a number. Returns false if it was there.
     pub(crate) fn insert(&mut self, number: u32) -> bool {
         let index = (number >> PART_BITS) as usize;
         let parts = Arc::make_mut(&mut self.parts);
@@ -27,7 +27,7 @@ impl NumberSet {
         added
     }
 
-    /// Takes a number out; false if it was not there.
+    /// Removes a number. Returns false if it was not there.
     pub(crate) fn remove(&mut self, number: u32) -> bool {
         if !self.contains(number) {
             return false;
@@ -60,7 +60,7 @@ impl NumberSet {
         whole
     }
 
-    /// Bytes of memory, as the serialised size of the parts, which is within a few bytes a container of it.
+    /// Bytes of memory, taken as the serialised size of the parts: right to a few bytes a container.
     pub(crate) fn memory_bytes(&self) -> u64 {
         let parts: usize = self.parts.iter().map(|part| part.serialized_size()).sum();
         (parts + self.parts.len() * size_of::<(usize, RoaringBitmap)>()) as u64

@@ -12,7 +12,8 @@ use parking_lot::{MappedMutexGuard, Mutex, MutexGuard};
 #[derive(Debug)]
 pub(crate) struct Owners {
     locked: Mutex<Locked>,
-    /// Takes the ids of buckets that are gone. A guard may be dropped on an async worker, so it takes no lock.
+    /// Receives the ids of buckets that are gone. A guard may be dropped on an async worker, so dropping it takes no
+    /// lock.
     gone: Sender<ShardId>,
     next_id: AtomicU64,
 }
@@ -24,7 +25,7 @@ struct Locked {
 }
 
 impl Owners {
-    /// No devices and no buckets; the draws follow from `seed`.
+    /// A placement without devices and buckets; `seed` determines its random draws.
     pub(crate) fn new(seed: u64) -> Owners {
         let (sender, receiver) = channel();
         Owners {
@@ -37,8 +38,8 @@ impl Owners {
         }
     }
 
-    /// The placement, from which the buckets that are gone have been removed. Hold it for one call: never while waiting
-    /// for a device.
+    /// Locks the placement and removes the buckets that are gone from it. Hold it for one call, never while waiting for
+    /// a device.
     pub(crate) fn lock(&self) -> MappedMutexGuard<'_, Placement<DeviceId>> {
         let mut locked = self.locked.lock();
         let Locked { placement, gone } = &mut *locked;
@@ -51,7 +52,7 @@ impl Owners {
         self.lock().join(device.id(), weight(device)).len()
     }
 
-    /// A new bucket id; the placement knows it without an owner.
+    /// A new bucket id, registered with the placement without an owner.
     pub(crate) fn new_bucket(self: &Arc<Self>) -> Arc<BucketIdGuard> {
         let id = ShardId(self.next_id.fetch_add(1, Ordering::Relaxed));
         self.lock().unassign(id);
@@ -62,8 +63,8 @@ impl Owners {
     }
 }
 
-/// The id of a bucket. The placement forgets it some time after the last state of the bucket that any search can see is
-/// dropped.
+/// The id of a bucket. The placement removes it some time after the last state of the bucket that any search can see
+/// has been dropped.
 #[derive(Debug)]
 pub(crate) struct BucketIdGuard {
     id: ShardId,
@@ -83,16 +84,16 @@ impl Drop for BucketIdGuard {
     }
 }
 
-/// What a host device searches in a second, in bytes.
+/// Bytes that a host device searches per second.
 const HOST_BYTES_PER_S: u64 = 4_000_000_000;
-/// What a GPU's memory delivers in a second, in bytes, where the driver does not say: an old card's.
+/// Bytes per second assumed for a GPU's memory if the driver does not report it: those of an old card.
 const GPU_BYTES_PER_S_UNKNOWN: u64 = 300_000_000_000;
-/// The part of its memory's bandwidth that a GPU searches at, in percent.
+/// Part of its memory's bandwidth at which a GPU searches, in percent.
 const GPU_BANDWIDTH_PERCENT: u64 = 73;
 
-/// How much of the data a device should own: the bytes that it searches in a millisecond.
+/// The weight of a device in the placement: the bytes that it searches in a millisecond.
 ///
-/// A host device costs about the same for each byte; a GPU is bound by its memory.
+/// A host device takes about the same time for each byte; a GPU is bound by its memory.
 ///
 /// PERF: an H100 (3,352 GB/s by its clock and width) searches 40 M values of 100 letters at 2,423 to 2,468 GB/s for
 /// four regular expressions, median 2,465: 73.5 % (`cargo bench -p forebay-text-gpu --bench scan`, 2026-11-23, commit
@@ -104,7 +105,7 @@ fn weight(device: &Device) -> u64 {
     bytes_per_s(gpu.map(|gpu| gpu.memory_bytes_per_s)) / 1000
 }
 
-/// What a device searches in a second; a GPU by the bandwidth of its memory.
+/// Bytes that a device searches per second; for a GPU, from the bandwidth of its memory.
 fn bytes_per_s(gpu_memory_bytes_per_s: Option<u64>) -> u64 {
     match gpu_memory_bytes_per_s {
         None => HOST_BYTES_PER_S,
@@ -131,7 +132,7 @@ mod tests {
         assert_eq!(placement.count_on("core"), 2);
         assert!(
             bytes_per_s(Some(0)) > core,
-            "a GPU of unknown bandwidth is a GPU"
+            "a GPU of unknown bandwidth outweighs a core"
         );
     }
 

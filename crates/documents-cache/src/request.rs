@@ -1,11 +1,11 @@
-//! What a search asks.
+//! Search requests.
 
 use std::sync::Arc;
 
 use forebay_cancel::Stop;
 use forebay_text::Program;
 
-/// A condition on one field. A document with an array of strings meets it if one element does.
+/// A condition on one field. A document with an array of strings meets it if at least one element does.
 #[derive(Debug, Clone)]
 pub enum Predicate {
     /// The value equals these bytes.
@@ -20,7 +20,7 @@ pub enum Predicate {
     IsMissing,
 }
 
-/// A set of documents, by conditions on cached fields.
+/// A set of documents, given by conditions on cached fields.
 #[derive(Debug, Clone)]
 pub enum Expr {
     /// Every document.
@@ -32,9 +32,9 @@ pub enum Expr {
         /// The condition.
         predicate: Predicate,
     },
-    /// The documents in all of the sets; of none, every document.
+    /// The documents in all of the sets; every document if there are no sets.
     And(Vec<Expr>),
-    /// The documents in any of the sets; of none, no document.
+    /// The documents in any of the sets; no document if there are no sets.
     Or(Vec<Expr>),
     /// The documents that are not in the set.
     Not(Box<Expr>),
@@ -43,20 +43,20 @@ pub enum Expr {
 /// What to return of the documents found.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Want {
-    /// How many there are.
+    /// Their number.
     Count,
     /// Their numbers.
     Numbers {
-        /// Return no more than this many, whichever are found first.
+        /// Maximum number to return; which ones is up to the cache.
         limit: Option<usize>,
     },
     /// The distinct strings of a field among them, with the number of documents that hold each.
     ValueCounts {
         /// Position of the field among the declared ones.
         field: usize,
-        /// Whether the elements of arrays count as values. If not, documents with arrays are returned apart.
+        /// Whether the elements of arrays count as values. If not, documents with arrays are returned separately.
         elements: bool,
-        /// The answer may take this many bytes.
+        /// Maximum bytes of the answer.
         bytes_max: usize,
     },
 }
@@ -68,6 +68,6 @@ pub struct SearchRequest {
     pub expr: Expr,
     /// What to return of them.
     pub want: Want,
-    /// When to give up.
+    /// Cancellation token and deadline.
     pub stop: Stop,
 }

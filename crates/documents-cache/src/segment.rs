@@ -1,4 +1,4 @@
-//! A block together with what changes about it: which rows are dead, and which device has a copy.
+//! A block together with its mutable state: which rows are deleted, and its copy on a device.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -14,50 +14,50 @@ use crate::gpu::is_gpu;
 #[derive(Debug)]
 pub(crate) enum Replica {
     /// On a host device: the bytes are the master's own, and are charged to its budget.
-    Shared(#[expect(dead_code, reason = "it is there to be dropped")] Reservation),
+    Shared(#[expect(dead_code, reason = "held for its drop")] Reservation),
     /// In the memory of a GPU.
     Tiled(Arc<TiledRows>),
 }
 
-/// A copy that may still be on its way.
+/// A copy that may still be in flight.
 #[derive(Debug)]
 pub(crate) enum Copying {
-    There(Arc<Replica>),
-    OnItsWay(Loading),
+    Done(Arc<Replica>),
+    InFlight(Loading),
 }
 
 impl Copying {
-    /// Begins to copy a block to a device; the block may change when this returns.
+    /// Begins to copy a block to a device. The block may change once this has returned.
     pub(crate) fn begin(device: &Arc<Device>, block: &Block) -> Result<Copying, LoadError> {
         if is_gpu(device) {
-            return TiledRows::begin(device, block.rows()).map(Copying::OnItsWay);
+            return TiledRows::begin(device, block.rows()).map(Copying::InFlight);
         }
         let reservation = device.reserve(block.memory_bytes())?;
-        Ok(Copying::There(Arc::new(Replica::Shared(reservation))))
+        Ok(Copying::Done(Arc::new(Replica::Shared(reservation))))
     }
 
     /// Blocks until the copy is there.
     pub(crate) fn wait(self) -> Result<Arc<Replica>, LoadError> {
         match self {
-            Copying::There(replica) => Ok(replica),
-            Copying::OnItsWay(loading) => {
+            Copying::Done(replica) => Ok(replica),
+            Copying::InFlight(loading) => {
                 let tiled = Arc::new(loading.wait()?);
                 Ok(Arc::new(Replica::Tiled(tiled)))
             }
         }
     }
 
-    /// Blocks until all are there.
+    /// Blocks until all copies are there.
     pub(crate) fn wait_all(copies: Vec<Copying>) -> Result<Vec<Arc<Replica>>, LoadError> {
         copies.into_iter().map(Copying::wait).collect()
     }
 }
 
-/// A block, its dead rows, and its copy on the device of its bucket. Cloning shares all of them.
+/// A block, its deleted rows, and its copy on the device of its bucket. Cloning shares all of them.
 #[derive(Debug, Clone)]
 pub(crate) struct Segment {
     block: Arc<Block>,
-    dead: Option<Arc<RoaringBitmap>>,
+    deleted: Option<Arc<RoaringBitmap>>,
     pub(crate) replica: Option<Arc<Replica>>,
 }
 
@@ -65,7 +65,7 @@ impl Segment {
     pub(crate) fn new(block: Block) -> Segment {
         Segment {
             block: Arc::new(block),
-            dead: None,
+            deleted: None,
             replica: None,
         }
     }
@@ -84,36 +84,36 @@ impl Segment {
         Arc::ptr_eq(&self.block, &other.block)
     }
 
-    pub(crate) fn is_dead(&self, row: usize) -> bool {
-        self.dead
+    pub(crate) fn is_deleted(&self, row: usize) -> bool {
+        self.deleted
             .as_ref()
-            .is_some_and(|dead| dead.contains(row as u32))
+            .is_some_and(|deleted| deleted.contains(row as u32))
     }
 
-    pub(crate) fn has_dead(&self) -> bool {
-        self.dead.is_some()
+    pub(crate) fn has_deleted(&self) -> bool {
+        self.deleted.is_some()
     }
 
-    /// Some of the rows as a segment of its own, without a copy on a device unless it is all of them.
+    /// A range of rows as a segment of its own. It keeps the copy on a device only if it is the whole segment.
     pub(crate) fn cut(&self, rows: Range<usize>) -> Segment {
         if rows == (0..self.block.len()) {
             return self.clone();
         }
         let start = rows.start as u32;
-        let dead = self.dead.as_ref().map(|dead| {
-            let dead = dead.range(start..rows.end as u32).map(|row| row - start);
-            Arc::new(dead.collect::<RoaringBitmap>())
+        let deleted = self.deleted.as_ref().map(|deleted| {
+            let deleted = deleted.range(start..rows.end as u32).map(|row| row - start);
+            Arc::new(deleted.collect::<RoaringBitmap>())
         });
         Segment {
             block: Arc::new(self.block.cut(rows)),
-            dead: dead.filter(|dead| !dead.is_empty()),
+            deleted: deleted.filter(|deleted| !deleted.is_empty()),
             replica: None,
         }
     }
 
-    /// Marks a row dead.
-    pub(crate) fn kill(&mut self, row: usize) {
-        Arc::make_mut(self.dead.get_or_insert_default()).insert(row as u32);
+    /// Marks a row deleted.
+    pub(crate) fn delete(&mut self, row: usize) {
+        Arc::make_mut(self.deleted.get_or_insert_default()).insert(row as u32);
     }
 
     /// The copy on a GPU, if there is one.
@@ -124,60 +124,62 @@ impl Segment {
         }
     }
 
-    /// Dead rows as bits: bit `row % 32` of word `row / 32`. Empty if none is.
-    pub(crate) fn dead_bits(&self) -> Vec<u32> {
-        let Some(dead) = &self.dead else {
+    /// Bitmap of the deleted rows: bit `row % 32` of word `row / 32`. Empty if no row is deleted.
+    pub(crate) fn deleted_bits(&self) -> Vec<u32> {
+        let Some(deleted) = &self.deleted else {
             return Vec::new();
         };
         let mut bits = vec![0; self.block.len().div_ceil(32)];
-        dead.iter()
+        deleted
+            .iter()
             .for_each(|row| bits[row as usize / 32] |= 1 << (row % 32));
         bits
     }
 
-    /// Rows that are alive.
+    /// Number of live rows.
     pub(crate) fn live_rows(&self) -> usize {
         self.live_rows_in(0..self.block.len())
     }
 
-    /// Rows alive among some.
+    /// Number of live rows in a range.
     pub(crate) fn live_rows_in(&self, rows: Range<usize>) -> usize {
-        let dead = self.dead.as_ref().map_or(0, |dead| {
-            dead.range_cardinality(rows.start as u32..rows.end as u32) as usize
+        let deleted = self.deleted.as_ref().map_or(0, |deleted| {
+            deleted.range_cardinality(rows.start as u32..rows.end as u32) as usize
         });
-        rows.len() - dead
+        rows.len() - deleted
     }
 
-    /// Rows that died here since `before`, an earlier state of the same segment.
-    pub(crate) fn died_since<'a>(
+    /// Rows deleted since `before`, an earlier state of the same segment.
+    pub(crate) fn deleted_since<'a>(
         &'a self,
         before: &'a Segment,
     ) -> impl Iterator<Item = usize> + 'a {
-        let dead = self.dead.iter().flat_map(|dead| dead.iter());
-        dead.map(|row| row as usize)
-            .filter(|row| !before.is_dead(*row))
+        let deleted = self.deleted.iter().flat_map(|deleted| deleted.iter());
+        deleted
+            .map(|row| row as usize)
+            .filter(|row| !before.is_deleted(*row))
     }
 
     /// In a sorted segment, the live row of this value and document.
     pub(crate) fn find_sorted(&self, value: &[u8], number: u32) -> Option<usize> {
         self.block
             .find_sorted(value, number)
-            .filter(|row| !self.is_dead(*row))
+            .filter(|row| !self.is_deleted(*row))
     }
 
     /// In any segment, the live row of this value and document.
     pub(crate) fn find_unsorted(&self, value: &[u8], number: u32) -> Option<usize> {
         self.block
             .find_unsorted(value, number)
-            .find(|row| !self.is_dead(*row))
+            .find(|row| !self.is_deleted(*row))
     }
 
-    /// Bytes of memory of the block and its dead rows.
+    /// Bytes of memory of the block and its deleted rows.
     pub(crate) fn memory_bytes(&self) -> u64 {
-        let dead = self
-            .dead
+        let deleted = self
+            .deleted
             .as_ref()
-            .map_or(0, |dead| dead.serialized_size() as u64);
-        self.block.memory_bytes() + dead + size_of::<Segment>() as u64
+            .map_or(0, |deleted| deleted.serialized_size() as u64);
+        self.block.memory_bytes() + deleted + size_of::<Segment>() as u64
     }
 }

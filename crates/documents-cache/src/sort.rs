@@ -1,8 +1,8 @@
 //! Sorting rows of several blocks into one order: by value, then by document.
 //!
-//! Eight bytes of each value make a key, so that most comparisons touch no value. Rows whose keys are equal and whose
-//! values go on are sorted again by the next eight bytes. The sort is stable and adaptive: blocks that are sorted
-//! already are merged.
+//! Eight bytes of each value make a key, so that most comparisons touch no value. Rows with equal keys and longer
+//! values are sorted again by the next eight bytes. The sort is stable and adaptive: it merges blocks that are already
+//! sorted.
 
 use std::cmp::Ordering;
 use std::ops::Range;
@@ -12,7 +12,7 @@ use crate::segment::Segment;
 
 /// Bytes of a value that make a key.
 const KEY_BYTES: usize = 8;
-/// Groups of equal keys up to this size are sorted by comparing values.
+/// Maximum size of a group of equal keys that is sorted by comparing values.
 const SMALL_GROUP: usize = 16;
 
 /// A row in the order being made.
@@ -52,8 +52,8 @@ impl<'a> Sorted<'a> {
             row: row as u32,
         };
         let rows = 0..block.len();
-        if segment.has_dead() {
-            let live = rows.filter(|row| !segment.is_dead(*row));
+        if segment.has_deleted() {
+            let live = rows.filter(|row| !segment.is_deleted(*row));
             self.entries.extend(live.map(entry));
         } else {
             self.entries.extend(rows.map(entry));
@@ -84,7 +84,7 @@ impl<'a> Sorted<'a> {
             group.sort_unstable_by(|a, b| self.compare(a, b));
             return;
         }
-        // Values that end within these bytes come before those that go on.
+        // Values that end within these bytes come before longer ones.
         group.sort_by_key(|entry| self.entry_value(entry).len() > depth);
         let ended = group.partition_point(|entry| self.entry_value(entry).len() <= depth);
         group[..ended]
@@ -119,7 +119,7 @@ impl<'a> Sorted<'a> {
         self.entries.len()
     }
 
-    /// The value at a place of the order.
+    /// The value at `index` in the order.
     pub(crate) fn value(&self, index: usize) -> &'a [u8] {
         let entry = self.entries[index];
         self.sources[entry.source as usize]
@@ -134,7 +134,7 @@ impl<'a> Sorted<'a> {
             .value_len(entry.row as usize)
     }
 
-    /// The end of the values at and after `start` that `below` holds for.
+    /// Returns the end of the leading values of `range` that are `below`.
     pub(crate) fn end_of(&self, range: Range<usize>, below: impl Fn(&[u8]) -> bool) -> usize {
         let within = &self.entries[range.clone()];
         range.start
@@ -147,7 +147,7 @@ impl<'a> Sorted<'a> {
             })
     }
 
-    /// Copies a stretch of the order into new segments: one, unless it takes more bytes than a block may have.
+    /// Copies a range of the order into new segments: one, unless the range takes more bytes than a block may have.
     pub(crate) fn segments(&self, range: Range<usize>) -> Vec<Segment> {
         let mut segments = Vec::new();
         let mut rest = range;
@@ -167,12 +167,12 @@ impl<'a> Sorted<'a> {
         segments
     }
 
-    /// How far one block reaches into `range`, and its bytes.
+    /// Returns the end of the first block of `range`, and the block's bytes.
     fn block_end(&self, range: &Range<usize>) -> (usize, usize) {
         let whole = self.sources.iter().map(|source| source.block().bytes_len());
         let whole = whole.sum::<usize>();
-        let has_dead = self.sources.iter().any(Segment::has_dead);
-        if range.len() == self.entries.len() && !has_dead && whole <= BLOCK_BYTES_MAX {
+        let has_deleted = self.sources.iter().any(Segment::has_deleted);
+        if range.len() == self.entries.len() && !has_deleted && whole <= BLOCK_BYTES_MAX {
             return (range.end, whole);
         }
         let mut bytes = 0;
@@ -187,7 +187,7 @@ impl<'a> Sorted<'a> {
     }
 }
 
-/// The first bytes of a value as a number that is in the order of the bytes; zeros follow a short value.
+/// The first bytes of a value as a number that compares as the bytes do. A short value is padded with zeros.
 #[inline]
 fn key(value: &[u8]) -> u64 {
     match value.first_chunk::<KEY_BYTES>() {
@@ -200,7 +200,7 @@ fn key(value: &[u8]) -> u64 {
     }
 }
 
-/// Finds the stretches of sorted `entries` that their key does not decide; `depth` is where the values may go on.
+/// Finds the groups of sorted `entries` with equal keys; `depth` is where their values may continue.
 fn find_groups(
     entries: &[Entry],
     offset: usize,
@@ -270,9 +270,9 @@ mod tests {
     }
 
     #[test]
-    fn leaves_out_dead_rows() {
+    fn leaves_out_deleted_rows() {
         let mut source = segment(&[(b"b".to_vec(), 1), (b"a".to_vec(), 2), (b"c".to_vec(), 3)]);
-        source.kill(0);
+        source.delete(0);
         assert_eq!(order(&[source]), [(b"a".to_vec(), 2), (b"c".to_vec(), 3)]);
     }
 }

@@ -7,30 +7,30 @@ pub enum FieldValue<'a> {
     Missing,
     /// The field is null.
     Null,
-    /// The field exists and holds no string, null, or regular expression.
+    /// The field holds something other than a string, null or a regular expression.
     Other,
-    /// A string. The cache keeps it if it is UTF-8 and no longer than
-    /// [`value_bytes_max`](crate::CacheSettings::value_bytes_max); else the document is residual.
+    /// A string. The cache keeps it if it is UTF-8 and at most
+    /// [`value_bytes_max`](crate::CacheSettings::value_bytes_max) long. Otherwise the store must recheck the document.
     String(&'a [u8]),
     /// An array of strings only; an element that occurs twice counts once.
     Strings(Vec<&'a [u8]>),
-    /// Anything else: the store must judge this document itself.
-    Residual,
+    /// Anything else: the store must recheck this document.
+    Recheck,
 }
 
-/// A value as the cache keeps it: strings that are too long or not UTF-8 have become [`FieldValue::Residual`],
-/// elements of an array are distinct.
+/// A value as the cache keeps it: a string that is too long or not UTF-8 is `Recheck`, and the elements of an array are
+/// distinct.
 pub(crate) enum Kept<'a> {
     Missing,
     Null,
     Other,
     Row(&'a [u8]),
     Rows(Vec<&'a [u8]>),
-    Residual,
+    Recheck,
 }
 
 impl<'a> FieldValue<'a> {
-    /// The same for the same value at any time, so that a removal finds what an insertion made.
+    /// Depends on nothing but the value and the limit, so that a removal finds what an insertion made.
     #[inline]
     pub(crate) fn kept<'v>(&'v self, value_bytes_max: usize) -> Kept<'a> {
         let fits = |value: &&[u8]| value.len() <= value_bytes_max && is_utf8(value);
@@ -45,7 +45,7 @@ impl<'a> FieldValue<'a> {
                 values.dedup();
                 Kept::Rows(values)
             }
-            FieldValue::String(_) | FieldValue::Strings(_) | FieldValue::Residual => Kept::Residual,
+            FieldValue::String(_) | FieldValue::Strings(_) | FieldValue::Recheck => Kept::Recheck,
         }
     }
 }
@@ -54,8 +54,7 @@ fn is_utf8(value: &[u8]) -> bool {
     is_ascii(value) || std::str::from_utf8(value).is_ok()
 }
 
-/// As `<[u8]>::is_ascii`, but sooner done with a short string: all bits of its words are gathered before one is looked
-/// at.
+/// Like `<[u8]>::is_ascii`, but faster for short strings: it ORs all words and tests once.
 #[inline]
 fn is_ascii(value: &[u8]) -> bool {
     const HIGH_BITS: u64 = 0x8080_8080_8080_8080;

@@ -86,7 +86,7 @@ fn a_joining_device_takes_its_share_and_a_leaving_one_nothing() {
     let share = u64::from(ROWS) / 3;
     assert!(
         moved <= share && moved + largest.expect("buckets") > share,
-        "{moved} of {share}"
+        "{moved} rows moved, the share is {share}"
     );
     pair.check_all_wants(&leaf(0, regex("9$")));
     let left = pair
@@ -97,7 +97,7 @@ fn a_joining_device_takes_its_share_and_a_leaving_one_nothing() {
     let on_it = buckets_on(&pair, &left);
     assert_eq!(pair.cache.device_left(left.id()), on_it);
     assert_eq!(buckets_on(&pair, &left), 0);
-    assert_eq!(left.memory_used_bytes(), 0, "its memory is free");
+    assert_eq!(left.memory_used_bytes(), 0, "its memory has been freed");
     let answer = pair.check(&leaf(0, regex("9$")), Want::Count);
     assert_eq!(
         (answer.report.devices.len(), answer.report.host.buckets),
@@ -164,7 +164,7 @@ fn a_device_that_fails_in_the_middle_of_a_search_loses_nothing() {
         pair.check_all_wants(&leaf(0, regex("^5")));
         pair.cache.device_left(device.id());
         let answer = pair.check(&leaf(0, regex("1.*2")), Want::Count);
-        assert_eq!(answer.report.host.buckets, 0, "its buckets are drawn anew");
+        assert_eq!(answer.report.host.buckets, 0, "its buckets have new owners");
     }
 }
 
@@ -178,7 +178,7 @@ fn a_limit_is_met_although_a_device_fails() {
 }
 
 #[test]
-fn the_background_thread_redraws_the_buckets_of_a_lost_device() {
+fn the_background_thread_moves_the_buckets_of_a_lost_device() {
     let settings = CacheSettings {
         background: true,
         ..small_settings()
@@ -280,12 +280,12 @@ fn a_dropped_search_leaves_the_device() {
         let search = pair.collection.search(request(Stop::never()));
         tokio::select! {
             biased;
-            _ = search => panic!("the device is busy"),
+            _ = search => panic!("answered although the device is busy"),
             () = std::future::ready(()) => {}
         }
     });
     drop(release);
-    // The next search stands behind it in the queue, and both are done.
+    // The next search comes after it in the queue, so the device has done both.
     pair.check(&leaf(0, regex("1.*2")), Want::Count);
     assert!(device.queued_jobs() <= 1);
 }
@@ -344,7 +344,7 @@ fn dropped_collections_free_their_devices() {
     }
 }
 
-/// Few buckets, each large enough to be worth the thread of another device.
+/// Few buckets, each large enough that another device may take it.
 fn with_large_buckets(devices: usize) -> Pair {
     let mut pair = Pair::new(devices, options(u64::MAX), small_settings(), 1);
     for number in 0..200 {

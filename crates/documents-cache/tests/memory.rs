@@ -14,7 +14,7 @@ use forebay_memory::Account;
 use forebay_text::Program;
 
 const DOCUMENTS: u32 = 20_000;
-/// What is in every value. It has some hundred substrings, which are conditions that every document meets.
+/// Part of every value. It has hundreds of substrings, each of which is a condition that every document meets.
 const COMMON: &str = "abcdefghijklmnopqrstuvwxyz";
 
 fn pair(memory: &Account) -> Pair {
@@ -41,7 +41,7 @@ fn search(pair: &Pair, expr: Expr) -> Result<SearchAnswer, SearchError> {
     common::runtime().block_on(pair.collection.search(request))
 }
 
-/// A device lets go of a scan a moment after it has answered.
+/// Waits, as a device drops a scan a moment after it has answered.
 fn wait_until_nothing_is_held(memory: &Account) {
     let until = Instant::now() + Duration::from_secs(60);
     while memory.figures().used_bytes > 0 {
@@ -50,7 +50,7 @@ fn wait_until_nothing_is_held(memory: &Account) {
     }
 }
 
-/// Conditions on two or more letters that every document meets, all of them different.
+/// Different conditions on two or more letters, each of which every document meets.
 fn met_by_all(count: usize) -> Vec<Expr> {
     let begins = 0..COMMON.len() - 1;
     let parts = begins.flat_map(|begin| (begin + 2..=COMMON.len()).map(move |end| (begin, end)));
@@ -92,7 +92,7 @@ fn equal_conditions_are_searched_once() {
 }
 
 #[test]
-fn a_search_without_room_says_so_and_small_ones_go_on() {
+fn a_search_without_room_fails_and_small_ones_succeed() {
     let memory = Account::new(4 << 20);
     let pair = pair(&memory);
     let all = memory.share();

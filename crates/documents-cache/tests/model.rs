@@ -9,14 +9,14 @@ use forebay_documents_cache::CacheSettings;
 
 const FIELDS: usize = 2;
 
-/// One random run; the steps of all kinds are mixed.
+/// One random run of mixed steps.
 fn run(mut rng: Rng) {
     let budget = if rng.bool() {
         u64::MAX
     } else {
         rng.u64(500..20_000)
     };
-    // In the background, tails are flushed between any two steps.
+    // With a background thread, deltas are flushed between any two steps.
     let settings = CacheSettings {
         background: rng.bool(),
         ..small_settings()
@@ -106,7 +106,7 @@ fn check(pair: &Pair, rng: &mut Rng) {
     let stats = pair.collection.stats(0).expect("a field");
     let in_buckets: u64 = stats.buckets.iter().map(|bucket| bucket.rows).sum();
     assert!(
-        in_buckets <= stats.rows && stats.rows <= in_buckets + stats.tail_rows,
+        in_buckets <= stats.rows && stats.rows <= in_buckets + stats.delta_rows,
         "{stats:?}"
     );
 }

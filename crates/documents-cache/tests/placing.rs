@@ -1,4 +1,4 @@
-//! Buckets on their way to devices: one that keeps them waiting, and several that fail meanwhile.
+//! Moving buckets to devices: a device that stalls, and several that fail or leave during the move.
 
 mod common;
 
@@ -12,10 +12,10 @@ use forebay_cancel::Stop;
 use forebay_device::{Device, Fault, Stall, Step};
 use forebay_documents_cache::{CollectionCache, FieldValue, SearchRequest, Want};
 
-/// What must not wait for a stalled device is done within this time.
+/// Time within which everything that must not wait for a stalled device is done.
 const TIMEOUT: Duration = Duration::from_secs(20);
 
-/// A collection of one bucket, none of it flushed.
+/// A collection of one bucket, with nothing flushed.
 fn filled(devices: usize) -> Pair {
     let mut pair = Pair::new(devices, options(u64::MAX), small_settings(), 1);
     for number in 0..10 {
@@ -39,7 +39,7 @@ fn wait_for_a_waiter(stalls: &[Option<Stall>]) -> usize {
         if let Some(position) = stalls.iter().position(is_waited_for) {
             return position;
         }
-        assert!(Instant::now() < deadline, "no bucket is on its way");
+        assert!(Instant::now() < deadline, "no bucket is being moved");
         thread::yield_now();
     }
 }
@@ -56,7 +56,7 @@ fn in_time(what: &str, work: impl FnOnce() + Send + 'static) {
         .unwrap_or_else(|_| panic!("{what} waits"));
 }
 
-/// A search that has begun, and waits for a device that is busy.
+/// Runs a search that waits for a busy device.
 async fn begin_search(collection: Arc<CollectionCache>) {
     let request = SearchRequest {
         expr: leaf(0, regex("1.*2")),
@@ -101,11 +101,11 @@ fn a_device_that_keeps_a_bucket_waiting_delays_no_other_bucket_and_no_dropped_se
     runtime.block_on(async {
         tokio::select! {
             biased;
-            () = &mut search => panic!("the device is busy"),
+            () = &mut search => panic!("answered although the device is busy"),
             () = std::future::ready(()) => {}
         }
     });
-    // From here on the search alone keeps the bucket, and drops it.
+    // From here on only the search holds the bucket, so that it drops the last reference.
     second.clear();
     in_time("a dropped search", move || drop(search));
 
@@ -119,7 +119,7 @@ fn a_device_that_keeps_a_bucket_waiting_delays_no_other_bucket_and_no_dropped_se
 /// Makes a device fail, and waits until it is lost.
 fn lose(device: &Device) {
     device.inject(Fault::Fail);
-    // A job makes the device look for faults; it may be lost already.
+    // A job makes the device check for faults. Submitting fails if it is lost already.
     let _ = device.submit(Box::new(|_: &mut _| Ok(Step::Done)));
     let deadline = Instant::now() + TIMEOUT;
     while !device.is_lost() {

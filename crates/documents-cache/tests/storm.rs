@@ -1,7 +1,8 @@
-//! A storm: searches and writes from many tasks while devices join, leave and fail and buckets split and merge.
+//! A stress test: searches and writes from many tasks while devices join, leave and fail, and buckets split and merge.
 //!
-//! Every answer is checked exactly. Some documents never change: searches for these have one right answer. Others
-//! change all the time, but in each state exactly one of two conditions holds: the number that meets either is known.
+//! Each answer is checked exactly. Some documents never change, so searches for these have one right answer. Others
+//! change all the time, but at any moment each meets exactly one of two conditions, so the number that meets either is
+//! known.
 //!
 //! `FOREBAY_STORM_DOCUMENTS` sets the number of documents; with `FOREBAY_TEST_FULL` it is ten million.
 
@@ -21,11 +22,11 @@ use forebay_documents_cache::{
 };
 use forebay_text::Program;
 
-/// One document of so many changes all the time.
+/// One in this many documents changes all the time.
 const MOVING: u32 = 16;
-/// Rounds of each searching task.
+/// Rounds of each search task.
 const ROUNDS: usize = 12;
-/// Searching tasks.
+/// Number of search tasks.
 const SEARCHERS: usize = 6;
 
 struct Storm {
@@ -43,7 +44,7 @@ fn fixed_value(number: u32) -> String {
     format!("{:06x} fixed {}", scattered >> 8, number % 10)
 }
 
-/// The value of a changing document: on one side or the other.
+/// The value of a changing document, on one of two sides.
 fn moving_value(number: u32, round: u32) -> String {
     let side = if (number + round).is_multiple_of(2) {
         "left"
@@ -69,7 +70,7 @@ impl Storm {
         let devices = common::start_devices("host:3", options(u64::MAX));
         let settings = CacheSettings {
             bucket_values_max: (documents as usize / 100).clamp(1000, 131_072),
-            tail_values_max: (documents as usize / 50).clamp(1000, 262_144),
+            delta_values_max: (documents as usize / 50).clamp(1000, 262_144),
             chunk_values_max: 1024,
             flush_after: std::time::Duration::from_millis(20),
             ..CacheSettings::default()
@@ -264,7 +265,7 @@ impl Storm {
         self.ended.load(Ordering::Relaxed)
     }
 
-    /// Runs all at once until the searches are done. Returns how often devices changed.
+    /// Runs all tasks until the searches are done. Returns how often devices changed.
     async fn blow(self: &Arc<Self>) -> usize {
         let writers: Vec<_> = [Storm::move_documents, Storm::pass_documents]
             .map(|write| {

@@ -1,4 +1,4 @@
-//! Values of all sorts and sizes, in tails and buckets of all sizes.
+//! Values of all sorts and sizes, in deltas and buckets of all sizes.
 
 mod common;
 
@@ -44,7 +44,7 @@ fn sizes_around_the_borders_of_chunks_and_buckets() {
         }
         let stats = pair.collection.stats(0).expect("a field");
         assert_eq!(
-            (stats.rows, stats.tail_rows),
+            (stats.rows, stats.delta_rows),
             (u64::from(rows), 0),
             "{stats:?}"
         );
@@ -102,12 +102,12 @@ fn odd_and_long_values() {
         let inserted = pair.collection.insert(number, &[value]);
         inserted.expect("a new number");
     }
-    let residual = pair.search(&equals(&too_long), Want::Count).residual;
-    assert!((100..103).all(|number| residual.contains(number)));
+    let recheck = pair.search(&equals(&too_long), Want::Count).recheck;
+    assert!((100..103).all(|number| recheck.contains(number)));
 }
 
 #[test]
-fn identical_values_stay_in_one_bucket_and_are_told() {
+fn identical_values_stay_in_one_bucket_which_is_reported() {
     let mut pair = pair(small_settings());
     for number in 0..200 {
         pair.insert(number, vec![string("same")]);
@@ -117,21 +117,21 @@ fn identical_values_stay_in_one_bucket_and_are_told() {
     assert_eq!(stats.buckets.len(), 1);
     assert!(stats.buckets[0].unsplittable, "{stats:?}");
     pair.check_all_wants(&equals("same"));
-    // Another value makes it divisible; the identical ones stay together.
+    // Another value makes it splittable; the identical ones stay together.
     pair.insert(200, vec![string("samf")]);
     pair.collection.flush();
     let stats = pair.collection.stats(0).expect("a field");
     let rows: Vec<_> = stats
         .buckets
         .iter()
-        .map(|b| (b.rows, b.unsplittable, b.hash_bytes))
+        .map(|b| (b.rows, b.unsplittable, b.prefix_bytes))
         .collect();
     assert_eq!(rows, [(200, true, 4), (1, false, 4)], "{stats:?}");
     pair.check_all_wants(&leaf(0, regex("sam")));
 }
 
 #[test]
-fn one_hash_takes_finer_ones_and_searches_few_buckets() {
+fn longer_prefixes_split_a_common_one_and_few_buckets_are_searched() {
     let mut pair = pair(small_settings());
     for number in 0..400 {
         pair.insert(number, vec![string(format!("common/prefix/{number:03}"))]);
@@ -148,7 +148,7 @@ fn one_hash_takes_finer_ones_and_searches_few_buckets() {
             .buckets
             .iter()
             .skip(1)
-            .all(|bucket| bucket.hash_bytes > 14),
+            .all(|bucket| bucket.prefix_bytes > 14),
         "{stats:?}"
     );
     let answer = pair.check(&equals("common/prefix/123"), Want::Count);
@@ -239,7 +239,7 @@ fn contradictions_are_errors_that_change_nothing() {
         field: 0,
     };
     assert_eq!(collection.remove(1, &b), Err(unknown));
-    // A value that a document had once is not one that it has.
+    // A value that a document had before is not one that it has.
     for number in 10..30 {
         pair.insert(number, vec![string("a")]);
     }

@@ -7,7 +7,7 @@ use bson::{Document, RawDocumentBuf, doc};
 use forebay_device::{DeviceOptions, DeviceSpec, Devices};
 use forebay_documents::{ClientContext, Command, Documents, Settings};
 
-/// How long each search is repeated.
+/// Time for which each search is repeated.
 const PERIOD: Duration = Duration::from_millis(800);
 
 async fn run(documents: &Arc<Documents>, command: &RawDocumentBuf) -> RawDocumentBuf {
@@ -22,7 +22,7 @@ fn raw(mut command: Document) -> RawDocumentBuf {
     RawDocumentBuf::try_from(&command).expect("a command is a document")
 }
 
-/// A name as package names are: words of a few syllables, joined by dashes.
+/// A name like those of packages: words of a few syllables, joined by dashes.
 fn name(rng: &mut fastrand::Rng) -> String {
     const PARTS: [&str; 16] = [
         "react", "node", "js", "lib", "core", "ui", "data", "fast", "tiny", "web", "type", "mono",
@@ -74,7 +74,7 @@ async fn time(documents: &Arc<Documents>, what: &str, commands: &[RawDocumentBuf
     );
 }
 
-/// Documents that a prefix finds at once, so that the time is that of reading them: about 30 of 100,000, in one batch.
+/// Times a prefix search, in which reading the documents dominates: about 30 of 100,000, in one batch.
 async fn wide_finds(documents: &Arc<Documents>) {
     let filter = doc! { "name": { "$regex": "^react-lib-[12]" } };
     let count = raw(doc! { "count": "names", "query": filter.clone() });

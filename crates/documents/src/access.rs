@@ -1,7 +1,7 @@
 //! Authorization: the roles of users, and the rights that each command needs.
 //!
-//! Roles are MongoDB's of the same names, as far as there are commands for what they allow. Each reaches a database,
-//! all databases, or the whole server; none is about single collections.
+//! Roles have the names and rights of MongoDB's, as far as this server has the commands. A role covers one database,
+//! all databases, or the whole server; none covers single collections.
 
 use std::fmt::{self, Write};
 use std::sync::Arc;
@@ -15,38 +15,38 @@ use crate::commands::aggregate::first_element;
 use crate::error::CommandError;
 use crate::namespace;
 
-/// The database of roles that reach further than one database.
+/// The database of the roles that cover more than one database.
 const ADMIN: &str = "admin";
 /// Maximum bytes of a command that a refusal shows.
 const SHOWN_BYTES_MAX: usize = 512;
 
-/// What may be done to a database.
+/// A kind of access to a database.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Action {
-    /// To see names, options, indexes and figures of collections.
+    /// Reading the names, options, indexes and figures of collections.
     Inspect,
-    /// To read documents.
+    /// Reading documents.
     Read,
-    /// To insert, change and delete documents.
+    /// Inserting, changing and deleting documents.
     Write,
-    /// To make, rename and drop collections and indexes.
+    /// Creating, renaming and dropping collections and indexes.
     Define,
-    /// To drop the database, to validate collections, to see how indexes are used.
+    /// Dropping the database, validating collections, reading the usage of indexes.
     Administer,
 }
 
-/// How far a role reaches.
+/// What a role covers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Reach {
     /// The role's own database.
     Database,
     /// Every database.
     AllDatabases,
-    /// The server with all that is in it.
+    /// The server and everything in it.
     Server,
 }
 
-/// What a role's name stands for.
+/// The definition of a role.
 #[derive(Debug, PartialEq, Eq)]
 struct Kind {
     name: &'static str,
@@ -86,8 +86,8 @@ pub struct Role {
 }
 
 impl Role {
-    /// The role of this name in a database. Returns `None` if the database has none: those that reach further than one
-    /// database are in `admin`.
+    /// The role of this name in a database. Returns `None` if the database has no such role; roles that cover more than
+    /// one database are in `admin`.
     pub fn new(name: &str, db: &str) -> Option<Role> {
         let kind = KINDS.iter().find(|kind| kind.name == name)?;
         let is_there = kind.reach == Reach::Database || db == ADMIN;
@@ -102,12 +102,12 @@ impl Role {
         Role::new("root", ADMIN).expect("the role is in the table, and in this database")
     }
 
-    /// Its name.
+    /// The role's name.
     pub fn name(&self) -> &'static str {
         self.kind.name
     }
 
-    /// Its database.
+    /// The role's database.
     pub fn db(&self) -> &str {
         &self.db
     }
@@ -138,28 +138,28 @@ impl fmt::Display for Role {
     }
 }
 
-/// What a client may do.
+/// The rights of a client.
 #[derive(Debug, Clone, Default)]
 pub enum Rights {
     /// Everything: the server requires no authentication.
     #[default]
     Everything,
-    /// What these roles allow.
+    /// The rights of these roles.
     Roles(Arc<[Role]>),
 }
 
 impl Rights {
-    /// Whether nothing is forbidden.
+    /// Whether everything is allowed.
     pub fn is_root(&self) -> bool {
         self.allow(&Need::Root)
     }
 
-    /// Whether the client may do this to a database.
+    /// Whether the client may access a database in this way.
     pub fn allow_on(&self, action: Action, db: &str) -> bool {
         self.allow(&Need::On(action, db.to_owned()))
     }
 
-    /// The roles; `root` stands for everything.
+    /// The roles. All rights are shown as the role `root`.
     pub fn roles(&self) -> Vec<Role> {
         match self {
             Rights::Everything => vec![Role::root()],
@@ -187,7 +187,7 @@ impl Rights {
     }
 }
 
-/// One thing that a client must be allowed to do.
+/// A right that a command needs.
 #[derive(Debug, Clone, PartialEq, Eq)]
 enum Need {
     On(Action, String),
@@ -195,20 +195,20 @@ enum Need {
     Root,
 }
 
-/// What a command asks for.
+/// The rights that a command needs.
 enum Rule {
-    /// Nothing: the command is about the client's own connection, session, cursors and operations, or leaves out what
-    /// the client may not see.
+    /// None: the command concerns the client's own connection, session, cursors and operations, or omits what the
+    /// client may not see.
     AnyUser,
-    /// These actions on the database that the command is for.
+    /// These actions on the command's database.
     On(&'static [Action]),
     /// The role `root`.
     Root,
-    /// What this function returns for the command.
+    /// The rights that this function returns for the command.
     Ask(fn(&Command) -> Vec<Need>),
 }
 
-/// What each command asks for, by name. A command that is not in the table needs `root`.
+/// The rights that each command needs, by name. A command that is not in the table needs `root`.
 static RULES: &[(&str, Rule)] = &[
     ("abortTransaction", Rule::AnyUser),
     ("aggregate", Rule::Ask(aggregate)),
@@ -282,22 +282,24 @@ fn is_set(document: &RawDocument, name: &str) -> bool {
 }
 
 fn current_op(command: &Command) -> Vec<Need> {
-    match is_set(&command.body, "$ownOps") {
-        true => Vec::new(),
-        false => vec![Need::Root],
+    if is_set(&command.body, "$ownOps") {
+        Vec::new()
+    } else {
+        vec![Need::Root]
     }
 }
 
-/// Names alone are shown to all users, of what each may see.
+/// Any user may list the names of the collections that the user may see.
 fn list_collections(command: &Command) -> Vec<Need> {
     let body = &*command.body;
-    match is_set(body, "nameOnly") && is_set(body, "authorizedCollections") {
-        true => Vec::new(),
-        false => vec![Need::On(Action::Inspect, command.db.clone())],
+    if is_set(body, "nameOnly") && is_set(body, "authorizedCollections") {
+        Vec::new()
+    } else {
+        vec![Need::On(Action::Inspect, command.db.clone())]
     }
 }
 
-/// Each user is shown the databases that the user may see, unless all are asked for.
+/// Any user may list the databases that the user may see; listing all needs a right.
 fn list_databases(command: &Command) -> Vec<Need> {
     let authorized = command.body.get("authorizedDatabases").ok().flatten();
     match authorized.and_then(truth) {
@@ -320,7 +322,7 @@ fn rename_collection(command: &Command) -> Vec<Need> {
     needs
 }
 
-/// What the explained command asks for.
+/// The rights of the explained command.
 fn explain(command: &Command) -> Vec<Need> {
     let inner = command.body.get_document("explain").ok();
     match inner.map(|body| Command::within(command, body)) {
@@ -329,8 +331,8 @@ fn explain(command: &Command) -> Vec<Need> {
     }
 }
 
-/// What the first stage reads, and what any stage writes. No other stage touches another collection: one that does has
-/// to ask here.
+/// The rights to read what the first stage reads and to write what any stage writes. No other stage accesses another
+/// collection; a new one that does must add its rights here.
 fn aggregate(command: &Command) -> Vec<Need> {
     let read = || Need::On(Action::Read, command.db.clone());
     let Ok(pipeline) = command.body.get_array("pipeline") else {
@@ -360,16 +362,18 @@ enum Source {
 
 fn first_stage_source(pipeline: &RawArray) -> Source {
     let first = pipeline.into_iter().next().and_then(Result::ok);
-    let asks = |operand: RawBsonRef<'_>, option| {
+    let is_requested = |operand: RawBsonRef<'_>, option| {
         operand
             .as_document()
             .is_some_and(|options| is_set(options, option))
     };
     match first.and_then(first_element) {
-        Some(("$changeStream", operand)) if asks(operand, "allChangesForCluster") => {
+        Some(("$changeStream", operand)) if is_requested(operand, "allChangesForCluster") => {
             Source::EveryDatabase
         }
-        Some(("$currentOp", operand)) if asks(operand, "allUsers") => Source::EveryOperation,
+        Some(("$currentOp", operand)) if is_requested(operand, "allUsers") => {
+            Source::EveryOperation
+        }
         Some(("$currentOp" | "$documents", _)) => Source::Own,
         Some(("$collStats", _)) => Source::Figures(Action::Inspect),
         Some(("$indexStats", _)) => Source::Figures(Action::Administer),
@@ -377,7 +381,7 @@ fn first_stage_source(pipeline: &RawArray) -> Source {
     }
 }
 
-/// What a stage asks for that writes.
+/// The right that a stage needs if it writes.
 fn written(command: &Command, (name, operand): (&str, RawBsonRef<'_>)) -> Option<Need> {
     let target = match name {
         "$out" => operand,
@@ -414,7 +418,7 @@ pub fn denial(command: &Command) -> String {
     format!("not authorized on {db} to execute command {{ {shown} }}")
 }
 
-/// Shows a value, without what documents and arrays contain.
+/// Shows a value without the contents of documents and arrays.
 fn brief(value: RawBsonRef<'_>) -> String {
     match value {
         RawBsonRef::Document(_) => "{...}".to_owned(),
@@ -462,7 +466,7 @@ mod tests {
     }
 
     #[test]
-    fn roles_that_reach_far_are_in_admin() {
+    fn roles_over_several_databases_are_in_admin() {
         for name in Role::names() {
             assert!(Role::new(name, "admin").is_some(), "{name}");
         }
@@ -478,7 +482,7 @@ mod tests {
     }
 
     #[test]
-    fn pipelines_ask_for_what_they_read_and_write() {
+    fn pipelines_need_the_rights_of_what_they_read_and_write() {
         let read = on(Action::Read, "shop");
         for (stage, expected) in [
             (rawdoc! { "$match": {} }, vec![read.clone()]),
@@ -536,7 +540,7 @@ mod tests {
     }
 
     #[test]
-    fn a_rename_across_databases_asks_for_both() {
+    fn a_rename_across_databases_needs_rights_on_both() {
         let rename = |from: &str, to: &str| {
             let needs = needs(&command(rawdoc! { "renameCollection": from, "to": to }));
             let allowed = |role: &str, db: &str| {

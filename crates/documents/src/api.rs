@@ -1,4 +1,4 @@
-//! The Stable API: with `apiVersion: "1"` and `apiStrict`, a client is refused what is not part of version 1.
+//! The Stable API: a client that sends `apiVersion: "1"` and `apiStrict` is refused everything outside version 1.
 
 use bson::RawBsonRef;
 use forebay_documents_query::Code;
@@ -6,7 +6,7 @@ use forebay_documents_query::Code;
 use crate::arguments::Arguments;
 use crate::error::CommandError;
 
-/// Our commands that are part of version 1; `hello` and authentication are the server's.
+/// The commands of this crate that are part of version 1; `hello` and authentication are the server's.
 const COMMANDS: &[&str] = &[
     "abortTransaction",
     "aggregate",
@@ -34,7 +34,7 @@ const COMMANDS: &[&str] = &[
     "update",
 ];
 
-/// Stages that are not part of version 1.
+/// Stages outside version 1.
 const STAGES_LEFT_OUT: &[&str] = &[
     "$collStats",
     "$currentOp",

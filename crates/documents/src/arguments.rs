@@ -36,15 +36,15 @@ const GENERIC: &[&str] = &[
     "rawData",
 ];
 
-/// The most arguments of one command; more can only be noise.
+/// Maximum arguments of one command; more are refused as an error of the client.
 const ARGUMENTS_MAX: usize = 256;
 
-/// What a command does with an argument it does not know.
+/// How a command treats arguments that it does not know.
 #[derive(Debug, Clone, Copy)]
 pub enum Known {
-    /// These and the generic ones; another is error 40415.
+    /// It knows these and the generic ones; another is error 40415.
     Only(&'static [&'static str]),
-    /// Others are ignored, as MongoDB does for its older informational commands.
+    /// It ignores unknown ones, as MongoDB's older informational commands do.
     Any,
 }
 
@@ -68,7 +68,7 @@ impl<'a> Arguments<'a> {
     /// Reads the body of `command`.
     ///
     /// # Errors
-    /// 40415 for an unknown name, 40413 for one given twice, `InvalidBSON` for broken bytes.
+    /// 40415 for an unknown name, 40413 for a duplicate, `InvalidBSON` for malformed bytes.
     pub fn parse(
         command: &'a str,
         body: &'a RawDocument,
@@ -85,7 +85,7 @@ impl<'a> Arguments<'a> {
         Ok(arguments)
     }
 
-    /// Reads a document within a command, whose first field is an argument like the others.
+    /// Reads a document within a command. Its first field is an argument like the others.
     ///
     /// # Errors
     /// As [`Arguments::parse`].
@@ -126,12 +126,12 @@ impl<'a> Arguments<'a> {
         self.command
     }
 
-    /// The value of the first field: what the command is about.
+    /// The value of the first field, which names the command's subject.
     pub fn subject(&self) -> Option<RawBsonRef<'a>> {
         self.fields.first().map(|(_, value)| *value)
     }
 
-    /// An argument as it came; `undefined` counts as absent.
+    /// An argument as the client sent it; `undefined` counts as absent.
     pub fn get(&self, name: &str) -> Option<RawBsonRef<'a>> {
         let found = self.fields.iter().find(|(known, _)| *known == name);
         found
@@ -169,7 +169,7 @@ impl<'a> Arguments<'a> {
         self.typed(name, "string", |value| value.as_str())
     }
 
-    /// A boolean, if given; numbers count as true unless zero.
+    /// A boolean, if given; a number is true unless it is zero.
     ///
     /// # Errors
     /// `TypeMismatch`.
@@ -177,7 +177,7 @@ impl<'a> Arguments<'a> {
         self.typed(name, "[bool, long, int, decimal, double]", truth)
     }
 
-    /// [`Arguments::boolean`], absent being false.
+    /// Like [`Arguments::boolean`], with false as the default.
     ///
     /// # Errors
     /// `TypeMismatch`.
@@ -185,7 +185,7 @@ impl<'a> Arguments<'a> {
         Ok(self.boolean(name)?.unwrap_or(false))
     }
 
-    /// A whole number, if given; doubles are cut to whole numbers.
+    /// An integer, if given; doubles are truncated.
     ///
     /// # Errors
     /// `TypeMismatch`.
@@ -193,7 +193,7 @@ impl<'a> Arguments<'a> {
         self.typed(name, "[long, int, decimal, double]", integer)
     }
 
-    /// A whole number that is not negative, if given.
+    /// A non-negative integer, if given.
     ///
     /// # Errors
     /// `TypeMismatch`, or 51024 for a negative one.
@@ -211,7 +211,7 @@ impl<'a> Arguments<'a> {
         CommandError::refused(Code::Location51024, message)
     }
 
-    /// Makes the error for an argument that has to be there.
+    /// The error for a missing required argument.
     pub fn missing(&self, name: &str) -> CommandError {
         let message = format!(
             "BSON field '{}.{name}' is missing but a required field",
@@ -220,7 +220,7 @@ impl<'a> Arguments<'a> {
         CommandError::refused(Code::Location40414, message)
     }
 
-    /// A document that has to be there.
+    /// A required document.
     ///
     /// # Errors
     /// `TypeMismatch`, or 40414 when it is missing.
@@ -228,7 +228,7 @@ impl<'a> Arguments<'a> {
         self.document(name)?.ok_or_else(|| self.missing(name))
     }
 
-    /// A string that has to be there.
+    /// A required string.
     ///
     /// # Errors
     /// `TypeMismatch`, or 40414 when it is missing.
@@ -236,10 +236,10 @@ impl<'a> Arguments<'a> {
         self.string(name)?.ok_or_else(|| self.missing(name))
     }
 
-    /// Refuses an argument whose meaning is not built, unless it is given as false.
+    /// Refuses arguments that are not implemented, unless their value is false.
     ///
     /// # Errors
-    /// `NotImplemented` that names it.
+    /// `NotImplemented`, with the argument's name.
     pub fn unsupported(&self, names: &[&str]) -> Result<(), CommandError> {
         for name in names {
             if let Some(value) = self
@@ -257,7 +257,7 @@ impl<'a> Arguments<'a> {
         Ok(())
     }
 
-    /// Refuses any collation but the simple one.
+    /// Refuses any collation except the simple one.
     ///
     /// # Errors
     /// `NotImplemented`.
@@ -295,7 +295,7 @@ fn unknown_field(command: &str, name: &str) -> CommandError {
     )
 }
 
-/// Refuses any collation but the simple one.
+/// Refuses any collation except the simple one.
 ///
 /// # Errors
 /// `NotImplemented`.
@@ -313,7 +313,7 @@ pub fn check_collation(collation: &RawDocument) -> Result<(), CommandError> {
     ))
 }
 
-/// Makes the error for a value of the wrong type.
+/// The error for a value of the wrong type.
 pub fn wrong_type(field: &str, value: RawBsonRef<'_>, expected: &str) -> CommandError {
     let actual = type_name(value);
     let expected = if expected.starts_with('[') {
@@ -327,12 +327,12 @@ pub fn wrong_type(field: &str, value: RawBsonRef<'_>, expected: &str) -> Command
     )
 }
 
-/// Makes the error for bytes that are no BSON.
+/// The error for bytes that are not BSON.
 pub fn invalid_bson(error: &bson::error::Error) -> CommandError {
     CommandError::refused(Code::InvalidBSON, format!("invalid BSON: {error}"))
 }
 
-/// Reads a boolean as MongoDB's "safe bool" does.
+/// Reads a boolean like MongoDB's "safe bool".
 pub fn truth(value: RawBsonRef<'_>) -> Option<bool> {
     match value {
         RawBsonRef::Boolean(truth) => Some(truth),
@@ -344,7 +344,7 @@ pub fn truth(value: RawBsonRef<'_>) -> Option<bool> {
     }
 }
 
-/// Reads a whole number; doubles are cut and saturate, NaN is zero.
+/// Reads an integer. Doubles are truncated and saturate; NaN is zero.
 pub fn integer(value: RawBsonRef<'_>) -> Option<i64> {
     match value {
         RawBsonRef::Int32(number) => Some(i64::from(number)),
@@ -359,7 +359,7 @@ pub fn integer(value: RawBsonRef<'_>) -> Option<i64> {
     }
 }
 
-/// The alias of a value's type, as `$type` and error messages spell it.
+/// The alias of a value's type, as in `$type` and error messages.
 pub fn type_name(value: RawBsonRef<'_>) -> &'static str {
     forebay_documents_query::element::type_name(value.element_type())
 }

@@ -1,4 +1,4 @@
-//! Batches: from a stream to the `cursor` document of a reply.
+//! Batches: they turn a stream into the `cursor` documents of replies.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -20,34 +20,34 @@ use crate::request::Request;
 use crate::settings::DOCUMENT_BYTES_MAX;
 use crate::streams::Stream;
 
-/// Documents in the first batch when the client names no size.
+/// Default number of documents in the first batch.
 pub const FIRST_BATCH_DOCUMENTS: u64 = 101;
-/// The most bytes of documents in one batch; a single document may be larger than what is left.
+/// Maximum bytes of documents in one batch. The first document may be as large as clients accept.
 const BATCH_BYTES_MAX: usize = DOCUMENT_BYTES_MAX;
-/// Batches up to this many bytes take nothing of the account.
+/// Maximum bytes of a batch that is not charged to the memory account.
 const FREE_BYTES_MAX: usize = 16 * 1024;
-/// A reply is copied into the message that is sent.
+/// Number of copies of a reply: it is copied into the message that is sent.
 const COPIES: usize = 2;
-/// Room that a reply starts with, in bytes.
+/// Initial capacity of a reply in bytes.
 const REPLY_BYTES: usize = 1024;
-/// How long a change stream waits for something to tell when the client names no time; MongoDB's.
+/// Default time that a `getMore` of a change stream waits for an event; the same as MongoDB's.
 const AWAIT_TIME: Duration = Duration::from_secs(1);
 
-/// How the client wants its documents.
+/// The client's options for batches.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct BatchOptions {
-    /// Documents in the first batch; [`FIRST_BATCH_DOCUMENTS`] if not said.
+    /// Documents in the first batch; the default is [`FIRST_BATCH_DOCUMENTS`].
     pub size: Option<u64>,
-    /// Is the first batch to be the only one?
+    /// Whether the first batch is the only one.
     pub single: bool,
-    /// Does the cursor live without a limit?
+    /// Whether the cursor never times out.
     pub no_timeout: bool,
 }
 
-/// Answers with the first batch of a stream, and keeps a cursor if there may be more.
+/// Replies with the first batch of a stream, and keeps a cursor if there may be more.
 ///
 /// # Errors
-/// Whatever the stream says, or that too many cursors are open.
+/// The stream's error, or that too many cursors are open.
 pub async fn open(
     request: &Request<'_>,
     namespace: &Namespace,
@@ -94,10 +94,10 @@ fn time_left(stop: &Stop) -> Option<Duration> {
         .map(|deadline| deadline.saturating_duration_since(Instant::now()))
 }
 
-/// Answers with the next batch of an open cursor. One of a change stream waits until there is something to tell.
+/// Replies with the next batch of an open cursor. That of a change stream waits for an event.
 ///
 /// # Errors
-/// Whatever the stream says; the cursor is closed then.
+/// The stream's error, which closes the cursor.
 pub async fn next(
     request: &Request<'_>,
     id: i64,
@@ -135,8 +135,8 @@ async fn next_of_query(
     Ok(batch)
 }
 
-/// The next batch of a change stream. While there is nothing, waits: for a change that concerns the stream, as long as
-/// `maxTimeMS` says, until the cursor is closed or the server stops.
+/// The next batch of a change stream. If it would be empty, waits for a change that concerns the stream, at most
+/// `maxTimeMS`, or until the cursor is closed or the server stops.
 async fn await_changes(
     request: &Request<'_>,
     lease: &mut Lease,
@@ -163,7 +163,7 @@ async fn await_changes(
         };
         tokio::select! {
             () = watch.changed() => {}
-            () = killed.told() => return Ok(batch),
+            () = killed.notified() => return Ok(batch),
             () = request.operation.killed() => return Err(CommandError::Stopped(StopReason::Cancelled)),
             () = request.documents.stopping() => return Ok(batch),
             () = tokio::time::sleep_until(until.into()) => return Ok(batch),
@@ -171,7 +171,7 @@ async fn await_changes(
     }
 }
 
-/// The stop sign, with the deadline brought forward if the cursor's time ends sooner.
+/// The cancellation token, with an earlier deadline if the cursor's time ends sooner.
 fn earlier(stop: &Stop, time_left: Option<Duration>) -> Stop {
     let cursor = time_left.map(|left| Instant::now() + left);
     let deadline = [stop.deadline, cursor].into_iter().flatten().min();
@@ -181,17 +181,17 @@ fn earlier(stop: &Stop, time_left: Option<Duration>) -> Stop {
     }
 }
 
-/// A batch on its way into a reply.
+/// A batch that is being written to a reply.
 struct Batch {
-    /// What the reply holds of the account.
+    /// The reply's share of the memory account.
     held: Arc<Share>,
     writer: Writer,
     count: u64,
-    /// May there be more?
+    /// Whether there may be more.
     more: bool,
-    /// Where a change stream stands behind it.
+    /// The position of a change stream after the batch.
     token: Option<ResumeToken>,
-    /// Tells when a change stream that has not ended has more.
+    /// Signals that a change stream, unless it has ended, has more.
     watch: Option<Arc<Watch>>,
 }
 
@@ -217,7 +217,7 @@ async fn make(
     if cursor.stream.is_short() || size == 0 {
         batch.fill(cursor, size, stop)?;
     } else {
-        // The end of its time limit gives a change stream an empty batch, not an error.
+        // A change stream's time limit ends its batch without an error.
         let deadline = stop.deadline.filter(|_| cursor.stream.changes().is_none());
         let waits = Stop {
             deadline,
@@ -262,12 +262,13 @@ impl Batch {
         Ok(())
     }
 
-    /// Takes room for one more document. A small reply takes nothing, so that it always gets through.
+    /// Charges one more document to the account. A small reply is free, so that it always succeeds.
     fn cover(&self, document_bytes: usize) -> Result<(), CommandError> {
         let bytes = self.writer.len() + document_bytes;
-        match bytes <= FREE_BYTES_MAX {
-            true => Ok(()),
-            false => Ok(self.held.try_cover(bytes * COPIES)?),
+        if bytes <= FREE_BYTES_MAX {
+            Ok(())
+        } else {
+            Ok(self.held.try_cover(bytes * COPIES)?)
         }
     }
 
@@ -286,7 +287,7 @@ impl Batch {
     }
 }
 
-/// Refuses to send a document that is larger than clients take.
+/// Refuses to send a document that is larger than clients accept.
 ///
 /// # Errors
 /// `BSONObjectTooLarge`.

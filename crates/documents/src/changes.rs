@@ -1,6 +1,7 @@
-//! Changing documents that a search has found: update and delete, a chunk under each hold of the write lock.
+//! Updates and deletes documents that a search has found, one chunk each time the write lock is held.
 //!
-//! A document is read and judged again under the lock, so that a change never applies to what it was not meant for.
+//! Each document is read and checked against the filter again under the lock, so that a change never applies to a
+//! document that no longer matches.
 
 use bson::{DateTime, RawDocument, RawDocumentBuf};
 use forebay_cancel::Stop;
@@ -12,22 +13,22 @@ use crate::collections::OpenCollection;
 use crate::error::CommandError;
 use crate::retry::{Keep, note};
 
-/// Documents that are looked at under one hold of the lock.
+/// Maximum documents of a chunk.
 const CHUNK_DOCUMENTS: usize = 256;
-/// Bytes of documents, old and new, that are held under one hold of the lock, but for the last of them.
+/// Bytes of old and new documents at which a chunk ends. Only its last document may exceed them.
 const CHUNK_BYTES: usize = 8 << 20;
 
-/// The documents that are still to be changed, and the room under the present hold of the lock.
-struct Left<'a> {
+/// The documents that are still to be changed, divided into chunks.
+struct ChunkCursor<'a> {
     numbers: &'a [RecordNumber],
     documents_max: usize,
     documents: usize,
     bytes: usize,
 }
 
-impl<'a> Left<'a> {
-    fn new(numbers: &'a [RecordNumber], first_only: bool) -> Left<'a> {
-        Left {
+impl<'a> ChunkCursor<'a> {
+    fn new(numbers: &'a [RecordNumber], first_only: bool) -> ChunkCursor<'a> {
+        ChunkCursor {
             numbers,
             documents_max: if first_only { 1 } else { CHUNK_DOCUMENTS },
             documents: 0,
@@ -35,13 +36,13 @@ impl<'a> Left<'a> {
         }
     }
 
-    /// Makes room for the next hold of the lock; false if no document is left.
+    /// Begins the next chunk. Returns false if no document is left.
     fn begin(&mut self) -> bool {
         (self.documents, self.bytes) = (0, 0);
         !self.numbers.is_empty()
     }
 
-    /// The next document, if there is room.
+    /// The next document of the chunk. Returns `None` at its end.
     fn next(&mut self) -> Option<RecordNumber> {
         if self.documents >= self.documents_max || self.bytes >= CHUNK_BYTES {
             return None;
@@ -52,18 +53,18 @@ impl<'a> Left<'a> {
         Some(*number)
     }
 
-    /// Notes that a document is held.
-    fn hold(&mut self, document: &RawDocument) {
+    /// Counts the bytes of a document that is held in memory.
+    fn count_bytes(&mut self, document: &RawDocument) {
         self.bytes += document.as_bytes().len();
     }
 }
 
-/// How many of the documents that match are to be changed.
+/// Which of the documents that match are to be changed.
 #[derive(Clone, Copy)]
 pub enum Reach<'a> {
     /// All.
     All,
-    /// The first of them. The outcome of its change is kept if the write is numbered.
+    /// The first. The outcome of its change is kept if the write is numbered.
     First(Option<&'a Keep<'a>>),
 }
 
@@ -85,31 +86,40 @@ impl<'a> Reach<'a> {
 pub struct Updated {
     /// Documents that matched.
     pub matched: usize,
-    /// Documents that are different now.
+    /// Documents that were changed.
     pub modified: usize,
-    /// The last document that matched, before and after.
+    /// The last document that matched, before and after the update.
     pub last: Option<(RawDocumentBuf, RawDocumentBuf)>,
 }
 
-/// Updates the documents of these numbers that still match, as far as `reach` says.
+/// Updates the documents with these numbers that still match, as many as `reach` allows.
 ///
 /// # Errors
 /// The first failure; what was changed before it stays changed and is counted in `done`.
 pub fn update(
     collection: &OpenCollection,
-    (filter, update): (&Filter, &Update),
-    (numbers, reach): (&[RecordNumber], Reach<'_>),
+    filter: &Filter,
+    update: &Update,
+    numbers: &[RecordNumber],
+    reach: Reach<'_>,
     stop: &Stop,
     done: &mut Updated,
 ) -> Result<(), CommandError> {
     let now = DateTime::now();
-    let mut left = Left::new(numbers, reach.is_first());
+    let mut left = ChunkCursor::new(numbers, reach.is_first());
     while left.begin() {
         stop.check()?;
-        let _held = collection.hold();
+        let _held = collection.lock_writes();
         let mut changes = Vec::new();
-        let what = (filter, update, now);
-        let prepared = prepare(collection, what, &mut left, done, &mut changes);
+        let prepared = prepare(
+            collection,
+            filter,
+            update,
+            now,
+            &mut left,
+            done,
+            &mut changes,
+        );
         replace(collection, update, changes, reach, done)?;
         prepared?;
         if reach.is_first() && done.matched > 0 {
@@ -119,22 +129,24 @@ pub fn update(
     Ok(())
 }
 
-/// A document to be replaced: its number, what it is, what it becomes.
+/// A document to replace: its number, its present and its new version.
 type Replacement = (RecordNumber, Document, RawDocumentBuf);
 
-/// Finds out what the update makes of the documents that match, up to the first that it cannot be applied to.
+/// Computes the new versions of the documents that match, up to the first one for which the update fails.
 fn prepare(
     collection: &OpenCollection,
-    (filter, update, now): (&Filter, &Update, DateTime),
-    left: &mut Left<'_>,
+    filter: &Filter,
+    update: &Update,
+    now: DateTime,
+    left: &mut ChunkCursor<'_>,
     done: &mut Updated,
     changes: &mut Vec<Replacement>,
 ) -> Result<(), CommandError> {
     while let Some(number) = left.next() {
         match changed(collection, filter, update, now, number)? {
             Some((old, Some(new))) => {
-                left.hold(&old);
-                left.hold(&new);
+                left.count_bytes(&old);
+                left.count_bytes(&new);
                 changes.push((number, old, new));
             }
             Some((old, None)) => {
@@ -147,7 +159,7 @@ fn prepare(
     Ok(())
 }
 
-/// The document of a number, if it matches, and what the update makes of it, if that is something else.
+/// The document with this number, if it matches, and its new version, if the update changes it.
 fn changed(
     collection: &OpenCollection,
     filter: &Filter,
@@ -173,9 +185,10 @@ fn replace(
     reach: Reach<'_>,
     done: &mut Updated,
 ) -> Result<(), CommandError> {
-    let change = match update.is_replacement() {
-        true => Change::Replace,
-        false => Change::Update,
+    let change = if update.is_replacement() {
+        Change::Replace
+    } else {
+        Change::Update
     };
     let writes: Vec<Change<'_>> = changes
         .iter()
@@ -207,33 +220,34 @@ fn replace(
 /// What a deletion did.
 #[derive(Debug, Default)]
 pub struct Deleted {
-    /// Documents that are gone.
+    /// Documents deleted.
     pub count: usize,
     /// The last of them.
     pub last: Option<Document>,
 }
 
-/// Deletes the documents of these numbers that still match, as far as `reach` says.
+/// Deletes the documents with these numbers that still match, as many as `reach` allows.
 ///
 /// # Errors
 /// The first failure; what was deleted before it stays deleted and is counted in `done`.
 pub fn delete(
     collection: &OpenCollection,
     filter: &Filter,
-    (numbers, reach): (&[RecordNumber], Reach<'_>),
+    numbers: &[RecordNumber],
+    reach: Reach<'_>,
     stop: &Stop,
     done: &mut Deleted,
 ) -> Result<(), CommandError> {
-    let mut left = Left::new(numbers, reach.is_first());
+    let mut left = ChunkCursor::new(numbers, reach.is_first());
     while left.begin() {
         stop.check()?;
-        let _held = collection.hold();
+        let _held = collection.lock_writes();
         let (mut changes, mut statements) = (Vec::new(), Vec::new());
         while let Some(number) = left.next() {
             if let Some(document) = collection.store.get(number)?
                 && filter.try_matches(&document)?
             {
-                left.hold(&document);
+                left.count_bytes(&document);
                 if let Some(keep) = reach.keep() {
                     statements.push(keep.statement(Some(&document), None)?);
                 }
@@ -274,7 +288,7 @@ fn remove(
 /// Inserts one document, as an upsert does.
 ///
 /// # Errors
-/// That its `_id` cannot be one, and whatever the store says.
+/// An invalid `_id`, or the store's error.
 pub fn insert(
     collection: &OpenCollection,
     document: &RawDocument,
@@ -283,7 +297,7 @@ pub fn insert(
     let document = crate::commands::insert::with_id(document)?;
     let statement = keep.map(|keep| keep.statement(None, Some(&document)));
     let statements = Vec::from_iter(statement.transpose()?);
-    let held = collection.hold();
+    let held = collection.lock_writes();
     let note = note(keep, &statements);
     let answers = collection
         .store
@@ -304,15 +318,15 @@ mod tests {
 
     use super::*;
 
-    /// The documents of each hold of the lock, where each has so many bytes.
+    /// The number of documents of each chunk, if each document has `bytes` bytes.
     fn chunks(numbers: &[RecordNumber], first_only: bool, bytes: usize) -> Vec<usize> {
         let document = rawdoc! { "s": "x".repeat(bytes) };
-        let mut left = Left::new(numbers, first_only);
+        let mut left = ChunkCursor::new(numbers, first_only);
         let mut chunks = Vec::new();
         while left.begin() {
             let mut count = 0;
             while left.next().is_some() {
-                left.hold(&document);
+                left.count_bytes(&document);
                 count += 1;
             }
             chunks.push(count);
@@ -321,7 +335,7 @@ mod tests {
     }
 
     #[test]
-    fn a_hold_of_the_lock_is_bounded_by_documents_and_by_bytes() {
+    fn a_chunk_is_bounded_by_documents_and_by_bytes() {
         let numbers: Vec<RecordNumber> = (1..=300).collect();
         assert_eq!(chunks(&numbers, false, 10), [256, 44]);
         assert_eq!(chunks(&numbers[..5], false, 4 << 20), [2, 2, 1]);

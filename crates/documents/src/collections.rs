@@ -1,4 +1,4 @@
-//! The open collections: each with its place in the store, its write lock and its cached fields.
+//! The open collections: each with its collection of the store, its write lock and its cached fields.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -14,7 +14,7 @@ use crate::namespace::{self, Namespace};
 use crate::places::{Places, blocking};
 use crate::search::{CacheIndex, CollectionSearch, SearchSettings, WriteLock};
 
-/// Insertions at work in a collection: one in the store, one in the cache, the next ones ready.
+/// Concurrent insertions into a collection: one in the store, one in the cache, the next ones ready.
 const INSERTIONS_MAX: usize = 4;
 
 /// A collection in use.
@@ -23,33 +23,34 @@ pub struct OpenCollection {
     pub namespace: Namespace,
     /// Its documents and ordinary indexes.
     pub store: Arc<Collection>,
-    /// Held by every writer from before the write to the store until its turn at the cache has come; it does not keep
-    /// the cache still. [`hold`](OpenCollection::hold) takes it.
+    /// The write lock. Each writer holds it from before its write to the store until it has the apply lock, so holding
+    /// it alone does not keep the cache from changing. [`lock_writes`](OpenCollection::lock_writes) takes it.
     pub lock: WriteLock,
-    /// Held while indexes are created: who wants one that another is creating waits until it is there.
+    /// Held while indexes are created, so that a second creation of the same index waits for the first.
     pub index_creation: Arc<Mutex<()>>,
-    /// Insertions at work. Further ones wait here without holding a thread, instead of at the write lock.
+    /// Bounds concurrent insertions. More of them wait here, which holds no thread, instead of at the write lock.
     pub insertions: Places,
     /// Its cached fields.
     pub search: Arc<CollectionSearch>,
 }
 
 impl OpenCollection {
-    /// Holds the write lock when the cache has followed all that is in the store: the two agree while it is held.
-    pub fn hold(&self) -> MutexGuard<'_, ()> {
-        let held = self.hold_store();
-        self.search.wait_for_turn();
+    /// Takes the write lock and waits until the cache has applied everything that is in the store. The two agree while
+    /// the lock is held.
+    pub fn lock_writes(&self) -> MutexGuard<'_, ()> {
+        let held = self.lock_store();
+        self.search.wait_for_earlier_writers();
         held
     }
 
-    /// Holds the write lock; the cache may still be following the writer before. While another writer has the lock, the
-    /// thread's other tasks go on elsewhere.
-    pub fn hold_store(&self) -> MutexGuard<'_, ()> {
+    /// Takes the write lock. The cache may still be applying the previous writer's change. While it waits, the runtime
+    /// moves the thread's other tasks to other threads.
+    pub fn lock_store(&self) -> MutexGuard<'_, ()> {
         let free = self.lock.try_lock();
         free.unwrap_or_else(|| blocking(|| self.lock.lock()))
     }
 
-    /// Whether this failure of an operation came of the collection being dropped while it ran.
+    /// Whether an operation failed because the collection was dropped while it ran.
     pub fn was_dropped(&self, failure: &CommandError) -> bool {
         failure.code() == Code::QueryPlanKilled && self.store.is_dropped()
     }
@@ -60,12 +61,12 @@ pub struct Collections {
     store: Arc<Store>,
     cache: Arc<Cache>,
     open: RwLock<HashMap<Namespace, Arc<OpenCollection>>>,
-    /// Held while the catalogue changes, so that two creations of one collection cannot cross.
+    /// Held while the catalogue changes, so that only one of two concurrent creations of a collection succeeds.
     catalogue: Mutex<()>,
 }
 
 impl Collections {
-    /// Opens what the store holds; declared caches begin to build in the background.
+    /// Opens the collections of the store, and starts to build the declared caches in the background.
     pub fn open(store: Arc<Store>, cache: Arc<Cache>) -> Collections {
         let collections = Collections {
             store,
@@ -76,12 +77,12 @@ impl Collections {
         for found in collections.store.all_collections() {
             let name = found.namespace();
             if output::is_temporary(&name.collection) {
-                // A crash ended its `$out`.
+                // Its `$out` ended in a crash.
                 if let Err(error) = collections
                     .store
                     .drop_collection(&name.db, &name.collection)
                 {
-                    tracing::warn!(%error, "what a $out began cannot be dropped");
+                    tracing::warn!(%error, "the temporary collection of a $out cannot be dropped");
                 }
                 continue;
             }
@@ -118,7 +119,7 @@ impl Collections {
         self.open.read().get(namespace).cloned()
     }
 
-    /// A collection that has to exist.
+    /// A collection that must exist.
     ///
     /// # Errors
     /// `NamespaceNotFound`.
@@ -126,10 +127,10 @@ impl Collections {
         self.get(namespace).ok_or_else(|| not_found(namespace))
     }
 
-    /// A collection, made if it does not exist.
+    /// A collection, created if it does not exist.
     ///
     /// # Errors
-    /// `InvalidNamespace` for a reserved name, and whatever the store says.
+    /// `InvalidNamespace` for a reserved name, or the store's error.
     pub fn get_or_create(
         &self,
         namespace: &Namespace,
@@ -140,8 +141,8 @@ impl Collections {
         }
     }
 
-    /// As [`get_or_create`](Collections::get_or_create), once no change of the catalogue is under way: never one that
-    /// was dropped before.
+    /// Like [`get_or_create`](Collections::get_or_create), but waits for a change of the catalogue in progress. Never
+    /// returns a collection that was dropped before.
     ///
     /// # Errors
     /// The same.
@@ -155,10 +156,10 @@ impl Collections {
         })
     }
 
-    /// Makes a collection that does not exist yet.
+    /// Creates a collection.
     ///
     /// # Errors
-    /// `NamespaceExists`, `InvalidNamespace` for a reserved name, and whatever the store says.
+    /// `NamespaceExists`, `InvalidNamespace` for a reserved name, or the store's error.
     pub fn create(
         &self,
         namespace: &Namespace,
@@ -184,10 +185,10 @@ impl Collections {
         Ok(self.admit(namespace.clone(), made))
     }
 
-    /// Removes a collection; the one removed, if there was one.
+    /// Drops a collection. Returns it if it existed.
     ///
     /// # Errors
-    /// Whatever the store says.
+    /// The store's error.
     pub fn drop_collection(
         &self,
         namespace: &Namespace,
@@ -205,10 +206,10 @@ impl Collections {
         Ok(Some(collection))
     }
 
-    /// Removes all collections of a database at once; those removed.
+    /// Drops all collections of a database atomically. Returns them.
     ///
     /// # Errors
-    /// Whatever the store says.
+    /// The store's error.
     pub fn drop_database(&self, db: &str) -> Result<Vec<Arc<OpenCollection>>, CommandError> {
         let _held = self.catalogue.lock();
         let dropped = self.of_db(db);
@@ -223,16 +224,17 @@ impl Collections {
         Ok(dropped)
     }
 
-    /// Ends the use of a collection that the store has dropped. The caller holds the catalogue, and not its write lock.
+    /// Removes a collection that the store has dropped. The caller holds the catalogue lock, and not the collection's
+    /// write lock.
     fn forget(&self, collection: &OpenCollection) {
         self.open.write().remove(&collection.namespace);
         collection.search.close();
     }
 
-    /// Gives a collection another name; one of that name is removed in the same step if `drop_target`.
+    /// Renames a collection. If `drop_target`, drops a collection of the new name in the same step.
     ///
     /// # Errors
-    /// `NamespaceNotFound`, `NamespaceExists`, and whatever the store says.
+    /// `NamespaceNotFound`, `NamespaceExists`, or the store's error.
     pub fn rename(
         &self,
         from: &Namespace,
@@ -264,7 +266,7 @@ impl Collections {
         target: Option<&OpenCollection>,
     ) -> Result<(), CommandError> {
         let _held = collection.lock.lock();
-        // The target's writers wait, and then find the collection that takes its place.
+        // Writers of the target wait, and then find the collection that replaces it.
         let replaced = target.map(|target| target.lock.lock());
         let from = &collection.namespace;
         self.store.rename_collection(from, to, target.is_some())?;
@@ -276,7 +278,7 @@ impl Collections {
             index_creation: collection.index_creation.clone(),
             search: collection.search.clone(),
         };
-        // In one step: no command finds neither.
+        // In one step, so that a command always finds one of the two.
         {
             let mut open = self.open.write();
             open.remove(from);
@@ -312,7 +314,7 @@ impl Collections {
     }
 }
 
-/// Makes the error for a collection that does not exist.
+/// The error for a collection that does not exist.
 pub fn not_found(namespace: &Namespace) -> CommandError {
     CommandError::refused(
         Code::NamespaceNotFound,
@@ -332,15 +334,15 @@ fn declare_recorded(search: &Arc<CollectionSearch>, store: &Collection) {
         return;
     }
     match search.declare(recorded) {
-        // The build goes on in the background; until it is done, searches scan and explain says so.
+        // The build runs in the background. Until it is done searches scan, and explain says so.
         Ok(build) => drop(build),
         Err(error) => {
-            tracing::error!(namespace = search.namespace(), %error, "the recorded caches are not built")
+            tracing::error!(namespace = search.namespace(), %error, "cannot build the recorded caches")
         }
     }
 }
 
-/// What a recorded index declares to the cache.
+/// The cache index of a recorded index.
 pub fn cache_index(spec: &IndexSpec) -> CacheIndex {
     let cached = spec
         .fields
@@ -383,8 +385,8 @@ mod tests {
         }
     }
 
-    /// Makes two collections, does something to them in which the commit after `commits` more fails, and checks that
-    /// both are as before if it fails.
+    /// Creates two collections and runs `act`, in which the commit after `commits` others fails. Checks that both are
+    /// then as before.
     fn all_or_nothing(commits: u32, act: impl Fn(&Collections) -> Result<(), CommandError>) {
         let (engine, collections) = collections();
         let made = ["a", "b"].map(|made| collections.get_or_create(&name(made)).expect("made"));
@@ -404,7 +406,7 @@ mod tests {
     }
 
     #[tokio::test(flavor = "multi_thread", worker_threads = 1)]
-    async fn a_writer_that_waits_holds_up_nobody_else() {
+    async fn a_waiting_writer_delays_no_other_task() {
         let (_, collections) = collections();
         let collection = collections.get_or_create(&name("a")).expect("made");
         let (is_held, held) = mpsc::channel();
@@ -412,15 +414,15 @@ mod tests {
         let lock = collection.lock.clone();
         let holder = thread::spawn(move || {
             let _held = lock.lock();
-            is_held.send(()).expect("somebody waits");
+            is_held.send(()).expect("the test waits");
             released.recv().expect_err("nothing is sent");
         });
         held.recv().expect("it is held");
-        let writer = tokio::spawn(async move { drop(collection.hold()) });
+        let writer = tokio::spawn(async move { drop(collection.lock_writes()) });
         let other = tokio::spawn(async {});
         let in_time = tokio::time::timeout(Duration::from_secs(10), other).await;
         drop(release);
-        in_time.expect("it runs beside").expect("it ends");
+        in_time.expect("it runs concurrently").expect("it ends");
         writer.await.expect("it got the lock");
         holder.join().expect("it ends");
     }

@@ -1,4 +1,4 @@
-//! What a door hands over: one command of one client.
+//! One command of one client, as the server passes it to this crate.
 
 use std::fmt::Debug;
 use std::net::SocketAddr;
@@ -9,21 +9,21 @@ use forebay_memory::Share;
 
 use crate::access::Rights;
 
-/// One command as it came from the wire, its document sequences kept apart so that bulk writes are not copied together.
+/// One command as received. Its document sequences are kept separate, so that bulk writes are not copied into the body.
 #[derive(Debug, Clone)]
 pub struct Command {
     /// The command's name: the first key of the body.
     pub name: String,
-    /// The database it is for (`$db`).
+    /// The command's database (`$db`).
     pub db: String,
-    /// The body section, `$db` and all.
+    /// The body section, including `$db`.
     pub body: RawDocumentBuf,
-    /// The document sequences (OP_MSG sections of kind 1) by the name of the argument they stand for.
+    /// The document sequences (OP_MSG sections of kind 1), by the argument that they replace.
     pub sequences: Vec<(String, Vec<RawDocumentBuf>)>,
 }
 
 impl Command {
-    /// Takes name and database out of a body; a body without a `$db` is for the database `admin`.
+    /// Reads name and database from a body. The default database is `admin`.
     ///
     /// An empty body gives an empty name, which [`crate::Documents::run`] answers with `CommandNotFound`.
     pub fn from_body(body: RawDocumentBuf) -> Command {
@@ -37,7 +37,7 @@ impl Command {
         }
     }
 
-    /// A command that is the argument of another one, for the same database.
+    /// A command that is an argument of another one, for the same database.
     pub(crate) fn within(outer: &Command, body: &RawDocument) -> Command {
         Command {
             name: first_key(body).unwrap_or_default(),
@@ -53,42 +53,43 @@ fn first_key(body: &RawDocument) -> Option<String> {
     Some(element.key().as_str().to_owned())
 }
 
-/// A user whose password has been proven.
+/// An authenticated user.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct User {
     /// The user's name.
     pub name: String,
-    /// The database the user was defined on.
+    /// The database on which the user was created.
     pub db: String,
 }
 
-/// The way back to a client.
+/// The connection to a client.
 pub trait Link: Debug + Send + Sync {
-    /// Whether the client is gone, so that nobody would read a reply. Answers at once.
+    /// Whether the client is gone and cannot receive a reply. Does not block.
     fn is_lost(&self) -> bool;
 }
 
-/// Who sends a command.
+/// The client that sends a command.
 #[derive(Debug, Clone, Default)]
 pub struct ClientContext {
-    /// The number of the connection, as `hello` told it to the client.
+    /// The number of the connection, as the reply to `hello` gives it.
     pub connection_id: i64,
     /// The user, if the connection has authenticated.
     pub user: Option<User>,
-    /// What the client may do.
+    /// The client's rights.
     pub rights: Rights,
     /// The client's name for itself, from the handshake.
     pub app_name: Option<String>,
     /// The client's address.
     pub peer: Option<SocketAddr>,
-    /// The way back to the client; commands of a client without one run to their end.
+    /// The connection to the client. Commands of a client without one run to their end.
     pub link: Option<Arc<dyn Link>>,
-    /// What the reply under way holds. Commands cover what they write; the door gives it back when the reply is sent.
+    /// The current reply's share of the memory account. Commands charge what they write to it; the server releases it
+    /// when the reply has been sent.
     pub reply: Arc<Share>,
 }
 
 impl ClientContext {
-    /// Whether another client is the same user; without users, whether it is on the same connection.
+    /// Whether both clients are the same user or, without authentication, on the same connection.
     pub(crate) fn is_same(&self, other: &ClientContext) -> bool {
         match (&self.user, &other.user) {
             (None, None) => self.connection_id == other.connection_id,

@@ -1,4 +1,4 @@
-//! Open cursors: what a client has not fetched yet.
+//! Open cursors: streams that clients have not read to the end.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -17,12 +17,12 @@ use crate::searches::Search;
 use crate::sessions::SessionId;
 use crate::streams::{Row, Stream};
 
-/// The most open cursors; more can only be a leak of a client.
+/// Maximum open cursors; only a client that leaks cursors has more.
 const CURSORS_MAX: usize = 100_000;
-/// How often idle cursors are looked for in the time that they may live.
+/// Number of sweeps for idle cursors in the time after which one expires.
 const SWEEPS_PER_TIMEOUT: u32 = 10;
 
-/// Whose cursor it is.
+/// The owner of a cursor.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Owner {
     /// The user who opened it.
@@ -31,25 +31,25 @@ pub struct Owner {
     pub session: Option<SessionId>,
 }
 
-/// An open cursor, taken out of the registry while a batch is made.
+/// An open cursor. It is taken out of the registry while a batch is made.
 pub struct Cursor {
-    /// What it is over.
+    /// The namespace of its collection.
     pub namespace: Namespace,
-    /// Where documents come from.
+    /// The source of its documents.
     pub stream: Box<dyn Stream>,
-    /// The search that it began with, to be logged if a batch is slow.
+    /// The search that it began with, logged if a batch is slow.
     pub search: Option<Search>,
     /// A document that did not fit into the last batch.
     pub held: Option<Row>,
-    /// Whose it is.
+    /// Its owner.
     pub owner: Owner,
-    /// Does it live without a limit?
+    /// Whether it never times out.
     pub no_timeout: bool,
     /// The time left of the `maxTimeMS` of the command that opened it.
     pub time_left: Option<Duration>,
-    /// The stop sign that is looked at deep inside the stream; it follows the command that pulls.
+    /// The cancellation token that the stream checks; it follows the token of the command that pulls.
     pub stop: Arc<SharedStop>,
-    /// The way back to the client that last asked for a batch.
+    /// The connection to the client that requested the last batch.
     pub link: Option<Arc<dyn Link>>,
 }
 
@@ -67,13 +67,13 @@ pub struct Killed {
 }
 
 impl Killed {
-    fn tell(&self) {
+    fn notify(&self) {
         self.yes.store(true, Ordering::Relaxed);
         self.told.notify_one();
     }
 
-    /// Waits until it is closed. One may wait at a time.
-    pub async fn told(&self) {
+    /// Waits until it is closed. Only one task may wait at a time.
+    pub async fn notified(&self) {
         self.told.notified().await;
     }
 }
@@ -82,7 +82,7 @@ struct Entry {
     namespace: Namespace,
     owner: Owner,
     killed: Arc<Killed>,
-    /// Does it go on when its collection is gone, to tell so?
+    /// Whether it outlives its collection, to report that it was dropped.
     outlives_collection: bool,
     last_used: Instant,
     no_timeout: bool,
@@ -105,7 +105,7 @@ impl std::fmt::Debug for Cursors {
 }
 
 impl Cursors {
-    /// No cursors yet; idle ones will live for `timeout`.
+    /// A registry without cursors. Idle ones expire after `timeout`.
     pub fn new(timeout: Duration) -> Cursors {
         Cursors {
             timeout,
@@ -114,10 +114,10 @@ impl Cursors {
         }
     }
 
-    /// Keeps a cursor and gives its id: random, never zero.
+    /// Keeps a cursor. Returns its id, which is random and never zero.
     ///
     /// # Errors
-    /// `ExceededMemoryLimit` when far too many are open.
+    /// `ExceededMemoryLimit` if [`CURSORS_MAX`] are open.
     pub fn keep(&self, cursor: Box<Cursor>) -> Result<i64, CommandError> {
         self.sweep();
         let mut open = self.open.lock();
@@ -129,7 +129,7 @@ impl Cursors {
         }
         let id = std::iter::repeat_with(|| fastrand::i64(1..))
             .find(|id| !open.contains_key(id))
-            .expect("the range is endless");
+            .expect("the range is unbounded");
         let entry = Entry {
             namespace: cursor.namespace.clone(),
             owner: cursor.owner.clone(),
@@ -172,7 +172,7 @@ impl Cursors {
         let mut open = self.open.lock();
         match open.get(&id) {
             Some(entry) if entry.namespace == *namespace && entry.owner.user == owner.user => {
-                entry.killed.tell();
+                entry.killed.notify();
                 open.remove(&id);
                 Closed::Yes
             }
@@ -180,12 +180,12 @@ impl Cursors {
         }
     }
 
-    /// Closes every cursor over a collection that is gone, but change streams.
+    /// Closes all cursors over a collection that was dropped, except change streams.
     pub fn kill_namespace(&self, namespace: &Namespace) {
         self.kill_where(|entry| entry.namespace == *namespace && !entry.outlives_collection);
     }
 
-    /// Closes every cursor of a user's sessions. A session of another user is another session, even with the same id.
+    /// Closes all cursors of a user's sessions. Sessions of different users are different, even with the same id.
     pub fn kill_sessions(&self, user: Option<&User>, sessions: &[SessionId]) {
         self.kill_where(|entry| {
             let session = entry.owner.session.as_ref();
@@ -194,12 +194,12 @@ impl Cursors {
         });
     }
 
-    /// Closes every cursor of a user.
+    /// Closes all cursors of a user.
     pub fn kill_user(&self, user: &User) {
         self.kill_where(|entry| entry.owner.user.as_ref() == Some(user));
     }
 
-    /// Closes the cursors of some owners.
+    /// Closes the cursors whose owners `is_meant` selects.
     pub fn kill_owned(&self, is_meant: impl Fn(&Owner) -> bool) {
         self.kill_where(|entry| is_meant(&entry.owner));
     }
@@ -214,13 +214,13 @@ impl Cursors {
         self.open.lock().retain(|_, entry| {
             let keep = !condition(entry);
             if !keep {
-                entry.killed.tell();
+                entry.killed.notify();
             }
             keep
         });
     }
 
-    /// Closes the cursors that nobody has asked for in too long, looking a few times in their lifetime.
+    /// Closes cursors that have been idle too long. Most calls do nothing: there are a few sweeps in each timeout.
     fn sweep(&self) {
         let mut swept = self.swept.lock();
         if swept.elapsed() >= self.timeout / SWEEPS_PER_TIMEOUT {
@@ -229,7 +229,7 @@ impl Cursors {
         }
     }
 
-    /// How many are open, and how many of them never time out.
+    /// Number of open cursors, and the number of those that never time out.
     pub fn counts(&self) -> (usize, usize) {
         let open = self.open.lock();
         (
@@ -239,12 +239,12 @@ impl Cursors {
     }
 }
 
-/// What became of a cursor that should be closed.
+/// The outcome of closing a cursor.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Closed {
     /// It is closed.
     Yes,
-    /// There is none of that id that this client could see.
+    /// There is no cursor with that id, or this client may not see it.
     NotFound,
 }
 
@@ -257,7 +257,7 @@ pub struct Lease {
 }
 
 impl Lease {
-    /// Tells when the cursor is closed.
+    /// Signals that the cursor has been closed.
     pub fn killed(&self) -> Arc<Killed> {
         self.killed.clone()
     }
@@ -266,13 +266,13 @@ impl Lease {
     pub fn cursor(&mut self) -> &mut Cursor {
         self.cursor
             .as_mut()
-            .expect("only give_back takes it, and that consumes the lease")
+            .expect("only give_back takes it, and it consumes the lease")
     }
 
     /// Puts the cursor back for the next batch.
     ///
     /// # Errors
-    /// `CursorKilled` if it was closed meanwhile.
+    /// `CursorKilled` if it has been closed since it was taken.
     pub fn give_back(mut self) -> Result<(), CommandError> {
         if self.killed.yes.load(Ordering::Relaxed) {
             return Err(CommandError::refused(

@@ -1,4 +1,4 @@
-//! The table of commands, and the path that each of them takes.
+//! The table of commands, and how each is run.
 
 use std::collections::HashMap;
 use std::future::Future;
@@ -20,22 +20,22 @@ use crate::request::{Generic, Request};
 use crate::retry::Retry;
 use crate::searches::Searches;
 
-/// Bytes of a command's body that is read in microseconds.
+/// Maximum bytes of a command's body that can be read in microseconds.
 const SHORT_BODY_BYTES_MAX: usize = 16 << 10;
 
 /// A command's reply, or why there is none.
 pub type Reply = Result<RawDocumentBuf, CommandError>;
 
-/// A command that waits: for a device, for the disk.
-pub type Later<'a> = Pin<Box<dyn Future<Output = Reply> + Send + 'a>>;
+/// The future of a command that waits, for a device or the disk.
+pub type BoxFuture<'a> = Pin<Box<dyn Future<Output = Reply> + Send + 'a>>;
 
 /// How a command runs.
 #[derive(Clone, Copy)]
 pub enum Run {
-    /// At once.
+    /// Synchronously.
     Now(fn(&Request<'_>) -> Reply),
-    /// With waits in between.
-    Later(for<'a> fn(&'a Request<'a>) -> Later<'a>),
+    /// As a future that waits.
+    Async(for<'a> fn(&'a Request<'a>) -> BoxFuture<'a>),
 }
 
 /// What a command does to data.
@@ -43,31 +43,32 @@ pub enum Run {
 pub enum Effect {
     /// Nothing.
     Reads,
-    /// It changes data: `j: true` waits for the disk.
+    /// It changes data; with `j: true` it waits for the disk.
     Writes,
 }
 
 /// One command's entry in the table.
 pub struct Spec {
-    /// Its name on the wire.
+    /// The command's name.
     pub name: &'static str,
     /// One sentence for `listCommands`.
     pub help: &'static str,
-    /// The arguments it knows.
+    /// The arguments that it knows.
     pub known: Known,
-    /// What it does to data.
+    /// Its effect on data.
     pub effect: Effect,
-    /// The function.
+    /// The function that runs it.
     pub run: Run,
 }
 
 static BY_NAME: LazyLock<HashMap<&'static str, &'static Spec>> =
     LazyLock::new(|| COMMANDS.iter().map(|spec| (spec.name, *spec)).collect());
 
-/// Runs one command to its reply; a `find` over the documents that are `given`, if there are any.
+/// Runs one command and returns its reply. A `find` reads the documents in `given` instead of its collection, if there
+/// are any.
 ///
 /// # Errors
-/// Whatever the command says, or that there is no such command.
+/// The command's error, or that there is no such command.
 pub async fn run(
     documents: &Arc<Documents>,
     client: &ClientContext,
@@ -85,7 +86,7 @@ pub async fn run(
         return Err(CommandError::bad_value(message));
     }
     client.rights.check(&command)?;
-    // A client may leave its writes behind: like MongoDB's, they run to their end.
+    // Writes continue when their client disconnects, as in MongoDB.
     let pipeline = command.body.get_array("pipeline");
     let writes = spec.effect == Effect::Writes || pipeline.is_ok_and(output::writes);
     if writes && generic.read_level == Some("linearizable") {
@@ -100,7 +101,7 @@ pub async fn run(
     let operation = documents
         .operations()
         .begin(bound, command.clone(), generic.time_limit);
-    let retry = Retry::begin((documents, client), (&arguments, &generic), &operation).await?;
+    let retry = Retry::begin(documents, client, &arguments, &generic, &operation).await?;
     let request = Request {
         retry,
         documents,
@@ -114,9 +115,10 @@ pub async fn run(
         operation,
     };
     documents.counters().count(spec.name);
-    match writes {
-        false => perform(spec, &request, false).await,
-        true => write(spec, &request).await,
+    if writes {
+        write(spec, &request).await
+    } else {
+        perform(spec, &request, false).await
     }
 }
 
@@ -124,7 +126,7 @@ async fn perform(spec: &Spec, request: &Request<'_>, writes: bool) -> Reply {
     let work = async {
         match spec.run {
             Run::Now(run) => run(request),
-            Run::Later(run) => run(request).await,
+            Run::Async(run) => run(request).await,
         }
     };
     let reply = match place_of(spec, request, writes) {
@@ -142,8 +144,8 @@ async fn perform(spec: &Spec, request: &Request<'_>, writes: bool) -> Reply {
     reply
 }
 
-/// The kind of place that all of a command's work needs. Others take one for those parts of their work that may take
-/// long, and an insertion if it is large.
+/// The kind of place that a command needs for all of its work. Other commands take one only for the parts of their work
+/// that may take long, and an insertion only if it is large.
 fn place_of(spec: &Spec, request: &Request<'_>, writes: bool) -> Option<Kind> {
     let body = &request.command.body;
     // The variables of `let` are expressions that are evaluated first.
@@ -157,7 +159,7 @@ fn place_of(spec: &Spec, request: &Request<'_>, writes: bool) -> Option<Kind> {
     }
 }
 
-/// Applies a write, and waits for the disk where that was asked for.
+/// Applies a write, and waits for the disk if the client wants that.
 async fn write(spec: &Spec, request: &Request<'_>) -> Reply {
     let mut reply = perform(spec, request, true).await?;
     if let Some(retry) = &request.retry {
@@ -172,7 +174,7 @@ async fn write(spec: &Spec, request: &Request<'_>) -> Reply {
     Ok(reply)
 }
 
-/// A replica set of one applies a write that wants others, and says so.
+/// The write concern error of a write that wants more members. A replica set of one still applies such a write.
 fn not_enough_members() -> RawDocumentBuf {
     let code = Code::UnsatisfiableWriteConcern;
     rawdoc! { "code": code.number(), "codeName": code.name(), "errmsg": "Not enough data-bearing nodes" }

@@ -28,18 +28,18 @@ use crate::places::{self, Places, blocking};
 use crate::retry;
 use crate::settings::Settings;
 
-/// Threads that wait for the disk at the same time.
+/// Maximum threads that wait for the disk at the same time.
 const SYNCS_MAX: usize = 64;
 
-/// Why the door could not open.
+/// Why the documents could not be opened.
 #[derive(Debug, thiserror::Error)]
 pub enum OpenError {
-    /// The store cannot be opened: another server has it, it is damaged, the directory cannot be written.
+    /// The store cannot be opened: another server uses it, it is damaged, or the directory is not writable.
     #[error("{0}")]
     Store(#[from] StoreError),
 }
 
-/// How often each kind of command was run.
+/// Numbers of commands run, by name.
 #[derive(Debug)]
 pub struct Counters {
     commands: HashMap<&'static str, AtomicU64>,
@@ -62,14 +62,14 @@ impl Counters {
         }
     }
 
-    /// How often a command was run.
+    /// Number of runs of a command.
     pub fn of(&self, name: &str) -> u64 {
         self.commands
             .get(name)
             .map_or(0, |counter| counter.load(Ordering::Relaxed))
     }
 
-    /// How often commands were run, by name.
+    /// Numbers of runs of all commands that were run, by name.
     pub fn all(&self) -> Vec<(&'static str, u64)> {
         let mut all: Vec<_> = self
             .commands
@@ -94,11 +94,11 @@ pub struct Documents {
     metrics: Metrics,
     pub(crate) store_lag: Mutex<BTreeMap<String, Duration>>,
     programs: Arc<Programs>,
-    /// Commands that wait for the disk, those that one sync answers.
+    /// Bounds the commands that wait for the disk; one sync completes all of them.
     syncs: Places,
-    /// How often memory had been refused when abandoned commands were last looked for.
+    /// The number of refusals of memory at the last call of [`Documents::kill_abandoned`].
     memory_refused: AtomicU64,
-    /// True from when the server begins to stop.
+    /// True once the server begins to stop.
     stopping: watch::Sender<bool>,
     started: Instant,
 }
@@ -112,10 +112,10 @@ impl std::fmt::Debug for Documents {
 }
 
 impl Documents {
-    /// Opens the store, and begins to build the caches that its catalogue records. Blocks on the disk.
+    /// Opens the store, and starts to build the caches that its catalogue records. Blocks on the disk.
     ///
     /// # Errors
-    /// Whatever keeps the store from opening.
+    /// The store's error.
     pub fn open(settings: Settings, devices: Arc<Devices>) -> Result<Arc<Documents>, OpenError> {
         places::reserve_from(&settings.memory);
         let store = Arc::new(Store::open(store_options(&settings))?);
@@ -140,15 +140,15 @@ impl Documents {
         }))
     }
 
-    /// Runs one command. There is always a reply: `{ok: 1, …}`, or `{ok: 0, errmsg, code, codeName}`.
+    /// Runs one command. Always returns a reply: `{ok: 1, …}`, or `{ok: 0, errmsg, code, codeName}`.
     ///
-    /// On a runtime with several threads, long reads of the store move other tasks away from the thread first.
+    /// Before a long read of the store, a runtime with several threads moves the thread's other tasks to other threads.
     pub async fn run(self: &Arc<Self>, client: &ClientContext, command: Command) -> RawDocumentBuf {
         self.run_over(client, command, None).await
     }
 
-    /// Runs a `find` over documents that the caller has fetched from somewhere: filter, sort, skip, limit, projection
-    /// and batches are those of the command, whose collection need not hold them.
+    /// Runs a `find` over documents that the caller supplies, instead of those of its collection. Filter, sort, skip,
+    /// limit, projection and batches are those of the command.
     pub async fn find_among(
         self: &Arc<Self>,
         client: &ClientContext,
@@ -185,21 +185,21 @@ impl Documents {
         reply
     }
 
-    /// Where a document lies in its collection, from 0 for the first to 1 for the last in the order of insertion;
-    /// `None` if it is not there, or the store cannot be read.
+    /// The position of a document in its collection in the order of insertion, from 0 for the first to 1 for the last.
+    /// Returns `None` if it does not exist or the store cannot be read.
     pub fn place_of(&self, namespace: &Namespace, id: RawBsonRef<'_>) -> Option<f64> {
         let collection = self.collections.get(namespace)?;
         let number = collection.store.number_by_id(id).ok()??;
         Some((number + 1) as f64 / collection.store.next_number() as f64)
     }
 
-    /// How many documents a scan of a collection reads, with those that were deleted since.
+    /// Number of documents ever inserted into a collection, which bounds the length of a scan.
     pub fn scanned_in_all(&self, namespace: &Namespace) -> Option<u64> {
         Some(self.collections.get(namespace)?.store.next_number())
     }
 
-    /// The reply, with the time of the last change if a history of changes is kept: whoever follows it knows then how
-    /// far to read to find what the command did.
+    /// Adds the time of the last change to a reply, if a history of changes is kept. A client of a change stream then
+    /// knows how far to read to see the command's effect.
     fn with_operation_time(&self, mut reply: RawDocumentBuf) -> RawDocumentBuf {
         if let Some(history) = self.store.history() {
             let time = Timestamp::from(history.last());
@@ -216,7 +216,7 @@ impl Documents {
         self.store.users()
     }
 
-    /// Stops what a user has begun and closes the user's cursors: the user is gone, or may do less.
+    /// Stops a user's operations and closes the user's cursors, as the user has been removed or has lost rights.
     pub fn end_user(&self, user: &User) {
         self.operations.kill_user(user);
         self.cursors.kill_user(user);
@@ -232,14 +232,14 @@ impl Documents {
         &self.cache
     }
 
-    /// The settings that the door was opened with.
+    /// The settings given to [`Documents::open`].
     pub fn settings(&self) -> &Settings {
         &self.settings
     }
 
-    /// Stops the operations whose clients are gone, as `killOp` does: reads at once, writes after what they are
-    /// writing. Writes that want no reply go on. Also closes the cursors of such clients, if memory was refused since
-    /// the last call. To be called now and then.
+    /// Stops the operations whose clients are gone, as `killOp` does: reads at once, writes after the chunk that they
+    /// are writing. Writes that want no reply continue. Also closes the cursors of such clients if memory was refused
+    /// since the last call. The caller calls it periodically.
     pub fn kill_abandoned(&self) {
         self.operations.kill_abandoned();
         let refused = self.settings.memory.figures().refused;
@@ -248,16 +248,16 @@ impl Documents {
         }
     }
 
-    /// Ends waiting: a `getMore` of a change stream answers with what there is. To be called when the server begins to
-    /// stop.
+    /// Ends the waits of change streams: a `getMore` replies with the events that there are. The caller calls it when
+    /// the server begins to stop.
     pub fn stop_waiting(&self) {
         self.stopping.send_replace(true);
     }
 
-    /// Stops operations in progress and background builds, and writes everything to disk. Blocks on the disk.
+    /// Stops operations in progress and background builds, and syncs everything to disk. Blocks on the disk.
     ///
     /// # Errors
-    /// Whatever the store says.
+    /// The store's error.
     pub fn shutdown(&self) -> Result<(), StoreError> {
         self.operations.kill_all();
         for collection in self.collections.all() {
@@ -273,7 +273,7 @@ impl Documents {
 
     /// Waits until the server begins to stop.
     pub async fn stopping(&self) {
-        // The sender lives as long as the documents do.
+        // The sender lives as long as `self`.
         let _ = self
             .stopping
             .subscribe()
@@ -309,7 +309,7 @@ impl Documents {
         &self.metrics
     }
 
-    /// The programs of patterns that commands had before.
+    /// The programs of patterns of earlier commands.
     pub(crate) fn programs(&self) -> &Arc<Programs> {
         &self.programs
     }
@@ -320,13 +320,13 @@ impl Documents {
 
     /// Waits until everything written so far is on the disk.
     pub(crate) async fn sync(&self) -> Result<(), CommandError> {
-        // Not stopped with its command: the write has happened, and the reply says that it is on the disk.
-        let _turn = self.syncs.enter(&Stop::never()).await?;
+        // Not stopped with its command: the write has been applied, and the reply must say whether it is on the disk.
+        let _apply = self.syncs.enter(&Stop::never()).await?;
         blocking(|| self.store.sync()).map_err(CommandError::from)
     }
 }
 
-/// The time of a replica set, as drivers pass it on; ours needs no signature.
+/// The cluster time, as drivers gossip it. This server needs no signature.
 fn cluster_time(time: Timestamp) -> RawDocumentBuf {
     let hash = Binary {
         subtype: BinarySubtype::Generic,

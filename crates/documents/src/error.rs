@@ -1,4 +1,4 @@
-//! What can go wrong with a command, and the one table that turns it into MongoDB's error replies.
+//! Errors of commands, and the one table that maps them to MongoDB's error replies.
 
 use bson::{RawDocumentBuf, cstr, rawdoc};
 use forebay_cancel::{StopReason, Stopped};
@@ -9,18 +9,18 @@ use forebay_memory::Full;
 /// Why a command failed.
 #[derive(Debug, thiserror::Error)]
 pub enum CommandError {
-    /// The command asks for something wrong, or for something that cannot be done now.
+    /// The command is wrong, or cannot be done now.
     #[error("{message}")]
     Refused {
         /// MongoDB's code for it.
         code: Code,
-        /// What is wrong, for the person who wrote the command.
+        /// What is wrong, for the author of the command.
         message: String,
     },
     /// The command ran past its `maxTimeMS`, or was killed.
     #[error("{}", stop_message(*.0))]
     Stopped(StopReason),
-    /// The store could not do it.
+    /// The store failed.
     #[error("{0}")]
     Store(#[source] StoreError),
 }
@@ -83,7 +83,7 @@ impl CommandError {
         }
     }
 
-    /// Must the rest of a batch be given up, even an unordered one?
+    /// Whether the rest of a batch must be abandoned, even of an unordered one.
     pub fn ends_batch(&self) -> bool {
         match self {
             CommandError::Stopped(_) => true,

@@ -1,4 +1,4 @@
-//! Index specifications: from what a client writes to what the store keeps, or to MongoDB's refusal.
+//! Index specifications: from what a client sends to what the store keeps, or to MongoDB's error.
 
 use bson::raw::CString;
 use bson::{RawBsonRef, RawDocument, RawDocumentBuf, cstr};
@@ -12,12 +12,12 @@ use crate::error::CommandError;
 use crate::namespace::Namespace;
 use crate::plan::same_pattern;
 
-/// The most indexes of one collection.
+/// Maximum indexes of one collection.
 pub const INDEXES_MAX: usize = 64;
-/// The most fields of one index.
+/// Maximum fields of one index.
 const FIELDS_MAX: usize = 32;
 
-/// Options that change nothing here.
+/// Options that have no effect here.
 const HARMLESS: &[&str] = &[
     "v",
     "key",
@@ -31,7 +31,7 @@ const HARMLESS: &[&str] = &[
     "collation",
     "clustered",
 ];
-/// Options whose meaning is not built.
+/// Options that are not implemented.
 const UNSUPPORTED: &[&str] = &[
     "partialFilterExpression",
     "expireAfterSeconds",
@@ -52,8 +52,8 @@ const UNSUPPORTED: &[&str] = &[
 /// Reads one entry of `createIndexes.indexes`.
 ///
 /// # Errors
-/// `CannotCreateIndex` for a key that cannot be indexed or an option that is not built, `FailedToParse` for what is
-/// missing, `InvalidIndexSpecificationOption` for an unknown option.
+/// `CannotCreateIndex` for a key that cannot be indexed or an option that is not implemented, `FailedToParse` for a
+/// missing property, `InvalidIndexSpecificationOption` for an unknown option.
 pub fn parse(entry: &RawDocument) -> Result<IndexSpec, CommandError> {
     let arguments = Arguments::parse("createIndexes.indexes", entry, Known::Any)?;
     check_options(entry)?;
@@ -110,7 +110,7 @@ fn check_options(entry: &RawDocument) -> Result<(), CommandError> {
     Ok(())
 }
 
-/// The index on `_id` is there from the start, and takes no options.
+/// Checks a specification of the index on `_id`, which always exists and takes no options.
 fn check_id_index(key: &RawDocument, entry: &RawDocument) -> Result<(), CommandError> {
     const OPTIONS: &[&str] = &["key", "name", "ns", "v", "collation"];
     let mut fields = key.iter().flatten();
@@ -234,7 +234,7 @@ fn check_kinds(spec: &IndexSpec) -> Result<(), CommandError> {
     Ok(())
 }
 
-/// The specification as `listIndexes` shows it; `background` is shown as it was given.
+/// The specification as `listIndexes` shows it, with `background` as the client gave it.
 fn definition(spec: &IndexSpec, key: &RawDocument, background: Option<bool>) -> RawDocumentBuf {
     let mut definition = RawDocumentBuf::new();
     definition.append(cstr!("v"), 2);
@@ -254,7 +254,7 @@ fn definition(spec: &IndexSpec, key: &RawDocument, background: Option<bool>) -> 
     definition
 }
 
-/// Is `wanted` there already? An error if something stands in its way.
+/// Whether the index `wanted` already exists.
 ///
 /// # Errors
 /// `IndexKeySpecsConflict` for an index of the same name, `IndexOptionsConflict` for one of the same key,

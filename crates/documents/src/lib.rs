@@ -1,13 +1,13 @@
 //! The documents door: MongoDB's commands on the embedded store, with exact, prefix, substring and regex searches
 //! answered from the cache of field values.
 //!
-//! [`Documents::run`] takes one [`Command`] and gives one reply. Each command lives in a file of its own under
-//! `commands/`; the table of all of them is `COMMANDS` there. Network, handshake and authentication are the
-//! server's: this crate knows connections only by their [`ClientContext`].
+//! [`Documents::run`] takes one [`Command`] and returns one reply. Each command has a file of its own under
+//! `commands/`; the table of all of them is `COMMANDS` there. Network, handshake and authentication belong to the
+//! server. This crate knows connections only by their [`ClientContext`].
 //!
-//! A read is planned (`plan`), which gives a source of documents, and pulled through a chain of `streams` into
-//! batches. A change stream (`change_stream`) is such a stream without an end. A write goes to the store and then to
-//! the cache, in one order for both, before its reply: whoever has been told of a write finds it.
+//! A read is planned (`plan`), which gives a source of documents, and pulled through a chain of `streams` into batches.
+//! A change stream (`change_stream`) is such a stream without an end. Before its reply, a write goes to the store and
+//! then to the cache, in the same order for both. A client that has the reply to a write therefore finds what it wrote.
 #![forbid(unsafe_code)]
 
 mod access;
@@ -51,24 +51,14 @@ pub use replica::Replicated;
 pub use retry::{error_label, may_be_repeated};
 pub use search::IndexState;
 pub use settings::{Location, MONGODB_VERSION, Settings, WRITE_BATCH_MAX};
-pub use status::{Cell, CollectionStatus, DeviceStatus, FieldStatus, Status};
+pub use status::{Cell, CollectionStatus, FieldStatus, Status};
 
-/// A key of an `_id`: the same for all values that are equal across types, as `1` and `1.0` are.
+/// The key of an `_id`. It is the same for all values that are equal across types, such as `1` and `1.0`.
 pub fn id_key(id: bson::RawBsonRef<'_>) -> Vec<u8> {
     forebay_documents_query::key::encode(id)
 }
 
-/// Memory that this process occupies, in bytes; 0 where the system does not say.
-pub fn resident_bytes() -> u64 {
-    host::resident_bytes()
-}
-
-/// Memory of the machine, or of the container, in bytes; 0 where the system does not say.
-pub fn machine_memory_bytes() -> u64 {
-    host::memory_bytes()
-}
-
-/// Every command that [`Documents::run`] answers, by name, with a sentence about it.
+/// All commands that [`Documents::run`] answers, by name, with a one-sentence description.
 pub fn commands() -> impl Iterator<Item = (&'static str, &'static str)> {
     commands::COMMANDS.iter().map(|spec| (spec.name, spec.help))
 }

@@ -1,4 +1,4 @@
-//! What the door counts while it works. To count takes a few atomic additions and no lock.
+//! Counters of searches. Counting takes a few atomic additions and no lock.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
@@ -19,7 +19,7 @@ pub enum AnsweredBy {
 }
 
 impl AnsweredBy {
-    /// The word for it, the same in logs, metrics and on the status page.
+    /// Its name, the same in logs, metrics and on the status page.
     pub fn name(self) -> &'static str {
         match self {
             AnsweredBy::Cache => "cache",
@@ -29,17 +29,17 @@ impl AnsweredBy {
     }
 }
 
-/// How searches are told apart.
+/// The kind by which searches are counted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Kind {
     /// Where the documents came from.
     pub answered_by: AnsweredBy,
-    /// How the cache compared values; none where it compared none, as for null.
+    /// How the cache compared values; `None` if it compared none, as for null.
     pub tier: Option<Tier>,
 }
 
 impl Kind {
-    /// Every kind there is.
+    /// All kinds.
     pub fn all() -> impl Iterator<Item = Kind> {
         let kind = |answered_by| move |tier| Kind { answered_by, tier };
         let tiers = Tier::ALL.into_iter().map(Some).chain([None]);
@@ -49,7 +49,7 @@ impl Kind {
             .chain(others.map(|answered_by| kind(answered_by)(None)))
     }
 
-    /// The tier in words; `none` where no value was compared.
+    /// The tier's name; `none` if no value was compared.
     pub fn tier_name(&self) -> &'static str {
         self.tier.map_or("none", Tier::name)
     }
@@ -59,10 +59,10 @@ impl Kind {
     }
 }
 
-/// The kinds of searches.
+/// Number of kinds of searches.
 const KINDS: usize = Tier::ALL.len() + 3;
 
-/// How many durations lie in each range.
+/// Numbers of durations in each of several ranges.
 #[derive(Debug, Default)]
 pub struct Histogram {
     counts: [AtomicU64; Histogram::BOUNDS_US.len() + 1],
@@ -70,7 +70,7 @@ pub struct Histogram {
 }
 
 impl Histogram {
-    /// Where the ranges end, in microseconds; the last range has no end.
+    /// The upper bounds of the ranges in microseconds; the last range has none.
     pub const BOUNDS_US: [u64; 16] = [
         50, 100, 250, 500, 1_000, 2_500, 5_000, 10_000, 25_000, 50_000, 100_000, 250_000, 500_000,
         1_000_000, 2_500_000, 10_000_000,
@@ -84,7 +84,7 @@ impl Histogram {
         self.sum_ns.fetch_add(ns, Ordering::Relaxed);
     }
 
-    /// What was counted until now.
+    /// The counts so far.
     pub fn figures(&self) -> Durations {
         Durations {
             counts: self
@@ -96,23 +96,23 @@ impl Histogram {
     }
 }
 
-/// What a [`Histogram`] has counted.
+/// The counts of a [`Histogram`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Durations {
     /// Durations in each range of [`Histogram::BOUNDS_US`], and beyond the last bound.
     pub counts: [u64; Histogram::BOUNDS_US.len() + 1],
-    /// All of them together.
+    /// Sum of all durations.
     pub sum: Duration,
 }
 
 impl Durations {
-    /// How many there are.
+    /// Number of durations.
     pub fn count(&self) -> u64 {
         self.counts.iter().sum()
     }
 }
 
-/// What the door counts about searches.
+/// Counters of searches.
 #[derive(Debug, Default)]
 pub struct Metrics {
     durations: [Histogram; KINDS],
@@ -123,12 +123,12 @@ pub struct Metrics {
     failed: AtomicU64,
 }
 
-/// What `Metrics` has counted.
+/// The figures of `Metrics`.
 #[derive(Debug, Clone)]
 pub struct SearchFigures {
-    /// How long searches took, by kind.
+    /// Durations of searches, by kind.
     pub durations: Vec<(Kind, Durations)>,
-    /// Searches that did not use the cache, by the word for the reason.
+    /// Searches that did not use the cache, by the name of the reason.
     pub not_used: Vec<(&'static str, u64)>,
     /// Rows of caches that were scanned.
     pub rows: u64,
@@ -153,7 +153,7 @@ impl Metrics {
         self.not_used[reason.place()].fetch_add(1, Ordering::Relaxed);
     }
 
-    /// Counts what a search has scanned of the cache.
+    /// Counts the rows and bytes of the cache that a search scanned.
     pub fn count_scanned(&self, rows: u64, bytes: u64) {
         self.rows.fetch_add(rows, Ordering::Relaxed);
         self.bytes.fetch_add(bytes, Ordering::Relaxed);
@@ -169,7 +169,7 @@ impl Metrics {
         self.failed.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// What was counted until now.
+    /// The figures so far.
     pub fn figures(&self) -> SearchFigures {
         let load = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
         let durations = self.durations.iter().map(Histogram::figures);

@@ -1,23 +1,23 @@
-//! Names of databases and collections, and which of them are allowed.
+//! Names of databases and collections, and the rules for them.
 
 use forebay_documents_query::Code;
 pub use forebay_documents_store::Namespace;
 
 use crate::error::CommandError;
 
-/// The longest name of a database, in bytes.
+/// Maximum bytes of a database's name.
 pub const DB_NAME_BYTES_MAX: usize = 63;
-/// The longest `db.collection`, in bytes.
+/// Maximum bytes of `db.collection`.
 pub const NAMESPACE_BYTES_MAX: usize = 255;
 
 const FORBIDDEN_IN_DB: &[char] = &[
     '/', '\\', '.', ' ', '"', '$', '*', '<', '>', ':', '|', '?', '\0',
 ];
 
-/// A namespace whose names are checked as MongoDB does.
+/// A namespace whose names are checked by MongoDB's rules.
 ///
 /// # Errors
-/// `InvalidNamespace` that names what is wrong.
+/// `InvalidNamespace`, which says what is wrong.
 pub fn checked(db: &str, collection: &str) -> Result<Namespace, CommandError> {
     check_db(db)?;
     check_collection(db, collection)?;
@@ -27,7 +27,7 @@ pub fn checked(db: &str, collection: &str) -> Result<Namespace, CommandError> {
 /// Parses `db.collection` and checks it.
 ///
 /// # Errors
-/// `InvalidNamespace`, also when there is no dot.
+/// `InvalidNamespace`, also if there is no dot.
 pub fn parse(full: &str) -> Result<Namespace, CommandError> {
     match full.split_once('.') {
         Some((db, collection)) => checked(db, collection),
@@ -35,8 +35,8 @@ pub fn parse(full: &str) -> Result<Namespace, CommandError> {
     }
 }
 
-/// A new collection in a database that is to replace another one of it by `renameCollection`. Its name is unique, and
-/// it is gone when the documents are opened again.
+/// A namespace for a temporary collection of a database, to be moved over another one by `renameCollection`. Its name
+/// is unique. The collection is dropped when the documents are opened again.
 pub fn temporary(db: &str) -> Namespace {
     crate::commands::output::temporary(db)
 }
@@ -100,7 +100,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn names_are_judged_like_mongodb_does() {
+    fn names_are_checked_by_mongodbs_rules() {
         for (full, good) in [
             ("a.b", true),
             ("a.b.c", true),

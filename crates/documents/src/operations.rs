@@ -1,4 +1,4 @@
-//! The operations in progress: what `currentOp` lists and `killOp` stops.
+//! The operations in progress, which `currentOp` lists and `killOp` stops.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -16,7 +16,7 @@ use crate::cursors::Owner;
 use crate::search::CacheBuild;
 use crate::sessions::session_id;
 
-/// The longest command that `currentOp` shows in full, in bytes.
+/// Maximum bytes of a command that `currentOp` shows in full.
 const SHOWN_BYTES_MAX: usize = 16 * 1024;
 
 /// One operation in progress.
@@ -29,7 +29,7 @@ pub struct Operation {
     killed: Notify,
 }
 
-/// What an operation is, for people.
+/// What an operation does, for `currentOp`.
 #[derive(Debug)]
 enum Description {
     Command {
@@ -44,12 +44,12 @@ enum Description {
 }
 
 impl Operation {
-    /// The stop sign that every loop of the operation looks at.
+    /// The cancellation token that every loop of the operation checks.
     pub fn stop(&self) -> &Stop {
         &self.stop
     }
 
-    /// Waits until it is stopped. One may wait at a time.
+    /// Waits until it is stopped. Only one task may wait at a time.
     pub async fn killed(&self) {
         self.killed.notified().await;
     }
@@ -61,7 +61,7 @@ impl Operation {
         }
     }
 
-    /// Whether a client began it.
+    /// Whether it belongs to `client`.
     pub fn is_of(&self, client: &ClientContext) -> bool {
         match &self.description {
             Description::Command { client: of, .. } => of.is_same(client),
@@ -77,7 +77,7 @@ impl Operation {
         }
     }
 
-    /// Is there nobody any more to whom the outcome matters?
+    /// Whether its client is gone, so that its outcome is of no use.
     fn is_abandoned(&self) -> bool {
         match &self.description {
             Description::Command { client, .. } => {
@@ -214,8 +214,8 @@ pub struct Operations {
 }
 
 impl Operations {
-    /// Notes a command; it is listed until the guard drops. One of a client with a link is stopped by
-    /// [`kill_abandoned`](Operations::kill_abandoned) when the link is lost.
+    /// Registers a command, which is listed until the guard is dropped. If the client has a link and loses it,
+    /// [`kill_abandoned`](Operations::kill_abandoned) stops the command.
     pub fn begin(
         self: &Arc<Self>,
         client: ClientContext,
@@ -233,7 +233,7 @@ impl Operations {
         )
     }
 
-    /// Notes a background build; it is listed until the guard drops.
+    /// Registers a background build, which is listed until the guard is dropped.
     pub fn begin_build(
         self: &Arc<Self>,
         namespace: &str,
@@ -264,7 +264,7 @@ impl Operations {
         }
     }
 
-    /// Stops the operation with this id if it still runs and `may` allows it. Returns whether both hold.
+    /// Stops the operation with this id if it still runs and `may` allows it. Returns whether it did.
     pub fn kill(&self, id: i32, may: impl Fn(&Operation) -> bool) -> bool {
         let running = self.running.lock();
         let found = running.get(&id).filter(|operation| may(operation));
@@ -283,7 +283,7 @@ impl Operations {
         theirs.for_each(|operation| operation.kill());
     }
 
-    /// Stops the commands of the owners that `is_meant` selects, but not `spared`.
+    /// Stops the commands of the owners that `is_meant` selects, except `spared`.
     pub fn kill_owned(&self, spared: &Operation, is_meant: impl Fn(&Owner) -> bool) {
         let running = self.running.lock();
         let meant = running
@@ -302,7 +302,7 @@ impl Operations {
         abandoned.for_each(|operation| operation.kill());
     }
 
-    /// Stops everything, for shutdown.
+    /// Stops all operations, for shutdown.
     pub fn kill_all(&self) {
         self.running
             .lock()
@@ -310,7 +310,7 @@ impl Operations {
             .for_each(|operation| operation.kill());
     }
 
-    /// The entries of `currentOp`, by id, of those operations that are wanted.
+    /// The entries of `currentOp` for the operations that `wanted` selects, by id.
     pub fn report(&self, wanted: impl Fn(&Operation) -> bool) -> Vec<RawDocumentBuf> {
         let mut all: Vec<Arc<Operation>> = self.running.lock().values().cloned().collect();
         all.retain(|operation| wanted(operation));
@@ -319,7 +319,7 @@ impl Operations {
     }
 }
 
-/// An operation's place in the list; dropping it takes it out.
+/// A guard that keeps an operation in the list until it is dropped.
 #[derive(Debug)]
 pub struct Running {
     operations: Arc<Operations>,
@@ -347,7 +347,7 @@ mod tests {
     use super::*;
     use crate::command::Link;
 
-    /// A way to a client who may leave.
+    /// A link to a client that can disconnect.
     #[derive(Debug, Default)]
     struct Departure(AtomicBool);
 

@@ -1,4 +1,4 @@
-//! Collections that replicate those of another store: changes are applied in one batch with a note of how far they go.
+//! Collections that replicate those of another store. Changes are applied in one batch, with a note of how far they go.
 
 use std::borrow::Cow;
 use std::sync::Arc;
@@ -16,24 +16,24 @@ use crate::error::CommandError;
 use crate::namespace::Namespace;
 use crate::places::{self, blocking};
 
-/// Most bytes of documents that [`Documents::scanned_until`] reads.
+/// Maximum bytes of documents that [`Documents::scanned_until`] reads.
 const SCANNED_BYTES_MAX: usize = 256 * 1024;
 
-/// What has become of some documents, each named once.
+/// Changes of documents in another store. Each document occurs once.
 #[derive(Debug, Default)]
 pub struct Replicated<'a> {
-    /// The `_id`s of documents that are gone.
+    /// The `_id`s of deleted documents.
     pub deleted: Vec<&'a RawBson>,
-    /// Documents that are new, or have taken the place of those with their `_id`s.
+    /// Documents that were inserted, or replaced those with their `_id`s.
     pub present: Vec<&'a RawDocument>,
 }
 
 impl Documents {
-    /// Makes documents of a collection what another store has made of them, all in one batch or none; with it goes the
-    /// note of the collection, if one is given. A collection that does not exist stays so. Blocks on the disk.
+    /// Applies another store's changes to a collection: all in one batch, with the note of the collection if one is
+    /// given, or none. Does nothing if the collection does not exist. Blocks on the disk.
     ///
     /// # Errors
-    /// Whatever is wrong with a document, and whatever the store says.
+    /// An invalid document, or the store's error.
     pub fn replicate(
         &self,
         namespace: &Namespace,
@@ -49,7 +49,7 @@ impl Documents {
     /// The note of a collection, as of the last change that was applied with one.
     ///
     /// # Errors
-    /// Whatever the store says.
+    /// The store's error.
     pub fn note(&self, namespace: &Namespace) -> Result<Option<RawDocumentBuf>, CommandError> {
         let Some(collection) = self.collections().get(namespace) else {
             return Ok(None);
@@ -63,9 +63,8 @@ impl Documents {
 }
 
 impl Documents {
-    /// How many documents a scan of a collection reads until it has found `count` that match, if those are at most
-    /// `documents_max`. Returns `None` if they are more, or if that cannot be told in a moment: the filter is not
-    /// one, or takes time to judge.
+    /// The number of documents that a scan of a collection reads until `count` of them match. Returns `None` if it is
+    /// more than `documents_max`, or if finding out would take long: the filter is invalid or expensive.
     pub fn scanned_until(
         &self,
         namespace: &Namespace,
@@ -112,7 +111,7 @@ fn apply(
 ) -> Result<(), CommandError> {
     let present = replicated.present.iter().map(|document| with_id(document));
     let present: Vec<Cow<'_, RawDocument>> = present.collect::<Result<_, _>>()?;
-    let held = collection.hold();
+    let held = collection.lock_writes();
     let changes = changes(collection, &replicated.deleted, &present)?;
     let note = note.map(RawDocument::as_bytes);
     let changed = collection.store.write_noted(&changes, note)?;
@@ -125,7 +124,7 @@ fn apply(
                 search.on_replace(*number, &old, new);
             }
             (Change::Delete(number), Changed::Deleted(old)) => search.on_delete(*number, &old),
-            // The lock was held, so that no other write came between.
+            // The lock is held, so no other write can have come in between.
             _ => {}
         }
     }

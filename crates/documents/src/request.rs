@@ -1,4 +1,4 @@
-//! One command being run: who asks, with which arguments, until when, and how surely it must be written.
+//! One command being run: its client, arguments, time limit and write concern.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -23,29 +23,29 @@ use crate::settings::WRITE_BATCH_MAX;
 
 /// One command being run.
 pub struct Request<'a> {
-    /// The door it came through.
+    /// The documents on which it runs.
     pub documents: &'a Arc<Documents>,
     /// Who sent it.
     pub client: &'a ClientContext,
-    /// As it came.
+    /// The command as received.
     pub command: &'a Command,
     /// Its arguments.
     pub arguments: Arguments<'a>,
-    /// What it has in common with all commands.
+    /// The arguments that all commands share.
     pub generic: Generic,
-    /// What is known of it as a numbered write, if it is one.
+    /// Its state as a numbered write, if it is one.
     pub retry: Option<Retry>,
     /// Its entry among the operations in progress.
     pub operation: Running,
-    /// The search that it is at.
+    /// Its current search.
     pub searches: Mutex<Searches>,
-    /// The stop sign for what outlives it in a cursor.
+    /// The cancellation token for what outlives it in a cursor.
     pub shared_stop: Arc<SharedStop>,
-    /// The documents that a `find` is over in the place of its collection's, until it takes them.
+    /// The documents that a `find` reads instead of its collection's, until it takes them.
     pub given: Mutex<Option<Vec<RawDocumentBuf>>>,
 }
 
-/// What the arguments that all commands share say.
+/// The arguments that all commands share.
 #[derive(Debug, Default)]
 pub struct Generic {
     /// `maxTimeMS`.
@@ -56,7 +56,7 @@ pub struct Generic {
     pub write_number: Option<i64>,
     /// `readConcern.level`.
     pub read_level: Option<&'static str>,
-    /// Is `writeConcern.w` more members than there are?
+    /// Whether `writeConcern.w` wants more members than there are.
     pub wants_others: bool,
     /// Whether the reply waits for the journal: `writeConcern.j`, and a majority unless that says otherwise.
     pub journaled: bool,
@@ -65,7 +65,7 @@ pub struct Generic {
 }
 
 impl Generic {
-    /// Reads them.
+    /// Reads the shared arguments.
     ///
     /// # Errors
     /// `TypeMismatch` and others for wrong values; transactions and read concerns that are not supported.
@@ -94,7 +94,7 @@ fn refuse_transactions(arguments: &Arguments<'_>) -> Result<(), CommandError> {
     Ok(())
 }
 
-/// Read concern levels. There is one copy of the documents, so that they differ only in what they may be used for.
+/// Read concern levels. As there is one copy of the documents, they differ only in which commands accept them.
 const READ_LEVELS: [&str; 4] = ["local", "available", "majority", "linearizable"];
 
 fn read_level(arguments: &Arguments<'_>) -> Result<Option<&'static str>, CommandError> {
@@ -147,7 +147,7 @@ fn journaled(arguments: &Arguments<'_>) -> Result<bool, CommandError> {
         let value = value.filter(|value| *value != RawBsonRef::Null);
         value.and_then(crate::arguments::truth)
     };
-    // As writeConcernMajorityJournalDefault has it.
+    // As with writeConcernMajorityJournalDefault, whose default is true.
     let is_majority = matches!(concern.get_str("w"), Ok("majority"));
     Ok(flag("fsync") == Some(true) || flag("j").unwrap_or(is_majority))
 }
@@ -197,12 +197,12 @@ fn is_strict(arguments: &Arguments<'_>) -> bool {
 }
 
 impl<'a> Request<'a> {
-    /// The stop sign of this operation.
+    /// The cancellation token of this operation.
     pub fn stop(&self) -> &Stop {
         self.operation.stop()
     }
 
-    /// Must a search that cannot be answered from the cache fail?
+    /// Whether a search that falls back from the cache to a scan must fail.
     pub fn strict(&self) -> bool {
         self.generic.strict || self.documents.settings().strict
     }
@@ -210,7 +210,7 @@ impl<'a> Request<'a> {
     /// The collection that the command's first field names.
     ///
     /// # Errors
-    /// `InvalidNamespace`, also for a value that is no string.
+    /// `InvalidNamespace`, also for a value that is not a string.
     pub fn namespace(&self) -> Result<Namespace, CommandError> {
         match self.arguments.subject() {
             Some(RawBsonRef::String(collection)) => {
@@ -230,11 +230,11 @@ impl<'a> Request<'a> {
         }
     }
 
-    /// The namespace of a cursor, whose collection the argument `name` gives: also `$cmd.aggregate` and the like, which
-    /// belong to cursors over no collection.
+    /// The namespace of a cursor, whose collection is the argument `name`. It may be a pseudo-collection such as
+    /// `$cmd.aggregate`, which cursors over no collection have.
     ///
     /// # Errors
-    /// 40414 when missing, `TypeMismatch`, `InvalidNamespace`.
+    /// 40414 if missing, `TypeMismatch`, `InvalidNamespace`.
     pub fn cursor_namespace(&self, name: &str) -> Result<Namespace, CommandError> {
         let collection = self.arguments.required_string(name)?;
         if collection.starts_with("$cmd.") {
@@ -246,7 +246,7 @@ impl<'a> Request<'a> {
         namespace::checked(&self.command.db, collection)
     }
 
-    /// Who will own the cursors that the command opens.
+    /// The owner of the cursors that the command opens.
     pub fn owner(&self) -> Owner {
         Owner {
             user: self.client.user.clone(),
@@ -257,7 +257,7 @@ impl<'a> Request<'a> {
     /// Refuses a command outside the database `admin`.
     ///
     /// # Errors
-    /// `Unauthorized`, as MongoDB words it.
+    /// `Unauthorized`, with MongoDB's message.
     pub fn admin_only(&self) -> Result<(), CommandError> {
         if self.command.db == "admin" {
             return Ok(());
@@ -272,7 +272,7 @@ impl<'a> Request<'a> {
     /// The statements of a write command: from its document sequence, or from an array in the body.
     ///
     /// # Errors
-    /// 40414 when missing, `TypeMismatch`, `InvalidLength` for none or too many.
+    /// 40414 if missing, `TypeMismatch`, `InvalidLength` for none or too many.
     pub fn statements(&self, name: &str) -> Result<Vec<&'a RawDocument>, CommandError> {
         let sequence = self
             .command

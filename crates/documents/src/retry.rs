@@ -1,5 +1,5 @@
-//! Retryable writes: a driver that has lost a reply sends its write again, under the same session and number, and every
-//! statement that was applied is answered as it was then.
+//! Retryable writes: a driver that has lost a reply sends its write again, with the same session and number. Each
+//! statement that was applied gets the same answer again.
 
 use std::sync::Arc;
 
@@ -19,7 +19,7 @@ use crate::operations::Operation;
 use crate::places::{Kind, all_aside};
 use crate::request::Generic;
 
-/// Commands that drivers may repeat.
+/// Commands that drivers may retry.
 const RETRYABLE: &[&str] = &[
     "delete",
     "findAndModify",
@@ -28,7 +28,7 @@ const RETRYABLE: &[&str] = &[
     "update",
 ];
 
-/// Error codes on which drivers repeat a write: the server, or its reply, was not available.
+/// Error codes on which drivers retry a write, as the server or its reply was not available.
 const RETRYABLE_CODES: &[i32] = &[
     6, 7, 89, 91, 189, 262, 9001, 10107, 11600, 11602, 13435, 13436,
 ];
@@ -36,11 +36,11 @@ const RETRYABLE_CODES: &[i32] = &[
 /// Further error codes on which drivers resume a change stream.
 const RESUMABLE_CODES: &[i32] = &[63, 133, 150, 234];
 
-/// A numbered write under way.
+/// A numbered write in progress.
 pub struct Retry {
     write: RetryableWrite,
     statements: Statements,
-    /// Statements that were answered from kept outcomes.
+    /// Ids of the statements that were answered from kept outcomes.
     answered: Mutex<Vec<i32>>,
 }
 
@@ -76,13 +76,16 @@ impl Statements {
 }
 
 impl Retry {
-    /// Begins a numbered write, after another one of its session that is under way; `None` if it has no number.
+    /// Begins a numbered write, after waiting for one in progress of the same session. Returns `None` if the command
+    /// has no number.
     ///
     /// # Errors
-    /// `IllegalOperation` where no outcomes are kept, `TransactionTooOld`, `NotARetryableWriteCommand` and others.
+    /// `IllegalOperation` if no outcomes are kept, `TransactionTooOld`, `NotARetryableWriteCommand` and others.
     pub async fn begin(
-        (documents, client): (&Documents, &ClientContext),
-        (arguments, generic): (&Arguments<'_>, &Generic),
+        documents: &Documents,
+        client: &ClientContext,
+        arguments: &Arguments<'_>,
+        generic: &Generic,
         operation: &Operation,
     ) -> Result<Option<Retry>, CommandError> {
         let Some(number) = generic.write_number else {
@@ -111,10 +114,10 @@ impl Retry {
         }))
     }
 
-    /// What statement `index` was answered with, if it was applied before.
+    /// The outcome of statement `index`, if it was applied before.
     ///
     /// # Errors
-    /// `IncompleteTransactionHistory` if it was applied, but its answer was too much to keep.
+    /// `IncompleteTransactionHistory` if it was applied, but its outcome was too large to keep.
     pub fn outcome(&self, index: usize) -> Result<Option<RawDocumentBuf>, CommandError> {
         let id = self.statements.id(index);
         let outcome = match self.write.outcome(id) {
@@ -130,12 +133,12 @@ impl Retry {
         Ok(Some(outcome))
     }
 
-    /// What is kept of statement `index` if it is applied.
+    /// Statement `index` with the outcome to keep if it is applied.
     pub fn statement(&self, index: usize, outcome: RawDocumentBuf) -> (i32, Vec<u8>) {
         (self.statements.id(index), outcome.into_bytes())
     }
 
-    /// The statements behind changes that are to be written.
+    /// The outcomes to keep with changes that are to be written.
     pub fn note<'a>(&'a self, statements: &'a [(i32, Vec<u8>)]) -> Outcomes<'a> {
         Outcomes {
             write: &self.write,
@@ -143,7 +146,7 @@ impl Retry {
         }
     }
 
-    /// Appends to a reply which statements were answered from kept outcomes (`retriedStmtIds`).
+    /// Appends the ids of the statements that were answered from kept outcomes (`retriedStmtIds`) to a reply.
     pub fn append_to(&self, reply: &mut RawDocumentBuf) {
         let answered = self.answered.lock();
         if !answered.is_empty() {
@@ -153,7 +156,7 @@ impl Retry {
     }
 }
 
-/// Waits until an operation is killed or its time is over.
+/// Waits until an operation is killed or its deadline passes.
 async fn ended(operation: &Operation) -> StopReason {
     let deadline = async {
         match operation.stop().deadline {
@@ -167,7 +170,7 @@ async fn ended(operation: &Operation) -> StopReason {
     }
 }
 
-/// The outcomes that are kept, for a command that may be repeated.
+/// The kept outcomes, for a command that may be retried.
 fn check<'a>(
     documents: &'a Documents,
     command: &str,
@@ -194,7 +197,7 @@ fn check<'a>(
     Ok(writes)
 }
 
-/// The key of a user's session: the same id of another user is another session.
+/// The key of a user's session. Sessions of different users are different, even with the same id.
 pub fn session_key(session: &[u8], user: Option<&User>) -> SessionKey {
     let mut key = session.to_vec();
     if let Some(user) = user {
@@ -218,13 +221,13 @@ impl From<NotBegun> for CommandError {
     }
 }
 
-/// The outcome that is computed of a document before and after.
+/// Computes an outcome from the document before and after its change.
 type OutcomeOf<'a> = dyn Fn(Option<&RawDocument>, Option<&RawDocument>) -> Result<RawDocumentBuf, CommandError>
     + Send
     + Sync
     + 'a;
 
-/// How the outcome of a statement is kept when it changes its document.
+/// How to compute and keep the outcome of a statement.
 pub struct Keep<'a> {
     retry: &'a Retry,
     index: usize,
@@ -232,8 +235,8 @@ pub struct Keep<'a> {
 }
 
 impl<'a> Keep<'a> {
-    /// Keeps the outcome of statement `index`, which `outcome` computes of the document before and after its change.
-    /// Returns `None` without a numbered write.
+    /// Keeps the outcome of statement `index`, which `outcome` computes from the document before and after its change.
+    /// Returns `None` if the write is not numbered.
     pub fn new(
         retry: Option<&'a Retry>,
         index: usize,
@@ -255,7 +258,7 @@ impl<'a> Keep<'a> {
     /// The statement with its outcome.
     ///
     /// # Errors
-    /// Those of computing the outcome.
+    /// The error of computing the outcome.
     pub fn statement(
         &self,
         before: Option<&RawDocument>,
@@ -265,7 +268,7 @@ impl<'a> Keep<'a> {
         Ok(self.retry.statement(self.index, outcome))
     }
 
-    /// The statements behind changes that are to be written.
+    /// The outcomes to keep with changes that are to be written.
     pub fn note<'n>(&'n self, statements: &'n [(i32, Vec<u8>)]) -> Outcomes<'n> {
         self.retry.note(statements)
     }
@@ -279,7 +282,7 @@ pub fn note<'a>(
     keep.map(|keep| keep.note(statements))
 }
 
-/// The outcome of an update: one document matched, and was changed or made.
+/// The outcome of an update, in which one document was matched and changed, or inserted.
 pub fn update_outcome(
     before: Option<&RawDocument>,
     after: Option<&RawDocument>,
@@ -292,20 +295,20 @@ pub fn update_outcome(
     })
 }
 
-/// Is this a numbered write, which its driver may send again?
+/// Whether this is a numbered write, which its driver may retry.
 pub fn may_be_repeated(command: &Command) -> bool {
     let is_numbered = matches!(command.body.get("txnNumber"), Ok(Some(_)));
     is_numbered && RETRYABLE.contains(&&*command.name)
 }
 
-/// What drivers are told about a command that failed by this code: whether they may send it again.
+/// The error label for a command that failed with this code. It tells drivers that they may retry.
 pub fn error_label(command: &Command, code: i32) -> Option<&'static str> {
     if may_be_repeated(command) && RETRYABLE_CODES.contains(&code) {
         return Some("RetryableWriteError");
     }
     match &*command.name {
         _ if code == Code::ChangeStreamFatalError.number() => Some("NonResumableChangeStreamError"),
-        // Drivers look for it if the cursor is that of a change stream.
+        // Only matters for the cursor of a change stream.
         "getMore" if RETRYABLE_CODES.contains(&code) || RESUMABLE_CODES.contains(&code) => {
             Some("ResumableChangeStreamError")
         }

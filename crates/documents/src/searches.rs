@@ -1,4 +1,4 @@
-//! The searches of a command: each is counted when it ends, and logged with its explain if it was slow.
+//! The searches of a command. Each is counted when it ends, and logged with its explain output if it was slow.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -14,12 +14,12 @@ use crate::plan::{Access, Plan};
 use crate::request::Request;
 use crate::search::{ExecutionReport, SearchPlan};
 
-/// The longest text of an explain in the log, in bytes: what is longer may be somebody's data.
+/// Maximum bytes of a string in the log; longer ones are probably users' data.
 const TEXT_BYTES_MAX: usize = 128;
-/// The most elements of an array of an explain in the log.
+/// Maximum elements of an array in the log.
 const ELEMENTS_MAX: usize = 32;
 
-/// A search, to be asked how it went.
+/// A search, with a report of how it went.
 #[derive(Clone)]
 pub enum Search {
     /// For documents.
@@ -29,7 +29,7 @@ pub enum Search {
 }
 
 impl Search {
-    /// How it is counted; none for what needs no search: everything, nothing, one `_id`.
+    /// How it is counted. Returns `None` for a filter that needs no search: everything, nothing, or one `_id`.
     fn kind(&self) -> Option<Kind> {
         let (answered_by, tier) = match self {
             Search::Values(plan) => (AnsweredBy::Cache, plan.summary().tier()),
@@ -77,17 +77,17 @@ impl Search {
     }
 }
 
-/// The search that a command is at.
+/// The current search of a command.
 pub struct Searches {
     /// When the last search ended, or the command began.
     since: Instant,
     current: Option<Search>,
-    /// Did it begin in an earlier command, which counted it?
+    /// Whether it began in an earlier command, which counted it.
     is_continued: bool,
 }
 
 impl Searches {
-    /// A command begins.
+    /// The state at the start of a command.
     pub fn new() -> Mutex<Searches> {
         Mutex::new(Searches {
             since: Instant::now(),
@@ -98,25 +98,25 @@ impl Searches {
 }
 
 impl Request<'_> {
-    /// A search begins; the one before has ended.
+    /// Begins a search, and ends the one before.
     pub fn begin_search(&self, search: Search) {
         self.end_search(None);
         self.searches.lock().current = Some(search);
     }
 
-    /// The command goes on with a search that an earlier one has begun, and counted.
+    /// Continues a search that an earlier command began and counted.
     pub fn continue_search(&self, search: Search) {
         let mut searches = self.searches.lock();
         searches.current = Some(search);
         searches.is_continued = true;
     }
 
-    /// The search that the command is at.
+    /// The command's current search.
     pub fn current_search(&self) -> Option<Search> {
         self.searches.lock().current.clone()
     }
 
-    /// The search that the command is at has ended, perhaps with an error.
+    /// Ends the current search, possibly with an error.
     pub fn end_search(&self, error: Option<&CommandError>) {
         let mut searches = self.searches.lock();
         let Some(search) = searches.current.take() else {
@@ -182,7 +182,7 @@ impl Request<'_> {
     }
 }
 
-/// The document as JSON, long texts and long arrays cut.
+/// The document as JSON, with long strings and arrays cut.
 fn to_json(document: &RawDocument) -> String {
     match Bson::try_from(RawBson::Document(shorten_document(document))) {
         Ok(document) => document.into_relaxed_extjson().to_string(),

@@ -1,4 +1,4 @@
-//! Sessions: no more than the ids by which cursors are closed together.
+//! Sessions: ids that group cursors and operations, so that they can be ended together.
 
 use bson::{RawBsonRef, RawDocument};
 use forebay_documents_query::Code;
@@ -11,7 +11,7 @@ pub type SessionId = Vec<u8>;
 /// Reads `lsid`.
 ///
 /// # Errors
-/// `TypeMismatch` if there is no UUID in it.
+/// `TypeMismatch` if it has no UUID.
 pub fn session_id(lsid: &RawDocument) -> Result<SessionId, CommandError> {
     match lsid.get("id") {
         Ok(Some(RawBsonRef::Binary(uuid))) if uuid.bytes.len() == 16 => Ok(uuid.bytes.to_vec()),

@@ -6,42 +6,42 @@ pub use forebay_documents_store::Location;
 use forebay_memory::Account;
 pub use forebay_wire_mongo::limits::{DOCUMENT_BYTES_MAX, MESSAGE_BYTES_MAX, WRITE_BATCH_MAX};
 
-/// What [`crate::Documents::open`] needs to know.
+/// Settings of [`crate::Documents::open`].
 #[derive(Debug, Clone)]
 pub struct Settings {
     /// Where documents are kept.
     pub location: Location,
-    /// The longest time that an acknowledged write without `j: true` may stay off the disk.
+    /// Maximum time until an acknowledged write without `j: true` is on the disk.
     pub sync_interval: Duration,
     /// Memory for blocks of the store's files, in bytes.
     pub store_cache_bytes: u64,
-    /// Memory for what was written and is not in the store's files yet, in bytes.
+    /// Memory for writes that are not in the store's files yet, in bytes.
     pub write_buffers_bytes: u64,
-    /// The most bytes of the history of changes that change streams read; 0 for none.
+    /// Maximum bytes of the history of changes, which change streams read; 0 keeps none.
     pub change_history_bytes_max: u64,
-    /// Keep the outcomes of numbered writes, so that one that a driver repeats is recognised.
+    /// Whether to keep the outcomes of numbered writes, so that retries are recognised.
     pub retryable_writes: bool,
-    /// Let clients configure fail points; `getParameter` shows it as `enableTestCommands`.
+    /// Whether clients may configure fail points; `getParameter` shows it as `enableTestCommands`.
     pub test_commands: bool,
-    /// The most values in a bucket of the field cache.
+    /// Maximum values in a bucket of the field cache.
     pub bucket_values_max: usize,
-    /// The memory of the process.
+    /// The memory account of the process.
     pub memory: Account,
-    /// Refuse searches that would fall back from a cached field to a scan of the store.
+    /// Whether to refuse searches that would fall back from a cached field to a scan of the store.
     pub strict: bool,
-    /// The longest time a cursor lives without a `getMore`.
+    /// Time without a `getMore` after which a cursor is closed.
     pub cursor_timeout: Duration,
-    /// The most memory one sort or group may take, in bytes.
+    /// Maximum memory of one sort or group, in bytes.
     pub stage_memory_bytes_max: usize,
-    /// What one pattern may cost to compile and to match.
+    /// Limits of compiling and matching one pattern.
     pub pattern: forebay_text::Limits,
-    /// What the patterns of one command may cost to compile together, in bytes of automata.
+    /// Maximum bytes of automata of all patterns of one command.
     pub command_patterns_bytes_max: usize,
-    /// Memory for the programs of patterns that commands had before, in bytes.
+    /// Memory for the programs of patterns of earlier commands, in bytes.
     pub pattern_cache_bytes: usize,
-    /// Searches that take at least so long are logged.
+    /// Minimum duration of a search that is logged.
     pub slow_search: Duration,
-    /// The build's version, as `buildInfo` tells it to people (drivers see [`MONGODB_VERSION`]).
+    /// The build's version, which `buildInfo` reports for people. Drivers see [`MONGODB_VERSION`].
     pub version: String,
 }
 

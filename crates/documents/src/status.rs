@@ -1,86 +1,65 @@
-//! A picture of the door at one moment, for people and programs that watch it.
+//! The status of the documents at one moment, for the status page and metrics.
 
 use std::collections::BTreeMap;
-use std::sync::Arc;
 use std::time::Duration;
 
-use forebay_device::{Device, DeviceEvent, DeviceId};
-use forebay_documents_cache::BucketHome;
+use forebay_device::DeviceId;
+use forebay_documents_cache::BucketSummary;
 use forebay_documents_store::StoreSizes;
 
 use crate::documents::Documents;
-use crate::host;
 use crate::metrics::SearchFigures;
 use crate::search::{FieldOverview, IndexState};
 
-/// The most cells that the buckets of a field are drawn as.
+/// Maximum cells as which the buckets of a field are drawn.
 const CELLS_MAX: usize = 240;
 
-/// The door at one moment.
+/// The status of the documents.
 #[derive(Debug)]
 pub struct Status {
-    /// The devices in order of id, lost ones included.
-    pub devices: Vec<DeviceStatus>,
-    /// The latest joins, leaves and losses, the last one first.
-    pub device_events: Vec<DeviceEvent>,
-    /// How often devices joined, left and were lost, in the order of [`forebay_device::Change::NAMES`].
-    pub device_event_counts: [u64; 3],
     /// The collections with cache indexes, in order of name.
     pub caches: Vec<CollectionStatus>,
-    /// What was counted about searches.
+    /// Figures of searches.
     pub searches: SearchFigures,
-    /// How often commands were run, by name.
+    /// Numbers of commands run, by name.
     pub commands: Vec<(&'static str, u64)>,
     /// Open cursors.
     pub cursors: usize,
     /// Sizes of the store.
     pub store: StoreSizes,
-    /// How far the caches of a collection are behind the store behind us, by namespace, where that is known.
+    /// How far the caches of a collection lag behind the upstream, by namespace, where that is known.
     pub store_lag: BTreeMap<String, Duration>,
-    /// How long the door has been open.
-    pub uptime: Duration,
-    /// Memory that the process occupies in bytes, 0 where the system does not say.
-    pub resident_bytes: u64,
 }
 
-/// A device at one moment.
-#[derive(Debug)]
-pub struct DeviceStatus {
-    /// The device.
-    pub device: Arc<Device>,
-    /// Buckets on it.
-    pub buckets: u64,
-}
-
-/// The caches of a collection at one moment.
+/// The status of a collection's caches.
 #[derive(Debug)]
 pub struct CollectionStatus {
     /// `database.collection`.
     pub namespace: String,
-    /// Name and state of each cache index.
+    /// Names and states of its cache indexes.
     pub indexes: Vec<(String, IndexState)>,
     /// The cached fields.
     pub fields: Vec<FieldStatus>,
 }
 
-/// A cached field at one moment.
+/// The status of a cached field.
 #[derive(Debug)]
 pub struct FieldStatus {
     /// The dotted path.
     pub path: String,
-    /// Values held; an array of strings counts once for each distinct element.
+    /// Values held; an array of strings counts as many as it has distinct elements.
     pub rows: u64,
     /// Bytes of those values.
     pub value_bytes: u64,
-    /// Bytes of memory above that.
+    /// Bytes of memory besides.
     pub overhead_bytes: u64,
     /// Values not yet in a bucket.
-    pub tail_rows: u64,
+    pub delta_rows: u64,
     /// Documents whose field the store must judge.
-    pub residual_documents: u64,
-    /// Buckets by the device that scans them; none is the host.
+    pub recheck_documents: u64,
+    /// Buckets by the device that scans them; `None` is the host.
     pub buckets: BTreeMap<Option<DeviceId>, u64>,
-    /// All buckets in order of hash, neighbours put together where there are more than can be drawn.
+    /// All buckets in order of value; neighbours are merged if there are more than can be drawn.
     pub cells: Vec<Cell>,
     /// Conditions searched since the cache was built, by tier; `none` for null and existence.
     pub searches: BTreeMap<&'static str, u64>,
@@ -91,12 +70,13 @@ pub struct FieldStatus {
 pub struct Cell {
     /// Values held.
     pub rows: u64,
-    /// Buckets by the device that scans them; none is the host.
+    /// Buckets by the device that scans them; `None` is the host.
     pub buckets: BTreeMap<Option<DeviceId>, u64>,
 }
 
 impl Documents {
-    /// A picture of the door. Takes a moment for each hundred thousand buckets.
+    /// The status of the documents. Takes time in proportion to the number of buckets, of which there may be hundreds
+    /// of thousands.
     pub fn status(&self) -> Status {
         let mut caches: Vec<CollectionStatus> = self
             .collections()
@@ -115,34 +95,23 @@ impl Documents {
             .filter(|collection| !collection.indexes.is_empty())
             .collect();
         caches.sort_by(|a, b| a.namespace.cmp(&b.namespace));
-        let events = self.devices().events();
         Status {
-            devices: devices(self, &caches),
-            device_events: events.latest(),
-            device_event_counts: events.counts(),
             caches,
             searches: self.metrics().figures(),
             commands: self.counters().all(),
             cursors: self.cursors().counts().0,
             store: self.store().sizes(),
             store_lag: self.store_lag.lock().clone(),
-            uptime: self.started().elapsed(),
-            resident_bytes: host::resident_bytes(),
         }
     }
 
-    /// Why the door does not serve as it should, in sentences; nothing when it does. Asks the disk.
+    /// The problems that keep the documents from working as they should, as sentences. Reads from the disk.
     pub fn problems(&self) -> Vec<String> {
         let refused = self.store().check_writable().err();
-        let mut problems: Vec<String> = refused.iter().map(ToString::to_string).collect();
-        let devices = self.devices().list();
-        if !devices.is_empty() && devices.iter().all(|device| device.is_lost()) {
-            problems.push("every device is lost".to_owned());
-        }
-        problems
+        refused.iter().map(ToString::to_string).collect()
     }
 
-    /// Tells how far the caches of a collection are behind the store behind us; none when that is no longer known.
+    /// Records how far the caches of a collection lag behind the upstream; `None` if that is no longer known.
     pub fn set_store_lag(&self, namespace: &str, lag: Option<Duration>) {
         let mut lags = self.store_lag.lock();
         match lag {
@@ -152,22 +121,13 @@ impl Documents {
     }
 }
 
-fn devices(documents: &Documents, caches: &[CollectionStatus]) -> Vec<DeviceStatus> {
-    let mut buckets: BTreeMap<DeviceId, u64> = BTreeMap::new();
-    for field in caches.iter().flat_map(|collection| &collection.fields) {
-        for (device, count) in &field.buckets {
-            if let Some(device) = device {
-                *buckets.entry(*device).or_default() += count;
-            }
-        }
+impl Status {
+    /// Number of buckets of all collections on a device.
+    pub fn buckets_on(&self, device: DeviceId) -> u64 {
+        let fields = self.caches.iter().flat_map(|cache| &cache.fields);
+        let on_device = fields.filter_map(|field| field.buckets.get(&Some(device)));
+        on_device.sum()
     }
-    let devices = documents.devices().list().into_iter();
-    devices
-        .map(|device| DeviceStatus {
-            buckets: buckets.get(&device.id()).copied().unwrap_or(0),
-            device,
-        })
-        .collect()
 }
 
 fn field(overview: FieldOverview) -> FieldStatus {
@@ -179,13 +139,13 @@ fn field(overview: FieldOverview) -> FieldStatus {
         rows: stats.rows,
         value_bytes: stats.value_bytes,
         overhead_bytes: stats.overhead_bytes,
-        tail_rows: stats.tail_rows,
-        residual_documents: stats.residual,
+        delta_rows: stats.delta_rows,
+        recheck_documents: stats.recheck,
         searches: overview.searches,
     }
 }
 
-fn by_device(buckets: &[BucketHome]) -> BTreeMap<Option<DeviceId>, u64> {
+fn by_device(buckets: &[BucketSummary]) -> BTreeMap<Option<DeviceId>, u64> {
     let mut counts = BTreeMap::new();
     for bucket in buckets {
         *counts.entry(bucket.device).or_default() += 1;
@@ -193,7 +153,7 @@ fn by_device(buckets: &[BucketHome]) -> BTreeMap<Option<DeviceId>, u64> {
     counts
 }
 
-fn cells(buckets: &[BucketHome]) -> Vec<Cell> {
+fn cells(buckets: &[BucketSummary]) -> Vec<Cell> {
     let cells = buckets.len().min(CELLS_MAX);
     let bound = |cell: usize| buckets.len() * cell / cells;
     (0..cells)
@@ -209,9 +169,9 @@ fn cells(buckets: &[BucketHome]) -> Vec<Cell> {
 
 #[cfg(test)]
 mod tests {
-    use std::sync::mpsc::channel;
+    use std::sync::Arc;
 
-    use forebay_device::{DeviceContext, DeviceOptions, Devices, Fault, Step};
+    use forebay_device::{DeviceOptions, Devices};
 
     use super::*;
     use crate::Settings;
@@ -223,22 +183,7 @@ mod tests {
     }
 
     #[test]
-    fn the_loss_of_every_device_is_a_problem() {
-        let documents = documents();
-        let device = documents.devices().list().remove(0);
-        device.inject(Fault::FailAfter { checks: 0 });
-        let (sender, receiver) = channel::<()>();
-        let job = move |_: &mut DeviceContext| {
-            sender.send(()).expect("the test listens");
-            Ok(Step::Done)
-        };
-        device.submit(Box::new(job)).expect("room");
-        assert!(receiver.recv().is_err(), "the job is dropped");
-        assert_eq!(documents.problems(), ["every device is lost"]);
-    }
-
-    #[test]
-    fn lag_is_told_where_it_is_known() {
+    fn lag_is_reported_where_it_is_known() {
         let documents = documents();
         let lag = Duration::from_millis(30);
         documents.set_store_lag("a.b", Some(lag));
@@ -249,15 +194,15 @@ mod tests {
         assert!(documents.problems().is_empty());
     }
 
-    fn bucket(number: usize) -> BucketHome {
-        BucketHome {
+    fn bucket(number: usize) -> BucketSummary {
+        BucketSummary {
             rows: number as u64,
             device: (!number.is_multiple_of(3)).then_some(DeviceId(number as u32 % 3)),
         }
     }
 
     #[test]
-    fn every_bucket_is_in_one_cell() {
+    fn each_bucket_is_in_one_cell() {
         for count in [0, 1, CELLS_MAX - 1, CELLS_MAX, CELLS_MAX + 1, 100_003] {
             let buckets: Vec<_> = (0..count).map(bucket).collect();
             let cells = cells(&buckets);

@@ -1,32 +1,32 @@
-//! What the replies of write commands have in common: `n`, `writeErrors`, `ok`.
+//! The common fields of the replies of write commands: `n`, `writeErrors`, `ok`.
 
 use bson::{RawArrayBuf, RawDocumentBuf, cstr, rawdoc};
 
 use crate::error::CommandError;
 
-/// The statements that failed, by their place in the command.
+/// The statements that failed, by their position in the command.
 #[derive(Debug, Default)]
 pub struct WriteErrors {
     entries: Vec<(usize, RawDocumentBuf)>,
 }
 
 impl WriteErrors {
-    /// Notes a failure.
+    /// Records a failure.
     pub fn push(&mut self, index: usize, error: &CommandError) {
         self.entries.push((index, error.to_write_error(index)));
     }
 
-    /// How many failed.
+    /// Number of failures.
     pub fn len(&self) -> usize {
         self.entries.len()
     }
 
-    /// Did none fail?
+    /// Whether there are no failures.
     pub fn is_empty(&self) -> bool {
         self.entries.is_empty()
     }
 
-    /// Keeps only the failure of the earliest statement: an ordered command ends there.
+    /// Keeps only the failure of the earliest statement, as an ordered command ends there.
     pub fn keep_first_by_index(&mut self) {
         self.entries.sort_by_key(|(index, _)| *index);
         self.entries.truncate(1);
@@ -50,7 +50,7 @@ impl WriteErrors {
     }
 }
 
-/// A count as replies carry it.
+/// A count in the type that replies use.
 pub fn wire_count(count: usize) -> i32 {
     i32::try_from(count).unwrap_or(i32::MAX)
 }

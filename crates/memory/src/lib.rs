@@ -12,6 +12,7 @@
 #![forbid(unsafe_code)]
 
 mod outside;
+mod system;
 
 use std::pin::pin;
 use std::sync::Arc;
@@ -22,6 +23,8 @@ use tokio::sync::Notify;
 use tokio::time::{Instant, timeout_at};
 
 use crate::outside::Outside;
+
+pub use system::{machine_bytes, resident_bytes, virtual_bytes};
 
 /// Maximum bytes of a share that may use the reserve.
 pub const SMALL_SHARE_BYTES_MAX: u64 = 64 << 10;

@@ -1,4 +1,4 @@
-//! What a user's program does: connects with the official driver, imports, declares caches, counts, asks for the plan.
+//! A client with the official driver: connects, imports, declares caches, counts, and reads plans.
 
 use std::time::{Duration, Instant};
 
@@ -11,21 +11,21 @@ use mongodb::{Client, Collection, Database};
 
 /// Documents sent in one insert.
 const INSERT_BATCH_COUNT: usize = 10_000;
-/// Inserts on their way at once.
+/// Number of inserts in flight.
 const INSERTS_IN_FLIGHT: usize = 2;
-/// Most connections of a client; the driver's own limit is ten.
+/// Maximum connections of a client; the driver's default is ten.
 const CONNECTIONS_MAX: u32 = 64;
-/// How long a server may take to be found.
+/// Timeout of finding the server.
 const SERVER_SELECTION_SECONDS: u64 = 30;
-/// How long a cache may take to be built.
+/// Timeout of building a cache.
 const CACHE_BUILD_SECONDS_MAX: u64 = 600;
-/// How often the state of a build is asked for.
+/// Interval of polling the state of a build.
 const BUILD_POLL_MILLISECONDS: u64 = 20;
 
 /// Connects to `uri` with the driver's default settings, but for the number of connections.
 ///
 /// # Errors
-/// If the connection string is not one.
+/// If the connection string is malformed.
 pub async fn connect(uri: &str) -> Result<Client> {
     let mut options = ClientOptions::parse(uri)
         .await
@@ -63,12 +63,12 @@ pub async fn remove_last_device(client: &Client) -> Result<Duration> {
     Ok(start.elapsed())
 }
 
-/// How a count is to be answered.
+/// How the server shall answer a count.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Plan {
-    /// As the server sees fit: from its caches where it has them.
+    /// As the server chooses: from its caches if it has them.
     Chosen,
-    /// By reading every document of the collection, as a store without caches has to.
+    /// By reading every document of the collection, as a store without caches does.
     Scan,
 }
 
@@ -81,10 +81,10 @@ pub fn count_command(collection: &str, filter: &Document, plan: Plan) -> Documen
     command
 }
 
-/// How many documents match `filter`.
+/// Counts the documents that match `filter`.
 ///
 /// # Errors
-/// If the server refuses the command or is gone.
+/// If the server refuses the command or cannot be reached.
 pub async fn count(db: &Database, collection: &str, filter: &Document, plan: Plan) -> Result<u64> {
     let reply = db
         .run_command(count_command(collection, filter, plan))
@@ -92,7 +92,7 @@ pub async fn count(db: &Database, collection: &str, filter: &Document, plan: Pla
     integer(reply.get("n")).with_context(|| format!("a count without a number: {reply}"))
 }
 
-/// What `explain` says of a search, as far as the table of the demonstration shows it.
+/// The part of an `explain` that the table of the demonstration shows.
 #[derive(Clone, Debug, Default, PartialEq, serde::Serialize)]
 pub struct Explanation {
     /// How the pattern was matched, as in `substring` or `dfa`; `scan` if no cache was used.
@@ -103,7 +103,7 @@ pub struct Explanation {
     pub buckets: Option<(u64, u64)>,
 }
 
-/// Asks how a count would be answered.
+/// Explains a count.
 ///
 /// # Errors
 /// If the server refuses to explain.
@@ -115,7 +115,7 @@ pub async fn explain(db: &Database, collection: &str, filter: &Document) -> Resu
     Ok(explanation(&reply))
 }
 
-/// Gathers what the parts of a plan say: every leaf that was searched has buckets, and a tier unless it asked for null.
+/// Sums up the parts of a plan. Each leaf that was searched has buckets, and a tier unless it is a condition on null.
 fn explanation(reply: &Document) -> Explanation {
     let mut tiers: Vec<String> = Vec::new();
     let mut buckets: Option<(u64, u64)> = None;
@@ -175,7 +175,7 @@ fn each_value(value: &Bson, visit: &mut impl FnMut(&Document)) {
     }
 }
 
-/// A count as servers send it: any of BSON's numbers.
+/// Reads a count, which servers send as any of BSON's numbers.
 pub fn integer(value: Option<&Bson>) -> Option<u64> {
     match value? {
         Bson::Int32(number) => u64::try_from(*number).ok(),
@@ -224,7 +224,7 @@ async fn build_in_progress(db: &Database, collection: &str) -> Result<bool> {
     Ok(states.iter().any(|state| state == "building"))
 }
 
-/// What `$indexStats` tells of a collection: the whole reply.
+/// Returns the whole reply of `$indexStats`.
 ///
 /// # Errors
 /// If the server refuses.
@@ -234,7 +234,7 @@ pub async fn index_stats(db: &Database, collection: &str) -> Result<Document> {
     Ok(db.run_command(pipeline).await?)
 }
 
-/// Inserts `documents` in large unordered batches, a few of them on their way at once.
+/// Inserts `documents` in large unordered batches, several at the same time.
 ///
 /// # Errors
 /// If an insert fails.
@@ -274,7 +274,7 @@ async fn insert_batch(
     Ok(())
 }
 
-/// The documents `{_id: n, name: …}` for names in their order.
+/// The documents `{_id: n, name: …}` of the names, in their order.
 pub fn name_documents(names: &[String]) -> impl Iterator<Item = RawDocumentBuf> + '_ {
     names
         .iter()

@@ -1,8 +1,8 @@
-//! Programs that hold a column in memory, one value a line, and count the values that match: Rust's `regex` a value,
-//! and Hyperscan or Vectorscan over all bytes, both on all cores.
+//! Programs that hold a column in memory and count the values that match: Rust's `regex`, value by value, and
+//! Hyperscan or Vectorscan over all bytes; both on all cores.
 //!
-//! Each runs in a process of its own, takes a pattern a line, and answers a count and the milliseconds of the scan
-//! alone. The first line of its output is its version.
+//! Each runs in a process of its own, reads one pattern per line, and writes the count and the milliseconds of the
+//! scan alone. The first line of its output is its version.
 
 use std::fs;
 use std::hash::{DefaultHasher, Hasher};
@@ -70,10 +70,10 @@ impl ColumnSearch {
         &self.name
     }
 
-    /// How many values match, and how long the scan took, in milliseconds.
+    /// Returns the number of matching values and the time of the scan in milliseconds.
     ///
     /// # Errors
-    /// If the program refuses the pattern; it has said why on standard error.
+    /// If the program refuses the pattern; its reason is on standard error.
     pub fn count(&mut self, pattern: &str) -> Result<(u64, f64)> {
         writeln!(self.patterns, "{pattern}")?;
         let line = self.line()?;
@@ -120,10 +120,10 @@ fn libhs_binary() -> Result<PathBuf> {
     Ok(path)
 }
 
-/// Searches the values of `file`, one a line, as the process behind [`ColumnSearch::regex_crate`] does.
+/// Searches the values of `file`, one per line: the process of [`ColumnSearch::regex_crate`].
 ///
 /// # Errors
-/// If the file cannot be read, or a pattern is none.
+/// If the file cannot be read, or a pattern is invalid.
 pub fn serve_regex_crate(file: &Path) -> Result<()> {
     let text = fs::read_to_string(file).with_context(|| format!("reading {}", file.display()))?;
     let values: Vec<&str> = text.lines().collect();
@@ -143,7 +143,7 @@ pub fn serve_regex_crate(file: &Path) -> Result<()> {
     Ok(())
 }
 
-/// Each thread has a copy of the program: they would wait for each other's scratch memory otherwise.
+/// Gives each thread a copy of the program, as they would otherwise contend for its scratch memory.
 fn count_on_all_cores(values: &[&str], regex: &Regex) -> usize {
     let cores = thread::available_parallelism().map_or(1, usize::from);
     let share = values.len().div_ceil(cores).max(1);

@@ -78,14 +78,14 @@ pub fn binary() -> Result<PathBuf> {
     Ok(path)
 }
 
-/// Where `go mod download` put a module.
+/// The folder of a module, as `go mod download` reports it.
 #[derive(Deserialize)]
 struct Download {
     #[serde(rename = "Dir")]
     dir: PathBuf,
 }
 
-/// Builds the binary, or waits for who builds it already.
+/// Builds the binary, or waits for another process that is building it.
 fn build(path: &Path) -> Result<()> {
     let lock = path.with_added_extension("lock");
     let locked = File::create(&lock).and_then(|file| file.lock().map(|()| file));
@@ -101,7 +101,7 @@ fn build(path: &Path) -> Result<()> {
         serde_json::from_slice(&download).context("reading what go mod download says")?;
     let source = folder.path().join("source");
     copy_writable(&download.dir, &source)?;
-    // The release's own build writes this file; without it the server stops at its start.
+    // The release's own build writes this file. Without it the server does not start.
     fs::write(source.join("build/version/version.txt"), VERSION)?;
     let built = folder.path().join("ferretdb");
     let arguments = ["build", "-trimpath", "-o"].map(OsStr::new);
@@ -126,7 +126,7 @@ fn copy_writable(from: &Path, to: &Path) -> Result<()> {
     Ok(())
 }
 
-/// Runs Go, and once more if that fails: modules come over a network, which Go asks only once.
+/// Runs Go, a second time if that fails: Go does not retry failed downloads of modules.
 fn go<S: AsRef<OsStr>>(folder: &Path, arguments: impl IntoIterator<Item = S>) -> Result<Vec<u8>> {
     let mut command = Command::new("go");
     command

@@ -1,14 +1,14 @@
-//! The folder for what is fetched or built once.
+//! The folder for fetched data and built programs.
 
 use std::fs;
 use std::path::PathBuf;
 
 use anyhow::{Context, Result};
 
-/// The folder that keeps fetched data and built programs: `$XDG_CACHE_HOME/forebay`, else `~/.cache/forebay`.
+/// Returns the folder for fetched data and built programs: `$XDG_CACHE_HOME/forebay`, else `~/.cache/forebay`.
 ///
 /// # Errors
-/// If neither variable is set, or the folder cannot be made.
+/// If neither `XDG_CACHE_HOME` nor `HOME` is set, or the folder cannot be created.
 pub fn cache_folder() -> Result<PathBuf> {
     let base = std::env::var_os("XDG_CACHE_HOME")
         .map(PathBuf::from)

@@ -1,8 +1,8 @@
-//! Other programs, started as processes of their own, and clients that talk to servers.
+//! Other programs, started as separate processes, and clients of servers, for tests and benchmarks.
 //!
-//! Tests and benchmarks use them: a Forebay server ([`process`]), the official driver ([`client`]) and a bare
-//! connection ([`wire`]), and the programs that Forebay is compared with ([`ferretdb`], [`postgres`], [`ripgrep`],
-//! [`mod@column`]), each set up as its documentation says. Nothing here measures or asserts.
+//! A Forebay server ([`process`]), the official driver ([`client`]), a bare connection ([`wire`]), and the programs
+//! that Forebay is compared with ([`ferretdb`], [`postgres`], [`ripgrep`], [`mod@column`]), each set up as its
+//! documentation says. This crate neither measures nor asserts.
 #![forbid(unsafe_code)]
 
 pub mod client;

@@ -1,7 +1,7 @@
 // Counts the lines of a file that match patterns, with Hyperscan or Vectorscan (libhs) on all cores.
 //
-// A pattern a line on standard input, an answer a line on standard output: the count, and the milliseconds of the scan
-// alone. A pattern is compiled once, before its first scan. The first line of the output is the library's version.
+// Reads one pattern per line from standard input, and writes one line for each: the count, and the milliseconds of the
+// scan alone. A pattern is compiled once, before its first scan. The first line of output is the library's version.
 #include <hs/hs.h>
 #include <pthread.h>
 #include <stdio.h>
@@ -12,10 +12,10 @@
 
 enum { THREADS_MAX = 256, PATTERN_BYTES_MAX = 4096 };
 
-// A part of the file that ends with a line, and the lines of it that match.
+// A part of the file, which ends with a line, and the number of its lines that match.
 struct part {
     const char *begin, *end;
-    const char *line_end; // of the last line that was counted
+    const char *line_end; // of the last counted line
     hs_database_t *database;
     hs_scratch_t *scratch;
     unsigned long long count;
@@ -29,7 +29,7 @@ static void check(int ok, const char *what) {
     }
 }
 
-// Matches come in the order of their ends: further ones in a line that was counted are passed over.
+// Matches come in order of their ends. Further matches in a counted line are skipped.
 static int on_match(unsigned id, unsigned long long from, unsigned long long to, unsigned flags, void *context) {
     (void)id, (void)from, (void)flags;
     struct part *part = context;

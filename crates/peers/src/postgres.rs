@@ -1,4 +1,4 @@
-//! PostgreSQL: a cluster of its own in a temporary folder, asked through `psql`.
+//! PostgreSQL: a cluster in a temporary folder, queried through `psql`.
 
 use std::fs;
 use std::io::{BufRead, BufReader, Write};
@@ -12,9 +12,9 @@ use anyhow::{Context, Result, bail, ensure};
 
 /// Where Debian keeps the programs of each release, which are not on the path.
 const DEBIAN_FOLDER: &str = "/usr/lib/postgresql";
-/// How long the server may take until it answers.
+/// Timeout of starting the server.
 const READY_WITHIN: Duration = Duration::from_secs(60);
-/// Printed after every statement, so that its end is known.
+/// Printed after every statement, to mark its end.
 const END: &str = "-- end --";
 /// Settings that differ from the defaults, which are for small machines: memory as the manual advises, and commits that
 /// are on disk a moment later, as ours are.
@@ -27,7 +27,7 @@ const SETTINGS: [&str; 6] = [
     "autovacuum=off",
 ];
 
-/// A running cluster and a session of it.
+/// A running cluster with one session.
 #[derive(Debug)]
 pub struct Postgres {
     session: Session,
@@ -81,7 +81,7 @@ impl Postgres {
             server,
             _folder: folder,
         };
-        let (version, _) = postgres.ask("SHOW server_version")?;
+        let (version, _) = postgres.execute("SHOW server_version")?;
         let number = version.split(' ').next().unwrap_or(&version);
         postgres.version = format!("PostgreSQL {number}");
         Ok(postgres)
@@ -92,12 +92,12 @@ impl Postgres {
         &self.version
     }
 
-    /// Runs a statement, or a command of psql; what it printed, and its time as psql tells it, in milliseconds.
+    /// Runs a statement, or a command of psql. Returns its output and the time that psql reports, in milliseconds.
     ///
     /// # Errors
     /// If the server refuses it.
-    pub fn ask(&mut self, statement: &str) -> Result<(String, f64)> {
-        self.session.ask(statement)
+    pub fn execute(&mut self, statement: &str) -> Result<(String, f64)> {
+        self.session.execute(statement)
     }
 
     /// Runs a statement that counts.
@@ -105,7 +105,7 @@ impl Postgres {
     /// # Errors
     /// If the server refuses it, or it does not count.
     pub fn count(&mut self, statement: &str) -> Result<(u64, f64)> {
-        let (count, time) = self.ask(statement)?;
+        let (count, time) = self.execute(statement)?;
         Ok((
             count
                 .parse()
@@ -121,14 +121,14 @@ impl Drop for Postgres {
     }
 }
 
-/// SIGQUIT ends all processes of a server at once; a kill would leave them to find out.
+/// Ends all processes of a server at once with SIGQUIT. After SIGKILL, the others would run until they notice.
 fn quit(server: &mut Child) {
     let id = server.id().to_string();
     let _ = Command::new("kill").args(["-QUIT", &id]).status();
     let _ = server.wait();
 }
 
-/// The folder with `initdb` and `postgres`: the newest release of Debian's, or wherever the path leads to.
+/// The folder with `initdb` and `postgres`: the newest release of Debian's, or one on the path.
 fn programs_folder() -> Result<PathBuf> {
     let path = std::env::var_os("PATH").unwrap_or_default();
     let mut folders: Vec<PathBuf> = std::env::split_paths(&path).collect();
@@ -143,7 +143,7 @@ fn programs_folder() -> Result<PathBuf> {
     found.context("PostgreSQL is not installed (on Debian: postgresql)")
 }
 
-/// Who runs the server: PostgreSQL refuses to run as root.
+/// The account that runs the server, as PostgreSQL refuses to run as root.
 struct User {
     ids: Option<(u32, u32)>,
 }
@@ -196,7 +196,7 @@ fn wait_for_session(server: &mut Child, folder: &Path) -> Result<Session> {
             bail!("postgres ended with {status}");
         }
         let mut session = Session::start(folder)?;
-        if session.ask("SELECT 1").is_ok() {
+        if session.execute("SELECT 1").is_ok() {
             return Ok(session);
         }
         std::thread::park_timeout(Duration::from_millis(100));
@@ -204,7 +204,7 @@ fn wait_for_session(server: &mut Child, folder: &Path) -> Result<Session> {
     bail!("postgres does not answer")
 }
 
-/// A `psql` that stays.
+/// A `psql` that stays open.
 #[derive(Debug)]
 struct Session {
     child: Child,
@@ -244,7 +244,7 @@ impl Session {
         })
     }
 
-    fn ask(&mut self, statement: &str) -> Result<(String, f64)> {
+    fn execute(&mut self, statement: &str) -> Result<(String, f64)> {
         let end = if statement.starts_with('\\') { "" } else { ";" };
         let asked = format!("\\timing on\n{statement}{end}\n\\timing off\n\\echo {END}\n");
         let written = self.statements.write_all(asked.as_bytes());
@@ -297,7 +297,7 @@ mod tests {
             .expect("it counts");
         assert_eq!(count, 5);
         assert!(time > 0.0);
-        assert!(postgres.ask("SELEC 1").is_err());
+        assert!(postgres.execute("SELEC 1").is_err());
         let folder = postgres._folder.path().to_owned();
         drop(postgres);
         assert!(!folder.exists());

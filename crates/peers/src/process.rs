@@ -1,4 +1,4 @@
-//! Servers in processes of their own: Forebay's, started from a binary, watched, stopped or killed.
+//! Server processes: started from a binary, watched, stopped or killed.
 
 use std::collections::VecDeque;
 use std::io::{BufRead, BufReader, Read};
@@ -10,19 +10,19 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, anyhow, bail};
 
-/// How long a server may take to say that it listens; recovery of a large data directory counts.
+/// Timeout of starting a server, including recovery of a large data directory.
 const READY_SECONDS_MAX: u64 = 120;
-/// How long a server may take to stop after it was asked to.
+/// Timeout of stopping a server.
 const STOP_SECONDS_MAX: u64 = 60;
-/// How many of its last lines are kept to explain why a server did not start.
+/// Number of last lines of output kept, for messages.
 const LINES_KEPT: usize = 40;
-/// How long a server's background work is waited for.
+/// Timeout of waiting for a server's background work.
 const REST_SECONDS_MAX: u64 = 60;
-/// A server rests when it has used hardly any processor time for so many milliseconds.
+/// A server is idle if it uses hardly any processor time in this many milliseconds.
 const REST_MILLISECONDS: u64 = 300;
-/// Processor time that a server at rest uses meanwhile.
+/// Maximum processor time of an idle server in that time.
 const REST_PROCESSOR_TIME_MAX: Duration = Duration::from_millis(10);
-/// One tick of the processor times that Linux tells.
+/// A tick of Linux's processor times.
 const TICK_MILLISECONDS: u64 = 10;
 
 /// A server process; it is killed when this value is dropped.
@@ -100,8 +100,8 @@ impl ServerProcess {
         self.child.id()
     }
 
-    /// Where the server's status page is, as `http://127.0.0.1:41235/`, if it has one. To be asked before it has
-    /// written much else.
+    /// Where the server's status page is, as `http://127.0.0.1:41235/`, if it has one. Call it before
+    /// the server has written many more lines.
     pub fn status_page(&self) -> Option<String> {
         let lines = self.last_lines();
         let (_, rest) = lines.split_once("The status page is at ")?;
@@ -113,7 +113,7 @@ impl ServerProcess {
         self.lines.last()
     }
 
-    /// Memory that the process occupies now, in bytes (resident set), where the system tells.
+    /// Resident memory of the process in bytes, if the system reports it.
     pub fn resident_bytes(&self) -> Option<u64> {
         let status = std::fs::read_to_string(format!("/proc/{}/status", self.id())).ok()?;
         let line = status.lines().find(|line| line.starts_with("VmRSS:"))?;
@@ -121,9 +121,9 @@ impl ServerProcess {
         Some(kibibytes * 1024)
     }
 
-    /// Waits until the server has no background work left, so that what is measured next does not pay for what came
-    /// before; at most a minute, and not at all where the system does not tell.
-    pub async fn rest(&self) {
+    /// Waits, at most a minute, until the server has no background work left, so that it does not disturb the next
+    /// measurement. Returns at once if the system does not report processor times.
+    pub async fn wait_until_idle(&self) {
         let deadline = Instant::now() + Duration::from_secs(REST_SECONDS_MAX);
         let mut before = self.processor_time();
         while before.is_some() && Instant::now() < deadline {
@@ -136,7 +136,7 @@ impl ServerProcess {
         }
     }
 
-    /// Processor time of all its threads so far, to 10 ms, where the system tells.
+    /// Processor time of all its threads so far, to 10 ms, if the system reports it.
     pub fn processor_time(&self) -> Option<Duration> {
         let stat = std::fs::read_to_string(format!("/proc/{}/stat", self.id())).ok()?;
         let (_, figures) = stat.rsplit_once(')')?;
@@ -147,7 +147,7 @@ impl ServerProcess {
         ))
     }
 
-    /// True until the process has ended.
+    /// Returns whether the process is still running.
     pub fn is_running(&mut self) -> bool {
         matches!(self.child.try_wait(), Ok(None))
     }
@@ -166,7 +166,7 @@ impl ServerProcess {
         self.terminate()
     }
 
-    /// As [`ServerProcess::stop`], for whoever keeps the value.
+    /// As [`ServerProcess::stop`], but keeps the value.
     ///
     /// # Errors
     /// As for [`ServerProcess::stop`].
@@ -211,12 +211,12 @@ fn uri_in_line(line: &str) -> Option<String> {
 fn wait_for_uri(child: &mut Child, found: &Receiver<String>) -> Result<String> {
     match found.recv_timeout(Duration::from_secs(READY_SECONDS_MAX)) {
         Ok(uri) => Ok(uri),
-        Err(RecvTimeoutError::Timeout) => bail!("no word of listening for {READY_SECONDS_MAX} s"),
+        Err(RecvTimeoutError::Timeout) => bail!("not listening after {READY_SECONDS_MAX} s"),
         Err(RecvTimeoutError::Disconnected) => Err(anyhow!("ended with {}", child.wait()?)),
     }
 }
 
-/// The last lines of both outputs. Reading goes on for as long as the process lives, or its pipes would fill.
+/// The last lines of both outputs. They are read until the process ends, as its pipes would fill up otherwise.
 #[derive(Clone, Debug, Default)]
 struct Lines {
     kept: Arc<Mutex<VecDeque<String>>>,
@@ -247,7 +247,7 @@ impl Lines {
                 .map_while(std::result::Result::ok)
             {
                 if let Some(uri) = uri_of(&line) {
-                    // The receiver is gone after the first line found: later ones interest nobody.
+                    // The receiver takes only the first one, and is gone after it.
                     let _ = found.send(uri);
                 }
                 self.keep(line);

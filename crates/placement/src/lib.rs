@@ -1,11 +1,11 @@
-//! Which device holds which shard.
+//! Placement: which device owns which shard.
 //!
-//! A [`Placement`] knows ids, loads and weights, no bytes. A device's weight says how much it does in a given time, so
-//! a device with twice the weight gets twice the load. Every shard draws two devices at random, each with a chance in
-//! proportion to its weight, and takes the one whose load by weight would be lower (power of two choices). That keeps
-//! each device within a few shards of its share, where a single draw strays by the square root of it. A device that
-//! joins takes its share of the load from the fullest devices; the shards of a device that leaves draw again. The same
-//! seed and the same calls give the same placement.
+//! A [`Placement`] knows ids, loads and weights, but no data. A device's weight is its speed, so a device with twice
+//! the weight gets twice the load. For each shard, two devices are drawn at random, each with a probability
+//! proportional to its weight, and the one whose load by weight would be lower becomes the owner (power of two
+//! choices). That keeps each device within a few shards of its share, while single draws would deviate by the square
+//! root of the share. A device that joins takes its share of the load from the fullest devices. When a device leaves,
+//! owners are drawn again for its shards. The same seed and the same calls give the same placement.
 //!
 //! # Examples
 //! ```
@@ -22,7 +22,7 @@
 //!
 //! # Sources
 //! Morishima & Matsutani, DistGPU Cache, section 3.4; Mitzenmacher, The Power of Two Choices; Berenbrink, Brinkmann,
-//! Friedetzky & Nagel, Balls into Non-uniform Bins (chances in proportion to capacity).
+//! Friedetzky & Nagel, Balls into Non-uniform Bins (probabilities proportional to capacity).
 #![forbid(unsafe_code)]
 
 mod placement;

@@ -16,14 +16,14 @@ impl fmt::Display for ShardId {
     }
 }
 
-/// A shard that changes its owner.
+/// A change of a shard's owner.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Move<D> {
     /// The shard.
     pub shard: ShardId,
     /// The device that owned it.
     pub from: D,
-    /// The device that owns it now; `None` when no device is left.
+    /// The device that owns it now; `None` if no device is left.
     pub to: Option<D>,
 }
 
@@ -32,7 +32,7 @@ pub struct Move<D> {
 struct Placed<D> {
     load: u64,
     owner: Option<D>,
-    /// Position in the list of its owner.
+    /// Position in its owner's list.
     index: usize,
 }
 
@@ -45,15 +45,15 @@ struct Holdings {
 }
 
 impl Holdings {
-    /// Compares this device's load by weight, were it to hold `load`, with that of another.
+    /// Compares this device's load by weight, if its load were `load`, with that of another at `other_load`.
     fn compare_load(&self, load: u64, other: &Holdings, other_load: u64) -> Ordering {
-        // load / weight, without division: the products fit, as a sum of loads and a weight have 64 bits each.
+        // Compares load / weight without division. The products fit, as sums of loads and weights have 64 bits each.
         let scaled = |load: u64, other: &Holdings| u128::from(load) * u128::from(other.weight);
         scaled(load, other).cmp(&scaled(other_load, self))
     }
 }
 
-/// Shards, devices, and the random assignment of the ones to the others. `D` identifies a device.
+/// The random assignment of shards to devices. `D` identifies a device.
 #[derive(Debug)]
 pub struct Placement<D> {
     rng: Rng,
@@ -63,7 +63,7 @@ pub struct Placement<D> {
 }
 
 impl<D: Copy + Ord> Placement<D> {
-    /// An empty placement whose draws follow from `seed`.
+    /// An empty placement; `seed` determines its draws.
     pub fn new(seed: u64) -> Placement<D> {
         Placement {
             rng: Rng::with_seed(seed),
@@ -73,12 +73,12 @@ impl<D: Copy + Ord> Placement<D> {
         }
     }
 
-    /// Counts changes: any two answers under the same epoch agree.
+    /// Number of changes so far. Two reads in the same epoch agree.
     pub fn epoch(&self) -> u64 {
         self.epoch
     }
 
-    /// The devices that take shards, in order.
+    /// The devices in order.
     pub fn devices(&self) -> impl Iterator<Item = D> + '_ {
         self.devices.keys().copied()
     }
@@ -107,11 +107,11 @@ impl<D: Copy + Ord> Placement<D> {
             .map_or(0, |holdings| holdings.load)
     }
 
-    /// Gives a shard an owner: of two devices drawn at random, none of them in `refused`, the one whose load by weight
-    /// is lower with the shard. Returns `None` if every device is in `refused`; the shard then has no owner. A shard
-    /// that had an owner loses it first.
+    /// Draws an owner for a shard: of two random devices that are not in `refused`, the one whose load by weight is
+    /// lower with the shard. Returns `None` if every device is in `refused`; the shard then has no owner. A shard with
+    /// an owner loses it first.
     ///
-    /// The caller copies the shard afterwards, without any lock around the placement. If the device turns out to have
+    /// The caller copies the shard after this, and need not hold a lock on the placement meanwhile. If the device has
     /// no room, the caller draws again with the device in `refused`.
     pub fn draw(&mut self, shard: ShardId, load: u64, refused: &[D]) -> Option<D> {
         self.evict(shard);
@@ -126,7 +126,7 @@ impl<D: Copy + Ord> Placement<D> {
         self.settle(shard, 0, None);
     }
 
-    /// Changes a shard's load; its owner stays.
+    /// Changes a shard's load without changing its owner.
     pub fn resize(&mut self, shard: ShardId, load: u64) {
         let Some(placed) = self.shards.get_mut(&shard) else {
             return;
@@ -137,7 +137,7 @@ impl<D: Copy + Ord> Placement<D> {
         }
     }
 
-    /// Forgets a shard.
+    /// Removes a shard.
     pub fn remove(&mut self, shard: ShardId) {
         self.evict(shard);
         self.shards.remove(&shard);
@@ -146,9 +146,9 @@ impl<D: Copy + Ord> Placement<D> {
 
     /// Adds a device and moves its share of the load to it: `L * weight / W`, where `L` is the load of all placed
     /// shards and `W` the weight of all devices with the new one. With equal weights and loads, that is `b / G` of the
-    /// `b` placed shards on now `G` devices. Each is a random shard of the device that is fullest then. The first one
-    /// that exceeds the share ends the moves, so the newcomer gets its share less than one shard at worst. A weight of
-    /// 0 counts as 1. Does nothing if the device is a member.
+    /// `b` placed shards on now `G` devices. Each is a random shard of the device that is fullest at that moment. A
+    /// shard that would exceed the share ends the moves, so the device may get up to one shard less than its share. A
+    /// weight of 0 counts as 1. Does nothing if the device is a member.
     pub fn join(&mut self, device: D, weight: u64) -> Vec<Move<D>> {
         if self.devices.contains_key(&device) {
             return Vec::new();
@@ -164,7 +164,7 @@ impl<D: Copy + Ord> Placement<D> {
         std::iter::from_fn(|| self.move_one_to(device, share)).collect()
     }
 
-    /// Removes a device; each of its shards draws another.
+    /// Removes a device and draws new owners for its shards.
     pub fn leave(&mut self, device: D) -> Vec<Move<D>> {
         let Some(holdings) = self.devices.remove(&device) else {
             return Vec::new();
@@ -183,7 +183,7 @@ impl<D: Copy + Ord> Placement<D> {
         holdings.shards.into_iter().map(&mut redraw).collect()
     }
 
-    /// The part of the whole load that is a device's by its weight, rounded down.
+    /// A device's share of the whole load by its weight, rounded down.
     fn share_of(&self, device: D) -> u64 {
         let sum = |of: fn(&Holdings) -> u64| -> u128 {
             self.devices
@@ -235,7 +235,7 @@ impl<D: Copy + Ord> Placement<D> {
         }
     }
 
-    /// Draws a device with a chance in proportion to its weight.
+    /// Draws a device that is neither in `refused` nor `drawn`, with a probability proportional to its weight.
     fn draw_device(&mut self, refused: &[D], drawn: Option<D>) -> Option<D> {
         let is_open = |device: &D| !refused.contains(device) && drawn != Some(*device);
         let open = self.devices.iter().filter(|(device, _)| is_open(device));
@@ -270,12 +270,12 @@ impl<D: Copy + Ord> Placement<D> {
         if let Some(moved) = holdings.shards.get(index) {
             self.shards
                 .get_mut(moved)
-                .expect("a device's shard is a known one")
+                .expect("every shard of a device is in `shards`")
                 .index = index;
         }
     }
 
-    /// Records a shard with an owner, or without.
+    /// Records a shard with or without an owner.
     fn settle(&mut self, shard: ShardId, load: u64, owner: Option<D>) {
         let mut index = 0;
         if let Some(holdings) = owner.and_then(|owner| self.devices.get_mut(&owner)) {

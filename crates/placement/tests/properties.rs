@@ -1,4 +1,4 @@
-//! What any sequence of draws, joins and leaves keeps true.
+//! Invariants that hold after any sequence of draws, joins and leaves.
 
 use std::collections::BTreeMap;
 
@@ -47,7 +47,7 @@ fn operation() -> impl Strategy<Value = Operation> {
     ]
 }
 
-/// What the caller knows: the owner and load of each shard, and the weight of each device.
+/// The model: the owner and load of each shard, and the weight of each device.
 #[derive(Debug, Default, PartialEq)]
 struct Model {
     shards: BTreeMap<u64, (Option<u32>, u64)>,
@@ -61,7 +61,7 @@ impl Model {
         loads.map(|(_, load)| load).sum()
     }
 
-    /// The part of the whole load that is a device's by its weight.
+    /// A device's share of the whole load by its weight.
     fn share_of(&self, device: u32) -> f64 {
         let load: u64 = self
             .weights
@@ -113,7 +113,7 @@ impl Model {
     fn join(&mut self, placement: &mut Placement<u32>, device: u32, weight: u64) {
         let moves = placement.join(device, weight);
         if self.weights.contains_key(&device) {
-            assert_eq!(moves, [], "it is a member");
+            assert_eq!(moves, [], "the device is a member already");
             return;
         }
         self.weights.insert(device, weight.max(1));
@@ -176,11 +176,11 @@ fn owners(placement: &Placement<u32>) -> Vec<Option<u32>> {
         .collect()
 }
 
-/// How much a device may hold beyond its share, in shards. Two choices give log log n of the number of devices; this is
+/// Maximum load of a device above its share, in shards. Two choices give log log n of the number of devices; this is
 /// generous for nine.
 const SHARDS_ABOVE_SHARE_MAX: u64 = 5;
 
-/// A placement of `shards` shards of a load between 1 and `load_max`, over devices with these weights.
+/// A placement of `shards` shards, with loads between 1 and `load_max`, on devices with these weights.
 fn drawn(weights: &[u64], shards: u64, load_max: u64, seed: u64) -> Placement<usize> {
     let mut placement = Placement::new(seed);
     for (device, weight) in weights.iter().enumerate() {
@@ -202,16 +202,13 @@ fn check_shares(placement: &Placement<usize>, weights: &[u64], load_max: u64) {
         let share = load * weights[device] / all;
         let most = share + SHARDS_ABOVE_SHARE_MAX * load_max;
         let held = placement.load_on(device);
-        assert!(
-            held <= most,
-            "{held} where the share is {share}: {placement:?}"
-        );
+        assert!(held <= most, "load {held}, share {share}: {placement:?}");
     }
 }
 
 proptest! {
     #[test]
-    fn keeps_account(operations in prop::collection::vec(operation(), 0..200), seed: u64) {
+    fn agrees_with_the_model(operations in prop::collection::vec(operation(), 0..200), seed: u64) {
         let mut placement = Placement::new(seed);
         let mut model = Model::default();
         for operation in &operations {
@@ -247,7 +244,7 @@ proptest! {
     }
 
     #[test]
-    fn each_device_holds_what_its_weight_asks_for(
+    fn each_device_holds_its_share_by_weight(
         weights in prop::collection::vec(1..1000u64, 2..9),
         shards in 10..1000u64,
         load_max in 1..100u64,

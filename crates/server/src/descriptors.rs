@@ -1,15 +1,15 @@
-//! File descriptors: as many as the system lets us have, and a part of them for the store's files.
+//! File descriptors: raises their limit, and reserves a part of them for the store's files.
 
 use anyhow::{Context, Result};
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
 
-/// Descriptors that clients leave to the store's files and the rest of the process, where there are enough.
+/// Descriptors reserved for the store's files and the rest of the process, if the limit allows.
 const RESERVED: u64 = 512;
 
-/// Raises the limit of this process to the most it may have; the limit then.
+/// Raises the limit of this process to its hard limit, and returns it.
 ///
 /// # Errors
-/// If the system tells no limit.
+/// If the system does not report a limit.
 pub fn raise() -> Result<u64> {
     let (soft, hard) =
         getrlimit(Resource::RLIMIT_NOFILE).context("asking how many files may be open")?;
@@ -25,7 +25,7 @@ pub fn raise() -> Result<u64> {
     }
 }
 
-/// How many of `wanted` connections fit into a limit of descriptors, if each takes `each`.
+/// Returns how many of `wanted` connections fit into a limit of descriptors, if each takes `each`.
 pub fn connections(wanted: usize, limit: u64, each: u64) -> usize {
     let reserved = RESERVED.min(limit / 2);
     let fit = (limit - reserved) / each;

@@ -1,13 +1,13 @@
-//! Errors of the MongoDB driver as sentences for people.
+//! Errors of the MongoDB driver, as readable sentences.
 
 use mongodb::error::{Error, ErrorKind, InsertManyError, WriteFailure};
 
-/// How servers refuse a command of a client that has not logged in.
+/// Part of the message with which servers refuse an unauthenticated client.
 const NOT_LOGGED_IN: &str = "requires authentication";
 const LOG_IN: &str =
     "user and password go into the connection string, as in mongodb://USER:PASSWORD@HOST:PORT";
 
-/// What went wrong, in a sentence without the driver's own terms.
+/// Describes the error in a sentence without the driver's own terms.
 pub fn sentence(error: &Error) -> String {
     let kind = &*error.kind;
     match kind {
@@ -25,7 +25,7 @@ pub fn sentence(error: &Error) -> String {
     }
 }
 
-/// What is wrong with a connection string.
+/// Describes what is wrong with a connection string.
 fn of_argument(message: &str) -> String {
     if message.contains("mongodb+srv") {
         return "mongodb+srv is not supported: name the server as in mongodb://HOST:PORT"
@@ -51,10 +51,10 @@ fn of_inserts(error: &InsertManyError) -> String {
     message.map_or_else(|| "the server refused documents".to_owned(), Clone::clone)
 }
 
-/// How a connection ends where only one side speaks TLS.
+/// The sentence for a connection that was closed, typically because only one side speaks TLS.
 const CLOSED: &str = "the server closed the connection, as servers do where only one side speaks TLS (tls=true in the connection string)";
 
-/// The sentence for a text that may contain a description of all servers with their errors.
+/// Returns the sentence for a text that may describe all servers with their errors.
 fn of_connection(text: &str) -> String {
     let known = [
         ("Connection refused", "nothing listens there"),
@@ -83,7 +83,7 @@ fn of_connection(text: &str) -> String {
     }
 }
 
-/// The text up to where the driver begins to show its own fields.
+/// The text up to the point where the driver prints its own fields.
 fn plain(text: &str) -> &str {
     let text = text.split(", labels: {").next().unwrap_or_default();
     text.trim_start_matches("Kind: ")

@@ -7,14 +7,14 @@ use tracing_subscriber::EnvFilter;
 
 use crate::settings::Settings;
 
-/// Starts logging as the settings say.
+/// Starts logging according to the settings.
 ///
 /// # Errors
-/// If the filter is not one.
+/// If the filter is malformed.
 pub fn start(settings: &Settings) -> anyhow::Result<()> {
     let filter =
         EnvFilter::try_new(&settings.log).map_err(|error| anyhow::anyhow!("--log: {error}"))?;
-    // Without colors: a line is the same at a terminal and in a file.
+    // Without colors, so that a line is the same on a terminal and in a file.
     let lines = tracing_subscriber::fmt()
         .with_ansi(false)
         .with_env_filter(filter)
@@ -48,7 +48,7 @@ impl<W: Write> Write for Lines<W> {
     }
 }
 
-/// The text with what could end its line, steer a terminal or turn the order of letters around written as an escape.
+/// Escapes characters that end a line, control a terminal or reverse the direction of text.
 pub fn one_line(text: &str) -> Cow<'_, str> {
     if !text.contains(is_steering) {
         return Cow::Borrowed(text);

@@ -1,33 +1,31 @@
-//! The `forebay` binary: a server in front of, or instead of, the store that people have, and the tools around it.
+//! The `forebay` binary: a server that is a store or a proxy in front of one, and its tools.
 #![forbid(unsafe_code)]
 
 mod auth;
 mod cli;
 mod descriptors;
-mod door;
+mod doors;
 mod driver_error;
 mod import;
+mod listen;
 mod logging;
 mod settings;
-mod shadow;
 mod status;
 mod stop;
-mod tcp;
 mod tls;
-mod upstream;
 
 use std::process::ExitCode;
 
 use clap::Parser;
 
-/// More threads than all bounds on blocking work allow together: where there is none left, a thread that serves the
-/// network cannot hand its other tasks over when it blocks.
+/// Maximum number of blocking threads: more than the limits of blocking work add up to. A network thread that blocks
+/// needs a free one to take over its other tasks.
 const BLOCKING_THREADS_MAX: usize = 2_048;
 
 fn main() -> ExitCode {
     forebay_device::give_back_large_blocks();
     let cli = cli::Cli::parse();
-    // Before any other thread starts: all are to leave signals to one.
+    // Before any other thread starts, as threads inherit the blocked signals.
     let stop = match stop::Stop::on_signals() {
         Ok(stop) => stop,
         Err(error) => return failed(&error),
@@ -50,7 +48,7 @@ fn failed(error: &anyhow::Error) -> ExitCode {
     ExitCode::FAILURE
 }
 
-/// The error and its causes in one line; a cause that the line tells already is left out.
+/// The error and its causes in one line, without causes that the line already contains.
 fn message(error: &anyhow::Error) -> String {
     let mut line = String::new();
     for cause in error.chain() {
@@ -62,7 +60,7 @@ fn message(error: &anyhow::Error) -> String {
             line.push_str(&text);
         }
         if of_driver.is_some() {
-            // Its causes are in the sentence.
+            // The sentence includes its causes.
             break;
         }
     }
@@ -75,10 +73,10 @@ mod tests {
     use anyhow::Context;
 
     #[test]
-    fn causes_are_told_once() {
+    fn each_cause_appears_once() {
         let error = Err::<(), _>(std::io::Error::other("disk full"));
         let error = error.context("cannot write: disk full").context("saving");
-        let error = error.expect_err("it is one");
+        let error = error.expect_err("made as an error");
         assert_eq!(message(&error), "saving: cannot write: disk full");
     }
 }

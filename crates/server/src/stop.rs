@@ -12,14 +12,14 @@ use nix::sys::signal::{SigSet, Signal, raise};
 use parking_lot::{Condvar, Mutex};
 use tokio::sync::watch;
 
-/// Whoever is asked to stop.
+/// Handles requests to stop the process.
 #[derive(Clone, Debug)]
 pub struct Stop {
     asked: watch::Sender<bool>,
     phase: Arc<(Mutex<Phase>, Condvar)>,
 }
 
-/// How far a stop has come.
+/// Progress of a stop.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 enum Phase {
     /// No stop was requested.
@@ -27,7 +27,7 @@ enum Phase {
     Running,
     /// Commands in progress may finish.
     Asked,
-    /// The door is closed: what is left to do takes the time it takes.
+    /// The door is closed. The rest of the shutdown has no time limit.
     Served,
 }
 
@@ -35,8 +35,8 @@ enum Phase {
 const MARGIN: Duration = Duration::from_secs(1);
 
 impl Stop {
-    /// Takes the signals of this process, of the threads that start from here on too. They end it as they always do
-    /// where nobody [listens](Stop::listen) to stop in good order, and when they come a second time.
+    /// Takes over Ctrl-C and SIGTERM, also for threads that start later. A signal still ends the process at once if
+    /// nothing [listens](Stop::listen) for an orderly stop, or if it is the second one.
     ///
     /// # Errors
     /// If the system refuses.
@@ -54,52 +54,54 @@ impl Stop {
         Ok(stop)
     }
 
-    /// Turns true when the process is asked to stop.
+    /// Returns a receiver that turns true when a stop is requested.
     pub fn listen(&self) -> watch::Receiver<bool> {
         self.asked.subscribe()
     }
 
-    /// Ends the process if it is asked to stop and the door is not closed within `patience` and a second. A thread of
-    /// its own does so, whatever other threads do.
+    /// Ends the process if the door is not closed within `timeout` plus a second after a request to stop. A separate
+    /// thread does this, so that no other thread can delay it.
     ///
     /// # Errors
-    /// If the system gives no thread.
-    pub fn end_after(&self, patience: Duration) -> Result<()> {
+    /// If the system cannot start a thread.
+    pub fn end_after(&self, timeout: Duration) -> Result<()> {
         let stop = self.clone();
         let thread = thread::Builder::new().name("stop".to_owned());
         thread.spawn(move || {
-            if !stop.is_served_within(patience + MARGIN) {
-                tracing::error!("commands do not end; the process does, as after a crash");
+            if !stop.is_served_within(timeout + MARGIN) {
+                tracing::error!(
+                    "commands do not finish in time: the process ends, as after a crash"
+                );
                 process::exit(1);
             }
         })?;
         Ok(())
     }
 
-    /// Tells that the door is closed.
+    /// Records that the door is closed.
     pub fn served(&self) {
         self.enter(Phase::Served);
     }
 
     fn enter(&self, next: Phase) {
-        let (phase, told) = &*self.phase;
+        let (phase, changed) = &*self.phase;
         *phase.lock() = next;
-        told.notify_all();
+        changed.notify_all();
     }
 
-    /// Waits until it is asked for, and then for the door to close; false if that takes longer.
+    /// Waits for a request to stop, then for the door to close. Returns false if closing takes longer.
     fn is_served_within(&self, time: Duration) -> bool {
-        let (phase, told) = &*self.phase;
+        let (phase, changed) = &*self.phase;
         let mut phase = phase.lock();
-        told.wait_while(&mut phase, |phase| *phase == Phase::Running);
-        told.wait_while_for(&mut phase, |phase| *phase == Phase::Asked, time);
+        changed.wait_while(&mut phase, |phase| *phase == Phase::Running);
+        changed.wait_while_for(&mut phase, |phase| *phase == Phase::Asked, time);
         *phase == Phase::Served
     }
 
-    /// Asks when standard input has ended, or cannot be read.
+    /// Requests a stop when standard input ends or cannot be read.
     ///
     /// # Errors
-    /// If the system gives no thread.
+    /// If the system cannot start a thread.
     pub fn on_stdin_end(&self) -> Result<()> {
         let stop = self.clone();
         let thread = thread::Builder::new().name("stdin".to_owned());
@@ -107,17 +109,17 @@ impl Stop {
             if let Err(error) = io::copy(&mut io::stdin().lock(), &mut io::sink()) {
                 tracing::warn!(%error, "standard input cannot be read");
             }
-            stop.ask();
+            stop.request();
         })?;
         Ok(())
     }
 
     fn wait_for(&self, signals: SigSet) {
         while let Ok(signal) = signals.wait() {
-            if self.ask() {
+            if self.request() {
                 continue;
             }
-            // What it does to this process is done in this thread, now.
+            // The signal takes effect in this thread, before `raise` returns.
             let done = signals.thread_unblock().and_then(|()| raise(signal));
             if let Err(error) = done.and_then(|()| signals.thread_block()) {
                 tracing::warn!(%error, "{signal} has no effect");
@@ -126,7 +128,7 @@ impl Stop {
     }
 
     /// Requests a stop. Returns whether a listener will act on it: only the first request does.
-    fn ask(&self) -> bool {
+    fn request(&self) -> bool {
         let first = !*self.asked.borrow() && self.asked.send(true).is_ok();
         if first {
             self.enter(Phase::Asked);

@@ -1,34 +1,31 @@
 //! TLS from a certificate and a key in PEM files.
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::Arc;
 
+use forebay_net::{PemError, certificates};
+use rustls_pki_types::PrivateKeyDer;
 use rustls_pki_types::pem::PemObject;
-use rustls_pki_types::{CertificateDer, PrivateKeyDer};
 use tokio_rustls::TlsAcceptor;
 use tokio_rustls::rustls::{self, ServerConfig};
 
 use crate::settings::Settings;
 
-/// Why TLS can not be used.
+/// Why TLS cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub enum TlsError {
-    /// A certificate without a key or the other way round.
+    /// A certificate without a key, or a key without a certificate.
     #[error("--tls-cert and --tls-key go together: give both or none")]
     Incomplete,
-    /// A file that is not what it should be.
-    #[error("cannot read {what} from {path}: {problem}")]
-    File {
-        what: &'static str,
-        path: PathBuf,
-        problem: String,
-    },
+    /// A file is missing or malformed.
+    #[error("{0}")]
+    File(#[from] PemError),
     /// The key does not belong to the certificate, or is of a kind that is not supported.
     #[error("the TLS certificate and key cannot be used: {0}")]
     Unusable(#[from] rustls::Error),
 }
 
-/// What accepts TLS clients, if the settings ask for TLS.
+/// Returns the acceptor of TLS clients; `None` if the settings do not enable TLS.
 ///
 /// # Errors
 /// If a file is missing or wrong.
@@ -42,35 +39,12 @@ pub fn acceptor(settings: &Settings) -> Result<Option<TlsAcceptor>, TlsError> {
 
 fn from_files(certificate: &Path, key: &Path) -> Result<TlsAcceptor, TlsError> {
     let chain = certificates(certificate)?;
-    let key =
-        PrivateKeyDer::from_pem_file(key).map_err(|error| file("a private key", key, &error))?;
+    let failed = |error| PemError::new("a private key", key, error);
+    let key = PrivateKeyDer::from_pem_file(key).map_err(failed)?;
     let provider = Arc::new(rustls::crypto::ring::default_provider());
     let config = ServerConfig::builder_with_provider(provider)
         .with_safe_default_protocol_versions()?
         .with_no_client_auth()
         .with_single_cert(chain, key)?;
     Ok(TlsAcceptor::from(Arc::new(config)))
-}
-
-/// The certificates in a PEM file, at least one.
-///
-/// # Errors
-/// If the file is missing or wrong.
-pub fn certificates(path: &Path) -> Result<Vec<CertificateDer<'static>>, TlsError> {
-    let what = "a certificate";
-    let chain = CertificateDer::pem_file_iter(path).map_err(|error| file(what, path, &error))?;
-    let chain: Result<Vec<_>, _> = chain.collect();
-    let chain = chain.map_err(|error| file(what, path, &error))?;
-    match chain.is_empty() {
-        true => Err(file(what, path, &"there is none in it")),
-        false => Ok(chain),
-    }
-}
-
-fn file(what: &'static str, path: &Path, problem: &dyn std::fmt::Display) -> TlsError {
-    TlsError::File {
-        what,
-        path: path.to_owned(),
-        problem: problem.to_string(),
-    }
 }

@@ -19,13 +19,13 @@ use mongodb::error::{Error, ErrorKind};
 use raw::Raw;
 
 const BINARY: &str = env!("CARGO_BIN_EXE_forebay");
-/// A server that does not answer within this time is stuck.
-const PATIENCE: Duration = Duration::from_secs(30);
+/// Timeout of an answer.
+const TIMEOUT: Duration = Duration::from_secs(30);
 const UNAUTHORIZED: i32 = 13;
 const AUTHENTICATION_FAILED: i32 = 18;
 const CURSOR_NOT_FOUND: i32 = 43;
 
-/// The program, for an account that shows its files to all others.
+/// Runs the program with a umask that lets other accounts read its files.
 fn with_open_umask(arguments: &[&str]) -> Command {
     let mut command = Command::new("sh");
     command
@@ -34,7 +34,7 @@ fn with_open_umask(arguments: &[&str]) -> Command {
     command
 }
 
-/// The files and folders below a folder, and the folder itself.
+/// Returns a folder and all files and folders in it.
 fn all_below(path: &Path) -> Result<Vec<std::path::PathBuf>> {
     let mut found = vec![path.to_owned()];
     if path.is_dir() {
@@ -47,7 +47,7 @@ fn all_below(path: &Path) -> Result<Vec<std::path::PathBuf>> {
 
 fn ensure_private(folder: &Path) -> Result<()> {
     let all = all_below(folder)?;
-    ensure!(all.len() > 3, "there is little in {folder:?}: {all:?}");
+    ensure!(all.len() > 3, "few files in {folder:?}: {all:?}");
     for path in all {
         let mode = fs::metadata(&path)?.permissions().mode() & 0o777;
         ensure!(mode & 0o077 == 0, "{path:?} has mode {mode:o}");
@@ -77,7 +77,7 @@ fn other_accounts_cannot_read_the_data() -> Result<()> {
     ensure_private(&data)
 }
 
-/// A server that asks for passwords, with a user `root`.
+/// Starts a server that requires authentication, with a user `root`.
 async fn with_root(arguments: &[&str]) -> Result<(Server, Client)> {
     let server = Server::start(BINARY, &[&["--auth"], arguments].concat())?;
     let added = Command::new(BINARY)
@@ -89,10 +89,10 @@ async fn with_root(arguments: &[&str]) -> Result<(Server, Client)> {
     Ok((server, root))
 }
 
-/// A client of a user, whose password is `secret`.
+/// Connects as a user, whose password is `secret`.
 async fn login(server: &Server, user: &str) -> Result<Client> {
     let address = server.process().address();
-    // One connection, so that it is the one whose user changes.
+    // A single connection, so that the user of this connection changes.
     let options = "authSource=admin&maxPoolSize=1&retryReads=false&retryWrites=false";
     Ok(Client::with_uri_str(format!("mongodb://{user}:secret@{address}/?{options}")).await?)
 }
@@ -180,7 +180,7 @@ async fn roles_are_granted_shown_and_revoked_while_connections_are_open() -> Res
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn users_that_are_gone_or_have_another_password_may_do_nothing_more() -> Result<()> {
+async fn users_that_are_dropped_or_get_another_password_lose_their_rights() -> Result<()> {
     let (server, root) = with_root(&[]).await?;
     let documents: Vec<Document> = (0..200).map(|id| doc! { "_id": id }).collect();
     root.database("shop")
@@ -231,7 +231,7 @@ async fn users_that_are_gone_or_have_another_password_may_do_nothing_more() -> R
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_a_user_has_begun_ends_with_the_user() -> Result<()> {
+async fn commands_in_progress_end_when_their_user_is_dropped() -> Result<()> {
     let (server, root) = with_root(&["--documents-change-history-bytes-max", "10MiB"]).await?;
     root.database("shop").create_collection("things").await?;
     add_user(&root, "ada", "read", "shop").await?;
@@ -255,9 +255,9 @@ async fn what_a_user_has_begun_ends_with_the_user() -> Result<()> {
         }
         anyhow::Ok(())
     };
-    tokio::time::timeout(PATIENCE, begins).await??;
+    tokio::time::timeout(TIMEOUT, begins).await??;
     admin.run_command(doc! { "dropUser": "ada" }).await?;
-    let ended = tokio::time::timeout(PATIENCE, waiting).await??;
+    let ended = tokio::time::timeout(TIMEOUT, waiting).await??;
     ensure!(ended.is_err(), "{ended:?}");
     server.stop()
 }
@@ -280,7 +280,7 @@ async fn the_first_user_can_add_the_next() -> Result<()> {
 }
 
 fn connect(server: &Server) -> Result<Raw> {
-    Raw::connect(server.process().address(), PATIENCE)
+    Raw::connect(server.process().address(), TIMEOUT)
 }
 
 impl Raw {
@@ -298,7 +298,7 @@ impl Raw {
         }
     }
 
-    /// The salt that the server sends for a user.
+    /// Returns the salt that the server sends for a user.
     fn salt(&mut self, user: &str, db: &str) -> Result<String> {
         let first = self.sasl("saslStart", &format!("n,,n={user},r=abc"), db)?;
         let payload = String::from_utf8(first.get_binary_generic("payload")?.clone())?;
@@ -308,7 +308,7 @@ impl Raw {
         Ok(salt.context("a salt")?.to_owned())
     }
 
-    /// Sends a wrong password, and returns the reply to it.
+    /// Sends a wrong password and returns the reply.
     fn guess(&mut self, user: &str) -> Result<Document> {
         let first = self.sasl("saslStart", &format!("n,,n={user},r=abc"), "admin")?;
         let payload = String::from_utf8(first.get_binary_generic("payload")?.clone())?;
@@ -331,8 +331,8 @@ impl Raw {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn strangers_do_not_keep_out_clients_that_know_a_password() -> Result<()> {
-    // A driver also monitors a server over a connection that never authenticates, which is a stranger's.
+async fn strangers_do_not_keep_out_clients_with_a_password() -> Result<()> {
+    // A driver also monitors the server over a connection that never authenticates, a stranger.
     let (server, root) = with_root(&["--connections-max", "12"]).await?;
     drop(root);
     let mut strangers = Vec::new();
@@ -350,7 +350,7 @@ async fn strangers_do_not_keep_out_clients_that_know_a_password() -> Result<()> 
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_client_that_begins_to_work_has_to_authenticate_in_time() -> Result<()> {
+async fn a_client_must_authenticate_in_time() -> Result<()> {
     let (server, _root) = with_root(&["--handshake-timeout-ms", "3000"]).await?;
     let (mut watcher, mut idler) = (connect(&server)?, connect(&server)?);
     watcher.run(&doc! { "hello": 1, "$db": "admin" })?;
@@ -373,12 +373,12 @@ async fn a_connection_has_three_guesses() -> Result<()> {
     server.stop()
 }
 
-/// The page for Prometheus.
+/// Returns the page for Prometheus.
 fn metrics(server: &Server) -> Result<String> {
     let page = server.process().status_page().context("a status page")?;
     let address = page.strip_prefix("http://").context("its protocol")?;
     let mut page = TcpStream::connect(address.trim_end_matches('/'))?;
-    page.set_read_timeout(Some(PATIENCE))?;
+    page.set_read_timeout(Some(TIMEOUT))?;
     page.write_all(b"GET /metrics HTTP/1.1\r\nHost: localhost\r\n\r\n")?;
     let mut text = String::new();
     page.read_to_string(&mut text)?;
@@ -386,7 +386,7 @@ fn metrics(server: &Server) -> Result<String> {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn salts_do_not_tell_which_users_exist() -> Result<()> {
+async fn salts_do_not_reveal_which_users_exist() -> Result<()> {
     let (mut server, _root) = with_root(&[]).await?;
     let salts = |server: &Server| -> Result<Vec<String>> {
         let asked = [

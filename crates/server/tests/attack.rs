@@ -1,7 +1,8 @@
-//! A mix of attacks on the server's memory, while another client goes on undisturbed: short here, ten minutes with
-//! `FOREBAY_TEST_FULL`, where the other client's times are held to the limit too.
+//! A mix of attacks on the server's memory, while another client works undisturbed. With `FOREBAY_TEST_FULL` it runs
+//! for ten minutes, and the latency of the other client is checked too.
 //!
-//! The rule: the process never has more resident memory than 1.2 times `--memory-bytes-max`, code, caches and all.
+//! The rule: the resident memory of the process, including code and caches, never exceeds 1.2 times
+//! `--memory-bytes-max`.
 
 mod raw;
 
@@ -16,26 +17,26 @@ use raw::Raw;
 
 const BINARY: &str = env!("CARGO_BIN_EXE_forebay");
 const MEMORY_BYTES_MAX: u64 = 256 << 20;
-/// Documents of the cached collection.
+/// Number of documents in the cached collection.
 const NAMES: i32 = 50_000;
-/// Documents of the other collection, and the bytes of each: all of them are one batch or less.
+/// Number of documents in the other collection, and bytes of each. All of them fit in one batch.
 const LARGE: i32 = 6;
 const LARGE_BYTES: usize = 15_000_000;
-/// Statements of one update.
+/// Number of statements of one update.
 const STATEMENTS: i32 = 100_000;
-/// Conditions of one search.
+/// Number of conditions of one search.
 const CONDITIONS: usize = 1000;
-/// How long an attacker leaves the server with what it holds.
+/// Time for which an attacker makes the server hold memory.
 const HOLD: Duration = Duration::from_secs(2);
-/// A server that does not answer within this time is stuck.
-const PATIENCE: Duration = Duration::from_secs(60);
-/// Longest time of a ping, but for one in a hundred, on two cores.
+/// Timeout of an answer.
+const TIMEOUT: Duration = Duration::from_secs(60);
+/// Maximum p99 of a ping, on two cores.
 const PING_MAX: Duration = Duration::from_millis(100);
-/// What every name holds.
+/// A part of every name.
 const ALPHABET: &str = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ";
 
 fn connect(address: &str) -> Result<Raw> {
-    Raw::connect(address, PATIENCE)
+    Raw::connect(address, TIMEOUT)
 }
 
 fn message(command: RawDocumentBuf) -> Vec<u8> {
@@ -79,7 +80,7 @@ fn prepare(address: &str) -> Result<()> {
         &mut raw,
         rawdoc! { "insert": "groups", "$db": "d", "documents": [value] },
     )?;
-    // What is read for the first time is no part of an attack.
+    // Reading for the first time is not part of an attack.
     read_all(&mut raw)
 }
 
@@ -94,7 +95,7 @@ fn find_large(id: i32) -> RawDocumentBuf {
     rawdoc! { "find": "large", "filter": { "_id": id }, "$db": "d" }
 }
 
-/// [`CONDITIONS`] different conditions, which every name meets.
+/// Returns a search with [`CONDITIONS`] different conditions, all of which every name meets.
 fn many_conditions() -> RawDocumentBuf {
     let begins = 0..ALPHABET.len();
     let parts = begins.flat_map(|begin| (begin + 2..=ALPHABET.len()).map(move |end| begin..end));
@@ -106,7 +107,7 @@ fn many_conditions() -> RawDocumentBuf {
     rawdoc! { "count": "names", "query": { "$and": conditions }, "$db": "d" }
 }
 
-/// An attack on an address, once; whether the server did all that was asked for.
+/// Attacks the server at an address once. Returns whether the server executed all of the commands.
 type Attack = fn(&str) -> Result<bool>;
 
 /// The attacks, each with the number of clients that carry it out at the same time.
@@ -126,7 +127,7 @@ fn conditions(address: &str) -> Result<bool> {
     Ok(succeeded(&reply))
 }
 
-/// A few hundred bytes that inflate to fifteen megabytes, which the server holds while it waits for a change.
+/// A few hundred bytes that inflate to fifteen megabytes. The server holds them while it waits for a change.
 fn inflated(address: &str) -> Result<bool> {
     let mut raw = connect(address)?;
     let open = rawdoc! { "aggregate": "quiet", "pipeline": [{ "$changeStream": {} }], "cursor": {}, "$db": "d" };
@@ -141,7 +142,7 @@ fn inflated(address: &str) -> Result<bool> {
     Ok(succeeded(&raw.receive()?.body))
 }
 
-/// A message of which nothing or ten megabytes come.
+/// A message that stops after its header, or after ten megabytes.
 fn unfinished(address: &str) -> Result<bool> {
     for sent in [0, 10_000_000] {
         let mut raw = connect(address)?;
@@ -168,7 +169,7 @@ fn groups(address: &str) -> Result<bool> {
     Ok(succeeded(&connect(address)?.ask(count)?))
 }
 
-/// Cursors over sorted documents of ninety megabytes, of which one is fetched.
+/// Cursors over ninety megabytes of sorted documents, from which one document is fetched.
 fn cursors(address: &str) -> Result<bool> {
     let aggregate = rawdoc! {
         "aggregate": "large", "$db": "d", "cursor": { "batchSize": 0 },
@@ -188,7 +189,7 @@ fn cursors(address: &str) -> Result<bool> {
     Ok(fetched.into_iter().all(|fetched| fetched))
 }
 
-/// Replies of fifteen megabytes that the client does not read.
+/// Replies of fifteen megabytes, which the client does not read.
 fn unread(address: &str) -> Result<bool> {
     let mut raw = connect(address)?;
     raw.send(&message(find_large(1)))?;
@@ -196,7 +197,7 @@ fn unread(address: &str) -> Result<bool> {
     Ok(true)
 }
 
-/// A document of fifteen megabytes that is changed and returned. Numbered, so that its reply is kept as well.
+/// Changes a document of fifteen megabytes and returns it. The command is numbered, so its reply is kept as well.
 fn changed(address: &str) -> Result<bool> {
     let mut raw = connect(address)?;
     let session = session()?;
@@ -211,7 +212,7 @@ fn changed(address: &str) -> Result<bool> {
     Ok(all)
 }
 
-/// As many numbered statements as one command may have.
+/// A command with the maximum number of numbered statements.
 fn updates(address: &str) -> Result<bool> {
     let update = rawdoc! { "q": { "_id": 1 }, "u": { "$inc": { "n": 1 } } };
     let updates = RawArrayBuf::from_iter((0..STATEMENTS).map(|_| update.clone()));
@@ -221,7 +222,7 @@ fn updates(address: &str) -> Result<bool> {
     Ok(succeeded(&connect(address)?.ask(command)?))
 }
 
-/// A session that no other attack has.
+/// Returns a session of its own.
 fn session() -> Result<RawDocumentBuf> {
     let id = bson::Binary {
         subtype: bson::spec::BinarySubtype::Uuid,
@@ -230,7 +231,7 @@ fn session() -> Result<RawDocumentBuf> {
     Ok(rawdoc! { "id": id })
 }
 
-/// Attacks again and again, and counts what was done and what was refused or cut.
+/// Attacks repeatedly. Counts attacks that were executed, and those that were refused or disconnected.
 fn attack(address: &str, attack: Attack, running: &AtomicBool, counts: &[AtomicU64; 2]) {
     while running.load(Ordering::Relaxed) {
         let done = attack(address).unwrap_or(false);
@@ -241,14 +242,14 @@ fn attack(address: &str, attack: Attack, running: &AtomicBool, counts: &[AtomicU
     }
 }
 
-/// What the well-behaved client has seen.
+/// The measurements of the well-behaved client.
 #[derive(Default)]
 struct Seen {
     pings: Vec<Duration>,
     resident_bytes: u64,
 }
 
-/// The account of memory, as `serverStatus` shows it.
+/// Returns the account of memory in `serverStatus`.
 fn account(raw: &mut Raw) -> Result<RawDocumentBuf> {
     let status = done(raw, rawdoc! { "serverStatus": 1, "$db": "admin" })?;
     Ok(status
@@ -261,14 +262,14 @@ fn was_full(raw: &mut Raw) -> Result<bool> {
     Ok(account(raw)?.get_i64("refused")? > 0)
 }
 
-/// A client that does small things: each of them must succeed.
+/// Runs small commands, each of which must succeed.
 fn work(server: &Server, time: Duration) -> Result<Seen> {
     let mut raw = connect(server.process().address())?;
     let mut seen = Seen::default();
     let until = Instant::now() + time;
     let mut id = 0;
-    // A slow machine takes longer until the account is full once.
-    while Instant::now() < until || (!was_full(&mut raw)? && Instant::now() < until + PATIENCE) {
+    // On a slow machine it takes longer until the account is full.
+    while Instant::now() < until || (!was_full(&mut raw)? && Instant::now() < until + TIMEOUT) {
         let began = Instant::now();
         done(&mut raw, rawdoc! { "ping": 1, "$db": "admin" })?;
         seen.pings.push(began.elapsed());
@@ -289,7 +290,7 @@ fn work(server: &Server, time: Duration) -> Result<Seen> {
     Ok(seen)
 }
 
-/// Runs a mix of attacks against a server that has the data, and checks what the well-behaved client saw.
+/// Runs a mix of attacks, and checks the measurements of the well-behaved client.
 fn withstand(attacks: &[(&str, Attack, usize)]) -> Result<()> {
     let server = start()?;
     let address = server.process().address().to_owned();
@@ -313,18 +314,18 @@ fn withstand(attacks: &[(&str, Attack, usize)]) -> Result<()> {
     for ((name, ..), [refused, done]) in attacks.iter().zip(&counts) {
         println!("attack {name}: {done:?} done, {refused:?} refused or cut");
     }
-    judge(&seen)?;
+    check_limits(&seen)?;
     let account = account(&mut connect(&address)?)?;
     println!("attack: {account:?}");
     ensure!(account.get_i64("refused")? > 0, "{account:?}");
-    // All is as it was: what the attackers held is given back.
+    // The memory that the attackers held has been given back.
     read_all(&mut connect(&address)?)?;
     ensure!(changed(&address)?, "a large document cannot be changed");
     server.stop()
 }
 
-/// Is everything within its limits?
-fn judge(seen: &Seen) -> Result<()> {
+/// Checks the limits.
+fn check_limits(seen: &Seen) -> Result<()> {
     let rank = |part: usize| seen.pings[(seen.pings.len() - 1) * part / 100];
     let (p50, p99) = (rank(50), rank(99));
     let (resident, most) = (seen.resident_bytes >> 20, (MEMORY_BYTES_MAX * 6 / 5) >> 20);
@@ -360,7 +361,7 @@ fn attacks_on_memory_stay_within_the_account() -> Result<()> {
     withstand(&ATTACKS)
 }
 
-/// Writes among themselves, as small requests would keep large ones from ever finding room.
+/// Only large writes, as small requests would take the room that large ones wait for.
 #[test]
 fn large_writes_stay_within_the_account() -> Result<()> {
     withstand(&[("changed", changed, 16), ("updates", updates, 6)])

@@ -10,7 +10,7 @@ use mongodb::Client;
 use mongodb::error::ErrorKind;
 
 const BINARY: &str = env!("CARGO_BIN_EXE_forebay");
-/// Characters that must be escaped in a connection string, and one that SASLprep changes (to `IX`).
+/// Characters that must be escaped in a connection string, and one that SASLprep replaces (with `IX`).
 const PASSWORD: &str = "p@ss:w%rd \u{2168}";
 const PASSWORD_IN_URI: &str = "p%40ss%3Aw%25rd%20%E2%85%A8";
 
@@ -36,7 +36,7 @@ fn text(output: &Output) -> String {
     )
 }
 
-/// The code of the error that `find` gives; 0 if it succeeds.
+/// Returns the error code of a `find`; 0 if it succeeds.
 async fn find_code(uri: &str) -> Result<i32> {
     let client = Client::with_uri_str(format!("{uri}&serverSelectionTimeoutMS=5000")).await?;
     match client
@@ -62,7 +62,7 @@ fn with_credentials(server: &Server, password: &str) -> String {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_server_that_asks_lets_in_who_knows_the_password() -> Result<()> {
+async fn a_server_with_auth_accepts_the_right_password_only() -> Result<()> {
     let server = Server::start(BINARY, &["--auth"])?;
     let open = format!("{}/?appName=stranger", server.uri());
     assert_eq!(find_code(&open).await?, 13);
@@ -75,7 +75,7 @@ async fn a_server_that_asks_lets_in_who_knows_the_password() -> Result<()> {
     let added = user(&["add", "ada", "--uri", server.uri()], PASSWORD)?;
     ensure!(
         added.status.success(),
-        "the first user is made from this machine: {}",
+        "the first user is created from this machine: {}",
         text(&added)
     );
     let again = user(&["add", "eve", "--uri", server.uri()], "secret")?;
@@ -93,7 +93,7 @@ async fn a_server_that_asks_lets_in_who_knows_the_password() -> Result<()> {
     assert_eq!(
         find_code(&with_credentials(&server, "p%40ss%3Aw%25rd%20IX")).await?,
         0,
-        "both prepare to the same"
+        "SASLprep maps both to the same"
     );
     assert_eq!(find_code(&with_credentials(&server, "guess")).await?, 18);
     assert_eq!(find_code(&open).await?, 13);
@@ -207,7 +207,7 @@ async fn tls_and_a_password_together() -> Result<()> {
     .await?;
     ensure!(
         plain.list_database_names().await.is_err(),
-        "a client without TLS got in"
+        "a client without TLS connected"
     );
     let address = server.process().address();
     let plain = format!("mongodb://{address}/?serverSelectionTimeoutMS=500");

@@ -1,5 +1,5 @@
-//! Bytes that no driver sends. Each is answered by a clear error or by the end of that connection alone, while another
-//! client goes on working and loses nothing.
+//! Bytes that no driver sends. The server answers each with a clear error, or closes that connection only. Another
+//! client works on and loses nothing.
 
 use std::io::{Read, Write};
 use std::net::{Shutdown, TcpStream};
@@ -15,17 +15,17 @@ use forebay_wire_mongo::{
 };
 
 const BINARY: &str = env!("CARGO_BIN_EXE_forebay");
-/// A server that does not answer within this time is stuck.
-const PATIENCE: Duration = Duration::from_secs(20);
+/// Timeout of an answer.
+const TIMEOUT: Duration = Duration::from_secs(20);
 
-/// A client that can send anything.
+/// A client that can send any bytes.
 struct Raw(TcpStream);
 
 impl Raw {
     fn connect(server: &Server) -> Result<Raw> {
         let stream = TcpStream::connect(server.process().address())?;
-        stream.set_read_timeout(Some(PATIENCE))?;
-        stream.set_write_timeout(Some(PATIENCE))?;
+        stream.set_read_timeout(Some(TIMEOUT))?;
+        stream.set_write_timeout(Some(TIMEOUT))?;
         Ok(Raw(stream))
     }
 
@@ -33,7 +33,7 @@ impl Raw {
         Ok(self.0.write_all(bytes)?)
     }
 
-    /// The next reply; none if the server closed the connection.
+    /// Reads the next reply. Returns `None` if the server closed the connection.
     fn receive(&mut self) -> Result<Option<Message>> {
         let mut head = [0; HEADER_BYTES];
         match self.0.read_exact(&mut head) {
@@ -53,7 +53,7 @@ impl Raw {
         )?))
     }
 
-    /// The body of the next reply.
+    /// Reads the body of the next reply.
     fn reply(&mut self) -> Result<RawDocumentBuf> {
         match self
             .receive()?
@@ -62,7 +62,7 @@ impl Raw {
         {
             Body::Msg(message) => Ok(message.body),
             Body::Reply(reply) => Ok(reply.document),
-            Body::Query(_) => anyhow::bail!("a server does not ask"),
+            Body::Query(_) => anyhow::bail!("a query from the server"),
         }
     }
 
@@ -90,7 +90,7 @@ fn code(reply: &RawDocumentBuf) -> Result<i32> {
     Ok(reply.get_i32("code")?)
 }
 
-/// A body that nests `depth` documents, made of bytes because the library refuses some of them.
+/// Makes a body with `depth` nested documents, from bytes, as the library refuses some of them.
 fn nested(depth: usize) -> Vec<u8> {
     let mut document = vec![5, 0, 0, 0, 0];
     for _ in 1..depth {
@@ -100,7 +100,7 @@ fn nested(depth: usize) -> Vec<u8> {
     document
 }
 
-/// An `OP_MSG` around bytes that need not be a document.
+/// Makes an `OP_MSG` with a body of any bytes.
 fn around(body: &[u8]) -> Vec<u8> {
     let mut bytes = Vec::new();
     Header {
@@ -121,7 +121,7 @@ fn patched(mut bytes: Vec<u8>, at: usize, value: i32) -> Vec<u8> {
 }
 
 #[test]
-fn bad_content_is_answered_and_the_connection_goes_on() -> Result<()> {
+fn bad_content_is_answered_and_the_connection_stays_open() -> Result<()> {
     let server = Server::start(BINARY, &[])?;
     let mut raw = Raw::connect(&server)?;
     let unknown_type = [13, 0, 0, 0, 0x77, b'a', 0, 1, 0, 0, 0, 0, 0];
@@ -196,7 +196,7 @@ fn broken_frames_end_their_connection_alone() -> Result<()> {
 }
 
 #[test]
-fn cut_messages_and_silent_clients_disturb_nobody() -> Result<()> {
+fn cut_messages_and_silent_clients_disturb_no_other_client() -> Result<()> {
     let server = Server::start(
         BINARY,
         &[
@@ -290,7 +290,7 @@ fn unanswered_writes_are_applied_in_order() -> Result<()> {
 }
 
 #[test]
-fn every_compressor_is_spoken() -> Result<()> {
+fn every_compressor_is_supported() -> Result<()> {
     let server = Server::start(BINARY, &[])?;
     let mut raw = Raw::connect(&server)?;
     let hello =
@@ -314,7 +314,7 @@ fn every_compressor_is_spoken() -> Result<()> {
 }
 
 #[test]
-fn exhaust_cursors_send_every_batch_unasked() -> Result<()> {
+fn exhaust_cursors_send_every_batch_without_a_getmore() -> Result<()> {
     let server = Server::start(BINARY, &[])?;
     let mut raw = Raw::connect(&server)?;
     let documents: Vec<RawDocumentBuf> = (0..10).map(|id| rawdoc! { "_id": id }).collect();
@@ -357,7 +357,7 @@ fn exhaust_cursors_send_every_batch_unasked() -> Result<()> {
     raw.ping()
 }
 
-/// Random mutations of valid messages from several connections, while a driver inserts and counts beside them.
+/// Sends random mutations of valid messages over several connections, while a driver inserts and counts.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_working_client_notices_nothing_of_garbage() -> Result<()> {
     let server = Server::start(BINARY, &["--message-timeout-ms", "500"])?;
@@ -410,14 +410,14 @@ fn throw_garbage(address: &str, seed: u64) -> Result<()> {
     Ok(())
 }
 
-/// An expression that takes years.
+/// An expression that takes years to evaluate.
 fn endless() -> Bson {
     (0..5).fold(Bson::from("$$value"), |inner, _| {
         bson!({ "$reduce": { "input": { "$range": [0, 10_000] }, "initialValue": 0, "in": inner } })
     })
 }
 
-/// Whether a command with this comment is in progress.
+/// Returns whether a command with this comment is in progress.
 fn is_running(watcher: &mut Raw, comment: &str) -> Result<bool> {
     let reply = watcher.ask(&message(rawdoc! { "currentOp": 1, "$db": "admin" }))?;
     let reply = Document::try_from(reply)?;
@@ -448,12 +448,15 @@ fn a_command_ends_when_its_client_leaves() -> Result<()> {
         leaver.send(&message(RawDocumentBuf::try_from(&command)?))?;
         let sent = Instant::now();
         while !is_running(&mut watcher, &comment)? {
-            ensure!(sent.elapsed() < PATIENCE, "{command} does not begin");
+            ensure!(sent.elapsed() < TIMEOUT, "{command} does not start");
         }
         drop(leaver);
         let left = Instant::now();
         while is_running(&mut watcher, &comment)? {
-            ensure!(left.elapsed() < PATIENCE, "{command} goes on for nobody");
+            ensure!(
+                left.elapsed() < TIMEOUT,
+                "{command} runs on without its client"
+            );
         }
     }
     server.stop()

@@ -1,5 +1,5 @@
-//! Change streams beside random writers, over kills of the server: what the events make of nothing is what is in the
-//! collections, no event is missing and none comes twice.
+//! Change streams beside random writers, over kills of the server: applying the events to an empty model gives the
+//! documents of the collections. No event is missing, and none comes twice.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -19,15 +19,15 @@ use tokio::sync::{Notify, Semaphore, watch};
 const BINARY: &str = env!("CARGO_BIN_EXE_forebay");
 const COLLECTIONS: [&str; 2] = ["a", "b"];
 const WRITERS: i32 = 3;
-/// `_id`s of one writer.
+/// Number of `_id`s of a writer.
 const IDS: i32 = 200;
-/// The `_id` of the document that tells a follower that it has seen everything.
+/// The `_id` of the document that marks the end of a round.
 const MARK: i32 = -1;
 
 /// Documents by collection and `_id`.
 type Model = BTreeMap<(String, i32), Document>;
 
-/// What a follower watches.
+/// The scope of a change stream.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Scope {
     Collection,
@@ -35,7 +35,7 @@ enum Scope {
     Everything,
 }
 
-/// Who follows the changes, and where it is.
+/// A follower of changes: its model and its position.
 #[derive(Debug)]
 struct Follower {
     scope: Scope,
@@ -54,7 +54,7 @@ impl Follower {
         }
     }
 
-    /// Goes on where it was.
+    /// Opens the stream at the current position.
     async fn open(&mut self, client: &Client) -> Result<ChangeStream<ChangeStreamEvent<Document>>> {
         let db = client.database("streams");
         let collection = db.collection::<Document>(COLLECTIONS[0]);
@@ -70,7 +70,7 @@ impl Follower {
         Ok(stream)
     }
 
-    /// Follows until the mark of this round, or until the server is killed; says if it was the mark.
+    /// Follows until the mark of this round, or until the server is killed. Returns whether it reached the mark.
     async fn follow(
         &mut self,
         client: &Client,
@@ -101,7 +101,7 @@ impl Follower {
         Ok(true)
     }
 
-    /// A mark is put into each collection.
+    /// Number of marks of a round: one in each collection.
     fn marks(&self) -> usize {
         match self.scope {
             Scope::Collection => 1,
@@ -109,11 +109,11 @@ impl Follower {
         }
     }
 
-    /// Does to the model what the event says; true for a mark of this round.
+    /// Applies an event to the model. Returns whether it is a mark of this round.
     fn apply(&mut self, event: ChangeStreamEvent<Document>, round: i32) -> Result<bool> {
         ensure!(
             event.cluster_time > self.last,
-            "events come in order, each once"
+            "an event is out of order or repeated"
         );
         self.last = event.cluster_time;
         self.token = Some(event.id);
@@ -136,7 +136,10 @@ impl Follower {
             }
             OperationType::Update => {
                 let description = event.update_description.context("a description")?;
-                let document = self.model.get_mut(&key).context("an update of nothing")?;
+                let document = self
+                    .model
+                    .get_mut(&key)
+                    .context("an update of an unknown document")?;
                 for path in description.removed_fields {
                     document.remove(path);
                 }
@@ -145,11 +148,11 @@ impl Follower {
             }
             other => bail!("nobody did {other:?}"),
         };
-        ensure!(before.is_some(), "{key:?} was not there");
+        ensure!(before.is_some(), "{key:?} did not exist");
         Ok(false)
     }
 
-    /// Compares the model with what is in the collections.
+    /// Compares the model with the collections.
     async fn compare(&self, db: &Database) -> Result<()> {
         let watched = match self.scope {
             Scope::Collection => &COLLECTIONS[..1],
@@ -169,14 +172,14 @@ impl Follower {
         }
         ensure!(
             self.model == contents,
-            "{:?} does not see what is there",
+            "the model of {:?} differs from the collections",
             self.scope
         );
         Ok(())
     }
 }
 
-/// Did the connection break, rather than the server refuse?
+/// Returns whether the connection broke, rather than the server refused.
 fn is_lost(error: &mongodb::error::Error) -> bool {
     matches!(
         *error.kind,
@@ -186,7 +189,7 @@ fn is_lost(error: &mongodb::error::Error) -> bool {
     )
 }
 
-/// Writes at random to `_id`s of its own, until a write is not answered.
+/// Makes random writes to its own `_id`s, until a write is not acknowledged.
 async fn write_until_killed(
     db: Database,
     first: i32,
@@ -258,7 +261,7 @@ async fn mark(db: &Database, round: i32) -> Result<()> {
     Ok(())
 }
 
-/// Follows beside writers until the server is killed after so many writes.
+/// Follows beside writers, until the server is killed after a number of writes.
 async fn load_until_killed(
     server: &mut Server,
     followers: &mut [Follower],
@@ -297,7 +300,10 @@ async fn load_until_killed(
         anyhow::Ok(())
     };
     let (marks, ()) = tokio::try_join!(try_join_all(following), writing)?;
-    ensure!(marks.iter().all(|mark| !mark), "no mark was set");
+    ensure!(
+        marks.iter().all(|mark| !mark),
+        "a mark was seen before it was written"
+    );
     Ok(())
 }
 
@@ -327,7 +333,7 @@ async fn followers_see_every_change_once_over_kills() -> Result<()> {
             let marked = follower
                 .follow(&client, round, killed.clone(), opened)
                 .await?;
-            ensure!(marked, "the server lives");
+            ensure!(marked, "the follower missed the mark");
             follower
                 .compare(&db)
                 .await
@@ -338,7 +344,7 @@ async fn followers_see_every_change_once_over_kills() -> Result<()> {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_server_that_stops_lets_streams_go_and_on_again() -> Result<()> {
+async fn a_stream_ends_with_the_server_and_resumes_after_a_restart() -> Result<()> {
     let arguments = [
         "--devices",
         "host:1",
@@ -359,9 +365,9 @@ async fn a_server_that_stops_lets_streams_go_and_on_again() -> Result<()> {
     let wait = doc! { "getMore": cursor, "collection": "a", "maxTimeMS": 600_000 };
     let waiting = tokio::spawn(async move { db.run_command(wait).session(&mut session).await });
     while !is_waiting(&client).await? {
-        ensure!(!waiting.is_finished(), "there is nothing to tell yet");
+        ensure!(!waiting.is_finished(), "there is no change yet");
     }
-    // Within the time that a server has to stop, which is far below that of the wait.
+    // Within the timeout of stopping, which is far shorter than the wait.
     server.shutdown_and_restart()?;
     let batch = waiting.await??;
     ensure!(
@@ -378,7 +384,7 @@ async fn a_server_that_stops_lets_streams_go_and_on_again() -> Result<()> {
     server.stop()
 }
 
-/// Is a `getMore` under way?
+/// Returns whether a `getMore` is in progress.
 async fn is_waiting(client: &Client) -> Result<bool> {
     let operations = client
         .database("admin")

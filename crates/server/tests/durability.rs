@@ -1,5 +1,5 @@
-//! What was acknowledged survives `kill -9`: the server is killed many times under load, and after each start all
-//! documents and all answers from the cache are compared with what the writers were told.
+//! Acknowledged writes survive `kill -9`: the server is killed many times under load. After each start, all documents
+//! and all answers of the cache are compared with the acknowledged writes.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -17,24 +17,24 @@ use tokio::sync::{Notify, watch};
 use tokio::task::JoinHandle;
 
 const BINARY: &str = env!("CARGO_BIN_EXE_forebay");
-/// Writers at once, each with `_id`s of its own.
+/// Number of writers, each with its own `_id`s.
 const WRITERS: usize = 4;
-/// `_id`s of one writer.
+/// Number of `_id`s of a writer.
 const IDS: i32 = 2_000;
-/// Documents of the largest insert.
+/// Maximum documents of an insert.
 const BATCH_COUNT_MAX: usize = 40;
-/// What a write without `j` may lose, by the documentation.
+/// Maximum age of lost writes without `j`, as documented.
 const LOSS_MAX: Duration = Duration::from_millis(100);
-/// Patterns whose answers are compared after every start; PCRE2 and Rust read them alike.
+/// Patterns whose answers are compared after each start. They have the same meaning in PCRE2 and Rust.
 const PATTERNS: [&str; 5] = ["^a", "b$", "ab", "[0-9]{3}", "a.*b"];
 
-/// What a writer was told, and what it was not told about its last write.
+/// The acknowledged writes of a writer, and its last write, whose outcome is unknown.
 #[derive(Debug, Default)]
-struct Told {
+struct Acknowledged {
     model: Model,
-    /// Documents whose last write was not answered: the `_id` and what it would have made of the document.
+    /// The `_id`s of the last write, if it was not acknowledged, with the documents that it would have made.
     in_doubt: Vec<(i32, Option<String>)>,
-    /// What the driver said instead of an answer; nothing where the kill came first.
+    /// The error of the last write; `None` if the server was killed before.
     refusal: Option<mongodb::error::Error>,
 }
 
@@ -43,7 +43,7 @@ async fn acknowledged_writes_survive_kills_under_load() -> Result<()> {
     let mut random = fastrand::Rng::with_seed(seed("durability"));
     let mut server = Server::start(BINARY, &["--devices", "host:2"])?;
     declare(&server).await?;
-    let mut writers: Vec<Told> = (0..WRITERS).map(|_| Told::default()).collect();
+    let mut writers: Vec<Acknowledged> = (0..WRITERS).map(|_| Acknowledged::default()).collect();
     for round in 0..if is_full() { 100 } else { 12 } {
         let writes = random.u64(1..400);
         writers = load_until_killed(&mut server, writers, writes, &mut random).await?;
@@ -69,8 +69,7 @@ async fn declare(server: &Server) -> Result<()> {
     declare_cache(&db, "names", "name").await
 }
 
-/// The database, by a client of its own: its patience has to last on a busy machine, where a new server takes seconds
-/// to answer.
+/// Connects a new client. Its timeouts are long, as on a busy machine a new server takes seconds to answer.
 async fn database(server: &Server) -> Result<Database> {
     Ok(server.client().await?.database("durability"))
 }
@@ -86,13 +85,13 @@ fn journalled(db: &Database) -> Collection<Document> {
     )
 }
 
-/// Lets the writers write until `writes` were acknowledged, then kills the server amid the next ones.
+/// Runs the writers until `writes` are acknowledged, then kills the server during the next ones.
 async fn load_until_killed(
     server: &mut Server,
-    writers: Vec<Told>,
+    writers: Vec<Acknowledged>,
     writes: u64,
     random: &mut fastrand::Rng,
-) -> Result<Vec<Told>> {
+) -> Result<Vec<Acknowledged>> {
     let db = database(server).await?;
     let progress = Arc::new(Progress {
         left: AtomicU64::new(writes),
@@ -124,8 +123,8 @@ async fn load_until_killed(
         .collect()
 }
 
-/// Waits for the moment of the kill; a server that lives must not refuse a write before it.
-async fn enough_written(progress: &Progress, tasks: &mut [JoinHandle<Told>]) -> Result<()> {
+/// Waits for the time of the kill. Fails if the server refuses a write before.
+async fn enough_written(progress: &Progress, tasks: &mut [JoinHandle<Acknowledged>]) -> Result<()> {
     tokio::select! {
         () = progress.reached.notified() => Ok(()),
         (ended, ..) = select_all(tasks) => {
@@ -134,7 +133,7 @@ async fn enough_written(progress: &Progress, tasks: &mut [JoinHandle<Told>]) -> 
     }
 }
 
-/// Counts acknowledged writes down to the moment of the kill.
+/// Counts acknowledged writes down to the kill.
 #[derive(Debug)]
 struct Progress {
     left: AtomicU64,
@@ -154,16 +153,15 @@ impl Progress {
     }
 }
 
-/// Writes until a write is not answered: by a refusal, or because the server is gone, which the driver would take long
-/// to believe.
+/// Writes until a write is refused, or the server is killed, which the driver would take long to notice.
 async fn write_until_killed(
     collection: Collection<Document>,
-    mut told: Told,
+    mut told: Acknowledged,
     first: i32,
     mut random: fastrand::Rng,
     progress: Arc<Progress>,
     mut killed: watch::Receiver<bool>,
-) -> Told {
+) -> Acknowledged {
     loop {
         let change = Change::random(&told.model, first, &mut random);
         let effects = change.effects();
@@ -208,7 +206,7 @@ impl Change {
         }
     }
 
-    /// New documents from `id` on, as far as the `_id`s are free.
+    /// Inserts documents from `id` on, up to the next `_id` in use.
     fn insert(model: &Model, id: i32, end: i32, random: &mut fastrand::Rng) -> Change {
         let count = random.usize(1..=BATCH_COUNT_MAX);
         let free = (id..end)
@@ -217,7 +215,7 @@ impl Change {
         Change::Insert(free.map(|id| (id, random_name(random))).collect())
     }
 
-    /// What each document is after the change; `None` if it is gone.
+    /// Returns each changed document after the change; `None` if it is deleted.
     fn effects(&self) -> Vec<(i32, Option<String>)> {
         match self {
             Change::Insert(documents) => documents
@@ -246,15 +244,15 @@ impl Change {
     }
 }
 
-/// A short name over few letters, so that patterns find some.
+/// Makes a short name of few letters, so that patterns match some.
 fn random_name(random: &mut fastrand::Rng) -> String {
     (0..random.usize(..12))
         .map(|_| random.choice(*b"aab0129-").map_or('-', char::from))
         .collect()
 }
 
-/// Each document is as its writer was told; one in doubt is as it was or as it would have become.
-async fn settle(db: &Database, told: &mut Told) -> Result<()> {
+/// Checks the documents of the unacknowledged write: each is as before or as after it. Records which.
+async fn settle(db: &Database, told: &mut Acknowledged) -> Result<()> {
     let collection = journalled(db);
     for (id, after) in std::mem::take(&mut told.in_doubt) {
         let found = name_of(&collection, id).await?;
@@ -275,8 +273,8 @@ async fn name_of(collection: &Collection<Document>, id: i32) -> Result<Option<St
         .transpose()?)
 }
 
-/// All documents by a scan, and all answers by the cache, are those of the models.
-async fn compare_answers(db: &Database, writers: &[Told]) -> Result<()> {
+/// Compares all documents, by a scan, and all answers of the cache with the models.
+async fn compare_answers(db: &Database, writers: &[Acknowledged]) -> Result<()> {
     caches_are_built(db, "names").await?;
     let mut expected = Model::default();
     for (id, name) in writers.iter().flat_map(|told| told.model.iter()) {
@@ -284,18 +282,18 @@ async fn compare_answers(db: &Database, writers: &[Told]) -> Result<()> {
     }
     ensure!(
         scan(db).await? == expected,
-        "the documents are not what the writers were told"
+        "the documents differ from the acknowledged writes"
     );
     for pattern in PATTERNS {
         let matching = ids(db, doc! { "name": { "$regex": pattern } }).await?;
         ensure!(
             matching == expected.matching(pattern),
-            "{pattern}: the cache answers otherwise"
+            "{pattern}: the answer of the cache differs"
         );
         let others = ids(db, doc! { "name": { "$not": { "$regex": pattern } } }).await?;
         ensure!(
             others == expected.not_matching(pattern),
-            "not {pattern}: the cache answers otherwise"
+            "not {pattern}: the answer of the cache differs"
         );
     }
     let explanation = explain(db, "names", &doc! { "name": { "$regex": "ab" } }).await?;
@@ -360,7 +358,7 @@ async fn without_a_journal_only_the_last_moment_is_lost() -> Result<()> {
     let kept = count(&db, "things", &doc! {}, Plan::Chosen).await?;
     ensure!(
         kept >= safe,
-        "{kept} documents are there of {safe} that were older than {LOSS_MAX:?}"
+        "{kept} documents are left of {safe} older than {LOSS_MAX:?}"
     );
     server.stop()
 }

@@ -1,4 +1,4 @@
-//! Files in, files out: every format, through the command line.
+//! Import and export of files in every format, through the command line.
 
 use std::io::Write;
 use std::path::Path;
@@ -109,7 +109,7 @@ fn what_is_exported_can_be_imported_again() -> Result<()> {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn files_of_every_format_are_told_apart() -> Result<()> {
+async fn the_format_of_files_is_detected() -> Result<()> {
     let server = Server::start(BINARY, &[])?;
     let folder = tempfile::tempdir()?;
     let array = write(folder.path(), "array.json", "[{\"a\": 1},\n {\"a\": 2}]")?;

@@ -1,4 +1,4 @@
-//! A server that describes itself as a replica set of one: what drivers are told, and writes that they repeat.
+//! A server that describes itself as a replica set of one member: its hello, and writes that drivers retry.
 
 mod raw;
 
@@ -17,14 +17,14 @@ use nix::unistd::Pid;
 use raw::Raw;
 
 const BINARY: &str = env!("CARGO_BIN_EXE_forebay");
-/// A server that does not answer within this time is stuck.
-const PATIENCE: Duration = Duration::from_secs(60);
+/// Timeout of an answer.
+const TIMEOUT: Duration = Duration::from_secs(60);
 
 fn connect(server: &Server) -> Result<Raw> {
-    Raw::connect(server.process().address(), PATIENCE)
+    Raw::connect(server.process().address(), TIMEOUT)
 }
 
-/// A message with flags.
+/// Encodes a message with flags.
 fn flagged(body: RawDocumentBuf, flags: Flags) -> Vec<u8> {
     let message = OpMsg {
         flags,
@@ -33,11 +33,11 @@ fn flagged(body: RawDocumentBuf, flags: Flags) -> Vec<u8> {
     message.encode(1, 0)
 }
 
-/// A hello that is answered when something changes from what `known` tells.
-fn awaiting(known: &RawDocumentBuf, patience_ms: i64) -> Result<RawDocumentBuf> {
+/// Makes a hello that the server answers once its state differs from `known`.
+fn awaiting(known: &RawDocumentBuf, max_await_ms: i64) -> Result<RawDocumentBuf> {
     let version = known.get_document("topologyVersion")?.to_owned();
     Ok(
-        rawdoc! { "hello": 1, "topologyVersion": version, "maxAwaitTimeMS": patience_ms, "$db": "admin" },
+        rawdoc! { "hello": 1, "topologyVersion": version, "maxAwaitTimeMS": max_await_ms, "$db": "admin" },
     )
 }
 
@@ -46,29 +46,29 @@ fn hello() -> RawDocumentBuf {
 }
 
 #[test]
-fn hello_tells_of_a_primary_and_is_held_back_until_the_server_stops() -> Result<()> {
+fn hello_describes_a_primary_and_is_awaited_until_the_server_stops() -> Result<()> {
     let server = Server::start(BINARY, &["--mongodb-replica-set", "rs0/localhost:27017"])?;
     let mut raw = connect(&server)?;
-    let told = raw.ask(hello())?;
-    assert_eq!(told.get_str("setName")?, "rs0");
+    let answer = raw.ask(hello())?;
+    assert_eq!(answer.get_str("setName")?, "rs0");
     for name in ["me", "primary"] {
-        assert_eq!(told.get_str(name)?, "localhost:27017");
+        assert_eq!(answer.get_str(name)?, "localhost:27017");
     }
-    assert!(told.get_bool("isWritablePrimary")? && !told.get_bool("secondary")?);
-    let again = raw.ask(awaiting(&told, 1)?)?;
+    assert!(answer.get_bool("isWritablePrimary")? && !answer.get_bool("secondary")?);
+    let again = raw.ask(awaiting(&answer, 1)?)?;
     let version =
         |reply: &RawDocumentBuf| reply.get_document("topologyVersion").map(ToOwned::to_owned);
-    assert_eq!(version(&again)?, version(&told)?);
-    // A client of another run of the server is not kept waiting.
+    assert_eq!(version(&again)?, version(&answer)?);
+    // A client that knows another run of the server gets its answer at once.
     let stranger = rawdoc! { "topologyVersion": { "processId": bson::oid::ObjectId::new(), "counter": 0_i64 } };
     raw.ask(awaiting(&stranger, 3_600_000)?)?;
     let alone = raw.ask(rawdoc! { "hello": 1, "maxAwaitTimeMS": 5, "$db": "admin" })?;
     assert_eq!(alone.get_i32("code")?, 31368);
 
     let mut streaming = connect(&server)?;
-    streaming.send(&flagged(awaiting(&told, 1)?, Flags::EXHAUST_ALLOWED))?;
+    streaming.send(&flagged(awaiting(&answer, 1)?, Flags::EXHAUST_ALLOWED))?;
     for _ in 0..3 {
-        assert!(goes_on(&streaming.receive()?)?);
+        assert!(continues(&streaming.receive()?)?);
     }
     // The first answer comes at once, as the client knows another run; the second is held back.
     let mut held = connect(&server)?;
@@ -76,17 +76,17 @@ fn hello_tells_of_a_primary_and_is_held_back_until_the_server_stops() -> Result<
         awaiting(&stranger, 50_000)?,
         Flags::EXHAUST_ALLOWED,
     ))?;
-    assert!(goes_on(&held.receive()?)?);
+    assert!(continues(&held.receive()?)?);
     raw.ask(hello())?;
     let id = i32::try_from(server.process().id())?;
     kill(Pid::from_raw(id), Signal::SIGTERM)?;
-    assert!(!goes_on(&held.receive()?)?);
-    while goes_on(&streaming.receive()?)? {}
+    assert!(!continues(&held.receive()?)?);
+    while continues(&streaming.receive()?)? {}
     Ok(())
 }
 
-/// Does a stream of hellos go on after this one? At its end it tells that the server stops.
-fn goes_on(reply: &OpMsg) -> Result<bool> {
+/// Returns whether a stream of hellos continues after this reply. Its last reply reports that the server stops.
+fn continues(reply: &OpMsg) -> Result<bool> {
     let more = reply.flags.has(Flags::MORE_TO_COME);
     match more {
         true => assert_eq!(reply.body.get_f64("ok")?, 1.0),
@@ -99,9 +99,9 @@ fn goes_on(reply: &OpMsg) -> Result<bool> {
 fn a_standalone_can_be_awaited_too() -> Result<()> {
     let server = Server::start(BINARY, &[])?;
     let mut raw = connect(&server)?;
-    let told = raw.ask(hello())?;
-    assert!(told.get("setName")?.is_none());
-    let again = raw.ask(awaiting(&told, 1)?)?;
+    let answer = raw.ask(hello())?;
+    assert!(answer.get("setName")?.is_none());
+    let again = raw.ask(awaiting(&answer, 1)?)?;
     assert!(again.get_bool("isWritablePrimary")?);
     let refused =
         raw.ask(rawdoc! { "configureFailPoint": "failCommand", "mode": "off", "$db": "admin" })?;
@@ -109,7 +109,7 @@ fn a_standalone_can_be_awaited_too() -> Result<()> {
     server.stop()
 }
 
-/// The increment of one document, numbered.
+/// Makes an increment of a document, with a transaction number.
 fn increment(number: i64) -> RawDocumentBuf {
     let id = Binary {
         subtype: BinarySubtype::Uuid,
@@ -120,7 +120,7 @@ fn increment(number: i64) -> RawDocumentBuf {
 }
 
 #[test]
-fn a_write_that_is_repeated_after_a_kill_is_applied_once() -> Result<()> {
+fn a_write_that_is_retried_after_a_kill_is_applied_once() -> Result<()> {
     let mut random = fastrand::Rng::with_seed(seed("replica set"));
     let mut server = Server::start(
         BINARY,
@@ -151,7 +151,7 @@ fn a_write_that_is_repeated_after_a_kill_is_applied_once() -> Result<()> {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_driver_repeats_writes_whose_replies_are_lost() -> Result<()> {
+async fn a_driver_retries_writes_whose_replies_are_lost() -> Result<()> {
     let server = Server::start(
         BINARY,
         &["--mongodb-replica-set", "rs0", "--mongodb-test-commands"],
@@ -189,7 +189,7 @@ async fn a_driver_repeats_writes_whose_replies_are_lost() -> Result<()> {
 }
 
 #[test]
-fn commands_stay_with_the_server_that_they_are_given() -> Result<()> {
+fn commands_do_not_follow_the_address_of_the_replica_set() -> Result<()> {
     let server = Server::start(
         BINARY,
         &["--mongodb-replica-set", "rs0/db.example.invalid:27017"],

@@ -17,7 +17,7 @@ use mongodb::{Client, Collection, IndexModel};
 
 const BINARY: &str = env!("CARGO_BIN_EXE_forebay");
 
-/// Documents of the search test.
+/// Number of documents of the search test.
 const DOCUMENTS: i32 = 5_000;
 
 #[tokio::test]
@@ -28,14 +28,14 @@ async fn a_session_on_our_own_store() -> Result<()> {
 }
 
 #[tokio::test]
-async fn a_session_in_front_of_a_store() -> Result<()> {
+async fn a_session_through_a_proxy() -> Result<()> {
     let store = FerretDb::start()?;
     let server = Server::start(BINARY, &["--upstream", store.uri()])?;
     sessions(server.uri()).await?;
     server.stop()
 }
 
-/// One session for each way to compress messages.
+/// Runs a session for each compressor.
 async fn sessions(uri: &str) -> Result<()> {
     for compressor in ["", "zlib", "snappy", "zstd"] {
         let options = match compressor {
@@ -88,9 +88,9 @@ async fn crud(things: &Collection<Document>) -> Result<()> {
         .await?;
     assert_eq!(before, Some(doc! { "_id": 99, "n": 9 }));
     let again = things.insert_many([doc! { "_id": 99 }, doc! { "_id": 100 }]);
-    let error = again.ordered(false).await.expect_err("one is there");
+    let error = again.ordered(false).await.expect_err("one exists");
     let ErrorKind::InsertMany(failed) = &*error.kind else {
-        bail!("a failed bulk, not {error}");
+        bail!("expected a bulk error, got {error}");
     };
     let codes = failed
         .write_errors
@@ -216,7 +216,7 @@ async fn errors_carry_mongodbs_codes() -> Result<()> {
 }
 
 #[tokio::test]
-async fn data_and_caches_are_there_after_a_restart() -> Result<()> {
+async fn data_and_caches_survive_a_restart() -> Result<()> {
     let mut server = Server::start(BINARY, &[])?;
     let db = server.client().await?.database("rust");
     let names = db.collection::<Document>("names");

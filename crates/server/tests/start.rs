@@ -1,4 +1,4 @@
-//! How a server starts: settings from flags, environment and file, and one clear line where it can not start.
+//! Starting a server: settings from flags, environment and file, and one clear line if it cannot start.
 
 use std::io::{BufRead, BufReader};
 use std::net::TcpListener;
@@ -18,7 +18,7 @@ fn serve(arguments: &[&str]) -> Result<Output> {
     Ok(Command::new(BINARY).arg("serve").args(arguments).output()?)
 }
 
-/// Serves, expecting to fail with exit code 1 and one line that contains all of `expected`.
+/// Checks that the server fails with exit code 1 and one line that contains all of `expected`.
 fn refused(arguments: &[&str], expected: &[&str]) -> Result<()> {
     let output = serve(arguments)?;
     let text = String::from_utf8_lossy(&output.stderr).into_owned();
@@ -35,7 +35,7 @@ fn refused(arguments: &[&str], expected: &[&str]) -> Result<()> {
     for part in expected {
         ensure!(
             complaints[0].contains(part),
-            "{arguments:?} did not say {part:?}: {text}"
+            "{arguments:?}: {part:?} is missing: {text}"
         );
     }
     Ok(())
@@ -64,7 +64,7 @@ fn an_open_address_needs_authentication() -> Result<()> {
 }
 
 #[test]
-fn a_server_can_not_stand_in_front_of_itself() -> Result<()> {
+fn a_server_cannot_be_its_own_proxy() -> Result<()> {
     let own = own_address()?;
     let upstream = format!("mongodb://{own}/");
     refused(
@@ -80,7 +80,7 @@ fn a_server_can_not_stand_in_front_of_itself() -> Result<()> {
 }
 
 #[test]
-fn two_servers_can_not_share_data() -> Result<()> {
+fn two_servers_cannot_share_data() -> Result<()> {
     let server = Server::start(BINARY, &[])?;
     let folder = server.folder().to_string_lossy().into_owned();
     refused(
@@ -148,7 +148,7 @@ fn wrong_settings_are_named() -> Result<()> {
 }
 
 #[test]
-fn environment_and_file_set_what_flags_do_not() -> Result<()> {
+fn environment_and_file_apply_where_no_flag_is_given() -> Result<()> {
     let folder = tempfile::tempdir()?;
     let config = folder.path().join("forebay.toml");
     std::fs::write(
@@ -174,7 +174,7 @@ fn environment_and_file_set_what_flags_do_not() -> Result<()> {
 }
 
 #[test]
-fn a_server_of_a_program_stops_when_its_input_ends() -> Result<()> {
+fn a_child_server_stops_when_its_input_ends() -> Result<()> {
     let mut server = Command::new(BINARY)
         .args(["serve", "--memory", "--until-stdin-ends"])
         .args(["--mongodb-listen", "127.0.0.1:0"])
@@ -186,16 +186,16 @@ fn a_server_of_a_program_stops_when_its_input_ends() -> Result<()> {
     ensure!(line.contains("mongodb://"), "{line}");
     ensure!(
         server.try_wait()?.is_none(),
-        "it runs while its input is open"
+        "stopped before its input ended"
     );
     drop(server.stdin.take());
     let status = server.wait()?;
-    ensure!(status.success(), "it stopped with {status}");
+    ensure!(status.success(), "exit status {status}");
     Ok(())
 }
 
 #[test]
-fn a_signal_stops_a_server_in_good_order() -> Result<()> {
+fn a_signal_stops_a_server_cleanly() -> Result<()> {
     for signal in [Signal::SIGINT, Signal::SIGTERM] {
         let mut server = Command::new(BINARY)
             .args(["serve", "--memory", "--mongodb-listen", "127.0.0.1:0"])
@@ -211,7 +211,7 @@ fn a_signal_stops_a_server_in_good_order() -> Result<()> {
 }
 
 #[test]
-fn a_signal_ends_what_is_no_server() -> Result<()> {
+fn a_signal_ends_other_commands() -> Result<()> {
     let silent = TcpListener::bind("127.0.0.1:0")?;
     let uri = format!("mongodb://{}", silent.local_addr()?);
     let mut client = Command::new(BINARY)

@@ -1,4 +1,4 @@
-//! The status listener: metrics, health, the page, and the log of slow searches, from a server in a process of its own.
+//! The status listener: metrics, health, the page; and the log of slow searches.
 
 use std::io::{Read, Write};
 use std::net::TcpStream;
@@ -18,19 +18,19 @@ use serde_json::Value;
 const BINARY: &str = env!("CARGO_BIN_EXE_forebay");
 const STATUS: [&str; 2] = ["--status-listen", "127.0.0.1:0"];
 
-/// A server with a status listener, on two host devices.
+/// Starts a server with a status listener and two host devices.
 fn start(arguments: &[&str]) -> Result<Server> {
     Server::start(BINARY, &[&STATUS, arguments].concat())
 }
 
-/// Host and port of the status listener.
+/// Returns host and port of the status listener.
 fn address(process: &ServerProcess) -> Result<String> {
     let page = process.status_page().context("a status page")?;
     let address = page.strip_prefix("http://").context("its protocol")?;
     Ok(address.trim_end_matches('/').to_owned())
 }
 
-/// What the status listener answers to these bytes.
+/// Sends bytes to the status listener and returns its answer.
 fn exchange(address: &str, request: &str) -> Result<String> {
     let mut stream = TcpStream::connect(address)?;
     stream.set_read_timeout(Some(Duration::from_secs(60)))?;
@@ -40,7 +40,7 @@ fn exchange(address: &str, request: &str) -> Result<String> {
     Ok(reply)
 }
 
-/// Code, head and body of the answer to a GET.
+/// Sends a GET. Returns code, head and body of the answer.
 fn get(address: &str, path: &str) -> Result<(u16, String, String)> {
     let reply = exchange(
         address,
@@ -57,7 +57,7 @@ fn json(address: &str) -> Result<Value> {
     Ok(serde_json::from_str(&body)?)
 }
 
-/// The value of a sample, by its name and labels as they stand on its line.
+/// Returns the value of a sample, by its name and labels as on its line.
 fn sample(address: &str, name: &str) -> Result<f64> {
     let (code, _, body) = get(address, "/metrics")?;
     ensure!(code == 200, "{code}: {body}");
@@ -69,7 +69,7 @@ fn sample(address: &str, name: &str) -> Result<f64> {
     Ok(line[name.len() + 1..].parse()?)
 }
 
-/// Documents with a cached field, once the cache is built.
+/// Makes a collection with a cached field. The cache is built when this returns.
 async fn cached(server: &Server) -> Result<Collection<Document>> {
     let things: Collection<Document> = server.client().await?.database("shop").collection("things");
     let documents = (0..2_000).map(|n| doc! { "_id": n, "name": format!("item-{n}"), "n": n });
@@ -88,7 +88,7 @@ async fn cached(server: &Server) -> Result<Collection<Document>> {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn searches_are_counted_where_they_are_answered() -> Result<()> {
+async fn searches_are_counted_by_source() -> Result<()> {
     let server = start(&["--devices", "host:2"])?;
     let address = address(server.process())?;
     let things = cached(&server).await?;
@@ -135,7 +135,7 @@ async fn searches_are_counted_where_they_are_answered() -> Result<()> {
         (counted("scan", "none")?, sample(&address, reason)?),
         (2.0, 2.0)
     );
-    // One document by its _id, and all of them, are no searches.
+    // A find by _id, and one without a filter, are not counted as searches.
     things.find_one(doc! { "_id": 3 }).await?;
     things
         .update_one(doc! { "_id": 3 }, doc! { "$set": { "m": 2 } })
@@ -146,7 +146,7 @@ async fn searches_are_counted_where_they_are_answered() -> Result<()> {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn devices_and_caches_are_shown_as_they_are() -> Result<()> {
+async fn the_state_of_devices_and_caches_is_shown() -> Result<()> {
     let server = start(&[
         "--devices",
         "host:2",
@@ -271,10 +271,10 @@ fn requests_that_are_wrong_or_harmful_get_clear_answers() -> Result<()> {
 }
 
 #[test]
-fn clients_that_say_nothing_hold_nobody_up() -> Result<()> {
+fn silent_clients_do_not_delay_others() -> Result<()> {
     let server = start(&["--memory"])?;
     let address = address(server.process())?;
-    // More than the listener serves at a time: they are disconnected in the end.
+    // More than the listener serves at the same time. They are disconnected after a while.
     let idle = (0..300)
         .map(|_| TcpStream::connect(&address))
         .collect::<Result<Vec<_>, _>>()?;
@@ -288,7 +288,7 @@ fn clients_that_say_nothing_hold_nobody_up() -> Result<()> {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_store_behind_us_is_watched() -> Result<()> {
+async fn the_health_of_the_upstream_is_reported() -> Result<()> {
     let store = FerretDb::start()?;
     let front = start(&["--upstream", store.uri()])?;
     let address = address(front.process())?;
@@ -296,7 +296,7 @@ async fn a_store_behind_us_is_watched() -> Result<()> {
     let mut client = WireClient::connect(front.process().address()).await?;
     client.run(&doc! { "ping": 1, "$db": "admin" }).await?;
     let unknown = client.run(&doc! { "madeUp": 1, "$db": "admin" }).await;
-    ensure!(unknown.is_err(), "the store knows no such command");
+    ensure!(unknown.is_err(), "the upstream has no such command");
     let passed_on = |name: &str| {
         sample(
             &address,
@@ -305,7 +305,7 @@ async fn a_store_behind_us_is_watched() -> Result<()> {
     };
     assert_eq!((passed_on("ping")?, passed_on("other")?), (1.0, 1.0));
     drop(store);
-    // An answer is believed for a second.
+    // An answer is reused for a second.
     let (code, body) = loop {
         let (code, _, body) = get(&address, "/health")?;
         if code != 200 {
@@ -313,16 +313,16 @@ async fn a_store_behind_us_is_watched() -> Result<()> {
         }
     };
     ensure!(
-        code == 503 && body.contains("the store behind"),
+        code == 503 && body.contains("the upstream"),
         "{code}: {body}"
     );
     front.stop()
 }
 
-/// The fields of the line in the log that is about a slow search and has this part. The server writes it before it
-/// replies; to arrive here it may take a moment.
+/// Returns the fields of the log line of a slow search that contains `part`. The server writes it before it replies,
+/// but it may arrive later.
 fn logged(process: &ServerProcess, part: &str) -> Result<Value> {
-    let patience = Instant::now() + Duration::from_secs(60);
+    let deadline = Instant::now() + Duration::from_secs(60);
     loop {
         let lines = process.last_lines();
         let mut slow = lines.lines().filter(|line| line.contains("slow_search"));
@@ -330,7 +330,7 @@ fn logged(process: &ServerProcess, part: &str) -> Result<Value> {
             return Ok(serde_json::from_str::<Value>(line)?["fields"].clone());
         }
         ensure!(
-            Instant::now() < patience,
+            Instant::now() < deadline,
             "no slow search with {part} in\n{lines}"
         );
         std::thread::yield_now();
@@ -338,7 +338,7 @@ fn logged(process: &ServerProcess, part: &str) -> Result<Value> {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn slow_searches_are_logged_with_what_they_did() -> Result<()> {
+async fn slow_searches_are_logged_with_details() -> Result<()> {
     let server = start(&["--documents-slow-search-ms", "0", "--log-format", "json"])?;
     let address = address(server.process())?;
     let things = cached(&server).await?;
@@ -377,7 +377,7 @@ async fn slow_searches_are_logged_with_what_they_did() -> Result<()> {
     let lines = server.process().last_lines();
     ensure!(
         !lines.contains(&secret[..200]),
-        "the value is not in the log: {lines}"
+        "the log contains the value: {lines}"
     );
     server.stop()
 }

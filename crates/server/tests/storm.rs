@@ -1,7 +1,7 @@
 //! Searches and writes from several connections while devices join and leave: no search fails, none is wrong.
 //!
-//! Each writer has values of its own, told apart by their first letters, so that it knows what a search among them
-//! must find at any time. Readers search values that nobody changes.
+//! Each writer has its own values, which differ in their first letters, so it always knows the right result of a search
+//! for them. Readers search values that do not change.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -16,13 +16,13 @@ use indicatif::ProgressBar;
 use mongodb::{Client, Collection, Database};
 
 const BINARY: &str = env!("CARGO_BIN_EXE_forebay");
-/// Connections that search what nobody changes.
+/// Number of connections that search the unchanging values.
 const READERS: usize = 3;
-/// Connections that write and search their own.
+/// Number of connections that write and search their own values.
 const WRITERS: usize = 3;
-/// Devices at the start.
+/// Number of devices at the start.
 const DEVICES: usize = 3;
-/// Searches that match some of the unchanging values; PCRE2 and Rust read them alike.
+/// Patterns that match some of the unchanging values. They have the same meaning in PCRE2 and Rust.
 const PATTERNS: [&str; 6] = [
     "^s-1",
     "77$",
@@ -32,7 +32,7 @@ const PATTERNS: [&str; 6] = [
     "^s-[0-9]+-7",
 ];
 
-/// How large the storm is.
+/// The size of the storm.
 #[derive(Clone, Copy, Debug)]
 struct Size {
     documents: i32,
@@ -93,7 +93,7 @@ async fn a_storm_gives_no_failed_search_and_no_wrong_answer() -> Result<()> {
     server.stop()
 }
 
-/// What readers compare with.
+/// The right results for the readers.
 #[derive(Debug)]
 struct Storm {
     still: Vec<(&'static str, u64)>,
@@ -101,7 +101,7 @@ struct Storm {
     searches: AtomicU64,
 }
 
-/// The value of an unchanging document.
+/// Returns the value of an unchanging document.
 fn still_name(id: i32) -> String {
     format!(
         "s-{}-{}",
@@ -110,7 +110,7 @@ fn still_name(id: i32) -> String {
     )
 }
 
-/// Inserts the unchanging documents; what each pattern must count among them.
+/// Inserts the unchanging documents. Returns the right count of each pattern.
 async fn prepare(db: &Database, documents: i32) -> Result<Vec<(&'static str, u64)>> {
     let raw = (0..documents).map(|id| rawdoc! { "_id": id, "name": still_name(id) });
     let collection: Collection<RawDocumentBuf> = db.collection("names");
@@ -134,7 +134,7 @@ async fn read(server: &Server, storm: Arc<Storm>, seed: u64) -> Result<()> {
     let mut random = fastrand::Rng::with_seed(seed);
     while storm.running.load(Ordering::Relaxed) {
         let (pattern, expected) = storm.still[random.usize(..storm.still.len())];
-        // Writers' values begin otherwise: the second condition keeps them out whatever the pattern is.
+        // The second condition excludes the writers' values, which begin with another letter.
         let filter =
             doc! { "$and": [{ "name": { "$regex": pattern } }, { "name": { "$regex": "^s-" } }] };
         let found = count(&db, "names", &filter, Plan::Chosen)
@@ -149,7 +149,7 @@ async fn read(server: &Server, storm: Arc<Storm>, seed: u64) -> Result<()> {
     Ok(())
 }
 
-/// Writes values `w<number>-…` and searches them between the writes.
+/// Writes values `w<number>-…`, and searches for them between the writes.
 async fn write(server: &Server, number: usize, seed: u64, writes: usize) -> Result<()> {
     let collection = server
         .client()
@@ -206,7 +206,7 @@ async fn change(
     Ok(())
 }
 
-/// A search among the writer's own values finds what its model finds.
+/// Checks a search among the writer's own values against its model.
 async fn check_own(
     collection: &Collection<Document>,
     model: &Model,
@@ -240,7 +240,7 @@ async fn check_own(
     Ok(())
 }
 
-/// A device joins and another leaves, again and again.
+/// Lets a device join and another leave, repeatedly.
 async fn join_and_leave(client: &Client, joins: usize) -> Result<()> {
     let admin = client.database("admin");
     for _ in 0..joins {

@@ -1,5 +1,5 @@
-//! More endless commands than there are threads: others are answered meanwhile, and they end when they are killed, when
-//! their clients have gone, and with the server.
+//! More endless commands than there are threads: other commands are still answered. The endless ones end when they are
+//! killed, when their clients leave, and with the server.
 
 use std::time::Duration;
 
@@ -12,20 +12,20 @@ use tokio::task::JoinSet;
 use tokio::time::timeout;
 
 const BINARY: &str = env!("CARGO_BIN_EXE_forebay");
-/// A server that needs longer than this for a short command is stuck.
-const PATIENCE: Duration = Duration::from_secs(120);
-/// More commands than a server has threads for them.
+/// Timeout of a short command.
+const TIMEOUT: Duration = Duration::from_secs(120);
+/// Number of commands: more than a server has threads for them.
 const CROWD: usize = 640;
-/// More searches than there are threads for them, all of which compute.
+/// Number of searches: more than there are threads for them, all of which compute.
 const SEARCHES: usize = 150;
 
-/// Held by a test with a crowd: this process has file descriptors for one.
+/// Held by a test with many clients: this process has file descriptors for one such test at a time.
 static CROWDS: Mutex<()> = Mutex::const_new(());
 
 /// Clients that wait for a reply; they leave when this is dropped.
 type Waiting = JoinSet<Result<()>>;
 
-/// A sum over more numbers than any test can wait for.
+/// A sum over too many numbers to wait for.
 fn endless() -> Document {
     let nested = |inner: Document| {
         doc! { "$sum": { "$map": { "input": { "$range": [0, 100_000] }, "in": inner } } }
@@ -33,7 +33,7 @@ fn endless() -> Document {
     nested(nested(nested(doc! { "$add": [1, 1] })))
 }
 
-/// Has `clients` clients send the command.
+/// Sends the command from `clients` clients.
 fn send(server: &Server, command: &Document, clients: usize) -> Waiting {
     let mut waiting = JoinSet::new();
     for _ in 0..clients {
@@ -53,17 +53,17 @@ async fn client(server: &Server) -> Result<WireClient> {
 async fn ping(server: &Server) -> Result<()> {
     let ping = doc! { "ping": 1, "$db": "admin" };
     let answer = async { client(server).await?.run(&ping).await };
-    timeout(PATIENCE, answer)
+    timeout(TIMEOUT, answer)
         .await
         .context("no answer to ping")??;
     Ok(())
 }
 
-/// The ids of the operations in progress, without the `currentOp` itself.
+/// Returns the ids of the operations in progress, except the `currentOp` itself.
 async fn operations(server: &Server) -> Result<Vec<i32>> {
     let current = doc! { "currentOp": 1, "$db": "admin" };
     let answer = async { client(server).await?.run(&current).await };
-    let answer = timeout(PATIENCE, answer)
+    let answer = timeout(TIMEOUT, answer)
         .await
         .context("no answer to currentOp")??;
     let mut numbers = Vec::new();
@@ -82,7 +82,7 @@ async fn operations(server: &Server) -> Result<Vec<i32>> {
 
 /// Waits until `wanted` commands are in progress.
 async fn until_there_are(server: &Server, wanted: usize) -> Result<Vec<i32>> {
-    wait_for("that many operations", PATIENCE, async || {
+    wait_for("that many operations", TIMEOUT, async || {
         let operations = operations(server).await?;
         Ok((operations.len() == wanted).then_some(operations))
     })
@@ -90,10 +90,10 @@ async fn until_there_are(server: &Server, wanted: usize) -> Result<Vec<i32>> {
     .with_context(|| format!("{wanted} operations"))
 }
 
-/// Waits until no value is left in the tail: threads of the host search that, and buckets are searched by devices.
+/// Waits until no value is left in the delta, as host threads search the delta and devices search buckets.
 async fn until_buckets_hold_all(server: &Server, search: &Document) -> Result<()> {
     let explain = doc! { "explain": search.clone(), "$db": "test" };
-    wait_for("a flushed tail", PATIENCE, async || {
+    wait_for("an empty delta", TIMEOUT, async || {
         let explained = client(server).await?.run(&explain).await?;
         let explained = Document::try_from(explained)?.to_string();
         Ok(explained.contains("\"deltaRows\": 0").then_some(()))
@@ -107,13 +107,13 @@ async fn insert(server: &Server, documents: Vec<Document>) -> Result<()> {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_crowd_of_slow_commands_keeps_no_client_from_being_answered() -> Result<()> {
+async fn many_slow_commands_do_not_delay_other_clients() -> Result<()> {
     let _alone = CROWDS.lock().await;
     let server = Server::start(BINARY, &["--shutdown-timeout-ms", "500"])?;
     insert(&server, vec![doc! { "_id": 1 }]).await?;
     let reads = doc! { "aggregate": "c", "pipeline": [{ "$project": { "y": endless() } }], "cursor": {}, "$db": "test" };
     let writes = doc! { "update": "c", "updates": [{ "q": { "_id": 1 }, "u": [{ "$set": { "y": endless() } }] }], "$db": "test" };
-    // Writes go on without their clients, but not without the server.
+    // Writes continue without their clients, but not without the server.
     let crowd = send(&server, &reads, CROWD);
     until_there_are(&server, CROWD).await?;
     ping(&server).await?;
@@ -127,7 +127,7 @@ async fn a_crowd_of_slow_commands_keeps_no_client_from_being_answered() -> Resul
     let find = doc! { "find": "c", "filter": { "$expr": { "$eq": ["$_id", 1] } }, "$db": "test" };
     let found = async { client(&server).await?.find_count(&find).await };
     ensure!(
-        timeout(PATIENCE, found)
+        timeout(TIMEOUT, found)
             .await
             .context("no answer to find")??
             == 1
@@ -137,7 +137,7 @@ async fn a_crowd_of_slow_commands_keeps_no_client_from_being_answered() -> Resul
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_crowd_of_slow_searches_of_the_cache_keeps_no_client_from_being_answered() -> Result<()> {
+async fn many_slow_searches_of_the_cache_do_not_delay_other_clients() -> Result<()> {
     let _alone = CROWDS.lock().await;
     let server = Server::start(BINARY, &["--memory", "--shutdown-timeout-ms", "500"])?;
     let index = doc! { "key": { "s": "cache" }, "name": "s_cache" };
@@ -154,7 +154,7 @@ async fn a_crowd_of_slow_searches_of_the_cache_keeps_no_client_from_being_answer
     until_there_are(&server, SEARCHES).await?;
     ping(&server).await?;
     let quick = async { client(&server).await?.run(&count("needle")).await };
-    let counted = timeout(PATIENCE, quick)
+    let counted = timeout(TIMEOUT, quick)
         .await
         .context("no answer to count")??;
     ensure!(counted.get_i32("n")? == 1, "{counted:?}");
@@ -166,7 +166,7 @@ async fn a_crowd_of_slow_searches_of_the_cache_keeps_no_client_from_being_answer
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn no_expression_is_evaluated_on_the_threads_that_serve_the_network() -> Result<()> {
+async fn no_expression_is_evaluated_on_network_threads() -> Result<()> {
     let server = Server::start(BINARY, &["--memory", "--shutdown-timeout-ms", "500"])?;
     insert(&server, vec![doc! { "_id": 1 }]).await?;
     let slow = doc! { "$expr": { "$gt": [endless(), 0] } };
@@ -191,7 +191,7 @@ async fn no_expression_is_evaluated_on_the_threads_that_serve_the_network() -> R
             .await
             .with_context(|| command.to_string())?;
     }
-    // The server ends though writes, which do not end with their clients, are at work.
+    // The server ends although writes, which do not end with their clients, are in progress.
     let delete = doc! { "delete": "c", "deletes": [{ "q": by_id, "limit": 1 }], "$db": "test" };
     let waiting = send(&server, &delete, workers);
     until_there_are(&server, workers).await?;
@@ -203,7 +203,7 @@ async fn no_expression_is_evaluated_on_the_threads_that_serve_the_network() -> R
 #[tokio::test(flavor = "multi_thread")]
 async fn a_match_by_pcre2_ends_when_it_has_to() -> Result<()> {
     let server = Server::start(BINARY, &["--memory", "--shutdown-timeout-ms", "500"])?;
-    // PCRE2's limit holds for each place that a match may start at: these take hours.
+    // PCRE2's limit applies to each place at which a match may start, so these take hours.
     let text = "a".repeat(100_000);
     insert(
         &server,
@@ -235,7 +235,7 @@ async fn a_match_by_pcre2_ends_when_it_has_to() -> Result<()> {
     limited.remove("$db");
     limited.insert("maxTimeMS", 100);
     let driver = server.client().await?.database("test");
-    let answer = timeout(PATIENCE, driver.run_command(limited)).await;
+    let answer = timeout(TIMEOUT, driver.run_command(limited)).await;
     let refusal = answer.context("no answer")?.err().context("no error")?;
     ensure!(
         refusal.to_string().contains("MaxTimeMSExpired"),

@@ -1,4 +1,4 @@
-//! `forebay serve --upstream`: drivers in front of a store that stays where it is.
+//! `forebay serve --upstream`: drivers in front of an upstream that stays where it is.
 
 use std::path::Path;
 use std::process::Command;
@@ -46,20 +46,20 @@ async fn session(things: &Collection<Document>) -> Result<Vec<Document>> {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn an_application_sees_no_difference() -> Result<()> {
-    let store = FerretDb::start()?;
-    let front = in_front_of(store.uri(), &[])?;
-    let straight = session(&things(store.uri()).await?).await?;
+    let upstream = FerretDb::start()?;
+    let front = in_front_of(upstream.uri(), &[])?;
+    let direct = session(&things(upstream.uri()).await?).await?;
     for options in ["", "/?compressors=zstd", "/?compressors=snappy,zlib"] {
         let uri = format!("{}{options}", front.uri());
-        assert_eq!(session(&things(&uri).await?).await?, straight, "{options}");
+        assert_eq!(session(&things(&uri).await?).await?, direct, "{options}");
     }
     front.stop()
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn drivers_do_not_learn_where_the_store_is() -> Result<()> {
-    let store = FerretDb::start_with(&["--repl-set-name=rs0"])?;
-    let front = in_front_of(store.uri(), &[])?;
+async fn drivers_do_not_learn_where_the_upstream_is() -> Result<()> {
+    let upstream = FerretDb::start_with(&["--repl-set-name=rs0"])?;
+    let front = in_front_of(upstream.uri(), &[])?;
     let mut client = WireClient::connect(front.process().address()).await?;
     let hello = client.run(&doc! { "hello": 1, "$db": "admin" }).await?;
     for hidden in ["hosts", "me", "primary", "setName"] {
@@ -67,11 +67,11 @@ async fn drivers_do_not_learn_where_the_store_is() -> Result<()> {
     }
     assert_eq!(hello.get_str("msg")?, "isdbgrid");
     assert!(hello.get_i32("maxWireVersion")? <= 21);
-    // A driver that looks for its deployment stays with us, and finds the store.
-    let straight = format!("{}/?directConnection=true", store.uri());
+    // A driver that looks for its deployment stays with us, and finds the upstream.
+    let direct = format!("{}/?directConnection=true", upstream.uri());
     assert_eq!(
         session(&things(front.uri()).await?).await?,
-        session(&things(&straight).await?).await?
+        session(&things(&direct).await?).await?
     );
     front.stop()
 }
@@ -81,12 +81,12 @@ async fn passwords_and_tls_go_through() -> Result<()> {
     let data = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/data");
     let file = |name: &str| data.join(name).to_string_lossy().into_owned();
     let (certificate, key) = (file("tls_cert.pem"), file("tls_key.pem"));
-    let store = Server::start(
+    let upstream = Server::start(
         BINARY,
         &["--auth", "--tls-cert", &certificate, "--tls-key", &key],
     )?;
     let tls = format!("tls=true&tlsCAFile={}", file("tls_ca.pem"));
-    let uri = format!("mongodb://{}/?{tls}", store.process().address());
+    let uri = format!("mongodb://{}/?{tls}", upstream.process().address());
     let front = in_front_of(&uri, &[])?;
     let added = Command::new(BINARY)
         .args(["user", "add", "ada", "--uri", &uri])
@@ -105,14 +105,14 @@ async fn passwords_and_tls_go_through() -> Result<()> {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_store_that_is_away_is_away_for_clients() -> Result<()> {
-    let store = own_address()?.to_string();
-    let front = in_front_of(&format!("mongodb://{store}"), &[])?;
+async fn an_upstream_that_is_away_is_away_for_clients() -> Result<()> {
+    let upstream = own_address()?.to_string();
+    let front = in_front_of(&format!("mongodb://{upstream}"), &[])?;
     let uri = format!("{}/?serverSelectionTimeoutMS=1000", front.uri());
     let refused = things(&uri).await?.find_one(doc! {}).await;
     let told = refused.expect_err("there is nobody to answer").to_string();
     ensure!(
-        told.contains(&format!("the store behind, {store}, cannot be reached")),
+        told.contains(&format!("the upstream {upstream} cannot be reached")),
         "{told}"
     );
     let mut client = WireClient::connect(front.process().address()).await?;

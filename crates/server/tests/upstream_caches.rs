@@ -1,4 +1,4 @@
-//! Caches of a store behind: every answer through Forebay is the one that the store gives itself, whatever is written.
+//! Caches of an upstream: every answer through Forebay is the one that the upstream gives itself, whatever is written.
 
 use anyhow::{Context, Result, ensure};
 use bson::{Document, doc};
@@ -14,33 +14,33 @@ const BINARY: &str = env!("CARGO_BIN_EXE_forebay");
 const WRITES: usize = 150;
 
 struct Pair {
-    _store: FerretDb,
+    _upstream: FerretDb,
     front: Server,
-    straight: Database,
-    through: Database,
+    direct: Database,
+    proxied: Database,
 }
 
 impl Pair {
     async fn start(arguments: &[&str]) -> Result<Pair> {
-        let store = FerretDb::start()?;
+        let upstream = FerretDb::start()?;
         let all = [
-            &["--upstream", store.uri(), "--devices", "host:2"][..],
+            &["--upstream", upstream.uri(), "--devices", "host:2"][..],
             arguments,
         ]
         .concat();
         let front = Server::start(BINARY, &all)?;
-        let straight = Client::with_uri_str(store.uri()).await?.database("shop");
-        let through = front.client().await?.database("shop");
+        let direct = Client::with_uri_str(upstream.uri()).await?.database("shop");
+        let proxied = front.client().await?.database("shop");
         Ok(Pair {
-            _store: store,
+            _upstream: upstream,
             front,
-            straight,
-            through,
+            direct,
+            proxied,
         })
     }
 
     fn things(&self) -> Collection<Document> {
-        self.through.collection("things")
+        self.proxied.collection("things")
     }
 }
 
@@ -51,7 +51,7 @@ async fn declare(db: &Database, field: &str) -> Result<Document> {
         .await?)
 }
 
-/// Why the store answers a count by name, and not the cache.
+/// Why the upstream answers a count by name, and not the cache.
 async fn reason(db: &Database) -> Result<Option<String>> {
     let count = doc! { "count": "things", "query": { "name": "x" } };
     let explained = db.run_command(doc! { "explain": count }).await?;
@@ -147,10 +147,10 @@ async fn answers(db: &Database, filter: &Document) -> Result<Vec<String>> {
     ])
 }
 
-/// One random write through Forebay; the store may refuse it, or a part of it.
+/// One random write through Forebay; the upstream may refuse it, or a part of it.
 async fn write(things: &Collection<Document>, rng: &mut Rng) {
     let (query, new) = (filter(rng), name(rng));
-    // A refusal is an answer like another: what counts is what the store holds afterwards.
+    // A refusal is an answer like another: what counts is what the upstream holds afterwards.
     let _refused = match rng.u8(0..12) {
         0 => things.insert_one(thing(rng)).await.is_err(),
         1 | 2 => {
@@ -206,7 +206,7 @@ async fn write(things: &Collection<Document>, rng: &mut Rng) {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn searches_through_forebay_are_those_of_the_store() -> Result<()> {
+async fn searches_through_forebay_are_those_of_the_upstream() -> Result<()> {
     let seed = std::env::var("FOREBAY_SEED")
         .ok()
         .and_then(|seed| seed.parse().ok())
@@ -225,30 +225,30 @@ async fn searches_through_forebay_are_those_of_the_store() -> Result<()> {
             .insert_one(doc! { "_id": id * 2, "name": name(&mut rng), "n": id % 10 })
             .await?;
     }
-    declare(&pair.through, "name").await?;
+    declare(&pair.proxied, "name").await?;
     // Writes while the load goes on count too.
     for turn in 0..WRITES {
         write(&things, &mut rng).await;
         if turn == 20 {
-            wait_until_cached(&pair.through).await?;
+            wait_until_cached(&pair.proxied).await?;
         }
         for _ in 0..2 {
             let filter = filter(&mut rng);
-            let (straight, through) = (
-                answers(&pair.straight, &filter).await?,
-                answers(&pair.through, &filter).await?,
+            let (direct, proxied) = (
+                answers(&pair.direct, &filter).await?,
+                answers(&pair.proxied, &filter).await?,
             );
             ensure!(
-                straight == through,
-                "seed {seed}, write {turn}, {filter}:\n{straight:?}\n{through:?}"
+                direct == proxied,
+                "seed {seed}, write {turn}, {filter}:\n{direct:?}\n{proxied:?}"
             );
         }
     }
     ensure!(
-        reason(&pair.through).await?.is_none(),
+        reason(&pair.proxied).await?.is_none(),
         "the cache answers at the end"
     );
-    let status = pair.through.run_command(doc! { "serverStatus": 1 }).await?;
+    let status = pair.proxied.run_command(doc! { "serverStatus": 1 }).await?;
     let counters = status.get_document("forebayUpstream")?;
     ensure!(counters.get_i64("compared")? > 0, "{counters}");
     ensure!(counters.get_i64("differed")? == 0, "{counters}");
@@ -261,9 +261,9 @@ async fn without_exclusive_writes_the_cache_is_off_and_says_so() -> Result<()> {
     pair.things()
         .insert_one(doc! { "_id": 1, "name": "x" })
         .await?;
-    declare(&pair.through, "name").await?;
+    declare(&pair.proxied, "name").await?;
     let why = loop {
-        let why = reason(&pair.through).await?.context("a reason")?;
+        let why = reason(&pair.proxied).await?.context("a reason")?;
         if !why.contains("waits") {
             break why;
         }
@@ -282,12 +282,12 @@ async fn declared_caches_are_listed_kept_and_dropped() -> Result<()> {
     pair.things()
         .insert_many((0..50).map(|id| doc! { "_id": id, "name": format!("n-{id}") }))
         .await?;
-    declare(&pair.through, "name").await?;
+    declare(&pair.proxied, "name").await?;
     let listed = pair.things().list_index_names().await?;
     ensure!(listed.contains(&"name_cache".to_owned()), "{listed:?}");
     pair.front.shutdown_and_restart()?;
-    pair.through = pair.front.client().await?.database("shop");
-    wait_until_cached(&pair.through).await?;
+    pair.proxied = pair.front.client().await?.database("shop");
+    wait_until_cached(&pair.proxied).await?;
     assert_eq!(
         pair.things()
             .count_documents(doc! { "name": { "$regex": "^n-1" } })
@@ -307,15 +307,15 @@ async fn a_dropped_collection_is_empty_for_the_cache_too() -> Result<()> {
         pair.things()
             .insert_one(doc! { "_id": round, "name": "x" })
             .await?;
-        declare(&pair.through, "name").await?;
-        wait_until_cached(&pair.through).await?;
+        declare(&pair.proxied, "name").await?;
+        wait_until_cached(&pair.proxied).await?;
         assert_eq!(
             pair.things().count_documents(doc! { "name": "x" }).await?,
             1
         );
         match round {
             0 => pair.things().drop().await?,
-            _ => pair.through.drop().await?,
+            _ => pair.proxied.drop().await?,
         }
         assert_eq!(
             pair.things().count_documents(doc! { "name": "x" }).await?,

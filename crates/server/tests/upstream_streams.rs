@@ -1,6 +1,6 @@
 //! A Forebay in front of another, which is written to through the front and past it, while either is killed: every
 //! client reads what it wrote through the front, and once the writers rest, searches through the front are those of the
-//! store.
+//! upstream.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -20,35 +20,35 @@ const HISTORY: [&str; 2] = ["--documents-change-history-bytes-max", "1GiB"];
 const WRITERS: i32 = 3;
 /// `_id`s of one writer.
 const IDS: i32 = 300;
-/// How long the front may take to be what the store is, once nobody writes.
+/// How long the front may take to be what the upstream is, once nobody writes.
 const PATIENCE: Duration = Duration::from_secs(60);
-/// Write commands that the store runs between two kills.
+/// Write commands that the upstream runs between two kills.
 const WRITES: i64 = 1_500;
 const PATTERNS: [&str; 4] = ["^web", "pool", "-pack$", "x.*x"];
 
 struct Pair {
-    store: Server,
+    upstream: Server,
     front: Server,
 }
 
 impl Pair {
     fn start(arguments: &[&str]) -> Result<Pair> {
         let listen = own_address()?.to_string();
-        let store = Server::start(
+        let upstream = Server::start(
             BINARY,
             &[&HISTORY[..], &["--mongodb-listen", &listen]].concat(),
         )?;
-        let upstream = format!("mongodb://{listen}");
-        let always = ["--upstream", &upstream, "--devices", "host:2"];
+        let uri = format!("mongodb://{listen}");
+        let always = ["--upstream", &uri, "--devices", "host:2"];
         let front = Server::start(BINARY, &[&always[..], arguments].concat())?;
-        Ok(Pair { store, front })
+        Ok(Pair { upstream, front })
     }
 
-    async fn straight(&self) -> Result<Database> {
-        Ok(self.store.client().await?.database("shop"))
+    async fn direct(&self) -> Result<Database> {
+        Ok(self.upstream.client().await?.database("shop"))
     }
 
-    async fn through(&self) -> Result<Database> {
+    async fn proxied(&self) -> Result<Database> {
         Ok(self.front.client().await?.database("shop"))
     }
 }
@@ -60,7 +60,7 @@ async fn declare(db: &Database) -> Result<()> {
     Ok(())
 }
 
-/// Why the store answers, and not the cache.
+/// Why the upstream answers, and not the cache.
 async fn reason(db: &Database) -> Result<Option<String>> {
     let count = doc! { "count": "things", "query": { "name": "x" } };
     let explained = db.run_command(doc! { "explain": count }).await?;
@@ -72,7 +72,7 @@ async fn wait_until_cached(db: &Database) -> Result<()> {
     let mut last = None;
     let cached = wait_for("a cache", PATIENCE, async || {
         last = match reason(db).await {
-            // A front looks for a store that is away once a second.
+            // A front looks for an upstream that is away once a second.
             Err(error) if format!("{error:#}").contains("(ShutdownInProgress)") => {
                 Some(error.to_string())
             }
@@ -165,23 +165,23 @@ async fn write_on(
     Ok(written)
 }
 
-/// Writers on both sides, until the store has run [`WRITES`] of their commands; how much they wrote.
+/// Writers on both sides, until the upstream has run [`WRITES`] of their commands; how much they wrote.
 async fn storm(pair: &Pair, seed: u64) -> Result<u32> {
-    let store = pair.straight().await?;
-    let before = write_commands(&store).await?;
+    let upstream = pair.direct().await?;
+    let before = write_commands(&upstream).await?;
     let stop = Arc::new(AtomicBool::new(false));
     let mut writers = JoinSet::new();
     for writer in 0..WRITERS * 2 {
         let looks = writer < WRITERS;
         let db = match looks {
-            true => pair.through().await?,
-            false => pair.straight().await?,
+            true => pair.proxied().await?,
+            false => pair.direct().await?,
         };
         let seed = seed ^ u64::from(writer.unsigned_abs() + 1);
         writers.spawn(write_on(db, writer * IDS, looks, seed, stop.clone()));
     }
     wait_for("writes", PATIENCE, async || {
-        let run = write_commands(&store).await? - before;
+        let run = write_commands(&upstream).await? - before;
         Ok((run >= WRITES).then_some(()))
     })
     .await?;
@@ -223,37 +223,37 @@ async fn counts(db: &Database) -> Result<Vec<i64>> {
     Ok(counts)
 }
 
-/// Waits until searches through the front are those of the store, and the cache gives them.
+/// Waits until searches through the front are those of the upstream, and the cache gives them.
 async fn agree(pair: &Pair) -> Result<()> {
-    let (straight, through) = (pair.straight().await?, pair.through().await?);
-    wait_until_cached(&through).await?;
+    let (direct, proxied) = (pair.direct().await?, pair.proxied().await?);
+    wait_until_cached(&proxied).await?;
     let mut last = (Vec::new(), Vec::new());
     let agreed = wait_for("equal counts", PATIENCE, async || {
-        last = (counts(&straight).await?, counts(&through).await?);
+        last = (counts(&direct).await?, counts(&proxied).await?);
         Ok((last.0 == last.1).then_some(()))
     });
     let agreed = agreed.await;
-    agreed.with_context(|| format!("the store counts {:?}, the front {:?}", last.0, last.1))
+    agreed.with_context(|| format!("the upstream counts {:?}, the front {:?}", last.0, last.1))
 }
 
-/// A copy of the store's files, as the disk has them at a cut of power if nothing reached it later.
+/// A copy of the upstream's files, as the disk has them at a cut of power if nothing reached it later.
 struct Disk {
     folder: PathBuf,
     copy: tempfile::TempDir,
 }
 
 impl Disk {
-    /// Syncs the store, and takes the copy.
+    /// Syncs the upstream, and takes the copy.
     async fn synced(pair: &Pair) -> Result<Disk> {
         let insert = doc! { "insert": "synced", "documents": [{}], "writeConcern": { "j": true } };
-        pair.straight().await?.run_command(insert).await?;
-        let folder = pair.store.folder().to_owned();
+        pair.direct().await?.run_command(insert).await?;
+        let folder = pair.upstream.folder().to_owned();
         let copy = tempfile::tempdir()?;
         copy_folder(&folder, copy.path())?;
         Ok(Disk { folder, copy })
     }
 
-    /// What was written since is lost. The store does not run.
+    /// What was written since is lost. The upstream does not run.
     fn cut_power(&self) -> Result<()> {
         for entry in std::fs::read_dir(&self.folder)? {
             let path = entry?.path();
@@ -281,10 +281,10 @@ fn copy_folder(from: &Path, to: &Path) -> Result<()> {
     Ok(())
 }
 
-/// Writes through the front what the store is going to lose, and looks for it there.
+/// Writes through the front what the upstream is going to lose, and looks for it there.
 async fn write_in_vain(pair: &Pair) -> Result<()> {
-    let through = pair.through().await?;
-    let things = through.collection::<Document>("things");
+    let proxied = pair.proxied().await?;
+    let things = proxied.collection::<Document>("things");
     things.delete_one(doc! { "_id": 1 }).await?;
     let change = doc! { "$set": { "name": "x, lost pool" } };
     let update = things.update_one(doc! { "_id": 2 }, change);
@@ -297,7 +297,7 @@ async fn write_in_vain(pair: &Pair) -> Result<()> {
 }
 
 async fn named_x(pair: &Pair) -> Result<()> {
-    let things = pair.straight().await?.collection::<Document>("things");
+    let things = pair.direct().await?.collection::<Document>("things");
     let documents = (0..5).map(|id| doc! { "_id": id, "name": "x-x" });
     things.insert_many(documents).await?;
     Ok(())
@@ -307,74 +307,74 @@ async fn named_x(pair: &Pair) -> Result<()> {
 async fn a_front_follows_what_is_written_past_it() -> Result<()> {
     let seed = seed("upstream_streams");
     let mut pair = Pair::start(&[])?;
-    pair.straight().await?.create_collection("things").await?;
-    declare(&pair.through().await?).await?;
-    wait_until_cached(&pair.through().await?).await?;
+    pair.direct().await?.create_collection("things").await?;
+    declare(&pair.proxied().await?).await?;
+    wait_until_cached(&pair.proxied().await?).await?;
     ensure!(storm(&pair, seed).await? > 0, "nobody wrote");
     agree(&pair).await?;
     // What is written while the front is away is followed from where it was.
     pair.front.kill();
-    let things = pair.straight().await?.collection::<Document>("things");
+    let things = pair.direct().await?.collection::<Document>("things");
     things
         .insert_one(doc! { "_id": -1, "name": "written meanwhile, x and x" })
         .await?;
     pair.front.restart()?;
     agree(&pair).await?;
     storm(&pair, seed + 1).await?;
-    pair.store.kill();
-    pair.store.restart()?;
+    pair.upstream.kill();
+    pair.upstream.restart()?;
     agree(&pair).await?;
     storm(&pair, seed + 2).await?;
     agree(&pair).await?;
     pair.front.stop()?;
-    pair.store.stop()
+    pair.upstream.stop()
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_front_that_is_started_again_has_nothing_that_its_store_lost() -> Result<()> {
+async fn a_front_that_is_started_again_has_nothing_that_its_upstream_lost() -> Result<()> {
     let seed = seed("upstream_streams_lost");
     let mut pair = Pair::start(&[])?;
     named_x(&pair).await?;
-    declare(&pair.through().await?).await?;
-    wait_until_cached(&pair.through().await?).await?;
+    declare(&pair.proxied().await?).await?;
+    wait_until_cached(&pair.proxied().await?).await?;
     // So long that the front has kept where it is.
     storm(&pair, seed).await?;
     agree(&pair).await?;
     let disk = Disk::synced(&pair).await?;
     write_in_vain(&pair).await?;
     pair.front.kill();
-    pair.store.kill();
+    pair.upstream.kill();
     disk.cut_power()?;
-    pair.store.restart()?;
+    pair.upstream.restart()?;
     pair.front.restart()?;
     agree(&pair).await?;
     pair.front.stop()?;
-    pair.store.stop()
+    pair.upstream.stop()
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_front_answers_nothing_that_its_store_lost() -> Result<()> {
+async fn a_front_answers_nothing_that_its_upstream_lost() -> Result<()> {
     let mut pair = Pair::start(&[])?;
     named_x(&pair).await?;
-    declare(&pair.through().await?).await?;
+    declare(&pair.proxied().await?).await?;
     agree(&pair).await?;
     for _ in 0..3 {
         let disk = Disk::synced(&pair).await?;
         write_in_vain(&pair).await?;
-        pair.store.kill();
+        pair.upstream.kill();
         disk.cut_power()?;
-        pair.store.restart()?;
-        let (straight, through) = (pair.straight().await?, pair.through().await?);
-        let has = counts(&straight).await?;
+        pair.upstream.restart()?;
+        let (direct, proxied) = (pair.direct().await?, pair.proxied().await?);
+        let has = counts(&direct).await?;
         wait_for("an answer of the cache", PATIENCE, async || {
-            ensure!(counts(&through).await? == has, "it answers what was lost");
-            Ok(reason(&through).await?.is_none().then_some(()))
+            ensure!(counts(&proxied).await? == has, "it answers what was lost");
+            Ok(reason(&proxied).await?.is_none().then_some(()))
         })
         .await?;
-        ensure!(counts(&through).await? == has);
+        ensure!(counts(&proxied).await? == has);
     }
     pair.front.stop()?;
-    pair.store.stop()
+    pair.upstream.stop()
 }
 
 /// The place in the stream is kept beside the shadows, in no collection that clients could name.
@@ -382,89 +382,92 @@ async fn a_front_answers_nothing_that_its_store_lost() -> Result<()> {
 async fn a_front_keeps_its_own_apart_from_collections() -> Result<()> {
     let seed = seed("upstream_streams_apart");
     let mut pair = Pair::start(&[])?;
-    let through = pair.through().await?;
-    declare(&through).await?;
+    let proxied = pair.proxied().await?;
+    declare(&proxied).await?;
     let own = pair.front.client().await?.database("forebay");
     let index = doc! { "key": { "token": "cache" }, "name": "token_cache" };
     own.run_command(doc! { "createIndexes": "resume_tokens", "indexes": [index] })
         .await?;
-    wait_until_cached(&through).await?;
+    wait_until_cached(&proxied).await?;
     storm(&pair, seed).await?;
     let tokens = own.collection::<Document>("resume_tokens");
     let kept = doc! { "token": { "$not": { "$regex": "x" } } };
     let found = tokens.count_documents(kept).await?;
-    ensure!(found == 0, "the store has no such collection");
+    ensure!(found == 0, "the upstream has no such collection");
     pair.front.kill();
     pair.front.restart()?;
     agree(&pair).await?;
     pair.front.stop()?;
-    pair.store.stop()
+    pair.upstream.stop()
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_front_sees_a_collection_go() -> Result<()> {
     let pair = Pair::start(&[])?;
-    let (straight, through) = (pair.straight().await?, pair.through().await?);
-    let things = straight.collection::<Document>("things");
+    let (direct, proxied) = (pair.direct().await?, pair.proxied().await?);
+    let things = direct.collection::<Document>("things");
     things.insert_one(doc! { "_id": 1, "name": "x-x" }).await?;
-    declare(&through).await?;
+    declare(&proxied).await?;
     agree(&pair).await?;
     things.drop().await?;
     things.insert_one(doc! { "_id": 2, "name": "pool" }).await?;
     agree(&pair).await?;
-    ensure!(counts(&through).await? == [0, 1, 0, 0]);
+    ensure!(counts(&proxied).await? == [0, 1, 0, 0]);
     pair.front.stop()?;
-    pair.store.stop()
+    pair.upstream.stop()
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_front_goes_on_without_its_store_if_asked() -> Result<()> {
+async fn a_front_goes_on_without_its_upstream_if_asked() -> Result<()> {
     let mut pair = Pair::start(&["--upstream-serve-stale"])?;
-    let (straight, through) = (pair.straight().await?, pair.through().await?);
-    let things = straight.collection::<Document>("things");
+    let (direct, proxied) = (pair.direct().await?, pair.proxied().await?);
+    let things = direct.collection::<Document>("things");
     things.insert_one(doc! { "_id": 1, "name": "x-x" }).await?;
-    declare(&through).await?;
+    declare(&proxied).await?;
     agree(&pair).await?;
-    pair.store.kill();
-    // Old connections and new ones: the store lets everybody read.
-    for db in [&through, &pair.through().await?] {
+    pair.upstream.kill();
+    // Old connections and new ones: the upstream lets everybody read.
+    for db in [&proxied, &pair.proxied().await?] {
         ensure!(counts(db).await? == [0, 0, 0, 1]);
         let other = db.collection::<Document>("things");
-        ensure!(other.find_one(doc! {}).await.is_err(), "the store is away");
+        ensure!(
+            other.find_one(doc! {}).await.is_err(),
+            "the upstream is away"
+        );
         ensure!(other.insert_one(doc! { "_id": 2 }).await.is_err());
     }
-    let status = through.run_command(doc! { "serverStatus": 1 }).await;
-    ensure!(status.is_err(), "that is the store's to tell");
-    pair.store.restart()?;
-    let things = pair.straight().await?.collection::<Document>("things");
+    let status = proxied.run_command(doc! { "serverStatus": 1 }).await;
+    ensure!(status.is_err(), "that is the upstream's to tell");
+    pair.upstream.restart()?;
+    let things = pair.direct().await?.collection::<Document>("things");
     things.insert_one(doc! { "_id": 3, "name": "pool" }).await?;
     agree(&pair).await?;
-    ensure!(counts(&through).await? == [0, 1, 0, 1]);
+    ensure!(counts(&proxied).await? == [0, 1, 0, 1]);
     pair.front.stop()?;
-    pair.store.stop()
+    pair.upstream.stop()
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_front_stops_without_its_store() -> Result<()> {
+async fn a_front_stops_without_its_upstream() -> Result<()> {
     let mut pair = Pair::start(&[])?;
-    let through = pair.through().await?;
-    let things = pair.straight().await?.collection::<Document>("things");
+    let proxied = pair.proxied().await?;
+    let things = pair.direct().await?.collection::<Document>("things");
     things.insert_one(doc! { "_id": 1, "name": "x-x" }).await?;
-    declare(&through).await?;
+    declare(&proxied).await?;
     agree(&pair).await?;
-    pair.store.kill();
-    ensure!(counts(&through).await.is_err());
-    pair.store.restart()?;
+    pair.upstream.kill();
+    ensure!(counts(&proxied).await.is_err());
+    pair.upstream.restart()?;
     agree(&pair).await?;
     pair.front.stop()?;
-    pair.store.stop()
+    pair.upstream.stop()
 }
 
 /// A collection that is large enough to be read by several cursors, with `_id`s of several sorts.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_large_collection_is_loaded_in_parts() -> Result<()> {
     let pair = Pair::start(&[])?;
-    let things = pair.straight().await?.collection::<Document>("things");
+    let things = pair.direct().await?.collection::<Document>("things");
     let mut rng = Rng::with_seed(3);
     let mut documents: Vec<Document> = (0..120_000)
         .map(|id| doc! { "_id": id, "name": name(&mut rng) })
@@ -474,8 +477,8 @@ async fn a_large_collection_is_loaded_in_parts() -> Result<()> {
     for documents in documents.chunks(20_000) {
         things.insert_many(documents).await?;
     }
-    declare(&pair.through().await?).await?;
+    declare(&pair.proxied().await?).await?;
     agree(&pair).await?;
     pair.front.stop()?;
-    pair.store.stop()
+    pair.upstream.stop()
 }

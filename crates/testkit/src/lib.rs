@@ -1,4 +1,4 @@
-//! What tests of the whole server share: a server in a process of its own, and a model of what it must answer.
+//! Helpers of tests of the whole server: server processes, a model of the right answers, and waiting.
 #![forbid(unsafe_code)]
 
 mod model;
@@ -10,12 +10,13 @@ pub use model::Model;
 pub use server::{Server, own_address};
 pub use wait::{pace, wait_for};
 
-/// Whether tests run at full size: ten million documents instead of some thousands.
+/// Returns whether tests run at full size: with ten million documents instead of some thousands.
 pub fn is_full() -> bool {
     std::env::var_os("FOREBAY_TEST_FULL").is_some_and(|value| value != "0")
 }
 
-/// The seed of a random test: from `FOREBAY_TEST_SEED`, or a new one. Printed, so that a failure can be repeated.
+/// Returns the seed of a random test: `FOREBAY_TEST_SEED`, or a random one. Prints it, so that a failure can be
+/// repeated.
 pub fn seed(test: &str) -> u64 {
     let given = std::env::var("FOREBAY_TEST_SEED")
         .ok()

@@ -1,10 +1,10 @@
-//! What a collection of `{_id, name}` must hold, and what searches over it must find.
+//! A model of a collection of `{_id, name}`: its documents, and the right results of searches.
 
 use std::collections::BTreeMap;
 
 use regex_automata::meta::Regex;
 
-/// Documents by `_id`, with the value of `name`; `None` where the document has none.
+/// Values of `name` by `_id`; `None` for documents without the field.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Model {
     documents: BTreeMap<i32, Option<String>>,
@@ -21,27 +21,28 @@ impl Model {
         self.documents.remove(&id);
     }
 
-    /// A document's name, if the document is there.
+    /// Returns the value of `name`; `None` if there is no such document.
     pub fn get(&self, id: i32) -> Option<&Option<String>> {
         self.documents.get(&id)
     }
 
-    /// All documents, by `_id`.
+    /// All documents in order of `_id`.
     pub fn iter(&self) -> impl Iterator<Item = (i32, Option<&str>)> {
         self.documents
             .iter()
             .map(|(id, name)| (*id, name.as_deref()))
     }
 
-    /// How many documents there are.
+    /// Number of documents.
     pub fn count(&self) -> usize {
         self.documents.len()
     }
 
-    /// The `_id`s of documents whose name matches a pattern, which must mean the same to PCRE2 and to Rust.
+    /// Returns the `_id`s of documents whose name matches a pattern, which must have the same meaning in PCRE2 and
+    /// Rust.
     ///
     /// # Panics
-    /// If the pattern is wrong: tests write it.
+    /// If the pattern is invalid.
     pub fn matching(&self, pattern: &str) -> Vec<i32> {
         let regex = Regex::new(pattern).unwrap_or_else(|error| panic!("{pattern}: {error}"));
         let matches = self
@@ -50,7 +51,7 @@ impl Model {
         matches.map(|(id, _)| id).collect()
     }
 
-    /// The `_id`s of documents whose name does not match, those without a name among them.
+    /// Returns the `_id`s of documents whose name does not match, including those without a name.
     ///
     /// # Panics
     /// As for [`Model::matching`].
@@ -69,7 +70,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn matching_and_not_matching_share_out_all_documents() {
+    fn each_document_matches_or_does_not() {
         let mut model = Model::default();
         model.put(1, Some("react".to_owned()));
         model.put(2, None);

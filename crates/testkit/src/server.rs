@@ -1,4 +1,4 @@
-//! A Forebay server with a data folder of its own, which can be killed and started again.
+//! A Forebay server with its own data folder. It can be killed and started again.
 
 use std::net::{Ipv4Addr, SocketAddr, TcpListener};
 use std::path::{Path, PathBuf};
@@ -9,7 +9,7 @@ use forebay_peers::client;
 use forebay_peers::process::ServerProcess;
 use mongodb::Client;
 
-/// A server and its data folder; both are gone when this value is dropped.
+/// A server and its data folder. Dropping it ends the server and removes the folder.
 #[derive(Debug)]
 pub struct Server {
     binary: PathBuf,
@@ -19,10 +19,10 @@ pub struct Server {
 }
 
 impl Server {
-    /// Starts `binary serve` on an empty data folder and a free port, with further `arguments`.
+    /// Starts `binary serve` with an empty data folder, a free port and `arguments`.
     ///
     /// # Errors
-    /// If it does not start; its last lines are in the error.
+    /// If the server does not start. The error contains its last lines of output.
     pub fn start(binary: &str, arguments: &[&str]) -> Result<Server> {
         let folder = tempfile::tempdir()?;
         let binary = PathBuf::from(binary);
@@ -49,10 +49,10 @@ impl Server {
         &self.process
     }
 
-    /// A client with the driver's default settings.
+    /// Connects a client with the driver's default settings.
     ///
     /// # Errors
-    /// If the connection string is wrong, which would be a mistake of the server.
+    /// If the connection string is malformed, which would be a bug of the server.
     pub async fn client(&self) -> Result<Client> {
         client::connect(self.uri()).await
     }
@@ -62,21 +62,21 @@ impl Server {
         self.folder.path()
     }
 
-    /// Ends the process as `kill -9` does.
+    /// Kills the process, as `kill -9` does.
     pub fn kill(&mut self) {
         self.process.kill();
     }
 
-    /// Stops the server in good order and starts it again on the same data, on another port.
+    /// Stops the server cleanly and starts it again on the same data, on another port.
     ///
     /// # Errors
-    /// If it does not stop, ends with a failure, or does not start.
+    /// If the server does not stop, fails, or does not start.
     pub fn shutdown_and_restart(&mut self) -> Result<()> {
         self.process.terminate()?;
         self.restart()
     }
 
-    /// Starts the server again on the same data, on another port, after a kill or in its place.
+    /// Kills the server if it runs, and starts it again on the same data, on another port.
     ///
     /// # Errors
     /// As for [`Server::start`].
@@ -86,19 +86,19 @@ impl Server {
         Ok(())
     }
 
-    /// Asks the server to stop and waits until it has.
+    /// Stops the server cleanly.
     ///
     /// # Errors
-    /// If it does not, or ends with a failure.
+    /// If the server does not stop, or fails.
     pub fn stop(self) -> Result<()> {
         self.process.stop()
     }
 }
 
-/// An address that a server can have again after it was killed; until then nobody listens there.
+/// Returns an address that no other process uses, so that a server can listen on it again after it was killed.
 ///
-/// A port of 127.0.0.1 that was free may be anybody's a moment later: another server's, or that of a connection of
-/// ours, even one to this very port. So the host is one of our own; all of 127.0.0.0/8 is this machine.
+/// A free port of 127.0.0.1 may be in use a moment later: by another server, or by an outgoing connection, even one to
+/// this very port. So each call returns another host of 127.0.0.0/8, all of which are this machine.
 ///
 /// # Errors
 /// If this machine's loopback interface has no such address.

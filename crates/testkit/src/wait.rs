@@ -1,17 +1,17 @@
-//! Waiting in tests: for a condition, with a timeout. `tidy` refuses every other way to wait.
+//! Waiting in tests: for a condition, with a timeout. The test `tidy` refuses every other kind of waiting.
 
 use std::thread;
 use std::time::{Duration, Instant};
 
 use anyhow::{Result, ensure};
 
-/// How often a condition is checked.
+/// Interval of checking a condition.
 const CHECK_INTERVAL: Duration = Duration::from_millis(20);
 
-/// Waits until `value` returns one.
+/// Waits until `value` returns `Some`.
 ///
 /// # Errors
-/// As `value`; or if it has returned none for as long as `timeout`.
+/// As `value`, or if it returned `None` until `timeout`.
 pub async fn wait_for<T>(
     what: &str,
     timeout: Duration,
@@ -23,12 +23,12 @@ pub async fn wait_for<T>(
             return Ok(value);
         }
         let is_late = Instant::now() >= deadline;
-        ensure!(!is_late, "waited {timeout:?} in vain: {what}");
+        ensure!(!is_late, "timeout after {timeout:?}: {what}");
         tokio::time::sleep(CHECK_INTERVAL).await;
     }
 }
 
-/// Lets time pass at the pace of a client that a test plays. Not for waiting until something has happened.
+/// Pauses, to set the pace of a simulated client. Not for waiting until something has happened.
 pub fn pace(time: Duration) {
     thread::sleep(time);
 }

@@ -135,7 +135,7 @@ fn unsnap(data: &[u8], size: usize) -> Option<Vec<u8>> {
     snap::raw::Decoder::new().decompress_vec(data).ok()
 }
 
-/// Reads `size` bytes, for which the caller has room, and fails if there are fewer or more.
+/// Reads exactly `size` bytes, for which the caller has reserved memory.
 fn read_exactly(decoder: impl Read, size: usize) -> Option<Vec<u8>> {
     let mut content = Vec::with_capacity(size);
     decoder
@@ -145,10 +145,10 @@ fn read_exactly(decoder: impl Read, size: usize) -> Option<Vec<u8>> {
     (content.len() == size).then_some(content)
 }
 
-/// Compresses a whole message; request id and response-to stay.
+/// Compresses a whole message. Keeps its request id and response-to.
 ///
 /// # Errors
-/// Whatever the compressor says; the caller then sends the message as it is.
+/// If the compressor fails. The caller then sends the message uncompressed.
 pub fn compress(message: &[u8], compressor: Compressor) -> std::io::Result<Vec<u8>> {
     let too_short = || std::io::Error::from(std::io::ErrorKind::InvalidInput);
     let (head, content) = message
@@ -175,7 +175,7 @@ pub fn compress(message: &[u8], compressor: Compressor) -> std::io::Result<Vec<u
     Ok(out)
 }
 
-/// The message that an `OP_COMPRESSED` holds, with its ids, and how it was compressed; any other message as it is.
+/// Returns the message inside an `OP_COMPRESSED`, with its ids and compressor. Returns any other message unchanged.
 ///
 /// # Errors
 /// As for [`crate::Message::decode`], as far as the compression goes.

@@ -4,8 +4,8 @@ use crate::validate::InvalidBson;
 
 /// What is wrong with a message.
 ///
-/// [`is_fatal`](Error::is_fatal) tells the two kinds apart: after most of these the stream can not be trusted and the
-/// connection must close; a message that is framed well but carries bad BSON deserves an error reply.
+/// [`is_fatal`](Error::is_fatal) separates two kinds. After most of these errors the stream cannot be trusted, and the
+/// connection must be closed. A well-framed message with invalid BSON gets an error reply.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum Error {
     /// The header's length is shorter than a header or longer than the limit.
@@ -35,10 +35,10 @@ pub enum Error {
     /// Bytes are left over after the last field.
     #[error("{count} bytes follow the end of the message's content")]
     TrailingBytes {
-        /// How many.
+        /// Number of bytes.
         count: usize,
     },
-    /// No operation has this number, or none that a server takes.
+    /// No operation of a server has this number.
     #[error("operation code {code} is not supported")]
     UnknownOpCode {
         /// The code in the header.
@@ -113,13 +113,13 @@ pub enum Error {
         /// The size in the message.
         size: usize,
     },
-    /// A document in a well-framed message is not good BSON.
+    /// A document in a well-framed message is invalid BSON.
     #[error("invalid BSON: {0}")]
     Bson(#[from] InvalidBson),
 }
 
 impl Error {
-    /// True if the connection can not go on after this error.
+    /// Returns whether the connection must be closed after this error.
     pub fn is_fatal(&self) -> bool {
         !matches!(self, Error::Bson(_) | Error::DuplicateSequence { .. })
     }

@@ -1,4 +1,4 @@
-//! The sixteen bytes before every message.
+//! The header of every message: sixteen bytes.
 
 use crate::error::Error;
 use crate::limits::Limits;
@@ -6,7 +6,7 @@ use crate::limits::Limits;
 /// The length of a message header in bytes.
 pub const HEADER_BYTES: usize = 16;
 
-/// What a message is.
+/// The operation of a message.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum OpCode {
     /// `OP_REPLY`: the answer to `OP_QUERY`.
@@ -59,7 +59,7 @@ pub struct Header {
 }
 
 impl Header {
-    /// Reads a header and judges its length, so that the caller may reserve [`Header::message_bytes`].
+    /// Reads a header and checks its length, so that the caller may reserve [`Header::message_bytes`].
     ///
     /// # Errors
     /// [`Error::MessageLength`] if the length is below a header's or above the limit.

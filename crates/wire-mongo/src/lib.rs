@@ -1,8 +1,8 @@
 //! The MongoDB wire protocol as bytes: headers, `OP_MSG`, `OP_QUERY`, `OP_REPLY` and `OP_COMPRESSED`.
 //!
-//! Nothing here reads or writes a socket. A caller reads [`HEADER_BYTES`] bytes, asks [`Header::parse`] how long the
-//! message is, reads the rest, and hands the whole frame to [`Message::decode`]. What comes back is validated: every
-//! document is well-formed BSON of bounded size and depth, so readers behind this crate may recurse.
+//! Nothing here reads or writes a socket. A caller reads [`HEADER_BYTES`] bytes, gets the length of the message
+//! from [`Header::parse`], reads the rest, and hands the whole frame to [`Message::decode`]. The result is validated:
+//! every document is well-formed BSON of bounded size and depth, so later readers may recurse.
 //!
 //! No length that comes from the wire is trusted: each is compared with a [named limit](limits) before memory is
 //! reserved for it.
@@ -14,6 +14,7 @@
 mod compressed;
 mod error;
 mod header;
+pub mod hello;
 pub mod limits;
 mod message;
 mod op_msg;

@@ -1,24 +1,24 @@
-//! What a message may cost, named.
+//! The limits of messages.
 
-/// The longest message in bytes, header included (`maxMessageSizeBytes` of the hello reply).
+/// Maximum bytes of a message, header included (`maxMessageSizeBytes` of the hello reply).
 pub const MESSAGE_BYTES_MAX: usize = 48_000_000;
 
-/// The longest document that a user may store, in bytes (`maxBsonObjectSize` of the hello reply).
+/// Maximum bytes of a document that a user may store (`maxBsonObjectSize` of the hello reply).
 pub const DOCUMENT_BYTES_MAX: usize = 16 * 1024 * 1024;
 
-/// The longest document on the wire, in bytes: a stored one plus room for the command around it.
+/// Maximum bytes of a document on the wire: a stored one plus the command around it.
 pub const WIRE_DOCUMENT_BYTES_MAX: usize = DOCUMENT_BYTES_MAX + 16 * 1024;
 
-/// How deep documents and arrays may nest; the outermost document is depth 1.
+/// Maximum nesting of documents and arrays; the outermost document is depth 1.
 pub const DEPTH_MAX: usize = 200;
 
-/// The most documents of one insert, update or delete (`maxWriteBatchSize` of the hello reply).
+/// Maximum number of documents of one insert, update or delete (`maxWriteBatchSize` of the hello reply).
 pub const WRITE_BATCH_MAX: usize = 100_000;
 
-/// How many kind-1 sections one `OP_MSG` may have.
+/// Maximum number of kind-1 sections of one `OP_MSG`.
 pub const SEQUENCES_MAX: usize = 8;
 
-/// The limits that decoding obeys; smaller ones serve tests and connections that are not trusted yet.
+/// The limits of decoding. Tests and connections that are not authenticated use smaller ones.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Limits {
     /// Longest message in bytes, header included, before and after decompression.

@@ -1,4 +1,4 @@
-//! A whole message, whatever its operation.
+//! A whole message of any operation.
 
 use bytes::Bytes;
 
@@ -23,7 +23,7 @@ pub enum Body {
 /// A decoded message.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Message {
-    /// The header as it came: of the compressed message, if it was compressed.
+    /// The header as received: of the compressed message, if it was compressed.
     pub header: Header,
     /// How the message was compressed, if it was.
     pub compressor: Option<Compressor>,
@@ -35,7 +35,7 @@ impl Message {
     /// Decodes one whole frame: header and content, nothing after.
     ///
     /// # Errors
-    /// See [`Error`]; [`Error::is_fatal`] says whether the connection can go on.
+    /// See [`Error`]; [`Error::is_fatal`] says whether the connection must be closed.
     pub fn decode(frame: Bytes, limits: &Limits) -> Result<Message, Error> {
         let head = frame
             .first_chunk::<HEADER_BYTES>()

@@ -14,19 +14,19 @@ const REQUIRED_BITS: u32 = 0xFFFF;
 const KIND_BODY: u8 = 0;
 const KIND_SEQUENCE: u8 = 1;
 
-/// The flag bits of an `OP_MSG`. Optional bits (16 to 31) that are not known are kept and ignored.
+/// The flag bits of an `OP_MSG`. Unknown optional bits (16 to 31) are kept and ignored.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Flags(pub u32);
 
 impl Flags {
     /// The message ends in a CRC-32C of everything before it.
     pub const CHECKSUM_PRESENT: Flags = Flags(1);
-    /// On a request: send no reply. On a reply: another reply follows without being asked for.
+    /// On a request: send no reply. On a reply: another reply follows without a request.
     pub const MORE_TO_COME: Flags = Flags(1 << 1);
-    /// The client takes several replies to this request.
+    /// The client accepts several replies to this request.
     pub const EXHAUST_ALLOWED: Flags = Flags(1 << 16);
 
-    /// True if every bit of `other` is set.
+    /// Returns whether every bit of `other` is set.
     pub fn has(self, other: Flags) -> bool {
         self.0 & other.0 == other.0
     }
@@ -75,7 +75,7 @@ impl Sequence {
         }
     }
 
-    /// How many documents there are.
+    /// The number of documents.
     pub fn count(&self) -> usize {
         self.count
     }
@@ -135,7 +135,7 @@ impl OpMsg {
     /// Decodes the content of an `OP_MSG` that came compressed: what follows the header.
     ///
     /// A checksum is that of the uncompressed message with its uncompressed header, which the sender did not keep, so
-    /// drivers send none; one that is there is cut off unread.
+    /// drivers send none. If there is one, it is dropped unchecked.
     pub(crate) fn decode_content(content: Bytes, limits: &Limits) -> Result<OpMsg, Error> {
         let mut reader = Reader::new(content);
         let flags = Flags::parse(reader.u32("OP_MSG flags")?)?;
@@ -167,7 +167,7 @@ impl OpMsg {
         Self::validated(flags, &body, sequences, limits)
     }
 
-    /// Looks at content only after the whole frame has proven sound, so that a fault of content is not fatal.
+    /// Validates the content only after the whole frame, so that an error of content is not fatal.
     fn validated(
         flags: Flags,
         body: &Bytes,
@@ -223,7 +223,7 @@ fn seal(out: &mut Vec<u8>, flags: Flags) {
     out.extend_from_slice(&checksum.to_le_bytes());
 }
 
-/// Takes everything but the checksum.
+/// Reads everything but the checksum.
 fn before_checksum(reader: &mut Reader) -> Result<Bytes, Error> {
     let what = "OP_MSG checksum";
     let sections = reader
@@ -254,7 +254,7 @@ fn write_sequence(sequence: &Sequence, out: &mut Vec<u8>) {
     out.extend_from_slice(&sequence.bytes);
 }
 
-/// The name and the bytes of a kind-1 section; the documents' lengths add up, their content is not looked at.
+/// The name and the bytes of a kind-1 section; the documents' lengths add up, but their content is not validated.
 fn read_sequence(reader: &mut Reader) -> Result<(String, Bytes), Error> {
     let what = "OP_MSG document sequence";
     let length = usize::try_from(reader.i32(what)?).map_err(|_| Error::Truncated { what })?;

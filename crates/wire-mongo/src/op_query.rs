@@ -67,7 +67,7 @@ impl OpQuery {
     }
 }
 
-/// The projection that may follow the query is of no use to a command.
+/// Skips the projection that may follow the query, which commands do not use.
 fn skip_projection(reader: &mut Reader) -> Result<(), Error> {
     if !reader.is_empty() {
         reader.document("OP_QUERY projection")?;

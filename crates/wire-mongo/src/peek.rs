@@ -1,11 +1,11 @@
-//! A look at an `OP_MSG` that is passed on: what it is for. Its content is not judged.
+//! Reads the flags and the command of an `OP_MSG` that is passed on. Its content is not validated.
 
 use bson::RawDocument;
 
 use crate::header::{HEADER_BYTES, OpCode};
 use crate::op_msg::Flags;
 
-/// Where the header has the operation's number.
+/// Offset of the operation's number in the header.
 const OP_CODE: usize = 12;
 const KIND_BODY: u8 = 0;
 const KIND_SEQUENCE: u8 = 1;
@@ -15,12 +15,12 @@ const KIND_SEQUENCE: u8 = 1;
 pub struct Peek<'a> {
     /// The flag bits, known or not.
     pub flags: Flags,
-    /// The kind-0 section; framed, and otherwise as it came.
+    /// The kind-0 section: its length is checked, its content is not.
     pub body: &'a RawDocument,
 }
 
 impl<'a> Peek<'a> {
-    /// Looks at a whole `OP_MSG`, header included; none if its sections are not framed as they should be.
+    /// Peeks into a whole `OP_MSG`, header included. Returns `None` if its sections are malformed.
     pub fn new(frame: &'a [u8]) -> Option<Peek<'a>> {
         let (flags, mut sections) = frame.get(HEADER_BYTES..)?.split_first_chunk::<4>()?;
         let flags = Flags(u32::from_le_bytes(*flags));
@@ -48,7 +48,7 @@ impl<'a> Peek<'a> {
     }
 }
 
-/// The flags of an `OP_MSG` of which the beginning is there; no flag of any other message.
+/// The flags of an `OP_MSG`, of which the beginning suffices. No flags for any other message.
 pub fn flags(message: &[u8]) -> Flags {
     let number = |at: usize| message.get(at..)?.first_chunk::<4>().copied();
     match (number(OP_CODE), number(HEADER_BYTES)) {

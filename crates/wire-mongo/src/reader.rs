@@ -23,7 +23,7 @@ impl Reader {
         self.bytes.is_empty()
     }
 
-    /// Everything that is left.
+    /// The remaining bytes.
     pub(crate) fn rest(&mut self) -> Bytes {
         std::mem::take(&mut self.bytes)
     }
@@ -63,7 +63,7 @@ impl Reader {
         }
     }
 
-    /// The bytes of one document, by its own length; its content is not looked at.
+    /// The bytes of one document, by its own length. Its content is not validated.
     pub(crate) fn document(&mut self, what: &'static str) -> Result<Bytes, Error> {
         let length = self.peek_i32(what)?;
         let length = usize::try_from(length).map_err(|_| Error::Truncated { what })?;

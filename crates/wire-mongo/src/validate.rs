@@ -1,4 +1,4 @@
-//! Judges BSON before anything recursive reads it.
+//! Validates BSON before any recursive reader sees it.
 //!
 //! The walk keeps its own stack, bounded by the depth limit, and touches every byte of structure once. String values
 //! are checked for length and terminator, not for UTF-8, because MongoDB stores those too. Names must be UTF-8.
@@ -13,7 +13,7 @@ pub enum InvalidBson {
     Length {
         /// The length found.
         length: i64,
-        /// Where.
+        /// Its offset.
         offset: usize,
     },
     /// The document is longer than the limit.
@@ -29,13 +29,13 @@ pub enum InvalidBson {
     TooDeep {
         /// The limit.
         max: usize,
-        /// Where.
+        /// Its offset.
         offset: usize,
     },
     /// An element's value or name runs past the end of its document.
     #[error("element at byte {offset} runs past the end of its document")]
     Truncated {
-        /// Where.
+        /// Its offset.
         offset: usize,
     },
     /// A type byte that BSON does not define.
@@ -43,19 +43,19 @@ pub enum InvalidBson {
     UnknownType {
         /// The byte.
         element_type: u8,
-        /// Where.
+        /// Its offset.
         offset: usize,
     },
     /// A terminating zero byte is missing, or comes early.
     #[error("missing terminator at byte {offset}")]
     Terminator {
-        /// Where.
+        /// Its offset.
         offset: usize,
     },
     /// A field name, or a regular expression, is not UTF-8.
     #[error("name at byte {offset} is not valid UTF-8")]
     NotUtf8 {
-        /// Where.
+        /// Its offset.
         offset: usize,
     },
     /// A boolean other than 0 and 1.
@@ -63,7 +63,7 @@ pub enum InvalidBson {
     Boolean {
         /// The byte.
         value: u8,
-        /// Where.
+        /// Its offset.
         offset: usize,
     },
 }
@@ -73,7 +73,7 @@ const DOCUMENT_BYTES_MIN: usize = 5;
 
 /// Checks that `bytes` are exactly one well-formed document within the limits.
 ///
-/// Runs in one pass without recursion and without allocating more than the depth limit's few bytes a level.
+/// Runs in one pass without recursion and without allocating more than a few bytes per level.
 ///
 /// # Errors
 /// The first fault in reading order.
@@ -113,7 +113,7 @@ struct Walk<'a> {
 }
 
 impl Walk<'_> {
-    /// Opens the document at the cursor, which must end at or before `limit`.
+    /// Enters the document at the cursor, which must end at or before `limit`.
     fn enter(&mut self, limit: usize) -> Result<(), InvalidBson> {
         if self.ends.len() == self.depth_max {
             return Err(InvalidBson::TooDeep {
@@ -183,7 +183,7 @@ impl Walk<'_> {
         Ok(self.bytes[at])
     }
 
-    /// The length at the cursor, which stays; at least `min` and at most `max`.
+    /// Reads the length at the cursor without advancing it: at least `min`, at most `max`.
     fn length(&self, min: usize, max: usize) -> Result<usize, InvalidBson> {
         let offset = self.at;
         let field = self

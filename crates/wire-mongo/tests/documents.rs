@@ -1,4 +1,4 @@
-//! What counts as a well-formed document.
+//! The rules of well-formed documents.
 use bson::{Bson, Document, RawDocumentBuf, cstr, doc};
 use forebay_wire_mongo::Limits;
 use forebay_wire_mongo::validate::{InvalidBson, validate_document};
@@ -7,7 +7,7 @@ fn validate(bytes: &[u8]) -> Result<(), InvalidBson> {
     validate_document(bytes, &Limits::default())
 }
 
-/// One element of every type that BSON defines.
+/// Makes a document with an element of every BSON type.
 fn all_types() -> Vec<u8> {
     let document = doc! {
         "double": 1.5, "string": "text", "document": { "a": { "b": [] } }, "array": [1, "two", [3_i64]],
@@ -47,9 +47,9 @@ fn no_truncation_is_valid() {
     }
 }
 
-/// Whatever passes here, the BSON library must be able to walk to the last leaf (strings apart from their UTF-8).
+/// The BSON library must be able to walk every valid document to the last leaf, apart from the UTF-8 of strings.
 #[test]
-fn what_is_valid_can_be_walked() {
+fn valid_documents_can_be_walked() {
     let seed = fastrand::u64(..);
     let mut random = fastrand::Rng::with_seed(seed);
     let original = all_types();
@@ -73,7 +73,7 @@ fn what_is_valid_can_be_walked() {
     }
     assert!(
         valid > 1000,
-        "only {valid} mutations were valid: the test has lost its point"
+        "only {valid} mutations were valid: too few for this test"
     );
 }
 
@@ -94,7 +94,7 @@ fn depth_is_limited() {
     ));
 }
 
-/// A million open arrays cost the walk neither stack nor more than 200 levels of its own.
+/// A walk over a million open arrays uses no stack, and at most 200 levels of its own.
 #[test]
 fn nesting_bombs_are_cheap() {
     let levels = 1_000_000_usize;
@@ -147,7 +147,7 @@ fn faults_are_named() {
         let error = validate(&bytes).expect_err(expected).to_string();
         assert!(
             error.contains(expected),
-            "{bytes:x?}: {error:?} does not say {expected:?}"
+            "{bytes:x?}: {expected:?} is missing in {error:?}"
         );
     }
 }

@@ -1,4 +1,4 @@
-//! Bytes on the wire, spelled out.
+//! Messages as bytes on the wire.
 use bson::{RawDocumentBuf, rawdoc};
 use bytes::Bytes;
 use forebay_wire_mongo::{
@@ -137,7 +137,7 @@ fn compressed_query_and_reply_round_trip() {
     assert_eq!(decode(&bytes).expect("valid").body, Body::Query(query));
 }
 
-/// An `OP_COMPRESSED` around `data`.
+/// Makes an `OP_COMPRESSED` that contains `data`.
 fn compressed(op_code: i32, size: i32, compressor: u8, data: &[u8]) -> Vec<u8> {
     let mut bytes = Vec::new();
     let message_bytes = 16 + 9 + data.len();
@@ -156,7 +156,7 @@ fn compressed(op_code: i32, size: i32, compressor: u8, data: &[u8]) -> Vec<u8> {
 }
 
 #[test]
-fn compressed_messages_can_not_cheat() {
+fn false_sizes_of_compressed_messages_are_refused() {
     assert!(matches!(
         decode(&compressed(2012, 0, 0, b"")),
         Err(Error::NestedCompression)
@@ -204,7 +204,7 @@ fn patched(bytes: &[u8], at: usize, value: i32) -> Vec<u8> {
 }
 
 #[test]
-fn headers_are_judged() {
+fn bad_headers_are_refused() {
     for length in [i32::MIN, -1, 0, 15, 48_000_001, i32::MAX] {
         assert!(
             matches!(
@@ -233,7 +233,7 @@ fn headers_are_judged() {
 }
 
 #[test]
-fn flags_are_judged() {
+fn unknown_required_flags_are_refused() {
     assert!(matches!(
         decode(&patched(PING, 16, 4)),
         Err(Error::UnknownFlags { bits: 4 })
@@ -250,7 +250,7 @@ fn flags_are_judged() {
 }
 
 #[test]
-fn sections_are_judged() {
+fn bad_sections_are_refused() {
     let with_sections = |sections: &[u8]| {
         let bytes = [&PING[..20], sections].concat();
         let length = bytes.len() as i32;
@@ -287,7 +287,7 @@ fn sections_are_judged() {
     ));
 }
 
-/// An empty kind-1 section.
+/// Makes an empty kind-1 section.
 fn section(name: &str) -> Vec<u8> {
     let length = 4 + name.len() as i32 + 1;
     [&[1][..], &length.to_le_bytes(), name.as_bytes(), &[0]].concat()

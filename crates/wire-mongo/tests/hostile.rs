@@ -1,4 +1,4 @@
-//! Bytes that nobody meant: cut, mutated and random messages never panic, and cost no more than the limits.
+//! Hostile bytes: truncated, mutated and random messages never panic, and stay within the limits of memory.
 
 use bson::rawdoc;
 use bytes::Bytes;
@@ -12,10 +12,10 @@ const LIMITS: Limits = Limits {
     depth_max: 50,
 };
 
-/// What a decompressor keeps for itself beside the output: zstd's window and tables, zlib's window.
+/// Memory of a decompressor besides its output: zstd's window and tables, zlib's window.
 const DECOMPRESSOR_BYTES_MAX: usize = 1 << 20;
 
-/// Valid messages of every shape.
+/// Makes valid messages of every shape.
 fn valid() -> Vec<Vec<u8>> {
     let body = rawdoc! { "insert": "c", "nested": { "a": [1, 2.5, "three", { "four": true }] }, "$db": "d" };
     let documents = [
@@ -59,10 +59,10 @@ fn valid() -> Vec<Vec<u8>> {
     messages
 }
 
-/// Decodes, reads all that came out, and checks what it cost. True if the message was valid.
+/// Decodes a message, reads the result, and checks the memory used. Returns whether the message is valid.
 fn decode(bytes: Vec<u8>) -> bool {
     let frame = Bytes::from(bytes);
-    // Were it freed while one measures, as much more could be allocated unseen.
+    // Kept until after the measurement: freeing it would hide allocations of the same size.
     let kept = frame.clone();
     let mut decoded = None;
     let cost = allocation_counter::measure(|| decoded = Some(Message::decode(frame, &LIMITS)));
@@ -107,7 +107,7 @@ fn every_truncation_is_an_error() {
     for message in valid() {
         for length in 0..message.len() {
             assert!(!decode(message[..length].to_vec()), "cut to {length}");
-            // With a whole number of sections left, an OP_MSG may be valid again: it only must not panic.
+            // An OP_MSG that ends after a section may be valid. It must not panic.
             decode(with_length(message[..length].to_vec()));
         }
     }
@@ -128,7 +128,7 @@ fn mutations_never_panic() {
     }
 }
 
-/// One change of the kinds that find faults: a byte, a length field, a piece cut out, a piece repeated.
+/// Changes a byte or a length field, cuts out a piece, or repeats one.
 fn mutate(bytes: &mut Vec<u8>, random: &mut fastrand::Rng) {
     let at = random
         .usize(..bytes.len().max(1))

@@ -8,14 +8,14 @@ import (
 	"testing"
 )
 
-// startForebay starts a server in memory or in front of another; the environment names the binary.
+// startForebay starts a server in memory, or a proxy of another. The environment names the binary.
 func startForebay(t *testing.T, arguments ...string) string {
 	t.Helper()
 	command := append([]string{"serve", "--mongodb-listen", "127.0.0.1:0"}, arguments...)
 	return start(t, exec.Command(os.Getenv("FOREBAY"), command...), `mongodb://([0-9.]+:[0-9]+)`)
 }
 
-// startFerretDB starts FerretDB on SQLite with nothing in it.
+// startFerretDB starts an empty FerretDB on SQLite.
 func startFerretDB(t *testing.T) string {
 	t.Helper()
 	folder := t.TempDir()
@@ -24,8 +24,8 @@ func startFerretDB(t *testing.T) string {
 	return start(t, command, `Listening on TCP ([0-9.]+:[0-9]+)`)
 }
 
-// start runs a server until the end of the test and returns its connection string, which it finds in what the server
-// prints. What is printed later is read too, or the server would wait for a reader.
+// start runs a server until the end of the test and returns its connection string, from the server's output. It reads
+// later output too, as the server would block otherwise.
 func start(t *testing.T, command *exec.Cmd, ready string) string {
 	t.Helper()
 	output, err := command.StdoutPipe()

@@ -151,7 +151,7 @@ func failures(t *testing.T, database *mongo.Database) {
 	same(t, database.Collection("crud").FindOne(ctx, bson.D{{"_id", "nobody"}}).Err(), mongo.ErrNoDocuments)
 }
 
-// code is the error code of a command or of a write.
+// code returns the error code of a command or of a write.
 func code(err error) int {
 	if failed, is := err.(mongo.ServerError); is {
 		return failed.ErrorCodes()[0]

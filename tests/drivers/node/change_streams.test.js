@@ -1,4 +1,4 @@
-// Change streams through the Node driver, which follows and resumes by itself.
+// Change streams through the Node driver, which resumes them by itself.
 
 import assert from "node:assert/strict";
 import { after, before, test } from "node:test";
@@ -20,7 +20,7 @@ after(async () => {
   server?.stop();
 });
 
-test("a stream tells of writes, and another goes on behind an event", async () => {
+test("a stream reports writes, and another resumes after an event", async () => {
   const things = db.collection("things");
   const stream = things.watch([], { fullDocument: "updateLookup", maxAwaitTimeMS: 10 });
   await stream.tryNext();

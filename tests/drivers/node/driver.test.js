@@ -20,7 +20,7 @@ after(async () => {
   server?.stop();
 });
 
-test("documents come back as they went", async () => {
+test("documents round-trip", async () => {
   const document = {
     _id: new ObjectId(),
     text: "héllo",
@@ -101,7 +101,7 @@ test("compressed by zlib", async () => {
   await compressed.close();
 });
 
-test("sixteen operations at once", async () => {
+test("sixteen concurrent operations", async () => {
   const things = db.collection("parallel");
   await Promise.all(Array.from({ length: 16 }, (_, _id) => things.insertOne({ _id })));
   assert.equal(await things.estimatedDocumentCount(), 16);

@@ -1,4 +1,4 @@
-// What a person types into mongosh.
+// Commands typed into mongosh.
 
 import assert from "node:assert/strict";
 import { execFile } from "node:child_process";
@@ -27,7 +27,7 @@ async function run(script, uri = server.uri) {
   return stdout.trim();
 }
 
-test("the shell connects and prints what it finds", async () => {
+test("the shell connects and prints documents", async () => {
   const output = await run(`
     db.things.insertMany([{_id: 1, name: "react"}, {_id: 2, name: "vue"}]);
     print(JSON.stringify(db.things.find({name: /^r/}).toArray()));

@@ -1,4 +1,4 @@
-// A replica set of one, through the Node driver: found by its name, writes that are repeated, change streams.
+// A replica set of one member, through the Node driver: discovery by name, retried writes, change streams.
 
 import assert from "node:assert/strict";
 import { after, before, test } from "node:test";
@@ -20,7 +20,7 @@ after(async () => {
   server.stop();
 });
 
-test("a write whose reply is lost is repeated and applied once", async () => {
+test("a write whose reply is lost is retried and applied once", async () => {
   const things = client.db("test").collection("things");
   const loseReply = { configureFailPoint: "onPrimaryTransactionalWrite", mode: { times: 1 } };
   await client.db("admin").command(loseReply);
@@ -35,14 +35,14 @@ test("a change stream follows", async () => {
   const things = client.db("test").collection("followed");
   const stream = things.watch();
   const next = stream.next();
-  // The stream is open when the server has answered it; a write before that may be missed.
+  // The stream opens when the server has answered. It may miss earlier writes, so this writes repeatedly.
   const writing = setInterval(() => things.insertOne({}).catch(() => {}), 100);
   assert.equal((await next).operationType, "insert");
   clearInterval(writing);
   await stream.close();
 });
 
-test("a transaction is refused, and not tried again", async () => {
+test("a transaction is refused, and not retried", async () => {
   const session = client.startSession();
   session.startTransaction();
   const things = client.db("test").collection("things");

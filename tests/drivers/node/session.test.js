@@ -1,4 +1,4 @@
-// One session of the Node driver, on Forebay's own store and in front of FerretDB.
+// A session of the Node driver, on Forebay's own store and as a proxy of FerretDB.
 
 import assert from "node:assert/strict";
 import { test } from "node:test";

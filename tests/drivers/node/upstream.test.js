@@ -1,4 +1,4 @@
-// The Node driver with its default settings, through a Forebay in front of a store.
+// The Node driver with its default settings, with Forebay as a proxy.
 
 import assert from "node:assert/strict";
 import { after, before, test } from "node:test";
@@ -7,33 +7,33 @@ import { startForebay } from "./server.js";
 
 let store;
 let front;
-let straight;
-let through;
+let direct;
+let proxied;
 
 before(async () => {
   store = await startForebay();
   front = await startForebay("--upstream", store.uri);
-  straight = await new MongoClient(store.uri).connect();
-  through = await new MongoClient(front.uri, { compressors: ["zlib"] }).connect();
+  direct = await new MongoClient(store.uri).connect();
+  proxied = await new MongoClient(front.uri, { compressors: ["zlib"] }).connect();
 });
 
 after(async () => {
-  await straight?.close();
-  await through?.close();
+  await direct?.close();
+  await proxied?.close();
   front?.stop();
   store?.stop();
 });
 
-test("documents go through in batches", async () => {
+test("documents pass the proxy in batches", async () => {
   const documents = Array.from({ length: 1000 }, (_, id) => ({ _id: id, text: `text ${id}`.repeat(50) }));
-  await through.db("node").collection("things").insertMany(documents);
-  const found = await through.db("node").collection("things").find().batchSize(70).sort({ _id: 1 }).toArray();
+  await proxied.db("node").collection("things").insertMany(documents);
+  const found = await proxied.db("node").collection("things").find().batchSize(70).sort({ _id: 1 }).toArray();
   assert.deepEqual(found, documents);
-  assert.equal(await straight.db("node").collection("things").countDocuments(), 1000);
+  assert.equal(await direct.db("node").collection("things").countDocuments(), 1000);
 });
 
-test("commands beside each other get their own replies", async () => {
-  const things = through.db("node").collection("beside");
+test("concurrent commands get their own replies", async () => {
+  const things = proxied.db("node").collection("beside");
   await Promise.all(Array.from({ length: 200 }, (_, id) => things.insertOne({ _id: id })));
   const found = await Promise.all(Array.from({ length: 200 }, (_, id) => things.findOne({ _id: id })));
   assert.deepEqual(found.map((document) => document._id), Array.from({ length: 200 }, (_, id) => id));

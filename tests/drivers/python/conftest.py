@@ -1,4 +1,4 @@
-"""Fixtures: a Forebay server, FerretDB to compare with, and a database of its own for every test."""
+"""Fixtures: a Forebay server, FerretDB for comparison, and a new database for each test."""
 
 import itertools
 import tempfile
@@ -13,7 +13,7 @@ NUMBERS = itertools.count()
 
 @pytest.fixture(scope="session")
 def server():
-    """One Forebay for all tests that do not need their own."""
+    """A Forebay server shared by all tests that do not need their own."""
     with tempfile.TemporaryDirectory() as folder:
         process = start_forebay("--data", folder, "--devices", "host:2")
         yield process
@@ -39,7 +39,7 @@ def ferretdb():
 
 @pytest.fixture
 def db(client):
-    """A database of the test's own."""
+    """A new database for the test."""
     database = client[f"test_{next(NUMBERS)}"]
     yield database
     client.drop_database(database.name)
@@ -47,5 +47,5 @@ def db(client):
 
 @pytest.fixture
 def coll(db):
-    """A collection of the test's own."""
+    """A new collection for the test."""
     return db.things

@@ -1,4 +1,4 @@
-"""What is asked of both servers. Documents hold no nested arrays and no decimals, which FerretDB cannot store."""
+"""The cases run on both servers. Documents have no nested arrays and no decimals, which FerretDB cannot store."""
 
 import datetime
 
@@ -17,7 +17,7 @@ VALUES = [
 
 DOCUMENTS = [{"_id": number, "v": value} for number, value in enumerate(VALUES)] + [{"_id": 100}]
 
-# Each is a filter; the answer is the list of `_id`.
+# Each case is a filter. The answer is the list of `_id`s.
 FILTERS = {
     "eq-string": {"v": "foo"},
     "eq-int": {"v": 1},
@@ -97,7 +97,7 @@ FILTERS = {
     "exists-number": {"v": {"$exists": 0}},
 }
 
-# Each is a document and an update of it; the answer is the document afterwards.
+# Each case is a document and an update. The answer is the updated document.
 UPDATES = {
     "set": ({"a": 1}, {"$set": {"a": 2, "b": 3}}),
     "set-nested": ({}, {"$set": {"a.b.c": 1}}),
@@ -139,7 +139,7 @@ UPDATES = {
     "through-number": ({"a": 1}, {"$set": {"a.b": 2}}),
 }
 
-# Each is a projection of DOCUMENT_PROJECTED.
+# Each case is a projection of DOCUMENT_PROJECTED.
 DOCUMENT_PROJECTED = {"_id": 1, "a": 1, "b": {"c": 2, "d": 3}, "e": [{"f": 1, "g": 2}, {"f": 3}, 4], "h": [1, 2, 3, 4]}
 PROJECTIONS = {
     "include": {"a": 1},

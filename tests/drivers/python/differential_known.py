@@ -1,4 +1,4 @@
-"""Where FerretDB 1.24.2 is known to answer otherwise than MongoDB, with the answer that MongoDB's rules ask for."""
+"""Known differences of FerretDB 1.24.2 from MongoDB, with the answers that MongoDB's rules require."""
 
 FILTERS = {
     # `$` matches before a final newline too.
@@ -9,10 +9,10 @@ FILTERS = {
     "regex-look-ahead": [5],
     # `$mod` looks into arrays.
     "mod": [9, 10, 11, 12, 20, 22, 23],
-    # `$elemMatch` asks one element for all conditions, and takes conditions on fields.
+    # `$elemMatch` needs one element that meets all conditions, and accepts conditions on fields.
     "elem-match-operators": [20],
     "elem-match-fields": [29],
-    # An array without documents has no `a` that could be null.
+    # In an array without documents, no `a` can be null.
     "dotted-null": [*range(19), 27, 30, 31, 32, 100],
     "not-of-nothing": {"code": 2},
     # 0 is false.
@@ -20,7 +20,7 @@ FILTERS = {
 }
 
 UPDATES = {
-    # An element that is unset leaves a null, so that the others keep their places.
+    # $unset of an element leaves a null, so that the others keep their indexes.
     "unset-array-item": [[("_id", 1), ("a", [1, None, 3])], 1, 1],
     # FerretDB ignores $slice, $position and $sort of $push, and conditions of $pull.
     "push-slice": [[("_id", 1), ("a", [2, 3])], 1, 1],
@@ -38,15 +38,15 @@ PROJECTIONS = {
     "elem-match": [[("_id", 1), ("h", [3])]],
 }
 
-# FerretDB sees no `a` in documents within arrays.
+# FerretDB does not find `a` in documents within arrays.
 SORTS = {"dotted": [100, 32, 31, 30, 27, *range(24, -1, -1), 29, 28, 25, 26]}
 
-# FerretDB has two digits of the code the wrong way round.
+# FerretDB swaps two digits of the code.
 PIPELINES = {"unknown": {"code": 40324}}
 
 
 def counted(answer):
-    """What a count says where a find gives `answer`."""
+    """The count for a find that returns `answer`."""
     return len(answer) if isinstance(answer, list) else answer
 
 

@@ -1,4 +1,4 @@
-"""The servers that tests talk to: Forebay and FerretDB, each a process on a free port of loopback."""
+"""The servers of tests: Forebay and FerretDB, each a process on a free loopback port."""
 
 import atexit
 import collections
@@ -19,13 +19,13 @@ READY_SECONDS_MAX = 60
 
 
 class Server:
-    """A server process that says where it listens; killed at the end."""
+    """A server process that prints its address; killed at the end."""
 
     def __init__(self, command, ready):
         self.process = subprocess.Popen(
             command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
         )
-        # Of a test that failed, too.
+        # Also after a test that failed.
         atexit.register(self.process.kill)
         self.lines = []
         self.address = None
@@ -52,7 +52,7 @@ class Server:
 
 
 def start_forebay(*arguments, address="127.0.0.1:0"):
-    """Starts Forebay, on a free port if no address is given; the environment names the binary."""
+    """Starts Forebay, on a free port if no address is given. The environment names the binary."""
     command = [os.environ["FOREBAY"], "serve", "--mongodb-listen", address, *arguments]
     return Server(command, r"mongodb://([0-9.]+:[0-9]+)")
 
@@ -61,7 +61,7 @@ TCP_ESTABLISHED, TCP_CLOSE_WAIT = "01", "08"
 
 
 def open_connections(address):
-    """The number of connections that a server on this machine has open at `address`."""
+    """Returns the number of open connections of a server on this machine at `address`."""
     port = int(address.split(":")[1])
     with open("/proc/net/tcp", encoding="ascii") as table:
         rows = [line.split() for line in table.readlines()[1:]]
@@ -73,7 +73,7 @@ OWN_HOSTS = itertools.count(2)
 
 
 def own_host():
-    """A host of loopback of our own: all of 127.0.0.0/8 is this machine.
+    """Returns a loopback host that no other process uses: all of 127.0.0.0/8 is this machine.
 
     A server can have a port there again after it was stopped; one of 127.0.0.1 may then be another's, or that of a
     connection, even one to this very port.
@@ -83,7 +83,7 @@ def own_host():
 
 
 def start_ferretdb(folder, address=None):
-    """Starts FerretDB on SQLite in `folder`, on a free port of a host of its own if no address is given."""
+    """Starts FerretDB on SQLite in `folder`, on a free port of its own host if no address is given."""
     address = address or f"{own_host()}:0"
     command = [
         os.environ["FERRETDB"],
@@ -98,7 +98,7 @@ def start_ferretdb(folder, address=None):
 
 
 class RefusingStore:
-    """Passes commands on to the store at `address`, but refuses some, as for lack of rights.
+    """A proxy of the store at `address` that refuses some commands, as for lack of rights.
 
     `refused` is the name of a command, or a function that returns whether to refuse a command.
     """
@@ -118,14 +118,14 @@ class RefusingStore:
         threading.Thread(target=self._accept, daemon=True).start()
 
     def close_connections(self):
-        """Closes all connections, as a store does that is started again."""
+        """Closes all connections, as a restarted store does."""
         open_now, self.connections = self.connections, []
         for connection in open_now:
             with contextlib.suppress(OSError):
                 connection.shutdown(socket.SHUT_RDWR)
 
     def drain(self):
-        """Takes no new connections, and goes on with those that it has, as a store does that is about to stop."""
+        """Accepts no new connections but serves the open ones, as a stopping store does."""
         self.listener.shutdown(socket.SHUT_RDWR)
         self.listener.close()
 
@@ -156,7 +156,7 @@ class RefusingStore:
                     store.sendall(header + body)
 
     def _refused(self, body):
-        """Whether to refuse the command of a message; before its document are the flags and the kind of the section."""
+        """Returns whether to refuse a message. Flags and the kind of the section come before its document."""
         (length,) = struct.unpack_from("<i", body, 5)
         command = bson.decode(body[5 : 5 + length])
         self.commands.append(command)
@@ -170,7 +170,7 @@ class RefusingStore:
 
 
 def slow_store(address, seconds, is_slow):
-    """The store at `address`, which takes `seconds` longer for some commands."""
+    """A proxy of the store at `address` that delays some commands by `seconds`."""
 
     def delay(command):
         if is_slow(command):

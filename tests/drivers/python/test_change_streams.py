@@ -11,13 +11,13 @@ from bson import Timestamp
 from conftest import start_forebay
 from pymongo.errors import OperationFailure
 
-# Longer than any test waits for a change that comes.
+# Longer than any test waits for a change.
 PATIENCE_MS = 60_000
 
 
 @pytest.fixture(scope="module")
 def server():
-    """A Forebay that keeps a history of changes."""
+    """A Forebay server with a history of changes."""
     with tempfile.TemporaryDirectory() as folder:
         arguments = ["--data", folder, "--devices", "host:2", "--documents-change-history-bytes-max", "64MiB"]
         process = start_forebay(*arguments)
@@ -32,12 +32,12 @@ def client(server):
 
 
 def take(stream, count):
-    """The next events of a stream."""
+    """Returns the next events of a stream."""
     return [stream.next() for _ in range(count)]
 
 
 def rest(stream):
-    """All events that are there already."""
+    """Returns all events so far."""
     events = []
     while (event := stream.try_next()) is not None:
         events.append(event)
@@ -100,7 +100,7 @@ def test_statements_on_many_documents_give_an_event_each(coll):
     assert events[600]["updateDescription"]["updatedFields"] == {"b": events[600]["documentKey"]["_id"]}
 
 
-def test_update_lookup_gives_the_document_as_it_is_now(coll):
+def test_update_lookup_returns_the_current_document(coll):
     coll.insert_many([{"_id": 1}, {"_id": 2}])
     with watch(coll, full_document="updateLookup") as stream:
         coll.update_one({"_id": 1}, {"$set": {"a": 1}})
@@ -147,7 +147,7 @@ def test_a_collection_stream_ends_with_its_collection(db, coll, end):
         assert events[1]["to"] == {"db": db.name, "coll": "moved"}
     assert "ns" not in events[2]
     coll.insert_one({"_id": 2})
-    # From before the end, the end is met again; behind it, only startAfter goes on.
+    # A resume from before the end returns the end again. After the end, only startAfter works.
     for index, option in [(0, "resume_after"), (1, "resume_after"), (1, "start_after")]:
         with watch(coll, **{option: events[index]["_id"]}) as stream:
             assert kinds(stream) == kinds(events[index + 1 :])
@@ -167,7 +167,7 @@ def test_a_database_stream_ends_with_its_database(client, db):
         assert kinds(stream) == ["insert", "drop", "insert", "drop", "dropDatabase", "invalidate"]
 
 
-def test_a_stream_goes_on_behind_any_event(coll):
+def test_a_stream_resumes_after_any_event(coll):
     with watch(coll) as stream:
         coll.insert_many([{"_id": number} for number in range(20)])
         events = take(stream, 20)
@@ -179,7 +179,7 @@ def test_a_stream_goes_on_behind_any_event(coll):
             assert rest(stream) == events[index:]
 
 
-def test_tokens_of_batches_go_on_where_they_were_given(db, coll):
+def test_tokens_of_batches_resume_after_the_batch(db, coll):
     with watch_briefly(coll) as stream:
         first = stream.resume_token
         db.other.insert_many([{} for _ in range(10)])
@@ -209,7 +209,7 @@ def test_batches_are_bounded_by_count_and_bytes(db, coll):
     assert seen == list(range(9))
 
 
-def test_stages_behind_choose_and_shape(coll):
+def test_later_stages_filter_and_shape_events(coll):
     pipeline = [{"$match": {"operationType": "insert", "fullDocument.a": {"$gt": 3}}}, {"$project": {"fullDocument.a": 1}}]
     with watch(coll, pipeline) as stream:
         coll.insert_many([{"a": number} for number in range(6)])
@@ -238,7 +238,7 @@ def test_stages_behind_choose_and_shape(coll):
         ({"show_expanded_events": True}, 238),
     ],
 )
-def test_what_cannot_be_done_is_refused(coll, options, code):
+def test_unsupported_options_are_refused(coll, options, code):
     with pytest.raises(OperationFailure) as caught:
         coll.watch(**options)
     assert caught.value.code == code
@@ -253,7 +253,7 @@ def test_internal_databases_cannot_be_watched(client):
 
 @pytest.fixture
 def opened(client, db, coll):
-    """The session and the cursor of a stream over `coll`: a cursor belongs to the session that opened it."""
+    """Returns the session and the cursor of a stream over `coll`. A cursor belongs to the session that opened it."""
     with client.start_session() as session:
         reply = db.command("aggregate", coll.name, pipeline=[{"$changeStream": {}}], cursor={}, session=session)
         yield session, reply["cursor"]["id"]
@@ -293,7 +293,7 @@ def test_a_waiting_get_more_ends_when_its_cursor_is_killed(client, db, coll, ope
     assert outcome == [237]
 
 
-def test_the_server_says_how_far_back_a_stream_can_go(client, coll):
+def test_the_server_reports_the_range_of_its_history(client, coll):
     coll.insert_one({})
     history = client.admin.command("serverStatus")["forebay"]["changeHistory"]
     assert history["first"] < history["last"] and history["bytes"] > 0
@@ -347,7 +347,7 @@ def get_path(document, path):
 
 
 def apply(model, event):
-    """What an event makes of a collection, from the event alone."""
+    """Applies an event to a collection, from the event alone."""
     key = event["documentKey"]["_id"]
     if event["operationType"] == "insert":
         assert key not in model

@@ -1,4 +1,4 @@
-"""Connecting, the commands that drivers and tools ask first, compression, unknown commands."""
+"""Connecting, the first commands of drivers and tools, compression, unknown commands."""
 
 import pymongo
 import pytest
@@ -39,7 +39,7 @@ def test_administrative_commands_answer(client, command):
     assert client.admin.command(command)["ok"] == 1.0
 
 
-def test_the_version_reads_as_one(client):
+def test_the_version_is_well_formed(client):
     version = client.server_info()["version"]
     assert [int(part) for part in version.split(".")] >= [5, 0, 0]
 
@@ -64,7 +64,7 @@ def test_an_unknown_command_is_named(client):
 def test_unacknowledged_writes_arrive(db):
     unacknowledged = db.get_collection("things", write_concern=pymongo.WriteConcern(w=0))
     unacknowledged.insert_one({"_id": 1})
-    # A later command on the same connection waits its turn; a client of one connection has no other.
+    # A later command on the same connection runs after the write. This client has one connection only.
     for _ in range(1_000):
         if db.things.count_documents({}) == 1:
             return

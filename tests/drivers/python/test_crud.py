@@ -1,4 +1,4 @@
-"""Inserting, finding, updating, deleting, and bulk writes, as applications do."""
+"""Inserts, finds, updates, deletes and bulk writes, as in applications."""
 
 import datetime
 
@@ -8,7 +8,7 @@ import pytest
 from pymongo.errors import BulkWriteError, DuplicateKeyError, WriteError
 
 
-def test_every_type_comes_back_as_it_went(coll):
+def test_every_type_round_trips(coll):
     document = {
         "_id": bson.ObjectId(),
         "double": 1.5,
@@ -52,7 +52,7 @@ def test_an_ordered_insert_stops_at_the_first_error(coll):
     assert coll.distinct("_id") == [1]
 
 
-def test_an_unordered_insert_goes_on(coll):
+def test_an_unordered_insert_continues_after_an_error(coll):
     with pytest.raises(BulkWriteError) as caught:
         coll.insert_many([{"_id": 1}, {"_id": 1}, {"_id": 2}, {"_id": 2}], ordered=False)
     assert [error["index"] for error in caught.value.details["writeErrors"]] == [1, 3]

@@ -1,4 +1,4 @@
-"""Cursors: batches, limits, ends, and cursors that are gone."""
+"""Cursors: batches, limits, ends, and closed cursors."""
 
 import pymongo
 import pytest
@@ -59,7 +59,7 @@ def test_a_negative_skip_is_refused(db, thousand):
         db.command("find", thousand.name, skip=-1)
 
 
-def test_documents_inserted_meanwhile_do_not_break_a_cursor(thousand):
+def test_inserts_do_not_break_an_open_cursor(thousand):
     cursor = thousand.find(batch_size=10)
     seen = {next(cursor)["_id"] for _ in range(10)}
     thousand.insert_many([{"_id": number} for number in range(1_000, 1_100)])

@@ -1,4 +1,4 @@
-"""Input that is wrong: a clear error with MongoDB's code, and a server that goes on."""
+"""Wrong input: a clear error with MongoDB's code, and a server that keeps working."""
 
 import socket
 import struct
@@ -75,7 +75,7 @@ def test_deep_nesting_is_refused(coll):
 
 
 def raw_exchange(server, data):
-    """Sends bytes on a connection of its own; what comes back until it is closed or a second has passed."""
+    """Sends bytes on a new connection. Returns what comes back until it is closed or a second has passed."""
     host, port = server.address.split(":")
     with socket.create_connection((host, int(port)), timeout=1) as connection:
         connection.sendall(data)
@@ -138,7 +138,7 @@ DEEP = {"$reduce": {"input": {"$range": [0, 5000]}, "initialValue": [], "in": ["
     ],
     ids=["out", "eq", "group", "sort"],
 )
-def test_what_nests_too_deep_is_an_error_and_no_crash(coll, stages):
+def test_too_deep_nesting_is_an_error_not_a_crash(coll, stages):
     coll.insert_one({"_id": 1})
     with pytest.raises(OperationFailure) as failure:
         coll.aggregate(stages)

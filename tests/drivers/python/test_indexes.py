@@ -29,7 +29,7 @@ def test_a_unique_index_refuses_the_second_value(coll):
     assert coll.find_one({"_id": 3})["a"] == "y"
 
 
-def test_a_unique_index_over_duplicates_is_not_made(coll):
+def test_a_unique_index_over_duplicates_is_refused(coll):
     coll.insert_many([{"a": 1}, {"a": 1}])
     with pytest.raises(DuplicateKeyError):
         coll.create_index("a", unique=True)

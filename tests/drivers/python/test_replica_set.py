@@ -1,4 +1,4 @@
-"""A replica set of one, through pymongo: found by its name, writes that are repeated."""
+"""A replica set of one member, through pymongo: discovery by name, and retried writes."""
 
 import pymongo
 import pytest
@@ -29,7 +29,7 @@ def test_writes_whose_replies_are_lost_are_applied_once(client):
     assert things.delete_one({"_id": 1}).deleted_count == 1
 
 
-def test_a_transaction_is_refused_and_not_tried_again(client):
+def test_a_transaction_is_refused_and_not_retried(client):
     with client.start_session() as session, pytest.raises(OperationFailure) as caught:
         session.with_transaction(lambda session: client.retry.things.insert_one({}, session=session))
     assert caught.value.code == 263
@@ -42,7 +42,7 @@ def test_a_change_stream_follows_in_a_session(client):
         assert session.cluster_time is not None
 
 
-def test_a_write_that_wants_other_members_is_applied_and_says_so(client):
+def test_a_write_concern_of_more_members_is_reported_as_failed(client):
     things = client.retry.get_collection("alone", write_concern=pymongo.WriteConcern(w=2))
     with pytest.raises(WriteConcernError):
         things.insert_one({"_id": 1})

@@ -1,4 +1,4 @@
-"""Users with roles, through pymongo: what they may do, and what happens on open connections when they change."""
+"""Users with roles, through pymongo: their rights, and changes of rights on open connections."""
 
 import pymongo
 import pytest
@@ -33,7 +33,7 @@ def login(server, user, **options):
 
 @pytest.fixture
 def user(secured, root):
-    """Makes a user with a role on `shop`, and a client of it."""
+    """Creates a user with a role on `shop`, and connects as that user."""
     clients = []
 
     def make(role):
@@ -98,7 +98,7 @@ def test_a_writer_writes_its_database(user):
     refused(lambda: shop.command("dropDatabase"))
 
 
-def test_a_user_that_is_dropped_is_out_at_once(user, root):
+def test_a_dropped_user_loses_access_at_once(user, root):
     reader = user("read")
     cursor = reader.shop.names.find(batch_size=10)
     next(cursor)

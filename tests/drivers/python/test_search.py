@@ -1,4 +1,4 @@
-"""Searches over cached fields: every kind, equal to what Python finds, through writes and changes of devices."""
+"""Searches of every kind over cached fields, compared with Python, during writes and changes of devices."""
 
 import random
 import re
@@ -24,7 +24,7 @@ def declare(coll, *fields):
 
 
 def stages(explanation):
-    """Every stage named anywhere in an explanation."""
+    """Returns all stages named in an explanation."""
     return set(re.findall(r"'stage': '(\w+)'", str(explanation)))
 
 
@@ -41,7 +41,7 @@ def names(coll):
 
 
 def expected(coll, predicate):
-    """What a program that reads everything finds."""
+    """Returns the right result, by reading all documents."""
     return sorted(doc["_id"] for doc in coll.find(hint=[("$natural", 1)]) if predicate(doc))
 
 
@@ -89,7 +89,7 @@ SEARCHES = {
 
 
 @pytest.mark.parametrize("search", SEARCHES)
-def test_a_search_finds_what_a_reader_finds(names, search):
+def test_a_search_equals_a_scan(names, search):
     query, predicate = SEARCHES[search]
     want = expected(names, predicate)
     assert sorted(doc["_id"] for doc in names.find(query)) == want
@@ -98,7 +98,7 @@ def test_a_search_finds_what_a_reader_finds(names, search):
 
 
 @pytest.mark.parametrize("search", ["exact", "prefix", "substring", "regex", "look-ahead", "not", "mixed"])
-def test_the_cache_is_what_answers(names, search):
+def test_the_cache_answers(names, search):
     explanation = names.find(SEARCHES[search][0]).explain()
     assert "COLLSCAN" not in stages(explanation)
     assert "tier" in str(explanation)
@@ -135,7 +135,7 @@ def test_a_writer_reads_its_own_writes(names):
     assert names.count_documents({"name": None}) == 200
 
 
-def test_documents_without_a_plain_string_are_judged_right(coll):
+def test_documents_without_a_plain_string_are_found(coll):
     values = [
         "foo",
         ["foo", "bar"],

@@ -1,4 +1,4 @@
-"""Users with SCRAM-SHA-256, TLS, and the refusal to listen to the world without them."""
+"""Users with SCRAM-SHA-256, TLS, and the refusal to listen on public addresses without them."""
 
 import os
 import subprocess
@@ -29,7 +29,7 @@ def add_user(folder, name):
 
 @pytest.fixture(scope="module")
 def secured(certificate, tmp_path_factory):
-    """A server that asks for a user and speaks TLS only."""
+    """A server that requires authentication and TLS."""
     folder = str(tmp_path_factory.mktemp("secured"))
     add_user(folder, "ada")
     cert, key = certificate
@@ -62,13 +62,13 @@ def test_without_signing_in_nothing_is_read(secured, certificate):
     assert caught.value.code == 13
 
 
-def test_without_tls_there_is_no_conversation(secured):
+def test_without_tls_no_client_connects(secured):
     with pymongo.MongoClient(secured.uri, serverSelectionTimeoutMS=500) as client:
         with pytest.raises(pymongo.errors.ConnectionFailure):
             client.admin.command("ping")
 
 
-def test_the_world_is_not_served_without_users(tmp_path):
+def test_public_addresses_need_authentication(tmp_path):
     command = [os.environ["FOREBAY"], "serve", "--mongodb-listen", "0.0.0.0:0", "--data", str(tmp_path)]
     result = subprocess.run(command, capture_output=True, text=True, timeout=30, stdin=subprocess.DEVNULL, check=False)
     assert result.returncode != 0

@@ -1,4 +1,4 @@
-"""One session of pymongo, on Forebay's own store and in front of FerretDB, with each way to compress messages."""
+"""A session of pymongo, on Forebay's own store and as a proxy of FerretDB, with each compressor."""
 
 import collections
 import tempfile
@@ -28,7 +28,7 @@ class Sent(CommandListener):
 
 @pytest.fixture(scope="module", params=["embedded", "upstream"])
 def uri(request):
-    """Forebay, each way to run it."""
+    """Forebay as a store and as a proxy."""
     with tempfile.TemporaryDirectory() as folder:
         store = start_ferretdb(folder) if request.param == "upstream" else None
         front = start_forebay("--memory", "--upstream", store.uri) if store else start_forebay("--memory")

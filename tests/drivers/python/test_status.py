@@ -1,4 +1,4 @@
-"""The status listener: what Prometheus reads, and what a browser shows."""
+"""The status listener: the metrics for Prometheus, and the page in a browser."""
 
 import html
 import json
@@ -13,7 +13,7 @@ import pytest
 from conftest import start_forebay
 from prometheus_client.parser import text_string_to_metric_families
 
-# Names are data of users: these end a label, a tag and a string early where they are not escaped.
+# Names come from users. These would end a label, a tag and a string early if they were not escaped.
 COLLECTION = 'things"<img src=x onerror=alert(1)>'
 FIELD = 'na"me\\<script>alert(2)</script>'
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
@@ -22,7 +22,7 @@ ROWS = 3_000
 
 @pytest.fixture(scope="module")
 def watched():
-    """A server with a status listener and a cached field with a hostile name; its address and the collection."""
+    """The address of a server with a status listener, and a collection with a cached field of hostile name."""
     server = start_forebay(
         "--memory", "--devices", "host:3", "--documents-bucket-values-max", "100", "--status-listen", "127.0.0.1:0"
     )
@@ -50,7 +50,7 @@ def get(address, path):
 
 
 def families(address):
-    """The metrics as Prometheus' own parser reads them, by name."""
+    """Returns the metrics by name, read with Prometheus' own parser."""
     headers, text = get(address, "metrics")
     assert headers["Content-Type"].startswith("text/plain; version=0.0.4")
     return {family.name: family for family in text_string_to_metric_families(text)}
@@ -60,14 +60,14 @@ def values(family):
     return {tuple(sorted(sample.labels.items())): sample.value for sample in family.samples}
 
 
-def test_every_metric_has_a_type_a_help_and_a_name_of_the_house(watched):
+def test_every_metric_has_a_type_a_help_and_a_conventional_name(watched):
     found = families(watched[0])
     assert len(found) > 30
     for family in found.values():
         assert family.type in ("counter", "gauge", "histogram"), family.name
         assert family.documentation.endswith("."), family.name
         assert re.match(r"forebay_|process_", family.name)
-        # Counters end in _total, which the parser takes off; base units only.
+        # Counters end in _total, which the parser removes. Units are base units.
         assert not re.search(r"_(ms|millis|micros|us|kib|mib|mb|kb)\b", family.name)
         labels = [(sample.name, tuple(sample.labels.items())) for sample in family.samples]
         assert len(labels) == len(set(labels)), f"a sample twice: {family.name}"
@@ -77,10 +77,10 @@ def buckets_by_device(found):
     return {dict(labels)["device"]: count for labels, count in values(found["forebay_documents_cache_buckets"]).items()}
 
 
-def test_figures_are_those_of_the_server(watched):
+def test_metrics_agree_with_the_server(watched):
     address, things = watched
     found = families(address)
-    # What was inserted comes to the devices in the background.
+    # Inserted values move to the devices in the background.
     while "host" in buckets_by_device(found):
         found = families(address)
     field = (("field", FIELD), ("namespace", f"shop.{COLLECTION}"))
@@ -111,7 +111,7 @@ def test_histograms_add_up(watched):
     assert searched and all(figures["forebay_documents_search_duration_seconds_sum"] > 0 for figures in searched)
 
 
-def test_another_site_cannot_read(watched):
+def test_other_sites_cannot_read(watched):
     request = urllib.request.Request(watched[0] + "status.json", headers={"Host": "rebound.example"})
     with pytest.raises(urllib.error.HTTPError) as refused:
         urllib.request.urlopen(request, timeout=60)
@@ -121,7 +121,7 @@ def test_another_site_cannot_read(watched):
 
 
 def browse(*arguments):
-    """Runs Chromium; its output, and what the page wrote to the console."""
+    """Runs Chromium. Returns its output, and the console output of the page."""
     command = [
         CHROMIUM,
         "--headless",
@@ -148,6 +148,6 @@ def test_a_browser_shows_the_page(watched, tmp_path):
         assert expected in text, f"{expected} in {text}"
     for device in status["devices"]:
         assert f"{device['buckets']} buckets" in text
-    # Hostile names are text: no element of theirs is there.
+    # Hostile names are text: they add no elements.
     assert "<img" not in page and "alert(2)</script>" not in page
     assert html.escape(COLLECTION, quote=False) in page and html.escape(FIELD, quote=False) in page

@@ -1,4 +1,4 @@
-"""What a person at a terminal sees first."""
+"""The first lines at a terminal."""
 
 import os
 import pty

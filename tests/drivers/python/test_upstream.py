@@ -1,4 +1,4 @@
-"""Forebay in front of a store: what pymongo sees through it is what it sees straight."""
+"""Forebay in front of an upstream: what pymongo sees proxied is what it sees direct."""
 
 import contextlib
 import re
@@ -19,8 +19,8 @@ from waiting import until
 
 
 @pytest.fixture(scope="module")
-def stores():
-    """FerretDB, and a Forebay that keeps documents itself."""
+def upstreams():
+    """FerretDB, and a Forebay with its own documents."""
     with tempfile.TemporaryDirectory() as folder:
         processes = {"ferretdb": start_ferretdb(folder), "forebay": start_forebay("--memory")}
         yield processes
@@ -29,73 +29,73 @@ def stores():
 
 
 @pytest.fixture(params=["ferretdb", "forebay"])
-def pair(request, stores):
-    """A database straight and through, by clients with default settings."""
-    store = stores[request.param]
-    front = start_forebay("--memory", "--upstream", store.uri)
+def pair(request, upstreams):
+    """A database, direct and proxied, of clients with default settings."""
+    upstream = upstreams[request.param]
+    proxy = start_forebay("--memory", "--upstream", upstream.uri)
     name = f"upstream_{next(NUMBERS)}"
-    with pymongo.MongoClient(store.uri) as straight, pymongo.MongoClient(front.uri) as through:
-        yield straight[name], through[name]
-        straight.drop_database(name)
-    front.stop()
+    with pymongo.MongoClient(upstream.uri) as direct, pymongo.MongoClient(proxy.uri) as proxied:
+        yield direct[name], proxied[name]
+        direct.drop_database(name)
+    proxy.stop()
 
 
 def test_documents_and_batches_are_the_same(pair):
-    straight, through = pair
-    through.things.insert_many([{"_id": number, "text": f"héllo {number}" * 50} for number in range(1_000)])
+    direct, proxied = pair
+    proxied.things.insert_many([{"_id": number, "text": f"héllo {number}" * 50} for number in range(1_000)])
     for size in (1, 100, 999, 1_000):
-        cursor = through.things.find(batch_size=size).sort("_id", 1)
-        assert list(cursor) == list(straight.things.find().sort("_id", 1))
+        cursor = proxied.things.find(batch_size=size).sort("_id", 1)
+        assert list(cursor) == list(direct.things.find().sort("_id", 1))
 
 
-def test_a_bulk_that_fails_in_part_says_the_same(pair):
-    told = []
+def test_a_bulk_that_fails_in_part_reports_the_same(pair):
+    reported = []
     for database in pair:
         database.things.drop()
         database.things.insert_one({"_id": 3})
         for ordered in (True, False):
             with pytest.raises(BulkWriteError) as caught:
                 database.things.insert_many([{"_id": number} for number in range(6)], ordered=ordered)
-            told.append((caught.value.details["nInserted"], len(caught.value.details["writeErrors"])))
-    assert told[:2] == told[2:]
+            reported.append((caught.value.details["nInserted"], len(caught.value.details["writeErrors"])))
+    assert reported[:2] == reported[2:]
 
 
 def test_exhaust_cursors_stream(pair):
-    straight, through = pair
-    straight.things.insert_many([{"_id": number} for number in range(5_000)])
-    found = through.things.find(cursor_type=CursorType.EXHAUST, batch_size=100)
+    direct, proxied = pair
+    direct.things.insert_many([{"_id": number} for number in range(5_000)])
+    found = proxied.things.find(cursor_type=CursorType.EXHAUST, batch_size=100)
     assert sorted(document["_id"] for document in found) == list(range(5_000))
-    assert through.things.count_documents({}) == 5_000
+    assert proxied.things.count_documents({}) == 5_000
 
 
 def test_cursors_end_for_both(pair):
-    straight, through = pair
-    straight.things.insert_many([{"_id": number} for number in range(500)])
-    cursor = through.command("find", "things")["cursor"]["id"]
-    through.command("killCursors", "things", cursors=[cursor])
+    direct, proxied = pair
+    direct.things.insert_many([{"_id": number} for number in range(500)])
+    cursor = proxied.command("find", "things")["cursor"]["id"]
+    proxied.command("killCursors", "things", cursors=[cursor])
     with pytest.raises(CursorNotFound):
-        through.command("getMore", cursor, collection="things")
+        proxied.command("getMore", cursor, collection="things")
 
 
 def test_sessions_and_raw_documents(pair):
-    straight, through = pair
+    direct, proxied = pair
     raw = RawBSONDocument(encode({"_id": 1, "nested": {"list": [1, "two", None]}}))
-    with through.client.start_session() as session:
-        through.things.insert_one(raw, session=session)
-        assert through.things.find_one({"_id": 1}, session=session) == straight.things.find_one({"_id": 1})
+    with proxied.client.start_session() as session:
+        proxied.things.insert_one(raw, session=session)
+        assert proxied.things.find_one({"_id": 1}, session=session) == direct.things.find_one({"_id": 1})
 
 
 def test_writes_without_a_reply_arrive(pair):
-    straight, through = pair
-    things = through.get_collection("things", write_concern=pymongo.WriteConcern(w=0))
+    direct, proxied = pair
+    things = proxied.get_collection("things", write_concern=pymongo.WriteConcern(w=0))
     for number in range(100):
         things.insert_one({"_id": number})
-    # On the same connection: the store runs them in order.
-    assert through.things.count_documents({}) == straight.things.count_documents({}) == 100
+    # On the same connection: the upstream runs them in order.
+    assert proxied.things.count_documents({}) == direct.things.count_documents({}) == 100
 
 
 def cache(collection):
-    """Caches `name`, and waits until searches are answered by the cache."""
+    """Declares a cache of `name`, and waits until it answers."""
     collection.create_index({"name": "cache"})
     until(lambda: is_cached(collection))
 
@@ -107,25 +107,25 @@ def is_cached(collection):
 
 @pytest.fixture
 def exclusive(tmp_path):
-    """FerretDB in a folder, a Forebay in front of it through which all writes come, and a cached collection there."""
-    store = start_ferretdb(tmp_path)
-    front = start_forebay("--memory", "--upstream", store.uri, "--upstream-writes", "exclusive")
-    with pymongo.MongoClient(front.uri) as client:
+    """FerretDB in a folder, a proxy through which all writes come, and a cached collection behind it."""
+    upstream = start_ferretdb(tmp_path)
+    proxy = start_forebay("--memory", "--upstream", upstream.uri, "--upstream-writes", "exclusive")
+    with pymongo.MongoClient(proxy.uri) as client:
         names = client["exclusive"].names
         names.insert_many([{"_id": number, "name": f"name {number}"} for number in range(10)])
         cache(names)
-        yield store, front, names
-    front.stop()
-    store.stop()
+        yield upstream, proxy, names
+    proxy.stop()
+    upstream.stop()
 
 
-def test_what_a_failed_bulk_has_written_is_found(exclusive):
+def test_writes_of_a_failed_bulk_are_found(exclusive):
     _, _, names = exclusive
     verbose = {"$regex": "n", "$options": "x"}
     bulks = [
         # The first upserts, the second fails: `name` is no number.
         ("x", [({"name": "x"}, {"$set": {"n": 1}}, True), ({"_id": 2}, {"$inc": {"name": 1}}, False)]),
-        # The first writes, the second has an operator that there is not.
+        # The first writes, the second has an unknown operator.
         ("y", [({"_id": 1}, {"$set": {"name": "y"}}, False), ({"name": {"$foo": 1}}, {"$set": {"n": 1}}, False)]),
         # The same with an option that FerretDB 1 does not have.
         ("z", [({"_id": 3}, {"$set": {"name": "z"}}, False), ({"name": verbose}, {"$set": {"n": 1}}, False)]),
@@ -155,19 +155,19 @@ def fill(names, count):
 
 
 def test_finds_of_cached_fields_are_answered_at_any_size(exclusive):
-    store, _, names = exclusive
+    upstream, _, names = exclusive
     fill(names, 3_439)
-    with pymongo.MongoClient(store.uri) as straight:
+    with pymongo.MongoClient(upstream.uri) as direct:
         for shown in ({"_id": 0, "name": 1}, {"name": 1}):
             for size in (0, 100, 1_000):
                 cached = names.find(NAMES, shown, batch_size=size).sort("name", 1)
-                assert list(cached) == list(straight["exclusive"].names.find(NAMES, shown).sort("name", 1))
-    told = counters(names)
-    assert told["forwarded"] == told["narrowed"] == 0 and told["answered"] == 6
+                assert list(cached) == list(direct["exclusive"].names.find(NAMES, shown).sort("name", 1))
+    reads = counters(names)
+    assert reads["forwarded"] == reads["narrowed"] == 0 and reads["answered"] == 6
     assert explained(names, {"find": "names", "filter": NAMES, "projection": {"name": 1}}) is None
 
 
-def test_cursors_of_caches_and_of_the_store_are_told_apart(exclusive):
+def test_cursors_of_caches_and_of_the_upstream_are_distinguished(exclusive):
     _, _, names = exclusive
     fill(names, 300)
     db = names.database
@@ -191,13 +191,13 @@ def test_cursors_of_caches_and_of_the_store_are_told_apart(exclusive):
             db.command("getMore", cached, collection="names", session=session)
 
 
-def test_sessions_of_others_are_not_stopped(exclusive):
-    _, front, names = exclusive
+def test_sessions_of_other_clients_are_not_stopped(exclusive):
+    _, proxy, names = exclusive
     fill(names, 300)
     found = names.find(NAMES, {"name": 1}, batch_size=10)
     next(found)
-    # Caches do not know whose sessions these are: that of a client which names none must not be all of them.
-    with pymongo.MongoClient(front.uri) as other, contextlib.suppress(OperationFailure):
+    # An empty list means all sessions of the client. Replicas do not know which those are, and must not stop all.
+    with pymongo.MongoClient(proxy.uri) as other, contextlib.suppress(OperationFailure):
         other.admin.command("killSessions", [])
     assert len(list(found)) == 299
 
@@ -216,18 +216,18 @@ def test_a_loaded_cache_closes_its_cursors(exclusive):
 def test_reasons_have_figures(exclusive):
     _, _, names = exclusive
     fill(names, 3_439)
-    count = "3,439 documents match; more than 1,000 are left to the store"
-    part = "3,439 documents match the conditions on cached fields; more than 1,000 are left to the store"
+    count = "3,439 documents match; more than 1,000 are left to the upstream"
+    part = "3,439 documents match the conditions on cached fields; more than 1,000 are left to the upstream"
     find = {"find": "names", "filter": NAMES}
     assert explained(names, find) == count
     assert explained(names, {"find": "names", "filter": NAMES | {"n": 1}}) == part
-    assert explained(names, find | {"hint": "_id_"}) == "hint is left to the store"
+    assert explained(names, find | {"hint": "_id_"}) == "hint is left to the upstream"
     assert explained(names, {"find": "names", "filter": {"n": 1}}) == "there is no condition on a cached field"
-    with pytest.raises(OperationFailure, match=f"strict: the search would fall back to the store: {count}"):
+    with pytest.raises(OperationFailure, match=f"strict: the search would fall back to the upstream: {count}"):
         names.database.command(find | {"comment": {"forebay": "strict"}})
 
 
-def test_what_cannot_be_parsed_leaves_caches_as_they_are(exclusive):
+def test_commands_that_cannot_be_parsed_do_not_invalidate_caches(exclusive):
     _, _, names = exclusive
     for command in (
         {"create": "names", "capped": "x"},
@@ -241,13 +241,13 @@ def test_what_cannot_be_parsed_leaves_caches_as_they_are(exclusive):
         assert is_cached(names), command
 
 
-def test_a_stage_that_is_none_is_an_error_as_it_is_at_the_store(exclusive):
-    store, _, names = exclusive
+def test_a_malformed_stage_is_the_same_error_as_at_the_upstream(exclusive):
+    upstream, _, names = exclusive
     match = {"$match": NAMES}
-    with pymongo.MongoClient(store.uri) as straight:
+    with pymongo.MongoClient(upstream.uri) as direct:
         for pipeline in ([match, 5], [match | {"$limit": 1}], [match, {"$group": {"_id": "$n"}, "$limit": 1}]):
             errors = []
-            for db in (straight["exclusive"], names.database):
+            for db in (direct["exclusive"], names.database):
                 with pytest.raises(OperationFailure) as caught:
                     db.command("aggregate", "names", pipeline=pipeline, cursor={})
                 errors.append(caught.value.code)
@@ -255,16 +255,16 @@ def test_a_stage_that_is_none_is_an_error_as_it_is_at_the_store(exclusive):
 
 
 def settled(names, find):
-    """The reason of a find, once the store has been measured for it."""
+    """Returns the reason of a find, once the upstream has been measured for it."""
     until(lambda: "being measured" not in (explained(names, find) or ""))
     return explained(names, find)
 
 
-def test_finds_of_whole_documents_say_what_the_store_says(exclusive):
-    store, _, names = exclusive
+def test_finds_of_whole_documents_return_what_the_upstream_does(exclusive):
+    upstream, _, names = exclusive
     names.insert_many({"name": f"many {n % 7}", "n": n % 5, "tags": [n, {"a": n}], "text": "x" * n} for n in range(200))
-    with pymongo.MongoClient(store.uri) as client:
-        straight = client["exclusive"].names
+    with pymongo.MongoClient(upstream.uri) as client:
+        direct = client["exclusive"].names
         for query in ({"name": "name 3"}, {"name": {"$regex": "^name [4-9]$"}}, {"name": "many 3"}, {"name": "none"}):
             for other in ({}, {"n": {"$gte": 3}}, {"_id": {"$ne": 5}}, {"$or": [{"n": 1}, {"n": 4}]}):
                 settled(names, {"find": "names", "filter": query | other})
@@ -273,16 +273,16 @@ def test_finds_of_whole_documents_say_what_the_store_says(exclusive):
                 for form in zip(shown, arguments):
                     found, expected = (
                         list(it.find(query | other, form[0], sort=[("text", -1), ("_id", 1)], **form[1]))
-                        for it in (names, straight)
+                        for it in (names, direct)
                     )
                     assert found == expected, (query, other, form)
     assert counters(names)["narrowed"] > 0
 
 
-def test_a_few_documents_are_asked_for_by_their_id_alone(stores):
-    slow = slow_store(stores["forebay"].address, 1, lambda asked: "$in" in str(asked) or "query" in asked)
-    front = start_forebay("--memory", "--upstream", slow.uri, "--upstream-writes", "exclusive")
-    with pymongo.MongoClient(front.uri) as client:
+def test_a_few_documents_are_asked_for_by_their_id_alone(upstreams):
+    slow = slow_store(upstreams["forebay"].address, 1, lambda asked: "$in" in str(asked) or "query" in asked)
+    proxy = start_forebay("--memory", "--upstream", slow.uri, "--upstream-writes", "exclusive")
+    with pymongo.MongoClient(proxy.uri) as client:
         names = client[f"alone_{next(NUMBERS)}"].names
         names.insert_many([{"_id": number, "name": f"name {number}", "n": number} for number in range(10)])
         cache(names)
@@ -292,17 +292,17 @@ def test_a_few_documents_are_asked_for_by_their_id_alone(stores):
         assert [document["_id"] for document in names.find(find["filter"])] == [3]
         filters = [asked.get("filter") for asked in slow.commands]
         assert {"_id": 3} in filters and find["filter"] not in filters
-    front.stop()
+    proxy.stop()
 
 
-def test_a_limit_that_the_first_documents_fill_is_the_stores(exclusive):
+def test_a_find_whose_limit_the_first_documents_fill_is_passed_on(exclusive):
     _, _, names = exclusive
     names.insert_many([{"_id": number, "name": f"name {number}", "n": number % 10} for number in range(10, 5_000)])
     until(lambda: is_cached(names))
-    first = "the store finds enough documents for limit {} among its first {}"
+    first = "the upstream finds enough documents for limit {} among its first {}"
     find = {"find": "names", "filter": NAMES}
     for limit in (1, 20, 500):
-        # Not more documents are looked for than the limit needs: there are 5,000, too many to ask for by their _id.
+        # The search stops at the limit: all 5,000 would be too many to ask for by their _id.
         assert explained(names, find | {"limit": limit}) == first.format(limit, limit)
         assert len(list(names.find(NAMES, limit=limit))) == limit
     other = {"find": "names", "filter": NAMES | {"n": 3}, "limit": 2}
@@ -313,25 +313,25 @@ def test_a_limit_that_the_first_documents_fill_is_the_stores(exclusive):
     assert explained(names, find).startswith("5,000 documents match; more than 1,000")
 
 
-def test_a_store_that_is_slow_by_id_searches_by_itself(tmp_path):
-    store = start_ferretdb(tmp_path)
-    slow = slow_store(store.address, 1, lambda asked: "_id" in str(asked.get("filter")))
-    front = start_forebay("--memory", "--upstream", slow.uri, "--upstream-writes", "exclusive")
-    with pymongo.MongoClient(front.uri) as client:
+def test_an_upstream_that_is_slow_by_id_is_left_to_search(tmp_path):
+    upstream = start_ferretdb(tmp_path)
+    slow = slow_store(upstream.address, 1, lambda asked: "_id" in str(asked.get("filter")))
+    proxy = start_forebay("--memory", "--upstream", slow.uri, "--upstream-writes", "exclusive")
+    with pymongo.MongoClient(proxy.uri) as client:
         names = client["slow"].names
         names.insert_many([{"_id": number, "name": f"name {number}"} for number in range(10)])
         cache(names)
         find = {"find": "names", "filter": NAMES}
-        # The store's own search has no such condition, and takes a moment.
-        took = "the store takes [0-9.]+ ms to search, and about [0-9,]+ ms to give 10 documents by their _id"
+        # The upstream's own search has no such condition, and takes a moment.
+        took = "the upstream takes [0-9.]+ ms to search, and about [0-9,]+ ms to give 10 documents by their _id"
         assert re.fullmatch(took, settled(names, find))
         assert len(list(names.find(NAMES))) == 10
-        told = counters(names)
-        assert told["slower"] == 1 and told["narrowed"] == 0
-        with pytest.raises(OperationFailure, match=f"strict: the search would fall back to the store: {took}"):
+        reads = counters(names)
+        assert reads["slower"] == 1 and reads["narrowed"] == 0
+        with pytest.raises(OperationFailure, match=f"strict: the search would fall back to the upstream: {took}"):
             names.database.command(find | {"comment": {"forebay": "strict"}})
-    front.stop()
-    store.stop()
+    proxy.stop()
+    upstream.stop()
 
 
 SLOW = {"name": {"$regex": r"^(a+)+\1$"}}
@@ -340,10 +340,10 @@ SLOW = {"name": {"$regex": r"^(a+)+\1$"}}
 @pytest.fixture
 def slow(exclusive):
     """A collection of which a search takes minutes."""
-    _, front, names = exclusive
+    _, proxy, names = exclusive
     names.insert_many([{"name": "a" * 30 + f"b{number}"} for number in range(2_000)])
     until(lambda: is_cached(names))
-    return front, names
+    return proxy, names
 
 
 def searches(names):
@@ -373,9 +373,9 @@ def test_a_search_of_a_cache_is_listed_and_can_be_stopped(slow):
     assert not searches(names)
 
 
-def test_sessions_and_aggregations_of_operations_know_searches_of_caches(streamed):
-    straight, names = streamed
-    straight.insert_many([{"name": "a" * 30 + f"b{number}"} for number in range(2_000)])
+def test_searches_of_caches_are_in_session_kills_and_aggregations_of_operations(streamed):
+    direct, names = streamed
+    direct.insert_many([{"name": "a" * 30 + f"b{number}"} for number in range(2_000)])
     cache(names)
     admin = pymongo.MongoClient(names.database.client.address[0], names.database.client.address[1]).admin
     match = {"$match": {"command.count": "names"}}
@@ -384,7 +384,7 @@ def test_sessions_and_aggregations_of_operations_know_searches_of_caches(streame
         return list(admin.aggregate([{"$currentOp": {"allUsers": True}}, last]))
 
     for kill in ({"killAllSessions": []}, {"killAllSessionsByPattern": []}):
-        # All sessions of the store are stopped, also that of the change stream which the cache follows.
+        # All sessions of the upstream are stopped, also that of the change stream which the cache follows.
         until(lambda: is_cached(names))
         caught = []
 
@@ -398,7 +398,7 @@ def test_sessions_and_aggregations_of_operations_know_searches_of_caches(streame
         until(lambda: listed(match))
         (operation,) = listed(match)
         assert operation["opid"].startswith("forebay:") and operation["ns"] == "streamed.names"
-        assert listed({"$count": "n"}), "what counts them together is the store's alone"
+        assert listed({"$count": "n"}), "a pipeline that counts operations is passed on unchanged"
         admin.command(kill)
         searcher.join()
         assert caught == [11601]
@@ -407,8 +407,8 @@ def test_sessions_and_aggregations_of_operations_know_searches_of_caches(streame
 
 
 def test_a_search_of_a_cache_ends_with_its_client(slow):
-    front, names = slow
-    with pymongo.MongoClient(front.uri, socketTimeoutMS=1_000, retryReads=False) as leaving:
+    proxy, names = slow
+    with pymongo.MongoClient(proxy.uri, socketTimeoutMS=1_000, retryReads=False) as leaving:
         with pytest.raises(NetworkTimeout):
             leaving["exclusive"].command("count", "names", query=SLOW)
     until(lambda: not searches(names))
@@ -421,21 +421,21 @@ def found(names):
         return None
 
 
-def test_strict_refuses_what_the_cache_does_not_answer(stores):
-    # It has no change streams, so that caches are off.
-    front = start_forebay("--memory", "--documents-strict", "--upstream", stores["ferretdb"].uri)
-    with pymongo.MongoClient(front.uri) as client:
+def test_strict_refuses_what_the_cache_does_not_answer(upstreams):
+    # FerretDB has no change streams, so that caches are off.
+    proxy = start_forebay("--memory", "--documents-strict", "--upstream", upstreams["ferretdb"].uri)
+    with pymongo.MongoClient(proxy.uri) as client:
         names = client[f"strict_{next(NUMBERS)}"].names
         names.insert_one({"name": "x", "n": 1})
         names.create_index({"name": "cache"})
-        with pytest.raises(OperationFailure, match="strict: the search would fall back to the store"):
+        with pytest.raises(OperationFailure, match="strict: the search would fall back to the upstream"):
             names.count_documents({"name": {"$regex": "x"}})
         assert names.count_documents({"n": 1}) == 1
-    front.stop()
+    proxy.stop()
 
 
 def loaded(collection):
-    """How many documents of a collection a load has read."""
+    """Returns the number of documents of a collection that a load has read."""
     operations = collection.database.client.admin.command("currentOp")["inprog"]
     loads = [operation["progress"]["done"] for operation in operations if operation.get("desc") == "cache load"]
     return max(loads, default=0)
@@ -443,13 +443,13 @@ def loaded(collection):
 
 @pytest.fixture
 def streamed(tmp_path):
-    """A client of a Forebay with change streams, and one of a Forebay in front of it."""
-    store = start_forebay("--data", str(tmp_path), "--documents-change-history-bytes-max", "64MiB")
-    front = start_forebay("--memory", "--upstream", store.uri, "--upstream-load-documents-per-second", "2000")
-    with pymongo.MongoClient(store.uri) as straight, pymongo.MongoClient(front.uri, maxPoolSize=1) as through:
-        yield straight["streamed"].names, through["streamed"].names
-    front.stop()
-    store.stop()
+    """A collection of a Forebay with change streams, direct and proxied."""
+    upstream = start_forebay("--data", str(tmp_path), "--documents-change-history-bytes-max", "64MiB")
+    proxy = start_forebay("--memory", "--upstream", upstream.uri, "--upstream-load-documents-per-second", "2000")
+    with pymongo.MongoClient(upstream.uri) as direct, pymongo.MongoClient(proxy.uri, maxPoolSize=1) as proxied:
+        yield direct["streamed"].names, proxied["streamed"].names
+    proxy.stop()
+    upstream.stop()
 
 
 def test_a_write_without_a_reply_is_searched_after_it(streamed):
@@ -463,19 +463,19 @@ def test_a_write_without_a_reply_is_searched_after_it(streamed):
 
 
 def test_a_write_that_changes_nothing_is_searched_after_it(streamed):
-    straight, names = streamed
+    direct, names = streamed
     names.insert_one({"_id": 0, "name": "0"})
     cache(names)
     for number in range(1, 200):
         name = {"name": str(number)}
-        straight.update_one({"_id": 0}, {"$set": name})
+        direct.update_one({"_id": 0}, {"$set": name})
         assert names.update_one({"_id": 0}, {"$set": name}).modified_count == 0
         assert names.count_documents(name) == 1
 
 
-def test_a_cache_begins_to_answer_while_others_write_and_with_what_they_wrote(streamed):
-    straight, names = streamed
-    straight.insert_many([{"_id": number, "name": "x"} for number in range(10_000)])
+def test_a_cache_begins_to_answer_during_writes_and_has_them(streamed):
+    direct, names = streamed
+    direct.insert_many([{"_id": number, "name": "x"} for number in range(10_000)])
     done = threading.Event()
 
     def write(first):
@@ -483,8 +483,8 @@ def test_a_cache_begins_to_answer_while_others_write_and_with_what_they_wrote(st
         while not done.is_set():
             number += 1
             updates = [UpdateOne({"_id": first + i}, {"$set": {"name": f"y {number}"}}) for i in range(100)]
-            straight.bulk_write(updates)
-            # Nobody follows the stream during the load: its history must not run full.
+            direct.bulk_write(updates)
+            # The stream is not read during the load: its history must not run full.
             done.wait(0.01)
 
     writers = [threading.Thread(target=write, args=(first,)) for first in (1_000, 2_000)]
@@ -494,7 +494,7 @@ def test_a_cache_begins_to_answer_while_others_write_and_with_what_they_wrote(st
         names.create_index({"name": "cache"})
         # The load takes five seconds, and has read this document before it is written.
         until(lambda: loaded(names) >= 1_000)
-        straight.update_one({"_id": 0}, {"$set": {"name": "written during the load"}})
+        direct.update_one({"_id": 0}, {"$set": {"name": "written during the load"}})
         until(lambda: is_cached(names))
         assert names.count_documents({"name": "written during the load"}) == 1
     finally:

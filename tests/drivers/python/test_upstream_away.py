@@ -1,4 +1,4 @@
-"""Forebay in front of a store that goes away, hangs, comes back or changes its rights."""
+"""Forebay in front of an upstream that goes away, hangs, comes back or changes its rights."""
 
 import os
 import signal
@@ -10,14 +10,14 @@ import pytest
 from pymongo.errors import AutoReconnect, OperationFailure
 
 from servers import RefusingStore, open_connections, own_host, start_ferretdb, start_forebay
-from test_upstream import cache, exclusive, found, is_cached, loaded, stores  # noqa: F401 (fixtures)
+from test_upstream import cache, exclusive, found, is_cached, loaded, upstreams  # noqa: F401 (fixtures)
 from waiting import until
 
 
-def test_a_store_that_was_started_again_is_read_again(exclusive, tmp_path):
-    store, _, names = exclusive
+def test_an_upstream_that_was_restarted_is_loaded_again(exclusive, tmp_path):
+    upstream, _, names = exclusive
     assert found(names) == 10
-    again = start_again(store, tmp_path)
+    again = start_again(upstream, tmp_path)
     try:
         until(lambda: found(names) == 9)
         until(lambda: is_cached(names))
@@ -26,14 +26,14 @@ def test_a_store_that_was_started_again_is_read_again(exclusive, tmp_path):
         again.stop()
 
 
-def test_a_store_that_was_started_again_while_nobody_was_there_is_read_again(exclusive, tmp_path):
-    store, front, names = exclusive
+def test_an_upstream_that_was_restarted_while_no_client_was_connected_is_loaded_again(exclusive, tmp_path):
+    upstream, proxy, names = exclusive
     assert found(names) == 10
     names.database.client.close()
-    until(lambda: open_connections(front.address) == 0)
-    again = start_again(store, tmp_path)
+    until(lambda: open_connections(proxy.address) == 0)
+    again = start_again(upstream, tmp_path)
     try:
-        with pymongo.MongoClient(front.uri) as client:
+        with pymongo.MongoClient(proxy.uri) as client:
             names = client["exclusive"].names
             assert found(names) == 9
             until(lambda: is_cached(names))
@@ -42,11 +42,11 @@ def test_a_store_that_was_started_again_while_nobody_was_there_is_read_again(exc
         again.stop()
 
 
-def test_a_store_that_does_not_tell_when_it_was_started_is_read_once(tmp_path):
-    store = start_ferretdb(tmp_path)
-    refusing = RefusingStore(store.address, "serverStatus")
-    front = start_forebay("--memory", "--upstream", refusing.uri, "--upstream-writes", "exclusive")
-    with pymongo.MongoClient(front.uri) as client:
+def test_an_upstream_that_does_not_report_its_start_is_loaded_once(tmp_path):
+    upstream = start_ferretdb(tmp_path)
+    refusing = RefusingStore(upstream.address, "serverStatus")
+    proxy = start_forebay("--memory", "--upstream", refusing.uri, "--upstream-writes", "exclusive")
+    with pymongo.MongoClient(proxy.uri) as client:
         names = client["exclusive"].names
         names.insert_many([{"_id": number, "name": f"name {number}"} for number in range(10)])
         cache(names)
@@ -55,174 +55,174 @@ def test_a_store_that_does_not_tell_when_it_was_started_is_read_once(tmp_path):
             refusing.close_connections()
             until(lambda: refusing.asked["serverStatus"] > asked)
             until(lambda: found(names) == 10)
-    told = "\n".join(front.lines)
-    assert told.count("the store does not tell when it was started") == 1
-    assert told.count("a collection has been copied") == 1
-    front.stop()
-    store.stop()
+    log = "\n".join(proxy.lines)
+    assert log.count("the upstream does not report when it was started") == 1
+    assert log.count("a collection has been copied") == 1
+    proxy.stop()
+    upstream.stop()
 
 
-def test_a_store_that_is_about_to_stop_is_away_for_clients_that_come(tmp_path):
-    store = start_ferretdb(tmp_path)
-    draining = RefusingStore(store.address)
-    front = start_forebay("--memory", "--upstream", draining.uri, "--upstream-writes", "exclusive", "--upstream-serve-stale")
-    with pymongo.MongoClient(front.uri) as client:
+def test_an_upstream_that_is_about_to_stop_is_away_for_new_clients(tmp_path):
+    upstream = start_ferretdb(tmp_path)
+    draining = RefusingStore(upstream.address)
+    proxy = start_forebay("--memory", "--upstream", draining.uri, "--upstream-writes", "exclusive", "--upstream-serve-stale")
+    with pymongo.MongoClient(proxy.uri) as client:
         names = client["exclusive"].names
         names.insert_many([{"_id": number, "name": f"name {number}"} for number in range(10)])
         cache(names)
         assert found(names) == 10
         draining.drain()
         for _ in range(5):
-            with pymongo.MongoClient(front.uri) as other:
+            with pymongo.MongoClient(proxy.uri) as other:
                 assert found(other["exclusive"].names) == 10
-    front.stop()
-    store.stop()
+    proxy.stop()
+    upstream.stop()
 
 
-def test_a_store_that_hangs_is_away_for_old_clients_and_new_ones(tmp_path):
-    store = start_ferretdb(tmp_path)
-    front = start_forebay("--memory", "--upstream", store.uri, "--upstream-writes", "exclusive", "--upstream-serve-stale")
-    # The driver itself gives a command up after that; the store's silence is noticed within six seconds.
-    uri = f"{front.uri}?socketTimeoutMS=15000&serverSelectionTimeoutMS=12000&retryReads=false"
+def test_an_upstream_that_hangs_is_away_for_old_clients_and_new_ones(tmp_path):
+    upstream = start_ferretdb(tmp_path)
+    proxy = start_forebay("--memory", "--upstream", upstream.uri, "--upstream-writes", "exclusive", "--upstream-serve-stale")
+    # The driver itself gives a command up after that; the upstream's silence is noticed within six seconds.
+    uri = f"{proxy.uri}?socketTimeoutMS=15000&serverSelectionTimeoutMS=12000&retryReads=false"
     with pymongo.MongoClient(uri, maxPoolSize=1) as client, pymongo.MongoClient(uri) as open_before:
         names = client["exclusive"].names
         names.insert_many([{"_id": number, "name": f"name {number}"} for number in range(10)])
         cache(names)
         others = open_before["exclusive"].names
         assert found(others) == 10
-        store.process.send_signal(signal.SIGSTOP)
+        upstream.process.send_signal(signal.SIGSTOP)
         try:
-            assert found(names) == 10, "its connection stays open, and nothing comes"
+            assert found(names) == 10, "its connection stays open, without a reply"
             assert found(others) == 10
             with pymongo.MongoClient(uri) as new:
                 assert found(new["exclusive"].names) == 10
         finally:
-            store.process.send_signal(signal.SIGCONT)
+            upstream.process.send_signal(signal.SIGCONT)
         until(lambda: is_back(names))
         names.insert_one({"_id": 10, "name": "name 10"})
         until(lambda: is_cached(names))
         assert found(names) == 11
-    front.stop()
-    store.stop()
+    proxy.stop()
+    upstream.stop()
 
 
 def is_back(names):
-    """Whether the store can be reached."""
+    """Returns whether the upstream can be reached."""
     try:
         return names.estimated_document_count() >= 10
     except AutoReconnect:
         return False
 
 
-def test_where_nothing_listens_is_told_at_the_start():
-    store = f"mongodb://{own_host()}:27017/"
-    front = start_forebay("--memory", "--upstream", store)
-    until(lambda: "no store can be reached there" in "\n".join(front.lines))
-    front.stop()
+def test_an_upstream_that_cannot_be_reached_is_reported_at_the_start():
+    upstream = f"mongodb://{own_host()}:27017/"
+    proxy = start_forebay("--memory", "--upstream", upstream)
+    until(lambda: "clients get an error until it can" in "\n".join(proxy.lines))
+    proxy.stop()
 
 
-def test_devices_are_listed_while_the_store_is_away(tmp_path):
-    store = start_ferretdb(tmp_path)
-    front = start_forebay("--memory", "--upstream", store.uri, "--upstream-serve-stale", "--devices", "host:2")
-    with pymongo.MongoClient(front.uri) as client:
+def test_devices_are_listed_while_the_upstream_is_away(tmp_path):
+    upstream = start_ferretdb(tmp_path)
+    proxy = start_forebay("--memory", "--upstream", upstream.uri, "--upstream-serve-stale", "--devices", "host:2")
+    with pymongo.MongoClient(proxy.uri) as client:
         client.admin.command("ping")
-    command = [os.environ["FOREBAY"], "devices", "list", "--json", "--uri", front.uri]
+    command = [os.environ["FOREBAY"], "devices", "list", "--json", "--uri", proxy.uri]
     for _ in range(2):
         listed = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
         assert listed.stdout.count('"host:') == 2, listed.stderr
-        store.stop()
-    front.stop()
+        upstream.stop()
+    proxy.stop()
 
 
-def test_a_forebay_that_calls_itself_a_replica_set_can_be_written_through_one_front_alone(tmp_path):
-    store = start_forebay("--data", str(tmp_path), "--mongodb-replica-set", "rs")
-    front = start_forebay("--memory", "--upstream", f"{store.uri}?directConnection=true", "--upstream-writes", "exclusive")
-    with pymongo.MongoClient(front.uri) as client:
+def test_a_forebay_with_a_replica_set_may_have_exclusive_writes(tmp_path):
+    upstream = start_forebay("--data", str(tmp_path), "--mongodb-replica-set", "rs")
+    proxy = start_forebay("--memory", "--upstream", f"{upstream.uri}?directConnection=true", "--upstream-writes", "exclusive")
+    with pymongo.MongoClient(proxy.uri) as client:
         names = client["exclusive"].names
         names.insert_one({"_id": 0, "name": "x"})
         cache(names)
         names.insert_one({"_id": 1, "name": "x"})
         assert is_cached(names) and names.count_documents({"name": "x"}) == 2
-    front.stop()
-    store.stop()
+    proxy.stop()
+    upstream.stop()
 
 
-def test_drivers_leave_a_hello_with_the_store(stores):
-    store = stores["forebay"]
-    front = start_forebay("--memory", "--upstream", store.uri)
-    with pymongo.MongoClient(store.uri) as straight, pymongo.MongoClient(front.uri) as through:
-        versions = [client.admin.command("hello")["topologyVersion"] for client in (straight, through)]
+def test_drivers_leave_a_hello_with_the_upstream(upstreams):
+    upstream = upstreams["forebay"]
+    proxy = start_forebay("--memory", "--upstream", upstream.uri)
+    with pymongo.MongoClient(upstream.uri) as direct, pymongo.MongoClient(proxy.uri) as proxied:
+        versions = [client.admin.command("hello")["topologyVersion"] for client in (direct, proxied)]
         assert versions[0] == versions[1]
         asked = {"hello": 1, "topologyVersion": versions[1], "maxAwaitTimeMS": 300}
         begun = time.monotonic()
-        assert through.admin.command(asked)["topologyVersion"] == versions[1]
-        assert time.monotonic() - begun >= 0.3, "it is answered when something changes, or the time is over"
-    front.stop()
+        assert proxied.admin.command(asked)["topologyVersion"] == versions[1]
+        assert time.monotonic() - begun >= 0.3, "it is answered when something changes, or at the time limit"
+    proxy.stop()
 
 
-def test_a_store_that_goes_while_it_is_read_again_leaves_what_there_was(tmp_path):
-    store = start_ferretdb(tmp_path)
+def test_a_whole_copy_is_kept_when_the_upstream_goes_during_a_load(tmp_path):
+    upstream = start_ferretdb(tmp_path)
     arguments = ["--upstream-writes", "exclusive", "--upstream-serve-stale", "--upstream-load-documents-per-second", "3000"]
-    front = start_forebay("--memory", "--upstream", store.uri, *arguments)
-    with pymongo.MongoClient(front.uri) as client:
+    proxy = start_forebay("--memory", "--upstream", upstream.uri, *arguments)
+    with pymongo.MongoClient(proxy.uri) as client:
         names = client["exclusive"].names
         names.insert_many([{"_id": number, "name": f"name {number}"} for number in range(10_000)])
         cache(names)
         for _ in range(2):
-            # The second time, a load is going on that will not come to its end.
+            # The second time, the upstream goes during a load.
             assert found(names) == 10_000
-            store.stop()
-            assert found(names) == 10_000, "what there was is kept"
-            store = start_ferretdb(tmp_path, store.address)
+            upstream.stop()
+            assert found(names) == 10_000, "the whole copy is kept"
+            upstream = start_ferretdb(tmp_path, upstream.address)
             until(lambda: is_loading(names))
         names.insert_one({"_id": -1, "name": "name written during the load"})
         until(lambda: is_cached(names))
         assert found(names) == 10_001
-    front.stop()
-    store.stop()
+    proxy.stop()
+    upstream.stop()
 
 
 def is_loading(names):
-    """Whether a load has begun and is not over."""
+    """Returns whether a load is in progress."""
     try:
         return loaded(names) > 0
     except AutoReconnect:
         return False
 
 
-def test_a_store_that_asks_for_passwords_now_shows_strangers_nothing_when_it_is_away(tmp_path):
+def test_unauthenticated_clients_lose_stale_answers_when_the_upstream_requires_passwords(tmp_path):
     arguments = ["--data", str(tmp_path), "--documents-change-history-bytes-max", "64MiB"]
-    store = start_forebay(*arguments, address=f"{own_host()}:0")
-    with pymongo.MongoClient(store.uri) as straight:
-        straight.admin.command("createUser", "root", pwd="secret", roles=["root"])
-    upstream = f"mongodb://root:secret@{store.address}/"
-    front = start_forebay("--memory", "--upstream", upstream, "--upstream-serve-stale")
-    with pymongo.MongoClient(front.uri) as stranger:
+    upstream = start_forebay(*arguments, address=f"{own_host()}:0")
+    with pymongo.MongoClient(upstream.uri) as direct:
+        direct.admin.command("createUser", "root", pwd="secret", roles=["root"])
+    uri = f"mongodb://root:secret@{upstream.address}/"
+    proxy = start_forebay("--memory", "--upstream", uri, "--upstream-serve-stale")
+    with pymongo.MongoClient(proxy.uri) as stranger:
         names = stranger["open"].names
         names.insert_one({"name": "name"})
         cache(names)
         assert found(names) == 1
-    store.stop()
-    store = start_forebay(*arguments, "--auth", address=store.address)
-    with pymongo.MongoClient(front.uri, username="root", password="secret") as somebody:
-        names = somebody["open"].names
+    upstream.stop()
+    upstream = start_forebay(*arguments, "--auth", address=upstream.address)
+    with pymongo.MongoClient(proxy.uri, username="root", password="secret") as root:
+        names = root["open"].names
         until(lambda: found(names) == 1 and is_cached(names))
-        store.stop()
-        assert found(names) == 1, "it goes on for those who may read"
-        with pymongo.MongoClient(front.uri) as stranger:
+        upstream.stop()
+        assert found(names) == 1, "clients that may read are still answered"
+        with pymongo.MongoClient(proxy.uri) as stranger:
             assert found(stranger["open"].names) is None
-    front.stop()
+    proxy.stop()
 
 
-def test_a_right_that_is_taken_back_is_gone_with_the_first_refusal(tmp_path):
-    store = start_forebay("--data", str(tmp_path), "--documents-change-history-bytes-max", "64MiB", "--auth")
-    with pymongo.MongoClient(store.uri) as first:
+def test_a_revoked_right_ends_with_the_first_refusal(tmp_path):
+    upstream = start_forebay("--data", str(tmp_path), "--documents-change-history-bytes-max", "64MiB", "--auth")
+    with pymongo.MongoClient(upstream.uri) as first:
         first.admin.command("createUser", "root", pwd="secret", roles=["root"])
-    upstream = f"mongodb://root:secret@{store.address}/"
-    front = start_forebay("--memory", "--upstream", upstream)
-    with pymongo.MongoClient(upstream) as root:
+    uri = f"mongodb://root:secret@{upstream.address}/"
+    proxy = start_forebay("--memory", "--upstream", uri)
+    with pymongo.MongoClient(uri) as root:
         root.admin.command("createUser", "ada", pwd="secret", roles=[{"role": "readWrite", "db": "shop"}])
-        with pymongo.MongoClient(front.uri, username="ada", password="secret", maxPoolSize=1) as ada:
+        with pymongo.MongoClient(proxy.uri, username="ada", password="secret", maxPoolSize=1) as ada:
             names = ada["shop"].names
             names.insert_one({"name": "name"})
             cache(names)
@@ -232,21 +232,21 @@ def test_a_right_that_is_taken_back_is_gone_with_the_first_refusal(tmp_path):
                 names.find_one({"other": 1})
             with pytest.raises(OperationFailure, match="not authorized"):
                 found(names)
-    front.stop()
-    store.stop()
+    proxy.stop()
+    upstream.stop()
 
 
 def has_concern(command):
     return "find" in command and "afterClusterTime" in command.get("readConcern", {})
 
 
-def test_a_load_reads_what_a_majority_has_and_not_less_than_the_stream(tmp_path):
-    store = start_forebay("--data", str(tmp_path), "--documents-change-history-bytes-max", "64MiB")
-    # One that does not know the read concern: ReadConcernMajorityNotEnabled.
+def test_a_load_reads_with_a_majority_after_the_stream_was_opened(tmp_path):
+    upstream = start_forebay("--data", str(tmp_path), "--documents-change-history-bytes-max", "64MiB")
+    # The second upstream refuses the read concern: ReadConcernMajorityNotEnabled.
     for knows, refused in [(True, ""), (False, has_concern)]:
-        between = RefusingStore(store.address, refused, 148)
-        front = start_forebay("--memory", "--upstream", between.uri)
-        with pymongo.MongoClient(front.uri) as client:
+        between = RefusingStore(upstream.address, refused, 148)
+        proxy = start_forebay("--memory", "--upstream", between.uri)
+        with pymongo.MongoClient(proxy.uri) as client:
             names = client["read"].names
             names.insert_one({"name": "name"})
             written = client.admin.command("ping")["operationTime"]
@@ -257,25 +257,25 @@ def test_a_load_reads_what_a_majority_has_and_not_less_than_the_stream(tmp_path)
         assert concerns[0]["level"] == "majority"
         assert concerns[0]["afterClusterTime"] >= written
         assert concerns[1:] == ([] if knows else [None])
-        front.stop()
-    store.stop()
+        proxy.stop()
+    upstream.stop()
 
 
-# Two starts of a store that are less than a tenth of a second apart are taken for one.
+# Two starts of an upstream that are less than a tenth of a second apart count as one.
 STARTS_APART_MS = 200
 
 
-def uptime_ms(store):
-    with pymongo.MongoClient(store.uri) as straight:
-        return straight.admin.command("serverStatus")["uptimeMillis"]
+def uptime_ms(upstream):
+    with pymongo.MongoClient(upstream.uri) as direct:
+        return direct.admin.command("serverStatus")["uptimeMillis"]
 
 
-def start_again(store, folder):
-    """The store again, without a document that it had acknowledged."""
-    until(lambda: uptime_ms(store) > STARTS_APART_MS)
-    store.stop()
+def start_again(upstream, folder):
+    """Starts the upstream again, without a document that it had acknowledged."""
+    until(lambda: uptime_ms(upstream) > STARTS_APART_MS)
+    upstream.stop()
     elsewhere = start_ferretdb(folder)
-    with pymongo.MongoClient(elsewhere.uri) as straight:
-        straight["exclusive"].names.delete_one({"_id": 3})
+    with pymongo.MongoClient(elsewhere.uri) as direct:
+        direct["exclusive"].names.delete_one({"_id": 3})
     elsewhere.stop()
-    return start_ferretdb(folder, store.address)
+    return start_ferretdb(folder, upstream.address)

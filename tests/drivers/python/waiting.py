@@ -4,7 +4,7 @@ import time
 
 
 def until(is_true, seconds=30, check_seconds=0.02):
-    """Waits until something is true, and checks that often; fails if it takes longer than `seconds`."""
+    """Waits until `is_true` returns true, and checks it repeatedly. Fails after `seconds`."""
     end = time.monotonic() + seconds
     while not is_true():
         assert time.monotonic() < end
@@ -12,5 +12,5 @@ def until(is_true, seconds=30, check_seconds=0.02):
 
 
 def pace(seconds):
-    """Lets time pass at the pace of a slow peer that a test plays. Not for waiting until something has happened."""
+    """Pauses, to set the pace of a simulated slow peer. Not for waiting until something has happened."""
     time.sleep(seconds)

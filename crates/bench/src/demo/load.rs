@@ -1,4 +1,4 @@
-//! Data into the server, unless an earlier run left it there.
+//! Imports the data, unless an earlier run did.
 
 use anyhow::Result;
 use bson::{Document, RawDocumentBuf, doc};
@@ -12,12 +12,12 @@ use crate::data;
 pub const NAMES: &str = "names";
 /// The collection of films.
 pub const MOVIES: &str = "movies";
-/// Generated names, where the real ones cannot be had.
+/// Number of generated names if the real ones cannot be fetched.
 const GENERATED_COUNT: usize = 500_000;
 /// Cached fields of the films.
 const MOVIE_FIELDS: [&str; 3] = ["Title", "Director", "Distributor"];
 
-/// What is imported.
+/// The data to import.
 #[derive(Debug)]
 pub struct Source {
     names: Vec<String>,
@@ -25,7 +25,7 @@ pub struct Source {
 }
 
 impl Source {
-    /// The real data, or a generated set if that was asked for or npm cannot fetch the real one.
+    /// Fetches the real data. Generates names instead if `generated` is given or npm fails.
     pub fn find(generated: Option<usize>) -> Source {
         if let Some(count) = generated {
             return Source::generated(count);
@@ -53,16 +53,16 @@ impl Source {
         }
     }
 
-    /// Whether the films are there.
+    /// Returns whether the films were fetched.
     pub fn has_movies(&self) -> bool {
         !self.movies.is_empty()
     }
 }
 
-/// Imports what is missing and declares the caches.
+/// Imports missing data and declares the caches.
 ///
 /// # Errors
-/// If the server refuses something.
+/// If the server refuses a command.
 pub async fn load(db: &Database, source: &Source, quiet: bool) -> Result<()> {
     let names = client::name_documents(&source.names);
     import(db, NAMES, names, source.names.len(), quiet).await?;
@@ -80,7 +80,7 @@ pub async fn load(db: &Database, source: &Source, quiet: bool) -> Result<()> {
     Ok(())
 }
 
-/// Imports one collection, unless it already holds as many documents.
+/// Imports a collection, unless it has `count` documents already.
 async fn import(
     db: &Database,
     name: &str,

@@ -1,4 +1,4 @@
-//! `forebay demo`: real data, all kinds of searches, one table.
+//! `forebay demo`: searches of all kinds on real data, in one table.
 
 mod load;
 mod searches;
@@ -22,12 +22,12 @@ use searches::Search;
 
 /// The database of the demonstration.
 const DATABASE: &str = "demo";
-/// How often a search is repeated for its median.
+/// Repetitions of a search for its median.
 const SEARCH_REPEAT: Repeat = Repeat {
     count: 21,
     budget: Duration::from_secs(3),
 };
-/// How often a scan is: it reads millions of documents.
+/// Repetitions of a scan, which reads millions of documents.
 const SCAN_REPEAT: Repeat = Repeat {
     count: 1,
     budget: Duration::ZERO,
@@ -36,13 +36,13 @@ const SCAN_REPEAT: Repeat = Repeat {
 /// Import real data, search it in every way, print one table, and serve until Ctrl-C.
 #[derive(Args, Clone, Debug)]
 pub struct DemoArgs {
-    /// End after the table instead of serving until Ctrl-C.
+    /// Exit after the table instead of serving until Ctrl-C.
     #[arg(long)]
     pub once: bool,
-    /// Print one JSON object a search instead of the table.
+    /// Print one JSON object per search instead of the table.
     #[arg(long)]
     pub json: bool,
-    /// Keep the documents in this folder; a second run finds them there.
+    /// Keep the documents in this folder, for later runs.
     #[arg(long, value_name = "DIR", conflicts_with = "memory")]
     pub data: Option<PathBuf>,
     /// Keep the documents in memory only.
@@ -57,27 +57,27 @@ pub struct DemoArgs {
     /// Use the server at this connection string instead of starting one.
     #[arg(long, value_name = "URI", conflicts_with_all = ["data", "memory", "mongodb_listen", "devices"])]
     pub uri: Option<String>,
-    /// Search this many generated names instead of the real ones; needs no network.
+    /// Search this number of generated names instead of the real ones; needs no network.
     #[arg(long, value_name = "COUNT")]
     pub generated: Option<usize>,
 }
 
-/// One search as the demonstration reports it.
+/// The result of a search.
 #[derive(Clone, Debug, Serialize)]
 pub struct Outcome {
-    /// The search in words a shell would accept.
+    /// The search, as a filter for a shell.
     pub search: String,
     /// Exact, prefix, suffix, substring, regex, ...
     pub kind: &'static str,
-    /// Documents that match.
+    /// Number of matching documents.
     pub matches: u64,
     /// How the pattern was matched.
     pub tier: String,
     /// Devices that searched.
     pub devices: Vec<String>,
-    /// Buckets searched, and all.
+    /// Number of buckets searched, and of all.
     pub buckets: Option<(u64, u64)>,
-    /// Median time seen by the client, in milliseconds.
+    /// Median time measured by the client, in milliseconds.
     pub median_ms: f64,
     /// Time of the same search by reading every document, in milliseconds.
     pub scan_ms: f64,
@@ -86,7 +86,7 @@ pub struct Outcome {
 /// Runs the demonstration.
 ///
 /// # Errors
-/// If the server does not start or refuses something, if the disk is full, or if the cache and a scan disagree.
+/// If the server does not start or refuses a command, the disk is full, or the cache and a scan disagree.
 pub async fn run(args: DemoArgs) -> Result<()> {
     let server = start_server(&args)?;
     let status_page = server.as_ref().and_then(ServerProcess::status_page);
@@ -110,7 +110,7 @@ pub async fn run(args: DemoArgs) -> Result<()> {
     server.map_or(Ok(()), ServerProcess::stop)
 }
 
-/// Starts this same program as a server, unless one was given.
+/// Starts this program as a server, unless one is given.
 fn start_server(args: &DemoArgs) -> Result<Option<ServerProcess>> {
     if args.uri.is_some() {
         return Ok(None);
@@ -159,7 +159,7 @@ async fn search_all(client: &Client, source: &Source, args: &DemoArgs) -> Result
     Ok(outcomes)
 }
 
-/// Times one search from the caches and by a scan, and compares the counts.
+/// Measures a search with the caches and by a scan, and compares the counts.
 async fn search_one(client: &Client, search: &Search) -> Result<Outcome> {
     let db = client.database(DATABASE);
     let filter: &Document = &search.filter;

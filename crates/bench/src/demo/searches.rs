@@ -9,15 +9,15 @@ use super::load::{MOVIES, NAMES, Source};
 pub struct Search {
     /// The collection searched.
     pub collection: &'static str,
-    /// What kind of search it is, in the words of the documentation.
+    /// The kind of search, in the words of the documentation.
     pub kind: &'static str,
-    /// What to paste into a shell's `find` or `countDocuments`.
+    /// The filter, for a shell's `find` or `countDocuments`.
     pub text: String,
-    /// The filter sent.
+    /// The filter.
     pub filter: Document,
 }
 
-/// The searches that suit the data.
+/// Returns the searches for the data.
 pub fn of(source: &Source) -> Vec<Search> {
     let mut searches = over_names();
     if source.has_movies() {

@@ -1,9 +1,9 @@
-//! The table of the demonstration, and what to do next.
+//! The table of the demonstration, and hints on what to do next.
 
 use super::Outcome;
 use super::searches::Search;
 
-/// A table printed row by row, so that the first results are there while the slow scans still run.
+/// A table printed row by row, so that the first results appear while slow scans still run.
 #[derive(Debug)]
 pub struct Table {
     search_width: usize,
@@ -11,7 +11,7 @@ pub struct Table {
 }
 
 impl Table {
-    /// Prints the heading; the columns are as wide as the widest search.
+    /// Prints the heading. Columns are as wide as their widest cell of `searches`.
     pub fn begin(searches: &[Search]) -> Table {
         let width = |of: fn(&Search) -> &str| {
             searches
@@ -32,7 +32,7 @@ impl Table {
         table
     }
 
-    /// Prints one search.
+    /// Prints the row of a search.
     pub fn row(&mut self, outcome: &Outcome) {
         let buckets = outcome.buckets.map_or("-".to_owned(), |(searched, all)| {
             format!("{searched} of {all}")
@@ -58,7 +58,7 @@ impl Table {
     }
 }
 
-/// Device names, or who answers without any: exact and prefix searches need no device.
+/// Formats the devices; `(host)` for exact and prefix searches, which need none.
 fn devices(names: &[String]) -> String {
     if names.is_empty() {
         "(host)".to_owned()
@@ -67,7 +67,7 @@ fn devices(names: &[String]) -> String {
     }
 }
 
-/// Milliseconds in the unit that suits them.
+/// Formats a time in a suitable unit.
 fn duration(milliseconds: f64) -> String {
     if milliseconds < 1.0 {
         format!("{:.0} us", milliseconds * 1e3)

@@ -1,4 +1,4 @@
-//! The patterns that are counted, each with the count it must come to.
+//! The patterns of the counts, each with its right count.
 
 use bson::{Document, doc};
 
@@ -7,16 +7,16 @@ use bson::{Document, doc};
 pub struct CountCase {
     /// Its name in the record.
     pub case: &'static str,
-    /// A pattern that PCRE2 and ripgrep read alike: ASCII classes only, no `$` that a newline could matter to.
+    /// A pattern with the same meaning in PCRE2 and ripgrep: ASCII classes only, and no `$` where newlines matter.
     pub pattern: &'static str,
     /// Option `i`.
     pub ignore_case: bool,
-    /// How many of the real names match, found by `rg -c` on the pinned release and by Python's `re`.
+    /// Number of the real names that match, by `rg -c` on the pinned release and by Python's `re`.
     pub expect: u64,
 }
 
 impl CountCase {
-    /// The filter that is sent.
+    /// The filter of the command.
     pub fn filter(&self) -> Document {
         if self.ignore_case {
             doc! { "name": { "$regex": self.pattern, "$options": "i" } }
@@ -35,7 +35,7 @@ const fn case(case: &'static str, pattern: &'static str, expect: u64) -> CountCa
     }
 }
 
-/// Counts over all names: with a literal to look for, with several, with none.
+/// Counts over all names: patterns with one literal, with several, with none.
 pub const COUNT_CASES: [CountCase; 12] = [
     case("substring-rare", "kubernetes-dashboard", 2),
     case("substring-common", "react", 229_265),
@@ -61,8 +61,8 @@ pub const COUNT_CASES: [CountCase; 12] = [
     case("regex-vowels", "[aeiou]{5}", 1_550),
 ];
 
-/// Counts that are also asked of FerretDB, which takes half a minute for each.
+/// Counts that are also measured with FerretDB, which takes half a minute for each.
 pub const FERRETDB_CASES: [&str; 3] = ["substring-rare", "regex-literal", "regex-no-literal"];
 
-/// How many names FerretDB is given.
+/// Number of names for FerretDB.
 pub const FERRETDB_NAMES: usize = 1_000_000;

@@ -16,14 +16,14 @@ use crate::record::Measured;
 use crate::statistics::{Repeat, Summary};
 use crate::timed;
 
-/// Rounds in which one device, ripgrep and two devices take turns, so that a busy moment of the machine meets all.
+/// Rounds in which one device, ripgrep and two devices take turns, so that load on the machine affects all of them.
 const ROUNDS: usize = 9;
-/// Runs of each in a round.
+/// Repetitions of each in a round.
 const ROUND_REPEAT: Repeat = Repeat {
     count: 3,
     budget: Duration::from_secs(5),
 };
-/// Runs of FerretDB: each takes half a minute.
+/// Repetitions of FerretDB: each takes half a minute.
 const FERRETDB_REPEAT: Repeat = Repeat {
     count: 3,
     budget: Duration::from_secs(20),
@@ -31,49 +31,51 @@ const FERRETDB_REPEAT: Repeat = Repeat {
 /// The collection of the million names.
 const MILLION: &str = "million";
 
-/// Every case with one device, by ripgrep with one thread, and with two devices, in every round.
+/// Measures every case with one device, with ripgrep on one thread, and with two devices, in every round.
 pub async fn beside_ripgrep(session: &mut Session) -> Result<()> {
-    session.server.rest().await;
-    let mut turns: Vec<Turns> = COUNT_CASES.iter().map(|_| Turns::default()).collect();
+    session.server.wait_until_idle().await;
+    let mut times: Vec<CaseTimes> = COUNT_CASES.iter().map(|_| CaseTimes::default()).collect();
     for _ in 0..if session.smoke { 1 } else { ROUNDS } {
         client::remove_last_device(&session.client).await?;
-        for (case, turns) in COUNT_CASES.iter().zip(&mut turns) {
-            let (count, time) = count_here(session, case).await?;
-            turns.one.push(time);
-            turns.ripgrep.push(count_there(session, case, count)?);
+        for (case, times) in COUNT_CASES.iter().zip(&mut times) {
+            let (count, time) = count_with_forebay(session, case).await?;
+            times.one.push(time);
+            times
+                .ripgrep
+                .push(count_with_ripgrep(session, case, count)?);
         }
         client::add_device(&session.client, "host:1").await?;
-        for (case, turns) in COUNT_CASES.iter().zip(&mut turns) {
-            let (count, time) = count_here(session, case).await?;
-            turns.two.push(time);
-            turns.count = count;
+        for (case, times) in COUNT_CASES.iter().zip(&mut times) {
+            let (count, time) = count_with_forebay(session, case).await?;
+            times.two.push(time);
+            times.count = count;
         }
     }
-    for (case, turns) in COUNT_CASES.iter().zip(&turns) {
-        report(session, case.case, turns)?;
+    for (case, times) in COUNT_CASES.iter().zip(&times) {
+        report(session, case.case, times)?;
     }
     Ok(())
 }
 
-/// The times of a case, one a round, in milliseconds.
+/// The times of a case, one per round, in milliseconds.
 #[derive(Default)]
-struct Turns {
+struct CaseTimes {
     one: Vec<f64>,
     two: Vec<f64>,
     ripgrep: Vec<f64>,
     count: u64,
 }
 
-/// What is found, and the median time of a few runs.
-async fn count_here(session: &Session, case: &CountCase) -> Result<(u64, f64)> {
+/// Counts with Forebay. Returns the count and the median time.
+async fn count_with_forebay(session: &Session, case: &CountCase) -> Result<(u64, f64)> {
     let (db, filter) = (session.database(), case.filter());
     let (count, time) = timed::count(&db, NAMES, &filter, Plan::Chosen, ROUND_REPEAT).await?;
     check_expectation(session, case, count)?;
     Ok((count, time.median))
 }
 
-/// The same of ripgrep, which has to find as much.
-fn count_there(session: &Session, case: &CountCase, found: u64) -> Result<f64> {
+/// Counts with ripgrep, which must find the same. Returns the median time.
+fn count_with_ripgrep(session: &Session, case: &CountCase, found: u64) -> Result<f64> {
     let (pattern, ignore_case) = (case.pattern, case.ignore_case);
     let (expected, time) =
         timed::ripgrep_count(&session.names_file, pattern, ignore_case, ROUND_REPEAT)?;
@@ -85,25 +87,25 @@ fn count_there(session: &Session, case: &CountCase, found: u64) -> Result<f64> {
     Ok(time.median)
 }
 
-fn report(session: &mut Session, case: &str, turns: &Turns) -> Result<()> {
+fn report(session: &mut Session, case: &str, times: &CaseTimes) -> Result<()> {
     let version = ripgrep::version()?;
     let times_as_fast = |ours: &[f64], others: &[f64]| -> Vec<f64> {
         let rounds = ours.iter().zip(others);
         rounds.map(|(ours, other)| other / ours).collect()
     };
-    let beside_ripgrep = times_as_fast(&turns.one, &turns.ripgrep);
-    let beside_one = times_as_fast(&turns.two, &turns.one);
+    let beside_ripgrep = times_as_fast(&times.one, &times.ripgrep);
+    let beside_one = times_as_fast(&times.two, &times.one);
     for (engine, devices, metric, samples) in [
-        ("forebay", "host:1", "client_ms", &turns.one),
-        (&version, "1 thread", "process_ms", &turns.ripgrep),
+        ("forebay", "host:1", "client_ms", &times.one),
+        (&version, "1 thread", "process_ms", &times.ripgrep),
         ("forebay", "host:1", "times_ripgrep", &beside_ripgrep),
-        ("forebay", "host:2", "client_ms", &turns.two),
+        ("forebay", "host:2", "client_ms", &times.two),
         ("forebay", "host:2", "times_one_device", &beside_one),
     ] {
         let by = Measured {
             engine,
             devices,
-            expect: Some(turns.count),
+            expect: Some(times.count),
         };
         let summary = Summary::of(samples).context("at least one round")?;
         session.report.add(case, by, metric, summary)?;
@@ -111,7 +113,7 @@ fn report(session: &mut Session, case: &str, turns: &Turns) -> Result<()> {
     Ok(())
 }
 
-/// On the real names the count is known beforehand.
+/// Checks the count of the real names, which is known.
 fn check_expectation(session: &Session, case: &CountCase, count: u64) -> Result<()> {
     let known = !session.smoke && session.names.len() == NAMES_COUNT;
     ensure!(
@@ -123,7 +125,7 @@ fn check_expectation(session: &Session, case: &CountCase, count: u64) -> Result<
     Ok(())
 }
 
-/// A million names in FerretDB and here, through the same driver and the same command.
+/// Compares counts of a million names in FerretDB and in Forebay, with the same driver and the same command.
 pub async fn beside_ferretdb(session: &mut Session) -> Result<()> {
     let count = million(session);
     let rival = FerretDb::start()?;
@@ -144,7 +146,7 @@ pub async fn beside_ferretdb(session: &mut Session) -> Result<()> {
     Ok(())
 }
 
-/// As many names as FerretDB is given.
+/// Number of names for the comparison with FerretDB.
 pub fn million(session: &Session) -> usize {
     match session.smoke {
         true => session.names.len() / 10,
@@ -152,7 +154,7 @@ pub fn million(session: &Session) -> usize {
     }
 }
 
-/// Counts by Forebay and by FerretDB alone over the same names; `prefix` begins the names of the cases.
+/// Counts with Forebay and with FerretDB alone over the same names. `prefix` starts the names of the cases.
 ///
 /// # Errors
 /// If a count fails, or the two differ.

@@ -1,8 +1,8 @@
-//! Exact finds: how many a second over sixteen connections, and how long one takes.
+//! Exact finds: the rate over sixteen connections, and the latency of one client.
 //!
-//! Two clients ask: the official driver, and a bare connection that writes the command and reads the reply by the
-//! codec. The client shares the cores with the server, so the bare one shows more of the server. Each connection is
-//! served by a task of its own, as in a program that serves users.
+//! Both are measured with two clients: the official driver, and a bare connection that uses the codec only. As the
+//! client shares the cores with the server, the bare connection shows more of the server. Each connection has a task of
+//! its own, as in a program that serves users.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -16,20 +16,20 @@ use super::session::{DATABASE, HOST_DEVICES, NAMES, Session};
 use crate::record::Measured;
 use crate::statistics::Summary;
 
-/// Connections at once.
+/// Number of connections.
 const CONNECTIONS: usize = 16;
-/// How long each measurement of a rate lasts.
+/// Duration of a measurement of a rate.
 const RATE_SECONDS: u64 = 5;
-/// Measurements of a rate.
+/// Number of measurements of a rate.
 const RATE_ROUNDS: usize = 3;
-/// Finds by one client for its median.
+/// Number of finds for the median of one client.
 const LATENCY_COUNT: usize = 5_000;
 const SEED: u64 = 20;
 
 /// Names to find.
 type Names = Box<dyn Iterator<Item = String> + Send>;
 
-/// All measurements of exact finds.
+/// Measures exact finds.
 pub async fn exact(session: &mut Session) -> Result<()> {
     let by_wire = Measured {
         engine: "forebay",
@@ -70,7 +70,7 @@ fn find_command(name: &str) -> Document {
     doc! { "find": NAMES, "filter": { "name": name }, "$db": DATABASE }
 }
 
-/// Endless names, the same in every run.
+/// An endless sequence of names, the same in every run.
 fn random_names(names: &Arc<[String]>, seed: u64) -> impl Iterator<Item = String> + use<> {
     let mut random = fastrand::Rng::with_seed(seed);
     let names = Arc::clone(names);
@@ -154,8 +154,8 @@ async fn driver_finds_until(
     Ok(finds)
 }
 
-/// Finds a second, all connections together. `finds_until` is one connection: it finds the names it is given until a
-/// moment, and says how many.
+/// Measures finds per second of all connections together. `finds_until` runs one connection: it finds the given names
+/// until the given time, and returns the number of finds.
 async fn rate<F>(session: &Session, finds_until: impl Fn(Names, Instant) -> F) -> Result<Summary>
 where
     F: Future<Output = Result<u64>> + Send + 'static,

@@ -1,5 +1,4 @@
-//! Searches of random letters on a GPU, through the driver: the time a client waits, and what many clients get a
-//! second.
+//! Searches of random letters on a GPU, through the driver: the latency for one client, and the rate for many.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -24,21 +23,21 @@ use crate::statistics::{Repeat, Summary, milliseconds};
 use crate::timed;
 
 const COLLECTION: &str = "letters";
-/// Documents of a run that only checks the definitions.
+/// Number of documents in a smoke run.
 const SMOKE_DOCUMENTS: usize = 20_000;
-/// Documents, if nothing else is said.
+/// Number of documents if none is given.
 const DOCUMENTS: usize = 100_000_000;
-/// Devices, if nothing else is said.
+/// The devices if none are given.
 const DEVICES: &str = "cuda:0";
-/// Clients that search at once.
+/// Number of clients that search at the same time.
 const CLIENTS: usize = 64;
-/// Clients that search while a device leaves and joins.
+/// Number of clients that search while a device leaves and joins.
 const STORM_CLIENTS: usize = 16;
-/// How often it does.
+/// Number of times that it leaves and joins.
 const MOVES: usize = 5;
-/// How long all clients search.
+/// Duration of the searches of all clients.
 const CLIENTS_SECONDS: u64 = 3;
-/// Runs of a search, after one that is not counted.
+/// Repetitions of a search, after one that is not timed.
 const REPEAT: Repeat = Repeat {
     count: 41,
     budget: Duration::from_secs(10),
@@ -50,9 +49,9 @@ const REGEXES: [&str; 4] = [
     "^[a-m]{3}.*z$",
     "[aeiou]{3}[^aeiou]{2}[aeiou]",
 ];
-/// A suffix and a substring; exact values and prefixes need no device.
+/// A suffix and a substring. Exact values and prefixes need no device.
 const LITERALS: [&str; 2] = ["bay$", "eba"];
-/// A substring that about a thousand of 100 million values have.
+/// A substring of about a thousand of 100 million values.
 const THOUSAND: &str = "fore";
 
 /// A server on a GPU, filled with documents `{_id: n, v: …}`.
@@ -159,7 +158,7 @@ impl Letters {
             Some(documents as u64),
         )?;
         // Buckets that grew are still being merged.
-        self.server.rest().await;
+        self.server.wait_until_idle().await;
         Ok(())
     }
 
@@ -194,7 +193,7 @@ impl Letters {
         let collection: Collection<Document> = self.db.collection(COLLECTION);
         let mut samples = Vec::new();
         let begin = Instant::now();
-        while REPEAT.goes_on(samples.len(), begin) {
+        while REPEAT.continues(samples.len(), begin) {
             let start = Instant::now();
             let found = collection
                 .find(doc! { "v": { "$regex": THOUSAND } })
@@ -218,7 +217,7 @@ impl Letters {
         )
     }
 
-    /// How many searches a second one client gets, and many together; each searches for something else each time.
+    /// Measures the searches per second of one client, and of many together. Each search has another pattern.
     async fn clients(&mut self, sort: &'static str) -> Result<()> {
         let searches = Searches::new(sort, self.documents)?;
         for clients in [1, CLIENTS] {
@@ -237,14 +236,14 @@ impl Letters {
         Ok(())
     }
 
-    /// Lets the last device leave and join again, some times, while clients search: none gets an error or a wrong
-    /// answer.
+    /// Lets the last device leave and join again, repeatedly, while clients search. Fails if a client gets an error or
+    /// a wrong count.
     async fn leave_and_join(&mut self, last: &str) -> Result<()> {
         let searches = Searches::new("regex", self.documents)?;
         let over = Arc::new(AtomicBool::new(false));
         let is_over = Arc::clone(&over);
-        let goes_on = move || !is_over.load(Ordering::Relaxed);
-        let searching = searches.begin(&self.db, STORM_CLIENTS, goes_on);
+        let is_running = move || !is_over.load(Ordering::Relaxed);
+        let searching = searches.begin(&self.db, STORM_CLIENTS, is_running);
         let (mut leave, mut join) = (Vec::new(), Vec::new());
         for _ in 0..MOVES {
             leave.push(milliseconds(
@@ -266,7 +265,7 @@ impl Letters {
     }
 }
 
-/// Patterns, and what each must count.
+/// Patterns and their right counts.
 struct Searches {
     patterns: Arc<[String]>,
     expect: Arc<[u64]>,
@@ -283,19 +282,20 @@ impl Searches {
         })
     }
 
-    /// Lets clients search for one pattern after the other as long as `goes_on` says; how often each of them did.
+    /// Starts clients that search for one pattern after the other while `is_running`. Each returns its number of
+    /// searches.
     fn begin(
         &self,
         db: &Database,
         clients: usize,
-        goes_on: impl Fn() -> bool + Clone + Send + 'static,
+        is_running: impl Fn() -> bool + Clone + Send + 'static,
     ) -> JoinSet<Result<u64>> {
         let client = |first: usize| {
-            let (db, goes_on) = (db.clone(), goes_on.clone());
+            let (db, is_running) = (db.clone(), is_running.clone());
             let (patterns, expect) = (Arc::clone(&self.patterns), Arc::clone(&self.expect));
             async move {
                 let mut searches = 0;
-                while goes_on() {
+                while is_running() {
                     let index = (first + searches as usize) % patterns.len();
                     let filter = doc! { "v": { "$regex": &patterns[index] } };
                     let count = client::count(&db, COLLECTION, &filter, Plan::Chosen).await?;
@@ -313,7 +313,7 @@ impl Searches {
     }
 }
 
-/// Different patterns of one sort, the same in every run.
+/// Makes different patterns of one sort, the same in every run.
 fn patterns(sort: &str) -> Vec<String> {
     let mut random = fastrand::Rng::with_seed(CLIENTS as u64);
     let mut word =

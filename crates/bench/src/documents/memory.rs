@@ -1,4 +1,4 @@
-//! Memory that a cache takes beyond the bytes of the values it holds.
+//! Memory of a cache beyond the bytes of its values.
 
 use anyhow::{Context, Result};
 use bson::doc;
@@ -8,8 +8,8 @@ use super::session::{HOST_DEVICES, NAMES, Session};
 use crate::record::Measured;
 use crate::statistics::Summary;
 
-/// Bytes a document above the values' own, of a cache of one field with integer `_id`: as the server accounts for it,
-/// and as the whole process grew when the cache was built.
+/// Measures bytes per document beyond the values, for a cache of one field with integer `_id`: as the server accounts
+/// for them, and by the growth of the process while the cache was built.
 pub async fn of_one_field(session: &mut Session) -> Result<()> {
     let documents = session.names.len() as f64;
     let values: usize = session.names.iter().map(String::len).sum();
@@ -35,7 +35,7 @@ pub async fn of_one_field(session: &mut Session) -> Result<()> {
     )
 }
 
-/// What the server itself says of the cache.
+/// The overhead that the server reports.
 async fn accounted_overhead_bytes(session: &Session) -> Result<f64> {
     let stats = client::index_stats(&session.database(), NAMES).await?;
     let mut overhead = None;
@@ -46,7 +46,7 @@ async fn accounted_overhead_bytes(session: &Session) -> Result<f64> {
     Ok(overhead as f64)
 }
 
-/// Builds the cache anew and compares the resident memory of the process before and after.
+/// Builds the cache again. Returns the growth of the resident memory of the process.
 async fn resident_growth_bytes(session: &Session) -> Result<f64> {
     let db = session.database();
     db.run_command(doc! { "dropIndexes": NAMES, "index": "name_cache" })
@@ -54,11 +54,11 @@ async fn resident_growth_bytes(session: &Session) -> Result<f64> {
     let before = session
         .server
         .resident_bytes()
-        .context("the system does not tell resident memory")?;
+        .context("the system does not report resident memory")?;
     client::declare_cache(&db, NAMES, "name").await?;
     let after = session
         .server
         .resident_bytes()
-        .context("the system does not tell resident memory")?;
+        .context("the system does not report resident memory")?;
     Ok(after as f64 - before as f64)
 }

@@ -36,14 +36,14 @@ pub struct BenchArgs {
 pub enum Bench {
     /// Searches and writes of the documents door.
     Documents(DocumentsArgs),
-    /// Draw what a record has of the paper's figures.
+    /// Draw the paper's figures from a record.
     Plot(PlotArgs),
-    /// Build FerretDB if need be, and print where it is: for tests that compare with it.
+    /// Build FerretDB if it is missing, and print its path, for tests that compare with it.
     Ferretdb,
     /// Search a file of values with Rust's `regex`, for benchmarks that compare with it.
     #[command(hide = true)]
     ColumnRegex {
-        /// The values, one a line.
+        /// The values, one per line.
         file: PathBuf,
     },
 }
@@ -57,20 +57,19 @@ pub struct DocumentsArgs {
     /// Measure GPUs: searches of random letters.
     #[arg(long, conflicts_with = "host")]
     pub cuda: bool,
-    /// Measure what figures 6 to 13 of the paper show, on the devices given.
+    /// Measure figures 6 to 13 of the paper, on the devices given.
     #[arg(long, value_name = "NUMBER", value_delimiter = ',', conflicts_with_all = ["host", "cuda"])]
     pub figure: Vec<Figure>,
     /// Devices of GPU measurements (cuda:0 by default) and of figures (host:2 by default).
     #[arg(long, value_name = "LIST")]
     pub devices: Option<String>,
-    /// Documents of GPU measurements (100 million by default), and the most that a figure takes (the paper's by
-    /// default).
+    /// Number of documents of GPU measurements (100 million by default); maximum of a figure (the paper's by default).
     #[arg(long, value_name = "COUNT")]
     pub rows: Option<usize>,
-    /// A small, quick run over generated data that checks every definition; its figures mean nothing.
+    /// Smoke run: a quick run over little generated data that checks every definition; its figures mean nothing.
     #[arg(long)]
     pub smoke: bool,
-    /// Print one JSON object a figure instead of a table.
+    /// Print one JSON object per figure instead of a table.
     #[arg(long)]
     pub json: bool,
     /// Run only the sections named: counts, ferretdb, finds, import, inserts, memory, upstream.
@@ -91,15 +90,15 @@ pub enum Section {
     Counts,
     /// Counts by pattern over a million names, beside FerretDB on SQLite.
     Ferretdb,
-    /// Exact finds, one client and sixteen connections.
+    /// Exact finds with one client and with sixteen connections.
     Finds,
     /// Imports into a collection with one cached field.
     Import,
-    /// Inserts with no and with five cached fields.
+    /// Inserts with zero and with five cached fields.
     Inserts,
-    /// Memory of a cache beyond the values' own bytes.
+    /// Memory of a cache beyond the bytes of its values.
     Memory,
-    /// In front of FerretDB on SQLite: what passing on costs, and counts by pattern over a million names cached from
+    /// As a proxy of FerretDB on SQLite: the cost of proxying, and counts by pattern over a million names cached from
     /// it.
     Upstream,
 }
@@ -118,7 +117,7 @@ const SECTIONS: [Section; 7] = [
 /// Runs a group of benchmarks.
 ///
 /// # Errors
-/// If a server does not start, a rival is missing, or a count is not what it must be.
+/// If a server does not start, a rival is missing, or a count is wrong.
 pub async fn run(args: BenchArgs) -> Result<()> {
     match args.bench {
         Bench::Documents(args) => documents(&args).await,
@@ -142,7 +141,7 @@ async fn documents(args: &DocumentsArgs) -> Result<()> {
             plot::write(folder, &records)?;
         }
     } else {
-        bail!("say what to measure: --host, --cuda or --figure")
+        bail!("give --host, --cuda or --figure")
     }
     Ok(())
 }

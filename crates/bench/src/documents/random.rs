@@ -1,4 +1,4 @@
-//! Random letters: the data of the paper, the same on every machine, and what searches of them must find.
+//! Random letters: the data of the paper, the same on every machine, and the right counts of searches.
 
 use std::collections::HashMap;
 use std::ops::Range;
@@ -17,20 +17,20 @@ use tokio::task::JoinSet;
 
 use crate::data;
 
-/// Letters of a value.
+/// Number of letters of a value.
 pub const LETTERS: usize = 8;
 /// Fields of a document of [`five_fields`].
 pub const FIELDS: [&str; 5] = ["a", "b", "c", "d", "e"];
-/// Documents that one insert sends; also the step between the seeds of the values.
+/// Documents of one insert; also the step between the seeds of the values.
 pub const BATCH: usize = 20_000;
-/// Connections that insert.
+/// Number of connections that insert.
 const WRITERS: usize = 12;
-/// How long the cache may take to have all values on devices.
+/// Timeout of moving all values of the cache to devices.
 const SETTLED_WITHIN: Duration = Duration::from_secs(120);
 /// Seeds of the values of [`five_fields`] lie beyond those of [`values`].
 const FIVE_FIELDS_SEED: u64 = 1 << 40;
 
-/// Letters of `count` values from number `start` on, which is a multiple of [`BATCH`], without anything between them.
+/// The letters of `count` values, without separators. The first is number `start`, a multiple of [`BATCH`].
 pub fn values(start: usize, count: usize) -> Vec<u8> {
     letters(start as u64, count * LETTERS)
 }
@@ -45,7 +45,7 @@ pub fn text(value: &[u8]) -> &str {
     std::str::from_utf8(value).expect("letters are ASCII")
 }
 
-/// The documents `{_id: n, v: …}` from number `start` on.
+/// `count` documents `{_id: n, v: …}`, the first with number `start`.
 pub fn one_field(start: usize, count: usize) -> Vec<RawDocumentBuf> {
     let values = values(start, count);
     let ids = start as i32..;
@@ -55,7 +55,7 @@ pub fn one_field(start: usize, count: usize) -> Vec<RawDocumentBuf> {
         .collect()
 }
 
-/// Documents of `_id` and five fields from number `start` on, as in the paper's section 4.4.
+/// `count` documents of `_id` and five fields, the first with number `start`, as in the paper's section 4.4.
 pub fn five_fields(start: usize, count: usize) -> Vec<RawDocumentBuf> {
     let values = letters(
         FIVE_FIELDS_SEED + start as u64,
@@ -75,7 +75,7 @@ pub fn five_fields(start: usize, count: usize) -> Vec<RawDocumentBuf> {
         .collect()
 }
 
-/// The batches of a range of documents: the first number and the count of each.
+/// The batches of a range of documents: first number and count of each.
 pub fn batches(range: Range<usize>) -> impl Iterator<Item = (usize, usize)> {
     let end = range.end;
     range
@@ -83,7 +83,7 @@ pub fn batches(range: Range<usize>) -> impl Iterator<Item = (usize, usize)> {
         .map(move |start| (start, BATCH.min(end - start)))
 }
 
-/// Inserts the documents of a range, made a batch at a time by `documents`, over several connections.
+/// Inserts the documents of a range over several connections. `documents` makes a batch.
 ///
 /// # Errors
 /// If an insert fails.
@@ -98,7 +98,7 @@ pub async fn insert(
     writers.join_all().await.into_iter().collect()
 }
 
-/// Inserts every so many-th batch.
+/// Inserts every [`WRITERS`]th batch, starting with batch `writer`.
 async fn insert_share(
     collection: Collection<RawDocumentBuf>,
     range: Range<usize>,
@@ -112,7 +112,7 @@ async fn insert_share(
     Ok(())
 }
 
-/// Writes the first values to a file, one a line.
+/// Writes the first values to a file, one per line.
 ///
 /// # Errors
 /// If the disk is full or the folder cannot be written.
@@ -128,10 +128,10 @@ pub fn write_values(path: &Path, documents: usize) -> Result<()> {
     })
 }
 
-/// Waits until a search of `field` finds all values sorted into buckets that are on devices.
+/// Waits until all values of `field` are in buckets on devices.
 ///
 /// # Errors
-/// If that does not come to be in time.
+/// If that takes too long.
 pub async fn all_on_devices(db: &Database, collection: &str, field: &str) -> Result<()> {
     let end = Instant::now() + SETTLED_WITHIN;
     let filter = doc! { field: { "$regex": "a.*b" } };
@@ -157,7 +157,7 @@ pub async fn all_on_devices(db: &Database, collection: &str, field: &str) -> Res
     }
 }
 
-/// Values that are there, spread over all documents, each with how many documents have it.
+/// Picks `count` values, spread over all documents, each with the number of documents that have it.
 pub fn known_values(documents: usize, count: usize) -> Vec<(String, u64)> {
     let step = documents.div_ceil(BATCH).div_ceil(count).max(1);
     let mut chosen = Vec::new();
@@ -190,7 +190,7 @@ pub fn program(pattern: &str) -> Result<Program> {
     Ok(Program::compile(pattern, &limits))
 }
 
-/// How many values match each program, by the host's engine in this process, on all cores.
+/// Counts the values that match each program, with the host's engine in this process, on all cores.
 pub fn expected(documents: usize, programs: &[Program]) -> Vec<u64> {
     let cores = thread::available_parallelism().map_or(1, usize::from);
     let counted = thread::scope(|scope| {

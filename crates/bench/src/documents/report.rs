@@ -1,4 +1,4 @@
-//! Figures as they are found: printed, kept, and appended to the record.
+//! The report of a run: prints and keeps figures, and appends them to the record.
 
 use std::path::PathBuf;
 
@@ -18,7 +18,7 @@ pub struct Report {
 }
 
 impl Report {
-    /// Begins a run, with the options that say where figures go.
+    /// Begins a run. `args` has the outputs.
     pub fn begin(args: &DocumentsArgs) -> Report {
         Report {
             json: args.json,
@@ -28,15 +28,15 @@ impl Report {
         }
     }
 
-    /// Whether lines of JSON are printed, and nothing else.
+    /// Returns whether only lines of JSON are printed.
     pub fn is_json(&self) -> bool {
         self.json
     }
 
-    /// Prints and keeps a figure, and appends it to the record at once: a run that is cut off leaves what it found.
+    /// Prints and keeps a figure, and appends it to the record at once, so that an aborted run leaves its figures.
     ///
     /// # Errors
-    /// If it cannot be written, or not as JSON, which a number that is not finite would cause.
+    /// If the record cannot be written, or a number is not finite, which JSON cannot represent.
     pub fn add(
         &mut self,
         case: &str,
@@ -57,12 +57,12 @@ impl Report {
         Ok(())
     }
 
-    /// Tells whoever watches; the record does not have it.
+    /// Prints a note to standard error; it is not recorded.
     pub fn note(&self, text: &str) {
         eprintln!("{text}");
     }
 
-    /// All figures.
+    /// Returns all figures.
     pub fn finish(self) -> Vec<Record> {
         self.records
     }

@@ -1,4 +1,4 @@
-//! One run: the server, the data, and the figures gathered so far.
+//! One run: the server, the data, and the figures so far.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -19,23 +19,23 @@ use crate::record::Record;
 pub const DATABASE: &str = "bench";
 /// The collection of all names, with `name` cached.
 pub const NAMES: &str = "names";
-/// Names of a run that only checks the definitions.
+/// Number of names in a smoke run.
 const SMOKE_NAMES: usize = 20_000;
-/// Devices of the host engine: as many as the cores that the targets are stated for.
+/// Devices of the host engine. The targets are stated for two cores.
 pub const HOST_DEVICES: &str = "host:2";
 
-/// What the sections share.
+/// The state that the sections share.
 #[derive(Debug)]
 pub struct Session {
-    /// Whether this run only checks the definitions.
+    /// Whether this is a smoke run.
     pub smoke: bool,
     /// All names, in file order.
     pub names: Arc<[String]>,
-    /// The same, one a line.
+    /// A file of the names, one per line.
     pub names_file: PathBuf,
-    /// Forebay.
+    /// The Forebay server.
     pub server: ServerProcess,
-    /// The driver's client of it.
+    /// A client of it.
     pub client: Client,
     /// The figures so far.
     pub report: Report,
@@ -68,7 +68,7 @@ impl Session {
         })
     }
 
-    /// Imports the names, cached, unless they are there.
+    /// Imports the names and caches them, unless that was done before.
     ///
     /// # Errors
     /// If the server refuses, or not all of them arrive.
@@ -99,12 +99,12 @@ impl Session {
         self.client.database(DATABASE)
     }
 
-    /// `count` documents by number and name, for a collection of its own.
+    /// Documents of the first `count` names.
     pub fn some_names(&self, count: usize) -> impl Iterator<Item = RawDocumentBuf> + '_ {
         client::name_documents(&self.names[..count.min(self.names.len())])
     }
 
-    /// A bar for `count` documents; it hides itself where nobody looks.
+    /// A progress bar for `count` documents, hidden if the output is JSON or not a terminal.
     pub fn progress(&self, count: usize) -> ProgressBar {
         if self.report.is_json() {
             ProgressBar::hidden()
@@ -113,7 +113,7 @@ impl Session {
         }
     }
 
-    /// Stops the server; the figures.
+    /// Stops the server and returns the figures.
     ///
     /// # Errors
     /// If the server does not stop in good order.

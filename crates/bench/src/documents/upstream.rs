@@ -1,4 +1,4 @@
-//! In front of another store: what passing commands on costs, and what caches of its collections give.
+//! As a proxy: the cost of passing commands on to the upstream, and the gain by caches of its collections.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -18,29 +18,30 @@ use crate::statistics::{Summary, milliseconds};
 
 /// The collection of names.
 const COLLECTION: &str = "million";
-/// A collection that is read for what passing on costs, small because FerretDB on SQLite reads all of it for any find.
+/// The collection for the cost of passing on. It is small, as FerretDB on SQLite reads all of it for any find.
 const FEW_COLLECTION: &str = "few";
-/// Documents there.
+/// Number of its documents.
 const FEW: usize = 100;
-/// Turns of the store alone and with Forebay in front.
+/// Rounds, in which direct and proxied finds take turns.
 const ROUNDS: usize = 15;
-/// Finds by one client in a turn.
+/// Finds by one client in a round.
 const FINDS: usize = 500;
-/// Connections of a rate, and how long it is measured in a turn.
+/// Connections of a measurement of a rate.
 const CONNECTIONS: usize = 8;
+/// Duration of a measurement of a rate.
 const RATE_DURATION: Duration = Duration::from_secs(1);
 
-/// What is measured of one way to the store, a figure a turn.
+/// The measurements of one route to the upstream, one per round.
 #[derive(Default)]
-struct Way {
+struct Route {
     median_us: Vec<f64>,
     finds_per_s: Vec<f64>,
 }
 
-/// All measurements in front of FerretDB.
+/// Measures Forebay as a proxy of FerretDB.
 ///
 /// # Errors
-/// If a server fails, or a find or a count is not what the store says itself.
+/// If a server fails, or a find or a count differs from the upstream's own.
 pub async fn in_front_of_ferretdb(session: &mut Session) -> Result<()> {
     let store = FerretDb::start()?;
     let binary = std::env::current_exe().context("finding this program")?;
@@ -54,66 +55,67 @@ pub async fn in_front_of_ferretdb(session: &mut Session) -> Result<()> {
         HOST_DEVICES,
     ];
     let front = ServerProcess::serve(&binary, &arguments)?;
-    let straight = client::connect(store.uri()).await?.database(DATABASE);
-    let through = client::connect(front.uri()).await?.database(DATABASE);
+    let direct = client::connect(store.uri()).await?.database(DATABASE);
+    let proxied = client::connect(front.uri()).await?.database(DATABASE);
     let count = counts::million(session);
     let few = session.some_names(FEW);
     client::insert_all(
-        &straight.collection(FEW_COLLECTION),
+        &direct.collection(FEW_COLLECTION),
         few,
         &session.progress(FEW),
     )
     .await?;
-    pass_on(session, &straight, &through).await?;
+    pass_on(session, &direct, &proxied).await?;
     let documents = session.some_names(count);
     let progress = session.progress(count);
-    client::insert_all(&straight.collection(COLLECTION), documents, &progress).await?;
-    load(session, &through, count).await?;
-    counts::compare_with_ferretdb(session, "upstream", COLLECTION, &through, &straight).await?;
+    client::insert_all(&direct.collection(COLLECTION), documents, &progress).await?;
+    load(session, &proxied, count).await?;
+    counts::compare_with_ferretdb(session, "upstream", COLLECTION, &proxied, &direct).await?;
     front.stop()
 }
 
-/// Finds by `_id`, which the store answers: straight, and passed on, in turns.
-async fn pass_on(session: &mut Session, straight: &Database, through: &Database) -> Result<()> {
+/// Measures finds by `_id`, which the upstream answers, direct and proxied in turns.
+async fn pass_on(session: &mut Session, direct: &Database, proxied: &Database) -> Result<()> {
     let (rounds, finds, duration) = match session.smoke {
         true => (1, 20, Duration::from_millis(50)),
         false => (ROUNDS, FINDS, RATE_DURATION),
     };
-    let mut ways = [Way::default(), Way::default()];
+    let mut routes = [Route::default(), Route::default()];
     for round in 0..rounds {
-        let mut turns = [(0, straight), (1, through)];
+        let mut turns = [(0, direct), (1, proxied)];
         turns.rotate_left(round % 2);
-        for (way, db) in turns {
-            let way = &mut ways[way];
-            way.median_us.push(latency(db, finds).await?);
-            way.finds_per_s.push(rate(db, duration).await?);
+        for (route, db) in turns {
+            let route = &mut routes[route];
+            route.median_us.push(latency(db, finds).await?);
+            route.finds_per_s.push(rate(db, duration).await?);
         }
     }
-    report(session, &ways)
+    report(session, &routes)
 }
 
-fn report(session: &mut Session, [straight, through]: &[Way; 2]) -> Result<()> {
+/// Reports the routes. The names of metrics are those of earlier records.
+fn report(session: &mut Session, [direct, proxied]: &[Route; 2]) -> Result<()> {
     let each = |by: fn(f64, f64) -> f64, one: &[f64], other: &[f64]| -> Vec<f64> {
         let pairs = one.iter().zip(other);
         pairs.map(|(one, other)| by(*one, *other)).collect()
     };
     let more_us = each(
         |one, other| one - other,
-        &through.median_us,
-        &straight.median_us,
+        &proxied.median_us,
+        &direct.median_us,
     );
     let ratio = each(
         |one, other| one / other,
-        &through.finds_per_s,
-        &straight.finds_per_s,
+        &proxied.finds_per_s,
+        &direct.finds_per_s,
     );
     let alone = format!("FerretDB {} SQLite", ferretdb::VERSION);
     let figures = [
-        (&*alone, "client_us", &straight.median_us),
-        ("forebay in front", "client_us", &through.median_us),
+        (&*alone, "client_us", &direct.median_us),
+        ("forebay in front", "client_us", &proxied.median_us),
         ("forebay in front", "more_us", &more_us),
-        (&*alone, "finds_per_s", &straight.finds_per_s),
-        ("forebay in front", "finds_per_s", &through.finds_per_s),
+        (&*alone, "finds_per_s", &direct.finds_per_s),
+        ("forebay in front", "finds_per_s", &proxied.finds_per_s),
         ("forebay in front", "times_straight", &ratio),
     ];
     for (engine, metric, samples) in figures {
@@ -130,7 +132,7 @@ fn report(session: &mut Session, [straight, through]: &[Way; 2]) -> Result<()> {
     Ok(())
 }
 
-/// The median time of finds by one client, in microseconds.
+/// Measures the median time of finds by one client, in microseconds.
 async fn latency(db: &Database, finds: usize) -> Result<f64> {
     let mut random = fastrand::Rng::with_seed(7);
     let mut times = Vec::with_capacity(finds);
@@ -142,7 +144,7 @@ async fn latency(db: &Database, finds: usize) -> Result<f64> {
     Ok(Summary::of(&times).context("a find")?.median)
 }
 
-/// Finds a second over several connections.
+/// Measures finds per second over several connections.
 async fn rate(db: &Database, duration: Duration) -> Result<f64> {
     let begun = Instant::now();
     let end = begun + duration;
@@ -179,15 +181,15 @@ async fn find(db: &Database, id: usize) -> Result<()> {
     Ok(())
 }
 
-/// Declares a cache; how fast it is loaded from the store.
-async fn load(session: &mut Session, through: &Database, documents: usize) -> Result<()> {
+/// Declares a cache and measures the rate at which it loads from the upstream.
+async fn load(session: &mut Session, proxied: &Database, documents: usize) -> Result<()> {
     let begun = Instant::now();
     let key = doc! { "key": { "name": "cache" }, "name": "name_cache" };
     let create = doc! { "createIndexes": COLLECTION, "indexes": [key] };
-    through.run_command(create).await?;
+    proxied.run_command(create).await?;
     let explain = doc! { "explain": { "count": COLLECTION, "query": { "name": "x" } } };
     loop {
-        let explained = through.run_command(explain.clone()).await?;
+        let explained = proxied.run_command(explain.clone()).await?;
         let Ok(why) = explained.get_document("forebay") else {
             break;
         };

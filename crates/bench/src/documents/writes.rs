@@ -1,4 +1,4 @@
-//! Imports into a collection with one cached field, and what cached fields cost an insert.
+//! Imports into a collection with one cached field, and the cost of cached fields for inserts.
 
 use std::time::Instant;
 
@@ -11,18 +11,19 @@ use super::session::{HOST_DEVICES, Session};
 use crate::record::Measured;
 use crate::statistics::Summary;
 
-/// Documents of an import.
+/// Number of documents of an import.
 const IMPORT_COUNT: usize = 1_000_000;
-/// Imports measured.
+/// Number of imports.
 const IMPORT_ROUNDS: usize = 3;
-/// Documents of a round of inserts.
+/// Number of documents of a round of inserts.
 const INSERT_COUNT: usize = 400_000;
-/// Rounds of inserts, in which the two collections take turns; one round says little on a machine that others use too.
+/// Number of rounds of inserts, in which the two collections take turns. A single round says little on a shared
+/// machine.
 const INSERT_ROUNDS: usize = 25;
 /// Fields of the documents inserted.
 const FIELDS: [&str; 5] = ["a", "b", "c", "d", "e"];
 
-/// Documents a second into an empty collection with `name` cached.
+/// Measures imports into an empty collection with `name` cached.
 pub async fn import(session: &mut Session) -> Result<()> {
     let count = if session.smoke { 5_000 } else { IMPORT_COUNT };
     let mut rates = Vec::new();
@@ -53,7 +54,7 @@ pub async fn import(session: &mut Session) -> Result<()> {
     )
 }
 
-/// Inserts into a collection without caches and into one with five, in turns.
+/// Measures inserts into a collection without caches and into one with five, in turns.
 pub async fn inserts(session: &mut Session) -> Result<()> {
     let count = if session.smoke { 2_000 } else { INSERT_COUNT };
     let (mut plain, mut cached) = (Vec::new(), Vec::new());
@@ -81,7 +82,7 @@ pub async fn inserts(session: &mut Session) -> Result<()> {
         expect: None,
     };
     for (case, metric, figures) in figures {
-        // Only where the system does not tell the processor time is there no figure.
+        // A figure is missing if the system does not report the processor time.
         if let Some(summary) = Summary::of(&figures) {
             session.report.add(case, by, metric, summary)?;
         }
@@ -91,9 +92,9 @@ pub async fn inserts(session: &mut Session) -> Result<()> {
 
 /// One round of inserts.
 struct Round {
-    /// Documents a second.
+    /// Documents per second.
     rate: f64,
-    /// Processor time of the server for each document, all its threads, in microseconds.
+    /// Processor time of all threads of the server per document, in microseconds.
     cpu_us: Option<f64>,
 }
 
@@ -111,7 +112,7 @@ async fn insert_round(session: &Session, cached: &[&str], count: usize) -> Resul
         .map(|number| five_fields(&session.names, number))
         .collect();
     let collection: Collection<RawDocumentBuf> = db.collection("inserts");
-    session.server.rest().await;
+    session.server.wait_until_idle().await;
     let (start, cpu) = (Instant::now(), session.server.processor_time());
     client::insert_all(&collection, documents.into_iter(), &session.progress(count)).await?;
     let (time, after) = (start.elapsed(), session.server.processor_time());

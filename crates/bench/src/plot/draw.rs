@@ -14,9 +14,9 @@ const FONT: (&str, i32) = ("sans-serif", 14);
 const TITLE_FONT: (&str, i32) = ("sans-serif", 18);
 /// Room for the numbers beside the axes.
 const LABEL_PIXELS: (i32, i32) = (48, 78);
-/// Height of a line of the legend, as a share of the plotting area's.
+/// Height of a line of the legend, as a share of the height of the plotting area.
 const LEGEND_LINE_SHARE: f64 = 0.055;
-/// Lines told apart also by people who see fewer colours (Okabe and Ito).
+/// Colours that colour-blind people can distinguish too (Okabe and Ito).
 const COLOURS: [RGBColor; 7] = [
     RGBColor(0, 114, 178),
     RGBColor(213, 94, 0),
@@ -28,7 +28,7 @@ const COLOURS: [RGBColor; 7] = [
 ];
 
 impl Axis {
-    /// Where a value lies.
+    /// Returns the place of a value on the axis.
     fn place(self, value: f64) -> f64 {
         match self {
             Axis::Linear => value,
@@ -37,7 +37,7 @@ impl Axis {
         }
     }
 
-    /// The value that lies at a place, in words.
+    /// Formats the value at a place on the axis.
     fn label(self, place: f64) -> String {
         match self {
             Axis::Linear => short(place),
@@ -46,7 +46,7 @@ impl Axis {
         }
     }
 
-    /// From the smallest to the largest with some room; a linear axis begins at zero.
+    /// Returns the range of the axis: minimum to maximum with a margin. A linear axis begins at zero.
     fn range(self, values: impl Iterator<Item = f64>) -> Range<f64> {
         let places = values.map(|value| self.place(value));
         let (least, most) = places.fold((f64::MAX, f64::MIN), |(least, most), place| {
@@ -60,7 +60,7 @@ impl Axis {
     }
 }
 
-/// A number for an axis: `131k`, `2.5M`, `0.03`.
+/// Formats a number for an axis: `131k`, `2.5M`, `0.03`.
 fn short(value: f64) -> String {
     let (scaled, unit) = match value {
         value if value >= 0.9995e9 => (value / 1e9, "G"),
@@ -82,7 +82,7 @@ fn short(value: f64) -> String {
     format!("{text}{unit}")
 }
 
-/// Draws a plot to a file: a line for each series, and a bar from the smallest to the largest measurement of a point.
+/// Draws a plot to a file: a line for each series, and a bar from the minimum to the maximum of each point.
 pub fn svg(plot: &Plot, path: &Path) -> Result<()> {
     let root = SVGBackend::new(path, SIZE).into_drawing_area();
     // The backend's error borrows from the plot.
@@ -142,14 +142,14 @@ fn draw(
     Ok(())
 }
 
-/// The range with room above all lines for the names of so many.
+/// Extends the range above all lines, for a legend of `lines` lines.
 fn with_headroom(range: Range<f64>, lines: usize) -> Range<f64> {
     let share = (0.05 + LEGEND_LINE_SHARE * lines as f64).min(0.8);
     let headroom = (range.end - range.start) * share / (1.0 - share);
     range.start..range.end + headroom
 }
 
-/// The title, with what comes after the figure's number in the plot's name.
+/// Returns the title, with the part of the plot's name after the figure's number.
 fn title(plot: &Plot) -> String {
     let about = plot.about;
     match plot.name.splitn(3, '-').nth(2) {

@@ -1,13 +1,13 @@
-//! What each figure shows, and what the paper tells of it in words: its plots have no numbers.
+//! The figures: title, axes, and the paper's result in words, as its plots have no numbers.
 
-/// How values lie along an axis.
+/// The scale of an axis.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Axis {
-    /// Evenly.
+    /// Linear.
     Linear,
-    /// Each power of two as far from the next as any.
+    /// Logarithmic, in powers of two.
     Log2,
-    /// Each power of ten as far from the next as any.
+    /// Logarithmic, in powers of ten.
     Log10,
 }
 
@@ -16,31 +16,31 @@ pub enum Axis {
 pub struct About {
     /// Its number.
     pub number: u32,
-    /// What it shows.
+    /// Its title.
     pub title: &'static str,
-    /// The x axis.
+    /// The label of the x axis.
     pub x: &'static str,
-    /// How x lies.
+    /// The scale of the x axis.
     pub x_axis: Axis,
-    /// The y axis.
+    /// The label of the y axis.
     pub y: &'static str,
-    /// How y lies.
+    /// The scale of the y axis.
     pub y_axis: Axis,
-    /// Whether y is a rate, into which times of one client are turned.
+    /// Whether y is a rate, to which times of one client are converted.
     pub is_rate: bool,
-    /// What the paper says of it.
+    /// The result in the paper.
     pub paper: &'static str,
 }
 
-/// The figure that a plot named `figure-12-regex` is part of.
+/// Returns the figure of a plot with a name such as `figure-12-regex`.
 pub fn about(plot: &str) -> Option<&'static About> {
     let number: u32 = plot.split('-').nth(1)?.parse().ok()?;
     FIGURES.iter().find(|about| about.number == number)
 }
 
-const BUCKET: &str = "values in a bucket at most";
+const BUCKET: &str = "maximum values of a bucket";
 const DOCUMENTS: &str = "documents";
-const SEARCHES: &str = "searches a second";
+const SEARCHES: &str = "searches/s";
 
 const FIGURES: [About; 8] = [
     About {
@@ -66,7 +66,7 @@ const FIGURES: [About; 8] = [
     },
     About {
         number: 8,
-        title: "Time in which a second device joins and leaves",
+        title: "Time for a second device to join and to leave",
         x: BUCKET,
         x_axis: Axis::Log2,
         y: "milliseconds",
@@ -83,7 +83,7 @@ const FIGURES: [About; 8] = [
         y_axis: Axis::Linear,
         is_rate: true,
         paper: "with 100 million documents three GPUs answer 1.73 (local) and 2.14 times (remote) as many as one; 0.22 ms \
-                (local) and 0.30 ms (remote) a search.",
+                (local) and 0.30 ms (remote) per search.",
     },
     About {
         number: 10,
@@ -93,7 +93,7 @@ const FIGURES: [About; 8] = [
         y: SEARCHES,
         y_axis: Axis::Log10,
         is_rate: true,
-        paper: "with 100 million documents and three GPUs 40.9 ms (local) and 44.0 ms (remote) a search: 24 and 23 a second.",
+        paper: "with 100 million documents and three GPUs 40.9 ms (local) and 44.0 ms (remote) per search: 24 and 23 searches/s.",
     },
     About {
         number: 11,
@@ -103,7 +103,7 @@ const FIGURES: [About; 8] = [
         y: SEARCHES,
         y_axis: Axis::Log10,
         is_rate: true,
-        paper: "with 100 million documents 2.79 times the throughput of MongoDB 2.6.6, which needs 0.071 ms a search where three \
+        paper: "with 100 million documents 2.79 times the throughput of MongoDB 2.6.6, which needs 0.071 ms per search where three \
                 remote GPUs need 0.30 ms.",
     },
     About {
@@ -114,14 +114,14 @@ const FIGURES: [About; 8] = [
         y: SEARCHES,
         y_axis: Axis::Log10,
         is_rate: true,
-        paper: "with 100 million documents and three remote GPUs 44.0 ms a search, and 28,198.8 ms by MongoDB 2.6.6: 640.8 times.",
+        paper: "with 100 million documents and three remote GPUs 44.0 ms per search, and 28,198.8 ms by MongoDB 2.6.6: 640.8 times.",
     },
     About {
         number: 13,
         title: "Inserts by cached or indexed fields, of five",
         x: "fields cached or indexed",
         x_axis: Axis::Linear,
-        y: "documents a second",
+        y: "documents/s",
         y_axis: Axis::Linear,
         is_rate: true,
         paper: "almost constant with cached fields; falling with indexed fields of MongoDB.",

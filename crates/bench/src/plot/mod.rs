@@ -1,4 +1,4 @@
-//! Plots and tables of the paper's figures, from the lines of a record.
+//! Plots and tables of the paper's figures, from records.
 
 mod draw;
 mod figures;
@@ -14,10 +14,10 @@ use clap::Args;
 use crate::record::Record;
 use figures::{About, about};
 
-/// Draw what a record has of the paper's figures.
+/// Draw the paper's figures from a record.
 #[derive(Args, Clone, Debug)]
 pub struct PlotArgs {
-    /// Files of JSON lines; of two lines about the same point the later one counts.
+    /// Files of JSON lines; of two lines for the same point, the later one counts.
     #[arg(required = true, value_name = "FILE")]
     pub records: Vec<PathBuf>,
     /// Folder of the plots and of FIGURES.md.
@@ -35,7 +35,7 @@ struct Point {
     n: usize,
 }
 
-/// One picture: `figure-12-regex` with a line for each program.
+/// A plot, such as `figure-12-regex`, with a line for each program.
 #[derive(Debug)]
 struct Plot {
     name: String,
@@ -43,10 +43,10 @@ struct Plot {
     series: Vec<(String, Vec<Point>)>,
 }
 
-/// Draws what is in files of a record.
+/// Draws the figures in files of records.
 ///
 /// # Errors
-/// If a file is none of a record, or has nothing of the figures, or the folder cannot be written.
+/// If a file has other content, the files have no lines of figures, or the folder cannot be written.
 pub fn run(args: &PlotArgs) -> Result<()> {
     let mut records = Vec::new();
     for path in &args.records {
@@ -61,7 +61,7 @@ pub fn run(args: &PlotArgs) -> Result<()> {
     write(&args.into, &records)
 }
 
-/// Writes a picture for each figure, and `FIGURES.md` with all of them and their tables.
+/// Writes a plot for each figure, and `FIGURES.md` with all plots and their tables.
 ///
 /// # Errors
 /// If there is nothing to draw, or the folder cannot be written.
@@ -81,15 +81,15 @@ pub fn write(folder: &Path, records: &[Record]) -> Result<()> {
     Ok(())
 }
 
-/// Gathers lines by figure, then by program, in the order of the figures' numbers.
+/// Groups lines by figure and program, in the order of the figures' numbers.
 fn plots(records: &[&Record]) -> Result<Vec<Plot>> {
     let mut plots: BTreeMap<(u32, String), Plot> = BTreeMap::new();
     let ours = records.iter().filter(|record| record.engine == "forebay");
-    let machines: BTreeSet<&str> = ours.map(|record| places(&record.device).1).collect();
+    let machines: BTreeSet<&str> = ours.map(|record| hardware(&record.device).1).collect();
     for record in records {
         let (name, kind, x) = parts(&record.case)
-            .with_context(|| format!("{} is no point of a figure", record.case))?;
-        let about = about(name).with_context(|| format!("{name} is no figure of the paper"))?;
+            .with_context(|| format!("{} is not a point of a figure", record.case))?;
+        let about = about(name).with_context(|| format!("{name} is not a figure of the paper"))?;
         let key = (about.number, name.to_owned());
         let plot = plots.entry(key).or_insert_with(|| Plot {
             name: name.to_owned(),
@@ -104,7 +104,7 @@ fn plots(records: &[&Record]) -> Result<Vec<Plot>> {
     Ok(plots.into_values().collect())
 }
 
-/// The parts of a case: `figure-8: it leaves/1024` is a plot, perhaps a kind of line, and a place on the x axis.
+/// Splits a case, such as `figure-8: it leaves/1024`, into the plot, an optional kind of line, and the x value.
 fn parts(case: &str) -> Option<(&str, Option<&str>, u64)> {
     let (line, x) = case.rsplit_once('/')?;
     let x = x.parse().ok()?;
@@ -114,16 +114,16 @@ fn parts(case: &str) -> Option<(&str, Option<&str>, u64)> {
     })
 }
 
-/// The devices and what they are of: `cuda:0 of NVIDIA H200`.
-fn places(device: &str) -> (&str, &str) {
+/// Splits a device, such as `cuda:0 of NVIDIA H200`, into the devices and their hardware.
+fn hardware(device: &str) -> (&str, &str) {
     device.split_once(" of ").unwrap_or((device, device))
 }
 
-/// Who and where, as in `forebay on host:2: cached`; where ours ran on several machines, on which.
-fn label(record: &Record, kind: Option<&str>, tell_machine: bool) -> String {
-    let devices = match tell_machine && record.engine == "forebay" {
+/// The label of a line, such as `forebay on host:2: cached`. Names the machine if Forebay ran on several.
+fn label(record: &Record, kind: Option<&str>, with_machine: bool) -> String {
+    let devices = match with_machine && record.engine == "forebay" {
         true => record.device.as_str(),
-        false => places(&record.device).0,
+        false => hardware(&record.device).0,
     };
     let mut label = format!("{} on {devices}", record.engine);
     if let Some(kind) = kind {
@@ -132,7 +132,7 @@ fn label(record: &Record, kind: Option<&str>, tell_machine: bool) -> String {
     label
 }
 
-/// A line as the figure shows it: times of one client become searches a second where the paper plots those.
+/// Converts a record to a point. Times of one client become searches/s if the paper plots rates.
 fn point(record: &Record, x: u64, about: &About) -> Point {
     let rate = |milliseconds: f64| 1e3 / milliseconds;
     let (median, min, max) = match (record.metric.as_str(), about.is_rate) {

@@ -1,9 +1,9 @@
-//! `FIGURES.md`: each plot, its table, and what the paper says of its own.
+//! `FIGURES.md`: each plot, its table, and the result in the paper.
 
 use std::collections::BTreeSet;
 use std::fmt::Write;
 
-use super::{Plot, Point, places};
+use super::{Plot, Point, hardware};
 use crate::record::Record;
 
 const HEAD: &str = "\
@@ -11,14 +11,14 @@ const HEAD: &str = "\
 
 This page is written by `forebay bench plot` from lines of `bench/record/`. It follows figures 6 to 13 of *DistGPU Cache*
 (Morishima & Matsutani, 2016): random values of eight letters, the same searches and sizes. How each is made:
-[METHOD](../benchmarks/METHOD.md); what is unfair: [BIAS](../benchmarks/BIAS.md). The paper prints no tables, so what it says in
-words stands below each.
+[METHOD](../benchmarks/METHOD.md); what is unfair: [BIAS](../benchmarks/BIAS.md). The paper prints no tables, so its statements
+in words are below each figure.
 
 The paper's machine: Intel Xeon E5-2637 v3 at 3.5 GHz, 128 GB, up to three GeForce GTX 980 with 4 GB each, local or through 20
 Gbit/s Ethernet; MongoDB 2.6.6 on a file system in memory; CUDA 6.0.
 ";
 
-/// The page for these plots, made from these lines.
+/// Returns the page of these plots, which were made from these records.
 pub fn of(plots: &[Plot], records: &[&Record]) -> String {
     let mut page = format!("{HEAD}\n{}\n", ours(records));
     for plot in plots {
@@ -27,13 +27,13 @@ pub fn of(plots: &[Plot], records: &[&Record]) -> String {
     page
 }
 
-/// Our machines and commits.
+/// The machines and commits of the records.
 fn ours(records: &[&Record]) -> String {
     let set = |of: fn(&Record) -> String| -> String {
         let all: BTreeSet<String> = records.iter().map(|record| of(record)).collect();
         all.into_iter().collect::<Vec<_>>().join("; ")
     };
-    let hardware = set(|record| places(&record.device).1.to_owned());
+    let hardware = set(|record| hardware(&record.device).1.to_owned());
     let commits = set(|record| format!("`{}`", record.commit));
     let days = set(|record| record.date.chars().take(10).collect());
     format!("Ours: {hardware}; commit {commits}, {days}.")
@@ -59,8 +59,8 @@ fn add_plot(page: &mut String, plot: &Plot) {
         labels.join(" | ")
     );
     let _ = writeln!(page, "|---|{}", "---|".repeat(labels.len()));
-    let places: BTreeSet<u64> = plot.points().map(|point| point.x).collect();
-    for x in places {
+    let xs: BTreeSet<u64> = plot.points().map(|point| point.x).collect();
+    for x in xs {
         let cells: Vec<String> = plot
             .series
             .iter()
@@ -70,7 +70,7 @@ fn add_plot(page: &mut String, plot: &Plot) {
     }
 }
 
-/// Median, smallest and largest, and how many measurements.
+/// Formats median, minimum and maximum, and the number of measurements.
 fn cell(points: &[Point], x: u64) -> String {
     let point = points.iter().find(|point| point.x == x);
     point.map_or_else(String::new, |point| {
@@ -90,7 +90,7 @@ fn cell(points: &[Point], x: u64) -> String {
     })
 }
 
-/// Three digits that count, at least.
+/// Formats a value with at least three significant digits.
 fn figure(value: f64) -> String {
     match value {
         value if value >= 100.0 => grouped(value.round() as u64),
@@ -100,7 +100,7 @@ fn figure(value: f64) -> String {
     }
 }
 
-/// A number with a comma between thousands.
+/// Formats a number with commas between thousands.
 fn grouped(number: u64) -> String {
     let digits = number.to_string();
     let mut text = String::new();

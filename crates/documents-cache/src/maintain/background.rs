@@ -1,4 +1,4 @@
-//! The thread that flushes, and what wakes it.
+//! The background thread that flushes, and the signal that wakes it.
 
 use std::sync::Arc;
 use std::thread;
@@ -8,102 +8,104 @@ use parking_lot::{Condvar, Mutex};
 use super::{Extent, maintain, maintain_if_idle};
 use crate::cache::Shared;
 
-/// What the background thread has to know.
+/// Tells the background thread what to do.
 #[derive(Debug, Default)]
-pub(crate) struct Alarm {
-    news: Mutex<News>,
+pub(crate) struct FlushSignal {
+    pending: Mutex<Pending>,
     changed: Condvar,
 }
 
 #[derive(Debug, Default, Clone, Copy)]
-struct News {
-    /// Something was written since all tails were flushed.
+struct Pending {
+    /// There were writes since all deltas were flushed.
     dirty: bool,
-    /// A tail is full.
+    /// A delta is full.
     full: bool,
-    /// A device was found lost.
+    /// A search found a device lost.
     lost: bool,
-    /// The cache is gone.
+    /// The cache has been dropped.
     ended: bool,
 }
 
-impl News {
+impl Pending {
     fn is_urgent(self) -> bool {
         self.full || self.lost || self.ended
     }
 }
 
-impl Alarm {
-    /// Something was written; `full` says that a tail is full.
-    pub(crate) fn written(&self, full: bool) {
-        self.tell(|news| {
-            let known = news.dirty && (news.full || !full);
-            news.dirty = true;
-            news.full |= full;
+impl FlushSignal {
+    /// Reports a write; `full` if a delta is full.
+    pub(crate) fn report_write(&self, full: bool) {
+        self.update(|pending| {
+            let known = pending.dirty && (pending.full || !full);
+            pending.dirty = true;
+            pending.full |= full;
             !known
         });
     }
 
-    /// A search found a device lost.
-    pub(crate) fn device_lost(&self) {
-        self.tell(|news| !std::mem::replace(&mut news.lost, true));
+    /// Reports that a search found a device lost.
+    pub(crate) fn report_lost_device(&self) {
+        self.update(|pending| !std::mem::replace(&mut pending.lost, true));
     }
 
-    /// The thread is to end.
+    /// Ends the thread.
     pub(crate) fn end(&self) {
-        self.tell(|news| !std::mem::replace(&mut news.ended, true));
+        self.update(|pending| !std::mem::replace(&mut pending.ended, true));
     }
 
-    fn tell(&self, change: impl FnOnce(&mut News) -> bool) {
-        if change(&mut self.news.lock()) {
+    /// Changes what is pending, and wakes the thread if `change` returns true.
+    fn update(&self, change: impl FnOnce(&mut Pending) -> bool) {
+        if change(&mut self.pending.lock()) {
             self.changed.notify_one();
         }
     }
 
-    /// Waits for something urgent, or, if something was written, for the time to look for quiet collections.
-    fn wait(&self, shared: &Shared) -> News {
-        let mut news = self.news.lock();
-        while !news.dirty && !news.is_urgent() {
-            self.changed.wait(&mut news);
+    /// Waits for something urgent. After writes that are not urgent, waits at most `flush_after`, so that idle
+    /// collections are flushed.
+    fn wait(&self, shared: &Shared) -> Pending {
+        let mut pending = self.pending.lock();
+        while !pending.dirty && !pending.is_urgent() {
+            self.changed.wait(&mut pending);
         }
-        if !news.is_urgent() {
+        if !pending.is_urgent() {
             self.changed.wait_while_for(
-                &mut news,
-                |news| !news.is_urgent(),
+                &mut pending,
+                |pending| !pending.is_urgent(),
                 shared.settings.flush_after,
             );
         }
-        let taken = *news;
-        (news.full, news.lost) = (false, false);
+        let taken = *pending;
+        (pending.full, pending.lost) = (false, false);
         taken
     }
 }
 
-/// Starts the thread. Where the system gives none, tails are flushed on request only, and stay right.
+/// Starts the thread. If the system refuses one, deltas are flushed on request only, and answers stay right.
 pub(crate) fn start_background(shared: &Arc<Shared>) {
     let shared = Arc::clone(shared);
     let thread = thread::Builder::new().name("cache".to_owned());
     if let Err(error) = thread.spawn(move || run(&shared)) {
-        tracing::error!(%error, "no thread to flush the cache in the background");
+        tracing::error!(%error, "cannot start the thread that flushes the cache");
     }
 }
 
 fn run(shared: &Arc<Shared>) {
     loop {
-        let news = shared.alarm.wait(shared);
-        if news.ended {
+        let pending = shared.flush_signal.wait(shared);
+        if pending.ended {
             return;
         }
-        if news.lost {
+        if pending.lost {
             leave_lost_devices(shared);
         }
-        if news.full {
+        if pending.full {
             shared
                 .members()
                 .iter()
                 .for_each(|member| maintain(member, Extent::Full));
-        } else if news.dirty {
-            flush_quiet(shared);
+        } else if pending.dirty {
+            flush_idle(shared);
         }
     }
 }
@@ -124,10 +126,10 @@ fn leave_lost_devices(shared: &Arc<Shared>) {
         .for_each(|member| maintain(member, Extent::Placement));
 }
 
-/// Flushes collections that nobody wrote to since the last look.
-fn flush_quiet(shared: &Arc<Shared>) {
-    // Cleared first: a write after this is seen by the next look.
-    shared.alarm.news.lock().dirty = false;
+/// Flushes collections without writes since the last call.
+fn flush_idle(shared: &Arc<Shared>) {
+    // Cleared first, so that the next call sees a write after this.
+    shared.flush_signal.pending.lock().dirty = false;
     let clean = shared
         .members()
         .iter()
@@ -136,6 +138,6 @@ fn flush_quiet(shared: &Arc<Shared>) {
         .count()
         == 0;
     if !clean {
-        shared.alarm.written(false);
+        shared.flush_signal.report_write(false);
     }
 }

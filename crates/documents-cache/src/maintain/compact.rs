@@ -1,4 +1,4 @@
-//! Rewriting buckets: fewer segments, fewer dead rows, neither overfull nor underfull.
+//! Rewriting buckets: fewer segments, fewer deleted rows, neither overfull nor underfull.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -10,14 +10,14 @@ use crate::segment::Segment;
 use crate::sort::Sorted;
 use crate::{CacheSettings, CollectionCache};
 
-/// Segments of similar size that a bucket gathers before they become one, while writes are coming in.
+/// Number of segments of one tier at which they are merged, during writes.
 const SEGMENTS_BUSY: usize = 8;
-/// The same when there is time.
+/// The same while the collection is idle.
 const SEGMENTS_IDLE: usize = 2;
-/// How much larger the segments of the next tier are, as a power of two.
+/// Size ratio of neighbouring tiers, as a power of two.
 const TIER_BITS: u32 = 3;
-/// A bucket is rewritten when one row of so many is dead.
-const DEAD_SHARE: usize = 4;
+/// A bucket is rewritten once one row in this many is deleted.
+const DELETED_SHARE: usize = 4;
 
 /// Rewrites the buckets of a field that need it.
 pub(super) fn tidy(collection: &CollectionCache, field: usize, extent: Extent) {
@@ -39,7 +39,7 @@ pub(super) fn tidy(collection: &CollectionCache, field: usize, extent: Extent) {
     merge_neighbours(collection, field);
 }
 
-/// What a bucket becomes, if it is to change.
+/// Returns the buckets that replace `bucket`, or `None` if it can stay.
 fn rewrite(
     collection: &CollectionCache,
     bucket: &Arc<Bucket>,
@@ -49,8 +49,8 @@ fn rewrite(
     if is_overfull(bucket, settings) && !is_uniform(bucket) {
         return Some(split::split(&collection.shared, bucket, settings));
     }
-    let dead = bucket.rows() - bucket.live_rows();
-    if dead > 0 && dead * DEAD_SHARE >= bucket.rows() {
+    let deleted = bucket.rows() - bucket.live_rows();
+    if deleted > 0 && deleted * DELETED_SHARE >= bucket.rows() {
         return Some(vec![with_merged(bucket, |_| true)]);
     }
     let segments_max = if extent == Extent::Everything {
@@ -68,7 +68,7 @@ pub(super) fn is_overfull(bucket: &Bucket, settings: &CacheSettings) -> bool {
     bucket.live_rows() > settings.bucket_values_max || bucket.bytes() > settings.bucket_bytes_max
 }
 
-/// Whether all values are the same, so that no hash can tell them apart.
+/// Whether all values are equal, so that no prefix can tell them apart.
 pub(super) fn is_uniform(bucket: &Bucket) -> bool {
     let filled = bucket
         .segments
@@ -80,7 +80,7 @@ pub(super) fn is_uniform(bucket: &Bucket) -> bool {
     ends.all(|value| Some(value) == first)
 }
 
-/// The size up to which segments are to become one: that of the greatest tier that is full.
+/// Maximum size of the segments to merge: that of the largest tier that is full. Returns `None` if none is full.
 fn full_tier(bucket: &Bucket, segments_max: usize) -> Option<usize> {
     let tier = |segment: &Segment| segment.block().len().max(1).ilog2() / TIER_BITS;
     let tiers = bucket.segments.iter().map(tier);
@@ -90,7 +90,7 @@ fn full_tier(bucket: &Bucket, segments_max: usize) -> Option<usize> {
     full.max().map(|tier| (1 << ((tier + 1) * TIER_BITS)) - 1)
 }
 
-/// The bucket with those of its segments merged that `merged` names.
+/// A copy of the bucket in which the segments that `merged` selects are one.
 fn with_merged(bucket: &Arc<Bucket>, merged: impl Fn(&Segment) -> bool) -> Bucket {
     let (sources, kept): (Vec<_>, Vec<_>) = bucket.segments.iter().cloned().partition(merged);
     let sorted = Sorted::new(&sources);
@@ -100,7 +100,7 @@ fn with_merged(bucket: &Arc<Bucket>, merged: impl Fn(&Segment) -> bool) -> Bucke
     after
 }
 
-/// Makes one bucket of neighbours that together fill less than half of one.
+/// Merges neighbouring buckets that together fill at most half of one.
 fn merge_neighbours(collection: &CollectionCache, field: usize) {
     let mut position = 0;
     loop {
@@ -117,7 +117,7 @@ fn merge_neighbours(collection: &CollectionCache, field: usize) {
     }
 }
 
-/// How many buckets from the first on fill half a bucket at most.
+/// Number of leading buckets that together fill at most half of one.
 fn underfull(buckets: &[Arc<Bucket>], settings: &CacheSettings) -> usize {
     let (mut rows, mut bytes) = (0, 0);
     let fits = move |bucket: &&Arc<Bucket>| {
@@ -136,9 +136,9 @@ pub(super) fn merge(collection: &CollectionCache, begun: &Begun, positions: Rang
         .collect();
     let sorted = Sorted::new(&sources);
     let mut after = Bucket::clone(&buckets[0]);
-    after.hash_bytes = buckets
+    after.prefix_bytes = buckets
         .iter()
-        .map(|bucket| bucket.hash_bytes)
+        .map(|bucket| bucket.prefix_bytes)
         .min()
         .unwrap_or(1);
     after.segments = sorted.segments(0..sorted.len());

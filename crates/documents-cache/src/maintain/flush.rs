@@ -1,16 +1,16 @@
-//! Sorting the tail into the buckets.
+//! Sorting the delta into the buckets.
 
 use std::sync::Arc;
 
 use super::Extent;
-use super::work::{Begun, begin, bury};
+use super::work::{Begun, apply_concurrent_deletes, begin};
 use crate::CollectionCache;
 use crate::bucket::Bucket;
 use crate::field::FieldState;
 use crate::segment::{Copying, Segment};
 use crate::sort::Sorted;
 
-/// Flushes the tail of a field if `extent` asks for it; false if it does not.
+/// Flushes the delta of a field. Returns false if `extent` does not require it.
 pub(super) fn flush(collection: &CollectionCache, field: usize, extent: Extent) -> bool {
     if extent == Extent::Everything {
         seal(collection, field);
@@ -42,11 +42,11 @@ pub(super) fn flush_runs(collection: &CollectionCache, begun: &Begun) {
             append(directory.bucket_mut(position), segments);
         }
         let flushed: Vec<Segment> = Arc::make_mut(&mut state.runs).drain(..runs.len()).collect();
-        bury(state, runs, &flushed);
+        apply_concurrent_deletes(state, runs, &flushed);
     });
 }
 
-/// The rows in order, cut at the borders of the buckets, with copies on the devices of these.
+/// Divides the rows among the buckets, as segments with copies on the buckets' devices.
 fn distribute(sorted: &Sorted<'_>, state: &FieldState) -> Vec<(usize, Vec<Segment>)> {
     let buckets = state.directory.buckets();
     let mut additions = Vec::new();
@@ -66,7 +66,7 @@ fn distribute(sorted: &Sorted<'_>, state: &FieldState) -> Vec<(usize, Vec<Segmen
     additions
 }
 
-/// Copies a segment to the device of its bucket, if there is one with room.
+/// Copies a segment to the device of its bucket, if it has one with room.
 fn copy_to_device(segment: &mut Segment, bucket: &Bucket) {
     let Some(device) = bucket.device() else {
         return;
@@ -74,12 +74,12 @@ fn copy_to_device(segment: &mut Segment, bucket: &Bucket) {
     match Copying::begin(device, segment.block()).and_then(Copying::wait) {
         Ok(replica) => segment.replica = Some(replica),
         Err(error) => {
-            tracing::debug!(%error, bucket = %bucket.id(), "a bucket outgrows its device")
+            tracing::debug!(%error, bucket = %bucket.id(), "a bucket has outgrown its device")
         }
     }
 }
 
-/// Adds segments to a bucket; one that its device has not takes the bucket off the device.
+/// Adds segments to a bucket. If one of them is not on the bucket's device, the bucket leaves the device.
 fn append(bucket: &mut Bucket, segments: Vec<Segment>) {
     let all_copied = segments.iter().all(|segment| segment.replica.is_some());
     bucket.segments.extend(segments);

@@ -1,9 +1,9 @@
-//! What is done beside writes and searches: the tail is sorted into the buckets, buckets are split, merged, compacted
-//! and placed on devices.
+//! Maintenance, concurrent with writes and searches: it sorts the delta into the buckets, and splits, merges, compacts
+//! and places buckets.
 //!
-//! One thread at a time does so for a collection, and it alone changes which segments and buckets there are. It works
-//! on snapshots without the lock, and takes the lock only to install what it made. Rows that were removed meanwhile are
-//! removed again from what it made.
+//! One thread at a time maintains a collection, and it alone changes which segments and buckets there are. It works on
+//! snapshots without the lock, and takes the lock only to install its results. Rows that writers deleted in between are
+//! then deleted from the results too.
 
 mod background;
 mod compact;
@@ -15,46 +15,47 @@ mod work;
 use crate::CollectionCache;
 use crate::bucket::Bucket;
 
-pub(crate) use background::{Alarm, start_background};
+pub(crate) use background::{FlushSignal, start_background};
 
-/// How much to do.
+/// How much maintenance to do.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Extent {
-    /// Only put buckets where the placement says.
+    /// Only move buckets to their owners.
     Placement,
-    /// Flush tails that are full.
+    /// Flush deltas that are full.
     Full,
-    /// Flush all tails and tidy up.
+    /// Flush all deltas, and compact and merge as for an idle collection.
     Everything,
 }
 
-/// What maintenance remembers of a collection: counts of its writes.
+/// Write counts that maintenance remembers of a collection.
 #[derive(Debug, Default)]
 pub(crate) struct Progress {
-    /// At the last look.
+    /// At the last call of [`maintain_if_idle`].
     seen_writes: u64,
-    /// When everything was flushed last.
+    /// At the last flush of everything.
     flushed_writes: u64,
 }
 
-/// Does what there is to do for a collection.
+/// Maintains a collection.
 pub(crate) fn maintain(collection: &CollectionCache, extent: Extent) {
     let mut progress = collection.maintenance.lock();
-    maintain_alone(collection, extent, &mut progress);
+    maintain_locked(collection, extent, &mut progress);
 }
 
-/// Flushes a collection that nobody wrote to since the last call; false if there is still something to flush.
+/// Flushes a collection without writes since the last call. Returns false if there is still something to flush.
 pub(crate) fn maintain_if_idle(collection: &CollectionCache) -> bool {
     let mut progress = collection.maintenance.lock();
     let writes = collection.state.read().writes;
     if writes == progress.seen_writes && writes != progress.flushed_writes {
-        maintain_alone(collection, Extent::Everything, &mut progress);
+        maintain_locked(collection, Extent::Everything, &mut progress);
     }
     progress.seen_writes = writes;
     progress.flushed_writes == writes
 }
 
-fn maintain_alone(collection: &CollectionCache, extent: Extent, progress: &mut Progress) {
+/// Maintains a collection whose `maintenance` lock the caller holds.
+fn maintain_locked(collection: &CollectionCache, extent: Extent, progress: &mut Progress) {
     let writes = collection.state.read().writes;
     for field in 0..collection.fields().len() {
         if extent != Extent::Placement && flush::flush(collection, field, extent) {
@@ -67,14 +68,14 @@ fn maintain_alone(collection: &CollectionCache, extent: Extent, progress: &mut P
     }
 }
 
-/// Whether a bucket is overfull and stays so, because all its values are the same.
+/// Whether a bucket is overfull and cannot be split, because all its values are equal.
 pub(crate) fn is_unsplittable(collection: &CollectionCache, bucket: &Bucket) -> bool {
     compact::is_overfull(bucket, collection.settings()) && compact::is_uniform(bucket)
 }
 
 #[cfg(test)]
 mod tests {
-    //! Writes that fall between the beginning of maintenance work and its installation.
+    //! Writes between the start of maintenance work and its installation.
 
     use std::sync::Arc;
 
@@ -110,7 +111,7 @@ mod tests {
         format!("{:03}", number * 7 % ROWS)
     }
 
-    /// Removes every third document and gives every fifth of the others its value anew.
+    /// Removes every third document, and updates every fifth of the others to the value that it has.
     fn write(collection: &CollectionCache) {
         for number in 0..ROWS {
             let value = value(number);
@@ -128,13 +129,13 @@ mod tests {
         }
     }
 
-    /// Every document that is left has its row once, and no other row is alive.
+    /// Checks that each remaining document has exactly one live row, and that there is no other.
     fn check(collection: &CollectionCache) {
         let state = begin(collection, 0).state;
         let mut rows: Vec<(Vec<u8>, u32)> = Vec::new();
         for segment in state.segments() {
             let block = segment.block();
-            let live = (0..block.len()).filter(|row| !segment.is_dead(*row));
+            let live = (0..block.len()).filter(|row| !segment.is_deleted(*row));
             rows.extend(live.map(|row| (block.value(row).to_vec(), block.number(row))));
         }
         rows.sort();
@@ -175,7 +176,7 @@ mod tests {
         write(&collection);
         begun.replace(&collection, 0..1, after);
         check(&collection);
-        // The many small buckets become one again, and segments are compacted.
+        // The many small buckets are merged into one, and segments are compacted.
         let begun = begin(&collection, 0);
         let buckets = begun.state.directory.buckets().len();
         compact::merge(&collection, &begun, 0..buckets);

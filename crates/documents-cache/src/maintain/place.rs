@@ -16,7 +16,7 @@ use crate::segment::{Copying, Replica};
 /// A device and a bucket's copies on it.
 type Copies<T> = (Arc<Device>, Vec<T>);
 
-/// Moves every bucket of a field to the device that owns it; to another one if that has no room, or to none.
+/// Moves each bucket of a field to the device that owns it. If that has no room, moves it to another, or to the host.
 pub(super) fn place(collection: &CollectionCache, field: usize) {
     let begun = begin(collection, field);
     let count = begun.state.directory.buckets().len();
@@ -44,7 +44,7 @@ pub(super) fn place(collection: &CollectionCache, field: usize) {
     }
 }
 
-/// A bucket on its way to another device, or to none.
+/// The move of a bucket to another device, or to the host.
 ///
 /// The placement is locked for each draw, and never while a bucket is laid out or copied: both can wait for a device.
 /// The draw counts the bucket's load at once, so that draws of other threads see it. The owner is read again when the
@@ -53,7 +53,7 @@ struct Move {
     position: usize,
     /// Copies in flight; `None` if no device has room.
     copies: Option<Copies<Copying>>,
-    /// Devices that had no room, or failed.
+    /// Devices that had no room or failed.
     refused: Vec<DeviceId>,
 }
 
@@ -102,7 +102,7 @@ impl Move {
         }
     }
 
-    /// Waits for the copies, and installs them.
+    /// Waits for the copies and installs them.
     fn finish(mut self, collection: &CollectionCache, begun: &Begun) {
         let bucket = &begun.state.directory.buckets()[self.position];
         let copies = self.finish_copies(&collection.shared, bucket);
@@ -115,7 +115,7 @@ impl Move {
         });
     }
 
-    /// Waits for the copies; begins again on another device as often as the owner fails or changes.
+    /// Waits for the copies. Starts again on another device each time the owner fails or changes.
     fn finish_copies(&mut self, shared: &Shared, bucket: &Bucket) -> Option<Copies<Arc<Replica>>> {
         while let Some((device, copies)) = self.copies.take() {
             let copied = Copying::wait_all(copies).inspect_err(|error| tracing::debug!(%error));
@@ -131,12 +131,12 @@ impl Move {
     }
 }
 
-/// The load of a bucket on its device: most scans take time in proportion to the bytes.
+/// The load of a bucket on its device: its bytes, as the time of most scans is proportional to them.
 fn load(bucket: &Bucket) -> u64 {
     bucket.bytes() as u64
 }
 
-/// Whether a device is the bucket's owner, and still works.
+/// Whether the device owns the bucket and still works.
 fn owns(device: &Device, shared: &Shared, bucket: &Bucket) -> bool {
     device.is_ready() && shared.owners.lock().owner(bucket.id()) == Some(device.id())
 }

@@ -1,6 +1,6 @@
-//! Algorithm 1: an overfull bucket is divided at the middle of its hashes.
+//! Algorithm 1 of the paper: an overfull bucket is divided at the middle of its prefixes (the paper's *hashes*).
 //!
-//! The segments of a bucket are sorted, so dividing it cuts each of them in two; nothing is sorted again.
+//! The segments of a bucket are sorted, so dividing it cuts each of them in two and sorts nothing.
 //!
 //! # Sources
 //! Morishima & Matsutani, DistGPU Cache, section 3.2, Algorithm 1.
@@ -13,24 +13,24 @@ use crate::bucket::Bucket;
 use crate::cache::Shared;
 use crate::segment::Segment;
 
-/// A part of a bucket on the way to be a bucket of its own.
+/// A part of a bucket that will become a bucket of its own.
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct Piece {
     /// Rows of each segment.
     rows: Vec<Range<usize>>,
-    /// The least hash; `None` for the first piece, which begins where the divided bucket began.
+    /// The least prefix; `None` for the first piece, which keeps the lower bound of the divided bucket.
     lower: Option<Vec<u8>>,
-    /// First bytes of a value that make the hash.
-    hash_bytes: usize,
+    /// Length of the prefixes.
+    prefix_bytes: usize,
 }
 
-/// The buckets that an overfull one becomes. The first keeps its id and device.
+/// Divides an overfull bucket. The first of the resulting buckets keeps its id and device.
 pub(super) fn split(
     shared: &Shared,
     bucket: &Arc<Bucket>,
     settings: &CacheSettings,
 ) -> Vec<Bucket> {
-    let pieces = divide(&bucket.segments, bucket.hash_bytes, settings);
+    let pieces = divide(&bucket.segments, bucket.prefix_bytes, settings);
     pieces
         .into_iter()
         .map(|piece| make_bucket(shared, bucket, piece))
@@ -47,22 +47,22 @@ fn make_bucket(shared: &Shared, divided: &Arc<Bucket>, piece: Piece) -> Bucket {
     match piece.lower {
         None => {
             let mut bucket = Bucket::clone(divided);
-            bucket.hash_bytes = piece.hash_bytes;
+            bucket.prefix_bytes = piece.prefix_bytes;
             bucket.segments = segments;
             bucket
         }
         Some(lower) => {
             let guard = shared.owners.new_bucket();
-            let mut bucket = Bucket::new(guard, &lower, piece.hash_bytes, segments);
-            // A segment that was not cut still has its copy on the device of the bucket it came from.
+            let mut bucket = Bucket::new(guard, &lower, piece.prefix_bytes, segments);
+            // A segment that was not cut still has its copy on the device of the divided bucket.
             bucket.release();
             bucket
         }
     }
 }
 
-/// Divides sorted segments until no piece is overfull that has two hashes. Pieces come in order of hash.
-fn divide(segments: &[Segment], hash_bytes: usize, settings: &CacheSettings) -> Vec<Piece> {
+/// Divides sorted segments until no piece with two different values is overfull. Returns the pieces in order of value.
+fn divide(segments: &[Segment], prefix_bytes: usize, settings: &CacheSettings) -> Vec<Piece> {
     let mut done = Vec::new();
     let mut rest = vec![Piece {
         rows: segments
@@ -70,11 +70,11 @@ fn divide(segments: &[Segment], hash_bytes: usize, settings: &CacheSettings) -> 
             .map(|segment| 0..segment.block().len())
             .collect(),
         lower: None,
-        hash_bytes,
+        prefix_bytes,
     }];
     while let Some(piece) = rest.pop() {
         match divide_once(segments, &piece, settings) {
-            // The upper half waits while the lower one is divided further.
+            // The lower half, pushed last, is divided further first.
             Some((lower, upper)) => rest.extend([upper, lower]),
             None => done.push(piece),
         }
@@ -82,7 +82,7 @@ fn divide(segments: &[Segment], hash_bytes: usize, settings: &CacheSettings) -> 
     done
 }
 
-/// One step of Algorithm 1; `None` if the piece is not overfull or holds one value only.
+/// One step of Algorithm 1. Returns `None` if the piece is not overfull or all its values are equal.
 fn divide_once(
     segments: &[Segment],
     piece: &Piece,
@@ -91,10 +91,10 @@ fn divide_once(
     if !is_overfull(segments, piece, settings) {
         return None;
     }
-    let hash_bytes = distinguishing_bytes(segments, piece)?;
-    let hashes = hashes(segments, piece, hash_bytes);
-    // The lower half keeps the odd one: the algorithm moves half of the hashes, rounded down.
-    let middle = hashes[hashes.len().div_ceil(2)];
+    let prefix_bytes = distinguishing_bytes(segments, piece)?;
+    let prefixes = prefixes(segments, piece, prefix_bytes);
+    // The algorithm moves half of the prefixes, rounded down, so that the lower half keeps the odd one.
+    let middle = prefixes[prefixes.len().div_ceil(2)];
     let cuts = segments.iter().zip(&piece.rows).map(|(segment, rows)| {
         let cut = segment
             .block()
@@ -108,12 +108,12 @@ fn divide_once(
         Piece {
             rows: below,
             lower,
-            hash_bytes,
+            prefix_bytes,
         },
         Piece {
             rows: above,
             lower: upper,
-            hash_bytes,
+            prefix_bytes,
         },
     ))
 }
@@ -129,8 +129,8 @@ fn is_overfull(segments: &[Segment], piece: &Piece, settings: &CacheSettings) ->
     values > settings.bucket_values_max || bytes > settings.bucket_bytes_max as u64
 }
 
-/// The number of first bytes, that of the piece at least, by which its values have two hashes; `None` if all values are
-/// the same.
+/// The least length, at least that of the piece, at which its values have two different prefixes. Returns `None` if all
+/// values are equal.
 fn distinguishing_bytes(segments: &[Segment], piece: &Piece) -> Option<usize> {
     let filled = || {
         segments
@@ -145,28 +145,30 @@ fn distinguishing_bytes(segments: &[Segment], piece: &Piece) -> Option<usize> {
         .map(|(segment, rows)| segment.block().value(rows.end - 1))
         .max()?;
     let common = first.iter().zip(last).take_while(|(a, b)| a == b).count();
-    (first != last).then_some(piece.hash_bytes.max(common + 1))
+    (first != last).then_some(piece.prefix_bytes.max(common + 1))
 }
 
-/// The distinct hashes of a piece in order.
-fn hashes<'a>(segments: &'a [Segment], piece: &Piece, hash_bytes: usize) -> Vec<&'a [u8]> {
-    let mut hashes = Vec::new();
+/// The distinct prefixes of a piece in order.
+fn prefixes<'a>(segments: &'a [Segment], piece: &Piece, prefix_bytes: usize) -> Vec<&'a [u8]> {
+    let mut prefixes = Vec::new();
     for (segment, rows) in segments.iter().zip(&piece.rows) {
         let block = segment.block();
         let mut row = rows.start;
         while row < rows.end {
-            let current = hash(block.value(row), hash_bytes);
-            hashes.push(current);
-            row = block.first_row_near(row..rows.end, |value| hash(value, hash_bytes) <= current);
+            let current = prefix(block.value(row), prefix_bytes);
+            prefixes.push(current);
+            row = block.first_row_near(row..rows.end, |value| {
+                prefix(value, prefix_bytes) <= current
+            });
         }
     }
-    hashes.sort_unstable();
-    hashes.dedup();
-    hashes
+    prefixes.sort_unstable();
+    prefixes.dedup();
+    prefixes
 }
 
-fn hash(value: &[u8], hash_bytes: usize) -> &[u8] {
-    &value[..value.len().min(hash_bytes)]
+fn prefix(value: &[u8], prefix_bytes: usize) -> &[u8] {
+    &value[..value.len().min(prefix_bytes)]
 }
 
 #[cfg(test)]
@@ -191,7 +193,7 @@ mod tests {
         }
     }
 
-    /// Lower bound, hash length and values of each piece.
+    /// Lower bound, prefix length and values of each piece.
     fn pieces(segments: &[Segment], values_max: usize) -> Vec<(String, usize, Vec<String>)> {
         let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
         let pieces = divide(segments, 1, &settings(values_max));
@@ -203,7 +205,7 @@ mod tests {
             values.sort_unstable();
             (
                 text(&piece.lower.unwrap_or_default()),
-                piece.hash_bytes,
+                piece.prefix_bytes,
                 values,
             )
         };
@@ -215,8 +217,8 @@ mod tests {
     }
 
     #[test]
-    fn divides_at_the_middle_of_the_hashes() {
-        // Hashes a, b, c: the greatest one, half of three rounded down, moves.
+    fn divides_at_the_middle_of_the_prefixes() {
+        // Prefixes a, b, c: the greatest, half of three rounded down, moves.
         let segments = [segment(&["a1", "a2", "c"]), segment(&["b", "c"])];
         assert_eq!(
             pieces(&segments, 5),
@@ -230,7 +232,7 @@ mod tests {
     }
 
     #[test]
-    fn one_hash_takes_a_finer_one() {
+    fn equal_prefixes_are_lengthened() {
         let segments = [segment(&["react", "react-dom", "react-native", "redux"])];
         let expected = [
             (

@@ -1,4 +1,4 @@
-//! Work on a field beside its writers: begun on a snapshot, installed under the lock.
+//! Work on a field concurrent with its writers: begun on a snapshot, installed under the lock.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -8,14 +8,14 @@ use crate::bucket::Bucket;
 use crate::field::FieldState;
 use crate::segment::{Copying, Segment};
 
-/// A field as it was when work on it began.
+/// The field as it was when the work began.
 pub(super) struct Begun {
     field: usize,
     pub(super) state: Arc<FieldState>,
     generation: u64,
 }
 
-/// Takes the state of a field to work on.
+/// Begins work on the present state of a field.
 pub(super) fn begin(collection: &CollectionCache, field: usize) -> Begun {
     let state = collection.state.read();
     Begun {
@@ -26,7 +26,7 @@ pub(super) fn begin(collection: &CollectionCache, field: usize) -> Begun {
 }
 
 impl Begun {
-    /// Changes the field under the lock, unless everything was thrown away since work began.
+    /// Changes the field under the lock, unless the collection was cleared since the work began.
     pub(super) fn install(
         &self,
         collection: &CollectionCache,
@@ -38,7 +38,7 @@ impl Begun {
         }
     }
 
-    /// Puts `after` in the place of the buckets at `positions`.
+    /// Replaces the buckets at `positions` by `after`.
     pub(super) fn replace(
         &self,
         collection: &CollectionCache,
@@ -52,13 +52,13 @@ impl Begun {
             directory.replace(positions.clone(), after);
             let before = &self.state.directory.buckets()[positions];
             for (before, now) in before.iter().zip(&now) {
-                bury(state, &before.segments, &now.segments);
+                apply_concurrent_deletes(state, &before.segments, &now.segments);
             }
         });
     }
 }
 
-/// Gives the segments of a bucket that have no copy one on its device; without room the bucket leaves the device.
+/// Copies the segments without a copy to the bucket's device. If that has no room, the bucket leaves it.
 fn renew_copies(bucket: &mut Bucket) {
     let Some(device) = bucket.device().cloned() else {
         return;
@@ -69,17 +69,22 @@ fn renew_copies(bucket: &mut Bucket) {
     }
 }
 
-/// Marks rows dead in the buckets of `state` that died in their old segments while new ones were made of these.
-pub(super) fn bury(state: &mut FieldState, before: &[Segment], now: &[Segment]) {
+/// Repeats deletes in the buckets of `state`: those that writers made in the old segments (from `before` to `now`)
+/// while new ones were made from them.
+pub(super) fn apply_concurrent_deletes(
+    state: &mut FieldState,
+    before: &[Segment],
+    now: &[Segment],
+) {
     for (before, now) in before.iter().zip(now) {
         debug_assert!(
             before.is_same_block(now),
             "only maintenance changes which segments there are"
         );
-        for row in now.died_since(before) {
+        for row in now.deleted_since(before) {
             let (value, number) = (now.block().value(row), now.block().number(row));
             let found = state.remove_from_bucket(value, number);
-            debug_assert!(found, "a row that was alive is in the new segments");
+            debug_assert!(found, "a row that was live is in the new segments");
         }
     }
 }

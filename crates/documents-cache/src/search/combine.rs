@@ -1,4 +1,4 @@
-//! The algebra of expressions.
+//! Evaluating expressions: combining the sets of their conditions.
 
 use std::collections::{BTreeSet, HashSet};
 use std::sync::Arc;
@@ -10,7 +10,7 @@ use super::sink::Sink;
 use crate::numbers::NumberSet;
 use crate::request::{Expr, Predicate, Want};
 
-/// The fields a request names.
+/// The fields that a request names.
 pub(super) fn fields(expr: &Expr, want: &Want) -> BTreeSet<usize> {
     let mut fields: BTreeSet<usize> = leaves(expr).into_iter().map(|(field, _)| field).collect();
     if let Want::ValueCounts { field, .. } = want {
@@ -37,7 +37,7 @@ fn collect_leaves<'a>(expr: &'a Expr, leaves: &mut Vec<(usize, &'a Predicate)>) 
     }
 }
 
-/// A step in combining the sets of conditions: works on a stack of sets.
+/// A step in combining the sets of conditions, on a stack of sets.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Step {
     /// Pushes the set of all documents.
@@ -52,15 +52,15 @@ pub(super) enum Step {
     Unite,
 }
 
-/// A condition, and the steps that follow when its documents are known. The first part of an expression may have none.
+/// A condition, and the steps that follow once its documents are known. Only the first part may have no condition.
 #[derive(Debug)]
 pub(super) struct Part<'a> {
     pub(super) leaf: Option<(usize, &'a Predicate)>,
     pub(super) then: Vec<Step>,
 }
 
-/// The conditions of `expr` from left to right, each with the steps that follow it. Of equal conditions of one `And` or
-/// `Or`, the first is there.
+/// The conditions of `expr` from left to right, each with the steps that follow it. Repeated conditions of one `And` or
+/// `Or` are left out.
 pub(super) fn parts(expr: &Expr) -> Vec<Part<'_>> {
     let mut parts = Vec::new();
     add_parts(expr, &mut parts);
@@ -110,12 +110,12 @@ fn add_step(step: Step, parts: &mut Vec<Part<'_>>) {
     last.then.push(step);
 }
 
-/// What makes two conditions the same.
+/// Key by which equal conditions are recognised.
 #[derive(PartialEq, Eq, Hash)]
 enum Identity<'a> {
     Equals(&'a [u8]),
     In(&'a [Vec<u8>]),
-    /// Equal patterns share their program.
+    /// Programs are compared by address, as equal patterns share one.
     Program(*const Program),
     IsNull,
     IsMissing,
@@ -135,7 +135,7 @@ fn identity(expr: &Expr) -> Option<(usize, Identity<'_>)> {
     Some((*field, identity))
 }
 
-/// The sets that conditions have given so far, combined as far as they can be.
+/// The sets of the conditions answered so far, combined as far as possible.
 #[derive(Debug)]
 pub(super) struct Combination {
     live: NumberSet,
@@ -143,7 +143,7 @@ pub(super) struct Combination {
 }
 
 impl Combination {
-    /// No sets yet, of these documents.
+    /// Starts without sets, for a collection whose documents are `live`.
     pub(super) fn new(live: NumberSet) -> Combination {
         Combination {
             live,
@@ -151,13 +151,13 @@ impl Combination {
         }
     }
 
-    /// Takes what a condition has found, and the steps that follow.
-    pub(super) fn go_on(&mut self, found: Option<Sink>, then: &[Step]) {
+    /// Adds the documents of a condition and runs the steps that follow.
+    pub(super) fn add(&mut self, found: Option<Sink>, then: &[Step]) {
         self.sets.extend(found.map(Sink::into_bitmap));
-        then.iter().for_each(|step| self.take(*step));
+        then.iter().for_each(|step| self.run(*step));
     }
 
-    fn take(&mut self, step: Step) {
+    fn run(&mut self, step: Step) {
         let set = match step {
             Step::All => self.live.to_bitmap(),
             Step::Nothing => RoaringBitmap::new(),
@@ -172,7 +172,7 @@ impl Combination {
         self.sets.pop().expect("each step finds its sets")
     }
 
-    /// The documents that meet the expression, when all its parts are done.
+    /// The documents that meet the expression, once all its parts have been added.
     pub(super) fn finish(mut self) -> RoaringBitmap {
         self.pop()
     }

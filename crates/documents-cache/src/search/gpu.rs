@@ -10,38 +10,42 @@ use super::FREE_BYTES_MAX;
 use super::lookup;
 use super::scan::{self, Order, Task};
 use super::sink::Sink;
-use super::threads::{before, spawn};
+use super::threads::{spawn, until_stopped};
 use crate::answer::SearchReport;
 use crate::cache::Shared;
 use crate::error::SearchError;
-use crate::gpu::OnGpu;
+use crate::gpu::GpuPartition;
 
-/// As few rows are looked at by one thread.
+/// Batches up to this size are processed by one thread.
 const SHARE_MIN: usize = 128;
 
 /// A search that waits for a GPU.
 pub(super) struct GpuScan {
-    pub(super) held: Arc<OnGpu>,
+    pub(super) held: Arc<GpuPartition>,
     pub(super) order: Order,
     answer: oneshot::Receiver<ScanFound>,
 }
 
 impl GpuScan {
-    /// Queues a search; none if the GPU cannot search for the program, or takes no more.
-    pub(super) fn begin(held: &Arc<OnGpu>, order: &Order, shared: &Shared) -> Option<GpuScan> {
+    /// Queues a search. Returns `None` if the GPU cannot run the program or its queue is full.
+    pub(super) fn begin(
+        held: &Arc<GpuPartition>,
+        order: &Order,
+        shared: &Shared,
+    ) -> Option<GpuScan> {
         if !order.program.has_device_form() {
             return None;
         }
         let (sender, answer) = oneshot::channel();
-        // Nobody listens if the search was dropped.
+        // Sending fails if the search was dropped.
         let send = move |found| drop(sender.send(found));
         let submitted =
             shared
                 .queue(&held.device)
                 .submit(&held.device, scan_order(held, order), send);
         if let Err(error) = submitted {
-            tracing::debug!(%error, "a search goes to the host");
-            tell_of_loss(held, shared);
+            tracing::debug!(%error, "a search runs on the host instead of a GPU");
+            report_loss(held, shared);
             return None;
         }
         Some(GpuScan {
@@ -51,7 +55,7 @@ impl GpuScan {
         })
     }
 
-    /// Waits for the GPU; none if it gave no answer, and the host has to.
+    /// Waits for the GPU. Returns `None` if it gave no answer, so that the host must search.
     pub(super) async fn finish(
         self,
         report: &mut SearchReport,
@@ -62,15 +66,15 @@ impl GpuScan {
             order,
             mut answer,
         } = self;
-        let Ok(found) = before(&order.stop, &mut answer).await? else {
-            tell_of_loss(&held, shared);
+        let Ok(found) = until_stopped(&order.stop, &mut answer).await? else {
+            report_loss(&held, shared);
             return Ok(None);
         };
         let entry = scan::device_entry(report, held.device.name());
         entry.buckets += held.buckets;
         entry.rows += held.rows;
         entry.device_us += (found.device_ms * 1e3) as u64;
-        // Each row is a number here, and one in a sink.
+        // Each row takes a number here and one in a sink.
         let found_bytes = 2 * size_of::<u32>() * found.list.len();
         if found_bytes > FREE_BYTES_MAX {
             order.held.try_grow(found_bytes)?;
@@ -86,7 +90,7 @@ impl GpuScan {
     }
 }
 
-fn scan_order(held: &OnGpu, order: &Order) -> ScanOrder {
+fn scan_order(held: &GpuPartition, order: &Order) -> ScanOrder {
     let confirms = order.program.confirms_on_host();
     let want = match order.empty {
         Sink::Count(_) if !confirms => ScanWant::Count,
@@ -96,43 +100,43 @@ fn scan_order(held: &OnGpu, order: &Order) -> ScanOrder {
         table: Arc::clone(&held.table),
         program: Arc::clone(&order.program),
         want,
-        // Of candidates, all are wanted: nobody knows which of them match.
+        // All candidates are needed, as only the host can tell which of them match.
         limit: if confirms {
             u64::MAX
         } else {
-            order.found.limit()
+            order.limit.rows_max()
         },
         stop: Stop {
             deadline: order.stop.deadline,
-            // A search that is cancelled is dropped soon after, which abandons what it began.
+            // Not the search's own token: a cancelled search is dropped soon after, which sets this flag.
             cancelled: Arc::clone(&order.abandoned),
         },
     }
 }
 
-fn tell_of_loss(held: &OnGpu, shared: &Shared) {
+fn report_loss(held: &GpuPartition, shared: &Shared) {
     if held.device.is_lost() {
-        shared.alarm.device_lost();
+        shared.flush_signal.report_lost_device();
     }
 }
 
-/// What becomes of rows that a GPU has found.
-type Look = fn(&OnGpu, &Order, &[u32]) -> Result<Sink, SearchError>;
+/// Turns rows that a GPU has found into documents.
+type Examine = fn(&GpuPartition, &Order, &[u32]) -> Result<Sink, SearchError>;
 
-/// Looks at the rows that a GPU has found, at many of them on all cores.
+/// Examines the rows that a GPU has found, on all cores if there are many.
 async fn on_all_cores(
-    held: Arc<OnGpu>,
+    held: Arc<GpuPartition>,
     order: Order,
     mut rows: Vec<u32>,
-    look: Look,
+    examine: Examine,
 ) -> Result<Sink, SearchError> {
     rows.sort_unstable();
     let share = rows.len().div_ceil(forebay_device::cores()).max(SHARE_MIN);
     let begin = |rows: &[u32]| {
         let (held, order, rows) = (Arc::clone(&held), order.clone(), rows.to_vec());
-        spawn(move || look(&held, &order, &rows))
+        spawn(move || examine(&held, &order, &rows))
     };
-    // All begin before the first is waited for.
+    // All are started before the first is awaited.
     let shares: Vec<_> = rows.chunks(share).map(begin).collect();
     let mut sink = order.empty;
     for share in shares {
@@ -141,8 +145,8 @@ async fn on_all_cores(
     Ok(sink)
 }
 
-/// The documents of rows that match.
-fn numbered(held: &OnGpu, order: &Order, rows: &[u32]) -> Result<Sink, SearchError> {
+/// The documents of the given rows, all of which match.
+fn numbered(held: &GpuPartition, order: &Order, rows: &[u32]) -> Result<Sink, SearchError> {
     let mut sink = order.empty.clone();
     for &row in rows {
         let (segment, row) = held.table.locate(row);
@@ -151,8 +155,8 @@ fn numbered(held: &OnGpu, order: &Order, rows: &[u32]) -> Result<Sink, SearchErr
     Ok(sink)
 }
 
-/// Those of the rows that a GPU let through that do match.
-fn confirmed(held: &OnGpu, order: &Order, rows: &[u32]) -> Result<Sink, SearchError> {
+/// The documents of those rows that match. The GPU finds a superset for such programs.
+fn confirmed(held: &GpuPartition, order: &Order, rows: &[u32]) -> Result<Sink, SearchError> {
     let mut sink = order.empty.clone();
     for &row in rows {
         let (segment, row) = held.table.locate(row);
@@ -164,15 +168,15 @@ fn confirmed(held: &OnGpu, order: &Order, rows: &[u32]) -> Result<Sink, SearchEr
         outcome.map_err(|stopped| SearchError::Stopped {
             reason: stopped.reason,
         })?;
-        if order.found.limit() <= sink.count() {
+        if order.limit.rows_max() <= sink.count() {
             break;
         }
     }
     Ok(sink)
 }
 
-/// All rows that the GPU holds and that can match, for the host to search; those of a bucket together.
-pub(super) fn tasks(held: &OnGpu, prefix: &[u8]) -> Vec<Vec<Task>> {
+/// Tasks for the host, by bucket: all rows of the GPU that can match.
+pub(super) fn tasks(held: &GpuPartition, prefix: &[u8]) -> Vec<Vec<Task>> {
     let of_bucket = |segments: &[(usize, crate::segment::Segment)]| {
         let tasks = segments.iter().filter_map(|(bucket, segment)| {
             let rows = lookup::rows_with_prefix(segment.block(), prefix);
@@ -184,12 +188,12 @@ pub(super) fn tasks(held: &OnGpu, prefix: &[u8]) -> Vec<Vec<Task>> {
     buckets.map(of_bucket).collect()
 }
 
-/// The rows that the GPU leaves to the host.
-pub(super) fn tasks_aside(held: &OnGpu) -> Vec<Task> {
+/// Tasks for the host: the rows with values too long for the GPU.
+pub(super) fn oversize_tasks(held: &GpuPartition) -> Vec<Task> {
     let task = |&(segment, row): &(usize, u32)| {
         let (bucket, segment) = &held.segments[segment];
         let row = row as usize;
         Task::new(segment, row..row + 1, *bucket)
     };
-    held.aside.iter().filter_map(task).collect()
+    held.oversize_rows.iter().filter_map(task).collect()
 }

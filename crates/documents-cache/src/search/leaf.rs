@@ -1,4 +1,4 @@
-//! One condition on one field: what is looked up at once, and what is scanned.
+//! One condition on one field: look-ups are answered at once, everything else is scanned.
 
 use std::collections::BTreeMap;
 use std::collections::BTreeSet;
@@ -13,7 +13,7 @@ use tokio::task::JoinHandle;
 use super::gpu::{self, GpuScan};
 use super::lookup;
 use super::pool::Pool;
-use super::scan::{Abandon, Found, Order, Place, Scan, Share, Task};
+use super::scan::{Abandon, MatchLimit, Order, Place, Scan, Share, Task};
 use super::sink::Sink;
 use super::threads;
 use crate::answer::{LeafReport, SearchReport};
@@ -21,7 +21,7 @@ use crate::bucket::Bucket;
 use crate::cache::Shared;
 use crate::error::SearchError;
 use crate::field::FieldState;
-use crate::gpu::{Holders, OnGpu, is_gpu};
+use crate::gpu::{DevicePartitions, GpuPartition, is_gpu};
 use crate::numbers::NumberSet;
 use crate::request::Predicate;
 use crate::segment::Segment;
@@ -29,37 +29,37 @@ use crate::segment::Segment;
 /// What is wanted of the rows that match.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Goal {
-    /// How many.
+    /// Their number.
     Count,
-    /// Whose they are.
+    /// Their documents.
     Numbers,
-    /// Whose this many of them are.
-    Some(usize),
+    /// The documents of this many of them, if there are as many.
+    AtLeast(usize),
 }
 
 impl Goal {
     /// Rows after which the search may end.
     fn limit(self) -> usize {
         match self {
-            Goal::Some(limit) => limit,
+            Goal::AtLeast(limit) => limit,
             Goal::Count | Goal::Numbers => usize::MAX,
         }
     }
 }
 
-/// Look-ups in more buckets than this go to a thread for long work.
-const INLINE_BUCKETS_MAX: usize = 64;
+/// Maximum look-ups that are done on the caller's thread; more go to a thread for long work.
+const INLINE_LOOK_UPS_MAX: usize = 64;
 
-/// What binary searches find.
+/// What to find by binary search.
 enum Key {
-    /// Values that equal one of these, which are distinct.
+    /// Values that equal one of these, which are all different.
     Values(Vec<Vec<u8>>),
     /// Values that begin with this.
     Prefix(Vec<u8>),
 }
 
 impl Key {
-    /// How many buckets are looked into.
+    /// Number of buckets to search.
     fn buckets(&self, state: &FieldState) -> usize {
         match self {
             Key::Values(values) if values.len() == 1 => 1,
@@ -71,7 +71,7 @@ impl Key {
         }
     }
 
-    /// How many searches of a bucket it takes.
+    /// Number of binary searches.
     fn look_ups(&self, state: &FieldState) -> usize {
         match self {
             Key::Values(values) => values.len(),
@@ -102,7 +102,7 @@ pub(super) struct LeafSearch<'a> {
     pub(super) goal: Goal,
     pub(super) stop: &'a Stop,
     pub(super) abandon: &'a Abandon,
-    /// What the condition's documents take of the account.
+    /// The share of the memory account that the condition's documents take.
     pub(super) held: Arc<MemoryShare>,
 }
 
@@ -112,14 +112,14 @@ pub(super) struct Begun {
     scans: Vec<Scan>,
     on_gpus: Vec<GpuScan>,
     shared: Arc<Shared>,
-    /// A look-up that is too long for the thread of the caller.
+    /// A look-up that is too long for the caller's thread.
     look_up: Option<JoinHandle<Sink>>,
     report: LeafReport,
     held: Arc<MemoryShare>,
 }
 
 impl LeafSearch<'_> {
-    /// Looks up what can be, starts the scans that are needed.
+    /// Looks up what can be looked up, and starts the scans that are needed.
     pub(super) fn begin(&self) -> Result<Begun, SearchError> {
         match self.predicate {
             Predicate::Equals(value) => self.look_up(Key::Values(vec![value.clone()])),
@@ -139,7 +139,7 @@ impl LeafSearch<'_> {
     fn empty_sink(&self) -> Sink {
         match self.goal {
             Goal::Count => Sink::Count(0),
-            Goal::Numbers | Goal::Some(_) => Sink::numbers_among(self.documents),
+            Goal::Numbers | Goal::AtLeast(_) => Sink::numbers_among(self.documents),
         }
     }
 
@@ -175,7 +175,7 @@ impl LeafSearch<'_> {
         let mut begun = self.begun(self.empty_sink(), self.report(Some(tier)));
         begun.report.buckets_searched = key.buckets(self.state);
         let work = key.look_ups(self.state);
-        if work <= INLINE_BUCKETS_MAX || (tier == Tier::Prefix && self.goal != Goal::Numbers) {
+        if work <= INLINE_LOOK_UPS_MAX || (tier == Tier::Prefix && self.goal != Goal::Numbers) {
             key.look_up(self.state, self.goal.limit(), &mut begun.sink);
             begun.sink.charge(&mut 0, &self.held)?;
         } else {
@@ -207,18 +207,21 @@ impl LeafSearch<'_> {
             program: Arc::clone(program),
             stop: self.stop.clone(),
             abandoned: self.abandon.flag(),
-            found: Found::up_to(self.goal.limit()),
+            limit: MatchLimit::up_to(self.goal.limit()),
             empty: self.empty_sink(),
             held: Arc::clone(&self.held),
         };
         let positions = self.state.directory.positions(program.value_prefix());
-        let holders = self.state.directory.holders(positions.clone());
-        let on_host = begin_on_gpus(&holders, &order, &mut begun);
+        let device_partitions = self.state.directory.device_partitions(positions.clone());
+        let on_host = begin_on_gpus(&device_partitions, &order, &mut begun);
         let buckets = &self.state.directory.buckets()[positions];
         begun.report.buckets_searched = buckets.len();
-        let elsewhere = holders.elsewhere.iter().map(|&at| (at, &buckets[at]));
+        let host_buckets = device_partitions
+            .host_buckets
+            .iter()
+            .map(|&at| (at, &buckets[at]));
         let prefix = program.value_prefix();
-        for (place, share) in self.places(prefix, elsewhere, on_host, &mut begun.report) {
+        for (place, share) in self.places(prefix, host_buckets, on_host, &mut begun.report) {
             begun
                 .scans
                 .push(Scan::begin(place, share, order.clone(), &begun.shared)?);
@@ -226,8 +229,7 @@ impl LeafSearch<'_> {
         Ok(begun)
     }
 
-    /// What there is to scan in the buckets that no GPU holds and in the tail, by where it is scanned. `host` is what
-    /// the host scans besides.
+    /// The scans of the delta and of the buckets that no GPU searches, by place. `host` holds more tasks for the host.
     fn places<'b>(
         &self,
         prefix: &[u8],
@@ -238,7 +240,7 @@ impl LeafSearch<'_> {
         let mut devices: BTreeMap<u32, (Arc<Device>, Vec<Task>)> = BTreeMap::new();
         for (bucket, state) in buckets {
             let tasks = sorted_tasks(&state.segments, prefix, bucket);
-            // What a GPU holds, and does not search, has a master copy as all have.
+            // The host searches its master copy of a bucket that a GPU holds but does not search.
             match state.device().filter(|device| !is_gpu(device)) {
                 Some(device) => {
                     let group = devices.entry(device.id().0);
@@ -250,19 +252,19 @@ impl LeafSearch<'_> {
                 None => host.push(tasks.collect::<Vec<_>>()),
             }
         }
-        // Host devices read the master's memory, so each can search what another holds.
+        // Host devices read the master copy, so each can search what another holds.
         let on_devices = devices
             .into_values()
             .map(|(device, tasks)| (Place::Device(device), tasks));
         let on_host = shares(host).into_iter().map(|tasks| (Place::Host, tasks));
-        let tail = vec![(Place::Tail, self.tail_tasks(prefix))];
-        let groups: [Vec<_>; 3] = [on_devices.collect(), on_host.collect(), tail];
+        let delta = vec![(Place::Delta, self.delta_tasks(prefix))];
+        let groups: [Vec<_>; 3] = [on_devices.collect(), on_host.collect(), delta];
         let tasks = groups.iter().flatten().map(|(_, tasks)| tasks);
         tasks.for_each(|tasks| count_rows(tasks, report));
         groups.into_iter().flat_map(pooled).collect()
     }
 
-    fn tail_tasks(&self, prefix: &[u8]) -> Vec<Task> {
+    fn delta_tasks(&self, prefix: &[u8]) -> Vec<Task> {
         let mut tasks: Vec<Task> = sorted_tasks(&self.state.runs, prefix, 0).collect();
         let open = &self.state.open;
         tasks.extend(Task::new(open, 0..open.block().len(), 0));
@@ -271,7 +273,7 @@ impl LeafSearch<'_> {
 }
 
 impl Begun {
-    /// Waits for the scans. What they have found holds a share of the account.
+    /// Waits for the scans. Returns what they found, and the share of the memory account that it takes.
     pub(super) async fn finish(
         mut self,
         report: &mut SearchReport,
@@ -285,7 +287,9 @@ impl Begun {
             let (held, order) = (Arc::clone(&scan.held), scan.order.clone());
             match scan.finish(report, &self.shared).await? {
                 Some(found) => self.sink.merge(found),
-                None => self.scans.extend(instead(&held, &order, &self.shared)?),
+                None => self
+                    .scans
+                    .extend(scan_on_host(&held, &order, &self.shared)?),
             }
         }
         for scan in self.scans {
@@ -296,16 +300,20 @@ impl Begun {
     }
 }
 
-/// Queues searches on the GPUs; returns what they leave to the host, by bucket.
-fn begin_on_gpus(holders: &Holders, order: &Order, begun: &mut Begun) -> Vec<Vec<Task>> {
+/// Queues searches on the GPUs. Returns the tasks that they leave to the host, by bucket.
+fn begin_on_gpus(
+    device_partitions: &DevicePartitions,
+    order: &Order,
+    begun: &mut Begun,
+) -> Vec<Vec<Task>> {
     let mut on_host = Vec::new();
-    for held in &holders.gpus {
+    for held in &device_partitions.gpus {
         match GpuScan::begin(held, order, &begun.shared) {
             Some(scan) => {
                 begun.report.rows += held.rows;
                 begun.report.bytes += held.bytes;
                 begun.on_gpus.push(scan);
-                on_host.push(gpu::tasks_aside(held));
+                on_host.push(gpu::oversize_tasks(held));
             }
             None => on_host.extend(gpu::tasks(held, order.program.value_prefix())),
         }
@@ -313,8 +321,12 @@ fn begin_on_gpus(holders: &Holders, order: &Order, begun: &mut Begun) -> Vec<Vec
     on_host
 }
 
-/// Scans on the host of what a GPU was to search.
-fn instead(held: &OnGpu, order: &Order, shared: &Arc<Shared>) -> Result<Vec<Scan>, SearchError> {
+/// Scans on the host what a GPU should have searched.
+fn scan_on_host(
+    held: &GpuPartition,
+    order: &Order,
+    shared: &Arc<Shared>,
+) -> Result<Vec<Scan>, SearchError> {
     let tasks = gpu::tasks(held, order.program.value_prefix());
     let on_host = shares(tasks).into_iter().map(|tasks| (Place::Host, tasks));
     pooled(on_host.collect())
@@ -323,7 +335,7 @@ fn instead(held: &OnGpu, order: &Order, shared: &Arc<Shared>) -> Result<Vec<Scan
         .collect()
 }
 
-/// A scan of the rows of sorted segments that begin with `prefix`.
+/// Tasks for the rows of sorted segments that begin with `prefix`.
 fn sorted_tasks<'a>(
     segments: &'a [Segment],
     prefix: &'a [u8],
@@ -338,7 +350,7 @@ fn sorted_tasks<'a>(
     })
 }
 
-/// Deals the tasks of buckets that no device holds out to as many threads as the machine has cores.
+/// Deals out the tasks of buckets that no device holds among as many threads as the machine has cores.
 fn shares(buckets: Vec<Vec<Task>>) -> Vec<Vec<Task>> {
     let cores = forebay_device::cores();
     let mut shares = vec![Vec::new(); cores];
@@ -348,7 +360,7 @@ fn shares(buckets: Vec<Vec<Task>>) -> Vec<Vec<Task>> {
     shares
 }
 
-/// One pool of the tasks of some places, which each has its share in.
+/// Pools the tasks of several places; each place has a share.
 fn pooled(mut group: Vec<(Place, Vec<Task>)>) -> Vec<(Place, Share)> {
     group.retain(|(_, tasks)| !tasks.is_empty());
     let (places, tasks): (Vec<Place>, Vec<Vec<Task>>) = group.into_iter().unzip();

@@ -7,7 +7,7 @@ use crate::block::Block;
 use crate::field::FieldState;
 use crate::segment::Segment;
 
-/// Adds the rows whose value is `value`, until there are `limit`.
+/// Adds the rows whose value is `value`, up to `limit` in all.
 pub(super) fn equal(field: &FieldState, value: &[u8], sink: &mut Sink, limit: usize) {
     let position = field.directory.position(value);
     let bucket = &field.directory.buckets()[position];
@@ -17,7 +17,7 @@ pub(super) fn equal(field: &FieldState, value: &[u8], sink: &mut Sink, limit: us
     add_unsorted(&field.open, |row| row == value, value.len(), sink);
 }
 
-/// Adds the rows whose value begins with `prefix`, until there are `limit`.
+/// Adds the rows whose value begins with `prefix`, up to `limit` in all.
 pub(super) fn prefix(field: &FieldState, prefix: &[u8], sink: &mut Sink, limit: usize) {
     let positions = field.directory.positions(prefix);
     let buckets = &field.directory.buckets()[positions];
@@ -33,18 +33,18 @@ pub(super) fn prefix(field: &FieldState, prefix: &[u8], sink: &mut Sink, limit: 
     add_unsorted(&field.open, |row| row.starts_with(prefix), 0, sink);
 }
 
-/// Adds rows, but no more than `limit` in all.
+/// Adds live rows, up to `limit` in all.
 fn add_rows(segment: &Segment, rows: Range<usize>, sink: &mut Sink, limit: usize) {
     let room = limit.saturating_sub(usize::try_from(sink.count()).unwrap_or(usize::MAX));
     if room >= rows.len() {
         sink.add_rows(segment, rows);
     } else {
-        let live = rows.filter(|row| !segment.is_dead(*row)).take(room);
+        let live = rows.filter(|row| !segment.is_deleted(*row)).take(room);
         live.for_each(|row| sink.add_row(segment, row));
     }
 }
 
-/// The rows of a sorted block that begin with `prefix`; all of them for the empty prefix.
+/// The rows of a sorted block that begin with `prefix`; every row if it is empty.
 pub(super) fn rows_with_prefix(block: &Block, prefix: &[u8]) -> Range<usize> {
     if prefix.is_empty() {
         0..block.len()
@@ -53,11 +53,11 @@ pub(super) fn rows_with_prefix(block: &Block, prefix: &[u8]) -> Range<usize> {
     }
 }
 
-/// Adds the rows of the open chunk that match, all of which are at least `len` bytes long.
+/// Adds the rows of the open chunk that match. Values shorter than `len` cannot match.
 fn add_unsorted(open: &Segment, matches: impl Fn(&[u8]) -> bool, len: usize, sink: &mut Sink) {
     let block = open.block();
     for row in 0..block.len() {
-        if block.value_len(row) >= len && matches(block.value(row)) && !open.is_dead(row) {
+        if block.value_len(row) >= len && matches(block.value(row)) && !open.is_deleted(row) {
             sink.add_row(open, row);
         }
     }

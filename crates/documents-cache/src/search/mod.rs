@@ -1,8 +1,8 @@
 //! Searching: from an expression over fields to the documents that meet it.
 //!
-//! Every condition is answered by itself, as a count or as a set of documents; sets are combined by the expression as
-//! they come, so that a search holds few of them at a time. Conditions that a binary search answers are answered at
-//! once on the caller's thread; the others become scans, one job a device, [`LEAVES_AHEAD`] conditions at the same
+//! Each condition is answered separately, as a count or as a set of documents. The sets are combined as they arrive, so
+//! that a search holds few of them at a time. Conditions that a binary search can answer are answered at once on the
+//! caller's thread. The others become scans, one job for each device, of up to [`LEAVES_IN_FLIGHT`] conditions at a
 //! time.
 
 mod combine;
@@ -33,15 +33,15 @@ use leaf::{Begun, Goal, LeafSearch};
 use scan::Abandon;
 use sink::Sink;
 
-/// Sets made of more rows than this are combined on a thread for long work.
+/// Maximum rows of a set that is combined on the caller's thread; larger ones go to a thread for long work.
 const INLINE_ROWS_MAX: u64 = 65_536;
 
-/// Conditions of one search that are searched at the same time: as many as one pass of a GPU takes.
-const LEAVES_AHEAD: usize = 32;
-/// What a scan has found, or an answer, up to this many bytes takes nothing of the account.
+/// Maximum conditions of one search that are scanned at a time: as many as one pass of a GPU takes.
+const LEAVES_IN_FLIGHT: usize = 32;
+/// Maximum bytes of a scan's matches, or of an answer, that are not charged to the memory account.
 const FREE_BYTES_MAX: usize = 64 << 10;
 
-/// One moment of a collection, shared with it.
+/// The state of a collection at one moment. It shares its data with the collection.
 #[derive(Debug, Clone)]
 pub(crate) struct Snapshot {
     pub(crate) live: NumberSet,
@@ -57,7 +57,7 @@ impl Snapshot {
     }
 }
 
-/// Answers a request on the collection as it is now.
+/// Answers a request from the present state of the collection.
 pub(crate) async fn search(
     collection: &CollectionCache,
     request: SearchRequest,
@@ -76,13 +76,13 @@ fn micros(began: Instant) -> u64 {
     u64::try_from(began.elapsed().as_micros()).unwrap_or(u64::MAX)
 }
 
-/// A request on its way to an answer.
+/// A request that is being answered.
 struct Search<'a> {
     collection: &'a CollectionCache,
     snapshot: &'a Snapshot,
     request: &'a SearchRequest,
     /// Documents the cache cannot judge.
-    residual: RoaringBitmap,
+    recheck: RoaringBitmap,
     /// Ends all scans when the search is dropped.
     abandon: Abandon,
 }
@@ -93,18 +93,18 @@ impl<'a> Search<'a> {
         snapshot: &'a Snapshot,
         request: &'a SearchRequest,
     ) -> Result<Search<'a>, SearchError> {
-        let mut residual = RoaringBitmap::new();
+        let mut recheck = RoaringBitmap::new();
         for field in combine::fields(&request.expr, &request.want) {
             let field = snapshot.field(field)?;
-            if !field.residual.is_empty() {
-                residual |= field.residual.to_bitmap();
+            if !field.recheck.is_empty() {
+                recheck |= field.recheck.to_bitmap();
             }
         }
         Ok(Search {
             collection,
             snapshot,
             request,
-            residual,
+            recheck,
             abandon: Abandon::default(),
         })
     }
@@ -122,7 +122,7 @@ impl<'a> Search<'a> {
         }
     }
 
-    /// Whether the count follows from counting rows: one condition, perhaps negated, on a field without arrays.
+    /// Whether counting rows gives the count: true for one condition, possibly negated, on a field without arrays.
     fn counts_alone(&self) -> bool {
         let (leaf, _) = strip_not(&self.request.expr);
         match leaf {
@@ -149,7 +149,7 @@ impl<'a> Search<'a> {
             _ => whole,
         };
         let count = if negated {
-            whole - self.residual.len() - found
+            whole - self.recheck.len() - found
         } else {
             found
         };
@@ -165,7 +165,7 @@ impl<'a> Search<'a> {
         self.finish(numbers.len(), numbers, report)
     }
 
-    /// The documents that meet the expression, residual ones left out. With a limit, that many at least if there are.
+    /// The documents that meet the expression, without those to recheck. With a limit, it may stop once it has as many.
     async fn matches(
         &self,
         limit: Option<usize>,
@@ -173,9 +173,9 @@ impl<'a> Search<'a> {
     ) -> Result<RoaringBitmap, SearchError> {
         let expr = &self.request.expr;
         let goal = match (expr, limit) {
-            // Rows are documents only where no document has several.
+            // Counting rows counts documents only if no document has several.
             (Expr::Leaf { field, .. }, Some(limit)) if self.has_no_arrays(*field) => {
-                Goal::Some(limit)
+                Goal::AtLeast(limit)
             }
             _ => Goal::Numbers,
         };
@@ -184,7 +184,7 @@ impl<'a> Search<'a> {
         let mut leaves = Leaves::new(self, leaves, goal);
         let mut combination = Combination::new(self.snapshot.live.clone());
         for part in parts {
-            // What a condition holds is given back when it is combined with the others.
+            // A condition's share of the account is given back once its set has been combined.
             let (found, _held) = match part.leaf {
                 Some(_) => {
                     let (found, held) = leaves.next(report).await?;
@@ -194,7 +194,7 @@ impl<'a> Search<'a> {
             };
             combination = combined(combination, found, part.then).await?;
         }
-        Ok(combination.finish() - &self.residual)
+        Ok(combination.finish() - &self.recheck)
     }
 
     async fn value_counts(
@@ -237,13 +237,13 @@ impl<'a> Search<'a> {
             count,
             numbers,
             values: None,
-            residual: self.residual,
+            recheck: self.recheck,
             report,
             held,
         })
     }
 
-    /// What an answer takes of the account, if it is much.
+    /// Charges a large answer to the account. Returns `None` for a small one.
     fn held_by(&self, numbers: &RoaringBitmap) -> Result<Option<Arc<Share>>, SearchError> {
         let bytes = numbers.serialized_size();
         if bytes <= FREE_BYTES_MAX {
@@ -255,7 +255,7 @@ impl<'a> Search<'a> {
     }
 }
 
-/// The conditions of a search: some are searched at the same time, and given in their order.
+/// The conditions of a search. Several are scanned at a time; their results come in order.
 struct Leaves<'s> {
     search: &'s Search<'s>,
     waiting: std::vec::IntoIter<(usize, &'s Predicate)>,
@@ -273,10 +273,10 @@ impl<'s> Leaves<'s> {
         }
     }
 
-    /// What the next condition has found, and what that holds of the account.
+    /// The result of the next condition, and its share of the account.
     async fn next(&mut self, report: &mut SearchReport) -> Result<(Sink, Arc<Share>), SearchError> {
         self.search.request.stop.check()?;
-        while self.begun.len() < LEAVES_AHEAD
+        while self.begun.len() < LEAVES_IN_FLIGHT
             && let Some((field, predicate)) = self.waiting.next()
         {
             let begun = self.begin(field, predicate)?;
@@ -284,7 +284,7 @@ impl<'s> Leaves<'s> {
         }
         let begun = self.begun.pop_front();
         begun
-            .expect("no more is asked for than there are")
+            .expect("called once for each condition")
             .finish(report)
             .await
     }
@@ -306,24 +306,24 @@ impl<'s> Leaves<'s> {
     }
 }
 
-/// Combines what a condition has found with what the others have; much of it on a thread for that.
+/// Adds the result of a condition to the combination; a large one on a thread for long work.
 async fn combined(
     mut combination: Combination,
     found: Option<Sink>,
     then: Vec<Step>,
 ) -> Result<Combination, SearchError> {
     if found.as_ref().map_or(0, Sink::count) <= INLINE_ROWS_MAX {
-        combination.go_on(found, &then);
+        combination.add(found, &then);
         return Ok(combination);
     }
     blocking(move || {
-        combination.go_on(found, &then);
+        combination.add(found, &then);
         combination
     })
     .await
 }
 
-/// The expression without the negation around it, and whether there was one.
+/// Strips outer negations. Returns the inner expression and whether it is negated.
 fn strip_not(expr: &Expr) -> (&Expr, bool) {
     match expr {
         Expr::Not(inner) => {
@@ -346,7 +346,7 @@ fn without_numbers(mut answer: SearchAnswer) -> SearchAnswer {
     answer
 }
 
-/// Runs work that may take long on a thread for that.
+/// Runs long work on a thread of its own.
 async fn blocking<T: Send + 'static>(
     work: impl FnOnce() -> T + Send + 'static,
 ) -> Result<T, SearchError> {

@@ -1,18 +1,18 @@
-//! The buckets of one scan, and who searches which.
+//! The buckets of one scan, and which member searches which: work stealing between host devices.
 //!
-//! Where buckets are is decided before anybody knows what a search costs there: values are sorted, so matches crowd in
-//! few of them. Host devices all read the same memory, so one that has done its own buckets takes those that others
-//! have not begun.
+//! Placement cannot know what a search will cost in each bucket: values are sorted, so matches cluster in few of them.
+//! Host devices all read the same memory, so one that has finished its own buckets takes those that others have not
+//! begun.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use super::scan::Task;
 
-/// A bucket of fewer bytes is searched where it is: waking another thread takes longer than searching it.
+/// Minimum bytes of a bucket that another member takes. Waking a thread takes longer than searching a smaller one.
 const SHARED_BYTES_MIN: u64 = 64 << 10;
 
-/// Who searches a bucket that nobody has begun.
-const NOBODY: usize = usize::MAX;
+/// `taken_by` of a bucket that no member has taken.
+const UNTAKEN: usize = usize::MAX;
 
 /// Buckets that one or more members search together.
 #[derive(Debug)]
@@ -25,8 +25,8 @@ pub(super) struct Pool {
 struct Unit {
     tasks: Vec<Task>,
     bytes: u64,
-    /// The member whose bucket it is.
-    home: usize,
+    /// The member that owns the bucket.
+    owner: usize,
     /// The member that searches it.
     taken_by: AtomicUsize,
 }
@@ -35,21 +35,21 @@ impl Unit {
     fn take(&self, member: usize) -> bool {
         let free = (Ordering::AcqRel, Ordering::Acquire);
         self.taken_by
-            .compare_exchange(NOBODY, member, free.0, free.1)
+            .compare_exchange(UNTAKEN, member, free.0, free.1)
             .is_ok()
     }
 }
 
 impl Pool {
-    /// A pool of the tasks of each member, in which those of a bucket are neighbours.
+    /// A pool of the tasks of each member. The tasks of a bucket must be neighbours.
     pub(super) fn new(members: &[Vec<Task>]) -> Pool {
-        let buckets = members.iter().enumerate().flat_map(|(home, tasks)| {
+        let buckets = members.iter().enumerate().flat_map(|(owner, tasks)| {
             let buckets = tasks.chunk_by(|a, b| a.bucket == b.bucket);
             buckets.map(move |tasks| Unit {
                 tasks: tasks.to_vec(),
                 bytes: tasks.iter().map(Task::bytes).sum(),
-                home,
-                taken_by: AtomicUsize::new(NOBODY),
+                owner,
+                taken_by: AtomicUsize::new(UNTAKEN),
             })
         });
         Pool {
@@ -57,17 +57,17 @@ impl Pool {
         }
     }
 
-    /// The buckets that `member` may search: its own, then those of others from the last one on.
+    /// The buckets that `member` may search, in order: its own, then those of others from the last one back.
     pub(super) fn order(&self, member: usize) -> Vec<usize> {
         let (own, others): (Vec<usize>, Vec<usize>) =
-            (0..self.units.len()).partition(|unit| self.units[*unit].home == member);
+            (0..self.units.len()).partition(|unit| self.units[*unit].owner == member);
         let shared = |unit: &usize| self.units[*unit].bytes >= SHARED_BYTES_MIN;
         own.into_iter()
             .chain(others.into_iter().rev().filter(shared))
             .collect()
     }
 
-    /// Takes a bucket for `member`; false if somebody has it.
+    /// Takes a bucket for `member`. Returns false if a member has taken it before.
     pub(super) fn take(&self, unit: usize, member: usize) -> bool {
         self.units[unit].take(member)
     }
@@ -79,7 +79,7 @@ impl Pool {
         (0..self.units.len()).filter(taken)
     }
 
-    /// The tasks of a bucket; at least one.
+    /// The tasks of a bucket, of which there is at least one.
     pub(super) fn tasks(&self, unit: usize) -> &[Task] {
         &self.units[unit].tasks
     }

@@ -13,24 +13,24 @@ use tokio::sync::oneshot;
 
 use super::pool::Pool;
 use super::sink::Sink;
-use super::threads::{before, spawn};
+use super::threads::{spawn, until_stopped};
 use crate::answer::{DeviceReport, SearchReport};
 use crate::cache::Shared;
 use crate::error::SearchError;
 use crate::segment::Segment;
 
-/// Time a job takes of a device before others have their turn.
+/// Time that a job runs on a device before the next job gets its turn.
 const STEP: Duration = Duration::from_millis(4);
-/// Time the rows between two looks at the clock should take.
+/// Target time between two checks of the clock.
 const PIECE: Duration = Duration::from_millis(1);
-/// Rows before the first look; a slow program takes a while for these, a fast one soon gets more.
+/// Rows before the first check. A slow program takes a while for these; a fast one soon gets more.
 const PIECE_ROWS_FIRST: usize = 512;
-/// Most rows between two looks.
+/// Maximum rows between two checks.
 const PIECE_ROWS_MAX: usize = 1 << 17;
-/// Scans of up to so many bytes, by a fast tier, are done at once on the thread of the caller.
+/// Maximum bytes of a scan by a fast tier that runs at once on the caller's thread.
 const INLINE_BYTES_MAX: u64 = 32 << 10;
 
-/// Tells scans that nobody waits for them any more, when it is dropped.
+/// Tells scans, when it is dropped, that their search has been dropped.
 #[derive(Debug, Default)]
 pub(super) struct Abandon {
     flag: Arc<AtomicBool>,
@@ -48,37 +48,37 @@ impl Drop for Abandon {
     }
 }
 
-/// Rows found by all scans of a condition together, where a limit ends them.
+/// Ends the scans of a condition once they have found enough rows together.
 #[derive(Debug, Clone)]
-pub(super) struct Found {
+pub(super) struct MatchLimit {
     found: Arc<AtomicUsize>,
-    limit: usize,
+    rows_max: usize,
 }
 
-impl Found {
-    pub(super) fn up_to(limit: usize) -> Found {
-        Found {
+impl MatchLimit {
+    pub(super) fn up_to(rows_max: usize) -> MatchLimit {
+        MatchLimit {
             found: Arc::default(),
-            limit,
+            rows_max,
         }
     }
 
-    /// The same limit, nothing found.
-    fn afresh(&self) -> Found {
-        Found::up_to(self.limit)
+    /// The same limit with nothing found.
+    fn restarted(&self) -> MatchLimit {
+        MatchLimit::up_to(self.rows_max)
     }
 
     /// Rows after which the search may end.
-    pub(super) fn limit(&self) -> u64 {
-        self.limit as u64
+    pub(super) fn rows_max(&self) -> u64 {
+        self.rows_max as u64
     }
 
-    fn is_enough(&self) -> bool {
-        self.limit != usize::MAX && self.found.load(Ordering::Relaxed) >= self.limit
+    fn is_reached(&self) -> bool {
+        self.rows_max != usize::MAX && self.found.load(Ordering::Relaxed) >= self.rows_max
     }
 
     fn add(&self, rows: u64) {
-        if self.limit != usize::MAX {
+        if self.rows_max != usize::MAX {
             self.found.fetch_add(rows as usize, Ordering::Relaxed);
         }
     }
@@ -89,12 +89,12 @@ impl Found {
 pub(super) struct Task {
     segment: Segment,
     pub(super) rows: Range<usize>,
-    /// Which bucket of the search it belongs to.
+    /// Position of its bucket among those of the search.
     pub(super) bucket: usize,
 }
 
 impl Task {
-    /// `None` if there are no rows.
+    /// Returns `None` if `rows` is empty.
     pub(super) fn new(segment: &Segment, rows: Range<usize>, bucket: usize) -> Option<Task> {
         (!rows.is_empty()).then(|| Task {
             segment: segment.clone(),
@@ -115,23 +115,23 @@ pub(super) enum Place {
     Device(Arc<Device>),
     /// On the host: buckets that no device holds.
     Host,
-    /// On the host: the tail.
-    Tail,
+    /// On the host: the delta.
+    Delta,
 }
 
-/// What to search for, and when to end.
+/// What to search for, and when to stop.
 #[derive(Debug, Clone)]
 pub(super) struct Order {
     pub(super) program: Arc<Program>,
     pub(super) stop: Stop,
     pub(super) abandoned: Arc<AtomicBool>,
-    pub(super) found: Found,
+    pub(super) limit: MatchLimit,
     pub(super) empty: Sink,
-    /// What the found documents hold of the account.
+    /// The share of the memory account that the found documents take.
     pub(super) held: Arc<MemoryShare>,
 }
 
-/// What a scan found, and the time it took.
+/// What a scan found, and the time that it took.
 #[derive(Debug)]
 struct Outcome {
     sink: Sink,
@@ -150,7 +150,7 @@ impl Share {
         self.pool.order(self.member)
     }
 
-    /// What was searched by this member.
+    /// Buckets and rows that this member searched.
     fn searched(&self) -> (usize, u64) {
         let (mut buckets, mut rows) = (0, 0);
         for unit in self.pool.taken(self.member) {
@@ -165,18 +165,18 @@ fn rows_of(tasks: &[Task]) -> u64 {
     tasks.iter().map(|task| task.rows.len() as u64).sum()
 }
 
-/// A scan on its way through its share of a pool.
+/// The progress of a scan through its share of a pool.
 #[derive(Debug)]
 struct Progress {
     share: Share,
     order: Order,
     sink: Sink,
-    /// What the sink has taken of the account.
+    /// Bytes that the sink has taken of the account.
     charged: usize,
     busy: Duration,
-    /// Buckets that this member has taken already and searches again.
+    /// Buckets that this member took before and searches again, as the device that did so is lost.
     again: Vec<usize>,
-    /// Buckets to take if nobody has, the first one last.
+    /// Buckets to take unless another member has, the first one last.
     ahead: Vec<usize>,
     /// The bucket being searched.
     unit: Option<usize>,
@@ -195,7 +195,7 @@ impl Progress {
             charged: 0,
             order,
             busy: Duration::ZERO,
-            // None, unless the device that took them is lost.
+            // Empty, unless the device that took them is lost.
             again: share.pool.taken(share.member).collect(),
             ahead,
             unit: None,
@@ -205,7 +205,7 @@ impl Progress {
         }
     }
 
-    /// Goes on to the next bucket that nobody has taken.
+    /// Moves to the next bucket that no other member has taken.
     fn next_unit(&mut self) {
         let Share { pool, member } = &self.share;
         let free = |ahead: &mut Vec<usize>| {
@@ -222,7 +222,7 @@ impl Progress {
         (self.task, self.row) = (task, tasks.get(task).map_or(0, |task| task.rows.start));
     }
 
-    /// Scans for about `time`; true when everything is done.
+    /// Scans for about `time`. Returns true when everything is done.
     fn advance(
         &mut self,
         time: Duration,
@@ -242,12 +242,12 @@ impl Progress {
         Ok(done)
     }
 
-    /// Whether nobody wants to know more.
+    /// Whether the limit is reached or the search has been dropped.
     fn is_ended(&self) -> bool {
-        self.order.found.is_enough() || self.order.abandoned.load(Ordering::Relaxed)
+        self.order.limit.is_reached() || self.order.abandoned.load(Ordering::Relaxed)
     }
 
-    /// Scans the next rows; false if there are none.
+    /// Scans the next rows. Returns false if there are none.
     fn piece(&mut self) -> Result<bool, ScanEnd> {
         if self.unit.is_none() {
             self.next_unit();
@@ -265,7 +265,7 @@ impl Progress {
             .charge(&mut self.charged, &self.order.held)
             .map_err(ScanEnd::NoRoom)?;
         self.adapt(end - self.row, began.elapsed());
-        self.order.found.add(self.sink.count() - before);
+        self.order.limit.add(self.sink.count() - before);
         self.row = end;
         if end == task.rows.end {
             self.finish_task(tasks.len());
@@ -281,7 +281,7 @@ impl Progress {
         }
     }
 
-    /// Chooses the rows of the next piece by the time that these took.
+    /// Adapts the size of the next piece to the time that this one took.
     fn adapt(&mut self, rows: usize, took: Duration) {
         if took > PIECE * 2 {
             self.piece_rows = (rows / 2).max(1);
@@ -295,12 +295,12 @@ impl Progress {
         let rows: Rows<'_> = segment.block().rows().slice(range.clone());
         let sink = &mut self.sink;
         let outcome = match sink {
-            Sink::Count(count) if !segment.has_dead() => program
+            Sink::Count(count) if !segment.has_deleted() => program
                 .count_rows(rows, stop)
                 .map(|matches| *count += matches),
             _ => program.search_rows(rows, stop, &mut |row| {
                 let row = range.start + row as usize;
-                if !segment.is_dead(row) {
+                if !segment.is_deleted(row) {
                     sink.add_row(segment, row);
                 }
             }),
@@ -335,7 +335,7 @@ fn stopped(end: ScanEnd) -> SearchError {
     match end {
         ScanEnd::Stopped(reason) => SearchError::Stopped { reason },
         ScanEnd::NoRoom(full) => SearchError::NoRoom(full),
-        // Only the check of a device makes a fault.
+        // Only a device's check returns a fault, and this scan runs on none.
         ScanEnd::Fault(_) => SearchError::Panicked,
     }
 }
@@ -367,7 +367,7 @@ impl Job for ScanJob {
             Err(end) => Err(stopped(end)),
         };
         if let Some(answer) = self.answer.take() {
-            // Nobody listens if the search was dropped.
+            // Sending fails if the search was dropped.
             drop(answer.send(outcome));
         }
         Ok(Step::Done)
@@ -390,7 +390,7 @@ enum Running {
 }
 
 impl Scan {
-    /// Starts a scan: on the device of the place if it takes it, else on the host.
+    /// Starts a scan: on the place's device if that accepts it, otherwise on the host.
     pub(super) fn begin(
         place: Place,
         share: Share,
@@ -426,7 +426,7 @@ impl Scan {
         let Place::Device(device) = &self.place else {
             return None;
         };
-        // One value may take PCRE2 very long, for which the device's other searches would have to wait.
+        // PCRE2 may take very long for one value, and the device's other searches would wait for it.
         if self.order.program.backtracks() {
             return None;
         }
@@ -438,18 +438,18 @@ impl Scan {
         match device.submit(Box::new(job)) {
             Ok(()) => Some(receiver),
             Err(error) => {
-                tracing::debug!(%error, "a scan goes to the host");
+                tracing::debug!(%error, "a scan runs on the host instead of its device");
                 self.leave_device();
                 None
             }
         }
     }
 
-    /// The buckets of the scan are answered by the host from here on.
+    /// Makes the host answer for the buckets of the scan from here on.
     fn leave_device(&mut self) {
         if let Place::Device(device) = &self.place {
             if device.is_lost() {
-                self.shared.alarm.device_lost();
+                self.shared.flush_signal.report_lost_device();
             }
             self.place = Place::Host;
         }
@@ -465,25 +465,25 @@ impl Scan {
         self.running = Running::OnHost(spawn(move || scan_here(&share, order)));
     }
 
-    /// Waits for the scan; one whose device is lost is done again on the host.
+    /// Waits for the scan. If its device is lost, the host scans again.
     pub(super) async fn finish(mut self, report: &mut SearchReport) -> Result<Sink, SearchError> {
         if let Running::OnDevice(receiver) = &mut self.running {
-            match before(&self.order.stop, receiver).await? {
+            match until_stopped(&self.order.stop, receiver).await? {
                 Ok(outcome) => self.running = Running::Done(outcome?),
                 Err(_) => {
-                    // What the device found is gone with it, and must not count towards the limit.
-                    self.order.found = self.order.found.afresh();
+                    // What the device found is lost with it, and must not count towards the limit.
+                    self.order.limit = self.order.limit.restarted();
                     self.leave_device();
                     self.start_on_host();
                 }
             }
         }
         if let Running::OnHost(handle) = &mut self.running {
-            let outcome = before(&self.order.stop, handle).await?;
+            let outcome = until_stopped(&self.order.stop, handle).await?;
             self.running = Running::Done(outcome.map_err(|_| SearchError::Panicked)??);
         }
         let Running::Done(outcome) = self.running else {
-            unreachable!("both ways to run have ended");
+            unreachable!("awaited above");
         };
         report_scan(&self.place, &self.share, outcome.busy, report);
         Ok(outcome.sink)
@@ -508,14 +508,14 @@ fn report_scan(place: &Place, share: &Share, busy: Duration, report: &mut Search
             report.host.rows += rows;
             report.host.host_us += busy_us;
         }
-        Place::Tail => {
-            report.host.tail_rows += rows;
+        Place::Delta => {
+            report.host.delta_rows += rows;
             report.host.host_us += busy_us;
         }
     }
 }
 
-/// The report's entry of a device.
+/// The report's entry for a device, added if there is none.
 pub(super) fn device_entry<'a>(report: &'a mut SearchReport, name: &str) -> &'a mut DeviceReport {
     let known = report.devices.iter().position(|device| device.name == name);
     let index = known.unwrap_or_else(|| {

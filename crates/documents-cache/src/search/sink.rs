@@ -1,4 +1,4 @@
-//! Where found rows go: into a count or into a set of documents.
+//! Sinks for the rows that match: a count or a set of documents.
 
 use std::ops::Range;
 
@@ -11,11 +11,11 @@ use crate::segment::Segment;
 /// What a search has found so far.
 #[derive(Debug, Clone)]
 pub(super) enum Sink {
-    /// Only how many rows.
+    /// Only the number of rows.
     Count(u64),
     /// The documents of the rows.
     Numbers(Numbers),
-    /// A set that was there before the search.
+    /// A set that existed before the search.
     Set(RoaringBitmap),
 }
 
@@ -23,17 +23,17 @@ pub(super) enum Sink {
 #[derive(Debug, Clone)]
 pub(super) struct Numbers {
     rows: u64,
-    /// Documents that are not in the set yet.
+    /// Documents that have not been put into the set yet.
     recent: Vec<u32>,
-    /// Length of `recent` at which its documents are put into the set.
+    /// Length of `recent` at which its documents move into the set.
     fold_at: usize,
     set: RoaringBitmap,
 }
 
-/// Numbers below this many are kept as they come.
+/// Minimum of `fold_at`.
 const FOLD_MIN: usize = 65_536;
-/// Documents of a collection for each number that is kept as it comes: putting numbers into the set costs no more than
-/// four times the set then, and they take no more than four times its memory.
+/// `fold_at` is the number of documents of the collection divided by this. Moving the numbers then costs at most four
+/// times as much as the set itself, and they take at most four times its memory.
 const FOLD_PART: u64 = 8;
 
 impl Numbers {
@@ -80,9 +80,10 @@ impl Numbers {
     }
 
     fn into_bitmap(mut self) -> RoaringBitmap {
-        match self.set.is_empty() {
-            true => bitmap(&mut self.recent),
-            false => self.set | bitmap(&mut self.recent),
+        if self.set.is_empty() {
+            bitmap(&mut self.recent)
+        } else {
+            self.set | bitmap(&mut self.recent)
         }
     }
 
@@ -92,7 +93,7 @@ impl Numbers {
 }
 
 impl Sink {
-    /// An empty sink of the same sort.
+    /// An empty sink of the same kind.
     pub(super) fn empty_like(&self) -> Sink {
         match self {
             Sink::Count(_) => Sink::Count(0),
@@ -118,8 +119,7 @@ impl Sink {
         }
     }
 
-    /// Takes what it has grown by from the account; small ones take nothing. `charged` are the bytes that it took
-    /// before.
+    /// Charges growth to the account; a small sink is free. `charged` is the number of bytes charged before.
     pub(super) fn charge(&self, charged: &mut usize, held: &Share) -> Result<(), Full> {
         let more = self.bytes().saturating_sub(*charged);
         if more <= FREE_BYTES_MAX {
@@ -139,20 +139,20 @@ impl Sink {
         }
     }
 
-    /// Adds the live ones of some rows.
+    /// Adds the live rows of a range.
     pub(super) fn add_rows(&mut self, segment: &Segment, rows: Range<usize>) {
         match self {
             Sink::Count(count) => *count += segment.live_rows_in(rows) as u64,
-            Sink::Numbers(numbers) if !segment.has_dead() => {
+            Sink::Numbers(numbers) if !segment.has_deleted() => {
                 numbers.extend(segment.block().numbers(rows));
             }
             _ => rows
-                .filter(|row| !segment.is_dead(*row))
+                .filter(|row| !segment.is_deleted(*row))
                 .for_each(|row| self.add_row(segment, row)),
         }
     }
 
-    /// Rows found.
+    /// Number of rows found.
     pub(super) fn count(&self) -> u64 {
         match self {
             Sink::Count(count) => *count,
@@ -161,7 +161,7 @@ impl Sink {
         }
     }
 
-    /// Adds what another sink of the same sort has found.
+    /// Adds what another sink of the same kind has found.
     pub(super) fn merge(&mut self, other: Sink) {
         match (self, other) {
             (Sink::Count(count), other) => *count += other.count(),
@@ -174,7 +174,7 @@ impl Sink {
         std::mem::replace(self, Sink::Count(0)).into_bitmap()
     }
 
-    /// The documents found; none of a count.
+    /// The documents found. A count has none.
     pub(super) fn into_bitmap(self) -> RoaringBitmap {
         match self {
             Sink::Count(_) => RoaringBitmap::new(),
@@ -184,7 +184,7 @@ impl Sink {
     }
 }
 
-/// Numbers from this many on are set in a plain bitmap first, if they are dense enough.
+/// Minimum numbers that are first set in a plain bitmap, if they are dense enough.
 const PLAIN_BITMAP_FROM: usize = 4096;
 
 fn bitmap(numbers: &mut Vec<u32>) -> RoaringBitmap {

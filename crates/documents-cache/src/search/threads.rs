@@ -1,4 +1,4 @@
-//! Threads for what searches do on the host: a bound for all searches of the process together.
+//! Threads for searches on the host, bounded for all searches of the process together.
 
 use std::panic::resume_unwind;
 use std::sync::LazyLock;
@@ -11,19 +11,19 @@ use tokio::time::timeout;
 
 use crate::error::SearchError;
 
-/// Threads a core, which the system lets go on side by side, and the fewest and the most of them.
+/// Threads per core, which the system schedules fairly, with a minimum and a maximum.
 const THREADS_PER_CORE: usize = 8;
 const THREADS_MIN: usize = 16;
 const THREADS_MAX: usize = 128;
-/// How often a search that waits looks at its stop sign.
-const LOOK_INTERVAL: Duration = Duration::from_millis(50);
+/// How often a waiting search checks its cancellation token.
+const CHECK_INTERVAL: Duration = Duration::from_millis(50);
 
 static FREE: LazyLock<Semaphore> = LazyLock::new(|| {
     let threads = THREADS_PER_CORE * forebay_device::cores();
     Semaphore::new(threads.clamp(THREADS_MIN, THREADS_MAX))
 });
 
-/// Runs work that may take long on a thread for that, as soon as one is free.
+/// Runs long work on a thread of its own, as soon as one is free.
 pub(super) fn spawn<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> JoinHandle<T> {
     if let Ok(free) = FREE.try_acquire() {
         return spawn_blocking(move || {
@@ -32,7 +32,7 @@ pub(super) fn spawn<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static
         });
     }
     tokio::spawn(async {
-        let _free = FREE.acquire().await.expect("it is never closed");
+        let _free = FREE.acquire().await.expect("never closed");
         match spawn_blocking(work).await {
             Ok(done) => done,
             Err(failed) => resume_unwind(failed.into_panic()),
@@ -40,8 +40,8 @@ pub(super) fn spawn<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static
     })
 }
 
-/// Waits no longer than the search may go on.
-pub(super) async fn before<F: Future + Unpin>(
+/// Waits for `future` until the search is stopped.
+pub(super) async fn until_stopped<F: Future + Unpin>(
     stop: &Stop,
     mut future: F,
 ) -> Result<F::Output, SearchError> {
@@ -49,15 +49,15 @@ pub(super) async fn before<F: Future + Unpin>(
         stop.check().map_err(|stopped| SearchError::Stopped {
             reason: stopped.reason,
         })?;
-        if let Ok(done) = timeout(look_interval(stop), &mut future).await {
+        if let Ok(done) = timeout(check_interval(stop), &mut future).await {
             return Ok(done);
         }
     }
 }
 
-fn look_interval(stop: &Stop) -> Duration {
+fn check_interval(stop: &Stop) -> Duration {
     let left = stop
         .deadline
         .map(|deadline| deadline.saturating_duration_since(std::time::Instant::now()));
-    left.map_or(LOOK_INTERVAL, |left| left.min(LOOK_INTERVAL))
+    left.map_or(CHECK_INTERVAL, |left| left.min(CHECK_INTERVAL))
 }

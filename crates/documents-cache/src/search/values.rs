@@ -15,15 +15,15 @@ use crate::segment::Segment;
 
 use super::sink::Sink;
 
-/// Rows between two looks at the clock.
+/// Rows between two checks of the cancellation token.
 const PIECE_ROWS: usize = 65_536;
-/// Memory of one distinct value above its bytes, as charged against the limit.
+/// Memory of one distinct value besides its bytes, as charged against the limit.
 const ENTRY_BYTES: usize = size_of::<ValueCount>() + size_of::<(Box<[u8]>, u64)>();
 
-/// A count of values to be done.
+/// A job that counts values.
 pub(super) struct Counting {
     pub(super) field: Arc<FieldState>,
-    /// The documents to look at.
+    /// The documents to count in.
     pub(super) numbers: RoaringBitmap,
     /// Whether these are all documents.
     pub(super) all: bool,
@@ -31,7 +31,7 @@ pub(super) struct Counting {
     pub(super) elements: bool,
     pub(super) bytes_max: usize,
     pub(super) stop: Stop,
-    /// What the values take from.
+    /// The share of the memory account that the values take.
     pub(super) held: Arc<Share>,
 }
 
@@ -46,7 +46,7 @@ struct Counts {
 }
 
 impl Counting {
-    /// Counts; gives the documents back.
+    /// Counts, and returns the documents along with the values.
     pub(super) fn run(self) -> Result<(RoaringBitmap, ValueCounts), SearchError> {
         let arrays = self.among(&self.field.arrays);
         let skipped = if self.elements { None } else { Some(&arrays) };
@@ -76,7 +76,7 @@ impl Counting {
         }
     }
 
-    /// The documents that hold neither string, null, nor array of strings, and are not without the field.
+    /// The documents that have the field, and hold neither a string, null nor an array of strings in it.
     fn others(&self, arrays: &RoaringBitmap) -> RoaringBitmap {
         let mut strings = Sink::numbers_among(self.numbers.len());
         for segment in self.field.segments() {
@@ -95,7 +95,7 @@ impl Counting {
         let block = segment.block();
         let counted = |row: usize| {
             let number = block.number(row);
-            !segment.is_dead(row)
+            !segment.is_deleted(row)
                 && (self.all || self.numbers.contains(number))
                 && skipped.is_none_or(|skipped| !skipped.contains(number))
         };

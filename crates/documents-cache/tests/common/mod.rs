@@ -1,4 +1,4 @@
-//! A naive model of the cache, random documents and expressions, and the comparison of the two.
+//! A naive model of the cache, random documents and expressions, and the comparison of cache and model.
 #![allow(dead_code, reason = "each suite uses a part")]
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -21,7 +21,7 @@ pub enum Value {
     Other,
     String(String),
     Strings(Vec<String>),
-    Residual,
+    Recheck,
 }
 
 impl Value {
@@ -34,7 +34,7 @@ impl Value {
             Value::Strings(values) => {
                 FieldValue::Strings(values.iter().map(String::as_bytes).collect())
             }
-            Value::Residual => FieldValue::Residual,
+            Value::Recheck => FieldValue::Recheck,
         }
     }
 
@@ -46,7 +46,7 @@ impl Value {
         }
     }
 
-    /// Is there a string that is like this?
+    /// Whether a string meets `is_it`.
     fn any(&self, is_it: impl Fn(&[u8]) -> bool) -> bool {
         self.strings().iter().any(|value| is_it(value.as_bytes()))
     }
@@ -79,19 +79,19 @@ impl Model {
         }
     }
 
-    fn residual(&self, fields: &BTreeSet<usize>) -> BTreeSet<u32> {
+    fn recheck(&self, fields: &BTreeSet<usize>) -> BTreeSet<u32> {
         let odd = |document: &[Value]| {
             fields
                 .iter()
-                .any(|field| document[*field] == Value::Residual)
+                .any(|field| document[*field] == Value::Recheck)
         };
         let odd = self.documents.iter().filter(|(_, document)| odd(document));
         odd.map(|(number, _)| *number).collect()
     }
 
-    fn found(&self, expr: &Expr, residual: &BTreeSet<u32>) -> BTreeSet<u32> {
+    fn found(&self, expr: &Expr, recheck: &BTreeSet<u32>) -> BTreeSet<u32> {
         let found = self.documents.iter().filter(|(number, document)| {
-            !residual.contains(number) && Model::matches(document, expr)
+            !recheck.contains(number) && Model::matches(document, expr)
         });
         found.map(|(number, _)| *number).collect()
     }
@@ -102,12 +102,12 @@ impl Model {
         if let Want::ValueCounts { field, .. } = want {
             fields.insert(field);
         }
-        let residual = self.residual(&fields);
-        let found = self.found(expr, &residual);
+        let recheck = self.recheck(&fields);
+        let found = self.found(expr, &recheck);
         let context = format!("{expr:?} {want:?} {:?}", answer.report);
         assert_eq!(
-            answer.residual.iter().collect::<BTreeSet<_>>(),
-            residual,
+            answer.recheck.iter().collect::<BTreeSet<_>>(),
+            recheck,
             "{context}"
         );
         match want {
@@ -140,7 +140,7 @@ impl Model {
                 Value::Null => null += 1,
                 Value::Missing => missing += 1,
                 Value::Strings(_) => arrays.push(*number),
-                Value::String(_) | Value::Residual => {}
+                Value::String(_) | Value::Recheck => {}
             }
             if elements || !matches!(value, Value::Strings(_)) {
                 for distinct in value.strings().iter().collect::<BTreeSet<_>>() {
@@ -185,7 +185,7 @@ fn fields(expr: &Expr) -> BTreeSet<usize> {
     }
 }
 
-/// A cache and its model, written to together.
+/// A cache and its model, which get the same writes.
 pub struct Pair {
     pub cache: Arc<Cache>,
     pub collection: Arc<CollectionCache>,
@@ -193,7 +193,7 @@ pub struct Pair {
     runtime: tokio::runtime::Runtime,
 }
 
-/// Starts the devices that `FOREBAY_TEST_DEVICES` names, so that a suite runs on GPUs too, else those of `spec`.
+/// Starts the devices that `FOREBAY_TEST_DEVICES` names, so that a suite can run on GPUs, otherwise those of `spec`.
 pub fn start_devices(spec: &str, options: DeviceOptions) -> Devices {
     let named = std::env::var("FOREBAY_TEST_DEVICES");
     let spec = named.as_deref().unwrap_or(spec);
@@ -204,7 +204,7 @@ pub fn start_devices(spec: &str, options: DeviceOptions) -> Devices {
     Devices::new(&spec.parse().expect("a valid specification"), options).expect("devices start")
 }
 
-/// Starts one more device: the first GPU if the suite runs on GPUs and has lost it, else a host device.
+/// Starts one more device: the first GPU if the suite runs on GPUs and has lost it, otherwise a host device.
 pub fn join_device(cache: &Cache) {
     let gpu = std::env::var("FOREBAY_TEST_DEVICES").is_ok_and(|named| named.contains("cuda:0"));
     let devices = cache.devices();
@@ -315,13 +315,13 @@ pub fn runtime() -> tokio::runtime::Runtime {
         .expect("a runtime")
 }
 
-/// Small buckets and chunks, so that few rows split, merge and compact; nothing happens by itself.
+/// Small buckets and chunks, so that few rows cause splits, merges and compactions. There is no background thread.
 pub fn small_settings() -> CacheSettings {
     CacheSettings {
         bucket_values_max: 24,
-        tail_values_max: 32,
+        delta_values_max: 32,
         chunk_values_max: 8,
-        hash_bytes: 1,
+        prefix_bytes: 1,
         background: false,
         ..CacheSettings::default()
     }
@@ -334,7 +334,7 @@ pub fn options(memory_budget_bytes: u64) -> DeviceOptions {
     }
 }
 
-/// Runs a test with each seed, or with the one in `FOREBAY_TEST_SEED`. The output of a failed test names the seed.
+/// Runs a test with `count` seeds, or with the one in `FOREBAY_TEST_SEED`. The output of a failed test names the seed.
 pub fn with_seeds(count: u64, mut test: impl FnMut(Rng)) {
     let given = std::env::var("FOREBAY_TEST_SEED").ok();
     let given = given.map(|seed| seed.parse().expect("FOREBAY_TEST_SEED is a number"));
@@ -371,7 +371,7 @@ pub fn random_value(rng: &mut Rng) -> Value {
         0 => Value::Missing,
         1 => Value::Null,
         2 => Value::Other,
-        3 => Value::Residual,
+        3 => Value::Recheck,
         4..8 => Value::Strings((0..rng.usize(..4)).map(|_| random_string(rng)).collect()),
         _ => Value::String(random_string(rng)),
     }

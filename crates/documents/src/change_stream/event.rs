@@ -1,4 +1,4 @@
-//! Changes as clients see them.
+//! Event documents of changes.
 
 use bson::{RawBson, RawDocumentBuf, Timestamp, cstr, rawdoc};
 use forebay_documents_store::{ChangeEvent, ChangeKind, Interest, Namespace};
@@ -7,7 +7,7 @@ use super::options::INTERNAL_DATABASES;
 use super::token::{Mark, ResumeToken};
 use crate::error::CommandError;
 
-/// Does a change concern a stream of this scope?
+/// Whether a change concerns a stream of this scope.
 pub fn concerns(scope: &Interest, change: &ChangeEvent) -> bool {
     if change.kind == ChangeKind::Beginning {
         return false;
@@ -22,7 +22,7 @@ pub fn concerns(scope: &Interest, change: &ChangeEvent) -> bool {
     is_shown(&change.namespace) || renamed_to(change).is_some_and(|to| is_shown(&to))
 }
 
-/// Is a stream of this scope at its end after a change that concerns it?
+/// Whether a change that concerns a stream of this scope ends it.
 pub fn invalidates(scope: &Interest, change: &ChangeEvent) -> bool {
     match scope {
         Interest::Everything => false,
@@ -42,10 +42,10 @@ fn renamed_to(change: &ChangeEvent) -> Option<Namespace> {
     ))
 }
 
-/// The event of a change, and with it the document that an update left, where it was looked up.
+/// The event of a change, with the updated document if it was looked up.
 ///
 /// # Errors
-/// That the history holds no BSON.
+/// Malformed BSON in the history.
 pub fn event(
     change: &ChangeEvent,
     looked_up: Option<RawBson>,

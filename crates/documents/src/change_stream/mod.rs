@@ -1,8 +1,8 @@
-//! `$changeStream`: what is written, as events, in the order of the store.
+//! `$changeStream`: writes as events, in the order of the store.
 //!
-//! The store's history of changes is read from where the client says, turned into event documents, and sent through the
-//! stages behind `$changeStream`. The cursor has no end: a `getMore` that finds nothing waits for the next change that
-//! concerns the stream.
+//! The stream reads the store's history of changes from a position that the client chooses, turns changes into event
+//! documents, and sends these through the stages after `$changeStream`. The cursor has no end: a `getMore` that finds
+//! nothing waits for the next change that concerns the stream.
 //!
 //! # Sources
 //! "Change Events" of the MongoDB manual; `change-streams.md` of the driver specifications.
@@ -17,7 +17,7 @@ use forebay_documents_query::stage::Stage;
 use forebay_documents_query::{Code, Pipeline};
 
 use crate::batch::{self, BatchOptions};
-use crate::commands::aggregate::{behind_first, first_stage};
+use crate::commands::aggregate::{after_first, first_stage};
 use crate::commands::read;
 use crate::dispatch::Reply;
 use crate::error::CommandError;
@@ -28,18 +28,18 @@ use options::Options;
 pub use stream::ChangeStream;
 pub use token::ResumeToken;
 
-/// The stage that this is about.
+/// The name of the stage.
 pub const STAGE: &str = "$changeStream";
 
-/// Does a pipeline begin with `$changeStream`?
-pub fn is_asked_for(pipeline: &RawArray) -> bool {
+/// Whether a pipeline begins with `$changeStream`.
+pub fn is_change_stream(pipeline: &RawArray) -> bool {
     first_stage(pipeline).is_some_and(|(name, _)| name == STAGE)
 }
 
-/// Answers an `aggregate` that begins with `$changeStream`: opens a cursor, with what there is already in its batch.
+/// Replies to an `aggregate` that begins with `$changeStream`: opens a cursor, whose first batch has the events so far.
 ///
 /// # Errors
-/// 40573 where no history is kept; what is wrong with the options or the stages; `ChangeStreamHistoryLost`.
+/// 40573 if no history is kept; invalid options or stages; `ChangeStreamHistoryLost`.
 pub async fn open(
     request: &Request<'_>,
     namespace: &Namespace,
@@ -66,11 +66,11 @@ fn not_kept() -> CommandError {
     )
 }
 
-/// The stages behind the first one, which may only change or leave out events.
+/// The stages after the first one, which may only change or drop events.
 fn stages(request: &Request<'_>, pipeline: &RawArray) -> Result<Vec<Stage>, CommandError> {
-    let behind = behind_first(pipeline);
-    let stages = Pipeline::parse(&behind, &read::limits(request)?)?.stages;
-    let names = behind.into_iter().flatten().filter_map(|stage| {
+    let rest = after_first(pipeline);
+    let stages = Pipeline::parse(&rest, &read::limits(request)?)?.stages;
+    let names = rest.into_iter().flatten().filter_map(|stage| {
         let stage = stage.as_document()?.iter_elements().next()?.ok()?;
         Some(stage.key().as_str())
     });

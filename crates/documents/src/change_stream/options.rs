@@ -1,4 +1,4 @@
-//! What `{$changeStream: {…}}` asks for.
+//! The options of `{$changeStream: {…}}`.
 
 use bson::{RawArray, RawBsonRef, RawDocument};
 use forebay_documents_query::Code;
@@ -12,36 +12,36 @@ use crate::error::CommandError;
 use crate::namespace::Namespace;
 use crate::request::Request;
 
-/// Databases that change streams do not show, as in MongoDB.
+/// Databases whose changes are not shown, as in MongoDB.
 pub const INTERNAL_DATABASES: [&str; 3] = ["admin", "config", "local"];
 
-/// Where a stream begins.
+/// The start of a stream.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Start {
-    /// With what is written from now on.
+    /// With the next write.
     Now,
-    /// Behind a place.
+    /// After a position.
     After(ResumeToken),
-    /// With the changes of this time.
+    /// With the first change at or after this time.
     At(ClusterTime),
 }
 
 /// The options of a change stream.
 #[derive(Debug)]
 pub struct Options {
-    /// Which changes it shows.
+    /// The changes that it shows.
     pub scope: Interest,
-    /// Where it begins.
+    /// Its start.
     pub start: Start,
-    /// Are updates to come with the document as it is when they are read?
+    /// Whether an update's event includes the document as it is when the event is read.
     pub looks_up: bool,
 }
 
 impl Options {
-    /// Reads them.
+    /// Reads the options.
     ///
     /// # Errors
-    /// What is wrong with them; `NotImplemented` for those that MongoDB has and this server has not.
+    /// Invalid options; `NotImplemented` for options of MongoDB that this server lacks.
     pub fn read(
         request: &Request<'_>,
         namespace: &Namespace,
@@ -153,7 +153,7 @@ fn after_invalidate() -> CommandError {
     )
 }
 
-/// Which changes a stream over `namespace` shows.
+/// The scope of a stream over `namespace`.
 fn scope(namespace: &Namespace, whole_cluster: bool) -> Result<Interest, CommandError> {
     let has_collection = namespace.collection != "$cmd.aggregate";
     if whole_cluster {

@@ -1,4 +1,4 @@
-//! The stream of events.
+//! The stream of change events.
 
 use std::sync::Arc;
 
@@ -16,13 +16,13 @@ use super::token::{Mark, ResumeToken};
 use crate::error::CommandError;
 use crate::streams::{Row, Stream};
 
-/// How many events are left out by stages between two looks at the stop sign.
+/// Events that stages drop between two checks of the cancellation token.
 const LEFT_OUT_INTERVAL: u32 = 64;
 
 /// A stream over the changes of the store.
 ///
-/// What is behind `position` and up to `until` is read page by page. Once all of that is read, the watch tells whether
-/// anything since then concerns the stream; if so, all before it is skipped.
+/// It reads the changes in `(position, until]` page by page. After these, the watch tells whether a later change
+/// concerns the stream; if so, all changes before it are skipped.
 pub struct ChangeStream {
     store: Arc<Store>,
     history: Arc<History>,
@@ -30,24 +30,24 @@ pub struct ChangeStream {
     scope: Interest,
     looks_up: bool,
     stages: Vec<Stage>,
-    /// Changes of an earlier time are not shown.
+    /// Changes before this time are not shown.
     from: ClusterTime,
-    /// All changes up to this one are dealt with.
+    /// All changes up to this time have been processed.
     position: ClusterTime,
     until: ClusterTime,
     page: std::vec::IntoIter<ChangeEvent>,
-    /// The token of the last event.
+    /// The resume token of the last event.
     last: ResumeToken,
-    /// The change that ends the stream, if it was shown.
+    /// The change that ends the stream, once its own event has been shown.
     ending: Option<ChangeEvent>,
     ended: bool,
 }
 
 impl ChangeStream {
-    /// The stream that the options ask for.
+    /// Opens a stream with these options.
     ///
     /// # Errors
-    /// `ChangeStreamHistoryLost` for a place that is not in the history any more.
+    /// `ChangeStreamHistoryLost` for a position that is no longer in the history.
     pub fn open(
         store: Arc<Store>,
         history: Arc<History>,
@@ -98,20 +98,21 @@ impl ChangeStream {
         Ok(())
     }
 
-    /// The place behind all that the stream has given, or passed over.
+    /// The position after everything that the stream has returned or skipped.
     pub fn token(&self) -> ResumeToken {
-        match self.position > self.last.at {
-            true => ResumeToken::new(self.position, Mark::HighWater),
-            false => self.last,
+        if self.position > self.last.at {
+            ResumeToken::new(self.position, Mark::HighWater)
+        } else {
+            self.last
         }
     }
 
-    /// Tells when there is something new.
+    /// The watch that signals new changes.
     pub fn watch(&self) -> Arc<Watch> {
         self.watch.clone()
     }
 
-    /// The next change that concerns the stream, or nothing when there is none yet or the time is over.
+    /// The next change that concerns the stream. Returns `None` if there is none yet or the time is over.
     fn next_change(&mut self, stop: &Stop) -> Result<Option<ChangeEvent>, CommandError> {
         let mut pages = 0;
         loop {
@@ -124,7 +125,7 @@ impl ChangeStream {
             if pages > 0 && is_late(stop)? {
                 return Ok(None);
             }
-            if self.position >= self.until && !self.look() {
+            if self.position >= self.until && !self.advance() {
                 return Ok(None);
             }
             self.read_page()?;
@@ -132,8 +133,8 @@ impl ChangeStream {
         }
     }
 
-    /// Looks for news; false if there is nothing that concerns the stream.
-    fn look(&mut self) -> bool {
+    /// Extends `until` over new changes. Returns false if none of them concerns the stream.
+    fn advance(&mut self) -> bool {
         let (first, last) = self.history.news(&self.watch);
         self.until = last;
         self.position = match first {
@@ -155,11 +156,12 @@ impl ChangeStream {
         Ok(())
     }
 
-    /// The event of a change; nothing if a stage leaves it out.
+    /// The event of a change. Returns `None` if a stage drops it.
     fn show(&mut self, change: ChangeEvent) -> Result<Option<Row>, CommandError> {
-        let looked_up = match self.looks_up && change.kind == ChangeKind::Update {
-            true => Some(self.look_up(&change)?),
-            false => None,
+        let looked_up = if self.looks_up && change.kind == ChangeKind::Update {
+            Some(self.look_up(&change)?)
+        } else {
+            None
         };
         let event = event::event(&change, looked_up)?;
         self.last = ResumeToken::new(change.at, Mark::Event);
@@ -177,7 +179,7 @@ impl ChangeStream {
         self.through_stages(event::invalidate(change))
     }
 
-    /// The document that a change was about, as it is now; null if it is gone.
+    /// The present version of the changed document, or null if it has been deleted.
     fn look_up(&self, change: &ChangeEvent) -> Result<RawBson, CommandError> {
         let found = match self.collection_of(change) {
             Some(collection) => document(&collection, &change.detail),
@@ -190,7 +192,7 @@ impl ChangeStream {
         }
     }
 
-    /// The collection of a change, which may have another name by now.
+    /// The collection of a change, which may have been renamed since.
     fn collection_of(&self, change: &ChangeEvent) -> Option<Arc<Collection>> {
         let named = self
             .store
@@ -213,7 +215,7 @@ impl ChangeStream {
         Ok(Some(Row::Built(event)))
     }
 
-    /// An event must keep the token by which the client goes on after it.
+    /// Checks that an event has kept its resume token, with which the client continues after it.
     fn check_token(&self, event: &RawDocument) -> Result<(), CommandError> {
         let kept = event.get_document("_id").and_then(|id| id.get_str("_data"));
         if kept.is_ok_and(|data| data == self.last.data()) {
@@ -273,7 +275,7 @@ fn document(
     Ok(found.flatten().map(|document| document.to_buf()))
 }
 
-/// Is the time over? Then what was found so far is all.
+/// Whether the time is over, so that the stream returns what it has found so far.
 fn is_late(stop: &Stop) -> Result<bool, CommandError> {
     match stop.check() {
         Ok(()) => Ok(false),
@@ -288,6 +290,6 @@ fn lost() -> CommandError {
     CommandError::refused(
         Code::ChangeStreamHistoryLost,
         "Resume of change stream was not possible, as the resume point may no longer be in the history of changes: \
-         read the data anew, and open a new stream first. A larger --documents-change-history-bytes-max keeps more",
+         open a new stream, then read the data again. A larger --documents-change-history-bytes-max keeps more",
     )
 }

@@ -1,4 +1,4 @@
-//! Resume tokens: where in a stream of changes a client is.
+//! Resume tokens: positions in a change stream.
 
 use bson::{RawDocument, RawDocumentBuf, rawdoc};
 use forebay_documents_query::Code;
@@ -6,11 +6,11 @@ use forebay_documents_store::ClusterTime;
 
 use crate::error::CommandError;
 
-/// The first byte of a token, as MongoDB has it before a timestamp: tools that read the time of a token find it.
+/// The first byte of a token, the same as MongoDB's before a timestamp, so that tools can read the time of a token.
 const TIMESTAMP: u8 = 0x82;
 const TOKEN_BYTES: usize = 1 + 8 + 1;
 
-/// What a token stands behind.
+/// What a token's position comes after.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Mark {
     /// All changes up to a time, whether or not they concerned the stream.
@@ -25,29 +25,29 @@ impl Mark {
     const ALL: [Mark; 3] = [Mark::HighWater, Mark::Event, Mark::Invalidate];
 }
 
-/// A place in a stream: `{_data: "82…"}`.
+/// A position in a stream: `{_data: "82…"}`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ResumeToken {
     /// The time of a change that is, or was, in the history.
     pub at: ClusterTime,
-    /// What it stands behind.
+    /// What the position comes after.
     pub mark: Mark,
 }
 
 impl ResumeToken {
-    /// The place behind something at this time.
+    /// The position after `mark` at this time.
     pub fn new(at: ClusterTime, mark: Mark) -> ResumeToken {
         ResumeToken { at, mark }
     }
 
-    /// Reads what a client sent back.
+    /// Reads a token that a client sent.
     ///
     /// # Errors
     /// `InvalidResumeToken`.
     pub fn parse(document: &RawDocument) -> Result<ResumeToken, CommandError> {
         let data = document.get_str("_data").ok();
         data.and_then(ResumeToken::decode).ok_or_else(|| {
-            let message = "the resume token is none that this server gave: send back the _id of an event, unchanged";
+            let message = "the resume token was not issued by this server: send the _id of an event unchanged";
             CommandError::refused(Code::InvalidResumeToken, message)
         })
     }
@@ -77,7 +77,7 @@ impl ResumeToken {
         )
     }
 
-    /// As clients see it.
+    /// The token as a document.
     pub fn to_document(self) -> RawDocumentBuf {
         rawdoc! { "_data": self.data() }
     }
@@ -98,7 +98,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_token_is_refused() {
+    fn malformed_tokens_are_refused() {
         let wrong = [
             rawdoc! {},
             rawdoc! { "_data": 5 },

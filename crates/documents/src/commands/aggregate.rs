@@ -1,7 +1,7 @@
 //! `aggregate`: documents through a pipeline of stages.
 //!
-//! What the leading `$match` stages ask is planned like a `find`. `$count` right behind them is a count; `$group` by a
-//! cached field that only counts is answered from the cache. The rest of the pipeline runs over the matches.
+//! The leading `$match` stages are planned like a `find`. A `$count` directly after them becomes a count. A `$group` by
+//! a cached field that only counts is answered from the cache. The rest of the pipeline runs over the matches.
 
 use std::sync::Arc;
 
@@ -15,11 +15,11 @@ use crate::arguments::Known;
 use crate::batch::{self, BatchOptions};
 use crate::change_stream;
 use crate::collections::OpenCollection;
-use crate::dispatch::{Effect, Later, Reply, Run, Spec};
+use crate::dispatch::{BoxFuture, Effect, Reply, Run, Spec};
 use crate::error::CommandError;
 use crate::namespace::Namespace;
 use crate::places::aside;
-use crate::plan::{Plan, Wishes};
+use crate::plan::{Plan, PlanRequirements};
 use crate::request::Request;
 use crate::search::{SearchPlan, Wanted};
 use crate::searches::Search;
@@ -40,10 +40,10 @@ pub const SPEC: Spec = Spec {
         "let",
     ]),
     effect: Effect::Reads,
-    run: Run::Later(start),
+    run: Run::Async(start),
 };
 
-/// Change streams tell of what a majority has, which is what there is.
+/// Checks the read concern of a change stream. It must be `majority`, which here includes all writes.
 fn check_level(level: Option<&str>) -> Result<(), CommandError> {
     match level {
         None | Some("majority") => Ok(()),
@@ -56,7 +56,7 @@ fn check_level(level: Option<&str>) -> Result<(), CommandError> {
     }
 }
 
-fn start<'a>(request: &'a Request<'a>) -> Later<'a> {
+fn start<'a>(request: &'a Request<'a>) -> BoxFuture<'a> {
     Box::pin(run(request))
 }
 
@@ -65,7 +65,7 @@ async fn run(request: &Request<'_>) -> Reply {
     let namespace = namespace(request)?;
     let all = stages(request)?;
     let size = read::cursor_batch_size(request)?;
-    if change_stream::is_asked_for(all) {
+    if change_stream::is_change_stream(all) {
         check_level(request.generic.read_level)?;
         return change_stream::open(request, &namespace, all, size).await;
     }
@@ -112,10 +112,10 @@ fn check(request: &Request<'_>) -> Result<(), CommandError> {
     Ok(())
 }
 
-/// The stages as they came.
+/// The stages of the command.
 ///
 /// # Errors
-/// `TypeMismatch`, 40414 when missing.
+/// `TypeMismatch`, 40414 if missing.
 pub fn stages<'a>(request: &Request<'a>) -> Result<&'a RawArray, CommandError> {
     request
         .arguments
@@ -174,16 +174,16 @@ async fn from_collection(
     )))
 }
 
-/// A stage right behind the matches that needs no more of them than their number.
+/// A stage directly after the matches that needs only their number.
 pub enum Counting<'a> {
     /// `$count`, with the name of its field.
     Count(&'a str),
-    /// `$group` of all documents into one: what drivers send for `countDocuments`.
+    /// `$group` of all documents into one, which drivers send for `countDocuments`.
     Group(&'a Group, group_counts::Weights),
 }
 
 impl Counting<'_> {
-    /// What the stage gives; nothing where there was nothing to count.
+    /// The stage's result. Returns `None` if nothing matched.
     fn document(self, count: u64) -> Option<RawDocumentBuf> {
         if count == 0 {
             return None;
@@ -200,7 +200,7 @@ impl Counting<'_> {
     }
 }
 
-/// A pipeline, its leading `$match` stages taken together.
+/// A pipeline whose leading `$match` stages have been merged into one filter.
 pub struct Query {
     filter: Arc<Filter>,
     rest: Pipeline,
@@ -210,7 +210,7 @@ impl Query {
     /// Reads the stages.
     ///
     /// # Errors
-    /// Whatever is wrong with them.
+    /// An invalid stage.
     pub fn read(request: &Request<'_>, stages: &RawArray) -> Result<Query, CommandError> {
         let mut rest = Pipeline::parse(stages, &read::limits(request)?)?
             .stages
@@ -238,19 +238,19 @@ impl Query {
     /// The plan for the matches.
     ///
     /// # Errors
-    /// Whatever is wrong with the hint.
+    /// An invalid hint.
     pub fn plan(
         &self,
         request: &Request<'_>,
         collection: &Arc<OpenCollection>,
     ) -> Result<Arc<Plan>, CommandError> {
         let hint = crate::plan::hint(collection, request.arguments.get("hint"))?;
-        let wishes = Wishes {
+        let requirements = PlanRequirements {
             sort: self.sort(),
             hint,
             strict: request.strict(),
         };
-        Plan::new(collection.clone(), self.filter.clone(), &wishes)
+        Plan::new(collection.clone(), self.filter.clone(), &requirements)
     }
 
     fn sort(&self) -> Option<&Sort> {
@@ -260,7 +260,7 @@ impl Query {
         }
     }
 
-    /// The stages behind the plan: a sort that the plan has done leaves its limit only.
+    /// The stages after the plan. Of a sort that the plan has done, only its limit remains.
     fn rest_of(mut self, plan: &Plan) -> Pipeline {
         if let (true, Some(Stage::Sort { limit, .. })) = (plan.is_sorted, self.rest.stages.first())
         {
@@ -279,7 +279,7 @@ impl Query {
         }
     }
 
-    /// The stage right behind the matches, if it only counts them.
+    /// The stage directly after the matches, if it only counts them.
     pub fn counting(&self) -> Option<Counting<'_>> {
         match self.rest.stages.first()? {
             Stage::Count(field) => Some(Counting::Count(field)),
@@ -290,7 +290,7 @@ impl Query {
         }
     }
 
-    /// The groups of a `$group` by a cached field that only counts.
+    /// The groups of a `$group` that counts by a cached field.
     async fn groups_of_cache(
         &self,
         request: &Request<'_>,
@@ -347,7 +347,7 @@ pub fn first_element(stage: RawBsonRef<'_>) -> Option<(&str, RawBsonRef<'_>)> {
     Some((name.as_str(), operand))
 }
 
-/// The stages behind the first one.
-pub fn behind_first(stages: &RawArray) -> RawArrayBuf {
+/// The stages after the first one.
+pub fn after_first(stages: &RawArray) -> RawArrayBuf {
     stages.into_iter().skip(1).flatten().collect()
 }

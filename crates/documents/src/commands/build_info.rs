@@ -1,4 +1,4 @@
-//! `buildInfo`: which release this is, and which MongoDB it behaves like.
+//! `buildInfo`: the release, and the MongoDB version whose behaviour it follows.
 
 use bson::{RawArrayBuf, rawdoc};
 

@@ -38,7 +38,7 @@ fn run(request: &Request<'_>) -> Reply {
     Ok(reply)
 }
 
-/// What sizes are divided by.
+/// The divisor of sizes.
 ///
 /// # Errors
 /// `TypeMismatch`, `BadValue` for less than one.
@@ -83,7 +83,7 @@ pub fn figures(collection: &OpenCollection, scale: i64) -> RawDocumentBuf {
     }
 }
 
-/// The state of every cache index of a collection.
+/// The states of all cache indexes of a collection.
 pub fn cache_states(collection: &OpenCollection) -> RawArrayBuf {
     let states = collection.search.status().into_iter().map(|status| {
         let mut state = rawdoc! { "name": status.name.as_str() };

@@ -1,4 +1,4 @@
-//! `connectionStatus`: who this connection has proven to be.
+//! `connectionStatus`: the authenticated user of this connection.
 
 use bson::{RawArrayBuf, rawdoc};
 

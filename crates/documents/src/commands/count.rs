@@ -1,4 +1,4 @@
-//! `count`: how many documents match.
+//! `count`: the number of documents that match.
 
 use std::sync::Arc;
 
@@ -6,9 +6,9 @@ use bson::{RawDocumentBuf, rawdoc};
 
 use super::read;
 use crate::arguments::Known;
-use crate::dispatch::{Effect, Later, Reply, Run, Spec};
+use crate::dispatch::{BoxFuture, Effect, Reply, Run, Spec};
 use crate::error::CommandError;
-use crate::plan::{Plan, Wishes};
+use crate::plan::{Plan, PlanRequirements};
 use crate::request::Request;
 use crate::searches::Search;
 
@@ -18,10 +18,10 @@ pub const SPEC: Spec = Spec {
     help: "counts matching documents",
     known: Known::Only(&["query", "limit", "skip", "hint", "fields", "collation"]),
     effect: Effect::Reads,
-    run: Run::Later(start),
+    run: Run::Async(start),
 };
 
-fn start<'a>(request: &'a Request<'a>) -> Later<'a> {
+fn start<'a>(request: &'a Request<'a>) -> BoxFuture<'a> {
     Box::pin(run(request))
 }
 
@@ -38,10 +38,10 @@ async fn run(request: &Request<'_>) -> Reply {
     Ok(reply(count))
 }
 
-/// The plan of a `count`; none where there is no collection.
+/// The plan of a `count`. Returns `None` if the collection does not exist.
 ///
 /// # Errors
-/// Whatever is wrong with the arguments.
+/// Invalid arguments.
 pub fn plan(request: &Request<'_>) -> Result<Option<Arc<Plan>>, CommandError> {
     request.arguments.simple_collation()?;
     let namespace = request.namespace()?;
@@ -51,15 +51,15 @@ pub fn plan(request: &Request<'_>) -> Result<Option<Arc<Plan>>, CommandError> {
         return Ok(None);
     };
     let hint = crate::plan::hint(&collection, request.arguments.get("hint"))?;
-    let wishes = Wishes {
+    let requirements = PlanRequirements {
         hint,
         strict: request.strict(),
-        ..Wishes::default()
+        ..PlanRequirements::default()
     };
-    Plan::new(collection, filter, &wishes).map(Some)
+    Plan::new(collection, filter, &requirements).map(Some)
 }
 
-/// `skip` and `limit`; a negative limit means its absolute value, zero none.
+/// `skip` and `limit`. A negative limit means its absolute value, zero means no limit.
 fn window(request: &Request<'_>) -> Result<(u64, Option<u64>), CommandError> {
     let skip = request.arguments.unsigned("skip")?.unwrap_or(0);
     let limit = request

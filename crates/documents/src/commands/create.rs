@@ -1,4 +1,4 @@
-//! `create`: makes an empty collection.
+//! `create`: creates an empty collection.
 
 use bson::rawdoc;
 use forebay_documents_query::Code;
@@ -42,7 +42,7 @@ pub const SPEC: Spec = Spec {
     run: Run::Now(run),
 };
 
-/// What is not built.
+/// Options that are not implemented.
 const UNSUPPORTED: &[&str] = &[
     "capped",
     "validator",
@@ -67,23 +67,24 @@ fn run(request: &Request<'_>) -> Reply {
     Ok(rawdoc! { "ok": 1.0 })
 }
 
-/// Images of documents before and after their changes are not recorded: asked for, they are refused.
+/// Refuses images of documents before and after their changes, which are not recorded.
 fn refuse_images(request: &Request<'_>) -> Result<(), CommandError> {
     const OPTION: &str = "changeStreamPreAndPostImages";
     let Some(options) = request.arguments.document(OPTION)? else {
         return Ok(());
     };
     let options = Arguments::parse_nested(OPTION, options, Known::Only(&["enabled"]))?;
-    match options.flag("enabled")? {
-        true => Err(CommandError::refused(
+    if options.flag("enabled")? {
+        Err(CommandError::refused(
             Code::NotImplemented,
             format!("option '{OPTION}' of 'create' is not supported"),
-        )),
-        false => Ok(()),
+        ))
+    } else {
+        Ok(())
     }
 }
 
-/// Making a collection that exists with the same options is no error.
+/// The reply for an existing collection: an error only if its options differ.
 fn same_again(namespace: &Namespace, existing: &OpenCollection) -> Reply {
     if existing.store.options().is_empty() {
         return Ok(rawdoc! { "ok": 1.0 });

@@ -1,4 +1,4 @@
-//! `createIndexes`: ordinary indexes are built before the reply, caches of fields in the background.
+//! `createIndexes`: builds ordinary indexes before the reply, and caches of fields in the background.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -18,11 +18,11 @@ use crate::places::blocking;
 use crate::request::Request;
 use crate::search::CacheIndex;
 
-/// How long the reply waits for a cache to be built.
-const PATIENCE: Duration = Duration::from_secs(1);
+/// Maximum time that the reply waits for a cache to be built.
+const CACHE_BUILD_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// How often who waits for others to create indexes looks whether the command has to end.
-const LOOK_INTERVAL: Duration = Duration::from_millis(100);
+/// How often a command that waits for another's creation of indexes checks its cancellation token.
+const CHECK_INTERVAL: Duration = Duration::from_millis(100);
 
 /// The command.
 pub const SPEC: Spec = Spec {
@@ -67,10 +67,10 @@ fn specifications(request: &Request<'_>) -> Result<Vec<IndexSpec>, CommandError>
     Ok(specifications)
 }
 
-/// Creates those of the indexes that are not there yet. Blocks while they are built, or built by another.
+/// Creates the indexes that do not exist yet. Blocks while this or another command builds them.
 ///
 /// # Errors
-/// That one stands in the way of another, and whatever the store says.
+/// A conflict with an existing index, or the store's error.
 pub fn create(
     request: &Request<'_>,
     collection: &OpenCollection,
@@ -79,7 +79,7 @@ pub fn create(
     if are_complete(collection, &wanted)? {
         return Ok(());
     }
-    let _alone = wait_for_turn(request, collection)?;
+    let _exclusive = lock_index_creation(request, collection)?;
     let mut caches = Vec::new();
     for spec in wanted {
         if is_there(&collection.namespace, &collection.store.indexes(), &spec)? {
@@ -97,7 +97,7 @@ pub fn create(
     }
 }
 
-/// Are all there, and built?
+/// Whether all exist and are built.
 fn are_complete(collection: &OpenCollection, wanted: &[IndexSpec]) -> Result<bool, CommandError> {
     let existing = collection.store.indexes();
     for spec in wanted {
@@ -112,16 +112,16 @@ fn are_complete(collection: &OpenCollection, wanted: &[IndexSpec]) -> Result<boo
         .all(|index| index.complete))
 }
 
-/// Waits until nobody else creates indexes of the collection.
+/// Locks the creation of indexes of the collection.
 ///
 /// # Errors
-/// If the command has to end before.
-fn wait_for_turn<'a>(
+/// If the command is stopped before.
+fn lock_index_creation<'a>(
     request: &Request<'_>,
     collection: &'a OpenCollection,
 ) -> Result<MutexGuard<'a, ()>, CommandError> {
     loop {
-        if let Some(alone) = collection.index_creation.try_lock_for(LOOK_INTERVAL) {
+        if let Some(alone) = collection.index_creation.try_lock_for(CHECK_INTERVAL) {
             return Ok(alone);
         }
         request.stop().check()?;
@@ -144,12 +144,12 @@ fn build(
     Ok(collection.store.create_index(spec, progress)?)
 }
 
-/// Declares caches, and waits a moment for them: a small collection is searched in its cache right after the reply. The
-/// build of a larger one goes on in the background; `currentOp` shows it.
+/// Declares caches and waits a moment for them, so that a small collection is searched in its cache right after the
+/// reply. The build of a larger one continues in the background; `currentOp` shows it.
 fn declare(collection: &OpenCollection, caches: Vec<CacheIndex>) -> Result<(), CommandError> {
     let names: Vec<String> = caches.iter().map(|cache| cache.name.clone()).collect();
     let outcome = match collection.search.declare(caches) {
-        Ok(build) => build.wait(PATIENCE).unwrap_or(Ok(())),
+        Ok(build) => build.wait(CACHE_BUILD_TIMEOUT).unwrap_or(Ok(())),
         Err(error) => Err(error),
     };
     outcome.or_else(|error| {

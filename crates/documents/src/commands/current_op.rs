@@ -1,11 +1,11 @@
-//! `currentOp`: the operations in progress, background index builds with their progress among them.
+//! `currentOp`: the operations in progress, including background index builds and their progress.
 
 use bson::{RawArrayBuf, RawBsonRef, RawDocument, RawDocumentBuf, rawdoc};
 use forebay_documents_query::Filter;
 
 use super::read;
 use crate::arguments::Known;
-use crate::dispatch::{Effect, Later, Reply, Run, Spec};
+use crate::dispatch::{BoxFuture, Effect, Reply, Run, Spec};
 use crate::error::CommandError;
 use crate::operations::cache_build;
 use crate::request::Request;
@@ -16,10 +16,10 @@ pub const SPEC: Spec = Spec {
     help: "lists operations in progress",
     known: Known::Any,
     effect: Effect::Reads,
-    run: Run::Later(start),
+    run: Run::Async(start),
 };
 
-/// Fields of the command that are no conditions on operations.
+/// Fields of the command that are not conditions on operations.
 const OPTIONS: &[&str] = &[
     "currentOp",
     "$all",
@@ -32,28 +32,29 @@ const OPTIONS: &[&str] = &[
     "comment",
 ];
 
-fn start<'a>(request: &'a Request<'a>) -> Later<'a> {
+fn start<'a>(request: &'a Request<'a>) -> BoxFuture<'a> {
     Box::pin(run(request))
 }
 
 async fn run(request: &Request<'_>) -> Reply {
     request.admin_only()?;
     let filter = Filter::parse(&conditions(&request.command.body)?, &read::limits(request)?)?;
-    let listed = match request.arguments.flag("$ownOps")? {
-        true => own_operations(request),
-        false => self::operations(request),
+    let listed = if request.arguments.flag("$ownOps")? {
+        own_operations(request)
+    } else {
+        self::operations(request)
     };
     let wanted = read::those_that_match(request, &filter, listed).await?;
     Ok(rawdoc! { "inprog": RawArrayBuf::from_iter(wanted), "ok": 1.0 })
 }
 
-/// Operations of the client's user, or of its connection where there are no users.
+/// Operations of the client's user or, without authentication, of its connection.
 fn own_operations(request: &Request<'_>) -> Vec<RawDocumentBuf> {
     let operations = request.documents.operations();
     operations.report(|operation| operation.is_of(request.client))
 }
 
-/// Every operation in progress that the client may see; all, builds of caches too, if it may see everything.
+/// The operations in progress that the client may see. With all rights it sees all, including builds of caches.
 pub fn operations(request: &Request<'_>) -> Vec<RawDocumentBuf> {
     if !request.client.rights.is_root() {
         return own_operations(request);

@@ -10,7 +10,7 @@ use super::update::check_retryable;
 use crate::arguments::{Arguments, Known};
 use crate::changes::{self, Deleted, Reach};
 use crate::collections::OpenCollection;
-use crate::dispatch::{Effect, Later, Reply, Run, Spec};
+use crate::dispatch::{BoxFuture, Effect, Reply, Run, Spec};
 use crate::error::CommandError;
 use crate::namespace::Namespace;
 use crate::plan::Plan;
@@ -24,10 +24,10 @@ pub const SPEC: Spec = Spec {
     help: "removes documents",
     known: Known::Only(&["deletes", "ordered", "let", "bypassDocumentValidation"]),
     effect: Effect::Writes,
-    run: Run::Later(start),
+    run: Run::Async(start),
 };
 
-fn start<'a>(request: &'a Request<'a>) -> Later<'a> {
+fn start<'a>(request: &'a Request<'a>) -> BoxFuture<'a> {
     Box::pin(run(request))
 }
 
@@ -36,7 +36,7 @@ async fn run(request: &Request<'_>) -> Reply {
     let (mut done, mut errors) = (Deleted::default(), WriteErrors::default());
     for (index, statement) in batch.statements.iter().enumerate() {
         let statement = Statement::read(statement)?;
-        let outcome = statement.run(request, &batch.namespace, (&mut done, index));
+        let outcome = statement.run(request, &batch.namespace, &mut done, index);
         let outcome = outcome.await;
         if batch.ends(index, outcome, &mut errors) {
             break;
@@ -45,7 +45,7 @@ async fn run(request: &Request<'_>) -> Reply {
     Ok(errors.reply(done.count))
 }
 
-/// One entry of `deletes`, its shape checked.
+/// One entry of `deletes`, whose shape has been checked.
 pub struct Statement<'a> {
     query: Query<'a>,
     first_only: bool,
@@ -55,7 +55,7 @@ impl<'a> Statement<'a> {
     /// Reads an entry.
     ///
     /// # Errors
-    /// Whatever is wrong with its shape.
+    /// A wrong shape.
     pub fn read(statement: &'a RawDocument) -> Result<Statement<'a>, CommandError> {
         let query = Query::read(
             "delete.deletes",
@@ -68,10 +68,10 @@ impl<'a> Statement<'a> {
         })
     }
 
-    /// The plan of the search for what is to be removed.
+    /// The plan of the search for the documents to remove.
     ///
     /// # Errors
-    /// Whatever is wrong with the entry.
+    /// An invalid entry.
     pub fn plan(
         &self,
         request: &Request<'_>,
@@ -88,7 +88,8 @@ impl<'a> Statement<'a> {
         &self,
         request: &Request<'_>,
         namespace: &Namespace,
-        (done, index): (&mut Deleted, usize),
+        done: &mut Deleted,
+        index: usize,
     ) -> Result<(), CommandError> {
         if let Some(retry) = &request.retry {
             check_retryable(!self.first_only)?;
@@ -105,15 +106,17 @@ impl<'a> Statement<'a> {
         let keep = Keep::new(request.retry.as_ref(), index, |_, _| {
             Ok(RawDocumentBuf::new())
         });
-        let reach = match target.first_only {
-            true => Reach::First(keep.as_ref()),
-            false => Reach::All,
+        let reach = if target.first_only {
+            Reach::First(keep.as_ref())
+        } else {
+            Reach::All
         };
         let change = |numbers: &[_]| {
             changes::delete(
                 &collection,
                 &target.filter,
-                (numbers, reach),
+                numbers,
+                reach,
                 request.stop(),
                 done,
             )?;
@@ -123,7 +126,7 @@ impl<'a> Statement<'a> {
     }
 }
 
-/// Is the limit one, or none?
+/// Whether the limit is one rather than zero, which means no limit.
 fn first_only(arguments: &Arguments<'_>) -> Result<bool, CommandError> {
     let limit = arguments.integer("limit")?;
     match limit.ok_or_else(|| arguments.missing("limit"))? {

@@ -1,4 +1,4 @@
-//! `distinct`: the different values of a field, in their order.
+//! `distinct`: the distinct values of a field, in order.
 
 use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
@@ -11,10 +11,10 @@ use forebay_documents_query::{Code, Filter, Path, key};
 use super::read;
 use crate::arguments::Known;
 use crate::collections::OpenCollection;
-use crate::dispatch::{Effect, Later, Reply, Run, Spec};
+use crate::dispatch::{BoxFuture, Effect, Reply, Run, Spec};
 use crate::error::CommandError;
 use crate::places::aside;
-use crate::plan::{Plan, Wishes};
+use crate::plan::{Plan, PlanRequirements};
 use crate::request::Request;
 use crate::search::{Arrays, PlanOptions, SearchPlan, Wanted};
 use crate::searches::Search;
@@ -27,10 +27,10 @@ pub const SPEC: Spec = Spec {
     help: "lists the different values of a field",
     known: Known::Only(&["key", "query", "collation", "hint"]),
     effect: Effect::Reads,
-    run: Run::Later(start),
+    run: Run::Async(start),
 };
 
-fn start<'a>(request: &'a Request<'a>) -> Later<'a> {
+fn start<'a>(request: &'a Request<'a>) -> BoxFuture<'a> {
     Box::pin(run(request))
 }
 
@@ -56,7 +56,7 @@ async fn run(request: &Request<'_>) -> Reply {
     Ok(rawdoc! { "values": values, "ok": 1.0 })
 }
 
-/// The way through the cache, if the field and the whole filter are cached.
+/// The plan that uses the cache, if the field and the whole filter are cached.
 pub fn cached(
     request: &Request<'_>,
     collection: &OpenCollection,
@@ -73,10 +73,10 @@ pub fn cached(
         .map(Arc::new)
 }
 
-/// The way through the documents.
+/// The plan that reads documents.
 ///
 /// # Errors
-/// Whatever is wrong with the hint.
+/// An invalid hint.
 pub fn plan(
     request: &Request<'_>,
     collection: &Arc<OpenCollection>,
@@ -86,10 +86,10 @@ pub fn plan(
     Plan::new(
         collection.clone(),
         filter.clone(),
-        &Wishes {
+        &PlanRequirements {
             hint,
             strict: request.strict(),
-            ..Wishes::default()
+            ..PlanRequirements::default()
         },
     )
 }

@@ -1,4 +1,4 @@
-//! `dropIndexes`: removes indexes by name, by key pattern, or all but the one by `_id`.
+//! `dropIndexes`: drops indexes by name, by key pattern, or all except that on `_id`.
 
 use bson::{RawBsonRef, RawDocument, rawdoc};
 use forebay_documents_query::Code;

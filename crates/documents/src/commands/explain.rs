@@ -1,6 +1,6 @@
-//! `explain`: how a command would be run, and with `executionStats` how it was.
+//! `explain`: how a command would be run, and with `executionStats` how its search was run.
 //!
-//! The command is planned, and where figures are wanted its search is run and thrown away: nothing is ever written.
+//! The command is planned. If figures are wanted its search is run and the documents are discarded; nothing is written.
 
 use std::sync::Arc;
 
@@ -12,7 +12,7 @@ use parking_lot::Mutex;
 use super::{aggregate, count, delete, distinct, find, output, read, update};
 use crate::arguments::{Arguments, Known};
 use crate::command::Command;
-use crate::dispatch::{Effect, Later, Reply, Run, Spec};
+use crate::dispatch::{BoxFuture, Effect, Reply, Run, Spec};
 use crate::error::CommandError;
 use crate::host;
 use crate::namespace::Namespace;
@@ -25,13 +25,13 @@ use crate::settings::MONGODB_VERSION;
 /// The command.
 pub const SPEC: Spec = Spec {
     name: "explain",
-    help: "tells how a command is run",
+    help: "explains how a command is run",
     known: Known::Only(&["verbosity"]),
     effect: Effect::Reads,
-    run: Run::Later(start),
+    run: Run::Async(start),
 };
 
-fn start<'a>(request: &'a Request<'a>) -> Later<'a> {
+fn start<'a>(request: &'a Request<'a>) -> BoxFuture<'a> {
     Box::pin(run(request))
 }
 
@@ -91,8 +91,8 @@ fn known(name: &str) -> Result<Known, CommandError> {
 /// A planned command.
 struct Explained {
     namespace: Namespace,
-    /// None where there is no collection.
-    way: Option<Way>,
+    /// `None` if the collection does not exist.
+    access: Option<Access>,
     run: plan::Run,
     /// Stages above the plan's, from the inside out.
     above: Vec<RawDocumentBuf>,
@@ -100,8 +100,8 @@ struct Explained {
     rest: Option<RawArrayBuf>,
 }
 
-/// How the command reaches what it wants.
-enum Way {
+/// How the command finds its result.
+enum Access {
     Documents(Arc<Plan>),
     /// The values of a cached field.
     Values(Arc<SearchPlan>, Arrays),
@@ -110,10 +110,10 @@ enum Way {
 impl Explained {
     fn plan(request: &Request<'_>) -> Result<Explained, CommandError> {
         let namespace = request.namespace()?;
-        let documents = |plan: Option<Arc<Plan>>| plan.map(Way::Documents);
+        let documents = |plan: Option<Arc<Plan>>| plan.map(Access::Documents);
         let mut explained = Explained {
             namespace,
-            way: None,
+            access: None,
             run: plan::Run::Documents(Wanted::All),
             above: Vec::new(),
             rest: None,
@@ -126,11 +126,11 @@ impl Explained {
                     explained.run = plan::Run::Documents(find.wanted(plan));
                     explained.above = find.stages_above(plan);
                 }
-                explained.way = documents(plan);
+                explained.access = documents(plan);
             }
             "count" => {
                 explained.run = plan::Run::Count;
-                explained.way = documents(count::plan(request)?);
+                explained.access = documents(count::plan(request)?);
                 explained.above = vec![rawdoc! { "stage": "COUNT" }];
             }
             "aggregate" => explained.plan_aggregate(request)?,
@@ -151,9 +151,9 @@ impl Explained {
         let Some(collection) = request.documents.collections().get(&self.namespace) else {
             return Ok(());
         };
-        self.way = Some(match query.values_plan(request, &collection) {
-            Some(values) => Way::Values(values, Arrays::Whole),
-            None => Way::Documents(query.plan(request, &collection)?),
+        self.access = Some(match query.values_plan(request, &collection) {
+            Some(values) => Access::Values(values, Arrays::Whole),
+            None => Access::Documents(query.plan(request, &collection)?),
         });
         Ok(())
     }
@@ -164,10 +164,10 @@ impl Explained {
         let Some(collection) = request.documents.collections().get(&self.namespace) else {
             return Ok(());
         };
-        self.way = Some(
+        self.access = Some(
             match distinct::cached(request, &collection, &filter, &path) {
-                Some(values) => Way::Values(values, Arrays::Unwind),
-                None => Way::Documents(distinct::plan(request, &collection, &filter)?),
+                Some(values) => Access::Values(values, Arrays::Unwind),
+                None => Access::Documents(distinct::plan(request, &collection, &filter)?),
             },
         );
         Ok(())
@@ -188,7 +188,7 @@ impl Explained {
                 Plan::new(
                     collection,
                     filter,
-                    &plan::Wishes {
+                    &plan::PlanRequirements {
                         hint,
                         strict: request.strict(),
                         ..Default::default()
@@ -199,11 +199,11 @@ impl Explained {
         self.above = vec![
             rawdoc! { "stage": if request.command.name == "delete" { "DELETE" } else { "UPDATE" } },
         ];
-        self.way = Some(Way::Documents(plan));
+        self.access = Some(Access::Documents(plan));
         Ok(())
     }
 
-    /// The plan's stage under those above it.
+    /// Nests the plan's stage in those above it.
     fn nest(&self, innermost: RawDocumentBuf) -> RawDocumentBuf {
         self.above.iter().fold(innermost, |inner, stage| {
             let mut stage = stage.clone();
@@ -238,10 +238,10 @@ async fn reply(request: &Request<'_>, explained: &Explained, wants_figures: bool
 }
 
 fn planner(request: &Request<'_>, explained: &Explained) -> RawDocumentBuf {
-    let winning = match &explained.way {
+    let winning = match &explained.access {
         None => rawdoc! { "stage": "EOF" },
-        Some(Way::Documents(plan)) => explained.nest(plan.stage()),
-        Some(Way::Values(values, _)) => {
+        Some(Access::Documents(plan)) => explained.nest(plan.stage()),
+        Some(Access::Values(values, _)) => {
             explained.nest(values.summary().to_document("CACHE_DISTINCT"))
         }
     };
@@ -260,14 +260,16 @@ async fn figures(
     request: &Request<'_>,
     explained: &Explained,
 ) -> Result<RawDocumentBuf, CommandError> {
-    let executed = match &explained.way {
+    let executed = match &explained.access {
         None => {
             return Ok(
                 rawdoc! { "executionSuccess": true, "nReturned": 0, "executionTimeMillis": 0 },
             );
         }
-        Some(Way::Documents(plan)) => plan.execute(explained.run, request.stop()).await?,
-        Some(Way::Values(values, arrays)) => plan::execute_values(values, *arrays, request).await?,
+        Some(Access::Documents(plan)) => plan.execute(explained.run, request.stop()).await?,
+        Some(Access::Values(values, arrays)) => {
+            plan::execute_values(values, *arrays, request).await?
+        }
     };
     Ok(rawdoc! {
         "executionSuccess": true,

@@ -1,4 +1,4 @@
-//! `find`: the documents that match.
+//! `find`: returns the documents that match.
 
 use std::sync::Arc;
 
@@ -9,11 +9,11 @@ use forebay_documents_store::Direction;
 use super::read;
 use crate::arguments::Known;
 use crate::batch::{self, BatchOptions};
-use crate::dispatch::{Effect, Later, Reply, Run, Spec};
+use crate::dispatch::{BoxFuture, Effect, Reply, Run, Spec};
 use crate::error::CommandError;
 use crate::namespace::Namespace;
 use crate::places::aside;
-use crate::plan::{Access, Hint, Plan, Wishes};
+use crate::plan::{Access, Hint, Plan, PlanRequirements};
 use crate::request::Request;
 use crate::search::Wanted;
 use crate::searches::Search;
@@ -47,10 +47,10 @@ pub const SPEC: Spec = Spec {
         "let",
     ]),
     effect: Effect::Reads,
-    run: Run::Later(start),
+    run: Run::Async(start),
 };
 
-/// What is not built.
+/// Options that are not implemented.
 const UNSUPPORTED: &[&str] = &[
     "max",
     "min",
@@ -60,7 +60,7 @@ const UNSUPPORTED: &[&str] = &[
     "awaitData",
 ];
 
-fn start<'a>(request: &'a Request<'a>) -> Later<'a> {
+fn start<'a>(request: &'a Request<'a>) -> BoxFuture<'a> {
     Box::pin(run(request))
 }
 
@@ -101,7 +101,7 @@ impl<'a> Find<'a> {
     /// Reads the arguments.
     ///
     /// # Errors
-    /// Whatever is wrong with them.
+    /// Invalid arguments.
     pub fn read(request: &Request<'a>) -> Result<Find<'a>, CommandError> {
         let arguments = &request.arguments;
         arguments.unsupported(UNSUPPORTED)?;
@@ -133,7 +133,7 @@ impl<'a> Find<'a> {
         })
     }
 
-    /// The short way for `{_id: value}` and nothing else: no plan, no filter.
+    /// The fast path for the filter `{_id: value}`, which needs no plan.
     fn by_id(
         &self,
         request: &Request<'_>,
@@ -158,10 +158,10 @@ impl<'a> Find<'a> {
         Ok(Some(self.reshape(found)))
     }
 
-    /// The plan; none where there is no collection.
+    /// The plan. Returns `None` if the collection does not exist.
     ///
     /// # Errors
-    /// Whatever is wrong with filter or hint.
+    /// An invalid filter or hint.
     pub fn plan(
         &self,
         request: &Request<'_>,
@@ -173,15 +173,15 @@ impl<'a> Find<'a> {
         };
         let hint = crate::plan::hint(&collection, request.arguments.get("hint"))?;
         let hint = self.natural.map(Hint::Natural).or(hint);
-        let wishes = Wishes {
+        let requirements = PlanRequirements {
             sort: self.sort.as_ref(),
             hint,
             strict: request.strict(),
         };
-        Plan::new(collection, filter, &wishes).map(Some)
+        Plan::new(collection, filter, &requirements).map(Some)
     }
 
-    /// Which documents will be pulled from the plan's source.
+    /// The documents that will be pulled from the plan's source.
     pub fn wanted(&self, plan: &Plan) -> Wanted {
         let must_sort = self.sort.is_some() && !plan.is_sorted;
         match self.limit.filter(|_| !must_sort) {
@@ -226,10 +226,10 @@ impl<'a> Find<'a> {
         self.arrange(request, plan, stream).await
     }
 
-    /// Sorts, cuts and reshapes what the plan's source gives.
+    /// Applies sort, skip, limit and projection to the plan's source.
     ///
     /// # Errors
-    /// That a sort takes too much memory, and whatever the source says.
+    /// That a sort takes too much memory, or the source's error.
     async fn arrange(
         &self,
         request: &Request<'_>,
@@ -245,7 +245,7 @@ impl<'a> Find<'a> {
         Ok(self.cut(stream))
     }
 
-    /// Filters, sorts, cuts and reshapes documents that the caller has.
+    /// Applies filter, sort, skip, limit and projection to documents that the caller supplies.
     async fn among(
         &self,
         request: &Request<'_>,
@@ -292,9 +292,10 @@ impl<'a> Find<'a> {
     ) -> Result<List, CommandError> {
         let is_short = stream.is_short() && matches!(plan.access, Access::Id(_) | Access::Nothing);
         let sort = || self.in_order(request, sort, stream);
-        match is_short {
-            true => sort(),
-            false => aside(request.stop(), sort).await?,
+        if is_short {
+            sort()
+        } else {
+            aside(request.stop(), sort).await?
         }
     }
 
@@ -320,7 +321,7 @@ impl<'a> Find<'a> {
     }
 }
 
-/// The projection, with the filter that tells which array element `field.$` stands for.
+/// The projection, with the filter that determines which array element `field.$` stands for.
 fn projection(request: &Request<'_>) -> Result<Option<(Projection, Arc<Filter>)>, CommandError> {
     let Some(projection) = request
         .arguments
@@ -338,7 +339,7 @@ fn projection(request: &Request<'_>) -> Result<Option<(Projection, Arc<Filter>)>
     Ok(Some((projection, filter)))
 }
 
-/// The value of a filter that is only `{_id: value}`, the value being no condition.
+/// The value of a filter that is only `{_id: value}`, if the value is not a condition.
 fn only_id(query: &RawDocument) -> Option<RawBsonRef<'_>> {
     let mut fields = query.iter();
     let (name, value) = fields.next()?.ok()?;

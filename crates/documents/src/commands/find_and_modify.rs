@@ -1,4 +1,4 @@
-//! `findAndModify`: changes or removes one document and answers with it.
+//! `findAndModify`: changes or removes one document and returns it.
 
 use std::sync::Arc;
 
@@ -10,10 +10,10 @@ use crate::arguments::Known;
 use crate::batch::check_size;
 use crate::changes::{self, Deleted, Reach, Updated};
 use crate::collections::OpenCollection;
-use crate::dispatch::{Effect, Later, Reply, Run, Spec};
+use crate::dispatch::{BoxFuture, Effect, Reply, Run, Spec};
 use crate::error::CommandError;
 use crate::namespace;
-use crate::plan::{Plan, Wishes};
+use crate::plan::{Plan, PlanRequirements};
 use crate::request::Request;
 use crate::retry::Keep;
 use crate::searches::Search;
@@ -21,7 +21,7 @@ use crate::searches::Search;
 /// The command.
 pub const SPEC: Spec = Spec {
     name: "findAndModify",
-    help: "changes or removes one document and answers with it",
+    help: "changes or removes one document and returns it",
     known: Known::Only(&[
         "query",
         "sort",
@@ -37,7 +37,7 @@ pub const SPEC: Spec = Spec {
         "let",
     ]),
     effect: Effect::Writes,
-    run: Run::Later(start),
+    run: Run::Async(start),
 };
 
 /// Its older spelling.
@@ -46,10 +46,10 @@ pub const LOWER_CASE: Spec = Spec {
     ..SPEC
 };
 
-/// How often it is tried again when another client is faster.
+/// Maximum attempts of an upsert if other clients change the same documents.
 const UPSERT_TRIES: u32 = 4;
 
-fn start<'a>(request: &'a Request<'a>) -> Later<'a> {
+fn start<'a>(request: &'a Request<'a>) -> BoxFuture<'a> {
     Box::pin(run(request))
 }
 
@@ -74,7 +74,7 @@ async fn run(request: &Request<'_>) -> Reply {
             None => modification.remove(request, &collection).await,
         };
         match outcome {
-            // An upsert makes the collection again.
+            // An upsert creates the collection again.
             Err(error) if modification.upsert && collection.was_dropped(&error) => {
                 request.stop().check()?;
                 collection = collections.settled(&namespace)?;
@@ -89,7 +89,7 @@ struct Modification {
     filter: Arc<Filter>,
     sort: Option<Sort>,
     fields: Option<Projection>,
-    /// None for a removal.
+    /// `None` for a removal.
     update: Option<Update>,
     upsert: bool,
     wants_new: bool,
@@ -134,12 +134,12 @@ impl Modification {
         collection: &Arc<OpenCollection>,
     ) -> Result<Arc<Plan>, CommandError> {
         let hint = crate::plan::hint(collection, request.arguments.get("hint"))?;
-        let wishes = Wishes {
+        let requirements = PlanRequirements {
             sort: self.sort.as_ref(),
             hint,
             strict: request.strict(),
         };
-        Plan::new(collection.clone(), self.filter.clone(), &wishes)
+        Plan::new(collection.clone(), self.filter.clone(), &requirements)
     }
 
     async fn update(
@@ -159,7 +159,7 @@ impl Modification {
             if !self.upsert {
                 return Ok(self.nothing());
             }
-            match update::upsert(collection, (&self.filter, update), keep.as_ref()) {
+            match update::upsert(collection, &self.filter, update, keep.as_ref()) {
                 Ok(made) => return self.reply(None, Some(&made)),
                 Err(error) if error.code() == Code::DuplicateKey && tries_left > 0 => {}
                 Err(error) => return Err(error),
@@ -168,7 +168,7 @@ impl Modification {
         Ok(self.nothing())
     }
 
-    /// Updates the first match; the document before and after.
+    /// Updates the first match. Returns the document before and after.
     async fn update_first(
         &self,
         request: &Request<'_>,
@@ -183,8 +183,10 @@ impl Modification {
             let mut done = Updated::default();
             changes::update(
                 &plan.collection,
-                (&self.filter, update),
-                (&[number], Reach::First(keep)),
+                &self.filter,
+                update,
+                &[number],
+                Reach::First(keep),
                 request.stop(),
                 &mut done,
             )?;
@@ -207,7 +209,8 @@ impl Modification {
             changes::delete(
                 collection,
                 &self.filter,
-                (&[number], Reach::First(keep.as_ref())),
+                &[number],
+                Reach::First(keep.as_ref()),
                 request.stop(),
                 &mut done,
             )?;
@@ -218,15 +221,15 @@ impl Modification {
         Ok(self.nothing())
     }
 
-    /// How the reply is kept, if the write is numbered.
+    /// How to keep the reply, if the write is numbered.
     fn keep<'a>(&'a self, request: &'a Request<'_>) -> Option<Keep<'a>> {
         let reply =
             |before: Option<&RawDocument>, after: Option<&RawDocument>| self.reply(before, after);
         Keep::new(request.retry.as_ref(), 0, reply)
     }
 
-    /// The reply of a command that turned a document into another: there is none before an upsert, and none after a
-    /// removal.
+    /// The reply of a command that changed a document from `before` to `after`. An insertion has no document before, a
+    /// removal none after.
     fn reply(&self, before: Option<&RawDocument>, after: Option<&RawDocument>) -> Reply {
         let mut last = rawdoc! { "n": 1 };
         if let Some(after) = after {

@@ -1,4 +1,4 @@
-//! Commands of our own, for the command line and for tests: devices, buckets, patterns, figures.
+//! Forebay's own commands, for the command line and for tests: devices, buckets, patterns, figures.
 
 use bson::{RawArrayBuf, RawDocumentBuf, cstr, rawdoc};
 
@@ -32,7 +32,7 @@ pub const BUCKETS: Spec = Spec {
 /// `{forebayPattern: "regex", options: "i"}`.
 pub const PATTERN: Spec = Spec {
     name: "forebayPattern",
-    help: "tells how a pattern would be matched",
+    help: "explains how a pattern would be matched",
     known: Known::Only(&["options"]),
     effect: Effect::Reads,
     run: Run::Now(pattern),

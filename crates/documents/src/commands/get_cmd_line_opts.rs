@@ -25,7 +25,7 @@ fn run(request: &Request<'_>) -> Reply {
     Ok(rawdoc! { "argv": arguments, "parsed": {}, "ok": 1.0 })
 }
 
-/// The argument without the password of a connection string in it.
+/// The argument with the password of a connection string masked.
 fn without_password(argument: &str) -> Cow<'_, str> {
     let masked = || {
         let (before, after) = argument.split_once("://")?;

@@ -1,4 +1,4 @@
-//! `getLog`: start-up warnings, of which there are none; shells ask for them.
+//! `getLog`: start-up warnings, which shells request. There are never any.
 
 use bson::{RawArrayBuf, RawBsonRef, rawdoc};
 use forebay_documents_query::Code;

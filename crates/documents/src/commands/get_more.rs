@@ -2,7 +2,7 @@
 
 use crate::arguments::Known;
 use crate::batch;
-use crate::dispatch::{Effect, Later, Reply, Run, Spec};
+use crate::dispatch::{BoxFuture, Effect, Reply, Run, Spec};
 use crate::error::CommandError;
 use crate::request::Request;
 
@@ -17,10 +17,10 @@ pub const SPEC: Spec = Spec {
         "lastKnownCommittedOpTime",
     ]),
     effect: Effect::Reads,
-    run: Run::Later(start),
+    run: Run::Async(start),
 };
 
-fn start<'a>(request: &'a Request<'a>) -> Later<'a> {
+fn start<'a>(request: &'a Request<'a>) -> BoxFuture<'a> {
     Box::pin(run(request))
 }
 

@@ -1,4 +1,4 @@
-//! `getParameter`: the few server parameters that drivers and shells ask for.
+//! `getParameter`: the few server parameters that drivers and shells read.
 
 use bson::raw::CString;
 use bson::{RawBson, RawBsonRef, RawDocumentBuf, cstr, rawdoc};

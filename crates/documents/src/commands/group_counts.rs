@@ -1,4 +1,4 @@
-//! `$group` by a cached field, when it only counts: answered from the counts of values that the cache keeps.
+//! `$group` by a cached field that only counts: answered from the cache's counts of values.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -19,7 +19,7 @@ use crate::streams::{List, Stream};
 /// The groups, if the cache has them.
 ///
 /// # Errors
-/// That the search is stopped, or the groups take too much memory.
+/// That the search was stopped, or the groups take too much memory.
 pub async fn from_cache(
     request: &Request<'_>,
     collection: &OpenCollection,
@@ -42,7 +42,7 @@ pub async fn from_cache(
     Ok(Some(groups.into_documents(group, &weights)))
 }
 
-/// The search that gives the groups, for `explain`.
+/// The search that returns the groups, for `explain`.
 pub fn plan(
     collection: &OpenCollection,
     filter: &Arc<Filter>,
@@ -59,7 +59,7 @@ pub fn plan(
 /// What each document adds to each field of a group.
 pub type Weights = Vec<i64>;
 
-/// What each document adds, if the group is one of all documents and only counts them.
+/// The weights of a group of all documents that only counts them.
 pub fn weights_of_all(group: &Group) -> Option<Weights> {
     group.id.as_literal()?;
     weights(group)
@@ -75,13 +75,13 @@ pub fn of_all(group: &Group, weights: &[i64], count: u64) -> Option<RawDocumentB
     ))
 }
 
-/// The path that is grouped by, if all that is asked of the groups is counts.
+/// The path that is grouped by, if the groups only count.
 fn counted(group: &Group) -> Option<String> {
     weights(group)?;
     group.id.as_field().filter(|path| !path.is_empty())
 }
 
-/// What each document adds to each field, if all of them are counts.
+/// The weights, if all fields are counts.
 fn weights(group: &Group) -> Option<Weights> {
     let weights = group
         .accumulations
@@ -94,7 +94,7 @@ fn weights(group: &Group) -> Option<Weights> {
     weights.collect()
 }
 
-/// The whole number that is added for every document.
+/// The integer that is added for each document.
 fn weight(operand: &Expression) -> Option<i64> {
     match operand.as_literal()? {
         RawBson::Int32(number) => Some(i64::from(*number)),
@@ -102,7 +102,7 @@ fn weight(operand: &Expression) -> Option<i64> {
     }
 }
 
-/// Values and how many documents have each, in the order of their appearance.
+/// Values with the number of documents that have each, in the order of their first occurrence.
 #[derive(Default)]
 struct Groups {
     places: HashMap<Vec<u8>, usize>,
@@ -110,7 +110,7 @@ struct Groups {
 }
 
 impl Groups {
-    /// Takes the cache's counts, and reads the documents that it leaves to the store.
+    /// Takes the cache's counts, and adds the documents that the cache leaves to the store.
     fn new(
         mut values: Values,
         id: &Expression,
@@ -157,8 +157,8 @@ fn document(id: RawBson, count: u64, group: &Group, weights: &[i64]) -> RawDocum
     let mut document = RawDocumentBuf::new();
     document.append(cstr!("_id"), id);
     for (accumulation, weight) in group.accumulations.iter().zip(weights) {
-        let name = CString::try_from(accumulation.name.as_str())
-            .expect("a name that came in BSON holds no NUL");
+        let name =
+            CString::try_from(accumulation.name.as_str()).expect("a name from BSON holds no NUL");
         let total = (count as i64).saturating_mul(*weight);
         document.append(
             name,

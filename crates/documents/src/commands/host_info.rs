@@ -18,7 +18,7 @@ pub const SPEC: Spec = Spec {
 
 fn run(request: &Request<'_>) -> Reply {
     request.admin_only()?;
-    let memory_mib = (host::memory_bytes() >> 20) as i64;
+    let memory_mib = (forebay_memory::machine_bytes() >> 20) as i64;
     Ok(rawdoc! {
         "system": {
             "currentTime": DateTime::now(),

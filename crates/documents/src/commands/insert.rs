@@ -1,7 +1,7 @@
-//! `insert`: adds documents.
+//! `insert`: inserts documents.
 //!
-//! Documents are written as they came: their bytes are looked over once, for `_id` and the limits, and go to the store
-//! a chunk at a time. While the cache follows a chunk, the next writer is in the store already.
+//! Documents are stored as they were received. Their bytes are checked once, for `_id` and the limits, and go to the
+//! store one chunk at a time. While the cache applies a chunk, the next writer already writes to the store.
 
 use std::borrow::Cow;
 use std::sync::Arc;
@@ -13,7 +13,7 @@ use parking_lot::MutexGuard;
 
 use crate::arguments::{Known, invalid_bson};
 use crate::collections::{Collections, OpenCollection};
-use crate::dispatch::{Effect, Later, Reply, Run, Spec};
+use crate::dispatch::{BoxFuture, Effect, Reply, Run, Spec};
 use crate::error::CommandError;
 use crate::namespace;
 use crate::places::{Kind, all_aside};
@@ -29,16 +29,16 @@ pub const SPEC: Spec = Spec {
     help: "adds documents to a collection",
     known: Known::Only(&["documents", "ordered", "bypassDocumentValidation"]),
     effect: Effect::Writes,
-    run: Run::Later(start),
+    run: Run::Async(start),
 };
 
-/// Documents that are written under one hold of the lock.
+/// Maximum documents that are written while the lock is held once.
 const CHUNK_DOCUMENTS: usize = 1000;
-/// As few documents, of as few bytes together, are written on a thread that serves the network.
+/// Maximum documents, and bytes of them together, that are written on a network thread.
 const FEW_DOCUMENTS: usize = 16;
 const FEW_BYTES: usize = 64 << 10;
 
-fn start<'a>(request: &'a Request<'a>) -> Later<'a> {
+fn start<'a>(request: &'a Request<'a>) -> BoxFuture<'a> {
     Box::pin(run(request))
 }
 
@@ -49,7 +49,7 @@ async fn run(request: &Request<'_>) -> Reply {
     let ordered = request.arguments.boolean("ordered")?.unwrap_or(true);
     let collections = request.documents.collections();
     let collection = collections.get_or_create(&namespace)?;
-    let _turn = collection.insertions.enter(request.stop()).await?;
+    let _apply = collection.insertions.enter(request.stop()).await?;
     let mut insertion = Insertion {
         collections,
         collection: collection.clone(),
@@ -59,9 +59,10 @@ async fn run(request: &Request<'_>) -> Reply {
         errors: WriteErrors::default(),
     };
     let mut write = || insertion.write_all(request, &documents);
-    match are_few(&documents) {
-        true => write()?,
-        false => all_aside(Kind::Write, request.stop(), async { write() }).await?,
+    if are_few(&documents) {
+        write()?
+    } else {
+        all_aside(Kind::Write, request.stop(), async { write() }).await?
     };
     Ok(insertion.errors.reply(insertion.count))
 }
@@ -98,7 +99,8 @@ impl Insertion<'_> {
         Ok(())
     }
 
-    /// Writes documents, the first of which is number `first` of the command; false if the rest is to be given up.
+    /// Writes documents, the first of which is number `first` of the command. Returns false if the rest must be
+    /// skipped.
     fn write_chunk(&mut self, chunk: &[&RawDocument], first: usize) -> Result<bool, CommandError> {
         let mut accepted = Vec::with_capacity(chunk.len());
         let mut places = Vec::with_capacity(chunk.len());
@@ -123,20 +125,20 @@ impl Insertion<'_> {
         }
         let refused = self.errors.len();
         let went_on = self.store(&accepted, &places)?;
-        // An error of the store is about an earlier document than one that was refused here.
+        // An error of the store concerns an earlier document than one that was refused here.
         if self.ordered && self.errors.len() > refused {
             self.errors.keep_first_by_index();
         }
         Ok(went_on && (!self.ordered || self.errors.is_empty()))
     }
 
-    /// Was the document inserted before the command was repeated?
+    /// Whether the document was inserted by an earlier attempt of the command.
     fn was_applied(&self, index: usize) -> Result<bool, CommandError> {
         let outcome = self.retry.map(|retry| retry.outcome(index)).transpose()?;
         Ok(outcome.flatten().is_some())
     }
 
-    /// Writes to the collection, made again if it has been dropped.
+    /// Writes to the collection, and creates it again if it has been dropped.
     fn store(
         &mut self,
         documents: &[Cow<'_, RawDocument>],
@@ -146,7 +148,7 @@ impl Insertion<'_> {
         loop {
             let collection = self.collection.clone();
             let prepared = collection.search.prepare(&documents);
-            let held = collection.hold_store();
+            let held = collection.lock_store();
             if !collection.store.is_dropped() {
                 return Ok(self.store_held(held, &collection, &documents, places, prepared));
             }
@@ -197,7 +199,7 @@ impl Insertion<'_> {
 /// Gives a document an `_id` as its first field, if it has none there.
 ///
 /// # Errors
-/// `InvalidIdField` and its kin for an `_id` that cannot be one, `BSONObjectTooLarge`, `InvalidBSON`.
+/// `InvalidIdField` and related codes for an invalid `_id`, `BSONObjectTooLarge`, `InvalidBSON`.
 pub fn with_id(document: &RawDocument) -> Result<Cow<'_, RawDocument>, CommandError> {
     if document.as_bytes().len() > DOCUMENT_BYTES_MAX {
         return Err(too_large(document.as_bytes().len()));
@@ -232,7 +234,7 @@ fn too_large(bytes: usize) -> CommandError {
     CommandError::refused(Code::BSONObjectTooLarge, message)
 }
 
-/// Refuses an `_id` that no document may have.
+/// Refuses an invalid `_id`.
 ///
 /// # Errors
 /// `InvalidIdField`, or `DollarPrefixedFieldName` for a document with such a field.
@@ -306,7 +308,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_id_comes_first() {
+    fn an_id_becomes_the_first_field() {
         let given = rawdoc! { "_id": 1, "a": 2 };
         assert!(matches!(with_id(&given), Ok(Cow::Borrowed(_))));
         let behind = rawdoc! { "a": 2, "_id": 1, "b": 3 };

@@ -28,7 +28,7 @@ fn run(request: &Request<'_>) -> Reply {
     let id = i32::try_from(id).unwrap_or(-1);
     let is_root = request.client.rights.is_root();
     let may = |operation: &Operation| is_root || operation.is_of(request.client);
-    // Whether there is an operation of another user is not told.
+    // Clients do not learn whether another user has such an operation.
     if !request.documents.operations().kill(id, may) && !is_root {
         return Err(CommandError::refused(
             Code::Unauthorized,

@@ -8,7 +8,7 @@ use crate::access::Action;
 use crate::arguments::Known;
 use crate::batch::{self, BatchOptions};
 use crate::collections::OpenCollection;
-use crate::dispatch::{Effect, Later, Reply, Run, Spec};
+use crate::dispatch::{BoxFuture, Effect, Reply, Run, Spec};
 use crate::namespace::{Namespace, check_db};
 use crate::request::Request;
 use crate::streams::List;
@@ -19,10 +19,10 @@ pub const SPEC: Spec = Spec {
     help: "lists the collections of a database",
     known: Known::Only(&["filter", "nameOnly", "authorizedCollections", "cursor"]),
     effect: Effect::Reads,
-    run: Run::Later(start),
+    run: Run::Async(start),
 };
 
-fn start<'a>(request: &'a Request<'a>) -> Later<'a> {
+fn start<'a>(request: &'a Request<'a>) -> BoxFuture<'a> {
     Box::pin(run(request))
 }
 
@@ -31,9 +31,10 @@ async fn run(request: &Request<'_>) -> Reply {
     check_db(db)?;
     let name_only = request.arguments.flag("nameOnly")?;
     let filter = read::filter(request, "filter")?;
-    let collections = match request.client.rights.allow_on(Action::Inspect, db) {
-        true => request.documents.collections().of_db(db),
-        false => Vec::new(),
+    let collections = if request.client.rights.allow_on(Action::Inspect, db) {
+        request.documents.collections().of_db(db)
+    } else {
+        Vec::new()
     };
     let listed = collections
         .iter()

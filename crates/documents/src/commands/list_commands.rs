@@ -1,4 +1,4 @@
-//! `listCommands`: the table of commands itself.
+//! `listCommands`: the table of commands.
 
 use bson::raw::CString;
 use bson::{RawDocumentBuf, rawdoc};

@@ -7,7 +7,7 @@ use bson::{RawArrayBuf, RawDocumentBuf, cstr, rawdoc};
 use super::read;
 use crate::access::Action;
 use crate::arguments::Known;
-use crate::dispatch::{Effect, Later, Reply, Run, Spec};
+use crate::dispatch::{BoxFuture, Effect, Reply, Run, Spec};
 use crate::request::Request;
 
 /// The command.
@@ -16,10 +16,10 @@ pub const SPEC: Spec = Spec {
     help: "lists the databases",
     known: Known::Only(&["filter", "nameOnly", "authorizedDatabases"]),
     effect: Effect::Reads,
-    run: Run::Later(start),
+    run: Run::Async(start),
 };
 
-fn start<'a>(request: &'a Request<'a>) -> Later<'a> {
+fn start<'a>(request: &'a Request<'a>) -> BoxFuture<'a> {
     Box::pin(run(request))
 }
 
@@ -35,9 +35,10 @@ async fn run(request: &Request<'_>) -> Reply {
     let mut total = 0;
     for entry in read::those_that_match(request, &filter, all).await? {
         total += entry.get_i64("sizeOnDisk").unwrap_or_default();
-        databases.push(match name_only {
-            true => rawdoc! { "name": entry.get_str("name").unwrap_or_default() },
-            false => entry,
+        databases.push(if name_only {
+            rawdoc! { "name": entry.get_str("name").unwrap_or_default() }
+        } else {
+            entry
         });
     }
     let mut reply = RawDocumentBuf::new();

@@ -3,7 +3,7 @@
 use super::read;
 use crate::arguments::Known;
 use crate::batch::{self, BatchOptions};
-use crate::dispatch::{Effect, Later, Reply, Run, Spec};
+use crate::dispatch::{BoxFuture, Effect, Reply, Run, Spec};
 use crate::request::Request;
 use crate::streams::List;
 
@@ -13,10 +13,10 @@ pub const SPEC: Spec = Spec {
     help: "lists the indexes of a collection",
     known: Known::Only(&["cursor", "includeBuildUUIDs", "includeIndexBuildInfo"]),
     effect: Effect::Reads,
-    run: Run::Later(start),
+    run: Run::Async(start),
 };
 
-fn start<'a>(request: &'a Request<'a>) -> Later<'a> {
+fn start<'a>(request: &'a Request<'a>) -> BoxFuture<'a> {
     Box::pin(run(request))
 }
 

@@ -21,19 +21,19 @@ use crate::places::blocking;
 use crate::request::Request;
 use crate::streams::{List, Row, Stream};
 
-/// Documents that are read before they are written.
+/// Documents of one chunk, which is read before it is written.
 const CHUNK_DOCUMENTS: usize = 256;
 
-/// How the names of such collections begin, as those do that `$out` fills.
+/// Prefix of the names of temporary collections, such as `$out` fills.
 const TEMPORARY: &str = "tmp.agg_out.";
 
-/// Is this the name of a collection that is filled to take the place of another?
+/// Whether this is the name of a temporary collection, which will replace another.
 pub fn is_temporary(name: &str) -> bool {
     let number = name.strip_prefix(TEMPORARY);
     number.is_some_and(|number| ObjectId::parse_str(number).is_ok())
 }
 
-/// A name in a database of a collection that is filled to take the place of another; gone after a crash.
+/// A namespace for a temporary collection, which will replace another of the database. It is dropped after a crash.
 pub fn temporary(db: &str) -> Namespace {
     Namespace {
         db: db.to_owned(),
@@ -41,25 +41,25 @@ pub fn temporary(db: &str) -> Namespace {
     }
 }
 
-/// Does the last stage of a pipeline write?
+/// Whether the last stage of a pipeline writes.
 pub fn writes(stages: &RawArray) -> bool {
     let last = stages.into_iter().flatten().last();
     let name = last.and_then(first_element).map(|(name, _)| name);
     matches!(name, Some("$out" | "$merge"))
 }
 
-/// Where the documents of a pipeline go.
+/// The output of a pipeline.
 pub enum Output {
-    /// `$out`: they take the place of all that is in the collection.
+    /// `$out`: the documents replace the collection.
     Replace(Namespace),
-    /// `$merge`: each is put beside, over or into the one it stands for.
+    /// `$merge`: each document is inserted, or replaces or is merged into the one that it matches.
     Merge(Merge),
 }
 
-/// A pipeline without its last stage, if that writes, and what it writes.
+/// Splits a pipeline into its stages and its output, if its last stage writes.
 ///
 /// # Errors
-/// Whatever is wrong with that stage.
+/// An invalid last stage.
 pub fn split<'a>(
     request: &Request<'_>,
     stages: &'a RawArray,
@@ -110,8 +110,7 @@ impl Output {
     /// Writes all documents of a pipeline that reads `source`.
     ///
     /// # Errors
-    /// Whatever the pipeline or the store says. What `$merge` has written until then stays; `$out` changes nothing
-    /// then.
+    /// The error of the pipeline or the store. Documents that `$merge` has written stay; `$out` then changes nothing.
     pub async fn write(
         self,
         request: &Request<'_>,
@@ -129,7 +128,7 @@ impl Output {
     }
 }
 
-/// Fills a collection beside the target, and gives it the target's name when it is complete.
+/// Fills a temporary collection and renames it to the target once it is complete.
 fn replace(
     request: &Request<'_>,
     target: &Namespace,
@@ -144,7 +143,7 @@ fn replace(
         Ok(()) => request.documents.cursors().kill_namespace(target),
         Err(_) => {
             if let Err(error) = collections.drop_collection(&beside) {
-                tracing::warn!(namespace = %beside, %error, "what $out began is left until the next start");
+                tracing::warn!(namespace = %beside, %error, "the temporary collection of a $out is left until the next start");
             }
         }
     }
@@ -171,13 +170,13 @@ fn fill(
 /// A `$merge`.
 pub struct Merge {
     into: Namespace,
-    /// The fields by which a document of the collection is known to be the one.
+    /// The fields by which documents are matched.
     on: Vec<String>,
     matched: Matched,
     unmatched: Unmatched,
 }
 
-/// What is done where the collection has the document.
+/// What to do if the collection has a matching document.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Matched {
     Replace,
@@ -186,7 +185,7 @@ enum Matched {
     Fail,
 }
 
-/// What is done where it has not.
+/// What to do if it has none.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Unmatched {
     Insert,
@@ -244,7 +243,7 @@ impl Merge {
         unique.any(|index| self.is_on(&index.spec.pattern()))
     }
 
-    /// Are these the fields of the index by which documents are known?
+    /// Whether these are the fields by which documents are matched.
     fn is_on(&self, pattern: &RawDocument) -> bool {
         let indexed: BTreeSet<&str> = element::elements(pattern)
             .map(|element| element.key)
@@ -259,7 +258,7 @@ impl Merge {
         mut documents: Box<dyn Stream>,
     ) -> Result<(), CommandError> {
         if self.into == *source {
-            // A scan would come upon what is written while it goes on.
+            // A scan would read the documents that are written during it.
             let bytes_max = request.documents.settings().stage_memory_bytes_max;
             documents = Box::new(blocking(|| all(documents, bytes_max, request.stop()))?);
         }
@@ -280,16 +279,17 @@ impl Merge {
         request: &Request<'_>,
         document: &RawDocument,
     ) -> Result<(), CommandError> {
-        let document = match self.on == ["_id"] {
-            true => insert::with_id(document)?,
-            false => Cow::Borrowed(document),
+        let document = if self.on == ["_id"] {
+            insert::with_id(document)?
+        } else {
+            Cow::Borrowed(document)
         };
         let query = self.query(&document)?;
         match self.matched {
             Matched::Fail => self.insert(request, &document),
             Matched::KeepExisting => match self.insert(request, &document) {
                 Err(CommandError::Store(error @ StoreError::DuplicateKey { .. })) => {
-                    // Of several indexes with the document's values, any may be the one that refuses it.
+                    // Any of several unique indexes may have refused the document.
                     let looks = rawdoc! { "q": query, "u": { "$set": {} } };
                     match update::run_one(request, &self.into, &looks).await? {
                         0 => Err(error.into()),
@@ -311,7 +311,7 @@ impl Merge {
         }
     }
 
-    /// What finds the document that `document` stands for.
+    /// The query for the document that `document` matches.
     fn query(&self, document: &RawDocument) -> Result<RawDocumentBuf, CommandError> {
         let mut query = RawDocumentBuf::new();
         for field in &self.on {
@@ -420,7 +420,7 @@ fn unknown_mode(field: &str, mode: &str) -> CommandError {
     ))
 }
 
-/// The value at a dotted path that goes through documents alone.
+/// The value at a dotted path that leads through documents only.
 fn at<'a>(document: &'a RawDocument, path: &str) -> Option<RawBsonRef<'a>> {
     match path.split_once('.') {
         None => element::get(document, path),
@@ -428,7 +428,7 @@ fn at<'a>(document: &'a RawDocument, path: &str) -> Option<RawBsonRef<'a>> {
     }
 }
 
-/// The next documents; none at the end.
+/// The next documents; empty at the end.
 fn chunk(documents: &mut dyn Stream, stop: &Stop) -> Result<Vec<Row>, CommandError> {
     let mut chunk = Vec::new();
     while chunk.len() < CHUNK_DOCUMENTS

@@ -1,4 +1,4 @@
-//! What the commands that read have in common.
+//! Common parts of the commands that read.
 
 use std::sync::Arc;
 
@@ -12,11 +12,11 @@ use crate::error::CommandError;
 use crate::places::{self, aside};
 use crate::request::Request;
 
-/// The limits that parsing and execution keep to, and the variables of the command's `let`. What is parsed with them
-/// may compile patterns of a cost that is bounded for all of it together.
+/// The limits of parsing and execution, and the variables of the command's `let`. The cost of compiling patterns is
+/// bounded for everything together that is parsed with them.
 ///
 /// # Errors
-/// Whatever is wrong with `let`.
+/// An invalid `let`.
 pub fn limits(request: &Request<'_>) -> Result<Limits, CommandError> {
     let settings = request.documents.settings();
     let mut limits = Limits {
@@ -32,7 +32,7 @@ pub fn limits(request: &Request<'_>) -> Result<Limits, CommandError> {
     Ok(limits)
 }
 
-/// Patterns are compiled away from the threads that serve the network, and only until the command has to end.
+/// How patterns are compiled: away from the network threads, and only until the command is stopped.
 fn compilation(request: &Request<'_>) -> Compilation {
     let bytes = request.documents.settings().command_patterns_bytes_max;
     let budget = Budget::new(bytes, request.shared_stop.clone());
@@ -43,10 +43,10 @@ fn compilation(request: &Request<'_>) -> Compilation {
     }
 }
 
-/// The filter in the argument `name`; everything if it is absent.
+/// The filter in the argument `name`; one that matches everything if it is absent.
 ///
 /// # Errors
-/// `TypeMismatch`, and whatever is wrong with the filter.
+/// `TypeMismatch`, or an invalid filter.
 pub fn filter(request: &Request<'_>, name: &str) -> Result<Arc<Filter>, CommandError> {
     let limits = limits(request)?;
     match request.arguments.document(name)? {
@@ -55,10 +55,10 @@ pub fn filter(request: &Request<'_>, name: &str) -> Result<Arc<Filter>, CommandE
     }
 }
 
-/// Those of a command's own entries, such as the collections there are, that match the client's filter.
+/// The entries of a command's own list, such as the collections, that match the client's filter.
 ///
 /// # Errors
-/// That of an expression of the filter, and that the command has to end.
+/// The error of an expression of the filter, or that the command was stopped.
 pub async fn those_that_match(
     request: &Request<'_>,
     filter: &Filter,
@@ -73,16 +73,17 @@ pub async fn those_that_match(
         }
         Ok(matching)
     };
-    match filter.is_cheap() {
-        true => judge(),
-        false => aside(request.stop(), judge).await?,
+    if filter.is_cheap() {
+        judge()
+    } else {
+        aside(request.stop(), judge).await?
     }
 }
 
-/// `cursor.batchSize` of the commands that have it there.
+/// `cursor.batchSize`, where some commands have the batch size.
 ///
 /// # Errors
-/// `TypeMismatch`, or that it is negative.
+/// `TypeMismatch`, or a negative size.
 pub fn cursor_batch_size(request: &Request<'_>) -> Result<Option<u64>, CommandError> {
     let Some(cursor) = request.arguments.document("cursor")? else {
         return Ok(None);
@@ -90,10 +91,10 @@ pub fn cursor_batch_size(request: &Request<'_>) -> Result<Option<u64>, CommandEr
     Arguments::parse("cursor", cursor, Known::Any)?.unsigned("batchSize")
 }
 
-/// The array element that `field.$` of a projection stands for, where it is needed.
+/// The array element that `field.$` of a projection stands for, if the projection needs it.
 ///
 /// # Errors
-/// That of an expression of the filter.
+/// The error of an expression of the filter.
 pub fn position(
     projection: &Projection,
     filter: &Filter,

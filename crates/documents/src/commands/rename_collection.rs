@@ -1,4 +1,4 @@
-//! `renameCollection`: gives a collection another name, also in another database.
+//! `renameCollection`: renames a collection, possibly into another database.
 
 use bson::rawdoc;
 

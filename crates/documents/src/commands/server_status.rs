@@ -34,8 +34,8 @@ fn run(request: &Request<'_>) -> Reply {
         "localTime": DateTime::now(),
         "mem": {
             "bits": usize::BITS as i32,
-            "resident": (host::resident_bytes() >> 20) as i32,
-            "virtual": (host::virtual_bytes() >> 20) as i32,
+            "resident": (forebay_memory::resident_bytes() >> 20) as i32,
+            "virtual": (forebay_memory::virtual_bytes() >> 20) as i32,
             "supported": true,
             "requests": memory(request),
         },

@@ -1,6 +1,7 @@
 //! `endSessions`, `refreshSessions`, `startSession`, `killSessions`, `killAllSessions`, `killAllSessionsByPattern`.
 //!
-//! A session is what has its id: open cursors, commands in progress, and the outcomes of its last numbered write.
+//! A session consists of everything with its id: open cursors, commands in progress, and the outcomes of its last
+//! numbered write.
 
 use bson::spec::BinarySubtype;
 use bson::{Binary, RawBsonRef, RawDocument, rawdoc};
@@ -15,14 +16,14 @@ use crate::request::Request;
 use crate::retry::session_key;
 use crate::sessions::{SessionId, session_id};
 
-/// What an entry of `killAllSessions` may say.
+/// Fields of an entry of `killAllSessions`.
 const USER: Known = Known::Only(&["user", "db"]);
-/// What an entry of `killAllSessionsByPattern` may say.
+/// Fields of an entry of `killAllSessionsByPattern`.
 const PATTERN: Known = Known::Only(&["lsid", "uid", "users", "roles"]);
-/// Minutes after which a driver has to take a session for dead.
+/// Minutes after which a driver must treat a session as expired.
 const SESSION_TIMEOUT_MINUTES: i32 = 30;
 
-/// `endSessions`: forgets sessions and closes their cursors.
+/// `endSessions`: ends sessions and closes their cursors.
 pub const END: Spec = Spec {
     name: "endSessions",
     help: "forgets sessions",
@@ -55,7 +56,7 @@ pub const KILL_BY_PATTERN: Spec = Spec {
     ..END
 };
 
-/// `refreshSessions`: sessions do not expire.
+/// `refreshSessions`: does nothing, as sessions do not expire.
 pub const REFRESH: Spec = Spec {
     name: "refreshSessions",
     help: "keeps sessions alive",
@@ -64,7 +65,7 @@ pub const REFRESH: Spec = Spec {
     run: Run::Now(refresh),
 };
 
-/// `startSession`: gives a new id.
+/// `startSession`: returns a new id.
 pub const START: Spec = Spec {
     name: "startSession",
     help: "starts a session",
@@ -73,7 +74,7 @@ pub const START: Spec = Spec {
     run: Run::Now(start),
 };
 
-/// What the entries of the command's array say.
+/// Reads the entries of the command's array.
 fn entries<'a, T>(
     request: &Request<'a>,
     read: impl Fn(&'a RawDocument) -> Result<T, CommandError>,
@@ -142,7 +143,7 @@ fn kill_by_pattern(request: &Request<'_>) -> Reply {
     })
 }
 
-/// Closes the cursors and stops the commands, but this one, of the sessions that `is_meant` tells.
+/// Closes the cursors and stops the commands, except this one, of the sessions that `is_meant` selects.
 fn stop(request: &Request<'_>, is_meant: impl Fn(&Owner) -> bool) -> Reply {
     request.documents.cursors().kill_owned(&is_meant);
     let operations = request.documents.operations();

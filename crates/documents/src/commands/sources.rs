@@ -1,4 +1,4 @@
-//! Stages that stand first and bring documents of their own: `$indexStats`, `$collStats`, `$currentOp`, `$documents`.
+//! First stages with documents of their own: `$indexStats`, `$collStats`, `$currentOp`, `$documents`.
 
 use bson::{
     DateTime, RawArray, RawArrayBuf, RawBsonRef, RawDocument, RawDocumentBuf, cstr, rawdoc,
@@ -6,7 +6,7 @@ use bson::{
 use forebay_documents_query::{Code, Expression, Scope};
 use forebay_documents_store::IndexStatus;
 
-use super::aggregate::{behind_first, first_stage};
+use super::aggregate::{after_first, first_stage};
 use super::{coll_stats, current_op, read};
 use crate::collections::OpenCollection;
 use crate::error::CommandError;
@@ -15,10 +15,10 @@ use crate::namespace::Namespace;
 use crate::request::Request;
 use crate::streams::List;
 
-/// The documents of such a stage, and the stages behind it; none for a pipeline that begins otherwise.
+/// The documents of such a stage, and the stages after it. Returns `None` for a pipeline that begins otherwise.
 ///
 /// # Errors
-/// What is wrong with the stage; that a pipeline without a collection has no such stage.
+/// An invalid stage, or a pipeline without a collection that has no such stage.
 pub fn special(
     request: &Request<'_>,
     namespace: &Namespace,
@@ -37,7 +37,7 @@ pub fn special(
         _ if namespace.collection == "$cmd.aggregate" => return Err(without_collection(stages)),
         _ => return Ok(None),
     };
-    Ok(Some((List::built(documents), behind_first(stages))))
+    Ok(Some((List::built(documents), after_first(stages))))
 }
 
 fn without_collection(stages: &RawArray) -> CommandError {
@@ -50,7 +50,7 @@ fn without_collection(stages: &RawArray) -> CommandError {
     CommandError::refused(Code::InvalidNamespace, message)
 }
 
-/// The documents that a `$documents` stage gives: an expression of an array of them.
+/// The documents of a `$documents` stage, whose operand is an expression for an array of them.
 fn given_documents(
     request: &Request<'_>,
     given: RawBsonRef<'_>,

@@ -1,7 +1,7 @@
-//! What `update` and `delete` have in common: a batch of statements, each about the documents that match its `q`.
+//! Common parts of `update` and `delete`: a batch of statements, each for the documents that match its `q`.
 //!
 //! The shapes of all statements are checked before the first of them runs: a field that is unknown, missing or of the
-//! wrong type fails the command, as in MongoDB. What a statement says is judged when its turn comes, and fails only it.
+//! wrong type fails the command, as in MongoDB. Other errors of a statement appear when it runs and fail only it.
 
 use std::sync::Arc;
 
@@ -15,16 +15,16 @@ use crate::collections::OpenCollection;
 use crate::error::CommandError;
 use crate::namespace::{self, Namespace};
 use crate::places::blocking;
-use crate::plan::{self, Access, Plan, Wishes};
+use crate::plan::{self, Access, Plan, PlanRequirements};
 use crate::request::Request;
 use crate::searches::Search;
 use crate::write_result::WriteErrors;
 
 /// A write command whose statements have the right shapes.
 pub struct Batch<'a> {
-    /// The collection that is written to.
+    /// The collection to write to.
     pub namespace: Namespace,
-    /// The statements, in the order of their runs. Each is read again at its turn: read, 100,000 of them take 90 MB.
+    /// The statements in order. Each is read again when it runs, as 100,000 of them would take 90 MB once read.
     pub statements: Vec<&'a RawDocument>,
     is_ordered: bool,
 }
@@ -33,7 +33,7 @@ impl<'a> Batch<'a> {
     /// Reads the command, and checks each entry of its array `name` by `read`.
     ///
     /// # Errors
-    /// That the collection cannot be written to, and whatever is wrong with a shape.
+    /// That the collection cannot be written to, or a wrong shape.
     pub fn read<S>(
         request: &Request<'a>,
         name: &str,
@@ -52,7 +52,7 @@ impl<'a> Batch<'a> {
         })
     }
 
-    /// Notes how statement `index` went; true if it was the last to run.
+    /// Records the outcome of statement `index`. Returns true if no more statements may run.
     pub fn ends(
         &self,
         index: usize,
@@ -67,7 +67,7 @@ impl<'a> Batch<'a> {
     }
 }
 
-/// The part of a statement that says which documents it is about, its shape checked.
+/// The part of a statement that selects its documents; its shape has been checked.
 pub struct Query<'a> {
     arguments: Arguments<'a>,
     query: &'a RawDocument,
@@ -96,10 +96,10 @@ impl<'a> Query<'a> {
         &self.arguments
     }
 
-    /// The documents that the statement is about: the first that matches, or all.
+    /// The target of the statement: the first document that matches, or all.
     ///
     /// # Errors
-    /// Whatever is wrong with the filter, or that the collation is not supported.
+    /// An invalid filter, or a collation that is not supported.
     pub fn target(
         &self,
         request: &Request<'_>,
@@ -116,9 +116,9 @@ impl<'a> Query<'a> {
 
 /// The documents that a statement changes.
 pub struct Target<'a> {
-    /// What they match.
+    /// The filter that they match.
     pub filter: Arc<Filter>,
-    /// Is it only the first of them?
+    /// Whether only the first of them is changed.
     pub first_only: bool,
     arguments: &'a Arguments<'a>,
 }
@@ -127,24 +127,24 @@ impl Target<'_> {
     /// The plan of the search for them.
     ///
     /// # Errors
-    /// Whatever is wrong with the hint; in strict mode, that the search would scan.
+    /// An invalid hint; in strict mode, that the search would scan.
     pub fn plan(
         &self,
         request: &Request<'_>,
         collection: &Arc<OpenCollection>,
     ) -> Result<Arc<Plan>, CommandError> {
-        let wishes = Wishes {
+        let requirements = PlanRequirements {
             hint: plan::hint(collection, self.arguments.get("hint"))?,
             strict: request.strict(),
-            ..Wishes::default()
+            ..PlanRequirements::default()
         };
-        Plan::new(collection.clone(), self.filter.clone(), &wishes)
+        Plan::new(collection.clone(), self.filter.clone(), &requirements)
     }
 
-    /// Searches them and hands their numbers to `change`, which tells how many still matched and are changed so far.
+    /// Searches them and passes their numbers to `change`, which returns how many of them still matched.
     ///
     /// # Errors
-    /// Whatever the search or the change says.
+    /// The error of the search or the change.
     pub async fn change(
         &self,
         request: &Request<'_>,
@@ -160,7 +160,7 @@ impl Target<'_> {
         loop {
             let numbers = plan.numbers(Some(1), request.stop()).await?;
             let is_final = numbers.is_empty() || matches!(plan.access, Access::Id(_));
-            // What was found may have been changed by another client before it could be changed here: then look again.
+            // If another client has changed the documents that were found, search again.
             if change(&numbers)? > 0 || is_final {
                 return Ok(());
             }

@@ -11,7 +11,7 @@ use super::statements::{Batch, Query, Target};
 use crate::arguments::{Known, wrong_type};
 use crate::changes::{self, Reach, Updated};
 use crate::collections::OpenCollection;
-use crate::dispatch::{Effect, Later, Reply, Run, Spec};
+use crate::dispatch::{BoxFuture, Effect, Reply, Run, Spec};
 use crate::error::CommandError;
 use crate::namespace::Namespace;
 use crate::plan::Plan;
@@ -25,13 +25,13 @@ pub const SPEC: Spec = Spec {
     help: "changes documents",
     known: Known::Only(&["updates", "ordered", "bypassDocumentValidation", "let"]),
     effect: Effect::Writes,
-    run: Run::Later(start),
+    run: Run::Async(start),
 };
 
-/// How often an upsert is tried again when another client inserts the same key first.
+/// Maximum attempts of an upsert if other clients insert the same key first.
 const UPSERT_TRIES: u32 = 4;
 
-fn start<'a>(request: &'a Request<'a>) -> Later<'a> {
+fn start<'a>(request: &'a Request<'a>) -> BoxFuture<'a> {
     Box::pin(run(request))
 }
 
@@ -49,10 +49,10 @@ async fn run(request: &Request<'_>) -> Reply {
     Ok(totals.reply())
 }
 
-/// Runs one entry of `updates` for another command; the number of documents that matched.
+/// Runs one entry of `updates` for another command. Returns the number of documents that matched.
 ///
 /// # Errors
-/// Whatever is wrong with the entry, and whatever the store says.
+/// An invalid entry, or the store's error.
 pub async fn run_one(
     request: &Request<'_>,
     namespace: &Namespace,
@@ -74,7 +74,7 @@ struct Totals {
 }
 
 impl Totals {
-    /// Counts a statement that was applied before the command was repeated.
+    /// Counts a statement that an earlier attempt of the command applied.
     fn count(&mut self, outcome: &RawDocument, index: usize) {
         match outcome.get("upserted") {
             Ok(Some(id)) => self.note_upsert(index, id.into()),
@@ -104,7 +104,7 @@ impl Totals {
     }
 }
 
-/// One entry of `updates`, its shape checked.
+/// One entry of `updates`, whose shape has been checked.
 pub struct Statement<'a> {
     query: Query<'a>,
     update: RawBsonRef<'a>,
@@ -117,7 +117,7 @@ impl<'a> Statement<'a> {
     /// Reads an entry.
     ///
     /// # Errors
-    /// Whatever is wrong with its shape.
+    /// A wrong shape.
     pub fn read(statement: &'a RawDocument) -> Result<Statement<'a>, CommandError> {
         let query = Query::read(
             "update.updates",
@@ -146,7 +146,7 @@ impl<'a> Statement<'a> {
         })
     }
 
-    /// Applies the entry, number `index` of the command, if it was not before.
+    /// Applies the entry, number `index` of the command, unless an earlier attempt has.
     async fn run(
         &self,
         request: &Request<'_>,
@@ -165,10 +165,10 @@ impl<'a> Statement<'a> {
         prepared.run(request, namespace, totals, index).await
     }
 
-    /// Makes out what the entry says.
+    /// Parses the entry.
     ///
     /// # Errors
-    /// Whatever is wrong with the filter or the update.
+    /// An invalid filter or update.
     fn prepare(&self, request: &Request<'_>) -> Result<Prepared<'_>, CommandError> {
         self.query.arguments().unsupported(&["c"])?;
         let update = Update::parse(self.update, self.array_filters, &read::limits(request)?)?;
@@ -183,10 +183,10 @@ impl<'a> Statement<'a> {
         })
     }
 
-    /// The plan of the search for what is to be changed.
+    /// The plan of the search for the documents to change.
     ///
     /// # Errors
-    /// Whatever is wrong with the entry.
+    /// An invalid entry.
     pub fn plan(
         &self,
         request: &Request<'_>,
@@ -196,8 +196,8 @@ impl<'a> Statement<'a> {
     }
 }
 
-/// Refuses a numbered statement about all documents that match: only one that changes a single document can be
-/// repeated.
+/// Refuses a numbered statement for all documents that match, as only one that changes a single document can be
+/// retried.
 ///
 /// # Errors
 /// `InvalidOptions`.
@@ -255,7 +255,7 @@ impl Prepared<'_> {
         let outcome = loop {
             let applied = self.apply(request, &collection, keep.as_ref(), &mut done);
             match applied.await {
-                // An upsert that has changed nothing yet makes the collection again.
+                // An upsert that has changed nothing yet creates the collection again.
                 Err(error)
                     if self.upsert && done.matched == 0 && collection.was_dropped(&error) =>
                 {
@@ -273,7 +273,7 @@ impl Prepared<'_> {
         Ok(())
     }
 
-    /// Updates what matches, or inserts; the `_id` inserted, if so.
+    /// Updates the matches, or inserts a document. Returns the `_id` if it inserted.
     async fn apply(
         &self,
         request: &Request<'_>,
@@ -287,7 +287,7 @@ impl Prepared<'_> {
             if done.matched > 0 || !self.upsert {
                 return Ok(None);
             }
-            match upsert(collection, (&self.target.filter, &self.update), keep) {
+            match upsert(collection, &self.target.filter, &self.update, keep) {
                 Ok(made) => return Ok(made.get("_id").ok().flatten().map(RawBson::from)),
                 Err(error) if error.code() == Code::DuplicateKey && tries_left > 0 => {}
                 Err(error) => return Err(error),
@@ -306,15 +306,18 @@ impl Prepared<'_> {
         let Target {
             filter, first_only, ..
         } = &self.target;
-        let reach = match first_only {
-            true => Reach::First(keep),
-            false => Reach::All,
+        let reach = if *first_only {
+            Reach::First(keep)
+        } else {
+            Reach::All
         };
         let change = |numbers: &[_]| {
             changes::update(
                 collection,
-                (filter, &self.update),
-                (numbers, reach),
+                filter,
+                &self.update,
+                numbers,
+                reach,
                 request.stop(),
                 done,
             )?;
@@ -324,13 +327,14 @@ impl Prepared<'_> {
     }
 }
 
-/// Inserts the document that an upsert makes.
+/// Inserts the document of an upsert.
 ///
 /// # Errors
-/// Whatever the query and the update contradict each other in, and whatever the store says.
+/// A contradiction between query and update, or the store's error.
 pub fn upsert(
     collection: &OpenCollection,
-    (filter, update): (&Filter, &Update),
+    filter: &Filter,
+    update: &Update,
     keep: Option<&Keep<'_>>,
 ) -> Result<RawDocumentBuf, CommandError> {
     let context = UpdateContext {

@@ -1,4 +1,4 @@
-//! `validate`: checks that every document has its index entries and every entry its document.
+//! `validate`: checks that each document has its index entries, and each entry its document.
 
 use bson::raw::CString;
 use bson::{RawArrayBuf, RawDocumentBuf, rawdoc};

@@ -9,7 +9,7 @@ use crate::request::Request;
 /// The command.
 pub const SPEC: Spec = Spec {
     name: "whatsmyuri",
-    help: "tells the client's address",
+    help: "shows the client's address",
     known: Known::Any,
     effect: Effect::Reads,
     run: Run::Now(run),

@@ -1,7 +1,7 @@
-//! From a filter to the ranges of an index that hold all of its matches.
+//! Derives from a filter the ranges of an index that hold all of its matches.
 //!
-//! The ranges may hold more than that: every document is judged by the whole filter again. What must not happen is that
-//! they hold less, so whatever is not understood here bounds nothing.
+//! The ranges may hold more, as each document is checked against the whole filter again. They must never hold less, so
+//! a test that is not understood here bounds nothing.
 
 use std::ops::Bound;
 
@@ -9,38 +9,38 @@ use bson::{RawBson, RawDocumentBuf};
 use forebay_documents_query::filter::{Node, RangeOp, Test};
 use forebay_documents_store::{IndexBounds, IndexField, IndexKind};
 
-/// The most ranges that `$in` lists, or the branches of an `$or`, may give together.
+/// Maximum ranges from `$in` lists, or from the branches of an `$or`, together.
 pub const RANGES_MAX: usize = 1000;
 
-/// What a filter says about the fields of an index.
+/// The bounds that a filter gives to the fields of an index.
 #[derive(Debug, Clone)]
 pub struct Bounded {
     /// The ranges.
     pub ranges: Vec<IndexBounds>,
-    /// Do the ranges follow one another in the index? So they do where the `equal` fields hold one value each.
+    /// Whether the ranges are contiguous in the index, as they are if each of the `equal` fields has one value.
     pub in_order: bool,
-    /// How many of the first fields are held to one of some values.
+    /// Number of leading fields that are bound to one of several values.
     pub equal: usize,
-    /// Is the field after those held to a range, or to a beginning?
+    /// Whether the field after those is bound to a range or a prefix.
     pub range: bool,
 }
 
-/// What one field is held to.
+/// The bound of one field.
 #[derive(Debug, Clone)]
 enum Held {
-    /// Nothing that an index knows.
+    /// None that an index can use.
     Nothing,
     /// Values between two ends.
     Between(Ends),
-    /// Strings that begin so, and the pattern that says so where it is a stored value itself.
+    /// Strings with this prefix, and the pattern itself, which may be a stored value.
     Beginning { prefix: String, pattern: RawBson },
 }
 
 /// The ranges of an index with these fields that hold every match of `filter`.
 ///
-/// `multikey` says that a document may have several keys: then the two ends of a range may be met by different elements
-/// of an array, so that only one of them bounds. The same goes for two fields below one array: of fields whose paths
-/// begin with one name, only the first bounds.
+/// If `multikey`, a document may have several keys. Different elements of an array may then meet the two ends of a
+/// range, so only one end bounds. Likewise for two fields below one array: of fields whose paths begin with the same
+/// name, only the first bounds.
 pub fn bounds(filter: &Node, fields: &[IndexField], multikey: bool) -> Bounded {
     let mut tests = Vec::new();
     collect(filter, &mut tests);
@@ -78,12 +78,12 @@ pub fn bounds(filter: &Node, fields: &[IndexField], multikey: bool) -> Bounded {
     }
 }
 
-/// May different elements of one array hold the values of both fields?
+/// Whether different elements of one array may hold the values of both fields.
 fn may_share_array(one: &IndexField, other: &IndexField) -> bool {
     one.path.split('.').next() == other.path.split('.').next()
 }
 
-/// The tests that every match passes, with the paths they are on.
+/// Collects the tests that every match passes, with their paths.
 fn collect<'a>(node: &'a Node, tests: &mut Vec<(&'a str, &'a Test)>) {
     match node {
         Node::And(nodes) => nodes.iter().for_each(|node| collect(node, tests)),
@@ -93,7 +93,7 @@ fn collect<'a>(node: &'a Node, tests: &mut Vec<(&'a str, &'a Test)>) {
     }
 }
 
-/// The values one of which a test demands, if an index finds them all.
+/// The values of which a test requires one, if an index can find them all.
 fn equal_values(test: &Test) -> Option<Vec<RawBson>> {
     let values = match test {
         Test::Eq(value) => vec![value.clone()],
@@ -103,7 +103,8 @@ fn equal_values(test: &Test) -> Option<Vec<RawBson>> {
     values.iter().all(is_findable).then_some(values)
 }
 
-/// Arrays are found by their elements and null also means missing: an index cannot tell such matches by one key.
+/// Whether one index key identifies the matches of a value. An array is indexed by its elements, and null also matches
+/// missing fields.
 fn is_findable(value: &RawBson) -> bool {
     !matches!(
         value,
@@ -122,7 +123,7 @@ fn extend(prefixes: &[Vec<RawBson>], values: &[RawBson]) -> Vec<Vec<RawBson>> {
 
 type Ends = (Bound<RawBson>, Bound<RawBson>);
 
-/// The ranges where the first `equal` fields have the values of one of `prefixes`, and `field` comes next.
+/// The bounds in which the first `equal` fields have the values of one of `prefixes`, followed by `field`.
 fn held(prefixes: Vec<Vec<RawBson>>, field: &IndexField, equal: usize, last: Held) -> Bounded {
     Bounded {
         in_order: prefixes.len() == 1,
@@ -147,7 +148,7 @@ fn ranges(prefix: Vec<RawBson>, field: &IndexField, last: &Held) -> Vec<IndexBou
             pattern,
         } => {
             let only = || Bound::Included(pattern.clone());
-            // Patterns come after strings in the order across types.
+            // Patterns come after strings in BSON's order of types.
             let mut ranges = vec![
                 IndexBounds::string_prefix(prefix.clone(), string),
                 IndexBounds::range(prefix, only(), only()),
@@ -160,7 +161,7 @@ fn ranges(prefix: Vec<RawBson>, field: &IndexField, last: &Held) -> Vec<IndexBou
     }
 }
 
-/// How the strings begin that a pattern among the tests of one field matches.
+/// The prefix of all strings that a pattern among a field's tests matches.
 fn beginning<'a>(mut tests: impl Iterator<Item = &'a Test>) -> Option<Held> {
     tests.find_map(|test| {
         let Test::Regex(regex) = test else {
@@ -178,7 +179,7 @@ fn beginning<'a>(mut tests: impl Iterator<Item = &'a Test>) -> Option<Held> {
     })
 }
 
-/// The range that the comparisons among the tests of one field leave.
+/// The range to which the comparisons among a field's tests bound it.
 fn range<'a>(tests: impl Iterator<Item = &'a Test>, multikey: bool) -> Held {
     let mut comparisons = tests.filter_map(comparison);
     let Some((op, value)) = comparisons.next() else {
@@ -202,7 +203,7 @@ fn comparison(test: &Test) -> Option<(RangeOp, &RawBson)> {
     }
 }
 
-/// One comparison's range, closed on its open side by the class of its value where that is simple.
+/// The range of one comparison. Its open side ends with the values of the same type, if these form a simple range.
 fn ends_of(op: RangeOp, value: &RawBson) -> Ends {
     let (first, behind) = class_ends(value);
     match op {
@@ -213,7 +214,7 @@ fn ends_of(op: RangeOp, value: &RawBson) -> Ends {
     }
 }
 
-/// A second comparison replaces an end that is only the class's.
+/// Replaces an end that only the type gave by that of a second comparison.
 fn narrow(ends: &mut Ends, op: RangeOp, value: &RawBson) {
     let (lower, upper) = class_ends(value);
     if ends.0 == lower && matches!(op, RangeOp::Gt | RangeOp::Gte) {
@@ -224,7 +225,7 @@ fn narrow(ends: &mut Ends, op: RangeOp, value: &RawBson) {
     }
 }
 
-/// Where the values that compare with `value` begin and end in the order across types.
+/// The ends, in BSON's order of types, of the values that compare with `value`.
 fn class_ends(value: &RawBson) -> Ends {
     match value {
         RawBson::Int32(_) | RawBson::Int64(_) | RawBson::Double(_) | RawBson::Decimal128(_) => (
@@ -297,7 +298,7 @@ mod tests {
     }
 
     #[test]
-    fn of_multikey_fields_below_one_name_only_the_first_bounds() {
+    fn only_the_first_of_multikey_fields_below_one_name_bounds() {
         let filter = rawdoc! { "a.x": 1, "b": 3, "a.y": { "$gt": 2 } };
         let equal = |paths: &[&str], multikey| {
             let found = bounded(&filter, paths, multikey);
@@ -310,7 +311,7 @@ mod tests {
     }
 
     #[test]
-    fn a_beginning_is_a_range_of_strings_and_the_pattern_itself() {
+    fn a_prefix_is_a_range_of_strings_and_the_pattern_itself() {
         let pattern = bson::Regex {
             pattern: "^ab.*c".try_into().unwrap(),
             options: "s".try_into().unwrap(),
@@ -332,7 +333,7 @@ mod tests {
     }
 
     #[test]
-    fn what_one_key_cannot_tell_bounds_nothing() {
+    fn tests_that_one_key_cannot_decide_bound_nothing() {
         for filter in [
             rawdoc! { "a": null },
             rawdoc! { "a": [1] },

@@ -1,4 +1,4 @@
-//! What `explain` says about a plan, and about a run of it.
+//! The output of `explain` for a plan, and for a run of it.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -16,7 +16,7 @@ use crate::request::Request;
 use crate::search::{Arrays, ExecutionReport, SearchPlan, Wanted};
 use crate::streams::Stream;
 
-/// What a run of a plan did.
+/// The figures of a plan's run.
 pub struct Executed {
     /// Documents found.
     pub returned: u64,
@@ -24,23 +24,23 @@ pub struct Executed {
     pub keys_examined: u64,
     /// Documents read.
     pub docs_examined: u64,
-    /// How long it took.
+    /// Duration of the run.
     pub elapsed: Duration,
     /// The stage with its figures.
     pub stage: RawDocumentBuf,
 }
 
-/// What is wanted of a run.
+/// What a run returns.
 #[derive(Debug, Clone, Copy)]
 pub enum Run {
-    /// A number.
+    /// The number of matches.
     Count,
-    /// Documents.
+    /// The matches.
     Documents(Wanted),
 }
 
 impl Plan {
-    /// The stage that reaches the matches, as `queryPlanner` shows it.
+    /// The stage that finds the matches, as `queryPlanner` shows it.
     pub fn stage(&self) -> RawDocumentBuf {
         let mut stage = match &self.access {
             Access::Nothing => rawdoc! { "stage": "EOF" },
@@ -69,7 +69,7 @@ impl Plan {
         }
     }
 
-    /// The stage with what its last run did, as `executionStats` shows it.
+    /// The stage with the figures of its last run, as `executionStats` shows it.
     pub fn executed_stage(&self) -> RawDocumentBuf {
         let stage = match self.report() {
             Some(report) => report.to_document(),
@@ -84,7 +84,7 @@ impl Plan {
         stage
     }
 
-    /// What the cache did for the last run, if it was asked.
+    /// The report of the cache for the last run, if it was searched.
     pub fn report(&self) -> Option<Arc<ExecutionReport>> {
         match &self.access {
             Access::Cache(search) => search.report(),
@@ -101,10 +101,10 @@ impl Plan {
             .map_or(self.tally.examined(), |report| report.tally.examined())
     }
 
-    /// Runs the plan and throws the documents away.
+    /// Runs the plan and discards the documents.
     ///
     /// # Errors
-    /// Whatever the cache or the store says.
+    /// The error of the cache or the store.
     pub async fn execute(&self, run: Run, stop: &Stop) -> Result<Executed, CommandError> {
         let started = Instant::now();
         let returned = match run {
@@ -114,9 +114,10 @@ impl Plan {
                 aside(stop, || pull(&mut stream, wanted.limit(), stop)).await??
             }
         };
-        let mut stage = match self.is_counted_by_store(run) {
-            true => self.with_figures(rawdoc! { "stage": "RECORD_STORE_FAST_COUNT" }),
-            false => self.executed_stage(),
+        let mut stage = if self.is_counted_by_store(run) {
+            self.with_figures(rawdoc! { "stage": "RECORD_STORE_FAST_COUNT" })
+        } else {
+            self.executed_stage()
         };
         append_missing(&mut stage, "nReturned", returned);
         Ok(Executed {
@@ -134,7 +135,7 @@ impl Plan {
     }
 }
 
-/// Adds a figure to a stage that does not tell it yet.
+/// Adds a figure to a stage that does not have it.
 fn append_missing(stage: &mut RawDocumentBuf, name: &str, figure: u64) {
     if stage.get(name).ok().flatten().is_none() {
         let name = CString::try_from(name).expect("the names hold no NUL");
@@ -142,10 +143,10 @@ fn append_missing(stage: &mut RawDocumentBuf, name: &str, figure: u64) {
     }
 }
 
-/// Runs a search for the values of a field, with arrays as the command takes them, and throws them away.
+/// Runs a search for the values of a field, with arrays as the command treats them, and discards the values.
 ///
 /// # Errors
-/// Whatever the cache or the store says.
+/// The error of the cache or the store.
 pub async fn execute_values(
     plan: &SearchPlan,
     arrays: Arrays,
@@ -195,7 +196,7 @@ fn index_stage(access: &IndexAccess) -> RawDocumentBuf {
     }
 }
 
-/// Ranges that `explain` lists.
+/// Maximum ranges that `explain` lists.
 const SHOWN_BOUNDS_MAX: usize = 20;
 
 fn show_bounds(bounds: &IndexBounds) -> String {

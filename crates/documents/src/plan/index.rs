@@ -1,4 +1,4 @@
-//! Which index of the store serves a query.
+//! Choosing an index of the store for a query.
 
 use std::sync::Arc;
 
@@ -10,51 +10,51 @@ use forebay_documents_store::{
 
 use super::bounds::{Bounded, RANGES_MAX, bounds};
 
-/// A way through an index.
+/// An access path through an index.
 #[derive(Debug, Clone)]
 pub struct IndexAccess {
     /// The index.
     pub spec: Arc<IndexSpec>,
-    /// The ranges to walk, one after another.
+    /// The ranges to walk, in order.
     pub ranges: Vec<IndexBounds>,
     /// The direction of the walk.
     pub direction: Direction,
-    /// How many of its first fields are held to given values.
+    /// Number of its leading fields that are bound to given values.
     pub equal: usize,
-    /// Is the field after those held to a range?
+    /// Whether the field after those is bound to a range.
     pub is_range: bool,
-    /// At most one document can match: all fields of a unique index are given.
+    /// Whether at most one document can match, as all fields of a unique index are given.
     pub is_point: bool,
-    /// Does the walk meet documents in the order wanted?
+    /// Whether the walk yields documents in the requested order.
     pub is_sorted: bool,
-    /// May it meet a document more than once?
+    /// Whether the walk may meet a document more than once.
     pub is_multikey: bool,
 }
 
 impl IndexAccess {
-    /// Larger is better: a unique key, then more equalities, then a range, then the order wanted.
+    /// Rank of the path; larger is better. A unique key counts first, then equalities, a range, the requested order.
     fn rank(&self) -> (bool, usize, bool, bool) {
         (self.is_point, self.equal, self.is_range, self.is_sorted)
     }
 
-    /// Does it leave out documents that cannot match?
+    /// Whether it skips documents that cannot match.
     pub fn is_bounded(&self) -> bool {
         self.equal > 0 || self.is_range
     }
 
-    /// Is it better than a scan?
+    /// Whether it is better than a scan.
     fn is_useful(&self) -> bool {
         self.is_bounded() || (self.is_sorted && !self.spec.sparse)
     }
 }
 
-/// The best of the indexes, if one is better than a scan.
+/// The best path through one of the indexes, if any is better than a scan.
 pub fn best(indexes: &[IndexStatus], filter: &Node, sort: Option<&Sort>) -> Option<IndexAccess> {
     let useful = indexes
         .iter()
         .filter_map(|index| access(index, filter, sort))
         .filter(IndexAccess::is_useful);
-    // The first of equals: the one that was created first.
+    // Of equal ones the first, which was created first.
     useful.reduce(|best, next| {
         if next.rank() > best.rank() {
             next
@@ -64,8 +64,8 @@ pub fn best(indexes: &[IndexStatus], filter: &Node, sort: Option<&Sort>) -> Opti
     })
 }
 
-/// Ways through indexes that together meet all matches of an `$or` that every match passes: one for each of its
-/// branches, if they have few ranges altogether.
+/// Paths that together yield all matches of an `$or` that every match passes: one for each of its branches, if they
+/// have few ranges together.
 pub fn union(indexes: &[IndexStatus], filter: &Node) -> Option<Vec<IndexAccess>> {
     match filter {
         Node::And(nodes) => nodes.iter().find_map(|node| union(indexes, node)),
@@ -86,7 +86,7 @@ fn of_branches(indexes: &[IndexStatus], branches: &[Node]) -> Option<Vec<IndexAc
     branches.iter().map(of_branch).collect()
 }
 
-/// The way through one index; none through a cache or one that is still being built.
+/// The path through one index. Returns `None` for a cache index, or one that is being built.
 pub fn access(index: &IndexStatus, filter: &Node, sort: Option<&Sort>) -> Option<IndexAccess> {
     if index.spec.is_cache() || !index.complete {
         return None;
@@ -111,7 +111,8 @@ pub fn access(index: &IndexStatus, filter: &Node, sort: Option<&Sort>) -> Option
     })
 }
 
-/// The direction in which a walk gives the order wanted: the fields after those held to one value are the sort's.
+/// The direction in which a walk yields the requested order, if the fields after those bound to one value are the
+/// sort's.
 fn order(fields: &[IndexField], found: &Bounded, sort: &Sort) -> Option<Direction> {
     let held = if found.in_order {
         found.equal

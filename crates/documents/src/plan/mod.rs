@@ -1,8 +1,8 @@
-//! Plans: how the documents that match a filter are found.
+//! Plans: how to find the documents that match a filter.
 //!
-//! In this order: by `_id`; by equality on every field of a unique index; in the cache; by an ordinary
-//! index, or one for each branch of an `$or`; by a scan.
-//! Whatever the way, every document is judged by the whole filter when it is read.
+//! In this order of preference: by `_id`; by equality on every field of a unique index; in the cache; by an ordinary
+//! index, or one for each branch of an `$or`; by a scan. In each case, every document is checked against the whole
+//! filter when it is read.
 
 mod bounds;
 mod describe;
@@ -24,18 +24,18 @@ use crate::streams::{Part, Range};
 pub use describe::{Run, execute_values};
 pub use index::IndexAccess;
 
-/// What a query asks of its plan beside the filter.
+/// What a query requires of its plan besides the filter.
 #[derive(Debug, Clone, Default)]
-pub struct Wishes<'a> {
-    /// The order wanted.
+pub struct PlanRequirements<'a> {
+    /// The requested order.
     pub sort: Option<&'a Sort>,
-    /// What the client says to use.
+    /// The client's hint.
     pub hint: Option<Hint>,
-    /// Is a fall-back from a cached field to a scan an error?
+    /// Whether a fallback from a cached field to a scan is an error.
     pub strict: bool,
 }
 
-/// What the client says to use.
+/// The access path that the client requires.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Hint {
     /// The index of this name.
@@ -44,9 +44,9 @@ pub enum Hint {
     Natural(Direction),
 }
 
-/// How matches are reached.
+/// The access path to the matches.
 pub enum Access {
-    /// There are none.
+    /// There are no matches.
     Nothing,
     /// By `_id`.
     Id(RawBson),
@@ -54,9 +54,9 @@ pub enum Access {
     Cache(Box<SearchPlan>),
     /// In ranges of an index.
     Index(IndexAccess),
-    /// In ranges of several indexes, which all together hold the matches of an `$or`.
+    /// In ranges of several indexes, which together hold the matches of an `$or`.
     Union(Vec<IndexAccess>),
-    /// By reading everything.
+    /// By reading the whole collection.
     Scan {
         /// The direction of record numbers.
         direction: Direction,
@@ -69,13 +69,13 @@ pub struct Plan {
     pub collection: Arc<OpenCollection>,
     /// The whole filter.
     pub filter: Arc<Filter>,
-    /// How matches are reached.
+    /// The access path to the matches.
     pub access: Access,
-    /// Do they come in the order wanted?
+    /// Whether they come in the requested order.
     pub is_sorted: bool,
-    /// Why the cache is not used, where it is not.
+    /// Why the cache is not used, if it is not.
     pub cache_not_used: Option<NotUsed>,
-    /// What the run of a plan without the cache has read.
+    /// Counts what the run of a plan without the cache has read.
     tally: Arc<Tally>,
 }
 
@@ -83,11 +83,11 @@ impl Plan {
     /// Plans a query.
     ///
     /// # Errors
-    /// `BadValue` for a hint that names no index; in strict mode, that a search would scan.
+    /// `BadValue` for a hint to an index that does not exist; in strict mode, a search that would scan.
     pub fn new(
         collection: Arc<OpenCollection>,
         filter: Arc<Filter>,
-        wishes: &Wishes<'_>,
+        requirements: &PlanRequirements<'_>,
     ) -> Result<Arc<Plan>, CommandError> {
         let mut plan = Plan {
             collection,
@@ -97,14 +97,14 @@ impl Plan {
             cache_not_used: None,
             tally: Arc::default(),
         };
-        plan.choose(wishes)?;
-        plan.refuse_fall_back(wishes)?;
+        plan.choose(requirements)?;
+        plan.refuse_fall_back(requirements)?;
         Ok(Arc::new(plan))
     }
 
-    fn choose(&mut self, wishes: &Wishes<'_>) -> Result<(), CommandError> {
-        if let Some(hint) = &wishes.hint {
-            return self.follow(hint, wishes);
+    fn choose(&mut self, requirements: &PlanRequirements<'_>) -> Result<(), CommandError> {
+        if let Some(hint) = &requirements.hint {
+            return self.follow(hint, requirements);
         }
         if matches!(self.filter.root(), Node::AlwaysFalse) {
             return Ok(());
@@ -114,16 +114,17 @@ impl Plan {
             self.is_sorted = true;
             return Ok(());
         }
-        self.choose_by_rank(wishes);
+        self.choose_by_rank(requirements);
         Ok(())
     }
 
-    /// A unique index's whole key, then an exact answer of the cache, an index's equality, the cache, an index, a scan.
-    fn choose_by_rank(&mut self, wishes: &Wishes<'_>) {
+    /// Chooses, in this order: a unique index's whole key, an exact answer of the cache, an index's equality, the
+    /// cache, an index, a scan.
+    fn choose_by_rank(&mut self, requirements: &PlanRequirements<'_>) {
         let best = index::best(
             &self.collection.store.indexes(),
             self.filter.root(),
-            wishes.sort,
+            requirements.sort,
         );
         if let Some(best) = best.as_ref().filter(|best| best.is_point) {
             return self.use_index(best.clone());
@@ -153,7 +154,8 @@ impl Plan {
         self.access = Access::Index(index);
     }
 
-    /// An index that leaves documents out or gives the order wanted, one for each branch of an `$or`, a scan.
+    /// Chooses, in this order: an index that skips documents or has the requested order, one index for each branch of
+    /// an `$or`, a scan.
     fn use_index_or_scan(&mut self, index: Option<IndexAccess>) {
         if let Some(index) = index {
             return self.use_index(index);
@@ -167,7 +169,11 @@ impl Plan {
         );
     }
 
-    fn follow(&mut self, hint: &Hint, wishes: &Wishes<'_>) -> Result<(), CommandError> {
+    fn follow(
+        &mut self,
+        hint: &Hint,
+        requirements: &PlanRequirements<'_>,
+    ) -> Result<(), CommandError> {
         match hint {
             Hint::Natural(direction) => {
                 self.access = Access::Scan {
@@ -180,7 +186,7 @@ impl Plan {
                     .iter()
                     .find(|index| index.spec.name == *name)
                     .ok_or_else(bad_hint)?;
-                self.follow_index(index, wishes)?;
+                self.follow_index(index, requirements)?;
             }
         }
         Ok(())
@@ -189,11 +195,11 @@ impl Plan {
     fn follow_index(
         &mut self,
         index: &IndexStatus,
-        wishes: &Wishes<'_>,
+        requirements: &PlanRequirements<'_>,
     ) -> Result<(), CommandError> {
         if !index.spec.is_cache() {
             let access =
-                index::access(index, self.filter.root(), wishes.sort).ok_or_else(bad_hint)?;
+                index::access(index, self.filter.root(), requirements.sort).ok_or_else(bad_hint)?;
             self.use_index(access);
             return Ok(());
         }
@@ -213,9 +219,11 @@ impl Plan {
         Ok(())
     }
 
-    fn refuse_fall_back(&self, wishes: &Wishes<'_>) -> Result<(), CommandError> {
+    fn refuse_fall_back(&self, requirements: &PlanRequirements<'_>) -> Result<(), CommandError> {
         match (&self.access, &self.cache_not_used) {
-            (Access::Scan { .. }, Some(not_used)) if wishes.strict && not_used.is_fallback() => {
+            (Access::Scan { .. }, Some(not_used))
+                if requirements.strict && not_used.is_fallback() =>
+            {
                 Err(CommandError::from(not_used.strict_error()))
             }
             _ => Ok(()),
@@ -223,7 +231,7 @@ impl Plan {
     }
 }
 
-/// The `_id` that every match has, if the filter demands one.
+/// The `_id` that every match has, if the filter requires one.
 fn id_of(node: &Node) -> Option<RawBson> {
     match node {
         Node::And(nodes) => nodes.iter().find_map(id_of),
@@ -235,7 +243,8 @@ fn id_of(node: &Node) -> Option<RawBson> {
     }
 }
 
-/// Arrays and patterns are never stored as an `_id`; null asks for documents without one too, of which there are none.
+/// Whether a value can be found by `_id`. Arrays and patterns are never stored as one; null also matches a missing
+/// field.
 fn is_stored_id(value: &RawBson) -> bool {
     !matches!(
         value,
@@ -267,7 +276,7 @@ pub fn hint(
     }
 }
 
-/// Refuses what can be no hint, whatever the collection.
+/// Refuses values that cannot be a hint for any collection.
 ///
 /// # Errors
 /// `FailedToParse`.
@@ -311,7 +320,7 @@ pub fn natural(pattern: &RawDocument) -> Option<Direction> {
     })
 }
 
-/// Are two key patterns equal, whatever number types they use?
+/// Whether two key patterns are equal, regardless of their number types.
 pub fn same_pattern(a: &RawDocument, b: &RawDocument) -> bool {
     let (a, b): (Vec<_>, Vec<_>) = (a.iter().flatten().collect(), b.iter().flatten().collect());
     let same =
@@ -344,7 +353,7 @@ impl From<&[IndexAccess]> for Range {
     }
 }
 
-/// The most documents of a union that are looked for on a thread that serves the network.
+/// Maximum documents of a union that are read on a network thread.
 const SHORT_MAX: usize = 64;
 
 fn parts(access: &IndexAccess) -> impl Iterator<Item = Part> {

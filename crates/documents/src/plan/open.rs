@@ -16,7 +16,7 @@ impl Plan {
     /// The matches as a stream.
     ///
     /// # Errors
-    /// Whatever the cache or the store says.
+    /// The error of the cache or the store.
     pub async fn open(&self, wanted: Wanted, stop: &Stop) -> Result<Box<dyn Stream>, CommandError> {
         let (store, filter) = (self.collection.store.clone(), self.filter.clone());
         Ok(match &self.access {
@@ -47,7 +47,7 @@ impl Plan {
     /// The number of matches.
     ///
     /// # Errors
-    /// Whatever the cache or the store says.
+    /// The error of the cache or the store.
     pub async fn count(&self, stop: &Stop) -> Result<u64, CommandError> {
         let store = &self.collection.store;
         match &self.access {
@@ -61,19 +61,20 @@ impl Plan {
             }
             Access::Id(_) | Access::Index(_) | Access::Union(_) => {
                 let stream = self.open(Wanted::All, stop).await?;
-                match stream.is_short() {
-                    true => count_stream(stream, stop),
-                    false => aside(stop, || count_stream(stream, stop)).await?,
+                if stream.is_short() {
+                    count_stream(stream, stop)
+                } else {
+                    aside(stop, || count_stream(stream, stop)).await?
                 }
             }
         }
     }
 
-    /// The record numbers of the matches, at most `limit` of them. A write uses them after the search has ended, so
-    /// that it never meets its own changes.
+    /// The record numbers of the matches, at most `limit`. A write uses them after the search has ended, so that it
+    /// never sees its own changes.
     ///
     /// # Errors
-    /// Whatever the cache or the store says.
+    /// The error of the cache or the store.
     pub async fn numbers(
         &self,
         limit: Option<u64>,
@@ -93,18 +94,19 @@ impl Plan {
             }
             Ok(numbers)
         };
-        match is_short {
-            true => pull(),
-            false => aside(stop, pull).await?,
+        if is_short {
+            pull()
+        } else {
+            aside(stop, pull).await?
         }
     }
 }
 
 impl Plan {
-    /// The record number of the first match, in the order of `sort` where there is one.
+    /// The record number of the first match, in the order of `sort` if there is one.
     ///
     /// # Errors
-    /// Whatever the cache or the store says.
+    /// The error of the cache or the store.
     pub async fn first_number(
         &self,
         sort: Option<&Sort>,

@@ -19,9 +19,9 @@ pub fn devices_reply(cache: &Cache) -> RawDocumentBuf {
     rawdoc! { "devices": devices, "ok": 1.0 }
 }
 
-/// `{forebayDevices: 1, add: "host:2"}`: devices join, and their share of the buckets moves to them.
+/// `{forebayDevices: 1, add: "host:2"}`: adds devices and moves their share of the buckets to them.
 ///
-/// Blocks until the buckets are there; searches go on meanwhile.
+/// Blocks until the buckets are there; searches continue.
 ///
 /// # Errors
 /// `BadValue` when there are no such devices.
@@ -41,9 +41,9 @@ pub fn add_devices(cache: &Cache, spec: &str) -> Result<RawDocumentBuf, CommandE
     Ok(rawdoc! { "added": added, "bucketsMoved": moved as i64, "ok": 1.0 })
 }
 
-/// `{forebayDevices: 1, remove: 3}`, or `"host:3"`: a device leaves, and its buckets move to the others.
+/// `{forebayDevices: 1, remove: 3}`, or `"host:3"`: removes a device and moves its buckets to the others.
 ///
-/// Blocks until the buckets are elsewhere; searches go on meanwhile.
+/// Blocks until the buckets have moved; searches continue.
 ///
 /// # Errors
 /// `BadValue` when there is no such device, or it is the last one and `even_last` is false.
@@ -101,9 +101,9 @@ fn device_document(device: &Device) -> RawDocumentBuf {
     document
 }
 
-/// `{forebayBuckets: "db.collection.field"}`: the buckets of a cached field in order of hash.
+/// `{forebayBuckets: "db.collection.field"}`: the buckets of a cached field in order of value.
 ///
-/// Names of collections and fields may have dots: `find` is asked for each possible collection.
+/// Names of collections and fields may contain dots, so `find` is called for each possible collection.
 ///
 /// # Errors
 /// `NamespaceNotFound`, or `IndexNotFound` when the field is not cached.
@@ -123,16 +123,17 @@ pub fn buckets_reply(
             );
         }
     }
-    Err(match collection_found {
-        true => CommandError::refused(Code::IndexNotFound, format!("no cached field '{name}'")),
-        false => CommandError::refused(
+    Err(if collection_found {
+        CommandError::refused(Code::IndexNotFound, format!("no cached field '{name}'"))
+    } else {
+        CommandError::refused(
             Code::NamespaceNotFound,
             format!("no collection in '{name}'"),
-        ),
+        )
     })
 }
 
-/// `{forebayPattern: "^a.*b", options: "i"}`: how a pattern is searched, and why not faster.
+/// `{forebayPattern: "^a.*b", options: "i"}`: how a pattern is searched, and why no faster.
 ///
 /// # Errors
 /// 51091 for an invalid pattern, 51108 for an unknown option.

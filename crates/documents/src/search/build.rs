@@ -1,7 +1,7 @@
 //! Building the cache of a collection in the background.
 //!
-//! A build walks the collection by record number, a batch under each hold of the write lock, and moves a cursor.
-//! Writers follow a change in the cache only below the cursor; what lies above it the build finds in the store when it
+//! A build walks the collection by record number and moves a cursor, one batch each time it holds the write lock.
+//! Writers apply a change to the cache only below the cursor. The build finds everything above it in the store when it
 //! gets there.
 
 use std::sync::Arc;
@@ -20,9 +20,9 @@ pub enum BuildError {
     /// The collection would have too many cached fields.
     #[error("a collection can have at most {limit} cached fields, and would have {fields}")]
     TooManyFields {
-        /// How many it would have.
+        /// Number that it would have.
         fields: usize,
-        /// How many it may have.
+        /// Maximum number.
         limit: usize,
     },
     /// The collection has outgrown the cache's record numbers.
@@ -34,16 +34,16 @@ pub enum BuildError {
         /// The first record number that does not fit.
         number: u64,
     },
-    /// The cache contradicts the documents, which is a bug: it is built anew.
+    /// The cache contradicts the documents, which is a bug. The cache is built again.
     #[error("the cache contradicts the collection: {0}")]
     Contradiction(#[from] CacheError),
     /// The store could not be read.
     #[error("cannot read the collection: {message}")]
     Store {
-        /// What the store said.
+        /// The store's message.
         message: String,
     },
-    /// The index or its collection was dropped meanwhile.
+    /// The index or its collection was dropped during the build.
     #[error("the index was dropped while it was being built")]
     Dropped,
     /// The builder itself failed.
@@ -51,10 +51,10 @@ pub enum BuildError {
     Broken,
 }
 
-/// Some declared indexes on their way to being ready.
+/// A build of declared indexes.
 ///
-/// Dropping it does not stop anything.
-#[must_use = "wait for the build, or drop it on purpose to let it go on in the background"]
+/// Dropping it does not stop the build.
+#[must_use = "wait for the build, or drop it on purpose to let it run in the background"]
 pub struct Build {
     search: Arc<CollectionSearch>,
     names: Vec<String>,
@@ -65,14 +65,14 @@ impl Build {
         Build { search, names }
     }
 
-    /// Blocks until every index is ready, or one of them cannot be built or is dropped, or the time is over: then
-    /// there is no outcome yet, and the build goes on.
+    /// Blocks until every index is ready, or one of them fails or is dropped. Returns `None` after `time`; the build
+    /// then continues.
     pub fn wait(self, time: Duration) -> Option<Result<(), BuildError>> {
         self.search.wait(&self.names, time)
     }
 }
 
-/// Starts the thread that completes `generation`.
+/// Starts the thread that completes `generation`. Returns `None` if the system refuses one.
 pub(super) fn start(
     search: Arc<CollectionSearch>,
     generation: Arc<Generation>,
@@ -83,21 +83,21 @@ pub(super) fn start(
         generation: Arc::clone(&generation),
         ended: false,
     };
-    // Where no thread can be started, dropping the task has marked the build as broken.
+    // If no thread can be started, dropping the task has marked the build as broken.
     builder.spawn(move || task.run()).ok()
 }
 
-/// One build; whatever ends it leaves the collection knowing how.
+/// One build. It reports its outcome to the collection however it ends, even by a panic.
 struct Task {
     search: Arc<CollectionSearch>,
     generation: Arc<Generation>,
     ended: bool,
 }
 
-/// Documents taken under one hold of the lock.
+/// Documents read while the lock was held once.
 struct Batch {
     documents: Vec<(u64, Document)>,
-    /// Nothing lies behind them.
+    /// Whether there are no documents after these.
     last: bool,
 }
 
@@ -105,7 +105,7 @@ impl Task {
     fn run(mut self) {
         let search = Arc::clone(&self.search);
         loop {
-            let alone = search.alone();
+            let exclusive = search.lock_exclusively();
             if self.generation.is_abandoned() {
                 break;
             }
@@ -113,12 +113,12 @@ impl Task {
                 self.search.end_build(&self.generation, outcome);
                 break;
             }
-            alone.end_fairly();
+            exclusive.unlock_fairly();
         }
         self.ended = true;
     }
 
-    /// Caches the next batch; something when it was the last one.
+    /// Caches the next batch. Returns `Some` once the last one is cached.
     fn step(&self) -> Result<Option<()>, BuildError> {
         let batch = self.read()?;
         let rows: Vec<_> = batch

@@ -1,4 +1,4 @@
-//! The cache indexes of one collection: what is declared, what answers, what is being built.
+//! The cache indexes of one collection: those declared, those that answer, and those being built.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -17,26 +17,25 @@ use super::generation::Generation;
 use super::settings::SearchSettings;
 use crate::places::blocking;
 
-/// The lock that every writer of a collection holds from before the store is written until its turn at the cache has
-/// come.
+/// A collection's write lock. Each writer holds it from before its write to the store until it has the apply lock.
 pub type WriteLock = Arc<Mutex<()>>;
 
-/// Keeps all other writers of a collection out until it is dropped.
-#[must_use = "others write as soon as it is dropped"]
-pub(super) struct Alone<'a> {
-    turn: MutexGuard<'a, ()>,
+/// Holds the write lock and the apply lock of a collection, so that no other writer runs until it is dropped.
+#[must_use = "other writers run as soon as it is dropped"]
+pub(super) struct ExclusiveGuard<'a> {
+    apply_lock: MutexGuard<'a, ()>,
     held: MutexGuard<'a, ()>,
 }
 
-impl Alone<'_> {
-    /// Lets the writer go first who has waited longest.
-    pub(super) fn end_fairly(self) {
-        drop(self.turn);
+impl ExclusiveGuard<'_> {
+    /// Unlocks, and lets the writer that has waited longest run first.
+    pub(super) fn unlock_fairly(self) {
+        drop(self.apply_lock);
         MutexGuard::unlock_fair(self.held);
     }
 }
 
-/// What the cache will hold of documents that are about to be inserted.
+/// The values that the cache will hold of documents that are about to be inserted.
 pub struct Prepared {
     generation: Arc<Generation>,
     values: Batch,
@@ -54,34 +53,34 @@ pub struct CacheIndex {
 /// The cache indexes of one collection.
 ///
 /// All declared fields live in one generation of the cache, so that a search over several of them sees one moment. A
-/// change of what is declared builds a new generation beside the old one, which answers until the new one is complete.
+/// change of the declared fields builds a new generation; the old one answers until the new one is complete.
 pub struct CollectionSearch {
     pub(super) settings: SearchSettings,
     pub(super) store: Arc<Collection>,
     lock: WriteLock,
-    /// Held by whoever changes the cache, and taken under the write lock: changes come to the cache in the order in
-    /// which they came to the store, while the next writer is in the store already.
-    turn: Mutex<()>,
+    /// The apply lock: held while the cache is changed, and taken under the write lock. Changes thus reach the cache in
+    /// the order in which they reached the store, while the next writer is already writing to the store.
+    apply_lock: Mutex<()>,
     cache: Arc<Cache>,
     state: RwLock<State>,
-    /// Are there generations that follow writes?
+    /// Whether there is a generation that must follow writes.
     follows: AtomicBool,
-    /// How often the state has changed, and who waits for that.
+    /// Number of changes of the state; `changed` wakes the threads that wait for one.
     changes: Mutex<u64>,
     changed: Condvar,
 }
 
-/// What a collection has declared, and how far it is. Its generations change in turn with writes.
+/// The declared indexes of a collection and the state of their caches. The generations change under the apply lock.
 pub(super) struct State {
-    /// `database.collection`.
+    /// The name, `database.collection`.
     pub namespace: String,
     /// The declared indexes, in the order of their creation.
     pub declared: Vec<CacheIndex>,
-    /// The generation that answers searches.
+    /// The generation that answers searches, if one is complete.
     pub ready: Option<Arc<Generation>>,
-    /// The generation that is being built.
+    /// The generation that is being built, if any.
     pub building: Option<Arc<Generation>>,
-    /// Why the last build failed.
+    /// Why the last build failed, if it did.
     pub failure: Option<BuildError>,
     closed: bool,
     builders: Vec<JoinHandle<()>>,
@@ -111,13 +110,13 @@ impl State {
         fields
     }
 
-    /// Does a generation have, or will it have, just what is declared?
+    /// Whether the newest generation has, or will have, exactly the declared fields.
     fn is_settled(&self) -> bool {
         let newest = self.building.as_ref().or(self.ready.as_ref());
         newest.is_some_and(|generation| generation.has_exactly(&self.fields()))
     }
 
-    /// Does the complete generation have all that is declared, and more, while none is being built?
+    /// Whether the complete generation has more than the declared fields, and none is being built.
     fn is_shrunk(&self) -> bool {
         let more = |ready: &Arc<Generation>| {
             self.declared.iter().all(|index| ready.has(index)) && !ready.has_exactly(&self.fields())
@@ -134,14 +133,14 @@ impl State {
         self.ready.iter().chain(&self.building)
     }
 
-    /// Is `index` answered by the ready generation?
+    /// Whether the ready generation answers `index`.
     pub fn is_ready(&self, index: &CacheIndex) -> bool {
         self.ready
             .as_ref()
             .is_some_and(|generation| generation.has(index))
     }
 
-    /// How the building of `names` ended, if it has.
+    /// How the build of `names` ended. Returns `None` while it runs.
     fn outcome(&self, names: &[String]) -> Option<Result<(), BuildError>> {
         let mut all_ready = true;
         for name in names {
@@ -159,7 +158,7 @@ impl State {
 }
 
 impl CollectionSearch {
-    /// The cache indexes of `store`, a collection named `namespace`; none are declared yet.
+    /// Creates the cache indexes of `store`, a collection named `namespace`, with none declared.
     pub fn new(
         cache: Arc<Cache>,
         settings: SearchSettings,
@@ -171,7 +170,7 @@ impl CollectionSearch {
             settings,
             store,
             lock,
-            turn: Mutex::default(),
+            apply_lock: Mutex::default(),
             cache,
             state: RwLock::new(State::new(namespace)),
             follows: AtomicBool::new(false),
@@ -180,18 +179,18 @@ impl CollectionSearch {
         })
     }
 
-    /// Declares `indexes` and starts to build them. The caller does not hold the write lock.
+    /// Declares `indexes` and starts to build them. The caller must not hold the write lock.
     ///
-    /// An index of a name that is declared already replaces it.
+    /// An index replaces a declared one of the same name.
     ///
     /// # Errors
-    /// When the collection would have more than [`FIELDS_MAX`] cached fields: then nothing changes.
+    /// If the collection would have more than [`FIELDS_MAX`] cached fields; nothing is changed then.
     pub fn declare(self: &Arc<Self>, indexes: Vec<CacheIndex>) -> Result<Build, BuildError> {
         let names = indexes.iter().map(|index| index.name.clone()).collect();
-        let alone = self.alone();
+        let exclusive = self.lock_exclusively();
         self.add(indexes)?;
         self.settle();
-        drop(alone);
+        drop(exclusive);
         Ok(Build::new(Arc::clone(self), names))
     }
 
@@ -213,9 +212,9 @@ impl CollectionSearch {
         Ok(())
     }
 
-    /// Forgets the index called `name`; false if there is none. The caller does not hold the write lock.
+    /// Removes the index called `name`. Returns false if there is none. The caller must not hold the write lock.
     pub fn drop_index(self: &Arc<Self>, name: &str) -> bool {
-        let alone = self.alone();
+        let exclusive = self.lock_exclusively();
         let mut state = self.state.write();
         let before = state.declared.len();
         state.declared.retain(|index| index.name != name);
@@ -224,44 +223,45 @@ impl CollectionSearch {
         if dropped {
             self.settle();
         }
-        drop(alone);
+        drop(exclusive);
         dropped
     }
 
-    /// Keeps all other writers out of the store and of the cache. The caller does not hold the write lock.
-    pub(super) fn alone(&self) -> Alone<'_> {
+    /// Takes both locks, so that no other writer changes the store or the cache. The caller must not hold the write
+    /// lock.
+    pub(super) fn lock_exclusively(&self) -> ExclusiveGuard<'_> {
         let held = self.lock.lock();
-        let turn = self.turn.lock();
-        Alone { turn, held }
+        let apply_lock = self.apply_lock.lock();
+        ExclusiveGuard { apply_lock, held }
     }
 
-    /// Forgets everything, because the collection is dropped or the server stops. The caller does not hold the lock.
+    /// Removes everything, as the collection is dropped or the server stops. The caller must not hold the write lock.
     ///
-    /// Returns when no build reads the collection any more.
+    /// Returns once no build reads the collection any more.
     pub fn close(&self) {
         let builders = {
-            let _alone = self.alone();
+            let _exclusive = self.lock_exclusively();
             let mut state = self.state.write();
             state.closed = true;
             state.declared.clear();
             self.forget(&mut state);
             std::mem::take(&mut state.builders)
         };
-        self.tell();
+        self.notify();
         for builder in builders {
-            // A builder that panicked has told so already.
+            // A panic of a builder has been logged.
             let _ = builder.join();
         }
     }
 
-    /// The collection has another name from now on.
+    /// Renames the collection.
     pub fn rename(&self, namespace: &str) {
         let mut state = self.state.write();
         self.cache.rename(&state.namespace, namespace);
         state.namespace = namespace.to_owned();
     }
 
-    /// `database.collection`.
+    /// The name, `database.collection`.
     pub fn namespace(&self) -> String {
         self.state.read().namespace.clone()
     }
@@ -271,20 +271,20 @@ impl CollectionSearch {
         &self.cache
     }
 
-    /// Does the cache need the old document of a replacement or deletion?
+    /// Whether the cache needs the old document of a replacement or deletion.
     pub fn needs_old(&self) -> bool {
         self.follows.load(Ordering::Acquire)
     }
 
-    /// Takes out of documents what the cache will hold of them, while another writer may still hold the lock.
+    /// Extracts the values that the cache will hold of `documents`. Needs no lock.
     pub fn prepare(&self, documents: &[&RawDocument]) -> Option<Prepared> {
         let generation = self.state.read().ready.clone()?;
         let values = generation.gather(documents.iter().copied());
         Some(Prepared { generation, values })
     }
 
-    /// Follows the insertion of documents, perhaps prepared. The caller has held the write lock since before the store
-    /// took them; it is given back as soon as no other writer can come to the cache first.
+    /// Applies the insertion of documents, whose values may have been prepared. The caller has held the write lock
+    /// since before it inserted them into the store. It is released as soon as this writer has the apply lock.
     pub fn on_insert_many(
         self: &Arc<Self>,
         held: MutexGuard<'_, ()>,
@@ -294,7 +294,7 @@ impl CollectionSearch {
         if !self.needs_old() {
             return;
         }
-        let _turn = self.take_turn();
+        let _apply = self.lock_apply();
         drop(held);
         self.follow(|generation| match prepared {
             Some(prepared) if Arc::ptr_eq(&prepared.generation, generation) => {
@@ -305,34 +305,35 @@ impl CollectionSearch {
         });
     }
 
-    /// Follows the replacement of the document `number`. The caller holds the write lock since before the store did it.
+    /// Applies the replacement of document `number`. The caller has held the write lock since before that in the store.
     pub fn on_replace(self: &Arc<Self>, number: u64, old: &RawDocument, new: &RawDocument) {
         if self.needs_old() {
-            let _turn = self.take_turn();
+            let _apply = self.lock_apply();
             self.follow(|generation| generation.follow_replace(number, old, new));
         }
     }
 
-    /// Follows the deletion of the document `number`. The caller holds the write lock since before the store did it.
+    /// Applies the deletion of document `number`. The caller has held the write lock since before that in the store.
     pub fn on_delete(self: &Arc<Self>, number: u64, old: &RawDocument) {
         if self.needs_old() {
-            let _turn = self.take_turn();
+            let _apply = self.lock_apply();
             self.follow(|generation| generation.follow_delete(number, old));
         }
     }
 
-    /// Waits until the cache has followed all writers before the caller, who holds the write lock.
-    pub fn wait_for_turn(&self) {
-        drop(self.take_turn());
+    /// Waits until the changes of all earlier writers are in the cache. The caller holds the write lock.
+    pub fn wait_for_earlier_writers(&self) {
+        drop(self.lock_apply());
     }
 
-    /// Waits for the writers before this one. Meanwhile, the thread's other tasks go on elsewhere.
-    fn take_turn(&self) -> MutexGuard<'_, ()> {
-        let free = self.turn.try_lock();
-        free.unwrap_or_else(|| blocking(|| self.turn.lock()))
+    /// Takes the apply lock once earlier writers have released it. While it waits, the runtime moves the thread's other
+    /// tasks to other threads.
+    fn lock_apply(&self) -> MutexGuard<'_, ()> {
+        let free = self.apply_lock.try_lock();
+        free.unwrap_or_else(|| blocking(|| self.apply_lock.lock()))
     }
 
-    /// Changes the generations. The caller is in its turn.
+    /// Applies `change` to the generations. The caller holds the apply lock.
     fn follow(self: &Arc<Self>, change: impl Fn(&Arc<Generation>) -> Result<(), BuildError>) {
         let outcome: Result<(), BuildError> = self.state.read().generations().try_for_each(change);
         match outcome {
@@ -342,39 +343,40 @@ impl CollectionSearch {
         }
     }
 
-    /// A cache that contradicts its collection answers nothing any more and is built anew.
+    /// Drops a cache that contradicts its collection, and builds it again.
     fn rebuild(self: &Arc<Self>, error: BuildError) {
         let mut state = self.state.write();
-        tracing::error!(namespace = state.namespace, %error, "the cache of a collection is built anew");
+        tracing::error!(namespace = state.namespace, %error, "the cache of a collection contradicts it and is built again");
         self.forget(&mut state);
         drop(state);
         self.settle();
     }
 
-    /// A cache that cannot follow its collection is given up: the store answers alone.
+    /// Drops a cache that cannot follow its collection. From then on the store answers.
     fn fail(&self, error: BuildError) {
         let mut state = self.state.write();
-        tracing::error!(namespace = state.namespace, %error, "the cache of a collection is given up");
+        tracing::error!(namespace = state.namespace, %error, "the cache of a collection is dropped: it cannot follow writes");
         self.forget(&mut state);
         state.failure = Some(error);
         drop(state);
-        self.tell();
+        self.notify();
     }
 
-    /// Starts what is needed so that a generation has just what is declared. The caller is in its turn.
+    /// Ensures that there is, or will be, a generation with exactly the declared fields. The caller holds the apply
+    /// lock.
     fn settle(self: &Arc<Self>) {
         let begun = self.arrange();
         if let Some(generation) = begun {
-            // Not under the state's lock: a thread that cannot start ends its build at once.
+            // Not under the state's lock, which a build takes when it ends: at once, if its thread cannot start.
             let builder = build::start(Arc::clone(self), generation);
             let mut state = self.state.write();
             state.builders.retain(|builder| !builder.is_finished());
             state.builders.extend(builder);
         }
-        self.tell();
+        self.notify();
     }
 
-    /// Drops, shrinks or begins a generation, as what is declared demands; the one begun has to be built.
+    /// Drops, shrinks or begins a generation, as the declared fields require. Returns the one that has to be built.
     fn arrange(&self) -> Option<Arc<Generation>> {
         let mut state = self.state.write();
         if state.declared.is_empty() {
@@ -387,7 +389,7 @@ impl CollectionSearch {
         None
     }
 
-    /// Takes fields that nothing declares any more out of the complete cache. The caller is in its turn.
+    /// Removes fields that are no longer declared from the complete cache. The caller holds the apply lock.
     fn shrink(&self, state: &mut State) {
         let Some(ready) = state.ready.take() else {
             return;
@@ -407,7 +409,7 @@ impl CollectionSearch {
         }
     }
 
-    /// An empty generation with the declared fields; an unfinished one is abandoned.
+    /// Begins an empty generation with the declared fields, and abandons an unfinished one.
     fn begin(&self, state: &mut State) -> Arc<Generation> {
         if let Some(unfinished) = state.building.take() {
             unfinished.abandon();
@@ -436,7 +438,7 @@ impl CollectionSearch {
         self.follows.store(false, Ordering::Release);
     }
 
-    /// The build of `generation` has ended. The caller is in its turn if the build succeeded.
+    /// Records how the build of `generation` ended. The caller holds the apply lock if the build succeeded.
     pub(super) fn end_build(&self, generation: &Arc<Generation>, outcome: Result<(), BuildError>) {
         let mut state = self.state.write();
         if !state
@@ -461,16 +463,16 @@ impl CollectionSearch {
             }
         }
         drop(state);
-        self.tell();
+        self.notify();
     }
 
-    /// Wakes those who wait for a build.
-    fn tell(&self) {
+    /// Wakes the threads that wait for a build.
+    fn notify(&self) {
         *self.changes.lock() += 1;
         self.changed.notify_all();
     }
 
-    /// Blocks until the building of the indexes called `names` has ended, or the time is over.
+    /// Blocks until the build of the indexes called `names` has ended. Returns `None` after `time`.
     pub(super) fn wait(&self, names: &[String], time: Duration) -> Option<Result<(), BuildError>> {
         let until = Instant::now() + time;
         let mut changes = self.changes.lock();
@@ -482,8 +484,8 @@ impl CollectionSearch {
         }
     }
 
-    /// Looks at what is declared and how far it is.
-    pub(super) fn with_state<R>(&self, look: impl FnOnce(&State) -> R) -> R {
-        look(&self.state.read())
+    /// Calls `read` with the state.
+    pub(super) fn with_state<R>(&self, read: impl FnOnce(&State) -> R) -> R {
+        read(&self.state.read())
     }
 }

@@ -1,9 +1,9 @@
-//! A walk over the elements of a raw BSON document, without copies and without judging the values.
+//! A walk over the elements of a raw BSON document that neither copies nor validates values.
 //!
-//! Field extraction runs for every inserted document, and looks at few of its elements: this walk reads keys and steps
-//! over values by their length.
+//! Field extraction runs for each inserted document and needs few of its elements, so this walk reads keys and skips
+//! values by their length.
 
-/// BSON's type bytes, as far as extraction tells them apart.
+/// BSON's type bytes, as far as extraction distinguishes them.
 pub mod kind {
     /// A UTF-8 string.
     pub const STRING: u8 = 0x02;
@@ -17,7 +17,7 @@ pub mod kind {
     pub const NULL: u8 = 0x0A;
     /// A regular expression.
     pub const REGEX: u8 = 0x0B;
-    /// The deprecated symbol: a string by another name.
+    /// The deprecated symbol, encoded as a string.
     pub const SYMBOL: u8 = 0x0E;
 }
 
@@ -28,7 +28,7 @@ pub struct Element<'a> {
     pub kind: u8,
     /// The key, without its terminating zero.
     pub key: &'a [u8],
-    /// The value as encoded; for strings with the length in front and the zero behind.
+    /// The encoded value; that of a string includes its length and its terminating zero.
     pub value: &'a [u8],
 }
 
@@ -48,13 +48,13 @@ impl<'a> Element<'a> {
     }
 }
 
-/// The elements of a document in order; ends behind the first malformed one.
+/// The elements of a document in order. It ends after the first malformed one.
 pub struct Elements<'a> {
     rest: &'a [u8],
 }
 
 impl<'a> Elements<'a> {
-    /// The elements of an encoded document, its length in front.
+    /// The elements of an encoded document, which begins with its length.
     pub fn of(document: &'a [u8]) -> Self {
         Elements {
             rest: document.get(4..).unwrap_or_default(),
@@ -92,7 +92,7 @@ impl<'a> Iterator for Elements<'a> {
     }
 }
 
-/// How many bytes the value at the start of `bytes` takes.
+/// Number of bytes of the value at the start of `bytes`.
 fn value_length(kind: u8, bytes: &[u8]) -> Result<usize, Malformed> {
     match kind {
         kind::UNDEFINED | kind::NULL | 0x7F | 0xFF => Ok(0),

@@ -12,27 +12,27 @@ use forebay_documents_query::Code;
 use forebay_memory::Share;
 use roaring::RoaringBitmap;
 
-use super::found::{Found, Numbered, Reader};
+use super::match_stream::{MatchStream, Numbered, Reader};
 use super::plan::SearchPlan;
 use super::report::{Access, ExecutionReport, Tally};
 use crate::error::CommandError;
 use crate::places::aside;
 use crate::streams::Stream;
 
-/// Which of its matches the caller of a search pulls.
+/// Which matches of a search the caller will pull.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Wanted {
-    /// All, or nobody knows how many.
+    /// All, or an unknown number.
     #[default]
     All,
-    /// At most so many, those with the lowest record numbers: pages of one query fit together.
+    /// At most this many: those with the lowest record numbers, so that the pages of a query fit together.
     First(u64),
-    /// At most so many, whichever they are.
+    /// At most this many, no matter which.
     Any(u64),
 }
 
 impl Wanted {
-    /// How many at most, if that is known.
+    /// Maximum number, if it is known.
     pub fn limit(self) -> Option<u64> {
         match self {
             Wanted::All => None,
@@ -40,7 +40,7 @@ impl Wanted {
         }
     }
 
-    /// How many the cache may stop at.
+    /// Number of matches at which the cache may stop.
     fn any(self) -> Option<usize> {
         match self {
             Wanted::Any(limit) if limit <= ANY_MAX => usize::try_from(limit).ok(),
@@ -49,13 +49,13 @@ impl Wanted {
     }
 }
 
-/// The most matches that a search ends at; they are read at once.
+/// Maximum matches at which a search may stop early; they are all read at once.
 const ANY_MAX: u64 = 1024;
 
-/// At most the collection's documents divided by this are tried before a search.
+/// At most the number of the collection's documents divided by this are tried before a search.
 const PROBED_PART: u64 = 16;
 
-/// What was read of the collection before a search.
+/// The part of the collection that was read before a search.
 #[derive(Default)]
 struct Probed {
     /// The documents that match.
@@ -66,34 +66,38 @@ struct Probed {
     tally: Arc<Tally>,
 }
 
-/// The documents to be read after a search, and how.
+/// The documents to read after a search, and how.
 struct Reading {
     stage: &'static str,
+    /// Documents that the cache found.
+    found: u64,
+    /// Documents that the cache could not judge.
+    recheck: u64,
     wanted: RoaringBitmap,
     access: Access,
-    /// What the search holds of the account.
+    /// The search's share of the memory account.
     held: Option<Arc<Share>>,
 }
 
-/// What is to be done with arrays of strings.
+/// How arrays of strings are counted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Arrays {
     /// Their elements count as values, as in `distinct`.
     Unwind,
-    /// Each is a value of its own, as in `$group`: its document is among the others.
+    /// Each array is one value, as in `$group`; its document is among [`Values::others`].
     Whole,
 }
 
 /// The values of a cached field among the documents that match.
 pub struct Values {
-    /// Distinct strings in byte order, and how many documents hold each.
+    /// Distinct strings in byte order, with the number of documents that hold each.
     pub strings: Vec<ValueCount>,
     /// Documents in which the field is null.
     pub null: u64,
     /// Documents without the field.
     pub missing: u64,
-    /// The documents with other values, which the caller reads and takes into account.
-    pub others: Found,
+    /// The documents with other values, which the caller must read and count.
+    pub others: MatchStream,
 }
 
 impl SearchPlan {
@@ -109,40 +113,42 @@ impl SearchPlan {
         };
         let answer = self.search(want, stop).await?;
         let (counted, doubtful, access) = self.judge(answer.count, &answer);
-        let figures = (answer.count, answer.residual.len());
+        let (found, recheck) = (answer.count, answer.recheck.len());
         let reading = Reading {
             stage: "CACHE_COUNT",
+            found,
+            recheck,
             wanted: doubtful,
             access,
             held: answer.held,
         };
-        let mut found = self.read(Probed::default(), reading, answer.report, figures);
+        let mut found = self.read(Probed::default(), reading, answer.report);
         Ok(counted + count_aside(&mut found, stop).await?)
     }
 
-    /// What of a count is certain, which documents have to be read for the rest, and how.
+    /// Divides a count: the part that is certain, the documents that must be read for the rest, and how to read them.
     fn judge(&self, count: u64, answer: &SearchAnswer) -> (u64, RoaringBitmap, Access) {
         if self.is_exact() {
-            let access = if answer.residual.is_empty() {
+            let access = if answer.recheck.is_empty() {
                 Access::None
             } else {
                 Access::Fetch
             };
-            return (count, answer.residual.clone(), access);
+            return (count, answer.recheck.clone(), access);
         }
-        let candidates = &answer.numbers | &answer.residual;
+        let candidates = &answer.numbers | &answer.recheck;
         let access = self.access(candidates.len());
         (0, candidates, access)
     }
 
     /// Finds the documents that match, in the order of their record numbers.
     ///
-    /// If few are wanted and the search would look at every value, the first documents of the collection are tried
-    /// before. If it does not matter which, and the cache judges the whole filter, the search ends when it has enough.
+    /// If few are wanted and the search would scan every value, the first documents of the collection are tried first.
+    /// If it does not matter which, and the cache judges the whole filter, the search ends once it has enough.
     ///
     /// # Errors
     /// When the operation is stopped, or the store cannot be read.
-    pub async fn find(&self, wanted: Wanted, stop: &Stop) -> Result<Found, CommandError> {
+    pub async fn find(&self, wanted: Wanted, stop: &Stop) -> Result<MatchStream, CommandError> {
         let probed = self.probe(wanted.limit(), stop).await?;
         if probed.gathered.len() as u64 >= wanted.limit().unwrap_or(u64::MAX) {
             return Ok(self.found_by_probe(probed));
@@ -153,14 +159,14 @@ impl SearchPlan {
         }
     }
 
-    /// Finds `limit` documents, and reads them: one that was changed since the search leaves too few, though others
-    /// may match.
+    /// Finds `limit` documents and reads them at once. If one was changed since the search there may be too few,
+    /// although others match; then it searches for all.
     async fn find_any(
         &self,
         probed: Probed,
         limit: usize,
         stop: &Stop,
-    ) -> Result<Found, CommandError> {
+    ) -> Result<MatchStream, CommandError> {
         let some = Want::Numbers { limit: Some(limit) };
         let answer = self.search(some, stop).await?;
         let were_all = answer.numbers.len() < limit as u64;
@@ -169,36 +175,40 @@ impl SearchPlan {
             return Ok(found);
         }
         let bytes_max = self.search.settings.probe_bytes_max;
-        let is_enough = match found.is_short() {
-            true => found.gather_first(limit, bytes_max, stop)?,
-            false => aside(stop, || found.gather_first(limit, bytes_max, stop)).await??,
+        let is_enough = if found.is_short() {
+            found.gather_first(limit, bytes_max, stop)?
+        } else {
+            aside(stop, || found.gather_first(limit, bytes_max, stop)).await??
         };
-        match is_enough {
-            true => Ok(found),
-            false => self.find_all(Probed::default(), stop).await,
+        if is_enough {
+            Ok(found)
+        } else {
+            self.find_all(Probed::default(), stop).await
         }
     }
 
-    async fn find_all(&self, probed: Probed, stop: &Stop) -> Result<Found, CommandError> {
+    async fn find_all(&self, probed: Probed, stop: &Stop) -> Result<MatchStream, CommandError> {
         let answer = self.search(Want::Numbers { limit: None }, stop).await?;
         Ok(self.found_by_search(probed, answer))
     }
 
-    fn found_by_search(&self, probed: Probed, answer: SearchAnswer) -> Found {
-        let figures = (answer.count, answer.residual.len());
-        let mut candidates = answer.numbers | answer.residual;
+    fn found_by_search(&self, probed: Probed, answer: SearchAnswer) -> MatchStream {
+        let (found, recheck) = (answer.count, answer.recheck.len());
+        let mut candidates = answer.numbers | answer.recheck;
         candidates.remove_range(..probed.next);
         let access = self.access(candidates.len());
         let reading = Reading {
             stage: "CACHE_SEARCH",
+            found,
+            recheck,
             wanted: candidates,
             access,
             held: answer.held,
         };
-        self.read(probed, reading, answer.report, figures)
+        self.read(probed, reading, answer.report)
     }
 
-    /// Tries the first documents of the collection, where they are likely to be all that is asked for.
+    /// Tries the first documents of the collection, if these are likely to be enough.
     async fn probe(&self, limit: Option<u64>, stop: &Stop) -> Result<Probed, CommandError> {
         let settings = &self.search.settings;
         let documents = self.search.store.document_count() / PROBED_PART;
@@ -215,9 +225,10 @@ impl SearchPlan {
             stop,
         };
         let probe = || reader.probe(limit, documents, settings.probe_bytes_max);
-        let (gathered, next) = match self.filter.is_cheap() {
-            true => probe()?,
-            false => aside(stop, probe).await??,
+        let (gathered, next) = if self.filter.is_cheap() {
+            probe()?
+        } else {
+            aside(stop, probe).await??
         };
         let next = u32::try_from(next).unwrap_or(u32::MAX);
         Ok(Probed {
@@ -227,17 +238,19 @@ impl SearchPlan {
         })
     }
 
-    fn found_by_probe(&self, probed: Probed) -> Found {
+    fn found_by_probe(&self, probed: Probed) -> MatchStream {
         let access = Access::Probe {
             documents: probed.tally.examined(),
         };
         let reading = Reading {
             stage: "CACHE_SEARCH",
+            found: 0,
+            recheck: 0,
             wanted: RoaringBitmap::new(),
             access,
             held: None,
         };
-        self.read(probed, reading, SearchReport::default(), (0, 0))
+        self.read(probed, reading, SearchReport::default())
     }
 
     /// Counts the values of the field that the plan was made for, among the documents that match.
@@ -264,9 +277,9 @@ impl SearchPlan {
                 stop,
             )
             .await?;
-        let figures = (answer.count, answer.residual.len());
+        let (found, recheck) = (answer.count, answer.recheck.len());
         let counts = answer.values.unwrap_or_default();
-        let others = others(&counts, arrays) | answer.residual;
+        let others = others(&counts, arrays) | answer.recheck;
         let access = if others.is_empty() {
             Access::None
         } else {
@@ -280,11 +293,13 @@ impl SearchPlan {
         } = counts;
         let reading = Reading {
             stage: "CACHE_DISTINCT",
+            found,
+            recheck,
             wanted: others,
             access,
             held: answer.held,
         };
-        let others = self.read(Probed::default(), reading, answer.report, figures);
+        let others = self.read(Probed::default(), reading, answer.report);
         Ok(Values {
             strings,
             null,
@@ -307,36 +322,33 @@ impl SearchPlan {
             .map_err(search_error)
     }
 
-    /// How `candidates` documents are best read.
+    /// The best way to read `candidates` documents.
     fn access(&self, candidates: u64) -> Access {
         let documents = self.search.store.document_count();
-        match candidates.saturating_mul(self.search.settings.fetch_cost) > documents {
-            true if candidates > self.search.settings.fetch_always => Access::Scan {
+        let settings = &self.search.settings;
+        let is_wide = candidates.saturating_mul(settings.fetch_cost) > documents;
+        if is_wide && candidates > settings.fetch_always {
+            Access::Scan {
                 candidates,
                 documents,
-            },
-            _ => Access::Fetch,
+            }
+        } else {
+            Access::Fetch
         }
     }
 
-    fn read(
-        &self,
-        probed: Probed,
-        reading: Reading,
-        search: SearchReport,
-        (found, residual): (u64, u64),
-    ) -> Found {
+    fn read(&self, probed: Probed, reading: Reading, search: SearchReport) -> MatchStream {
         let report = Arc::new(ExecutionReport {
             stage: reading.stage,
             plan: Arc::clone(&self.summary),
             search,
-            found,
-            residual,
+            found: reading.found,
+            recheck: reading.recheck,
             access: reading.access,
             tally: probed.tally,
         });
         *self.report.lock() = Some(Arc::clone(&report));
-        Found::new(
+        MatchStream::new(
             Arc::clone(&self.search.store),
             Arc::clone(&self.filter),
             probed.gathered,
@@ -347,7 +359,7 @@ impl SearchPlan {
     }
 }
 
-/// Does the cache look at a few values only?
+/// Whether the cache needs to look at only a few values.
 fn is_narrow(expr: &Expr) -> bool {
     match expr {
         Expr::Leaf { predicate, .. } => match predicate {
@@ -361,7 +373,7 @@ fn is_narrow(expr: &Expr) -> bool {
     }
 }
 
-/// The documents whose values the cache does not give.
+/// The documents whose values the cache cannot give.
 fn others(counts: &ValueCounts, arrays: Arrays) -> RoaringBitmap {
     match arrays {
         Arrays::Unwind => counts.other.clone(),
@@ -369,11 +381,12 @@ fn others(counts: &ValueCounts, arrays: Arrays) -> RoaringBitmap {
     }
 }
 
-/// Reads and counts; where that may take long, without holding up the thread's other tasks.
-async fn count_aside(found: &mut Found, stop: &Stop) -> Result<u64, CommandError> {
-    match found.is_short() {
-        true => found.count_rest(stop),
-        false => aside(stop, || found.count_rest(stop)).await?,
+/// Reads and counts. If that may take long, the runtime first moves the thread's other tasks to other threads.
+async fn count_aside(found: &mut MatchStream, stop: &Stop) -> Result<u64, CommandError> {
+    if found.is_short() {
+        found.count_rest(stop)
+    } else {
+        aside(stop, || found.count_rest(stop)).await?
     }
 }
 

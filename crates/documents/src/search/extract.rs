@@ -1,8 +1,8 @@
-//! From a document to the values of its declared fields, as the cache keeps them.
+//! Extracts the values of the declared fields from a document, as the cache keeps them.
 //!
-//! MongoDB lets a predicate on `a.b` look through arrays on the way and into an array at the end. The cache keeps what
-//! it can answer exactly for every predicate (missing, null, a string, an array of strings, or something without any
-//! string), and declares everything else residual: the store judges those documents.
+//! In MongoDB a predicate on `a.b` traverses arrays along the path and tests the elements of an array at its end. The
+//! cache keeps values for which it can answer every predicate exactly: missing, null, a string, an array of strings, or
+//! something without any string. All other documents are left to recheck: the store judges them.
 
 use bson::RawDocument;
 use forebay_documents_cache::{Batch, FieldValue};
@@ -10,7 +10,7 @@ use forebay_documents_cache::{Batch, FieldValue};
 use super::element::{Element, Elements, Malformed, kind};
 use super::fields::{Field, FieldSet, Root};
 
-/// Takes the declared fields out of documents.
+/// Extracts the declared fields of documents.
 #[derive(Clone, Debug)]
 pub struct Extractor {
     fields: FieldSet,
@@ -29,15 +29,15 @@ impl Extractor {
 
     /// The value of every declared field of `document`, in their order, in one pass over its top-level keys.
     ///
-    /// Where a key occurs twice the first one counts, as everywhere in the document language. A malformed document is
-    /// residual in all its fields.
+    /// If a key occurs twice the first one counts, as everywhere in the query language. A malformed document is
+    /// rechecked for all its fields.
     pub fn extract<'a>(&self, document: &'a RawDocument) -> Vec<FieldValue<'a>> {
         let mut values = vec![FieldValue::Missing; self.fields.len()];
         self.fill_all(document, &mut values);
         values
     }
 
-    /// Adds what [`extract`](Extractor::extract) gives for each document to a batch.
+    /// Adds the values that [`extract`](Extractor::extract) would return for each document to a batch.
     pub fn gather<'a>(&self, documents: impl Iterator<Item = &'a RawDocument>, batch: &mut Batch) {
         let mut values = vec![FieldValue::Missing; self.fields.len()];
         for document in documents {
@@ -47,10 +47,10 @@ impl Extractor {
         }
     }
 
-    /// Sets the values that a document has; the others are missing before.
+    /// Sets the values that a document has. All of `values` must be missing before.
     fn fill_all<'a>(&self, document: &'a RawDocument, values: &mut [FieldValue<'a>]) {
         if self.fill(document, values).is_err() {
-            values.fill(FieldValue::Residual);
+            values.fill(FieldValue::Recheck);
         }
     }
 
@@ -92,7 +92,7 @@ impl Extractor {
         Ok(())
     }
 
-    /// The value at the end of `rest`, beginning at `element`.
+    /// The value at the end of the path `rest` from `element`.
     #[inline]
     fn value_at<'a>(
         &self,
@@ -124,32 +124,32 @@ impl Extractor {
         Ok(FieldValue::Missing)
     }
 
-    /// An array on the way to the field: plain as long as each element is a document that has strings at the end.
+    /// The value behind an array along the path: strings, if each element is a document whose field holds strings.
     ///
-    /// The rest of the path may name a position of the array, and an element without the field makes the document equal
-    /// to null as well: such documents are residual.
+    /// Other documents are rechecked: the rest of the path may be a position in the array, and an element without the
+    /// field makes the document match null too.
     fn value_through_array<'a>(
         &self,
         array: &Element<'a>,
         rest: &[Box<[u8]>],
     ) -> Result<FieldValue<'a>, Malformed> {
         if rest[0].iter().all(u8::is_ascii_digit) {
-            return Ok(FieldValue::Residual);
+            return Ok(FieldValue::Recheck);
         }
         let mut strings = Vec::new();
         for child in array.children() {
             let child = child?;
             if child.kind != kind::DOCUMENT {
-                return Ok(FieldValue::Residual);
+                return Ok(FieldValue::Recheck);
             }
             match self.value_at(&child, rest)? {
                 FieldValue::String(text) => strings.push(text),
                 FieldValue::Strings(texts) => strings.extend(texts),
-                _ => return Ok(FieldValue::Residual),
+                _ => return Ok(FieldValue::Recheck),
             }
         }
         Ok(if strings.is_empty() {
-            FieldValue::Residual
+            FieldValue::Recheck
         } else {
             FieldValue::Strings(strings)
         })
@@ -160,28 +160,28 @@ impl Extractor {
         Ok(match element.kind {
             kind::STRING => element
                 .text()
-                .map_or(FieldValue::Residual, FieldValue::String),
+                .map_or(FieldValue::Recheck, FieldValue::String),
             kind::NULL => FieldValue::Null,
             kind::ARRAY => self.leaf_array(element)?,
-            kind::UNDEFINED | kind::REGEX | kind::SYMBOL => FieldValue::Residual,
+            kind::UNDEFINED | kind::REGEX | kind::SYMBOL => FieldValue::Recheck,
             _ => FieldValue::Other,
         })
     }
 
-    /// An array at the end of the path: strings only, or nothing that a string predicate could see.
+    /// The value of an array at the end of the path: its strings, or `Other` if a string predicate cannot match it.
     fn leaf_array<'a>(&self, array: &Element<'a>) -> Result<FieldValue<'a>, Malformed> {
         let (mut strings, mut others) = (Vec::new(), false);
         for child in array.children() {
             match self.leaf_of_array(&child?) {
                 Some(FieldValue::String(text)) => strings.push(text),
                 Some(_) => others = true,
-                None => return Ok(FieldValue::Residual),
+                None => return Ok(FieldValue::Recheck),
             }
         }
         Ok(match (strings.is_empty(), others) {
             (true, _) => FieldValue::Other,
             (false, false) => FieldValue::Strings(strings),
-            (false, true) => FieldValue::Residual,
+            (false, true) => FieldValue::Recheck,
         })
     }
 
@@ -194,7 +194,7 @@ impl Extractor {
     }
 }
 
-/// The place of a top-level key, looked for from `expected` on: documents tend to have their keys in one order.
+/// The position of a top-level key. The search starts at `expected`, as documents tend to have their keys in one order.
 fn place_of(roots: &[Root], key: &[u8], expected: usize) -> Option<usize> {
     let is_it = |root: &Root| *root.key == *key;
     let (before, after) = roots.split_at(expected);
@@ -231,8 +231,8 @@ mod tests {
         for other in ["i", "d", "c"] {
             assert_eq!(one(other, &document), FieldValue::Other, "{other}");
         }
-        for residual in ["u", "y"] {
-            assert_eq!(one(residual, &document), FieldValue::Residual, "{residual}");
+        for recheck in ["u", "y"] {
+            assert_eq!(one(recheck, &document), FieldValue::Recheck, "{recheck}");
         }
     }
 
@@ -249,8 +249,8 @@ mod tests {
         for other in ["numbers", "empty", "documents"] {
             assert_eq!(one(other, &document), FieldValue::Other, "{other}");
         }
-        for residual in ["mixed", "null", "nested"] {
-            assert_eq!(one(residual, &document), FieldValue::Residual, "{residual}");
+        for recheck in ["mixed", "null", "nested"] {
+            assert_eq!(one(recheck, &document), FieldValue::Recheck, "{recheck}");
         }
     }
 
@@ -276,8 +276,8 @@ mod tests {
             one("all.n", &document),
             FieldValue::Strings(vec![b"a", b"b", b"c"])
         );
-        for residual in ["some.n", "scalar.n", "empty.n", "all.0.n"] {
-            assert_eq!(one(residual, &document), FieldValue::Residual, "{residual}");
+        for recheck in ["some.n", "scalar.n", "empty.n", "all.0.n"] {
+            assert_eq!(one(recheck, &document), FieldValue::Recheck, "{recheck}");
         }
     }
 

@@ -2,9 +2,9 @@
 
 use std::sync::Arc;
 
-/// The most fields of one collection that can be cached.
+/// Maximum cached fields of one collection.
 ///
-/// The walk over a document marks the top-level keys it has found in one machine word.
+/// The walk over a document marks the top-level keys that it has found in one machine word.
 pub const FIELDS_MAX: usize = 64;
 
 /// The declared fields in the order of the cache's columns.
@@ -29,9 +29,9 @@ pub struct Root {
 /// One declared field below its top-level key.
 #[derive(Clone, Debug)]
 pub struct Field {
-    /// Its place among the declared fields.
+    /// Its position among the declared fields.
     pub index: usize,
-    /// The path components behind the top-level key; empty for a top-level field.
+    /// The path components after the top-level key; empty for a top-level field.
     pub rest: Box<[Box<[u8]>]>,
 }
 
@@ -73,7 +73,7 @@ impl FieldSet {
         self.paths.iter().position(|declared| **declared == *path)
     }
 
-    /// How many fields are declared.
+    /// Number of declared fields.
     pub fn len(&self) -> usize {
         self.paths.len()
     }

@@ -1,4 +1,4 @@
-//! One cache of a set of fields of a collection.
+//! A generation: one cache of a set of fields of a collection.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -16,9 +16,9 @@ use super::stats::SearchCounters;
 /// The cursor of a complete generation.
 const COMPLETE: u64 = u64::MAX;
 
-/// One cache of a set of fields of a collection, right for all documents below a record number.
+/// One cache of a set of fields of a collection, correct for all documents below a record number.
 pub struct Generation {
-    /// Takes its fields out of documents.
+    /// Extracts its fields from documents.
     pub extractor: Extractor,
     /// The cached values.
     pub values: Arc<CollectionCache>,
@@ -31,7 +31,7 @@ pub struct Generation {
 }
 
 impl Generation {
-    /// An empty cache, to be built for `total` documents.
+    /// An empty generation, to be built from `total` documents.
     pub fn new(extractor: Extractor, values: Arc<CollectionCache>, total: u64) -> Generation {
         let searches = SearchCounters::new(extractor.fields().len());
         Generation {
@@ -50,13 +50,13 @@ impl Generation {
         self.cursor.load(Ordering::Acquire)
     }
 
-    /// Moves the cursor behind `documents` more documents. The caller is alone.
+    /// Moves the cursor past `documents` more documents. The caller holds both locks.
     pub fn advance(&self, cursor: u64, documents: u64) {
         self.cursor.store(cursor, Ordering::Release);
         self.done.fetch_add(documents, Ordering::Relaxed);
     }
 
-    /// Declares the cache complete. The caller is alone.
+    /// Marks the cache as complete. The caller holds both locks.
     pub fn complete(&self) {
         self.cursor.store(COMPLETE, Ordering::Release);
     }
@@ -71,12 +71,12 @@ impl Generation {
         self.abandoned.store(true, Ordering::Release);
     }
 
-    /// Is the build to end?
+    /// Whether the build should end.
     pub fn is_abandoned(&self) -> bool {
         self.abandoned.load(Ordering::Acquire)
     }
 
-    /// Has it every field of `index`?
+    /// Whether it has every field of `index`.
     pub fn has(&self, index: &CacheIndex) -> bool {
         let fields = self.extractor.fields();
         index
@@ -85,7 +85,7 @@ impl Generation {
             .all(|path| fields.index_of(path).is_some())
     }
 
-    /// Has it exactly these fields, in whatever order?
+    /// Whether it has exactly these fields, in any order.
     pub fn has_exactly(&self, fields: &[&str]) -> bool {
         let mine = self.extractor.fields();
         mine.len() == fields.len() && fields.iter().all(|path| mine.index_of(path).is_some())
@@ -103,26 +103,26 @@ impl Generation {
         self.searches.of(column)
     }
 
-    /// Caches documents that are new to it, whatever the cursor says.
+    /// Caches new documents, regardless of the cursor.
     ///
     /// # Errors
-    /// When a record number does not fit, or the cache holds something else than it should.
+    /// If a record number does not fit, or the cache contradicts the collection.
     pub fn add(&self, documents: &[(u64, &RawDocument)]) -> Result<(), BuildError> {
         let values = self.gather(documents.iter().map(|(_, document)| *document));
         self.add_values(documents.iter().map(|(number, _)| *number), &values)
     }
 
-    /// What it will hold of documents.
+    /// The values that it will hold of `documents`.
     pub fn gather<'a>(&self, documents: impl ExactSizeIterator<Item = &'a RawDocument>) -> Batch {
         let mut batch = self.values.batch(documents.len());
         self.extractor.gather(documents, &mut batch);
         batch
     }
 
-    /// Caches documents that are new to it, given what it will hold of them.
+    /// Caches new documents, given their values.
     ///
     /// # Errors
-    /// When a record number does not fit, or the cache holds something else than it should.
+    /// If a record number does not fit, or the cache contradicts the collection.
     pub fn add_values(
         &self,
         numbers: impl Iterator<Item = u64>,
@@ -132,29 +132,28 @@ impl Generation {
         Ok(self.values.insert_batch(&numbers, values)?)
     }
 
-    /// Follows the insertion of documents. The caller is in its turn.
+    /// Applies the insertion of documents. The caller holds the apply lock.
     ///
     /// # Errors
-    /// When a record number does not fit, or the cache holds something else than it should.
+    /// If a record number does not fit, or the cache contradicts the collection.
     pub fn follow_inserts(&self, documents: &[(u64, &RawDocument)]) -> Result<(), BuildError> {
         let cursor = self.cursor();
-        match documents.iter().all(|(number, _)| *number < cursor) {
-            true => self.add(documents),
-            false => {
-                let below: Vec<_> = documents
-                    .iter()
-                    .copied()
-                    .filter(|(number, _)| *number < cursor)
-                    .collect();
-                self.add(&below)
-            }
+        if documents.iter().all(|(number, _)| *number < cursor) {
+            self.add(documents)
+        } else {
+            let below: Vec<_> = documents
+                .iter()
+                .copied()
+                .filter(|(number, _)| *number < cursor)
+                .collect();
+            self.add(&below)
         }
     }
 
-    /// Follows the replacement of a document. The caller is in its turn.
+    /// Applies the replacement of a document. The caller holds the apply lock.
     ///
     /// # Errors
-    /// When the record number does not fit, or the cache holds something else than it should.
+    /// If the record number does not fit, or the cache contradicts the collection.
     pub fn follow_replace(
         &self,
         number: u64,
@@ -170,10 +169,10 @@ impl Generation {
         Ok(())
     }
 
-    /// Follows the deletion of a document. The caller is in its turn.
+    /// Applies the deletion of a document. The caller holds the apply lock.
     ///
     /// # Errors
-    /// When the record number does not fit, or the cache holds something else than it should.
+    /// If the record number does not fit, or the cache contradicts the collection.
     pub fn follow_delete(&self, number: u64, old: &RawDocument) -> Result<(), BuildError> {
         if number < self.cursor() {
             self.values
@@ -183,7 +182,7 @@ impl Generation {
     }
 }
 
-/// A record number as the cache counts.
+/// A record number in the cache's width.
 fn narrow(number: u64) -> Result<u32, BuildError> {
     u32::try_from(number).map_err(|_| BuildError::TooManyDocuments { number })
 }

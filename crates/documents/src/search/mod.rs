@@ -1,28 +1,28 @@
 //! String search from the cache of field values.
 //!
-//! Every collection owns one [`CollectionSearch`]: it knows which fields are declared, builds their cache in the
-//! background, follows each write, and turns filters into searches. A caller
+//! Each collection owns one [`CollectionSearch`]: it knows which fields are declared, builds their cache in the
+//! background, applies each write to it, and turns filters into searches. A caller
 //!
-//! 1. tells it of every change, in the order of the collection's [`WriteLock`] ([`CollectionSearch::on_insert_many`],
+//! 1. reports every change, in the order of the collection's [`WriteLock`] ([`CollectionSearch::on_insert_many`],
 //!    [`on_replace`](CollectionSearch::on_replace), [`on_delete`](CollectionSearch::on_delete));
 //! 2. asks it for a plan ([`CollectionSearch::plan`], or [`plan_values`](CollectionSearch::plan_values) for `distinct`
-//!    and `$group`) and gets either a [`SearchPlan`] or the reason why the cache cannot answer ([`NotUsed`]);
+//!    and `$group`), which is either a [`SearchPlan`] or the reason why the cache cannot answer ([`NotUsed`]);
 //! 3. runs the plan: [`SearchPlan::count`], [`SearchPlan::find`], [`SearchPlan::values`].
 //!
-//! A plan never changes what a query answers: documents that the cache cannot judge are judged by the filter itself,
-//! and each document that `find` returns has been checked against the whole filter when it was fetched.
+//! A plan never changes the result of a query: documents that the cache cannot judge are judged by the filter itself,
+//! and each document that `find` returns was checked against the whole filter when it was fetched.
 
 pub mod admin;
-mod ahead;
 mod build;
 mod collection;
 mod element;
 mod execute;
 mod extract;
 mod fields;
-mod found;
 mod generation;
+mod match_stream;
 mod plan;
+mod prefetch;
 mod report;
 mod settings;
 mod stats;

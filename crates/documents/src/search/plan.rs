@@ -1,4 +1,4 @@
-//! Whether and how the cache answers a filter.
+//! Plans: whether and how the cache answers a filter.
 
 use std::sync::Arc;
 
@@ -12,12 +12,12 @@ use super::generation::Generation;
 use super::report::{ExecutionReport, PlanSummary};
 use super::translate::{Cover, Translator};
 
-/// What a command says about the choice of indexes.
+/// The options of a command that bear on the choice of indexes.
 #[derive(Clone, Debug, Default)]
 pub struct PlanOptions {
     /// The name of the index to use, or `$natural` for none.
     pub hint: Option<String>,
-    /// Are strings to be compared by other rules than byte by byte?
+    /// Whether strings are to be compared by rules other than byte by byte.
     pub collation: bool,
 }
 
@@ -30,8 +30,10 @@ pub enum NotUsed {
     /// No condition of the filter is on a cached field.
     #[error("the filter has no condition on a cached field")]
     NoCachedField,
-    /// A condition on a cached field asks for something else than strings.
-    #[error("the condition on the cached field '{path}' is none on strings, null or existence")]
+    /// A condition on a cached field tests something other than strings, null or existence.
+    #[error(
+        "the condition on the cached field '{path}' tests something other than strings, null or existence"
+    )]
     Predicate {
         /// The field.
         path: String,
@@ -60,19 +62,19 @@ pub enum NotUsed {
         /// Why.
         reason: String,
     },
-    /// The command asks for another comparison of strings.
+    /// The command requires another comparison of strings.
     #[error("the command has a collation, and the cache compares strings byte by byte")]
     Collation,
-    /// The command asks for another index.
+    /// The command requires another index.
     #[error("the command has a hint to '{hint}'")]
     Hint {
-        /// The index it asks for.
+        /// The required index.
         hint: String,
     },
-    /// The cache judges a part of the filter only, and values are wanted of what it judges whole.
+    /// The cache can judge only a part of the filter, and values can be counted only if it judges all of it.
     #[error("the filter has conditions that the cache cannot judge")]
     NotExact,
-    /// Values of a field that is not cached are wanted.
+    /// The field whose values are to be counted is not cached.
     #[error("the field '{path}' is not cached")]
     ValuesNotCached {
         /// The field.
@@ -81,12 +83,12 @@ pub enum NotUsed {
 }
 
 impl NotUsed {
-    /// In the words of `explain`.
+    /// The reason, as `explain` words it.
     pub fn reason(&self) -> String {
         self.to_string()
     }
 
-    /// The words for all reasons, in the order of [`NotUsed::place`].
+    /// The names of all reasons, in the order of [`NotUsed::place`].
     pub const NAMES: [&'static str; 11] = [
         "no-cache-index",
         "no-cached-field",
@@ -101,12 +103,12 @@ impl NotUsed {
         "values-not-cached",
     ];
 
-    /// The word for the reason, the same in `explain`, metrics and on the status page.
+    /// The name of the reason, the same in `explain`, metrics and on the status page.
     pub fn name(&self) -> &'static str {
         NotUsed::NAMES[self.place()]
     }
 
-    /// The place of its word.
+    /// The position of its name.
     pub fn place(&self) -> usize {
         match self {
             NotUsed::NoCacheIndex => 0,
@@ -123,10 +125,10 @@ impl NotUsed {
         }
     }
 
-    /// Could the cache have answered, had it been declared, built or asked differently?
+    /// Whether a search over cached fields falls back to a scan, as it is written so that the cache cannot answer it,
+    /// or the cache is not built.
     ///
-    /// A strict server refuses such a search instead of scanning the collection; one that has nothing to do with cached
-    /// fields it scans.
+    /// A strict server refuses such a search. It still scans for searches that do not concern cached fields.
     pub fn is_fallback(&self) -> bool {
         !matches!(
             self,
@@ -134,7 +136,7 @@ impl NotUsed {
         )
     }
 
-    /// The refusal of a strict server.
+    /// The error with which a strict server refuses the search.
     pub fn strict_error(&self) -> Error {
         let message =
             format!("strict: the search would fall back to a scan of the collection: {self}");
@@ -152,19 +154,19 @@ pub struct SearchPlan {
     pub(super) summary: Arc<PlanSummary>,
     /// The column whose values are wanted.
     pub(super) values: Option<usize>,
-    /// What the last run of the plan did.
+    /// The report of the plan's last run.
     pub(super) report: Arc<Mutex<Option<Arc<ExecutionReport>>>>,
 }
 
 impl SearchPlan {
-    /// Does the cache judge the whole filter?
+    /// Whether the cache judges the whole filter.
     ///
-    /// Otherwise documents are read and checked one by one, and an index of the store may be better.
+    /// If not, documents are read and checked one by one, and an index of the store may be better.
     pub fn is_exact(&self) -> bool {
         self.summary.exact
     }
 
-    /// What the last run of the plan did; none before the cache has answered.
+    /// The report of the plan's last run. Returns `None` before the cache has answered.
     pub fn report(&self) -> Option<Arc<ExecutionReport>> {
         self.report.lock().clone()
     }
@@ -179,7 +181,7 @@ impl SearchPlan {
         &self.filter
     }
 
-    /// What is asked of the cache.
+    /// What the plan asks the cache.
     pub fn summary(&self) -> &PlanSummary {
         &self.summary
     }
@@ -206,7 +208,7 @@ impl State {
         }
     }
 
-    /// Refuses what the options of a command rule out.
+    /// Returns an error if the command's options rule the cache out.
     fn allow(&self, options: &PlanOptions) -> Result<(), NotUsed> {
         if self.declared.is_empty() {
             return Err(NotUsed::NoCacheIndex);
@@ -222,7 +224,7 @@ impl State {
         }
     }
 
-    /// The generation that answers, or the reason why none does, as far as `node` or `path` ask for it.
+    /// Returns the generation that answers, or the reason why the index that `node` needs is not ready.
     fn answering(&self, node: &Node) -> Result<&Arc<Generation>, NotUsed> {
         self.ready.as_ref().ok_or_else(|| self.first_unready(node))
     }
@@ -236,7 +238,7 @@ impl State {
     }
 }
 
-/// Is there a condition on `wanted` anywhere in the filter?
+/// Whether the filter has a condition on `wanted` anywhere.
 fn names(node: &Node, wanted: &str) -> bool {
     match node {
         Node::And(nodes) | Node::Or(nodes) | Node::Nor(nodes) => {
@@ -249,10 +251,10 @@ fn names(node: &Node, wanted: &str) -> bool {
 }
 
 impl CollectionSearch {
-    /// How the cache finds the documents that match `filter`.
+    /// Plans how the cache finds the documents that match `filter`.
     ///
     /// # Errors
-    /// Why it cannot.
+    /// The reason why it cannot.
     pub fn plan(
         self: &Arc<Self>,
         filter: &Arc<Filter>,
@@ -274,10 +276,10 @@ impl CollectionSearch {
         })
     }
 
-    /// How the cache counts the values of the field `path` among the documents that match `filter`.
+    /// Plans how the cache counts the values of the field `path` among the documents that match `filter`.
     ///
     /// # Errors
-    /// Why it cannot: because the field is not cached, or the filter not wholly judged by the cache.
+    /// The reason why it cannot: for example, the field is not cached, or the cache cannot judge the whole filter.
     pub fn plan_values(
         self: &Arc<Self>,
         filter: &Arc<Filter>,
@@ -331,7 +333,7 @@ impl CollectionSearch {
 }
 
 impl State {
-    /// The generation that has the values of `path`.
+    /// The generation that holds the values of `path`.
     fn values_generation(&self, path: &str) -> Result<&Arc<Generation>, NotUsed> {
         let declaring = self
             .declared

@@ -1,4 +1,4 @@
-//! What a search did: the part of `explain` and of the slow-query log that is ours.
+//! Reports of searches, as `explain` and the slow-query log show them.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -7,7 +7,7 @@ use bson::{RawArrayBuf, RawDocumentBuf, cstr, rawdoc};
 use forebay_documents_cache::{DeviceReport, HostReport, LeafReport, SearchReport};
 use forebay_text::Tier;
 
-/// What was read for a search, counted while it is read. One thread reads at a time; any may look.
+/// Counts of what a search has read so far. One thread counts at a time; any thread may read them.
 #[derive(Debug, Default)]
 pub struct Tally {
     keys: AtomicU64,
@@ -15,23 +15,23 @@ pub struct Tally {
     matched: AtomicU64,
 }
 
-/// Adds to a counter that nobody else adds to now, without the cost of a locked instruction.
+/// Adds to a counter that only this thread changes now, without the cost of an atomic instruction.
 fn add(counter: &AtomicU64, more: u64) {
     counter.store(counter.load(Ordering::Relaxed) + more, Ordering::Relaxed);
 }
 
 impl Tally {
-    /// An entry of an index was read.
+    /// Counts an entry of an index.
     pub fn read_key(&self) {
         add(&self.keys, 1);
     }
 
-    /// A document was read and matched the filter, or did not.
+    /// Counts a document, and whether it matched the filter.
     pub fn examine(&self, matched: bool) {
         self.examine_many(1, u64::from(matched));
     }
 
-    /// Documents were read, of which so many matched.
+    /// Counts documents, of which `matched` matched the filter.
     pub fn examine_many(&self, documents: u64, matched: u64) {
         add(&self.examined, documents);
         add(&self.matched, matched);
@@ -53,14 +53,14 @@ impl Tally {
     }
 }
 
-/// What a plan asks of the cache, for `explain`.
+/// What a plan asks the cache, for `explain`.
 #[derive(Debug, Default)]
 pub struct PlanSummary {
     /// The cache indexes whose fields are searched.
     pub indexes: Vec<Arc<str>>,
     /// The conditions, in the order of the cache's expression.
     pub leaves: Vec<LeafSummary>,
-    /// Does the cache judge the whole filter?
+    /// Whether the cache judges the whole filter.
     pub exact: bool,
 }
 
@@ -71,7 +71,7 @@ pub struct LeafSummary {
     pub field: usize,
     /// The dotted path.
     pub path: Arc<str>,
-    /// The condition in words: `equals`, `in`, `regex`, `null`, `missing`.
+    /// The kind of condition: `equals`, `in`, `regex`, `null`, `missing`.
     pub predicate: &'static str,
     /// The pattern, if it is one, as `/source/options`.
     pub pattern: Option<String>,
@@ -106,7 +106,7 @@ impl LeafSummary {
 }
 
 impl PlanSummary {
-    /// The tier of the condition whose values take longest to compare; none where no value is compared.
+    /// The tier of the condition whose values take longest to compare. Returns `None` if no value is compared.
     pub fn tier(&self) -> Option<Tier> {
         let place = |tier: &Tier| Tier::ALL.iter().position(|known| known == tier);
         self.leaves
@@ -132,7 +132,7 @@ impl PlanSummary {
 /// How documents are read after a search.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Access {
-    /// Not at all, but for documents that the cache cannot judge.
+    /// Not at all, except for documents that the cache cannot judge.
     None,
     /// One by one, by their numbers.
     Fetch,
@@ -181,15 +181,15 @@ impl Access {
 pub struct ExecutionReport {
     /// The name of its stage: `CACHE_SEARCH`, `CACHE_COUNT`, `CACHE_DISTINCT`.
     pub stage: &'static str,
-    /// What was asked of the cache.
+    /// What the plan asked the cache.
     pub plan: Arc<PlanSummary>,
     /// What the cache did.
     pub search: SearchReport,
     /// Documents that the cache found.
     pub found: u64,
     /// Documents that the cache could not judge.
-    pub residual: u64,
-    /// How documents were read then.
+    pub recheck: u64,
+    /// How documents were read after that.
     pub access: Access,
     /// The documents read.
     pub tally: Arc<Tally>,
@@ -205,7 +205,7 @@ impl ExecutionReport {
         document.append(cstr!("host"), host(&self.search.host));
         document.append(cstr!("searchMicros"), self.search.total_us as i64);
         document.append(cstr!("found"), self.found as i64);
-        document.append(cstr!("recheckDocuments"), self.residual as i64);
+        document.append(cstr!("recheckDocuments"), self.recheck as i64);
         self.append_access(&mut document);
         document
     }
@@ -215,7 +215,7 @@ impl ExecutionReport {
         self.search.leaves.iter().map(|leaf| leaf.rows).sum()
     }
 
-    /// Names of the devices that scanned, with commas.
+    /// Names of the devices that scanned, separated by commas.
     pub fn device_names(&self) -> String {
         let names = self
             .search
@@ -264,7 +264,7 @@ fn host(report: &HostReport) -> RawDocumentBuf {
     rawdoc! {
         "buckets": report.buckets as i64,
         "rows": report.rows as i64,
-        "deltaRows": report.tail_rows as i64,
+        "deltaRows": report.delta_rows as i64,
         "micros": report.host_us as i64,
     }
 }

@@ -1,22 +1,22 @@
-//! What the search of cached fields may take and use.
+//! Limits of searches over cached fields.
 
 /// Limits of building and searching the cache.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SearchSettings {
-    /// The most documents that a build takes under one hold of the collection's write lock.
+    /// Maximum documents that a build reads while it holds the collection's write lock once.
     pub build_batch_documents: usize,
-    /// The most bytes of documents that a build takes under one hold of the collection's write lock.
+    /// Maximum bytes of documents that a build reads while it holds the collection's write lock once.
     pub build_batch_bytes: usize,
-    /// Fetching one document by number costs as much as scanning this many.
+    /// Number of documents that can be scanned in the time of fetching one by number.
     ///
-    /// A match wider than the collection's document count divided by this is read by a scan that skips what the cache
-    /// ruled out.
+    /// If more documents may match than the collection's document count divided by this, they are read by a scan that
+    /// skips what the cache ruled out.
     pub fetch_cost: u64,
-    /// As few documents as this are always fetched by number.
+    /// Up to this many documents are always fetched by number.
     pub fetch_always: u64,
-    /// The most documents that a `find` with a limit tries before it searches every value.
+    /// Maximum documents that a `find` with a limit tries before it searches every value.
     pub probe_documents_max: u64,
-    /// The most bytes of documents, give or take one document, that it tries.
+    /// Maximum bytes of documents that it tries, exceeded by at most one document.
     pub probe_bytes_max: usize,
 }
 

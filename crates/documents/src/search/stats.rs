@@ -4,24 +4,24 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use bson::{RawArrayBuf, RawDocumentBuf, cstr, rawdoc};
-use forebay_documents_cache::{BucketHome, BucketStats, Cache, FieldStats};
+use forebay_documents_cache::{BucketStats, BucketSummary, Cache, FieldStats};
 use forebay_text::Tier;
 
 use super::collection::{CacheIndex, CollectionSearch, State};
 
-/// How far a cache index is.
+/// The state of a cache index.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum IndexState {
-    /// Searches are answered.
+    /// It answers searches.
     Ready,
-    /// The collection is being read.
+    /// The build reads the collection.
     Building {
         /// Documents cached so far.
         done: u64,
         /// Documents that the collection had when the build began.
         total: u64,
     },
-    /// It is not built, and will not be by itself.
+    /// It is not built, and will not be without an action of the operator.
     Failed {
         /// Why.
         reason: String,
@@ -29,7 +29,7 @@ pub enum IndexState {
 }
 
 impl IndexState {
-    /// The word for it.
+    /// The name of the state.
     pub fn name(&self) -> &'static str {
         match self {
             IndexState::Ready => "ready",
@@ -44,9 +44,9 @@ impl IndexState {
 pub struct IndexStatus {
     /// Its name.
     pub name: String,
-    /// How far it is.
+    /// Its state.
     pub state: IndexState,
-    /// Figures of its fields; none until it is ready.
+    /// Figures of its fields; empty until it is ready.
     pub fields: Vec<FieldStatus>,
 }
 
@@ -65,12 +65,12 @@ pub struct FieldStatus {
 #[derive(Clone, Debug)]
 pub struct FieldOverview {
     /// What the cache holds of it.
-    pub stats: FieldStats<BucketHome>,
+    pub stats: FieldStats<BucketSummary>,
     /// Conditions searched since it was built, by tier; `none` for null and existence.
     pub searches: BTreeMap<&'static str, u64>,
 }
 
-/// How far the build of cached fields has come.
+/// The progress of a build.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CacheBuild {
     /// The collection.
@@ -123,8 +123,8 @@ impl FieldStatus {
             "rows": stats.rows as i64,
             "valueBytes": stats.value_bytes as i64,
             "overheadBytes": stats.overhead_bytes as i64,
-            "deltaRows": stats.tail_rows as i64,
-            "recheckDocuments": stats.residual as i64,
+            "deltaRows": stats.delta_rows as i64,
+            "recheckDocuments": stats.recheck as i64,
             "arrayDocuments": stats.arrays as i64,
             "buckets": stats.buckets.len() as i64,
             "bucketsOnHost": stats.buckets_on_host as i64,
@@ -134,14 +134,14 @@ impl FieldStatus {
     }
 }
 
-/// One bucket as a document; its hashes as text, with what is not UTF-8 replaced.
+/// One bucket as a document. Its prefixes are text, in which invalid UTF-8 is replaced.
 pub fn bucket_document(bucket: &BucketStats, cache: &Cache) -> RawDocumentBuf {
     let device = bucket.device.and_then(|id| cache.devices().get(id));
     rawdoc! {
         "id": bucket.id as i64,
-        "firstHash": String::from_utf8_lossy(&bucket.first_hash).as_ref(),
-        "lastHash": String::from_utf8_lossy(&bucket.last_hash).as_ref(),
-        "hashBytes": bucket.hash_bytes as i64,
+        "firstPrefix": String::from_utf8_lossy(&bucket.first_prefix).as_ref(),
+        "lastPrefix": String::from_utf8_lossy(&bucket.last_prefix).as_ref(),
+        "prefixBytes": bucket.prefix_bytes as i64,
         "rows": bucket.rows as i64,
         "bytes": bucket.bytes as i64,
         "segments": bucket.segments as i64,
@@ -190,7 +190,7 @@ impl State {
 }
 
 impl CollectionSearch {
-    /// Figures of every declared index.
+    /// Figures of all declared indexes.
     pub fn status(&self) -> Vec<IndexStatus> {
         self.with_state(|state| {
             let declared = state.declared.iter();
@@ -212,7 +212,7 @@ impl CollectionSearch {
         }
     }
 
-    /// Name and state of every declared index.
+    /// Names and states of all declared indexes.
     pub fn index_states(&self) -> Vec<(String, IndexState)> {
         self.with_state(|state| {
             let declared = state.declared.iter();
@@ -222,7 +222,7 @@ impl CollectionSearch {
         })
     }
 
-    /// Figures of every cached field; none until they are built.
+    /// Figures of all cached fields; empty until they are built.
     pub fn overview(&self) -> Vec<FieldOverview> {
         let Some(generation) = self.with_state(|state| state.ready.clone()) else {
             return Vec::new();
@@ -237,7 +237,7 @@ impl CollectionSearch {
             .collect()
     }
 
-    /// Figures of one index; `None` if it is not a declared cache index.
+    /// Figures of one index. Returns `None` if it is not a declared cache index.
     pub fn status_of(&self, name: &str) -> Option<IndexStatus> {
         self.with_state(|state| {
             let index = state.declared.iter().find(|index| index.name == name)?;
@@ -262,7 +262,7 @@ impl CollectionSearch {
         })
     }
 
-    /// The buckets of a cached field; `None` if the field is not cached yet.
+    /// The buckets of a cached field. Returns `None` if the field is not cached yet.
     pub fn bucket_documents(&self, path: &str) -> Option<Vec<RawDocumentBuf>> {
         let status = self.with_state(|state| state.field_status(path, self.cache()))?;
         Some(
@@ -276,14 +276,14 @@ impl CollectionSearch {
     }
 }
 
-/// How often the conditions of each field were searched, by tier.
+/// Numbers of conditions searched, by field and tier.
 #[derive(Debug)]
 pub struct SearchCounters {
     columns: Vec<[AtomicU64; Tier::ALL.len() + 1]>,
 }
 
 impl SearchCounters {
-    /// Counters for so many fields.
+    /// Counters for `fields` fields.
     pub fn new(fields: usize) -> SearchCounters {
         SearchCounters {
             columns: (0..fields).map(|_| Default::default()).collect(),

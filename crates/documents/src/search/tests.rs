@@ -1,4 +1,4 @@
-//! Plans and their answers against the filter itself, on a store of their own.
+//! Compares plans and their answers with the filter itself, on a store in memory.
 
 use std::num::NonZeroUsize;
 use std::sync::Arc;
@@ -25,7 +25,7 @@ use crate::streams::Stream;
 )]
 mod generate;
 
-/// A collection with its search, and its writers' discipline.
+/// A collection with its search, written to as commands do it.
 struct Fixture {
     _store: Store,
     collection: Arc<Collection>,
@@ -237,7 +237,7 @@ async fn the_cache_follows_writers_in_the_order_of_the_store() {
     });
     assert!(
         Arc::ptr_eq(&first, &ready()),
-        "it is built anew only if it contradicts the collection"
+        "it is built again only if it contradicts the collection"
     );
     let mut rng = Rng::with_seed(seed);
     for _ in 0..100 {
@@ -246,26 +246,26 @@ async fn the_cache_follows_writers_in_the_order_of_the_store() {
 }
 
 #[test]
-fn who_waits_for_the_turn_comes_after_the_writer_that_has_it() {
+fn a_wait_for_earlier_writers_ends_after_the_writer_that_holds_the_apply_lock() {
     let fixture = Fixture::new(SearchSettings::default());
     let followed = AtomicBool::new(false);
     let (is_waiting, waiting) = mpsc::channel();
     std::thread::scope(|scope| {
-        let alone = fixture.search.alone();
+        let exclusive = fixture.search.lock_exclusively();
         scope.spawn(|| {
-            is_waiting.send(()).expect("the writer is there");
-            fixture.search.wait_for_turn();
+            is_waiting.send(()).expect("the test still waits");
+            fixture.search.wait_for_earlier_writers();
             assert!(followed.load(Ordering::Relaxed));
         });
-        waiting.recv().expect("it waits soon");
+        waiting.recv().expect("the thread runs");
         (0..1000).for_each(|_| std::thread::yield_now());
         followed.store(true, Ordering::Relaxed);
-        drop(alone);
+        drop(exclusive);
     });
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_build_and_writes_beside_it_lose_nothing() {
+async fn a_build_with_concurrent_writes_loses_nothing() {
     let seed = 0xB1D;
     let mut rng = Rng::with_seed(seed);
     let fixture = Fixture::new(SearchSettings {
@@ -326,7 +326,7 @@ async fn an_index_dropped_leaves_the_others() {
 }
 
 #[tokio::test]
-async fn what_is_not_answered_says_why() {
+async fn a_filter_that_the_cache_does_not_answer_has_a_reason() {
     let fixture = Fixture::new(SearchSettings::default());
     fixture.insert(&[doc! { "_id": 1, "a": "x", "n": 1 }]);
     fixture.declare(&["a"]);
@@ -359,7 +359,7 @@ async fn what_is_not_answered_says_why() {
 }
 
 #[tokio::test]
-async fn values_are_counted_and_the_odd_ones_handed_over() {
+async fn strings_are_counted_and_other_values_are_left_to_the_caller() {
     let fixture = Fixture::new(SearchSettings::default());
     fixture.declare(&["a"]);
     fixture.insert(&[
@@ -399,7 +399,7 @@ async fn values_are_counted_and_the_odd_ones_handed_over() {
 }
 
 #[tokio::test]
-async fn a_stopped_search_says_so() {
+async fn a_stopped_search_is_an_error() {
     let fixture = Fixture::new(SearchSettings::default());
     fixture.declare(&["a"]);
     fixture.insert(&[

@@ -1,8 +1,8 @@
-//! From a filter's tree to an expression over cached fields.
+//! Translates a filter's tree into an expression over cached fields.
 //!
-//! The cache judges strings, null and the presence of a field. What else a filter asks is left to the filter itself, as
-//! long as the cached part selects at least the right documents: a conjunction may leave parts out, everything below a
-//! negation must be judged exactly.
+//! The cache judges strings, null and the existence of a field. The filter itself judges the rest, provided that the
+//! cached part selects at least the right documents. A conjunction may therefore leave parts out, but the cache must
+//! judge everything below a negation exactly.
 
 use std::sync::Arc;
 
@@ -16,14 +16,14 @@ use super::generation::Generation;
 use super::plan::NotUsed;
 use super::report::LeafSummary;
 
-/// What the cache can say about a filter, or a part of it.
+/// How much of a filter, or of a part of it, the cache can judge.
 #[derive(Debug)]
 pub enum Cover {
-    /// The expression selects just the documents that match.
+    /// The expression selects exactly the documents that match.
     Exact(Expr),
-    /// The expression selects the documents that match, and maybe others.
+    /// The expression selects the documents that match, and possibly others.
     Superset(Expr),
-    /// Nothing; every document may match.
+    /// Nothing: every document may match.
     Nothing,
 }
 
@@ -39,7 +39,7 @@ pub struct Translator<'a> {
 }
 
 impl<'a> Translator<'a> {
-    /// A translator to the fields of `generation` that `state` declares.
+    /// A translator for the fields of `generation` that `state` declares.
     pub fn new(state: &'a State, generation: &'a Generation) -> Translator<'a> {
         Translator {
             state,
@@ -50,12 +50,12 @@ impl<'a> Translator<'a> {
         }
     }
 
-    /// Why the cache cannot answer, if nothing is covered.
+    /// The reason why the cache cannot answer, for a filter of which it covers nothing.
     pub fn obstacle(self) -> NotUsed {
         self.obstacle.unwrap_or(NotUsed::NoCachedField)
     }
 
-    /// What the cache can say about `node`.
+    /// Translates `node` as far as the cache can judge it.
     pub fn cover(&mut self, node: &Node) -> Cover {
         match node {
             Node::And(nodes) => self.conjunction(nodes),
@@ -114,7 +114,7 @@ impl<'a> Translator<'a> {
         }
     }
 
-    /// The opposite of what `inner` covers: only what is exact can be turned round.
+    /// The negation of what `inner` covers. Only an exact cover can be negated.
     fn negation(&mut self, inner: impl FnOnce(&mut Self) -> Cover) -> Cover {
         let mark = self.mark();
         match inner(self) {
@@ -229,7 +229,7 @@ impl<'a> Translator<'a> {
         Expr::Leaf { field, predicate }
     }
 
-    /// The column of a cached path; notes the index that declares it.
+    /// The column of a cached path. Records the index that declares it.
     pub fn field(&mut self, path: &str) -> Option<usize> {
         let index = self
             .state

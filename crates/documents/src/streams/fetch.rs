@@ -1,4 +1,4 @@
-//! Documents by number, judged by the filter again when they are fetched.
+//! A stream that fetches documents by number and checks each against the filter again.
 
 use std::sync::Arc;
 
@@ -9,12 +9,12 @@ use forebay_documents_store::{Collection, RecordNumber};
 use super::{Row, Stream, with_document};
 use crate::error::CommandError;
 
-/// The most numbers whose documents are fetched on a thread that serves the network.
+/// Maximum documents that are fetched on a network thread.
 const SHORT_MAX: usize = 64;
 
 /// A stream over documents whose numbers are known.
 ///
-/// A document that has gone since, or no longer matches, is left out.
+/// It leaves out documents that have been deleted or no longer match.
 pub struct Fetch {
     store: Arc<Collection>,
     filter: Arc<Filter>,
@@ -22,7 +22,7 @@ pub struct Fetch {
 }
 
 impl Fetch {
-    /// Fetches these, in this order.
+    /// Fetches the documents with these numbers, in this order.
     pub fn new(store: Arc<Collection>, filter: Arc<Filter>, numbers: Vec<RecordNumber>) -> Fetch {
         Fetch {
             store,

@@ -1,4 +1,4 @@
-//! Documents that are already there.
+//! A stream over documents in memory.
 
 use std::collections::VecDeque;
 
@@ -13,12 +13,12 @@ use crate::error::CommandError;
 #[derive(Debug, Default)]
 pub struct List {
     rows: VecDeque<Row>,
-    /// Their share of the account; `None` if they are small.
+    /// Their share of the memory account; `None` if they are small.
     held: Option<Share>,
 }
 
 impl List {
-    /// A stream over these.
+    /// A stream over these rows.
     pub fn new(rows: impl IntoIterator<Item = Row>) -> List {
         List {
             rows: rows.into_iter().collect(),
@@ -26,7 +26,7 @@ impl List {
         }
     }
 
-    /// A stream over documents that hold a share of the account, which is given back with the last of them.
+    /// A stream over documents with a share of the memory account, which is released with the last of them.
     pub fn holding(rows: impl IntoIterator<Item = Row>, held: Share) -> List {
         List {
             held: Some(held),

@@ -1,7 +1,7 @@
-//! Streams of documents: the pieces that a query's execution is made of.
+//! Streams of documents, of which a query's execution is composed.
 //!
-//! A stream is pulled. Between two pulls it holds no lock and no snapshot of the store: it remembers record numbers,
-//! which are never used again, so that it goes on safely while others write.
+//! A stream is pulled. Between two pulls it holds no lock and no snapshot of the store. It remembers record numbers,
+//! which are never reused, so that it continues safely after concurrent writes.
 
 mod fetch;
 mod list;
@@ -22,8 +22,7 @@ use crate::change_stream::ChangeStream;
 use crate::error::CommandError;
 use crate::places::blocking;
 
-/// Documents up to this many bytes are judged and reshaped on the threads that serve the network, by filters and
-/// projections that are cheap.
+/// Maximum bytes of a document that a cheap filter or projection processes on a network thread.
 const SMALL_BYTES_MAX: usize = 64 << 10;
 
 pub use fetch::Fetch;
@@ -53,7 +52,7 @@ impl Row {
         }
     }
 
-    /// Takes the document out, copying a stored one.
+    /// Returns the document; a stored one is copied.
     pub fn into_buf(self) -> RawDocumentBuf {
         match self {
             Row::Stored(_, document) => document.to_buf(),
@@ -78,25 +77,25 @@ pub trait Stream: Send {
     /// The next document, or `None` at the end and ever after.
     ///
     /// # Errors
-    /// Whatever stops the query: the deadline, the store, an operator that fails on a document.
+    /// The reason why the query fails: its deadline, the store, an operator that fails on a document.
     fn next(&mut self, stop: &Stop) -> Result<Option<Row>, CommandError>;
 
-    /// Tells that so many documents will be pulled now, one after the other, which may be read together; what was read
-    /// for an earlier batch, and not pulled, is read again.
+    /// Announces that the caller will pull this many documents now, so that they can be read together. Documents that
+    /// were read for an earlier batch, but not pulled, are read again.
     fn begin_batch(&mut self, _size: u64) {}
 
-    /// Is it known, without work, that nothing follows?
+    /// Whether it is known, without work, that no document follows.
     fn is_done(&self) -> bool {
         false
     }
 
-    /// The stream of changes that it is: one without an end, whose clients wait for more.
+    /// The change stream, if this is one: it has no end, and its clients wait for more.
     fn changes(&self) -> Option<&ChangeStream> {
         None
     }
 
-    /// Is the next batch a matter of microseconds, whatever the client's filter and projection say, so that it may be
-    /// made on a thread that serves the network?
+    /// Whether the next batch takes microseconds, for any filter and projection, so that it may be made on a network
+    /// thread.
     fn is_short(&self) -> bool {
         false
     }
@@ -124,10 +123,11 @@ impl Stream for Box<dyn Stream> {
     }
 }
 
-/// Judges or reshapes a document; a large one without holding up the thread's other tasks.
+/// Checks or reshapes a document. For a large one, the runtime first moves the thread's other tasks to other threads.
 pub fn with_document<T>(document: &RawDocument, work: impl FnOnce() -> T) -> T {
-    match document.as_bytes().len() <= SMALL_BYTES_MAX {
-        true => work(),
-        false => blocking(work),
+    if document.as_bytes().len() <= SMALL_BYTES_MAX {
+        work()
+    } else {
+        blocking(work)
     }
 }

@@ -1,4 +1,4 @@
-//! Documents through the stages of a pipeline.
+//! A stream through the stages of a pipeline.
 
 use std::sync::Arc;
 
@@ -13,7 +13,7 @@ use crate::error::CommandError;
 /// A pipeline over a stream.
 pub struct Piped {
     output: forebay_documents_query::stage::Stream<'static, CommandError>,
-    /// The stop sign of whoever pulls, for the stages and the source at the other end.
+    /// The cancellation token of the command that pulls, for the stages and the source.
     stop: Arc<SharedStop>,
 }
 

@@ -1,4 +1,4 @@
-//! Projections.
+//! A stream of projected documents.
 
 use std::sync::Arc;
 
@@ -19,7 +19,7 @@ pub struct Project<S> {
 }
 
 impl<S: Stream> Project<S> {
-    /// Reshapes every document; `filter` tells which array element `field.$` stands for.
+    /// Reshapes each document. `filter` determines which array element `field.$` stands for.
     pub fn new(inner: S, projection: Projection, filter: Arc<Filter>) -> Project<S> {
         Project {
             inner,

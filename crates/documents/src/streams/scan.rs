@@ -1,4 +1,4 @@
-//! The store's own scan: every document in the order of record numbers, judged by the filter.
+//! A scan of a collection: every document in the order of record numbers, checked against the filter.
 
 use std::sync::Arc;
 
@@ -10,7 +10,7 @@ use super::{Row, Stream};
 use crate::error::CommandError;
 use crate::search::Tally;
 
-/// Documents between two looks at the stop sign.
+/// Documents between two checks of the cancellation token.
 const STOP_INTERVAL: u64 = 256;
 
 /// A scan of a whole collection.
@@ -21,7 +21,7 @@ pub struct Scan {
 }
 
 impl Scan {
-    /// A scan from one end, which counts in `tally`.
+    /// A scan from one end, which counts what it reads in `tally`.
     pub fn new(
         store: &Collection,
         filter: Arc<Filter>,
@@ -53,10 +53,10 @@ impl Stream for Scan {
     }
 }
 
-/// Counts what a scan would find.
+/// Counts the matches of a scan.
 ///
 /// # Errors
-/// The stop sign, or the store.
+/// That the operation was stopped, or the store's error.
 pub fn count(
     store: &Collection,
     filter: &Filter,

@@ -9,7 +9,7 @@ use forebay_memory::Share;
 use super::{List, Row, Stream};
 use crate::error::CommandError;
 
-/// A document with its sort key and its place in the input, which decides between equal keys.
+/// A document with its sort key and its position in the input, which breaks ties.
 struct Keyed {
     key: Vec<u8>,
     place: u64,
@@ -46,12 +46,12 @@ impl Ord for Keyed {
     }
 }
 
-/// Pulls a stream to its end and gives its first `keep` documents in order (all of them for `None`).
+/// Pulls a stream to its end and returns its first `keep` documents in order (all of them for `None`).
 ///
-/// Only the documents kept are held in memory. Equal keys keep their order.
+/// Only these are held in memory. Documents with equal keys keep their order.
 ///
 /// # Errors
-/// 292 when more than `bytes_max` would have to be held; when `held` finds no room for it; whatever the stream says.
+/// 292 if more than `bytes_max` would have to be held; the error of `held` if the account is full; the stream's error.
 pub fn sorted(
     mut stream: impl Stream,
     sort: &Sort,

@@ -1,4 +1,4 @@
-//! A walk over ranges of indexes, in their order.
+//! A walk over ranges of indexes, in index order.
 
 use std::sync::Arc;
 
@@ -13,7 +13,7 @@ use super::{Row, Stream, with_document};
 use crate::error::CommandError;
 use crate::search::Tally;
 
-/// Entries between two looks at the stop sign.
+/// Index entries between two checks of the cancellation token.
 const STOP_INTERVAL: u64 = 256;
 
 /// A part of an index.
@@ -21,7 +21,7 @@ const STOP_INTERVAL: u64 = 256;
 pub struct Part {
     /// The index.
     pub index: Arc<IndexSpec>,
-    /// Where the part begins and ends.
+    /// The bounds of the part.
     pub bounds: IndexBounds,
 }
 
@@ -30,15 +30,15 @@ pub struct Part {
 pub struct Range {
     /// Parts of one index or several, one after another in the walk's direction.
     pub parts: Vec<Part>,
-    /// From small to large or back.
+    /// The direction of the walk.
     pub direction: Direction,
-    /// May a document be met in several parts?
+    /// Whether a document may be in several parts.
     pub repeats: bool,
-    /// Are they parts that hold a few documents?
+    /// Whether the parts hold few documents.
     pub is_short: bool,
 }
 
-/// A stream over the documents of some ranges of indexes.
+/// A stream over the documents of ranges of indexes.
 pub struct Walk {
     store: Arc<Collection>,
     filter: Arc<Filter>,
@@ -50,7 +50,7 @@ pub struct Walk {
 }
 
 impl Walk {
-    /// A walk from the beginning, which counts in `tally`.
+    /// A walk from the start, which counts what it reads in `tally`.
     pub fn new(
         store: Arc<Collection>,
         filter: Arc<Filter>,
@@ -68,7 +68,7 @@ impl Walk {
         }
     }
 
-    /// The next number, each once.
+    /// The next number; each is returned once.
     fn next_number(&mut self, stop: &Stop) -> Result<Option<RecordNumber>, CommandError> {
         while let Some(number) = self.next_entry(stop)? {
             if !self.range.repeats || self.seen.insert(number) {
@@ -95,7 +95,7 @@ impl Walk {
             let scan = self
                 .store
                 .index_scan(&part.index.name, &part.bounds, self.range.direction);
-            // An index of this name may be another one by now.
+            // The index may have been dropped and another of its name created.
             let same = scan.ok().filter(|scan| *scan.spec() == *part.index);
             self.entries = Some(same.ok_or(StoreError::PartitionDropped)?);
         }

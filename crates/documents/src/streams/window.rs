@@ -42,7 +42,7 @@ impl<S: Stream> Stream for Skip<S> {
     }
 }
 
-/// The beginning of a stream.
+/// A stream that ends early.
 pub struct Limited<S> {
     inner: S,
     left: u64,

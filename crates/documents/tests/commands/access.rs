@@ -1,4 +1,4 @@
-//! What users of each role may do, and what they are told of the rest.
+//! The rights of users of each role, and the errors they get otherwise.
 
 use bson::{Document, doc};
 use forebay_documents::{Rights, Role, User};
@@ -41,7 +41,7 @@ async fn with_documents() -> Door {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_user_without_roles_is_denied_every_command_but_those_about_the_user() {
+async fn a_user_without_roles_may_run_only_commands_about_the_user() {
     let own = [
         "abortTransaction",
         "buildInfo",
@@ -68,7 +68,7 @@ async fn a_user_without_roles_is_denied_every_command_but_those_about_the_user()
                 command.insert("op", 1);
             }
             let denied = code(&nobody, db, command).await == DENIED;
-            // Those that are for another database say so by the same code.
+            // A command for another database fails with the same code.
             let elsewhere = name == "listDatabases" && db == "shop";
             assert_eq!(denied, !own.contains(&name) || elsewhere, "{name} on {db}");
         }
@@ -77,7 +77,7 @@ async fn a_user_without_roles_is_denied_every_command_but_those_about_the_user()
     assert_eq!(listed.get_array("databases").ok(), Some(&vec![]));
 }
 
-/// Commands, and which of the roles `read`, `readWrite` and `dbAdmin` on their database allow them.
+/// Commands, and whether the roles `read`, `readWrite` and `dbAdmin` on their database allow them.
 fn cases() -> Vec<(Document, [bool; 3])> {
     let aggregate =
         |stage: Document| doc! { "aggregate": "things", "pipeline": [stage], "cursor": {} };
@@ -139,7 +139,7 @@ fn cases() -> Vec<(Document, [bool; 3])> {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn roles_allow_what_they_are_for_on_their_database_alone() {
+async fn roles_grant_their_rights_on_their_database_only() {
     for (index, name) in ["read", "readWrite", "dbAdmin"].into_iter().enumerate() {
         let door = with_documents().await;
         let (here, elsewhere) = (
@@ -155,7 +155,7 @@ async fn roles_allow_what_they_are_for_on_their_database_alone() {
         for (command, allowed) in cases() {
             let denied = code(&elsewhere, "shop", command.clone()).await;
             assert_eq!(denied, DENIED, "{name} elsewhere: {command}");
-            // What touches both databases is for those that reach both.
+            // A command on two databases needs rights on both.
             let reaches_both = command.to_string().contains("bank") && name == "readWrite";
             let got = code(&everywhere, "shop", command.clone()).await;
             let expected = allowed[index] || reaches_both;
@@ -171,7 +171,7 @@ async fn roles_allow_what_they_are_for_on_their_database_alone() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn names_of_what_a_user_may_not_see_are_left_out() {
+async fn lists_leave_out_names_that_a_user_may_not_see() {
     let door = with_documents().await;
     let ada = user(&door, "ada", &[("read", "shop")]);
     let listed = ada
@@ -222,7 +222,7 @@ async fn users_see_and_stop_their_own_operations_only() {
     assert_eq!(code(&ada, "admin", all.clone()).await, DENIED);
     assert_eq!(code(&door, "admin", all).await, 0);
 
-    // Each of the two sees the command that asks.
+    // Each of the two users sees only its own `currentOp`.
     let own = ada.admin(doc! { "currentOp": 1, "$ownOps": true }).await;
     let own = own.get_array("inprog").expect("a list");
     assert_eq!(own.len(), 1);
@@ -232,7 +232,7 @@ async fn users_see_and_stop_their_own_operations_only() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_user_that_ends_leaves_no_cursor_and_no_session_of_others_is_ended() {
+async fn a_removed_user_leaves_no_cursor_and_sessions_of_others_stay() {
     let door = with_documents().await;
     let documents: Vec<Document> = (2..300).map(|id| doc! { "_id": id }).collect();
     door.ok(doc! { "insert": "things", "documents": documents, "$db": "shop" })
@@ -271,10 +271,10 @@ async fn a_user_that_ends_leaves_no_cursor_and_no_session_of_others_is_ended() {
     assert_eq!(code(&ada, "shop", more).await, 43, "the cursor is closed");
 }
 
-/// A stage that reads another collection has to ask for the right to: when one of these comes to be supported, the rule
-/// of `aggregate` must learn where it reads.
+/// A stage that reads another collection needs the right to. Once one of these stages is supported, the rule of
+/// `aggregate` must include the collection that it reads.
 #[tokio::test(flavor = "multi_thread")]
-async fn no_stage_reads_a_collection_that_the_rule_of_aggregate_does_not_know() {
+async fn stages_that_read_another_collection_are_not_supported() {
     let door = with_documents().await;
     let into = doc! { "from": "things", "as": "found", "startWith": "$_id", "connectFromField": "_id", "connectToField": "_id" };
     for stage in [

@@ -145,7 +145,7 @@ async fn groups_from_the_cache_equal_groups_from_documents() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn explain_runs_a_group_as_it_is_run() {
+async fn explain_runs_a_group_like_the_command() {
     let door = door();
     let value = |id: i32| match id % 2 {
         0 => Bson::String("x".to_owned()),
@@ -163,7 +163,7 @@ async fn explain_runs_a_group_as_it_is_run() {
     assert_eq!(examined(&door, hinted).await, 100);
 }
 
-/// The documents that a command reads.
+/// The number of documents that a command reads.
 async fn examined(door: &Door, command: Document) -> i64 {
     let explained = door.ok(doc! { "explain": command }).await;
     let figures = explained.get_document("executionStats").unwrap();
@@ -171,7 +171,7 @@ async fn examined(door: &Door, command: Document) -> i64 {
 }
 
 #[tokio::test]
-async fn statistics_are_stages_too() {
+async fn statistics_are_available_as_stages() {
     let door = door();
     door.insert("c", (0..3).map(|id| doc! { "_id": id })).await;
     let indexes = run(
@@ -188,7 +188,7 @@ async fn statistics_are_stages_too() {
 }
 
 #[tokio::test]
-async fn every_command_with_expressions_knows_the_variables_of_let() {
+async fn every_command_with_expressions_accepts_variables_of_let() {
     let door = door();
     door.insert("c", (0..5).map(|id| doc! { "_id": id, "n": id * 10 }))
         .await;
@@ -221,7 +221,7 @@ async fn every_command_with_expressions_knows_the_variables_of_let() {
 }
 
 #[tokio::test]
-async fn out_takes_the_place_of_what_was_there() {
+async fn out_replaces_the_target() {
     let door = door();
     door.insert(
         "c",
@@ -244,7 +244,7 @@ async fn out_takes_the_place_of_what_was_there() {
     assert_eq!(door.ok(count).await.get_i32("n").ok(), Some(143));
     let listed = door.all(doc! { "listIndexes": "target" }).await;
     assert_eq!(listed.len(), 3, "{listed:?}");
-    // A document that an index refuses: all is as it was.
+    // If an index refuses a document, nothing is changed.
     let unique = doc! { "key": { "u": 1 }, "name": "u_1", "unique": true, "sparse": true };
     door.ok(doc! { "createIndexes": "target", "indexes": [unique] })
         .await;
@@ -255,7 +255,7 @@ async fn out_takes_the_place_of_what_was_there() {
         .await;
     assert_eq!(collections.len(), 2, "{collections:?}");
     assert_eq!(door.all(doc! { "find": "target" }).await.len(), 143);
-    // The collection that is read may be the one that is written.
+    // The source may be the target.
     assert_eq!(
         run(&door, vec![doc! { "$limit": 5 }, doc! { "$out": "c" }]).await,
         [] as [Document; 0]
@@ -264,7 +264,7 @@ async fn out_takes_the_place_of_what_was_there() {
 }
 
 #[tokio::test]
-async fn merge_puts_documents_beside_over_or_into_others() {
+async fn merge_inserts_replaces_or_merges_documents() {
     let target = || vec![doc! { "_id": 1, "a": "old", "b": 1 }];
     let merged = [
         (
@@ -298,7 +298,7 @@ async fn merge_puts_documents_beside_over_or_into_others() {
 }
 
 #[tokio::test]
-async fn merge_knows_documents_by_the_fields_of_a_unique_index() {
+async fn merge_matches_documents_by_the_fields_of_a_unique_index() {
     let door = door();
     door.insert("c", (0..4).map(|n| doc! { "_id": n, "k": n % 2, "n": n }))
         .await;
@@ -314,7 +314,7 @@ async fn merge_knows_documents_by_the_fields_of_a_unique_index() {
         .await;
     assert_eq!(merged, [doc! { "k": 0, "n": 2 }, doc! { "k": 1, "n": 3 }]);
     assert_eq!(door.code(by_k(doc! { "$unset": "k" })).await, 51132);
-    // What is read is not what is written meanwhile.
+    // The pipeline does not read what it writes.
     let again = vec![
         doc! { "$set": { "_id": { "$add": ["$_id", 10] } } },
         doc! { "$merge": "c" },

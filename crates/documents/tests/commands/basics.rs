@@ -28,7 +28,7 @@ async fn documents_are_inserted_found_and_counted() {
 }
 
 #[tokio::test]
-async fn unknown_commands_and_arguments_are_refused_as_mongodb_words_it() {
+async fn unknown_commands_and_arguments_get_mongodbs_errors() {
     let door = door();
     let reply = door.ask(doc! { "frobnicate": 1 }).await;
     assert_eq!(

@@ -9,7 +9,7 @@ use crate::door::{Door, door};
 
 const CLIENTS: i32 = 4;
 const ROUNDS: i32 = 100;
-/// Inserts of one client, each of which sees its collection replaced meanwhile.
+/// Inserts of one client during each of which its collection is replaced.
 const ROUNDS_MET: usize = 20;
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
@@ -115,7 +115,7 @@ async fn searches_stay_right_while_clients_write() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
-async fn an_index_that_another_client_is_creating_is_there_at_the_reply() {
+async fn create_indexes_replies_after_another_client_has_created_the_index() {
     let door = Arc::new(door());
     let document = |id: i32| doc! { "_id": id, "a": id, "s": format!("name{id}") };
     door.insert("c", (0..3000).map(document)).await;
@@ -142,7 +142,7 @@ async fn an_index_that_another_client_is_creating_is_there_at_the_reply() {
     }
 }
 
-/// Runs a command many times from many clients while the collection `c` is dropped again and again; `check` judges each
+/// Runs a command many times from many clients while the collection `c` is dropped repeatedly. `check` tests each
 /// reply.
 async fn while_dropping(command: fn(i32) -> bson::Document, check: fn(bson::Document)) {
     let door = Arc::new(door());
@@ -165,7 +165,7 @@ async fn while_dropping(command: fn(i32) -> bson::Document, check: fn(bson::Docu
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
-async fn an_insert_makes_a_collection_again_that_is_dropped_meanwhile() {
+async fn an_insert_recreates_a_collection_that_is_dropped_during_it() {
     while_dropping(
         |_| doc! { "insert": "c", "documents": vec![doc! {}; 20] },
         |reply| assert_eq!(reply, doc! { "n": 20, "ok": 1.0 }),
@@ -174,7 +174,7 @@ async fn an_insert_makes_a_collection_again_that_is_dropped_meanwhile() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
-async fn an_upsert_makes_a_collection_again_that_is_dropped_meanwhile() {
+async fn an_upsert_recreates_a_collection_that_is_dropped_during_it() {
     while_dropping(
         |id| {
             let upsert = doc! { "q": { "k": id }, "u": { "$set": { "a": 1 } }, "upsert": true };
@@ -189,7 +189,7 @@ async fn an_upsert_makes_a_collection_again_that_is_dropped_meanwhile() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
-async fn a_find_and_modify_makes_a_collection_again_that_is_dropped_meanwhile() {
+async fn a_find_and_modify_recreates_a_collection_that_is_dropped_during_it() {
     while_dropping(
         |id| doc! { "findAndModify": "c", "query": { "k": id }, "update": { "$set": { "a": 1 } }, "upsert": true, "new": true },
         |reply| assert_eq!(reply.get_document("value").unwrap().get_i32("a").ok(), Some(1)),
@@ -197,7 +197,7 @@ async fn a_find_and_modify_makes_a_collection_again_that_is_dropped_meanwhile() 
     .await;
 }
 
-/// Inserts until some inserts have each seen a replacement of their collection end.
+/// Inserts until [`ROUNDS_MET`] inserts have each overlapped the end of a replacement.
 async fn insert_during_replacements(door: Arc<Door>, replaced: Arc<AtomicUsize>) {
     let mut met = 0;
     while met < ROUNDS_MET {
@@ -208,7 +208,7 @@ async fn insert_during_replacements(door: Arc<Door>, replaced: Arc<AtomicUsize>)
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
-async fn an_insert_waits_for_what_takes_the_place_of_its_collection() {
+async fn an_insert_waits_for_the_collection_that_replaces_its_own() {
     let door = Arc::new(door());
     door.insert("source", [doc! { "_id": -1 }]).await;
     let replaced = Arc::new(AtomicUsize::new(0));

@@ -44,7 +44,7 @@ async fn an_ordered_insert_ends_at_the_first_wrong_document() {
         .await;
     assert_eq!(reply.get_i32("n").ok(), Some(1));
     assert_eq!(reply.get_array("writeErrors").unwrap().len(), 1);
-    // The document refused comes behind one that the store refuses: the earlier failure counts.
+    // The store refuses an earlier document than the check of `_id`; the earlier failure is reported.
     let documents = vec![doc! { "_id": 1 }, doc! { "_id": [1] }];
     let reply = door
         .ok(doc! { "insert": "c", "documents": documents })
@@ -116,7 +116,7 @@ async fn updates_change_insert_and_count() {
 }
 
 #[tokio::test]
-async fn an_update_of_many_that_fails_counts_what_came_before() {
+async fn an_update_of_many_that_fails_counts_earlier_changes() {
     let door = door();
     door.insert("c", (0..10).map(|id| doc! { "_id": id, "a": id }))
         .await;
@@ -247,7 +247,7 @@ async fn distinct_values_are_sorted_with_a_cache_and_without() {
 }
 
 #[tokio::test]
-async fn deep_documents_are_neither_made_nor_stored() {
+async fn too_deep_documents_are_neither_computed_nor_stored() {
     let door = door();
     door.insert("c", [doc! { "_id": 1 }]).await;
     let deep = |levels: i32| doc! { "$reduce": { "input": { "$range": [0, levels] }, "initialValue": [], "in": ["$$value"] } };
@@ -271,7 +271,7 @@ async fn deep_documents_are_neither_made_nor_stored() {
     let reply = door.ask(doc! { "update": "c", "updates": [update] }).await;
     let error = reply.get_array("writeErrors").expect("an error")[0].as_document();
     assert_eq!(error.expect("a document").get_i32("code").ok(), Some(15));
-    // What is just allowed is stored, indexed and sorted by.
+    // The deepest allowed value can be stored, indexed and sorted by.
     door.ok(aggregate(vec![
         doc! { "$set": { "x": deep(197) } },
         doc! { "$out": "o" },

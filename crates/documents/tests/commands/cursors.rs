@@ -1,4 +1,4 @@
-//! Cursors: batches, owners, ends.
+//! Cursors: their batches, owners and ends.
 
 use std::time::Duration;
 
@@ -18,7 +18,7 @@ fn cursor(reply: &Document) -> (i64, usize) {
 }
 
 #[tokio::test]
-async fn batches_have_the_sizes_asked_for() {
+async fn batches_have_the_requested_sizes() {
     let door = door();
     door.insert("c", (0..500).map(|id| doc! { "_id": id }))
         .await;
@@ -77,7 +77,7 @@ async fn a_batch_ends_at_sixteen_megabytes() {
 }
 
 #[tokio::test]
-async fn killed_cursors_are_gone() {
+async fn killed_cursors_are_closed() {
     let door = door();
     door.insert("c", (0..500).map(|id| doc! { "_id": id }))
         .await;
@@ -175,7 +175,7 @@ async fn sessions_are_killed_with_their_cursors() {
 }
 
 #[tokio::test]
-async fn idle_cursors_end() {
+async fn idle_cursors_expire() {
     let door = with(Settings {
         cursor_timeout: Duration::ZERO,
         ..Settings::default()
@@ -195,7 +195,7 @@ async fn idle_cursors_end() {
 }
 
 #[tokio::test]
-async fn a_cursor_goes_on_while_documents_come_and_go() {
+async fn a_cursor_continues_during_inserts_and_deletes() {
     let door = door();
     door.insert("c", (0..2000).map(|id| doc! { "_id": id }))
         .await;
@@ -216,7 +216,7 @@ async fn a_cursor_goes_on_while_documents_come_and_go() {
 }
 
 #[tokio::test]
-async fn a_find_over_given_documents_is_one_like_another() {
+async fn a_find_over_supplied_documents_works_like_any_other() {
     let door = door();
     door.insert("c", [doc! { "_id": 100, "n": 0 }]).await;
     let given: Vec<RawDocumentBuf> = (0..10)

@@ -1,4 +1,4 @@
-//! A door on a store in memory (or in a directory), and short ways to ask it things.
+//! A documents door on a store in memory or in a directory, with short forms of common commands.
 
 use std::sync::Arc;
 
@@ -40,7 +40,7 @@ pub fn at(directory: &std::path::Path) -> Door {
 }
 
 impl Door {
-    /// The reply to a command on the database `test`, or on the one that `$db` names.
+    /// The reply to a command on the database `test`, or the one in `$db`.
     pub async fn ask(&self, mut command: Document) -> Document {
         command
             .entry("$db".to_owned())
@@ -53,7 +53,7 @@ impl Door {
         Document::try_from(reply).expect("a reply is BSON")
     }
 
-    /// The reply to a command that succeeds.
+    /// The reply to a command that must succeed.
     pub async fn ok(&self, command: Document) -> Document {
         let shown = command.clone();
         let reply = self.ask(command).await;
@@ -61,7 +61,7 @@ impl Door {
         reply
     }
 
-    /// The code of a command that fails.
+    /// The error code of a command that must fail.
     pub async fn code(&self, command: Document) -> i32 {
         let shown = command.clone();
         let reply = self.ask(command).await;
@@ -69,7 +69,7 @@ impl Door {
         reply.get_i32("code").expect("an error has a code")
     }
 
-    /// A command on the database `admin` that succeeds.
+    /// The reply to a command on the database `admin` that must succeed.
     pub async fn admin(&self, mut command: Document) -> Document {
         command.insert("$db", "admin");
         self.ok(command).await
@@ -85,7 +85,7 @@ impl Door {
         assert_eq!(reply, doc! { "n": count, "ok": 1.0 });
     }
 
-    /// All documents of a cursor: the first batch of `command`'s reply and all that follow.
+    /// All documents of the cursor that `command` opens.
     pub async fn all(&self, command: Document) -> Vec<Document> {
         let session = command.get("lsid").cloned();
         let reply = self.ok(command).await;
@@ -116,7 +116,7 @@ impl Door {
         found
     }
 
-    /// The `_id`s, as integers, of what a `find` with this filter gives.
+    /// The integer `_id`s of the documents that a `find` with this filter returns.
     pub async fn ids(&self, collection: &str, filter: Document) -> Vec<i32> {
         let found = self
             .all(doc! { "find": collection, "filter": filter })

@@ -1,4 +1,4 @@
-//! When a write is on the disk.
+//! Write concerns: which replies wait for the disk.
 
 use std::path::Path;
 use std::time::Duration;
@@ -8,7 +8,7 @@ use forebay_documents::{Location, Settings};
 
 use crate::door::{Door, with};
 
-/// A door that syncs when it is asked to, in the time of a test.
+/// A door that syncs only on request during a test.
 fn door(directory: &Path) -> Door {
     with(Settings {
         location: Location::Directory(directory.to_owned()),
@@ -17,7 +17,7 @@ fn door(directory: &Path) -> Door {
     })
 }
 
-/// How far the journal is on the disk: noted after each sync.
+/// The journal's synced position, recorded after each sync.
 fn synced(directory: &Path) -> Vec<u8> {
     std::fs::read(directory.join("tables/synced")).unwrap()
 }
@@ -37,7 +37,7 @@ fn writes() -> Vec<Document> {
     ]
 }
 
-/// The writes after which the journal was not further on the disk than before.
+/// The writes whose replies came without a sync.
 async fn unsynced(concern: Document) -> Vec<String> {
     let directory = tempfile::tempdir().unwrap();
     let door = door(directory.path());
@@ -63,7 +63,7 @@ async fn a_majority_is_acknowledged_from_the_journal() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn others_are_acknowledged_before() {
+async fn other_writes_are_acknowledged_before_a_sync() {
     for concern in [doc! { "w": 1 }, doc! { "w": "majority", "j": false }] {
         assert_eq!(
             unsynced(concern.clone()).await.len(),

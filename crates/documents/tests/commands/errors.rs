@@ -1,4 +1,4 @@
-//! Wrong commands, and MongoDB's codes for them.
+//! Wrong commands get MongoDB's error codes.
 
 use bson::{Document, doc};
 
@@ -173,7 +173,7 @@ async fn a_statement_of_the_wrong_shape_fails_the_command_before_any_runs() {
 }
 
 #[tokio::test]
-async fn what_a_statement_says_fails_only_it() {
+async fn an_invalid_statement_fails_alone() {
     let door = door();
     door.insert("c", [doc! { "_id": 1, "a": 5 }]).await;
     let wrong = doc! { "q": { "a": { "$frob": 1 } }, "u": { "$set": { "a": 6 } } };
@@ -244,7 +244,7 @@ async fn informational_commands_answer() {
 }
 
 #[tokio::test]
-async fn an_expression_that_fails_is_an_error_whatever_finds_the_documents() {
+async fn an_expression_that_fails_is_an_error_for_every_access_path() {
     let door = door();
     let documents = (0..100).map(|id| doc! { "_id": id, "t": "text", "zero": 0 });
     door.insert("c", documents).await;

@@ -1,4 +1,4 @@
-//! What `explain` names.
+//! The output of `explain`.
 
 use bson::doc;
 use forebay_documents::Settings;
@@ -70,8 +70,8 @@ async fn the_stage_is_named() {
 }
 
 #[tokio::test]
-async fn what_a_pattern_may_cost_is_a_setting_and_changes_no_answer() {
-    // Too long for an automaton of bits, which needs none of this.
+async fn limits_of_patterns_are_settings_and_change_no_answer() {
+    // Too long for the bit-parallel automaton, which ignores these limits.
     let pattern = "[b-y]{70}-[0-9]{2}";
     let letters = "bcdefg".repeat(12);
     let values = ["-12", "-99-", "12", "-1", "a-12"].map(|end| format!("{letters}{end}"));

@@ -1,4 +1,4 @@
-//! Ordinary indexes: definitions, conflicts, and that they answer what a scan answers.
+//! Ordinary indexes: definitions, conflicts, and the same answers as a scan.
 
 use bson::{Bson, Document, doc};
 
@@ -94,7 +94,7 @@ async fn the_index_on_id_takes_no_options_and_no_other_direction() {
     assert_eq!(code((-1).into(), doc! {}).await, 2);
     assert_eq!(code(1.0.into(), doc! {}).await, 0);
     assert_eq!(door.all(doc! { "listIndexes": "c" }).await.len(), 1);
-    // An index of more fields is one of its own.
+    // An index on `_id` and other fields is an ordinary one.
     let reply = index(
         &door,
         doc! { "_id": -1, "a": 1 },
@@ -179,7 +179,7 @@ fn string(random: &mut fastrand::Rng) -> &'static str {
     ["", "a", "ab", "abc", "a\0c", "b", "ba\nb", "zz"][random.usize(0..8)]
 }
 
-/// A pattern, with a beginning that an index finds or without.
+/// A pattern with or without a literal prefix that an index can find.
 fn pattern(random: &mut fastrand::Rng) -> Bson {
     let source = ["^a", "^ab", "^ab?", "^b.*b$", "^(ab|ac)", "b", "^"][random.usize(0..7)];
     let options = ["", "", "s", "i", "m"][random.usize(0..5)];
@@ -189,7 +189,7 @@ fn pattern(random: &mut fastrand::Rng) -> Bson {
     })
 }
 
-/// A value of many kinds.
+/// A random value of a random type.
 fn value(random: &mut fastrand::Rng) -> Bson {
     match random.u32(0..11) {
         0 => Bson::Int32(random.i32(0..6)),
@@ -206,7 +206,7 @@ fn value(random: &mut fastrand::Rng) -> Bson {
     }
 }
 
-/// A value that others compare with: no pattern.
+/// A random value to compare with, which is not a pattern.
 fn comparable(random: &mut fastrand::Rng) -> Bson {
     std::iter::repeat_with(|| value(random))
         .find(|value| !matches!(value, Bson::RegularExpression(_)))
@@ -228,7 +228,7 @@ fn condition(random: &mut fastrand::Rng) -> Bson {
     }
 }
 
-/// Conditions on some of the fields, and an `$or` of such at times.
+/// Random conditions on some of the fields, sometimes with an `$or`.
 fn filter(random: &mut fastrand::Rng) -> Document {
     let mut filter = conditions(random);
     if random.u32(0..3) == 0 {
@@ -318,7 +318,7 @@ async fn index_and_scan_give_the_same_documents() {
     }
 }
 
-/// The stages of a plan, outermost first, each with what it says.
+/// The stages of a plan, outermost first, with their details.
 async fn plan(door: &Door, find: Document) -> String {
     let explained = door.ok(doc! { "explain": find }).await;
     let planner = explained.get_document("queryPlanner").unwrap();
@@ -326,7 +326,7 @@ async fn plan(door: &Door, find: Document) -> String {
 }
 
 #[tokio::test]
-async fn an_or_and_a_beginning_are_found_in_indexes() {
+async fn an_or_and_a_prefix_use_indexes() {
     let door = door();
     let documents = (0..200)
         .map(|id| doc! { "_id": id, "a": id % 50, "s": format!("s{:03}", id / 2), "n": id % 7 });

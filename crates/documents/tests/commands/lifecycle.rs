@@ -1,4 +1,4 @@
-//! Collections and databases come, are renamed and go; a restart finds everything again.
+//! Creating, renaming and dropping collections and databases, and restarting.
 
 use bson::{Document, doc};
 

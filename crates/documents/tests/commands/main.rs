@@ -1,4 +1,4 @@
-//! The commands, run as a door runs them: documents in, documents out.
+//! Tests of commands, which pass documents in and out without a network.
 
 mod access;
 mod aggregate;

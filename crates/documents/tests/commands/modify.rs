@@ -1,11 +1,11 @@
-//! findAndModify.
+//! `findAndModify`.
 
 use bson::{Bson, doc};
 
 use crate::door::door;
 
 #[tokio::test]
-async fn the_document_before_or_after_is_given_back() {
+async fn the_document_before_or_after_is_returned() {
     let door = door();
     door.insert("c", (0..5).map(|id| doc! { "_id": id, "a": 10 - id }))
         .await;
@@ -31,7 +31,7 @@ async fn the_document_before_or_after_is_given_back() {
 }
 
 #[tokio::test]
-async fn a_removed_document_is_given_back() {
+async fn a_removed_document_is_returned() {
     let door = door();
     door.insert("c", (0..5).map(|id| doc! { "_id": id })).await;
     let reply = door

@@ -1,4 +1,4 @@
-//! Retryable writes: a write that is sent again under its number is answered as it was, and not applied again.
+//! Retryable writes: a write that is sent again with its number gets the same answer and is not applied again.
 
 use bson::spec::BinarySubtype;
 use bson::{Binary, Bson, Document, doc};
@@ -28,7 +28,7 @@ fn numbered(mut command: Document, session: u8, number: i64) -> Document {
     command
 }
 
-/// The reply to a numbered command, which is the same when it is sent again.
+/// The reply to a numbered command. Sends it twice and checks that both replies agree.
 async fn twice(door: &Door, command: Document, number: i64) -> Document {
     let command = numbered(command, 1, number);
     let first = door.ok(command.clone()).await;
@@ -98,7 +98,7 @@ async fn each_kind_of_write_is_applied_once() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_was_not_applied_is_applied_when_a_batch_comes_again() {
+async fn a_retried_batch_applies_the_statements_that_were_not_applied() {
     let door = with(settings());
     door.insert("c", [doc! { "_id": 2 }]).await;
     let insert = |ids: &[i32]| {
@@ -124,7 +124,7 @@ async fn what_was_not_applied_is_applied_when_a_batch_comes_again() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_write_that_applied_nothing_is_not_answered_as_the_one_before() {
+async fn a_write_that_applied_nothing_does_not_get_the_answer_before() {
     let door = with(settings());
     let insert = |id: i32| doc! { "insert": "c", "documents": [{ "_id": id }] };
     door.ok(numbered(insert(1), 1, 1)).await;
@@ -143,7 +143,7 @@ async fn a_write_that_applied_nothing_is_not_answered_as_the_one_before() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn outcomes_survive_a_restart_unless_none_are_to_be_kept() {
+async fn outcomes_survive_a_restart_if_they_are_kept() {
     let folder = tempfile::tempdir().expect("a temporary directory");
     let at = |retryable_writes| {
         with(Settings {
@@ -173,7 +173,7 @@ async fn outcomes_survive_a_restart_unless_none_are_to_be_kept() {
     let door = at(false);
     assert_eq!(door.code(increment()).await, 20);
     drop(door);
-    // Nothing is known of writes before.
+    // Outcomes of earlier writes are not known.
     let door = at(true);
     assert_eq!(
         door.ok(increment()).await.get_i32("nModified").ok(),
@@ -182,7 +182,7 @@ async fn outcomes_survive_a_restart_unless_none_are_to_be_kept() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn numbers_are_refused_where_they_mean_nothing() {
+async fn numbers_are_refused_where_they_have_no_meaning() {
     let door = with(settings());
     let insert = |id: i32| doc! { "insert": "c", "documents": [{ "_id": id }] };
     let many = [doc! { "q": {}, "u": { "$set": { "a": 1 } }, "multi": true }];
@@ -210,7 +210,7 @@ async fn numbers_are_refused_where_they_mean_nothing() {
     }
     door.ok(numbered(insert(1), 1, 5)).await;
     assert_eq!(door.code(numbered(insert(2), 1, 4)).await, 225);
-    // Another session has numbers of its own, and a session that has ended begins again.
+    // Another session has its own numbers, and a session that has ended starts again.
     door.ok(numbered(insert(2), 2, 4)).await;
     door.ok(doc! { "endSessions": [lsid(1)] }).await;
     door.ok(numbered(insert(3), 1, 4)).await;
@@ -218,7 +218,7 @@ async fn numbers_are_refused_where_they_mean_nothing() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_write_that_wants_other_members_is_applied_and_says_that_there_are_none() {
+async fn a_write_that_wants_more_members_is_applied_and_reports_that_there_are_none() {
     let door = with(settings());
     let insert = doc! { "insert": "c", "documents": [{ "_id": 1 }], "writeConcern": { "w": 2 } };
     let reply = door.ok(insert.clone()).await;

@@ -1,4 +1,4 @@
-//! The same documents, writes and questions for a collection with cached fields and one without.
+//! Compares a collection with cached fields and one without, with the same documents, writes and queries.
 
 use bson::{Bson, Document, doc};
 use fastrand::Rng;
@@ -10,7 +10,7 @@ use crate::support::Door;
 const CACHED: &str = "cached";
 const PLAIN: &str = "plain";
 
-/// One run: a door with both collections, and where the dice have fallen.
+/// One run: a door with both collections, and the random generator.
 struct Run {
     door: Door,
     rng: Rng,
@@ -126,7 +126,7 @@ impl Run {
         self.both(command).await;
     }
 
-    /// Asks both collections everything about one filter.
+    /// Compares all kinds of queries with one filter on both collections.
     async fn question(&mut self) {
         let filter = generate::filter(&mut self.rng, 3);
         self.both(|collection| doc! { "count": collection, "query": filter.clone() })
@@ -246,7 +246,7 @@ impl Run {
     }
 }
 
-/// Two collections are written at two moments.
+/// The update without `$currentDate`, as the two collections are written at different moments.
 fn without_time(mut change: Document) -> Document {
     change.remove("$currentDate");
     if change.is_empty() {
@@ -256,7 +256,7 @@ fn without_time(mut change: Document) -> Document {
     }
 }
 
-/// A value in words. A symbol and a string of the same text are one value, and either may stand for both.
+/// A value as text. A symbol and a string of the same text are equal, so either may represent both.
 fn shown(value: &Bson) -> String {
     match value {
         Bson::Symbol(text) => Bson::from(text.as_str()).to_string(),
@@ -286,7 +286,7 @@ async fn run(seed: u64, rounds: usize) {
     }
 }
 
-/// The seed of a failed run, from the environment, or fresh ones.
+/// The seeds: that of a failed run from the environment, or new ones.
 fn seeds(count: u64) -> Vec<u64> {
     match std::env::var("FOREBAY_SEED")
         .ok()
@@ -305,7 +305,7 @@ async fn cached_and_plain_collections_answer_alike() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn dropped_and_declared_again() {
+async fn indexes_can_be_dropped_and_declared_again() {
     let mut run = Run::begin(7, 300).await;
     for round in 0..6 {
         let index = if round % 2 == 0 {

@@ -1,9 +1,9 @@
-//! Random documents, filters and writes, with all that a field can hold and a filter can ask.
+//! Random documents, filters and writes, over all types of values and all kinds of conditions.
 
 use bson::{Bson, Document, Regex, bson, doc};
 use fastrand::Rng;
 
-/// Strings that tell apart what is often mixed up: line ends, NUL, letters beyond ASCII, letters that fold oddly.
+/// Strings for common mistakes: line ends, NUL, letters beyond ASCII, letters with unusual case folding.
 const STRINGS: [&str; 24] = [
     "",
     "a",
@@ -31,7 +31,7 @@ const STRINGS: [&str; 24] = [
     "€uro",
 ];
 
-/// Patterns of every tier, options apart.
+/// Patterns of every tier, without options.
 const PATTERNS: [&str; 20] = [
     "^foo",
     "foo$",
@@ -71,7 +71,7 @@ fn strings(rng: &mut Rng, most: usize) -> Vec<Bson> {
         .collect()
 }
 
-/// A value of a cached field; `None` for none at all.
+/// A value of a cached field; `None` for a missing field.
 pub fn value(rng: &mut Rng) -> Option<Bson> {
     Some(match rng.u8(..40) {
         0..20 => Bson::from(string(rng)),
@@ -104,7 +104,7 @@ fn mixed_array(rng: &mut Rng) -> Bson {
     Bson::Array(array)
 }
 
-/// What holds the nested cached field `b.c`.
+/// A value of `b`, which holds the cached field `b.c`.
 fn holder(rng: &mut Rng) -> Option<Bson> {
     let inner = |rng: &mut Rng| -> Bson {
         let mut document = doc! {};
@@ -122,7 +122,7 @@ fn holder(rng: &mut Rng) -> Option<Bson> {
     })
 }
 
-/// A document with the cached fields `a` and `b.c`, and the fields `n` and `u` that are not.
+/// A document with the cached fields `a` and `b.c`, and the fields `n` and `u`, which are not cached.
 pub fn document(rng: &mut Rng, id: i32) -> Document {
     let mut document = doc! { "_id": id, "n": rng.i32(0..20) };
     if let Some(value) = value(rng) {
@@ -148,9 +148,10 @@ fn regex(rng: &mut Rng) -> Regex {
 
 fn regex_operand(rng: &mut Rng) -> Bson {
     let regex = regex(rng);
-    match rng.bool() {
-        true => Bson::RegularExpression(regex),
-        false => bson!({ "$regex": regex.pattern.as_str(), "$options": regex.options.as_str() }),
+    if rng.bool() {
+        Bson::RegularExpression(regex)
+    } else {
+        bson!({ "$regex": regex.pattern.as_str(), "$options": regex.options.as_str() })
     }
 }
 
@@ -168,7 +169,7 @@ fn list(rng: &mut Rng) -> Bson {
     Bson::Array(list)
 }
 
-/// A condition on a field that is cached, mostly one the cache can judge.
+/// A condition on a cached field, usually one that the cache can judge.
 fn condition(rng: &mut Rng) -> Bson {
     match rng.u8(..22) {
         0..3 => Bson::from(string(rng)),

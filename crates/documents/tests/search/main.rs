@@ -1,4 +1,4 @@
-//! Searches through the cache of field values answer what the plain scan answers, whatever is written, moved or lost.
+//! Searches through the cache of field values give the same answers as a scan, during writes and changes of devices.
 
 mod differential;
 mod explain;

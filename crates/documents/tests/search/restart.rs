@@ -1,4 +1,4 @@
-//! Declared caches come back with the data directory, and their answers with them.
+//! Declared caches are rebuilt after a restart, with the same answers.
 
 use bson::{Document, doc};
 use fastrand::Rng;
@@ -10,7 +10,7 @@ use crate::support::Door;
 const NAME: &str = "names";
 const SEED: u64 = 0x5EED;
 
-/// What a door answers to some filters.
+/// The answers of a door to some filters.
 async fn answers(door: &Door, filters: &[Document]) -> Vec<(i64, Vec<Document>)> {
     let mut answers = Vec::new();
     for filter in filters {

@@ -1,4 +1,4 @@
-//! Several writers and searchers at once, each checked against its own model, while devices come and go.
+//! Concurrent writers and searchers, each checked against its own model, while devices join, leave and fail.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -15,10 +15,10 @@ const TASKS: usize = 4;
 const ROUNDS: usize = 120;
 const SEED: u64 = 0x5_7012;
 
-/// Does a value meet a filter?
+/// Whether a value matches a filter.
 type Matches<'a> = dyn Fn(&str) -> bool + Sync + 'a;
 
-/// One writer: its documents' values all begin with its own tag, so that nobody else's writes change its answers.
+/// One writer. Its documents' values begin with its own tag, so that other writers do not change its answers.
 struct Writer {
     door: Arc<Door>,
     tag: String,
@@ -119,7 +119,7 @@ impl Writer {
         }
     }
 
-    /// What has just been written is found, and nothing else.
+    /// Checks that a search finds exactly what has been written.
     async fn check(&mut self) {
         let digit = self.rng.u8(..10).to_string();
         let tag = &self.tag;
@@ -185,7 +185,7 @@ impl Writer {
     }
 }
 
-/// Lets devices join, leave and fail, and sorts the tail, until no writer is left.
+/// Lets devices join, leave and fail, and flushes the delta, until no writer is left.
 async fn disturb(door: Arc<Door>, left: Arc<AtomicUsize>) {
     let mut rng = Rng::with_seed(SEED);
     while left.load(Ordering::SeqCst) > 0 {
@@ -212,7 +212,7 @@ async fn disturb(door: Arc<Door>, left: Arc<AtomicUsize>) {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
-async fn writers_read_their_own_writes_while_devices_come_and_go() {
+async fn writers_read_their_own_writes_while_devices_change() {
     let door = Arc::new(Door::memory(2));
     door.run(doc! { "create": NAME }).await;
     door.cache(NAME, &["v"]).await;

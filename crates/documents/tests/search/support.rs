@@ -1,4 +1,4 @@
-//! A documents door for tests, and what they ask it.
+//! A documents door for tests, with short forms of common commands.
 
 use std::num::NonZeroUsize;
 use std::sync::Arc;
@@ -42,7 +42,7 @@ impl Door {
         }
     }
 
-    /// Runs a command on the test database; the reply, good or bad.
+    /// Runs a command on the test database. Returns the reply, even of an error.
     pub async fn ask(&self, mut body: Document) -> Document {
         body.insert("$db", DB);
         self.ask_any(body).await
@@ -101,7 +101,7 @@ impl Door {
         }
     }
 
-    /// Sorts what was written lately into the buckets.
+    /// Flushes the deltas into the buckets.
     pub fn flush(&self, collection: &str) {
         if let Some(cache) = self.documents.cache().get(&format!("{DB}.{collection}")) {
             cache.flush();
@@ -116,7 +116,7 @@ impl Door {
         integer(reply.get("n"))
     }
 
-    /// All documents of a cursor command's answer.
+    /// All documents of the cursor that a command opens.
     pub async fn all(&self, mut command: Document) -> Vec<Document> {
         let collection = command
             .values()
@@ -144,7 +144,7 @@ impl Door {
         found
     }
 
-    /// The stage that `explain` shows, and the whole explanation.
+    /// The stage that `explain` shows, and its whole output.
     pub async fn explain(&self, command: Document) -> Document {
         self.run(doc! { "explain": command, "verbosity": "executionStats" })
             .await
@@ -160,7 +160,7 @@ pub fn integer(value: Option<&Bson>) -> i64 {
     }
 }
 
-/// The first document anywhere inside that has the stage `name`.
+/// The first nested document with the stage `name`.
 pub fn stage<'a>(explained: &'a Document, name: &str) -> Option<&'a Document> {
     if explained.get_str("stage").ok() == Some(name) {
         return Some(explained);
@@ -175,7 +175,7 @@ pub fn stage<'a>(explained: &'a Document, name: &str) -> Option<&'a Document> {
     })
 }
 
-/// The name that drivers give a cache index.
+/// The name that drivers generate for a cache index.
 pub fn index_name(fields: &[&str]) -> String {
     fields
         .iter()

@@ -1,4 +1,4 @@
-//! Wrong passwords: each makes the next one of its sender slower, and some of them a line of the log.
+//! Failed logins: each one delays the answer to the sender's next one, and some are logged.
 
 use std::collections::HashMap;
 use std::net::IpAddr;
@@ -8,13 +8,13 @@ use std::time::{Duration, Instant};
 use forebay_documents::User;
 use parking_lot::Mutex;
 
-/// After this time without a wrong password, those of a sender are forgotten.
+/// Time without a wrong password after which those of a sender are forgotten.
 const MEMORY: Duration = Duration::from_secs(60);
-/// Maximum senders that are remembered. Beyond them, any other sender gets the longest delay.
+/// Maximum number of senders remembered. Beyond them, any other sender gets the longest delay.
 const SENDERS_MAX: usize = 4096;
-/// How long the answer to the first wrong password is held back; to each further one twice as long.
+/// Delay of the answer to the first wrong password. It doubles with each further one.
 const DELAY_MIN: Duration = Duration::from_millis(100);
-/// The longest that an answer is held back.
+/// Maximum delay of an answer.
 const DELAY_MAX: Duration = Duration::from_secs(2);
 /// Maximum bytes of a user's name in the log.
 const NAME_BYTES_MAX: usize = 64;
@@ -33,9 +33,9 @@ struct Failures {
 }
 
 impl Guesses {
-    /// Notes a wrong password, and returns how long its answer is to be held back. The first, second, fourth, eighth,
-    /// ... of a sender are logged.
-    pub fn note(&self, sender: Option<IpAddr>, user: Option<&User>) -> Duration {
+    /// Records a wrong password and returns the delay of its answer. Logs the first, second, fourth, eighth, ... of a
+    /// sender.
+    pub fn record(&self, sender: Option<IpAddr>, user: Option<&User>) -> Duration {
         self.total.fetch_add(1, Ordering::Relaxed);
         let count = sender.map_or(1, |sender| self.count(sender, Instant::now()));
         if count.is_power_of_two() {
@@ -47,12 +47,12 @@ impl Guesses {
         delay(count)
     }
 
-    /// Wrong passwords of all senders so far.
+    /// Number of wrong passwords of all senders so far.
     pub fn total(&self) -> u64 {
         self.total.load(Ordering::Relaxed)
     }
 
-    /// How many there were of this sender, this one included.
+    /// Returns the number of wrong passwords of this sender, including this one.
     fn count(&self, sender: IpAddr, now: Instant) -> u32 {
         let mut senders = self.senders.lock();
         let is_recent = |failures: &Failures| now.duration_since(failures.last) < MEMORY;
@@ -80,7 +80,7 @@ fn delay(count: u32) -> Duration {
     (DELAY_MIN * (1 << doublings)).min(DELAY_MAX)
 }
 
-/// The text up to a length that fits into the log.
+/// Cuts the text to a length that fits into the log.
 fn shortened(text: &str) -> &str {
     &text[..text.floor_char_boundary(NAME_BYTES_MAX)]
 }

@@ -1,14 +1,11 @@
-//! Who a client is: users, SCRAM-SHA-256, and the commands of both.
+//! Authentication: users, their passwords and roles, and SCRAM-SHA-256.
 
+mod changes;
 mod guesses;
 mod prepare;
-pub mod sasl;
 pub mod scram;
-mod user_commands;
-mod users;
+pub mod users;
 
+pub use changes::Changes;
 pub use guesses::Guesses;
-pub use user_commands::{
-    Changes, add_first, is_user_command, may_run as may_run_user_command, run as run_user_command,
-};
 pub use users::{DEFAULT_DATABASE, account, add, any, list, remove, user};

@@ -1,13 +1,13 @@
-//! What a password or a user name must look like before it is hashed.
+//! Checks and normalisation of passwords and user names.
 
 use super::users::UserError;
 
-/// The longest user name in bytes.
+/// Maximum bytes of a user name.
 const NAME_BYTES_MAX: usize = 256;
-/// The longest password in bytes.
+/// Maximum bytes of a password.
 const PASSWORD_BYTES_MAX: usize = 1024;
 
-/// Prepares a password as SCRAM-SHA-256 asks (SASLprep, RFC 4013), so that clients that prepare it agree.
+/// Normalises a password as SCRAM-SHA-256 requires (SASLprep, RFC 4013), as clients do too.
 ///
 /// # Errors
 /// If the password is empty, too long, or has characters that SASLprep forbids.

@@ -5,22 +5,23 @@
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD as BASE64;
+use forebay_net::random_bytes;
 use hmac::{Hmac, KeyInit, Mac};
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 
-/// How often a password is hashed; MongoDB's default.
+/// Iterations of the hash of a password; MongoDB's default.
 pub const ITERATIONS: u32 = 15_000;
 /// The length of a salt in bytes; MongoDB's for SHA-256.
 const SALT_BYTES: usize = 28;
-/// The longest message of a client in bytes.
+/// Maximum bytes of a client's message.
 const MESSAGE_BYTES_MAX: usize = 4096;
 /// The header of a client without channel binding, and its form in the second message.
 const NO_BINDING: [(&str, &str); 2] = [("n,,", "biws"), ("y,,", "eSws")];
 
 type Hash = [u8; 32];
 
-/// What is stored of a password.
+/// What is stored for a password.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Credentials {
     salt: String,
@@ -32,7 +33,7 @@ pub struct Credentials {
 /// Why an exchange ended without success.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum ScramError {
-    /// The client's message is not one of SCRAM's.
+    /// The client's message is not SCRAM.
     #[error("malformed SCRAM message: {0}")]
     Malformed(&'static str),
     /// The proof is wrong: a wrong password, or no such user.
@@ -41,7 +42,7 @@ pub enum ScramError {
 }
 
 impl Credentials {
-    /// Hashes a prepared password with a fresh salt. Takes some milliseconds of one core.
+    /// Hashes a prepared password with a fresh salt. Takes several milliseconds of one core.
     pub fn derive(prepared_password: &str) -> Credentials {
         let mut salt = [0; SALT_BYTES];
         random_bytes(&mut salt);
@@ -59,10 +60,10 @@ impl Credentials {
         }
     }
 
-    /// Credentials that no password fits, always the same for a name and a database, so that a client can not tell a
-    /// name without a user from one with.
+    /// Returns credentials that no password fits, always the same for a name and a database, so that a client cannot
+    /// find out whether a user exists.
     pub fn of_missing_user(name: &str, db: &str, secret: &[u8]) -> Credentials {
-        // Neither has a zero byte where a user has this name.
+        // Names and databases of users have no zero byte.
         let salt = mac(secret, format!("{db}\0{name}").as_bytes());
         Credentials {
             salt: BASE64.encode(&salt[..SALT_BYTES]),
@@ -84,7 +85,7 @@ pub struct ClientFirst {
 }
 
 impl ClientFirst {
-    /// Reads the message.
+    /// Parses the message.
     ///
     /// # Errors
     /// [`ScramError::Malformed`].
@@ -116,12 +117,12 @@ pub struct Exchange {
     credentials: Credentials,
     nonce: String,
     binding: &'static str,
-    /// The client's first message without its header, and the server's first, comma between.
+    /// The client's first message without its header, a comma, and the server's first message.
     transcript: String,
 }
 
 impl Exchange {
-    /// Answers the client's first message: the exchange, and the server's first message.
+    /// Answers the client's first message. Returns the exchange and the server's first message.
     pub fn start(first: &ClientFirst, credentials: Credentials) -> (Exchange, String) {
         let mut random = [0; 24];
         random_bytes(&mut random);
@@ -150,10 +151,10 @@ impl Exchange {
         )
     }
 
-    /// Judges the client's last message: the server's last message, if the proof is right.
+    /// Verifies the client's last message. Returns the server's last message.
     ///
     /// # Errors
-    /// [`ScramError::WrongProof`] if it is wrong, [`ScramError::Malformed`] if there is none.
+    /// [`ScramError::WrongProof`] if the proof is wrong, [`ScramError::Malformed`] if it is missing.
     pub fn finish(&self, message: &[u8]) -> Result<String, ScramError> {
         let message = text(message)?;
         let (without_proof, proof) = message
@@ -204,7 +205,7 @@ fn field<'a>(field: Option<&'a str>, prefix: &'static str) -> Result<&'a str, Sc
         .ok_or(ScramError::Malformed("a field is missing"))
 }
 
-/// Undoes `=2C` for a comma and `=3D` for an equals sign.
+/// Decodes `=2C` to a comma and `=3D` to an equals sign.
 fn unescape(name: &str) -> Result<String, ScramError> {
     let mut parts = name.split('=');
     let mut plain = parts.next().unwrap_or_default().to_owned();
@@ -233,22 +234,13 @@ fn mac(key: &[u8], message: &[u8]) -> Hash {
     mac.finalize().into_bytes().into()
 }
 
-/// Compares without telling by its duration where the two differ.
+/// Compares in constant time.
 fn constant_time_eq(left: &Hash, right: &Hash) -> bool {
     let difference = left
         .iter()
         .zip(right)
         .fold(0, |difference, (left, right)| difference | (left ^ right));
     std::hint::black_box(difference) == 0
-}
-
-/// Fills `bytes` from the system's generator of random numbers.
-pub fn random_bytes(bytes: &mut [u8]) {
-    use tokio_rustls::rustls::crypto::ring::default_provider;
-    let generator = default_provider().secure_random;
-    generator
-        .fill(bytes)
-        .expect("the system's random generator does not fail once it is seeded");
 }
 
 #[cfg(test)]

@@ -1,4 +1,4 @@
-//! The users of a server: a name, the database it belongs to, what is stored of the password, and roles.
+//! The users of a server: name, database, credentials and roles.
 
 use forebay_documents::{Documents, Role, User};
 use serde::{Deserialize, Serialize};
@@ -6,25 +6,25 @@ use serde::{Deserialize, Serialize};
 use super::prepare;
 use super::scram::Credentials;
 
-/// The database that users belong to unless they say otherwise.
+/// The database of users for whom none is given.
 pub const DEFAULT_DATABASE: &str = "admin";
 
-/// Why a user can not be added, found or removed.
+/// Why a user cannot be added, found or removed.
 #[derive(Debug, thiserror::Error)]
 pub enum UserError {
-    /// The name can not be one.
+    /// The name is invalid.
     #[error("the user name {problem}")]
     Name { problem: &'static str },
-    /// The password can not be one.
+    /// The password is invalid.
     #[error("the password {problem}")]
     Password { problem: &'static str },
-    /// A user of this name is there already.
+    /// A user of this name exists.
     #[error("User \"{name}@{db}\" already exists")]
     Exists { name: String, db: String },
     /// No user has this name.
     #[error("User \"{name}@{db}\" not found")]
     NotFound { name: String, db: String },
-    /// What is stored for this user is not a user.
+    /// The stored record of this user is damaged.
     #[error("the record of user \"{name}@{db}\" is damaged; remove the user and add it again")]
     Damaged { name: String, db: String },
     /// The store failed.
@@ -32,13 +32,13 @@ pub enum UserError {
     Store(String),
 }
 
-/// What is stored for a user.
+/// The stored form of a user.
 #[derive(Debug, Serialize, Deserialize)]
 struct Record {
     name: String,
     db: String,
     scram_sha_256: Credentials,
-    /// Users from before there were roles might do everything.
+    /// A record without roles is older than roles, and allows everything.
     #[serde(default = "root_alone")]
     roles: Vec<StoredRole>,
 }
@@ -61,12 +61,12 @@ fn stored(roles: &[Role]) -> Vec<StoredRole> {
     roles.iter().map(stored).collect()
 }
 
-/// What a user proves and may do.
+/// Credentials and roles of a user.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Account {
-    /// What is stored of the password.
+    /// What is stored for the password.
     pub credentials: Credentials,
-    /// What the user may do.
+    /// The roles.
     pub roles: Vec<Role>,
 }
 
@@ -79,7 +79,7 @@ fn store_error(error: impl std::fmt::Display) -> UserError {
     UserError::Store(error.to_string())
 }
 
-/// The user of this name and database.
+/// Names a user by name and database.
 pub fn user(name: &str, db: &str) -> User {
     User {
         name: name.to_owned(),
@@ -87,10 +87,10 @@ pub fn user(name: &str, db: &str) -> User {
     }
 }
 
-/// Adds a user. Hashing the password takes some milliseconds, writing it a sync of the disk.
+/// Adds a user. Takes several milliseconds to hash the password, and a sync of the disk.
 ///
 /// # Errors
-/// If the user is there already, or the name or password can not be one.
+/// If the user exists, or the name or password is invalid.
 pub fn add(
     documents: &Documents,
     user: &User,
@@ -108,10 +108,10 @@ pub fn add(
     put(documents, user, Account { credentials, roles })
 }
 
-/// Gives a user another password, other roles or both.
+/// Changes a user's password, roles or both.
 ///
 /// # Errors
-/// If there is no such user, or the password can not be one.
+/// If there is no such user, or the password is invalid.
 pub fn change(
     documents: &Documents,
     user: &User,
@@ -164,7 +164,7 @@ fn not_found(user: &User) -> UserError {
     }
 }
 
-/// All users with their roles, in order of database and name. One whose record is damaged is listed without roles.
+/// Lists all users with their roles, by database and name. A user with a damaged record is listed without roles.
 ///
 /// # Errors
 /// If the store fails.
@@ -184,7 +184,7 @@ fn exists(documents: &Documents, user: &User) -> Result<bool, UserError> {
     Ok(record.is_some())
 }
 
-/// True if there is any user.
+/// Returns whether any user exists.
 ///
 /// # Errors
 /// If the store fails.
@@ -192,7 +192,7 @@ pub fn any(documents: &Documents) -> Result<bool, UserError> {
     Ok(!documents.users().list().map_err(store_error)?.is_empty())
 }
 
-/// A user's password and roles, if there is such a user.
+/// Reads a user's credentials and roles. Returns `None` if there is no such user.
 ///
 /// # Errors
 /// If the store fails or the record is damaged.
@@ -205,7 +205,7 @@ pub fn account(documents: &Documents, user: &User) -> Result<Option<Account>, Us
         db: user.db.clone(),
     };
     let record: Record = bson::deserialize_from_slice(&record).map_err(damaged)?;
-    // A role that only a later release knows gives no rights here.
+    // A role of a later release gives no rights here.
     let known = |stored: &StoredRole| Role::new(&stored.role, &stored.db);
     Ok(Some(Account {
         credentials: record.scram_sha_256,

@@ -1,4 +1,4 @@
-//! How the commands reach a running server.
+//! Connections of the commands to a running server.
 
 use std::io;
 use std::time::Duration;
@@ -10,16 +10,16 @@ use mongodb::options::{ClientOptions, ServerAddress};
 use tokio::net::TcpStream;
 use tokio::time::timeout;
 
-/// How long to look for the server, unless the connection string says (`serverSelectionTimeoutMS`).
+/// Timeout of finding the server, unless the connection string has one (`serverSelectionTimeoutMS`).
 const SELECTION_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// The port of an address that names none.
+/// The port of an address without one.
 const DEFAULT_PORT: u16 = 27017;
 
-/// Which server to talk to.
+/// The server to connect to.
 #[derive(Debug, Clone, Args)]
 pub struct ServerArgs {
-    /// Connection string of the server; user, password and TLS go into it.
+    /// Connection string of the server, with user, password and TLS options.
     #[arg(
         long,
         global = true,
@@ -31,10 +31,10 @@ pub struct ServerArgs {
 }
 
 impl ServerArgs {
-    /// Connects, and asks the server for a sign of life.
+    /// Connects and pings the server.
     ///
     /// # Errors
-    /// If the connection string is not one, or no server answers.
+    /// If the connection string is malformed, or no server answers.
     pub async fn connect(&self) -> Result<Client> {
         let (client, hosts) = self.open().await?;
         let alive = client
@@ -45,11 +45,11 @@ impl ServerArgs {
         Ok(client)
     }
 
-    /// A client of the server, and the server's address. In front of a store that is away, the server answers no
-    /// ping, and may answer other commands.
+    /// Returns a client of the server, and the server's address. Sends no ping: a proxy whose upstream cannot be
+    /// reached answers none, but may answer other commands.
     ///
     /// # Errors
-    /// If the connection string is not one, or nothing listens.
+    /// If the connection string is malformed, or no server listens.
     pub async fn open(&self) -> Result<(Client, String)> {
         let mut options = ClientOptions::parse(&self.uri).await.context("--uri")?;
         options.app_name = Some("forebay".to_owned());
@@ -60,14 +60,14 @@ impl ServerArgs {
         let hosts: Vec<String> = options.hosts.iter().map(ToString::to_string).collect();
         let hosts = hosts.join(", ");
         if nothing_listens(&options.hosts).await {
-            bail!("no server listens at {hosts} (start one by `forebay serve`)");
+            bail!("no server listens at {hosts} (start one with `forebay serve`)");
         }
         Ok((Client::with_options(options).context("--uri")?, hosts))
     }
 }
 
-/// A single host without the name of a replica set is the server that is meant: the driver would go on to the address
-/// by which the server describes itself, which may be one for other machines.
+/// Connects directly if the connection string names one host and no replica set. Otherwise the driver would use the
+/// address that the server reports, which may be for other machines only.
 fn stay_at_one_host(options: &mut ClientOptions) {
     let is_balanced = options.load_balanced.unwrap_or(false);
     if options.hosts.len() == 1 && options.repl_set_name.is_none() && !is_balanced {
@@ -75,7 +75,7 @@ fn stay_at_one_host(options: &mut ClientOptions) {
     }
 }
 
-/// Whether every address refuses connections: the driver would ask again and again until its time is up.
+/// Returns whether every address refuses connections, as the driver would retry until its timeout.
 async fn nothing_listens(hosts: &[ServerAddress]) -> bool {
     for host in hosts {
         let ServerAddress::Tcp { host, port } = host else {

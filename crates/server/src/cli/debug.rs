@@ -1,4 +1,4 @@
-//! `forebay debug`: what the server sees inside.
+//! `forebay debug`: internal state.
 
 use anyhow::Result;
 use bson::{Bson, Document, doc};
@@ -17,7 +17,7 @@ pub struct DebugArgs {
 
 #[derive(Debug, Subcommand)]
 enum Subject {
-    /// Show how a regular expression is searched, and why not faster; needs no server
+    /// Show how a regular expression is searched, and what keeps it from a faster tier; needs no server
     Pattern {
         /// The regular expression.
         regex: String,
@@ -70,7 +70,7 @@ async fn buckets(server: &ServerArgs, field: &str) -> Result<()> {
     Ok(())
 }
 
-/// The fields of the first bucket, which are those of all.
+/// The fields of the first bucket; all buckets have the same ones.
 fn columns(buckets: &[Document]) -> Vec<(&str, &str)> {
     let first = buckets.first();
     first

@@ -1,4 +1,4 @@
-//! `forebay devices`: the devices of a running server, which join and leave while it works.
+//! `forebay devices`: lists, adds and removes devices of a running server.
 
 use std::num::NonZeroUsize;
 
@@ -26,31 +26,31 @@ enum Action {
         #[arg(long)]
         json: bool,
     },
-    /// Let devices join; their share of the buckets moves to them
+    /// Add devices; their share of the buckets moves to them
     Add {
-        /// What joins: `host` for a host device, `cuda:N` for the GPU of that number, `cuda` for all GPUs.
+        /// `host` for a host device, `cuda:N` for GPU number N, `cuda` for all GPUs.
         #[arg(value_name = "KIND", value_parser = parse_kind)]
         kind: String,
-        /// How many host devices.
+        /// Number of host devices.
         #[arg(long, default_value = "1")]
         count: NonZeroUsize,
     },
-    /// Let a device leave; its buckets move to the others
+    /// Remove a device; its buckets move to the others
     Remove {
-        /// The name or the id that `forebay devices list` shows.
+        /// Name or id, as `forebay devices list` shows it.
         #[arg(value_name = "NAME|ID")]
         device: String,
-        /// Remove it even if it is the last one: searches use one core each then.
+        /// Remove it even if it is the last one; each search then uses one core.
         #[arg(long)]
         yes: bool,
     },
 }
 
-/// In a list of devices, `host:1` is the name of one; how many are to join is said apart.
+/// `host:1` is the name of one device, so the number of devices is a flag of its own.
 fn parse_kind(text: &str) -> Result<String, String> {
     match text.strip_prefix("host:") {
         Some(count) => Err(format!(
-            "`host:{count}` names one device: for {count} more, say `host --count {count}`"
+            "`host:{count}` names one device: for {count} more, use `host --count {count}`"
         )),
         None => Ok(text.to_owned()),
     }
@@ -104,7 +104,7 @@ fn command(action: &Action) -> Document {
     }
 }
 
-/// The devices as the server's settings name them.
+/// The devices, as the setting `devices` names them.
 fn spec(kind: &str, count: NonZeroUsize) -> String {
     match kind {
         "host" => format!("host:{count}"),

@@ -1,4 +1,4 @@
-//! `forebay doctor`: what this machine has, what is missing, and the remedy.
+//! `forebay doctor`: checks the machine, and names a remedy for what is missing.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -7,21 +7,21 @@ use anyhow::{Result, bail};
 use clap::Args;
 use forebay_device::cuda::{gpus, nvrtc_version};
 
-/// Say what of GPU, driver, NVRTC and limits is there, what is missing, and the remedy
+/// Check GPU, driver, NVRTC and limits, and name a remedy for what is missing
 #[derive(Debug, Args)]
 pub struct DoctorArgs {
-    /// Look at this directory instead of the machine's root, for tests and containers.
+    /// Read this directory instead of the machine's root, for tests and containers.
     #[arg(long, value_name = "DIR", default_value = "/", hide = true)]
     root: PathBuf,
 }
 
 /// Open files that a server with the default number of connections needs.
 const OPEN_FILES_WANTED: u64 = 12_000;
-/// Open files without which the store can not work.
+/// Minimum number of open files with which the store works.
 const OPEN_FILES_MIN: u64 = 512;
-/// Locked memory below which pinned buffers for a GPU can not be had.
+/// Minimum locked memory for pinned buffers of a GPU.
 const LOCKED_BYTES_MIN: u64 = 1 << 30;
-/// Where libraries live, on the distributions that people use.
+/// Library folders of common distributions.
 const LIBRARY_FOLDERS: [&str; 7] = [
     "usr/lib/x86_64-linux-gnu",
     "usr/lib/aarch64-linux-gnu",
@@ -32,16 +32,16 @@ const LIBRARY_FOLDERS: [&str; 7] = [
     "usr/local/lib",
 ];
 
-/// How a check came out.
+/// Result of a check.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Verdict {
-    /// There.
+    /// Present.
     Good,
-    /// Missing, and the server works without it.
+    /// Missing; the server works without it.
     Absent,
-    /// Less than there could be; the server works within it.
+    /// A low limit, within which the server works.
     Limited,
-    /// Wrong, and the server will suffer.
+    /// A fault that affects the server.
     Bad,
 }
 
@@ -57,7 +57,7 @@ struct Finding {
 /// Prints the report.
 ///
 /// # Errors
-/// If anything is wrong that the server needs; what it only could use is no error.
+/// If something that the server needs is missing or wrong. What is optional is no error.
 pub fn run(args: &DoctorArgs) -> Result<()> {
     let findings = examine(&args.root);
     findings.iter().for_each(print);
@@ -169,7 +169,7 @@ fn meminfo(root: &Path, name: &str) -> Option<u64> {
     line.split_whitespace().next()?.parse().ok()
 }
 
-/// The soft and the hard limit; none stands for unlimited.
+/// The soft and the hard limit; `None` is unlimited.
 fn limit(root: &Path, name: &str) -> Option<(Option<u64>, Option<u64>)> {
     let text = read(root, "proc/self/limits")?;
     let line = text
@@ -300,7 +300,7 @@ fn library(root: &Path, what: &'static str, prefix: &str, remedy: &'static str) 
     }
 }
 
-/// What this process can drive, whatever files there are.
+/// The devices that this process can start.
 fn devices() -> Finding {
     let what = "devices";
     let gpus = match gpus() {

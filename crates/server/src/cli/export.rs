@@ -1,4 +1,4 @@
-//! `forebay export`: a collection of a running server into a file.
+//! `forebay export`: writes a collection of a running server to a file.
 
 use std::fs::File;
 use std::io::{self, BufWriter, Write};
@@ -13,7 +13,7 @@ use futures_util::TryStreamExt;
 
 use super::client::ServerArgs;
 
-/// Documents asked for at a time.
+/// Documents per batch.
 const BATCH_COUNT: u32 = 10_000;
 
 /// Export a collection as JSON lines or BSON
@@ -30,10 +30,10 @@ pub struct ExportArgs {
     /// Only documents that match this filter, in extended JSON.
     #[arg(long, value_name = "JSON", default_value = "{}")]
     query: String,
-    /// What to write.
+    /// Format of the output.
     #[arg(long, value_enum, default_value = "relaxed")]
     format: Output,
-    /// File to write; standard output if not given.
+    /// File to write; standard output by default.
     #[arg(long, value_name = "FILE")]
     out: Option<PathBuf>,
 }
@@ -51,7 +51,7 @@ enum Output {
 /// Runs the export.
 ///
 /// # Errors
-/// If the server refuses, or the file can not be written.
+/// If the server refuses, or the file cannot be written.
 pub async fn run(args: &ExportArgs) -> Result<()> {
     let filter = parse_filter(&args.query).context("--query")?;
     let client = args.server.connect().await?;
@@ -110,7 +110,7 @@ fn write(out: &mut impl Write, document: &RawDocument, format: Output) -> Result
 mod tests {
     use super::*;
 
-    /// A store written before depth was checked may hold such a document.
+    /// A store from before depth was limited may hold such a document.
     #[test]
     fn what_nests_too_deep_is_exported_as_bson_only() {
         const LEVELS: usize = 100_000;

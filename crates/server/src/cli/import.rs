@@ -1,4 +1,4 @@
-//! `forebay import`: files into a collection of a running server.
+//! `forebay import`: inserts documents of files into a collection of a running server.
 
 use std::fs::File;
 use std::io::{self, BufReader, IsTerminal, Read};
@@ -14,7 +14,7 @@ use mongodb::Collection;
 use super::client::ServerArgs;
 use crate::import::{Format, Outcome, ReadError, Sender, Shape, read};
 
-/// Room for what is read ahead of the parser.
+/// Bytes read ahead of the parser.
 const BUFFER_BYTES: usize = 256 * 1024;
 const STDIN: &str = "-";
 
@@ -29,16 +29,16 @@ pub struct ImportArgs {
     /// Collection to import into.
     #[arg(long)]
     collection: String,
-    /// Format of the files; told by their names and first bytes if not given.
+    /// Format of the files; detected from their names and first bytes by default.
     #[arg(long, value_enum)]
     format: Option<Format>,
-    /// Field for elements that are plain strings and not documents.
+    /// Field that takes elements that are strings instead of documents.
     #[arg(long, value_name = "NAME")]
     field: Option<String>,
-    /// What stands between the columns of CSV files [default: a comma, a tab for .tsv files].
+    /// Delimiter of the columns of CSV files [default: comma; tab for .tsv files].
     #[arg(long, value_name = "CHARACTER", value_parser = parse_delimiter)]
     delimiter: Option<u8>,
-    /// Keep all values of CSV files as strings.
+    /// Import all values of CSV files as strings.
     #[arg(long)]
     as_text: bool,
     /// Files to import; `-` is standard input.
@@ -57,8 +57,8 @@ fn parse_delimiter(text: &str) -> Result<u8, String> {
 /// Runs the import.
 ///
 /// # Errors
-/// The first file that can not be read, with the line; what came before it is imported and counted. Documents that the
-/// server refused are an error at the end.
+/// If a file cannot be read, with the line; the documents before it are imported and counted. If the server refused
+/// documents, after all others are imported.
 pub async fn run(args: ImportArgs) -> Result<()> {
     let begun = Instant::now();
     let client = args.server.connect().await?;
@@ -77,7 +77,7 @@ pub async fn run(args: ImportArgs) -> Result<()> {
     }
 }
 
-/// The outcome of what was sent, and how reading ended.
+/// Sends the files. Returns the outcome of what was sent, and of reading.
 async fn import(
     args: ImportArgs,
     collection: Collection<RawDocumentBuf>,
@@ -131,7 +131,7 @@ fn shape(args: &ImportArgs, path: &Path) -> Shape {
     }
 }
 
-/// A bar over the bytes of all files, or a spinner where their size is not known.
+/// A bar over the bytes of all files, or a spinner if their size is unknown.
 fn progress_bar(files: &[PathBuf]) -> ProgressBar {
     let size: Option<u64> = files
         .iter()
@@ -151,7 +151,7 @@ fn progress_bar(files: &[PathBuf]) -> ProgressBar {
 
 fn show_count(progress: &ProgressBar, count: u64) {
     progress.set_message(format!(
-        "{count} documents  {} a second",
+        "{count} documents  {}/s",
         per_second(count, progress.elapsed())
     ));
 }

@@ -1,4 +1,4 @@
-//! `forebay kernels`: the programs that run on GPUs, compiled ahead of the first search.
+//! `forebay kernels`: lists the kernels for GPUs, or compiles them before the first search.
 
 use anyhow::{Context, Result, bail};
 use bson::{Document, doc};
@@ -7,7 +7,7 @@ use forebay_device::cuda::{Arch, Cubin, KernelCache, KernelResources, gpus};
 
 use super::table;
 
-/// List the kernels for GPUs, or compile them ahead of the first search
+/// List the kernels for GPUs, or compile them before the first search
 #[derive(Debug, Args)]
 pub struct KernelsArgs {
     #[command(subcommand)]
@@ -16,15 +16,15 @@ pub struct KernelsArgs {
 
 #[derive(Debug, Subcommand)]
 enum Action {
-    /// List the kernels, and what those that are compiled use
+    /// List the kernels, and the resources of those that are compiled
     List(ArchArgs),
-    /// Compile what is not compiled yet and keep it, then list
+    /// Compile and cache the kernels that are not compiled yet, then list all
     Warm(ArchArgs),
 }
 
 #[derive(Debug, Args)]
 struct ArchArgs {
-    /// Architectures to compile for, as in `sm_90`; without it, those of the GPUs of this machine.
+    /// Architectures to compile for, as in `sm_90`; by default those of this machine's GPUs.
     #[arg(long = "arch", value_name = "ARCH", value_delimiter = ',')]
     archs: Vec<Arch>,
 }
@@ -81,7 +81,7 @@ fn wanted(args: &ArchArgs) -> Result<Vec<Arch>> {
     Ok(archs)
 }
 
-/// One row for each kernel; without machine code they say nothing of what it uses.
+/// One row for each kernel; without its resources if it is not compiled.
 fn rows_of(program: &str, entries: &[String], arch: Arch, cubin: Option<&Cubin>) -> Vec<Document> {
     let named = |name: &str| doc! { "program": program, "kernel": name, "arch": arch.to_string() };
     match cubin {

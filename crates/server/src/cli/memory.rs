@@ -8,11 +8,12 @@ use forebay_memory::Account;
 
 use crate::settings::Settings;
 
-/// Minimum of the setting: a message of the greatest length can be received, inflated and worked on.
+/// Minimum of the setting: enough to receive, decompress and process a message of the maximum length.
 const LIMIT_BYTES_MIN: u64 = 256 << 20;
-/// What the greatest message takes when it is compressed badly: itself, its content, and a copy of its documents.
+/// Memory for a message of the maximum length that does not compress well: the message, its content, and a copy of
+/// its documents.
 const GREATEST_MESSAGE_BYTES: u64 = 3 * 48_000_000;
-/// Where nothing is set, the process may take three quarters of the machine's memory.
+/// Part of the machine's memory that the process may take by default: three quarters.
 const MACHINE_PART: (u64, u64) = (3, 4);
 /// Cached values on host devices take at most one byte of this many, if `--device-memory-bytes` is not set.
 const HOST_CACHE_PART: u64 = 2;
@@ -62,7 +63,7 @@ impl Division {
             host_cache_bytes: settings.device_memory_bytes,
             store_cache_bytes: settings.documents_store_cache_bytes,
         };
-        Division::of(set, forebay_documents::machine_memory_bytes())
+        Division::of(set, forebay_memory::machine_bytes())
     }
 
     fn of(set: Set, machine_bytes: u64) -> Result<Division> {
@@ -93,7 +94,7 @@ impl Division {
             true => self.store_cache_bytes + self.write_buffers_bytes,
             false => 0,
         };
-        let apart = forebay_documents::resident_bytes() + of_store;
+        let apart = forebay_memory::resident_bytes() + of_store;
         if apart + GREATEST_MESSAGE_BYTES > self.limit_bytes {
             bail!(
                 "--memory-bytes-max of {}MiB is too small: the program and its store take {}MiB of it, and a message of the greatest length {}MiB: raise it, or lower --documents-store-cache-bytes",
@@ -144,7 +145,7 @@ impl Watch {
     }
 
     fn measure(&mut self) {
-        let resident = forebay_documents::resident_bytes();
+        let resident = forebay_memory::resident_bytes();
         self.account.look(resident);
         let figures = self.account.figures();
         if resident > figures.limit_bytes / TRIM_PART.1 * TRIM_PART.0

@@ -21,7 +21,7 @@ use nix::sys::stat::{Mode, umask};
 
 use crate::stop::Stop;
 
-/// A data server that keeps what is hot where it is searched fastest.
+/// A data server that keeps hot data in the memory of the devices that search it fastest.
 #[derive(Debug, Parser)]
 #[command(name = "forebay", version, max_term_width = 100)]
 pub struct Cli {
@@ -48,16 +48,16 @@ enum Command {
     Version,
 }
 
-/// Makes the files that this process writes from here on unreadable for other accounts, as documents and hashes of
-/// passwords are in them.
+/// Makes the files that this process creates from now on unreadable for other accounts, as they hold documents and
+/// hashes of passwords.
 fn keep_files_private() {
     umask(Mode::S_IRWXG | Mode::S_IRWXO);
 }
 
-/// Runs the command that was given; a server among them until it is asked to stop.
+/// Runs the command. `serve` runs until a stop is requested.
 ///
 /// # Errors
-/// Whatever the command fails with, for a person to read.
+/// If the command fails; the message is for a person.
 pub async fn run(cli: Cli, stop: &Stop) -> anyhow::Result<()> {
     match cli.command {
         Command::Serve(args) => serve::run(&args, stop).await,

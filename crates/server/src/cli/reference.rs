@@ -1,4 +1,4 @@
-//! `forebay reference`: the reference pages, made from the declarations.
+//! `forebay reference`: prints the reference pages, which are made from the declarations.
 
 use anyhow::Result;
 use clap::{Args, CommandFactory, ValueEnum};
@@ -9,7 +9,7 @@ use crate::settings::reference_page;
 /// Print a page of the reference as Markdown
 #[derive(Debug, Args)]
 pub struct ReferenceArgs {
-    /// Which page.
+    /// The page to print.
     #[arg(value_enum)]
     page: Page,
 }
@@ -51,7 +51,7 @@ fn commands_page() -> String {
     page
 }
 
-/// A section for a command that people call, and one for each below it.
+/// Adds a section for a command, unless it is hidden, and one for each of its subcommands.
 fn add_command(page: &mut String, parent: &str, command: &mut clap::Command) {
     let name = format!("{parent} {}", command.get_name());
     if command.get_name() == "help" || command.is_hide_set() {
@@ -74,7 +74,7 @@ fn add_command(page: &mut String, parent: &str, command: &mut clap::Command) {
     }
 }
 
-/// Without spaces at the ends of lines, and without the environment's values.
+/// Removes spaces at the ends of lines.
 fn tidy(text: &str) -> String {
     text.trim_end()
         .lines()

@@ -1,4 +1,4 @@
-//! `forebay serve`: opens the data, listens, and serves until it is told to stop.
+//! `forebay serve`: opens the data, listens, and serves until a stop is requested.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -7,17 +7,17 @@ use anyhow::{Context, Result, bail};
 use clap::{Arg, ArgAction, ArgMatches, Args, Command, FromArgMatches};
 use forebay_device::{DeviceOptions, DeviceSpec, Devices};
 use forebay_documents::{Documents, Location};
+use forebay_documents_proxy::{Proxy, ProxySettings, ReplicaSettings, Upstream};
 
 use super::memory::{self, Division};
-use crate::door::{Behind, Door, Listener};
+use crate::doors::documents::{self, Door, Listener};
 use crate::settings::{Settings, Sources, flags};
-use crate::shadow::{Shadow, ShadowSettings};
+use crate::status::Process;
 use crate::stop::Stop;
-use crate::upstream::Upstream;
 use crate::{auth, descriptors, logging, status, tls};
 
-/// For programs that start a server for themselves and hold the other end of its standard input: the system closes it
-/// when they end, however they end.
+/// For programs that start a server as a child and hold the other end of its standard input: the system closes it when
+/// they end in any way.
 const UNTIL_STDIN_ENDS: &str = "until-stdin-ends";
 
 /// Serve MongoDB clients until Ctrl-C or SIGTERM
@@ -61,7 +61,7 @@ impl FromArgMatches for ServeArgs {
 /// Runs the server.
 ///
 /// # Errors
-/// If the settings are wrong, the port is taken, or the data can not be opened.
+/// If the settings are wrong, the port is in use, or the data cannot be opened.
 pub async fn run(args: &ServeArgs, stop: &Stop) -> Result<()> {
     super::keep_files_private();
     let mut settings = Sources::gather(&args.matches)?.resolve()?;
@@ -77,12 +77,12 @@ pub async fn run(args: &ServeArgs, stop: &Stop) -> Result<()> {
     };
     let upstream = upstream(&settings, listener.address()?).await?;
     let documents = tokio::task::block_in_place(|| open(&settings))?;
-    let behind = match upstream {
-        Some(upstream) => Some(behind(&settings, upstream, &documents).await?),
+    let proxy = match upstream {
+        Some(upstream) => Some(proxy(&settings, upstream, &documents).await?),
         None => None,
     };
     warn_without_users(&settings, &documents);
-    // Whoever reads that the server listens may ask it to stop at once.
+    // Before the address is printed, as its reader may request a stop at once.
     let stopped = stop.listen();
     stop.end_after(settings.shutdown_timeout)?;
     if args.matches.get_flag(UNTIL_STDIN_ENDS) {
@@ -95,24 +95,29 @@ pub async fn run(args: &ServeArgs, stop: &Stop) -> Result<()> {
         "Forebay listens on mongodb://{}{scheme}",
         listener.address()?
     );
-    let door = || Door::new(documents.clone(), behind, &settings);
+    let door = || Door::new(documents.clone(), proxy, &settings);
     let door = Arc::new(tokio::task::block_in_place(door));
-    let watched = status.map(|status| tokio::spawn(status.serve(door.clone(), stopped.clone())));
+    let devices = documents.devices().clone();
+    let process = Process::new(devices.clone(), documents.settings().memory.clone());
+    let serve_status =
+        |status: status::Listener| status.serve(process, door.clone(), stopped.clone());
+    let watched = status.map(|status| tokio::spawn(serve_status(status)));
     listener
         .serve(door, stopped, settings.shutdown_timeout)
         .await;
     stop.served();
     if let Some(watched) = watched {
-        // It has been told to stop too: its port is free when this is over.
+        // The status listener stops too. Wait for it, so that its port is free.
         watched.await.context("the status listener")?;
     }
     tokio::task::block_in_place(|| documents.shutdown()).context("closing the data")?;
-    tokio::task::block_in_place(|| documents.devices().halt());
+    tokio::task::block_in_place(|| devices.halt());
     tracing::info!("stopped");
     Ok(())
 }
 
-/// The most connections for which there are file descriptors; in front of another store, each takes one to it too.
+/// Returns the maximum number of connections for which there are file descriptors. As a proxy, each connection takes a
+/// second one, to the upstream.
 fn connections_max(settings: &Settings) -> Result<usize> {
     let each = if settings.upstream.is_empty() { 1 } else { 2 };
     let limit = descriptors::raise()?;
@@ -123,38 +128,34 @@ fn connections_max(settings: &Settings) -> Result<usize> {
     ))
 }
 
-/// An address that others can reach is for servers that ask who is there.
+/// Refuses an address that other machines can reach, unless clients must authenticate.
 fn refuse_open_door(settings: &Settings) -> Result<()> {
     let listen = settings.mongodb_listen;
     if listen.ip().to_canonical().is_loopback() || settings.auth {
         return Ok(());
     }
     if !settings.upstream.is_empty() {
-        bail!(
-            "{listen} can be reached from other machines: in front of another store, listen on 127.0.0.1"
-        );
+        bail!("{listen} can be reached from other machines: with --upstream, listen on 127.0.0.1");
     }
     bail!(
-        "{listen} can be reached from other machines, so clients must authenticate: make a user by \
+        "{listen} can be reached from other machines, so clients must authenticate: create a user with \
          `forebay user add NAME --data {}` and start with --auth (and, better, --tls-cert and --tls-key), \
          or listen on 127.0.0.1",
         settings.data.display()
     )
 }
 
-/// The store behind us, if the settings name one.
+/// Reads the upstream of the settings, if there is one.
 async fn upstream(settings: &Settings, own: SocketAddr) -> Result<Option<Upstream>> {
     if settings.upstream.is_empty() {
         return Ok(None);
     }
     if settings.auth {
-        bail!(
-            "--auth and --upstream exclude each other: the store behind authenticates the clients"
-        );
+        bail!("--auth and --upstream exclude each other: the upstream authenticates the clients");
     }
     if !settings.mongodb_replica_set.is_empty() || settings.mongodb_test_commands {
         bail!(
-            "--mongodb-replica-set and --mongodb-test-commands are for Forebay's own store: leave them out with --upstream"
+            "--mongodb-replica-set and --mongodb-test-commands are for Forebay's own store: remove them, or --upstream"
         );
     }
     let upstream = Upstream::parse(&settings.upstream, own).await?;
@@ -162,12 +163,12 @@ async fn upstream(settings: &Settings, own: SocketAddr) -> Result<Option<Upstrea
     Ok(Some(upstream))
 }
 
-/// What is cached of the store behind us begins to load.
-async fn behind(
+/// Opens the proxy. The caches of the upstream begin to load.
+async fn proxy(
     settings: &Settings,
     upstream: Upstream,
     documents: &Arc<Documents>,
-) -> Result<Behind> {
+) -> Result<Arc<Proxy>> {
     let file = match settings.memory {
         true => None,
         false => {
@@ -176,17 +177,21 @@ async fn behind(
             Some(folder.join("upstream-caches.jsonl"))
         }
     };
-    let caches = ShadowSettings {
-        exclusive: settings.upstream_writes == "exclusive",
-        load_rate: settings.upstream_load_documents_per_second,
-        file,
-        compare_percent: settings.upstream_compare_percent,
-        serve_stale: settings.upstream_serve_stale,
+    let memory = documents.settings().memory.clone();
+    let of_proxy = ProxySettings {
+        replicas: ReplicaSettings {
+            exclusive: settings.upstream_writes == "exclusive",
+            load_documents_per_second: settings.upstream_load_documents_per_second,
+            file,
+            compare_percent: settings.upstream_compare_percent,
+            serve_stale: settings.upstream_serve_stale,
+        },
+        timeouts: documents::timeouts(settings),
+        strangers: documents::strangers(&memory),
+        memory,
     };
-    let upstream = Arc::new(upstream);
-    let store = (upstream.clone(), settings.upstream.as_str());
-    let shadow = Shadow::open(documents.clone(), store, caches).await?;
-    Ok(Behind { upstream, shadow })
+    let opened = Proxy::open(documents.clone(), upstream, &settings.upstream, of_proxy);
+    Ok(Arc::new(opened.await?))
 }
 
 fn open(settings: &Settings) -> Result<Arc<Documents>> {
@@ -198,10 +203,10 @@ fn open(settings: &Settings) -> Result<Arc<Documents>> {
     Ok(documents)
 }
 
-/// Opens the documents as the settings say.
+/// Opens the documents according to the settings.
 ///
 /// # Errors
-/// Whatever keeps the data from opening.
+/// If the data cannot be opened.
 pub fn open_documents(settings: &Settings, devices: Devices) -> Result<Arc<Documents>> {
     Ok(Documents::open(
         document_settings(settings)?,
@@ -220,7 +225,7 @@ fn device_options(settings: &Settings) -> Result<DeviceOptions> {
 
 fn document_settings(settings: &Settings) -> Result<forebay_documents::Settings> {
     let division = Division::new(settings)?;
-    // What is cached of a store behind us is of use to the next run if a change stream tells what has happened since.
+    // Caches of an upstream are kept for the next run only if a change stream can bring them up to date.
     let location = match (
         settings.memory,
         &*settings.upstream,
@@ -237,7 +242,7 @@ fn document_settings(settings: &Settings) -> Result<forebay_documents::Settings>
         store_cache_bytes: division.store_cache_bytes,
         sync_interval: settings.documents_sync_interval,
         location,
-        // The history of a store behind us is its own.
+        // An upstream has its own history.
         change_history_bytes_max: match &*settings.upstream {
             "" => settings.documents_change_history_bytes_max,
             _ => 0,
@@ -259,7 +264,7 @@ fn document_settings(settings: &Settings) -> Result<forebay_documents::Settings>
 fn warn_without_users(settings: &Settings, documents: &Documents) {
     if settings.auth && !auth::any(documents).unwrap_or(true) {
         tracing::warn!(
-            "there is no user yet: make the first one by `forebay user add NAME` on this machine"
+            "there is no user yet: create the first one with `forebay user add NAME` on this machine"
         );
     }
 }

@@ -1,6 +1,6 @@
-//! `forebay user`: who may use a server that asks.
+//! `forebay user`: the users of a server with `--auth`.
 //!
-//! Works on a running server over the wire, or on the data directory of one that does not run.
+//! Works with a running server over the wire, or on the data directory of a stopped one.
 
 use std::io::{self, BufRead, IsTerminal};
 use std::num::NonZeroUsize;
@@ -17,7 +17,7 @@ use super::client::ServerArgs;
 use crate::auth;
 use crate::logging::one_line;
 
-/// The variable that holds the password where there is no terminal.
+/// The environment variable for the password, where there is no terminal.
 const PASSWORD_VARIABLE: &str = "FOREBAY_PASSWORD";
 
 /// Add, list or remove the users of a server
@@ -29,13 +29,13 @@ pub struct UserArgs {
 
 #[derive(Debug, Subcommand)]
 enum Action {
-    /// Add a user; the password is asked for, or read from FOREBAY_PASSWORD or standard input
+    /// Add a user; prompts for the password, or reads it from FOREBAY_PASSWORD or standard input
     Add {
         /// Name of the user.
         name: String,
-        /// What the user may do, as in `read` or `readWrite@shop`: read, readWrite or dbAdmin on a database (that of
-        /// the user, if none is named), readAnyDatabase, readWriteAnyDatabase, dbAdminAnyDatabase, or root. May be
-        /// given several times.
+        /// Role of the user, as in `read` or `readWrite@shop`: read, readWrite or dbAdmin on a database (the user's
+        /// own if none is named), readAnyDatabase, readWriteAnyDatabase, dbAdminAnyDatabase, or root. May be given
+        /// several times.
         #[arg(long = "role", value_name = "ROLE[@DB]", default_value = "root")]
         roles: Vec<String>,
         #[command(flatten)]
@@ -58,15 +58,15 @@ enum Action {
     },
 }
 
-/// Where the users are kept.
+/// The location of the users.
 #[derive(Debug, Args)]
 struct Place {
-    /// Data directory of a server that does not run; without it, a running server is asked.
+    /// Data directory of a stopped server; by default, connects to a running one.
     #[arg(long, value_name = "DIR")]
     data: Option<PathBuf>,
     #[command(flatten)]
     server: ServerArgs,
-    /// Database that the user belongs to (`authSource` of clients).
+    /// Database of the user (`authSource` of clients).
     #[arg(long, default_value = auth::DEFAULT_DATABASE)]
     db: String,
 }
@@ -74,7 +74,7 @@ struct Place {
 /// Runs the command.
 ///
 /// # Errors
-/// If the data is in use, the server refuses, or the password can not be one.
+/// If the data is in use, the server refuses, or the password is invalid.
 pub async fn run(args: &UserArgs) -> Result<()> {
     match &args.action {
         Action::Add { name, roles, place } => {
@@ -91,7 +91,7 @@ pub async fn run(args: &UserArgs) -> Result<()> {
     Ok(())
 }
 
-/// The role that a person means.
+/// Reads a role, as in `readWrite@shop`.
 fn role(text: &str, own_db: &str) -> Result<Role> {
     let found = match text.split_once('@') {
         Some((name, db)) => Role::new(name, db),
@@ -124,11 +124,11 @@ async fn add(name: &str, roles: Vec<Role>, place: &Place) -> Result<()> {
     Ok(())
 }
 
-/// A user as a person reads it, and as a program does.
+/// A user, for the table and for JSON.
 struct Listed {
     name: String,
     db: String,
-    /// As `role@database`.
+    /// Each as `role@database`.
     roles: Vec<String>,
 }
 
@@ -152,7 +152,7 @@ async fn list(place: &Place) -> Result<Vec<Listed>> {
         .collect()
 }
 
-/// A user out of the reply of `usersInfo`.
+/// Reads a user of the reply of `usersInfo`.
 fn listed(user: &Document) -> Result<Listed> {
     let roles = user
         .get_array("roles")?
@@ -195,7 +195,7 @@ async fn remove(name: &str, place: &Place) -> Result<()> {
     Ok(())
 }
 
-/// The documents of the data directory, if one was named.
+/// Opens the data directory, if one is given.
 fn offline(place: &Place) -> Result<Option<Arc<Documents>>> {
     let Some(data) = &place.data else {
         return Ok(None);
@@ -210,11 +210,11 @@ fn offline(place: &Place) -> Result<Option<Arc<Documents>>> {
         ..Settings::default()
     };
     let open = || Documents::open(settings, Arc::new(devices));
-    let remedy = "if a server runs on this data, ask it: --uri instead of --data";
+    let remedy = "if a server is using this data, connect to it with --uri instead of --data";
     Ok(Some(tokio::task::block_in_place(open).context(remedy)?))
 }
 
-/// The password: from the environment, from a terminal without echo, or a line of standard input.
+/// Reads the password from the environment, a terminal without echo, or a line of standard input.
 fn password() -> Result<String> {
     if let Ok(password) = std::env::var(PASSWORD_VARIABLE) {
         return Ok(password);

@@ -12,7 +12,7 @@ use super::{Emit, ReadError};
 /// Reads all documents.
 ///
 /// # Errors
-/// The first document that is cut off, too large or not good BSON.
+/// If a document is truncated, too large or invalid BSON.
 pub fn read(input: &mut dyn BufRead, emit: &mut Emit<'_>) -> Result<(), ReadError> {
     let mut number = 1;
     while !input.fill_buf()?.is_empty() {
@@ -26,7 +26,7 @@ pub fn read(input: &mut dyn BufRead, emit: &mut Emit<'_>) -> Result<(), ReadErro
     Ok(())
 }
 
-/// The outer error is of the input, the inner of the document.
+/// The outer error is one of the input, the inner one of the document.
 fn read_document(input: &mut dyn BufRead) -> Result<Result<RawDocumentBuf, String>, ReadError> {
     let mut length = [0; 4];
     let mut bytes = Vec::new();

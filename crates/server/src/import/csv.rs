@@ -8,15 +8,15 @@ use bson::{RawBson, RawDocumentBuf};
 
 use super::{Emit, ReadError, Shape, read_line};
 
-/// The longest record in bytes.
+/// Maximum bytes of a record.
 const RECORD_BYTES_MAX: usize = 16 << 20;
-/// What some programs write before the first line.
+/// Some programs write it before the first line.
 const BYTE_ORDER_MARK: &[u8] = "\u{feff}".as_bytes();
 
-/// Reads all records below the first line. Empty values give no field.
+/// Reads all records after the first line. An empty value becomes no field.
 ///
 /// # Errors
-/// The first record that has more or fewer values than there are columns, or is not UTF-8.
+/// If a record has more or fewer values than there are columns, or is not UTF-8.
 pub fn read(input: &mut dyn BufRead, shape: &Shape, emit: &mut Emit<'_>) -> Result<(), ReadError> {
     let mut records = Records {
         input,
@@ -42,7 +42,7 @@ pub fn read(input: &mut dyn BufRead, shape: &Shape, emit: &mut Emit<'_>) -> Resu
     Ok(())
 }
 
-/// One value, and whether it stood in quotes (then it is a string).
+/// One value, and whether it was quoted (a quoted value is a string).
 #[derive(Debug, Default, PartialEq, Eq)]
 struct Field {
     text: String,
@@ -58,7 +58,7 @@ struct Records<'a> {
 }
 
 impl Records<'_> {
-    /// The next record, which may span lines where quotes do.
+    /// Reads the next record, which spans lines if a quoted value does.
     fn next(&mut self) -> Result<Option<Vec<Field>>, ReadError> {
         let Some(mut record) = self.line()? else {
             return Ok(None);
@@ -99,21 +99,21 @@ impl Records<'_> {
     }
 }
 
-/// What stands before a byte of a record.
+/// The state before a byte of a record.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Place {
     /// A delimiter, or nothing.
     FieldStart,
-    /// The text of a field without quotes, where a quote is a character like others.
+    /// The text of an unquoted field, where a quote is an ordinary character.
     InText,
     /// An open quote.
     InQuotes,
-    /// A closing quote, or the first of two that stand for one.
+    /// A closing quote, or the first of two that mean one.
     AfterQuote,
 }
 
 impl Place {
-    /// The place behind `bytes`.
+    /// The state after `bytes`.
     fn after(self, bytes: &[u8], delimiter: u8) -> Place {
         bytes.iter().fold(self, |place, byte| match (place, *byte) {
             (Place::InQuotes, b'"') => Place::AfterQuote,
@@ -125,7 +125,7 @@ impl Place {
     }
 }
 
-/// Splits a record, whose last quote is closed, into its values.
+/// Splits a record with balanced quotes into its values.
 fn split(record: &str, delimiter: char) -> Result<Vec<Field>, String> {
     let mut fields = Vec::new();
     let mut rest = record;
@@ -211,7 +211,7 @@ fn to_document(
     Ok(document)
 }
 
-/// A boolean, an integer, a double or a string. A number with leading zeros or a plus sign is a code, not a number.
+/// Infers a boolean, integer, double or string. A number with leading zeros or a plus sign is a code: a string.
 fn infer(text: String) -> RawBson {
     match text.as_str() {
         "true" => return RawBson::Boolean(true),

@@ -1,4 +1,4 @@
-//! Which format a file has.
+//! Detection of a file's format.
 
 use std::io::{self, BufRead};
 use std::path::Path;
@@ -19,22 +19,22 @@ pub enum Format {
     Bson,
 }
 
-/// Why a format can not be told.
+/// Why a format cannot be detected.
 #[derive(Debug, thiserror::Error)]
 pub enum FormatError {
-    /// Neither the name nor the first byte says it.
-    #[error("cannot tell the format: give --format json, json-lines, csv or bson")]
+    /// Neither the name nor the first byte identifies it.
+    #[error("cannot detect the format: give --format json, json-lines, csv or bson")]
     Unknown,
-    /// The input can not be read.
+    /// The input cannot be read.
     #[error("{0}")]
     Io(#[from] io::Error),
 }
 
 impl Format {
-    /// The format by the file's name, or else by its first bytes, which stay unread.
+    /// Detects the format by the file's name, or else by its first bytes, which are not consumed.
     ///
     /// # Errors
-    /// If neither tells.
+    /// If neither identifies it.
     pub fn detect(path: Option<&Path>, input: &mut dyn BufRead) -> Result<Format, FormatError> {
         match path
             .and_then(Path::extension)

@@ -9,13 +9,13 @@ use serde_json::{Map, Value};
 
 use super::{Emit, ReadError, Shape, read_line};
 
-/// The longest line in bytes: a document of 16 MiB, spelled out.
+/// Maximum bytes of a line: enough for a document of 16 MiB as JSON.
 const LINE_BYTES_MAX: usize = 64 << 20;
 
-/// Reads one document a line; empty lines are skipped.
+/// Reads one document per line. Skips empty lines.
 ///
 /// # Errors
-/// The first line that is not a document.
+/// If a line is not a document.
 pub fn read_lines(
     input: &mut dyn BufRead,
     shape: &Shape,
@@ -41,17 +41,17 @@ fn parse_line(text: &[u8], shape: &Shape) -> Result<RawDocumentBuf, String> {
     document(value, shape)
 }
 
-/// The message of an error in one line: its column, without the line that is always 1.
+/// The message of an error within one line: with its column, without the line number, which is always 1.
 fn without_line(error: &serde_json::Error) -> String {
     let text = error.to_string();
     let problem = text.split(" at line ").next().unwrap_or_default();
     format!("{problem} at column {}", error.column())
 }
 
-/// Reads the documents of one array as they come, so that the array need not fit in memory.
+/// Reads the documents of one array one by one, so that the array need not fit in memory.
 ///
 /// # Errors
-/// The first element that is not a document, or wherever the text is not JSON.
+/// If an element is not a document, or the text is not JSON.
 pub fn read_array(
     input: &mut dyn BufRead,
     shape: &Shape,
@@ -134,7 +134,7 @@ impl<'de> DeserializeSeed<'de> for Element<'_, '_> {
     }
 }
 
-/// The document of a JSON value; a plain string becomes one if the shape names a field for it.
+/// Converts a JSON value to a document. A string becomes one if the shape names a field for it.
 fn document(value: Value, shape: &Shape) -> Result<RawDocumentBuf, String> {
     match (value, &shape.field) {
         (Value::Object(object), _) => object_to_document(object),
@@ -161,7 +161,7 @@ fn name_of(value: &Value) -> &'static str {
     }
 }
 
-/// A top-level object is a document, whatever its names look like inside.
+/// Converts a top-level object, which is a document even if its names look like extended JSON.
 fn object_to_document(object: Map<String, Value>) -> Result<RawDocumentBuf, String> {
     let mut document = RawDocumentBuf::new();
     for (name, value) in object {
@@ -178,7 +178,7 @@ fn append(document: &mut RawDocumentBuf, name: &str, value: RawBson) -> Result<(
     Ok(())
 }
 
-/// The BSON of a JSON value. An object that begins with a `$` name is extended JSON and goes to the BSON library.
+/// Converts a JSON value. An object whose first name begins with `$` is extended JSON and goes to the BSON library.
 fn to_bson(value: Value) -> Result<RawBson, String> {
     match value {
         Value::Null => Ok(RawBson::Null),
@@ -212,7 +212,7 @@ fn extended_to_bson(object: Map<String, Value>) -> Result<RawBson, String> {
     RawBson::try_from(value).map_err(|error| invalid(&error))
 }
 
-/// 32 bits if they suffice, else 64, else a double.
+/// A 32-bit integer if it fits, else a 64-bit one, else a double.
 fn number_to_bson(number: &serde_json::Number) -> RawBson {
     match number.as_i64() {
         Some(integer) => match i32::try_from(integer) {

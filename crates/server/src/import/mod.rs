@@ -1,4 +1,4 @@
-//! Files to documents: the readers of every format that `forebay import` takes.
+//! The readers of the formats that `forebay import` accepts.
 
 mod bson_dump;
 mod csv;
@@ -13,49 +13,49 @@ use bson::RawDocumentBuf;
 pub use format::Format;
 pub use send::{Outcome, Sender};
 
-/// Why reading ended early.
+/// Why reading stopped early.
 #[derive(Debug, thiserror::Error)]
 pub enum ReadError {
-    /// The input is not of its format.
+    /// The input does not have its format.
     #[error("line {line}: {problem}")]
     Line {
         /// Counted from 1.
         line: u64,
         problem: String,
     },
-    /// The input is not of its format, which has no lines.
+    /// The input does not have its format, which has no lines.
     #[error("document {number}: {problem}")]
     Document {
         /// Counted from 1.
         number: u64,
         problem: String,
     },
-    /// The input can not be read.
+    /// The input cannot be read.
     #[error("{0}")]
     Io(#[from] io::Error),
-    /// Nobody takes documents any more.
+    /// The receiver of the documents stopped.
     #[error("stopped")]
     Stopped,
 }
 
-/// Takes documents; false to stop.
+/// Receives documents. Returns false to stop.
 pub type Emit<'a> = dyn FnMut(RawDocumentBuf) -> bool + 'a;
 
-/// How to make documents of what is not one.
+/// How to make documents from elements that are not documents.
 #[derive(Debug, Clone, Default)]
 pub struct Shape {
     /// The field for elements that are plain strings.
     pub field: Option<String>,
-    /// What stands between the columns of CSV.
+    /// The delimiter of the columns of CSV.
     pub delimiter: Option<u8>,
-    /// Keep all values of CSV as strings.
+    /// Read all values of CSV as strings.
     pub as_text: bool,
 }
 
 /// Reads all documents of `input`.
 ///
 /// # Errors
-/// The first fault; the documents before it have been emitted.
+/// On the first fault. The documents before it have been emitted.
 pub fn read(
     input: &mut dyn BufRead,
     format: Format,
@@ -70,7 +70,7 @@ pub fn read(
     }
 }
 
-/// Reads one line of at most `max` bytes without its end; none at the end of the input.
+/// Reads one line of at most `max` bytes, without its line end. Returns `None` at the end of the input.
 fn read_line(input: &mut dyn BufRead, line: u64, max: usize) -> Result<Option<Vec<u8>>, ReadError> {
     let mut bytes = Vec::new();
     let limit = max as u64 + 1;

@@ -1,4 +1,4 @@
-//! Sends batches of documents to a server, several on their way at once.
+//! Sends batches of documents to a server, several at the same time.
 
 use std::sync::Arc;
 
@@ -11,22 +11,22 @@ use tokio::task::JoinSet;
 
 use crate::driver_error::sentence;
 
-/// Documents of one insert at most.
+/// Maximum number of documents of one insert.
 const BATCH_DOCUMENTS_MAX: usize = 10_000;
-/// Bytes of the documents of one insert, after which it is sent.
+/// Bytes of documents after which an insert is sent.
 const BATCH_BYTES: usize = 8 << 20;
-/// Inserts on their way at once.
+/// Number of inserts in flight.
 const IN_FLIGHT: usize = 3;
 
-/// Why an import ended early: the server refused whole batches, or is gone.
+/// Why an import stopped early: the server refused whole batches, or cannot be reached.
 #[derive(Debug, thiserror::Error)]
 #[error("the server did not take the documents: {}", sentence(.0))]
 pub struct SendError(#[from] Error);
 
-/// What came of an import.
+/// The outcome of an import.
 #[derive(Debug, Default, Clone, PartialEq, Eq)]
 pub struct Outcome {
-    /// Documents that the server has.
+    /// Documents that the server inserted.
     pub inserted: u64,
     /// Documents that it refused.
     pub refused: u64,
@@ -34,7 +34,7 @@ pub struct Outcome {
     pub first_refusal: Option<String>,
 }
 
-/// Gathers documents into batches; used from a thread that may block.
+/// Collects documents into batches. Used on a thread that may block.
 #[derive(Debug)]
 pub struct Sender {
     batches: mpsc::Sender<Vec<RawDocumentBuf>>,
@@ -42,7 +42,7 @@ pub struct Sender {
     batch_bytes: usize,
 }
 
-/// The inserts on their way.
+/// The inserts in flight.
 #[derive(Debug)]
 pub struct Inserts {
     workers: JoinSet<Result<(), Error>>,
@@ -52,7 +52,7 @@ pub struct Inserts {
 type Batches = Arc<AsyncMutex<mpsc::Receiver<Vec<RawDocumentBuf>>>>;
 
 impl Sender {
-    /// A sender of documents to `collection`; `inserted` hears how many the server has by now.
+    /// Starts a sender of documents to `collection`. It calls `inserted` with the number inserted so far.
     pub fn start(
         collection: Collection<RawDocumentBuf>,
         inserted: impl Fn(u64) + Clone + Send + 'static,
@@ -79,7 +79,7 @@ impl Sender {
         )
     }
 
-    /// Adds a document. False if sending has failed, and there is no use in going on.
+    /// Adds a document. Returns false if sending has failed.
     pub fn push(&mut self, document: RawDocumentBuf) -> bool {
         self.batch_bytes += document.as_bytes().len();
         self.batch.push(document);
@@ -87,7 +87,7 @@ impl Sender {
         !full || self.flush()
     }
 
-    /// Sends what has been gathered.
+    /// Sends the documents collected so far.
     pub fn flush(&mut self) -> bool {
         self.batch_bytes = 0;
         let batch = std::mem::take(&mut self.batch);
@@ -99,7 +99,7 @@ impl Inserts {
     /// Waits until all batches are answered.
     ///
     /// # Errors
-    /// The first failure that was not of single documents.
+    /// On the first failure that is not one of single documents.
     pub async fn finish(mut self) -> Result<Outcome, SendError> {
         while let Some(ended) = self.workers.join_next().await {
             ended.expect("a worker does not panic and is not cancelled")?;
@@ -132,7 +132,7 @@ async fn work(
     }
 }
 
-/// Tells the sender and the other workers that there is no use in going on.
+/// Stops the sender and the other workers.
 fn close(batches: &Batches) {
     if let Ok(mut batches) = batches.try_lock() {
         batches.close();

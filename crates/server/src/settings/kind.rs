@@ -51,9 +51,9 @@ pub enum Value {
     Switch(bool),
     /// Of an address.
     Address(SocketAddr),
-    /// Of an address that may be left out; none if empty.
+    /// Of an optional address; `None` if empty.
     AddressOrNone(Option<SocketAddr>),
-    /// Of a path; none if empty.
+    /// Of a path; `None` if empty.
     Path(Option<PathBuf>),
     /// Of a text or a choice.
     Text(String),

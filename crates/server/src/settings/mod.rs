@@ -1,8 +1,8 @@
 //! The settings of `forebay serve`. Each is declared once, in [`definitions`]; the command-line flags, the environment
 //! variables, the keys of the configuration file and the reference page are made from the declarations.
 //!
-//! A name says who obeys the setting (decision 0021): it begins with a protocol, a door or `upstream-`, or with
-//! none of them if the whole process obeys.
+//! The first part of a name is the part of the server that uses the setting (decision 0021): a protocol, a door or
+//! `upstream-`. Names without such a part are of the whole process.
 //!
 //! A flag wins over the environment, the environment over the file, the file over the default.
 

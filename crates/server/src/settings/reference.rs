@@ -12,8 +12,9 @@ A setting can be given as a flag (`--documents-bucket-values-max 65536`), as an 
 (`documents_bucket_values_max = 65536`). A flag wins over the environment, the environment over the file, the file over the
 default. Bytes may be written with `KiB`, `MiB`, `GiB` or `TiB`.
 
-A name says who obeys the setting: one without a prefix is for the whole process, `mongodb-` for MongoDB's protocol,
-`documents-` for the store, caches and queries behind it, `upstream-` for the server that Forebay is a proxy of.
+The prefix of a name is the part of the server that uses the setting: `mongodb-` for MongoDB's protocol, `documents-` for the
+store, caches and queries behind it, `upstream-` for the server that Forebay is a proxy of. Names without a prefix are
+of the whole process.
 ";
 
 /// The page as Markdown.

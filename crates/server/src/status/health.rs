@@ -1,17 +1,18 @@
-//! Whether the server serves, and if not, why.
+//! Whether the server works as it should, and if not, why.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use forebay_documents_proxy::Upstream;
 use tokio::sync::Mutex;
 use tokio::time::timeout;
 
-use crate::door::Door;
-use crate::upstream::Upstream;
+use super::Process;
+use crate::doors::documents::Door;
 
-/// How long an answer is believed, so that many who ask do not trouble the disk and the store behind us.
-const BELIEVED: Duration = Duration::from_secs(1);
-/// How long the store behind us may take to take a connection.
+/// Time for which an answer is reused, so that many requests do not load the disk and the upstream.
+const REUSED_FOR: Duration = Duration::from_secs(1);
+/// Timeout of connecting to the upstream.
 const CONNECT_TIME_MAX: Duration = Duration::from_secs(2);
 
 /// The last answer.
@@ -21,26 +22,27 @@ pub struct Health {
 }
 
 impl Health {
-    /// Why the server does not serve as it should, in sentences; nothing when it does.
-    pub async fn problems(&self, door: &Arc<Door>) -> Vec<String> {
+    /// Returns why the server does not work as it should, in sentences; empty if it does.
+    pub async fn problems(&self, process: &Process, door: &Arc<Door>) -> Vec<String> {
         let mut last = self.last.lock().await;
         if let Some((seen, problems)) = last.as_ref()
-            && seen.elapsed() < BELIEVED
+            && seen.elapsed() < REUSED_FOR
         {
             return problems.clone();
         }
-        let problems = look(door).await;
+        let problems = look(process, door).await;
         *last = Some((Instant::now(), problems.clone()));
         problems
     }
 }
 
-async fn look(door: &Arc<Door>) -> Vec<String> {
+async fn look(process: &Process, door: &Arc<Door>) -> Vec<String> {
     let documents = door.documents().clone();
     let looked = tokio::task::spawn_blocking(move || documents.problems()).await;
     let mut problems = looked.unwrap_or_else(|error| vec![error.to_string()]);
-    if let Some(upstream) = door.upstream() {
-        problems.extend(unreachable(upstream).await);
+    problems.extend(process.problem());
+    if let Some(proxy) = door.proxy() {
+        problems.extend(unreachable(proxy.upstream()).await);
     }
     problems
 }
@@ -51,7 +53,5 @@ async fn unreachable(upstream: &Upstream) -> Option<String> {
         Ok(Err(error)) => error.to_string(),
         Err(_) => "it does not answer".to_owned(),
     };
-    Some(format!(
-        "the store behind, {upstream}, cannot be reached: {why}"
-    ))
+    Some(format!("the upstream {upstream} cannot be reached: {why}"))
 }

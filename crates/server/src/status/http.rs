@@ -1,4 +1,4 @@
-//! Requests to answers.
+//! Answers HTTP requests.
 
 use std::convert::Infallible;
 use std::net::IpAddr;
@@ -6,13 +6,12 @@ use std::sync::{Arc, LazyLock};
 
 use base64::Engine;
 use base64::prelude::BASE64_STANDARD;
-use forebay_documents::Status;
 use hyper::body::Incoming;
 use hyper::header::{self, HeaderValue};
 use hyper::{HeaderMap, Method, Request, Response, StatusCode};
 use sha2::{Digest, Sha256};
 
-use super::{Watched, json, metrics};
+use super::{Snapshot, Watched, json, metrics};
 
 const PAGE: &str = include_str!("page.html");
 const SCRIPT: &str = include_str!("page.js");
@@ -30,7 +29,7 @@ const BROKEN: &str = "The status could not be shown: the log says why.\n";
 const WRONG_HOST: &str =
     "This server is reached by an address or as localhost, not under another name.\n";
 
-/// What browsers may do with the page: run its one script, use its one style sheet, ask this server.
+/// What browsers may do with the page: run its script, use its style sheet, fetch from this server.
 static POLICY: LazyLock<HeaderValue> = LazyLock::new(|| {
     let style = BASE64_STANDARD.encode(Sha256::digest(style_sheet(PAGE)));
     let policy = format!(
@@ -46,7 +45,7 @@ fn style_sheet(page: &str) -> &str {
     begin.split_once("</style>").map_or("", |(style, _)| style)
 }
 
-/// Answers a request; there is always an answer.
+/// Answers a request. Errors are answers too.
 pub async fn answer(
     watched: &Arc<Watched>,
     request: Request<Incoming>,
@@ -82,34 +81,39 @@ async fn route(watched: &Arc<Watched>, request: &Request<Incoming>) -> Response<
         "/" => reply(StatusCode::OK, HTML, PAGE),
         "/status.js" => reply(StatusCode::OK, JAVASCRIPT, SCRIPT),
         "/status.json" => {
-            let problems = watched.health.problems(&watched.door).await;
-            let draw = move |watched: &Watched, status: &Status| {
-                json::page(&watched.door, status, &problems).to_string()
+            let problems = problems(watched).await;
+            let draw = move |watched: &Watched, snapshot: &Snapshot| {
+                json::page(&watched.door, snapshot, &problems).to_string()
             };
             picture(watched, JSON, draw).await
         }
         "/metrics" => {
-            let draw = |watched: &Watched, status: &Status| metrics::page(&watched.door, status);
+            let draw =
+                |watched: &Watched, snapshot: &Snapshot| metrics::page(&watched.door, snapshot);
             picture(watched, METRICS, draw).await
         }
-        "/health" => health(&watched.health.problems(&watched.door).await),
+        "/health" => health(&problems(watched).await),
         _ => reply(StatusCode::NOT_FOUND, TEXT, NOT_FOUND),
     }
 }
 
-/// Takes a picture of the documents and draws it, where blocking is allowed.
+async fn problems(watched: &Watched) -> Vec<String> {
+    let (process, door) = (&watched.process, &watched.door);
+    watched.health.problems(process, door).await
+}
+
+/// Takes a snapshot of the status and formats it, on a blocking thread.
 async fn picture(
     watched: &Arc<Watched>,
     kind: &'static str,
-    draw: impl FnOnce(&Watched, &Status) -> String + Send + 'static,
+    draw: impl FnOnce(&Watched, &Snapshot) -> String + Send + 'static,
 ) -> Response<String> {
-    // Held until the picture is drawn, though the client may leave before.
+    // Held until the snapshot is formatted, even if the client leaves before.
     let alone = watched.drawing.clone().lock_owned().await;
     let watched = watched.clone();
     let drawn = tokio::task::spawn_blocking(move || {
         let _alone = alone;
-        let status = watched.door.documents().status();
-        draw(&watched, &status)
+        draw(&watched, &watched.snapshot())
     });
     match drawn.await {
         Ok(drawn) => reply(StatusCode::OK, kind, drawn),
@@ -137,8 +141,8 @@ fn reply(code: StatusCode, kind: &'static str, body: impl Into<String>) -> Respo
     reply
 }
 
-/// Whether a request names this machine as itself. The page of another site, whose name was made to mean this machine,
-/// asks under that name.
+/// Returns whether the `Host` of a request is an address or `localhost`. Refusing others blocks DNS-rebinding attacks,
+/// in which the name of another site is changed to resolve to this machine.
 fn is_local_name(headers: &HeaderMap) -> bool {
     let Some(host) = headers.get(header::HOST) else {
         return true;

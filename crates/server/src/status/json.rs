@@ -1,42 +1,49 @@
-//! The figures as the status page reads them.
+//! The status as JSON, for the status page.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use forebay_device::{Change, DeviceEvent, DeviceId, DeviceState};
+use forebay_device::{Change, Device, DeviceEvent, DeviceId, DeviceState};
 use forebay_documents::{
-    Cell, CollectionStatus, DeviceStatus, FieldStatus, Histogram, IndexState, SearchFigures, Status,
+    Cell, CollectionStatus, FieldStatus, Histogram, IndexState, SearchFigures, Status,
 };
 use serde_json::{Map, Value, json};
 
-use crate::door::Door;
+use super::Snapshot;
+use crate::doors::documents::Door;
 
-/// The most fields that the page shows; `/metrics` has all.
+/// Maximum number of fields on the page; `/metrics` has all.
 const FIELDS_MAX: usize = 60;
 
 /// The page.
-pub fn page(door: &Door, status: &Status, problems: &[String]) -> Value {
+pub fn page(door: &Door, snapshot: &Snapshot, problems: &[String]) -> Value {
     let connections = door.connections();
+    let Snapshot {
+        process,
+        documents: status,
+    } = snapshot;
+    let device = |it: &Arc<Device>| device(it, status.buckets_on(it.id()));
     json!({
         "version": env!("CARGO_PKG_VERSION"),
         "now": seconds(SystemTime::now()),
-        "uptimeSeconds": status.uptime.as_secs_f64(),
-        "residentBytes": status.resident_bytes,
+        "uptimeSeconds": process.uptime.as_secs_f64(),
+        "residentBytes": process.resident_bytes,
         "problems": problems,
-        "upstream": door.upstream().map(ToString::to_string),
+        "upstream": door.proxy().map(|proxy| proxy.upstream().to_string()),
         "connections": {
             "open": connections.open,
             "max": connections.max,
             "taken": connections.taken,
             "refused": connections.refused,
         },
-        "devices": status.devices.iter().map(device).collect::<Vec<_>>(),
-        "deviceEvents": status.device_events.iter().map(event).collect::<Vec<_>>(),
+        "devices": process.devices.iter().map(device).collect::<Vec<_>>(),
+        "deviceEvents": process.device_events.iter().map(event).collect::<Vec<_>>(),
         "caches": caches(status),
         "fieldsLeftOut": fields_of(status).saturating_sub(FIELDS_MAX),
         "searches": searches(&status.searches),
         "commands": counts(status.commands.iter().copied()),
-        "forwarded": door.forwarded().map(counts),
+        "forwarded": door.proxy().map(|proxy| counts(proxy.forwarded())),
         "cursors": status.cursors,
         "store": {
             "collections": status.store.collections,
@@ -52,7 +59,7 @@ fn seconds(time: SystemTime) -> f64 {
         .map_or(0.0, |since| since.as_secs_f64())
 }
 
-/// Counts by name, those of zero left out.
+/// Counts by name, without those that are zero.
 fn counts(counts: impl IntoIterator<Item = (&'static str, u64)>) -> Value {
     let counts = counts.into_iter().filter(|(_, count)| *count > 0);
     Value::Object(
@@ -68,19 +75,7 @@ fn lags(status: &Status) -> Value {
     Value::Object(seconds.collect())
 }
 
-/// The name of a device of the set; `host` for what no device holds.
-pub fn device_name(status: &Status, id: Option<DeviceId>) -> String {
-    let Some(id) = id else {
-        return "host".to_owned();
-    };
-    let mut devices = status.devices.iter().map(|status| &status.device);
-    devices
-        .find(|device| device.id() == id)
-        .map_or_else(|| id.to_string(), |device| device.name().to_owned())
-}
-
-fn device(status: &DeviceStatus) -> Value {
-    let device = &status.device;
+fn device(device: &Device, buckets: u64) -> Value {
     let state = device.state();
     json!({
         "id": device.id().0,
@@ -97,7 +92,7 @@ fn device(status: &DeviceStatus) -> Value {
         "queuedJobs": device.queued_jobs(),
         "finishedJobs": device.finished_jobs(),
         "busySeconds": device.busy_time().as_secs_f64(),
-        "buckets": status.buckets,
+        "buckets": buckets,
     })
 }
 
@@ -158,8 +153,8 @@ fn field(field: &FieldStatus) -> Value {
         "rows": field.rows,
         "valueBytes": field.value_bytes,
         "overheadBytes": field.overhead_bytes,
-        "deltaRows": field.tail_rows,
-        "recheckDocuments": field.residual_documents,
+        "deltaRows": field.delta_rows,
+        "recheckDocuments": field.recheck_documents,
         "buckets": by_device(&field.buckets),
         "cells": field.cells.iter().map(cell).collect::<Vec<_>>(),
         "searches": counts(field.searches.iter().map(|(tier, count)| (*tier, *count))),
@@ -170,7 +165,7 @@ fn cell(cell: &Cell) -> Value {
     json!({ "rows": cell.rows, "buckets": by_device(&cell.buckets) })
 }
 
-/// Buckets by id of the device; `host` for what no device holds.
+/// Buckets by id of the device; `host` for those that no device holds.
 fn by_device(buckets: &BTreeMap<Option<DeviceId>, u64>) -> Value {
     let name = |device: &Option<DeviceId>| device.map_or("host".to_owned(), |id| id.to_string());
     let counts = buckets.iter();

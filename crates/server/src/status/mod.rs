@@ -1,10 +1,11 @@
-//! What people and programs look at: `/metrics` for Prometheus, `/health`, and a status page with its JSON, on a port
-//! of its own. It only reads.
+//! The status listener, on a port of its own: `/metrics` for Prometheus, `/health`, and a status page with its JSON. It
+//! is read-only.
 
 mod health;
 mod http;
 mod json;
 mod metrics;
+mod process;
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -19,15 +20,19 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{Mutex, Semaphore, watch};
 use tokio::time::timeout;
 
-use crate::door::{self, Door};
+use crate::doors::documents::Door;
+use crate::listen;
 
-/// The most clients at a time; others wait.
+pub use process::Process;
+use process::ProcessStatus;
+
+/// Maximum number of clients served at the same time; others wait.
 const CLIENTS_MAX: usize = 256;
-/// How long a client may take to say what it wants.
+/// Timeout of receiving a request.
 const REQUEST_TIME_MAX: Duration = Duration::from_secs(5);
-/// How long a client may take for a request and its answer.
+/// Timeout of a request and its answer.
 const CLIENT_TIME_MAX: Duration = Duration::from_secs(20);
-/// The most bytes of a request that are held.
+/// Maximum bytes of a request.
 const REQUEST_BYTES_MAX: usize = 16 * 1024;
 
 /// The status listener.
@@ -36,13 +41,29 @@ pub struct Listener {
     address: SocketAddr,
 }
 
-/// What all requests share.
+/// The state that all requests share.
 pub struct Watched {
+    process: Process,
     door: Arc<Door>,
     health: Health,
     is_loopback: bool,
-    /// One picture at a time: to draw one takes a moment where there are many buckets.
+    /// One snapshot at a time, as it takes long if there are many buckets.
     drawing: Arc<Mutex<()>>,
+}
+
+/// The status at one moment.
+struct Snapshot {
+    process: ProcessStatus,
+    documents: forebay_documents::Status,
+}
+
+impl Watched {
+    fn snapshot(&self) -> Snapshot {
+        Snapshot {
+            process: self.process.status(),
+            documents: self.door.documents().status(),
+        }
+    }
 }
 
 impl Listener {
@@ -51,25 +72,31 @@ impl Listener {
     /// # Errors
     /// If the port is in use or the system refuses.
     pub async fn bind(address: SocketAddr) -> Result<Listener> {
-        let listener = door::bind(address, "--status-listen").await?;
+        let listener = listen::bind(address, "--status-listen").await?;
         let address = listener.local_addr()?;
         if !address.ip().to_canonical().is_loopback() {
             tracing::warn!(
                 %address,
-                "the status page can be reached from other machines: it shows the names of collections and fields to whoever asks"
+                "the status page can be reached from other machines: it shows the names of collections and fields without a password"
             );
         }
         Ok(Listener { listener, address })
     }
 
-    /// The address, with the port that the system picked if none was asked for.
+    /// The address, with the port that the system picked if the setting has port 0.
     pub fn address(&self) -> SocketAddr {
         self.address
     }
 
-    /// Answers requests about `door` until `shutdown` turns true.
-    pub async fn serve(self, door: Arc<Door>, mut shutdown: watch::Receiver<bool>) {
+    /// Answers requests about `process` and `door` until `shutdown` turns true.
+    pub async fn serve(
+        self,
+        process: Process,
+        door: Arc<Door>,
+        mut shutdown: watch::Receiver<bool>,
+    ) {
         let watched = Arc::new(Watched {
+            process,
             door,
             health: Health::default(),
             is_loopback: self.address.ip().to_canonical().is_loopback(),
@@ -83,7 +110,7 @@ impl Listener {
             };
             let admitted = tokio::select! {
                 admitted = admitted => admitted,
-                () = door::stopped(&mut shutdown) => return,
+                () = listen::stopped(&mut shutdown) => return,
             };
             match admitted {
                 (Ok((stream, _)), Ok(place)) => {
@@ -93,14 +120,14 @@ impl Listener {
                         drop(place);
                     });
                 }
-                (Err(error), _) => door::pause(error).await,
+                (Err(error), _) => listen::pause(error).await,
                 (_, Err(_)) => return,
             }
         }
     }
 }
 
-/// Answers one request. A client that is slow, or speaks something else, is disconnected.
+/// Answers one request. Disconnects a client that is slow or does not speak HTTP.
 async fn serve_client(watched: Arc<Watched>, stream: TcpStream) {
     let answer = service_fn(|request| http::answer(&watched, request));
     let connection = http1::Builder::new()

@@ -11,14 +11,14 @@ const ROWS_SHOWN = 8;
 const REASONS = {
   "no-cache-index": "the collection has no cache index",
   "no-cached-field": "no condition on a cached field",
-  "predicate": "a condition on a cached field is none on strings",
+  "predicate": "a condition on a cached field is not one on strings",
   "uncached-branch": "a branch of $or is not cached",
-  "uncached-under-negation": "a negation holds fields that are not cached",
+  "uncached-under-negation": "a negation contains fields that are not cached",
   "building": "the cache is being built",
   "failed": "the cache could not be built",
   "collation": "the command has a collation",
   "hint": "the command has a hint to another index",
-  "not-exact": "the filter has conditions that the cache cannot judge",
+  "not-exact": "the filter has conditions that the cache cannot evaluate",
   "values-not-cached": "values of a field that is not cached",
 };
 
@@ -44,7 +44,7 @@ function make(tag, attributes = {}, ...children) {
 
 const set = (id, text) => { $(id).textContent = text; };
 
-// Figures as people read them.
+// Formats of numbers.
 
 function count(n) {
   if (n >= 1e6) return new Intl.NumberFormat("en", { notation: "compact", maximumFractionDigits: 2 }).format(n);
@@ -105,7 +105,7 @@ const kindName = (kind) => {
   return kind.tier === "none" ? "cache, null and existence" : `cache, ${kind.tier}`;
 };
 
-// What happened between two answers.
+// Differences between two answers.
 
 const sum = (numbers) => numbers.reduce((all, n) => all + n, 0);
 
@@ -150,7 +150,7 @@ function drawHead(now) {
   health.classList.toggle("failing", failing);
   $("problems").replaceChildren(...now.problems.map((problem) => make("li", {}, problem)));
   const about = [`version ${now.version}`, `up ${age(now.uptimeSeconds)}`, `${bytes(now.residentBytes)} of memory`];
-  if (now.upstream) about.push(`in front of ${now.upstream}`);
+  if (now.upstream) about.push(`proxy of ${now.upstream}`);
   else about.push(`${count(now.store.documents)} documents`);
   set("about", about.join(" · "));
 }
@@ -159,7 +159,7 @@ function drawTiles(now, before, minute) {
   const bounds = now.searches.boundsMicros;
   const total = sum(now.searches.kinds.map((kind) => sum(kind.counts)));
   const recent = between(before, now);
-  // One answer alone tells no rate.
+  // A rate needs two answers.
   set("rate", before === now ? "…" : rate(sum(recent.map((one) => sum(one.counts))) / span(before, now)));
   set("total", `${count(total)} since start, ${count(now.searches.slow)} slow, ${count(now.searches.failed)} failed`);
   const cached = sum(now.searches.kinds.filter((kind) => kind.answeredBy === "cache").map((kind) => sum(kind.counts)));
@@ -167,7 +167,7 @@ function drawTiles(now, before, minute) {
   set("hit-of", `of ${count(total)} searches, ${bytes(now.searches.bytes)} read`);
   const window = added(between(minute, now).map((one) => one.counts));
   set("median", time(quantile(window, bounds, 0.5)));
-  set("p99", sum(window) > 0 ? `99 of 100 below ${time(quantile(window, bounds, 0.99))}, last minute` : "none in the last minute");
+  set("p99", sum(window) > 0 ? `p99 ${time(quantile(window, bounds, 0.99))}, last minute` : "none in the last minute");
   set("connections", count(now.connections.open));
   set("cursors", `${count(now.cursors)} cursors, ${count(now.connections.refused)} refused`);
   drawLag(Object.entries(now.storeLagSeconds));
@@ -233,14 +233,14 @@ function fieldFigures(field, now) {
   const names = new Map(now.devices.map((device) => [String(device.id), device.name]));
   const places = Object.entries(field.buckets).map(([device, buckets]) => `${names.get(device) || device} ${count(buckets)}`);
   const figures = [`${count(sum(Object.values(field.buckets)))} buckets: ${places.join(", ")}`];
-  if (field.deltaRows > 0) figures.push(`${count(field.deltaRows)} in the tail`);
-  if (field.recheckDocuments > 0) figures.push(`${count(field.recheckDocuments)} judged by the store`);
+  if (field.deltaRows > 0) figures.push(`${count(field.deltaRows)} in the delta`);
+  if (field.recheckDocuments > 0) figures.push(`${count(field.recheckDocuments)} rechecked by the store`);
   return figures.join(" · ");
 }
 
 function drawField(cache, field, now) {
   const canvas = make("canvas", { role: "img", "aria-label": `buckets of ${cache.ns} ${field.path}` });
-  const size = `${count(field.rows)} values · ${bytes(field.valueBytes)} + ${bytes(field.overheadBytes)}`;
+  const size = `${count(field.rows)} rows · ${bytes(field.valueBytes)} values + ${bytes(field.overheadBytes)} overhead`;
   const element = make("div", { class: "field" },
     make("div", { class: "row" }, make("h3", {}, cache.ns, " ", make("span", { class: "soft" }, field.path)), make("span", { class: "soft small" }, size)),
     canvas,
@@ -264,7 +264,7 @@ function drawCaches(now) {
   fields.forEach((field) => field.draw());
 }
 
-/** Kinds that were ever used, the cache's tiers first. */
+/** Kinds used so far, the cache's tiers first. */
 function usedKinds(now) {
   return now.searches.kinds.map((kind, place) => ({ kind, place })).filter(({ kind }) => sum(kind.counts) > 0);
 }
@@ -320,7 +320,7 @@ function drawAxis(context, width, foot, most) {
   context.fillRect(0, foot, width, 1);
   context.fillStyle = style.getPropertyValue("--soft");
   context.font = "12px system-ui, sans-serif";
-  context.fillText(`${rate(most)} a second`, 0, 11);
+  context.fillText(`${rate(most)}/s`, 0, 11);
   context.fillText("5 minutes ago", 0, foot + 14);
   context.textAlign = "right";
   context.fillText("now", width, foot + 14);
@@ -354,7 +354,7 @@ function draw() {
   drawEvents(now);
 }
 
-// Asking.
+// Polling.
 
 let asking = false;
 let answered = Date.now();
@@ -378,7 +378,7 @@ function take(sample) {
   answered = Date.now();
   $("stale").classList.remove("on");
   const last = samples[samples.length - 1];
-  // A server that was started again counts from zero.
+  // A restarted server counts from zero.
   if (last && sample.uptimeSeconds < last.uptimeSeconds) samples.length = 0;
   samples.push(sample);
   if (samples.length > SAMPLES_MAX) samples.shift();

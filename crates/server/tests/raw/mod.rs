@@ -1,4 +1,4 @@
-//! A connection to a server without a driver, which can send any bytes.
+//! A connection without a driver, which can send any bytes.
 
 use std::io::{Read, Write};
 use std::net::TcpStream;
@@ -13,11 +13,11 @@ use forebay_wire_mongo::{Body, HEADER_BYTES, Header, Limits, Message, OpMsg};
 pub struct Raw(pub TcpStream);
 
 impl Raw {
-    /// Connects to `HOST:PORT`. Every read and write fails after `patience`.
-    pub fn connect(address: &str, patience: Duration) -> Result<Raw> {
+    /// Connects to `HOST:PORT`. Every read and write fails after `timeout`.
+    pub fn connect(address: &str, timeout: Duration) -> Result<Raw> {
         let stream = TcpStream::connect(address)?;
-        stream.set_read_timeout(Some(patience))?;
-        stream.set_write_timeout(Some(patience))?;
+        stream.set_read_timeout(Some(timeout))?;
+        stream.set_write_timeout(Some(timeout))?;
         Ok(Raw(stream))
     }
 
@@ -26,7 +26,7 @@ impl Raw {
         Ok(self.0.write_all(bytes)?)
     }
 
-    /// The next reply, which may be a little larger than a message of a client.
+    /// Reads the next reply, which may be a little larger than the maximum message of a client.
     pub fn receive(&mut self) -> Result<OpMsg> {
         let limits = Limits {
             message_bytes_max: 49_000_000,

@@ -59,12 +59,24 @@ const ARROWS: &[(&str, &[&str])] = &[
         "forebay-bench",
         &["forebay-cancel", "forebay-peers", "forebay-text"],
     ),
+    ("forebay-net", &["forebay-memory", "forebay-wire-mongo"]),
+    (
+        "forebay-documents-proxy",
+        &[
+            "forebay-documents",
+            "forebay-memory",
+            "forebay-net",
+            "forebay-wire-mongo",
+        ],
+    ),
     ("forebay-peers", &["forebay-wire-mongo"]),
     ("forebay-testkit", &["forebay-peers"]),
     (
         "forebay-server",
         &[
             "forebay-documents",
+            "forebay-documents-proxy",
+            "forebay-net",
             "forebay-wire-mongo",
             "forebay-bench",
             "forebay-device",

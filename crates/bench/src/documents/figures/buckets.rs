@@ -1,10 +1,10 @@
-//! Figures 6, 7 and 8: exact searches, regular expressions, and devices that join and leave, by bucket size.
+//! Figures 6, 7 and 8: exact searches, regular expressions, and joining and leaving devices, by bucket size.
 
 use anyhow::Result;
 
-use super::bed::{Bed, Serving};
+use super::fixture::{Fixture, RunningServer};
 use super::samples::Samples;
-use super::{Answers, Figure, Figures, REGEX};
+use super::{ExpectedCounts, Figure, Figures, REGEX};
 use crate::documents::random;
 use crate::record::Measured;
 
@@ -14,22 +14,22 @@ pub const FIGURES: [Figure; 3] = [
     Figure::RegexByBucket,
     Figure::JoinLeave,
 ];
-/// Documents of the paper's figures.
+/// Number of documents in the paper's figures.
 const DOCUMENTS: usize = 10_000_000;
-/// Most values in a bucket, as powers of two.
+/// Maximum values of a bucket, as powers of two.
 const BUCKET_EXPONENTS: std::ops::RangeInclusive<u32> = 10..=19;
-/// The same in a run that only checks the definitions.
+/// The same in a smoke run.
 const SMOKE_EXPONENTS: std::ops::RangeInclusive<u32> = 10..=11;
 
-/// Measures those that were asked for, in one sweep.
+/// Measures those figures of the run that are in [`FIGURES`], in one sweep.
 pub async fn measure(figures: &mut Figures) -> Result<()> {
     if figures.wants(&[Figure::JoinLeave]) && figures.devices.len() < 2 {
         figures.report.note("skipped: figure 8 needs two devices");
     }
     let documents = figures.at_most(DOCUMENTS);
-    let mut bed = Bed::new(&figures.devices, random::one_field)?;
-    bed.grow(documents).await?;
-    let answers = Answers::of(documents)?;
+    let mut fixture = Fixture::new(&figures.devices, random::one_field)?;
+    fixture.grow(documents).await?;
+    let expected = ExpectedCounts::of(documents)?;
     let exponents = if figures.smoke {
         SMOKE_EXPONENTS
     } else {
@@ -40,70 +40,70 @@ pub async fn measure(figures: &mut Figures) -> Result<()> {
         for exponent in exponents.clone() {
             let values_max = 1_usize << exponent;
             let setting = values_max.to_string();
-            let serving = bed
+            let server = fixture
                 .serve(&["--documents-bucket-values-max", &setting])
                 .await?;
-            sweep_devices(figures, serving, values_max, &answers, &mut samples).await?;
+            sweep_devices(figures, server, values_max, &expected, &mut samples).await?;
         }
     }
     samples.report(&mut figures.report)
 }
 
-/// One bucket size with one device, two, and so on.
+/// Measures one bucket size, with one device, with two, and so on.
 async fn sweep_devices(
     figures: &Figures,
-    mut serving: Serving,
+    mut server: RunningServer,
     values_max: usize,
-    answers: &Answers,
+    expected: &ExpectedCounts,
     samples: &mut Samples,
 ) -> Result<()> {
-    serving.cache("v").await?;
+    server.cache("v").await?;
     for count in 1..=figures.devices.len() {
-        serving.set_devices(count).await?;
-        searches(figures, &serving, values_max, answers, samples).await?;
+        server.set_devices(count).await?;
+        searches(figures, &server, values_max, expected, samples).await?;
     }
     if figures.wants(&[Figure::JoinLeave]) && figures.devices.len() > 1 {
-        serving.set_devices(1).await?;
+        server.set_devices(1).await?;
         let by = Measured {
             engine: "forebay",
-            devices: &serving.devices(),
+            devices: &server.devices(),
             expect: None,
         };
-        let joined = serving.join().await?;
+        let joined = server.join().await?;
         samples.add(
             &format!("figure-8: one more joins/{values_max}"),
             by,
             "client_ms",
             joined,
         );
-        let left = serving.leave().await?;
+        let left = server.leave().await?;
         samples.add(
             &format!("figure-8: it leaves/{values_max}"),
             by,
             "client_ms",
             left,
         );
-        serving.regex_time(REGEX, answers.regex()).await?;
+        server.regex_time(REGEX, expected.regex()).await?;
     }
-    serving.stop()
+    server.stop()
 }
 
 async fn searches(
     figures: &Figures,
-    serving: &Serving,
+    server: &RunningServer,
     values_max: usize,
-    answers: &Answers,
+    expected: &ExpectedCounts,
     samples: &mut Samples,
 ) -> Result<()> {
-    let devices = serving.devices();
+    let devices = server.devices();
     let by = |expect| Measured {
         engine: "forebay",
         devices: &devices,
         expect,
     };
     if figures.wants(&[Figure::ExactByBucket]) {
-        let rate = serving
-            .exact_rate(&answers.known, figures.rate_duration())
+        let rate = server
+            .exact_rate(&expected.known, figures.rate_duration())
             .await?;
         samples.add(
             &format!("figure-6/{values_max}"),
@@ -113,10 +113,10 @@ async fn searches(
         );
     }
     if figures.wants(&[Figure::RegexByBucket]) {
-        let time = serving.regex_time(REGEX, answers.regex()).await?;
+        let time = server.regex_time(REGEX, expected.regex()).await?;
         samples.add(
             &format!("figure-7/{values_max}"),
-            by(Some(answers.regex())),
+            by(Some(expected.regex())),
             "client_ms",
             time,
         );

@@ -1,10 +1,11 @@
-//! `forebay bench documents --figure`: what figures 6 to 13 of the paper show, on the devices of this machine.
+//! `forebay bench documents --figure`: the measurements of figures 6 to 13 of the paper, on the devices of this
+//! machine.
 //!
 //! The documents, the searches and the sizes are the paper's (section 4): random values of eight letters, an exact
 //! search and a regular expression, buckets of 2^10 to 2^19 values, 100 thousand to 100 million documents.
 
-mod bed;
 mod buckets;
+mod fixture;
 mod rivals;
 mod samples;
 mod sizes;
@@ -22,19 +23,19 @@ use super::report::Report;
 use crate::record::Record;
 use crate::statistics::Repeat;
 
-/// Devices, if nothing else is said.
+/// The devices if none are given.
 const DEVICES: &str = "host:2";
-/// The regular expression of figures 7 and 10; the paper does not tell its own. An automaton without a literal to look
+/// The regular expression of figures 7 and 10; the paper does not print its own. Its automaton has no literal to search
 /// for.
 const REGEX: &str = "a.*[xyz].*q";
-/// The patterns of figure 12 by name: the one above, one of alternatives, and a rare literal, which an index of
-/// trigrams finds without reading the values.
+/// The patterns of figure 12 by name: the regular expression above, one with alternatives, and a rare literal, which an
+/// index of trigrams finds without reading the values.
 const PATTERNS: [(&str, &str); 3] = [
     ("regex", REGEX),
     ("alternatives", "(ab|cd|ef)[aeiou]"),
     ("substring", "fore"),
 ];
-/// Values that exact searches look for in turn.
+/// Number of values that exact searches look for in turn.
 const KNOWN_VALUES: usize = 64;
 
 /// A figure of the paper.
@@ -46,7 +47,7 @@ pub enum Figure {
     /// Regular expressions by bucket size.
     #[value(name = "7")]
     RegexByBucket,
-    /// Time in which a device joins and leaves, by bucket size.
+    /// Time for a device to join and to leave, by bucket size.
     #[value(name = "8")]
     JoinLeave,
     /// Exact searches by documents and devices.
@@ -61,14 +62,14 @@ pub enum Figure {
     /// Regular expressions by documents, beside rivals.
     #[value(name = "12")]
     RegexBesideRivals,
-    /// Inserts with no to five cached fields, beside indexed fields and rivals.
+    /// Inserts with zero to five cached fields, beside indexed fields and rivals.
     #[value(name = "13")]
     Writes,
-    /// All of them.
+    /// All figures.
     All,
 }
 
-/// A run: which figures, of what size, and what was found so far.
+/// A run: its figures, its size, and the results so far.
 struct Figures {
     wanted: Vec<Figure>,
     smoke: bool,
@@ -77,12 +78,12 @@ struct Figures {
     report: Report,
 }
 
-/// Measures the figures that were asked for.
+/// Measures the figures named in `args`.
 ///
 /// # Errors
-/// If a server or a rival fails, or a search does not find what it must.
+/// If a server or a rival fails, or a search returns a wrong count.
 pub async fn measure(args: &DocumentsArgs) -> Result<Vec<Record>> {
-    let devices = bed::each_device(args.devices.as_deref().unwrap_or(DEVICES))?;
+    let devices = fixture::each_device(args.devices.as_deref().unwrap_or(DEVICES))?;
     let mut figures = Figures {
         wanted: args.figure.clone(),
         smoke: args.smoke,
@@ -103,13 +104,13 @@ pub async fn measure(args: &DocumentsArgs) -> Result<Vec<Record>> {
 }
 
 impl Figures {
-    /// Whether any of these was asked for.
+    /// Returns whether any of these figures is part of the run.
     fn wants(&self, any: &[Figure]) -> bool {
         let all = self.wanted.contains(&Figure::All);
         all || any.iter().any(|figure| self.wanted.contains(figure))
     }
 
-    /// The paper's number of documents, or fewer.
+    /// Returns the paper's number of documents, reduced to the limit of the run.
     fn at_most(&self, documents: usize) -> usize {
         match (self.smoke, self.documents_max) {
             (true, _) => BATCH,
@@ -118,12 +119,12 @@ impl Figures {
         }
     }
 
-    /// How often the compared take turns.
+    /// Number of rounds, in each of which all programs are measured once.
     fn rounds(&self) -> usize {
         if self.smoke { 1 } else { 3 }
     }
 
-    /// How often a search is repeated in a round.
+    /// Repetitions of a search in a round.
     fn repeat(&self, repeat: Repeat) -> Repeat {
         let once = Repeat {
             count: 1,
@@ -132,31 +133,31 @@ impl Figures {
         if self.smoke { once } else { repeat }
     }
 
-    /// How long a rate is measured.
+    /// Duration of the measurement of a rate.
     fn rate_duration(&self) -> Duration {
         Duration::from_millis(if self.smoke { 50 } else { 1_000 })
     }
 }
 
-/// What searches of so many documents must find.
-struct Answers {
-    /// Values, each with how many documents have it.
+/// The right counts for a number of documents.
+struct ExpectedCounts {
+    /// Values, each with the number of documents that have it.
     known: Vec<(String, u64)>,
-    /// How many documents match each of [`PATTERNS`].
+    /// Number of documents that match each of [`PATTERNS`].
     patterns: Vec<u64>,
 }
 
-impl Answers {
-    fn of(documents: usize) -> Result<Answers> {
+impl ExpectedCounts {
+    fn of(documents: usize) -> Result<ExpectedCounts> {
         let programs = PATTERNS.iter().map(|(_, pattern)| program(pattern));
         let programs = programs.collect::<Result<Vec<Program>>>()?;
-        Ok(Answers {
+        Ok(ExpectedCounts {
             known: known_values(documents, KNOWN_VALUES),
             patterns: expected(documents, &programs),
         })
     }
 
-    /// How many documents match [`REGEX`].
+    /// Number of documents that match [`REGEX`].
     fn regex(&self) -> u64 {
         self.patterns[0]
     }

@@ -13,49 +13,49 @@ use forebay_peers::postgres::Postgres;
 use forebay_peers::ripgrep;
 use mongodb::Database;
 
-use super::bed::{COLLECTION, Serving};
+use super::fixture::{COLLECTION, RunningServer};
 use super::samples::Samples;
-use super::{Answers, Figure, Figures, PATTERNS};
+use super::{ExpectedCounts, Figure, Figures, PATTERNS};
 use crate::documents::random;
 use crate::documents::session::DATABASE;
 use crate::record::Measured;
 use crate::statistics::{Repeat, Summary, milliseconds};
 
-/// Documents beyond which FerretDB is left out: a regular expression takes it half a minute for each million.
+/// Maximum documents for FerretDB: it takes half a minute per million for a regular expression.
 const FERRETDB_DOCUMENTS_MAX: usize = 1_000_000;
-/// The same in a run that only checks the definitions.
+/// The same in a smoke run.
 const FERRETDB_SMOKE_MAX: usize = random::BATCH;
-/// Documents beyond which PostgreSQL is left out: its index of trigrams takes minutes for each ten million.
+/// Maximum documents for PostgreSQL: building its index of trigrams takes minutes per ten million.
 const POSTGRES_DOCUMENTS_MAX: usize = 10_000_000;
-/// Whoever needs longer for one search is not asked again.
+/// A program that takes longer for a search is measured once only.
 const SLOW_MS: f64 = 5_000.0;
-/// Exact searches of a program in a round.
+/// Repetitions of exact searches in a round.
 const EXACT_REPEAT: Repeat = Repeat {
     count: 200,
     budget: Duration::from_secs(1),
 };
-/// Searches by pattern of a program in a round.
+/// Repetitions of searches by pattern in a round.
 const PATTERN_REPEAT: Repeat = Repeat {
     count: 7,
     budget: Duration::from_secs(2),
 };
 
-/// What is counted: the values that are equal to one, or that match a pattern.
+/// A search: counts the values that equal a value, or that match a pattern.
 #[derive(Clone, Copy)]
 enum Search<'a> {
     Exact(&'a str),
     Pattern(&'a str),
 }
 
-/// A program that counts.
+/// A program that is compared.
 struct Engine {
     name: String,
     devices: String,
-    asked: Asked,
+    access: Access,
 }
 
-/// How a program is asked, and what it needs to be there for.
-enum Asked {
+/// How a program is queried, and the process that it needs.
+enum Access {
     /// Through the official driver.
     Driver {
         db: Database,
@@ -63,27 +63,27 @@ enum Asked {
     },
     /// Through `psql`.
     Psql(Postgres),
-    /// By a process for each search.
+    /// One process per search.
     Ripgrep,
-    /// By a line to a process that holds all values.
+    /// One line per search, to a process that holds all values.
     Column(ColumnSearch),
 }
 
-/// Forebay with all devices, and whichever rivals are installed, in turns.
+/// Measures Forebay with all devices and those rivals that are installed, in turns.
 pub async fn measure(
     figures: &mut Figures,
-    serving: &mut Serving,
+    server: &mut RunningServer,
     documents: usize,
-    answers: &Answers,
+    expected: &ExpectedCounts,
 ) -> Result<()> {
     let folder = tempfile::tempdir_in(forebay_peers::cache_folder()?)?;
     let file = folder.path().join("values.txt");
     random::write_values(&file, documents)?;
-    serving.set_devices(figures.devices.len()).await?;
-    let mut engines = engines(figures, serving, documents, &file).await?;
+    server.set_devices(figures.devices.len()).await?;
+    let mut engines = engines(figures, server, documents, &file).await?;
     let mut samples = Samples::default();
     if figures.wants(&[Figure::ExactBesideRivals]) {
-        let searches: Vec<(Search<'_>, u64)> = answers
+        let searches: Vec<(Search<'_>, u64)> = expected
             .known
             .iter()
             .map(|(value, count)| (Search::Exact(value), *count))
@@ -103,7 +103,7 @@ pub async fn measure(
         .await?;
     }
     if figures.wants(&[Figure::RegexBesideRivals]) {
-        for ((name, pattern), count) in PATTERNS.iter().zip(&answers.patterns) {
+        for ((name, pattern), count) in PATTERNS.iter().zip(&expected.patterns) {
             let searches = [(Search::Pattern(pattern), *count)];
             let case = format!("figure-12-{name}/{documents}");
             let all = engines.iter_mut().collect();
@@ -123,18 +123,18 @@ pub async fn measure(
     samples.report(&mut figures.report)
 }
 
-/// All programs with all values; a rival that cannot be had is named and left out.
+/// Starts all programs with all values. Reports and omits a rival that cannot be started.
 async fn engines(
     figures: &Figures,
-    serving: &Serving,
+    server: &RunningServer,
     documents: usize,
     file: &Path,
 ) -> Result<Vec<Engine>> {
     let mut engines = vec![Engine {
         name: "forebay".to_owned(),
-        devices: serving.devices(),
-        asked: Asked::Driver {
-            db: serving.db.clone(),
+        devices: server.devices(),
+        access: Access::Driver {
+            db: server.db.clone(),
             _server: None,
         },
     }];
@@ -164,7 +164,7 @@ async fn ferretdb(figures: &Figures, documents: usize) -> Result<Engine> {
     };
     ensure!(
         documents <= max,
-        "FerretDB takes half a minute a search for each million"
+        "FerretDB takes half a minute per search and million documents"
     );
     let server = FerretDb::start()?;
     let db = client::connect(server.uri()).await?.database(DATABASE);
@@ -175,7 +175,7 @@ async fn ferretdb(figures: &Figures, documents: usize) -> Result<Engine> {
     Ok(Engine {
         name: format!("FerretDB {} SQLite", ferretdb::VERSION),
         devices: "its own".to_owned(),
-        asked: Asked::Driver {
+        access: Access::Driver {
             db,
             _server: Some(server),
         },
@@ -185,19 +185,19 @@ async fn ferretdb(figures: &Figures, documents: usize) -> Result<Engine> {
 fn postgres(documents: usize, file: &Path) -> Result<Engine> {
     ensure!(
         documents <= POSTGRES_DOCUMENTS_MAX,
-        "PostgreSQL takes minutes to index each ten million"
+        "PostgreSQL takes minutes per ten million documents to build its index"
     );
     let mut postgres = Postgres::start()?;
-    postgres.ask("CREATE TABLE letters (id serial, v text NOT NULL)")?;
-    postgres.ask(&format!("\\copy letters (v) FROM '{}'", file.display()))?;
-    postgres.ask("CREATE EXTENSION pg_trgm")?;
-    postgres.ask("CREATE INDEX ON letters (v)")?;
-    postgres.ask("CREATE INDEX ON letters USING gin (v gin_trgm_ops)")?;
-    postgres.ask("VACUUM ANALYZE letters")?;
+    postgres.execute("CREATE TABLE letters (id serial, v text NOT NULL)")?;
+    postgres.execute(&format!("\\copy letters (v) FROM '{}'", file.display()))?;
+    postgres.execute("CREATE EXTENSION pg_trgm")?;
+    postgres.execute("CREATE INDEX ON letters (v)")?;
+    postgres.execute("CREATE INDEX ON letters USING gin (v gin_trgm_ops)")?;
+    postgres.execute("VACUUM ANALYZE letters")?;
     Ok(Engine {
         name: format!("{} pg_trgm", postgres.name()),
         devices: "its own".to_owned(),
-        asked: Asked::Psql(postgres),
+        access: Access::Psql(postgres),
     })
 }
 
@@ -205,11 +205,11 @@ fn ripgrep() -> Result<Engine> {
     Ok(Engine {
         name: ripgrep::version()?,
         devices: "1 thread".to_owned(),
-        asked: Asked::Ripgrep,
+        access: Access::Ripgrep,
     })
 }
 
-/// Rust's `regex`, in another process of this program.
+/// Rust's `regex`, in a process of this program.
 fn regex_crate(file: &Path) -> Result<ColumnSearch> {
     let mut command = Command::new(std::env::current_exe().context("finding this program")?);
     command.args(["bench", "column-regex"]).arg(file);
@@ -220,20 +220,20 @@ fn column(search: ColumnSearch) -> Result<Engine> {
     Ok(Engine {
         name: search.name().to_owned(),
         devices: "all cores".to_owned(),
-        asked: Asked::Column(search),
+        access: Access::Column(search),
     })
 }
 
 impl Engine {
-    /// Whether an index serves exact searches; the others would read every value.
+    /// Returns whether the program has an index for exact searches. The others read every value.
     fn has_index(&self) -> bool {
-        matches!(self.asked, Asked::Driver { .. } | Asked::Psql(_))
+        matches!(self.access, Access::Driver { .. } | Access::Psql(_))
     }
 
-    /// How many values match, and what that took, in milliseconds.
+    /// Returns the number of matching values and the time in milliseconds.
     async fn count(&mut self, search: Search<'_>, file: &Path) -> Result<(u64, f64)> {
-        match (&mut self.asked, search) {
-            (Asked::Driver { db, .. }, search) => {
+        match (&mut self.access, search) {
+            (Access::Driver { db, .. }, search) => {
                 let filter = match search {
                     Search::Exact(value) => doc! { "v": value },
                     Search::Pattern(pattern) => doc! { "v": { "$regex": pattern } },
@@ -242,17 +242,17 @@ impl Engine {
                 let count = client::count(db, COLLECTION, &filter, Plan::Chosen).await?;
                 Ok((count, milliseconds(start.elapsed())))
             }
-            (Asked::Psql(postgres), search) => {
+            (Access::Psql(postgres), search) => {
                 let condition = match search {
                     Search::Exact(value) => format!("v = '{value}'"),
                     Search::Pattern(pattern) => format!("v ~ '{pattern}'"),
                 };
                 postgres.count(&format!("SELECT count(*) FROM letters WHERE {condition}"))
             }
-            (Asked::Column(column), Search::Pattern(pattern)) => column.count(pattern),
-            (Asked::Column(column), Search::Exact(value)) => column.count(&format!("^{value}$")),
-            (Asked::Ripgrep, Search::Pattern(pattern)) => timed_ripgrep(file, pattern),
-            (Asked::Ripgrep, Search::Exact(value)) => timed_ripgrep(file, &format!("^{value}$")),
+            (Access::Column(column), Search::Pattern(pattern)) => column.count(pattern),
+            (Access::Column(column), Search::Exact(value)) => column.count(&format!("^{value}$")),
+            (Access::Ripgrep, Search::Pattern(pattern)) => timed_ripgrep(file, pattern),
+            (Access::Ripgrep, Search::Exact(value)) => timed_ripgrep(file, &format!("^{value}$")),
         }
     }
 }
@@ -263,7 +263,7 @@ fn timed_ripgrep(file: &Path, pattern: &str) -> Result<(u64, f64)> {
     Ok((count, milliseconds(start.elapsed())))
 }
 
-/// Every program in every round, each after a search that is not timed; whoever is slow is asked once.
+/// Measures every program in every round, after one search that is not timed. A slow program is measured once only.
 async fn in_turns(
     figures: &Figures,
     engines: Vec<&mut Engine>,
@@ -280,7 +280,7 @@ async fn in_turns(
     let mut engines: Vec<(&mut Engine, bool)> =
         engines.into_iter().map(|engine| (engine, true)).collect();
     for _ in 0..figures.rounds() {
-        for (engine, goes_on) in engines.iter_mut().filter(|(_, goes_on)| *goes_on) {
+        for (engine, is_fast) in engines.iter_mut().filter(|(_, is_fast)| *is_fast) {
             let time = round(engine, searches, figures.repeat(repeat), file).await?;
             let by = Measured {
                 engine: &engine.name,
@@ -288,13 +288,13 @@ async fn in_turns(
                 expect,
             };
             samples.add(case, by, "client_ms", time);
-            *goes_on = time < SLOW_MS;
+            *is_fast = time < SLOW_MS;
         }
     }
     Ok(())
 }
 
-/// The median time of a search in a round; every count is checked.
+/// Measures the median time of a search in a round. Checks every count.
 async fn round(
     engine: &mut Engine,
     searches: &[(Search<'_>, u64)],
@@ -315,7 +315,7 @@ async fn round(
             continue;
         }
         times.push(time);
-        if !repeat.goes_on(times.len(), begin) {
+        if !repeat.continues(times.len(), begin) {
             break;
         }
     }

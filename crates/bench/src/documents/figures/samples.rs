@@ -1,4 +1,4 @@
-//! Measurements that are taken in turns, gathered by what they are of.
+//! Measurements taken in rounds, grouped by point of a figure.
 
 use anyhow::{Context, Result};
 
@@ -6,7 +6,7 @@ use crate::documents::report::Report;
 use crate::record::Measured;
 use crate::statistics::Summary;
 
-/// One measurement a round of each point of a figure.
+/// The measurements of each point of a figure, one per round.
 #[derive(Debug, Default)]
 pub struct Samples {
     points: Vec<Point>,
@@ -44,7 +44,7 @@ impl Samples {
         }
     }
 
-    /// Reports every point, in the order in which they were met first.
+    /// Reports every point, in order of first measurement.
     ///
     /// # Errors
     /// As for [`Report::add`].

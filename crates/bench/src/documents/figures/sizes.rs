@@ -1,10 +1,10 @@
-//! Figures 9 to 12: exact searches and regular expressions by documents, over devices and beside rivals.
+//! Figures 9 to 12: exact searches and regular expressions by number of documents, by devices and beside rivals.
 
 use anyhow::Result;
 
-use super::bed::{self, Serving};
+use super::fixture::{self, RunningServer};
 use super::samples::Samples;
-use super::{Answers, Figure, Figures, REGEX, rivals};
+use super::{ExpectedCounts, Figure, Figures, REGEX, rivals};
 use crate::documents::random;
 use crate::record::Measured;
 
@@ -15,14 +15,14 @@ pub const FIGURES: [Figure; 4] = [
     Figure::ExactBesideRivals,
     Figure::RegexBesideRivals,
 ];
-/// Documents of the paper's figures.
+/// Numbers of documents in the paper's figures.
 const DOCUMENTS: [usize; 4] = [100_000, 1_000_000, 10_000_000, 100_000_000];
-/// The same in a run that only checks the definitions.
+/// The same in a smoke run.
 const SMOKE_DOCUMENTS: [usize; 2] = [random::BATCH, 2 * random::BATCH];
 
-/// Measures those that were asked for, in one sweep over a collection that grows.
+/// Measures those figures of the run that are in [`FIGURES`], in one sweep over a growing collection.
 pub async fn measure(figures: &mut Figures) -> Result<()> {
-    let mut serving = Serving::in_memory(&figures.devices).await?;
+    let mut server = RunningServer::in_memory(&figures.devices).await?;
     let mut filled = 0;
     let sizes: &[usize] = if figures.smoke {
         &SMOKE_DOCUMENTS
@@ -40,44 +40,44 @@ pub async fn measure(figures: &mut Figures) -> Result<()> {
             ));
             break;
         }
-        if let Some(why) = bed::cannot_hold(documents - filled) {
+        if let Some(why) = fixture::cannot_hold(documents - filled) {
             figures.report.note(&why);
             break;
         }
-        serving.insert(filled..documents, random::one_field).await?;
+        server.insert(filled..documents, random::one_field).await?;
         filled = documents;
-        serving.cache("v").await?;
-        let answers = Answers::of(documents)?;
+        server.cache("v").await?;
+        let expected = ExpectedCounts::of(documents)?;
         if figures.wants(&[Figure::ExactBySize, Figure::RegexBySize]) {
-            sweep_devices(figures, &mut serving, documents, &answers).await?;
+            sweep_devices(figures, &mut server, documents, &expected).await?;
         }
         if figures.wants(&[Figure::ExactBesideRivals, Figure::RegexBesideRivals]) {
-            rivals::measure(figures, &mut serving, documents, &answers).await?;
+            rivals::measure(figures, &mut server, documents, &expected).await?;
         }
     }
-    serving.stop()
+    server.stop()
 }
 
-/// One number of documents with one device, two, and so on.
+/// Measures one number of documents, with one device, with two, and so on.
 async fn sweep_devices(
     figures: &mut Figures,
-    serving: &mut Serving,
+    server: &mut RunningServer,
     documents: usize,
-    answers: &Answers,
+    expected: &ExpectedCounts,
 ) -> Result<()> {
     let mut samples = Samples::default();
     for _ in 0..figures.rounds() {
         for count in 1..=figures.devices.len() {
-            serving.set_devices(count).await?;
-            let devices = serving.devices();
+            server.set_devices(count).await?;
+            let devices = server.devices();
             let by = |expect| Measured {
                 engine: "forebay",
                 devices: &devices,
                 expect,
             };
             if figures.wants(&[Figure::ExactBySize]) {
-                let rate = serving
-                    .exact_rate(&answers.known, figures.rate_duration())
+                let rate = server
+                    .exact_rate(&expected.known, figures.rate_duration())
                     .await?;
                 samples.add(
                     &format!("figure-9/{documents}"),
@@ -87,8 +87,8 @@ async fn sweep_devices(
                 );
             }
             if figures.wants(&[Figure::RegexBySize]) {
-                let time = serving.regex_time(REGEX, answers.regex()).await?;
-                let by = by(Some(answers.regex()));
+                let time = server.regex_time(REGEX, expected.regex()).await?;
+                let by = by(Some(expected.regex()));
                 samples.add(&format!("figure-10/{documents}"), by, "client_ms", time);
             }
         }

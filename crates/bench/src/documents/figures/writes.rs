@@ -1,4 +1,4 @@
-//! Figure 13: inserts into a large collection with no to five fields cached, beside indexed fields and rivals.
+//! Figure 13: inserts into a large collection with zero to five cached fields, beside indexed fields and rivals.
 
 use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
@@ -12,25 +12,25 @@ use forebay_peers::postgres::Postgres;
 use mongodb::Database;
 
 use super::Figures;
-use super::bed::{Bed, COLLECTION};
+use super::fixture::{COLLECTION, Fixture};
 use super::samples::Samples;
 use crate::data;
 use crate::documents::random::{self, BATCH, FIELDS};
 use crate::documents::session::DATABASE;
 use crate::record::Measured;
 
-/// Documents that are there before, as in the paper.
+/// Number of documents before the first measurement, as in the paper.
 const DOCUMENTS: usize = 10_000_000;
-/// Documents that FerretDB has before: it inserts slowly.
+/// The same of FerretDB, which inserts slowly.
 const FERRETDB_DOCUMENTS_MAX: usize = 100_000;
-/// Documents inserted for one measurement.
+/// Number of documents inserted for one measurement.
 const INSERTED: usize = 5 * BATCH;
 /// The same of FerretDB.
 const FERRETDB_INSERTED: usize = 5_000;
-/// The same in a run that only checks the definitions.
+/// The same in a smoke run.
 const SMOKE_INSERTED: usize = BATCH / 40;
 
-/// Measures Forebay and whichever rivals are installed.
+/// Measures Forebay and those rivals that are installed.
 pub async fn measure(figures: &mut Figures) -> Result<()> {
     let documents = figures.at_most(DOCUMENTS);
     forebay(figures, documents).await?;
@@ -65,15 +65,15 @@ fn add(samples: &mut Samples, point: &str, by: Measured<'_>, rate: f64) {
     samples.add(&case, by, "documents_per_s", rate);
 }
 
-/// The documents that are there, and those that come next.
-struct Filled {
+/// A collection that grows by `inserted` documents with each measurement.
+struct GrowingCollection {
     db: Database,
     documents: usize,
     inserted: usize,
 }
 
-impl Filled {
-    /// Inserts the next documents, and adds how many a second to a point of the figure.
+impl GrowingCollection {
+    /// Inserts the next documents, and adds the rate per second to a point of the figure.
     async fn insert(&mut self, samples: &mut Samples, point: &str, by: Measured<'_>) -> Result<()> {
         let start = Instant::now();
         let range = self.documents..self.documents + self.inserted;
@@ -84,7 +84,7 @@ impl Filled {
         Ok(())
     }
 
-    /// All documents are there.
+    /// Checks that all documents were inserted.
     async fn check(&self) -> Result<()> {
         let count = client::count(&self.db, COLLECTION, &doc! {}, Plan::Chosen).await?;
         ensure!(
@@ -109,44 +109,44 @@ impl Filled {
     }
 }
 
-/// Cached fields, then indexed ones, in every round.
+/// Measures cached fields, then indexed ones, in every round.
 async fn forebay(figures: &mut Figures, documents: usize) -> Result<()> {
-    let mut bed = Bed::new(&figures.devices, random::five_fields)?;
-    bed.grow(documents).await?;
-    let mut serving = bed.serve(&[]).await?;
-    serving.set_devices(figures.devices.len()).await?;
-    let devices = serving.devices();
+    let mut fixture = Fixture::new(&figures.devices, random::five_fields)?;
+    fixture.grow(documents).await?;
+    let mut server = fixture.serve(&[]).await?;
+    server.set_devices(figures.devices.len()).await?;
+    let devices = server.devices();
     let by = Measured {
         engine: "forebay",
         devices: &devices,
         expect: None,
     };
-    let mut filled = Filled {
-        db: serving.db.clone(),
+    let mut collection = GrowingCollection {
+        db: server.db.clone(),
         documents,
         inserted: inserted(figures),
     };
     let mut samples = Samples::default();
     for _ in 0..figures.rounds() {
         for kind in ["cached", "indexed"] {
-            filled.drop_indexes().await?;
+            collection.drop_indexes().await?;
             for count in 0..=FIELDS.len() {
                 match (kind, count) {
                     (_, 0) => {}
-                    ("cached", count) => serving.cache(FIELDS[count - 1]).await?,
-                    (_, count) => filled.index(FIELDS[count - 1]).await?,
+                    ("cached", count) => server.cache(FIELDS[count - 1]).await?,
+                    (_, count) => collection.index(FIELDS[count - 1]).await?,
                 }
                 let point = format!("{kind}/{count}");
-                filled.insert(&mut samples, &point, by).await?;
+                collection.insert(&mut samples, &point, by).await?;
             }
         }
     }
-    filled.check().await?;
-    serving.stop()?;
+    collection.check().await?;
+    server.stop()?;
     samples.report(&mut figures.report)
 }
 
-/// Indexed fields; it has no caches.
+/// Measures indexed fields; FerretDB has no caches.
 async fn ferretdb(figures: &mut Figures, documents: usize) -> Result<()> {
     let server = FerretDb::start()?;
     let db = client::connect(server.uri()).await?.database(DATABASE);
@@ -156,7 +156,7 @@ async fn ferretdb(figures: &mut Figures, documents: usize) -> Result<()> {
         random::five_fields,
     )
     .await?;
-    let mut filled = Filled {
+    let mut collection = GrowingCollection {
         db,
         documents,
         inserted: inserted(figures).min(FERRETDB_INSERTED),
@@ -169,20 +169,20 @@ async fn ferretdb(figures: &mut Figures, documents: usize) -> Result<()> {
     };
     let mut samples = Samples::default();
     for _ in 0..figures.rounds() {
-        filled.drop_indexes().await?;
+        collection.drop_indexes().await?;
         for count in 0..=FIELDS.len() {
             if let Some(field) = count.checked_sub(1) {
-                filled.index(FIELDS[field]).await?;
+                collection.index(FIELDS[field]).await?;
             }
             let point = format!("indexed/{count}");
-            filled.insert(&mut samples, &point, by).await?;
+            collection.insert(&mut samples, &point, by).await?;
         }
     }
-    filled.check().await?;
+    collection.check().await?;
     samples.report(&mut figures.report)
 }
 
-/// Fields with a B-tree, then with an index of trigrams, in every round; rows are copied in, its fastest way.
+/// Measures fields with a B-tree, then with an index of trigrams, in every round. Rows are copied in, the fastest way.
 fn postgres(figures: &mut Figures, documents: usize) -> Result<()> {
     let folder = tempfile::tempdir_in(forebay_peers::cache_folder()?)?;
     let mut postgres = Postgres::start()?;
@@ -190,10 +190,10 @@ fn postgres(figures: &mut Figures, documents: usize) -> Result<()> {
     let columns = FIELDS
         .map(|field| format!("{field} text NOT NULL"))
         .join(", ");
-    postgres.ask(&format!(
+    postgres.execute(&format!(
         "CREATE TABLE letters (id integer PRIMARY KEY, {columns})"
     ))?;
-    postgres.ask("CREATE EXTENSION pg_trgm")?;
+    postgres.execute("CREATE EXTENSION pg_trgm")?;
     copy_in(&mut postgres, folder.path(), 0, documents)?;
     let (mut documents, inserted) = (documents, inserted(figures));
     let by = Measured {
@@ -210,7 +210,7 @@ fn postgres(figures: &mut Figures, documents: usize) -> Result<()> {
             for count in 0..=FIELDS.len() {
                 if let Some(field) = count.checked_sub(1) {
                     let (field, method) = (FIELDS[field], index.replace('F', FIELDS[field]));
-                    postgres.ask(&format!(
+                    postgres.execute(&format!(
                         "CREATE INDEX {kind}_{field} ON letters USING {method}"
                     ))?;
                 }
@@ -220,7 +220,7 @@ fn postgres(figures: &mut Figures, documents: usize) -> Result<()> {
                 add(&mut samples, &format!("{kind}/{count}"), by, rate);
             }
             let indexes = FIELDS.map(|field| format!("{kind}_{field}")).join(", ");
-            postgres.ask(&format!("DROP INDEX {indexes}"))?;
+            postgres.execute(&format!("DROP INDEX {indexes}"))?;
         }
     }
     let (count, _) = postgres.count("SELECT count(*) FROM letters")?;
@@ -231,14 +231,14 @@ fn postgres(figures: &mut Figures, documents: usize) -> Result<()> {
     samples.report(&mut figures.report)
 }
 
-/// Copies rows in; how long that took, in milliseconds.
+/// Copies rows into PostgreSQL. Returns the time in milliseconds.
 fn copy_in(postgres: &mut Postgres, folder: &Path, start: usize, count: usize) -> Result<f64> {
     let file = rows_file(folder, start, count)?;
-    let (_, time) = postgres.ask(&format!("\\copy letters FROM '{}'", file.display()))?;
+    let (_, time) = postgres.execute(&format!("\\copy letters FROM '{}'", file.display()))?;
     Ok(time)
 }
 
-/// A file of the same documents as rows, fields apart by tabs.
+/// Writes the same documents to a file as rows, their fields separated by tabs.
 fn rows_file(folder: &Path, start: usize, count: usize) -> Result<PathBuf> {
     let path = folder.join("rows.txt");
     data::write_file(&path, |writer| {

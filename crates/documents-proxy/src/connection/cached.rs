@@ -1,0 +1,710 @@
+//! Commands on collections with caches: which of them the replica answers, and which it has to follow.
+
+use std::pin::pin;
+use std::slice;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::{Duration, Instant};
+
+use bson::oid::ObjectId;
+use bson::{RawBson, RawDocument, RawDocumentBuf, rawdoc};
+use bytes::Bytes;
+use forebay_documents::Namespace;
+use forebay_wire_mongo::{Flags, OpMsg, Peek};
+use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::time::timeout;
+
+use super::catch_up::{caught_up, told};
+use super::commands::{
+    CHANGES_RIGHTS, ENDS_TRANSACTION, UNFOLLOWED, declares, decode, expires, namespace, writes_out,
+};
+use super::compare::Verdict;
+use super::cursors::open_cursor;
+use super::indexes::with_definitions;
+use super::reads::{self, Answer, Read};
+use super::reasons::Reason;
+use super::writes::{self, Write};
+use super::{Connection, FrameError, Next, Request, compare, cursors, operations, proof};
+use crate::replicas::{
+    Answering, Effect, Replica, Replicas, View, first_batch, operation_time, succeeded,
+};
+
+/// How long a replica stands still, and writers with it, while the upstream is asked what it says: less than writers
+/// wait.
+const COMPARE_TIMEOUT: Duration = Duration::from_secs(5);
+
+impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
+    /// Runs a command where there are replicas.
+    pub(super) async fn serve_command(
+        &mut self,
+        replicas: &Arc<Replicas>,
+        request: Request,
+    ) -> Result<Next, FrameError> {
+        let Some(peek) = Peek::new(&request.bytes) else {
+            return self.exchange(request, Flags::default()).await;
+        };
+        let (name, flags) = (peek.command().to_owned(), peek.flags);
+        if cursors::concerns_replicas(&peek) {
+            return self.cursor_command(request).await;
+        }
+        if !reads::is_read(&name) {
+            self.proxy.count_forwarded(&name);
+        }
+        if CHANGES_RIGHTS.contains(&name.as_str()) {
+            self.proven.clear();
+            self.may_be_authenticated = true;
+        }
+        let namespace = namespace(peek.body);
+        if writes::is_write(&name) {
+            let Some(replica) = namespace.map(|namespace| replicas.replica(&namespace)) else {
+                return self.exchange(request, flags).await;
+            };
+            let next = self.write(replicas, &replica, request, flags).await;
+            replicas.release(replica);
+            return next;
+        }
+        let Some(message) = decode(&request.bytes) else {
+            return self.exchange(request, flags).await;
+        };
+        self.by_name(replicas, &name, namespace, request, message, flags)
+            .await
+    }
+
+    /// Runs a command that is neither a write nor about a cursor of a replica.
+    async fn by_name(
+        &mut self,
+        replicas: &Arc<Replicas>,
+        name: &str,
+        namespace: Option<Namespace>,
+        request: Request,
+        message: OpMsg,
+        flags: Flags,
+    ) -> Result<Next, FrameError> {
+        let body = &message.body;
+        let is_read = reads::is_read(name) && !flags.has(Flags::MORE_TO_COME);
+        if let (true, Some(namespace)) = (declares(name, body), &namespace) {
+            let replica = replicas.replica(namespace);
+            let next = self.create_indexes(replicas, &replica, request, body).await;
+            replicas.release(replica);
+            return next;
+        }
+        let replica = namespace.and_then(|namespace| replicas.find(&namespace));
+        match (name, replica) {
+            ("aggregate", _) if writes_out(body) => {
+                self.run_unfollowed(replicas, request, message).await
+            }
+            ("aggregate", _) if is_read && operations::lists_operations(body) => {
+                self.aggregate_operations(request, message).await
+            }
+            (_, Some(replica)) if is_read => self.read(replicas, &replica, request, message).await,
+            ("dropIndexes", Some(replica)) => {
+                self.drop_indexes(replicas, &replica, request, &message)
+                    .await
+            }
+            // Where there are streams, they tell what it deletes.
+            ("createIndexes", Some(_)) if replicas.exclusive && expires(body) => {
+                self.run_unfollowed(replicas, request, message).await
+            }
+            ("listIndexes", Some(replica)) => {
+                let definitions = replica.definitions();
+                let amend = |reply: &mut _| with_definitions(reply, &definitions);
+                self.amended(request, message, amend).await
+            }
+            ("drop" | "dropDatabase", _) => self.drop_collections(replicas, request, message).await,
+            (name, _) if reads::is_read(name) => {
+                self.proxy.count_forwarded(name);
+                self.exchange(request, flags).await
+            }
+            (name, _) => self.without_replica(replicas, name, request, message).await,
+        }
+    }
+
+    /// Runs a command that is about no single replica.
+    async fn without_replica(
+        &mut self,
+        replicas: &Arc<Replicas>,
+        name: &str,
+        request: Request,
+        message: OpMsg,
+    ) -> Result<Next, FrameError> {
+        let (body, flags) = (&message.body, message.flags);
+        match name {
+            "explain" => self.explain(replicas, request, message).await,
+            "currentOp" => self.current_op(request, message).await,
+            "forebayDevices" if operations::lists_devices(body) => {
+                self.devices(&request, body).await
+            }
+            "killAllSessions" | "killAllSessionsByPattern" if !flags.has(Flags::MORE_TO_COME) => {
+                self.kill_sessions(request, message).await
+            }
+            "killOp" if let Some(number) = operations::killed(body) => {
+                self.kill_op(request, &message, number).await
+            }
+            "serverStatus" => {
+                let told = replicas.counters.document();
+                let amend = |reply: &mut RawDocumentBuf| {
+                    reply.append(bson::cstr!("forebayUpstream"), told);
+                };
+                self.amended(request, message, amend).await
+            }
+            name if ENDS_TRANSACTION.contains(&name) && !flags.has(Flags::MORE_TO_COME) => {
+                self.end_transaction(replicas, request).await
+            }
+            name if UNFOLLOWED.contains(&name) => {
+                self.run_unfollowed(replicas, request, message).await
+            }
+            _ => self.exchange(request, flags).await,
+        }
+    }
+
+    async fn read(
+        &mut self,
+        replicas: &Arc<Replicas>,
+        replica: &Arc<Replica>,
+        request: Request,
+        message: OpMsg,
+    ) -> Result<Next, FrameError> {
+        let flags = message.flags;
+        let answer = self.answer_of(replicas, replica, &message.body).await?;
+        let counters = &replicas.counters;
+        let counter = match &answer {
+            Answer::Reply(_) => &counters.answered,
+            Answer::Fetch(..) | Answer::Narrowed(..) => &counters.narrowed,
+            Answer::Forward(_) => &counters.forwarded,
+        };
+        counter.fetch_add(1, Ordering::Relaxed);
+        if !matches!(answer, Answer::Reply(_)) {
+            let name = Peek::new(&request.bytes).map_or("", |peek| peek.command());
+            self.proxy.count_forwarded(name);
+        }
+        match answer {
+            Answer::Fetch(fetch, _) => {
+                self.fetch(replicas, replica, fetch, &message.body, request)
+                    .await
+            }
+            Answer::Narrowed(body, _) => {
+                let bytes = OpMsg { body, ..message }.encode(request.id(), 0).into();
+                self.exchange(Request { bytes, ..request }, flags).await
+            }
+            // Of what has further batches, the upstream may show others first.
+            Answer::Reply(reply) if open_cursor(&reply).is_none() && compare::is_due(replicas) => {
+                self.compared(replicas, replica, &message, &request).await
+            }
+            Answer::Reply(reply) => self.respond(reply, &request).await,
+            Answer::Forward(reason) => {
+                if matches!(reason, Reason::Slower { .. }) {
+                    counters.slower.fetch_add(1, Ordering::Relaxed);
+                }
+                let (client, body) = (&self.client, &message.body);
+                match reads::refusal(replicas, client, replica, body, &reason).await {
+                    Some(refusal) if self.prove_read(replica).await? => {
+                        self.respond(refusal, &request).await
+                    }
+                    _ => self.exchange(request, flags).await,
+                }
+            }
+        }
+    }
+
+    /// The answer of the replica to a read, if the client may read the collection. If it may not, the upstream refuses
+    /// the read.
+    pub(super) async fn answer_of(
+        &mut self,
+        replicas: &Arc<Replicas>,
+        replica: &Arc<Replica>,
+        body: &RawDocument,
+    ) -> Result<Answer, FrameError> {
+        let Some(ready) = self.answering(replica) else {
+            // An older copy may answer once the upstream is away, when it can no longer be asked for permission.
+            if self.replicas.serve_stale && !self.is_stale {
+                self.prove_read(replica).await?;
+            }
+            return Ok(Answer::Forward(self.not_ready(replica)));
+        };
+        let read = match Read::parse(&replica.namespace, &ready.fields, body) {
+            Ok(read) => read,
+            Err(reason) => return Ok(Answer::Forward(reason)),
+        };
+        if !self.prove_read(replica).await? {
+            return Ok(Answer::Forward(Reason::Unproven));
+        }
+        let answer = reads::answer(replicas, replica, &self.client, &read).await;
+        // Of what has been loaded again meanwhile, the earlier state is unknown.
+        if self.answering(replica) == Some(ready) {
+            return Ok(answer);
+        }
+        match answer {
+            // What was stopped does not begin again at the upstream.
+            Answer::Reply(reply) if reads::was_stopped(&reply) => return Ok(Answer::Reply(reply)),
+            Answer::Reply(reply) => self.close(&replica.namespace, &reply).await,
+            _ => {}
+        }
+        Ok(Answer::Forward(self.not_ready(replica)))
+    }
+
+    /// Why the replica does not answer this client.
+    fn not_ready(&self, replica: &Replica) -> Reason {
+        let away = || match self.replicas.is_away() {
+            true => "the upstream cannot be reached".to_owned(),
+            false => "the cache has just been loaded".to_owned(),
+        };
+        Reason::NotReady(replica.reason().unwrap_or_else(away))
+    }
+
+    /// The replica, if it answers this client.
+    fn answering(&self, replica: &Replica) -> Option<Answering> {
+        replica.answering(View {
+            is_away: self.replicas.is_away(),
+            is_cut_off: self.is_stale,
+            serve_stale: self.replicas.serve_stale,
+            exclusive: self.replicas.exclusive,
+        })
+    }
+
+    /// Answers with what the replica says, unless the upstream says something else and stays with it.
+    ///
+    /// A replica that follows a stream stands still while the upstream is asked, and then goes on to the time of the
+    /// upstream's answer; documents that were written between may be in one answer and not in the other, as an upstream
+    /// that searches reads each document at a time of its own.
+    async fn compared(
+        &mut self,
+        replicas: &Arc<Replicas>,
+        replica: &Arc<Replica>,
+        message: &OpMsg,
+        request: &Request,
+    ) -> Result<Next, FrameError> {
+        replicas.counters.compared.fetch_add(1, Ordering::Relaxed);
+        let mut tries = 0;
+        loop {
+            let no_writes = match replicas.exclusive {
+                true => Some(replica.apply_lock.clone().read_owned().await),
+                false => None,
+            };
+            let still = replica.pause().await;
+            let held = (still, no_writes);
+            let (told, held) = self.ask_while_held(message, request, held).await?;
+            let Some(told) = told else {
+                return Ok(Next::Close);
+            };
+            let (Some(direct), Some((still, no_writes))) = (Peek::new(&told), held) else {
+                replicas.counters.undecided.fetch_add(1, Ordering::Relaxed);
+                return self.pass(told, request).await;
+            };
+            if let (false, Some(at)) = (replicas.exclusive, operation_time(direct.body)) {
+                // Too late, it is another answer that is compared, and taken for a difference if the upstream stays
+                // with it.
+                drop(timeout(COMPARE_TIMEOUT, still.move_to(at)).await);
+            }
+            let answer = self.answer_of(replicas, replica, &message.body).await?;
+            let changed = still.changed();
+            drop((still, no_writes));
+            let Answer::Reply(reply) = answer else {
+                return self.pass(told, request).await;
+            };
+            if open_cursor(&reply).is_some() {
+                self.close(&replica.namespace, &reply).await;
+                return self.pass(told, request).await;
+            }
+            let verdict = compare::judge(&message.body, &reply, direct.body, &changed);
+            if verdict == Verdict::Same {
+                return self.respond(reply, request).await;
+            }
+            tries += 1;
+            if tries < compare::TRIES {
+                continue;
+            }
+            if verdict == Verdict::Undecided {
+                replicas.counters.undecided.fetch_add(1, Ordering::Relaxed);
+            } else {
+                compare::report(replicas, &replica.namespace, message, &reply, direct.body);
+            }
+            return self.pass(told, request).await;
+        }
+    }
+
+    /// Asks the upstream while something is held; gives that back, unless the upstream took too long and it was let go.
+    async fn ask_while_held<H>(
+        &mut self,
+        message: &OpMsg,
+        request: &Request,
+        held: H,
+    ) -> Result<(Option<Bytes>, Option<H>), FrameError> {
+        let message = with_reply(message.clone());
+        let mut asking = pin!(self.ask(&message, request.id()));
+        match timeout(COMPARE_TIMEOUT, asking.as_mut()).await {
+            Ok(told) => Ok((told?, Some(held))),
+            Err(_) => {
+                drop(held);
+                Ok((asking.await?, None))
+            }
+        }
+    }
+
+    /// Whether the upstream lets the client read the collection; each connection asks anew after a while.
+    pub(super) async fn prove_read(&mut self, replica: &Replica) -> Result<bool, FrameError> {
+        let namespace = &replica.namespace;
+        let proven = self.proven.get(namespace);
+        if self.is_stale {
+            return Ok(self.was_proven_in_time(proven.copied(), replica));
+        }
+        if proof::counts(proven.copied(), Instant::now()) {
+            return Ok(true);
+        }
+        let probe = rawdoc! {
+            "find": namespace.collection.as_str(), "projection": { "_id": 1 }, "limit": 1, "singleBatch": true,
+            "$db": namespace.db.as_str(),
+        };
+        let Some(reply) = self.ask_as_client(probe).await? else {
+            return Ok(false);
+        };
+        // A reply to something else could be one that the client has brought about.
+        let of = reply
+            .get_document("cursor")
+            .and_then(|cursor| cursor.get_str("ns"));
+        let proven = succeeded(&reply) && of.is_ok_and(|of| of == namespace.to_string());
+        let at = proven.then(Instant::now);
+        match at {
+            Some(at) => drop(self.proven.insert(namespace.clone(), at)),
+            None => drop(self.proven.remove(namespace)),
+        }
+        if !self.may_be_authenticated {
+            replica.set_public(at);
+        }
+        Ok(proven)
+    }
+
+    /// Whether the upstream's permission for this client, or for all unauthenticated clients, was still valid when the
+    /// store was lost.
+    fn was_proven_in_time(&self, proven: Option<Instant>, replica: &Replica) -> bool {
+        let Some(lost_at) = self.replicas.lost_at() else {
+            return false;
+        };
+        [proven, replica.public_at()]
+            .into_iter()
+            .any(|given| proof::counts(given, lost_at))
+    }
+
+    /// Whether the upstream lets the client write to the collection, by an update of a document that is not there; else
+    /// what the upstream says.
+    pub(super) async fn prove_write(
+        &mut self,
+        namespace: &Namespace,
+    ) -> Result<Option<RawDocumentBuf>, FrameError> {
+        let update = rawdoc! { "q": { "_id": ObjectId::new() }, "u": { "$set": { "forebay": 1 } } };
+        let probe = rawdoc! {
+            "update": namespace.collection.as_str(), "updates": [update], "$db": namespace.db.as_str(),
+        };
+        let reply = self.ask_as_client(probe).await?.unwrap_or_default();
+        let none = matches!(reply.get("writeErrors"), Ok(None));
+        Ok((!succeeded(&reply) || !none).then_some(reply))
+    }
+
+    /// The `_id`s of the documents that queries of the client find; `None` if that is unknown because the upstream
+    /// refuses to say or there are too many.
+    async fn ids_of(
+        &mut self,
+        namespace: &Namespace,
+        queries: &[RawDocumentBuf],
+    ) -> Result<Option<Vec<RawBson>>, FrameError> {
+        let most = i64::try_from(writes::TOUCHED_MAX + 1).unwrap_or(i64::MAX);
+        let mut ids = Vec::new();
+        for query in queries {
+            let find = rawdoc! {
+                "find": namespace.collection.as_str(), "filter": query.clone(), "projection": { "_id": 1 },
+                "limit": most, "batchSize": most, "$db": namespace.db.as_str(),
+            };
+            let Some(reply) = self.ask_as_client(find).await? else {
+                return Ok(None);
+            };
+            let of_all = first_batch(&reply).map(|found| found.get("_id").ok().flatten());
+            let Some(found) = of_all
+                .map(|id| id.map(RawBson::from))
+                .collect::<Option<Vec<_>>>()
+            else {
+                return Ok(None);
+            };
+            ids.extend(found);
+            if !succeeded(&reply)
+                || open_cursor(&reply).is_some()
+                || ids.len() > writes::TOUCHED_MAX
+            {
+                return Ok(None);
+            }
+        }
+        Ok(Some(ids))
+    }
+
+    async fn write(
+        &mut self,
+        replicas: &Arc<Replicas>,
+        replica: &Arc<Replica>,
+        request: Request,
+        flags: Flags,
+    ) -> Result<Next, FrameError> {
+        if !replicas.exclusive {
+            // Without caches, no replica waits for its end.
+            if !replica.is_declared() && flags.has(Flags::MORE_TO_COME) {
+                return self.exchange(request, flags).await;
+            }
+            let reply = self.ask_for_write(&request, flags).await;
+            caught_up(replicas, slice::from_ref(replica), &reply).await;
+            return self.reply_to_write(reply, &request, flags).await;
+        }
+        let shared = replica.apply_lock.clone().read_owned().await;
+        if !replica.is_declared() {
+            // Who declares caches waits for this; a client that takes its reply slowly must not keep it.
+            let reply = self.ask_for_write(&request, flags).await;
+            drop(shared);
+            return self.reply_to_write(reply, &request, flags).await;
+        }
+        drop(shared);
+        let alone = replica.apply_lock.clone().write_owned().await;
+        let reply = self
+            .write_followed(replicas, replica, &request, flags)
+            .await;
+        drop(alone);
+        self.reply_to_write(reply, &request, flags).await
+    }
+
+    /// Sends a write to the upstream, and has the replica follow before the reply. The caller holds the gate alone.
+    async fn write_followed(
+        &mut self,
+        replicas: &Arc<Replicas>,
+        replica: &Arc<Replica>,
+        request: &Request,
+        flags: Flags,
+    ) -> Result<Option<Bytes>, FrameError> {
+        let Some(message) = decode(&request.bytes) else {
+            let reply = self.ask_for_write(request, flags).await;
+            if flags.has(Flags::MORE_TO_COME) {
+                replicas.apply(replica, Effect::Unfinished).await;
+            } else if !told(&reply).is_some_and(|reply| writes::is_refusal(reply.body)) {
+                replicas.apply(replica, Effect::Unknown).await;
+            }
+            return reply;
+        };
+        let name = Peek::new(&request.bytes).map_or("", |peek| peek.command());
+        let mut write = Write::parse(name, message);
+        let looked_up = match write.lookups() {
+            None => None,
+            Some(queries) if queries.is_empty() => Some(Vec::new()),
+            Some(queries) => self.ids_of(&replica.namespace, &queries).await?,
+        };
+        match looked_up {
+            Some(ids) => write.add_touched(ids),
+            None => write.set_unknown(),
+        }
+        let bytes = write.message.encode(request.id(), 0);
+        let reply = self.ask_to_end(&bytes, request.id()).await;
+        let told = told(&reply);
+        replicas
+            .apply(replica, write.effect(told.map(|reply| reply.body)))
+            .await;
+        reply
+    }
+
+    /// Sends a write and waits for its end, also where the client does not; not for that of a message which is not
+    /// well-formed and to which no reply comes.
+    async fn ask_for_write(
+        &mut self,
+        request: &Request,
+        flags: Flags,
+    ) -> Result<Option<Bytes>, FrameError> {
+        if !flags.has(Flags::MORE_TO_COME) {
+            return self.ask_to_end(&request.bytes, request.id()).await;
+        }
+        let Some(message) = decode(&request.bytes) else {
+            self.send(&request.bytes).await?;
+            return Ok(None);
+        };
+        let bytes = writes::expecting_reply(message).encode(request.id(), 0);
+        self.ask_to_end(&bytes, request.id()).await
+    }
+
+    /// Gives the client the reply to a write, if it wants one.
+    async fn reply_to_write(
+        &mut self,
+        reply: Result<Option<Bytes>, FrameError>,
+        request: &Request,
+        flags: Flags,
+    ) -> Result<Next, FrameError> {
+        match reply? {
+            _ if flags.has(Flags::MORE_TO_COME) => Ok(Next::Request),
+            None => Ok(Next::Close),
+            Some(reply) => self.pass(reply, request).await,
+        }
+    }
+
+    /// Passes on a command whose effect is not followed, and begins to load all caches anew before the reply, unless
+    /// the upstream refused it.
+    async fn run_unfollowed(
+        &mut self,
+        replicas: &Arc<Replicas>,
+        request: Request,
+        message: OpMsg,
+    ) -> Result<Next, FrameError> {
+        let flags = message.flags;
+        let name = Peek::new(&request.bytes).map_or("", |peek| peek.command());
+        let targets = writes::targets(name, &message.body);
+        let bytes = with_reply(message).encode(request.id(), 0);
+        let reply = self.ask_to_end(&bytes, request.id()).await;
+        let told = told(&reply);
+        let why = "a command changed data in a way that is not followed";
+        let mut written = replicas.declared();
+        written.retain(|replica| {
+            let targets = targets.as_ref();
+            targets.is_none_or(|targets| targets.contains(&replica.namespace))
+        });
+        if !replicas.exclusive {
+            caught_up(replicas, &written, &reply).await;
+            written.clear();
+        }
+        for replica in written {
+            match told {
+                Some(reply) if writes::is_refusal_of_all(name, reply.body) => {}
+                Some(_) => replicas.reload(&replica, why),
+                None => replicas.reload_after_pause(&replica, why),
+            }
+        }
+        self.reply_to_write(reply, &request, flags).await
+    }
+
+    /// Passes on the end of a transaction; what was written in it can be read then.
+    async fn end_transaction(
+        &mut self,
+        replicas: &Arc<Replicas>,
+        request: Request,
+    ) -> Result<Next, FrameError> {
+        let reply = self.ask_to_end(&request.bytes, request.id()).await;
+        if !replicas.exclusive {
+            caught_up(replicas, &replicas.declared(), &reply).await;
+        }
+        self.reply_to_write(reply, &request, Flags::default()).await
+    }
+
+    /// Passes on a command by which collections go.
+    async fn drop_collections(
+        &mut self,
+        replicas: &Arc<Replicas>,
+        request: Request,
+        message: OpMsg,
+    ) -> Result<Next, FrameError> {
+        let db = message.body.get_str("$db").unwrap_or_default().to_owned();
+        let collection = namespace(&message.body).map(|it| it.collection);
+        let is_named = |replica: &Arc<Replica>| {
+            let replica = &replica.namespace;
+            replica.db == db
+                && collection
+                    .as_ref()
+                    .is_none_or(|it| *it == replica.collection)
+        };
+        let declared = || replicas.declared().into_iter().filter(is_named);
+        let known: Vec<_> = declared().collect();
+        let mut alone = Vec::new();
+        for replica in &known {
+            alone.push(replica.apply_lock.clone().write_owned().await);
+        }
+        let flags = message.flags;
+        let bytes = with_reply(message).encode(request.id(), 0);
+        let reply = self.ask_to_end(&bytes, request.id()).await;
+        let told = told(&reply);
+        for replica in &known {
+            match told.map(|reply| succeeded(reply.body)) {
+                Some(true) => forget(replicas, replica).await,
+                Some(false) => {}
+                None => replicas.apply(replica, Effect::Unfinished).await,
+            }
+        }
+        drop(alone);
+        for replica in declared() {
+            let is_new = !known.iter().any(|known| Arc::ptr_eq(known, &replica));
+            if replicas.exclusive && is_new {
+                replicas.reload(&replica, "it may have been read before it was dropped");
+            }
+        }
+        self.reply_to_write(reply, &request, flags).await
+    }
+
+    /// Passes on a command and changes the reply, if it is one of success.
+    pub(super) async fn amended(
+        &mut self,
+        request: Request,
+        message: OpMsg,
+        amend: impl FnOnce(&mut RawDocumentBuf),
+    ) -> Result<Next, FrameError> {
+        let Some(reply) = self.ask(&with_reply(message), request.id()).await? else {
+            return Ok(Next::Close);
+        };
+        let Some(told) = Peek::new(&reply).filter(|reply| succeeded(reply.body)) else {
+            return self.pass(reply, &request).await;
+        };
+        let mut body = told.body.to_owned();
+        amend(&mut body);
+        self.respond(body, &request).await
+    }
+
+    /// Sends a message and gives the reply; none if the upstream or the client has gone.
+    pub(super) async fn ask(
+        &mut self,
+        message: &OpMsg,
+        request_id: i32,
+    ) -> Result<Option<Bytes>, FrameError> {
+        self.send(&message.encode(request_id, 0)).await?;
+        self.receive(request_id).await
+    }
+
+    /// Runs a command of our own with the client's rights. Its number is one that the client does not know.
+    pub(super) async fn ask_as_client(
+        &mut self,
+        command: RawDocumentBuf,
+    ) -> Result<Option<RawDocumentBuf>, FrameError> {
+        let request_id = super::secret_number();
+        let reply = self.ask(&OpMsg::new(command), request_id).await?;
+        let told = reply.as_ref().and_then(|reply| Peek::new(reply));
+        Ok(told.map(|reply| reply.body.to_owned()))
+    }
+
+    /// Sends a write and waits for the reply, also when the client leaves: the replica has to follow. None if the
+    /// upstream has gone.
+    async fn ask_to_end(
+        &mut self,
+        message: &[u8],
+        request_id: i32,
+    ) -> Result<Option<Bytes>, FrameError> {
+        self.send(message).await?;
+        self.receive_to_end(request_id).await
+    }
+
+    /// Answers with a reply of ours.
+    pub(super) async fn respond(
+        &mut self,
+        reply: RawDocumentBuf,
+        request: &Request,
+    ) -> Result<Next, FrameError> {
+        let reply = OpMsg::new(reply).encode(self.proxy.request_id(), request.id());
+        self.pass(reply.into(), request).await
+    }
+
+    pub(super) async fn pass(
+        &mut self,
+        reply: Bytes,
+        request: &Request,
+    ) -> Result<Next, FrameError> {
+        self.answer(reply, request.compressor).await?;
+        Ok(Next::Request)
+    }
+}
+
+async fn forget(replicas: &Replicas, replica: &Replica) {
+    if let Err(error) = replicas.forget(replica).await {
+        tracing::error!(namespace = %replica.namespace, %error, "the caches of a dropped collection are still listed");
+    }
+}
+
+/// The message, to which a reply comes.
+fn with_reply(message: OpMsg) -> OpMsg {
+    OpMsg {
+        flags: Flags::default(),
+        ..message
+    }
+}

@@ -1,0 +1,242 @@
+//! Cursors of what replicas answer.
+//!
+//! Clients see negative ids for them. MongoDB, FerretDB and Forebay number their cursors from 1 on. A router may use
+//! negative ids, so that an id that no replica knows is passed on.
+
+use bson::{RawArrayBuf, RawBsonRef, RawDocument, RawDocumentBuf, cstr, rawdoc};
+use forebay_documents::{Namespace, namespace};
+use forebay_wire_mongo::{Flags, Peek};
+use tokio::io::{AsyncRead, AsyncWrite};
+
+use super::commands::decode;
+use super::reads::plain;
+use super::{Connection, FrameError, Next, Request};
+use crate::replicas::succeeded;
+
+/// The code of an error that says that there is no such cursor.
+const CURSOR_NOT_FOUND: i32 = 43;
+
+impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
+    /// Runs a command that [`concerns_replicas`].
+    pub(super) async fn cursor_command(&mut self, request: Request) -> Result<Next, FrameError> {
+        let Some(message) = decode(&request.bytes) else {
+            return self.exchange_if_there(request).await;
+        };
+        let body = &message.body;
+        let name = body.iter_elements().next().and_then(Result::ok);
+        match name.map_or("", |name| name.key().as_str()) {
+            "getMore" => self.get_more(request, body).await,
+            "killCursors" => self.kill_cursors(request, body).await,
+            _ => {
+                self.run_on_replica(body, plain(body)).await;
+                self.exchange_if_there(request).await
+            }
+        }
+    }
+
+    /// The next batch, for a client that may read the collection.
+    async fn get_more(&mut self, request: Request, body: &RawDocument) -> Result<Next, FrameError> {
+        let db = body.get_str("$db").unwrap_or_default();
+        let collection = body.get_str("collection").unwrap_or_default();
+        let namespace = namespace::checked(db, collection).ok();
+        let may_read = match namespace.and_then(|namespace| self.replicas.find(&namespace)) {
+            Some(replica) => self.prove_read(&replica).await?,
+            None => false,
+        };
+        if may_read {
+            let id = first_number(body).unwrap_or(0).wrapping_neg();
+            let mut more = rawdoc! { "getMore": id };
+            for (name, value) in plain(body).into_iter().flatten().skip(1) {
+                more.append(name, value);
+            }
+            let reply = self.run_on_replica(body, more).await;
+            if reply.get_i32("code").unwrap_or(0) != CURSOR_NOT_FOUND {
+                return self.respond(renumbered(reply), &request).await;
+            }
+        }
+        self.exchange_if_there(request).await
+    }
+
+    /// Closes cursors of replicas, and has the upstream close the others. Numbers cannot be guessed: no proof of rights
+    /// is needed.
+    async fn kill_cursors(
+        &mut self,
+        request: Request,
+        body: &RawDocument,
+    ) -> Result<Next, FrameError> {
+        let own = numbers(body).filter(|id| is_of_replica(*id));
+        let kill = with_cursors(&plain(body), own.map(i64::wrapping_neg));
+        let reply = self.run_on_replica(body, kill).await;
+        let killed = reply.get_array("cursorsKilled").into_iter().flatten();
+        let killed: Vec<i64> = killed
+            .filter_map(|id| Some(id.ok()?.as_i64()?.wrapping_neg()))
+            .collect();
+        let others: Vec<i64> = numbers(body).filter(|id| !killed.contains(id)).collect();
+        let told = match others.is_empty() || self.is_stale {
+            true => {
+                let none = RawArrayBuf::new;
+                rawdoc! {
+                    "cursorsKilled": none(), "cursorsNotFound": RawArrayBuf::from_iter(others), "cursorsAlive": none(),
+                    "cursorsUnknown": none(), "ok": 1.0,
+                }
+            }
+            false => {
+                let kill = with_cursors(body, others.into_iter());
+                match self.ask_as_client(kill).await? {
+                    Some(told) => told,
+                    None => return Ok(Next::Close),
+                }
+            }
+        };
+        self.respond(with_killed(&told, killed), &request).await
+    }
+
+    /// Closes the cursor of an answer that is not given.
+    pub(super) async fn close(&self, namespace: &Namespace, reply: &RawDocument) {
+        if let Some(id) = open_cursor(reply) {
+            let cursors = RawArrayBuf::from_iter([id.wrapping_neg()]);
+            let kill = rawdoc! { "killCursors": namespace.collection.as_str(), "cursors": cursors };
+            // One that is gone already needs no closing.
+            let run = self.replicas.run_for(&self.client, &namespace.db, kill);
+            drop(run.await);
+        }
+    }
+
+    /// Runs a command for the client on the replica in the database that `asked` is for.
+    async fn run_on_replica(&self, asked: &RawDocument, command: RawDocumentBuf) -> RawDocumentBuf {
+        let db = asked.get_str("$db").unwrap_or_default();
+        let client = &self.client;
+        self.replicas.run_for(client, db, command).await
+    }
+
+    /// Passes a command on, unless the upstream is away.
+    async fn exchange_if_there(&mut self, request: Request) -> Result<Next, FrameError> {
+        match self.is_stale {
+            true => self.refuse_away(&request).await,
+            false => self.exchange(request, Flags::default()).await,
+        }
+    }
+}
+
+/// Is this a command about a cursor that may be a replica's?
+pub fn concerns_replicas(asked: &Peek<'_>) -> bool {
+    if asked.flags.has(Flags::MORE_TO_COME) {
+        return false;
+    }
+    match asked.command() {
+        "getMore" => first_number(asked.body).is_some_and(is_of_replica),
+        "killCursors" => numbers(asked.body).any(is_of_replica),
+        // An empty list means all sessions of the client: the upstream knows which those are, and a replica does not.
+        "endSessions" | "killSessions" => names_some(asked.body),
+        _ => false,
+    }
+}
+
+/// The reply of a replica with the cursor id that the client sees.
+pub fn renumbered(reply: RawDocumentBuf) -> RawDocumentBuf {
+    let Some(id) = open_cursor(&reply) else {
+        return reply;
+    };
+    let with_id = |cursor: &RawDocument| {
+        let mut renumbered = RawDocumentBuf::new();
+        for (name, value) in cursor.into_iter().flatten() {
+            match name.as_str() {
+                "id" => renumbered.append(name, id.wrapping_neg()),
+                _ => renumbered.append(name, value),
+            }
+        }
+        renumbered
+    };
+    let mut renumbered = RawDocumentBuf::new();
+    for (name, value) in reply.into_iter().flatten() {
+        match value {
+            RawBsonRef::Document(cursor) if name.as_str() == "cursor" => {
+                renumbered.append(name, with_id(cursor));
+            }
+            value => renumbered.append(name, value),
+        }
+    }
+    renumbered
+}
+
+/// The cursor of a reply that is not all.
+pub fn open_cursor(reply: &RawDocument) -> Option<i64> {
+    let cursor = reply
+        .get_document("cursor")
+        .and_then(|cursor| cursor.get_i64("id"));
+    cursor.ok().filter(|id| *id != 0)
+}
+
+fn is_of_replica(id: i64) -> bool {
+    id < 0
+}
+
+fn first_number(body: &RawDocument) -> Option<i64> {
+    body.into_iter().next()?.ok()?.1.as_i64()
+}
+
+/// Does a command name sessions?
+fn names_some(body: &RawDocument) -> bool {
+    let sessions = body.into_iter().next().and_then(Result::ok);
+    let sessions = sessions.and_then(|(_, value)| value.as_array());
+    sessions.is_some_and(|sessions| !sessions.is_empty())
+}
+
+/// The cursors that a `killCursors` names.
+fn numbers(body: &RawDocument) -> impl Iterator<Item = i64> {
+    let cursors = body.get_array("cursors").into_iter().flatten();
+    cursors.filter_map(|id| id.ok()?.as_i64())
+}
+
+/// A `killCursors`, of other cursors.
+fn with_cursors(body: &RawDocument, cursors: impl Iterator<Item = i64>) -> RawDocumentBuf {
+    let mut changed = RawDocumentBuf::new();
+    let others = body.into_iter().flatten();
+    for (name, value) in others.filter(|(name, _)| name.as_str() != "cursors") {
+        changed.append(name, value);
+    }
+    changed.append(cstr!("cursors"), RawArrayBuf::from_iter(cursors));
+    changed
+}
+
+/// The reply to a `killCursors`, with more that were closed.
+fn with_killed(reply: &RawDocument, more: Vec<i64>) -> RawDocumentBuf {
+    if !succeeded(reply) {
+        return reply.to_owned();
+    }
+    let mut changed = RawDocumentBuf::new();
+    for (name, value) in reply.into_iter().flatten() {
+        match value {
+            RawBsonRef::Array(killed) if name.as_str() == "cursorsKilled" => {
+                let mut all: RawArrayBuf = killed.into_iter().flatten().collect();
+                more.iter().for_each(|id| all.push(*id));
+                changed.append(name, all);
+            }
+            value => changed.append(name, value),
+        }
+    }
+    changed
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn cursors_of_shadows_have_negative_numbers_for_clients() {
+        let reply = |id: i64| rawdoc! { "cursor": { "firstBatch": [{ "_id": 1 }], "id": id, "ns": "d.c" }, "ok": 1.0 };
+        assert_eq!(renumbered(reply(0)), reply(0));
+        assert_eq!(renumbered(reply(7)), reply(-7));
+        assert_eq!(open_cursor(&reply(-7)), Some(-7));
+        let killed = rawdoc! { "cursorsKilled": [5i64], "ok": 1.0 };
+        let all = rawdoc! { "cursorsKilled": [5i64, -7i64], "ok": 1.0 };
+        assert_eq!(with_killed(&killed, vec![-7]), all);
+        let kill = rawdoc! { "killCursors": "c", "cursors": [5i64, -7i64], "$db": "d" };
+        assert_eq!(
+            numbers(&kill)
+                .filter(|id| is_of_replica(*id))
+                .collect::<Vec<_>>(),
+            [-7]
+        );
+    }
+}

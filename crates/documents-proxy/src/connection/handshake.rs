@@ -1,0 +1,129 @@
+//! What is changed of a handshake that is passed on, so that drivers stay with us and ask for no more than both can do.
+
+use bson::{RawBsonRef, RawDocument, RawDocumentBuf, cstr};
+use forebay_wire_mongo::hello;
+
+use super::reads::without;
+
+/// Fields of a hello that concern the client's own connection.
+const NOT_PASSED_ON: &[&str] = &["compression"];
+
+/// Fields of the reply by which drivers would find the upstream, or its neighbours, and go there; and what it says of
+/// its own connection.
+const NOT_PASSED_BACK: &[&str] = &[
+    "arbiterOnly",
+    "arbiters",
+    "compression",
+    "electionId",
+    "hidden",
+    "hosts",
+    "isreplicaset",
+    "lastWrite",
+    "me",
+    "msg",
+    "passive",
+    "passives",
+    "primary",
+    "secondary",
+    "setName",
+    "setVersion",
+    "tags",
+];
+
+/// Fields of the reply that concern one client, or have two names; and `topologyVersion`, by which drivers ask again
+/// without a pause until something changes.
+const NOT_REMEMBERED: &[&str] = &[
+    "connectionId",
+    "isWritablePrimary",
+    "ismaster",
+    "saslSupportedMechs",
+    "speculativeAuthenticate",
+    "topologyVersion",
+];
+
+/// The hello to the upstream.
+pub fn request(asked: &RawDocument) -> RawDocumentBuf {
+    without(asked, NOT_PASSED_ON)
+}
+
+/// The reply to the client, who sent `asked`.
+///
+/// An upstream that keeps sessions with retryable writes and transactions, as a member of a replica set or a router
+/// does, is described as a router: drivers use all of these with a router, and do not look for others beside it.
+pub fn reply(told: &RawDocument, asked: &RawDocument) -> RawDocumentBuf {
+    let mut reply = RawDocumentBuf::new();
+    let mut routes = false;
+    for (name, value) in told.into_iter().flatten() {
+        match name.as_str() {
+            "maxWireVersion" => reply.append(name, at_most(value, hello::WIRE_VERSION_MAX)),
+            "setName" => routes = true,
+            "msg" => routes |= value == RawBsonRef::String("isdbgrid"),
+            other if NOT_PASSED_BACK.contains(&other) => {}
+            _ => reply.append(name, value),
+        }
+    }
+    if routes {
+        reply.append(cstr!("msg"), "isdbgrid");
+    }
+    hello::append_compression(&mut reply, asked);
+    reply
+}
+
+/// Does a hello begin to say who the client is?
+pub fn authenticates(asked: &RawDocument) -> bool {
+    !matches!(asked.get("speculativeAuthenticate"), Ok(None))
+}
+
+/// What the upstream has `told` at another time, for a client whose authentication it does not answer.
+pub fn remembered(told: &RawDocument) -> RawDocumentBuf {
+    let mut remembered = RawDocumentBuf::new();
+    for (name, value) in told.into_iter().flatten() {
+        if !NOT_REMEMBERED.contains(&name.as_str()) {
+            remembered.append(name, value);
+        }
+    }
+    // Each name of the command has its own for this.
+    remembered.append(cstr!("ismaster"), true);
+    remembered.append(cstr!("isWritablePrimary"), true);
+    remembered
+}
+
+fn at_most(value: RawBsonRef<'_>, limit: i32) -> i32 {
+    value.as_i32().unwrap_or(0).min(limit)
+}
+
+#[cfg(test)]
+mod tests {
+    use bson::rawdoc;
+
+    use super::*;
+
+    #[test]
+    fn a_hello_keeps_its_authentication_and_loses_its_compression() {
+        let asked = rawdoc! { "hello": 1, "helloOk": true, "compression": ["zstd"],
+        "speculativeAuthenticate": { "saslStart": 1 }, "$db": "admin" };
+        let expected = rawdoc! { "hello": 1, "helloOk": true,
+        "speculativeAuthenticate": { "saslStart": 1 }, "$db": "admin" };
+        assert_eq!(request(&asked), expected);
+    }
+
+    #[test]
+    fn a_member_of_a_replica_set_is_described_as_a_router() {
+        let told = rawdoc! { "isWritablePrimary": true, "setName": "rs", "hosts": ["a:1"], "me": "a:1", "primary": "a:1",
+        "topologyVersion": { "counter": 1i64 }, "minWireVersion": 0, "maxWireVersion": 27,
+        "compression": ["zlib"], "ok": 1.0 };
+        let asked = rawdoc! { "hello": 1, "compression": ["snappy", "frob"] };
+        let expected = rawdoc! { "isWritablePrimary": true, "topologyVersion": { "counter": 1i64 }, "minWireVersion": 0,
+        "maxWireVersion": 21, "ok": 1.0, "msg": "isdbgrid", "compression": ["snappy"] };
+        let remembered = remembered(&told);
+        let version = remembered.get("topologyVersion").expect("it is BSON");
+        assert!(version.is_none(), "drivers poll then");
+        assert_eq!(reply(&told, &asked), expected);
+    }
+
+    #[test]
+    fn a_standalone_stays_one_and_its_wire_version_too() {
+        let told = rawdoc! { "ismaster": true, "maxWireVersion": 13, "ok": 1.0 };
+        assert_eq!(reply(&told, &rawdoc! { "ismaster": 1 }), told);
+    }
+}

@@ -1,0 +1,212 @@
+//! Commands about indexes and plans: those of the upstream, and the caches beside them.
+
+use std::sync::Arc;
+
+use bson::{RawArray, RawArrayBuf, RawBsonRef, RawDocument, RawDocumentBuf, cstr, rawdoc};
+use forebay_wire_mongo::OpMsg;
+use tokio::io::{AsyncRead, AsyncWrite};
+
+use super::commands::namespace;
+use super::reads::Answer;
+use super::reasons;
+use super::{Connection, FrameError, Next, Request};
+use crate::replicas::pace::Wanted;
+use crate::replicas::{Replica, ReplicaError, Replicas, fields};
+
+impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
+    pub(super) async fn create_indexes(
+        &mut self,
+        replicas: &Arc<Replicas>,
+        replica: &Arc<Replica>,
+        request: Request,
+        body: &RawDocument,
+    ) -> Result<Next, FrameError> {
+        let indexes = body.get_array("indexes").into_iter().flatten().flatten();
+        let indexes: Vec<_> = indexes
+            .filter_map(|index| index.as_document().map(RawDocument::to_owned))
+            .collect();
+        let caches = indexes
+            .iter()
+            .filter(|index| fields::is_cache(index))
+            .count();
+        if caches < indexes.len() {
+            let mixed = "caches and ordinary indexes of an upstream behind Forebay are created by commands of their own";
+            return self.respond(cannot_create(mixed), &request).await;
+        }
+        if let Some(refusal) = self.prove_write(&replica.namespace).await? {
+            return self.respond(refusal, &request).await;
+        }
+        let reply = replicas
+            .create_caches(replica, RawArrayBuf::from_iter(indexes))
+            .await;
+        self.respond(reply.unwrap_or_else(|error| refusal(&error)), &request)
+            .await
+    }
+
+    pub(super) async fn drop_indexes(
+        &mut self,
+        replicas: &Arc<Replicas>,
+        replica: &Arc<Replica>,
+        request: Request,
+        message: &OpMsg,
+    ) -> Result<Next, FrameError> {
+        let is_cache = match message.body.get("index") {
+            Ok(Some(RawBsonRef::String(name))) => replica
+                .definitions()
+                .iter()
+                .any(|definition| definition.get_str("name").is_ok_and(|it| it == name)),
+            Ok(Some(RawBsonRef::Document(key))) => {
+                fields::is_cache(&rawdoc! { "key": key.to_owned() })
+            }
+            _ => false,
+        };
+        if !is_cache {
+            return self.exchange(request, message.flags).await;
+        }
+        if let Some(refusal) = self.prove_write(&replica.namespace).await? {
+            return self.respond(refusal, &request).await;
+        }
+        let mut command = rawdoc! { "dropIndexes": replica.namespace.collection.as_str() };
+        if let Ok(Some(index)) = message.body.get("index") {
+            command.append(cstr!("index"), index);
+        }
+        let reply = replicas.drop_caches(replica, command).await;
+        self.respond(reply.unwrap_or_else(|error| refusal(&error)), &request)
+            .await
+    }
+
+    /// Explains a read: by the replica if that would answer it, else by the upstream, with the reason beside it.
+    pub(super) async fn explain(
+        &mut self,
+        replicas: &Arc<Replicas>,
+        request: Request,
+        message: OpMsg,
+    ) -> Result<Next, FrameError> {
+        let flags = message.flags;
+        let Ok(explained) = message.body.get_document("explain") else {
+            return self.exchange(request, flags).await;
+        };
+        let mut body = explained.to_owned();
+        body.append(
+            cstr!("$db"),
+            message.body.get_str("$db").unwrap_or_default(),
+        );
+        let Some(replica) = namespace(&body).and_then(|namespace| replicas.find(&namespace)) else {
+            return self.exchange(request, flags).await;
+        };
+        let reason = match self.answer_of(replicas, &replica, &body).await? {
+            Answer::Reply(answer) => {
+                self.close(&replica.namespace, &answer).await;
+                let mut command = rawdoc! { "explain": explained.to_owned() };
+                if let Ok(Some(verbosity)) = message.body.get("verbosity") {
+                    command.append(cstr!("verbosity"), verbosity);
+                }
+                let (client, db) = (&self.client, &replica.namespace.db);
+                let reply = replicas.run_for(client, db, command).await;
+                return self.respond(reply, &request).await;
+            }
+            Answer::Fetch(_, wanted) => reasons::by_id(wanted, replica.measurement.pace()),
+            Answer::Narrowed(_, wanted) => {
+                let one_by_one = None;
+                let wanted = Wanted {
+                    one_by_one,
+                    ..wanted
+                };
+                reasons::by_id(wanted, replica.measurement.pace())
+            }
+            Answer::Forward(reason) => {
+                let client = &self.client;
+                reason.told(replicas, client, &replica.namespace).await
+            }
+        };
+        self.amended(request, message, |reply| {
+            reply.append(
+                cstr!("forebay"),
+                rawdoc! { "answeredBy": "store", "reason": reason },
+            );
+        })
+        .await
+    }
+}
+
+fn cannot_create(why: &str) -> RawDocumentBuf {
+    rawdoc! { "ok": 0.0, "errmsg": why, "code": 67, "codeName": "CannotCreateIndex" }
+}
+
+fn refusal(error: &ReplicaError) -> RawDocumentBuf {
+    cannot_create(&error.to_string())
+}
+
+/// A load that goes on, as `currentOp` shows it.
+pub fn load_of(replica: &Replica) -> Option<RawDocumentBuf> {
+    let (done, total) = replica.progress()?;
+    Some(rawdoc! {
+        "type": "op", "op": "command", "ns": replica.namespace.to_string(), "desc": "cache load",
+        "msg": format!("cache load: {done} of {total} documents"),
+        "progress": { "done": done as i64, "total": total as i64 },
+    })
+}
+
+/// Adds `more` to the operations of a `currentOp`.
+pub fn with_operations(reply: &mut RawDocumentBuf, more: &[RawDocumentBuf]) {
+    let mut amended = RawDocumentBuf::new();
+    for (name, value) in reply.into_iter().flatten() {
+        match value {
+            RawBsonRef::Array(operations) if name.as_str() == "inprog" => {
+                amended.append(name, appended(operations, more));
+            }
+            value => amended.append(name, value),
+        }
+    }
+    *reply = amended;
+}
+
+/// Adds `more` to the documents of a first batch.
+pub fn with_first_batch(reply: &mut RawDocumentBuf, more: &[RawDocumentBuf]) {
+    let mut amended = RawDocumentBuf::new();
+    for (name, value) in reply.into_iter().flatten() {
+        match value {
+            RawBsonRef::Document(cursor) if name.as_str() == "cursor" => {
+                let mut with_more = RawDocumentBuf::new();
+                for (name, value) in cursor.into_iter().flatten() {
+                    match value {
+                        RawBsonRef::Array(batch) if name.as_str() == "firstBatch" => {
+                            with_more.append(name, appended(batch, more));
+                        }
+                        value => with_more.append(name, value),
+                    }
+                }
+                amended.append(name, with_more);
+            }
+            value => amended.append(name, value),
+        }
+    }
+    *reply = amended;
+}
+
+fn appended(array: &RawArray, more: &[RawDocumentBuf]) -> RawArrayBuf {
+    let mut all: RawArrayBuf = array.into_iter().flatten().collect();
+    more.iter().for_each(|document| all.push(document.clone()));
+    all
+}
+
+/// Adds the cache indexes to the last batch of a `listIndexes`.
+pub fn with_definitions(reply: &mut RawDocumentBuf, definitions: &[RawDocumentBuf]) {
+    let Ok(cursor) = reply.get_document("cursor") else {
+        return;
+    };
+    if cursor.get_i64("id").unwrap_or(0) != 0 {
+        return;
+    }
+    let ns = cursor.get_str("ns").unwrap_or_default().to_owned();
+    let listed = cursor
+        .get_array("firstBatch")
+        .into_iter()
+        .flatten()
+        .flatten();
+    let mut batch: RawArrayBuf = listed.collect();
+    definitions
+        .iter()
+        .for_each(|definition| batch.push(definition.clone()));
+    *reply = rawdoc! { "cursor": { "firstBatch": batch, "id": 0i64, "ns": ns }, "ok": 1.0 };
+}

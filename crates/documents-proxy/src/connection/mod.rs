@@ -1,0 +1,574 @@
+//! A connection that is passed on: every client has a connection of its own to the upstream, so that authentication,
+//! sessions, cursors and transactions keep their meaning. Bytes go through unchanged in both directions, but for the
+//! handshake and for compression, which each side agrees for itself.
+
+mod cached;
+mod catch_up;
+mod commands;
+mod compare;
+mod cursors;
+mod fetch;
+mod handshake;
+mod indexes;
+mod operations;
+mod proof;
+mod reads;
+mod reasons;
+mod stale;
+mod writes;
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::time::Instant;
+
+use bson::{RawDocument, RawDocumentBuf};
+use bytes::Bytes;
+use forebay_documents::{ClientContext, Namespace};
+use forebay_memory::{Account, Full, Share};
+use forebay_net::frames::{self, FREE_BYTES_MAX, Frame, FrameError, FrameReader, Refused};
+use forebay_net::{compressed, inflated, random_bytes};
+use forebay_wire_mongo::{
+    Body, Compressor, Flags, HEADER_BYTES, Header, Limits, Message, OpCode, OpMsg, OpQuery,
+    OpReply, Peek, ReplyFlags, flags, hello, is_compressible, limits,
+};
+use tokio::io::{AsyncRead, AsyncWrite, ReadHalf, WriteHalf, split};
+use tokio::sync::watch;
+
+use crate::replicas::Replicas;
+use crate::upstream::Stream;
+use crate::{Proxy, memory_refusal};
+
+/// A reply may be as long as the longest batch and what stands around it, in bytes.
+const REPLY_BYTES_MAX: usize = limits::MESSAGE_BYTES_MAX + 64 * 1024;
+
+/// Levels around a document in a reply: the reply, `cursor` and the batch.
+const REPLY_LEVELS: usize = 3;
+
+const REPLY_LIMITS: Limits = Limits {
+    message_bytes_max: REPLY_BYTES_MAX,
+    document_bytes_max: limits::WIRE_DOCUMENT_BYTES_MAX,
+    depth_max: limits::DEPTH_MAX + REPLY_LEVELS,
+};
+
+/// Where the header has the message's number.
+const REQUEST_ID: usize = 4;
+/// Where it has the number of the message that this one answers.
+const RESPONSE_TO: usize = 8;
+/// Where it says what kind of message it is.
+const OP_CODE: usize = 12;
+
+type UpstreamReader = FrameReader<ReadHalf<Box<dyn Stream>>>;
+type UpstreamWriter = WriteHalf<Box<dyn Stream>>;
+
+/// A client's connection and its connection to the upstream.
+pub struct Connection<S> {
+    proxy: Arc<Proxy>,
+    reader: FrameReader<ReadHalf<S>>,
+    writer: WriteHalf<S>,
+    upstream_reader: UpstreamReader,
+    upstream_writer: UpstreamWriter,
+    replicas: Arc<Replicas>,
+    /// The client, as replicas see it: they check whether it is still connected.
+    client: ClientContext,
+    /// The collections that the client may read, and when the upstream said so.
+    proven: HashMap<Namespace, Instant>,
+    /// What the upstream's reply holds until it is passed on.
+    reply_share: Option<Share>,
+    /// Has the client authenticated, or begun to?
+    may_be_authenticated: bool,
+    /// Is the upstream away, and does the client get what caches answer alone?
+    is_stale: bool,
+    /// Is a read under way that caches may answer if the upstream goes away?
+    may_go_stale: bool,
+}
+
+/// A request as it goes to the upstream.
+#[derive(Clone)]
+struct Request {
+    bytes: Bytes,
+    /// How the client compressed it, and wants the reply.
+    compressor: Option<Compressor>,
+}
+
+impl Request {
+    fn id(&self) -> i32 {
+        header_number(&self.bytes, REQUEST_ID)
+    }
+}
+
+/// Whether the connection goes on.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Next {
+    Request,
+    Close,
+}
+
+impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
+    /// Passes messages on between the client at `stream` and the upstream.
+    pub fn new(
+        proxy: Arc<Proxy>,
+        client: ClientContext,
+        stream: S,
+        upstream: Box<dyn Stream>,
+    ) -> Connection<S> {
+        let (reader, writer) = split(stream);
+        let (upstream_reader, upstream_writer) = upstream_sides(upstream, &proxy);
+        Connection {
+            reader: FrameReader::new(reader, proxy.timeouts.message),
+            writer,
+            upstream_reader,
+            upstream_writer,
+            replicas: proxy.replicas.clone(),
+            proxy,
+            client,
+            proven: HashMap::new(),
+            reply_share: None,
+            may_be_authenticated: false,
+            is_stale: false,
+            may_go_stale: false,
+        }
+    }
+
+    fn set_upstream(&mut self, upstream: Box<dyn Stream>) {
+        (self.upstream_reader, self.upstream_writer) = upstream_sides(upstream, &self.proxy);
+    }
+
+    /// Serves the client until it or the upstream leaves, one breaks the protocol or the server shuts down.
+    ///
+    /// # Errors
+    /// Why the connection had to be closed; for the log, as the client is gone.
+    pub async fn serve(mut self, mut shutdown: watch::Receiver<bool>) -> Result<(), FrameError> {
+        let handshake = self.proxy.timeouts.handshake;
+        let begun = tokio::select! {
+            begun = self.reader.first_byte(handshake) => begun?,
+            () = stopped(&mut shutdown) => false,
+        };
+        let limits = Limits::default();
+        let mut next = if begun { Next::Request } else { Next::Close };
+        while next == Next::Request {
+            let memory = self.memory().clone();
+            let frame = tokio::select! {
+                frame = self.reader.next(&limits, &memory) => frame,
+                () = self.upstream_reader.closed(), if !self.is_stale => {
+                    self.replicas.check_after_close();
+                    match self.go_stale_if_away().await {
+                        true => continue,
+                        false => Ok(None),
+                    }
+                }
+                () = stopped(&mut shutdown) => Ok(None),
+            };
+            next = match frame {
+                Ok(Some(frame)) => self.request(frame).await?,
+                Ok(None) => Next::Close,
+                Err(FrameError::Full(refused)) => self.refuse(refused).await?,
+                Err(error) => return Err(error),
+            };
+            self.reply_share = None;
+        }
+        Ok(())
+    }
+
+    /// The account that the client's messages take from. Where the upstream needs no authentication, no client counts
+    /// as a stranger.
+    fn memory(&self) -> &Account {
+        match self.proxy.upstream.has_credential() && !self.may_be_authenticated {
+            true => &self.proxy.strangers,
+            false => &self.proxy.memory,
+        }
+    }
+
+    /// Answers a message that there was no room for, or to which there was none for the reply.
+    async fn refuse(&mut self, refused: Refused) -> Result<Next, FrameError> {
+        if !refused.is_silent {
+            let reply = refusal(&refused.full, self.proxy.request_id(), refused.request_id);
+            self.answer(reply, None).await?;
+        }
+        Ok(Next::Request)
+    }
+
+    async fn request(&mut self, frame: Frame) -> Result<Next, FrameError> {
+        let request_id = frame.request_id();
+        let is_silent = flags(&frame.bytes).has(Flags::MORE_TO_COME);
+        match self.request_with_room(frame).await {
+            // Also of the upstream's reply, which answers the client's message.
+            Err(FrameError::Full(Refused { full, .. })) => {
+                let refused = Refused {
+                    full,
+                    request_id,
+                    is_silent,
+                };
+                self.refuse(refused).await
+            }
+            answered => answered,
+        }
+    }
+
+    async fn request_with_room(&mut self, frame: Frame) -> Result<Next, FrameError> {
+        frame.make_room(0).await?;
+        let Frame {
+            bytes,
+            share: _share,
+        } = frame;
+        let (bytes, compressor) = inflated(bytes)?;
+        let request = Request { bytes, compressor };
+        if self.is_stale && !self.replicas.is_away() && !self.reconnect().await {
+            return Ok(Next::Close);
+        }
+        match op_code(&request.bytes)? {
+            OpCode::Msg => self.command(request).await,
+            OpCode::Query => self.query(request).await,
+            op_code => Err(unknown(op_code.code())),
+        }
+    }
+
+    async fn command(&mut self, mut request: Request) -> Result<Next, FrameError> {
+        let Some(peek) = Peek::new(&request.bytes) else {
+            // The upstream says what is wrong with it, or closes the connection.
+            return self.exchange(request, Flags::default()).await;
+        };
+        let name = peek.command();
+        if !is_compressible(name) {
+            request.compressor = None;
+        }
+        let flags = peek.flags;
+        match hello::is_hello(name) {
+            true if flags.has(Flags::MORE_TO_COME) => self.exchange(request, flags).await,
+            true => self.hello(request).await,
+            false if self.is_stale => self.answer_stale(request).await,
+            false if self.replicas.serve_stale && (reads::is_read(name) || name == "getMore") => {
+                self.read_or_go_stale(request).await
+            }
+            false => {
+                let replicas = self.replicas.clone();
+                self.serve_command(&replicas, request).await
+            }
+        }
+    }
+
+    /// Sends a request to the upstream and its replies to the client.
+    async fn exchange(&mut self, request: Request, flags: Flags) -> Result<Next, FrameError> {
+        self.send(&request.bytes).await?;
+        let mut asked = request.id();
+        drop(request.bytes);
+        let mut more = !flags.has(Flags::MORE_TO_COME);
+        while more {
+            let Some(reply) = self.receive(asked).await? else {
+                return Ok(Next::Close);
+            };
+            // Where more replies come, each answers the one before.
+            asked = header_number(&reply, REQUEST_ID);
+            let told = Peek::new(&reply);
+            more = told.is_some_and(|told| told.flags.has(Flags::MORE_TO_COME));
+            if told.is_some_and(|told| proof::is_taken_back(told.body)) {
+                self.proven.clear();
+            }
+            self.answer(reply, request.compressor).await?;
+        }
+        Ok(Next::Request)
+    }
+
+    /// Passes a hello on, without what concerns the two connections alone.
+    async fn hello(&mut self, request: Request) -> Result<Next, FrameError> {
+        let Message { header, body, .. } =
+            Message::decode(request.bytes.clone(), &Limits::default())?;
+        let Body::Msg(message) = body else {
+            return Err(unknown(header.op_code));
+        };
+        self.remember_client(&message.body);
+        if self.is_stale {
+            return self.hello_stale(&message.body, &request).await;
+        }
+        self.may_be_authenticated |= handshake::authenticates(&message.body);
+        let asked = OpMsg {
+            flags: Flags(message.flags.0 & !Flags::EXHAUST_ALLOWED.0),
+            body: handshake::request(&message.body),
+            ..message.clone()
+        };
+        let asked = asked.encode(header.request_id, 0);
+        let Some(reply) = self.ask_hello(&asked, header.request_id).await? else {
+            return match self.is_stale {
+                true => self.hello_stale(&message.body, &request).await,
+                false => Ok(Next::Close),
+            };
+        };
+        let Message {
+            header,
+            body: Body::Msg(reply),
+            ..
+        } = Message::decode(reply, &Limits::default())?
+        else {
+            return Err(unknown(header.op_code));
+        };
+        self.remember_hello(&reply.body);
+        let reply = OpMsg::new(self.handshake_reply(&reply.body, &message.body));
+        let reply = reply.encode(header.request_id, header.response_to);
+        self.answer(reply.into(), None).await?;
+        Ok(Next::Request)
+    }
+
+    /// The reply to a hello. Where caches answer without the upstream, drivers poll: one that leaves a hello with the
+    /// store drops all its connections as soon as the upstream goes, and with them the proof of what the client may
+    /// read.
+    fn handshake_reply(&self, told: &RawDocument, asked: &RawDocument) -> RawDocumentBuf {
+        let reply = handshake::reply(told, asked);
+        match self.replicas.serve_stale {
+            true => reads::without(&reply, &["topologyVersion"]),
+            false => reply,
+        }
+    }
+
+    fn remember_client(&mut self, asked: &RawDocument) {
+        if self.client.app_name.is_none()
+            && let Ok(metadata) = asked.get_document("client")
+        {
+            self.client.app_name = hello::app_name(metadata).map(str::to_owned);
+        }
+    }
+
+    /// Passes on the handshake of an older driver: no other command comes this strategy.
+    async fn query(&mut self, request: Request) -> Result<Next, FrameError> {
+        let Message { header, body, .. } =
+            Message::decode(request.bytes.clone(), &Limits::default())?;
+        let Body::Query(query) = body else {
+            return Err(unknown(header.op_code));
+        };
+        let command = query.query.get_document("$query").unwrap_or(&query.query);
+        let name = command.iter_elements().next().and_then(Result::ok);
+        let name = name.map_or("", |element| element.key().as_str());
+        if query.command_database().is_some() && hello::is_hello(name) {
+            return self.query_hello(&query, header, &command.to_owned()).await;
+        }
+        let authenticates = matches!(name, "saslStart" | "saslContinue");
+        if query.command_database().is_some() && authenticates && !self.is_stale {
+            self.proven.clear();
+            self.may_be_authenticated = true;
+            return self.exchange(request, Flags::default()).await;
+        }
+        let refusal = hello::unsupported_query(name);
+        self.answer_query(refusal, self.proxy.request_id(), header.request_id)
+            .await
+    }
+
+    async fn query_hello(
+        &mut self,
+        query: &OpQuery,
+        header: Header,
+        command: &RawDocumentBuf,
+    ) -> Result<Next, FrameError> {
+        self.remember_client(command);
+        if self.is_stale {
+            return self.query_hello_stale(header, command).await;
+        }
+        self.may_be_authenticated |= handshake::authenticates(command);
+        let asked = OpQuery {
+            query: handshake::request(command),
+            ..query.clone()
+        };
+        let asked = asked.encode(header.request_id);
+        let Some(reply) = self.ask_hello(&asked, header.request_id).await? else {
+            return match self.is_stale {
+                true => self.query_hello_stale(header, command).await,
+                false => Ok(Next::Close),
+            };
+        };
+        let Message {
+            header,
+            body: Body::Reply(reply),
+            ..
+        } = Message::decode(reply, &Limits::default())?
+        else {
+            return Err(unknown(header.op_code));
+        };
+        self.remember_hello(&reply.document);
+        let document = self.handshake_reply(&reply.document, command);
+        self.answer_query(document, header.request_id, header.response_to)
+            .await
+    }
+
+    async fn query_hello_stale(
+        &mut self,
+        header: Header,
+        command: &RawDocument,
+    ) -> Result<Next, FrameError> {
+        let (number, asked) = (self.proxy.request_id(), header.request_id);
+        match self.stale_hello(command) {
+            Some(document) => self.answer_query(document, number, asked).await,
+            None => {
+                self.answer_query(self.away(), number, asked).await?;
+                Ok(Next::Close)
+            }
+        }
+    }
+
+    /// Sends a hello to the upstream and gives the reply, which the upstream may hold back until something changes.
+    /// Returns `None` if the upstream or the client has gone, or the server stops; the client is served without the
+    /// upstream then, if caches may.
+    async fn ask_hello(
+        &mut self,
+        hello: &[u8],
+        request_id: i32,
+    ) -> Result<Option<Bytes>, FrameError> {
+        self.send(hello).await?;
+        let documents = self.proxy.documents.clone();
+        self.may_go_stale = self.replicas.serve_stale;
+        let reply = tokio::select! {
+            reply = self.receive(request_id) => reply,
+            () = documents.stopping() => Ok(None),
+        };
+        self.may_go_stale = false;
+        if matches!(reply, Ok(None)) && self.replicas.is_away() {
+            self.go_stale_if_away().await;
+        }
+        reply
+    }
+
+    async fn answer_query(
+        &mut self,
+        document: RawDocumentBuf,
+        request_id: i32,
+        response_to: i32,
+    ) -> Result<Next, FrameError> {
+        let flags = ReplyFlags::AWAIT_CAPABLE;
+        let reply = OpReply { flags, document }.encode(request_id, response_to);
+        self.answer(reply.into(), None).await?;
+        Ok(Next::Request)
+    }
+
+    /// The upstream's reply to the message of this number; none if the upstream or the client has gone.
+    ///
+    /// Replies that no command waits for are dropped: FerretDB 1 sends one to a write that asks for none.
+    async fn receive(&mut self, request_id: i32) -> Result<Option<Bytes>, FrameError> {
+        let memory = self.memory().clone();
+        loop {
+            let frame = tokio::select! {
+                frame = self.upstream_reader.next(&REPLY_LIMITS, &memory) => self.note_loss(frame)?,
+                () = self.reader.closed() => None,
+                // It may hang, with the connection open.
+                () = self.replicas.wait_away(), if self.may_go_stale => None,
+            };
+            match frame {
+                Some(frame) if !answers(&frame, request_id) => {}
+                frame => return Ok(frame.map(|frame| self.keep(frame))),
+            }
+        }
+    }
+
+    /// The bytes of a reply, whose share is held until it is passed on.
+    fn keep(&mut self, reply: Frame) -> Bytes {
+        self.reply_share = Some(reply.share);
+        reply.bytes
+    }
+
+    /// As [`receive`](Connection::receive), also when the client has gone.
+    async fn receive_to_end(&mut self, request_id: i32) -> Result<Option<Bytes>, FrameError> {
+        // The replica has to follow what was written, however little memory there is.
+        let memory = Account::default();
+        loop {
+            let frame = self.upstream_reader.next(&REPLY_LIMITS, &memory).await;
+            match self.note_loss(frame)? {
+                Some(frame) if !answers(&frame, request_id) => {}
+                frame => return Ok(frame.map(|frame| self.keep(frame))),
+            }
+        }
+    }
+
+    /// What the upstream sent; the replicas are told if it is gone.
+    fn note_loss(
+        &self,
+        frame: Result<Option<Frame>, FrameError>,
+    ) -> Result<Option<Frame>, FrameError> {
+        if !matches!(frame, Ok(Some(_))) {
+            self.replicas.check_after_close();
+        }
+        frame
+    }
+
+    async fn send(&mut self, message: &[u8]) -> Result<(), FrameError> {
+        frames::write(
+            &mut self.upstream_writer,
+            message,
+            self.proxy.timeouts.message,
+        )
+        .await
+    }
+
+    /// The answer and what it holds of the account until it is sent, or that there is no room for it. What the upstream
+    /// said has its share already.
+    fn with_room(&self, answer: Bytes) -> (Bytes, Option<Share>) {
+        if self.reply_share.is_some() || answer.len() <= FREE_BYTES_MAX {
+            return (answer, None);
+        }
+        let share = self.memory().share();
+        match share.try_grow(answer.len()) {
+            Ok(()) => (answer, Some(share)),
+            Err(full) => {
+                let number = |place| header_number(&answer, place);
+                (
+                    refusal(&full, number(REQUEST_ID), number(RESPONSE_TO)),
+                    None,
+                )
+            }
+        }
+    }
+
+    async fn answer(
+        &mut self,
+        message: Bytes,
+        compressor: Option<Compressor>,
+    ) -> Result<(), FrameError> {
+        let limit = self.proxy.timeouts.message;
+        let (message, _held) = self.with_room(message);
+        match compressor {
+            None => frames::write(&mut self.writer, &message, limit).await,
+            some => {
+                let message = compressed(message.into(), some);
+                frames::write(&mut self.writer, &message, limit).await
+            }
+        }
+    }
+}
+
+/// A message of ours in place of one that there is no room for.
+fn refusal(full: &Full, request_id: i32, response_to: i32) -> Bytes {
+    let refusal = OpMsg::new(memory_refusal(full));
+    refusal.encode(request_id, response_to).into()
+}
+
+fn upstream_sides(upstream: Box<dyn Stream>, proxy: &Proxy) -> (UpstreamReader, UpstreamWriter) {
+    let (reader, writer) = split(upstream);
+    let reader = FrameReader::new(reader, proxy.timeouts.message);
+    (reader, writer)
+}
+
+/// Waits until the server is asked to stop.
+async fn stopped(shutdown: &mut watch::Receiver<bool>) {
+    let _ = shutdown.wait_for(|down| *down).await;
+}
+
+/// Is this the reply to the message of this number?
+fn answers(frame: &Frame, request_id: i32) -> bool {
+    header_number(&frame.bytes, RESPONSE_TO) == request_id
+}
+
+/// A number for a message of our own that the client cannot guess: else it could have the upstream send another reply
+/// that looks like ours.
+fn secret_number() -> i32 {
+    let mut bytes = [0; 4];
+    random_bytes(&mut bytes);
+    i32::from_le_bytes(bytes)
+}
+
+fn op_code(message: &[u8]) -> Result<OpCode, FrameError> {
+    Ok(OpCode::from_code(header_number(message, OP_CODE))?)
+}
+
+/// The number at `place` in a message's header.
+fn header_number(message: &[u8], place: usize) -> i32 {
+    let number = message[place..HEADER_BYTES].first_chunk::<4>();
+    number.map_or(0, |number| i32::from_le_bytes(*number))
+}
+
+fn unknown(code: i32) -> FrameError {
+    forebay_wire_mongo::Error::UnknownOpCode { code }.into()
+}

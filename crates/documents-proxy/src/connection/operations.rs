@@ -1,0 +1,181 @@
+//! Searches of replicas among the operations in progress. Their ids are names instead of numbers, so that none is taken
+//! for an operation of the upstream.
+
+use bson::{RawBsonRef, RawDocument, RawDocumentBuf, rawdoc};
+use forebay_wire_mongo::{OpMsg, Peek};
+use tokio::io::{AsyncRead, AsyncWrite};
+
+use super::indexes::{load_of, with_first_batch, with_operations};
+use super::reads::plain;
+use super::writes::first_key;
+use super::{Connection, FrameError, Next, Request};
+use crate::replicas::{first_batch, succeeded};
+
+/// Prefix of the names. Those of a router begin with the name of a shard.
+const PREFIX: &str = "forebay:";
+/// Stages that make of each document another one, or none, whatever the others are.
+const ONE_BY_ONE: &[&str] = &["$match", "$addFields", "$set"];
+
+impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
+    /// Passes a `currentOp` on, and adds searches and loads of replicas.
+    pub(super) async fn current_op(
+        &mut self,
+        request: Request,
+        message: OpMsg,
+    ) -> Result<Next, FrameError> {
+        let declared = self.replicas.declared();
+        let mut operations: Vec<_> = declared.iter().filter_map(|it| load_of(it)).collect();
+        let asked = plain(&message.body);
+        let reply = self.replicas.run_for(&self.client, "admin", asked).await;
+        let listed = reply.get_array("inprog").into_iter().flatten().flatten();
+        let listed = listed.filter_map(|operation| operation.as_document());
+        operations.extend(listed.filter(|it| is_search(it)).map(named));
+        let amend = |reply: &mut _| with_operations(reply, &operations);
+        self.amended(request, message, amend).await
+    }
+
+    /// Passes an aggregation of operations on, and adds searches of replicas, if each stage behind `$currentOp` looks
+    /// at one operation at a time.
+    pub(super) async fn aggregate_operations(
+        &mut self,
+        request: Request,
+        message: OpMsg,
+    ) -> Result<Next, FrameError> {
+        let asked = plain(&message.body);
+        let client = &self.client;
+        let reply = self.replicas.run_for(client, "admin", asked).await;
+        let operations: Vec<_> = first_batch(&reply)
+            .filter(|it| is_search(it))
+            .map(named)
+            .collect();
+        let amend = |reply: &mut _| with_first_batch(reply, &operations);
+        self.amended(request, message, amend).await
+    }
+
+    /// Passes a command that stops what sessions do on, and has replicas obey it too if the upstream allows it.
+    /// Replicas know the ids of sessions, and not their users: of a command that names users they stop nothing.
+    pub(super) async fn kill_sessions(
+        &mut self,
+        request: Request,
+        message: OpMsg,
+    ) -> Result<Next, FrameError> {
+        let asked = plain(&message.body);
+        let Some(reply) = self.ask(&message, request.id()).await? else {
+            return Ok(Next::Close);
+        };
+        if Peek::new(&reply).is_some_and(|reply| succeeded(reply.body)) {
+            // What it refuses has been done at the upstream, whose answer counts.
+            drop(self.replicas.run_for(&self.client, "admin", asked).await);
+        }
+        self.pass(reply, &request).await
+    }
+
+    /// Lists the devices of this server, also while the upstream is away. They join and leave by its own rights alone,
+    /// which clients of an upstream have not.
+    pub(super) async fn devices(
+        &mut self,
+        request: &Request,
+        body: &RawDocument,
+    ) -> Result<Next, FrameError> {
+        let client = &self.client;
+        let reply = self.replicas.run_for(client, "admin", plain(body)).await;
+        self.respond(reply, request).await
+    }
+
+    /// Stops a search of a replica, if the upstream lets the client list operations.
+    pub(super) async fn kill_op(
+        &mut self,
+        request: Request,
+        message: &OpMsg,
+        number: i32,
+    ) -> Result<Next, FrameError> {
+        let db = message.body.get_str("$db").unwrap_or_default();
+        let Some(seen) = self
+            .ask_as_client(rawdoc! { "currentOp": 1, "$db": db })
+            .await?
+        else {
+            return Ok(Next::Close);
+        };
+        if !succeeded(&seen) {
+            return self.respond(seen, &request).await;
+        }
+        let kill = rawdoc! { "killOp": 1, "op": number };
+        let reply = self.replicas.run_for(&self.client, db, kill).await;
+        self.respond(reply, &request).await
+    }
+}
+
+/// The number of the search of a replica that a `killOp` names.
+pub fn killed(body: &RawDocument) -> Option<i32> {
+    body.get_str("op").ok()?.strip_prefix(PREFIX)?.parse().ok()
+}
+
+/// Does a `forebayDevices` change nothing?
+pub fn lists_devices(body: &RawDocument) -> bool {
+    ["add", "remove"]
+        .iter()
+        .all(|name| matches!(body.get(name), Ok(None)))
+}
+
+/// Does an aggregation list operations, one by one?
+pub fn lists_operations(body: &RawDocument) -> bool {
+    let stages = body.get_array("pipeline").into_iter().flatten().flatten();
+    let stages = stages.map(|stage| stage.as_document().map_or("", first_key));
+    let names: Vec<&str> = stages.collect();
+    match names.as_slice() {
+        ["$currentOp", others @ ..] => others.iter().all(|name| ONE_BY_ONE.contains(name)),
+        _ => false,
+    }
+}
+
+/// Is this what a client has a replica do, other than to list operations? What a pipeline leaves of an operation need
+/// not tell.
+fn is_search(operation: &RawDocument) -> bool {
+    let command = operation.get_document("command");
+    let lists = command.is_ok_and(|command| {
+        !matches!(command.get("currentOp"), Ok(None)) || lists_operations(command)
+    });
+    operation.get_i64("connectionId").is_ok_and(|id| id > 0) && !lists
+}
+
+fn named(operation: &RawDocument) -> RawDocumentBuf {
+    let mut named = RawDocumentBuf::new();
+    for (name, value) in operation.into_iter().flatten() {
+        match value {
+            RawBsonRef::Int32(number) if name.as_str() == "opid" => {
+                named.append(name, format!("{PREFIX}{number}"));
+            }
+            value => named.append(name, value),
+        }
+    }
+    named
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn searches_of_shadows_are_stopped_by_the_names_under_which_they_are_listed() {
+        let operation = rawdoc! { "opid": 7, "connectionId": 3i64, "command": { "count": "c" } };
+        assert!(is_search(&operation));
+        let name = named(&operation);
+        assert_eq!(name.get_str("opid").ok(), Some("forebay:7"));
+        let kill = |op: &str| killed(&rawdoc! { "killOp": 1, "op": op });
+        assert_eq!(kill("forebay:7"), Some(7));
+        assert_eq!(kill("shard0:7"), None);
+        assert_eq!(killed(&rawdoc! { "killOp": 1, "op": 7 }), None);
+        assert!(!is_search(&rawdoc! { "connectionId": 0i64 }));
+        let listing =
+            rawdoc! { "aggregate": 1, "pipeline": [{ "$currentOp": {} }, { "$match": {} }] };
+        let counting =
+            rawdoc! { "aggregate": 1, "pipeline": [{ "$currentOp": {} }, { "$count": "n" }] };
+        assert!(lists_operations(&listing) && !lists_operations(&counting));
+        assert!(!is_search(
+            &rawdoc! { "connectionId": 3i64, "command": listing }
+        ));
+        assert!(!is_search(
+            &rawdoc! { "connectionId": 3i64, "command": { "currentOp": 1 } }
+        ));
+    }
+}

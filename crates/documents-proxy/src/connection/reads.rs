@@ -1,0 +1,610 @@
+//! Reads that a replica answers, or makes narrower for the upstream.
+
+use std::sync::Arc;
+
+use bson::raw::CStr;
+use bson::{RawArrayBuf, RawBson, RawBsonRef, RawDocument, RawDocumentBuf, cstr, rawdoc};
+use forebay_documents::{ClientContext, Namespace};
+
+use super::cursors;
+use super::reasons::Reason;
+use crate::replicas::fields::{Judgement, ReplicaFields, narrowed};
+use crate::replicas::pace::{Pace, Strategy, Wanted};
+use crate::replicas::{Replica, Replicas, first_batch, number, succeeded};
+
+/// The most `_id`s that the upstream is asked for instead of a search of its own.
+pub const IDS_MAX: usize = 1_000;
+/// A search of the upstream that ends within as many documents needs no help.
+const EARLY_DOCUMENTS: u64 = 512;
+/// Documents that are looked for beyond a limit where other conditions, which the replica cannot judge, have to hold,
+/// too.
+const BEYOND_LIMIT: usize = 16;
+
+/// Arguments that say nothing about what is found.
+const NEUTRAL: &[&str] = &["$db", "lsid", "maxTimeMS", "comment", "$clusterTime"];
+/// Arguments that are for the upstream alone: a replica has one state, and nothing to tell of a comment.
+const UPSTREAM_ONLY: &[&str] = &[
+    "$db",
+    "comment",
+    "$clusterTime",
+    "readConcern",
+    "$readPreference",
+];
+
+/// Error codes of a search that was stopped: MaxTimeMSExpired, InterruptedAtShutdown and Interrupted.
+const STOPPED: &[i32] = &[50, 11600, 11601];
+
+/// What becomes of a read.
+pub enum Answer {
+    /// This is the reply, if the client may read the collection. A cursor in it is a replica's.
+    Reply(RawDocumentBuf),
+    /// These are the documents, to be asked for one by one.
+    Fetch(Fetch, Wanted),
+    /// This goes to the upstream in its place.
+    Narrowed(RawDocumentBuf, Wanted),
+    /// It goes to the upstream as it is.
+    Forward(Reason),
+}
+
+/// Documents that a replica has found for a `find`.
+pub struct Fetch {
+    /// Their `_id`s.
+    pub ids: Vec<RawBson>,
+    /// Are they as many as the limit says, of perhaps more?
+    pub is_cut: bool,
+}
+
+/// Is this the name of a command that [`answer`] understands?
+pub fn is_read(command: &str) -> bool {
+    matches!(command, "find" | "count" | "distinct" | "aggregate")
+}
+
+/// What the replica of a collection says to a read of `client`.
+pub async fn answer(
+    replicas: &Arc<Replicas>,
+    replica: &Arc<Replica>,
+    client: &ClientContext,
+    read: &Read<'_>,
+) -> Answer {
+    if read.is_whole() {
+        let plain = plain(read.body);
+        let reply = replicas.run_for(client, &read.namespace.db, plain).await;
+        return match succeeded(&reply) || was_stopped(&reply) {
+            true => Answer::Reply(cursors::renumbered(reply)),
+            false => Answer::Forward(Reason::refused(&reply)),
+        };
+    }
+    let ids = match read.first_ids(replicas, replica, client).await {
+        Ok(Some(ids)) => Ok(ids),
+        Ok(None) => read.ids(replicas, client).await,
+        Err(answer) => Err(answer),
+    };
+    match ids {
+        Ok(ids) => read.by_id(replicas, replica, ids).await,
+        Err(answer) => answer,
+    }
+}
+
+/// The refusal of a read that has to be strict, has a condition on a cached field, and would be the upstream's to
+/// answer.
+pub async fn refusal(
+    replicas: &Replicas,
+    client: &ClientContext,
+    replica: &Replica,
+    body: &RawDocument,
+    reason: &Reason,
+) -> Option<RawDocumentBuf> {
+    let word = body
+        .get_document("comment")
+        .and_then(|it| it.get_str("forebay"));
+    let is_strict = replicas.is_strict() || word.is_ok_and(|it| it == "strict");
+    let name = body.iter_elements().next()?.ok()?.key().as_str();
+    let judgement = replica.fields()?.judge(filter_of(name, body)?);
+    if !is_strict || judgement == Judgement::None {
+        return None;
+    }
+    let reason = reason.told(replicas, client, &replica.namespace).await;
+    let message = format!("strict: the search would fall back to the upstream: {reason}");
+    Some(rawdoc! { "ok": 0.0, "errmsg": message, "code": 2, "codeName": "BadValue" })
+}
+
+/// Does an argument say nothing about what is found, or how it is shown?
+pub fn is_neutral(argument: &str) -> bool {
+    NEUTRAL.contains(&argument) || UPSTREAM_ONLY.contains(&argument)
+}
+
+/// Does a reply say that its command was stopped?
+pub fn was_stopped(reply: &RawDocument) -> bool {
+    STOPPED.contains(&reply.get_i32("code").unwrap_or(0))
+}
+
+/// A command of the client for a replica.
+pub fn plain(body: &RawDocument) -> RawDocumentBuf {
+    without(body, UPSTREAM_ONLY)
+}
+
+/// The document without the fields of these names.
+pub fn without(document: &RawDocument, names: &[&str]) -> RawDocumentBuf {
+    let mut rest = RawDocumentBuf::new();
+    for (name, value) in document.into_iter().flatten() {
+        if !names.contains(&name.as_str()) {
+            rest.append(name, value);
+        }
+    }
+    rest
+}
+
+fn filter_of<'a>(name: &str, body: &'a RawDocument) -> Option<&'a RawDocument> {
+    match name {
+        "find" => body.get_document("filter").ok(),
+        "count" | "distinct" => body.get_document("query").ok(),
+        _ => match stages(body)?.first()? {
+            ("$match", RawBsonRef::Document(filter)) => Some(filter),
+            _ => None,
+        },
+    }
+}
+
+/// A read with a filter on cached fields.
+pub struct Read<'a> {
+    namespace: &'a Namespace,
+    kept: &'a ReplicaFields,
+    name: &'a str,
+    body: &'a RawDocument,
+    filter: &'a RawDocument,
+    judgement: Judgement,
+}
+
+impl<'a> Read<'a> {
+    /// A command with a condition on a cached field, and without arguments that a replica cannot obey; else why it is
+    /// the upstream's.
+    pub fn parse(
+        namespace: &'a Namespace,
+        kept: &'a ReplicaFields,
+        body: &'a RawDocument,
+    ) -> Result<Read<'a>, Reason> {
+        let name = body.iter_elements().next().and_then(Result::ok);
+        let name = name.map_or("", |element| element.key().as_str());
+        let filter = filter_of(name, body).ok_or(Reason::NoCondition)?;
+        let mut arguments = body.into_iter().flatten().skip(1);
+        if let Some((argument, _)) =
+            arguments.find(|(argument, value)| !supports(name, argument.as_str(), *value))
+        {
+            return Err(Reason::Argument(argument.as_str().to_owned()));
+        }
+        match kept.judge(filter) {
+            Judgement::None => Err(Reason::NoCondition),
+            judgement => Ok(Read {
+                namespace,
+                kept,
+                name,
+                body,
+                filter,
+                judgement,
+            }),
+        }
+    }
+
+    /// Does the replica hold all that the command needs?
+    fn is_whole(&self) -> bool {
+        self.judgement == Judgement::Whole
+            && match self.name {
+                "count" => true,
+                "distinct" => self
+                    .body
+                    .get_str("key")
+                    .is_ok_and(|key| self.kept.holds(key)),
+                "find" => self.shows_kept_fields() && self.sorts_by_kept_fields(),
+                _ => self.counts(),
+            }
+    }
+
+    /// What becomes of a read for which the replica has found documents with these `_id`s, by what is known of the
+    /// store.
+    async fn by_id(
+        &self,
+        replicas: &Arc<Replicas>,
+        replica: &Arc<Replica>,
+        mut ids: Vec<RawBson>,
+    ) -> Answer {
+        let first = self.limit().map_or(ids.len(), |limit| limit.min(ids.len()));
+        let wanted = Wanted {
+            one_by_one: self.can_be_judged_here().then_some(first),
+            together: ids.len(),
+        };
+        let strategy = match ids.is_empty() {
+            true if wanted.one_by_one.is_some() => Strategy::OneByOne,
+            true => Strategy::Together,
+            false if replicas.is_away() => {
+                let why = "the upstream cannot be reached".to_owned();
+                return Answer::Forward(Reason::NotReady(why));
+            }
+            false => match self.strategy(replicas, replica, &ids, wanted).await {
+                Ok(strategy) => strategy,
+                Err(reason) => return Answer::Forward(reason),
+            },
+        };
+        if strategy == Strategy::Together {
+            return Answer::Narrowed(self.narrowed(ids), wanted);
+        }
+        let is_cut = self.limit() == Some(first);
+        ids.truncate(first);
+        Answer::Fetch(Fetch { ids, is_cut }, wanted)
+    }
+
+    /// How the upstream should be asked for documents; else why it should search by itself.
+    async fn strategy(
+        &self,
+        replicas: &Arc<Replicas>,
+        replica: &Arc<Replica>,
+        ids: &[RawBson],
+        wanted: Wanted,
+    ) -> Result<Strategy, Reason> {
+        let share = self.share(replicas, ids);
+        let pace = replicas.pace(replica, ids, wanted, share, self.filter.to_owned());
+        let pace = pace.await;
+        let count = wanted.one_by_one.unwrap_or(wanted.together);
+        match pace.and_then(|pace| Some((pace, pace.strategy(wanted, share)?))) {
+            None => Err(Reason::Unmeasured { count }),
+            Some((pace, (Strategy::Search, search))) => Err(Reason::Slower {
+                count,
+                by_id: pace.by_id(wanted).1,
+                search,
+            }),
+            Some((_, (strategy, _))) => Ok(strategy),
+        }
+    }
+
+    /// Is this a `find` that gives the same result on every upstream when its filter, order and projection are applied
+    /// here?
+    fn can_be_judged_here(&self) -> bool {
+        let document = |name| self.body.get_document(name).into_iter().flatten().flatten();
+        // Where some are left out, it depends on an order that only the upstream knows.
+        let skips = !matches!(self.body.get("skip"), Ok(None));
+        self.name == "find"
+            && !skips
+            && number(self.body, "limit").is_none_or(|limit| limit >= 0.0)
+            && document("sort").all(is_switch)
+            && document("projection").all(is_switch)
+    }
+
+    /// The `limit` of a `find` that may show any of the matching documents, and whose conditions the replica judges
+    /// all.
+    fn limit(&self) -> Option<usize> {
+        self.any_limit()
+            .filter(|_| self.judgement == Judgement::Whole)
+    }
+
+    /// The `limit` of a `find` that may show any of the matching documents.
+    fn any_limit(&self) -> Option<usize> {
+        let limit = number(self.body, "limit").filter(|limit| *limit > 0.0)?;
+        let sort = self.body.get_document("sort");
+        let is_free = sort.map_or(true, RawDocument::is_empty);
+        (self.name == "find" && is_free).then_some(limit as usize)
+    }
+
+    /// The part of the collection that a search of the upstream reads until it has found enough.
+    fn share(&self, replicas: &Replicas, ids: &[RawBson]) -> f64 {
+        // They are in the order of the collection.
+        let last = self
+            .limit()
+            .and_then(|limit| ids.get(limit.checked_sub(1)?));
+        let place = last.and_then(|id| replicas.place_of(self.namespace, id));
+        place.unwrap_or(1.0)
+    }
+
+    /// The `_id`s of as many documents as the `limit` of a `find` needs, where these tell what to do: a search of the
+    /// store that ends early may take less time than a search of the replica for more. Returns `None` if more `_id`s
+    /// are needed, and as an error what becomes of the read where that is decided.
+    async fn first_ids(
+        &self,
+        replicas: &Replicas,
+        replica: &Replica,
+        client: &ClientContext,
+    ) -> Result<Option<Vec<RawBson>>, Answer> {
+        let is_whole = self.judgement == Judgement::Whole;
+        let Some(limit) = self.any_limit() else {
+            return Ok(None);
+        };
+        let few = limit.saturating_add(if is_whole { 0 } else { BEYOND_LIMIT });
+        if few > IDS_MAX {
+            return Ok(None);
+        }
+        let wanted = Wanted {
+            one_by_one: self.can_be_judged_here().then_some(few),
+            together: few,
+        };
+        let pace = replica.measurement.pace();
+        let early = || self.early(replicas, limit, wanted, pace);
+        // A value that is looked for as a whole is found faster than documents are scanned, and is often that of few.
+        let has_pattern = has_pattern(self.filter);
+        if let Some(early) = has_pattern.then(early).flatten() {
+            return Err(Answer::Forward(early));
+        }
+        let ids = self.search(replicas, client, few).await?;
+        if ids.len() < few {
+            return Ok(Some(ids));
+        }
+        if let Some(early) = (!has_pattern).then(early).flatten() {
+            return Err(Answer::Forward(early));
+        }
+        let is_fast = pace.is_some_and(|pace| pace.is_fast_one_by_one(wanted));
+        if is_whole && is_fast && !replicas.is_away() {
+            let is_cut = true;
+            return Err(Answer::Fetch(Fetch { ids, is_cut }, wanted));
+        }
+        Ok(None)
+    }
+
+    /// That a search of the upstream ends among its first documents, and is not known to be slow even so.
+    fn early(
+        &self,
+        replicas: &Replicas,
+        limit: usize,
+        wanted: Wanted,
+        pace: Option<Pace>,
+    ) -> Option<Reason> {
+        let (condition, few) = (self.condition(), wanted.together);
+        let (namespace, most) = (self.namespace, EARLY_DOCUMENTS);
+        let scanned = replicas.scanned_until(namespace, &condition, few, most)?;
+        let share = scanned as f64 / replicas.scanned_in_all(namespace)? as f64;
+        let is_left = pace.is_none_or(|pace| pace.leaves_to_store(wanted, share));
+        is_left.then_some(Reason::Early { limit, scanned })
+    }
+
+    /// Does a `find` show nothing but fields that the replica holds?
+    fn shows_kept_fields(&self) -> bool {
+        let Ok(projection) = self.body.get_document("projection") else {
+            return false;
+        };
+        let mut fields = projection.into_iter().flatten().peekable();
+        let shown = |value: RawBsonRef<'_>| {
+            matches!(value, RawBsonRef::Int32(1) | RawBsonRef::Boolean(true))
+        };
+        let names_one = projection
+            .into_iter()
+            .flatten()
+            .any(|(_, value)| shown(value));
+        let hides_id = |name: &str, value| {
+            name == "_id" && matches!(value, RawBsonRef::Int32(0) | RawBsonRef::Boolean(false))
+        };
+        fields.peek().is_some()
+            && names_one
+            && fields.all(|(name, value)| {
+                hides_id(name.as_str(), value) || shown(value) && self.kept.holds(name.as_str())
+            })
+    }
+
+    fn sorts_by_kept_fields(&self) -> bool {
+        let sort = self
+            .body
+            .get_document("sort")
+            .into_iter()
+            .flatten()
+            .flatten();
+        sort.into_iter()
+            .all(|(name, value)| self.kept.holds(name.as_str()) && value.as_document().is_none())
+    }
+
+    /// Does a pipeline end in numbers of documents, counted together or by a field that the replica holds?
+    fn counts(&self) -> bool {
+        let mut ends = false;
+        for (name, value) in stages(self.body).into_iter().flatten().skip(1) {
+            ends |= match (name, value) {
+                ("$skip" | "$limit", _) => false,
+                ("$count", _) => true,
+                ("$group", RawBsonRef::Document(group)) if !ends => {
+                    if !self.groups(group) {
+                        return false;
+                    }
+                    true
+                }
+                _ => return false,
+            };
+        }
+        ends
+    }
+
+    fn groups(&self, group: &RawDocument) -> bool {
+        group
+            .into_iter()
+            .flatten()
+            .all(|(name, value)| match (name.as_str(), value) {
+                ("_id", RawBsonRef::String(path)) => path
+                    .strip_prefix('$')
+                    .is_some_and(|path| !path.starts_with('$') && self.kept.holds(path)),
+                ("_id", RawBsonRef::Null | RawBsonRef::Int32(_)) => true,
+                (_, RawBsonRef::Document(sum)) => {
+                    matches!(sum.get("$sum"), Ok(Some(RawBsonRef::Int32(_))))
+                }
+                _ => false,
+            })
+    }
+
+    /// The condition that the replica can judge.
+    fn condition(&self) -> RawDocumentBuf {
+        match &self.judgement {
+            Judgement::Part(condition) => condition.clone(),
+            _ => self.filter.to_owned(),
+        }
+    }
+
+    /// The `_id`s of the documents that may match; else what becomes of the read, as they are too many to name or the
+    /// search was stopped.
+    async fn ids(
+        &self,
+        replicas: &Replicas,
+        client: &ClientContext,
+    ) -> Result<Vec<RawBson>, Answer> {
+        let ids = self.search(replicas, client, IDS_MAX + 1).await?;
+        match ids.len() <= IDS_MAX {
+            true => Ok(ids),
+            false => Err(Answer::Forward(Reason::TooMany {
+                condition: self.condition(),
+                is_whole: self.judgement == Judgement::Whole,
+            })),
+        }
+    }
+
+    /// The `_id`s of at most `most` documents that may match, in the order of the collection; else what becomes of
+    /// the read.
+    async fn search(
+        &self,
+        replicas: &Replicas,
+        client: &ClientContext,
+        most: usize,
+    ) -> Result<Vec<RawBson>, Answer> {
+        let most = most as i64;
+        let mut find = rawdoc! {
+            "find": self.namespace.collection.as_str(), "filter": self.condition(), "projection": { "_id": 1 },
+            "limit": most, "batchSize": most, "singleBatch": true,
+        };
+        if let Ok(Some(limit)) = self.body.get("maxTimeMS") {
+            find.append(cstr!("maxTimeMS"), limit);
+        }
+        let reply = replicas.run_for(client, &self.namespace.db, find).await;
+        if was_stopped(&reply) {
+            return Err(Answer::Reply(reply));
+        }
+        if !succeeded(&reply) {
+            return Err(Answer::Forward(Reason::refused(&reply)));
+        }
+        let ids = first_batch(&reply).filter_map(|document| document.get("_id").ok().flatten());
+        Ok(ids.map(RawBson::from).collect())
+    }
+
+    /// The command, asked of the documents with these `_id`s only. The upstream judges them by the whole filter.
+    fn narrowed(&self, ids: Vec<RawBson>) -> RawDocumentBuf {
+        let filter = narrowed(self.filter, RawArrayBuf::from_iter(ids));
+        let mut command = RawDocumentBuf::new();
+        for (name, value) in self.body.into_iter().flatten() {
+            match name.as_str() {
+                "filter" | "query" => command.append(name, filter.clone()),
+                "pipeline" => {
+                    let mut pipeline = RawArrayBuf::new();
+                    pipeline.push(rawdoc! { "$match": filter.clone() });
+                    for stage in value.as_array().into_iter().flatten().flatten().skip(1) {
+                        pipeline.push(stage);
+                    }
+                    command.append(name, pipeline);
+                }
+                _ => command.append(name, value),
+            }
+        }
+        command
+    }
+}
+
+/// Does a filter have a regular expression in it?
+fn has_pattern(filter: &RawDocument) -> bool {
+    filter
+        .into_iter()
+        .flatten()
+        .any(|(name, value)| match value {
+            RawBsonRef::RegularExpression(_) => true,
+            RawBsonRef::Document(document) => name.as_str() == "$not" || has_pattern(document),
+            RawBsonRef::Array(array) => array.into_iter().flatten().any(|value| match value {
+                RawBsonRef::RegularExpression(_) => true,
+                value => value.as_document().is_some_and(has_pattern),
+            }),
+            _ => name.as_str() == "$regex",
+        })
+}
+
+/// Does a field of a sort or a projection say just a direction, or whether it is shown?
+fn is_switch((name, value): (&CStr, RawBsonRef<'_>)) -> bool {
+    let value = matches!(
+        value,
+        RawBsonRef::Boolean(_)
+            | RawBsonRef::Int32(_)
+            | RawBsonRef::Int64(_)
+            | RawBsonRef::Double(_)
+    );
+    value && !name.as_str().contains('$')
+}
+
+/// The stages of a pipeline, each with its argument. Returns `None` if a stage is not a document of one field: the
+/// store reports that.
+fn stages(body: &RawDocument) -> Option<Vec<(&str, RawBsonRef<'_>)>> {
+    let stages = body.get_array("pipeline").ok()?.into_iter();
+    stages.map(|stage| only_field(stage.ok()?)).collect()
+}
+
+/// The field of a document that has one.
+fn only_field(document: RawBsonRef<'_>) -> Option<(&str, RawBsonRef<'_>)> {
+    let mut fields = document.as_document()?.into_iter();
+    let (name, value) = fields.next()?.ok()?;
+    fields.next().is_none().then_some((name.as_str(), value))
+}
+
+/// Can a replica do what this argument asks? What is not known is the upstream's: transactions, collations, hints, ...
+fn supports(command: &str, argument: &str, value: RawBsonRef<'_>) -> bool {
+    match (argument, value) {
+        ("readConcern", RawBsonRef::Document(concern)) => {
+            concern.into_iter().flatten().all(|(name, value)| {
+                name.as_str() == "level"
+                    && matches!(value, RawBsonRef::String("local" | "available"))
+            })
+        }
+        ("$readPreference", RawBsonRef::Document(preference)) => {
+            matches!(
+                preference.get_str("mode"),
+                Ok("primary" | "primaryPreferred")
+            )
+        }
+        (argument, _) if NEUTRAL.contains(&argument) => true,
+        (argument, _) => match command {
+            "find" => matches!(
+                argument,
+                "filter" | "projection" | "sort" | "skip" | "limit" | "batchSize" | "singleBatch"
+            ),
+            "count" => matches!(argument, "query" | "skip" | "limit"),
+            "distinct" => matches!(argument, "key" | "query"),
+            _ => matches!(argument, "pipeline" | "cursor"),
+        },
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use forebay_documents::namespace;
+
+    use super::*;
+
+    #[test]
+    fn pipelines_with_malformed_stages_are_the_stores() {
+        let (namespace, kept) = (
+            namespace::checked("d", "c").expect("a name"),
+            ReplicaFields::new(vec!["name".to_owned()]),
+        );
+        let filter = || rawdoc! { "$match": { "name": "x" } };
+        let is_read = |stages: Vec<RawBson>| {
+            let pipeline = RawArrayBuf::from_iter(stages);
+            let body = rawdoc! { "aggregate": "c", "pipeline": pipeline, "cursor": {} };
+            Read::parse(&namespace, &kept, &body).is_ok()
+        };
+        let group = || rawdoc! { "$group": { "_id": "$n" } };
+        assert!(is_read(vec![filter().into(), group().into()]));
+        let mut two = filter();
+        two.append(cstr!("$limit"), 1);
+        assert!(!is_read(vec![two.into(), group().into()]));
+        assert!(!is_read(vec![filter().into(), RawBson::Int32(5)]));
+        let empty = RawDocumentBuf::new();
+        assert!(!is_read(vec![filter().into(), empty.into()]));
+    }
+
+    #[test]
+    fn a_narrowed_pipeline_has_all_stages_but_its_first() {
+        let namespace = namespace::checked("d", "c").expect("a name");
+        let kept = ReplicaFields::new(vec!["name".to_owned()]);
+        let group = rawdoc! { "$group": { "_id": "$n" } };
+        let pipeline = [rawdoc! { "$match": { "name": "x" } }, group.clone()];
+        let body = rawdoc! { "aggregate": "c", "pipeline": RawArrayBuf::from_iter(pipeline), "cursor": {} };
+        let read = Read::parse(&namespace, &kept, &body).expect("it has a condition");
+        let narrowed = read.narrowed(vec![RawBson::Int32(1)]);
+        let stages = narrowed.get_array("pipeline").expect("it is one");
+        let stages: Vec<_> = stages.into_iter().flatten().collect();
+        assert_eq!(stages.len(), 2);
+        assert_eq!(stages[1].as_document(), Some(&*group));
+    }
+}

@@ -1,0 +1,154 @@
+//! Why the upstream answers a read on a collection with caches, in words and figures.
+
+use std::time::Duration;
+
+use bson::{RawDocument, RawDocumentBuf, rawdoc};
+use forebay_documents::{ClientContext, Namespace};
+
+use super::reads::IDS_MAX;
+use crate::replicas::pace::{Pace, Wanted};
+use crate::replicas::{Replicas, number};
+
+/// Why a read goes to the upstream as it is.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Reason {
+    /// The replica does not answer, and says why.
+    NotReady(String),
+    /// The upstream does not let the client read the collection.
+    Unproven,
+    /// There is no condition that a cache could judge.
+    NoCondition,
+    /// It has an argument that a replica cannot obey.
+    Argument(String),
+    /// The search of the replica failed.
+    Refused(String),
+    /// Too many documents match what the replica can judge of the filter, or all of it.
+    TooMany {
+        condition: RawDocumentBuf,
+        is_whole: bool,
+    },
+    /// The upstream finds all documents that the limit allows among its first ones.
+    Early { limit: usize, scanned: u64 },
+    /// The upstream finds the documents faster than it gives them by their `_id`s.
+    Slower {
+        count: usize,
+        by_id: Duration,
+        search: Duration,
+    },
+    /// How fast it gives them is not known yet.
+    Unmeasured { count: usize },
+}
+
+impl Reason {
+    /// That a search of the replica failed, as its reply tells.
+    pub fn refused(reply: &RawDocument) -> Reason {
+        Reason::Refused(reply.get_str("errmsg").unwrap_or_default().to_owned())
+    }
+
+    /// The reason for people. How many documents match is counted for `client`.
+    pub async fn told(
+        &self,
+        replicas: &Replicas,
+        client: &ClientContext,
+        namespace: &Namespace,
+    ) -> String {
+        match self {
+            Reason::NotReady(why) => why.clone(),
+            Reason::Unproven => {
+                "the upstream does not let this client read the collection".to_owned()
+            }
+            Reason::NoCondition => "there is no condition on a cached field".to_owned(),
+            Reason::Argument(name) => format!("{name} is left to the upstream"),
+            Reason::Refused(why) => format!("the cache cannot run the command: {why}"),
+            Reason::TooMany {
+                condition,
+                is_whole,
+            } => {
+                let count =
+                    rawdoc! { "count": namespace.collection.as_str(), "query": condition.clone() };
+                let reply = replicas.run_for(client, &namespace.db, count).await;
+                let count = number(&reply, "n").map_or("many".to_owned(), |n| grouped(n as u64));
+                let what = if *is_whole {
+                    ""
+                } else {
+                    " the conditions on cached fields"
+                };
+                let most = grouped(IDS_MAX as u64);
+                format!("{count} documents match{what}; more than {most} are left to the upstream")
+            }
+            Reason::Early { limit, scanned } => format!(
+                "the upstream finds enough documents for limit {limit} among its first {scanned}"
+            ),
+            Reason::Slower {
+                count,
+                by_id,
+                search,
+            } => format!(
+                "the upstream takes {} ms to search, and about {} ms to give {count} documents by their _id",
+                ms(*search),
+                ms(*by_id)
+            ),
+            Reason::Unmeasured { count } => {
+                format!(
+                    "how long the upstream takes to give {count} documents by their _id is being measured"
+                )
+            }
+        }
+    }
+}
+
+/// How the documents that a replica has found are asked for, and how long that takes, as far as it was measured.
+pub fn by_id(wanted: Wanted, pace: Option<Pace>) -> String {
+    let (count, how) = match wanted.one_by_one {
+        Some(count) => (count, ", one by one"),
+        None => (wanted.together, ""),
+    };
+    let text = format!(
+        "the cache finds {count} documents, and the upstream is asked for them by their _id{how}"
+    );
+    let Some(pace) = pace else {
+        return text;
+    };
+    let took = ms(pace.by_id(wanted).1);
+    match pace.search() {
+        Some(search) => format!(
+            "{text}: about {took} ms, and a search of its own takes {} ms",
+            ms(search)
+        ),
+        None => format!("{text}: about {took} ms"),
+    }
+}
+
+/// Milliseconds, with a digit behind the point where they are few.
+fn ms(duration: Duration) -> String {
+    let ms = duration.as_secs_f64() * 1e3;
+    match ms < 10.0 {
+        true => format!("{ms:.1}"),
+        false => grouped(ms.round() as u64),
+    }
+}
+
+/// A number with its digits in groups of three.
+pub fn grouped(number: u64) -> String {
+    let digits = number.to_string();
+    let mut grouped = String::new();
+    for (place, digit) in digits.chars().enumerate() {
+        if place > 0 && (digits.len() - place).is_multiple_of(3) {
+            grouped.push(',');
+        }
+        grouped.push(digit);
+    }
+    grouped
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn digits_stand_in_groups_of_three() {
+        let numbers = [0, 999, 1_000, 3_439, 12_345, 1_234_567];
+        let texts = ["0", "999", "1,000", "3,439", "12,345", "1,234,567"];
+        assert_eq!(numbers.map(grouped), texts);
+    }
+}

@@ -1,0 +1,155 @@
+//! Clients while the upstream is away. With `upstream-serve-stale` they get what caches answer alone, as of when the
+//! upstream was last there.
+//!
+//! The first command that needs the upstream gets an error that says so and ends the connection: on a new one, the
+//! upstream may be back.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use bson::{RawDocument, RawDocumentBuf, rawdoc};
+use forebay_documents::ClientContext;
+use forebay_wire_mongo::Peek;
+use tokio::io::{AsyncRead, AsyncWrite, empty};
+
+use super::commands::{decode, namespace};
+use super::reads::{Answer, is_read};
+use super::{Connection, FrameError, Next, Request, handshake};
+use super::{cursors, operations};
+use crate::Proxy;
+
+impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
+    /// A client who came while the upstream could not be reached.
+    pub fn stale(proxy: Arc<Proxy>, client: ClientContext, stream: S) -> Connection<S> {
+        Connection {
+            is_stale: true,
+            ..Connection::new(proxy, client, stream, Box::new(empty()))
+        }
+    }
+
+    /// The upstream has closed the connection: whether it cannot be reached at all, and the client is served without
+    /// it.
+    pub(super) async fn go_stale_if_away(&mut self) -> bool {
+        let Proxy {
+            upstream, replicas, ..
+        } = &*self.proxy;
+        self.is_stale = replicas.serve_stale && (replicas.is_away() || !upstream.is_there().await);
+        if self.is_stale {
+            replicas.mark_away();
+        }
+        self.is_stale
+    }
+
+    /// Runs a read; if the upstream goes meanwhile, answers it without.
+    pub(super) async fn read_or_go_stale(&mut self, request: Request) -> Result<Next, FrameError> {
+        let replicas = Arc::clone(&self.replicas);
+        self.may_go_stale = true;
+        let answered = self.serve_command(&replicas, request.clone()).await;
+        self.may_go_stale = false;
+        match answered {
+            Ok(Next::Request) => Ok(Next::Request),
+            _ if self.go_stale_if_away().await => self.answer_stale(request).await,
+            ended => ended,
+        }
+    }
+
+    /// The upstream is there again: whether the client has a connection to it. Who has said who it is has to say it
+    /// anew.
+    pub(super) async fn reconnect(&mut self) -> bool {
+        if self.may_be_authenticated {
+            return false;
+        }
+        let Ok(upstream) = self.proxy.upstream.connect().await else {
+            return false;
+        };
+        self.set_upstream(upstream);
+        // It may be another upstream, or let others read.
+        self.proven.clear();
+        self.is_stale = false;
+        true
+    }
+
+    pub(super) fn remember_hello(&self, told: &RawDocument) {
+        if self.replicas.serve_stale {
+            *self.replicas.hello.lock() = Some(handshake::remembered(told));
+        }
+    }
+
+    /// The reply to a hello, if the upstream has been there before.
+    pub(super) fn stale_hello(&self, asked: &RawDocument) -> Option<RawDocumentBuf> {
+        let told = self.replicas.hello.lock();
+        Some(handshake::reply(told.as_ref()?, asked))
+    }
+
+    pub(super) async fn hello_stale(
+        &mut self,
+        asked: &RawDocument,
+        request: &Request,
+    ) -> Result<Next, FrameError> {
+        match self.stale_hello(asked) {
+            Some(reply) => self.respond(reply, request).await,
+            None => self.refuse_away(request).await,
+        }
+    }
+
+    /// Tells the client that the upstream is away, and ends the connection.
+    pub(super) async fn refuse_away(&mut self, request: &Request) -> Result<Next, FrameError> {
+        self.respond(self.away(), request).await?;
+        Ok(Next::Close)
+    }
+
+    /// The error that the upstream is away, in the form of a server that shuts down: drivers then try again.
+    pub(super) fn away(&self) -> RawDocumentBuf {
+        let upstream = &self.proxy.upstream;
+        rawdoc! {
+            "ok": 0.0, "errmsg": format!("the upstream {upstream} cannot be reached"), "code": 91,
+            "codeName": "ShutdownInProgress",
+        }
+    }
+
+    /// Answers a command, if the cache can alone.
+    pub(super) async fn answer_stale(&mut self, request: Request) -> Result<Next, FrameError> {
+        if let Some(message) = decode(&request.bytes)
+            && message
+                .body
+                .get("forebayDevices")
+                .is_ok_and(|it| it.is_some())
+            && operations::lists_devices(&message.body)
+        {
+            return self.devices(&request, &message.body).await;
+        }
+        if !self.replicas.serve_stale {
+            return self.refuse_away(&request).await;
+        }
+        if Peek::new(&request.bytes).is_some_and(|asked| cursors::concerns_replicas(&asked)) {
+            return self.cursor_command(request).await;
+        }
+        let Some(message) = decode(&request.bytes) else {
+            return Ok(Next::Close);
+        };
+        let replicas = Arc::clone(&self.replicas);
+        let name = message.body.iter_elements().next().and_then(Result::ok);
+        let replica = name
+            .filter(|name| is_read(name.key().as_str()))
+            .and_then(|_| namespace(&message.body))
+            .and_then(|namespace| replicas.find(&namespace));
+        let Some(replica) = replica else {
+            return self.refuse_away(&request).await;
+        };
+        let mut epoch = replica.epoch();
+        let mut answer = self.answer_of(&replicas, &replica, &message.body).await?;
+        // Its stream may just have ended: then it is as good as before, under another number.
+        while !matches!(answer, Answer::Reply(_)) && replica.epoch() != epoch {
+            epoch = replica.epoch();
+            answer = self.answer_of(&replicas, &replica, &message.body).await?;
+        }
+        match answer {
+            Answer::Reply(reply) => {
+                replicas.counters.answered.fetch_add(1, Ordering::Relaxed);
+                replicas.counters.stale.fetch_add(1, Ordering::Relaxed);
+                self.respond(reply, &request).await
+            }
+            _ => self.refuse_away(&request).await,
+        }
+    }
+}

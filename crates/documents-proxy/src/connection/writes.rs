@@ -1,0 +1,537 @@
+//! Writes to collections with caches: to the upstream first, then to the replica, then the reply.
+
+use bson::oid::ObjectId;
+use bson::{RawBson, RawBsonRef, RawDocument, RawDocumentBuf, rawdoc};
+use forebay_documents::{Namespace, namespace};
+use forebay_wire_mongo::{Flags, OpMsg, Sequence};
+
+use crate::replicas::fields::{document_of, elements};
+use crate::replicas::{Effect, number, succeeded};
+
+/// The most documents that a write may touch and still be followed; after a wider one the replica is loaded anew.
+pub const TOUCHED_MAX: usize = 10_000;
+
+/// Codes of errors by which an upstream refuses a command before it has done anything: Unauthorized, NamespaceNotFound,
+/// NamespaceExists, CommandNotFound, InvalidNamespace, an option that is not known, and one that is missing.
+/// Others need not be: FerretDB 1 tells a query of the wrong shape when it comes to it, and may have written before.
+const REFUSALS: &[i32] = &[13, 26, 48, 59, 73, 40414, 40415];
+
+/// Codes that say what is wrong with a statement: BadValue, FailedToParse, TypeMismatch, IllegalOperation and
+/// NotImplemented.
+const WRONG: &[i32] = &[2, 9, 14, 20, NOT_IMPLEMENTED];
+const NOT_IMPLEMENTED: i32 = 238;
+
+/// A write, ready to go to the upstream, and what is known of its effect before.
+pub struct Write {
+    /// The message, changed where that says more exactly what it writes.
+    pub message: OpMsg,
+    plan: Plan,
+    /// It writes one document at most: an error by which an upstream says what is wrong with it means that it wrote
+    /// none.
+    is_single: bool,
+}
+
+/// How the effect is told from the reply.
+enum Plan {
+    /// These documents are inserted, unless the reply says otherwise.
+    Insert(Vec<RawDocumentBuf>),
+    /// Documents with these `_id`s may change, those that these queries find, and those that the reply says were
+    /// inserted.
+    Touch {
+        ids: Vec<RawBson>,
+        queries: Vec<RawDocumentBuf>,
+        upserts: bool,
+    },
+    /// Nobody knows.
+    Unknown,
+}
+
+/// Is this the name of a command that [`Write`] understands?
+pub fn is_write(command: &str) -> bool {
+    matches!(
+        command,
+        "insert" | "update" | "delete" | "findAndModify" | "findandmodify"
+    )
+}
+
+/// Has the upstream refused a command without doing any of it?
+pub fn is_refusal(reply: &RawDocument) -> bool {
+    has_code(reply, REFUSALS)
+}
+
+/// Has the upstream refused a command that is no [`Write`] without doing any of it?
+pub fn is_refusal_of_all(command: &str, reply: &RawDocument) -> bool {
+    let is_parsed_first = matches!(command, "create" | "collMod" | "renameCollection");
+    is_refusal(reply)
+        || has_code(reply, &[NOT_IMPLEMENTED])
+        || is_parsed_first && has_failed_to_parse(reply)
+}
+
+/// Does a reply say that what was sent is no command? Codes from 40,000 to 49,999 are of parsers.
+fn has_failed_to_parse(reply: &RawDocument) -> bool {
+    let code = reply.get_i32("code").unwrap_or(0);
+    has_code(reply, WRONG) || !succeeded(reply) && (40_000..50_000).contains(&code)
+}
+
+/// Does a reply say that a statement is wrong?
+fn is_wrong(reply: &RawDocument) -> bool {
+    !matches!(reply.get("writeErrors"), Ok(None)) || has_code(reply, WRONG)
+}
+
+fn has_code(reply: &RawDocument, codes: &[i32]) -> bool {
+    let code = reply.get_i32("code").unwrap_or(0);
+    !succeeded(reply) && codes.contains(&code)
+}
+
+/// The collections that a command writes to in ways that [`Write`] does not follow; none if it may be any.
+pub fn targets(command: &str, body: &RawDocument) -> Option<Vec<Namespace>> {
+    match command {
+        "bulkWrite" => {
+            let named = body.get_array("nsInfo").ok()?.into_iter();
+            named
+                .map(|info| namespace::parse(info.ok()?.as_document()?.get_str("ns").ok()?).ok())
+                .collect()
+        }
+        "renameCollection" => {
+            let names = [body.get_str("renameCollection"), body.get_str("to")];
+            let named = names.into_iter();
+            named
+                .map(|name| namespace::parse(name.ok()?).ok())
+                .collect()
+        }
+        "aggregate" => Some(vec![written_out(body)?]),
+        "create" | "collMod" | "createIndexes" => Some(vec![super::commands::namespace(body)?]),
+        _ => None,
+    }
+}
+
+/// The collection that a pipeline writes to.
+fn written_out(body: &RawDocument) -> Option<Namespace> {
+    let stages = body.get_array("pipeline").ok()?.into_iter().flatten();
+    let last = stages.last()?.as_document()?;
+    let target = match last.get("$out").ok()? {
+        Some(target) => target,
+        None => match last.get("$merge").ok()?? {
+            RawBsonRef::Document(merge) => merge.get("into").ok()??,
+            target => target,
+        },
+    };
+    let db = body.get_str("$db").ok()?;
+    match target {
+        RawBsonRef::String(collection) => namespace::checked(db, collection).ok(),
+        RawBsonRef::Document(target) => {
+            let db = target.get_str("db").unwrap_or(db);
+            namespace::checked(db, target.get_str("coll").ok()?).ok()
+        }
+        _ => None,
+    }
+}
+
+impl Write {
+    /// What a write says of its effect. A reply to it is needed, also where the client wants none.
+    pub fn parse(name: &str, message: OpMsg) -> Write {
+        let message = expecting_reply(message);
+        match name {
+            "insert" => Write::insert(message),
+            "update" | "delete" => {
+                let all = statements(
+                    &message,
+                    if name == "update" {
+                        "updates"
+                    } else {
+                        "deletes"
+                    },
+                );
+                Write::touch(message, &all, "q")
+            }
+            _ => {
+                let all = [message.body.clone()];
+                Write::touch(message, &all, "query")
+            }
+        }
+    }
+
+    /// Documents without an `_id` get one here, as they would by a router.
+    fn insert(message: OpMsg) -> Write {
+        let documents: Vec<_> = statements(&message, "documents")
+            .into_iter()
+            .map(with_id)
+            .collect();
+        let message = with_statements(&message, "documents", &documents);
+        Write {
+            message,
+            is_single: documents.len() == 1,
+            plan: Plan::Insert(documents),
+        }
+    }
+
+    /// Statements that name an `_id` or have a query under `field`. What one of several changes may be what the next
+    /// one finds; so all together touch what they find before the first, and what they insert.
+    fn touch(message: OpMsg, statements: &[RawDocumentBuf], field: &str) -> Write {
+        let (mut ids, mut queries, mut upserts) = (Vec::new(), Vec::new(), false);
+        // A command-wide `let` or collation concerns every statement.
+        let mut is_plain = is_plain(&message.body);
+        for statement in statements {
+            is_plain &= self::is_plain(statement);
+            upserts |= statement.get_bool("upsert").unwrap_or(false);
+            match statement.get_document(field) {
+                Ok(query) if is_fickle(query) => is_plain = false,
+                Ok(query) => match id_in(query) {
+                    Some(id) => ids.push(id),
+                    None => queries.push(query.to_owned()),
+                },
+                Err(_) if field == "query" => queries.push(RawDocumentBuf::new()),
+                Err(_) => is_plain = false,
+            }
+        }
+        let is_one = |statement: &RawDocumentBuf| match statement.get("u") {
+            Ok(Some(_)) => matches!(
+                statement.get("multi"),
+                Ok(None | Some(RawBsonRef::Boolean(false)))
+            ),
+            _ => number(statement, "limit") == Some(1.0),
+        };
+        let plan = match is_plain {
+            true => Plan::Touch {
+                ids,
+                queries,
+                upserts,
+            },
+            false => Plan::Unknown,
+        };
+        Write {
+            message,
+            plan,
+            // A `findAndModify` can fail after it has written, by what it is to show.
+            is_single: field == "q" && matches!(statements, [statement] if is_one(statement)),
+        }
+    }
+
+    /// The queries whose documents have to be known before the write; none if that would not tell its effect.
+    pub fn lookups(&self) -> Option<Vec<RawDocumentBuf>> {
+        match &self.plan {
+            Plan::Insert(_) => Some(Vec::new()),
+            Plan::Touch { queries, .. } => Some(queries.clone()),
+            Plan::Unknown => None,
+        }
+    }
+
+    /// The queries have found these documents.
+    pub fn add_touched(&mut self, found: Vec<RawBson>) {
+        if let Plan::Touch { ids, .. } = &mut self.plan {
+            ids.extend(found);
+        }
+    }
+
+    /// Nobody can tell what the queries find.
+    pub fn set_unknown(&mut self) {
+        self.plan = Plan::Unknown;
+    }
+
+    /// What the upstream did, as its reply tells; no reply tells nothing.
+    pub fn effect(self, reply: Option<&RawDocument>) -> Effect {
+        let Some(reply) = reply else {
+            return Effect::Unfinished;
+        };
+        if is_refusal(reply) || (self.is_single && is_wrong(reply)) {
+            return Effect::Nothing;
+        }
+        // The answer to a write that was done before, and that other documents may match now.
+        if !matches!(reply.get("retriedStmtIds"), Ok(None)) {
+            return Effect::Unknown;
+        }
+        match self.plan {
+            Plan::Unknown => Effect::Unknown,
+            Plan::Insert(documents) if inserted_all(reply, documents.len()) => {
+                Effect::Inserted(documents)
+            }
+            Plan::Insert(documents) => {
+                let ids = documents.iter().filter_map(|it| it.get("_id").ok()?);
+                Effect::Touched(ids.map(Into::into).collect())
+            }
+            // A reply with errors need not tell what was inserted before: that of FerretDB 1 does not.
+            Plan::Touch { upserts: true, .. } if has_failed(reply) => Effect::Unknown,
+            Plan::Touch { mut ids, .. } => {
+                ids.extend(upserted(reply));
+                Effect::Touched(ids)
+            }
+        }
+    }
+}
+
+/// Does a reply tell of errors?
+fn has_failed(reply: &RawDocument) -> bool {
+    !succeeded(reply) || !matches!(reply.get("writeErrors"), Ok(None))
+}
+
+/// The message as one to which a reply comes.
+pub fn expecting_reply(message: OpMsg) -> OpMsg {
+    OpMsg {
+        flags: Flags(message.flags.0 & !Flags::MORE_TO_COME.0),
+        body: acknowledged(&message.body),
+        ..message
+    }
+}
+
+/// The command with a reply as soon as it is done, if its write concern asks for none.
+fn acknowledged(body: &RawDocument) -> RawDocumentBuf {
+    let is_silent = |value: RawBsonRef<'_>| {
+        let concern = value.as_document();
+        concern.and_then(|concern| number(concern, "w")) == Some(0.0)
+    };
+    let mut acknowledged = RawDocumentBuf::new();
+    for (name, value) in body.into_iter().flatten() {
+        match name.as_str() == "writeConcern" && is_silent(value) {
+            true => acknowledged.append(name, rawdoc! { "w": 1 }),
+            false => acknowledged.append(name, value),
+        }
+    }
+    acknowledged
+}
+
+/// May a query find something else a moment later without a write?
+fn is_fickle(query: &RawDocument) -> bool {
+    let operators: [&[u8]; 3] = [b"$expr\0", b"$where\0", b"$sampleRate\0"];
+    let bytes = query.as_bytes();
+    operators.iter().any(|operator| {
+        let mut parts = bytes.windows(operator.len());
+        parts.any(|part| part == *operator)
+    })
+}
+
+/// Does a query in this document mean the same by itself?
+fn is_plain(command: &RawDocument) -> bool {
+    let has = |name| !matches!(command.get(name), Ok(None));
+    !has("collation") && !has("let") && !has("c")
+}
+
+/// The `_id` that a query asks for, if it does no more than that.
+fn id_in(query: &RawDocument) -> Option<RawBson> {
+    let value = query.get("_id").ok()??;
+    match value {
+        RawBsonRef::RegularExpression(_) | RawBsonRef::Array(_) => None,
+        RawBsonRef::Document(document) if first_key(document).starts_with('$') => None,
+        value => Some(value.into()),
+    }
+}
+
+pub fn first_key(document: &RawDocument) -> &str {
+    let first = document.iter_elements().next().and_then(Result::ok);
+    first.map_or("", |element| element.key().as_str())
+}
+
+fn with_id(document: RawDocumentBuf) -> RawDocumentBuf {
+    if !matches!(document.get("_id"), Ok(None)) {
+        return document;
+    }
+    let id = rawdoc! { "_id": ObjectId::new() };
+    document_of(&[elements(&id), elements(&document)])
+}
+
+/// The statements of a command, from its document sequence or from an array in the body.
+fn statements(message: &OpMsg, name: &str) -> Vec<RawDocumentBuf> {
+    let sequence = message
+        .sequences
+        .iter()
+        .find(|sequence| sequence.identifier == name);
+    if let Some(sequence) = sequence {
+        return sequence.to_documents();
+    }
+    let array = message.body.get_array(name).into_iter().flatten().flatten();
+    array
+        .filter_map(|value| value.as_document().map(RawDocument::to_owned))
+        .collect()
+}
+
+fn with_statements(message: &OpMsg, name: &str, statements: &[RawDocumentBuf]) -> OpMsg {
+    let mut body = RawDocumentBuf::new();
+    for (field, value) in message.body.into_iter().flatten() {
+        if field.as_str() != name {
+            body.append(field, value);
+        }
+    }
+    let others = message
+        .sequences
+        .iter()
+        .filter(|sequence| sequence.identifier != name);
+    let mut sequences: Vec<_> = others.cloned().collect();
+    sequences.push(Sequence::new(name, statements.iter().map(|it| &**it)));
+    OpMsg {
+        flags: message.flags,
+        body,
+        sequences,
+    }
+}
+
+fn inserted_all(reply: &RawDocument, count: usize) -> bool {
+    !has_failed(reply) && number(reply, "n") == Some(count as f64)
+}
+
+/// The `_id`s of documents that an update or a `findAndModify` inserted.
+fn upserted(reply: &RawDocument) -> Vec<RawBson> {
+    let mut ids = Vec::new();
+    for entry in reply.get_array("upserted").into_iter().flatten().flatten() {
+        let id = entry
+            .as_document()
+            .and_then(|entry| entry.get("_id").ok().flatten());
+        ids.extend(id.map(RawBson::from));
+    }
+    let last = reply.get_document("lastErrorObject");
+    ids.extend(
+        last.ok()
+            .and_then(|last| last.get("upserted").ok().flatten())
+            .map(RawBson::from),
+    );
+    ids
+}
+
+#[cfg(test)]
+mod tests {
+    use bson::RawArrayBuf;
+
+    use super::*;
+
+    #[test]
+    fn a_query_by_id_names_its_document() {
+        assert_eq!(
+            id_in(&rawdoc! { "_id": 5, "n": 1 }),
+            Some(RawBson::Int32(5))
+        );
+        for wide in [
+            rawdoc! { "_id": { "$gt": 5 } },
+            rawdoc! { "n": 1 },
+            rawdoc! { "_id": [1] },
+        ] {
+            assert_eq!(id_in(&wide), None, "{wide:?}");
+        }
+    }
+
+    #[test]
+    fn documents_get_an_id_in_front() {
+        let message =
+            OpMsg::new(rawdoc! { "insert": "c", "documents": [{ "n": 1 }, { "_id": 2 }] });
+        let documents: Vec<_> = statements(&message, "documents")
+            .into_iter()
+            .map(with_id)
+            .collect();
+        assert_eq!(first_key(&documents[0]), "_id");
+        let message = with_statements(&message, "documents", &documents);
+        assert_eq!(message.body, rawdoc! { "insert": "c" });
+        assert_eq!(statements(&message, "documents"), documents);
+    }
+
+    #[test]
+    fn a_partial_insert_is_no_full_one() {
+        assert!(inserted_all(&rawdoc! { "n": 2, "ok": 1.0 }, 2));
+        assert!(!inserted_all(&rawdoc! { "n": 1, "ok": 1.0 }, 2));
+        assert!(!inserted_all(
+            &rawdoc! { "n": 2, "writeErrors": [], "ok": 1.0 },
+            2
+        ));
+        let reply = rawdoc! { "upserted": [{ "index": 0, "_id": 7 }], "ok": 1.0 };
+        assert_eq!(upserted(&reply), [RawBson::Int32(7)]);
+    }
+
+    fn update(updates: RawArrayBuf) -> Write {
+        let body = rawdoc! { "update": "c", "updates": updates, "writeConcern": { "w": 0 } };
+        Write::parse("update", OpMsg::new(body))
+    }
+
+    #[test]
+    fn updates_are_looked_up_where_they_name_no_id() {
+        let by_id = rawdoc! { "q": { "_id": 1 }, "u": { "$set": { "n": 1 } } };
+        let by_field = rawdoc! { "q": { "n": 1 }, "u": { "$set": { "n": 2 } }, "upsert": true };
+        let mut write = update(RawArrayBuf::from_iter([by_id, by_field.clone()]));
+        let concern = write.message.body.get_document("writeConcern");
+        assert_eq!(concern.expect("there is one"), &*rawdoc! { "w": 1 });
+        assert_eq!(write.lookups(), Some(vec![rawdoc! { "n": 1 }]));
+        write.add_touched(vec![RawBson::Int32(7)]);
+        let reply = rawdoc! { "n": 2, "upserted": [{ "index": 1, "_id": 9 }], "ok": 1.0 };
+        let Effect::Touched(ids) = write.effect(Some(&reply)) else {
+            panic!("it is known");
+        };
+        assert_eq!(ids, [1, 7, 9].map(RawBson::Int32));
+        let refused = rawdoc! { "ok": 0.0, "code": 13 };
+        let lost = rawdoc! { "ok": 0.0, "code": 50 };
+        let again = || update(RawArrayBuf::from_iter([by_field.clone()]));
+        assert!(matches!(again().effect(Some(&refused)), Effect::Nothing));
+        assert!(matches!(again().effect(Some(&lost)), Effect::Unknown));
+        assert!(matches!(again().effect(None), Effect::Unfinished));
+    }
+
+    #[test]
+    fn what_a_query_means_by_a_collation_is_not_looked_up() {
+        let folded = rawdoc! { "q": { "_id": "a" }, "u": {}, "collation": { "locale": "en", "strength": 2 } };
+        assert!(update(RawArrayBuf::from_iter([folded])).lookups().is_none());
+    }
+
+    #[test]
+    fn an_error_of_one_document_is_all_and_of_several_tells_little() {
+        let one = rawdoc! { "q": { "_id": 1 }, "u": { "$inc": { "name": 1 } }, "upsert": true };
+        let many = rawdoc! { "q": { "_id": 2 }, "u": { "$set": { "n": 1 } }, "multi": true };
+        let effect = |updates: &[&RawDocumentBuf], reply: RawDocumentBuf| {
+            let updates = updates.iter().map(|it| (*it).clone());
+            update(RawArrayBuf::from_iter(updates)).effect(Some(&reply))
+        };
+        let partly = || rawdoc! { "writeErrors": [{ "index": 0 }], "ok": 1.0 };
+        let failed = || rawdoc! { "ok": 0.0, "code": 2 };
+        assert!(matches!(effect(&[&one], partly()), Effect::Nothing));
+        assert!(matches!(effect(&[&one], failed()), Effect::Nothing));
+        assert!(matches!(effect(&[&one, &many], partly()), Effect::Unknown));
+        assert!(matches!(effect(&[&many], failed()), Effect::Touched(_)));
+        let delete = |limit: f64| rawdoc! { "q": { "_id": 2 }, "limit": limit };
+        assert!(matches!(
+            effect(&[&delete(0.0)], failed()),
+            Effect::Touched(_)
+        ));
+        assert!(matches!(effect(&[&delete(1.0)], failed()), Effect::Nothing));
+        let insert = rawdoc! { "insert": "c", "documents": [{ "_id": 1 }] };
+        let insert = Write::parse("insert", OpMsg::new(insert));
+        assert!(matches!(insert.effect(Some(&failed())), Effect::Nothing));
+        let insert = rawdoc! { "insert": "c", "documents": [{ "_id": 1 }, { "_id": 2 }] };
+        let insert = Write::parse("insert", OpMsg::new(insert));
+        assert!(matches!(insert.effect(Some(&failed())), Effect::Touched(_)));
+    }
+
+    #[test]
+    fn a_command_that_cannot_be_parsed_changes_nothing() {
+        for code in [2, 9, 14, 40_414, 40_999] {
+            let refused = rawdoc! { "ok": 0.0, "code": code };
+            for command in ["create", "collMod", "renameCollection"] {
+                assert!(is_refusal_of_all(command, &refused), "{command}, {code}");
+            }
+        }
+        let wrong = rawdoc! { "ok": 0.0, "code": 14 };
+        assert!(!is_refusal_of_all("bulkWrite", &wrong));
+        for told in [rawdoc! { "ok": 1.0 }, rawdoc! { "ok": 0.0, "code": 11601 }] {
+            assert!(!is_refusal_of_all("create", &told), "{told:?}");
+        }
+    }
+
+    #[test]
+    fn a_reply_tells_when_it_was_written() {
+        let time = bson::Timestamp {
+            time: 1,
+            increment: 2,
+        };
+        let reply = rawdoc! { "ok": 1.0, "operationTime": time };
+        assert_eq!(crate::replicas::operation_time(&reply), Some(1 << 32 | 2));
+    }
+
+    #[test]
+    fn targets_are_what_is_written() {
+        let names = |command: &str, body: RawDocumentBuf| {
+            let targets = targets(command, &body)?;
+            Some(targets.iter().map(ToString::to_string).collect::<Vec<_>>())
+        };
+        let out =
+            rawdoc! { "aggregate": "a", "pipeline": [{ "$merge": { "into": "b" } }], "$db": "d" };
+        assert_eq!(names("aggregate", out), Some(vec!["d.b".to_owned()]));
+        let short = rawdoc! { "aggregate": "a", "pipeline": [{ "$merge": "b" }], "$db": "d" };
+        assert_eq!(names("aggregate", short), Some(vec!["d.b".to_owned()]));
+        let rename = rawdoc! { "renameCollection": "d.a", "to": "e.b.c" };
+        let both = vec!["d.a".to_owned(), "e.b.c".to_owned()];
+        assert_eq!(names("renameCollection", rename), Some(both));
+        assert_eq!(names("applyOps", rawdoc! { "applyOps": [] }), None);
+    }
+}

@@ -1,0 +1,139 @@
+//! What a write through us does to a replica.
+
+use std::collections::HashSet;
+use std::sync::Arc;
+
+use bson::{Bson, RawBson, RawBsonRef, RawDocumentBuf, doc};
+use forebay_documents::{Namespace, Replicated, id_key};
+use futures_util::TryStreamExt;
+
+use super::fields::ReplicaFields;
+use super::{Replica, ReplicaError, Replicas, refused, unreadable};
+
+/// As few documents as this are read again one by one: upstreams that find a single `_id` by an index may scan for
+/// several.
+const READ_ONE_BY_ONE_MAX: usize = 16;
+/// The most `_id`s in one query to the upstream.
+const IDS_MAX: usize = 1_000;
+/// The most documents that are put into a replica in one batch.
+const DOCUMENTS_MAX: usize = 1_000;
+
+/// What a write has done.
+#[derive(Debug)]
+pub enum Effect {
+    /// These documents were inserted, and nothing else.
+    Inserted(Vec<RawDocumentBuf>),
+    /// The documents with these `_id`s were inserted, changed, deleted or left alone.
+    Touched(Vec<RawBson>),
+    /// Nothing: the upstream refused it.
+    Nothing,
+    /// Nobody knows, but it is over.
+    Unknown,
+    /// Nobody knows, and the upstream may still be at work on it.
+    Unfinished,
+}
+
+impl Replicas {
+    /// Follows a write. The caller holds the gate alone since before the write went to the upstream.
+    ///
+    /// A replica that cannot follow answers nothing any more and is loaded anew.
+    pub async fn apply(self: &Arc<Self>, replica: &Arc<Replica>, effect: Effect) {
+        let followed = match effect {
+            Effect::Inserted(documents) => self.apply_inserts(replica, &documents),
+            Effect::Touched(ids) => self.apply_ids(replica, ids).await,
+            Effect::Nothing => Ok(()),
+            Effect::Unknown => {
+                return self.reload(replica, "a write cannot be followed");
+            }
+            Effect::Unfinished => {
+                return self.reload_after_pause(replica, "the end of a write is not known");
+            }
+        };
+        if let Err(error) = followed {
+            self.reload(replica, &error.to_string());
+        }
+    }
+
+    fn apply_inserts(
+        &self,
+        replica: &Replica,
+        documents: &[RawDocumentBuf],
+    ) -> Result<(), ReplicaError> {
+        let Some(kept) = replica.note_written(documents.iter().filter_map(id_of)) else {
+            return Ok(());
+        };
+        for documents in documents.chunks(DOCUMENTS_MAX) {
+            let documents = documents.iter().map(|document| kept.project(document));
+            self.replicate(replica.applied_in(), &[], &documents.collect::<Vec<_>>())?;
+        }
+        Ok(())
+    }
+
+    /// Reads the documents again, and makes the replica equal.
+    async fn apply_ids(&self, replica: &Replica, ids: Vec<RawBson>) -> Result<(), ReplicaError> {
+        let Some(kept) = replica.note_written(ids.iter().map(RawBson::as_raw_bson_ref)) else {
+            return Ok(());
+        };
+        for ids in ids.chunks(IDS_MAX) {
+            let found = self.read(&replica.namespace, &kept, ids).await?;
+            let there: HashSet<Vec<u8>> = found.iter().filter_map(id_of).map(id_key).collect();
+            let gone = ids
+                .iter()
+                .filter(|id| !there.contains(&id_key(id.as_raw_bson_ref())));
+            let gone: Vec<&RawBson> = gone.collect();
+            let found = found.iter().map(|document| kept.project(document));
+            self.replicate(replica.applied_in(), &gone, &found.collect::<Vec<_>>())?;
+        }
+        Ok(())
+    }
+
+    /// The documents with these `_id`s that the upstream has.
+    async fn read(
+        &self,
+        namespace: &Namespace,
+        kept: &ReplicaFields,
+        ids: &[RawBson],
+    ) -> Result<Vec<RawDocumentBuf>, ReplicaError> {
+        let store = self
+            .client
+            .database(&namespace.db)
+            .collection::<RawDocumentBuf>(&namespace.collection);
+        let mut values = Vec::with_capacity(ids.len());
+        for id in ids {
+            values.push(Bson::try_from(id.clone()).map_err(unreadable)?);
+        }
+        if values.len() > READ_ONE_BY_ONE_MAX {
+            let found = store.find(doc! { "_id": { "$in": values } });
+            return Ok(found
+                .projection(kept.projection())
+                .await?
+                .try_collect()
+                .await?);
+        }
+        let mut found = Vec::new();
+        for id in values {
+            let one = store.find_one(doc! { "_id": id });
+            found.extend(one.projection(kept.projection()).await?);
+        }
+        Ok(found)
+    }
+
+    /// Takes documents out of a replica, and puts others into the place of those with their `_id`s.
+    pub(super) fn replicate(
+        &self,
+        namespace: &Namespace,
+        gone: &[&RawBson],
+        new: &[RawDocumentBuf],
+    ) -> Result<(), ReplicaError> {
+        let replicated = Replicated {
+            deleted: gone.to_vec(),
+            present: new.iter().map(|document| document.as_ref()).collect(),
+        };
+        let done = self.documents.replicate(namespace, &replicated, None);
+        done.map_err(refused)
+    }
+}
+
+fn id_of(document: &RawDocumentBuf) -> Option<RawBsonRef<'_>> {
+    document.get("_id").ok().flatten()
+}

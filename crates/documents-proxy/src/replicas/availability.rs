@@ -1,0 +1,157 @@
+//! Whether the upstream can be reached, and what is forgotten or loaded again when it comes back.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::{Duration, Instant};
+
+use mongodb::error::ErrorKind;
+use tokio::time::timeout;
+
+use super::{ReplicaError, Replicas};
+
+/// Interval of attempts to reach an upstream that is away, and of pings where caches answer without the upstream.
+const LOOK_INTERVAL: Duration = Duration::from_secs(1);
+/// Maximum time that a ping of the upstream takes. An upstream that takes longer hangs: it may hold connections open
+/// for ever.
+const PING_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// Marks a client as connected to the upstream until this is dropped.
+#[derive(Debug)]
+pub struct Registered(#[expect(dead_code, reason = "it is there to be counted")] Arc<()>);
+
+impl Replicas {
+    /// Returns whether it is known that the upstream cannot be reached.
+    pub fn is_away(&self) -> bool {
+        self.lost_at().is_some()
+    }
+
+    /// Returns since when the upstream cannot be reached; `None` as far as it is known to be there.
+    pub fn lost_at(&self) -> Option<Instant> {
+        *self.lost_at.borrow()
+    }
+
+    /// Waits until the upstream cannot be reached.
+    pub async fn wait_away(&self) {
+        // The sender is ours.
+        let _ = self
+            .lost_at
+            .subscribe()
+            .wait_for(|lost_at| lost_at.is_some())
+            .await;
+    }
+
+    /// Pings the upstream for as long as there are replicas, so that an upstream that hangs counts as away: its
+    /// connections stay open, and a command on them would wait for ever.
+    pub(super) fn start_pings(self: &Arc<Self>) {
+        let replicas = Arc::downgrade(self);
+        tokio::spawn(async move {
+            while let Some(replicas) = replicas.upgrade() {
+                if !replicas.is_away() && !replicas.answers_ping().await {
+                    replicas.mark_away();
+                }
+                drop(replicas);
+                tokio::time::sleep(LOOK_INTERVAL).await;
+            }
+        });
+    }
+
+    async fn answers_ping(&self) -> bool {
+        match timeout(PING_TIMEOUT, self.upstream_time()).await {
+            // A refusal is an answer.
+            Ok(Err(ReplicaError::Upstream(error))) => matches!(*error.kind, ErrorKind::Command(_)),
+            Ok(answered) => answered.is_ok(),
+            Err(_) => false,
+        }
+    }
+
+    /// Warns at the start if the upstream cannot be reached, before the first client comes.
+    pub(super) fn warn_if_away(self: &Arc<Self>) {
+        let replicas = Arc::clone(self);
+        tokio::spawn(async move {
+            if let Err(error) = replicas.upstream.connect().await {
+                let upstream = &replicas.upstream;
+                tracing::warn!(%upstream, %error, "the upstream cannot be reached: clients get an error until it can");
+                replicas.mark_away();
+            }
+        });
+    }
+
+    /// Marks the upstream as away, and tries to reach it until it is back. Replicas without a change stream are loaded
+    /// again then, as the upstream may have changed.
+    pub fn mark_away(self: &Arc<Self>) {
+        let is_new = self.lost_at.send_if_modified(|lost_at| {
+            let is_new = lost_at.is_none();
+            lost_at.get_or_insert_with(Instant::now);
+            is_new
+        });
+        if !is_new {
+            return;
+        }
+        tracing::warn!("the upstream cannot be reached");
+        let replicas = Arc::clone(self);
+        tokio::spawn(async move {
+            while !replicas.is_back().await {
+                tokio::time::sleep(LOOK_INTERVAL).await;
+            }
+            tracing::info!("the upstream can be reached again");
+            replicas.forget_public();
+            if replicas.exclusive {
+                let incarnation = replicas.ask_incarnation().await.unwrap_or(None);
+                *replicas.incarnation.lock() = incarnation;
+                replicas.reload_all("the upstream was away");
+            }
+            replicas.lost_at.send_replace(None);
+        });
+    }
+
+    /// Returns whether the upstream answers on a new connection, and answers our own.
+    async fn is_back(&self) -> bool {
+        let pinged = || timeout(PING_TIMEOUT, self.upstream_time());
+        self.upstream.is_there().await && pinged().await.is_ok_and(|time| time.is_ok())
+    }
+
+    /// Forgets which collections the upstream lets unauthenticated clients read: it may have other rules now.
+    fn forget_public(&self) {
+        for replica in self.replicas.lock().values() {
+            replica.set_public(None);
+        }
+    }
+
+    /// Checks, in the background, whether the upstream was started again: it has closed a connection.
+    pub fn check_after_close(self: &Arc<Self>) {
+        let concerns = self.exclusive || self.serve_stale;
+        if concerns && !self.is_checking.swap(true, Ordering::AcqRel) {
+            let replicas = Arc::clone(self);
+            tokio::spawn(async move {
+                if replicas.serve_stale && replicas.upstream.is_there().await {
+                    replicas.forget_public();
+                }
+                replicas.check_incarnation().await;
+                replicas.is_checking.store(false, Ordering::Release);
+            });
+        }
+    }
+
+    /// Registers a client that has a connection to the upstream. Checks first whether the upstream was started again,
+    /// if no other client was connected to notice that.
+    pub async fn register_client(self: &Arc<Self>) -> Registered {
+        let clients = self.clients.lock().await;
+        // Ours alone.
+        if Arc::strong_count(&clients) == 1 {
+            self.forget_public();
+            tokio::select! {
+                () = self.check_incarnation() => {}
+                // It hangs.
+                () = self.wait_away() => {}
+            }
+        }
+        Registered(Arc::clone(&clients))
+    }
+
+    /// Loads all replicas again. Whole copies may answer until then, while the upstream is away.
+    pub(super) fn reload_all(self: &Arc<Self>, why: &str) {
+        for replica in self.declared() {
+            self.reload_keeping_copy(&replica, why);
+        }
+    }
+}

@@ -1,0 +1,166 @@
+//! Declaring and dropping caches of a collection, and which collections can have them.
+
+use std::sync::Arc;
+
+use bson::{RawArrayBuf, RawBson, RawDocument, RawDocumentBuf, rawdoc};
+use forebay_documents::Namespace;
+
+use super::reply::{first_batch, succeeded};
+use super::{Replica, ReplicaError, Replicas, fields, is_code};
+
+/// Why all writes cannot come through the proxy, where the upstream has transactions.
+const HAS_STREAMS: &str = "the upstream has transactions, which cannot be followed one by one, and change streams, which report \
+    them: leave --upstream-writes at shared";
+/// The error code for a collection that the upstream does not have.
+const NAMESPACE_NOT_FOUND: i32 = 26;
+
+impl Replicas {
+    /// Declares caches, by a `createIndexes` of definitions of cache indexes alone, and begins to load them. Returns
+    /// the reply. Waits for in-flight writes: those started before the declaration are not applied.
+    ///
+    /// # Errors
+    /// If the collection is a view or has a collation, the upstream does not answer, or the list of caches cannot be
+    /// written. The reply reports a wrong definition.
+    pub async fn create_caches(
+        self: &Arc<Self>,
+        replica: &Arc<Replica>,
+        indexes: RawArrayBuf,
+    ) -> Result<RawDocumentBuf, ReplicaError> {
+        self.check_suitable(replica).await?;
+        let _lock = replica.apply_lock.write().await;
+        let Namespace { db, collection } = &replica.namespace;
+        let command = rawdoc! { "createIndexes": collection.as_str(), "indexes": indexes };
+        let reply = self.run(db, command).await;
+        if succeeded(&reply) {
+            self.declare(replica).await?;
+        }
+        Ok(reply)
+    }
+
+    /// Drops caches by a `dropIndexes` on the replica. Returns the reply.
+    ///
+    /// # Errors
+    /// If the list of caches cannot be written.
+    pub async fn drop_caches(
+        self: &Arc<Self>,
+        replica: &Arc<Replica>,
+        index: RawDocumentBuf,
+    ) -> Result<RawDocumentBuf, ReplicaError> {
+        let _lock = replica.apply_lock.write().await;
+        let reply = self.run(&replica.namespace.db, index).await;
+        if succeeded(&reply) {
+            self.declare(replica).await?;
+        }
+        Ok(reply)
+    }
+
+    /// Declares the caches that the replica's indexes are, and begins to load it. The caller holds the apply lock
+    /// exclusively.
+    async fn declare(self: &Arc<Self>, replica: &Arc<Replica>) -> Result<(), ReplicaError> {
+        let definitions = self.cache_definitions(&replica.namespace).await?;
+        if definitions.is_empty() {
+            return self.forget(replica).await;
+        }
+        replica.declare(definitions);
+        self.record()?;
+        self.reload(replica, "it is declared");
+        Ok(())
+    }
+
+    /// Forgets the caches of a collection and frees their memory. The caller holds the apply lock
+    /// exclusively.
+    ///
+    /// # Errors
+    /// If the list of caches cannot be written.
+    pub async fn forget(&self, replica: &Replica) -> Result<(), ReplicaError> {
+        replica.declare(Vec::new());
+        for Namespace { db, collection } in [&replica.namespace, &replica.beside] {
+            self.demand(db, rawdoc! { "drop": collection.as_str() })
+                .await?;
+        }
+        self.record()
+    }
+
+    /// Returns the definitions of the cache indexes on the replica.
+    pub(super) async fn cache_definitions(
+        &self,
+        namespace: &Namespace,
+    ) -> Result<Vec<RawDocumentBuf>, ReplicaError> {
+        let command = rawdoc! { "listIndexes": namespace.collection.as_str() };
+        let reply = self.demand(&namespace.db, command).await?;
+        let batch = first_batch(&reply);
+        Ok(batch
+            .filter(|definition| fields::is_cache(definition))
+            .map(RawDocument::to_owned)
+            .collect())
+    }
+
+    /// Refuses collections whose answers a replica cannot give: views, collections that compare strings by other rules,
+    /// and those of which the upstream deletes documents by itself. Notes what the upstream calls the collection.
+    pub(super) async fn check_suitable(&self, replica: &Replica) -> Result<(), ReplicaError> {
+        let namespace = &replica.namespace;
+        if self.exclusive && self.has_transactions().await? {
+            return Err(ReplicaError::Unsuitable(HAS_STREAMS.to_owned()));
+        }
+        let filter = rawdoc! { "name": namespace.collection.as_str() };
+        let list = rawdoc! { "listCollections": 1, "filter": filter };
+        let reply = self.ask_upstream(&namespace.db, list).await?;
+        let Some(found) = first_batch(&reply).next() else {
+            replica.set_identity(None);
+            return Ok(());
+        };
+        let info = found.get_document("info");
+        let identity = info.and_then(|info| info.get("uuid")).ok().flatten();
+        replica.set_identity(identity.map(RawBson::from));
+        let list = rawdoc! { "listIndexes": namespace.collection.as_str() };
+        let indexes = match self.ask_upstream(&namespace.db, list).await {
+            Err(ReplicaError::Upstream(error)) if is_code(&error, NAMESPACE_NOT_FOUND) => {
+                RawDocumentBuf::new()
+            }
+            reply => reply?,
+        };
+        match unsuitable(found, first_batch(&indexes), self.exclusive) {
+            None => Ok(()),
+            Some(why) => Err(ReplicaError::Unsuitable(format!("{namespace} {why}"))),
+        }
+    }
+
+    /// Returns whether the upstream has transactions, as members of replica sets and routers do: these change nothing
+    /// before they end, and change streams report when that is. A Forebay has no transactions, whatever its hello says.
+    async fn has_transactions(&self) -> Result<bool, ReplicaError> {
+        let hello = self.ask_upstream("admin", rawdoc! { "hello": 1 }).await?;
+        let is_router = hello.get_str("msg").is_ok_and(|msg| msg == "isdbgrid");
+        if !is_router && matches!(hello.get("setName"), Ok(None)) {
+            return Ok(false);
+        }
+        let build = self
+            .ask_upstream("admin", rawdoc! { "buildInfo": 1 })
+            .await?;
+        Ok(matches!(build.get("forebay"), Ok(None)))
+    }
+}
+
+/// Returns why a collection with these indexes cannot be cached.
+fn unsuitable<'a>(
+    collection: &RawDocument,
+    mut indexes: impl Iterator<Item = &'a RawDocument>,
+    exclusive: bool,
+) -> Option<String> {
+    let kind = collection.get_str("type").unwrap_or("collection");
+    let options = collection.get_document("options").ok();
+    let collation = options.and_then(|options| options.get_document("collation").ok());
+    let is_simple = |it: &RawDocument| it.get_str("locale").is_ok_and(|it| it == "simple");
+    let is_capped = options.is_some_and(|options| options.get_bool("capped").unwrap_or(false));
+    if kind != "collection" {
+        return Some(format!("is a {kind}, and not a collection"));
+    }
+    if !collation.is_none_or(is_simple) {
+        return Some("has a collation, and a cache compares strings byte by byte".to_owned());
+    }
+    let expires = |index: &RawDocument| !matches!(index.get("expireAfterSeconds"), Ok(None));
+    // A change stream reports documents that expire, but not those that make room in a capped collection.
+    (is_capped || exclusive && indexes.any(expires)).then(|| {
+        "is capped or has a TTL index: the upstream deletes documents that no cache would miss"
+            .to_owned()
+    })
+}

@@ -1,0 +1,267 @@
+//! The change stream of a collection, batch by batch.
+//!
+//! The driver's own change streams go on by themselves after an error. Here the replica must not answer from then until
+//! the upstream has taken the token: it may not have what it had shown before. So this is a cursor of an `aggregate`.
+
+use std::io;
+use std::sync::Arc;
+use std::time::Duration;
+
+use bson::{RawBson, RawDocument, RawDocumentBuf, rawdoc};
+use futures_util::StreamExt;
+use mongodb::error::{Error, ErrorKind};
+use mongodb::raw_batch_cursor::{RawBatch, RawBatchCursor};
+use tokio::sync::mpsc;
+use tokio::time::timeout;
+
+use super::fields::ReplicaFields;
+use super::position::time_of;
+use super::{Replica, ReplicaError, Replicas, unreadable};
+
+const SHARED_WRITES: &str = "the upstream has no change stream, which would report writes that do not come through Forebay: start \
+    Forebay with --upstream-writes exclusive if there are none";
+/// How long the upstream waits for an event before it says that there is none: a writer whose write
+/// changed nothing waits as long.
+const AWAIT: Duration = Duration::from_millis(50);
+/// The longest silence of an upstream that is there: one whose machine is gone without a word may be back without its
+/// last writes, and the replica answers until then. After a pause of a busy store the stream goes on where it was.
+const SILENCE_MAX: Duration = Duration::from_secs(5);
+/// Batches that are read ahead of what is applied.
+const BATCHES_AHEAD: usize = 2;
+/// A batch of as many bytes may have been cut between two events of one cluster time.
+const FULL_BATCH_BYTES: usize = 12 << 20;
+/// Error codes of an upstream without change streams: CommandNotFound, CommandNotSupported, NotImplemented, a stage
+/// that is not known, and only supported on replica sets.
+const NONE: [i32; 5] = [59, 115, 238, 40324, 40573];
+/// Error codes of an upstream that stops, or is no longer the primary: HostUnreachable, HostNotFound,
+/// ShutdownInProgress, PrimarySteppedDown, NotWritablePrimary, InterruptedAtShutdown, InterruptedDueToReplStateChange,
+/// NotPrimaryNoSecondaryOk and NotPrimaryOrSecondary.
+const LEAVES: [i32; 9] = [6, 7, 91, 189, 10107, 11600, 11602, 13435, 13436];
+
+/// What has become of a document.
+#[derive(Debug)]
+pub(super) struct Event {
+    pub token: RawDocumentBuf,
+    pub id: RawBson,
+    /// What the replica holds of the document; `None` if it was deleted.
+    pub document: Option<RawDocumentBuf>,
+    /// When the upstream wrote it.
+    pub wrote: Option<bson::DateTime>,
+    /// Of a transaction, others may follow with the same time.
+    is_part: bool,
+}
+
+/// What a stream tells at a time.
+#[derive(Debug)]
+pub(super) struct Batch {
+    pub events: Vec<Event>,
+    /// The place behind all of them.
+    pub token: Option<RawDocumentBuf>,
+    /// The cluster time up to which everything has been told then.
+    pub at: Option<u64>,
+}
+
+/// What a stream tells, until an error.
+pub(super) type EventReceiver = mpsc::Receiver<Result<Batch, ReplicaError>>;
+
+impl Replicas {
+    /// Opens the change stream of a collection, behind a token if one is given.
+    pub(super) async fn open_stream(
+        &self,
+        replica: &Replica,
+        token: Option<&RawDocument>,
+    ) -> Result<RawBatchCursor, ReplicaError> {
+        let mut options = rawdoc! { "fullDocument": "updateLookup" };
+        if let Some(token) = token {
+            options.append(bson::cstr!("resumeAfter"), token.to_owned());
+        }
+        let command = rawdoc! {
+            "aggregate": replica.namespace.collection.as_str(),
+            "pipeline": [{ "$changeStream": options }],
+            "cursor": {},
+            "readConcern": { "level": "majority" },
+        };
+        let db = self.client.database(&replica.namespace.db);
+        let opened = db.run_raw_cursor_command(command).max_time(AWAIT).batch();
+        let opened = opened.await.map_err(|error| match &*error.kind {
+            ErrorKind::Command(refusal) if token.is_none() && NONE.contains(&refusal.code) => {
+                ReplicaError::Unsuitable(format!("{SHARED_WRITES} ({})", refusal.message))
+            }
+            _ => error.into(),
+        })?;
+        // What was written until now is told by the stream or read with the collection; nothing is answered before.
+        replica.require_applied(self.upstream_time().await?.unwrap_or(0));
+        Ok(opened)
+    }
+}
+
+/// Reads a stream until an error, some batches ahead of its consumer. Of documents it gives only the cached fields, as
+/// documents may be large.
+pub(super) fn read_events(mut cursor: RawBatchCursor, kept: Arc<ReplicaFields>) -> EventReceiver {
+    let (sender, receiver) = mpsc::channel(BATCHES_AHEAD);
+    tokio::spawn(async move {
+        let mut is_first = true;
+        loop {
+            let batch = next(&mut cursor).await;
+            let told = batch.and_then(|batch| read(batch.as_raw_document(), &kept, is_first));
+            let is_last = told.is_err();
+            is_first = false;
+            if sender.send(told).await.is_err() || is_last {
+                return;
+            }
+        }
+    });
+    receiver
+}
+
+async fn next(cursor: &mut RawBatchCursor) -> Result<RawBatch, ReplicaError> {
+    let next = timeout(SILENCE_MAX, cursor.next()).await;
+    let next = next.map_err(|_| Error::from(io::Error::from(io::ErrorKind::TimedOut)))?;
+    let ended = || ReplicaError::Changed("its stream ended".to_owned());
+    Ok(next.ok_or_else(ended)??)
+}
+
+/// What a reply tells that has a batch of events.
+fn read(reply: &RawDocument, kept: &ReplicaFields, is_first: bool) -> Result<Batch, ReplicaError> {
+    let cursor = reply.get_document("cursor").map_err(unreadable)?;
+    let batch = if is_first { "firstBatch" } else { "nextBatch" };
+    let mut events = Vec::new();
+    for event in cursor.get_array(batch).map_err(unreadable)? {
+        let event = event.map_err(unreadable)?;
+        let event = event
+            .as_document()
+            .ok_or_else(|| unreadable("an event that is no document"))?;
+        events.extend(Event::read(event, kept)?);
+    }
+    let token = cursor.get_document("postBatchResumeToken");
+    let last = events.last();
+    let token = match token {
+        Ok(token) => Some(token.to_owned()),
+        Err(_) => last.map(|event: &Event| event.token.clone()),
+    };
+    // Of a first batch, the upstream says how many events it has at most.
+    let may_be_cut = is_first || reply.as_bytes().len() >= FULL_BATCH_BYTES;
+    let is_part = last.is_some_and(|last| last.is_part || may_be_cut);
+    let at = token.as_deref().and_then(time_of);
+    Ok(Batch {
+        events,
+        token,
+        at: at.map(|at| at - u64::from(is_part)),
+    })
+}
+
+impl Event {
+    /// Returns `None` for an update whose document was deleted before the upstream looked it up: the deletion is an
+    /// event of its own.
+    fn read(event: &RawDocument, kept: &ReplicaFields) -> Result<Option<Event>, ReplicaError> {
+        let kind = event.get_str("operationType").map_err(unreadable)?;
+        let new = event.get_document("fullDocument").ok();
+        let document = match (kind, new) {
+            ("insert" | "replace" | "update", Some(new)) => Some(kept.project(new)),
+            ("update", None) => return Ok(None),
+            ("delete", _) => None,
+            (other, _) => return Err(ReplicaError::Changed(other.to_owned())),
+        };
+        let key = event.get_document("documentKey").map_err(unreadable)?;
+        let id = key.get("_id").map_err(unreadable)?;
+        Ok(Some(Event {
+            token: event.get_document("_id").map_err(unreadable)?.to_owned(),
+            id: id
+                .ok_or_else(|| unreadable("an event without an _id"))?
+                .into(),
+            document,
+            wrote: event.get_datetime("wallTime").ok(),
+            is_part: !matches!(event.get("txnNumber"), Ok(None)),
+        }))
+    }
+}
+
+/// Could the same be had a little later? Everything else, as an event that cannot be read, would be skipped by going
+/// on.
+pub(super) fn is_away(error: &Error) -> bool {
+    use ErrorKind::{Command, ConnectionPoolCleared, Io, ServerSelection};
+    match &*error.kind {
+        Io(_) | ServerSelection { .. } | ConnectionPoolCleared { .. } => true,
+        Command(error) => LEAVES.contains(&error.code),
+        _ => false,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use bson::RawArrayBuf;
+
+    use super::*;
+
+    fn kept() -> ReplicaFields {
+        ReplicaFields::new(vec!["name".to_owned()])
+    }
+
+    fn token(at: u64) -> RawDocumentBuf {
+        rawdoc! { "_data": format!("82{at:016X}01") }
+    }
+
+    fn insert(at: u64, id: i32) -> RawDocumentBuf {
+        rawdoc! {
+            "_id": token(at), "operationType": "insert", "documentKey": { "_id": id },
+            "fullDocument": { "_id": id, "name": "x", "other": 1 },
+        }
+    }
+
+    fn reply(is_first: bool, events: &[RawDocumentBuf], after: Option<u64>) -> RawDocumentBuf {
+        let mut cursor = RawDocumentBuf::new();
+        let batch: RawArrayBuf = events.iter().cloned().collect();
+        match is_first {
+            true => cursor.append(bson::cstr!("firstBatch"), batch),
+            false => cursor.append(bson::cstr!("nextBatch"), batch),
+        }
+        if let Some(at) = after {
+            cursor.append(bson::cstr!("postBatchResumeToken"), token(at));
+        }
+        rawdoc! { "cursor": cursor, "ok": 1.0 }
+    }
+
+    fn at(reply: &RawDocument, is_first: bool) -> Option<u64> {
+        read(reply, &kept(), is_first).expect("it is one").at
+    }
+
+    #[test]
+    fn a_batch_tells_up_to_when_it_is_all() {
+        let two = [insert(7, 1), insert(7, 2)];
+        assert_eq!(at(&reply(false, &two, Some(7)), false), Some(7));
+        assert_eq!(at(&reply(false, &two, Some(9)), false), Some(9));
+        assert_eq!(at(&reply(false, &two, None), false), Some(7));
+        assert_eq!(at(&reply(false, &[], Some(9)), false), Some(9));
+        assert_eq!(at(&reply(true, &[], Some(9)), true), Some(9));
+        // The rest of that time may be in the next one.
+        assert_eq!(at(&reply(true, &two, Some(7)), true), Some(6));
+        let mut part = insert(7, 3);
+        part.append(bson::cstr!("txnNumber"), 1i64);
+        assert_eq!(at(&reply(false, &[part], Some(7)), false), Some(6));
+        let mut large = insert(7, 4);
+        large.append(bson::cstr!("large"), "x".repeat(FULL_BATCH_BYTES));
+        assert_eq!(at(&reply(false, &[large], Some(7)), false), Some(6));
+    }
+
+    #[test]
+    fn events_say_what_has_become_of_a_document() {
+        let gone =
+            rawdoc! { "_id": token(2), "operationType": "delete", "documentKey": { "_id": 2 } };
+        // It was deleted before it was looked up.
+        let update = rawdoc! {
+            "_id": token(3), "operationType": "update", "documentKey": { "_id": 2 }, "fullDocument": RawBson::Null,
+        };
+        let all = reply(false, &[insert(1, 1), gone, update], Some(3));
+        let told = read(&all, &kept(), false).expect("it is one");
+        let documents: Vec<_> = told
+            .events
+            .iter()
+            .map(|event| event.document.clone())
+            .collect();
+        assert_eq!(documents, [Some(rawdoc! { "_id": 1, "name": "x" }), None]);
+        assert_eq!(told.token, Some(token(3)));
+        let end = rawdoc! { "_id": token(4), "operationType": "invalidate" };
+        let end = read(&reply(false, &[end], Some(4)), &kept(), false);
+        assert!(matches!(end, Err(ReplicaError::Changed(_))));
+    }
+}

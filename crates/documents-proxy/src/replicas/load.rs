@@ -1,0 +1,379 @@
+//! Copies a collection of the upstream into its replica.
+//!
+//! A load begins while no write is under strategy, and opens its cursor then. Documents that are written from its
+//! beginning on are noted by whoever follows the writes, and what the cursor brings of them is skipped: it may be older
+//! than what the replica has.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use bson::{Bson, Document, RawArrayBuf, RawDocumentBuf, doc, rawdoc};
+use forebay_documents::Namespace;
+use futures_util::{StreamExt, TryStreamExt};
+use mongodb::{Collection, Cursor};
+use tokio::sync::mpsc;
+use tokio::task::JoinSet;
+
+use super::fields::ReplicaFields;
+use super::reply::timestamp;
+use super::{Replica, ReplicaError, Replicas, is_code};
+
+/// Documents copied at a time.
+const BATCH_DOCUMENTS: usize = 1_000;
+/// Batches that are read ahead of what is copied.
+const BATCHES_AHEAD: usize = 4;
+/// Collections of as many documents are read by several cursors, if the upstream keeps their `_id`s in order: one with
+/// change streams does. FerretDB 1 would scan the collection for each.
+const PARTED_DOCUMENTS_MIN: u64 = 100_000;
+/// As many cursors, and one more for `_id`s of other sorts.
+const PARTS: usize = 4;
+/// `_id`s by which a collection is divided.
+const SAMPLE: i32 = 400;
+/// Pause before a failed load is tried again.
+const RETRY_PAUSE: Duration = Duration::from_secs(5);
+
+/// Error codes of an upstream that cannot read with a majority read concern at a cluster time: BadValue, FailedToParse,
+/// IllegalOperation, InvalidOptions, ReadConcernMajorityNotEnabled, NotImplemented, and a read concern of a standalone.
+const NO_MAJORITY: [i32; 7] = [2, 9, 20, 72, 148, 238, 123];
+
+/// Why a replica does not answer that has to be loaded first.
+const WAITS: &str = "the cache waits to be loaded";
+
+type Batch = Result<Vec<RawDocumentBuf>, ReplicaError>;
+
+impl Replicas {
+    /// Has a replica loaded again in the background, if its writes can be followed. It answers nothing until that is
+    /// done.
+    pub fn reload(self: &Arc<Self>, replica: &Arc<Replica>, why: &str) {
+        self.log_load(replica, why);
+        replica.invalidate(WAITS, Duration::ZERO);
+        self.have_loaded(replica);
+    }
+
+    /// Has a replica resumed from what an earlier run left of it, or loaded.
+    pub(super) fn resume_or_load(self: &Arc<Self>, replica: &Arc<Replica>, why: &str) {
+        self.log_load(replica, why);
+        replica.expect_resume(WAITS);
+        self.have_loaded(replica);
+    }
+
+    /// As [`reload`](Replicas::reload), for a replica that was right until the upstream was away: should the upstream
+    /// be away again, it may answer.
+    pub(super) fn reload_keeping_copy(self: &Arc<Self>, replica: &Arc<Replica>, why: &str) {
+        self.log_load(replica, why);
+        replica.invalidate_keeping_copy(WAITS, Duration::ZERO);
+        self.have_loaded(replica);
+    }
+
+    /// As [`reload`](Replicas::reload), after a pause: for when the upstream may still be at work on a write whose end
+    /// nobody will tell.
+    pub fn reload_after_pause(self: &Arc<Self>, replica: &Arc<Replica>, why: &str) {
+        self.log_load(replica, why);
+        replica.invalidate(WAITS, RETRY_PAUSE);
+        self.have_loaded(replica);
+    }
+
+    fn log_load(&self, replica: &Replica, why: &str) {
+        let namespace = &replica.namespace;
+        match self.exclusive {
+            true => {
+                tracing::info!(%namespace, why, "the caches of a collection are loaded; all writes must come through here (--upstream-writes exclusive)")
+            }
+            false => tracing::info!(%namespace, why, "the caches of a collection are loaded"),
+        }
+    }
+
+    fn have_loaded(self: &Arc<Self>, replica: &Arc<Replica>) {
+        if replica.take_loader() {
+            tokio::spawn(self.clone().keep_loaded(replica.clone()));
+        }
+    }
+
+    /// Loads a replica whenever it is invalid, for as long as it is declared.
+    async fn keep_loaded(self: Arc<Self>, replica: Arc<Replica>) {
+        while replica.is_declared() || !replica.leave_loader() {
+            let Some(pause) = replica.load_due() else {
+                replica.load_due.notified().await;
+                continue;
+            };
+            tokio::time::sleep(pause).await;
+            let outcome = match self.exclusive {
+                true => self.load(&replica).await,
+                false => self.follow_stream(&replica).await,
+            };
+            match outcome {
+                Ok(()) => {}
+                Err(error @ ReplicaError::Unsuitable(_)) => {
+                    tracing::warn!(namespace = %replica.namespace, %error, "the caches of a collection are off");
+                    replica.turn_off(&error.to_string());
+                }
+                Err(ReplicaError::Changed(what)) => {
+                    replica.invalidate(
+                        &format!("the collection was changed ({what})"),
+                        Duration::ZERO,
+                    );
+                }
+                Err(error) => {
+                    tracing::error!(namespace = %replica.namespace, %error, "the caches of a collection cannot be loaded");
+                    let reason = format!("the cache cannot be loaded: {error}");
+                    match error {
+                        ReplicaError::Upstream(_) => {
+                            replica.invalidate_keeping_copy(&reason, RETRY_PAUSE)
+                        }
+                        _ => replica.invalidate(&reason, RETRY_PAUSE),
+                    }
+                }
+            }
+        }
+    }
+
+    /// Loads once; ends early when the replica has become cold meanwhile.
+    async fn load(&self, replica: &Replica) -> Result<(), ReplicaError> {
+        self.check_suitable(replica).await?;
+        self.note_incarnation().await;
+        self.copy(replica).await.map(drop)
+    }
+
+    /// Copies what the upstream has; what the replica holds of it, and the number of the load. None if the replica has
+    /// become cold meanwhile.
+    pub(super) async fn copy(
+        &self,
+        replica: &Replica,
+    ) -> Result<Option<(Arc<ReplicaFields>, u64)>, ReplicaError> {
+        let begun = Instant::now();
+        let Some((kept, epoch, cursors)) = self.begin(replica).await? else {
+            return Ok(None);
+        };
+        let (sender, mut batches) = mpsc::channel(BATCHES_AHEAD);
+        let readers = cursors.into_iter();
+        // They end with this, however it ends.
+        let readers: JoinSet<()> = readers
+            .map(|cursor| read_ahead(cursor, sender.clone()))
+            .collect();
+        drop(sender);
+        let mut copied = 0;
+        while let Some(batch) = batches.recv().await {
+            let batch = batch?;
+            copied += batch.len() as u64;
+            let held = replica.apply_lock.read().await;
+            let Some(fresh) = replica.admit(epoch, batch) else {
+                return Ok(None);
+            };
+            self.insert(replica.applied_in(), fresh).await?;
+            drop(held);
+            self.keep_rate(begun, copied).await;
+        }
+        // Tells of a reader that broke down and has sent no error.
+        readers.join_all().await;
+        let seconds = begun.elapsed().as_secs_f64();
+        tracing::info!(namespace = %replica.namespace, documents = copied, seconds, "a collection has been copied");
+        let epoch = self.finish_load(replica, epoch).await?;
+        Ok(epoch.map(|epoch| (kept, epoch)))
+    }
+
+    /// Replaces the older copy by the loaded one, if the load kept the older copy. Returns the number of the replica,
+    /// or `None` if load `epoch` is no longer the latest.
+    async fn finish_load(
+        &self,
+        replica: &Replica,
+        epoch: u64,
+    ) -> Result<Option<u64>, ReplicaError> {
+        let _exclusive = replica.apply_lock.write().await;
+        let (from, to) = (replica.applied_in(), &replica.namespace);
+        if from != to && replica.is_current(epoch) {
+            let (from, to) = (from.to_string(), to.to_string());
+            let rename = rawdoc! { "renameCollection": from, "to": to, "dropTarget": true };
+            self.demand("admin", rename).await?;
+        }
+        Ok(replica.finish_load(epoch, !self.exclusive))
+    }
+
+    /// Empties the replica, or what is to take its place, while no writer is at work, and then opens the cursors. What
+    /// is written before they are open is followed, and noted. Returns `None` if no cache is declared any more.
+    async fn begin(
+        &self,
+        replica: &Replica,
+    ) -> Result<Option<(Arc<ReplicaFields>, u64, Vec<Cursor<RawDocumentBuf>>)>, ReplicaError> {
+        let Namespace { db, collection } = &replica.namespace;
+        let store = self
+            .client
+            .database(db)
+            .collection::<RawDocumentBuf>(collection);
+        let total = store.estimated_document_count().await?;
+        let lock = replica.apply_lock.write().await;
+        let Some((kept, epoch)) = replica.begin_load(total, self.serve_stale) else {
+            return Ok(None);
+        };
+        self.empty(replica).await?;
+        drop(lock);
+        let batch_size = u32::try_from(BATCH_DOCUMENTS).unwrap_or(u32::MAX);
+        let parts = match !self.exclusive && total >= PARTED_DOCUMENTS_MIN {
+            true => parts(&store).await?,
+            false => vec![Document::new()],
+        };
+        let concern = self.load_concern().await?;
+        let mut cursors = Vec::with_capacity(parts.len());
+        for part in parts {
+            let mut find = doc! {
+                "find": collection, "filter": part, "projection": kept.projection(), "batchSize": batch_size,
+            };
+            if let Some(concern) = &concern {
+                find.insert("readConcern", concern.clone());
+            }
+            cursors.push(self.open_cursor(db, find, batch_size).await?);
+        }
+        Ok(Some((kept, epoch, cursors)))
+    }
+
+    /// The read concern for loading a collection whose change stream is open: `majority`, so that nothing that is read
+    /// is rolled back without an event, and after the present cluster time, so that the stream has every later write.
+    async fn load_concern(&self) -> Result<Option<Document>, ReplicaError> {
+        let now = match self.exclusive {
+            true => None,
+            false => self.upstream_time().await?,
+        };
+        Ok(now.map(|at| doc! { "level": "majority", "afterClusterTime": timestamp(at) }))
+    }
+
+    /// Opens the cursor of a `find`; without a read concern, if the upstream does not support a majority.
+    async fn open_cursor(
+        &self,
+        db: &str,
+        mut find: Document,
+        batch_size: u32,
+    ) -> Result<Cursor<RawDocumentBuf>, ReplicaError> {
+        let db = self.client.database(db);
+        let open = |find: Document| db.run_cursor_command(find).batch_size(batch_size);
+        let opened = match open(find.clone()).await {
+            Err(error) if NO_MAJORITY.iter().any(|&code| is_code(&error, code)) => {
+                tracing::warn!(%error, "a collection is loaded as one member of the upstream has it");
+                find.remove("readConcern");
+                open(find).await
+            }
+            opened => opened,
+        };
+        Ok(opened?.with_type())
+    }
+
+    /// Creates the collection that a load fills again: with the declared caches, and without documents.
+    async fn empty(&self, replica: &Replica) -> Result<(), ReplicaError> {
+        let Namespace { db, collection } = replica.applied_in();
+        let collection = collection.as_str();
+        self.demand(db, rawdoc! { "drop": collection }).await?;
+        let indexes = RawArrayBuf::from_iter(replica.definitions());
+        let create = rawdoc! { "createIndexes": collection, "indexes": indexes };
+        self.demand(db, create).await.map(drop)
+    }
+
+    async fn insert(
+        &self,
+        namespace: &Namespace,
+        documents: Vec<RawDocumentBuf>,
+    ) -> Result<(), ReplicaError> {
+        if documents.is_empty() {
+            return Ok(());
+        }
+        let all = RawArrayBuf::from_iter(documents.iter().cloned());
+        let command = rawdoc! { "insert": namespace.collection.as_str(), "documents": all };
+        let reply = self.demand(&namespace.db, command).await?;
+        match reply.get("writeErrors") {
+            Ok(None) => Ok(()),
+            // One that was deleted and inserted again meanwhile comes twice.
+            _ => self.replicate(namespace, &[], &documents),
+        }
+    }
+
+    async fn keep_rate(&self, begun: Instant, copied: u64) {
+        if self.load_rate > 0 {
+            let due = Duration::from_secs_f64(copied as f64 / self.load_rate as f64);
+            tokio::time::sleep(due.saturating_sub(begun.elapsed())).await;
+        }
+    }
+}
+
+/// Filters that together find every document once, each by a range of the index of `_id`s, as a sample divides them;
+/// the last one finds those that compare with none of the sample.
+async fn parts(store: &Collection<RawDocumentBuf>) -> Result<Vec<Document>, ReplicaError> {
+    let sample = [
+        doc! { "$sample": { "size": SAMPLE } },
+        doc! { "$project": { "_id": 1 } },
+        doc! { "$sort": { "_id": 1 } },
+    ];
+    let sample: Vec<Document> = store
+        .aggregate(sample)
+        .with_type::<Document>()
+        .await?
+        .try_collect()
+        .await?;
+    let ids = sample.into_iter().filter_map(|mut it| it.remove("_id"));
+    Ok(ranges(&ids.collect::<Vec<_>>()))
+}
+
+/// Divides what compares with the `ids`, which are in order, into ranges of as many of them.
+fn ranges(ids: &[Bson]) -> Vec<Document> {
+    let kind = ids.first().map(Bson::element_type);
+    let mut ends: Vec<&Bson> = (1..PARTS)
+        .filter_map(|part| ids.get(ids.len() * part / PARTS))
+        .collect();
+    ends.dedup();
+    let ([first, .., last], true) = (
+        ends.as_slice(),
+        ids.iter().all(|id| Some(id.element_type()) == kind),
+    ) else {
+        return vec![Document::new()];
+    };
+    let below = |end: &Bson| doc! { "_id": { "$lt": end } };
+    let above = |start: &Bson| doc! { "_id": { "$gte": start } };
+    let inner = ends.windows(2);
+    let mut ranges = vec![below(first), above(last)];
+    ranges.extend(inner.map(|ends| doc! { "_id": { "$gte": ends[0], "$lt": ends[1] } }));
+    ranges.push(doc! { "$nor": [below(first), above(first)] });
+    ranges
+}
+
+/// Reads a cursor to its end, some batches ahead of who takes them; after an error nothing follows.
+async fn read_ahead(mut cursor: Cursor<RawDocumentBuf>, batches: mpsc::Sender<Batch>) {
+    loop {
+        let batch = next_batch(&mut cursor).await;
+        let is_last = batch.as_ref().map_or(true, Vec::is_empty);
+        if batches.send(batch).await.is_err() || is_last {
+            return;
+        }
+    }
+}
+
+async fn next_batch(cursor: &mut Cursor<RawDocumentBuf>) -> Batch {
+    let mut batch = Vec::with_capacity(BATCH_DOCUMENTS);
+    while batch.len() < BATCH_DOCUMENTS {
+        match cursor.next().await {
+            Some(document) => batch.push(document?),
+            None => break,
+        }
+    }
+    Ok(batch)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ranges_meet_and_the_last_part_is_the_rest() {
+        let ids: Vec<Bson> = (0..8).map(Bson::Int32).collect();
+        let expected = [
+            doc! { "_id": { "$lt": 2 } },
+            doc! { "_id": { "$gte": 6 } },
+            doc! { "_id": { "$gte": 2, "$lt": 4 } },
+            doc! { "_id": { "$gte": 4, "$lt": 6 } },
+            doc! { "$nor": [{ "_id": { "$lt": 2 } }, { "_id": { "$gte": 2 } }] },
+        ];
+        assert_eq!(ranges(&ids), expected);
+        let whole = [Document::new()];
+        assert_eq!(ranges(&[]), whole);
+        assert_eq!(ranges(&vec![Bson::Int32(1); 9]), whole);
+        assert_eq!(
+            ranges(&[Bson::Int32(1), "a".into(), Bson::Int32(2), Bson::Null]),
+            whole
+        );
+    }
+}

@@ -1,0 +1,310 @@
+//! Replicas of the upstream's collections, with the fields that are cached of them.
+//!
+//! A [`Replica`] is a collection of [`Documents`] in memory, with the `_id` and the cached top-level fields of every
+//! document of the upstream's collection. It has the cache indexes, so that searches, counts and distinct values are
+//! those of the documents door, and it finds the `_id`s by which the upstream is asked for the rest. [`load`] copies
+//! the collection. The upstream's change stream ([`stream`]) keeps the replica equal, or, where all writes come through
+//! the proxy, [`apply`] does. [`life`] has the states of a replica.
+
+mod apply;
+mod availability;
+mod caches;
+mod counters;
+mod declarations;
+mod events;
+pub mod fields;
+mod incarnation;
+mod life;
+mod load;
+pub mod pace;
+mod pause;
+mod position;
+mod replica;
+mod reply;
+mod stream;
+
+use std::collections::HashMap;
+use std::path::PathBuf;
+use std::sync::atomic::AtomicBool;
+use std::sync::{Arc, Once};
+use std::time::{Duration, Instant};
+
+use bson::{Document, RawBson, RawDocument, RawDocumentBuf, rawdoc};
+use forebay_documents::{ClientContext, Command, Documents, Namespace};
+use mongodb::Client;
+use mongodb::error::ErrorKind;
+use mongodb::options::{ClientOptions, ReadConcern};
+use parking_lot::Mutex;
+use tokio::sync::{Mutex as AsyncMutex, watch};
+
+use incarnation::Incarnation;
+use reply::message;
+
+pub use apply::Effect;
+pub use counters::Counters;
+pub use life::View;
+pub use replica::{Answering, Replica};
+pub use reply::{first_batch, number, operation_time, succeeded};
+
+use crate::upstream::Upstream;
+
+/// Maximum time to find the upstream, for commands of our own.
+const SELECTION_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// Why a replica cannot be loaded or follow the upstream.
+#[derive(Debug, thiserror::Error)]
+pub enum ReplicaError {
+    /// The upstream does not answer, or refuses a command.
+    #[error("the upstream: {0}")]
+    Upstream(#[from] mongodb::error::Error),
+    /// A command on the replica failed.
+    #[error("the replica: {0}")]
+    Replica(String),
+    /// The list of caches cannot be read or written.
+    #[error("the list of caches: {0}")]
+    Declarations(#[from] std::io::Error),
+    /// The upstream may no longer have the documents that the replica was made of.
+    #[error(
+        "the upstream has another primary, which may have been restored from a backup, and there is no event to compare"
+    )]
+    Lost,
+    /// The collection is another one now: it was dropped or renamed.
+    #[error("the collection is not what it was: {0}")]
+    Changed(String),
+    /// A replica cannot give the answers of this collection.
+    #[error("{0}")]
+    Unsuitable(String),
+}
+
+/// All replicas of an upstream, and whether it can be reached.
+#[derive(Debug)]
+pub struct Replicas {
+    documents: Arc<Documents>,
+    upstream: Arc<Upstream>,
+    /// For commands of our own, with the rights of the connection string.
+    client: Client,
+    /// Do all writes come through the proxy?
+    pub exclusive: bool,
+    /// Maximum documents that a load copies in a second; 0 for no limit.
+    load_rate: u64,
+    /// The file of the declared caches; `None` if they are gone with the process.
+    file: Option<PathBuf>,
+    /// Percentage of the cached answers that are compared with the upstream's.
+    pub compare_percent: u8,
+    /// May whole copies answer while the upstream cannot be reached?
+    pub serve_stale: bool,
+    /// When the upstream was lost; a task then tries to reach it until it is back.
+    lost_at: watch::Sender<Option<Instant>>,
+    /// Is a task checking the upstream, because it has closed a connection?
+    is_checking: AtomicBool,
+    /// Held by every client with a connection to the upstream: the count is of interest.
+    clients: AsyncMutex<Arc<()>>,
+    /// The incarnation of the upstream that the replicas were loaded from, if it is known.
+    incarnation: Mutex<Option<Incarnation>>,
+    /// Logs once that the upstream does not report its start.
+    said_no_start: Once,
+    /// The upstream's last reply to a hello, for clients that come while it is away.
+    pub hello: Mutex<Option<RawDocumentBuf>>,
+    /// Held while the file is written.
+    recording: Mutex<()>,
+    replicas: Mutex<HashMap<Namespace, Arc<Replica>>>,
+    /// What became of reads on collections with caches.
+    pub counters: Counters,
+}
+
+/// What the settings say about replicas.
+#[derive(Debug, Clone)]
+pub struct ReplicaSettings {
+    /// Do all writes come through the proxy?
+    pub exclusive: bool,
+    /// Maximum documents that a load copies in a second; 0 for no limit.
+    pub load_documents_per_second: u64,
+    /// The file of the declared caches; `None` if they are gone with the process.
+    pub file: Option<PathBuf>,
+    /// Percentage of the cached answers that are compared with the upstream's.
+    pub compare_percent: u8,
+    /// May whole copies answer while the upstream cannot be reached?
+    pub serve_stale: bool,
+}
+
+impl Replicas {
+    /// Opens the replicas of an upstream, with user and password of its connection string. The caches that were
+    /// declared before begin to load.
+    ///
+    /// # Errors
+    /// If the connection string is wrong, or the list of caches cannot be read.
+    pub async fn open(
+        documents: Arc<Documents>,
+        (upstream, uri): (Arc<Upstream>, &str),
+        settings: ReplicaSettings,
+    ) -> Result<Arc<Replicas>, ReplicaError> {
+        let mut options = ClientOptions::parse(uri).await?;
+        options.app_name = Some("forebay".to_owned());
+        options.direct_connection = Some(true);
+        // A replica is made of what the writers see.
+        options.selection_criteria = None;
+        options.read_concern = Some(ReadConcern::local());
+        options.server_selection_timeout = Some(SELECTION_TIMEOUT);
+        let replicas = Arc::new(Replicas {
+            documents,
+            upstream,
+            client: Client::with_options(options)?,
+            exclusive: settings.exclusive,
+            load_rate: settings.load_documents_per_second,
+            file: settings.file,
+            compare_percent: settings.compare_percent,
+            serve_stale: settings.serve_stale,
+            lost_at: watch::Sender::new(None),
+            is_checking: AtomicBool::new(false),
+            clients: AsyncMutex::default(),
+            incarnation: Mutex::default(),
+            said_no_start: Once::new(),
+            hello: Mutex::default(),
+            recording: Mutex::default(),
+            replicas: Mutex::default(),
+            counters: Counters::default(),
+        });
+        for (namespace, definitions) in replicas.recorded()? {
+            let replica = replicas.replica(&namespace);
+            replica.declare(definitions);
+            replicas.resume_or_load(&replica, "it was declared before the start");
+        }
+        replicas.warn_if_away();
+        if replicas.serve_stale {
+            replicas.start_pings();
+        }
+        Ok(replicas)
+    }
+
+    /// Returns whether searches of a cached field are refused that the cache does not answer.
+    pub fn is_strict(&self) -> bool {
+        self.documents.settings().strict
+    }
+
+    /// Returns the collection of this name, if it has caches.
+    pub fn find(&self, namespace: &Namespace) -> Option<Arc<Replica>> {
+        let replica = self.replicas.lock().get(namespace).cloned();
+        replica.filter(|replica| replica.is_declared())
+    }
+
+    /// Forgets a collection without caches that is not in use elsewhere: clients can name any number of them.
+    pub fn release(&self, replica: Arc<Replica>) {
+        let mut replicas = self.replicas.lock();
+        // The caller's and the table's. No other caller can take one while the table is locked.
+        if Arc::strong_count(&replica) == 2 && !replica.is_declared() {
+            replicas.remove(&replica.namespace);
+        }
+    }
+
+    /// Returns the collection of this name, to write to it or to declare caches.
+    pub fn replica(&self, namespace: &Namespace) -> Arc<Replica> {
+        let mut replicas = self.replicas.lock();
+        if let Some(replica) = replicas.get(namespace) {
+            return replica.clone();
+        }
+        let replica = Arc::new(Replica::new(namespace.clone()));
+        replicas.insert(namespace.clone(), replica.clone());
+        replica
+    }
+
+    /// Returns the collections with caches, by name.
+    pub fn declared(&self) -> Vec<Arc<Replica>> {
+        let replicas = self.replicas.lock();
+        let declared = replicas.values().filter(|replica| replica.is_declared());
+        let mut declared: Vec<_> = declared.cloned().collect();
+        declared.sort_by(|a, b| a.namespace.cmp(&b.namespace));
+        declared
+    }
+
+    /// Runs a `find` of a client over documents that the upstream gave by their `_id`s.
+    pub async fn find_among(
+        &self,
+        client: &ClientContext,
+        db: &str,
+        mut find: RawDocumentBuf,
+        fetched: Vec<RawDocumentBuf>,
+    ) -> RawDocumentBuf {
+        find.append(bson::cstr!("$db"), db);
+        let command = Command::from_body(find);
+        self.documents.find_among(client, command, fetched).await
+    }
+
+    /// Estimates which part of a collection a search reads that ends at the document with this `_id`.
+    pub fn place_of(&self, namespace: &Namespace, id: &RawBson) -> Option<f64> {
+        let id = id.as_raw_bson_ref();
+        self.documents.place_of(namespace, id)
+    }
+
+    /// Estimates how many documents a search of the upstream reads that finds none.
+    pub fn scanned_in_all(&self, namespace: &Namespace) -> Option<u64> {
+        self.documents.scanned_in_all(namespace)
+    }
+
+    /// Estimates how many documents a search of the upstream reads until it has found `count` that match; `None` if
+    /// they are more than `documents_max`.
+    pub fn scanned_until(
+        &self,
+        namespace: &Namespace,
+        filter: &RawDocument,
+        count: usize,
+        documents_max: u64,
+    ) -> Option<u64> {
+        self.documents
+            .scanned_until(namespace, filter, count, documents_max)
+    }
+
+    /// Runs a command of our own on the replica of its namespace.
+    async fn run(&self, db: &str, body: RawDocumentBuf) -> RawDocumentBuf {
+        self.run_for(&ClientContext::default(), db, body).await
+    }
+
+    /// Runs a command on the replica of its namespace for a client; a read ends when the client leaves.
+    pub async fn run_for(
+        &self,
+        client: &ClientContext,
+        db: &str,
+        mut body: RawDocumentBuf,
+    ) -> RawDocumentBuf {
+        body.append(bson::cstr!("$db"), db);
+        let command = Command::from_body(body);
+        self.documents.run(client, command).await
+    }
+
+    /// Runs a command on a replica, where an error of the command is one of ours.
+    async fn demand(&self, db: &str, body: RawDocumentBuf) -> Result<RawDocumentBuf, ReplicaError> {
+        let reply = self.run(db, body).await;
+        match succeeded(&reply) {
+            true => Ok(reply),
+            false => Err(ReplicaError::Replica(message(&reply))),
+        }
+    }
+
+    /// Returns the upstream's cluster time, if it has one.
+    async fn upstream_time(&self) -> Result<Option<u64>, ReplicaError> {
+        let reply = self.ask_upstream("admin", rawdoc! { "ping": 1 }).await?;
+        Ok(operation_time(&reply))
+    }
+
+    /// Runs a command on the upstream, with the rights of the connection string.
+    async fn ask_upstream(
+        &self,
+        db: &str,
+        command: RawDocumentBuf,
+    ) -> Result<RawDocumentBuf, ReplicaError> {
+        let command = Document::try_from(command).map_err(unreadable)?;
+        let reply = self.client.database(db).run_command(command).await?;
+        RawDocumentBuf::try_from(&reply).map_err(unreadable)
+    }
+}
+
+fn is_code(error: &mongodb::error::Error, code: i32) -> bool {
+    matches!(&*error.kind, ErrorKind::Command(error) if error.code == code)
+}
+
+fn refused(error: forebay_documents::CommandError) -> ReplicaError {
+    ReplicaError::Replica(error.to_string())
+}
+
+fn unreadable(error: impl std::fmt::Display) -> ReplicaError {
+    ReplicaError::Replica(error.to_string())
+}

@@ -1,0 +1,237 @@
+//! The upstream: its address, and connections to it.
+
+use std::net::SocketAddr;
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+use std::{fmt, io};
+
+use bson::rawdoc;
+use forebay_net::{PemError, certificates, tcp};
+use forebay_wire_mongo::{HEADER_BYTES, OpMsg};
+use mongodb::options::{ClientOptions, ServerAddress, Tls, TlsOptions};
+use rustls_pki_types::ServerName;
+use socket2::SockRef;
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
+use tokio::net::{TcpStream, lookup_host};
+use tokio::time::timeout;
+use tokio_rustls::TlsConnector;
+use tokio_rustls::rustls::{self, ClientConfig, RootCertStore};
+
+/// Timeout of connecting, unless the connection string has one (`connectTimeoutMS`).
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// Why the connection string of `--upstream` is refused.
+#[derive(Debug, thiserror::Error)]
+pub enum UpstreamError {
+    /// It is not a connection string, or a host name in it cannot be resolved.
+    #[error("--upstream")]
+    Uri(#[from] mongodb::error::Error),
+    /// It names several servers, or not a host and port.
+    #[error("--upstream must name one server by host and port")]
+    OneServer,
+    /// It names this server.
+    #[error("--upstream names this server itself: name the server that it is a proxy of")]
+    Itself,
+    /// An option for TLS without verification of the certificate, or with a client certificate.
+    #[error("--upstream: of the options for TLS, tls and tlsCAFile are supported")]
+    TlsOption,
+    /// The file of certificates cannot be used.
+    #[error("--upstream: {0}")]
+    File(#[from] PemError),
+    /// The certificates cannot be used.
+    #[error("--upstream: the TLS certificate and key cannot be used: {0}")]
+    Unusable(#[from] rustls::Error),
+}
+
+/// A byte stream to the upstream.
+pub trait Stream: AsyncRead + AsyncWrite + Send + Sync + Unpin {}
+impl<S: AsyncRead + AsyncWrite + Send + Sync + Unpin> Stream for S {}
+
+/// A MongoDB-compatible server.
+pub struct Upstream {
+    host: String,
+    port: u16,
+    tls: Option<TlsConnector>,
+    connect_timeout: Duration,
+    has_credential: bool,
+    /// The address that this server listens on.
+    own: SocketAddr,
+}
+
+impl Upstream {
+    /// Reads the connection string, for a server that listens on `own`. Does not connect yet.
+    ///
+    /// # Errors
+    /// What is wrong with the string, or not supported.
+    pub async fn parse(uri: &str, own: SocketAddr) -> Result<Upstream, UpstreamError> {
+        let options = ClientOptions::parse(uri).await?;
+        let [ServerAddress::Tcp { host, port }] = options.hosts.as_slice() else {
+            return Err(UpstreamError::OneServer);
+        };
+        let tls = match &options.tls {
+            Some(Tls::Enabled(options)) => Some(connector(options)?),
+            Some(Tls::Disabled) | None => None,
+        };
+        let port = port.unwrap_or(27017);
+        // A name that cannot be resolved now may be resolved later.
+        let addresses = lookup_host((host.as_str(), port)).await;
+        if addresses.is_ok_and(|mut all| all.any(|address| is_same(address, own))) {
+            return Err(UpstreamError::Itself);
+        }
+        Ok(Upstream {
+            host: host.clone(),
+            port,
+            own,
+            tls,
+            has_credential: options.credential.is_some(),
+            connect_timeout: options.connect_timeout.unwrap_or(CONNECT_TIMEOUT),
+        })
+    }
+
+    /// Returns whether the connection string names a user, so that the upstream requires authentication.
+    pub fn has_credential(&self) -> bool {
+        self.has_credential
+    }
+
+    /// Opens a connection.
+    ///
+    /// # Errors
+    /// If the upstream cannot be reached in time, or TLS fails.
+    pub async fn connect(&self) -> io::Result<Box<dyn Stream>> {
+        match timeout(self.connect_timeout, self.open()).await {
+            Ok(opened) => opened,
+            Err(_) => Err(io::Error::from(io::ErrorKind::TimedOut)),
+        }
+    }
+
+    /// Returns whether the upstream answers a hello on a new connection. An upstream that is stopping may still answer
+    /// on open connections, and accept new ones that it never serves.
+    pub async fn is_there(&self) -> bool {
+        let greeted = timeout(self.connect_timeout, self.greet()).await;
+        greeted.is_ok_and(|greeted| greeted.is_ok())
+    }
+
+    async fn greet(&self) -> io::Result<()> {
+        let mut stream = self.open().await?;
+        let hello = OpMsg::new(rawdoc! { "hello": 1, "$db": "admin" });
+        stream.write_all(&hello.encode(1, 0)).await?;
+        stream.flush().await?;
+        stream.read_exact(&mut [0; HEADER_BYTES]).await.map(drop)
+    }
+
+    async fn open(&self) -> io::Result<Box<dyn Stream>> {
+        let stream = TcpStream::connect((self.host.as_str(), self.port)).await?;
+        if is_same(stream.peer_addr()?, self.own) {
+            return Err(io::Error::other(UpstreamError::Itself));
+        }
+        tcp::prepare(&stream)?;
+        // Also a timeout for unacknowledged data, so that commands fail when the upstream's machine disappears.
+        SockRef::from(&stream).set_tcp_user_timeout(Some(tcp::SILENCE_MAX))?;
+        let Some(tls) = &self.tls else {
+            return Ok(Box::new(stream));
+        };
+        let name = ServerName::try_from(self.host.clone())
+            .map_err(|error| io::Error::new(io::ErrorKind::InvalidInput, error))?;
+        Ok(Box::new(tls.connect(name, stream).await?))
+    }
+}
+
+impl fmt::Debug for Upstream {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Upstream({self})")
+    }
+}
+
+impl fmt::Display for Upstream {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let tls = if self.tls.is_some() { " with TLS" } else { "" };
+        write!(f, "{}:{}{tls}", self.host, self.port)
+    }
+}
+
+/// Returns whether the addresses are equal; an IPv4 address may be written as IPv6.
+fn is_same(one: SocketAddr, other: SocketAddr) -> bool {
+    one.port() == other.port() && one.ip().to_canonical() == other.ip().to_canonical()
+}
+
+fn connector(options: &TlsOptions) -> Result<TlsConnector, UpstreamError> {
+    let unchecked = options.allow_invalid_certificates == Some(true);
+    if unchecked || options.cert_key_file_path.is_some() {
+        return Err(UpstreamError::TlsOption);
+    }
+    let provider = Arc::new(rustls::crypto::ring::default_provider());
+    let config = ClientConfig::builder_with_provider(provider)
+        .with_safe_default_protocol_versions()?
+        .with_root_certificates(roots(options.ca_file_path.as_deref())?)
+        .with_no_client_auth();
+    Ok(TlsConnector::from(Arc::new(config)))
+}
+
+/// Reads the authorities of a PEM file; without a file, returns those that browsers trust.
+fn roots(file: Option<&Path>) -> Result<RootCertStore, UpstreamError> {
+    let mut roots = RootCertStore::empty();
+    match file {
+        None => roots.extend(webpki_roots::TLS_SERVER_ROOTS.iter().cloned()),
+        Some(path) => {
+            for certificate in certificates(path)? {
+                roots.add(certificate)?;
+            }
+        }
+    }
+    Ok(roots)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::Ipv4Addr;
+
+    use super::*;
+
+    const OWN: SocketAddr = SocketAddr::new(std::net::IpAddr::V4(Ipv4Addr::LOCALHOST), 27018);
+
+    #[tokio::test]
+    async fn a_server_is_no_store_of_its_own() {
+        for uri in [
+            "mongodb://127.0.0.1:27018",
+            "mongodb://[::ffff:127.0.0.1]:27018/",
+        ] {
+            let upstream = Upstream::parse(uri, OWN).await;
+            assert!(matches!(upstream, Err(UpstreamError::Itself)), "{uri}");
+        }
+        let listener = tokio::net::TcpListener::bind((Ipv4Addr::LOCALHOST, 0))
+            .await
+            .unwrap();
+        let address = listener.local_addr().unwrap();
+        let mut upstream = Upstream::parse(&format!("mongodb://{address}"), OWN)
+            .await
+            .unwrap();
+        assert!(upstream.connect().await.is_ok());
+        // Its name may be looked up to another address later.
+        upstream.own = address;
+        assert!(upstream.connect().await.is_err());
+        assert!(!upstream.is_there().await);
+    }
+
+    #[tokio::test]
+    async fn connection_strings_are_read() {
+        for (uri, shown) in [
+            ("mongodb://127.0.0.1", Some("127.0.0.1:27017")),
+            (
+                "mongodb://name:word@db.example:9/?tls=true",
+                Some("db.example:9 with TLS"),
+            ),
+            ("mongodb://a,b/?replicaSet=rs", None),
+            ("mongodb://a/?tls=true&tlsInsecure=true", None),
+            ("mongodb://a/?tls=true&tlsCAFile=/nonexistent", None),
+            ("127.0.0.1:27017", None),
+        ] {
+            let upstream = Upstream::parse(uri, OWN).await;
+            assert_eq!(
+                upstream.ok().map(|it| it.to_string()).as_deref(),
+                shown,
+                "{uri}"
+            );
+        }
+    }
+}

@@ -1,0 +1,45 @@
+//! Certificates in PEM files.
+
+use std::fmt::Display;
+use std::path::{Path, PathBuf};
+
+use rustls_pki_types::CertificateDer;
+use rustls_pki_types::pem::PemObject;
+
+/// Why a PEM file cannot be used.
+#[derive(Debug, thiserror::Error)]
+#[error("cannot read {what} from {path}: {problem}")]
+pub struct PemError {
+    /// What should be in it.
+    pub what: &'static str,
+    /// The file.
+    pub path: PathBuf,
+    /// What is wrong with it.
+    pub problem: String,
+}
+
+impl PemError {
+    /// The error of a file at `path` in which `what` was expected.
+    pub fn new(what: &'static str, path: &Path, problem: impl Display) -> PemError {
+        PemError {
+            what,
+            path: path.to_owned(),
+            problem: problem.to_string(),
+        }
+    }
+}
+
+/// Reads the certificates in a PEM file, at least one.
+///
+/// # Errors
+/// If the file is missing, is not a PEM file or has no certificate.
+pub fn certificates(path: &Path) -> Result<Vec<CertificateDer<'static>>, PemError> {
+    let what = "a certificate";
+    let failed = |error| PemError::new(what, path, error);
+    let chain = CertificateDer::pem_file_iter(path).map_err(failed)?;
+    let chain: Vec<_> = chain.collect::<Result<_, _>>().map_err(failed)?;
+    match chain.is_empty() {
+        true => Err(PemError::new(what, path, "there is none in it")),
+        false => Ok(chain),
+    }
+}

@@ -1,0 +1,25 @@
+//! Options of TCP connections to clients and to the upstream.
+
+use std::io;
+use std::time::Duration;
+
+use socket2::{SockRef, TcpKeepalive};
+use tokio::net::TcpStream;
+
+/// Idle time after which the peer is probed (TCP keepalive).
+pub const SILENCE_MAX: Duration = Duration::from_secs(30);
+/// Interval and number of the probes.
+const PROBE_INTERVAL: Duration = Duration::from_secs(5);
+const PROBES: u32 = 3;
+
+/// Sends small messages at once (no Nagle delay), and closes the connection when the peer's machine has disappeared.
+///
+/// # Errors
+/// If the system refuses.
+pub fn prepare(stream: &TcpStream) -> io::Result<()> {
+    stream.set_nodelay(true)?;
+    let probes = TcpKeepalive::new()
+        .with_time(SILENCE_MAX)
+        .with_interval(PROBE_INTERVAL);
+    SockRef::from(stream).set_tcp_keepalive(&probes.with_retries(PROBES))
+}

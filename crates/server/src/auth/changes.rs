@@ -1,0 +1,27 @@
+//! A counter of changes of users.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use parking_lot::Mutex;
+
+/// Serialises and counts changes of users. Connections read their user again when the count has changed.
+#[derive(Debug, Default)]
+pub struct Changes {
+    count: AtomicU64,
+    changing: Mutex<()>,
+}
+
+impl Changes {
+    /// Number of changes so far.
+    pub fn count(&self) -> u64 {
+        self.count.load(Ordering::Acquire)
+    }
+
+    /// Runs a change. A failed one counts too, as it may have reached the store.
+    pub fn apply<T>(&self, change: impl FnOnce() -> T) -> T {
+        let _alone = self.changing.lock();
+        let made = change();
+        self.count.fetch_add(1, Ordering::Release);
+        made
+    }
+}

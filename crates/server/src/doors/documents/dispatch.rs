@@ -1,0 +1,201 @@
+//! Answers messages: commands on the connection here, all others through the documents.
+
+use std::sync::Arc;
+
+use bson::{RawDocumentBuf, rawdoc};
+use forebay_documents::{Command, denial};
+use forebay_wire_mongo::{OpMsg, OpQuery, Sequence};
+use tokio::task::block_in_place;
+
+use super::fail_point::{self, FailPoints};
+use super::session::Session;
+use super::{Code, Door, Refusal, hello};
+use super::{sasl, user_commands};
+
+/// Commands that need no authentication, as in MongoDB.
+const OPEN_COMMANDS: &[&str] = &[
+    "ping",
+    "buildInfo",
+    "buildinfo",
+    "connectionStatus",
+    "whatsmyuri",
+    "endSessions",
+];
+
+/// Commands that accept document sequences, and the names of those.
+const SEQUENCES: &[(&str, &str)] = &[
+    ("insert", "documents"),
+    ("update", "updates"),
+    ("delete", "deletes"),
+];
+
+/// Reads the command of an `OP_MSG`.
+///
+/// # Errors
+/// If `$db` is missing, or the command does not accept one of the document sequences.
+pub fn command(message: OpMsg) -> Result<Command, Refusal> {
+    if message.body.get_str("$db").is_err() {
+        return Err(Refusal::new(
+            Code::MissingDatabase,
+            "OP_MSG requests require a $db argument",
+        ));
+    }
+    let command = Command::from_body(message.body);
+    refuse_unknown_sequences(&command.name, &message.sequences)?;
+    let sequences = message.sequences.iter();
+    let sequences = sequences
+        .map(|sequence| (sequence.identifier.clone(), sequence.to_documents()))
+        .collect();
+    Ok(Command {
+        sequences,
+        ..command
+    })
+}
+
+/// Refuses sequences that the command does not read, as they only take memory.
+fn refuse_unknown_sequences(name: &str, sequences: &[Sequence]) -> Result<(), Refusal> {
+    let known = |sequence: &&Sequence| SEQUENCES.contains(&(name, &sequence.identifier));
+    match sequences.iter().find(|sequence| !known(sequence)) {
+        None => Ok(()),
+        Some(unknown) => {
+            let field = &unknown.identifier;
+            let message = format!("BSON field '{name}.{field}' is an unknown field.");
+            Err(Refusal::new(Code::UnknownField, message))
+        }
+    }
+}
+
+/// Answers one command. Errors are replies too.
+pub async fn answer(door: &Arc<Door>, session: &mut Session, command: Command) -> RawDocumentBuf {
+    let name = command.name.as_str();
+    session.follow_users(door);
+    session.note_command(door, &command);
+    if hello::is_hello(name) {
+        return hello::reply(door, session, name, &command.body);
+    }
+    let own = match name {
+        "saslStart" | "saslContinue" => Some(authenticate(door, session, &command).await),
+        "logout" => Some(logout(session)),
+        name if user_commands::is_user_command(name) => Some(user_command(door, session, &command)),
+        fail_point::COMMAND => door
+            .fail_points
+            .as_ref()
+            .map(|points| configure(door, points, session, &command)),
+        _ => authorise(door, session, name).err().map(Err),
+    };
+    match own {
+        Some(reply) => reply.unwrap_or_else(|refusal| refusal.to_reply()),
+        None => door.documents.run(&session.client, command).await,
+    }
+}
+
+/// Answers the handshake of an older driver.
+pub async fn answer_query(door: &Door, session: &mut Session, query: &OpQuery) -> RawDocumentBuf {
+    let body = match query.query.get_document("$query") {
+        Ok(inner) => inner.to_owned(),
+        Err(_) => query.query.clone(),
+    };
+    let mut command = Command::from_body(body);
+    command.db = query.command_database().unwrap_or_default().to_owned();
+    session.note_command(door, &command);
+    let reply = match command.name.as_str() {
+        _ if command.db.is_empty() => return hello::unsupported_query("find"),
+        name if hello::is_hello(name) => Ok(hello::reply(door, session, name, &command.body)),
+        "saslStart" | "saslContinue" => authenticate(door, session, &command).await,
+        name => return hello::unsupported_query(name),
+    };
+    reply.unwrap_or_else(|refusal| refusal.to_reply())
+}
+
+fn configure(
+    door: &Door,
+    points: &FailPoints,
+    session: &Session,
+    command: &Command,
+) -> Result<RawDocumentBuf, Refusal> {
+    authorise(door, session, &command.name)?;
+    if !session.client.rights.is_root() {
+        return Err(Refusal::new(Code::Unauthorized, denial(command)));
+    }
+    points.configure(&command.body)
+}
+
+fn authorise(door: &Door, session: &Session, name: &str) -> Result<(), Refusal> {
+    if !session.is_stranger(door) || OPEN_COMMANDS.contains(&name) {
+        return Ok(());
+    }
+    Err(Refusal::new(
+        Code::Unauthorized,
+        format!("Command {name} requires authentication"),
+    ))
+}
+
+/// Runs a step of authentication. The answer to a wrong password is delayed, and several end the connection.
+async fn authenticate(
+    door: &Door,
+    session: &mut Session,
+    command: &Command,
+) -> Result<RawDocumentBuf, Refusal> {
+    let claimed = session.conversation.as_ref().map(|it| it.user().clone());
+    let reply = match command.name.as_str() {
+        "saslStart" => sasl_start(door, session, command),
+        _ => sasl_continue(session, command),
+    };
+    let refused = reply.as_ref().err().map(Refusal::code);
+    if refused == Some(Code::AuthenticationFailed) {
+        session.failures += 1;
+        let sender = session.client.peer.map(|peer| peer.ip());
+        tokio::time::sleep(door.guesses.record(sender, claimed.as_ref())).await;
+    }
+    reply
+}
+
+fn sasl_start(
+    door: &Door,
+    session: &mut Session,
+    command: &Command,
+) -> Result<RawDocumentBuf, Refusal> {
+    session.conversation = None;
+    let step = sasl::start(&door.documents, &door.secret, &command.db, &command.body)?;
+    Ok(adopt(session, step))
+}
+
+fn sasl_continue(session: &mut Session, command: &Command) -> Result<RawDocumentBuf, Refusal> {
+    let step = sasl::go_on(session.conversation.take(), &command.body)?;
+    Ok(adopt(session, step))
+}
+
+/// Stores the result of a step of authentication in the session, and returns the reply.
+pub fn adopt(session: &mut Session, step: sasl::Step) -> RawDocumentBuf {
+    session.conversation = step.conversation;
+    if let Some(login) = step.login {
+        session.log_in(login);
+    }
+    step.reply
+}
+
+fn logout(session: &mut Session) -> Result<RawDocumentBuf, Refusal> {
+    session.log_out();
+    session.conversation = None;
+    Ok(rawdoc! { "ok": 1.0 })
+}
+
+/// Runs a command on users: by an authenticated user, or, for the first user, by a client on this machine.
+fn user_command(
+    door: &Door,
+    session: &Session,
+    command: &Command,
+) -> Result<RawDocumentBuf, Refusal> {
+    let (documents, changes) = (&door.documents, &door.user_changes);
+    if let Err(refusal) = authorise(door, session, &command.name) {
+        let may_add_first = command.name == "createUser" && session.is_local();
+        let added = may_add_first
+            .then(|| block_in_place(|| user_commands::add_first(documents, changes, command)))
+            .flatten();
+        return added.unwrap_or(Err(refusal));
+    }
+    if !user_commands::may_run(&session.client, command) {
+        return Err(Refusal::new(Code::Unauthorized, denial(command)));
+    }
+    block_in_place(|| user_commands::run(documents, changes, command))
+}

@@ -1,0 +1,182 @@
+//! `hello` and its older names: the first command of drivers, which they repeat every ten seconds.
+//!
+//! The server describes itself as a standalone, or as the only member of a replica set: then drivers repeat writes
+//! after a lost connection, and outcomes of writes are kept (decision 0018).
+//!
+//! Drivers that support `topologyVersion` send a hello that is answered on the next change. The only change is that the
+//! server stops: then it is answered at once.
+
+use std::time::Duration;
+
+use bson::{RawArrayBuf, RawBsonRef, RawDocument, RawDocumentBuf, cstr, rawdoc};
+use forebay_wire_mongo::hello::{WIRE_VERSION_MAX, append_compression};
+pub use forebay_wire_mongo::hello::{is_hello, unsupported_query};
+use forebay_wire_mongo::limits;
+
+use super::sasl;
+use super::session::Session;
+use super::{Code, Door, Refusal, dispatch};
+
+/// Time after which a session without commands ends.
+const SESSION_TIMEOUT_MINUTES: i32 = 30;
+
+/// Maximum time for which an answer is held back.
+const AWAIT_TIME_MAX: Duration = Duration::from_secs(60);
+
+/// Returns how long the answer to this hello is held back while nothing changes; `None` to answer at once.
+///
+/// # Errors
+/// 31368 for only one of `topologyVersion` and `maxAwaitTimeMS`, 31373 and 31382 for invalid values.
+pub fn await_time(door: &Door, body: &RawDocument) -> Result<Option<Duration>, Refusal> {
+    let known = body.get_document("topologyVersion").ok();
+    let max_await_ms = body.get("maxAwaitTimeMS").ok().flatten().and_then(whole);
+    let (known, max_await_ms) = match (known, max_await_ms) {
+        (None, None) => return Ok(None),
+        (Some(known), Some(max_await_ms)) => (known, max_await_ms),
+        _ => {
+            let message = "topologyVersion and maxAwaitTimeMS belong together";
+            return Err(Refusal::new(Code::AwaitIncomplete, message));
+        }
+    };
+    let max_await_ms = u64::try_from(max_await_ms).map_err(|_| {
+        let message = "maxAwaitTimeMS must be a non-negative integer";
+        Refusal::new(Code::AwaitNegative, message)
+    })?;
+    if known.get_object_id("processId").ok() != Some(door.run) {
+        return Ok(None);
+    }
+    let (theirs, ours) = (known.get_i64("counter").unwrap_or(0), counter(door));
+    if theirs > ours {
+        let message = format!(
+            "Received a topology version with counter: {theirs} which is greater than the server topology version \
+             counter: {ours}"
+        );
+        return Err(Refusal::new(Code::TopologyAhead, message));
+    }
+    let await_time = Duration::from_millis(max_await_ms).min(AWAIT_TIME_MAX);
+    Ok((theirs == ours).then_some(await_time))
+}
+
+/// Returns whether the client wants a stream of replies to one hello.
+pub fn is_stream(body: &RawDocument) -> bool {
+    body.get_document("topologyVersion").is_ok()
+}
+
+/// The next hello of a stream: the same, with the client's new `topologyVersion`.
+pub fn next(body: &RawDocument, door: &Door) -> RawDocumentBuf {
+    let mut next = RawDocumentBuf::new();
+    for (name, value) in body.into_iter().flatten() {
+        match name.as_str() {
+            "topologyVersion" => next.append(name, topology_version(door)),
+            _ => next.append(name, value),
+        }
+    }
+    next
+}
+
+fn whole(value: RawBsonRef<'_>) -> Option<i64> {
+    match value {
+        RawBsonRef::Int32(number) => Some(number.into()),
+        RawBsonRef::Int64(number) => Some(number),
+        RawBsonRef::Double(number) => Some(number as i64),
+        _ => None,
+    }
+}
+
+/// The number of changes of hello so far.
+fn counter(door: &Door) -> i64 {
+    i64::from(door.documents.is_stopping())
+}
+
+fn topology_version(door: &Door) -> RawDocumentBuf {
+    rawdoc! { "processId": door.run, "counter": counter(door) }
+}
+
+/// The reply that the server is stopping. Drivers then look for another server, or for this one again.
+fn farewell(door: &Door) -> RawDocumentBuf {
+    let message = "The server is in quiesce mode and will shut down";
+    let mut reply = Refusal::new(Code::ShutdownInProgress, message).to_reply();
+    reply.append(cstr!("topologyVersion"), topology_version(door));
+    reply
+}
+
+/// Answers hello, with the first step of authentication if the client includes it.
+pub fn reply(door: &Door, session: &mut Session, name: &str, body: &RawDocument) -> RawDocumentBuf {
+    if door.documents.is_stopping() {
+        return farewell(door);
+    }
+    if let Ok(metadata) = body.get_document("client") {
+        session.remember(metadata);
+    }
+    let mut reply = RawDocumentBuf::new();
+    if body.get_bool("helloOk").unwrap_or(false) {
+        reply.append(cstr!("helloOk"), true);
+    }
+    match name {
+        "hello" => reply.append(cstr!("isWritablePrimary"), true),
+        _ => reply.append(cstr!("ismaster"), true),
+    }
+    reply.append(cstr!("topologyVersion"), topology_version(door));
+    if let Some(replica_set) = &door.replica_set {
+        replica_set.append_to(&mut reply, session);
+    }
+    append_limits(&mut reply, session);
+    append_compression(&mut reply, body);
+    append_mechanisms(&mut reply, body);
+    append_speculation(&mut reply, door, session, body);
+    reply.append(cstr!("ok"), 1.0);
+    reply
+}
+
+fn append_limits(reply: &mut RawDocumentBuf, session: &Session) {
+    reply.append(
+        cstr!("maxBsonObjectSize"),
+        limits::DOCUMENT_BYTES_MAX as i32,
+    );
+    reply.append(
+        cstr!("maxMessageSizeBytes"),
+        limits::MESSAGE_BYTES_MAX as i32,
+    );
+    reply.append(cstr!("maxWriteBatchSize"), limits::WRITE_BATCH_MAX as i32);
+    reply.append(cstr!("localTime"), bson::DateTime::now());
+    reply.append(
+        cstr!("logicalSessionTimeoutMinutes"),
+        SESSION_TIMEOUT_MINUTES,
+    );
+    reply.append(
+        cstr!("connectionId"),
+        i32::try_from(session.client.connection_id).unwrap_or(i32::MAX),
+    );
+    reply.append(cstr!("minWireVersion"), 0);
+    reply.append(cstr!("maxWireVersion"), WIRE_VERSION_MAX);
+    reply.append(cstr!("readOnly"), false);
+}
+
+/// Adds the mechanisms of a user. Unknown users have the same ones, so that clients cannot probe for names.
+fn append_mechanisms(reply: &mut RawDocumentBuf, body: &RawDocument) {
+    if body.get_str("saslSupportedMechs").is_ok() {
+        reply.append(
+            cstr!("saslSupportedMechs"),
+            RawArrayBuf::from_iter([sasl::MECHANISM]),
+        );
+    }
+}
+
+/// Adds the reply to the first step of authentication, if it succeeds. Otherwise the client starts again.
+fn append_speculation(
+    reply: &mut RawDocumentBuf,
+    door: &Door,
+    session: &mut Session,
+    body: &RawDocument,
+) {
+    let Ok(start) = body.get_document("speculativeAuthenticate") else {
+        return;
+    };
+    let db = start.get_str("db").unwrap_or("admin");
+    if let Ok(step) = sasl::start(&door.documents, &door.secret, db, start) {
+        reply.append(
+            cstr!("speculativeAuthenticate"),
+            dispatch::adopt(session, step),
+        );
+    }
+}

@@ -1,0 +1,178 @@
+//! Accepts connections and serves each on a task of its own.
+
+use std::io;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::thread;
+use std::time::Duration;
+
+use forebay_documents::Documents;
+use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::watch;
+use tokio::task::{JoinError, JoinSet};
+use tokio::time::timeout;
+use tokio_rustls::TlsAcceptor;
+
+use super::Door;
+use super::connection::Connection;
+use super::session::Session;
+use super::socket::Socket;
+use crate::listen::{ListenError, bind, pause, stopped};
+
+/// Interval of checking for commands whose clients are gone.
+const ABANDONED_INTERVAL: Duration = Duration::from_millis(200);
+
+/// A listener for MongoDB clients.
+pub struct Listener {
+    listener: TcpListener,
+    tls: Option<TlsAcceptor>,
+}
+
+impl Listener {
+    /// Listens on `address`; with `tls`, for TLS clients only.
+    ///
+    /// # Errors
+    /// If the port is in use or the system refuses.
+    pub async fn bind(
+        address: SocketAddr,
+        tls: Option<TlsAcceptor>,
+    ) -> Result<Listener, ListenError> {
+        let listener = bind(address, "--mongodb-listen").await?;
+        Ok(Listener { listener, tls })
+    }
+
+    /// The address, with the port that the system picked if the setting has port 0.
+    ///
+    /// # Errors
+    /// If the system does not report it.
+    pub fn address(&self) -> io::Result<SocketAddr> {
+        self.listener.local_addr()
+    }
+
+    /// Serves clients until `shutdown` turns true, then waits at most `grace` for commands in progress.
+    pub async fn serve(
+        self,
+        door: Arc<Door>,
+        mut shutdown: watch::Receiver<bool>,
+        grace: Duration,
+    ) {
+        let mut connections = JoinSet::new();
+        let for_connections = shutdown.clone();
+        if let Err(error) = look_for_abandoned(&door.documents) {
+            tracing::warn!(%error, "commands whose clients are gone run to their end");
+        }
+        loop {
+            tokio::select! {
+                accepted = self.listener.accept() => match accepted {
+                    Ok((stream, peer)) => self.admit(&door, stream, peer, &for_connections, &mut connections),
+                    Err(error) => pause(error).await,
+                },
+                Some(ended) = connections.join_next() => log_panic(&ended),
+                () = stopped(&mut shutdown) => break,
+            }
+        }
+        drop(self.listener);
+        door.documents.stop_waiting();
+        let finished = timeout(grace, async {
+            while connections.join_next().await.is_some() {}
+        })
+        .await;
+        if finished.is_err() {
+            tracing::warn!(
+                connections = connections.len(),
+                "commands still run; their connections are cut"
+            );
+        }
+    }
+
+    fn admit(
+        &self,
+        door: &Arc<Door>,
+        stream: TcpStream,
+        peer: SocketAddr,
+        shutdown: &watch::Receiver<bool>,
+        connections: &mut JoinSet<()>,
+    ) {
+        let Some(place) = door.places.enter() else {
+            tracing::warn!(%peer, "connection refused: connections-max is reached");
+            return;
+        };
+        let door = door.clone();
+        let tls = self.tls.clone();
+        let shutdown = shutdown.clone();
+        connections.spawn(async move {
+            let local_address = stream.local_addr().ok();
+            let socket = Socket::new(stream);
+            let place = Arc::new(place);
+            let id = door.connection_id();
+            let mut session = Session::new(id, peer, socket.link(), place.clone());
+            session.local_address = local_address;
+            tokio::select! {
+                () = serve_socket(door, tls, socket, session, shutdown) => {}
+                () = place.evicted() => {
+                    tracing::debug!(%peer, "connection closed: it had not authenticated, and another needed its place");
+                }
+            }
+        });
+    }
+}
+
+/// Stops commands whose clients are gone, for as long as `documents` lives. Runs on a thread of its own, so that no
+/// command can delay it.
+fn look_for_abandoned(documents: &Arc<Documents>) -> io::Result<()> {
+    let documents = Arc::downgrade(documents);
+    let look = move || {
+        while let Some(documents) = documents.upgrade() {
+            documents.kill_abandoned();
+            drop(documents);
+            thread::sleep(ABANDONED_INTERVAL);
+        }
+    };
+    let thread = thread::Builder::new().name("abandoned".to_owned());
+    thread.spawn(look).map(drop)
+}
+
+/// Logs a panic of a connection, which the other connections survive.
+fn log_panic(ended: &Result<(), JoinError>) {
+    if let Err(error) = ended {
+        tracing::error!(%error, "a connection ended by a bug");
+    }
+}
+
+async fn serve_socket(
+    door: Arc<Door>,
+    tls: Option<TlsAcceptor>,
+    socket: Socket,
+    session: Session,
+    shutdown: watch::Receiver<bool>,
+) {
+    let Some(tls) = tls else {
+        return serve_client(door, socket, session, shutdown).await;
+    };
+    let peer = session.client.peer.map(tracing::field::display);
+    match timeout(door.timeouts.handshake, tls.accept(socket)).await {
+        Ok(Ok(stream)) => serve_client(door, stream, session, shutdown).await,
+        Ok(Err(error)) => tracing::info!(peer, %error, "TLS handshake failed"),
+        Err(_) => tracing::info!(peer, "TLS handshake took too long"),
+    }
+}
+
+async fn serve_client<S: AsyncRead + AsyncWrite + Unpin>(
+    door: Arc<Door>,
+    stream: S,
+    session: Session,
+    shutdown: watch::Receiver<bool>,
+) {
+    let connection = session.client.connection_id;
+    let peer = session.client.peer.map(tracing::field::display);
+    tracing::debug!(connection, peer, "connection opened");
+    let served = match &door.proxy {
+        None => Connection::new(door, session, stream).serve(shutdown).await,
+        Some(proxy) => proxy.serve(session.client, stream, shutdown).await,
+    };
+    match served {
+        Ok(()) => tracing::debug!(connection, peer, "connection closed"),
+        Err(error) => tracing::info!(connection, peer, %error, "connection closed by an error"),
+    }
+}

@@ -1,0 +1,147 @@
+//! The documents door: connections that speak MongoDB's wire protocol.
+//!
+//! Three layers: `forebay-wire-mongo` turns bytes into messages, [`dispatch`] answers messages, [`connection`] and
+//! [`listener`] move bytes. With an upstream, the crate `documents-proxy` replaces [`connection`].
+
+mod connection;
+mod dispatch;
+mod fail_point;
+mod hello;
+mod listener;
+mod refusal;
+mod replica_set;
+mod sasl;
+mod session;
+mod socket;
+mod user_commands;
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicI32, AtomicI64, Ordering};
+
+use bson::oid::ObjectId;
+use fail_point::FailPoints;
+use forebay_documents::Documents;
+use forebay_documents_proxy::{Proxy, Timeouts};
+use forebay_memory::Account;
+use replica_set::ReplicaSet;
+use sasl::Secret;
+
+use crate::auth::{Changes, Guesses};
+use crate::doors::places::Places;
+use crate::settings::Settings;
+
+pub use listener::Listener;
+pub use refusal::{Code, Refusal};
+
+/// The state that all connections of a door share.
+#[derive(Debug)]
+pub struct Door {
+    documents: Arc<Documents>,
+    /// The proxy that clients are handed to, if there is an upstream.
+    proxy: Option<Arc<Proxy>>,
+    /// Identifies this run of the process, so that drivers notice a restart.
+    run: ObjectId,
+    replica_set: Option<ReplicaSet>,
+    /// Fail points, if they are enabled.
+    fail_points: Option<FailPoints>,
+    auth_required: bool,
+    timeouts: Timeouts,
+    secret: Secret,
+    guesses: Guesses,
+    user_changes: Changes,
+    memory: Account,
+    /// The part of it for clients that have not authenticated.
+    strangers: Account,
+    places: Arc<Places>,
+    next_connection_id: AtomicI64,
+    next_request_id: AtomicI32,
+}
+
+/// Counters of the connections of a door.
+#[derive(Debug, Clone, Copy)]
+pub struct Connections {
+    /// Open now.
+    pub open: usize,
+    /// Maximum number of open ones.
+    pub max: usize,
+    /// Accepted so far.
+    pub taken: u64,
+    /// Refused so far, as the maximum was reached.
+    pub refused: u64,
+    /// Unauthenticated ones closed so far to make room.
+    pub evicted: u64,
+    /// Wrong passwords so far.
+    pub wrong_passwords: u64,
+}
+
+/// Clients that have not authenticated hold at most this fraction (1/32) of the account.
+const STRANGERS_PART: u64 = 32;
+
+/// Returns the part of `memory` for clients that have not authenticated.
+pub fn strangers(memory: &Account) -> Account {
+    memory.below(memory.figures().limit_bytes / STRANGERS_PART)
+}
+
+/// Returns the timeouts of clients, from the settings.
+pub fn timeouts(settings: &Settings) -> Timeouts {
+    Timeouts {
+        handshake: settings.handshake_timeout,
+        message: settings.message_timeout,
+    }
+}
+
+impl Door {
+    /// Opens a door to these documents, or to the upstream of a proxy. Waits for the disk.
+    pub fn new(documents: Arc<Documents>, proxy: Option<Arc<Proxy>>, settings: &Settings) -> Door {
+        let memory = documents.settings().memory.clone();
+        Door {
+            secret: Secret::load(&documents),
+            guesses: Guesses::default(),
+            user_changes: Changes::default(),
+            documents,
+            proxy,
+            run: ObjectId::new(),
+            replica_set: ReplicaSet::parse(&settings.mongodb_replica_set),
+            fail_points: settings.mongodb_test_commands.then(FailPoints::default),
+            auth_required: settings.auth,
+            timeouts: timeouts(settings),
+            strangers: strangers(&memory),
+            memory,
+            places: Places::new(settings.connections_max, settings.auth),
+            next_connection_id: AtomicI64::new(1),
+            next_request_id: AtomicI32::new(1),
+        }
+    }
+
+    /// The documents behind the door.
+    pub fn documents(&self) -> &Arc<Documents> {
+        &self.documents
+    }
+
+    /// The proxy, if there is an upstream.
+    pub fn proxy(&self) -> Option<&Proxy> {
+        self.proxy.as_deref()
+    }
+
+    /// The counters of the connections.
+    pub fn connections(&self) -> Connections {
+        let taken = self.next_connection_id.load(Ordering::Relaxed) - 1;
+        let places = self.places.counts();
+        Connections {
+            open: places.taken,
+            max: places.max,
+            taken: taken.unsigned_abs(),
+            refused: places.refused,
+            evicted: places.evicted,
+            wrong_passwords: self.guesses.total(),
+        }
+    }
+
+    fn connection_id(&self) -> i64 {
+        self.next_connection_id.fetch_add(1, Ordering::Relaxed)
+    }
+
+    fn request_id(&self) -> i32 {
+        self.next_request_id.fetch_add(1, Ordering::Relaxed)
+    }
+}

@@ -1,0 +1,153 @@
+//! The state of a connection between commands.
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Instant;
+
+use bson::RawDocument;
+use forebay_documents::{ClientContext, Command, Link, Rights};
+use forebay_wire_mongo::hello::app_name;
+use tokio::task::block_in_place;
+
+use super::sasl::{Conversation, Login};
+use super::{Door, hello};
+use crate::auth;
+use crate::doors::places::Place;
+
+/// Number of wrong passwords that end a connection.
+const FAILURES_MAX: u32 = 3;
+
+/// The state of a connection.
+#[derive(Debug)]
+pub struct Session {
+    /// The client, as commands see it.
+    pub client: ClientContext,
+    /// The local address of the connection.
+    pub local_address: Option<SocketAddr>,
+    /// Authentication in progress.
+    pub conversation: Option<Conversation>,
+    /// Number of wrong passwords since the last successful login.
+    pub failures: u32,
+    login: Option<Login>,
+    /// Count of changes of users at which the client's rights were read; `None` before.
+    changes_seen: Option<u64>,
+    /// Deadline for authenticating.
+    login_due: Option<Instant>,
+    place: Arc<Place>,
+}
+
+impl Session {
+    /// The state of a new connection.
+    pub fn new(
+        connection_id: i64,
+        peer: SocketAddr,
+        link: Arc<dyn Link>,
+        place: Arc<Place>,
+    ) -> Session {
+        let client = ClientContext {
+            connection_id,
+            peer: Some(peer),
+            link: Some(link),
+            ..ClientContext::default()
+        };
+        Session {
+            client,
+            local_address: None,
+            conversation: None,
+            failures: 0,
+            login: None,
+            changes_seen: None,
+            login_due: None,
+            place,
+        }
+    }
+
+    /// Logs the client in.
+    pub fn log_in(&mut self, login: Login) {
+        self.client.user = Some(login.user.clone());
+        self.login = Some(login);
+        self.changes_seen = None;
+        self.login_due = None;
+        self.failures = 0;
+        self.place.keep();
+    }
+
+    /// Logs the client out, so that it is a stranger again.
+    pub fn log_out(&mut self) {
+        self.client.user = None;
+        self.login = None;
+        self.place.forget();
+    }
+
+    /// Reads the rights of the client again if users have changed. Logs it out if its user was removed or has another
+    /// password.
+    pub fn follow_users(&mut self, door: &Door) {
+        if !door.auth_required {
+            return;
+        }
+        let changes = door.user_changes.count();
+        let Some(login) = &self.login else {
+            self.client.rights = Rights::Roles(Arc::default());
+            return;
+        };
+        if self.changes_seen == Some(changes) {
+            return;
+        }
+        let account = block_in_place(|| auth::account(&door.documents, &login.user));
+        match account {
+            Ok(Some(account)) if account.credentials == login.credentials => {
+                self.client.rights = Rights::Roles(account.roles.into());
+                self.changes_seen = Some(changes);
+            }
+            ended => {
+                let (user, error) = (&login.user.name, ended.err());
+                let error = error.as_ref().map(tracing::field::display);
+                tracing::info!(user, error, "a user's connection is logged out");
+                self.client.rights = Rights::Roles(Arc::default());
+                self.log_out();
+            }
+        }
+    }
+
+    /// Starts the time limit for authentication with the first command other than hello. Connections that drivers
+    /// monitor a server with send hello only, and have no limit.
+    pub fn note_command(&mut self, door: &Door, command: &Command) {
+        let watches = hello::is_hello(&command.name)
+            && !matches!(command.body.get("speculativeAuthenticate"), Ok(Some(_)));
+        if self.is_stranger(door) && !watches && self.login_due.is_none() {
+            self.login_due = Some(Instant::now() + door.timeouts.handshake);
+        }
+    }
+
+    /// Waits until the deadline for authenticating has passed.
+    pub async fn overdue(&self) {
+        match self.login_due {
+            Some(due) => tokio::time::sleep_until(due.into()).await,
+            None => std::future::pending().await,
+        }
+    }
+
+    /// Returns whether the client has sent too many wrong passwords.
+    pub fn is_expelled(&self) -> bool {
+        self.failures >= FAILURES_MAX
+    }
+
+    /// Returns whether the client has yet to authenticate.
+    pub fn is_stranger(&self, door: &Door) -> bool {
+        door.auth_required && self.client.user.is_none()
+    }
+
+    /// Returns whether the client is on this machine.
+    pub fn is_local(&self) -> bool {
+        self.client
+            .peer
+            .is_some_and(|peer| peer.ip().to_canonical().is_loopback())
+    }
+
+    /// Stores the application's name from the `client` document of the first hello.
+    pub fn remember(&mut self, metadata: &RawDocument) {
+        if self.client.app_name.is_none() {
+            self.client.app_name = app_name(metadata).map(str::to_owned);
+        }
+    }
+}

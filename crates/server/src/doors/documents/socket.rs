@@ -1,0 +1,186 @@
+//! The socket of a connection. Other threads can check whether its client is still connected.
+
+use std::io;
+use std::os::fd::AsFd;
+use std::pin::Pin;
+use std::sync::{Arc, Weak};
+use std::task::{Context, Poll, ready};
+
+use forebay_documents::Link;
+use forebay_net::tcp;
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+use tokio::io::{AsyncRead, AsyncWrite, Interest, ReadBuf};
+use tokio::net::TcpStream;
+
+/// Linux's `POLLRDHUP`: the other side has closed the connection, or its half.
+const READ_CLOSED: PollFlags = PollFlags::from_bits_retain(0x2000);
+
+/// A socket that only its connection reads and writes. It closes when the connection drops it.
+#[derive(Debug)]
+pub struct Socket(Arc<TcpStream>);
+
+/// Checks whether the client of a socket is gone. Does not keep the socket open.
+#[derive(Debug)]
+struct Watch(Weak<TcpStream>);
+
+impl Socket {
+    /// Takes over an accepted socket.
+    pub fn new(stream: TcpStream) -> Socket {
+        if let Err(error) = tcp::prepare(&stream) {
+            tracing::debug!(%error, "options of a socket cannot be set");
+        }
+        Socket(Arc::new(stream))
+    }
+
+    /// The link through which commands check whether their client is still connected.
+    pub fn link(&self) -> Arc<dyn Link> {
+        Arc::new(Watch(Arc::downgrade(&self.0)))
+    }
+}
+
+impl Link for Watch {
+    fn is_lost(&self) -> bool {
+        let Some(stream) = self.0.upgrade() else {
+            return true;
+        };
+        // Asks the system, not the runtime, which knows only the events that its threads have processed. The system
+        // knows the end of the stream at once, even behind bytes that are not read yet.
+        let mut ends = [PollFd::new(stream.as_fd(), READ_CLOSED)];
+        poll(&mut ends, PollTimeout::ZERO).is_ok() && ends[0].any().unwrap_or(true)
+    }
+}
+
+impl AsyncRead for Socket {
+    fn poll_read(
+        self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        buffer: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        loop {
+            ready!(self.0.poll_read_ready(context))?;
+            match read_once(&self.0, buffer) {
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
+                outcome => return Poll::Ready(outcome),
+            }
+        }
+    }
+}
+
+/// Reads what is available. A read that does not fill the buffer has emptied the socket, which saves another read.
+fn read_once(stream: &TcpStream, buffer: &mut ReadBuf<'_>) -> io::Result<()> {
+    let mut outcome = Err(io::ErrorKind::WouldBlock.into());
+    let _ = stream.try_io(Interest::READABLE, || {
+        outcome = stream.try_read_buf(buffer);
+        match outcome {
+            Ok(1..) if buffer.remaining() > 0 => Err(io::ErrorKind::WouldBlock.into()),
+            _ => Ok(()),
+        }
+    });
+    outcome.map(drop)
+}
+
+impl AsyncWrite for Socket {
+    fn poll_write(
+        self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        bytes: &[u8],
+    ) -> Poll<io::Result<usize>> {
+        loop {
+            ready!(self.0.poll_write_ready(context))?;
+            match self.0.try_write(bytes) {
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
+                outcome => return Poll::Ready(outcome),
+            }
+        }
+    }
+
+    fn poll_write_vectored(
+        self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        slices: &[io::IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
+        loop {
+            ready!(self.0.poll_write_ready(context))?;
+            match self.0.try_write_vectored(slices) {
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
+                outcome => return Poll::Ready(outcome),
+            }
+        }
+    }
+
+    fn is_write_vectored(&self) -> bool {
+        true
+    }
+
+    /// Written bytes are already in the system's buffer.
+    fn poll_flush(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Poll::Ready(Ok(()))
+    }
+
+    /// The system sends the end of the stream when the socket closes.
+    fn poll_shutdown(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Poll::Ready(Ok(()))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use tokio::io::{AsyncReadExt, AsyncWriteExt};
+    use tokio::net::TcpListener;
+
+    use super::*;
+
+    async fn pair() -> (TcpStream, Socket) {
+        let listener = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
+        let address = listener.local_addr().expect("it listens");
+        let client = TcpStream::connect(address).await.expect("it listens");
+        let (server, _) = listener.accept().await.expect("the client is there");
+        (client, Socket::new(server))
+    }
+
+    #[tokio::test]
+    async fn bytes_go_both_ways_and_end() {
+        let (mut client, mut server) = pair().await;
+        let sent: Vec<u8> = (0..1_000_000_u32).map(|index| index as u8).collect();
+        let echo = tokio::spawn(async move {
+            let mut buffer = [0; 4096];
+            loop {
+                match server.read(&mut buffer).await.expect("the client is there") {
+                    0 => return,
+                    count => server.write_all(&buffer[..count]).await.expect("it reads"),
+                }
+            }
+        });
+        let (mut reader, mut writer) = client.split();
+        let mut received = vec![0; sent.len()];
+        let (wrote, read) = tokio::join!(writer.write_all(&sent), reader.read_exact(&mut received));
+        wrote.expect("the server reads");
+        read.expect("the server answers");
+        assert_eq!(received, sent);
+        drop(client);
+        echo.await.expect("it sees the end");
+    }
+
+    #[tokio::test]
+    async fn a_client_whose_machine_is_gone_is_noticed() {
+        let (_client, server) = pair().await;
+        let socket = socket2::SockRef::from(&*server.0);
+        assert!(socket.keepalive().expect("the system tells"));
+        let silence = socket.tcp_keepalive_time().expect("the system tells");
+        assert_eq!(silence, tcp::SILENCE_MAX);
+    }
+
+    #[tokio::test]
+    async fn a_client_that_left_is_known_to_be_gone_before_what_it_sent_is_read() {
+        let (mut client, server) = pair().await;
+        let link = server.link();
+        assert!(!link.is_lost());
+        client.write_all(b"unread").await.expect("there is room");
+        drop(client);
+        while !link.is_lost() {
+            tokio::task::yield_now().await;
+        }
+        drop(server);
+        assert!(link.is_lost());
+    }
+}

@@ -1,0 +1,4 @@
+//! The doors: each protocol has a folder, and all share the places for connections.
+
+pub mod documents;
+mod places;

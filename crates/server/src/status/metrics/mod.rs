@@ -1,0 +1,98 @@
+//! The metrics in Prometheus' text format.
+
+mod documents;
+mod process;
+
+use std::fmt::{Display, Write};
+
+use super::Snapshot;
+use crate::doors::documents::Door;
+
+/// The page.
+pub fn page(door: &Door, snapshot: &Snapshot) -> String {
+    let mut page = Page::default();
+    process::append(&mut page, &snapshot.process);
+    documents::append(&mut page, door, snapshot);
+    page.text
+}
+
+/// The page, as it is written.
+#[derive(Default)]
+struct Page {
+    text: String,
+}
+
+/// Names and values of labels.
+type Labels<'a> = &'a [(&'a str, &'a str)];
+
+impl Page {
+    /// Begins the samples of one metric; the kind is `counter`, `gauge` or `histogram`.
+    fn family(&mut self, name: &'static str, kind: &str, help: &str) -> Family<'_> {
+        self.line(format_args!("# HELP {name} {help}\n# TYPE {name} {kind}"));
+        Family { page: self, name }
+    }
+
+    fn counter(&mut self, name: &'static str, help: &str) -> Family<'_> {
+        self.family(name, "counter", help)
+    }
+
+    fn gauge(&mut self, name: &'static str, help: &str) -> Family<'_> {
+        self.family(name, "gauge", help)
+    }
+
+    fn line(&mut self, line: impl Display) {
+        writeln!(self.text, "{line}").expect("memory takes every text");
+    }
+}
+
+/// The samples of one metric.
+struct Family<'a> {
+    page: &'a mut Page,
+    name: &'static str,
+}
+
+impl Family<'_> {
+    fn sample(&mut self, labels: Labels<'_>, value: impl Display) -> &mut Self {
+        self.suffixed("", labels, value)
+    }
+
+    fn suffixed(&mut self, suffix: &str, labels: Labels<'_>, value: impl Display) -> &mut Self {
+        let labels: Vec<String> = labels
+            .iter()
+            .map(|(name, value)| format!("{name}=\"{}\"", escape(value)))
+            .collect();
+        let labels = match labels.is_empty() {
+            true => String::new(),
+            false => format!("{{{}}}", labels.join(",")),
+        };
+        let name = self.name;
+        self.page
+            .line(format_args!("{name}{suffix}{labels} {value}"));
+        self
+    }
+}
+
+fn escape(value: &str) -> String {
+    value
+        .replace('\\', "\\\\")
+        .replace('"', "\\\"")
+        .replace('\n', "\\n")
+}
+
+/// Name, kind and help of a metric, and the function that reads its value.
+type Figure<T> = (&'static str, &'static str, &'static str, fn(&T) -> f64);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn labels_cannot_end_early() {
+        let mut page = Page::default();
+        let namespace = "a\"b\\c\nd";
+        page.gauge("x", "Help.")
+            .sample(&[("namespace", namespace)], 1);
+        let expected = "# HELP x Help.\n# TYPE x gauge\nx{namespace=\"a\\\"b\\\\c\\nd\"} 1\n";
+        assert_eq!(page.text, expected);
+    }
+}
