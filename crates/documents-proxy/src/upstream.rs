@@ -191,7 +191,7 @@ mod tests {
     const OWN: SocketAddr = SocketAddr::new(std::net::IpAddr::V4(Ipv4Addr::LOCALHOST), 27018);
 
     #[tokio::test]
-    async fn a_server_is_no_store_of_its_own() {
+    async fn a_server_is_not_its_own_upstream() {
         for uri in [
             "mongodb://127.0.0.1:27018",
             "mongodb://[::ffff:127.0.0.1]:27018/",
@@ -207,7 +207,7 @@ mod tests {
             .await
             .unwrap();
         assert!(upstream.connect().await.is_ok());
-        // Its name may be looked up to another address later.
+        // Its name may be resolved to another address later.
         upstream.own = address;
         assert!(upstream.connect().await.is_err());
         assert!(!upstream.is_there().await);

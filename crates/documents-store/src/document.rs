@@ -15,18 +15,34 @@ pub const NUMBER_MAX: RecordNumber = u32::MAX as RecordNumber;
 /// Number from which on the operator is warned.
 pub(crate) const NUMBER_WARNED: RecordNumber = NUMBER_MAX / 10 * 9;
 
-/// Bytes of the largest document that this process has read or written.
-static LARGEST_BYTES: AtomicUsize = AtomicUsize::new(0);
+/// Size of the largest document that this process has read or written.
+static LARGEST: Largest = Largest(AtomicUsize::new(0));
 
-/// Bytes of the largest document that this process has read or written: what reading or changing one may take.
+/// Bytes of the largest document that this process has read or written, in any collection.
 pub fn largest_document_bytes() -> usize {
-    LARGEST_BYTES.load(Ordering::Relaxed)
+    LARGEST.bytes()
 }
 
-/// Takes note of the size of a document that is read or written.
+/// Notes the size of a document that is no record of a collection.
 pub(crate) fn note_size(bytes: usize) {
-    if bytes > largest_document_bytes() {
-        LARGEST_BYTES.fetch_max(bytes, Ordering::Relaxed);
+    LARGEST.note(bytes);
+}
+
+/// Size of the largest document that was read or written: what reading or changing one may take.
+#[derive(Debug, Default)]
+pub(crate) struct Largest(AtomicUsize);
+
+impl Largest {
+    pub(crate) fn bytes(&self) -> usize {
+        self.0.load(Ordering::Relaxed)
+    }
+
+    /// Notes the size of a document that is read or written, also for the process.
+    pub(crate) fn note(&self, bytes: usize) {
+        if bytes > self.bytes() {
+            self.0.fetch_max(bytes, Ordering::Relaxed);
+            LARGEST.0.fetch_max(bytes, Ordering::Relaxed);
+        }
     }
 }
 
@@ -43,7 +59,6 @@ impl Document {
         RawDocument::from_bytes(&*bytes).map_err(|error| StoreError::InvalidDocument {
             why: error.to_string(),
         })?;
-        note_size(bytes.len());
         Ok(Self(bytes))
     }
 

@@ -24,7 +24,9 @@ mod store;
 mod sync;
 mod users;
 
-pub use collection::{Change, Changed, Collection, IndexScan, IndexStatus, Scan, VerifyReport};
+pub use collection::{
+    BATCH_BYTES, Change, Changed, Collection, IndexScan, IndexStatus, Scan, VerifyReport,
+};
 pub use document::{Document, NUMBER_MAX, RecordNumber, largest_document_bytes};
 pub use engine::Direction;
 pub use engine::journal::Dropped;

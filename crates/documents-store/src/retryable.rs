@@ -13,7 +13,7 @@ use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
 
 use bson::DateTime;
-use parking_lot::Mutex;
+use parking_lot::{Mutex, MutexGuard};
 use tokio::sync::Notify;
 
 use crate::engine::{Batch, Bytes, Direction, Engine, Entries, KeyRange, PartitionId};
@@ -30,6 +30,9 @@ const SESSIONS_MAX: usize = 200_000;
 const BYTES_MAX: u64 = 256 << 20;
 /// Maximum number of sessions that are forgotten when a write begins.
 const FORGOTTEN_AT_ONCE: usize = 8;
+/// Maximum number of parts that are removed under one hold of the lock, and of sessions looked up: one session may have
+/// 100,000 parts, and all numbered writes need the lock.
+const PARTS_AT_ONCE: usize = 256;
 /// Bytes of the number and the time of a write.
 const HEAD_BYTES: usize = 16;
 /// Bytes of the id of a statement and of the length of its outcome.
@@ -85,6 +88,18 @@ struct Session {
     used: i64,
     /// Whether a write of the session is in progress.
     busy: bool,
+}
+
+impl Session {
+    /// The session with only its first parts.
+    fn shortened(self, parts: u32) -> Session {
+        let bytes = self.bytes * u64::from(parts) / u64::from(self.parts.max(1));
+        Session {
+            parts,
+            bytes,
+            ..self
+        }
+    }
 }
 
 #[derive(Debug, Default)]
@@ -151,7 +166,8 @@ impl RetryableWrites {
     ) -> Result<Option<RetryableWrite>, NotBegun> {
         let now = DateTime::now().timestamp_millis();
         let mut sessions = self.sessions.lock();
-        self.forget(&mut sessions, |sessions| sessions.expired(now))?;
+        let expired = sessions.expired(now);
+        self.forget(&mut sessions, &expired)?;
         let before = sessions.by_key.get(key).copied().unwrap_or_default();
         if before.busy {
             return Ok(None);
@@ -186,16 +202,20 @@ impl RetryableWrites {
         }))
     }
 
-    /// Forgets sessions that have ended, except those with a write in progress.
+    /// Forgets sessions that have ended, each named once, except those with a write in progress. Releases the lock
+    /// after every [`PARTS_AT_ONCE`] parts, so that other sessions go on meanwhile.
     ///
     /// # Errors
-    /// Those of the engine.
+    /// Those of the engine. What was forgotten before stays forgotten.
     pub fn end(&self, keys: &[SessionKey]) -> Result<()> {
-        let mut sessions = self.sessions.lock();
-        self.forget(&mut sessions, |sessions| {
-            let idle = |key: &&SessionKey| sessions.by_key.get(*key).is_some_and(|it| !it.busy);
-            keys.iter().filter(idle).cloned().collect()
-        })
+        let mut left = keys;
+        while !left.is_empty() {
+            let mut sessions = self.sessions.lock();
+            let forgotten = self.forget(&mut sessions, left)?;
+            left = &left[forgotten..];
+            MutexGuard::unlock_fair(sessions);
+        }
+        Ok(())
     }
 
     /// Number of sessions with outcomes, and the bytes of these.
@@ -204,23 +224,37 @@ impl RetryableWrites {
         (sessions.by_key.len(), sessions.bytes)
     }
 
-    /// Forgets the sessions that `choose` returns.
-    fn forget(
-        &self,
-        sessions: &mut Sessions,
-        choose: impl FnOnce(&Sessions) -> Vec<SessionKey>,
-    ) -> Result<()> {
-        let chosen = choose(sessions);
+    /// Forgets the first of these sessions, as far as [`PARTS_AT_ONCE`] allows. Skips busy ones. Returns the number of
+    /// sessions that need no further call. The caller names each session once.
+    ///
+    /// Removes the last parts of a session first, so that a process that ends meanwhile leaves parts without a gap.
+    fn forget(&self, sessions: &mut Sessions, keys: &[SessionKey]) -> Result<usize> {
         let mut batch = Batch::default();
-        for key in &chosen {
-            let parts = sessions.by_key.get(key).map_or(0, |session| session.parts);
-            (0..parts).for_each(|part| batch.remove(self.partition, part_key(key, part)));
+        let mut shortened = Vec::new();
+        let mut done = 0;
+        for key in keys.iter().take(PARTS_AT_ONCE) {
+            if let Some(session) = sessions.by_key.get(key).filter(|session| !session.busy) {
+                let room = PARTS_AT_ONCE - batch.writes.len();
+                let kept = session.parts.saturating_sub(room as u32);
+                (kept..session.parts)
+                    .for_each(|part| batch.remove(self.partition, part_key(key, part)));
+                shortened.push((key, session.shortened(kept)));
+                if kept > 0 {
+                    break;
+                }
+            }
+            done += 1;
         }
         if !batch.writes.is_empty() {
             self.engine.commit(batch)?;
         }
-        chosen.iter().for_each(|key| sessions.remove(key));
-        Ok(())
+        for (key, session) in shortened {
+            match session.parts {
+                0 => sessions.remove(key),
+                _ => sessions.set(key, session),
+            }
+        }
+        Ok(done)
     }
 
     /// Reads the statements in the parts of a session.
@@ -474,6 +508,7 @@ impl std::fmt::Debug for RetryableWrites {
 mod tests {
     use super::*;
     use crate::engine::PartitionKind;
+    use crate::engine::fault::{Fault, FaultEngine};
     use crate::engine::memory::MemoryEngine;
 
     fn writes() -> Arc<RetryableWrites> {
@@ -585,9 +620,8 @@ mod tests {
         let later = DateTime::now().timestamp_millis() + LIFETIME_MS + 1;
         let mut sessions = writes.sessions.lock();
         assert!(sessions.expired(later - LIFETIME_MS).is_empty());
-        writes
-            .forget(&mut sessions, |it| it.expired(later))
-            .expect("forgets");
+        let expired = sessions.expired(later);
+        writes.forget(&mut sessions, &expired).expect("forgets");
         assert_eq!(sessions.by_key.len(), 20 - FORGOTTEN_AT_ONCE);
         sessions.bytes += BYTES_MAX;
         drop(sessions);
@@ -596,5 +630,32 @@ mod tests {
             begin(&writes, b"full", 1).outcome(4),
             Some(&Outcome::NotKept)
         );
+    }
+
+    #[test]
+    fn a_long_session_is_forgotten_in_pieces_of_which_each_leaves_its_first_parts() {
+        let inner = Arc::new(MemoryEngine::default());
+        let engine = Arc::new(FaultEngine::new(inner));
+        let partition = engine.open_partition(PARTITION, PartitionKind::Index);
+        let partition = partition.expect("opens").id;
+        let writes = RetryableWrites::open(engine.clone(), partition).expect("opens");
+        let parts = PARTS_AT_ONCE * 5 / 2;
+        let key = SessionKey::from(&b"long"[..]);
+        let write = begin(&writes, &key, 1);
+        (0..parts as i32).for_each(|id| apply(&write, &[(id, 1)]));
+        drop(write);
+        engine.fail_commit(2, Fault::DiskFull);
+        let keys = [SessionKey::from(&b"unknown"[..]), key.clone()];
+        writes.end(&keys).expect_err("the third piece fails");
+        let left = parts - 2 * PARTS_AT_ONCE;
+        assert_eq!(stored(&writes), left);
+        let again = RetryableWrites::open(engine, partition).expect("opens");
+        for writes in [&writes, &again] {
+            let repeated = begin(writes, &key, 1);
+            assert!(repeated.outcome(left as i32 - 1).is_some());
+            assert!(repeated.outcome(left as i32).is_none());
+        }
+        writes.end(&keys).expect("ends");
+        assert_eq!((writes.sizes(), stored(&writes)), ((0, 0), 0));
     }
 }

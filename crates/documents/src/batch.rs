@@ -17,6 +17,7 @@ use crate::error::CommandError;
 use crate::namespace::Namespace;
 use crate::places::aside;
 use crate::request::Request;
+use crate::scope::ClientKey;
 use crate::settings::DOCUMENT_BYTES_MAX;
 use crate::streams::Stream;
 
@@ -60,6 +61,7 @@ pub async fn open(
         search: request.current_search(),
         held: None,
         owner: request.owner(),
+        client: ClientKey::of(request.client),
         no_timeout: options.no_timeout,
         time_left: None,
         stop: request.shared_stop.clone(),

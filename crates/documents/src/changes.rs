@@ -109,7 +109,7 @@ pub fn update(
     let mut left = ChunkCursor::new(numbers, reach.is_first());
     while left.begin() {
         stop.check()?;
-        let _held = collection.lock_writes();
+        let _held = collection.lock_writes(stop)?;
         let mut changes = Vec::new();
         let prepared = prepare(
             collection,
@@ -241,7 +241,7 @@ pub fn delete(
     let mut left = ChunkCursor::new(numbers, reach.is_first());
     while left.begin() {
         stop.check()?;
-        let _held = collection.lock_writes();
+        let _held = collection.lock_writes(stop)?;
         let (mut changes, mut statements) = (Vec::new(), Vec::new());
         while let Some(number) = left.next() {
             if let Some(document) = collection.store.get(number)?
@@ -288,16 +288,17 @@ fn remove(
 /// Inserts one document, as an upsert does.
 ///
 /// # Errors
-/// An invalid `_id`, or the store's error.
+/// An invalid `_id`, that the command is stopped before it has the lock, or the store's error.
 pub fn insert(
     collection: &OpenCollection,
     document: &RawDocument,
     keep: Option<&Keep<'_>>,
+    stop: &Stop,
 ) -> Result<(), CommandError> {
     let document = crate::commands::insert::with_id(document)?;
     let statement = keep.map(|keep| keep.statement(None, Some(&document)));
     let statements = Vec::from_iter(statement.transpose()?);
-    let held = collection.lock_writes();
+    let held = collection.lock_writes(stop)?;
     let note = note(keep, &statements);
     let answers = collection
         .store

@@ -2,7 +2,9 @@
 
 use std::collections::HashMap;
 use std::sync::Arc;
+use std::time::Duration;
 
+use forebay_cancel::Stop;
 use forebay_documents_cache::Cache;
 use forebay_documents_query::Code;
 use forebay_documents_store::{Collection, CollectionOptions, IndexKind, IndexSpec, Store};
@@ -16,6 +18,9 @@ use crate::search::{CacheIndex, CollectionSearch, SearchSettings, WriteLock};
 
 /// Concurrent insertions into a collection: one in the store, one in the cache, the next ones ready.
 const INSERTIONS_MAX: usize = 4;
+
+/// Interval at which a writer that waits for the write lock checks its cancellation token.
+const LOCK_CHECK_INTERVAL: Duration = Duration::from_millis(50);
 
 /// A collection in use.
 pub struct OpenCollection {
@@ -37,17 +42,34 @@ pub struct OpenCollection {
 impl OpenCollection {
     /// Takes the write lock and waits until the cache has applied everything that is in the store. The two agree while
     /// the lock is held.
-    pub fn lock_writes(&self) -> MutexGuard<'_, ()> {
-        let held = self.lock_store();
+    ///
+    /// # Errors
+    /// See [`lock_store`](OpenCollection::lock_store).
+    pub fn lock_writes(&self, stop: &Stop) -> Result<MutexGuard<'_, ()>, CommandError> {
+        let held = self.lock_store(stop)?;
         self.search.wait_for_earlier_writers();
-        held
+        Ok(held)
     }
 
     /// Takes the write lock. The cache may still be applying the previous writer's change. While it waits, the runtime
     /// moves the thread's other tasks to other threads.
-    pub fn lock_store(&self) -> MutexGuard<'_, ()> {
-        let free = self.lock.try_lock();
-        free.unwrap_or_else(|| blocking(|| self.lock.lock()))
+    ///
+    /// # Errors
+    /// [`CommandError::Stopped`] if the command is stopped before it has the lock.
+    pub fn lock_store(&self, stop: &Stop) -> Result<MutexGuard<'_, ()>, CommandError> {
+        match self.lock.try_lock() {
+            Some(free) => Ok(free),
+            None => blocking(|| self.wait_for_lock(stop)),
+        }
+    }
+
+    fn wait_for_lock(&self, stop: &Stop) -> Result<MutexGuard<'_, ()>, CommandError> {
+        loop {
+            stop.check()?;
+            if let Some(held) = self.lock.try_lock_for(LOCK_CHECK_INTERVAL) {
+                return Ok(held);
+            }
+        }
     }
 
     /// Whether an operation failed because the collection was dropped while it ran.
@@ -357,10 +379,12 @@ pub fn cache_index(spec: &IndexSpec) -> CacheIndex {
 #[cfg(test)]
 mod tests {
     use std::num::NonZeroUsize;
+    use std::sync::atomic::Ordering;
     use std::sync::mpsc;
     use std::thread;
-    use std::time::Duration;
+    use std::time::Instant;
 
+    use forebay_cancel::StopReason;
     use forebay_device::{DeviceOptions, DeviceSpec, Devices};
     use forebay_documents_cache::CacheSettings;
     use forebay_documents_store::engine::fault::{Fault, FaultEngine};
@@ -418,13 +442,33 @@ mod tests {
             released.recv().expect_err("nothing is sent");
         });
         held.recv().expect("it is held");
-        let writer = tokio::spawn(async move { drop(collection.lock_writes()) });
+        let writer = tokio::spawn(async move { collection.lock_writes(&Stop::never()).map(drop) });
         let other = tokio::spawn(async {});
         let in_time = tokio::time::timeout(Duration::from_secs(10), other).await;
         drop(release);
         in_time.expect("it runs concurrently").expect("it ends");
-        writer.await.expect("it got the lock");
+        let written = writer.await.expect("no panic");
+        written.expect("it got the lock");
         holder.join().expect("it ends");
+    }
+
+    #[test]
+    fn the_wait_for_the_write_lock_ends_with_its_command() {
+        let (_, collections) = collections();
+        let collection = collections.get_or_create(&name("a")).expect("made");
+        let _held = collection.lock.lock();
+        let killed = Stop::never();
+        let late = Stop::at(Instant::now() + Duration::from_millis(10));
+        let reason = |stop: &Stop| match collection.lock_writes(stop).map(drop) {
+            Err(CommandError::Stopped(reason)) => reason,
+            other => panic!("{other:?}"),
+        };
+        assert_eq!(reason(&late), StopReason::Deadline);
+        thread::scope(|scope| {
+            let waits = scope.spawn(|| reason(&killed));
+            killed.cancelled.store(true, Ordering::Relaxed);
+            assert_eq!(waits.join().expect("no panic"), StopReason::Cancelled);
+        });
     }
 
     #[test]

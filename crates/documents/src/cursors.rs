@@ -1,6 +1,6 @@
 //! Open cursors: streams that clients have not read to the end.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
@@ -13,12 +13,15 @@ use tokio::sync::Notify;
 use crate::command::{Link, User};
 use crate::error::CommandError;
 use crate::namespace::Namespace;
+use crate::scope::ClientKey;
 use crate::searches::Search;
 use crate::sessions::SessionId;
 use crate::streams::{Row, Stream};
 
-/// Maximum open cursors; only a client that leaks cursors has more.
+/// Maximum open cursors.
 const CURSORS_MAX: usize = 100_000;
+/// Maximum open cursors of one client, which is a user on a host; only a client that leaks cursors has more.
+const CURSORS_OF_CLIENT_MAX: usize = CURSORS_MAX / 4;
 /// Number of sweeps for idle cursors in the time after which one expires.
 const SWEEPS_PER_TIMEOUT: u32 = 10;
 
@@ -43,6 +46,8 @@ pub struct Cursor {
     pub held: Option<Row>,
     /// Its owner.
     pub owner: Owner,
+    /// The client that opened it, on any of its connections; `None` for the server itself.
+    pub client: Option<ClientKey>,
     /// Whether it never times out.
     pub no_timeout: bool,
     /// The time left of the `maxTimeMS` of the command that opened it.
@@ -87,12 +92,16 @@ struct Entry {
     last_used: Instant,
     no_timeout: bool,
     cursor: Option<Box<Cursor>>,
+    /// Counts it among those of its client.
+    _counted: Option<Arc<()>>,
 }
 
 /// All open cursors by id.
 pub struct Cursors {
     timeout: Duration,
     open: Mutex<HashMap<i64, Entry>>,
+    /// By client, what each of its cursors has a clone of.
+    clients: Mutex<HashMap<ClientKey, Arc<()>>>,
     swept: Mutex<Instant>,
 }
 
@@ -110,6 +119,7 @@ impl Cursors {
         Cursors {
             timeout,
             open: Mutex::default(),
+            clients: Mutex::default(),
             swept: Mutex::new(Instant::now()),
         }
     }
@@ -117,15 +127,13 @@ impl Cursors {
     /// Keeps a cursor. Returns its id, which is random and never zero.
     ///
     /// # Errors
-    /// `ExceededMemoryLimit` if [`CURSORS_MAX`] are open.
+    /// `ExceededMemoryLimit` if [`CURSORS_MAX`] are open, or [`CURSORS_OF_CLIENT_MAX`] of this client.
     pub fn keep(&self, cursor: Box<Cursor>) -> Result<i64, CommandError> {
         self.sweep();
+        let counted = cursor.client.map(|client| self.count(client)).transpose()?;
         let mut open = self.open.lock();
         if open.len() >= CURSORS_MAX {
-            return Err(CommandError::refused(
-                Code::ExceededMemoryLimit,
-                format!("{CURSORS_MAX} cursors are open"),
-            ));
+            return Err(too_many(format!("{CURSORS_MAX} cursors are open")));
         }
         let id = std::iter::repeat_with(|| fastrand::i64(1..))
             .find(|id| !open.contains_key(id))
@@ -138,9 +146,21 @@ impl Cursors {
             last_used: Instant::now(),
             no_timeout: cursor.no_timeout,
             cursor: Some(cursor),
+            _counted: counted,
         };
         open.insert(id, entry);
         Ok(id)
+    }
+
+    /// Counts one more cursor of a client, until what this returns is dropped.
+    fn count(&self, client: ClientKey) -> Result<Arc<()>, CommandError> {
+        let mut clients = self.clients.lock();
+        let counted = clients.entry(client).or_default();
+        if Arc::strong_count(counted) > CURSORS_OF_CLIENT_MAX {
+            let message = format!("this client has {CURSORS_OF_CLIENT_MAX} cursors open");
+            return Err(too_many(message));
+        }
+        Ok(counted.clone())
     }
 
     /// Takes a cursor out to make a batch of it. [`Lease::give_back`] puts it back; dropping the lease closes it.
@@ -186,7 +206,7 @@ impl Cursors {
     }
 
     /// Closes all cursors of a user's sessions. Sessions of different users are different, even with the same id.
-    pub fn kill_sessions(&self, user: Option<&User>, sessions: &[SessionId]) {
+    pub fn kill_sessions(&self, user: Option<&User>, sessions: &HashSet<SessionId>) {
         self.kill_where(|entry| {
             let session = entry.owner.session.as_ref();
             entry.owner.user.as_ref() == user
@@ -226,6 +246,8 @@ impl Cursors {
         if swept.elapsed() >= self.timeout / SWEEPS_PER_TIMEOUT {
             *swept = Instant::now();
             drop_idle(&mut self.open.lock(), self.timeout);
+            let mut clients = self.clients.lock();
+            clients.retain(|_, counted| Arc::strong_count(counted) > 1);
         }
     }
 
@@ -303,6 +325,10 @@ fn drop_idle(open: &mut HashMap<i64, Entry>, timeout: Duration) {
     });
 }
 
+fn too_many(message: String) -> CommandError {
+    CommandError::refused(Code::ExceededMemoryLimit, message)
+}
+
 fn not_found(id: i64) -> CommandError {
     CommandError::refused(Code::CursorNotFound, format!("cursor id {id} not found"))
 }
@@ -338,4 +364,55 @@ fn check_owner(id: i64, entry: &Entry, owner: &Owner) -> Result<(), CommandError
         return Err(CommandError::refused(Code::Location50738, message));
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::command::ClientContext;
+    use crate::streams::List;
+
+    fn cursor(client: Option<ClientKey>) -> Box<Cursor> {
+        Box::new(Cursor {
+            namespace: Namespace {
+                db: "d".to_owned(),
+                collection: "c".to_owned(),
+            },
+            stream: Box::new(List::default()),
+            search: None,
+            held: None,
+            owner: Owner::default(),
+            client,
+            no_timeout: false,
+            time_left: None,
+            stop: Arc::default(),
+            link: None,
+        })
+    }
+
+    fn client(host: u8) -> Option<ClientKey> {
+        ClientKey::of(&ClientContext {
+            peer: Some(([10, 0, 0, host], 1).into()),
+            ..ClientContext::default()
+        })
+    }
+
+    #[test]
+    fn a_client_leaves_cursors_to_others() {
+        let cursors = Arc::new(Cursors::new(Duration::from_secs(600)));
+        let keep = |host| cursors.keep(cursor(client(host)));
+        let kept = (0..CURSORS_OF_CLIENT_MAX).map(|_| keep(1));
+        let kept: Vec<i64> = kept.collect::<Result<_, _>>().expect("within its share");
+        let refused = keep(1).expect_err("one too many");
+        assert_eq!(refused.code(), Code::ExceededMemoryLimit);
+        keep(2).expect("another client has its own");
+        cursors.keep(cursor(None)).expect("the server itself");
+        let namespace = &cursor(None).namespace;
+        cursors.kill(kept[0], namespace, &Owner::default());
+        keep(1).expect("one was closed");
+        let lease = cursors.take(kept[1], namespace, &Owner::default());
+        keep(1).expect_err("one in use counts");
+        drop(lease.expect("it is open"));
+        keep(1).expect("it was closed");
+    }
 }

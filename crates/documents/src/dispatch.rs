@@ -132,7 +132,8 @@ async fn perform(spec: &Spec, request: &Request<'_>, writes: bool) -> Reply {
     let reply = match place_of(spec, request, writes) {
         Some(Kind::Write) => {
             let work = async {
-                make_room_to_write(&request.client.reply, request.retry.is_some()).await?;
+                let keeps = request.retry.is_some();
+                make_room_to_write(&request.client.reply, keeps, request.stop()).await?;
                 work.await
             };
             all_aside(Kind::Write, request.stop(), work).await

@@ -26,6 +26,7 @@ use crate::namespace::Namespace;
 use crate::operations::Operations;
 use crate::places::{self, Places, blocking};
 use crate::retry;
+use crate::scope::CommandScope;
 use crate::settings::Settings;
 
 /// Maximum threads that wait for the disk at the same time.
@@ -165,7 +166,9 @@ impl Documents {
         given: Option<Vec<RawDocumentBuf>>,
     ) -> RawDocumentBuf {
         let command = Arc::new(command);
-        let reply = match dispatch::run(self, client, command.clone(), given).await {
+        let scope = CommandScope::new(self, client, &command);
+        let run = dispatch::run(self, client, command.clone(), given);
+        let reply = match scope.run(run).await {
             Ok(reply) => reply,
             Err(error) => self.refusal(&error, &command),
         };

@@ -33,6 +33,7 @@ mod plan;
 mod replica;
 mod request;
 mod retry;
+mod scope;
 mod search;
 mod searches;
 mod sessions;

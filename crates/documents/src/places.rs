@@ -4,20 +4,22 @@
 //! serve the network are left to what takes microseconds; waiting for a place is asynchronous, so that it holds up
 //! nothing, and ends with the command. Work that has a place never waits for another one.
 
+mod queue;
+
 use std::cell::Cell;
 use std::future::Future;
-use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{LazyLock, OnceLock};
 use std::time::Duration;
 
 use forebay_cancel::Stop;
-use forebay_documents_query::Code;
-use forebay_documents_store::largest_document_bytes;
 use forebay_memory::{Account, Share};
 use tokio::runtime::{Handle, RuntimeFlavor};
-use tokio::sync::{Semaphore, SemaphorePermit};
+use tokio::sync::Semaphore;
+
+pub use queue::Places;
 
 use crate::error::CommandError;
+use crate::scope;
 
 /// Places a core: the system shares the cores out fairly, so that others go on beside slow work. The more there are,
 /// the more slow commands it takes to keep others waiting, and the later a thread that serves the network gets its
@@ -26,11 +28,8 @@ const PLACES_PER_CORE: usize = 8;
 /// The fewest and the most places of a kind.
 const PLACES_MIN: usize = 16;
 const PLACES_MAX: usize = 128;
-/// Commands that may wait for a place of a kind.
-const WAITING_MAX: usize = 4_096;
-/// How often a command that waits looks at its stop sign, and how many commands do it as often.
-const LOOK_INTERVAL: Duration = Duration::from_millis(20);
-const LOOKS_TOGETHER_MAX: usize = 256;
+/// Part of the places of a kind that one client may have, so that others find one at any time.
+const CLIENT_PART: (usize, usize) = (3, 4);
 
 /// Places for reads, so that reads never keep writes waiting, nor the other way round.
 static READS: LazyLock<Places> = LazyLock::new(Places::of_process);
@@ -50,6 +49,8 @@ const COPIES_READ: usize = 2;
 const COPIES_WRITTEN: usize = 4;
 /// Further copies of one whose outcome is kept.
 const COPIES_KEPT: usize = 2;
+/// Interval at which work that waits for memory checks its cancellation token.
+const CHECK_INTERVAL: Duration = Duration::from_millis(20);
 /// How long work waits for memory.
 const MEMORY_WAIT: Duration = Duration::from_secs(10);
 
@@ -67,34 +68,17 @@ pub enum Kind {
     Write,
 }
 
-/// A number of places, and the queue of commands that wait for one.
-#[derive(Debug)]
-pub struct Places {
-    free: Semaphore,
-    waiting: AtomicUsize,
-}
-
-/// One command that waits.
-struct Waiting<'a>(&'a AtomicUsize);
-
 /// The mark of a thread whose work has a place.
 struct Mark {
     before: bool,
 }
 
 impl Places {
-    /// `count` places, all free.
-    pub fn new(count: usize) -> Places {
-        Places {
-            free: Semaphore::new(count),
-            waiting: AtomicUsize::new(0),
-        }
-    }
-
     /// The places of a kind: they are the process's, as its threads are.
     fn of_process() -> Places {
         let count = PLACES_PER_CORE * forebay_device::cores();
-        Places::new(count.clamp(PLACES_MIN, PLACES_MAX))
+        let count = count.clamp(PLACES_MIN, PLACES_MAX);
+        Places::shared(count, count / CLIENT_PART.1 * CLIENT_PART.0)
     }
 
     fn of(kind: Kind) -> &'static Places {
@@ -102,49 +86,6 @@ impl Places {
             Kind::Read => &READS,
             Kind::Write => &WRITES,
         }
-    }
-
-    /// Waits for a place.
-    ///
-    /// # Errors
-    /// That the command has to end before there is one; `ExceededTimeLimit`, which drivers take as a reason to try
-    /// again, if too many wait.
-    pub async fn enter(&self, stop: &Stop) -> Result<SemaphorePermit<'_>, CommandError> {
-        if let Ok(free) = self.free.try_acquire() {
-            return Ok(free);
-        }
-        let _waiting = self.wait_in_line()?;
-        let mut turn = std::pin::pin!(self.free.acquire());
-        loop {
-            stop.check()?;
-            if let Ok(free) = tokio::time::timeout(self.look_interval(), &mut turn).await {
-                return Ok(free.expect("it is never closed"));
-            }
-        }
-    }
-
-    /// The more wait, the less often each of them looks at its stop sign.
-    fn look_interval(&self) -> Duration {
-        let waiting = self.waiting.load(Ordering::Relaxed) / LOOKS_TOGETHER_MAX;
-        LOOK_INTERVAL * (1 + u32::try_from(waiting).unwrap_or(u32::MAX - 1))
-    }
-
-    /// Takes a place in the queue.
-    fn wait_in_line(&self) -> Result<Waiting<'_>, CommandError> {
-        let waiting = Waiting(&self.waiting);
-        if self.waiting.fetch_add(1, Ordering::Relaxed) < WAITING_MAX {
-            return Ok(waiting);
-        }
-        Err(CommandError::refused(
-            Code::ExceededTimeLimit,
-            format!("{WAITING_MAX} commands wait for others that take long; try again"),
-        ))
-    }
-}
-
-impl Drop for Waiting<'_> {
-    fn drop(&mut self) {
-        self.0.fetch_sub(1, Ordering::Relaxed);
     }
 }
 
@@ -170,29 +111,56 @@ pub fn reserve_from(account: &Account) {
 /// Room for the documents that a write changes. To be given back when its reply is sent.
 ///
 /// # Errors
-/// That there is none in time.
-pub async fn make_room_to_write(share: &Share, keeps_outcome: bool) -> Result<(), CommandError> {
+/// If there is none in time, or the command is stopped before.
+pub async fn make_room_to_write(
+    share: &Share,
+    keeps_outcome: bool,
+    stop: &Stop,
+) -> Result<(), CommandError> {
     let kept = if keeps_outcome { COPIES_KEPT } else { 0 };
-    make_room(share, COPIES_WRITTEN + kept).await
+    let bytes = scope::document_bytes();
+    make_room(share, bytes, COPIES_WRITTEN + kept, stop).await
+}
+
+/// Room for the documents that an insertion writes in one batch. To be given back when its reply is sent.
+///
+/// # Errors
+/// As [`make_room_to_write`].
+pub async fn make_room_to_insert(
+    share: &Share,
+    bytes: usize,
+    stop: &Stop,
+) -> Result<(), CommandError> {
+    make_room(share, bytes, 1, stop).await
 }
 
 /// Room for the document that a read looks at.
-async fn room_to_read() -> Result<Option<Share>, CommandError> {
+async fn room_to_read(stop: &Stop) -> Result<Option<Share>, CommandError> {
     let Some(account) = MEMORY.get() else {
         return Ok(None);
     };
     let share = account.share();
-    make_room(&share, COPIES_READ).await?;
+    make_room(&share, scope::document_bytes(), COPIES_READ, stop).await?;
     Ok(Some(share))
 }
 
-/// Takes room for copies of a document as large as any that was seen.
-async fn make_room(share: &Share, copies: usize) -> Result<(), CommandError> {
-    let bytes = largest_document_bytes();
-    if bytes > SMALL_DOCUMENT_BYTES {
-        share.grow_within(bytes * copies, MEMORY_WAIT).await?;
+/// Takes room for copies of a document of `bytes` bytes, if it is large.
+async fn make_room(
+    share: &Share,
+    bytes: usize,
+    copies: usize,
+    stop: &Stop,
+) -> Result<(), CommandError> {
+    if bytes <= SMALL_DOCUMENT_BYTES {
+        return Ok(());
     }
-    Ok(())
+    let mut grown = std::pin::pin!(share.grow_within(bytes * copies, MEMORY_WAIT));
+    loop {
+        stop.check()?;
+        if let Ok(grown) = tokio::time::timeout(CHECK_INTERVAL, &mut grown).await {
+            return Ok(grown?);
+        }
+    }
 }
 
 /// Does work of a command that may take long: in a place, away from the threads that serve the network.
@@ -204,7 +172,7 @@ pub async fn aside<T>(stop: &Stop, work: impl FnOnce() -> T) -> Result<T, Comman
         return Ok(work());
     }
     let _place = Places::of(Kind::Read).enter(stop).await?;
-    let _room = room_to_read().await?;
+    let _room = room_to_read(stop).await?;
     Ok(blocking(|| {
         let _mark = Mark::set();
         work()
@@ -225,7 +193,7 @@ pub async fn all_aside<T>(
     }
     let _place = Places::of(kind).enter(stop).await?;
     let _room = match kind {
-        Kind::Read => room_to_read().await?,
+        Kind::Read => room_to_read(stop).await?,
         Kind::Write => None,
     };
     if !has_spare_threads() {
@@ -262,54 +230,9 @@ fn has_spare_threads() -> bool {
 
 #[cfg(test)]
 mod tests {
-    use std::sync::Arc;
-    use std::sync::atomic::AtomicBool;
-
-    use forebay_cancel::StopReason;
     use tokio::runtime::Builder;
 
     use super::*;
-
-    fn run<T>(work: impl Future<Output = T>) -> T {
-        let runtime = Builder::new_current_thread().enable_time().build();
-        runtime.expect("a runtime").block_on(work)
-    }
-
-    #[test]
-    fn a_place_is_waited_for_and_the_queue_can_be_left() {
-        run(async {
-            let places = Places::new(1);
-            let taken = places.enter(&Stop::never()).await.expect("it is free");
-            let stop = Stop {
-                cancelled: Arc::new(AtomicBool::new(false)),
-                ..Stop::default()
-            };
-            let (left, ()) = tokio::join!(places.enter(&stop), async {
-                assert_eq!(places.waiting.load(Ordering::Relaxed), 1);
-                stop.cancelled.store(true, Ordering::Relaxed);
-            });
-            let left = left.map(drop).expect_err("cancelled");
-            assert!(matches!(left, CommandError::Stopped(StopReason::Cancelled)));
-            assert_eq!(places.waiting.load(Ordering::Relaxed), 0);
-            let never = Stop::never();
-            let (next, ()) = tokio::join!(places.enter(&never), async { drop(taken) });
-            next.map(drop).expect("it is free again");
-        });
-    }
-
-    #[test]
-    fn a_queue_that_is_too_long_is_refused() {
-        run(async {
-            let places = Places::new(0);
-            places.waiting.store(WAITING_MAX, Ordering::Relaxed);
-            let refused = places.enter(&Stop::never()).await.map(drop);
-            assert_eq!(
-                refused.expect_err("refused").code(),
-                Code::ExceededTimeLimit
-            );
-            assert_eq!(places.waiting.load(Ordering::Relaxed), WAITING_MAX);
-        });
-    }
 
     #[test]
     fn work_in_a_place_needs_no_other() {

@@ -4,6 +4,7 @@ use std::borrow::Cow;
 use std::sync::Arc;
 
 use bson::{RawBson, RawDocument, RawDocumentBuf};
+use forebay_cancel::Stop;
 use forebay_documents_query::filter::Compilation;
 use forebay_documents_query::{Filter, Limits};
 use forebay_documents_store::{Change, Changed, RecordNumber};
@@ -111,7 +112,7 @@ fn apply(
 ) -> Result<(), CommandError> {
     let present = replicated.present.iter().map(|document| with_id(document));
     let present: Vec<Cow<'_, RawDocument>> = present.collect::<Result<_, _>>()?;
-    let held = collection.lock_writes();
+    let held = collection.lock_writes(&Stop::never())?;
     let changes = changes(collection, &replicated.deleted, &present)?;
     let note = note.map(RawDocument::as_bytes);
     let changed = collection.store.write_noted(&changes, note)?;

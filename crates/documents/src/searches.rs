@@ -44,6 +44,20 @@ impl Search {
         Some(Kind { answered_by, tier })
     }
 
+    /// What answered it, for the log: also a scan of everything, which is not counted as a search.
+    fn answered_by(&self) -> &'static str {
+        match self {
+            Search::Documents(plan) => match &plan.access {
+                Access::Nothing => "nothing",
+                Access::Id(_) => "id",
+                Access::Cache(_) => AnsweredBy::Cache.name(),
+                Access::Index(_) | Access::Union(_) => AnsweredBy::Index.name(),
+                Access::Scan { .. } => AnsweredBy::Scan.name(),
+            },
+            Search::Values(_) => AnsweredBy::Cache.name(),
+        }
+    }
+
     fn namespace(&self) -> String {
         match self {
             Search::Documents(plan) => plan.collection.namespace.to_string(),
@@ -167,7 +181,7 @@ impl Request<'_> {
             ns = search.namespace(),
             command = self.command.name.as_str(),
             filter = search.filter().shape(),
-            answered_by = kind.map_or("store", |kind| kind.answered_by.name()),
+            answered_by = search.answered_by(),
             tier = kind.map(|kind| kind.tier_name()),
             cache_not_used = not_used.map(|reason| reason.reason()),
             rows = report.as_ref().map(|report| report.rows()),

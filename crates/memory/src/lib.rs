@@ -5,23 +5,25 @@
 //! below it with smaller limits of their own: what is taken from those is taken from it too.
 //!
 //! The last part of each account is reserved for small shares, so that small requests succeed while large ones are
-//! refused.
+//! refused. Shares that wait have an order (see [`line`]), so that large ones find room too.
 //!
 //! The topmost account is that of the process: what is resident besides its shares ([`Account::look`]) leaves that much
 //! less room for them.
 #![forbid(unsafe_code)]
 
+mod line;
 mod outside;
 mod system;
 
 use std::pin::pin;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use tokio::sync::Notify;
 use tokio::time::{Instant, timeout_at};
 
+use crate::line::{Line, Ticket};
 use crate::outside::Outside;
 
 pub use system::{machine_bytes, resident_bytes, virtual_bytes};
@@ -57,8 +59,8 @@ struct Inner {
     used_bytes: AtomicU64,
     peak_bytes: AtomicU64,
     refused: AtomicU64,
-    /// Number of shares that wait for room.
-    waiting: AtomicUsize,
+    /// Shares that wait for room.
+    line: Line,
     /// Wakes waiting shares when bytes are given back.
     given_back: Notify,
     /// What the process holds besides; nothing in an account below another.
@@ -106,7 +108,7 @@ impl Account {
                 used_bytes: AtomicU64::new(0),
                 peak_bytes: AtomicU64::new(0),
                 refused: AtomicU64::new(0),
-                waiting: AtomicUsize::new(0),
+                line: Line::default(),
                 given_back: Notify::new(),
                 outside: Outside::default(),
                 above,
@@ -140,7 +142,7 @@ impl Account {
         let outside_bytes = resident_bytes.saturating_sub(used_bytes);
         self.inner.outside.look(outside_bytes, Instant::now());
         // There may be more room than before.
-        if self.inner.waiting.load(Ordering::SeqCst) > 0 {
+        if self.inner.line.is_waited_in() {
             self.inner.given_back.notify_waiters();
         }
     }
@@ -157,17 +159,26 @@ impl Account {
         })
     }
 
-    /// Takes bytes from every account of the chain, or from none.
-    fn take(&self, bytes: u64, small: bool) -> Result<(), Full> {
+    /// Takes what a share wants from every account of the chain, or from none.
+    fn take(&self, wanted: Wanted) -> Result<(), Full> {
         for (taken, inner) in self.chain().enumerate() {
-            if let Err(full) = inner.take(bytes, small) {
+            if let Err(full) = inner.take(wanted) {
                 self.chain()
                     .take(taken)
-                    .for_each(|inner| inner.give_back(bytes));
+                    .for_each(|inner| inner.give_back(wanted.bytes));
                 return Err(full);
             }
         }
         Ok(())
+    }
+
+    /// Checks that a share could hold so many bytes if no other held any.
+    fn check_possible(&self, held: u64) -> Result<(), Full> {
+        let mut chain = self.chain();
+        match chain.find(|inner| held > inner.room_at_best(held)) {
+            None => Ok(()),
+            Some(inner) => Err(inner.full()),
+        }
     }
 
     fn give_back(&self, bytes: u64) {
@@ -181,22 +192,54 @@ impl Account {
     }
 }
 
+/// What a share asks of an account.
+#[derive(Debug, Clone, Copy)]
+struct Wanted {
+    /// Bytes that it takes.
+    bytes: u64,
+    /// Bytes that it holds then.
+    held: u64,
+    /// Whether others leave it room.
+    has_claim: bool,
+}
+
 impl Inner {
-    fn take(&self, bytes: u64, small: bool) -> Result<(), Full> {
+    /// Room for a share that would hold `held` bytes, where `outside_bytes` are held besides the shares.
+    fn room(&self, held: u64, outside_bytes: u64) -> u64 {
         let reserve = self.limit_bytes / RESERVE_PART;
+        let room = self.limit_bytes.saturating_sub(outside_bytes);
         // However much the process holds besides, small shares have their reserve.
-        let room = self.limit_bytes.saturating_sub(self.outside.bytes());
-        let limit = match small {
-            true => room.max(reserve),
-            false => room.saturating_sub(reserve),
+        if held <= SMALL_SHARE_BYTES_MAX {
+            room.max(reserve)
+        } else {
+            room.saturating_sub(reserve)
+        }
+    }
+
+    /// The room if no other share held anything.
+    fn room_at_best(&self, held: u64) -> u64 {
+        self.room(held, self.outside.least_bytes())
+    }
+
+    fn full(&self) -> Full {
+        Full {
+            limit_bytes: self.limit_bytes,
+        }
+    }
+
+    fn take(&self, wanted: Wanted) -> Result<(), Full> {
+        let Wanted { bytes, held, .. } = wanted;
+        let left = if wanted.has_claim || held <= SMALL_SHARE_BYTES_MAX {
+            0
+        } else {
+            self.line.left_to_claim(bytes, held)
         };
-        let add = |used: u64| used.checked_add(bytes).filter(|sum| *sum <= limit);
+        let room = self.room(held, self.outside.bytes()).saturating_sub(left);
+        let add = |used: u64| used.checked_add(bytes).filter(|sum| *sum <= room);
         let before = self
             .used_bytes
             .fetch_update(Ordering::Relaxed, Ordering::Relaxed, add)
-            .map_err(|_| Full {
-                limit_bytes: self.limit_bytes,
-            })?;
+            .map_err(|_| self.full())?;
         self.peak_bytes.fetch_max(before + bytes, Ordering::Relaxed);
         Ok(())
     }
@@ -205,7 +248,7 @@ impl Inner {
         // Sequentially consistent with a waiting share, which first counts itself and then looks for room: one of the
         // two is seen.
         self.used_bytes.fetch_sub(bytes, Ordering::SeqCst);
-        if self.waiting.load(Ordering::SeqCst) > 0 {
+        if self.line.is_waited_in() {
             self.given_back.notify_waiters();
         }
     }
@@ -236,39 +279,44 @@ impl Share {
     /// # Errors
     /// [`Full`]; the share holds what it held before.
     pub fn try_grow(&self, bytes: usize) -> Result<(), Full> {
-        self.grow(bytes as u64)
+        self.grow(bytes as u64, false)
             .inspect_err(|_| self.account.count_refusal())
     }
 
     /// Holds `bytes` more, as soon as there is room, which must be within `limit`.
     ///
-    /// Waiting shares have no order: a small one never waits for a large one.
+    /// Small shares never wait for large ones. A large one is not overtaken for ever: see [`line`].
     ///
     /// # Errors
-    /// [`Full`] if there was no room; the share holds what it held before.
+    /// [`Full`] if there was no room, or can never be; the share holds what it held before.
     pub async fn grow_within(&self, bytes: usize, limit: Duration) -> Result<(), Full> {
-        match self.grow(bytes as u64) {
-            Ok(()) => Ok(()),
-            Err(_) => {
-                self.wait_to_grow(bytes as u64, Instant::now() + limit)
-                    .await
-            }
+        let bytes = bytes as u64;
+        if self.grow(bytes, false).is_ok() {
+            return Ok(());
         }
+        let possible = self
+            .account
+            .check_possible(self.bytes().saturating_add(bytes));
+        let grown = match possible {
+            Ok(()) => self.wait_to_grow(bytes, Instant::now() + limit).await,
+            Err(full) => Err(full),
+        };
+        grown.inspect_err(|_| self.account.count_refusal())
     }
 
     async fn wait_to_grow(&self, bytes: u64, until: Instant) -> Result<(), Full> {
-        let _waiting = Waiting::new(&self.account);
-        // What is given back to an account is given back to all above it, so the topmost is notified each time.
-        let top = self.account.chain().last().unwrap_or(&self.account.inner);
+        let waiting = Waiting::new(&self.account, bytes);
         loop {
-            let mut given_back = pin!(top.given_back.notified());
+            // What is given back to an account is given back to all above it: the topmost is notified each time.
+            let mut given_back = pin!(waiting.top().given_back.notified());
             given_back.as_mut().enable();
-            let full = match self.grow(bytes) {
+            let (has_claim, look_again) = waiting.turn();
+            let full = match self.grow(bytes, has_claim) {
                 Ok(()) => return Ok(()),
                 Err(full) => full,
             };
-            if timeout_at(until, given_back).await.is_err() {
-                self.account.count_refusal();
+            let look_again = look_again.map_or(until, |at| at.min(until));
+            if timeout_at(look_again, given_back).await.is_err() && Instant::now() >= until {
                 return Err(full);
             }
         }
@@ -314,9 +362,12 @@ impl Share {
         }
     }
 
-    fn grow(&self, bytes: u64) -> Result<(), Full> {
-        let small = self.bytes().saturating_add(bytes) <= SMALL_SHARE_BYTES_MAX;
-        self.account.take(bytes, small)?;
+    fn grow(&self, bytes: u64, has_claim: bool) -> Result<(), Full> {
+        self.account.take(Wanted {
+            bytes,
+            held: self.bytes().saturating_add(bytes),
+            has_claim,
+        })?;
         self.bytes.fetch_add(bytes, Ordering::Relaxed);
         Ok(())
     }
@@ -328,25 +379,50 @@ impl Drop for Share {
     }
 }
 
-/// Counts a waiting share until it is dropped.
+/// A waiting share's entry, until it is dropped.
 struct Waiting<'a> {
     account: &'a Account,
+    /// `None` in an account below another: its limit is smaller, and no reason to keep others waiting.
+    ticket: Option<Ticket>,
 }
 
 impl Waiting<'_> {
-    fn new(account: &Account) -> Waiting<'_> {
-        account.chain().for_each(|inner| {
-            inner.waiting.fetch_add(1, Ordering::SeqCst);
-        });
-        Waiting { account }
+    fn new(account: &Account, bytes: u64) -> Waiting<'_> {
+        account.chain().for_each(|inner| inner.line.enter());
+        let is_top = account.inner.above.is_none();
+        Waiting {
+            account,
+            ticket: is_top.then(|| account.inner.line.add(bytes)),
+        }
+    }
+
+    fn top(&self) -> &Inner {
+        let top = self.account.chain().last();
+        top.unwrap_or(&self.account.inner)
+    }
+
+    /// Whether the share has the claim, and when that may change although nothing is given back.
+    fn turn(&self) -> (bool, Option<Instant>) {
+        let Some(ticket) = self.ticket else {
+            return (false, None);
+        };
+        let inner = &self.account.inner;
+        let room = inner.room(u64::MAX, inner.outside.bytes());
+        inner
+            .line
+            .turn(ticket, room, inner.limit_bytes, Instant::now())
     }
 }
 
 impl Drop for Waiting<'_> {
     fn drop(&mut self) {
-        self.account.chain().for_each(|inner| {
-            inner.waiting.fetch_sub(1, Ordering::SeqCst);
-        });
+        self.account.chain().for_each(|inner| inner.line.leave());
+        if let Some(ticket) = self.ticket {
+            let inner = &self.account.inner;
+            inner.line.remove(ticket);
+            // The next one may have a claim now.
+            inner.given_back.notify_waiters();
+        }
     }
 }
 

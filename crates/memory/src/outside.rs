@@ -29,12 +29,21 @@ struct Looks {
 
 impl Outside {
     pub(crate) fn bytes(&self) -> u64 {
-        let bytes = self.bytes.load(Ordering::Relaxed);
-        bytes.max(self.least_bytes.load(Ordering::Relaxed))
+        self.bytes.load(Ordering::Relaxed).max(self.least_bytes())
+    }
+
+    pub(crate) fn least_bytes(&self) -> u64 {
+        self.least_bytes.load(Ordering::Relaxed)
     }
 
     pub(crate) fn set_least(&self, bytes: u64) {
         self.least_bytes.store(bytes, Ordering::Relaxed);
+    }
+
+    /// Forgets the looks so far, as if they were long ago.
+    #[cfg(test)]
+    pub(crate) fn forget(&self) {
+        *self.looks.lock() = Looks::default();
     }
 
     /// Counts the largest of the looks of the last seconds.

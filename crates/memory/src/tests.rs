@@ -1,6 +1,11 @@
 //! Accounts and shares, also of many tasks at a time.
 
+use std::collections::VecDeque;
+
+use parking_lot::Mutex;
+
 use super::*;
+use crate::line::{CLAIM_TIME, OVERTAKING_BYTES_MAX, PAUSE};
 
 const MIB: usize = 1 << 20;
 /// Far longer than any test waits for what does come.
@@ -111,7 +116,7 @@ async fn waiting_has_an_end() {
     let grown = waiter.grow_within(MIB / 2, Duration::from_millis(10)).await;
     assert!(grown.is_err());
     assert_eq!(account.figures().refused, 1);
-    assert_eq!(account.inner.waiting.load(Ordering::SeqCst), 0);
+    assert!(!account.inner.line.is_waited_in());
 }
 
 #[tokio::test]
@@ -209,12 +214,148 @@ fn the_largest_look_counts_for_some_seconds() {
 #[tokio::test]
 async fn a_share_waits_until_less_is_resident() {
     let account = Account::new(MIB as u64);
-    account.inner.outside.set_least(MIB as u64);
+    account.look(MIB as u64);
     let waiter = account.share();
     let (grown, ()) = tokio::join!(waiter.grow_within(MIB / 2, LONG), async {
         tokio::task::yield_now().await;
-        account.set_least_outside(0);
+        account.inner.outside.forget();
         account.look(0);
     });
     grown.expect("there is room now");
+}
+
+/// Whether a share that waits gets its bytes while others come and go for some time: two hold `each` at any time, and
+/// another comes before one of them goes.
+async fn gets_room(account: &Account, waits_for: usize, each: usize) -> bool {
+    let holds = || {
+        let share = account.share();
+        share.try_grow(each).is_ok().then_some(share)
+    };
+    let mut held = VecDeque::from_iter([holds(), holds()].into_iter().flatten());
+    let waiter = account.share();
+    let others = async {
+        for _ in 0..1000 {
+            held.extend(holds());
+            tokio::task::yield_now().await;
+            if held.len() > 1 {
+                held.pop_front();
+            }
+        }
+    };
+    tokio::select! {
+        biased;
+        () = others => false,
+        grown = waiter.grow_within(waits_for, LONG) => grown.is_ok(),
+    }
+}
+
+#[tokio::test]
+async fn a_large_share_is_not_overtaken_for_ever() {
+    let account = Account::new(16 * MIB as u64);
+    assert!(gets_room(&account, 8 * MIB, 5 * MIB).await);
+    let overtaking = OVERTAKING_BYTES_MAX as usize;
+    assert!(gets_room(&account, 14 * MIB, overtaking).await);
+    assert_eq!(used(&account), 0);
+}
+
+#[tokio::test]
+async fn shares_find_room_in_the_order_in_which_they_wait() {
+    let account = Account::new(16 * MIB as u64);
+    let holder = account.share();
+    holder.try_grow(15 * MIB).expect("room");
+    let done = Mutex::new(Vec::new());
+    let wait = async |name, bytes| {
+        let share = account.share();
+        share.grow_within(bytes, LONG).await.expect("room");
+        done.lock().push(name);
+        tokio::task::yield_now().await;
+    };
+    tokio::join!(
+        wait("first", 12 * MIB),
+        wait("second", 4 * MIB),
+        wait("third", 2 * MIB),
+        async {
+            for _ in 0..15 {
+                tokio::task::yield_now().await;
+                holder.shrink(MIB);
+            }
+        }
+    );
+    assert_eq!(*done.lock(), ["first", "second", "third"]);
+}
+
+#[tokio::test]
+async fn a_claim_leaves_room_for_shares_that_are_not_large() {
+    let account = Account::new(16 * MIB as u64);
+    let holder = account.share();
+    holder.try_grow(8 * MIB).expect("room");
+    let waiter = account.share();
+    let others = async {
+        let large = account.share();
+        assert!(large.try_grow(2 * MIB).is_err(), "it is claimed");
+        let shares = Vec::from_iter((0..3).map(|_| account.share()));
+        let grown = shares.iter().map(|share| share.try_grow(MIB).is_ok());
+        assert_eq!(
+            Vec::from_iter(grown),
+            [true, true, false],
+            "an eighth in all"
+        );
+        account.share().try_grow(1000).expect("small");
+    };
+    tokio::select! {
+        biased;
+        _ = waiter.grow_within(12 * MIB, LONG) => panic!("there is no room"),
+        () = others => {}
+    }
+    account.share().try_grow(2 * MIB).expect("no claim is left");
+}
+
+#[tokio::test]
+async fn what_can_never_be_held_is_refused_at_once() {
+    let account = Account::new(16 * MIB as u64);
+    account.set_least_outside(4 * MIB as u64);
+    let strangers = account.below(MIB as u64);
+    for (account, bytes) in [(&account, 12 * MIB), (&strangers, MIB)] {
+        let began = Instant::now();
+        let share = account.share();
+        assert!(share.grow_within(bytes, LONG).await.is_err());
+        assert!(began.elapsed() < LONG / 2);
+    }
+    assert_eq!((account.figures().refused, used(&account)), (2, 0));
+}
+
+#[test]
+fn a_claim_ends_and_goes_to_the_next_share_after_a_pause() {
+    let line = Line::default();
+    let began = Instant::now();
+    let tickets = [100, 20, 30].map(|bytes| line.add(bytes));
+    let [large, second, third] = tickets;
+    let turns =
+        |after: Duration| tickets.map(|ticket| line.turn(ticket, 50, 1000, began + after).0);
+    let claimed = || line.left_to_claim(1, OVERTAKING_BYTES_MAX + 1);
+    assert_eq!(
+        turns(Duration::ZERO),
+        [false, true, false],
+        "50 is the room"
+    );
+    assert_eq!(claimed(), 20);
+    assert_eq!(turns(CLAIM_TIME), [false; 3], "a pause");
+    assert_eq!(claimed(), 0);
+    let next = CLAIM_TIME + PAUSE;
+    assert_eq!(turns(next), [false, false, true]);
+    assert_eq!(claimed(), 30);
+    line.remove(third);
+    assert_eq!(turns(next), [false; 3], "each has one claim");
+    assert_eq!(
+        (claimed(), line.turn(large, 50, 1000, began + next).1),
+        (0, None)
+    );
+    assert_eq!(
+        line.turn(large, 100, 1000, began + next).0,
+        true,
+        "there may be room later"
+    );
+    line.remove(large);
+    line.remove(second);
+    assert_eq!(claimed(), 0);
 }

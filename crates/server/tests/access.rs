@@ -12,8 +12,9 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 use bson::spec::BinarySubtype;
-use bson::{Binary, Document, RawDocumentBuf, doc};
+use bson::{Binary, Document, RawDocumentBuf, doc, rawdoc};
 use forebay_testkit::Server;
+use forebay_wire_mongo::{Compressor, HEADER_BYTES, OpMsg, compress};
 use mongodb::Client;
 use mongodb::error::{Error, ErrorKind};
 use raw::Raw;
@@ -357,6 +358,20 @@ async fn a_client_must_authenticate_in_time() -> Result<()> {
     idler.run(&doc! { "ping": 1, "$db": "admin" })?;
     idler.wait_for_end()?;
     watcher.run(&doc! { "hello": 1, "$db": "admin" })?;
+    server.stop()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_stranger_that_claims_to_send_much_is_refused_without_a_wait_for_memory() -> Result<()> {
+    let (server, _root) = with_root(&["--memory-bytes-max", "256MiB"]).await?;
+    let mut stranger = connect(&server)?;
+    let ping = OpMsg::new(rawdoc! { "ping": 1, "$db": "admin" }).encode(1, 0);
+    let mut message = compress(&ping, Compressor::Zlib)?;
+    let claimed = HEADER_BYTES + size_of::<i32>();
+    message[claimed..claimed + 4].copy_from_slice(&47_000_000_i32.to_le_bytes());
+    stranger.send(&message)?;
+    // Had it waited for room, there would be a reply.
+    stranger.wait_for_end()?;
     server.stop()
 }
 

@@ -347,6 +347,7 @@ async fn slow_searches_are_logged_with_details() -> Result<()> {
         .find_one(doc! { "name": { "$regex": &secret }, "n": 7 })
         .await?;
     things.count_documents(doc! { "n": &secret }).await?;
+    things.distinct("n", doc! {}).await?;
     let prefixes = "forebay_documents_searches_total{answered_by=\"cache\",tier=\"prefix\"}";
     let paged = things.find(doc! { "name": { "$regex": "^item-" } });
     let paged = paged.limit(250).batch_size(100).await?;
@@ -374,6 +375,8 @@ async fn slow_searches_are_logged_with_details() -> Result<()> {
         scanned["cache_not_used"],
         "the filter has no condition on a cached field"
     );
+    let all = logged("\"command\":\"distinct\"")?;
+    assert_eq!(all["answered_by"], "scan", "of everything");
     let lines = server.process().last_lines();
     ensure!(
         !lines.contains(&secret[..200]),

@@ -1,4 +1,4 @@
-//! Commands on collections with caches: which of them the replica answers, and which it has to follow.
+//! Commands on collections with caches: those that a replica answers, and those whose writes it applies.
 
 use std::pin::pin;
 use std::slice;
@@ -14,7 +14,7 @@ use forebay_wire_mongo::{Flags, OpMsg, Peek};
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::time::timeout;
 
-use super::catch_up::{caught_up, told};
+use super::catch_up::{peek, wait_until_applied};
 use super::commands::{
     CHANGES_RIGHTS, ENDS_TRANSACTION, UNFOLLOWED, declares, decode, expires, namespace, writes_out,
 };
@@ -29,12 +29,12 @@ use crate::replicas::{
     Answering, Effect, Replica, Replicas, View, first_batch, operation_time, succeeded,
 };
 
-/// How long a replica stands still, and writers with it, while the upstream is asked what it says: less than writers
-/// wait.
+/// Maximum time for which a replica's change stream, and writers with it, pause while the upstream is asked for its
+/// answer. Less than the time that writers wait.
 const COMPARE_TIMEOUT: Duration = Duration::from_secs(5);
 
 impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
-    /// Runs a command where there are replicas.
+    /// Runs a command where there may be replicas.
     pub(super) async fn serve_command(
         &mut self,
         replicas: &Arc<Replicas>,
@@ -101,7 +101,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
                 self.drop_indexes(replicas, &replica, request, &message)
                     .await
             }
-            // Where there are streams, they tell what it deletes.
+            // A change stream reports what expires.
             ("createIndexes", Some(_)) if replicas.exclusive && expires(body) => {
                 self.run_unfollowed(replicas, request, message).await
             }
@@ -141,9 +141,9 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
                 self.kill_op(request, &message, number).await
             }
             "serverStatus" => {
-                let told = replicas.counters.document();
+                let counters = replicas.counters.document();
                 let amend = |reply: &mut RawDocumentBuf| {
-                    reply.append(bson::cstr!("forebayUpstream"), told);
+                    reply.append(bson::cstr!("forebayUpstream"), counters);
                 };
                 self.amended(request, message, amend).await
             }
@@ -186,7 +186,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
                 let bytes = OpMsg { body, ..message }.encode(request.id(), 0).into();
                 self.exchange(Request { bytes, ..request }, flags).await
             }
-            // Of what has further batches, the upstream may show others first.
+            // If there are further batches, the upstream may show other documents first.
             Answer::Reply(reply) if open_cursor(&reply).is_none() && compare::is_due(replicas) => {
                 self.compared(replicas, replica, &message, &request).await
             }
@@ -206,8 +206,8 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
         }
     }
 
-    /// The answer of the replica to a read, if the client may read the collection. If it may not, the upstream refuses
-    /// the read.
+    /// Returns the replica's answer to a read, if the client may read the collection. If it may not, the read is passed
+    /// on, and the upstream refuses it.
     pub(super) async fn answer_of(
         &mut self,
         replicas: &Arc<Replicas>,
@@ -215,7 +215,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
         body: &RawDocument,
     ) -> Result<Answer, FrameError> {
         let Some(ready) = self.answering(replica) else {
-            // An older copy may answer once the upstream is away, when it can no longer be asked for permission.
+            // A whole copy may answer once the upstream is away. Permission cannot be asked for then.
             if self.replicas.serve_stale && !self.is_stale {
                 self.prove_read(replica).await?;
             }
@@ -229,12 +229,12 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
             return Ok(Answer::Forward(Reason::Unproven));
         }
         let answer = reads::answer(replicas, replica, &self.client, &read).await;
-        // Of what has been loaded again meanwhile, the earlier state is unknown.
+        // If it was loaded again meanwhile, what it answered from is unknown.
         if self.answering(replica) == Some(ready) {
             return Ok(answer);
         }
         match answer {
-            // What was stopped does not begin again at the upstream.
+            // A search that was stopped does not begin again at the upstream.
             Answer::Reply(reply) if reads::was_stopped(&reply) => return Ok(Answer::Reply(reply)),
             Answer::Reply(reply) => self.close(&replica.namespace, &reply).await,
             _ => {}
@@ -242,7 +242,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
         Ok(Answer::Forward(self.not_ready(replica)))
     }
 
-    /// Why the replica does not answer this client.
+    /// Returns why the replica does not answer this client.
     fn not_ready(&self, replica: &Replica) -> Reason {
         let away = || match self.replicas.is_away() {
             true => "the upstream cannot be reached".to_owned(),
@@ -251,7 +251,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
         Reason::NotReady(replica.reason().unwrap_or_else(away))
     }
 
-    /// The replica, if it answers this client.
+    /// Returns the copy of the replica that answers this client, if one does.
     fn answering(&self, replica: &Replica) -> Option<Answering> {
         replica.answering(View {
             is_away: self.replicas.is_away(),
@@ -261,11 +261,11 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
         })
     }
 
-    /// Answers with what the replica says, unless the upstream says something else and stays with it.
+    /// Answers with the replica's reply, unless the upstream's differs and still does after some attempts.
     ///
-    /// A replica that follows a stream stands still while the upstream is asked, and then goes on to the time of the
-    /// upstream's answer; documents that were written between may be in one answer and not in the other, as an upstream
-    /// that searches reads each document at a time of its own.
+    /// The change stream of a replica pauses while the upstream is asked, and then follows to the time of the
+    /// upstream's answer. Documents that were written in between may be in one answer and not in the other, as an
+    /// upstream that searches reads each document at a different time.
     async fn compared(
         &mut self,
         replicas: &Arc<Replicas>,
@@ -280,30 +280,30 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
                 true => Some(replica.apply_lock.clone().read_owned().await),
                 false => None,
             };
-            let still = replica.pause().await;
-            let held = (still, no_writes);
-            let (told, held) = self.ask_while_held(message, request, held).await?;
-            let Some(told) = told else {
+            let paused = replica.pause().await;
+            let held = (paused, no_writes);
+            let (direct_reply, held) = self.ask_while_held(message, request, held).await?;
+            let Some(direct_reply) = direct_reply else {
                 return Ok(Next::Close);
             };
-            let (Some(direct), Some((still, no_writes))) = (Peek::new(&told), held) else {
+            let (Some(direct), Some((paused, no_writes))) = (Peek::new(&direct_reply), held) else {
                 replicas.counters.undecided.fetch_add(1, Ordering::Relaxed);
-                return self.pass(told, request).await;
+                return self.pass(direct_reply, request).await;
             };
             if let (false, Some(at)) = (replicas.exclusive, operation_time(direct.body)) {
-                // Too late, it is another answer that is compared, and taken for a difference if the upstream stays
-                // with it.
-                drop(timeout(COMPARE_TIMEOUT, still.move_to(at)).await);
+                // After the timeout the replica answers as of another time. If that makes a difference in all attempts,
+                // it is reported.
+                drop(timeout(COMPARE_TIMEOUT, paused.move_to(at)).await);
             }
             let answer = self.answer_of(replicas, replica, &message.body).await?;
-            let changed = still.changed();
-            drop((still, no_writes));
+            let changed = paused.changed();
+            drop((paused, no_writes));
             let Answer::Reply(reply) = answer else {
-                return self.pass(told, request).await;
+                return self.pass(direct_reply, request).await;
             };
             if open_cursor(&reply).is_some() {
                 self.close(&replica.namespace, &reply).await;
-                return self.pass(told, request).await;
+                return self.pass(direct_reply, request).await;
             }
             let verdict = compare::judge(&message.body, &reply, direct.body, &changed);
             if verdict == Verdict::Same {
@@ -318,11 +318,11 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
             } else {
                 compare::report(replicas, &replica.namespace, message, &reply, direct.body);
             }
-            return self.pass(told, request).await;
+            return self.pass(direct_reply, request).await;
         }
     }
 
-    /// Asks the upstream while something is held; gives that back, unless the upstream took too long and it was let go.
+    /// Asks the upstream while `held` is held. Returns `held`, unless the upstream took too long and it was dropped.
     async fn ask_while_held<H>(
         &mut self,
         message: &OpMsg,
@@ -332,7 +332,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
         let message = with_reply(message.clone());
         let mut asking = pin!(self.ask(&message, request.id()));
         match timeout(COMPARE_TIMEOUT, asking.as_mut()).await {
-            Ok(told) => Ok((told?, Some(held))),
+            Ok(reply) => Ok((reply?, Some(held))),
             Err(_) => {
                 drop(held);
                 Ok((asking.await?, None))
@@ -340,14 +340,15 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
         }
     }
 
-    /// Whether the upstream lets the client read the collection; each connection asks anew after a while.
+    /// Returns whether the upstream lets the client read the collection. It is asked again when its permission has
+    /// expired.
     pub(super) async fn prove_read(&mut self, replica: &Replica) -> Result<bool, FrameError> {
         let namespace = &replica.namespace;
         let proven = self.proven.get(namespace);
         if self.is_stale {
             return Ok(self.was_proven_in_time(proven.copied(), replica));
         }
-        if proof::counts(proven.copied(), Instant::now()) {
+        if proof::is_valid(proven.copied(), Instant::now()) {
             return Ok(true);
         }
         let probe = rawdoc! {
@@ -357,7 +358,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
         let Some(reply) = self.ask_as_client(probe).await? else {
             return Ok(false);
         };
-        // A reply to something else could be one that the client has brought about.
+        // A reply to another command could have been caused by the client.
         let of = reply
             .get_document("cursor")
             .and_then(|cursor| cursor.get_str("ns"));
@@ -373,19 +374,19 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
         Ok(proven)
     }
 
-    /// Whether the upstream's permission for this client, or for all unauthenticated clients, was still valid when the
-    /// store was lost.
+    /// Returns whether the upstream's permission for this client, or for all unauthenticated clients, was valid when
+    /// the upstream was lost.
     fn was_proven_in_time(&self, proven: Option<Instant>, replica: &Replica) -> bool {
         let Some(lost_at) = self.replicas.lost_at() else {
             return false;
         };
         [proven, replica.public_at()]
             .into_iter()
-            .any(|given| proof::counts(given, lost_at))
+            .any(|given| proof::is_valid(given, lost_at))
     }
 
-    /// Whether the upstream lets the client write to the collection, by an update of a document that is not there; else
-    /// what the upstream says.
+    /// Asks whether the upstream lets the client write to the collection, by an update of a document that does not
+    /// exist. Returns the refusal, if it does not.
     pub(super) async fn prove_write(
         &mut self,
         namespace: &Namespace,
@@ -399,8 +400,8 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
         Ok((!succeeded(&reply) || !none).then_some(reply))
     }
 
-    /// The `_id`s of the documents that queries of the client find; `None` if that is unknown because the upstream
-    /// refuses to say or there are too many.
+    /// Returns the `_id`s of the documents that queries of the client find; `None` if the upstream refuses or there are
+    /// too many.
     async fn ids_of(
         &mut self,
         namespace: &Namespace,
@@ -442,31 +443,32 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
         flags: Flags,
     ) -> Result<Next, FrameError> {
         if !replicas.exclusive {
-            // Without caches, no replica waits for its end.
+            // Without caches, no replica needs its end.
             if !replica.is_declared() && flags.has(Flags::MORE_TO_COME) {
                 return self.exchange(request, flags).await;
             }
             let reply = self.ask_for_write(&request, flags).await;
-            caught_up(replicas, slice::from_ref(replica), &reply).await;
+            wait_until_applied(replicas, slice::from_ref(replica), &reply).await;
             return self.reply_to_write(reply, &request, flags).await;
         }
         let shared = replica.apply_lock.clone().read_owned().await;
         if !replica.is_declared() {
-            // Who declares caches waits for this; a client that takes its reply slowly must not keep it.
+            // A declaration of caches waits for the lock: a client that takes its reply slowly must not keep it.
             let reply = self.ask_for_write(&request, flags).await;
             drop(shared);
             return self.reply_to_write(reply, &request, flags).await;
         }
         drop(shared);
-        let alone = replica.apply_lock.clone().write_owned().await;
+        let lock = replica.apply_lock.clone().write_owned().await;
         let reply = self
             .write_followed(replicas, replica, &request, flags)
             .await;
-        drop(alone);
+        drop(lock);
         self.reply_to_write(reply, &request, flags).await
     }
 
-    /// Sends a write to the upstream, and has the replica follow before the reply. The caller holds the gate alone.
+    /// Sends a write to the upstream, and applies it to the replica before the reply. The caller holds the apply lock
+    /// exclusively.
     async fn write_followed(
         &mut self,
         replicas: &Arc<Replicas>,
@@ -478,7 +480,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
             let reply = self.ask_for_write(request, flags).await;
             if flags.has(Flags::MORE_TO_COME) {
                 replicas.apply(replica, Effect::Unfinished).await;
-            } else if !told(&reply).is_some_and(|reply| writes::is_refusal(reply.body)) {
+            } else if !peek(&reply).is_some_and(|reply| writes::is_refusal(reply.body)) {
                 replicas.apply(replica, Effect::Unknown).await;
             }
             return reply;
@@ -496,15 +498,15 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
         }
         let bytes = write.message.encode(request.id(), 0);
         let reply = self.ask_to_end(&bytes, request.id()).await;
-        let told = told(&reply);
+        let peeked = peek(&reply);
         replicas
-            .apply(replica, write.effect(told.map(|reply| reply.body)))
+            .apply(replica, write.effect(peeked.map(|reply| reply.body)))
             .await;
         reply
     }
 
-    /// Sends a write and waits for its end, also where the client does not; not for that of a message which is not
-    /// well-formed and to which no reply comes.
+    /// Sends a write and waits for its end, even if the client does not. A malformed message without a reply is not
+    /// waited for.
     async fn ask_for_write(
         &mut self,
         request: &Request,
@@ -521,7 +523,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
         self.ask_to_end(&bytes, request.id()).await
     }
 
-    /// Gives the client the reply to a write, if it wants one.
+    /// Sends the client the reply to a write, if it expects one.
     async fn reply_to_write(
         &mut self,
         reply: Result<Option<Bytes>, FrameError>,
@@ -535,8 +537,8 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
         }
     }
 
-    /// Passes on a command whose effect is not followed, and begins to load all caches anew before the reply, unless
-    /// the upstream refused it.
+    /// Passes on a command whose effect is not followed, and has all caches loaded again before the reply, unless the
+    /// upstream refused it.
     async fn run_unfollowed(
         &mut self,
         replicas: &Arc<Replicas>,
@@ -548,7 +550,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
         let targets = writes::targets(name, &message.body);
         let bytes = with_reply(message).encode(request.id(), 0);
         let reply = self.ask_to_end(&bytes, request.id()).await;
-        let told = told(&reply);
+        let peeked = peek(&reply);
         let why = "a command changed data in a way that is not followed";
         let mut written = replicas.declared();
         written.retain(|replica| {
@@ -556,11 +558,11 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
             targets.is_none_or(|targets| targets.contains(&replica.namespace))
         });
         if !replicas.exclusive {
-            caught_up(replicas, &written, &reply).await;
+            wait_until_applied(replicas, &written, &reply).await;
             written.clear();
         }
         for replica in written {
-            match told {
+            match peeked {
                 Some(reply) if writes::is_refusal_of_all(name, reply.body) => {}
                 Some(_) => replicas.reload(&replica, why),
                 None => replicas.reload_after_pause(&replica, why),
@@ -569,7 +571,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
         self.reply_to_write(reply, &request, flags).await
     }
 
-    /// Passes on the end of a transaction; what was written in it can be read then.
+    /// Passes on the end of a transaction. Caches have its writes before the reply.
     async fn end_transaction(
         &mut self,
         replicas: &Arc<Replicas>,
@@ -577,12 +579,12 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
     ) -> Result<Next, FrameError> {
         let reply = self.ask_to_end(&request.bytes, request.id()).await;
         if !replicas.exclusive {
-            caught_up(replicas, &replicas.declared(), &reply).await;
+            wait_until_applied(replicas, &replicas.declared(), &reply).await;
         }
         self.reply_to_write(reply, &request, Flags::default()).await
     }
 
-    /// Passes on a command by which collections go.
+    /// Passes on a command that drops collections.
     async fn drop_collections(
         &mut self,
         replicas: &Arc<Replicas>,
@@ -600,22 +602,22 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
         };
         let declared = || replicas.declared().into_iter().filter(is_named);
         let known: Vec<_> = declared().collect();
-        let mut alone = Vec::new();
+        let mut locks = Vec::new();
         for replica in &known {
-            alone.push(replica.apply_lock.clone().write_owned().await);
+            locks.push(replica.apply_lock.clone().write_owned().await);
         }
         let flags = message.flags;
         let bytes = with_reply(message).encode(request.id(), 0);
         let reply = self.ask_to_end(&bytes, request.id()).await;
-        let told = told(&reply);
+        let peeked = peek(&reply);
         for replica in &known {
-            match told.map(|reply| succeeded(reply.body)) {
+            match peeked.map(|reply| succeeded(reply.body)) {
                 Some(true) => forget(replicas, replica).await,
                 Some(false) => {}
                 None => replicas.apply(replica, Effect::Unfinished).await,
             }
         }
-        drop(alone);
+        drop(locks);
         for replica in declared() {
             let is_new = !known.iter().any(|known| Arc::ptr_eq(known, &replica));
             if replicas.exclusive && is_new {
@@ -625,7 +627,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
         self.reply_to_write(reply, &request, flags).await
     }
 
-    /// Passes on a command and changes the reply, if it is one of success.
+    /// Passes on a command and changes its reply, if the command succeeded.
     pub(super) async fn amended(
         &mut self,
         request: Request,
@@ -635,15 +637,15 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
         let Some(reply) = self.ask(&with_reply(message), request.id()).await? else {
             return Ok(Next::Close);
         };
-        let Some(told) = Peek::new(&reply).filter(|reply| succeeded(reply.body)) else {
+        let Some(peeked) = Peek::new(&reply).filter(|reply| succeeded(reply.body)) else {
             return self.pass(reply, &request).await;
         };
-        let mut body = told.body.to_owned();
+        let mut body = peeked.body.to_owned();
         amend(&mut body);
         self.respond(body, &request).await
     }
 
-    /// Sends a message and gives the reply; none if the upstream or the client has gone.
+    /// Sends a message and returns the reply; `None` if the upstream or the client has closed its connection.
     pub(super) async fn ask(
         &mut self,
         message: &OpMsg,
@@ -653,19 +655,19 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
         self.receive(request_id).await
     }
 
-    /// Runs a command of our own with the client's rights. Its number is one that the client does not know.
+    /// Runs a command of our own with the client's rights, under a number that the client does not know.
     pub(super) async fn ask_as_client(
         &mut self,
         command: RawDocumentBuf,
     ) -> Result<Option<RawDocumentBuf>, FrameError> {
         let request_id = super::secret_number();
         let reply = self.ask(&OpMsg::new(command), request_id).await?;
-        let told = reply.as_ref().and_then(|reply| Peek::new(reply));
-        Ok(told.map(|reply| reply.body.to_owned()))
+        let peeked = reply.as_ref().and_then(|reply| Peek::new(reply));
+        Ok(peeked.map(|reply| reply.body.to_owned()))
     }
 
-    /// Sends a write and waits for the reply, also when the client leaves: the replica has to follow. None if the
-    /// upstream has gone.
+    /// Sends a write and waits for the reply, even if the client leaves: the replica has to apply it. Returns `None` if
+    /// the upstream has closed the connection.
     async fn ask_to_end(
         &mut self,
         message: &[u8],
@@ -675,7 +677,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
         self.receive_to_end(request_id).await
     }
 
-    /// Answers with a reply of ours.
+    /// Answers with a reply of our own.
     pub(super) async fn respond(
         &mut self,
         reply: RawDocumentBuf,
@@ -701,7 +703,7 @@ async fn forget(replicas: &Replicas, replica: &Replica) {
     }
 }
 
-/// The message, to which a reply comes.
+/// Returns the message as one to which a reply comes.
 fn with_reply(message: OpMsg) -> OpMsg {
     OpMsg {
         flags: Flags::default(),

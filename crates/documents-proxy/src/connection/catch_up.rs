@@ -1,4 +1,4 @@
-//! Waiting until the change streams have brought what a command did.
+//! Waiting until replicas have applied, from their change streams, what a command wrote.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -10,24 +10,24 @@ use tokio::time::timeout;
 use super::{FrameError, writes};
 use crate::replicas::{Replica, Replicas, operation_time};
 
-/// How long a client that has written waits for the change stream; then the cache stops to answer instead.
+/// Maximum time for which a writer waits for a replica that answers. After that the replica is loaded again.
 const STREAM_TIMEOUT: Duration = Duration::from_secs(10);
-/// The same while the cache does not answer yet: as long as writers wait, it need not follow ever later writes to
-/// begin.
+/// Maximum time for which a writer waits for a replica that does not answer yet. While writers wait, the replica can
+/// catch up with the writes before.
 const CATCH_UP_TIMEOUT: Duration = Duration::from_millis(100);
 
-/// What the upstream has said, if it has.
-pub(super) fn told(reply: &Result<Option<Bytes>, FrameError>) -> Option<Peek<'_>> {
+/// Returns the upstream's reply, if there is one.
+pub(super) fn peek(reply: &Result<Option<Bytes>, FrameError>) -> Option<Peek<'_>> {
     Peek::new(reply.as_ref().ok()?.as_ref()?)
 }
 
-/// Waits until the change streams have brought what a command did, as its reply tells, so that its client can read it.
-pub(super) async fn caught_up(
+/// Waits until replicas have applied what a command wrote, by the time in its reply, so that its client can read it.
+pub(super) async fn wait_until_applied(
     replicas: &Arc<Replicas>,
     written: &[Arc<Replica>],
     reply: &Result<Option<Bytes>, FrameError>,
 ) {
-    let Some(reply) = told(reply).filter(|reply| !writes::is_refusal(reply.body)) else {
+    let Some(reply) = peek(reply).filter(|reply| !writes::is_refusal(reply.body)) else {
         return;
     };
     let Some(at) = operation_time(reply.body) else {
@@ -41,18 +41,18 @@ pub(super) async fn caught_up(
             replica.require_applied(at);
         }
         while replica.is_following() {
-            let (answers, patience) = match replica.is_ready() {
+            let (answers, limit) = match replica.is_ready() {
                 true => (true, STREAM_TIMEOUT),
                 false => (false, CATCH_UP_TIMEOUT),
             };
-            if timeout(patience, replica.wait_applied(at)).await.is_ok() {
+            if timeout(limit, replica.wait_applied(at)).await.is_ok() {
                 break;
             }
             if answers {
                 replicas.reload(replica, "the change stream does not come along");
                 break;
             }
-            // Whoever begins to answer after this has to know of the write.
+            // Now a replica that has begun to answer after the wait has applied the write, or is waited for again.
             replica.require_applied(at);
             if !replica.is_ready() {
                 break;

@@ -1,4 +1,4 @@
-//! What a command that is passed on does to caches, by its name and its arguments.
+//! What commands that are passed on do to caches, by their names and arguments.
 
 use bson::RawDocument;
 use bytes::Bytes;
@@ -7,7 +7,7 @@ use forebay_wire_mongo::{Body, Limits, Message, OpMsg};
 
 use crate::replicas::fields;
 
-/// Commands that change data in ways that are not followed: afterwards, the caches are loaded anew.
+/// Commands that change data in ways that are not followed: caches are loaded again afterwards.
 pub(super) const UNFOLLOWED: &[&str] = &[
     "applyOps",
     "bulkWrite",
@@ -21,10 +21,10 @@ pub(super) const UNFOLLOWED: &[&str] = &[
 ];
 /// Commands after which the client may be another user, or have other rights.
 pub(super) const CHANGES_RIGHTS: &[&str] = &["saslStart", "saslContinue", "authenticate", "logout"];
-/// Commands by which a transaction ends.
+/// Commands that end a transaction.
 pub(super) const ENDS_TRANSACTION: &[&str] = &["commitTransaction", "abortTransaction"];
 
-/// The command in a message; none if it is not well-formed.
+/// Decodes the command in a message; `None` if it is malformed.
 pub fn decode(message: &Bytes) -> Option<OpMsg> {
     match Message::decode(message.clone(), &Limits::default())
         .ok()?
@@ -35,13 +35,13 @@ pub fn decode(message: &Bytes) -> Option<OpMsg> {
     }
 }
 
-/// The collection that a command's first field names.
+/// Returns the collection that a command's first field names.
 pub fn namespace(body: &RawDocument) -> Option<Namespace> {
     let (_, collection) = body.into_iter().next()?.ok()?;
     namespace::checked(body.get_str("$db").ok()?, collection.as_str()?).ok()
 }
 
-/// Does a pipeline write its results to a collection?
+/// Returns whether a pipeline writes its results to a collection.
 pub(super) fn writes_out(body: &RawDocument) -> bool {
     let stages = body.get_array("pipeline").into_iter().flatten().flatten();
     let mut stages = stages.filter_map(|stage| stage.as_document());
@@ -49,14 +49,14 @@ pub(super) fn writes_out(body: &RawDocument) -> bool {
     stages.any(|stage| !none(stage, "$out") || !none(stage, "$merge"))
 }
 
-/// Does a command create an index by which the upstream deletes documents?
+/// Returns whether a command creates an index by which the upstream deletes documents.
 pub(super) fn expires(body: &RawDocument) -> bool {
     let indexes = body.get_array("indexes").into_iter().flatten().flatten();
     let mut indexes = indexes.filter_map(|index| index.as_document());
     indexes.any(|index| !matches!(index.get("expireAfterSeconds"), Ok(None)))
 }
 
-/// Does a command create caches?
+/// Returns whether a command creates caches.
 pub(super) fn declares(name: &str, body: &RawDocument) -> bool {
     let indexes = body.get_array("indexes").into_iter().flatten().flatten();
     let mut indexes = indexes.filter_map(|index| index.as_document());

@@ -1,4 +1,4 @@
-//! Cached answers beside the upstream's: with `upstream-compare-percent`, some of them are asked for twice.
+//! Comparison of cached answers with the upstream's: `upstream-compare-percent` says of how many.
 
 use std::collections::HashSet;
 use std::sync::atomic::Ordering;
@@ -9,31 +9,31 @@ use forebay_wire_mongo::OpMsg;
 
 use crate::replicas::{Replicas, first_batch, number};
 
-/// How often both are asked before a difference counts, or is given up as undecided.
+/// Maximum attempts before a difference counts, or the comparison is given up as undecided.
 pub const TRIES: usize = 5;
-/// Most bytes of an answer in the log.
+/// Maximum bytes of an answer in the log.
 const LOGGED_BYTES: usize = 2_000;
 
-/// Whether this answer is one of those that are compared.
+/// Returns whether this answer is one of those that are compared.
 pub fn is_due(replicas: &Replicas) -> bool {
     let answered = replicas.counters.answered.load(Ordering::Relaxed);
-    // Evenly spread: so many of each hundred in a row.
+    // Evenly spread over each hundred answers.
     answered * u64::from(replicas.compare_percent) % 100 < u64::from(replicas.compare_percent)
 }
 
-/// What a cached answer is beside the upstream's.
+/// The result of comparing a cached answer with the upstream's.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Verdict {
-    /// They say the same, but for documents that were written meanwhile.
+    /// They are equal, except for documents that were written meanwhile.
     Same,
-    /// They do not.
+    /// They differ.
     Different,
-    /// What was written meanwhile could be the reason.
+    /// The difference may be due to what was written meanwhile.
     Undecided,
 }
 
-/// Compares two replies to a read, between which the documents of `changed` keys were written. Batches and distinct
-/// values may come in any order.
+/// Compares two replies to a read, between which the documents of `changed` keys were written. The order of batches and
+/// of distinct values does not count.
 pub fn judge(
     asked: &RawDocument,
     cached: &RawDocument,
@@ -44,7 +44,7 @@ pub fn judge(
         return Verdict::Same;
     }
     if is_cut(asked, cached) && is_cut(asked, direct) {
-        // Which of the documents it finds are shown is up to whoever looks for them.
+        // Which of the matching documents are shown depends on the order of the search.
         return Verdict::Undecided;
     }
     if changed.is_empty() {
@@ -63,7 +63,7 @@ pub fn judge(
     }
 }
 
-/// Does a reply to a `find` perhaps not show every document that is found?
+/// Returns whether a reply to a `find` may not show all matching documents.
 fn is_cut(asked: &RawDocument, reply: &RawDocument) -> bool {
     let limit = number(asked, "limit").map_or(0.0, f64::abs);
     let is_full = limit > 0.0 && first_batch(reply).count() as f64 >= limit;
@@ -74,7 +74,7 @@ fn has_ids(reply: &RawDocument) -> bool {
     first_batch(reply).all(|document| matches!(document.get("_id"), Ok(Some(_))))
 }
 
-/// What a reply says, as text in an order of its own, but for documents of some keys.
+/// Returns the content of a reply as text in a fixed order, without documents of some keys.
 fn content<'a>(reply: &RawDocument, but: impl IntoIterator<Item = &'a Vec<u8>>) -> Vec<String> {
     let but: HashSet<&Vec<u8>> = but.into_iter().collect();
     let is_left = |document: &&RawDocument| {
@@ -89,7 +89,7 @@ fn content<'a>(reply: &RawDocument, but: impl IntoIterator<Item = &'a Vec<u8>>) 
     content
 }
 
-/// A document as text; numbers of any type are equal if their values are.
+/// Returns a document as text. Numbers of any type are equal if their values are.
 fn fields(document: &RawDocument) -> String {
     let field = |(name, value): (&bson::raw::CStr, RawBsonRef<'_>)| match value {
         RawBsonRef::Int32(number) => format!("{name:?}: {number}"),

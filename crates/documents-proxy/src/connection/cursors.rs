@@ -1,7 +1,7 @@
-//! Cursors of what replicas answer.
+//! Cursors of replicas' replies.
 //!
-//! Clients see negative ids for them. MongoDB, FerretDB and Forebay number their cursors from 1 on. A router may use
-//! negative ids, so that an id that no replica knows is passed on.
+//! Clients see negative ids for them. MongoDB, FerretDB and Forebay number their cursors from 1. A router may use
+//! negative ids, so an id that no replica knows is passed on.
 
 use bson::{RawArrayBuf, RawBsonRef, RawDocument, RawDocumentBuf, cstr, rawdoc};
 use forebay_documents::{Namespace, namespace};
@@ -13,7 +13,7 @@ use super::reads::plain;
 use super::{Connection, FrameError, Next, Request};
 use crate::replicas::succeeded;
 
-/// The code of an error that says that there is no such cursor.
+/// Error code for a cursor that does not exist.
 const CURSOR_NOT_FOUND: i32 = 43;
 
 impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
@@ -34,7 +34,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
         }
     }
 
-    /// The next batch, for a client that may read the collection.
+    /// Answers with the next batch, if the client may read the collection.
     async fn get_more(&mut self, request: Request, body: &RawDocument) -> Result<Next, FrameError> {
         let db = body.get_str("$db").unwrap_or_default();
         let collection = body.get_str("collection").unwrap_or_default();
@@ -57,8 +57,8 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
         self.exchange_if_there(request).await
     }
 
-    /// Closes cursors of replicas, and has the upstream close the others. Numbers cannot be guessed: no proof of rights
-    /// is needed.
+    /// Closes cursors of replicas, and has the upstream close the others. No proof of rights is needed, as numbers
+    /// cannot be guessed.
     async fn kill_cursors(
         &mut self,
         request: Request,
@@ -72,7 +72,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
             .filter_map(|id| Some(id.ok()?.as_i64()?.wrapping_neg()))
             .collect();
         let others: Vec<i64> = numbers(body).filter(|id| !killed.contains(id)).collect();
-        let told = match others.is_empty() || self.is_stale {
+        let reply_of_others = match others.is_empty() || self.is_stale {
             true => {
                 let none = RawArrayBuf::new;
                 rawdoc! {
@@ -83,26 +83,27 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
             false => {
                 let kill = with_cursors(body, others.into_iter());
                 match self.ask_as_client(kill).await? {
-                    Some(told) => told,
+                    Some(reply_of_others) => reply_of_others,
                     None => return Ok(Next::Close),
                 }
             }
         };
-        self.respond(with_killed(&told, killed), &request).await
+        self.respond(with_killed(&reply_of_others, killed), &request)
+            .await
     }
 
-    /// Closes the cursor of an answer that is not given.
+    /// Closes the cursor of a reply that is not sent.
     pub(super) async fn close(&self, namespace: &Namespace, reply: &RawDocument) {
         if let Some(id) = open_cursor(reply) {
             let cursors = RawArrayBuf::from_iter([id.wrapping_neg()]);
             let kill = rawdoc! { "killCursors": namespace.collection.as_str(), "cursors": cursors };
-            // One that is gone already needs no closing.
+            // A cursor that is already gone needs no closing.
             let run = self.replicas.run_for(&self.client, &namespace.db, kill);
             drop(run.await);
         }
     }
 
-    /// Runs a command for the client on the replica in the database that `asked` is for.
+    /// Runs a command for the client on the replica, in the database of the command `asked`.
     async fn run_on_replica(&self, asked: &RawDocument, command: RawDocumentBuf) -> RawDocumentBuf {
         let db = asked.get_str("$db").unwrap_or_default();
         let client = &self.client;
@@ -118,7 +119,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
     }
 }
 
-/// Is this a command about a cursor that may be a replica's?
+/// Returns whether this is a command about a cursor that may be a replica's.
 pub fn concerns_replicas(asked: &Peek<'_>) -> bool {
     if asked.flags.has(Flags::MORE_TO_COME) {
         return false;
@@ -126,13 +127,13 @@ pub fn concerns_replicas(asked: &Peek<'_>) -> bool {
     match asked.command() {
         "getMore" => first_number(asked.body).is_some_and(is_of_replica),
         "killCursors" => numbers(asked.body).any(is_of_replica),
-        // An empty list means all sessions of the client: the upstream knows which those are, and a replica does not.
+        // An empty list means all sessions of the client: the upstream knows which those are, but a replica does not.
         "endSessions" | "killSessions" => names_some(asked.body),
         _ => false,
     }
 }
 
-/// The reply of a replica with the cursor id that the client sees.
+/// Returns a replica's reply with the cursor id that the client sees.
 pub fn renumbered(reply: RawDocumentBuf) -> RawDocumentBuf {
     let Some(id) = open_cursor(&reply) else {
         return reply;
@@ -159,7 +160,7 @@ pub fn renumbered(reply: RawDocumentBuf) -> RawDocumentBuf {
     renumbered
 }
 
-/// The cursor of a reply that is not all.
+/// Returns the id of a reply's cursor, if it has more batches.
 pub fn open_cursor(reply: &RawDocument) -> Option<i64> {
     let cursor = reply
         .get_document("cursor")
@@ -175,20 +176,20 @@ fn first_number(body: &RawDocument) -> Option<i64> {
     body.into_iter().next()?.ok()?.1.as_i64()
 }
 
-/// Does a command name sessions?
+/// Returns whether a command names sessions.
 fn names_some(body: &RawDocument) -> bool {
     let sessions = body.into_iter().next().and_then(Result::ok);
     let sessions = sessions.and_then(|(_, value)| value.as_array());
     sessions.is_some_and(|sessions| !sessions.is_empty())
 }
 
-/// The cursors that a `killCursors` names.
+/// Returns the cursors that a `killCursors` names.
 fn numbers(body: &RawDocument) -> impl Iterator<Item = i64> {
     let cursors = body.get_array("cursors").into_iter().flatten();
     cursors.filter_map(|id| id.ok()?.as_i64())
 }
 
-/// A `killCursors`, of other cursors.
+/// Returns a `killCursors` of other cursors.
 fn with_cursors(body: &RawDocument, cursors: impl Iterator<Item = i64>) -> RawDocumentBuf {
     let mut changed = RawDocumentBuf::new();
     let others = body.into_iter().flatten();
@@ -199,7 +200,7 @@ fn with_cursors(body: &RawDocument, cursors: impl Iterator<Item = i64>) -> RawDo
     changed
 }
 
-/// The reply to a `killCursors`, with more that were closed.
+/// Returns the reply to a `killCursors`, with further cursors that were closed.
 fn with_killed(reply: &RawDocument, more: Vec<i64>) -> RawDocumentBuf {
     if !succeeded(reply) {
         return reply.to_owned();
@@ -223,7 +224,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn cursors_of_shadows_have_negative_numbers_for_clients() {
+    fn cursors_of_replicas_have_negative_numbers_for_clients() {
         let reply = |id: i64| rawdoc! { "cursor": { "firstBatch": [{ "_id": 1 }], "id": id, "ns": "d.c" }, "ok": 1.0 };
         assert_eq!(renumbered(reply(0)), reply(0));
         assert_eq!(renumbered(reply(7)), reply(-7));

@@ -1,6 +1,6 @@
-//! A `find` of few documents that the replica has found: the upstream is asked for each of them by its `_id` alone, on
-//! the client's own connection, so that it is the upstream that decides what the client may see. The rest of the
-//! command is judged here: an upstream may find an `_id` fast only where nothing else is asked.
+//! Finds of few documents that a replica has found. The upstream is asked for each of them by its `_id` alone, on the
+//! client's own connection, so that the upstream decides what the client may see. The rest of the command is judged
+//! here, as an upstream may find an `_id` fast only without other conditions.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -16,20 +16,20 @@ use super::reads::{Fetch, is_neutral, plain, was_stopped};
 use super::{Connection, FrameError, Next, Request};
 use crate::replicas::{Replica, Replicas, first_batch, succeeded};
 
-/// What became of documents that were asked for.
+/// The result of asking for documents.
 enum Fetched {
-    /// They are these.
+    /// All of them, as far as they still exist.
     Documents(Vec<RawDocumentBuf>),
     /// The upstream has refused one of them.
     Refused(RawDocumentBuf),
-    /// They are too slow or too large.
+    /// They take too long or are too large.
     GivenUp,
-    /// The upstream or the client has gone.
+    /// The upstream or the client has closed its connection.
     Gone,
 }
 
 impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
-    /// Answers a `find` with what the upstream gives of some documents.
+    /// Answers a `find` with documents that the upstream gives by their `_id`s.
     pub(super) async fn fetch(
         &mut self,
         replicas: &Arc<Replicas>,
@@ -51,7 +51,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
         let client = &self.client;
         let reply = replicas.find_among(client, &namespace.db, plain(find), documents);
         let reply = reply.await;
-        // Of documents that were changed meanwhile, others may match in their place.
+        // Documents that have changed meanwhile may have left room for others.
         let lacks = fetch.is_cut && first_batch(&reply).count() < fetch.ids.len();
         if was_stopped(&reply) || succeeded(&reply) && !lacks {
             return self.respond(renumbered(reply), &request).await;
@@ -77,7 +77,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
             let Some(reply) = self.ask_as_client(query(find, id)).await? else {
                 return Ok(Fetched::Gone);
             };
-            replica.measurement.took(sent.elapsed());
+            replica.measurement.note_time(sent.elapsed());
             if !succeeded(&reply) {
                 return Ok(Fetched::Refused(reply));
             }
@@ -91,7 +91,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
     }
 }
 
-/// The command for one document.
+/// Returns the command for one document.
 fn query(find: &RawDocument, id: &RawBson) -> RawDocumentBuf {
     let mut query = RawDocumentBuf::new();
     let mut by_id = RawDocumentBuf::new();

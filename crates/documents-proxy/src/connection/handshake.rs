@@ -1,4 +1,5 @@
-//! What is changed of a handshake that is passed on, so that drivers stay with us and ask for no more than both can do.
+//! Changes to a handshake that is passed on, so that drivers stay with the proxy and use only what both servers
+//! support.
 
 use bson::{RawBsonRef, RawDocument, RawDocumentBuf, cstr};
 use forebay_wire_mongo::hello;
@@ -8,8 +9,8 @@ use super::reads::without;
 /// Fields of a hello that concern the client's own connection.
 const NOT_PASSED_ON: &[&str] = &["compression"];
 
-/// Fields of the reply by which drivers would find the upstream, or its neighbours, and go there; and what it says of
-/// its own connection.
+/// Fields of the reply that would lead drivers to the upstream or its neighbours, and those of the upstream's own
+/// connection.
 const NOT_PASSED_BACK: &[&str] = &[
     "arbiterOnly",
     "arbiters",
@@ -30,8 +31,8 @@ const NOT_PASSED_BACK: &[&str] = &[
     "tags",
 ];
 
-/// Fields of the reply that concern one client, or have two names; and `topologyVersion`, by which drivers ask again
-/// without a pause until something changes.
+/// Fields of the reply that concern one client or have two names, and `topologyVersion`, with which drivers would poll
+/// without a pause.
 const NOT_REMEMBERED: &[&str] = &[
     "connectionId",
     "isWritablePrimary",
@@ -41,19 +42,19 @@ const NOT_REMEMBERED: &[&str] = &[
     "topologyVersion",
 ];
 
-/// The hello to the upstream.
+/// Returns the hello for the upstream.
 pub fn request(asked: &RawDocument) -> RawDocumentBuf {
     without(asked, NOT_PASSED_ON)
 }
 
-/// The reply to the client, who sent `asked`.
+/// Returns the reply for the client, who sent `asked`.
 ///
-/// An upstream that keeps sessions with retryable writes and transactions, as a member of a replica set or a router
-/// does, is described as a router: drivers use all of these with a router, and do not look for others beside it.
-pub fn reply(told: &RawDocument, asked: &RawDocument) -> RawDocumentBuf {
+/// An upstream with sessions, retryable writes and transactions, as members of replica sets and routers have them, is
+/// described as a router: drivers use all of these with a router, and do not look for other members.
+pub fn reply(received: &RawDocument, asked: &RawDocument) -> RawDocumentBuf {
     let mut reply = RawDocumentBuf::new();
     let mut routes = false;
-    for (name, value) in told.into_iter().flatten() {
+    for (name, value) in received.into_iter().flatten() {
         match name.as_str() {
             "maxWireVersion" => reply.append(name, at_most(value, hello::WIRE_VERSION_MAX)),
             "setName" => routes = true,
@@ -69,20 +70,20 @@ pub fn reply(told: &RawDocument, asked: &RawDocument) -> RawDocumentBuf {
     reply
 }
 
-/// Does a hello begin to say who the client is?
+/// Returns whether a hello begins to authenticate the client.
 pub fn authenticates(asked: &RawDocument) -> bool {
     !matches!(asked.get("speculativeAuthenticate"), Ok(None))
 }
 
-/// What the upstream has `told` at another time, for a client whose authentication it does not answer.
-pub fn remembered(told: &RawDocument) -> RawDocumentBuf {
+/// Returns what is kept of the upstream's reply, for clients that come while it is away. It answers no authentication.
+pub fn remembered(received: &RawDocument) -> RawDocumentBuf {
     let mut remembered = RawDocumentBuf::new();
-    for (name, value) in told.into_iter().flatten() {
+    for (name, value) in received.into_iter().flatten() {
         if !NOT_REMEMBERED.contains(&name.as_str()) {
             remembered.append(name, value);
         }
     }
-    // Each name of the command has its own for this.
+    // Each name of the command has its own field for this.
     remembered.append(cstr!("ismaster"), true);
     remembered.append(cstr!("isWritablePrimary"), true);
     remembered
@@ -109,21 +110,21 @@ mod tests {
 
     #[test]
     fn a_member_of_a_replica_set_is_described_as_a_router() {
-        let told = rawdoc! { "isWritablePrimary": true, "setName": "rs", "hosts": ["a:1"], "me": "a:1", "primary": "a:1",
+        let received = rawdoc! { "isWritablePrimary": true, "setName": "rs", "hosts": ["a:1"], "me": "a:1", "primary": "a:1",
         "topologyVersion": { "counter": 1i64 }, "minWireVersion": 0, "maxWireVersion": 27,
         "compression": ["zlib"], "ok": 1.0 };
         let asked = rawdoc! { "hello": 1, "compression": ["snappy", "frob"] };
         let expected = rawdoc! { "isWritablePrimary": true, "topologyVersion": { "counter": 1i64 }, "minWireVersion": 0,
         "maxWireVersion": 21, "ok": 1.0, "msg": "isdbgrid", "compression": ["snappy"] };
-        let remembered = remembered(&told);
+        let remembered = remembered(&received);
         let version = remembered.get("topologyVersion").expect("it is BSON");
         assert!(version.is_none(), "drivers poll then");
-        assert_eq!(reply(&told, &asked), expected);
+        assert_eq!(reply(&received, &asked), expected);
     }
 
     #[test]
     fn a_standalone_stays_one_and_its_wire_version_too() {
-        let told = rawdoc! { "ismaster": true, "maxWireVersion": 13, "ok": 1.0 };
-        assert_eq!(reply(&told, &rawdoc! { "ismaster": 1 }), told);
+        let received = rawdoc! { "ismaster": true, "maxWireVersion": 13, "ok": 1.0 };
+        assert_eq!(reply(&received, &rawdoc! { "ismaster": 1 }), received);
     }
 }

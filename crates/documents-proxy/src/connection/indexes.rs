@@ -1,4 +1,4 @@
-//! Commands about indexes and plans: those of the upstream, and the caches beside them.
+//! Commands about indexes and plans: the upstream's, with the caches added.
 
 use std::sync::Arc;
 
@@ -30,7 +30,8 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
             .filter(|index| fields::is_cache(index))
             .count();
         if caches < indexes.len() {
-            let mixed = "caches and ordinary indexes of an upstream behind Forebay are created by commands of their own";
+            let mixed =
+                "caches and ordinary indexes of an upstream are created by separate commands";
             return self.respond(cannot_create(mixed), &request).await;
         }
         if let Some(refusal) = self.prove_write(&replica.namespace).await? {
@@ -75,7 +76,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
             .await
     }
 
-    /// Explains a read: by the replica if that would answer it, else by the upstream, with the reason beside it.
+    /// Explains a read: by the replica if that would answer it, and else by the upstream, with the reason added.
     pub(super) async fn explain(
         &mut self,
         replicas: &Arc<Replicas>,
@@ -116,13 +117,13 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
             }
             Answer::Forward(reason) => {
                 let client = &self.client;
-                reason.told(replicas, client, &replica.namespace).await
+                reason.text(replicas, client, &replica.namespace).await
             }
         };
         self.amended(request, message, |reply| {
             reply.append(
                 cstr!("forebay"),
-                rawdoc! { "answeredBy": "store", "reason": reason },
+                rawdoc! { "answeredBy": "upstream", "reason": reason },
             );
         })
         .await
@@ -137,7 +138,7 @@ fn refusal(error: &ReplicaError) -> RawDocumentBuf {
     cannot_create(&error.to_string())
 }
 
-/// A load that goes on, as `currentOp` shows it.
+/// Returns a load in progress as `currentOp` shows it.
 pub fn load_of(replica: &Replica) -> Option<RawDocumentBuf> {
     let (done, total) = replica.progress()?;
     Some(rawdoc! {

@@ -1,6 +1,6 @@
-//! A connection that is passed on: every client has a connection of its own to the upstream, so that authentication,
-//! sessions, cursors and transactions keep their meaning. Bytes go through unchanged in both directions, but for the
-//! handshake and for compression, which each side agrees for itself.
+//! A client's connection, and its connection to the upstream. Every client has one of its own there, so that
+//! authentication, sessions, cursors and transactions keep their meaning. Messages pass unchanged in both directions,
+//! except for the handshake and for compression, which each side negotiates for itself.
 
 mod cached;
 mod catch_up;
@@ -38,10 +38,10 @@ use crate::replicas::Replicas;
 use crate::upstream::Stream;
 use crate::{Proxy, memory_refusal};
 
-/// A reply may be as long as the longest batch and what stands around it, in bytes.
+/// Maximum bytes of a reply: those of the longest batch and of the document around it.
 const REPLY_BYTES_MAX: usize = limits::MESSAGE_BYTES_MAX + 64 * 1024;
 
-/// Levels around a document in a reply: the reply, `cursor` and the batch.
+/// Levels of nesting around a document in a reply: the reply, `cursor` and the batch.
 const REPLY_LEVELS: usize = 3;
 
 const REPLY_LIMITS: Limits = Limits {
@@ -50,11 +50,11 @@ const REPLY_LIMITS: Limits = Limits {
     depth_max: limits::DEPTH_MAX + REPLY_LEVELS,
 };
 
-/// Where the header has the message's number.
+/// Position of the message's number in its header.
 const REQUEST_ID: usize = 4;
-/// Where it has the number of the message that this one answers.
+/// Position of the number of the message that this one answers.
 const RESPONSE_TO: usize = 8;
-/// Where it says what kind of message it is.
+/// Position of the message's kind.
 const OP_CODE: usize = 12;
 
 type UpstreamReader = FrameReader<ReadHalf<Box<dyn Stream>>>;
@@ -68,25 +68,25 @@ pub struct Connection<S> {
     upstream_reader: UpstreamReader,
     upstream_writer: UpstreamWriter,
     replicas: Arc<Replicas>,
-    /// The client, as replicas see it: they check whether it is still connected.
+    /// The client, for commands on replicas: they check whether it is still connected.
     client: ClientContext,
-    /// The collections that the client may read, and when the upstream said so.
+    /// The collections that the upstream let the client read, and when it last did.
     proven: HashMap<Namespace, Instant>,
-    /// What the upstream's reply holds until it is passed on.
+    /// The share of memory that the upstream's reply holds until it is passed on.
     reply_share: Option<Share>,
     /// Has the client authenticated, or begun to?
     may_be_authenticated: bool,
-    /// Is the upstream away, and does the client get what caches answer alone?
+    /// Is the client cut off from the upstream, and answered by caches alone?
     is_stale: bool,
-    /// Is a read under way that caches may answer if the upstream goes away?
+    /// Is a read in progress that caches may answer if the upstream goes away?
     may_go_stale: bool,
 }
 
-/// A request as it goes to the upstream.
+/// A request as it is sent to the upstream.
 #[derive(Clone)]
 struct Request {
     bytes: Bytes,
-    /// How the client compressed it, and wants the reply.
+    /// How the client compressed it, and expects the reply.
     compressor: Option<Compressor>,
 }
 
@@ -96,7 +96,7 @@ impl Request {
     }
 }
 
-/// Whether the connection goes on.
+/// What a connection does after a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Next {
     Request,
@@ -133,7 +133,8 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
         (self.upstream_reader, self.upstream_writer) = upstream_sides(upstream, &self.proxy);
     }
 
-    /// Serves the client until it or the upstream leaves, one breaks the protocol or the server shuts down.
+    /// Serves the client until it or the upstream closes its connection, one breaks the protocol or the server shuts
+    /// down.
     ///
     /// # Errors
     /// Why the connection had to be closed; for the log, as the client is gone.
@@ -169,7 +170,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
         Ok(())
     }
 
-    /// The account that the client's messages take from. Where the upstream needs no authentication, no client counts
+    /// The account that the client's messages take from. If the upstream requires no authentication, no client counts
     /// as a stranger.
     fn memory(&self) -> &Account {
         match self.proxy.upstream.has_credential() && !self.may_be_authenticated {
@@ -178,7 +179,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
         }
     }
 
-    /// Answers a message that there was no room for, or to which there was none for the reply.
+    /// Answers a message for which, or for whose reply, there was no room in memory.
     async fn refuse(&mut self, refused: Refused) -> Result<Next, FrameError> {
         if !refused.is_silent {
             let reply = refusal(&refused.full, self.proxy.request_id(), refused.request_id);
@@ -191,7 +192,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
         let request_id = frame.request_id();
         let is_silent = flags(&frame.bytes).has(Flags::MORE_TO_COME);
         match self.request_with_room(frame).await {
-            // Also of the upstream's reply, which answers the client's message.
+            // Also if there was no room for the upstream's reply, which answers the client's message.
             Err(FrameError::Full(Refused { full, .. })) => {
                 let refused = Refused {
                     full,
@@ -224,7 +225,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
 
     async fn command(&mut self, mut request: Request) -> Result<Next, FrameError> {
         let Some(peek) = Peek::new(&request.bytes) else {
-            // The upstream says what is wrong with it, or closes the connection.
+            // The upstream reports what is wrong with it, or closes the connection.
             return self.exchange(request, Flags::default()).await;
         };
         let name = peek.command();
@@ -246,7 +247,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
         }
     }
 
-    /// Sends a request to the upstream and its replies to the client.
+    /// Sends a request to the upstream, and its replies to the client.
     async fn exchange(&mut self, request: Request, flags: Flags) -> Result<Next, FrameError> {
         self.send(&request.bytes).await?;
         let mut asked = request.id();
@@ -256,11 +257,11 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
             let Some(reply) = self.receive(asked).await? else {
                 return Ok(Next::Close);
             };
-            // Where more replies come, each answers the one before.
+            // If more replies come, each answers the one before it.
             asked = header_number(&reply, REQUEST_ID);
-            let told = Peek::new(&reply);
-            more = told.is_some_and(|told| told.flags.has(Flags::MORE_TO_COME));
-            if told.is_some_and(|told| proof::is_taken_back(told.body)) {
+            let peeked = Peek::new(&reply);
+            more = peeked.is_some_and(|reply| reply.flags.has(Flags::MORE_TO_COME));
+            if peeked.is_some_and(|reply| proof::is_revocation(reply.body)) {
                 self.proven.clear();
             }
             self.answer(reply, request.compressor).await?;
@@ -268,7 +269,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
         Ok(Next::Request)
     }
 
-    /// Passes a hello on, without what concerns the two connections alone.
+    /// Passes a hello on, without the fields that concern one of the two connections alone.
     async fn hello(&mut self, request: Request) -> Result<Next, FrameError> {
         let Message { header, body, .. } =
             Message::decode(request.bytes.clone(), &Limits::default())?;
@@ -307,11 +308,11 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
         Ok(Next::Request)
     }
 
-    /// The reply to a hello. Where caches answer without the upstream, drivers poll: one that leaves a hello with the
-    /// store drops all its connections as soon as the upstream goes, and with them the proof of what the client may
-    /// read.
-    fn handshake_reply(&self, told: &RawDocument, asked: &RawDocument) -> RawDocumentBuf {
-        let reply = handshake::reply(told, asked);
+    /// Returns the reply to a hello. Where caches may answer while the upstream is away, drivers have to poll: a driver
+    /// that leaves a hello with the upstream drops all its connections as soon as the upstream goes, and with them the
+    /// proof of what the client may read.
+    fn handshake_reply(&self, received: &RawDocument, asked: &RawDocument) -> RawDocumentBuf {
+        let reply = handshake::reply(received, asked);
         match self.replicas.serve_stale {
             true => reads::without(&reply, &["topologyVersion"]),
             false => reply,
@@ -326,7 +327,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
         }
     }
 
-    /// Passes on the handshake of an older driver: no other command comes this strategy.
+    /// Passes on the handshake of an older driver. No other command is an `OP_QUERY`.
     async fn query(&mut self, request: Request) -> Result<Next, FrameError> {
         let Message { header, body, .. } =
             Message::decode(request.bytes.clone(), &Limits::default())?;
@@ -401,9 +402,9 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
         }
     }
 
-    /// Sends a hello to the upstream and gives the reply, which the upstream may hold back until something changes.
-    /// Returns `None` if the upstream or the client has gone, or the server stops; the client is served without the
-    /// upstream then, if caches may.
+    /// Sends a hello to the upstream and returns the reply, which the upstream may hold back until something changes.
+    /// Returns `None` if the upstream or the client closed its connection, or the server stops. If the upstream is
+    /// away, caches serve the client from then on, where they may.
     async fn ask_hello(
         &mut self,
         hello: &[u8],
@@ -435,9 +436,10 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
         Ok(Next::Request)
     }
 
-    /// The upstream's reply to the message of this number; none if the upstream or the client has gone.
+    /// Receives the upstream's reply to the message of this number; `None` if the upstream or the client has closed its
+    /// connection.
     ///
-    /// Replies that no command waits for are dropped: FerretDB 1 sends one to a write that asks for none.
+    /// Replies that no command waits for are dropped: FerretDB 1 sends one to a write that expects none.
     async fn receive(&mut self, request_id: i32) -> Result<Option<Bytes>, FrameError> {
         let memory = self.memory().clone();
         loop {
@@ -454,15 +456,15 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
         }
     }
 
-    /// The bytes of a reply, whose share is held until it is passed on.
+    /// Returns the bytes of a reply, and keeps its share of memory until it is passed on.
     fn keep(&mut self, reply: Frame) -> Bytes {
         self.reply_share = Some(reply.share);
         reply.bytes
     }
 
-    /// As [`receive`](Connection::receive), also when the client has gone.
+    /// As [`receive`](Connection::receive), also after the client has closed its connection.
     async fn receive_to_end(&mut self, request_id: i32) -> Result<Option<Bytes>, FrameError> {
-        // The replica has to follow what was written, however little memory there is.
+        // The replica has to apply what was written, however little memory there is.
         let memory = Account::default();
         loop {
             let frame = self.upstream_reader.next(&REPLY_LIMITS, &memory).await;
@@ -473,7 +475,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
         }
     }
 
-    /// What the upstream sent; the replicas are told if it is gone.
+    /// Returns what the upstream sent. If it closed the connection, has it checked for a restart.
     fn note_loss(
         &self,
         frame: Result<Option<Frame>, FrameError>,
@@ -493,8 +495,8 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
         .await
     }
 
-    /// The answer and what it holds of the account until it is sent, or that there is no room for it. What the upstream
-    /// said has its share already.
+    /// Returns the answer and its share of memory until it is sent, or an error in its place if there is no room. A
+    /// reply of the upstream has its share already.
     fn with_room(&self, answer: Bytes) -> (Bytes, Option<Share>) {
         if self.reply_share.is_some() || answer.len() <= FREE_BYTES_MAX {
             return (answer, None);
@@ -529,7 +531,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
     }
 }
 
-/// A message of ours in place of one that there is no room for.
+/// Returns the error that takes the place of a message without room in memory.
 fn refusal(full: &Full, request_id: i32, response_to: i32) -> Bytes {
     let refusal = OpMsg::new(memory_refusal(full));
     refusal.encode(request_id, response_to).into()
@@ -546,13 +548,13 @@ async fn stopped(shutdown: &mut watch::Receiver<bool>) {
     let _ = shutdown.wait_for(|down| *down).await;
 }
 
-/// Is this the reply to the message of this number?
+/// Returns whether this is the reply to the message of this number.
 fn answers(frame: &Frame, request_id: i32) -> bool {
     header_number(&frame.bytes, RESPONSE_TO) == request_id
 }
 
-/// A number for a message of our own that the client cannot guess: else it could have the upstream send another reply
-/// that looks like ours.
+/// Returns a number for a message of our own that the client cannot guess. Otherwise a client could have the upstream
+/// send a reply that looks like ours.
 fn secret_number() -> i32 {
     let mut bytes = [0; 4];
     random_bytes(&mut bytes);
@@ -563,7 +565,7 @@ fn op_code(message: &[u8]) -> Result<OpCode, FrameError> {
     Ok(OpCode::from_code(header_number(message, OP_CODE))?)
 }
 
-/// The number at `place` in a message's header.
+/// Returns the number at `place` in a message's header.
 fn header_number(message: &[u8], place: usize) -> i32 {
     let number = message[place..HEADER_BYTES].first_chunk::<4>();
     number.map_or(0, |number| i32::from_le_bytes(*number))

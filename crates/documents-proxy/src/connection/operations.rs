@@ -1,5 +1,5 @@
-//! Searches of replicas among the operations in progress. Their ids are names instead of numbers, so that none is taken
-//! for an operation of the upstream.
+//! Searches of replicas among the operations in progress. Their ids are names instead of numbers, so that they cannot
+//! be confused with operations of the upstream.
 
 use bson::{RawBsonRef, RawDocument, RawDocumentBuf, rawdoc};
 use forebay_wire_mongo::{OpMsg, Peek};
@@ -11,9 +11,9 @@ use super::writes::first_key;
 use super::{Connection, FrameError, Next, Request};
 use crate::replicas::{first_batch, succeeded};
 
-/// Prefix of the names. Those of a router begin with the name of a shard.
+/// Prefix of the names. A router's begin with the name of a shard.
 const PREFIX: &str = "forebay:";
-/// Stages that make of each document another one, or none, whatever the others are.
+/// Stages that handle each document by itself.
 const ONE_BY_ONE: &[&str] = &["$match", "$addFields", "$set"];
 
 impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
@@ -34,8 +34,8 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
         self.amended(request, message, amend).await
     }
 
-    /// Passes an aggregation of operations on, and adds searches of replicas, if each stage behind `$currentOp` looks
-    /// at one operation at a time.
+    /// Passes an aggregation of operations on, and adds searches of replicas if each stage after `$currentOp` handles
+    /// one operation at a time.
     pub(super) async fn aggregate_operations(
         &mut self,
         request: Request,
@@ -52,8 +52,8 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
         self.amended(request, message, amend).await
     }
 
-    /// Passes a command that stops what sessions do on, and has replicas obey it too if the upstream allows it.
-    /// Replicas know the ids of sessions, and not their users: of a command that names users they stop nothing.
+    /// Passes on a command that stops operations of sessions, and runs it on replicas too if the upstream allows it.
+    /// Replicas know the ids of sessions, but not their users: a command that names users stops nothing there.
     pub(super) async fn kill_sessions(
         &mut self,
         request: Request,
@@ -64,14 +64,14 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
             return Ok(Next::Close);
         };
         if Peek::new(&reply).is_some_and(|reply| succeeded(reply.body)) {
-            // What it refuses has been done at the upstream, whose answer counts.
+            // An error here does not count: the upstream has done its part, and its answer is passed on.
             drop(self.replicas.run_for(&self.client, "admin", asked).await);
         }
         self.pass(reply, &request).await
     }
 
-    /// Lists the devices of this server, also while the upstream is away. They join and leave by its own rights alone,
-    /// which clients of an upstream have not.
+    /// Lists the devices of this server, also while the upstream is away. Adding and removing them takes rights of this
+    /// server, which clients of an upstream do not have.
     pub(super) async fn devices(
         &mut self,
         request: &Request,
@@ -105,19 +105,19 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
     }
 }
 
-/// The number of the search of a replica that a `killOp` names.
+/// Returns the number of a replica's search that a `killOp` names.
 pub fn killed(body: &RawDocument) -> Option<i32> {
     body.get_str("op").ok()?.strip_prefix(PREFIX)?.parse().ok()
 }
 
-/// Does a `forebayDevices` change nothing?
+/// Returns whether a `forebayDevices` only lists.
 pub fn lists_devices(body: &RawDocument) -> bool {
     ["add", "remove"]
         .iter()
         .all(|name| matches!(body.get(name), Ok(None)))
 }
 
-/// Does an aggregation list operations, one by one?
+/// Returns whether an aggregation lists operations one by one.
 pub fn lists_operations(body: &RawDocument) -> bool {
     let stages = body.get_array("pipeline").into_iter().flatten().flatten();
     let stages = stages.map(|stage| stage.as_document().map_or("", first_key));
@@ -128,8 +128,8 @@ pub fn lists_operations(body: &RawDocument) -> bool {
     }
 }
 
-/// Is this what a client has a replica do, other than to list operations? What a pipeline leaves of an operation need
-/// not tell.
+/// Returns whether this is a client's operation on a replica, other than listing operations. A pipeline may have
+/// removed the fields that say so.
 fn is_search(operation: &RawDocument) -> bool {
     let command = operation.get_document("command");
     let lists = command.is_ok_and(|command| {
@@ -156,7 +156,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn searches_of_shadows_are_stopped_by_the_names_under_which_they_are_listed() {
+    fn searches_of_replicas_are_stopped_by_their_listed_names() {
         let operation = rawdoc! { "opid": 7, "connectionId": 3i64, "command": { "count": "c" } };
         assert!(is_search(&operation));
         let name = named(&operation);

@@ -1,4 +1,4 @@
-//! Reads that a replica answers, or makes narrower for the upstream.
+//! Reads that a replica answers, or narrows for the upstream.
 
 use std::sync::Arc;
 
@@ -12,17 +12,16 @@ use crate::replicas::fields::{Judgement, ReplicaFields, narrowed};
 use crate::replicas::pace::{Pace, Strategy, Wanted};
 use crate::replicas::{Replica, Replicas, first_batch, number, succeeded};
 
-/// The most `_id`s that the upstream is asked for instead of a search of its own.
+/// Maximum `_id`s that the upstream is asked for instead of a search of its own.
 pub const IDS_MAX: usize = 1_000;
-/// A search of the upstream that ends within as many documents needs no help.
+/// Maximum documents of a search of the upstream that is short enough to be passed on.
 const EARLY_DOCUMENTS: u64 = 512;
-/// Documents that are looked for beyond a limit where other conditions, which the replica cannot judge, have to hold,
-/// too.
+/// Documents to find beyond a limit if there are other conditions, which the replica cannot judge.
 const BEYOND_LIMIT: usize = 16;
 
-/// Arguments that say nothing about what is found.
+/// Arguments that do not affect which documents are found.
 const NEUTRAL: &[&str] = &["$db", "lsid", "maxTimeMS", "comment", "$clusterTime"];
-/// Arguments that are for the upstream alone: a replica has one state, and nothing to tell of a comment.
+/// Arguments for the upstream alone: a replica has one state, and does not report comments.
 const UPSTREAM_ONLY: &[&str] = &[
     "$db",
     "comment",
@@ -34,15 +33,15 @@ const UPSTREAM_ONLY: &[&str] = &[
 /// Error codes of a search that was stopped: MaxTimeMSExpired, InterruptedAtShutdown and Interrupted.
 const STOPPED: &[i32] = &[50, 11600, 11601];
 
-/// What becomes of a read.
+/// How a read is answered.
 pub enum Answer {
-    /// This is the reply, if the client may read the collection. A cursor in it is a replica's.
+    /// By this reply, if the client may read the collection. A cursor in it is a replica's.
     Reply(RawDocumentBuf),
-    /// These are the documents, to be asked for one by one.
+    /// By these documents, which the upstream is asked for one by one.
     Fetch(Fetch, Wanted),
-    /// This goes to the upstream in its place.
+    /// By the upstream, with this command instead.
     Narrowed(RawDocumentBuf, Wanted),
-    /// It goes to the upstream as it is.
+    /// By the upstream, unchanged.
     Forward(Reason),
 }
 
@@ -50,16 +49,16 @@ pub enum Answer {
 pub struct Fetch {
     /// Their `_id`s.
     pub ids: Vec<RawBson>,
-    /// Are they as many as the limit says, of perhaps more?
+    /// Are they as many as the limit allows, so that there may be more?
     pub is_cut: bool,
 }
 
-/// Is this the name of a command that [`answer`] understands?
+/// Returns whether this is the name of a command that [`answer`] understands.
 pub fn is_read(command: &str) -> bool {
     matches!(command, "find" | "count" | "distinct" | "aggregate")
 }
 
-/// What the replica of a collection says to a read of `client`.
+/// Decides how a read of `client` is answered, and runs it on the replica if that can answer.
 pub async fn answer(
     replicas: &Arc<Replicas>,
     replica: &Arc<Replica>,
@@ -85,8 +84,7 @@ pub async fn answer(
     }
 }
 
-/// The refusal of a read that has to be strict, has a condition on a cached field, and would be the upstream's to
-/// answer.
+/// Returns the refusal of a read that must be strict, has a condition on a cached field, and would be passed on.
 pub async fn refusal(
     replicas: &Replicas,
     client: &ClientContext,
@@ -103,27 +101,27 @@ pub async fn refusal(
     if !is_strict || judgement == Judgement::None {
         return None;
     }
-    let reason = reason.told(replicas, client, &replica.namespace).await;
+    let reason = reason.text(replicas, client, &replica.namespace).await;
     let message = format!("strict: the search would fall back to the upstream: {reason}");
     Some(rawdoc! { "ok": 0.0, "errmsg": message, "code": 2, "codeName": "BadValue" })
 }
 
-/// Does an argument say nothing about what is found, or how it is shown?
+/// Returns whether an argument does not affect what is found, or how it is shown.
 pub fn is_neutral(argument: &str) -> bool {
     NEUTRAL.contains(&argument) || UPSTREAM_ONLY.contains(&argument)
 }
 
-/// Does a reply say that its command was stopped?
+/// Returns whether a reply says that its command was stopped.
 pub fn was_stopped(reply: &RawDocument) -> bool {
     STOPPED.contains(&reply.get_i32("code").unwrap_or(0))
 }
 
-/// A command of the client for a replica.
+/// Returns a client's command for a replica.
 pub fn plain(body: &RawDocument) -> RawDocumentBuf {
     without(body, UPSTREAM_ONLY)
 }
 
-/// The document without the fields of these names.
+/// Returns the document without the fields of these names.
 pub fn without(document: &RawDocument, names: &[&str]) -> RawDocumentBuf {
     let mut rest = RawDocumentBuf::new();
     for (name, value) in document.into_iter().flatten() {
@@ -148,7 +146,7 @@ fn filter_of<'a>(name: &str, body: &'a RawDocument) -> Option<&'a RawDocument> {
 /// A read with a filter on cached fields.
 pub struct Read<'a> {
     namespace: &'a Namespace,
-    kept: &'a ReplicaFields,
+    fields: &'a ReplicaFields,
     name: &'a str,
     body: &'a RawDocument,
     filter: &'a RawDocument,
@@ -156,11 +154,11 @@ pub struct Read<'a> {
 }
 
 impl<'a> Read<'a> {
-    /// A command with a condition on a cached field, and without arguments that a replica cannot obey; else why it is
-    /// the upstream's.
+    /// Reads a command with a condition on a cached field, and without arguments that a replica does not support.
+    /// Returns the reason to pass on any other command.
     pub fn parse(
         namespace: &'a Namespace,
-        kept: &'a ReplicaFields,
+        fields: &'a ReplicaFields,
         body: &'a RawDocument,
     ) -> Result<Read<'a>, Reason> {
         let name = body.iter_elements().next().and_then(Result::ok);
@@ -172,11 +170,11 @@ impl<'a> Read<'a> {
         {
             return Err(Reason::Argument(argument.as_str().to_owned()));
         }
-        match kept.judge(filter) {
+        match fields.judge(filter) {
             Judgement::None => Err(Reason::NoCondition),
             judgement => Ok(Read {
                 namespace,
-                kept,
+                fields,
                 name,
                 body,
                 filter,
@@ -185,7 +183,7 @@ impl<'a> Read<'a> {
         }
     }
 
-    /// Does the replica hold all that the command needs?
+    /// Returns whether the replica holds all that the command needs.
     fn is_whole(&self) -> bool {
         self.judgement == Judgement::Whole
             && match self.name {
@@ -193,14 +191,14 @@ impl<'a> Read<'a> {
                 "distinct" => self
                     .body
                     .get_str("key")
-                    .is_ok_and(|key| self.kept.holds(key)),
+                    .is_ok_and(|key| self.fields.holds(key)),
                 "find" => self.shows_kept_fields() && self.sorts_by_kept_fields(),
                 _ => self.counts(),
             }
     }
 
-    /// What becomes of a read for which the replica has found documents with these `_id`s, by what is known of the
-    /// store.
+    /// Decides how a read is answered for which the replica has found documents with these `_id`s, by the pace of the
+    /// upstream.
     async fn by_id(
         &self,
         replicas: &Arc<Replicas>,
@@ -232,7 +230,7 @@ impl<'a> Read<'a> {
         Answer::Fetch(Fetch { ids, is_cut }, wanted)
     }
 
-    /// How the upstream should be asked for documents; else why it should search by itself.
+    /// Decides how the upstream is asked for documents. Returns the reason if it should search by itself.
     async fn strategy(
         &self,
         replicas: &Arc<Replicas>,
@@ -255,11 +253,11 @@ impl<'a> Read<'a> {
         }
     }
 
-    /// Is this a `find` that gives the same result on every upstream when its filter, order and projection are applied
-    /// here?
+    /// Returns whether this is a `find` whose filter, order and projection give the same result here as on every
+    /// upstream.
     fn can_be_judged_here(&self) -> bool {
         let document = |name| self.body.get_document(name).into_iter().flatten().flatten();
-        // Where some are left out, it depends on an order that only the upstream knows.
+        // Which documents are skipped depends on an order that only the upstream knows.
         let skips = !matches!(self.body.get("skip"), Ok(None));
         self.name == "find"
             && !skips
@@ -268,8 +266,7 @@ impl<'a> Read<'a> {
             && document("projection").all(is_switch)
     }
 
-    /// The `limit` of a `find` that may show any of the matching documents, and whose conditions the replica judges
-    /// all.
+    /// The `limit` of a `find` that may show any of the matching documents, if the replica judges all its conditions.
     fn limit(&self) -> Option<usize> {
         self.any_limit()
             .filter(|_| self.judgement == Judgement::Whole)
@@ -283,9 +280,9 @@ impl<'a> Read<'a> {
         (self.name == "find" && is_free).then_some(limit as usize)
     }
 
-    /// The part of the collection that a search of the upstream reads until it has found enough.
+    /// Returns the share of the collection that a search of the upstream reads until it has found enough.
     fn share(&self, replicas: &Replicas, ids: &[RawBson]) -> f64 {
-        // They are in the order of the collection.
+        // The `_id`s are in the order of the collection.
         let last = self
             .limit()
             .and_then(|limit| ids.get(limit.checked_sub(1)?));
@@ -293,9 +290,9 @@ impl<'a> Read<'a> {
         place.unwrap_or(1.0)
     }
 
-    /// The `_id`s of as many documents as the `limit` of a `find` needs, where these tell what to do: a search of the
-    /// store that ends early may take less time than a search of the replica for more. Returns `None` if more `_id`s
-    /// are needed, and as an error what becomes of the read where that is decided.
+    /// Searches for as many `_id`s as the `limit` of a `find` needs, if these may be enough to decide: a search of the
+    /// upstream that ends early may take less time than a search of the replica for more. Returns `None` if more `_id`s
+    /// are needed, and as an error the decision if there is one.
     async fn first_ids(
         &self,
         replicas: &Replicas,
@@ -316,7 +313,7 @@ impl<'a> Read<'a> {
         };
         let pace = replica.measurement.pace();
         let early = || self.early(replicas, limit, wanted, pace);
-        // A value that is looked for as a whole is found faster than documents are scanned, and is often that of few.
+        // A search for a whole value is faster than a scan of documents, and often finds few.
         let has_pattern = has_pattern(self.filter);
         if let Some(early) = has_pattern.then(early).flatten() {
             return Err(Answer::Forward(early));
@@ -336,7 +333,8 @@ impl<'a> Read<'a> {
         Ok(None)
     }
 
-    /// That a search of the upstream ends among its first documents, and is not known to be slow even so.
+    /// Returns the reason to pass the read on if a search of the upstream ends among its first documents, unless such a
+    /// search is known to be slower.
     fn early(
         &self,
         replicas: &Replicas,
@@ -348,11 +346,11 @@ impl<'a> Read<'a> {
         let (namespace, most) = (self.namespace, EARLY_DOCUMENTS);
         let scanned = replicas.scanned_until(namespace, &condition, few, most)?;
         let share = scanned as f64 / replicas.scanned_in_all(namespace)? as f64;
-        let is_left = pace.is_none_or(|pace| pace.leaves_to_store(wanted, share));
+        let is_left = pace.is_none_or(|pace| pace.prefers_search(wanted, share));
         is_left.then_some(Reason::Early { limit, scanned })
     }
 
-    /// Does a `find` show nothing but fields that the replica holds?
+    /// Returns whether a `find` shows only fields that the replica holds.
     fn shows_kept_fields(&self) -> bool {
         let Ok(projection) = self.body.get_document("projection") else {
             return false;
@@ -371,7 +369,7 @@ impl<'a> Read<'a> {
         fields.peek().is_some()
             && names_one
             && fields.all(|(name, value)| {
-                hides_id(name.as_str(), value) || shown(value) && self.kept.holds(name.as_str())
+                hides_id(name.as_str(), value) || shown(value) && self.fields.holds(name.as_str())
             })
     }
 
@@ -383,10 +381,10 @@ impl<'a> Read<'a> {
             .flatten()
             .flatten();
         sort.into_iter()
-            .all(|(name, value)| self.kept.holds(name.as_str()) && value.as_document().is_none())
+            .all(|(name, value)| self.fields.holds(name.as_str()) && value.as_document().is_none())
     }
 
-    /// Does a pipeline end in numbers of documents, counted together or by a field that the replica holds?
+    /// Returns whether a pipeline ends in counts of documents: of all, or by a field that the replica holds.
     fn counts(&self) -> bool {
         let mut ends = false;
         for (name, value) in stages(self.body).into_iter().flatten().skip(1) {
@@ -412,7 +410,7 @@ impl<'a> Read<'a> {
             .all(|(name, value)| match (name.as_str(), value) {
                 ("_id", RawBsonRef::String(path)) => path
                     .strip_prefix('$')
-                    .is_some_and(|path| !path.starts_with('$') && self.kept.holds(path)),
+                    .is_some_and(|path| !path.starts_with('$') && self.fields.holds(path)),
                 ("_id", RawBsonRef::Null | RawBsonRef::Int32(_)) => true,
                 (_, RawBsonRef::Document(sum)) => {
                     matches!(sum.get("$sum"), Ok(Some(RawBsonRef::Int32(_))))
@@ -421,7 +419,7 @@ impl<'a> Read<'a> {
             })
     }
 
-    /// The condition that the replica can judge.
+    /// Returns the condition that the replica can judge.
     fn condition(&self) -> RawDocumentBuf {
         match &self.judgement {
             Judgement::Part(condition) => condition.clone(),
@@ -429,8 +427,8 @@ impl<'a> Read<'a> {
         }
     }
 
-    /// The `_id`s of the documents that may match; else what becomes of the read, as they are too many to name or the
-    /// search was stopped.
+    /// Searches for the `_id`s of the documents that may match. Returns the decision if they are too many or the search
+    /// was stopped.
     async fn ids(
         &self,
         replicas: &Replicas,
@@ -446,8 +444,8 @@ impl<'a> Read<'a> {
         }
     }
 
-    /// The `_id`s of at most `most` documents that may match, in the order of the collection; else what becomes of
-    /// the read.
+    /// Searches for the `_id`s of at most `most` documents that may match, in the order of the collection. Returns the
+    /// decision if the search failed or was stopped.
     async fn search(
         &self,
         replicas: &Replicas,
@@ -473,7 +471,7 @@ impl<'a> Read<'a> {
         Ok(ids.map(RawBson::from).collect())
     }
 
-    /// The command, asked of the documents with these `_id`s only. The upstream judges them by the whole filter.
+    /// Returns the command for the documents with these `_id`s only. The upstream judges them by the whole filter.
     fn narrowed(&self, ids: Vec<RawBson>) -> RawDocumentBuf {
         let filter = narrowed(self.filter, RawArrayBuf::from_iter(ids));
         let mut command = RawDocumentBuf::new();
@@ -495,7 +493,7 @@ impl<'a> Read<'a> {
     }
 }
 
-/// Does a filter have a regular expression in it?
+/// Returns whether a filter has a regular expression.
 fn has_pattern(filter: &RawDocument) -> bool {
     filter
         .into_iter()
@@ -511,7 +509,7 @@ fn has_pattern(filter: &RawDocument) -> bool {
         })
 }
 
-/// Does a field of a sort or a projection say just a direction, or whether it is shown?
+/// Returns whether a field of a sort or a projection is only a direction, or a choice to show it.
 fn is_switch((name, value): (&CStr, RawBsonRef<'_>)) -> bool {
     let value = matches!(
         value,
@@ -523,21 +521,21 @@ fn is_switch((name, value): (&CStr, RawBsonRef<'_>)) -> bool {
     value && !name.as_str().contains('$')
 }
 
-/// The stages of a pipeline, each with its argument. Returns `None` if a stage is not a document of one field: the
-/// store reports that.
+/// Returns the stages of a pipeline, each with its argument; `None` if a stage is not a document of one field: the
+/// upstream reports that.
 fn stages(body: &RawDocument) -> Option<Vec<(&str, RawBsonRef<'_>)>> {
     let stages = body.get_array("pipeline").ok()?.into_iter();
     stages.map(|stage| only_field(stage.ok()?)).collect()
 }
 
-/// The field of a document that has one.
+/// Returns the only field of a document, if it has one.
 fn only_field(document: RawBsonRef<'_>) -> Option<(&str, RawBsonRef<'_>)> {
     let mut fields = document.as_document()?.into_iter();
     let (name, value) = fields.next()?.ok()?;
     fields.next().is_none().then_some((name.as_str(), value))
 }
 
-/// Can a replica do what this argument asks? What is not known is the upstream's: transactions, collations, hints, ...
+/// Returns whether a replica supports this argument. Others are the upstream's: transactions, collations, hints, ...
 fn supports(command: &str, argument: &str, value: RawBsonRef<'_>) -> bool {
     match (argument, value) {
         ("readConcern", RawBsonRef::Document(concern)) => {
@@ -572,8 +570,8 @@ mod tests {
     use super::*;
 
     #[test]
-    fn pipelines_with_malformed_stages_are_the_stores() {
-        let (namespace, kept) = (
+    fn pipelines_with_malformed_stages_are_passed_on() {
+        let (namespace, fields) = (
             namespace::checked("d", "c").expect("a name"),
             ReplicaFields::new(vec!["name".to_owned()]),
         );
@@ -581,7 +579,7 @@ mod tests {
         let is_read = |stages: Vec<RawBson>| {
             let pipeline = RawArrayBuf::from_iter(stages);
             let body = rawdoc! { "aggregate": "c", "pipeline": pipeline, "cursor": {} };
-            Read::parse(&namespace, &kept, &body).is_ok()
+            Read::parse(&namespace, &fields, &body).is_ok()
         };
         let group = || rawdoc! { "$group": { "_id": "$n" } };
         assert!(is_read(vec![filter().into(), group().into()]));
@@ -596,11 +594,11 @@ mod tests {
     #[test]
     fn a_narrowed_pipeline_has_all_stages_but_its_first() {
         let namespace = namespace::checked("d", "c").expect("a name");
-        let kept = ReplicaFields::new(vec!["name".to_owned()]);
+        let fields = ReplicaFields::new(vec!["name".to_owned()]);
         let group = rawdoc! { "$group": { "_id": "$n" } };
         let pipeline = [rawdoc! { "$match": { "name": "x" } }, group.clone()];
         let body = rawdoc! { "aggregate": "c", "pipeline": RawArrayBuf::from_iter(pipeline), "cursor": {} };
-        let read = Read::parse(&namespace, &kept, &body).expect("it has a condition");
+        let read = Read::parse(&namespace, &fields, &body).expect("it has a condition");
         let narrowed = read.narrowed(vec![RawBson::Int32(1)]);
         let stages = narrowed.get_array("pipeline").expect("it is one");
         let stages: Vec<_> = stages.into_iter().flatten().collect();

@@ -1,4 +1,5 @@
-//! Why the upstream answers a read on a collection with caches, in words and figures.
+//! Why the upstream answers a read on a collection with caches: reasons with figures, for `explain` and strict
+//! searches.
 
 use std::time::Duration;
 
@@ -9,25 +10,25 @@ use super::reads::IDS_MAX;
 use crate::replicas::pace::{Pace, Wanted};
 use crate::replicas::{Replicas, number};
 
-/// Why a read goes to the upstream as it is.
+/// Why a read is passed on unchanged.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Reason {
-    /// The replica does not answer, and says why.
+    /// The replica does not answer, for this reason.
     NotReady(String),
     /// The upstream does not let the client read the collection.
     Unproven,
     /// There is no condition that a cache could judge.
     NoCondition,
-    /// It has an argument that a replica cannot obey.
+    /// It has an argument that a replica does not support.
     Argument(String),
     /// The search of the replica failed.
     Refused(String),
-    /// Too many documents match what the replica can judge of the filter, or all of it.
+    /// Too many documents match the conditions that the replica can judge.
     TooMany {
         condition: RawDocumentBuf,
         is_whole: bool,
     },
-    /// The upstream finds all documents that the limit allows among its first ones.
+    /// The upstream finds as many documents as the limit allows among its first ones.
     Early { limit: usize, scanned: u64 },
     /// The upstream finds the documents faster than it gives them by their `_id`s.
     Slower {
@@ -40,13 +41,13 @@ pub enum Reason {
 }
 
 impl Reason {
-    /// That a search of the replica failed, as its reply tells.
+    /// Returns the reason of a search of the replica that failed with this reply.
     pub fn refused(reply: &RawDocument) -> Reason {
         Reason::Refused(reply.get_str("errmsg").unwrap_or_default().to_owned())
     }
 
-    /// The reason for people. How many documents match is counted for `client`.
-    pub async fn told(
+    /// Returns the reason as text. How many documents match is counted for `client`.
+    pub async fn text(
         &self,
         replicas: &Replicas,
         client: &ClientContext,
@@ -97,7 +98,8 @@ impl Reason {
     }
 }
 
-/// How the documents that a replica has found are asked for, and how long that takes, as far as it was measured.
+/// Says how the upstream is asked for documents that a replica has found, and how long that takes, as far as it was
+/// measured.
 pub fn by_id(wanted: Wanted, pace: Option<Pace>) -> String {
     let (count, how) = match wanted.one_by_one {
         Some(count) => (count, ", one by one"),
@@ -119,7 +121,7 @@ pub fn by_id(wanted: Wanted, pace: Option<Pace>) -> String {
     }
 }
 
-/// Milliseconds, with a digit behind the point where they are few.
+/// Returns milliseconds, with one decimal if they are few.
 fn ms(duration: Duration) -> String {
     let ms = duration.as_secs_f64() * 1e3;
     match ms < 10.0 {
@@ -128,7 +130,7 @@ fn ms(duration: Duration) -> String {
     }
 }
 
-/// A number with its digits in groups of three.
+/// Returns a number with its digits in groups of three.
 pub fn grouped(number: u64) -> String {
     let digits = number.to_string();
     let mut grouped = String::new();

@@ -1,8 +1,8 @@
-//! Clients while the upstream is away. With `upstream-serve-stale` they get what caches answer alone, as of when the
-//! upstream was last there.
+//! Clients while the upstream is away. With `upstream-serve-stale`, caches answer what they can by themselves, as of
+//! when the upstream was last reachable.
 //!
-//! The first command that needs the upstream gets an error that says so and ends the connection: on a new one, the
-//! upstream may be back.
+//! The first command that needs the upstream gets an error and ends the connection: on a new one, the upstream may be
+//! back.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -19,7 +19,7 @@ use super::{cursors, operations};
 use crate::Proxy;
 
 impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
-    /// A client who came while the upstream could not be reached.
+    /// A client that came while the upstream could not be reached.
     pub fn stale(proxy: Arc<Proxy>, client: ClientContext, stream: S) -> Connection<S> {
         Connection {
             is_stale: true,
@@ -27,8 +27,8 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
         }
     }
 
-    /// The upstream has closed the connection: whether it cannot be reached at all, and the client is served without
-    /// it.
+    /// Checks whether the upstream, which has closed the connection, is away. Returns true if the client is then served
+    /// without it.
     pub(super) async fn go_stale_if_away(&mut self) -> bool {
         let Proxy {
             upstream, replicas, ..
@@ -40,7 +40,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
         self.is_stale
     }
 
-    /// Runs a read; if the upstream goes meanwhile, answers it without.
+    /// Runs a read. If the upstream goes meanwhile, caches answer the read if they can.
     pub(super) async fn read_or_go_stale(&mut self, request: Request) -> Result<Next, FrameError> {
         let replicas = Arc::clone(&self.replicas);
         self.may_go_stale = true;
@@ -53,8 +53,8 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
         }
     }
 
-    /// The upstream is there again: whether the client has a connection to it. Who has said who it is has to say it
-    /// anew.
+    /// Connects the client to the upstream, which is back. Returns false if that fails, or if the client has
+    /// authenticated: it has to authenticate again.
     pub(super) async fn reconnect(&mut self) -> bool {
         if self.may_be_authenticated {
             return false;
@@ -63,22 +63,22 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
             return false;
         };
         self.set_upstream(upstream);
-        // It may be another upstream, or let others read.
+        // It may be another upstream, or have other rules.
         self.proven.clear();
         self.is_stale = false;
         true
     }
 
-    pub(super) fn remember_hello(&self, told: &RawDocument) {
+    pub(super) fn remember_hello(&self, received: &RawDocument) {
         if self.replicas.serve_stale {
-            *self.replicas.hello.lock() = Some(handshake::remembered(told));
+            *self.replicas.hello.lock() = Some(handshake::remembered(received));
         }
     }
 
-    /// The reply to a hello, if the upstream has been there before.
+    /// Returns the reply to a hello, if the upstream has answered one before.
     pub(super) fn stale_hello(&self, asked: &RawDocument) -> Option<RawDocumentBuf> {
-        let told = self.replicas.hello.lock();
-        Some(handshake::reply(told.as_ref()?, asked))
+        let received = self.replicas.hello.lock();
+        Some(handshake::reply(received.as_ref()?, asked))
     }
 
     pub(super) async fn hello_stale(
@@ -92,13 +92,13 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
         }
     }
 
-    /// Tells the client that the upstream is away, and ends the connection.
+    /// Answers that the upstream is away, and ends the connection.
     pub(super) async fn refuse_away(&mut self, request: &Request) -> Result<Next, FrameError> {
         self.respond(self.away(), request).await?;
         Ok(Next::Close)
     }
 
-    /// The error that the upstream is away, in the form of a server that shuts down: drivers then try again.
+    /// Returns the error that the upstream is away, in the form of a server that shuts down: drivers then try again.
     pub(super) fn away(&self) -> RawDocumentBuf {
         let upstream = &self.proxy.upstream;
         rawdoc! {
@@ -107,7 +107,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
         }
     }
 
-    /// Answers a command, if the cache can alone.
+    /// Answers a command by caches alone, if they can.
     pub(super) async fn answer_stale(&mut self, request: Request) -> Result<Next, FrameError> {
         if let Some(message) = decode(&request.bytes)
             && message
@@ -138,7 +138,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
         };
         let mut epoch = replica.epoch();
         let mut answer = self.answer_of(&replicas, &replica, &message.body).await?;
-        // Its stream may just have ended: then it is as good as before, under another number.
+        // Its stream may have ended just now: its copy is as good as before, in another epoch.
         while !matches!(answer, Answer::Reply(_)) && replica.epoch() != epoch {
             epoch = replica.epoch();
             answer = self.answer_of(&replicas, &replica, &message.body).await?;

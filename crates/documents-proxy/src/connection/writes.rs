@@ -8,45 +8,43 @@ use forebay_wire_mongo::{Flags, OpMsg, Sequence};
 use crate::replicas::fields::{document_of, elements};
 use crate::replicas::{Effect, number, succeeded};
 
-/// The most documents that a write may touch and still be followed; after a wider one the replica is loaded anew.
+/// Maximum documents that a write may touch and still be followed. After a wider one the replica is loaded again.
 pub const TOUCHED_MAX: usize = 10_000;
 
 /// Codes of errors by which an upstream refuses a command before it has done anything: Unauthorized, NamespaceNotFound,
-/// NamespaceExists, CommandNotFound, InvalidNamespace, an option that is not known, and one that is missing.
-/// Others need not be: FerretDB 1 tells a query of the wrong shape when it comes to it, and may have written before.
+/// NamespaceExists, CommandNotFound, InvalidNamespace, an unknown option and a missing option. Other codes prove
+/// nothing: FerretDB 1 reports a malformed query when it comes to it, and may have written before.
 const REFUSALS: &[i32] = &[13, 26, 48, 59, 73, 40414, 40415];
 
-/// Codes that say what is wrong with a statement: BadValue, FailedToParse, TypeMismatch, IllegalOperation and
-/// NotImplemented.
+/// Codes that report a wrong statement: BadValue, FailedToParse, TypeMismatch, IllegalOperation and NotImplemented.
 const WRONG: &[i32] = &[2, 9, 14, 20, NOT_IMPLEMENTED];
 const NOT_IMPLEMENTED: i32 = 238;
 
-/// A write, ready to go to the upstream, and what is known of its effect before.
+/// A write that is about to be sent to the upstream, and what is known of its effect.
 pub struct Write {
-    /// The message, changed where that says more exactly what it writes.
+    /// The message, changed so that its effect is better known.
     pub message: OpMsg,
     plan: Plan,
-    /// It writes one document at most: an error by which an upstream says what is wrong with it means that it wrote
-    /// none.
+    /// It writes at most one document: an error that reports a wrong statement means that it wrote none.
     is_single: bool,
 }
 
-/// How the effect is told from the reply.
+/// How the reply determines the effect.
 enum Plan {
     /// These documents are inserted, unless the reply says otherwise.
     Insert(Vec<RawDocumentBuf>),
-    /// Documents with these `_id`s may change, those that these queries find, and those that the reply says were
-    /// inserted.
+    /// Documents that may change: those with these `_id`s, those that these queries find, and those that the reply
+    /// reports as inserted.
     Touch {
         ids: Vec<RawBson>,
         queries: Vec<RawDocumentBuf>,
         upserts: bool,
     },
-    /// Nobody knows.
+    /// The effect is unknown.
     Unknown,
 }
 
-/// Is this the name of a command that [`Write`] understands?
+/// Returns whether this is the name of a command that [`Write`] understands.
 pub fn is_write(command: &str) -> bool {
     matches!(
         command,
@@ -54,12 +52,12 @@ pub fn is_write(command: &str) -> bool {
     )
 }
 
-/// Has the upstream refused a command without doing any of it?
+/// Returns whether the upstream has refused a command before it did anything.
 pub fn is_refusal(reply: &RawDocument) -> bool {
     has_code(reply, REFUSALS)
 }
 
-/// Has the upstream refused a command that is no [`Write`] without doing any of it?
+/// Returns whether the upstream has refused a command other than a [`Write`] before it did anything.
 pub fn is_refusal_of_all(command: &str, reply: &RawDocument) -> bool {
     let is_parsed_first = matches!(command, "create" | "collMod" | "renameCollection");
     is_refusal(reply)
@@ -67,13 +65,13 @@ pub fn is_refusal_of_all(command: &str, reply: &RawDocument) -> bool {
         || is_parsed_first && has_failed_to_parse(reply)
 }
 
-/// Does a reply say that what was sent is no command? Codes from 40,000 to 49,999 are of parsers.
+/// Returns whether a reply reports a malformed command. Codes from 40,000 to 49,999 are of parsers.
 fn has_failed_to_parse(reply: &RawDocument) -> bool {
     let code = reply.get_i32("code").unwrap_or(0);
     has_code(reply, WRONG) || !succeeded(reply) && (40_000..50_000).contains(&code)
 }
 
-/// Does a reply say that a statement is wrong?
+/// Returns whether a reply reports a wrong statement.
 fn is_wrong(reply: &RawDocument) -> bool {
     !matches!(reply.get("writeErrors"), Ok(None)) || has_code(reply, WRONG)
 }
@@ -83,7 +81,7 @@ fn has_code(reply: &RawDocument, codes: &[i32]) -> bool {
     !succeeded(reply) && codes.contains(&code)
 }
 
-/// The collections that a command writes to in ways that [`Write`] does not follow; none if it may be any.
+/// Returns the collections that a command writes to in ways that [`Write`] does not follow; `None` if it may be any.
 pub fn targets(command: &str, body: &RawDocument) -> Option<Vec<Namespace>> {
     match command {
         "bulkWrite" => {
@@ -105,7 +103,7 @@ pub fn targets(command: &str, body: &RawDocument) -> Option<Vec<Namespace>> {
     }
 }
 
-/// The collection that a pipeline writes to.
+/// Returns the collection that a pipeline writes to.
 fn written_out(body: &RawDocument) -> Option<Namespace> {
     let stages = body.get_array("pipeline").ok()?.into_iter().flatten();
     let last = stages.last()?.as_document()?;
@@ -128,7 +126,7 @@ fn written_out(body: &RawDocument) -> Option<Namespace> {
 }
 
 impl Write {
-    /// What a write says of its effect. A reply to it is needed, also where the client wants none.
+    /// Determines what a command says of its effect. The reply is needed, even if the client wants none.
     pub fn parse(name: &str, message: OpMsg) -> Write {
         let message = expecting_reply(message);
         match name {
@@ -151,7 +149,7 @@ impl Write {
         }
     }
 
-    /// Documents without an `_id` get one here, as they would by a router.
+    /// Documents without an `_id` get one here, as a router would give them.
     fn insert(message: OpMsg) -> Write {
         let documents: Vec<_> = statements(&message, "documents")
             .into_iter()
@@ -165,11 +163,12 @@ impl Write {
         }
     }
 
-    /// Statements that name an `_id` or have a query under `field`. What one of several changes may be what the next
-    /// one finds; so all together touch what they find before the first, and what they insert.
+    /// Determines the effect of statements that name an `_id` or have a query under `field`. A statement may change
+    /// what a later one matches, so the batch's effect is bounded by the documents all of them match beforehand, plus
+    /// those it inserts.
     fn touch(message: OpMsg, statements: &[RawDocumentBuf], field: &str) -> Write {
         let (mut ids, mut queries, mut upserts) = (Vec::new(), Vec::new(), false);
-        // A command-wide `let` or collation concerns every statement.
+        // A `let` or a collation of the command applies to every statement.
         let mut is_plain = is_plain(&message.body);
         for statement in statements {
             is_plain &= self::is_plain(statement);
@@ -202,12 +201,13 @@ impl Write {
         Write {
             message,
             plan,
-            // A `findAndModify` can fail after it has written, by what it is to show.
+            // A `findAndModify` can fail after it has written, because of what it is to show.
             is_single: field == "q" && matches!(statements, [statement] if is_one(statement)),
         }
     }
 
-    /// The queries whose documents have to be known before the write; none if that would not tell its effect.
+    /// Returns the queries to run before the write, as their documents may change; `None` if that would not determine
+    /// the effect.
     pub fn lookups(&self) -> Option<Vec<RawDocumentBuf>> {
         match &self.plan {
             Plan::Insert(_) => Some(Vec::new()),
@@ -216,19 +216,19 @@ impl Write {
         }
     }
 
-    /// The queries have found these documents.
+    /// Adds documents that the queries have found.
     pub fn add_touched(&mut self, found: Vec<RawBson>) {
         if let Plan::Touch { ids, .. } = &mut self.plan {
             ids.extend(found);
         }
     }
 
-    /// Nobody can tell what the queries find.
+    /// Notes that the effect cannot be determined.
     pub fn set_unknown(&mut self) {
         self.plan = Plan::Unknown;
     }
 
-    /// What the upstream did, as its reply tells; no reply tells nothing.
+    /// Determines the effect from the upstream's reply; `None` is no reply.
     pub fn effect(self, reply: Option<&RawDocument>) -> Effect {
         let Some(reply) = reply else {
             return Effect::Unfinished;
@@ -236,7 +236,7 @@ impl Write {
         if is_refusal(reply) || (self.is_single && is_wrong(reply)) {
             return Effect::Nothing;
         }
-        // The answer to a write that was done before, and that other documents may match now.
+        // This is the reply to a write that was done before. Other documents may match by now.
         if !matches!(reply.get("retriedStmtIds"), Ok(None)) {
             return Effect::Unknown;
         }
@@ -249,7 +249,7 @@ impl Write {
                 let ids = documents.iter().filter_map(|it| it.get("_id").ok()?);
                 Effect::Touched(ids.map(Into::into).collect())
             }
-            // A reply with errors need not tell what was inserted before: that of FerretDB 1 does not.
+            // A reply with errors may not report what was inserted before: FerretDB 1's does not.
             Plan::Touch { upserts: true, .. } if has_failed(reply) => Effect::Unknown,
             Plan::Touch { mut ids, .. } => {
                 ids.extend(upserted(reply));
@@ -259,12 +259,12 @@ impl Write {
     }
 }
 
-/// Does a reply tell of errors?
+/// Returns whether a reply reports errors.
 fn has_failed(reply: &RawDocument) -> bool {
     !succeeded(reply) || !matches!(reply.get("writeErrors"), Ok(None))
 }
 
-/// The message as one to which a reply comes.
+/// Returns the message as one to which a reply comes.
 pub fn expecting_reply(message: OpMsg) -> OpMsg {
     OpMsg {
         flags: Flags(message.flags.0 & !Flags::MORE_TO_COME.0),
@@ -273,7 +273,7 @@ pub fn expecting_reply(message: OpMsg) -> OpMsg {
     }
 }
 
-/// The command with a reply as soon as it is done, if its write concern asks for none.
+/// Returns the command with a reply as soon as it is done, if its write concern asks for none.
 fn acknowledged(body: &RawDocument) -> RawDocumentBuf {
     let is_silent = |value: RawBsonRef<'_>| {
         let concern = value.as_document();
@@ -289,7 +289,7 @@ fn acknowledged(body: &RawDocument) -> RawDocumentBuf {
     acknowledged
 }
 
-/// May a query find something else a moment later without a write?
+/// Returns whether a query may find something else a moment later without a write.
 fn is_fickle(query: &RawDocument) -> bool {
     let operators: [&[u8]; 3] = [b"$expr\0", b"$where\0", b"$sampleRate\0"];
     let bytes = query.as_bytes();
@@ -299,13 +299,13 @@ fn is_fickle(query: &RawDocument) -> bool {
     })
 }
 
-/// Does a query in this document mean the same by itself?
+/// Returns whether a query in this document means the same by itself.
 fn is_plain(command: &RawDocument) -> bool {
     let has = |name| !matches!(command.get(name), Ok(None));
     !has("collation") && !has("let") && !has("c")
 }
 
-/// The `_id` that a query asks for, if it does no more than that.
+/// Returns the `_id` that a query requires, whatever else it requires.
 fn id_in(query: &RawDocument) -> Option<RawBson> {
     let value = query.get("_id").ok()??;
     match value {
@@ -328,7 +328,7 @@ fn with_id(document: RawDocumentBuf) -> RawDocumentBuf {
     document_of(&[elements(&id), elements(&document)])
 }
 
-/// The statements of a command, from its document sequence or from an array in the body.
+/// Returns the statements of a command, from its document sequence or from an array in the body.
 fn statements(message: &OpMsg, name: &str) -> Vec<RawDocumentBuf> {
     let sequence = message
         .sequences
@@ -367,7 +367,7 @@ fn inserted_all(reply: &RawDocument, count: usize) -> bool {
     !has_failed(reply) && number(reply, "n") == Some(count as f64)
 }
 
-/// The `_id`s of documents that an update or a `findAndModify` inserted.
+/// Returns the `_id`s of documents that an update or a `findAndModify` inserted.
 fn upserted(reply: &RawDocument) -> Vec<RawBson> {
     let mut ids = Vec::new();
     for entry in reply.get_array("upserted").into_iter().flatten().flatten() {
@@ -466,7 +466,7 @@ mod tests {
     }
 
     #[test]
-    fn an_error_of_one_document_is_all_and_of_several_tells_little() {
+    fn an_error_is_the_effect_of_one_statement_and_not_of_several() {
         let one = rawdoc! { "q": { "_id": 1 }, "u": { "$inc": { "name": 1 } }, "upsert": true };
         let many = rawdoc! { "q": { "_id": 2 }, "u": { "$set": { "n": 1 } }, "multi": true };
         let effect = |updates: &[&RawDocumentBuf], reply: RawDocumentBuf| {
@@ -503,13 +503,13 @@ mod tests {
         }
         let wrong = rawdoc! { "ok": 0.0, "code": 14 };
         assert!(!is_refusal_of_all("bulkWrite", &wrong));
-        for told in [rawdoc! { "ok": 1.0 }, rawdoc! { "ok": 0.0, "code": 11601 }] {
-            assert!(!is_refusal_of_all("create", &told), "{told:?}");
+        for reply in [rawdoc! { "ok": 1.0 }, rawdoc! { "ok": 0.0, "code": 11601 }] {
+            assert!(!is_refusal_of_all("create", &reply), "{reply:?}");
         }
     }
 
     #[test]
-    fn a_reply_tells_when_it_was_written() {
+    fn a_reply_has_the_time_of_the_write() {
         let time = bson::Timestamp {
             time: 1,
             increment: 2,

@@ -1,4 +1,4 @@
-//! What a write through us does to a replica.
+//! Applying writes that come through the proxy.
 
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -10,15 +10,15 @@ use futures_util::TryStreamExt;
 use super::fields::ReplicaFields;
 use super::{Replica, ReplicaError, Replicas, refused, unreadable};
 
-/// As few documents as this are read again one by one: upstreams that find a single `_id` by an index may scan for
+/// Maximum documents that are read again one by one: an upstream that finds a single `_id` by an index may scan for
 /// several.
 const READ_ONE_BY_ONE_MAX: usize = 16;
-/// The most `_id`s in one query to the upstream.
+/// Maximum `_id`s in one query to the upstream.
 const IDS_MAX: usize = 1_000;
-/// The most documents that are put into a replica in one batch.
+/// Maximum documents that are put into a replica in one batch.
 const DOCUMENTS_MAX: usize = 1_000;
 
-/// What a write has done.
+/// The effect of a write.
 #[derive(Debug)]
 pub enum Effect {
     /// These documents were inserted, and nothing else.
@@ -27,16 +27,17 @@ pub enum Effect {
     Touched(Vec<RawBson>),
     /// Nothing: the upstream refused it.
     Nothing,
-    /// Nobody knows, but it is over.
+    /// Unknown, but the write is over.
     Unknown,
-    /// Nobody knows, and the upstream may still be at work on it.
+    /// Unknown, and the upstream may still be running the write.
     Unfinished,
 }
 
 impl Replicas {
-    /// Follows a write. The caller holds the gate alone since before the write went to the upstream.
+    /// Applies a write to a replica. The caller has held the apply lock exclusively since before it sent the write to
+    /// the upstream.
     ///
-    /// A replica that cannot follow answers nothing any more and is loaded anew.
+    /// A replica to which a write cannot be applied is loaded again, and answers nothing until then.
     pub async fn apply(self: &Arc<Self>, replica: &Arc<Replica>, effect: Effect) {
         let followed = match effect {
             Effect::Inserted(documents) => self.apply_inserts(replica, &documents),
@@ -59,39 +60,39 @@ impl Replicas {
         replica: &Replica,
         documents: &[RawDocumentBuf],
     ) -> Result<(), ReplicaError> {
-        let Some(kept) = replica.note_written(documents.iter().filter_map(id_of)) else {
+        let Some(fields) = replica.note_written(documents.iter().filter_map(id_of)) else {
             return Ok(());
         };
         for documents in documents.chunks(DOCUMENTS_MAX) {
-            let documents = documents.iter().map(|document| kept.project(document));
+            let documents = documents.iter().map(|document| fields.project(document));
             self.replicate(replica.applied_in(), &[], &documents.collect::<Vec<_>>())?;
         }
         Ok(())
     }
 
-    /// Reads the documents again, and makes the replica equal.
+    /// Reads the documents again, and makes those of the replica equal.
     async fn apply_ids(&self, replica: &Replica, ids: Vec<RawBson>) -> Result<(), ReplicaError> {
-        let Some(kept) = replica.note_written(ids.iter().map(RawBson::as_raw_bson_ref)) else {
+        let Some(fields) = replica.note_written(ids.iter().map(RawBson::as_raw_bson_ref)) else {
             return Ok(());
         };
         for ids in ids.chunks(IDS_MAX) {
-            let found = self.read(&replica.namespace, &kept, ids).await?;
+            let found = self.read(&replica.namespace, &fields, ids).await?;
             let there: HashSet<Vec<u8>> = found.iter().filter_map(id_of).map(id_key).collect();
             let gone = ids
                 .iter()
                 .filter(|id| !there.contains(&id_key(id.as_raw_bson_ref())));
             let gone: Vec<&RawBson> = gone.collect();
-            let found = found.iter().map(|document| kept.project(document));
+            let found = found.iter().map(|document| fields.project(document));
             self.replicate(replica.applied_in(), &gone, &found.collect::<Vec<_>>())?;
         }
         Ok(())
     }
 
-    /// The documents with these `_id`s that the upstream has.
+    /// Returns the documents with these `_id`s that the upstream has.
     async fn read(
         &self,
         namespace: &Namespace,
-        kept: &ReplicaFields,
+        fields: &ReplicaFields,
         ids: &[RawBson],
     ) -> Result<Vec<RawDocumentBuf>, ReplicaError> {
         let store = self
@@ -105,7 +106,7 @@ impl Replicas {
         if values.len() > READ_ONE_BY_ONE_MAX {
             let found = store.find(doc! { "_id": { "$in": values } });
             return Ok(found
-                .projection(kept.projection())
+                .projection(fields.projection())
                 .await?
                 .try_collect()
                 .await?);
@@ -113,12 +114,12 @@ impl Replicas {
         let mut found = Vec::new();
         for id in values {
             let one = store.find_one(doc! { "_id": id });
-            found.extend(one.projection(kept.projection()).await?);
+            found.extend(one.projection(fields.projection()).await?);
         }
         Ok(found)
     }
 
-    /// Takes documents out of a replica, and puts others into the place of those with their `_id`s.
+    /// Deletes documents of a replica, and inserts others or puts them in place of those with their `_id`s.
     pub(super) fn replicate(
         &self,
         namespace: &Namespace,

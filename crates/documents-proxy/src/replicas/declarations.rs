@@ -9,7 +9,7 @@ use forebay_documents::{Namespace, namespace};
 use super::{ReplicaError, Replicas};
 
 impl Replicas {
-    /// The caches that were declared when the list was written last.
+    /// Reads the declared caches.
     pub(super) fn recorded(&self) -> Result<Vec<(Namespace, Vec<RawDocumentBuf>)>, ReplicaError> {
         let Some(file) = &self.file else {
             return Ok(Vec::new());
@@ -21,12 +21,12 @@ impl Replicas {
         }
     }
 
-    /// Writes the list anew, whole or not at all.
+    /// Writes the declared caches, all or nothing.
     pub(super) fn record(&self) -> Result<(), ReplicaError> {
         let Some(file) = &self.file else {
             return Ok(());
         };
-        // Who comes later writes what is declared then.
+        // A later caller writes what is declared then.
         let _one_at_a_time = self.recording.lock();
         let mut lines = String::new();
         for replica in self.declared() {
@@ -47,7 +47,7 @@ impl Replicas {
         written.write_all(lines.as_bytes())?;
         written.sync_all()?;
         std::fs::rename(new, file)?;
-        // The new name is on the disk with its directory.
+        // Syncing the directory makes the new name durable.
         let directory = file.parent().filter(|it| !it.as_os_str().is_empty());
         Ok(std::fs::File::open(directory.unwrap_or(Path::new(".")))?.sync_all()?)
     }

@@ -1,7 +1,8 @@
 //! The change stream of a collection, batch by batch.
 //!
-//! The driver's own change streams go on by themselves after an error. Here the replica must not answer from then until
-//! the upstream has taken the token: it may not have what it had shown before. So this is a cursor of an `aggregate`.
+//! The driver's own change streams resume by themselves after an error. Here the replica must not answer from then
+//! until the upstream has accepted the token: the upstream may have lost what it had reported. So this is a cursor of
+//! an `aggregate`.
 
 use std::io;
 use std::sync::Arc;
@@ -20,25 +21,25 @@ use super::{Replica, ReplicaError, Replicas, unreadable};
 
 const SHARED_WRITES: &str = "the upstream has no change stream, which would report writes that do not come through Forebay: start \
     Forebay with --upstream-writes exclusive if there are none";
-/// How long the upstream waits for an event before it says that there is none: a writer whose write
-/// changed nothing waits as long.
+/// Time for which the upstream waits for an event before it sends an empty batch. A writer whose write changed nothing
+/// waits as long.
 const AWAIT: Duration = Duration::from_millis(50);
-/// The longest silence of an upstream that is there: one whose machine is gone without a word may be back without its
-/// last writes, and the replica answers until then. After a pause of a busy store the stream goes on where it was.
+/// Maximum time without a reply. An upstream whose machine disappeared may come back without its last writes, and the
+/// replica answers until the silence is noticed. After a pause of a busy upstream, the stream resumes where it was.
 const SILENCE_MAX: Duration = Duration::from_secs(5);
-/// Batches that are read ahead of what is applied.
+/// Batches that are read ahead of those that are applied.
 const BATCHES_AHEAD: usize = 2;
-/// A batch of as many bytes may have been cut between two events of one cluster time.
+/// A batch of at least this many bytes may have been cut between two events of one cluster time.
 const FULL_BATCH_BYTES: usize = 12 << 20;
-/// Error codes of an upstream without change streams: CommandNotFound, CommandNotSupported, NotImplemented, a stage
-/// that is not known, and only supported on replica sets.
+/// Error codes of an upstream without change streams: CommandNotFound, CommandNotSupported, NotImplemented, an unknown
+/// stage, and only supported on replica sets.
 const NONE: [i32; 5] = [59, 115, 238, 40324, 40573];
 /// Error codes of an upstream that stops, or is no longer the primary: HostUnreachable, HostNotFound,
 /// ShutdownInProgress, PrimarySteppedDown, NotWritablePrimary, InterruptedAtShutdown, InterruptedDueToReplStateChange,
 /// NotPrimaryNoSecondaryOk and NotPrimaryOrSecondary.
 const LEAVES: [i32; 9] = [6, 7, 91, 189, 10107, 11600, 11602, 13435, 13436];
 
-/// What has become of a document.
+/// A change of a document.
 #[derive(Debug)]
 pub(super) struct Event {
     pub token: RawDocumentBuf,
@@ -47,25 +48,25 @@ pub(super) struct Event {
     pub document: Option<RawDocumentBuf>,
     /// When the upstream wrote it.
     pub wrote: Option<bson::DateTime>,
-    /// Of a transaction, others may follow with the same time.
+    /// Is it of a transaction, so that others may follow with the same time?
     is_part: bool,
 }
 
-/// What a stream tells at a time.
+/// A batch of a stream.
 #[derive(Debug)]
 pub(super) struct Batch {
     pub events: Vec<Event>,
-    /// The place behind all of them.
+    /// The position after all of them.
     pub token: Option<RawDocumentBuf>,
-    /// The cluster time up to which everything has been told then.
+    /// The cluster time up to which the stream has reported everything then.
     pub at: Option<u64>,
 }
 
-/// What a stream tells, until an error.
+/// The batches of a stream, up to an error.
 pub(super) type EventReceiver = mpsc::Receiver<Result<Batch, ReplicaError>>;
 
 impl Replicas {
-    /// Opens the change stream of a collection, behind a token if one is given.
+    /// Opens the change stream of a collection, after a token if one is given.
     pub(super) async fn open_stream(
         &self,
         replica: &Replica,
@@ -89,24 +90,25 @@ impl Replicas {
             }
             _ => error.into(),
         })?;
-        // What was written until now is told by the stream or read with the collection; nothing is answered before.
+        // What was written until now is reported by the stream or read with the collection. The replica does not answer
+        // before it has that.
         replica.require_applied(self.upstream_time().await?.unwrap_or(0));
         Ok(opened)
     }
 }
 
-/// Reads a stream until an error, some batches ahead of its consumer. Of documents it gives only the cached fields, as
-/// documents may be large.
-pub(super) fn read_events(mut cursor: RawBatchCursor, kept: Arc<ReplicaFields>) -> EventReceiver {
+/// Reads a stream until an error, some batches ahead of its consumer. Keeps only the cached fields of documents, which
+/// may be large.
+pub(super) fn read_events(mut cursor: RawBatchCursor, fields: Arc<ReplicaFields>) -> EventReceiver {
     let (sender, receiver) = mpsc::channel(BATCHES_AHEAD);
     tokio::spawn(async move {
         let mut is_first = true;
         loop {
             let batch = next(&mut cursor).await;
-            let told = batch.and_then(|batch| read(batch.as_raw_document(), &kept, is_first));
-            let is_last = told.is_err();
+            let batch = batch.and_then(|batch| read(batch.as_raw_document(), &fields, is_first));
+            let is_last = batch.is_err();
             is_first = false;
-            if sender.send(told).await.is_err() || is_last {
+            if sender.send(batch).await.is_err() || is_last {
                 return;
             }
         }
@@ -121,8 +123,12 @@ async fn next(cursor: &mut RawBatchCursor) -> Result<RawBatch, ReplicaError> {
     Ok(next.ok_or_else(ended)??)
 }
 
-/// What a reply tells that has a batch of events.
-fn read(reply: &RawDocument, kept: &ReplicaFields, is_first: bool) -> Result<Batch, ReplicaError> {
+/// Reads a reply with a batch of events.
+fn read(
+    reply: &RawDocument,
+    fields: &ReplicaFields,
+    is_first: bool,
+) -> Result<Batch, ReplicaError> {
     let cursor = reply.get_document("cursor").map_err(unreadable)?;
     let batch = if is_first { "firstBatch" } else { "nextBatch" };
     let mut events = Vec::new();
@@ -131,7 +137,7 @@ fn read(reply: &RawDocument, kept: &ReplicaFields, is_first: bool) -> Result<Bat
         let event = event
             .as_document()
             .ok_or_else(|| unreadable("an event that is no document"))?;
-        events.extend(Event::read(event, kept)?);
+        events.extend(Event::read(event, fields)?);
     }
     let token = cursor.get_document("postBatchResumeToken");
     let last = events.last();
@@ -139,7 +145,7 @@ fn read(reply: &RawDocument, kept: &ReplicaFields, is_first: bool) -> Result<Bat
         Ok(token) => Some(token.to_owned()),
         Err(_) => last.map(|event: &Event| event.token.clone()),
     };
-    // Of a first batch, the upstream says how many events it has at most.
+    // The upstream limits the number of events of a first batch.
     let may_be_cut = is_first || reply.as_bytes().len() >= FULL_BATCH_BYTES;
     let is_part = last.is_some_and(|last| last.is_part || may_be_cut);
     let at = token.as_deref().and_then(time_of);
@@ -153,11 +159,11 @@ fn read(reply: &RawDocument, kept: &ReplicaFields, is_first: bool) -> Result<Bat
 impl Event {
     /// Returns `None` for an update whose document was deleted before the upstream looked it up: the deletion is an
     /// event of its own.
-    fn read(event: &RawDocument, kept: &ReplicaFields) -> Result<Option<Event>, ReplicaError> {
+    fn read(event: &RawDocument, fields: &ReplicaFields) -> Result<Option<Event>, ReplicaError> {
         let kind = event.get_str("operationType").map_err(unreadable)?;
         let new = event.get_document("fullDocument").ok();
         let document = match (kind, new) {
-            ("insert" | "replace" | "update", Some(new)) => Some(kept.project(new)),
+            ("insert" | "replace" | "update", Some(new)) => Some(fields.project(new)),
             ("update", None) => return Ok(None),
             ("delete", _) => None,
             (other, _) => return Err(ReplicaError::Changed(other.to_owned())),
@@ -176,8 +182,8 @@ impl Event {
     }
 }
 
-/// Could the same be had a little later? Everything else, as an event that cannot be read, would be skipped by going
-/// on.
+/// Returns whether the stream may resume after this error. After any other error, such as an unreadable event, resuming
+/// would skip something.
 pub(super) fn is_away(error: &Error) -> bool {
     use ErrorKind::{Command, ConnectionPoolCleared, Io, ServerSelection};
     match &*error.kind {
@@ -193,7 +199,7 @@ mod tests {
 
     use super::*;
 
-    fn kept() -> ReplicaFields {
+    fn fields() -> ReplicaFields {
         ReplicaFields::new(vec!["name".to_owned()])
     }
 
@@ -222,18 +228,18 @@ mod tests {
     }
 
     fn at(reply: &RawDocument, is_first: bool) -> Option<u64> {
-        read(reply, &kept(), is_first).expect("it is one").at
+        read(reply, &fields(), is_first).expect("it is one").at
     }
 
     #[test]
-    fn a_batch_tells_up_to_when_it_is_all() {
+    fn a_batch_says_up_to_when_it_is_complete() {
         let two = [insert(7, 1), insert(7, 2)];
         assert_eq!(at(&reply(false, &two, Some(7)), false), Some(7));
         assert_eq!(at(&reply(false, &two, Some(9)), false), Some(9));
         assert_eq!(at(&reply(false, &two, None), false), Some(7));
         assert_eq!(at(&reply(false, &[], Some(9)), false), Some(9));
         assert_eq!(at(&reply(true, &[], Some(9)), true), Some(9));
-        // The rest of that time may be in the next one.
+        // The rest of that time may be in the next batch.
         assert_eq!(at(&reply(true, &two, Some(7)), true), Some(6));
         let mut part = insert(7, 3);
         part.append(bson::cstr!("txnNumber"), 1i64);
@@ -244,24 +250,24 @@ mod tests {
     }
 
     #[test]
-    fn events_say_what_has_become_of_a_document() {
+    fn events_have_the_document_or_its_deletion() {
         let gone =
             rawdoc! { "_id": token(2), "operationType": "delete", "documentKey": { "_id": 2 } };
-        // It was deleted before it was looked up.
+        // The document was deleted before the upstream looked it up.
         let update = rawdoc! {
             "_id": token(3), "operationType": "update", "documentKey": { "_id": 2 }, "fullDocument": RawBson::Null,
         };
         let all = reply(false, &[insert(1, 1), gone, update], Some(3));
-        let told = read(&all, &kept(), false).expect("it is one");
-        let documents: Vec<_> = told
+        let batch = read(&all, &fields(), false).expect("it is one");
+        let documents: Vec<_> = batch
             .events
             .iter()
             .map(|event| event.document.clone())
             .collect();
         assert_eq!(documents, [Some(rawdoc! { "_id": 1, "name": "x" }), None]);
-        assert_eq!(told.token, Some(token(3)));
+        assert_eq!(batch.token, Some(token(3)));
         let end = rawdoc! { "_id": token(4), "operationType": "invalidate" };
-        let end = read(&reply(false, &[end], Some(4)), &kept(), false);
+        let end = read(&reply(false, &[end], Some(4)), &fields(), false);
         assert!(matches!(end, Err(ReplicaError::Changed(_))));
     }
 }

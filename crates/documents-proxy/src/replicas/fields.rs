@@ -1,8 +1,8 @@
-//! What the replica of a collection holds of each document, and which filters can be judged by that.
+//! The fields of documents that a replica holds, and the filters that can be judged by them.
 
 use bson::{Document, RawArrayBuf, RawBsonRef, RawDocument, RawDocumentBuf, cstr, rawdoc};
 
-/// Bytes of a document's length, in front of its elements.
+/// Bytes of the length at the beginning of a document.
 const LENGTH_BYTES: usize = size_of::<i32>();
 
 /// The parts of documents that a replica holds: `_id`, and the top-level fields that cached paths begin with.
@@ -12,41 +12,41 @@ pub struct ReplicaFields {
     fields: Vec<String>,
 }
 
-/// What a replica can say about a filter.
+/// The part of a filter that a replica can judge.
 #[derive(Debug, PartialEq)]
 pub enum Judgement {
-    /// It selects just the documents that match.
+    /// All of it: the replica finds exactly the documents that match.
     Whole,
-    /// These conditions of it can be judged; the others cannot.
+    /// These conditions; the others it cannot judge.
     Part(RawDocumentBuf),
-    /// Nothing.
+    /// No condition, or none on a cached field.
     None,
 }
 
 impl ReplicaFields {
-    /// What the caches of `fields`, dotted paths, need.
+    /// The fields that caches of `fields`, dotted paths, need.
     pub fn new(fields: Vec<String>) -> ReplicaFields {
         ReplicaFields { fields }
     }
 
-    /// The document as the replica holds it: whole top-level fields, in their order, byte by byte, as strings need not
-    /// be UTF-8.
+    /// Returns the document as the replica holds it: whole top-level fields in their order, byte by byte, as strings
+    /// may not be UTF-8.
     pub fn project(&self, document: &RawDocument) -> RawDocumentBuf {
         let bytes = document.as_bytes();
-        let (mut kept, mut at) = (Vec::new(), LENGTH_BYTES);
+        let (mut held, mut at) = (Vec::new(), LENGTH_BYTES);
         for element in document.iter_elements().map_while(Result::ok) {
             let name = element.key().as_str();
-            // The type, the name with its end, the value.
+            // The type, the name with its terminator, the value.
             let end = at + 1 + name.len() + 1 + element.size();
             if self.holds(name) {
-                kept.extend_from_slice(&bytes[at..end]);
+                held.extend_from_slice(&bytes[at..end]);
             }
             at = end;
         }
-        document_of(&[&kept])
+        document_of(&[&held])
     }
 
-    /// What the upstream is asked for of each document.
+    /// Returns the projection with which the upstream is asked for documents.
     pub fn projection(&self) -> Document {
         let shown = |root: &str| (root.to_owned(), 1.into());
         self.roots().map(shown).collect()
@@ -58,12 +58,12 @@ impl ReplicaFields {
         std::iter::once("_id").chain(roots)
     }
 
-    /// Does the replica hold all that can be at the end of `path`?
+    /// Returns whether the replica holds everything at `path`.
     pub fn holds(&self, path: &str) -> bool {
-        self.roots().any(|kept| kept == root(path))
+        self.roots().any(|held| held == root(path))
     }
 
-    /// What the replica can say about `filter`. A filter without a condition on a cached field is the upstream's.
+    /// Judges `filter`. A filter without a condition on a cached field is left to the upstream.
     pub fn judge(&self, filter: &RawDocument) -> Judgement {
         let mut conditions = RawArrayBuf::new();
         let (mut whole, mut cached) = (true, false);
@@ -85,7 +85,7 @@ impl ReplicaFields {
         }
     }
 
-    /// Whether a condition of a filter has a cached field in it; none if the replica cannot judge it.
+    /// Returns whether a condition of a filter has a cached field in it; `None` if the replica cannot judge it.
     fn condition(&self, name: &str, value: RawBsonRef<'_>) -> Option<bool> {
         match name {
             "$and" | "$or" | "$nor" => {
@@ -105,7 +105,7 @@ impl ReplicaFields {
     }
 }
 
-/// A document of elements as they stand in others.
+/// Returns a document of the raw elements of others.
 pub fn document_of(elements: &[&[u8]]) -> RawDocumentBuf {
     let mut bytes = vec![0; LENGTH_BYTES];
     elements
@@ -117,18 +117,18 @@ pub fn document_of(elements: &[&[u8]]) -> RawDocumentBuf {
     RawDocumentBuf::from_bytes(bytes).expect("its length is in front and a zero at the end")
 }
 
-/// The elements of a document, as they stand in it.
+/// Returns the raw elements of a document.
 pub fn elements(document: &RawDocument) -> &[u8] {
     let bytes = document.as_bytes();
     &bytes[LENGTH_BYTES..bytes.len() - 1]
 }
 
-/// The first component of a path.
+/// Returns the first component of a path.
 fn root(path: &str) -> &str {
     path.split('.').next().unwrap_or(path)
 }
 
-/// The fields that the definitions of cache indexes name, each once; definitions of other indexes are skipped.
+/// Returns the fields in the definitions of cache indexes, each once. Skips definitions of other indexes.
 pub fn cached_fields<'a>(definitions: impl IntoIterator<Item = &'a RawDocument>) -> Vec<String> {
     let mut fields: Vec<String> = Vec::new();
     for definition in definitions {
@@ -145,7 +145,7 @@ pub fn cached_fields<'a>(definitions: impl IntoIterator<Item = &'a RawDocument>)
     fields
 }
 
-/// Is this the definition of a cache index?
+/// Returns whether this is the definition of a cache index.
 pub fn is_cache(definition: &RawDocument) -> bool {
     let Ok(key) = definition.get_document("key") else {
         return false;
@@ -154,7 +154,7 @@ pub fn is_cache(definition: &RawDocument) -> bool {
     kinds.any(|kind| kind == RawBsonRef::String("cache"))
 }
 
-/// A filter that selects the documents of `filter` whose `_id` is among `ids`.
+/// Returns a filter for the documents of `filter` whose `_id` is among `ids`.
 pub fn narrowed(filter: &RawDocument, ids: RawArrayBuf) -> RawDocumentBuf {
     let mut both = RawArrayBuf::new();
     both.push(rawdoc! { "_id": { "$in": ids } });
@@ -168,23 +168,27 @@ pub fn narrowed(filter: &RawDocument, ids: RawArrayBuf) -> RawDocumentBuf {
 mod tests {
     use super::*;
 
-    fn kept() -> ReplicaFields {
+    fn replica_fields() -> ReplicaFields {
         ReplicaFields::new(vec!["name".to_owned(), "a.b".to_owned()])
     }
 
     #[test]
-    fn a_filter_on_kept_fields_is_judged_whole() {
+    fn a_filter_on_held_fields_is_judged_whole() {
         for filter in [
             rawdoc! { "name": "x" },
             rawdoc! { "name": { "$not": { "$regex": "x" } }, "_id": { "$gt": 5 } },
             rawdoc! { "$or": [{ "a.b": "x" }, { "a.c": 1 }], "$comment": "why" },
         ] {
-            assert_eq!(kept().judge(&filter), Judgement::Whole, "{filter:?}");
+            assert_eq!(
+                replica_fields().judge(&filter),
+                Judgement::Whole,
+                "{filter:?}"
+            );
         }
     }
 
     #[test]
-    fn what_is_not_kept_is_the_stores() {
+    fn a_filter_on_other_fields_is_not_judged() {
         for filter in [
             rawdoc! {},
             rawdoc! { "_id": 1 },
@@ -193,18 +197,22 @@ mod tests {
             rawdoc! { "$or": [{ "name": "x" }, { "other": 1 }] },
             rawdoc! { "$expr": { "$eq": ["$name", "x"] } },
         ] {
-            assert_eq!(kept().judge(&filter), Judgement::None, "{filter:?}");
+            assert_eq!(
+                replica_fields().judge(&filter),
+                Judgement::None,
+                "{filter:?}"
+            );
         }
         let mixed = rawdoc! { "name": "x", "other": 1 };
         let part = rawdoc! { "$and": [{ "name": "x" }] };
-        assert_eq!(kept().judge(&mixed), Judgement::Part(part));
+        assert_eq!(replica_fields().judge(&mixed), Judgement::Part(part));
     }
 
     #[test]
     fn documents_keep_whole_fields_in_their_order() {
         let document = rawdoc! { "x": 1, "a": { "b": 1, "c": 2 }, "_id": 5, "name": "n" };
         let expected = rawdoc! { "a": { "b": 1, "c": 2 }, "_id": 5, "name": "n" };
-        assert_eq!(kept().project(&document), expected);
+        assert_eq!(replica_fields().project(&document), expected);
     }
 
     #[test]
@@ -214,8 +222,8 @@ mod tests {
             [&b"\x02"[..], name.as_bytes(), b"\0", &length, value, b"\0"].concat()
         };
         let (other, name) = (element("other", b"\xe9"), element("name", b"caf\xe9"));
-        let kept = kept().project(&document_of(&[&other, &name]));
-        assert_eq!(elements(&kept), name);
+        let held = replica_fields().project(&document_of(&[&other, &name]));
+        assert_eq!(elements(&held), name);
         assert_eq!(document_of(&[]), rawdoc! {});
     }
 

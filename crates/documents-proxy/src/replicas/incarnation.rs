@@ -19,7 +19,7 @@ const REFUSALS: [i32; 4] = [13, 59, 115, 238];
 /// Number of attempts to ask the upstream: connections of our own may have been closed together with the client's.
 const TRIES: usize = 4;
 
-/// One run of the upstream's process, from its start to its end.
+/// One run of the upstream's process.
 #[derive(Debug, Clone, Copy)]
 pub(super) enum Incarnation {
     /// Identified by the process's own name for itself: MongoDB from 4.4 on.

@@ -1,8 +1,7 @@
 //! Copies a collection of the upstream into its replica.
 //!
-//! A load begins while no write is under strategy, and opens its cursor then. Documents that are written from its
-//! beginning on are noted by whoever follows the writes, and what the cursor brings of them is skipped: it may be older
-//! than what the replica has.
+//! A load begins while no write is in flight, and opens its cursors then. Documents that are written from then on are
+//! noted, and skipped when a cursor brings them: that version may be older than the replica's.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -18,32 +17,31 @@ use super::fields::ReplicaFields;
 use super::reply::timestamp;
 use super::{Replica, ReplicaError, Replicas, is_code};
 
-/// Documents copied at a time.
+/// Documents of a batch that is copied.
 const BATCH_DOCUMENTS: usize = 1_000;
-/// Batches that are read ahead of what is copied.
+/// Batches that are read ahead of those that are copied.
 const BATCHES_AHEAD: usize = 4;
-/// Collections of as many documents are read by several cursors, if the upstream keeps their `_id`s in order: one with
-/// change streams does. FerretDB 1 would scan the collection for each.
+/// Minimum documents of a collection that is read by several cursors. The upstream must keep `_id`s in order, as
+/// upstreams with change streams do. FerretDB 1 would scan the collection for each cursor.
 const PARTED_DOCUMENTS_MIN: u64 = 100_000;
-/// As many cursors, and one more for `_id`s of other sorts.
+/// Number of these cursors, without one for `_id`s of other types.
 const PARTS: usize = 4;
-/// `_id`s by which a collection is divided.
+/// Number of sampled `_id`s that divide a collection.
 const SAMPLE: i32 = 400;
-/// Pause before a failed load is tried again.
+/// Pause before a failed load is repeated.
 const RETRY_PAUSE: Duration = Duration::from_secs(5);
 
 /// Error codes of an upstream that cannot read with a majority read concern at a cluster time: BadValue, FailedToParse,
 /// IllegalOperation, InvalidOptions, ReadConcernMajorityNotEnabled, NotImplemented, and a read concern of a standalone.
 const NO_MAJORITY: [i32; 7] = [2, 9, 20, 72, 148, 238, 123];
 
-/// Why a replica does not answer that has to be loaded first.
+/// Why a replica does not answer that is about to be loaded.
 const WAITS: &str = "the cache waits to be loaded";
 
 type Batch = Result<Vec<RawDocumentBuf>, ReplicaError>;
 
 impl Replicas {
-    /// Has a replica loaded again in the background, if its writes can be followed. It answers nothing until that is
-    /// done.
+    /// Has a replica loaded again in the background. It does not answer until that is done.
     pub fn reload(self: &Arc<Self>, replica: &Arc<Replica>, why: &str) {
         self.log_load(replica, why);
         replica.invalidate(WAITS, Duration::ZERO);
@@ -57,16 +55,16 @@ impl Replicas {
         self.have_loaded(replica);
     }
 
-    /// As [`reload`](Replicas::reload), for a replica that was right until the upstream was away: should the upstream
-    /// be away again, it may answer.
+    /// As [`reload`](Replicas::reload), for a replica that was right until the upstream was away: its copy may answer
+    /// if the upstream goes away again.
     pub(super) fn reload_keeping_copy(self: &Arc<Self>, replica: &Arc<Replica>, why: &str) {
         self.log_load(replica, why);
         replica.invalidate_keeping_copy(WAITS, Duration::ZERO);
         self.have_loaded(replica);
     }
 
-    /// As [`reload`](Replicas::reload), after a pause: for when the upstream may still be at work on a write whose end
-    /// nobody will tell.
+    /// As [`reload`](Replicas::reload), after a pause: for a write whose end will not be known, and that the upstream
+    /// may still be running.
     pub fn reload_after_pause(self: &Arc<Self>, replica: &Arc<Replica>, why: &str) {
         self.log_load(replica, why);
         replica.invalidate(WAITS, RETRY_PAUSE);
@@ -127,26 +125,26 @@ impl Replicas {
         }
     }
 
-    /// Loads once; ends early when the replica has become cold meanwhile.
+    /// Loads once. Ends early if the replica is invalidated meanwhile.
     async fn load(&self, replica: &Replica) -> Result<(), ReplicaError> {
         self.check_suitable(replica).await?;
         self.note_incarnation().await;
         self.copy(replica).await.map(drop)
     }
 
-    /// Copies what the upstream has; what the replica holds of it, and the number of the load. None if the replica has
-    /// become cold meanwhile.
+    /// Copies the upstream's documents. Returns what the replica holds of them, and the new epoch; `None` if the
+    /// replica was invalidated meanwhile.
     pub(super) async fn copy(
         &self,
         replica: &Replica,
     ) -> Result<Option<(Arc<ReplicaFields>, u64)>, ReplicaError> {
         let begun = Instant::now();
-        let Some((kept, epoch, cursors)) = self.begin(replica).await? else {
+        let Some((fields, epoch, cursors)) = self.begin(replica).await? else {
             return Ok(None);
         };
         let (sender, mut batches) = mpsc::channel(BATCHES_AHEAD);
         let readers = cursors.into_iter();
-        // They end with this, however it ends.
+        // The readers end when this is dropped.
         let readers: JoinSet<()> = readers
             .map(|cursor| read_ahead(cursor, sender.clone()))
             .collect();
@@ -163,15 +161,15 @@ impl Replicas {
             drop(held);
             self.keep_rate(begun, copied).await;
         }
-        // Tells of a reader that broke down and has sent no error.
+        // Propagates the panic of a reader, which sends no error.
         readers.join_all().await;
         let seconds = begun.elapsed().as_secs_f64();
         tracing::info!(namespace = %replica.namespace, documents = copied, seconds, "a collection has been copied");
         let epoch = self.finish_load(replica, epoch).await?;
-        Ok(epoch.map(|epoch| (kept, epoch)))
+        Ok(epoch.map(|epoch| (fields, epoch)))
     }
 
-    /// Replaces the older copy by the loaded one, if the load kept the older copy. Returns the number of the replica,
+    /// Ends a load: replaces the older copy by the loaded one, if the load kept the older copy. Returns the new epoch,
     /// or `None` if load `epoch` is no longer the latest.
     async fn finish_load(
         &self,
@@ -188,8 +186,9 @@ impl Replicas {
         Ok(replica.finish_load(epoch, !self.exclusive))
     }
 
-    /// Empties the replica, or what is to take its place, while no writer is at work, and then opens the cursors. What
-    /// is written before they are open is followed, and noted. Returns `None` if no cache is declared any more.
+    /// Empties the replica, or the collection that is to take its place, while no writer is at work, and then opens the
+    /// cursors. What is written before they are open is applied and noted. Returns `None` if there are no caches any
+    /// more.
     async fn begin(
         &self,
         replica: &Replica,
@@ -201,7 +200,7 @@ impl Replicas {
             .collection::<RawDocumentBuf>(collection);
         let total = store.estimated_document_count().await?;
         let lock = replica.apply_lock.write().await;
-        let Some((kept, epoch)) = replica.begin_load(total, self.serve_stale) else {
+        let Some((fields, epoch)) = replica.begin_load(total, self.serve_stale) else {
             return Ok(None);
         };
         self.empty(replica).await?;
@@ -215,18 +214,19 @@ impl Replicas {
         let mut cursors = Vec::with_capacity(parts.len());
         for part in parts {
             let mut find = doc! {
-                "find": collection, "filter": part, "projection": kept.projection(), "batchSize": batch_size,
+                "find": collection, "filter": part, "projection": fields.projection(), "batchSize": batch_size,
             };
             if let Some(concern) = &concern {
                 find.insert("readConcern", concern.clone());
             }
             cursors.push(self.open_cursor(db, find, batch_size).await?);
         }
-        Ok(Some((kept, epoch, cursors)))
+        Ok(Some((fields, epoch, cursors)))
     }
 
-    /// The read concern for loading a collection whose change stream is open: `majority`, so that nothing that is read
-    /// is rolled back without an event, and after the present cluster time, so that the stream has every later write.
+    /// Returns the read concern for loading a collection whose change stream is open: `majority`, so that nothing that
+    /// is read is rolled back without an event, and after the present cluster time, so that the stream has every later
+    /// write.
     async fn load_concern(&self) -> Result<Option<Document>, ReplicaError> {
         let now = match self.exclusive {
             true => None,
@@ -255,7 +255,7 @@ impl Replicas {
         Ok(opened?.with_type())
     }
 
-    /// Creates the collection that a load fills again: with the declared caches, and without documents.
+    /// Creates the collection that a load fills again: with the declared caches, and empty.
     async fn empty(&self, replica: &Replica) -> Result<(), ReplicaError> {
         let Namespace { db, collection } = replica.applied_in();
         let collection = collection.as_str();
@@ -278,7 +278,7 @@ impl Replicas {
         let reply = self.demand(&namespace.db, command).await?;
         match reply.get("writeErrors") {
             Ok(None) => Ok(()),
-            // One that was deleted and inserted again meanwhile comes twice.
+            // A document that was deleted and inserted again meanwhile comes twice.
             _ => self.replicate(namespace, &[], &documents),
         }
     }
@@ -291,8 +291,8 @@ impl Replicas {
     }
 }
 
-/// Filters that together find every document once, each by a range of the index of `_id`s, as a sample divides them;
-/// the last one finds those that compare with none of the sample.
+/// Returns filters that together find every document once: one for each range of `_id`s, as a sample divides them, and
+/// one for `_id`s that compare with none of the sample.
 async fn parts(store: &Collection<RawDocumentBuf>) -> Result<Vec<Document>, ReplicaError> {
     let sample = [
         doc! { "$sample": { "size": SAMPLE } },
@@ -309,7 +309,7 @@ async fn parts(store: &Collection<RawDocumentBuf>) -> Result<Vec<Document>, Repl
     Ok(ranges(&ids.collect::<Vec<_>>()))
 }
 
-/// Divides what compares with the `ids`, which are in order, into ranges of as many of them.
+/// Returns filters for ranges that have equally many of the `ids`, which are in order, and for the rest.
 fn ranges(ids: &[Bson]) -> Vec<Document> {
     let kind = ids.first().map(Bson::element_type);
     let mut ends: Vec<&Bson> = (1..PARTS)
@@ -331,7 +331,7 @@ fn ranges(ids: &[Bson]) -> Vec<Document> {
     ranges
 }
 
-/// Reads a cursor to its end, some batches ahead of who takes them; after an error nothing follows.
+/// Reads a cursor to its end, some batches ahead of the consumer. Ends after an error.
 async fn read_ahead(mut cursor: Cursor<RawDocumentBuf>, batches: mpsc::Sender<Batch>) {
     loop {
         let batch = next_batch(&mut cursor).await;

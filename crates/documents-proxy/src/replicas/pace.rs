@@ -1,5 +1,5 @@
-//! How long the upstream takes to give documents by `_id`, beside a search of its own: measured for each collection, as
-//! upstreams differ. FerretDB 1 on SQLite reads the whole collection for two `_id`s, and a part of it for one.
+//! How long the upstream takes to give documents by `_id`, and to search by itself. Measured for each collection, as
+//! upstreams differ: FerretDB 1 on SQLite reads the whole collection for two `_id`s, and a part of it for one.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -13,56 +13,55 @@ use super::{Replica, ReplicaError, Replicas, is_code};
 
 /// Maximum documents that are asked for one by one.
 pub const ONE_BY_ONE_MAX: usize = 16;
-/// Time below which ways to ask are not compared.
+/// Time below which strategies are not compared.
 const SHORT: Duration = Duration::from_millis(10);
-/// How long a read waits for the first measurement; if that takes longer, the upstream answers the read by itself.
+/// Maximum time for which a read waits for the first measurement. After that the upstream searches by itself.
 const FIRST_MEASUREMENT_TIMEOUT: Duration = Duration::from_millis(100);
-/// The longest time that a measurement tells apart.
+/// Maximum time of one measurement; longer ones are not distinguished.
 const MEASURED_MAX: Duration = Duration::from_millis(MEASURED_MAX_MS as u64);
-/// The same in milliseconds, for the upstream: it ends its work then, too.
+/// The same in milliseconds, for the upstream: it stops then too.
 const MEASURED_MAX_MS: i64 = 60_000;
-/// What an upstream says whose work took longer: MaxTimeMSExpired.
+/// Error code of an upstream whose time was over: MaxTimeMSExpired.
 const MAX_TIME_EXPIRED: i32 = 50;
-/// How long after a measurement the next one begins at the earliest, if the upstream answers by itself as it is faster.
+/// Minimum interval between measurements while the upstream searches by itself because it is faster.
 const INTERVAL: Duration = Duration::from_secs(60);
 /// The same interval as a multiple of a measurement's duration: measurements take at most a fiftieth of the time.
 const INTERVAL_TIMES: u32 = 50;
 
-/// How documents that a replica has found are asked for.
+/// How the upstream is asked for documents that a replica has found.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Strategy {
     /// Each by its `_id` alone.
     OneByOne,
-    /// All by their `_id`s, beside the filter.
+    /// All by their `_id`s, together with the filter.
     Together,
     /// By a search of the upstream, which is faster.
     Search,
 }
 
-/// How many documents have to be asked for.
+/// The number of documents that are needed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Wanted {
-    /// One by one; `None` if that would not do.
+    /// If they are asked for one by one; `None` if that cannot answer the read.
     pub one_by_one: Option<usize>,
-    /// Together.
+    /// If they are asked for together.
     pub together: usize,
 }
 
-/// What was measured of a collection.
+/// The measured times of a collection.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Pace {
     /// For one document by its `_id`.
     one: Duration,
-    /// For several by their `_id`s at once, and how many they were.
+    /// For several documents by their `_id`s at once, and their number.
     several: (usize, Duration),
-    /// For a search of the whole collection; `None` while documents by their `_id`s came so fast that it was not
-    /// measured.
+    /// For a search of the whole collection; `None` if documents by their `_id`s came so fast that it was not measured.
     search: Option<Duration>,
 }
 
 impl Pace {
-    /// The fastest way to get documents from the upstream, and how long it takes. A search of the upstream reads a
-    /// `share` of the collection. Returns `None` if asking by `_id` takes long and a search was not measured.
+    /// Returns the fastest strategy, and how long it takes. A search of the upstream reads a `share` of the collection.
+    /// Returns `None` if asking by `_id` takes long and a search was not measured.
     pub fn strategy(&self, wanted: Wanted, share: f64) -> Option<(Strategy, Duration)> {
         let (strategy, by_id) = self.by_id(wanted);
         if by_id <= SHORT {
@@ -75,19 +74,20 @@ impl Pace {
         })
     }
 
-    /// Whether the upstream should search by itself, as its search ends early: after a `share` of the collection.
-    pub fn leaves_to_store(&self, wanted: Wanted, share: f64) -> bool {
+    /// Returns whether the upstream should search by itself, as its search ends early: after a `share` of the
+    /// collection.
+    pub fn prefers_search(&self, wanted: Wanted, share: f64) -> bool {
         let search = self.search.map(|search| search.mul_f64(share));
         search.is_none_or(|search| search <= SHORT || search < self.by_id(wanted).1)
     }
 
-    /// Whether asking for the documents one by one is so fast that a search of the upstream is not compared with it.
+    /// Returns whether asking for the documents one by one is so fast that it needs no comparison with a search.
     pub fn is_fast_one_by_one(&self, wanted: Wanted) -> bool {
         let (strategy, by_id) = self.by_id(wanted);
         strategy == Strategy::OneByOne && by_id <= SHORT
     }
 
-    /// The faster way to get documents by their `_id`s, and how long it takes.
+    /// Returns the faster strategy by `_id`s, and how long it takes.
     pub fn by_id(&self, wanted: Wanted) -> (Strategy, Duration) {
         let (of, several) = self.several;
         // More documents than were measured may take proportionally longer.
@@ -99,21 +99,21 @@ impl Pace {
         }
     }
 
-    /// Whether to give up asking one by one after a time, with `left` documents to go, as a search of the upstream
-    /// would be faster.
+    /// Returns whether to give up asking one by one after a time, with `left` documents to go, because a search of the
+    /// upstream would be faster.
     pub fn is_too_slow(&self, after: Duration, left: usize) -> bool {
         let rest = self.one.saturating_mul(left as u32);
         let search = self.search.unwrap_or(FIRST_MEASUREMENT_TIMEOUT);
         after > SHORT && after + rest > search
     }
 
-    /// How long a search of the upstream takes, if it was measured.
+    /// Returns how long a search of the upstream takes, if it was measured.
     pub fn search(&self) -> Option<Duration> {
         self.search
     }
 }
 
-/// The pace of a collection, and whether it is being measured.
+/// The pace of a collection, and its measurement.
 #[derive(Debug, Default)]
 pub struct Measurement(Mutex<State>);
 
@@ -126,14 +126,14 @@ struct State {
 }
 
 impl Measurement {
-    /// What was measured.
+    /// Returns the measured times.
     pub fn pace(&self) -> Option<Pace> {
         self.0.lock().pace
     }
 
-    /// The upstream has given a document by its `_id` in this time. It may take longer for one that lies further
-    /// behind: the longest time counts.
-    pub fn took(&self, one: Duration) {
+    /// Notes how long the upstream took for a document by its `_id`. The longest time counts, as some documents may lie
+    /// further back.
+    pub fn note_time(&self, one: Duration) {
         if let Some(pace) = &mut self.0.lock().pace {
             pace.one = pace.one.max(one);
         }
@@ -150,7 +150,7 @@ impl Measurement {
 
     fn end(&self, begun: Instant, measured: Option<Pace>) {
         let pause = INTERVAL.max(begun.elapsed() * INTERVAL_TIMES);
-        // A search can be measured as soon as it is needed.
+        // If no search was measured, one may be measured as soon as it is needed.
         let is_all = measured.is_none_or(|pace| pace.search.is_some());
         let mut state = self.0.lock();
         state.is_running = false;
@@ -160,9 +160,9 @@ impl Measurement {
 }
 
 impl Replicas {
-    /// The pace of a collection in which a replica has found the documents with these `_id`s by a `filter`. Measures it
-    /// if it is not known, or was measured too long ago. Returns `None` if nothing is known and measuring takes longer
-    /// than 100 ms.
+    /// Returns the pace of a collection in which a replica has found the documents with these `_id`s by a `filter`.
+    /// Measures it if it is unknown, or was measured too long ago. Returns `None` if it is unknown and measuring takes
+    /// longer than 100 ms.
     pub async fn pace(
         self: &Arc<Self>,
         replica: &Arc<Replica>,
@@ -210,7 +210,7 @@ impl Replicas {
             let mut by_id = RawDocumentBuf::new();
             by_id.append(cstr!("_id"), id);
             let batch = ids.len() as i64 + 1;
-            // Without a limit: an upstream that has no index on `_id` reads all then, wherever they lie.
+            // Without a limit, an upstream without an index on `_id` reads all documents, wherever these are.
             rawdoc! {
                 "find": collection.as_str(), "filter": by_id, "batchSize": batch, "singleBatch": true,
                 "maxTimeMS": MEASURED_MAX_MS,
@@ -236,7 +236,7 @@ impl Replicas {
         Ok(pace)
     }
 
-    /// How long the upstream takes for a command.
+    /// Returns how long the upstream takes for a command.
     async fn timed(&self, db: &str, command: RawDocumentBuf) -> Result<Duration, ReplicaError> {
         let begun = Instant::now();
         match timeout(MEASURED_MAX, self.ask_upstream(db, command)).await {
@@ -285,7 +285,7 @@ mod tests {
         assert_eq!(strategy(FERRETDB, None, 11, 1.0), Some(Strategy::Together));
         assert_eq!(all(14, 1.0), Some(Strategy::Search));
         assert_eq!(strategy(FERRETDB, None, 900, 1.0), Some(Strategy::Search));
-        // A limit has the upstream's search end early.
+        // With a limit, the upstream's search ends early.
         assert_eq!(
             strategy(FERRETDB, Some(1), 900, 0.01),
             Some(Strategy::Search)
@@ -321,10 +321,10 @@ mod tests {
     }
 
     #[test]
-    fn asking_one_by_one_is_left_off_before_it_takes_half_as_long_again_as_a_search() {
+    fn asking_one_by_one_is_given_up_before_it_takes_much_longer_than_a_search() {
         assert!(!FERRETDB.is_too_slow(ms(0), 11));
         assert!(!FERRETDB.is_too_slow(ms(420), 9));
-        // Each takes a second all of a sudden.
+        // Suddenly each takes a second.
         let slower = Pace {
             one: ms(1_000),
             ..FERRETDB
@@ -334,7 +334,7 @@ mod tests {
     }
 
     #[test]
-    fn one_measures_at_a_time_and_not_at_once_again() {
+    fn one_measurement_runs_at_a_time_and_the_next_one_later() {
         let measurement = Measurement::default();
         assert!(measurement.begin() && !measurement.begin());
         let search = None;
@@ -342,8 +342,8 @@ mod tests {
         assert!(measurement.begin(), "there was no search to compare with");
         measurement.end(Instant::now(), Some(FERRETDB));
         assert!(!measurement.begin(), "a moment ago");
-        measurement.took(ms(1_010));
-        measurement.took(ms(10));
+        measurement.note_time(ms(1_010));
+        measurement.note_time(ms(10));
         assert_eq!(measurement.pace().map(|pace| pace.one), Some(ms(1_010)));
     }
 }

@@ -13,7 +13,7 @@ use super::Replica;
 pub(super) struct PausePoint {
     /// Held by the client that compares an answer: one at a time.
     turn: Arc<AsyncMutex<()>>,
-    /// The cluster time behind which no change is applied.
+    /// The cluster time after which no change is applied.
     at: watch::Sender<Option<u64>>,
     /// The keys of the `_id`s of documents that have changed since the pause began.
     changed: Mutex<HashSet<Vec<u8>>>,
@@ -37,8 +37,7 @@ pub struct Paused {
 }
 
 impl Paused {
-    /// Lets the replica follow on to a cluster time that it has not passed; it is there when this ends, unless its
-    /// stream was lost.
+    /// Lets the replica follow up to a later cluster time, and waits until it has, or its stream is lost.
     pub async fn move_to(&self, at: u64) {
         self.replica.pause_point.at.send_replace(Some(at));
         self.replica.wait_applied(at).await;

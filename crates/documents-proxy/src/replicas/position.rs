@@ -1,16 +1,15 @@
-//! How far a change stream has been followed: kept as the note of the replica, in one batch with the changes up to
-//! there.
+//! How far a change stream has been followed: the note of the replica, in one batch with the changes up to there.
 //!
-//! An upstream that was restored from an older copy of its files goes on behind any cluster time, so a token that names
-//! a time alone proves nothing to it. What proves that the upstream is what it was: it still has the last event, or it
-//! has been the primary without a break.
+//! An upstream that was restored from an older copy of its files continues after any cluster time, so a token that only
+//! names a time proves nothing to it. It is the same as before if it still has the last event, or if it has been the
+//! primary without interruption.
 
 use bson::oid::ObjectId;
 use bson::{Document, RawBson, RawDocument, RawDocumentBuf, cstr, rawdoc};
 
 use super::{ReplicaError, unreadable};
 
-/// How long one member of a replica set is its primary.
+/// The time in which one member of a replica set is its primary.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Term {
     process: ObjectId,
@@ -18,7 +17,7 @@ pub(super) struct Term {
 }
 
 impl Term {
-    /// As a primary tells it in its hello; none of a router, or an upstream that has no elections.
+    /// Reads a primary's hello; `None` for a router, or an upstream without elections.
     pub fn of_hello(hello: &RawDocument) -> Option<Term> {
         let version = hello.get_document("topologyVersion").ok()?;
         Some(Term {
@@ -35,7 +34,7 @@ impl Term {
     }
 }
 
-/// What a stream is of, and what the replica holds of it: of anything else, no place counts.
+/// What a position is about: the collection, and what the replica holds of it.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct Subject {
     /// What the upstream calls the collection, whatever its name.
@@ -44,12 +43,12 @@ pub(super) struct Subject {
     pub fields: Document,
 }
 
-/// A place in a stream.
+/// A position in a stream.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct Position {
-    /// The stream goes on behind this.
+    /// The token after which the stream resumes.
     pub token: RawDocumentBuf,
-    /// The token of the last event; `None` without an event since the load.
+    /// The token of the last event; `None` if there was no event since the load.
     pub event: Option<RawDocumentBuf>,
     /// The term of the primary that gave the tokens.
     pub term: Option<Term>,
@@ -65,7 +64,7 @@ impl Position {
         }
     }
 
-    /// As it is kept.
+    /// Returns the note of this position.
     pub fn to_note(&self, of: &Subject) -> Result<RawDocumentBuf, ReplicaError> {
         let fields = RawDocumentBuf::try_from(&of.fields).map_err(unreadable)?;
         let mut note = rawdoc! { "token": self.token.clone(), "fields": fields };
@@ -82,16 +81,16 @@ impl Position {
         Ok(note)
     }
 
-    /// The place that a note keeps. Returns `None` if the note is not about `of`.
+    /// Reads a note. Returns `None` if it is not about `of`.
     pub fn of_note(note: &RawDocument, of: &Subject) -> Result<Option<Position>, ReplicaError> {
         let collection = note.get("collection").map_err(unreadable)?;
         let fields = note.get_document("fields").map_err(unreadable)?;
         let fields = Document::try_from(fields).map_err(unreadable)?;
-        let kept = Subject {
+        let subject = Subject {
             collection: collection.map(RawBson::from),
             fields,
         };
-        if kept != *of {
+        if subject != *of {
             return Ok(None);
         }
         let token = note.get_document("token").map_err(unreadable)?;
@@ -104,7 +103,8 @@ impl Position {
     }
 }
 
-/// The cluster time in a resume token: the first eight bytes behind the type, in MongoDB since 4.0 and in Forebay.
+/// Returns the cluster time in a resume token: the first eight bytes after the type, in MongoDB since 4.0 and in
+/// Forebay.
 pub(super) fn time_of(token: &RawDocument) -> Option<u64> {
     let time = token.get_str("_data").ok()?.strip_prefix("82")?.get(..16)?;
     u64::from_str_radix(time, 16).ok()
@@ -123,7 +123,7 @@ mod tests {
         })
     }
 
-    fn place(term: Option<Term>) -> Position {
+    fn position(term: Option<Term>) -> Position {
         Position {
             token: rawdoc! { "_data": "82000000050000000700" },
             event: Some(rawdoc! { "_data": "82000000050000000101" }),
@@ -132,7 +132,7 @@ mod tests {
     }
 
     #[test]
-    fn a_place_is_read_as_it_was_kept_and_of_nothing_else() {
+    fn a_position_is_read_as_it_was_noted_and_of_nothing_else() {
         let of = Subject {
             collection: Some(RawBson::Int32(5)),
             fields: doc! { "_id": 1, "name": 1 },
@@ -147,16 +147,16 @@ mod tests {
                 ..of.clone()
             },
         ];
-        for place in [
-            place(term()),
-            place(None),
+        for position in [
+            position(term()),
+            position(None),
             Position {
                 event: None,
-                ..place(term())
+                ..position(term())
             },
         ] {
-            let note = place.to_note(&of).expect("it can be kept");
-            assert_eq!(Position::of_note(&note, &of).expect("read"), Some(place));
+            let note = position.to_note(&of).expect("it can be noted");
+            assert_eq!(Position::of_note(&note, &of).expect("read"), Some(position));
             for other in &others {
                 assert_eq!(Position::of_note(&note, other).expect("read"), None);
             }
@@ -166,20 +166,20 @@ mod tests {
     #[test]
     fn a_new_primary_has_to_have_the_last_event() {
         let (one, other) = (term(), term());
-        let place = place(one);
-        assert_eq!(place.token_in(one), Some(&*place.token));
-        assert_eq!(place.token_in(other), place.event.as_deref());
-        assert_eq!(place.token_in(None), place.event.as_deref());
+        let position = position(one);
+        assert_eq!(position.token_in(one), Some(&*position.token));
+        assert_eq!(position.token_in(other), position.event.as_deref());
+        assert_eq!(position.token_in(None), position.event.as_deref());
         let quiet = Position {
             event: None,
-            ..place
+            ..position
         };
         assert_eq!(quiet.token_in(other), None);
         assert!(quiet.token_in(one).is_some());
     }
 
     #[test]
-    fn a_primary_tells_its_term() {
+    fn a_primary_reports_its_term() {
         let (process, election) = (ObjectId::new(), ObjectId::new());
         let version = rawdoc! { "processId": process, "counter": 6i64 };
         let router = rawdoc! { "msg": "isdbgrid", "topologyVersion": version.clone() };

@@ -99,7 +99,7 @@ impl Replica {
         Some(Answering { fields, epoch })
     }
 
-    /// Returns the collection that writes are applied to: that of a load if one goes on beside a whole copy.
+    /// Returns the collection that writes are applied to: that of a load if one is in progress beside a whole copy.
     pub(super) fn applied_in(&self) -> &Namespace {
         match self.inner.lock().life.loads_beside() {
             true => &self.beside,

@@ -1,9 +1,9 @@
-//! Follows the change stream of a collection, so that writes which do not come through us reach its replica, too.
+//! Follows the change stream of a collection, so that writes that do not come through the proxy reach its replica too.
 //!
-//! The stream is opened before the collection is read, and what has happened since is applied over what was read: an
-//! event holds the document as it is when the event is read, or as it was, and then a later event follows; so the
-//! replica is that of the upstream once the stream has been read to its end. How far it has been followed is in the
-//! same batch as the changes up to there: no run finds one without the other.
+//! The stream is opened before the collection is read, and its events are applied over what was read. An event has the
+//! document as it was then or later; in the second case a later event follows. So the replica equals the upstream once
+//! the stream has been read to its end. The position in the stream is written in one batch with the changes up to
+//! there: no run finds one without the other.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -18,81 +18,83 @@ use super::fields::ReplicaFields;
 use super::position::{Position, Subject, Term, time_of};
 use super::{Replica, ReplicaError, Replicas};
 
-/// How often the place in the stream is kept while it has no changes.
+/// Interval at which the position in a stream without changes is noted.
 const NOTE_INTERVAL: Duration = Duration::from_secs(1);
-/// The pause before a stream that broke is opened again.
+/// Pause before a broken stream is opened again.
 const REOPEN_PAUSE: Duration = Duration::from_secs(1);
-/// Documents, and bytes of them, that are changed in one batch: one at a time costs most of a command each.
+/// Maximum documents, and bytes of them, that are changed in one batch. A batch of one costs nearly as much as a large
+/// one.
 const CHANGED_MAX: usize = 1_000;
 const CHANGED_BYTES_MAX: usize = 8 << 20;
-/// Batches of the stream that are applied together, where it is behind.
+/// Maximum batches of the stream that are applied together, if it lags.
 const BATCHES_MAX: usize = 16;
 
-/// A stream under strategy.
+/// A stream that is followed.
 struct Follower<'a> {
     replicas: &'a Replicas,
     replica: &'a Replica,
     epoch: u64,
-    /// What the stream tells, until an error.
+    /// Its batches, up to an error.
     events: EventReceiver,
-    /// What it is of.
+    /// What its positions are about.
     of: Subject,
     /// The term in which it was opened.
     term: Option<Term>,
     /// How far it has been followed; `None` before its first batch.
-    place: Option<Position>,
-    /// Does the replica hold what the upstream had at that place? A load brings later documents, too.
+    position: Option<Position>,
+    /// Does the replica hold what the upstream had at that position? After a load, it may have later documents.
     is_whole: bool,
     noted_at: Instant,
 }
 
-/// Events to be applied together: of each document the last.
+/// Events to be applied together: the last of each document.
 #[derive(Default)]
 struct Changes {
     /// By the key of their `_id`s: the `_id`, and the document unless it was deleted.
     documents: HashMap<Vec<u8>, (RawBson, Option<RawDocumentBuf>)>,
     bytes: usize,
-    /// The place behind them.
+    /// The position after them.
     token: Option<RawDocumentBuf>,
     /// The token of the last of them.
     event: Option<RawDocumentBuf>,
-    /// The cluster time up to which these are all.
+    /// The cluster time up to which these are all events.
     at: Option<u64>,
     lag: Option<Duration>,
 }
 
 impl Replicas {
-    /// Fills a replica, or goes on where an earlier run ended, and follows the upstream until the replica has to be
-    /// filled anew.
+    /// Loads a replica, or resumes where an earlier run ended, and follows the upstream until the replica has to be
+    /// loaded again.
     ///
     /// # Errors
-    /// Why the replica is not what the upstream has any more.
+    /// Why the replica no longer equals the upstream.
     pub(super) async fn follow_stream(&self, replica: &Replica) -> Result<(), ReplicaError> {
         let epoch = replica.epoch();
         self.check_suitable(replica).await?;
-        let place = match replica.may_resume() {
+        let position = match replica.may_resume() {
             true => self.noted_position(replica).await?,
             false => None,
         };
-        let mut follower = match place {
-            Some(place) => {
+        let mut follower = match position {
+            Some(position) => {
                 let resumed = replica.resume(epoch);
-                self.reopened_or_loaded(replica, resumed, place, true)
+                self.reopened_or_loaded(replica, resumed, position, true)
                     .await?
             }
             None => self.load_and_follow(replica).await?,
         };
-        while let Some(going) = &mut follower {
-            match going.run().await {
+        while let Some(following) = &mut follower {
+            match following.run().await {
                 Ok(()) => return Ok(()),
                 Err(ReplicaError::Upstream(error)) if is_away(&error) => {
                     tracing::warn!(namespace = %replica.namespace, %error, "the change stream broke");
-                    let Some(place) = going.place.take() else {
+                    let Some(position) = following.position.take() else {
                         return Err(error.into());
                     };
-                    let (lost, is_whole) = (replica.lose_stream(going.epoch), going.is_whole);
+                    let (lost, is_whole) =
+                        (replica.lose_stream(following.epoch), following.is_whole);
                     follower = self
-                        .reopened_or_loaded(replica, lost, place, is_whole)
+                        .reopened_or_loaded(replica, lost, position, is_whole)
                         .await?;
                 }
                 Err(error) => return Err(error),
@@ -101,34 +103,34 @@ impl Replicas {
         Ok(())
     }
 
-    /// Opens a stream and reads the collection. None if nothing is declared any more.
+    /// Opens a stream and reads the collection. Returns `None` if the replica was invalidated meanwhile.
     async fn load_and_follow<'a>(
         &'a self,
         replica: &'a Replica,
     ) -> Result<Option<Follower<'a>>, ReplicaError> {
         let term = self.term().await?;
         let events = self.open_stream(replica, None).await?;
-        let Some((kept, epoch)) = self.copy(replica).await? else {
+        let Some((fields, epoch)) = self.copy(replica).await? else {
             return Ok(None);
         };
-        // What the load brought is as old as its beginning.
+        // Some of what the load brought is as old as its beginning.
         replica.require_applied(self.upstream_time().await?.unwrap_or(0));
-        Ok(Some(self.follower(replica, kept, epoch, (events, term))))
+        Ok(Some(self.follower(replica, fields, epoch, (events, term))))
     }
 
-    /// Goes on with what the replica held when the stream ended, in an earlier run or in this one; fills it again if
-    /// the store cannot go on from there.
+    /// Opens the stream again, after a position in an earlier run or this one. Loads the replica again if the upstream
+    /// cannot resume there.
     async fn reopened_or_loaded<'a>(
         &'a self,
         replica: &'a Replica,
         resumed: Option<(Arc<ReplicaFields>, u64)>,
-        place: Position,
+        position: Position,
         is_whole: bool,
     ) -> Result<Option<Follower<'a>>, ReplicaError> {
         let Some(of) = resumed else {
             return Ok(None);
         };
-        match self.reopened(replica, of, place, is_whole).await {
+        match self.reopened(replica, of, position, is_whole).await {
             Err(error @ (ReplicaError::Upstream(_) | ReplicaError::Lost)) => {
                 tracing::warn!(namespace = %replica.namespace, %error, "the upstream cannot go on from what is cached");
                 self.load_and_follow(replica).await
@@ -137,24 +139,24 @@ impl Replicas {
         }
     }
 
-    /// Goes on behind a place with replica number `epoch`; waits for the upstream. Returns `None` if that is no longer
-    /// the latest.
+    /// Opens the stream after a position, in the new epoch; waits for the upstream. Returns `None` if the replica has
+    /// moved on.
     async fn reopened<'a>(
         &'a self,
         replica: &'a Replica,
         (fields, epoch): (Arc<ReplicaFields>, u64),
-        place: Position,
+        position: Position,
         is_whole: bool,
     ) -> Result<Option<Follower<'a>>, ReplicaError> {
         loop {
-            match self.open_after(replica, &place).await {
+            match self.open_after(replica, &position).await {
                 Err(ReplicaError::Upstream(error)) if is_away(&error) => {
                     tracing::warn!(namespace = %replica.namespace, %error, "the change stream cannot be opened");
                     tokio::time::sleep(REOPEN_PAUSE).await;
                 }
                 opened => {
                     return Ok(Some(Follower {
-                        place: Some(place),
+                        position: Some(position),
                         is_whole,
                         ..self.follower(replica, fields, epoch, opened?)
                     }));
@@ -166,14 +168,14 @@ impl Replicas {
         }
     }
 
-    /// Opens the stream behind a place, in the present term of the upstream.
+    /// Opens the stream after a position, in the present term of the upstream.
     async fn open_after(
         &self,
         replica: &Replica,
-        place: &Position,
+        position: &Position,
     ) -> Result<(RawBatchCursor, Option<Term>), ReplicaError> {
         let term = self.term().await?;
-        let token = place.token_in(term).ok_or(ReplicaError::Lost)?;
+        let token = position.token_in(term).ok_or(ReplicaError::Lost)?;
         Ok((self.open_stream(replica, Some(token)).await?, term))
     }
 
@@ -185,7 +187,7 @@ impl Replicas {
     fn follower<'a>(
         &'a self,
         replica: &'a Replica,
-        kept: Arc<ReplicaFields>,
+        fields: Arc<ReplicaFields>,
         epoch: u64,
         (events, term): (RawBatchCursor, Option<Term>),
     ) -> Follower<'a> {
@@ -194,17 +196,17 @@ impl Replicas {
             replicas: self,
             replica,
             epoch,
-            of: replica.subject(&kept),
-            events: read_events(events, kept),
+            of: replica.subject(&fields),
+            events: read_events(events, fields),
             term,
-            place: None,
+            position: None,
             is_whole: false,
             noted_at: Instant::now(),
         }
     }
 
-    /// How far the replica of an earlier run has followed the upstream. Returns `None` if the replica holds other
-    /// fields now, or if the upstream has another collection under the name, as from a backup.
+    /// Returns the position that an earlier run noted. Returns `None` if the replica holds other fields now, or if the
+    /// upstream has another collection under the name, as from a backup.
     async fn noted_position(&self, replica: &Replica) -> Result<Option<Position>, ReplicaError> {
         let namespace = &replica.namespace;
         let definitions = self.cache_definitions(namespace).await;
@@ -213,32 +215,32 @@ impl Replicas {
         }
         let note = self.documents.note(namespace).map_err(super::refused)?;
         match (note, replica.fields()) {
-            (Some(note), Some(kept)) => Position::of_note(&note, &replica.subject(&kept)),
+            (Some(note), Some(fields)) => Position::of_note(&note, &replica.subject(&fields)),
             _ => Ok(None),
         }
     }
 }
 
 impl Replica {
-    /// What a stream of the collection is of, for a replica that holds this.
-    fn subject(&self, kept: &ReplicaFields) -> Subject {
+    /// Returns what positions in the collection's stream are about.
+    fn subject(&self, fields: &ReplicaFields) -> Subject {
         Subject {
             collection: self.identity(),
-            fields: kept.projection(),
+            fields: fields.projection(),
         }
     }
 }
 
 impl Follower<'_> {
-    /// Applies events for as long as the replica is the one that they are for.
+    /// Applies events until the replica moves on to another epoch.
     async fn run(&mut self) -> Result<(), ReplicaError> {
-        let mut told = Vec::with_capacity(BATCHES_MAX);
+        let mut batches = Vec::with_capacity(BATCHES_MAX);
         while self.replica.is_current(self.epoch) {
-            if self.events.recv_many(&mut told, BATCHES_MAX).await == 0 {
-                return Err(ReplicaError::Changed("nobody reads its stream".to_owned()));
+            if self.events.recv_many(&mut batches, BATCHES_MAX).await == 0 {
+                return Err(ReplicaError::Changed("its stream has no reader".to_owned()));
             }
             let mut changes = Changes::default();
-            for batch in told.drain(..) {
+            for batch in batches.drain(..) {
                 match batch {
                     Ok(batch) => changes = self.take(changes, batch).await?,
                     Err(error) => {
@@ -257,7 +259,7 @@ impl Follower<'_> {
         Ok(())
     }
 
-    /// Adds what the stream told to changes that are not applied yet, or applies them.
+    /// Adds a batch to the changes that are not applied yet, or applies them first.
     async fn take(&mut self, mut changes: Changes, batch: Batch) -> Result<Changes, ReplicaError> {
         for event in batch.events {
             let waits = time_of(&event.token).filter(|at| !self.replica.pause_point.lets_pass(*at));
@@ -274,11 +276,11 @@ impl Follower<'_> {
         Ok(changes)
     }
 
-    /// Applies changes, with the place behind them, and tells how far the stream has been followed.
+    /// Applies changes, with the position after them, and records how far the stream has been followed.
     fn apply(&mut self, changes: Changes) -> Result<(), ReplicaError> {
-        let place = changes.place(self.place.take(), self.term);
-        let note = match &place {
-            Some(place) if self.is_whole => Some(place.to_note(&self.of)?),
+        let position = changes.position(self.position.take(), self.term);
+        let note = match &position {
+            Some(position) if self.is_whole => Some(position.to_note(&self.of)?),
             _ => None,
         };
         if !changes.documents.is_empty() || note.is_some() && self.is_note_due() {
@@ -287,7 +289,7 @@ impl Follower<'_> {
             let applied = documents.replicate(namespace, &changes.replicated(), note.as_deref());
             applied.map_err(super::refused)?;
         }
-        self.place = place;
+        self.position = position;
         if changes.lag.is_some() {
             let namespace = self.replica.namespace.to_string();
             self.replicas
@@ -300,7 +302,7 @@ impl Follower<'_> {
         Ok(())
     }
 
-    /// Whether it is time to keep a place that differs from the last one by its time alone.
+    /// Returns whether it is time to note a position that differs from the last one only by its time.
     fn is_note_due(&mut self) -> bool {
         let is_due = self.noted_at.elapsed() >= NOTE_INTERVAL;
         if is_due {
@@ -315,7 +317,7 @@ impl Changes {
         let Event { token, id, .. } = event;
         let wrote = event.wrote.map(bson::DateTime::to_system_time);
         self.lag = wrote.and_then(|wrote| wrote.elapsed().ok());
-        // Another of the same time may follow.
+        // Another event of the same time may follow.
         self.at = time_of(&token).map(|at| at.saturating_sub(1));
         self.bytes += event.document.as_ref().map_or(0, |it| it.as_bytes().len());
         let key = id_key(id.as_raw_bson_ref());
@@ -328,8 +330,8 @@ impl Changes {
         self.documents.len() >= CHANGED_MAX || self.bytes >= CHANGED_BYTES_MAX
     }
 
-    /// The place behind these changes, which follow those up to another place.
-    fn place(&self, before: Option<Position>, term: Option<Term>) -> Option<Position> {
+    /// Returns the position after these changes, which follow those up to `before`.
+    fn position(&self, before: Option<Position>, term: Option<Term>) -> Option<Position> {
         let Some(token) = self.token.clone() else {
             return before;
         };

@@ -201,7 +201,7 @@ impl Groups {
             true => Err(Error::new(
                 Code::QueryExceededMemoryLimitNoDiskUseAllowed,
                 format!(
-                    "Exceeded memory limit of {bytes_max} bytes for $group, but didn't allow external sort."
+                    "Exceeded memory limit of {bytes_max} bytes for $group, but didn't allow external sort. Aborting operation: raise --documents-stage-memory-bytes-max."
                 ),
             )),
             false => Ok(()),

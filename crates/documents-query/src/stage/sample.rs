@@ -29,7 +29,8 @@ pub(super) fn run<E: From<Error>>(
             }
         }
         if bytes > run.limits.stage_memory_bytes_max {
-            let message = "Exceeded memory limit for $sample";
+            let message =
+                "Exceeded memory limit for $sample: raise --documents-stage-memory-bytes-max";
             return Err(Error::new(Code::QueryExceededMemoryLimitNoDiskUseAllowed, message).into());
         }
         held.try_cover(bytes).map_err(Error::from)?;

@@ -42,7 +42,7 @@ fn check_memory(bytes: usize, bytes_max: usize) -> Result<(), Error> {
         true => Err(Error::new(
             Code::QueryExceededMemoryLimitNoDiskUseAllowed,
             format!(
-                "Sort exceeded memory limit of {bytes_max} bytes, but did not opt in to external sorting."
+                "Sort exceeded memory limit of {bytes_max} bytes, but did not opt in to external sorting. Aborting operation: raise --documents-stage-memory-bytes-max, or set a limit."
             ),
         )),
         false => Ok(()),

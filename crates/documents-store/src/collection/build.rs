@@ -166,6 +166,7 @@ impl Collection {
         let mut next = None;
         for entry in page {
             let (number, document) = decode_record(entry)?;
+            self.largest.note(document.len_bytes());
             transaction.add_to_index(index, partition, number, document.raw())?;
             next = Some(number + 1);
         }

@@ -14,10 +14,10 @@ use parking_lot::{Mutex, RwLock};
 
 pub use read::{IndexScan, Scan};
 pub use verify::VerifyReport;
-pub use write::{Change, Changed};
+pub use write::{BATCH_BYTES, Change, Changed};
 
 use crate::catalogue::{CollectionEntry, IndexEntry, Statistics};
-use crate::document::{NUMBER_MAX, NUMBER_WARNED, RecordNumber};
+use crate::document::{Largest, NUMBER_MAX, NUMBER_WARNED, RecordNumber};
 use crate::engine::{Bytes, Engine, Partition};
 use crate::error::{Result, StoreError};
 use crate::index::{BuildProgress, Index, IndexSpec};
@@ -38,6 +38,7 @@ pub struct Collection {
     indexes: RwLock<Arc<Vec<Arc<Index>>>>,
     writer: Mutex<Writer>,
     counts: Counts,
+    largest: Arc<Largest>,
     dropped: AtomicBool,
 }
 
@@ -121,6 +122,7 @@ impl Collection {
                 highest: Default::default(),
             }),
             counts,
+            largest: Arc::default(),
             dropped: AtomicBool::new(false),
         };
         if statistics.next_number > NUMBER_WARNED {
@@ -166,6 +168,11 @@ impl Collection {
     /// Exact number of documents.
     pub fn document_count(&self) -> u64 {
         self.counts.documents.load(Ordering::Acquire)
+    }
+
+    /// Bytes of the largest document that was read or written since the collection was opened.
+    pub fn largest_document_bytes(&self) -> usize {
+        self.largest.bytes()
     }
 
     /// Exact size of all documents together in bytes.

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use bson::RawBsonRef;
 
 use super::Collection;
-use crate::document::{Document, RecordNumber, record_key, record_number};
+use crate::document::{Document, Largest, RecordNumber, record_key, record_number};
 use crate::engine::{Bytes, Direction, Entries, KeyRange, PartitionId};
 use crate::error::{Result, StoreError};
 use crate::index::{ID_INDEX, Index, IndexBounds, IndexSpec};
@@ -19,7 +19,13 @@ impl Collection {
             .shared
             .engine
             .get(self.records.id, &record_key(number))?;
-        bytes.map(Document::new).transpose()
+        bytes.map(|bytes| self.document(bytes)).transpose()
+    }
+
+    /// A record as a document; its size is noted.
+    pub(super) fn document(&self, bytes: Bytes) -> Result<Document> {
+        self.largest.note(bytes.len());
+        Document::new(bytes)
     }
 
     /// The number of the document with this `_id`. BSON numbers of different types are equal if their values are.
@@ -48,6 +54,7 @@ impl Collection {
         };
         Scan {
             entries: self.entries(self.records.id, range, direction),
+            largest: Arc::clone(&self.largest),
         }
     }
 
@@ -96,13 +103,15 @@ impl Collection {
 /// Documents with their numbers, in number order.
 pub struct Scan {
     entries: Entries,
+    largest: Arc<Largest>,
 }
 
 impl Iterator for Scan {
     type Item = Result<(RecordNumber, Document)>;
 
     fn next(&mut self) -> Option<Self::Item> {
-        Some(self.entries.next()?.and_then(decode_record))
+        let row = self.entries.next()?.and_then(decode_record);
+        Some(row.inspect(|(_, document)| self.largest.note(document.len_bytes())))
     }
 }
 

@@ -9,7 +9,7 @@ use forebay_documents_query::limits::DOCUMENT_DEPTH_MAX;
 
 use super::{Collection, Writer};
 use crate::catalogue::{self, Statistics};
-use crate::document::{Document, NUMBER_MAX, NUMBER_WARNED, RecordNumber, note_size, record_key};
+use crate::document::{Document, NUMBER_MAX, NUMBER_WARNED, RecordNumber, record_key};
 use crate::engine::{Batch, Bytes, Direction, KeyRange, PageLimit, PartitionId, Write};
 use crate::error::{Result, StoreError};
 use crate::history::{ChangeKind, Changes};
@@ -19,7 +19,7 @@ use crate::retryable::Outcomes;
 /// Maximum number of changes in one atomic batch.
 const BATCH_CHANGES_MAX: usize = 1_000;
 /// Bytes of new documents at which a batch is closed.
-const BATCH_BYTES: usize = 8 << 20;
+pub const BATCH_BYTES: usize = 8 << 20;
 
 /// A change to make.
 #[derive(Debug, Clone, Copy)]
@@ -387,7 +387,7 @@ impl<'a> Transaction<'a> {
 
     fn put_record(&mut self, number: RecordNumber, document: &RawDocument) {
         let bytes = document.as_bytes();
-        note_size(bytes.len());
+        self.collection.largest.note(bytes.len());
         self.statistics.bytes += bytes.len() as u64;
         self.stage(
             self.collection.records.id,
@@ -401,7 +401,9 @@ impl<'a> Transaction<'a> {
             self.collection.records.id,
             &record_key(number).as_slice().into(),
         )?;
-        bytes.map(Document::new).transpose()
+        bytes
+            .map(|bytes| self.collection.document(bytes))
+            .transpose()
     }
 
     /// Checks before it stages, so that a refused change leaves nothing.

@@ -14,7 +14,7 @@
 use bson::{DateTime, RawDocument, Uuid, rawdoc};
 
 use super::time::ClusterTime;
-use crate::document::Document;
+use crate::document::{Document, note_size};
 use crate::error::{Result, StoreError};
 use crate::store::Namespace;
 
@@ -105,6 +105,7 @@ impl ChangeEvent {
         let (Some(db), Some(name)) = (take_name(&mut rest, db), take_name(&mut rest, name)) else {
             return Ok(None);
         };
+        note_size(rest.len());
         Ok(Some(Self {
             at,
             wall_time: DateTime::from_millis(i64::from_le_bytes(wall_ms)),

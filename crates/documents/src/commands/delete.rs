@@ -38,7 +38,7 @@ async fn run(request: &Request<'_>) -> Reply {
         let statement = Statement::read(statement)?;
         let outcome = statement.run(request, &batch.namespace, &mut done, index);
         let outcome = outcome.await;
-        if batch.ends(index, outcome, &mut errors) {
+        if batch.record(index, outcome, &mut errors) {
             break;
         }
     }

@@ -159,7 +159,13 @@ impl Modification {
             if !self.upsert {
                 return Ok(self.nothing());
             }
-            match update::upsert(collection, &self.filter, update, keep.as_ref()) {
+            match update::upsert(
+                collection,
+                &self.filter,
+                update,
+                keep.as_ref(),
+                request.stop(),
+            ) {
                 Ok(made) => return self.reply(None, Some(&made)),
                 Err(error) if error.code() == Code::DuplicateKey && tries_left > 0 => {}
                 Err(error) => return Err(error),

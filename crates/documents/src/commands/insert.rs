@@ -8,7 +8,9 @@ use std::sync::Arc;
 
 use bson::oid::ObjectId;
 use bson::{RawBsonRef, RawDocument, RawDocumentBuf, cstr};
+use forebay_cancel::Stop;
 use forebay_documents_query::{Code, timestamp};
+use forebay_documents_store::BATCH_BYTES;
 use parking_lot::MutexGuard;
 
 use crate::arguments::{Known, invalid_bson};
@@ -16,7 +18,7 @@ use crate::collections::{Collections, OpenCollection};
 use crate::dispatch::{BoxFuture, Effect, Reply, Run, Spec};
 use crate::error::CommandError;
 use crate::namespace;
-use crate::places::{Kind, all_aside};
+use crate::places::{Kind, all_aside, make_room_to_insert};
 use crate::request::Request;
 use crate::retry::Retry;
 use crate::search::Prepared;
@@ -54,6 +56,7 @@ async fn run(request: &Request<'_>) -> Reply {
         collections,
         collection: collection.clone(),
         ordered,
+        stop: request.stop(),
         retry: request.retry.as_ref(),
         count: 0,
         errors: WriteErrors::default(),
@@ -62,7 +65,12 @@ async fn run(request: &Request<'_>) -> Reply {
     if are_few(&documents) {
         write()?
     } else {
-        all_aside(Kind::Write, request.stop(), async { write() }).await?
+        let write = async {
+            let bytes = batch_bytes(&documents);
+            make_room_to_insert(&request.client.reply, bytes, request.stop()).await?;
+            write()
+        };
+        all_aside(Kind::Write, request.stop(), write).await?
     };
     Ok(insertion.errors.reply(insertion.count))
 }
@@ -72,10 +80,19 @@ fn are_few(documents: &[&RawDocument]) -> bool {
     documents.len() <= FEW_DOCUMENTS && documents.iter().map(bytes).sum::<usize>() <= FEW_BYTES
 }
 
+/// Maximum bytes of the documents that the store writes in one batch.
+fn batch_bytes(documents: &[&RawDocument]) -> usize {
+    let bytes = |document: &&RawDocument| document.as_bytes().len();
+    let largest = documents.iter().map(bytes).max().unwrap_or(0);
+    let all = documents.iter().map(bytes).sum::<usize>();
+    all.min(BATCH_BYTES + largest)
+}
+
 struct Insertion<'a> {
     collections: &'a Collections,
     collection: Arc<OpenCollection>,
     ordered: bool,
+    stop: &'a Stop,
     retry: Option<&'a Retry>,
     count: usize,
     errors: WriteErrors,
@@ -148,7 +165,7 @@ impl Insertion<'_> {
         loop {
             let collection = self.collection.clone();
             let prepared = collection.search.prepare(&documents);
-            let held = collection.lock_store();
+            let held = collection.lock_store(self.stop)?;
             if !collection.store.is_dropped() {
                 return Ok(self.store_held(held, &collection, &documents, places, prepared));
             }

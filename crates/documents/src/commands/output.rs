@@ -162,7 +162,7 @@ fn fill(
         create_indexes::create(request, made, specs.collect())?;
     }
     while let Some(document) = documents.next(request.stop())? {
-        changes::insert(made, &document, None)?;
+        changes::insert(made, &document, None, request.stop())?;
     }
     Ok(())
 }
@@ -335,7 +335,7 @@ impl Merge {
     fn insert(&self, request: &Request<'_>, document: &RawDocument) -> Result<(), CommandError> {
         let collections = request.documents.collections();
         let collection = collections.get_or_create(&self.into)?;
-        changes::insert(&collection, document, None)
+        changes::insert(&collection, document, None, request.stop())
     }
 
     async fn update(

@@ -3,6 +3,8 @@
 //! A session consists of everything with its id: open cursors, commands in progress, and the outcomes of its last
 //! numbered write.
 
+use std::collections::HashSet;
+
 use bson::spec::BinarySubtype;
 use bson::{Binary, RawBsonRef, RawDocument, rawdoc};
 
@@ -92,8 +94,8 @@ fn entries<'a, T>(
     array.into_iter().map(entry).collect()
 }
 
-fn named_sessions(request: &Request<'_>) -> Result<Vec<SessionId>, CommandError> {
-    entries(request, session_id)
+fn named_sessions(request: &Request<'_>) -> Result<HashSet<SessionId>, CommandError> {
+    Ok(HashSet::from_iter(entries(request, session_id)?))
 }
 
 fn end(request: &Request<'_>) -> Reply {
@@ -118,13 +120,13 @@ fn kill(request: &Request<'_>) -> Reply {
 }
 
 fn kill_all(request: &Request<'_>) -> Reply {
-    let users = entries(request, |entry| {
+    let users: HashSet<User> = HashSet::from_iter(entries(request, |entry| {
         let arguments = Arguments::parse_nested("killAllSessions", entry, USER)?;
         Ok(User {
             name: arguments.required_string("user")?.to_owned(),
             db: arguments.required_string("db")?.to_owned(),
         })
-    })?;
+    })?);
     stop(request, |owner| {
         let named = |user: &User| users.contains(user);
         owner.session.is_some() && (users.is_empty() || owner.user.as_ref().is_some_and(named))
@@ -132,11 +134,11 @@ fn kill_all(request: &Request<'_>) -> Reply {
 }
 
 fn kill_by_pattern(request: &Request<'_>) -> Reply {
-    let sessions = entries(request, |entry| {
+    let sessions: HashSet<SessionId> = HashSet::from_iter(entries(request, |entry| {
         let arguments = Arguments::parse_nested("killAllSessionsByPattern", entry, PATTERN)?;
         arguments.unsupported(&["uid", "users", "roles"])?;
         session_id(arguments.required_document("lsid")?)
-    })?;
+    })?);
     stop(request, |owner| {
         let named = |id: &SessionId| sessions.is_empty() || sessions.contains(id);
         owner.session.as_ref().is_some_and(named)

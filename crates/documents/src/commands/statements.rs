@@ -53,7 +53,7 @@ impl<'a> Batch<'a> {
     }
 
     /// Records the outcome of statement `index`. Returns true if no more statements may run.
-    pub fn ends(
+    pub fn record(
         &self,
         index: usize,
         outcome: Result<(), CommandError>,

@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use bson::{DateTime, RawArray, RawArrayBuf, RawBson, RawBsonRef, RawDocument, RawDocumentBuf};
 use bson::{cstr, rawdoc};
+use forebay_cancel::Stop;
 use forebay_documents_query::{Code, Filter, Update, UpdateContext};
 
 use super::read;
@@ -42,7 +43,7 @@ async fn run(request: &Request<'_>) -> Reply {
         let outcome = Statement::read(statement)?
             .run(request, &batch.namespace, &mut totals, index)
             .await;
-        if batch.ends(index, outcome, &mut totals.errors) {
+        if batch.record(index, outcome, &mut totals.errors) {
             break;
         }
     }
@@ -287,7 +288,13 @@ impl Prepared<'_> {
             if done.matched > 0 || !self.upsert {
                 return Ok(None);
             }
-            match upsert(collection, &self.target.filter, &self.update, keep) {
+            match upsert(
+                collection,
+                &self.target.filter,
+                &self.update,
+                keep,
+                request.stop(),
+            ) {
                 Ok(made) => return Ok(made.get("_id").ok().flatten().map(RawBson::from)),
                 Err(error) if error.code() == Code::DuplicateKey && tries_left > 0 => {}
                 Err(error) => return Err(error),
@@ -336,6 +343,7 @@ pub fn upsert(
     filter: &Filter,
     update: &Update,
     keep: Option<&Keep<'_>>,
+    stop: &Stop,
 ) -> Result<RawDocumentBuf, CommandError> {
     let context = UpdateContext {
         now: DateTime::now(),
@@ -343,6 +351,6 @@ pub fn upsert(
         position: None,
     };
     let made = update.upsert_document(filter, &context)?;
-    changes::insert(collection, &made, keep)?;
+    changes::insert(collection, &made, keep, stop)?;
     Ok(made)
 }

@@ -276,7 +276,7 @@ impl CollectionSearch {
         self.follows.load(Ordering::Acquire)
     }
 
-    /// Extracts the values that the cache will hold of `documents`. Needs no lock.
+    /// Extracts the values that the cache will hold of `documents`. The caller need not hold the write lock.
     pub fn prepare(&self, documents: &[&RawDocument]) -> Option<Prepared> {
         let generation = self.state.read().ready.clone()?;
         let values = generation.gather(documents.iter().copied());

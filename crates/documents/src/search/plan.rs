@@ -209,7 +209,7 @@ impl State {
     }
 
     /// Returns an error if the command's options rule the cache out.
-    fn allow(&self, options: &PlanOptions) -> Result<(), NotUsed> {
+    fn check_options(&self, options: &PlanOptions) -> Result<(), NotUsed> {
         if self.declared.is_empty() {
             return Err(NotUsed::NoCacheIndex);
         }
@@ -261,7 +261,7 @@ impl CollectionSearch {
         options: &PlanOptions,
     ) -> Result<SearchPlan, NotUsed> {
         self.with_state(|state| {
-            state.allow(options)?;
+            state.check_options(options)?;
             let generation = state.answering(filter.root())?;
             let mut translator = Translator::new(state, generation);
             let (expr, exact) = match translator.cover(filter.root()) {
@@ -287,7 +287,7 @@ impl CollectionSearch {
         options: &PlanOptions,
     ) -> Result<SearchPlan, NotUsed> {
         self.with_state(|state| {
-            state.allow(options)?;
+            state.check_options(options)?;
             let generation = state.values_generation(path)?;
             let mut translator = Translator::new(state, generation);
             let Some(field) = translator.field(path) else {

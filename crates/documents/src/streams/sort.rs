@@ -90,7 +90,7 @@ pub fn sorted(
 
 fn too_large(bytes_max: usize) -> CommandError {
     let message = format!(
-        "Sort exceeded memory limit of {bytes_max} bytes, but did not opt in to external sorting."
+        "Sort exceeded memory limit of {bytes_max} bytes, but did not opt in to external sorting. Aborting operation: raise --documents-stage-memory-bytes-max, sort by an index, or set a limit."
     );
     CommandError::refused(Code::QueryExceededMemoryLimitNoDiskUseAllowed, message)
 }

@@ -2,8 +2,11 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
 
-use bson::{Bson, doc};
+use bson::{Bson, Document, doc};
+use forebay_documents::ClientContext;
+use tokio::time::timeout;
 
 use crate::door::{Door, door};
 
@@ -11,6 +14,10 @@ const CLIENTS: i32 = 4;
 const ROUNDS: i32 = 100;
 /// Inserts of one client during each of which its collection is replaced.
 const ROUNDS_MET: usize = 20;
+/// More slow commands of one client than there are places for them.
+const CROWD: usize = 160;
+/// A command that needs longer than this never ends.
+const PATIENCE: Duration = Duration::from_secs(60);
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn increments_of_many_clients_all_count() {
@@ -230,5 +237,46 @@ async fn an_insert_waits_for_the_collection_that_replaces_its_own() {
     }
     for writer in writers {
         writer.await.unwrap();
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn slow_reads_of_one_client_keep_no_other_from_reading() {
+    let door = Arc::new(door());
+    door.insert("c", [doc! { "_id": 1 }]).await;
+    let of_host = |host: u8| {
+        Arc::new(Door {
+            documents: door.documents.clone(),
+            client: ClientContext {
+                peer: Some(([10, 0, 0, host], 1).into()),
+                ..ClientContext::default()
+            },
+        })
+    };
+    let sum = |inner: Document| doc! { "$sum": { "$map": { "input": { "$range": [0, 100_000] }, "in": inner } } };
+    let endless = sum(sum(sum(doc! { "$add": [1, 1] })));
+    let slow = doc! { "find": "c", "filter": { "$expr": { "$gt": [endless, 0] } } };
+    let greedy: Vec<_> = (0..CROWD)
+        .map(|_| {
+            let (door, slow) = (of_host(1), slow.clone());
+            tokio::spawn(async move { door.code(slow).await })
+        })
+        .collect();
+    let all_run = async {
+        loop {
+            let running = door.admin(doc! { "currentOp": 1 }).await;
+            if running.get_array("inprog").expect("a list").len() > CROWD {
+                break;
+            }
+        }
+    };
+    timeout(PATIENCE, all_run).await.expect("all run");
+    let other = of_host(2);
+    let find = doc! { "find": "c", "filter": { "$expr": { "$eq": ["$_id", 1] } } };
+    let found = timeout(PATIENCE, other.all(find)).await;
+    door.documents.shutdown().expect("the store is in memory");
+    assert_eq!(found.expect("there is a place"), [doc! { "_id": 1 }]);
+    for command in greedy {
+        command.await.expect("it ends");
     }
 }

@@ -10,9 +10,9 @@ use crate::settings::Settings;
 
 /// Minimum of the setting: enough to receive, decompress and process a message of the maximum length.
 const LIMIT_BYTES_MIN: u64 = 256 << 20;
-/// Memory for a message of the maximum length that does not compress well: the message, its content, and a copy of
-/// its documents.
-const GREATEST_MESSAGE_BYTES: u64 = 3 * 48_000_000;
+/// Memory for a message of the maximum length that does not compress well: the message, its content, a copy of its
+/// documents, and the first batch in which the store writes them.
+const GREATEST_MESSAGE_BYTES: u64 = 3 * 48_000_000 + (8 << 20) + (16 << 20);
 /// Part of the machine's memory that the process may take by default: three quarters.
 const MACHINE_PART: (u64, u64) = (3, 4);
 /// Cached values on host devices take at most one byte of this many, if `--device-memory-bytes` is not set.

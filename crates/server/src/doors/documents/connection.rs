@@ -113,8 +113,13 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
     }
 
     async fn request(&mut self, frame: Frame, limits: &Limits) -> Result<(), FrameError> {
-        // Documents are copied from the message.
-        frame.make_room(1).await?;
+        // A message whose content is longer than allowed is refused below, before it is decompressed.
+        let is_allowed = inflated_bytes(&frame.bytes)
+            .is_none_or(|inflated| inflated <= limits.message_bytes_max);
+        if is_allowed {
+            // Documents are copied from the message.
+            frame.make_room(1).await?;
+        }
         let request_id = frame.request_id();
         let Frame { bytes, share } = frame;
         let message = match decode(bytes, limits) {

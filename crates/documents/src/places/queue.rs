@@ -1,0 +1,355 @@
+//! Places, and the commands that wait for one.
+//!
+//! A place that is given back goes to the waiting client that holds the fewest places, and of its commands to the one
+//! that has waited longest: a client with many commands does not keep others waiting.
+
+use std::collections::{BTreeMap, HashMap};
+use std::time::Duration;
+
+use forebay_cancel::Stop;
+use forebay_documents_query::Code;
+use parking_lot::Mutex;
+use tokio::sync::oneshot;
+
+use crate::error::CommandError;
+use crate::scope::{self, ClientKey};
+
+/// Maximum number of commands that wait for places of a kind.
+pub(super) const WAITING_MAX: usize = 4_096;
+/// Interval at which a waiting command checks its cancellation token. It is longer by as much for every
+/// [`CHECKS_TOGETHER_MAX`] waiting commands.
+const CHECK_INTERVAL: Duration = Duration::from_millis(20);
+const CHECKS_TOGETHER_MAX: usize = 256;
+
+/// A number of places, and the commands that wait for one.
+#[derive(Debug)]
+pub struct Places {
+    count: usize,
+    /// Maximum number of places of one client.
+    client_max: usize,
+    queue: Mutex<Queue>,
+}
+
+#[derive(Debug, Default)]
+struct Queue {
+    taken: usize,
+    waiting: usize,
+    next_ticket: u64,
+    /// Clients that hold places or wait for some. The server itself is one of them, and has no limit.
+    clients: HashMap<Option<ClientKey>, Client>,
+}
+
+#[derive(Debug, Default)]
+struct Client {
+    held: usize,
+    /// Commands that wait, oldest first.
+    waiting: BTreeMap<u64, oneshot::Sender<()>>,
+}
+
+/// A place in use.
+#[derive(Debug)]
+pub struct Place<'a> {
+    places: &'a Places,
+    client: Option<ClientKey>,
+}
+
+/// A command that waits.
+struct Turn<'a> {
+    places: &'a Places,
+    client: Option<ClientKey>,
+    ticket: u64,
+    granted: oneshot::Receiver<()>,
+    /// Whether it has become a place.
+    is_over: bool,
+}
+
+impl Places {
+    /// `count` places, all free.
+    pub fn new(count: usize) -> Places {
+        Places::shared(count, count)
+    }
+
+    /// `count` places, of which one client has at most `client_max`.
+    pub(super) fn shared(count: usize, client_max: usize) -> Places {
+        Places {
+            count,
+            client_max,
+            queue: Mutex::default(),
+        }
+    }
+
+    /// Waits for a place.
+    ///
+    /// # Errors
+    /// [`CommandError::Stopped`] if the command is stopped before it has one; `ExceededTimeLimit`, on which drivers try
+    /// again, if too many wait.
+    pub async fn enter(&self, stop: &Stop) -> Result<Place<'_>, CommandError> {
+        let client = scope::client();
+        let mut turn = match self.enter_or_wait(client)? {
+            None => return Ok(self.place(client)),
+            Some(turn) => turn,
+        };
+        loop {
+            stop.check()?;
+            let wait = tokio::time::timeout(self.check_interval(), &mut turn.granted);
+            if wait.await.is_ok() {
+                return Ok(turn.into_place());
+            }
+        }
+    }
+
+    fn place(&self, client: Option<ClientKey>) -> Place<'_> {
+        Place {
+            places: self,
+            client,
+        }
+    }
+
+    /// Takes a place, or a position in the queue if none is free for this client.
+    fn enter_or_wait(&self, client: Option<ClientKey>) -> Result<Option<Turn<'_>>, CommandError> {
+        let mut queue = self.queue.lock();
+        if queue.taken < self.count && self.may_take(client, queue.held(client)) {
+            queue.take(client);
+            return Ok(None);
+        }
+        if queue.waiting >= WAITING_MAX {
+            return Err(too_many());
+        }
+        let (grant, granted) = oneshot::channel();
+        let ticket = queue.add(client, grant);
+        Ok(Some(Turn {
+            places: self,
+            client,
+            ticket,
+            granted,
+            is_over: false,
+        }))
+    }
+
+    fn may_take(&self, client: Option<ClientKey>, held: usize) -> bool {
+        client.is_none() || held < self.client_max
+    }
+
+    /// Interval at which a waiting command checks its cancellation token.
+    fn check_interval(&self) -> Duration {
+        let waiting = self.queue.lock().waiting / CHECKS_TOGETHER_MAX;
+        CHECK_INTERVAL * (1 + u32::try_from(waiting).unwrap_or(u32::MAX - 1))
+    }
+
+    /// Gives free places to those that wait for them.
+    fn grant(&self, queue: &mut Queue) {
+        while queue.taken < self.count {
+            let waiting = queue.clients.iter().filter_map(|(client, of)| {
+                let (ticket, _) = of.waiting.first_key_value()?;
+                let may_take = self.may_take(*client, of.held);
+                may_take.then_some((of.held, *ticket, *client))
+            });
+            let Some((_, ticket, client)) = waiting.min() else {
+                return;
+            };
+            let grant = queue.remove(client, ticket);
+            queue.take(client);
+            // A command that ends now finds that its turn is not in the queue, and gives the place back.
+            let _ = grant.map(|grant| grant.send(()));
+        }
+    }
+
+    #[cfg(test)]
+    pub(super) fn waiting(&self) -> usize {
+        self.queue.lock().waiting
+    }
+}
+
+fn too_many() -> CommandError {
+    CommandError::refused(
+        Code::ExceededTimeLimit,
+        format!("{WAITING_MAX} commands wait for others that take long; try again"),
+    )
+}
+
+impl Queue {
+    fn held(&self, client: Option<ClientKey>) -> usize {
+        self.clients.get(&client).map_or(0, |of| of.held)
+    }
+
+    fn take(&mut self, client: Option<ClientKey>) {
+        self.taken += 1;
+        self.clients.entry(client).or_default().held += 1;
+    }
+
+    fn give_back(&mut self, client: Option<ClientKey>) {
+        self.taken -= 1;
+        if let Some(of) = self.clients.get_mut(&client) {
+            of.held -= 1;
+        }
+        self.forget_idle(client);
+    }
+
+    fn add(&mut self, client: Option<ClientKey>, grant: oneshot::Sender<()>) -> u64 {
+        let ticket = self.next_ticket;
+        self.next_ticket += 1;
+        self.waiting += 1;
+        let of = self.clients.entry(client).or_default();
+        of.waiting.insert(ticket, grant);
+        ticket
+    }
+
+    /// Removes a command that waits; `None` if it has been granted a place.
+    fn remove(&mut self, client: Option<ClientKey>, ticket: u64) -> Option<oneshot::Sender<()>> {
+        let grant = self.clients.get_mut(&client)?.waiting.remove(&ticket)?;
+        self.waiting -= 1;
+        self.forget_idle(client);
+        Some(grant)
+    }
+
+    fn forget_idle(&mut self, client: Option<ClientKey>) {
+        let of = self.clients.get(&client);
+        if of.is_some_and(|of| of.held == 0 && of.waiting.is_empty()) {
+            self.clients.remove(&client);
+        }
+    }
+}
+
+impl Drop for Place<'_> {
+    fn drop(&mut self) {
+        let mut queue = self.places.queue.lock();
+        queue.give_back(self.client);
+        self.places.grant(&mut queue);
+    }
+}
+
+impl<'a> Turn<'a> {
+    /// The place that was granted.
+    fn into_place(mut self) -> Place<'a> {
+        self.is_over = true;
+        self.places.place(self.client)
+    }
+}
+
+impl Drop for Turn<'_> {
+    fn drop(&mut self) {
+        if self.is_over {
+            return;
+        }
+        let mut queue = self.places.queue.lock();
+        if queue.remove(self.client, self.ticket).is_none() {
+            queue.give_back(self.client);
+            self.places.grant(&mut queue);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+    use std::sync::atomic::{AtomicBool, Ordering};
+
+    use forebay_cancel::StopReason;
+    use tokio::runtime::Builder;
+
+    use super::*;
+    use crate::command::ClientContext;
+
+    fn run<T>(work: impl Future<Output = T>) -> T {
+        let runtime = Builder::new_current_thread().enable_time().build();
+        runtime.expect("a runtime").block_on(work)
+    }
+
+    fn client(host: u8) -> Option<ClientKey> {
+        let client = ClientContext {
+            peer: Some(([10, 0, 0, host], 1).into()),
+            ..ClientContext::default()
+        };
+        ClientKey::of(&client)
+    }
+
+    #[test]
+    fn a_place_is_waited_for_and_the_queue_can_be_left() {
+        run(async {
+            let places = Places::new(1);
+            let taken = places.enter(&Stop::never()).await.expect("it is free");
+            let stop = Stop {
+                cancelled: Arc::new(AtomicBool::new(false)),
+                ..Stop::default()
+            };
+            let (left, ()) = tokio::join!(places.enter(&stop), async {
+                assert_eq!(places.waiting(), 1);
+                stop.cancelled.store(true, Ordering::Relaxed);
+            });
+            let left = left.map(drop).expect_err("cancelled");
+            assert!(matches!(left, CommandError::Stopped(StopReason::Cancelled)));
+            assert_eq!(places.waiting(), 0);
+            let never = Stop::never();
+            let (next, ()) = tokio::join!(places.enter(&never), async { drop(taken) });
+            next.map(drop).expect("it is free again");
+            let queue = places.queue.lock();
+            assert!(queue.clients.is_empty() && queue.taken == 0);
+        });
+    }
+
+    #[test]
+    fn a_queue_that_is_too_long_is_refused() {
+        run(async {
+            let places = Places::new(0);
+            places.queue.lock().waiting = WAITING_MAX;
+            let refused = places.enter(&Stop::never()).await.map(drop);
+            assert_eq!(
+                refused.expect_err("refused").code(),
+                Code::ExceededTimeLimit
+            );
+            assert_eq!(places.waiting(), WAITING_MAX);
+        });
+    }
+
+    /// Takes a place at once if there is one, and else a position in the queue.
+    fn enter(places: &Places, host: u8) -> Result<Place<'_>, Turn<'_>> {
+        let client = client(host);
+        match places.enter_or_wait(client).expect("not too many") {
+            None => Ok(places.place(client)),
+            Some(turn) => Err(turn),
+        }
+    }
+
+    fn is_granted(turn: &mut Turn<'_>) -> bool {
+        turn.granted.try_recv().is_ok()
+    }
+
+    #[test]
+    fn one_client_leaves_places_to_others() {
+        let places = Places::shared(4, 3);
+        let greedy = Vec::from_iter((0..3).map(|_| enter(&places, 1).ok().expect("free")));
+        let mut waits = enter(&places, 1).err().expect("three of four");
+        let other = enter(&places, 2).ok().expect("the fourth");
+        drop(other);
+        assert!(!is_granted(&mut waits));
+        drop(greedy);
+        assert!(is_granted(&mut waits));
+        drop(waits.into_place());
+        let queue = places.queue.lock();
+        assert!(queue.clients.is_empty() && queue.taken == 0 && queue.waiting == 0);
+    }
+
+    #[test]
+    fn a_free_place_goes_to_the_client_that_has_the_fewest() {
+        let places = Places::new(2);
+        let mut first = Vec::from_iter((0..2).map(|_| enter(&places, 1).ok().expect("free")));
+        let mut waiting = [1, 1, 2].map(|host| enter(&places, host).err().expect("full"));
+        let mut granted = || waiting.each_mut().map(is_granted);
+        drop(first.pop());
+        assert_eq!(granted(), [false, false, true]);
+        drop(first.pop());
+        assert_eq!(granted(), [true, false, false]);
+    }
+
+    #[test]
+    fn a_place_that_was_granted_to_a_command_that_ended_is_given_on() {
+        let places = Places::new(1);
+        let taken = enter(&places, 1).ok().expect("free");
+        let ended = enter(&places, 1).err().expect("full");
+        let mut next = enter(&places, 1).err().expect("full");
+        drop(taken);
+        assert!(!is_granted(&mut next));
+        drop(ended);
+        assert!(is_granted(&mut next));
+    }
+}

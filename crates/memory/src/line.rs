@@ -1,0 +1,166 @@
+//! The order in which shares wait for room.
+//!
+//! Any share may take bytes that are given back, so that small shares do not wait behind large ones. Large ones find
+//! room all the same: the oldest waiting share has a claim, and other shares leave it the room that it waits for.
+//!
+//! A claim ends with the wait, or after [`CLAIM_TIME`]: the memory may be held for minutes, and others must not be kept
+//! out that long. After a claim that ended without the room, no share has one for [`PAUSE`]. Shares of at most
+//! [`OVERTAKING_BYTES_MAX`] may overtake a claim, together by a part of the account.
+
+use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::time::Duration;
+
+use parking_lot::Mutex;
+use tokio::time::Instant;
+
+/// Maximum duration of a claim.
+pub(crate) const CLAIM_TIME: Duration = Duration::from_secs(3);
+/// Time without a claim after one that ended without the room.
+pub(crate) const PAUSE: Duration = Duration::from_secs(1);
+/// Maximum bytes of a share that may overtake a claim.
+pub(crate) const OVERTAKING_BYTES_MAX: u64 = 1 << 20;
+/// Shares together may overtake one claim by one byte in this many of the account.
+const OVERTAKING_PART: u64 = 8;
+
+/// Identifies a waiting share: a lower ticket has waited longer.
+pub(crate) type Ticket = u64;
+
+/// The shares that wait for room in an account, oldest first.
+#[derive(Debug, Default)]
+pub(crate) struct Line {
+    /// Bytes that the share with the claim waits for; 0 without a claim.
+    claimed_bytes: AtomicU64,
+    /// Bytes by which others may still overtake the claim.
+    overtaking_bytes: AtomicU64,
+    /// Number of waiting shares, including those of accounts below, which have no tickets.
+    count: AtomicUsize,
+    waiting: Mutex<Waiting>,
+}
+
+#[derive(Debug, Default)]
+struct Waiting {
+    next: Ticket,
+    shares: BTreeMap<Ticket, Waiter>,
+    claim: Option<Claim>,
+    paused_until: Option<Instant>,
+}
+
+#[derive(Debug)]
+struct Waiter {
+    bytes: u64,
+    /// Whether it had a claim that expired.
+    has_had_claim: bool,
+}
+
+#[derive(Debug, Clone, Copy)]
+struct Claim {
+    ticket: Ticket,
+    until: Instant,
+}
+
+impl Line {
+    /// Whether any share waits.
+    pub(crate) fn is_waited_in(&self) -> bool {
+        self.count.load(Ordering::SeqCst) > 0
+    }
+
+    pub(crate) fn enter(&self) {
+        self.count.fetch_add(1, Ordering::SeqCst);
+    }
+
+    pub(crate) fn leave(&self) {
+        self.count.fetch_sub(1, Ordering::SeqCst);
+    }
+
+    /// Adds a share that waits for `bytes`.
+    pub(crate) fn add(&self, bytes: u64) -> Ticket {
+        let mut waiting = self.waiting.lock();
+        let ticket = waiting.next;
+        waiting.next += 1;
+        let waiter = Waiter {
+            bytes,
+            has_had_claim: false,
+        };
+        waiting.shares.insert(ticket, waiter);
+        ticket
+    }
+
+    /// Removes a share, and its claim with it.
+    pub(crate) fn remove(&self, ticket: Ticket) {
+        let mut waiting = self.waiting.lock();
+        waiting.shares.remove(&ticket);
+        if waiting.claim.is_some_and(|claim| claim.ticket == ticket) {
+            waiting.claim = None;
+            self.claimed_bytes.store(0, Ordering::Relaxed);
+        }
+    }
+
+    /// Returns whether a share has the claim, and when that may change by the clock alone. A claim that is free goes to
+    /// the oldest share that has had none, and for which the account has `room` once others have given back.
+    pub(crate) fn turn(
+        &self,
+        ticket: Ticket,
+        room: u64,
+        limit: u64,
+        now: Instant,
+    ) -> (bool, Option<Instant>) {
+        let mut waiting = self.waiting.lock();
+        if waiting.claim.is_some_and(|claim| claim.until <= now) {
+            waiting.end_claim(now);
+            self.claimed_bytes.store(0, Ordering::Relaxed);
+        }
+        waiting.paused_until = waiting.paused_until.filter(|until| *until > now);
+        if waiting.claim.is_none() && waiting.paused_until.is_none() {
+            waiting.claim = waiting.next_claim(room, now);
+            let claimed = waiting.claim.map_or(0, |claim| waiting.bytes(claim.ticket));
+            let overtaking = limit / OVERTAKING_PART;
+            self.overtaking_bytes.store(overtaking, Ordering::Relaxed);
+            self.claimed_bytes.store(claimed, Ordering::Relaxed);
+        }
+        let changes = waiting.claim.map(|claim| claim.until);
+        (
+            waiting.claim.is_some_and(|claim| claim.ticket == ticket),
+            changes.or(waiting.paused_until),
+        )
+    }
+
+    /// Bytes that a share without a claim has to leave to the share with the claim. The share takes `bytes`, and would
+    /// hold `held` bytes in all.
+    pub(crate) fn left_to_claim(&self, bytes: u64, held: u64) -> u64 {
+        let claimed = self.claimed_bytes.load(Ordering::Relaxed);
+        if claimed == 0 || held > OVERTAKING_BYTES_MAX {
+            return claimed;
+        }
+        let less = |left: u64| left.checked_sub(bytes);
+        let overtakes =
+            self.overtaking_bytes
+                .fetch_update(Ordering::Relaxed, Ordering::Relaxed, less);
+        if overtakes.is_ok() { 0 } else { claimed }
+    }
+}
+
+impl Waiting {
+    fn bytes(&self, ticket: Ticket) -> u64 {
+        self.shares.get(&ticket).map_or(0, |waiter| waiter.bytes)
+    }
+
+    fn end_claim(&mut self, now: Instant) {
+        if let Some(claim) = self.claim.take()
+            && let Some(waiter) = self.shares.get_mut(&claim.ticket)
+        {
+            waiter.has_had_claim = true;
+            self.paused_until = Some(now + PAUSE);
+        }
+    }
+
+    fn next_claim(&self, room: u64, now: Instant) -> Option<Claim> {
+        let can_claim = |waiter: &Waiter| !waiter.has_had_claim && waiter.bytes <= room;
+        let mut shares = self.shares.iter();
+        let (ticket, _) = shares.find(|(_, waiter)| can_claim(waiter))?;
+        Some(Claim {
+            ticket: *ticket,
+            until: now + CLAIM_TIME,
+        })
+    }
+}
