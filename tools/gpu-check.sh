@@ -1,12 +1,14 @@
 #!/usr/bin/env bash
-# On a machine with a GPU: the tests that need one, compute-sanitizer on a small set, and the benchmarks, in one call.
+# On a machine with a GPU: the tests that need one, compute-sanitizer over the same code, and the benchmarks, in one call.
 #
 #   tools/gpu-check.sh collect FOLDER     builds everything here and gathers it, stripped, in FOLDER
-#   FOLDER/gpu-check.sh [PART...]         runs it there; no compiler is needed. Parts: device text cache sanitizer demo
-#                                         scan documents figures two; the last three only by name
+#   FOLDER/gpu-check.sh [PART...]         runs it there; no compiler is needed. Parts: device text cache memcheck racecheck
+#                                         initcheck demo scan documents figures two; the last three only by name.
+#                                         sanitizer is memcheck racecheck initcheck
 #
-# Figures are appended to $OUT/<date>-<device>.jsonl (OUT defaults to the folder). NAMES may name a file of package
-# names.
+# Figures are appended to $OUT/<date>-<device>.jsonl, and a line for each check with its outcome, device and commit to
+# $OUT/<date>-<device>-checks.jsonl (OUT defaults to the folder). Both belong in bench/record/. NAMES may name a file of
+# package names.
 set -euo pipefail
 
 collect() {
@@ -28,7 +30,7 @@ collect() {
         local place=${entry#*=}
         strip -o "$folder/${entry%%=*}" "$(binary "${place%%:*}" "${place##*:}" <<<"$built")"
     done
-    git rev-parse --short=12 HEAD >"$folder/commit"
+    echo "$(git rev-parse --short=12 HEAD)$(git diff --quiet HEAD || echo +)" >"$folder/commit"
     cp "${BASH_SOURCE[0]}" "$folder/gpu-check.sh"
     du -sh "$folder"
 }
@@ -42,19 +44,48 @@ print([each["executable"] for each in built if each.get("executable") and each["
        and f"/crates/{crate}/" in each["manifest_path"]][-1])' "$1" "$2"
 }
 
+# Runs a command and appends its outcome to the record of checks. The command has no quotation marks.
+check() {
+    local name=$1 began=$SECONDS outcome=passed
+    shift
+    echo "-- $name: $*"
+    "$@" || outcome=failed
+    printf '{"check":"%s","outcome":"%s","seconds":%d,"device":"%s","driver":"%s","commit":"%s","date":"%s","command":"%s"}\n' \
+        "$name" "$outcome" $((SECONDS - began)) "$gpu" "$driver" "$FOREBAY_COMMIT" "$(date -u +%FT%TZ)" "$*" >>"$checks"
+    [[ $outcome == passed ]]
+}
+
+# Runs a tool of compute-sanitizer over device, text-gpu and the cache; all three, also if one fails. The tests of lost
+# devices are left out: their faults are meant. Errors that the driver returns are the tests' own business.
+sanitize() {
+    local tool=$1 all_passed=true
+    local run=(compute-sanitizer --tool "$tool" --error-exitcode 9 --report-api-errors no)
+    check "$tool-device" "${run[@]}" ./test-device --test-threads=1 --skip lost --skip loses --skip loss \
+        --skip fail_or_panic || all_passed=false
+    check "$tool-text" env FOREBAY_GPU_PAIRS="${PAIRS:-20000}" "${run[@]}" ./test-text --test-threads=1 || all_passed=false
+    check "$tool-cache" env FOREBAY_TEST_DEVICES=cuda:0,host:1 FOREBAY_TEST_SEEDS="${SEEDS:-2}" "${run[@]}" ./test-model \
+        --test-threads=1 || all_passed=false
+    $all_passed
+}
+
 part() {
+    local cache=(env "FOREBAY_TEST_DEVICES=cuda:0,host:1")
     echo "== $1"
     case $1 in
-    device) ./test-device --test-threads=1 && ./test-device-fault ;;
-    text) ./test-text --test-threads=1 ;;
+    device) check device ./test-device --test-threads=1 && check device-fault ./test-device-fault ;;
+    text) check text ./test-text --test-threads=1 ;;
     cache)
-        (
-            export FOREBAY_TEST_DEVICES=cuda:0,host:1
-            FOREBAY_TEST_SEEDS=40 ./test-model && ./test-values --test-threads=1 && ./test-storm
-        )
+        check cache-model "${cache[@]}" FOREBAY_TEST_SEEDS=40 ./test-model &&
+            check cache-values "${cache[@]}" ./test-values --test-threads=1 &&
+            check cache-storm "${cache[@]}" ./test-storm
         ;;
+    memcheck | racecheck | initcheck) sanitize "$1" ;;
     sanitizer)
-        FOREBAY_GPU_PAIRS=20000 compute-sanitizer --error-exitcode 9 ./test-text --test-threads=1 blocks_dead long_rows generated
+        local all_passed=true tool
+        for tool in memcheck racecheck initcheck; do
+            sanitize "$tool" || all_passed=false
+        done
+        $all_passed
         ;;
     demo) ./forebay demo --once --memory --devices auto ${GENERATED:+--generated "$GENERATED"} ;;
     scan) ./bench-scan ${NAMES:+--names "$NAMES"} --record "$record" ;;
@@ -62,7 +93,7 @@ part() {
     figures) ./forebay bench documents --figure "${FIGURES:-all}" --devices "${DEVICES:-cuda:0}" --rows "${ROWS:-100000000}" \
         --record "$record" ;;
     two)
-        FOREBAY_TEST_DEVICES=cuda:0,cuda:1 ./test-storm &&
+        check two-storm env FOREBAY_TEST_DEVICES=cuda:0,cuda:1 ./test-storm &&
             ./bench-scan --only none --device cuda:0,cuda:1 --record "$record"
         ;;
     *) echo "no such part: $1" >&2 && return 2 ;;
@@ -75,8 +106,11 @@ if [[ ${1-} == collect ]]; then
 fi
 cd "$(dirname "${BASH_SOURCE[0]}")"
 export FOREBAY_REQUIRE_GPU=1 FOREBAY_COMMIT=${FOREBAY_COMMIT:-$(cat commit)}
-device=$(nvidia-smi --query-gpu=name --format=csv,noheader --id=0 | tr 'A-Z ' 'a-z-' | sed 's/nvidia-//')
+gpu=$(nvidia-smi --query-gpu=name --format=csv,noheader --id=0)
+driver=$(nvidia-smi --query-gpu=driver_version --format=csv,noheader --id=0)
+device=$(tr 'A-Z ' 'a-z-' <<<"$gpu" | sed 's/nvidia-//')
 record=${OUT:-$PWD}/$(date -u +%F)-$device.jsonl
+checks=${record%.jsonl}-checks.jsonl
 failed=()
 parts=("$@")
 ((${#parts[@]})) || parts=(device text cache sanitizer demo scan)

@@ -32,7 +32,7 @@ impl Stop {
         }
     }
 
-    /// Checks that the work may go on.
+    /// Checks that the work may continue.
     ///
     /// # Errors
     /// [`Stopped`] if the work was cancelled or its deadline has passed.
@@ -55,8 +55,6 @@ impl Stop {
 #[derive(Debug, Default)]
 pub struct SharedStop {
     stop: Mutex<Stop>,
-    /// Work was stopped where it could not return an error.
-    was_stopped: AtomicBool,
 }
 
 impl SharedStop {
@@ -64,24 +62,13 @@ impl SharedStop {
     pub fn new(stop: Stop) -> Arc<SharedStop> {
         Arc::new(SharedStop {
             stop: Mutex::new(stop),
-            was_stopped: AtomicBool::new(false),
         })
     }
 
-    /// Follows the command of `stop` from now on.
+    /// Follows the command of `stop` from now on. Work that was stopped for an earlier command stays stopped: it keeps
+    /// the [`Stopped`] that it got.
     pub fn follow(&self, stop: &Stop) {
-        self.was_stopped.store(false, Ordering::Relaxed);
         self.stop.lock().clone_from(stop);
-    }
-
-    /// Marks that work was stopped in a place that cannot return an error: its result does not count.
-    pub fn mark_stopped(&self) {
-        self.was_stopped.store(true, Ordering::Relaxed);
-    }
-
-    /// Returns whether work of the command was [marked](SharedStop::mark_stopped) as stopped.
-    pub fn was_stopped(&self) -> bool {
-        self.was_stopped.load(Ordering::Relaxed)
     }
 
     /// Returns the token of the command that continues the work now.
@@ -89,7 +76,7 @@ impl SharedStop {
         self.stop.lock().clone()
     }
 
-    /// Checks that the work may go on.
+    /// Checks that the work may continue.
     ///
     /// # Errors
     /// [`Stopped`] if that command was cancelled or its deadline has passed.

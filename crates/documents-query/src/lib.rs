@@ -31,6 +31,7 @@ pub mod sort;
 pub mod stage;
 pub mod timestamp;
 pub mod update;
+mod work;
 mod writer;
 
 pub use compare::compare;

@@ -53,9 +53,12 @@ pub fn one_line(text: &str) -> Cow<'_, str> {
     if !text.contains(is_steering) {
         return Cow::Borrowed(text);
     }
-    let escaped = text.chars().flat_map(|letter| match is_steering(letter) {
-        true => letter.escape_debug().collect::<Vec<char>>(),
-        false => vec![letter],
+    let escaped = text.chars().flat_map(|letter| {
+        if is_steering(letter) {
+            letter.escape_debug().collect::<Vec<char>>()
+        } else {
+            vec![letter]
+        }
     });
     Cow::Owned(escaped.collect())
 }

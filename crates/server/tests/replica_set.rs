@@ -88,9 +88,10 @@ fn hello_describes_a_primary_and_is_awaited_until_the_server_stops() -> Result<(
 /// Returns whether a stream of hellos continues after this reply. Its last reply reports that the server stops.
 fn continues(reply: &OpMsg) -> Result<bool> {
     let more = reply.flags.has(Flags::MORE_TO_COME);
-    match more {
-        true => assert_eq!(reply.body.get_f64("ok")?, 1.0),
-        false => assert_eq!(reply.body.get_i32("code")?, 91),
+    if more {
+        assert_eq!(reply.body.get_f64("ok")?, 1.0)
+    } else {
+        assert_eq!(reply.body.get_i32("code")?, 91)
     }
     Ok(more)
 }

@@ -4,7 +4,8 @@
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
-use bson::{Document, doc};
+use bson::raw::CString;
+use bson::{Bson, Document, Regex, cstr, doc};
 use forebay_peers::wire::WireClient;
 use forebay_testkit::{Server, wait_for};
 use tokio::sync::Mutex;
@@ -16,8 +17,13 @@ const BINARY: &str = env!("CARGO_BIN_EXE_forebay");
 const TIMEOUT: Duration = Duration::from_secs(120);
 /// Number of commands: more than a server has threads for them.
 const CROWD: usize = 640;
+/// Maximum processor time of the server from the moment at which a search has to end to its end. The promise is 100 ms; a
+/// server compiled without optimization is slower, and answers other clients in the meantime.
+const LATE_MAX: Duration = Duration::from_secs(10);
 /// Number of searches: more than there are threads for them, all of which compute.
 const SEARCHES: usize = 150;
+/// Bytes of a value that a large automaton reads for minutes.
+const LARGE_VALUE_BYTES: usize = 15 << 20;
 
 /// Held by a test with many clients: this process has file descriptors for one such test at a time.
 static CROWDS: Mutex<()> = Mutex::const_new(());
@@ -102,8 +108,88 @@ async fn until_buckets_hold_all(server: &Server, search: &Document) -> Result<()
 }
 
 async fn insert(server: &Server, documents: Vec<Document>) -> Result<()> {
-    let insert = doc! { "insert": "c", "documents": documents, "$db": "test" };
+    insert_into(server, "c", documents).await
+}
+
+async fn insert_into(server: &Server, collection: &str, documents: Vec<Document>) -> Result<()> {
+    let insert = doc! { "insert": collection, "documents": documents, "$db": "test" };
     client(server).await?.run(&insert).await.map(drop)
+}
+
+async fn kill(server: &Server, operations: Vec<i32>) -> Result<()> {
+    for operation in operations {
+        let kill = doc! { "killOp": 1, "op": operation, "$db": "admin" };
+        client(server).await?.run(&kill).await?;
+    }
+    Ok(())
+}
+
+/// Runs a command that must end by its time limit.
+async fn expire(server: &Server, command: &Document, limit: Duration) -> Result<()> {
+    let mut limited = command.clone();
+    limited.remove("$db");
+    limited.insert("maxTimeMS", i64::try_from(limit.as_millis())?);
+    let driver = server.client().await?.database("test");
+    let answer = timeout(TIMEOUT, driver.run_command(limited)).await;
+    let refusal = answer.context("no answer")?.err().context("no error")?;
+    ensure!(
+        refusal.to_string().contains("MaxTimeMSExpired"),
+        "{refusal}"
+    );
+    Ok(())
+}
+
+/// Runs `work`, which ends when the server has stopped something. Checks that the server used at most `allowed` and
+/// [`LATE_MAX`] of processor time for it.
+async fn assert_soon(
+    server: &Server,
+    allowed: Duration,
+    work: impl Future<Output = Result<()>>,
+) -> Result<()> {
+    let worked = || server.process().processor_time().context("no /proc");
+    let before = worked()?;
+    work.await?;
+    let worked = worked()? - before;
+    ensure!(worked < allowed + LATE_MAX, "{worked:?}");
+    Ok(())
+}
+
+/// Random letters a and b: an automaton that looks far back is in a state of its own after each.
+fn letters(bytes: usize) -> String {
+    let mut random = fastrand::Rng::with_seed(7);
+    let letter = || if random.bool() { 'a' } else { 'b' };
+    std::iter::repeat_with(letter).take(bytes).collect()
+}
+
+/// Checks that a search that takes minutes ends by its time limit, when it is killed and when its client leaves.
+async fn assert_stops(server: &Server, search: &Document) -> Result<()> {
+    let limit = Duration::from_millis(300);
+    assert_soon(server, limit, expire(server, search, limit))
+        .await
+        .context("maxTimeMS")?;
+    let waiting = send(server, search, 1);
+    let running = until_there_are(server, 1).await?;
+    assert_soon(server, Duration::ZERO, async {
+        kill(server, running).await?;
+        until_there_are(server, 0).await.map(drop)
+    })
+    .await
+    .context("killOp")?;
+    drop(waiting);
+    let waiting = send(server, search, 1);
+    until_there_are(server, 1).await?;
+    assert_soon(server, Duration::ZERO, async {
+        drop(waiting);
+        until_there_are(server, 0).await.map(drop)
+    })
+    .await
+    .context("a client that leaves")
+}
+
+async fn create_cache(server: &Server, collection: &str, field: &str) -> Result<()> {
+    let index = doc! { "key": { field: "cache" }, "name": "cached" };
+    let create = doc! { "createIndexes": collection, "indexes": [index], "$db": "test" };
+    client(server).await?.run(&create).await.map(drop)
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -140,9 +226,7 @@ async fn many_slow_commands_do_not_delay_other_clients() -> Result<()> {
 async fn many_slow_searches_of_the_cache_do_not_delay_other_clients() -> Result<()> {
     let _alone = CROWDS.lock().await;
     let server = Server::start(BINARY, &["--memory", "--shutdown-timeout-ms", "500"])?;
-    let index = doc! { "key": { "s": "cache" }, "name": "s_cache" };
-    let create = doc! { "createIndexes": "c", "indexes": [index], "$db": "test" };
-    client(&server).await?.run(&create).await?;
+    create_cache(&server, "c", "s").await?;
     insert(
         &server,
         vec![doc! { "s": "a".repeat(60_000) }, doc! { "s": "a needle" }],
@@ -221,31 +305,103 @@ async fn a_match_by_pcre2_ends_when_it_has_to() -> Result<()> {
         let waiting = send(&server, &command, 2);
         let running = until_there_are(&server, 2).await?;
         ping(&server).await?;
-        for operation in running {
-            let kill = doc! { "killOp": 1, "op": operation, "$db": "admin" };
-            client(&server).await?.run(&kill).await?;
-        }
+        kill(&server, running).await?;
         until_there_are(&server, 0)
             .await
             .with_context(|| command.to_string())?;
         drop(waiting);
     }
     let count = doc! { "count": "c", "query": { "s": regex }, "$db": "test" };
-    let mut limited = count.clone();
-    limited.remove("$db");
-    limited.insert("maxTimeMS", 100);
-    let driver = server.client().await?.database("test");
-    let answer = timeout(TIMEOUT, driver.run_command(limited)).await;
-    let refusal = answer.context("no answer")?.err().context("no error")?;
-    ensure!(
-        refusal.to_string().contains("MaxTimeMSExpired"),
-        "{refusal}"
-    );
+    expire(&server, &count, Duration::from_millis(100)).await?;
     let left = send(&server, &count, 1);
     until_there_are(&server, 1).await?;
     drop(left);
     until_there_are(&server, 0).await?;
     let _at_the_end = send(&server, &count, 4);
     until_there_are(&server, 4).await?;
+    server.stop()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_search_by_a_large_automaton_ends_inside_one_value() -> Result<()> {
+    let server = Server::start(BINARY, &["--memory", "--shutdown-timeout-ms", "500"])?;
+    let text = letters(LARGE_VALUE_BYTES) + "q";
+    for collection in ["plain", "cached"] {
+        let document = doc! { "_id": 1, "v": text.as_str() };
+        insert_into(&server, collection, vec![document]).await?;
+    }
+    create_cache(&server, "cached", "v").await?;
+    let count = |collection: &str, pattern: &str| doc! { "count": collection, "query": { "v": { "$regex": pattern } }, "$db": "test" };
+    for pattern in [
+        "a[a-z]{3000}b[a-z]{3000}cq",
+        r"a[a-z]{3000}b[a-z]{3000}c(q)\1",
+    ] {
+        for collection in ["plain", "cached"] {
+            assert_stops(&server, &count(collection, pattern))
+                .await
+                .with_context(|| format!("{pattern} in {collection}"))?;
+        }
+    }
+    let _at_the_end = send(&server, &count("plain", "a[a-z]{3000}b[a-z]{3000}cq"), 2);
+    until_there_are(&server, 2).await?;
+    server.stop()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_list_of_ten_thousand_patterns_ends_when_it_has_to() -> Result<()> {
+    let server = Server::start(BINARY, &["--memory", "--shutdown-timeout-ms", "500"])?;
+    for collection in ["plain", "cached"] {
+        let documents = (0..2_000).map(|id| doc! { "_id": id, "v": letters(5_000) });
+        insert_into(&server, collection, documents.collect()).await?;
+    }
+    create_cache(&server, "cached", "v").await?;
+    // The first of them spend the budget of the command; PCRE2 judges the others.
+    let patterns = (0..10_000).map(|n| {
+        let pattern = CString::try_from(format!("(a|b)*{n}c.{{0,60}}(d|e)x"))?;
+        let options = cstr!("").into();
+        Ok(Bson::RegularExpression(Regex { pattern, options }))
+    });
+    let patterns = patterns.collect::<Result<Vec<Bson>>>()?;
+    for collection in ["plain", "cached"] {
+        let count = doc! { "count": collection, "query": { "v": { "$in": patterns.clone() } }, "$db": "test" };
+        assert_stops(&server, &count).await.context(collection)?;
+    }
+    server.stop()
+}
+
+/// Backtracking points hold all groups of a pattern: without a limit, these take hundreds of megabytes for each thread.
+#[tokio::test(flavor = "multi_thread")]
+async fn backtracking_for_many_clients_takes_bounded_memory() -> Result<()> {
+    const CLIENTS: usize = 60;
+    const THREAD_BYTES_MAX: u64 = 16 << 20;
+    const REST_BYTES_MAX: u64 = 256 << 20;
+    let server = Server::start(BINARY, &["--memory", "--shutdown-timeout-ms", "500"])?;
+    for collection in ["plain", "cached"] {
+        let documents = (0..100).map(|id| doc! { "_id": id, "v": "ab".repeat(30_000) });
+        insert_into(&server, collection, documents.collect()).await?;
+    }
+    create_cache(&server, "cached", "v").await?;
+    let threads = 8 * std::thread::available_parallelism()?.get() as u64;
+    let bytes_max = threads.clamp(16, 128) * THREAD_BYTES_MAX + REST_BYTES_MAX;
+    let pattern = format!(r"(*ANYCRLF){}(?:(a)|(b))*\1[yz]", "()".repeat(4_000));
+    for collection in ["plain", "cached"] {
+        let count = doc! { "count": collection, "query": { "v": { "$regex": pattern.as_str() } }, "$db": "test" };
+        let crowd = send(&server, &count, CLIENTS);
+        until_there_are(&server, CLIENTS).await?;
+        let process = server.process();
+        let enough = process.processor_time().context("no /proc")? + Duration::from_secs(4);
+        wait_for("processor time", TIMEOUT, async || {
+            let resident = process.resident_bytes().context("no /proc")?;
+            ensure!(resident < bytes_max, "{resident} bytes in {collection}");
+            let worked = process.processor_time().context("no /proc")?;
+            Ok((worked > enough).then_some(()))
+        })
+        .await?;
+        drop(crowd);
+        assert_soon(&server, Duration::ZERO, async {
+            until_there_are(&server, 0).await.map(drop)
+        })
+        .await?;
+    }
     server.stop()
 }

@@ -1,15 +1,15 @@
-//! What compiling may cost.
+//! A bound on the cost of compiling.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 use forebay_cancel::SharedStop;
 
-/// What the patterns of one command may cost to compile, all together.
+/// The bound on what all patterns of one command together cost to compile.
 ///
-/// It counts bytes of automata and tables, built or read again, which also bounds the time: at most about 20 ms a MiB.
-/// Once it is spent, or the command has to end, patterns get the tier [`Pcre`](crate::Tier::Pcre), which needs nothing
-/// built.
+/// It counts bytes of automata and tables each time they are built or read, which also bounds the time: at most about
+/// 20 ms a MiB. Patterns get the tier [`Pcre`](crate::Tier::Pcre), for which nothing is built, once the budget is spent or
+/// the command has to end.
 #[derive(Debug)]
 pub struct Budget {
     bytes_left: AtomicUsize,
@@ -18,7 +18,7 @@ pub struct Budget {
 }
 
 impl Budget {
-    /// A budget of so many bytes for a command with this stop sign.
+    /// Returns a budget of `bytes` for the command with this cancellation token.
     pub fn new(bytes: usize, stop: Arc<SharedStop>) -> Budget {
         Budget {
             bytes_left: AtomicUsize::new(bytes),
@@ -27,22 +27,22 @@ impl Budget {
         }
     }
 
-    /// A budget for any pattern.
+    /// Returns a budget that is enough for any pattern and never stops.
     pub fn unlimited() -> Budget {
         Budget::new(usize::MAX, Arc::default())
     }
 
-    /// The stop sign of the command.
+    /// The cancellation token of the command.
     pub fn stop(&self) -> &Arc<SharedStop> {
         &self.stop
     }
 
-    /// Whether it ran low, so that the last program may be slower than it could be.
+    /// Whether the budget ran low, so that the last program may be slower than it could be.
     pub fn is_short(&self) -> bool {
         self.is_short.load(Ordering::Relaxed)
     }
 
-    /// The smaller of `bytes` and what is left, which runs low if it is smaller.
+    /// The smaller of `bytes` and what is left. Marks the budget as low if less is left.
     pub(crate) fn at_most(&self, bytes: usize) -> usize {
         let left = self.bytes_left.load(Ordering::Relaxed);
         if left < bytes {
@@ -51,10 +51,10 @@ impl Budget {
         left.min(bytes)
     }
 
-    /// Takes bytes out.
+    /// Takes bytes from the budget.
     ///
     /// # Errors
-    /// That there is not enough left, or that the command has to end.
+    /// If not enough is left, or the command has to end.
     pub(crate) fn take(&self, bytes: usize) -> Result<(), String> {
         let taken = |left: usize| left.checked_sub(bytes);
         let order = Ordering::Relaxed;

@@ -13,15 +13,15 @@ use crate::engine::confirm::ConfirmEngine;
 use crate::engine::dfa::DfaEngine;
 use crate::engine::lazy::LazyEngine;
 use crate::engine::literal::{LiteralEngine, Place};
-use crate::engine::needles::Needles;
 use crate::engine::pcre::PcreEngine;
+use crate::engine::required::RequiredLiterals;
 use crate::limits::Limits;
 use crate::lower::{self, Part, Parts};
 use crate::pattern::Pattern;
 use crate::syntax::{self, Node, Parsed};
 use crate::tier::Tier;
 
-/// What a tier needs and what there is to say about it.
+/// The engine of a tier, with the figures that describe it.
 pub(crate) struct Plan {
     pub(crate) tier: Tier,
     pub(crate) engine: Box<dyn Engine>,
@@ -35,7 +35,7 @@ pub(crate) struct Facts {
     pub(crate) classes: Option<usize>,
     pub(crate) table_bytes: usize,
     pub(crate) literals: Vec<Vec<u8>>,
-    /// About the memory that a search takes on the host, each thread's own apart.
+    /// Approximate memory of the engine on the host, in bytes, without that of each thread.
     pub(crate) host_bytes: usize,
 }
 
@@ -54,29 +54,29 @@ pub(crate) struct Compiler<'a> {
     pattern: &'a Pattern,
     limits: &'a Limits,
     budget: &'a Budget,
-    front: Result<Front, String>,
+    analysis: Result<Analysis, String>,
 }
 
-/// What is known of a pattern whose syntax is known.
-struct Front {
+/// The analysis of a pattern whose syntax the parser knows.
+struct Analysis {
     tree: Node,
     parts: Parts,
     table: OnceLock<Result<Arc<Table>, String>>,
 }
 
-impl Front {
-    fn new(parsed: Parsed) -> Front {
+impl Analysis {
+    fn new(parsed: Parsed) -> Analysis {
         let tree = lower::simplify(parsed.node);
         let mut parts = Parts::of(&tree);
         parts.inexact = parsed.less.or(parts.inexact);
-        Front {
+        Analysis {
             tree,
             parts,
             table: OnceLock::new(),
         }
     }
 
-    /// Whether every row meets the conditions.
+    /// Whether every row meets all conditions.
     fn rules_out_nothing(&self) -> bool {
         let always = |part: &Part| {
             let properties = part.hir.properties();
@@ -92,7 +92,7 @@ impl Front {
             .ok_or_else(|| "several conditions".to_owned())
     }
 
-    /// A condition that is worth testing alone where all together are too much: the longest.
+    /// The condition to test alone where all together are too many: the longest.
     fn main(&self) -> Result<&Hir, String> {
         let plain = self
             .parts
@@ -114,22 +114,22 @@ impl<'a> Compiler<'a> {
         budget: &'a Budget,
     ) -> Compiler<'a> {
         let parsed = syntax::parse(pattern.source(), pattern.options(), limits);
-        let front = parsed
-            .map(Front::new)
+        let analysis = parsed
+            .map(Analysis::new)
             .map_err(|unknown| format!("{} at offset {}", unknown.what, unknown.offset));
         Compiler {
             pattern,
             limits,
             budget,
-            front,
+            analysis,
         }
     }
 
     /// Text that every matching value begins with.
     pub(crate) fn value_prefix(&self) -> String {
-        self.front
+        self.analysis
             .as_ref()
-            .map(|front| lower::value_prefix(&front.tree))
+            .map(|analysis| lower::value_prefix(&analysis.tree))
             .unwrap_or_default()
     }
 
@@ -145,7 +145,7 @@ impl<'a> Compiler<'a> {
         (self.pcre(), refusals)
     }
 
-    /// What a tier needs for the pattern, or why it cannot take it.
+    /// The plan of a tier for the pattern, or why the tier cannot take it.
     pub(crate) fn plan(&self, tier: Tier) -> Result<Plan, String> {
         match tier {
             Tier::Exact | Tier::Prefix | Tier::Suffix | Tier::Substring => self.literal(),
@@ -157,22 +157,22 @@ impl<'a> Compiler<'a> {
         }
     }
 
-    fn front(&self) -> Result<&Front, String> {
-        self.front.as_ref().map_err(Clone::clone)
+    fn analysis(&self) -> Result<&Analysis, String> {
+        self.analysis.as_ref().map_err(Clone::clone)
     }
 
-    fn exact(&self) -> Result<&Front, String> {
-        let front = self.front()?;
-        match front.parts.inexact {
-            None => Ok(front),
+    fn exact(&self) -> Result<&Analysis, String> {
+        let analysis = self.analysis()?;
+        match analysis.parts.inexact {
+            None => Ok(analysis),
             Some(why) => Err(why.to_owned()),
         }
     }
 
-    fn table(&self, front: &Front) -> Result<Arc<Table>, String> {
-        front
+    fn table(&self, analysis: &Analysis) -> Result<Arc<Table>, String> {
+        analysis
             .table
-            .get_or_init(|| self.build_table(&front.parts.parts).map(Arc::new))
+            .get_or_init(|| self.build_table(&analysis.parts.parts).map(Arc::new))
             .clone()
     }
 
@@ -195,34 +195,34 @@ impl<'a> Compiler<'a> {
     }
 
     fn literal(&self) -> Result<Plan, String> {
-        let front = self.exact()?;
+        let analysis = self.exact()?;
         let (place, text) =
-            lower::literal(&front.tree).ok_or_else(|| "not one literal".to_owned())?;
+            lower::literal(&analysis.tree).ok_or_else(|| "not one literal".to_owned())?;
         Ok(literal_plan(place, text.as_bytes()))
     }
 
-    fn dfa(&self, front: &Front) -> Result<Plan, String> {
-        let table = self.table(front)?;
-        let plain = front
+    fn dfa(&self, analysis: &Analysis) -> Result<Plan, String> {
+        let table = self.table(analysis)?;
+        let plain = analysis
             .parts
             .parts
             .iter()
             .filter(|part| !part.negated)
             .map(|part| &part.hir);
-        let needles = Needles::best(plain);
+        let required = RequiredLiterals::best(plain);
         let facts = Facts {
             states: Some(table.states_count()),
             classes: Some(table.classes_count()),
             table_bytes: table.device_bytes(),
-            literals: needles
+            literals: required
                 .as_ref()
-                .map(|needles| needles.literals().to_vec())
+                .map(|required| required.literals().to_vec())
                 .unwrap_or_default(),
             host_bytes: Table::BYTES,
         };
         Ok(Plan {
             tier: Tier::Dfa,
-            engine: Box::new(DfaEngine::new(table, needles)),
+            engine: Box::new(DfaEngine::new(table, required)),
             facts,
         })
     }
@@ -262,13 +262,13 @@ impl<'a> Compiler<'a> {
 
     /// The best automaton for what the pattern was loosened to, confirmed by PCRE2.
     fn approximate(&self) -> Result<Plan, String> {
-        let front = self.front()?;
-        if front.rules_out_nothing() {
+        let analysis = self.analysis()?;
+        if analysis.rules_out_nothing() {
             return Err("nothing in the pattern rules out any value".to_owned());
         }
-        let main = || front.main();
+        let main = || analysis.main();
         let loose = self
-            .dfa(front)
+            .dfa(analysis)
             .or_else(|_| self.bit_parallel(main()?))
             .or_else(|_| self.large_dfa(main()?))?;
         let engine = Box::new(ConfirmEngine::new(loose.engine, self.pattern.clone()));

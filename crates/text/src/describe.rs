@@ -1,4 +1,4 @@
-//! What a program is made of, for people.
+//! The description of a program, for people.
 
 use std::fmt;
 
@@ -7,7 +7,7 @@ use crate::tier::Tier;
 /// The inner state of a program: what `forebay debug pattern` prints.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ProgramDescription {
-    /// The pattern as `/source/options`, or nothing for a program made from a literal.
+    /// The pattern as `/source/options`; `None` for a program made from a literal.
     pub pattern: Option<String>,
     /// How the program searches.
     pub tier: Tier,

@@ -1,6 +1,6 @@
-//! What can be wrong with a pattern.
+//! Errors of a pattern.
 
-/// Why a pattern was refused. All of these are the caller's to mend.
+/// Why a pattern was refused. The caller has to change the pattern.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum PatternError {
     /// An option letter that does not exist (MongoDB: 51108).
@@ -12,7 +12,7 @@ pub enum PatternError {
     /// PCRE2 refused the pattern (MongoDB: 51091).
     #[error("Regular expression is invalid: {message}")]
     Invalid {
-        /// PCRE2's own words.
+        /// PCRE2's message.
         message: String,
         /// Where in the pattern, in bytes from its start.
         offset: usize,

@@ -6,8 +6,10 @@ use std::collections::HashMap;
 use crate::automaton::{Glushkov, Minimal, Table};
 use crate::engine::literal::Place;
 use crate::rows::SEPARATOR;
+use forebay_cancel::{Stop, Stopped};
 
-/// The part of a program that a device runs. It matches what the program matches, or more if the program confirms.
+/// The part of a program that a device runs. It matches what the program matches, or more if the program
+/// [confirms on the host](crate::Program::confirms_on_host).
 pub enum DeviceForm {
     /// Compares with one literal.
     Literal(LiteralForm),
@@ -17,7 +19,7 @@ pub enum DeviceForm {
     Glushkov(GlushkovForm),
 }
 
-/// A literal. One that has to end the row carries the separator at its end.
+/// A literal. If it has to end the row, its last byte is the separator.
 #[derive(Clone)]
 pub struct LiteralForm {
     /// Bytes to find.
@@ -65,25 +67,24 @@ pub struct DfaForm {
     pub accepting: u16,
 }
 
-/// Most states of a form: their numbers have sixteen bits.
+/// Maximum states of a form: their numbers have sixteen bits.
 const STATES_MAX: usize = 1 << 16;
 
-/// Most entries of a form's table, of two bytes each: a quarter of what one pass has room for.
+/// Maximum entries of a form's table, of two bytes each: a quarter of the room for tables of one pass.
 const ENTRIES_MAX: usize = 4 << 20;
 
 impl DfaForm {
     pub(crate) fn of_table(table: &Table) -> DfaForm {
-        DfaForm::new(table.states_count(), |state, byte| {
-            table.successor(state, byte)
-        })
-        .expect("a table has at most 65,536 entries")
+        let step = |state, byte| table.successor(state, byte);
+        let form = DfaForm::new(table.states_count(), step, &Stop::never());
+        let form = form.expect("this token never stops anything");
+        form.expect("a table has at most 65,536 entries")
     }
 
-    /// `None` if there are too many states.
-    pub(crate) fn of_minimal(minimal: &Minimal) -> Option<DfaForm> {
-        DfaForm::new(minimal.states_count(), |state, byte| {
-            minimal.step(state as u32, byte) as usize
-        })
+    /// Returns `None` if there are too many states.
+    pub(crate) fn of_minimal(minimal: &Minimal, stop: &Stop) -> Result<Option<DfaForm>, Stopped> {
+        let step = |state, byte| minimal.step(state as u32, byte) as usize;
+        DfaForm::new(minimal.states_count(), step, stop)
     }
 
     /// Number of states.
@@ -98,9 +99,13 @@ impl DfaForm {
 
     /// Rewrites an automaton over blocks, whose states end with `dead`, `matched` and `hit` and which starts in state
     /// 0, into one over single rows.
-    fn new(states: usize, step: impl Fn(usize, u8) -> usize) -> Option<DfaForm> {
+    fn new(
+        states: usize,
+        step: impl Fn(usize, u8) -> usize,
+        stop: &Stop,
+    ) -> Result<Option<DfaForm>, Stopped> {
         if states > STATES_MAX {
-            return None;
+            return Ok(None);
         }
         let order = Order::new(states, |state| step(state, SEPARATOR) == states - 1);
         let next_of = |state: usize, byte: u8| match order.role(state) {
@@ -113,22 +118,22 @@ impl DfaForm {
             Role::Plain => order.place[step(state, byte)],
         };
         let old: Vec<usize> = order.kept();
-        let (classes, columns) = columns(&old, &next_of);
+        let (classes, columns) = columns(&old, &next_of, stop)?;
         if old.len() * columns.len() > ENTRIES_MAX {
-            return None;
+            return Ok(None);
         }
         let row = |&state: &usize| columns.iter().map(move |&byte| (state, byte));
         let next = old
             .iter()
             .flat_map(row)
             .map(|(state, byte)| next_of(state, byte));
-        Some(DfaForm {
+        Ok(Some(DfaForm {
             classes: Box::new(classes),
             classes_count: columns.len(),
             next: next.collect(),
             start: order.place[0],
             accepting: order.accepting,
-        })
+        }))
     }
 
     #[cfg(test)]
@@ -157,7 +162,7 @@ enum Role {
 }
 
 impl Order {
-    /// `hits` tells whether a row may end in a state.
+    /// `hits` returns whether a row may end in a state.
     fn new(states: usize, hits: impl Fn(usize) -> bool) -> Order {
         let plain = states - 3;
         let (ending, going): (Vec<usize>, Vec<usize>) = (0..plain).partition(|&state| hits(state));
@@ -183,7 +188,7 @@ impl Order {
         }
     }
 
-    /// An old state for each new one, in the new order.
+    /// One old state for each new state, in the new order.
     fn kept(&self) -> Vec<usize> {
         let mut kept = vec![0; usize::from(self.accept) + 1];
         for (old, &new) in self.place.iter().enumerate() {
@@ -194,18 +199,23 @@ impl Order {
 }
 
 /// Numbers the bytes by equal columns; returns the class of each byte and one byte of each class.
-fn columns(states: &[usize], next: &impl Fn(usize, u8) -> u16) -> ([u8; 256], Vec<u8>) {
+fn columns(
+    states: &[usize],
+    next: &impl Fn(usize, u8) -> u16,
+    stop: &Stop,
+) -> Result<([u8; 256], Vec<u8>), Stopped> {
     let mut classes = [0u8; 256];
     let mut representatives = Vec::new();
     let mut known: HashMap<Vec<u16>, u8> = HashMap::new();
     for byte in 0..=255u8 {
+        stop.check()?;
         let column = states.iter().map(|&state| next(state, byte)).collect();
         classes[usize::from(byte)] = *known.entry(column).or_insert_with(|| {
             representatives.push(byte);
             (representatives.len() - 1) as u8
         });
     }
-    (classes, representatives)
+    Ok((classes, representatives))
 }
 
 /// A Glushkov automaton: bit `i` of a set stands for position `i` of the pattern. The positions after a byte are those
@@ -225,7 +235,7 @@ pub struct GlushkovForm {
 }
 
 impl GlushkovForm {
-    /// `None` if the automaton matches every row, for which no device is needed.
+    /// Returns `None` if the automaton matches every row: no device is needed for that.
     pub(crate) fn new(automaton: &Glushkov) -> Option<GlushkovForm> {
         automaton.parts().map(|parts| GlushkovForm {
             takes: Box::new(*parts.takes),

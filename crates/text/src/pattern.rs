@@ -17,7 +17,7 @@ pub struct Pattern {
     inner: Arc<Inner>,
 }
 
-/// What PCRE2 says of a value.
+/// PCRE2's outcome for a value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PcreOutcome {
     /// The value matches.
@@ -62,7 +62,7 @@ impl Pattern {
         self.inner.options
     }
 
-    /// What PCRE2 says of a value. As in MongoDB, a value that is not valid UTF-8 and a value on which PCRE2 passes its
+    /// Whether a value matches by PCRE2. As in MongoDB, a value that is not valid UTF-8 and a value on which PCRE2 passes its
     /// match, depth or heap limit do not match.
     pub fn pcre_is_match(&self, value: &[u8]) -> bool {
         // PCRE2 checks the value's encoding itself and reports an error, which counts as no match.
@@ -77,7 +77,7 @@ impl Pattern {
         self.inner.code.is_match_until(value, stop)
     }
 
-    /// What PCRE2 says of a value, with the reasons that all count as no match apart.
+    /// PCRE2's outcome for a value, which distinguishes the reasons that count as no match.
     pub fn pcre_outcome(&self, value: &[u8]) -> PcreOutcome {
         match self.inner.code.find(value, 0) {
             Ok(Some(_)) => PcreOutcome::Match,

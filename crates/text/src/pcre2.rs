@@ -1,4 +1,4 @@
-//! The little of PCRE2's interface that this crate needs. No other file of this crate has `unsafe`.
+//! The part of PCRE2's interface that this crate needs. No other file of this crate has `unsafe`.
 //!
 //! The safe crate over the same library is no choice: it hands PCRE2 10.42 a dangling pointer for an empty subject,
 //! and the matcher then computes `end - n` of an address next to zero and reads what that wraps to.
@@ -23,25 +23,24 @@ pub(crate) mod error {
     };
 }
 
-/// Bytes that a call without a look at [`Stop`] may read again and again: once a step, at each start. Some 0.1 s at
-/// worst.
+/// Maximum bytes that a call without checks of [`Stop`] reads, if each step from each start reads the whole value. About
+/// 0.1 s at worst.
 const QUICK_BYTES_MAX: u64 = 100_000_000;
 
-/// Bytes that may be read between two looks at [`Stop`] by the calls that have them, an item of the pattern that reads
-/// more by itself apart.
+/// Maximum bytes that a call with checks of [`Stop`] reads between two of them, unless a single item of the pattern reads
+/// more.
 const WATCHED_BYTES: usize = 1 << 20;
 
-/// Calls of [`look`] between two looks, at most.
+/// Maximum calls of [`look`] between two checks.
 const WATCHED_CALLS_MAX: u32 = 1_024;
 
-/// Bytes that the steps of one start may read where there is a look between starts only.
+/// Maximum bytes that the steps from one start read where checks stand between starts only.
 const START_BYTES_MAX: u64 = 1 << 30;
 
-/// Memory of backtracking that a thread keeps for its next call, in bytes.
+/// Maximum bytes of backtracking points that a thread keeps for its next call.
 const KEPT_HEAP_BYTES_MAX: usize = 1 << 20;
 
-// SAFETY: as `pcre2.h` of 10.42 declares it. The callout block is only handed through, so that its layout is of no
-// matter.
+// SAFETY: as `pcre2.h` of 10.42 declares it. The callout block is only passed on, so that its layout does not matter.
 unsafe extern "C" {
     fn pcre2_set_callout_8(
         context: *mut sys::pcre2_match_context_8,
@@ -50,7 +49,7 @@ unsafe extern "C" {
     ) -> c_int;
 }
 
-/// What one match may cost.
+/// Limits of one match.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct MatchLimits {
     /// Steps of backtracking from each start.
@@ -62,7 +61,7 @@ pub(crate) struct MatchLimits {
 }
 
 impl MatchLimits {
-    /// For patterns and subjects of ours.
+    /// No limits, for patterns and subjects of our own.
     pub(crate) const NONE: MatchLimits = MatchLimits {
         steps: u32::MAX,
         depth: u32::MAX,
@@ -76,8 +75,8 @@ pub(crate) struct Code {
     options: u32,
     limits: MatchLimits,
     plain: Compiled,
-    /// The same with places to look at [`Stop`], made for the first value that may take long. `None` if PCRE2 finds it
-    /// too large.
+    /// The same pattern compiled with checks of [`Stop`], made for the first value that may take long. `None` if it is too
+    /// large for PCRE2.
     watched: OnceLock<Option<Watched>>,
 }
 
@@ -88,26 +87,26 @@ struct Watched {
     at_items: bool,
 }
 
-/// What PCRE2 compiled.
+/// A pattern compiled by PCRE2.
 struct Compiled(NonNull<sys::pcre2_code_8>);
 
-/// Where a call puts its match and its backtracking points, and the limits it is made with.
+/// The memory of a call: its match, its backtracking points and its limits.
 struct Scratch {
     data: NonNull<sys::pcre2_match_data_8>,
     context: NonNull<sys::pcre2_match_context_8>,
 }
 
 thread_local! {
-    /// What a thread's calls use, whatever the pattern, but those whose backtracking points are large.
+    /// Shared by the calls of a thread, of any pattern. Large backtracking points are freed after the call.
     static SCRATCH: Scratch = Scratch::new();
 }
 
-/// The looks at [`Stop`] of one call.
+/// The checks of [`Stop`] during one call.
 struct Watch<'a> {
     stop: &'a Stop,
-    /// Calls between two looks.
+    /// Calls between two checks.
     interval: u32,
-    /// Calls until the next look.
+    /// Calls until the next check.
     left: u32,
     stopped: Option<Stopped>,
 }
@@ -237,13 +236,13 @@ impl Scratch {
         }
     }
 
-    /// Sets the limits of the next call, and what it looks at meanwhile.
+    /// Sets the limits and the watch of the next call.
     fn prepare(&self, limits: MatchLimits, watch: Option<&mut Watch<'_>>) {
         let heap_kib = u32::try_from(limits.heap_bytes >> 10).unwrap_or(u32::MAX >> 10);
         let context = self.context.as_ptr();
         let callout = watch.is_some().then_some(look as _);
         let data = watch.map_or(ptr::null_mut(), |watch| ptr::from_mut(watch).cast());
-        // SAFETY: the context is live and of this thread. `look` takes what `data` points to for the watch that it is.
+        // SAFETY: the context is live and of this thread. `data` points to the watch that `look` expects.
         unsafe {
             sys::pcre2_set_match_limit_8(context, limits.steps);
             sys::pcre2_set_depth_limit_8(context, limits.depth);
@@ -252,7 +251,7 @@ impl Scratch {
         }
     }
 
-    /// Where the match starts and ends that was just found.
+    /// The start and the end of the match that was just found.
     fn ends(&self) -> (usize, usize) {
         // SAFETY: match data made for one pair has two offsets, and a successful match has set them.
         unsafe {
@@ -263,7 +262,7 @@ impl Scratch {
 }
 
 impl<'a> Watch<'a> {
-    /// A watch that looks at `stop` while a value of `value_bytes` is matched.
+    /// A watch that checks `stop` while a value of `value_bytes` is matched.
     fn new(stop: &'a Stop, value_bytes: usize) -> Watch<'a> {
         let interval = (WATCHED_BYTES / value_bytes.max(1)) as u32;
         let interval = interval.clamp(1, WATCHED_CALLS_MAX);
@@ -289,10 +288,10 @@ impl<'a> Watch<'a> {
     }
 }
 
-/// What PCRE2 calls while it matches: zero lets it go on, an error ends the match.
+/// Called by PCRE2 while it matches: it continues on zero and ends the match on an error.
 ///
 /// # Safety
-/// `watch` points to the [`Watch`] of the call, which nothing else uses meanwhile.
+/// `watch` points to the [`Watch`] of the call, which nothing else uses during the call.
 unsafe extern "C" fn look(_: *mut c_void, watch: *mut c_void) -> c_int {
     // SAFETY: as the caller promises: `Scratch::prepare` is given the watch by a borrow that lasts for the call.
     unsafe { (*watch.cast::<Watch<'_>>()).look() }
@@ -327,8 +326,8 @@ impl Code {
         self.plain.find((subject, from), self.limits, None)
     }
 
-    /// Whether the subject matches, errors counting as no match, with a look at `stop` every so often: PCRE2's match
-    /// limit holds for each place a match may start at, so that a long value may take hours.
+    /// Whether the subject matches, errors counting as no match, with checks of `stop`: PCRE2's match limit holds for each
+    /// place that a match may start at, so that a long value may take hours.
     ///
     /// # Errors
     /// [`Stopped`] if `stop` said so.
@@ -362,7 +361,7 @@ impl Code {
 }
 
 impl Watched {
-    /// `None` if the pattern with what it needs to look is larger than PCRE2 takes.
+    /// Returns `None` if the pattern with its checks is too large for PCRE2.
     fn new(source: &str, options: u32) -> Option<Watched> {
         let by_items = Compiled::new(source, options | sys::PCRE2_AUTO_CALLOUT);
         if let Ok(code) = by_items {
@@ -405,7 +404,7 @@ impl Watched {
     }
 }
 
-/// Steps from each start of a value that take 0.1 s at worst, if each reads the whole value.
+/// Maximum steps from each start of a value that together take 0.1 s at worst, if each reads the whole value.
 fn quick_steps(value_bytes: usize) -> u32 {
     let bytes = value_bytes as u64 + 1;
     steps(QUICK_BYTES_MAX, bytes.saturating_mul(bytes))
@@ -425,7 +424,7 @@ fn settings_bytes(pattern: &str) -> usize {
     pattern.len() - rest.len()
 }
 
-/// What follows the setting at the beginning of a pattern. Returns `None` if it begins with none.
+/// What follows the setting at the beginning of a pattern. Returns `None` if it does not begin with a setting.
 fn after_setting(pattern: &str) -> Option<&str> {
     let (name, after) = pattern.strip_prefix("(*")?.split_once(')')?;
     let is_setting = |c: char| c.is_ascii_uppercase() || c.is_ascii_digit() || "_=".contains(c);

@@ -2,6 +2,9 @@
 
 use std::fmt;
 use std::sync::OnceLock;
+use std::time::Duration;
+
+use parking_lot::Mutex;
 
 use crate::budget::Budget;
 use crate::compile::{Compiler, Plan, literal_plan};
@@ -15,6 +18,9 @@ use crate::rows::Rows;
 use crate::tier::Tier;
 use forebay_cancel::{Stop, Stopped};
 
+/// Time between two checks of a search that waits for the tables that another thread makes.
+const FORM_WAIT: Duration = Duration::from_millis(20);
+
 /// A compiled search: the tier that was chosen for a pattern and what it needs. Shared by `Arc` between threads.
 pub struct Program {
     engine: Box<dyn Engine>,
@@ -23,6 +29,8 @@ pub struct Program {
     host_bytes: usize,
     pattern: Option<Pattern>,
     device_form: OnceLock<Option<DeviceForm>>,
+    /// Held by the thread that makes the form.
+    making_form: Mutex<()>,
 }
 
 impl Program {
@@ -40,7 +48,7 @@ impl Program {
         Program::new(plan, prefix.into_bytes(), Some(pattern), refusals)
     }
 
-    /// Compiles a pattern to the given tier, or to none if that tier cannot give PCRE2's answers within the limits.
+    /// Compiles a pattern to the given tier. Returns `None` if that tier cannot give PCRE2's answers within the limits.
     pub fn compile_at(pattern: Pattern, tier: Tier, limits: &Limits) -> Option<Program> {
         let budget = Budget::unlimited();
         let compiler = Compiler::new(&pattern, limits, &budget);
@@ -95,7 +103,7 @@ impl Program {
             && (self.pattern.is_none() || std::str::from_utf8(value).is_ok())
     }
 
-    /// As [`is_match`](Program::is_match), with a look at `stop` every so often where one value may take long.
+    /// As [`is_match`](Program::is_match), with checks of `stop` inside a value that may take long.
     ///
     /// # Errors
     /// [`Stopped`] if `stop` said so.
@@ -104,7 +112,7 @@ impl Program {
             && (self.pattern.is_none() || std::str::from_utf8(value).is_ok()))
     }
 
-    /// Whether one value may take long, as PCRE2 has to look at it: from its beginning again and again.
+    /// Whether PCRE2 may have to judge a value, which reads it several times and may take long.
     pub fn backtracks(&self) -> bool {
         self.tier() >= Tier::Approximate
     }
@@ -124,25 +132,54 @@ impl Program {
         self.tier() == Tier::Prefix
     }
 
-    /// About the memory in bytes that the program's tables take on the host, each thread's own apart.
+    /// Approximate memory of the program's tables on the host, in bytes, without that of each thread.
     pub fn host_bytes(&self) -> usize {
         self.host_bytes
     }
 
-    /// Whether a GPU can search for it. The first call makes the tables that the GPU reads.
+    /// Whether a GPU can search for it. As [`device_form`](Program::device_form), the first call makes its tables.
     pub fn has_device_form(&self) -> bool {
         self.device_form().is_some()
     }
 
-    /// Whether what a GPU finds are only candidates, to be judged by [`search_rows`](Program::search_rows).
+    /// Whether the rows that a GPU finds are only candidates, to be judged by [`search_rows`](Program::search_rows).
     pub fn confirms_on_host(&self) -> bool {
         self.engine.confirms()
     }
 
-    /// The part of the program that a GPU can run; `None` if it can run none. The first call makes its tables.
+    /// Whether the tables that a GPU reads have to be made yet, and that may take seconds. A thread that serves others
+    /// leaves it to another one, which calls [`make_device_form`](Program::make_device_form).
+    pub fn lacks_large_device_form(&self) -> bool {
+        self.tier() >= Tier::LargeDfa && self.device_form.get().is_none()
+    }
+
+    /// The part of the program that a GPU can run. Returns `None` if it can run none. The first call makes its tables;
+    /// [`make_device_form`](Program::make_device_form) does so for a search that may have to end.
     pub fn device_form(&self) -> Option<&DeviceForm> {
-        let made = || self.engine.device_form();
-        self.device_form.get_or_init(made).as_ref()
+        if let Some(made) = self.device_form.get() {
+            return made.as_ref();
+        }
+        let made = self.make_device_form(&Stop::never());
+        made.expect("this token never stops anything")
+    }
+
+    /// As [`device_form`](Program::device_form), with checks of `stop` while the tables are made, or while another thread
+    /// makes them.
+    ///
+    /// # Errors
+    /// [`Stopped`] if `stop` said so; the next call begins again.
+    pub fn make_device_form(&self, stop: &Stop) -> Result<Option<&DeviceForm>, Stopped> {
+        let _alone = loop {
+            stop.check()?;
+            if let Some(alone) = self.making_form.try_lock_for(FORM_WAIT) {
+                break alone;
+            }
+        };
+        if let Some(made) = self.device_form.get() {
+            return Ok(made.as_ref());
+        }
+        let made = self.engine.device_form(stop)?;
+        Ok(self.device_form.get_or_init(|| made).as_ref())
     }
 
     /// Calls `on_match` with the number of each matching row, ascending, once each. Numbers count from the first row
@@ -209,6 +246,7 @@ impl Program {
             host_bytes: plan.facts.host_bytes,
             pattern,
             device_form: OnceLock::new(),
+            making_form: Mutex::new(()),
         }
     }
 }

@@ -17,9 +17,9 @@ pub enum Tier {
     BitParallel,
     /// A deterministic automaton in a class-compressed table small enough for a GPU's shared memory.
     Dfa,
-    /// A deterministic automaton built as it is needed, within a bound of memory.
+    /// A deterministic automaton whose states are built lazily, within a bound of memory.
     LargeDfa,
-    /// An automaton that matches at least what the pattern matches, and PCRE2 on what it lets through.
+    /// An over-approximation of the pattern by an automaton, and PCRE2 to confirm its candidates.
     Approximate,
     /// PCRE2 on every value.
     Pcre,

@@ -221,6 +221,36 @@ fn slow_to_compile() -> Vec<(String, String)> {
 }
 
 #[test]
+fn tables_for_devices_are_made_until_the_search_has_to_end() {
+    let mut stopped = 0;
+    for (name, source) in slow_to_compile() {
+        let tier = Tier::LargeDfa;
+        let program = Program::compile_at(pattern(&source, ""), tier, &Limits::default());
+        let Some(program) = program else {
+            continue;
+        };
+        stopped += usize::from(is_stopped(&name, |stop| {
+            program.make_device_form(stop).map(|_form| ())
+        }));
+    }
+    assert!(stopped > 0, "none of the tables takes long to make");
+}
+
+#[test]
+fn tables_for_devices_that_were_not_finished_are_made_by_the_next_search() {
+    let source = "(?:[ab]x?){12}y[ab]{40}z.{9}a";
+    let limits = Limits::default();
+    let program = Program::compile_at(pattern(source, ""), Tier::LargeDfa, &limits);
+    let program = program.expect("the tier takes every regular pattern");
+    assert!(program.lacks_large_device_form());
+    let late = Stop::at(Instant::now());
+    assert!(program.make_device_form(&late).is_err());
+    assert!(program.lacks_large_device_form());
+    assert!(program.has_device_form());
+    assert!(!program.lacks_large_device_form());
+}
+
+#[test]
 fn a_compilation_is_stopped() {
     let limits = Limits::default();
     for (name, source) in slow_to_compile() {

@@ -235,9 +235,10 @@ fn before_checksum(reader: &mut Reader) -> Result<Bytes, Error> {
 
 fn verify_checksum(frame: &Bytes, declared: u32) -> Result<(), Error> {
     let actual = crc32c::crc32c(&frame[..frame.len() - CHECKSUM_BYTES]);
-    match declared == actual {
-        true => Ok(()),
-        false => Err(Error::Checksum { declared, actual }),
+    if declared == actual {
+        Ok(())
+    } else {
+        Err(Error::Checksum { declared, actual })
     }
 }
 

@@ -95,12 +95,13 @@ pub fn validate_document(bytes: &[u8], limits: &Limits) -> Result<(), InvalidBso
     while !walk.ends.is_empty() {
         walk.step()?;
     }
-    match walk.at == bytes.len() {
-        true => Ok(()),
-        false => Err(InvalidBson::Length {
+    if walk.at == bytes.len() {
+        Ok(())
+    } else {
+        Err(InvalidBson::Length {
             length: walk.at as i64,
             offset: 0,
-        }),
+        })
     }
 }
 

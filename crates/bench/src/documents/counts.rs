@@ -148,9 +148,10 @@ pub async fn beside_ferretdb(session: &mut Session) -> Result<()> {
 
 /// Number of names for the comparison with FerretDB.
 pub fn million(session: &Session) -> usize {
-    match session.smoke {
-        true => session.names.len() / 10,
-        false => FERRETDB_NAMES,
+    if session.smoke {
+        session.names.len() / 10
+    } else {
+        FERRETDB_NAMES
     }
 }
 

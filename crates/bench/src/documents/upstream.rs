@@ -76,9 +76,10 @@ pub async fn in_front_of_ferretdb(session: &mut Session) -> Result<()> {
 
 /// Measures finds by `_id`, which the upstream answers, direct and proxied in turns.
 async fn pass_on(session: &mut Session, direct: &Database, proxied: &Database) -> Result<()> {
-    let (rounds, finds, duration) = match session.smoke {
-        true => (1, 20, Duration::from_millis(50)),
-        false => (ROUNDS, FINDS, RATE_DURATION),
+    let (rounds, finds, duration) = if session.smoke {
+        (1, 20, Duration::from_millis(50))
+    } else {
+        (ROUNDS, FINDS, RATE_DURATION)
     };
     let mut routes = [Route::default(), Route::default()];
     for round in 0..rounds {

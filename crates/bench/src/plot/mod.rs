@@ -121,9 +121,10 @@ fn hardware(device: &str) -> (&str, &str) {
 
 /// The label of a line, such as `forebay on host:2: cached`. Names the machine if Forebay ran on several.
 fn label(record: &Record, kind: Option<&str>, with_machine: bool) -> String {
-    let devices = match with_machine && record.engine == "forebay" {
-        true => record.device.as_str(),
-        false => hardware(&record.device).0,
+    let devices = if with_machine && record.engine == "forebay" {
+        record.device.as_str()
+    } else {
+        hardware(&record.device).0
     };
     let mut label = format!("{} on {devices}", record.engine);
     if let Some(kind) = kind {

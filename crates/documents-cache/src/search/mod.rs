@@ -222,6 +222,31 @@ impl<'a> Search<'a> {
         Ok(answer)
     }
 
+    /// Makes the tables that a GPU reads of a program, if that takes long and a GPU holds rows to search: on a thread for
+    /// long work, which checks the request's token.
+    async fn make_device_form(
+        &self,
+        field: usize,
+        predicate: &Predicate,
+    ) -> Result<(), SearchError> {
+        let Predicate::Program(program) = predicate else {
+            return Ok(());
+        };
+        if !program.lacks_large_device_form() {
+            return Ok(());
+        }
+        let directory = &self.snapshot.field(field)?.directory;
+        let positions = directory.positions(program.value_prefix());
+        if directory.device_partitions(positions).gpus.is_empty() {
+            return Ok(());
+        }
+        let stop = &self.request.stop;
+        let (program, until) = (Arc::clone(program), stop.clone());
+        let make = move || program.make_device_form(&until).map(|_made| ());
+        let made = threads::until_stopped(stop, threads::spawn(make)).await?;
+        Ok(made.map_err(|_| SearchError::Panicked)??)
+    }
+
     fn memory(&self) -> &Account {
         &self.collection.shared.settings.memory
     }
@@ -279,6 +304,7 @@ impl<'s> Leaves<'s> {
         while self.begun.len() < LEAVES_IN_FLIGHT
             && let Some((field, predicate)) = self.waiting.next()
         {
+            self.search.make_device_form(field, predicate).await?;
             let begun = self.begin(field, predicate)?;
             self.begun.push_back(begun);
         }

@@ -3,6 +3,7 @@
 use bson::raw::{RawBson, RawBsonRef};
 
 use super::Regex;
+use super::matching::Walk;
 use crate::compare::compare;
 
 /// The values and patterns of an `$in`.
@@ -43,8 +44,9 @@ impl InList {
         }
     }
 
-    pub(super) fn contains(&self, value: RawBsonRef<'_>) -> bool {
-        self.has_value(value) || self.patterns.iter().any(|pattern| pattern.matches(value))
+    pub(super) fn contains(&self, value: RawBsonRef<'_>, walk: &mut Walk<'_>) -> bool {
+        let mut patterns = self.patterns.iter();
+        self.has_value(value) || patterns.any(|pattern| pattern.matches(value, walk))
     }
 
     fn has_value(&self, value: RawBsonRef<'_>) -> bool {

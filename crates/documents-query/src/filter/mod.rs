@@ -35,7 +35,7 @@ pub use regex::Regex;
 pub use test::{RangeOp, Test};
 pub use types::TypeSet;
 
-use matching::Findings;
+use matching::Walk;
 
 pub(crate) use parse::{is_operator_document, is_top_level_operator};
 
@@ -46,8 +46,8 @@ const CHEAP_TESTS_MAX: usize = 16;
 #[derive(Debug, Clone)]
 pub struct Filter {
     root: Node,
-    /// The cancellation token that may end a match by PCRE2; `None` if the filter has no such match.
-    stop: Option<Arc<SharedStop>>,
+    /// The cancellation token that may end a walk over a document.
+    stop: Arc<SharedStop>,
 }
 
 /// One node of a filter's tree.
@@ -88,7 +88,8 @@ impl Filter {
     /// MongoDB's code and wording for what is malformed, unknown or not supported; most are `BadValue`.
     pub fn parse(query: &RawDocument, limits: &Limits) -> Result<Filter, Error> {
         check_depth(RawBsonRef::Document(query))?;
-        Ok(Filter::from_node(parse::Parser::new(limits).query(query)?))
+        let root = parse::Parser::new(limits).query(query)?;
+        Ok(Filter::from_node(root, limits))
     }
 
     /// Parses a query on array elements that are documents, as in `$pull` and `arrayFilters`: without `$expr`.
@@ -100,7 +101,7 @@ impl Filter {
         limits: &Limits,
     ) -> Result<Filter, Error> {
         let root = parse::Parser::without_expressions(limits).query(query)?;
-        Ok(Filter::from_node(root))
+        Ok(Filter::from_node(root, limits))
     }
 
     /// Parses a condition of `$pull` on array elements themselves: `{$gt: 5}`.
@@ -109,25 +110,26 @@ impl Filter {
         limits: &Limits,
     ) -> Result<Filter, Error> {
         let root = parse::Parser::new(limits).element_test(condition)?;
-        Ok(Filter::from_node(root))
+        Ok(Filter::from_node(root, limits))
     }
 
     /// The filter of one test on a value itself.
-    pub(crate) fn of_element_test(test: Test) -> Filter {
-        Filter::from_node(Node::Leaf {
-            path: Path::empty(),
-            test,
-        })
+    pub(crate) fn of_element_test(test: Test, limits: &Limits) -> Filter {
+        let path = Path::empty();
+        Filter::from_node(Node::Leaf { path, test }, limits)
     }
 
     /// The filter that every document matches.
     pub fn all() -> Filter {
-        Filter::from_node(Node::AlwaysTrue)
+        Filter {
+            root: Node::AlwaysTrue,
+            stop: Arc::default(),
+        }
     }
 
-    /// The filter with this tree.
-    pub fn from_node(root: Node) -> Filter {
-        let stop = root.stop().cloned();
+    /// The filter with this tree, for the command with these limits.
+    pub fn from_node(root: Node, limits: &Limits) -> Filter {
+        let stop = limits.stop().clone();
         Filter { root, stop }
     }
 
@@ -148,23 +150,22 @@ impl Filter {
     /// That of an expression of `$expr` that fails on the document; [`Stopped`](forebay_cancel::Stopped) if the command
     /// has to end during a match.
     pub fn try_matches(&self, document: &RawDocument) -> Result<bool, Error> {
-        let mut findings = Findings::default();
-        let answer = self.root.matches(document, &mut findings);
-        self.check_stop()?;
-        findings.error.map_or(Ok(answer), Err)
+        let mut walk = Walk::new(&self.stop);
+        let answer = self.root.matches(document, &mut walk);
+        walk.finish(answer).map(|(answer, _)| answer)
     }
 
     /// The index of the first element of an array that an `$elemMatch` made by [`Filter::of_element_test`] finds.
     ///
     /// # Errors
-    /// If the command has to end during a match by PCRE2.
+    /// [`Stopped`](forebay_cancel::Stopped) if the command has to end during a match.
     pub(crate) fn element_index(&self, value: RawBsonRef<'_>) -> Result<Option<usize>, Error> {
+        let mut walk = Walk::new(&self.stop);
         let index = match &self.root {
-            Node::Leaf { test, .. } => test.element_index(value),
+            Node::Leaf { test, .. } => test.element_index(value, &mut walk),
             _ => None,
         };
-        self.check_stop()?;
-        Ok(index)
+        walk.finish(index).map(|(index, _)| index)
     }
 
     /// Whether testing a document of a few kilobytes takes microseconds, whatever the client wrote: a few tests, none
@@ -175,17 +176,14 @@ impl Filter {
             .is_some_and(|tests| tests <= CHEAP_TESTS_MAX)
     }
 
-    /// The result of a stopped match does not count.
-    fn check_stop(&self) -> Result<(), Error> {
-        match &self.stop {
-            Some(stop) if stop.was_stopped() => Ok(stop.check()?),
-            _ => Ok(()),
-        }
-    }
-
     /// Whether a value matches a filter made for array elements.
-    pub(crate) fn matches_value(&self, value: RawBsonRef<'_>) -> bool {
-        self.root.matches_value(value)
+    ///
+    /// # Errors
+    /// [`Stopped`](forebay_cancel::Stopped) if the command has to end during a match.
+    pub(crate) fn try_matches_value(&self, value: RawBsonRef<'_>) -> Result<bool, Error> {
+        let mut walk = Walk::new(&self.stop);
+        let answer = self.root.matches_value(value, &mut walk);
+        walk.finish(answer).map(|(answer, _)| answer)
     }
 
     /// Whether the document matches and, if it does, the index of the array element that made it match, to which the
@@ -194,16 +192,12 @@ impl Filter {
     /// # Errors
     /// As [`Filter::try_matches`].
     pub fn match_position(&self, document: &RawDocument) -> Result<Match, Error> {
-        let mut findings = Findings::default();
-        let matched = self.root.matches(document, &mut findings);
-        self.check_stop()?;
-        match (findings.error, matched) {
-            (Some(error), _) => Err(error),
-            (None, true) => Ok(Match::Yes {
-                index: findings.index,
-            }),
-            (None, false) => Ok(Match::No),
-        }
+        let mut walk = Walk::new(&self.stop);
+        let answer = self.root.matches(document, &mut walk);
+        Ok(match walk.finish(answer)? {
+            (true, index) => Match::Yes { index },
+            (false, _) => Match::No,
+        })
     }
 
     /// The fields that the filter requires to equal a value, in order. They are the first fields of an upserted
@@ -253,23 +247,6 @@ impl Node {
             },
             Node::Expr { .. } => None,
             Node::AlwaysTrue | Node::AlwaysFalse => Some(0),
-        }
-    }
-
-    /// The cancellation token of the patterns, if there are any. They share one, as parts of one command.
-    fn stop(&self) -> Option<&Arc<SharedStop>> {
-        match self {
-            Node::And(nodes) | Node::Or(nodes) | Node::Nor(nodes) => {
-                nodes.iter().find_map(Node::stop)
-            }
-            Node::Not(node) => node.stop(),
-            Node::Leaf { test, .. } => match test {
-                Test::Regex(regex) => Some(regex.stop()),
-                Test::In(list) => list.patterns().first().map(Regex::stop),
-                Test::ElemMatchValue(node) | Test::ElemMatchObject(node) => node.stop(),
-                _ => None,
-            },
-            Node::Expr { .. } | Node::AlwaysTrue | Node::AlwaysFalse => None,
         }
     }
 }

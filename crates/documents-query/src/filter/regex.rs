@@ -1,6 +1,5 @@
 //! `$regex`, `$options` and BSON regular expressions.
 
-use std::cell::Cell;
 use std::fmt;
 use std::sync::Arc;
 
@@ -8,16 +7,12 @@ use bson::raw::{RawBsonRef, RawDocument, RawRegexRef};
 use forebay_cancel::{SharedStop, Stopped};
 use forebay_text::{Options, Pattern, PatternError, Program, Tier};
 
+use super::matching::Walk;
 use super::programs::Compilation;
 use crate::element::elements;
 use crate::error::{Code, Error};
 use crate::limits::Limits;
-
-/// Bytes that linear patterns read between two checks of the cancellation token.
-const BYTES_PER_CHECK: usize = 256 << 10;
-
-/// What a match costs besides the bytes of its text, in bytes.
-const MATCH_BYTES: usize = 64;
+use crate::work::is_check_due;
 
 /// A pattern of a filter, compiled once and shared.
 #[derive(Clone)]
@@ -81,11 +76,6 @@ impl Regex {
         self.program.tier() <= Tier::Dfa
     }
 
-    /// The cancellation token that tells whether what [`matches`](Regex::matches) returned counts.
-    pub(super) fn stop(&self) -> &Arc<SharedStop> {
-        &self.stop
-    }
-
     pub(crate) fn of_value(regex: RawRegexRef<'_>, limits: &Limits) -> Result<Regex, Error> {
         Regex::new(regex.pattern.as_str(), regex.options.as_str(), limits)
     }
@@ -104,26 +94,16 @@ impl Regex {
     }
 
     /// Strings and symbols match by the pattern; a stored regular expression matches if it is the same one.
-    ///
-    /// A match that is stopped marks the cancellation token. It and all later ones are answered by true, whose only
-    /// use is that the elements of an array are not gone through any more.
-    pub(super) fn matches(&self, value: RawBsonRef<'_>) -> bool {
+    pub(super) fn matches(&self, value: RawBsonRef<'_>, walk: &mut Walk<'_>) -> bool {
         match value {
             RawBsonRef::String(text) | RawBsonRef::Symbol(text) => {
-                self.stop.was_stopped() || self.is_match_or_mark(text)
+                walk.is_stopped() || walk.true_if_stopped(self.is_match(text))
             }
             RawBsonRef::RegularExpression(regex) => {
                 regex.pattern.as_str() == self.source && regex.options.as_str() == self.options
             }
             _ => false,
         }
-    }
-
-    fn is_match_or_mark(&self, text: &str) -> bool {
-        self.is_match(text).unwrap_or_else(|_stopped| {
-            self.stop.mark_stopped();
-            true
-        })
     }
 }
 
@@ -170,18 +150,6 @@ impl<'a> Parts<'a> {
         self.options = text;
         Ok(())
     }
-}
-
-/// Whether a linear match of a text is to check the cancellation token, because this thread has read much since it
-/// did so last: one long text, or many short ones with many patterns.
-fn is_check_due(text_bytes: usize) -> bool {
-    thread_local! {
-        static READ_BYTES: Cell<usize> = const { Cell::new(0) };
-    }
-    let read = READ_BYTES.get() + text_bytes + MATCH_BYTES;
-    let is_due = read >= BYTES_PER_CHECK;
-    READ_BYTES.set(if is_due { 0 } else { read });
-    is_due
 }
 
 /// The program of a pattern, compiled unless it is known.

@@ -2,6 +2,7 @@
 
 use bson::raw::{RawBson, RawBsonRef};
 
+use super::matching::Walk;
 use super::{BitTest, InList, Node, Regex, TypeSet};
 use crate::compare::{Class, class, compare, equal};
 use crate::element::{array_elements, array_values};
@@ -68,15 +69,15 @@ impl Test {
     }
 
     /// Whether the value passes; `None` is a missing field.
-    pub fn passes(&self, value: Option<RawBsonRef<'_>>) -> bool {
+    pub(super) fn passes(&self, value: Option<RawBsonRef<'_>>, walk: &mut Walk<'_>) -> bool {
         let Some(value) = value else {
             return self.passes_missing();
         };
         match self {
             Test::Eq(wanted) => equal(value, wanted.as_raw_bson_ref()),
             Test::Range { op, value: bound } => in_range(*op, value, bound.as_raw_bson_ref()),
-            Test::In(list) => list.contains(value),
-            Test::Regex(regex) => regex.matches(value),
+            Test::In(list) => list.contains(value, walk),
+            Test::Regex(regex) => regex.matches(value, walk),
             Test::Exists => true,
             Test::Type(types) => types.contains(value.element_type()),
             Test::Mod { divisor, remainder } => has_remainder(value, *divisor, *remainder),
@@ -84,23 +85,27 @@ impl Test {
                 matches!(value, RawBsonRef::Array(array) if array_elements(array).count() as u64 == *size)
             }
             Test::ElemMatchValue(_) | Test::ElemMatchObject(_) => {
-                self.element_index(value).is_some()
+                self.element_index(value, walk).is_some()
             }
             Test::Bits(bits) => bits.passes(value),
         }
     }
 
     /// The index of the first element that an `$elemMatch` finds.
-    pub(crate) fn element_index(&self, value: RawBsonRef<'_>) -> Option<usize> {
+    pub(super) fn element_index(
+        &self,
+        value: RawBsonRef<'_>,
+        walk: &mut Walk<'_>,
+    ) -> Option<usize> {
         let RawBsonRef::Array(array) = value else {
             return None;
         };
         match self {
             Test::ElemMatchValue(node) => {
-                array_values(array).position(|element| node.matches_value(element))
+                array_values(array).position(|element| node.matches_value(element, walk))
             }
             Test::ElemMatchObject(node) => {
-                array_values(array).position(|element| node.matches_container(element))
+                array_values(array).position(|element| node.matches_container(element, walk))
             }
             _ => None,
         }

@@ -257,13 +257,11 @@ impl<'l> Builder<'l> {
             ));
         }
         self.elem_match = true;
+        let test = elem_match_test(condition, self.limits)?;
         insert(
             &mut self.rules,
             path,
-            Rule::ElemMatch(Filter::of_element_test(elem_match_test(
-                condition,
-                self.limits,
-            )?)),
+            Rule::ElemMatch(Filter::of_element_test(test, self.limits)),
         )
     }
 

@@ -86,7 +86,7 @@ pub(crate) fn parse_update_pipeline(
     Ok(transforms)
 }
 
-/// A sort that only a few documents of are wanted keeps no more.
+/// Gives a `$sort` the count of a `$limit` right after it, so that it keeps no more documents.
 fn push_limits_down(stages: &mut [Stage]) {
     for index in 1..stages.len() {
         if let Stage::Limit(count) = stages[index]
@@ -165,7 +165,7 @@ fn parse_stage(stage: &Element<'_>, limits: &Limits) -> Result<Stage, Error> {
 
 fn no_stage(name: &str) -> Error {
     match name {
-        // Who runs pipelines has taken them off the end.
+        // The caller has removed one at the end, which is its place.
         "$out" | "$merge" => Error::new(
             Code::Location40601,
             format!("{name} can only be the final stage in the pipeline"),

@@ -292,24 +292,23 @@ impl Pull {
             }
             RawBsonRef::RegularExpression(regex) => {
                 let test = Test::Regex(Regex::of_value(regex, limits)?);
-                Ok(Pull::Test(Filter::of_element_test(test)))
+                Ok(Pull::Test(Filter::of_element_test(test, limits)))
             }
             value => Ok(Pull::Equal(value.into())),
         }
     }
 
-    fn takes(&self, value: RawBsonRef<'_>) -> bool {
-        match self {
-            Pull::Equal(wanted) => equal(value, wanted.as_raw_bson_ref()),
-            Pull::Test(filter) => filter.matches_value(value),
-            Pull::Query(filter) => value
-                .as_document()
-                .is_some_and(|document: &RawDocument| filter.matches(document)),
+    fn takes(&self, value: RawBsonRef<'_>) -> Result<bool, Error> {
+        match (self, value) {
+            (Pull::Equal(wanted), _) => Ok(equal(value, wanted.as_raw_bson_ref())),
+            (Pull::Test(filter), _) => filter.try_matches_value(value),
+            (Pull::Query(filter), RawBsonRef::Document(document)) => filter.try_matches(document),
+            (Pull::Query(_), _) => Ok(false),
         }
     }
 
     pub fn apply<'a>(&self, place: Option<&mut Tree<'a>>) -> Result<Outcome<'a>, Error> {
-        retain(place, "$pull", &|value| !self.takes(value))
+        retain(place, "$pull", &|value| Ok(!self.takes(value)?))
     }
 }
 
@@ -340,14 +339,14 @@ pub(super) fn pull_all<'a>(
         .map(|value| key::encode(value.as_raw_bson_ref()))
         .collect();
     retain(place, "$pull", &|value| {
-        !unwanted.contains(&key::encode(value))
+        Ok(!unwanted.contains(&key::encode(value)))
     })
 }
 
 fn retain<'a>(
     place: Option<&mut Tree<'a>>,
     name: &str,
-    keep: &dyn Fn(RawBsonRef<'_>) -> bool,
+    keep: &dyn Fn(RawBsonRef<'_>) -> Result<bool, Error>,
 ) -> Result<Outcome<'a>, Error> {
     let Some(place) = place else {
         return Ok(Outcome::Keep);
@@ -357,8 +356,18 @@ fn retain<'a>(
             "Cannot apply {name} to a non-array value"
         )));
     };
-    items.retain(|item| keep(item.to_bson().as_raw_bson_ref()));
-    Ok(Outcome::Keep)
+    let mut failure = None;
+    items.retain(|item| {
+        if failure.is_some() {
+            return true;
+        }
+        let kept = keep(item.to_bson().as_raw_bson_ref());
+        kept.unwrap_or_else(|error| {
+            failure = Some(error);
+            true
+        })
+    });
+    failure.map_or(Ok(Outcome::Keep), Err)
 }
 
 /// Whether `$pop` takes the first element.

@@ -49,13 +49,15 @@ impl ArrayFilters {
     }
 
     /// Whether the filter called `name` matches an element.
-    pub fn matches(&self, name: &str, element: &RawBson) -> bool {
+    ///
+    /// # Errors
+    /// [`Stopped`](forebay_cancel::Stopped) if the command has to end during a match.
+    pub fn matches(&self, name: &str, element: &RawBson) -> Result<bool, Error> {
         let mut writer = Writer::new();
         writer.owned(name, element);
         let document = writer.finish();
-        self.filters
-            .get(name)
-            .is_some_and(|filter| filter.matches(&document))
+        let filter = self.filters.get(name);
+        filter.map_or(Ok(false), |filter| filter.try_matches(&document))
     }
 }
 

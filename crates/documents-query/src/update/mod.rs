@@ -136,8 +136,6 @@ impl Update {
             }
             Kind::Pipeline(transforms) => transform(document, transforms, context)?,
         };
-        // The result of a stopped match of an array filter or of `$pull` does not count.
-        self.limits.stop().check()?;
         if changed.as_bytes() == document.as_bytes() {
             return Ok(None);
         }

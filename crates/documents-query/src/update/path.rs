@@ -247,7 +247,7 @@ fn extend(
         }
         Step::Filtered(name) => {
             for (index, item) in array_at(root, &place)?.iter().enumerate() {
-                if filters.matches(name, &item.to_bson()) {
+                if filters.matches(name, &item.to_bson())? {
                     next.push(with(index.to_string()));
                 }
             }

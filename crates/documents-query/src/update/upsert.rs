@@ -11,7 +11,7 @@ use crate::error::{Code, Error};
 use crate::filter::Filter;
 
 impl Update {
-    /// The document to insert if a query matches none: the query's equalities, changed by the update, with an
+    /// The document to insert if a query matches none: the query's equalities, changed by the update, with a
     /// new `_id` if neither gives one.
     ///
     /// # Errors

@@ -1,5 +1,7 @@
 //! Work that a client could make endless: it is bounded by the size of the input, or stopped.
 
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use bson::raw::{RawArrayBuf, RawBsonRef, RawDocument, RawDocumentBuf};
@@ -258,6 +260,66 @@ fn a_match_by_pcre2_is_stopped_in_filters() {
         let error = outcome.expect_err(&format!("stopped: {filter}"));
         assert_eq!(error.code, Code::MaxTimeMSExpired);
     }
+}
+
+#[test]
+fn a_stopped_match_does_not_count_when_the_next_command_of_its_cursor_has_begun() {
+    let (text, pattern) = endless();
+    let document = raw(&doc! { "s": text });
+    let limits = Limits::default();
+    let filter = Filter::parse(&raw(&doc! { "s": pattern }), &limits).expect("it parses");
+    let first = Stop::never();
+    limits.stop().follow(&first);
+    let outcome = std::thread::scope(|scope| {
+        let held = Arc::strong_count(&first.cancelled);
+        let matching = scope.spawn(|| filter.try_matches(&document));
+        // The match holds a copy of the token from its start to its end.
+        while Arc::strong_count(&first.cancelled) == held {
+            std::thread::yield_now();
+        }
+        limits.stop().follow(&Stop::never());
+        first.cancelled.store(true, Ordering::Relaxed);
+        matching.join().expect("it does not panic")
+    });
+    assert_eq!(outcome.expect_err("stopped").code, Code::Interrupted);
+}
+
+/// Checks that work on one document, made of steps without patterns, ends soon after its command has to end.
+fn assert_is_stopped<T: std::fmt::Debug>(limits: &Limits, work: impl FnOnce() -> Result<T, Error>) {
+    let soon = Instant::now() + Duration::from_millis(20);
+    limits.stop().follow(&Stop::at(soon));
+    let worked = time_worked();
+    let outcome = work();
+    let worked = time_worked() - worked;
+    assert_eq!(outcome.expect_err("stopped").code, Code::MaxTimeMSExpired);
+    assert!(worked < Duration::from_millis(500), "{worked:?}");
+}
+
+#[test]
+fn many_conditions_are_stopped_in_one_document() {
+    let limits = Limits::default();
+    let parse = |filter: &Document| Filter::parse(&raw(filter), &limits).expect("it parses");
+    let conditions = |name: &str| {
+        let conditions = (0..20_000).map(|n| doc! { name: { "$gt": n, "$lt": 0 } });
+        doc! { "$or": conditions.collect::<Vec<Document>>() }
+    };
+    let elements = raw(&doc! { "a": (0..100_000).collect::<Vec<i32>>() });
+    let of_values = parse(&conditions("a"));
+    assert_is_stopped(&limits, || of_values.try_matches(&elements));
+    assert_is_stopped(&limits, || of_values.match_position(&elements));
+    // A field behind many others.
+    let fields = raw(&(0..300_000)
+        .map(|n| (format!("f{n}"), Bson::Int32(n)))
+        .collect());
+    let of_fields = parse(&conditions("z"));
+    assert_is_stopped(&limits, || of_fields.try_matches(&fields));
+    let documents = raw(&doc! { "a": vec![doc! { "b": 1 }; 100_000] });
+    let of_documents = parse(&doc! { "a": { "$elemMatch": conditions("b") } });
+    assert_is_stopped(&limits, || of_documents.try_matches(&documents));
+    let pull = raw(&doc! { "$pull": { "a": conditions("b") } });
+    let update = Update::parse(RawBsonRef::Document(&pull), None, &limits).expect("it parses");
+    let context = UpdateContext::new(DateTime::from_millis(0), None);
+    assert_is_stopped(&limits, || update.apply(&documents, &context));
 }
 
 #[test]

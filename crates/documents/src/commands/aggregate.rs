@@ -212,7 +212,8 @@ impl Query {
     /// # Errors
     /// An invalid stage.
     pub fn read(request: &Request<'_>, stages: &RawArray) -> Result<Query, CommandError> {
-        let mut rest = Pipeline::parse(stages, &read::limits(request)?)?
+        let limits = read::limits(request)?;
+        let mut rest = Pipeline::parse(stages, &limits)?
             .stages
             .into_iter()
             .peekable();
@@ -228,7 +229,7 @@ impl Query {
             _ => Node::And(conditions),
         };
         Ok(Query {
-            filter: Arc::new(Filter::from_node(root)),
+            filter: Arc::new(Filter::from_node(root, &limits)),
             rest: Pipeline {
                 stages: rest.collect(),
             },

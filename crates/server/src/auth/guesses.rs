@@ -66,9 +66,10 @@ impl Guesses {
             count: 0,
             last: now,
         });
-        failures.count = match is_recent(failures) {
-            true => failures.count.saturating_add(1),
-            false => 1,
+        failures.count = if is_recent(failures) {
+            failures.count.saturating_add(1)
+        } else {
+            1
         };
         failures.last = now;
         failures.count

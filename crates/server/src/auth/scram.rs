@@ -185,9 +185,10 @@ impl Exchange {
             .zip(signature)
             .for_each(|(byte, other)| *byte ^= other);
         let hashed: Hash = Sha256::digest(client_key).into();
-        match constant_time_eq(&hashed, &stored_key) {
-            true => Ok(()),
-            false => Err(ScramError::WrongProof),
+        if constant_time_eq(&hashed, &stored_key) {
+            Ok(())
+        } else {
+            Err(ScramError::WrongProof)
         }
     }
 }

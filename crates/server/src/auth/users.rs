@@ -151,9 +151,10 @@ fn put(documents: &Documents, user: &User, account: Account) -> Result<(), UserE
 /// # Errors
 /// If there is no such user.
 pub fn remove(documents: &Documents, user: &User) -> Result<(), UserError> {
-    match documents.users().remove(&key(user)).map_err(store_error)? {
-        true => Ok(()),
-        false => Err(not_found(user)),
+    if documents.users().remove(&key(user)).map_err(store_error)? {
+        Ok(())
+    } else {
+        Err(not_found(user))
     }
 }
 

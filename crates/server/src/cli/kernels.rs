@@ -52,9 +52,10 @@ pub fn run(args: &KernelsArgs) -> Result<()> {
     let mut rows = Vec::new();
     for spec in forebay_text_gpu::kernels() {
         for &arch in &archs {
-            let cubin = match compiles {
-                true => Some(cache.get(&spec, arch)?),
-                false => cache.find(&spec, arch)?,
+            let cubin = if compiles {
+                Some(cache.get(&spec, arch)?)
+            } else {
+                cache.find(&spec, arch)?
             };
             rows.extend(rows_of(&spec.name, &spec.entries, arch, cubin.as_ref()));
         }

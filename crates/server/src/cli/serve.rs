@@ -169,13 +169,12 @@ async fn proxy(
     upstream: Upstream,
     documents: &Arc<Documents>,
 ) -> Result<Arc<Proxy>> {
-    let file = match settings.memory {
-        true => None,
-        false => {
-            let folder = &settings.data;
-            std::fs::create_dir_all(folder).with_context(|| folder.display().to_string())?;
-            Some(folder.join("upstream-caches.jsonl"))
-        }
+    let file = if settings.memory {
+        None
+    } else {
+        let folder = &settings.data;
+        std::fs::create_dir_all(folder).with_context(|| folder.display().to_string())?;
+        Some(folder.join("upstream-caches.jsonl"))
     };
     let memory = documents.settings().memory.clone();
     let of_proxy = ProxySettings {

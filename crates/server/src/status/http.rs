@@ -125,9 +125,10 @@ async fn picture(
 }
 
 fn health(problems: &[String]) -> Response<String> {
-    let (code, word) = match problems.is_empty() {
-        true => (StatusCode::OK, "ok"),
-        false => (StatusCode::SERVICE_UNAVAILABLE, "failing"),
+    let (code, word) = if problems.is_empty() {
+        (StatusCode::OK, "ok")
+    } else {
+        (StatusCode::SERVICE_UNAVAILABLE, "failing")
     };
     let body = serde_json::json!({ "status": word, "problems": problems });
     reply(code, JSON, format!("{body}\n"))

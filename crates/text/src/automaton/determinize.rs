@@ -17,11 +17,16 @@ use crate::budget::Budget;
 use crate::limits::Limits;
 use crate::rows::SEPARATOR;
 
-/// How much larger the lazy automaton is that the states are read from: it holds both the sets of states and the table.
+/// Size of the lazy automaton that the states are read from, as a multiple of the limit: it holds both the sets of states
+/// and the table.
 const CACHE_FACTOR: usize = 2;
 
-/// Maximum visits of states of the non-deterministic automaton for one deterministic one, if each step visited all.
+/// Maximum visits of states of the non-deterministic automaton while one deterministic automaton is made. Each step counts
+/// as a visit of all states.
 const VISITS_MAX: usize = 1 << 31;
+
+/// Maximum states before minimisation, which take 1 KiB each. Tables have fewer, those for devices included.
+const STATES_MAX: usize = 1 << 16;
 
 /// Visits between two checks of the command's cancellation token.
 const VISITS_PER_CHECK: usize = 1 << 20;
@@ -48,7 +53,7 @@ pub(crate) fn determinize(
     raw?.minimize(budget)
 }
 
-/// Reads the states that a row can reach, making matches final.
+/// Reads the states that a row can reach. A match is final: nothing leaves it but the end of the row.
 struct Reader<'a> {
     dfa: &'a DFA,
     cache: Cache,
@@ -81,6 +86,9 @@ impl<'a> Reader<'a> {
         self.order.push(start);
         let mut raw = Raw::new();
         while let Some(&from) = self.order.get(raw.added()) {
+            if raw.added() == STATES_MAX {
+                return Err("determinizing: too many states".to_owned());
+            }
             raw.push(self.row(from)?);
         }
         Ok(raw)
@@ -93,7 +101,7 @@ impl<'a> Reader<'a> {
         let mut row = [0; 256];
         for byte in 0..=u8::MAX {
             let class = usize::from(classes.get(byte));
-            // The separator leads elsewhere than the other bytes of its class.
+            // The separator leads to another state than the other bytes of its class.
             row[usize::from(byte)] = match after[class] {
                 Some(to) if byte != SEPARATOR => to,
                 _ => self.step(from, byte)?,

@@ -11,7 +11,7 @@ use crate::engine::BYTES_PER_CHECK;
 use crate::rows::SEPARATOR;
 use forebay_cancel::{Stop, Stopped};
 
-/// Most positions of an automaton: the bits of a word.
+/// Maximum positions of an automaton: the bits of a word.
 pub(crate) const POSITIONS_MAX: usize = 64;
 
 /// The automaton. A row matches as soon as a set of positions has a bit in common with `accept`.
@@ -22,7 +22,7 @@ pub(crate) struct Glushkov {
     follow: Vec<[u64; 256]>,
     /// Positions entered anywhere.
     enter: u64,
-    /// Positions entered at the start of a row, besides.
+    /// Positions entered at the start of a row only.
     enter_row: u64,
     accept: u64,
     positions_count: usize,
@@ -39,7 +39,7 @@ impl Glushkov {
             return Err("something after the end of a row".to_owned());
         }
         if part.nullable_at_start && !part.nullable {
-            // A match of nothing that is bound to the start of a row: every row has a start.
+            // An empty match at the start of a row: every row has a start.
             return Ok(builder.finish(&Part {
                 nullable: true,
                 ..part
@@ -51,7 +51,7 @@ impl Glushkov {
     /// The positions before the first byte of a row.
     pub(crate) const START: u64 = 0;
 
-    /// The positions after a byte; `at_start` where it is the first of a row.
+    /// The positions after a byte. `at_start` says that the byte is the first of a row.
     #[inline(always)]
     pub(crate) fn step(&self, positions: u64, byte: u8, at_start: bool) -> u64 {
         let mut entered = self.enter | if at_start { self.enter_row } else { 0 };
@@ -79,7 +79,7 @@ impl Glushkov {
             || self.is_accepted(self.step(positions, SEPARATOR, row.is_empty())))
     }
 
-    /// The positions after some bytes of a row, or the first ones that show that the row matches.
+    /// The positions after some bytes of a row, or the first set that shows that the row matches.
     #[inline]
     fn walk(&self, mut positions: u64, bytes: &[u8], at_start: bool) -> u64 {
         for (index, &byte) in bytes.iter().enumerate() {
@@ -96,7 +96,7 @@ impl Glushkov {
         self.always || positions & self.accept != 0
     }
 
-    /// What the automaton is made of; none if it matches every row.
+    /// The automaton's tables. Returns `None` if it matches every row.
     pub(crate) fn parts(&self) -> Option<Parts<'_>> {
         (!self.always).then_some(Parts {
             takes: &self.takes,
@@ -111,7 +111,7 @@ impl Glushkov {
         self.positions_count
     }
 
-    /// The number of different sets of positions that a byte can be taken by.
+    /// The number of byte classes: bytes of one class are taken by the same positions.
     pub(crate) fn classes_count(&self) -> usize {
         let mut sets: Vec<u64> = self.takes.to_vec();
         sets.sort_unstable();
@@ -134,7 +134,8 @@ pub(crate) struct Parts<'a> {
     pub(crate) accept: u64,
 }
 
-/// What an expression contributes: where it may be entered and left. `first_row` is entered at the start of a row only.
+/// The part of the automaton that stands for an expression: where it may be entered and left. `first_row` is entered at
+/// the start of a row only.
 #[derive(Clone, Copy, Default)]
 struct Part {
     first: u64,

@@ -38,7 +38,7 @@ impl Minimal {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 enum Role {
     Plain,
-    /// Tells that the row before matched, which no input shows.
+    /// Reports that the row before matched. No input tells this state from others.
     Hit,
     /// The start, where it has to stay a state of its own.
     Start,
@@ -78,7 +78,7 @@ impl Raw {
         roles[HIT as usize] = Role::Hit;
         let mut blocks = partition(&self.next, &roles, budget)?;
         if blocks.of[START as usize] == blocks.of[MATCHED as usize] {
-            // Every row matches; the table still wants a start apart from `matched`.
+            // Every row matches; the table still needs a start that is not `matched`.
             roles[START as usize] = Role::Start;
             blocks = partition(&self.next, &roles, budget)?;
         }
@@ -86,10 +86,10 @@ impl Raw {
     }
 }
 
-/// Puts states together that no input tells apart.
+/// Joins states that no input tells apart.
 fn partition(next: &[[u32; 256]], roles: &[Role], budget: &Budget) -> Result<Blocks, TooLarge> {
     budget.take(size_of_val(next))?;
-    let classes = distinct_columns(next);
+    let classes = distinct_columns(next, budget)?;
     let mut blocks = number(roles.iter().copied());
     loop {
         budget.take(next.len() * classes.len() * size_of::<u32>())?;
@@ -133,15 +133,16 @@ fn number<K: std::hash::Hash + Eq>(keys: impl Iterator<Item = K>) -> Blocks {
 }
 
 /// One byte for each different column of the table.
-fn distinct_columns(next: &[[u32; 256]]) -> Vec<u8> {
+fn distinct_columns(next: &[[u32; 256]], budget: &Budget) -> Result<Vec<u8>, TooLarge> {
     let mut seen = HashMap::new();
     for byte in 0..=255u8 {
+        budget.take(0)?;
         let column: Vec<u32> = next.iter().map(|row| row[byte as usize]).collect();
         seen.entry(column).or_insert(byte);
     }
     let mut bytes: Vec<u8> = seen.into_values().collect();
     bytes.sort_unstable();
-    bytes
+    Ok(bytes)
 }
 
 /// Start, other states, dead, matched, hit. The dead state is made where there is none.

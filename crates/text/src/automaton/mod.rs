@@ -1,6 +1,6 @@
 //! Automata over blocks of rows, built from a lowered pattern.
 //!
-//! All of them read the row separator as a byte like any other and start anew after it.
+//! All of them read the row separator as a byte like any other and return to the start after it.
 
 mod determinize;
 mod glushkov;

@@ -8,7 +8,7 @@ use crate::budget::Budget;
 use crate::limits::Limits;
 use crate::rows::SEPARATOR;
 
-/// Conditions that may be followed at the cost of one row of the table; more count as more rows.
+/// Conditions of a state that cost as much memory as one row of the table.
 const CONDITIONS_PER_ROW: usize = 8;
 
 /// A condition: the row matches the automaton, or, negated, does not.
@@ -18,7 +18,7 @@ pub(crate) struct Condition {
 }
 
 impl Condition {
-    /// What the condition is known to be in a state of its automaton, whatever follows in the row.
+    /// Whether the condition is met, if this state decides it whatever follows in the row.
     fn decided(&self, state: u32) -> Option<bool> {
         match state {
             _ if state == self.automaton.matched() => Some(!self.negated),
@@ -27,7 +27,7 @@ impl Condition {
         }
     }
 
-    /// What the condition is if the row ends here.
+    /// Whether the condition is met if the row ends in this state.
     fn at_end(&self, state: u32) -> bool {
         (self.automaton.step(state, SEPARATOR) == self.automaton.hit()) != self.negated
     }
@@ -63,7 +63,7 @@ pub(crate) fn product(
     raw.minimize(budget)
 }
 
-/// The states of all conditions at a place in a row; nothing once one of them cannot be met any more.
+/// The states of all conditions at a place in a row; `None` once one of them cannot be met any more.
 type States = Option<Vec<u32>>;
 
 struct Walk {

@@ -1,9 +1,9 @@
 //! A deterministic automaton as one table over byte classes.
 //!
-//! States are numbered so that one comparison tells what a search has to know: first the start, then the others, then
+//! States are numbered so that one comparison tells what a search needs to know: first the start, then the others, then
 //! `dead` (this row cannot match any more), `matched` (this row matches) and `hit`. From any state the separator leads
-//! back to the start, but from `matched` to `hit`, which moves on like the start. So a search over a block counts how
-//! often it is in `hit`, and needs to know nothing of rows.
+//! back to the start, but from `matched` to `hit`, whose transitions are those of the start. A search over a block
+//! therefore counts how often it is in `hit` and does not look for rows.
 
 use std::collections::HashMap;
 
@@ -14,7 +14,7 @@ use crate::limits::Limits;
 use crate::rows::SEPARATOR;
 use forebay_cancel::{Stop, Stopped};
 
-/// Entries of a table: as many as a sixteen-bit index reaches.
+/// Entries of a table: those that a sixteen-bit index reaches.
 pub(crate) const ENTRIES: usize = 1 << 16;
 
 /// The table of an automaton.
@@ -104,7 +104,7 @@ impl Table {
         self.classes_count
     }
 
-    /// Bytes of the class-compressed table as a device would take it: one byte a state where that suffices.
+    /// Bytes of the class-compressed table on a device: one byte a state where that suffices, else two.
     pub(crate) fn device_bytes(&self) -> usize {
         device_bytes(self.states_count, self.classes_count)
     }

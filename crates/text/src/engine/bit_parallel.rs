@@ -1,4 +1,4 @@
-//! The bit-parallel automaton on the host, row by row: the twin of the kernel that keeps it in registers.
+//! The bit-parallel automaton on the host, row by row. A GPU kernel does the same in registers.
 
 use super::{Engine, search_each};
 use crate::automaton::Glushkov;
@@ -27,8 +27,8 @@ impl Engine for BitParallelEngine {
         self.automaton.row_is_match_until(value, stop)
     }
 
-    fn device_form(&self) -> Option<DeviceForm> {
-        GlushkovForm::new(&self.automaton).map(DeviceForm::Glushkov)
+    fn device_form(&self, _stop: &Stop) -> Result<Option<DeviceForm>, Stopped> {
+        Ok(GlushkovForm::new(&self.automaton).map(DeviceForm::Glushkov))
     }
 
     fn search_rows(

@@ -1,4 +1,4 @@
-//! An engine that lets too much through, and PCRE2 on what it lets through.
+//! An over-approximation, with PCRE2 to confirm its candidates.
 
 use super::Engine;
 use crate::form::DeviceForm;
@@ -6,7 +6,7 @@ use crate::pattern::Pattern;
 use crate::rows::Rows;
 use forebay_cancel::{Stop, Stopped};
 
-/// Rows let through before they are confirmed.
+/// Rows searched before their candidates are confirmed.
 const ROWS_PER_PIECE: usize = 4_096;
 
 /// The engine of the tier `Approximate`.
@@ -31,8 +31,8 @@ impl Engine for ConfirmEngine {
             && self.pattern.pcre_is_match_until(value, stop)?)
     }
 
-    fn device_form(&self) -> Option<DeviceForm> {
-        self.loose.device_form()
+    fn device_form(&self, stop: &Stop) -> Result<Option<DeviceForm>, Stopped> {
+        self.loose.device_form(stop)
     }
 
     fn confirms(&self) -> bool {

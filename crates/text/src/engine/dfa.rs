@@ -1,8 +1,8 @@
 //! The table automaton on the host.
 //!
-//! Where the pattern demands a literal that is rare, a search for the literal finds the rows worth looking at, and the
-//! automaton reads those. Everywhere else it reads all bytes, several rows abreast: one look-up depends on the one
-//! before it in its row only, so the processor works on the rows at the same time.
+//! Where the pattern requires a literal that is rare, a search for the literal finds candidate rows, and the automaton
+//! reads those only. Everywhere else it reads all bytes of several rows at the same time: a table look-up depends only on
+//! the one before it in its row, so that the processor overlaps the look-ups of different rows.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -10,41 +10,41 @@ use std::sync::Arc;
 use memchr::memrchr;
 
 use super::literal::{row_end, window};
-use super::needles::Needles;
+use super::required::RequiredLiterals;
 use super::{BYTES_PER_CHECK, Engine, next_piece};
 use crate::automaton::Table;
 use crate::form::{DeviceForm, DfaForm};
 use crate::rows::{Rows, SEPARATOR};
 use forebay_cancel::{Stop, Stopped};
 
-/// Rows read abreast.
+/// Rows read at the same time.
 const LANES: usize = 8;
 
-/// Bytes of each lane read between two looks at its end.
+/// Bytes of each lane read between two checks for its end.
 const STEP: usize = 16;
 
-/// Below this many bytes for each row that has a needle, reading everything abreast is faster than finding needles.
+/// Minimum bytes per candidate for a search for literals: where there are fewer, reading everything is faster.
 const BYTES_PER_CANDIDATE_MIN: usize = 96;
 
-/// Candidates between two looks at how far apart they are.
+/// Candidates between two checks of how far apart they are.
 const CANDIDATES_PER_LOOK: usize = 64;
 
 /// The engine of a table automaton.
 pub(crate) struct DfaEngine {
     table: Arc<Table>,
-    needles: Option<Needles>,
+    required: Option<RequiredLiterals>,
 }
 
 impl DfaEngine {
-    pub(crate) fn new(table: Arc<Table>, needles: Option<Needles>) -> DfaEngine {
-        DfaEngine { table, needles }
+    pub(crate) fn new(table: Arc<Table>, required: Option<RequiredLiterals>) -> DfaEngine {
+        DfaEngine { table, required }
     }
 
     /// Calls `on_match` with a position in each matching row, ascending, as long as candidates are rare; returns where
-    /// to go on.
+    /// the search has to continue.
     fn find_candidates(
         &self,
-        needles: &Needles,
+        required: &RequiredLiterals,
         rows: Rows<'_>,
         stop: &Stop,
         on_match: &mut impl FnMut(usize),
@@ -55,10 +55,10 @@ impl DfaEngine {
         while at < span.end {
             stop.check()?;
             let from = at;
-            let window = window(bytes, at, needles.bytes_max());
+            let window = window(bytes, at, required.bytes_max());
             let mut candidates = 0;
             while candidates < CANDIDATES_PER_LOOK && at < window.end {
-                match needles.find(&bytes[..window.end], at) {
+                match required.find(&bytes[..window.end], at) {
                     Some(found) => {
                         let row = row_around(bytes, span.start, found);
                         if self.judge(&bytes[row.clone()], stop)? {
@@ -90,7 +90,7 @@ impl DfaEngine {
     }
 
     /// Judges candidates from row `from` on as long as they are rare; returns the row from which everything has to be
-    /// read. Values are sorted, so literals crowd in one place and are rare in the next.
+    /// read. Values are sorted, so a literal is frequent in one place and rare in the next.
     fn skip_ahead(
         &self,
         rows: Rows<'_>,
@@ -98,11 +98,11 @@ impl DfaEngine {
         stop: &Stop,
         on_match: &mut impl FnMut(usize),
     ) -> Result<usize, Stopped> {
-        let Some(needles) = &self.needles else {
+        let Some(required) = &self.required else {
             return Ok(from);
         };
         let ahead = rows.slice(from..rows.len());
-        let at = self.find_candidates(needles, ahead, stop, on_match)?;
+        let at = self.find_candidates(required, ahead, stop, on_match)?;
         Ok(if at >= ahead.span().end {
             rows.len()
         } else {
@@ -110,7 +110,7 @@ impl DfaEngine {
         })
     }
 
-    /// Reads a step of every lane; `on_byte` is told lane, index and whether a matching row ends there.
+    /// Reads a step of every lane; calls `on_byte` with lane, index and whether a matching row ends there.
     #[inline(always)]
     #[expect(
         clippy::needless_range_loop,
@@ -234,8 +234,8 @@ impl Engine for DfaEngine {
         self.table.row_is_match_until(value, stop)
     }
 
-    fn device_form(&self) -> Option<DeviceForm> {
-        Some(DeviceForm::Dfa(DfaForm::of_table(&self.table)))
+    fn device_form(&self, _stop: &Stop) -> Result<Option<DeviceForm>, Stopped> {
+        Ok(Some(DeviceForm::Dfa(DfaForm::of_table(&self.table))))
     }
 
     fn search_rows(

@@ -14,18 +14,18 @@ use regex_syntax::hir::Hir;
 use super::Engine;
 use super::literal::row_end;
 use super::{BYTES_PER_CHECK, next_piece};
-use crate::automaton;
+use crate::automaton::{self, Minimal, TooLarge};
 use crate::budget::Budget;
 use crate::form::{DeviceForm, DfaForm};
 use crate::limits::Limits;
 use crate::rows::{Rows, SEPARATOR};
-use forebay_cancel::{Stop, Stopped};
+use forebay_cancel::{SharedStop, Stop, Stopped};
 
-/// Maximum steps of the non-deterministic automaton between two checks of [`Stop`], at worst: each byte costs a step of
-/// each of its states where no state of the deterministic automaton is used twice.
+/// Maximum steps of the non-deterministic automaton between two checks of [`Stop`]. At worst no state of the deterministic
+/// automaton is used twice, and each byte costs a step of each non-deterministic state.
 const STEPS_PER_CHECK: usize = 4 << 20;
 
-/// How many times larger than on the host a deterministic automaton may be that a device reads from its memory.
+/// Limit of a deterministic automaton in device memory, as a multiple of that on the host.
 const DEVICE_LIMIT_FACTOR: usize = 8;
 
 /// The engine of automata too large for a table.
@@ -34,7 +34,7 @@ pub(crate) struct LazyEngine {
     stepper: Stepper,
     /// Bytes searched between two checks of [`Stop`].
     bytes_per_check: usize,
-    /// What a device's automaton is made of.
+    /// The source of a device's automaton.
     hir: Hir,
     limits: Limits,
 }
@@ -42,7 +42,7 @@ pub(crate) struct LazyEngine {
 /// The automaton of one row, stepped by hand.
 struct Stepper {
     dfa: DFA,
-    /// The states made so far: one set a thread.
+    /// The states made so far: one cache per thread.
     caches: Pool<Cache, Box<dyn Fn() -> Cache + Send + Sync>>,
 }
 
@@ -63,7 +63,7 @@ impl Stepper {
 
     /// Whether a row matches, with a check of `stop` before every `bytes_per_check` bytes.
     fn is_match(&self, row: &[u8], bytes_per_check: usize, stop: &Stop) -> Result<bool, Stopped> {
-        // Making a state fails only in searchers that may give up, which this one may not: it clears its cache.
+        // Only a searcher that may give up fails to make a state. This one clears its cache instead.
         const NEVER_GIVES_UP: &str = "the searcher has no minimum of bytes per state";
         let (dfa, mut cache) = (&self.dfa, self.caches.get());
         let config = start::Config::new().anchored(Anchored::No);
@@ -111,6 +111,12 @@ impl LazyEngine {
         })
     }
 
+    /// The smallest deterministic automaton, within the limits of devices.
+    fn minimal(&self, budget: &Budget) -> Result<Minimal, TooLarge> {
+        let nfa = automaton::nfa(&self.hir, &self.limits, budget)?;
+        automaton::determinize(&nfa, &self.limits, budget)
+    }
+
     /// Reports a position in each row that matches in `bytes[from..to]`, which holds whole rows.
     fn find_in(&self, bytes: &[u8], from: usize, to: usize, on_match: &mut impl FnMut(usize)) {
         let mut at = from;
@@ -122,7 +128,7 @@ impl LazyEngine {
             let Some(found) = self.regex.search_half(&input) else {
                 return;
             };
-            // An empty match behind the last separator belongs to no row.
+            // An empty match after the last separator belongs to no row.
             if found.offset() >= to {
                 return;
             }
@@ -145,11 +151,14 @@ impl Engine for LazyEngine {
         self.stepper.is_match(value, self.bytes_per_check, stop)
     }
 
-    fn device_form(&self) -> Option<DeviceForm> {
-        let budget = Budget::unlimited();
-        let nfa = automaton::nfa(&self.hir, &self.limits, &budget).ok()?;
-        let minimal = automaton::determinize(&nfa, &self.limits, &budget).ok()?;
-        DfaForm::of_minimal(&minimal).map(DeviceForm::Dfa)
+    fn device_form(&self, stop: &Stop) -> Result<Option<DeviceForm>, Stopped> {
+        let budget = Budget::new(usize::MAX, SharedStop::new(stop.clone()));
+        let Ok(minimal) = self.minimal(&budget) else {
+            // The error is that of a limit, unless the budget found that the search has to end.
+            return stop.check().map(|()| None);
+        };
+        let form = DfaForm::of_minimal(&minimal, stop)?;
+        Ok(form.map(DeviceForm::Dfa))
     }
 
     fn search_rows(

@@ -103,7 +103,7 @@ impl LiteralEngine {
 pub(crate) struct Window {
     /// Where it ends.
     pub(crate) end: usize,
-    /// Where the next one starts: as far before the end as a literal may reach across it.
+    /// Where the next one starts: so far before the end that a literal across the end lies within the next one.
     pub(crate) next: usize,
 }
 
@@ -147,11 +147,9 @@ impl Engine for LiteralEngine {
         Ok(self.is_match(value))
     }
 
-    fn device_form(&self) -> Option<DeviceForm> {
-        Some(DeviceForm::Literal(LiteralForm::new(
-            self.place,
-            self.literal(),
-        )))
+    fn device_form(&self, _stop: &Stop) -> Result<Option<DeviceForm>, Stopped> {
+        let form = LiteralForm::new(self.place, self.literal());
+        Ok(Some(DeviceForm::Literal(form)))
     }
 
     fn search_rows(

@@ -1,12 +1,12 @@
-//! The engines: one file a way of searching, all behind one trait.
+//! The engines: one file per way of searching, all behind one trait.
 
 pub(crate) mod bit_parallel;
 pub(crate) mod confirm;
 pub(crate) mod dfa;
 pub(crate) mod lazy;
 pub(crate) mod literal;
-pub(crate) mod needles;
 pub(crate) mod pcre;
+pub(crate) mod required;
 
 use crate::form::DeviceForm;
 use crate::rows::Rows;
@@ -19,13 +19,13 @@ const ROWS_PER_CHECK: usize = 16_384;
 /// longer row checks inside the row.
 pub(crate) const BYTES_PER_CHECK: usize = 256 << 10;
 
-/// One way of searching. Values are expected to be valid UTF-8; what an engine says of others is not used.
+/// One way of searching. Values are expected to be valid UTF-8; the answer for others is not used.
 pub(crate) trait Engine: Send + Sync {
     /// Returns whether one value matches.
     fn is_match(&self, value: &[u8]) -> bool;
 
-    /// As [`is_match`](Engine::is_match), with a check of `stop` first, and again after at most
-    /// [`BYTES_PER_CHECK`] bytes or what takes as long.
+    /// As [`is_match`](Engine::is_match), with a check of `stop` first, and again after at most [`BYTES_PER_CHECK`] bytes,
+    /// fewer where bytes take longer.
     fn is_match_until(&self, value: &[u8], stop: &Stop) -> Result<bool, Stopped>;
 
     /// Calls `on_match` with each matching row, in ascending order, once each.
@@ -36,13 +36,13 @@ pub(crate) trait Engine: Send + Sync {
         on_match: &mut dyn FnMut(u32),
     ) -> Result<(), Stopped>;
 
-    /// What of it a device can run. It matches what the engine matches, or more if the engine
-    /// [confirms](Engine::confirms).
-    fn device_form(&self) -> Option<DeviceForm> {
-        None
+    /// The part of the engine that a device can run. It matches what the engine matches, or more if the engine
+    /// [confirms](Engine::confirms). Checks `stop` while it is made, if that may take long.
+    fn device_form(&self, _stop: &Stop) -> Result<Option<DeviceForm>, Stopped> {
+        Ok(None)
     }
 
-    /// Whether what the device form lets through has to be judged here.
+    /// Whether matches of the device form are candidates only, which this engine has to judge.
     fn confirms(&self) -> bool {
         false
     }

@@ -5,7 +5,7 @@ use crate::pattern::Pattern;
 use crate::rows::Rows;
 use forebay_cancel::{Stop, Stopped};
 
-/// The engine of the last resort. One value may take long, so it asks whether to stop before and within each.
+/// The engine that takes every pattern. One value may take long, so it checks the token before and within each value.
 pub(crate) struct PcreEngine {
     pattern: Pattern,
 }

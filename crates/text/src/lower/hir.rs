@@ -1,8 +1,8 @@
-//! From the tree to an expression of `regex-syntax`, exactly where that is certain and else with room to spare.
+//! From the tree to an expression of `regex-syntax`: an exact one where that is certain, else an over-approximation.
 //!
-//! The expression speaks of rows in a block: the start and the end of a value are line boundaries whose terminator is
-//! the row separator. What the automaton cannot follow becomes something that matches more; then the result is not
-//! exact, and PCRE2 has to confirm what it lets through.
+//! The expression is over rows in a block: the start and the end of a value are line boundaries whose terminator is the
+//! row separator. What an automaton cannot express is replaced by something that matches more; the result is then not
+//! exact, and PCRE2 has to confirm its candidates.
 
 use regex_syntax::hir::{Hir, Look as HirLook, Repetition};
 
@@ -11,9 +11,9 @@ use crate::syntax::{CharSet, Look, Node, Repeat};
 /// A lowered pattern.
 #[derive(Clone, Debug)]
 pub(crate) struct Lowered {
-    /// Matches at least what the pattern matches.
+    /// The expression. It matches at least what the pattern matches.
     pub(crate) hir: Hir,
-    /// Why it matches more than that; nothing if it matches exactly that.
+    /// Why it matches more than the pattern; `None` if it matches the same.
     pub(crate) inexact: Option<&'static str>,
 }
 
@@ -55,12 +55,12 @@ struct Place {
     last: bool,
     /// At least one character has to follow it.
     chars_follow: bool,
-    /// The characters one of which has to follow it, if that is known.
+    /// The set that the next character belongs to, if it is known.
     next: Option<CharSet>,
 }
 
 impl Place {
-    /// Whether what stands here may as well keep what it took, because giving back one of `set` could not help.
+    /// Whether a repeat in this place may be treated as possessive, because giving back a character of `set` could not help.
     fn cannot_use(&self, set: &CharSet) -> bool {
         self.last || self.next.as_ref().is_some_and(|next| next.is_disjoint(set))
     }
@@ -229,7 +229,7 @@ fn takes_chars(node: &Node) -> bool {
     }
 }
 
-/// The characters one of which a sequence has to begin with; `after` is the same for what follows the sequence.
+/// The set that the first character of a sequence belongs to; `after` is that of what follows the sequence.
 fn first_chars(nodes: &[Node], after: Option<&CharSet>) -> Option<CharSet> {
     let Some((node, rest)) = nodes.split_first() else {
         return after.cloned();
@@ -272,7 +272,7 @@ fn has_choice(node: &Node) -> bool {
     }
 }
 
-/// Whether the inside of an atomic group is that of `\R`, which only ever could give back a newline.
+/// Whether the inside of an atomic group is that of `\R`, which could give back nothing but a newline.
 fn is_line_break(node: &Node) -> bool {
     match node {
         Node::Alternate(nodes) => match nodes.as_slice() {

@@ -1,9 +1,9 @@
-//! Patterns that are one literal, and literals that values have to begin with.
+//! Patterns that are one literal, and the literal that matching values begin with.
 
 use crate::engine::literal::Place;
 use crate::syntax::{Look, Node};
 
-/// The literal that a simplified pattern amounts to, and where it has to be.
+/// The literal that a simplified pattern is equal to, and where in the value it has to be.
 pub(crate) fn literal(node: &Node) -> Option<(Place, String)> {
     let nodes = sequence(node);
     let starts = nodes.first() == Some(&Node::Look(Look::TextStart));
@@ -58,7 +58,7 @@ fn sequence(node: &Node) -> &[Node] {
     }
 }
 
-/// Longest literal that a repeat is written out to, in bytes.
+/// Maximum bytes of the literal that a repeat is written out to.
 const WRITTEN_OUT_MAX: usize = 1_024;
 
 /// The only text a node matches.

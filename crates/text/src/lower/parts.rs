@@ -1,8 +1,8 @@
-//! A pattern as conditions that a row has to meet all of.
+//! A pattern as a list of conditions, all of which a row has to meet.
 //!
 //! Look-aheads right after the start of the value are conditions on the value: `^(?!x)(?=.*y)z` is "does not begin with
-//! x, begins with any y, begins with z". Elsewhere a value that matches contains what a look-around asks for, which is
-//! a condition too, if not all of what the pattern says.
+//! x, begins with any y, begins with z". A look-around elsewhere is a condition too: a value that matches contains what the
+//! look-around requires. That condition is weaker than the pattern.
 
 use regex_syntax::hir::Hir;
 
@@ -13,7 +13,7 @@ use crate::syntax::{Around, Look, Node};
 /// Conditions that every matching row meets.
 pub(crate) struct Parts {
     pub(crate) parts: Vec<Part>,
-    /// Why rows may meet them that do not match; nothing if there are none.
+    /// Why rows that do not match may meet them; `None` if all rows that meet them match.
     pub(crate) inexact: Option<&'static str>,
 }
 
@@ -76,7 +76,7 @@ impl Parts {
         }
     }
 
-    /// What the look-arounds of a sequence ask for, wherever it may be in the value.
+    /// What the look-arounds of a sequence require, wherever it may be in the value.
     fn contained(&mut self, nodes: &[Node]) {
         for node in nodes {
             if let Node::Around(around) = node {
@@ -93,7 +93,7 @@ impl Parts {
         if let Some(why) = inexact {
             self.loosen(why);
             if negated {
-                // Not to match something that matches too much would rule out too much.
+                // The negation of an over-approximation would rule out rows that match.
                 return;
             }
         }

@@ -1,7 +1,7 @@
-//! Dropping what cannot change whether a value matches.
+//! Removes what cannot change whether a value matches.
 //!
-//! Only the existence of a match counts, not where it starts or ends. So whatever may match nothing at either end of
-//! the pattern goes away, and a repeat there keeps only its fewest times: `a+b.*` becomes `ab`.
+//! Only the existence of a match counts, not where it starts or ends. Items at either end of the pattern that may match
+//! nothing are therefore removed, and a repeat there keeps only its minimum count: `a+b.*` becomes `ab`.
 
 use crate::syntax::{Look, Node, Repeat};
 
@@ -91,7 +91,7 @@ fn starts_with_anything(nodes: &[Node]) -> bool {
     }
 }
 
-/// A repeat at an end of the pattern, cut down to its fewest times.
+/// A repeat at an end of the pattern, reduced to its minimum count.
 fn fewest(repeat: Repeat, strip: fn(Node) -> Node) -> Node {
     match repeat.min {
         0 => Node::Empty,

@@ -31,7 +31,7 @@ pub(super) fn class(cursor: &mut Cursor<'_>, ignore_case: bool) -> Result<CharSe
 struct Class {
     /// Characters and ranges still to be folded.
     chars: CharSet,
-    /// Sets that are what they are.
+    /// Sets that are not folded.
     sets: CharSet,
     /// Negated sets without Unicode properties, of which the bits count.
     bits: CharSet,

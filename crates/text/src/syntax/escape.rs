@@ -1,4 +1,4 @@
-//! What a backslash means.
+//! Escape sequences.
 
 use std::sync::Arc;
 
@@ -11,7 +11,7 @@ use super::{Look, Unknown};
 pub(super) enum Escape {
     /// One character, whose case still has to be folded.
     Char(char),
-    /// A set of characters that is what it is, whatever the case.
+    /// A set of characters that is not folded.
     Set(CharSet),
     /// A condition. Never inside a class, except `\b`, which is a backspace there.
     Look(Look),
@@ -19,7 +19,7 @@ pub(super) enum Escape {
     LineBreak,
     /// `\X`.
     Grapheme,
-    /// `\K`, which moves the start of the match and decides nothing.
+    /// `\K`, which moves the start of the match. It does not change whether there is one.
     KeepOut,
     /// A back-reference or a subroutine call.
     Reference,

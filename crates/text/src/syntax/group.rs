@@ -1,4 +1,4 @@
-//! Whatever starts with a parenthesis.
+//! Everything that starts with a parenthesis.
 
 use super::parser::Parser;
 use super::{Around, Node, Unknown};
@@ -12,7 +12,7 @@ enum Kind {
     Around { behind: bool, negative: bool },
 }
 
-/// The openings with a fixed spelling. `(?|`, which numbers groups anew in each branch, is a plain group here, as
+/// The openings with a fixed spelling. `(?|`, which restarts the numbers of groups in each branch, is a plain group here:
 /// nothing depends on the numbers.
 const OPENINGS: [(&str, Kind); 8] = [
     ("?:", Kind::Plain),

@@ -26,7 +26,7 @@ pub(crate) enum Node {
     Look(Look),
     /// One after the other.
     Concat(Vec<Node>),
-    /// One of them.
+    /// One of several.
     Alternate(Vec<Node>),
     /// Several times.
     Repeat(Box<Repeat>),

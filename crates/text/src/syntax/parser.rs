@@ -13,7 +13,7 @@ use crate::options::Options;
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Parsed {
     pub(crate) node: Node,
-    /// Why PCRE2 may match less than the tree says; nothing if it does not.
+    /// Why PCRE2 may match less than the tree says; `None` if it does not.
     pub(crate) less: Option<&'static str>,
 }
 

@@ -16,14 +16,15 @@ use crate::pcre2::{Code, MatchLimits};
 /// Characters asked about in one call: PCRE2 checks the encoding of the whole subject each time.
 const CHARS_PER_CALL: usize = 1_024;
 
-/// Different spellings kept; a pattern that uses one more goes to PCRE2.
+/// Maximum spellings kept; a pattern that uses another one goes to PCRE2.
 const SPELLINGS_MAX: usize = 1_024;
 
 type Key = (String, bool);
 
 static KNOWN: LazyLock<Mutex<HashMap<Key, Arc<CharSet>>>> = LazyLock::new(Mutex::default);
 
-/// The characters that an escape such as `\p{Lu}` matches; none if PCRE2 does not take it or too many are known.
+/// The characters that an escape such as `\p{Lu}` matches. Returns `None` if PCRE2 refuses it, or too many spellings are
+/// kept.
 pub(super) fn property(escape: &str, ignore_case: bool) -> Option<Arc<CharSet>> {
     let key = (escape.to_owned(), ignore_case);
     if let Some(set) = KNOWN.lock().get(&key) {

@@ -74,7 +74,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
             let frame = tokio::select! {
                 frame = self.reader.next(&limits, &memory) => frame,
                 () = stopped(&mut shutdown) => Ok(None),
-                () = self.session.overdue() => return Err(FrameError::TooSlow {
+                () = self.session.wait_until_overdue() => return Err(FrameError::TooSlow {
                     action: "authenticate",
                     limit: self.door.timeouts.handshake,
                 }),
@@ -88,7 +88,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
                 Err(FrameError::Full(refused)) => self.refuse(refused).await?,
                 answered => answered?,
             }
-            if self.session.is_expelled() {
+            if self.session.has_too_many_failures() {
                 return Ok(());
             }
         }
@@ -96,19 +96,21 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
 
     /// The account that the client's messages are charged to.
     fn memory(&self) -> &Account {
-        match self.session.is_stranger(&self.door) {
-            true => &self.door.strangers,
-            false => &self.door.memory,
+        if self.session.is_stranger(&self.door) {
+            &self.door.strangers
+        } else {
+            &self.door.memory
         }
     }
 
     fn limits(&self) -> Limits {
-        match self.session.is_stranger(&self.door) {
-            true => Limits {
+        if self.session.is_stranger(&self.door) {
+            Limits {
                 message_bytes_max: STRANGER_MESSAGE_BYTES_MAX,
                 ..Limits::default()
-            },
-            false => Limits::default(),
+            }
+        } else {
+            Limits::default()
         }
     }
 
@@ -203,7 +205,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
         if hello::is_hello(&command.name) {
             match hello::await_time(&self.door, &command.body) {
                 Err(refusal) => return Ok(Some(refusal.to_reply())),
-                Ok(Some(await_time)) if !self.await_news(await_time).await => return Ok(None),
+                Ok(Some(await_time)) if !self.await_change(await_time).await => return Ok(None),
                 Ok(_) => {}
             }
         }
@@ -219,7 +221,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
     }
 
     /// Waits until the server stops, at most `await_time`. Returns false if the client leaves in the meantime.
-    async fn await_news(&mut self, await_time: Duration) -> bool {
+    async fn await_change(&mut self, await_time: Duration) -> bool {
         tokio::select! {
             () = self.door.documents.stopping() => true,
             () = sleep(await_time) => true,
@@ -244,9 +246,10 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
                 let statements = statements(&command);
                 let reply = self.run(command).await;
                 let points = self.door.fail_points.as_ref();
-                match points.is_some_and(|points| points.strikes_applied(statements, &reply)) {
-                    true => Err(FrameError::FailPoint),
-                    false => Ok(reply),
+                if points.is_some_and(|points| points.trigger_for_applied(statements, &reply)) {
+                    Err(FrameError::FailPoint)
+                } else {
+                    Ok(reply)
                 }
             }
             End::Error(reply) => Ok(reply),
@@ -329,9 +332,10 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
 /// Returns the reply if there is memory for the copy that is sent, otherwise an error. A small reply is always sent.
 fn with_room(reply: RawDocumentBuf, held: &Share) -> RawDocumentBuf {
     let bytes = reply.as_bytes().len();
-    let full = match bytes <= FREE_BYTES_MAX {
-        true => None,
-        false => held.try_cover(2 * bytes).err(),
+    let full = if bytes <= FREE_BYTES_MAX {
+        None
+    } else {
+        held.try_cover(2 * bytes).err()
     };
     match full {
         None => reply,
@@ -341,9 +345,10 @@ fn with_room(reply: RawDocumentBuf, held: &Share) -> RawDocumentBuf {
 
 fn decode(bytes: Bytes, limits: &Limits) -> Result<Message, forebay_wire_mongo::Error> {
     let content_bytes = inflated_bytes(&bytes).unwrap_or(bytes.len());
-    match content_bytes < LARGE_MESSAGE_BYTES_MIN {
-        true => Message::decode(bytes, limits),
-        false => block_in_place(|| Message::decode(bytes, limits)),
+    if content_bytes < LARGE_MESSAGE_BYTES_MIN {
+        Message::decode(bytes, limits)
+    } else {
+        block_in_place(|| Message::decode(bytes, limits))
     }
 }
 
@@ -361,8 +366,9 @@ fn succeeded(reply: &RawDocument) -> bool {
 
 /// Returns whether the command gets several replies, if the client allows it.
 fn is_stream(command: &Command) -> bool {
-    match hello::is_hello(&command.name) {
-        true => hello::is_stream(&command.body),
-        false => command.name == "getMore",
+    if hello::is_hello(&command.name) {
+        hello::is_stream(&command.body)
+    } else {
+        command.name == "getMore"
     }
 }

@@ -68,8 +68,8 @@ fn refuse_unknown_sequences(name: &str, sequences: &[Sequence]) -> Result<(), Re
 /// Answers one command. Errors are replies too.
 pub async fn answer(door: &Arc<Door>, session: &mut Session, command: Command) -> RawDocumentBuf {
     let name = command.name.as_str();
-    session.follow_users(door);
-    session.note_command(door, &command);
+    session.refresh_rights(door);
+    session.start_auth_deadline(door, &command);
     if hello::is_hello(name) {
         return hello::reply(door, session, name, &command.body);
     }
@@ -97,7 +97,7 @@ pub async fn answer_query(door: &Door, session: &mut Session, query: &OpQuery) -
     };
     let mut command = Command::from_body(body);
     command.db = query.command_database().unwrap_or_default().to_owned();
-    session.note_command(door, &command);
+    session.start_auth_deadline(door, &command);
     let reply = match command.name.as_str() {
         _ if command.db.is_empty() => return hello::unsupported_query("find"),
         name if hello::is_hello(name) => Ok(hello::reply(door, session, name, &command.body)),
@@ -157,16 +157,16 @@ fn sasl_start(
 ) -> Result<RawDocumentBuf, Refusal> {
     session.conversation = None;
     let step = sasl::start(&door.documents, &door.secret, &command.db, &command.body)?;
-    Ok(adopt(session, step))
+    Ok(apply_step(session, step))
 }
 
 fn sasl_continue(session: &mut Session, command: &Command) -> Result<RawDocumentBuf, Refusal> {
     let step = sasl::go_on(session.conversation.take(), &command.body)?;
-    Ok(adopt(session, step))
+    Ok(apply_step(session, step))
 }
 
 /// Stores the result of a step of authentication in the session, and returns the reply.
-pub fn adopt(session: &mut Session, step: sasl::Step) -> RawDocumentBuf {
+pub fn apply_step(session: &mut Session, step: sasl::Step) -> RawDocumentBuf {
     session.conversation = step.conversation;
     if let Some(login) = step.login {
         session.log_in(login);

@@ -76,7 +76,7 @@ pub enum End {
     Normal,
     /// Its connection is closed, and it does not run.
     Closed,
-    /// It runs, and its connection is closed if [`FailPoints::strikes_applied`] says so.
+    /// It runs, and its connection is closed if [`FailPoints::trigger_for_applied`] returns true.
     ClosedIfApplied,
     /// It does not run, but is answered by this error.
     Error(RawDocumentBuf),
@@ -116,7 +116,7 @@ impl FailPoints {
         NAMES.iter().find_map(|name| {
             let point = points.get_mut(name)?;
             let is_meant = match *name {
-                FAIL_COMMAND => point.names(client, command),
+                FAIL_COMMAND => point.matches(client, command),
                 FAIL_GET_MORE => command.name == "getMore",
                 FAIL_TIME_LIMIT => command
                     .body
@@ -126,22 +126,22 @@ impl FailPoints {
             };
             // Whether this write applies statements, or is a repetition, is known only after it ran.
             let waits = is_meant && *name == FAIL_NUMBERED_WRITE && !point.fails_before();
-            (waits || is_meant && point.strikes()).then(|| point.failure(name, command))
+            (waits || is_meant && point.trigger()).then(|| point.failure(name, command))
         })
     }
 
     /// Takes a step for each statement that a numbered write has applied now, not in an earlier attempt. Returns true
     /// if the write shall fail.
-    pub fn strikes_applied(&self, statements: usize, reply: &RawDocument) -> bool {
+    pub fn trigger_for_applied(&self, statements: usize, reply: &RawDocument) -> bool {
         let repeated = reply.get_array("retriedStmtIds");
         let repeated = repeated.map_or(0, |ids| ids.into_iter().count());
         let mut points = self.points.lock();
         let point = points.get_mut(FAIL_NUMBERED_WRITE);
-        let strike = |point: &mut FailPoint| {
-            let steps = (repeated..statements).map(|_| point.strikes());
-            steps.fold(false, |before, strikes| before | strikes)
+        let trigger_each = |point: &mut FailPoint| {
+            let steps = (repeated..statements).map(|_| point.trigger());
+            steps.fold(false, |any, fails| any | fails)
         };
-        point.is_some_and(strike)
+        point.is_some_and(trigger_each)
     }
 }
 
@@ -182,8 +182,8 @@ impl Mode {
 }
 
 impl FailPoint {
-    /// Returns whether `failCommand` names this command and this client.
-    fn names(&self, client: &ClientContext, command: &Command) -> bool {
+    /// Returns whether `failCommand` is for this command and this client.
+    fn matches(&self, client: &ClientContext, command: &Command) -> bool {
         let names = self.data.get_array("failCommands");
         let mut names = names.into_iter().flatten().flatten();
         let of_app = match self.data.get_str("appName") {
@@ -197,10 +197,11 @@ impl FailPoint {
         self.number("failBeforeCommitExceptionCode").is_some()
     }
 
-    fn strikes(&mut self) -> bool {
-        let strikes = self.mode.step();
-        self.count += i64::from(strikes);
-        strikes
+    /// Takes one step and counts a failure. Returns true if the command shall fail.
+    fn trigger(&mut self) -> bool {
+        let fails = self.mode.step();
+        self.count += i64::from(fails);
+        fails
     }
 
     fn failure(&self, name: &str, command: &Command) -> Failure {
@@ -311,7 +312,7 @@ mod tests {
     use super::*;
 
     /// Which of five commands a fail point of this mode fails.
-    fn strikes(mode: RawDocumentBuf) -> Vec<bool> {
+    fn trigger(mode: RawDocumentBuf) -> Vec<bool> {
         let points = FailPoints::default();
         let data = rawdoc! { "failCommands": ["find"], "errorCode": 6 };
         let mut set = rawdoc! { "configureFailPoint": "failCommand", "data": data };
@@ -328,13 +329,13 @@ mod tests {
     #[test]
     fn modes_say_which_commands_fail() {
         let (t, f) = (true, false);
-        assert_eq!(strikes(rawdoc! { "mode": "off" }), [f; 5]);
-        assert_eq!(strikes(rawdoc! { "mode": "alwaysOn" }), [t; 5]);
-        let times = strikes(rawdoc! { "mode": { "times": 2 } });
+        assert_eq!(trigger(rawdoc! { "mode": "off" }), [f; 5]);
+        assert_eq!(trigger(rawdoc! { "mode": "alwaysOn" }), [t; 5]);
+        let times = trigger(rawdoc! { "mode": { "times": 2 } });
         assert_eq!(times, [t, t, f, f, f]);
-        let skip = strikes(rawdoc! { "mode": { "skip": 2 } });
+        let skip = trigger(rawdoc! { "mode": { "skip": 2 } });
         assert_eq!(skip, [f, f, t, t, t]);
-        let never = strikes(rawdoc! { "mode": { "activationProbability": 0.0 } });
+        let never = trigger(rawdoc! { "mode": { "activationProbability": 0.0 } });
         assert_eq!(never, [f; 5]);
         let points = FailPoints::default();
         let unknown = rawdoc! { "configureFailPoint": "frob", "mode": "off" };

@@ -29,7 +29,7 @@ const AWAIT_TIME_MAX: Duration = Duration::from_secs(60);
 /// 31368 for only one of `topologyVersion` and `maxAwaitTimeMS`, 31373 and 31382 for invalid values.
 pub fn await_time(door: &Door, body: &RawDocument) -> Result<Option<Duration>, Refusal> {
     let known = body.get_document("topologyVersion").ok();
-    let max_await_ms = body.get("maxAwaitTimeMS").ok().flatten().and_then(whole);
+    let max_await_ms = body.get("maxAwaitTimeMS").ok().flatten().and_then(integer);
     let (known, max_await_ms) = match (known, max_await_ms) {
         (None, None) => return Ok(None),
         (Some(known), Some(max_await_ms)) => (known, max_await_ms),
@@ -74,7 +74,7 @@ pub fn next(body: &RawDocument, door: &Door) -> RawDocumentBuf {
     next
 }
 
-fn whole(value: RawBsonRef<'_>) -> Option<i64> {
+fn integer(value: RawBsonRef<'_>) -> Option<i64> {
     match value {
         RawBsonRef::Int32(number) => Some(number.into()),
         RawBsonRef::Int64(number) => Some(number),
@@ -93,7 +93,7 @@ fn topology_version(door: &Door) -> RawDocumentBuf {
 }
 
 /// The reply that the server is stopping. Drivers then look for another server, or for this one again.
-fn farewell(door: &Door) -> RawDocumentBuf {
+fn stopping_reply(door: &Door) -> RawDocumentBuf {
     let message = "The server is in quiesce mode and will shut down";
     let mut reply = Refusal::new(Code::ShutdownInProgress, message).to_reply();
     reply.append(cstr!("topologyVersion"), topology_version(door));
@@ -103,10 +103,10 @@ fn farewell(door: &Door) -> RawDocumentBuf {
 /// Answers hello, with the first step of authentication if the client includes it.
 pub fn reply(door: &Door, session: &mut Session, name: &str, body: &RawDocument) -> RawDocumentBuf {
     if door.documents.is_stopping() {
-        return farewell(door);
+        return stopping_reply(door);
     }
     if let Ok(metadata) = body.get_document("client") {
-        session.remember(metadata);
+        session.set_app_name(metadata);
     }
     let mut reply = RawDocumentBuf::new();
     if body.get_bool("helloOk").unwrap_or(false) {
@@ -176,7 +176,7 @@ fn append_speculation(
     if let Ok(step) = sasl::start(&door.documents, &door.secret, db, start) {
         reply.append(
             cstr!("speculativeAuthenticate"),
-            dispatch::adopt(session, step),
+            dispatch::apply_step(session, step),
         );
     }
 }

@@ -129,15 +129,16 @@ pub fn go_on(conversation: Option<Conversation>, body: &RawDocument) -> Result<S
     }
     let answer = conversation.exchange.finish(message).map_err(failed)?;
     let done = conversation.skip_empty_exchange;
-    let (conversation, login) = match done {
-        true => (None, Some(conversation.login)),
-        false => (
+    let (conversation, login) = if done {
+        (None, Some(conversation.login))
+    } else {
+        (
             Some(Conversation {
                 proven: true,
                 ..conversation
             }),
             None,
-        ),
+        )
     };
     Ok(Step {
         reply: reply(&answer, done),

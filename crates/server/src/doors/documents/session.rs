@@ -81,7 +81,7 @@ impl Session {
 
     /// Reads the rights of the client again if users have changed. Logs it out if its user was removed or has another
     /// password.
-    pub fn follow_users(&mut self, door: &Door) {
+    pub fn refresh_rights(&mut self, door: &Door) {
         if !door.auth_required {
             return;
         }
@@ -111,7 +111,7 @@ impl Session {
 
     /// Starts the time limit for authentication with the first command other than hello. Connections that drivers
     /// monitor a server with send hello only, and have no limit.
-    pub fn note_command(&mut self, door: &Door, command: &Command) {
+    pub fn start_auth_deadline(&mut self, door: &Door, command: &Command) {
         let watches = hello::is_hello(&command.name)
             && !matches!(command.body.get("speculativeAuthenticate"), Ok(Some(_)));
         if self.is_stranger(door) && !watches && self.login_due.is_none() {
@@ -120,7 +120,7 @@ impl Session {
     }
 
     /// Waits until the deadline for authenticating has passed.
-    pub async fn overdue(&self) {
+    pub async fn wait_until_overdue(&self) {
         match self.login_due {
             Some(due) => tokio::time::sleep_until(due.into()).await,
             None => std::future::pending().await,
@@ -128,7 +128,7 @@ impl Session {
     }
 
     /// Returns whether the client has sent too many wrong passwords.
-    pub fn is_expelled(&self) -> bool {
+    pub fn has_too_many_failures(&self) -> bool {
         self.failures >= FAILURES_MAX
     }
 
@@ -145,7 +145,7 @@ impl Session {
     }
 
     /// Stores the application's name from the `client` document of the first hello.
-    pub fn remember(&mut self, metadata: &RawDocument) {
+    pub fn set_app_name(&mut self, metadata: &RawDocument) {
         if self.client.app_name.is_none() {
             self.client.app_name = app_name(metadata).map(str::to_owned);
         }

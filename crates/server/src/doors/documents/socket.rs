@@ -162,7 +162,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_client_whose_machine_is_gone_is_noticed() {
+    async fn a_vanished_client_is_noticed() {
         let (_client, server) = pair().await;
         let socket = socket2::SockRef::from(&*server.0);
         assert!(socket.keepalive().expect("the system tells"));
@@ -171,7 +171,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_client_that_left_is_known_to_be_gone_before_what_it_sent_is_read() {
+    async fn a_closed_client_is_noticed_before_its_bytes_are_read() {
         let (mut client, server) = pair().await;
         let link = server.link();
         assert!(!link.is_lost());

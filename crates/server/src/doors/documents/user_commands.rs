@@ -138,9 +138,10 @@ fn granted(
 }
 
 fn bounded(roles: Vec<Role>) -> Result<Vec<Role>, Refusal> {
-    match roles.len() > ROLES_MAX {
-        true => Err(bad_value("a user has at most 256 roles")),
-        false => Ok(roles),
+    if roles.len() > ROLES_MAX {
+        Err(bad_value("a user has at most 256 roles"))
+    } else {
+        Ok(roles)
     }
 }
 

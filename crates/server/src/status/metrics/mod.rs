@@ -61,9 +61,10 @@ impl Family<'_> {
             .iter()
             .map(|(name, value)| format!("{name}=\"{}\"", escape(value)))
             .collect();
-        let labels = match labels.is_empty() {
-            true => String::new(),
-            false => format!("{{{}}}", labels.join(",")),
+        let labels = if labels.is_empty() {
+            String::new()
+        } else {
+            format!("{{{}}}", labels.join(","))
         };
         let name = self.name;
         self.page

@@ -1,34 +1,35 @@
-//! Literals one of which every matching row contains.
+//! Required literals: every matching row contains at least one of them.
 
 use regex_automata::MatchKind;
 use regex_automata::util::prefilter::Prefilter;
 use regex_syntax::hir::literal::{ExtractKind, Extractor, Seq};
 use regex_syntax::hir::{Hir, HirKind};
 
-/// Most literals searched for at once.
+/// Maximum literals searched for at once.
 const LITERALS_MAX: usize = 48;
 
-/// Shortest literal worth searching for, in bytes.
+/// Minimum bytes of a literal that is searched for.
 const BYTES_MIN: usize = 2;
 
-/// Maximum parts of a sequence that are read for the literals at one place: an expression has
-/// thousands at worst, and each place copies what follows it.
+/// Maximum parts of a sequence that are read for the literals at one place. An expression may have thousands of parts, and
+/// each place copies the parts after it.
 const PARTS_MAX: usize = 64;
 
-/// A search for any of some literals.
-pub(crate) struct Needles {
+/// A search for any literal of a set.
+pub(crate) struct RequiredLiterals {
     prefilter: Prefilter,
     literals: Vec<Vec<u8>>,
 }
 
-impl Needles {
-    /// The most telling literals that some expressions, all of which have to match, demand; none if none tell enough.
-    pub(crate) fn best<'h>(hirs: impl Iterator<Item = &'h Hir>) -> Option<Needles> {
+impl RequiredLiterals {
+    /// The most selective required-literal set of `hirs`, all of which must match. Returns `None` if no set is selective
+    /// enough.
+    pub(crate) fn best<'h>(hirs: impl Iterator<Item = &'h Hir>) -> Option<RequiredLiterals> {
         let best = hirs
-            .flat_map(demanded)
+            .flat_map(required_sets)
             .max_by_key(|literals| score(literals))?;
         let prefilter = Prefilter::new(MatchKind::LeftmostFirst, &best)?;
-        prefilter.is_fast().then_some(Needles {
+        prefilter.is_fast().then_some(RequiredLiterals {
             prefilter,
             literals: best,
         })
@@ -51,8 +52,8 @@ impl Needles {
     }
 }
 
-/// The sets of literals of each of which every match of an expression contains one.
-fn demanded(hir: &Hir) -> Vec<Vec<Vec<u8>>> {
+/// Required literal sets: every match contains at least one literal of each set.
+fn required_sets(hir: &Hir) -> Vec<Vec<Vec<u8>>> {
     let parts: &[Hir] = match hir.kind() {
         HirKind::Concat(parts) => parts,
         _ => std::slice::from_ref(hir),
@@ -62,7 +63,7 @@ fn demanded(hir: &Hir) -> Vec<Vec<Vec<u8>>> {
     tails.filter_map(|tail| literals(&tail)).collect()
 }
 
-/// The literals that every match of an expression begins with one of.
+/// The literals at the start of matches: every match begins with one of them.
 fn literals(hir: &Hir) -> Option<Vec<Vec<u8>>> {
     let mut extractor = Extractor::new();
     extractor
@@ -75,13 +76,13 @@ fn literals(hir: &Hir) -> Option<Vec<Vec<u8>>> {
         .iter()
         .map(|literal| literal.as_bytes().to_vec())
         .collect();
-    let telling = !literals.is_empty()
+    let is_selective = !literals.is_empty()
         && literals.len() <= LITERALS_MAX
         && literals.iter().all(|literal| literal.len() >= BYTES_MIN);
-    telling.then_some(literals)
+    is_selective.then_some(literals)
 }
 
-/// Longer is better, then fewer.
+/// The order of sets: longer literals are better, then fewer.
 ///
 /// PERF: `forebay bench documents --host --only counts`, two cores of an Intel Xeon, November 2026, `webpack.*plugin`
 /// with one device: 0.67 times the speed of ripgrep where `webpack` and `plugin` counted as equally long and the later
@@ -97,22 +98,22 @@ mod tests {
 
     fn best(pattern: &str) -> Vec<String> {
         let hir = regex_syntax::parse(pattern).expect("a pattern");
-        let needles = Needles::best(std::iter::once(&hir)).expect("literals that tell");
-        let texts = needles.literals().iter();
+        let required = RequiredLiterals::best(std::iter::once(&hir)).expect("a selective set");
+        let texts = required.literals().iter();
         texts
             .map(|literal| String::from_utf8_lossy(literal).into_owned())
             .collect()
     }
 
     #[test]
-    fn the_longest_literal_tells_most_wherever_it_is() {
+    fn the_longest_literal_is_chosen_wherever_it_is() {
         assert_eq!(best("webpack.*plugin"), ["webpack"]);
         assert_eq!(best("plugin.*webpack"), ["webpack"]);
         assert_eq!(best("io.*(mysql|postgres)"), ["mysql", "postgres"]);
     }
 
     #[test]
-    fn of_equally_long_literals_the_fewest_tell_most() {
+    fn of_equally_long_literals_the_smallest_set_is_chosen() {
         assert_eq!(best("(mysql|mongo).*redis"), ["redis"]);
     }
 }
