@@ -101,9 +101,10 @@ impl Replica {
 
     /// Returns the collection that writes are applied to: that of a load if one is in progress beside a whole copy.
     pub(super) fn applied_in(&self) -> &Namespace {
-        match self.inner.lock().life.loads_beside() {
-            true => &self.beside,
-            false => &self.namespace,
+        if self.inner.lock().life.loads_beside() {
+            &self.beside
+        } else {
+            &self.namespace
         }
     }
 
@@ -133,9 +134,10 @@ impl Replica {
     pub fn declare(&self, definitions: Vec<RawDocumentBuf>) {
         let fields = cached_fields(definitions.iter().map(|it| &**it));
         let mut inner = self.inner.lock();
-        match definitions.is_empty() {
-            true => inner.life.undeclare(),
-            false => inner.life.declare(),
+        if definitions.is_empty() {
+            inner.life.undeclare()
+        } else {
+            inner.life.declare()
         }
         inner.fields = Arc::new(ReplicaFields::new(fields));
         inner.definitions = definitions;
