@@ -291,11 +291,8 @@ impl Follower<'_> {
             applied.map_err(super::refused)?;
         }
         self.position = position;
-        if changes.lag.is_some() {
-            let namespace = self.replica.namespace.to_string();
-            self.replicas
-                .documents
-                .set_store_lag(&namespace, changes.lag);
+        if let Some(lag) = changes.lag {
+            self.replica.set_lag(lag);
         }
         if let Some(at) = changes.at {
             self.replica.advance_applied(self.epoch, at);
