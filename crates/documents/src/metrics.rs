@@ -29,7 +29,7 @@ impl AnsweredBy {
     }
 }
 
-/// The kind by which searches are counted.
+/// The kind of a search in the counts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Kind {
     /// Where the documents came from.

@@ -172,7 +172,7 @@ impl Account {
         Ok(())
     }
 
-    /// Checks that a share could hold so many bytes if no other held any.
+    /// Checks that a share could hold `held` bytes if no other held any.
     fn check_possible(&self, held: u64) -> Result<(), Full> {
         let mut chain = self.chain();
         match chain.find(|inner| held > inner.room_at_best(held)) {

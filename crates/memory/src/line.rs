@@ -31,7 +31,7 @@ pub(crate) type Ticket = u64;
 pub(crate) struct Line {
     /// Bytes that the share with the claim waits for; 0 without a claim.
     claimed_bytes: AtomicU64,
-    /// Bytes by which others may still overtake the claim.
+    /// Bytes that others may still take ahead of the claim.
     overtaking_bytes: AtomicU64,
     /// Number of waiting shares, including those of accounts below, which have no tickets.
     count: AtomicUsize,

@@ -17,8 +17,8 @@ const BINARY: &str = env!("CARGO_BIN_EXE_forebay");
 const TIMEOUT: Duration = Duration::from_secs(120);
 /// Number of commands: more than a server has threads for them.
 const CROWD: usize = 640;
-/// Maximum processor time of the server from the moment at which a search has to end to its end. The promise is 100 ms; a
-/// server compiled without optimization is slower, and answers other clients in the meantime.
+/// Maximum processor time of the server from the moment at which a search has to end to its end. The promise is 100 ms;
+/// a server compiled without optimization is slower, and answers other clients in the meantime.
 const LATE_MAX: Duration = Duration::from_secs(10);
 /// Number of searches: more than there are threads for them, all of which compute.
 const SEARCHES: usize = 150;

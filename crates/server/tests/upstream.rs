@@ -110,7 +110,7 @@ async fn an_upstream_that_is_away_is_away_for_clients() -> Result<()> {
     let front = in_front_of(&format!("mongodb://{upstream}"), &[])?;
     let uri = format!("{}/?serverSelectionTimeoutMS=1000", front.uri());
     let refused = things(&uri).await?.find_one(doc! {}).await;
-    let told = refused.expect_err("there is nobody to answer").to_string();
+    let told = refused.expect_err("no upstream can answer").to_string();
     ensure!(
         told.contains(&format!("the upstream {upstream} cannot be reached")),
         "{told}"
@@ -118,7 +118,7 @@ async fn an_upstream_that_is_away_is_away_for_clients() -> Result<()> {
     let mut client = WireClient::connect(front.process().address()).await?;
     for _ in 0..2 {
         let answer = client.run(&doc! { "ping": 1, "$db": "admin" }).await;
-        answer.err().context("there is nobody to answer")?;
+        answer.err().context("no upstream can answer")?;
     }
     front.stop()
 }

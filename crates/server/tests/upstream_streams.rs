@@ -20,7 +20,7 @@ const HISTORY: [&str; 2] = ["--documents-change-history-bytes-max", "1GiB"];
 const WRITERS: i32 = 3;
 /// `_id`s of one writer.
 const IDS: i32 = 300;
-/// How long the front may take to be what the upstream is, once nobody writes.
+/// How long the front may take to be what the upstream is, once no client writes.
 const PATIENCE: Duration = Duration::from_secs(60);
 /// Write commands that the upstream runs between two kills.
 const WRITES: i64 = 1_500;
@@ -310,7 +310,7 @@ async fn a_front_follows_what_is_written_past_it() -> Result<()> {
     pair.direct().await?.create_collection("things").await?;
     declare(&pair.proxied().await?).await?;
     wait_until_cached(&pair.proxied().await?).await?;
-    ensure!(storm(&pair, seed).await? > 0, "nobody wrote");
+    ensure!(storm(&pair, seed).await? > 0, "no client wrote");
     agree(&pair).await?;
     // What is written while the front is away is followed from where it was.
     pair.front.kill();

@@ -110,7 +110,7 @@ fn add_step(step: Step, parts: &mut Vec<Part<'_>>) {
     last.then.push(step);
 }
 
-/// Key by which equal conditions are recognised.
+/// Key that is the same for equal conditions.
 #[derive(PartialEq, Eq, Hash)]
 enum Identity<'a> {
     Equals(&'a [u8]),

@@ -222,8 +222,8 @@ impl<'a> Search<'a> {
         Ok(answer)
     }
 
-    /// Makes the tables that a GPU reads of a program, if that takes long and a GPU holds rows to search: on a thread for
-    /// long work, which checks the request's token.
+    /// Makes the tables that a GPU reads of a program, if that takes long and a GPU holds rows to search: on a thread
+    /// for long work, which checks the request's token.
     async fn make_device_form(
         &self,
         field: usize,
