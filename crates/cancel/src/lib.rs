@@ -32,7 +32,7 @@ impl Stop {
         }
     }
 
-    /// Checks that the work may go on.
+    /// Checks that the work may continue.
     ///
     /// # Errors
     /// [`Stopped`] if the work was cancelled or its deadline has passed.
@@ -76,7 +76,7 @@ impl SharedStop {
         self.stop.lock().clone()
     }
 
-    /// Checks that the work may go on.
+    /// Checks that the work may continue.
     ///
     /// # Errors
     /// [`Stopped`] if that command was cancelled or its deadline has passed.

@@ -1,7 +1,7 @@
 //! The proxy in front of an upstream: another MongoDB-compatible server whose documents Forebay does not own.
 //!
-//! Every client has a [`connection`] of its own to the [upstream](Upstream), and messages pass through it. Of the
-//! collections with caches, [`replicas`] hold the `_id`s and the cached fields; they answer what they can, find the
+//! Every client has a `connection` of its own to the [upstream](Upstream), and messages pass through it. Of the
+//! collections with caches, `replicas` hold the `_id`s and the cached fields; they answer what they can, find the
 //! `_id`s of what they cannot, and follow the upstream's writes.
 //!
 //! The server hands over what it has accepted: [`Proxy::serve`] takes a client's stream, and [`Proxy`] counts what

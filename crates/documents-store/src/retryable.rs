@@ -203,7 +203,7 @@ impl RetryableWrites {
     }
 
     /// Forgets sessions that have ended, each named once, except those with a write in progress. Releases the lock
-    /// after every [`PARTS_AT_ONCE`] parts, so that other sessions go on meanwhile.
+    /// after every `PARTS_AT_ONCE` parts, so that other sessions go on meanwhile.
     ///
     /// # Errors
     /// Those of the engine. What was forgotten before stays forgotten.

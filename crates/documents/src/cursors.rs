@@ -68,18 +68,18 @@ impl Cursor {
 #[derive(Debug, Default)]
 pub struct Killed {
     yes: AtomicBool,
-    told: Notify,
+    notify: Notify,
 }
 
 impl Killed {
     fn notify(&self) {
         self.yes.store(true, Ordering::Relaxed);
-        self.told.notify_one();
+        self.notify.notify_one();
     }
 
     /// Waits until it is closed. Only one task may wait at a time.
     pub async fn notified(&self) {
-        self.told.notified().await;
+        self.notify.notified().await;
     }
 }
 

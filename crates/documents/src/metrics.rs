@@ -29,7 +29,7 @@ impl AnsweredBy {
     }
 }
 
-/// The kind of a search in the counts.
+/// The kind under which a search is counted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Kind {
     /// Where the documents came from.

@@ -1,8 +1,9 @@
-//! Places for work that may take long: a bound on the threads that do it, and a queue that can be left.
+//! Places for work that may take long: they bound the threads that do it. Commands queue for a place, and leave the
+//! queue if they are stopped.
 //!
-//! What a client's filter, expression or pattern decides, and every write but small insertions, runs here. Threads that
-//! serve the network are left to what takes microseconds; waiting for a place is asynchronous, so that it holds up
-//! nothing, and ends with the command. Work that has a place never waits for another one.
+//! Work whose cost depends on a client's filter, expression or pattern runs in a place, and so does every write except
+//! small insertions. Network threads do only work that takes microseconds. Waiting for a place is asynchronous, so it
+//! blocks no thread, and it ends with the command. Work that has a place never waits for another one.
 
 mod queue;
 
@@ -21,60 +22,59 @@ pub use queue::Places;
 use crate::error::CommandError;
 use crate::scope;
 
-/// Places a core: the system shares the cores out fairly, so that others go on beside slow work. The more there are,
-/// the more slow commands it takes to keep others waiting, and the later a thread that serves the network gets its
-/// turn.
+/// Places per core. The system schedules their threads fairly, so slow work does not stop other work. With more places
+/// it takes more slow commands to delay others, but a network thread waits longer to be scheduled.
 const PLACES_PER_CORE: usize = 8;
-/// The fewest and the most places of a kind.
+/// Minimum and maximum places of a kind.
 const PLACES_MIN: usize = 16;
 const PLACES_MAX: usize = 128;
 /// Part of the places of a kind that one client may have, so that others find one at any time.
 const CLIENT_PART: (usize, usize) = (3, 4);
 
-/// Places for reads, so that reads never keep writes waiting, nor the other way round.
+/// Places for reads; separate from those for writes, so that neither delays the other.
 static READS: LazyLock<Places> = LazyLock::new(Places::of_process);
 /// Places for writes.
 static WRITES: LazyLock<Places> = LazyLock::new(Places::of_process);
 
-/// Patterns that may be compiled at the same time by commands without a place.
+/// Bounds the patterns that commands without a place compile at the same time.
 static COMPILATIONS: Semaphore = Semaphore::const_new(64);
 
-/// The account of the process.
+/// The memory account of the process.
 static MEMORY: OnceLock<Account> = OnceLock::new();
-/// Documents up to this size need no share while they are read or changed.
+/// Maximum bytes of a document that takes no share while it is read or changed.
 const SMALL_DOCUMENT_BYTES: usize = 64 << 10;
-/// Copies of one document that a read has at a time: as the store reads it, and as a stage makes it.
+/// Copies of one document that a read holds at a time: the one from the store, and the one that a stage makes.
 const COPIES_READ: usize = 2;
-/// Copies that a write has: as it was and becomes, in the batch and in the history or the reply.
+/// Copies that a write holds: the old and the new version, one in the batch, and one in the history or the reply.
 const COPIES_WRITTEN: usize = 4;
-/// Further copies of one whose outcome is kept.
+/// More copies that a write holds if its outcome is kept.
 const COPIES_KEPT: usize = 2;
 /// Interval at which work that waits for memory checks its cancellation token.
 const CHECK_INTERVAL: Duration = Duration::from_millis(20);
-/// How long work waits for memory.
+/// Maximum time that work waits for memory.
 const MEMORY_WAIT: Duration = Duration::from_secs(10);
 
 thread_local! {
-    /// Whether what this thread does has a place.
+    /// Whether the work of this thread has a place.
     static IN_PLACE: Cell<bool> = const { Cell::new(false) };
 }
 
-/// What work does, as far as places are concerned.
+/// The kind of work, which determines the kind of place.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Kind {
-    /// It reads.
+    /// Reading.
     Read,
-    /// It writes, or defines.
+    /// Writing, or changing the catalogue.
     Write,
 }
 
-/// The mark of a thread whose work has a place.
+/// Marks the thread's work as having a place until it is dropped.
 struct Mark {
     before: bool,
 }
 
 impl Places {
-    /// The places of a kind: they are the process's, as its threads are.
+    /// The places of a kind. They belong to the process, as its threads do.
     fn of_process() -> Places {
         let count = PLACES_PER_CORE * forebay_device::cores();
         let count = count.clamp(PLACES_MIN, PLACES_MAX);
@@ -103,12 +103,12 @@ impl Drop for Mark {
     }
 }
 
-/// Has work in a place take memory from this account, that of the process: the first that is given counts.
+/// Sets the account from which work in a place takes memory, that of the process. Only the first call has an effect.
 pub fn reserve_from(account: &Account) {
     MEMORY.get_or_init(|| account.clone());
 }
 
-/// Room for the documents that a write changes. To be given back when its reply is sent.
+/// Reserves memory for the documents that a write changes. The caller gives it back when the reply has been sent.
 ///
 /// # Errors
 /// If there is none in time, or the command is stopped before.
@@ -122,10 +122,11 @@ pub async fn make_room_to_write(
     make_room(share, bytes, COPIES_WRITTEN + kept, stop).await
 }
 
-/// Room for the documents that an insertion writes in one batch. To be given back when its reply is sent.
+/// Reserves memory for the documents that an insertion writes in one batch. The caller gives it back when the reply has
+/// been sent.
 ///
 /// # Errors
-/// As [`make_room_to_write`].
+/// See [`make_room_to_write`].
 pub async fn make_room_to_insert(
     share: &Share,
     bytes: usize,
@@ -134,7 +135,7 @@ pub async fn make_room_to_insert(
     make_room(share, bytes, 1, stop).await
 }
 
-/// Room for the document that a read looks at.
+/// Reserves memory for the document that a read processes.
 async fn room_to_read(stop: &Stop) -> Result<Option<Share>, CommandError> {
     let Some(account) = MEMORY.get() else {
         return Ok(None);
@@ -144,7 +145,7 @@ async fn room_to_read(stop: &Stop) -> Result<Option<Share>, CommandError> {
     Ok(Some(share))
 }
 
-/// Takes room for copies of a document of `bytes` bytes, if it is large.
+/// Reserves memory for copies of a document of `bytes` bytes, if it is large.
 async fn make_room(
     share: &Share,
     bytes: usize,
@@ -163,10 +164,10 @@ async fn make_room(
     }
 }
 
-/// Does work of a command that may take long: in a place, away from the threads that serve the network.
+/// Runs work of a command that may take long: in a place, away from the network threads.
 ///
 /// # Errors
-/// As [`Places::enter`].
+/// See [`Places::enter`].
 pub async fn aside<T>(stop: &Stop, work: impl FnOnce() -> T) -> Result<T, CommandError> {
     if IN_PLACE.get() {
         return Ok(work());
@@ -179,10 +180,10 @@ pub async fn aside<T>(stop: &Stop, work: impl FnOnce() -> T) -> Result<T, Comman
     }))
 }
 
-/// Does all work of a command in one place, what it waits for in between included.
+/// Runs all work of a command in one place, which it keeps while it waits.
 ///
 /// # Errors
-/// As [`aside`], and those of the work.
+/// See [`aside`]; or the error of the work.
 pub async fn all_aside<T>(
     kind: Kind,
     stop: &Stop,
@@ -205,7 +206,8 @@ pub async fn all_aside<T>(
     })
 }
 
-/// Compiles a pattern, which takes some milliseconds, or a second at worst; false if too many are being compiled.
+/// Runs the compilation of a pattern, which takes milliseconds, or at worst a second. Returns false if too many are
+/// being compiled.
 pub fn compile(work: &mut dyn FnMut()) -> bool {
     if IN_PLACE.get() {
         work();
@@ -215,7 +217,8 @@ pub fn compile(work: &mut dyn FnMut()) -> bool {
     free.map(|_free| blocking(work)).is_ok()
 }
 
-/// Runs something whose length is bounded, but not in microseconds, without holding up the thread's other tasks.
+/// Runs work that takes a bounded time longer than microseconds. The runtime first moves the thread's other tasks to
+/// other threads.
 pub fn blocking<T>(work: impl FnOnce() -> T) -> T {
     match has_spare_threads() {
         true => tokio::task::block_in_place(work),

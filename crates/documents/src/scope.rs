@@ -1,6 +1,6 @@
-//! What places and memory need to know of the command that runs: its client, and how large its documents may be.
+//! The scope of the running command, for places and memory: its client, and how large its documents may be.
 //!
-//! It is a task-local value, so that searches need not pass it on to where a place is taken.
+//! It is a task-local value, so that searches need not pass it down to the code that takes a place.
 
 use std::hash::{BuildHasher, RandomState};
 use std::sync::{Arc, LazyLock};

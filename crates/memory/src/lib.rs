@@ -1,14 +1,14 @@
 //! One account of the bytes that clients can make the process hold.
 //!
-//! An [`Account`] has a limit. What holds memory for a client (a message, a search, a cursor, a reply) has a [`Share`]
-//! of it, which grows with what it holds and gives all of it back when it is dropped. An account may have accounts
-//! below it with smaller limits of their own: what is taken from those is taken from it too.
+//! An [`Account`] has a limit. Everything that holds memory for a client (a message, a search, a cursor, a reply) has a
+//! [`Share`] of it, which grows with that memory and gives all of it back when it is dropped. An account may have
+//! accounts below it with smaller limits. Bytes taken from those are taken from it too.
 //!
 //! The last part of each account is reserved for small shares, so that small requests succeed while large ones are
 //! refused. Shares that wait have an order (see [`line`]), so that large ones find room too.
 //!
-//! The topmost account is that of the process: what is resident besides its shares ([`Account::look`]) leaves that much
-//! less room for them.
+//! The topmost account is that of the process. Resident memory that is in no share ([`Account::look`]) reduces its
+//! room.
 #![forbid(unsafe_code)]
 
 mod line;
@@ -63,7 +63,7 @@ struct Inner {
     line: Line,
     /// Wakes waiting shares when bytes are given back.
     given_back: Notify,
-    /// What the process holds besides; nothing in an account below another.
+    /// Bytes that the process holds besides the shares; zero in an account below another.
     outside: Outside,
     above: Option<Account>,
 }
@@ -77,7 +77,7 @@ pub struct Figures {
     pub used_bytes: u64,
     /// Maximum bytes held so far.
     pub peak_bytes: u64,
-    /// Bytes that the process holds besides the shares: they are taken off the limit.
+    /// Bytes that the process holds besides the shares. They reduce the limit.
     pub outside_bytes: u64,
     /// Number of refusals.
     pub refused: u64,
@@ -136,7 +136,7 @@ impl Account {
         }
     }
 
-    /// Records the resident memory of the process: what is not in shares reduces the room for them. To be called often.
+    /// Records the resident memory of the process. What is not in shares reduces their room. The caller calls it often.
     pub fn look(&self, resident_bytes: u64) {
         let used_bytes = self.inner.used_bytes.load(Ordering::Relaxed);
         let outside_bytes = resident_bytes.saturating_sub(used_bytes);
@@ -147,7 +147,8 @@ impl Account {
         }
     }
 
-    /// Counts at least `bytes` as held besides the shares, whatever is resident: caches and buffers that will fill.
+    /// Counts at least `bytes` as held besides the shares even if less is resident, for caches and buffers that will
+    /// fill.
     pub fn set_least_outside(&self, bytes: u64) {
         self.inner.outside.set_least(bytes);
     }
@@ -172,7 +173,7 @@ impl Account {
         Ok(())
     }
 
-    /// Checks that a share could hold `held` bytes if no other held any.
+    /// Checks that a share could hold that many bytes if no other share held any.
     fn check_possible(&self, held: u64) -> Result<(), Full> {
         let mut chain = self.chain();
         match chain.find(|inner| held > inner.room_at_best(held)) {
@@ -192,12 +193,12 @@ impl Account {
     }
 }
 
-/// What a share asks of an account.
+/// A share's request to an account.
 #[derive(Debug, Clone, Copy)]
 struct Wanted {
-    /// Bytes that it takes.
+    /// Bytes to take.
     bytes: u64,
-    /// Bytes that it holds then.
+    /// Bytes that the share then holds.
     held: u64,
     /// Whether others leave it room.
     has_claim: bool,
@@ -208,7 +209,7 @@ impl Inner {
     fn room(&self, held: u64, outside_bytes: u64) -> u64 {
         let reserve = self.limit_bytes / RESERVE_PART;
         let room = self.limit_bytes.saturating_sub(outside_bytes);
-        // However much the process holds besides, small shares have their reserve.
+        // Small shares have their reserve even if the process holds much besides.
         if held <= SMALL_SHARE_BYTES_MAX {
             room.max(reserve)
         } else {
@@ -245,8 +246,8 @@ impl Inner {
     }
 
     fn give_back(&self, bytes: u64) {
-        // Sequentially consistent with a waiting share, which first counts itself and then looks for room: one of the
-        // two is seen.
+        // Sequentially consistent with a waiting share, which first counts itself and then checks for room: at least
+        // one of the two threads sees the other's change.
         self.used_bytes.fetch_sub(bytes, Ordering::SeqCst);
         if self.line.is_waited_in() {
             self.given_back.notify_waiters();
@@ -307,7 +308,7 @@ impl Share {
     async fn wait_to_grow(&self, bytes: u64, until: Instant) -> Result<(), Full> {
         let waiting = Waiting::new(&self.account, bytes);
         loop {
-            // What is given back to an account is given back to all above it: the topmost is notified each time.
+            // Bytes given back to an account are given back to all above it, so the topmost is notified each time.
             let mut given_back = pin!(waiting.top().given_back.notified());
             given_back.as_mut().enable();
             let (has_claim, look_again) = waiting.turn();

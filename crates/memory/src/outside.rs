@@ -1,4 +1,4 @@
-//! What the process holds besides the shares of an account.
+//! Memory that the process holds besides the shares of an account.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
@@ -6,20 +6,20 @@ use std::time::Duration;
 use parking_lot::Mutex;
 use tokio::time::Instant;
 
-/// How long the largest look counts: a share is taken before its memory is touched, so that a single look may say too
-/// little.
+/// Duration for which the largest reading counts. A share is taken before its memory is touched, so a single reading
+/// may be too low.
 const WINDOW: Duration = Duration::from_secs(2);
 
 /// Bytes of the process that are in no share: code, caches, buffers of the store, and what the allocator keeps.
 #[derive(Debug, Default)]
 pub(crate) struct Outside {
-    /// What is counted in any case.
+    /// Minimum that is counted.
     least_bytes: AtomicU64,
     bytes: AtomicU64,
     looks: Mutex<Looks>,
 }
 
-/// The largest look of this window and of the one before.
+/// The largest readings of this window and of the one before.
 #[derive(Debug, Default)]
 struct Looks {
     began: Option<Instant>,
@@ -40,13 +40,13 @@ impl Outside {
         self.least_bytes.store(bytes, Ordering::Relaxed);
     }
 
-    /// Forgets the looks so far, as if they were long ago.
+    /// Makes the readings so far expire.
     #[cfg(test)]
     pub(crate) fn forget(&self) {
         *self.looks.lock() = Looks::default();
     }
 
-    /// Counts the largest of the looks of the last seconds.
+    /// Records a reading. The largest one of the last seconds counts.
     pub(crate) fn look(&self, bytes: u64, now: Instant) {
         let mut looks = self.looks.lock();
         let age = looks.began.map(|began| now.duration_since(began));

@@ -1,4 +1,4 @@
-//! Accounts and shares, also of many tasks at a time.
+//! Accounts and shares, also used by many tasks at a time.
 
 use std::collections::VecDeque;
 
@@ -8,7 +8,7 @@ use super::*;
 use crate::line::{CLAIM_TIME, OVERTAKING_BYTES_MAX, PAUSE};
 
 const MIB: usize = 1 << 20;
-/// Far longer than any test waits for what does come.
+/// Timeout far above any wait that succeeds.
 const LONG: Duration = Duration::from_secs(60);
 
 fn used(account: &Account) -> u64 {

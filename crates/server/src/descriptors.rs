@@ -12,7 +12,7 @@ const RESERVED: u64 = 512;
 /// If the system does not report a limit.
 pub fn raise() -> Result<u64> {
     let (soft, hard) =
-        getrlimit(Resource::RLIMIT_NOFILE).context("asking how many files may be open")?;
+        getrlimit(Resource::RLIMIT_NOFILE).context("reading the limit of open files")?;
     if soft == hard {
         return Ok(soft);
     }

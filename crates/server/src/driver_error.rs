@@ -33,7 +33,7 @@ fn of_argument(message: &str) -> String {
     }
     match message {
         "connection string contains no scheme" => {
-            format!("{message}: it begins as in mongodb://HOST:PORT")
+            format!("{message}: it must begin as in mongodb://HOST:PORT")
         }
         _ => message.to_owned(),
     }
@@ -64,15 +64,15 @@ fn of_connection(text: &str) -> String {
         ("InvalidContentType", "the server does not speak TLS"),
         (
             "UnknownIssuer",
-            "the server's certificate is of an authority that is not trusted (tlsCAFile)",
+            "the issuer of the server's certificate is not trusted (tlsCAFile)",
         ),
         (
             "invalid peer certificate",
-            "the server's certificate is not one for this name, or is out of date",
+            "the server's certificate is not valid for this name, or has expired",
         ),
         (
             "failed to lookup address",
-            "the name of the server is not known",
+            "the name of the server cannot be resolved",
         ),
         ("Server selection timeout", "it does not answer"),
     ];

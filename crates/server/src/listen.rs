@@ -15,7 +15,7 @@ const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 pub enum ListenError {
     /// The port is in use.
     #[error(
-        "port {port} is in use: stop the program that listens there, or choose another port by {setting}"
+        "port {port} is in use: stop the program that listens there, or choose another port with {setting}"
     )]
     PortInUse { port: u16, setting: &'static str },
     /// The system does not allow it.

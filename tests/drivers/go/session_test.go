@@ -18,6 +18,35 @@ func TestSession(t *testing.T) {
 	t.Run("upstream", func(t *testing.T) { session(t, startForebay(t, "--memory", "--upstream", startFerretDB(t))) })
 }
 
+// In a replica set of one, the driver numbers its writes and repeats one whose reply it did not get.
+func TestReplicaSet(t *testing.T) {
+	uri := startForebay(t, "--memory", "--mongodb-replica-set", "rs0", "--mongodb-test-commands",
+		"--documents-change-history-bytes-max", "64MiB")
+	sent := map[string]int{}
+	client := connect(t, uri+"/?replicaSet=rs0", "", sent)
+	things := client.Database("go").Collection("things")
+	ctx := t.Context()
+	stream, err := things.Watch(ctx, mongo.Pipeline{})
+	check(t, err)
+	_, err = things.InsertOne(ctx, bson.D{{"_id", 1}, {"n", 0}})
+	check(t, err)
+	loseReply := bson.D{{"configureFailPoint", "onPrimaryTransactionalWrite"}, {"mode", bson.D{{"times", 1}}}}
+	check(t, client.Database("admin").RunCommand(ctx, loseReply).Err())
+	sent["update"] = 0
+	updated, err := things.UpdateOne(ctx, bson.D{{"_id", 1}}, bson.D{{"$inc", bson.D{{"n", 1}}}})
+	check(t, err)
+	same(t, []int64{updated.ModifiedCount, int64(sent["update"])}, []int64{1, 2})
+	for _, kind := range []string{"insert", "update"} {
+		same(t, stream.Next(ctx), true)
+		same(t, stream.Current.Lookup("operationType").StringValue(), kind)
+	}
+	var found bson.D
+	check(t, things.FindOne(ctx, bson.D{}).Decode(&found))
+	same(t, found, bson.D{{"_id", int32(1)}, {"n", int32(1)}})
+	check(t, stream.Close(ctx))
+	check(t, client.Disconnect(ctx))
+}
+
 func session(t *testing.T, uri string) {
 	for _, compressor := range []string{"", "zlib", "snappy", "zstd"} {
 		t.Run("compressor "+compressor, func(t *testing.T) {

@@ -21,9 +21,9 @@ before(async () => {
 after(() => server?.stop());
 
 /** The output of a script; the shell has a home of its own, so that it reads nobody's settings. */
-async function run(script, uri = server.uri) {
+async function run(script, uri = server.uri, query = "") {
   const env = { ...process.env, HOME: home, DO_NOT_TRACK: "1" };
-  const { stdout } = await promisify(execFile)(shell, [`${uri}/shell`, "--quiet", "--eval", script], { env });
+  const { stdout } = await promisify(execFile)(shell, [`${uri}/shell${query}`, "--quiet", "--eval", script], { env });
   return stdout.trim();
 }
 
@@ -65,6 +65,19 @@ test("administrative helpers work", async () => {
 test("errors are shown with their names", async () => {
   const output = await run(`try { db.runCommand({florble: 1}) } catch (error) { print(error.codeName) }`);
   assert.equal(output, "CommandNotFound");
+});
+
+test("a replica set of one is found by its name", async (context) => {
+  const { uri, stop } = await startForebay("--mongodb-replica-set", "rs0", "--documents-change-history-bytes-max", "64MiB");
+  context.after(stop);
+  const output = await run(`
+    const stream = db.things.watch().disableBlockWarnings();
+    db.things.insertOne({_id: 1}, {writeConcern: {w: "majority"}});
+    db.things.updateOne({_id: 1}, {$set: {n: 2}});
+    print(stream.next().operationType, stream.next().operationType);
+    print(db.hello().setName, db.things.findOne().n);
+  `, uri, "?replicaSet=rs0");
+  assert.equal(output, "insert update\nrs0 2");
 });
 
 for (const [mode, startServer] of Object.entries(MODES)) {

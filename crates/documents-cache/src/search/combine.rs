@@ -110,7 +110,7 @@ fn add_step(step: Step, parts: &mut Vec<Part<'_>>) {
     last.then.push(step);
 }
 
-/// Key that is the same for equal conditions.
+/// Key that is equal for equal conditions.
 #[derive(PartialEq, Eq, Hash)]
 enum Identity<'a> {
     Equals(&'a [u8]),

@@ -170,7 +170,7 @@ fn fill(
 /// A `$merge`.
 pub struct Merge {
     into: Namespace,
-    /// The fields used to match documents.
+    /// The fields that identify the matching document.
     on: Vec<String>,
     matched: Matched,
     unmatched: Unmatched,
@@ -243,7 +243,7 @@ impl Merge {
         unique.any(|index| self.is_on(&index.spec.pattern()))
     }
 
-    /// Whether these are the fields used to match documents.
+    /// Whether these are the fields that identify the matching document.
     fn is_on(&self, pattern: &RawDocument) -> bool {
         let indexed: BTreeSet<&str> = element::elements(pattern)
             .map(|element| element.key)

@@ -1,7 +1,7 @@
 //! Places, and the commands that wait for one.
 //!
 //! A place that is given back goes to the waiting client that holds the fewest places, and of its commands to the one
-//! that has waited longest: a client with many commands does not keep others waiting.
+//! that has waited longest. A client with many commands therefore does not delay others.
 
 use std::collections::{BTreeMap, HashMap};
 use std::time::Duration;
@@ -21,7 +21,7 @@ pub(super) const WAITING_MAX: usize = 4_096;
 const CHECK_INTERVAL: Duration = Duration::from_millis(20);
 const CHECKS_TOGETHER_MAX: usize = 256;
 
-/// A number of places, and the commands that wait for one.
+/// A fixed number of places, and the commands that wait for one.
 #[derive(Debug)]
 pub struct Places {
     count: usize,
@@ -136,7 +136,7 @@ impl Places {
         CHECK_INTERVAL * (1 + u32::try_from(waiting).unwrap_or(u32::MAX - 1))
     }
 
-    /// Gives free places to those that wait for them.
+    /// Grants free places to waiting commands.
     fn grant(&self, queue: &mut Queue) {
         while queue.taken < self.count {
             let waiting = queue.clients.iter().filter_map(|(client, of)| {
@@ -194,7 +194,7 @@ impl Queue {
         ticket
     }
 
-    /// Removes a command that waits; `None` if it has been granted a place.
+    /// Removes a waiting command. Returns `None` if it has been granted a place.
     fn remove(&mut self, client: Option<ClientKey>, ticket: u64) -> Option<oneshot::Sender<()>> {
         let grant = self.clients.get_mut(&client)?.waiting.remove(&ticket)?;
         self.waiting -= 1;
@@ -301,7 +301,7 @@ mod tests {
         });
     }
 
-    /// Takes a place at once if there is one, and else a position in the queue.
+    /// Takes a place if one is free, and otherwise a position in the queue.
     fn enter(places: &Places, host: u8) -> Result<Place<'_>, Turn<'_>> {
         let client = client(host);
         match places.enter_or_wait(client).expect("not too many") {

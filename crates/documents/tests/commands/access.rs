@@ -60,20 +60,20 @@ async fn a_user_without_roles_may_run_only_commands_about_the_user() {
         "whatsmyuri",
     ];
     let door = with_documents().await;
-    let stranger = user(&door, "stranger", &[]);
+    let eve = user(&door, "eve", &[]);
     for (name, _) in forebay_documents::commands() {
         for db in ["admin", "shop"] {
             let mut command = doc! { name: "things" };
             if name == "killOp" {
                 command.insert("op", 1);
             }
-            let denied = code(&stranger, db, command).await == DENIED;
+            let denied = code(&eve, db, command).await == DENIED;
             // A command for another database fails with the same code.
             let elsewhere = name == "listDatabases" && db == "shop";
             assert_eq!(denied, !own.contains(&name) || elsewhere, "{name} on {db}");
         }
     }
-    let listed = stranger.admin(doc! { "listDatabases": 1 }).await;
+    let listed = eve.admin(doc! { "listDatabases": 1 }).await;
     assert_eq!(listed.get_array("databases").ok(), Some(&vec![]));
 }
 

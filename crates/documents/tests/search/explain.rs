@@ -180,5 +180,5 @@ async fn clients_that_take_one_document_at_a_time_empty_a_cached_queue() {
     for client in clients {
         taken += client.await.expect("a client");
     }
-    assert_eq!(taken, TASKS, "no thread stops while tasks are left");
+    assert_eq!(taken, TASKS, "clients take documents until there are none");
 }

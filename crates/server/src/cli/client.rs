@@ -41,7 +41,7 @@ impl ServerArgs {
             .database("admin")
             .run_command(bson::doc! { "ping": 1 })
             .await;
-        alive.with_context(|| format!("cannot work with the server at {hosts}"))?;
+        alive.with_context(|| format!("cannot use the server at {hosts}"))?;
         Ok(client)
     }
 

@@ -79,7 +79,7 @@ pub async fn run(args: &DevicesArgs) -> Result<()> {
         .database("admin")
         .run_command(command(&args.action))
         .await;
-    let reply = reply.with_context(|| format!("cannot work with the server at {hosts}"))?;
+    let reply = reply.with_context(|| format!("cannot use the server at {hosts}"))?;
     match &args.action {
         Action::List { json: true } => print_json(&reply)?,
         Action::List { json: false } => {

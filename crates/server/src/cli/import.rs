@@ -167,9 +167,9 @@ fn summary(outcome: &Outcome, elapsed: Duration) -> String {
     let rate = per_second(*inserted, elapsed);
     let seconds = elapsed.as_secs_f64();
     match refused {
-        0 => format!("{inserted} documents imported in {seconds:.1} s ({rate} a second)"),
-        refused => format!(
-            "{inserted} documents imported in {seconds:.1} s ({rate} a second), {refused} refused"
-        ),
+        0 => format!("{inserted} documents imported in {seconds:.1} s ({rate}/s)"),
+        refused => {
+            format!("{inserted} documents imported in {seconds:.1} s ({rate}/s), {refused} refused")
+        }
     }
 }

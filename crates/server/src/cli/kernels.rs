@@ -72,12 +72,12 @@ fn wanted(args: &ArchArgs) -> Result<Vec<Arch>> {
     if !args.archs.is_empty() {
         return Ok(args.archs.clone());
     }
-    let gpus = gpus().context("there is no GPU to compile for; name architectures by --arch")?;
+    let gpus = gpus().context("there is no GPU to compile for; name architectures with --arch")?;
     let mut archs: Vec<Arch> = gpus.iter().map(|gpu| gpu.arch).collect();
     archs.sort();
     archs.dedup();
     if archs.is_empty() {
-        bail!("there is no GPU to compile for; name architectures by --arch");
+        bail!("there is no GPU to compile for; name architectures with --arch");
     }
     Ok(archs)
 }

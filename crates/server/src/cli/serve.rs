@@ -159,7 +159,7 @@ async fn upstream(settings: &Settings, own: SocketAddr) -> Result<Option<Upstrea
         );
     }
     let upstream = Upstream::parse(&settings.upstream, own).await?;
-    tracing::info!(%upstream, "commands are passed on");
+    tracing::info!(%upstream, "this server is a proxy");
     Ok(Some(upstream))
 }
 

@@ -20,7 +20,7 @@ const IN_FLIGHT: usize = 3;
 
 /// Why an import stopped early: the server refused whole batches, or cannot be reached.
 #[derive(Debug, thiserror::Error)]
-#[error("the server did not take the documents: {}", sentence(.0))]
+#[error("the server did not accept the documents: {}", sentence(.0))]
 pub struct SendError(#[from] Error);
 
 /// The outcome of an import.

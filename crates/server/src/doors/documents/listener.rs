@@ -60,7 +60,7 @@ impl Listener {
         let mut connections = JoinSet::new();
         let for_connections = shutdown.clone();
         if let Err(error) = look_for_abandoned(&door.documents) {
-            tracing::warn!(%error, "commands whose clients are gone run to their end");
+            tracing::warn!(%error, "commands of disconnected clients are not stopped");
         }
         loop {
             tokio::select! {
@@ -81,7 +81,7 @@ impl Listener {
         if finished.is_err() {
             tracing::warn!(
                 connections = connections.len(),
-                "commands still run; their connections are cut"
+                "commands did not finish in time; their connections are closed"
             );
         }
     }
@@ -136,7 +136,7 @@ fn look_for_abandoned(documents: &Arc<Documents>) -> io::Result<()> {
 /// Logs a panic of a connection, which the other connections survive.
 fn log_panic(ended: &Result<(), JoinError>) {
     if let Err(error) = ended {
-        tracing::error!(%error, "a connection ended by a bug");
+        tracing::error!(%error, "a connection ended by a panic");
     }
 }
 
@@ -173,6 +173,6 @@ async fn serve_client<S: AsyncRead + AsyncWrite + Unpin>(
     };
     match served {
         Ok(()) => tracing::debug!(connection, peer, "connection closed"),
-        Err(error) => tracing::info!(connection, peer, %error, "connection closed by an error"),
+        Err(error) => tracing::info!(connection, peer, %error, "connection closed after an error"),
     }
 }

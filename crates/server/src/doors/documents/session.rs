@@ -102,7 +102,11 @@ impl Session {
             ended => {
                 let (user, error) = (&login.user.name, ended.err());
                 let error = error.as_ref().map(tracing::field::display);
-                tracing::info!(user, error, "a user's connection is logged out");
+                tracing::info!(
+                    user,
+                    error,
+                    "connection logged out: its user was dropped, has changed or cannot be read"
+                );
                 self.client.rights = Rights::Roles(Arc::default());
                 self.log_out();
             }
