@@ -107,10 +107,10 @@ fn phrases_are_found_in_comments_and_messages_only_as_whole_words() {
     let count = |text: &str| found(text).len();
     for text in [
         concat!("/// Loads it an", "ew."),
-        concat!("//! Takes so\n//! many of them."),
+        concat!("//! Takes so\n//! ", "many of them."),
         concat!("    # Who", "ever reads it"),
         concat!("let message = \"no", "body listens\";"),
-        concat!("\"so \\\n    many\""),
+        concat!("\"so \\\n    ", "many\""),
         concat!("(none if", " there are none)"),
     ] {
         assert_eq!(count(text), 1, "{text}");
