@@ -26,7 +26,7 @@ use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::sync::watch;
 
 use connection::Connection;
-use replicas::Replicas;
+use replicas::{Replica, Replicas};
 
 pub use replicas::{Counters, ReplicaError, ReplicaSettings};
 pub use upstream::{Stream, Upstream, UpstreamError};
@@ -113,7 +113,7 @@ impl Proxy {
         let (upstream, replicas) = (&self.upstream, &self.replicas);
         // An upstream that hangs takes connections, and answers nothing on them.
         if replicas.serve_stale && replicas.is_away() {
-            let connection = Connection::stale(self.clone(), client, stream);
+            let connection = Connection::cut_off(self.clone(), client, stream);
             return connection.serve(shutdown).await;
         }
         match upstream.connect().await {
@@ -129,7 +129,7 @@ impl Proxy {
                     tracing::warn!(connection, peer, %upstream, %error, "the upstream cannot be reached");
                 }
                 replicas.mark_away();
-                let connection = Connection::stale(self.clone(), client, stream);
+                let connection = Connection::cut_off(self.clone(), client, stream);
                 connection.serve(shutdown).await
             }
         }
@@ -153,6 +153,13 @@ impl Proxy {
     /// What became of reads on collections with caches.
     pub fn reads(&self) -> &Counters {
         &self.replicas.counters
+    }
+
+    /// Returns the delay of each collection's caches behind the upstream, by namespace, where it is known.
+    pub fn lags(&self) -> Vec<(String, Duration)> {
+        let replicas = self.replicas.declared().into_iter();
+        let lag = |replica: Arc<Replica>| Some((replica.namespace.to_string(), replica.lag()?));
+        replicas.filter_map(lag).collect()
     }
 
     /// Counts a command that is passed on. Names that clients make up are one, so that they cannot fill memory.

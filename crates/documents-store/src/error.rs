@@ -206,6 +206,15 @@ impl StoreError {
 
     /// Whether the other documents of a command would fail as well: the cause is the machine or the whole collection.
     pub fn is_fatal(&self) -> bool {
+        self.is_of_engine()
+            || matches!(
+                self,
+                Self::CollectionDropped { .. } | Self::NumbersExhausted { .. }
+            )
+    }
+
+    /// Whether reading or writing the files failed, not a check of what was to be written.
+    pub(crate) fn is_of_engine(&self) -> bool {
         matches!(
             self,
             Self::Corrupt { .. }
@@ -213,8 +222,6 @@ impl StoreError {
                 | Self::NotSynced { .. }
                 | Self::ReadOnly { .. }
                 | Self::Io { .. }
-                | Self::CollectionDropped { .. }
-                | Self::NumbersExhausted { .. }
         )
     }
 }

@@ -19,7 +19,7 @@ const DOCUMENTS: i64 = 40;
 /// An operation that reads.
 type Operation = fn(&Collection) -> Result<()>;
 
-const OPERATIONS: [(&str, Operation); 8] = [
+const OPERATIONS: [(&str, Operation); 9] = [
     ("get", |collection| collection.get(3).map(drop)),
     ("scan", |collection| {
         collection.scan(0).try_for_each(|record| record.map(drop))
@@ -43,9 +43,19 @@ const OPERATIONS: [(&str, Operation); 8] = [
     ("several changes", |collection| {
         let document = rawdoc! { "_id": 5_i64, "a": 8_i64 };
         let insert = rawdoc! { "_id": DOCUMENTS, "a": 8_i64 };
-        let changes = [Change::Replace(5, &document), Change::Insert(&insert)];
+        let changes = [
+            Change::Replace(5, &document),
+            Change::Insert(&insert),
+            Change::Delete(6),
+        ];
         let mut answers = collection.write(&changes, true).into_iter();
         answers.try_for_each(|answer| answer.map(drop))
+    }),
+    ("several changes in any order", |collection| {
+        let changes = [Change::Delete(7), Change::Delete(8), Change::Delete(9)];
+        let answers = collection.write(&changes, false);
+        assert!(answers.iter().all(Result::is_ok) || answers.iter().all(Result::is_err));
+        answers.into_iter().try_for_each(|answer| answer.map(drop))
     }),
     ("build of an index", |collection| {
         create_index(collection, IndexSpec::ascending("b"))

@@ -1,9 +1,9 @@
 //! The documents door: collections on the embedded store, searched through the cache of field values.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::HashMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use bson::spec::BinarySubtype;
 use bson::{Binary, RawBsonRef, RawDocumentBuf, Timestamp, cstr, rawdoc};
@@ -13,7 +13,6 @@ use forebay_documents_cache::{Cache, CacheSettings};
 use forebay_documents_query::Code;
 use forebay_documents_query::filter::Programs;
 use forebay_documents_store::{Store, StoreError, StoreOptions, Users};
-use parking_lot::Mutex;
 use tokio::sync::watch;
 
 use crate::collections::Collections;
@@ -93,7 +92,6 @@ pub struct Documents {
     operations: Arc<Operations>,
     counters: Counters,
     metrics: Metrics,
-    pub(crate) store_lag: Mutex<BTreeMap<String, Duration>>,
     programs: Arc<Programs>,
     /// Bounds the commands that wait for the disk; one sync completes all of them.
     syncs: Places,
@@ -131,7 +129,6 @@ impl Documents {
             operations: Arc::default(),
             counters: Counters::new(),
             metrics: Metrics::default(),
-            store_lag: Mutex::default(),
             programs: Arc::new(Programs::new(settings.pattern_cache_bytes)),
             syncs: Places::new(SYNCS_MAX),
             memory_refused: AtomicU64::new(0),

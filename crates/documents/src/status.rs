@@ -1,7 +1,6 @@
 //! The status of the documents at one moment, for the status page and metrics.
 
 use std::collections::BTreeMap;
-use std::time::Duration;
 
 use forebay_device::DeviceId;
 use forebay_documents_cache::BucketSummary;
@@ -27,8 +26,6 @@ pub struct Status {
     pub cursors: usize,
     /// Sizes of the store.
     pub store: StoreSizes,
-    /// How far the caches of a collection lag behind the upstream, by namespace, where that is known.
-    pub store_lag: BTreeMap<String, Duration>,
 }
 
 /// The status of a collection's caches.
@@ -101,7 +98,6 @@ impl Documents {
             commands: self.counters().all(),
             cursors: self.cursors().counts().0,
             store: self.store().sizes(),
-            store_lag: self.store_lag.lock().clone(),
         }
     }
 
@@ -109,15 +105,6 @@ impl Documents {
     pub fn problems(&self) -> Vec<String> {
         let refused = self.store().check_writable().err();
         refused.iter().map(ToString::to_string).collect()
-    }
-
-    /// Records how far the caches of a collection lag behind the upstream; `None` if that is no longer known.
-    pub fn set_store_lag(&self, namespace: &str, lag: Option<Duration>) {
-        let mut lags = self.store_lag.lock();
-        match lag {
-            Some(lag) => drop(lags.insert(namespace.to_owned(), lag)),
-            None => drop(lags.remove(namespace)),
-        }
     }
 }
 
@@ -169,30 +156,7 @@ fn cells(buckets: &[BucketSummary]) -> Vec<Cell> {
 
 #[cfg(test)]
 mod tests {
-    use std::sync::Arc;
-
-    use forebay_device::{DeviceOptions, Devices};
-
     use super::*;
-    use crate::Settings;
-
-    fn documents() -> Arc<Documents> {
-        let spec = "host:1".parse().expect("a device");
-        let devices = Devices::new(&spec, DeviceOptions::default()).expect("a thread");
-        Documents::open(Settings::default(), Arc::new(devices)).expect("in memory")
-    }
-
-    #[test]
-    fn lag_is_reported_where_it_is_known() {
-        let documents = documents();
-        let lag = Duration::from_millis(30);
-        documents.set_store_lag("a.b", Some(lag));
-        documents.set_store_lag("a.c", Some(lag));
-        documents.set_store_lag("a.c", None);
-        let known = BTreeMap::from([("a.b".to_owned(), lag)]);
-        assert_eq!(documents.status().store_lag, known);
-        assert!(documents.problems().is_empty());
-    }
 
     fn bucket(number: usize) -> BucketSummary {
         BucketSummary {

@@ -38,8 +38,9 @@ pub fn certificates(path: &Path) -> Result<Vec<CertificateDer<'static>>, PemErro
     let failed = |error| PemError::new(what, path, error);
     let chain = CertificateDer::pem_file_iter(path).map_err(failed)?;
     let chain: Vec<_> = chain.collect::<Result<_, _>>().map_err(failed)?;
-    match chain.is_empty() {
-        true => Err(PemError::new(what, path, "there is none in it")),
-        false => Ok(chain),
+    if chain.is_empty() {
+        Err(PemError::new(what, path, "there is none in it"))
+    } else {
+        Ok(chain)
     }
 }

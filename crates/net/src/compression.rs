@@ -12,9 +12,10 @@ pub fn compressed(message: Vec<u8>, compressor: Option<Compressor>) -> Vec<u8> {
     let Some(compressor) = compressor else {
         return message;
     };
-    let compressed = match message.len() < LARGE_MESSAGE_BYTES_MIN {
-        true => compress(&message, compressor),
-        false => block_in_place(|| compress(&message, compressor)),
+    let compressed = if message.len() < LARGE_MESSAGE_BYTES_MIN {
+        compress(&message, compressor)
+    } else {
+        block_in_place(|| compress(&message, compressor))
     };
     compressed.unwrap_or(message)
 }
@@ -26,8 +27,9 @@ pub fn compressed(message: Vec<u8>, compressor: Option<Compressor>) -> Vec<u8> {
 pub fn inflated(message: Bytes) -> Result<(Bytes, Option<Compressor>), Error> {
     let limits = Limits::default();
     let bytes = inflated_bytes(&message).unwrap_or(0);
-    match bytes < LARGE_MESSAGE_BYTES_MIN {
-        true => uncompressed(message, &limits),
-        false => block_in_place(|| uncompressed(message, &limits)),
+    if bytes < LARGE_MESSAGE_BYTES_MIN {
+        uncompressed(message, &limits)
+    } else {
+        block_in_place(|| uncompressed(message, &limits))
     }
 }

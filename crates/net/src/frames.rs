@@ -269,9 +269,10 @@ impl<R: AsyncRead + Unpin> FrameReader<R> {
 
     /// Reads once. The end of the stream is an error.
     async fn fill_some(&mut self, wanted: usize) -> Result<(), FrameError> {
-        match self.fill(wanted).await? {
-            true => Ok(()),
-            false => Err(io::Error::from(io::ErrorKind::UnexpectedEof).into()),
+        if self.fill(wanted).await? {
+            Ok(())
+        } else {
+            Err(io::Error::from(io::ErrorKind::UnexpectedEof).into())
         }
     }
 
@@ -380,9 +381,10 @@ mod tests {
                 .expect("a message")
                 .expect("not the end");
             assert_eq!(frame.bytes, expected);
-            let held = match expected.len() > FREE_BYTES_MAX {
-                true => expected.len() as u64,
-                false => 0,
+            let held = if expected.len() > FREE_BYTES_MAX {
+                expected.len() as u64
+            } else {
+                0
             };
             assert_eq!(frame.share.bytes(), held);
         }

@@ -23,7 +23,7 @@ async fn things(uri: &str) -> Result<Collection<Document>> {
     Ok(client.database("shop").collection("things"))
 }
 
-/// What an application does, and everything it is told.
+/// Runs the commands of an application, and returns all their results.
 async fn session(things: &Collection<Document>) -> Result<Vec<Document>> {
     let documents = (0..500).map(|id| doc! { "_id": id, "n": id % 7, "text": "x".repeat(2_000) });
     things.insert_many(documents).await?;
@@ -33,34 +33,35 @@ async fn session(things: &Collection<Document>) -> Result<Vec<Document>> {
     let deleted = things.delete_many(doc! { "n": 0 }).await?;
     let again = things.insert_one(doc! { "_id": 1 }).await;
     ensure!(again.is_err(), "the _id is there already");
-    let mut told = vec![doc! {
+    let mut results = vec![doc! {
         "updated": updated.modified_count as i64, "deleted": deleted.deleted_count as i64,
         "error": again.expect_err("it is one").to_string(),
     }];
     let found = things.find(doc! {}).sort(doc! { "_id": 1 }).batch_size(30);
-    told.extend(found.await?.try_collect::<Vec<_>>().await?);
-    told.push(doc! { "count": things.count_documents(doc! { "n": { "$gt": 3 } }).await? as i64 });
+    results.extend(found.await?.try_collect::<Vec<_>>().await?);
+    results
+        .push(doc! { "count": things.count_documents(doc! { "n": { "$gt": 3 } }).await? as i64 });
     things.drop().await?;
-    Ok(told)
+    Ok(results)
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn an_application_sees_no_difference() -> Result<()> {
     let upstream = FerretDb::start()?;
-    let front = in_front_of(upstream.uri(), &[])?;
+    let proxy = in_front_of(upstream.uri(), &[])?;
     let direct = session(&things(upstream.uri()).await?).await?;
     for options in ["", "/?compressors=zstd", "/?compressors=snappy,zlib"] {
-        let uri = format!("{}{options}", front.uri());
+        let uri = format!("{}{options}", proxy.uri());
         assert_eq!(session(&things(&uri).await?).await?, direct, "{options}");
     }
-    front.stop()
+    proxy.stop()
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn drivers_do_not_learn_where_the_upstream_is() -> Result<()> {
     let upstream = FerretDb::start_with(&["--repl-set-name=rs0"])?;
-    let front = in_front_of(upstream.uri(), &[])?;
-    let mut client = WireClient::connect(front.process().address()).await?;
+    let proxy = in_front_of(upstream.uri(), &[])?;
+    let mut client = WireClient::connect(proxy.process().address()).await?;
     let hello = client.run(&doc! { "hello": 1, "$db": "admin" }).await?;
     for hidden in ["hosts", "me", "primary", "setName"] {
         ensure!(hello.get(hidden)?.is_none(), "{hello:?}");
@@ -70,10 +71,10 @@ async fn drivers_do_not_learn_where_the_upstream_is() -> Result<()> {
     // A driver that looks for its deployment stays with us, and finds the upstream.
     let direct = format!("{}/?directConnection=true", upstream.uri());
     assert_eq!(
-        session(&things(front.uri()).await?).await?,
+        session(&things(proxy.uri()).await?).await?,
         session(&things(&direct).await?).await?
     );
-    front.stop()
+    proxy.stop()
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -87,38 +88,38 @@ async fn passwords_and_tls_go_through() -> Result<()> {
     )?;
     let tls = format!("tls=true&tlsCAFile={}", file("tls_ca.pem"));
     let uri = format!("mongodb://{}/?{tls}", upstream.process().address());
-    let front = in_front_of(&uri, &[])?;
+    let proxy = in_front_of(&uri, &[])?;
     let added = Command::new(BINARY)
         .args(["user", "add", "ada", "--uri", &uri])
         .env("FOREBAY_PASSWORD", "secret")
         .status()?;
     ensure!(added.success(), "the first user is made");
-    let address = front.process().address();
+    let address = proxy.process().address();
     let known = things(&format!("mongodb://ada:secret@{address}/?authSource=admin")).await?;
     assert!(session(&known).await?.len() > 100);
-    let stranger = things(front.uri()).await?.find_one(doc! {}).await;
+    let stranger = things(proxy.uri()).await?.find_one(doc! {}).await;
     let refused = stranger.expect_err("it has not authenticated").to_string();
     assert!(refused.contains("requires authentication"), "{refused}");
     let wrong = things(&format!("mongodb://ada:guess@{address}/?authSource=admin")).await?;
     wrong.find_one(doc! {}).await.expect_err("a wrong password");
-    front.stop()
+    proxy.stop()
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn an_upstream_that_is_away_is_away_for_clients() -> Result<()> {
     let upstream = own_address()?.to_string();
-    let front = in_front_of(&format!("mongodb://{upstream}"), &[])?;
-    let uri = format!("{}/?serverSelectionTimeoutMS=1000", front.uri());
+    let proxy = in_front_of(&format!("mongodb://{upstream}"), &[])?;
+    let uri = format!("{}/?serverSelectionTimeoutMS=1000", proxy.uri());
     let refused = things(&uri).await?.find_one(doc! {}).await;
-    let told = refused.expect_err("no upstream can answer").to_string();
+    let error = refused.expect_err("no upstream answers").to_string();
     ensure!(
-        told.contains(&format!("the upstream {upstream} cannot be reached")),
-        "{told}"
+        error.contains(&format!("the upstream {upstream} cannot be reached")),
+        "{error}"
     );
-    let mut client = WireClient::connect(front.process().address()).await?;
+    let mut client = WireClient::connect(proxy.process().address()).await?;
     for _ in 0..2 {
         let answer = client.run(&doc! { "ping": 1, "$db": "admin" }).await;
-        answer.err().context("no upstream can answer")?;
+        answer.err().context("no upstream answers")?;
     }
-    front.stop()
+    proxy.stop()
 }

@@ -15,7 +15,7 @@ const WRITES: usize = 150;
 
 struct Pair {
     _upstream: FerretDb,
-    front: Server,
+    proxy: Server,
     direct: Database,
     proxied: Database,
 }
@@ -28,12 +28,12 @@ impl Pair {
             arguments,
         ]
         .concat();
-        let front = Server::start(BINARY, &all)?;
+        let proxy = Server::start(BINARY, &all)?;
         let direct = Client::with_uri_str(upstream.uri()).await?.database("shop");
-        let proxied = front.client().await?.database("shop");
+        let proxied = proxy.client().await?.database("shop");
         Ok(Pair {
             _upstream: upstream,
-            front,
+            proxy,
             direct,
             proxied,
         })
@@ -226,7 +226,7 @@ async fn searches_through_forebay_are_those_of_the_upstream() -> Result<()> {
             .await?;
     }
     declare(&pair.proxied, "name").await?;
-    // Writes while the load goes on count too.
+    // Writes during the load count too.
     for turn in 0..WRITES {
         write(&things, &mut rng).await;
         if turn == 20 {
@@ -252,7 +252,7 @@ async fn searches_through_forebay_are_those_of_the_upstream() -> Result<()> {
     let counters = status.get_document("forebayUpstream")?;
     ensure!(counters.get_i64("compared")? > 0, "{counters}");
     ensure!(counters.get_i64("differed")? == 0, "{counters}");
-    pair.front.stop()
+    pair.proxy.stop()
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -273,7 +273,7 @@ async fn without_exclusive_writes_the_cache_is_off_and_says_so() -> Result<()> {
         pair.things().count_documents(doc! { "name": "x" }).await?,
         1
     );
-    pair.front.stop()
+    pair.proxy.stop()
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -285,8 +285,8 @@ async fn declared_caches_are_listed_kept_and_dropped() -> Result<()> {
     declare(&pair.proxied, "name").await?;
     let listed = pair.things().list_index_names().await?;
     ensure!(listed.contains(&"name_cache".to_owned()), "{listed:?}");
-    pair.front.shutdown_and_restart()?;
-    pair.proxied = pair.front.client().await?.database("shop");
+    pair.proxy.shutdown_and_restart()?;
+    pair.proxied = pair.proxy.client().await?.database("shop");
     wait_until_cached(&pair.proxied).await?;
     assert_eq!(
         pair.things()
@@ -297,7 +297,7 @@ async fn declared_caches_are_listed_kept_and_dropped() -> Result<()> {
     pair.things().drop_index("name_cache").await?;
     let listed = pair.things().list_index_names().await?;
     ensure!(!listed.contains(&"name_cache".to_owned()), "{listed:?}");
-    pair.front.stop()
+    pair.proxy.stop()
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -322,5 +322,5 @@ async fn a_dropped_collection_is_empty_for_the_cache_too() -> Result<()> {
             0
         );
     }
-    pair.front.stop()
+    pair.proxy.stop()
 }

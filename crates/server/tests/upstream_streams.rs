@@ -1,6 +1,5 @@
-//! A Forebay in front of another, which is written to through the front and past it, while either is killed: every
-//! client reads what it wrote through the front, and once the writers rest, searches through the front are those of the
-//! upstream.
+//! A proxy of another Forebay, which is written to through the proxy and directly, while either is killed. Every client
+//! reads what it wrote through the proxy, and once the writers rest, searches through the proxy are the upstream's.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -16,11 +15,11 @@ use tokio::task::JoinSet;
 
 const BINARY: &str = env!("CARGO_BIN_EXE_forebay");
 const HISTORY: [&str; 2] = ["--documents-change-history-bytes-max", "1GiB"];
-/// Writers through the front, and as many past it.
+/// Number of writers through the proxy, and of direct ones.
 const WRITERS: i32 = 3;
 /// `_id`s of one writer.
 const IDS: i32 = 300;
-/// How long the front may take to be what the upstream is, once no client writes.
+/// Maximum time until the proxy equals the upstream, after the last write.
 const PATIENCE: Duration = Duration::from_secs(60);
 /// Write commands that the upstream runs between two kills.
 const WRITES: i64 = 1_500;
@@ -28,7 +27,7 @@ const PATTERNS: [&str; 4] = ["^web", "pool", "-pack$", "x.*x"];
 
 struct Pair {
     upstream: Server,
-    front: Server,
+    proxy: Server,
 }
 
 impl Pair {
@@ -40,8 +39,8 @@ impl Pair {
         )?;
         let uri = format!("mongodb://{listen}");
         let always = ["--upstream", &uri, "--devices", "host:2"];
-        let front = Server::start(BINARY, &[&always[..], arguments].concat())?;
-        Ok(Pair { upstream, front })
+        let proxy = Server::start(BINARY, &[&always[..], arguments].concat())?;
+        Ok(Pair { upstream, proxy })
     }
 
     async fn direct(&self) -> Result<Database> {
@@ -49,7 +48,7 @@ impl Pair {
     }
 
     async fn proxied(&self) -> Result<Database> {
-        Ok(self.front.client().await?.database("shop"))
+        Ok(self.proxy.client().await?.database("shop"))
     }
 }
 
@@ -72,7 +71,7 @@ async fn wait_until_cached(db: &Database) -> Result<()> {
     let mut last = None;
     let cached = wait_for("a cache", PATIENCE, async || {
         last = match reason(db).await {
-            // A front looks for an upstream that is away once a second.
+            // A proxy looks for an upstream that is away once a second.
             Err(error) if format!("{error:#}").contains("(ShutdownInProgress)") => {
                 Some(error.to_string())
             }
@@ -134,7 +133,7 @@ async fn write(
     Ok(None)
 }
 
-/// Writes until it is told to stop or a server is killed. A writer through the front looks for what it wrote.
+/// Writes until `stop` is set or a server is killed. A writer through the proxy searches for what it wrote.
 async fn write_on(
     db: Database,
     first: i32,
@@ -223,7 +222,7 @@ async fn counts(db: &Database) -> Result<Vec<i64>> {
     Ok(counts)
 }
 
-/// Waits until searches through the front are those of the upstream, and the cache gives them.
+/// Waits until searches through the proxy are those of the upstream, and the cache gives them.
 async fn agree(pair: &Pair) -> Result<()> {
     let (direct, proxied) = (pair.direct().await?, pair.proxied().await?);
     wait_until_cached(&proxied).await?;
@@ -233,7 +232,7 @@ async fn agree(pair: &Pair) -> Result<()> {
         Ok((last.0 == last.1).then_some(()))
     });
     let agreed = agreed.await;
-    agreed.with_context(|| format!("the upstream counts {:?}, the front {:?}", last.0, last.1))
+    agreed.with_context(|| format!("the upstream counts {:?}, the proxy {:?}", last.0, last.1))
 }
 
 /// A copy of the upstream's files, as the disk has them at a cut of power if nothing reached it later.
@@ -281,7 +280,7 @@ fn copy_folder(from: &Path, to: &Path) -> Result<()> {
     Ok(())
 }
 
-/// Writes through the front what the upstream is going to lose, and looks for it there.
+/// Writes through the proxy what the upstream is going to lose, and looks for it there.
 async fn write_in_vain(pair: &Pair) -> Result<()> {
     let proxied = pair.proxied().await?;
     let things = proxied.collection::<Document>("things");
@@ -304,21 +303,21 @@ async fn named_x(pair: &Pair) -> Result<()> {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_front_follows_what_is_written_past_it() -> Result<()> {
+async fn a_proxy_follows_direct_writes() -> Result<()> {
     let seed = seed("upstream_streams");
     let mut pair = Pair::start(&[])?;
     pair.direct().await?.create_collection("things").await?;
     declare(&pair.proxied().await?).await?;
     wait_until_cached(&pair.proxied().await?).await?;
-    ensure!(storm(&pair, seed).await? > 0, "no client wrote");
+    ensure!(storm(&pair, seed).await? > 0, "there was no write");
     agree(&pair).await?;
-    // What is written while the front is away is followed from where it was.
-    pair.front.kill();
+    // Writes while the proxy does not run are followed after its start.
+    pair.proxy.kill();
     let things = pair.direct().await?.collection::<Document>("things");
     things
         .insert_one(doc! { "_id": -1, "name": "written meanwhile, x and x" })
         .await?;
-    pair.front.restart()?;
+    pair.proxy.restart()?;
     agree(&pair).await?;
     storm(&pair, seed + 1).await?;
     pair.upstream.kill();
@@ -326,34 +325,34 @@ async fn a_front_follows_what_is_written_past_it() -> Result<()> {
     agree(&pair).await?;
     storm(&pair, seed + 2).await?;
     agree(&pair).await?;
-    pair.front.stop()?;
+    pair.proxy.stop()?;
     pair.upstream.stop()
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_front_that_is_started_again_has_nothing_that_its_upstream_lost() -> Result<()> {
+async fn a_restarted_proxy_has_nothing_that_its_upstream_lost() -> Result<()> {
     let seed = seed("upstream_streams_lost");
     let mut pair = Pair::start(&[])?;
     named_x(&pair).await?;
     declare(&pair.proxied().await?).await?;
     wait_until_cached(&pair.proxied().await?).await?;
-    // So long that the front has kept where it is.
+    // Until the proxy has noted its position.
     storm(&pair, seed).await?;
     agree(&pair).await?;
     let disk = Disk::synced(&pair).await?;
     write_in_vain(&pair).await?;
-    pair.front.kill();
+    pair.proxy.kill();
     pair.upstream.kill();
     disk.cut_power()?;
     pair.upstream.restart()?;
-    pair.front.restart()?;
+    pair.proxy.restart()?;
     agree(&pair).await?;
-    pair.front.stop()?;
+    pair.proxy.stop()?;
     pair.upstream.stop()
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_front_answers_nothing_that_its_upstream_lost() -> Result<()> {
+async fn a_proxy_answers_nothing_that_its_upstream_lost() -> Result<()> {
     let mut pair = Pair::start(&[])?;
     named_x(&pair).await?;
     declare(&pair.proxied().await?).await?;
@@ -373,18 +372,18 @@ async fn a_front_answers_nothing_that_its_upstream_lost() -> Result<()> {
         .await?;
         ensure!(counts(&proxied).await? == has);
     }
-    pair.front.stop()?;
+    pair.proxy.stop()?;
     pair.upstream.stop()
 }
 
-/// The place in the stream is kept beside the shadows, in no collection that clients could name.
+/// The position in the stream is noted with the replica, in no collection that clients could name.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_front_keeps_its_own_apart_from_collections() -> Result<()> {
+async fn notes_of_a_proxy_are_in_no_collection() -> Result<()> {
     let seed = seed("upstream_streams_apart");
     let mut pair = Pair::start(&[])?;
     let proxied = pair.proxied().await?;
     declare(&proxied).await?;
-    let own = pair.front.client().await?.database("forebay");
+    let own = pair.proxy.client().await?.database("forebay");
     let index = doc! { "key": { "token": "cache" }, "name": "token_cache" };
     own.run_command(doc! { "createIndexes": "resume_tokens", "indexes": [index] })
         .await?;
@@ -394,15 +393,15 @@ async fn a_front_keeps_its_own_apart_from_collections() -> Result<()> {
     let kept = doc! { "token": { "$not": { "$regex": "x" } } };
     let found = tokens.count_documents(kept).await?;
     ensure!(found == 0, "the upstream has no such collection");
-    pair.front.kill();
-    pair.front.restart()?;
+    pair.proxy.kill();
+    pair.proxy.restart()?;
     agree(&pair).await?;
-    pair.front.stop()?;
+    pair.proxy.stop()?;
     pair.upstream.stop()
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_front_sees_a_collection_go() -> Result<()> {
+async fn a_proxy_follows_the_drop_of_a_collection() -> Result<()> {
     let pair = Pair::start(&[])?;
     let (direct, proxied) = (pair.direct().await?, pair.proxied().await?);
     let things = direct.collection::<Document>("things");
@@ -413,12 +412,12 @@ async fn a_front_sees_a_collection_go() -> Result<()> {
     things.insert_one(doc! { "_id": 2, "name": "pool" }).await?;
     agree(&pair).await?;
     ensure!(counts(&proxied).await? == [0, 1, 0, 0]);
-    pair.front.stop()?;
+    pair.proxy.stop()?;
     pair.upstream.stop()
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_front_goes_on_without_its_upstream_if_asked() -> Result<()> {
+async fn a_proxy_serves_stale_answers_without_its_upstream() -> Result<()> {
     let mut pair = Pair::start(&["--upstream-serve-stale"])?;
     let (direct, proxied) = (pair.direct().await?, pair.proxied().await?);
     let things = direct.collection::<Document>("things");
@@ -426,7 +425,7 @@ async fn a_front_goes_on_without_its_upstream_if_asked() -> Result<()> {
     declare(&proxied).await?;
     agree(&pair).await?;
     pair.upstream.kill();
-    // Old connections and new ones: the upstream lets everybody read.
+    // Old connections and new ones: the upstream let all clients read.
     for db in [&proxied, &pair.proxied().await?] {
         ensure!(counts(db).await? == [0, 0, 0, 1]);
         let other = db.collection::<Document>("things");
@@ -437,18 +436,18 @@ async fn a_front_goes_on_without_its_upstream_if_asked() -> Result<()> {
         ensure!(other.insert_one(doc! { "_id": 2 }).await.is_err());
     }
     let status = proxied.run_command(doc! { "serverStatus": 1 }).await;
-    ensure!(status.is_err(), "that is the upstream's to tell");
+    ensure!(status.is_err(), "only the upstream answers that");
     pair.upstream.restart()?;
     let things = pair.direct().await?.collection::<Document>("things");
     things.insert_one(doc! { "_id": 3, "name": "pool" }).await?;
     agree(&pair).await?;
     ensure!(counts(&proxied).await? == [0, 1, 0, 1]);
-    pair.front.stop()?;
+    pair.proxy.stop()?;
     pair.upstream.stop()
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_front_stops_without_its_upstream() -> Result<()> {
+async fn a_proxy_stops_without_its_upstream() -> Result<()> {
     let mut pair = Pair::start(&[])?;
     let proxied = pair.proxied().await?;
     let things = pair.direct().await?.collection::<Document>("things");
@@ -459,7 +458,7 @@ async fn a_front_stops_without_its_upstream() -> Result<()> {
     ensure!(counts(&proxied).await.is_err());
     pair.upstream.restart()?;
     agree(&pair).await?;
-    pair.front.stop()?;
+    pair.proxy.stop()?;
     pair.upstream.stop()
 }
 
@@ -479,6 +478,6 @@ async fn a_large_collection_is_loaded_in_parts() -> Result<()> {
     }
     declare(&pair.proxied().await?).await?;
     agree(&pair).await?;
-    pair.front.stop()?;
+    pair.proxy.stop()?;
     pair.upstream.stop()
 }

@@ -216,7 +216,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
     ) -> Result<Answer, FrameError> {
         let Some(ready) = self.answering(replica) else {
             // A whole copy may answer once the upstream is away. Permission cannot be asked for then.
-            if self.replicas.serve_stale && !self.is_stale {
+            if self.replicas.serve_stale && !self.is_cut_off {
                 self.prove_read(replica).await?;
             }
             return Ok(Answer::Forward(self.not_ready(replica)));
@@ -244,9 +244,12 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
 
     /// Returns why the replica does not answer this client.
     fn not_ready(&self, replica: &Replica) -> Reason {
-        let away = || match self.replicas.is_away() {
-            true => "the upstream cannot be reached".to_owned(),
-            false => "the cache has just been loaded".to_owned(),
+        let away = || {
+            if self.replicas.is_away() {
+                "the upstream cannot be reached".to_owned()
+            } else {
+                "the cache has just been loaded".to_owned()
+            }
         };
         Reason::NotReady(replica.reason().unwrap_or_else(away))
     }
@@ -255,7 +258,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
     fn answering(&self, replica: &Replica) -> Option<Answering> {
         replica.answering(View {
             is_away: self.replicas.is_away(),
-            is_cut_off: self.is_stale,
+            is_cut_off: self.is_cut_off,
             serve_stale: self.replicas.serve_stale,
             exclusive: self.replicas.exclusive,
         })
@@ -276,9 +279,10 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
         replicas.counters.compared.fetch_add(1, Ordering::Relaxed);
         let mut tries = 0;
         loop {
-            let no_writes = match replicas.exclusive {
-                true => Some(replica.apply_lock.clone().read_owned().await),
-                false => None,
+            let no_writes = if replicas.exclusive {
+                Some(replica.apply_lock.clone().read_owned().await)
+            } else {
+                None
             };
             let paused = replica.pause().await;
             let held = (paused, no_writes);
@@ -345,7 +349,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
     pub(super) async fn prove_read(&mut self, replica: &Replica) -> Result<bool, FrameError> {
         let namespace = &replica.namespace;
         let proven = self.proven.get(namespace);
-        if self.is_stale {
+        if self.is_cut_off {
             return Ok(self.was_proven_in_time(proven.copied(), replica));
         }
         if proof::is_valid(proven.copied(), Instant::now()) {

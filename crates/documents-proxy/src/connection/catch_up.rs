@@ -41,9 +41,10 @@ pub(super) async fn wait_until_applied(
             replica.require_applied(at);
         }
         while replica.is_following() {
-            let (answers, limit) = match replica.is_ready() {
-                true => (true, STREAM_TIMEOUT),
-                false => (false, CATCH_UP_TIMEOUT),
+            let (answers, limit) = if replica.is_ready() {
+                (true, STREAM_TIMEOUT)
+            } else {
+                (false, CATCH_UP_TIMEOUT)
             };
             if timeout(limit, replica.wait_applied(at)).await.is_ok() {
                 break;

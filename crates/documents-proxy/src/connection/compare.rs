@@ -57,9 +57,10 @@ pub fn judge(
         }
         _ => return Verdict::Undecided,
     };
-    match explained {
-        true => Verdict::Same,
-        false => Verdict::Different,
+    if explained {
+        Verdict::Same
+    } else {
+        Verdict::Different
     }
 }
 

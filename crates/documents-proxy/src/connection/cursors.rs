@@ -72,20 +72,17 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
             .filter_map(|id| Some(id.ok()?.as_i64()?.wrapping_neg()))
             .collect();
         let others: Vec<i64> = numbers(body).filter(|id| !killed.contains(id)).collect();
-        let reply_of_others = match others.is_empty() || self.is_stale {
-            true => {
-                let none = RawArrayBuf::new;
-                rawdoc! {
-                    "cursorsKilled": none(), "cursorsNotFound": RawArrayBuf::from_iter(others), "cursorsAlive": none(),
-                    "cursorsUnknown": none(), "ok": 1.0,
-                }
+        let reply_of_others = if others.is_empty() || self.is_cut_off {
+            let none = RawArrayBuf::new;
+            rawdoc! {
+                "cursorsKilled": none(), "cursorsNotFound": RawArrayBuf::from_iter(others), "cursorsAlive": none(),
+                "cursorsUnknown": none(), "ok": 1.0,
             }
-            false => {
-                let kill = with_cursors(body, others.into_iter());
-                match self.ask_as_client(kill).await? {
-                    Some(reply_of_others) => reply_of_others,
-                    None => return Ok(Next::Close),
-                }
+        } else {
+            let kill = with_cursors(body, others.into_iter());
+            match self.ask_as_client(kill).await? {
+                Some(reply_of_others) => reply_of_others,
+                None => return Ok(Next::Close),
             }
         };
         self.respond(with_killed(&reply_of_others, killed), &request)
@@ -112,9 +109,10 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
 
     /// Passes a command on, unless the upstream is away.
     async fn exchange_if_there(&mut self, request: Request) -> Result<Next, FrameError> {
-        match self.is_stale {
-            true => self.refuse_away(&request).await,
-            false => self.exchange(request, Flags::default()).await,
+        if self.is_cut_off {
+            self.refuse_away(&request).await
+        } else {
+            self.exchange(request, Flags::default()).await
         }
     }
 }

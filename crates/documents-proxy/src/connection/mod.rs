@@ -77,9 +77,9 @@ pub struct Connection<S> {
     /// Has the client authenticated, or begun to?
     may_be_authenticated: bool,
     /// Is the client cut off from the upstream, and answered by caches alone?
-    is_stale: bool,
+    is_cut_off: bool,
     /// Is a read in progress that caches may answer if the upstream goes away?
-    may_go_stale: bool,
+    may_be_cut_off: bool,
 }
 
 /// A request as it is sent to the upstream.
@@ -124,8 +124,8 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
             proven: HashMap::new(),
             reply_share: None,
             may_be_authenticated: false,
-            is_stale: false,
-            may_go_stale: false,
+            is_cut_off: false,
+            may_be_cut_off: false,
         }
     }
 
@@ -150,12 +150,12 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
             let memory = self.memory().clone();
             let frame = tokio::select! {
                 frame = self.reader.next(&limits, &memory) => frame,
-                () = self.upstream_reader.closed(), if !self.is_stale => {
+                () = self.upstream_reader.closed(), if !self.is_cut_off => {
                     self.replicas.check_after_close();
-                    match self.go_stale_if_away().await {
-                        true => continue,
-                        false => Ok(None),
+                    if self.cut_off_if_away().await {
+                        continue;
                     }
+                    Ok(None)
                 }
                 () = stopped(&mut shutdown) => Ok(None),
             };
@@ -173,9 +173,10 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
     /// The account that the client's messages take from. If the upstream requires no authentication, no client counts
     /// as a stranger.
     fn memory(&self) -> &Account {
-        match self.proxy.upstream.has_credential() && !self.may_be_authenticated {
-            true => &self.proxy.strangers,
-            false => &self.proxy.memory,
+        if self.proxy.upstream.has_credential() && !self.may_be_authenticated {
+            &self.proxy.strangers
+        } else {
+            &self.proxy.memory
         }
     }
 
@@ -213,7 +214,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
         } = frame;
         let (bytes, compressor) = inflated(bytes)?;
         let request = Request { bytes, compressor };
-        if self.is_stale && !self.replicas.is_away() && !self.reconnect().await {
+        if self.is_cut_off && !self.replicas.is_away() && !self.reconnect().await {
             return Ok(Next::Close);
         }
         match op_code(&request.bytes)? {
@@ -233,18 +234,21 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
             request.compressor = None;
         }
         let flags = peek.flags;
-        match hello::is_hello(name) {
-            true if flags.has(Flags::MORE_TO_COME) => self.exchange(request, flags).await,
-            true => self.hello(request).await,
-            false if self.is_stale => self.answer_stale(request).await,
-            false if self.replicas.serve_stale && (reads::is_read(name) || name == "getMore") => {
-                self.read_or_go_stale(request).await
-            }
-            false => {
-                let replicas = self.replicas.clone();
-                self.serve_command(&replicas, request).await
-            }
+        let is_hello = hello::is_hello(name);
+        if is_hello && flags.has(Flags::MORE_TO_COME) {
+            return self.exchange(request, flags).await;
         }
+        if is_hello {
+            return self.hello(request).await;
+        }
+        if self.is_cut_off {
+            return self.answer_stale(request).await;
+        }
+        if self.replicas.serve_stale && (reads::is_read(name) || name == "getMore") {
+            return self.read_or_cut_off(request).await;
+        }
+        let replicas = self.replicas.clone();
+        self.serve_command(&replicas, request).await
     }
 
     /// Sends a request to the upstream, and its replies to the client.
@@ -277,7 +281,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
             return Err(unknown(header.op_code));
         };
         self.remember_client(&message.body);
-        if self.is_stale {
+        if self.is_cut_off {
             return self.hello_stale(&message.body, &request).await;
         }
         self.may_be_authenticated |= handshake::authenticates(&message.body);
@@ -288,9 +292,10 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
         };
         let asked = asked.encode(header.request_id, 0);
         let Some(reply) = self.ask_hello(&asked, header.request_id).await? else {
-            return match self.is_stale {
-                true => self.hello_stale(&message.body, &request).await,
-                false => Ok(Next::Close),
+            return if self.is_cut_off {
+                self.hello_stale(&message.body, &request).await
+            } else {
+                Ok(Next::Close)
             };
         };
         let Message {
@@ -313,9 +318,10 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
     /// proof of what the client may read.
     fn handshake_reply(&self, received: &RawDocument, asked: &RawDocument) -> RawDocumentBuf {
         let reply = handshake::reply(received, asked);
-        match self.replicas.serve_stale {
-            true => reads::without(&reply, &["topologyVersion"]),
-            false => reply,
+        if self.replicas.serve_stale {
+            reads::without(&reply, &["topologyVersion"])
+        } else {
+            reply
         }
     }
 
@@ -341,7 +347,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
             return self.query_hello(&query, header, &command.to_owned()).await;
         }
         let authenticates = matches!(name, "saslStart" | "saslContinue");
-        if query.command_database().is_some() && authenticates && !self.is_stale {
+        if query.command_database().is_some() && authenticates && !self.is_cut_off {
             self.proven.clear();
             self.may_be_authenticated = true;
             return self.exchange(request, Flags::default()).await;
@@ -358,7 +364,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
         command: &RawDocumentBuf,
     ) -> Result<Next, FrameError> {
         self.remember_client(command);
-        if self.is_stale {
+        if self.is_cut_off {
             return self.query_hello_stale(header, command).await;
         }
         self.may_be_authenticated |= handshake::authenticates(command);
@@ -368,9 +374,10 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
         };
         let asked = asked.encode(header.request_id);
         let Some(reply) = self.ask_hello(&asked, header.request_id).await? else {
-            return match self.is_stale {
-                true => self.query_hello_stale(header, command).await,
-                false => Ok(Next::Close),
+            return if self.is_cut_off {
+                self.query_hello_stale(header, command).await
+            } else {
+                Ok(Next::Close)
             };
         };
         let Message {
@@ -412,14 +419,14 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
     ) -> Result<Option<Bytes>, FrameError> {
         self.send(hello).await?;
         let documents = self.proxy.documents.clone();
-        self.may_go_stale = self.replicas.serve_stale;
+        self.may_be_cut_off = self.replicas.serve_stale;
         let reply = tokio::select! {
             reply = self.receive(request_id) => reply,
             () = documents.stopping() => Ok(None),
         };
-        self.may_go_stale = false;
+        self.may_be_cut_off = false;
         if matches!(reply, Ok(None)) && self.replicas.is_away() {
-            self.go_stale_if_away().await;
+            self.cut_off_if_away().await;
         }
         reply
     }
@@ -447,7 +454,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
                 frame = self.upstream_reader.next(&REPLY_LIMITS, &memory) => self.note_loss(frame)?,
                 () = self.reader.closed() => None,
                 // It may hang, with the connection open.
-                () = self.replicas.wait_away(), if self.may_go_stale => None,
+                () = self.replicas.wait_away(), if self.may_be_cut_off => None,
             };
             match frame {
                 Some(frame) if !answers(&frame, request_id) => {}

@@ -68,9 +68,10 @@ pub async fn answer(
     if read.is_whole() {
         let plain = plain(read.body);
         let reply = replicas.run_for(client, &read.namespace.db, plain).await;
-        return match succeeded(&reply) || was_stopped(&reply) {
-            true => Answer::Reply(cursors::renumbered(reply)),
-            false => Answer::Forward(Reason::refused(&reply)),
+        return if succeeded(&reply) || was_stopped(&reply) {
+            Answer::Reply(cursors::renumbered(reply))
+        } else {
+            Answer::Forward(Reason::refused(&reply))
         };
     }
     let ids = match read.first_ids(replicas, replica, client).await {
@@ -210,17 +211,17 @@ impl<'a> Read<'a> {
             one_by_one: self.can_be_judged_here().then_some(first),
             together: ids.len(),
         };
-        let strategy = match ids.is_empty() {
-            true if wanted.one_by_one.is_some() => Strategy::OneByOne,
-            true => Strategy::Together,
-            false if replicas.is_away() => {
-                let why = "the upstream cannot be reached".to_owned();
-                return Answer::Forward(Reason::NotReady(why));
-            }
-            false => match self.strategy(replicas, replica, &ids, wanted).await {
+        let strategy = if ids.is_empty() {
+            let one_by_one = wanted.one_by_one.map(|_| Strategy::OneByOne);
+            one_by_one.unwrap_or(Strategy::Together)
+        } else if replicas.is_away() {
+            let why = "the upstream cannot be reached".to_owned();
+            return Answer::Forward(Reason::NotReady(why));
+        } else {
+            match self.strategy(replicas, replica, &ids, wanted).await {
                 Ok(strategy) => strategy,
                 Err(reason) => return Answer::Forward(reason),
-            },
+            }
         };
         if strategy == Strategy::Together {
             return Answer::Narrowed(self.narrowed(ids), wanted);
@@ -435,12 +436,13 @@ impl<'a> Read<'a> {
         client: &ClientContext,
     ) -> Result<Vec<RawBson>, Answer> {
         let ids = self.search(replicas, client, IDS_MAX + 1).await?;
-        match ids.len() <= IDS_MAX {
-            true => Ok(ids),
-            false => Err(Answer::Forward(Reason::TooMany {
+        if ids.len() <= IDS_MAX {
+            Ok(ids)
+        } else {
+            Err(Answer::Forward(Reason::TooMany {
                 condition: self.condition(),
                 is_whole: self.judgement == Judgement::Whole,
-            })),
+            }))
         }
     }
 

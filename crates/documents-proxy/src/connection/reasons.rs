@@ -124,9 +124,10 @@ pub fn by_id(wanted: Wanted, pace: Option<Pace>) -> String {
 /// Returns milliseconds, with one decimal if they are few.
 fn ms(duration: Duration) -> String {
     let ms = duration.as_secs_f64() * 1e3;
-    match ms < 10.0 {
-        true => format!("{ms:.1}"),
-        false => grouped(ms.round() as u64),
+    if ms < 10.0 {
+        format!("{ms:.1}")
+    } else {
+        grouped(ms.round() as u64)
     }
 }
 

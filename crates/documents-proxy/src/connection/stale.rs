@@ -20,35 +20,36 @@ use crate::Proxy;
 
 impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
     /// A client that came while the upstream could not be reached.
-    pub fn stale(proxy: Arc<Proxy>, client: ClientContext, stream: S) -> Connection<S> {
+    pub fn cut_off(proxy: Arc<Proxy>, client: ClientContext, stream: S) -> Connection<S> {
         Connection {
-            is_stale: true,
+            is_cut_off: true,
             ..Connection::new(proxy, client, stream, Box::new(empty()))
         }
     }
 
     /// Checks whether the upstream, which has closed the connection, is away. Returns true if the client is then served
     /// without it.
-    pub(super) async fn go_stale_if_away(&mut self) -> bool {
+    pub(super) async fn cut_off_if_away(&mut self) -> bool {
         let Proxy {
             upstream, replicas, ..
         } = &*self.proxy;
-        self.is_stale = replicas.serve_stale && (replicas.is_away() || !upstream.is_there().await);
-        if self.is_stale {
+        self.is_cut_off =
+            replicas.serve_stale && (replicas.is_away() || !upstream.is_there().await);
+        if self.is_cut_off {
             replicas.mark_away();
         }
-        self.is_stale
+        self.is_cut_off
     }
 
     /// Runs a read. If the upstream goes meanwhile, caches answer the read if they can.
-    pub(super) async fn read_or_go_stale(&mut self, request: Request) -> Result<Next, FrameError> {
+    pub(super) async fn read_or_cut_off(&mut self, request: Request) -> Result<Next, FrameError> {
         let replicas = Arc::clone(&self.replicas);
-        self.may_go_stale = true;
+        self.may_be_cut_off = true;
         let answered = self.serve_command(&replicas, request.clone()).await;
-        self.may_go_stale = false;
+        self.may_be_cut_off = false;
         match answered {
             Ok(Next::Request) => Ok(Next::Request),
-            _ if self.go_stale_if_away().await => self.answer_stale(request).await,
+            _ if self.cut_off_if_away().await => self.answer_stale(request).await,
             ended => ended,
         }
     }
@@ -65,7 +66,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
         self.set_upstream(upstream);
         // It may be another upstream, or have other rules.
         self.proven.clear();
-        self.is_stale = false;
+        self.is_cut_off = false;
         true
     }
 

@@ -190,13 +190,14 @@ impl Write {
             ),
             _ => number(statement, "limit") == Some(1.0),
         };
-        let plan = match is_plain {
-            true => Plan::Touch {
+        let plan = if is_plain {
+            Plan::Touch {
                 ids,
                 queries,
                 upserts,
-            },
-            false => Plan::Unknown,
+            }
+        } else {
+            Plan::Unknown
         };
         Write {
             message,
@@ -281,9 +282,10 @@ fn acknowledged(body: &RawDocument) -> RawDocumentBuf {
     };
     let mut acknowledged = RawDocumentBuf::new();
     for (name, value) in body.into_iter().flatten() {
-        match name.as_str() == "writeConcern" && is_silent(value) {
-            true => acknowledged.append(name, rawdoc! { "w": 1 }),
-            false => acknowledged.append(name, value),
+        if name.as_str() == "writeConcern" && is_silent(value) {
+            acknowledged.append(name, rawdoc! { "w": 1 })
+        } else {
+            acknowledged.append(name, value)
         }
     }
     acknowledged

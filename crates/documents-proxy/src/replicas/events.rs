@@ -217,9 +217,10 @@ mod tests {
     fn reply(is_first: bool, events: &[RawDocumentBuf], after: Option<u64>) -> RawDocumentBuf {
         let mut cursor = RawDocumentBuf::new();
         let batch: RawArrayBuf = events.iter().cloned().collect();
-        match is_first {
-            true => cursor.append(bson::cstr!("firstBatch"), batch),
-            false => cursor.append(bson::cstr!("nextBatch"), batch),
+        if is_first {
+            cursor.append(bson::cstr!("firstBatch"), batch)
+        } else {
+            cursor.append(bson::cstr!("nextBatch"), batch)
         }
         if let Some(at) = after {
             cursor.append(bson::cstr!("postBatchResumeToken"), token(at));

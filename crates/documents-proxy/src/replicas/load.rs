@@ -73,11 +73,10 @@ impl Replicas {
 
     fn log_load(&self, replica: &Replica, why: &str) {
         let namespace = &replica.namespace;
-        match self.exclusive {
-            true => {
-                tracing::info!(%namespace, why, "the caches of a collection are loaded; all writes must come through here (--upstream-writes exclusive)")
-            }
-            false => tracing::info!(%namespace, why, "the caches of a collection are loaded"),
+        if self.exclusive {
+            tracing::info!(%namespace, why, "the caches of a collection are loaded; all writes must come through here (--upstream-writes exclusive)")
+        } else {
+            tracing::info!(%namespace, why, "the caches of a collection are loaded")
         }
     }
 
@@ -95,9 +94,10 @@ impl Replicas {
                 continue;
             };
             tokio::time::sleep(pause).await;
-            let outcome = match self.exclusive {
-                true => self.load(&replica).await,
-                false => self.follow_stream(&replica).await,
+            let outcome = if self.exclusive {
+                self.load(&replica).await
+            } else {
+                self.follow_stream(&replica).await
             };
             match outcome {
                 Ok(()) => {}
@@ -206,9 +206,10 @@ impl Replicas {
         self.empty(replica).await?;
         drop(lock);
         let batch_size = u32::try_from(BATCH_DOCUMENTS).unwrap_or(u32::MAX);
-        let parts = match !self.exclusive && total >= PARTED_DOCUMENTS_MIN {
-            true => parts(&store).await?,
-            false => vec![Document::new()],
+        let parts = if !self.exclusive && total >= PARTED_DOCUMENTS_MIN {
+            parts(&store).await?
+        } else {
+            vec![Document::new()]
         };
         let concern = self.load_concern().await?;
         let mut cursors = Vec::with_capacity(parts.len());
@@ -228,9 +229,10 @@ impl Replicas {
     /// is read is rolled back without an event, and after the present cluster time, so that the stream has every later
     /// write.
     async fn load_concern(&self) -> Result<Option<Document>, ReplicaError> {
-        let now = match self.exclusive {
-            true => None,
-            false => self.upstream_time().await?,
+        let now = if self.exclusive {
+            None
+        } else {
+            self.upstream_time().await?
         };
         Ok(now.map(|at| doc! { "level": "majority", "afterClusterTime": timestamp(at) }))
     }

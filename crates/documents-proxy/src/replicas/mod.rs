@@ -273,9 +273,10 @@ impl Replicas {
     /// Runs a command on a replica, where an error of the command is one of ours.
     async fn demand(&self, db: &str, body: RawDocumentBuf) -> Result<RawDocumentBuf, ReplicaError> {
         let reply = self.run(db, body).await;
-        match succeeded(&reply) {
-            true => Ok(reply),
-            false => Err(ReplicaError::Replica(message(&reply))),
+        if succeeded(&reply) {
+            Ok(reply)
+        } else {
+            Err(ReplicaError::Replica(message(&reply)))
         }
     }
 

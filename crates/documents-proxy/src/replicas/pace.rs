@@ -68,9 +68,10 @@ impl Pace {
             return Some((strategy, by_id));
         }
         let search = self.search?.mul_f64(share);
-        Some(match by_id <= search {
-            true => (strategy, by_id),
-            false => (Strategy::Search, search),
+        Some(if by_id <= search {
+            (strategy, by_id)
+        } else {
+            (Strategy::Search, search)
         })
     }
 

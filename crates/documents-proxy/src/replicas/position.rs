@@ -58,9 +58,10 @@ impl Position {
     /// The token to resume the stream with in a term. Returns `None` if no token can show that the upstream still has
     /// the documents that the replica was made of.
     pub fn token_in(&self, term: Option<Term>) -> Option<&RawDocument> {
-        match self.term == term {
-            true => Some(&self.token),
-            false => self.event.as_deref(),
+        if self.term == term {
+            Some(&self.token)
+        } else {
+            self.event.as_deref()
         }
     }
 

@@ -34,6 +34,8 @@ pub struct Replica {
     /// When the upstream last let an unauthenticated client read it; `None` if it refused the last one.
     public_at: Mutex<Option<Instant>>,
     pub(super) pause_point: PausePoint,
+    /// Delay behind the upstream; `None` if it is unknown.
+    lag: Mutex<Option<Duration>>,
 }
 
 #[derive(Debug, Default)]
@@ -67,6 +69,7 @@ impl Replica {
             progressed: watch::Sender::new(()),
             public_at: Mutex::default(),
             pause_point: PausePoint::default(),
+            lag: Mutex::default(),
         }
     }
 
@@ -101,9 +104,10 @@ impl Replica {
 
     /// Returns the collection that writes are applied to: that of a load if one is in progress beside a whole copy.
     pub(super) fn applied_in(&self) -> &Namespace {
-        match self.inner.lock().life.loads_beside() {
-            true => &self.beside,
-            false => &self.namespace,
+        if self.inner.lock().life.loads_beside() {
+            &self.beside
+        } else {
+            &self.namespace
         }
     }
 
@@ -119,6 +123,16 @@ impl Replica {
         *self.public_at.lock() = at;
     }
 
+    /// Returns the delay behind the upstream at the last change that was applied; `None` if it is unknown.
+    pub fn lag(&self) -> Option<Duration> {
+        *self.lag.lock()
+    }
+
+    /// Records the delay behind the upstream.
+    pub(super) fn set_lag(&self, lag: Duration) {
+        *self.lag.lock() = Some(lag);
+    }
+
     /// Returns why the replica does not answer; `None` if it does, or if there are no caches.
     pub fn reason(&self) -> Option<String> {
         self.inner.lock().life.reason()
@@ -132,10 +146,12 @@ impl Replica {
     /// Declares other caches; none at all if `definitions` is empty. The replica answers nothing then.
     pub fn declare(&self, definitions: Vec<RawDocumentBuf>) {
         let fields = cached_fields(definitions.iter().map(|it| &**it));
+        *self.lag.lock() = None;
         let mut inner = self.inner.lock();
-        match definitions.is_empty() {
-            true => inner.life.undeclare(),
-            false => inner.life.declare(),
+        if definitions.is_empty() {
+            inner.life.undeclare()
+        } else {
+            inner.life.declare()
         }
         inner.fields = Arc::new(ReplicaFields::new(fields));
         inner.definitions = definitions;
@@ -350,6 +366,16 @@ mod tests {
     fn declare(replica: &Replica) {
         replica.declare(vec![rawdoc! { "key": { "name": "cache" } }]);
         replica.invalidate("declared", Duration::ZERO);
+    }
+
+    #[test]
+    fn the_lag_is_unknown_after_a_declaration() {
+        let replica = declared();
+        assert_eq!(replica.lag(), None);
+        replica.set_lag(Duration::from_millis(30));
+        assert_eq!(replica.lag(), Some(Duration::from_millis(30)));
+        declare(&replica);
+        assert_eq!(replica.lag(), None);
     }
 
     #[test]

@@ -71,14 +71,15 @@ impl Replicas {
     pub(super) async fn follow_stream(&self, replica: &Replica) -> Result<(), ReplicaError> {
         let epoch = replica.epoch();
         self.check_suitable(replica).await?;
-        let position = match replica.may_resume() {
-            true => self.noted_position(replica).await?,
-            false => None,
+        let position = if replica.may_resume() {
+            self.noted_position(replica).await?
+        } else {
+            None
         };
         let mut follower = match position {
             Some(position) => {
                 let resumed = replica.resume(epoch);
-                self.reopened_or_loaded(replica, resumed, position, true)
+                self.reopen_or_load(replica, resumed, position, true)
                     .await?
             }
             None => self.load_and_follow(replica).await?,
@@ -94,7 +95,7 @@ impl Replicas {
                     let (lost, is_whole) =
                         (replica.lose_stream(following.epoch), following.is_whole);
                     follower = self
-                        .reopened_or_loaded(replica, lost, position, is_whole)
+                        .reopen_or_load(replica, lost, position, is_whole)
                         .await?;
                 }
                 Err(error) => return Err(error),
@@ -120,7 +121,7 @@ impl Replicas {
 
     /// Opens the stream again, after a position in an earlier run or this one. Loads the replica again if the upstream
     /// cannot resume there.
-    async fn reopened_or_loaded<'a>(
+    async fn reopen_or_load<'a>(
         &'a self,
         replica: &'a Replica,
         resumed: Option<(Arc<ReplicaFields>, u64)>,
@@ -130,9 +131,9 @@ impl Replicas {
         let Some(of) = resumed else {
             return Ok(None);
         };
-        match self.reopened(replica, of, position, is_whole).await {
+        match self.reopen(replica, of, position, is_whole).await {
             Err(error @ (ReplicaError::Upstream(_) | ReplicaError::Lost)) => {
-                tracing::warn!(namespace = %replica.namespace, %error, "the upstream cannot go on from what is cached");
+                tracing::warn!(namespace = %replica.namespace, %error, "the upstream cannot resume the change stream");
                 self.load_and_follow(replica).await
             }
             reopened => reopened,
@@ -141,7 +142,7 @@ impl Replicas {
 
     /// Opens the stream after a position, in the new epoch; waits for the upstream. Returns `None` if the replica has
     /// moved on.
-    async fn reopened<'a>(
+    async fn reopen<'a>(
         &'a self,
         replica: &'a Replica,
         (fields, epoch): (Arc<ReplicaFields>, u64),
@@ -290,11 +291,8 @@ impl Follower<'_> {
             applied.map_err(super::refused)?;
         }
         self.position = position;
-        if changes.lag.is_some() {
-            let namespace = self.replica.namespace.to_string();
-            self.replicas
-                .documents
-                .set_store_lag(&namespace, changes.lag);
+        if let Some(lag) = changes.lag {
+            self.replica.set_lag(lag);
         }
         if let Some(at) = changes.at {
             self.replica.advance_applied(self.epoch, at);

@@ -206,13 +206,13 @@ impl Collection {
     ) -> bool {
         let first = answers.len();
         let mut transaction = Transaction::new(self, writer, chunk.len());
-        let mut go_on = true;
+        let (mut go_on, mut failure) = (true, None);
         for change in chunk {
             let answer = transaction.apply(change);
-            go_on = answer
-                .as_ref()
-                .err()
-                .is_none_or(|error| !ordered && !error.is_fatal());
+            if let Err(error) = &answer {
+                go_on = !ordered && !error.is_fatal();
+                failure = Some(error.clone()).filter(StoreError::is_of_engine);
+            }
             if answer.as_ref().is_ok_and(|it| *it != Changed::Absent) {
                 transaction.made.push(answers.len());
             }
@@ -221,7 +221,11 @@ impl Collection {
                 break;
             }
         }
-        match transaction.commit_noted(note) {
+        let kept = match failure {
+            Some(error) => Err(error),
+            None => transaction.commit_noted(note),
+        };
+        match kept {
             Ok(()) => go_on,
             Err(error) => {
                 answers[first..]

@@ -1,12 +1,14 @@
 //! A bound on the write buffers of all partitions together.
 //!
-//! fjall bounds the buffer of each partition, and only asks its background threads to seal one that is full: while they
-//! write others out, it grows on. It also keeps a buffer that was written out until a later write lets its version go.
+//! fjall bounds the buffer of each partition alone. It also keeps a buffer that was written out until a later write
+//! lets its version go.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use fjall::{AbstractTree, Database, Keyspace};
+use fjall::{AbstractTree, Database};
 use parking_lot::Mutex;
+
+use super::sealing::{AT_ONCE_MAX, Buffer};
 
 /// Snapshots that fjall must see closed before it looks which versions nothing reads any more.
 const CLOSED_SNAPSHOTS: usize = 10_000;
@@ -35,6 +37,14 @@ struct Held {
     idle_looks: u32,
 }
 
+/// What a batch is to do.
+pub(super) enum Admission<'a> {
+    /// Be written.
+    Granted(Admitted<'a>),
+    /// Wait, after sealing these buffers.
+    Full(Vec<Buffer>),
+}
+
 /// A batch that was let in, until it is in the buffers.
 pub(super) struct Admitted<'a> {
     buffers: &'a Buffers,
@@ -59,7 +69,7 @@ struct Look {
     /// Whether buffers are kept that are on disk already.
     keeps_written: bool,
     /// The buffers that are written to, with their bytes.
-    active: Vec<(u64, Keyspace)>,
+    active: Vec<(u64, Buffer)>,
 }
 
 impl Look {
@@ -77,7 +87,7 @@ impl Look {
             look.is_writing |= has_sealed;
             look.keeps_written |= !has_sealed && all > active;
             if active > 0 {
-                look.active.push((active, keyspace.clone()));
+                look.active.push((active, Buffer::of(keyspace)));
             }
         }
         look
@@ -102,12 +112,8 @@ impl Buffers {
         }
     }
 
-    /// Lets a batch in, if there is room for it. If not, sends the largest buffers to disk.
-    pub(super) fn admit(
-        &self,
-        database: &Database,
-        bytes: u64,
-    ) -> fjall::Result<Option<Admitted<'_>>> {
+    /// Lets a batch in, if there is room for it. If not, returns the largest buffers, which are to be sealed.
+    pub(super) fn admit(&self, database: &Database, bytes: u64) -> Admission<'_> {
         let mut held = self.held.lock();
         if !self.has_room(&held, bytes) {
             let look = Look::at(database);
@@ -120,17 +126,15 @@ impl Buffers {
                 } else {
                     held.idle_looks + 1
                 };
-                drop(held);
-                self.seal_largest(look.active)?;
-                return Ok(None);
+                return Admission::Full(self.largest(look.active));
             }
         }
         held.idle_looks = 0;
         held.in_flight += bytes;
-        Ok(Some(Admitted {
+        Admission::Granted(Admitted {
             buffers: self,
             bytes,
-        }))
+        })
     }
 
     /// A large batch finds room when half of it is free, however large it is.
@@ -139,18 +143,19 @@ impl Buffers {
         taken + bytes <= self.bytes_max || taken <= self.bytes_max / 2
     }
 
-    /// Seals the largest buffers, until those left take a quarter of the room at most: the background threads write
-    /// them out.
-    fn seal_largest(&self, mut active: Vec<(u64, Keyspace)>) -> fjall::Result<()> {
+    /// The largest buffers; the others take a quarter of the room at most.
+    fn largest(&self, mut active: Vec<(u64, Buffer)>) -> Vec<Buffer> {
         active.sort_unstable_by_key(|(bytes, _)| *bytes);
         let mut left: u64 = active.iter().map(|(bytes, _)| bytes).sum();
+        let mut largest = Vec::new();
         while left > self.bytes_max / 4
-            && let Some((bytes, keyspace)) = active.pop()
+            && largest.len() < AT_ONCE_MAX
+            && let Some((bytes, buffer)) = active.pop()
         {
-            keyspace.rotate_memtable()?;
+            largest.push(buffer);
             left -= bytes;
         }
-        Ok(())
+        largest
     }
 
     /// Lets go of the buffers that are on disk already, if the last look found some. To be called after a write: fjall

@@ -15,7 +15,7 @@ use parking_lot::{Mutex, RwLock};
 use super::journal::Dropped;
 use super::{
     Batch, Bytes, Direction, Engine, KeyRange, Page, PageLimit, Partition, PartitionId,
-    PartitionKind, archive, buffers, creation, journal, manifest, synced,
+    PartitionKind, archive, buffers, creation, journal, manifest, sealing, synced,
 };
 use crate::error::{Result, StoreError};
 use crate::options::StoreOptions;
@@ -29,15 +29,9 @@ const CATALOGUE_BUFFER_BYTES: u64 = 4 << 20;
 /// The smallest journal limit that fjall accepts.
 const JOURNAL_BYTES_MIN: u64 = 64 << 20;
 
-/// Maximum number of write buffers of a partition that wait to be written out. fjall itself stops writers at 4, in a
-/// loop that does not end on a failure.
-const SEALED_BUFFERS_MAX: usize = 3;
 /// Maximum number of runs of new tables of a partition that wait to be merged. fjall itself stops writers at 30,
 /// likewise.
 const NEW_RUNS_MAX: usize = 24;
-/// Maximum number of write buffers that are queued at once to be written out. fjall's queue takes 1,000, and then
-/// blocks, for ever if the background has failed.
-const QUEUED_BUFFERS_MAX: usize = 500;
 /// Interval at which a writer that waits for background work checks again.
 const THROTTLE_STEP: Duration = Duration::from_millis(2);
 /// Number of threads that write buffers out and merge tables. More than one would be wrong: a thread ends at its first
@@ -74,6 +68,7 @@ pub struct FjallEngine {
     database: Database,
     write_buffer_bytes: u64,
     buffers: buffers::Buffers,
+    sealing: sealing::Sealing,
     /// Makes a writer that is ahead of the background work wait.
     pause: fn(Duration),
     partitions: RwLock<Partitions>,
@@ -186,6 +181,7 @@ impl FjallEngine {
             directory: directory.to_owned(),
             write_buffer_bytes: options.write_buffer_bytes,
             buffers: buffers::Buffers::new(options.write_buffers_bytes_max),
+            sealing: sealing::Sealing::default(),
             pause: options.pause,
             partitions: RwLock::default(),
             journal: synced::JournalSync::open(directory, journals.synced)?,
@@ -211,17 +207,25 @@ impl FjallEngine {
     }
 
     fn keyspace_options(&self, kind: PartitionKind) -> KeyspaceCreateOptions {
-        let (block_bytes, buffer_bytes) = match kind {
-            PartitionKind::Records | PartitionKind::History => {
-                (RECORD_BLOCK_BYTES, self.write_buffer_bytes)
-            }
-            PartitionKind::Index => (INDEX_BLOCK_BYTES, self.write_buffer_bytes),
-            PartitionKind::Catalogue => (INDEX_BLOCK_BYTES, CATALOGUE_BUFFER_BYTES),
+        let block_bytes = match kind {
+            PartitionKind::Records | PartitionKind::History => RECORD_BLOCK_BYTES,
+            PartitionKind::Index | PartitionKind::Catalogue => INDEX_BLOCK_BYTES,
         };
+        // Writers seal a buffer before fjall asks for it.
+        let asked_bytes = self.buffer_bytes(letter(kind)).saturating_mul(2);
         KeyspaceCreateOptions::default()
             .data_block_size_policy(BlockSizePolicy::all(block_bytes))
             .data_block_compression_policy(CompressionPolicy::all(CompressionType::Lz4))
-            .max_memtable_size(buffer_bytes)
+            .max_memtable_size(asked_bytes)
+    }
+
+    /// Bytes from which on the write buffer of a partition of this name is sealed.
+    fn buffer_bytes(&self, name: &str) -> u64 {
+        if name.starts_with(letter(PartitionKind::Catalogue)) {
+            CATALOGUE_BUFFER_BYTES
+        } else {
+            self.write_buffer_bytes
+        }
     }
 
     fn failed(&self, action: &'static str, error: fjall::Error) -> StoreError {
@@ -264,16 +268,33 @@ impl FjallEngine {
             .map_err(|error| StoreError::io("write a probe", error))
     }
 
-    /// Waits until the background work has caught up with the partitions of a batch.
+    /// Waits until the background work has caught up with the partitions of a batch, and seals their buffers that are
+    /// full.
     ///
     /// # Errors
-    /// [`StoreError::ReadOnly`] and [`StoreError::DiskFull`] if the background has failed.
+    /// [`StoreError::ReadOnly`] and [`StoreError::DiskFull`] if the background has failed. Those of a sync.
     fn throttle(&self, keyspaces: &[Keyspace]) -> Result<()> {
-        let behind = |keyspace: &Keyspace| {
-            keyspace.tree.sealed_memtable_count() >= SEALED_BUFFERS_MAX
-                || keyspace.tree.l0_run_count() >= NEW_RUNS_MAX
+        let is_full = |keyspace: &Keyspace| {
+            keyspace.tree.active_memtable().size() > self.buffer_bytes(keyspace.name())
         };
-        self.wait_while(|| keyspaces.iter().any(behind))
+        let is_behind = |keyspace: &Keyspace| {
+            sealing::is_behind(keyspace)
+                || keyspace.tree.l0_run_count() >= NEW_RUNS_MAX
+                || is_full(keyspace) && sealing::is_queue_full(&self.database)
+        };
+        self.wait_while(|| keyspaces.iter().any(is_behind))?;
+        let full = keyspaces.iter().filter(|keyspace| is_full(keyspace));
+        let full: Vec<_> = full.map(sealing::Buffer::of).collect();
+        if full.is_empty() {
+            return Ok(());
+        }
+        self.seal(&full)
+    }
+
+    /// Seals write buffers, so that the background writes them out.
+    fn seal(&self, buffers: &[sealing::Buffer]) -> Result<()> {
+        let sealed = self.sealing.seal(&self.database, buffers, || self.sync())?;
+        sealed.map_err(|error| self.write_failed("write tables", error))
     }
 
     /// Waits for the background, as long as it has not failed.
@@ -288,10 +309,9 @@ impl FjallEngine {
     /// Waits until the write buffers have room for a batch.
     fn admit(&self, bytes: u64) -> Result<buffers::Admitted<'_>> {
         loop {
-            let admitted = self.buffers.admit(&self.database, bytes);
-            let admitted = admitted.map_err(|error| self.write_failed("write tables", error))?;
-            if let Some(admitted) = admitted {
-                return Ok(admitted);
+            match self.buffers.admit(&self.database, bytes) {
+                buffers::Admission::Granted(admitted) => return Ok(admitted),
+                buffers::Admission::Full(largest) => self.seal(&largest)?,
             }
             self.check_background()?;
             (self.pause)(THROTTLE_STEP);
@@ -382,9 +402,8 @@ impl FjallEngine {
         for (key, _) in entries {
             writes.remove(keyspace, key);
         }
-        writes
-            .commit()
-            .map_err(|error| self.write_failed("empty a partition", error))
+        let removed = self.sealing.write(writes);
+        removed.map_err(|error| self.write_failed("empty a partition", error))
     }
 
     fn delete(&self, keyspace: Keyspace) -> Result<()> {
@@ -407,12 +426,12 @@ impl FjallEngine {
             let open = partitions.keyspaces.values();
             open.chain(&partitions.spares).cloned().collect()
         };
-        for (at, keyspace) in keyspaces.iter().enumerate() {
-            if let Some(earlier) = at.checked_sub(QUEUED_BUFFERS_MAX) {
-                self.wait_while(|| keyspaces[earlier].tree.sealed_memtable_count() > 0)?;
-            }
-            let rotated = keyspace.rotate_memtable();
-            rotated.map_err(|error| self.write_failed("write tables", error))?;
+        for some in keyspaces.chunks(sealing::AT_ONCE_MAX) {
+            self.wait_while(|| {
+                sealing::is_queue_full(&self.database) || some.iter().any(sealing::is_behind)
+            })?;
+            let buffers: Vec<_> = some.iter().map(sealing::Buffer::of).collect();
+            self.seal(&buffers)?;
         }
         Ok(())
     }
@@ -628,7 +647,7 @@ impl Engine for FjallEngine {
         let admitted = self.admit(buffers::batch_bytes(&batch))?;
         let (writes, keyspaces) = self.prepare(batch);
         self.throttle(&keyspaces)?;
-        let written = writes.commit();
+        let written = self.sealing.write(writes);
         drop(admitted);
         self.buffers.release_written(&self.database);
         written.map_err(|error| self.write_failed("write a batch", error))

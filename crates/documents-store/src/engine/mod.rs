@@ -13,6 +13,7 @@ pub(crate) mod manifest;
 pub mod memory;
 mod numbered;
 pub mod reserve;
+mod sealing;
 mod synced;
 
 use std::collections::HashSet;

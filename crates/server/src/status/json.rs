@@ -8,6 +8,7 @@ use forebay_device::{Change, Device, DeviceEvent, DeviceId, DeviceState};
 use forebay_documents::{
     Cell, CollectionStatus, FieldStatus, Histogram, IndexState, SearchFigures, Status,
 };
+use forebay_documents_proxy::Proxy;
 use serde_json::{Map, Value, json};
 
 use super::Snapshot;
@@ -50,7 +51,7 @@ pub fn page(door: &Door, snapshot: &Snapshot, problems: &[String]) -> Value {
             "documents": status.store.documents,
             "documentBytes": status.store.document_bytes,
         },
-        "storeLagSeconds": lags(status),
+        "upstreamLagSeconds": lags(door),
     })
 }
 
@@ -69,9 +70,10 @@ fn counts(counts: impl IntoIterator<Item = (&'static str, u64)>) -> Value {
     )
 }
 
-fn lags(status: &Status) -> Value {
-    let lags = status.store_lag.iter();
-    let seconds = lags.map(|(namespace, lag)| (namespace.clone(), lag.as_secs_f64().into()));
+fn lags(door: &Door) -> Value {
+    let lags = door.proxy().map(Proxy::lags).unwrap_or_default();
+    let lags = lags.into_iter();
+    let seconds = lags.map(|(namespace, lag)| (namespace, lag.as_secs_f64().into()));
     Value::Object(seconds.collect())
 }
 

@@ -170,7 +170,7 @@ function drawTiles(now, before, minute) {
   set("p99", sum(window) > 0 ? `p99 ${time(quantile(window, bounds, 0.99))}, last minute` : "none in the last minute");
   set("connections", count(now.connections.open));
   set("cursors", `${count(now.cursors)} cursors, ${count(now.connections.refused)} refused`);
-  drawLag(Object.entries(now.storeLagSeconds));
+  drawLag(Object.entries(now.upstreamLagSeconds));
 }
 
 function drawLag(lags) {

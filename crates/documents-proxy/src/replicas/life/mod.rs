@@ -152,9 +152,10 @@ impl Life {
     /// Stops answers until the replica has been loaded, which begins after a `pause`. With `keeps_copy`, a whole copy
     /// may still answer while the upstream is away.
     pub fn invalidate(&mut self, reason: &str, pause: Duration, keeps_copy: bool) -> Option<u64> {
-        let held = match keeps_copy {
-            true => self.held(),
-            false => Held::Nothing,
+        let held = if keeps_copy {
+            self.held()
+        } else {
+            Held::Nothing
         };
         self.is_declared()
             .then(|| self.enter_invalid(reason, pause, held))
@@ -180,14 +181,15 @@ impl Life {
     /// Returns the new epoch.
     pub fn finish_load(&mut self, of: u64, follows_stream: bool) -> Option<u64> {
         let required = self.load(of)?.required;
-        Some(self.enter(match follows_stream {
-            false => State::Ready { applied: None },
-            true => State::CatchingUp(CatchUp {
+        Some(self.enter(if follows_stream {
+            State::CatchingUp(CatchUp {
                 is_whole: false,
                 is_following: false,
                 applied: 0,
                 required,
-            }),
+            })
+        } else {
+            State::Ready { applied: None }
         }))
     }
 

@@ -172,9 +172,10 @@ impl Model {
         }
         let written = documents.get(&id).copied();
         self.history.push(documents);
-        match self.exclusive {
-            true => self.apply_write(id, written),
-            false => self.answer_write(),
+        if self.exclusive {
+            self.apply_write(id, written)
+        } else {
+            self.answer_write()
         }
     }
 
@@ -202,12 +203,11 @@ impl Model {
     /// A client has its reply once the change stream has come to its write, if the replica answers.
     fn answer_write(&mut self) {
         let at = self.now();
-        match self.life.is_ready() {
-            true => self.waiting = at,
-            false => {
-                self.life.require_applied(at);
-                self.answered = at;
-            }
+        if self.life.is_ready() {
+            self.waiting = at
+        } else {
+            self.life.require_applied(at);
+            self.answered = at;
         }
     }
 
@@ -253,12 +253,11 @@ impl Model {
             assert_eq!(self.life.epoch(), before, "a refusal changes nothing");
             return;
         };
-        match self.life.loads_beside() {
-            true => self.beside.clear(),
-            false => {
-                self.copy.clear();
-                self.copy_at = None;
-            }
+        if self.life.loads_beside() {
+            self.beside.clear()
+        } else {
+            self.copy.clear();
+            self.copy_at = None;
         }
         self.follower = None;
         self.loader = Some(Loader {
@@ -442,4 +441,19 @@ fn what_an_earlier_run_left_is_resumed_once_or_loaded() {
     assert!(!life.may_resume() && life.resume(life.epoch()).is_none());
     let load = life.begin_load(1, false).expect("it is due");
     assert!(life.resume(load).is_none() && life.begin_load(1, false).is_none());
+}
+
+#[test]
+fn times_required_during_a_load_are_required_after_it() {
+    let mut life = Life::default();
+    life.declare();
+    life.invalidate("declared", Duration::ZERO, false);
+    let load = life.begin_load(1, false).expect("it is due");
+    life.require_applied(7);
+    let epoch = life.finish_load(load, true).expect("it is the latest");
+    assert!(life.start_following(epoch) && life.advance_applied(epoch, 6));
+    assert!(!life.complete(epoch) && life.advance_applied(epoch, 7));
+    assert!(life.complete(epoch) && life.is_ready());
+    assert!(life.begin_load(1, true).is_none(), "nothing is due");
+    assert!(life.is_ready() && life.epoch() == epoch);
 }

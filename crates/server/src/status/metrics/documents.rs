@@ -5,6 +5,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use forebay_documents::{
     CollectionStatus, Durations, FieldStatus, Histogram, IndexState, SearchFigures, Status,
 };
+use forebay_documents_proxy::{Counters, Proxy};
 
 use super::{Family, Figure, Labels, Page};
 use crate::doors::documents::Door;
@@ -19,6 +20,9 @@ pub fn append(page: &mut Page, door: &Door, snapshot: &Snapshot) {
     device_buckets(page, snapshot);
     caches(page, snapshot);
     store(page, status);
+    if let Some(proxy) = door.proxy() {
+        upstream_lag(page, proxy);
+    }
 }
 
 /// The protocol of the connections.
@@ -144,7 +148,7 @@ fn commands(page: &mut Page, door: &Door, status: &Status) {
         .sample(&[], status.cursors);
 }
 
-fn upstream_reads(page: &mut Page, reads: &forebay_documents_proxy::Counters) {
+fn upstream_reads(page: &mut Page, reads: &Counters) {
     let of = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
     let mut all = page.counter(
         "forebay_documents_upstream_reads_total",
@@ -328,14 +332,14 @@ fn store(page: &mut Page, status: &Status) {
         )
         .sample(&[], left);
     }
-    if status.store_lag.is_empty() {
-        return;
-    }
+}
+
+fn upstream_lag(page: &mut Page, proxy: &Proxy) {
     let mut lags = page.gauge(
         "forebay_documents_upstream_lag_seconds",
         "Delay of the caches of a collection behind the upstream.",
     );
-    for (namespace, lag) in &status.store_lag {
-        lags.sample(&[("namespace", namespace)], lag.as_secs_f64());
+    for (namespace, lag) in proxy.lags() {
+        lags.sample(&[("namespace", &namespace)], lag.as_secs_f64());
     }
 }

@@ -1,0 +1,243 @@
+//! Sealing write buffers, so that the background thread writes them out as tables.
+//!
+//! fjall would seal a full buffer in its background thread, at the request of each batch that finds it full. Here the
+//! writers seal, before fjall considers a buffer full, for these reasons:
+//!
+//! - The requests go into a queue of 1,000 messages that only the background thread empties. If the queue is full when
+//!   the thread has sealed a buffer, it blocks forever: it waits for room for its message to itself.
+//! - A buffer grows on while the thread is busy.
+//! - The buffers of all partitions together must stay within a bound ([`super::buffers`]).
+//!
+//! fjall syncs the journal before it writes the sealed buffers of a partition, but it also writes those that are sealed
+//! in between. So a buffer is sealed only after the journal is synced, and no batch is written meanwhile. Otherwise a
+//! table might hold a batch that a power failure takes from the journal. The other partitions would lose their parts
+//! of that batch, and the store would not open.
+
+use fjall::{AbstractTree, Database, Keyspace};
+use parking_lot::RwLock;
+
+use crate::error::Result;
+
+/// Maximum number of write buffers of a partition that wait to be written out. fjall itself stops writers at 4, in a
+/// loop that does not end on a failure.
+const SEALED_MAX: usize = 3;
+/// Maximum number of write buffers that are queued at once to be written out. fjall's queue takes 1,000 messages, two
+/// for each of them. Then it blocks, forever if the background has failed.
+const QUEUED_MAX: usize = 500;
+/// Maximum number of buffers that are sealed at once.
+pub(super) const AT_ONCE_MAX: usize = 100;
+
+/// A write buffer that batches are written to, unless it is sealed by now.
+pub(super) struct Buffer {
+    keyspace: Keyspace,
+    id: u64,
+}
+
+impl Buffer {
+    /// The buffer that batches are written to now.
+    pub(super) fn of(keyspace: &Keyspace) -> Self {
+        Self {
+            keyspace: keyspace.clone(),
+            id: keyspace.tree.active_memtable().id(),
+        }
+    }
+
+    fn may_be_sealed(&self) -> bool {
+        let active = self.keyspace.tree.active_memtable();
+        active.id() == self.id && !active.is_empty() && !is_behind(&self.keyspace)
+    }
+}
+
+/// Whether the background has to catch up with a partition before another of its buffers may be sealed.
+pub(super) fn is_behind(keyspace: &Keyspace) -> bool {
+    keyspace.tree.sealed_memtable_count() >= SEALED_MAX
+}
+
+/// Whether no more buffers may be queued to be written out.
+pub(super) fn is_queue_full(database: &Database) -> bool {
+    database.outstanding_flushes() + AT_ONCE_MAX > QUEUED_MAX
+}
+
+/// Keeps batches and sealing apart.
+#[derive(Default)]
+pub(super) struct Sealing {
+    /// Shared by batches that are being written, exclusive while buffers are sealed.
+    batches: RwLock<()>,
+}
+
+impl Sealing {
+    /// Writes a batch. Buffers are not sealed meanwhile.
+    pub(super) fn write(&self, batch: fjall::OwnedWriteBatch) -> fjall::Result<()> {
+        let _unsealed = self.batches.read();
+        batch.commit()
+    }
+
+    /// Seals at most [`AT_ONCE_MAX`] buffers after `sync` has synced the journal. Leaves those that are sealed
+    /// already, and those that the background is not ready for.
+    ///
+    /// # Errors
+    /// Those of `sync`. The inner result is that of fjall.
+    pub(super) fn seal(
+        &self,
+        database: &Database,
+        buffers: &[Buffer],
+        sync: impl FnOnce() -> Result<()>,
+    ) -> Result<fjall::Result<()>> {
+        let _no_batch = self.batches.write();
+        let ready = buffers.iter().take(AT_ONCE_MAX);
+        let ready: Vec<&Buffer> = ready.filter(|buffer| buffer.may_be_sealed()).collect();
+        if ready.is_empty() || is_queue_full(database) {
+            return Ok(Ok(()));
+        }
+        sync()?;
+        let sealed = ready
+            .into_iter()
+            .try_for_each(|buffer| buffer.keyspace.rotate_memtable().map(drop));
+        Ok(sealed)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+    use std::sync::atomic::{AtomicU32, Ordering};
+    use std::time::{Duration, Instant};
+
+    use super::*;
+    use crate::engine::fjall::FjallEngine;
+    use crate::engine::journal::name_of;
+    use crate::engine::synced::Position;
+    use crate::engine::{Batch, Engine, Partition, PartitionKind};
+    use crate::options::StoreOptions;
+
+    /// How long the background may take for a few small tables.
+    const PATIENCE: Duration = Duration::from_secs(60);
+
+    fn open(folder: &Path, change: impl FnOnce(&mut StoreOptions)) -> FjallEngine {
+        let mut options = StoreOptions::directory(folder);
+        change(&mut options);
+        FjallEngine::open(folder, &options).expect("opens")
+    }
+
+    fn create(engine: &FjallEngine) -> (Partition, Keyspace) {
+        let partition = engine.create_partition(PartitionKind::Records);
+        let partition = partition.expect("creates");
+        let keyspaces = engine.database().supervisor.keyspaces.read();
+        let keyspaces = keyspaces.expect("no panic");
+        let keyspace = keyspaces.get(&*partition.name).expect("is there").clone();
+        (partition, keyspace)
+    }
+
+    fn put(engine: &FjallEngine, partition: &Partition, number: u32, bytes: usize) {
+        let mut batch = Batch::default();
+        let key = number.to_be_bytes();
+        batch.put(partition.id, key.as_slice(), vec![7; bytes].as_slice());
+        engine.commit(batch).expect("writes");
+    }
+
+    fn wait_until(is_so: impl Fn() -> bool, what: &str) {
+        let deadline = Instant::now() + PATIENCE;
+        while !is_so() {
+            assert!(Instant::now() < deadline, "{what}");
+            std::thread::yield_now();
+        }
+    }
+
+    /// Bytes of the first journal up to the last that is not zero.
+    fn journal_bytes(folder: &Path) -> u64 {
+        let bytes = std::fs::read(folder.join(name_of(0))).expect("reads");
+        let last = bytes.iter().rposition(|byte| *byte != 0);
+        last.map_or(0, |last| last as u64 + 1)
+    }
+
+    fn copy(from: &Path, to: &Path) {
+        std::fs::create_dir(to).expect("creates");
+        for entry in std::fs::read_dir(from).expect("lists") {
+            let entry = entry.expect("lists");
+            let to = to.join(entry.file_name());
+            if entry.file_type().expect("has a type").is_dir() {
+                copy(&entry.path(), &to);
+            } else {
+                std::fs::copy(entry.path(), to).expect("copies");
+            }
+        }
+    }
+
+    /// Stops the background after it has synced the journal, seals another buffer, lets the background write both,
+    /// and takes from the journal what was not synced.
+    #[test]
+    fn a_table_holds_no_batch_that_a_power_failure_takes_from_the_journal() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let (live, image) = (folder.path().join("live"), folder.path().join("image"));
+        std::fs::create_dir(&live).expect("creates");
+        // Room for 512 KiB.
+        let engine = open(&live, |options| options.write_buffers_bytes_max = 2 << 20);
+        let (partition, keyspace) = create(&engine);
+        let (other, _) = create(&engine);
+        let write = || {
+            put(&engine, &partition, 0, 150 << 10);
+            put(&engine, &other, 0, 100 << 10);
+            put(&engine, &other, 1, 300 << 10);
+            // Seals both buffers, and waits until the other one is written. The last one seals again.
+            put(&engine, &partition, 1, 1 << 10);
+            put(&engine, &partition, 2, 200 << 10);
+            put(&engine, &partition, 3, 200 << 10);
+        };
+        let has_sealed = |count| keyspace.tree.sealed_memtable_count() >= count;
+        let writing = keyspace.tree.get_flush_lock();
+        let synced_before = std::thread::scope(|scope| {
+            let writer = scope.spawn(write);
+            wait_until(|| has_sealed(1), "the first buffer is sealed");
+            let synced = journal_bytes(&live);
+            wait_until(|| has_sealed(2), "the second buffer is sealed");
+            drop(writing);
+            writer.join().expect("writes");
+            synced
+        });
+        wait_until(|| !has_sealed(1), "the buffers are written");
+        let noted = Position::read(&live).expect("reads").expect("is noted");
+        copy(&live, &image);
+        drop(engine);
+
+        let journal = std::fs::File::options()
+            .write(true)
+            .open(image.join(name_of(0)));
+        journal
+            .and_then(|journal| journal.set_len(synced_before.max(noted.length)))
+            .expect("cuts");
+        open(&image, |_| ());
+    }
+
+    /// Writes more than a thousand batches to a full buffer while the background is busy.
+    #[test]
+    fn the_background_goes_on_after_many_batches_to_a_full_buffer() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let engine = open(folder.path(), |options| {
+            options.write_buffer_bytes = 4 << 10;
+            options.write_buffers_bytes_max = u64::MAX;
+        });
+        let (first, first_keyspace) = create(&engine);
+        let (other, other_keyspace) = create(&engine);
+        let busy = first_keyspace.tree.get_flush_lock();
+        (0..3).for_each(|at| put(&engine, &first, at, 3 << 10));
+        let is_busy = || first_keyspace.tree.sealed_memtable_count() > 0;
+        wait_until(is_busy, "the background is busy");
+        let written = AtomicU32::new(0);
+        let has_tables = || other_keyspace.table_count() > 0;
+        let write = || {
+            let deadline = Instant::now() + PATIENCE;
+            while !has_tables() && Instant::now() < deadline {
+                let number = written.fetch_add(1, Ordering::Relaxed);
+                put(&engine, &other, number, 10);
+            }
+        };
+        std::thread::scope(|scope| {
+            scope.spawn(write);
+            scope.spawn(write);
+            let is_full = || is_behind(&other_keyspace) || written.load(Ordering::Relaxed) > 1_500;
+            wait_until(is_full, "the background has much to do");
+            drop(busy);
+            wait_until(has_tables, "the background writes tables");
+        });
+    }
+}
