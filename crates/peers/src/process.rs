@@ -305,7 +305,7 @@ mod tests {
     #[test]
     fn a_process_that_listens_runs_until_it_is_killed() {
         let mut command = Command::new("sh");
-        command.args(["-c", "echo mongodb://127.0.0.1:1; exec sleep 60"]);
+        command.args(["-c", "echo mongodb://127.0.0.1:1; exec tail -f /dev/null"]);
         let mut process = ServerProcess::start(command, uri_in_line).expect("sh is there");
         assert_eq!(process.address(), "127.0.0.1:1");
         assert!(process.is_running());

@@ -8,8 +8,8 @@ use forebay_cancel::SharedStop;
 /// The bound on what all patterns of one command together cost to compile.
 ///
 /// It counts bytes of automata and tables each time they are built or read, which also bounds the time: at most about
-/// 20 ms a MiB. Patterns get the tier [`Pcre`](crate::Tier::Pcre), for which nothing is built, once the budget is spent or
-/// the command has to end.
+/// 20 ms a MiB. Patterns get the tier [`Pcre`](crate::Tier::Pcre), for which nothing is built, once the budget is spent
+/// or the command has to end.
 #[derive(Debug)]
 pub struct Budget {
     bytes_left: AtomicUsize,

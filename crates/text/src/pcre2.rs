@@ -23,12 +23,12 @@ pub(crate) mod error {
     };
 }
 
-/// Maximum bytes that a call without checks of [`Stop`] reads, if each step from each start reads the whole value. About
-/// 0.1 s at worst.
+/// Maximum bytes that a call without checks of [`Stop`] reads, if each step from each start reads the whole value.
+/// About 0.1 s at worst.
 const QUICK_BYTES_MAX: u64 = 100_000_000;
 
-/// Maximum bytes that a call with checks of [`Stop`] reads between two of them, unless a single item of the pattern reads
-/// more.
+/// Maximum bytes that a call with checks of [`Stop`] reads between two of them, unless a single item of the pattern
+/// reads more.
 const WATCHED_BYTES: usize = 1 << 20;
 
 /// Maximum calls of [`look`] between two checks.
@@ -75,8 +75,8 @@ pub(crate) struct Code {
     options: u32,
     limits: MatchLimits,
     plain: Compiled,
-    /// The same pattern compiled with checks of [`Stop`], made for the first value that may take long. `None` if it is too
-    /// large for PCRE2.
+    /// The same pattern compiled with checks of [`Stop`], made for the first value that may take long. `None` if it is
+    /// too large for PCRE2.
     watched: OnceLock<Option<Watched>>,
 }
 
@@ -326,8 +326,8 @@ impl Code {
         self.plain.find((subject, from), self.limits, None)
     }
 
-    /// Whether the subject matches, errors counting as no match, with checks of `stop`: PCRE2's match limit holds for each
-    /// place that a match may start at, so that a long value may take hours.
+    /// Whether the subject matches, errors counting as no match, with checks of `stop`: PCRE2's match limit holds for
+    /// each place that a match may start at, so that a long value may take hours.
     ///
     /// # Errors
     /// [`Stopped`] if `stop` said so.

@@ -163,8 +163,8 @@ impl Program {
         made.expect("this token never stops anything")
     }
 
-    /// As [`device_form`](Program::device_form), with checks of `stop` while the tables are made, or while another thread
-    /// makes them.
+    /// As [`device_form`](Program::device_form), with checks of `stop` while the tables are made, or while another
+    /// thread makes them.
     ///
     /// # Errors
     /// [`Stopped`] if `stop` said so; the next call begins again.

@@ -49,7 +49,7 @@ pub(super) fn writes_out(body: &RawDocument) -> bool {
     stages.any(|stage| !none(stage, "$out") || !none(stage, "$merge"))
 }
 
-/// Returns whether a command creates an index by which the upstream deletes documents.
+/// Returns whether a command creates an index that makes the upstream delete documents (TTL).
 pub(super) fn expires(body: &RawDocument) -> bool {
     let indexes = body.get_array("indexes").into_iter().flatten().flatten();
     let mut indexes = indexes.filter_map(|index| index.as_document());

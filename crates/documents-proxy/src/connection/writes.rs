@@ -11,7 +11,7 @@ use crate::replicas::{Effect, number, succeeded};
 /// Maximum documents that a write may touch and still be followed. After a wider one the replica is loaded again.
 pub const TOUCHED_MAX: usize = 10_000;
 
-/// Codes of errors by which an upstream refuses a command before it has done anything: Unauthorized, NamespaceNotFound,
+/// Codes of errors that prove that an upstream did nothing of a refused command: Unauthorized, NamespaceNotFound,
 /// NamespaceExists, CommandNotFound, InvalidNamespace, an unknown option and a missing option. Other codes prove
 /// nothing: FerretDB 1 reports a malformed query when it comes to it, and may have written before.
 const REFUSALS: &[i32] = &[13, 26, 48, 59, 73, 40414, 40415];

@@ -2,9 +2,9 @@
 //!
 //! A [`Replica`] is a collection of [`Documents`] in memory, with the `_id` and the cached top-level fields of every
 //! document of the upstream's collection. It has the cache indexes, so that searches, counts and distinct values are
-//! those of the documents door, and it finds the `_id`s by which the upstream is asked for the rest. [`load`] copies
-//! the collection. The upstream's change stream ([`stream`]) keeps the replica equal, or, where all writes come through
-//! the proxy, [`apply`] does. [`life`] has the states of a replica.
+//! those of the documents door, and it finds the `_id`s of documents that have to be read from the upstream. [`load`]
+//! copies the collection. The upstream's change stream ([`stream`]) keeps the replica equal, or, where all writes come
+//! through the proxy, [`apply`] does. [`life`] has the states of a replica.
 
 mod apply;
 mod availability;

@@ -63,7 +63,7 @@ fn write_mark_again(directory: &Path) -> io::Result<()> {
     crate::directory::sync(directory)
 }
 
-/// Paths of the entries of a folder; none if it does not exist.
+/// Paths of the entries of a folder; empty if it does not exist.
 fn entries(folder: &Path) -> Result<Vec<PathBuf>> {
     let entries = match fs::read_dir(folder) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),

@@ -134,17 +134,46 @@ fn has_word(text: &str, word: &str) -> bool {
     })
 }
 
+/// The tests in a file: all of a file of tests, else the module at its end.
+fn tests_in<'t>(file: &Path, text: &'t str) -> &'t str {
+    if file.iter().any(|part| part == "tests") {
+        return text;
+    }
+    text.split_once("#[cfg(test)]")
+        .map_or("", |(_, tests)| tests)
+}
+
+/// Whether tests let time pass, under any name that they import for it.
+fn rests(tests: &str) -> bool {
+    SLEEPS
+        .iter()
+        .any(|(a, b)| has_word(tests, &format!("{a}{b}")))
+}
+
+#[test]
+fn sleeps_are_found_under_the_names_that_tests_import() {
+    for text in [
+        concat!("use std::thread::sl", "eep;"),
+        concat!("use std::thread::{self, sl", "eep as rest};"),
+        concat!("from time import sl", "eep"),
+        concat!("await new Promise((done) => setTim", "eout(done, 5))"),
+    ] {
+        assert!(rests(text), "{text}");
+    }
+    assert!(!rests("fn sleepers_wake() { let asleep = 1; }"));
+    let source = concat!("fn a() { sl", "eep() }\n#[cfg(test)]\nmod tests {}");
+    assert!(!rests(tests_in(Path::new("crates/a/src/lib.rs"), source)));
+    assert!(rests(tests_in(Path::new("crates/a/tests/a.rs"), source)));
+}
+
 #[test]
 fn tests_wait_for_conditions() {
-    let is_test = |file: &Path| file.iter().any(|part| part == "tests");
     let is_helper = |file: &Path| WAITING.iter().any(|helper| file == Path::new(helper));
     let mut complaints = Vec::new();
     for extension in ["rs", "py", "js", "go"] {
         let files = files_of(extension).into_iter();
-        for file in files.filter(|file| is_test(file) && !is_helper(file)) {
-            let text = read(&file);
-            let has = |(a, b): &(&str, &str)| has_word(&text, &format!("{a}{b}"));
-            if SLEEPS.iter().any(has) {
+        for file in files.filter(|file| !is_helper(file)) {
+            if rests(tests_in(&file, &read(&file))) {
                 complaints.push(format!(
                     "{}: wait for what the test needs, with one of {WAITING:?}",
                     file.display()

@@ -1,6 +1,7 @@
 //! The rules of the house that a compiler does not check.
 
 mod form;
+mod prose;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;

@@ -17,12 +17,12 @@ use crate::budget::Budget;
 use crate::limits::Limits;
 use crate::rows::SEPARATOR;
 
-/// Size of the lazy automaton that the states are read from, as a multiple of the limit: it holds both the sets of states
-/// and the table.
+/// Size of the lazy automaton that the states are read from, as a multiple of the limit: it holds both the sets of
+/// states and the table.
 const CACHE_FACTOR: usize = 2;
 
-/// Maximum visits of states of the non-deterministic automaton while one deterministic automaton is made. Each step counts
-/// as a visit of all states.
+/// Maximum visits of states of the non-deterministic automaton while one deterministic automaton is made. Each step
+/// counts as a visit of all states.
 const VISITS_MAX: usize = 1 << 31;
 
 /// Maximum states before minimisation, which take 1 KiB each. Tables have fewer, those for devices included.

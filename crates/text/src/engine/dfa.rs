@@ -1,8 +1,8 @@
 //! The table automaton on the host.
 //!
 //! Where the pattern requires a literal that is rare, a search for the literal finds candidate rows, and the automaton
-//! reads those only. Everywhere else it reads all bytes of several rows at the same time: a table look-up depends only on
-//! the one before it in its row, so that the processor overlaps the look-ups of different rows.
+//! reads those only. Everywhere else it reads all bytes of several rows at the same time: a table look-up depends only
+//! on the one before it in its row, so that the processor overlaps the look-ups of different rows.
 
 use std::ops::Range;
 use std::sync::Arc;

@@ -21,8 +21,8 @@ use crate::limits::Limits;
 use crate::rows::{Rows, SEPARATOR};
 use forebay_cancel::{SharedStop, Stop, Stopped};
 
-/// Maximum steps of the non-deterministic automaton between two checks of [`Stop`]. At worst no state of the deterministic
-/// automaton is used twice, and each byte costs a step of each non-deterministic state.
+/// Maximum steps of the non-deterministic automaton between two checks of [`Stop`]. At worst no state of the
+/// deterministic automaton is used twice, and each byte costs a step of each non-deterministic state.
 const STEPS_PER_CHECK: usize = 4 << 20;
 
 /// Limit of a deterministic automaton in device memory, as a multiple of that on the host.

@@ -24,8 +24,8 @@ pub(crate) trait Engine: Send + Sync {
     /// Returns whether one value matches.
     fn is_match(&self, value: &[u8]) -> bool;
 
-    /// As [`is_match`](Engine::is_match), with a check of `stop` first, and again after at most [`BYTES_PER_CHECK`] bytes,
-    /// fewer where bytes take longer.
+    /// As [`is_match`](Engine::is_match), with a check of `stop` first, and again after at most [`BYTES_PER_CHECK`]
+    /// bytes, fewer where bytes take longer.
     fn is_match_until(&self, value: &[u8], stop: &Stop) -> Result<bool, Stopped>;
 
     /// Calls `on_match` with each matching row, in ascending order, once each.

@@ -11,8 +11,8 @@ const LITERALS_MAX: usize = 48;
 /// Minimum bytes of a literal that is searched for.
 const BYTES_MIN: usize = 2;
 
-/// Maximum parts of a sequence that are read for the literals at one place. An expression may have thousands of parts, and
-/// each place copies the parts after it.
+/// Maximum parts of a sequence that are read for the literals at one place. An expression may have thousands of parts,
+/// and each place copies the parts after it.
 const PARTS_MAX: usize = 64;
 
 /// A search for any literal of a set.
@@ -22,8 +22,8 @@ pub(crate) struct RequiredLiterals {
 }
 
 impl RequiredLiterals {
-    /// The most selective required-literal set of `hirs`, all of which must match. Returns `None` if no set is selective
-    /// enough.
+    /// The most selective required-literal set of `hirs`, all of which must match. Returns `None` if no set is
+    /// selective enough.
     pub(crate) fn best<'h>(hirs: impl Iterator<Item = &'h Hir>) -> Option<RequiredLiterals> {
         let best = hirs
             .flat_map(required_sets)

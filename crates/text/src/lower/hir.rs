@@ -60,7 +60,8 @@ struct Place {
 }
 
 impl Place {
-    /// Whether a repeat in this place may be treated as possessive, because giving back a character of `set` could not help.
+    /// Whether a repeat in this place may be treated as possessive, because giving back a character of `set` could not
+    /// help.
     fn cannot_use(&self, set: &CharSet) -> bool {
         self.last || self.next.as_ref().is_some_and(|next| next.is_disjoint(set))
     }

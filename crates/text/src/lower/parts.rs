@@ -1,8 +1,8 @@
 //! A pattern as a list of conditions, all of which a row has to meet.
 //!
 //! Look-aheads right after the start of the value are conditions on the value: `^(?!x)(?=.*y)z` is "does not begin with
-//! x, begins with any y, begins with z". A look-around elsewhere is a condition too: a value that matches contains what the
-//! look-around requires. That condition is weaker than the pattern.
+//! x, begins with any y, begins with z". A look-around elsewhere is a condition too: a value that matches contains what
+//! the look-around requires. That condition is weaker than the pattern.
 
 use regex_syntax::hir::Hir;
 

@@ -12,8 +12,8 @@ enum Kind {
     Around { behind: bool, negative: bool },
 }
 
-/// The openings with a fixed spelling. `(?|`, which restarts the numbers of groups in each branch, is a plain group here:
-/// nothing depends on the numbers.
+/// The openings with a fixed spelling. `(?|`, which restarts the numbers of groups in each branch, is a plain group
+/// here: nothing depends on the numbers.
 const OPENINGS: [(&str, Kind); 8] = [
     ("?:", Kind::Plain),
     ("?|", Kind::Plain),

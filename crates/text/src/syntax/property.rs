@@ -23,8 +23,8 @@ type Key = (String, bool);
 
 static KNOWN: LazyLock<Mutex<HashMap<Key, Arc<CharSet>>>> = LazyLock::new(Mutex::default);
 
-/// The characters that an escape such as `\p{Lu}` matches. Returns `None` if PCRE2 refuses it, or too many spellings are
-/// kept.
+/// The characters that an escape such as `\p{Lu}` matches. Returns `None` if PCRE2 refuses it, or too many spellings
+/// are kept.
 pub(super) fn property(escape: &str, ignore_case: bool) -> Option<Arc<CharSet>> {
     let key = (escape.to_owned(), ignore_case);
     if let Some(set) = KNOWN.lock().get(&key) {

@@ -29,7 +29,7 @@ impl ReplicaSet {
         })
     }
 
-    /// Adds the fields by which drivers recognise the primary of a replica set to a hello.
+    /// Adds the fields of a replica set's primary, as drivers recognise it, to a hello.
     pub fn append_to(&self, reply: &mut RawDocumentBuf, session: &Session) {
         let reached = || session.local_address.map(|address| address.to_string());
         let Some(me) = self.address.clone().or_else(reached) else {
