@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::mpsc::{Receiver, Sender, channel};
 
 use forebay_device::cuda::{DeviceMemory, DevicePointer, DeviceView, TransferJob};
-use forebay_device::{Device, OutOfMemory, SubmitError};
+use forebay_device::{Device, MemoryPool, OutOfMemory, SubmitError};
 
 use crate::arguments::{Chunk, Segment};
 use crate::policy::Policy;
@@ -66,8 +66,28 @@ impl TiledRows {
     /// # Errors
     /// [`LoadError`]; nothing stays on the device.
     pub fn begin(device: &Arc<Device>, rows: Rows<'_>) -> Result<Loading, LoadError> {
+        TiledRows::begin_in(device, rows, |bytes| device.allocate(bytes))
+    }
+
+    /// As [`TiledRows::begin`], with memory of a tenant's pool.
+    ///
+    /// # Errors
+    /// [`LoadError`]; nothing stays on the device.
+    pub fn begin_in_pool(
+        device: &Arc<Device>,
+        pool: &MemoryPool,
+        rows: Rows<'_>,
+    ) -> Result<Loading, LoadError> {
+        TiledRows::begin_in(device, rows, |bytes| pool.allocate(bytes))
+    }
+
+    fn begin_in(
+        device: &Arc<Device>,
+        rows: Rows<'_>,
+        allocate: impl FnOnce(u64) -> Result<DeviceMemory, OutOfMemory>,
+    ) -> Result<Loading, LoadError> {
         let layout = Layout::new(rows);
-        let memory = Arc::new(device.allocate(layout.bytes() as u64)?);
+        let memory = Arc::new(allocate(layout.bytes() as u64)?);
         let (done, copied) = channel();
         let pieces = copy(device, &layout, rows, &memory, &done)?;
         let at = |range: Range<usize>| memory.address() + range.start as u64;
