@@ -1,11 +1,10 @@
 #!/usr/bin/env bash
-# On a machine with a GPU: the tests that need one, compute-sanitizer over the same code, and the benchmarks, in one
-# call.
+# On a machine with a GPU: the tests that need one, compute-sanitizer over the same code, and the benchmarks, in one call.
 #
 #   tools/gpu-check.sh collect FOLDER     builds everything here and gathers it, stripped, in FOLDER
-#   FOLDER/gpu-check.sh [PART...]         runs it there; no compiler is needed. Parts: device text cache memcheck
-#                                         racecheck initcheck demo scan documents figures two; the last three only by
-#                                         name. sanitizer is memcheck racecheck initcheck
+#   FOLDER/gpu-check.sh [PART...]         runs it there; no compiler is needed. Parts: device text cache memcheck racecheck
+#                                         initcheck demo scan policy documents figures two; the last four only by name.
+#                                         sanitizer is memcheck racecheck initcheck
 #
 # Figures are appended to $OUT/<date>-<device>.jsonl, and a line for each check with its outcome, device and commit to
 # $OUT/<date>-<device>-checks.jsonl (OUT defaults to the folder). Both belong in bench/record/. NAMES may name a file of
@@ -20,12 +19,13 @@ collect() {
     # One call for all: packages by themselves would be built again, each with features of their own.
     local built
     built=$(cargo test --release --locked --workspace --no-run --bins --test cuda --test cuda_fault --test model \
-        --test values --test storm --bench scan --message-format json)
+        --test values --test storm --bench scan --bench policy --message-format json)
     local target=${CARGO_TARGET_DIR:-$root/target}
     strip -o "$folder/forebay" "$target/release/forebay"
     # `name=crate:target`; cargo has said where it put each binary.
     local wanted=(test-device=device:cuda test-device-fault=device:cuda_fault test-text=text-gpu:cuda
-        test-model=documents-cache:model test-values=documents-cache:values test-storm=documents-cache:storm bench-scan=text-gpu:scan)
+        test-model=documents-cache:model test-values=documents-cache:values test-storm=documents-cache:storm bench-scan=text-gpu:scan
+        bench-policy=text-gpu:policy)
     local entry
     for entry in "${wanted[@]}"; do
         local place=${entry#*=}
@@ -90,6 +90,7 @@ part() {
         ;;
     demo) ./forebay demo --once --memory --devices auto ${GENERATED:+--generated "$GENERATED"} ;;
     scan) ./bench-scan ${NAMES:+--names "$NAMES"} --record "$record" ;;
+    policy) ./bench-policy --record "$record" ;;
     documents) ./forebay bench documents --cuda --rows "${ROWS:-100000000}" --record "$record" ;;
     figures) ./forebay bench documents --figure "${FIGURES:-all}" --devices "${DEVICES:-cuda:0}" --rows "${ROWS:-100000000}" \
         --record "$record" ;;

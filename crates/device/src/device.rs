@@ -9,18 +9,22 @@ use std::time::Duration;
 
 use parking_lot::{Mutex, RwLock};
 
-use crate::cuda::{Arena, Context, Cuda, DeviceMemory, Gpu, Pinned, PinnedPool};
+use crate::cuda::{
+    Arena, Context, Cuda, DeviceMemory, Gpu, HostMemory, HostRegistration, Pinned, PinnedPool,
+    RegisterError, has_several_nodes,
+};
 use crate::events::{Change, DeviceEvents};
 use crate::fault::Faults;
-use crate::memory::Budget;
+use crate::memory::{Budget, COMMON};
 use crate::owner;
+use crate::pool::PooledMemory;
 use crate::queue::{Places, Queued};
 use crate::{
-    DeviceContext, DeviceError, DeviceFault, DeviceOptions, Fault, Job, OutOfMemory, Reservation,
-    SubmitError,
+    DeviceContext, DeviceError, DeviceFault, DeviceOptions, Fault, Job, MemoryPool, OutOfMemory,
+    PoolOptions, Reclaim, SubmitError,
 };
 
-/// Names a device of this process; never reused.
+/// Identifies a device of this process; never reused.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct DeviceId(pub u32);
 
@@ -30,7 +34,7 @@ impl fmt::Display for DeviceId {
     }
 }
 
-/// The sorts of device there are.
+/// The kinds of device.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum DeviceKind {
@@ -54,7 +58,7 @@ impl fmt::Display for DeviceKind {
 pub enum DeviceState {
     /// It takes work and data.
     Ready,
-    /// It finishes the work of searches that began before it left, and takes no new data.
+    /// It takes no new data. Work of users that still hold it is done.
     Leaving,
     /// It failed; it runs nothing and holds nothing.
     Lost {
@@ -64,7 +68,7 @@ pub enum DeviceState {
 }
 
 impl DeviceState {
-    /// The state in one word.
+    /// Returns the state in one word.
     pub fn name(&self) -> &'static str {
         match self {
             DeviceState::Ready => "ready",
@@ -95,7 +99,7 @@ pub(crate) struct Shared {
     state: RwLock<DeviceState>,
 }
 
-/// What a device has done so far.
+/// Counts of the work that a device has done.
 #[derive(Debug, Default)]
 pub(crate) struct Work {
     jobs: AtomicU64,
@@ -103,7 +107,7 @@ pub(crate) struct Work {
 }
 
 impl Work {
-    /// Counts a step of a job, which took so long and perhaps was its last.
+    /// Counts a step of a job: its time, and the job if the step was its last.
     pub(crate) fn count(&self, took: Duration, was_last: bool) {
         let took_ns = u64::try_from(took.as_nanos()).unwrap_or(u64::MAX);
         self.busy_ns.fetch_add(took_ns, Ordering::Relaxed);
@@ -128,26 +132,32 @@ impl Shared {
         tracing::error!(device = self.name, %fault, "device lost");
         let why = fault.to_string();
         *self.state.write() = DeviceState::Lost { why: why.clone() };
-        self.events.note(&self.name, Change::Lost { why });
+        let mut feed = self.events.lock();
+        feed.note(self.id, &self.name, Change::Lost { why });
     }
 }
 
-/// What other threads use of a GPU.
+/// The parts of a GPU that other threads use.
 struct GpuMemory {
     gpu: Gpu,
     arena: Arc<Arena>,
     pool: Arc<PinnedPool>,
+    context: Arc<Context>,
+    /// Devices whose memory this one can use.
+    peers: Mutex<Vec<DeviceId>>,
 }
 
 impl GpuMemory {
-    /// Takes a GPU's memory and makes what its jobs will see.
+    /// Takes a GPU's memory, and makes the [`Cuda`] of its jobs.
     fn start(
         shared: &Arc<Shared>,
         gpu: Gpu,
         options: &DeviceOptions,
     ) -> Result<(Cuda, GpuMemory), DeviceError> {
         let failed = |source| DeviceError::start(&shared.name, source);
-        let context = Arc::new(Context::create(gpu.ordinal).map_err(failed)?);
+        let own_node = gpu.numa_node.filter(|_| has_several_nodes());
+        let node = options.pinned_numa_node.or(own_node);
+        let context = Arc::new(Context::create(gpu.ordinal, node).map_err(failed)?);
         let budget_bytes = options.cuda_memory_budget_bytes;
         let arena = Arena::create(Arc::clone(&context), Arc::clone(shared), budget_bytes)?;
         let pool = PinnedPool::create(Arc::clone(&context), options.pinned_pool_bytes);
@@ -155,6 +165,8 @@ impl GpuMemory {
             gpu,
             arena: Arc::new(arena),
             pool: Arc::new(pool.map_err(failed)?),
+            context: Arc::clone(&context),
+            peers: Mutex::default(),
         };
         let cuda = Cuda::create(
             context,
@@ -167,12 +179,12 @@ impl GpuMemory {
     }
 }
 
-/// A place that holds data and runs jobs over it, on one thread of its own.
+/// Memory that holds data, and a thread that runs jobs over it.
 ///
 /// The thread ends when the last handle is dropped.
 pub struct Device {
     shared: Arc<Shared>,
-    budget: Arc<Budget>,
+    memory: Arc<PooledMemory>,
     gpu: Option<GpuMemory>,
     queue: Mutex<Sender<Queued>>,
     places: Arc<Places>,
@@ -230,9 +242,10 @@ impl Device {
                 name: shared.name.clone(),
                 why: error.to_string(),
             })?;
+        let arena = gpu.as_ref().map(|gpu| Arc::clone(&gpu.arena));
         Ok(Arc::new(Device {
+            memory: PooledMemory::new(Arc::clone(&shared), budget, arena),
             shared,
-            budget,
             gpu,
             queue: Mutex::new(queue),
             places: Arc::default(),
@@ -250,7 +263,7 @@ impl Device {
         &self.shared.name
     }
 
-    /// What sort of device it is.
+    /// Returns the kind of the device.
     pub fn kind(&self) -> DeviceKind {
         match self.gpu {
             Some(_) => DeviceKind::Cuda,
@@ -258,12 +271,12 @@ impl Device {
         }
     }
 
-    /// What the GPU is; none for a host device.
+    /// Returns what the GPU is; `None` for a host device.
     pub fn details(&self) -> Option<&Gpu> {
         self.gpu.as_ref().map(|memory| &memory.gpu)
     }
 
-    /// Whether it takes work.
+    /// Returns whether the device takes work.
     pub fn state(&self) -> DeviceState {
         self.shared.state.read().clone()
     }
@@ -278,72 +291,59 @@ impl Device {
         matches!(*self.shared.state.read(), DeviceState::Lost { .. })
     }
 
-    /// Bytes the device may hold.
+    /// Maximum bytes that the device holds.
     pub fn memory_budget_bytes(&self) -> u64 {
-        self.budget.budget_bytes()
+        self.memory.budget().budget_bytes()
     }
 
     /// Bytes that reservations and allocations hold now.
     pub fn memory_used_bytes(&self) -> u64 {
-        self.budget.used_bytes()
+        self.memory.budget().used_bytes()
     }
 
-    /// Jobs that wait or run now.
+    /// Number of jobs that wait or run now.
     pub fn queued_jobs(&self) -> usize {
         self.places.count()
     }
 
-    /// Jobs that were finished so far.
+    /// Number of finished jobs.
     pub fn finished_jobs(&self) -> u64 {
         self.shared.work.jobs.load(Ordering::Relaxed)
     }
 
-    /// The time that the device's thread has spent in jobs so far. Its growth by the second is the device's load.
+    /// Total time that the device's thread has spent in jobs. Its growth per second is the load of the device.
     pub fn busy_time(&self) -> Duration {
         Duration::from_nanos(self.shared.work.busy_ns.load(Ordering::Relaxed))
     }
 
-    /// Takes `bytes` out of the device's budget until the reservation is dropped.
-    ///
-    /// # Errors
-    /// [`OutOfMemory`] when fewer are left; nothing is taken then.
-    pub fn reserve(&self, bytes: u64) -> Result<Reservation, OutOfMemory> {
-        let injected = self.shared.faults.take_out_of_memory();
-        let reservation = if injected {
-            None
-        } else {
-            self.budget.reserve(bytes)
-        };
-        reservation.ok_or_else(|| OutOfMemory {
-            device: self.name().to_owned(),
-            wanted_bytes: bytes,
-            free_bytes: self.budget.free_bytes(),
-            budget_bytes: self.budget.budget_bytes(),
-        })
-    }
-
-    /// Takes a part of a GPU's memory until it is dropped; it counts as used. Does not block, nor call the driver.
+    /// Takes a part of a GPU's memory that no pool keeps, until it is dropped; it counts as used. Does not block, nor
+    /// call the driver.
     ///
     /// # Errors
     /// [`OutOfMemory`] when no free part is large enough, and always on a host device, which has no such memory.
     pub fn allocate(&self, bytes: u64) -> Result<DeviceMemory, OutOfMemory> {
-        match &self.gpu {
-            Some(memory) => memory.arena.allocate(bytes),
-            None => Err(OutOfMemory {
-                device: self.name().to_owned(),
-                wanted_bytes: bytes,
-                free_bytes: 0,
-                budget_bytes: 0,
-            }),
-        }
+        self.memory.allocate(COMMON, bytes)
     }
 
-    /// Takes a buffer from the device's pinned pool, for data on its way to the device. Blocks until there is room;
-    /// requests are served in turn, so no thread may wait for one while it holds what keeps others from giving theirs
-    /// back.
+    /// Opens a pool of the device's memory for a tenant. Other tenants can have memory above its minimum back by
+    /// `reclaim`; without it, they cannot.
     ///
-    /// None when the device is lost, is a host device, or its pool ([`DeviceOptions::pinned_pool_bytes`]) is smaller
-    /// than the request.
+    /// # Errors
+    /// [`OutOfMemory`] if its minimum is not free.
+    pub fn open_pool(
+        &self,
+        options: PoolOptions,
+        reclaim: Option<Reclaim>,
+    ) -> Result<Arc<MemoryPool>, OutOfMemory> {
+        self.memory.open(options, reclaim)
+    }
+
+    /// Takes a buffer from the device's pinned pool, for data on its way to the device. Blocks until there is room.
+    /// Requests are served in their order, so a thread must not wait here while it holds something that other threads
+    /// need to give their buffers back.
+    ///
+    /// Returns `None` if the device is lost, is a host device, or has a pool ([`DeviceOptions::pinned_pool_bytes`])
+    /// smaller than the request.
     pub fn stage(&self, bytes: usize) -> Option<Pinned> {
         self.gpu.as_ref()?.pool.take(bytes)
     }
@@ -354,6 +354,48 @@ impl Device {
     /// `None` as for [`Device::stage`]. Each slot goes back to the pool when it is dropped.
     pub fn stage_ring(&self, slots: usize, bytes: usize) -> Option<Vec<Pinned>> {
         self.gpu.as_ref()?.pool.take_ring(slots, bytes)
+    }
+
+    /// Pins memory of the program, so that copies between it and the device run at full speed, until the result is
+    /// dropped. Blocks: an H100 and its host pin about 20 GB/s.
+    ///
+    /// # Errors
+    /// [`RegisterError`], with the memory; always on a host device.
+    pub fn register<M: HostMemory>(
+        &self,
+        memory: M,
+    ) -> Result<HostRegistration<M>, (M, RegisterError)> {
+        match &self.gpu {
+            Some(gpu) => HostRegistration::create(&gpu.context, memory),
+            None => {
+                let device = self.name().to_owned();
+                Err((memory, RegisterError::HostDevice { device }))
+            }
+        }
+    }
+
+    /// Returns whether kernels and copies of this GPU use the memory of another one without a way through the host.
+    pub fn reaches(&self, other: &Device) -> bool {
+        let gpu = self.gpu.as_ref();
+        gpu.is_some_and(|gpu| gpu.peers.lock().contains(&other.id()))
+    }
+
+    /// Lets this GPU use the memory of another one, if the cards are peers. Without it, copies between the two go
+    /// through the host.
+    pub(crate) fn enable_peer(&self, other: &Device) {
+        let (Some(own), Some(peer)) = (&self.gpu, &other.gpu) else {
+            return;
+        };
+        if self.is_lost() || other.is_lost() || !own.gpu.peers.contains(&peer.gpu.ordinal) {
+            return;
+        }
+        match own.context.enable_peer(&peer.context) {
+            Ok(()) => own.peers.lock().push(other.id()),
+            Err(error) => {
+                let (device, other) = (self.name(), other.name());
+                tracing::warn!(%error, device, other, "copies between two GPUs go through the host");
+            }
+        }
     }
 
     /// Queues a job in the queue of its [class](Job::class); returns at once. A job that fails or is cancelled, or
@@ -386,7 +428,7 @@ impl Device {
         }
     }
 
-    /// Makes the device fail, for tests.
+    /// Injects a fault, for tests.
     pub fn inject(&self, fault: Fault) {
         self.shared.faults.inject(fault);
     }

@@ -12,24 +12,27 @@ use parking_lot::{Mutex, RwLock};
 
 use crate::spec::Wanted;
 use crate::{
-    Change, Device, DeviceContext, DeviceError, DeviceEvents, DeviceId, DeviceKind, DeviceSpec,
-    JobError, Step,
+    Change, Device, DeviceContext, DeviceError, DeviceEvent, DeviceEvents, DeviceId, DeviceKind,
+    DeviceSpec, JobError, Step, Subscription,
 };
 
-/// How long the end of the process waits for a GPU.
-const HALT_PATIENCE: Duration = Duration::from_secs(30);
+/// Maximum time that the end of the process waits for a GPU.
+const HALT_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// Limits of each device that is started.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct DeviceOptions {
-    /// Bytes of data a device may hold. A host device shares the bytes of the master copy and is charged for them.
+    /// Maximum bytes of data on a host device. It shares the bytes of the master copy, and is charged for them.
     pub memory_budget_bytes: u64,
     /// Maximum unfinished jobs of each [class](crate::Class) on a device.
     pub queue_depth: usize,
-    /// Bytes of its memory that a GPU takes at start and holds data in; none for four fifths of what is free then.
+    /// Bytes of its memory that a GPU takes at start for data; `None` for four fifths of what is free then.
     pub cuda_memory_budget_bytes: Option<u64>,
-    /// Bytes of pinned host memory that each GPU takes at start for data on its way to it.
+    /// Bytes of pinned host memory that each GPU takes at start, for data on its way to the GPU.
     pub pinned_pool_bytes: u64,
+    /// Node of this machine that pinned memory is taken from; `None` for the node of each GPU, if the machine has
+    /// several.
+    pub pinned_numa_node: Option<u32>,
 }
 
 impl Default for DeviceOptions {
@@ -41,11 +44,12 @@ impl Default for DeviceOptions {
             queue_depth: 1024,
             cuda_memory_budget_bytes: None,
             pinned_pool_bytes: 128 << 20,
+            pinned_numa_node: None,
         }
     }
 }
 
-/// Memory of this machine in bytes; 8 GiB where the system does not say.
+/// Memory of this machine in bytes; 8 GiB if the system does not say.
 fn host_memory_bytes() -> u64 {
     const UNKNOWN_BYTES: u64 = 8 << 30;
     let text = fs::read_to_string("/proc/meminfo").unwrap_or_default();
@@ -60,14 +64,14 @@ fn host_memory_bytes() -> u64 {
     total_kib.map_or(UNKNOWN_BYTES, |kib: u64| kib.saturating_mul(1024))
 }
 
-/// The devices of this process. They join and leave while it runs; handles of one that left stay valid.
+/// The devices of this process. They join and leave while it runs; handles of a device that left stay valid.
 #[derive(Debug)]
 pub struct Devices {
     options: DeviceOptions,
     members: RwLock<Vec<Arc<Device>>>,
     next_id: AtomicU32,
     events: Arc<DeviceEvents>,
-    /// Held while devices start, which can take long, so that `members` need not be.
+    /// Held while devices start, so that `members` is not locked for that long.
     starting: Mutex<()>,
 }
 
@@ -88,17 +92,31 @@ impl Devices {
         Ok(devices)
     }
 
-    /// The devices of the set in order of id, lost ones included.
+    /// Returns the devices of the set in the order of their ids, lost ones included.
     pub fn list(&self) -> Vec<Arc<Device>> {
         self.members.read().clone()
     }
 
-    /// What happened to the devices of the set.
+    /// Returns what happened to the devices of the set.
     pub fn events(&self) -> &DeviceEvents {
         &self.events
     }
 
-    /// The device with this id, if it is of the set.
+    /// Calls `listener` with each join, leave and loss of a device from now on, until the subscription is dropped. It
+    /// is first called, on this thread, with the join of each present device, and with its loss if it is lost: so a
+    /// listener misses no device and gets no event twice.
+    ///
+    /// All listeners get all events in the same order, on the thread on which a device joins, leaves or fails: for a
+    /// loss, the thread of that device. A listener returns at once. It may look at the devices, but does not add or
+    /// remove one, subscribe, or wait for a device; it wakes a thread of its own for that.
+    pub fn subscribe(
+        &self,
+        listener: impl Fn(&DeviceEvent) + Send + Sync + 'static,
+    ) -> Subscription {
+        self.events.subscribe(Arc::new(listener))
+    }
+
+    /// Returns the device with this id if it is in the set.
     pub fn get(&self, id: DeviceId) -> Option<Arc<Device>> {
         self.members
             .read()
@@ -107,7 +125,8 @@ impl Devices {
             .cloned()
     }
 
-    /// Starts more devices and returns them. GPUs take some hundred milliseconds each; the set can be used meanwhile.
+    /// Starts more devices and returns them. GPUs take some hundred milliseconds each; the set can be used during that
+    /// time.
     ///
     /// # Errors
     /// - [`DeviceError::CudaUnavailable`], [`DeviceError::NvrtcMissing`], [`DeviceError::NoSuchGpu`] or
@@ -121,19 +140,20 @@ impl Devices {
         wanted.into_iter().map(|one| self.start(one)).collect()
     }
 
-    /// Has every GPU end what it is at, and do nothing more: for the end of the process, in which CUDA's libraries are
-    /// torn down while threads still run. Blocks as long as that takes; a compilation of kernels takes seconds.
+    /// Halts every GPU after the step that its thread runs now. To be called at the end of the process, when CUDA's
+    /// libraries are unloaded while threads still run. Blocks until all are halted; a compilation of kernels takes
+    /// seconds.
     pub fn halt(&self) {
         let halt = |device: &Arc<Device>| {
-            let (told, halted) = sync_channel(1);
+            let (report, halted) = sync_channel(1);
             let job = move |_: &mut DeviceContext| -> Result<Step, JobError> {
-                // Nobody listens who has lost patience.
-                let _ = told.send(());
+                // The caller may have given up.
+                let _ = report.send(());
                 loop {
                     thread::park();
                 }
             };
-            // One that is lost does nothing any more.
+            // A lost device does nothing any more.
             device.submit(Box::new(job)).ok().map(|()| halted)
         };
         let gpus = self.list();
@@ -142,13 +162,13 @@ impl Devices {
             .filter(|device| device.kind() == DeviceKind::Cuda);
         let halting: Vec<Receiver<()>> = gpus.filter_map(halt).collect();
         for halted in halting {
-            if halted.recv_timeout(HALT_PATIENCE) == Err(RecvTimeoutError::Timeout) {
-                tracing::warn!("a GPU does not end what it is at");
+            if halted.recv_timeout(HALT_TIMEOUT) == Err(RecvTimeoutError::Timeout) {
+                tracing::warn!("a GPU is not halted in time");
             }
         }
     }
 
-    /// A GPU is one device: twice is an error.
+    /// Returns an error if a GPU is wanted that is in the set, or wanted twice.
     fn refuse_taken(&self, wanted: &[Wanted]) -> Result<(), DeviceError> {
         let members = self.list();
         let mut names: HashSet<String> = members
@@ -166,26 +186,33 @@ impl Devices {
             Wanted::Host => Device::start_host(id, &self.options, &self.events)?,
             Wanted::Gpu(gpu) => Device::start_cuda(id, *gpu, &self.options, &self.events)?,
         };
-        self.members.write().push(Arc::clone(&device));
+        for other in self.list() {
+            device.enable_peer(&other);
+            other.enable_peer(&device);
+        }
         tracing::info!(device = device.name(), "device joined");
-        self.events.note(device.name(), Change::Joined);
+        let mut feed = self.events.lock();
+        self.members.write().push(Arc::clone(&device));
+        feed.note(id, device.name(), Change::Joined);
         Ok(device)
     }
 
-    /// Takes a device out of the set. It still finishes the jobs it is given by those who hold it.
+    /// Takes a device out of the set. It still runs the jobs of users that hold it.
     ///
     /// # Errors
     /// [`DeviceError::Unknown`] when the set has no such device.
     pub fn remove(&self, id: DeviceId) -> Result<Arc<Device>, DeviceError> {
-        let mut members = self.members.write();
-        let index = members
-            .iter()
-            .position(|device| device.id() == id)
-            .ok_or(DeviceError::Unknown { id })?;
-        let device = members.remove(index);
+        let mut feed = self.events.lock();
+        let device = self.take(id).ok_or(DeviceError::Unknown { id })?;
         device.leave();
         tracing::info!(device = device.name(), "device left");
-        self.events.note(device.name(), Change::Left);
+        feed.note(id, device.name(), Change::Left);
         Ok(device)
+    }
+
+    fn take(&self, id: DeviceId) -> Option<Arc<Device>> {
+        let mut members = self.members.write();
+        let index = members.iter().position(|device| device.id() == id)?;
+        Some(members.remove(index))
     }
 }

@@ -1,4 +1,4 @@
-//! What can go wrong with a device, by who can act on it.
+//! Errors of devices: an enum for each of those who can act on them.
 
 use forebay_cancel::Stopped;
 
@@ -12,7 +12,7 @@ pub enum DeviceError {
     /// No device of the set has this id.
     #[error("there is no device {id}; `forebay devices list` lists the devices")]
     Unknown {
-        /// The id that was asked for.
+        /// The wanted id.
         id: DeviceId,
     },
     /// The operating system refused a thread for the device.
@@ -32,9 +32,9 @@ pub enum DeviceError {
     /// A GPU was named that this machine does not have.
     #[error("there is no cuda:{ordinal}; this machine has {count} GPUs, numbered from cuda:0")]
     NoSuchGpu {
-        /// The number that was asked for.
+        /// The wanted number.
         ordinal: u32,
-        /// GPUs that there are.
+        /// Number of GPUs.
         count: usize,
     },
     /// A GPU was named twice, or is already in the set.
@@ -107,18 +107,18 @@ pub enum SubmitError {
 pub struct OutOfMemory {
     /// Name of the device.
     pub device: String,
-    /// Bytes that were asked for.
+    /// Bytes of the request.
     pub wanted_bytes: u64,
-    /// Bytes that were free; of a GPU's memory, those of the largest free part.
+    /// Bytes that the request could have had; on a GPU, bytes of the largest free part.
     pub free_bytes: u64,
-    /// Bytes the device may use in all.
+    /// Bytes of the device.
     pub budget_bytes: u64,
 }
 
 /// Why a job ended without a result.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum JobError {
-    /// The job failed; the device and all other jobs go on.
+    /// The job failed; the device and its other jobs continue.
     #[error(transparent)]
     Failed(JobFailure),
     /// The device failed; it is marked lost.
@@ -145,11 +145,11 @@ job_errors! {
     DriverError => Fault,
 }
 
-/// What is wrong with a job whose device is well.
+/// Why a job failed on a device that works.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum JobFailure {
-    /// A kernel cannot be had, or not be launched so.
+    /// A kernel cannot be compiled, loaded or launched.
     #[error(transparent)]
     Kernel(#[from] KernelError),
     /// The device has no room for what the job needs.
@@ -176,7 +176,7 @@ pub enum JobFailure {
     },
 }
 
-/// What is wrong with a kernel, or with a launch of it. It fails the job that asked for it.
+/// An error of a kernel or of its launch. It fails the job alone.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum KernelError {
@@ -188,7 +188,7 @@ pub enum KernelError {
     NoEntry {
         /// Name of the program.
         program: String,
-        /// The kernel that was asked for.
+        /// The wanted kernel.
         entry: String,
     },
     /// The driver does not load the machine code.
@@ -218,7 +218,7 @@ pub enum DeviceFault {
     /// A fault that a test injected.
     #[error("injected fault")]
     Injected,
-    /// A call of the driver failed. Faults of earlier kernels and copies come to light at a later call.
+    /// A call of the driver failed. The driver reports faults of earlier kernels and copies at a later call.
     #[error(transparent)]
     Driver(#[from] DriverError),
 }

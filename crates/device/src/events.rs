@@ -1,12 +1,15 @@
-//! What happened to the set of devices, for people who watch it.
+//! What happens to a set of devices: for the users of devices, and for people who watch them.
 
-use std::collections::VecDeque;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::collections::{BTreeMap, VecDeque};
+use std::fmt;
+use std::sync::{Arc, Weak};
 use std::time::SystemTime;
 
-use parking_lot::Mutex;
+use parking_lot::{Mutex, MutexGuard};
 
-/// How many events are remembered.
+use crate::DeviceId;
+
+/// Maximum events that are remembered.
 const EVENTS_MAX: usize = 100;
 
 /// What happened to a device.
@@ -27,12 +30,12 @@ impl Change {
     /// The words for all changes, in the order of [`DeviceEvents::counts`].
     pub const NAMES: [&'static str; 3] = ["joined", "left", "lost"];
 
-    /// The word for it, the same in metrics and on the status page.
+    /// Returns the word for the change, the same in metrics and on the status page.
     pub fn name(&self) -> &'static str {
-        Change::NAMES[self.place()]
+        Change::NAMES[self.index()]
     }
 
-    fn place(&self) -> usize {
+    fn index(&self) -> usize {
         match self {
             Change::Joined => 0,
             Change::Left => 1,
@@ -46,43 +49,131 @@ impl Change {
 pub struct DeviceEvent {
     /// When.
     pub at: SystemTime,
+    /// Id of the device.
+    pub id: DeviceId,
     /// Name of the device.
     pub device: String,
     /// What.
     pub change: Change,
 }
 
+type Listener = dyn Fn(&DeviceEvent) + Send + Sync;
+
+/// A listener's hold on the events of a set of devices: see [`Devices::subscribe`](crate::Devices::subscribe). After it
+/// is dropped no call of the listener begins; one that runs on another thread may still end.
+#[must_use = "dropping it ends the subscription"]
+pub struct Subscription {
+    _listener: Arc<Listener>,
+}
+
+impl fmt::Debug for Subscription {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Subscription").finish_non_exhaustive()
+    }
+}
+
 /// The latest events of a set of devices, and the number of all.
 #[derive(Debug, Default)]
 pub struct DeviceEvents {
-    latest: Mutex<VecDeque<DeviceEvent>>,
-    counts: [AtomicU64; Change::NAMES.len()],
+    feed: Mutex<Feed>,
+}
+
+/// Events in their order. It is locked while the set changes and while listeners run: so each listener gets every event
+/// once, in the same order.
+#[derive(Default)]
+pub(crate) struct Feed {
+    latest: VecDeque<DeviceEvent>,
+    counts: [u64; Change::NAMES.len()],
+    /// The events of each device of the set: that it joined, and that it was lost if it was.
+    members: BTreeMap<DeviceId, Vec<DeviceEvent>>,
+    /// Devices that were lost while they started.
+    lost_early: BTreeMap<DeviceId, Change>,
+    /// Devices join in the order of their ids; those from this one on have not joined yet.
+    next_id: u32,
+    listeners: Vec<Weak<Listener>>,
+}
+
+impl fmt::Debug for Feed {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Feed")
+            .field("counts", &self.counts)
+            .field("listeners", &self.listeners.len())
+            .finish_non_exhaustive()
+    }
 }
 
 impl DeviceEvents {
-    /// Notes what happened to a device now.
-    pub(crate) fn note(&self, device: &str, change: Change) {
-        self.counts[change.place()].fetch_add(1, Ordering::Relaxed);
+    /// Locks the events; the set of devices changes under this lock.
+    pub(crate) fn lock(&self) -> MutexGuard<'_, Feed> {
+        self.feed.lock()
+    }
+
+    /// Adds a listener; it gets the events of the present members first.
+    pub(crate) fn subscribe(&self, listener: Arc<Listener>) -> Subscription {
+        let mut feed = self.feed.lock();
+        feed.members
+            .values()
+            .flatten()
+            .for_each(|event| listener(event));
+        feed.listeners.push(Arc::downgrade(&listener));
+        Subscription {
+            _listener: listener,
+        }
+    }
+
+    /// Returns the latest events, the last one first.
+    pub fn latest(&self) -> Vec<DeviceEvent> {
+        self.feed.lock().latest.iter().cloned().collect()
+    }
+
+    /// Returns the number of times that each change happened, in the order of [`Change::NAMES`].
+    pub fn counts(&self) -> [u64; Change::NAMES.len()] {
+        self.feed.lock().counts
+    }
+}
+
+impl Feed {
+    /// Records what happened to a device now, and calls the listeners. A loss of a device that has not joined yet is
+    /// recorded when it has.
+    pub(crate) fn note(&mut self, id: DeviceId, device: &str, change: Change) {
+        let has_joined = id.0 < self.next_id;
+        match &change {
+            Change::Joined => {
+                self.next_id = id.0 + 1;
+                self.publish(id, device, change);
+                if let Some(lost) = self.lost_early.remove(&id) {
+                    self.publish(id, device, lost);
+                }
+            }
+            Change::Lost { .. } if !has_joined => drop(self.lost_early.insert(id, change)),
+            Change::Left | Change::Lost { .. } => self.publish(id, device, change),
+        }
+    }
+
+    fn publish(&mut self, id: DeviceId, device: &str, change: Change) {
         let event = DeviceEvent {
             at: SystemTime::now(),
+            id,
             device: device.to_owned(),
             change,
         };
-        let mut latest = self.latest.lock();
-        latest.truncate(EVENTS_MAX - 1);
-        latest.push_front(event);
-    }
-
-    /// The latest events, the last one first.
-    pub fn latest(&self) -> Vec<DeviceEvent> {
-        self.latest.lock().iter().cloned().collect()
-    }
-
-    /// How often each change happened, in the order of [`Change::NAMES`].
-    pub fn counts(&self) -> [u64; Change::NAMES.len()] {
-        self.counts
-            .each_ref()
-            .map(|count| count.load(Ordering::Relaxed))
+        self.counts[event.change.index()] += 1;
+        match &event.change {
+            Change::Joined => drop(self.members.insert(id, vec![event.clone()])),
+            Change::Left => drop(self.members.remove(&id)),
+            Change::Lost { .. } => {
+                let member = self.members.get_mut(&id);
+                member
+                    .into_iter()
+                    .for_each(|events| events.push(event.clone()));
+            }
+        }
+        self.latest.truncate(EVENTS_MAX - 1);
+        self.latest.push_front(event.clone());
+        self.listeners.retain(|listener| {
+            let listener = listener.upgrade();
+            listener.map(|listener| listener(&event)).is_some()
+        });
     }
 }
 
@@ -90,14 +181,32 @@ impl DeviceEvents {
 mod tests {
     use super::*;
 
+    /// What a listener was called with, in words.
+    type Heard = Arc<Mutex<Vec<String>>>;
+
+    fn listen(events: &DeviceEvents) -> (Subscription, Heard) {
+        let heard = Heard::default();
+        let said = Arc::clone(&heard);
+        let listener = move |event: &DeviceEvent| {
+            let word = format!("{} {}", event.device, event.change.name());
+            said.lock().push(word);
+        };
+        (events.subscribe(Arc::new(listener)), heard)
+    }
+
+    fn lost() -> Change {
+        let why = "it broke".to_owned();
+        Change::Lost { why }
+    }
+
     #[test]
     fn the_latest_events_are_kept_and_all_are_counted() {
         let events = DeviceEvents::default();
-        for number in 0..EVENTS_MAX + 5 {
-            events.note(&format!("host:{number}"), Change::Joined);
+        for number in 0..EVENTS_MAX as u32 + 5 {
+            let name = format!("host:{number}");
+            events.lock().note(DeviceId(number), &name, Change::Joined);
         }
-        let why = "it broke".to_owned();
-        events.note("host:0", Change::Lost { why });
+        events.lock().note(DeviceId(0), "host:0", lost());
         let latest = events.latest();
         assert_eq!(latest.len(), EVENTS_MAX);
         assert_eq!(
@@ -106,5 +215,38 @@ mod tests {
         );
         assert_eq!(latest[1].device, format!("host:{}", EVENTS_MAX + 4));
         assert_eq!(events.counts(), [EVENTS_MAX as u64 + 5, 0, 1]);
+    }
+
+    #[test]
+    fn a_listener_gets_the_present_members_first_and_then_what_happens() {
+        let events = DeviceEvents::default();
+        for (id, name) in [(0, "a"), (1, "b"), (2, "c")] {
+            events.lock().note(DeviceId(id), name, Change::Joined);
+        }
+        events.lock().note(DeviceId(0), "a", lost());
+        events.lock().note(DeviceId(1), "b", Change::Left);
+        let (subscription, heard) = listen(&events);
+        assert_eq!(*heard.lock(), ["a joined", "a lost", "c joined"]);
+        heard.lock().clear();
+        // A device that has left may still fail while it finishes what it was given.
+        events.lock().note(DeviceId(1), "b", lost());
+        events.lock().note(DeviceId(2), "c", Change::Left);
+        assert_eq!(*heard.lock(), ["b lost", "c left"]);
+        drop(subscription);
+        events.lock().note(DeviceId(3), "d", Change::Joined);
+        assert_eq!(heard.lock().len(), 2, "the subscription has ended");
+        let (_subscription, heard) = listen(&events);
+        assert_eq!(*heard.lock(), ["a joined", "a lost", "d joined"]);
+    }
+
+    #[test]
+    fn a_device_that_fails_while_it_starts_is_lost_after_it_has_joined() {
+        let events = DeviceEvents::default();
+        let (_subscription, heard) = listen(&events);
+        events.lock().note(DeviceId(0), "a", lost());
+        assert!(heard.lock().is_empty());
+        events.lock().note(DeviceId(0), "a", Change::Joined);
+        assert_eq!(*heard.lock(), ["a joined", "a lost"]);
+        assert_eq!(events.counts(), [1, 0, 1]);
     }
 }

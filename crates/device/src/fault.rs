@@ -1,4 +1,4 @@
-//! Faults on demand, so that loss and exhaustion can be tested where they happen.
+//! Faults that tests inject, so that loss and exhaustion are tested where they happen.
 
 use std::sync::Arc;
 
@@ -12,7 +12,7 @@ use crate::{Device, DeviceFault};
 pub enum Fault {
     /// The device fails at its next check: before the next step of a job, or between two pieces of a running one.
     Fail,
-    /// The device fails at the check after this many that pass.
+    /// The device fails at a later check.
     FailAfter {
         /// Checks that still pass.
         checks: u32,
@@ -23,7 +23,7 @@ pub enum Fault {
     LaunchFails,
 }
 
-/// The faults that wait to happen on one device.
+/// The faults that are pending on one device.
 #[derive(Debug, Default)]
 pub(crate) struct Faults {
     pending: Mutex<Pending>,
@@ -31,15 +31,14 @@ pub(crate) struct Faults {
     resumed: Condvar,
 }
 
-/// Whether memory is withheld, and how many threads wait for it.
+/// Whether memory is withheld, and the number of threads that wait for it.
 #[derive(Debug, Default)]
 struct Stalled {
     stalls: usize,
     waiting: usize,
 }
 
-/// While this lives, a device gives out no memory: threads that ask for some wait, as they do when its pinned pool is
-/// used up.
+/// While this lives, requests for memory of a device block, as requests for pinned memory do while its pool is used up.
 #[derive(Debug)]
 pub struct Stall {
     device: Arc<Device>,
@@ -86,7 +85,7 @@ impl Faults {
         }
     }
 
-    /// Passes, or fails if a test asked for a failure here.
+    /// Returns the fault if one is due.
     pub(crate) fn check(&self) -> Result<(), DeviceFault> {
         match &mut self.pending.lock().checks_left {
             None => Ok(()),
@@ -98,7 +97,7 @@ impl Faults {
         }
     }
 
-    /// Whether the reservation at hand is to fail. Waits while the device is stalled.
+    /// Returns whether the present request for memory fails by a fault. Blocks while the device is stalled.
     pub(crate) fn take_out_of_memory(&self) -> bool {
         let mut stalled = self.stalled.lock();
         stalled.waiting += 1;
@@ -112,7 +111,7 @@ impl Faults {
         wanted
     }
 
-    /// Whether the launch at hand is to fail.
+    /// Returns whether the present launch fails by a fault.
     pub(crate) fn take_launch_failure(&self) -> bool {
         let mut pending = self.pending.lock();
         let wanted = pending.launch_fails > 0;

@@ -18,7 +18,7 @@ pub enum Step {
     Done,
     /// The job has more to do now: it goes to the end of the queue of its class.
     Again,
-    /// The job goes on after the event: it is set aside until then, and costs no time of the thread.
+    /// The job continues after the event: it is set aside until then, and takes no time of the thread.
     WaitFor(Awaited),
 }
 
@@ -39,7 +39,7 @@ pub enum Awaited {
 }
 
 impl Awaited {
-    /// Whether the job can go on.
+    /// Returns whether the job can continue.
     pub(crate) fn is_done(&self) -> Result<bool, DeviceFault> {
         match self {
             Awaited::Event(event) => event.is_done(),
@@ -60,7 +60,7 @@ impl From<Signal> for Awaited {
     }
 }
 
-/// A flag that another thread sets when a job can go on. Clones share the flag.
+/// A flag that another thread sets when a job can continue. Clones share the flag.
 #[derive(Debug, Clone, Default)]
 pub struct Signal {
     flag: Arc<AtomicBool>,
@@ -83,8 +83,8 @@ impl Signal {
     }
 }
 
-/// Which queue of a device a job waits in. Each class has a bound of its own, and a share of the thread's time while
-/// several have jobs: 16, 4 and 1 parts.
+/// The queue of a device that a job waits in. Each class has its own bound. While several have jobs, they share the
+/// thread's time 16 : 4 : 1.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Class {
     /// A client waits for the answer.
@@ -96,7 +96,7 @@ pub enum Class {
 }
 
 impl Class {
-    /// All classes, by their index.
+    /// All classes, in the order of their indexes.
     pub const ALL: [Class; 3] = [Class::Interactive, Class::Load, Class::Batch];
 
     pub(crate) fn index(self) -> usize {
@@ -125,14 +125,14 @@ impl fmt::Display for Class {
 
 /// Work that a device runs on its own thread.
 ///
-/// A job that can take long does a few milliseconds of work a step and returns [`Step::Again`], so that jobs submitted
-/// after it are not held up. A job that has an answer to give owns the sending half of a channel: a job that fails, is
-/// cancelled, or loses its device is dropped, which closes the channel.
+/// A long job does a few milliseconds of work a step and returns [`Step::Again`], so that later jobs do not wait for
+/// all of it. A job with an answer owns the sending half of a channel: a job that fails, is cancelled, or loses its
+/// device is dropped, which closes the channel.
 ///
 /// Before a job that failed or panicked is dropped, the thread waits for all work of the device. A step that holds
-/// memory in local variables and returns an error after a launch waits for the stream itself. A job that ends by
-/// [`Step::Done`], or is cancelled between two steps, has nothing in flight, or owns it by values that wait when they
-/// are dropped, as [`Transfer`](crate::cuda::Transfer)s do.
+/// memory in local variables and returns an error after a launch waits for the stream itself. A job that ends with
+/// [`Step::Done`], or is cancelled between two steps, has nothing in flight, or owns what is in flight by values that
+/// wait when they are dropped, as [`Transfer`](crate::cuda::Transfer)s do.
 pub trait Job: Send {
     /// Does one step.
     ///
@@ -140,7 +140,7 @@ pub trait Job: Send {
     /// [`JobError::Failed`] ends this job alone. [`JobError::Fault`] loses the device.
     fn run(&mut self, context: &mut DeviceContext) -> Result<Step, JobError>;
 
-    /// Which queue the job waits in.
+    /// Returns the queue that the job waits in.
     fn class(&self) -> Class {
         Class::Interactive
     }
@@ -151,7 +151,7 @@ pub trait Job: Send {
         None
     }
 
-    /// Reports why the job is about to be dropped unfinished, on a device that is well.
+    /// Called before the job is dropped unfinished on a device that works, with the reason.
     fn fail(&mut self, _failure: &JobFailure) {}
 }
 
@@ -164,7 +164,7 @@ where
     }
 }
 
-/// The device as a running job sees it. It lives on the device's thread; no other thread touches it.
+/// The device as a running job sees it. It lives on the device's thread; no other thread uses it.
 #[derive(Debug)]
 pub struct DeviceContext {
     shared: Arc<Shared>,
@@ -178,7 +178,7 @@ pub struct DeviceContext {
 pub struct Parts<'a> {
     /// The GPU; `None` on a host device.
     pub cuda: Option<&'a mut Cuda>,
-    /// What operators keep on the device.
+    /// The values that operators keep on the device.
     pub state: &'a mut OperatorState,
 }
 
@@ -191,7 +191,7 @@ impl DeviceContext {
         }
     }
 
-    /// Readies the calling thread to run the device's jobs.
+    /// Prepares the calling thread to run the device's jobs.
     pub(crate) fn move_here(&self) -> Result<(), DeviceFault> {
         Ok(self.cuda.as_ref().map_or(Ok(()), Cuda::move_here)?)
     }
@@ -209,12 +209,12 @@ impl DeviceContext {
         }
     }
 
-    /// Waits for all that the GPU still does, so that the memory it uses can be given back.
+    /// Waits for all work of the GPU, so that the memory it uses can be freed.
     pub(crate) fn settle(&self) -> Result<(), DeviceFault> {
         self.cuda.as_ref().map_or(Ok(()), Cuda::settle)
     }
 
-    /// Returns whether memory waits for an event to be dropped.
+    /// Returns whether retired memory waits for its event.
     pub(crate) fn has_retired(&mut self) -> bool {
         self.cuda.as_mut().is_some_and(|cuda| cuda.has_retired())
     }
@@ -257,7 +257,7 @@ impl DeviceContext {
         &self.shared.name
     }
 
-    /// Checks that the device still works; long steps call it between pieces of work.
+    /// Checks that the device works; long steps call it between pieces of work.
     ///
     /// # Errors
     /// The fault of the device; the job returns it.

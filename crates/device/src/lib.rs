@@ -1,8 +1,8 @@
-//! Devices behind one face: what holds data and runs jobs over it.
+//! Devices hold data and run jobs over it. GPUs and host devices have the same interface.
 //!
-//! A [`Device`] owns one thread, one bounded queue of [`Job`]s and one memory budget. Jobs of a device run one step at
-//! a time on its thread, round robin, so nothing else ever waits for a device on a thread of its own. [`Devices`] is
-//! the set of them; devices join and leave it while the program runs.
+//! A [`Device`] owns one thread, a bounded queue for each [class](Class) of [`Job`]s and one memory budget, which
+//! tenants share by [`MemoryPool`]s. Its jobs run one step at a time on its thread, so no other thread waits for the
+//! device unless it chooses to. [`Devices`] is the set of them; devices join and leave it while the program runs.
 //!
 //! A device is a GPU or a host device. A GPU gives its jobs a [`Cuda`](cuda::Cuda); the driver and the compiler are
 //! loaded at run time, and without them the same program runs on host devices. Host devices exist in any number: each
@@ -26,6 +26,7 @@ mod fault;
 mod job;
 mod memory;
 mod owner;
+mod pool;
 mod queue;
 mod spec;
 mod state;
@@ -36,14 +37,15 @@ pub use devices::{DeviceOptions, Devices};
 pub use error::{
     DeviceError, DeviceFault, JobError, JobFailure, KernelError, OutOfMemory, SubmitError,
 };
-pub use events::{Change, DeviceEvent, DeviceEvents};
+pub use events::{Change, DeviceEvent, DeviceEvents, Subscription};
 pub use fault::{Fault, Stall};
 pub use job::{Awaited, Class, DeviceContext, Job, Parts, Signal, Step};
 pub use memory::Reservation;
+pub use pool::{MemoryPool, PoolOptions, Reclaim};
 pub use spec::{DeviceSpec, SpecError};
 pub use state::OperatorState;
 
-/// Cores that this process may use, as it was when first asked: the answer is read from files.
+/// Returns the number of cores that this process may use. It is read from files by the first call, and remembered.
 pub fn cores() -> usize {
     static CORES: LazyLock<usize> =
         LazyLock::new(|| thread::available_parallelism().map_or(1, NonZeroUsize::get));

@@ -1,20 +1,52 @@
-//! The memory budget of a device.
+//! The memory budget of a device, and the shares that tenants have in it.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
 
-/// What a device may use and what it uses, in bytes.
+use parking_lot::Mutex;
+
+/// The bytes of a device, and what each tenant uses of them.
 #[derive(Debug)]
 pub(crate) struct Budget {
     budget_bytes: u64,
-    used_bytes: AtomicU64,
+    shares: Mutex<Vec<Share>>,
 }
+
+/// The limits of one tenant, and what it uses.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Share {
+    /// Kept free for the tenant.
+    min_bytes: u64,
+    max_bytes: u64,
+    used_bytes: u64,
+    /// Whether the pool of the share is gone.
+    is_closed: bool,
+}
+
+impl Share {
+    /// Bytes that other tenants cannot have.
+    fn held_bytes(&self) -> u64 {
+        self.used_bytes.max(self.min_bytes)
+    }
+}
+
+/// The index of a share.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct ShareId(usize);
+
+/// The share of requests without a tenant: what the tenants leave.
+pub(crate) const COMMON: ShareId = ShareId(0);
 
 impl Budget {
     pub(crate) fn new(budget_bytes: u64) -> Arc<Budget> {
+        let common = Share {
+            min_bytes: 0,
+            max_bytes: u64::MAX,
+            used_bytes: 0,
+            is_closed: false,
+        };
         Arc::new(Budget {
             budget_bytes,
-            used_bytes: AtomicU64::new(0),
+            shares: Mutex::new(vec![common]),
         })
     }
 
@@ -23,33 +55,93 @@ impl Budget {
     }
 
     pub(crate) fn used_bytes(&self) -> u64 {
-        self.used_bytes.load(Ordering::Relaxed)
+        let shares = self.shares.lock();
+        shares.iter().map(|share| share.used_bytes).sum()
     }
 
-    pub(crate) fn free_bytes(&self) -> u64 {
-        self.budget_bytes.saturating_sub(self.used_bytes())
+    /// Bytes that a share can take now.
+    pub(crate) fn available_bytes(&self, share: ShareId) -> u64 {
+        self.available_in(&self.shares.lock(), share)
     }
 
-    /// Takes `bytes` out of the budget, or nothing.
-    pub(crate) fn reserve(self: &Arc<Self>, bytes: u64) -> Option<Reservation> {
-        let fits = |used: u64| {
-            used.checked_add(bytes)
-                .filter(|sum| *sum <= self.budget_bytes)
+    /// Bytes that a share uses.
+    pub(crate) fn used_bytes_of(&self, share: ShareId) -> u64 {
+        self.shares.lock()[share.0].used_bytes
+    }
+
+    /// Bytes that a share uses above its minimum.
+    pub(crate) fn excess_bytes(&self, share: ShareId) -> u64 {
+        let share = self.shares.lock()[share.0];
+        share.used_bytes.saturating_sub(share.min_bytes)
+    }
+
+    /// Makes a share; `None` if its minimum is not free.
+    pub(crate) fn open(&self, min_bytes: u64, max_bytes: u64) -> Option<ShareId> {
+        let mut shares = self.shares.lock();
+        let held = held_bytes(&shares).checked_add(min_bytes)?;
+        if held > self.budget_bytes {
+            return None;
+        }
+        let share = Share {
+            min_bytes,
+            max_bytes: max_bytes.max(min_bytes),
+            used_bytes: 0,
+            is_closed: false,
         };
-        self.used_bytes
-            .fetch_update(Ordering::Relaxed, Ordering::Relaxed, fits)
-            .ok()?;
+        let is_gone = |share: &Share| share.is_closed && share.used_bytes == 0;
+        let index = shares.iter().position(is_gone).unwrap_or(shares.len());
+        match shares.get_mut(index) {
+            Some(old) => *old = share,
+            None => shares.push(share),
+        }
+        Some(ShareId(index))
+    }
+
+    /// Ends a share: it keeps no memory free, and takes none.
+    pub(crate) fn close(&self, share: ShareId) {
+        let share = &mut self.shares.lock()[share.0];
+        (share.min_bytes, share.max_bytes, share.is_closed) = (0, 0, true);
+    }
+
+    /// Returns whether a share may use this many bytes more if the other tenants leave them.
+    pub(crate) fn may_use(&self, share: ShareId, bytes: u64) -> bool {
+        let share = self.shares.lock()[share.0];
+        let used = share.used_bytes.checked_add(bytes);
+        used.is_some_and(|used| used <= share.max_bytes.min(self.budget_bytes))
+    }
+
+    fn available_in(&self, shares: &[Share], share: ShareId) -> u64 {
+        let own = shares[share.0];
+        let others = held_bytes(shares) - own.held_bytes();
+        let max = own.max_bytes.min(self.budget_bytes - others);
+        max.saturating_sub(own.used_bytes)
+    }
+
+    /// Takes `bytes` for a share, or nothing.
+    pub(crate) fn reserve(self: &Arc<Self>, share: ShareId, bytes: u64) -> Option<Reservation> {
+        let mut shares = self.shares.lock();
+        if bytes > self.available_in(&shares, share) {
+            return None;
+        }
+        shares[share.0].used_bytes += bytes;
         Some(Reservation {
             budget: Arc::clone(self),
+            share,
             bytes,
         })
     }
 }
 
-/// Memory of a device that is spoken for; dropping it gives the bytes back.
+/// Bytes that all shares hold; at most the budget.
+fn held_bytes(shares: &[Share]) -> u64 {
+    shares.iter().map(Share::held_bytes).sum()
+}
+
+/// Memory of a device that is taken; dropping it gives the bytes back.
 #[derive(Debug)]
 pub struct Reservation {
     budget: Arc<Budget>,
+    share: ShareId,
     bytes: u64,
 }
 
@@ -62,23 +154,24 @@ impl Reservation {
 
 impl Drop for Reservation {
     fn drop(&mut self) {
-        self.budget
-            .used_bytes
-            .fetch_sub(self.bytes, Ordering::Relaxed);
+        self.budget.shares.lock()[self.share.0].used_bytes -= self.bytes;
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use proptest::collection::vec;
+    use proptest::prelude::*;
+
     use super::*;
 
     #[test]
     fn a_reservation_returns_its_bytes() {
         let budget = Budget::new(100);
-        let first = budget.reserve(60).expect("60 of 100 are free");
+        let first = budget.reserve(COMMON, 60).expect("60 of 100 are free");
         assert_eq!((first.bytes(), budget.used_bytes()), (60, 60));
-        assert!(budget.reserve(41).is_none());
-        let rest = budget.reserve(40).expect("exactly 40 are left");
+        assert!(budget.reserve(COMMON, 41).is_none());
+        let rest = budget.reserve(COMMON, 40).expect("exactly 40 are left");
         drop(first);
         assert_eq!(budget.used_bytes(), 40);
         drop(rest);
@@ -88,7 +181,58 @@ mod tests {
     #[test]
     fn a_sum_past_the_integer_is_refused() {
         let budget = Budget::new(u64::MAX);
-        let _one = budget.reserve(1).expect("one byte of many is free");
-        assert!(budget.reserve(u64::MAX).is_none());
+        let _one = budget.reserve(COMMON, 1).expect("one byte of many is free");
+        assert!(budget.reserve(COMMON, u64::MAX).is_none());
+        assert!(budget.open(u64::MAX, u64::MAX).is_none());
+    }
+
+    #[test]
+    fn a_minimum_is_kept_free_and_a_maximum_is_kept_to() {
+        let budget = Budget::new(100);
+        let tenant = budget.open(30, 50).expect("all is free");
+        assert!(budget.reserve(COMMON, 71).is_none(), "30 are kept");
+        let common = budget.reserve(COMMON, 70).expect("70 are not");
+        let own = budget.reserve(tenant, 30).expect("its minimum");
+        assert!(budget.reserve(tenant, 1).is_none(), "no more is free");
+        drop(common);
+        assert!(budget.reserve(tenant, 21).is_none(), "above its maximum");
+        assert!(!budget.may_use(tenant, 21) && budget.may_use(tenant, 20));
+        let more = budget.reserve(tenant, 20).expect("up to its maximum");
+        assert_eq!(
+            (budget.excess_bytes(tenant), budget.used_bytes_of(tenant)),
+            (20, 50)
+        );
+        budget.close(tenant);
+        drop((own, more));
+        assert_eq!(
+            budget.open(100, 100),
+            Some(tenant),
+            "its place is used again"
+        );
+    }
+
+    proptest! {
+        #[test]
+        fn minima_can_always_be_had(steps in vec((0..3_usize, 0..60_u64, any::<bool>()), 0..60)) {
+            let budget = Budget::new(100);
+            let minima = [0, 20, 30];
+            let shares = [COMMON, budget.open(20, 100).expect("free"), budget.open(30, 60).expect("free")];
+            let mut taken: Vec<(usize, Reservation)> = Vec::new();
+            for (tenant, bytes, gives_back) in steps {
+                if gives_back && !taken.is_empty() {
+                    taken.swap_remove(bytes as usize % taken.len());
+                } else {
+                    let took = budget.reserve(shares[tenant], bytes);
+                    taken.extend(took.map(|reservation| (tenant, reservation)));
+                }
+                prop_assert!(budget.used_bytes() <= 100);
+                for (share, min) in shares.into_iter().zip(minima) {
+                    let used = budget.used_bytes_of(share);
+                    prop_assert!(used >= min || budget.available_bytes(share) >= min - used);
+                }
+            }
+            drop(taken);
+            prop_assert_eq!(budget.used_bytes(), 0);
+        }
     }
 }

@@ -1,4 +1,4 @@
-//! The queues of a device: one for each class of jobs, bounded, and served by weight.
+//! The queues of a device: a bounded one for each class of jobs, served by weight.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -60,8 +60,8 @@ impl Queued {
 
 /// Jobs that can run now.
 ///
-/// Each class is served in order. Among classes that have jobs, the next is the one that has had the least time for its
-/// weight; a class that had no jobs for a while does not catch up on that time.
+/// The jobs of a class run in order. The next job is of the class that has had the least time for its weight, among
+/// those that have jobs. A class that had no jobs does not catch up on that time.
 #[derive(Default)]
 pub(crate) struct Ready {
     classes: [ReadyClass; Class::ALL.len()],
@@ -72,12 +72,12 @@ pub(crate) struct Ready {
 #[derive(Default)]
 struct ReadyClass {
     jobs: VecDeque<Queued>,
-    /// Time of the thread that it has had, divided by its weight.
+    /// Time of the thread that the class has had, divided by its weight.
     weighted_ns: u64,
 }
 
 impl Ready {
-    /// Adds a job behind the others of its class.
+    /// Appends a job to the queue of its class.
     pub(crate) fn push(&mut self, queued: Queued) {
         let class = &mut self.classes[queued.class().index()];
         if class.jobs.is_empty() {
@@ -86,7 +86,7 @@ impl Ready {
         class.jobs.push_back(queued);
     }
 
-    /// Takes the job whose turn it is.
+    /// Takes the next job.
     pub(crate) fn pop(&mut self) -> Option<Queued> {
         let waiting = self
             .classes

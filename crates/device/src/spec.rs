@@ -7,13 +7,13 @@ use std::str::FromStr;
 use crate::DeviceError;
 use crate::cuda::{self, CudaUnavailable, Gpu};
 
-/// Most host devices one specification may name.
+/// Maximum host devices of a specification.
 const DEVICES_MAX: usize = 1024;
 
 /// A parsed list of devices: `auto`, `cuda`, `cuda:0`, `host:3`, `cuda:0,cuda:1,host:1`.
 ///
-/// `cuda` stands for all GPUs, `cuda:N` for the one with this number, `host:N` for N host devices, `auto` for all GPUs
-/// or, where there is none, one host device for each core. Which GPUs there are is looked up when the devices start.
+/// `cuda` means all GPUs, `cuda:N` the GPU with this number, `host:N` N host devices, `auto` all GPUs or, if there is
+/// none, one host device for each core. The GPUs are looked up when the devices start.
 ///
 /// # Examples
 /// ```
@@ -36,28 +36,28 @@ enum Entry {
     Host(usize),
 }
 
-/// A list of devices that cannot be understood.
+/// A list of devices that does not parse.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum SpecError {
-    /// Nothing was named.
+    /// The list is empty.
     #[error("no device is named; use `auto`, `cuda`, `cuda:<number>` or `host:<count>`")]
     Empty,
-    /// An entry that is none of the known forms.
+    /// An entry has none of the known forms.
     #[error("`{entry}` names no device; use `auto`, `cuda`, `cuda:<number>` or `host:<count>`")]
     Unknown {
         /// The entry.
         entry: String,
     },
-    /// A count that is no number from 1 to the limit.
+    /// A count is not a number from 1 to the limit.
     #[error("`{entry}`: the count of host devices is a number from 1 to {max}")]
     Count {
         /// The entry.
         entry: String,
-        /// Most host devices a list may name.
+        /// Maximum host devices of a list.
         max: usize,
     },
-    /// The number of a GPU that is no number.
+    /// The number of a GPU is not a number.
     #[error("`{entry}`: GPUs are numbered from 0, as in `cuda:0`; `cuda` is all of them")]
     Ordinal {
         /// The entry.
@@ -73,7 +73,7 @@ pub(crate) enum Wanted {
 }
 
 impl Wanted {
-    /// The name that the device will have, if it is a GPU.
+    /// Returns the name that the device will have if it is a GPU.
     pub(crate) fn gpu_name(&self) -> Option<String> {
         match self {
             Wanted::Host => None,
@@ -83,21 +83,21 @@ impl Wanted {
 }
 
 impl DeviceSpec {
-    /// All GPUs; where there is none, one host device for each core of this machine.
+    /// Returns all GPUs or, if there is none, one host device for each core of this machine.
     pub fn auto() -> DeviceSpec {
         DeviceSpec {
             entries: vec![Entry::Auto],
         }
     }
 
-    /// This many host devices; more than the limit of 1,024 become the limit.
+    /// Returns `count` host devices, at most 1,024.
     pub fn host(count: NonZeroUsize) -> DeviceSpec {
         DeviceSpec {
             entries: vec![Entry::Host(count.get().min(DEVICES_MAX))],
         }
     }
 
-    /// Looks up which devices these are on this machine. Loads the CUDA driver and NVRTC if a GPU may be meant.
+    /// Looks up the devices on this machine. Loads the CUDA driver and NVRTC unless all are host devices.
     pub(crate) fn resolve(&self) -> Result<Vec<Wanted>, DeviceError> {
         let mut wanted = Vec::new();
         for entry in &self.entries {
@@ -106,7 +106,7 @@ impl DeviceSpec {
         Ok(wanted)
     }
 
-    /// Host devices that are named by number.
+    /// Number of host devices that are named.
     fn host_devices(&self) -> usize {
         let count = |entry: &Entry| match entry {
             Entry::Host(count) => *count,
@@ -127,7 +127,7 @@ impl Entry {
     }
 }
 
-/// All GPUs, or host devices when there is none; what keeps a GPU from being used is told.
+/// All GPUs, or host devices if there is none. Logs why no GPU can be used, unless there is no driver.
 fn auto() -> Vec<Wanted> {
     match usable_gpus() {
         Ok(gpus) if !gpus.is_empty() => return gpus.into_iter().map(gpu).collect(),
@@ -137,7 +137,7 @@ fn auto() -> Vec<Wanted> {
     hosts(crate::cores().min(DEVICES_MAX))
 }
 
-/// The GPUs, if kernels can be compiled for them.
+/// Returns the GPUs if kernels can be compiled for them.
 fn usable_gpus() -> Result<Vec<Gpu>, DeviceError> {
     let gpus = cuda::gpus()?;
     cuda::nvrtc_version()?;

@@ -1,4 +1,4 @@
-//! What operators keep on the thread of a device.
+//! Values that operators keep on the thread of a device.
 
 use std::any::{Any, TypeId};
 use std::collections::HashMap;

@@ -1,4 +1,5 @@
-//! A kernel that faults. It has a process of its own, as CUDA promises nothing to the rest of a process after a fault.
+//! A kernel that faults. It has its own process, because after a fault CUDA promises nothing to the rest of the
+//! process.
 
 mod common;
 
@@ -69,9 +70,9 @@ fn a_kernel_that_faults_loses_its_device_alone() {
         sender.send(()).expect("the test listens");
         Ok(Step::Done)
     };
-    host.submit(Box::new(job)).expect("the host goes on");
+    host.submit(Box::new(job)).expect("the host continues");
     assert_eq!(receiver.recv(), Ok(()));
-    // What is left of the GPU can be asked and dropped; it answers with the fault.
+    // Handles of the GPU can still be queried, which returns the fault, and dropped.
     assert!(event.wait().is_err());
     drop((event, pinned, memory));
 }

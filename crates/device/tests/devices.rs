@@ -1,5 +1,6 @@
-//! Devices as others use them: jobs, turns, bounds, loss.
+//! Devices as their users see them: jobs, turns, bounds, loss.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc::{Receiver, Sender, channel};
@@ -9,9 +10,11 @@ use std::time::Instant;
 use forebay_cancel::Stop;
 use forebay_device::cuda::{gpus, nvrtc_version};
 use forebay_device::{
-    Class, Device, DeviceContext, DeviceError, DeviceId, DeviceKind, DeviceOptions, DeviceState,
-    Devices, Fault, Job, JobError, JobFailure, KernelError, Signal, Step, SubmitError,
+    Class, Device, DeviceContext, DeviceError, DeviceEvent, DeviceId, DeviceKind, DeviceOptions,
+    DeviceState, Devices, Fault, Job, JobError, JobFailure, KernelError, PoolOptions, Signal, Step,
+    SubmitError, Subscription,
 };
+use parking_lot::Mutex;
 
 fn devices(spec: &str) -> Devices {
     Devices::new(
@@ -35,7 +38,7 @@ fn say(word: &'static str, sender: &Sender<&'static str>) -> Box<dyn Job> {
     })
 }
 
-/// Holds a device until the sender is used or dropped.
+/// Keeps a device busy until the sender is used or dropped.
 fn hold(device: &Device) -> Sender<()> {
     let (release, held): (_, Receiver<()>) = channel();
     let (running, runs) = channel();
@@ -416,16 +419,22 @@ fn memory_is_bounded_and_comes_back() {
         memory_budget_bytes: 10,
         ..DeviceOptions::default()
     });
-    let all = device.reserve(10).expect("all is free");
-    let refused = device.reserve(1).expect_err("nothing is free");
+    let options = PoolOptions {
+        name: "test".to_owned(),
+        min_bytes: 0,
+        max_bytes: u64::MAX,
+    };
+    let pool = device.open_pool(options, None).expect("no minimum");
+    let all = pool.reserve(10).expect("all is free");
+    let refused = pool.reserve(1).expect_err("nothing is free");
     assert_eq!(
         refused.to_string(),
         "device host:0 has 0 of 10 bytes left, 1 are needed"
     );
     drop(all);
     device.inject(Fault::OutOfMemory);
-    assert!(device.reserve(1).is_err(), "a test asked for it");
-    assert_eq!(device.reserve(1).map(|one| one.bytes()), Ok(1));
+    assert!(pool.reserve(1).is_err(), "a test injected it");
+    assert_eq!(pool.reserve(1).map(|one| one.bytes()), Ok(1));
     assert_eq!(
         (device.memory_used_bytes(), device.memory_budget_bytes()),
         (0, 10)
@@ -452,7 +461,7 @@ fn devices_join_and_leave() {
         Some(DeviceError::Unknown { id: DeviceId(1) })
     );
     assert!(devices.get(DeviceId(1)).is_none());
-    // Whoever still holds it can finish what began before.
+    // Users that still hold it can finish their work.
     let (sender, receiver) = channel();
     left.submit(say("still here", &sender)).expect("it works");
     assert_eq!(receiver.recv(), Ok("still here"));
@@ -517,10 +526,11 @@ fn finished_jobs_and_their_time_are_counted() {
     for word in ["a", "b", "c"] {
         device.submit(say(word, &sender)).expect("room");
     }
-    let (told, seen) = channel();
+    let (report, seen) = channel();
     let watched = Arc::clone(&device);
     let look = move |_: &mut _| {
-        told.send((watched.finished_jobs(), watched.busy_time()))
+        report
+            .send((watched.finished_jobs(), watched.busy_time()))
             .expect("the test listens");
         Ok(Step::Done)
     };
@@ -532,7 +542,7 @@ fn finished_jobs_and_their_time_are_counted() {
 }
 
 #[test]
-fn joins_leaves_and_losses_are_told() {
+fn joins_leaves_and_losses_are_recorded() {
     let devices = devices("host:2");
     let lost = devices.get(DeviceId(0)).expect("it is there");
     devices.remove(DeviceId(1)).expect("it is there");
@@ -542,7 +552,7 @@ fn joins_leaves_and_losses_are_told() {
     drop(sender);
     assert_eq!(receiver.iter().count(), 0, "the job is dropped");
     let events = devices.events();
-    let told: Vec<_> = events
+    let recorded: Vec<_> = events
         .latest()
         .into_iter()
         .map(|event| (event.device, event.change.name()))
@@ -554,8 +564,130 @@ fn joins_leaves_and_losses_are_told() {
         ("host:0", "joined"),
     ];
     assert_eq!(
-        told,
+        recorded,
         expected.map(|(device, change)| (device.to_owned(), change))
     );
     assert_eq!(events.counts(), [2, 1, 1]);
+}
+
+/// What a listener was called with: the id and the change of each event.
+type Heard = Arc<Mutex<Vec<(u32, &'static str)>>>;
+
+fn listen(devices: &Devices) -> (Subscription, Heard) {
+    let heard = Heard::default();
+    let written = Arc::clone(&heard);
+    let listener = move |event: &DeviceEvent| {
+        written.lock().push((event.id.0, event.change.name()));
+    };
+    (devices.subscribe(listener), heard)
+}
+
+/// Makes a device fail, and waits until it is lost and its jobs are dropped.
+fn lose(device: &Device) {
+    device.inject(Fault::Fail);
+    let (sender, receiver) = channel();
+    if device.submit(say("never", &sender)).is_ok() {
+        drop(sender);
+        assert_eq!(receiver.iter().count(), 0);
+    }
+}
+
+#[test]
+fn a_subscription_gets_present_devices_and_then_each_join_leave_and_loss() {
+    let devices = devices("host:2");
+    lose(&devices.list()[0]);
+    let (subscription, heard) = listen(&devices);
+    assert_eq!(*heard.lock(), [(0, "joined"), (0, "lost"), (1, "joined")]);
+    heard.lock().clear();
+    let added = devices.add(&"host:1".parse().expect("valid"));
+    let added = added.expect("a thread").remove(0);
+    lose(&added);
+    devices.remove(added.id()).expect("a member");
+    let left = devices.remove(DeviceId(1)).expect("a member");
+    lose(&left);
+    let expected = [
+        (2, "joined"),
+        (2, "lost"),
+        (2, "left"),
+        (1, "left"),
+        (1, "lost"),
+    ];
+    assert_eq!(*heard.lock(), expected);
+    drop(subscription);
+    devices.remove(DeviceId(0)).expect("a member");
+    assert_eq!(heard.lock().len(), expected.len(), "it has ended");
+}
+
+#[test]
+fn a_listener_can_look_at_the_devices() {
+    let devices = Arc::new(devices("host:1"));
+    let (found, seen) = channel();
+    let looked_at = Arc::downgrade(&devices);
+    let subscription = devices.subscribe(move |event: &DeviceEvent| {
+        let devices = looked_at.upgrade().expect("the test holds them");
+        let device = devices.get(event.id);
+        let is_there = device.is_some_and(|device| !device.is_lost());
+        found.send(is_there).expect("the test listens");
+    });
+    let added = devices.add(&"host:1".parse().expect("valid"));
+    lose(&added.expect("a thread")[0]);
+    devices.remove(DeviceId(1)).expect("a member");
+    drop(subscription);
+    assert_eq!(seen.iter().collect::<Vec<_>>(), [true, true, false, false]);
+}
+
+/// Devices by what a listener heard of them: those of the set, with whether each is lost.
+fn members(heard: &[(u32, &'static str)]) -> BTreeMap<u32, bool> {
+    let mut members = BTreeMap::new();
+    for &(id, change) in heard {
+        match change {
+            "joined" => assert_eq!(members.insert(id, false), None, "{id} joins once"),
+            "lost" => assert!(members.insert(id, true) != Some(true), "{id} is lost once"),
+            _ => assert!(members.remove(&id).is_some(), "{id} was there"),
+        }
+    }
+    members
+}
+
+#[test]
+fn subscriptions_begun_in_a_storm_of_changes_agree_with_the_set() {
+    let devices = devices("host:4");
+    let subscriptions = thread::scope(|scope| {
+        for _ in 0..3 {
+            scope.spawn(|| {
+                for round in 0..30 {
+                    let added = devices.add(&"host:1".parse().expect("valid"));
+                    let added = added.expect("a thread").remove(0);
+                    match round % 3 {
+                        0 => lose(&added),
+                        1 => drop(devices.remove(added.id()).expect("a member")),
+                        _ => {
+                            lose(&added);
+                            devices.remove(added.id()).expect("a member");
+                        }
+                    }
+                }
+            });
+        }
+        let late = (0..30).map(|_| listen(&devices));
+        late.collect::<Vec<_>>()
+    });
+    let is_lost = |device: &Arc<Device>| (device.id().0, device.is_lost());
+    let expected: BTreeMap<u32, bool> = devices.list().iter().map(is_lost).collect();
+    for (_subscription, heard) in subscriptions {
+        assert_eq!(members(&heard.lock()), expected);
+    }
+}
+
+#[test]
+fn a_host_device_registers_no_memory() {
+    let device = one(DeviceOptions::default());
+    let refused = device.register(vec![1_u8, 2]);
+    let (memory, error) = refused.expect_err("it is no GPU");
+    assert_eq!(memory, [1, 2]);
+    assert_eq!(
+        error.to_string(),
+        "device host:0 is no GPU; memory is registered for GPUs only"
+    );
+    assert!(!device.reaches(&device));
 }

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use forebay_device::Device;
+use forebay_device::{Device, MemoryPool};
 use forebay_placement::ShardId;
 use forebay_text_gpu::LoadError;
 
@@ -82,6 +82,15 @@ impl Bucket {
         }
     }
 
+    /// Bytes of the device's memory that the bucket holds.
+    pub(crate) fn device_bytes(&self) -> u64 {
+        let replicas = self
+            .segments
+            .iter()
+            .filter_map(|segment| segment.replica.as_ref());
+        replicas.map(|replica| replica.bytes()).sum()
+    }
+
     /// Puts the bucket on a device, with the copies that [`Bucket::begin_copies`] began.
     pub(crate) fn place(&mut self, device: &Arc<Device>, copies: Vec<Arc<Replica>>) {
         assert_eq!(
@@ -96,14 +105,18 @@ impl Bucket {
     }
 
     /// Begins to copy all segments to a device; segments that it already has are not copied again.
-    pub(crate) fn begin_copies(&self, device: &Arc<Device>) -> Result<Vec<Copying>, LoadError> {
+    pub(crate) fn begin_copies(
+        &self,
+        device: &Arc<Device>,
+        pool: &MemoryPool,
+    ) -> Result<Vec<Copying>, LoadError> {
         let here = self
             .device
             .as_ref()
             .is_some_and(|current| Arc::ptr_eq(current, device));
         let copy = |segment: &Segment| match &segment.replica {
             Some(replica) if here => Ok(Copying::Done(Arc::clone(replica))),
-            _ => Copying::begin(device, segment.block()),
+            _ => Copying::begin(device, pool, segment.block()),
         };
         self.segments.iter().map(copy).collect()
     }

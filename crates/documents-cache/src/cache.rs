@@ -3,7 +3,10 @@
 use std::collections::HashMap;
 use std::sync::{Arc, Weak};
 
-use forebay_device::{Device, DeviceId, Devices};
+use forebay_device::{
+    Change, Device, DeviceEvent, DeviceId, Devices, MemoryPool, OutOfMemory, PoolOptions,
+    Subscription,
+};
 use forebay_text_gpu::ScanQueue;
 use parking_lot::{Mutex, RwLock};
 
@@ -17,9 +20,11 @@ pub(crate) struct Shared {
     pub(crate) devices: Arc<Devices>,
     pub(crate) settings: CacheSettings,
     pub(crate) owners: Arc<Owners>,
-    pub(crate) flush_signal: FlushSignal,
+    pub(crate) flush_signal: Arc<FlushSignal>,
     /// The searches that wait for each GPU.
     queues: Mutex<HashMap<DeviceId, Arc<ScanQueue>>>,
+    /// The cache's share in the memory of each device.
+    pools: Mutex<HashMap<DeviceId, Arc<MemoryPool>>>,
     /// All collections, installed or still being built.
     members: Mutex<Vec<Weak<CollectionCache>>>,
 }
@@ -37,6 +42,38 @@ impl Shared {
         Arc::clone(self.queues.lock().entry(device.id()).or_default())
     }
 
+    /// The cache's share in the memory of a device.
+    pub(crate) fn pool(
+        self: &Arc<Self>,
+        device: &Arc<Device>,
+    ) -> Result<Arc<MemoryPool>, OutOfMemory> {
+        let mut pools = self.pools.lock();
+        if let Some(pool) = pools.get(&device.id()) {
+            return Ok(Arc::clone(pool));
+        }
+        let options = PoolOptions {
+            name: "documents".to_owned(),
+            min_bytes: 0,
+            max_bytes: u64::MAX,
+        };
+        let (shared, id) = (Arc::downgrade(self), device.id());
+        let reclaim = move |bytes| {
+            if let Some(shared) = shared.upgrade() {
+                maintain::give_back(&shared, id, bytes);
+            }
+        };
+        let pool = device.open_pool(options, Some(Box::new(reclaim)))?;
+        pools.insert(id, Arc::clone(&pool));
+        Ok(pool)
+    }
+
+    /// Closes the pool of a device that left or is lost; memory in use stays valid.
+    pub(crate) fn close_pool(&self, id: DeviceId) {
+        let closed = self.pools.lock().remove(&id);
+        // Not under the lock: the last handle of a GPU's memory frees it.
+        drop(closed);
+    }
+
     fn enroll(&self, collection: Arc<CollectionCache>) -> Arc<CollectionCache> {
         self.members.lock().push(Arc::downgrade(&collection));
         collection
@@ -47,6 +84,7 @@ impl Shared {
 #[derive(Debug)]
 pub struct Cache {
     shared: Arc<Shared>,
+    _losses: Subscription,
     collections: RwLock<HashMap<String, Arc<CollectionCache>>>,
 }
 
@@ -65,14 +103,22 @@ impl Cache {
             devices,
             settings,
             owners: Arc::new(owners),
-            flush_signal: FlushSignal::default(),
+            flush_signal: Arc::default(),
             queues: Mutex::default(),
+            pools: Mutex::default(),
             members: Mutex::default(),
         });
         if background {
             maintain::start_background(&shared);
         }
+        let signal = Arc::clone(&shared.flush_signal);
+        let report = move |event: &DeviceEvent| {
+            if let Change::Lost { .. } = event.change {
+                signal.report_lost_device();
+            }
+        };
         Arc::new(Cache {
+            _losses: shared.devices.subscribe(report),
             shared,
             collections: RwLock::default(),
         })
@@ -157,6 +203,7 @@ impl Cache {
         self.shared.queues.lock().remove(&id);
         let moves = self.shared.owners.lock().leave(id);
         self.resettle();
+        self.shared.close_pool(id);
         moves.len()
     }
 

@@ -104,7 +104,7 @@ impl GpuPartition {
         let blocks = segments.iter().map(|(_, segment)| segment.block());
         let table = ScanTable::new(segments.iter().map(on_device));
         let oversize_rows = table
-            .aside()
+            .oversize_rows()
             .flat_map(|(segment, rows)| rows.iter().map(move |&row| (segment, row)));
         GpuPartition {
             device: Arc::clone(device),

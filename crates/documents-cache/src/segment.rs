@@ -3,7 +3,7 @@
 use std::ops::Range;
 use std::sync::Arc;
 
-use forebay_device::{Device, Reservation};
+use forebay_device::{Device, MemoryPool, Reservation};
 use forebay_text_gpu::{LoadError, Loading, TiledRows};
 use roaring::RoaringBitmap;
 
@@ -14,9 +14,19 @@ use crate::gpu::is_gpu;
 #[derive(Debug)]
 pub(crate) enum Replica {
     /// On a host device: the bytes are the master's own, and are charged to its budget.
-    Shared(#[expect(dead_code, reason = "held for its drop")] Reservation),
+    Shared(Reservation),
     /// In the memory of a GPU.
     Tiled(Arc<TiledRows>),
+}
+
+impl Replica {
+    /// Bytes of the device's memory.
+    pub(crate) fn bytes(&self) -> u64 {
+        match self {
+            Replica::Shared(reservation) => reservation.bytes(),
+            Replica::Tiled(rows) => rows.memory_bytes(),
+        }
+    }
 }
 
 /// A copy that may still be in flight.
@@ -27,12 +37,16 @@ pub(crate) enum Copying {
 }
 
 impl Copying {
-    /// Begins to copy a block to a device. The block may change once this has returned.
-    pub(crate) fn begin(device: &Arc<Device>, block: &Block) -> Result<Copying, LoadError> {
+    /// Begins to copy a block to a device, in memory of the cache's pool. The block may change once this has returned.
+    pub(crate) fn begin(
+        device: &Arc<Device>,
+        pool: &MemoryPool,
+        block: &Block,
+    ) -> Result<Copying, LoadError> {
         if is_gpu(device) {
-            return TiledRows::begin(device, block.rows()).map(Copying::InFlight);
+            return TiledRows::begin_in_pool(device, pool, block.rows()).map(Copying::InFlight);
         }
-        let reservation = device.reserve(block.memory_bytes())?;
+        let reservation = pool.reserve(block.memory_bytes())?;
         Ok(Copying::Done(Arc::new(Replica::Shared(reservation))))
     }
 

@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 
 use common::{Pair, Value, leaf, options, regex, small_settings};
 use forebay_cancel::{Stop, StopReason};
-use forebay_device::{Device, Fault, Step};
+use forebay_device::{Device, Fault, PoolOptions, Step};
 use forebay_documents_cache::{CacheSettings, SearchError, SearchRequest, Want};
 
 const ROWS: u32 = 2000;
@@ -178,7 +178,7 @@ fn a_limit_is_met_although_a_device_fails() {
 }
 
 #[test]
-fn the_background_thread_moves_the_buckets_of_a_lost_device() {
+fn the_background_thread_moves_the_buckets_of_a_lost_device_without_a_search() {
     let settings = CacheSettings {
         background: true,
         ..small_settings()
@@ -188,15 +188,21 @@ fn the_background_thread_moves_the_buckets_of_a_lost_device() {
         pair.insert(number, vec![Value::String(format!("{number:04}"))]);
     }
     pair.collection.flush();
-    let device = pair.cache.devices().list().remove(0);
-    device.inject(Fault::Fail);
+    let devices = pair.cache.devices().list();
+    assert!(buckets_on(&pair, &devices[0]) > 0);
+    devices[0].inject(Fault::Fail);
+    // The device looks for faults before a job; it drops the job.
+    let job = |_: &mut _| Ok(Step::Done);
+    let submitted = devices[0].submit(Box::new(job));
+    submitted.expect("room in the queue");
     let deadline = Instant::now() + Duration::from_secs(20);
-    let search = || pair.check(&leaf(0, regex("1.*2")), Want::Count).report;
-    while search().host.buckets > 0 || !device.is_lost() {
-        assert!(Instant::now() < deadline, "buckets stay on the host");
+    while buckets_on(&pair, &devices[1]) < bucket_count(&pair) {
+        assert!(Instant::now() < deadline, "buckets stay on the lost device");
         std::thread::yield_now();
     }
-    assert_eq!(buckets_on(&pair, &device), 0);
+    assert_eq!(buckets_on(&pair, &devices[0]), 0);
+    let report = pair.check(&leaf(0, regex("1.*2")), Want::Count).report;
+    assert_eq!(report.host.buckets, 0);
 }
 
 #[test]
@@ -394,4 +400,33 @@ fn buckets_that_a_device_took_from_another_are_searched_again_when_it_fails() {
         );
         pair.check_all_wants(&leaf(0, regex("^05")));
     }
+}
+
+#[test]
+fn buckets_leave_a_device_whose_memory_another_tenant_needs() {
+    let pair = filled(1, u64::MAX);
+    let device = pair.cache.devices().list().remove(0);
+    let (held, budget) = (device.memory_used_bytes(), device.memory_budget_bytes());
+    assert!(held > 0);
+    let options = PoolOptions {
+        name: "tables".to_owned(),
+        min_bytes: 0,
+        max_bytes: u64::MAX,
+    };
+    let other = device.open_pool(options, None).expect("no minimum");
+    let free = other.reserve(budget - held).expect("what the cache leaves");
+    assert!(
+        other.reserve(held / 2).is_err(),
+        "a request takes what is free"
+    );
+    assert!(other.make_room(held / 2), "the cache gives back");
+    let taken = other.reserve(held / 2).expect("there is room");
+    let left = device.memory_used_bytes() - free.bytes() - taken.bytes();
+    assert!(left <= held - held / 2 && left > 0, "{left} of {held}");
+    let answer = pair.check(&leaf(0, regex("9$")), Want::Count);
+    let (on_host, buckets) = (answer.report.host.buckets, bucket_count(&pair));
+    assert!(on_host > 0 && on_host < buckets, "{on_host} of {buckets}");
+    assert!(other.make_room(left), "all can be had");
+    drop((free, taken));
+    pair.check_all_wants(&leaf(0, regex("9$")));
 }

@@ -1,28 +1,26 @@
-//! Searches in the memory of one GPU, timed by its own events; every count is compared with the host engine's.
+//! Times searches in the memory of one GPU by its events; every count is compared with the host engine's.
 //!
 //! `cargo bench -p forebay-text-gpu --bench scan -- [--smoke] [--only CASE] [--device cuda:0] [--names FILE] [--record
-//! FILE]`. `--sorted` sorts the values of each block, as caches do.
-//! With two devices, `--device cuda:0,cuda:1`, it also searches twice the values on both.
-//! It prints one JSON object a figure and appends them to `--record`. Without a GPU it says so and does nothing.
+//! FILE]`. `--sorted` sorts the values of each block, as caches do. With two devices, `--device cuda:0,cuda:1`, it also
+//! searches twice the values on both. It prints one JSON object a figure and appends them to `--record`. Without a GPU
+//! it prints a message and does nothing.
+
+mod common;
 
 use std::fs::OpenOptions;
 use std::hint;
 use std::io::Write;
-use std::process::Command;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::Arc;
 use std::sync::mpsc::{Receiver, TryRecvError, channel};
-use std::sync::{Arc, Mutex};
 use std::thread;
 use std::time::Instant;
 
+use common::{Blocks, program, said_by, wait_for};
 use forebay_cancel::Stop;
-use forebay_device::{Device, DeviceContext, DeviceOptions, Devices, Step};
-use forebay_text::{Limits, Options, Pattern, Program, Rows, SEPARATOR};
-use forebay_text_gpu::{ScanFound, ScanOrder, ScanQueue, ScanTable, ScanWant, TiledRows, prepare};
+use forebay_device::{Device, DeviceOptions, Devices};
+use forebay_text::Program;
+use forebay_text_gpu::{ScanFound, ScanOrder, ScanQueue, ScanTable, ScanWant, prepare};
 use serde::Serialize;
-
-/// Rows of a block: those of a bucket.
-const BLOCK_ROWS: usize = 131_072;
 
 /// Timed runs of a search, after two that are not.
 const RUNS: usize = 25;
@@ -121,24 +119,13 @@ impl Arguments {
                 "--names" => arguments.names = given.next(),
                 "--record" => arguments.record = given.next(),
                 "--sorted" => arguments.sorted = true,
-                // Cargo's own.
+                // Options of Cargo.
                 "--bench" => {}
                 other => panic!("unknown argument {other}"),
             }
         }
         arguments
     }
-}
-
-/// Waits until a device has done what it was given: compiling kernels takes seconds the first time.
-fn wait_for(device: &Device) {
-    let (done, is_done) = channel();
-    let tell = move |_: &mut DeviceContext| {
-        let _ = done.send(());
-        Ok(Step::Done)
-    };
-    device.submit(Box::new(tell)).expect("room in the queue");
-    is_done.recv().expect("the device works");
 }
 
 /// A line of the record.
@@ -175,14 +162,6 @@ struct Bench {
     date: String,
     command: String,
     record: Option<String>,
-}
-
-fn said_by(program: &str, arguments: &[&str]) -> String {
-    let output = Command::new(program).args(arguments).output();
-    let text = output.map(|output| String::from_utf8_lossy(&output.stdout).trim().to_owned());
-    text.ok()
-        .filter(|text| !text.is_empty())
-        .unwrap_or_else(|| "unknown".to_owned())
 }
 
 impl Bench {
@@ -296,7 +275,7 @@ fn search(
     (found.into_iter().map(|(_, found)| found).collect(), seconds)
 }
 
-/// Waits for all answers without sleeping, as waking the client is no part of a search.
+/// Waits for all answers without sleeping, because waking the client is not part of a search.
 fn wait_awake(answers: &Receiver<Answer>) -> Vec<Answer> {
     let mut found = Vec::new();
     loop {
@@ -308,130 +287,7 @@ fn wait_awake(answers: &Receiver<Answer>) -> Vec<Answer> {
     }
 }
 
-/// Values in host memory, in blocks.
-struct Blocks {
-    blocks: Vec<(Vec<u8>, Vec<u32>)>,
-    value_bytes: usize,
-}
-
-impl Blocks {
-    fn of_letters(rows: usize, bytes: usize, sorted: bool) -> Blocks {
-        let starts: Vec<usize> = (0..rows).step_by(BLOCK_ROWS).collect();
-        let block = |start: usize| letters(start, BLOCK_ROWS.min(rows - start), bytes, sorted);
-        Blocks {
-            blocks: in_parallel(starts.len(), |index| block(starts[index])),
-            value_bytes: rows * bytes,
-        }
-    }
-
-    fn of_names(path: &str) -> Blocks {
-        let text = std::fs::read_to_string(path).unwrap_or_else(|error| panic!("{path}: {error}"));
-        let mut names: Vec<&str> = text.lines().collect();
-        names.sort_unstable();
-        let blocks = names.chunks(BLOCK_ROWS).map(|names| {
-            let (mut bytes, mut offsets) = (Vec::new(), vec![0]);
-            for name in names {
-                bytes.extend_from_slice(name.as_bytes());
-                bytes.push(SEPARATOR);
-                offsets.push(bytes.len() as u32);
-            }
-            (bytes, offsets)
-        });
-        Blocks {
-            blocks: blocks.collect(),
-            value_bytes: names.iter().map(|name| name.len()).sum(),
-        }
-    }
-
-    fn rows(&self, index: usize) -> Rows<'_> {
-        let (bytes, offsets) = &self.blocks[index];
-        Rows { bytes, offsets }
-    }
-
-    fn load(&self, device: &Arc<Device>) -> Arc<ScanTable> {
-        self.load_some(device, &(0..self.blocks.len()).collect::<Vec<usize>>())
-    }
-
-    /// Copies some of the blocks to a device.
-    fn load_some(&self, device: &Arc<Device>, blocks: &[usize]) -> Arc<ScanTable> {
-        let loading = in_parallel(blocks.len(), |index| {
-            let rows = self.rows(blocks[index]);
-            TiledRows::begin(device, rows).expect("the device has room")
-        });
-        let segments = loading.into_iter().map(|loading| {
-            let tiled = loading.wait().expect("the device works");
-            (Arc::new(tiled), Vec::new())
-        });
-        Arc::new(ScanTable::new(segments))
-    }
-
-    fn count(&self, program: &Program) -> u64 {
-        let count = |index| {
-            program
-                .count_rows(self.rows(index), &Stop::never())
-                .expect("nothing stops it")
-        };
-        in_parallel(self.blocks.len(), count).into_iter().sum()
-    }
-}
-
-/// A block of random letters; `start` is the seed.
-fn letters(start: usize, rows: usize, length: usize, sorted: bool) -> (Vec<u8>, Vec<u32>) {
-    let mut rng = fastrand::Rng::with_seed(start as u64);
-    let mut letters = || (0..length).map(|_| rng.u8(b'a'..=b'z')).collect();
-    let mut values: Vec<Vec<u8>> = (0..rows).map(|_| letters()).collect();
-    if sorted {
-        values.sort_unstable();
-    }
-    let (mut bytes, mut offsets) = (Vec::with_capacity(rows * (length + 1)), vec![0]);
-    for value in values {
-        bytes.extend_from_slice(&value);
-        bytes.push(SEPARATOR);
-        offsets.push(bytes.len() as u32);
-    }
-    (bytes, offsets)
-}
-
-/// The results of `work` for 0 to `count`, by all cores.
-fn in_parallel<T: Send>(count: usize, work: impl Fn(usize) -> T + Sync) -> Vec<T> {
-    let next = AtomicUsize::new(0);
-    let done = Mutex::new(Vec::with_capacity(count));
-    let cores = thread::available_parallelism().map_or(1, usize::from);
-    thread::scope(|scope| {
-        for _ in 0..cores {
-            scope.spawn(|| {
-                loop {
-                    let index = next.fetch_add(1, Ordering::Relaxed);
-                    if index >= count {
-                        break;
-                    }
-                    let result = work(index);
-                    done.lock().expect("no panic").push((index, result));
-                }
-            });
-        }
-    });
-    let mut done = done.into_inner().expect("no panic");
-    done.sort_by_key(|(index, _)| *index);
-    done.into_iter().map(|(_, result)| result).collect()
-}
-
-fn program(search: &str) -> Arc<Program> {
-    let limits = Limits::default();
-    let regex = |source: &str| {
-        let pattern = Pattern::new(source, Options::default(), &limits).expect("a valid pattern");
-        Program::compile(pattern, &limits)
-    };
-    Arc::new(match search.split_at(1) {
-        ("=", literal) => Program::exact(literal),
-        ("<", literal) => Program::prefix(literal),
-        (">", literal) => Program::suffix(literal),
-        ("*", literal) => Program::substring(literal),
-        _ => regex(search),
-    })
-}
-
-/// Different searches of one sort for many clients.
+/// Different searches of one kind for many clients.
 fn for_clients(sort: &str) -> Vec<Arc<Program>> {
     let mut rng = fastrand::Rng::with_seed(64);
     let mut word = |length: usize| -> String { (0..length).map(|_| rng.char('a'..='z')).collect() };
@@ -465,7 +321,7 @@ fn run_case(bench: &Bench, case: &Case, blocks: &Blocks, table: &Arc<ScanTable>)
     }
 }
 
-/// How many searches a second the device answers, one after the other and all waiting at once.
+/// Searches per second that the device answers: one after the other, and all waiting at once.
 fn run_clients(bench: &Bench, blocks: &Blocks, table: &Arc<ScanTable>, sort: &str) {
     let programs = for_clients(sort);
     let expect: Vec<u64> = programs
@@ -559,8 +415,7 @@ fn run_two(bench: &Bench, rows: usize) {
     }
 }
 
-/// Searches a second of as many clients as there are programs, each of which searches again as soon as it has its
-/// answer.
+/// Searches per second of as many clients as there are programs; each client searches again once it has its answer.
 fn searches_in_turn(bench: &Bench, table: &Arc<ScanTable>, programs: &[Arc<Program>]) -> f64 {
     const ROUNDS: usize = 20;
     let began = Instant::now();
@@ -577,7 +432,7 @@ fn searches_in_turn(bench: &Bench, table: &Arc<ScanTable>, programs: &[Arc<Progr
     (ROUNDS * programs.len()) as f64 / began.elapsed().as_secs_f64()
 }
 
-/// Copies all blocks to a device and drops them there; billions of bytes of values a second.
+/// Copies all blocks to a device and drops them there; returns GB of values per second.
 fn load_rate(device: &Arc<Device>, blocks: &Blocks) -> f64 {
     let began = Instant::now();
     blocks.load(device);

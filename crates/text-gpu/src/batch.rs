@@ -1,25 +1,24 @@
-//! Which queries share a launch, and the tables that the launch reads.
+//! Groups queries into launches, and makes the tables that a launch reads.
 //!
 //! Queries of one launch share one pass over the bytes: literals are packed side by side into one word of bits,
-//! automata share the class of each byte. What cannot be shared has a launch of its own.
+//! automata share the class of each byte. A query that cannot share has a launch alone.
 
 use std::collections::HashMap;
 
-use crate::arguments::{QUERIES_MAX, Query, ScanArguments};
+use crate::arguments::{
+    AUTOMATA_MAX, DfaArguments, DfaQuery, GlushkovArguments, LiteralArguments, Matcher, Output,
+    QUERIES_MAX, ShiftAndArguments,
+};
+use crate::policy::Policy;
+use forebay_device::cuda::DeviceType;
 use forebay_text::SEPARATOR;
 use forebay_text::form::{DeviceForm, DfaForm, GlushkovForm, LiteralForm};
 
 /// Bits of the word that literals are packed into.
 const PACKED_BITS: usize = 64;
 
-/// What images of launches begin at a multiple of on a device.
+/// Alignment of the images of launches on a device.
 pub(crate) const IMAGE_GRANULE_BYTES: usize = 256;
-
-/// Automata of one launch.
-const AUTOMATA_MAX: usize = 8;
-
-/// Bytes of the tables of one launch that fit into shared memory next to those of enough other blocks.
-const SHARED_TABLE_BYTES_MAX: usize = 48 << 10;
 
 /// The kernels, each with one entry for counts and one for lists.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -48,7 +47,7 @@ impl Kernel {
         Kernel::ShiftAnd,
     ];
 
-    /// The name of the entry in `scan.cu`.
+    /// Returns the name of the entry in `scan.cu`.
     pub(crate) fn entry(self, lists: bool) -> &'static str {
         let (count, list) = match self {
             Kernel::Dfa => ("scan_dfa_count", "scan_dfa_list"),
@@ -68,20 +67,22 @@ impl Kernel {
 /// One launch: its kernel, its tables, and the queries it answers.
 pub(crate) struct Launch {
     pub(crate) kernel: Kernel,
-    /// Which of the forms, in the order of the queries of the launch.
+    /// Indexes of the forms, in the order of the queries of the launch.
     pub(crate) forms: Vec<usize>,
     /// Tables that every block copies to shared memory; a multiple of 16 bytes.
     pub(crate) image: Vec<u8>,
     /// A table that stays in global memory.
     pub(crate) table: Vec<u8>,
-    /// Everything but addresses, chunks and what becomes of matches.
-    pub(crate) arguments: ScanArguments,
+    /// Arguments of the matcher; addresses are filled in at the launch.
+    pub(crate) matcher: Matcher,
+    /// Where the matches of each query go.
+    pub(crate) outputs: [Output; QUERIES_MAX],
 }
 
 /// Groups forms into launches.
-pub(crate) fn launches(forms: &[&DeviceForm]) -> Vec<Launch> {
+pub(crate) fn launches(forms: &[&DeviceForm], policy: &Policy) -> Vec<Launch> {
     let mut launches = Vec::new();
-    let (mut literals, mut automata) = (Packed::default(), Shared::default());
+    let (mut literals, mut automata) = (Packed::default(), Shared::new(policy));
     for (index, form) in forms.iter().enumerate() {
         match form {
             DeviceForm::Literal(form) => launches.extend(literals.add(index, form)),
@@ -94,7 +95,7 @@ pub(crate) fn launches(forms: &[&DeviceForm]) -> Vec<Launch> {
     launches
 }
 
-/// Literals on their way into one launch.
+/// Literals collected for one launch.
 #[derive(Default)]
 struct Packed<'a> {
     literals: Vec<(usize, &'a LiteralForm)>,
@@ -136,19 +137,18 @@ fn literal(index: usize, form: &LiteralForm) -> Launch {
     } else {
         Kernel::Literal
     };
-    let arguments = ScanArguments {
-        literal_bytes: form.bytes.len() as u32,
+    let matcher = Matcher::Literal(LiteralArguments {
+        bytes: form.bytes.len() as u32,
         probe: u32::from_le_bytes(probe),
         probe_mask: u32::from_le_bytes(mask),
-        ..ScanArguments::default()
-    };
-    Launch::new(kernel, vec![index], form.bytes.clone(), arguments)
+    });
+    Launch::new(kernel, vec![index], form.bytes.clone(), matcher)
 }
 
-/// Several literals in one word: bit `i` stands for one byte of one of them.
+/// Several literals in one word: each bit is one byte of one literal.
 fn shift_and(literals: &[(usize, &LiteralForm)]) -> Launch {
     let mut takes = [0u64; 256];
-    let mut arguments = ScanArguments::default();
+    let mut arguments = ShiftAndArguments::default();
     let mut bit = 0;
     for (query, (_, form)) in literals.iter().enumerate() {
         let first = 1u64 << bit;
@@ -161,12 +161,13 @@ fn shift_and(literals: &[(usize, &LiteralForm)]) -> Launch {
             takes[usize::from(byte)] |= 1 << bit;
             bit += 1;
         }
-        arguments.accept |= 1 << (bit - 1);
-        arguments.queries[query].accepting = bit - 1;
+        arguments.last |= 1 << (bit - 1);
+        arguments.last_bits[query] = bit - 1;
     }
     arguments.inside = !arguments.inside;
     let forms = literals.iter().map(|(index, _)| *index).collect();
-    Launch::new(Kernel::ShiftAnd, forms, words(&takes), arguments)
+    let matcher = Matcher::ShiftAnd(arguments);
+    Launch::new(Kernel::ShiftAnd, forms, words(&takes), matcher)
 }
 
 fn glushkov(index: usize, form: &GlushkovForm) -> Launch {
@@ -174,33 +175,39 @@ fn glushkov(index: usize, form: &GlushkovForm) -> Launch {
     form.follow
         .iter()
         .for_each(|follow| image.extend(words(follow)));
-    let arguments = ScanArguments {
-        stride: form.follow.len() as u32,
+    let matcher = Matcher::Glushkov(GlushkovArguments {
+        follow_count: form.follow.len() as u32,
         enter: form.enter,
         enter_start: form.enter_start,
         accept: form.accept,
-        ..ScanArguments::default()
-    };
-    Launch::new(Kernel::Glushkov, vec![index], image, arguments)
+    });
+    Launch::new(Kernel::Glushkov, vec![index], image, matcher)
 }
 
-/// Automata on their way into one launch.
-#[derive(Default)]
+/// Automata collected for one launch.
 struct Shared<'a> {
     automata: Vec<(usize, &'a DfaForm)>,
     classes: Option<Classes>,
+    table_bytes_max: usize,
 }
 
 impl<'a> Shared<'a> {
+    fn new(policy: &Policy) -> Shared<'a> {
+        Shared {
+            automata: Vec::new(),
+            classes: None,
+            table_bytes_max: policy.shared_table_bytes_max,
+        }
+    }
+
     fn add(&mut self, index: usize, form: &'a DfaForm) -> Option<Launch> {
-        if form.states_count() > usize::from(u8::MAX) + 1
-            || form.next.len() > SHARED_TABLE_BYTES_MAX
+        if form.states_count() > usize::from(u8::MAX) + 1 || form.next.len() > self.table_bytes_max
         {
-            return Some(wide(index, form));
+            return Some(wide(index, form, self.table_bytes_max));
         }
         let together = Classes::join(self.classes.as_ref(), &form.classes);
         let full = self.automata.len() == AUTOMATA_MAX
-            || self.states() + form.states_count() > SHARED_TABLE_BYTES_MAX / together.count();
+            || self.states() + form.states_count() > self.table_bytes_max / together.count();
         let closed = full.then(|| self.close()).flatten();
         self.classes = Some(match closed {
             Some(_) => Classes::join(None, &form.classes),
@@ -218,12 +225,13 @@ impl<'a> Shared<'a> {
     }
 
     fn close(&mut self) -> Option<Launch> {
-        let Shared { automata, classes } = std::mem::take(self);
+        let automata = std::mem::take(&mut self.automata);
+        let classes = self.classes.take();
         classes.map(|classes| shared_tables(&automata, &classes))
     }
 }
 
-/// Bytes that no automaton of a launch tells apart.
+/// Classes of bytes that all automata of a launch treat alike.
 struct Classes {
     of: [u8; 256],
     /// A byte of each class.
@@ -231,7 +239,7 @@ struct Classes {
 }
 
 impl Classes {
-    /// The classes that tell apart what either tells apart.
+    /// Returns the coarsest classes that refine both.
     fn join(one: Option<&Classes>, other: &[u8; 256]) -> Classes {
         let mut known = HashMap::new();
         let mut representatives = Vec::new();
@@ -252,7 +260,7 @@ impl Classes {
         self.representatives.len()
     }
 
-    /// The rows of an automaton over these classes.
+    /// Returns the table of an automaton over these classes, row by row.
     fn table<'a>(&'a self, form: &'a DfaForm) -> impl Iterator<Item = u16> + 'a {
         let states = form.next.chunks(form.classes_count);
         states.flat_map(|row| {
@@ -271,88 +279,86 @@ fn shared_tables(automata: &[(usize, &DfaForm)], classes: &Classes) -> Launch {
         2..=4 => Kernel::Dfa4,
         _ => Kernel::Dfa8,
     };
-    let mut arguments = ScanArguments {
-        stride: classes.count() as u32,
-        accept_state: u32::from(automata[0].1.accept()),
-        ..ScanArguments::default()
+    let mut arguments = DfaArguments {
+        class_count: classes.count() as u32,
+        accept: automata[0].1.accept().into(),
+        ..DfaArguments::default()
     };
     let mut image = classes.of.to_vec();
     for (query, (_, form)) in automata.iter().enumerate() {
-        arguments.queries[query] = Query {
+        arguments.queries[query] = DfaQuery {
             start: form.start.into(),
             accepting: form.accepting.into(),
             table_offset: image.len() as u32,
-            ..Query::default()
         };
         // States of these automata are numbered below 256.
         image.extend(classes.table(form).map(|state| state as u8));
     }
-    // Queries that are not there step through a table that is, and nobody asks for what they find.
-    let absent = Query {
+    // Unused slots run on the first table. Their results are ignored: no state reaches `accepting`.
+    let unused = DfaQuery {
+        start: 0,
         accepting: u32::MAX,
         table_offset: arguments.queries[0].table_offset,
-        ..Query::default()
     };
-    arguments.queries[automata.len()..AUTOMATA_MAX].fill(absent);
+    arguments.queries[automata.len()..AUTOMATA_MAX].fill(unused);
     let forms = automata.iter().map(|(index, _)| *index).collect();
-    Launch::new(kernel, forms, image, arguments)
+    Launch::new(kernel, forms, image, Matcher::Dfa(arguments))
 }
 
 /// An automaton with a table of sixteen-bit states, in shared memory if it fits.
-fn wide(index: usize, form: &DfaForm) -> Launch {
+fn wide(index: usize, form: &DfaForm, shared_bytes_max: usize) -> Launch {
     let table: Vec<u8> = form
         .next
         .iter()
         .flat_map(|state| state.to_le_bytes())
         .collect();
-    let mut arguments = ScanArguments {
-        stride: form.classes_count as u32,
-        accept_state: form.accept().into(),
-        ..ScanArguments::default()
+    let mut arguments = DfaArguments {
+        class_count: form.classes_count as u32,
+        accept: form.accept().into(),
+        ..DfaArguments::default()
     };
-    arguments.queries[0] = Query {
+    arguments.queries[0] = DfaQuery {
         start: form.start.into(),
         accepting: form.accepting.into(),
         table_offset: form.classes.len() as u32,
-        ..Query::default()
     };
+    let matcher = Matcher::Dfa(arguments);
     let mut image = form.classes.to_vec();
-    if table.len() <= SHARED_TABLE_BYTES_MAX {
+    if table.len() <= shared_bytes_max {
         image.extend(table);
-        return Launch::new(Kernel::DfaWide, vec![index], image, arguments);
+        return Launch::new(Kernel::DfaWide, vec![index], image, matcher);
     }
     Launch {
         table,
-        ..Launch::new(Kernel::DfaLarge, vec![index], image, arguments)
+        ..Launch::new(Kernel::DfaLarge, vec![index], image, matcher)
     }
 }
 
 impl Launch {
+    /// Whether any query wants a list.
+    pub(crate) fn lists(&self) -> bool {
+        self.outputs.iter().any(|output| output.wants_rows != 0)
+    }
+
     /// Bytes of both tables, rounded up so that the next launch's are aligned.
     pub(crate) fn image_bytes(&self) -> usize {
         (self.image.len() + self.table.len()).next_multiple_of(IMAGE_GRANULE_BYTES)
     }
 
-    fn new(
-        kernel: Kernel,
-        forms: Vec<usize>,
-        mut image: Vec<u8>,
-        mut arguments: ScanArguments,
-    ) -> Launch {
+    fn new(kernel: Kernel, forms: Vec<usize>, mut image: Vec<u8>, matcher: Matcher) -> Launch {
         image.resize(image.len().next_multiple_of(16), SEPARATOR);
-        arguments.image_bytes = image.len() as u32;
-        arguments.query_count = forms.len() as u32;
         Launch {
             kernel,
             forms,
             image,
             table: Vec::new(),
-            arguments,
+            matcher,
+            outputs: [Output::default(); QUERIES_MAX],
         }
     }
 }
 
 /// Words as a device reads them.
 fn words(words: &[u64]) -> Vec<u8> {
-    words.iter().flat_map(|word| word.to_le_bytes()).collect()
+    DeviceType::bytes_of(words)
 }

@@ -1,72 +1,77 @@
-//! Searches that wait for a device, and the job that answers all of them in as few passes as it can.
+//! Searches that wait for a device, and the job that answers them in as few passes as possible.
 
 use std::fmt;
 use std::sync::Arc;
 
 use forebay_cancel::Stop;
+use forebay_device::cuda::Cuda;
 use forebay_device::{Device, DeviceContext, Job, JobError, Step, SubmitError};
 use parking_lot::Mutex;
 
-use crate::program;
+use crate::policy::Policy;
 use crate::scanner::Scanner;
 use crate::table::ScanTable;
+use crate::tuned::Tuned;
 use forebay_text::Program;
 
-/// What is wanted of the rows that match.
+/// The wanted result of a search.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ScanWant {
-    /// How many.
+    /// The number of rows that match.
     Count,
-    /// Their numbers in the table: [`ScanTable::locate`].
+    /// Their row numbers in the table: see [`ScanTable::locate`].
     Rows,
 }
 
 /// A search of a table on its device.
 #[derive(Debug, Clone)]
 pub struct ScanOrder {
-    /// What is searched.
+    /// The rows to search.
     pub table: Arc<ScanTable>,
-    /// What is searched for; [`Program::has_device_form`] says whether a device can.
+    /// The pattern; [`Program::has_device_form`] holds.
     pub program: Arc<Program>,
-    /// What is wanted.
+    /// The wanted result.
     pub want: ScanWant,
     /// Matches after which the search may end.
     pub limit: u64,
-    /// A search that is cancelled, or past its deadline, while it waits is dropped.
+    /// Cancellation token: a search that is cancelled or past its deadline while it waits is dropped.
     pub stop: Stop,
 }
 
-/// What a device found. Where the program [confirms](Program::confirms_on_host), these are rows that may match.
+/// The result of a search on a device. If the program [confirms](Program::confirms_on_host) on the host, these rows may
+/// match; otherwise they match.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct ScanFound {
-    /// Rows that match, or at least the limit.
+    /// Number of rows that match; if there are more than the limit, a number of at least the limit.
     pub matches: u64,
-    /// Row numbers in no order, if they were wanted.
+    /// Row numbers in any order, if they were wanted.
     pub list: Vec<u32>,
-    /// Milliseconds of the device's time that the pass took, by its own clock.
+    /// Milliseconds that the pass took, by the device's clock.
     pub device_ms: f64,
     /// Searches that shared the pass, this one included.
     pub shared_by: usize,
 }
 
-/// Takes the answer of a search; it is dropped, uncalled, if the device is lost or has no room for the search.
+/// Called with the result of a search; dropped without a call if the device is lost or has no room for the search.
 type Answer = Box<dyn FnOnce(ScanFound) + Send>;
 
-/// The searches that wait for one device. Those of one table that wait at the same time are answered together.
+/// The searches that wait for one device. Searches of one table that wait at the same time share a pass.
 #[derive(Default)]
 pub struct ScanQueue {
     waiting: Mutex<Waiting>,
+    /// `None` for the policy of the device's architecture.
+    policy: Option<Policy>,
 }
 
 #[derive(Default)]
 struct Waiting {
     searches: Vec<(ScanOrder, Answer)>,
-    /// Whether a job of the device will see to them. There is one at most: searches that come while it works wait for
-    /// each other, and so share the next pass.
+    /// Whether the device has a job that will answer them. There is at most one: searches that arrive while it runs
+    /// wait together, and so share the next pass.
     has_job: bool,
 }
 
-/// Takes the memory that searches need on a GPU, and compiles their kernels; before anything else is put there.
+/// Takes the memory that searches need on a GPU, and compiles their kernels. To be called before rows are loaded.
 ///
 /// # Errors
 /// As [`Device::submit`].
@@ -74,7 +79,8 @@ pub fn prepare(device: &Device) -> Result<(), SubmitError> {
     device.submit(Box::new(|context: &mut DeviceContext| {
         let parts = context.parts();
         if let Some(cuda) = parts.cuda {
-            if let Some(compiled) = cuda.load(program())? {
+            let tuned = Tuned::new(&Policy::of(cuda.arch()));
+            if let Some(compiled) = cuda.load(&tuned.program)? {
                 return Ok(Step::wait_for(compiled));
             }
             let scanner: &mut Scanner = parts.state.get_or_default();
@@ -100,10 +106,26 @@ impl fmt::Debug for ScanQueue {
 }
 
 impl ScanQueue {
-    /// Queues a search on the device that the queue is for and that holds the table; returns at once.
+    /// Makes a queue whose searches use a given policy instead of the architecture's, to measure it.
+    pub fn with_policy(policy: Policy) -> ScanQueue {
+        ScanQueue {
+            policy: Some(policy),
+            ..ScanQueue::default()
+        }
+    }
+
+    /// Returns the policy for a device, with its program.
+    fn tuned(&self, cuda: &Cuda) -> Arc<Tuned> {
+        match &self.policy {
+            Some(policy) => Tuned::new(policy),
+            None => Tuned::new(&Policy::of(cuda.arch())),
+        }
+    }
+
+    /// Queues a search on the queue's device, which holds the table; returns at once.
     ///
     /// # Errors
-    /// As [`Device::submit`]; the answer is dropped then, as are those of all that waited with it.
+    /// As [`Device::submit`]; then `answer` is dropped, with those of all searches that wait.
     pub fn submit(
         self: &Arc<Self>,
         device: &Device,
@@ -122,7 +144,7 @@ impl ScanQueue {
         }))
     }
 
-    /// Takes the oldest search, and those of the same table; drops searches that no client waits for.
+    /// Takes the oldest search and all others of its table; drops cancelled searches.
     fn take(&self) -> Vec<(ScanOrder, Answer)> {
         let mut waiting = self.waiting.lock();
         waiting
@@ -141,8 +163,8 @@ impl ScanQueue {
     }
 }
 
-/// The job that answers the searches of a queue, a pass a step, until none waits. If it is dropped before, because the
-/// device is lost or takes no more jobs, those that wait are dropped with it.
+/// The job that answers the searches of a queue, one pass a step, until no search waits. If it is dropped earlier,
+/// because the device is lost or takes no more jobs, the waiting searches are dropped with it.
 struct AnswerAll {
     queue: Arc<ScanQueue>,
     is_done: bool,
@@ -151,15 +173,16 @@ struct AnswerAll {
 impl Job for AnswerAll {
     fn run(&mut self, context: &mut DeviceContext) -> Result<Step, JobError> {
         let mut parts = context.parts();
-        if let Some(cuda) = &mut parts.cuda
-            && let Some(compiled) = cuda.load(program())?
+        let tuned = parts.cuda.as_ref().map(|cuda| self.queue.tuned(cuda));
+        if let (Some(cuda), Some(tuned)) = (&mut parts.cuda, &tuned)
+            && let Some(compiled) = cuda.load(&tuned.program)?
         {
             return Ok(Step::wait_for(compiled));
         }
         let (orders, answers): (Vec<_>, Vec<_>) = self.queue.take().into_iter().unzip();
-        if let (Some(cuda), Some(first)) = (parts.cuda, orders.first()) {
+        if let (Some(cuda), Some(tuned)) = (parts.cuda, &tuned) {
             let scanner: &mut Scanner = parts.state.get_or_default();
-            match scanner.scan(cuda, &first.table, &orders) {
+            match scanner.scan(cuda, tuned, &orders) {
                 Ok(found) => {
                     let answered = answers.into_iter().zip(found);
                     answered.for_each(|(answer, found)| answer(found));
@@ -183,7 +206,7 @@ impl Job for AnswerAll {
 
 impl Drop for AnswerAll {
     fn drop(&mut self) {
-        // Behind its last step, another job may see to searches that came since.
+        // After its last step, another job may answer searches that arrived since.
         if !self.is_done {
             *self.queue.waiting.lock() = Waiting::default();
         }
@@ -238,7 +261,7 @@ mod tests {
         }
         assert_eq!(device.queued_jobs(), 2);
         drop((release, sender));
-        // A host device has no GPU to search with: every answer is dropped, and none is kept.
+        // A host device cannot run the searches: every answer is dropped.
         assert_eq!(answers.iter().count(), 0);
         assert!(queue.waiting.lock().searches.is_empty());
     }

@@ -1,4 +1,4 @@
-//! Running searches on a device, on the thread that owns it.
+//! Runs searches on a device, on the thread that owns it.
 
 use std::collections::VecDeque;
 use std::ops::Range;
@@ -6,30 +6,33 @@ use std::sync::{Arc, Weak};
 
 use forebay_device::JobError;
 use forebay_device::cuda::{
-    Cuda, DeviceMemory, DevicePointer, DevicePointerMut, Event, Mirrored, Pinned, Priority, Stream,
+    Cuda, DeviceMemory, DevicePointer, DevicePointerMut, DeviceType, Event, Kernel,
+    KernelArguments, LaunchShape, Mirrored, Pinned, Priority, Stream,
 };
 
-use crate::arguments::{Goal, QUERIES_MAX, THREADS, WANT_COUNT, WANT_ROWS};
+use crate::arguments::{
+    Counters, DfaScan, GlushkovScan, LiteralScan, Matcher, Output, Scan, ShiftAndScan,
+};
 use crate::batch::{self, IMAGE_GRANULE_BYTES, Launch};
-use crate::program;
 use crate::queue::{ScanFound, ScanOrder, ScanWant};
 use crate::table::ScanTable;
+use crate::tuned::Tuned;
 use forebay_text::form::DeviceForm;
 
-/// Tables of automata and literals of one pass.
+/// Maximum bytes of the tables of automata and literals of one pass.
 const IMAGES_BYTES: usize = 32 << 20;
 
-/// Numbers that one pass can list: 64 MiB.
+/// Maximum row numbers that one pass lists: 64 MiB.
 const LIST_CAPACITY: usize = 16 << 20;
 
-/// Tables of blocks that stay on the device at the same time.
+/// Maximum tables of blocks on the device at the same time.
 const TABLES_MAX: usize = 16;
 
-/// Launches of one pass.
+/// Maximum launches of one pass.
 const LAUNCHES_MAX: usize = 256;
 
-/// Counters of one launch: matches of each query, then numbers listed for each.
-const COUNTER_BYTES: usize = QUERIES_MAX * (size_of::<u64>() + size_of::<u32>());
+/// Bytes of the counters of one launch.
+const COUNTER_BYTES: usize = size_of::<Counters>();
 
 /// What searches keep on a device: buffers of a size set at start, and the tables of blocks in use.
 #[derive(Default)]
@@ -41,17 +44,19 @@ pub(crate) struct Scanner {
 /// A table that has been copied to the device.
 struct Resident {
     table: Weak<ScanTable>,
+    /// The policy that cut the chunks.
+    tuned: Arc<Tuned>,
     memory: DeviceMemory,
     segments_at: u64,
     chunk_rows: Arc<[u32]>,
 }
 
 struct Buffers {
-    /// The passes, one after the other.
+    /// Runs the passes one after the other.
     stream: Stream,
     /// The counters of the launches of a pass, then the tables of their queries.
     pass: Mirrored,
-    /// Written by the device itself.
+    /// Written by kernels.
     list: Pinned,
     began: Event,
     ended: Event,
@@ -71,7 +76,7 @@ impl Buffers {
     }
 }
 
-/// Where a resident table stands.
+/// Addresses of a resident table.
 #[derive(Clone)]
 struct Target {
     chunks_at: u64,
@@ -80,7 +85,7 @@ struct Target {
 }
 
 impl Scanner {
-    /// Takes the buffers; before the device's memory is given to others.
+    /// Takes the buffers. To be called before others fill the device's memory.
     pub(crate) fn prepare(&mut self, cuda: &Cuda) -> Result<(), JobError> {
         if self.buffers.is_none() {
             self.buffers = Some(Buffers::new(cuda)?);
@@ -88,15 +93,18 @@ impl Scanner {
         Ok(())
     }
 
-    /// Searches a table for all orders; one answer each, in their order. Blocks until they are there.
+    /// Runs all orders, which have the same table. Blocks until it returns one answer for each, in their order.
     pub(crate) fn scan(
         &mut self,
         cuda: &mut Cuda,
-        table: &Arc<ScanTable>,
+        tuned: &Arc<Tuned>,
         orders: &[ScanOrder],
     ) -> Result<Vec<ScanFound>, JobError> {
+        let Some(first) = orders.first() else {
+            return Ok(Vec::new());
+        };
         self.prepare(cuda)?;
-        let target = self.target(cuda, table)?;
+        let target = self.target(cuda, tuned, &first.table)?;
         let buffers = self.buffers.as_mut().expect("made above");
         let forms: Vec<&DeviceForm> = orders
             .iter()
@@ -108,11 +116,12 @@ impl Scanner {
             "every program has a form for devices"
         );
         let mut found = vec![ScanFound::default(); orders.len()];
-        let mut launches = batch::launches(&forms);
+        let mut launches = batch::launches(&forms, &tuned.policy);
         while !launches.is_empty() {
             let rest = launches.split_off(launches_that_fit(&launches));
             let mut pass = Pass {
                 cuda,
+                tuned,
                 buffers,
                 target: &target,
                 orders,
@@ -127,24 +136,38 @@ impl Scanner {
         Ok(found)
     }
 
-    /// The table on the device; copied there if it is not there yet.
-    fn target(&mut self, cuda: &Cuda, table: &Arc<ScanTable>) -> Result<Target, JobError> {
+    /// Returns the table on the device; copies it there if it is not there yet.
+    fn target(
+        &mut self,
+        cuda: &Cuda,
+        tuned: &Arc<Tuned>,
+        table: &Arc<ScanTable>,
+    ) -> Result<Target, JobError> {
         self.tables
             .retain(|resident| resident.table.strong_count() > 0);
-        let is_it = |resident: &Resident| std::ptr::eq(resident.table.as_ptr(), Arc::as_ptr(table));
+        let is_it = |resident: &Resident| {
+            std::ptr::eq(resident.table.as_ptr(), Arc::as_ptr(table))
+                && Arc::ptr_eq(&resident.tuned, tuned)
+        };
         if let Some(resident) = self.tables.iter().find(|resident| is_it(resident)) {
             return Ok(resident.target());
         }
         self.tables.truncate(TABLES_MAX - 1);
-        let resident = self.copy(cuda, table)?;
+        let resident = self.copy(cuda, tuned, table)?;
         let target = resident.target();
         self.tables.push_front(resident);
         Ok(target)
     }
 
-    fn copy(&mut self, cuda: &Cuda, table: &Arc<ScanTable>) -> Result<Resident, JobError> {
-        let memory = cuda.allocate(table.image_bytes() as u64)?;
-        let image = table.image(memory.address());
+    fn copy(
+        &mut self,
+        cuda: &Cuda,
+        tuned: &Arc<Tuned>,
+        table: &Arc<ScanTable>,
+    ) -> Result<Resident, JobError> {
+        let chunks = table.chunks(&tuned.policy);
+        let memory = cuda.allocate(table.image_bytes(chunks.len()) as u64)?;
+        let image = table.image(memory.address(), &chunks);
         let buffers = self.buffers.as_mut().expect("made before");
         let staging = buffers.pass.host_mut()?;
         for (index, piece) in image.bytes.chunks(IMAGES_BYTES).enumerate() {
@@ -154,9 +177,10 @@ impl Scanner {
         }
         Ok(Resident {
             table: Arc::downgrade(table),
+            tuned: Arc::clone(tuned),
             segments_at: memory.address() + image.segments_at as u64,
             memory,
-            chunk_rows: table.chunk_rows().into(),
+            chunk_rows: chunks.iter().map(|(_, chunk)| chunk.rows as u32).collect(),
         })
     }
 }
@@ -171,7 +195,7 @@ impl Resident {
     }
 }
 
-/// How many launches the buffers of one pass take; one at least.
+/// Number of launches for which the buffers of one pass have room; at least one.
 fn launches_that_fit(launches: &[Launch]) -> usize {
     let mut bytes = 0;
     let fits = |launch: &&Launch| {
@@ -186,7 +210,7 @@ fn launches_that_fit(launches: &[Launch]) -> usize {
         .max(1)
 }
 
-/// A query of a launch, the order that it answers, and which of the lists it writes.
+/// A query of a launch, the order that it answers, and the index of the list that it writes.
 struct Assigned {
     launch: usize,
     query: usize,
@@ -194,7 +218,7 @@ struct Assigned {
     list: Option<usize>,
 }
 
-/// Gives every query that wants a list one of its own.
+/// Assigns a list to every query that wants one.
 fn assign(launches: &[Launch], orders: &[ScanOrder]) -> Vec<Assigned> {
     let mut lists = 0..;
     let queries = launches.iter().enumerate().flat_map(|(launch, plan)| {
@@ -214,16 +238,17 @@ fn assign(launches: &[Launch], orders: &[ScanOrder]) -> Vec<Assigned> {
     assigned.collect()
 }
 
-/// Some launches over one table, which the device does one after the other while the host waits for the last.
+/// Launches over one table, which the device runs one after the other while the host waits for the last.
 struct Pass<'a> {
     cuda: &'a mut Cuda,
+    tuned: &'a Arc<Tuned>,
     buffers: &'a mut Buffers,
     target: &'a Target,
     orders: &'a [ScanOrder],
 }
 
 impl Pass<'_> {
-    /// Searches the whole table; lists that did not fit are made again in parts.
+    /// Searches the whole table; a list that did not fit is made again in parts.
     fn run(&mut self, launches: &mut [Launch], found: &mut [ScanFound]) -> Result<(), JobError> {
         let assigned = assign(launches, self.orders);
         let lists = assigned.iter().filter(|query| query.list.is_some()).count();
@@ -245,23 +270,24 @@ impl Pass<'_> {
         Ok(())
     }
 
-    /// Whether a list lacks numbers that are wanted.
+    /// Returns whether a list lacks wanted row numbers.
     fn is_cut(&self, query: &Assigned, found: &ScanFound) -> bool {
         let wanted = self.orders[query.order].limit.min(found.matches);
         query.list.is_some() && (found.list.len() as u64) < wanted
     }
 
-    /// Lists one order in ranges of chunks that have no more rows than the list has room for.
+    /// Lists one order in ranges of chunks whose rows fit the list.
     fn list_in_parts(&mut self, order: usize) -> Result<Vec<u32>, JobError> {
         let orders = &self.orders[order..=order];
         let form = orders[0]
             .program
             .device_form()
             .expect("it has been searched already");
-        let mut launches = batch::launches(&[form]);
+        let mut launches = batch::launches(&[form], &self.tuned.policy);
         let assigned = assign(&launches, orders);
         let mut part = Pass {
             cuda: self.cuda,
+            tuned: self.tuned,
             buffers: self.buffers,
             target: self.target,
             orders,
@@ -287,8 +313,7 @@ impl Pass<'_> {
     ) -> Result<(), JobError> {
         let images = self.begin(launches)?;
         for query in assigned {
-            launches[query.launch].arguments.queries[query.query]
-                .set_goal(self.goal(query, capacity));
+            launches[query.launch].outputs[query.query] = self.output(query, capacity);
         }
         self.cuda
             .record(&self.buffers.began, &self.buffers.stream)?;
@@ -321,69 +346,90 @@ impl Pass<'_> {
         Ok(addresses)
     }
 
-    fn goal(&self, query: &Assigned, capacity: usize) -> Goal {
+    fn output(&self, query: &Assigned, capacity: usize) -> Output {
         let order = &self.orders[query.order];
         let list = query.list.unwrap_or(0) * capacity * size_of::<u32>();
-        Goal {
-            output: self.buffers.list.device_pointer::<u32>().address() + list as u64,
-            listed: self.counters_at(query.launch) + listed_at(query.query) as u64,
+        Output {
+            rows: DevicePointerMut::new(
+                self.buffers.list.device_pointer::<u32>().address() + list as u64,
+            ),
             capacity: capacity as u32,
             limit: u32::try_from(order.limit).unwrap_or(u32::MAX),
-            want: match order.want {
-                ScanWant::Count => WANT_COUNT,
-                ScanWant::Rows => WANT_ROWS,
-            },
+            wants_rows: (order.want == ScanWant::Rows).into(),
         }
-    }
-
-    fn counters_at(&self, launch: usize) -> u64 {
-        self.buffers.pass.address() + (launch * COUNTER_BYTES) as u64
     }
 
     fn launch(
         &mut self,
-        launch: &mut Launch,
+        launch: &Launch,
         image_at: u64,
         index: usize,
         chunks: &Range<usize>,
     ) -> Result<(), JobError> {
-        let lists = launch.arguments.lists();
-        let counters_at = self.counters_at(index);
-        let kernel = self.cuda.kernel(program(), launch.kernel.entry(lists))?;
+        let entry = launch.kernel.entry(launch.lists());
+        let kernel = self.cuda.kernel(&self.tuned.program, entry)?;
         let shared_bytes = launch.image.len() as u32;
-        let mut shape = kernel.persistent_shape(THREADS, shared_bytes)?;
+        let mut shape = kernel.persistent_shape(self.tuned.policy.threads, shared_bytes)?;
         shape.blocks = shape.blocks.min(chunks.len() as u64);
-        let arguments = &mut launch.arguments;
-        arguments.chunks = DevicePointer::new(self.target.chunks_at);
-        arguments.segments = DevicePointer::new(self.target.segments_at);
-        arguments.image = DevicePointer::new(image_at);
-        arguments.table = DevicePointer::new(image_at + launch.image.len() as u64);
-        arguments.counters = DevicePointerMut::new(counters_at);
-        arguments.chunk_begin = chunks.start as u32;
-        arguments.chunk_end = chunks.end as u32;
-        // SAFETY: `scan.cu` includes the header of these arguments. Every block of the table is kept by the table,
-        // which the order holds; the buffers are the scanner's and as large as the counts in the arguments say; all are
-        // kept until the pass has been waited for. Kernels of a pass write to counters and lists of their own.
-        unsafe {
-            self.cuda
-                .launch(&kernel, &shape, arguments, &self.buffers.stream)
+        let counters_at = self.buffers.pass.address() + (index * COUNTER_BYTES) as u64;
+        let scan = Scan {
+            chunks: DevicePointer::new(self.target.chunks_at),
+            segments: DevicePointer::new(self.target.segments_at),
+            image: DevicePointer::new(image_at),
+            counters: DevicePointerMut::new(counters_at),
+            chunk_begin: chunks.start as u32,
+            chunk_end: chunks.end as u32,
+            image_bytes: shared_bytes,
+            query_count: launch.forms.len() as u32,
+            outputs: launch.outputs,
+        };
+        match launch.matcher {
+            Matcher::Dfa(mut matcher) => {
+                matcher.table = DevicePointer::new(image_at + u64::from(shared_bytes));
+                self.start(&kernel, &shape, &DfaScan { scan, matcher })
+            }
+            Matcher::Literal(matcher) => {
+                self.start(&kernel, &shape, &LiteralScan { scan, matcher })
+            }
+            Matcher::Glushkov(matcher) => {
+                self.start(&kernel, &shape, &GlushkovScan { scan, matcher })
+            }
+            Matcher::ShiftAnd(matcher) => {
+                self.start(&kernel, &shape, &ShiftAndScan { scan, matcher })
+            }
         }
     }
 
-    /// What a query found, after its search.
+    /// Launches a kernel with the parameter that it takes.
+    fn start<A: KernelArguments>(
+        &self,
+        kernel: &Kernel,
+        shape: &LaunchShape,
+        arguments: &A,
+    ) -> Result<(), JobError> {
+        // SAFETY: `scan.cu` includes the header of these arguments, and names for each kernel the one that its matcher
+        // takes. The order holds the table, which holds its blocks; the buffers are the scanner's, and as large as the
+        // counts in the arguments say; all are kept until the pass is done. Each kernel of a pass writes to its own
+        // counters and lists.
+        unsafe {
+            self.cuda
+                .launch(kernel, shape, arguments, &self.buffers.stream)
+        }
+    }
+
+    /// Returns the result of a query, after its search.
     fn read(&self, query: &Assigned, capacity: usize) -> Result<ScanFound, JobError> {
-        let counters = &self.buffers.pass.host()[query.launch * COUNTER_BYTES..][..COUNTER_BYTES];
-        let matches = &counters[query.query * size_of::<u64>()..][..size_of::<u64>()];
-        let listed = number(&counters[listed_at(query.query)..]) as usize;
+        let counters = Counters::read(&self.buffers.pass.host()[query.launch * COUNTER_BYTES..]);
+        let listed = counters.listed[query.query] as usize;
         let numbers = |list: usize| {
             let list = &self.buffers.list[list * capacity * size_of::<u32>()..];
             let numbers = list
                 .chunks_exact(size_of::<u32>())
                 .take(listed.min(capacity));
-            numbers.map(number).collect()
+            numbers.map(u32::read).collect()
         };
         Ok(ScanFound {
-            matches: u64::from_le_bytes(matches.try_into().expect("eight bytes")),
+            matches: counters.matches[query.query],
             list: query.list.map(numbers).unwrap_or_default(),
             device_ms: self.buffers.ended.elapsed_ms(&self.buffers.began)?.into(),
             shared_by: self.orders.len(),
@@ -391,16 +437,7 @@ impl Pass<'_> {
     }
 }
 
-/// Where the counter of numbers listed for a query stands, in bytes.
-fn listed_at(query: usize) -> usize {
-    QUERIES_MAX * size_of::<u64>() + query * size_of::<u32>()
-}
-
-fn number(bytes: &[u8]) -> u32 {
-    u32::from_le_bytes([bytes[0], bytes[1], bytes[2], bytes[3]])
-}
-
-/// Ranges of chunks whose rows fit a list; a chunk alone always does.
+/// Splits the chunks into ranges whose rows fit a list; a single chunk always fits.
 fn ranges(chunk_rows: &[u32]) -> Vec<Range<usize>> {
     let mut ranges = Vec::new();
     let (mut start, mut rows) = (0, 0);

@@ -5,29 +5,30 @@ use std::sync::Arc;
 use std::sync::mpsc::{Receiver, Sender, channel};
 
 use forebay_device::cuda::{DeviceMemory, DevicePointer, DeviceView, TransferJob};
-use forebay_device::{Device, OutOfMemory, SubmitError};
+use forebay_device::{Device, MemoryPool, OutOfMemory, SubmitError};
 
 use crate::arguments::{Chunk, Segment};
-use crate::tiles::{ChunkOfRows, Layout, Part};
+use crate::policy::Policy;
+use crate::tiles::{ChunkOfRows, Group, Layout, Part};
 use forebay_text::Rows;
 
-/// Most bytes that are copied to a device at once; longer blocks go in pieces.
+/// Maximum bytes of one copy to a device; longer blocks are copied in pieces.
 const PIECE_BYTES: usize = 8 << 20;
 
-/// Bytes of a part that pieces are made of.
+/// Bytes of the parts of a piece.
 const PART_BYTES: usize = PIECE_BYTES / 16;
 
-/// The rows of a block, laid out in the memory of one GPU; dropping them gives the memory back. See the module `tiles`
-/// for the layout. Rows of values longer than 4,096 bytes are not among them: [`aside`](TiledRows::aside).
+/// The rows of a block in the memory of one GPU, in the layout of the module `tiles`; dropping them frees the memory.
+/// Values longer than 4,096 bytes are not among them: see [`oversize_rows`](TiledRows::oversize_rows).
 #[derive(Debug)]
 pub struct TiledRows {
-    /// Shared with the job that copies, which may end a little later than the copy.
+    /// Shared with the job that copies, which may end a little after the copy.
     memory: Arc<DeviceMemory>,
     rows: usize,
-    chunks: Vec<ChunkOfRows>,
-    /// None if rows stand in order.
+    groups: Vec<Group>,
+    /// Address of the row numbers; `None` if rows stand in order.
     rows_at: Option<u64>,
-    aside: Vec<u32>,
+    oversize_rows: Vec<u32>,
 }
 
 /// Why rows are not on a device.
@@ -40,19 +41,18 @@ pub enum LoadError {
     /// The device takes no more work.
     #[error(transparent)]
     Refused(#[from] SubmitError),
-    /// The device was lost on the way, or has no pinned memory to copy from.
+    /// The device was lost during the copy, or has no pinned memory to copy from.
     #[error("device {device} did not take the rows: {why}")]
     Lost {
         /// Name of the device.
         device: String,
-        /// What is known of the reason.
+        /// State of the device.
         why: String,
     },
 }
 
 impl TiledRows {
-    /// Copies rows to a GPU. Blocks until they are there; not for async threads,
-    /// nor for the device's own.
+    /// Copies rows to a GPU. Blocks until they are there: not to be called on async threads or on the device's thread.
     ///
     /// # Errors
     /// [`LoadError`]; nothing stays on the device.
@@ -60,22 +60,42 @@ impl TiledRows {
         TiledRows::begin(device, rows)?.wait()
     }
 
-    /// Begins to copy rows to a GPU; when this returns, nobody reads them any more. Blocks while the device's pinned
-    /// pool is full; not for async threads, nor for the device's own.
+    /// Begins to copy rows to a GPU. The rows are not read after this returns. Blocks while the device's pinned pool is
+    /// full: not to be called on async threads or on the device's thread.
     ///
     /// # Errors
     /// [`LoadError`]; nothing stays on the device.
     pub fn begin(device: &Arc<Device>, rows: Rows<'_>) -> Result<Loading, LoadError> {
+        TiledRows::begin_in(device, rows, |bytes| device.allocate(bytes))
+    }
+
+    /// As [`TiledRows::begin`], with memory of a tenant's pool.
+    ///
+    /// # Errors
+    /// [`LoadError`]; nothing stays on the device.
+    pub fn begin_in_pool(
+        device: &Arc<Device>,
+        pool: &MemoryPool,
+        rows: Rows<'_>,
+    ) -> Result<Loading, LoadError> {
+        TiledRows::begin_in(device, rows, |bytes| pool.allocate(bytes))
+    }
+
+    fn begin_in(
+        device: &Arc<Device>,
+        rows: Rows<'_>,
+        allocate: impl FnOnce(u64) -> Result<DeviceMemory, OutOfMemory>,
+    ) -> Result<Loading, LoadError> {
         let layout = Layout::new(rows);
-        let memory = Arc::new(device.allocate(layout.bytes() as u64)?);
+        let memory = Arc::new(allocate(layout.bytes() as u64)?);
         let (done, copied) = channel();
         let pieces = copy(device, &layout, rows, &memory, &done)?;
         let at = |range: Range<usize>| memory.address() + range.start as u64;
         let tiled = TiledRows {
             rows: rows.len(),
-            chunks: layout.chunks().collect(),
             rows_at: (!layout.row_numbers().is_empty()).then(|| at(layout.row_numbers())),
-            aside: layout.aside,
+            groups: layout.groups,
+            oversize_rows: layout.oversize_rows,
             memory,
         };
         Ok(Loading {
@@ -91,22 +111,23 @@ impl TiledRows {
         self.memory.bytes()
     }
 
-    /// Rows, those left to the host included.
+    /// Number of rows, including those left to the host.
     pub(crate) fn len(&self) -> usize {
         self.rows
     }
 
     /// Rows left to the host, ascending.
-    pub fn aside(&self) -> &[u32] {
-        &self.aside
+    pub fn oversize_rows(&self) -> &[u32] {
+        &self.oversize_rows
     }
 
-    pub(crate) fn chunks(&self) -> &[ChunkOfRows] {
-        &self.chunks
+    /// Returns the rows as chunks of work.
+    pub(crate) fn chunks(&self, policy: &Policy) -> impl Iterator<Item = ChunkOfRows> {
+        self.groups.iter().flat_map(|group| group.chunks(policy))
     }
 
-    /// A chunk as a kernel takes it.
-    pub(crate) fn chunk(&self, chunk: &ChunkOfRows, segment: usize, has_dead: bool) -> Chunk {
+    /// Returns a chunk as kernels read it.
+    pub(crate) fn chunk(&self, chunk: &ChunkOfRows, segment: usize, has_deleted: bool) -> Chunk {
         Chunk {
             words: DevicePointer::new(
                 self.memory.address() + (chunk.word * size_of::<u64>()) as u64,
@@ -115,35 +136,33 @@ impl TiledRows {
             rows: chunk.rows as u32,
             position: chunk.position as u32,
             segment: segment as u32,
-            has_dead: has_dead.into(),
-            ..Chunk::default()
+            has_deleted: has_deleted.into(),
         }
     }
 
-    /// The block as a kernel takes it.
-    pub(crate) fn segment(&self, first_row: u32, dead_at: u64) -> Segment {
+    /// Returns the block as kernels read it.
+    pub(crate) fn segment(&self, first_row: u32, deleted_at: u64) -> Segment {
         Segment {
             rows: DevicePointer::new(self.rows_at.unwrap_or(0)),
-            dead: DevicePointer::new(dead_at),
+            deleted: DevicePointer::new(deleted_at),
             first_row,
-            ..Segment::default()
         }
     }
 }
 
-/// Rows on their way to the memory of a GPU. If this is dropped, they go there for nothing.
+/// Rows that are being copied to a GPU. If this is dropped, the copies still run, and their memory is freed after.
 #[derive(Debug)]
 pub struct Loading {
     tiled: TiledRows,
     device: Arc<Device>,
-    /// Copies that were begun.
+    /// Number of copies.
     pieces: usize,
-    /// One for each that is done.
+    /// Receives once for each finished copy.
     copied: Receiver<()>,
 }
 
 impl Loading {
-    /// Waits until the rows are there.
+    /// Blocks until the rows are there.
     ///
     /// # Errors
     /// [`LoadError::Lost`]; nothing stays on the device.
@@ -155,7 +174,7 @@ impl Loading {
     }
 }
 
-/// Begins to copy a block in pieces, each on its way while the next is written; how many they are.
+/// Begins to copy a block in pieces, each copied while the next one is written. Returns the number of pieces.
 fn copy(
     device: &Device,
     layout: &Layout,
@@ -170,7 +189,7 @@ fn copy(
         let offset = first.bytes.start;
         let fits = |part: &&Part| part.bytes.end - offset <= PIECE_BYTES;
         let count = rest.iter().take_while(fits).count().max(1);
-        let (piece, behind) = rest.split_at(count);
+        let (piece, later) = rest.split_at(count);
         let bytes = piece[count - 1].bytes.end - offset;
         let mut from = device.stage(bytes).ok_or_else(|| lost(device))?;
         for part in piece {
@@ -178,14 +197,14 @@ fn copy(
             layout.write(rows, part, out);
         }
         let done = done.clone();
-        // Nobody listens if the loader gave up.
-        let told = move |_, _| {
+        // The receiver is gone if the loader gave up.
+        let report = move |_, _| {
             let _ = done.send(());
         };
         let to = DeviceView::of(memory, offset..offset + bytes);
-        device.submit(Box::new(TransferJob::new(from, to, told)))?;
+        device.submit(Box::new(TransferJob::new(from, to, report)))?;
         pieces += 1;
-        rest = behind;
+        rest = later;
     }
     Ok(pieces)
 }

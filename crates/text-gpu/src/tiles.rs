@@ -1,8 +1,8 @@
-//! Rows as a device reads them: in tiles of 32 rows of the same number of words.
+//! The layout of rows on a device: tiles of 32 rows with the same number of words.
 //!
 //! Rows are grouped by their number of 8-byte words. A tile holds 32 rows of a group, their words interleaved: word `w`
 //! of row `r` stands at index `w * 32 + r`, so that the lanes of a warp read contiguous memory and end together. Bytes
-//! after a value are [`SEPARATOR`]s. Rows that would waste memory, as very long ones do, are left to the host.
+//! after a value are [`SEPARATOR`]s. Very long rows, whose padding would waste memory, are left to the host.
 //!
 //! # Sources
 //! Sitaridi and Ross, "GPU-accelerated string matching for database applications", VLDB Journal 2016.
@@ -10,6 +10,8 @@
 use std::ops::Range;
 
 use forebay_text::{Rows, SEPARATOR};
+
+use crate::policy::Policy;
 
 /// Rows of a tile: the lanes of a warp.
 pub(crate) const TILE_ROWS: usize = 32;
@@ -20,18 +22,12 @@ const WORD_BYTES: usize = 8;
 /// Rows with more words than this stay on the host: a tile of one such row would be 128 KiB of padding.
 const WORDS_MAX: usize = 512;
 
-/// Up to so many words every number of words has a group of its own; beyond, groups grow by an eighth.
+/// Maximum words for which each number of words has its own group; beyond it, groups grow by an eighth.
 const WORDS_EXACT_MAX: usize = 32;
-
-/// Bytes of words that one chunk, the share of work of a thread block, should have.
-const CHUNK_BYTES: usize = 16 << 10;
-
-/// Tiles a chunk has at least, so that each warp of its block has one.
-const CHUNK_TILES_MIN: usize = 8;
 
 /// The rows of one number of words.
 #[derive(Debug, Clone, PartialEq, Eq)]
-struct Group {
+pub(crate) struct Group {
     words: usize,
     rows: usize,
     /// The position of its first row; positions of a group begin at a multiple of [`TILE_ROWS`].
@@ -45,13 +41,22 @@ impl Group {
         self.rows.div_ceil(TILE_ROWS)
     }
 
-    fn chunk_tiles(&self) -> usize {
+    /// Returns the rows as chunks of work.
+    pub(crate) fn chunks(&self, policy: &Policy) -> impl Iterator<Item = ChunkOfRows> {
         let tile_bytes = self.words.max(1) * TILE_ROWS * WORD_BYTES;
-        (CHUNK_BYTES / tile_bytes).max(CHUNK_TILES_MIN)
+        // At least a tile for each warp.
+        let tiles = (policy.chunk_bytes / tile_bytes).max(policy.warps());
+        let step = tiles * TILE_ROWS;
+        (0..self.rows).step_by(step).map(move |from| ChunkOfRows {
+            word: self.word + from * self.words,
+            words_per_row: self.words,
+            rows: step.min(self.rows - from),
+            position: self.position + from,
+        })
     }
 }
 
-/// A share of a group's tiles: the work of one thread block at a time.
+/// Some of a group's tiles: the work of one thread block at a time.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct ChunkOfRows {
     /// The index of its first word.
@@ -62,27 +67,27 @@ pub(crate) struct ChunkOfRows {
     pub(crate) position: usize,
 }
 
-/// Where the rows of a block stand on a device.
+/// The places of a block's rows on a device.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Layout {
-    groups: Vec<Group>,
+    pub(crate) groups: Vec<Group>,
     /// Rows left to the host, ascending.
-    pub(crate) aside: Vec<u32>,
+    pub(crate) oversize_rows: Vec<u32>,
     words: usize,
     positions: usize,
-    /// The row at each position, [`NO_ROW`] where a tile has none; empty if every row's position is its number.
+    /// The row at each position, [`NO_ROW`] if there is none; empty if every row's position is its number.
     row_at: Vec<u32>,
-    /// The length of every value, if all have the same.
+    /// The length of the values, if all have the same.
     length: Option<usize>,
 }
 
-/// Stands for the rows that the last tile of a group lacks.
+/// Marks positions without a row in the last tile of a group.
 const NO_ROW: u32 = u32::MAX;
 
-/// Some bytes of a block on a device, which can be written without the others.
+/// Some bytes of a block on a device, which are written independently of the others.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Part {
-    /// Where they stand.
+    /// Their range on the device.
     pub(crate) bytes: Range<usize>,
     content: Content,
 }
@@ -100,7 +105,7 @@ impl Layout {
         let (shortest, longest) = extremes(rows);
         let mut layout = Layout {
             groups: Vec::new(),
-            aside: Vec::new(),
+            oversize_rows: Vec::new(),
             words: 0,
             positions: 0,
             row_at: Vec::new(),
@@ -121,7 +126,7 @@ impl Layout {
         for (row, length) in lengths(rows).enumerate() {
             match counts.get_mut(words_of(length)) {
                 Some(count) => *count += 1,
-                None => self.aside.push(row as u32),
+                None => self.oversize_rows.push(row as u32),
             }
         }
         let mut next = vec![0; WORDS_MAX + 1];
@@ -155,27 +160,14 @@ impl Layout {
         self.row_numbers().end
     }
 
-    /// Where the row numbers stand, in bytes; nowhere if rows are in order.
+    /// Returns the range of the row numbers in bytes; empty if rows are in order.
     pub(crate) fn row_numbers(&self) -> Range<usize> {
         let start = self.words * WORD_BYTES;
         start..start + self.row_at.len() * size_of::<u32>()
     }
 
-    /// The rows as shares of work.
-    pub(crate) fn chunks(&self) -> impl Iterator<Item = ChunkOfRows> + '_ {
-        self.groups.iter().flat_map(|group| {
-            let step = group.chunk_tiles() * TILE_ROWS;
-            (0..group.rows).step_by(step).map(move |from| ChunkOfRows {
-                word: group.word + from * group.words,
-                words_per_row: group.words,
-                rows: step.min(group.rows - from),
-                position: group.position + from,
-            })
-        })
-    }
-
-    /// All bytes on the device, in order, in parts of about so many bytes: of whole tiles, or the numbers of whole
-    /// tiles.
+    /// Splits all bytes on the device, in order, into parts of about `bytes` bytes: whole tiles, or the row numbers of
+    /// whole tiles.
     pub(crate) fn parts(&self, bytes: usize) -> Vec<Part> {
         let mut parts = Vec::new();
         for (index, group) in self.groups.iter().enumerate() {
@@ -200,10 +192,10 @@ impl Layout {
         parts
     }
 
-    /// Writes a part as it stands on the device.
+    /// Writes a part in the layout of the device.
     ///
     /// # Panics
-    /// If `out` has not as many bytes, or the rows are not those of the layout.
+    /// If `out` has another number of bytes, or the rows are not those of the layout.
     pub(crate) fn write(&self, rows: Rows<'_>, part: &Part, out: &mut [u8]) {
         assert_eq!(out.len(), part.bytes.len());
         match &part.content {
@@ -222,8 +214,7 @@ impl Layout {
         }
     }
 
-    /// Writes rows of one word that stand in order, from `first` on; where there are fewer than room, the rest is
-    /// separators.
+    /// Writes rows of one word that stand in order, from `first` on, and separators into the rest of `out`.
     fn write_words(&self, rows: Rows<'_>, first: usize, out: &mut [u8]) {
         let count = (rows.len() - first).min(out.len() / WORD_BYTES);
         let (out, rest) = out.split_at_mut(count * WORD_BYTES);
@@ -233,7 +224,7 @@ impl Layout {
         };
         let slots = out.chunks_exact_mut(WORD_BYTES);
         match self.length {
-            // Nobody has to read where each value stands.
+            // The place of each value follows from the first one, so the offsets are not read.
             Some(length) => {
                 let start = rows.offsets[first] as usize;
                 for (start, slot) in (start..).step_by(length + 1).zip(slots) {
@@ -274,7 +265,7 @@ impl Layout {
     }
 }
 
-/// The numbers below `count` in ranges of so many, one at least.
+/// Splits the numbers below `count` into ranges of `step`; at least one range.
 fn pieces(count: usize, of: usize) -> impl Iterator<Item = Range<usize>> {
     let step = of.max(1);
     (0..count)
@@ -282,7 +273,7 @@ fn pieces(count: usize, of: usize) -> impl Iterator<Item = Range<usize>> {
         .map(move |start| start..count.min(start + step))
 }
 
-/// Eight bytes of a value from `from` on, separators after its end.
+/// Eight bytes of a value from `from` on, with separators after its end.
 #[inline]
 fn word_at(bytes: &[u8], start: usize, length: usize, from: usize) -> u64 {
     let left = length.saturating_sub(from);
@@ -318,7 +309,7 @@ fn write_numbers(out: &mut [u8], numbers: &[u32]) {
 fn extremes(rows: Rows<'_>) -> (usize, usize) {
     let spans = rows.offsets.array_windows().map(|[start, end]| end - start);
     let first = spans.clone().next().unwrap_or(1);
-    // By instructions that every processor has for several numbers at once.
+    // Vectorised by the compiler with instructions that every processor has.
     let differences = spans.clone().fold(0, |all, span| all | (span ^ first));
     let (shortest, longest) = match differences {
         0 => (first, first),
@@ -336,7 +327,7 @@ fn lengths(rows: Rows<'_>) -> impl Iterator<Item = usize> + '_ {
         .map(|pair| (pair[1] - pair[0]) as usize - 1)
 }
 
-/// Words that a value of so many bytes has on a device.
+/// Words of a value of `length` bytes on a device.
 #[inline]
 fn words_of(length: usize) -> usize {
     let words = length.div_ceil(WORD_BYTES);
@@ -349,6 +340,8 @@ fn words_of(length: usize) -> usize {
 
 #[cfg(test)]
 mod tests {
+    use forebay_device::cuda::Arch;
+
     use super::*;
 
     fn block(values: &[Vec<u8>]) -> (Vec<u8>, Vec<u32>) {
@@ -365,7 +358,7 @@ mod tests {
         u32::from_le_bytes(bytes[index * 4..index * 4 + 4].try_into().unwrap())
     }
 
-    /// The value at a lane of a chunk, as a device reads it.
+    /// The value at a lane of a chunk in the layout of the device.
     fn read(out: &[u8], chunk: &ChunkOfRows, row: usize) -> Vec<u8> {
         let (tile, lane) = (row / TILE_ROWS, row % TILE_ROWS);
         let mut value = Vec::new();
@@ -381,6 +374,7 @@ mod tests {
     #[test]
     fn every_row_is_read_back_once() {
         let mut rng = fastrand::Rng::with_seed(7);
+        let policy = Policy::of(Arch { major: 9, minor: 0 });
         for count in [0, 1, 31, 32, 33, 255, 256, 257, 5_000].repeat(20) {
             let longest = [0, 8, 9, 300, 6_000][rng.usize(..5)];
             let value = |rng: &mut fastrand::Rng| {
@@ -401,8 +395,8 @@ mod tests {
                 layout.write(rows, &part, &mut out[part.bytes.clone()]);
             }
             assert_eq!(written, out.len());
-            let mut seen: Vec<u32> = layout.aside.clone();
-            for chunk in layout.chunks() {
+            let mut seen: Vec<u32> = layout.oversize_rows.clone();
+            for chunk in layout.groups.iter().flat_map(|group| group.chunks(&policy)) {
                 for row in 0..chunk.rows {
                     let position = chunk.position + row;
                     let original = if layout.row_at.is_empty() {

@@ -1,28 +1,28 @@
-//! The argument structs of kernels: written once in Rust, generated for CUDA C++.
+//! The argument structs of kernels: defined once in Rust, and generated for CUDA C++.
 
 use std::fmt;
 use std::marker::PhantomData;
 
-/// A type that Rust and CUDA C++ lay out alike.
-///
-/// Numbers, arrays, pointers and the structs of [`kernel_arguments!`](crate::kernel_arguments) have it.
+/// A type with the same layout in Rust and CUDA C++: numbers, arrays, pointers and the structs of
+/// [`kernel_arguments!`](crate::kernel_arguments).
 pub trait DeviceType: Sized {
-    /// The C++ declaration of something of this type, as in `unsigned int name`; `name` may end in array bounds.
+    /// Returns the C++ declaration of a variable of this type, as in `unsigned int name`; `name` may end in array
+    /// bounds.
     fn declare(name: &str) -> String;
 
-    /// Adds the C++ definitions of the structs that the type names, each once, in an order that compiles.
+    /// Appends the C++ definitions of the structs that the type names, each once, in an order that compiles.
     fn define(definitions: &mut Vec<String>);
 
-    /// Appends the value as it stands in the memory of a device, padding as zeros.
+    /// Appends the bytes of the value in the memory of a device, padding as zeros.
     fn write(&self, out: &mut Vec<u8>);
 
-    /// Reads a value as it stands in the memory of a device, from the first bytes of `bytes`.
+    /// Reads a value from its bytes in the memory of a device, the first of `bytes`.
     ///
     /// # Panics
     /// If there are fewer bytes than the type has.
     fn read(bytes: &[u8]) -> Self;
 
-    /// The values as an array in the memory of a device.
+    /// Returns the bytes of an array of the values in the memory of a device.
     fn bytes_of(values: &[Self]) -> Vec<u8> {
         let mut bytes = Vec::with_capacity(size_of_val(values));
         values.iter().for_each(|value| value.write(&mut bytes));
@@ -32,7 +32,8 @@ pub trait DeviceType: Sized {
 
 /// A struct that kernels take, by value and as their only parameter.
 pub trait KernelArguments: DeviceType + Copy {
-    /// C++ definitions of the struct and of all that it names, with static assertions on sizes and offsets.
+    /// Returns the C++ definitions of the struct and of all structs that it names, with static assertions on sizes and
+    /// offsets.
     ///
     /// Each definition has a guard, so headers of several kernels that share structs can be included together.
     fn header() -> String {
@@ -104,12 +105,12 @@ macro_rules! pointers {
         }
 
         impl<T> $name<T> {
-            /// Points at an address on the device.
+            /// Returns a pointer to an address on the device.
             pub const fn new(address: u64) -> Self {
                 $name { address, pointee: PhantomData }
             }
 
-            /// The address on the device.
+            /// Returns the address on the device.
             pub const fn address(self) -> u64 {
                 self.address
             }
@@ -123,7 +124,7 @@ macro_rules! pointers {
 
         impl<T> Copy for $name<T> {}
 
-        /// Null.
+        /// Returns the null pointer.
         impl<T> Default for $name<T> {
             fn default() -> Self {
                 $name::new(0)
@@ -157,17 +158,17 @@ macro_rules! pointers {
 }
 
 pointers! {
-    /// An address on the device that kernels read through: `T const*` in C++.
+    /// A pointer for kernels that read: `T const*` in C++.
     DevicePointer => "const* ",
-    /// An address on the device that kernels read and write through: `T*` in C++.
+    /// A pointer for kernels that read and write: `T*` in C++.
     DevicePointerMut => "* ",
 }
 
-/// Name, declaration and offset of one field; the last is in bytes.
+/// Name, declaration and offset in bytes of one field.
 #[doc(hidden)]
 pub type Field = (&'static str, String, usize);
 
-/// The C++ definition of a struct, for [`kernel_arguments!`](crate::kernel_arguments).
+/// Returns the C++ definition of a struct, for [`kernel_arguments!`](crate::kernel_arguments).
 #[doc(hidden)]
 pub fn struct_text(name: &str, bytes: usize, alignment: usize, fields: &[Field]) -> String {
     let declared: String = fields
@@ -182,7 +183,7 @@ pub fn struct_text(name: &str, bytes: usize, alignment: usize, fields: &[Field])
             )
         })
         .collect();
-    // `__INTADDR__` is what NVRTC's front end makes of `offsetof`; some versions have no `__builtin_offsetof`.
+    // NVRTC's front end turns `offsetof` into `__INTADDR__`; some versions have no `__builtin_offsetof`.
     format!(
         "#ifndef FOREBAY_STRUCT_{name}\n#define FOREBAY_STRUCT_{name}\nstruct {name} {{\n{declared}}};\n\
          static_assert(sizeof({name}) == {bytes} && alignof({name}) == {alignment}, \"{name}\");\n\
@@ -190,12 +191,12 @@ pub fn struct_text(name: &str, bytes: usize, alignment: usize, fields: &[Field])
     )
 }
 
-/// Defines structs that kernels take as their parameter, or that such structs hold or point at.
+/// Defines structs that kernels take as their parameter, or that such structs contain or point to.
 ///
 /// The structs are `#[repr(C)]`, `Debug`, `Clone` and `Copy` and implement
 /// [`KernelArguments`](crate::cuda::KernelArguments). [`DeviceType::bytes_of`](crate::cuda::DeviceType::bytes_of) gives
 /// arrays of them as a device reads them. Fields are numbers, arrays, [`DevicePointer`](crate::cuda::DevicePointer)s
-/// and such structs; a struct may not point at itself. The kernel takes `const __grid_constant__ Name arguments`.
+/// and such structs; a struct may not point to itself. The kernel takes `const __grid_constant__ Name arguments`.
 ///
 /// # Examples
 /// ```

@@ -7,16 +7,16 @@ use std::sync::Arc;
 
 use super::{DeviceMemory, DevicePointer, DevicePointerMut, DeviceType};
 
-/// Memory of a GPU for `len` values of a type. Its content is at first whatever was there before.
+/// Memory of a GPU for values of one type. Its content is undefined at first.
 ///
-/// Dropping it gives the memory back once no [view](DeviceView) is left. The device does not know of views: work in
-/// flight keeps one, or the memory is [retired](super::Cuda::retire).
+/// The memory is free after the buffer and all [views](DeviceView) of it are dropped. The device does not track its
+/// use: the owner of work in flight keeps a view, or [retires](super::Cuda::retire) the memory.
 pub struct DeviceBuffer<T> {
     all: DeviceView<T>,
 }
 
 impl<T: DeviceType> DeviceBuffer<T> {
-    pub(super) fn new(memory: DeviceMemory, len: usize) -> DeviceBuffer<T> {
+    pub(crate) fn new(memory: DeviceMemory, len: usize) -> DeviceBuffer<T> {
         let all = DeviceView {
             memory: Arc::new(memory),
             start: 0,
@@ -36,12 +36,12 @@ impl<T: DeviceType> DeviceBuffer<T> {
         self.all.len == 0
     }
 
-    /// A view of all values.
+    /// Returns a view of all values.
     pub fn all(&self) -> DeviceView<T> {
         self.all.clone()
     }
 
-    /// A view of some values.
+    /// Returns a view of some values.
     ///
     /// # Panics
     /// If the buffer ends before the range does.
@@ -49,12 +49,12 @@ impl<T: DeviceType> DeviceBuffer<T> {
         self.all.view(range)
     }
 
-    /// Where the values begin, for kernels that read them.
+    /// Returns the address of the first value, for kernels that read.
     pub fn pointer(&self) -> DevicePointer<T> {
         self.all.pointer()
     }
 
-    /// Where the values begin, for kernels that write them.
+    /// Returns the address of the first value, for kernels that write.
     pub fn pointer_mut(&self) -> DevicePointerMut<T> {
         self.all.pointer_mut()
     }
@@ -71,14 +71,14 @@ impl<T> fmt::Debug for DeviceBuffer<T> {
 /// Some values in the memory of a GPU. The memory stays allocated while a view of it lives.
 pub struct DeviceView<T> {
     memory: Arc<DeviceMemory>,
-    /// The first byte.
+    /// Offset of the first byte.
     start: usize,
     len: usize,
     values: PhantomData<fn() -> T>,
 }
 
 impl DeviceView<u8> {
-    /// A view of some bytes of untyped memory.
+    /// Returns a view of some bytes of untyped memory.
     ///
     /// # Panics
     /// If the memory ends before the range does.
@@ -104,7 +104,7 @@ impl<T: DeviceType> DeviceView<T> {
         self.len == 0
     }
 
-    /// A view of some of the values.
+    /// Returns a view of some of the values.
     ///
     /// # Panics
     /// If the view ends before the range does.
@@ -122,12 +122,12 @@ impl<T: DeviceType> DeviceView<T> {
         }
     }
 
-    /// Where the values begin, for kernels that read them.
+    /// Returns the address of the first value, for kernels that read.
     pub fn pointer(&self) -> DevicePointer<T> {
         DevicePointer::new(self.address())
     }
 
-    /// Where the values begin, for kernels that write them.
+    /// Returns the address of the first value, for kernels that write.
     pub fn pointer_mut(&self) -> DevicePointerMut<T> {
         DevicePointerMut::new(self.address())
     }

@@ -17,10 +17,10 @@ use super::compile::{Arch, CompileError, Cubin, ProgramSpec, compile, options};
 use super::library::nvrtc_version;
 use super::resources::KernelResources;
 
-/// What the name of the format's version is; another one is another file.
+/// Version of the format; files of other versions have other names.
 const FORMAT: &str = "forebay kernel 2";
 
-/// A folder of compiled programs, shared by processes. Files that are damaged or missing only cost a compilation.
+/// A folder of compiled programs, shared by processes. A damaged or missing file costs a compilation, and is no error.
 #[derive(Debug, Clone)]
 pub struct KernelCache {
     folder: Option<PathBuf>,
@@ -35,8 +35,8 @@ struct Header {
 }
 
 impl KernelCache {
-    /// The folder that `FOREBAY_KERNEL_CACHE` names, else `forebay/kernels` in `$XDG_CACHE_HOME` or `~/.cache`; without
-    /// a home nothing is kept.
+    /// The cache in the folder that `FOREBAY_KERNEL_CACHE` names, otherwise in `forebay/kernels` of `$XDG_CACHE_HOME`
+    /// or `~/.cache`. Without a home folder nothing is kept.
     pub fn from_environment() -> KernelCache {
         let variable = |name| env::var_os(name).filter(|value| !value.is_empty());
         let own = variable("FOREBAY_KERNEL_CACHE").map(PathBuf::from);
@@ -50,32 +50,32 @@ impl KernelCache {
         }
     }
 
-    /// A cache in this folder, which is made when something is written.
+    /// The cache in a folder, which is created by the first write.
     pub fn at(folder: PathBuf) -> KernelCache {
         KernelCache {
             folder: Some(folder),
         }
     }
 
-    /// Where files are kept, if they are.
+    /// Returns the folder, if files are kept.
     pub fn folder(&self) -> Option<&Path> {
         self.folder.as_deref()
     }
 
-    /// The machine code of a program if a good file for it is there; nothing is compiled.
+    /// Returns the machine code of a program if the cache has it; compiles nothing.
     ///
     /// # Errors
-    /// [`CompileError::NvrtcMissing`]: what was compiled depends on the compiler's version.
+    /// [`CompileError::NvrtcMissing`]: the machine code depends on the compiler's version.
     pub fn find(&self, spec: &ProgramSpec, arch: Arch) -> Result<Option<Cubin>, CompileError> {
         let file = self.file(spec, arch)?;
         Ok(file.and_then(|file| read(&file)))
     }
 
-    /// The machine code of a program: from its file, or compiled and then written to it. One thread of the process
-    /// compiles a program, the others that want the same wait for it.
+    /// Returns the machine code of a program: reads its file, or compiles the program and writes the file. One thread
+    /// of the process compiles a program; other threads that want the same one wait for it.
     ///
     /// # Errors
-    /// As for [`compile`]. A file that cannot be written is logged and is no error.
+    /// As for [`compile`]. A failed write is logged, and is no error.
     pub fn get(&self, spec: &ProgramSpec, arch: Arch) -> Result<Cubin, CompileError> {
         let Some(file) = self.file(spec, arch)? else {
             return compile(spec, arch);
@@ -99,13 +99,13 @@ impl KernelCache {
     }
 }
 
-/// One lock for each file that was ever asked for: as many as there are programs.
+/// One lock for each file that was requested: at most one for each program.
 fn lock_of(file: &Path) -> Arc<Mutex<()>> {
     static LOCKS: LazyLock<Mutex<HashMap<PathBuf, Arc<Mutex<()>>>>> = LazyLock::new(Mutex::default);
     Arc::clone(LOCKS.lock().entry(file.to_owned()).or_default())
 }
 
-/// A name that is good for a file.
+/// Returns a name that is valid for a file.
 fn plain(name: &str) -> String {
     let keep = |letter: char| match letter {
         'a'..='z' | 'A'..='Z' | '0'..='9' | '-' | '_' => letter,
@@ -114,13 +114,13 @@ fn plain(name: &str) -> String {
     name.chars().map(keep).take(64).collect()
 }
 
-/// The hash of everything that the machine code depends on.
+/// Returns the hash of everything that the machine code depends on.
 fn key(spec: &ProgramSpec, arch: Arch, nvrtc_version: (u32, u32)) -> String {
     let readable = (FORMAT, nvrtc_version, options(spec, arch), identity(spec));
     hash(format!("{readable:?}").as_bytes())
 }
 
-/// The hash of all parts of a specification.
+/// Returns the hash of all parts of a specification.
 pub(super) fn identity(spec: &ProgramSpec) -> String {
     let ProgramSpec {
         name,
@@ -142,7 +142,7 @@ fn hash(bytes: &[u8]) -> String {
     text
 }
 
-/// The content of a file, if it is whole.
+/// Returns the content of a file if it is undamaged.
 fn read(file: &Path) -> Option<Cubin> {
     let bytes = fs::read(file).ok()?;
     let end = bytes.iter().position(|byte| *byte == b'\n')?;
@@ -155,7 +155,7 @@ fn read(file: &Path) -> Option<Cubin> {
     })
 }
 
-/// Writes a file under another name and renames it, so that nobody reads half of it.
+/// Writes a file under another name and renames it, so that no reader sees half of it.
 fn write(file: &Path, cubin: &Cubin) -> io::Result<()> {
     let header = Header {
         log: cubin.log.clone(),

@@ -1,4 +1,4 @@
-//! From CUDA C++ to machine code for one architecture, by NVRTC; no GPU is needed.
+//! Compiling CUDA C++ to machine code for one architecture, by NVRTC; no GPU is needed.
 
 use std::borrow::Cow;
 use std::ffi::{CString, NulError};
@@ -11,34 +11,34 @@ use super::library::{NvrtcMissing, nvrtc_version};
 use super::program::{NvrtcError, Program as NvrtcProgram};
 use super::resources::KernelResources;
 
-/// A generation of GPUs by compute capability.
+/// The architecture of a GPU, by compute capability.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Arch {
-    /// The number before the dot.
+    /// Major number, before the dot.
     pub major: u32,
-    /// The number after the dot.
+    /// Minor number, after the dot.
     pub minor: u32,
 }
 
 impl fmt::Display for Arch {
-    /// As the compiler's options say it: `sm_90`.
+    /// Formats the architecture as the compiler's options do: `sm_90`.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "sm_{}{}", self.major, self.minor)
     }
 }
 
-/// A name that is none of an architecture.
+/// A name that is not an architecture's.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("`{name}` names no architecture; they are written as in `sm_90`")]
 pub struct ArchError {
-    /// What was written.
+    /// The name.
     pub name: String,
 }
 
 impl FromStr for Arch {
     type Err = ArchError;
 
-    /// Reads what the compiler's options say: the last digit is the minor number.
+    /// Parses a name such as `sm_90`: the last digit is the minor number.
     fn from_str(name: &str) -> Result<Arch, ArchError> {
         let number = name
             .strip_prefix("sm_")
@@ -53,24 +53,25 @@ impl FromStr for Arch {
     }
 }
 
-/// A source file with all that its compilation depends on, except for the architecture.
+/// A source file with everything that its compilation depends on, except for the architecture.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ProgramSpec {
-    /// Names it in errors and in the disk cache. Programs that differ only in their options share it.
+    /// Name in errors and in the disk cache. Programs that differ only in their options may share it.
     pub name: String,
-    /// The source, CUDA C++20. Generated sources are owned.
+    /// The source, in CUDA C++20; owned if it is generated.
     pub source: Cow<'static, str>,
     /// Headers that the source may include: name as in the `#include`, and text.
     pub headers: Vec<(String, String)>,
-    /// Options for NVRTC, as in `-DITEMS=4`. Architecture and language are set already.
+    /// Options for NVRTC, as in `-DITEMS=4`; without architecture and language, which are set.
     pub options: Vec<String>,
-    /// The kernels, each by its name in the source; instances of templates with their arguments, as in `scan<32>`.
+    /// Names of the kernels in the source; instances of templates with their arguments, as in `scan<32>`.
     pub entries: Vec<String>,
 }
 
-/// A specification with its identity: two programs are the same if all parts of their specifications are.
+/// A specification with its identity: two programs are the same if all parts of their specifications are equal.
 ///
-/// Making one hashes the source and the headers, so operators make their programs once. Clones share the specification.
+/// The identity is a hash of the source and the headers, so operators make their programs once. Clones share the
+/// specification.
 #[derive(Debug, Clone)]
 pub struct Program {
     spec: Arc<ProgramSpec>,
@@ -86,23 +87,23 @@ impl Program {
         }
     }
 
-    /// The specification.
+    /// Returns the specification.
     pub fn spec(&self) -> &ProgramSpec {
         &self.spec
     }
 
-    /// The hash of all parts of the specification.
+    /// Returns the hash of all parts of the specification.
     pub(super) fn identity(&self) -> &Arc<str> {
         &self.identity
     }
 }
 
-/// Machine code for one architecture. The same program gives the same one.
+/// Machine code for one architecture. The same program always gives the same code.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Cubin {
     /// The ELF file that the driver loads.
     pub bytes: Vec<u8>,
-    /// What the compiler and the assembler said, without the times they took; warnings stand here.
+    /// Log of the compiler and the assembler, warnings included, without their times.
     pub log: String,
     /// The kernels in the order of the specification.
     pub entries: Vec<KernelResources>,
@@ -118,28 +119,28 @@ impl fmt::Debug for Cubin {
     }
 }
 
-/// A program that is not to be had as machine code.
+/// Why there is no machine code of a program.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum CompileError {
-    /// There is no compiler.
+    /// NVRTC is not installed.
     #[error(transparent)]
     NvrtcMissing(#[from] NvrtcMissing),
-    /// The compiler refused.
+    /// The program does not compile.
     #[error("program {program} does not compile for {arch} ({code}):\n{log}")]
     Refused {
         /// Name of the program.
         program: String,
-        /// What it was compiled for.
+        /// Architecture that it was compiled for.
         arch: Arch,
         /// NVRTC's name of the error.
         code: String,
-        /// What the compiler said.
+        /// Log of the compiler.
         log: String,
         /// The source with the line numbers that the log names.
         numbered_source: String,
     },
-    /// A name, text or option holds a NUL byte.
+    /// A name, text or option contains a NUL byte.
     #[error("program {program} has a NUL byte in a name, a text or an option")]
     Nul {
         /// Name of the program.
@@ -147,10 +148,10 @@ pub enum CompileError {
     },
 }
 
-/// Compiles a program. Blocks for tens of milliseconds to seconds; the disk cache is not asked.
+/// Compiles a program, without the disk cache. Blocks for tens of milliseconds to seconds.
 ///
 /// # Errors
-/// [`CompileError`]; the compiler's own complaints come with their log and the numbered source.
+/// [`CompileError`]; errors of the source come with the log and the numbered source.
 pub fn compile(spec: &ProgramSpec, arch: Arch) -> Result<Cubin, CompileError> {
     nvrtc_version()?;
     let texts = Texts::new(spec, arch).map_err(|_| CompileError::Nul {
@@ -173,7 +174,7 @@ pub fn compile(spec: &ProgramSpec, arch: Arch) -> Result<Cubin, CompileError> {
         .map_err(|error| refused(error, log))
 }
 
-/// Collects the results of a compilation that succeeded.
+/// Collects the results of a successful compilation.
 fn finish(
     spec: &ProgramSpec,
     texts: &Texts,
@@ -199,7 +200,7 @@ fn without_times(log: &str) -> String {
         .collect()
 }
 
-/// A specification as C has it.
+/// A specification as C strings.
 struct Texts {
     name: CString,
     source: CString,
@@ -235,7 +236,7 @@ impl Texts {
     }
 }
 
-/// All options that the compiler gets.
+/// All options for the compiler.
 pub(super) fn options(spec: &ProgramSpec, arch: Arch) -> Vec<String> {
     let mut options = vec![
         format!("--gpu-architecture={arch}"),

@@ -1,20 +1,22 @@
-//! The driver's context of one device: what everything else of the device lives in.
+//! The driver's context of one device, which holds everything else of the device.
 
 use std::marker::PhantomData;
 use std::ptr;
 use std::thread;
 
-use cudarc::driver::sys::{self, CUcontext};
+use cudarc::driver::sys::{self, CUcontext, CUresult};
 
 use super::gpu;
 use super::library::{DriverError, check};
 
-/// An own context on one GPU. Whatever belongs to it holds it by `Arc`, so it is destroyed last.
+/// A context on one GPU. Everything that belongs to it holds it by `Arc`, so it is destroyed last.
 ///
-/// It is not the GPU's primary context: a device that is lost takes nothing with it that others of the process use.
+/// It is not the GPU's primary context, so the loss of a device harms no other user of CUDA in the process.
 #[derive(Debug)]
 pub(crate) struct Context {
     raw: CUcontext,
+    /// The node that pinned memory is taken from; `None` leaves it to the driver.
+    host_node: Option<u32>,
 }
 
 // SAFETY: the driver allows the calls on a context from any thread; `raw` is never changed.
@@ -31,16 +33,30 @@ pub(crate) struct CardMemory {
 
 impl Context {
     /// Makes a context on a GPU that [`gpu::gpus`] listed. Blocks for some hundred milliseconds.
-    pub(crate) fn create(ordinal: u32) -> Result<Context, DriverError> {
+    pub(crate) fn create(ordinal: u32, host_node: Option<u32>) -> Result<Context, DriverError> {
         let device = gpu::handle(ordinal)?;
         let mut raw = ptr::null_mut();
         // SAFETY: the driver is started, as a handle of a GPU could be had; no parameters mean a plain context, and 0
         // lets the driver choose how to wait. `raw` lives through the call.
         let code = unsafe { sys::cuCtxCreate_v4(&mut raw, ptr::null_mut(), 0, device) };
         check("cuCtxCreate", code)?;
-        let context = Context { raw };
+        let context = Context { raw, host_node };
         pop()?;
         Ok(context)
+    }
+
+    pub(super) fn host_node(&self) -> Option<u32> {
+        self.host_node
+    }
+
+    /// Lets kernels and copies of this context use the memory of another one on a card that is its peer.
+    pub(crate) fn enable_peer(&self, peer: &Context) -> Result<(), DriverError> {
+        let _entered = self.enter()?;
+        // SAFETY: both contexts are live, and 0 is the only flag that is allowed. Access ends with either context.
+        match unsafe { sys::cuCtxEnablePeerAccess(peer.raw, 0) } {
+            CUresult::CUDA_ERROR_PEER_ACCESS_ALREADY_ENABLED => Ok(()),
+            code => check("cuCtxEnablePeerAccess", code),
+        }
     }
 
     pub(super) fn raw(&self) -> CUcontext {
@@ -70,8 +86,8 @@ impl Context {
         check("cuCtxSynchronize", unsafe { sys::cuCtxSynchronize() })
     }
 
-    /// Waits for all work of the context if the calling thread unwinds: work that a panicking job has in flight may use
-    /// the memory that is about to be given back.
+    /// Waits for all work of the context if the calling thread unwinds: work in flight of a job that panics may use the
+    /// memory that is about to be freed.
     pub(crate) fn settle_if_panicking(&self) {
         if thread::panicking() {
             // A context that has failed does nothing more.
@@ -79,7 +95,7 @@ impl Context {
         }
     }
 
-    /// What the card has now.
+    /// Returns the free and the total memory of the card.
     pub(crate) fn memory(&self) -> Result<CardMemory, DriverError> {
         let _entered = self.enter()?;
         let (mut free, mut total) = (0, 0);
@@ -95,8 +111,8 @@ impl Context {
 
 impl Drop for Context {
     fn drop(&mut self) {
-        // SAFETY: this was the last user of the context. After a fault the driver answers with that fault, and there is
-        // nobody to tell.
+        // SAFETY: this was the last user of the context. After a fault the driver returns that fault again, which is
+        // known already.
         let _ = unsafe { sys::cuCtxDestroy_v2(self.raw) };
     }
 }

@@ -1,4 +1,4 @@
-// What the kernels of every operator share: short names of numbers, and the lanes of a warp.
+// Shared by the kernels of all operators: short names of numeric types, and functions of whole warps.
 #pragma once
 
 using u8 = unsigned char;
@@ -12,7 +12,6 @@ constexpr u32 kAllLanes = 0xFFFFFFFFu;
 // The lane and the warp of this thread, in blocks of one dimension.
 __device__ inline u32 this_lane() { return threadIdx.x % kLanes; }
 __device__ inline u32 this_warp() { return threadIdx.x / kLanes; }
-__device__ inline u32 warps_per_block() { return blockDim.x / kLanes; }
 
 // Functions of whole warps: every lane calls them.
 
@@ -24,7 +23,7 @@ __device__ inline bool all_lanes(bool flag) { return __all_sync(kAllLanes, flag)
 // Bits of a ballot below a lane: the lane's place among those whose flag is set.
 __device__ inline u32 place_in(u32 ballot, u32 lane) { return __popc(ballot & ((1u << lane) - 1)); }
 
-// Adds to a counter in global memory, once for the warp; returns what it was before, in every lane.
+// Adds to a counter in global memory, once for the warp; returns the value before, in every lane.
 __device__ inline u32 warp_add(u32* counter, u32 count) {
     u32 before = 0;
     if (this_lane() == 0) before = atomicAdd(counter, count);

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use cudarc::driver::sys::{self, CUlaunchConfig};
 
 use super::event::Clock;
-use super::library::{DriverError, check};
+use super::library::{DriverError, OUT_OF_MEMORY, check};
 use super::modules::{Modules, no_entry};
 use super::{
     Arch, Arena, Context, DeviceBuffer, DeviceMemory, DeviceType, Event, Gpu, Kernel,
@@ -16,6 +16,7 @@ use super::{
     Stream,
 };
 use crate::device::Shared;
+use crate::memory::COMMON;
 use crate::{DeviceFault, JobError, JobFailure, OutOfMemory, Signal};
 
 /// Something that work in flight uses.
@@ -30,7 +31,7 @@ pub struct Cuda {
     uploads: Stream,
     downloads: Stream,
     modules: Modules,
-    /// What is dropped when its event has come.
+    /// Values that are dropped after their events.
     retired: Vec<(Arc<Event>, Retired)>,
     pool: Arc<PinnedPool>,
     arena: Arc<Arena>,
@@ -60,12 +61,12 @@ impl Cuda {
         })
     }
 
-    /// Makes the calling thread the one that jobs run on.
+    /// Makes the calling thread the one that runs the jobs.
     pub(crate) fn move_here(&self) -> Result<(), DriverError> {
         self.context.make_current()
     }
 
-    /// Wakes those who wait for pinned memory; they get none.
+    /// Wakes the threads that wait for pinned memory; they get none.
     pub(crate) fn close(&self) {
         self.pool.close();
     }
@@ -75,7 +76,7 @@ impl Cuda {
         Ok(self.context.synchronize()?)
     }
 
-    /// Keeps memory, or whatever work in flight uses, until an event has come; returns at once.
+    /// Keeps a value that work in flight uses, such as memory, until an event is done; returns at once.
     pub fn retire(&mut self, value: impl Send + 'static, event: Arc<Event>) {
         self.retired.push((event, Box::new(value)));
     }
@@ -84,7 +85,7 @@ impl Cuda {
         !self.retired.is_empty()
     }
 
-    /// Drops what was retired until events that have come.
+    /// Drops the values whose events are done.
     pub(crate) fn drop_retired(&mut self) -> Result<(), DeviceFault> {
         let mut index = 0;
         while index < self.retired.len() {
@@ -97,17 +98,17 @@ impl Cuda {
         Ok(())
     }
 
-    /// What the GPU is.
+    /// Returns the facts of the GPU.
     pub fn gpu(&self) -> &Gpu {
         &self.gpu
     }
 
-    /// What kernels are compiled for.
+    /// Returns the architecture that kernels are compiled for.
     pub fn arch(&self) -> Arch {
         self.gpu.arch
     }
 
-    /// Streaming multiprocessors.
+    /// Number of streaming multiprocessors.
     pub fn multiprocessors(&self) -> u32 {
         self.gpu.multiprocessors
     }
@@ -122,9 +123,9 @@ impl Cuda {
         self.gpu.l2_bytes
     }
 
-    /// Readies a program without waiting: it is compiled, or taken from the disk cache, on a thread of its own. Returns
-    /// `None` once the program is loaded; else the job returns [`Step::wait_for`](crate::Step::wait_for) of the signal,
-    /// and calls again.
+    /// Loads a program without blocking: another thread compiles it, or takes it from the disk cache. Returns `None`
+    /// once the program is loaded. Otherwise the job returns [`Step::wait_for`](crate::Step::wait_for) of the signal,
+    /// and calls this again.
     ///
     /// # Errors
     /// [`KernelError`](crate::KernelError): the program does not compile, with the compiler's log, or the driver does
@@ -133,8 +134,8 @@ impl Cuda {
         self.modules.advance(&self.context, &self.gpu, program)
     }
 
-    /// A kernel, ready to launch. If its program is not loaded, this blocks the device's thread while it is compiled,
-    /// for tens of milliseconds or more: call [`Cuda::load`] first.
+    /// Returns a kernel, ready to launch. If its program is not loaded, this blocks the device's thread for the
+    /// compilation, tens of milliseconds or more: call [`Cuda::load`] first.
     ///
     /// # Errors
     /// As [`Cuda::load`]; also if the program has no such entry.
@@ -151,7 +152,7 @@ impl Cuda {
         found.ok_or_else(|| no_entry(program, entry).into())
     }
 
-    /// Queues a kernel on a stream and returns before it runs. No blocks are no launch.
+    /// Queues a kernel on a stream and returns before it runs. Does nothing if the shape has no blocks.
     ///
     /// # Errors
     /// [`KernelError::Shape`](crate::KernelError::Shape) if the shape exceeds a limit of the kernel or the device. A
@@ -160,7 +161,7 @@ impl Cuda {
     /// # Safety
     /// - The kernel takes one parameter: the struct that `A`'s header defines, by value.
     /// - With these arguments and this shape it reads and writes only device memory that stays allocated, and pinned
-    ///   memory that stays alive and that nobody else touches, until the stream has done it.
+    ///   memory that stays alive and that no other code touches, until the stream has done it.
     /// - It does not race with other work of the device over that memory.
     ///
     /// # Panics
@@ -246,8 +247,8 @@ impl Cuda {
         Ok(check("cuMemcpyHtoDAsync", code)?)
     }
 
-    /// Copies bytes to the device's memory, `offset` bytes behind its start, after what the stream was given before.
-    /// Blocks until they are there. From [`Pinned`] memory it runs at full speed.
+    /// Copies bytes to the device's memory, from byte `offset` of it on, after the earlier work of the stream. Blocks
+    /// until the copy is done. From [`Pinned`] memory it runs at full speed.
     ///
     /// # Errors
     /// A fault of the device.
@@ -267,8 +268,8 @@ impl Cuda {
         self.synchronize(stream)
     }
 
-    /// Fills `to` with bytes of the device's memory, from `offset` bytes behind its start on, after what the stream was
-    /// given before. Blocks until they are there. To [`Pinned`] memory it runs at full speed.
+    /// Fills `to` with bytes of the device's memory, from byte `offset` of it on, after the earlier work of the stream.
+    /// Blocks until the copy is done. To [`Pinned`] memory it runs at full speed.
     ///
     /// # Errors
     /// A fault of the device.
@@ -293,7 +294,7 @@ impl Cuda {
         self.synchronize(stream)
     }
 
-    /// Blocks until a stream has done all that it was given.
+    /// Blocks until a stream has done all its work.
     ///
     /// # Errors
     /// The fault of that work, or of other work on the device.
@@ -319,8 +320,8 @@ impl Cuda {
         &self.downloads
     }
 
-    /// Has all that `stream` is given from now on wait for an event, on the device; returns at once. The event may be
-    /// of another stream, and of another device.
+    /// Makes the later work of `stream` wait for an event, on the device; returns at once. The event may be of another
+    /// stream, and of another device.
     ///
     /// # Errors
     /// A fault of the device.
@@ -336,7 +337,7 @@ impl Cuda {
         Ok(Event::create(Arc::clone(&self.context), Clock::Timed)?)
     }
 
-    /// A new event behind all that a stream has been given so far; it takes no time. A job waits for it by
+    /// Returns a new event, recorded after the present work of a stream; it records no time. A job waits for it by
     /// [`Step::wait_for`](crate::Step::wait_for), a stream by [`Cuda::wait`].
     ///
     /// # Errors
@@ -347,7 +348,7 @@ impl Cuda {
         Ok(Arc::new(event))
     }
 
-    /// Sets an event behind all that a stream has been given so far; returns at once.
+    /// Records an event after the present work of a stream; returns at once.
     ///
     /// # Errors
     /// A fault of the device.
@@ -355,32 +356,32 @@ impl Cuda {
         Ok(event.record(self.own_stream(stream))?)
     }
 
-    /// Memory of the device; the same as [`Device::allocate`](crate::Device::allocate).
+    /// Takes memory of the device, as [`Device::allocate`](crate::Device::allocate).
     ///
     /// # Errors
     /// [`OutOfMemory`] when no free part is large enough.
     pub fn allocate(&self, bytes: u64) -> Result<DeviceMemory, OutOfMemory> {
-        self.arena.allocate(bytes)
+        self.arena.allocate(COMMON, bytes)
     }
 
-    /// Memory of the device for `len` values of a type.
+    /// Takes memory of the device for `len` values of a type.
     ///
     /// # Errors
-    /// [`OutOfMemory`] when no free part is large enough.
+    /// [`OutOfMemory`] if no free part is large enough.
     pub fn buffer<T: DeviceType>(&self, len: usize) -> Result<DeviceBuffer<T>, OutOfMemory> {
         let bytes = (len as u64).saturating_mul(size_of::<T>() as u64);
         Ok(DeviceBuffer::new(self.allocate(bytes)?, len))
     }
 
-    /// A pinned buffer of zeros that is not of the loaders' pool, for what an operator keeps. Blocks for milliseconds:
-    /// take it once, not per query.
+    /// Takes a pinned buffer of zeros outside the loaders' pool, for an operator to keep. Blocks for milliseconds: take
+    /// it once, not per query.
     ///
     /// # Errors
     /// [`JobFailure::CannotPin`] if the host has no memory to pin. A fault of the device.
     pub fn host_buffer(&self, bytes: usize) -> Result<Pinned, JobError> {
         let pinned = Pinned::create(Arc::clone(&self.context), bytes);
         pinned.map_err(|error| match &*error.code {
-            "CUDA_ERROR_OUT_OF_MEMORY" => JobFailure::CannotPin {
+            OUT_OF_MEMORY => JobFailure::CannotPin {
                 bytes,
                 code: error.code,
             }
@@ -389,7 +390,7 @@ impl Cuda {
         })
     }
 
-    /// The memory with a pinned buffer of zeros of its size; copies between them go on one stream.
+    /// Pairs memory with a pinned buffer of zeros of its size; copies between the two run on one stream.
     ///
     /// # Errors
     /// As [`Cuda::host_buffer`].
@@ -401,13 +402,13 @@ impl Cuda {
         Ok(Mirrored::new(memory, host, stream.clone(), self.event()?))
     }
 
-    /// The memory, which is of this device.
+    /// Returns the memory after a check that it is of this device.
     pub(super) fn own<'a>(&self, memory: &'a DeviceMemory) -> &'a DeviceMemory {
         assert!(memory.is_of(&self.arena), "memory of another device");
         memory
     }
 
-    /// The stream, which is of this device.
+    /// Returns the stream after a check that it is of this device.
     pub(super) fn own_stream<'a>(&self, stream: &'a Stream) -> &'a Stream {
         assert!(stream.is_of(&self.context), "a stream of another device");
         stream

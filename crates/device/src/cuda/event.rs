@@ -1,4 +1,4 @@
-//! Events: points in a stream that can be asked about, waited for and timed.
+//! Events: points in a stream that can be queried, waited for and timed.
 
 use std::ptr;
 use std::sync::Arc;
@@ -9,17 +9,17 @@ use super::library::{DriverError, check};
 use super::{Context, Stream};
 use crate::DeviceFault;
 
-/// Whether an event takes the time, which costs the device a little.
+/// Whether an event records the time, which costs the device a little.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Clock {
     Timed,
     Untimed,
 }
 
-/// A point in a stream. One that was never recorded counts as done.
+/// A point in a stream. An event that was never recorded counts as done.
 ///
-/// [`Cuda::event`](super::Cuda::event) makes it, [`Cuda::record`](super::Cuda::record) sets it. It may be asked and
-/// dropped on any thread, also after its device is lost.
+/// [`Cuda::event`](super::Cuda::event) makes it, [`Cuda::record`](super::Cuda::record) sets it. It may be queried
+/// and dropped on any thread, also after its device is lost.
 #[derive(Debug)]
 pub struct Event {
     context: Arc<Context>,
@@ -47,7 +47,7 @@ impl Event {
         Ok(Event { context, raw })
     }
 
-    /// Sets the event after all that the stream has been given so far.
+    /// Records the event after the present work of the stream.
     pub(super) fn record(&self, stream: &Stream) -> Result<(), DriverError> {
         // SAFETY: event and stream are live and of the same context.
         let code = unsafe { sys::cuEventRecord(self.raw, stream.raw()) };
@@ -58,7 +58,7 @@ impl Event {
         self.raw
     }
 
-    /// True once the device has come to the event. Does not block.
+    /// Returns whether the device has reached the event. Does not block.
     ///
     /// # Errors
     /// The fault of earlier work on the device.
@@ -71,7 +71,7 @@ impl Event {
         }
     }
 
-    /// Blocks until the device has come to the event.
+    /// Blocks until the device has reached the event.
     ///
     /// # Errors
     /// The fault of earlier work on the device.
@@ -82,10 +82,10 @@ impl Event {
         Ok(check("cuEventSynchronize", code)?)
     }
 
-    /// Milliseconds of device time from `start` to this event, to about half a microsecond. Both are done.
+    /// Milliseconds of device time from `start` to this event, accurate to about half a microsecond. Both are done.
     ///
     /// # Errors
-    /// A fault when one of them is not done, was never recorded, or takes no time, or of earlier work on the device.
+    /// A fault if one of them is not done, was never recorded, or records no time, or a fault of earlier work.
     pub fn elapsed_ms(&self, start: &Event) -> Result<f32, DeviceFault> {
         let _entered = self.context.enter()?;
         let mut ms = 0.0;

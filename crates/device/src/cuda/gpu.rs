@@ -9,22 +9,22 @@ use cudarc::driver::sys::{self, CUdevice, CUdevice_attribute};
 use super::Arch;
 use super::library::{self, CudaUnavailable, DriverError, check};
 
-/// One GPU and what it can do.
+/// The facts of one GPU.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Gpu {
     /// Its number in the driver's order, from 0.
     pub ordinal: u32,
     /// Its model, as in `NVIDIA H100 80GB HBM3`.
     pub model: String,
-    /// What its kernels are compiled for.
+    /// Architecture that its kernels are compiled for.
     pub arch: Arch,
     /// CUDA version that the driver supports, as in `13.0`.
     pub driver_version: String,
     /// Memory in bytes, used or not.
     pub memory_bytes: u64,
-    /// Bytes that its memory can deliver in a second, by its clock and width; 0 if the driver does not say.
+    /// Peak bandwidth of its memory in bytes per second, by clock and width; 0 if the driver does not say.
     pub memory_bytes_per_s: u64,
-    /// Streaming multiprocessors.
+    /// Number of streaming multiprocessors.
     pub multiprocessors: u32,
     /// Shared memory that one block may use in bytes, static and dynamic together.
     pub shared_bytes_per_block_max: u32,
@@ -32,11 +32,11 @@ pub struct Gpu {
     pub l2_bytes: u64,
     /// Address on the PCI bus, as in `0000:17:00.0`.
     pub pci_address: String,
-    /// The node of the host's memory that is nearest; `None` where the system does not say.
+    /// The nearest node of the host's memory; `None` if the system does not say.
     pub numa_node: Option<u32>,
     /// Ordinals of the GPUs whose memory it can read and write directly.
     pub peers: Vec<u32>,
-    /// Engines that copy beside kernels; with two or more, both directions at the same time.
+    /// Number of copy engines, which work at the same time as kernels; two or more copy in both directions at once.
     pub copy_engines: u32,
     /// Whether kernels can read host memory that is not pinned.
     pub reads_pageable_memory: bool,
@@ -55,8 +55,8 @@ impl fmt::Display for Gpu {
     }
 }
 
-/// The GPUs of this machine in the driver's order. The first call in a process starts the driver, which takes tens of
-/// milliseconds or more; no GPU is started.
+/// Lists the GPUs of this machine in the driver's order. The first call in a process starts the driver, which takes
+/// tens of milliseconds or more; no GPU is started.
 ///
 /// # Errors
 /// [`CudaUnavailable`] says what is missing. A driver without GPUs is an error of the driver.
@@ -115,7 +115,7 @@ fn describe(ordinal: u32) -> Result<Gpu, DriverError> {
     })
 }
 
-/// Two transfers a clock, as all memory of GPUs does.
+/// Memory of GPUs makes two transfers per clock.
 fn memory_bytes_per_s(clock_khz: u32, width_bits: u32) -> u64 {
     2 * 1000 * u64::from(clock_khz) * u64::from(width_bits / 8)
 }
@@ -145,7 +145,7 @@ fn pci_address(device: CUdevice) -> Result<String, DriverError> {
     Ok(text_of(&address).to_lowercase())
 }
 
-/// Linux writes -1 where it does not know the node.
+/// Linux writes -1 if it does not know the node.
 fn numa_node(pci_address: &str) -> Option<u32> {
     let file = format!("/sys/bus/pci/devices/{pci_address}/numa_node");
     fs::read_to_string(file).ok()?.trim().parse().ok()

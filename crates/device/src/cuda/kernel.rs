@@ -14,13 +14,13 @@ use super::library::{DriverError, check};
 use super::{Context, Cubin, Gpu, KernelResources};
 use crate::{DeviceFault, JobError, KernelError};
 
-/// Most blocks that the first dimension of a grid takes.
+/// Maximum blocks in the first dimension of a grid.
 const BLOCKS_MAX: u64 = (1 << 31) - 1;
 
-/// Most blocks of a cluster on every GPU that has clusters.
+/// Maximum blocks of a cluster on every GPU that has clusters.
 const CLUSTER_MAX: u32 = 8;
 
-/// What the driver says of a launch that it cannot do: the context stays good.
+/// The driver's codes for a launch that it refuses; the context stays valid.
 const SHAPE_CODES: [&str; 5] = [
     "CUDA_ERROR_INVALID_VALUE",
     "CUDA_ERROR_LAUNCH_OUT_OF_RESOURCES",
@@ -29,16 +29,16 @@ const SHAPE_CODES: [&str; 5] = [
     "CUDA_ERROR_NOT_SUPPORTED",
 ];
 
-/// How many threads a launch runs, and the shared memory of each block.
+/// The threads of a launch, and the shared memory of each block.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash)]
 pub struct LaunchShape {
-    /// Blocks; 0 makes the launch a no-op. One dimension, below 2^31.
+    /// Number of blocks, in one dimension, below 2^31; 0 makes the launch a no-op.
     pub blocks: u64,
-    /// Threads a block.
+    /// Threads per block.
     pub threads: u32,
-    /// Dynamic shared memory a block in bytes.
+    /// Bytes of dynamic shared memory per block.
     pub shared_bytes: u32,
-    /// Whether the blocks wait for each other (grid synchronisation): all of them run at the same time then, so there
+    /// Whether the blocks wait for each other (grid synchronisation). All of them run at the same time then, so there
     /// are at most as many as [`Kernel::persistent_shape`] has.
     pub cooperative: bool,
     /// Blocks of a cluster, which share memory; at most 8. 0 and 1 are no clusters; others need sm_90.
@@ -63,7 +63,7 @@ impl fmt::Display for LaunchShape {
 }
 
 impl LaunchShape {
-    /// What the driver is to know of the launch beyond its numbers.
+    /// Attributes of the launch for the driver.
     pub(super) fn attributes(&self) -> Vec<CUlaunchAttribute> {
         let attribute = |id, value| CUlaunchAttribute {
             id,
@@ -85,7 +85,7 @@ impl LaunchShape {
         attributes
     }
 
-    /// The number of blocks as the driver takes it, or why the shape cannot be launched.
+    /// Returns the number of blocks as the driver takes it, or why the shape cannot be launched.
     fn checked_blocks(&self, limits: &Limits) -> Result<u32, String> {
         let Limits {
             threads_max,
@@ -116,7 +116,7 @@ impl LaunchShape {
     }
 }
 
-/// What one kernel can be launched with.
+/// The limits of a launch of one kernel.
 #[derive(Debug, Clone, Copy)]
 struct Limits {
     threads_max: u32,
@@ -172,7 +172,7 @@ impl Drop for Module {
     }
 }
 
-/// A kernel that is loaded on a device. [`Cuda::kernel`](super::Cuda::kernel) gives it; it belongs to that device.
+/// A kernel that is loaded on a device: see [`Cuda::kernel`](super::Cuda::kernel). It belongs to that device.
 #[derive(Debug)]
 pub struct Kernel {
     module: Arc<Module>,
@@ -181,7 +181,7 @@ pub struct Kernel {
     limits: Limits,
 }
 
-// SAFETY: a function handle is as good on any thread as its module, which the kernel holds.
+// SAFETY: a function handle is valid on any thread, as is its module, which the kernel holds.
 unsafe impl Send for Kernel {}
 // SAFETY: as above; nothing is changed after loading.
 unsafe impl Sync for Kernel {}
@@ -213,22 +213,23 @@ impl Kernel {
         })
     }
 
-    /// Its names, and what it uses of a multiprocessor.
+    /// Returns its names, and what it uses of a multiprocessor.
     pub fn resources(&self) -> &KernelResources {
         &self.resources
     }
 
-    /// Most threads that a block of it can have.
+    /// Maximum threads of a block.
     pub fn threads_max(&self) -> u32 {
         self.limits.threads_max
     }
 
-    /// Most dynamic shared memory that a block of it can have in bytes.
+    /// Maximum bytes of dynamic shared memory of a block.
     pub fn shared_bytes_max(&self) -> u32 {
         self.limits.shared_bytes_max
     }
 
-    /// Blocks of so many threads and so much dynamic shared memory that a multiprocessor runs at the same time.
+    /// Number of blocks of `threads` threads and `shared_bytes` of dynamic shared memory that a multiprocessor runs at
+    /// the same time.
     ///
     /// # Errors
     /// A fault of the device.
@@ -247,7 +248,7 @@ impl Kernel {
         Ok(blocks.unsigned_abs())
     }
 
-    /// The largest grid whose blocks all run at the same time; at least one block.
+    /// Returns the largest grid whose blocks all run at the same time; at least one block.
     ///
     /// # Errors
     /// A fault of the device.
@@ -269,12 +270,12 @@ impl Kernel {
         self.function
     }
 
-    /// True if the kernel is loaded in this context.
+    /// Returns whether the kernel is loaded in this context.
     pub(super) fn is_of(&self, context: &Arc<Context>) -> bool {
         Arc::ptr_eq(&self.module.context, context)
     }
 
-    /// The number of blocks as the driver takes it.
+    /// Returns the number of blocks as the driver takes it.
     pub(super) fn checked_blocks(&self, shape: &LaunchShape) -> Result<u32, KernelError> {
         let checked = shape.checked_blocks(&self.limits);
         checked.map_err(|why| self.shape_error(shape, why))
@@ -288,7 +289,7 @@ impl Kernel {
         }
     }
 
-    /// Tells an error of this launch from a fault of the device that comes to light at it.
+    /// Distinguishes an error of this launch from a fault of earlier work that the driver reports at it.
     pub(super) fn launch_error(&self, shape: &LaunchShape, error: DriverError) -> JobError {
         if SHAPE_CODES.contains(&error.code.as_str()) {
             self.shape_error(shape, error.code).into()

@@ -5,8 +5,11 @@ use std::sync::OnceLock;
 use cudarc::driver::sys::{self, CUresult};
 use cudarc::nvrtc::sys as nvrtc;
 
-/// Oldest driver with every function that is called here, as CUDA counts: 1000 × major + 10 × minor.
+/// Oldest driver with every function that is called here, as CUDA numbers them: 1000 × major + 10 × minor.
 const DRIVER_VERSION_MIN: i32 = 12080;
+
+/// The driver's name of the error for memory that cannot be had.
+pub(super) const OUT_OF_MEMORY: &str = "CUDA_ERROR_OUT_OF_MEMORY";
 
 /// A call of the driver that failed.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -30,11 +33,11 @@ pub enum CudaUnavailable {
     DriverTooOld {
         /// CUDA version of the driver, as in `12.4`.
         found: String,
-        /// Oldest version that will do.
+        /// Oldest version that is supported.
         needed: String,
     },
-    /// The driver is there and does not work.
-    #[error("{0}; see if `nvidia-smi` works, or use `host:<count>`")]
+    /// The driver is installed and does not work.
+    #[error("{0}; see whether `nvidia-smi` works, or use `host:<count>`")]
     Failed(#[from] DriverError),
 }
 

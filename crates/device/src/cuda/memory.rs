@@ -9,13 +9,13 @@ use super::Context;
 use super::library::{DriverError, check};
 use super::ranges::{Range, Ranges};
 use crate::device::Shared;
-use crate::memory::{Budget, Reservation};
+use crate::memory::{Budget, Reservation, ShareId};
 use crate::{DeviceError, OutOfMemory};
 
-/// What every part begins at a multiple of, as memory from the driver does.
+/// Alignment of every part, as of memory from the driver.
 const GRANULE_BYTES: u64 = 256;
 
-/// All the memory that a device gives out.
+/// The memory that a device gives out.
 #[derive(Debug)]
 pub(crate) struct Arena {
     context: Arc<Context>,
@@ -57,21 +57,47 @@ impl Arena {
         &self.budget
     }
 
-    /// Gives out a part of at least `bytes`.
-    pub(crate) fn allocate(self: &Arc<Self>, bytes: u64) -> Result<DeviceMemory, OutOfMemory> {
+    /// Gives out a part of at least `bytes` to a share.
+    pub(crate) fn allocate(
+        self: &Arc<Self>,
+        share: ShareId,
+        bytes: u64,
+    ) -> Result<DeviceMemory, OutOfMemory> {
         let injected = self.shared.faults.take_out_of_memory();
-        let memory = if injected { None } else { self.take(bytes) };
+        let memory = if injected {
+            None
+        } else {
+            self.take(share, bytes)
+        };
         memory.ok_or_else(|| OutOfMemory {
             device: self.shared.name.clone(),
             wanted_bytes: bytes,
-            free_bytes: self.ranges.lock().largest_free_bytes(),
+            free_bytes: self.free_bytes(share),
             budget_bytes: self.budget.budget_bytes(),
         })
     }
 
-    fn take(self: &Arc<Self>, bytes: u64) -> Option<DeviceMemory> {
+    /// Bytes of the largest part that a share can take now.
+    fn free_bytes(&self, share: ShareId) -> u64 {
+        let largest = self.ranges.lock().largest_free_bytes();
+        largest.min(self.budget.available_bytes(share))
+    }
+
+    /// Returns whether a request would succeed.
+    pub(crate) fn has_room(&self, share: ShareId, bytes: u64) -> bool {
+        let ranges = self.ranges.lock();
+        ranges.rounded(bytes).is_some_and(|rounded| {
+            rounded
+                <= self
+                    .budget
+                    .available_bytes(share)
+                    .min(ranges.largest_free_bytes())
+        })
+    }
+
+    fn take(self: &Arc<Self>, share: ShareId, bytes: u64) -> Option<DeviceMemory> {
         let mut ranges = self.ranges.lock();
-        let reservation = self.budget.reserve(ranges.rounded(bytes)?)?;
+        let reservation = self.budget.reserve(share, ranges.rounded(bytes)?)?;
         let range = ranges.take(bytes)?;
         Some(DeviceMemory {
             address: self.address + range.offset,
@@ -83,7 +109,7 @@ impl Arena {
     }
 }
 
-/// The address of memory from the driver, `None` when the card has not enough.
+/// Takes memory from the driver; `None` if the card has too little.
 fn take_from_card(context: &Context, bytes: u64) -> Result<Option<u64>, DriverError> {
     let _entered = context.enter()?;
     let mut address = 0;
@@ -97,7 +123,7 @@ fn take_from_card(context: &Context, bytes: u64) -> Result<Option<u64>, DriverEr
 
 impl Drop for Arena {
     fn drop(&mut self) {
-        // A context that cannot be entered has failed, and its memory is gone with it.
+        // A context that cannot be entered has failed, and its memory with it.
         if let Ok(_entered) = self.context.enter() {
             // SAFETY: the address came from `cuMemAlloc` in this context, and no part is given out any more: each holds
             // the arena. The driver waits for work in flight.
@@ -108,8 +134,8 @@ impl Drop for Arena {
 
 /// A part of a GPU's memory; dropping it gives it back at once.
 ///
-/// The device does not know what is in it, and whoever launches kernels or copies that use it keeps it until the stream
-/// has done them. Its content is at first whatever was there before.
+/// The device does not know what uses it: the caller of a launch keeps it until the stream is done, or
+/// [retires](super::Cuda::retire) it. Its content is at first whatever was there before.
 #[derive(Debug)]
 pub struct DeviceMemory {
     arena: Arc<Arena>,
@@ -125,13 +151,13 @@ impl DeviceMemory {
         self.address
     }
 
-    /// Whether it is a part of this.
+    /// Returns whether this is a part of an arena.
     pub(super) fn is_of(&self, arena: &Arc<Arena>) -> bool {
         Arc::ptr_eq(&self.arena, arena)
     }
 
-    /// Whether both are parts of the same device.
-    pub(super) fn is_beside(&self, other: &DeviceMemory) -> bool {
+    /// Returns whether both are memory of the same device.
+    pub(super) fn is_on_same_device(&self, other: &DeviceMemory) -> bool {
         Arc::ptr_eq(&self.arena, &other.arena)
     }
 
@@ -139,10 +165,10 @@ impl DeviceMemory {
         &self.arena.context
     }
 
-    /// Where `bytes` bytes from an offset on stand.
+    /// Returns the address of `bytes` bytes from an offset on.
     ///
     /// # Panics
-    /// If the memory ends before.
+    /// If the memory has fewer bytes.
     pub(super) fn address_of(&self, offset: usize, bytes: usize) -> u64 {
         let end = offset.checked_add(bytes);
         assert!(
@@ -153,7 +179,7 @@ impl DeviceMemory {
         self.address + offset as u64
     }
 
-    /// Bytes that were asked for; up to the next multiple of 256 are charged.
+    /// Bytes of the request; they are charged up to the next multiple of 256.
     pub fn bytes(&self) -> u64 {
         self.bytes
     }

@@ -1,15 +1,16 @@
-//! A buffer in host memory and its image on a GPU.
+//! A pinned buffer and its counterpart on a GPU.
 
 use super::{Cuda, DeviceMemory, Event, Pinned, Stream};
 use crate::DeviceFault;
 
-/// Memory of a GPU and a pinned buffer of the same size, between which bytes go on one stream: see [`Cuda::mirrored`].
+/// Memory of a GPU and a pinned buffer of the same size, with copies between the two on one stream: see
+/// [`Cuda::mirrored`].
 #[derive(Debug)]
 pub struct Mirrored {
     device: DeviceMemory,
     host: Pinned,
     stream: Stream,
-    /// Passed when the bytes sent last are on the device; until then nobody writes the buffer or frees either.
+    /// Done when the last sent bytes are on the device. Until then the buffer is not written, and neither is freed.
     sent: Event,
 }
 
@@ -23,17 +24,17 @@ impl Mirrored {
         }
     }
 
-    /// Address of the memory on the device.
+    /// Returns the address of the memory on the device.
     pub fn address(&self) -> u64 {
         self.device.address()
     }
 
-    /// The buffer.
+    /// Returns the buffer.
     pub fn host(&self) -> &[u8] {
         &self.host
     }
 
-    /// The buffer, to be written; waits until what was sent before is on the device.
+    /// Returns the buffer for writing, after the bytes of the last [`send`](Mirrored::send) are on the device.
     ///
     /// # Errors
     /// A fault of the device.
@@ -48,28 +49,28 @@ impl Mirrored {
     /// A fault of the device.
     ///
     /// # Panics
-    /// If there are not so many bytes, or the memory is another device's.
+    /// If the buffer is shorter, or the memory is another device's.
     pub fn send(&mut self, cuda: &Cuda, bytes: usize) -> Result<(), DeviceFault> {
         let to = cuda.own(&self.device).address_of(0, bytes);
-        // SAFETY: the memory has room, as was seen. Until the event behind the copy has passed, this value keeps both,
-        // and gives nobody the buffer to write; the copies and kernels of a stream follow one another.
+        // SAFETY: the memory has room, as was checked. Until the event that follows the copy is done, this value keeps
+        // both and lends no one the buffer for writing; the copies and kernels of a stream run in order.
         unsafe { cuda.copy_to_device_async(&self.host[..bytes], to, &self.stream) }?;
         let recorded = cuda.record(&self.sent, &self.stream);
         if recorded.is_err() {
-            // Nothing stands for the copy now: it is waited for here, whatever that says.
+            // No event follows the copy, so this waits for the stream, whatever that returns.
             let _ = cuda.synchronize(&self.stream);
         }
         recorded
     }
 
-    /// Fills the first bytes of the buffer from the device, after what the stream was given before. Blocks until they
-    /// are there.
+    /// Copies the first bytes of the device's memory to the buffer, after the earlier work of the stream. Blocks until
+    /// the copy is done.
     ///
     /// # Errors
     /// A fault of the device.
     ///
     /// # Panics
-    /// If there are not so many bytes, or the memory is another device's.
+    /// If the buffer is shorter, or the memory is another device's.
     pub fn fetch(&mut self, cuda: &Cuda, bytes: usize) -> Result<(), DeviceFault> {
         cuda.read(&self.device, 0, &mut self.host[..bytes], &self.stream)
     }

@@ -1,8 +1,8 @@
-//! NVIDIA GPUs: the driver and NVRTC, loaded at run time, behind checked calls.
+//! NVIDIA GPUs: checked calls of the driver and of NVRTC, which are loaded at run time.
 //!
-//! Nothing here links to CUDA. [`gpus`] says which GPUs there are, or what is missing; [`compile`] turns a
-//! [`ProgramSpec`] into machine code and needs NVRTC only, no GPU. Jobs on a GPU get a [`Cuda`], which loads kernels,
-//! launches them and copies; it never leaves the thread that owns the device. [`DeviceMemory`], [`Pinned`] and
+//! Nothing here links to CUDA. [`gpus`] lists the GPUs, or says what is missing; [`compile`] turns a [`ProgramSpec`]
+//! into machine code and needs NVRTC only, no GPU. Jobs on a GPU get a [`Cuda`], which loads kernels, launches them and
+//! copies; it never leaves the thread that owns the device. [`DeviceMemory`], [`Pinned`], [`HostRegistration`] and
 //! [`Event`] may be dropped on any thread, also after the device is lost.
 //!
 //! # Examples
@@ -26,9 +26,11 @@ mod library;
 mod memory;
 mod mirrored;
 mod modules;
+mod pages;
 mod pinned;
 mod program;
 mod ranges;
+mod registration;
 mod resources;
 mod stream;
 mod transfer;
@@ -46,10 +48,14 @@ pub use library::{CudaUnavailable, DriverError, NvrtcMissing, nvrtc_version};
 pub use memory::DeviceMemory;
 pub use mirrored::Mirrored;
 pub use pinned::Pinned;
+pub use registration::{
+    HostMemory, HostMemoryMut, HostRegistration, RegisterError, RegisteredPart,
+};
 pub use resources::KernelResources;
 pub use stream::{Priority, Stream};
 pub use transfer::{Destination, Fill, PinnedPart, Source, Transfer, TransferJob};
 
 pub(crate) use context::Context;
 pub(crate) use memory::Arena;
+pub(crate) use pages::has_several_nodes;
 pub(crate) use pinned::PinnedPool;

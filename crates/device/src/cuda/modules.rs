@@ -12,7 +12,7 @@ use super::library::DriverError;
 use super::{Arch, CompileError, Context, Cubin, Gpu, KernelCache, Program};
 use crate::{JobError, KernelError, Signal};
 
-/// Maximum programs of a device that are remembered. Beyond it, the one that was unused for longest is unloaded.
+/// Maximum programs of a device that are remembered. Beyond it, the least recently used one is unloaded.
 const PROGRAMS_MAX: usize = 256;
 
 /// Maximum programs of the process that are compiled at the same time.
@@ -46,7 +46,7 @@ enum State {
     Refused(KernelError),
 }
 
-/// A compilation on a thread of its own.
+/// A compilation on another thread.
 #[derive(Debug)]
 struct Compilation {
     ended: Signal,
@@ -62,7 +62,7 @@ impl Modules {
         }
     }
 
-    /// The kernel if its program is loaded.
+    /// Returns the kernel if its program is loaded.
     pub(super) fn find(&mut self, program: &Program, entry: &str) -> Option<Arc<Kernel>> {
         let known = self.programs.get_mut(program.identity())?;
         self.uses += 1;
@@ -74,8 +74,8 @@ impl Modules {
         kernels.iter().find(is_it).cloned()
     }
 
-    /// Brings a program nearer to being loaded, without waiting: starts its compilation, or loads what was compiled.
-    /// Returns `None` once it is loaded, else the signal that the compilation sets at its end.
+    /// Takes the next step towards a loaded program, without blocking: starts its compilation, or loads what was
+    /// compiled. Returns `None` once it is loaded, otherwise the signal that the compilation sets at its end.
     pub(super) fn advance(
         &mut self,
         context: &Arc<Context>,
@@ -128,7 +128,7 @@ impl Modules {
         self.programs.insert(identity, Known { state, used });
     }
 
-    /// Forgets the program that was unused for longest if there are too many; one whose kernels are in use stays.
+    /// Unloads the least recently used program if there are too many; a program whose kernels are in use stays.
     fn make_room(&mut self, context: &Context) -> Result<(), JobError> {
         if self.programs.len() < PROGRAMS_MAX {
             return Ok(());
@@ -168,7 +168,7 @@ impl Compilation {
         let compiled = Arc::clone(&compilation.compiled);
         let ended = SetAtEnd(compilation.ended.clone());
         let compile = move || {
-            // Set also if the compilation panics: then there is no result.
+            // Also set if the compilation panics; there is no result then.
             let _ended = ended;
             let _turn = Turn::take();
             *compiled.lock() = Some(cache.get(wanted.spec(), arch));
@@ -192,7 +192,7 @@ impl Drop for SetAtEnd {
 static COMPILERS: Mutex<usize> = Mutex::new(0);
 static COMPILER_ENDED: Condvar = Condvar::new();
 
-/// One of the compilations that run.
+/// A place among the compilations that run.
 struct Turn;
 
 impl Turn {
@@ -230,7 +230,7 @@ fn loaded(
     kernels.collect()
 }
 
-/// What the driver says of machine code that it does not load: that is the program's error.
+/// The driver's codes for machine code that it does not load: errors of the program, not of the device.
 const PROGRAM_CODES: [&str; 5] = [
     "CUDA_ERROR_INVALID_IMAGE",
     "CUDA_ERROR_INVALID_PTX",

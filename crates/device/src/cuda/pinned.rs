@@ -1,4 +1,4 @@
-//! Host memory that the GPU reads and writes by itself.
+//! Pinned host memory: the GPU reads and writes it without the CPU.
 
 use std::ops::{Deref, DerefMut};
 use std::ptr::{self, NonNull};
@@ -8,16 +8,57 @@ use std::sync::Arc;
 use cudarc::driver::sys;
 use parking_lot::{Condvar, Mutex};
 
-use super::library::{DriverError, check};
+use super::library::{DriverError, OUT_OF_MEMORY, check};
+use super::pages::Pages;
 use super::ranges::{Range, Ranges};
+use super::registration::RegisteredPages;
 use super::{Context, DevicePointerMut};
 
-/// What every buffer of the pool begins at a multiple of: a page.
+/// Alignment of every buffer of the pool: a page.
 const GRANULE_BYTES: u64 = 4096;
 
-/// Page-locked memory from the driver, usable by every context, cached by the CPU.
+/// Page-locked memory, usable by every context, cached by the CPU.
 #[derive(Debug)]
-struct HostAllocation {
+enum HostAllocation {
+    Driver(DriverAllocation),
+    /// On the node of the GPU, where the machine has several.
+    OnNode(RegisteredPages),
+}
+
+impl HostAllocation {
+    /// Takes `bytes` of zeros.
+    fn create(context: Arc<Context>, bytes: usize) -> Result<HostAllocation, DriverError> {
+        let Some(node) = context.host_node() else {
+            let allocation = DriverAllocation::create(context, bytes)?;
+            return Ok(HostAllocation::Driver(allocation));
+        };
+        let pages = Pages::map(bytes, node).map_err(|_| DriverError {
+            operation: "mmap",
+            code: OUT_OF_MEMORY.to_owned(),
+        })?;
+        let pages = RegisteredPages::create(context, pages)?;
+        Ok(HostAllocation::OnNode(pages))
+    }
+
+    fn pointer(&self) -> NonNull<u8> {
+        match self {
+            HostAllocation::Driver(allocation) => allocation.pointer,
+            HostAllocation::OnNode(pages) => pages.pointer(),
+        }
+    }
+
+    /// Where kernels see it.
+    fn device_address(&self) -> u64 {
+        match self {
+            HostAllocation::Driver(allocation) => allocation.device_address,
+            HostAllocation::OnNode(pages) => pages.device_address(),
+        }
+    }
+}
+
+/// Page-locked memory from the driver.
+#[derive(Debug)]
+struct DriverAllocation {
     context: Arc<Context>,
     pointer: NonNull<u8>,
     /// Where kernels see it.
@@ -25,13 +66,12 @@ struct HostAllocation {
 }
 
 // SAFETY: the allocation is plain memory of this process, owned by this value alone.
-unsafe impl Send for HostAllocation {}
+unsafe impl Send for DriverAllocation {}
 // SAFETY: a shared reference gives no access to the memory.
-unsafe impl Sync for HostAllocation {}
+unsafe impl Sync for DriverAllocation {}
 
-impl HostAllocation {
-    /// Takes `bytes` of zeros.
-    fn create(context: Arc<Context>, bytes: usize) -> Result<HostAllocation, DriverError> {
+impl DriverAllocation {
+    fn create(context: Arc<Context>, bytes: usize) -> Result<DriverAllocation, DriverError> {
         let entered = context.enter()?;
         let mut pointer = ptr::null_mut();
         let size = bytes.max(1);
@@ -43,29 +83,29 @@ impl HostAllocation {
             operation: "cuMemHostAlloc",
             code: "no address".to_owned(),
         })?;
-        let allocation = HostAllocation {
+        let allocation = DriverAllocation {
             device_address: device_address(pointer)?,
             context: Arc::clone(&context),
             pointer,
         };
         drop(entered);
-        // SAFETY: the driver gave `size` bytes at this address, and nobody else knows them yet.
+        // SAFETY: the driver gave `size` bytes at this address, and no other code knows them yet.
         unsafe { pointer.write_bytes(0, size) };
         Ok(allocation)
     }
 }
 
 /// Where kernels of the current context see pinned memory.
-fn device_address(pointer: NonNull<u8>) -> Result<u64, DriverError> {
+pub(super) fn device_address(pointer: NonNull<u8>) -> Result<u64, DriverError> {
     let mut address = 0;
-    // SAFETY: a context is current, the driver gave the pointer, and `address` lives through the call.
+    // SAFETY: a context is current, the memory is pinned, and `address` lives through the call.
     let code =
         unsafe { sys::cuMemHostGetDevicePointer_v2(&mut address, pointer.as_ptr().cast(), 0) };
     check("cuMemHostGetDevicePointer", code)?;
     Ok(address)
 }
 
-impl Drop for HostAllocation {
+impl Drop for DriverAllocation {
     fn drop(&mut self) {
         self.context.settle_if_panicking();
         // A context that cannot be entered has failed; destroying it frees its memory.
@@ -79,9 +119,10 @@ impl Drop for HostAllocation {
 /// The pinned memory of a device that loaders share. Its size is set at start.
 #[derive(Debug)]
 pub(crate) struct PinnedPool {
+    context: Arc<Context>,
     allocation: HostAllocation,
     bytes: u64,
-    /// The thread that holds it is served next, so that small requests do not overtake a large one for ever.
+    /// Held by the thread that is served next, so that small requests do not overtake a large one again and again.
     turn: Mutex<()>,
     state: Mutex<PoolState>,
     changed: Condvar,
@@ -97,7 +138,8 @@ impl PinnedPool {
     pub(crate) fn create(context: Arc<Context>, bytes: u64) -> Result<PinnedPool, DriverError> {
         let size = usize::try_from(bytes).unwrap_or(usize::MAX);
         Ok(PinnedPool {
-            allocation: HostAllocation::create(context, size)?,
+            allocation: HostAllocation::create(Arc::clone(&context), size)?,
+            context,
             bytes,
             turn: Mutex::new(()),
             state: Mutex::new(PoolState {
@@ -108,12 +150,12 @@ impl PinnedPool {
         })
     }
 
-    /// Waits for room; `None` when the pool is closed or smaller than `bytes`.
+    /// Waits for room; `None` if the pool is closed or smaller than `bytes`.
     pub(crate) fn take(self: &Arc<Self>, bytes: usize) -> Option<Pinned> {
         self.take_ring(1, bytes)?.pop()
     }
 
-    /// Waits for room for all slots and takes them at once; `None` when the pool is closed or smaller.
+    /// Waits for room for all slots and takes them at once; `None` if the pool is closed or smaller.
     pub(crate) fn take_ring(self: &Arc<Self>, slots: usize, bytes: usize) -> Option<Vec<Pinned>> {
         let slot_bytes = (bytes.max(1) as u64).checked_next_multiple_of(GRANULE_BYTES)?;
         let ring_bytes = slot_bytes.checked_mul(slots as u64)?;
@@ -135,8 +177,8 @@ impl PinnedPool {
     /// Gives out a range that was taken.
     fn give_out(self: &Arc<Self>, range: Range, bytes: usize) -> Pinned {
         // SAFETY: the offset lies within the allocation.
-        let pointer = unsafe { self.allocation.pointer.add(range.offset as usize) };
-        let device_address = self.allocation.device_address + range.offset;
+        let pointer = unsafe { self.allocation.pointer().add(range.offset as usize) };
+        let device_address = self.allocation.device_address() + range.offset;
         let part = Part {
             pool: Arc::clone(self),
             range: Some(range),
@@ -160,14 +202,14 @@ impl PinnedPool {
         None
     }
 
-    /// Gives out no more, and wakes those who wait.
+    /// Ends the pool: threads that wait for a buffer get none.
     pub(crate) fn close(&self) {
         self.state.lock().closed = true;
         self.changed.notify_all();
     }
 }
 
-/// A part of a pool that is given out.
+/// A part of a pool that is in use.
 #[derive(Debug)]
 struct Part {
     pool: Arc<PinnedPool>,
@@ -176,7 +218,7 @@ struct Part {
 
 impl Drop for Part {
     fn drop(&mut self) {
-        self.pool.allocation.context.settle_if_panicking();
+        self.pool.context.settle_if_panicking();
         if let Some(range) = self.range.take() {
             self.pool.state.lock().ranges.give_back(range);
             self.pool.changed.notify_all();
@@ -184,17 +226,18 @@ impl Drop for Part {
     }
 }
 
-/// What keeps the memory of a buffer.
+/// The owner of a buffer's memory.
 #[derive(Debug)]
 enum Owner {
     Pool(#[expect(dead_code, reason = "it is there to be dropped")] Part),
     Itself(#[expect(dead_code, reason = "it is there to be dropped")] HostAllocation),
 }
 
-/// A buffer of pinned host memory: copies between it and the GPU run at full speed and beside other work.
+/// A buffer of pinned host memory: copies between it and the GPU run at full speed, and at the same time as other work.
 ///
-/// A buffer of the pool goes back there when it is dropped, and holds at first what was in it before; another one is
-/// freed. The memory is cached by the CPU. A [`Transfer`](super::Transfer) owns the buffer until the copy is done.
+/// A buffer of the pool returns to the pool when it is dropped, and holds old bytes at first; any other buffer is
+/// freed, and holds zeros at first. The CPU caches the memory. A [`Transfer`](super::Transfer) owns the buffer until
+/// the copy is done.
 #[derive(Debug)]
 pub struct Pinned {
     pointer: NonNull<u8>,
@@ -209,19 +252,19 @@ unsafe impl Send for Pinned {}
 unsafe impl Sync for Pinned {}
 
 impl Pinned {
-    /// A buffer of zeros of its own.
+    /// Takes a buffer of zeros outside the pool.
     pub(crate) fn create(context: Arc<Context>, bytes: usize) -> Result<Pinned, DriverError> {
         let allocation = HostAllocation::create(context, bytes)?;
         Ok(Pinned {
-            pointer: allocation.pointer,
+            pointer: allocation.pointer(),
             bytes,
-            device_address: allocation.device_address,
+            device_address: allocation.device_address(),
             _owner: Owner::Itself(allocation),
         })
     }
 
-    /// Where kernels of the device read and write the buffer without a copy, over the bus. The caller of the launch
-    /// keeps the buffer, and leaves it alone, until the stream is done.
+    /// Returns the address at which kernels read and write the buffer over the bus, without a copy. The caller of the
+    /// launch keeps the buffer, and does not use it, until the stream is done.
     pub fn device_pointer<T>(&self) -> DevicePointerMut<T> {
         DevicePointerMut::new(self.device_address)
     }
@@ -232,14 +275,14 @@ impl Deref for Pinned {
 
     fn deref(&self) -> &[u8] {
         // SAFETY: `bytes` bytes from `pointer` on are this buffer's alone, were set to zero when they were taken from
-        // the driver, and live as long as the owner. Asynchronous copies that write them are promised to be over.
+        // the driver, and live as long as the owner. Asynchronous copies own the buffer until they are done.
         unsafe { slice::from_raw_parts(self.pointer.as_ptr(), self.bytes) }
     }
 }
 
 impl DerefMut for Pinned {
     fn deref_mut(&mut self) -> &mut [u8] {
-        // SAFETY: as above; asynchronous copies that read them are promised to be over too.
+        // SAFETY: as above.
         unsafe { slice::from_raw_parts_mut(self.pointer.as_ptr(), self.bytes) }
     }
 }

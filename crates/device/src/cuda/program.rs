@@ -20,13 +20,13 @@ fn check(code: nvrtcResult) -> Result<(), NvrtcError> {
     }
 }
 
-/// One source on its way to machine code. NVRTC has been found before one is made.
+/// NVRTC's object for one source. NVRTC has been loaded before one is made.
 pub(super) struct Program {
     raw: nvrtcProgram,
 }
 
 impl Program {
-    /// Takes copies of the source and of the headers, which are pairs of name and text.
+    /// Makes a program of a source and headers, which are pairs of name and text. Both are copied.
     pub(super) fn create(
         name: &CStr,
         source: &CStr,
@@ -35,7 +35,7 @@ impl Program {
         let names: Vec<_> = headers.iter().map(|(name, _)| name.as_ptr()).collect();
         let texts: Vec<_> = headers.iter().map(|(_, text)| text.as_ptr()).collect();
         let mut raw = ptr::null_mut();
-        // SAFETY: all strings end in NUL and live through the call; both arrays have as many entries as are said.
+        // SAFETY: all strings end in NUL and live through the call; both arrays have the given number of entries.
         check(unsafe {
             sys::nvrtcCreateProgram(
                 &mut raw,
@@ -49,13 +49,13 @@ impl Program {
         Ok(Program { raw })
     }
 
-    /// Asks for a kernel by the name it has in the source, template arguments included. Before compiling.
+    /// Requests a kernel by its name in the source, template arguments included. Called before compiling.
     pub(super) fn add_entry(&mut self, entry: &CStr) -> Result<(), NvrtcError> {
         // SAFETY: the program is live, and the string lives through the call.
         check(unsafe { sys::nvrtcAddNameExpression(self.raw, entry.as_ptr()) })
     }
 
-    /// Compiles; the log is there afterwards either way.
+    /// Compiles; afterwards there is a log, also of a failure.
     pub(super) fn compile(&mut self, options: &[CString]) -> Result<(), NvrtcError> {
         let options: Vec<*const c_char> = options.iter().map(|option| option.as_ptr()).collect();
         // SAFETY: the program is live, and the options end in NUL and live through the call.
@@ -64,30 +64,30 @@ impl Program {
         })
     }
 
-    /// What the compiler said.
+    /// Returns the log of the compiler.
     pub(super) fn log(&self) -> Result<String, NvrtcError> {
         let mut bytes = 0;
         // SAFETY: the program is live, and `bytes` lives through the call.
         check(unsafe { sys::nvrtcGetProgramLogSize(self.raw, &mut bytes) })?;
         let mut log = vec![0_u8; bytes];
-        // SAFETY: the buffer has the size that NVRTC said.
+        // SAFETY: the buffer has the size that NVRTC returned.
         check(unsafe { sys::nvrtcGetProgramLog(self.raw, log.as_mut_ptr().cast()) })?;
         let text = String::from_utf8_lossy(&log);
         Ok(text.trim_end_matches('\0').to_owned())
     }
 
-    /// The machine code, after compiling.
+    /// Returns the machine code, after compiling.
     pub(super) fn cubin(&self) -> Result<Vec<u8>, NvrtcError> {
         let mut bytes = 0;
         // SAFETY: the program is live, and `bytes` lives through the call.
         check(unsafe { sys::nvrtcGetCUBINSize(self.raw, &mut bytes) })?;
         let mut cubin = vec![0_u8; bytes];
-        // SAFETY: the buffer has the size that NVRTC said.
+        // SAFETY: the buffer has the size that NVRTC returned.
         check(unsafe { sys::nvrtcGetCUBIN(self.raw, cubin.as_mut_ptr().cast()) })?;
         Ok(cubin)
     }
 
-    /// The name that an entry has in the machine code, after compiling.
+    /// Returns the name of an entry in the machine code, after compiling.
     pub(super) fn symbol(&self, entry: &CStr) -> Result<String, NvrtcError> {
         let mut symbol = ptr::null();
         // SAFETY: the program is live, and the pointers live through the call.

@@ -1,8 +1,8 @@
-//! Which parts of one large allocation are free.
+//! The free parts of one large allocation.
 
 use std::collections::{BTreeMap, BTreeSet};
 
-/// A part that is taken. It is given back by hand; there is one for each part, and no two overlap.
+/// A part in use. Its owner gives it back; no two parts overlap.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Range {
     pub(crate) offset: u64,
@@ -18,7 +18,7 @@ pub(crate) struct Ranges {
 }
 
 impl Ranges {
-    /// All of `bytes` is free, less what does not fill a granule at the end. Offsets and sizes are whole granules.
+    /// All of `bytes` is free, except for a last part smaller than a granule. Offsets and sizes are whole granules.
     pub(crate) fn new(bytes: u64, granule_bytes: u64) -> Ranges {
         let mut ranges = Ranges {
             granule_bytes,
@@ -32,12 +32,12 @@ impl Ranges {
         ranges
     }
 
-    /// What a request of `bytes` takes: at least one granule. `None` past the integer.
+    /// Bytes that a request of `bytes` takes: at least one granule. `None` on overflow.
     pub(crate) fn rounded(&self, bytes: u64) -> Option<u64> {
         bytes.max(1).checked_next_multiple_of(self.granule_bytes)
     }
 
-    /// Takes the smallest free part that has room for `bytes`, or nothing.
+    /// Takes `bytes` from the smallest free part that has room, or nothing.
     pub(crate) fn take(&mut self, bytes: u64) -> Option<Range> {
         let bytes = self.rounded(bytes)?;
         let &(found_bytes, offset) = self.by_bytes.range((bytes, 0)..).next()?;
@@ -97,7 +97,7 @@ mod tests {
     const GRANULE_BYTES: u64 = 256;
     const TOTAL_BYTES: u64 = 64 * GRANULE_BYTES;
 
-    /// Takes what it can and gives back what it is told to; checks after each step that no two parts overlap.
+    /// Takes and gives back parts as `steps` say; checks after each step that no two overlap.
     fn play(steps: &[(bool, u64)]) {
         let mut ranges = Ranges::new(TOTAL_BYTES, GRANULE_BYTES);
         let mut taken: Vec<Range> = Vec::new();

@@ -1,24 +1,24 @@
-//! What a kernel uses of a multiprocessor, as the assembler reports it.
+//! The resources that a kernel uses, as the assembler reports them.
 
 use serde::{Deserialize, Serialize};
 
-/// A compiled kernel and what it uses.
+/// A compiled kernel and the resources that it uses.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct KernelResources {
     /// Its name in the source, template arguments included.
     pub name: String,
     /// Its name in the machine code.
     pub symbol: String,
-    /// Registers a thread.
+    /// Registers per thread.
     pub registers: u32,
-    /// Local memory a thread in bytes: arrays that are indexed at run time, and spilled registers.
+    /// Bytes of local memory per thread: arrays that are indexed at run time, and spilled registers.
     pub local_bytes: u32,
-    /// Static shared memory a block in bytes.
+    /// Bytes of static shared memory per block.
     pub shared_bytes: u32,
 }
 
 impl KernelResources {
-    /// Reads what the assembler's log (`-v`) says of the kernel that has this symbol; zeros where it says nothing.
+    /// Parses the assembler's log (`-v`) for the kernel with this symbol; numbers that the log lacks are zero.
     pub(super) fn read(name: String, symbol: String, log: &str) -> KernelResources {
         let report = Report::of(&symbol, log);
         KernelResources {

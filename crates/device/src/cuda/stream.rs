@@ -8,7 +8,7 @@ use cudarc::driver::sys::{self, CUstream, CUstream_flags};
 use super::library::{DriverError, check};
 use super::{Context, Event};
 
-/// Which stream the device serves first where work of several streams can run.
+/// The order in which the device serves streams whose work can run at the same time.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Priority {
     /// Work that can wait, such as batches.
@@ -66,14 +66,14 @@ impl Stream {
         Arc::ptr_eq(&self.handle.context, context)
     }
 
-    /// Waits until all that was queued is done.
+    /// Blocks until all queued work is done.
     pub(super) fn synchronize(&self) -> Result<(), DriverError> {
         // SAFETY: the stream is live.
         let code = unsafe { sys::cuStreamSynchronize(self.raw()) };
         check("cuStreamSynchronize", code)
     }
 
-    /// Has all that is queued from now on wait for an event, on the device.
+    /// Makes later work wait for an event, on the device.
     pub(super) fn wait(&self, event: &Event) -> Result<(), DriverError> {
         // SAFETY: stream and event are live; 0 is the only flag that is allowed.
         let code = unsafe { sys::cuStreamWaitEvent(self.raw(), event.raw(), 0) };
@@ -81,7 +81,7 @@ impl Stream {
     }
 }
 
-/// The number that the driver has for a priority in the current context: the lower, the more urgent.
+/// The driver's number for a priority in the current context; lower numbers are more urgent.
 fn driver_priority(priority: Priority) -> Result<i32, DriverError> {
     let (mut least, mut greatest) = (0, 0);
     // SAFETY: a context is current, and both numbers live through the call.

@@ -1,4 +1,4 @@
-//! Copies that own what they copy from and to.
+//! Copies that own both of their ends.
 
 use std::fmt;
 use std::ops::Range;
@@ -7,10 +7,13 @@ use std::sync::Arc;
 use cudarc::driver::sys;
 
 use super::library::{DriverError, check};
-use super::{Cuda, DeviceMemory, DeviceType, DeviceView, Event, Pinned, Stream};
+use super::{
+    Cuda, DeviceMemory, DeviceType, DeviceView, Event, HostMemory, HostMemoryMut, HostRegistration,
+    Pinned, RegisteredPart, Stream,
+};
 use crate::{Class, DeviceContext, DeviceFault, Job, JobError, Step};
 
-/// What bytes come from or go to.
+/// One end of a copy.
 #[derive(Debug)]
 pub struct End<'a> {
     address: u64,
@@ -25,19 +28,21 @@ enum Memory<'a> {
     Fill(u8),
 }
 
-/// What a [`Transfer`] copies from: [`Pinned`] memory, some of it, a [`DeviceView`], or [`Fill`].
+/// What a [`Transfer`] copies from: [`Pinned`] or [registered](HostRegistration) memory, some of it, a [`DeviceView`],
+/// or [`Fill`].
 pub trait Source: Send + 'static {
     #[doc(hidden)]
     fn source(&self) -> End<'_>;
 }
 
-/// What a [`Transfer`] copies to: [`Pinned`] memory, some of it, or a [`DeviceView`].
+/// What a [`Transfer`] copies to: [`Pinned`] memory, some of it, [registered](HostRegistration) memory with one owner,
+/// or a [`DeviceView`].
 pub trait Destination: Send + 'static {
     #[doc(hidden)]
     fn destination(&mut self) -> End<'_>;
 }
 
-/// A source of one byte again and again.
+/// A source that repeats one byte.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Fill(pub u8);
 
@@ -49,7 +54,7 @@ pub struct PinnedPart {
 }
 
 impl PinnedPart {
-    /// Some bytes of a buffer.
+    /// Returns some bytes of a buffer.
     ///
     /// # Panics
     /// If the buffer ends before the range does.
@@ -62,7 +67,7 @@ impl PinnedPart {
         PinnedPart { buffer, range }
     }
 
-    /// The buffer.
+    /// Returns the buffer.
     pub fn into_buffer(self) -> Pinned {
         self.buffer
     }
@@ -102,6 +107,18 @@ impl Source for PinnedPart {
     }
 }
 
+impl<M: HostMemory> Source for HostRegistration<M> {
+    fn source(&self) -> End<'_> {
+        host(self)
+    }
+}
+
+impl<M: HostMemory> Source for RegisteredPart<M> {
+    fn source(&self) -> End<'_> {
+        host(self)
+    }
+}
+
 impl<T: DeviceType + 'static> Source for DeviceView<T> {
     fn source(&self) -> End<'_> {
         device(self)
@@ -130,24 +147,31 @@ impl Destination for PinnedPart {
     }
 }
 
+impl<M: HostMemoryMut> Destination for HostRegistration<M> {
+    fn destination(&mut self) -> End<'_> {
+        host(self)
+    }
+}
+
 impl<T: DeviceType + 'static> Destination for DeviceView<T> {
     fn destination(&mut self) -> End<'_> {
         device(self)
     }
 }
 
-/// A copy on its way. It owns both ends until the copy is done: dropping it before waits for that.
+/// A copy in flight. It owns both ends until the copy is done; dropping it waits for that.
 ///
 /// Copies run in the order of their stream, beside the work of other streams.
 pub struct Transfer<F, T> {
-    /// Taken when the copy is done.
+    /// `None` after the copy is done.
     ends: Option<(F, T)>,
     event: Arc<Event>,
 }
 
 impl<F: Source, T: Destination> Transfer<F, T> {
-    /// Queues a copy of all of `from` to `to` and returns at once. At least one end is memory of this device; the other
-    /// may be of another device: then the copy goes from card to card, or through the host where the cards have no way.
+    /// Queues a copy of all of `from` to `to` and returns at once. At least one end is memory of this device. The other
+    /// may be memory of another device: then the copy goes from card to card, or through the host if the cards are no
+    /// [peers](crate::Device::reaches).
     ///
     /// # Errors
     /// A fault of the device.
@@ -161,8 +185,8 @@ impl<F: Source, T: Destination> Transfer<F, T> {
         mut to: T,
         stream: &Stream,
     ) -> Result<Transfer<F, T>, DeviceFault> {
-        // SAFETY: both ends are moved into the result, which gives them back, or drops them, only when the event behind
-        // the copy has come; if there is no event, the stream is waited for here.
+        // SAFETY: both ends are moved into the result, which returns or drops them only after the event that follows
+        // the copy. If there is no event, this function waits for the stream.
         unsafe { enqueue(cuda, &from.source(), &to.destination(), stream) }?;
         match cuda.mark(stream) {
             Ok(event) => Ok(Transfer {
@@ -170,7 +194,7 @@ impl<F: Source, T: Destination> Transfer<F, T> {
                 event,
             }),
             Err(fault) => {
-                // Whatever this says, the device is lost.
+                // The device is lost, whatever this returns.
                 let _ = cuda.synchronize(stream);
                 Err(fault)
             }
@@ -179,12 +203,12 @@ impl<F: Source, T: Destination> Transfer<F, T> {
 }
 
 impl<F, T> Transfer<F, T> {
-    /// The event behind the copy.
+    /// Returns the event that follows the copy.
     pub fn event(&self) -> &Arc<Event> {
         &self.event
     }
 
-    /// Waits for the copy, if it is not done yet, and gives both ends back.
+    /// Blocks until the copy is done, and returns both ends.
     ///
     /// # Errors
     /// A fault of the device.
@@ -250,10 +274,14 @@ unsafe fn enqueue(
                 "cuMemcpyDtoHAsync",
                 sys::cuMemcpyDtoHAsync_v2(host(to.address), from.address, bytes, raw),
             ),
-            (Memory::Device(source), Memory::Device(target)) if source.is_beside(target) => (
-                "cuMemcpyDtoDAsync",
-                sys::cuMemcpyDtoDAsync_v2(to.address, from.address, bytes, raw),
-            ),
+            (Memory::Device(source), Memory::Device(target))
+                if source.is_on_same_device(target) =>
+            {
+                (
+                    "cuMemcpyDtoDAsync",
+                    sys::cuMemcpyDtoDAsync_v2(to.address, from.address, bytes, raw),
+                )
+            }
             (Memory::Device(source), Memory::Device(target)) => (
                 "cuMemcpyPeerAsync",
                 sys::cuMemcpyPeerAsync(
@@ -275,23 +303,23 @@ unsafe fn enqueue(
     check(operation, code)
 }
 
-/// What is done with both ends behind a copy.
+/// Called with both ends after a copy.
 type Done<F, T> = Box<dyn FnOnce(F, T) + Send>;
 
-/// A job that copies. Several are on their way at the same time, and other jobs run between them.
+/// A job that copies. Several copies are in flight at the same time, and other jobs run between them.
 ///
 /// It owns both ends until the copy is done. If the device is lost before, they are dropped.
 pub struct TransferJob<F, T> {
-    /// Before the copy begins.
+    /// `Some` before the copy begins.
     ends: Option<(F, T)>,
-    /// While the copy is on its way.
+    /// `Some` while the copy is in flight.
     begun: Option<Transfer<F, T>>,
     done: Option<Done<F, T>>,
 }
 
 impl<F: Source, T: Destination> TransferJob<F, T> {
-    /// A copy of all of `from` to `to`, as by [`Transfer::begin`], on the stream for uploads if `to` is memory of a
-    /// device, else on that for downloads. `done` is called on the device's thread and gets both ends back.
+    /// Returns a job that copies all of `from` to `to`, as [`Transfer::begin`], on the stream for uploads if `to` is
+    /// memory of a device, otherwise on that for downloads. `done` is called on the device's thread with both ends.
     pub fn new(from: F, to: T, done: impl FnOnce(F, T) + Send + 'static) -> TransferJob<F, T> {
         TransferJob {
             ends: Some((from, to)),

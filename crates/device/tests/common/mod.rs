@@ -11,19 +11,31 @@ use forebay_device::{Device, DeviceContext, DeviceOptions, Devices, JobError, St
 ///
 /// `FOREBAY_REQUIRE_GPU=1` says that there must be one.
 pub fn devices(spec: &str) -> Option<Devices> {
-    if let Err(error) = gpus() {
+    if !gpu_is_there() {
+        return None;
+    }
+    let spec = spec.parse().expect("a valid specification");
+    Some(Devices::new(&spec, options()).unwrap_or_else(|error| panic!("{error}")))
+}
+
+/// Returns whether there is a GPU, and says so if not; fails then if `FOREBAY_REQUIRE_GPU=1`.
+pub fn gpu_is_there() -> bool {
+    let found = gpus();
+    if let Err(error) = &found {
         let required = env::var_os("FOREBAY_REQUIRE_GPU").is_some_and(|value| value == "1");
         assert!(!required, "{error}");
         println!("skipped: no GPU");
-        return None;
     }
-    let options = DeviceOptions {
+    found.is_ok()
+}
+
+/// Little memory for each GPU.
+pub fn options() -> DeviceOptions {
+    DeviceOptions {
         cuda_memory_budget_bytes: Some(64 << 20),
         pinned_pool_bytes: 8 << 20,
         ..DeviceOptions::default()
-    };
-    let spec = spec.parse().expect("a valid specification");
-    Some(Devices::new(&spec, options).unwrap_or_else(|error| panic!("{error}")))
+    }
 }
 
 /// Runs one step on the GPU and waits for its answer; `None` if the job fails or the device is lost.

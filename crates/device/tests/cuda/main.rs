@@ -1,11 +1,15 @@
-//! A GPU as jobs and loaders use it. Without one, these tests say so and pass.
+//! A GPU as jobs and loaders use it. Without a GPU these tests print `skipped: no GPU` and pass; with
+//! `FOREBAY_REQUIRE_GPU=1` they fail.
 
 #[path = "../common/mod.rs"]
 mod common;
 #[path = "../examples/first_kernel.rs"]
 mod first_kernel;
+mod host_memory;
+mod peers;
 #[path = "../examples/pipeline.rs"]
 mod pipeline;
+mod pools;
 mod transfers;
 
 use std::sync::Arc;
@@ -13,7 +17,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Sender, channel};
 use std::thread;
 
-use common::{ask, devices};
+use common::{ask, devices, gpu_is_there};
 use forebay_device::cuda::{
     Cuda, DeviceMemory, DevicePointerMut, KernelArguments, LaunchShape, Pinned, Priority, Program,
     ProgramSpec, gpus,
@@ -29,11 +33,11 @@ const THREADS: u32 = 128;
 kernel_arguments! {
     /// What the kernels of these tests take.
     pub struct Arguments {
-        /// One number for each item, and one more that stays as it is.
+        /// One number for each item, and one more that does not change.
         pub out: DevicePointerMut<u32>,
         /// Items.
         pub count: u64,
-        /// What is added to the number of the item, in turn.
+        /// Added to the numbers of the items in turn.
         pub addends: [u32; 3],
     }
 }
@@ -69,12 +73,24 @@ fn gpu() -> Option<(Devices, Arc<Device>)> {
     Some((devices, device))
 }
 
+/// Two GPUs; `None` where there are fewer. At least one must be there if `FOREBAY_REQUIRE_GPU=1`.
+fn two_gpus() -> Option<Devices> {
+    if !gpu_is_there() {
+        return None;
+    }
+    if gpus().map_or(0, |gpus| gpus.len()) < 2 {
+        println!("skipped: no two GPUs");
+        return None;
+    }
+    devices("cuda:0,cuda:1")
+}
+
 fn words(bytes: &[u8]) -> Vec<u32> {
     let word = |bytes: &[u8]| u32::from_le_bytes(bytes.try_into().expect("four bytes"));
     bytes.chunks_exact(4).map(word).collect()
 }
 
-/// Runs a kernel over `count` items and returns what it wrote, and the number behind it, which was set to ones.
+/// Runs a kernel over `count` items. Returns what it wrote, and the next number, whose bits were set to ones.
 fn run(cuda: &mut Cuda, entry: &str, count: u64, shape: LaunchShape) -> Result<Vec<u32>, JobError> {
     let kernel = cuda.kernel(&Program::new(spec()), entry)?;
     let bytes = 4 * (count as usize + 1);
@@ -108,7 +124,7 @@ fn a_gpu_says_what_it_is() {
     assert!(details.multiprocessors > 0 && details.memory_bytes > 1 << 30);
     assert!(details.shared_bytes_per_block_max > 48 << 10 && details.l2_bytes > 0);
     assert!(details.pci_address.contains(':') && details.copy_engines > 0);
-    assert!(!details.peers.contains(&0), "it is no peer of its own");
+    assert!(!details.peers.contains(&0), "it is not its own peer");
     println!("{details:?}");
 }
 
@@ -261,7 +277,7 @@ fn memory_runs_out_and_comes_back() {
     assert_eq!(device.memory_used_bytes(), 48 << 20);
     drop(most);
     device.inject(Fault::OutOfMemory);
-    assert!(device.allocate(1).is_err(), "a test asked for it");
+    assert!(device.allocate(1).is_err(), "a test injected it");
     assert!(device.allocate(64 << 20).is_ok());
     assert_eq!(device.memory_used_bytes(), 0);
 }
@@ -306,7 +322,7 @@ fn an_injected_launch_failure_loses_the_device() {
     assert!(device.state().to_string().contains("injected"));
 }
 
-/// Runs one step that fails, beside other jobs; returns the message of its failure.
+/// Runs one step that fails, among other jobs; returns the message of its failure.
 fn failure(
     device: &Arc<Device>,
     work: impl FnMut(&mut Cuda) -> Result<(), JobError> + Send + 'static,
@@ -455,7 +471,7 @@ fn a_gpu_is_one_device_and_can_come_back_after_a_loss() {
     devices.remove(device.id()).expect("a member");
     let added = devices.add(&again).expect("the GPU itself works");
     assert_eq!(ask(&added[0], |cuda| Ok(cuda.gpu().ordinal)), Some(0));
-    // What is left of the lost device goes after the new one has come.
+    // Handles of the lost device are dropped after the new one has started.
     drop((memory, event, device));
     assert_eq!(ask(&added[0], |_| Ok(1)), Some(1));
 }

@@ -7,14 +7,14 @@ use std::time::Instant;
 
 use forebay_device::cuda::{
     Cuda, DeviceView, Fill, LaunchShape, Pinned, PinnedPart, Priority, Program, ProgramSpec,
-    Stream, Transfer, TransferJob, gpus,
+    Stream, Transfer, TransferJob,
 };
 use forebay_device::{Device, DeviceContext, Job, JobError, Step};
 
-use crate::common::{ask, devices};
-use crate::{Arguments, THREADS, gpu, spec, words};
+use crate::common::ask;
+use crate::{Arguments, THREADS, gpu, spec, two_gpus, words};
 
-/// A buffer of the pool that begins with `first` and goes on with the next numbers.
+/// A buffer of the pool that counts up from `first`.
 fn counting(device: &Device, bytes: usize, first: u8) -> Pinned {
     let mut staged = device.stage(bytes).expect("the pool is larger");
     for (index, byte) in staged.iter_mut().enumerate() {
@@ -196,7 +196,11 @@ fn a_job_that_waits_for_an_event_runs_twice_and_costs_the_thread_little() {
         report,
     };
     device.submit(Box::new(job)).expect("room");
-    assert_eq!(ask(&device, |_| Ok(7)), Some(7), "others run meanwhile");
+    assert_eq!(
+        ask(&device, |_| Ok(7)),
+        Some(7),
+        "other jobs run during that time"
+    );
     assert_eq!(steps.recv(), Ok(2));
     println!(
         "waited {:?}, busy {:?}",
@@ -219,7 +223,7 @@ fn retired_memory_is_given_back_when_its_event_has_come() {
         Ok(())
     });
     assert_eq!((used, device.memory_used_bytes()), (Some(()), 4 << 20));
-    // No job comes: the thread looks by itself.
+    // No job arrives: the thread looks at the event on its own.
     while device.memory_used_bytes() > 0 {
         thread::yield_now();
     }
@@ -227,11 +231,9 @@ fn retired_memory_is_given_back_when_its_event_has_come() {
 
 #[test]
 fn bytes_go_from_one_gpu_to_another() {
-    if gpus().map_or(0, |gpus| gpus.len()) < 2 {
-        println!("skipped: no two GPUs");
+    let Some(devices) = two_gpus() else {
         return;
-    }
-    let devices = devices("cuda:0,cuda:1").expect("there are two");
+    };
     let list = devices.list();
     let bytes = 1 << 20;
     let source = Arc::new(list[0].allocate(bytes as u64).expect("all is free"));

@@ -13,7 +13,7 @@ kernel_arguments! {
     pub struct Doubling {
         /// The numbers, doubled in place.
         pub numbers: DevicePointerMut<u32>,
-        /// How many there are.
+        /// Number of them.
         pub count: u64,
     }
 }
@@ -53,8 +53,8 @@ fn double_all(cuda: &mut Cuda, program: &Program, numbers: &[u32]) -> Result<Vec
         numbers: buffer.pointer_mut(),
         count: numbers.len() as u64,
     };
-    // SAFETY: the kernel takes `Doubling` and touches `count` numbers of the buffer, which lives until the copy behind
-    // the kernel is done.
+    // SAFETY: the kernel takes `Doubling` and touches `count` numbers of the buffer, which lives until the copy
+    // after the kernel is done.
     unsafe { cuda.launch(&kernel, &shape, &arguments, &stream) }?;
     let (host, _) = up.finish()?;
     let down = Transfer::begin(cuda, buffer.all(), host, &stream)?;

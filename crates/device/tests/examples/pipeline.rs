@@ -14,9 +14,9 @@ kernel_arguments! {
     pub struct Summing {
         /// The numbers of a chunk.
         pub numbers: DevicePointer<u32>,
-        /// How many there are.
+        /// Number of them.
         pub count: u64,
-        /// What they are added to.
+        /// The sum that they are added to.
         pub sum: DevicePointerMut<u64>,
     }
 }
@@ -35,7 +35,7 @@ const CHUNK: usize = 1 << 16;
 /// Chunks on the device at the same time.
 const SLOTS: usize = 3;
 
-/// A chunk in flight: the copy that fills its slot, and the event behind the kernel that reads it.
+/// A chunk in flight: the copy that fills its slot, and the event after the kernel that reads it.
 type InFlight = (Transfer<Pinned, DeviceView<u32>>, Arc<Event>);
 
 fn program() -> Program {
@@ -84,7 +84,7 @@ fn sum(cuda: &mut Cuda, numbers: &[u32]) -> Result<u64, JobError> {
         sum.pointer_mut(),
         (&copies, &kernels),
     );
-    // Also if a chunk was refused: the kernels before it read the slots.
+    // Also after an error: earlier kernels read the slots.
     cuda.synchronize(&kernels)?;
     queued?;
     let host = cuda.host_buffer(size_of::<u64>())?;

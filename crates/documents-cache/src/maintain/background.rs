@@ -21,7 +21,7 @@ struct Pending {
     dirty: bool,
     /// A delta is full.
     full: bool,
-    /// A search found a device lost.
+    /// A device was lost.
     lost: bool,
     /// The cache has been dropped.
     ended: bool,
@@ -44,7 +44,7 @@ impl FlushSignal {
         });
     }
 
-    /// Reports that a search found a device lost.
+    /// Reports that a device was lost.
     pub(crate) fn report_lost_device(&self) {
         self.update(|pending| !std::mem::replace(&mut pending.lost, true));
     }
@@ -119,6 +119,7 @@ fn leave_lost_devices(shared: &Arc<Shared>) {
         .filter(|device| device.is_lost())
     {
         shared.owners.lock().leave(device.id());
+        shared.close_pool(device.id());
     }
     shared
         .members()

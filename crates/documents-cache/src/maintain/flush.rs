@@ -2,10 +2,14 @@
 
 use std::sync::Arc;
 
+use forebay_device::MemoryPool;
+use forebay_text_gpu::LoadError;
+
 use super::Extent;
 use super::work::{Begun, apply_concurrent_deletes, begin};
 use crate::CollectionCache;
 use crate::bucket::Bucket;
+use crate::cache::Shared;
 use crate::field::FieldState;
 use crate::segment::{Copying, Segment};
 use crate::sort::Sorted;
@@ -35,7 +39,7 @@ pub(super) fn seal(collection: &CollectionCache, field: usize) {
 
 pub(super) fn flush_runs(collection: &CollectionCache, begun: &Begun) {
     let runs = &begun.state.runs;
-    let additions = distribute(&Sorted::new(runs), &begun.state);
+    let additions = distribute(&collection.shared, &Sorted::new(runs), &begun.state);
     begun.install(collection, |state| {
         let directory = Arc::make_mut(&mut state.directory);
         for (position, segments) in additions {
@@ -47,7 +51,11 @@ pub(super) fn flush_runs(collection: &CollectionCache, begun: &Begun) {
 }
 
 /// Divides the rows among the buckets, as segments with copies on the buckets' devices.
-fn distribute(sorted: &Sorted<'_>, state: &FieldState) -> Vec<(usize, Vec<Segment>)> {
+fn distribute(
+    shared: &Arc<Shared>,
+    sorted: &Sorted<'_>,
+    state: &FieldState,
+) -> Vec<(usize, Vec<Segment>)> {
     let buckets = state.directory.buckets();
     let mut additions = Vec::new();
     let mut start = 0;
@@ -59,7 +67,7 @@ fn distribute(sorted: &Sorted<'_>, state: &FieldState) -> Vec<(usize, Vec<Segmen
         let mut segments = sorted.segments(start..end);
         segments
             .iter_mut()
-            .for_each(|segment| copy_to_device(segment, &buckets[position]));
+            .for_each(|segment| copy_to_device(shared, segment, &buckets[position]));
         additions.push((position, segments));
         start = end;
     }
@@ -67,11 +75,13 @@ fn distribute(sorted: &Sorted<'_>, state: &FieldState) -> Vec<(usize, Vec<Segmen
 }
 
 /// Copies a segment to the device of its bucket, if it has one with room.
-fn copy_to_device(segment: &mut Segment, bucket: &Bucket) {
+fn copy_to_device(shared: &Arc<Shared>, segment: &mut Segment, bucket: &Bucket) {
     let Some(device) = bucket.device() else {
         return;
     };
-    match Copying::begin(device, segment.block()).and_then(Copying::wait) {
+    let copy = |pool: Arc<MemoryPool>| Copying::begin(device, &pool, segment.block());
+    let begun = shared.pool(device).map_err(LoadError::from).and_then(copy);
+    match begun.and_then(Copying::wait) {
         Ok(replica) => segment.replica = Some(replica),
         Err(error) => {
             tracing::debug!(%error, bucket = %bucket.id(), "a bucket has outgrown its device")
@@ -79,11 +89,12 @@ fn copy_to_device(segment: &mut Segment, bucket: &Bucket) {
     }
 }
 
-/// Adds segments to a bucket. If one of them is not on the bucket's device, the bucket leaves the device.
+/// Adds segments to a bucket. If one of them is not on the bucket's device, the bucket leaves the device; a bucket that
+/// has left it since the copies began stays off.
 fn append(bucket: &mut Bucket, segments: Vec<Segment>) {
     let all_copied = segments.iter().all(|segment| segment.replica.is_some());
     bucket.segments.extend(segments);
-    if !all_copied {
+    if !all_copied || bucket.device().is_none() {
         bucket.release();
     }
 }

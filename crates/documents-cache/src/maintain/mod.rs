@@ -8,6 +8,7 @@
 mod background;
 mod compact;
 mod flush;
+mod give_back;
 mod place;
 mod split;
 mod work;
@@ -16,6 +17,7 @@ use crate::CollectionCache;
 use crate::bucket::Bucket;
 
 pub(crate) use background::{FlushSignal, start_background};
+pub(crate) use give_back::give_back;
 
 /// How much maintenance to do.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

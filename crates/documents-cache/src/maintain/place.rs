@@ -5,6 +5,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::{iter, mem, thread};
 
 use forebay_device::{Device, DeviceId};
+use forebay_text_gpu::LoadError;
 
 use super::work::{Begun, begin};
 use crate::CollectionCache;
@@ -83,7 +84,7 @@ impl Move {
     }
 
     /// Begins to copy the bucket to its owner. An owner that refuses is replaced by a draw among the other devices.
-    fn begin_copies(&mut self, shared: &Shared, bucket: &Bucket) {
+    fn begin_copies(&mut self, shared: &Arc<Shared>, bucket: &Bucket) {
         self.copies = None;
         while self.copies.is_none() {
             let is_open = |owner: &DeviceId| !self.refused.contains(owner);
@@ -116,7 +117,11 @@ impl Move {
     }
 
     /// Waits for the copies. Starts again on another device each time the owner fails or changes.
-    fn finish_copies(&mut self, shared: &Shared, bucket: &Bucket) -> Option<Copies<Arc<Replica>>> {
+    fn finish_copies(
+        &mut self,
+        shared: &Arc<Shared>,
+        bucket: &Bucket,
+    ) -> Option<Copies<Arc<Replica>>> {
         while let Some((device, copies)) = self.copies.take() {
             let copied = Copying::wait_all(copies).inspect_err(|error| tracing::debug!(%error));
             if !device.is_ready() || copied.is_err() {
@@ -141,13 +146,13 @@ fn owns(device: &Device, shared: &Shared, bucket: &Bucket) -> bool {
     device.is_ready() && shared.owners.lock().owner(bucket.id()) == Some(device.id())
 }
 
-fn copies_on(shared: &Shared, bucket: &Bucket, owner: DeviceId) -> Option<Copies<Copying>> {
+fn copies_on(shared: &Arc<Shared>, bucket: &Bucket, owner: DeviceId) -> Option<Copies<Copying>> {
     let device = shared
         .devices
         .get(owner)
         .filter(|device| device.is_ready())?;
-    let copies = bucket.begin_copies(&device);
-    copies
+    let pool = shared.pool(&device).map_err(LoadError::from);
+    pool.and_then(|pool| bucket.begin_copies(&device, &pool))
         .inspect_err(|error| tracing::debug!(%error, bucket = %bucket.id()))
         .ok()
         .map(|copies| (device, copies))

@@ -3,8 +3,12 @@
 use std::ops::Range;
 use std::sync::Arc;
 
+use forebay_device::MemoryPool;
+use forebay_text_gpu::LoadError;
+
 use crate::CollectionCache;
 use crate::bucket::Bucket;
+use crate::cache::Shared;
 use crate::field::FieldState;
 use crate::segment::{Copying, Segment};
 
@@ -45,7 +49,8 @@ impl Begun {
         positions: Range<usize>,
         mut after: Vec<Bucket>,
     ) {
-        after.iter_mut().for_each(renew_copies);
+        let renew = |bucket| renew_copies(&collection.shared, bucket);
+        after.iter_mut().for_each(renew);
         self.install(collection, |state| {
             let directory = Arc::make_mut(&mut state.directory);
             let now = directory.buckets()[positions.clone()].to_vec();
@@ -59,11 +64,16 @@ impl Begun {
 }
 
 /// Copies the segments without a copy to the bucket's device. If that has no room, the bucket leaves it.
-fn renew_copies(bucket: &mut Bucket) {
+fn renew_copies(shared: &Arc<Shared>, bucket: &mut Bucket) {
     let Some(device) = bucket.device().cloned() else {
         return;
     };
-    match bucket.begin_copies(&device).and_then(Copying::wait_all) {
+    let copies = |pool: Arc<MemoryPool>| bucket.begin_copies(&device, &pool);
+    let begun = shared
+        .pool(&device)
+        .map_err(LoadError::from)
+        .and_then(copies);
+    match begun.and_then(Copying::wait_all) {
         Ok(copies) => bucket.place(&device, copies),
         Err(_) => bucket.release(),
     }

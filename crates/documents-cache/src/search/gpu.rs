@@ -45,7 +45,6 @@ impl GpuScan {
                 .submit(&held.device, scan_order(held, order), send);
         if let Err(error) = submitted {
             tracing::debug!(%error, "a search runs on the host instead of a GPU");
-            report_loss(held, shared);
             return None;
         }
         Some(GpuScan {
@@ -59,7 +58,6 @@ impl GpuScan {
     pub(super) async fn finish(
         self,
         report: &mut SearchReport,
-        shared: &Shared,
     ) -> Result<Option<Sink>, SearchError> {
         let GpuScan {
             held,
@@ -67,7 +65,6 @@ impl GpuScan {
             mut answer,
         } = self;
         let Ok(found) = until_stopped(&order.stop, &mut answer).await? else {
-            report_loss(&held, shared);
             return Ok(None);
         };
         let entry = scan::device_entry(report, held.device.name());
@@ -111,12 +108,6 @@ fn scan_order(held: &GpuPartition, order: &Order) -> ScanOrder {
             // Not the search's own token: a cancelled search is dropped soon after, which sets this flag.
             cancelled: Arc::clone(&order.abandoned),
         },
-    }
-}
-
-fn report_loss(held: &GpuPartition, shared: &Shared) {
-    if held.device.is_lost() {
-        shared.flush_signal.report_lost_device();
     }
 }
 

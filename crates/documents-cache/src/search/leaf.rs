@@ -222,9 +222,7 @@ impl LeafSearch<'_> {
             .map(|&at| (at, &buckets[at]));
         let prefix = program.value_prefix();
         for (place, share) in self.places(prefix, host_buckets, on_host, &mut begun.report) {
-            begun
-                .scans
-                .push(Scan::begin(place, share, order.clone(), &begun.shared)?);
+            begun.scans.push(Scan::begin(place, share, order.clone())?);
         }
         Ok(begun)
     }
@@ -285,11 +283,9 @@ impl Begun {
         }
         for scan in self.on_gpus {
             let (held, order) = (Arc::clone(&scan.held), scan.order.clone());
-            match scan.finish(report, &self.shared).await? {
+            match scan.finish(report).await? {
                 Some(found) => self.sink.merge(found),
-                None => self
-                    .scans
-                    .extend(scan_on_host(&held, &order, &self.shared)?),
+                None => self.scans.extend(scan_on_host(&held, &order)?),
             }
         }
         for scan in self.scans {
@@ -322,16 +318,12 @@ fn begin_on_gpus(
 }
 
 /// Scans on the host what a GPU should have searched.
-fn scan_on_host(
-    held: &GpuPartition,
-    order: &Order,
-    shared: &Arc<Shared>,
-) -> Result<Vec<Scan>, SearchError> {
+fn scan_on_host(held: &GpuPartition, order: &Order) -> Result<Vec<Scan>, SearchError> {
     let tasks = gpu::tasks(held, order.program.value_prefix());
     let on_host = shares(tasks).into_iter().map(|tasks| (Place::Host, tasks));
     pooled(on_host.collect())
         .into_iter()
-        .map(|(place, share)| Scan::begin(place, share, order.clone(), shared))
+        .map(|(place, share)| Scan::begin(place, share, order.clone()))
         .collect()
 }
 

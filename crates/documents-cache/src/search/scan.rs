@@ -15,7 +15,6 @@ use super::pool::Pool;
 use super::sink::Sink;
 use super::threads::{spawn, until_stopped};
 use crate::answer::{DeviceReport, SearchReport};
-use crate::cache::Shared;
 use crate::error::SearchError;
 use crate::segment::Segment;
 
@@ -380,7 +379,6 @@ pub(super) struct Scan {
     share: Share,
     order: Order,
     running: Running,
-    shared: Arc<Shared>,
 }
 
 enum Running {
@@ -391,12 +389,7 @@ enum Running {
 
 impl Scan {
     /// Starts a scan: on the place's device if that accepts it, otherwise on the host.
-    pub(super) fn begin(
-        place: Place,
-        share: Share,
-        order: Order,
-        shared: &Arc<Shared>,
-    ) -> Result<Scan, SearchError> {
+    pub(super) fn begin(place: Place, share: Share, order: Order) -> Result<Scan, SearchError> {
         let mut scan = Scan {
             running: Running::Done(Outcome {
                 sink: order.empty.clone(),
@@ -405,7 +398,6 @@ impl Scan {
             place,
             share,
             order,
-            shared: Arc::clone(shared),
         };
         scan.start()?;
         Ok(scan)
@@ -447,10 +439,7 @@ impl Scan {
 
     /// Makes the host answer for the buckets of the scan from here on.
     fn leave_device(&mut self) {
-        if let Place::Device(device) = &self.place {
-            if device.is_lost() {
-                self.shared.flush_signal.report_lost_device();
-            }
+        if let Place::Device(_) = &self.place {
             self.place = Place::Host;
         }
     }

@@ -50,8 +50,8 @@ pub fn run(args: &KernelsArgs) -> Result<()> {
         Action::Warm(args) => (true, wanted(args)?),
     };
     let mut rows = Vec::new();
-    for spec in forebay_text_gpu::kernels() {
-        for &arch in &archs {
+    for &arch in &archs {
+        for spec in forebay_text_gpu::kernels(arch) {
             let cubin = if compiles {
                 Some(cache.get(&spec, arch)?)
             } else {

@@ -1,15 +1,17 @@
-// Automata of up to 64 positions whose set of positions is one word.
+// Automata of at most 64 positions, whose set of positions is one word.
 #pragma once
 
 #include "tiles.cuh"
 
-// A Glushkov automaton. The image holds the positions that take each byte, then for each byte of the set of positions
-// the positions that may follow: 256 words each.
+// A Glushkov automaton. The image has 256 words with the positions that take each byte; then, for each byte of the set
+// of positions, 256 words with the positions that may follow.
 struct Glushkov {
+    using Arguments = GlushkovArguments;
+
     static constexpr u32 kQueries = 1;
     static constexpr u32 kQueriesUnrolled = 1;
-    static constexpr u32 kShortTiles = 1;
-    static constexpr u32 kWordsAhead = 1;
+    static constexpr u32 kShortTiles = kGlushkovReads.short_tiles;
+    static constexpr u32 kWordsAhead = kGlushkovReads.words_ahead;
     static constexpr bool kFirstWordOnly = false;
     static constexpr bool kEndsEarly = true;
 
@@ -26,8 +28,8 @@ struct Glushkov {
     u64 enter_start;
     u64 accept;
 
-    __device__ Glushkov(const ScanArguments& arguments, const u8* image)
-        : takes((const u64*)image), follow((const u64*)image + 256), follow_count(arguments.stride),
+    __device__ Glushkov(const GlushkovArguments& arguments, const u8* image)
+        : takes(reinterpret_cast<const u64*>(image)), follow(takes + 256), follow_count(arguments.follow_count),
           enter(arguments.enter), enter_start(arguments.enter_start), accept(arguments.accept) {}
 
     __device__ void begin(State& state) const { state = State{0, true, false}; }
@@ -52,12 +54,14 @@ struct Glushkov {
 };
 
 // Several literals side by side in one word (Baeza-Yates and Gonnet, "A new approach to text searching", 1992): bit i
-// is set when the literal that i belongs to has been read up to i. The image holds the bits that take each byte.
+// is set if the literal of bit i has matched up to i. The image has the bits that take each byte.
 struct ShiftAnd {
-    static constexpr u32 kQueries = 32;
+    using Arguments = ShiftAndArguments;
+
+    static constexpr u32 kQueries = kQueriesMax;
     static constexpr u32 kQueriesUnrolled = 1;
-    static constexpr u32 kShortTiles = 2;
-    static constexpr u32 kWordsAhead = 2;
+    static constexpr u32 kShortTiles = kShiftAndReads.short_tiles;
+    static constexpr u32 kWordsAhead = kShiftAndReads.words_ahead;
     static constexpr bool kFirstWordOnly = false;
     static constexpr bool kEndsEarly = false;
 
@@ -67,17 +71,16 @@ struct ShiftAnd {
     };
 
     const u64* takes;
-    const Query* queries;
+    const u32* last_bits;
     u64 enter;
     u64 enter_start;
     u64 inside;
     u64 last;
 
-    __device__ ShiftAnd(const ScanArguments& arguments, const u8* image)
-        : takes((const u64*)image), queries(arguments.queries), enter(arguments.enter),
-          enter_start(arguments.enter_start), inside(arguments.inside), last(arguments.accept) {}
+    __device__ ShiftAnd(const ShiftAndArguments& arguments, const u8* image)
+        : takes(reinterpret_cast<const u64*>(image)), last_bits(arguments.last_bits), enter(arguments.enter),
+          enter_start(arguments.enter_start), inside(arguments.inside), last(arguments.last) {}
 
-    // The bits before the first one of each literal that is bound to the start of a row.
     __device__ void begin(State& state) const { state = State{0, 0}; }
 
     __device__ void byte(State& state, u64 entered, u32 byte) const {
@@ -86,7 +89,7 @@ struct ShiftAnd {
     }
 
     __device__ void word(State& state, const Row&, u32 index, u64 word, u64) const {
-        const u32 halves[2] = {(u32)word, (u32)(word >> 32)};
+        const u32 halves[2] = {low_half(word), high_half(word)};
         u64 entered = enter | (index == 0 ? enter_start : 0);
 #pragma unroll
         for (u32 at = 0; at < 8; ++at) {
@@ -100,6 +103,6 @@ struct ShiftAnd {
     }
 
     __device__ bool is_decided(const State&) const { return false; }
-    __device__ bool matches(const State& state, u32 query) const { return state.found >> queries[query].accepting & 1; }
+    __device__ bool matches(const State& state, u32 query) const { return state.found >> last_bits[query] & 1; }
     __device__ bool matches_any(const State& state) const { return state.found != 0; }
 };

@@ -1,16 +1,18 @@
-// Deterministic automata, several at a time: all read the class of a byte once and step through tables of their own.
+// Deterministic automata, several at a time: they share the class of each byte, and each has its own table.
 #pragma once
 
 #include "tiles.cuh"
 
-// The image holds 256 classes of bytes, then the tables. State `reject` is 0 and `accept` the last; both lead to
-// themselves. A row matches when its last state is at least the query's `accepting`.
+// The image is the classes of the 256 bytes, then the tables. State 0 rejects and the last state accepts, whatever
+// follows: both lead to themselves. A row matches if its last state is at least the query's `accepting`.
 template <class Entry, u32 kCount, bool kTableInShared>
 struct Dfa {
+    using Arguments = DfaArguments;
+
     static constexpr u32 kQueries = kCount;
     static constexpr u32 kQueriesUnrolled = kCount;
-    static constexpr u32 kShortTiles = kCount == 1 ? 4 : 2;
-    static constexpr u32 kWordsAhead = kCount == 1 ? 4 : 2;
+    static constexpr u32 kShortTiles = kCount == 1 ? kDfaReads.short_tiles : kSeveralDfaReads.short_tiles;
+    static constexpr u32 kWordsAhead = kCount == 1 ? kDfaReads.words_ahead : kSeveralDfaReads.words_ahead;
     static constexpr bool kFirstWordOnly = false;
     static constexpr bool kEndsEarly = kCount == 1;
 
@@ -22,15 +24,15 @@ struct Dfa {
     const Entry* tables[kCount];
     u32 starts[kCount];
     u32 accepting[kCount];
-    u32 stride;
+    u32 class_count;
     u32 accept;
 
-    __device__ Dfa(const ScanArguments& arguments, const u8* image)
-        : classes(image), stride(arguments.stride), accept(arguments.accept_state) {
+    __device__ Dfa(const DfaArguments& arguments, const u8* image)
+        : classes(image), class_count(arguments.class_count), accept(arguments.accept) {
 #pragma unroll
         for (u32 query = 0; query < kCount; ++query) {
-            const Query& wanted = arguments.queries[query];
-            tables[query] = kTableInShared ? (const Entry*)(image + wanted.table_offset) : (const Entry*)arguments.table;
+            const DfaQuery& wanted = arguments.queries[query];
+            tables[query] = reinterpret_cast<const Entry*>(kTableInShared ? image + wanted.table_offset : arguments.table);
             starts[query] = wanted.start;
             accepting[query] = wanted.accepting;
         }
@@ -42,14 +44,14 @@ struct Dfa {
     }
 
     __device__ void word(State& state, const Row&, u32, u64 word, u64) const {
-        const u32 halves[2] = {(u32)word, (u32)(word >> 32)};
+        const u32 halves[2] = {low_half(word), high_half(word)};
 #pragma unroll
         for (u32 index = 0; index < 8; ++index) {
             const u32 byte = halves[index / 4] >> (index % 4 * 8) & 0xFF;
             const u32 column = classes[byte];
 #pragma unroll
             for (u32 query = 0; query < kCount; ++query)
-                state.of[query] = tables[query][state.of[query] * stride + column];
+                state.of[query] = tables[query][state.of[query] * class_count + column];
         }
     }
 

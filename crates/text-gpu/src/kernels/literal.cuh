@@ -1,15 +1,17 @@
-// One literal: its first four bytes are compared at every place of a word in registers, the rest where those are found.
+// One literal: its first four bytes are compared at every place of a word in registers, the rest where those match.
 #pragma once
 
 #include "tiles.cuh"
 
-// The image holds the literal. One that has to end the row carries a padding byte at its end.
+// The image is the literal. A literal that must end the row has a padding byte at its end.
 template <bool kAtStart>
 struct Literal {
+    using Arguments = LiteralArguments;
+
     static constexpr u32 kQueries = 1;
     static constexpr u32 kQueriesUnrolled = 1;
-    static constexpr u32 kShortTiles = 4;
-    static constexpr u32 kWordsAhead = kAtStart ? 1 : 4;
+    static constexpr u32 kShortTiles = kLiteralReads.short_tiles;
+    static constexpr u32 kWordsAhead = kAtStart ? 1 : kLiteralReads.words_ahead;
     static constexpr bool kFirstWordOnly = kAtStart;
     static constexpr bool kEndsEarly = false;
 
@@ -22,13 +24,13 @@ struct Literal {
     u32 probe;
     u32 mask;
 
-    __device__ Literal(const ScanArguments& arguments, const u8* image)
-        : literal(image), bytes(arguments.literal_bytes), probe(arguments.probe), mask(arguments.probe_mask) {}
+    __device__ Literal(const LiteralArguments& arguments, const u8* image)
+        : literal(image), bytes(arguments.bytes), probe(arguments.probe), mask(arguments.probe_mask) {}
 
     __device__ void begin(State& state) const { state.found = false; }
 
     __device__ void word(State& state, const Row& row, u32 index, u64 word, u64 next) const {
-        const u32 low = (u32)word, high = (u32)(word >> 32), ahead = (u32)next;
+        const u32 low = low_half(word), high = high_half(word), ahead = low_half(next);
         u32 places = 0;
 #pragma unroll
         for (u32 shift = 0; shift < (kAtStart ? 1 : 4); ++shift) {
@@ -49,7 +51,8 @@ struct Literal {
         return false;
     }
 
-    // A literal of padding alone, or of nothing, is found behind the last word; so is one at the start of an empty row.
+    // An empty literal, or one of padding alone, is found after the last word; so is a literal at the start of an empty
+    // row.
     __device__ void end(State& state, const Row& row) const {
         const bool here = kAtStart ? row.words == 0 : bytes <= 1;
         if (here && ((0xFFFFFFFFu ^ probe) & mask) == 0 && bytes <= 4) state.found = true;

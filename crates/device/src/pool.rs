@@ -1,0 +1,225 @@
+//! Memory pools: what each tenant of a device may use of its memory.
+
+use std::cmp::Reverse;
+use std::fmt;
+use std::sync::{Arc, Weak};
+
+use parking_lot::Mutex;
+
+use crate::OutOfMemory;
+use crate::cuda::{Arena, DeviceBuffer, DeviceMemory, DeviceType};
+use crate::device::Shared;
+use crate::memory::{Budget, COMMON, Reservation, ShareId};
+
+/// What a tenant may use of a device's memory.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct PoolOptions {
+    /// Name of the tenant, for logs.
+    pub name: String,
+    /// Bytes that are kept free for the tenant, and that it is never asked to give back.
+    pub min_bytes: u64,
+    /// Maximum bytes that the tenant uses; at least its minimum.
+    pub max_bytes: u64,
+}
+
+/// Asks a tenant to give back this many bytes, or as many as it can.
+///
+/// It is called on the thread that needs the bytes, which may be the device's own, while no lock of the device is held.
+/// It neither waits for the device nor asks for memory. Memory that work in flight uses may be freed later.
+pub type Reclaim = Box<dyn Fn(u64) + Send + Sync>;
+
+/// The share of one tenant in the memory of a device: see [`Device::open_pool`](crate::Device::open_pool).
+///
+/// A request takes free memory, or fails. A tenant that needs memory more than caches do first
+/// [makes room](MemoryPool::make_room): other tenants above their minimum are asked to give back. Shares count bytes;
+/// the free bytes of a GPU may lie in several parts.
+pub struct MemoryPool {
+    name: String,
+    share: ShareId,
+    memory: Arc<PooledMemory>,
+    reclaim: Option<Reclaim>,
+}
+
+/// The memory of one device, and the pools that share it.
+#[derive(Debug)]
+pub(crate) struct PooledMemory {
+    shared: Arc<Shared>,
+    budget: Arc<Budget>,
+    /// `None` on a host device.
+    arena: Option<Arc<Arena>>,
+    pools: Mutex<Vec<Weak<MemoryPool>>>,
+}
+
+impl PooledMemory {
+    pub(crate) fn new(
+        shared: Arc<Shared>,
+        budget: Arc<Budget>,
+        arena: Option<Arc<Arena>>,
+    ) -> Arc<PooledMemory> {
+        Arc::new(PooledMemory {
+            shared,
+            budget,
+            arena,
+            pools: Mutex::default(),
+        })
+    }
+
+    pub(crate) fn budget(&self) -> &Budget {
+        &self.budget
+    }
+
+    /// Takes a part of a GPU's memory for a share.
+    pub(crate) fn allocate(&self, share: ShareId, bytes: u64) -> Result<DeviceMemory, OutOfMemory> {
+        match &self.arena {
+            Some(arena) => arena.allocate(share, bytes),
+            None => Err(self.out_of_memory(bytes, 0)),
+        }
+    }
+
+    /// Opens a pool if its minimum is free.
+    pub(crate) fn open(
+        self: &Arc<Self>,
+        options: PoolOptions,
+        reclaim: Option<Reclaim>,
+    ) -> Result<Arc<MemoryPool>, OutOfMemory> {
+        let share = self.budget.open(options.min_bytes, options.max_bytes);
+        let share = share.ok_or_else(|| {
+            let free_bytes = self.budget.available_bytes(COMMON);
+            self.out_of_memory(options.min_bytes, free_bytes)
+        })?;
+        let pool = Arc::new(MemoryPool {
+            name: options.name,
+            share,
+            memory: Arc::clone(self),
+            reclaim,
+        });
+        self.pools.lock().push(Arc::downgrade(&pool));
+        Ok(pool)
+    }
+
+    /// All pools but one; first the pool that uses most above its minimum.
+    fn others(&self, pool: &MemoryPool) -> Vec<Arc<MemoryPool>> {
+        let mut pools = self.pools.lock();
+        pools.retain(|member| member.strong_count() > 0);
+        let live = pools.iter().filter_map(Weak::upgrade);
+        let mut others: Vec<_> = live.filter(|other| other.share != pool.share).collect();
+        drop(pools);
+        others.sort_by_key(|other| Reverse(other.excess_bytes()));
+        others
+    }
+
+    /// Returns whether a request of a share would succeed.
+    fn has_room(&self, share: ShareId, bytes: u64) -> bool {
+        match &self.arena {
+            Some(arena) => arena.has_room(share, bytes),
+            None => bytes <= self.budget.available_bytes(share),
+        }
+    }
+
+    fn out_of_memory(&self, wanted_bytes: u64, free_bytes: u64) -> OutOfMemory {
+        OutOfMemory {
+            device: self.shared.name.clone(),
+            wanted_bytes,
+            free_bytes,
+            budget_bytes: self.budget.budget_bytes(),
+        }
+    }
+}
+
+impl MemoryPool {
+    /// Name of the tenant.
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// Bytes that the tenant uses.
+    pub fn used_bytes(&self) -> u64 {
+        self.memory.budget.used_bytes_of(self.share)
+    }
+
+    fn excess_bytes(&self) -> u64 {
+        self.memory.budget.excess_bytes(self.share)
+    }
+
+    /// Takes a part of a GPU's memory until it is dropped. Does not block, nor call the driver.
+    ///
+    /// # Errors
+    /// [`OutOfMemory`] if no free part is large enough, the tenant would exceed its maximum, or the rest is kept for
+    /// other tenants; always on a host device.
+    pub fn allocate(&self, bytes: u64) -> Result<DeviceMemory, OutOfMemory> {
+        self.memory.allocate(self.share, bytes)
+    }
+
+    /// Takes memory of a GPU for `len` values of a type, as [`MemoryPool::allocate`].
+    ///
+    /// # Errors
+    /// As for [`MemoryPool::allocate`].
+    pub fn buffer<T: DeviceType>(&self, len: usize) -> Result<DeviceBuffer<T>, OutOfMemory> {
+        let bytes = (len as u64).saturating_mul(size_of::<T>() as u64);
+        Ok(DeviceBuffer::new(self.allocate(bytes)?, len))
+    }
+
+    /// Takes bytes of a host device's budget until the reservation is dropped.
+    ///
+    /// # Errors
+    /// [`OutOfMemory`] if fewer are left for the tenant; always on a GPU, whose memory is
+    /// [allocated](MemoryPool::allocate).
+    pub fn reserve(&self, bytes: u64) -> Result<Reservation, OutOfMemory> {
+        let memory = &self.memory;
+        let refused = memory.shared.faults.take_out_of_memory() || memory.arena.is_some();
+        let reserve = || memory.budget.reserve(self.share, bytes);
+        let reservation = (!refused).then(reserve).flatten();
+        reservation.ok_or_else(|| {
+            let free_bytes = memory.budget.available_bytes(self.share);
+            memory.out_of_memory(bytes, free_bytes)
+        })
+    }
+
+    /// Asks other tenants to give back what they use above their minimum, until a request of `bytes` would succeed.
+    /// Returns whether it would; another thread may take the bytes first.
+    pub fn make_room(&self, bytes: u64) -> bool {
+        if !self.memory.budget.may_use(self.share, bytes) {
+            return false;
+        }
+        // The second round is for free bytes that lie in several parts.
+        for wanted in [bytes, u64::MAX] {
+            for other in self.memory.others(self) {
+                if self.has_room(bytes) {
+                    return true;
+                }
+                other.give_back(wanted, self);
+            }
+        }
+        self.has_room(bytes)
+    }
+
+    fn has_room(&self, bytes: u64) -> bool {
+        self.memory.has_room(self.share, bytes)
+    }
+
+    /// Asks this tenant for bytes above its minimum, for another one.
+    fn give_back(&self, bytes: u64, needed_by: &MemoryPool) {
+        let bytes = bytes.min(self.excess_bytes());
+        if let Some(reclaim) = self.reclaim.as_ref().filter(|_| bytes > 0) {
+            let (device, by) = (&self.memory.shared.name, &needed_by.name);
+            tracing::debug!(device, by, of = self.name, bytes, "memory is reclaimed");
+            reclaim(bytes);
+        }
+    }
+}
+
+impl fmt::Debug for MemoryPool {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("MemoryPool")
+            .field("device", &self.memory.shared.name)
+            .field("name", &self.name)
+            .finish_non_exhaustive()
+    }
+}
+
+impl Drop for MemoryPool {
+    /// Memory of the pool that is in use stays valid.
+    fn drop(&mut self) {
+        self.memory.budget.close(self.share);
+    }
+}

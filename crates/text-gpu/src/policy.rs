@@ -1,0 +1,174 @@
+//! The numbers that fit the kernels to an architecture: compiled into the kernels, and used to launch them.
+
+use forebay_device::cuda::Arch;
+
+/// Lanes of a warp.
+const WARP_THREADS: u32 = 32;
+
+/// Bytes of shared memory that the driver uses in each block.
+#[cfg(test)]
+const SHARED_BYTES_RESERVED: usize = 1 << 10;
+
+/// How the kernels are compiled and launched.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Policy {
+    /// Threads of a block; a multiple of 32.
+    pub threads: u32,
+    /// Blocks that run on a multiprocessor at the same time: the compiler limits the registers of a thread to allow
+    /// them.
+    pub blocks: u32,
+    /// Loads of one deterministic automaton.
+    pub dfa: Reads,
+    /// Loads of several deterministic automata.
+    pub several_dfas: Reads,
+    /// Loads of one literal.
+    pub literal: Reads,
+    /// Loads of a Glushkov automaton.
+    pub glushkov: Reads,
+    /// Loads of several literals.
+    pub shift_and: Reads,
+    /// Maximum bytes of the tables that a block copies to shared memory; larger tables are read from global memory.
+    pub shared_table_bytes_max: usize,
+    /// Bytes of words in a chunk, which is the work that a block takes at a time. A chunk has at least a tile for each
+    /// warp.
+    pub chunk_bytes: usize,
+    /// How row numbers get to the host.
+    pub lists: Lists,
+}
+
+/// What a warp loads before it matches the first word.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Reads {
+    /// Tiles of rows of one word.
+    pub short_tiles: u32,
+    /// Words of a longer row.
+    pub words_ahead: u32,
+}
+
+/// How row numbers get to the host.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Lists {
+    /// A warp writes the rows of a tile as soon as it has matched them.
+    Direct,
+    /// A warp collects rows in shared memory and writes 32 at a time. Searches that share a launch, or that end after
+    /// few matches, write directly.
+    Staged,
+}
+
+impl Reads {
+    const fn new(short_tiles: u32, words_ahead: u32) -> Reads {
+        Reads {
+            short_tiles,
+            words_ahead,
+        }
+    }
+
+    fn option(self, name: &str) -> String {
+        format!("-D{name}={},{}", self.short_tiles, self.words_ahead)
+    }
+}
+
+impl Policy {
+    /// Returns the policy of an architecture. An architecture newer than all known ones gets the newest policy.
+    pub fn of(arch: Arch) -> Policy {
+        match arch.major {
+            ..=8 => Policy::sm_80(),
+            9 => Policy::sm_90(),
+            _ => Policy::sm_100(),
+        }
+    }
+
+    /// Ampere. Nothing has been measured: the numbers are those of Hopper, but a multiprocessor has 164 KiB of shared
+    /// memory, so that four blocks have 40 KiB each, of which the driver keeps one.
+    fn sm_80() -> Policy {
+        Policy {
+            shared_table_bytes_max: 37 << 10,
+            ..Policy::sm_90()
+        }
+    }
+
+    /// Hopper. The numbers are those that the kernels had before they could be changed; `--bench policy` times others,
+    /// and has not been run yet.
+    fn sm_90() -> Policy {
+        Policy {
+            threads: 256,
+            blocks: 4,
+            dfa: Reads::new(4, 4),
+            several_dfas: Reads::new(2, 2),
+            literal: Reads::new(4, 4),
+            glushkov: Reads::new(1, 1),
+            shift_and: Reads::new(2, 2),
+            shared_table_bytes_max: 48 << 10,
+            chunk_bytes: 16 << 10,
+            lists: Lists::Direct,
+        }
+    }
+
+    /// Blackwell. Nothing has been measured: the numbers are those of Hopper, which has as much shared memory.
+    fn sm_100() -> Policy {
+        Policy::sm_90()
+    }
+
+    /// Warps of a block.
+    pub(crate) fn warps(&self) -> usize {
+        (self.threads / WARP_THREADS) as usize
+    }
+
+    /// Returns the policy as options for the compiler; see `policy.cuh`.
+    pub(crate) fn options(&self) -> Vec<String> {
+        vec![
+            format!("-DFOREBAY_THREADS={}", self.threads),
+            format!("-DFOREBAY_BLOCKS={}", self.blocks),
+            format!(
+                "-DFOREBAY_STAGED_LISTS={}",
+                u8::from(self.lists == Lists::Staged)
+            ),
+            self.dfa.option("FOREBAY_DFA_READS"),
+            self.several_dfas.option("FOREBAY_SEVERAL_DFA_READS"),
+            self.literal.option("FOREBAY_LITERAL_READS"),
+            self.glushkov.option("FOREBAY_GLUSHKOV_READS"),
+            self.shift_and.option("FOREBAY_SHIFT_AND_READS"),
+        ]
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Shared memory of a multiprocessor, from the CUDA C++ Programming Guide, "Technical Specifications per Compute
+    /// Capability".
+    const SHARED_BYTES: [((u32, u32), usize); 3] = [
+        ((8, 0), 164 << 10),
+        ((9, 0), 228 << 10),
+        ((10, 0), 228 << 10),
+    ];
+
+    #[test]
+    fn a_multiprocessor_has_room_for_the_blocks_of_the_largest_tables() {
+        for ((major, minor), bytes) in SHARED_BYTES {
+            let policy = Policy::of(Arch { major, minor });
+            let classes = 256;
+            // What lists are staged in: twice as many rows as each warp has lanes.
+            let stages = policy.threads as usize * 2 * size_of::<u32>();
+            let block = SHARED_BYTES_RESERVED + stages + classes + policy.shared_table_bytes_max;
+            assert!(
+                block * policy.blocks as usize <= bytes,
+                "{block} bytes a block on sm_{major}{minor}"
+            );
+        }
+    }
+
+    #[test]
+    fn later_architectures_have_a_policy() {
+        let newest = Policy::of(Arch {
+            major: 10,
+            minor: 0,
+        });
+        let later = Policy::of(Arch {
+            major: 12,
+            minor: 1,
+        });
+        assert_eq!(later, newest);
+    }
+}
