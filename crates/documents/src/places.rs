@@ -45,8 +45,9 @@ static MEMORY: OnceLock<Account> = OnceLock::new();
 const SMALL_DOCUMENT_BYTES: usize = 64 << 10;
 /// Copies of one document that a read holds at a time: the one from the store, and the one that a stage makes.
 const COPIES_READ: usize = 2;
-/// Copies that a write holds: the old and the new version, one in the batch, and one in the history or the reply.
-const COPIES_WRITTEN: usize = 4;
+/// Copies that a write holds: the old and the new version, one in the batch, one in the history or the reply, and two
+/// in the store, as it writes the journal and as it moves values to its files.
+const COPIES_WRITTEN: usize = 6;
 /// More copies that a write holds if its outcome is kept.
 const COPIES_KEPT: usize = 2;
 /// Interval at which work that waits for memory checks its cancellation token.
