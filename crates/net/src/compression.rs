@@ -7,7 +7,7 @@ use tokio::task::block_in_place;
 /// Messages from this many bytes on are decoded and compressed where blocking is allowed.
 pub const LARGE_MESSAGE_BYTES_MIN: usize = 1 << 20;
 
-/// Compresses `message` by `compressor`, if there is one and the message becomes shorter.
+/// Compresses `message` if a compressor is given. A message that cannot be compressed stays as it is.
 pub fn compressed(message: Vec<u8>, compressor: Option<Compressor>) -> Vec<u8> {
     let Some(compressor) = compressor else {
         return message;
