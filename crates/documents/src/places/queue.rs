@@ -318,7 +318,7 @@ mod tests {
     fn one_client_leaves_places_to_others() {
         let places = Places::shared(4, 3);
         let greedy = Vec::from_iter((0..3).map(|_| enter(&places, 1).ok().expect("free")));
-        let mut waits = enter(&places, 1).err().expect("three of four");
+        let mut waits = enter(&places, 1).expect_err("three of four");
         let other = enter(&places, 2).ok().expect("the fourth");
         drop(other);
         assert!(!is_granted(&mut waits));
@@ -333,7 +333,7 @@ mod tests {
     fn a_free_place_goes_to_the_client_that_has_the_fewest() {
         let places = Places::new(2);
         let mut first = Vec::from_iter((0..2).map(|_| enter(&places, 1).ok().expect("free")));
-        let mut waiting = [1, 1, 2].map(|host| enter(&places, host).err().expect("full"));
+        let mut waiting = [1, 1, 2].map(|host| enter(&places, host).expect_err("full"));
         let mut granted = || waiting.each_mut().map(is_granted);
         drop(first.pop());
         assert_eq!(granted(), [false, false, true]);
@@ -345,8 +345,8 @@ mod tests {
     fn a_place_that_was_granted_to_a_command_that_ended_is_given_on() {
         let places = Places::new(1);
         let taken = enter(&places, 1).ok().expect("free");
-        let ended = enter(&places, 1).err().expect("full");
-        let mut next = enter(&places, 1).err().expect("full");
+        let ended = enter(&places, 1).expect_err("full");
+        let mut next = enter(&places, 1).expect_err("full");
         drop(taken);
         assert!(!is_granted(&mut next));
         drop(ended);
