@@ -1,10 +1,11 @@
 #!/usr/bin/env bash
-# On a machine with a GPU: the tests that need one, compute-sanitizer over the same code, and the benchmarks, in one call.
+# On a machine with a GPU: the tests that need one, compute-sanitizer over the same code, and the benchmarks, in one
+# call.
 #
 #   tools/gpu-check.sh collect FOLDER     builds everything here and gathers it, stripped, in FOLDER
-#   FOLDER/gpu-check.sh [PART...]         runs it there; no compiler is needed. Parts: device text cache memcheck racecheck
-#                                         initcheck demo scan policy documents figures two; the last four only by name.
-#                                         sanitizer is memcheck racecheck initcheck
+#   FOLDER/gpu-check.sh [PART...]         runs it there; no compiler is needed. Parts: device text cache memcheck
+#                                         racecheck initcheck demo scan policy documents figures two; the last four
+#                                         only by name. sanitizer is memcheck racecheck initcheck
 #
 # Figures are appended to $OUT/<date>-<device>.jsonl, and a line for each check with its outcome, device and commit to
 # $OUT/<date>-<device>-checks.jsonl (OUT defaults to the folder). Both belong in bench/record/. NAMES may name a file of

@@ -19,9 +19,9 @@ const SPIN_TIME: Duration = Duration::from_millis(1);
 /// 16 cores lay out in 35 us (1 MiB) to 320 us (8 MiB): so the thread is awake for the next piece, and returns the
 /// pinned memory of a finished copy at once. A copy alone costs the thread this time and no more.
 ///
-/// PERF: `bench-scan --only none` (case `load-...`) on an H100 with 16 cores, November 2026, before there was this
-/// time: values of 8 letters at 29.8 GB/s while the thread always spun and 25.7 GB/s with sleeps from the start; values
-/// of 100 letters at 26.1 and 23.4 GB/s. With this time: not measured yet.
+/// PERF: `bench-scan` (cases `load-...`) on an H100 with 16 cores, 23 November 2026, medians of three runs in turn with
+/// a binary whose thread always spun: values of 8 letters at 28.8 GB/s (it 29.5), of 100 letters at 28.1 GB/s (it
+/// 27.3). Without this time, on another host: 25.7 (29.8) and 23.4 GB/s (26.1).
 const LOAD_SPIN_TIME: Duration = Duration::from_micros(500);
 
 /// Minimum time between two looks at the events of jobs that are set aside, while other jobs run.

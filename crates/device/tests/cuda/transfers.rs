@@ -160,6 +160,13 @@ fn streams_wait_for_each_other_on_the_device() {
     }
 }
 
+/// A view of `len` words that are zero.
+fn zeros(cuda: &mut Cuda, len: usize, stream: &Stream) -> Result<DeviceView<u32>, JobError> {
+    let words = cuda.buffer::<u32>(len)?.all();
+    Transfer::begin(cuda, Fill(0), words.clone(), stream)?.finish()?;
+    Ok(words)
+}
+
 /// A job that starts a kernel of some milliseconds, waits for it aside, and reports how often it ran.
 struct Waits {
     steps: usize,
@@ -176,7 +183,7 @@ impl Job for Waits {
         }
         let cuda = context.parts().cuda.expect("the device is a GPU");
         let stream = cuda.stream(Priority::Low)?;
-        let words = cuda.buffer::<u32>(1024)?.all();
+        let words = zeros(cuda, 1024, &stream)?;
         add(cuda, &words, 200_000, &stream)?;
         self.words = Some(words);
         Ok(Step::wait_for(cuda.mark(&stream)?))
@@ -214,15 +221,16 @@ fn retired_memory_is_given_back_when_its_event_has_come() {
     let Some((_devices, device)) = gpu() else {
         return;
     };
-    let used = ask(&device, |cuda| {
+    let same = Arc::clone(&device);
+    let used = ask(&device, move |cuda| {
         let stream = cuda.stream(Priority::Normal)?;
-        let words = cuda.buffer::<u32>(1 << 20)?;
-        add(cuda, &words.all(), 20_000, &stream)?;
+        let words = zeros(cuda, 1 << 20, &stream)?;
+        add(cuda, &words, 20_000, &stream)?;
         let event = cuda.mark(&stream)?;
         cuda.retire(words, event);
-        Ok(())
+        Ok(same.memory_used_bytes())
     });
-    assert_eq!((used, device.memory_used_bytes()), (Some(()), 4 << 20));
+    assert_eq!(used, Some(4 << 20));
     // No job arrives: the thread looks at the event on its own.
     while device.memory_used_bytes() > 0 {
         thread::yield_now();

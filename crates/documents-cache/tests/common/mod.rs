@@ -346,6 +346,20 @@ pub fn with_seeds(count: u64, mut test: impl FnMut(Rng)) {
         println!("to repeat: FOREBAY_TEST_SEED={seed}");
         test(Rng::with_seed(seed));
     }
+    await_end_of_gpu_threads();
+}
+
+/// Waits until the threads of GPUs have ended. Otherwise they use the driver while the process unloads it at its exit,
+/// which ends badly under compute-sanitizer.
+fn await_end_of_gpu_threads() {
+    let is_gpu = |task: std::fs::DirEntry| {
+        let name = std::fs::read_to_string(task.path().join("comm"));
+        name.is_ok_and(|name| name.starts_with("cuda:"))
+    };
+    let tasks = || std::fs::read_dir("/proc/self/task").expect("Linux lists threads");
+    while tasks().flatten().any(is_gpu) {
+        std::thread::yield_now();
+    }
 }
 
 pub fn leaf(field: usize, predicate: Predicate) -> Expr {
