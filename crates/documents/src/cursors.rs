@@ -130,7 +130,12 @@ impl Cursors {
     /// `ExceededMemoryLimit` if [`CURSORS_MAX`] are open, or [`CURSORS_OF_CLIENT_MAX`] of this client.
     pub fn keep(&self, cursor: Box<Cursor>) -> Result<i64, CommandError> {
         self.sweep();
-        let counted = cursor.client.map(|client| self.count(client)).transpose()?;
+        let client = cursor.client;
+        let is_full = || self.open.lock().len() >= CURSORS_MAX;
+        if is_full() || client.is_some_and(|client| self.is_at_limit(client)) {
+            self.close_orphans();
+        }
+        let counted = client.map(|client| self.count(client)).transpose()?;
         let mut open = self.open.lock();
         if open.len() >= CURSORS_MAX {
             return Err(too_many(format!("{CURSORS_MAX} cursors are open")));
@@ -152,11 +157,16 @@ impl Cursors {
         Ok(id)
     }
 
+    fn is_at_limit(&self, client: ClientKey) -> bool {
+        let clients = self.clients.lock();
+        clients.get(&client).is_some_and(is_at_limit)
+    }
+
     /// Counts one more cursor of a client, until what this returns is dropped.
     fn count(&self, client: ClientKey) -> Result<Arc<()>, CommandError> {
         let mut clients = self.clients.lock();
         let counted = clients.entry(client).or_default();
-        if Arc::strong_count(counted) > CURSORS_OF_CLIENT_MAX {
+        if is_at_limit(counted) {
             let message = format!("this client has {CURSORS_OF_CLIENT_MAX} cursors open");
             return Err(too_many(message));
         }
@@ -224,8 +234,8 @@ impl Cursors {
         self.kill_where(|entry| is_meant(&entry.owner));
     }
 
-    /// Closes the cursors whose clients have gone. Only called when memory is short: another connection of the same
-    /// session may still read them.
+    /// Closes the cursors whose clients have gone. Callers do so only when memory is short or the limit of cursors is
+    /// reached, because another connection of the same session may still read these cursors.
     pub fn close_orphans(&self) {
         self.kill_where(|entry| entry.cursor.as_deref().is_some_and(Cursor::is_orphan));
     }
@@ -325,6 +335,11 @@ fn drop_idle(open: &mut HashMap<i64, Entry>, timeout: Duration) {
     });
 }
 
+/// Returns whether a client has as many cursors as it may; `counted` is cloned by each of them.
+fn is_at_limit(counted: &Arc<()>) -> bool {
+    Arc::strong_count(counted) > CURSORS_OF_CLIENT_MAX
+}
+
 fn too_many(message: String) -> CommandError {
     CommandError::refused(Code::ExceededMemoryLimit, message)
 }
@@ -390,6 +405,15 @@ mod tests {
         })
     }
 
+    #[derive(Debug)]
+    struct Lost;
+
+    impl Link for Lost {
+        fn is_lost(&self) -> bool {
+            true
+        }
+    }
+
     fn client(host: u8) -> Option<ClientKey> {
         ClientKey::of(&ClientContext {
             peer: Some(([10, 0, 0, host], 1).into()),
@@ -414,5 +438,19 @@ mod tests {
         keep(1).expect_err("one in use counts");
         drop(lease.expect("it is open"));
         keep(1).expect("it was closed");
+    }
+
+    #[test]
+    fn cursors_of_clients_that_left_make_room() {
+        let cursors = Arc::new(Cursors::new(Duration::from_secs(600)));
+        for _ in 0..CURSORS_OF_CLIENT_MAX {
+            let mut left = cursor(client(1));
+            left.link = Some(Arc::new(Lost));
+            cursors.keep(left).expect("within its share");
+        }
+        cursors
+            .keep(cursor(client(1)))
+            .expect("the others were left");
+        assert_eq!(cursors.counts(), (1, 0));
     }
 }

@@ -46,6 +46,13 @@ impl ServerProcess {
         command
             .args(["serve", "--until-stdin-ends"])
             .args(arguments);
+        // Settings in the environment are the user's own server's, for example FOREBAY_UPSTREAM.
+        let settings = std::env::vars_os().map(|(name, _)| name).filter(|name| {
+            name != "FOREBAY_KERNEL_CACHE" && name.as_encoded_bytes().starts_with(b"FOREBAY_")
+        });
+        settings.for_each(|name| {
+            command.env_remove(name);
+        });
         if !arguments.contains(&"--mongodb-listen") {
             command.args(["--mongodb-listen", "127.0.0.1:0"]);
         }

@@ -20,8 +20,9 @@ use super::session::Session;
 use super::socket::Socket;
 use crate::listen::{ListenError, bind, pause, stopped};
 
-/// Interval of checking for commands whose clients are gone.
-const ABANDONED_INTERVAL: Duration = Duration::from_millis(200);
+/// Interval of checking for commands whose clients are gone. Their work ends within 100 ms, of which stopping takes a
+/// part.
+const ABANDONED_INTERVAL: Duration = Duration::from_millis(50);
 
 /// A listener for MongoDB clients.
 pub struct Listener {
