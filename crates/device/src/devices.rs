@@ -140,9 +140,9 @@ impl Devices {
         wanted.into_iter().map(|one| self.start(one)).collect()
     }
 
-    /// Halts every GPU after the step that its thread runs now. To be called at the end of the process, when CUDA's
-    /// libraries are unloaded while threads still run. Blocks until all are halted; a compilation of kernels takes
-    /// seconds.
+    /// Halts every GPU after the step that its thread runs now. The server calls this when the process ends, because
+    /// CUDA's libraries are unloaded then while threads still run. Blocks until all are halted; a compilation of
+    /// kernels takes seconds.
     pub fn halt(&self) {
         let halt = |device: &Arc<Device>| {
             let (report, halted) = sync_channel(1);

@@ -126,7 +126,8 @@ impl Owner<'_> {
         self.context.drop_retired()
     }
 
-    /// Waits for the next job for a short time: it spins, or sleeps until a job arrives or the next look at events.
+    /// Waits for the next job. During the spinning time it looks once and returns. Otherwise it sleeps until a job
+    /// arrives or, if events are pending, until they are to be polled. With nothing pending it blocks without limit.
     /// Returns whether more jobs can come.
     fn wait(&mut self) -> bool {
         let now = Instant::now();

@@ -1,9 +1,9 @@
 //! Reading raw BSON element by element.
 //!
 //! [`Elements`] never fails: it ends where a document is malformed, and returns a value that cannot be read (a string
-//! that is not UTF-8) as opaque binary. Such a field exists, equals itself, and matches no string and no pattern. No
-//! bytes of a client read as opaque binary. Copies of an element keep its bytes, so nothing is lost on the way through
-//! an update or a projection.
+//! that is not UTF-8) as opaque binary. Such a field exists, equals itself, and matches no string and no pattern. A
+//! binary value that a client sends never has the subtype of an opaque one. Copies of an element keep its bytes, so
+//! nothing is lost on the way through an update or a projection.
 
 use bson::raw::{
     RawArray, RawBinaryRef, RawBsonRef, RawDocument, RawDocumentBuf, RawElement, RawIter,

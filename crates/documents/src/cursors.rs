@@ -224,8 +224,8 @@ impl Cursors {
         self.kill_where(|entry| is_meant(&entry.owner));
     }
 
-    /// Closes the cursors whose clients have gone. Only called when memory is short: another connection of the same
-    /// session may still read them.
+    /// Closes the cursors whose clients have gone. `Documents` calls this only when memory is short, because another
+    /// connection of the same session may still read such a cursor.
     pub fn close_orphans(&self) {
         self.kill_where(|entry| entry.cursor.as_deref().is_some_and(Cursor::is_orphan));
     }

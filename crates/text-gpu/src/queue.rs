@@ -292,7 +292,7 @@ mod tests {
         let (sender, answers) = channel();
         let answer = move |found| drop(sender.send(found));
         let submitted = queue.submit(&device, order(), answer);
-        assert!(submitted.is_ok(), "the fault comes to light later");
+        assert!(submitted.is_ok(), "the queue accepts the search: the fault is found when it runs");
         assert_eq!(answers.iter().count(), 0);
         while !device.is_lost() {
             std::thread::yield_now();

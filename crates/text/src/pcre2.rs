@@ -536,7 +536,7 @@ mod tests {
             // Some milliseconds; the rest is for machines that have other things to do.
             assert!(
                 late < Duration::from_secs(10),
-                "{late:?} late: {pattern:.40}"
+                "stopped {late:?} after the deadline: {pattern:.40}"
             );
         }
     }

@@ -48,7 +48,7 @@ pub use reply::{first_batch, number, operation_time, succeeded};
 
 use crate::upstream::Upstream;
 
-/// Maximum time to find the upstream, for commands of our own.
+/// Maximum time to find the upstream, for commands that the proxy itself sends.
 const SELECTION_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// Why a replica cannot be loaded or follow the upstream.

@@ -31,7 +31,8 @@ pub(super) struct UpdatePath {
 
 impl UpdatePath {
     /// # Errors
-    /// `EmptyFieldName`, and `BadValue` for a positional operator that comes first or a second `$`.
+    /// `EmptyFieldName` if the path or a component is empty. `BadValue` if a positional operator comes first, or if
+    /// `$` appears twice. `Overflow` if the path has too many components.
     pub fn parse(text: &str) -> Result<UpdatePath, Error> {
         if text.is_empty() {
             return Err(Error::new(

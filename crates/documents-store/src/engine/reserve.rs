@@ -63,7 +63,7 @@ impl ReserveEngine {
         let mut seen = self.seen.lock();
         let now = Instant::now();
         if now >= seen.until || bytes > seen.bytes_left {
-            // If there is no room, the next batch reads the free space again.
+            // If `room` fails, the next batch reads the free space again.
             seen.until = now;
             seen.bytes_left = self.room()?;
             seen.until = now + LOOK_INTERVAL;

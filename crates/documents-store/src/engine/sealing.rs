@@ -48,7 +48,8 @@ impl Buffer {
     }
 }
 
-/// Whether the background has to catch up with a partition before another of its buffers may be sealed.
+/// Returns whether the background thread has to write out sealed buffers of a partition before another buffer of that
+/// partition may be sealed.
 pub(super) fn is_behind(keyspace: &Keyspace) -> bool {
     keyspace.tree.sealed_memtable_count() >= SEALED_MAX
 }
@@ -208,7 +209,7 @@ mod tests {
         open(&image, |_| ());
     }
 
-    /// Writes more than a thousand batches to a full buffer while the background is busy.
+    /// Writes more than a thousand batches to a full buffer while the background thread is busy.
     #[test]
     fn the_background_goes_on_after_many_batches_to_a_full_buffer() {
         let folder = tempfile::tempdir().expect("a folder");

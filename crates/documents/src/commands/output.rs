@@ -289,7 +289,8 @@ impl Merge {
             Matched::Fail => self.insert(request, &document),
             Matched::KeepExisting => match self.insert(request, &document) {
                 Err(CommandError::Store(error @ StoreError::DuplicateKey { .. })) => {
-                    // Any of several unique indexes may have refused the document.
+                    // Another unique index than that of the `on` fields may have refused the document, so look for a
+                    // match.
                     let looks = rawdoc! { "q": query, "u": { "$set": {} } };
                     match update::run_one(request, &self.into, &looks).await? {
                         0 => Err(error.into()),

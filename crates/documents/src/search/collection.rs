@@ -283,8 +283,8 @@ impl CollectionSearch {
         Some(Prepared { generation, values })
     }
 
-    /// Applies the insertion of documents, whose values may have been prepared. The caller has held the write lock
-    /// since before it inserted them into the store. It is released as soon as this writer has the apply lock.
+    /// Applies the insertion of documents, whose values may have been prepared. The caller took the write lock before
+    /// it inserted the documents into the store. This call releases the write lock as soon as it has the apply lock.
     pub fn on_insert_many(
         self: &Arc<Self>,
         held: MutexGuard<'_, ()>,
@@ -305,7 +305,8 @@ impl CollectionSearch {
         });
     }
 
-    /// Applies the replacement of document `number`. The caller has held the write lock since before that in the store.
+    /// Applies the replacement of document `number`. The caller took the write lock before it replaced the document
+    /// in the store, and still holds it.
     pub fn on_replace(self: &Arc<Self>, number: u64, old: &RawDocument, new: &RawDocument) {
         if self.needs_old() {
             let _apply = self.lock_apply();
@@ -313,7 +314,8 @@ impl CollectionSearch {
         }
     }
 
-    /// Applies the deletion of document `number`. The caller has held the write lock since before that in the store.
+    /// Applies the deletion of document `number`. The caller took the write lock before it deleted the document from
+    /// the store, and still holds it.
     pub fn on_delete(self: &Arc<Self>, number: u64, old: &RawDocument) {
         if self.needs_old() {
             let _apply = self.lock_apply();

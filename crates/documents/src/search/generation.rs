@@ -13,7 +13,7 @@ use super::extract::Extractor;
 use super::report::PlanSummary;
 use super::stats::SearchCounters;
 
-/// The cursor of a complete generation.
+/// Value of `Generation::cursor` once the generation is complete.
 const COMPLETE: u64 = u64::MAX;
 
 /// One cache of a set of fields of a collection, correct for all documents below a record number.

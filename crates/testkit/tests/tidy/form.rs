@@ -143,7 +143,7 @@ fn tests_in<'t>(file: &Path, text: &'t str) -> &'t str {
         .map_or("", |(_, tests)| tests)
 }
 
-/// Whether tests let time pass, under any name that they import for it.
+/// Returns whether tests sleep. It finds the sleep function where it is imported, so an alias does not hide it.
 fn rests(tests: &str) -> bool {
     SLEEPS
         .iter()

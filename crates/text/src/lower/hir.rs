@@ -126,7 +126,7 @@ impl Lowering {
         repetition(hir, repeat.min, repeat.max)
     }
 
-    /// Whether a possessive repeat is the same as a plain one here.
+    /// Returns whether a possessive repeat at `place` matches the same rows as a plain repeat.
     fn may_keep(&self, repeat: &Repeat, place: &Place) -> bool {
         match &repeat.node {
             Node::Set(set) => place.cannot_use(set),
@@ -174,7 +174,8 @@ impl Lowering {
         Hir::alternation(vec![row_start(), newline().to_hir()])
     }
 
-    /// Before `newline` or at the end. As the last thing of a match it may take that newline into the match.
+    /// Lowers an assertion that holds before `newline` and at the end of the row. If the assertion comes last in the
+    /// pattern, the match may include that newline.
     fn end(&mut self, place: &Place, newline: Hir) -> Hir {
         if !place.last {
             self.loosen("$ inside the pattern");
