@@ -93,7 +93,7 @@ impl Segment {
         Arc::make_mut(&mut self.block)
     }
 
-    /// Whether both are the same block in memory.
+    /// Returns whether both are the same block in memory.
     pub(crate) fn is_same_block(&self, other: &Segment) -> bool {
         Arc::ptr_eq(&self.block, &other.block)
     }

@@ -105,8 +105,8 @@ pub fn get<'a>(document: &'a RawDocument, key: &str) -> Option<RawBsonRef<'a>> {
         .map(|element| element.value())
 }
 
-/// Whether MongoDB counts a value as true where it accepts any value as a flag: all but `false`, zero, null and
-/// undefined.
+/// Returns whether MongoDB counts a value as true where it accepts any value as a flag: all but `false`, zero, null
+/// and undefined.
 pub fn is_truthy(value: RawBsonRef<'_>) -> bool {
     match value {
         RawBsonRef::Boolean(flag) => flag,
@@ -122,7 +122,7 @@ pub fn is_truthy(value: RawBsonRef<'_>) -> bool {
 /// Minimum bytes that a level of nesting adds: a document that holds another one under an empty name.
 const LEVEL_BYTES_MIN: usize = 7;
 
-/// Whether documents and arrays nest more than `levels` deep.
+/// Returns whether documents and arrays nest more than `levels` deep.
 ///
 /// Descends only into values with enough bytes to nest so deep: small values cost nothing.
 pub fn nests_deeper(value: RawBsonRef<'_>, levels: usize) -> bool {
@@ -168,7 +168,7 @@ pub(crate) fn too_deep() -> Error {
     Error::new(Code::Overflow, message)
 }
 
-/// Whether the first field of a document is the name of an operator.
+/// Returns whether the first field of a document is the name of an operator.
 pub(crate) fn first_is_operator(document: &RawDocument) -> bool {
     elements(document)
         .next()

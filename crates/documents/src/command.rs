@@ -64,7 +64,7 @@ pub struct User {
 
 /// The connection to a client.
 pub trait Link: Debug + Send + Sync {
-    /// Whether the client is gone and cannot receive a reply. Does not block.
+    /// Returns whether the client is gone and cannot receive a reply. Does not block.
     fn is_lost(&self) -> bool;
 }
 
@@ -89,7 +89,7 @@ pub struct ClientContext {
 }
 
 impl ClientContext {
-    /// Whether both clients are the same user or, without authentication, on the same connection.
+    /// Returns whether both clients are the same user or, without authentication, on the same connection.
     pub(crate) fn is_same(&self, other: &ClientContext) -> bool {
         match (&self.user, &other.user) {
             (None, None) => self.connection_id == other.connection_id,

@@ -41,7 +41,7 @@ pub fn temporary(db: &str) -> Namespace {
     crate::commands::output::temporary(db)
 }
 
-/// Whether only the server itself may write the collection.
+/// Returns whether only the server itself may write the collection.
 pub fn is_reserved(namespace: &Namespace) -> bool {
     let collection = &namespace.collection;
     collection.starts_with("system.") && collection != "system.js"

@@ -326,8 +326,8 @@ impl Code {
         self.plain.find((subject, from), self.limits, None)
     }
 
-    /// Whether the subject matches, errors counting as no match, with checks of `stop`: PCRE2's match limit holds for
-    /// each place that a match may start at, so that a long value may take hours.
+    /// Returns whether the subject matches, errors counting as no match, with checks of `stop`: PCRE2's match limit
+    /// holds for each place that a match may start at, so that a long value may take hours.
     ///
     /// # Errors
     /// [`Stopped`] if `stop` said so.
@@ -354,7 +354,7 @@ impl Code {
         self.watched.get_or_init(made).as_ref()
     }
 
-    /// Whether the subject matches; errors count as no match.
+    /// Returns whether the subject matches; errors count as no match.
     pub(crate) fn is_match(&self, subject: &[u8]) -> bool {
         matches!(self.find(subject, 0), Ok(Some(_)))
     }

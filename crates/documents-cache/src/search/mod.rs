@@ -122,7 +122,8 @@ impl<'a> Search<'a> {
         }
     }
 
-    /// Whether counting rows gives the count: true for one condition, possibly negated, on a field without arrays.
+    /// Returns whether counting rows gives the count: true for one condition, possibly negated, on a field without
+    /// arrays.
     fn counts_alone(&self) -> bool {
         let (leaf, _) = strip_not(&self.request.expr);
         match leaf {

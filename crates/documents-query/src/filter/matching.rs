@@ -65,7 +65,7 @@ impl<'f> Walk<'f> {
 }
 
 impl Node {
-    /// Whether the document matches.
+    /// Returns whether the document matches.
     pub(super) fn matches(&self, document: &RawDocument, walk: &mut Walk<'_>) -> bool {
         match self {
             Node::And(nodes) => nodes.iter().all(|node| node.matches(document, walk)),
@@ -88,7 +88,7 @@ impl Node {
         answer
     }
 
-    /// Whether a value itself passes. Leaves with an empty path test it, others look into it.
+    /// Returns whether a value itself passes. Leaves with an empty path test it, others look into it.
     pub(super) fn matches_value(&self, value: RawBsonRef<'_>, walk: &mut Walk<'_>) -> bool {
         match self {
             Node::And(nodes) => nodes.iter().all(|node| node.matches_value(value, walk)),
@@ -104,7 +104,7 @@ impl Node {
         }
     }
 
-    /// Whether a document, or an array seen as one with its indexes for names, matches.
+    /// Returns whether a document, or an array seen as one with its indexes for names, matches.
     pub(super) fn matches_container(&self, value: RawBsonRef<'_>, walk: &mut Walk<'_>) -> bool {
         match value {
             RawBsonRef::Document(document) => self.matches_aside(document, walk),

@@ -68,7 +68,7 @@ impl Test {
         }
     }
 
-    /// Whether the value passes; `None` is a missing field.
+    /// Returns whether the value passes; `None` is a missing field.
     pub(super) fn passes(&self, value: Option<RawBsonRef<'_>>, walk: &mut Walk<'_>) -> bool {
         let Some(value) = value else {
             return self.passes_missing();

@@ -69,7 +69,7 @@ impl UpdatePath {
         })
     }
 
-    /// Whether the path resolves differently for each document.
+    /// Returns whether the path resolves differently for each document.
     pub fn is_positional(&self) -> bool {
         self.steps.iter().any(|step| !matches!(step, Step::Name(_)))
     }

@@ -69,7 +69,7 @@ pub struct FjallEngine {
     write_buffer_bytes: u64,
     buffers: buffers::Buffers,
     sealing: sealing::Sealing,
-    /// Makes a writer that is ahead of the background work wait.
+    /// Makes a writer wait that is ahead of the background thread.
     pause: fn(Duration),
     partitions: RwLock<Partitions>,
     journal: synced::JournalSync,
@@ -268,11 +268,12 @@ impl FjallEngine {
             .map_err(|error| StoreError::io("write a probe", error))
     }
 
-    /// Waits until the background work has caught up with the partitions of a batch, and seals their buffers that are
-    /// full.
+    /// Waits until the background thread has caught up with the partitions of a batch, and seals the full write
+    /// buffers of these partitions.
     ///
     /// # Errors
-    /// [`StoreError::ReadOnly`] and [`StoreError::DiskFull`] if the background has failed. Those of a sync.
+    /// [`StoreError::ReadOnly`] and [`StoreError::DiskFull`] if the background thread has failed. The errors of a
+    /// sync.
     fn throttle(&self, keyspaces: &[Keyspace]) -> Result<()> {
         let is_full = |keyspace: &Keyspace| {
             keyspace.tree.active_memtable().size() > self.buffer_bytes(keyspace.name())
@@ -291,13 +292,13 @@ impl FjallEngine {
         self.seal(&full)
     }
 
-    /// Seals write buffers, so that the background writes them out.
+    /// Seals write buffers, so that the background thread writes them out.
     fn seal(&self, buffers: &[sealing::Buffer]) -> Result<()> {
         let sealed = self.sealing.seal(&self.database, buffers, || self.sync())?;
         sealed.map_err(|error| self.write_failed("write tables", error))
     }
 
-    /// Waits for the background, as long as it has not failed.
+    /// Waits for the background thread while `is_behind` holds. Fails if that thread has failed.
     fn wait_while(&self, is_behind: impl Fn() -> bool) -> Result<()> {
         while is_behind() {
             self.check_background()?;

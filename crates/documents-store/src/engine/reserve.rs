@@ -117,8 +117,8 @@ impl Batch {
         self.writes.iter().map(bytes).sum::<usize>() as u64
     }
 
-    /// Whether the batch frees space: at least half of its writes are removals. Those of a deletion are, beside its
-    /// updates of statistics and history.
+    /// Returns whether the batch frees space: at least half of its writes are removals. Those of a deletion are,
+    /// beside its updates of statistics and history.
     fn is_shrinking(&self) -> bool {
         let removed = self.writes.iter().filter(|write| write.value.is_none());
         removed.count() * 2 >= self.writes.len()

@@ -22,7 +22,7 @@ use crate::error::Result;
 /// loop that does not end on a failure.
 const SEALED_MAX: usize = 3;
 /// Maximum number of write buffers that are queued at once to be written out. fjall's queue takes 1,000 messages, two
-/// for each of them. Then it blocks, forever if the background has failed.
+/// for each buffer. When the queue is full it blocks, forever if the background thread has failed.
 const QUEUED_MAX: usize = 500;
 /// Maximum number of buffers that are sealed at once.
 pub(super) const AT_ONCE_MAX: usize = 100;
@@ -54,7 +54,7 @@ pub(super) fn is_behind(keyspace: &Keyspace) -> bool {
     keyspace.tree.sealed_memtable_count() >= SEALED_MAX
 }
 
-/// Whether no more buffers may be queued to be written out.
+/// Returns whether no more buffers may be queued to be written out.
 pub(super) fn is_queue_full(database: &Database) -> bool {
     database.outstanding_flushes() + AT_ONCE_MAX > QUEUED_MAX
 }
@@ -73,11 +73,11 @@ impl Sealing {
         batch.commit()
     }
 
-    /// Seals at most [`AT_ONCE_MAX`] buffers after `sync` has synced the journal. Leaves those that are sealed
-    /// already, and those that the background is not ready for.
+    /// Seals at most [`AT_ONCE_MAX`] buffers after `sync` has synced the journal. Leaves buffers that are sealed
+    /// already, and buffers that the background thread is not ready for.
     ///
     /// # Errors
-    /// Those of `sync`. The inner result is that of fjall.
+    /// The errors of `sync`. The inner result is that of fjall.
     pub(super) fn seal(
         &self,
         database: &Database,
@@ -111,7 +111,7 @@ mod tests {
     use crate::engine::{Batch, Engine, Partition, PartitionKind};
     use crate::options::StoreOptions;
 
-    /// How long the background may take for a few small tables.
+    /// Maximum time that the background thread may take to write a few small tables.
     const PATIENCE: Duration = Duration::from_secs(60);
 
     fn open(folder: &Path, change: impl FnOnce(&mut StoreOptions)) -> FjallEngine {
@@ -164,7 +164,7 @@ mod tests {
         }
     }
 
-    /// Stops the background after it has synced the journal, seals another buffer, lets the background write both,
+    /// Stops the background thread after it has synced the journal, seals another buffer, lets the thread write both,
     /// and takes from the journal what was not synced.
     #[test]
     fn a_table_holds_no_batch_that_a_power_failure_takes_from_the_journal() {
@@ -222,7 +222,7 @@ mod tests {
         let busy = first_keyspace.tree.get_flush_lock();
         (0..3).for_each(|at| put(&engine, &first, at, 3 << 10));
         let is_busy = || first_keyspace.tree.sealed_memtable_count() > 0;
-        wait_until(is_busy, "the background is busy");
+        wait_until(is_busy, "the background thread is busy");
         let written = AtomicU32::new(0);
         let has_tables = || other_keyspace.table_count() > 0;
         let write = || {
@@ -236,9 +236,9 @@ mod tests {
             scope.spawn(write);
             scope.spawn(write);
             let is_full = || is_behind(&other_keyspace) || written.load(Ordering::Relaxed) > 1_500;
-            wait_until(is_full, "the background has much to do");
+            wait_until(is_full, "the background thread has much to do");
             drop(busy);
-            wait_until(has_tables, "the background writes tables");
+            wait_until(has_tables, "the background thread writes tables");
         });
     }
 }

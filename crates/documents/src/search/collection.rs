@@ -110,13 +110,13 @@ impl State {
         fields
     }
 
-    /// Whether the newest generation has, or will have, exactly the declared fields.
+    /// Returns whether the newest generation has, or will have, exactly the declared fields.
     fn is_settled(&self) -> bool {
         let newest = self.building.as_ref().or(self.ready.as_ref());
         newest.is_some_and(|generation| generation.has_exactly(&self.fields()))
     }
 
-    /// Whether the complete generation has more than the declared fields, and none is being built.
+    /// Returns whether the complete generation has more than the declared fields, and none is being built.
     fn is_shrunk(&self) -> bool {
         let more = |ready: &Arc<Generation>| {
             self.declared.iter().all(|index| ready.has(index)) && !ready.has_exactly(&self.fields())
@@ -133,7 +133,7 @@ impl State {
         self.ready.iter().chain(&self.building)
     }
 
-    /// Whether the ready generation answers `index`.
+    /// Returns whether the ready generation answers `index`.
     pub fn is_ready(&self, index: &CacheIndex) -> bool {
         self.ready
             .as_ref()
@@ -271,7 +271,7 @@ impl CollectionSearch {
         &self.cache
     }
 
-    /// Whether the cache needs the old document of a replacement or deletion.
+    /// Returns whether the cache needs the old document of a replacement or deletion.
     pub fn needs_old(&self) -> bool {
         self.follows.load(Ordering::Acquire)
     }

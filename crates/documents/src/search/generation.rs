@@ -71,12 +71,12 @@ impl Generation {
         self.abandoned.store(true, Ordering::Release);
     }
 
-    /// Whether the build should end.
+    /// Returns whether the build should end.
     pub fn is_abandoned(&self) -> bool {
         self.abandoned.load(Ordering::Acquire)
     }
 
-    /// Whether it has every field of `index`.
+    /// Returns whether it has every field of `index`.
     pub fn has(&self, index: &CacheIndex) -> bool {
         let fields = self.extractor.fields();
         index
@@ -85,7 +85,7 @@ impl Generation {
             .all(|path| fields.index_of(path).is_some())
     }
 
-    /// Whether it has exactly these fields, in any order.
+    /// Returns whether it has exactly these fields, in any order.
     pub fn has_exactly(&self, fields: &[&str]) -> bool {
         let mine = self.extractor.fields();
         mine.len() == fields.len() && fields.iter().all(|path| mine.index_of(path).is_some())

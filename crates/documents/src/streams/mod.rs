@@ -94,8 +94,8 @@ pub trait Stream: Send {
         None
     }
 
-    /// Whether the next batch takes microseconds, for any filter and projection, so that it may be made on a network
-    /// thread.
+    /// Returns whether the next batch takes microseconds, for any filter and projection, so that it may be made on a
+    /// network thread.
     fn is_short(&self) -> bool {
         false
     }

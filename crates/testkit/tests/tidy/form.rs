@@ -125,7 +125,7 @@ fn comments_fit_on_a_screen() {
     assert_none(&complaints);
 }
 
-/// Whether a name stands in the text as a word of its own.
+/// Returns whether a name stands in the text as a word of its own.
 fn has_word(text: &str, word: &str) -> bool {
     let is_part = |c: char| c.is_alphanumeric() || c == '_';
     text.match_indices(word).any(|(at, _)| {

@@ -82,7 +82,7 @@ impl LiteralEngine {
         at
     }
 
-    /// Whether a value contains the literal, with a check of `stop` before each window.
+    /// Returns whether a value contains the literal, with a check of `stop` before each window.
     fn contains_until(&self, value: &[u8], stop: &Stop) -> Result<bool, Stopped> {
         let mut at = 0;
         loop {

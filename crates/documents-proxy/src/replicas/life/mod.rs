@@ -20,8 +20,8 @@
 //! ```
 //!
 //! Only a replica that is `Ready` answers while the upstream is there. Every transition but `start_following` and
-//! `complete` begins a new *epoch*. Work in the background (a load, a change stream) names the epoch that it is for; it
-//! is refused when the replica has moved on, and so are transitions that no arrow shows.
+//! `complete` begins a new *epoch*. A background task (a load, a change stream) names the epoch that it is for. Its
+//! transitions are refused when the replica is in a later epoch, and so are transitions that no arrow shows.
 //!
 //! - `Loading` counts as the replica's copy only at its end. What is written meanwhile is noted, so that the load does
 //!   not bring back an older version.
