@@ -108,7 +108,7 @@ impl Devices {
     ///
     /// All listeners get all events in the same order, on the thread on which a device joins, leaves or fails: for a
     /// loss, the thread of that device. A listener returns at once. It may look at the devices, but does not add or
-    /// remove one, subscribe, or wait for a device; it wakes a thread of its own for that.
+    /// remove one, subscribe, or wait for a device; it wakes a separate thread for that.
     pub fn subscribe(
         &self,
         listener: impl Fn(&DeviceEvent) + Send + Sync + 'static,

@@ -205,7 +205,7 @@ impl Owner<'_> {
     }
 }
 
-/// How long the thread of a GPU spins after a step of a job.
+/// Returns how long the thread of a GPU spins after a step of a job.
 fn spin_time(class: Class) -> Duration {
     match class {
         Class::Interactive => SPIN_TIME,
@@ -214,7 +214,7 @@ fn spin_time(class: Class) -> Duration {
     }
 }
 
-/// How long the thread sleeps before it looks at events again, after it has waited for some time.
+/// Returns how long the thread sleeps before it looks at events again, after it has waited for some time.
 fn sleep_time(waited: Duration, has_load: bool) -> Duration {
     let max = if has_load { LOAD_SLEEP_MAX } else { SLEEP_MAX };
     (waited / 8).clamp(SLEEP_MIN, max)

@@ -108,7 +108,8 @@ impl Segment {
         self.deleted.is_some()
     }
 
-    /// A range of rows as a segment of its own. It keeps the copy on a device only if it is the whole segment.
+    /// Returns a range of rows as a separate segment. The new segment keeps the copy on a device only if it is the
+    /// whole segment.
     pub(crate) fn cut(&self, rows: Range<usize>) -> Segment {
         if rows == (0..self.block.len()) {
             return self.clone();

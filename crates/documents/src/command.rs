@@ -37,7 +37,7 @@ impl Command {
         }
     }
 
-    /// A command that is an argument of another one, for the same database.
+    /// A command that is an argument of another command, for the same database.
     pub(crate) fn within(outer: &Command, body: &RawDocument) -> Command {
         Command {
             name: first_key(body).unwrap_or_default(),

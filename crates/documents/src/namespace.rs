@@ -35,8 +35,8 @@ pub fn parse(full: &str) -> Result<Namespace, CommandError> {
     }
 }
 
-/// A namespace for a temporary collection of a database, to be moved over another one by `renameCollection`. Its name
-/// is unique. The collection is dropped when the documents are opened again.
+/// A namespace for a temporary collection of a database, which `renameCollection` will move over another collection.
+/// Its name is unique. The collection is dropped when the documents are opened again.
 pub fn temporary(db: &str) -> Namespace {
     crate::commands::output::temporary(db)
 }

@@ -61,7 +61,7 @@ pub(crate) struct MatchLimits {
 }
 
 impl MatchLimits {
-    /// No limits, for patterns and subjects of our own.
+    /// No limits, for patterns and subjects that this crate makes itself.
     pub(crate) const NONE: MatchLimits = MatchLimits {
         steps: u32::MAX,
         depth: u32::MAX,
@@ -424,7 +424,8 @@ fn settings_bytes(pattern: &str) -> usize {
     pattern.len() - rest.len()
 }
 
-/// What follows the setting at the beginning of a pattern. Returns `None` if it does not begin with a setting.
+/// Returns what follows the setting at the beginning of a pattern. Returns `None` if it does not begin with a
+/// setting.
 fn after_setting(pattern: &str) -> Option<&str> {
     let (name, after) = pattern.strip_prefix("(*")?.split_once(')')?;
     let is_setting = |c: char| c.is_ascii_uppercase() || c.is_ascii_digit() || "_=".contains(c);

@@ -82,12 +82,12 @@ impl Program {
         Program::from_literal(Place::Anywhere, literal)
     }
 
-    /// How the program searches.
+    /// Returns how the program searches.
     pub fn tier(&self) -> Tier {
         self.description.tier
     }
 
-    /// What the program is made of.
+    /// Returns what the program is made of.
     pub fn describe(&self) -> ProgramDescription {
         self.description.clone()
     }
@@ -151,7 +151,7 @@ impl Program {
     }
 
     /// Returns whether the tables that a GPU reads have to be made yet, and that may take seconds. A thread that
-    /// serves others leaves it to another one, which calls [`make_device_form`](Program::make_device_form).
+    /// serves other work leaves this to another thread, which calls [`make_device_form`](Program::make_device_form).
     pub fn lacks_large_device_form(&self) -> bool {
         self.tier() >= Tier::LargeDfa && self.device_form.get().is_none()
     }

@@ -204,8 +204,8 @@ impl<M: HostMemory> HostRegistration<M> {
         memory
     }
 
-    /// Where kernels of the device read the memory without a copy, over the bus. The caller of the launch keeps it
-    /// until the stream is done.
+    /// Returns the address at which kernels of the device read the memory over the bus, without a copy. The caller of
+    /// the launch must keep the registration until the stream is done.
     pub fn device_pointer<T>(&self) -> DevicePointer<T> {
         DevicePointer::new(self.device_address())
     }

@@ -13,7 +13,7 @@ use crate::bucket::Bucket;
 use crate::cache::Shared;
 use crate::segment::Segment;
 
-/// A part of a bucket that will become a bucket of its own.
+/// A part of a bucket that will become a separate bucket.
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct Piece {
     /// Rows of each segment.

@@ -373,7 +373,7 @@ fn without_numbers(mut answer: SearchAnswer) -> SearchAnswer {
     answer
 }
 
-/// Runs long work on a thread of its own.
+/// Runs long work on a separate thread.
 async fn blocking<T: Send + 'static>(
     work: impl FnOnce() -> T + Send + 'static,
 ) -> Result<T, SearchError> {

@@ -60,7 +60,7 @@ pub enum Test {
 }
 
 impl Test {
-    /// How this test treats a path that ends in an array.
+    /// Returns how this test treats a path that ends in an array.
     pub fn leaf(&self) -> Leaf {
         match self {
             Test::Size(_) | Test::ElemMatchValue(_) | Test::ElemMatchObject(_) => Leaf::Whole,

@@ -83,7 +83,7 @@ pub struct FjallEngine {
 /// State of fjall's list of partitions.
 #[derive(Default)]
 struct List {
-    /// The number that its manifest had before it was set aside; `None` if it is not aside.
+    /// The number that the manifest had before it was set aside; `None` if it is not set aside.
     aside: Option<u64>,
     /// Why the list must no longer change in this run.
     failure: Option<StoreError>,
@@ -96,8 +96,8 @@ impl List {
         if number == before {
             return Ok(());
         }
-        // A change takes one number, and a merge of the list another one. After a manifest was set aside, fjall may
-        // use its number again.
+        // A change takes one number, and a merge of the list takes another number. After a manifest was set aside,
+        // fjall may use its number again.
         let unmerged = self.aside.take().unwrap_or(before + 1);
         if !is_changed || number != unmerged {
             manifest::set_aside(folder)?;
@@ -244,7 +244,7 @@ impl FjallEngine {
         error
     }
 
-    /// Why no writes are taken: the disk is still full, or something failed.
+    /// Returns why no writes are taken: the disk is still full, or something failed.
     fn refused(&self) -> StoreError {
         if let Err(error @ StoreError::DiskFull { .. }) = self.probe() {
             return error;
@@ -336,7 +336,7 @@ impl FjallEngine {
 
     /// Creates or deletes a partition, unless the background thread has failed.
     ///
-    /// fjall lists the partitions in a tree of its own. After a failed change of the list it may overwrite the list's
+    /// fjall lists the partitions in a separate tree. After a failed change of the list it may overwrite the list's
     /// current manifest, also after a failed merge, which it does not report. So the manifest is set aside whenever
     /// it may be that of a failed attempt: after an error, and after a merge.
     fn change_list<T>(

@@ -179,7 +179,7 @@ mod tests {
             put(&engine, &partition, 0, 150 << 10);
             put(&engine, &other, 0, 100 << 10);
             put(&engine, &other, 1, 300 << 10);
-            // Seals both buffers, and waits until the other one is written. The last one seals again.
+            // Seals both buffers, and waits until the other buffer is written. The last write seals again.
             put(&engine, &partition, 1, 1 << 10);
             put(&engine, &partition, 2, 200 << 10);
             put(&engine, &partition, 3, 200 << 10);

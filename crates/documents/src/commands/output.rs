@@ -185,7 +185,7 @@ enum Matched {
     Fail,
 }
 
-/// What to do if it has none.
+/// What to do if the collection has no matching document.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Unmatched {
     Insert,

@@ -140,7 +140,7 @@ impl State {
             .is_some_and(|generation| generation.has(index))
     }
 
-    /// How the build of `names` ended. Returns `None` while it runs.
+    /// Returns how the build of `names` ended. Returns `None` while it runs.
     fn outcome(&self, names: &[String]) -> Option<Result<(), BuildError>> {
         let mut all_ready = true;
         for name in names {

@@ -76,7 +76,7 @@ impl Generation {
         self.abandoned.load(Ordering::Acquire)
     }
 
-    /// Returns whether it has every field of `index`.
+    /// Returns whether the generation has every field of `index`.
     pub fn has(&self, index: &CacheIndex) -> bool {
         let fields = self.extractor.fields();
         index
@@ -85,7 +85,7 @@ impl Generation {
             .all(|path| fields.index_of(path).is_some())
     }
 
-    /// Returns whether it has exactly these fields, in any order.
+    /// Returns whether the generation has exactly these fields, in any order.
     pub fn has_exactly(&self, fields: &[&str]) -> bool {
         let mine = self.extractor.fields();
         mine.len() == fields.len() && fields.iter().all(|path| mine.index_of(path).is_some())
@@ -98,7 +98,7 @@ impl Generation {
             .for_each(|leaf| self.searches.count(leaf.field, leaf.tier));
     }
 
-    /// How often the conditions of a field were searched, by tier.
+    /// Returns how often the conditions of a field were searched, by tier.
     pub fn searches(&self, column: usize) -> BTreeMap<&'static str, u64> {
         self.searches.of(column)
     }

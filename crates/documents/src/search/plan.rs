@@ -181,14 +181,14 @@ impl SearchPlan {
         &self.filter
     }
 
-    /// What the plan asks the cache.
+    /// Returns what the plan asks the cache.
     pub fn summary(&self) -> &PlanSummary {
         &self.summary
     }
 }
 
 impl State {
-    /// Why `index`, which is declared, cannot answer.
+    /// Returns why `index`, which is declared, cannot answer.
     pub fn unready(&self, index: &CacheIndex) -> NotUsed {
         if let Some(building) = self
             .building

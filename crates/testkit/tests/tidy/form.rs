@@ -143,7 +143,7 @@ fn tests_in<'t>(file: &Path, text: &'t str) -> &'t str {
         .map_or("", |(_, tests)| tests)
 }
 
-/// Returns whether tests sleep. It finds the sleep function where it is imported, so an alias does not hide it.
+/// Returns whether tests use a function of `SLEEPS`. Its import counts too, so an alias does not hide it.
 fn rests(tests: &str) -> bool {
     SLEEPS
         .iter()

@@ -40,7 +40,7 @@ enum Role {
     Plain,
     /// Reports that the row before matched. No input tells this state from others.
     Hit,
-    /// The start, where it has to stay a state of its own.
+    /// The start, if it must not be merged with another state.
     Start,
 }
 

@@ -1,4 +1,4 @@
-//! The life of a replica: which of its states it is in, and which transitions lead to another one.
+//! The life of a replica: its states, and the transitions between them.
 //!
 //! ```text
 //!                declare            expect_resume
@@ -303,12 +303,12 @@ impl Life {
         !matches!(self.state, State::Undeclared)
     }
 
-    /// Returns whether it answers while the upstream is there.
+    /// Returns whether the replica answers while the upstream is there.
     pub fn is_ready(&self) -> bool {
         matches!(self.state, State::Ready { .. })
     }
 
-    /// Returns whether it can be resumed from what an earlier run left.
+    /// Returns whether the replica can be resumed from what an earlier run left.
     pub fn may_resume(&self) -> bool {
         self.held() == Held::Left
     }
