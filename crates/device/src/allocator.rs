@@ -21,8 +21,8 @@ pub fn return_free_memory() {
     }
 }
 
-/// Sets the allocator to return large blocks to the system when they are freed. To be called before other threads
-/// start.
+/// Sets the allocator to return large blocks to the system when they are freed. The program must call it before it
+/// starts other threads.
 pub fn give_back_large_blocks() {
     #[cfg(all(target_os = "linux", target_env = "gnu"))]
     // SAFETY: `mallopt` takes two numbers and touches the allocator's own state alone, under its lock.

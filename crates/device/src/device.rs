@@ -374,14 +374,14 @@ impl Device {
         }
     }
 
-    /// Returns whether kernels and copies of this GPU use the memory of another one without a way through the host.
+    /// Returns whether kernels and copies of this GPU use the memory of another GPU without a copy through the host.
     pub fn reaches(&self, other: &Device) -> bool {
         let gpu = self.gpu.as_ref();
         gpu.is_some_and(|gpu| gpu.peers.lock().contains(&other.id()))
     }
 
-    /// Lets this GPU use the memory of another one, if the cards are peers. Without it, copies between the two go
-    /// through the host.
+    /// Lets this GPU use the memory of another GPU, if the cards are peers. Without this access, copies between the
+    /// two go through the host.
     pub(crate) fn enable_peer(&self, other: &Device) {
         let (Some(own), Some(peer)) = (&self.gpu, &other.gpu) else {
             return;

@@ -108,7 +108,7 @@ impl Devices {
     ///
     /// All listeners get all events in the same order, on the thread on which a device joins, leaves or fails: for a
     /// loss, the thread of that device. A listener returns at once. It may look at the devices, but does not add or
-    /// remove one, subscribe, or wait for a device; it wakes a thread of its own for that.
+    /// remove one, subscribe, or wait for a device; it wakes a separate thread for that.
     pub fn subscribe(
         &self,
         listener: impl Fn(&DeviceEvent) + Send + Sync + 'static,
@@ -140,9 +140,9 @@ impl Devices {
         wanted.into_iter().map(|one| self.start(one)).collect()
     }
 
-    /// Halts every GPU after the step that its thread runs now. To be called at the end of the process, when CUDA's
-    /// libraries are unloaded while threads still run. Blocks until all are halted; a compilation of kernels takes
-    /// seconds.
+    /// Halts every GPU after the step that its thread runs now. The server calls this when the process ends, because
+    /// CUDA's libraries are unloaded then while threads still run. Blocks until all are halted; a compilation of
+    /// kernels takes seconds.
     pub fn halt(&self) {
         let halt = |device: &Arc<Device>| {
             let (report, halted) = sync_channel(1);

@@ -1,4 +1,4 @@
-//! What happens to a set of devices: for the users of devices, and for people who watch them.
+//! Changes to a set of devices (joined, left, lost), for code that uses the devices and for operators who watch them.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::fmt;

@@ -126,7 +126,8 @@ impl Owner<'_> {
         self.context.drop_retired()
     }
 
-    /// Waits for the next job for a short time: it spins, or sleeps until a job arrives or the next look at events.
+    /// Waits for the next job. During the spinning time it looks once and returns. Otherwise it sleeps until a job
+    /// arrives or, if events are pending, until they are to be polled. With nothing pending it blocks without limit.
     /// Returns whether more jobs can come.
     fn wait(&mut self) -> bool {
         let now = Instant::now();
@@ -204,7 +205,7 @@ impl Owner<'_> {
     }
 }
 
-/// How long the thread of a GPU spins after a step of a job.
+/// Returns how long the thread of a GPU spins after a step of a job.
 fn spin_time(class: Class) -> Duration {
     match class {
         Class::Interactive => SPIN_TIME,
@@ -213,7 +214,7 @@ fn spin_time(class: Class) -> Duration {
     }
 }
 
-/// How long the thread sleeps before it looks at events again, after it has waited for some time.
+/// Returns how long the thread sleeps before it looks at events again, after it has waited for some time.
 fn sleep_time(waited: Duration, has_load: bool) -> Duration {
     let max = if has_load { LOAD_SLEEP_MAX } else { SLEEP_MAX };
     (waited / 8).clamp(SLEEP_MIN, max)

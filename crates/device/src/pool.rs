@@ -197,7 +197,7 @@ impl MemoryPool {
         self.memory.has_room(self.share, bytes)
     }
 
-    /// Asks this tenant for bytes above its minimum, for another one.
+    /// Asks this tenant for bytes above its minimum, which another tenant needs.
     fn give_back(&self, bytes: u64, needed_by: &MemoryPool) {
         let bytes = bytes.min(self.excess_bytes());
         if let Some(reclaim) = self.reclaim.as_ref().filter(|_| bytes > 0) {

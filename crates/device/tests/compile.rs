@@ -69,7 +69,7 @@ fn spec() -> ProgramSpec {
     }
 }
 
-/// Whether kernels can be compiled here. `FOREBAY_REQUIRE_NVRTC=1` says that they must.
+/// Returns whether kernels can be compiled here. `FOREBAY_REQUIRE_NVRTC=1` says that they must.
 fn has_nvrtc() -> bool {
     let found = nvrtc_version();
     if let Err(error) = &found {

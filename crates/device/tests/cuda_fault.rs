@@ -72,7 +72,7 @@ fn a_kernel_that_faults_loses_its_device_alone() {
     };
     host.submit(Box::new(job)).expect("the host continues");
     assert_eq!(receiver.recv(), Ok(()));
-    // Handles of the GPU can still be queried, which returns the fault, and dropped.
+    // Handles of the GPU can still be dropped, and can still be queried: the query returns the fault.
     assert!(event.wait().is_err());
     drop((event, pinned, memory));
 }

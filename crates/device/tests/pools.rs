@@ -76,7 +76,7 @@ impl Tenant {
         self.used().saturating_sub(self.min)
     }
 
-    /// What others cannot have.
+    /// Returns what others cannot have.
     fn held(&self) -> u64 {
         let min = self.pool.as_ref().map_or(0, |_| self.min);
         self.used().max(min)

@@ -20,7 +20,7 @@ use forebay_documents_cache::{
 const FIELDS: [&str; 5] = ["a", "b", "c", "d", "e"];
 /// The value of a field is the line of this multiple of the document's number.
 const STEPS: [usize; FIELDS.len()] = [1, 7, 13, 31, 101];
-/// Documents of one batch.
+/// Number of documents in a batch.
 const BATCH: usize = 1000;
 /// Time between two exact finds.
 const FIND_EVERY: Duration = Duration::from_millis(2);

@@ -54,7 +54,7 @@ impl Batch {
         self.documents
     }
 
-    /// Whether it has no document.
+    /// Returns whether the batch has no document.
     pub fn is_empty(&self) -> bool {
         self.documents == 0
     }

@@ -34,7 +34,7 @@ pub(crate) struct DevicePartitions {
     pub(crate) host_buckets: Vec<usize>,
 }
 
-/// Whether the device searches a copy of its own with kernels.
+/// Returns whether the device is a GPU, which holds its own copy of the values and searches the copy with kernels.
 pub(crate) fn is_gpu(device: &Device) -> bool {
     device.kind() == DeviceKind::Cuda
 }

@@ -93,7 +93,7 @@ impl Segment {
         Arc::make_mut(&mut self.block)
     }
 
-    /// Whether both are the same block in memory.
+    /// Returns whether both are the same block in memory.
     pub(crate) fn is_same_block(&self, other: &Segment) -> bool {
         Arc::ptr_eq(&self.block, &other.block)
     }
@@ -108,7 +108,8 @@ impl Segment {
         self.deleted.is_some()
     }
 
-    /// A range of rows as a segment of its own. It keeps the copy on a device only if it is the whole segment.
+    /// Returns a range of rows as a separate segment. The new segment keeps the copy on a device only if it is the
+    /// whole segment.
     pub(crate) fn cut(&self, rows: Range<usize>) -> Segment {
         if rows == (0..self.block.len()) {
             return self.clone();

@@ -1,4 +1,5 @@
-//! Random writes, flushes, splits, merges, joins, leaves and losses, every answer compared with a naive model.
+//! Random writes, flushes, splits and merges, and devices that join, leave and are lost. Every answer is compared
+//! with that of a naive model.
 
 mod common;
 

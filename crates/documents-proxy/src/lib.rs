@@ -1,6 +1,6 @@
 //! The proxy in front of an upstream: another MongoDB-compatible server whose documents Forebay does not own.
 //!
-//! Every client has a `connection` of its own to the [upstream](Upstream), and messages pass through it. Of the
+//! Every client has a separate `connection` to the [upstream](Upstream), and messages pass through it. Of the
 //! collections with caches, `replicas` hold the `_id`s and the cached fields; they answer what they can, find the
 //! `_id`s of what they cannot, and follow the upstream's writes.
 //!
@@ -140,7 +140,7 @@ impl Proxy {
         &self.upstream
     }
 
-    /// How many commands were passed on, by name.
+    /// Returns how many commands were passed on, by name.
     pub fn forwarded(&self) -> Vec<(&'static str, u64)> {
         let counters = self.forwarded.iter();
         let mut counts: Vec<_> = counters
@@ -150,7 +150,7 @@ impl Proxy {
         counts
     }
 
-    /// What became of reads on collections with caches.
+    /// Returns what became of reads on collections with caches.
     pub fn reads(&self) -> &Counters {
         &self.replicas.counters
     }

@@ -5,7 +5,7 @@
 use bson::{Document, RawDocumentBuf, doc};
 use forebay_documents_query::{Filter, Limits};
 
-/// Documents of a round.
+/// Number of documents in a round.
 const DOCUMENTS: usize = 100_000;
 const ROUNDS: usize = 9;
 

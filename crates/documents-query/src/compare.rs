@@ -66,7 +66,7 @@ pub fn compare(a: RawBsonRef<'_>, b: RawBsonRef<'_>) -> Ordering {
         .then_with(|| compare_within_class(a, b))
 }
 
-/// Whether two values are equal across types (`1`, `1.0` and `NumberLong(1)` are).
+/// Returns whether two values are equal across types (`1`, `1.0` and `NumberLong(1)` are).
 pub fn equal(a: RawBsonRef<'_>, b: RawBsonRef<'_>) -> bool {
     compare(a, b) == Ordering::Equal
 }

@@ -71,7 +71,7 @@ fn finite(negative: bool, bits: u128) -> Decimal {
 }
 
 impl Decimal {
-    /// Whether this is a zero of any sign and exponent.
+    /// Returns whether this is a zero of any sign and exponent.
     pub fn is_zero(&self) -> bool {
         matches!(self, Decimal::Finite { coefficient: 0, .. })
     }

@@ -1,9 +1,9 @@
 //! Reading raw BSON element by element.
 //!
 //! [`Elements`] never fails: it ends where a document is malformed, and returns a value that cannot be read (a string
-//! that is not UTF-8) as opaque binary. Such a field exists, equals itself, and matches no string and no pattern. No
-//! bytes of a client read as opaque binary. Copies of an element keep its bytes, so nothing is lost on the way through
-//! an update or a projection.
+//! that is not UTF-8) as opaque binary. Such a field exists, equals itself, and matches no string and no pattern. A
+//! binary value that a client sends never has the subtype of an opaque one. Copies of an element keep its bytes, so
+//! nothing is lost on the way through an update or a projection.
 
 use bson::raw::{
     RawArray, RawBinaryRef, RawBsonRef, RawDocument, RawDocumentBuf, RawElement, RawIter,
@@ -105,8 +105,8 @@ pub fn get<'a>(document: &'a RawDocument, key: &str) -> Option<RawBsonRef<'a>> {
         .map(|element| element.value())
 }
 
-/// Whether MongoDB counts a value as true where it accepts any value as a flag: all but `false`, zero, null and
-/// undefined.
+/// Returns whether MongoDB counts a value as true where it accepts any value as a flag: all but `false`, zero, null
+/// and undefined.
 pub fn is_truthy(value: RawBsonRef<'_>) -> bool {
     match value {
         RawBsonRef::Boolean(flag) => flag,
@@ -122,7 +122,7 @@ pub fn is_truthy(value: RawBsonRef<'_>) -> bool {
 /// Minimum bytes that a level of nesting adds: a document that holds another one under an empty name.
 const LEVEL_BYTES_MIN: usize = 7;
 
-/// Whether documents and arrays nest more than `levels` deep.
+/// Returns whether documents and arrays nest more than `levels` deep.
 ///
 /// Descends only into values with enough bytes to nest so deep: small values cost nothing.
 pub fn nests_deeper(value: RawBsonRef<'_>, levels: usize) -> bool {
@@ -168,7 +168,7 @@ pub(crate) fn too_deep() -> Error {
     Error::new(Code::Overflow, message)
 }
 
-/// Whether the first field of a document is the name of an operator.
+/// Returns whether the first field of a document is the name of an operator.
 pub(crate) fn first_is_operator(document: &RawDocument) -> bool {
     elements(document)
         .next()

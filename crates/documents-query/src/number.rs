@@ -29,7 +29,7 @@ impl Number {
         }
     }
 
-    /// Whether this is NaN.
+    /// Returns whether this is NaN.
     pub fn is_nan(self) -> bool {
         match self {
             Number::Integer(_) => false,

@@ -74,7 +74,7 @@ impl Path {
         }
     }
 
-    /// Whether this is the empty path.
+    /// Returns whether this is the empty path.
     pub fn is_empty(&self) -> bool {
         self.components.is_empty()
     }
@@ -94,7 +94,7 @@ impl Path {
         self.components.first().map_or("", AsRef::as_ref)
     }
 
-    /// Whether this path names a field inside what `other` names, or the same.
+    /// Returns whether this path names a field inside what `other` names, or the same.
     pub fn starts_with(&self, other: &Path) -> bool {
         self.components.starts_with(&other.components)
     }
@@ -247,7 +247,7 @@ fn walk_indexed<'a>(
     }
 }
 
-/// Whether MongoDB takes a component as an array index: digits only.
+/// Returns whether MongoDB takes a component as an array index: digits only.
 pub(crate) fn is_index(component: &str) -> bool {
     !component.is_empty() && component.bytes().all(|byte| byte.is_ascii_digit())
 }

@@ -53,7 +53,7 @@ impl Sort {
         &self.parts
     }
 
-    /// Whether the specification is empty.
+    /// Returns whether the specification is empty.
     pub fn is_empty(&self) -> bool {
         self.parts.is_empty()
     }
@@ -158,7 +158,7 @@ impl<T> TopK<T> {
         }
     }
 
-    /// Whether an item with `key` would be kept.
+    /// Returns whether an item with `key` would be kept.
     pub fn takes(&self, key: &[u8]) -> bool {
         self.heap.len() < self.count
             || self
@@ -190,7 +190,7 @@ impl<T> TopK<T> {
         self.heap.len()
     }
 
-    /// Whether no item is kept.
+    /// Returns whether no item is kept.
     pub fn is_empty(&self) -> bool {
         self.heap.is_empty()
     }

@@ -8,8 +8,8 @@ const BYTES_PER_CHECK: usize = 256 << 10;
 /// What a piece of work costs besides the bytes that it reads, in bytes.
 const PIECE_BYTES: usize = 64;
 
-/// Whether a piece of work that may read `bytes` has to check the cancellation token, because this thread has read much
-/// since its last check: one long value, or many short ones for many conditions.
+/// Returns whether a piece of work that may read `bytes` has to check the cancellation token, because this thread has
+/// read much since its last check: one long value, or many short ones for many conditions.
 pub(crate) fn is_check_due(bytes: usize) -> bool {
     thread_local! {
         static READ_BYTES: Cell<usize> = const { Cell::new(0) };

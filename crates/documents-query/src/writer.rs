@@ -101,7 +101,7 @@ impl Writer {
         self.open.len()
     }
 
-    /// Whether nothing has been written yet.
+    /// Returns whether nothing has been written yet.
     pub fn is_empty(&self) -> bool {
         self.bytes.len() == 4
     }

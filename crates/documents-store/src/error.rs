@@ -165,7 +165,8 @@ pub enum StoreError {
         /// What the operating system said.
         source: Arc<io::Error>,
     },
-    /// The last sync failed. No writes are taken until a sync succeeds; the background retries. Reads continue.
+    /// The last sync failed. No writes are taken until a sync succeeds; the background thread retries. Reads
+    /// continue.
     #[error("the store takes no writes until they can be synced: {why}")]
     NotSynced {
         /// Why the last sync failed.
@@ -204,7 +205,8 @@ impl StoreError {
         }
     }
 
-    /// Whether the other documents of a command would fail as well: the cause is the machine or the whole collection.
+    /// Returns whether the other documents of a command would fail as well: the cause is the machine or the whole
+    /// collection.
     pub fn is_fatal(&self) -> bool {
         self.is_of_engine()
             || matches!(
@@ -213,7 +215,7 @@ impl StoreError {
             )
     }
 
-    /// Whether reading or writing the files failed, not a check of what was to be written.
+    /// Returns whether reading or writing the files failed, not a check of what was to be written.
     pub(crate) fn is_of_engine(&self) -> bool {
         matches!(
             self,

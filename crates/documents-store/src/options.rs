@@ -17,7 +17,7 @@ pub enum Location {
 pub struct StoreOptions {
     /// Where the documents live.
     pub location: Location,
-    /// Interval at which the background syncs what was written.
+    /// Interval at which the background thread syncs what was written.
     pub sync_interval: Duration,
     /// Memory for blocks read from disk, in bytes.
     pub cache_bytes: u64,
@@ -34,8 +34,8 @@ pub struct StoreOptions {
     pub disk_reserve_bytes: u64,
     /// Maximum bytes of the history of changes; beyond it the oldest are deleted. 0 records none.
     pub history_bytes_max: u64,
-    /// Makes a writer that is ahead of the background work wait for the given time. For callers with threads that
-    /// must not sleep.
+    /// Makes a writer that is ahead of the background thread wait for the given time. Callers whose threads must not
+    /// sleep set their own function.
     pub pause: fn(Duration),
     /// Whether the outcomes of retryable writes are kept, so that a repeated one is recognised.
     pub retryable_writes: bool,

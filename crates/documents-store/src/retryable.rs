@@ -158,7 +158,7 @@ impl RetryableWrites {
         }
     }
 
-    /// Begins a write; `None` while another one of the session is in progress.
+    /// Begins a write; `None` while another write of the session is in progress.
     fn try_begin(
         self: &Arc<Self>,
         key: &SessionKey,

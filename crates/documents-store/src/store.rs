@@ -96,7 +96,7 @@ impl Shared {
         self.next_id.fetch_add(1, Ordering::Relaxed)
     }
 
-    /// Commits a batch; the background syncs it within the interval.
+    /// Commits a batch. The background thread syncs it within the interval.
     pub(crate) fn commit(&self, batch: Batch) -> Result<()> {
         self.sync.check()?;
         self.engine.commit(batch)?;

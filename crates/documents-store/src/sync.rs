@@ -31,7 +31,7 @@ struct State {
 }
 
 impl State {
-    /// Why the latest sync failed, if it did.
+    /// Returns why the latest sync failed, if it did.
     fn failure(&self) -> Option<&StoreError> {
         self.outcome.as_ref()?.as_ref().err()
     }

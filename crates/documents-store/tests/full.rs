@@ -21,7 +21,7 @@ fn document(id: i64) -> RawDocumentBuf {
 #[test]
 fn a_failed_sync_stops_writes_until_one_succeeds() {
     let engine = Arc::new(FaultEngine::new(Arc::new(MemoryEngine::default())));
-    // The background does not sync during this test.
+    // The interval is so long that the background thread does not sync during this test.
     let store = Store::with_engine(engine.clone(), Duration::from_secs(3600)).expect("opens");
     let collection = store.collection_or_create("db", "c").expect("creates");
     collection.insert(&document(0)).expect("is taken");

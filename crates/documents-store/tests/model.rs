@@ -196,7 +196,8 @@ struct Model {
 }
 
 impl Model {
-    /// Whether the store must refuse a document: another document has one of its keys, or two of its fields are arrays.
+    /// Returns whether the store must refuse a document: another document has one of its keys, or two of its fields
+    /// are arrays.
     fn refuses(&self, number: Option<u64>, document: &Document) -> bool {
         let id = IndexSpec::ascending("_id").unique();
         self.indexes
@@ -224,7 +225,7 @@ impl Model {
         spec.unique && others.into_iter().any(|(_, other)| taken(other))
     }
 
-    /// Whether an index over all documents can be built.
+    /// Returns whether an index over all documents can be built.
     fn allows(&self, spec: &IndexSpec) -> bool {
         !self
             .documents
@@ -357,7 +358,7 @@ impl Run {
         assert_eq!(answers.len(), documents.len());
     }
 
-    /// Whether the cause is the machine, not the request.
+    /// Returns whether the cause is the machine, not the request.
     fn failed<'e>(&mut self, mut errors: impl Iterator<Item = &'e StoreError>) -> bool {
         let failed = errors
             .any(|error| matches!(error, StoreError::DiskFull { .. } | StoreError::Io { .. }));

@@ -149,12 +149,12 @@ pub enum Rights {
 }
 
 impl Rights {
-    /// Whether everything is allowed.
+    /// Returns whether everything is allowed.
     pub fn is_root(&self) -> bool {
         self.allow(&Need::Root)
     }
 
-    /// Whether the client may access a database in this way.
+    /// Returns whether the client may access a database in this way.
     pub fn allow_on(&self, action: Action, db: &str) -> bool {
         self.allow(&Need::On(action, db.to_owned()))
     }

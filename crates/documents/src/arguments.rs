@@ -42,9 +42,9 @@ const ARGUMENTS_MAX: usize = 256;
 /// How a command treats arguments that it does not know.
 #[derive(Debug, Clone, Copy)]
 pub enum Known {
-    /// It knows these and the generic ones; another is error 40415.
+    /// The command knows these arguments and the generic ones; any other argument is error 40415.
     Only(&'static [&'static str]),
-    /// It ignores unknown ones, as MongoDB's older informational commands do.
+    /// The command ignores unknown arguments, as MongoDB's older informational commands do.
     Any,
 }
 

@@ -72,7 +72,7 @@ impl OpenCollection {
         }
     }
 
-    /// Whether an operation failed because the collection was dropped while it ran.
+    /// Returns whether an operation failed because the collection was dropped while it ran.
     pub fn was_dropped(&self, failure: &CommandError) -> bool {
         failure.code() == Code::QueryPlanKilled && self.store.is_dropped()
     }

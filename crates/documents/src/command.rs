@@ -37,7 +37,7 @@ impl Command {
         }
     }
 
-    /// A command that is an argument of another one, for the same database.
+    /// A command that is an argument of another command, for the same database.
     pub(crate) fn within(outer: &Command, body: &RawDocument) -> Command {
         Command {
             name: first_key(body).unwrap_or_default(),
@@ -64,7 +64,7 @@ pub struct User {
 
 /// The connection to a client.
 pub trait Link: Debug + Send + Sync {
-    /// Whether the client is gone and cannot receive a reply. Does not block.
+    /// Returns whether the client is gone and cannot receive a reply. Does not block.
     fn is_lost(&self) -> bool;
 }
 
@@ -89,7 +89,7 @@ pub struct ClientContext {
 }
 
 impl ClientContext {
-    /// Whether both clients are the same user or, without authentication, on the same connection.
+    /// Returns whether both clients are the same user or, without authentication, on the same connection.
     pub(crate) fn is_same(&self, other: &ClientContext) -> bool {
         match (&self.user, &other.user) {
             (None, None) => self.connection_id == other.connection_id,

@@ -43,7 +43,7 @@ pub enum Run {
 pub enum Effect {
     /// Nothing.
     Reads,
-    /// It changes data; with `j: true` it waits for the disk.
+    /// The command changes data; with `j: true` it waits for the disk.
     Writes,
 }
 

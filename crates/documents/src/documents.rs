@@ -266,7 +266,7 @@ impl Documents {
         self.store.sync()
     }
 
-    /// Whether the server has begun to stop.
+    /// Returns whether the server has begun to stop.
     pub fn is_stopping(&self) -> bool {
         *self.stopping.borrow()
     }

@@ -83,7 +83,7 @@ impl CommandError {
         }
     }
 
-    /// Whether the rest of a batch must be abandoned, even of an unordered one.
+    /// Returns whether the rest of a batch must be abandoned, even of an unordered one.
     pub fn ends_batch(&self) -> bool {
         match self {
             CommandError::Stopped(_) => true,

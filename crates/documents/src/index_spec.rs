@@ -254,7 +254,7 @@ fn definition(spec: &IndexSpec, key: &RawDocument, background: Option<bool>) -> 
     definition
 }
 
-/// Whether the index `wanted` already exists.
+/// Returns whether the index `wanted` already exists.
 ///
 /// # Errors
 /// `IndexKeySpecsConflict` for an index of the same name, `IndexOptionsConflict` for one of the same key,

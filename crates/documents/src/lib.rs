@@ -1,7 +1,7 @@
 //! The documents door: MongoDB's commands on the embedded store, with exact, prefix, substring and regex searches
 //! answered from the cache of field values.
 //!
-//! [`Documents::run`] takes one [`Command`] and returns one reply. Each command has a file of its own under
+//! [`Documents::run`] takes one [`Command`] and returns one reply. Each command has a separate file under
 //! `commands/`; the table of all of them is `COMMANDS` there. Network, handshake and authentication belong to the
 //! server. This crate knows connections only by their [`ClientContext`].
 //!

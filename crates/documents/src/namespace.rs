@@ -35,13 +35,13 @@ pub fn parse(full: &str) -> Result<Namespace, CommandError> {
     }
 }
 
-/// A namespace for a temporary collection of a database, to be moved over another one by `renameCollection`. Its name
-/// is unique. The collection is dropped when the documents are opened again.
+/// A namespace for a temporary collection of a database, which `renameCollection` will move over another collection.
+/// Its name is unique. The collection is dropped when the documents are opened again.
 pub fn temporary(db: &str) -> Namespace {
     crate::commands::output::temporary(db)
 }
 
-/// Whether only the server itself may write the collection.
+/// Returns whether only the server itself may write the collection.
 pub fn is_reserved(namespace: &Namespace) -> bool {
     let collection = &namespace.collection;
     collection.starts_with("system.") && collection != "system.js"

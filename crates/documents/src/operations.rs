@@ -61,7 +61,7 @@ impl Operation {
         }
     }
 
-    /// Whether it belongs to `client`.
+    /// Returns whether the operation belongs to `client`.
     pub fn is_of(&self, client: &ClientContext) -> bool {
         match &self.description {
             Description::Command { client: of, .. } => of.is_same(client),
@@ -77,7 +77,7 @@ impl Operation {
         }
     }
 
-    /// Whether its client is gone, so that its outcome is of no use.
+    /// Returns whether the operation's client is gone, so that the outcome is of no use.
     fn is_abandoned(&self) -> bool {
         match &self.description {
             Description::Command { client, .. } => {

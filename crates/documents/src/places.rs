@@ -1,9 +1,10 @@
-//! Places for work that may take long: they bound the threads that do it. Commands queue for a place, and leave the
-//! queue if they are stopped.
+//! Places are concurrency permits for work that may take long: they bound the number of threads that do such work.
+//! Commands queue for a place, and leave the queue if they are stopped.
 //!
-//! Work whose cost depends on a client's filter, expression or pattern runs in a place, and so does every write except
-//! small insertions. Network threads do only work that takes microseconds. Waiting for a place is asynchronous, so it
-//! blocks no thread, and it ends with the command. Work that has a place never waits for another one.
+//! Work whose cost depends on a client's filter, expression or pattern runs in a place, and so does every write
+//! except small insertions. Network threads do only work that takes microseconds. Waiting for a place is
+//! asynchronous, so it blocks no thread, and it ends with the command. Work that has a place never waits for another
+//! place.
 
 mod queue;
 
@@ -165,7 +166,8 @@ async fn make_room(
     }
 }
 
-/// Runs work of a command that may take long: in a place, away from the network threads.
+/// Runs work of a command that may take long off the network threads, with a place (a concurrency permit) for reads.
+/// Work that already has a place runs with that place.
 ///
 /// # Errors
 /// See [`Places::enter`].

@@ -202,7 +202,7 @@ impl<'a> Request<'a> {
         self.operation.stop()
     }
 
-    /// Whether a search that falls back from the cache to a scan must fail.
+    /// Returns whether a search that falls back from the cache to a scan must fail.
     pub fn strict(&self) -> bool {
         self.generic.strict || self.documents.settings().strict
     }

@@ -295,7 +295,7 @@ pub fn update_outcome(
     })
 }
 
-/// Whether this is a numbered write, which its driver may retry.
+/// Returns whether this is a numbered write, which its driver may retry.
 pub fn may_be_repeated(command: &Command) -> bool {
     let is_numbered = matches!(command.body.get("txnNumber"), Ok(Some(_)));
     is_numbered && RETRYABLE.contains(&&*command.name)

@@ -29,7 +29,8 @@ pub enum Search {
 }
 
 impl Search {
-    /// How it is counted. Returns `None` for a filter that needs no search: everything, nothing, or one `_id`.
+    /// Returns how the search is counted, or `None` for a filter that needs no search: everything, nothing, or one
+    /// `_id`.
     fn kind(&self) -> Option<Kind> {
         let (answered_by, tier) = match self {
             Search::Values(plan) => (AnsweredBy::Cache, plan.summary().tier()),
@@ -44,7 +45,7 @@ impl Search {
         Some(Kind { answered_by, tier })
     }
 
-    /// What answered it, for the log: also a scan of everything, which is not counted as a search.
+    /// Returns what answered the search, for the log: also a scan of everything, which is not counted as a search.
     fn answered_by(&self) -> &'static str {
         match self {
             Search::Documents(plan) => match &plan.access {

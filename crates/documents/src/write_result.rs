@@ -21,7 +21,7 @@ impl WriteErrors {
         self.entries.len()
     }
 
-    /// Whether there are no failures.
+    /// Returns whether the result has no failures.
     pub fn is_empty(&self) -> bool {
         self.entries.is_empty()
     }

@@ -402,7 +402,7 @@ impl Waiting<'_> {
         top.unwrap_or(&self.account.inner)
     }
 
-    /// Whether the share has the claim, and when that may change although nothing is given back.
+    /// Returns whether the share has the claim, and when that may change although no memory is given back.
     fn turn(&self) -> (bool, Option<Instant>) {
         let Some(ticket) = self.ticket else {
             return (false, None);

@@ -60,7 +60,7 @@ struct Claim {
 }
 
 impl Line {
-    /// Whether any share waits.
+    /// Returns whether any share waits.
     pub(crate) fn is_waited_in(&self) -> bool {
         self.count.load(Ordering::SeqCst) > 0
     }

@@ -224,8 +224,8 @@ async fn a_share_waits_until_less_is_resident() {
     grown.expect("there is room now");
 }
 
-/// Whether a share that waits gets its bytes while others come and go for some time: two hold `each` at any time, and
-/// another comes before one of them goes.
+/// Returns whether a share that waits gets its bytes while others come and go for some time: two hold `each` at any
+/// time, and another comes before one of them goes.
 async fn gets_room(account: &Account, waits_for: usize, each: usize) -> bool {
     let holds = || {
         let share = account.share();

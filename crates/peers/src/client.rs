@@ -211,7 +211,7 @@ pub async fn caches_are_built(db: &Database, collection: &str) -> Result<()> {
     Ok(())
 }
 
-/// Whether any cache of the collection is still being built.
+/// Returns whether any cache of the collection is still being built.
 async fn build_in_progress(db: &Database, collection: &str) -> Result<bool> {
     let stats = index_stats(db, collection).await?;
     let mut states = Vec::new();

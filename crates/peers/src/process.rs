@@ -107,8 +107,8 @@ impl ServerProcess {
         self.child.id()
     }
 
-    /// Where the server's status page is, as `http://127.0.0.1:41235/`, if it has one. Call it before
-    /// the server has written many more lines.
+    /// Returns where the server's status page is, as `http://127.0.0.1:41235/`, if it has one. Call it before the
+    /// server has written many more lines.
     pub fn status_page(&self) -> Option<String> {
         let lines = self.last_lines();
         let (_, rest) = lines.split_once("The status page is at ")?;

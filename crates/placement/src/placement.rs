@@ -107,9 +107,9 @@ impl<D: Copy + Ord> Placement<D> {
             .map_or(0, |holdings| holdings.load)
     }
 
-    /// Draws an owner for a shard: of two random devices that are not in `refused`, the one whose load by weight is
-    /// lower with the shard. Returns `None` if every device is in `refused`; the shard then has no owner. A shard with
-    /// an owner loses it first.
+    /// Draws an owner for a shard: draws two random devices that are not in `refused`, adds the shard's load to each,
+    /// and takes the device with the lower load by weight. Returns `None` if every device is in `refused`; the shard
+    /// then has no owner. A shard with an owner loses it first.
     ///
     /// The caller copies the shard after this, and need not hold a lock on the placement meanwhile. If the device has
     /// no room, the caller draws again with the device in `refused`.

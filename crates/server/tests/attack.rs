@@ -237,7 +237,7 @@ fn updates(address: &str) -> Result<bool> {
     Ok(succeeded(&connect(address)?.ask(command)?))
 }
 
-/// Returns a session of its own.
+/// Returns the id of a new session, which no other command uses.
 fn session() -> Result<RawDocumentBuf> {
     let id = bson::Binary {
         subtype: bson::spec::BinarySubtype::Uuid,

@@ -51,7 +51,7 @@ async fn declare(db: &Database, field: &str) -> Result<Document> {
         .await?)
 }
 
-/// Why the upstream answers a count by name, and not the cache.
+/// Returns why the upstream answers a count by name, and not the cache.
 async fn reason(db: &Database) -> Result<Option<String>> {
     let count = doc! { "count": "things", "query": { "name": "x" } };
     let explained = db.run_command(doc! { "explain": count }).await?;

@@ -59,7 +59,7 @@ async fn declare(db: &Database) -> Result<()> {
     Ok(())
 }
 
-/// Why the upstream answers, and not the cache.
+/// Returns why the upstream answers, and not the cache.
 async fn reason(db: &Database) -> Result<Option<String>> {
     let count = doc! { "count": "things", "query": { "name": "x" } };
     let explained = db.run_command(doc! { "explain": count }).await?;

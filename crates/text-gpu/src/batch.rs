@@ -335,7 +335,7 @@ fn wide(index: usize, form: &DfaForm, shared_bytes_max: usize) -> Launch {
 }
 
 impl Launch {
-    /// Whether any query wants a list.
+    /// Returns whether any query wants a list.
     pub(crate) fn lists(&self) -> bool {
         self.outputs.iter().any(|output| output.wants_rows != 0)
     }

@@ -71,7 +71,8 @@ struct Waiting {
     has_job: bool,
 }
 
-/// Takes the memory that searches need on a GPU, and compiles their kernels. To be called before rows are loaded.
+/// Takes the memory that searches need on a GPU, and compiles their kernels. The caller must call it before it loads
+/// rows.
 ///
 /// # Errors
 /// As [`Device::submit`].
@@ -292,7 +293,10 @@ mod tests {
         let (sender, answers) = channel();
         let answer = move |found| drop(sender.send(found));
         let submitted = queue.submit(&device, order(), answer);
-        assert!(submitted.is_ok(), "the fault comes to light later");
+        assert!(
+            submitted.is_ok(),
+            "the queue accepts the search: the fault is found when it runs"
+        );
         assert_eq!(answers.iter().count(), 0);
         while !device.is_lost() {
             std::thread::yield_now();

@@ -85,7 +85,7 @@ struct Target {
 }
 
 impl Scanner {
-    /// Takes the buffers. To be called before others fill the device's memory.
+    /// Takes the buffers. Callers do this before the device's memory is filled with other data.
     pub(crate) fn prepare(&mut self, cuda: &Cuda) -> Result<(), JobError> {
         if self.buffers.is_none() {
             self.buffers = Some(Buffers::new(cuda)?);

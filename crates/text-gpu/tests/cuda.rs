@@ -166,8 +166,8 @@ fn pairs_wanted() -> usize {
     })
 }
 
-/// The rows that a device finds for a program: those that the host engine finds or, if the program confirms on the
-/// host, the candidates of its automaton.
+/// Returns the rows that a device must find for a program: the rows that the host engine finds. The program must not
+/// be one that confirms candidates on the host.
 fn expected(program: &Program, block: &Block) -> Vec<u32> {
     assert!(!program.confirms_on_host());
     common::search(program, block.rows())

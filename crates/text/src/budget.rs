@@ -37,7 +37,7 @@ impl Budget {
         &self.stop
     }
 
-    /// Whether the budget ran low, so that the last program may be slower than it could be.
+    /// Returns whether the budget ran low, so that the last program may be slower than it could be.
     pub fn is_short(&self) -> bool {
         self.is_short.load(Ordering::Relaxed)
     }

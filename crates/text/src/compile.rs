@@ -76,7 +76,7 @@ impl Analysis {
         }
     }
 
-    /// Whether every row meets all conditions.
+    /// Returns whether every row meets all conditions.
     fn rules_out_nothing(&self) -> bool {
         let always = |part: &Part| {
             let properties = part.hir.properties();

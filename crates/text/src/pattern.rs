@@ -62,8 +62,8 @@ impl Pattern {
         self.inner.options
     }
 
-    /// Whether a value matches by PCRE2. As in MongoDB, a value that is not valid UTF-8 and a value on which PCRE2
-    /// passes its match, depth or heap limit do not match.
+    /// Returns whether a value matches by PCRE2. As in MongoDB, a value that is not valid UTF-8 and a value on which
+    /// PCRE2 passes its match, depth or heap limit do not match.
     pub fn pcre_is_match(&self, value: &[u8]) -> bool {
         // PCRE2 checks the value's encoding itself and reports an error, which counts as no match.
         self.inner.code.is_match(value)

@@ -61,7 +61,7 @@ pub(crate) struct MatchLimits {
 }
 
 impl MatchLimits {
-    /// No limits, for patterns and subjects of our own.
+    /// No limits, for patterns and subjects that this crate makes itself.
     pub(crate) const NONE: MatchLimits = MatchLimits {
         steps: u32::MAX,
         depth: u32::MAX,
@@ -326,8 +326,8 @@ impl Code {
         self.plain.find((subject, from), self.limits, None)
     }
 
-    /// Whether the subject matches, errors counting as no match, with checks of `stop`: PCRE2's match limit holds for
-    /// each place that a match may start at, so that a long value may take hours.
+    /// Returns whether the subject matches, errors counting as no match, with checks of `stop`: PCRE2's match limit
+    /// holds for each place that a match may start at, so that a long value may take hours.
     ///
     /// # Errors
     /// [`Stopped`] if `stop` said so.
@@ -354,7 +354,7 @@ impl Code {
         self.watched.get_or_init(made).as_ref()
     }
 
-    /// Whether the subject matches; errors count as no match.
+    /// Returns whether the subject matches; errors count as no match.
     pub(crate) fn is_match(&self, subject: &[u8]) -> bool {
         matches!(self.find(subject, 0), Ok(Some(_)))
     }
@@ -424,7 +424,8 @@ fn settings_bytes(pattern: &str) -> usize {
     pattern.len() - rest.len()
 }
 
-/// What follows the setting at the beginning of a pattern. Returns `None` if it does not begin with a setting.
+/// Returns what follows the setting at the beginning of a pattern. Returns `None` if it does not begin with a
+/// setting.
 fn after_setting(pattern: &str) -> Option<&str> {
     let (name, after) = pattern.strip_prefix("(*")?.split_once(')')?;
     let is_setting = |c: char| c.is_ascii_uppercase() || c.is_ascii_digit() || "_=".contains(c);
@@ -536,7 +537,7 @@ mod tests {
             // Some milliseconds; the rest is for machines that have other things to do.
             assert!(
                 late < Duration::from_secs(10),
-                "{late:?} late: {pattern:.40}"
+                "stopped {late:?} after the deadline: {pattern:.40}"
             );
         }
     }

@@ -82,12 +82,12 @@ impl Program {
         Program::from_literal(Place::Anywhere, literal)
     }
 
-    /// How the program searches.
+    /// Returns how the program searches.
     pub fn tier(&self) -> Tier {
         self.description.tier
     }
 
-    /// What the program is made of.
+    /// Returns what the program is made of.
     pub fn describe(&self) -> ProgramDescription {
         self.description.clone()
     }
@@ -97,7 +97,7 @@ impl Program {
         self.pattern.as_ref()
     }
 
-    /// Whether one value matches. A value that is not valid UTF-8 matches no pattern.
+    /// Returns whether one value matches. A value that is not valid UTF-8 matches no pattern.
     pub fn is_match(&self, value: &[u8]) -> bool {
         self.engine.is_match(value)
             && (self.pattern.is_none() || std::str::from_utf8(value).is_ok())
@@ -112,7 +112,7 @@ impl Program {
             && (self.pattern.is_none() || std::str::from_utf8(value).is_ok()))
     }
 
-    /// Whether PCRE2 may have to judge a value, which reads it several times and may take long.
+    /// Returns whether PCRE2 may have to judge a value, which reads it several times and may take long.
     pub fn backtracks(&self) -> bool {
         self.tier() >= Tier::Approximate
     }
@@ -122,12 +122,13 @@ impl Program {
         &self.value_prefix
     }
 
-    /// Whether the program matches [`value_prefix`](Program::value_prefix) and nothing else.
+    /// Returns whether the program matches [`value_prefix`](Program::value_prefix) and nothing else.
     pub fn is_exact(&self) -> bool {
         self.tier() == Tier::Exact
     }
 
-    /// Whether the program matches exactly the values that begin with [`value_prefix`](Program::value_prefix).
+    /// Returns whether the program matches exactly the values that begin with
+    /// [`value_prefix`](Program::value_prefix).
     pub fn is_prefix(&self) -> bool {
         self.tier() == Tier::Prefix
     }
@@ -137,18 +138,20 @@ impl Program {
         self.host_bytes
     }
 
-    /// Whether a GPU can search for it. As [`device_form`](Program::device_form), the first call makes its tables.
+    /// Returns whether a GPU can search for it. As [`device_form`](Program::device_form), the first call makes its
+    /// tables.
     pub fn has_device_form(&self) -> bool {
         self.device_form().is_some()
     }
 
-    /// Whether the rows that a GPU finds are only candidates, to be judged by [`search_rows`](Program::search_rows).
+    /// Returns whether the rows that a GPU finds are only candidates, to be judged by
+    /// [`search_rows`](Program::search_rows).
     pub fn confirms_on_host(&self) -> bool {
         self.engine.confirms()
     }
 
-    /// Whether the tables that a GPU reads have to be made yet, and that may take seconds. A thread that serves others
-    /// leaves it to another one, which calls [`make_device_form`](Program::make_device_form).
+    /// Returns whether the tables that a GPU reads have to be made yet, and that may take seconds. A thread that
+    /// serves other work leaves this to another thread, which calls [`make_device_form`](Program::make_device_form).
     pub fn lacks_large_device_form(&self) -> bool {
         self.tier() >= Tier::LargeDfa && self.device_form.get().is_none()
     }

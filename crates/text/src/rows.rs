@@ -23,7 +23,7 @@ impl<'a> Rows<'a> {
         self.offsets.len().saturating_sub(1)
     }
 
-    /// Whether there is no row.
+    /// Returns whether there is no row.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }

@@ -70,7 +70,7 @@ impl Test {
         parts.iter().any(|part| self.source().contains(part))
     }
 
-    /// Why the test does not say what a pattern should do here, if so.
+    /// Returns why the test does not say what a pattern should do here, if so.
     fn difference(&self) -> Option<&'static str> {
         let mut rules = DIFFERENCES.iter();
         rules.find(|(_, applies)| applies(self)).map(|rule| rule.0)

@@ -59,7 +59,7 @@ pub enum InvalidBson {
         offset: usize,
     },
     /// A boolean other than 0 and 1.
-    #[error("boolean at byte {offset} is {value}")]
+    #[error("boolean at byte {offset} has the value {value}, not 0 or 1")]
     Boolean {
         /// The byte.
         value: u8,

@@ -131,7 +131,10 @@ fn faults_are_named() {
         (b"", "runs past the end"),
         (b"\x04\0\0\0\0", "bad length 4"),
         (b"\x06\0\0\0\0\0", "missing terminator"),
-        (b"\x0c\0\0\0\x08a\0\x02\0\0\0\0", "boolean at byte 7 is 2"),
+        (
+            b"\x0c\0\0\0\x08a\0\x02\0\0\0\0",
+            "boolean at byte 7 has the value 2, not 0 or 1",
+        ),
         (b"\x08\0\0\0\x20a\0\0", "unknown element type 0x20"),
         (b"\x08\0\0\0\x0a\xff\0\0", "not valid UTF-8"),
         (b"\x0e\0\0\0\x02a\0\x00\0\0\0\0\0\0", "bad length 0"),

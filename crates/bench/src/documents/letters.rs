@@ -37,7 +37,7 @@ const STORM_CLIENTS: usize = 16;
 const MOVES: usize = 5;
 /// Duration of the searches of all clients.
 const CLIENTS_SECONDS: u64 = 3;
-/// Repetitions of a search, after one that is not timed.
+/// How often a search is timed, after a first run that is not timed.
 const REPEAT: Repeat = Repeat {
     count: 41,
     budget: Duration::from_secs(10),

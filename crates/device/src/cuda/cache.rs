@@ -99,7 +99,7 @@ impl KernelCache {
     }
 }
 
-/// One lock for each file that was requested: at most one for each program.
+/// Returns the lock of a file. Locks are never dropped: there is at most one for each program.
 fn lock_of(file: &Path) -> Arc<Mutex<()>> {
     static LOCKS: LazyLock<Mutex<HashMap<PathBuf, Arc<Mutex<()>>>>> = LazyLock::new(Mutex::default);
     Arc::clone(LOCKS.lock().entry(file.to_owned()).or_default())

@@ -49,7 +49,7 @@ impl Context {
         self.host_node
     }
 
-    /// Lets kernels and copies of this context use the memory of another one on a card that is its peer.
+    /// Lets kernels and copies of this context use the memory of `peer`, a context on a peer GPU.
     pub(crate) fn enable_peer(&self, peer: &Context) -> Result<(), DriverError> {
         let _entered = self.enter()?;
         // SAFETY: both contexts are live, and 0 is the only flag that is allowed. Access ends with either context.

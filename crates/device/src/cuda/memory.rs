@@ -52,7 +52,7 @@ impl Arena {
         })
     }
 
-    /// What the arena's memory is charged to; it is as large as the arena.
+    /// Returns what the arena's memory is charged to; it is as large as the arena.
     pub(crate) fn budget(&self) -> &Arc<Budget> {
         &self.budget
     }

@@ -47,7 +47,7 @@ impl HostAllocation {
         }
     }
 
-    /// Where kernels see it.
+    /// Returns the address at which kernels see the memory.
     fn device_address(&self) -> u64 {
         match self {
             HostAllocation::Driver(allocation) => allocation.device_address,
@@ -95,7 +95,7 @@ impl DriverAllocation {
     }
 }
 
-/// Where kernels of the current context see pinned memory.
+/// Returns where kernels of the current context see pinned memory.
 pub(super) fn device_address(pointer: NonNull<u8>) -> Result<u64, DriverError> {
     let mut address = 0;
     // SAFETY: a context is current, the memory is pinned, and `address` lives through the call.

@@ -204,8 +204,8 @@ impl<M: HostMemory> HostRegistration<M> {
         memory
     }
 
-    /// Where kernels of the device read the memory without a copy, over the bus. The caller of the launch keeps it
-    /// until the stream is done.
+    /// Returns the address at which kernels of the device read the memory over the bus, without a copy. The caller of
+    /// the launch must keep the registration until the stream is done.
     pub fn device_pointer<T>(&self) -> DevicePointer<T> {
         DevicePointer::new(self.device_address())
     }
@@ -217,8 +217,8 @@ impl<M: HostMemory> HostRegistration<M> {
 }
 
 impl<M: HostMemoryMut> HostRegistration<M> {
-    /// Where kernels of the device read and write the memory without a copy, over the bus. The caller of the launch
-    /// keeps it, and leaves it alone, until the stream is done.
+    /// Returns the address at which kernels of the device read and write the memory over the bus, without a copy. The
+    /// caller of the launch must keep the registration, and must not touch the memory, until the stream is done.
     pub fn device_pointer_mut<T>(&mut self) -> DevicePointerMut<T> {
         DevicePointerMut::new(self.device_address())
     }

@@ -318,8 +318,9 @@ pub struct TransferJob<F, T> {
 }
 
 impl<F: Source, T: Destination> TransferJob<F, T> {
-    /// Returns a job that copies all of `from` to `to`, as [`Transfer::begin`], on the stream for uploads if `to` is
-    /// memory of a device, otherwise on that for downloads. `done` is called on the device's thread with both ends.
+    /// Returns a job that copies all of `from` to `to`, as [`Transfer::begin`] does. The copy runs on the upload
+    /// stream if `to` is memory of a device, otherwise on the download stream. `done` is called on the device's
+    /// thread with `from` and `to`.
     pub fn new(from: F, to: T, done: impl FnOnce(F, T) + Send + 'static) -> TransferJob<F, T> {
         TransferJob {
             ends: Some((from, to)),

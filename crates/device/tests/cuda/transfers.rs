@@ -167,7 +167,8 @@ fn zeros(cuda: &mut Cuda, len: usize, stream: &Stream) -> Result<DeviceView<u32>
     Ok(words)
 }
 
-/// A job that starts a kernel of some milliseconds, waits for it aside, and reports how often it ran.
+/// A job that starts a kernel of some milliseconds, is set aside until the kernel is done, and reports how often the
+/// job's `run` was called.
 struct Waits {
     steps: usize,
     words: Option<DeviceView<u32>>,

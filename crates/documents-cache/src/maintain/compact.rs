@@ -68,7 +68,7 @@ pub(super) fn is_overfull(bucket: &Bucket, settings: &CacheSettings) -> bool {
     bucket.live_rows() > settings.bucket_values_max || bucket.bytes() > settings.bucket_bytes_max
 }
 
-/// Whether all values are equal, so that no prefix can tell them apart.
+/// Returns whether all values are equal, so that no prefix can tell them apart.
 pub(super) fn is_uniform(bucket: &Bucket) -> bool {
     let filled = bucket
         .segments

@@ -70,7 +70,7 @@ fn maintain_locked(collection: &CollectionCache, extent: Extent, progress: &mut 
     }
 }
 
-/// Whether a bucket is overfull and cannot be split, because all its values are equal.
+/// Returns whether a bucket is overfull and cannot be split, because all its values are equal.
 pub(crate) fn is_unsplittable(collection: &CollectionCache, bucket: &Bucket) -> bool {
     compact::is_overfull(bucket, collection.settings()) && compact::is_uniform(bucket)
 }

@@ -141,7 +141,7 @@ fn load(bucket: &Bucket) -> u64 {
     bucket.bytes() as u64
 }
 
-/// Whether the device owns the bucket and still works.
+/// Returns whether the device owns the bucket and still works.
 fn owns(device: &Device, shared: &Shared, bucket: &Bucket) -> bool {
     device.is_ready() && shared.owners.lock().owner(bucket.id()) == Some(device.id())
 }

@@ -13,7 +13,7 @@ use crate::bucket::Bucket;
 use crate::cache::Shared;
 use crate::segment::Segment;
 
-/// A part of a bucket that will become a bucket of its own.
+/// A part of a bucket that will become a separate bucket.
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct Piece {
     /// Rows of each segment.
@@ -129,8 +129,8 @@ fn is_overfull(segments: &[Segment], piece: &Piece, settings: &CacheSettings) ->
     values > settings.bucket_values_max || bytes > settings.bucket_bytes_max as u64
 }
 
-/// The least length, at least that of the piece, at which its values have two different prefixes. Returns `None` if all
-/// values are equal.
+/// Returns the shortest prefix length at which two values of the piece have different prefixes, but at least the
+/// piece's own prefix length. Returns `None` if all values are equal.
 fn distinguishing_bytes(segments: &[Segment], piece: &Piece) -> Option<usize> {
     let filled = || {
         segments
@@ -148,7 +148,7 @@ fn distinguishing_bytes(segments: &[Segment], piece: &Piece) -> Option<usize> {
     (first != last).then_some(piece.prefix_bytes.max(common + 1))
 }
 
-/// The distinct prefixes of a piece in order.
+/// Returns the distinct prefixes of a piece in order.
 fn prefixes<'a>(segments: &'a [Segment], piece: &Piece, prefix_bytes: usize) -> Vec<&'a [u8]> {
     let mut prefixes = Vec::new();
     for (segment, rows) in segments.iter().zip(&piece.rows) {

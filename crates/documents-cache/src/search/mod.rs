@@ -122,7 +122,8 @@ impl<'a> Search<'a> {
         }
     }
 
-    /// Whether counting rows gives the count: true for one condition, possibly negated, on a field without arrays.
+    /// Returns whether counting rows gives the count: true for one condition, possibly negated, on a field without
+    /// arrays.
     fn counts_alone(&self) -> bool {
         let (leaf, _) = strip_not(&self.request.expr);
         match leaf {
@@ -372,7 +373,7 @@ fn without_numbers(mut answer: SearchAnswer) -> SearchAnswer {
     answer
 }
 
-/// Runs long work on a thread of its own.
+/// Runs long work on a separate thread.
 async fn blocking<T: Send + 'static>(
     work: impl FnOnce() -> T + Send + 'static,
 ) -> Result<T, SearchError> {

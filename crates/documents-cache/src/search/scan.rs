@@ -241,7 +241,7 @@ impl Progress {
         Ok(done)
     }
 
-    /// Whether the limit is reached or the search has been dropped.
+    /// Returns whether the limit is reached or the search has been dropped.
     fn is_ended(&self) -> bool {
         self.order.limit.is_reached() || self.order.abandoned.load(Ordering::Relaxed)
     }

@@ -23,7 +23,7 @@ static FREE: LazyLock<Semaphore> = LazyLock::new(|| {
     Semaphore::new(threads.clamp(THREADS_MIN, THREADS_MAX))
 });
 
-/// Runs long work on a thread of its own, as soon as one is free.
+/// Runs long work on a separate thread, as soon as one is free.
 pub(super) fn spawn<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> JoinHandle<T> {
     if let Ok(free) = FREE.try_acquire() {
         return spawn_blocking(move || {

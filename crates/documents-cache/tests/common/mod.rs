@@ -46,7 +46,7 @@ impl Value {
         }
     }
 
-    /// Whether a string meets `is_it`.
+    /// Returns whether a string meets `is_it`.
     fn any(&self, is_it: impl Fn(&[u8]) -> bool) -> bool {
         self.strings().iter().any(|value| is_it(value.as_bytes()))
     }

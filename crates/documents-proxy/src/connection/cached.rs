@@ -659,7 +659,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
         self.receive(request_id).await
     }
 
-    /// Runs a command of our own with the client's rights, under a number that the client does not know.
+    /// Runs a command of the proxy itself with the client's rights, under a number that the client does not know.
     pub(super) async fn ask_as_client(
         &mut self,
         command: RawDocumentBuf,
@@ -681,7 +681,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Connection<S> {
         self.receive_to_end(request_id).await
     }
 
-    /// Answers with a reply of our own.
+    /// Answers with a reply that the proxy makes.
     pub(super) async fn respond(
         &mut self,
         reply: RawDocumentBuf,

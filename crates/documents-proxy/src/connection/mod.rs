@@ -1,6 +1,6 @@
-//! A client's connection, and its connection to the upstream. Every client has one of its own there, so that
-//! authentication, sessions, cursors and transactions keep their meaning. Messages pass unchanged in both directions,
-//! except for the handshake and for compression, which each side negotiates for itself.
+//! A client's connection, and its connection to the upstream. Every client has a separate connection to the upstream,
+//! so that authentication, sessions, cursors and transactions keep their meaning. Messages pass unchanged in both
+//! directions, except for the handshake and for compression, which each side negotiates for itself.
 
 mod cached;
 mod catch_up;
@@ -560,8 +560,8 @@ fn answers(frame: &Frame, request_id: i32) -> bool {
     header_number(&frame.bytes, RESPONSE_TO) == request_id
 }
 
-/// Returns a number for a message of our own that the client cannot guess. Otherwise a client could have the upstream
-/// send a reply that looks like ours.
+/// Returns a number that the client cannot guess, for a message that the proxy itself sends. Otherwise a client could
+/// have the upstream send a reply that looks like ours.
 fn secret_number() -> i32 {
     let mut bytes = [0; 4];
     random_bytes(&mut bytes);

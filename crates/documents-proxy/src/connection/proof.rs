@@ -32,7 +32,7 @@ mod tests {
         assert!(is_valid(Some(given), given + LIFE / 2));
         assert!(!is_valid(Some(given), given + LIFE));
         assert!(!is_valid(None, given));
-        // It was given after the upstream was lost, by one that was about to stop.
+        // The permission was given after the upstream was lost: a server that was about to stop gave it.
         assert!(is_valid(Some(given + LIFE), given));
     }
 

@@ -12,7 +12,7 @@ use crate::replicas::fields::{Judgement, ReplicaFields, narrowed};
 use crate::replicas::pace::{Pace, Strategy, Wanted};
 use crate::replicas::{Replica, Replicas, first_batch, number, succeeded};
 
-/// Maximum `_id`s that the upstream is asked for instead of a search of its own.
+/// Maximum number of `_id`s that the upstream is asked for; beyond it, the upstream runs the search itself.
 pub const IDS_MAX: usize = 1_000;
 /// Maximum documents of a search of the upstream that is short enough to be passed on.
 const EARLY_DOCUMENTS: u64 = 512;

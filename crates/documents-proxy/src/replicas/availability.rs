@@ -117,7 +117,8 @@ impl Replicas {
         }
     }
 
-    /// Checks, in the background, whether the upstream was started again: it has closed a connection.
+    /// Starts a background task that checks whether the upstream was restarted, because the upstream has closed a
+    /// connection.
     pub fn check_after_close(self: &Arc<Self>) {
         let concerns = self.exclusive || self.serve_stale;
         if concerns && !self.is_checking.swap(true, Ordering::AcqRel) {

@@ -16,7 +16,8 @@ const START_TOLERANCE_MS: u64 = 100;
 /// CommandNotFound, CommandNotSupported and NotImplemented.
 const REFUSALS: [i32; 4] = [13, 59, 115, 238];
 
-/// Number of attempts to ask the upstream: connections of our own may have been closed together with the client's.
+/// Number of attempts to ask the upstream: the proxy's own connections may have been closed together with the
+/// client's.
 const TRIES: usize = 4;
 
 /// One run of the upstream's process.

@@ -17,14 +17,14 @@ use super::fields::ReplicaFields;
 use super::reply::timestamp;
 use super::{Replica, ReplicaError, Replicas, is_code};
 
-/// Documents of a batch that is copied.
+/// Number of documents in a batch that is copied.
 const BATCH_DOCUMENTS: usize = 1_000;
-/// Batches that are read ahead of those that are copied.
+/// Number of batches that are read ahead of the batch that is being copied.
 const BATCHES_AHEAD: usize = 4;
 /// Minimum documents of a collection that is read by several cursors. The upstream must keep `_id`s in order, as
 /// upstreams with change streams do. FerretDB 1 would scan the collection for each cursor.
 const PARTED_DOCUMENTS_MIN: u64 = 100_000;
-/// Number of these cursors, without one for `_id`s of other types.
+/// Number of cursors that read such a collection, not counting the cursor for `_id`s of other types.
 const PARTS: usize = 4;
 /// Number of sampled `_id`s that divide a collection.
 const SAMPLE: i32 = 400;

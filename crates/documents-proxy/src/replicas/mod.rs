@@ -48,7 +48,7 @@ pub use reply::{first_batch, number, operation_time, succeeded};
 
 use crate::upstream::Upstream;
 
-/// Maximum time to find the upstream, for commands of our own.
+/// Maximum time to find the upstream, for commands that the proxy itself sends.
 const SELECTION_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// Why a replica cannot be loaded or follow the upstream.
@@ -68,7 +68,7 @@ pub enum ReplicaError {
         "the upstream has another primary, which may have been restored from a backup, and there is no event to compare"
     )]
     Lost,
-    /// The collection is another one now: it was dropped or renamed.
+    /// The name now belongs to another collection or to none: the collection was dropped or renamed.
     #[error("the collection is not what it was: {0}")]
     Changed(String),
     /// A replica cannot give the answers of this collection.
@@ -81,7 +81,7 @@ pub enum ReplicaError {
 pub struct Replicas {
     documents: Arc<Documents>,
     upstream: Arc<Upstream>,
-    /// For commands of our own, with the rights of the connection string.
+    /// For commands that the proxy itself sends, with the rights of the connection string.
     client: Client,
     /// Do all writes come through the proxy?
     pub exclusive: bool,
@@ -253,7 +253,7 @@ impl Replicas {
             .scanned_until(namespace, filter, count, documents_max)
     }
 
-    /// Runs a command of our own on the replica of its namespace.
+    /// Runs a command of the proxy itself on the replica of the command's namespace.
     async fn run(&self, db: &str, body: RawDocumentBuf) -> RawDocumentBuf {
         self.run_for(&ClientContext::default(), db, body).await
     }

@@ -73,7 +73,7 @@ impl Replica {
         }
     }
 
-    /// Returns whether it has caches, ready or not.
+    /// Returns whether the replica has caches, ready or not.
     pub fn is_declared(&self) -> bool {
         self.inner.lock().life.is_declared()
     }
@@ -89,7 +89,7 @@ impl Replica {
         inner.life.is_declared().then(|| inner.fields.clone())
     }
 
-    /// Returns whether it answers while the upstream is there.
+    /// Returns whether the replica answers while the upstream is there.
     pub fn is_ready(&self) -> bool {
         self.inner.lock().life.is_ready()
     }
@@ -193,8 +193,8 @@ impl Replica {
         self.inner.lock().life.may_resume()
     }
 
-    /// Returns what the upstream calls the collection, whatever its name: another one after it was dropped and made
-    /// again.
+    /// Returns what the upstream calls the collection, whatever its name: a different value after it was dropped and
+    /// made again.
     pub fn identity(&self) -> Option<RawBson> {
         self.inner.lock().identity.clone()
     }
@@ -266,7 +266,7 @@ impl Replica {
         self.inner.lock().life.complete(of)
     }
 
-    /// Returns the number of the epoch: another one after each declaration, load and loss of a change stream.
+    /// Returns the number of the epoch, which changes with each declaration, load and loss of a change stream.
     pub fn epoch(&self) -> u64 {
         self.inner.lock().life.epoch()
     }

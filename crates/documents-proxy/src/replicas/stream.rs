@@ -36,7 +36,7 @@ struct Follower<'a> {
     epoch: u64,
     /// Its batches, up to an error.
     events: EventReceiver,
-    /// What its positions are about.
+    /// The collection and the replica's content that the stream's positions are about.
     of: Subject,
     /// The term in which it was opened.
     term: Option<Term>,

@@ -33,7 +33,7 @@ impl<'a> Value<'a> {
         self.get().unwrap_or(RawBsonRef::Null)
     }
 
-    /// Whether the value is missing, null or undefined.
+    /// Returns whether the value is missing, null or undefined.
     pub fn is_nullish(&self) -> bool {
         matches!(
             self.get(),
@@ -52,7 +52,7 @@ impl<'a> Value<'a> {
         }
     }
 
-    /// Whether the value counts as true.
+    /// Returns whether the value counts as true.
     pub fn is_true(&self) -> bool {
         self.get().is_some_and(is_truthy)
     }

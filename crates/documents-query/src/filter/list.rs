@@ -31,7 +31,7 @@ impl InList {
         &self.patterns
     }
 
-    /// Whether null, and so a missing field, is in the list.
+    /// Returns whether null, and so a missing field, is in the list.
     pub fn has_null(&self) -> bool {
         self.has_value(RawBsonRef::Null)
     }

@@ -10,11 +10,11 @@ use crate::expr::{Expression, Scope};
 use crate::path::Path;
 use crate::work::is_check_due;
 
-/// One walk of a filter over a document, or over a value: what it finds besides its answer.
+/// State of one walk of a filter over a document or a value: what the walk finds besides its answer.
 ///
-/// The tests return no errors. Once the walk is stopped, each test answers true, only to end the search through the
-/// elements of an array; [`finish`](Walk::finish) turns the answer into the error. The stop belongs to the walk and not
-/// to the shared token, which may follow another command before the walk has ended.
+/// The tests return no errors. Once the walk is stopped, each test answers true, which ends the search through the
+/// elements of an array; [`finish`](Walk::finish) then replaces the answer by the error. The walk keeps its own
+/// record of the stop, because the shared token may follow another command before the walk has ended.
 #[derive(Debug)]
 pub(super) struct Walk<'f> {
     stop: &'f SharedStop,
@@ -65,7 +65,7 @@ impl<'f> Walk<'f> {
 }
 
 impl Node {
-    /// Whether the document matches.
+    /// Returns whether the document matches.
     pub(super) fn matches(&self, document: &RawDocument, walk: &mut Walk<'_>) -> bool {
         match self {
             Node::And(nodes) => nodes.iter().all(|node| node.matches(document, walk)),
@@ -88,7 +88,7 @@ impl Node {
         answer
     }
 
-    /// Whether a value itself passes. Leaves with an empty path test it, others look into it.
+    /// Returns whether a value itself passes. Leaves with an empty path test it, others look into it.
     pub(super) fn matches_value(&self, value: RawBsonRef<'_>, walk: &mut Walk<'_>) -> bool {
         match self {
             Node::And(nodes) => nodes.iter().all(|node| node.matches_value(value, walk)),
@@ -104,7 +104,7 @@ impl Node {
         }
     }
 
-    /// Whether a document, or an array seen as one with its indexes for names, matches.
+    /// Returns whether a document, or an array seen as one with its indexes for names, matches.
     pub(super) fn matches_container(&self, value: RawBsonRef<'_>, walk: &mut Walk<'_>) -> bool {
         match value {
             RawBsonRef::Document(document) => self.matches_aside(document, walk),

@@ -138,13 +138,13 @@ impl Filter {
         &self.root
     }
 
-    /// Whether the document matches. It does not if an expression of `$expr` fails on it or a match is stopped;
-    /// [`Filter::try_matches`] reports these cases.
+    /// Returns whether the document matches. It does not if an expression of `$expr` fails on it or a match is
+    /// stopped; [`Filter::try_matches`] reports these cases.
     pub fn matches(&self, document: &RawDocument) -> bool {
         self.try_matches(document).unwrap_or(false)
     }
 
-    /// Whether the document matches.
+    /// Returns whether the document matches.
     ///
     /// # Errors
     /// That of an expression of `$expr` that fails on the document; [`Stopped`](forebay_cancel::Stopped) if the command
@@ -168,15 +168,15 @@ impl Filter {
         walk.finish(index).map(|(index, _)| index)
     }
 
-    /// Whether testing a document of a few kilobytes takes microseconds, whatever the client wrote: a few tests, none
-    /// of them an expression, or a pattern that reads a byte more than once.
+    /// Returns whether testing a document of a few kilobytes takes microseconds, whatever the client wrote: a few
+    /// tests, none of them an expression, or a pattern that reads a byte more than once.
     pub fn is_cheap(&self) -> bool {
         self.root
             .test_count()
             .is_some_and(|tests| tests <= CHEAP_TESTS_MAX)
     }
 
-    /// Whether a value matches a filter made for array elements.
+    /// Returns whether a value matches a filter made for array elements.
     ///
     /// # Errors
     /// [`Stopped`](forebay_cancel::Stopped) if the command has to end during a match.
@@ -186,8 +186,8 @@ impl Filter {
         walk.finish(answer).map(|(answer, _)| answer)
     }
 
-    /// Whether the document matches and, if it does, the index of the array element that made it match, to which the
-    /// positional operator `$` refers.
+    /// Returns whether the document matches and, if it does, the index of the array element that made it match, to
+    /// which the positional operator `$` refers.
     ///
     /// # Errors
     /// As [`Filter::try_matches`].

@@ -219,7 +219,7 @@ pub(super) fn elem_match_test(parser: &mut Parser<'_>, inner: &RawDocument) -> R
     })
 }
 
-/// Whether these are operators on the element itself, not `$and`, `$ref` or other names that begin a query.
+/// Returns whether these are operators on the element itself, not `$and`, `$ref` or other names that begin a query.
 fn tests_the_element(inner: &RawDocument) -> bool {
     elements(inner)
         .next()

@@ -209,7 +209,7 @@ pub(super) fn equality(path: &Path, value: RawBsonRef<'_>) -> Result<Node, Error
     Ok(leaf(path, Test::Eq(value.into())))
 }
 
-/// Whether a document consists of operators: its first name begins with `$`, and it is not a DBRef.
+/// Returns whether a document consists of operators: its first name begins with `$`, and it is not a DBRef.
 pub(crate) fn is_operator_document(document: &RawDocument) -> bool {
     let Some(first) = elements(document).next() else {
         return false;
@@ -222,7 +222,7 @@ fn is_dbref(document: &RawDocument) -> bool {
     has("$ref") && has("$id")
 }
 
-/// Whether a name is an operator that stands in the place of a field name.
+/// Returns whether a name is an operator that stands in the place of a field name.
 pub(crate) fn is_top_level_operator(name: &str) -> bool {
     TOP_LEVEL.contains(&name)
 }

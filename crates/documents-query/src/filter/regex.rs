@@ -59,7 +59,7 @@ impl Regex {
         })
     }
 
-    /// Whether a text matches.
+    /// Returns whether a text matches.
     ///
     /// # Errors
     /// [`Stopped`] if the command has to end.
@@ -71,7 +71,7 @@ impl Regex {
             .is_match_until(text.as_bytes(), &self.stop.current())
     }
 
-    /// Whether a match reads each byte once.
+    /// Returns whether a match reads each byte once.
     pub(super) fn is_linear(&self) -> bool {
         self.program.tier() <= Tier::Dfa
     }

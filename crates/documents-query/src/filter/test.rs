@@ -60,7 +60,7 @@ pub enum Test {
 }
 
 impl Test {
-    /// How this test treats a path that ends in an array.
+    /// Returns how this test treats a path that ends in an array.
     pub fn leaf(&self) -> Leaf {
         match self {
             Test::Size(_) | Test::ElemMatchValue(_) | Test::ElemMatchObject(_) => Leaf::Whole,
@@ -68,7 +68,7 @@ impl Test {
         }
     }
 
-    /// Whether the value passes; `None` is a missing field.
+    /// Returns whether the value passes; `None` is a missing field.
     pub(super) fn passes(&self, value: Option<RawBsonRef<'_>>, walk: &mut Walk<'_>) -> bool {
         let Some(value) = value else {
             return self.passes_missing();

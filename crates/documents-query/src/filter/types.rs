@@ -43,7 +43,7 @@ const NUMBERS: [ElementType; 4] = [
 ];
 
 impl TypeSet {
-    /// Whether `kind` is in the set.
+    /// Returns whether `kind` is in the set.
     pub fn contains(self, kind: ElementType) -> bool {
         self.0 & bit(kind) != 0
     }

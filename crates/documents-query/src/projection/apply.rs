@@ -56,7 +56,8 @@ impl<'r> Run<'r> {
             .try_for_each(|(name, rule)| self.new_field(name, rule, document, out))
     }
 
-    /// Writes a computed field that the document does not have, or that comes last.
+    /// Writes a computed field if the document does not have the field. In an inclusion, writes it in any case:
+    /// computed fields come last there.
     fn new_field(
         &self,
         name: &str,

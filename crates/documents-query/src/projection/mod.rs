@@ -104,13 +104,13 @@ impl Projection {
         parse::excluding(paths)
     }
 
-    /// Whether the projection uses `field.$`, which needs the position of the match.
+    /// Returns whether the projection uses `field.$`, which needs the position of the match.
     pub fn is_positional(&self) -> bool {
         self.positional
     }
 
-    /// Whether reshaping a document of a few kilobytes takes microseconds, whatever the client wrote: a few rules, and
-    /// no expressions.
+    /// Returns whether reshaping a document of a few kilobytes takes microseconds, whatever the client wrote: a few
+    /// rules, and no expressions.
     pub fn is_cheap(&self) -> bool {
         self.rules
             .cheap_count()

@@ -292,7 +292,7 @@ impl<'l> Builder<'l> {
     }
 }
 
-/// Whether a value means "show" or "hide", and not a literal.
+/// Returns whether a value means "show" or "hide", and not a literal.
 fn is_flag(value: RawBsonRef<'_>) -> bool {
     matches!(value, RawBsonRef::Boolean(_)) || Number::of(value).is_some()
 }

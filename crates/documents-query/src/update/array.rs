@@ -312,7 +312,8 @@ impl Pull {
     }
 }
 
-/// Whether a condition of `$pull` tests elements themselves. Names such as `$or` begin a query on fields instead.
+/// Returns whether a condition of `$pull` tests elements themselves. Names such as `$or` begin a query on fields
+/// instead.
 fn is_test(condition: &RawDocument) -> bool {
     let first = elements(condition).next();
     is_operator_document(condition) && !first.is_some_and(|first| is_top_level_operator(first.key))
@@ -370,7 +371,7 @@ fn retain<'a>(
     failure.map_or(Ok(Outcome::Keep), Err)
 }
 
-/// Whether `$pop` takes the first element.
+/// Parses the operand of `$pop`: true if it removes the first element, false if the last.
 pub(super) fn parse_pop(path: &str, operand: RawBsonRef<'_>) -> Result<bool, Error> {
     let shown = || display::field(path, operand);
     let Some(number) = Number::of(operand) else {

@@ -43,12 +43,12 @@ impl ArrayFilters {
         self.filters.keys().map(String::as_str)
     }
 
-    /// Whether there is a filter called `name`.
+    /// Returns whether there is a filter called `name`.
     pub fn has(&self, name: &str) -> bool {
         self.filters.contains_key(name)
     }
 
-    /// Whether the filter called `name` matches an element.
+    /// Returns whether the filter called `name` matches an element.
     ///
     /// # Errors
     /// [`Stopped`](forebay_cancel::Stopped) if the command has to end during a match.

@@ -134,7 +134,7 @@ fn join(path: &str, name: &str) -> String {
     }
 }
 
-/// Whether each name can be part of a dotted path.
+/// Returns whether each name can be part of a dotted path.
 fn has_plain_names(document: &RawDocument) -> bool {
     elements(document).all(|element| {
         let name = element.key;

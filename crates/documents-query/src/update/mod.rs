@@ -113,7 +113,7 @@ impl Update {
         })
     }
 
-    /// Whether the update replaces whole documents. Such an update cannot change several at once.
+    /// Returns whether the update replaces whole documents. Such an update cannot change several at once.
     pub fn is_replacement(&self) -> bool {
         matches!(self.kind, Kind::Replacement(_))
     }

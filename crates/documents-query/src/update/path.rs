@@ -31,7 +31,8 @@ pub(super) struct UpdatePath {
 
 impl UpdatePath {
     /// # Errors
-    /// `EmptyFieldName`, and `BadValue` for a positional operator that comes first or a second `$`.
+    /// `EmptyFieldName` if the path or a component is empty. `BadValue` if a positional operator comes first, or if
+    /// `$` appears twice. `Overflow` if the path has too many components.
     pub fn parse(text: &str) -> Result<UpdatePath, Error> {
         if text.is_empty() {
             return Err(Error::new(
@@ -68,7 +69,7 @@ impl UpdatePath {
         })
     }
 
-    /// Whether the path resolves differently for each document.
+    /// Returns whether the path resolves differently for each document.
     pub fn is_positional(&self) -> bool {
         self.steps.iter().any(|step| !matches!(step, Step::Name(_)))
     }

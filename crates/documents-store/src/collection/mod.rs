@@ -190,7 +190,7 @@ impl Collection {
         self.shared.engine.bytes(self.records.id)
     }
 
-    /// Whether the collection was dropped while this handle was kept.
+    /// Returns whether the collection was dropped while this handle was kept.
     pub fn is_dropped(&self) -> bool {
         self.dropped.load(Ordering::Acquire)
     }

@@ -28,7 +28,7 @@ pub struct VerifyReport {
 }
 
 impl VerifyReport {
-    /// Whether everything agrees.
+    /// Returns whether everything agrees.
     pub fn is_clean(&self) -> bool {
         self.problem_count == 0
     }

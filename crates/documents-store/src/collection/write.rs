@@ -55,7 +55,7 @@ impl Change<'_> {
     }
 }
 
-/// Whether a document nests deeper than its readers may recurse.
+/// Returns whether a document nests deeper than its readers may recurse.
 pub(super) fn nests_too_deep(document: &RawDocument) -> bool {
     nests_deeper(RawBsonRef::Document(document), DOCUMENT_DEPTH_MAX)
 }
@@ -485,8 +485,8 @@ impl<'a> Transaction<'a> {
         Ok(())
     }
 
-    /// Whether a key lies above all keys of a unique index. If so, it becomes the upper bound, even if the change is
-    /// refused later: the bound need not be a key. So ascending keys, such as object ids, need no look-up.
+    /// Returns whether a key lies above all keys of a unique index. If so, it becomes the upper bound, even if the
+    /// change is refused later: the bound need not be a key. So ascending keys, such as object ids, need no look-up.
     ///
     /// PERF: `cargo run --release -p forebay-documents-store --example bulk -- 1000000 int` (and `random`), two cores
     /// of an AMD EPYC, November 2026: 2.2 us a document where no look-up is needed, 11 us where each key needs one.
@@ -628,7 +628,7 @@ fn document_key(document: &RawDocument) -> RawDocumentBuf {
     key
 }
 
-/// Whether two documents have equal `_id`s.
+/// Returns whether two documents have equal `_id`s.
 fn same_id(old: &RawDocument, new: &RawDocument) -> Result<bool> {
     match (old.get("_id")?, new.get("_id")?) {
         (Some(old), Some(new)) => Ok(forebay_documents_query::compare(old, new).is_eq()),

@@ -52,7 +52,8 @@ fn list_failed(error: io::Error) -> StoreError {
     StoreError::io("check the tables", error)
 }
 
-/// Whether the table of contents fits into the file. True for other formats, and for damage that fjall notices.
+/// Returns whether the table of contents fits into the file. True for other formats, and for damage that fjall
+/// notices.
 fn is_plausible(path: &Path) -> io::Result<bool> {
     let file = File::open(path)?;
     let file_bytes = file.metadata()?.len();

@@ -158,8 +158,8 @@ impl Buffers {
         largest
     }
 
-    /// Lets go of the buffers that are on disk already, if the last look found some. To be called after a write: fjall
-    /// keeps the newest version before it.
+    /// Releases the buffers that are on disk already, if the last look found some. The engine calls this after a
+    /// write, because fjall keeps the newest version from before the write.
     pub(super) fn release_written(&self, database: &Database) {
         if !self.keeps_written.swap(false, Ordering::Relaxed) {
             return;

@@ -35,7 +35,7 @@ pub(crate) fn finish(directory: &Path, partitions: &Path) -> Result<()> {
     Ok(())
 }
 
-/// Whether the directory has no complete mark, no partition, and only empty journals.
+/// Returns whether the directory has no complete mark, no partition, and only empty journals.
 fn is_unfinished(directory: &Path, partitions: &Path) -> Result<bool> {
     let mark = read_mark(directory).map_err(|error| StoreError::io("read the mark", error))?;
     let was_used = mark.iter().any(|byte| *byte != 0) || Position::read(directory)?.is_some();

@@ -96,7 +96,7 @@ impl FaultEngine {
         self.reads.set(after, fault);
     }
 
-    /// Whether a requested failure has not happened yet.
+    /// Returns whether a requested failure has not happened yet.
     pub fn has_fault(&self) -> bool {
         [&self.commits, &self.syncs, &self.reads]
             .iter()

@@ -69,7 +69,7 @@ pub struct FjallEngine {
     write_buffer_bytes: u64,
     buffers: buffers::Buffers,
     sealing: sealing::Sealing,
-    /// Makes a writer that is ahead of the background work wait.
+    /// Makes a writer wait that is ahead of the background thread.
     pause: fn(Duration),
     partitions: RwLock<Partitions>,
     journal: synced::JournalSync,
@@ -83,7 +83,7 @@ pub struct FjallEngine {
 /// State of fjall's list of partitions.
 #[derive(Default)]
 struct List {
-    /// The number that its manifest had before it was set aside; `None` if it is not aside.
+    /// The number that the manifest had before it was set aside; `None` if it is not set aside.
     aside: Option<u64>,
     /// Why the list must no longer change in this run.
     failure: Option<StoreError>,
@@ -96,8 +96,8 @@ impl List {
         if number == before {
             return Ok(());
         }
-        // A change takes one number, and a merge of the list another one. After a manifest was set aside, fjall may
-        // use its number again.
+        // A change takes one number, and a merge of the list takes another number. After a manifest was set aside,
+        // fjall may use its number again.
         let unmerged = self.aside.take().unwrap_or(before + 1);
         if !is_changed || number != unmerged {
             manifest::set_aside(folder)?;
@@ -244,7 +244,7 @@ impl FjallEngine {
         error
     }
 
-    /// Why no writes are taken: the disk is still full, or something failed.
+    /// Returns why no writes are taken: the disk is still full, or something failed.
     fn refused(&self) -> StoreError {
         if let Err(error @ StoreError::DiskFull { .. }) = self.probe() {
             return error;
@@ -268,11 +268,12 @@ impl FjallEngine {
             .map_err(|error| StoreError::io("write a probe", error))
     }
 
-    /// Waits until the background work has caught up with the partitions of a batch, and seals their buffers that are
-    /// full.
+    /// Waits until the background thread has caught up with the partitions of a batch, and seals the full write
+    /// buffers of these partitions.
     ///
     /// # Errors
-    /// [`StoreError::ReadOnly`] and [`StoreError::DiskFull`] if the background has failed. Those of a sync.
+    /// [`StoreError::ReadOnly`] and [`StoreError::DiskFull`] if the background thread has failed. The errors of a
+    /// sync.
     fn throttle(&self, keyspaces: &[Keyspace]) -> Result<()> {
         let is_full = |keyspace: &Keyspace| {
             keyspace.tree.active_memtable().size() > self.buffer_bytes(keyspace.name())
@@ -291,13 +292,13 @@ impl FjallEngine {
         self.seal(&full)
     }
 
-    /// Seals write buffers, so that the background writes them out.
+    /// Seals write buffers, so that the background thread writes them out.
     fn seal(&self, buffers: &[sealing::Buffer]) -> Result<()> {
         let sealed = self.sealing.seal(&self.database, buffers, || self.sync())?;
         sealed.map_err(|error| self.write_failed("write tables", error))
     }
 
-    /// Waits for the background, as long as it has not failed.
+    /// Waits for the background thread while `is_behind` holds. Fails if that thread has failed.
     fn wait_while(&self, is_behind: impl Fn() -> bool) -> Result<()> {
         while is_behind() {
             self.check_background()?;
@@ -335,7 +336,7 @@ impl FjallEngine {
 
     /// Creates or deletes a partition, unless the background thread has failed.
     ///
-    /// fjall lists the partitions in a tree of its own. After a failed change of the list it may overwrite the list's
+    /// fjall lists the partitions in a separate tree. After a failed change of the list it may overwrite the list's
     /// current manifest, also after a failed merge, which it does not report. So the manifest is set aside whenever
     /// it may be that of a failed attempt: after an error, and after a merge.
     fn change_list<T>(

@@ -98,8 +98,8 @@ impl Dropped {
 }
 
 impl Journals {
-    /// Whether the highest sequence number in the tables is consistent with the journals: a batch in a table is also
-    /// in a journal, or older than all of them. A journal is removed only when there is a newer one.
+    /// Returns whether the highest sequence number in the tables is consistent with the journals: a batch in a table
+    /// is also in a journal, or older than all of them. A journal is removed only when there is a newer one.
     pub(crate) fn fit(&self, in_table: u64) -> bool {
         let holds_batches = self.last_sequence > 0;
         in_table <= self.last_sequence || !(holds_batches || self.only)
@@ -143,7 +143,7 @@ pub(crate) fn check(directory: &Path) -> Result<Journals> {
     })
 }
 
-/// Whether all journals of a directory are empty.
+/// Returns whether all journals of a directory are empty.
 pub(crate) fn all_empty(directory: &Path) -> Result<bool> {
     for (_, path) in journals(directory)? {
         if !read(&path)?.is_empty() {
@@ -291,7 +291,7 @@ pub(crate) fn whole_batches(bytes: &[u8]) -> usize {
     at
 }
 
-/// Whether the bytes may be the beginning of a batch.
+/// Returns whether the bytes may be the beginning of a batch.
 pub(crate) fn may_go_on(bytes: &[u8]) -> bool {
     matches!(batch(bytes, 0), Err(ReadError::Short))
 }

@@ -129,7 +129,7 @@ pub(crate) fn check(partitions: &Path) -> Result<()> {
     Ok(())
 }
 
-/// Whether the partition in this folder is listed. Any part of a deleted one may be left; fjall removes it.
+/// Returns whether the partition in this folder is listed. Any part of a deleted one may be left; fjall removes it.
 fn is_listed(partitions: &Path, folder: &str) -> Result<bool> {
     let Ok(number) = folder.parse::<u64>() else {
         return Ok(true);

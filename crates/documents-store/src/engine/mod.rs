@@ -73,7 +73,7 @@ impl KeyRange {
         }
     }
 
-    /// Whether no key can be in the range.
+    /// Returns whether no key can be in the range.
     pub fn is_empty(&self) -> bool {
         self.end.as_ref().is_some_and(|end| *end <= self.start)
     }
@@ -165,7 +165,7 @@ pub trait Engine: Send + Sync + 'static {
     /// Drops a partition and frees its space. Unknown ids are ignored. The caller no longer writes to it.
     fn drop_partition(&self, partition: PartitionId) -> Result<()>;
 
-    /// Whether there are partitions other than the one with this name.
+    /// Returns whether there are partitions other than the one with this name.
     fn has_other_partitions(&self, name: &str) -> bool;
 
     /// Drops all partitions except those with these names. Called before any of the dropped ones is opened.

@@ -63,7 +63,7 @@ impl ReserveEngine {
         let mut seen = self.seen.lock();
         let now = Instant::now();
         if now >= seen.until || bytes > seen.bytes_left {
-            // If there is no room, the next batch reads the free space again.
+            // If `room` fails, the next batch reads the free space again.
             seen.until = now;
             seen.bytes_left = self.room()?;
             seen.until = now + LOOK_INTERVAL;
@@ -117,8 +117,8 @@ impl Batch {
         self.writes.iter().map(bytes).sum::<usize>() as u64
     }
 
-    /// Whether the batch frees space: at least half of its writes are removals. Those of a deletion are, beside its
-    /// updates of statistics and history.
+    /// Returns whether the batch frees space: at least half of its writes are removals. Those of a deletion are,
+    /// beside its updates of statistics and history.
     fn is_shrinking(&self) -> bool {
         let removed = self.writes.iter().filter(|write| write.value.is_none());
         removed.count() * 2 >= self.writes.len()

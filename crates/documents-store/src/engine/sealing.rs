@@ -22,7 +22,7 @@ use crate::error::Result;
 /// loop that does not end on a failure.
 const SEALED_MAX: usize = 3;
 /// Maximum number of write buffers that are queued at once to be written out. fjall's queue takes 1,000 messages, two
-/// for each of them. Then it blocks, forever if the background has failed.
+/// for each buffer. When the queue is full it blocks, forever if the background thread has failed.
 const QUEUED_MAX: usize = 500;
 /// Maximum number of buffers that are sealed at once.
 pub(super) const AT_ONCE_MAX: usize = 100;
@@ -48,12 +48,13 @@ impl Buffer {
     }
 }
 
-/// Whether the background has to catch up with a partition before another of its buffers may be sealed.
+/// Returns whether the background thread has to write out sealed buffers of a partition before another buffer of that
+/// partition may be sealed.
 pub(super) fn is_behind(keyspace: &Keyspace) -> bool {
     keyspace.tree.sealed_memtable_count() >= SEALED_MAX
 }
 
-/// Whether no more buffers may be queued to be written out.
+/// Returns whether no more buffers may be queued to be written out.
 pub(super) fn is_queue_full(database: &Database) -> bool {
     database.outstanding_flushes() + AT_ONCE_MAX > QUEUED_MAX
 }
@@ -72,11 +73,11 @@ impl Sealing {
         batch.commit()
     }
 
-    /// Seals at most [`AT_ONCE_MAX`] buffers after `sync` has synced the journal. Leaves those that are sealed
-    /// already, and those that the background is not ready for.
+    /// Seals at most [`AT_ONCE_MAX`] buffers after `sync` has synced the journal. Leaves buffers that are sealed
+    /// already, and buffers that the background thread is not ready for.
     ///
     /// # Errors
-    /// Those of `sync`. The inner result is that of fjall.
+    /// The errors of `sync`. The inner result is that of fjall.
     pub(super) fn seal(
         &self,
         database: &Database,
@@ -110,7 +111,7 @@ mod tests {
     use crate::engine::{Batch, Engine, Partition, PartitionKind};
     use crate::options::StoreOptions;
 
-    /// How long the background may take for a few small tables.
+    /// Maximum time that the background thread may take to write a few small tables.
     const PATIENCE: Duration = Duration::from_secs(60);
 
     fn open(folder: &Path, change: impl FnOnce(&mut StoreOptions)) -> FjallEngine {
@@ -163,7 +164,7 @@ mod tests {
         }
     }
 
-    /// Stops the background after it has synced the journal, seals another buffer, lets the background write both,
+    /// Stops the background thread after it has synced the journal, seals another buffer, lets the thread write both,
     /// and takes from the journal what was not synced.
     #[test]
     fn a_table_holds_no_batch_that_a_power_failure_takes_from_the_journal() {
@@ -178,7 +179,7 @@ mod tests {
             put(&engine, &partition, 0, 150 << 10);
             put(&engine, &other, 0, 100 << 10);
             put(&engine, &other, 1, 300 << 10);
-            // Seals both buffers, and waits until the other one is written. The last one seals again.
+            // Seals both buffers, and waits until the other buffer is written. The last write seals again.
             put(&engine, &partition, 1, 1 << 10);
             put(&engine, &partition, 2, 200 << 10);
             put(&engine, &partition, 3, 200 << 10);
@@ -208,7 +209,7 @@ mod tests {
         open(&image, |_| ());
     }
 
-    /// Writes more than a thousand batches to a full buffer while the background is busy.
+    /// Writes more than a thousand batches to a full buffer while the background thread is busy.
     #[test]
     fn the_background_goes_on_after_many_batches_to_a_full_buffer() {
         let folder = tempfile::tempdir().expect("a folder");
@@ -221,7 +222,7 @@ mod tests {
         let busy = first_keyspace.tree.get_flush_lock();
         (0..3).for_each(|at| put(&engine, &first, at, 3 << 10));
         let is_busy = || first_keyspace.tree.sealed_memtable_count() > 0;
-        wait_until(is_busy, "the background is busy");
+        wait_until(is_busy, "the background thread is busy");
         let written = AtomicU32::new(0);
         let has_tables = || other_keyspace.table_count() > 0;
         let write = || {
@@ -235,9 +236,9 @@ mod tests {
             scope.spawn(write);
             scope.spawn(write);
             let is_full = || is_behind(&other_keyspace) || written.load(Ordering::Relaxed) > 1_500;
-            wait_until(is_full, "the background has much to do");
+            wait_until(is_full, "the background thread has much to do");
             drop(busy);
-            wait_until(has_tables, "the background writes tables");
+            wait_until(has_tables, "the background thread writes tables");
         });
     }
 }

@@ -1,6 +1,6 @@
 //! Syncing the journals beside writers, and noting how far they are synced.
 //!
-//! fjall syncs under the lock of its writer. This module syncs through a handle of its own, which stays open between
+//! fjall syncs under the lock of its writer. This module syncs through a second handle, which stays open between
 //! syncs: so a sync needs no new file descriptor, and the kernel reports every failed write-back to this handle.
 //!
 //! After each sync, the file `synced` notes how far the journals are on the disk. The note itself is not synced after

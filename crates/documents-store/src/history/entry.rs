@@ -161,7 +161,7 @@ impl Changes {
         }
     }
 
-    /// Whether there are none.
+    /// Returns whether there are none.
     pub(crate) fn is_empty(&self) -> bool {
         self.values.is_empty()
     }

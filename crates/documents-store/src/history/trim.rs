@@ -1,4 +1,4 @@
-//! Deleting the oldest changes when the history is too long, in a thread of its own.
+//! Deletes the oldest changes when the history is too long, in a separate thread.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;

@@ -12,8 +12,8 @@ use crate::engine::{KeyRange, successor};
 
 /// The entries of an index to read: equal values for its first fields, then a range of the next field.
 ///
-/// Values compare by BSON order across types. A caller that wants only numbers bounds both sides with numbers.
-/// An array element is an entry of its own; an empty array is the entry `undefined`; a missing field is `null`.
+/// Values compare by BSON order across types. A caller that wants only numbers bounds both sides with numbers. Each
+/// array element is a separate entry; an empty array is the entry `undefined`; a missing field is `null`.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct IndexBounds {
     /// Values of the first fields.

@@ -118,7 +118,8 @@ enum Field<'a, 'p> {
 }
 
 impl<'a> Tuples<'a> {
-    /// Follows the paths to values or to the first array, and goes through its elements.
+    /// Follows each path to its value or to its first array. If there is an array, goes through its elements; all
+    /// paths that meet an array must meet the same one.
     fn expand<'p>(&mut self, spec: &IndexSpec, mut fields: Vec<Field<'a, 'p>>) -> Result<()> {
         let mut array: Option<(&'a RawArray, usize)> = None;
         for (at, field) in fields.iter_mut().enumerate() {

@@ -78,12 +78,12 @@ impl Index {
         self.partition.as_ref().map(|partition| partition.id)
     }
 
-    /// Whether every document is in the index.
+    /// Returns whether every document is in the index.
     pub fn is_complete(&self) -> bool {
         self.built_below.load(Ordering::Acquire) == COMPLETE
     }
 
-    /// Whether a write to this document must change the index.
+    /// Returns whether a write to this document must change the index.
     pub fn holds(&self, number: RecordNumber) -> bool {
         number < self.built_below.load(Ordering::Acquire)
     }
@@ -98,7 +98,7 @@ impl Index {
         self.built_below.store(COMPLETE, Ordering::Release);
     }
 
-    /// Whether any document has ever had more than one key, so that a scan may meet a document twice.
+    /// Returns whether any document has ever had more than one key, so that a scan may meet a document twice.
     pub fn is_multikey(&self) -> bool {
         self.multikey.load(Ordering::Acquire)
     }

@@ -145,7 +145,7 @@ impl Power {
         self.disk.lock().until_cut_after_failure = Some(after);
     }
 
-    /// Whether a sync has failed since the last call. Once power is cut, all syncs fail.
+    /// Returns whether a sync has failed since the last call. Once power is cut, all syncs fail.
     pub fn has_failed(&self) -> bool {
         let mut disk = self.disk.lock();
         disk.image.is_some() || std::mem::take(&mut disk.has_failed)

@@ -235,7 +235,7 @@ fn operate(store: &Store, random: &mut Rng, first: u64, seed: u64) -> Result<()>
     Ok(())
 }
 
-/// Makes the background fail if it is writing a table or a manifest.
+/// Makes the background thread fail if it is writing a table or a manifest.
 fn fail_tables(random: &mut Rng) {
     limit(Resource::RLIMIT_FSIZE, Some(random.u64(..6_000)));
     (0..random.u32(..200)).for_each(|_| std::thread::yield_now());

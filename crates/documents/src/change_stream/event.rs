@@ -7,7 +7,7 @@ use super::options::INTERNAL_DATABASES;
 use super::token::{Mark, ResumeToken};
 use crate::error::CommandError;
 
-/// Whether a change concerns a stream of this scope.
+/// Returns whether a change concerns a stream of this scope.
 pub fn concerns(scope: &Interest, change: &ChangeEvent) -> bool {
     if change.kind == ChangeKind::Beginning {
         return false;
@@ -22,7 +22,7 @@ pub fn concerns(scope: &Interest, change: &ChangeEvent) -> bool {
     is_shown(&change.namespace) || renamed_to(change).is_some_and(|to| is_shown(&to))
 }
 
-/// Whether a change that concerns a stream of this scope ends it.
+/// Returns whether a change that concerns a stream of this scope ends it.
 pub fn invalidates(scope: &Interest, change: &ChangeEvent) -> bool {
     match scope {
         Interest::Everything => false,

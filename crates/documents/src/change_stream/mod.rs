@@ -31,7 +31,7 @@ pub use token::ResumeToken;
 /// The name of the stage.
 pub const STAGE: &str = "$changeStream";
 
-/// Whether a pipeline begins with `$changeStream`.
+/// Returns whether a pipeline begins with `$changeStream`.
 pub fn is_change_stream(pipeline: &RawArray) -> bool {
     first_stage(pipeline).is_some_and(|(name, _)| name == STAGE)
 }

@@ -275,7 +275,7 @@ fn document(
     Ok(found.flatten().map(|document| document.to_buf()))
 }
 
-/// Whether the time is over, so that the stream returns what it has found so far.
+/// Returns whether the time is over, so that the stream returns what it has found so far.
 fn is_late(stop: &Stop) -> Result<bool, CommandError> {
     match stop.check() {
         Ok(()) => Ok(false),

@@ -97,7 +97,7 @@ pub fn create(
     }
 }
 
-/// Whether all exist and are built.
+/// Returns whether all `wanted` indexes exist and are built.
 fn are_complete(collection: &OpenCollection, wanted: &[IndexSpec]) -> Result<bool, CommandError> {
     let existing = collection.store.indexes();
     for spec in wanted {

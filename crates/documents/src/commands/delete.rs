@@ -126,7 +126,7 @@ impl<'a> Statement<'a> {
     }
 }
 
-/// Whether the limit is one rather than zero, which means no limit.
+/// Returns whether the limit is one rather than zero, which means no limit.
 fn first_only(arguments: &Arguments<'_>) -> Result<bool, CommandError> {
     let limit = arguments.integer("limit")?;
     match limit.ok_or_else(|| arguments.missing("limit"))? {

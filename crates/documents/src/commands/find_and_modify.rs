@@ -227,7 +227,7 @@ impl Modification {
         Ok(self.nothing())
     }
 
-    /// How to keep the reply, if the write is numbered.
+    /// Returns how to keep the reply, if the write is numbered.
     fn keep<'a>(&'a self, request: &'a Request<'_>) -> Option<Keep<'a>> {
         let reply =
             |before: Option<&RawDocument>, after: Option<&RawDocument>| self.reply(before, after);

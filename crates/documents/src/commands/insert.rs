@@ -149,7 +149,7 @@ impl Insertion<'_> {
         Ok(went_on && (!self.ordered || self.errors.is_empty()))
     }
 
-    /// Whether the document was inserted by an earlier attempt of the command.
+    /// Returns whether the document was inserted by an earlier attempt of the command.
     fn was_applied(&self, index: usize) -> Result<bool, CommandError> {
         let outcome = self.retry.map(|retry| retry.outcome(index)).transpose()?;
         Ok(outcome.flatten().is_some())

@@ -27,7 +27,7 @@ const CHUNK_DOCUMENTS: usize = 256;
 /// Prefix of the names of temporary collections, such as `$out` fills.
 const TEMPORARY: &str = "tmp.agg_out.";
 
-/// Whether this is the name of a temporary collection, which will replace another.
+/// Returns whether this is the name of a temporary collection, which will replace another.
 pub fn is_temporary(name: &str) -> bool {
     let number = name.strip_prefix(TEMPORARY);
     number.is_some_and(|number| ObjectId::parse_str(number).is_ok())
@@ -41,7 +41,7 @@ pub fn temporary(db: &str) -> Namespace {
     }
 }
 
-/// Whether the last stage of a pipeline writes.
+/// Returns whether the last stage of a pipeline writes.
 pub fn writes(stages: &RawArray) -> bool {
     let last = stages.into_iter().flatten().last();
     let name = last.and_then(first_element).map(|(name, _)| name);
@@ -185,7 +185,7 @@ enum Matched {
     Fail,
 }
 
-/// What to do if it has none.
+/// What to do if the collection has no matching document.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Unmatched {
     Insert,
@@ -243,7 +243,7 @@ impl Merge {
         unique.any(|index| self.is_on(&index.spec.pattern()))
     }
 
-    /// Whether these are the fields that identify the matching document.
+    /// Returns whether these are the fields that identify the matching document.
     fn is_on(&self, pattern: &RawDocument) -> bool {
         let indexed: BTreeSet<&str> = element::elements(pattern)
             .map(|element| element.key)
@@ -289,7 +289,8 @@ impl Merge {
             Matched::Fail => self.insert(request, &document),
             Matched::KeepExisting => match self.insert(request, &document) {
                 Err(CommandError::Store(error @ StoreError::DuplicateKey { .. })) => {
-                    // Any of several unique indexes may have refused the document.
+                    // Another unique index than that of the `on` fields may have refused the document, so look for a
+                    // match.
                     let looks = rawdoc! { "q": query, "u": { "$set": {} } };
                     match update::run_one(request, &self.into, &looks).await? {
                         0 => Err(error.into()),

@@ -32,7 +32,7 @@ pub fn limits(request: &Request<'_>) -> Result<Limits, CommandError> {
     Ok(limits)
 }
 
-/// How patterns are compiled: away from the network threads, and only until the command is stopped.
+/// Returns how patterns are compiled: off the network threads, and only until the command is stopped.
 fn compilation(request: &Request<'_>) -> Compilation {
     let bytes = request.documents.settings().command_patterns_bytes_max;
     let budget = Budget::new(bytes, request.shared_stop.clone());

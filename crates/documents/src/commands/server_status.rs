@@ -71,13 +71,13 @@ fn memory(request: &Request<'_>) -> RawDocumentBuf {
     }
 }
 
-/// What the last start dropped of the journal: writes that were never on the disk.
+/// Returns what the last start dropped of the journal: writes that were never on the disk.
 fn journal_dropped(request: &Request<'_>) -> RawDocumentBuf {
     let dropped = request.documents.store().dropped();
     rawdoc! { "bytes": dropped.bytes as i64, "batches": dropped.batches as i64 }
 }
 
-/// How far back change streams can go; empty where no history is kept.
+/// Returns how far back change streams can go; empty where no history is kept.
 fn change_history(request: &Request<'_>) -> RawDocumentBuf {
     match request.documents.store().history() {
         None => rawdoc! {},

@@ -1,4 +1,4 @@
-//! First stages with documents of their own: `$indexStats`, `$collStats`, `$currentOp`, `$documents`.
+//! First stages that make their documents themselves: `$indexStats`, `$collStats`, `$currentOp`, `$documents`.
 
 use bson::{
     DateTime, RawArray, RawArrayBuf, RawBsonRef, RawDocument, RawDocumentBuf, cstr, rawdoc,

@@ -78,7 +78,7 @@ pub fn bounds(filter: &Node, fields: &[IndexField], multikey: bool) -> Bounded {
     }
 }
 
-/// Whether different elements of one array may hold the values of both fields.
+/// Returns whether different elements of one array may hold the values of both fields.
 fn may_share_array(one: &IndexField, other: &IndexField) -> bool {
     one.path.split('.').next() == other.path.split('.').next()
 }
@@ -103,8 +103,8 @@ fn equal_values(test: &Test) -> Option<Vec<RawBson>> {
     values.iter().all(is_findable).then_some(values)
 }
 
-/// Whether one index key identifies the matches of a value. An array is indexed by its elements, and null also matches
-/// missing fields.
+/// Returns whether one index key identifies the matches of a value. An array is indexed by its elements, and null
+/// also matches missing fields.
 fn is_findable(value: &RawBson) -> bool {
     !matches!(
         value,

@@ -37,12 +37,12 @@ impl IndexAccess {
         (self.is_point, self.equal, self.is_range, self.is_sorted)
     }
 
-    /// Whether it skips documents that cannot match.
+    /// Returns whether the index skips documents that cannot match.
     pub fn is_bounded(&self) -> bool {
         self.equal > 0 || self.is_range
     }
 
-    /// Whether it is better than a scan.
+    /// Returns whether the index is better than a scan.
     fn is_useful(&self) -> bool {
         self.is_bounded() || (self.is_sorted && !self.spec.sparse)
     }

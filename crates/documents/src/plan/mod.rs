@@ -243,8 +243,8 @@ fn id_of(node: &Node) -> Option<RawBson> {
     }
 }
 
-/// Whether a value can be found by `_id`. Arrays and patterns are never stored as one; null also matches a missing
-/// field.
+/// Returns whether a value can be found by `_id`. Arrays and patterns are never stored as one; null also matches a
+/// missing field.
 fn is_stored_id(value: &RawBson) -> bool {
     !matches!(
         value,
@@ -320,7 +320,7 @@ pub fn natural(pattern: &RawDocument) -> Option<Direction> {
     })
 }
 
-/// Whether two key patterns are equal, regardless of their number types.
+/// Returns whether two key patterns are equal, regardless of their number types.
 pub fn same_pattern(a: &RawDocument, b: &RawDocument) -> bool {
     let (a, b): (Vec<_>, Vec<_>) = (a.iter().flatten().collect(), b.iter().flatten().collect());
     let same =

@@ -110,13 +110,13 @@ impl State {
         fields
     }
 
-    /// Whether the newest generation has, or will have, exactly the declared fields.
+    /// Returns whether the newest generation has, or will have, exactly the declared fields.
     fn is_settled(&self) -> bool {
         let newest = self.building.as_ref().or(self.ready.as_ref());
         newest.is_some_and(|generation| generation.has_exactly(&self.fields()))
     }
 
-    /// Whether the complete generation has more than the declared fields, and none is being built.
+    /// Returns whether the complete generation has more than the declared fields, and none is being built.
     fn is_shrunk(&self) -> bool {
         let more = |ready: &Arc<Generation>| {
             self.declared.iter().all(|index| ready.has(index)) && !ready.has_exactly(&self.fields())
@@ -133,14 +133,14 @@ impl State {
         self.ready.iter().chain(&self.building)
     }
 
-    /// Whether the ready generation answers `index`.
+    /// Returns whether the ready generation answers `index`.
     pub fn is_ready(&self, index: &CacheIndex) -> bool {
         self.ready
             .as_ref()
             .is_some_and(|generation| generation.has(index))
     }
 
-    /// How the build of `names` ended. Returns `None` while it runs.
+    /// Returns how the build of `names` ended. Returns `None` while it runs.
     fn outcome(&self, names: &[String]) -> Option<Result<(), BuildError>> {
         let mut all_ready = true;
         for name in names {
@@ -271,7 +271,7 @@ impl CollectionSearch {
         &self.cache
     }
 
-    /// Whether the cache needs the old document of a replacement or deletion.
+    /// Returns whether the cache needs the old document of a replacement or deletion.
     pub fn needs_old(&self) -> bool {
         self.follows.load(Ordering::Acquire)
     }
@@ -283,8 +283,8 @@ impl CollectionSearch {
         Some(Prepared { generation, values })
     }
 
-    /// Applies the insertion of documents, whose values may have been prepared. The caller has held the write lock
-    /// since before it inserted them into the store. It is released as soon as this writer has the apply lock.
+    /// Applies the insertion of documents, whose values may have been prepared. The caller took the write lock before
+    /// it inserted the documents into the store. This call releases the write lock as soon as it has the apply lock.
     pub fn on_insert_many(
         self: &Arc<Self>,
         held: MutexGuard<'_, ()>,
@@ -305,7 +305,8 @@ impl CollectionSearch {
         });
     }
 
-    /// Applies the replacement of document `number`. The caller has held the write lock since before that in the store.
+    /// Applies the replacement of document `number`. The caller took the write lock before it replaced the document
+    /// in the store, and still holds it.
     pub fn on_replace(self: &Arc<Self>, number: u64, old: &RawDocument, new: &RawDocument) {
         if self.needs_old() {
             let _apply = self.lock_apply();
@@ -313,7 +314,8 @@ impl CollectionSearch {
         }
     }
 
-    /// Applies the deletion of document `number`. The caller has held the write lock since before that in the store.
+    /// Applies the deletion of document `number`. The caller took the write lock before it deleted the document from
+    /// the store, and still holds it.
     pub fn on_delete(self: &Arc<Self>, number: u64, old: &RawDocument) {
         if self.needs_old() {
             let _apply = self.lock_apply();

@@ -359,7 +359,7 @@ impl SearchPlan {
     }
 }
 
-/// Whether the cache needs to look at only a few values.
+/// Returns whether the cache needs to look at only a few values.
 fn is_narrow(expr: &Expr) -> bool {
     match expr {
         Expr::Leaf { predicate, .. } => match predicate {

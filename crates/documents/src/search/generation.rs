@@ -13,7 +13,7 @@ use super::extract::Extractor;
 use super::report::PlanSummary;
 use super::stats::SearchCounters;
 
-/// The cursor of a complete generation.
+/// Value of `Generation::cursor` once the generation is complete.
 const COMPLETE: u64 = u64::MAX;
 
 /// One cache of a set of fields of a collection, correct for all documents below a record number.
@@ -71,12 +71,12 @@ impl Generation {
         self.abandoned.store(true, Ordering::Release);
     }
 
-    /// Whether the build should end.
+    /// Returns whether the build should end.
     pub fn is_abandoned(&self) -> bool {
         self.abandoned.load(Ordering::Acquire)
     }
 
-    /// Whether it has every field of `index`.
+    /// Returns whether the generation has every field of `index`.
     pub fn has(&self, index: &CacheIndex) -> bool {
         let fields = self.extractor.fields();
         index
@@ -85,7 +85,7 @@ impl Generation {
             .all(|path| fields.index_of(path).is_some())
     }
 
-    /// Whether it has exactly these fields, in any order.
+    /// Returns whether the generation has exactly these fields, in any order.
     pub fn has_exactly(&self, fields: &[&str]) -> bool {
         let mine = self.extractor.fields();
         mine.len() == fields.len() && fields.iter().all(|path| mine.index_of(path).is_some())
@@ -98,7 +98,7 @@ impl Generation {
             .for_each(|leaf| self.searches.count(leaf.field, leaf.tier));
     }
 
-    /// How often the conditions of a field were searched, by tier.
+    /// Returns how often the conditions of a field were searched, by tier.
     pub fn searches(&self, column: usize) -> BTreeMap<&'static str, u64> {
         self.searches.of(column)
     }

@@ -125,8 +125,8 @@ impl NotUsed {
         }
     }
 
-    /// Whether a search over cached fields falls back to a scan, as it is written so that the cache cannot answer it,
-    /// or the cache is not built.
+    /// Returns whether a search over cached fields falls back to a scan, as it is written so that the cache cannot
+    /// answer it, or the cache is not built.
     ///
     /// A strict server refuses such a search. It still scans for searches that do not concern cached fields.
     pub fn is_fallback(&self) -> bool {
@@ -159,7 +159,7 @@ pub struct SearchPlan {
 }
 
 impl SearchPlan {
-    /// Whether the cache judges the whole filter.
+    /// Returns whether the cache judges the whole filter.
     ///
     /// If not, documents are read and checked one by one, and an index of the store may be better.
     pub fn is_exact(&self) -> bool {
@@ -181,14 +181,14 @@ impl SearchPlan {
         &self.filter
     }
 
-    /// What the plan asks the cache.
+    /// Returns what the plan asks the cache.
     pub fn summary(&self) -> &PlanSummary {
         &self.summary
     }
 }
 
 impl State {
-    /// Why `index`, which is declared, cannot answer.
+    /// Returns why `index`, which is declared, cannot answer.
     pub fn unready(&self, index: &CacheIndex) -> NotUsed {
         if let Some(building) = self
             .building
@@ -238,7 +238,7 @@ impl State {
     }
 }
 
-/// Whether the filter has a condition on `wanted` anywhere.
+/// Returns whether the filter has a condition on `wanted` anywhere.
 fn names(node: &Node, wanted: &str) -> bool {
     match node {
         Node::And(nodes) | Node::Or(nodes) | Node::Nor(nodes) => {

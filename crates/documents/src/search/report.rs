@@ -189,7 +189,7 @@ pub struct ExecutionReport {
     pub found: u64,
     /// Documents that the cache could not judge.
     pub recheck: u64,
-    /// How documents were read after that.
+    /// How documents were read after the cache's search.
     pub access: Access,
     /// The documents read.
     pub tally: Arc<Tally>,

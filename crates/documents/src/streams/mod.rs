@@ -84,7 +84,7 @@ pub trait Stream: Send {
     /// were read for an earlier batch, but not pulled, are read again.
     fn begin_batch(&mut self, _size: u64) {}
 
-    /// Whether it is known, without work, that no document follows.
+    /// Returns true if the stream knows, without reading, that no document follows.
     fn is_done(&self) -> bool {
         false
     }
@@ -94,8 +94,8 @@ pub trait Stream: Send {
         None
     }
 
-    /// Whether the next batch takes microseconds, for any filter and projection, so that it may be made on a network
-    /// thread.
+    /// Returns whether the next batch takes microseconds, for any filter and projection, so that it may be made on a
+    /// network thread.
     fn is_short(&self) -> bool {
         false
     }

@@ -48,7 +48,7 @@ impl Ord for Keyed {
 
 /// Pulls a stream to its end and returns its first `keep` documents in order (all of them for `None`).
 ///
-/// Only these are held in memory. Documents with equal keys keep their order.
+/// Only the documents to return are held in memory. Documents with equal keys keep their order.
 ///
 /// # Errors
 /// 292 if more than `bytes_max` would have to be held; the error of `held` if the account is full; the stream's error.

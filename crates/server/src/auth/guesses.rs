@@ -8,11 +8,11 @@ use std::time::{Duration, Instant};
 use forebay_documents::User;
 use parking_lot::Mutex;
 
-/// Time without a wrong password after which those of a sender are forgotten.
+/// Time after a sender's last wrong password until its wrong passwords are forgotten.
 const MEMORY: Duration = Duration::from_secs(60);
-/// Maximum number of senders remembered. Beyond them, any other sender gets the longest delay.
+/// Maximum number of senders that are remembered. When it is reached, every other sender gets the longest delay.
 const SENDERS_MAX: usize = 4096;
-/// Delay of the answer to the first wrong password. It doubles with each further one.
+/// Delay of the answer to the first wrong password. The delay doubles with each further wrong password.
 const DELAY_MIN: Duration = Duration::from_millis(100);
 /// Maximum delay of an answer.
 const DELAY_MAX: Duration = Duration::from_secs(2);

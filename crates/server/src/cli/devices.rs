@@ -46,7 +46,7 @@ enum Action {
     },
 }
 
-/// `host:1` is the name of one device, so the number of devices is a flag of its own.
+/// `host:1` is the name of one device, so the number of devices is a separate flag.
 fn parse_kind(text: &str) -> Result<String, String> {
     match text.strip_prefix("host:") {
         Some(count) => Err(format!(

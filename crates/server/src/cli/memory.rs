@@ -164,7 +164,7 @@ impl Watch {
     }
 }
 
-/// Whether something that was last done then is due again; notes that it is done now.
+/// Returns whether a task that was last done at `last` is due again. If so, sets `last` to now.
 fn is_due(last: &mut Option<Instant>, interval: Duration) -> bool {
     let is_due = last.is_none_or(|last| last.elapsed() >= interval);
     if is_due {

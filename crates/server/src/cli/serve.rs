@@ -82,7 +82,7 @@ pub async fn run(args: &ServeArgs, stop: &Stop) -> Result<()> {
         None => None,
     };
     warn_without_users(&settings, &documents);
-    // Before the address is printed, as its reader may request a stop at once.
+    // Listen before the address is printed: a program that reads the address may request a stop at once.
     let stopped = stop.listen();
     stop.end_after(settings.shutdown_timeout)?;
     if args.matches.get_flag(UNTIL_STDIN_ENDS) {

@@ -1,8 +1,10 @@
-//! Places for connections: their number, and which connections lose theirs when there are too few.
+//! Places are permits for open connections: how many there are, and which connections lose their place when all are
+//! taken.
 //!
-//! If clients must authenticate, a part of the places is reserved for those that have. Clients that have not
-//! (strangers) share the rest. When that is full, the oldest stranger is disconnected. A client with a valid password
-//! is a stranger only for a moment, so it gets in whatever the number of strangers.
+//! If clients must authenticate, a part of the places is reserved for clients that have authenticated. Clients that
+//! have not (strangers) share the other places. When strangers have all of these, the oldest stranger is
+//! disconnected. A client with a valid password is a stranger only for a moment, so it gets in whatever the number of
+//! strangers.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -59,7 +61,7 @@ pub struct Counts {
 }
 
 impl Places {
-    /// Makes `max` places. If clients must authenticate, half of them are reserved for those that have.
+    /// Makes `max` places. If clients must authenticate, half of the places are reserved for authenticated clients.
     pub fn new(max: usize, auth_required: bool) -> Arc<Places> {
         Arc::new(Places {
             max,
@@ -68,8 +70,8 @@ impl Places {
         })
     }
 
-    /// Takes a place, if need be that of the oldest stranger. Returns `None` if clients that keep their places have
-    /// all.
+    /// Takes a place. If all places, or all that strangers may have, are taken, evicts the oldest stranger and takes
+    /// its place. Returns `None` if all places belong to clients that cannot be evicted.
     pub fn enter(self: &Arc<Self>) -> Option<Place> {
         let mut taken = self.taken.lock();
         if let Some(strangers_max) = self.strangers_max

@@ -201,8 +201,8 @@ settings! {
     /// Memory for the states of one automaton that is built as it is used.
     pattern_lazy_bytes_max: usize = "pattern-lazy-bytes-max", Kind::Bytes { min: 64 << 10, max: GIB }, "4MiB";
 
-    /// Maximum size of the first automaton that is built from a pattern. A larger pattern that is not short is
-    /// searched by PCRE2.
+    /// Maximum size of the non-deterministic automaton that is built first from a pattern. If it would be larger,
+    /// PCRE2 searches for the pattern, unless the pattern is short enough to be searched without that automaton.
     pattern_automaton_bytes_max: usize =
         "pattern-automaton-bytes-max", Kind::Bytes { min: 0, max: 64 * MIB }, "2MiB";
 

@@ -1,4 +1,4 @@
-//! The status listener, on a port of its own: `/metrics` for Prometheus, `/health`, and a status page with its JSON. It
+//! The status listener, on a separate port: `/metrics` for Prometheus, `/health`, and a status page with its JSON. It
 //! is read-only.
 
 mod health;

@@ -125,7 +125,7 @@ fn comments_fit_on_a_screen() {
     assert_none(&complaints);
 }
 
-/// Whether a name stands in the text as a word of its own.
+/// Returns whether a name stands in the text as a word of its own.
 fn has_word(text: &str, word: &str) -> bool {
     let is_part = |c: char| c.is_alphanumeric() || c == '_';
     text.match_indices(word).any(|(at, _)| {
@@ -143,7 +143,7 @@ fn tests_in<'t>(file: &Path, text: &'t str) -> &'t str {
         .map_or("", |(_, tests)| tests)
 }
 
-/// Whether tests let time pass, under any name that they import for it.
+/// Returns whether tests use a function of `SLEEPS`. Its import counts too, so an alias does not hide it.
 fn rests(tests: &str) -> bool {
     SLEEPS
         .iter()

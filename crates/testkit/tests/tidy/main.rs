@@ -123,8 +123,8 @@ const LICENCE_EXCEPTIONS: [(&str, &str); 1] = [(
     "CDLA-Permissive-2.0: a list of certificates, data and not code",
 )];
 
-/// What must not stand in Rust source, and what to do instead. Written in two halves, or this file would break the
-/// rule.
+/// Text that must not appear in Rust source, and what to write instead. Each text is split in two, so that this file
+/// does not break the rule.
 const BANNED: [(&str, &str, &str); 10] = [
     ("dbg", "!(", "use tracing"),
     ("todo", "!(", "finish it, or leave it out with its mention"),

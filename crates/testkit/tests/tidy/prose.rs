@@ -57,8 +57,8 @@ fn words(text: &str) -> Vec<Word<'_>> {
     words.collect()
 }
 
-/// Whether words are the phrase: punctuation may stand before the first and behind the last. A single word in quotes is
-/// a name, such as that of a user.
+/// Returns whether words are the phrase: punctuation may stand before the first and behind the last. A single word in
+/// quotes is a name, such as that of a user.
 fn is_phrase(words: &[Word<'_>], phrase: &[&str]) -> bool {
     if let ([(word, _)], [wanted]) = (words, phrase)
         && word.contains(&format!("\"{wanted}\""))

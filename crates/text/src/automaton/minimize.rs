@@ -6,7 +6,7 @@ use super::TooLarge;
 use crate::budget::Budget;
 use crate::rows::SEPARATOR;
 
-/// An automaton with its states in the order the table wants: the start first, then dead, matched and hit last.
+/// An automaton whose states are in the table's order: start, plain states, dead, matched, hit.
 pub(crate) struct Minimal {
     pub(super) next: Vec<[u32; 256]>,
 }
@@ -40,7 +40,7 @@ enum Role {
     Plain,
     /// Reports that the row before matched. No input tells this state from others.
     Hit,
-    /// The start, where it has to stay a state of its own.
+    /// The start, if it must not be merged with another state.
     Start,
 }
 
@@ -145,7 +145,7 @@ fn distinct_columns(next: &[[u32; 256]], budget: &Budget) -> Result<Vec<u8>, Too
     Ok(bytes)
 }
 
-/// Start, other states, dead, matched, hit. The dead state is made where there is none.
+/// Puts the states in the order start, other states, dead, matched, hit. Adds a dead state if there is none.
 fn arrange(next: &[[u32; 256]], roles: &[Role], blocks: &Blocks) -> Minimal {
     let block_of_start = blocks.of[START as usize];
     let dead = (0..next.len())
@@ -179,7 +179,8 @@ fn fill(next: &[[u32; 256]], blocks: &Blocks, place: &[u32], dead_at: u32) -> Mi
     Minimal { next: rows }
 }
 
-/// Whether a plain state leads nowhere but back to the start by the separator.
+/// Returns whether a state is plain, the separator leads from it to the start, and every other byte leads back to
+/// itself.
 fn is_dead(state: usize, next: &[[u32; 256]], roles: &[Role]) -> bool {
     let separator = usize::from(SEPARATOR);
     let loops = |byte: usize| byte == separator || next[state][byte] == state as u32;

@@ -18,7 +18,7 @@ pub(crate) struct Condition {
 }
 
 impl Condition {
-    /// Whether the condition is met, if this state decides it whatever follows in the row.
+    /// Returns whether the condition is met if this state decides it whatever follows in the row; otherwise `None`.
     fn decided(&self, state: u32) -> Option<bool> {
         match state {
             _ if state == self.automaton.matched() => Some(!self.negated),
@@ -27,7 +27,7 @@ impl Condition {
         }
     }
 
-    /// Whether the condition is met if the row ends in this state.
+    /// Returns whether the condition is met if the row ends in this state.
     fn at_end(&self, state: u32) -> bool {
         (self.automaton.step(state, SEPARATOR) == self.automaton.hit()) != self.negated
     }

@@ -41,13 +41,13 @@ impl Table {
         self.next[(state | u16::from(self.classes[byte as usize])) as usize]
     }
 
-    /// Whether the row that just ended matches.
+    /// Returns whether the row that just ended matches.
     #[inline(always)]
     pub(crate) fn is_hit(&self, state: u16) -> bool {
         state == self.hit
     }
 
-    /// Whether the row has been decided.
+    /// Returns whether the row has been decided.
     #[inline(always)]
     pub(crate) fn is_decided(&self, state: u16) -> bool {
         state >= self.dead

@@ -81,7 +81,7 @@ impl DfaEngine {
         Ok(span.end)
     }
 
-    /// Whether a row matches, with checks of `stop` inside it if it is long.
+    /// Returns whether a row matches, with checks of `stop` inside it if it is long.
     fn judge(&self, row: &[u8], stop: &Stop) -> Result<bool, Stopped> {
         if row.len() <= BYTES_PER_CHECK {
             return Ok(self.table.row_is_match(row));

@@ -61,7 +61,7 @@ impl Stepper {
         })
     }
 
-    /// Whether a row matches, with a check of `stop` before every `bytes_per_check` bytes.
+    /// Returns whether a row matches, with a check of `stop` before every `bytes_per_check` bytes.
     fn is_match(&self, row: &[u8], bytes_per_check: usize, stop: &Stop) -> Result<bool, Stopped> {
         // Only a searcher that may give up fails to make a state. This one clears its cache instead.
         const NEVER_GIVES_UP: &str = "the searcher has no minimum of bytes per state";

@@ -82,7 +82,7 @@ impl LiteralEngine {
         at
     }
 
-    /// Whether a value contains the literal, with a check of `stop` before each window.
+    /// Returns whether a value contains the literal, with a check of `stop` before each window.
     fn contains_until(&self, value: &[u8], stop: &Stop) -> Result<bool, Stopped> {
         let mut at = 0;
         loop {
@@ -101,9 +101,10 @@ impl LiteralEngine {
 
 /// A part of a block that is searched between two checks of [`Stop`]. It may end inside a row.
 pub(crate) struct Window {
-    /// Where it ends.
+    /// Where the window ends.
     pub(crate) end: usize,
-    /// Where the next one starts: so far before the end that a literal across the end lies within the next one.
+    /// Where the next window starts: so far before this window's end that a literal across the end lies within the
+    /// next window.
     pub(crate) next: usize,
 }
 

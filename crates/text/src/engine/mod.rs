@@ -42,7 +42,7 @@ pub(crate) trait Engine: Send + Sync {
         Ok(None)
     }
 
-    /// Whether matches of the device form are candidates only, which this engine has to judge.
+    /// Returns whether matches of the device form are candidates only, which this engine has to judge.
     fn confirms(&self) -> bool {
         false
     }

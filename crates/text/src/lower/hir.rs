@@ -60,8 +60,8 @@ struct Place {
 }
 
 impl Place {
-    /// Whether a repeat in this place may be treated as possessive, because giving back a character of `set` could not
-    /// help.
+    /// Returns whether a repeat in this place may be treated as possessive, because giving back a character of `set`
+    /// could not help.
     fn cannot_use(&self, set: &CharSet) -> bool {
         self.last || self.next.as_ref().is_some_and(|next| next.is_disjoint(set))
     }
@@ -126,7 +126,7 @@ impl Lowering {
         repetition(hir, repeat.min, repeat.max)
     }
 
-    /// Whether a possessive repeat is the same as a plain one here.
+    /// Returns whether a possessive repeat at `place` matches the same rows as a plain repeat.
     fn may_keep(&self, repeat: &Repeat, place: &Place) -> bool {
         match &repeat.node {
             Node::Set(set) => place.cannot_use(set),
@@ -174,7 +174,8 @@ impl Lowering {
         Hir::alternation(vec![row_start(), newline().to_hir()])
     }
 
-    /// Before `newline` or at the end. As the last thing of a match it may take that newline into the match.
+    /// Lowers an assertion that holds before `newline` and at the end of the row. If the assertion comes last in the
+    /// pattern, the match may include that newline.
     fn end(&mut self, place: &Place, newline: Hir) -> Hir {
         if !place.last {
             self.loosen("$ inside the pattern");
@@ -205,7 +206,7 @@ fn repetition(hir: Hir, min: u32, max: Option<u32>) -> Hir {
     })
 }
 
-/// Whether `^` or `$` with the option `m` stands next to a newline that makes it true.
+/// Returns whether `^` or `$` with the option `m` stands next to a newline that makes it true.
 fn is_implied(node: &Node, before: Option<&Node>, after: &[Node], place: &Place) -> bool {
     let is_newline =
         |node: Option<&Node>| matches!(node, Some(Node::Set(set)) if *set == newline());
@@ -218,7 +219,7 @@ fn is_implied(node: &Node, before: Option<&Node>, after: &[Node], place: &Place)
     }
 }
 
-/// Whether a node takes at least one character.
+/// Returns whether a node takes at least one character.
 fn takes_chars(node: &Node) -> bool {
     match node {
         Node::Empty | Node::Look(_) | Node::Around(_) | Node::Opaque(_) => false,
@@ -262,7 +263,7 @@ fn either(a: Option<CharSet>, b: Option<CharSet>) -> Option<CharSet> {
     Some(set)
 }
 
-/// Whether a node can match one text in more than one way, or several texts at one place.
+/// Returns whether a node can match one text in more than one way, or several texts at one place.
 fn has_choice(node: &Node) -> bool {
     match node {
         Node::Empty | Node::Set(_) | Node::Look(_) => false,
@@ -273,7 +274,7 @@ fn has_choice(node: &Node) -> bool {
     }
 }
 
-/// Whether the inside of an atomic group is that of `\R`, which could give back nothing but a newline.
+/// Returns whether the inside of an atomic group is that of `\R`, which could give back nothing but a newline.
 fn is_line_break(node: &Node) -> bool {
     match node {
         Node::Alternate(nodes) => match nodes.as_slice() {

@@ -10,7 +10,7 @@ pub(crate) fn simplify(node: Node) -> Node {
     strip_start(strip_end(node))
 }
 
-/// Whether a node may match nothing, whatever stands around it.
+/// Returns whether a node may match nothing, whatever stands around it.
 fn is_nullable(node: &Node) -> bool {
     match node {
         Node::Empty => true,
@@ -22,7 +22,7 @@ fn is_nullable(node: &Node) -> bool {
     }
 }
 
-/// Whether a node can give back everything it took.
+/// Returns whether a node can give back everything it took.
 fn gives_back(node: &Node) -> bool {
     match node {
         Node::Empty | Node::Set(_) | Node::Look(_) | Node::Around(_) => true,
@@ -80,7 +80,7 @@ fn strip_start_of_concat(mut nodes: Vec<Node>) -> Node {
     Node::concat(nodes)
 }
 
-/// Whether a sequence begins with `^.*` where the dot takes newlines too: the same as not being anchored.
+/// Returns whether a sequence begins with `^.*` where the dot takes newlines too: the same as not being anchored.
 fn starts_with_anything(nodes: &[Node]) -> bool {
     match nodes {
         [Node::Look(Look::TextStart), Node::Repeat(repeat), ..] => {

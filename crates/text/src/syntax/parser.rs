@@ -56,7 +56,7 @@ pub(super) struct Parser<'a> {
 const NOT_DISJOINT: [&str; 5] = ["NR", "SR", "Sh", "Sv", "sR"];
 
 impl Parser<'_> {
-    /// Why PCRE2 may match less than the tree says.
+    /// Returns why PCRE2 may match less than the tree says; `None` if it may not.
     fn less(&self) -> Option<&'static str> {
         let both = |pair: &str| pair.chars().all(|letter| self.types.contains(letter));
         if self.refers {
@@ -240,7 +240,8 @@ fn count(digits: &str) -> Option<u32> {
     if all { digits.parse().ok() } else { None }
 }
 
-/// What the option `x` ignores: Unicode's pattern white space (pcre2_compile.c, `parse_regex`).
+/// Returns whether the option `x` ignores `c`: it ignores Unicode's pattern white space (pcre2_compile.c,
+/// `parse_regex`).
 fn is_pattern_space(c: char) -> bool {
     matches!(
         c,

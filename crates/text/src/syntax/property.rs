@@ -16,7 +16,7 @@ use crate::pcre2::{Code, MatchLimits};
 /// Characters asked about in one call: PCRE2 checks the encoding of the whole subject each time.
 const CHARS_PER_CALL: usize = 1_024;
 
-/// Maximum spellings kept; a pattern that uses another one goes to PCRE2.
+/// Maximum spellings kept; a pattern that uses another spelling goes to PCRE2.
 const SPELLINGS_MAX: usize = 1_024;
 
 type Key = (String, bool);

@@ -128,7 +128,7 @@ fn check_prefix(program: &Program, value: &str, matches: bool, context: &str) {
     }
 }
 
-/// What PCRE2 says of the values: the rows that match, and the values it could decide at all.
+/// Returns what PCRE2 says of the values: the rows that match, and the values it could decide at all.
 pub fn judge(pattern: &Pattern, values: Vec<String>) -> (Vec<String>, Vec<u32>) {
     let mut decided = Vec::new();
     let mut matching = Vec::new();

@@ -209,7 +209,7 @@ fn ripgrep() -> Result<Engine> {
     })
 }
 
-/// Rust's `regex`, in a process of this program.
+/// Returns the search of Rust's `regex` crate, in a child process that runs this executable.
 fn regex_crate(file: &Path) -> Result<ColumnSearch> {
     let mut command = Command::new(std::env::current_exe().context("finding this program")?);
     command.args(["bench", "column-regex"]).arg(file);

@@ -1,4 +1,4 @@
-//! The life of a replica: which of its states it is in, and which transitions lead to another one.
+//! The life of a replica: its states, and the transitions between them.
 //!
 //! ```text
 //!                declare            expect_resume
@@ -20,8 +20,8 @@
 //! ```
 //!
 //! Only a replica that is `Ready` answers while the upstream is there. Every transition but `start_following` and
-//! `complete` begins a new *epoch*. Work in the background (a load, a change stream) names the epoch that it is for; it
-//! is refused when the replica has moved on, and so are transitions that no arrow shows.
+//! `complete` begins a new *epoch*. A background task (a load, a change stream) names the epoch that it is for. Its
+//! transitions are refused when the replica is in a later epoch, and so are transitions that no arrow shows.
 //!
 //! - `Loading` counts as the replica's copy only at its end. What is written meanwhile is noted, so that the load does
 //!   not bring back an older version.
@@ -303,12 +303,12 @@ impl Life {
         !matches!(self.state, State::Undeclared)
     }
 
-    /// Returns whether it answers while the upstream is there.
+    /// Returns whether the replica answers while the upstream is there.
     pub fn is_ready(&self) -> bool {
         matches!(self.state, State::Ready { .. })
     }
 
-    /// Returns whether it can be resumed from what an earlier run left.
+    /// Returns whether the replica can be resumed from what an earlier run left.
     pub fn may_resume(&self) -> bool {
         self.held() == Held::Left
     }

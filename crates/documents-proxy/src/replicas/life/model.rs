@@ -179,7 +179,7 @@ impl Model {
         }
     }
 
-    /// A write whose effect is known is applied, under the apply lock; another one invalidates the replica.
+    /// A write whose effect is known is applied, under the apply lock; any other write invalidates the replica.
     fn apply_write(&mut self, id: u8, written: Option<u64>) {
         if self.rng.u8(0..20) == 0 {
             self.life

@@ -1,4 +1,4 @@
-//! Accepts connections and serves each on a task of its own.
+//! Accepts connections and serves each connection on a separate task.
 
 use std::io;
 use std::net::SocketAddr;
@@ -119,7 +119,7 @@ impl Listener {
     }
 }
 
-/// Stops commands whose clients are gone, for as long as `documents` lives. Runs on a thread of its own, so that no
+/// Stops commands whose clients are gone, for as long as `documents` lives. Runs on a separate thread, so that no
 /// command can delay it.
 fn look_for_abandoned(documents: &Arc<Documents>) -> io::Result<()> {
     let documents = Arc::downgrade(documents);

@@ -219,7 +219,7 @@ fn caches(page: &mut Page, snapshot: &Snapshot) {
     }
     let mut buckets = page.gauge(
         "forebay_documents_cache_buckets",
-        "Buckets of a field by the device that scans them; host if none does.",
+        "Buckets of a field by the device that scans them; the label is \"host\" for buckets that no device holds.",
     );
     for (collection, field) in fields(status) {
         for (device, count) in &field.buckets {
