@@ -19,6 +19,10 @@ use crate::search::{CacheIndex, CollectionSearch, SearchSettings, WriteLock};
 /// Concurrent insertions into a collection: one in the store, one in the cache, the next ones ready.
 const INSERTIONS_MAX: usize = 4;
 
+/// Concurrent updates and deletions of a collection, fewer than there are places for writes. So a collection whose
+/// write lock is held for long leaves places to writes of other collections.
+const CHANGES_MAX: usize = 4;
+
 /// Interval at which a writer that waits for the write lock checks its cancellation token.
 const LOCK_CHECK_INTERVAL: Duration = Duration::from_millis(50);
 
@@ -35,6 +39,8 @@ pub struct OpenCollection {
     pub index_creation: Arc<Mutex<()>>,
     /// Bounds concurrent insertions. More of them wait here, which holds no thread, instead of at the write lock.
     pub insertions: Places,
+    /// Bounds concurrent updates and deletions in the same way. They wait here before they take a place for writes.
+    pub changes: Places,
     /// Its cached fields.
     pub search: Arc<CollectionSearch>,
 }
@@ -130,6 +136,7 @@ impl Collections {
             lock,
             index_creation: Arc::default(),
             insertions: Places::new(INSERTIONS_MAX),
+            changes: Places::new(CHANGES_MAX),
             search,
         });
         self.open.write().insert(namespace, collection.clone());
@@ -297,6 +304,7 @@ impl Collections {
             store: collection.store.clone(),
             lock: collection.lock.clone(),
             insertions: Places::new(INSERTIONS_MAX),
+            changes: Places::new(CHANGES_MAX),
             index_creation: collection.index_creation.clone(),
             search: collection.search.clone(),
         };

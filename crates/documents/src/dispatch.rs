@@ -11,6 +11,7 @@ use forebay_documents_query::Code;
 use parking_lot::Mutex;
 
 use crate::arguments::{Arguments, Known};
+use crate::collections::OpenCollection;
 use crate::command::{ClientContext, Command};
 use crate::commands::{COMMANDS, output};
 use crate::documents::Documents;
@@ -131,6 +132,11 @@ async fn perform(spec: &Spec, request: &Request<'_>, writes: bool) -> Reply {
     };
     let reply = match place_of(spec, request, writes) {
         Some(Kind::Write) => {
+            let changed = changed_collection(spec, request);
+            let _turn = match &changed {
+                Some(collection) => Some(collection.changes.enter(request.stop()).await?),
+                None => None,
+            };
             let work = async {
                 let keeps = request.retry.is_some();
                 make_room_to_write(&request.client.reply, keeps, request.stop()).await?;
@@ -158,6 +164,13 @@ fn place_of(spec: &Spec, request: &Request<'_>, writes: bool) -> Option<Kind> {
         "explain" | "validate" | "forebayBuckets" => Some(Kind::Read),
         _ => is_long.then_some(Kind::Read),
     }
+}
+
+/// The collection whose documents a command changes, if it exists.
+fn changed_collection(spec: &Spec, request: &Request<'_>) -> Option<Arc<OpenCollection>> {
+    let changes = matches!(spec.name, "update" | "delete" | "findAndModify");
+    let namespace = changes.then(|| request.namespace().ok()).flatten()?;
+    request.documents.collections().get(&namespace)
 }
 
 /// Applies a write, and waits for the disk if the client wants that.

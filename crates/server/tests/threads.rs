@@ -223,6 +223,32 @@ async fn many_slow_commands_do_not_delay_other_clients() -> Result<()> {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn writes_that_wait_for_a_collection_do_not_delay_other_collections() -> Result<()> {
+    let _alone = CROWDS.lock().await;
+    let server = Server::start(BINARY, &["--shutdown-timeout-ms", "500"])?;
+    insert(&server, vec![doc! { "_id": 1 }, doc! { "_id": 2 }]).await?;
+    insert_into(&server, "others", vec![doc! { "_id": 1 }]).await?;
+    let update = |collection: &str, number: i32, change: Document| {
+        let update = doc! { "q": { "_id": number }, "u": [{ "$set": { "y": change } }] };
+        doc! { "update": collection, "updates": [update], "$db": "test" }
+    };
+    // It goes on without its client, and holds the collection's write lock.
+    drop(send(&server, &update("c", 1, endless()), 1));
+    let mut endless_writes = send(&server, &update("c", 1, endless()), 1);
+    until_there_are(&server, 2).await?;
+    let short = update("c", 2, doc! { "$add": [1, 1] });
+    let waiting = send(&server, &short, CROWD);
+    until_there_are(&server, CROWD + 2).await?;
+    let other = update("others", 1, doc! { "$add": [1, 1] });
+    let changed = async { client(&server).await?.run(&other).await };
+    let changed = timeout(TIMEOUT, changed).await;
+    changed.context("no answer to an update of another collection")??;
+    endless_writes.abort_all();
+    drop(waiting);
+    server.stop()
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn many_slow_searches_of_the_cache_do_not_delay_other_clients() -> Result<()> {
     let _alone = CROWDS.lock().await;
     let server = Server::start(BINARY, &["--memory", "--shutdown-timeout-ms", "500"])?;

@@ -91,10 +91,10 @@ impl Policy {
     ///
     /// PERF: `--bench policy` on an H100 80GB HBM3, 23 November 2026, GB/s of values
     /// (`bench/record/2026-11-23-h100.jsonl`). Staged lists against direct ones: 4,331 and 1,800 where 1 % of rows of
-    /// 100 bytes match, 3,120 and 1,080 at 10 %; 1,712 and 509 at 1 % of rows of 8 bytes. One automaton over rows of 100
-    /// bytes with 1, 2, 4 and 8 words ahead: 2,162, 2,464, 2,393 and 2,510; eight words take 64 registers, and direct
-    /// lists fall from 1,800 to 1,619. One literal: 2,343, 2,638, 2,720 and 2,697. No other number was better in all
-    /// cases when it alone was changed.
+    /// 100 bytes match, 3,120 and 1,080 at 10 %; 1,712 and 509 at 1 % of rows of 8 bytes. One automaton over rows of
+    /// 100 bytes with 1, 2, 4 and 8 words ahead: 2,162, 2,464, 2,393 and 2,510; eight words take 64 registers, and
+    /// direct lists fall from 1,800 to 1,619. One literal: 2,343, 2,638, 2,720 and 2,697. No other number was better
+    /// in all cases when it alone was changed.
     fn sm_90() -> Policy {
         Policy {
             threads: 256,

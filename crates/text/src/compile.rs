@@ -68,7 +68,11 @@ impl Analysis {
     fn new(parsed: Parsed) -> Analysis {
         let tree = lower::simplify(parsed.node);
         let mut parts = Parts::of(&tree);
-        parts.inexact = parsed.less.or(parts.inexact);
+        if let Some(why) = parsed.less {
+            parts.inexact = Some(why);
+            // PCRE2 may match less than a negated condition says, and so more than its negation.
+            parts.parts.retain(|part| !part.negated);
+        }
         Analysis {
             tree,
             parts,
