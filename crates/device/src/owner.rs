@@ -21,7 +21,8 @@ const SPIN_TIME: Duration = Duration::from_millis(1);
 ///
 /// PERF: `bench-scan` (cases `load-...`) on an H100 with 16 cores, 23 November 2026, medians of three runs in turn with
 /// a binary whose thread always spun: values of 8 letters at 28.8 GB/s (it 29.5), of 100 letters at 28.1 GB/s (it
-/// 27.3). Without this time, on another host: 25.7 (29.8) and 23.4 GB/s (26.1).
+/// 27.3). On a faster host, two runs each: 29.0 (35.9) and 27.1 (28.0). Without this time, on a third host: 25.7 (29.8)
+/// and 23.4 GB/s (26.1).
 const LOAD_SPIN_TIME: Duration = Duration::from_micros(500);
 
 /// Minimum time between two looks at the events of jobs that are set aside, while other jobs run.

@@ -25,6 +25,10 @@ const CURSORS_OF_CLIENT_MAX: usize = CURSORS_MAX / 4;
 /// Number of sweeps for idle cursors in the time after which one expires.
 const SWEEPS_PER_TIMEOUT: u32 = 10;
 
+/// Minimum time between two searches for cursors of clients that left, each of which asks the system about every
+/// cursor's connection.
+const ORPHANS_INTERVAL: Duration = Duration::from_secs(1);
+
 /// The owner of a cursor.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Owner {
@@ -103,6 +107,8 @@ pub struct Cursors {
     /// By client, what each of its cursors has a clone of.
     clients: Mutex<HashMap<ClientKey, Arc<()>>>,
     swept: Mutex<Instant>,
+    /// When a limit last had cursors of clients that left closed.
+    orphans_closed: Mutex<Option<Instant>>,
 }
 
 impl std::fmt::Debug for Cursors {
@@ -121,6 +127,7 @@ impl Cursors {
             open: Mutex::default(),
             clients: Mutex::default(),
             swept: Mutex::new(Instant::now()),
+            orphans_closed: Mutex::default(),
         }
     }
 
@@ -133,7 +140,7 @@ impl Cursors {
         let client = cursor.client;
         let is_full = || self.open.lock().len() >= CURSORS_MAX;
         if is_full() || client.is_some_and(|client| self.is_at_limit(client)) {
-            self.close_orphans();
+            self.close_orphans_at_intervals();
         }
         let counted = client.map(|client| self.count(client)).transpose()?;
         let mut open = self.open.lock();
@@ -155,6 +162,14 @@ impl Cursors {
         };
         open.insert(id, entry);
         Ok(id)
+    }
+
+    fn close_orphans_at_intervals(&self) {
+        let mut closed = self.orphans_closed.lock();
+        if closed.is_none_or(|at| at.elapsed() >= ORPHANS_INTERVAL) {
+            *closed = Some(Instant::now());
+            self.close_orphans();
+        }
     }
 
     fn is_at_limit(&self, client: ClientKey) -> bool {
