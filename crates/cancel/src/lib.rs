@@ -1,5 +1,4 @@
-//! The cancellation token of the process: a deadline and a flag that long work checks as it goes. It knows nothing of
-//! what the work is.
+//! The process's cancellation token: a deadline and a flag that long work checks periodically.
 
 #![forbid(unsafe_code)]
 
@@ -9,12 +8,13 @@ use std::time::Instant;
 
 use parking_lot::Mutex;
 
-/// A cancellation token: when work has to end before it is done. A search checks it about every 256 KiB of rows.
+/// A cancellation token, with which work can be stopped before it is complete. A search checks it about every 256 KiB
+/// of rows.
 #[derive(Clone, Debug, Default)]
 pub struct Stop {
-    /// The work ends when this time has passed.
+    /// Time at which the work is stopped.
     pub deadline: Option<Instant>,
-    /// The work ends when this becomes true.
+    /// Stops the work once set to true.
     pub cancelled: Arc<AtomicBool>,
 }
 
@@ -51,27 +51,27 @@ impl Stop {
     }
 }
 
-/// The cancellation token of work that several commands continue one after another, such as that of a cursor.
+/// The cancellation token of work that several commands continue one after another, such as a cursor.
 #[derive(Debug, Default)]
 pub struct SharedStop {
     stop: Mutex<Stop>,
 }
 
 impl SharedStop {
-    /// Returns a token that follows the command of `stop`.
+    /// Returns a token that follows `stop`, the token of the current command.
     pub fn new(stop: Stop) -> Arc<SharedStop> {
         Arc::new(SharedStop {
             stop: Mutex::new(stop),
         })
     }
 
-    /// Follows the command of `stop` from now on. Work that was stopped for an earlier command stays stopped: it keeps
-    /// the [`Stopped`] that it got.
+    /// Follows `stop`, the token of the next command, from now on. Work that an earlier command's token has stopped
+    /// stays stopped, because it keeps the [`Stopped`] error.
     pub fn follow(&self, stop: &Stop) {
         self.stop.lock().clone_from(stop);
     }
 
-    /// Returns the token of the command that continues the work now.
+    /// Returns the token of the command that currently continues the work.
     pub fn current(&self) -> Stop {
         self.stop.lock().clone()
     }
@@ -79,26 +79,26 @@ impl SharedStop {
     /// Checks that the work may continue.
     ///
     /// # Errors
-    /// [`Stopped`] if that command was cancelled or its deadline has passed.
+    /// [`Stopped`] if the current command was cancelled or its deadline has passed.
     pub fn check(&self) -> Result<(), Stopped> {
         self.stop.lock().check()
     }
 }
 
-/// Work that ended before it was done. What it reported so far is incomplete.
+/// The work was stopped before it was complete, so the results reported so far are partial.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("the search was stopped: {reason}")]
 pub struct Stopped {
-    /// Why.
+    /// The reason.
     pub reason: StopReason,
 }
 
-/// Why work ended early.
+/// The reason why work was stopped early.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum StopReason {
-    /// Its deadline passed.
+    /// The deadline passed.
     Deadline,
-    /// It was cancelled.
+    /// The work was cancelled.
     Cancelled,
 }
 

@@ -1,4 +1,5 @@
-//! Times searches through the commands, without a network: `cargo run --release --example search_speed -- 300000`.
+//! Times searches that run as commands in this process, without a network:
+//! `cargo run --release --example search_speed -- 300000`.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -22,7 +23,7 @@ fn raw(mut command: Document) -> RawDocumentBuf {
     RawDocumentBuf::try_from(&command).expect("a command is a document")
 }
 
-/// A name like those of packages: words of a few syllables, joined by dashes.
+/// Returns a random name that resembles package names: words of a few syllables, joined by dashes.
 fn name(rng: &mut fastrand::Rng) -> String {
     const PARTS: [&str; 16] = [
         "react", "node", "js", "lib", "core", "ui", "data", "fast", "tiny", "web", "type", "mono",
@@ -74,7 +75,7 @@ async fn time(documents: &Arc<Documents>, what: &str, commands: &[RawDocumentBuf
     );
 }
 
-/// Times a prefix search, in which reading the documents dominates: about 30 of 100,000, in one batch.
+/// Times a prefix search that matches about 30 of 100,000 documents in one batch. Reading the documents dominates.
 async fn wide_finds(documents: &Arc<Documents>) {
     let filter = doc! { "name": { "$regex": "^react-lib-[12]" } };
     let count = raw(doc! { "count": "names", "query": filter.clone() });

@@ -1,4 +1,4 @@
-//! Times inserts and finds by `_id` through the commands, without a network:
+//! Times inserts and finds by `_id` that run as commands in this process, without a network:
 //! `cargo run --release --example write_speed -- 300000`.
 
 use std::sync::Arc;
@@ -8,9 +8,9 @@ use bson::{RawDocumentBuf, doc, rawdoc};
 use forebay_device::{DeviceOptions, DeviceSpec, Devices};
 use forebay_documents::{ClientContext, Command, Documents, Location, Settings};
 
-/// Documents in one insert command.
+/// Documents in each insert command.
 const BATCH: i32 = 1000;
-/// Finds that are timed.
+/// Number of finds to time.
 const FINDS: u32 = 50_000;
 
 async fn insert(documents: &Arc<Documents>, collection: &str, first: i32) {

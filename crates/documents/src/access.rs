@@ -1,7 +1,7 @@
-//! Authorization: the roles of users, and the rights that each command needs.
+//! Authorization: the roles of users, and the privileges that each command needs.
 //!
-//! Roles have the names and rights of MongoDB's, as far as this server has the commands. A role covers one database,
-//! all databases, or the whole server; none covers single collections.
+//! The roles have MongoDB's names and privileges, restricted to the commands that this server has. A role covers one
+//! database, all databases, or the whole server. No role covers a single collection.
 
 use std::fmt::{self, Write};
 use std::sync::Arc;
@@ -17,13 +17,13 @@ use crate::namespace;
 
 /// The database of the roles that cover more than one database.
 const ADMIN: &str = "admin";
-/// Maximum bytes of a command that a refusal shows.
+/// Maximum bytes of the command that an authorization error quotes.
 const SHOWN_BYTES_MAX: usize = 512;
 
 /// A kind of access to a database.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Action {
-    /// Reading the names, options, indexes and figures of collections.
+    /// Reading the names, options, indexes and statistics of collections.
     Inspect,
     /// Reading documents.
     Read,
@@ -35,7 +35,7 @@ pub enum Action {
     Administer,
 }
 
-/// What a role covers.
+/// The scope of a role.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Reach {
     /// The role's own database.
@@ -46,7 +46,7 @@ enum Reach {
     Server,
 }
 
-/// The definition of a role.
+/// A built-in role.
 #[derive(Debug, PartialEq, Eq)]
 struct Kind {
     name: &'static str,
@@ -86,8 +86,8 @@ pub struct Role {
 }
 
 impl Role {
-    /// The role of this name in a database. Returns `None` if the database has no such role; roles that cover more than
-    /// one database are in `admin`.
+    /// Returns the role `name` of database `db`, or `None` if that database has no such role. Roles that cover more
+    /// than one database exist only in `admin`.
     pub fn new(name: &str, db: &str) -> Option<Role> {
         let kind = KINDS.iter().find(|kind| kind.name == name)?;
         let is_there = kind.reach == Reach::Database || db == ADMIN;
@@ -138,28 +138,28 @@ impl fmt::Display for Role {
     }
 }
 
-/// The rights of a client.
+/// The privileges of a client.
 #[derive(Debug, Clone, Default)]
 pub enum Rights {
-    /// Everything: the server requires no authentication.
+    /// All privileges: the server requires no authentication.
     #[default]
     Everything,
-    /// The rights of these roles.
+    /// The privileges of these roles.
     Roles(Arc<[Role]>),
 }
 
 impl Rights {
-    /// Returns whether everything is allowed.
+    /// Returns whether the client has all privileges.
     pub fn is_root(&self) -> bool {
         self.allow(&Need::Root)
     }
 
-    /// Returns whether the client may access a database in this way.
+    /// Returns whether the client may perform `action` on database `db`.
     pub fn allow_on(&self, action: Action, db: &str) -> bool {
         self.allow(&Need::On(action, db.to_owned()))
     }
 
-    /// The roles. All rights are shown as the role `root`.
+    /// Returns the client's roles. A client with all privileges has the role `root`.
     pub fn roles(&self) -> Vec<Role> {
         match self {
             Rights::Everything => vec![Role::root()],
@@ -170,7 +170,7 @@ impl Rights {
     /// Checks that the client may run a command.
     ///
     /// # Errors
-    /// `Unauthorized`, as MongoDB words it.
+    /// `Unauthorized`, with MongoDB's message.
     pub fn check(&self, command: &Command) -> Result<(), CommandError> {
         match self {
             Rights::Everything => Ok(()),
@@ -187,7 +187,7 @@ impl Rights {
     }
 }
 
-/// A right that a command needs.
+/// A privilege that a command needs.
 #[derive(Debug, Clone, PartialEq, Eq)]
 enum Need {
     On(Action, String),
@@ -195,20 +195,20 @@ enum Need {
     Root,
 }
 
-/// The rights that a command needs.
+/// The privileges that a command needs.
 enum Rule {
-    /// None: the command concerns the client's own connection, session, cursors and operations, or omits what the
-    /// client may not see.
+    /// No privilege: the command concerns the client's own connection, session, cursors and operations, or omits from
+    /// its reply all objects that the client may not see.
     AnyUser,
-    /// These actions on the command's database.
+    /// All these actions on the command's database.
     On(&'static [Action]),
     /// The role `root`.
     Root,
-    /// The rights that this function returns for the command.
+    /// The privileges that this function returns for the command.
     Ask(fn(&Command) -> Vec<Need>),
 }
 
-/// The rights that each command needs, by name. A command that is not in the table needs `root`.
+/// The privileges that each command needs, by command name. A command that is not in the table needs `root`.
 static RULES: &[(&str, Rule)] = &[
     ("abortTransaction", Rule::AnyUser),
     ("aggregate", Rule::Ask(aggregate)),
@@ -289,7 +289,8 @@ fn current_op(command: &Command) -> Vec<Need> {
     }
 }
 
-/// Any user may list the names of the collections that the user may see.
+/// Returns the privileges that `listCollections` needs: none if it asks only for the names of collections that the user
+/// may see.
 fn list_collections(command: &Command) -> Vec<Need> {
     let body = &*command.body;
     if is_set(body, "nameOnly") && is_set(body, "authorizedCollections") {
@@ -299,7 +300,7 @@ fn list_collections(command: &Command) -> Vec<Need> {
     }
 }
 
-/// Any user may list the databases that the user may see; listing all needs a right.
+/// Returns the privileges that `listDatabases` needs: none, unless it asks for databases that the user may not see.
 fn list_databases(command: &Command) -> Vec<Need> {
     let authorized = command.body.get("authorizedDatabases").ok().flatten();
     match authorized.and_then(truth) {
@@ -322,7 +323,7 @@ fn rename_collection(command: &Command) -> Vec<Need> {
     needs
 }
 
-/// The rights of the explained command.
+/// Returns the privileges that the explained command needs.
 fn explain(command: &Command) -> Vec<Need> {
     let inner = command.body.get_document("explain").ok();
     match inner.map(|body| Command::within(command, body)) {
@@ -331,8 +332,8 @@ fn explain(command: &Command) -> Vec<Need> {
     }
 }
 
-/// The rights to read what the first stage reads and to write what any stage writes. No other stage accesses another
-/// collection; a new one that does must add its rights here.
+/// Returns the privileges to read the source of the first stage and to write the target of any stage. No other
+/// supported stage accesses another collection; a new stage that does must add its privileges here.
 fn aggregate(command: &Command) -> Vec<Need> {
     let read = || Need::On(Action::Read, command.db.clone());
     let Ok(pipeline) = command.body.get_array("pipeline") else {
@@ -350,13 +351,13 @@ fn aggregate(command: &Command) -> Vec<Need> {
     needs
 }
 
-/// What the first stage of a pipeline reads.
+/// The source that the first stage of a pipeline reads.
 enum Source {
     Collection,
     Figures(Action),
     EveryDatabase,
     EveryOperation,
-    /// The command itself, or the user's own operations.
+    /// The command itself, or the client's own operations.
     Own,
 }
 
@@ -381,7 +382,7 @@ fn first_stage_source(pipeline: &RawArray) -> Source {
     }
 }
 
-/// The right that a stage needs if it writes.
+/// Returns the privilege that a stage needs to write, or `None` if it does not write.
 fn written(command: &Command, (name, operand): (&str, RawBsonRef<'_>)) -> Option<Need> {
     let target = match name {
         "$out" => operand,
@@ -403,7 +404,7 @@ fn written(command: &Command, (name, operand): (&str, RawBsonRef<'_>)) -> Option
     Some(db.map_or(Need::Root, |db| Need::On(Action::Write, db.to_owned())))
 }
 
-/// The message of a refusal.
+/// Returns the message of an authorization error for `command`.
 pub fn denial(command: &Command) -> String {
     let mut shown = String::new();
     for field in command.body.iter().flatten() {
@@ -418,7 +419,7 @@ pub fn denial(command: &Command) -> String {
     format!("not authorized on {db} to execute command {{ {shown} }}")
 }
 
-/// Shows a value without the contents of documents and arrays.
+/// Formats a value without the contents of documents and arrays.
 fn brief(value: RawBsonRef<'_>) -> String {
     match value {
         RawBsonRef::Document(_) => "{...}".to_owned(),

@@ -1,4 +1,4 @@
-//! The Stable API: a client that sends `apiVersion: "1"` and `apiStrict` is refused everything outside version 1.
+//! The Stable API: a request with `apiVersion: "1"` and `apiStrict` may use only the commands and stages of version 1.
 
 use bson::RawBsonRef;
 use forebay_documents_query::Code;
@@ -6,7 +6,7 @@ use forebay_documents_query::Code;
 use crate::arguments::Arguments;
 use crate::error::CommandError;
 
-/// The commands of this crate that are part of version 1; `hello` and authentication are the server's.
+/// The commands of this crate that are part of API version 1. The `server` crate handles `hello` and authentication.
 const COMMANDS: &[&str] = &[
     "abortTransaction",
     "aggregate",
@@ -34,7 +34,7 @@ const COMMANDS: &[&str] = &[
     "update",
 ];
 
-/// Stages outside version 1.
+/// Stages that are not part of API version 1.
 const STAGES_LEFT_OUT: &[&str] = &[
     "$collStats",
     "$currentOp",
@@ -47,7 +47,10 @@ const STAGES_LEFT_OUT: &[&str] = &[
 /// Checks the arguments `apiVersion`, `apiStrict` and `apiDeprecationErrors`.
 ///
 /// # Errors
-/// `APIVersionError`, 4886600 for the others without a version, `APIStrictError`, `TypeMismatch`.
+/// - `APIVersionError` for a version other than 1.
+/// - Code 4886600 if another API argument is present without `apiVersion`.
+/// - `APIStrictError` for a command or stage outside version 1.
+/// - `TypeMismatch` for a value of the wrong type.
 pub fn check(arguments: &Arguments<'_>) -> Result<(), CommandError> {
     let version = arguments.string("apiVersion")?;
     let strict = arguments.boolean("apiStrict")?;

@@ -1,4 +1,4 @@
-//! A command's arguments: one pass over the body, unknown names refused, types checked on use.
+//! The arguments of a command. One pass over the body rejects unknown names; types are checked on access.
 
 use bson::{RawArray, RawBsonRef, RawDocument};
 use forebay_documents_query::Code;
@@ -36,13 +36,13 @@ const GENERIC: &[&str] = &[
     "rawData",
 ];
 
-/// Maximum arguments of one command; more are refused as an error of the client.
+/// Maximum arguments of one command. A command with more fails with an error.
 const ARGUMENTS_MAX: usize = 256;
 
-/// How a command treats arguments that it does not know.
+/// The treatment of unknown arguments.
 #[derive(Debug, Clone, Copy)]
 pub enum Known {
-    /// The command knows these arguments and the generic ones; any other argument is error 40415.
+    /// The command accepts these arguments and the generic ones. Any other argument fails with error 40415.
     Only(&'static [&'static str]),
     /// The command ignores unknown arguments, as MongoDB's older informational commands do.
     Any,
@@ -68,7 +68,7 @@ impl<'a> Arguments<'a> {
     /// Reads the body of `command`.
     ///
     /// # Errors
-    /// 40415 for an unknown name, 40413 for a duplicate, `InvalidBSON` for malformed bytes.
+    /// Code 40415 for an unknown name, code 40413 for a duplicate, `InvalidBSON` for malformed bytes.
     pub fn parse(
         command: &'a str,
         body: &'a RawDocument,
@@ -85,10 +85,10 @@ impl<'a> Arguments<'a> {
         Ok(arguments)
     }
 
-    /// Reads a document within a command. Its first field is an argument like the others.
+    /// Reads a document nested in a command. Unlike a command's name, its first field is an ordinary argument.
     ///
     /// # Errors
-    /// As [`Arguments::parse`].
+    /// See [`Arguments::parse`].
     pub fn parse_nested(
         command: &'a str,
         body: &'a RawDocument,
@@ -126,12 +126,12 @@ impl<'a> Arguments<'a> {
         self.command
     }
 
-    /// The value of the first field, which names the command's subject.
+    /// Returns the value of the command's first field, usually the name of a collection.
     pub fn subject(&self) -> Option<RawBsonRef<'a>> {
         self.fields.first().map(|(_, value)| *value)
     }
 
-    /// An argument as the client sent it; `undefined` counts as absent.
+    /// Returns an argument as the client sent it, or `None` if it is absent or `undefined`.
     pub fn get(&self, name: &str) -> Option<RawBsonRef<'a>> {
         let found = self.fields.iter().find(|(known, _)| *known == name);
         found
@@ -139,13 +139,13 @@ impl<'a> Arguments<'a> {
             .filter(|value| !matches!(value, RawBsonRef::Undefined))
     }
 
-    /// Like [`Arguments::get`], with `null` counted as absent too.
+    /// Returns an argument, or `None` if it is absent, `undefined` or `null`.
     fn present(&self, name: &str) -> Option<RawBsonRef<'a>> {
         self.get(name)
             .filter(|value| !matches!(value, RawBsonRef::Null))
     }
 
-    /// A document, if given.
+    /// Returns an argument that must be a document, if present.
     ///
     /// # Errors
     /// `TypeMismatch`.
@@ -153,7 +153,7 @@ impl<'a> Arguments<'a> {
         self.typed(name, "object", |value| value.as_document())
     }
 
-    /// An array, if given.
+    /// Returns an argument that must be an array, if present.
     ///
     /// # Errors
     /// `TypeMismatch`.
@@ -161,7 +161,7 @@ impl<'a> Arguments<'a> {
         self.typed(name, "array", |value| value.as_array())
     }
 
-    /// A string, if given.
+    /// Returns an argument that must be a string, if present.
     ///
     /// # Errors
     /// `TypeMismatch`.
@@ -169,7 +169,7 @@ impl<'a> Arguments<'a> {
         self.typed(name, "string", |value| value.as_str())
     }
 
-    /// A boolean, if given; a number is true unless it is zero.
+    /// Returns an argument that must be a boolean, if present. A number other than zero counts as true.
     ///
     /// # Errors
     /// `TypeMismatch`.
@@ -177,7 +177,7 @@ impl<'a> Arguments<'a> {
         self.typed(name, "[bool, long, int, decimal, double]", truth)
     }
 
-    /// Like [`Arguments::boolean`], with false as the default.
+    /// Returns an argument that must be a boolean, or false if it is absent.
     ///
     /// # Errors
     /// `TypeMismatch`.
@@ -185,7 +185,7 @@ impl<'a> Arguments<'a> {
         Ok(self.boolean(name)?.unwrap_or(false))
     }
 
-    /// An integer, if given; doubles are truncated.
+    /// Returns an argument that must be an integer, if present. Doubles are truncated.
     ///
     /// # Errors
     /// `TypeMismatch`.
@@ -193,10 +193,10 @@ impl<'a> Arguments<'a> {
         self.typed(name, "[long, int, decimal, double]", integer)
     }
 
-    /// A non-negative integer, if given.
+    /// Returns an argument that must be a non-negative integer, if present.
     ///
     /// # Errors
-    /// `TypeMismatch`, or 51024 for a negative one.
+    /// `TypeMismatch`, or code 51024 for a negative value.
     pub fn unsigned(&self, name: &str) -> Result<Option<u64>, CommandError> {
         let Some(value) = self.integer(name)? else {
             return Ok(None);
@@ -220,23 +220,23 @@ impl<'a> Arguments<'a> {
         CommandError::refused(Code::Location40414, message)
     }
 
-    /// A required document.
+    /// Returns a required document.
     ///
     /// # Errors
-    /// `TypeMismatch`, or 40414 when it is missing.
+    /// `TypeMismatch`, or code 40414 if the argument is missing.
     pub fn required_document(&self, name: &str) -> Result<&'a RawDocument, CommandError> {
         self.document(name)?.ok_or_else(|| self.missing(name))
     }
 
-    /// A required string.
+    /// Returns a required string.
     ///
     /// # Errors
-    /// `TypeMismatch`, or 40414 when it is missing.
+    /// `TypeMismatch`, or code 40414 if the argument is missing.
     pub fn required_string(&self, name: &str) -> Result<&'a str, CommandError> {
         self.string(name)?.ok_or_else(|| self.missing(name))
     }
 
-    /// Refuses arguments that are not implemented, unless their value is false.
+    /// Rejects arguments that are not implemented, unless their value is false.
     ///
     /// # Errors
     /// `NotImplemented`, with the argument's name.
@@ -257,7 +257,7 @@ impl<'a> Arguments<'a> {
         Ok(())
     }
 
-    /// Refuses any collation except the simple one.
+    /// Rejects any collation except the simple (binary) one.
     ///
     /// # Errors
     /// `NotImplemented`.
@@ -295,7 +295,7 @@ fn unknown_field(command: &str, name: &str) -> CommandError {
     )
 }
 
-/// Refuses any collation except the simple one.
+/// Rejects any collation except the simple (binary) one.
 ///
 /// # Errors
 /// `NotImplemented`.
@@ -327,12 +327,12 @@ pub fn wrong_type(field: &str, value: RawBsonRef<'_>, expected: &str) -> Command
     )
 }
 
-/// The error for bytes that are not BSON.
+/// Returns the error for malformed BSON.
 pub fn invalid_bson(error: &bson::error::Error) -> CommandError {
     CommandError::refused(Code::InvalidBSON, format!("invalid BSON: {error}"))
 }
 
-/// Reads a boolean like MongoDB's "safe bool".
+/// Converts a value to a boolean like MongoDB's "safe bool".
 pub fn truth(value: RawBsonRef<'_>) -> Option<bool> {
     match value {
         RawBsonRef::Boolean(truth) => Some(truth),
@@ -344,7 +344,7 @@ pub fn truth(value: RawBsonRef<'_>) -> Option<bool> {
     }
 }
 
-/// Reads an integer. Doubles are truncated and saturate; NaN is zero.
+/// Converts a number to an integer. Doubles are truncated and saturate; NaN becomes zero.
 pub fn integer(value: RawBsonRef<'_>) -> Option<i64> {
     match value {
         RawBsonRef::Int32(number) => Some(i64::from(number)),

@@ -1,4 +1,4 @@
-//! Batches: they turn a stream into the `cursor` documents of replies.
+//! Batches: the documents of a stream, written to the `cursor` document of a reply.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -23,15 +23,15 @@ use crate::streams::Stream;
 
 /// Default number of documents in the first batch.
 pub const FIRST_BATCH_DOCUMENTS: u64 = 101;
-/// Maximum bytes of documents in one batch. The first document may be as large as clients accept.
+/// Maximum bytes of documents in one batch. A batch of one document may exceed this up to the limit of a document.
 const BATCH_BYTES_MAX: usize = DOCUMENT_BYTES_MAX;
 /// Maximum bytes of a batch that is not charged to the memory account.
 const FREE_BYTES_MAX: usize = 16 * 1024;
-/// Number of copies of a reply: it is copied into the message that is sent.
+/// Copies of a reply in memory: the reply itself, and the message that is sent.
 const COPIES: usize = 2;
 /// Initial capacity of a reply in bytes.
 const REPLY_BYTES: usize = 1024;
-/// Default time that a `getMore` of a change stream waits for an event; the same as MongoDB's.
+/// Default time that a `getMore` of a change stream waits for an event, as in MongoDB.
 const AWAIT_TIME: Duration = Duration::from_secs(1);
 
 /// The client's options for batches.
@@ -45,10 +45,10 @@ pub struct BatchOptions {
     pub no_timeout: bool,
 }
 
-/// Replies with the first batch of a stream, and keeps a cursor if there may be more.
+/// Replies with the first batch of a stream, and keeps a cursor open if there may be more documents.
 ///
 /// # Errors
-/// The stream's error, or that too many cursors are open.
+/// The stream's error, or `ExceededMemoryLimit` if too many cursors are open.
 pub async fn open(
     request: &Request<'_>,
     namespace: &Namespace,
@@ -96,7 +96,7 @@ fn time_left(stop: &Stop) -> Option<Duration> {
         .map(|deadline| deadline.saturating_duration_since(Instant::now()))
 }
 
-/// Replies with the next batch of an open cursor. That of a change stream waits for an event.
+/// Replies with the next batch of an open cursor. A batch of a change stream waits for an event.
 ///
 /// # Errors
 /// The stream's error, which closes the cursor.
@@ -137,8 +137,8 @@ async fn next_of_query(
     Ok(batch)
 }
 
-/// The next batch of a change stream. If it would be empty, waits for a change that concerns the stream, at most
-/// `maxTimeMS`, or until the cursor is closed or the server stops.
+/// Returns the next batch of a change stream. An empty batch first waits for a change that concerns the stream, until
+/// `maxTimeMS` has passed, the cursor is closed, or the server stops.
 async fn await_changes(
     request: &Request<'_>,
     lease: &mut Lease,
@@ -173,7 +173,7 @@ async fn await_changes(
     }
 }
 
-/// The cancellation token, with an earlier deadline if the cursor's time ends sooner.
+/// Returns `stop`, with an earlier deadline if the cursor's time limit ends sooner.
 fn earlier(stop: &Stop, time_left: Option<Duration>) -> Stop {
     let cursor = time_left.map(|left| Instant::now() + left);
     let deadline = [stop.deadline, cursor].into_iter().flatten().min();
@@ -189,11 +189,11 @@ struct Batch {
     held: Arc<Share>,
     writer: Writer,
     count: u64,
-    /// Whether there may be more.
+    /// Whether more documents may follow.
     more: bool,
-    /// The position of a change stream after the batch.
+    /// The resume token of a change stream after the batch.
     token: Option<ResumeToken>,
-    /// Signals that a change stream, unless it has ended, has more.
+    /// Signals new changes, if this is a change stream that has not ended.
     watch: Option<Arc<Watch>>,
 }
 
@@ -264,7 +264,7 @@ impl Batch {
         Ok(())
     }
 
-    /// Charges one more document to the account. A small reply is free, so that it always succeeds.
+    /// Charges one more document to the memory account. Small replies are not charged, so that they always succeed.
     fn cover(&self, document_bytes: usize) -> Result<(), CommandError> {
         let bytes = self.writer.len() + document_bytes;
         if bytes <= FREE_BYTES_MAX {
@@ -289,7 +289,7 @@ impl Batch {
     }
 }
 
-/// Refuses to send a document that is larger than clients accept.
+/// Rejects a document that is larger than clients accept.
 ///
 /// # Errors
 /// `BSONObjectTooLarge`.

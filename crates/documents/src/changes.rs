@@ -1,7 +1,7 @@
-//! Updates and deletes documents that a search has found, one chunk each time the write lock is held.
+//! Updates and deletes the documents that a search has found, in chunks. The write lock is released between chunks.
 //!
-//! Each document is read and checked against the filter again under the lock, so that a change never applies to a
-//! document that no longer matches.
+//! Under the lock, each document is read and checked against the filter again, so that a document that no longer
+//! matches is never changed.
 
 use bson::{DateTime, RawDocument, RawDocumentBuf};
 use forebay_cancel::Stop;
@@ -15,10 +15,10 @@ use crate::retry::{Keep, note};
 
 /// Maximum documents of a chunk.
 const CHUNK_DOCUMENTS: usize = 256;
-/// Bytes of old and new documents at which a chunk ends. Only its last document may exceed them.
+/// Bytes of old and new documents at which a chunk ends. Its last document may exceed this.
 const CHUNK_BYTES: usize = 8 << 20;
 
-/// The documents that are still to be changed, divided into chunks.
+/// The documents still to be changed, divided into chunks.
 struct ChunkCursor<'a> {
     numbers: &'a [RecordNumber],
     documents_max: usize,
@@ -36,13 +36,13 @@ impl<'a> ChunkCursor<'a> {
         }
     }
 
-    /// Begins the next chunk. Returns false if no document is left.
+    /// Begins the next chunk. Returns false if no document remains.
     fn begin(&mut self) -> bool {
         (self.documents, self.bytes) = (0, 0);
         !self.numbers.is_empty()
     }
 
-    /// The next document of the chunk. Returns `None` at its end.
+    /// Returns the next document's record number, or `None` at the end of the chunk.
     fn next(&mut self) -> Option<RecordNumber> {
         if self.documents >= self.documents_max || self.bytes >= CHUNK_BYTES {
             return None;
@@ -53,18 +53,18 @@ impl<'a> ChunkCursor<'a> {
         Some(*number)
     }
 
-    /// Counts the bytes of a document that is held in memory.
+    /// Adds a document that is held in memory to the bytes of the chunk.
     fn count_bytes(&mut self, document: &RawDocument) {
         self.bytes += document.as_bytes().len();
     }
 }
 
-/// Which of the documents that match are to be changed.
+/// The matching documents to change.
 #[derive(Clone, Copy)]
 pub enum Reach<'a> {
-    /// All.
+    /// All of them.
     All,
-    /// The first. The outcome of its change is kept if the write is numbered.
+    /// Only the first one. For a retryable write, the outcome of the change is stored with it.
     First(Option<&'a Keep<'a>>),
 }
 
@@ -81,21 +81,21 @@ impl<'a> Reach<'a> {
     }
 }
 
-/// What an update did.
+/// The result of an update.
 #[derive(Debug, Default)]
 pub struct Updated {
-    /// Documents that matched.
+    /// Number of documents that matched.
     pub matched: usize,
-    /// Documents that were changed.
+    /// Number of documents that were changed.
     pub modified: usize,
     /// The last document that matched, before and after the update.
     pub last: Option<(RawDocumentBuf, RawDocumentBuf)>,
 }
 
-/// Updates the documents with these numbers that still match, as many as `reach` allows.
+/// Updates the documents with these record numbers that still match: all, or only the first (`reach`).
 ///
 /// # Errors
-/// The first failure; what was changed before it stays changed and is counted in `done`.
+/// The first failure. Changes made before the failure persist and are counted in `done`.
 pub fn update(
     collection: &OpenCollection,
     filter: &Filter,
@@ -129,7 +129,7 @@ pub fn update(
     Ok(())
 }
 
-/// A document to replace: its number, its present and its new version.
+/// A replacement: the document's record number, its current version and its new version.
 type Replacement = (RecordNumber, Document, RawDocumentBuf);
 
 /// Computes the new versions of the documents that match, up to the first one for which the update fails.
@@ -159,7 +159,8 @@ fn prepare(
     Ok(())
 }
 
-/// The document with this number, if it matches, and its new version, if the update changes it.
+/// Returns the document with this number and its new version, or `None` if the document does not match. The new version
+/// is `None` if the update changes nothing.
 fn changed(
     collection: &OpenCollection,
     filter: &Filter,
@@ -217,19 +218,19 @@ fn replace(
     failure.map_or(Ok(()), |error| Err(CommandError::from(error)))
 }
 
-/// What a deletion did.
+/// The result of a deletion.
 #[derive(Debug, Default)]
 pub struct Deleted {
-    /// Documents deleted.
+    /// Number of documents deleted.
     pub count: usize,
-    /// The last of them.
+    /// The last deleted document.
     pub last: Option<Document>,
 }
 
-/// Deletes the documents with these numbers that still match, as many as `reach` allows.
+/// Deletes the documents with these record numbers that still match: all, or only the first (`reach`).
 ///
 /// # Errors
-/// The first failure; what was deleted before it stays deleted and is counted in `done`.
+/// The first failure. Deletions made before the failure persist and are counted in `done`.
 pub fn delete(
     collection: &OpenCollection,
     filter: &Filter,
@@ -285,10 +286,10 @@ fn remove(
     failure.map_or(Ok(()), |error| Err(CommandError::from(error)))
 }
 
-/// Inserts one document, as an upsert does.
+/// Inserts one document for an upsert.
 ///
 /// # Errors
-/// An invalid `_id`, that the command is stopped before it has the lock, or the store's error.
+/// An error for an invalid `_id`, for a command that is stopped before it has the lock, or from the store.
 pub fn insert(
     collection: &OpenCollection,
     document: &RawDocument,
@@ -319,7 +320,7 @@ mod tests {
 
     use super::*;
 
-    /// The number of documents of each chunk, if each document has `bytes` bytes.
+    /// Returns the number of documents of each chunk, if each document has `bytes` bytes.
     fn chunks(numbers: &[RecordNumber], first_only: bool, bytes: usize) -> Vec<usize> {
         let document = rawdoc! { "s": "x".repeat(bytes) };
         let mut left = ChunkCursor::new(numbers, first_only);

@@ -1,4 +1,4 @@
-//! The open collections: each with its collection of the store, its write lock and its cached fields.
+//! The open collections. Each has a collection of the store, a write lock and cached fields.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -16,37 +16,38 @@ use crate::namespace::{self, Namespace};
 use crate::places::{Places, blocking};
 use crate::search::{CacheIndex, CollectionSearch, SearchSettings, WriteLock};
 
-/// Concurrent insertions into a collection: one in the store, one in the cache, the next ones ready.
+/// Maximum concurrent insertions into a collection: one in the store, one in the cache, the others ready.
 const INSERTIONS_MAX: usize = 4;
 
-/// Concurrent updates and deletions of a collection, fewer than there are places for writes. So a collection whose
-/// write lock is held for long leaves places to writes of other collections.
+/// Maximum concurrent updates and deletions of a collection. This is less than the number of write permits, so that a
+/// write lock held for long does not use up the permits of other collections.
 const CHANGES_MAX: usize = 4;
 
 /// Interval at which a writer that waits for the write lock checks its cancellation token.
 const LOCK_CHECK_INTERVAL: Duration = Duration::from_millis(50);
 
-/// A collection in use.
+/// An open collection.
 pub struct OpenCollection {
-    /// Its name.
+    /// The name.
     pub namespace: Namespace,
-    /// Its documents and ordinary indexes.
+    /// The documents and ordinary indexes.
     pub store: Arc<Collection>,
-    /// The write lock. Each writer holds it from before its write to the store until it has the apply lock, so holding
-    /// it alone does not keep the cache from changing. [`lock_writes`](OpenCollection::lock_writes) takes it.
+    /// The write lock. Each writer holds it from before its write to the store until it has the apply lock, so the
+    /// cache may still change while this lock is held. [`lock_writes`](OpenCollection::lock_writes) excludes that.
     pub lock: WriteLock,
     /// Held while indexes are created, so that a second creation of the same index waits for the first.
     pub index_creation: Arc<Mutex<()>>,
-    /// Bounds concurrent insertions. More of them wait here, which holds no thread, instead of at the write lock.
+    /// Bounds concurrent insertions. Further insertions wait here asynchronously, instead of blocking threads on the
+    /// write lock.
     pub insertions: Places,
-    /// Bounds concurrent updates and deletions in the same way. They wait here before they take a place for writes.
+    /// Bounds concurrent updates and deletions. Further ones wait here before they take a write permit.
     pub changes: Places,
-    /// Its cached fields.
+    /// The cached fields.
     pub search: Arc<CollectionSearch>,
 }
 
 impl OpenCollection {
-    /// Takes the write lock and waits until the cache has applied everything that is in the store. The two agree while
+    /// Takes the write lock and waits until the cache has applied all changes of the store. Cache and store agree while
     /// the lock is held.
     ///
     /// # Errors
@@ -57,8 +58,8 @@ impl OpenCollection {
         Ok(held)
     }
 
-    /// Takes the write lock. The cache may still be applying the previous writer's change. While it waits, the runtime
-    /// moves the thread's other tasks to other threads.
+    /// Takes the write lock. The cache may still be applying the previous writer's change. If the lock is not free, the
+    /// runtime moves the thread's other tasks to other threads before the thread waits.
     ///
     /// # Errors
     /// [`CommandError::Stopped`] if the command is stopped before it has the lock.
@@ -94,7 +95,7 @@ pub struct Collections {
 }
 
 impl Collections {
-    /// Opens the collections of the store, and starts to build the declared caches in the background.
+    /// Opens the collections of the store and starts building the declared caches in the background.
     pub fn open(store: Arc<Store>, cache: Arc<Cache>) -> Collections {
         let collections = Collections {
             store,
@@ -105,7 +106,7 @@ impl Collections {
         for found in collections.store.all_collections() {
             let name = found.namespace();
             if output::is_temporary(&name.collection) {
-                // Its `$out` ended in a crash.
+                // A temporary collection, left by an `$out` that a crash interrupted.
                 if let Err(error) = collections
                     .store
                     .drop_collection(&name.db, &name.collection)
@@ -143,12 +144,12 @@ impl Collections {
         collection
     }
 
-    /// A collection, if it exists.
+    /// Returns a collection, or `None` if it does not exist.
     pub fn get(&self, namespace: &Namespace) -> Option<Arc<OpenCollection>> {
         self.open.read().get(namespace).cloned()
     }
 
-    /// A collection that must exist.
+    /// Returns a collection that must exist.
     ///
     /// # Errors
     /// `NamespaceNotFound`.
@@ -156,7 +157,7 @@ impl Collections {
         self.get(namespace).ok_or_else(|| not_found(namespace))
     }
 
-    /// A collection, created if it does not exist.
+    /// Returns a collection, which is created if it does not exist.
     ///
     /// # Errors
     /// `InvalidNamespace` for a reserved name, or the store's error.
@@ -170,11 +171,11 @@ impl Collections {
         }
     }
 
-    /// Like [`get_or_create`](Collections::get_or_create), but waits for a change of the catalogue in progress. Never
-    /// returns a collection that was dropped before.
+    /// Returns a collection like [`get_or_create`](Collections::get_or_create), after waiting for any catalogue change
+    /// in progress. Never returns a collection that was dropped before the call.
     ///
     /// # Errors
-    /// The same.
+    /// See [`get_or_create`](Collections::get_or_create).
     pub fn settled(&self, namespace: &Namespace) -> Result<Arc<OpenCollection>, CommandError> {
         blocking(|| {
             let _held = self.catalogue.lock();
@@ -214,7 +215,7 @@ impl Collections {
         Ok(self.admit(namespace.clone(), made))
     }
 
-    /// Drops a collection. Returns it if it existed.
+    /// Drops a collection. Returns the dropped collection, or `None` if it did not exist.
     ///
     /// # Errors
     /// The store's error.
@@ -235,7 +236,7 @@ impl Collections {
         Ok(Some(collection))
     }
 
-    /// Drops all collections of a database atomically. Returns them.
+    /// Drops all collections of a database atomically. Returns the dropped collections.
     ///
     /// # Errors
     /// The store's error.
@@ -253,14 +254,14 @@ impl Collections {
         Ok(dropped)
     }
 
-    /// Removes a collection that the store has dropped. The caller holds the catalogue lock, and not the collection's
+    /// Removes a collection that the store has dropped. The caller holds the catalogue lock but not the collection's
     /// write lock.
     fn forget(&self, collection: &OpenCollection) {
         self.open.write().remove(&collection.namespace);
         collection.search.close();
     }
 
-    /// Renames a collection. If `drop_target`, drops a collection of the new name in the same step.
+    /// Renames a collection. With `drop_target`, an existing collection of the new name is dropped in the same step.
     ///
     /// # Errors
     /// `NamespaceNotFound`, `NamespaceExists`, or the store's error.
@@ -295,7 +296,7 @@ impl Collections {
         target: Option<&OpenCollection>,
     ) -> Result<(), CommandError> {
         let _held = collection.lock.lock();
-        // Writers of the target wait, and then find the collection that replaces it.
+        // Writers of the target wait here, and then find the collection that replaces it.
         let replaced = target.map(|target| target.lock.lock());
         let from = &collection.namespace;
         self.store.rename_collection(from, to, target.is_some())?;
@@ -308,7 +309,7 @@ impl Collections {
             index_creation: collection.index_creation.clone(),
             search: collection.search.clone(),
         };
-        // In one step, so that a command always finds one of the two.
+        // Under one lock, so that a command always finds one of the two collections.
         {
             let mut open = self.open.write();
             open.remove(from);
@@ -322,12 +323,12 @@ impl Collections {
         Ok(())
     }
 
-    /// The collections of a database, by name.
+    /// Returns the collections of a database, sorted by name.
     pub fn of_db(&self, db: &str) -> Vec<Arc<OpenCollection>> {
         self.sorted(|namespace| namespace.db == db)
     }
 
-    /// All collections, by name.
+    /// Returns all collections, sorted by name.
     pub fn all(&self) -> Vec<Arc<OpenCollection>> {
         self.sorted(|_| true)
     }
@@ -352,7 +353,7 @@ pub fn not_found(namespace: &Namespace) -> CommandError {
     )
 }
 
-/// Declares the caches that the catalogue records.
+/// Declares the caches that the store's catalogue records.
 fn declare_recorded(search: &Arc<CollectionSearch>, store: &Collection) {
     let recorded: Vec<CacheIndex> = store
         .indexes()
@@ -364,7 +365,7 @@ fn declare_recorded(search: &Arc<CollectionSearch>, store: &Collection) {
         return;
     }
     match search.declare(recorded) {
-        // The build runs in the background. Until it is done searches scan, and explain says so.
+        // The build runs in the background. Until it completes, searches scan the store, as `explain` reports.
         Ok(build) => drop(build),
         Err(error) => {
             tracing::error!(namespace = search.namespace(), %error, "cannot build the recorded caches")
@@ -372,7 +373,7 @@ fn declare_recorded(search: &Arc<CollectionSearch>, store: &Collection) {
     }
 }
 
-/// The cache index of a recorded index.
+/// Returns the cache index that a catalogue entry describes.
 pub fn cache_index(spec: &IndexSpec) -> CacheIndex {
     let cached = spec
         .fields
@@ -417,8 +418,8 @@ mod tests {
         }
     }
 
-    /// Creates two collections and runs `act`, in which the commit after `commits` others fails. Checks that both are
-    /// then as before.
+    /// Creates two collections and runs `act`, in which the commit after `commits` others fails. Checks that both
+    /// collections are unchanged.
     fn all_or_nothing(commits: u32, act: impl Fn(&Collections) -> Result<(), CommandError>) {
         let (engine, collections) = collections();
         let made = ["a", "b"].map(|made| collections.get_or_create(&name(made)).expect("made"));

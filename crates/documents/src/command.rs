@@ -25,7 +25,7 @@ pub struct Command {
 impl Command {
     /// Reads name and database from a body. The default database is `admin`.
     ///
-    /// An empty body gives an empty name, which [`crate::Documents::run`] answers with `CommandNotFound`.
+    /// An empty body has an empty name, for which [`crate::Documents::run`] returns `CommandNotFound`.
     pub fn from_body(body: RawDocumentBuf) -> Command {
         let name = first_key(&body).unwrap_or_default();
         let db = body.get_str("$db").unwrap_or("admin").to_owned();
@@ -37,7 +37,7 @@ impl Command {
         }
     }
 
-    /// A command that is an argument of another command, for the same database.
+    /// Returns a command that is an argument of another command and runs on the same database.
     pub(crate) fn within(outer: &Command, body: &RawDocument) -> Command {
         Command {
             name: first_key(body).unwrap_or_default(),
@@ -64,32 +64,32 @@ pub struct User {
 
 /// The connection to a client.
 pub trait Link: Debug + Send + Sync {
-    /// Returns whether the client is gone and cannot receive a reply. Does not block.
+    /// Returns whether the client has disconnected and cannot receive a reply. Does not block.
     fn is_lost(&self) -> bool;
 }
 
 /// The client that sends a command.
 #[derive(Debug, Clone, Default)]
 pub struct ClientContext {
-    /// The number of the connection, as the reply to `hello` gives it.
+    /// The connection's number, which the reply to `hello` contains.
     pub connection_id: i64,
     /// The user, if the connection has authenticated.
     pub user: Option<User>,
-    /// The client's rights.
+    /// The client's privileges.
     pub rights: Rights,
-    /// The client's name for itself, from the handshake.
+    /// The application name that the client sent in the handshake.
     pub app_name: Option<String>,
     /// The client's address.
     pub peer: Option<SocketAddr>,
-    /// The connection to the client. Commands of a client without one run to their end.
+    /// The connection to the client. Without one, commands never stop because of a disconnect.
     pub link: Option<Arc<dyn Link>>,
-    /// The current reply's share of the memory account. Commands charge what they write to it; the server releases it
-    /// when the reply has been sent.
+    /// The current reply's share of the memory account. Commands charge the bytes that they write to the reply; the
+    /// server releases the share when the reply has been sent.
     pub reply: Arc<Share>,
 }
 
 impl ClientContext {
-    /// Returns whether both clients are the same user or, without authentication, on the same connection.
+    /// Returns whether both clients are the same user or, without authentication, the same connection.
     pub(crate) fn is_same(&self, other: &ClientContext) -> bool {
         match (&self.user, &other.user) {
             (None, None) => self.connection_id == other.connection_id,

@@ -1,4 +1,4 @@
-//! Event documents of changes.
+//! The event documents of a change stream.
 
 use bson::{RawBson, RawDocumentBuf, Timestamp, cstr, rawdoc};
 use forebay_documents_store::{ChangeEvent, ChangeKind, Interest, Namespace};
@@ -22,7 +22,7 @@ pub fn concerns(scope: &Interest, change: &ChangeEvent) -> bool {
     is_shown(&change.namespace) || renamed_to(change).is_some_and(|to| is_shown(&to))
 }
 
-/// Returns whether a change that concerns a stream of this scope ends it.
+/// Returns whether a change in a stream's scope invalidates (ends) the stream.
 pub fn invalidates(scope: &Interest, change: &ChangeEvent) -> bool {
     match scope {
         Interest::Everything => false,
@@ -42,10 +42,10 @@ fn renamed_to(change: &ChangeEvent) -> Option<Namespace> {
     ))
 }
 
-/// The event of a change, with the updated document if it was looked up.
+/// Returns the event document of a change, with the updated document if it was looked up.
 ///
 /// # Errors
-/// Malformed BSON in the history.
+/// Malformed BSON in the change history.
 pub fn event(
     change: &ChangeEvent,
     looked_up: Option<RawBson>,
@@ -67,7 +67,7 @@ pub fn event(
     Ok(event)
 }
 
-/// The last event of a stream, after the change that ends it.
+/// Returns the `invalidate` event, the last one of a stream.
 pub fn invalidate(change: &ChangeEvent) -> RawDocumentBuf {
     let token = ResumeToken::new(change.at, Mark::Invalidate);
     head(token, "invalidate", change)

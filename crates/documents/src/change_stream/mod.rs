@@ -1,8 +1,8 @@
-//! `$changeStream`: writes as events, in the order of the store.
+//! `$changeStream`: writes as events, in the order in which the store applied them.
 //!
-//! The stream reads the store's history of changes from a position that the client chooses, turns changes into event
-//! documents, and sends these through the stages after `$changeStream`. The cursor has no end: a `getMore` that finds
-//! nothing waits for the next change that concerns the stream.
+//! The stream reads the store's change history from a position that the client chooses, converts changes to event
+//! documents, and passes these through the stages after `$changeStream`. The cursor has no end: a `getMore` that finds
+//! no event waits for the next change that concerns the stream.
 //!
 //! # Sources
 //! "Change Events" of the MongoDB manual; `change-streams.md` of the driver specifications.
@@ -36,10 +36,10 @@ pub fn is_change_stream(pipeline: &RawArray) -> bool {
     first_stage(pipeline).is_some_and(|(name, _)| name == STAGE)
 }
 
-/// Replies to an `aggregate` that begins with `$changeStream`: opens a cursor, whose first batch has the events so far.
+/// Opens a change stream for an `aggregate` that begins with `$changeStream`. The first batch has the events so far.
 ///
 /// # Errors
-/// 40573 if no history is kept; invalid options or stages; `ChangeStreamHistoryLost`.
+/// Code 40573 if the store keeps no change history; invalid options or stages; `ChangeStreamHistoryLost`.
 pub async fn open(
     request: &Request<'_>,
     namespace: &Namespace,
@@ -66,7 +66,7 @@ fn not_kept() -> CommandError {
     )
 }
 
-/// The stages after the first one, which may only change or drop events.
+/// Returns the stages after `$changeStream`, each of which may only modify or drop events.
 fn stages(request: &Request<'_>, pipeline: &RawArray) -> Result<Vec<Stage>, CommandError> {
     let rest = after_first(pipeline);
     let stages = Pipeline::parse(&rest, &read::limits(request)?)?.stages;

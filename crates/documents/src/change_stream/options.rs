@@ -12,28 +12,28 @@ use crate::error::CommandError;
 use crate::namespace::Namespace;
 use crate::request::Request;
 
-/// Databases whose changes are not shown, as in MongoDB.
+/// Databases whose changes a stream omits, as in MongoDB.
 pub const INTERNAL_DATABASES: [&str; 3] = ["admin", "config", "local"];
 
-/// The start of a stream.
+/// The start position of a stream.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Start {
-    /// With the next write.
+    /// At the next write.
     Now,
-    /// After a position.
+    /// After this resume token.
     After(ResumeToken),
-    /// With the first change at or after this time.
+    /// At the first change with this or a later time.
     At(ClusterTime),
 }
 
 /// The options of a change stream.
 #[derive(Debug)]
 pub struct Options {
-    /// The changes that it shows.
+    /// The changes to return.
     pub scope: Interest,
-    /// Its start.
+    /// The start position.
     pub start: Start,
-    /// Whether an update's event includes the document as it is when the event is read.
+    /// Whether an update event includes the document as it is when the event is read (`fullDocument: "updateLookup"`).
     pub looks_up: bool,
 }
 
@@ -41,7 +41,7 @@ impl Options {
     /// Reads the options.
     ///
     /// # Errors
-    /// Invalid options; `NotImplemented` for options of MongoDB that this server lacks.
+    /// An error for invalid options, or `NotImplemented` for options of MongoDB that this server lacks.
     pub fn read(
         request: &Request<'_>,
         namespace: &Namespace,
@@ -153,7 +153,7 @@ fn after_invalidate() -> CommandError {
     )
 }
 
-/// The scope of a stream over `namespace`.
+/// Returns the scope of a stream over `namespace`.
 fn scope(namespace: &Namespace, whole_cluster: bool) -> Result<Interest, CommandError> {
     let has_collection = namespace.collection != "$cmd.aggregate";
     if whole_cluster {

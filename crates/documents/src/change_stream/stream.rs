@@ -16,13 +16,13 @@ use super::token::{Mark, ResumeToken};
 use crate::error::CommandError;
 use crate::streams::{Row, Stream};
 
-/// Events that stages drop between two checks of the cancellation token.
+/// Events dropped by stages between two checks of the cancellation token.
 const LEFT_OUT_INTERVAL: u32 = 64;
 
 /// A stream over the changes of the store.
 ///
-/// It reads the changes in `(position, until]` page by page. After these, the watch tells whether a later change
-/// concerns the stream; if so, all changes before it are skipped.
+/// It reads the changes in `(position, until]` page by page. Then the watch tells whether a later change concerns the
+/// stream. If so, the changes before that one are skipped.
 pub struct ChangeStream {
     store: Arc<Store>,
     history: Arc<History>,
@@ -30,24 +30,24 @@ pub struct ChangeStream {
     scope: Interest,
     looks_up: bool,
     stages: Vec<Stage>,
-    /// Changes before this time are not shown.
+    /// Time of the first change to return.
     from: ClusterTime,
-    /// All changes up to this time have been processed.
+    /// Time up to which all changes have been processed.
     position: ClusterTime,
     until: ClusterTime,
     page: std::vec::IntoIter<ChangeEvent>,
     /// The resume token of the last event.
     last: ResumeToken,
-    /// The change that ends the stream, once its own event has been shown.
+    /// The change that invalidates the stream. Its own event has been returned, but not yet the `invalidate` event.
     ending: Option<ChangeEvent>,
     ended: bool,
 }
 
 impl ChangeStream {
-    /// Opens a stream with these options.
+    /// Opens a stream.
     ///
     /// # Errors
-    /// `ChangeStreamHistoryLost` for a position that is no longer in the history.
+    /// `ChangeStreamHistoryLost` if the start position is no longer in the history.
     pub fn open(
         store: Arc<Store>,
         history: Arc<History>,
@@ -98,7 +98,7 @@ impl ChangeStream {
         Ok(())
     }
 
-    /// The position after everything that the stream has returned or skipped.
+    /// Returns the resume token after all changes that the stream has returned or skipped.
     pub fn token(&self) -> ResumeToken {
         if self.position > self.last.at {
             ResumeToken::new(self.position, Mark::HighWater)
@@ -107,12 +107,12 @@ impl ChangeStream {
         }
     }
 
-    /// The watch that signals new changes.
+    /// Returns the watch that signals new changes.
     pub fn watch(&self) -> Arc<Watch> {
         self.watch.clone()
     }
 
-    /// The next change that concerns the stream. Returns `None` if there is none yet or the time is over.
+    /// Returns the next change that concerns the stream, or `None` if there is none yet or the time limit has passed.
     fn next_change(&mut self, stop: &Stop) -> Result<Option<ChangeEvent>, CommandError> {
         let mut pages = 0;
         loop {
@@ -133,7 +133,7 @@ impl ChangeStream {
         }
     }
 
-    /// Extends `until` over new changes. Returns false if none of them concerns the stream.
+    /// Advances `until` over new changes. Returns false if no new change concerns the stream.
     fn advance(&mut self) -> bool {
         let (first, last) = self.history.news(&self.watch);
         self.until = last;
@@ -156,7 +156,7 @@ impl ChangeStream {
         Ok(())
     }
 
-    /// The event of a change. Returns `None` if a stage drops it.
+    /// Returns the event of a change, or `None` if a stage drops it.
     fn show(&mut self, change: ChangeEvent) -> Result<Option<Row>, CommandError> {
         let looked_up = if self.looks_up && change.kind == ChangeKind::Update {
             Some(self.look_up(&change)?)
@@ -171,7 +171,7 @@ impl ChangeStream {
         self.through_stages(event)
     }
 
-    /// The event that ends the stream.
+    /// Returns the `invalidate` event, which ends the stream.
     fn end(&mut self, change: &ChangeEvent) -> Result<Option<Row>, CommandError> {
         self.ended = true;
         self.last = ResumeToken::new(change.at, Mark::Invalidate);
@@ -179,7 +179,7 @@ impl ChangeStream {
         self.through_stages(event::invalidate(change))
     }
 
-    /// The present version of the changed document, or null if it has been deleted.
+    /// Returns the current version of the changed document, or null if it has been deleted.
     fn look_up(&self, change: &ChangeEvent) -> Result<RawBson, CommandError> {
         let found = match self.collection_of(change) {
             Some(collection) => document(&collection, &change.detail),
@@ -192,7 +192,7 @@ impl ChangeStream {
         }
     }
 
-    /// The collection of a change, which may have been renamed since.
+    /// Returns the collection of a change, even if it has been renamed since.
     fn collection_of(&self, change: &ChangeEvent) -> Option<Arc<Collection>> {
         let named = self
             .store
@@ -215,7 +215,7 @@ impl ChangeStream {
         Ok(Some(Row::Built(event)))
     }
 
-    /// Checks that an event has kept its resume token, with which the client continues after it.
+    /// Checks that no stage has modified the resume token (`_id`) of an event.
     fn check_token(&self, event: &RawDocument) -> Result<(), CommandError> {
         let kept = event.get_document("_id").and_then(|id| id.get_str("_data"));
         if kept.is_ok_and(|data| data == self.last.data()) {
@@ -261,7 +261,7 @@ impl Stream for ChangeStream {
     }
 }
 
-/// The present version of the document of an update.
+/// Returns the current version of the document that an update changed.
 fn document(
     collection: &Collection,
     update: &RawDocument,
@@ -275,7 +275,7 @@ fn document(
     Ok(found.flatten().map(|document| document.to_buf()))
 }
 
-/// Returns whether the time is over, so that the stream returns what it has found so far.
+/// Returns whether the time limit has passed. The stream then returns the events found so far.
 fn is_late(stop: &Stop) -> Result<bool, CommandError> {
     match stop.check() {
         Ok(()) => Ok(false),

@@ -6,18 +6,18 @@ use forebay_documents_store::ClusterTime;
 
 use crate::error::CommandError;
 
-/// The first byte of a token, the same as MongoDB's before a timestamp, so that tools can read the time of a token.
+/// First byte of a token. It equals MongoDB's marker of a timestamp, so that tools can read the token's time.
 const TIMESTAMP: u8 = 0x82;
 const TOKEN_BYTES: usize = 1 + 8 + 1;
 
-/// What a token's position comes after.
+/// The event or time that a token's position follows.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Mark {
-    /// All changes up to a time, whether or not they concerned the stream.
+    /// All changes up to a time, whether or not they concern the stream.
     HighWater,
     /// The event of a change.
     Event,
-    /// The event `invalidate` that followed the event of a change.
+    /// The `invalidate` event that followed the event of a change.
     Invalidate,
 }
 
@@ -25,17 +25,17 @@ impl Mark {
     const ALL: [Mark; 3] = [Mark::HighWater, Mark::Event, Mark::Invalidate];
 }
 
-/// A position in a stream: `{_data: "82…"}`.
+/// A position in a stream, which clients see as `{_data: "82…"}`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ResumeToken {
-    /// The time of a change that is, or was, in the history.
+    /// Time of the change at the position. The history may have dropped that change.
     pub at: ClusterTime,
-    /// What the position comes after.
+    /// The event or time that the position follows.
     pub mark: Mark,
 }
 
 impl ResumeToken {
-    /// The position after `mark` at this time.
+    /// Returns the position after the given event or time.
     pub fn new(at: ClusterTime, mark: Mark) -> ResumeToken {
         ResumeToken { at, mark }
     }

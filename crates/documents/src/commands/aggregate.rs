@@ -1,7 +1,7 @@
-//! `aggregate`: documents through a pipeline of stages.
+//! `aggregate`: passes documents through a pipeline of stages.
 //!
 //! The leading `$match` stages are planned like a `find`. A `$count` directly after them becomes a count. A `$group` by
-//! a cached field that only counts is answered from the cache. The rest of the pipeline runs over the matches.
+//! a cached field that only counts is answered from the cache. The remaining stages run over the matches.
 
 use std::sync::Arc;
 
@@ -25,7 +25,7 @@ use crate::search::{SearchPlan, Wanted};
 use crate::searches::Search;
 use crate::streams::{List, Piped, Stream};
 
-/// The command.
+/// The command's entry in the command table.
 pub const SPEC: Spec = Spec {
     name: "aggregate",
     help: "runs documents through a pipeline",
@@ -43,7 +43,7 @@ pub const SPEC: Spec = Spec {
     run: Run::Async(start),
 };
 
-/// Checks the read concern of a change stream. It must be `majority`, which here includes all writes.
+/// Checks the read concern level of a change stream. It must be `majority`, which here includes all writes.
 fn check_level(level: Option<&str>) -> Result<(), CommandError> {
     match level {
         None | Some("majority") => Ok(()),
@@ -112,10 +112,10 @@ fn check(request: &Request<'_>) -> Result<(), CommandError> {
     Ok(())
 }
 
-/// The stages of the command.
+/// Returns the command's stages.
 ///
 /// # Errors
-/// `TypeMismatch`, 40414 if missing.
+/// `TypeMismatch`, or code 40414 if they are missing.
 pub fn stages<'a>(request: &Request<'a>) -> Result<&'a RawArray, CommandError> {
     request
         .arguments
@@ -123,7 +123,7 @@ pub fn stages<'a>(request: &Request<'a>) -> Result<&'a RawArray, CommandError> {
         .ok_or_else(|| request.arguments.missing("pipeline"))
 }
 
-/// The collection; `$cmd.aggregate` for `aggregate: 1`.
+/// Returns the namespace, whose collection is `$cmd.aggregate` for `aggregate: 1`.
 fn namespace(request: &Request<'_>) -> Result<Namespace, CommandError> {
     match request.arguments.subject().map(crate::arguments::integer) {
         Some(Some(1)) => Ok(Namespace {
@@ -174,16 +174,16 @@ async fn from_collection(
     )))
 }
 
-/// A stage directly after the matches that needs only their number.
+/// A stage directly after the leading `$match` stages that needs only the number of matches.
 pub enum Counting<'a> {
-    /// `$count`, with the name of its field.
+    /// `$count`, with the name of its output field.
     Count(&'a str),
-    /// `$group` of all documents into one, which drivers send for `countDocuments`.
+    /// `$group` of all documents into one group, which drivers send for `countDocuments`.
     Group(&'a Group, group_counts::Weights),
 }
 
 impl Counting<'_> {
-    /// The stage's result. Returns `None` if nothing matched.
+    /// Returns the stage's output document, or `None` if no document matched.
     fn document(self, count: u64) -> Option<RawDocumentBuf> {
         if count == 0 {
             return None;
@@ -210,7 +210,7 @@ impl Query {
     /// Reads the stages.
     ///
     /// # Errors
-    /// An invalid stage.
+    /// An error for an invalid stage.
     pub fn read(request: &Request<'_>, stages: &RawArray) -> Result<Query, CommandError> {
         let limits = read::limits(request)?;
         let mut rest = Pipeline::parse(stages, &limits)?
@@ -236,10 +236,10 @@ impl Query {
         })
     }
 
-    /// The plan for the matches.
+    /// Returns the plan that finds the matches.
     ///
     /// # Errors
-    /// An invalid hint.
+    /// An error for an invalid hint.
     pub fn plan(
         &self,
         request: &Request<'_>,
@@ -261,7 +261,7 @@ impl Query {
         }
     }
 
-    /// The stages after the plan. Of a sort that the plan has done, only its limit remains.
+    /// Returns the stages that run after the plan. If the plan already sorts, only the limit of the sort stage remains.
     fn rest_of(mut self, plan: &Plan) -> Pipeline {
         if let (true, Some(Stage::Sort { limit, .. })) = (plan.is_sorted, self.rest.stages.first())
         {
@@ -280,7 +280,7 @@ impl Query {
         }
     }
 
-    /// The stage directly after the matches, if it only counts them.
+    /// Returns the stage directly after the leading `$match` stages, if it only counts matches.
     pub fn counting(&self) -> Option<Counting<'_>> {
         match self.rest.stages.first()? {
             Stage::Count(field) => Some(Counting::Count(field)),
@@ -291,7 +291,7 @@ impl Query {
         }
     }
 
-    /// The groups of a `$group` that counts by a cached field.
+    /// Returns the groups of a `$group` that counts by a cached field, if the cache can answer it.
     async fn groups_of_cache(
         &self,
         request: &Request<'_>,
@@ -305,7 +305,7 @@ impl Query {
         }
     }
 
-    /// The search of the cache that answers a leading `$group`, for `explain`.
+    /// Returns the cache search that answers a leading `$group`, for `explain`.
     pub fn values_plan(
         &self,
         request: &Request<'_>,
@@ -324,7 +324,7 @@ impl Query {
         self.rest
     }
 
-    /// The names of the stages that run over the matches, for `explain`.
+    /// Returns the names of the stages that run over the matches, for `explain`.
     pub fn rest_names(stages: &RawArray) -> RawArrayBuf {
         let stages = stages
             .into_iter()

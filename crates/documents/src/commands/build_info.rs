@@ -1,4 +1,4 @@
-//! `buildInfo`: the release, and the MongoDB version whose behaviour it follows.
+//! `buildInfo`: the release, and the MongoDB version whose behaviour the server follows.
 
 use bson::{RawArrayBuf, rawdoc};
 
@@ -7,7 +7,7 @@ use crate::dispatch::{Effect, Reply, Run, Spec};
 use crate::request::Request;
 use crate::settings::{DOCUMENT_BYTES_MAX, MONGODB_VERSION, MONGODB_VERSION_ARRAY};
 
-/// The command.
+/// The command's entry in the command table.
 pub const SPEC: Spec = Spec {
     name: "buildInfo",
     help: "names the release and the MongoDB version whose behaviour it follows",
@@ -16,7 +16,7 @@ pub const SPEC: Spec = Spec {
     run: Run::Now(run),
 };
 
-/// Its older spelling.
+/// The older, lower-case spelling of the command.
 pub const LOWER_CASE: Spec = Spec {
     name: "buildinfo",
     ..SPEC

@@ -9,7 +9,7 @@ use crate::dispatch::{Effect, Reply, Run, Spec};
 use crate::error::CommandError;
 use crate::request::Request;
 
-/// The command.
+/// The command's entry in the command table.
 pub const SPEC: Spec = Spec {
     name: "collStats",
     help: "shows the sizes of a collection",
@@ -18,7 +18,7 @@ pub const SPEC: Spec = Spec {
     run: Run::Now(run),
 };
 
-/// Its older spelling.
+/// The older, lower-case spelling of the command.
 pub const LOWER_CASE: Spec = Spec {
     name: "collstats",
     ..SPEC
@@ -38,10 +38,10 @@ fn run(request: &Request<'_>) -> Reply {
     Ok(reply)
 }
 
-/// The divisor of sizes.
+/// Returns the divisor of sizes (`scale`).
 ///
 /// # Errors
-/// `TypeMismatch`, `BadValue` for less than one.
+/// `TypeMismatch`, or `BadValue` for less than one.
 pub fn scale(request: &Request<'_>) -> Result<i64, CommandError> {
     match request.arguments.integer("scale")?.unwrap_or(1) {
         scale @ 1.. => Ok(scale),
@@ -51,7 +51,7 @@ pub fn scale(request: &Request<'_>) -> Result<i64, CommandError> {
     }
 }
 
-/// The figures of a collection, sizes divided by `scale`.
+/// Returns the statistics of a collection, with sizes divided by `scale`.
 pub fn figures(collection: &OpenCollection, scale: i64) -> RawDocumentBuf {
     let store = &collection.store;
     let indexes = store.indexes();

@@ -6,7 +6,7 @@ use crate::arguments::Known;
 use crate::dispatch::{Effect, Reply, Run, Spec};
 use crate::request::Request;
 
-/// The command.
+/// The command's entry in the command table.
 pub const SPEC: Spec = Spec {
     name: "connectionStatus",
     help: "names the authenticated user of this connection",

@@ -1,4 +1,4 @@
-//! `count`: the number of documents that match.
+//! `count`: returns the number of documents that match.
 
 use std::sync::Arc;
 
@@ -12,7 +12,7 @@ use crate::plan::{Plan, PlanRequirements};
 use crate::request::Request;
 use crate::searches::Search;
 
-/// The command.
+/// The command's entry in the command table.
 pub const SPEC: Spec = Spec {
     name: "count",
     help: "counts matching documents",
@@ -38,10 +38,10 @@ async fn run(request: &Request<'_>) -> Reply {
     Ok(reply(count))
 }
 
-/// The plan of a `count`. Returns `None` if the collection does not exist.
+/// Returns the plan of a `count`, or `None` if the collection does not exist.
 ///
 /// # Errors
-/// Invalid arguments.
+/// An error for invalid arguments.
 pub fn plan(request: &Request<'_>) -> Result<Option<Arc<Plan>>, CommandError> {
     request.arguments.simple_collation()?;
     let namespace = request.namespace()?;
@@ -59,7 +59,7 @@ pub fn plan(request: &Request<'_>) -> Result<Option<Arc<Plan>>, CommandError> {
     Plan::new(collection, filter, &requirements).map(Some)
 }
 
-/// `skip` and `limit`. A negative limit means its absolute value, zero means no limit.
+/// Reads `skip` and `limit`. A negative limit means its absolute value, zero means no limit.
 fn window(request: &Request<'_>) -> Result<(u64, Option<u64>), CommandError> {
     let skip = request.arguments.unsigned("skip")?.unwrap_or(0);
     let limit = request

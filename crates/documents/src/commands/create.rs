@@ -12,7 +12,7 @@ use crate::namespace::Namespace;
 use crate::places::blocking;
 use crate::request::Request;
 
-/// The command.
+/// The command's entry in the command table.
 pub const SPEC: Spec = Spec {
     name: "create",
     help: "makes a collection",
@@ -67,7 +67,7 @@ fn run(request: &Request<'_>) -> Reply {
     Ok(rawdoc! { "ok": 1.0 })
 }
 
-/// Refuses images of documents before and after their changes, which are not recorded.
+/// Rejects the option for images of documents before and after a change, which the server does not record.
 fn refuse_images(request: &Request<'_>) -> Result<(), CommandError> {
     const OPTION: &str = "changeStreamPreAndPostImages";
     let Some(options) = request.arguments.document(OPTION)? else {
@@ -84,7 +84,7 @@ fn refuse_images(request: &Request<'_>) -> Result<(), CommandError> {
     }
 }
 
-/// The reply for an existing collection: an error only if its options differ.
+/// Returns the reply for a collection that already exists: an error only if its options differ.
 fn same_again(namespace: &Namespace, existing: &OpenCollection) -> Reply {
     if existing.store.options().is_empty() {
         return Ok(rawdoc! { "ok": 1.0 });

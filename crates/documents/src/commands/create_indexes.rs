@@ -21,10 +21,10 @@ use crate::search::CacheIndex;
 /// Maximum time that the reply waits for a cache to be built.
 const CACHE_BUILD_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// How often a command that waits for another's creation of indexes checks its cancellation token.
+/// Interval at which a command that waits for another index creation checks its cancellation token.
 const CHECK_INTERVAL: Duration = Duration::from_millis(100);
 
-/// The command.
+/// The command's entry in the command table.
 pub const SPEC: Spec = Spec {
     name: "createIndexes",
     help: "creates indexes; {field: \"cache\"} caches a field for string searches",
@@ -70,7 +70,7 @@ fn specifications(request: &Request<'_>) -> Result<Vec<IndexSpec>, CommandError>
 /// Creates the indexes that do not exist yet. Blocks while this or another command builds them.
 ///
 /// # Errors
-/// A conflict with an existing index, or the store's error.
+/// An error for a conflict with an existing index, or the store's error.
 pub fn create(
     request: &Request<'_>,
     collection: &OpenCollection,
@@ -112,10 +112,10 @@ fn are_complete(collection: &OpenCollection, wanted: &[IndexSpec]) -> Result<boo
         .all(|index| index.complete))
 }
 
-/// Locks the creation of indexes of the collection.
+/// Takes the lock on index creation in the collection.
 ///
 /// # Errors
-/// If the command is stopped before.
+/// [`CommandError::Stopped`] if the command is stopped before it has the lock.
 fn lock_index_creation<'a>(
     request: &Request<'_>,
     collection: &'a OpenCollection,
@@ -144,8 +144,8 @@ fn build(
     Ok(collection.store.create_index(spec, progress)?)
 }
 
-/// Declares caches and waits a moment for them, so that a small collection is searched in its cache right after the
-/// reply. The build of a larger one continues in the background; `currentOp` shows it.
+/// Declares caches and waits briefly for them, so that a small collection is searched in its cache right after the
+/// reply. The build of a large cache continues in the background, as `currentOp` shows.
 fn declare(collection: &OpenCollection, caches: Vec<CacheIndex>) -> Result<(), CommandError> {
     let names: Vec<String> = caches.iter().map(|cache| cache.name.clone()).collect();
     let outcome = match collection.search.declare(caches) {

@@ -10,7 +10,7 @@ use crate::error::CommandError;
 use crate::operations::cache_build;
 use crate::request::Request;
 
-/// The command.
+/// The command's entry in the command table.
 pub const SPEC: Spec = Spec {
     name: "currentOp",
     help: "lists operations in progress",
@@ -48,13 +48,14 @@ async fn run(request: &Request<'_>) -> Reply {
     Ok(rawdoc! { "inprog": RawArrayBuf::from_iter(wanted), "ok": 1.0 })
 }
 
-/// Operations of the client's user or, without authentication, of its connection.
+/// Returns the operations of the client's user or, without authentication, of its connection.
 fn own_operations(request: &Request<'_>) -> Vec<RawDocumentBuf> {
     let operations = request.documents.operations();
     operations.report(|operation| operation.is_of(request.client))
 }
 
-/// The operations in progress that the client may see. With all rights it sees all, including builds of caches.
+/// Returns the operations in progress that the client may see. A client with all privileges sees all of them, including
+/// builds of caches.
 pub fn operations(request: &Request<'_>) -> Vec<RawDocumentBuf> {
     if !request.client.rights.is_root() {
         return own_operations(request);

@@ -9,7 +9,7 @@ use crate::dispatch::{Effect, Reply, Run, Spec};
 use crate::namespace::check_db;
 use crate::request::Request;
 
-/// The command.
+/// The command's entry in the command table.
 pub const SPEC: Spec = Spec {
     name: "dbStats",
     help: "shows the sizes of a database",
@@ -18,7 +18,7 @@ pub const SPEC: Spec = Spec {
     run: Run::Now(run),
 };
 
-/// Its older spelling.
+/// The older, lower-case spelling of the command.
 pub const LOWER_CASE: Spec = Spec {
     name: "dbstats",
     ..SPEC

@@ -18,7 +18,7 @@ use crate::request::Request;
 use crate::retry::Keep;
 use crate::write_result::WriteErrors;
 
-/// The command.
+/// The command's entry in the command table.
 pub const SPEC: Spec = Spec {
     name: "delete",
     help: "removes documents",
@@ -45,7 +45,7 @@ async fn run(request: &Request<'_>) -> Reply {
     Ok(errors.reply(done.count))
 }
 
-/// One entry of `deletes`, whose shape has been checked.
+/// One entry of `deletes`, checked for unknown, missing and mistyped fields.
 pub struct Statement<'a> {
     query: Query<'a>,
     first_only: bool,
@@ -55,7 +55,7 @@ impl<'a> Statement<'a> {
     /// Reads an entry.
     ///
     /// # Errors
-    /// A wrong shape.
+    /// An error for an unknown, missing or mistyped field.
     pub fn read(statement: &'a RawDocument) -> Result<Statement<'a>, CommandError> {
         let query = Query::read(
             "delete.deletes",
@@ -68,10 +68,10 @@ impl<'a> Statement<'a> {
         })
     }
 
-    /// The plan of the search for the documents to remove.
+    /// Returns the plan that finds the documents to remove.
     ///
     /// # Errors
-    /// An invalid entry.
+    /// An error for an invalid filter or hint.
     pub fn plan(
         &self,
         request: &Request<'_>,
@@ -126,7 +126,7 @@ impl<'a> Statement<'a> {
     }
 }
 
-/// Returns whether the limit is one rather than zero, which means no limit.
+/// Returns whether `limit` is 1. The only other valid value is 0, which means no limit.
 fn first_only(arguments: &Arguments<'_>) -> Result<bool, CommandError> {
     let limit = arguments.integer("limit")?;
     match limit.ok_or_else(|| arguments.missing("limit"))? {

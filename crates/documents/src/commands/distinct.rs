@@ -1,4 +1,4 @@
-//! `distinct`: the distinct values of a field, in order.
+//! `distinct`: returns the distinct values of a field, in order.
 
 use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
@@ -21,7 +21,7 @@ use crate::searches::Search;
 use crate::settings::DOCUMENT_BYTES_MAX;
 use crate::streams::Stream;
 
-/// The command.
+/// The command's entry in the command table.
 pub const SPEC: Spec = Spec {
     name: "distinct",
     help: "lists the different values of a field",
@@ -56,7 +56,7 @@ async fn run(request: &Request<'_>) -> Reply {
     Ok(rawdoc! { "values": values, "ok": 1.0 })
 }
 
-/// The plan that uses the cache, if the field and the whole filter are cached.
+/// Returns the cache plan, if the field and the whole filter are cached.
 pub fn cached(
     request: &Request<'_>,
     collection: &OpenCollection,
@@ -73,10 +73,10 @@ pub fn cached(
         .map(Arc::new)
 }
 
-/// The plan that reads documents.
+/// Returns the plan that reads documents.
 ///
 /// # Errors
-/// An invalid hint.
+/// An error for an invalid hint.
 pub fn plan(
     request: &Request<'_>,
     collection: &Arc<OpenCollection>,

@@ -7,7 +7,7 @@ use crate::dispatch::{Effect, Reply, Run, Spec};
 use crate::places::blocking;
 use crate::request::Request;
 
-/// The command.
+/// The command's entry in the command table.
 pub const SPEC: Spec = Spec {
     name: "dropDatabase",
     help: "removes a database",

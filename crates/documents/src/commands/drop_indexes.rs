@@ -1,4 +1,4 @@
-//! `dropIndexes`: drops indexes by name, by key pattern, or all except that on `_id`.
+//! `dropIndexes`: drops indexes by name or key pattern, or all except the `_id` index.
 
 use bson::{RawBsonRef, RawDocument, rawdoc};
 use forebay_documents_query::Code;
@@ -12,7 +12,7 @@ use crate::places::blocking;
 use crate::plan::same_pattern;
 use crate::request::Request;
 
-/// The command.
+/// The command's entry in the command table.
 pub const SPEC: Spec = Spec {
     name: "dropIndexes",
     help: "removes indexes",
@@ -21,7 +21,7 @@ pub const SPEC: Spec = Spec {
     run: Run::Now(run),
 };
 
-/// Its older name.
+/// The older name of the command.
 pub const DELETE: Spec = Spec {
     name: "deleteIndexes",
     ..SPEC

@@ -1,6 +1,6 @@
-//! `explain`: how a command would be run, and with `executionStats` how its search was run.
+//! `explain`: shows how a command would run and, with `executionStats`, how its search ran.
 //!
-//! The command is planned. If figures are wanted its search is run and the documents are discarded; nothing is written.
+//! The command is planned. For `executionStats`, its search runs and the documents are discarded; nothing is written.
 
 use std::sync::Arc;
 
@@ -22,7 +22,7 @@ use crate::search::{Arrays, SearchPlan, Wanted};
 use crate::searches::Searches;
 use crate::settings::MONGODB_VERSION;
 
-/// The command.
+/// The command's entry in the command table.
 pub const SPEC: Spec = Spec {
     name: "explain",
     help: "explains how a command is run",
@@ -94,13 +94,13 @@ struct Explained {
     /// `None` if the collection does not exist.
     access: Option<Access>,
     run: plan::Run,
-    /// Stages above the plan's, from the inside out.
+    /// Stages above the plan's stage, from the inside out.
     above: Vec<RawDocumentBuf>,
-    /// The stages of a pipeline that run over the matches.
+    /// The pipeline stages that run over the matches.
     rest: Option<RawArrayBuf>,
 }
 
-/// How the command finds its result.
+/// The source of the command's result.
 enum Access {
     Documents(Arc<Plan>),
     /// The values of a cached field.
@@ -203,7 +203,7 @@ impl Explained {
         Ok(())
     }
 
-    /// Nests the plan's stage in those above it.
+    /// Nests the plan's stage in the stages above it.
     fn nest(&self, innermost: RawDocumentBuf) -> RawDocumentBuf {
         self.above.iter().fold(innermost, |inner, stage| {
             let mut stage = stage.clone();

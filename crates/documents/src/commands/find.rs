@@ -19,7 +19,7 @@ use crate::search::Wanted;
 use crate::searches::Search;
 use crate::streams::{Fetch, Limited, List, Project, Row, Skip, Stream, sorted};
 
-/// The command.
+/// The command's entry in the command table.
 pub const SPEC: Spec = Spec {
     name: "find",
     help: "finds documents",
@@ -89,7 +89,7 @@ async fn run(request: &Request<'_>) -> Reply {
 pub struct Find<'a> {
     query: Option<&'a RawDocument>,
     sort: Option<Sort>,
-    /// The order of record numbers, for `sort: {$natural: ±1}`.
+    /// The scan direction, for `sort: {$natural: ±1}`.
     natural: Option<Direction>,
     projection: Option<(Projection, Arc<Filter>)>,
     skip: u64,
@@ -101,7 +101,7 @@ impl<'a> Find<'a> {
     /// Reads the arguments.
     ///
     /// # Errors
-    /// Invalid arguments.
+    /// An error for invalid arguments.
     pub fn read(request: &Request<'a>) -> Result<Find<'a>, CommandError> {
         let arguments = &request.arguments;
         arguments.unsupported(UNSUPPORTED)?;
@@ -133,7 +133,8 @@ impl<'a> Find<'a> {
         })
     }
 
-    /// The fast path for the filter `{_id: value}`, which needs no plan.
+    /// Takes the fast path for the filter `{_id: value}`, which needs no plan. Returns `None` if the path does not
+    /// apply.
     fn by_id(
         &self,
         request: &Request<'_>,
@@ -158,10 +159,10 @@ impl<'a> Find<'a> {
         Ok(Some(self.reshape(found)))
     }
 
-    /// The plan. Returns `None` if the collection does not exist.
+    /// Returns the plan, or `None` if the collection does not exist.
     ///
     /// # Errors
-    /// An invalid filter or hint.
+    /// An error for an invalid filter or hint.
     pub fn plan(
         &self,
         request: &Request<'_>,
@@ -181,7 +182,7 @@ impl<'a> Find<'a> {
         Plan::new(collection, filter, &requirements).map(Some)
     }
 
-    /// The documents that will be pulled from the plan's source.
+    /// Returns the documents that the command will read from the plan's source.
     pub fn wanted(&self, plan: &Plan) -> Wanted {
         let must_sort = self.sort.is_some() && !plan.is_sorted;
         match self.limit.filter(|_| !must_sort) {
@@ -191,7 +192,7 @@ impl<'a> Find<'a> {
         }
     }
 
-    /// The stages above the plan's in `explain`, from the inside out.
+    /// Returns the stages above the plan's stage in `explain`, from the inside out.
     pub fn stages_above(&self, plan: &Plan) -> Vec<RawDocumentBuf> {
         let mut stages = Vec::new();
         if let Some(sort) = self.sort.as_ref().filter(|_| !plan.is_sorted) {
@@ -229,7 +230,7 @@ impl<'a> Find<'a> {
     /// Applies sort, skip, limit and projection to the plan's source.
     ///
     /// # Errors
-    /// That a sort takes too much memory, or the source's error.
+    /// An error if a sort exceeds its memory limit, or the source's error.
     async fn arrange(
         &self,
         request: &Request<'_>,
@@ -321,7 +322,7 @@ impl<'a> Find<'a> {
     }
 }
 
-/// The projection, with the filter that determines which array element `field.$` stands for.
+/// Returns the projection, with the filter that selects the array element for the positional `field.$`.
 fn projection(request: &Request<'_>) -> Result<Option<(Projection, Arc<Filter>)>, CommandError> {
     let Some(projection) = request
         .arguments
@@ -339,7 +340,8 @@ fn projection(request: &Request<'_>) -> Result<Option<(Projection, Arc<Filter>)>
     Ok(Some((projection, filter)))
 }
 
-/// The value of a filter that is only `{_id: value}`, if the value is not a condition.
+/// Returns the value of a filter of the form `{_id: value}`, or `None` if the filter has another form or the value is a
+/// condition.
 fn only_id(query: &RawDocument) -> Option<RawBsonRef<'_>> {
     let mut fields = query.iter();
     let (name, value) = fields.next()?.ok()?;

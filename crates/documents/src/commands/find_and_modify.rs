@@ -1,4 +1,4 @@
-//! `findAndModify`: changes or removes one document and returns it.
+//! `findAndModify`: updates or removes one document and returns it.
 
 use std::sync::Arc;
 
@@ -18,7 +18,7 @@ use crate::request::Request;
 use crate::retry::Keep;
 use crate::searches::Search;
 
-/// The command.
+/// The command's entry in the command table.
 pub const SPEC: Spec = Spec {
     name: "findAndModify",
     help: "changes or removes one document and returns it",
@@ -40,7 +40,7 @@ pub const SPEC: Spec = Spec {
     run: Run::Async(start),
 };
 
-/// Its older spelling.
+/// The older, lower-case spelling of the command.
 pub const LOWER_CASE: Spec = Spec {
     name: "findandmodify",
     ..SPEC
@@ -74,7 +74,7 @@ async fn run(request: &Request<'_>) -> Reply {
             None => modification.remove(request, &collection).await,
         };
         match outcome {
-            // An upsert creates the collection again.
+            // An upsert creates the dropped collection again.
             Err(error) if modification.upsert && collection.was_dropped(&error) => {
                 request.stop().check()?;
                 collection = collections.settled(&namespace)?;
@@ -174,7 +174,7 @@ impl Modification {
         Ok(self.nothing())
     }
 
-    /// Updates the first match. Returns the document before and after.
+    /// Updates the first match. Returns the document before and after the update.
     async fn update_first(
         &self,
         request: &Request<'_>,
@@ -227,15 +227,15 @@ impl Modification {
         Ok(self.nothing())
     }
 
-    /// Returns how to keep the reply, if the write is numbered.
+    /// Returns the recorder of the reply, if this is a retryable write.
     fn keep<'a>(&'a self, request: &'a Request<'_>) -> Option<Keep<'a>> {
         let reply =
             |before: Option<&RawDocument>, after: Option<&RawDocument>| self.reply(before, after);
         Keep::new(request.retry.as_ref(), 0, reply)
     }
 
-    /// The reply of a command that changed a document from `before` to `after`. An insertion has no document before, a
-    /// removal none after.
+    /// Returns the reply for a document that changed from `before` to `after`. An insertion has no `before`, a removal
+    /// no `after`.
     fn reply(&self, before: Option<&RawDocument>, after: Option<&RawDocument>) -> Reply {
         let mut last = rawdoc! { "n": 1 };
         if let Some(after) = after {

@@ -1,4 +1,4 @@
-//! Forebay's own commands, for the command line and for tests: devices, buckets, patterns, figures.
+//! Forebay's own commands, for the command line and tests: devices, buckets, patterns, statistics.
 
 use bson::{RawArrayBuf, RawDocumentBuf, cstr, rawdoc};
 

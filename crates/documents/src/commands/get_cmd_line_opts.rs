@@ -8,7 +8,7 @@ use crate::arguments::Known;
 use crate::dispatch::{Effect, Reply, Run, Spec};
 use crate::request::Request;
 
-/// The command.
+/// The command's entry in the command table.
 pub const SPEC: Spec = Spec {
     name: "getCmdLineOpts",
     help: "shows how the process was started",
@@ -25,7 +25,7 @@ fn run(request: &Request<'_>) -> Reply {
     Ok(rawdoc! { "argv": arguments, "parsed": {}, "ok": 1.0 })
 }
 
-/// The argument with the password of a connection string masked.
+/// Returns the argument with the password of a connection string masked.
 fn without_password(argument: &str) -> Cow<'_, str> {
     let masked = || {
         let (before, after) = argument.split_once("://")?;

@@ -1,4 +1,4 @@
-//! `getLog`: start-up warnings, which shells request. There are never any.
+//! `getLog`: start-up warnings, which shells request. The list is always empty.
 
 use bson::{RawArrayBuf, RawBsonRef, rawdoc};
 use forebay_documents_query::Code;
@@ -8,7 +8,7 @@ use crate::dispatch::{Effect, Reply, Run, Spec};
 use crate::error::CommandError;
 use crate::request::Request;
 
-/// The command.
+/// The command's entry in the command table.
 pub const SPEC: Spec = Spec {
     name: "getLog",
     help: "lists start-up warnings",

@@ -6,7 +6,7 @@ use crate::dispatch::{BoxFuture, Effect, Reply, Run, Spec};
 use crate::error::CommandError;
 use crate::request::Request;
 
-/// The command.
+/// The command's entry in the command table.
 pub const SPEC: Spec = Spec {
     name: "getMore",
     help: "fetches the next batch of a cursor",

@@ -10,7 +10,7 @@ use crate::error::CommandError;
 use crate::request::Request;
 use crate::settings::MESSAGE_BYTES_MAX;
 
-/// The command.
+/// The command's entry in the command table.
 pub const SPEC: Spec = Spec {
     name: "getParameter",
     help: "names server parameters and their values",

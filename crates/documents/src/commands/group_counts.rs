@@ -1,4 +1,4 @@
-//! `$group` by a cached field that only counts: answered from the cache's counts of values.
+//! `$group` by a cached field that only counts documents, answered from the cache's counts of values.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -16,10 +16,10 @@ use crate::search::{Arrays, PlanOptions, SearchPlan, Values};
 use crate::searches::Search;
 use crate::streams::{List, Stream};
 
-/// The groups, if the cache has them.
+/// Returns the groups, or `None` if the cache cannot count them.
 ///
 /// # Errors
-/// That the search was stopped, or the groups take too much memory.
+/// An error if the search was stopped, or the groups exceed the memory limit.
 pub async fn from_cache(
     request: &Request<'_>,
     collection: &OpenCollection,
@@ -42,7 +42,7 @@ pub async fn from_cache(
     Ok(Some(groups.into_documents(group, &weights)))
 }
 
-/// The search that returns the groups, for `explain`.
+/// Returns the search that finds the groups, for `explain`.
 pub fn plan(
     collection: &OpenCollection,
     filter: &Arc<Filter>,
@@ -56,16 +56,16 @@ pub fn plan(
         .map(Arc::new)
 }
 
-/// What each document adds to each field of a group.
+/// The integers that each document adds to the fields of its group.
 pub type Weights = Vec<i64>;
 
-/// The weights of a group of all documents that only counts them.
+/// Returns the weights of a group of all documents, if the group only counts them.
 pub fn weights_of_all(group: &Group) -> Option<Weights> {
     group.id.as_literal()?;
     weights(group)
 }
 
-/// The one group of all documents.
+/// Returns the output document of a `$group` of all documents.
 pub fn of_all(group: &Group, weights: &[i64], count: u64) -> Option<RawDocumentBuf> {
     Some(document(
         group.id.as_literal()?.clone(),
@@ -75,13 +75,13 @@ pub fn of_all(group: &Group, weights: &[i64], count: u64) -> Option<RawDocumentB
     ))
 }
 
-/// The path that is grouped by, if the groups only count.
+/// Returns the path that is grouped by, if the groups only count documents.
 fn counted(group: &Group) -> Option<String> {
     weights(group)?;
     group.id.as_field().filter(|path| !path.is_empty())
 }
 
-/// The weights, if all fields are counts.
+/// Returns the weights, if all accumulators are counts.
 fn weights(group: &Group) -> Option<Weights> {
     let weights = group
         .accumulations
@@ -94,7 +94,7 @@ fn weights(group: &Group) -> Option<Weights> {
     weights.collect()
 }
 
-/// The integer that is added for each document.
+/// Returns the integer that each document adds, if it is constant.
 fn weight(operand: &Expression) -> Option<i64> {
     match operand.as_literal()? {
         RawBson::Int32(number) => Some(i64::from(*number)),
@@ -102,7 +102,7 @@ fn weight(operand: &Expression) -> Option<i64> {
     }
 }
 
-/// Values with the number of documents that have each, in the order of their first occurrence.
+/// Values with their document counts, in the order of first occurrence.
 #[derive(Default)]
 struct Groups {
     places: HashMap<Vec<u8>, usize>,
@@ -110,7 +110,7 @@ struct Groups {
 }
 
 impl Groups {
-    /// Takes the cache's counts, and adds the documents that the cache leaves to the store.
+    /// Takes the cache's counts and adds the documents that the cache could not evaluate.
     fn new(
         mut values: Values,
         id: &Expression,

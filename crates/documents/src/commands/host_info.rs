@@ -1,4 +1,4 @@
-//! `hostInfo`: the machine underneath.
+//! `hostInfo`: describes the machine.
 
 use bson::{DateTime, rawdoc};
 
@@ -7,7 +7,7 @@ use crate::dispatch::{Effect, Reply, Run, Spec};
 use crate::host;
 use crate::request::Request;
 
-/// The command.
+/// The command's entry in the command table.
 pub const SPEC: Spec = Spec {
     name: "hostInfo",
     help: "describes the machine",

@@ -1,7 +1,7 @@
 //! `insert`: inserts documents.
 //!
-//! Documents are stored as they were received. Their bytes are checked once, for `_id` and the limits, and go to the
-//! store one chunk at a time. While the cache applies a chunk, the next writer already writes to the store.
+//! Documents are stored as received. Their bytes are checked once, for `_id` and the limits, and written to the store
+//! one chunk at a time. While the cache applies a chunk, the next writer already writes to the store.
 
 use std::borrow::Cow;
 use std::sync::Arc;
@@ -25,7 +25,7 @@ use crate::search::Prepared;
 use crate::settings::DOCUMENT_BYTES_MAX;
 use crate::write_result::WriteErrors;
 
-/// The command.
+/// The command's entry in the command table.
 pub const SPEC: Spec = Spec {
     name: "insert",
     help: "adds documents to a collection",
@@ -34,9 +34,9 @@ pub const SPEC: Spec = Spec {
     run: Run::Async(start),
 };
 
-/// Maximum documents that are written while the lock is held once.
+/// Maximum documents that are written under one hold of the write lock.
 const CHUNK_DOCUMENTS: usize = 1000;
-/// Maximum documents, and bytes of them together, that are written on a network thread.
+/// Maximum documents, and maximum total bytes of them, that are written on a network thread.
 const FEW_DOCUMENTS: usize = 16;
 const FEW_BYTES: usize = 64 << 10;
 
@@ -80,7 +80,7 @@ fn are_few(documents: &[&RawDocument]) -> bool {
     documents.len() <= FEW_DOCUMENTS && documents.iter().map(bytes).sum::<usize>() <= FEW_BYTES
 }
 
-/// Maximum bytes of the documents that the store writes in one batch.
+/// Returns the maximum bytes of documents that the store writes in one batch.
 fn batch_bytes(documents: &[&RawDocument]) -> usize {
     let bytes = |document: &&RawDocument| document.as_bytes().len();
     let largest = documents.iter().map(bytes).max().unwrap_or(0);
@@ -116,8 +116,8 @@ impl Insertion<'_> {
         Ok(())
     }
 
-    /// Writes documents, the first of which is number `first` of the command. Returns false if the rest must be
-    /// skipped.
+    /// Writes documents, the first of which has index `first` in the command. Returns false if the remaining documents
+    /// must be skipped.
     fn write_chunk(&mut self, chunk: &[&RawDocument], first: usize) -> Result<bool, CommandError> {
         let mut accepted = Vec::with_capacity(chunk.len());
         let mut places = Vec::with_capacity(chunk.len());
@@ -142,20 +142,20 @@ impl Insertion<'_> {
         }
         let refused = self.errors.len();
         let went_on = self.store(&accepted, &places)?;
-        // An error of the store concerns an earlier document than one that was refused here.
+        // The documents that the store refuses precede the one refused above, so the store's error is the first.
         if self.ordered && self.errors.len() > refused {
             self.errors.keep_first_by_index();
         }
         Ok(went_on && (!self.ordered || self.errors.is_empty()))
     }
 
-    /// Returns whether the document was inserted by an earlier attempt of the command.
+    /// Returns whether an earlier attempt of the command inserted the document.
     fn was_applied(&self, index: usize) -> Result<bool, CommandError> {
         let outcome = self.retry.map(|retry| retry.outcome(index)).transpose()?;
         Ok(outcome.flatten().is_some())
     }
 
-    /// Writes to the collection, and creates it again if it has been dropped.
+    /// Writes to the collection, which is created again if it has been dropped.
     fn store(
         &mut self,
         documents: &[Cow<'_, RawDocument>],
@@ -174,7 +174,7 @@ impl Insertion<'_> {
         }
     }
 
-    /// Writes to the collection, whose write lock is held.
+    /// Writes to the collection under its write lock.
     fn store_held(
         &mut self,
         held: MutexGuard<'_, ()>,
@@ -213,7 +213,7 @@ impl Insertion<'_> {
     }
 }
 
-/// Gives a document an `_id` as its first field, if it has none there.
+/// Returns the document with an `_id` as its first field, which is generated or moved to the front if necessary.
 ///
 /// # Errors
 /// `InvalidIdField` and related codes for an invalid `_id`, `BSONObjectTooLarge`, `InvalidBSON`.
@@ -251,10 +251,10 @@ fn too_large(bytes: usize) -> CommandError {
     CommandError::refused(Code::BSONObjectTooLarge, message)
 }
 
-/// Refuses an invalid `_id`.
+/// Rejects an invalid `_id`.
 ///
 /// # Errors
-/// `InvalidIdField`, or `DollarPrefixedFieldName` for a document with such a field.
+/// `InvalidIdField`, or `DollarPrefixedFieldName` for a document with a field whose name begins with `$`.
 pub fn check_id(id: RawBsonRef<'_>) -> Result<(), CommandError> {
     let kind = match id {
         RawBsonRef::Array(_) => "array",

@@ -7,7 +7,7 @@ use crate::cursors::Closed;
 use crate::dispatch::{Effect, Reply, Run, Spec};
 use crate::request::Request;
 
-/// The command.
+/// The command's entry in the command table.
 pub const SPEC: Spec = Spec {
     name: "killCursors",
     help: "closes cursors",

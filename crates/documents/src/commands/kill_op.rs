@@ -10,7 +10,7 @@ use crate::error::CommandError;
 use crate::operations::Operation;
 use crate::request::Request;
 
-/// The command.
+/// The command's entry in the command table.
 pub const SPEC: Spec = Spec {
     name: "killOp",
     help: "stops an operation in progress",
@@ -28,7 +28,7 @@ fn run(request: &Request<'_>) -> Reply {
     let id = i32::try_from(id).unwrap_or(-1);
     let is_root = request.client.rights.is_root();
     let may = |operation: &Operation| is_root || operation.is_of(request.client);
-    // Clients do not learn whether another user has such an operation.
+    // The error is the same for another user's operation, so that clients do not learn of it.
     if !request.documents.operations().kill(id, may) && !is_root {
         return Err(CommandError::refused(
             Code::Unauthorized,

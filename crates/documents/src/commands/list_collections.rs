@@ -13,7 +13,7 @@ use crate::namespace::{Namespace, check_db};
 use crate::request::Request;
 use crate::streams::List;
 
-/// The command.
+/// The command's entry in the command table.
 pub const SPEC: Spec = Spec {
     name: "listCollections",
     help: "lists the collections of a database",

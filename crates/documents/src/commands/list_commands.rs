@@ -8,7 +8,7 @@ use crate::commands::COMMANDS;
 use crate::dispatch::{Effect, Reply, Run, Spec};
 use crate::request::Request;
 
-/// The command.
+/// The command's entry in the command table.
 pub const SPEC: Spec = Spec {
     name: "listCommands",
     help: "lists the commands",

@@ -1,4 +1,4 @@
-//! `listDatabases`: the databases that hold collections.
+//! `listDatabases`: the databases that have collections.
 
 use std::collections::BTreeMap;
 
@@ -10,7 +10,7 @@ use crate::arguments::Known;
 use crate::dispatch::{BoxFuture, Effect, Reply, Run, Spec};
 use crate::request::Request;
 
-/// The command.
+/// The command's entry in the command table.
 pub const SPEC: Spec = Spec {
     name: "listDatabases",
     help: "lists the databases",

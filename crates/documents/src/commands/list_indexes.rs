@@ -7,7 +7,7 @@ use crate::dispatch::{BoxFuture, Effect, Reply, Run, Spec};
 use crate::request::Request;
 use crate::streams::List;
 
-/// The command.
+/// The command's entry in the command table.
 pub const SPEC: Spec = Spec {
     name: "listIndexes",
     help: "lists the indexes of a collection",

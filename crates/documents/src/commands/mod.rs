@@ -1,4 +1,4 @@
-//! The commands: one file each, and the table of all of them.
+//! The commands, one file each, and the command table.
 
 pub mod aggregate;
 mod build_info;
@@ -46,7 +46,7 @@ mod whats_my_uri;
 
 use crate::dispatch::Spec;
 
-/// Every command, by name.
+/// All commands, by name.
 pub static COMMANDS: &[&Spec] = &[
     &aggregate::SPEC,
     &build_info::LOWER_CASE,

@@ -1,4 +1,4 @@
-//! `$out` and `$merge`: a last stage that writes a pipeline's documents to a collection.
+//! `$out` and `$merge`: last stages that write a pipeline's documents to a collection.
 
 use std::borrow::Cow;
 use std::collections::BTreeSet;
@@ -21,10 +21,10 @@ use crate::places::blocking;
 use crate::request::Request;
 use crate::streams::{List, Row, Stream};
 
-/// Documents of one chunk, which is read before it is written.
+/// Maximum documents of a chunk, which is read completely before it is written.
 const CHUNK_DOCUMENTS: usize = 256;
 
-/// Prefix of the names of temporary collections, such as `$out` fills.
+/// Prefix of the names of temporary collections, for example the one that `$out` fills.
 const TEMPORARY: &str = "tmp.agg_out.";
 
 /// Returns whether this is the name of a temporary collection, which will replace another.
@@ -33,7 +33,8 @@ pub fn is_temporary(name: &str) -> bool {
     number.is_some_and(|number| ObjectId::parse_str(number).is_ok())
 }
 
-/// A namespace for a temporary collection, which will replace another of the database. It is dropped after a crash.
+/// Returns a namespace for a temporary collection that will replace another collection of the database. If a crash
+/// leaves it behind, the next start drops it.
 pub fn temporary(db: &str) -> Namespace {
     Namespace {
         db: db.to_owned(),
@@ -48,7 +49,7 @@ pub fn writes(stages: &RawArray) -> bool {
     matches!(name, Some("$out" | "$merge"))
 }
 
-/// The output of a pipeline.
+/// The target of a pipeline.
 pub enum Output {
     /// `$out`: the documents replace the collection.
     Replace(Namespace),
@@ -56,10 +57,10 @@ pub enum Output {
     Merge(Merge),
 }
 
-/// Splits a pipeline into its stages and its output, if its last stage writes.
+/// Splits a pipeline into its stages and its output (if its last stage writes).
 ///
 /// # Errors
-/// An invalid last stage.
+/// An error for an invalid last stage.
 pub fn split<'a>(
     request: &Request<'_>,
     stages: &'a RawArray,
@@ -110,7 +111,8 @@ impl Output {
     /// Writes all documents of a pipeline that reads `source`.
     ///
     /// # Errors
-    /// The error of the pipeline or the store. Documents that `$merge` has written stay; `$out` then changes nothing.
+    /// The error of the pipeline or the store. Documents already written by `$merge` persist; a failed `$out` changes
+    /// nothing.
     pub async fn write(
         self,
         request: &Request<'_>,
@@ -128,7 +130,7 @@ impl Output {
     }
 }
 
-/// Fills a temporary collection and renames it to the target once it is complete.
+/// Fills a temporary collection and renames it to the target once complete.
 fn replace(
     request: &Request<'_>,
     target: &Namespace,
@@ -176,7 +178,7 @@ pub struct Merge {
     unmatched: Unmatched,
 }
 
-/// What to do if the collection has a matching document.
+/// The action if the collection has a matching document.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Matched {
     Replace,
@@ -185,7 +187,7 @@ enum Matched {
     Fail,
 }
 
-/// What to do if the collection has no matching document.
+/// The action if the collection has no matching document.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Unmatched {
     Insert,
@@ -243,7 +245,7 @@ impl Merge {
         unique.any(|index| self.is_on(&index.spec.pattern()))
     }
 
-    /// Returns whether these are the fields that identify the matching document.
+    /// Returns whether `pattern` has exactly the `on` fields.
     fn is_on(&self, pattern: &RawDocument) -> bool {
         let indexed: BTreeSet<&str> = element::elements(pattern)
             .map(|element| element.key)
@@ -258,7 +260,7 @@ impl Merge {
         mut documents: Box<dyn Stream>,
     ) -> Result<(), CommandError> {
         if self.into == *source {
-            // A scan would read the documents that are written during it.
+            // The source is the target: a scan would also read the documents that this stage writes.
             let bytes_max = request.documents.settings().stage_memory_bytes_max;
             documents = Box::new(blocking(|| all(documents, bytes_max, request.stop()))?);
         }
@@ -289,8 +291,7 @@ impl Merge {
             Matched::Fail => self.insert(request, &document),
             Matched::KeepExisting => match self.insert(request, &document) {
                 Err(CommandError::Store(error @ StoreError::DuplicateKey { .. })) => {
-                    // Another unique index than that of the `on` fields may have refused the document, so look for a
-                    // match.
+                    // A unique index on fields other than `on` may have refused the document, so check for a match.
                     let looks = rawdoc! { "q": query, "u": { "$set": {} } };
                     match update::run_one(request, &self.into, &looks).await? {
                         0 => Err(error.into()),
@@ -312,7 +313,7 @@ impl Merge {
         }
     }
 
-    /// The query for the document that `document` matches.
+    /// Returns the query that finds the match of `document`.
     fn query(&self, document: &RawDocument) -> Result<RawDocumentBuf, CommandError> {
         let mut query = RawDocumentBuf::new();
         for field in &self.on {
@@ -421,7 +422,7 @@ fn unknown_mode(field: &str, mode: &str) -> CommandError {
     ))
 }
 
-/// The value at a dotted path that leads through documents only.
+/// Returns the value at a dotted path, through embedded documents but not arrays.
 fn at<'a>(document: &'a RawDocument, path: &str) -> Option<RawBsonRef<'a>> {
     match path.split_once('.') {
         None => element::get(document, path),
@@ -429,7 +430,7 @@ fn at<'a>(document: &'a RawDocument, path: &str) -> Option<RawBsonRef<'a>> {
     }
 }
 
-/// The next documents; empty at the end.
+/// Returns the next documents, or none at the end.
 fn chunk(documents: &mut dyn Stream, stop: &Stop) -> Result<Vec<Row>, CommandError> {
     let mut chunk = Vec::new();
     while chunk.len() < CHUNK_DOCUMENTS
@@ -440,7 +441,7 @@ fn chunk(documents: &mut dyn Stream, stop: &Stop) -> Result<Vec<Row>, CommandErr
     Ok(chunk)
 }
 
-/// All documents, held in memory.
+/// Returns all documents, held in memory.
 fn all(
     mut documents: Box<dyn Stream>,
     bytes_max: usize,

@@ -1,4 +1,4 @@
-//! Common parts of the commands that read.
+//! Shared code of the commands that read.
 
 use std::sync::Arc;
 
@@ -12,11 +12,11 @@ use crate::error::CommandError;
 use crate::places::{self, aside};
 use crate::request::Request;
 
-/// The limits of parsing and execution, and the variables of the command's `let`. The cost of compiling patterns is
-/// bounded for everything together that is parsed with them.
+/// Returns the limits of parsing and execution, with the variables of the command's `let`. All patterns parsed with the
+/// returned limits share one budget of compilation cost.
 ///
 /// # Errors
-/// An invalid `let`.
+/// An error for an invalid `let`.
 pub fn limits(request: &Request<'_>) -> Result<Limits, CommandError> {
     let settings = request.documents.settings();
     let mut limits = Limits {
@@ -32,7 +32,7 @@ pub fn limits(request: &Request<'_>) -> Result<Limits, CommandError> {
     Ok(limits)
 }
 
-/// Returns how patterns are compiled: off the network threads, and only until the command is stopped.
+/// Returns the options for compiling patterns: off the network threads, and only until the command is stopped.
 fn compilation(request: &Request<'_>) -> Compilation {
     let bytes = request.documents.settings().command_patterns_bytes_max;
     let budget = Budget::new(bytes, request.shared_stop.clone());
@@ -43,10 +43,10 @@ fn compilation(request: &Request<'_>) -> Compilation {
     }
 }
 
-/// The filter in the argument `name`; one that matches everything if it is absent.
+/// Returns the filter in the argument `name`, or one that matches every document if the argument is absent.
 ///
 /// # Errors
-/// `TypeMismatch`, or an invalid filter.
+/// `TypeMismatch`, or an error for an invalid filter.
 pub fn filter(request: &Request<'_>, name: &str) -> Result<Arc<Filter>, CommandError> {
     let limits = limits(request)?;
     match request.arguments.document(name)? {
@@ -55,10 +55,10 @@ pub fn filter(request: &Request<'_>, name: &str) -> Result<Arc<Filter>, CommandE
     }
 }
 
-/// The entries of a command's own list, such as the collections, that match the client's filter.
+/// Returns the entries of a list, for example of collections, that match the client's filter.
 ///
 /// # Errors
-/// The error of an expression of the filter, or that the command was stopped.
+/// The error of an expression of the filter, or [`CommandError::Stopped`].
 pub async fn those_that_match(
     request: &Request<'_>,
     filter: &Filter,
@@ -80,10 +80,10 @@ pub async fn those_that_match(
     }
 }
 
-/// `cursor.batchSize`, where some commands have the batch size.
+/// Reads `cursor.batchSize`, the batch size of some commands.
 ///
 /// # Errors
-/// `TypeMismatch`, or a negative size.
+/// `TypeMismatch`, or an error for a negative size.
 pub fn cursor_batch_size(request: &Request<'_>) -> Result<Option<u64>, CommandError> {
     let Some(cursor) = request.arguments.document("cursor")? else {
         return Ok(None);
@@ -91,7 +91,7 @@ pub fn cursor_batch_size(request: &Request<'_>) -> Result<Option<u64>, CommandEr
     Arguments::parse("cursor", cursor, Known::Any)?.unsigned("batchSize")
 }
 
-/// The array element that `field.$` of a projection stands for, if the projection needs it.
+/// Returns the array element for the positional `field.$` of a projection, if the projection uses it.
 ///
 /// # Errors
 /// The error of an expression of the filter.

@@ -9,7 +9,7 @@ use crate::namespace;
 use crate::places::blocking;
 use crate::request::Request;
 
-/// The command.
+/// The command's entry in the command table.
 pub const SPEC: Spec = Spec {
     name: "renameCollection",
     help: "renames a collection",

@@ -9,7 +9,7 @@ use crate::host;
 use crate::request::Request;
 use crate::settings::MONGODB_VERSION;
 
-/// The command.
+/// The command's entry in the command table.
 pub const SPEC: Spec = Spec {
     name: "serverStatus",
     help: "shows figures of the process",

@@ -20,7 +20,7 @@ use crate::request::Request;
 use crate::retry::{Keep, update_outcome};
 use crate::write_result::{WriteErrors, wire_count};
 
-/// The command.
+/// The command's entry in the command table.
 pub const SPEC: Spec = Spec {
     name: "update",
     help: "changes documents",
