@@ -1,10 +1,10 @@
-//! Threads of the store's own.
+//! Background threads of the store.
 
 use std::thread::JoinHandle;
 
 use crate::error::{Result, StoreError};
 
-/// A thread. Dropping this asks it to stop and waits for its end.
+/// A background thread. Dropping this value asks the thread to stop and joins it.
 pub(crate) struct Background {
     name: &'static str,
     stop: Box<dyn Fn() + Send + Sync>,
@@ -12,10 +12,10 @@ pub(crate) struct Background {
 }
 
 impl Background {
-    /// Starts a thread that runs `run`. `stop` makes `run` return soon.
+    /// Starts a thread that executes `run`. `stop` must make `run` return soon.
     ///
     /// # Errors
-    /// [`StoreError::Io`] if the system gives no thread.
+    /// [`StoreError::Io`] if the operating system cannot create the thread.
     pub(crate) fn start(
         name: &'static str,
         run: impl FnOnce() + Send + 'static,

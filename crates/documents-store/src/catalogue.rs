@@ -2,11 +2,11 @@
 //!
 //! | key | value |
 //! |---|---|
-//! | `c` and the collection's id | its entry, as BSON |
-//! | `s` and the collection's id | its statistics, written with every batch |
-//! | `n` and the collection's id | its note, if it has one |
-//! | `f` | mark of a catalogue that was written |
-//! | `u` and a name | a user record |
+//! | `c` and the collection's id | the collection's entry, as BSON |
+//! | `s` and the collection's id | the collection's statistics, updated by every batch |
+//! | `n` and the collection's id | the collection's note, an optional text of the caller |
+//! | `f` | marker written when the catalogue is created |
+//! | `u` and a user's name | the user's record |
 
 use bson::{Bson, Document, RawDocumentBuf, doc};
 
@@ -32,7 +32,7 @@ pub struct CollectionEntry {
     pub uuid: bson::Uuid,
     pub created: bson::DateTime,
     pub options: RawDocumentBuf,
-    /// Name of the partition of its documents.
+    /// Name of the engine partition that holds the collection's documents.
     pub records: String,
     pub indexes: Vec<IndexEntry>,
 }
@@ -42,13 +42,13 @@ pub struct CollectionEntry {
 pub struct IndexEntry {
     pub id: u32,
     pub spec: IndexSpec,
-    /// Name of the partition of its entries, if it has any.
+    /// Name of the engine partition that holds the index entries; `None` for an index without entries of its own.
     pub partition: Option<String>,
     pub multikey: bool,
     pub complete: bool,
 }
 
-/// Counts of a collection; every batch updates them.
+/// Counters of a collection. Every batch updates them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Statistics {
     pub documents: u64,
@@ -57,7 +57,7 @@ pub struct Statistics {
 }
 
 impl Statistics {
-    /// Encodes the value of a catalogue entry.
+    /// Encodes the counters as the value of a catalogue key.
     pub fn encode(self) -> [u8; 24] {
         let mut bytes = [0; 24];
         let numbers = [self.documents, self.bytes, self.next_number];
@@ -85,10 +85,11 @@ impl Statistics {
     }
 }
 
-/// Marks a new catalogue. The mark distinguishes a catalogue that lost its entries from a new one.
+/// Writes the marker into a new catalogue. A catalogue without the marker has lost its entries if other partitions
+/// exist.
 ///
 /// # Errors
-/// [`StoreError::InvalidDocument`] if other partitions exist, but no mark.
+/// [`StoreError::InvalidDocument`] if other partitions exist, but the marker is missing.
 pub fn mark(engine: &dyn Engine, catalogue: PartitionId) -> Result<()> {
     if engine.get(catalogue, MARK)?.is_some() {
         return Ok(());
@@ -102,17 +103,17 @@ pub fn mark(engine: &dyn Engine, catalogue: PartitionId) -> Result<()> {
     engine.sync()
 }
 
-/// The catalogue key of a collection's entry.
+/// Returns the catalogue key of a collection's entry.
 pub fn collection_key(id: u32) -> Vec<u8> {
     key(COLLECTION, id)
 }
 
-/// The catalogue key of a collection's statistics.
+/// Returns the catalogue key of a collection's statistics.
 pub fn statistics_key(id: u32) -> Vec<u8> {
     key(STATISTICS, id)
 }
 
-/// The catalogue key of a collection's note.
+/// Returns the catalogue key of a collection's note.
 pub fn note_key(id: u32) -> Vec<u8> {
     key(NOTE, id)
 }
@@ -123,7 +124,7 @@ fn key(kind: u8, id: u32) -> Vec<u8> {
     key
 }
 
-/// Every collection with its statistics.
+/// Reads the entries of all collections with their statistics.
 pub fn read_collections(
     entries: impl Fn(KeyRange) -> Entries,
 ) -> Result<Vec<(CollectionEntry, Statistics)>> {

@@ -1,4 +1,4 @@
-//! The data directory: its lock against a second server, and its format.
+//! The data directory: its format, and the lock that keeps a second server out.
 
 use std::fs::{DirBuilder, File, OpenOptions, Permissions, TryLockError};
 use std::io::{self, Read, Seek, Write};
@@ -8,14 +8,14 @@ use std::sync::Arc;
 
 use crate::error::{Result, StoreError};
 
-/// Content of the file `FORMAT`. The number rises with each change of format that older releases cannot read.
+/// Content of the file `FORMAT`. The number is incremented by format changes that older releases cannot read.
 const FORMAT: &str = "forebay store 1\n";
-/// Name of the engine's folder.
+/// Name of the subdirectory for the engine's files.
 const TABLES: &str = "tables";
-/// Mode of the directories.
+/// Mode of the directories that the store creates.
 const OWNER_ONLY: u32 = 0o700;
 
-/// A locked data directory. Dropping the value releases the lock, and so does the end of the process.
+/// A locked data directory. The lock is released when the value is dropped or the process ends.
 #[derive(Debug)]
 pub struct Directory {
     path: PathBuf,
@@ -40,13 +40,14 @@ impl Directory {
         Ok(directory)
     }
 
-    /// The folder for the engine's files.
+    /// Returns the path of the subdirectory for the engine's files.
     pub fn tables(&self) -> PathBuf {
         self.path.join(TABLES)
     }
 
-    /// Creates the engine's folder if it does not exist, and syncs its name: the engine syncs only the content.
-    /// `FORMAT` is synced first, as a folder without it is refused.
+    /// Creates the engine's subdirectory if it does not exist, and syncs the data directory: the engine syncs only the
+    /// content of its subdirectory. `FORMAT` is synced first, because a subdirectory without a `FORMAT` file is
+    /// refused.
     fn create_tables(&self) -> io::Result<()> {
         sync(&self.path)?;
         create(&self.tables())?;
@@ -70,8 +71,8 @@ impl Directory {
         }
     }
 
-    /// Writes the format of a new directory. Tables without it are refused: they are another program's, or the file
-    /// was lost.
+    /// Writes the `FORMAT` file of a new directory. Refuses an existing engine subdirectory without that file: either
+    /// another program wrote the subdirectory, or the file was lost.
     fn write_format(&self, file: &Path) -> Result<()> {
         if self.tables().exists() {
             return Err(StoreError::UnknownFormat {
@@ -92,8 +93,8 @@ impl Directory {
     }
 }
 
-/// Creates a directory that only its owner may enter, with its parents, and syncs their names. Takes the rights of
-/// other accounts away from one that exists.
+/// Creates a directory that only its owner may enter, and its missing parents, and syncs each parent. If the directory
+/// exists, removes the access rights of other accounts.
 ///
 /// # Errors
 /// Those of the operating system.
@@ -115,8 +116,8 @@ fn create(path: &Path) -> io::Result<()> {
     sync(parent)
 }
 
-/// Syncs the directories above this one, up to the first that may not be read: a sync may have failed in the run that
-/// created them.
+/// Syncs the ancestors of the directory, up to the first without read permission. An earlier process may have created
+/// them and failed to sync them.
 fn sync_ancestors(path: &Path) -> io::Result<()> {
     let path = path.canonicalize()?;
     for ancestor in path.ancestors().skip(1) {
@@ -128,7 +129,7 @@ fn sync_ancestors(path: &Path) -> io::Result<()> {
     Ok(())
 }
 
-/// Takes the rights of other accounts away from a directory: it holds documents and the keys of users.
+/// Removes the access rights of other accounts from a directory: it holds documents and users' keys.
 fn tighten(path: &Path) -> io::Result<()> {
     let mode = std::fs::metadata(path)?.permissions().mode() & 0o777;
     if mode & !OWNER_ONLY == 0 {
@@ -147,7 +148,7 @@ fn tighten(path: &Path) -> io::Result<()> {
     Ok(())
 }
 
-/// Syncs the entries of a directory.
+/// Syncs a directory's list of entries.
 pub(crate) fn sync(directory: &Path) -> io::Result<()> {
     File::open(directory)?.sync_all()
 }

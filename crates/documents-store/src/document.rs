@@ -7,28 +7,28 @@ use bson::{RawDocument, RawDocumentBuf};
 use crate::engine::Bytes;
 use crate::error::{Result, StoreError};
 
-/// Number of a document in its collection: counts up from 0 and is never reused.
+/// Number of a document in its collection. Numbers count up from 0 and are never reused.
 pub type RecordNumber = u64;
 
-/// Numbers are below this, so that they fit the 32 bits of caches and bitmaps.
+/// Exclusive upper limit of record numbers: caches and bitmaps store them in 32 bits.
 pub const NUMBER_MAX: RecordNumber = u32::MAX as RecordNumber;
-/// Number from which on the operator is warned.
+/// Record number from which the operator is warned that numbers run out.
 pub(crate) const NUMBER_WARNED: RecordNumber = NUMBER_MAX / 10 * 9;
 
 /// Size of the largest document that this process has read or written.
 static LARGEST: Largest = Largest(AtomicUsize::new(0));
 
-/// Bytes of the largest document that this process has read or written, in any collection.
+/// Returns the size in bytes of the largest document that this process has read or written, in any collection.
 pub fn largest_document_bytes() -> usize {
     LARGEST.bytes()
 }
 
-/// Notes the size of a document that is no record of a collection.
+/// Records the size of a document that is not stored in a collection.
 pub(crate) fn note_size(bytes: usize) {
     LARGEST.note(bytes);
 }
 
-/// Size of the largest document that was read or written: what reading or changing one may take.
+/// Size in bytes of the largest document read or written so far: an estimate of the memory for one more.
 #[derive(Debug, Default)]
 pub(crate) struct Largest(AtomicUsize);
 
@@ -37,7 +37,7 @@ impl Largest {
         self.0.load(Ordering::Relaxed)
     }
 
-    /// Notes the size of a document that is read or written, also for the process.
+    /// Records the size of a document that is read or written, here and in the maximum of the process.
     pub(crate) fn note(&self, bytes: usize) {
         if bytes > self.bytes() {
             self.0.fetch_max(bytes, Ordering::Relaxed);
@@ -72,7 +72,7 @@ impl Document {
         self.raw().to_owned()
     }
 
-    /// Its size in bytes.
+    /// Returns the size in bytes.
     pub fn len_bytes(&self) -> usize {
         self.0.len()
     }
@@ -92,12 +92,12 @@ impl std::fmt::Debug for Document {
     }
 }
 
-/// The key of a record: its number in big-endian order, so that byte order is number order.
+/// Encodes a record number as a key, big-endian, so that keys sort by number.
 pub(crate) fn record_key(number: RecordNumber) -> [u8; 8] {
     number.to_be_bytes()
 }
 
-/// The number in a record key.
+/// Decodes the number from a record key.
 pub(crate) fn record_number(key: &[u8]) -> Option<RecordNumber> {
     key.try_into().ok().map(u64::from_be_bytes)
 }

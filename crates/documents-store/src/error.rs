@@ -11,7 +11,7 @@ pub type Result<T, E = StoreError> = std::result::Result<T, E>;
 
 /// Why the store refused or failed an operation.
 ///
-/// Errors are cheap to clone, as one failed batch is the answer to each of its documents.
+/// Errors are cheap to clone: the error of a failed batch is returned for each document of the batch.
 #[derive(Debug, Clone, thiserror::Error)]
 #[non_exhaustive]
 pub enum StoreError {
@@ -27,7 +27,7 @@ pub enum StoreError {
         index: String,
         /// The index's key pattern, such as `{a: 1}`.
         pattern: RawDocumentBuf,
-        /// The values that are taken, by path.
+        /// The values of the duplicate key, by path.
         values: RawDocumentBuf,
     },
     /// Two fields of one compound index are arrays in one document.
@@ -59,7 +59,7 @@ pub enum StoreError {
     /// The bytes are not a BSON document.
     #[error("invalid BSON document: {why}")]
     InvalidDocument {
-        /// What the BSON reader said.
+        /// The BSON reader's message.
         why: String,
     },
     /// Documents and arrays in a document nest too deep.
@@ -130,7 +130,7 @@ pub enum StoreError {
     Locked {
         /// The data directory.
         directory: PathBuf,
-        /// Process that the lock file names, if it could be read.
+        /// Process id in the lock file, if the file could be read.
         process: Option<u32>,
     },
     /// The data directory cannot be created or written.
@@ -138,23 +138,23 @@ pub enum StoreError {
     NotWritable {
         /// The data directory.
         directory: PathBuf,
-        /// What the operating system said.
+        /// The operating system's error.
         source: Arc<io::Error>,
     },
-    /// The directory holds something that this release cannot read.
+    /// This release cannot read the format of the directory.
     #[error("{} is not a store this release can open: {why}", file.display())]
     UnknownFormat {
-        /// The file with the format.
+        /// The `FORMAT` file.
         file: PathBuf,
-        /// What is wrong with it.
+        /// Why the format cannot be read.
         why: String,
     },
     /// Stored bytes are damaged.
     #[error("{} is damaged: {why}; {remedy}", file.display())]
     Corrupt {
-        /// The damaged file, or the directory it is in.
+        /// The damaged file, or its directory.
         file: PathBuf,
-        /// What is damaged.
+        /// Description of the damage.
         why: String,
         /// What the operator can do.
         remedy: &'static str,
@@ -162,17 +162,16 @@ pub enum StoreError {
     /// The disk is full. Nothing acknowledged is lost, and reads continue.
     #[error("no space left on the disk of the data directory: {source}; free some and try again")]
     DiskFull {
-        /// What the operating system said.
+        /// The operating system's error.
         source: Arc<io::Error>,
     },
-    /// The last sync failed. No writes are taken until a sync succeeds; the background thread retries. Reads
-    /// continue.
+    /// The last sync failed. Writes are refused until a sync succeeds; the background thread retries. Reads continue.
     #[error("the store takes no writes until they can be synced: {why}")]
     NotSynced {
         /// Why the last sync failed.
         why: String,
     },
-    /// An earlier write or sync failed. No writes are taken until a restart. Reads continue.
+    /// An earlier write or sync failed. Writes are refused until a restart. Reads continue.
     #[error(
         "the store takes no writes because of an earlier failure ({why}); repair the cause and restart"
     )]
@@ -183,15 +182,15 @@ pub enum StoreError {
     /// Another error of the operating system.
     #[error("cannot {action}: {source}")]
     Io {
-        /// What the store tried to do.
+        /// The operation that failed.
         action: &'static str,
-        /// What the operating system said.
+        /// The operating system's error.
         source: Arc<io::Error>,
     },
 }
 
 impl StoreError {
-    /// Wraps an error of the operating system; a full disk gets its own variant.
+    /// Wraps an error of the operating system. A full disk becomes [`StoreError::DiskFull`].
     pub fn io(action: &'static str, source: io::Error) -> Self {
         let full = matches!(
             source.kind(),
@@ -205,8 +204,8 @@ impl StoreError {
         }
     }
 
-    /// Returns whether the other documents of a command would fail as well: the cause is the machine or the whole
-    /// collection.
+    /// Returns whether the remaining documents of a command would fail too, because the cause is the machine or the
+    /// whole collection.
     pub fn is_fatal(&self) -> bool {
         self.is_of_engine()
             || matches!(
@@ -215,7 +214,7 @@ impl StoreError {
             )
     }
 
-    /// Returns whether reading or writing the files failed, not a check of what was to be written.
+    /// Returns whether file I/O failed, as opposed to a check of the data.
     pub(crate) fn is_of_engine(&self) -> bool {
         matches!(
             self,

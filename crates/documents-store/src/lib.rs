@@ -1,10 +1,11 @@
 //! The embedded store: collections of BSON documents, their indexes and a catalogue, in one directory or in memory.
 //!
 //! A [`Store`] holds [`Collection`]s. Each document has a record number, which counts up per collection and is never
-//! reused. A write changes the document, its index entries and the counts of its collection in one atomic batch of the
-//! [`engine`] underneath, so that indexes agree with documents after a kill at any moment.
+//! reused. A write changes the document, its index entries and its collection's counters in one atomic batch of the
+//! underlying [`engine`], so that indexes agree with documents after a kill at any moment.
 //!
-//! With a [`History`], the same batch records the changes, in one order for the whole store. Change streams read it.
+//! With a [`History`], the same batch records the changes, in one order for the whole store. Change streams read the
+//! history.
 //!
 //! The crate knows no protocol and plans no queries: callers pass documents, numbers and bounds.
 #![forbid(unsafe_code)]

@@ -6,9 +6,9 @@ use std::time::Duration;
 /// Where the documents live.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Location {
-    /// In a directory, which is created if it does not exist and locked while the store is open.
+    /// In this directory. The store creates it if it does not exist, and locks it while the store is open.
     Directory(PathBuf),
-    /// In memory only, gone when the store is dropped.
+    /// In memory only. The documents are lost when the store is dropped.
     Memory,
 }
 
@@ -17,32 +17,32 @@ pub enum Location {
 pub struct StoreOptions {
     /// Where the documents live.
     pub location: Location,
-    /// Interval at which the background thread syncs what was written.
+    /// Interval at which the background thread syncs writes to disk.
     pub sync_interval: Duration,
     /// Memory for blocks read from disk, in bytes.
     pub cache_bytes: u64,
-    /// Size in bytes at which the write buffer of one partition (the documents or one index of a collection) is
-    /// written out.
+    /// Size in bytes at which the write buffer of one engine partition (the documents or one index of a collection) is
+    /// flushed.
     pub write_buffer_bytes: u64,
-    /// Maximum memory of all write buffers together, in bytes, but for a batch that is larger than a quarter of it.
-    /// Writers wait until buffers are on disk.
+    /// Maximum total bytes of all write buffers. Writers wait for flushes beyond it. Only a batch larger than a quarter
+    /// of the maximum may exceed it.
     pub write_buffers_bytes_max: u64,
-    /// Total bytes of the journals at which the oldest write buffers are written out. Bounds the time of recovery. At
-    /// least 64 MiB.
+    /// Total bytes of the journals beyond which the oldest write buffers are flushed, which bounds the recovery time.
+    /// At least 64 MiB.
     pub journal_bytes_max: u64,
-    /// Free bytes of the disk below which writes are refused. Writes continue when there is more space again.
+    /// Free bytes of the disk below which writes are refused. Writes continue when more space is free again.
     pub disk_reserve_bytes: u64,
-    /// Maximum bytes of the history of changes; beyond it the oldest are deleted. 0 records none.
+    /// Maximum bytes of the history of changes. Beyond it, the oldest changes are deleted. 0 disables the history.
     pub history_bytes_max: u64,
-    /// Makes a writer that is ahead of the background thread wait for the given time. Callers whose threads must not
-    /// sleep set their own function.
+    /// Makes a writer that outruns the background thread sleep for the duration. Callers whose threads must not sleep
+    /// pass their own function.
     pub pause: fn(Duration),
-    /// Whether the outcomes of retryable writes are kept, so that a repeated one is recognised.
+    /// Whether to keep the outcomes of retryable writes, so that a retry of a write is recognised.
     pub retryable_writes: bool,
 }
 
 impl StoreOptions {
-    /// Default settings for a location.
+    /// Returns the default settings for a location.
     pub fn new(location: Location) -> Self {
         Self {
             location,
@@ -58,12 +58,12 @@ impl StoreOptions {
         }
     }
 
-    /// Default settings for a directory.
+    /// Returns the default settings for a directory.
     pub fn directory(path: impl Into<PathBuf>) -> Self {
         Self::new(Location::Directory(path.into()))
     }
 
-    /// Default settings for a store in memory.
+    /// Returns the default settings for a store in memory.
     pub fn memory() -> Self {
         Self::new(Location::Memory)
     }

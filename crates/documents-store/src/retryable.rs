@@ -1,12 +1,14 @@
-//! Outcomes of retryable writes, kept as long as clients may repeat them: a repeated statement is answered, not applied
-//! again.
+//! Outcomes of retryable writes, kept for as long as clients may retry them. A retried statement returns its stored
+//! outcome and is not applied again.
+//!
+//! Each batch with changes of a retryable write stores one part: the outcomes of its statements.
 //!
 //! | key | value |
 //! |---|---|
 //! | the session, and the number of the part, four bytes in big-endian order | the number of the write, its time, and for each statement its id, the length of its outcome, its outcome |
 //!
-//! A part is committed in the batch of the changes that it describes: after a kill both are there or neither is. A
-//! session keeps only the outcomes of its last write.
+//! A part is committed in the same batch as the changes that it describes: after a kill, either both exist or neither
+//! does. A session keeps only the outcomes of its last write.
 
 use std::collections::hash_map::Entry;
 use std::collections::{BTreeSet, HashMap};
@@ -19,44 +21,45 @@ use tokio::sync::Notify;
 use crate::engine::{Batch, Bytes, Direction, Engine, Entries, KeyRange, PartitionId};
 use crate::error::{Result, StoreError};
 
-/// Name of the partition.
+/// Name of the engine partition that holds the parts.
 pub(crate) const PARTITION: &str = "retryable-writes";
 
-/// Time in milliseconds after which a session without writes is forgotten: the session timeout that `hello` reports.
+/// Milliseconds without writes after which the outcomes of a session are deleted: the session timeout that `hello`
+/// reports.
 const LIFETIME_MS: i64 = 30 * 60 * 1_000;
 /// Maximum number of sessions with outcomes.
 const SESSIONS_MAX: usize = 200_000;
-/// Maximum bytes of all outcomes. Beyond it, outcomes are recorded without their content.
+/// Maximum total bytes of outcomes. Beyond it, a statement is recorded as applied without the content of its outcome.
 const BYTES_MAX: u64 = 256 << 20;
-/// Maximum number of sessions that are forgotten when a write begins.
+/// Maximum number of expired sessions whose outcomes are deleted when a write begins.
 const FORGOTTEN_AT_ONCE: usize = 8;
-/// Maximum number of parts that are removed under one hold of the lock, and of sessions looked up: one session may have
-/// 100,000 parts, and all numbered writes need the lock.
+/// Maximum number of parts removed, and of sessions looked up, during one hold of the lock. One session may have
+/// 100,000 parts, and all retryable writes need the lock.
 const PARTS_AT_ONCE: usize = 256;
-/// Bytes of the number and the time of a write.
+/// Bytes of a part's header: the number of the write and its time.
 const HEAD_BYTES: usize = 16;
-/// Bytes of the id of a statement and of the length of its outcome.
+/// Bytes of a statement's header: its id and the length of its outcome.
 const STATEMENT_BYTES: usize = 8;
-/// Stands for a length: the statement was applied, but its outcome was too large to keep.
+/// Special value of the length: the statement was applied, but its outcome was too large to keep.
 const NOT_KEPT: u32 = u32::MAX;
 
 /// The bytes that identify a session.
 pub type SessionKey = Arc<[u8]>;
 
-/// Why a numbered write does not begin.
+/// Why a retryable write does not begin.
 #[derive(Debug, thiserror::Error)]
 pub enum NotBegun {
-    /// The session has begun a later write.
+    /// The session has already begun a write with a higher number.
     #[error(
         "Retryable write with txnNumber {number} is prohibited because a newer retryable write with txnNumber {newest} has already started on this session"
     )]
     TooOld {
         /// The number of the refused write.
         number: i64,
-        /// The number of the later write.
+        /// The number of the session's last write.
         newest: i64,
     },
-    /// Too many sessions have outcomes.
+    /// The maximum number of sessions have outcomes.
     #[error("{SESSIONS_MAX} sessions have retryable writes that may still be repeated")]
     TooManySessions,
     /// The store failed.
@@ -67,7 +70,7 @@ pub enum NotBegun {
 /// Outcome of a statement that was applied before.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Outcome {
-    /// The outcome as it was first reported.
+    /// The outcome as first reported.
     Kept(Vec<u8>),
     /// The outcome was too large to keep.
     NotKept,
@@ -76,22 +79,23 @@ pub enum Outcome {
 /// State of a session.
 #[derive(Debug, Clone, Copy, Default)]
 struct Session {
-    /// The number of its last write.
+    /// The number of the session's last write.
     number: i64,
     /// Number of stored parts.
     parts: u32,
-    /// The number of the write that the parts describe: an earlier write until the last one has applied a statement.
+    /// The number of the write that the parts describe: an earlier write's until the last write has applied a
+    /// statement.
     described: i64,
-    /// Bytes of the parts.
+    /// Total bytes of the parts.
     bytes: u64,
-    /// When its last write began, in milliseconds since 1970.
+    /// Start time of the last write, in milliseconds since 1970.
     used: i64,
     /// Whether a write of the session is in progress.
     busy: bool,
 }
 
 impl Session {
-    /// The session with only its first parts.
+    /// Returns the session with only its first `parts` parts. Its bytes are an estimate.
     fn shortened(self, parts: u32) -> Session {
         let bytes = self.bytes * u64::from(parts) / u64::from(self.parts.max(1));
         Session {
@@ -105,12 +109,12 @@ impl Session {
 #[derive(Debug, Default)]
 struct Sessions {
     by_key: HashMap<SessionKey, Session>,
-    /// The same sessions by the time of their last write, oldest first.
+    /// The keys of `by_key`, ordered by the time of the session's last write, oldest first.
     by_use: BTreeSet<(i64, SessionKey)>,
     bytes: u64,
 }
 
-/// Outcomes of the retryable writes of a store.
+/// The outcomes of a store's retryable writes.
 pub struct RetryableWrites {
     engine: Arc<dyn Engine>,
     partition: PartitionId,
@@ -120,7 +124,7 @@ pub struct RetryableWrites {
 }
 
 impl RetryableWrites {
-    /// Opens the outcomes in `partition`.
+    /// Reads the sessions stored in `partition`.
     pub(crate) fn open(engine: Arc<dyn Engine>, partition: PartitionId) -> Result<Arc<Self>> {
         let mut sessions = Sessions::default();
         let range = KeyRange::all();
@@ -136,8 +140,8 @@ impl RetryableWrites {
         }))
     }
 
-    /// Begins write `number` of a session, or resumes it. The caller calls [`RetryableWrite::load`] before anything
-    /// else. Waits while another write of the session is in progress.
+    /// Begins or resumes write `number` of a session. The caller calls [`RetryableWrite::load`] before anything else.
+    /// Waits while another write of the session is in progress.
     ///
     /// # Errors
     /// See [`NotBegun`].
@@ -149,7 +153,8 @@ impl RetryableWrites {
         loop {
             let freed = self.freed.notified();
             tokio::pin!(freed);
-            // Notifications count from here on, not only from the wait on.
+            // Registers for notifications before the check below, so that none is missed between the check and the
+            // wait.
             freed.as_mut().enable();
             if let Some(write) = self.try_begin(session, number)? {
                 return Ok(write);
@@ -158,7 +163,7 @@ impl RetryableWrites {
         }
     }
 
-    /// Begins a write; `None` while another write of the session is in progress.
+    /// Begins a write. Returns `None` while another write of the session is in progress.
     fn try_begin(
         self: &Arc<Self>,
         key: &SessionKey,
@@ -190,7 +195,7 @@ impl RetryableWrites {
         drop(sessions);
         let state = Mutex::new(Progress {
             session,
-            // The parts of an earlier write are removed with the first part of this one.
+            // The parts of an earlier write are removed together with the commit of this write's first part.
             obsolete: (before.described != number).then_some(before.parts),
         });
         Ok(Some(RetryableWrite {
@@ -202,11 +207,11 @@ impl RetryableWrites {
         }))
     }
 
-    /// Forgets sessions that have ended, each named once, except those with a write in progress. Releases the lock
-    /// after every `PARTS_AT_ONCE` parts, so that other sessions go on meanwhile.
+    /// Deletes the outcomes of ended sessions. Skips sessions with a write in progress. Each session may occur only
+    /// once in `keys`. Releases the lock after every `PARTS_AT_ONCE` parts, so that other sessions proceed meanwhile.
     ///
     /// # Errors
-    /// Those of the engine. What was forgotten before stays forgotten.
+    /// Those of the engine. Outcomes already deleted stay deleted.
     pub fn end(&self, keys: &[SessionKey]) -> Result<()> {
         let mut left = keys;
         while !left.is_empty() {
@@ -218,16 +223,16 @@ impl RetryableWrites {
         Ok(())
     }
 
-    /// Number of sessions with outcomes, and the bytes of these.
+    /// Returns the number of sessions with outcomes, and the total bytes of the outcomes.
     pub fn sizes(&self) -> (usize, u64) {
         let sessions = self.sessions.lock();
         (sessions.by_key.len(), sessions.bytes)
     }
 
-    /// Forgets the first of these sessions, as far as [`PARTS_AT_ONCE`] allows. Skips busy ones. Returns the number of
-    /// sessions that need no further call. The caller names each session once.
+    /// Deletes outcomes of the first of these sessions, at most [`PARTS_AT_ONCE`] parts. Skips sessions with a write in
+    /// progress. Returns the number of leading `keys` that are finished. Each session may occur only once in `keys`.
     ///
-    /// Removes the last parts of a session first, so that a process that ends meanwhile leaves parts without a gap.
+    /// Removes the last parts of a session first, so that a crash leaves parts numbered from 0 without a gap.
     fn forget(&self, sessions: &mut Sessions, keys: &[SessionKey]) -> Result<usize> {
         let mut batch = Batch::default();
         let mut shortened = Vec::new();
@@ -257,7 +262,7 @@ impl RetryableWrites {
         Ok(done)
     }
 
-    /// Reads the statements in the parts of a session.
+    /// Reads the outcomes of all statements in the parts of a session.
     fn statements(&self, key: &SessionKey, parts: u32) -> Result<HashMap<i32, Outcome>> {
         let mut statements = HashMap::new();
         let range = KeyRange {
@@ -268,7 +273,7 @@ impl RetryableWrites {
         let mut found = 0;
         for entry in Entries::new(engine, partition, range, Direction::Forward) {
             let (stored, value) = entry?;
-            // A longer key is another session's.
+            // A longer key belongs to another session.
             if stored.len() == key.len() + size_of::<u32>() {
                 read_statements(&value, &mut statements)?;
                 found += 1;
@@ -313,7 +318,7 @@ impl Sessions {
         }
     }
 
-    /// Some of the sessions that have timed out.
+    /// Returns up to `FORGOTTEN_AT_ONCE` sessions that have timed out.
     fn expired(&self, now: i64) -> Vec<SessionKey> {
         let old = self.by_use.iter().take(FORGOTTEN_AT_ONCE);
         old.take_while(|(used, _)| used.saturating_add(LIFETIME_MS) < now)
@@ -323,7 +328,7 @@ impl Sessions {
     }
 }
 
-/// A retryable write in progress. Another write of its session waits until this is dropped.
+/// A retryable write in progress. Other writes of its session wait until this value is dropped.
 pub struct RetryableWrite {
     writes: Arc<RetryableWrites>,
     key: SessionKey,
@@ -335,26 +340,26 @@ pub struct RetryableWrite {
 #[derive(Debug)]
 struct Progress {
     session: Session,
-    /// Number of parts of an earlier write that are still stored.
+    /// Number of stored parts that belong to an earlier write; `None` once they are removed.
     obsolete: Option<u32>,
 }
 
-/// Outcomes of the statements that caused the changes of one call, one for each change.
+/// Outcomes of the statements in one batch, one for each change.
 #[derive(Clone, Copy)]
 pub struct Outcomes<'a> {
-    /// The write that they belong to.
+    /// The write that the statements belong to.
     pub write: &'a RetryableWrite,
-    /// The id of each statement, and its outcome if the change is made.
+    /// The id of each statement, and the outcome to store if its change is made.
     pub statements: &'a [(i32, Vec<u8>)],
 }
 
-/// A part that was put into a batch.
+/// A part that was added to a batch.
 pub(crate) struct Part {
     session: Session,
 }
 
 impl RetryableWrite {
-    /// Bytes that [`load`](Self::load) reads: 0 if no statement was applied before.
+    /// Returns the number of bytes that [`load`](Self::load) reads: 0 if no statement was applied before.
     pub fn stored_bytes(&self) -> u64 {
         let state = self.state.lock();
         match state.obsolete {
@@ -363,7 +368,8 @@ impl RetryableWrite {
         }
     }
 
-    /// Reads the outcomes of the statements that were applied before. May take long: each statement has a part.
+    /// Reads the outcomes of the statements that earlier attempts applied. May take long: each statement may have its
+    /// own part.
     ///
     /// # Errors
     /// Those of the engine.
@@ -379,12 +385,12 @@ impl RetryableWrite {
         Ok(())
     }
 
-    /// Outcome of a statement, if it was applied before this write was repeated.
+    /// Returns the outcome of a statement if an earlier attempt of this write applied it.
     pub fn outcome(&self, statement: i32) -> Option<&Outcome> {
         self.done.get(&statement)
     }
 
-    /// Adds outcomes to the batch of the changes that they describe.
+    /// Adds the outcomes to the batch of the changes that they describe.
     pub(crate) fn put_part<'a>(
         &self,
         batch: &mut Batch,
@@ -407,7 +413,7 @@ impl RetryableWrite {
         Part { session }
     }
 
-    /// Records that the batch with a part is committed.
+    /// Updates the session after the batch with the part was committed.
     pub(crate) fn committed(&self, part: &Part) {
         let mut state = self.state.lock();
         *state = Progress {
@@ -434,7 +440,7 @@ fn part_key(session: &[u8], part: u32) -> Vec<u8> {
     [session, &part.to_be_bytes()].concat()
 }
 
-/// Encodes a part. Outcomes beyond `room` bytes are left out.
+/// Encodes a part. Omits the content of outcomes that do not fit into `room` bytes.
 fn part_value<'a>(
     number: i64,
     used: i64,
@@ -524,7 +530,7 @@ mod tests {
         write
     }
 
-    /// Applies statements, each given by its id and the bytes of its outcome.
+    /// Applies statements with these ids, each with an outcome of that many bytes.
     fn apply(write: &RetryableWrite, statements: &[(i32, usize)]) {
         let statements: Vec<_> = statements
             .iter()

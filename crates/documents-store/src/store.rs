@@ -1,4 +1,4 @@
-//! The store: opening it, and finding its collections by name.
+//! The store: opening it, and finding, creating, renaming and dropping its collections.
 
 use std::collections::{BTreeMap, HashSet};
 use std::fmt;
@@ -27,17 +27,17 @@ use crate::retryable::{self, RetryableWrites};
 use crate::sync::{self, GroupSync};
 use crate::users::Users;
 
-/// Database and name of a collection.
+/// The name of a collection with its database.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Namespace {
     /// The database.
     pub db: String,
-    /// The collection in it.
+    /// The collection's name within the database.
     pub collection: String,
 }
 
 impl Namespace {
-    /// Joins the two names. They are not checked.
+    /// Builds a namespace. Does not validate the names.
     pub fn new(db: impl Into<String>, collection: impl Into<String>) -> Self {
         Self {
             db: db.into(),
@@ -52,14 +52,14 @@ impl fmt::Display for Namespace {
     }
 }
 
-/// How to create a collection.
+/// Options for a new collection.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct CollectionOptions {
-    /// Options that listings return; the store does not read them.
+    /// Options that listings return. The store does not interpret them.
     pub options: RawDocumentBuf,
 }
 
-/// Sizes of everything in a store.
+/// Total sizes of a store.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct StoreSizes {
     /// Number of collections.
@@ -72,7 +72,7 @@ pub struct StoreSizes {
     pub storage_bytes: u64,
     /// Approximate bytes that index entries take in the engine.
     pub index_bytes: u64,
-    /// Inserts left to the collection that has the fewest left; `None` without collections.
+    /// Remaining record numbers of the collection that has the fewest left; `None` without collections.
     pub inserts_left: Option<u64>,
 }
 
@@ -82,8 +82,8 @@ pub(crate) struct Shared {
     pub(crate) catalogue: PartitionId,
     pub(crate) history: Option<Arc<History>>,
     dropped: Dropped,
-    /// Partition of an earlier run's history, if this run records none. Dropped before the first change that it would
-    /// lack.
+    /// Partition of an earlier process's history if this process records no history. Dropped before the first change is
+    /// committed, because the old history would lack that change.
     stale_history: Mutex<Option<PartitionId>>,
     sync: Arc<GroupSync>,
     next_id: AtomicU32,
@@ -91,7 +91,7 @@ pub(crate) struct Shared {
 }
 
 impl Shared {
-    /// A new id, which no collection and no index has.
+    /// Returns an id that no collection and no index has used.
     pub(crate) fn next_id(&self) -> u32 {
         self.next_id.fetch_add(1, Ordering::Relaxed)
     }
@@ -104,7 +104,7 @@ impl Shared {
         Ok(())
     }
 
-    /// Like [`commit`](Shared::commit), and records the batch's changes in the history.
+    /// Commits a batch like [`commit`](Shared::commit), and records its changes in the history.
     pub(crate) fn record(&self, batch: Batch, changes: Changes) -> Result<()> {
         self.sync.check()?;
         match &self.history {
@@ -129,7 +129,7 @@ impl Shared {
 
 /// An open store.
 ///
-/// Dropping it syncs what was written. Its directory stays locked until the last collection handle is dropped.
+/// Dropping it syncs all writes. Its directory stays locked until the last collection handle is dropped.
 pub struct Store {
     _background: Background,
     _trimmer: Option<Background>,
@@ -141,7 +141,7 @@ pub struct Store {
 }
 
 impl Store {
-    /// Opens a store, or creates it, and recovers what was synced before a crash.
+    /// Opens or creates a store, and recovers all that was synced before a crash.
     ///
     /// # Errors
     /// [`StoreError::Locked`], [`StoreError::NotWritable`], [`StoreError::UnknownFormat`], [`StoreError::Corrupt`],
@@ -164,7 +164,7 @@ impl Store {
             .map_err(|error| in_directory(error, &tables))
     }
 
-    /// Opens a store on an engine of the caller's choice.
+    /// Opens a store on the caller's engine, with default options otherwise.
     pub fn with_engine(engine: Arc<dyn Engine>, sync_interval: Duration) -> Result<Self> {
         let options = StoreOptions {
             sync_interval,
@@ -173,7 +173,7 @@ impl Store {
         Self::on_engine(engine, &options)
     }
 
-    /// Opens a store on an engine of the caller's choice; options of engines are ignored.
+    /// Opens a store on the caller's engine. Options that configure an engine are ignored.
     pub fn on_engine(engine: Arc<dyn Engine>, options: &StoreOptions) -> Result<Self> {
         Self::load(engine, options, None)
     }
@@ -223,7 +223,7 @@ impl Store {
         })
     }
 
-    /// A collection by name.
+    /// Returns the collection of this name.
     pub fn collection(&self, db: &str, name: &str) -> Option<Arc<Collection>> {
         self.collections
             .read()
@@ -231,7 +231,7 @@ impl Store {
             .cloned()
     }
 
-    /// All collections of a database, by name.
+    /// Returns all collections of a database, in order of name.
     pub fn collections(&self, db: &str) -> Vec<Arc<Collection>> {
         let collections = self.collections.read();
         let of_db = collections
@@ -242,12 +242,12 @@ impl Store {
             .collect()
     }
 
-    /// All collections, by database and name.
+    /// Returns all collections, in order of database and name.
     pub fn all_collections(&self) -> Vec<Arc<Collection>> {
         self.collections.read().values().cloned().collect()
     }
 
-    /// The databases: those that have a collection.
+    /// Returns the names of the databases that have a collection.
     pub fn databases(&self) -> Vec<String> {
         let mut names: Vec<String> = self
             .collections
@@ -259,7 +259,7 @@ impl Store {
         names
     }
 
-    /// Creates a collection with an index by `_id`.
+    /// Creates a collection with its index on `_id`.
     ///
     /// # Errors
     /// [`StoreError::NamespaceExists`].
@@ -279,7 +279,7 @@ impl Store {
         self.create(namespace, options)
     }
 
-    /// The collection of this name; creates it if there is none.
+    /// Returns the collection of this name. Creates it if it does not exist.
     pub fn collection_or_create(&self, db: &str, name: &str) -> Result<Arc<Collection>> {
         if let Some(collection) = self.collection(db, name) {
             return Ok(collection);
@@ -291,7 +291,7 @@ impl Store {
         }
     }
 
-    /// Creates a collection that does not exist. The caller holds the definition lock.
+    /// Creates a collection. The caller holds the definition lock and has checked that the name is free.
     fn create(&self, namespace: Namespace, options: CollectionOptions) -> Result<Arc<Collection>> {
         let engine = &self.shared.engine;
         let entry = CollectionEntry {
@@ -334,13 +334,13 @@ impl Store {
         Ok(collection)
     }
 
-    /// Drops a collection and frees its space; returns whether there was one.
+    /// Drops a collection and frees its space. Returns whether it existed.
     pub fn drop_collection(&self, db: &str, name: &str) -> Result<bool> {
         let _definition = self.definition.lock();
         self.drop_listed(&[Namespace::new(db, name)], None)
     }
 
-    /// Drops all collections of a database in one batch; returns whether there were any.
+    /// Drops all collections of a database in one batch. Returns whether the database had any.
     pub fn drop_database(&self, db: &str) -> Result<bool> {
         let _definition = self.definition.lock();
         let names: Vec<Namespace> = self
@@ -351,7 +351,8 @@ impl Store {
         self.drop_listed(&names, Some(db))
     }
 
-    /// Drops collections in one batch; with `db`, they are all of that database. The caller holds the definition lock.
+    /// Drops collections in one batch. `db` says that they are all collections of that database. The caller holds the
+    /// definition lock.
     fn drop_listed(&self, names: &[Namespace], db: Option<&str>) -> Result<bool> {
         let dropped: Vec<Arc<Collection>> = {
             let collections = self.collections.read();
@@ -370,7 +371,7 @@ impl Store {
         Ok(!dropped.is_empty())
     }
 
-    /// Renames a collection, also to another database; documents, indexes and UUID stay.
+    /// Renames a collection, possibly to another database. Its documents, indexes and UUID stay the same.
     ///
     /// # Errors
     /// [`StoreError::NamespaceNotFound`], and [`StoreError::NamespaceExists`] unless `drop_target`.
@@ -405,7 +406,7 @@ impl Store {
         Ok(())
     }
 
-    /// Returns when everything written before the call is on the disk. One sync serves all waiting callers.
+    /// Waits until everything written before the call is on disk. One sync serves all waiting callers.
     ///
     /// # Errors
     /// [`StoreError::DiskFull`], [`StoreError::Io`], and [`StoreError::ReadOnly`] after an earlier failure.
@@ -413,22 +414,22 @@ impl Store {
         self.shared.sync.sync()
     }
 
-    /// The unsynced end of the journal that opening dropped.
+    /// Returns the size of the unsynced end of the journal that was discarded when the store was opened.
     pub fn dropped(&self) -> Dropped {
         self.shared.dropped
     }
 
-    /// The history of changes, if one is recorded.
+    /// Returns the history of changes, if one is recorded.
     pub fn history(&self) -> Option<&Arc<History>> {
         self.shared.history.as_ref()
     }
 
-    /// The outcomes of retryable writes, if they are kept.
+    /// Returns the outcomes of retryable writes, if they are kept.
     pub fn retryable_writes(&self) -> Option<&Arc<RetryableWrites>> {
         self.retryable_writes.as_ref()
     }
 
-    /// Checks whether a write would be taken now.
+    /// Checks whether the store accepts writes.
     ///
     /// # Errors
     /// [`StoreError::DiskFull`] while too little of the disk is free, [`StoreError::NotSynced`] and
@@ -438,12 +439,12 @@ impl Store {
         self.engine().check_writable()
     }
 
-    /// The user records.
+    /// Returns the user records.
     pub fn users(&self) -> Users<'_> {
         Users::new(self)
     }
 
-    /// Computes the sizes of everything.
+    /// Computes the total sizes of the store.
     pub fn sizes(&self) -> StoreSizes {
         let mut sizes = StoreSizes::default();
         for collection in self.all_collections() {
@@ -485,7 +486,8 @@ impl Drop for Store {
     }
 }
 
-/// The lowest id above all ids in use. Nothing is left of others, so they may be reused after a restart.
+/// Returns the lowest id above all ids in the catalogue. Dropped collections and indexes leave nothing behind, so their
+/// ids may be reused after a restart.
 fn next_id(found: &[(CollectionEntry, Statistics)]) -> u32 {
     let ids = |(entry, _): &(CollectionEntry, Statistics)| {
         entry
@@ -499,7 +501,7 @@ fn next_id(found: &[(CollectionEntry, Statistics)]) -> u32 {
     found.iter().map(ids).max().map_or(0, |highest| highest + 1)
 }
 
-/// The history, or the partition of an earlier run's that this run does not continue.
+/// Opens the history. If the history is disabled, returns the partition of an earlier process's history instead.
 fn open_history(
     engine: &Arc<dyn Engine>,
     bytes_max: u64,
@@ -518,8 +520,8 @@ fn open_retryable_writes(engine: &Arc<dyn Engine>) -> Result<Arc<RetryableWrites
     RetryableWrites::open(Arc::clone(engine), partition.id)
 }
 
-/// Drops the partitions that the catalogue does not name: those of creations and drops that a crash cut short. Drops
-/// the outcomes of retryable writes if none are to be kept.
+/// Drops the partitions that the catalogue does not list: they are left over from creations and drops that a crash
+/// interrupted. Drops the outcomes of retryable writes if they are not to be kept.
 fn drop_orphans(
     engine: &dyn Engine,
     found: &[(CollectionEntry, Statistics)],
@@ -538,7 +540,7 @@ fn drop_orphans(
     engine.retain_partitions(&listed)
 }
 
-/// Adds the directory to an error of a damaged catalogue.
+/// Adds the directory's path to the error of a damaged catalogue.
 fn in_directory(error: StoreError, tables: &Path) -> StoreError {
     match error {
         StoreError::InvalidDocument { why } => StoreError::Corrupt {

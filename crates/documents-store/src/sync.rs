@@ -1,4 +1,4 @@
-//! Syncing: one sync serves all waiting callers, and a background thread bounds what a crash loses.
+//! Group commit: one sync serves all waiting callers, and a background thread bounds the writes that a crash can lose.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -9,7 +9,7 @@ use crate::background::Background;
 use crate::engine::Engine;
 use crate::error::{Result, StoreError};
 
-/// Groups concurrent requests for a sync into few syncs of the engine.
+/// Merges concurrent sync requests into few syncs of the engine.
 pub struct GroupSync {
     engine: Arc<dyn Engine>,
     state: Mutex<State>,
@@ -20,7 +20,7 @@ pub struct GroupSync {
 struct State {
     /// Number of syncs begun so far.
     begun: u64,
-    /// Number of the latest sync that ended.
+    /// Number of the latest sync that has ended.
     ended: u64,
     /// Outcome of the latest sync.
     outcome: Option<Result<()>>,
@@ -38,7 +38,7 @@ impl State {
 }
 
 impl GroupSync {
-    /// Groups the syncs of an engine that has nothing to sync yet.
+    /// Builds the group for an engine without unsynced writes.
     pub fn new(engine: Arc<dyn Engine>) -> Arc<Self> {
         Arc::new(Self {
             engine,
@@ -47,10 +47,10 @@ impl GroupSync {
         })
     }
 
-    /// Checks whether writes may be acknowledged: not after a failed sync, until one has succeeded.
+    /// Checks whether writes may be acknowledged. After a failed sync they may not, until a sync has succeeded.
     ///
     /// # Errors
-    /// [`StoreError::NotSynced`], or [`StoreError::ReadOnly`] if no sync of this run can succeed any more.
+    /// [`StoreError::NotSynced`], or [`StoreError::ReadOnly`] if no sync can succeed before a restart.
     pub fn check(&self) -> Result<()> {
         match self.state.lock().failure() {
             None => Ok(()),
@@ -61,7 +61,7 @@ impl GroupSync {
         }
     }
 
-    /// Records that something was written.
+    /// Records that a write needs a sync.
     pub fn mark_dirty(&self) {
         let mut state = self.state.lock();
         if !state.dirty {
@@ -70,9 +70,10 @@ impl GroupSync {
         }
     }
 
-    /// Returns when everything committed before the call is on the disk.
+    /// Waits until everything committed before the call is on disk.
     ///
-    /// A sync that began before the call does not count. The next one does, whichever caller runs it.
+    /// A sync that was already running does not count. The caller waits for the next one, and runs it if no other
+    /// caller does.
     pub fn sync(&self) -> Result<()> {
         let mut state = self.state.lock();
         let wanted = state.begun + 1;
@@ -98,7 +99,7 @@ impl GroupSync {
         }
     }
 
-    /// Waits for something to sync; returns false when the store closes.
+    /// Waits until there is a write to sync. Returns false when the store closes.
     fn wait_dirty(&self) -> bool {
         let mut state = self.state.lock();
         while !state.dirty && !state.stopped {
@@ -107,7 +108,7 @@ impl GroupSync {
         !state.stopped
     }
 
-    /// Waits for the interval to pass; returns false when the store closes.
+    /// Waits for the interval to pass. Returns false when the store closes.
     fn wait_interval(&self, interval: Duration) -> bool {
         let deadline = std::time::Instant::now() + interval;
         let mut state = self.state.lock();
@@ -121,10 +122,10 @@ impl GroupSync {
     }
 }
 
-/// Starts the thread that syncs within an interval of every write.
+/// Starts the thread that syncs every write within `interval`.
 ///
 /// # Errors
-/// [`StoreError::Io`] if the system gives no thread.
+/// [`StoreError::Io`] if the operating system cannot create the thread.
 pub(crate) fn start_background(group: Arc<GroupSync>, interval: Duration) -> Result<Background> {
     let shared = Arc::clone(&group);
     Background::start(
@@ -150,7 +151,7 @@ fn run(group: &GroupSync, interval: Duration) {
     }
 }
 
-/// Records the outcome of a sync in `reported`; returns whether it differs from that of the sync before.
+/// Stores the error message of a sync's outcome in `reported`. Returns whether it differs from the previous outcome's.
 fn is_new(reported: &mut Option<String>, outcome: Result<()>) -> bool {
     let failure = outcome.err().map(|error| error.to_string());
     let is_new = failure != *reported;
@@ -168,7 +169,7 @@ mod tests {
         Batch, Bytes, Direction, KeyRange, Page, PageLimit, Partition, PartitionId, PartitionKind,
     };
 
-    /// Reports when a sync begins, and ends it at the test's command.
+    /// Engine whose syncs report their start and end only at the test's command.
     struct Gate {
         begun: Mutex<Sender<()>>,
         end: Mutex<Receiver<()>>,
@@ -246,11 +247,12 @@ mod tests {
             for _ in 0..8 {
                 threads.spawn(|| group.sync().expect("syncs"));
             }
-            // Waking the waiting callers returns their number; they find the first sync running and wait again.
+            // `notify_all` returns the number of woken threads. They find the first sync still running and wait again.
             while group.changed.notify_all() < 8 {
                 std::thread::yield_now();
             }
-            // More ends than syncs are expected, so that too many syncs fail the test instead of hanging it.
+            // Sends more permissions to end than syncs are expected, so that extra syncs fail the test instead of
+            // hanging it.
             for _ in 0..9 {
                 end.send(()).expect("syncs end");
             }

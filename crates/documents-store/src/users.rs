@@ -1,14 +1,14 @@
-//! User records: opaque to the store, kept in its catalogue.
+//! User records, opaque to the store, in its catalogue.
 
 use crate::engine::{Batch, Entries, KeyRange};
 use crate::error::Result;
 use crate::store::Store;
 
 const USER: u8 = b'u';
-/// Key of the secret that is kept with the users.
+/// Catalogue key of the secret that is stored with the users.
 const SECRET: &[u8] = b"k";
 
-/// The users of a store. A change is on the disk when the call returns.
+/// The users of a store. Every change is synced before the call returns.
 pub struct Users<'a> {
     store: &'a Store,
 }
@@ -26,7 +26,7 @@ impl<'a> Users<'a> {
         self.store.sync()
     }
 
-    /// The record of a user.
+    /// Returns the record of a user.
     pub fn get(&self, name: &str) -> Result<Option<Vec<u8>>> {
         let record = self
             .store
@@ -35,7 +35,7 @@ impl<'a> Users<'a> {
         Ok(record.map(|record| record.to_vec()))
     }
 
-    /// Names of all users, in byte order.
+    /// Returns the names of all users, in byte order.
     pub fn list(&self) -> Result<Vec<String>> {
         let name = |key: &[u8]| String::from_utf8_lossy(&key[1..]).into_owned();
         self.entries()
@@ -43,7 +43,7 @@ impl<'a> Users<'a> {
             .collect()
     }
 
-    /// Removes a user; returns whether there was one.
+    /// Removes a user. Returns whether the user existed.
     pub fn remove(&self, name: &str) -> Result<bool> {
         if self.get(name)?.is_none() {
             return Ok(false);
@@ -55,7 +55,7 @@ impl<'a> Users<'a> {
         Ok(true)
     }
 
-    /// The secret that is kept with the users; stores `fresh` if there is none.
+    /// Returns the stored secret. Stores `fresh` first if there is none.
     pub fn secret(&self, fresh: &[u8]) -> Result<Vec<u8>> {
         let catalogue = self.store.catalogue();
         if let Some(kept) = self.store.engine().get(catalogue, SECRET)? {
