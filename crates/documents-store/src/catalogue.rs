@@ -4,7 +4,7 @@
 //! |---|---|
 //! | `c` and the collection's id | the collection's entry, as BSON |
 //! | `s` and the collection's id | the collection's statistics, updated by every batch |
-//! | `n` and the collection's id | the collection's note, an optional text of the caller |
+//! | `n` and the collection's id | the collection's note: opaque bytes of the caller, optional |
 //! | `f` | marker written when the catalogue is created |
 //! | `u` and a user's name | the user's record |
 

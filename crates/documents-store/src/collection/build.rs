@@ -1,4 +1,4 @@
-//! Creating and dropping indexes; building them beside writers.
+//! Creating and dropping indexes. Indexes are built while writers proceed.
 
 use std::sync::Arc;
 
@@ -13,20 +13,21 @@ use crate::engine::{Batch, Direction, KeyRange, PageLimit, PartitionId, Partitio
 use crate::error::{Result, StoreError};
 use crate::index::{BuildProgress, ID_INDEX, Index, IndexSpec};
 
-/// Maximum documents and bytes of one step of a build. Writers wait for at most one step.
+/// Maximum documents and bytes of one build step. A writer waits for at most one step.
 const STEP: PageLimit = PageLimit {
     entries: 1_000,
     bytes: 1 << 20,
 };
 
 impl Collection {
-    /// Creates an index and builds it over the present documents, beside writers. Returns when it is complete.
+    /// Creates an index and builds it over the existing documents while writers proceed. Returns when the index is
+    /// complete.
     ///
-    /// An index that is not complete when the process ends is removed at the next start.
+    /// An index that is incomplete when the process ends is removed at the next start.
     ///
     /// # Errors
-    /// [`StoreError::IndexExists`], [`StoreError::BuildCancelled`], and those of an entry that is not possible, such as
-    /// [`StoreError::DuplicateKey`]. The index does not exist then.
+    /// [`StoreError::IndexExists`], [`StoreError::BuildCancelled`], and errors of single documents, such as
+    /// [`StoreError::DuplicateKey`]. After an error of the build, the index is removed.
     pub fn create_index(&self, spec: IndexSpec, progress: Arc<BuildProgress>) -> Result<()> {
         let Some((index, partition)) = self.add_index(spec, progress)? else {
             return Ok(());
@@ -40,10 +41,10 @@ impl Collection {
         built
     }
 
-    /// Removes an index and frees its space. If it is being built, its build ends with [`StoreError::BuildCancelled`].
+    /// Removes an index and frees its space. A build in progress ends with [`StoreError::BuildCancelled`].
     ///
     /// # Errors
-    /// [`StoreError::IndexNotFound`], also for the index by `_id`.
+    /// [`StoreError::IndexNotFound`], also for the index on `_id`.
     pub fn drop_index(&self, name: &str) -> Result<IndexSpec> {
         let index = self.index(name)?;
         if name == ID_INDEX {
@@ -55,7 +56,7 @@ impl Collection {
         Ok(index.spec.as_ref().clone())
     }
 
-    /// Adds the index to the catalogue; returns it with its partition if it has to be built.
+    /// Adds the index to the catalogue. Returns the index with its partition if it must be built.
     fn add_index(
         &self,
         spec: IndexSpec,
@@ -88,7 +89,7 @@ impl Collection {
         self.set_indexes(writer, indexes)
     }
 
-    /// Writes the list of indexes to the catalogue and makes it the current one. The first argument proves that the
+    /// Writes the list of indexes to the catalogue, then makes the list current. The first argument proves that the
     /// caller holds the write lock.
     fn set_indexes(
         &self,
@@ -140,12 +141,12 @@ impl Collection {
                 Some(next) => from = next,
                 None => return self.complete(&mut writer, index),
             }
-            // A waiting writer comes first.
+            // Hands the lock to a waiting writer first.
             MutexGuard::unlock_fair(writer);
         }
     }
 
-    /// Adds the next documents to an index; returns the number to continue from, `None` behind the last document.
+    /// Adds the next documents to an index. Returns the number to continue from, or `None` after the last document.
     fn build_step(
         &self,
         writer: &mut Writer,

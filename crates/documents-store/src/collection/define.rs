@@ -1,4 +1,4 @@
-//! Dropping and renaming: first the catalogue changes, then the space is freed.
+//! Dropping and renaming of collections: the catalogue changes first, then the space is freed.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -13,8 +13,8 @@ use crate::history::{ChangeKind, Changes};
 use crate::store::Namespace;
 
 impl Collection {
-    /// Removes collections from the catalogue in one batch; with `db`, they are all of that database. Waiting writers
-    /// are refused.
+    /// Removes collections from the catalogue in one batch. `db` says that they are all collections of that database.
+    /// Waiting writers then fail.
     pub(crate) fn drop_all(collections: &[Arc<Self>], db: Option<&str>) -> Result<()> {
         let Some(first) = collections.first() else {
             return Ok(());
@@ -45,14 +45,14 @@ impl Collection {
         batch.remove(self.shared.catalogue, catalogue::note_key(self.id));
     }
 
-    /// Records a change of the collection as a whole.
+    /// Records a drop or rename of the collection in `changes`.
     fn record_change(&self, changes: &mut Changes, kind: ChangeKind, detail: &RawDocument) {
         let namespace = self.namespace();
         changes.push(kind, &namespace, Some(self.uuid), detail);
         changes.concern(namespace);
     }
 
-    /// Frees the space of a dropped collection. What cannot be removed now is removed at the next start.
+    /// Frees the space of a dropped collection. Partitions that cannot be removed now are removed at the next start.
     pub(crate) fn free(&self) {
         let indexes = self.index_list();
         let partitions = indexes
@@ -66,7 +66,7 @@ impl Collection {
         }
     }
 
-    /// Changes the name. In the same batch, drops the collection that has this name.
+    /// Renames the collection. In the same batch, drops `target`, the collection that has this name.
     pub(crate) fn rename(&self, to: &Namespace, target: Option<&Self>) -> Result<()> {
         let _writer = self.writer.lock();
         let _target_writer = target.map(|target| target.writer.lock());

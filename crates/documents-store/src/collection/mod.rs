@@ -1,4 +1,4 @@
-//! A collection: its documents by number, its indexes and its counts.
+//! A collection: its documents by record number, its indexes and its counters.
 
 mod build;
 mod define;
@@ -25,8 +25,8 @@ use crate::store::{Namespace, Shared};
 
 /// A collection of documents.
 ///
-/// Reads take no lock that a writer holds. The writes of one collection are serial; each is atomic with its index
-/// entries and counts.
+/// Reads take no lock that a writer holds. Writes to one collection are serial. Each batch of writes is atomic with its
+/// index entries and counters.
 pub struct Collection {
     shared: Arc<Shared>,
     id: u32,
@@ -45,11 +45,11 @@ pub struct Collection {
 /// State that only the holder of the write lock may change.
 struct Writer {
     statistics: Statistics,
-    /// By index id, an upper bound on the keys of that unique index.
+    /// For each unique index, by id: an upper bound of the index's keys.
     highest: std::collections::HashMap<u32, Bytes>,
 }
 
-/// Counts as readers see them.
+/// The counters as last published to readers.
 #[derive(Default)]
 struct Counts {
     documents: AtomicU64,
@@ -70,13 +70,13 @@ impl Counts {
 /// An index and its state.
 #[derive(Debug, Clone)]
 pub struct IndexStatus {
-    /// Its definition.
+    /// Definition of the index.
     pub spec: Arc<IndexSpec>,
-    /// Whether it can be scanned. An index of kind cache never can, and is always complete.
+    /// Whether the index can be scanned. An index of kind cache never can, and is always complete.
     pub complete: bool,
-    /// Whether some document has several entries.
+    /// Whether some document has or had several entries in the index.
     pub multikey: bool,
-    /// Progress of its build.
+    /// Progress of the index build.
     pub progress: Arc<BuildProgress>,
 }
 
@@ -92,7 +92,7 @@ impl From<&Index> for IndexStatus {
 }
 
 impl Collection {
-    /// Opens the partitions of a collection in the catalogue.
+    /// Opens the partitions that the collection's catalogue entry names.
     pub(crate) fn open(
         shared: Arc<Shared>,
         entry: CollectionEntry,
@@ -131,7 +131,7 @@ impl Collection {
         Ok(collection)
     }
 
-    /// Number of inserts that the collection can still take. Numbers of deleted documents are not reused.
+    /// Returns the number of inserts that the collection can still take. Numbers of deleted documents are not reused.
     pub fn inserts_left(&self) -> u64 {
         NUMBER_MAX.saturating_sub(self.next_number())
     }
@@ -145,57 +145,57 @@ impl Collection {
         );
     }
 
-    /// Database and name.
+    /// Returns the collection's database and name.
     pub fn namespace(&self) -> Namespace {
         self.namespace.read().clone()
     }
 
-    /// UUID: set at creation, kept by renames.
+    /// Returns the UUID, which is set at creation and kept by renames.
     pub fn uuid(&self) -> bson::Uuid {
         self.uuid
     }
 
-    /// Time of creation.
+    /// Returns the time of creation.
     pub fn created(&self) -> bson::DateTime {
         self.created
     }
 
-    /// The options it was created with.
+    /// Returns the options that the collection was created with.
     pub fn options(&self) -> &RawDocumentBuf {
         &self.options
     }
 
-    /// Exact number of documents.
+    /// Returns the exact number of documents.
     pub fn document_count(&self) -> u64 {
         self.counts.documents.load(Ordering::Acquire)
     }
 
-    /// Bytes of the largest document that was read or written since the collection was opened.
+    /// Returns the size in bytes of the largest document that was read or written since the collection was opened.
     pub fn largest_document_bytes(&self) -> usize {
         self.largest.bytes()
     }
 
-    /// Exact size of all documents together in bytes.
+    /// Returns the exact total size of all documents in bytes.
     pub fn document_bytes(&self) -> u64 {
         self.counts.bytes.load(Ordering::Acquire)
     }
 
-    /// Number of the next document to be inserted; all numbers in use are below.
+    /// Returns the record number of the next insert. All numbers in use are lower.
     pub fn next_number(&self) -> RecordNumber {
         self.counts.next_number.load(Ordering::Acquire)
     }
 
-    /// Approximate bytes that the documents take in the engine.
+    /// Returns the approximate bytes that the documents take in the engine.
     pub fn storage_bytes(&self) -> u64 {
         self.shared.engine.bytes(self.records.id)
     }
 
-    /// Returns whether the collection was dropped while this handle was kept.
+    /// Returns whether the collection was dropped after this handle was obtained.
     pub fn is_dropped(&self) -> bool {
         self.dropped.load(Ordering::Acquire)
     }
 
-    /// All indexes, in order of creation.
+    /// Returns the state of all indexes, in order of creation.
     pub fn indexes(&self) -> Vec<IndexStatus> {
         self.index_list()
             .iter()
@@ -203,7 +203,7 @@ impl Collection {
             .collect()
     }
 
-    /// Approximate bytes that the entries of an index take; 0 if there is no such index.
+    /// Returns the approximate bytes that an index's entries take; 0 if the index does not exist.
     pub fn index_bytes(&self, name: &str) -> u64 {
         let index = self.index(name).ok();
         let partition = index.and_then(|index| index.partition_id());
@@ -231,7 +231,8 @@ impl Collection {
         Ok(())
     }
 
-    /// The catalogue entry, with the given indexes and name in place of the current ones.
+    /// Builds the catalogue entry with this name and these indexes, of which those with an id in `multikey` become
+    /// multikey.
     fn entry(
         &self,
         namespace: &Namespace,
@@ -261,7 +262,7 @@ impl Collection {
     }
 }
 
-/// The partition that a catalogue entry names.
+/// Opens a partition that a catalogue entry names.
 fn existing_partition(
     engine: &dyn Engine,
     entry: &CollectionEntry,

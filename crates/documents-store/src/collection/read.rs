@@ -1,4 +1,4 @@
-//! Reading documents: by number, by `_id`, in number order, and by an index.
+//! Reading documents by number, by `_id`, in number order, and through an index.
 
 use std::collections::HashSet;
 use std::ops::Range;
@@ -13,7 +13,7 @@ use crate::error::{Result, StoreError};
 use crate::index::{ID_INDEX, Index, IndexBounds, IndexSpec};
 
 impl Collection {
-    /// The document with this number.
+    /// Returns the document with this number.
     pub fn get(&self, number: RecordNumber) -> Result<Option<Document>> {
         let bytes = self
             .shared
@@ -22,13 +22,14 @@ impl Collection {
         bytes.map(|bytes| self.document(bytes)).transpose()
     }
 
-    /// A record as a document; its size is noted.
+    /// Decodes a record, and counts its size towards the largest document.
     pub(super) fn document(&self, bytes: Bytes) -> Result<Document> {
         self.largest.note(bytes.len());
         Document::new(bytes)
     }
 
-    /// The number of the document with this `_id`. BSON numbers of different types are equal if their values are.
+    /// Returns the number of the document with this `_id`. BSON numbers of different types are equal if their values
+    /// are.
     pub fn number_by_id(&self, id: RawBsonRef<'_>) -> Result<Option<RecordNumber>> {
         let index = self.index(ID_INDEX)?;
         let Some(partition) = index.partition_id() else {
@@ -39,14 +40,15 @@ impl Collection {
         Ok(entry.and_then(|value| index.entry_number(&key, &value)))
     }
 
-    /// Scans the documents from a number on, in number order.
+    /// Scans documents in ascending order of their numbers, starting at `from`.
     ///
-    /// Beside writers, the scan returns each document once that exists throughout, and any of the others.
+    /// While writers proceed, the scan returns every document that exists throughout exactly once, and may return
+    /// documents that are inserted or deleted meanwhile.
     pub fn scan(&self, from: RecordNumber) -> Scan {
         self.scan_range(from..RecordNumber::MAX, Direction::Forward)
     }
 
-    /// Scans the documents of a range of numbers, in ascending or descending order.
+    /// Scans the documents in a range of numbers, in ascending or descending order.
     pub fn scan_range(&self, numbers: Range<RecordNumber>, direction: Direction) -> Scan {
         let range = KeyRange {
             start: record_key(numbers.start).to_vec(),
@@ -58,10 +60,10 @@ impl Collection {
         }
     }
 
-    /// Scans the numbers of the documents within bounds of an index, in index order, each once.
+    /// Scans the numbers of the documents within bounds of an index, in index order, each number once.
     ///
-    /// Beside writers, a document may be gone when the caller reads it, or have other values than its index entry:
-    /// callers check it against their filter.
+    /// While writers proceed, a document may be deleted or changed between its index entry's read and its own: callers
+    /// recheck each document against their filter.
     ///
     /// # Errors
     /// [`StoreError::IndexNotFound`] and [`StoreError::IndexNotReady`].
@@ -100,7 +102,7 @@ impl Collection {
     }
 }
 
-/// Documents with their numbers, in number order.
+/// Iterator over documents with their numbers, in number order.
 pub struct Scan {
     entries: Entries,
     largest: Arc<Largest>,
@@ -115,7 +117,7 @@ impl Iterator for Scan {
     }
 }
 
-/// Decodes a record entry.
+/// Decodes the number and the document of an engine entry.
 pub(super) fn decode_record((key, value): (Bytes, Bytes)) -> Result<(RecordNumber, Document)> {
     let number = record_number(&key).ok_or_else(|| StoreError::InvalidDocument {
         why: format!("a record key of {} bytes", key.len()),
@@ -123,16 +125,16 @@ pub(super) fn decode_record((key, value): (Bytes, Bytes)) -> Result<(RecordNumbe
     Ok((number, Document::new(value)?))
 }
 
-/// Numbers of documents, in the order of an index.
+/// Iterator over document numbers, in the order of an index.
 pub struct IndexScan {
     entries: Entries,
     index: Arc<Index>,
-    /// Numbers returned so far, if a document may have several entries.
+    /// Numbers returned so far, tracked only if a document may have several entries.
     seen: HashSet<RecordNumber>,
 }
 
 impl IndexScan {
-    /// The index.
+    /// Returns the definition of the scanned index.
     pub fn spec(&self) -> &IndexSpec {
         &self.index.spec
     }

@@ -1,4 +1,4 @@
-//! Checking that documents, index entries and counts agree.
+//! Checks that documents, index entries and counters agree.
 
 use std::sync::Arc;
 
@@ -9,26 +9,26 @@ use crate::engine::{Direction, KeyRange};
 use crate::error::{Result, StoreError};
 use crate::index::Index;
 
-/// Maximum number of problems that a report describes; more are only counted.
+/// Maximum number of problems that a report describes. Further problems are only counted.
 const PROBLEMS_MAX: usize = 100;
 
-/// Result of a check of a collection.
+/// Result of a collection's check.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct VerifyReport {
     /// Number of documents read.
     pub documents: u64,
-    /// Size of these documents in bytes.
+    /// Total size of the documents read, in bytes.
     pub bytes: u64,
     /// Number of index entries read.
     pub entries: u64,
     /// Descriptions of the first 100 problems.
     pub problems: Vec<String>,
-    /// Number of problems.
+    /// Number of all problems.
     pub problem_count: u64,
 }
 
 impl VerifyReport {
-    /// Returns whether everything agrees.
+    /// Returns whether no problem was found.
     pub fn is_clean(&self) -> bool {
         self.problem_count == 0
     }
@@ -42,11 +42,11 @@ impl VerifyReport {
 }
 
 impl Collection {
-    /// Reads everything and checks that each document is BSON, that each complete index has exactly the documents'
-    /// keys, and that the counts are right. Writers wait until the check ends.
+    /// Reads the whole collection and checks that each document is valid BSON, that each complete index has exactly the
+    /// documents' keys, and that the counters are right. Writers wait until the check ends.
     ///
     /// # Errors
-    /// Only those of reading: problems are in the report.
+    /// Only errors of reading. Problems found are in the report.
     pub fn verify(&self) -> Result<VerifyReport> {
         let writer = self.writer.lock();
         let mut report = VerifyReport::default();
@@ -94,7 +94,7 @@ impl Collection {
         }
     }
 
-    /// Looks a document's keys up in an index; returns how many it must have.
+    /// Checks that the index has every key of a document. Returns the number of keys.
     fn verify_keys(
         &self,
         report: &mut VerifyReport,

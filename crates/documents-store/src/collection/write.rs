@@ -1,4 +1,4 @@
-//! Writing documents together with their index entries and the counts, in atomic batches.
+//! Writing documents together with their index entries and the counters, in atomic batches.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -21,21 +21,21 @@ const BATCH_CHANGES_MAX: usize = 1_000;
 /// Bytes of new documents at which a batch is closed.
 pub const BATCH_BYTES: usize = 8 << 20;
 
-/// A change to make.
+/// A change of one document.
 #[derive(Debug, Clone, Copy)]
 pub enum Change<'a> {
     /// Inserts a document.
     Insert(&'a RawDocument),
     /// Replaces the document with this number by one with the same `_id`.
     Replace(RecordNumber, &'a RawDocument),
-    /// Like `Replace`, for an update of the old document: the history records only the difference.
+    /// Replaces like `Replace`, but the history records only the difference between the old and the new document.
     Update(RecordNumber, &'a RawDocument),
     /// Deletes the document with this number.
     Delete(RecordNumber),
 }
 
 impl Change<'_> {
-    /// The document to store.
+    /// Returns the document to store.
     fn document(&self) -> Option<&RawDocument> {
         match self {
             Self::Insert(document) | Self::Replace(_, document) | Self::Update(_, document) => {
@@ -65,26 +65,26 @@ pub(super) fn nests_too_deep(document: &RawDocument) -> bool {
 pub enum Changed {
     /// The document was inserted with this number.
     Inserted(RecordNumber),
-    /// The document was replaced; the old document.
+    /// The document was replaced. Holds the old document.
     Replaced(Document),
-    /// The document was deleted; the old document.
+    /// The document was deleted. Holds the old document.
     Deleted(Document),
-    /// There is no document with that number.
+    /// No document has that number.
     Absent,
 }
 
 impl Collection {
-    /// Makes changes in order, in atomic batches of at most 1,000.
+    /// Makes changes in order, in atomic batches of at most 1,000 changes.
     ///
-    /// The answers are in the order of the changes. With `ordered`, the first error ends the list. An error of the
-    /// engine always ends it: that error is the answer to every change of its batch, and nothing of the batch is
-    /// kept.
+    /// The results are in the order of the changes. If `ordered`, the first error ends the list. An error of the engine
+    /// always ends the list: each change of the failed batch gets the error as its result, and the whole batch is
+    /// rolled back.
     pub fn write(&self, changes: &[Change<'_>], ordered: bool) -> Vec<Result<Changed>> {
         self.write_numbered(changes, ordered, None)
     }
 
-    /// Like [`Collection::write`]; commits the outcomes of the statements in the same batches, if the write is
-    /// retryable.
+    /// Writes like [`Collection::write`]. For a retryable write, commits the outcomes of its statements in the same
+    /// batches.
     pub fn write_numbered(
         &self,
         changes: &[Change<'_>],
@@ -104,11 +104,11 @@ impl Collection {
         answers
     }
 
-    /// Makes all changes in one atomic batch, or none. The batch also replaces the note beside the documents. The
-    /// caller bounds the size of the batch.
+    /// Makes all changes in one atomic batch, or none. The batch also replaces the collection's note if one is passed.
+    /// The caller bounds the size of the batch.
     ///
     /// # Errors
-    /// The first error; nothing is changed then.
+    /// The first error. No change is made then.
     pub fn write_noted(&self, changes: &[Change<'_>], note: Option<&[u8]>) -> Result<Vec<Changed>> {
         let mut writer = self.writer.lock();
         let mut transaction = Transaction::new(self, &mut writer, changes.len());
@@ -123,7 +123,8 @@ impl Collection {
         Ok(changed)
     }
 
-    /// The note beside the documents. It is dropped with the collection.
+    /// Returns the note: opaque bytes that the caller stores with the collection. Dropping the collection drops the
+    /// note.
     ///
     /// # Errors
     /// Those of the engine.
@@ -132,7 +133,7 @@ impl Collection {
         self.shared.engine.get(self.shared.catalogue, &key)
     }
 
-    /// Inserts documents, each with an `_id`; see [`Collection::write`].
+    /// Inserts documents, each with an `_id`. Results are those of [`Collection::write`].
     pub fn insert_many(
         &self,
         documents: &[&RawDocument],
@@ -141,7 +142,7 @@ impl Collection {
         self.insert_many_numbered(documents, ordered, None)
     }
 
-    /// Inserts documents, each with an `_id`; see [`Collection::write_numbered`].
+    /// Inserts documents, each with an `_id`. Results are those of [`Collection::write_numbered`].
     pub fn insert_many_numbered(
         &self,
         documents: &[&RawDocument],
@@ -171,7 +172,8 @@ impl Collection {
             .expect("one change has one answer")
     }
 
-    /// Replaces a document by one with the same `_id`; returns the old document, `None` if there was none.
+    /// Replaces a document by one with the same `_id`. Returns the old document, or `None` if no document has this
+    /// number.
     pub fn replace(
         &self,
         number: RecordNumber,
@@ -180,7 +182,7 @@ impl Collection {
         self.write_one(Change::Replace(number, document))
     }
 
-    /// Deletes a document; returns the old document, `None` if there was none.
+    /// Deletes a document. Returns the old document, or `None` if no document has this number.
     pub fn delete(&self, number: RecordNumber) -> Result<Option<Document>> {
         self.write_one(Change::Delete(number))
     }
@@ -196,7 +198,7 @@ impl Collection {
         }
     }
 
-    /// Makes one batch of changes; returns whether to continue with the next.
+    /// Makes one batch of changes. Returns whether to continue with the next batch.
     fn write_chunk(
         &self,
         writer: &mut Writer,
@@ -238,7 +240,7 @@ impl Collection {
     }
 }
 
-/// Number of changes in the next batch: at least one.
+/// Returns the number of changes for the next batch, at least 1.
 fn chunk_len(changes: &[Change<'_>]) -> usize {
     let mut bytes = 0;
     let fits = |change: &&Change<'_>| {
@@ -253,24 +255,24 @@ fn chunk_len(changes: &[Change<'_>]) -> usize {
         .count()
 }
 
-/// Changes that are prepared, but not yet committed; reads through it see them.
+/// Staged changes that are not yet committed. Reads through the transaction see them.
 pub(super) struct Transaction<'a> {
     collection: &'a Collection,
     writer: &'a mut Writer,
     indexes: Arc<Vec<Arc<Index>>>,
     statistics: Statistics,
     writes: Vec<Write>,
-    /// Index in `writes` of each key.
+    /// For each partition and key: the index of its write in `writes`.
     positions: HashMap<(PartitionId, Bytes), usize>,
     /// Ids of the indexes that this transaction makes multikey.
     multikey: Vec<u32>,
-    /// Changes for the history, if there is one.
+    /// Changes for the history; `None` if no history is recorded.
     changes: Option<Changes>,
-    /// Indexes, in the call, of the changes that are made.
+    /// Indexes, in the call's list, of the changes that took effect.
     made: Vec<usize>,
 }
 
-/// Index entries to remove and to add.
+/// An index, its partition, the keys to remove and the keys to add.
 type EntryChange<'a> = (&'a Arc<Index>, PartitionId, Vec<Vec<u8>>, Vec<Vec<u8>>);
 
 impl<'a> Transaction<'a> {
@@ -368,7 +370,7 @@ impl<'a> Transaction<'a> {
         Ok(Changed::Deleted(old))
     }
 
-    /// Records a change for the history, if there is one.
+    /// Records a change for the history, if a history is recorded.
     fn record_change(&mut self, kind: ChangeKind, detail: &RawDocument) {
         if let Some(changes) = &mut self.changes {
             changes.document(kind, self.collection.uuid, detail);
@@ -406,7 +408,8 @@ impl<'a> Transaction<'a> {
             .transpose()
     }
 
-    /// Checks before it stages, so that a refused change leaves nothing.
+    /// Changes the index entries of a document. Checks all indexes before it stages any entry, so that a refused change
+    /// stages nothing.
     fn change_entries(
         &mut self,
         number: RecordNumber,
@@ -456,7 +459,7 @@ impl<'a> Transaction<'a> {
         Ok((index, partition, old, added))
     }
 
-    /// Refuses keys of a unique index that another document has.
+    /// Returns an error if another document has one of the keys in a unique index.
     fn check_unique(
         &mut self,
         index: &Index,
@@ -485,8 +488,9 @@ impl<'a> Transaction<'a> {
         Ok(())
     }
 
-    /// Returns whether a key lies above all keys of a unique index. If so, it becomes the upper bound, even if the
-    /// change is refused later: the bound need not be a key. So ascending keys, such as object ids, need no look-up.
+    /// Returns whether a key is above all keys of a unique index. If it is, the key becomes the new upper bound. The
+    /// bound stays valid if the change is refused later, because the bound need not be a key of the index. Ascending
+    /// keys, such as object ids, thus need no look-up.
     ///
     /// PERF: `cargo run --release -p forebay-documents-store --example bulk -- 1000000 int` (and `random`), two cores
     /// of an AMD EPYC, November 2026: 2.2 us a document where no look-up is needed, 11 us where each key needs one.
@@ -501,7 +505,7 @@ impl<'a> Transaction<'a> {
         Ok(above)
     }
 
-    /// The highest key of a partition; empty if there is none.
+    /// Returns the highest key of a partition, or an empty key if the partition is empty.
     fn highest_key(&self, partition: PartitionId) -> Result<Bytes> {
         let one = PageLimit {
             entries: 1,
@@ -537,7 +541,7 @@ impl<'a> Transaction<'a> {
         }
     }
 
-    /// Adds the entries of one document to an index that is being built.
+    /// Adds a document's entries to an index that is being built.
     pub(super) fn add_to_index(
         &mut self,
         index: &Arc<Index>,
@@ -572,12 +576,12 @@ impl<'a> Transaction<'a> {
         }
     }
 
-    /// Commits everything with the counts, atomically, and publishes the counts to readers.
+    /// Commits all staged writes with the counters in one batch, then publishes the counters to readers.
     pub(super) fn commit(self) -> Result<()> {
         self.commit_noted(None)
     }
 
-    /// Like [`commit`](Transaction::commit), with the outcomes of the changes that are made.
+    /// Commits like [`commit`](Transaction::commit), and stores the outcomes of the changes that took effect.
     fn commit_noted(self, note: Option<Outcomes<'_>>) -> Result<()> {
         if self.writes.is_empty() {
             return Ok(());
@@ -619,7 +623,7 @@ impl<'a> Transaction<'a> {
     }
 }
 
-/// `{_id}` of a document.
+/// Returns `{_id: …}` of a document.
 fn document_key(document: &RawDocument) -> RawDocumentBuf {
     let mut key = RawDocumentBuf::new();
     if let Ok(Some(id)) = document.get("_id") {
@@ -642,7 +646,7 @@ mod tests {
     use crate::index::IndexSpec;
     use crate::{IndexBounds, Store, StoreOptions};
 
-    /// `{_id: id, x: ...}`: arrays in arrays, or documents in documents.
+    /// Builds `{_id: id, x: …}` with `levels` levels of nested arrays or nested documents.
     fn deep(id: i32, levels: usize, arrays: bool) -> RawDocumentBuf {
         let mut writer = forebay_documents_query::element::Writer::new();
         writer.value("_id", RawBsonRef::Int32(id));
@@ -677,7 +681,7 @@ mod tests {
         assert!(report.is_clean() && report.documents == 1, "{report:?}");
     }
 
-    /// Stores of releases that did not check the depth may hold such documents.
+    /// Stores written by releases that did not check the depth may hold deeper documents.
     #[test]
     fn what_nests_too_deep_on_disk_is_indexed_reported_and_deleted() {
         let store = Store::open(StoreOptions::memory()).expect("a store in memory opens");

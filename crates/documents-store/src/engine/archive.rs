@@ -1,9 +1,9 @@
-//! fjall's table files, checked before it opens them.
+//! A check of fjall's table files before fjall opens them.
 //!
-//! The trailer of such a file has the position of its table of contents. fjall's reader allocates memory for the
-//! number of sections in the table of contents before it compares any checksum: one flipped bit in that number makes
-//! it allocate tens of gigabytes, and the process ends. fjall compares the checksums of everything else in tables,
-//! and [`manifest`](super::manifest) those of manifests.
+//! The trailer of a table file holds the position of the file's table of contents. fjall's reader allocates memory for
+//! the number of sections in the table of contents before it verifies any checksum. One flipped bit in that number
+//! makes it allocate tens of gigabytes, and the process ends. fjall verifies the checksums of everything else in
+//! tables, and [`manifest`](super::manifest) verifies those of manifests.
 
 use std::fs::File;
 use std::io;
@@ -17,9 +17,9 @@ const TRAILER_MAGIC: &[u8] = b"SFA!";
 const CONTENTS_MAGIC: &[u8] = b"TOC!";
 /// Bytes of the trailer: magic, version, kind of checksum, checksum, position and length of the table of contents.
 const TRAILER_BYTES: u64 = 4 + 1 + 1 + 16 + 8 + 8;
-/// Bytes of the trailer that hold the position.
+/// Byte range of the position in the trailer.
 const POSITION: std::ops::Range<usize> = 22..30;
-/// Bytes of magic and number of sections.
+/// Bytes of the table of contents before its sections: magic and number of sections.
 const CONTENTS_HEAD_BYTES: usize = 8;
 /// Minimum bytes of a section in the table of contents: position and length.
 const SECTION_BYTES_MIN: u64 = 16;
@@ -27,7 +27,7 @@ const SECTION_BYTES_MIN: u64 = 16;
 /// Checks every table file below a directory.
 ///
 /// # Errors
-/// [`StoreError::Corrupt`] with the file whose table of contents is longer than the file.
+/// [`StoreError::Corrupt`] with the file whose table of contents claims more sections than fit into the file.
 pub(crate) fn check(directory: &Path) -> Result<()> {
     let entries = match std::fs::read_dir(directory) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
@@ -52,8 +52,8 @@ fn list_failed(error: io::Error) -> StoreError {
     StoreError::io("check the tables", error)
 }
 
-/// Returns whether the table of contents fits into the file. True for other formats, and for damage that fjall
-/// notices.
+/// Returns whether the table of contents fits into the file. Returns true for other formats, and for damage that fjall
+/// detects itself.
 fn is_plausible(path: &Path) -> io::Result<bool> {
     let file = File::open(path)?;
     let file_bytes = file.metadata()?.len();

@@ -1,7 +1,7 @@
-//! A bound on the write buffers of all partitions together.
+//! A limit on the total size of all partitions' write buffers.
 //!
-//! fjall bounds the buffer of each partition alone. It also keeps a buffer that was written out until a later write
-//! lets its version go.
+//! fjall limits the write buffer of each partition separately. It also keeps a flushed buffer in memory until a later
+//! write releases the version that refers to it.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -10,42 +10,43 @@ use parking_lot::Mutex;
 
 use super::sealing::{AT_ONCE_MAX, Buffer};
 
-/// Snapshots that fjall must see closed before it looks which versions nothing reads any more.
+/// Number of closed snapshots after which fjall recomputes which versions are no longer read.
 const CLOSED_SNAPSHOTS: usize = 10_000;
-/// What fjall counts for an entry besides its key and its value.
+/// Bytes that fjall counts for an entry besides its key and its value.
 const ENTRY_BYTES: usize = 56;
-/// Looks for room without a buffer on its way to disk after which a batch is let in: waiting would not end.
+/// Number of consecutive checks that find no space and no flush in progress, after which a batch is admitted anyway:
+/// waiting longer would not free space.
 const IDLE_LOOKS_MAX: u32 = 500;
 
-/// The bound, and how much of it is taken.
+/// The limit on write buffers, and the current use of it.
 pub(super) struct Buffers {
-    /// Maximum bytes of buffers that are not on disk yet, as fjall counts them. Those on disk that are not let go yet
-    /// take as much again at most, and small entries take twice what fjall counts.
+    /// Maximum bytes of unflushed buffers, as fjall counts them: a quarter of the memory. Flushed buffers that fjall
+    /// has not released take at most as much again, and small entries take up to twice the bytes that fjall counts.
     bytes_max: u64,
     held: Mutex<Held>,
-    /// Whether buffers are kept that are on disk already.
+    /// Whether flushed buffers are still in memory.
     keeps_written: AtomicBool,
 }
 
 #[derive(Default)]
 struct Held {
-    /// Bytes of all buffers when they were last measured, and of the batches since.
+    /// Bytes of all unflushed buffers at the last measurement, and of the batches written since.
     buffered: u64,
     /// Bytes of batches that are being written.
     in_flight: u64,
-    /// Looks for room, one after another, that found no buffer on its way to disk.
+    /// Number of consecutive checks that found no space and no flush in progress.
     idle_looks: u32,
 }
 
-/// What a batch is to do.
+/// Whether a batch may be written now.
 pub(super) enum Admission<'a> {
-    /// Be written.
+    /// The batch may be written.
     Granted(Admitted<'a>),
-    /// Wait, after sealing these buffers.
+    /// The batch must wait. The caller first seals these buffers.
     Full(Vec<Buffer>),
 }
 
-/// A batch that was let in, until it is in the buffers.
+/// Reservation for an admitted batch. Dropping it counts the batch as written to the buffers.
 pub(super) struct Admitted<'a> {
     buffers: &'a Buffers,
     bytes: u64,
@@ -59,16 +60,16 @@ impl Drop for Admitted<'_> {
     }
 }
 
-/// What one look at all buffers says.
+/// Measurement of all buffers.
 #[derive(Default)]
 struct Look {
-    /// Bytes that are not on disk yet.
+    /// Bytes that are not flushed yet.
     buffered: u64,
-    /// Whether a sealed buffer is on its way to disk.
+    /// Whether a sealed buffer is being flushed or waits for its flush.
     is_writing: bool,
-    /// Whether buffers are kept that are on disk already.
+    /// Whether flushed buffers are still in memory.
     keeps_written: bool,
-    /// The buffers that are written to, with their bytes.
+    /// The active buffers, which take new writes, with their bytes.
     active: Vec<(u64, Buffer)>,
 }
 
@@ -94,7 +95,7 @@ impl Look {
     }
 }
 
-/// Bytes that a batch adds to the buffers.
+/// Returns the bytes that a batch adds to the buffers, as fjall counts them.
 pub(super) fn batch_bytes(batch: &super::Batch) -> u64 {
     let bytes = batch.writes.iter().map(|write| {
         ENTRY_BYTES + write.key.len() + write.value.as_ref().map_or(0, |value| value.len())
@@ -103,7 +104,7 @@ pub(super) fn batch_bytes(batch: &super::Batch) -> u64 {
 }
 
 impl Buffers {
-    /// Buffers that take at most `memory_bytes`, but for one batch that is larger than a quarter of it.
+    /// Limits the buffers to `memory_bytes`. Only one batch larger than a quarter of that may exceed the limit.
     pub(super) fn new(memory_bytes: u64) -> Buffers {
         Buffers {
             bytes_max: memory_bytes / 4,
@@ -112,7 +113,7 @@ impl Buffers {
         }
     }
 
-    /// Lets a batch in, if there is room for it. If not, returns the largest buffers, which are to be sealed.
+    /// Admits a batch if there is space for it. Otherwise, returns the largest buffers for the caller to seal.
     pub(super) fn admit(&self, database: &Database, bytes: u64) -> Admission<'_> {
         let mut held = self.held.lock();
         if !self.has_room(&held, bytes) {
@@ -137,13 +138,14 @@ impl Buffers {
         })
     }
 
-    /// A large batch finds room when half of it is free, however large it is.
+    /// Returns whether a batch may be admitted: if it fits, or, whatever its size, if half of the limit is free.
     fn has_room(&self, held: &Held, bytes: u64) -> bool {
         let taken = held.buffered + held.in_flight;
         taken + bytes <= self.bytes_max || taken <= self.bytes_max / 2
     }
 
-    /// The largest buffers; the others take a quarter of the room at most.
+    /// Returns the largest buffers. The remaining ones take at most a quarter of the limit, unless `AT_ONCE_MAX` cuts
+    /// the list.
     fn largest(&self, mut active: Vec<(u64, Buffer)>) -> Vec<Buffer> {
         active.sort_unstable_by_key(|(bytes, _)| *bytes);
         let mut left: u64 = active.iter().map(|(bytes, _)| bytes).sum();
@@ -158,8 +160,8 @@ impl Buffers {
         largest
     }
 
-    /// Releases the buffers that are on disk already, if the last look found some. The engine calls this after a
-    /// write, because fjall keeps the newest version from before the write.
+    /// Releases flushed buffers if the last measurement found any. The engine calls this after a write, because fjall
+    /// keeps the newest version from before the write.
     pub(super) fn release_written(&self, database: &Database) {
         if !self.keeps_written.swap(false, Ordering::Relaxed) {
             return;
@@ -190,7 +192,7 @@ mod tests {
     const MEMORY_BYTES: u64 = 16 << 20;
     const VALUE_BYTES: usize = 1 << 20;
 
-    /// Bytes of all buffers, those on disk that are kept included.
+    /// Returns the bytes of all buffers, including flushed ones that are still in memory.
     fn all_bytes(database: &Database) -> u64 {
         let keyspaces = database.supervisor.keyspaces.read().expect("no panic");
         let sizes = keyspaces
@@ -243,7 +245,7 @@ mod tests {
                 most = most.max(all_bytes(engine.database()));
             }
         });
-        // Half of the memory is for what small entries take besides.
+        // The other half of the memory is reserved for the overhead of small entries.
         assert!(
             most <= MEMORY_BYTES / 2 + 3 * VALUE_BYTES as u64,
             "{most} bytes"

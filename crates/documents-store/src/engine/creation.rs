@@ -1,7 +1,7 @@
-//! Directories of tables whose creation was cut short, or met a failed sync.
+//! Recovery of a tables directory after its creation was interrupted, or after a failed sync.
 //!
-//! fjall creates its journal before it marks the directory as its own, and refuses a journal in a directory without
-//! the mark.
+//! fjall creates its journal before the marker file that makes the directory its own. It refuses a directory that has a
+//! journal but no marker.
 
 use std::fs::{self, File};
 use std::io::{self, Write};
@@ -11,11 +11,11 @@ use super::journal;
 use super::synced::Position;
 use crate::error::{Result, StoreError};
 
-/// File with which fjall marks a directory as its own.
+/// Name of fjall's marker file.
 const MARK: &str = "version";
 
-/// Completes a directory before it is opened: syncs again what an earlier run may have failed to sync, or empties the
-/// directory if its creation was cut short.
+/// Repairs a directory before fjall opens it. Syncs again the files and folders that an earlier process may have failed
+/// to sync, or empties the directory if its creation was interrupted.
 ///
 /// # Errors
 /// [`StoreError::Io`] and [`StoreError::DiskFull`].
@@ -24,7 +24,7 @@ pub(crate) fn finish(directory: &Path, partitions: &Path) -> Result<()> {
         return clear(directory)
             .map_err(|error| StoreError::io("empty an unfinished directory", error));
     }
-    // The note is written when the tables have been opened for the first time.
+    // The `synced` file is written only after the tables have been opened for the first time.
     if Position::read(directory)?.is_none() {
         write_mark_again(directory).map_err(|error| StoreError::io("mark the tables", error))?;
     }
@@ -35,7 +35,8 @@ pub(crate) fn finish(directory: &Path, partitions: &Path) -> Result<()> {
     Ok(())
 }
 
-/// Returns whether the directory has no complete mark, no partition, and only empty journals.
+/// Returns whether the creation was interrupted: there is no complete marker and no partition, and all journals are
+/// empty.
 fn is_unfinished(directory: &Path, partitions: &Path) -> Result<bool> {
     let mark = read_mark(directory).map_err(|error| StoreError::io("read the mark", error))?;
     let was_used = mark.iter().any(|byte| *byte != 0) || Position::read(directory)?.is_some();
@@ -49,7 +50,8 @@ fn read_mark(directory: &Path) -> io::Result<Vec<u8>> {
     }
 }
 
-/// Writes the mark into a new file: after a failed sync, another sync of the same file proves nothing.
+/// Copies the marker to a new file and syncs that file. After a failed sync, a successful sync of the same file would
+/// prove nothing.
 fn write_mark_again(directory: &Path) -> io::Result<()> {
     let mark = read_mark(directory)?;
     if mark.is_empty() {
@@ -63,7 +65,7 @@ fn write_mark_again(directory: &Path) -> io::Result<()> {
     crate::directory::sync(directory)
 }
 
-/// Paths of the entries of a folder; empty if it does not exist.
+/// Returns the paths of a folder's entries. Returns an empty list if the folder does not exist.
 fn entries(folder: &Path) -> Result<Vec<PathBuf>> {
     let entries = match fs::read_dir(folder) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),

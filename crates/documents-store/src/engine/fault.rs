@@ -1,4 +1,4 @@
-//! An engine that fails on demand, for tests of its users.
+//! An engine with injected faults, for tests.
 
 use std::collections::HashSet;
 use std::io;
@@ -11,12 +11,12 @@ use super::{
 };
 use crate::error::{Result, StoreError};
 
-/// Error of a failing operation.
+/// Error of an injected fault.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Fault {
     /// No space left on the disk.
     DiskFull,
-    /// An error of the device.
+    /// An I/O error of the device.
     Broken,
 }
 
@@ -30,7 +30,7 @@ impl Fault {
     }
 }
 
-/// Countdown to one failure.
+/// Countdown to one fault.
 #[derive(Debug)]
 struct Fuse {
     left: AtomicI64,
@@ -52,7 +52,7 @@ impl Fuse {
         self.left.store(i64::from(after), Ordering::SeqCst);
     }
 
-    /// Counts an operation; returns the fault if it is the one to fail.
+    /// Counts an operation. Returns the fault if this operation is the one to fail.
     fn count(&self) -> Option<Fault> {
         let step = |left: i64| (left > Self::OUT).then(|| left - 1);
         let before = self
@@ -62,7 +62,7 @@ impl Fuse {
     }
 }
 
-/// Wraps an engine, and fails single operations before they have any effect.
+/// Wraps an engine, and makes single operations fail before they have any effect.
 pub struct FaultEngine {
     inner: Arc<dyn Engine>,
     commits: Fuse,
@@ -71,7 +71,7 @@ pub struct FaultEngine {
 }
 
 impl FaultEngine {
-    /// Wraps an engine; nothing fails yet.
+    /// Wraps an engine without any fault set.
     pub fn new(inner: Arc<dyn Engine>) -> Self {
         Self {
             inner,
@@ -81,22 +81,22 @@ impl FaultEngine {
         }
     }
 
-    /// Fails one commit, after `after` more that succeed.
+    /// Lets `after` commits succeed, then makes one fail.
     pub fn fail_commit(&self, after: u32, fault: Fault) {
         self.commits.set(after, fault);
     }
 
-    /// Fails one sync, after `after` more that succeed.
+    /// Lets `after` syncs succeed, then makes one fail.
     pub fn fail_sync(&self, after: u32, fault: Fault) {
         self.syncs.set(after, fault);
     }
 
-    /// Fails one read, after `after` more that succeed.
+    /// Lets `after` reads succeed, then makes one fail.
     pub fn fail_read(&self, after: u32, fault: Fault) {
         self.reads.set(after, fault);
     }
 
-    /// Returns whether a requested failure has not happened yet.
+    /// Returns whether a fault is set that has not occurred yet.
     pub fn has_fault(&self) -> bool {
         [&self.commits, &self.syncs, &self.reads]
             .iter()

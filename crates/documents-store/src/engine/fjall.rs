@@ -1,4 +1,4 @@
-//! The engine on disk: fjall, with a log-structured merge tree for each partition and one journal for all.
+//! The engine on disk: fjall, with an LSM tree for each partition and one journal for all partitions.
 
 use std::collections::{HashMap, HashSet};
 use std::io;
@@ -20,84 +20,83 @@ use super::{
 use crate::error::{Result, StoreError};
 use crate::options::StoreOptions;
 
-/// Block size of documents, which are scanned more than looked up: larger blocks compress better.
+/// Block size of document tables. Documents are scanned more often than looked up, and larger blocks compress better.
 const RECORD_BLOCK_BYTES: u32 = 16 << 10;
-/// Block size of index entries, which are looked up one by one.
+/// Block size of index tables, whose entries are looked up one by one.
 const INDEX_BLOCK_BYTES: u32 = 4 << 10;
-/// Write buffer of the catalogue, which is small: every batch rewrites a few keys.
+/// Write buffer size of the catalogue, which is small: every batch rewrites a few of its keys.
 const CATALOGUE_BUFFER_BYTES: u64 = 4 << 20;
-/// The smallest journal limit that fjall accepts.
+/// The lowest journal limit that fjall accepts.
 const JOURNAL_BYTES_MIN: u64 = 64 << 20;
 
-/// Maximum number of runs of new tables of a partition that wait to be merged. fjall itself stops writers at 30,
-/// likewise.
+/// Maximum number of level-0 runs of a partition that wait for compaction. fjall itself stops writers at 30.
 const NEW_RUNS_MAX: usize = 24;
-/// Interval at which a writer that waits for background work checks again.
+/// Interval at which a writer that waits for the background thread checks again.
 const THROTTLE_STEP: Duration = Duration::from_millis(2);
-/// Number of threads that write buffers out and merge tables. More than one would be wrong: a thread ends at its first
-/// failure, and another thread would then overwrite the manifest of the failed attempt (see [`manifest`]).
+/// Number of threads that flush write buffers and compact tables. More than one would be wrong: a thread ends at its
+/// first failure, and another thread would then overwrite the manifest of the failed attempt (see [`manifest`]).
 ///
 /// PERF: `examples/bulk.rs 2500000 random 3`, two shared cores, November 2026: 17.3, 15.7 and 16.1 us per document with
 /// one thread, 16.6, 17.5 and 17.0 us with two.
 const BACKGROUND_THREADS: usize = 1;
-/// Bytes that a probe for free space writes.
+/// Bytes written to check that the disk is not full.
 const PROBE_BYTES: usize = 1 << 20;
 
-/// A dropped partition that is smaller, and has no tables, is emptied by removing its entries.
+/// A dropped partition below these limits that has no tables is emptied by removing its entries, and reused.
 const SMALL_TREE: PageLimit = PageLimit {
     entries: 1_000,
     bytes: 1 << 20,
 };
-/// Bytes of a tree whose space is freed at once when it is dropped, although that writes out all write buffers.
+/// Size from which a dropped tree frees its disk space at once, although that flushes all write buffers.
 const LARGE_TREE_BYTES: u64 = 16 << 20;
-/// Maximum number of empty trees that are kept for new partitions.
+/// Maximum number of empty trees that are kept for reuse by new partitions.
 const SPARES_MAX: usize = 32;
 
-/// Folder of the partitions, in that of the tables.
+/// Folder of the partitions, within the folder of the tables.
 const PARTITIONS: &str = "keyspaces";
-/// Folder of the tree that lists the partitions, in that of the partitions.
+/// Folder of the tree that lists the partitions, within the folder of the partitions.
 pub(crate) const LIST: &str = "0";
 
-/// What the operator can do about damaged files.
+/// Advice to the operator about damaged files.
 pub(crate) const REMEDY: &str =
     "restore the data directory from a backup, or start on an empty one and import again";
 
-/// A store of partitions in one directory.
+/// An engine that stores its partitions in one directory.
 pub struct FjallEngine {
     directory: PathBuf,
     database: Database,
     write_buffer_bytes: u64,
     buffers: buffers::Buffers,
     sealing: sealing::Sealing,
-    /// Makes a writer wait that is ahead of the background thread.
+    /// Makes a writer that outruns the background thread sleep.
     pause: fn(Duration),
     partitions: RwLock<Partitions>,
     journal: synced::JournalSync,
     dropped: Dropped,
-    /// The first write that failed; no write is taken after it.
+    /// The first write that failed. All writes after it are refused.
     write_failure: Mutex<Option<StoreError>>,
-    /// Locked while the list of partitions changes.
+    /// Locked while the list of partitions is changed.
     list: Mutex<List>,
 }
 
-/// State of fjall's list of partitions.
+/// State of fjall's tree that lists the partitions.
 #[derive(Default)]
 struct List {
-    /// The number that the manifest had before it was set aside; `None` if it is not set aside.
+    /// The number that the manifest had before it was moved to another number; `None` if it was not moved.
     aside: Option<u64>,
-    /// Why the list must no longer change in this run.
+    /// The failure after which the list must not change until a restart.
     failure: Option<StoreError>,
 }
 
 impl List {
-    /// Sets the manifest aside after a change if fjall might overwrite it.
+    /// Moves the manifest to another number after a change if fjall might overwrite it.
     fn keep_safe(&mut self, folder: &Path, before: u64, is_changed: bool) -> Result<()> {
         let number = manifest::number(folder)?;
         if number == before {
             return Ok(());
         }
-        // A change takes one number, and a merge of the list takes another number. After a manifest was set aside,
-        // fjall may use its number again.
+        // A change takes one manifest number, and a compaction of the list takes another. After the manifest was moved
+        // to another number, fjall may use its former number again.
         let unmerged = self.aside.take().unwrap_or(before + 1);
         if !is_changed || number != unmerged {
             manifest::set_aside(folder)?;
@@ -107,8 +106,8 @@ impl List {
     }
 }
 
-/// The open partitions. A small one that is dropped is emptied and kept as a spare, as creating and deleting a tree
-/// takes dozens of syncs.
+/// The open partitions. A small partition that is dropped is emptied and kept as a spare, because creating and deleting
+/// a tree takes dozens of syncs.
 #[derive(Default)]
 struct Partitions {
     next_id: u32,
@@ -142,7 +141,7 @@ impl Partitions {
     }
 }
 
-/// The first letter of the names of partitions of a kind.
+/// Returns the first letter of the names of a kind's partitions.
 fn letter(kind: PartitionKind) -> &'static str {
     match kind {
         PartitionKind::Records => "r",
@@ -153,7 +152,7 @@ fn letter(kind: PartitionKind) -> &'static str {
 }
 
 impl FjallEngine {
-    /// Opens or creates the tables in `directory`, checking the journals first.
+    /// Opens or creates the tables in `directory`. Checks the journals first.
     ///
     /// # Errors
     /// [`StoreError::Corrupt`] for damaged files, [`StoreError::DiskFull`] and [`StoreError::Io`].
@@ -167,13 +166,13 @@ impl FjallEngine {
         let journals = journal::check(directory)?;
         let database = open_database(directory, options)?;
         check_tables(directory, &database, journals)?;
-        // fjall continues from the highest sequence number in the tables of partitions. A batch to a dropped
-        // partition, or an entry of the list of partitions, may have a higher one. Sequence numbers must only rise.
+        // Sequence numbers must only rise. fjall continues from the highest sequence number in the partitions' tables,
+        // but a batch for a dropped partition, or an entry of the list of partitions, may have a higher one.
         database
             .supervisor
             .seqno
             .fetch_max(journals.last_sequence.max(list_sequence) + 1);
-        // fjall syncs the folders of partitions, but not their names.
+        // fjall syncs the content of the partitions' folders, but not their directory entries.
         sync_folder(&partitions)?;
         journals.dropped.report();
         Ok(Self {
@@ -191,7 +190,7 @@ impl FjallEngine {
         })
     }
 
-    /// The unsynced end of the journal that opening dropped.
+    /// Returns the size of the unsynced end of the journal that was discarded at opening.
     pub fn dropped(&self) -> Dropped {
         self.dropped
     }
@@ -211,7 +210,7 @@ impl FjallEngine {
             PartitionKind::Records | PartitionKind::History => RECORD_BLOCK_BYTES,
             PartitionKind::Index | PartitionKind::Catalogue => INDEX_BLOCK_BYTES,
         };
-        // Writers seal a buffer before fjall asks for it.
+        // Twice the size at which writers seal the buffer, so that fjall itself never seals it.
         let asked_bytes = self.buffer_bytes(letter(kind)).saturating_mul(2);
         KeyspaceCreateOptions::default()
             .data_block_size_policy(BlockSizePolicy::all(block_bytes))
@@ -219,7 +218,7 @@ impl FjallEngine {
             .max_memtable_size(asked_bytes)
     }
 
-    /// Bytes from which on the write buffer of a partition of this name is sealed.
+    /// Returns the size in bytes above which the write buffer of this partition is sealed.
     fn buffer_bytes(&self, name: &str) -> u64 {
         if name.starts_with(letter(PartitionKind::Catalogue)) {
             CATALOGUE_BUFFER_BYTES
@@ -232,7 +231,7 @@ impl FjallEngine {
         translate(&self.directory, action, error)
     }
 
-    /// Translates the error of a write, and keeps the first: fjall takes no writes after it.
+    /// Translates the error of a write, and keeps the first one: fjall refuses all writes after it.
     fn write_failed(&self, action: &'static str, error: fjall::Error) -> StoreError {
         if matches!(error, fjall::Error::Poisoned) {
             return self.refused();
@@ -244,7 +243,7 @@ impl FjallEngine {
         error
     }
 
-    /// Returns why no writes are taken: the disk is still full, or something failed.
+    /// Returns why writes are refused: the disk is still full, or an earlier write failed.
     fn refused(&self) -> StoreError {
         if let Err(error @ StoreError::DiskFull { .. }) = self.probe() {
             return error;
@@ -258,7 +257,7 @@ impl FjallEngine {
         }
     }
 
-    /// Checks whether the disk takes a file.
+    /// Checks that a file can be written to the disk.
     fn probe(&self) -> Result<()> {
         let file = self.directory.join("probe");
         let written = std::fs::write(&file, vec![1; PROBE_BYTES]);
@@ -268,12 +267,11 @@ impl FjallEngine {
             .map_err(|error| StoreError::io("write a probe", error))
     }
 
-    /// Waits until the background thread has caught up with the partitions of a batch, and seals the full write
+    /// Waits until the background thread has caught up with the partitions of a batch, then seals the full write
     /// buffers of these partitions.
     ///
     /// # Errors
-    /// [`StoreError::ReadOnly`] and [`StoreError::DiskFull`] if the background thread has failed. The errors of a
-    /// sync.
+    /// [`StoreError::ReadOnly`] and [`StoreError::DiskFull`] if the background thread has failed. The errors of a sync.
     fn throttle(&self, keyspaces: &[Keyspace]) -> Result<()> {
         let is_full = |keyspace: &Keyspace| {
             keyspace.tree.active_memtable().size() > self.buffer_bytes(keyspace.name())
@@ -292,13 +290,13 @@ impl FjallEngine {
         self.seal(&full)
     }
 
-    /// Seals write buffers, so that the background thread writes them out.
+    /// Seals write buffers, so that the background thread flushes them.
     fn seal(&self, buffers: &[sealing::Buffer]) -> Result<()> {
         let sealed = self.sealing.seal(&self.database, buffers, || self.sync())?;
         sealed.map_err(|error| self.write_failed("write tables", error))
     }
 
-    /// Waits for the background thread while `is_behind` holds. Fails if that thread has failed.
+    /// Waits for the background thread while `is_behind` returns true. Fails if that thread has failed.
     fn wait_while(&self, is_behind: impl Fn() -> bool) -> Result<()> {
         while is_behind() {
             self.check_background()?;
@@ -307,7 +305,7 @@ impl FjallEngine {
         Ok(())
     }
 
-    /// Waits until the write buffers have room for a batch.
+    /// Waits until the write buffers have space for a batch.
     fn admit(&self, bytes: u64) -> Result<buffers::Admitted<'_>> {
         loop {
             match self.buffers.admit(&self.database, bytes) {
@@ -319,7 +317,7 @@ impl FjallEngine {
         }
     }
 
-    /// Checks that the background thread has not failed; writes nothing.
+    /// Checks that the background thread has not failed. Writes nothing.
     fn check_background(&self) -> Result<()> {
         let well = self.database.persist(PersistMode::Buffer);
         well.map_err(|error| self.write_failed("write tables", error))
@@ -329,16 +327,16 @@ impl FjallEngine {
         let keyspace = self.change_list("create a partition", || {
             self.database.keyspace(name, || self.keyspace_options(kind))
         })?;
-        // fjall syncs the folder of a partition, but not its name.
+        // fjall syncs the content of a partition's folder, but not its directory entry.
         sync_folder(&self.directory.join(PARTITIONS))?;
         Ok(keyspace)
     }
 
-    /// Creates or deletes a partition, unless the background thread has failed.
+    /// Creates or deletes a partition by `change`. Fails if the background thread has failed.
     ///
-    /// fjall lists the partitions in a separate tree. After a failed change of the list it may overwrite the list's
-    /// current manifest, also after a failed merge, which it does not report. So the manifest is set aside whenever
-    /// it may be that of a failed attempt: after an error, and after a merge.
+    /// fjall lists the partitions in a separate tree. After a failed change of the list, fjall may overwrite the list's
+    /// current manifest. The same holds after a failed compaction of the list, which fjall does not report. This
+    /// function therefore moves the manifest to another number after an error and after a compaction.
     fn change_list<T>(
         &self,
         action: &'static str,
@@ -361,7 +359,7 @@ impl FjallEngine {
         changed
     }
 
-    /// A name that no partition has.
+    /// Returns a name that no partition has.
     fn free_name(&self, kind: PartitionKind) -> String {
         let number = self.database.keyspace_count();
         let names = (number..).map(|number| format!("{}{number}", letter(kind)));
@@ -371,7 +369,8 @@ impl FjallEngine {
             .expect("numbers do not end")
     }
 
-    /// Frees a tree. A small one is emptied by a batch, which takes no sync, and kept as a spare; others are deleted.
+    /// Frees a tree. A small tree is emptied by a batch, which needs no sync, and kept as a spare. Other trees are
+    /// deleted.
     fn recycle(&self, keyspace: Keyspace) -> Result<()> {
         let room = self.partitions.read().spares.len() < SPARES_MAX;
         match self.small_contents(&keyspace)? {
@@ -384,7 +383,7 @@ impl FjallEngine {
         }
     }
 
-    /// All entries of a tree; `None` if there are many, or if some are in tables or are being written out.
+    /// Returns all entries of a tree. Returns `None` if there are many, or if some are in tables or sealed buffers.
     fn small_contents(&self, keyspace: &Keyspace) -> Result<Option<Page>> {
         if keyspace.disk_space() > 0 || keyspace.tree.sealed_memtable_count() > 0 {
             return Ok(None);
@@ -408,7 +407,8 @@ impl FjallEngine {
     }
 
     fn delete(&self, keyspace: Keyspace) -> Result<()> {
-        // The files are removed at once, so the batch that dropped them from the catalogue must be on the disk before.
+        // fjall removes the files at once, so the batch that removed the partition from the catalogue must be synced
+        // first.
         self.sync()?;
         let is_large = keyspace.disk_space() >= LARGE_TREE_BYTES;
         self.change_list("delete a partition", || {
@@ -420,7 +420,8 @@ impl FjallEngine {
         Ok(())
     }
 
-    /// Writes all write buffers out, so that fjall removes its older journals: these keep the files of deleted trees.
+    /// Seals all write buffers for flushing, so that fjall removes its older journals, which keep the files of deleted
+    /// trees alive.
     fn release_journals(&self) -> Result<()> {
         let keyspaces: Vec<Keyspace> = {
             let partitions = self.partitions.read();
@@ -437,7 +438,7 @@ impl FjallEngine {
         Ok(())
     }
 
-    /// Converts a batch for fjall; also returns the partitions that it changes.
+    /// Converts a batch to fjall's type. Also returns the partitions that the batch changes.
     fn prepare(&self, batch: Batch) -> (fjall::OwnedWriteBatch, Vec<Keyspace>) {
         let mut writes =
             fjall::OwnedWriteBatch::with_capacity(self.database.clone(), batch.writes.len())
@@ -463,14 +464,14 @@ impl FjallEngine {
     }
 }
 
-/// Opens the database. fjall panics on some kinds of damage, so a panic is reported as damage.
+/// Opens the database. fjall panics on some kinds of damage; a panic is reported as damage.
 fn open_database(directory: &Path, options: &StoreOptions) -> Result<Database> {
     let builder = Database::builder(directory)
         .cache_size(options.cache_bytes)
         .worker_threads(BACKGROUND_THREADS)
         .max_journaling_size(options.journal_bytes_max.max(JOURNAL_BYTES_MIN))
-        // A damaged compressed value would silently end recovery: the checksum of a batch covers only uncompressed
-        // values.
+        // Recovery would silently stop at a damaged compressed value, because a batch's checksum covers only the
+        // uncompressed values.
         .journal_compression(CompressionType::None)
         .manual_journal_persist(false);
     match std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| builder.open())) {
@@ -483,7 +484,7 @@ fn sync_folder(folder: &Path) -> Result<()> {
     crate::directory::sync(folder).map_err(|error| StoreError::io("sync a folder", error))
 }
 
-/// Checks that the list of partitions exists, as fjall deletes partitions that are not listed.
+/// Checks that the list of partitions exists, because fjall deletes partitions that are not listed.
 fn check_names(directory: &Path) -> Result<()> {
     let trees = directory.join(PARTITIONS);
     let names = trees.join(LIST);
@@ -502,7 +503,7 @@ fn check_names(directory: &Path) -> Result<()> {
     Ok(())
 }
 
-/// Checks that no table is newer than the journals: otherwise they have lost their end.
+/// Checks that no table has a newer sequence number than the journals. If one does, the end of the journals is lost.
 fn check_tables(directory: &Path, database: &Database, journals: journal::Journals) -> Result<()> {
     for name in database.list_keyspace_names() {
         let opened = database.keyspace(&name, KeyspaceCreateOptions::default);
@@ -546,7 +547,7 @@ pub(super) fn translate(directory: &Path, action: &'static str, error: fjall::Er
     }
 }
 
-/// Files that end too early or are missing are damage, not errors of the device.
+/// Translates an I/O error. Files that are missing or end too early are damage, not errors of the device.
 fn io_error(directory: &Path, action: &'static str, source: io::Error) -> StoreError {
     use io::ErrorKind::{InvalidData, NotFound, UnexpectedEof};
     match source.kind() {
@@ -586,7 +587,7 @@ impl Engine for FjallEngine {
     }
 
     fn drop_partition(&self, partition: PartitionId) -> Result<()> {
-        // Readers hold the lock for one page at most, so none sees what the next user of the tree writes.
+        // Readers hold the lock for at most one page, so no reader sees the entries of the tree's next user.
         let keyspace = {
             let mut partitions = self.partitions.write();
             partitions.names.retain(|_, id| *id != partition);

@@ -1,9 +1,9 @@
-//! fjall's journal files, checked before recovery.
+//! A check of fjall's journal files before recovery.
 //!
-//! fjall's recovery drops everything behind the first entry that it cannot read, and fails at a wrong checksum. It
-//! does not distinguish the torn tail that a kill leaves, the rest of unsynced pages after a power failure, and a
-//! flipped bit in the middle. This module distinguishes them before fjall opens the files: an unreadable batch is
-//! damage if it was synced, and the end of the journal if it was not.
+//! fjall's recovery drops everything after the first entry that it cannot read, and fails at a wrong checksum. It does
+//! not distinguish a write torn by a kill, unsynced pages lost in a power failure, and a bit flipped in the middle.
+//! This module distinguishes them before fjall opens the files: an unreadable batch is damage if it was synced, and the
+//! end of the journal if it was not.
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, Read, Write};
@@ -17,17 +17,17 @@ use super::fjall::REMEDY;
 use super::synced::Position;
 use crate::error::{Result, StoreError};
 
-/// File name of a journal.
+/// Returns the file name of a journal.
 pub(crate) fn name_of(id: u64) -> String {
     format!("{id}.jnl")
 }
 
-/// The number of the journal with this file name; `None` if it is not a journal.
+/// Returns the number of the journal with this file name, or `None` if the file is not a journal.
 pub(crate) fn id_of(name: &str) -> Option<u64> {
     name.strip_suffix(".jnl")?.parse().ok()
 }
 
-/// All journals in a directory, oldest first.
+/// Returns all journals in a directory, oldest first.
 fn journals(directory: &Path) -> Result<Vec<(u64, PathBuf)>> {
     let entries = match std::fs::read_dir(directory) {
         Ok(entries) => entries,
@@ -64,27 +64,27 @@ fn damaged(path: &Path, why: String) -> StoreError {
 /// Result of a check of the journals.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) struct Journals {
-    /// The highest sequence number in them; 0 if they hold no batch.
+    /// The highest sequence number in the journals; 0 if they hold no batch.
     pub(crate) last_sequence: u64,
-    /// Whether there has been only one journal ever, which then holds everything that was ever written.
+    /// Whether only one journal has ever existed, which then holds every batch ever written.
     pub(crate) only: bool,
-    /// How far the journals are on the disk: up to their end, after the check.
+    /// How far the journals are synced. After the check, that is their end.
     pub(crate) synced: Position,
-    /// What was cut off because it was incomplete and had never been synced.
+    /// The incomplete, never synced end that was cut off.
     pub(crate) dropped: Dropped,
 }
 
-/// The end of a journal that recovery dropped: unsynced writes of which a power failure or a kill left a part.
+/// The end of the journal that recovery discarded: unsynced writes that a power failure or a kill left incomplete.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Dropped {
-    /// Dropped bytes.
+    /// Number of discarded bytes.
     pub bytes: u64,
-    /// Number of batches whose end is in these bytes.
+    /// Number of batches that end within these bytes.
     pub batches: u64,
 }
 
 impl Dropped {
-    /// Logs a warning if anything was dropped.
+    /// Logs a warning if anything was discarded.
     pub(crate) fn report(self) {
         if self != Self::default() {
             let Self { bytes, batches } = self;
@@ -98,15 +98,15 @@ impl Dropped {
 }
 
 impl Journals {
-    /// Returns whether the highest sequence number in the tables is consistent with the journals: a batch in a table
-    /// is also in a journal, or older than all of them. A journal is removed only when there is a newer one.
+    /// Returns whether the highest sequence number in the tables is consistent with the journals. A batch in a table
+    /// must also be in a journal, or be older than all journals. A journal is removed only when a newer one exists.
     pub(crate) fn fit(&self, in_table: u64) -> bool {
         let holds_batches = self.last_sequence > 0;
         in_table <= self.last_sequence || !(holds_batches || self.only)
     }
 }
 
-/// Checks all journals of a directory before recovery. When it returns, all of them are on the disk.
+/// Checks all journals of a directory before recovery. All of them are synced when the function returns.
 ///
 /// The newest journal is cut off at the first batch that cannot be read, unless that batch was synced.
 ///
@@ -119,7 +119,7 @@ pub(crate) fn check(directory: &Path) -> Result<Journals> {
     };
     let mut sequence = 0;
     for (_, path) in sealed {
-        // fjall syncs a journal before it starts the next.
+        // fjall syncs a journal before it starts the next one, so all bytes of this journal were synced.
         let bytes = read(path)?;
         scan(&bytes, bytes.len(), &mut sequence).map_err(|why| damaged(path, why))?;
     }
@@ -153,7 +153,7 @@ pub(crate) fn all_empty(directory: &Path) -> Result<bool> {
     Ok(true)
 }
 
-/// Result of a check without journals, which is right only for a new directory.
+/// Returns the result for a directory without journals. Only a new directory may have none.
 fn no_journals(directory: &Path) -> Result<Journals> {
     if directory.join("version").exists() || Position::read(directory)?.is_some() {
         Err(damaged(directory, "the journal is missing".to_owned()))
@@ -162,7 +162,7 @@ fn no_journals(directory: &Path) -> Result<Journals> {
     }
 }
 
-/// Bytes of the newest journal that are known to be on the disk.
+/// Returns the number of bytes of the newest journal that are known to be synced.
 fn synced_length(directory: &Path, newest: u64) -> Result<usize> {
     let synced = Position::read(directory)?.unwrap_or_default();
     if synced.journal > newest {
@@ -178,7 +178,7 @@ fn synced_length(directory: &Path, newest: u64) -> Result<usize> {
         .map_err(|_| damaged(directory, "its note of what is synced is wrong".to_owned()))
 }
 
-/// Reads a journal up to its last byte that is not zero.
+/// Reads a journal up to its last non-zero byte.
 fn read(path: &Path) -> Result<Vec<u8>> {
     let bytes = File::open(path).and_then(|file| {
         let end = data_end(&file)?;
@@ -192,7 +192,7 @@ fn read(path: &Path) -> Result<Vec<u8>> {
     Ok(bytes)
 }
 
-/// End of the data of a file. Journals are preallocated, and the rest would take time to read.
+/// Returns the end of a file's data. Journals are preallocated, and reading the empty rest would take time.
 fn data_end(file: &File) -> io::Result<u64> {
     let mut end = 0;
     loop {
@@ -208,10 +208,10 @@ fn data_end(file: &File) -> io::Result<u64> {
     Ok(end)
 }
 
-/// Replaces a journal by this prefix of it, and syncs it.
+/// Replaces a journal by `bytes`, a prefix of it, and syncs it.
 ///
-/// Unsynced batches are written again: a failed sync may have left them in pages that are only in memory, but that
-/// the kernel counts as written. Another sync of the same file would prove nothing.
+/// Unsynced batches are written again. After a failed sync, they may be only in page-cache pages that the kernel
+/// considers clean, so that another sync of the same file would prove nothing.
 fn rewrite(path: &Path, bytes: &[u8]) -> Result<()> {
     let written = || {
         let temporary = path.with_extension("new");
@@ -228,25 +228,25 @@ fn rewrite(path: &Path, bytes: &[u8]) -> Result<()> {
     written().map_err(|error| StoreError::io("rewrite the end of the journal", error))
 }
 
-/// Last bytes of every complete batch.
+/// Magic bytes at the end of every complete batch.
 const TRAILER: &[u8] = b"FJL\x03";
-/// Tags of entries.
+/// Tags of journal entries.
 const START: u8 = 1;
 const ITEM: u8 = 2;
 const FINISH: u8 = 3;
 const CLEAR: u8 = 4;
 /// Bytes of a batch before its items: tag, number of items, sequence number.
 const HEAD_BYTES: usize = 1 + 4 + 8;
-/// Bytes of a batch behind its items: tag, checksum of the items, trailer.
+/// Bytes of a batch after its items: tag, checksum of the items, magic bytes.
 const FINISH_BYTES: usize = 1 + 8 + TRAILER.len();
-/// A larger step between the sequence numbers of two batches in a journal is damage.
+/// Maximum step between the sequence numbers of two consecutive batches. A larger step is damage.
 const SEQUENCE_STEP_MAX: u64 = 1 << 32;
 
-/// Why an entry cannot be read.
+/// Why a batch cannot be read.
 enum ReadError {
-    /// The bytes end within the entry.
+    /// The bytes end within the batch.
     Short,
-    /// The bytes are not an entry.
+    /// The bytes are not a valid batch.
     Bad(&'static str),
 }
 
@@ -260,7 +260,8 @@ impl ReadError {
 }
 
 /// Reads a journal batch by batch, and returns the end of the last complete batch. `sequence` is the last sequence
-/// number of all journals so far. The first `synced` bytes are on the disk: an unreadable batch there is damage.
+/// number of all journals read so far. The first `synced` bytes were synced, so an unreadable batch within them is
+/// damage.
 fn scan(bytes: &[u8], synced: usize, sequence: &mut u64) -> std::result::Result<usize, String> {
     let mut at = 0;
     while at < bytes.len() {
@@ -282,7 +283,7 @@ fn scan(bytes: &[u8], synced: usize, sequence: &mut u64) -> std::result::Result<
     Ok(at)
 }
 
-/// Bytes of the complete batches at the beginning of `bytes`; their checksums are not verified.
+/// Returns the total bytes of the complete batches at the beginning of `bytes`. Does not verify their checksums.
 pub(crate) fn whole_batches(bytes: &[u8]) -> usize {
     let mut at = 0;
     while let Ok((next, _)) = batch(bytes, at) {
@@ -291,12 +292,12 @@ pub(crate) fn whole_batches(bytes: &[u8]) -> usize {
     at
 }
 
-/// Returns whether the bytes may be the beginning of a batch.
+/// Returns whether the bytes may be the beginning of an incomplete batch.
 pub(crate) fn may_go_on(bytes: &[u8]) -> bool {
     matches!(batch(bytes, 0), Err(ReadError::Short))
 }
 
-/// Number of trailers that are followed by another batch or by the end.
+/// Counts the ends of batches: occurrences of the magic bytes that are followed by another batch or by the end.
 fn ends_of_batches(bytes: &[u8]) -> u64 {
     let trailers = bytes
         .windows(TRAILER.len())
@@ -309,7 +310,7 @@ fn ends_of_batches(bytes: &[u8]) -> u64 {
     ends.count() as u64
 }
 
-/// Reads one batch, and checks that it is complete and newer than the one before. Returns its end and its sequence
+/// Reads one batch, and checks that it is complete and newer than the batch before. Returns its end and its sequence
 /// number.
 fn checked_batch(
     bytes: &[u8],
@@ -418,7 +419,7 @@ impl Reader<'_> {
 mod tests {
     use super::*;
 
-    /// A batch of one item with a key of 3 and a value of 4 bytes.
+    /// Builds a batch of one item with a key of 3 bytes and a value of 4 bytes.
     fn one_batch(sequence: u64) -> Vec<u8> {
         let mut bytes = vec![START];
         bytes.extend_from_slice(&1_u32.to_le_bytes());
@@ -441,7 +442,7 @@ mod tests {
         [one_batch(1), one_batch(2), one_batch(5)].concat()
     }
 
-    /// Scans bytes all of which were synced.
+    /// Scans bytes that were all synced.
     fn scan_synced(bytes: &[u8]) -> std::result::Result<usize, String> {
         scan(bytes, bytes.len(), &mut 0)
     }
@@ -474,7 +475,7 @@ mod tests {
         }
     }
 
-    /// Damage of any byte is noticed, except in the last sequence number: a higher number there changes nothing.
+    /// Damage of any byte is detected, except in the last sequence number, where a higher number has no effect.
     #[test]
     fn what_was_synced_and_cannot_be_read_is_damage_and_otherwise_the_end() {
         let bytes = three_batches();
@@ -486,7 +487,7 @@ mod tests {
             assert!(scan_synced(&damaged).is_err(), "byte {at}");
             let before = at / batch * batch;
             let end = scan(&damaged, before, &mut 0).expect("nothing synced is damaged");
-            // A sequence number that is too high is noticed at the next batch.
+            // A sequence number that is too high is detected at the next batch.
             assert!(end == before || end == before + batch, "byte {at}");
         }
     }

@@ -1,14 +1,14 @@
-//! The manifests of partitions: checked before fjall reads them, and kept from being overwritten.
+//! Checks of partitions' manifests before fjall reads them, and protection of the current manifest against overwriting.
 //!
-//! A manifest lists the tables of a partition. The file `current` names the manifest `v<number>` that is in force:
-//! its number (8 bytes, little-endian), its XXH3-128 checksum (16 bytes) and the kind of checksum (1 byte, 0). fjall
-//! 3 writes the checksum and does not compare it, and a manifest with a flipped bit may list fewer tables than there
-//! are.
+//! A manifest lists the tables of a partition. The file `current` identifies the current manifest, `v<number>`: its
+//! number (8 bytes, little-endian), its XXH3-128 checksum (16 bytes) and the kind of checksum (1 byte, 0). fjall 3
+//! writes the checksum but does not verify it, and a manifest with a flipped bit may omit tables.
 //!
-//! fjall writes a manifest, syncs it, names it in a new `current`, and syncs `current` and the folder. If one of the
-//! last two syncs fails, `current` names the manifest, but fjall considers it not written: the next attempt
-//! overwrites it. A power failure during that attempt would leave a `current` that does not match its manifest.
-//! [`set_aside`] prevents that.
+//! fjall writes a manifest, syncs it, writes a new `current` that refers to it, and syncs `current` and the folder. If
+//! one of the last two syncs fails, `current` refers to the new manifest, but fjall considers that manifest not
+//! written, and its next attempt overwrites the file. A power failure during that attempt would leave a `current` that
+//! does not match its manifest. [`set_aside`] prevents that by moving the current manifest to a number that fjall does
+//! not use.
 
 use std::fs::{self, File};
 use std::io::{self, Write};
@@ -22,9 +22,9 @@ use xxhash_rust::xxh3::xxh3_128;
 use super::fjall::{LIST, REMEDY, translate};
 use crate::error::{Result, StoreError};
 
-/// Name of the file that names a partition's manifest.
+/// Name of the file that identifies a partition's current manifest.
 const CURRENT: &str = "current";
-/// Distance between the number of a manifest that is set aside and the numbers that fjall uses until the next start.
+/// Added to the number of a manifest to move it beyond the numbers that fjall uses until the next start.
 const ASIDE: u64 = 1 << 32;
 
 /// Content of the file `current`.
@@ -57,7 +57,7 @@ impl Current {
     }
 }
 
-/// The number of the current manifest.
+/// Returns the number of the current manifest.
 ///
 /// # Errors
 /// [`StoreError::Io`], and [`StoreError::Corrupt`] for a malformed `current`.
@@ -72,7 +72,7 @@ fn read_current(partition: &Path) -> Result<Current> {
     Current::decode(&bytes).ok_or_else(|| damaged(&path))
 }
 
-/// Copies the current manifest to a number that fjall does not use in this run, and makes the copy current.
+/// Copies the current manifest to a number that fjall does not use until the next start, and makes the copy current.
 ///
 /// # Errors
 /// [`StoreError::Io`] and [`StoreError::DiskFull`].
@@ -100,10 +100,10 @@ fn write_synced(path: &Path, bytes: &[u8]) -> io::Result<()> {
     file.sync_all()
 }
 
-/// Checks the manifests of all partitions, each in a directory below `partitions`.
+/// Checks the manifests of all partitions, each in its own directory below `partitions`.
 ///
 /// # Errors
-/// [`StoreError::Corrupt`] for a manifest that is not as it was written.
+/// [`StoreError::Corrupt`] for a manifest that does not match its checksum.
 pub(crate) fn check(partitions: &Path) -> Result<()> {
     let found = match fs::read_dir(partitions) {
         Ok(found) => found,
@@ -119,7 +119,7 @@ pub(crate) fn check(partitions: &Path) -> Result<()> {
             Err(error) => return Err(error),
         }
     }
-    // The list comes first, as the others are judged by it.
+    // The list of partitions comes first: it decides whether damage to another partition matters.
     damages.sort_by_key(|(name, _)| name != LIST);
     for (name, damage) in damages {
         if name == LIST || is_listed(partitions, name.to_str().unwrap_or_default())? {
@@ -129,7 +129,8 @@ pub(crate) fn check(partitions: &Path) -> Result<()> {
     Ok(())
 }
 
-/// Returns whether the partition in this folder is listed. Any part of a deleted one may be left; fjall removes it.
+/// Returns whether the partition in this folder is listed. Deleted partitions may leave files behind, which fjall
+/// removes.
 fn is_listed(partitions: &Path, folder: &str) -> Result<bool> {
     let Ok(number) = folder.parse::<u64>() else {
         return Ok(true);
@@ -145,9 +146,9 @@ fn is_listed(partitions: &Path, folder: &str) -> Result<bool> {
         .is_some())
 }
 
-/// The highest sequence number in the list of partitions; 0 if there is no list. fjall does not continue from it,
-/// although it reuses the number of a partition whose folder a power failure removed: the new entry must have the
-/// higher sequence number.
+/// Returns the highest sequence number in the list of partitions, or 0 if there is no list. fjall does not continue
+/// from it. If a power failure removed a partition's folder, fjall reuses the partition's number, and the new list
+/// entry must have a higher sequence number than the old one.
 ///
 /// # Errors
 /// [`StoreError::Corrupt`] for a damaged list, and [`StoreError::Io`].
@@ -157,7 +158,7 @@ pub(crate) fn list_sequence(partitions: &Path) -> Result<SeqNo> {
     Ok(highest.unwrap_or(0))
 }
 
-/// Opens the list of partitions, if there is one. fjall must not have it open.
+/// Opens the list of partitions if it exists. fjall must not have it open.
 fn open_list(partitions: &Path) -> Result<Option<AnyTree>> {
     let list = partitions.join(LIST);
     if !list.join(CURRENT).exists() {
@@ -165,7 +166,7 @@ fn open_list(partitions: &Path) -> Result<Option<AnyTree>> {
     }
     let counter = SequenceNumberCounter::default;
     let config = lsm_tree::Config::new(&list, counter(), counter());
-    // It panics on some kinds of damage.
+    // `open` panics on some kinds of damage.
     match catch_unwind(AssertUnwindSafe(|| config.open())) {
         Ok(opened) => opened
             .map(Some)
@@ -187,8 +188,8 @@ fn damaged(file: &Path) -> StoreError {
     }
 }
 
-/// Compares a manifest with its checksum. A partition without `current`, or without any manifest, may be a dropped
-/// one whose removal was cut short; fjall handles that.
+/// Verifies a manifest's checksum. Accepts a partition without `current` or without any manifest: it may have been
+/// dropped and only partly removed, which fjall handles.
 fn check_partition(partition: &Path) -> Result<()> {
     let path = partition.join(CURRENT);
     let current = match fs::read(&path) {

@@ -1,4 +1,4 @@
-//! The engine in memory: ordered maps behind one lock.
+//! The engine in memory: ordered maps under one lock.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::ops::Bound;
@@ -13,7 +13,7 @@ use super::{
 };
 use crate::error::{Result, StoreError};
 
-/// Keeps everything in memory until it is dropped.
+/// An engine that keeps all partitions in memory until it is dropped.
 #[derive(Default)]
 pub struct MemoryEngine {
     state: RwLock<State>,

@@ -1,7 +1,7 @@
 //! Ordered key-value engines: partitions of sorted keys, written by atomic batches across partitions.
 //!
-//! Reads return pages, not long-lived iterators: a page copies nothing (bytes are shared) and holds no lock and no
-//! snapshot once it is returned. The next page starts at a key, so that a scan may take any time beside writers.
+//! Reads return pages, not long-lived iterators. A page copies nothing (its bytes are shared) and holds no lock and no
+//! snapshot once it is returned. The next page starts at a key, so that a slow scan does not hold up writers.
 
 pub(crate) mod archive;
 mod buffers;
@@ -27,20 +27,20 @@ pub type Bytes = ::fjall::Slice;
 /// Maximum bytes of a key.
 pub const KEY_BYTES_MAX: usize = 60_000;
 
-/// Identifies a partition of an open engine. Ids are not stored: after opening, a partition is found by its name.
+/// Identifies a partition of an open engine. Ids are not stored: after opening, partitions are found by name.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct PartitionId(pub(crate) u32);
 
 /// An open partition and its name.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Partition {
-    /// Valid until the engine is closed or the partition is dropped; never reused while the engine is open.
+    /// Valid until the engine is closed or the partition is dropped. Never reused while the engine is open.
     pub id: PartitionId,
-    /// Kept across restarts. May be reused once the partition is dropped.
+    /// Name of the partition, kept across restarts. May be reused once the partition is dropped.
     pub name: String,
 }
 
-/// Direction in which a range is read.
+/// Order in which a range is read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Direction {
     /// Ascending keys.
@@ -55,17 +55,17 @@ pub enum Direction {
 pub struct KeyRange {
     /// The first key of the range.
     pub start: Vec<u8>,
-    /// The first key behind the range; `None` is the end of the partition.
+    /// The first key after the range; `None` extends the range to the end of the partition.
     pub end: Option<Vec<u8>>,
 }
 
 impl KeyRange {
-    /// All keys.
+    /// Returns the range of all keys.
     pub fn all() -> Self {
         Self::default()
     }
 
-    /// The keys that begin with `prefix`.
+    /// Returns the range of the keys that begin with `prefix`.
     pub fn prefix(prefix: &[u8]) -> Self {
         Self {
             start: prefix.to_vec(),
@@ -78,7 +78,7 @@ impl KeyRange {
         self.end.as_ref().is_some_and(|end| *end <= self.start)
     }
 
-    /// Removes everything up to and including `key` in the given direction.
+    /// Excludes `key` and all keys before it in this direction.
     pub fn advance_past(&mut self, key: &[u8], direction: Direction) {
         match direction {
             Direction::Forward => {
@@ -91,7 +91,7 @@ impl KeyRange {
     }
 }
 
-/// The lowest key above every key that begins with `prefix`; `None` if there is none.
+/// Returns the lowest key above every key that begins with `prefix`, or `None` if no such key exists.
 pub fn successor(prefix: &[u8]) -> Option<Vec<u8>> {
     let kept = prefix.iter().rposition(|byte| *byte != 0xFF)?;
     let mut key = prefix[..=kept].to_vec();
@@ -102,30 +102,30 @@ pub fn successor(prefix: &[u8]) -> Option<Vec<u8>> {
 /// Limits of a page.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct PageLimit {
-    /// At most this many entries.
+    /// Maximum number of entries.
     pub entries: usize,
-    /// No further entry once keys and values take this many bytes.
+    /// Bytes of keys and values from which no further entry is added.
     pub bytes: usize,
 }
 
-/// Keys and values in the order of reading.
+/// Keys and values in reading order.
 pub type Page = Vec<(Bytes, Bytes)>;
 
-/// One change of a batch.
+/// The new value, or the removal, of one key.
 #[derive(Debug, Clone)]
 pub struct Write {
     /// The partition.
     pub partition: PartitionId,
     /// The key.
     pub key: Bytes,
-    /// Its new value; `None` removes the key.
+    /// The new value; `None` removes the key.
     pub value: Option<Bytes>,
 }
 
-/// Changes that are committed together or not at all. Each key of a partition appears at most once.
+/// Writes that are committed together or not at all. Each key of a partition appears at most once.
 #[derive(Debug, Clone, Default)]
 pub struct Batch {
-    /// The changes.
+    /// The writes, in any order.
     pub writes: Vec<Write>,
 }
 
@@ -151,33 +151,33 @@ impl Batch {
 
 /// An ordered key-value engine.
 ///
-/// All methods may be called from any thread at any time. Reads see every batch that was committed before them.
+/// All methods may be called from any thread at any time. Reads see every batch committed before them.
 pub trait Engine: Send + Sync + 'static {
-    /// Creates an empty partition, whose name the engine chooses.
+    /// Creates an empty partition. The engine chooses its name.
     fn create_partition(&self, kind: PartitionKind) -> Result<Partition>;
 
-    /// Opens the partition with this name; creates it if there is none.
+    /// Opens the partition with this name. Creates it if it does not exist.
     fn open_partition(&self, name: &str, kind: PartitionKind) -> Result<Partition>;
 
-    /// Opens the partition with this name, if there is one.
+    /// Opens the partition with this name. Returns `None` if it does not exist.
     fn existing_partition(&self, name: &str) -> Result<Option<Partition>>;
 
-    /// Drops a partition and frees its space. Unknown ids are ignored. The caller no longer writes to it.
+    /// Drops a partition and frees its space. Ignores unknown ids. The caller must not write to the partition any more.
     fn drop_partition(&self, partition: PartitionId) -> Result<()>;
 
     /// Returns whether there are partitions other than the one with this name.
     fn has_other_partitions(&self, name: &str) -> bool;
 
-    /// Drops all partitions except those with these names. Called before any of the dropped ones is opened.
+    /// Drops all partitions except those with these names. Called before any of the partitions to drop is opened.
     fn retain_partitions(&self, names: &HashSet<String>) -> Result<()>;
 
-    /// The value of a key.
+    /// Returns the value of a key.
     ///
     /// # Errors
     /// [`StoreError::PartitionDropped`](crate::StoreError::PartitionDropped).
     fn get(&self, partition: PartitionId, key: &[u8]) -> Result<Option<Bytes>>;
 
-    /// The first entries of a range, in this direction.
+    /// Returns the first entries of a range, in this direction.
     ///
     /// # Errors
     /// [`StoreError::PartitionDropped`](crate::StoreError::PartitionDropped).
@@ -189,27 +189,28 @@ pub trait Engine: Send + Sync + 'static {
         limit: PageLimit,
     ) -> Result<Page>;
 
-    /// Commits a batch atomically. When it returns, the operating system has the changes.
+    /// Commits a batch atomically. The operating system has the changes when the function returns; they may not be
+    /// synced yet.
     fn commit(&self, batch: Batch) -> Result<()>;
 
-    /// Checks whether a batch would be taken now. Checks the disk, but writes nothing to the tables.
+    /// Checks whether the engine accepts batches. Checks the disk, but writes nothing to the tables.
     ///
     /// # Errors
     /// [`StoreError::DiskFull`](crate::StoreError::DiskFull) or [`StoreError::ReadOnly`](crate::StoreError::ReadOnly).
     fn check_writable(&self) -> Result<()>;
 
-    /// Returns when every batch committed before the call is on the disk.
+    /// Waits until every batch committed before the call is on disk.
     fn sync(&self) -> Result<()>;
 
-    /// Approximate bytes of a partition.
+    /// Returns the approximate bytes of a partition.
     fn bytes(&self, partition: PartitionId) -> u64;
 }
 
-/// Content of a partition. The engine tunes the partition for it.
+/// Kind of a partition's content, by which the engine tunes the partition.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum PartitionKind {
-    /// Documents by ascending numbers, mostly appended and scanned. Keys are the numbers, eight bytes in big-endian
-    /// order.
+    /// Documents in ascending order of record numbers, mostly appended and scanned. Keys are the numbers, eight bytes
+    /// in big-endian order.
     Records,
     /// Small entries in any order, mostly looked up.
     Index,
@@ -219,7 +220,7 @@ pub enum PartitionKind {
     History,
 }
 
-/// Iterates over a range, reading page by page.
+/// Iterator over the entries of a range. Reads them page by page.
 pub struct Entries {
     engine: Arc<dyn Engine>,
     partition: PartitionId,
@@ -230,15 +231,15 @@ pub struct Entries {
     ended: bool,
 }
 
-/// Maximum entries of the first page, which suffice a look-up. Later pages are larger, for scans.
+/// Maximum entries of the first page: enough for a look-up. Later pages are larger, for scans.
 const FIRST_PAGE_ENTRIES: usize = 16;
 /// Maximum entries of a later page.
 const PAGE_ENTRIES_MAX: usize = 1_024;
-/// Byte limit of a page.
+/// Maximum bytes of a page.
 const PAGE_BYTES: usize = 1 << 20;
 
 impl Entries {
-    /// Starts to read a range.
+    /// Starts reading a range.
     pub fn new(
         engine: Arc<dyn Engine>,
         partition: PartitionId,

@@ -1,30 +1,30 @@
-//! Values by number, in memory: values of consecutive numbers are adjacent.
+//! An in-memory map from record numbers to values, stored as an array of pages.
 //!
-//! A search tree of many keys costs a cache miss per level. Numbers count up from zero, so the pages are an array
-//! here, small enough for the processor's caches, and each page is an array too.
+//! A search tree of many keys costs a cache miss per level. Record numbers count up from 0, so the list of pages is an
+//! array that fits into the processor's caches, and each page is an array of values too.
 
 use std::ops::Range;
 
 use super::{Bytes, KeyRange};
 
-/// Numbers per page.
+/// Record numbers per page.
 const PAGE_NUMBERS: u64 = 4096;
 
-/// Values by key. Every key is a number of eight bytes in big-endian order, and numbers are dense: memory is
-/// allocated up to the greatest.
+/// Values by key. Every key is a record number, eight bytes in big-endian order. Memory is allocated up to the highest
+/// number, so numbers should be dense.
 #[derive(Default)]
 pub(super) struct Numbered {
     pages: Vec<Page>,
 }
 
-/// Values of consecutive numbers, up to the greatest that was inserted.
+/// Values of consecutive record numbers, up to the highest number inserted.
 #[derive(Default)]
 struct Page {
     values: Vec<Option<Bytes>>,
     count: usize,
 }
 
-/// The page of a number, and the index in it.
+/// Returns the page of a number, and the index within the page.
 fn place(number: u64) -> (usize, usize) {
     let page = number / PAGE_NUMBERS;
     (page as usize, (number % PAGE_NUMBERS) as usize)
@@ -35,16 +35,16 @@ fn number(key: &[u8]) -> Option<u64> {
 }
 
 impl Numbered {
-    /// The value of a key.
+    /// Returns the value of a key.
     pub(super) fn get(&self, key: &[u8]) -> Option<&Bytes> {
         let (page, index) = place(number(key)?);
         self.pages.get(page)?.values.get(index)?.as_ref()
     }
 
-    /// Sets a value; returns the old one, if there was one.
+    /// Sets a value. Returns the old value, if there was one.
     ///
     /// # Panics
-    /// If the key is not a number.
+    /// If the key is not eight bytes long.
     pub(super) fn insert(&mut self, key: &[u8], value: Bytes) -> Option<Bytes> {
         let (page, index) = place(number(key).expect("keys of records are numbers"));
         if page >= self.pages.len() {
@@ -59,7 +59,7 @@ impl Numbered {
         before
     }
 
-    /// Removes a value; returns it, if there was one.
+    /// Removes a value. Returns it, if there was one.
     pub(super) fn remove(&mut self, key: &[u8]) -> Option<Bytes> {
         let (page, index) = place(number(key)?);
         let page = self.pages.get_mut(page)?;
@@ -71,7 +71,7 @@ impl Numbered {
         Some(before)
     }
 
-    /// The entries of a range, by number.
+    /// Iterates over the entries of a range, in order of their numbers.
     pub(super) fn range(&self, keys: &KeyRange) -> impl DoubleEndedIterator<Item = (u64, &Bytes)> {
         let numbers = numbers(keys);
         let end = self.pages.len().min(place(numbers.end).0 + 1);
@@ -86,7 +86,7 @@ impl Numbered {
 }
 
 impl Page {
-    /// The values of `numbers` on this page; `base` is the first number of the page.
+    /// Iterates over the values of `numbers` on this page. `base` is the first number of the page.
     fn range(
         &self,
         base: u64,
@@ -101,12 +101,12 @@ impl Page {
     }
 }
 
-/// The numbers whose keys are in a range. `u64::MAX` never is: it has no successor to bound the range.
+/// Returns the numbers whose keys are in a range. Excludes `u64::MAX`, which has no successor to bound the range.
 fn numbers(keys: &KeyRange) -> Range<u64> {
     first_from(&keys.start)..keys.end.as_deref().map_or(u64::MAX, first_from)
 }
 
-/// The first number whose key is not below these bytes.
+/// Returns the lowest number whose key is not below these bytes.
 fn first_from(bytes: &[u8]) -> u64 {
     let mut key = [0; 8];
     let kept = bytes.len().min(key.len());
@@ -171,7 +171,7 @@ mod tests {
         assert!(numbered.range(&keys).rev().eq(backward), "{keys:?}");
     }
 
-    /// A bound of a range: a key, a prefix of one, or the position right behind one.
+    /// Returns a random bound of a range: a key, a prefix of a key, or the position immediately after a key.
     fn bytes(random: &mut fastrand::Rng) -> Vec<u8> {
         let mut bytes = random.u64(..33_000).to_be_bytes().to_vec();
         match random.u8(..4) {

@@ -1,7 +1,7 @@
-//! An engine that refuses writes while its disk is nearly full, so that the engine below never meets a full disk.
+//! An engine that refuses writes while its disk is nearly full, so that the wrapped engine never meets a full disk.
 //!
-//! After a failed write, fjall takes no writes until it is opened again. Writes that are refused here have not
-//! failed: writes continue as soon as there is space.
+//! After a failed write, fjall refuses all writes until it is opened again. Writes refused here have not failed in
+//! fjall: writes continue as soon as there is free space.
 
 use std::collections::HashSet;
 use std::io;
@@ -17,14 +17,14 @@ use super::{
 };
 use crate::error::{Result, StoreError};
 
-/// Time after which the free space is read again, as other programs write to the disk too.
+/// Maximum age of a measurement of the free space. Other programs write to the disk too.
 const LOOK_INTERVAL: Duration = Duration::from_millis(50);
-/// Maximum bytes on the disk for each byte of a batch: in the journal, in a table, and in tables merged from it.
+/// Maximum bytes on disk for each byte of a batch: in the journal, in a table, and in tables compacted from it.
 const BYTES_PER_BYTE: u64 = 4;
-/// Writes that free space may use the reserve down to one `SHRINKING_PART`th.
+/// Writes that free space may use the reserve, except for 1/`SHRINKING_PART` of it.
 const SHRINKING_PART: u64 = 4;
 
-/// Returns the free bytes of a disk.
+/// Function that returns the free bytes of a disk.
 pub type FreeBytes = Box<dyn Fn() -> io::Result<u64> + Send + Sync>;
 
 /// Wraps an engine and keeps some bytes of its disk free.
@@ -35,15 +35,15 @@ pub struct ReserveEngine {
     seen: Mutex<Seen>,
 }
 
-/// The free space as it was read.
+/// The last measurement of the free space.
 struct Seen {
     until: Instant,
-    /// Bytes that may be written until then.
+    /// Bytes that may be written until `until`.
     bytes_left: u64,
 }
 
 impl ReserveEngine {
-    /// Wraps an engine whose disk has `free_bytes`; writes are refused when that falls below `reserve_bytes`.
+    /// Wraps an engine. Writes are refused when `free_bytes` returns less than `reserve_bytes`.
     pub fn new(inner: Arc<dyn Engine>, reserve_bytes: u64, free_bytes: FreeBytes) -> Self {
         let seen = Seen {
             until: Instant::now(),
@@ -57,13 +57,13 @@ impl ReserveEngine {
         }
     }
 
-    /// Refuses a batch of `bytes` if it would leave less than the reserve.
+    /// Refuses a batch of `bytes` if it would use the reserve.
     fn admit(&self, bytes: u64) -> Result<()> {
         let bytes = bytes.saturating_mul(BYTES_PER_BYTE);
         let mut seen = self.seen.lock();
         let now = Instant::now();
         if now >= seen.until || bytes > seen.bytes_left {
-            // If `room` fails, the next batch reads the free space again.
+            // The measurement is marked as expired first: if `room` fails, the next batch measures again.
             seen.until = now;
             seen.bytes_left = self.room()?;
             seen.until = now + LOOK_INTERVAL;
@@ -75,7 +75,7 @@ impl ReserveEngine {
         Ok(())
     }
 
-    /// Bytes that may be written now.
+    /// Returns the number of bytes that may be written now.
     fn room(&self) -> Result<u64> {
         self.free()?
             .checked_sub(self.reserve_bytes)
@@ -87,7 +87,7 @@ impl ReserveEngine {
             .map_err(|error| StoreError::io("read the free space of the disk", error))
     }
 
-    /// Admits a batch that frees space, as long as enough of the reserve is left.
+    /// Admits a batch that frees space if enough of the reserve is left.
     fn admit_shrinking(&self) -> Result<()> {
         if self.free()? < self.reserve_bytes / SHRINKING_PART {
             return Err(full());
@@ -100,7 +100,7 @@ fn full() -> StoreError {
     StoreError::io("write a batch", io::Error::from(io::ErrorKind::StorageFull))
 }
 
-/// Reads the free bytes of the disk of this directory.
+/// Returns a function that reads the free bytes of this directory's disk.
 pub fn free_bytes_of(directory: PathBuf) -> FreeBytes {
     Box::new(move || {
         let disk = rustix::fs::statvfs(&directory)?;
@@ -109,7 +109,7 @@ pub fn free_bytes_of(directory: PathBuf) -> FreeBytes {
 }
 
 impl Batch {
-    /// Bytes of keys and values to be written.
+    /// Returns the total bytes of the keys and values to write.
     fn bytes(&self) -> u64 {
         let bytes = |write: &super::Write| {
             write.key.len() + write.value.as_ref().map_or(0, |value| value.len())
@@ -117,8 +117,8 @@ impl Batch {
         self.writes.iter().map(bytes).sum::<usize>() as u64
     }
 
-    /// Returns whether the batch frees space: at least half of its writes are removals. Those of a deletion are,
-    /// beside its updates of statistics and history.
+    /// Returns whether the batch frees space: at least half of its writes are removals. A deletion's batch qualifies
+    /// although it also updates statistics and the history.
     fn is_shrinking(&self) -> bool {
         let removed = self.writes.iter().filter(|write| write.value.is_none());
         removed.count() * 2 >= self.writes.len()

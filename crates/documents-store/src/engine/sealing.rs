@@ -1,40 +1,40 @@
-//! Sealing write buffers, so that the background thread writes them out as tables.
+//! Sealing of write buffers, so that the background thread flushes them to tables.
 //!
-//! fjall would seal a full buffer in its background thread, at the request of each batch that finds it full. Here the
-//! writers seal, before fjall considers a buffer full, for these reasons:
+//! Without this module, fjall's background thread would seal a full buffer, at the request of each batch that finds the
+//! buffer full. Here the writers seal buffers, before fjall considers them full, for these reasons:
 //!
-//! - The requests go into a queue of 1,000 messages that only the background thread empties. If the queue is full when
-//!   the thread has sealed a buffer, it blocks forever: it waits for room for its message to itself.
-//! - A buffer grows on while the thread is busy.
-//! - The buffers of all partitions together must stay within a bound ([`super::buffers`]).
+//! - The requests go into a queue of 1,000 messages that only the background thread empties. After sealing a buffer,
+//!   the thread itself adds a message. If the queue is full then, the thread blocks forever.
+//! - A buffer keeps growing while the thread is busy.
+//! - The total size of all partitions' buffers must stay within a limit ([`super::buffers`]).
 //!
-//! fjall syncs the journal before it writes the sealed buffers of a partition, but it also writes those that are sealed
-//! in between. So a buffer is sealed only after the journal is synced, and no batch is written meanwhile. Otherwise a
-//! table might hold a batch that a power failure takes from the journal. The other partitions would lose their parts
-//! of that batch, and the store would not open.
+//! fjall syncs the journal before it flushes the sealed buffers of a partition, but it also flushes buffers that are
+//! sealed after that sync. So the writers sync the journal before they seal a buffer, and write no batch in between.
+//! Otherwise a table might hold a batch that a power failure removes from the journal. The batch would then be missing
+//! in the other partitions, and the store would not open.
 
 use fjall::{AbstractTree, Database, Keyspace};
 use parking_lot::RwLock;
 
 use crate::error::Result;
 
-/// Maximum number of write buffers of a partition that wait to be written out. fjall itself stops writers at 4, in a
-/// loop that does not end on a failure.
+/// Maximum number of sealed buffers of a partition that wait for their flush. fjall itself stops writers at 4, in a
+/// loop that does not end if the flush fails.
 const SEALED_MAX: usize = 3;
-/// Maximum number of write buffers that are queued at once to be written out. fjall's queue takes 1,000 messages, two
-/// for each buffer. When the queue is full it blocks, forever if the background thread has failed.
+/// Maximum number of buffers queued for a flush. fjall's queue holds 1,000 messages, two for each buffer. When it is
+/// full, senders block, forever if the background thread has failed.
 const QUEUED_MAX: usize = 500;
-/// Maximum number of buffers that are sealed at once.
+/// Maximum number of buffers that one call seals.
 pub(super) const AT_ONCE_MAX: usize = 100;
 
-/// A write buffer that batches are written to, unless it is sealed by now.
+/// A reference to a partition's write buffer that was active when the reference was made.
 pub(super) struct Buffer {
     keyspace: Keyspace,
     id: u64,
 }
 
 impl Buffer {
-    /// The buffer that batches are written to now.
+    /// Refers to the partition's active write buffer.
     pub(super) fn of(keyspace: &Keyspace) -> Self {
         Self {
             keyspace: keyspace.clone(),
@@ -48,36 +48,36 @@ impl Buffer {
     }
 }
 
-/// Returns whether the background thread has to write out sealed buffers of a partition before another buffer of that
-/// partition may be sealed.
+/// Returns whether the partition has so many sealed buffers that the background thread must flush some before another
+/// buffer may be sealed.
 pub(super) fn is_behind(keyspace: &Keyspace) -> bool {
     keyspace.tree.sealed_memtable_count() >= SEALED_MAX
 }
 
-/// Returns whether no more buffers may be queued to be written out.
+/// Returns whether no more buffers may be queued for a flush.
 pub(super) fn is_queue_full(database: &Database) -> bool {
     database.outstanding_flushes() + AT_ONCE_MAX > QUEUED_MAX
 }
 
-/// Keeps batches and sealing apart.
+/// Keeps writes of batches and sealing mutually exclusive.
 #[derive(Default)]
 pub(super) struct Sealing {
-    /// Shared by batches that are being written, exclusive while buffers are sealed.
+    /// Held in shared mode by batches that are being written, and exclusively while buffers are sealed.
     batches: RwLock<()>,
 }
 
 impl Sealing {
-    /// Writes a batch. Buffers are not sealed meanwhile.
+    /// Writes a batch. No buffer is sealed meanwhile.
     pub(super) fn write(&self, batch: fjall::OwnedWriteBatch) -> fjall::Result<()> {
         let _unsealed = self.batches.read();
         batch.commit()
     }
 
-    /// Seals at most [`AT_ONCE_MAX`] buffers after `sync` has synced the journal. Leaves buffers that are sealed
-    /// already, and buffers that the background thread is not ready for.
+    /// Seals at most [`AT_ONCE_MAX`] buffers after `sync` has synced the journal. Skips buffers that are already
+    /// sealed, and buffers whose partition has too many sealed buffers.
     ///
     /// # Errors
-    /// The errors of `sync`. The inner result is that of fjall.
+    /// The errors of `sync`. The inner result is fjall's.
     pub(super) fn seal(
         &self,
         database: &Database,
@@ -111,7 +111,7 @@ mod tests {
     use crate::engine::{Batch, Engine, Partition, PartitionKind};
     use crate::options::StoreOptions;
 
-    /// Maximum time that the background thread may take to write a few small tables.
+    /// Maximum time that the background thread may take to flush a few small buffers.
     const PATIENCE: Duration = Duration::from_secs(60);
 
     fn open(folder: &Path, change: impl FnOnce(&mut StoreOptions)) -> FjallEngine {
@@ -144,7 +144,7 @@ mod tests {
         }
     }
 
-    /// Bytes of the first journal up to the last that is not zero.
+    /// Returns the length of the first journal up to its last non-zero byte.
     fn journal_bytes(folder: &Path) -> u64 {
         let bytes = std::fs::read(folder.join(name_of(0))).expect("reads");
         let last = bytes.iter().rposition(|byte| *byte != 0);
@@ -164,14 +164,14 @@ mod tests {
         }
     }
 
-    /// Stops the background thread after it has synced the journal, seals another buffer, lets the thread write both,
-    /// and takes from the journal what was not synced.
+    /// Blocks the background thread after it has synced the journal, seals another buffer, lets the thread flush both,
+    /// and cuts the unsynced end off a copy of the journal.
     #[test]
     fn a_table_holds_no_batch_that_a_power_failure_takes_from_the_journal() {
         let folder = tempfile::tempdir().expect("a folder");
         let (live, image) = (folder.path().join("live"), folder.path().join("image"));
         std::fs::create_dir(&live).expect("creates");
-        // Room for 512 KiB.
+        // The buffers may take a quarter of this: 512 KiB.
         let engine = open(&live, |options| options.write_buffers_bytes_max = 2 << 20);
         let (partition, keyspace) = create(&engine);
         let (other, _) = create(&engine);
@@ -179,7 +179,8 @@ mod tests {
             put(&engine, &partition, 0, 150 << 10);
             put(&engine, &other, 0, 100 << 10);
             put(&engine, &other, 1, 300 << 10);
-            // Seals both buffers, and waits until the other buffer is written. The last write seals again.
+            // The first write seals both buffers, and waits until the other partition's buffer is flushed. The last
+            // write seals again.
             put(&engine, &partition, 1, 1 << 10);
             put(&engine, &partition, 2, 200 << 10);
             put(&engine, &partition, 3, 200 << 10);

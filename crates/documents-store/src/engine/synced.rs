@@ -1,11 +1,12 @@
-//! Syncing the journals beside writers, and noting how far they are synced.
+//! Syncing the journals while writers proceed, and recording how far they are synced.
 //!
-//! fjall syncs under the lock of its writer. This module syncs through a second handle, which stays open between
-//! syncs: so a sync needs no new file descriptor, and the kernel reports every failed write-back to this handle.
+//! fjall syncs while it holds its writer's lock. This module syncs through a second file handle, which stays open
+//! between syncs. A sync thus needs no new file descriptor, and the kernel reports every failed write-back to this
+//! handle.
 //!
-//! After each sync, the file `synced` notes how far the journals are on the disk. The note itself is not synced after
-//! that: an older note is right too, as it claims less. Recovery uses it to distinguish damage from the rest of
-//! unsynced batches after a power failure.
+//! After each sync, the file `synced` records how far the journals are synced. That record itself is not synced. An
+//! older record is also correct, because it claims less. Recovery uses the record to distinguish damage from unsynced
+//! batches that a power failure left incomplete.
 
 use std::fs::{File, OpenOptions};
 use std::io;
@@ -20,27 +21,28 @@ use xxhash_rust::xxh3::xxh3_64;
 use super::journal;
 use crate::error::{Result, StoreError};
 
-/// Name of the file with the note.
+/// Name of the file that records the synced position.
 const NOTE: &str = "synced";
-/// Bytes of the note: number of the journal, length, checksum of both.
+/// Bytes of the record: number of the journal, length, checksum of both.
 const NOTE_BYTES: usize = 24;
-/// Bytes of the journal that are read first to find the end of its complete batches.
+/// Initial bytes of the journal read to find the end of its complete batches.
 const LOOK_BYTES: usize = 16 << 10;
 
-/// A position between two batches. The journals before this one, and this one up to `length`, are on the disk.
+/// A position between two batches. All earlier journals, and this one up to `length`, are synced.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Position {
     /// Number of the journal.
     pub(crate) journal: u64,
-    /// Bytes of the journal.
+    /// Synced bytes of the journal.
     pub(crate) length: u64,
 }
 
 impl Position {
-    /// Reads the note in a directory; `None` if there is none, or an incomplete one.
+    /// Reads the record in a directory. Returns `None` if it is missing or incomplete.
     ///
     /// # Errors
-    /// [`StoreError::Io`]. It is not ignored: without the note, damage of the journal would pass for its end.
+    /// [`StoreError::Io`]. It must not be ignored: without the record, damage to the journal would be taken for its
+    /// end.
     pub(crate) fn read(directory: &Path) -> Result<Option<Self>> {
         match std::fs::read(directory.join(NOTE)) {
             Ok(note) => Ok(Self::decode(&note)),
@@ -68,7 +70,7 @@ impl Position {
     }
 }
 
-/// Whether an earlier sync has covered the newest journal.
+/// Whether a sync has already covered the newest journal.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Journal {
     Known,
@@ -78,8 +80,8 @@ enum Journal {
 /// Syncs the journal without taking the writer's lock.
 pub(crate) struct JournalSync {
     open: Mutex<Open>,
-    /// The first sync that failed in the kernel. The kernel counts pages that it could not write as written, so that
-    /// no later sync of this run would prove anything. The next run writes them again.
+    /// The first sync that failed in the kernel. The kernel marks the failed pages as clean, so that no later sync of
+    /// this process would prove anything. The next start writes the pages again.
     failure: Mutex<Option<StoreError>>,
 }
 
@@ -90,7 +92,7 @@ struct Open {
     newest: Option<Newest>,
 }
 
-/// The newest journal, which is written to.
+/// The newest journal, which takes new batches.
 struct Newest {
     id: u64,
     file: File,
@@ -99,7 +101,7 @@ struct Newest {
 }
 
 impl JournalSync {
-    /// Opens the journals of a directory, which are on the disk up to `synced`.
+    /// Opens the journals of a directory, which are synced up to `synced`.
     ///
     /// # Errors
     /// [`StoreError::Io`] and [`StoreError::DiskFull`].
@@ -124,16 +126,16 @@ impl JournalSync {
         })
     }
 
-    /// Returns when everything that was written before the call is on the disk.
+    /// Waits until everything written before the call is on disk.
     ///
-    /// Only the newest journal can hold unsynced data: fjall syncs a journal before it starts the next one. fjall may
-    /// have met a failure in the new journal before this handle was opened, which the kernel does not report to this
-    /// handle, or have failed to start it. `check_writer` reports that; no sync of a new journal counts until it
-    /// succeeds.
+    /// Only the newest journal can hold unsynced data: fjall syncs a journal before it starts the next one. Before this
+    /// handle was opened, fjall may have met a write error in the new journal, which the kernel does not report to this
+    /// handle, or may have failed to start the journal. `check_writer` reports such failures. No sync of a new journal
+    /// counts until `check_writer` succeeds.
     ///
     /// # Errors
     /// [`StoreError::Io`] and [`StoreError::DiskFull`]; the next sync may succeed unless this one failed in the kernel.
-    /// [`StoreError::ReadOnly`] if no sync of this run can succeed. Those of `check_writer`.
+    /// [`StoreError::ReadOnly`] if no sync can succeed before a restart. The errors of `check_writer`.
     pub(crate) fn sync(&self, check_writer: impl FnOnce() -> Result<()>) -> Result<()> {
         let mut open = self.open.lock();
         self.check()?;
@@ -180,7 +182,7 @@ impl Open {
         Ok(open)
     }
 
-    /// Syncs the newest journal; returns how far it is on the disk then, `None` if there is no journal any more.
+    /// Syncs the newest journal. Returns how far it is synced, or `None` if there is no journal any more.
     fn sync(&mut self, failure: &Mutex<Option<StoreError>>) -> Result<Option<Position>> {
         let Some(newest) = &mut self.newest else {
             return Ok(None);
@@ -202,13 +204,13 @@ impl Open {
 
     fn take_note(&self, synced: Option<Position>) {
         let written = synced.map_or(Ok(()), |synced| self.note.write_all_at(&synced.encode(), 0));
-        // The older note stays right.
+        // The older record stays correct.
         if let Err(error) = written {
             tracing::debug!(%error, "cannot note what is synced");
         }
     }
 
-    /// Opens the newest journal, unless it is open already.
+    /// Opens the newest journal if it is not open already.
     fn follow(&mut self) -> io::Result<Journal> {
         let id = self.newest_id()?;
         if id == self.newest.as_ref().map(|newest| newest.id) {
@@ -233,7 +235,7 @@ impl Open {
 }
 
 impl Newest {
-    /// Opens a journal; `None` if fjall has removed it by now, as all of it is in synced tables.
+    /// Opens a journal. Returns `None` if fjall has removed it because all of its batches are in synced tables.
     fn open(directory: &Path, id: u64) -> io::Result<Option<Self>> {
         match File::open(directory.join(journal::name_of(id))) {
             Ok(file) => Ok(Some(Self { id, file, whole: 0 })),
@@ -242,7 +244,7 @@ impl Newest {
         }
     }
 
-    /// End of the complete batches that are written now.
+    /// Returns the current end of the complete batches.
     fn find_end(&self) -> io::Result<u64> {
         let mut end = self.whole;
         let mut look_bytes = LOOK_BYTES;

@@ -1,12 +1,12 @@
 //! Encoding of a change in the history.
 //!
-//! | bytes | |
+//! | bytes | content |
 //! |---|---|
-//! | 8 | bytes of all entries before it, deleted ones included |
-//! | 8 | the time of day in milliseconds since 1970 |
-//! | 1 | the kind |
+//! | 8 | total bytes of all earlier entries, including deleted ones |
+//! | 8 | wall-clock time in milliseconds since 1970 |
+//! | 1 | the kind of the change |
 //! | 16 | the UUID of the collection |
-//! | 4, 4 | lengths of the names of database and collection, which follow |
+//! | 4, 4 | lengths of the database's and the collection's name; the two names follow |
 //! | the rest | a BSON document, see [`ChangeKind`] |
 //!
 //! Integers are little-endian.
@@ -18,29 +18,30 @@ use crate::document::{Document, note_size};
 use crate::error::{Result, StoreError};
 use crate::store::Namespace;
 
-/// Bytes before the names.
+/// Bytes of an entry before the names.
 const HEADER_BYTES: usize = 8 + 8 + 1 + 16 + 4 + 4;
-/// Bytes of the key of an entry.
+/// Bytes of an entry's key.
 const KEY_BYTES: u64 = 8;
 
-/// Kind of a change, and what [`ChangeEvent::detail`] holds for it.
+/// Kind of a change. Each variant says what [`ChangeEvent::detail`] holds.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ChangeKind {
-    /// The history began; no detail.
+    /// The history began. The detail is empty.
     Beginning,
-    /// A document was inserted; the document.
+    /// A document was inserted. The detail is the document.
     Insert,
-    /// A document was updated; `{documentKey: {_id}, updateDescription}`.
+    /// A document was updated. The detail is `{documentKey: {_id}, updateDescription}`.
     Update,
-    /// A document was replaced; the new document.
+    /// A document was replaced. The detail is the new document.
     Replace,
-    /// A document was deleted; its `{_id}`.
+    /// A document was deleted. The detail is its `{_id}`.
     Delete,
-    /// A collection was dropped; no detail.
+    /// A collection was dropped. The detail is empty.
     Drop,
-    /// A collection was renamed; `{to: {db, coll}}`. A collection that had this name was dropped in the same batch.
+    /// A collection was renamed. The detail is `{to: {db, coll}}`. A collection that already had the new name was
+    /// dropped in the same batch.
     Rename,
-    /// A database was dropped, after its collections; no detail.
+    /// A database was dropped, after its collections. The detail is empty.
     DropDatabase,
 }
 
@@ -67,20 +68,20 @@ impl ChangeKind {
     }
 }
 
-/// A change, read from the history.
+/// A change that was read from the history.
 #[derive(Debug, Clone)]
 pub struct ChangeEvent {
-    /// Its position in the order of all changes.
+    /// Position in the order of all changes.
     pub at: ClusterTime,
-    /// The time of day.
+    /// Wall-clock time of the change.
     pub wall_time: DateTime,
-    /// Its kind.
+    /// Kind of the change.
     pub kind: ChangeKind,
-    /// The collection by its name at that time; the name is empty for a change of a whole database.
+    /// The collection's name at the time of the change. The collection part is empty for a change of a whole database.
     pub namespace: Namespace,
-    /// The UUID of the collection; zeros if there is none.
+    /// The UUID of the collection. All zeros for a change without a collection.
     pub uuid: Uuid,
-    /// See [`ChangeKind`].
+    /// Details by kind; see [`ChangeKind`].
     pub detail: Document,
 }
 
@@ -135,17 +136,17 @@ fn malformed(why: &str) -> StoreError {
     }
 }
 
-/// Changes to be recorded in one batch.
+/// Changes to record in one batch.
 #[derive(Default)]
 pub(crate) struct Changes {
-    /// The entries, without the fields that [`stamp`] fills in.
+    /// The encoded entries, without the fields that [`stamp`] fills in.
     pub(super) values: Vec<Vec<u8>>,
-    /// Collections that they concern.
+    /// The collections that the changes affect.
     pub(super) namespaces: Vec<Namespace>,
 }
 
 impl Changes {
-    /// The first entry of a history.
+    /// Builds the first entry of a history.
     pub(super) fn beginning() -> Self {
         let mut changes = Self::default();
         let nowhere = Namespace::new("", "");
@@ -153,7 +154,7 @@ impl Changes {
         changes
     }
 
-    /// Changes that concern a collection.
+    /// Starts a list of changes that affect a collection.
     pub(crate) fn of(namespace: Namespace) -> Self {
         Self {
             values: Vec::new(),
@@ -161,17 +162,17 @@ impl Changes {
         }
     }
 
-    /// Returns whether there are none.
+    /// Returns whether there are no changes.
     pub(crate) fn is_empty(&self) -> bool {
         self.values.is_empty()
     }
 
-    /// Adds a collection that they concern.
+    /// Adds a collection that the changes affect.
     pub(crate) fn concern(&mut self, namespace: Namespace) {
         self.namespaces.push(namespace);
     }
 
-    /// Adds a change of a document of the first collection.
+    /// Adds a change of a document in the first collection.
     pub(crate) fn document(&mut self, kind: ChangeKind, uuid: Uuid, detail: &RawDocument) {
         let value = encode(kind, &self.namespaces[0], Some(uuid), detail);
         self.values.push(value);
@@ -214,20 +215,20 @@ fn encode(
     value
 }
 
-/// Fills in the fields that are known only once the order of changes is.
+/// Fills in the fields that are known only when the batch is ordered: the bytes before the entry, and the time.
 pub(super) fn stamp(value: &mut [u8], bytes_before: u64, now: DateTime) {
     value[..8].copy_from_slice(&bytes_before.to_le_bytes());
     value[8..16].copy_from_slice(&now.timestamp_millis().to_le_bytes());
 }
 
-/// Bytes of all entries before this one.
+/// Decodes the total bytes of all earlier entries.
 pub(super) fn bytes_before(mut value: &[u8]) -> Result<u64> {
     take(&mut value)
         .map(u64::from_le_bytes)
         .ok_or_else(|| malformed("an entry is too short"))
 }
 
-/// Bytes of this entry.
+/// Returns the bytes of an entry with its key.
 pub(super) fn bytes(value: &[u8]) -> u64 {
     KEY_BYTES + value.len() as u64
 }

@@ -4,8 +4,8 @@
 //! |---|---|
 //! | the change's [`ClusterTime`], eight bytes in big-endian order | an [`entry`] |
 //!
-//! A change is committed in one batch with the documents that it changes, so that history and documents agree after a
-//! kill. Readers see the changes of a batch once it is committed, and never a change before an earlier one.
+//! A change is committed in the same batch as the documents that it changes, so that history and documents agree after
+//! a kill. Readers see the changes of a batch once the batch is committed, in order and without gaps.
 
 mod entry;
 mod time;
@@ -29,10 +29,10 @@ pub use watch::{Interest, Watch};
 pub(crate) use entry::Changes;
 pub(crate) use trim::start as start_trimming;
 
-/// Name of the history's partition.
+/// Name of the engine partition that holds the history.
 pub(crate) const PARTITION: &str = "history";
 
-/// Limits of one read.
+/// Limits of one page that readers get.
 const PAGE: PageLimit = PageLimit {
     entries: 256,
     bytes: 1 << 20,
@@ -43,24 +43,25 @@ pub struct History {
     engine: Arc<dyn Engine>,
     partition: PartitionId,
     bytes_max: u64,
-    /// Held from when changes get their times until they are committed, so that no reader sees a later one first.
+    /// Held from the assignment of times to changes until the commit, so that no reader sees a later change before an
+    /// earlier one.
     order: Mutex<()>,
-    /// Lower bound of the times of this run's changes.
+    /// Lower bound for the times of all changes since the store was opened.
     floor: ClusterTime,
     /// Time of the earliest change that is kept.
     first: AtomicU64,
-    /// Time of the latest change that is committed.
+    /// Time of the latest committed change.
     last: AtomicU64,
-    /// Bytes of all changes ever recorded, deleted ones included.
+    /// Total bytes of all changes ever recorded, including deleted ones.
     recorded_bytes: AtomicU64,
-    /// Bytes of the changes that were deleted.
+    /// Total bytes of the deleted changes.
     deleted_bytes: AtomicU64,
     watches: Arc<Watches>,
     excess: trim::Excess,
 }
 
 impl History {
-    /// Opens the history in `partition`, or begins it.
+    /// Opens the history in `partition`, or creates it if the partition is empty.
     pub(crate) fn open(
         engine: Arc<dyn Engine>,
         partition: PartitionId,
@@ -95,7 +96,7 @@ impl History {
         Ok(Arc::new(history))
     }
 
-    /// The first entry in a direction.
+    /// Returns the first entry of the history in a direction.
     fn end_entry(&self, direction: Direction) -> Result<Option<(ClusterTime, Bytes)>> {
         self.entry_in(&KeyRange::all(), direction)
     }
@@ -116,7 +117,7 @@ impl History {
             .transpose()
     }
 
-    /// Commits a batch together with the records of its changes.
+    /// Commits a batch together with the history entries of its changes.
     pub(crate) fn record(&self, mut batch: Batch, mut changes: Changes) -> Result<()> {
         let order = self.order.lock();
         let now = DateTime::now();
@@ -141,17 +142,17 @@ impl History {
         Ok(())
     }
 
-    /// The time of the earliest change that is kept; there is always one.
+    /// Returns the time of the earliest change that is kept. At least one change is always kept.
     pub fn first(&self) -> ClusterTime {
         ClusterTime::new(self.first.load(Ordering::Acquire))
     }
 
-    /// The time of the latest change.
+    /// Returns the time of the latest change.
     pub fn last(&self) -> ClusterTime {
         ClusterTime::new(self.last.load(Ordering::Acquire))
     }
 
-    /// The change at this time, if it is kept.
+    /// Returns the change at this time, if it is kept.
     pub fn get(&self, at: ClusterTime) -> Result<Option<ChangeEvent>> {
         if at > self.last() {
             return Ok(None);
@@ -162,7 +163,7 @@ impl History {
             .transpose()
     }
 
-    /// The time of the latest change before `at`, if it is kept.
+    /// Returns the time of the latest change before `at`, if that change is kept.
     pub fn before(&self, at: ClusterTime) -> Result<Option<ClusterTime>> {
         let range = KeyRange {
             start: Vec::new(),
@@ -172,10 +173,10 @@ impl History {
         Ok(found.map(|(at, _)| at))
     }
 
-    /// A page of the changes in `(after, until]`, oldest first; empty only if there are none.
+    /// Returns a page of the changes in `(after, until]`, oldest first. The page is empty only if the range is.
     ///
     /// # Errors
-    /// [`StoreError::HistoryLost`] if some of them are deleted.
+    /// [`StoreError::HistoryLost`] if some changes of the range are deleted.
     pub fn read(&self, after: ClusterTime, until: ClusterTime) -> Result<Vec<ChangeEvent>> {
         let range = KeyRange {
             start: after.plus(1).key().to_vec(),
@@ -184,7 +185,7 @@ impl History {
         let page = self
             .engine
             .page(self.partition, &range, Direction::Forward, PAGE)?;
-        // Read after the page: changes that are deleted from now on are in the page.
+        // `first` is read after the page: changes that are deleted later are already in the page.
         if after.plus(1) < self.first() {
             return Err(StoreError::HistoryLost);
         }
@@ -193,13 +194,13 @@ impl History {
             .collect()
     }
 
-    /// Begins a watch for changes that match `interest`.
+    /// Starts a watch for changes that match `interest`.
     pub fn watch(&self, interest: Interest) -> Watch {
         self.watches.add(interest)
     }
 
-    /// Takes the news of a watch since the last call: the time of the first change that concerns it, if there is one,
-    /// and the time of the last change of all.
+    /// Takes a watch's news since the last call: the time of the first change that matches the watch's interest, if
+    /// there was one, and the time of the store's latest change.
     pub fn news(&self, watch: &Watch) -> (Option<ClusterTime>, ClusterTime) {
         watch.take(|| self.last())
     }
@@ -213,7 +214,7 @@ impl History {
         self.kept_bytes() > self.bytes_max
     }
 
-    /// Bytes of the changes that are kept.
+    /// Returns the total bytes of the changes that are kept.
     pub fn kept_bytes(&self) -> u64 {
         let recorded = self.recorded_bytes.load(Ordering::Acquire);
         recorded.saturating_sub(self.deleted_bytes.load(Ordering::Acquire))

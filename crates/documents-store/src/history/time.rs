@@ -1,47 +1,47 @@
-//! Times that order the changes.
+//! Cluster times, which order the changes.
 
 use bson::{DateTime, Timestamp, Uuid};
 
 use crate::error::{Result, StoreError};
 
-/// The time of a change: seconds since 1970 in the upper half, a count within the second in the lower. No two changes
-/// of a store have the same time. A clock that is set back does not set it back.
+/// The time of a change: seconds since 1970 in the upper half, a counter within the second in the lower half. Each
+/// change of a store has its own time. Times rise even if the clock is set back.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct ClusterTime(u64);
 
 impl ClusterTime {
-    /// Decodes a time from its bits.
+    /// Builds a time from its 64 bits.
     pub fn new(number: u64) -> Self {
         Self(number)
     }
 
-    /// Its bits, which have the order of the times.
+    /// Returns the 64 bits, which sort in the order of the times.
     pub fn number(self) -> u64 {
         self.0
     }
 
-    /// The earliest time for a change at `now` that follows a change at this time.
+    /// Returns the earliest time for a change made at `now` after a change at this time.
     pub(crate) fn next(self, now: DateTime) -> Self {
         let seconds = u64::try_from(now.timestamp_millis() / 1000).unwrap_or(0);
         Self((seconds << 32) + 1).max(self.plus(1))
     }
 
-    /// The first time of a history that is opened at `now` and whose last change has this time.
+    /// Returns the first time for a history that is opened at `now` and whose last change has this time.
     ///
-    /// An earlier run may have given out times of the same second and lost them, in a power failure or because the
-    /// store was in memory. A random number of steps is added, so that none of those times is reused.
+    /// An earlier process may have assigned times within the same second and lost their changes, in a power failure or
+    /// because the store was in memory. A random offset is added to make a reuse of those times unlikely.
     pub(crate) fn after_opening(self, now: DateTime) -> Self {
         let [a, b, c, d, ..] = Uuid::new().bytes();
         let steps = u32::from_be_bytes([a, b, c, d]) / 2;
         self.next(now).plus(u64::from(steps))
     }
 
-    /// The time `steps` later.
+    /// Returns the time `steps` later.
     pub fn plus(self, steps: u64) -> Self {
         Self(self.0.saturating_add(steps))
     }
 
-    /// The time one step earlier.
+    /// Returns the time one step earlier.
     pub fn minus_one(self) -> Self {
         Self(self.0.saturating_sub(1))
     }

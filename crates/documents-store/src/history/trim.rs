@@ -1,4 +1,4 @@
-//! Deletes the oldest changes when the history is too long, in a separate thread.
+//! Deletes the oldest changes in a separate thread when the history exceeds its limit.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -15,10 +15,10 @@ const PAGE: PageLimit = PageLimit {
     entries: 1_024,
     bytes: 1 << 20,
 };
-/// A history that is too long is cut to its limit less one `SLACK`th, so that it is not cut at every change.
+/// A history above its limit is trimmed to 1/`SLACK` below the limit, so that not every change causes a trim.
 const SLACK: u64 = 16;
 
-/// Signal to the thread that the history is too long.
+/// Signal to the trimming thread that the history exceeds its limit.
 #[derive(Default)]
 pub(super) struct Excess {
     state: Mutex<State>,
@@ -32,7 +32,7 @@ struct State {
 }
 
 impl Excess {
-    /// Signals that the history is too long.
+    /// Signals that the history exceeds its limit.
     pub(super) fn signal(&self) {
         let mut state = self.state.lock();
         if !state.signalled {
@@ -41,7 +41,7 @@ impl Excess {
         }
     }
 
-    /// Waits for the signal; returns false when the store closes.
+    /// Waits for the signal. Returns false when the store closes.
     fn wait(&self) -> bool {
         let mut state = self.state.lock();
         while !state.signalled && !state.stopped {
@@ -62,7 +62,7 @@ impl Excess {
 }
 
 impl History {
-    /// Deletes the oldest changes until the rest is small enough. The last change is kept in any case.
+    /// Deletes the oldest changes until the rest is below the target. Always keeps the last change.
     fn trim(&self) -> Result<()> {
         let target = self.bytes_max - self.bytes_max / SLACK;
         while self.kept_bytes() > target && !self.excess.is_stopped() {
@@ -73,7 +73,7 @@ impl History {
         Ok(())
     }
 
-    /// Deletes a page of the oldest changes; returns false if none may be deleted.
+    /// Deletes a page of the oldest changes. Returns false if no more changes may be deleted.
     fn trim_page(&self, target: u64) -> Result<bool> {
         let range = KeyRange {
             start: self.first().key().to_vec(),
@@ -96,7 +96,7 @@ impl History {
         let Some((key, value)) = page.get(kept).filter(|_| kept > 0) else {
             return Ok(false);
         };
-        // Readers see the new beginning before anything is deleted.
+        // Publishes the new beginning to readers before anything is deleted.
         self.set_first(ClusterTime::from_key(key)?, entry::bytes_before(value)?);
         let mut batch = Batch::default();
         for (key, _) in page.iter().take(kept) {
@@ -110,7 +110,7 @@ impl History {
 /// Starts the thread that deletes the oldest changes.
 ///
 /// # Errors
-/// [`StoreError::Io`](crate::StoreError::Io) if the system gives no thread.
+/// [`StoreError::Io`](crate::StoreError::Io) if the operating system cannot create the thread.
 pub(crate) fn start(history: Arc<History>) -> Result<Background> {
     let shared = Arc::clone(&history);
     Background::start(

@@ -1,4 +1,4 @@
-//! Watches: a watcher is notified of the changes that concern it, and reads no others.
+//! Watches: a watcher is notified only of changes that match its interest.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -9,27 +9,27 @@ use tokio::sync::Notify;
 use super::time::ClusterTime;
 use crate::store::Namespace;
 
-/// The changes that a watcher waits for.
+/// The changes that a watch is notified of.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub enum Interest {
     /// Every change.
     Everything,
-    /// Changes of a database and its collections.
+    /// Changes of a database or its collections.
     Database(String),
     /// Changes of a collection.
     Collection(Namespace),
 }
 
-/// All watches.
+/// All watches of a store.
 #[derive(Default)]
 pub(super) struct Watches {
     by_interest: Mutex<HashMap<Interest, Vec<Arc<Slot>>>>,
 }
 
-/// News of one watch.
+/// Pending news of one watch.
 #[derive(Default)]
 struct Slot {
-    /// The first change that concerns it since the last look; changes only under the lock of all watches.
+    /// Time of the first matching change since the last [`Watch::take`]. Changes only under the lock of all watches.
     pending: Mutex<Option<ClusterTime>>,
     notified: Notify,
 }
@@ -60,7 +60,7 @@ impl Watches {
         }
     }
 
-    /// Notifies the watches that changes from `first` on may concern, in one step with `publish`.
+    /// Notifies the watches that match changes from `first` on. Calls `publish` under the same lock.
     pub(super) fn notify(
         &self,
         concerned: &[Namespace],
@@ -85,12 +85,12 @@ impl Watches {
 }
 
 impl Watch {
-    /// Returns when there is news since the last look. It may also return without any.
+    /// Waits until there is news since the last [`History::news`](super::History::news). May return without news.
     pub async fn changed(&self) {
         self.slot.notified.notified().await;
     }
 
-    /// Takes the news since the last look, and calls `last` under the same lock.
+    /// Takes the news since the last call, and calls `last` under the same lock.
     pub(super) fn take(
         &self,
         last: impl FnOnce() -> ClusterTime,

@@ -10,10 +10,10 @@ use super::keys::encode;
 use super::spec::{IndexField, IndexSpec};
 use crate::engine::{KeyRange, successor};
 
-/// The entries of an index to read: equal values for its first fields, then a range of the next field.
+/// The range of index entries to read: equal values for the first fields, then a range of the next field.
 ///
-/// Values compare by BSON order across types. A caller that wants only numbers bounds both sides with numbers. Each
-/// array element is a separate entry; an empty array is the entry `undefined`; a missing field is `null`.
+/// Values compare by BSON order across types. To get only numbers, the caller bounds both sides with numbers. Each
+/// array element has a separate entry. An empty array has the entry `undefined`; a missing field has `null`.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct IndexBounds {
     /// Values of the first fields.
@@ -22,7 +22,7 @@ pub struct IndexBounds {
     pub lower: BoundValue,
     /// Upper bound of the next field.
     pub upper: BoundValue,
-    /// In place of the two bounds: the next field is a string with this prefix.
+    /// If set, replaces the two bounds: the next field is a string with this prefix.
     pub string_prefix: Option<String>,
 }
 
@@ -37,12 +37,12 @@ impl Default for BoundValue {
 }
 
 impl IndexBounds {
-    /// All entries.
+    /// Returns bounds that include all entries.
     pub fn all() -> Self {
         Self::default()
     }
 
-    /// The entries that begin with these values.
+    /// Returns bounds for the entries that begin with these values.
     pub fn equal(values: Vec<RawBson>) -> Self {
         Self {
             equal: values,
@@ -50,7 +50,7 @@ impl IndexBounds {
         }
     }
 
-    /// The entries whose next field is between two values.
+    /// Returns bounds for the entries whose next field is between two values.
     pub fn range(equal: Vec<RawBson>, lower: Bound<RawBson>, upper: Bound<RawBson>) -> Self {
         Self {
             equal,
@@ -60,7 +60,7 @@ impl IndexBounds {
         }
     }
 
-    /// The entries whose next field is a string that begins with `prefix`.
+    /// Returns bounds for the entries whose next field is a string that begins with `prefix`.
     pub fn string_prefix(equal: Vec<RawBson>, prefix: impl Into<String>) -> Self {
         Self {
             equal,
@@ -69,7 +69,7 @@ impl IndexBounds {
         }
     }
 
-    /// The range of entry keys. Values beyond the fields of the index are ignored.
+    /// Returns the range of entry keys. Ignores values beyond the fields of the index.
     pub(crate) fn key_range(&self, spec: &IndexSpec) -> KeyRange {
         let mut prefix = Vec::new();
         for (value, field) in self.equal.iter().zip(&spec.fields) {
@@ -92,7 +92,7 @@ impl IndexBounds {
             put(&mut key, value, field);
             key
         };
-        // A prefix of 0xFF bytes alone has no successor; no encoded key begins so.
+        // A prefix of only 0xFF bytes would have no successor. No encoded key begins with 0xFF.
         let behind = |value: &RawBson| successor(&with(value));
         let start = match &first.0 {
             Bound::Included(value) => Some(with(value)),

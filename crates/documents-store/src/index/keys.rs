@@ -1,9 +1,9 @@
 //! Keys of a document in an index, by MongoDB's rules for arrays.
 //!
-//! An array at the end of a path gives one key per element; an array within a path gives the keys of each element
+//! An array at the end of a path yields one key per element. An array within a path yields the keys of each element
 //! that is a document. Two fields of a compound index may pass through the same array (`a.x` and `a.y` if `a` is an
-//! array: keys pair up by element), but not through two. A numeric step selects that element of an array. A missing
-//! value is `null`, and an empty array at the end of a path is `undefined`.
+//! array: values of the same element form a key), but not through two different arrays. A numeric path component
+//! selects that array element. A missing value is `null`. An empty array at the end of a path is `undefined`.
 
 use bson::raw::RawArray;
 use bson::{RawBsonRef, RawDocument};
@@ -14,16 +14,16 @@ use super::{IndexKind, IndexSpec};
 use crate::engine::KEY_BYTES_MAX;
 use crate::error::{Result, StoreError};
 
-/// The keys of one document in one index: sorted, each once.
+/// The keys of one document in one index, sorted and without duplicates.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct DocumentKeys {
     /// The encoded keys.
     pub keys: Vec<Vec<u8>>,
-    /// Whether a path led through an array, even one of a single element.
+    /// Whether a path passed through an array, even an array of one element.
     pub multikey: bool,
 }
 
-/// Encodes one value as a part of a key.
+/// Encodes one field's value as a part of a key.
 pub fn encode(value: RawBsonRef<'_>, kind: IndexKind, out: &mut Vec<u8>) {
     let direction = match kind {
         IndexKind::Descending => key::Direction::Descending,
@@ -53,7 +53,7 @@ pub fn document_keys(spec: &IndexSpec, document: &RawDocument) -> Result<Documen
     })
 }
 
-/// The values of an encoded key of a document, for messages; `null` for missing ones.
+/// Returns the field values that have this encoded key, for error messages. Missing values are `null`.
 pub fn key_values(spec: &IndexSpec, document: &RawDocument, key: &[u8]) -> bson::RawDocumentBuf {
     let mut found = Writer::new();
     let tuples = tuples(spec, document)
@@ -84,7 +84,7 @@ fn encode_tuple(spec: &IndexSpec, tuple: &Tuple<'_>) -> Result<Vec<u8>> {
     Ok(key)
 }
 
-/// One value per field; `None` for missing ones.
+/// The values of one key, one for each field of the index; `None` for missing values.
 type Tuple<'a> = Vec<Option<RawBsonRef<'a>>>;
 
 struct Tuples<'a> {
@@ -106,20 +106,20 @@ fn tuples<'a>(spec: &IndexSpec, document: &'a RawDocument) -> Result<Tuples<'a>>
     Ok(found)
 }
 
-/// State of one field of a tuple.
+/// State of one field while its path is followed.
 #[derive(Clone, Copy)]
 enum Field<'a, 'p> {
-    /// Its value.
+    /// The field's value.
     Known(Option<RawBsonRef<'a>>),
-    /// The rest of its path, from this document on.
+    /// A document, and the rest of the path from there.
     Open(&'a RawDocument, &'p str),
-    /// The rest of its path, behind this array.
+    /// An array, and the rest of the path behind it.
     Array(&'a RawArray, Option<&'p str>),
 }
 
 impl<'a> Tuples<'a> {
-    /// Follows each path to its value or to its first array. If there is an array, goes through its elements; all
-    /// paths that meet an array must meet the same one.
+    /// Follows each path to its value or to its first array, then expands the elements of the array. All paths that
+    /// meet an array must meet the same array.
     fn expand<'p>(&mut self, spec: &IndexSpec, mut fields: Vec<Field<'a, 'p>>) -> Result<()> {
         let mut array: Option<(&'a RawArray, usize)> = None;
         for (at, field) in fields.iter_mut().enumerate() {
@@ -178,7 +178,7 @@ impl<'a> Field<'a, '_> {
         }
     }
 
-    /// The field, given that its array is empty.
+    /// Returns the field's state if its array is empty.
     fn in_empty(&self) -> Self {
         match self {
             Self::Array(_, None) => Self::Known(Some(RawBsonRef::Undefined)),
@@ -187,7 +187,7 @@ impl<'a> Field<'a, '_> {
         }
     }
 
-    /// The field, given an element of its array.
+    /// Returns the field's state for one element of its array.
     fn in_element(&self, element: RawBsonRef<'a>) -> Self {
         match (*self, element) {
             (Self::Array(_, None), element) => Self::Known(Some(element)),
@@ -200,7 +200,7 @@ impl<'a> Field<'a, '_> {
     }
 }
 
-/// Follows a path through documents, up to its value or the first array.
+/// Follows a path through documents until its value or the first array.
 fn follow<'a, 'p>(document: &'a RawDocument, path: &'p str) -> Result<Field<'a, 'p>> {
     let (mut document, mut path) = (document, path);
     loop {
@@ -228,7 +228,7 @@ fn split(path: &str) -> (&str, Option<&str>) {
         .map_or((path, None), |(step, rest)| (step, Some(rest)))
 }
 
-/// The element of an array that a numeric step selects.
+/// Returns the array element that a numeric path component selects.
 fn picked<'a>(array: &'a RawArray, step: &str) -> Result<Option<RawBsonRef<'a>>> {
     if !step.bytes().all(|byte| byte.is_ascii_digit()) {
         return Ok(None);
@@ -270,7 +270,7 @@ mod tests {
         IndexSpec::new("test", paths.iter().map(field).collect())
     }
 
-    /// The keys of a document as BSON values, in document order; missing ones as `null`.
+    /// Returns the keys of a document as BSON values, in document order, with `null` for missing values.
     fn values(paths: &[&str], document: bson::Document) -> Result<Vec<Vec<Bson>>> {
         let raw = bson::RawDocumentBuf::try_from(&document).expect("plain");
         let value = |value: &Option<RawBsonRef<'_>>| {

@@ -15,27 +15,27 @@ use crate::document::RecordNumber;
 use crate::engine::{Bytes, Partition, PartitionId};
 use crate::error::Result;
 
-/// Name of the index that every collection has.
+/// Name of the index on `_id`, which every collection has.
 pub const ID_INDEX: &str = "_id_";
 
 /// An index of an open collection.
 #[derive(Debug)]
 pub struct Index {
-    /// Never reused.
+    /// Id of the index. Ids are not reused while the store is open.
     pub id: u32,
-    /// Its definition.
+    /// Definition of the index.
     pub spec: Arc<IndexSpec>,
-    /// Partition of its entries; `None` for a declaration of cached fields.
+    /// Partition of the index's entries; `None` for a declaration of cached fields.
     pub partition: Option<Partition>,
-    /// Whether any document has ever had more than one key.
+    /// Whether any document has ever had more than one key in the index.
     multikey: AtomicBool,
-    /// Documents below this number are in the index. Changes only under the collection's write lock.
+    /// Documents with a number below this one are in the index. Changes only under the collection's write lock.
     built_below: AtomicU64,
-    /// Progress of its build.
+    /// Progress of the index build.
     pub progress: Arc<BuildProgress>,
 }
 
-/// Value of `built_below` of a complete index.
+/// Value of `built_below` that marks an index as complete.
 const COMPLETE: u64 = u64::MAX;
 
 impl Index {
@@ -56,7 +56,7 @@ impl Index {
         }
     }
 
-    /// Creates an index that is to be built.
+    /// Creates an index that is still to be built.
     pub fn building(
         id: u32,
         spec: IndexSpec,
@@ -73,7 +73,7 @@ impl Index {
         }
     }
 
-    /// Partition of its entries; `None` for a declaration of cached fields.
+    /// Returns the partition of the index's entries; `None` for a declaration of cached fields.
     pub fn partition_id(&self) -> Option<PartitionId> {
         self.partition.as_ref().map(|partition| partition.id)
     }
@@ -88,17 +88,17 @@ impl Index {
         number < self.built_below.load(Ordering::Acquire)
     }
 
-    /// Moves the cursor of a build. The caller holds the collection's write lock.
+    /// Sets the number below which documents are in the index. The caller holds the collection's write lock.
     pub fn set_built_below(&self, number: RecordNumber) {
         self.built_below.store(number, Ordering::Release);
     }
 
-    /// Ends a build. The caller holds the collection's write lock.
+    /// Marks the index as complete. The caller holds the collection's write lock.
     pub fn set_complete(&self) {
         self.built_below.store(COMPLETE, Ordering::Release);
     }
 
-    /// Returns whether any document has ever had more than one key, so that a scan may meet a document twice.
+    /// Returns whether any document has ever had more than one key, so that a scan may meet a document more than once.
     pub fn is_multikey(&self) -> bool {
         self.multikey.load(Ordering::Acquire)
     }
@@ -108,7 +108,7 @@ impl Index {
         self.multikey.store(true, Ordering::Release);
     }
 
-    /// The keys of a document in this index.
+    /// Computes the keys of a document in this index.
     ///
     /// # Errors
     /// [`crate::StoreError::ParallelArrays`], [`crate::StoreError::KeyTooLong`], or invalid BSON.
@@ -116,7 +116,8 @@ impl Index {
         keys::document_keys(&self.spec, document)
     }
 
-    /// The entry for a key: a unique index maps keys to numbers, others append the number to the key.
+    /// Returns the engine entry for a key. A unique index maps keys to record numbers. Other indexes append the number
+    /// to the key.
     pub fn entry(&self, key: &[u8], number: RecordNumber) -> (Bytes, Bytes) {
         if self.spec.unique {
             return (key.into(), number.to_be_bytes().as_slice().into());
@@ -127,7 +128,7 @@ impl Index {
         (entry.into(), Bytes::empty())
     }
 
-    /// The number in an entry, if it is well-formed.
+    /// Decodes the record number of an entry. Returns `None` if the entry is malformed.
     pub fn entry_number(&self, key: &[u8], value: &[u8]) -> Option<RecordNumber> {
         let bytes = if self.spec.unique {
             value
@@ -138,7 +139,7 @@ impl Index {
     }
 }
 
-/// Progress of the build of an index. Shared by the builder and the threads that watch or cancel it.
+/// Progress of an index build, shared by the builder and the threads that watch or cancel it.
 #[derive(Debug, Default)]
 pub struct BuildProgress {
     done: AtomicU64,
@@ -147,17 +148,17 @@ pub struct BuildProgress {
 }
 
 impl BuildProgress {
-    /// Number of documents added to the index so far.
+    /// Returns the number of documents added to the index so far.
     pub fn done(&self) -> u64 {
         self.done.load(Ordering::Relaxed)
     }
 
-    /// Number of documents in the collection when the build began.
+    /// Returns the number of documents in the collection when the build began.
     pub fn total(&self) -> u64 {
         self.total.load(Ordering::Relaxed)
     }
 
-    /// Makes the builder stop at its next step; the index is then removed.
+    /// Makes the builder stop at its next step and remove the index.
     pub fn cancel(&self) {
         self.cancelled.store(true, Ordering::Relaxed);
     }

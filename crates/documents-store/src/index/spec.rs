@@ -5,14 +5,14 @@ use bson::{RawDocumentBuf, doc};
 use super::ID_INDEX;
 use crate::error::{Result, StoreError};
 
-/// Order of a field of an index, or that the field is only cached.
+/// Sort order of an index field, or a declaration that the field is only cached.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum IndexKind {
     /// Lowest value first.
     Ascending,
     /// Highest value first.
     Descending,
-    /// A field that is cached on devices: the catalogue records it, and there are no entries.
+    /// The field is cached on devices. The catalogue records the declaration; the index has no entries.
     Cache,
 }
 
@@ -21,27 +21,27 @@ pub enum IndexKind {
 pub struct IndexField {
     /// Dotted path of the field.
     pub path: String,
-    /// Its order.
+    /// Sort order of the field.
     pub kind: IndexKind,
 }
 
 /// Definition of an index.
 #[derive(Debug, Clone, PartialEq)]
 pub struct IndexSpec {
-    /// Name, unique in the collection.
+    /// Name of the index, unique in the collection.
     pub name: String,
-    /// The fields, most significant first.
+    /// The indexed fields, most significant first.
     pub fields: Vec<IndexField>,
-    /// No two documents may share a key.
+    /// Whether no two documents may share a key.
     pub unique: bool,
-    /// Documents that have none of the fields are left out.
+    /// Whether documents without any of the fields have no entries.
     pub sparse: bool,
-    /// The definition as the client sent it, for listings.
+    /// The definition as sent by the client, for listings.
     pub definition: RawDocumentBuf,
 }
 
 impl IndexSpec {
-    /// An ordinary index with an empty definition.
+    /// Builds a definition that is neither unique nor sparse. The `definition` document is empty.
     pub fn new(name: impl Into<String>, fields: Vec<IndexField>) -> Self {
         Self {
             name: name.into(),
@@ -52,7 +52,7 @@ impl IndexSpec {
         }
     }
 
-    /// An ordinary ascending index of one path, named as MongoDB names it.
+    /// Builds a definition of an ascending index on one path, named as MongoDB names it.
     pub fn ascending(path: &str) -> Self {
         let field = IndexField {
             path: path.to_owned(),
@@ -61,19 +61,19 @@ impl IndexSpec {
         Self::new(format!("{path}_1"), vec![field])
     }
 
-    /// The same index, but unique.
+    /// Makes the index unique.
     pub fn unique(mut self) -> Self {
         self.unique = true;
         self
     }
 
-    /// The same index, but sparse.
+    /// Makes the index sparse.
     pub fn sparse(mut self) -> Self {
         self.sparse = true;
         self
     }
 
-    /// The index by `_id`.
+    /// Builds the definition of the index on `_id`.
     pub(crate) fn id() -> Self {
         let field = IndexField {
             path: "_id".to_owned(),
@@ -92,7 +92,7 @@ impl IndexSpec {
             .any(|field| field.kind == IndexKind::Cache)
     }
 
-    /// The key pattern, such as `{a: 1, b: -1}`.
+    /// Returns the key pattern, such as `{a: 1, b: -1}`.
     pub fn pattern(&self) -> RawDocumentBuf {
         let mut pattern = bson::Document::new();
         for field in &self.fields {
@@ -108,7 +108,7 @@ fn definition_of_id() -> RawDocumentBuf {
 }
 
 impl IndexKind {
-    /// Encodes it as in a key pattern.
+    /// Encodes the kind as a key pattern's value.
     pub fn to_bson(self) -> bson::Bson {
         match self {
             Self::Ascending => 1.into(),
@@ -117,7 +117,7 @@ impl IndexKind {
         }
     }
 
-    /// Decodes it from a key pattern that this store wrote.
+    /// Decodes the kind from a key pattern that this store wrote.
     pub(crate) fn from_bson(value: &bson::Bson) -> Result<Self> {
         match value {
             bson::Bson::Int32(1) => Ok(Self::Ascending),
