@@ -1,11 +1,11 @@
-//! The proxy in front of an upstream: another MongoDB-compatible server whose documents Forebay does not own.
+//! Proxy to an upstream: a MongoDB-compatible server that owns the documents.
 //!
-//! Every client has a separate `connection` to the [upstream](Upstream), and messages pass through it. Of the
-//! collections with caches, `replicas` hold the `_id`s and the cached fields; they answer what they can, find the
-//! `_id`s of what they cannot, and follow the upstream's writes.
+//! Each client has its own `connection` to the [upstream](Upstream), and its messages pass through. `replicas` hold the
+//! `_id`s and cached fields of the collections with caches, and follow the upstream's writes. They answer the reads
+//! that need no other fields, and find the `_id`s for reads that do.
 //!
-//! The server hands over what it has accepted: [`Proxy::serve`] takes a client's stream, and [`Proxy`] counts what
-//! became of its commands. Decision 0009 has the reasons.
+//! [`Proxy::serve`] serves a client's stream that the server has accepted. [`Proxy`] counts commands and reads by
+//! outcome. Decision 0009 has the reasons for this design.
 #![forbid(unsafe_code)]
 
 mod connection;
@@ -31,10 +31,10 @@ use replicas::{Replica, Replicas};
 pub use replicas::{Counters, ReplicaError, ReplicaSettings};
 pub use upstream::{Stream, Upstream, UpstreamError};
 
-/// The name under which commands are counted that the documents door itself does not know.
+/// Counter name for commands that are neither a hello nor known to the `documents` crate.
 const OTHER_COMMAND: &str = "other";
 
-/// A proxy of one upstream: what all its connections share.
+/// Proxy to one upstream: the state that all client connections share.
 #[derive(Debug)]
 pub struct Proxy {
     documents: Arc<Documents>,
@@ -43,36 +43,36 @@ pub struct Proxy {
     timeouts: Timeouts,
     memory: Account,
     strangers: Account,
-    /// Commands passed on, by name.
+    /// Counts of commands passed on, by command name.
     forwarded: HashMap<&'static str, AtomicU64>,
     next_request_id: AtomicI32,
 }
 
-/// How a proxy behaves, from the settings.
+/// Settings of a proxy.
 #[derive(Debug, Clone)]
 pub struct ProxySettings {
-    /// What its replicas do.
+    /// Settings of the replicas.
     pub replicas: ReplicaSettings,
-    /// How long clients may take.
+    /// Time limits for clients.
     pub timeouts: Timeouts,
-    /// The account that messages of clients take from.
+    /// Account from which clients' messages take memory.
     pub memory: Account,
-    /// The account for clients that have not authenticated, if the upstream requires authentication.
+    /// Account for clients that have not authenticated. Used if the upstream requires authentication.
     pub strangers: Account,
 }
 
-/// How long clients may take.
+/// Time limits for clients.
 #[derive(Debug, Clone, Copy)]
 pub struct Timeouts {
-    /// To send the first message.
+    /// Maximum time to send the first message.
     pub handshake: Duration,
-    /// To send the rest of a message, or to take a reply.
+    /// Maximum time to send the rest of a message, or to accept a reply.
     pub message: Duration,
 }
 
 impl Proxy {
-    /// Opens the proxy of `upstream`, with user and password of its connection string `uri`. `documents` holds the
-    /// replicas. The caches that were declared before begin to load.
+    /// Opens a proxy to `upstream`, with the user and password of its connection string `uri`. `documents` holds the
+    /// replicas. Starts to resume or load the caches declared before a restart.
     ///
     /// # Errors
     /// If the connection string is wrong, or the list of caches cannot be read.
@@ -100,10 +100,10 @@ impl Proxy {
         })
     }
 
-    /// Serves a client until it or the upstream leaves, one breaks the protocol or the server shuts down.
+    /// Serves a client until it or the upstream disconnects, either breaks the protocol, or the server shuts down.
     ///
     /// # Errors
-    /// Why the connection had to be closed; for the log, as the client is gone.
+    /// The reason why the connection was closed. It is only for the log, because the client is gone.
     pub async fn serve<S: AsyncRead + AsyncWrite + Unpin>(
         self: &Arc<Self>,
         client: ClientContext,
@@ -111,7 +111,7 @@ impl Proxy {
         shutdown: watch::Receiver<bool>,
     ) -> Result<(), FrameError> {
         let (upstream, replicas) = (&self.upstream, &self.replicas);
-        // An upstream that hangs takes connections, and answers nothing on them.
+        // An upstream that hangs still accepts connections, but never replies.
         if replicas.serve_stale && replicas.is_away() {
             let connection = Connection::cut_off(self.clone(), client, stream);
             return connection.serve(shutdown).await;
@@ -135,12 +135,12 @@ impl Proxy {
         }
     }
 
-    /// The upstream.
+    /// Returns the upstream.
     pub fn upstream(&self) -> &Upstream {
         &self.upstream
     }
 
-    /// Returns how many commands were passed on, by name.
+    /// Returns the number of commands passed on, by command name.
     pub fn forwarded(&self) -> Vec<(&'static str, u64)> {
         let counters = self.forwarded.iter();
         let mut counts: Vec<_> = counters
@@ -150,19 +150,20 @@ impl Proxy {
         counts
     }
 
-    /// Returns what became of reads on collections with caches.
+    /// Returns the counters of reads on collections with caches.
     pub fn reads(&self) -> &Counters {
         &self.replicas.counters
     }
 
-    /// Returns the delay of each collection's caches behind the upstream, by namespace, where it is known.
+    /// Returns how far each collection's caches lag behind the upstream, by namespace; skips unknown lags.
     pub fn lags(&self) -> Vec<(String, Duration)> {
         let replicas = self.replicas.declared().into_iter();
         let lag = |replica: Arc<Replica>| Some((replica.namespace.to_string(), replica.lag()?));
         replicas.filter_map(lag).collect()
     }
 
-    /// Counts a command that is passed on. Names that clients make up are one, so that they cannot fill memory.
+    /// Counts a command that is passed on. Unknown names share one counter, so that clients cannot fill memory with
+    /// names.
     fn count_forwarded(&self, name: &str) {
         let counter = self.forwarded.get(name);
         if let Some(counter) = counter.or_else(|| self.forwarded.get(OTHER_COMMAND)) {
@@ -181,7 +182,7 @@ fn forwarded_counters() -> HashMap<&'static str, AtomicU64> {
     names.map(|name| (name, AtomicU64::new(0))).collect()
 }
 
-/// The error for a message that there is no room for in the account of memory.
+/// Returns the error reply for a message that does not fit in the memory account.
 fn memory_refusal(full: &Full) -> RawDocumentBuf {
     rawdoc! { "ok": 0.0, "errmsg": full.to_string(), "code": 146, "codeName": "ExceededMemoryLimit" }
 }

@@ -1,4 +1,4 @@
-//! The upstream: its address, and connections to it.
+//! The upstream's address, and connections to it.
 
 use std::net::SocketAddr;
 use std::path::Path;
@@ -24,23 +24,23 @@ const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
 /// Why the connection string of `--upstream` is refused.
 #[derive(Debug, thiserror::Error)]
 pub enum UpstreamError {
-    /// It is not a connection string, or a host name in it cannot be resolved.
+    /// Not a connection string, or a host name that cannot be resolved.
     #[error("--upstream")]
     Uri(#[from] mongodb::error::Error),
-    /// It names several servers, or not a host and port.
+    /// Several servers, or a server without host and port.
     #[error("--upstream must name one server by host and port")]
     OneServer,
-    /// It names this server.
+    /// The address of this server itself.
     #[error("--upstream names this server itself: name the server that it is a proxy of")]
     Itself,
-    /// An option for TLS without verification of the certificate, or with a client certificate.
+    /// A TLS option that skips certificate verification or sets a client certificate.
     #[error("--upstream: of the options for TLS, tls and tlsCAFile are supported")]
     TlsOption,
-    /// The file of certificates cannot be used.
+    /// The file of CA certificates cannot be read.
     #[error("--upstream: {0}")]
     File(#[from] PemError),
-    /// The certificates cannot be used.
-    #[error("--upstream: the TLS certificate and key cannot be used: {0}")]
+    /// The CA certificates cannot be used.
+    #[error("--upstream: the CA certificates cannot be used: {0}")]
     Unusable(#[from] rustls::Error),
 }
 
@@ -48,22 +48,22 @@ pub enum UpstreamError {
 pub trait Stream: AsyncRead + AsyncWrite + Send + Sync + Unpin {}
 impl<S: AsyncRead + AsyncWrite + Send + Sync + Unpin> Stream for S {}
 
-/// A MongoDB-compatible server.
+/// Address of the upstream, and how to connect to it.
 pub struct Upstream {
     host: String,
     port: u16,
     tls: Option<TlsConnector>,
     connect_timeout: Duration,
     has_credential: bool,
-    /// The address that this server listens on.
+    /// Address that this server listens on. The upstream must have another.
     own: SocketAddr,
 }
 
 impl Upstream {
-    /// Reads the connection string, for a server that listens on `own`. Does not connect yet.
+    /// Parses the connection string, for a server that listens on `own`. Does not connect.
     ///
     /// # Errors
-    /// What is wrong with the string, or not supported.
+    /// If the string is invalid, has an unsupported option, or names this server itself.
     pub async fn parse(uri: &str, own: SocketAddr) -> Result<Upstream, UpstreamError> {
         let options = ClientOptions::parse(uri).await?;
         let [ServerAddress::Tcp { host, port }] = options.hosts.as_slice() else {
@@ -89,7 +89,7 @@ impl Upstream {
         })
     }
 
-    /// Returns whether the connection string names a user, so that the upstream requires authentication.
+    /// Returns whether the connection string has a user, which means that the upstream requires authentication.
     pub fn has_credential(&self) -> bool {
         self.has_credential
     }
@@ -105,8 +105,8 @@ impl Upstream {
         }
     }
 
-    /// Returns whether the upstream answers a hello on a new connection. An upstream that is stopping may still answer
-    /// on open connections, and accept new ones that it never serves.
+    /// Returns whether the upstream answers a hello on a new connection. An upstream that shuts down may still answer
+    /// on open connections, and accept new connections that it never serves.
     pub async fn is_there(&self) -> bool {
         let greeted = timeout(self.connect_timeout, self.greet()).await;
         greeted.is_ok_and(|greeted| greeted.is_ok())
@@ -126,7 +126,8 @@ impl Upstream {
             return Err(io::Error::other(UpstreamError::Itself));
         }
         tcp::prepare(&stream)?;
-        // Also a timeout for unacknowledged data, so that commands fail when the upstream's machine disappears.
+        // Also limits how long sent data may stay unacknowledged, so that commands fail if the upstream's machine
+        // disappears.
         SockRef::from(&stream).set_tcp_user_timeout(Some(tcp::SILENCE_MAX))?;
         let Some(tls) = &self.tls else {
             return Ok(Box::new(stream));
@@ -168,7 +169,7 @@ fn connector(options: &TlsOptions) -> Result<TlsConnector, UpstreamError> {
     Ok(TlsConnector::from(Arc::new(config)))
 }
 
-/// Reads the authorities of a PEM file; without a file, returns those that browsers trust.
+/// Reads the CA certificates of a PEM file; without a file, returns those that browsers trust.
 fn roots(file: Option<&Path>) -> Result<RootCertStore, UpstreamError> {
     let mut roots = RootCertStore::empty();
     match file {
@@ -207,7 +208,7 @@ mod tests {
             .await
             .unwrap();
         assert!(upstream.connect().await.is_ok());
-        // Its name may be resolved to another address later.
+        // The upstream's host name may later resolve to this server's address.
         upstream.own = address;
         assert!(upstream.connect().await.is_err());
         assert!(!upstream.is_there().await);

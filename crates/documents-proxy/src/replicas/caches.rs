@@ -1,4 +1,4 @@
-//! Declaring and dropping caches of a collection, and which collections can have them.
+//! Declares and drops the caches of a collection, and checks which collections can have caches.
 
 use std::sync::Arc;
 
@@ -8,19 +8,19 @@ use forebay_documents::Namespace;
 use super::reply::{first_batch, succeeded};
 use super::{Replica, ReplicaError, Replicas, fields, is_code};
 
-/// Why all writes cannot come through the proxy, where the upstream has transactions.
+/// Reason to refuse `--upstream-writes exclusive` for an upstream that has transactions.
 const HAS_STREAMS: &str = "the upstream has transactions, which cannot be followed one by one, and change streams, which report \
     them: leave --upstream-writes at shared";
-/// The error code for a collection that the upstream does not have.
+/// Error code NamespaceNotFound, for a collection that the upstream does not have.
 const NAMESPACE_NOT_FOUND: i32 = 26;
 
 impl Replicas {
-    /// Declares caches, by a `createIndexes` of definitions of cache indexes alone, and begins to load them. Returns
-    /// the reply. Waits for in-flight writes: those started before the declaration are not applied.
+    /// Declares caches by a `createIndexes` that defines cache indexes only, and starts to load them. Returns the
+    /// reply. Waits for in-flight writes: those started before the declaration are not applied.
     ///
     /// # Errors
-    /// If the collection is a view or has a collation, the upstream does not answer, or the list of caches cannot be
-    /// written. The reply reports a wrong definition.
+    /// If a replica cannot answer for the collection, the upstream does not answer, or the list of caches cannot be
+    /// written. A wrong definition is not an error here: the reply reports it.
     pub async fn create_caches(
         self: &Arc<Self>,
         replica: &Arc<Replica>,
@@ -54,7 +54,7 @@ impl Replicas {
         Ok(reply)
     }
 
-    /// Declares the caches that the replica's indexes are, and begins to load it. The caller holds the apply lock
+    /// Declares the cache indexes that the replica has, and starts to load it. The caller holds the apply lock
     /// exclusively.
     async fn declare(self: &Arc<Self>, replica: &Arc<Replica>) -> Result<(), ReplicaError> {
         let definitions = self.cache_definitions(&replica.namespace).await?;
@@ -67,8 +67,7 @@ impl Replicas {
         Ok(())
     }
 
-    /// Forgets the caches of a collection and frees their memory. The caller holds the apply lock
-    /// exclusively.
+    /// Forgets the caches of a collection and frees their memory. The caller holds the apply lock exclusively.
     ///
     /// # Errors
     /// If the list of caches cannot be written.
@@ -95,8 +94,8 @@ impl Replicas {
             .collect())
     }
 
-    /// Refuses collections whose answers a replica cannot give: views, collections that compare strings by other rules,
-    /// and those of which the upstream deletes documents by itself. Notes what the upstream calls the collection.
+    /// Refuses collections for which a replica cannot answer: views, collections with a collation, and collections from
+    /// which the upstream itself deletes documents. Records the upstream's UUID of the collection.
     pub(super) async fn check_suitable(&self, replica: &Replica) -> Result<(), ReplicaError> {
         let namespace = &replica.namespace;
         if self.exclusive && self.has_transactions().await? {
@@ -125,8 +124,9 @@ impl Replicas {
         }
     }
 
-    /// Returns whether the upstream has transactions, as members of replica sets and routers do: these change nothing
-    /// before they end, and change streams report when that is. A Forebay has no transactions, whatever its hello says.
+    /// Returns whether the upstream has transactions, as members of replica sets and routers do. Writes of a
+    /// transaction take effect only at its commit, which change streams report. A Forebay upstream has no transactions,
+    /// whatever its hello says.
     async fn has_transactions(&self) -> Result<bool, ReplicaError> {
         let hello = self.ask_upstream("admin", rawdoc! { "hello": 1 }).await?;
         let is_router = hello.get_str("msg").is_ok_and(|msg| msg == "isdbgrid");
@@ -140,7 +140,7 @@ impl Replicas {
     }
 }
 
-/// Returns why a collection with these indexes cannot be cached.
+/// Returns why a collection with these indexes cannot have caches; `None` if it can.
 fn unsuitable<'a>(
     collection: &RawDocument,
     mut indexes: impl Iterator<Item = &'a RawDocument>,
@@ -158,9 +158,9 @@ fn unsuitable<'a>(
         return Some("has a collation, and a cache compares strings byte by byte".to_owned());
     }
     let expires = |index: &RawDocument| !matches!(index.get("expireAfterSeconds"), Ok(None));
-    // A change stream reports documents that expire, but not those that make room in a capped collection.
+    // A change stream reports documents that expire, but not those that a capped collection evicts.
     (is_capped || exclusive && indexes.any(expires)).then(|| {
-        "is capped or has a TTL index: the upstream deletes documents that no cache would miss"
+        "is capped or has a TTL index: the upstream deletes documents by itself, and caches would keep them"
             .to_owned()
     })
 }

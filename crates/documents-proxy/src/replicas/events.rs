@@ -1,8 +1,8 @@
-//! The change stream of a collection, batch by batch.
+//! Reads the change stream of a collection, batch by batch.
 //!
-//! The driver's own change streams resume by themselves after an error. Here the replica must not answer from then
-//! until the upstream has accepted the token: the upstream may have lost what it had reported. So this is a cursor of
-//! an `aggregate`.
+//! The driver's own change streams resume by themselves after an error. A replica must stop answering at an error until
+//! the upstream has accepted the resume token, because the upstream may have lost writes that it had reported. This
+//! module therefore reads the cursor of an `aggregate`.
 
 use std::io;
 use std::sync::Arc;
@@ -19,54 +19,54 @@ use super::fields::ReplicaFields;
 use super::position::time_of;
 use super::{Replica, ReplicaError, Replicas, unreadable};
 
-const SHARED_WRITES: &str = "the upstream has no change stream, which would report writes that do not come through Forebay: start \
-    Forebay with --upstream-writes exclusive if there are none";
-/// Time for which the upstream waits for an event before it sends an empty batch. A writer whose write changed nothing
-/// waits as long.
+const SHARED_WRITES: &str = "the upstream has no change streams, so writes that do not come through Forebay cannot be followed: start \
+    Forebay with --upstream-writes exclusive if there are no such writes";
+/// Time for which the upstream waits for an event before it sends an empty batch. A client whose write changed nothing
+/// waits up to this long for its reply.
 const AWAIT: Duration = Duration::from_millis(50);
-/// Maximum time without a reply. An upstream whose machine disappeared may come back without its last writes, and the
-/// replica answers until the silence is noticed. After a pause of a busy upstream, the stream resumes where it was.
+/// Maximum time without a reply. An upstream whose machine disappeared may come back without its last writes; the
+/// replica answers until this timeout. If the upstream was only busy, the stream resumes at its last position.
 const SILENCE_MAX: Duration = Duration::from_secs(5);
-/// Batches that are read ahead of those that are applied.
+/// Maximum batches that are read before earlier batches are applied.
 const BATCHES_AHEAD: usize = 2;
-/// A batch of at least this many bytes may have been cut between two events of one cluster time.
+/// A batch of at least this many bytes may have been split between two events with the same cluster time.
 const FULL_BATCH_BYTES: usize = 12 << 20;
-/// Error codes of an upstream without change streams: CommandNotFound, CommandNotSupported, NotImplemented, an unknown
-/// stage, and only supported on replica sets.
+/// Error codes of an upstream without change streams: CommandNotFound, CommandNotSupported, NotImplemented, unknown
+/// pipeline stage, and `$changeStream` outside a replica set.
 const NONE: [i32; 5] = [59, 115, 238, 40324, 40573];
-/// Error codes of an upstream that stops, or is no longer the primary: HostUnreachable, HostNotFound,
+/// Error codes of an upstream that shuts down or is no longer the primary: HostUnreachable, HostNotFound,
 /// ShutdownInProgress, PrimarySteppedDown, NotWritablePrimary, InterruptedAtShutdown, InterruptedDueToReplStateChange,
 /// NotPrimaryNoSecondaryOk and NotPrimaryOrSecondary.
 const LEAVES: [i32; 9] = [6, 7, 91, 189, 10107, 11600, 11602, 13435, 13436];
 
-/// A change of a document.
+/// A change of one document.
 #[derive(Debug)]
 pub(super) struct Event {
     pub token: RawDocumentBuf,
     pub id: RawBson,
-    /// What the replica holds of the document; `None` if it was deleted.
+    /// The document's replicated fields; `None` if the document was deleted.
     pub document: Option<RawDocumentBuf>,
-    /// When the upstream wrote it.
+    /// Wall-clock time of the write at the upstream.
     pub wrote: Option<bson::DateTime>,
-    /// Is it of a transaction, so that others may follow with the same time?
+    /// Is the event part of a transaction? Other events may then follow with the same cluster time.
     is_part: bool,
 }
 
-/// A batch of a stream.
+/// A batch of a change stream.
 #[derive(Debug)]
 pub(super) struct Batch {
     pub events: Vec<Event>,
-    /// The position after all of them.
+    /// Resume token after all these events.
     pub token: Option<RawDocumentBuf>,
-    /// The cluster time up to which the stream has reported everything then.
+    /// Cluster time up to which the stream has reported all changes, including this batch.
     pub at: Option<u64>,
 }
 
-/// The batches of a stream, up to an error.
+/// Channel with the batches of a stream. An error is the last item.
 pub(super) type EventReceiver = mpsc::Receiver<Result<Batch, ReplicaError>>;
 
 impl Replicas {
-    /// Opens the change stream of a collection, after a token if one is given.
+    /// Opens the change stream of a collection, after `token` if there is one.
     pub(super) async fn open_stream(
         &self,
         replica: &Replica,
@@ -90,15 +90,15 @@ impl Replicas {
             }
             _ => error.into(),
         })?;
-        // What was written until now is reported by the stream or read with the collection. The replica does not answer
-        // before it has that.
+        // Earlier writes are reported by the stream or read by the load. The replica does not answer before it has
+        // applied them.
         replica.require_applied(self.upstream_time().await?.unwrap_or(0));
         Ok(opened)
     }
 }
 
-/// Reads a stream until an error, some batches ahead of its consumer. Keeps only the cached fields of documents, which
-/// may be large.
+/// Reads a stream in the background until an error, at most `BATCHES_AHEAD` batches ahead of the consumer. Keeps only
+/// the cached fields, because whole documents may be large.
 pub(super) fn read_events(mut cursor: RawBatchCursor, fields: Arc<ReplicaFields>) -> EventReceiver {
     let (sender, receiver) = mpsc::channel(BATCHES_AHEAD);
     tokio::spawn(async move {
@@ -123,7 +123,7 @@ async fn next(cursor: &mut RawBatchCursor) -> Result<RawBatch, ReplicaError> {
     Ok(next.ok_or_else(ended)??)
 }
 
-/// Reads a reply with a batch of events.
+/// Parses a reply with a batch of events.
 fn read(
     reply: &RawDocument,
     fields: &ReplicaFields,
@@ -145,7 +145,7 @@ fn read(
         Ok(token) => Some(token.to_owned()),
         Err(_) => last.map(|event: &Event| event.token.clone()),
     };
-    // The upstream limits the number of events of a first batch.
+    // The upstream limits the number of events in the first batch, so it may split events of one cluster time.
     let may_be_cut = is_first || reply.as_bytes().len() >= FULL_BATCH_BYTES;
     let is_part = last.is_some_and(|last| last.is_part || may_be_cut);
     let at = token.as_deref().and_then(time_of);
@@ -157,8 +157,8 @@ fn read(
 }
 
 impl Event {
-    /// Returns `None` for an update whose document was deleted before the upstream looked it up: the deletion is an
-    /// event of its own.
+    /// Returns `None` for an update whose document was deleted before the upstream looked it up: a separate event
+    /// reports the deletion.
     fn read(event: &RawDocument, fields: &ReplicaFields) -> Result<Option<Event>, ReplicaError> {
         let kind = event.get_str("operationType").map_err(unreadable)?;
         let new = event.get_document("fullDocument").ok();
@@ -183,7 +183,7 @@ impl Event {
 }
 
 /// Returns whether the stream may resume after this error. After any other error, such as an unreadable event, resuming
-/// would skip something.
+/// would skip changes.
 pub(super) fn is_away(error: &Error) -> bool {
     use ErrorKind::{Command, ConnectionPoolCleared, Io, ServerSelection};
     match &*error.kind {
@@ -240,7 +240,7 @@ mod tests {
         assert_eq!(at(&reply(false, &two, None), false), Some(7));
         assert_eq!(at(&reply(false, &[], Some(9)), false), Some(9));
         assert_eq!(at(&reply(true, &[], Some(9)), true), Some(9));
-        // The rest of that time may be in the next batch.
+        // The next batch may have more events of cluster time 7.
         assert_eq!(at(&reply(true, &two, Some(7)), true), Some(6));
         let mut part = insert(7, 3);
         part.append(bson::cstr!("txnNumber"), 1i64);

@@ -1,4 +1,4 @@
-//! Whether the upstream was started again: it may have lost writes that it had acknowledged, which no stream reports.
+//! Detects restarts of the upstream, which may lose acknowledged writes that no change stream reports as lost.
 
 use std::sync::Arc;
 
@@ -8,29 +8,28 @@ use mongodb::error::ErrorKind;
 
 use super::{ReplicaError, Replicas, is_code, number};
 
-/// Maximum difference between two reports of the same start, in milliseconds: the upstream reads two clocks, one after
-/// the other.
+/// Maximum difference between two reports of the same start time, in milliseconds: the upstream reads two clocks, one
+/// after the other.
 const START_TOLERANCE_MS: u64 = 100;
 
 /// Error codes for a command that the user may not run or that the upstream does not have: Unauthorized,
 /// CommandNotFound, CommandNotSupported and NotImplemented.
 const REFUSALS: [i32; 4] = [13, 59, 115, 238];
 
-/// Number of attempts to ask the upstream: the proxy's own connections may have been closed together with the
-/// client's.
+/// Maximum attempts to ask the upstream: the proxy's own connections may have been closed together with the client's.
 const TRIES: usize = 4;
 
-/// One run of the upstream's process.
+/// One lifetime of the upstream's process.
 #[derive(Debug, Clone, Copy)]
 pub(super) enum Incarnation {
-    /// Identified by the process's own name for itself: MongoDB from 4.4 on.
+    /// Identified by MongoDB's `processId` (since 4.4).
     Process(ObjectId),
-    /// Identified by the time of its start, in milliseconds since 1970.
+    /// Identified by its start time, in milliseconds since 1970.
     Since(i64),
 }
 
 impl Incarnation {
-    /// Reads the reply to a hello, which every client may send.
+    /// Reads the reply to a `hello`, which every client may send.
     fn of_hello(reply: &RawDocument) -> Option<Incarnation> {
         let version = reply.get_document("topologyVersion").ok()?;
         version.get_object_id("processId").ok().map(Self::Process)
@@ -53,8 +52,8 @@ impl Incarnation {
 }
 
 impl Replicas {
-    /// Loads the replicas again if the upstream was started again and they follow no stream. If the upstream does not
-    /// report its start, they are not loaded again; the log says so once.
+    /// Reloads all replicas if the upstream was restarted and all writes come through the proxy. Does not reload if the
+    /// upstream does not report its start time; the log says so once.
     pub(super) async fn check_incarnation(self: &Arc<Self>) {
         if !self.exclusive || self.is_away() || self.declared().is_empty() {
             return;
@@ -78,7 +77,7 @@ impl Replicas {
         }
     }
 
-    /// Notes which incarnation of the upstream replicas are loaded from, if none is known.
+    /// Records the upstream's incarnation that replicas are loaded from, unless one is recorded already.
     pub(super) async fn note_incarnation(&self) {
         let is_known = self.incarnation.lock().is_some();
         if !is_known && let Ok(Some(run)) = self.ask_incarnation().await {
@@ -86,7 +85,8 @@ impl Replicas {
         }
     }
 
-    /// Asks for the upstream's incarnation; `None` if it reports none, or none to the user of the connection string.
+    /// Asks for the upstream's incarnation; `None` if the upstream does not report it to the user of the connection
+    /// string.
     pub(super) async fn ask_incarnation(&self) -> Result<Option<Incarnation>, ReplicaError> {
         let hello = self.ask_upstream("admin", rawdoc! { "hello": 1 }).await?;
         if let Some(run) = Incarnation::of_hello(&hello) {
@@ -100,8 +100,8 @@ impl Replicas {
         if run.is_none() {
             self.said_no_start.call_once(|| {
                 tracing::warn!(
-                    "the upstream does not report when it was started: should it lose acknowledged writes in a crash, caches \
-                     will not notice. Let the user of the connection string run serverStatus"
+                    "the upstream does not report its start time: if it loses acknowledged writes in a crash, caches \
+                     will not notice. Allow the user of the connection string to run serverStatus"
                 );
             });
         }
@@ -109,7 +109,7 @@ impl Replicas {
     }
 }
 
-/// Returns whether the upstream was reached, but the connection broke before it answered.
+/// Returns whether the upstream was reached, but the connection broke before the reply.
 fn is_disconnected(error: &ReplicaError) -> bool {
     matches!(error, ReplicaError::Upstream(error) if !matches!(*error.kind, ErrorKind::ServerSelection { .. }))
 }
@@ -124,7 +124,7 @@ mod tests {
 
     use super::*;
 
-    /// As MongoDB sends it.
+    /// Returns a hello reply as MongoDB sends it.
     fn hello(process: ObjectId) -> RawDocumentBuf {
         let version = rawdoc! { "processId": process, "counter": 6i64 };
         rawdoc! { "isWritablePrimary": true, "topologyVersion": version, "ok": 1.0 }

@@ -1,10 +1,10 @@
-//! Replicas of the upstream's collections, with the fields that are cached of them.
+//! Replicas of the upstream's collections: their `_id`s and cached fields.
 //!
-//! A [`Replica`] is a collection of [`Documents`] in memory, with the `_id` and the cached top-level fields of every
-//! document of the upstream's collection. It has the cache indexes, so that searches, counts and distinct values are
-//! those of the documents door, and it finds the `_id`s of documents that have to be read from the upstream. [`load`]
-//! copies the collection. The upstream's change stream ([`stream`]) keeps the replica equal, or, where all writes come
-//! through the proxy, [`apply`] does. [`life`] has the states of a replica.
+//! A [`Replica`] is an in-memory collection of [`Documents`] with cache indexes. It holds the `_id` and the cached
+//! top-level fields of every document of one upstream collection. Searches, counts and distinct values run on it as on
+//! any collection, and it finds the `_id`s of documents that have to be read from the upstream. [`load`] copies the
+//! collection. Afterwards the upstream's change stream ([`stream`]) keeps the replica up to date; if all writes come
+//! through the proxy, [`apply`] does. [`life`] is a replica's state machine.
 
 mod apply;
 mod availability;
@@ -48,7 +48,7 @@ pub use reply::{first_batch, number, operation_time, succeeded};
 
 use crate::upstream::Upstream;
 
-/// Maximum time to find the upstream, for commands that the proxy itself sends.
+/// Server selection timeout for commands that the proxy itself sends.
 const SELECTION_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// Why a replica cannot be loaded or follow the upstream.
@@ -63,73 +63,73 @@ pub enum ReplicaError {
     /// The list of caches cannot be read or written.
     #[error("the list of caches: {0}")]
     Declarations(#[from] std::io::Error),
-    /// The upstream may no longer have the documents that the replica was made of.
+    /// The upstream may have lost documents that the replica holds.
     #[error(
-        "the upstream has another primary, which may have been restored from a backup, and there is no event to compare"
+        "the upstream has another primary, which may have been restored from a backup, and there is no event to compare with"
     )]
     Lost,
     /// The name now belongs to another collection or to none: the collection was dropped or renamed.
-    #[error("the collection is not what it was: {0}")]
+    #[error("the collection was dropped, renamed or replaced: {0}")]
     Changed(String),
-    /// A replica cannot give the answers of this collection.
+    /// A replica cannot answer for this collection.
     #[error("{0}")]
     Unsuitable(String),
 }
 
-/// All replicas of an upstream, and whether it can be reached.
+/// All replicas of an upstream, and whether the upstream can be reached.
 #[derive(Debug)]
 pub struct Replicas {
     documents: Arc<Documents>,
     upstream: Arc<Upstream>,
-    /// For commands that the proxy itself sends, with the rights of the connection string.
+    /// Sends the proxy's own commands, with the user of the connection string.
     client: Client,
     /// Do all writes come through the proxy?
     pub exclusive: bool,
-    /// Maximum documents that a load copies in a second; 0 for no limit.
+    /// Maximum documents/s that a load copies; 0 for no limit.
     load_rate: u64,
-    /// The file of the declared caches; `None` if they are gone with the process.
+    /// File with the list of declared caches; `None` if declarations are lost at the end of the process.
     file: Option<PathBuf>,
-    /// Percentage of the cached answers that are compared with the upstream's.
+    /// Percentage of cached answers that are compared with the upstream's answers.
     pub compare_percent: u8,
-    /// May whole copies answer while the upstream cannot be reached?
+    /// May complete copies answer while the upstream cannot be reached?
     pub serve_stale: bool,
-    /// When the upstream was lost; a task then tries to reach it until it is back.
+    /// When the upstream was lost; `None` while it can be reached. A task retries until the upstream is back.
     lost_at: watch::Sender<Option<Instant>>,
-    /// Is a task checking the upstream, because it has closed a connection?
+    /// Is a task checking the upstream because the upstream closed a connection?
     is_checking: AtomicBool,
-    /// Held by every client with a connection to the upstream: the count is of interest.
+    /// Each client with a connection to the upstream holds a reference, to count such clients.
     clients: AsyncMutex<Arc<()>>,
-    /// The incarnation of the upstream that the replicas were loaded from, if it is known.
+    /// Incarnation of the upstream that the replicas were loaded from; `None` if unknown.
     incarnation: Mutex<Option<Incarnation>>,
-    /// Logs once that the upstream does not report its start.
+    /// Makes the log say only once that the upstream does not report its start time.
     said_no_start: Once,
-    /// The upstream's last reply to a hello, for clients that come while it is away.
+    /// The upstream's last reply to a hello, for clients that connect while the upstream is away.
     pub hello: Mutex<Option<RawDocumentBuf>>,
-    /// Held while the file is written.
+    /// Held while the list of declared caches is written.
     recording: Mutex<()>,
     replicas: Mutex<HashMap<Namespace, Arc<Replica>>>,
-    /// What became of reads on collections with caches.
+    /// Counters of reads on collections with caches, by outcome.
     pub counters: Counters,
 }
 
-/// What the settings say about replicas.
+/// Settings of replicas.
 #[derive(Debug, Clone)]
 pub struct ReplicaSettings {
     /// Do all writes come through the proxy?
     pub exclusive: bool,
-    /// Maximum documents that a load copies in a second; 0 for no limit.
+    /// Maximum documents/s that a load copies; 0 for no limit.
     pub load_documents_per_second: u64,
-    /// The file of the declared caches; `None` if they are gone with the process.
+    /// File with the list of declared caches; `None` if declarations are lost at the end of the process.
     pub file: Option<PathBuf>,
-    /// Percentage of the cached answers that are compared with the upstream's.
+    /// Percentage of cached answers that are compared with the upstream's answers.
     pub compare_percent: u8,
-    /// May whole copies answer while the upstream cannot be reached?
+    /// May complete copies answer while the upstream cannot be reached?
     pub serve_stale: bool,
 }
 
 impl Replicas {
-    /// Opens the replicas of an upstream, with user and password of its connection string. The caches that were
-    /// declared before begin to load.
+    /// Opens the replicas of an upstream, with the user and password of its connection string. Starts to resume or load
+    /// the caches declared before a restart.
     ///
     /// # Errors
     /// If the connection string is wrong, or the list of caches cannot be read.
@@ -141,7 +141,7 @@ impl Replicas {
         let mut options = ClientOptions::parse(uri).await?;
         options.app_name = Some("forebay".to_owned());
         options.direct_connection = Some(true);
-        // A replica is made of what the writers see.
+        // Replicas must hold what writers see, so read from the primary, with read concern `local`.
         options.selection_criteria = None;
         options.read_concern = Some(ReadConcern::local());
         options.server_selection_timeout = Some(SELECTION_TIMEOUT);
@@ -176,27 +176,29 @@ impl Replicas {
         Ok(replicas)
     }
 
-    /// Returns whether searches of a cached field are refused that the cache does not answer.
+    /// Returns whether searches of a cached field are refused if the cache cannot answer them.
     pub fn is_strict(&self) -> bool {
         self.documents.settings().strict
     }
 
-    /// Returns the collection of this name, if it has caches.
+    /// Returns the replica of a collection, if the collection has caches.
     pub fn find(&self, namespace: &Namespace) -> Option<Arc<Replica>> {
         let replica = self.replicas.lock().get(namespace).cloned();
         replica.filter(|replica| replica.is_declared())
     }
 
-    /// Forgets a collection without caches that is not in use elsewhere: clients can name any number of them.
+    /// Drops the state of a collection without caches if nothing else uses it: clients can name any number of
+    /// collections.
     pub fn release(&self, replica: Arc<Replica>) {
         let mut replicas = self.replicas.lock();
-        // The caller's and the table's. No other caller can take one while the table is locked.
+        // The caller and the table hold a reference each. No other caller can take one while the table is locked.
         if Arc::strong_count(&replica) == 2 && !replica.is_declared() {
             replicas.remove(&replica.namespace);
         }
     }
 
-    /// Returns the collection of this name, to write to it or to declare caches.
+    /// Returns the replica of a collection, to write to the collection or to declare caches. Creates it if it is
+    /// missing.
     pub fn replica(&self, namespace: &Namespace) -> Arc<Replica> {
         let mut replicas = self.replicas.lock();
         if let Some(replica) = replicas.get(namespace) {
@@ -207,7 +209,7 @@ impl Replicas {
         replica
     }
 
-    /// Returns the collections with caches, by name.
+    /// Returns the replicas with caches, sorted by namespace.
     pub fn declared(&self) -> Vec<Arc<Replica>> {
         let replicas = self.replicas.lock();
         let declared = replicas.values().filter(|replica| replica.is_declared());
@@ -216,7 +218,7 @@ impl Replicas {
         declared
     }
 
-    /// Runs a `find` of a client over documents that the upstream gave by their `_id`s.
+    /// Runs a client's `find` over documents that the upstream returned for a query by `_id`.
     pub async fn find_among(
         &self,
         client: &ClientContext,
@@ -229,19 +231,19 @@ impl Replicas {
         self.documents.find_among(client, command, fetched).await
     }
 
-    /// Estimates which part of a collection a search reads that ends at the document with this `_id`.
+    /// Estimates which fraction of a collection a search reads if it ends at the document with this `_id`.
     pub fn place_of(&self, namespace: &Namespace, id: &RawBson) -> Option<f64> {
         let id = id.as_raw_bson_ref();
         self.documents.place_of(namespace, id)
     }
 
-    /// Estimates how many documents a search of the upstream reads that finds none.
+    /// Estimates how many documents the upstream reads for a search without matches.
     pub fn scanned_in_all(&self, namespace: &Namespace) -> Option<u64> {
         self.documents.scanned_in_all(namespace)
     }
 
-    /// Estimates how many documents a search of the upstream reads until it has found `count` that match; `None` if
-    /// they are more than `documents_max`.
+    /// Estimates how many documents the upstream reads until it has found `count` matches; `None` if more than
+    /// `documents_max`, or if the estimate would take long.
     pub fn scanned_until(
         &self,
         namespace: &Namespace,
@@ -258,7 +260,7 @@ impl Replicas {
         self.run_for(&ClientContext::default(), db, body).await
     }
 
-    /// Runs a command on the replica of its namespace for a client; a read ends when the client leaves.
+    /// Runs a client's command on the replica of the command's namespace. A read ends when the client disconnects.
     pub async fn run_for(
         &self,
         client: &ClientContext,
@@ -270,7 +272,7 @@ impl Replicas {
         self.documents.run(client, command).await
     }
 
-    /// Runs a command on a replica, where an error of the command is one of ours.
+    /// Runs a command of the proxy itself on a replica. Turns an error reply into a [`ReplicaError`].
     async fn demand(&self, db: &str, body: RawDocumentBuf) -> Result<RawDocumentBuf, ReplicaError> {
         let reply = self.run(db, body).await;
         if succeeded(&reply) {
@@ -280,13 +282,13 @@ impl Replicas {
         }
     }
 
-    /// Returns the upstream's cluster time, if it has one.
+    /// Returns the upstream's current cluster time; `None` if it has no cluster time.
     async fn upstream_time(&self) -> Result<Option<u64>, ReplicaError> {
         let reply = self.ask_upstream("admin", rawdoc! { "ping": 1 }).await?;
         Ok(operation_time(&reply))
     }
 
-    /// Runs a command on the upstream, with the rights of the connection string.
+    /// Runs a command on the upstream, with the user of the connection string.
     async fn ask_upstream(
         &self,
         db: &str,

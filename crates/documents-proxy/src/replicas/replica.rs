@@ -1,4 +1,4 @@
-//! One collection of the upstream: its caches, the life of its replica, and who waits for what of it.
+//! One collection of the upstream: its caches, its replica's state, and the tasks that wait for the replica.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -13,28 +13,29 @@ use super::life::{Life, View};
 use super::pace::Measurement;
 use super::pause::PausePoint;
 
-/// A collection that is written through the proxy, with caches or without.
+/// A collection that clients write to through the proxy, with or without caches.
 #[derive(Debug)]
 pub struct Replica {
-    /// Its name.
+    /// Name of the collection.
     pub namespace: Namespace,
-    /// The collection that a load fills if the older copy is kept until the load is done.
+    /// Collection that a load fills while the older copy is kept.
     pub(super) beside: Namespace,
-    /// The apply lock. Where there are caches, a writer holds it exclusively from the write to the upstream until the
-    /// write is applied to the replica, and a load shares it while it copies a batch. Where there are none, writers
-    /// share it, so that a declaration of a cache can wait until they are done.
+    /// The apply lock. With caches, a writer holds it exclusively from the write to the upstream until the write is
+    /// applied to the replica, and a load shares it while it copies a batch. Without caches, writers share it, so that
+    /// the declaration of a cache can wait for in-flight writes.
     pub apply_lock: Arc<RwLock<()>>,
-    /// How long the upstream takes to give documents of it.
+    /// How long the upstream takes to return documents of this collection by `_id`.
     pub measurement: Measurement,
     inner: Mutex<Inner>,
-    /// Wakes the loader: there is something to load, or caches are no longer declared.
+    /// Wakes the loader when a load is due or the caches are dropped.
     pub(super) load_due: Notify,
-    /// Wakes those who wait until changes are applied: some were, or the replica's state changed.
+    /// Wakes tasks that wait until changes are applied, when changes were applied or the state changed.
     progressed: watch::Sender<()>,
-    /// When the upstream last let an unauthenticated client read it; `None` if it refused the last one.
+    /// When the upstream last let an unauthenticated client read the collection; `None` if it refused the last such
+    /// client.
     public_at: Mutex<Option<Instant>>,
     pub(super) pause_point: PausePoint,
-    /// Delay behind the upstream; `None` if it is unknown.
+    /// How far the replica lags behind the upstream; `None` if unknown.
     lag: Mutex<Option<Duration>>,
 }
 
@@ -42,22 +43,22 @@ pub struct Replica {
 struct Inner {
     life: Life,
     has_loader: bool,
-    /// What the upstream calls the collection, whatever its name.
+    /// The upstream's UUID of the collection, which does not depend on the name.
     identity: Option<RawBson>,
     definitions: Vec<RawDocumentBuf>,
     fields: Arc<ReplicaFields>,
 }
 
-/// A copy that answers: what it holds, and which epoch of the replica it is of.
+/// A copy that answers, identified by its fields and epoch.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Answering {
-    /// What it holds.
+    /// Fields that the copy holds.
     pub fields: Arc<ReplicaFields>,
     epoch: u64,
 }
 
 impl Replica {
-    /// A collection without caches.
+    /// Creates the state of a collection without caches.
     pub fn new(namespace: Namespace) -> Replica {
         Replica {
             beside: namespace::temporary(&namespace.db),
@@ -73,28 +74,28 @@ impl Replica {
         }
     }
 
-    /// Returns whether the replica has caches, ready or not.
+    /// Returns whether the collection has caches, loaded or not.
     pub fn is_declared(&self) -> bool {
         self.inner.lock().life.is_declared()
     }
 
-    /// Returns the definitions of its cache indexes.
+    /// Returns the definitions of the collection's cache indexes.
     pub fn definitions(&self) -> Vec<RawDocumentBuf> {
         self.inner.lock().definitions.clone()
     }
 
-    /// Returns what the replica holds of each document; `None` without caches.
+    /// Returns the fields that the replica holds; `None` without caches.
     pub fn fields(&self) -> Option<Arc<ReplicaFields>> {
         let inner = self.inner.lock();
         inner.life.is_declared().then(|| inner.fields.clone())
     }
 
-    /// Returns whether the replica answers while the upstream is there.
+    /// Returns whether the replica answers while the upstream can be reached.
     pub fn is_ready(&self) -> bool {
         self.inner.lock().life.is_ready()
     }
 
-    /// Returns the copy that answers a client, if one does.
+    /// Returns the copy that answers a client with this view; `None` if no copy may.
     pub fn answering(&self, view: View) -> Option<Answering> {
         let inner = self.inner.lock();
         let epoch = inner.life.answering(view)?;
@@ -102,7 +103,7 @@ impl Replica {
         Some(Answering { fields, epoch })
     }
 
-    /// Returns the collection that writes are applied to: that of a load if one is in progress beside a whole copy.
+    /// Returns the collection that writes are applied to: the one that a load fills, if the load keeps the older copy.
     pub(super) fn applied_in(&self) -> &Namespace {
         if self.inner.lock().life.loads_beside() {
             &self.beside
@@ -112,18 +113,18 @@ impl Replica {
     }
 
     /// Returns when the upstream last let an unauthenticated client read the collection; `None` if it refused the last
-    /// one, or may have been started again since.
+    /// such client, or may have been restarted since.
     pub fn public_at(&self) -> Option<Instant> {
         *self.public_at.lock()
     }
 
-    /// Notes when the upstream let an unauthenticated client read the collection; `None` if it refused, or if that is
-    /// unknown.
+    /// Records when the upstream let an unauthenticated client read the collection; `None` if it refused, or if the
+    /// outcome is unknown.
     pub fn set_public(&self, at: Option<Instant>) {
         *self.public_at.lock() = at;
     }
 
-    /// Returns the delay behind the upstream at the last change that was applied; `None` if it is unknown.
+    /// Returns how far the replica lagged behind the upstream at the last applied change; `None` if unknown.
     pub fn lag(&self) -> Option<Duration> {
         *self.lag.lock()
     }
@@ -133,17 +134,17 @@ impl Replica {
         *self.lag.lock() = Some(lag);
     }
 
-    /// Returns why the replica does not answer; `None` if it does, or if there are no caches.
+    /// Returns why the replica does not answer; `None` if it does, or without caches.
     pub fn reason(&self) -> Option<String> {
         self.inner.lock().life.reason()
     }
 
-    /// Returns the documents that a load in progress has copied, and all that it will copy.
+    /// Returns how many documents a load in progress has copied, and how many it will copy in all.
     pub fn progress(&self) -> Option<(u64, u64)> {
         self.inner.lock().life.progress()
     }
 
-    /// Declares other caches; none at all if `definitions` is empty. The replica answers nothing then.
+    /// Replaces the declared caches; an empty list drops all. The replica then stops answering until it is loaded.
     pub fn declare(&self, definitions: Vec<RawDocumentBuf>) {
         let fields = cached_fields(definitions.iter().map(|it| &**it));
         *self.lag.lock() = None;
@@ -159,77 +160,77 @@ impl Replica {
         self.wake();
     }
 
-    /// Has the replica resumed from what an earlier run left of it, or loaded.
+    /// Makes the loader resume the copy that an earlier process left, or load the collection if it cannot.
     pub(super) fn expect_resume(&self, reason: &str) {
         self.inner.lock().life.expect_resume(reason);
         self.wake();
     }
 
-    /// Stops answers and loads.
+    /// Stops answers and loads until the next declaration.
     pub(super) fn turn_off(&self, reason: &str) {
         self.inner.lock().life.turn_off(reason);
         self.wake();
     }
 
-    /// Stops answers until the replica has been loaded, which begins after a `pause`, also while the upstream is away.
+    /// Stops answers, also while the upstream is away, until the next load. That load starts after `pause`.
     pub fn invalidate(&self, reason: &str, pause: Duration) {
         self.inner.lock().life.invalidate(reason, pause, false);
         self.wake();
     }
 
-    /// As [`invalidate`](Replica::invalidate), but a whole copy may go on to answer while the upstream is away.
+    /// Like [`invalidate`](Replica::invalidate), but a complete copy may still answer while the upstream is away.
     pub(super) fn invalidate_keeping_copy(&self, reason: &str, pause: Duration) {
         self.inner.lock().life.invalidate(reason, pause, true);
         self.wake();
     }
 
-    /// Returns how long to wait before a load, if one is due.
+    /// Returns how long to wait before the next load; `None` if no load is due.
     pub fn load_due(&self) -> Option<Duration> {
         self.inner.lock().life.load_due()
     }
 
-    /// Returns whether the replica can be resumed from what an earlier run left of it.
+    /// Returns whether the replica holds a copy that an earlier process left and that may be resumed.
     pub(super) fn may_resume(&self) -> bool {
         self.inner.lock().life.may_resume()
     }
 
-    /// Returns what the upstream calls the collection, whatever its name: a different value after it was dropped and
-    /// made again.
+    /// Returns the upstream's UUID of the collection, which changes when the collection is dropped and created again.
     pub fn identity(&self) -> Option<RawBson> {
         self.inner.lock().identity.clone()
     }
 
-    /// Notes what the upstream calls the collection.
+    /// Records the upstream's UUID of the collection.
     pub fn set_identity(&self, identity: Option<RawBson>) {
         self.inner.lock().identity = identity;
     }
 
-    /// Makes the caller the replica's loader, and returns true, unless it has one.
+    /// Makes the caller the replica's loader. Returns false if there is a loader already.
     pub fn take_loader(&self) -> bool {
         !std::mem::replace(&mut self.inner.lock().has_loader, true)
     }
 
-    /// Returns true if there are no caches any more: the caller is not the replica's loader from now on.
+    /// Returns true if the collection has no caches any more: the caller then no longer is the replica's loader.
     pub fn leave_loader(&self) -> bool {
         let mut inner = self.inner.lock();
         inner.has_loader = inner.life.is_declared();
         !inner.has_loader
     }
 
-    /// Begins a load, beside a whole copy if that is to be kept. Returns what it has to copy, and its epoch.
+    /// Begins a load, which keeps a complete older copy if `keeps_copy`. Returns the fields to copy and the load's
+    /// epoch.
     pub fn begin_load(&self, total: u64, keeps_copy: bool) -> Option<(Arc<ReplicaFields>, u64)> {
         let mut inner = self.inner.lock();
         let epoch = inner.life.begin_load(total, keeps_copy)?;
         Some((inner.fields.clone(), epoch))
     }
 
-    /// Ends load `of`; see [`Life::finish_load`]. Returns the new epoch.
+    /// Ends the load of epoch `of`; see [`Life::finish_load`]. Returns the new epoch.
     pub(super) fn finish_load(&self, of: u64, follows_stream: bool) -> Option<u64> {
         self.inner.lock().life.finish_load(of, follows_stream)
     }
 
-    /// Returns the documents of a batch that were not written since load `of` began, and counts the batch as copied;
-    /// `None` if that load is no longer the latest.
+    /// Returns those documents of a loaded batch that were not written since the load of epoch `of` began. Counts the
+    /// batch as copied. Returns `None` if that load is no longer the latest.
     pub fn admit(&self, of: u64, batch: Vec<RawDocumentBuf>) -> Option<Vec<RawDocumentBuf>> {
         let mut inner = self.inner.lock();
         let load = inner.life.load(of)?;
@@ -238,15 +239,16 @@ impl Replica {
         Some(batch.into_iter().filter(is_fresh).collect())
     }
 
-    /// Takes the copy that an earlier run left, in epoch `of`. Returns what it holds, and the new epoch, in which its
-    /// change stream is to be opened; `None` if the replica has moved on.
+    /// Takes over the copy that an earlier process left, in epoch `of`. Returns its fields, and the new epoch for its
+    /// change stream; `None` if the replica is in a later epoch.
     pub(super) fn resume(&self, of: u64) -> Option<(Arc<ReplicaFields>, u64)> {
         let mut inner = self.inner.lock();
         let epoch = inner.life.resume(of)?;
         Some((inner.fields.clone(), epoch))
     }
 
-    /// Stops answers as the change stream of epoch `of` has ended. Returns what [`resume`](Replica::resume) does.
+    /// Stops answers because the change stream of epoch `of` has ended. Returns the same as
+    /// [`resume`](Replica::resume).
     pub(super) fn lose_stream(&self, of: u64) -> Option<(Arc<ReplicaFields>, u64)> {
         let mut inner = self.inner.lock();
         let epoch = inner.life.lose_stream(of)?;
@@ -256,28 +258,28 @@ impl Replica {
         Some((fields, epoch))
     }
 
-    /// Notes that the change stream of epoch `of` is open. Returns false if the replica has moved on.
+    /// Records that the change stream of epoch `of` is open. Returns false if the replica is in a later epoch.
     pub(super) fn start_following(&self, of: u64) -> bool {
         self.inner.lock().life.start_following(of)
     }
 
-    /// Begins to answer if changes are applied up to the required time. Returns whether it has just begun.
+    /// Begins to answer if all changes up to the required cluster time are applied. Returns whether answers begin now.
     pub(super) fn complete(&self, of: u64) -> bool {
         self.inner.lock().life.complete(of)
     }
 
-    /// Returns the number of the epoch, which changes with each declaration, load and loss of a change stream.
+    /// Returns the replica's epoch, which changes with each declaration, load and loss of a change stream.
     pub fn epoch(&self) -> u64 {
         self.inner.lock().life.epoch()
     }
 
-    /// Returns whether work for this epoch still counts.
+    /// Returns whether the collection has caches and the replica is still in epoch `of`.
     pub(super) fn is_current(&self, of: u64) -> bool {
         let inner = self.inner.lock();
         inner.life.is_declared() && inner.life.epoch() == of
     }
 
-    /// Notes that all changes up to a cluster time are applied.
+    /// Records that all changes up to cluster time `at` are applied.
     pub(super) fn advance_applied(&self, of: u64, at: u64) {
         if self.inner.lock().life.advance_applied(of, at) {
             self.progressed.send_replace(());
@@ -289,17 +291,17 @@ impl Replica {
         self.inner.lock().life.applied()
     }
 
-    /// Puts answers off until all changes up to a cluster time are applied.
+    /// Stops answers until all changes up to cluster time `at` are applied.
     pub fn require_applied(&self, at: u64) {
         self.inner.lock().life.require_applied(at);
     }
 
-    /// Returns whether the replica follows a change stream, answering or not yet.
+    /// Returns whether the replica follows a change stream, even if it does not answer yet.
     pub fn is_following(&self) -> bool {
         self.inner.lock().life.is_following()
     }
 
-    /// Waits until all changes up to a cluster time are applied, or the change stream is lost.
+    /// Waits until all changes up to cluster time `at` are applied, or the change stream is lost.
     pub async fn wait_applied(&self, at: u64) {
         let mut progressed = self.progressed.subscribe();
         loop {
@@ -309,13 +311,13 @@ impl Replica {
                     return;
                 }
             }
-            // The sender is ours.
+            // Never an error: `self` owns the sender.
             let _ = progressed.changed().await;
         }
     }
 
-    /// Notes that documents with these `_id`s were written. Returns what the replica holds of documents if the write
-    /// has to be applied to it.
+    /// Records that documents with these `_id`s were written. Returns the fields that the replica holds if the caller
+    /// has to apply the write to it.
     pub fn note_written<'a>(
         &self,
         ids: impl Iterator<Item = RawBsonRef<'a>>,
@@ -325,7 +327,7 @@ impl Replica {
         applies.then(|| inner.fields.clone())
     }
 
-    /// Wakes the loader and those who wait for changes.
+    /// Wakes the loader and the tasks that wait for changes.
     fn wake(&self) {
         self.load_due.notify_one();
         self.progressed.send_replace(());
