@@ -20,43 +20,44 @@ use crate::streams::{Row, Stream};
 
 /// Maximum open cursors.
 const CURSORS_MAX: usize = 100_000;
-/// Maximum open cursors of one client, which is a user on a host; only a client that leaks cursors has more.
+/// Maximum open cursors of one client (a user on a host). Only clients that leak cursors reach it.
 const CURSORS_OF_CLIENT_MAX: usize = CURSORS_MAX / 4;
-/// Number of sweeps for idle cursors in the time after which one expires.
+/// Sweeps for idle cursors per cursor timeout.
 const SWEEPS_PER_TIMEOUT: u32 = 10;
 
-/// Minimum time between two searches for cursors of clients that left, each of which asks the system about every
-/// cursor's connection.
+/// Minimum time between two searches for cursors of disconnected clients. A search queries the operating system about
+/// the connection of every cursor.
 const ORPHANS_INTERVAL: Duration = Duration::from_secs(1);
 
 /// The owner of a cursor.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Owner {
-    /// The user who opened it.
+    /// The user who opened the cursor.
     pub user: Option<User>,
-    /// The session that opened it.
+    /// The session that opened the cursor.
     pub session: Option<SessionId>,
 }
 
-/// An open cursor. It is taken out of the registry while a batch is made.
+/// An open cursor. It is removed from the registry while a batch is made.
 pub struct Cursor {
-    /// The namespace of its collection.
+    /// The namespace of the collection.
     pub namespace: Namespace,
-    /// The source of its documents.
+    /// The source of the documents.
     pub stream: Box<dyn Stream>,
-    /// The search that it began with, logged if a batch is slow.
+    /// The search that found the documents, which is logged if a batch is slow.
     pub search: Option<Search>,
     /// A document that did not fit into the last batch.
     pub held: Option<Row>,
-    /// Its owner.
+    /// The owner.
     pub owner: Owner,
-    /// The client that opened it, on any of its connections; `None` for the server itself.
+    /// The client that opened the cursor, on any of its connections. `None` if the server itself opened it.
     pub client: Option<ClientKey>,
-    /// Whether it never times out.
+    /// Whether the cursor never times out.
     pub no_timeout: bool,
-    /// The time left of the `maxTimeMS` of the command that opened it.
+    /// Remaining time of the `maxTimeMS` of the command that opened the cursor.
     pub time_left: Option<Duration>,
-    /// The cancellation token that the stream checks; it follows the token of the command that pulls.
+    /// The cancellation token that the stream checks. It follows the token of the command that currently reads the
+    /// cursor.
     pub stop: Arc<SharedStop>,
     /// The connection to the client that requested the last batch.
     pub link: Option<Arc<dyn Link>>,
@@ -68,7 +69,7 @@ impl Cursor {
     }
 }
 
-/// Whether a cursor was closed while it was in use.
+/// Whether a cursor was closed while in use, with a notification for the task that waits for this.
 #[derive(Debug, Default)]
 pub struct Killed {
     yes: AtomicBool,
@@ -81,7 +82,7 @@ impl Killed {
         self.notify.notify_one();
     }
 
-    /// Waits until it is closed. Only one task may wait at a time.
+    /// Waits until the cursor is closed. Only one task may wait at a time.
     pub async fn notified(&self) {
         self.notify.notified().await;
     }
@@ -91,12 +92,12 @@ struct Entry {
     namespace: Namespace,
     owner: Owner,
     killed: Arc<Killed>,
-    /// Whether it outlives its collection, to report that it was dropped.
+    /// Whether the cursor outlives its collection, as a change stream does to report the drop.
     outlives_collection: bool,
     last_used: Instant,
     no_timeout: bool,
     cursor: Option<Box<Cursor>>,
-    /// Counts it among those of its client.
+    /// Counts the cursor towards its client's limit, until dropped.
     _counted: Option<Arc<()>>,
 }
 
@@ -104,10 +105,11 @@ struct Entry {
 pub struct Cursors {
     timeout: Duration,
     open: Mutex<HashMap<i64, Entry>>,
-    /// By client, what each of its cursors has a clone of.
+    /// For each client, an `Arc` of which each of its cursors holds a clone, so that the strong count counts the
+    /// cursors.
     clients: Mutex<HashMap<ClientKey, Arc<()>>>,
     swept: Mutex<Instant>,
-    /// When a limit last had cursors of clients that left closed.
+    /// Time of the last search for cursors of disconnected clients.
     orphans_closed: Mutex<Option<Instant>>,
 }
 
@@ -120,7 +122,7 @@ impl std::fmt::Debug for Cursors {
 }
 
 impl Cursors {
-    /// A registry without cursors. Idle ones expire after `timeout`.
+    /// Returns a registry without cursors. Idle cursors expire after `timeout`.
     pub fn new(timeout: Duration) -> Cursors {
         Cursors {
             timeout,
@@ -131,10 +133,10 @@ impl Cursors {
         }
     }
 
-    /// Keeps a cursor. Returns its id, which is random and never zero.
+    /// Adds a cursor to the registry. Returns its id, which is random and never zero.
     ///
     /// # Errors
-    /// `ExceededMemoryLimit` if [`CURSORS_MAX`] are open, or [`CURSORS_OF_CLIENT_MAX`] of this client.
+    /// `ExceededMemoryLimit` if [`CURSORS_MAX`] cursors are open, or [`CURSORS_OF_CLIENT_MAX`] of this client.
     pub fn keep(&self, cursor: Box<Cursor>) -> Result<i64, CommandError> {
         self.sweep();
         let client = cursor.client;
@@ -177,7 +179,7 @@ impl Cursors {
         clients.get(&client).is_some_and(is_at_limit)
     }
 
-    /// Counts one more cursor of a client, until what this returns is dropped.
+    /// Counts one more cursor of a client, until the returned `Arc` is dropped.
     fn count(&self, client: ClientKey) -> Result<Arc<()>, CommandError> {
         let mut clients = self.clients.lock();
         let counted = clients.entry(client).or_default();
@@ -188,10 +190,13 @@ impl Cursors {
         Ok(counted.clone())
     }
 
-    /// Takes a cursor out to make a batch of it. [`Lease::give_back`] puts it back; dropping the lease closes it.
+    /// Removes a cursor from the registry to make a batch of it. [`Lease::give_back`] puts the cursor back; dropping
+    /// the lease closes the cursor.
     ///
     /// # Errors
-    /// `CursorNotFound`; `Unauthorized` for another user's or session's cursor, or another collection; `CursorInUse`.
+    /// - `CursorNotFound`.
+    /// - `Unauthorized` for a cursor of another user, session or collection.
+    /// - `CursorInUse`.
     pub fn take(
         self: &Arc<Self>,
         id: i64,
@@ -244,12 +249,12 @@ impl Cursors {
         self.kill_where(|entry| entry.owner.user.as_ref() == Some(user));
     }
 
-    /// Closes the cursors whose owners `is_meant` selects.
+    /// Closes the cursors of the owners for which `is_meant` returns true.
     pub fn kill_owned(&self, is_meant: impl Fn(&Owner) -> bool) {
         self.kill_where(|entry| is_meant(&entry.owner));
     }
 
-    /// Closes the cursors whose clients have gone. Callers do so only when memory is short or the limit of cursors is
+    /// Closes the cursors of disconnected clients. Callers do so only when memory is short or a limit of cursors is
     /// reached, because another connection of the same session may still read these cursors.
     pub fn close_orphans(&self) {
         self.kill_where(|entry| entry.cursor.as_deref().is_some_and(Cursor::is_orphan));
@@ -265,7 +270,8 @@ impl Cursors {
         });
     }
 
-    /// Closes cursors that have been idle too long. Most calls do nothing: there are a few sweeps in each timeout.
+    /// Closes cursors that have been idle too long. Most calls do nothing, because there are only a few sweeps per
+    /// timeout.
     fn sweep(&self) {
         let mut swept = self.swept.lock();
         if swept.elapsed() >= self.timeout / SWEEPS_PER_TIMEOUT {
@@ -276,7 +282,7 @@ impl Cursors {
         }
     }
 
-    /// Number of open cursors, and the number of those that never time out.
+    /// Returns the number of open cursors, and the number of those that never time out.
     pub fn counts(&self) -> (usize, usize) {
         let open = self.open.lock();
         (
@@ -289,9 +295,9 @@ impl Cursors {
 /// The outcome of closing a cursor.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Closed {
-    /// It is closed.
+    /// The cursor is closed.
     Yes,
-    /// There is no cursor with that id, or this client may not see it.
+    /// No cursor has that id, or this client may not see it.
     NotFound,
 }
 
@@ -304,12 +310,12 @@ pub struct Lease {
 }
 
 impl Lease {
-    /// Signals that the cursor has been closed.
+    /// Returns the flag and notification of the cursor's closing.
     pub fn killed(&self) -> Arc<Killed> {
         self.killed.clone()
     }
 
-    /// The cursor.
+    /// Returns the cursor.
     pub fn cursor(&mut self) -> &mut Cursor {
         self.cursor
             .as_mut()
@@ -319,7 +325,7 @@ impl Lease {
     /// Puts the cursor back for the next batch.
     ///
     /// # Errors
-    /// `CursorKilled` if it has been closed since it was taken.
+    /// `CursorKilled` if the cursor was closed while in use.
     pub fn give_back(mut self) -> Result<(), CommandError> {
         if self.killed.yes.load(Ordering::Relaxed) {
             return Err(CommandError::refused(
@@ -350,7 +356,7 @@ fn drop_idle(open: &mut HashMap<i64, Entry>, timeout: Duration) {
     });
 }
 
-/// Returns whether a client has as many cursors as it may; `counted` is cloned by each of them.
+/// Returns whether a client has the maximum number of cursors. Each of its cursors holds a clone of `counted`.
 fn is_at_limit(counted: &Arc<()>) -> bool {
     Arc::strong_count(counted) > CURSORS_OF_CLIENT_MAX
 }

@@ -1,4 +1,4 @@
-//! The table of commands, and how each is run.
+//! The command table, and how commands run.
 
 use std::collections::HashMap;
 use std::future::Future;
@@ -21,55 +21,54 @@ use crate::request::{Generic, Request};
 use crate::retry::Retry;
 use crate::searches::Searches;
 
-/// Maximum bytes of a command's body that can be read in microseconds.
+/// Maximum bytes of a command's body that can be parsed in microseconds.
 const SHORT_BODY_BYTES_MAX: usize = 16 << 10;
 
-/// A command's reply, or why there is none.
+/// The reply of a command, or its error.
 pub type Reply = Result<RawDocumentBuf, CommandError>;
 
-/// The future of a command that waits, for a device or the disk.
+/// The future of a command that may wait for a device or the disk.
 pub type BoxFuture<'a> = Pin<Box<dyn Future<Output = Reply> + Send + 'a>>;
 
-/// How a command runs.
+/// The function that runs a command.
 #[derive(Clone, Copy)]
 pub enum Run {
-    /// Synchronously.
+    /// A synchronous function.
     Now(fn(&Request<'_>) -> Reply),
-    /// As a future that waits.
+    /// A function that returns a future.
     Async(for<'a> fn(&'a Request<'a>) -> BoxFuture<'a>),
 }
 
-/// What a command does to data.
+/// The effect of a command on data.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Effect {
     /// Nothing.
     Reads,
-    /// The command changes data; with `j: true` it waits for the disk.
+    /// The command changes data. With `j: true`, its reply waits for the disk.
     Writes,
 }
 
-/// One command's entry in the table.
+/// A command's entry in the command table.
 pub struct Spec {
     /// The command's name.
     pub name: &'static str,
     /// One sentence for `listCommands`.
     pub help: &'static str,
-    /// The arguments that it knows.
+    /// The arguments that the command accepts.
     pub known: Known,
-    /// Its effect on data.
+    /// The command's effect on data.
     pub effect: Effect,
-    /// The function that runs it.
+    /// The function that runs the command.
     pub run: Run,
 }
 
 static BY_NAME: LazyLock<HashMap<&'static str, &'static Spec>> =
     LazyLock::new(|| COMMANDS.iter().map(|spec| (spec.name, *spec)).collect());
 
-/// Runs one command and returns its reply. A `find` reads the documents in `given` instead of its collection, if there
-/// are any.
+/// Runs one command and returns its reply. With `given`, a `find` reads those documents instead of its collection.
 ///
 /// # Errors
-/// The command's error, or that there is no such command.
+/// The command's error, or `CommandNotFound`.
 pub async fn run(
     documents: &Arc<Documents>,
     client: &ClientContext,
@@ -151,11 +150,11 @@ async fn perform(spec: &Spec, request: &Request<'_>, writes: bool) -> Reply {
     reply
 }
 
-/// The kind of place that a command needs for all of its work. Other commands take one only for the parts of their work
-/// that may take long, and an insertion only if it is large.
+/// Returns the kind of permit that a command holds for its whole duration. Other commands take a permit only for the
+/// parts of their work that may take long; an insertion does so only if it is large.
 fn place_of(spec: &Spec, request: &Request<'_>, writes: bool) -> Option<Kind> {
     let body = &request.command.body;
-    // The variables of `let` are expressions that are evaluated first.
+    // The variables of `let` are expressions, which are evaluated first.
     let is_long =
         body.as_bytes().len() > SHORT_BODY_BYTES_MAX || request.arguments.get("let").is_some();
     match spec.name {
@@ -166,14 +165,14 @@ fn place_of(spec: &Spec, request: &Request<'_>, writes: bool) -> Option<Kind> {
     }
 }
 
-/// The collection whose documents a command changes, if it exists.
+/// Returns the collection whose documents a command changes, if it exists.
 fn changed_collection(spec: &Spec, request: &Request<'_>) -> Option<Arc<OpenCollection>> {
     let changes = matches!(spec.name, "update" | "delete" | "findAndModify");
     let namespace = changes.then(|| request.namespace().ok()).flatten()?;
     request.documents.collections().get(&namespace)
 }
 
-/// Applies a write, and waits for the disk if the client wants that.
+/// Applies a write, and waits for the disk if the write concern requires that.
 async fn write(spec: &Spec, request: &Request<'_>) -> Reply {
     let mut reply = perform(spec, request, true).await?;
     if let Some(retry) = &request.retry {
@@ -188,7 +187,7 @@ async fn write(spec: &Spec, request: &Request<'_>) -> Reply {
     Ok(reply)
 }
 
-/// The write concern error of a write that wants more members. A replica set of one still applies such a write.
+/// Returns the write concern error of a write that requires more than one member. The write itself has been applied.
 fn not_enough_members() -> RawDocumentBuf {
     let code = Code::UnsatisfiableWriteConcern;
     rawdoc! { "code": code.number(), "codeName": code.name(), "errmsg": "Not enough data-bearing nodes" }

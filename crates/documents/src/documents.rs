@@ -1,4 +1,4 @@
-//! The documents door: collections on the embedded store, searched through the cache of field values.
+//! The server of documents: collections on the embedded store, searched through the cache of field values.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -31,7 +31,7 @@ use crate::settings::Settings;
 /// Maximum threads that wait for the disk at the same time.
 const SYNCS_MAX: usize = 64;
 
-/// Why the documents could not be opened.
+/// The reason why the documents could not be opened.
 #[derive(Debug, thiserror::Error)]
 pub enum OpenError {
     /// The store cannot be opened: another server uses it, it is damaged, or the directory is not writable.
@@ -39,7 +39,7 @@ pub enum OpenError {
     Store(#[from] StoreError),
 }
 
-/// Numbers of commands run, by name.
+/// Execution counts of commands, by name.
 #[derive(Debug)]
 pub struct Counters {
     commands: HashMap<&'static str, AtomicU64>,
@@ -55,21 +55,21 @@ impl Counters {
         }
     }
 
-    /// Counts one run of a command.
+    /// Counts one execution of a command.
     pub fn count(&self, name: &str) {
         if let Some(counter) = self.commands.get(name) {
             counter.fetch_add(1, Ordering::Relaxed);
         }
     }
 
-    /// Number of runs of a command.
+    /// Returns the number of executions of a command.
     pub fn of(&self, name: &str) -> u64 {
         self.commands
             .get(name)
             .map_or(0, |counter| counter.load(Ordering::Relaxed))
     }
 
-    /// Numbers of runs of all commands that were run, by name.
+    /// Returns the names and execution counts of the commands that have run.
     pub fn all(&self) -> Vec<(&'static str, u64)> {
         let mut all: Vec<_> = self
             .commands
@@ -81,7 +81,7 @@ impl Counters {
     }
 }
 
-/// The documents door.
+/// The server of documents: the store, the cache, and the commands on them.
 pub struct Documents {
     settings: Settings,
     devices: Arc<Devices>,
@@ -93,9 +93,9 @@ pub struct Documents {
     counters: Counters,
     metrics: Metrics,
     programs: Arc<Programs>,
-    /// Bounds the commands that wait for the disk; one sync completes all of them.
+    /// Bounds the commands that wait for the disk. One sync completes all of them.
     syncs: Places,
-    /// The number of refusals of memory at the last call of [`Documents::kill_abandoned`].
+    /// Number of memory refusals at the last call of [`Documents::kill_abandoned`].
     memory_refused: AtomicU64,
     /// True once the server begins to stop.
     stopping: watch::Sender<bool>,
@@ -111,7 +111,7 @@ impl std::fmt::Debug for Documents {
 }
 
 impl Documents {
-    /// Opens the store, and starts to build the caches that its catalogue records. Blocks on the disk.
+    /// Opens the store, and starts building the caches that its catalogue records. Blocks on the disk.
     ///
     /// # Errors
     /// The store's error.
@@ -140,13 +140,13 @@ impl Documents {
 
     /// Runs one command. Always returns a reply: `{ok: 1, …}`, or `{ok: 0, errmsg, code, codeName}`.
     ///
-    /// Before a long read of the store, a runtime with several threads moves the thread's other tasks to other threads.
+    /// Before a long read of the store, a multi-thread runtime moves the thread's other tasks to other threads.
     pub async fn run(self: &Arc<Self>, client: &ClientContext, command: Command) -> RawDocumentBuf {
         self.run_over(client, command, None).await
     }
 
-    /// Runs a `find` over documents that the caller supplies, instead of those of its collection. Filter, sort, skip,
-    /// limit, projection and batches are those of the command.
+    /// Runs a `find` over documents that the caller supplies, instead of the collection's documents. The command's
+    /// filter, sort, skip, limit, projection and batch size apply.
     pub async fn find_among(
         self: &Arc<Self>,
         client: &ClientContext,
@@ -172,7 +172,7 @@ impl Documents {
         self.with_operation_time(reply)
     }
 
-    /// The reply of a command that failed.
+    /// Returns the reply of a command that failed.
     fn refusal(&self, error: &CommandError, command: &Command) -> RawDocumentBuf {
         let mut reply = match error {
             CommandError::Stopped(StopReason::Cancelled) if self.is_stopping() => {
@@ -185,21 +185,21 @@ impl Documents {
         reply
     }
 
-    /// The position of a document in its collection in the order of insertion, from 0 for the first to 1 for the last.
-    /// Returns `None` if it does not exist or the store cannot be read.
+    /// Returns the relative position of a document in its collection in insertion order: 0 for the first, 1 for the
+    /// last. Returns `None` if the document does not exist or the store cannot be read.
     pub fn place_of(&self, namespace: &Namespace, id: RawBsonRef<'_>) -> Option<f64> {
         let collection = self.collections.get(namespace)?;
         let number = collection.store.number_by_id(id).ok()??;
         Some((number + 1) as f64 / collection.store.next_number() as f64)
     }
 
-    /// Number of documents ever inserted into a collection, which bounds the length of a scan.
+    /// Returns the number of documents ever inserted into a collection, which bounds the length of a scan.
     pub fn scanned_in_all(&self, namespace: &Namespace) -> Option<u64> {
         Some(self.collections.get(namespace)?.store.next_number())
     }
 
-    /// Adds the time of the last change to a reply, if a history of changes is kept. A client of a change stream then
-    /// knows how far to read to see the command's effect.
+    /// Adds the cluster time of the last change to a reply, if the store keeps a change history. A client that reads a
+    /// change stream up to that time sees the command's effect.
     fn with_operation_time(&self, mut reply: RawDocumentBuf) -> RawDocumentBuf {
         if let Some(history) = self.store.history() {
             let time = Timestamp::from(history.last());
@@ -211,12 +211,12 @@ impl Documents {
         reply
     }
 
-    /// The users that may authenticate.
+    /// Returns the users that may authenticate.
     pub fn users(&self) -> Users<'_> {
         self.store.users()
     }
 
-    /// Stops a user's operations and closes the user's cursors, as the user has been removed or has lost rights.
+    /// Stops a user's operations and closes the user's cursors, after the user was removed or lost privileges.
     pub fn end_user(&self, user: &User) {
         self.operations.kill_user(user);
         self.cursors.kill_user(user);
@@ -237,9 +237,9 @@ impl Documents {
         &self.settings
     }
 
-    /// Stops the operations whose clients are gone, as `killOp` does: reads at once, writes after the chunk that they
-    /// are writing. Writes that want no reply continue. Also closes the cursors of such clients if memory was refused
-    /// since the last call. The caller calls it periodically.
+    /// Stops the reads of disconnected clients, as `killOp` does; their writes continue, as in MongoDB. If memory was
+    /// refused since the last call, also closes the cursors of disconnected clients. The caller calls this function
+    /// periodically.
     pub fn kill_abandoned(&self) {
         self.operations.kill_abandoned();
         let refused = self.settings.memory.figures().refused;
@@ -248,13 +248,13 @@ impl Documents {
         }
     }
 
-    /// Ends the waits of change streams: a `getMore` replies with the events that there are. The caller calls it when
-    /// the server begins to stop.
+    /// Ends the waits of change streams: each waiting `getMore` replies with the events found so far. The caller calls
+    /// this function when the server begins to stop.
     pub fn stop_waiting(&self) {
         self.stopping.send_replace(true);
     }
 
-    /// Stops operations in progress and background builds, and syncs everything to disk. Blocks on the disk.
+    /// Stops operations in progress and background builds, and syncs all data to disk. Blocks on the disk.
     ///
     /// # Errors
     /// The store's error.
@@ -273,7 +273,7 @@ impl Documents {
 
     /// Waits until the server begins to stop.
     pub async fn stopping(&self) {
-        // The sender lives as long as `self`.
+        // The wait cannot fail, because `self` owns the sender.
         let _ = self
             .stopping
             .subscribe()
@@ -309,7 +309,7 @@ impl Documents {
         &self.metrics
     }
 
-    /// The programs of patterns of earlier commands.
+    /// Returns the cache of compiled patterns of earlier commands.
     pub(crate) fn programs(&self) -> &Arc<Programs> {
         &self.programs
     }
@@ -318,15 +318,15 @@ impl Documents {
         self.started
     }
 
-    /// Waits until everything written so far is on the disk.
+    /// Waits until all writes so far are on the disk.
     pub(crate) async fn sync(&self) -> Result<(), CommandError> {
-        // Not stopped with its command: the write has been applied, and the reply must say whether it is on the disk.
+        // Not cancelled with the command: the write has been applied, and the reply must say whether it is on the disk.
         let _apply = self.syncs.enter(&Stop::never()).await?;
         blocking(|| self.store.sync()).map_err(CommandError::from)
     }
 }
 
-/// The cluster time, as drivers gossip it. This server needs no signature.
+/// Returns the cluster time that drivers gossip. This server needs no signature.
 fn cluster_time(time: Timestamp) -> RawDocumentBuf {
     let hash = Binary {
         subtype: BinarySubtype::Generic,

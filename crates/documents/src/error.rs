@@ -1,4 +1,4 @@
-//! Errors of commands, and the one table that maps them to MongoDB's error replies.
+//! Errors of commands, and the table that maps them to MongoDB's error replies.
 
 use bson::{RawDocumentBuf, cstr, rawdoc};
 use forebay_cancel::{StopReason, Stopped};
@@ -6,18 +6,18 @@ use forebay_documents_query::Code;
 use forebay_documents_store::StoreError;
 use forebay_memory::Full;
 
-/// Why a command failed.
+/// The reason why a command failed.
 #[derive(Debug, thiserror::Error)]
 pub enum CommandError {
-    /// The command is wrong, or cannot be done now.
+    /// The command is invalid, or is not possible now.
     #[error("{message}")]
     Refused {
-        /// MongoDB's code for it.
+        /// MongoDB's code.
         code: Code,
-        /// What is wrong, for the author of the command.
+        /// A message for the author of the command.
         message: String,
     },
-    /// The command ran past its `maxTimeMS`, or was killed.
+    /// The command exceeded its `maxTimeMS`, or was killed.
     #[error("{}", stop_message(*.0))]
     Stopped(StopReason),
     /// The store failed.
@@ -33,7 +33,7 @@ fn stop_message(reason: StopReason) -> &'static str {
 }
 
 impl CommandError {
-    /// An error with MongoDB's code and a message.
+    /// Returns an error with MongoDB's code and a message.
     pub fn refused(code: Code, message: impl Into<String>) -> CommandError {
         CommandError::Refused {
             code,
@@ -41,12 +41,12 @@ impl CommandError {
         }
     }
 
-    /// `BadValue` with a message.
+    /// Returns `BadValue` with a message.
     pub fn bad_value(message: impl Into<String>) -> CommandError {
         CommandError::refused(Code::BadValue, message)
     }
 
-    /// The code in MongoDB's table.
+    /// Returns MongoDB's code.
     pub fn code(&self) -> Code {
         match self {
             CommandError::Refused { code, .. } => *code,
@@ -56,7 +56,7 @@ impl CommandError {
         }
     }
 
-    /// The reply of a command that failed: `{ok: 0, errmsg, code, codeName, …}`.
+    /// Returns the reply of the failed command: `{ok: 0, errmsg, code, codeName, …}`.
     pub fn to_reply(&self) -> RawDocumentBuf {
         let code = self.code();
         let mut reply = rawdoc! { "ok": 0.0, "errmsg": self.to_string(), "code": code.number(), "codeName": code.name() };
@@ -64,7 +64,7 @@ impl CommandError {
         reply
     }
 
-    /// The entry of `writeErrors` for statement `index`.
+    /// Returns the entry of `writeErrors` for statement `index`.
     pub fn to_write_error(&self, index: usize) -> RawDocumentBuf {
         let index = i32::try_from(index).unwrap_or(i32::MAX);
         let mut entry =
@@ -83,7 +83,7 @@ impl CommandError {
         }
     }
 
-    /// Returns whether the rest of a batch must be abandoned, even of an unordered one.
+    /// Returns whether the rest of a batch must be abandoned, even of an unordered batch.
     pub fn ends_batch(&self) -> bool {
         match self {
             CommandError::Stopped(_) => true,
@@ -121,7 +121,7 @@ impl From<StoreError> for CommandError {
     }
 }
 
-/// MongoDB's name of a code.
+/// Returns MongoDB's name of an error code.
 pub fn code_name(code: i32) -> String {
     match Code::from_number(code) {
         Some(code) => code.name().to_owned(),
@@ -129,7 +129,7 @@ pub fn code_name(code: i32) -> String {
     }
 }
 
-/// The table from the store's errors to MongoDB's codes.
+/// Maps the store's errors to MongoDB's codes.
 fn store_code(error: &StoreError) -> Code {
     match error {
         StoreError::DuplicateKey { .. } => Code::DuplicateKey,

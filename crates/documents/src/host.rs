@@ -2,12 +2,12 @@
 
 use std::fs;
 
-/// The host's name, `localhost` where the system does not say.
+/// Returns the host's name, or `localhost` if the operating system does not report it.
 pub fn name() -> String {
     first_line("/proc/sys/kernel/hostname").unwrap_or_else(|| "localhost".to_owned())
 }
 
-/// The kernel's release, empty where the system does not say.
+/// Returns the kernel's release, or an empty string if the operating system does not report it.
 pub fn kernel_release() -> String {
     first_line("/proc/sys/kernel/osrelease").unwrap_or_default()
 }

@@ -1,4 +1,4 @@
-//! Index specifications: from what a client sends to what the store keeps, or to MongoDB's error.
+//! Index specifications: converts a client's specification to the store's, or to MongoDB's error.
 
 use bson::raw::CString;
 use bson::{RawBsonRef, RawDocument, RawDocumentBuf, cstr};
@@ -17,7 +17,7 @@ pub const INDEXES_MAX: usize = 64;
 /// Maximum fields of one index.
 const FIELDS_MAX: usize = 32;
 
-/// Options that have no effect here.
+/// Options that have no effect on this server.
 const HARMLESS: &[&str] = &[
     "v",
     "key",
@@ -234,7 +234,7 @@ fn check_kinds(spec: &IndexSpec) -> Result<(), CommandError> {
     Ok(())
 }
 
-/// The specification as `listIndexes` shows it, with `background` as the client gave it.
+/// Returns the specification as `listIndexes` shows it. `background` has the client's value.
 fn definition(spec: &IndexSpec, key: &RawDocument, background: Option<bool>) -> RawDocumentBuf {
     let mut definition = RawDocumentBuf::new();
     definition.append(cstr!("v"), 2);
@@ -257,8 +257,9 @@ fn definition(spec: &IndexSpec, key: &RawDocument, background: Option<bool>) -> 
 /// Returns whether the index `wanted` already exists.
 ///
 /// # Errors
-/// `IndexKeySpecsConflict` for an index of the same name, `IndexOptionsConflict` for one of the same key,
-/// `CannotCreateIndex` for too many.
+/// - `IndexKeySpecsConflict` for another index of the same name.
+/// - `IndexOptionsConflict` for an index of the same key with other options.
+/// - `CannotCreateIndex` if the collection has too many indexes.
 pub fn is_there(
     namespace: &Namespace,
     existing: &[IndexStatus],

@@ -1,13 +1,14 @@
-//! The documents door: MongoDB's commands on the embedded store, with exact, prefix, substring and regex searches
-//! answered from the cache of field values.
+//! MongoDB's commands on the embedded store, with exact, prefix, substring and regex searches answered from the cache
+//! of field values.
 //!
-//! [`Documents::run`] takes one [`Command`] and returns one reply. Each command has a separate file under
-//! `commands/`; the table of all of them is `COMMANDS` there. Network, handshake and authentication belong to the
-//! server. This crate knows connections only by their [`ClientContext`].
+//! [`Documents::run`] takes one [`Command`] and returns one reply. Each command has a separate file under `commands/`;
+//! the command table is `COMMANDS` there. The `server` crate handles network, handshake and authentication. This crate
+//! knows connections only by their [`ClientContext`].
 //!
-//! A read is planned (`plan`), which gives a source of documents, and pulled through a chain of `streams` into batches.
-//! A change stream (`change_stream`) is such a stream without an end. Before its reply, a write goes to the store and
-//! then to the cache, in the same order for both. A client that has the reply to a write therefore finds what it wrote.
+//! A read is planned (`plan`). The plan yields a source of documents, which are read through a chain of `streams` into
+//! batches. A change stream (`change_stream`) is a stream without an end. A write goes to the store, then to the cache,
+//! and then the reply is sent. Store and cache apply writes in the same order. A client that has the reply to a write
+//! therefore finds the written data.
 #![forbid(unsafe_code)]
 
 mod access;
@@ -54,12 +55,12 @@ pub use search::IndexState;
 pub use settings::{Location, MONGODB_VERSION, Settings, WRITE_BATCH_MAX};
 pub use status::{Cell, CollectionStatus, FieldStatus, Status};
 
-/// The key of an `_id`. It is the same for all values that are equal across types, such as `1` and `1.0`.
+/// Returns the index key of an `_id`. Values that are equal across types, such as `1` and `1.0`, have the same key.
 pub fn id_key(id: bson::RawBsonRef<'_>) -> Vec<u8> {
     forebay_documents_query::key::encode(id)
 }
 
-/// All commands that [`Documents::run`] answers, by name, with a one-sentence description.
+/// Returns the names of all commands that [`Documents::run`] answers, with one-sentence descriptions.
 pub fn commands() -> impl Iterator<Item = (&'static str, &'static str)> {
     commands::COMMANDS.iter().map(|spec| (spec.name, spec.help))
 }

@@ -7,7 +7,7 @@ use forebay_text::Tier;
 
 use crate::search::NotUsed;
 
-/// Where the documents of a search came from.
+/// The source of a search's documents.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum AnsweredBy {
     /// The cache of field values.
@@ -19,7 +19,7 @@ pub enum AnsweredBy {
 }
 
 impl AnsweredBy {
-    /// Its name, the same in logs, metrics and on the status page.
+    /// Returns the name that logs, metrics and the status page use.
     pub fn name(self) -> &'static str {
         match self {
             AnsweredBy::Cache => "cache",
@@ -29,17 +29,17 @@ impl AnsweredBy {
     }
 }
 
-/// The kind under which a search is counted.
+/// The category in which a search is counted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Kind {
-    /// Where the documents came from.
+    /// The source of the documents.
     pub answered_by: AnsweredBy,
-    /// How the cache compared values; `None` if it compared none, as for null.
+    /// The method by which the cache compared values. `None` if it compared none, for example in a test for null.
     pub tier: Option<Tier>,
 }
 
 impl Kind {
-    /// All kinds.
+    /// Returns all categories.
     pub fn all() -> impl Iterator<Item = Kind> {
         let kind = |answered_by| move |tier| Kind { answered_by, tier };
         let tiers = Tier::ALL.into_iter().map(Some).chain([None]);
@@ -49,7 +49,7 @@ impl Kind {
             .chain(others.map(|answered_by| kind(answered_by)(None)))
     }
 
-    /// The tier's name; `none` if no value was compared.
+    /// Returns the tier's name, or `none` if no value was compared.
     pub fn tier_name(&self) -> &'static str {
         self.tier.map_or("none", Tier::name)
     }
@@ -59,10 +59,10 @@ impl Kind {
     }
 }
 
-/// Number of kinds of searches.
+/// Number of categories.
 const KINDS: usize = Tier::ALL.len() + 3;
 
-/// Numbers of durations in each of several ranges.
+/// Counts of durations in ranges.
 #[derive(Debug, Default)]
 pub struct Histogram {
     counts: [AtomicU64; Histogram::BOUNDS_US.len() + 1],
@@ -70,7 +70,7 @@ pub struct Histogram {
 }
 
 impl Histogram {
-    /// The upper bounds of the ranges in microseconds; the last range has none.
+    /// Upper bounds of the ranges in microseconds. The last range is unbounded.
     pub const BOUNDS_US: [u64; 16] = [
         50, 100, 250, 500, 1_000, 2_500, 5_000, 10_000, 25_000, 50_000, 100_000, 250_000, 500_000,
         1_000_000, 2_500_000, 10_000_000,
@@ -84,7 +84,7 @@ impl Histogram {
         self.sum_ns.fetch_add(ns, Ordering::Relaxed);
     }
 
-    /// The counts so far.
+    /// Returns the counts so far.
     pub fn figures(&self) -> Durations {
         Durations {
             counts: self
@@ -106,7 +106,7 @@ pub struct Durations {
 }
 
 impl Durations {
-    /// Number of durations.
+    /// Returns the number of durations.
     pub fn count(&self) -> u64 {
         self.counts.iter().sum()
     }
@@ -123,12 +123,12 @@ pub struct Metrics {
     failed: AtomicU64,
 }
 
-/// The figures of `Metrics`.
+/// A snapshot of the `Metrics`.
 #[derive(Debug, Clone)]
 pub struct SearchFigures {
-    /// Durations of searches, by kind.
+    /// Durations of searches, by category.
     pub durations: Vec<(Kind, Durations)>,
-    /// Searches that did not use the cache, by the name of the reason.
+    /// Searches that did not use the cache, by name of the reason.
     pub not_used: Vec<(&'static str, u64)>,
     /// Rows of caches that were scanned.
     pub rows: u64,
@@ -148,7 +148,7 @@ impl Metrics {
         }
     }
 
-    /// Counts why a search did not use the cache.
+    /// Counts the reason why a search did not use the cache.
     pub fn count_not_used(&self, reason: &NotUsed) {
         self.not_used[reason.place()].fetch_add(1, Ordering::Relaxed);
     }
@@ -169,7 +169,7 @@ impl Metrics {
         self.failed.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// The figures so far.
+    /// Returns the counts so far.
     pub fn figures(&self) -> SearchFigures {
         let load = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
         let durations = self.durations.iter().map(Histogram::figures);

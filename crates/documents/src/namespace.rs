@@ -14,17 +14,17 @@ const FORBIDDEN_IN_DB: &[char] = &[
     '/', '\\', '.', ' ', '"', '$', '*', '<', '>', ':', '|', '?', '\0',
 ];
 
-/// A namespace whose names are checked by MongoDB's rules.
+/// Returns a namespace after checking its names by MongoDB's rules.
 ///
 /// # Errors
-/// `InvalidNamespace`, which says what is wrong.
+/// `InvalidNamespace`, whose message names the violated rule.
 pub fn checked(db: &str, collection: &str) -> Result<Namespace, CommandError> {
     check_db(db)?;
     check_collection(db, collection)?;
     Ok(Namespace::new(db, collection))
 }
 
-/// Parses `db.collection` and checks it.
+/// Parses `db.collection` and checks the names.
 ///
 /// # Errors
 /// `InvalidNamespace`, also if there is no dot.
@@ -35,19 +35,19 @@ pub fn parse(full: &str) -> Result<Namespace, CommandError> {
     }
 }
 
-/// A namespace for a temporary collection of a database, which `renameCollection` will move over another collection.
-/// Its name is unique. The collection is dropped when the documents are opened again.
+/// Returns the namespace of a temporary collection, which `renameCollection` will move over another collection. The
+/// name is unique. If the collection still exists when the store is opened again, it is dropped.
 pub fn temporary(db: &str) -> Namespace {
     crate::commands::output::temporary(db)
 }
 
-/// Returns whether only the server itself may write the collection.
+/// Returns whether only the server itself may write to the collection.
 pub fn is_reserved(namespace: &Namespace) -> bool {
     let collection = &namespace.collection;
     collection.starts_with("system.") && collection != "system.js"
 }
 
-/// Refuses writes to reserved collections.
+/// Rejects writes to reserved collections.
 ///
 /// # Errors
 /// `InvalidNamespace`.

@@ -29,7 +29,7 @@ pub struct Operation {
     killed: Notify,
 }
 
-/// What an operation does, for `currentOp`.
+/// A description of the operation, for `currentOp`.
 #[derive(Debug)]
 enum Description {
     Command {
@@ -44,12 +44,12 @@ enum Description {
 }
 
 impl Operation {
-    /// The cancellation token that every loop of the operation checks.
+    /// Returns the cancellation token that every loop of the operation checks.
     pub fn stop(&self) -> &Stop {
         &self.stop
     }
 
-    /// Waits until it is stopped. Only one task may wait at a time.
+    /// Waits until the operation is killed. Only one task may wait at a time.
     pub async fn killed(&self) {
         self.killed.notified().await;
     }
@@ -77,7 +77,7 @@ impl Operation {
         }
     }
 
-    /// Returns whether the operation's client is gone, so that the outcome is of no use.
+    /// Returns whether the operation's client has disconnected, so that the result is not needed.
     fn is_abandoned(&self) -> bool {
         match &self.description {
             Description::Command { client, .. } => {
@@ -87,7 +87,7 @@ impl Operation {
         }
     }
 
-    /// The user or connection that it belongs to, if it is a command.
+    /// Returns the user or connection that the operation belongs to, or `None` if it is not a command.
     fn owner(&self) -> Option<Owner> {
         let Description::Command { client, command } = &self.description else {
             return None;
@@ -99,7 +99,7 @@ impl Operation {
         })
     }
 
-    /// Its entry in `currentOp`.
+    /// Returns the operation's entry in `currentOp`.
     fn report(&self) -> RawDocumentBuf {
         let running = self.started.elapsed();
         let mut report = rawdoc! {
@@ -181,7 +181,7 @@ fn append_progress(report: &mut RawDocumentBuf, message: &str, done: u64, total:
     );
 }
 
-/// The entry in `currentOp` of a cache that is being built.
+/// Returns the entry in `currentOp` of a cache build.
 pub fn cache_build(build: &CacheBuild) -> RawDocumentBuf {
     let mut report = rawdoc! {
         "type": "op",
@@ -214,7 +214,7 @@ pub struct Operations {
 }
 
 impl Operations {
-    /// Registers a command, which is listed until the guard is dropped. If the client has a link and loses it,
+    /// Registers a command, which is listed until the guard is dropped. If the client's connection is lost,
     /// [`kill_abandoned`](Operations::kill_abandoned) stops the command.
     pub fn begin(
         self: &Arc<Self>,
@@ -264,7 +264,7 @@ impl Operations {
         }
     }
 
-    /// Stops the operation with this id if it still runs and `may` allows it. Returns whether it did.
+    /// Stops the operation with this id, if it still runs and `may` allows it. Returns whether it was stopped.
     pub fn kill(&self, id: i32, may: impl Fn(&Operation) -> bool) -> bool {
         let running = self.running.lock();
         let found = running.get(&id).filter(|operation| may(operation));
@@ -283,7 +283,7 @@ impl Operations {
         theirs.for_each(|operation| operation.kill());
     }
 
-    /// Stops the commands of the owners that `is_meant` selects, except `spared`.
+    /// Stops the commands of the owners for which `is_meant` returns true, except `spared`.
     pub fn kill_owned(&self, spared: &Operation, is_meant: impl Fn(&Owner) -> bool) {
         let running = self.running.lock();
         let meant = running
@@ -293,7 +293,7 @@ impl Operations {
         meant.for_each(|operation| operation.kill());
     }
 
-    /// Stops the operations whose clients are gone.
+    /// Stops the operations of disconnected clients.
     pub fn kill_abandoned(&self) {
         let running = self.running.lock();
         let abandoned = running
@@ -310,7 +310,7 @@ impl Operations {
             .for_each(|operation| operation.kill());
     }
 
-    /// The entries of `currentOp` for the operations that `wanted` selects, by id.
+    /// Returns the entries of `currentOp` for the operations for which `wanted` returns true, sorted by id.
     pub fn report(&self, wanted: impl Fn(&Operation) -> bool) -> Vec<RawDocumentBuf> {
         let mut all: Vec<Arc<Operation>> = self.running.lock().values().cloned().collect();
         all.retain(|operation| wanted(operation));
@@ -347,7 +347,7 @@ mod tests {
     use super::*;
     use crate::command::Link;
 
-    /// A link to a client that can disconnect.
+    /// A connection that a test can disconnect.
     #[derive(Debug, Default)]
     struct Departure(AtomicBool);
 

@@ -1,10 +1,9 @@
-//! Places are concurrency permits for work that may take long: they bound the number of threads that do such work.
-//! Commands queue for a place, and leave the queue if they are stopped.
+//! Concurrency permits for work that may take long: a `Place` is a permit. They bound the number of threads that do
+//! such work. Commands queue for a permit, and leave the queue if they are stopped.
 //!
-//! Work whose cost depends on a client's filter, expression or pattern runs in a place, and so does every write
-//! except small insertions. Network threads do only work that takes microseconds. Waiting for a place is
-//! asynchronous, so it blocks no thread, and it ends with the command. Work that has a place never waits for another
-//! place.
+//! Work whose cost depends on a client's filter, expression or pattern needs a permit, as does every write except a
+//! small insertion. Network threads do only work that takes microseconds. Waiting for a permit is asynchronous, so it
+//! blocks no thread, and it ends if the command is stopped. Work that has a permit never waits for another permit.
 
 mod queue;
 
@@ -23,33 +22,34 @@ pub use queue::Places;
 use crate::error::CommandError;
 use crate::scope;
 
-/// Places per core. The system schedules their threads fairly, so slow work does not stop other work. With more places
-/// it takes more slow commands to delay others, but a network thread waits longer to be scheduled.
+/// Permits per core. The operating system schedules their threads fairly, so slow work does not stop other work. More
+/// permits tolerate more slow commands before others are delayed, but make network threads wait longer to be scheduled.
 const PLACES_PER_CORE: usize = 8;
-/// Minimum and maximum places of a kind.
+/// Minimum and maximum permits of a kind.
 const PLACES_MIN: usize = 16;
 const PLACES_MAX: usize = 128;
-/// Part of the places of a kind that one client may have, so that others find one at any time.
+/// Fraction of the permits of a kind that one client may hold (numerator, denominator), so that some remain for other
+/// clients.
 const CLIENT_PART: (usize, usize) = (3, 4);
 
-/// Places for reads; separate from those for writes, so that neither delays the other.
+/// Permits for reads. They are separate from those for writes, so that neither kind delays the other.
 static READS: LazyLock<Places> = LazyLock::new(Places::of_process);
-/// Places for writes.
+/// Permits for writes.
 static WRITES: LazyLock<Places> = LazyLock::new(Places::of_process);
 
-/// Bounds the patterns that commands without a place compile at the same time.
+/// Bounds the patterns that commands without a permit compile at the same time.
 static COMPILATIONS: Semaphore = Semaphore::const_new(64);
 
 /// The memory account of the process.
 static MEMORY: OnceLock<Account> = OnceLock::new();
-/// Maximum bytes of a document that takes no share while it is read or changed.
+/// Maximum bytes of a document that is read or changed without a charge to the memory account.
 const SMALL_DOCUMENT_BYTES: usize = 64 << 10;
-/// Copies of one document that a read holds at a time: the one from the store, and the one that a stage makes.
+/// Copies of one document that a read holds at a time: the store's, and one that a stage makes.
 const COPIES_READ: usize = 2;
-/// Copies that a write holds: the old and the new version, one in the batch, one in the history or the reply, and two
-/// in the store, as it writes the journal and as it moves values to its files.
+/// Copies of a document that a write holds: the old and the new version, one in the batch, one in the history or the
+/// reply, and two in the store (one while it writes the journal, one while it moves values to its files).
 const COPIES_WRITTEN: usize = 6;
-/// More copies that a write holds if its outcome is kept.
+/// Additional copies that a write holds if its outcome is recorded for retries.
 const COPIES_KEPT: usize = 2;
 /// Interval at which work that waits for memory checks its cancellation token.
 const CHECK_INTERVAL: Duration = Duration::from_millis(20);
@@ -57,11 +57,11 @@ const CHECK_INTERVAL: Duration = Duration::from_millis(20);
 const MEMORY_WAIT: Duration = Duration::from_secs(10);
 
 thread_local! {
-    /// Whether the work of this thread has a place.
+    /// Whether the work of this thread has a permit.
     static IN_PLACE: Cell<bool> = const { Cell::new(false) };
 }
 
-/// The kind of work, which determines the kind of place.
+/// The kind of work, which determines the kind of permit.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Kind {
     /// Reading.
@@ -70,13 +70,13 @@ pub enum Kind {
     Write,
 }
 
-/// Marks the thread's work as having a place until it is dropped.
+/// Marks the thread's work as having a permit, until the mark is dropped.
 struct Mark {
     before: bool,
 }
 
 impl Places {
-    /// The places of a kind. They belong to the process, as its threads do.
+    /// Creates the permits of a kind for the whole process, because its threads are shared too.
     fn of_process() -> Places {
         let count = PLACES_PER_CORE * forebay_device::cores();
         let count = count.clamp(PLACES_MIN, PLACES_MAX);
@@ -105,15 +105,15 @@ impl Drop for Mark {
     }
 }
 
-/// Sets the account from which work in a place takes memory, that of the process. Only the first call has an effect.
+/// Sets the memory account that work with a permit charges: that of the process. Only the first call has an effect.
 pub fn reserve_from(account: &Account) {
     MEMORY.get_or_init(|| account.clone());
 }
 
-/// Reserves memory for the documents that a write changes. The caller gives it back when the reply has been sent.
+/// Reserves memory for the documents that a write changes. The caller releases it when the reply has been sent.
 ///
 /// # Errors
-/// If there is none in time, or the command is stopped before.
+/// An error if the memory does not become available in time, or the command is stopped while waiting.
 pub async fn make_room_to_write(
     share: &Share,
     keeps_outcome: bool,
@@ -124,7 +124,7 @@ pub async fn make_room_to_write(
     make_room(share, bytes, COPIES_WRITTEN + kept, stop).await
 }
 
-/// Reserves memory for the documents that an insertion writes in one batch. The caller gives it back when the reply has
+/// Reserves memory for the documents that an insertion writes in one batch. The caller releases it when the reply has
 /// been sent.
 ///
 /// # Errors
@@ -166,8 +166,8 @@ async fn make_room(
     }
 }
 
-/// Runs work of a command that may take long off the network threads, with a place (a concurrency permit) for reads.
-/// Work that already has a place runs with that place.
+/// Runs work of a command that may take long, under a read permit and off the network threads. Work that already has a
+/// permit uses that one.
 ///
 /// # Errors
 /// See [`Places::enter`].
@@ -183,7 +183,7 @@ pub async fn aside<T>(stop: &Stop, work: impl FnOnce() -> T) -> Result<T, Comman
     }))
 }
 
-/// Runs all work of a command in one place, which it keeps while it waits.
+/// Runs all work of a command under one permit, which is held even while the command waits.
 ///
 /// # Errors
 /// See [`aside`]; or the error of the work.
@@ -209,8 +209,8 @@ pub async fn all_aside<T>(
     })
 }
 
-/// Runs the compilation of a pattern, which takes milliseconds, or at worst a second. Returns false if too many are
-/// being compiled.
+/// Runs the compilation of a pattern, which takes milliseconds, or at worst a second. Returns false if too many
+/// patterns are being compiled.
 pub fn compile(work: &mut dyn FnMut()) -> bool {
     if IN_PLACE.get() {
         work();
@@ -220,8 +220,8 @@ pub fn compile(work: &mut dyn FnMut()) -> bool {
     free.map(|_free| blocking(work)).is_ok()
 }
 
-/// Runs work that takes a bounded time longer than microseconds. The runtime first moves the thread's other tasks to
-/// other threads.
+/// Runs work that takes longer than microseconds, but a bounded time. The runtime first moves the thread's other tasks
+/// to other threads.
 pub fn blocking<T>(work: impl FnOnce() -> T) -> T {
     match has_spare_threads() {
         true => tokio::task::block_in_place(work),

@@ -1,4 +1,5 @@
-//! Collections that replicate those of another store. Changes are applied in one batch, with a note of how far they go.
+//! Collections that replicate those of another store. Changes are applied in one batch, together with a note that
+//! records the position up to which changes have been applied.
 
 use std::borrow::Cow;
 use std::sync::Arc;
@@ -20,21 +21,21 @@ use crate::places::{self, blocking};
 /// Maximum bytes of documents that [`Documents::scanned_until`] reads.
 const SCANNED_BYTES_MAX: usize = 256 * 1024;
 
-/// Changes of documents in another store. Each document occurs once.
+/// Changes to documents in another store. Each document occurs once.
 #[derive(Debug, Default)]
 pub struct Replicated<'a> {
     /// The `_id`s of deleted documents.
     pub deleted: Vec<&'a RawBson>,
-    /// Documents that were inserted, or replaced those with their `_id`s.
+    /// Documents that were inserted, or that replaced the documents with their `_id`s.
     pub present: Vec<&'a RawDocument>,
 }
 
 impl Documents {
-    /// Applies another store's changes to a collection: all in one batch, with the note of the collection if one is
-    /// given, or none. Does nothing if the collection does not exist. Blocks on the disk.
+    /// Applies another store's changes to a collection, and stores `note` with them if given. All changes are one
+    /// atomic batch. Does nothing if the collection does not exist. Blocks on the disk.
     ///
     /// # Errors
-    /// An invalid document, or the store's error.
+    /// An error for an invalid document, or the store's error.
     pub fn replicate(
         &self,
         namespace: &Namespace,
@@ -47,7 +48,7 @@ impl Documents {
         }
     }
 
-    /// The note of a collection, as of the last change that was applied with one.
+    /// Returns the note that the last batch with a note stored for a collection.
     ///
     /// # Errors
     /// The store's error.
@@ -64,8 +65,9 @@ impl Documents {
 }
 
 impl Documents {
-    /// The number of documents that a scan of a collection reads until `count` of them match. Returns `None` if it is
-    /// more than `documents_max`, or if finding out would take long: the filter is invalid or expensive.
+    /// Returns the number of documents that a scan of a collection reads until `count` of them match. Returns `None` if
+    /// this exceeds `documents_max`, or if finding out would take long because the filter is expensive, or if the
+    /// filter is invalid.
     pub fn scanned_until(
         &self,
         namespace: &Namespace,
@@ -125,7 +127,7 @@ fn apply(
                 search.on_replace(*number, &old, new);
             }
             (Change::Delete(number), Changed::Deleted(old)) => search.on_delete(*number, &old),
-            // The lock is held, so no other write can have come in between.
+            // The lock is held, so no other write can have interfered.
             _ => {}
         }
     }
@@ -133,7 +135,7 @@ fn apply(
     Ok(())
 }
 
-/// The changes to a collection whose write lock is held.
+/// Returns the changes for the store's batch. The caller holds the collection's write lock.
 fn changes<'a>(
     collection: &OpenCollection,
     deleted: &[&RawBson],

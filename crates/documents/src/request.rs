@@ -1,4 +1,4 @@
-//! One command being run: its client, arguments, time limit and write concern.
+//! A command being executed: its client, arguments, time limit and write concern.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -21,27 +21,27 @@ use crate::searches::Searches;
 use crate::sessions::{SessionId, session_id};
 use crate::settings::WRITE_BATCH_MAX;
 
-/// One command being run.
+/// A command being executed.
 pub struct Request<'a> {
-    /// The documents on which it runs.
+    /// The documents that the command runs on.
     pub documents: &'a Arc<Documents>,
-    /// Who sent it.
+    /// The client that sent the command.
     pub client: &'a ClientContext,
     /// The command as received.
     pub command: &'a Command,
-    /// Its arguments.
+    /// The arguments.
     pub arguments: Arguments<'a>,
     /// The arguments that all commands share.
     pub generic: Generic,
-    /// Its state as a numbered write, if it is one.
+    /// The retry state, if this is a retryable write.
     pub retry: Option<Retry>,
-    /// Its entry among the operations in progress.
+    /// The command's entry among the operations in progress.
     pub operation: Running,
-    /// Its current search.
+    /// The current search.
     pub searches: Mutex<Searches>,
-    /// The cancellation token for what outlives it in a cursor.
+    /// The cancellation token of work that may continue in a cursor after the command.
     pub shared_stop: Arc<SharedStop>,
-    /// The documents that a `find` reads instead of its collection's, until it takes them.
+    /// The documents that a `find` reads instead of its collection, until the command takes them.
     pub given: Mutex<Option<Vec<RawDocumentBuf>>>,
 }
 
@@ -56,9 +56,9 @@ pub struct Generic {
     pub write_number: Option<i64>,
     /// `readConcern.level`.
     pub read_level: Option<&'static str>,
-    /// Whether `writeConcern.w` wants more members than there are.
+    /// Whether `writeConcern.w` requires more than one member.
     pub wants_others: bool,
-    /// Whether the reply waits for the journal: `writeConcern.j`, and a majority unless that says otherwise.
+    /// Whether the reply waits for the journal: `writeConcern.j`, or by default with `w: "majority"`.
     pub journaled: bool,
     /// `comment: {forebay: "strict"}`.
     pub strict: bool,
@@ -68,7 +68,8 @@ impl Generic {
     /// Reads the shared arguments.
     ///
     /// # Errors
-    /// `TypeMismatch` and others for wrong values; transactions and read concerns that are not supported.
+    /// `TypeMismatch` and others for invalid values; errors for transactions and for read concerns that are not
+    /// supported.
     pub fn read(arguments: &Arguments<'_>) -> Result<Generic, CommandError> {
         refuse_transactions(arguments)?;
         api::check(arguments)?;
@@ -94,7 +95,8 @@ fn refuse_transactions(arguments: &Arguments<'_>) -> Result<(), CommandError> {
     Ok(())
 }
 
-/// Read concern levels. As there is one copy of the documents, they differ only in which commands accept them.
+/// Read concern levels. The server has only one copy of the documents, so levels differ only in the commands that
+/// accept them.
 const READ_LEVELS: [&str; 4] = ["local", "available", "majority", "linearizable"];
 
 fn read_level(arguments: &Arguments<'_>) -> Result<Option<&'static str>, CommandError> {
@@ -147,7 +149,7 @@ fn journaled(arguments: &Arguments<'_>) -> Result<bool, CommandError> {
         let value = value.filter(|value| *value != RawBsonRef::Null);
         value.and_then(crate::arguments::truth)
     };
-    // As with writeConcernMajorityJournalDefault, whose default is true.
+    // As with MongoDB's writeConcernMajorityJournalDefault, which is true by default.
     let is_majority = matches!(concern.get_str("w"), Ok("majority"));
     Ok(flag("fsync") == Some(true) || flag("j").unwrap_or(is_majority))
 }
@@ -207,7 +209,7 @@ impl<'a> Request<'a> {
         self.generic.strict || self.documents.settings().strict
     }
 
-    /// The collection that the command's first field names.
+    /// Returns the collection that the command's first field names.
     ///
     /// # Errors
     /// `InvalidNamespace`, also for a value that is not a string.
@@ -230,11 +232,11 @@ impl<'a> Request<'a> {
         }
     }
 
-    /// The namespace of a cursor, whose collection is the argument `name`. It may be a pseudo-collection such as
-    /// `$cmd.aggregate`, which cursors over no collection have.
+    /// Returns the namespace of a cursor, whose collection is the argument `name`. It may be a pseudo-collection, such
+    /// as `$cmd.aggregate` of cursors without a collection.
     ///
     /// # Errors
-    /// 40414 if missing, `TypeMismatch`, `InvalidNamespace`.
+    /// Code 40414 if the argument is missing, `TypeMismatch`, `InvalidNamespace`.
     pub fn cursor_namespace(&self, name: &str) -> Result<Namespace, CommandError> {
         let collection = self.arguments.required_string(name)?;
         if collection.starts_with("$cmd.") {
@@ -246,7 +248,7 @@ impl<'a> Request<'a> {
         namespace::checked(&self.command.db, collection)
     }
 
-    /// The owner of the cursors that the command opens.
+    /// Returns the owner of the cursors that the command opens.
     pub fn owner(&self) -> Owner {
         Owner {
             user: self.client.user.clone(),
@@ -254,7 +256,7 @@ impl<'a> Request<'a> {
         }
     }
 
-    /// Refuses a command outside the database `admin`.
+    /// Rejects a command on a database other than `admin`.
     ///
     /// # Errors
     /// `Unauthorized`, with MongoDB's message.
@@ -269,10 +271,10 @@ impl<'a> Request<'a> {
         Err(CommandError::refused(Code::Unauthorized, message))
     }
 
-    /// The statements of a write command: from its document sequence, or from an array in the body.
+    /// Returns the statements of a write command, from its document sequence or from an array in the body.
     ///
     /// # Errors
-    /// 40414 if missing, `TypeMismatch`, `InvalidLength` for none or too many.
+    /// Code 40414 if the statements are missing, `TypeMismatch`, `InvalidLength` for no statements or too many.
     pub fn statements(&self, name: &str) -> Result<Vec<&'a RawDocument>, CommandError> {
         let sequence = self
             .command

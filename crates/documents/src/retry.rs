@@ -1,5 +1,5 @@
-//! Retryable writes: a driver that has lost a reply sends its write again, with the same session and number. Each
-//! statement that was applied gets the same answer again.
+//! Retryable writes: a driver that has lost a reply sends its write again, with the same session and transaction
+//! number. Each statement that was already applied gets the recorded outcome as its answer.
 
 use std::sync::Arc;
 
@@ -28,7 +28,7 @@ const RETRYABLE: &[&str] = &[
     "update",
 ];
 
-/// Error codes on which drivers retry a write, as the server or its reply was not available.
+/// Error codes on which drivers retry a write, because the server or its reply was not available.
 const RETRYABLE_CODES: &[i32] = &[
     6, 7, 89, 91, 189, 262, 9001, 10107, 11600, 11602, 13435, 13436,
 ];
@@ -36,17 +36,17 @@ const RETRYABLE_CODES: &[i32] = &[
 /// Further error codes on which drivers resume a change stream.
 const RESUMABLE_CODES: &[i32] = &[63, 133, 150, 234];
 
-/// A numbered write in progress.
+/// A retryable write in progress.
 pub struct Retry {
     write: RetryableWrite,
     statements: Statements,
-    /// Ids of the statements that were answered from kept outcomes.
+    /// Ids of the statements that were answered from recorded outcomes.
     answered: Mutex<Vec<i32>>,
 }
 
 /// The ids of a command's statements.
 enum Statements {
-    /// Consecutive ids from this one on.
+    /// Consecutive ids starting with this one.
     From(i32),
     /// One id for each statement.
     Given(Vec<i32>),
@@ -76,11 +76,12 @@ impl Statements {
 }
 
 impl Retry {
-    /// Begins a numbered write, after waiting for one in progress of the same session. Returns `None` if the command
-    /// has no number.
+    /// Begins a retryable write, after waiting for a write in progress of the same session. Returns `None` if the
+    /// command has no `txnNumber`.
     ///
     /// # Errors
-    /// `IllegalOperation` if no outcomes are kept, `TransactionTooOld`, `NotARetryableWriteCommand` and others.
+    /// `IllegalOperation` if the server does not record outcomes, `TransactionTooOld`, `NotARetryableWriteCommand` and
+    /// others.
     pub async fn begin(
         documents: &Documents,
         client: &ClientContext,
@@ -114,10 +115,10 @@ impl Retry {
         }))
     }
 
-    /// The outcome of statement `index`, if it was applied before.
+    /// Returns the outcome of statement `index`, if it was applied before.
     ///
     /// # Errors
-    /// `IncompleteTransactionHistory` if it was applied, but its outcome was too large to keep.
+    /// `IncompleteTransactionHistory` if the statement was applied, but its outcome was too large to record.
     pub fn outcome(&self, index: usize) -> Result<Option<RawDocumentBuf>, CommandError> {
         let id = self.statements.id(index);
         let outcome = match self.write.outcome(id) {
@@ -133,12 +134,12 @@ impl Retry {
         Ok(Some(outcome))
     }
 
-    /// Statement `index` with the outcome to keep if it is applied.
+    /// Returns the id of statement `index`, with the outcome to record if the statement is applied.
     pub fn statement(&self, index: usize, outcome: RawDocumentBuf) -> (i32, Vec<u8>) {
         (self.statements.id(index), outcome.into_bytes())
     }
 
-    /// The outcomes to keep with changes that are to be written.
+    /// Returns the outcomes to record in the same batch as the changes.
     pub fn note<'a>(&'a self, statements: &'a [(i32, Vec<u8>)]) -> Outcomes<'a> {
         Outcomes {
             write: &self.write,
@@ -146,7 +147,7 @@ impl Retry {
         }
     }
 
-    /// Appends the ids of the statements that were answered from kept outcomes (`retriedStmtIds`) to a reply.
+    /// Appends the ids of the statements that were answered from recorded outcomes (`retriedStmtIds`) to a reply.
     pub fn append_to(&self, reply: &mut RawDocumentBuf) {
         let answered = self.answered.lock();
         if !answered.is_empty() {
@@ -170,7 +171,7 @@ async fn ended(operation: &Operation) -> StopReason {
     }
 }
 
-/// The kept outcomes, for a command that may be retried.
+/// Checks that a command may be retried. Returns the recorded outcomes of retryable writes.
 fn check<'a>(
     documents: &'a Documents,
     command: &str,
@@ -197,7 +198,7 @@ fn check<'a>(
     Ok(writes)
 }
 
-/// The key of a user's session. Sessions of different users are different, even with the same id.
+/// Returns the key of a user's session. Sessions of different users are different, even with the same id.
 pub fn session_key(session: &[u8], user: Option<&User>) -> SessionKey {
     let mut key = session.to_vec();
     if let Some(user) = user {
@@ -227,7 +228,7 @@ type OutcomeOf<'a> = dyn Fn(Option<&RawDocument>, Option<&RawDocument>) -> Resul
     + Sync
     + 'a;
 
-/// How to compute and keep the outcome of a statement.
+/// Computes and records the outcome of a statement.
 pub struct Keep<'a> {
     retry: &'a Retry,
     index: usize,
@@ -235,8 +236,8 @@ pub struct Keep<'a> {
 }
 
 impl<'a> Keep<'a> {
-    /// Keeps the outcome of statement `index`, which `outcome` computes from the document before and after its change.
-    /// Returns `None` if the write is not numbered.
+    /// Returns a recorder of the outcome of statement `index`, which `outcome` computes from the document before and
+    /// after its change. Returns `None` if this is not a retryable write.
     pub fn new(
         retry: Option<&'a Retry>,
         index: usize,
@@ -255,7 +256,7 @@ impl<'a> Keep<'a> {
         })
     }
 
-    /// The statement with its outcome.
+    /// Computes the outcome. Returns the statement's id with it.
     ///
     /// # Errors
     /// The error of computing the outcome.
@@ -268,13 +269,13 @@ impl<'a> Keep<'a> {
         Ok(self.retry.statement(self.index, outcome))
     }
 
-    /// The outcomes to keep with changes that are to be written.
+    /// Returns the outcomes to record in the same batch as the changes.
     pub fn note<'n>(&'n self, statements: &'n [(i32, Vec<u8>)]) -> Outcomes<'n> {
         self.retry.note(statements)
     }
 }
 
-/// The outcomes to keep with changes that are to be written. Returns `None` if no outcomes are kept.
+/// Returns the outcomes to record in the same batch as the changes, or `None` if none are recorded.
 pub fn note<'a>(
     keep: Option<&'a Keep<'_>>,
     statements: &'a [(i32, Vec<u8>)],
@@ -282,7 +283,7 @@ pub fn note<'a>(
     keep.map(|keep| keep.note(statements))
 }
 
-/// The outcome of an update, in which one document was matched and changed, or inserted.
+/// Returns the outcome of an update that changed or inserted one document.
 pub fn update_outcome(
     before: Option<&RawDocument>,
     after: Option<&RawDocument>,
@@ -295,20 +296,20 @@ pub fn update_outcome(
     })
 }
 
-/// Returns whether this is a numbered write, which its driver may retry.
+/// Returns whether this is a retryable write with a transaction number.
 pub fn may_be_repeated(command: &Command) -> bool {
     let is_numbered = matches!(command.body.get("txnNumber"), Ok(Some(_)));
     is_numbered && RETRYABLE.contains(&&*command.name)
 }
 
-/// The error label for a command that failed with this code. It tells drivers that they may retry.
+/// Returns the error label for a command that failed with this code. It tells drivers whether they may retry.
 pub fn error_label(command: &Command, code: i32) -> Option<&'static str> {
     if may_be_repeated(command) && RETRYABLE_CODES.contains(&code) {
         return Some("RetryableWriteError");
     }
     match &*command.name {
         _ if code == Code::ChangeStreamFatalError.number() => Some("NonResumableChangeStreamError"),
-        // Only matters for the cursor of a change stream.
+        // Drivers use this label only for cursors of change streams.
         "getMore" if RETRYABLE_CODES.contains(&code) || RESUMABLE_CODES.contains(&code) => {
             Some("ResumableChangeStreamError")
         }
@@ -316,7 +317,7 @@ pub fn error_label(command: &Command, code: i32) -> Option<&'static str> {
     }
 }
 
-/// Appends the label of an error to its reply, if it has one.
+/// Appends the error label to the reply of a failed command, if there is one.
 pub fn append_label(reply: &mut RawDocumentBuf, command: &Command) {
     let code = reply.get_i32("code").unwrap_or(0);
     if let Some(label) = error_label(command, code) {

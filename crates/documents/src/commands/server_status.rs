@@ -1,4 +1,4 @@
-//! `serverStatus`: figures of the process.
+//! `serverStatus`: statistics of the process.
 
 use bson::raw::CString;
 use bson::{DateTime, RawDocumentBuf, Timestamp, rawdoc};
@@ -58,7 +58,7 @@ fn run(request: &Request<'_>) -> Reply {
     })
 }
 
-/// The account of the memory that clients make the process hold.
+/// Returns the memory account's statistics.
 fn memory(request: &Request<'_>) -> RawDocumentBuf {
     let figures = request.documents.settings().memory.figures();
     let bytes = |bytes: u64| i64::try_from(bytes).unwrap_or(i64::MAX);
@@ -71,13 +71,14 @@ fn memory(request: &Request<'_>) -> RawDocumentBuf {
     }
 }
 
-/// Returns what the last start dropped of the journal: writes that were never on the disk.
+/// Returns the journal bytes and batches that the last start discarded because they were incomplete.
 fn journal_dropped(request: &Request<'_>) -> RawDocumentBuf {
     let dropped = request.documents.store().dropped();
     rawdoc! { "bytes": dropped.bytes as i64, "batches": dropped.batches as i64 }
 }
 
-/// Returns how far back change streams can go; empty where no history is kept.
+/// Returns the first and last time of the change history and its size, or an empty document if the store keeps no
+/// history.
 fn change_history(request: &Request<'_>) -> RawDocumentBuf {
     match request.documents.store().history() {
         None => rawdoc! {},

@@ -1,7 +1,7 @@
 //! `endSessions`, `refreshSessions`, `startSession`, `killSessions`, `killAllSessions`, `killAllSessionsByPattern`.
 //!
-//! A session consists of everything with its id: open cursors, commands in progress, and the outcomes of its last
-//! numbered write.
+//! A session's state is all that carries its id: open cursors, commands in progress, and the outcomes of its last
+//! retryable write.
 
 use std::collections::HashSet;
 
@@ -34,7 +34,8 @@ pub const END: Spec = Spec {
     run: Run::Now(end),
 };
 
-/// `killSessions`: stops what the client's sessions do, all of them if none is named.
+/// `killSessions`: stops the cursors and commands of the client's sessions: the named ones, or all if the list is
+/// empty.
 pub const KILL: Spec = Spec {
     name: "killSessions",
     help: "stops what some of the user's sessions do",
@@ -42,7 +43,7 @@ pub const KILL: Spec = Spec {
     ..END
 };
 
-/// `killAllSessions`: stops what all sessions do, or those of some users.
+/// `killAllSessions`: stops the cursors and commands of all sessions, or of the sessions of some users.
 pub const KILL_ALL: Spec = Spec {
     name: "killAllSessions",
     help: "stops what the sessions of some or all users do",
@@ -50,7 +51,7 @@ pub const KILL_ALL: Spec = Spec {
     ..END
 };
 
-/// `killAllSessionsByPattern`: stops what all sessions do, or some of them.
+/// `killAllSessionsByPattern`: stops the cursors and commands of all sessions, or of those that match a pattern.
 pub const KILL_BY_PATTERN: Spec = Spec {
     name: "killAllSessionsByPattern",
     help: "stops what some or all sessions do",
@@ -58,7 +59,7 @@ pub const KILL_BY_PATTERN: Spec = Spec {
     ..END
 };
 
-/// `refreshSessions`: does nothing, as sessions do not expire.
+/// `refreshSessions`: does nothing, because sessions do not expire.
 pub const REFRESH: Spec = Spec {
     name: "refreshSessions",
     help: "keeps sessions alive",
@@ -67,7 +68,7 @@ pub const REFRESH: Spec = Spec {
     run: Run::Now(refresh),
 };
 
-/// `startSession`: returns a new id.
+/// `startSession`: returns a new session id.
 pub const START: Spec = Spec {
     name: "startSession",
     help: "starts a session",
@@ -145,7 +146,7 @@ fn kill_by_pattern(request: &Request<'_>) -> Reply {
     })
 }
 
-/// Closes the cursors and stops the commands, except this one, of the sessions that `is_meant` selects.
+/// Closes the cursors and stops the commands, except this one, of the owners for which `is_meant` returns true.
 fn stop(request: &Request<'_>, is_meant: impl Fn(&Owner) -> bool) -> Reply {
     request.documents.cursors().kill_owned(&is_meant);
     let operations = request.documents.operations();

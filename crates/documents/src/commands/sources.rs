@@ -1,4 +1,4 @@
-//! First stages that make their documents themselves: `$indexStats`, `$collStats`, `$currentOp`, `$documents`.
+//! First stages that generate documents: `$indexStats`, `$collStats`, `$currentOp`, `$documents`.
 
 use bson::{
     DateTime, RawArray, RawArrayBuf, RawBsonRef, RawDocument, RawDocumentBuf, cstr, rawdoc,
@@ -15,10 +15,11 @@ use crate::namespace::Namespace;
 use crate::request::Request;
 use crate::streams::List;
 
-/// The documents of such a stage, and the stages after it. Returns `None` for a pipeline that begins otherwise.
+/// Returns the documents of such a first stage, and the stages after it. Returns `None` if the pipeline begins with
+/// another stage.
 ///
 /// # Errors
-/// An invalid stage, or a pipeline without a collection that has no such stage.
+/// An error for an invalid stage, or for a pipeline that has neither such a stage nor a collection.
 pub fn special(
     request: &Request<'_>,
     namespace: &Namespace,
@@ -50,7 +51,7 @@ fn without_collection(stages: &RawArray) -> CommandError {
     CommandError::refused(Code::InvalidNamespace, message)
 }
 
-/// The documents of a `$documents` stage, whose operand is an expression for an array of them.
+/// Returns the documents of a `$documents` stage, whose operand is an expression that yields an array of documents.
 fn given_documents(
     request: &Request<'_>,
     given: RawBsonRef<'_>,

@@ -1,7 +1,8 @@
-//! Common parts of `update` and `delete`: a batch of statements, each for the documents that match its `q`.
+//! Shared code of `update` and `delete`: a batch of statements, each of which applies to the documents that match its
+//! `q`.
 //!
-//! The shapes of all statements are checked before the first of them runs: a field that is unknown, missing or of the
-//! wrong type fails the command, as in MongoDB. Other errors of a statement appear when it runs and fail only it.
+//! All statements are checked for unknown, missing and mistyped fields before the first of them runs. Such a field
+//! fails the whole command, as in MongoDB. Other errors of a statement occur when it runs and fail only that statement.
 
 use std::sync::Arc;
 
@@ -20,20 +21,20 @@ use crate::request::Request;
 use crate::searches::Search;
 use crate::write_result::WriteErrors;
 
-/// A write command whose statements have the right shapes.
+/// A write command whose statements have been checked for unknown, missing and mistyped fields.
 pub struct Batch<'a> {
     /// The collection to write to.
     pub namespace: Namespace,
-    /// The statements in order. Each is read again when it runs, as 100,000 of them would take 90 MB once read.
+    /// The statements in order. Each is parsed again when it runs, because 100,000 parsed statements would take 90 MB.
     pub statements: Vec<&'a RawDocument>,
     is_ordered: bool,
 }
 
 impl<'a> Batch<'a> {
-    /// Reads the command, and checks each entry of its array `name` by `read`.
+    /// Reads the command, and checks each entry of its array `name` with `read`.
     ///
     /// # Errors
-    /// That the collection cannot be written to, or a wrong shape.
+    /// An error for a collection that clients may not write to, or for an unknown, missing or mistyped field.
     pub fn read<S>(
         request: &Request<'a>,
         name: &str,
@@ -52,7 +53,7 @@ impl<'a> Batch<'a> {
         })
     }
 
-    /// Records the outcome of statement `index`. Returns true if no more statements may run.
+    /// Records the outcome of statement `index`. Returns true if the remaining statements must not run.
     pub fn record(
         &self,
         index: usize,
@@ -67,7 +68,7 @@ impl<'a> Batch<'a> {
     }
 }
 
-/// The part of a statement that selects its documents; its shape has been checked.
+/// The part of a statement that selects its documents, checked for unknown, missing and mistyped fields.
 pub struct Query<'a> {
     arguments: Arguments<'a>,
     query: &'a RawDocument,
@@ -77,8 +78,10 @@ impl<'a> Query<'a> {
     /// Reads `q`, `collation` and `hint` of a statement, an entry of the array `array`.
     ///
     /// # Errors
-    /// 40415 for a field that is not `known`, 40414 without `q`, `TypeMismatch`; `FailedToParse` for the type of the
-    /// hint.
+    /// - Code 40415 for a field that is not in `known`.
+    /// - Code 40414 if `q` is missing.
+    /// - `TypeMismatch` for a field of the wrong type.
+    /// - `FailedToParse` for a hint of the wrong type.
     pub fn read(
         array: &'static str,
         statement: &'a RawDocument,
@@ -91,15 +94,15 @@ impl<'a> Query<'a> {
         Ok(Query { arguments, query })
     }
 
-    /// All fields of the statement.
+    /// Returns all fields of the statement.
     pub fn arguments(&self) -> &Arguments<'a> {
         &self.arguments
     }
 
-    /// The target of the statement: the first document that matches, or all.
+    /// Returns the target of the statement: the first matching document, or all matching documents.
     ///
     /// # Errors
-    /// An invalid filter, or a collation that is not supported.
+    /// An error for an invalid filter, or for a collation that is not supported.
     pub fn target(
         &self,
         request: &Request<'_>,
@@ -116,18 +119,18 @@ impl<'a> Query<'a> {
 
 /// The documents that a statement changes.
 pub struct Target<'a> {
-    /// The filter that they match.
+    /// The filter that the documents match.
     pub filter: Arc<Filter>,
-    /// Whether only the first of them is changed.
+    /// Whether only the first matching document is changed.
     pub first_only: bool,
     arguments: &'a Arguments<'a>,
 }
 
 impl Target<'_> {
-    /// The plan of the search for them.
+    /// Returns the plan that finds the documents.
     ///
     /// # Errors
-    /// An invalid hint; in strict mode, that the search would scan.
+    /// An error for an invalid hint or, in strict mode, for a search that would scan.
     pub fn plan(
         &self,
         request: &Request<'_>,
@@ -141,10 +144,11 @@ impl Target<'_> {
         Plan::new(collection.clone(), self.filter.clone(), &requirements)
     }
 
-    /// Searches them and passes their numbers to `change`, which returns how many of them still matched.
+    /// Searches the documents and passes their record numbers to `change`, which returns the number of documents that
+    /// still matched.
     ///
     /// # Errors
-    /// The error of the search or the change.
+    /// The error of the search or of `change`.
     pub async fn change(
         &self,
         request: &Request<'_>,
@@ -160,7 +164,7 @@ impl Target<'_> {
         loop {
             let numbers = plan.numbers(Some(1), request.stop()).await?;
             let is_final = numbers.is_empty() || matches!(plan.access, Access::Id(_));
-            // If another client has changed the documents that were found, search again.
+            // If other clients have changed the documents since the search, search again.
             if change(&numbers)? > 0 || is_final {
                 return Ok(());
             }

@@ -1,4 +1,4 @@
-//! `commitTransaction` and `abortTransaction`: there are no transactions to end.
+//! `commitTransaction` and `abortTransaction`: always fail, because transactions are not supported.
 
 use forebay_documents_query::Code;
 

@@ -1,4 +1,4 @@
-//! `update`: changes documents that match.
+//! `update`: updates documents that match.
 
 use std::sync::Arc;
 
@@ -53,7 +53,7 @@ async fn run(request: &Request<'_>) -> Reply {
 /// Runs one entry of `updates` for another command. Returns the number of documents that matched.
 ///
 /// # Errors
-/// An invalid entry, or the store's error.
+/// An error for an invalid entry, or the store's error.
 pub async fn run_one(
     request: &Request<'_>,
     namespace: &Namespace,
@@ -105,7 +105,7 @@ impl Totals {
     }
 }
 
-/// One entry of `updates`, whose shape has been checked.
+/// One entry of `updates`, checked for unknown, missing and mistyped fields.
 pub struct Statement<'a> {
     query: Query<'a>,
     update: RawBsonRef<'a>,
@@ -118,7 +118,7 @@ impl<'a> Statement<'a> {
     /// Reads an entry.
     ///
     /// # Errors
-    /// A wrong shape.
+    /// An error for an unknown, missing or mistyped field.
     pub fn read(statement: &'a RawDocument) -> Result<Statement<'a>, CommandError> {
         let query = Query::read(
             "update.updates",
@@ -147,7 +147,7 @@ impl<'a> Statement<'a> {
         })
     }
 
-    /// Applies the entry, number `index` of the command, unless an earlier attempt has.
+    /// Applies the entry, statement `index` of the command, unless an earlier attempt has applied it.
     async fn run(
         &self,
         request: &Request<'_>,
@@ -166,10 +166,10 @@ impl<'a> Statement<'a> {
         prepared.run(request, namespace, totals, index).await
     }
 
-    /// Parses the entry.
+    /// Parses the filter and the update of the entry.
     ///
     /// # Errors
-    /// An invalid filter or update.
+    /// An error for an invalid filter or update.
     fn prepare(&self, request: &Request<'_>) -> Result<Prepared<'_>, CommandError> {
         self.query.arguments().unsupported(&["c"])?;
         let update = Update::parse(self.update, self.array_filters, &read::limits(request)?)?;
@@ -184,10 +184,10 @@ impl<'a> Statement<'a> {
         })
     }
 
-    /// The plan of the search for the documents to change.
+    /// Returns the plan that finds the documents to change.
     ///
     /// # Errors
-    /// An invalid entry.
+    /// An error for an invalid entry.
     pub fn plan(
         &self,
         request: &Request<'_>,
@@ -197,8 +197,7 @@ impl<'a> Statement<'a> {
     }
 }
 
-/// Refuses a numbered statement for all documents that match, as only one that changes a single document can be
-/// retried.
+/// Rejects a retryable statement with `multi: true`: only statements that change a single document can be retried.
 ///
 /// # Errors
 /// `InvalidOptions`.
@@ -256,7 +255,7 @@ impl Prepared<'_> {
         let outcome = loop {
             let applied = self.apply(request, &collection, keep.as_ref(), &mut done);
             match applied.await {
-                // An upsert that has changed nothing yet creates the collection again.
+                // An upsert that has changed nothing yet creates the dropped collection again.
                 Err(error)
                     if self.upsert && done.matched == 0 && collection.was_dropped(&error) =>
                 {
@@ -274,7 +273,7 @@ impl Prepared<'_> {
         Ok(())
     }
 
-    /// Updates the matches, or inserts a document. Returns the `_id` if it inserted.
+    /// Updates the matches, or inserts a document. Returns the `_id` of an inserted document.
     async fn apply(
         &self,
         request: &Request<'_>,
@@ -337,7 +336,7 @@ impl Prepared<'_> {
 /// Inserts the document of an upsert.
 ///
 /// # Errors
-/// A contradiction between query and update, or the store's error.
+/// An error for a contradiction between query and update, or the store's error.
 pub fn upsert(
     collection: &OpenCollection,
     filter: &Filter,

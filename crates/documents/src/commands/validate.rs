@@ -1,4 +1,4 @@
-//! `validate`: checks that each document has its index entries, and each entry its document.
+//! `validate`: checks that each document has its index entries, and that each index entry has its document.
 
 use bson::raw::CString;
 use bson::{RawArrayBuf, RawDocumentBuf, rawdoc};

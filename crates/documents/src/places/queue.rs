@@ -1,7 +1,7 @@
-//! Places, and the commands that wait for one.
+//! The permits of a kind, and the queue of commands that wait for one.
 //!
-//! A place that is given back goes to the waiting client that holds the fewest places, and of its commands to the one
-//! that has waited longest. A client with many commands therefore does not delay others.
+//! A released permit goes to the waiting client that holds the fewest permits, and among its commands to the one that
+//! has waited longest. A client with many commands therefore does not delay other clients.
 
 use std::collections::{BTreeMap, HashMap};
 use std::time::Duration;
@@ -14,18 +14,18 @@ use tokio::sync::oneshot;
 use crate::error::CommandError;
 use crate::scope::{self, ClientKey};
 
-/// Maximum number of commands that wait for places of a kind.
+/// Maximum number of commands that wait for permits of a kind.
 pub(super) const WAITING_MAX: usize = 4_096;
-/// Interval at which a waiting command checks its cancellation token. It is longer by as much for every
-/// [`CHECKS_TOGETHER_MAX`] waiting commands.
+/// Interval at which a waiting command checks its cancellation token. For every [`CHECKS_TOGETHER_MAX`] waiting
+/// commands, it is longer by the same amount.
 const CHECK_INTERVAL: Duration = Duration::from_millis(20);
 const CHECKS_TOGETHER_MAX: usize = 256;
 
-/// A fixed number of places, and the commands that wait for one.
+/// A fixed number of permits, and the commands that wait for one.
 #[derive(Debug)]
 pub struct Places {
     count: usize,
-    /// Maximum number of places of one client.
+    /// Maximum number of permits of one client.
     client_max: usize,
     queue: Mutex<Queue>,
 }
@@ -35,41 +35,41 @@ struct Queue {
     taken: usize,
     waiting: usize,
     next_ticket: u64,
-    /// Clients that hold places or wait for some. The server itself is one of them, and has no limit.
+    /// Clients that hold or wait for permits. The server itself has the key `None` and no limit.
     clients: HashMap<Option<ClientKey>, Client>,
 }
 
 #[derive(Debug, Default)]
 struct Client {
     held: usize,
-    /// Commands that wait, oldest first.
+    /// Waiting commands by ticket, so the oldest is first.
     waiting: BTreeMap<u64, oneshot::Sender<()>>,
 }
 
-/// A place in use.
+/// A permit, released on drop.
 #[derive(Debug)]
 pub struct Place<'a> {
     places: &'a Places,
     client: Option<ClientKey>,
 }
 
-/// A command that waits.
+/// A waiting command's position in the queue.
 struct Turn<'a> {
     places: &'a Places,
     client: Option<ClientKey>,
     ticket: u64,
     granted: oneshot::Receiver<()>,
-    /// Whether it has become a place.
+    /// Whether the position has been exchanged for a permit.
     is_over: bool,
 }
 
 impl Places {
-    /// `count` places, all free.
+    /// Returns `count` free permits.
     pub fn new(count: usize) -> Places {
         Places::shared(count, count)
     }
 
-    /// `count` places, of which one client has at most `client_max`.
+    /// Returns `count` free permits, of which one client may hold at most `client_max`.
     pub(super) fn shared(count: usize, client_max: usize) -> Places {
         Places {
             count,
@@ -78,11 +78,11 @@ impl Places {
         }
     }
 
-    /// Waits for a place.
+    /// Waits for a permit.
     ///
     /// # Errors
-    /// [`CommandError::Stopped`] if the command is stopped before it has one; `ExceededTimeLimit`, on which drivers try
-    /// again, if too many wait.
+    /// [`CommandError::Stopped`] if the command is stopped while waiting; `ExceededTimeLimit`, on which drivers retry,
+    /// if too many commands wait.
     pub async fn enter(&self, stop: &Stop) -> Result<Place<'_>, CommandError> {
         let client = scope::client();
         let mut turn = match self.enter_or_wait(client)? {
@@ -105,7 +105,7 @@ impl Places {
         }
     }
 
-    /// Takes a place, or a position in the queue if none is free for this client.
+    /// Takes a permit and returns `None`, or returns a position in the queue if no permit is free for this client.
     fn enter_or_wait(&self, client: Option<ClientKey>) -> Result<Option<Turn<'_>>, CommandError> {
         let mut queue = self.queue.lock();
         if queue.taken < self.count && self.may_take(client, queue.held(client)) {
@@ -130,13 +130,13 @@ impl Places {
         client.is_none() || held < self.client_max
     }
 
-    /// Interval at which a waiting command checks its cancellation token.
+    /// Returns the interval at which a waiting command checks its cancellation token.
     fn check_interval(&self) -> Duration {
         let waiting = self.queue.lock().waiting / CHECKS_TOGETHER_MAX;
         CHECK_INTERVAL * (1 + u32::try_from(waiting).unwrap_or(u32::MAX - 1))
     }
 
-    /// Grants free places to waiting commands.
+    /// Grants free permits to waiting commands.
     fn grant(&self, queue: &mut Queue) {
         while queue.taken < self.count {
             let waiting = queue.clients.iter().filter_map(|(client, of)| {
@@ -149,7 +149,8 @@ impl Places {
             };
             let grant = queue.remove(client, ticket);
             queue.take(client);
-            // A command that ends now finds that its turn is not in the queue, and gives the place back.
+            // A command that stops waiting at this moment finds its ticket gone from the queue, and releases the
+            // permit.
             let _ = grant.map(|grant| grant.send(()));
         }
     }
@@ -194,7 +195,7 @@ impl Queue {
         ticket
     }
 
-    /// Removes a waiting command. Returns `None` if it has been granted a place.
+    /// Removes a waiting command. Returns `None` if the command has been granted a permit.
     fn remove(&mut self, client: Option<ClientKey>, ticket: u64) -> Option<oneshot::Sender<()>> {
         let grant = self.clients.get_mut(&client)?.waiting.remove(&ticket)?;
         self.waiting -= 1;
@@ -219,7 +220,7 @@ impl Drop for Place<'_> {
 }
 
 impl<'a> Turn<'a> {
-    /// The place that was granted.
+    /// Returns the permit that was granted.
     fn into_place(mut self) -> Place<'a> {
         self.is_over = true;
         self.places.place(self.client)
@@ -301,7 +302,7 @@ mod tests {
         });
     }
 
-    /// Takes a place if one is free, and otherwise a position in the queue.
+    /// Takes a permit if one is free, and otherwise a position in the queue.
     fn enter(places: &Places, host: u8) -> Result<Place<'_>, Turn<'_>> {
         let client = client(host);
         match places.enter_or_wait(client).expect("not too many") {

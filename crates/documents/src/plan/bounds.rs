@@ -1,7 +1,7 @@
-//! Derives from a filter the ranges of an index that hold all of its matches.
+//! Derives from a filter the ranges of an index that contain all matches.
 //!
-//! The ranges may hold more, as each document is checked against the whole filter again. They must never hold less, so
-//! a test that is not understood here bounds nothing.
+//! The ranges may contain other documents, because each document is checked against the whole filter again. They must
+//! never miss a match, so a test that this module does not understand sets no bound.
 
 use std::ops::Bound;
 
@@ -9,38 +9,38 @@ use bson::{RawBson, RawDocumentBuf};
 use forebay_documents_query::filter::{Node, RangeOp, Test};
 use forebay_documents_store::{IndexBounds, IndexField, IndexKind};
 
-/// Maximum ranges from `$in` lists, or from the branches of an `$or`, together.
+/// Maximum number of ranges from `$in` lists or from the branches of an `$or`, in total.
 pub const RANGES_MAX: usize = 1000;
 
-/// The bounds that a filter gives to the fields of an index.
+/// The index ranges that a filter yields.
 #[derive(Debug, Clone)]
 pub struct Bounded {
     /// The ranges.
     pub ranges: Vec<IndexBounds>,
-    /// Whether the ranges are contiguous in the index, as they are if each of the `equal` fields has one value.
+    /// Whether the ranges are one contiguous part of the index, as when each of the `equal` fields has only one value.
     pub in_order: bool,
-    /// Number of leading fields that are bound to one of several values.
+    /// Number of leading fields that are bound to one or several values.
     pub equal: usize,
-    /// Whether the field after those is bound to a range or a prefix.
+    /// Whether the next field after the `equal` ones is bound to a range or a prefix.
     pub range: bool,
 }
 
 /// The bound of one field.
 #[derive(Debug, Clone)]
 enum Held {
-    /// None that an index can use.
+    /// No bound that an index can use.
     Nothing,
-    /// Values between two ends.
+    /// Values between two bounds.
     Between(Ends),
     /// Strings with this prefix, and the pattern itself, which may be a stored value.
     Beginning { prefix: String, pattern: RawBson },
 }
 
-/// The ranges of an index with these fields that hold every match of `filter`.
+/// Returns the ranges of an index with these fields that contain every match of `filter`.
 ///
-/// If `multikey`, a document may have several keys. Different elements of an array may then meet the two ends of a
-/// range, so only one end bounds. Likewise for two fields below one array: of fields whose paths begin with the same
-/// name, only the first bounds.
+/// If the index is `multikey`, a document may have several keys, and different elements of an array may satisfy the two
+/// ends of a range. Only one end is therefore used. For the same reason, of fields whose paths begin with the same name
+/// (which may lie below one array), only the first is bound.
 pub fn bounds(filter: &Node, fields: &[IndexField], multikey: bool) -> Bounded {
     let mut tests = Vec::new();
     collect(filter, &mut tests);
@@ -93,7 +93,7 @@ fn collect<'a>(node: &'a Node, tests: &mut Vec<(&'a str, &'a Test)>) {
     }
 }
 
-/// The values of which a test requires one, if an index can find them all.
+/// Returns the values one of which a test requires, if an index can find all of them.
 fn equal_values(test: &Test) -> Option<Vec<RawBson>> {
     let values = match test {
         Test::Eq(value) => vec![value.clone()],
@@ -103,8 +103,8 @@ fn equal_values(test: &Test) -> Option<Vec<RawBson>> {
     values.iter().all(is_findable).then_some(values)
 }
 
-/// Returns whether one index key identifies the matches of a value. An array is indexed by its elements, and null
-/// also matches missing fields.
+/// Returns whether one index key identifies the matches of a value. This excludes arrays, which are indexed by their
+/// elements, and null, which also matches missing fields.
 fn is_findable(value: &RawBson) -> bool {
     !matches!(
         value,
@@ -123,7 +123,8 @@ fn extend(prefixes: &[Vec<RawBson>], values: &[RawBson]) -> Vec<Vec<RawBson>> {
 
 type Ends = (Bound<RawBson>, Bound<RawBson>);
 
-/// The bounds in which the first `equal` fields have the values of one of `prefixes`, followed by `field`.
+/// Returns the ranges in which the first `equal` fields have the values of one of `prefixes`, and `field` has the bound
+/// `last`.
 fn held(prefixes: Vec<Vec<RawBson>>, field: &IndexField, equal: usize, last: Held) -> Bounded {
     Bounded {
         in_order: prefixes.len() == 1,
@@ -136,7 +137,7 @@ fn held(prefixes: Vec<Vec<RawBson>>, field: &IndexField, equal: usize, last: Hel
     }
 }
 
-/// The ranges of one prefix, in the order of the index.
+/// Returns the ranges of one prefix, in the order of the index.
 fn ranges(prefix: Vec<RawBson>, field: &IndexField, last: &Held) -> Vec<IndexBounds> {
     match last {
         Held::Nothing => vec![IndexBounds::equal(prefix)],
@@ -161,7 +162,7 @@ fn ranges(prefix: Vec<RawBson>, field: &IndexField, last: &Held) -> Vec<IndexBou
     }
 }
 
-/// The prefix of all strings that a pattern among a field's tests matches.
+/// Returns the prefix that a pattern among a field's tests requires of matching strings.
 fn beginning<'a>(mut tests: impl Iterator<Item = &'a Test>) -> Option<Held> {
     tests.find_map(|test| {
         let Test::Regex(regex) = test else {
@@ -179,7 +180,7 @@ fn beginning<'a>(mut tests: impl Iterator<Item = &'a Test>) -> Option<Held> {
     })
 }
 
-/// The range to which the comparisons among a field's tests bound it.
+/// Returns the range to which the comparisons among a field's tests bound its values.
 fn range<'a>(tests: impl Iterator<Item = &'a Test>, multikey: bool) -> Held {
     let mut comparisons = tests.filter_map(comparison);
     let Some((op, value)) = comparisons.next() else {
@@ -203,7 +204,8 @@ fn comparison(test: &Test) -> Option<(RangeOp, &RawBson)> {
     }
 }
 
-/// The range of one comparison. Its open side ends with the values of the same type, if these form a simple range.
+/// Returns the range of one comparison. Its other end is the end of the comparable types, if these are contiguous in
+/// BSON's order.
 fn ends_of(op: RangeOp, value: &RawBson) -> Ends {
     let (first, behind) = class_ends(value);
     match op {
@@ -214,7 +216,7 @@ fn ends_of(op: RangeOp, value: &RawBson) -> Ends {
     }
 }
 
-/// Replaces an end that only the type gave by that of a second comparison.
+/// Narrows an end that so far results only from the value's type, by a further comparison.
 fn narrow(ends: &mut Ends, op: RangeOp, value: &RawBson) {
     let (lower, upper) = class_ends(value);
     if ends.0 == lower && matches!(op, RangeOp::Gt | RangeOp::Gte) {
@@ -225,7 +227,7 @@ fn narrow(ends: &mut Ends, op: RangeOp, value: &RawBson) {
     }
 }
 
-/// The ends, in BSON's order of types, of the values that compare with `value`.
+/// Returns the ends, in BSON's order of types, of the values that are comparable with `value`.
 fn class_ends(value: &RawBson) -> Ends {
     match value {
         RawBson::Int32(_) | RawBson::Int64(_) | RawBson::Double(_) | RawBson::Decimal128(_) => (

@@ -1,4 +1,4 @@
-//! The output of `explain` for a plan, and for a run of it.
+//! The output of `explain` for a plan and for an execution of it.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -16,7 +16,7 @@ use crate::request::Request;
 use crate::search::{Arrays, ExecutionReport, SearchPlan, Wanted};
 use crate::streams::Stream;
 
-/// The figures of a plan's run.
+/// Statistics of a plan's execution.
 pub struct Executed {
     /// Documents found.
     pub returned: u64,
@@ -24,13 +24,13 @@ pub struct Executed {
     pub keys_examined: u64,
     /// Documents read.
     pub docs_examined: u64,
-    /// Duration of the run.
+    /// Duration of the execution.
     pub elapsed: Duration,
-    /// The stage with its figures.
+    /// The stage with its statistics.
     pub stage: RawDocumentBuf,
 }
 
-/// What a run returns.
+/// The result that an execution computes.
 #[derive(Debug, Clone, Copy)]
 pub enum Run {
     /// The number of matches.
@@ -40,7 +40,7 @@ pub enum Run {
 }
 
 impl Plan {
-    /// The stage that finds the matches, as `queryPlanner` shows it.
+    /// Returns the stage that finds the matches, in the format of `queryPlanner`.
     pub fn stage(&self) -> RawDocumentBuf {
         let mut stage = match &self.access {
             Access::Nothing => rawdoc! { "stage": "EOF" },
@@ -69,7 +69,7 @@ impl Plan {
         }
     }
 
-    /// The stage with the figures of its last run, as `executionStats` shows it.
+    /// Returns the stage with the statistics of its last execution, in the format of `executionStats`.
     pub fn executed_stage(&self) -> RawDocumentBuf {
         let stage = match self.report() {
             Some(report) => report.to_document(),
@@ -84,7 +84,7 @@ impl Plan {
         stage
     }
 
-    /// The report of the cache for the last run, if it was searched.
+    /// Returns the cache's report on the last execution, if the plan searches the cache.
     pub fn report(&self) -> Option<Arc<ExecutionReport>> {
         match &self.access {
             Access::Cache(search) => search.report(),
@@ -101,7 +101,7 @@ impl Plan {
             .map_or(self.tally.examined(), |report| report.tally.examined())
     }
 
-    /// Runs the plan and discards the documents.
+    /// Executes the plan and discards the documents.
     ///
     /// # Errors
     /// The error of the cache or the store.
@@ -135,7 +135,7 @@ impl Plan {
     }
 }
 
-/// Adds a figure to a stage that does not have it.
+/// Adds a number to a stage that does not have it yet.
 fn append_missing(stage: &mut RawDocumentBuf, name: &str, figure: u64) {
     if stage.get(name).ok().flatten().is_none() {
         let name = CString::try_from(name).expect("the names hold no NUL");
@@ -143,7 +143,7 @@ fn append_missing(stage: &mut RawDocumentBuf, name: &str, figure: u64) {
     }
 }
 
-/// Runs a search for the values of a field, with arrays as the command treats them, and discards the values.
+/// Searches the values of a field and discards them. `arrays` says how the command treats arrays.
 ///
 /// # Errors
 /// The error of the cache or the store.

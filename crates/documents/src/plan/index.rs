@@ -1,4 +1,4 @@
-//! Choosing an index of the store for a query.
+//! Chooses an index of the store for a query.
 
 use std::sync::Arc;
 
@@ -19,25 +19,26 @@ pub struct IndexAccess {
     pub ranges: Vec<IndexBounds>,
     /// The direction of the walk.
     pub direction: Direction,
-    /// Number of its leading fields that are bound to given values.
+    /// Number of leading fields that are bound to given values.
     pub equal: usize,
-    /// Whether the field after those is bound to a range.
+    /// Whether the next field after the `equal` ones is bound to a range.
     pub is_range: bool,
-    /// Whether at most one document can match, as all fields of a unique index are given.
+    /// Whether at most one document can match, because the filter has values for all fields of a unique index.
     pub is_point: bool,
     /// Whether the walk yields documents in the requested order.
     pub is_sorted: bool,
-    /// Whether the walk may meet a document more than once.
+    /// Whether the walk may yield a document more than once.
     pub is_multikey: bool,
 }
 
 impl IndexAccess {
-    /// Rank of the path; larger is better. A unique key counts first, then equalities, a range, the requested order.
+    /// Returns the rank of the path; larger is better. A unique key counts first, then the number of equalities, a
+    /// range, the requested order.
     fn rank(&self) -> (bool, usize, bool, bool) {
         (self.is_point, self.equal, self.is_range, self.is_sorted)
     }
 
-    /// Returns whether the index skips documents that cannot match.
+    /// Returns whether the walk skips a part of the index.
     pub fn is_bounded(&self) -> bool {
         self.equal > 0 || self.is_range
     }
@@ -48,13 +49,13 @@ impl IndexAccess {
     }
 }
 
-/// The best path through one of the indexes, if any is better than a scan.
+/// Returns the best path through one of the indexes, or `None` if a scan is better.
 pub fn best(indexes: &[IndexStatus], filter: &Node, sort: Option<&Sort>) -> Option<IndexAccess> {
     let useful = indexes
         .iter()
         .filter_map(|index| access(index, filter, sort))
         .filter(IndexAccess::is_useful);
-    // Of equal ones the first, which was created first.
+    // Among paths of equal rank, take the index that was created first.
     useful.reduce(|best, next| {
         if next.rank() > best.rank() {
             next
@@ -64,8 +65,8 @@ pub fn best(indexes: &[IndexStatus], filter: &Node, sort: Option<&Sort>) -> Opti
     })
 }
 
-/// Paths that together yield all matches of an `$or` that every match passes: one for each of its branches, if they
-/// have few ranges together.
+/// Returns one path for each branch of an `$or` that every match passes. Together they yield all matches. Returns
+/// `None` if a branch has no path, or the paths have too many ranges.
 pub fn union(indexes: &[IndexStatus], filter: &Node) -> Option<Vec<IndexAccess>> {
     match filter {
         Node::And(nodes) => nodes.iter().find_map(|node| union(indexes, node)),
@@ -86,7 +87,7 @@ fn of_branches(indexes: &[IndexStatus], branches: &[Node]) -> Option<Vec<IndexAc
     branches.iter().map(of_branch).collect()
 }
 
-/// The path through one index. Returns `None` for a cache index, or one that is being built.
+/// Returns the path through one index, or `None` for a cache index or an index that is being built.
 pub fn access(index: &IndexStatus, filter: &Node, sort: Option<&Sort>) -> Option<IndexAccess> {
     if index.spec.is_cache() || !index.complete {
         return None;
@@ -111,8 +112,8 @@ pub fn access(index: &IndexStatus, filter: &Node, sort: Option<&Sort>) -> Option
     })
 }
 
-/// The direction in which a walk yields the requested order, if the fields after those bound to one value are the
-/// sort's.
+/// Returns the direction in which a walk yields the requested order, or `None` if it does not. The sort's fields must
+/// be the index fields that follow those bound to one value.
 fn order(fields: &[IndexField], found: &Bounded, sort: &Sort) -> Option<Direction> {
     let held = if found.in_order {
         found.equal

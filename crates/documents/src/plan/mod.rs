@@ -1,8 +1,8 @@
 //! Plans: how to find the documents that match a filter.
 //!
-//! In this order of preference: by `_id`; by equality on every field of a unique index; in the cache; by an ordinary
-//! index, or one for each branch of an `$or`; by a scan. In each case, every document is checked against the whole
-//! filter when it is read.
+//! The order of preference is: by `_id`; by equality on every field of a unique index; in the cache; by an ordinary
+//! index, or one for each branch of an `$or`; by a scan. In each case, every document that is read is checked against
+//! the whole filter.
 
 mod bounds;
 mod describe;
@@ -24,7 +24,7 @@ use crate::streams::{Part, Range};
 pub use describe::{Run, execute_values};
 pub use index::IndexAccess;
 
-/// What a query requires of its plan besides the filter.
+/// The requirements of a query on its plan, besides the filter.
 #[derive(Debug, Clone, Default)]
 pub struct PlanRequirements<'a> {
     /// The requested order.
@@ -40,7 +40,7 @@ pub struct PlanRequirements<'a> {
 pub enum Hint {
     /// The index of this name.
     Index(String),
-    /// A scan, in this direction of record numbers.
+    /// A scan in this direction of record numbers.
     Natural(Direction),
 }
 
@@ -71,11 +71,11 @@ pub struct Plan {
     pub filter: Arc<Filter>,
     /// The access path to the matches.
     pub access: Access,
-    /// Whether they come in the requested order.
+    /// Whether the plan yields the matches in the requested order.
     pub is_sorted: bool,
-    /// Why the cache is not used, if it is not.
+    /// The reason why the plan does not use the cache, or `None` if it does.
     pub cache_not_used: Option<NotUsed>,
-    /// Counts what the run of a plan without the cache has read.
+    /// Counts of keys and documents read by the plan's executions, if the plan does not use the cache.
     tally: Arc<Tally>,
 }
 
@@ -83,7 +83,7 @@ impl Plan {
     /// Plans a query.
     ///
     /// # Errors
-    /// `BadValue` for a hint to an index that does not exist; in strict mode, a search that would scan.
+    /// `BadValue` for a hint to an index that does not exist or, in strict mode, for a search that would scan.
     pub fn new(
         collection: Arc<OpenCollection>,
         filter: Arc<Filter>,
@@ -118,8 +118,8 @@ impl Plan {
         Ok(())
     }
 
-    /// Chooses, in this order: a unique index's whole key, an exact answer of the cache, an index's equality, the
-    /// cache, an index, a scan.
+    /// Chooses, in this order of preference: the whole key of a unique index, an exact answer of the cache, an equality
+    /// on an index, the cache, an index, a scan.
     fn choose_by_rank(&mut self, requirements: &PlanRequirements<'_>) {
         let best = index::best(
             &self.collection.store.indexes(),
@@ -154,8 +154,8 @@ impl Plan {
         self.access = Access::Index(index);
     }
 
-    /// Chooses, in this order: an index that skips documents or has the requested order, one index for each branch of
-    /// an `$or`, a scan.
+    /// Chooses, in this order of preference: an index that skips documents or has the requested order, one index for
+    /// each branch of an `$or`, a scan.
     fn use_index_or_scan(&mut self, index: Option<IndexAccess>) {
         if let Some(index) = index {
             return self.use_index(index);
@@ -231,7 +231,7 @@ impl Plan {
     }
 }
 
-/// The `_id` that every match has, if the filter requires one.
+/// Returns the `_id` that every match has, if the filter requires a specific one.
 fn id_of(node: &Node) -> Option<RawBson> {
     match node {
         Node::And(nodes) => nodes.iter().find_map(id_of),
@@ -243,8 +243,8 @@ fn id_of(node: &Node) -> Option<RawBson> {
     }
 }
 
-/// Returns whether a value can be found by `_id`. Arrays and patterns are never stored as one; null also matches a
-/// missing field.
+/// Returns whether an `_id` value can be looked up. Arrays and patterns are never stored as an `_id`, and null also
+/// matches a missing field.
 fn is_stored_id(value: &RawBson) -> bool {
     !matches!(
         value,
@@ -261,7 +261,7 @@ fn bad_hint() -> CommandError {
 /// Reads a hint: an index's name, its key pattern, or `{$natural: ±1}`.
 ///
 /// # Errors
-/// `BadValue` for a pattern that no index has, `FailedToParse` for a value of another type.
+/// `BadValue` for a key pattern that no index has, `FailedToParse` for a value of another type.
 pub fn hint(
     collection: &OpenCollection,
     value: Option<RawBsonRef<'_>>,
@@ -276,7 +276,7 @@ pub fn hint(
     }
 }
 
-/// Refuses values that cannot be a hint for any collection.
+/// Rejects values that cannot be a hint for any collection.
 ///
 /// # Errors
 /// `FailedToParse`.
@@ -306,7 +306,7 @@ fn hint_of_pattern(
         .ok_or_else(bad_hint)
 }
 
-/// The direction of `{$natural: ±1}`.
+/// Returns the direction of `{$natural: ±1}`.
 pub fn natural(pattern: &RawDocument) -> Option<Direction> {
     let direction = pattern
         .get("$natural")
@@ -353,7 +353,7 @@ impl From<&[IndexAccess]> for Range {
     }
 }
 
-/// Maximum documents of a union that are read on a network thread.
+/// Maximum documents that a union of index walks reads on a network thread.
 const SHORT_MAX: usize = 64;
 
 fn parts(access: &IndexAccess) -> impl Iterator<Item = Part> {

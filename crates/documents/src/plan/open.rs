@@ -1,4 +1,4 @@
-//! Running a plan.
+//! Executes plans.
 
 use forebay_cancel::Stop;
 use forebay_documents_query::Sort;
@@ -13,7 +13,7 @@ use crate::search::Wanted;
 use crate::streams::{Fetch, List, Range, Scan, Stream, Walk, count_scan, sorted};
 
 impl Plan {
-    /// The matches as a stream.
+    /// Returns the matches as a stream.
     ///
     /// # Errors
     /// The error of the cache or the store.
@@ -44,7 +44,7 @@ impl Plan {
         })
     }
 
-    /// The number of matches.
+    /// Returns the number of matches.
     ///
     /// # Errors
     /// The error of the cache or the store.
@@ -70,8 +70,8 @@ impl Plan {
         }
     }
 
-    /// The record numbers of the matches, at most `limit`. A write uses them after the search has ended, so that it
-    /// never sees its own changes.
+    /// Returns the record numbers of at most `limit` matches. A write uses them after the search has ended, so that the
+    /// search never sees the write's own changes.
     ///
     /// # Errors
     /// The error of the cache or the store.
@@ -103,7 +103,7 @@ impl Plan {
 }
 
 impl Plan {
-    /// The record number of the first match, in the order of `sort` if there is one.
+    /// Returns the record number of the first match, in the order of `sort` if given.
     ///
     /// # Errors
     /// The error of the cache or the store.
