@@ -1,4 +1,4 @@
-//! Applying writes that come through the proxy.
+//! Applies writes that come through the proxy to replicas.
 
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -10,24 +10,24 @@ use futures_util::TryStreamExt;
 use super::fields::ReplicaFields;
 use super::{Replica, ReplicaError, Replicas, refused, unreadable};
 
-/// Maximum documents that are read again one by one: an upstream that finds a single `_id` by an index may scan for
+/// Maximum documents that are read back with a query each: an upstream that finds one `_id` by an index may scan for
 /// several.
 const READ_ONE_BY_ONE_MAX: usize = 16;
 /// Maximum `_id`s in one query to the upstream.
 const IDS_MAX: usize = 1_000;
-/// Maximum documents that are put into a replica in one batch.
+/// Maximum documents that are applied to a replica in one batch.
 const DOCUMENTS_MAX: usize = 1_000;
 
 /// The effect of a write.
 #[derive(Debug)]
 pub enum Effect {
-    /// These documents were inserted, and nothing else.
+    /// Only these documents were inserted.
     Inserted(Vec<RawDocumentBuf>),
-    /// The documents with these `_id`s were inserted, changed, deleted or left alone.
+    /// Only documents with these `_id`s may have been inserted, changed or deleted.
     Touched(Vec<RawBson>),
-    /// Nothing: the upstream refused it.
+    /// No effect: the upstream refused the write.
     Nothing,
-    /// Unknown, but the write is over.
+    /// Unknown, but the write has ended.
     Unknown,
     /// Unknown, and the upstream may still be running the write.
     Unfinished,
@@ -37,17 +37,17 @@ impl Replicas {
     /// Applies a write to a replica. The caller has held the apply lock exclusively since before it sent the write to
     /// the upstream.
     ///
-    /// A replica to which a write cannot be applied is loaded again, and answers nothing until then.
+    /// If the write cannot be applied, the replica is reloaded, and does not answer until then.
     pub async fn apply(self: &Arc<Self>, replica: &Arc<Replica>, effect: Effect) {
         let followed = match effect {
             Effect::Inserted(documents) => self.apply_inserts(replica, &documents),
             Effect::Touched(ids) => self.apply_ids(replica, ids).await,
             Effect::Nothing => Ok(()),
             Effect::Unknown => {
-                return self.reload(replica, "a write cannot be followed");
+                return self.reload(replica, "the effect of a write is unknown");
             }
             Effect::Unfinished => {
-                return self.reload_after_pause(replica, "the end of a write is not known");
+                return self.reload_after_pause(replica, "a write may still be running");
             }
         };
         if let Err(error) = followed {
@@ -70,7 +70,7 @@ impl Replicas {
         Ok(())
     }
 
-    /// Reads the documents again, and makes those of the replica equal.
+    /// Reads documents back from the upstream, and makes the replica's copies equal.
     async fn apply_ids(&self, replica: &Replica, ids: Vec<RawBson>) -> Result<(), ReplicaError> {
         let Some(fields) = replica.note_written(ids.iter().map(RawBson::as_raw_bson_ref)) else {
             return Ok(());
@@ -88,7 +88,7 @@ impl Replicas {
         Ok(())
     }
 
-    /// Returns the documents with these `_id`s that the upstream has.
+    /// Returns the upstream's documents with these `_id`s.
     async fn read(
         &self,
         namespace: &Namespace,
@@ -119,7 +119,7 @@ impl Replicas {
         Ok(found)
     }
 
-    /// Deletes documents of a replica, and inserts others or puts them in place of those with their `_id`s.
+    /// Deletes the documents `gone` from a replica, and inserts or replaces the documents `new`.
     pub(super) fn replicate(
         &self,
         namespace: &Namespace,

@@ -1,4 +1,4 @@
-//! Whether the upstream can be reached, and what is forgotten or loaded again when it comes back.
+//! Tracks whether the upstream can be reached, and reloads replicas when it comes back.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -9,30 +9,29 @@ use tokio::time::timeout;
 
 use super::{ReplicaError, Replicas};
 
-/// Interval of attempts to reach an upstream that is away, and of pings where caches answer without the upstream.
+/// Interval of attempts to reach an upstream that is away, and of pings with `--upstream-serve-stale`.
 const LOOK_INTERVAL: Duration = Duration::from_secs(1);
-/// Maximum time that a ping of the upstream takes. An upstream that takes longer hangs: it may hold connections open
-/// for ever.
+/// Timeout of a ping of the upstream. An upstream that takes longer hangs: it may hold connections open forever.
 const PING_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// Marks a client as connected to the upstream until this is dropped.
+/// Guard that counts a client as connected to the upstream until it is dropped.
 #[derive(Debug)]
 pub struct Registered(#[expect(dead_code, reason = "it is there to be counted")] Arc<()>);
 
 impl Replicas {
-    /// Returns whether it is known that the upstream cannot be reached.
+    /// Returns whether the upstream is known to be unreachable.
     pub fn is_away(&self) -> bool {
         self.lost_at().is_some()
     }
 
-    /// Returns since when the upstream cannot be reached; `None` as far as it is known to be there.
+    /// Returns when the upstream was lost; `None` unless it is known to be unreachable.
     pub fn lost_at(&self) -> Option<Instant> {
         *self.lost_at.borrow()
     }
 
-    /// Waits until the upstream cannot be reached.
+    /// Waits until the upstream is known to be unreachable.
     pub async fn wait_away(&self) {
-        // The sender is ours.
+        // Never an error: `self` owns the sender.
         let _ = self
             .lost_at
             .subscribe()
@@ -40,8 +39,8 @@ impl Replicas {
             .await;
     }
 
-    /// Pings the upstream for as long as there are replicas, so that an upstream that hangs counts as away: its
-    /// connections stay open, and a command on them would wait for ever.
+    /// Starts a task that pings the upstream until the replicas are dropped. An upstream that hangs then counts as
+    /// away: its connections stay open, and a command on them would wait forever.
     pub(super) fn start_pings(self: &Arc<Self>) {
         let replicas = Arc::downgrade(self);
         tokio::spawn(async move {
@@ -57,14 +56,15 @@ impl Replicas {
 
     async fn answers_ping(&self) -> bool {
         match timeout(PING_TIMEOUT, self.upstream_time()).await {
-            // A refusal is an answer.
+            // An error reply to the ping is also an answer.
             Ok(Err(ReplicaError::Upstream(error))) => matches!(*error.kind, ErrorKind::Command(_)),
             Ok(answered) => answered.is_ok(),
             Err(_) => false,
         }
     }
 
-    /// Warns at the start if the upstream cannot be reached, before the first client comes.
+    /// Checks in the background at the start whether the upstream can be reached, and warns before the first client
+    /// connects.
     pub(super) fn warn_if_away(self: &Arc<Self>) {
         let replicas = Arc::clone(self);
         tokio::spawn(async move {
@@ -76,8 +76,8 @@ impl Replicas {
         });
     }
 
-    /// Marks the upstream as away, and tries to reach it until it is back. Replicas without a change stream are loaded
-    /// again then, as the upstream may have changed.
+    /// Marks the upstream as away, and retries until it is back. If replicas follow no change streams, all are then
+    /// loaded again, because the upstream may have changed.
     pub fn mark_away(self: &Arc<Self>) {
         let is_new = self.lost_at.send_if_modified(|lost_at| {
             let is_new = lost_at.is_none();
@@ -104,21 +104,20 @@ impl Replicas {
         });
     }
 
-    /// Returns whether the upstream answers on a new connection, and answers our own.
+    /// Returns whether the upstream answers on a new connection and on the proxy's own.
     async fn is_back(&self) -> bool {
         let pinged = || timeout(PING_TIMEOUT, self.upstream_time());
         self.upstream.is_there().await && pinged().await.is_ok_and(|time| time.is_ok())
     }
 
-    /// Forgets which collections the upstream lets unauthenticated clients read: it may have other rules now.
+    /// Forgets which collections the upstream lets unauthenticated clients read: its access rules may have changed.
     fn forget_public(&self) {
         for replica in self.replicas.lock().values() {
             replica.set_public(None);
         }
     }
 
-    /// Starts a background task that checks whether the upstream was restarted, because the upstream has closed a
-    /// connection.
+    /// Starts a background task that checks whether the upstream was restarted, after the upstream closed a connection.
     pub fn check_after_close(self: &Arc<Self>) {
         let concerns = self.exclusive || self.serve_stale;
         if concerns && !self.is_checking.swap(true, Ordering::AcqRel) {
@@ -133,23 +132,23 @@ impl Replicas {
         }
     }
 
-    /// Registers a client that has a connection to the upstream. Checks first whether the upstream was started again,
-    /// if no other client was connected to notice that.
+    /// Registers a client that has a connection to the upstream. The first client at a time checks whether the upstream
+    /// was restarted, because no other client could have noticed a restart.
     pub async fn register_client(self: &Arc<Self>) -> Registered {
         let clients = self.clients.lock().await;
-        // Ours alone.
+        // Only `self.clients` holds a reference: no other client is connected.
         if Arc::strong_count(&clients) == 1 {
             self.forget_public();
             tokio::select! {
                 () = self.check_incarnation() => {}
-                // It hangs.
+                // The upstream hangs.
                 () = self.wait_away() => {}
             }
         }
         Registered(Arc::clone(&clients))
     }
 
-    /// Loads all replicas again. Whole copies may answer until then, while the upstream is away.
+    /// Reloads all replicas. While the upstream is away, complete copies may answer until they are replaced.
     pub(super) fn reload_all(self: &Arc<Self>, why: &str) {
         for replica in self.declared() {
             self.reload_keeping_copy(&replica, why);

@@ -1,27 +1,27 @@
-//! What became of reads on collections with caches.
+//! Counters of reads on collections with caches, by outcome.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use bson::{RawDocumentBuf, rawdoc};
 
-/// Counters of reads, which only go up.
+/// Counters of reads, which never decrease.
 #[derive(Debug, Default)]
 pub struct Counters {
-    /// Reads that a replica answered by itself.
+    /// Reads that a replica answered alone.
     pub answered: AtomicU64,
-    /// Of these, while the upstream was away.
+    /// Answered reads while the upstream was away, a subset of `answered`.
     pub stale: AtomicU64,
-    /// Reads whose documents a replica found and the upstream gave.
+    /// Reads whose `_id`s a replica found and whose documents the upstream returned.
     pub narrowed: AtomicU64,
     /// Reads that were passed on unchanged.
     pub forwarded: AtomicU64,
-    /// Of these, reads that the upstream answers faster by a search than by the `_id`s that a replica found.
+    /// Forwarded reads for which the upstream's own search is faster than queries by `_id`, a subset of `forwarded`.
     pub slower: AtomicU64,
     /// Answers that were compared with the upstream's.
     pub compared: AtomicU64,
-    /// Of these, answers that differed.
+    /// Compared answers that differed, a subset of `compared`.
     pub differed: AtomicU64,
-    /// Comparisons without a result, as the documents were written meanwhile.
+    /// Comparisons without a result, because the documents were written at the same time.
     pub undecided: AtomicU64,
 }
 

@@ -1,4 +1,4 @@
-//! The list of declared caches on disk: one JSON object a line.
+//! The list of declared caches on disk: one JSON object per line.
 
 use std::io::{self, Write};
 use std::path::Path;
@@ -21,12 +21,12 @@ impl Replicas {
         }
     }
 
-    /// Writes the declared caches, all or nothing.
+    /// Writes the list of declared caches atomically.
     pub(super) fn record(&self) -> Result<(), ReplicaError> {
         let Some(file) = &self.file else {
             return Ok(());
         };
-        // A later caller writes what is declared then.
+        // Concurrent callers write one after the other, each with the latest declarations.
         let _one_at_a_time = self.recording.lock();
         let mut lines = String::new();
         for replica in self.declared() {

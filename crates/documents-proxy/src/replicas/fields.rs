@@ -1,42 +1,42 @@
-//! The fields of documents that a replica holds, and the filters that can be judged by them.
+//! The fields of documents that a replica holds, and which filters it can evaluate with them.
 
 use bson::{Document, RawArrayBuf, RawBsonRef, RawDocument, RawDocumentBuf, cstr, rawdoc};
 
-/// Bytes of the length at the beginning of a document.
+/// Bytes of the length prefix of a BSON document.
 const LENGTH_BYTES: usize = size_of::<i32>();
 
-/// The parts of documents that a replica holds: `_id`, and the top-level fields that cached paths begin with.
+/// The fields that a replica holds: `_id`, and the first components of the cached paths.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct ReplicaFields {
-    /// The cached dotted paths.
+    /// The cached fields, as dotted paths.
     fields: Vec<String>,
 }
 
-/// The part of a filter that a replica can judge.
+/// How much of a filter a replica can evaluate.
 #[derive(Debug, PartialEq)]
 pub enum Judgement {
-    /// All of it: the replica finds exactly the documents that match.
+    /// All conditions: the replica finds exactly the matching documents.
     Whole,
-    /// These conditions; the others it cannot judge.
+    /// Only these conditions.
     Part(RawDocumentBuf),
-    /// No condition, or none on a cached field.
+    /// No condition on a cached field.
     None,
 }
 
 impl ReplicaFields {
-    /// The fields that caches of `fields`, dotted paths, need.
+    /// Creates the replicated fields for caches of `fields` (dotted paths).
     pub fn new(fields: Vec<String>) -> ReplicaFields {
         ReplicaFields { fields }
     }
 
-    /// Returns the document as the replica holds it: whole top-level fields in their order, byte by byte, as strings
-    /// may not be UTF-8.
+    /// Returns the part of a document that the replica holds: whole top-level fields in their order. Copies raw bytes,
+    /// because strings may not be UTF-8.
     pub fn project(&self, document: &RawDocument) -> RawDocumentBuf {
         let bytes = document.as_bytes();
         let (mut held, mut at) = (Vec::new(), LENGTH_BYTES);
         for element in document.iter_elements().map_while(Result::ok) {
             let name = element.key().as_str();
-            // The type, the name with its terminator, the value.
+            // An element is its type byte, the name with a terminator, and the value.
             let end = at + 1 + name.len() + 1 + element.size();
             if self.holds(name) {
                 held.extend_from_slice(&bytes[at..end]);
@@ -46,13 +46,13 @@ impl ReplicaFields {
         document_of(&[&held])
     }
 
-    /// Returns the projection with which the upstream is asked for documents.
+    /// Returns the projection for queries of the upstream.
     pub fn projection(&self) -> Document {
         let shown = |root: &str| (root.to_owned(), 1.into());
         self.roots().map(shown).collect()
     }
 
-    /// The top-level fields.
+    /// Returns the names of the top-level fields.
     fn roots(&self) -> impl Iterator<Item = &str> {
         let roots = self.fields.iter().map(|path| root(path));
         std::iter::once("_id").chain(roots)
@@ -63,7 +63,7 @@ impl ReplicaFields {
         self.roots().any(|held| held == root(path))
     }
 
-    /// Judges `filter`. A filter without a condition on a cached field is left to the upstream.
+    /// Returns how much of `filter` the replica can evaluate. `None` if no condition has a cached field.
     pub fn judge(&self, filter: &RawDocument) -> Judgement {
         let mut conditions = RawArrayBuf::new();
         let (mut whole, mut cached) = (true, false);
@@ -85,7 +85,8 @@ impl ReplicaFields {
         }
     }
 
-    /// Returns whether a condition of a filter has a cached field in it; `None` if the replica cannot judge it.
+    /// Returns whether a condition of a filter contains a cached field; `None` if the replica cannot evaluate the
+    /// condition.
     fn condition(&self, name: &str, value: RawBsonRef<'_>) -> Option<bool> {
         match name {
             "$and" | "$or" | "$nor" => {
@@ -105,7 +106,7 @@ impl ReplicaFields {
     }
 }
 
-/// Returns a document of the raw elements of others.
+/// Builds a document from raw elements.
 pub fn document_of(elements: &[&[u8]]) -> RawDocumentBuf {
     let mut bytes = vec![0; LENGTH_BYTES];
     elements
@@ -128,7 +129,7 @@ fn root(path: &str) -> &str {
     path.split('.').next().unwrap_or(path)
 }
 
-/// Returns the fields in the definitions of cache indexes, each once. Skips definitions of other indexes.
+/// Returns the distinct fields in the definitions of cache indexes. Skips definitions of other indexes.
 pub fn cached_fields<'a>(definitions: impl IntoIterator<Item = &'a RawDocument>) -> Vec<String> {
     let mut fields: Vec<String> = Vec::new();
     for definition in definitions {
@@ -154,7 +155,7 @@ pub fn is_cache(definition: &RawDocument) -> bool {
     kinds.any(|kind| kind == RawBsonRef::String("cache"))
 }
 
-/// Returns a filter for the documents of `filter` whose `_id` is among `ids`.
+/// Returns `filter` with the additional condition that `_id` is in `ids`.
 pub fn narrowed(filter: &RawDocument, ids: RawArrayBuf) -> RawDocumentBuf {
     let mut both = RawArrayBuf::new();
     both.push(rawdoc! { "_id": { "$in": ids } });

@@ -1,7 +1,7 @@
 //! Copies a collection of the upstream into its replica.
 //!
-//! A load begins while no write is in flight, and opens its cursors then. Documents that are written from then on are
-//! noted, and skipped when a cursor brings them: that version may be older than the replica's.
+//! A load begins and opens its cursors while no write is in flight. Documents written after that are recorded, and the
+//! load skips the versions that its cursors read, which may be older than the replica's.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -17,54 +17,54 @@ use super::fields::ReplicaFields;
 use super::reply::timestamp;
 use super::{Replica, ReplicaError, Replicas, is_code};
 
-/// Number of documents in a batch that is copied.
+/// Number of documents per copied batch.
 const BATCH_DOCUMENTS: usize = 1_000;
-/// Number of batches that are read ahead of the batch that is being copied.
+/// Maximum batches that are read before earlier batches are copied.
 const BATCHES_AHEAD: usize = 4;
-/// Minimum documents of a collection that is read by several cursors. The upstream must keep `_id`s in order, as
-/// upstreams with change streams do. FerretDB 1 would scan the collection for each cursor.
+/// Minimum documents of a collection for parallel cursors. The upstream must have an ordered index on `_id`, as all
+/// upstreams with change streams do. FerretDB 1 would scan the collection once for each cursor.
 const PARTED_DOCUMENTS_MIN: u64 = 100_000;
-/// Number of cursors that read such a collection, not counting the cursor for `_id`s of other types.
+/// Number of parallel cursors, not counting the one for `_id`s of other types.
 const PARTS: usize = 4;
-/// Number of sampled `_id`s that divide a collection.
+/// Number of sampled `_id`s that determine the ranges.
 const SAMPLE: i32 = 400;
-/// Pause before a failed load is repeated.
+/// Pause before a failed load is retried.
 const RETRY_PAUSE: Duration = Duration::from_secs(5);
 
-/// Error codes of an upstream that cannot read with a majority read concern at a cluster time: BadValue, FailedToParse,
-/// IllegalOperation, InvalidOptions, ReadConcernMajorityNotEnabled, NotImplemented, and a read concern of a standalone.
+/// Error codes of an upstream that cannot read with majority read concern at a cluster time: BadValue, FailedToParse,
+/// IllegalOperation, InvalidOptions, ReadConcernMajorityNotEnabled, NotImplemented, and NotAReplicaSet.
 const NO_MAJORITY: [i32; 7] = [2, 9, 20, 72, 148, 238, 123];
 
-/// Why a replica does not answer that is about to be loaded.
+/// Reason why a replica whose load is due does not answer.
 const WAITS: &str = "the cache waits to be loaded";
 
 type Batch = Result<Vec<RawDocumentBuf>, ReplicaError>;
 
 impl Replicas {
-    /// Has a replica loaded again in the background. It does not answer until that is done.
+    /// Invalidates a replica and loads it in the background. The replica does not answer until it is loaded.
     pub fn reload(self: &Arc<Self>, replica: &Arc<Replica>, why: &str) {
         self.log_load(replica, why);
         replica.invalidate(WAITS, Duration::ZERO);
         self.have_loaded(replica);
     }
 
-    /// Has a replica resumed from what an earlier run left of it, or loaded.
+    /// Resumes the copy that an earlier process left, or loads the replica, in the background.
     pub(super) fn resume_or_load(self: &Arc<Self>, replica: &Arc<Replica>, why: &str) {
         self.log_load(replica, why);
         replica.expect_resume(WAITS);
         self.have_loaded(replica);
     }
 
-    /// As [`reload`](Replicas::reload), for a replica that was right until the upstream was away: its copy may answer
-    /// if the upstream goes away again.
+    /// Like [`reload`](Replicas::reload), for a replica that was correct until the upstream was away: its copy may
+    /// answer if the upstream is away again.
     pub(super) fn reload_keeping_copy(self: &Arc<Self>, replica: &Arc<Replica>, why: &str) {
         self.log_load(replica, why);
         replica.invalidate_keeping_copy(WAITS, Duration::ZERO);
         self.have_loaded(replica);
     }
 
-    /// As [`reload`](Replicas::reload), after a pause: for a write whose end will not be known, and that the upstream
-    /// may still be running.
+    /// Like [`reload`](Replicas::reload), but starts after a pause: for a write that has an unknown outcome and that
+    /// the upstream may still be running.
     pub fn reload_after_pause(self: &Arc<Self>, replica: &Arc<Replica>, why: &str) {
         self.log_load(replica, why);
         replica.invalidate(WAITS, RETRY_PAUSE);
@@ -86,7 +86,7 @@ impl Replicas {
         }
     }
 
-    /// Loads a replica whenever it is invalid, for as long as it is declared.
+    /// Loads a replica whenever a load is due, until its caches are dropped.
     async fn keep_loaded(self: Arc<Self>, replica: Arc<Replica>) {
         while replica.is_declared() || !replica.leave_loader() {
             let Some(pause) = replica.load_due() else {
@@ -125,14 +125,14 @@ impl Replicas {
         }
     }
 
-    /// Loads once. Ends early if the replica is invalidated meanwhile.
+    /// Loads a replica once. Returns early if the replica is invalidated meanwhile.
     async fn load(&self, replica: &Replica) -> Result<(), ReplicaError> {
         self.check_suitable(replica).await?;
         self.note_incarnation().await;
         self.copy(replica).await.map(drop)
     }
 
-    /// Copies the upstream's documents. Returns what the replica holds of them, and the new epoch; `None` if the
+    /// Copies the upstream's documents into the replica. Returns the replicated fields and the new epoch; `None` if the
     /// replica was invalidated meanwhile.
     pub(super) async fn copy(
         &self,
@@ -144,7 +144,7 @@ impl Replicas {
         };
         let (sender, mut batches) = mpsc::channel(BATCHES_AHEAD);
         let readers = cursors.into_iter();
-        // The readers end when this is dropped.
+        // Dropping the set aborts the readers.
         let readers: JoinSet<()> = readers
             .map(|cursor| read_ahead(cursor, sender.clone()))
             .collect();
@@ -161,7 +161,7 @@ impl Replicas {
             drop(held);
             self.keep_rate(begun, copied).await;
         }
-        // Propagates the panic of a reader, which sends no error.
+        // Propagates a reader's panic, which the channel does not report.
         readers.join_all().await;
         let seconds = begun.elapsed().as_secs_f64();
         tracing::info!(namespace = %replica.namespace, documents = copied, seconds, "a collection has been copied");
@@ -169,8 +169,8 @@ impl Replicas {
         Ok(epoch.map(|epoch| (fields, epoch)))
     }
 
-    /// Ends a load: replaces the older copy by the loaded one, if the load kept the older copy. Returns the new epoch,
-    /// or `None` if load `epoch` is no longer the latest.
+    /// Ends a load: replaces the older copy by the loaded one, if the load kept the older copy. Returns the new epoch;
+    /// `None` if the load of `epoch` is no longer the latest.
     async fn finish_load(
         &self,
         replica: &Replica,
@@ -186,9 +186,8 @@ impl Replicas {
         Ok(replica.finish_load(epoch, !self.exclusive))
     }
 
-    /// Empties the replica, or the collection that is to take its place, while no writer is at work, and then opens the
-    /// cursors. What is written before they are open is applied and noted. Returns `None` if there are no caches any
-    /// more.
+    /// Empties the collection to fill, under the exclusive apply lock, and then opens the cursors. Writes that are made
+    /// before the cursors are open are applied and recorded. Returns `None` if the collection has no caches any more.
     async fn begin(
         &self,
         replica: &Replica,
@@ -225,8 +224,8 @@ impl Replicas {
         Ok(Some((fields, epoch, cursors)))
     }
 
-    /// Returns the read concern for loading a collection whose change stream is open: `majority`, so that nothing that
-    /// is read is rolled back without an event, and after the present cluster time, so that the stream has every later
+    /// Returns the read concern for loading a collection whose change stream is open. `majority`: documents that are
+    /// read are never rolled back without an event. After the current cluster time: the stream reports every later
     /// write.
     async fn load_concern(&self) -> Result<Option<Document>, ReplicaError> {
         let now = if self.exclusive {
@@ -237,7 +236,7 @@ impl Replicas {
         Ok(now.map(|at| doc! { "level": "majority", "afterClusterTime": timestamp(at) }))
     }
 
-    /// Opens the cursor of a `find`; without a read concern, if the upstream does not support a majority.
+    /// Opens the cursor of a `find`. Omits the read concern if the upstream does not support `majority`.
     async fn open_cursor(
         &self,
         db: &str,
@@ -248,7 +247,7 @@ impl Replicas {
         let open = |find: Document| db.run_cursor_command(find).batch_size(batch_size);
         let opened = match open(find.clone()).await {
             Err(error) if NO_MAJORITY.iter().any(|&code| is_code(&error, code)) => {
-                tracing::warn!(%error, "a collection is loaded as one member of the upstream has it");
+                tracing::warn!(%error, "a collection is loaded without majority read concern, which the upstream does not support");
                 find.remove("readConcern");
                 open(find).await
             }
@@ -257,7 +256,7 @@ impl Replicas {
         Ok(opened?.with_type())
     }
 
-    /// Creates the collection that a load fills again: with the declared caches, and empty.
+    /// Creates the collection that a load fills: empty, with the declared caches.
     async fn empty(&self, replica: &Replica) -> Result<(), ReplicaError> {
         let Namespace { db, collection } = replica.applied_in();
         let collection = collection.as_str();
@@ -280,7 +279,7 @@ impl Replicas {
         let reply = self.demand(&namespace.db, command).await?;
         match reply.get("writeErrors") {
             Ok(None) => Ok(()),
-            // A document that was deleted and inserted again meanwhile comes twice.
+            // A document that was deleted and inserted again during the load is read twice.
             _ => self.replicate(namespace, &[], &documents),
         }
     }
@@ -293,8 +292,8 @@ impl Replicas {
     }
 }
 
-/// Returns filters that together find every document once: one for each range of `_id`s, as a sample divides them, and
-/// one for `_id`s that compare with none of the sample.
+/// Returns filters that together select every document once: one for each range of `_id`s between sampled `_id`s, and
+/// one for `_id`s of types other than the sample's.
 async fn parts(store: &Collection<RawDocumentBuf>) -> Result<Vec<Document>, ReplicaError> {
     let sample = [
         doc! { "$sample": { "size": SAMPLE } },
@@ -311,7 +310,7 @@ async fn parts(store: &Collection<RawDocumentBuf>) -> Result<Vec<Document>, Repl
     Ok(ranges(&ids.collect::<Vec<_>>()))
 }
 
-/// Returns filters for ranges that have equally many of the `ids`, which are in order, and for the rest.
+/// Returns filters for ranges that have equally many of the sorted `ids`, and a filter for `_id`s of other types.
 fn ranges(ids: &[Bson]) -> Vec<Document> {
     let kind = ids.first().map(Bson::element_type);
     let mut ends: Vec<&Bson> = (1..PARTS)
@@ -333,7 +332,7 @@ fn ranges(ids: &[Bson]) -> Vec<Document> {
     ranges
 }
 
-/// Reads a cursor to its end, some batches ahead of the consumer. Ends after an error.
+/// Reads a cursor to its end or to an error, at most `BATCHES_AHEAD` batches ahead of the consumer.
 async fn read_ahead(mut cursor: Cursor<RawDocumentBuf>, batches: mpsc::Sender<Batch>) {
     loop {
         let batch = next_batch(&mut cursor).await;

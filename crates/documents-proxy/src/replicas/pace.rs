@@ -1,5 +1,6 @@
-//! How long the upstream takes to give documents by `_id`, and to search by itself. Measured for each collection, as
-//! upstreams differ: FerretDB 1 on SQLite reads the whole collection for two `_id`s, and a part of it for one.
+//! Measures how long the upstream takes to return documents by `_id`, and to search by itself. Measured for each
+//! collection, because upstreams differ: FerretDB 1 on SQLite reads part of the collection for one `_id`, and all of it
+//! for two.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -11,57 +12,58 @@ use tokio::time::timeout;
 
 use super::{Replica, ReplicaError, Replicas, is_code};
 
-/// Maximum documents that are asked for one by one.
+/// Maximum number of documents that are fetched with a query each.
 pub const ONE_BY_ONE_MAX: usize = 16;
-/// Time below which strategies are not compared.
+/// Time below which a strategy is taken without a comparison.
 const SHORT: Duration = Duration::from_millis(10);
-/// Maximum time for which a read waits for the first measurement. After that the upstream searches by itself.
+/// Maximum time for which a read waits for the first measurement. After it, the upstream searches by itself.
 const FIRST_MEASUREMENT_TIMEOUT: Duration = Duration::from_millis(100);
-/// Maximum time of one measurement; longer ones are not distinguished.
+/// Maximum time of one measurement; longer times count as this long.
 const MEASURED_MAX: Duration = Duration::from_millis(MEASURED_MAX_MS as u64);
-/// The same in milliseconds, for the upstream: it stops then too.
+/// `MEASURED_MAX` in milliseconds: the upstream's own time limit for a measured command.
 const MEASURED_MAX_MS: i64 = 60_000;
-/// Error code of an upstream whose time was over: MaxTimeMSExpired.
+/// Error code MaxTimeMSExpired, of a command that the upstream stopped at its time limit.
 const MAX_TIME_EXPIRED: i32 = 50;
-/// Minimum interval between measurements while the upstream searches by itself because it is faster.
+/// Minimum interval between measurements while the upstream searches by itself because that is faster.
 const INTERVAL: Duration = Duration::from_secs(60);
-/// The same interval as a multiple of a measurement's duration: measurements take at most a fiftieth of the time.
+/// Minimum interval between measurements, as a multiple of a measurement's duration: they take at most 1/50 of the
+/// time.
 const INTERVAL_TIMES: u32 = 50;
 
-/// How the upstream is asked for documents that a replica has found.
+/// How the proxy gets documents from the upstream after a replica has found their `_id`s.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Strategy {
-    /// Each by its `_id` alone.
+    /// One query for each `_id`.
     OneByOne,
-    /// All by their `_id`s, together with the filter.
+    /// One query for all `_id`s, together with the filter.
     Together,
-    /// By a search of the upstream, which is faster.
+    /// A search by the upstream itself, with the client's filter.
     Search,
 }
 
-/// The number of documents that are needed.
+/// How many documents a read needs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Wanted {
-    /// If they are asked for one by one; `None` if that cannot answer the read.
+    /// Number of documents to fetch with a query each; `None` if that cannot answer the read.
     pub one_by_one: Option<usize>,
-    /// If they are asked for together.
+    /// Number of documents to fetch with one query.
     pub together: usize,
 }
 
 /// The measured times of a collection.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Pace {
-    /// For one document by its `_id`.
+    /// Time of a query for one `_id`.
     one: Duration,
-    /// For several documents by their `_id`s at once, and their number.
+    /// Number of `_id`s in a query for several, and its time.
     several: (usize, Duration),
-    /// For a search of the whole collection; `None` if documents by their `_id`s came so fast that it was not measured.
+    /// Time of a search of the whole collection; `None` if queries by `_id` were so fast that it was not measured.
     search: Option<Duration>,
 }
 
 impl Pace {
-    /// Returns the fastest strategy, and how long it takes. A search of the upstream reads a `share` of the collection.
-    /// Returns `None` if asking by `_id` takes long and a search was not measured.
+    /// Returns the fastest strategy and its time, if a search by the upstream reads `share` (a fraction) of the
+    /// collection. Returns `None` if queries by `_id` are slow and the search was not measured.
     pub fn strategy(&self, wanted: Wanted, share: f64) -> Option<(Strategy, Duration)> {
         let (strategy, by_id) = self.by_id(wanted);
         if by_id <= SHORT {
@@ -75,23 +77,23 @@ impl Pace {
         })
     }
 
-    /// Returns whether the upstream should search by itself, as its search ends early: after a `share` of the
+    /// Returns whether the upstream should search by itself, if its search ends after `share` (a fraction) of the
     /// collection.
     pub fn prefers_search(&self, wanted: Wanted, share: f64) -> bool {
         let search = self.search.map(|search| search.mul_f64(share));
         search.is_none_or(|search| search <= SHORT || search < self.by_id(wanted).1)
     }
 
-    /// Returns whether asking for the documents one by one is so fast that it needs no comparison with a search.
+    /// Returns whether one query for each `_id` is so fast that it needs no comparison with a search.
     pub fn is_fast_one_by_one(&self, wanted: Wanted) -> bool {
         let (strategy, by_id) = self.by_id(wanted);
         strategy == Strategy::OneByOne && by_id <= SHORT
     }
 
-    /// Returns the faster strategy by `_id`s, and how long it takes.
+    /// Returns the faster of the two strategies that query by `_id`, and its time.
     pub fn by_id(&self, wanted: Wanted) -> (Strategy, Duration) {
         let (of, several) = self.several;
-        // More documents than were measured may take proportionally longer.
+        // More `_id`s than were measured may take proportionally longer.
         let together = several.mul_f64((wanted.together as f64 / of.max(1) as f64).max(1.0));
         let few = wanted.one_by_one.filter(|few| *few <= ONE_BY_ONE_MAX);
         match few.map(|few| self.one.saturating_mul(few as u32)) {
@@ -100,21 +102,21 @@ impl Pace {
         }
     }
 
-    /// Returns whether to give up asking one by one after a time, with `left` documents to go, because a search of the
-    /// upstream would be faster.
+    /// Returns whether to stop querying each `_id`, after time `after` and with `left` documents to go, because a
+    /// search by the upstream would be faster.
     pub fn is_too_slow(&self, after: Duration, left: usize) -> bool {
         let rest = self.one.saturating_mul(left as u32);
         let search = self.search.unwrap_or(FIRST_MEASUREMENT_TIMEOUT);
         after > SHORT && after + rest > search
     }
 
-    /// Returns how long a search of the upstream takes, if it was measured.
+    /// Returns the time of a search by the upstream, if it was measured.
     pub fn search(&self) -> Option<Duration> {
         self.search
     }
 }
 
-/// The pace of a collection, and its measurement.
+/// The measured pace of a collection, and the state of the measurement.
 #[derive(Debug, Default)]
 pub struct Measurement(Mutex<State>);
 
@@ -122,25 +124,25 @@ pub struct Measurement(Mutex<State>);
 struct State {
     pace: Option<Pace>,
     is_running: bool,
-    /// When the next one may begin.
+    /// When the next measurement may begin.
     next: Option<Instant>,
 }
 
 impl Measurement {
-    /// Returns the measured times.
+    /// Returns the measured times, if there was a measurement.
     pub fn pace(&self) -> Option<Pace> {
         self.0.lock().pace
     }
 
-    /// Notes how long the upstream took for a document by its `_id`. The longest time counts, as some documents may lie
-    /// further back.
+    /// Records the time of a query for one `_id`. The longest time is kept, because some documents may be farther back
+    /// in the collection.
     pub fn note_time(&self, one: Duration) {
         if let Some(pace) = &mut self.0.lock().pace {
             pace.one = pace.one.max(one);
         }
     }
 
-    /// Begins a measurement if one is due. Returns whether the caller has to measure now.
+    /// Begins a measurement if one is due. Returns true if it is: the caller has to measure.
     fn begin(&self) -> bool {
         let mut state = self.0.lock();
         let is_due = state.next.is_none_or(|next| next <= Instant::now());
@@ -151,7 +153,7 @@ impl Measurement {
 
     fn end(&self, begun: Instant, measured: Option<Pace>) {
         let pause = INTERVAL.max(begun.elapsed() * INTERVAL_TIMES);
-        // If no search was measured, one may be measured as soon as it is needed.
+        // If the search was not measured, the next measurement may begin as soon as a read needs it.
         let is_all = measured.is_none_or(|pace| pace.search.is_some());
         let mut state = self.0.lock();
         state.is_running = false;
@@ -161,9 +163,8 @@ impl Measurement {
 }
 
 impl Replicas {
-    /// Returns the pace of a collection in which a replica has found the documents with these `_id`s by a `filter`.
-    /// Measures it if it is unknown, or was measured too long ago. Returns `None` if it is unknown and measuring takes
-    /// longer than 100 ms.
+    /// Returns the pace of a collection, given the `_id`s that a replica found for `filter`. Measures the pace if it is
+    /// unknown or old. Returns `None` if it is unknown and the measurement takes more than 100 ms.
     pub async fn pace(
         self: &Arc<Self>,
         replica: &Arc<Replica>,
@@ -184,7 +185,7 @@ impl Replicas {
             let namespace = &replica.namespace;
             let measured = replicas.measure(namespace, &ids, wanted, filter).await;
             if let Err(error) = &measured {
-                tracing::info!(%namespace, %error, "how long the upstream takes cannot be measured");
+                tracing::info!(%namespace, %error, "the upstream's latency cannot be measured");
             }
             let measured = measured.ok();
             replica.measurement.end(begun, measured);
@@ -211,13 +212,14 @@ impl Replicas {
             let mut by_id = RawDocumentBuf::new();
             by_id.append(cstr!("_id"), id);
             let batch = ids.len() as i64 + 1;
-            // Without a limit, an upstream without an index on `_id` reads all documents, wherever these are.
+            // No limit: with one, an upstream without an index on `_id` would stop early if the documents are near the
+            // beginning.
             rawdoc! {
                 "find": collection.as_str(), "filter": by_id, "batchSize": batch, "singleBatch": true,
                 "maxTimeMS": MEASURED_MAX_MS,
             }
         };
-        // A connection may have to be opened first.
+        // The first command may have to open a connection.
         self.ask_upstream(db, rawdoc! { "ping": 1 }).await?;
         let first = ids.first().cloned().unwrap_or(RawBson::Null);
         let one = self.timed(db, find(first)).await?;
@@ -237,7 +239,7 @@ impl Replicas {
         Ok(pace)
     }
 
-    /// Returns how long the upstream takes for a command.
+    /// Returns how long the upstream takes to run a command.
     async fn timed(&self, db: &str, command: RawDocumentBuf) -> Result<Duration, ReplicaError> {
         let begun = Instant::now();
         match timeout(MEASURED_MAX, self.ask_upstream(db, command)).await {
@@ -258,7 +260,7 @@ mod tests {
         Duration::from_millis(ms)
     }
 
-    /// FerretDB 1.24 on SQLite with 100,000 documents, as a user measured it.
+    /// FerretDB 1.24 on SQLite with 100,000 documents, as measured by a user.
     const FERRETDB: Pace = Pace {
         one: ms(210),
         several: (11, ms(2_610)),
@@ -325,7 +327,7 @@ mod tests {
     fn asking_one_by_one_is_given_up_before_it_takes_much_longer_than_a_search() {
         assert!(!FERRETDB.is_too_slow(ms(0), 11));
         assert!(!FERRETDB.is_too_slow(ms(420), 9));
-        // Suddenly each takes a second.
+        // Each query now takes a second.
         let slower = Pace {
             one: ms(1_000),
             ..FERRETDB

@@ -1,4 +1,4 @@
-//! A pause of a replica's change stream, during which an answer is compared with the upstream's.
+//! Pauses a replica's change stream while an answer is compared with the upstream's.
 
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -8,14 +8,14 @@ use tokio::sync::{Mutex as AsyncMutex, OwnedMutexGuard, watch};
 
 use super::Replica;
 
-/// Where the change stream of a replica pauses.
+/// The pause of a replica's change stream, if any.
 #[derive(Debug)]
 pub(super) struct PausePoint {
-    /// Held by the client that compares an answer: one at a time.
+    /// Held by the client that compares an answer, so that only one client compares at a time.
     turn: Arc<AsyncMutex<()>>,
-    /// The cluster time after which no change is applied.
+    /// Cluster time after which no change is applied; `None` without a pause.
     at: watch::Sender<Option<u64>>,
-    /// The keys of the `_id`s of documents that have changed since the pause began.
+    /// Keys of the `_id`s of documents that changed since the pause began.
     changed: Mutex<HashSet<Vec<u8>>>,
 }
 
@@ -29,7 +29,7 @@ impl Default for PausePoint {
     }
 }
 
-/// A replica whose change stream pauses until this is dropped.
+/// Guard that pauses a replica's change stream until it is dropped.
 #[derive(Debug)]
 pub struct Paused {
     replica: Arc<Replica>,
@@ -37,13 +37,13 @@ pub struct Paused {
 }
 
 impl Paused {
-    /// Lets the replica follow up to a later cluster time, and waits until it has, or its stream is lost.
+    /// Lets the replica apply changes up to a later cluster time. Waits until they are applied or the stream is lost.
     pub async fn move_to(&self, at: u64) {
         self.replica.pause_point.at.send_replace(Some(at));
         self.replica.wait_applied(at).await;
     }
 
-    /// Returns the keys of the `_id`s of documents that have changed since the pause began.
+    /// Returns the keys of the `_id`s of documents that changed since the pause began.
     pub fn changed(&self) -> HashSet<Vec<u8>> {
         self.replica.pause_point.changed.lock().clone()
     }
@@ -57,7 +57,7 @@ impl Drop for Paused {
 }
 
 impl Replica {
-    /// Pauses the replica's change stream where it is. One client at a time can.
+    /// Pauses the replica's change stream at its current position. Waits if another client has paused it.
     pub async fn pause(self: &Arc<Self>) -> Paused {
         let turn = self.pause_point.turn.clone().lock_owned().await;
         self.pause_point.at.send_replace(Some(self.applied()));
@@ -69,21 +69,21 @@ impl Replica {
 }
 
 impl PausePoint {
-    /// Returns whether a change of this cluster time may be applied now.
+    /// Returns whether a change with this cluster time may be applied now.
     pub fn lets_pass(&self, at: u64) -> bool {
         self.at.borrow().is_none_or(|pause_at| at <= pause_at)
     }
 
-    /// Waits until it may.
+    /// Waits until a change with this cluster time may be applied.
     pub async fn wait(&self, at: u64) {
         let mut pause_at = self.at.subscribe();
-        // The sender is ours.
+        // Never an error: `self` owns the sender.
         let _ = pause_at
             .wait_for(|pause_at| pause_at.is_none_or(|pause_at| at <= pause_at))
             .await;
     }
 
-    /// Records that documents with these keys are changed.
+    /// Records the keys of documents that are about to change.
     pub fn record<'a>(&self, keys: impl Iterator<Item = &'a Vec<u8>>) {
         if self.at.borrow().is_some() {
             self.changed.lock().extend(keys.cloned());

@@ -1,15 +1,15 @@
-//! How far a change stream has been followed: the note of the replica, in one batch with the changes up to there.
+//! The position up to which a replica has followed its change stream, stored as a note in one batch with the changes.
 //!
-//! An upstream that was restored from an older copy of its files continues after any cluster time, so a token that only
-//! names a time proves nothing to it. It is the same as before if it still has the last event, or if it has been the
-//! primary without interruption.
+//! A resume token that names only a time proves nothing: an upstream that was restored from a backup accepts any time.
+//! The upstream still has the replica's documents if it has the last event, or if the same primary has been primary
+//! without interruption.
 
 use bson::oid::ObjectId;
 use bson::{Document, RawBson, RawDocument, RawDocumentBuf, cstr, rawdoc};
 
 use super::{ReplicaError, unreadable};
 
-/// The time in which one member of a replica set is its primary.
+/// The term of a primary: the period for which a member of a replica set is its primary.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Term {
     process: ObjectId,
@@ -17,7 +17,7 @@ pub(super) struct Term {
 }
 
 impl Term {
-    /// Reads a primary's hello; `None` for a router, or an upstream without elections.
+    /// Reads the term from a primary's hello; `None` for a router, or for an upstream without elections.
     pub fn of_hello(hello: &RawDocument) -> Option<Term> {
         let version = hello.get_document("topologyVersion").ok()?;
         Some(Term {
@@ -34,29 +34,29 @@ impl Term {
     }
 }
 
-/// What a position is about: the collection, and what the replica holds of it.
+/// The collection and replicated fields for which a position is valid.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct Subject {
-    /// What the upstream calls the collection, whatever its name.
+    /// The upstream's UUID of the collection.
     pub collection: Option<RawBson>,
     /// The fields that the replica holds.
     pub fields: Document,
 }
 
-/// A position in a stream.
+/// A position in a change stream.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct Position {
-    /// The token after which the stream resumes.
+    /// Token after which the stream resumes.
     pub token: RawDocumentBuf,
-    /// The token of the last event; `None` if there was no event since the load.
+    /// Token of the last event; `None` if there was no event since the load.
     pub event: Option<RawDocumentBuf>,
-    /// The term of the primary that gave the tokens.
+    /// Term of the primary that issued the tokens.
     pub term: Option<Term>,
 }
 
 impl Position {
-    /// The token to resume the stream with in a term. Returns `None` if no token can show that the upstream still has
-    /// the documents that the replica was made of.
+    /// Returns the token to resume the stream with in `term`. Returns `None` if no token can prove that the upstream
+    /// still has the documents that the replica was loaded from.
     pub fn token_in(&self, term: Option<Term>) -> Option<&RawDocument> {
         if self.term == term {
             Some(&self.token)
@@ -65,7 +65,7 @@ impl Position {
         }
     }
 
-    /// Returns the note of this position.
+    /// Encodes the position as a note.
     pub fn to_note(&self, of: &Subject) -> Result<RawDocumentBuf, ReplicaError> {
         let fields = RawDocumentBuf::try_from(&of.fields).map_err(unreadable)?;
         let mut note = rawdoc! { "token": self.token.clone(), "fields": fields };
@@ -82,7 +82,7 @@ impl Position {
         Ok(note)
     }
 
-    /// Reads a note. Returns `None` if it is not about `of`.
+    /// Decodes a note. Returns `None` if it is for another subject than `of`.
     pub fn of_note(note: &RawDocument, of: &Subject) -> Result<Option<Position>, ReplicaError> {
         let collection = note.get("collection").map_err(unreadable)?;
         let fields = note.get_document("fields").map_err(unreadable)?;
@@ -104,8 +104,7 @@ impl Position {
     }
 }
 
-/// Returns the cluster time in a resume token: the first eight bytes after the type, in MongoDB since 4.0 and in
-/// Forebay.
+/// Returns the cluster time in a resume token: the 8 bytes after the type, in MongoDB since 4.0 and in Forebay.
 pub(super) fn time_of(token: &RawDocument) -> Option<u64> {
     let time = token.get_str("_data").ok()?.strip_prefix("82")?.get(..16)?;
     u64::from_str_radix(time, 16).ok()

@@ -1,4 +1,4 @@
-//! What replies to commands say.
+//! Reads replies to commands.
 
 use bson::{RawDocument, Timestamp};
 
@@ -12,7 +12,7 @@ pub fn succeeded(reply: &RawDocument) -> bool {
     }
 }
 
-/// Returns the message of an error.
+/// Returns the error message of a reply.
 pub fn message(reply: &RawDocument) -> String {
     reply
         .get_str("errmsg")
@@ -32,20 +32,20 @@ pub fn first_batch(reply: &RawDocument) -> impl Iterator<Item = &RawDocument> {
     batch.filter_map(|document| document.as_document())
 }
 
-/// Returns a field that is a number of any type.
+/// Returns the value of a numeric field, of any BSON number type.
 pub fn number(document: &RawDocument, name: &str) -> Option<f64> {
     let number = document.get(name).ok().flatten()?;
     let small = number.as_i32().map(f64::from).or(number.as_f64());
     small.or(number.as_i64().map(|number| number as f64))
 }
 
-/// Returns the cluster time at which the upstream had run the command that this is the reply to.
+/// Returns the `operationTime` of a reply: the cluster time at which the upstream ran the command.
 pub fn operation_time(reply: &RawDocument) -> Option<u64> {
     let time = reply.get_timestamp("operationTime").ok()?;
     Some(u64::from(time.time) << 32 | u64::from(time.increment))
 }
 
-/// Returns a cluster time as it is written in commands.
+/// Converts a cluster time to the BSON type that commands use.
 pub fn timestamp(at: u64) -> Timestamp {
     Timestamp {
         time: (at >> 32) as u32,

@@ -1,9 +1,10 @@
-//! Follows the change stream of a collection, so that writes that do not come through the proxy reach its replica too.
+//! Follows the change stream of a collection, so that its replica also receives writes that do not come through the
+//! proxy.
 //!
-//! The stream is opened before the collection is read, and its events are applied over what was read. An event has the
-//! document as it was then or later; in the second case a later event follows. So the replica equals the upstream once
-//! the stream has been read to its end. The position in the stream is written in one batch with the changes up to
-//! there: no run finds one without the other.
+//! The stream is opened before the collection is read, and its events are applied over the copied documents. An event
+//! has the document as of the write or later; if later, another event follows. The replica therefore equals the
+//! upstream once the stream has been read to its end. The stream's position is written in one batch with the changes
+//! before it, so a restart never finds one without the other.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -18,56 +19,56 @@ use super::fields::ReplicaFields;
 use super::position::{Position, Subject, Term, time_of};
 use super::{Replica, ReplicaError, Replicas};
 
-/// Interval at which the position in a stream without changes is noted.
+/// Interval at which the position in a stream without changes is stored.
 const NOTE_INTERVAL: Duration = Duration::from_secs(1);
-/// Pause before a broken stream is opened again.
+/// Pause before a broken stream is reopened.
 const REOPEN_PAUSE: Duration = Duration::from_secs(1);
-/// Maximum documents, and bytes of them, that are changed in one batch. A batch of one costs nearly as much as a large
-/// one.
+/// Maximum documents, and maximum bytes, that are changed in one batch. A batch of one document costs nearly as much as
+/// a large one.
 const CHANGED_MAX: usize = 1_000;
 const CHANGED_BYTES_MAX: usize = 8 << 20;
-/// Maximum batches of the stream that are applied together, if it lags.
+/// Maximum stream batches that are applied together when the stream lags.
 const BATCHES_MAX: usize = 16;
 
-/// A stream that is followed.
+/// A change stream that is being followed.
 struct Follower<'a> {
     replicas: &'a Replicas,
     replica: &'a Replica,
     epoch: u64,
-    /// Its batches, up to an error.
+    /// The stream's batches, up to an error.
     events: EventReceiver,
-    /// The collection and the replica's content that the stream's positions are about.
+    /// The collection and fields for which the stream's positions are valid.
     of: Subject,
-    /// The term in which it was opened.
+    /// The upstream's term in which the stream was opened.
     term: Option<Term>,
-    /// How far it has been followed; `None` before its first batch.
+    /// The position up to which changes are applied; `None` before the first batch.
     position: Option<Position>,
-    /// Does the replica hold what the upstream had at that position? After a load, it may have later documents.
+    /// Does the replica equal the upstream at that position? After a load, it may have later versions of documents.
     is_whole: bool,
     noted_at: Instant,
 }
 
-/// Events to be applied together: the last of each document.
+/// Events to apply together; only the last event of each document.
 #[derive(Default)]
 struct Changes {
-    /// By the key of their `_id`s: the `_id`, and the document unless it was deleted.
+    /// By the key of the `_id`: the `_id`, and the document unless it was deleted.
     documents: HashMap<Vec<u8>, (RawBson, Option<RawDocumentBuf>)>,
     bytes: usize,
-    /// The position after them.
+    /// Resume token after these events.
     token: Option<RawDocumentBuf>,
-    /// The token of the last of them.
+    /// Token of the last of these events.
     event: Option<RawDocumentBuf>,
-    /// The cluster time up to which these are all events.
+    /// Cluster time up to which all events are included.
     at: Option<u64>,
     lag: Option<Duration>,
 }
 
 impl Replicas {
-    /// Loads a replica, or resumes where an earlier run ended, and follows the upstream until the replica has to be
+    /// Loads a replica, or resumes the copy of an earlier process, and follows the upstream until the replica has to be
     /// loaded again.
     ///
     /// # Errors
-    /// Why the replica no longer equals the upstream.
+    /// The reason why the replica no longer equals the upstream.
     pub(super) async fn follow_stream(&self, replica: &Replica) -> Result<(), ReplicaError> {
         let epoch = replica.epoch();
         self.check_suitable(replica).await?;
@@ -114,13 +115,13 @@ impl Replicas {
         let Some((fields, epoch)) = self.copy(replica).await? else {
             return Ok(None);
         };
-        // Some of what the load brought is as old as its beginning.
+        // Some loaded documents are as old as the beginning of the load.
         replica.require_applied(self.upstream_time().await?.unwrap_or(0));
         Ok(Some(self.follower(replica, fields, epoch, (events, term))))
     }
 
-    /// Opens the stream again, after a position in an earlier run or this one. Loads the replica again if the upstream
-    /// cannot resume there.
+    /// Reopens the stream after a position that this process or an earlier one reached. Loads the replica again if the
+    /// upstream cannot resume there.
     async fn reopen_or_load<'a>(
         &'a self,
         replica: &'a Replica,
@@ -140,8 +141,8 @@ impl Replicas {
         }
     }
 
-    /// Opens the stream after a position, in the new epoch; waits for the upstream. Returns `None` if the replica has
-    /// moved on.
+    /// Opens the stream after `position`, in the new epoch. Retries while the upstream is away. Returns `None` if the
+    /// replica is in a later epoch.
     async fn reopen<'a>(
         &'a self,
         replica: &'a Replica,
@@ -169,7 +170,7 @@ impl Replicas {
         }
     }
 
-    /// Opens the stream after a position, in the present term of the upstream.
+    /// Opens the stream after `position`, in the upstream's current term.
     async fn open_after(
         &self,
         replica: &Replica,
@@ -206,8 +207,8 @@ impl Replicas {
         }
     }
 
-    /// Returns the position that an earlier run noted. Returns `None` if the replica holds other fields now, or if the
-    /// upstream has another collection under the name, as from a backup.
+    /// Returns the position that an earlier process stored. Returns `None` if the replicated fields differ, or if the
+    /// upstream has another collection under the name, for example after a restore.
     async fn noted_position(&self, replica: &Replica) -> Result<Option<Position>, ReplicaError> {
         let namespace = &replica.namespace;
         let definitions = self.cache_definitions(namespace).await;
@@ -223,7 +224,7 @@ impl Replicas {
 }
 
 impl Replica {
-    /// Returns what positions in the collection's stream are about.
+    /// Returns the collection and fields for which positions in the stream are valid.
     fn subject(&self, fields: &ReplicaFields) -> Subject {
         Subject {
             collection: self.identity(),
@@ -233,7 +234,7 @@ impl Replica {
 }
 
 impl Follower<'_> {
-    /// Applies events until the replica moves on to another epoch.
+    /// Applies events until the replica enters another epoch.
     async fn run(&mut self) -> Result<(), ReplicaError> {
         let mut batches = Vec::with_capacity(BATCHES_MAX);
         while self.replica.is_current(self.epoch) {
@@ -260,7 +261,7 @@ impl Follower<'_> {
         Ok(())
     }
 
-    /// Adds a batch to the changes that are not applied yet, or applies them first.
+    /// Adds a batch to the pending changes. Applies the pending changes first if they are full or the stream pauses.
     async fn take(&mut self, mut changes: Changes, batch: Batch) -> Result<Changes, ReplicaError> {
         for event in batch.events {
             let waits = time_of(&event.token).filter(|at| !self.replica.pause_point.lets_pass(*at));
@@ -277,7 +278,7 @@ impl Follower<'_> {
         Ok(changes)
     }
 
-    /// Applies changes, with the position after them, and records how far the stream has been followed.
+    /// Applies changes together with the position after them.
     fn apply(&mut self, changes: Changes) -> Result<(), ReplicaError> {
         let position = changes.position(self.position.take(), self.term);
         let note = match &position {
@@ -300,7 +301,7 @@ impl Follower<'_> {
         Ok(())
     }
 
-    /// Returns whether it is time to note a position that differs from the last one only by its time.
+    /// Returns whether it is time to store a position if there are no changes.
     fn is_note_due(&mut self) -> bool {
         let is_due = self.noted_at.elapsed() >= NOTE_INTERVAL;
         if is_due {
@@ -315,7 +316,7 @@ impl Changes {
         let Event { token, id, .. } = event;
         let wrote = event.wrote.map(bson::DateTime::to_system_time);
         self.lag = wrote.and_then(|wrote| wrote.elapsed().ok());
-        // Another event of the same time may follow.
+        // Another event with the same cluster time may follow.
         self.at = time_of(&token).map(|at| at.saturating_sub(1));
         self.bytes += event.document.as_ref().map_or(0, |it| it.as_bytes().len());
         let key = id_key(id.as_raw_bson_ref());
@@ -328,7 +329,7 @@ impl Changes {
         self.documents.len() >= CHANGED_MAX || self.bytes >= CHANGED_BYTES_MAX
     }
 
-    /// Returns the position after these changes, which follow those up to `before`.
+    /// Returns the position after these changes, which come after `before`.
     fn position(&self, before: Option<Position>, term: Option<Term>) -> Option<Position> {
         let Some(token) = self.token.clone() else {
             return before;

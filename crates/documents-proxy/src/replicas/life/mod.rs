@@ -1,4 +1,4 @@
-//! The life of a replica: its states, and the transitions between them.
+//! State machine of a replica.
 //!
 //! ```text
 //!                declare            expect_resume
@@ -19,22 +19,23 @@
 //!                                     └────────────────▶ Ready ──────────────────────────┘
 //! ```
 //!
-//! Only a replica that is `Ready` answers while the upstream is there. Every transition but `start_following` and
-//! `complete` begins a new *epoch*. A background task (a load, a change stream) names the epoch that it is for. Its
-//! transitions are refused when the replica is in a later epoch, and so are transitions that no arrow shows.
+//! While the upstream can be reached, only a `Ready` replica answers. Every transition except `start_following` and
+//! `complete` begins a new *epoch*. A background task (a load, a change stream) passes the epoch that it works for. Its
+//! transitions are refused in a later epoch, as are transitions without an arrow in the diagram.
 //!
-//! - `Loading` counts as the replica's copy only at its end. What is written meanwhile is noted, so that the load does
-//!   not bring back an older version.
-//! - `CatchingUp` follows a change stream and answers when it has applied all up to a *required* time: that of the
-//!   upstream when the stream was opened, when the load ended, and of every write whose client was answered since.
-//!   A stream that is lost leads back here, or to a load; never straight to `Ready`.
-//! - A copy that was once right is *whole*. While the upstream is away, whole copies answer clients that are cut off
-//!   from it, with `--upstream-serve-stale`: [`Life::answering`] has the rule. A load beside a whole copy leaves that
-//!   in place.
+//! - `Loading`: the copy counts only when the load ends. Documents written meanwhile are recorded, so that the load
+//!   does not bring back older versions.
+//! - `CatchingUp` follows a change stream, and answers once all changes up to a *required* cluster time are applied:
+//!   the latest of the upstream's times when the stream was opened and when the load ended, and of the times of all
+//!   writes acknowledged since. A replica that loses its stream enters this state again, or `Loading`; never `Ready`
+//!   directly.
+//! - A copy that was once correct is *whole*. With `--upstream-serve-stale`, whole copies answer clients that are cut
+//!   off from the upstream while it is away; [`Life::answering`] has the rule. A load may keep a whole copy by filling
+//!   another collection.
 //!
-//! Three conditions are beside these states, as they change on their own: whether the upstream is away (it is so for
+//! Three conditions are kept outside these states, because they change independently: whether the upstream is away (for
 //! all replicas at once, [`Replicas::is_away`](super::Replicas::is_away)), whether the upstream's pace is being
-//! measured ([`super::pace`]), and whether a change stream pauses for a comparison ([`super::pause`]).
+//! measured ([`super::pace`]), and whether a change stream is paused for a comparison ([`super::pause`]).
 
 use std::collections::HashSet;
 use std::time::Duration;
@@ -42,80 +43,80 @@ use std::time::Duration;
 /// A replica's state and the number of its epoch.
 #[derive(Debug, Default)]
 pub(super) struct Life {
-    /// Never used twice, so that old work takes nothing for its own.
+    /// Never reused, so that transitions of an outdated task are refused.
     epoch: u64,
     state: State,
 }
 
 #[derive(Debug, Default)]
 enum State {
-    /// There are no caches.
+    /// The collection has no caches.
     #[default]
     Undeclared,
-    /// It answers nothing and is not loaded, and why.
+    /// The replica does not answer, and no load is due.
     Off { reason: String },
-    /// It answers nothing until it has been loaded.
+    /// The replica does not answer until it is loaded.
     Invalid {
         reason: String,
-        /// How long the loader waits before.
+        /// Time for which the loader waits before the load.
         pause: Duration,
         held: Held,
     },
-    /// It is copied from the upstream.
+    /// The collection is being copied from the upstream.
     Loading(Load),
-    /// It has every document, and follows a change stream up to the required time.
+    /// The replica has every document, and follows a change stream up to the required time.
     CatchingUp(CatchUp),
-    /// It has applied every write whose client was answered.
+    /// The replica has applied every acknowledged write.
     Ready {
-        /// The cluster time up to which it has applied a change stream; `None` where writes are applied one by one.
+        /// Cluster time up to which the change stream is applied; `None` if writes are applied one by one.
         applied: Option<u64>,
     },
 }
 
-/// What a replica that does not answer holds.
+/// What a replica in state `Invalid` holds.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Held {
-    /// Nothing of use.
+    /// Nothing usable.
     Nothing,
-    /// A copy that an earlier run left, with its place in the change stream.
+    /// A copy that an earlier process left, with its position in the change stream.
     Left,
-    /// A copy that was right when the upstream was last there.
+    /// A complete copy that was correct when the upstream was last reached.
     Whole,
 }
 
 /// A load in progress.
 #[derive(Debug)]
 pub(super) struct Load {
-    /// The keys of the `_id`s of documents that were written since it began: what the load brings of them is old.
+    /// Keys of the `_id`s written since the load began: the versions that the load reads are old.
     pub written: HashSet<Vec<u8>>,
-    /// Documents copied.
+    /// Number of documents copied.
     pub done: u64,
-    /// Documents that the upstream counted at the beginning.
+    /// Number of documents that the upstream reported when the load began.
     pub total: u64,
-    /// Does it fill another collection than the whole copy that there is?
+    /// Does the load keep a whole copy, and fill another collection?
     is_beside: bool,
-    /// The cluster time of the last write whose client was answered since.
+    /// Cluster time of the last write acknowledged since the load began.
     required: u64,
 }
 
 #[derive(Debug)]
 struct CatchUp {
-    /// Is the copy whole, as of an earlier time?
+    /// Is the copy complete as of an earlier time?
     is_whole: bool,
-    /// Has the upstream accepted the place in the change stream?
+    /// Has the upstream accepted the resume token?
     is_following: bool,
-    /// The cluster time up to which changes are applied.
+    /// Cluster time up to which changes are applied.
     applied: u64,
-    /// The cluster time up to which they have to be.
+    /// Cluster time up to which changes must be applied.
     required: u64,
 }
 
-/// How a client that reads stands to the upstream.
+/// What determines which copy may answer a client's read.
 #[derive(Debug, Clone, Copy)]
 pub struct View {
-    /// Is it known that the upstream cannot be reached?
+    /// Is the upstream known to be unreachable?
     pub is_away: bool,
-    /// Has the client no connection to the upstream?
+    /// Does the client have no connection to the upstream?
     pub is_cut_off: bool,
     /// May whole copies answer while the upstream is away?
     pub serve_stale: bool,
@@ -124,33 +125,33 @@ pub struct View {
 }
 
 impl Life {
-    /// Declares caches, or others than before. The replica answers nothing until it is loaded.
+    /// Declares caches, or replaces their declaration. The replica does not answer until it is loaded.
     pub fn declare(&mut self) {
         let reason = "the cache has just been declared".to_owned();
         self.enter(State::Off { reason });
     }
 
-    /// Forgets the caches.
+    /// Drops the caches.
     pub fn undeclare(&mut self) {
         self.enter(State::Undeclared);
     }
 
-    /// Stops answers and loads.
+    /// Stops answers and loads until the next declaration.
     pub fn turn_off(&mut self, reason: &str) -> Option<u64> {
         let reason = reason.to_owned();
         self.is_declared()
             .then(|| self.enter(State::Off { reason }))
     }
 
-    /// Has the replica loaded after a `pause`, unless it has been declared only now and can be resumed from the copy
-    /// that an earlier run left.
+    /// Makes a load due, which may resume the copy that an earlier process left. Refused unless the caches have just
+    /// been declared.
     pub fn expect_resume(&mut self, reason: &str) -> Option<u64> {
         let is_new = matches!(self.state, State::Off { .. });
         is_new.then(|| self.enter_invalid(reason, Duration::ZERO, Held::Left))
     }
 
-    /// Stops answers until the replica has been loaded, which begins after a `pause`. With `keeps_copy`, a whole copy
-    /// may still answer while the upstream is away.
+    /// Stops answers until the replica is loaded; the load starts after `pause`. With `keeps_copy`, a whole copy may
+    /// still answer while the upstream is away.
     pub fn invalidate(&mut self, reason: &str, pause: Duration, keeps_copy: bool) -> Option<u64> {
         let held = if keeps_copy {
             self.held()
@@ -161,7 +162,7 @@ impl Life {
             .then(|| self.enter_invalid(reason, pause, held))
     }
 
-    /// Begins a load of `total` documents, beside a whole copy if that is to be kept. Returns the load's epoch.
+    /// Begins a load of `total` documents. With `keeps_copy`, keeps a whole copy. Returns the load's epoch.
     pub fn begin_load(&mut self, total: u64, keeps_copy: bool) -> Option<u64> {
         let is_beside = keeps_copy && self.held() == Held::Whole;
         let may_begin = matches!(self.state, State::Invalid { .. } | State::CatchingUp(_));
@@ -176,9 +177,9 @@ impl Life {
         })
     }
 
-    /// Ends the load of epoch `of`: its copy takes the place of the one that there was. The replica answers at once
-    /// where writes were applied one by one since the load began, and else when it has caught up with a change stream.
-    /// Returns the new epoch.
+    /// Ends the load of epoch `of`; the loaded copy replaces the older one. The replica answers at once if writes were
+    /// applied one by one during the load, otherwise when it has caught up with its change stream. Returns the new
+    /// epoch.
     pub fn finish_load(&mut self, of: u64, follows_stream: bool) -> Option<u64> {
         let required = self.load(of)?.required;
         Some(self.enter(if follows_stream {
@@ -193,7 +194,7 @@ impl Life {
         }))
     }
 
-    /// Takes the copy that an earlier run left, and waits for its change stream. Returns the new epoch.
+    /// Takes over the copy that an earlier process left, and expects its change stream. Returns the new epoch.
     pub fn resume(&mut self, of: u64) -> Option<u64> {
         let is_left = matches!(
             self.state,
@@ -205,8 +206,8 @@ impl Life {
         (self.epoch == of && is_left).then(|| self.enter_catch_up(true, 0))
     }
 
-    /// Stops answers as the change stream of epoch `of` has ended. Returns the new epoch, in which another stream may
-    /// go on from the same place.
+    /// Stops answers because the change stream of epoch `of` has ended. Returns the new epoch, in which another stream
+    /// may resume at the same position.
     pub fn lose_stream(&mut self, of: u64) -> Option<u64> {
         let (is_whole, required) = match &self.state {
             State::CatchingUp(catch_up) => (catch_up.is_whole, catch_up.required),
@@ -216,7 +217,7 @@ impl Life {
         (self.epoch == of).then(|| self.enter_catch_up(is_whole, required))
     }
 
-    /// Notes that the change stream of epoch `of` is open: the upstream has accepted the place in it.
+    /// Records that the change stream of epoch `of` is open: the upstream has accepted the resume token.
     pub fn start_following(&mut self, of: u64) -> bool {
         match &mut self.state {
             State::CatchingUp(catch_up) if self.epoch == of => {
@@ -227,7 +228,7 @@ impl Life {
         }
     }
 
-    /// Notes that all changes up to a cluster time are applied.
+    /// Records that all changes up to cluster time `at` are applied. Returns whether `at` is later than before.
     pub fn advance_applied(&mut self, of: u64, at: u64) -> bool {
         let applied = match &mut self.state {
             State::CatchingUp(catch_up) if catch_up.is_following => &mut catch_up.applied,
@@ -243,7 +244,8 @@ impl Life {
         advances
     }
 
-    /// Puts answers off until all changes up to a cluster time are applied. A load that begins later reads them.
+    /// Stops answers until all changes up to cluster time `at` are applied. A load that begins later reads these
+    /// changes.
     pub fn require_applied(&mut self, at: u64) {
         match &mut self.state {
             State::Loading(Load { required, .. }) | State::CatchingUp(CatchUp { required, .. }) => {
@@ -253,8 +255,8 @@ impl Life {
         }
     }
 
-    /// Begins to answer, if the change stream of epoch `of` has been applied up to the required time. Returns whether
-    /// it has just begun.
+    /// Begins to answer if the change stream of epoch `of` is applied up to the required time. Returns whether answers
+    /// begin now.
     pub fn complete(&mut self, of: u64) -> bool {
         match &self.state {
             State::CatchingUp(catch_up) if self.epoch == of && catch_up.is_complete() => {
@@ -266,7 +268,7 @@ impl Life {
         }
     }
 
-    /// The load of epoch `of`, while it is in progress.
+    /// Returns the load of epoch `of`, if it is in progress.
     pub fn load(&mut self, of: u64) -> Option<&mut Load> {
         match &mut self.state {
             State::Loading(load) if self.epoch == of => Some(load),
@@ -274,8 +276,8 @@ impl Life {
         }
     }
 
-    /// Notes that documents with these keys are being written. Returns whether the write has to be applied to the
-    /// replica: otherwise a load will read it.
+    /// Records that documents with these keys are being written. Returns whether the write has to be applied to the
+    /// replica; if not, a later load reads it.
     pub fn note_written(&mut self, keys: impl Iterator<Item = Vec<u8>>) -> bool {
         match &mut self.state {
             State::Loading(load) => {
@@ -287,33 +289,33 @@ impl Life {
         }
     }
 
-    /// Returns the epoch of the copy that answers a client, if one does.
+    /// Returns the epoch of the copy that answers a client with this view; `None` if no copy may.
     pub fn answering(&self, view: View) -> Option<u64> {
         let answers = match (view.is_away, view.is_cut_off) {
             (true, true) => view.serve_stale && self.held() == Held::Whole,
-            // The client may be connected to another server by now, which has been written to directly.
+            // The client's connection may lead to another server by now, which has received writes directly.
             (true, false) if view.exclusive => false,
             _ => self.is_ready(),
         };
         answers.then_some(self.epoch)
     }
 
-    /// Returns whether there are caches.
+    /// Returns whether the collection has caches.
     pub fn is_declared(&self) -> bool {
         !matches!(self.state, State::Undeclared)
     }
 
-    /// Returns whether the replica answers while the upstream is there.
+    /// Returns whether the replica answers while the upstream can be reached.
     pub fn is_ready(&self) -> bool {
         matches!(self.state, State::Ready { .. })
     }
 
-    /// Returns whether the replica can be resumed from what an earlier run left.
+    /// Returns whether the replica holds a copy that an earlier process left and that may be resumed.
     pub fn may_resume(&self) -> bool {
         self.held() == Held::Left
     }
 
-    /// Returns whether a change stream is open, whether it has caught up or not.
+    /// Returns whether a change stream is open, caught up or not.
     pub fn is_following(&self) -> bool {
         match &self.state {
             State::CatchingUp(catch_up) => catch_up.is_following,
@@ -322,7 +324,7 @@ impl Life {
         }
     }
 
-    /// Returns whether all changes up to a cluster time are applied.
+    /// Returns whether all changes up to cluster time `at` are applied.
     pub fn has_applied(&self, at: u64) -> bool {
         match &self.state {
             State::CatchingUp(catch_up) => catch_up.applied >= at,
@@ -340,12 +342,12 @@ impl Life {
         }
     }
 
-    /// Returns whether a load goes beside a whole copy.
+    /// Returns whether a load is in progress that keeps a whole copy and fills another collection.
     pub fn loads_beside(&self) -> bool {
         matches!(&self.state, State::Loading(load) if load.is_beside)
     }
 
-    /// Returns how long the loader has to wait before it begins, if it has to load.
+    /// Returns how long the loader has to wait before the load; `None` if no load is due.
     pub fn load_due(&self) -> Option<Duration> {
         match &self.state {
             State::Invalid { pause, .. } => Some(*pause),
@@ -353,7 +355,7 @@ impl Life {
         }
     }
 
-    /// Returns the documents that a load has copied, and all that it will copy.
+    /// Returns how many documents a load in progress has copied, and how many it will copy in all.
     pub fn progress(&self) -> Option<(u64, u64)> {
         match &self.state {
             State::Loading(load) => Some((load.done, load.total)),
@@ -361,7 +363,7 @@ impl Life {
         }
     }
 
-    /// Returns why it does not answer; `None` if it does, or if there are no caches.
+    /// Returns why the replica does not answer; `None` if it does, or without caches.
     pub fn reason(&self) -> Option<String> {
         match &self.state {
             State::Undeclared | State::Ready { .. } => None,
@@ -373,7 +375,7 @@ impl Life {
         }
     }
 
-    /// Returns the number of the epoch.
+    /// Returns the current epoch.
     pub fn epoch(&self) -> u64 {
         self.epoch
     }

@@ -1,8 +1,8 @@
-//! Drives a [`Life`] with random events, beside a model of the upstream and of the copies that it allows to answer.
+//! Drives a [`Life`] with random events, and compares it with a model of the upstream and of the copies.
 //!
 //! The model has real documents: writes, loads that read them batch by batch, and a change stream that is applied with
-//! a delay, breaks and is resumed. After every event, what [`Life::answering`] lets answer is compared with what the
-//! upstream had.
+//! a delay, breaks and resumes. After every event, a copy that [`Life::answering`] lets answer is compared with the
+//! upstream's documents.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -11,22 +11,22 @@ use fastrand::Rng;
 
 use super::{Life, State, View};
 
-/// Lives, about half of them with a change stream, and events in each.
+/// Number of simulated replicas, about half of them with a change stream, and of events in each.
 const LIVES: usize = 200;
 const EVENTS: usize = 1_000;
-/// `_id`s of the documents.
+/// Number of distinct `_id`s.
 const IDS: u8 = 6;
 
-/// Versions of documents by their `_id`s.
+/// Versions of documents, by `_id`.
 type Documents = BTreeMap<u8, u64>;
 
 /// The load in progress.
 struct Loader {
     epoch: u64,
     unread: Vec<u8>,
-    /// Read, and not copied yet.
+    /// Documents that are read but not copied yet.
     ahead: Vec<(u8, u64)>,
-    /// The cluster time at which the stream was opened.
+    /// Cluster time at which the stream was opened.
     opened_at: u64,
 }
 
@@ -34,7 +34,7 @@ struct Loader {
 #[derive(Clone, Copy)]
 struct Follower {
     epoch: u64,
-    /// The cluster time up to which the model has applied it.
+    /// Cluster time up to which the model has applied the stream.
     place: u64,
     is_open: bool,
 }
@@ -45,21 +45,21 @@ struct Model {
     exclusive: bool,
     serve_stale: bool,
     is_away: bool,
-    /// What the upstream had after each write: the index is the cluster time.
+    /// The upstream's documents after each write, indexed by cluster time.
     history: Vec<Documents>,
-    /// The time of the last write whose client was answered.
+    /// Cluster time of the last acknowledged write.
     answered: u64,
-    /// The time of the last write whose client waits for the change stream.
+    /// Cluster time of the last write whose client waits for the change stream.
     waiting: u64,
-    /// The copy that answers, and the time as of which it is right; `None` if it never was since it was emptied.
+    /// The copy that answers, and the cluster time at which the upstream had it; `None` if it is not consistent.
     copy: Documents,
     copy_at: Option<u64>,
-    /// The time of the upstream that the copy must reach to be right: a load reads documents at different times.
+    /// Cluster time from which the copy is consistent: a load reads documents at different times.
     copy_from: u64,
     beside: Documents,
     loader: Option<Loader>,
     follower: Option<Follower>,
-    /// Was there a load or a resumed stream since answers were last stopped for good?
+    /// Has a load finished or a stream resumed since the replica was last invalidated?
     was_renewed: bool,
     old: Vec<u64>,
 }
@@ -136,7 +136,7 @@ impl Model {
         self.abandon(keeps_copy);
     }
 
-    /// What is in progress is for an epoch that is over.
+    /// Drops the load and the stream, whose epoch has ended.
     fn abandon(&mut self, keeps_copy: bool) {
         (self.loader, self.follower, self.was_renewed) = (None, None, false);
         if !keeps_copy {
@@ -148,7 +148,7 @@ impl Model {
         self.is_away = !self.is_away;
         match (self.is_away, self.exclusive) {
             (true, false) => self.lose_stream(),
-            // The upstream may have lost writes: as `Replicas::mark_away` does.
+            // The upstream may have lost writes, so invalidate as `Replicas::mark_away` does.
             (false, true) => {
                 self.life
                     .invalidate("the upstream was away", Duration::ZERO, true);
@@ -179,7 +179,7 @@ impl Model {
         }
     }
 
-    /// A write whose effect is known is applied, under the apply lock; any other write invalidates the replica.
+    /// Applies a write whose effect is known, as under the apply lock; any other write invalidates the replica.
     fn apply_write(&mut self, id: u8, written: Option<u64>) {
         if self.rng.u8(0..20) == 0 {
             self.life
@@ -200,7 +200,7 @@ impl Model {
         self.answered = self.now();
     }
 
-    /// A client has its reply once the change stream has come to its write, if the replica answers.
+    /// Acknowledges a write: if the replica answers, only once the change stream has reached the write.
     fn answer_write(&mut self) {
         let at = self.now();
         if self.life.is_ready() {
@@ -211,7 +211,7 @@ impl Model {
         }
     }
 
-    /// One step of a load.
+    /// Runs one step of a load.
     fn load(&mut self) {
         if self.is_away {
             return;
@@ -245,7 +245,7 @@ impl Model {
         let before = self.life.epoch();
         let is_due = self.life.load_due().is_some()
             || self.follower.is_some_and(|follower| !follower.is_open);
-        // A replica that only now follows a stream has nothing to load.
+        // A replica that has just begun to follow a stream has nothing to load.
         if !is_due && !self.rng.bool() || self.follower.is_some_and(|it| it.is_open) {
             return;
         }
@@ -290,7 +290,7 @@ impl Model {
         });
     }
 
-    /// The change stream goes on: it is opened again, or brings some changes.
+    /// Continues the change stream: reopens it if necessary, and applies some changes.
     fn follow(&mut self) {
         let Some(mut follower) = self.follower.filter(|_| !self.is_away) else {
             return;
@@ -326,7 +326,7 @@ impl Model {
         if let Some(follower) = &mut self.follower {
             follower.epoch = self.life.lose_stream(follower.epoch).expect("it follows");
             follower.is_open = false;
-            // Writers wait no longer: before a stream is open again, the upstream is asked for its time.
+            // Writers no longer wait: before a stream is reopened, the upstream is asked for its cluster time.
             self.answered = self.answered.max(self.waiting);
             assert!(!self.life.is_ready() && !self.life.is_following());
             assert!(
@@ -336,7 +336,7 @@ impl Model {
         }
     }
 
-    /// Work for an epoch that is over changes nothing.
+    /// Checks that transitions for an earlier epoch change nothing.
     fn old_work(&mut self) {
         let old = self.old[self.rng.usize(0..self.old.len())];
         if old == self.life.epoch() {
@@ -417,7 +417,7 @@ fn no_copy_answers_that_lacks_what_clients_know() {
             streams += usize::from(model.life.is_following());
         }
     }
-    // Events that lead nowhere would test nothing.
+    // Too few events in a state would test nothing.
     let least = LIVES * EVENTS / 200;
     assert!(
         ready > least && stale > least && streams > least,
