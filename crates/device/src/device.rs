@@ -1,4 +1,4 @@
-//! One device: its identity, state, memory and queue.
+//! A device: its identity, state, memory and queue.
 
 use std::fmt;
 use std::sync::Arc;
@@ -24,7 +24,7 @@ use crate::{
     PoolOptions, Reclaim, SubmitError,
 };
 
-/// Identifies a device of this process; never reused.
+/// Id of a device of this process; never reused.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct DeviceId(pub u32);
 
@@ -38,7 +38,7 @@ impl fmt::Display for DeviceId {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum DeviceKind {
-    /// A thread of this machine, over memory of this machine.
+    /// A thread of this machine, over host memory.
     Host,
     /// An NVIDIA GPU and its memory.
     Cuda,
@@ -53,22 +53,22 @@ impl fmt::Display for DeviceKind {
     }
 }
 
-/// Whether a device takes work.
+/// Whether a device accepts work.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum DeviceState {
-    /// It takes work and data.
+    /// The device accepts work and data.
     Ready,
-    /// It takes no new data. Work of users that still hold it is done.
+    /// The device left the set: it accepts no new data, but runs the jobs of users that still hold a handle.
     Leaving,
-    /// It failed; it runs nothing and holds nothing.
+    /// The device failed: it runs no jobs, and its data is gone.
     Lost {
-        /// What happened.
+        /// Text of the fault.
         why: String,
     },
 }
 
 impl DeviceState {
-    /// Returns the state in one word.
+    /// Returns the name of the state.
     pub fn name(&self) -> &'static str {
         match self {
             DeviceState::Ready => "ready",
@@ -88,7 +88,7 @@ impl fmt::Display for DeviceState {
     }
 }
 
-/// What the handles of a device and its owner thread share.
+/// State that the handles of a device and its owner thread share.
 #[derive(Debug)]
 pub(crate) struct Shared {
     pub(crate) id: DeviceId,
@@ -99,7 +99,7 @@ pub(crate) struct Shared {
     state: RwLock<DeviceState>,
 }
 
-/// Counts of the work that a device has done.
+/// Counters of the work that a device has done.
 #[derive(Debug, Default)]
 pub(crate) struct Work {
     jobs: AtomicU64,
@@ -107,7 +107,7 @@ pub(crate) struct Work {
 }
 
 impl Work {
-    /// Counts a step of a job: its time, and the job if the step was its last.
+    /// Adds the time of a step, and a finished job if `was_last`.
     pub(crate) fn count(&self, took: Duration, was_last: bool) {
         let took_ns = u64::try_from(took.as_nanos()).unwrap_or(u64::MAX);
         self.busy_ns.fetch_add(took_ns, Ordering::Relaxed);
@@ -127,7 +127,7 @@ impl Shared {
         })
     }
 
-    /// Marks the device lost.
+    /// Marks the device lost, logs the fault and notifies listeners.
     pub(crate) fn lose(&self, fault: &DeviceFault) {
         tracing::error!(device = self.name, %fault, "device lost");
         let why = fault.to_string();
@@ -143,12 +143,12 @@ struct GpuMemory {
     arena: Arc<Arena>,
     pool: Arc<PinnedPool>,
     context: Arc<Context>,
-    /// Devices whose memory this one can use.
+    /// Devices whose memory this GPU can access.
     peers: Mutex<Vec<DeviceId>>,
 }
 
 impl GpuMemory {
-    /// Takes a GPU's memory, and makes the [`Cuda`] of its jobs.
+    /// Allocates the GPU's memory and pinned pool, and creates the [`Cuda`] of its jobs.
     fn start(
         shared: &Arc<Shared>,
         gpu: Gpu,
@@ -179,7 +179,7 @@ impl GpuMemory {
     }
 }
 
-/// Memory that holds data, and a thread that runs jobs over it.
+/// Handle of a device: memory that holds data, and a thread that runs jobs over it.
 ///
 /// The thread ends when the last handle is dropped.
 pub struct Device {
@@ -213,7 +213,7 @@ impl Device {
         Device::start(shared, context, budget, None, options)
     }
 
-    /// Starts a GPU and its thread: takes its memory and its pinned pool. Blocks for some hundred milliseconds.
+    /// Starts a GPU and its thread, and allocates its memory and pinned pool. Blocks for some hundred milliseconds.
     pub(crate) fn start_cuda(
         id: DeviceId,
         gpu: Gpu,
@@ -253,12 +253,12 @@ impl Device {
         }))
     }
 
-    /// Id of the device, unique in this process.
+    /// Returns the id of the device, unique in this process.
     pub fn id(&self) -> DeviceId {
         self.shared.id
     }
 
-    /// Name of the device: `host:` and its id, or `cuda:` and the number of the GPU.
+    /// Returns the name of the device: `host:` and its id, or `cuda:` and the ordinal of the GPU.
     pub fn name(&self) -> &str {
         &self.shared.name
     }
@@ -271,62 +271,63 @@ impl Device {
         }
     }
 
-    /// Returns what the GPU is; `None` for a host device.
+    /// Returns the properties of the GPU; `None` for a host device.
     pub fn details(&self) -> Option<&Gpu> {
         self.gpu.as_ref().map(|memory| &memory.gpu)
     }
 
-    /// Returns whether the device takes work.
+    /// Returns the state of the device.
     pub fn state(&self) -> DeviceState {
         self.shared.state.read().clone()
     }
 
-    /// True while the device takes new data.
+    /// Returns whether the device accepts new data.
     pub fn is_ready(&self) -> bool {
         *self.shared.state.read() == DeviceState::Ready
     }
 
-    /// True once the device has failed.
+    /// Returns whether the device has failed.
     pub fn is_lost(&self) -> bool {
         matches!(*self.shared.state.read(), DeviceState::Lost { .. })
     }
 
-    /// Maximum bytes that the device holds.
+    /// Returns the maximum bytes that the device holds.
     pub fn memory_budget_bytes(&self) -> u64 {
         self.memory.budget().budget_bytes()
     }
 
-    /// Bytes that reservations and allocations hold now.
+    /// Returns the bytes that reservations and allocations hold now.
     pub fn memory_used_bytes(&self) -> u64 {
         self.memory.budget().used_bytes()
     }
 
-    /// Number of jobs that wait or run now.
+    /// Returns the number of unfinished jobs.
     pub fn queued_jobs(&self) -> usize {
         self.places.count()
     }
 
-    /// Number of finished jobs.
+    /// Returns the number of finished jobs.
     pub fn finished_jobs(&self) -> u64 {
         self.shared.work.jobs.load(Ordering::Relaxed)
     }
 
-    /// Total time that the device's thread has spent in jobs. Its growth per second is the load of the device.
+    /// Returns the total time that the device's thread has spent in jobs. Its increase per second is the load of the
+    /// device.
     pub fn busy_time(&self) -> Duration {
         Duration::from_nanos(self.shared.work.busy_ns.load(Ordering::Relaxed))
     }
 
-    /// Takes a part of a GPU's memory that no pool keeps, until it is dropped; it counts as used. Does not block, nor
-    /// call the driver.
+    /// Allocates GPU memory outside of all pools; it is freed when the result is dropped. Neither blocks nor calls the
+    /// driver.
     ///
     /// # Errors
-    /// [`OutOfMemory`] when no free part is large enough, and always on a host device, which has no such memory.
+    /// [`OutOfMemory`] if no free range is large enough; always on a host device, which has no GPU memory.
     pub fn allocate(&self, bytes: u64) -> Result<DeviceMemory, OutOfMemory> {
         self.memory.allocate(COMMON, bytes)
     }
 
-    /// Opens a pool of the device's memory for a tenant. Other tenants can have memory above its minimum back by
-    /// `reclaim`; without it, they cannot.
+    /// Opens a pool of the device's memory for a tenant. When other tenants need memory, `reclaim` asks this tenant to
+    /// release what it uses above its minimum; without `reclaim`, the tenant keeps it.
     ///
     /// # Errors
     /// [`OutOfMemory`] if its minimum is not free.
@@ -338,29 +339,29 @@ impl Device {
         self.memory.open(options, reclaim)
     }
 
-    /// Takes a buffer from the device's pinned pool, for data on its way to the device. Blocks until there is room.
-    /// Requests are served in their order, so a thread must not wait here while it holds something that other threads
-    /// need to give their buffers back.
+    /// Takes a staging buffer from the device's pinned pool. Blocks until there is room. Requests are served first
+    /// come, first served, so a thread must not wait here while it holds a resource that other threads need to return
+    /// their buffers.
     ///
-    /// Returns `None` if the device is lost, is a host device, or has a pool ([`DeviceOptions::pinned_pool_bytes`])
+    /// Returns `None` if the device is lost, is a host device, or its pool ([`DeviceOptions::pinned_pool_bytes`]) is
     /// smaller than the request.
     pub fn stage(&self, bytes: usize) -> Option<Pinned> {
         self.gpu.as_ref()?.pool.take(bytes)
     }
 
-    /// Takes the slots of a staging ring from the device's pinned pool, all at once: two rings cannot wait for each
-    /// other's slots. Blocks until there is room for all.
+    /// Takes all slots of a staging ring from the device's pinned pool at once, so that two rings cannot deadlock on
+    /// each other's slots. Blocks until there is room for all slots.
     ///
-    /// `None` as for [`Device::stage`]. Each slot goes back to the pool when it is dropped.
+    /// Returns `None` in the same cases as [`Device::stage`]. Each slot goes back to the pool when it is dropped.
     pub fn stage_ring(&self, slots: usize, bytes: usize) -> Option<Vec<Pinned>> {
         self.gpu.as_ref()?.pool.take_ring(slots, bytes)
     }
 
-    /// Pins memory of the program, so that copies between it and the device run at full speed, until the result is
-    /// dropped. Blocks: an H100 and its host pin about 20 GB/s.
+    /// Pins (page-locks) memory of this process until the result is dropped, so that copies between it and the device
+    /// run at full speed. Blocks: pinning runs at about 20 GB/s on an H100's host.
     ///
     /// # Errors
-    /// [`RegisterError`], with the memory; always on a host device.
+    /// [`RegisterError`] and the memory; always on a host device.
     pub fn register<M: HostMemory>(
         &self,
         memory: M,
@@ -374,14 +375,15 @@ impl Device {
         }
     }
 
-    /// Returns whether kernels and copies of this GPU use the memory of another GPU without a copy through the host.
+    /// Returns whether kernels and copies of this GPU access the memory of `other` directly (peer access), without a
+    /// copy through the host.
     pub fn reaches(&self, other: &Device) -> bool {
         let gpu = self.gpu.as_ref();
         gpu.is_some_and(|gpu| gpu.peers.lock().contains(&other.id()))
     }
 
-    /// Lets this GPU use the memory of another GPU, if the cards are peers. Without this access, copies between the
-    /// two go through the host.
+    /// Enables this GPU's access to the memory of `other`, if the cards are peers. Without peer access, copies between
+    /// the two go through the host.
     pub(crate) fn enable_peer(&self, other: &Device) {
         let (Some(own), Some(peer)) = (&self.gpu, &other.gpu) else {
             return;
@@ -398,11 +400,8 @@ impl Device {
         }
     }
 
-    /// Queues a job in the queue of its [class](Job::class); returns at once. A job that fails or is cancelled, or
-    /// whose device is lost, is dropped.
-    ///
-    /// # Errors
-    /// [`SubmitError::QueueFull`] or [`SubmitError::Lost`]; the job has not run.
+    /// Appends a job to the queue of its [class](Job::class) and returns at once. A job that fails, is cancelled or
+    /// loses its device is dropped.
     pub fn submit(&self, job: Box<dyn Job>) -> Result<(), SubmitError> {
         if let DeviceState::Lost { why } = self.state() {
             return Err(self.lost(why));
@@ -437,7 +436,7 @@ impl Device {
         &self.shared.faults
     }
 
-    /// Stops the device from taking new data.
+    /// Stops the device from accepting new data.
     pub(crate) fn leave(&self) {
         let mut state = self.shared.state.write();
         if *state == DeviceState::Ready {

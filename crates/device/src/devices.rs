@@ -1,4 +1,4 @@
-//! The set of devices.
+//! The set of devices that a process uses.
 
 use std::collections::HashSet;
 use std::fs;
@@ -16,28 +16,29 @@ use crate::{
     DeviceSpec, JobError, Step, Subscription,
 };
 
-/// Maximum time that the end of the process waits for a GPU.
+/// Maximum time to wait for a GPU to halt when the process ends.
 const HALT_TIMEOUT: Duration = Duration::from_secs(30);
 
-/// Limits of each device that is started.
+/// Limits of each device in the set.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct DeviceOptions {
-    /// Maximum bytes of data on a host device. It shares the bytes of the master copy, and is charged for them.
+    /// Maximum bytes of data on a host device. The data is shared with the master copy, but is charged to this budget
+    /// all the same.
     pub memory_budget_bytes: u64,
     /// Maximum unfinished jobs of each [class](crate::Class) on a device.
     pub queue_depth: usize,
-    /// Bytes of its memory that a GPU takes at start for data; `None` for four fifths of what is free then.
+    /// Bytes of GPU memory that each GPU allocates for data at start; `None` for four fifths of the memory that is free
+    /// then.
     pub cuda_memory_budget_bytes: Option<u64>,
-    /// Bytes of pinned host memory that each GPU takes at start, for data on its way to the GPU.
+    /// Bytes of pinned (page-locked) host memory that each GPU allocates at start, to stage data on its way to the GPU.
     pub pinned_pool_bytes: u64,
-    /// Node of this machine that pinned memory is taken from; `None` for the node of each GPU, if the machine has
-    /// several.
+    /// NUMA node to allocate pinned memory on; `None` for each GPU's own node, if the machine has several nodes.
     pub pinned_numa_node: Option<u32>,
 }
 
 impl Default for DeviceOptions {
-    /// Half of this machine's memory for each host device, four fifths of the free memory of each GPU, 1,024 jobs,
-    /// 128 MiB of pinned memory for each GPU.
+    /// Returns the default limits: half of this machine's memory for each host device; four fifths of the free memory
+    /// and 128 MiB of pinned memory for each GPU; 1,024 jobs of each class.
     fn default() -> Self {
         DeviceOptions {
             memory_budget_bytes: host_memory_bytes() / 2,
@@ -49,7 +50,7 @@ impl Default for DeviceOptions {
     }
 }
 
-/// Memory of this machine in bytes; 8 GiB if the system does not say.
+/// Returns the bytes of memory of this machine; 8 GiB if the system does not report them.
 fn host_memory_bytes() -> u64 {
     const UNKNOWN_BYTES: u64 = 8 << 30;
     let text = fs::read_to_string("/proc/meminfo").unwrap_or_default();
@@ -64,19 +65,19 @@ fn host_memory_bytes() -> u64 {
     total_kib.map_or(UNKNOWN_BYTES, |kib: u64| kib.saturating_mul(1024))
 }
 
-/// The devices of this process. They join and leave while it runs; handles of a device that left stay valid.
+/// The devices of this process. Devices join and leave the set at run time; handles of a device that left stay valid.
 #[derive(Debug)]
 pub struct Devices {
     options: DeviceOptions,
     members: RwLock<Vec<Arc<Device>>>,
     next_id: AtomicU32,
     events: Arc<DeviceEvents>,
-    /// Held while devices start, so that `members` is not locked for that long.
+    /// Serialises starts of devices, so that `members` need not be locked while devices start.
     starting: Mutex<()>,
 }
 
 impl Devices {
-    /// Starts the devices that `spec` names. GPUs take some hundred milliseconds each.
+    /// Starts the devices that `spec` names. Each GPU takes some hundred milliseconds.
     ///
     /// # Errors
     /// As for [`Devices::add`].
@@ -92,23 +93,23 @@ impl Devices {
         Ok(devices)
     }
 
-    /// Returns the devices of the set in the order of their ids, lost ones included.
+    /// Returns the devices of the set, including lost devices, in the order of their ids.
     pub fn list(&self) -> Vec<Arc<Device>> {
         self.members.read().clone()
     }
 
-    /// Returns what happened to the devices of the set.
+    /// Returns the log of joins, leaves and losses of devices.
     pub fn events(&self) -> &DeviceEvents {
         &self.events
     }
 
-    /// Calls `listener` with each join, leave and loss of a device from now on, until the subscription is dropped. It
-    /// is first called, on this thread, with the join of each present device, and with its loss if it is lost: so a
-    /// listener misses no device and gets no event twice.
+    /// Calls `listener` on each later join, leave and loss of a device, until the subscription is dropped. First calls
+    /// it, on this thread, with the join of each device in the set, and with its loss if it is lost. So a listener
+    /// misses no device and gets no event twice.
     ///
-    /// All listeners get all events in the same order, on the thread on which a device joins, leaves or fails: for a
-    /// loss, the thread of that device. A listener returns at once. It may look at the devices, but does not add or
-    /// remove one, subscribe, or wait for a device; it wakes a separate thread for that.
+    /// All listeners get all events in the same order, on the thread on which a device joins, leaves or fails; for a
+    /// loss this is the device's own thread. A listener must return at once. It may read the state of devices, but must
+    /// not add or remove a device, subscribe, or wait for a device; it can wake another thread to do so.
     pub fn subscribe(
         &self,
         listener: impl Fn(&DeviceEvent) + Send + Sync + 'static,
@@ -125,14 +126,13 @@ impl Devices {
             .cloned()
     }
 
-    /// Starts more devices and returns them. GPUs take some hundred milliseconds each; the set can be used during that
-    /// time.
+    /// Starts more devices and returns them. Each GPU takes some hundred milliseconds; the set can be used meanwhile.
     ///
     /// # Errors
     /// - [`DeviceError::CudaUnavailable`], [`DeviceError::NvrtcMissing`], [`DeviceError::NoSuchGpu`] or
-    ///   [`DeviceError::Taken`] before anything is started.
-    /// - [`DeviceError::Thread`], [`DeviceError::CardMemory`] or [`DeviceError::Start`]; the devices started before
-    ///   stay.
+    ///   [`DeviceError::Taken`] before any device is started.
+    /// - [`DeviceError::Thread`], [`DeviceError::CardMemory`] or [`DeviceError::Start`]; devices that this call has
+    ///   already started stay.
     pub fn add(&self, spec: &DeviceSpec) -> Result<Vec<Arc<Device>>, DeviceError> {
         let _starting = self.starting.lock();
         let wanted = spec.resolve()?;
@@ -140,20 +140,20 @@ impl Devices {
         wanted.into_iter().map(|one| self.start(one)).collect()
     }
 
-    /// Halts every GPU after the step that its thread runs now. The server calls this when the process ends, because
-    /// CUDA's libraries are unloaded then while threads still run. Blocks until all are halted; a compilation of
-    /// kernels takes seconds.
+    /// Halts every GPU after the step that its thread is running, and blocks until all are halted or a timeout passes;
+    /// a kernel compilation takes seconds. The server calls this when the process ends, because CUDA's libraries are
+    /// unloaded while threads still run.
     pub fn halt(&self) {
         let halt = |device: &Arc<Device>| {
             let (report, halted) = sync_channel(1);
             let job = move |_: &mut DeviceContext| -> Result<Step, JobError> {
-                // The caller may have given up.
+                // The receiver is gone if `halt` has timed out.
                 let _ = report.send(());
                 loop {
                     thread::park();
                 }
             };
-            // A lost device does nothing any more.
+            // Lost devices run no jobs, so they need no halt.
             device.submit(Box::new(job)).ok().map(|()| halted)
         };
         let gpus = self.list();
@@ -163,12 +163,12 @@ impl Devices {
         let halting: Vec<Receiver<()>> = gpus.filter_map(halt).collect();
         for halted in halting {
             if halted.recv_timeout(HALT_TIMEOUT) == Err(RecvTimeoutError::Timeout) {
-                tracing::warn!("a GPU is not halted in time");
+                tracing::warn!("a GPU did not halt in time");
             }
         }
     }
 
-    /// Returns an error if a GPU is wanted that is in the set, or wanted twice.
+    /// Returns an error if a wanted GPU is already in the set, or is wanted twice.
     fn refuse_taken(&self, wanted: &[Wanted]) -> Result<(), DeviceError> {
         let members = self.list();
         let mut names: HashSet<String> = members
@@ -197,10 +197,10 @@ impl Devices {
         Ok(device)
     }
 
-    /// Takes a device out of the set. It still runs the jobs of users that hold it.
+    /// Removes a device from the set. The device still runs the jobs of users that hold a handle of it.
     ///
     /// # Errors
-    /// [`DeviceError::Unknown`] when the set has no such device.
+    /// [`DeviceError::Unknown`] if the set has no such device.
     pub fn remove(&self, id: DeviceId) -> Result<Arc<Device>, DeviceError> {
         let mut feed = self.events.lock();
         let device = self.take(id).ok_or(DeviceError::Unknown { id })?;

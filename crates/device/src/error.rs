@@ -1,43 +1,43 @@
-//! Errors of devices: an enum for each of those who can act on them.
+//! Errors of devices: one enum for each party that can act on them (caller, operator, job).
 
 use forebay_cancel::Stopped;
 
 use crate::cuda::{CompileError, CudaUnavailable, DriverError, LaunchShape, NvrtcMissing};
 use crate::{Class, DeviceId};
 
-/// A request to the set of devices that could not be carried out.
+/// Why a request to the set of devices failed.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum DeviceError {
-    /// No device of the set has this id.
+    /// The set has no device with this id.
     #[error("there is no device {id}; `forebay devices list` lists the devices")]
     Unknown {
-        /// The wanted id.
+        /// The requested id.
         id: DeviceId,
     },
-    /// The operating system refused a thread for the device.
+    /// The operating system could not start a thread for the device.
     #[error("cannot start the thread of device {name}: {why}")]
     Thread {
-        /// Name of the device that was to start.
+        /// Name of the device.
         name: String,
         /// The system's reason.
         why: String,
     },
-    /// A GPU was named, and this process can use no GPU.
+    /// The specification names a GPU, but this process can use no GPU.
     #[error("no GPU can be used: {0}")]
     CudaUnavailable(#[from] CudaUnavailable),
-    /// A GPU was named, and there is no compiler for its kernels.
+    /// The specification names a GPU, but the kernel compiler (NVRTC) is missing.
     #[error(transparent)]
     NvrtcMissing(#[from] NvrtcMissing),
-    /// A GPU was named that this machine does not have.
+    /// The specification names a GPU that this machine does not have.
     #[error("there is no cuda:{ordinal}; this machine has {count} GPUs, numbered from cuda:0")]
     NoSuchGpu {
-        /// The wanted number.
+        /// The requested ordinal.
         ordinal: u32,
-        /// Number of GPUs.
+        /// Number of GPUs of this machine.
         count: usize,
     },
-    /// A GPU was named twice, or is already in the set.
+    /// The specification names a GPU twice, or a GPU that is already in the set.
     #[error("{name} is already in use; a GPU can be added once")]
     Taken {
         /// Name of the device.
@@ -51,14 +51,14 @@ pub enum DeviceError {
     CardMemory {
         /// Name of the device.
         name: String,
-        /// Bytes that the device was to have.
+        /// Bytes of the configured budget.
         wanted_bytes: u64,
-        /// Bytes that were free.
+        /// Free bytes of the card.
         free_bytes: u64,
-        /// Bytes of the card.
+        /// Total bytes of the card.
         total_bytes: u64,
     },
-    /// The driver refused something that the device needs.
+    /// A driver call failed while the device started.
     #[error("{name} does not start: {source}")]
     Start {
         /// Name of the device.
@@ -77,11 +77,11 @@ impl DeviceError {
     }
 }
 
-/// A job could not be queued; nothing of it has run.
+/// Why a job could not be queued; no part of it has run.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum SubmitError {
-    /// The device has the maximum of unfinished jobs of this class.
+    /// The queue of this class is full.
     #[error("the {class} queue of device {device} is full ({depth} jobs)")]
     QueueFull {
         /// Name of the device.
@@ -91,7 +91,7 @@ pub enum SubmitError {
         /// Maximum unfinished jobs of the class.
         depth: usize,
     },
-    /// The device is lost: it runs nothing.
+    /// The device is lost and runs no jobs.
     #[error("device {device} is lost: {why}")]
     Lost {
         /// Name of the device.
@@ -101,7 +101,7 @@ pub enum SubmitError {
     },
 }
 
-/// A device has not enough memory left for a reservation or an allocation.
+/// A device has too little memory left for a reservation or an allocation.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("device {device} has {free_bytes} of {budget_bytes} bytes left, {wanted_bytes} are needed")]
 pub struct OutOfMemory {
@@ -109,9 +109,9 @@ pub struct OutOfMemory {
     pub device: String,
     /// Bytes of the request.
     pub wanted_bytes: u64,
-    /// Bytes that the request could have had; on a GPU, bytes of the largest free part.
+    /// Maximum bytes that the request could have had: on a GPU, the largest free range.
     pub free_bytes: u64,
-    /// Bytes of the device.
+    /// Bytes of the device's budget.
     pub budget_bytes: u64,
 }
 
@@ -145,22 +145,22 @@ job_errors! {
     DriverError => Fault,
 }
 
-/// Why a job failed on a device that works.
+/// Why a job failed on a device that still works.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum JobFailure {
-    /// A kernel cannot be compiled, loaded or launched.
+    /// A kernel failed to compile, load or launch.
     #[error(transparent)]
     Kernel(#[from] KernelError),
-    /// The device has no room for what the job needs.
+    /// The device has too little memory for the job.
     #[error(transparent)]
     OutOfMemory(#[from] OutOfMemory),
-    /// The host has no memory to pin.
+    /// The host cannot pin (page-lock) more memory.
     #[error(
-        "the host cannot pin {bytes} bytes ({code}); see `ulimit -l` and the memory that is free"
+        "the host cannot pin {bytes} bytes ({code}); check `ulimit -l` and the free memory"
     )]
     CannotPin {
-        /// Bytes that were to be pinned.
+        /// Bytes of the request.
         bytes: usize,
         /// The driver's name of the error.
         code: String,
@@ -168,7 +168,7 @@ pub enum JobFailure {
     /// The job was cancelled, or its deadline passed.
     #[error(transparent)]
     Stopped(#[from] Stopped),
-    /// A bug: the job panicked.
+    /// The job panicked, which is a bug.
     #[error("a job panicked: {message}")]
     Panicked {
         /// The message of the panic.
@@ -176,22 +176,22 @@ pub enum JobFailure {
     },
 }
 
-/// An error of a kernel or of its launch. It fails the job alone.
+/// An error of a kernel or of its launch. It fails only its job.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum KernelError {
     /// The program does not compile.
     #[error(transparent)]
     Compile(#[from] Box<CompileError>),
-    /// The program has no such kernel.
+    /// The program has no kernel of this name.
     #[error("program {program} has no entry {entry}")]
     NoEntry {
         /// Name of the program.
         program: String,
-        /// The wanted kernel.
+        /// Name of the requested kernel.
         entry: String,
     },
-    /// The driver does not load the machine code.
+    /// The driver cannot load the machine code.
     #[error("program {program} cannot be loaded: {code}")]
     Load {
         /// Name of the program.
@@ -199,19 +199,19 @@ pub enum KernelError {
         /// The driver's name of the error.
         code: String,
     },
-    /// The kernel cannot be launched in this shape.
+    /// The driver or a limit forbids a launch of this shape.
     #[error("kernel {kernel} cannot be launched as {shape}: {why}")]
     Shape {
         /// Name of the kernel.
         kernel: String,
-        /// The shape.
+        /// The requested shape.
         shape: LaunchShape,
         /// The limit that the shape exceeds, or the driver's name of the error.
         why: String,
     },
 }
 
-/// A fault of the device itself: nothing on the device can be trusted after it, so the device is lost.
+/// A fault of the device: its memory and its results are no longer trusted, so the device is lost.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum DeviceFault {

@@ -1,4 +1,4 @@
-//! Changes to a set of devices (joined, left, lost), for code that uses the devices and for operators who watch them.
+//! Changes to a set of devices (joined, left, lost), for code that uses the devices and for operators.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::fmt;
@@ -9,28 +9,28 @@ use parking_lot::{Mutex, MutexGuard};
 
 use crate::DeviceId;
 
-/// Maximum events that are remembered.
+/// Maximum events kept for [`DeviceEvents::latest`].
 const EVENTS_MAX: usize = 100;
 
 /// What happened to a device.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Change {
-    /// It started, and takes data from now on.
+    /// The device started and takes data from now on.
     Joined,
-    /// It was taken out of the set.
+    /// The device was removed from the set.
     Left,
-    /// It failed.
+    /// The device failed.
     Lost {
-        /// What happened.
+        /// Text of the fault.
         why: String,
     },
 }
 
 impl Change {
-    /// The words for all changes, in the order of [`DeviceEvents::counts`].
+    /// The names of all changes, in the order of [`DeviceEvents::counts`].
     pub const NAMES: [&'static str; 3] = ["joined", "left", "lost"];
 
-    /// Returns the word for the change, the same in metrics and on the status page.
+    /// Returns the name of the change, as metrics and the status page show it.
     pub fn name(&self) -> &'static str {
         Change::NAMES[self.index()]
     }
@@ -44,23 +44,24 @@ impl Change {
     }
 }
 
-/// A device, and what happened to it.
+/// An event: what happened to a device, and when.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct DeviceEvent {
-    /// When.
+    /// Time of the event.
     pub at: SystemTime,
     /// Id of the device.
     pub id: DeviceId,
     /// Name of the device.
     pub device: String,
-    /// What.
+    /// What happened to the device.
     pub change: Change,
 }
 
 type Listener = dyn Fn(&DeviceEvent) + Send + Sync;
 
-/// A listener's hold on the events of a set of devices: see [`Devices::subscribe`](crate::Devices::subscribe). After it
-/// is dropped no call of the listener begins; one that runs on another thread may still end.
+/// Guard of a listener's subscription to the events of a set of devices; see
+/// [`Devices::subscribe`](crate::Devices::subscribe). Once it is dropped, no new call of the listener begins; a call on
+/// another thread may still be running.
 #[must_use = "dropping it ends the subscription"]
 pub struct Subscription {
     _listener: Arc<Listener>,
@@ -72,23 +73,23 @@ impl fmt::Debug for Subscription {
     }
 }
 
-/// The latest events of a set of devices, and the number of all.
+/// The latest events of a set of devices, and the number of events of each kind.
 #[derive(Debug, Default)]
 pub struct DeviceEvents {
     feed: Mutex<Feed>,
 }
 
-/// Events in their order. It is locked while the set changes and while listeners run: so each listener gets every event
-/// once, in the same order.
+/// State of [`DeviceEvents`]. Its lock is held while the set changes and while listeners run, so each listener gets
+/// every event once, in the same order.
 #[derive(Default)]
 pub(crate) struct Feed {
     latest: VecDeque<DeviceEvent>,
     counts: [u64; Change::NAMES.len()],
-    /// The events of each device of the set: that it joined, and that it was lost if it was.
+    /// The events of each device in the set: its join, and its loss if it was lost.
     members: BTreeMap<DeviceId, Vec<DeviceEvent>>,
-    /// Devices that were lost while they started.
+    /// Devices that were lost before they joined.
     lost_early: BTreeMap<DeviceId, Change>,
-    /// Devices join in the order of their ids; those from this one on have not joined yet.
+    /// Smallest id that has not joined yet; devices join in the order of their ids.
     next_id: u32,
     listeners: Vec<Weak<Listener>>,
 }
@@ -108,7 +109,7 @@ impl DeviceEvents {
         self.feed.lock()
     }
 
-    /// Adds a listener; it gets the events of the present members first.
+    /// Adds a listener, and calls it with the events of the devices now in the set.
     pub(crate) fn subscribe(&self, listener: Arc<Listener>) -> Subscription {
         let mut feed = self.feed.lock();
         feed.members
@@ -121,20 +122,20 @@ impl DeviceEvents {
         }
     }
 
-    /// Returns the latest events, the last one first.
+    /// Returns the latest events, newest first.
     pub fn latest(&self) -> Vec<DeviceEvent> {
         self.feed.lock().latest.iter().cloned().collect()
     }
 
-    /// Returns the number of times that each change happened, in the order of [`Change::NAMES`].
+    /// Returns how often each change happened, in the order of [`Change::NAMES`].
     pub fn counts(&self) -> [u64; Change::NAMES.len()] {
         self.feed.lock().counts
     }
 }
 
 impl Feed {
-    /// Records what happened to a device now, and calls the listeners. A loss of a device that has not joined yet is
-    /// recorded when it has.
+    /// Records a change of a device and calls the listeners. The loss of a device that has not joined yet is recorded
+    /// when the device joins.
     pub(crate) fn note(&mut self, id: DeviceId, device: &str, change: Change) {
         let has_joined = id.0 < self.next_id;
         match &change {
@@ -181,7 +182,7 @@ impl Feed {
 mod tests {
     use super::*;
 
-    /// What a listener was called with, in words.
+    /// The calls of a listener, as text.
     type Heard = Arc<Mutex<Vec<String>>>;
 
     fn listen(events: &DeviceEvents) -> (Subscription, Heard) {
@@ -228,7 +229,7 @@ mod tests {
         let (subscription, heard) = listen(&events);
         assert_eq!(*heard.lock(), ["a joined", "a lost", "c joined"]);
         heard.lock().clear();
-        // A device that has left may still fail while it finishes what it was given.
+        // A device that has left may still fail while it finishes its queued jobs.
         events.lock().note(DeviceId(1), "b", lost());
         events.lock().note(DeviceId(2), "c", Change::Left);
         assert_eq!(*heard.lock(), ["b lost", "c left"]);

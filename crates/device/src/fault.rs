@@ -1,4 +1,4 @@
-//! Faults that tests inject, so that loss and exhaustion are tested where they happen.
+//! Fault injection for tests of device loss and memory exhaustion.
 
 use std::sync::Arc;
 
@@ -10,11 +10,11 @@ use crate::{Device, DeviceFault};
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Fault {
-    /// The device fails at its next check: before the next step of a job, or between two pieces of a running one.
+    /// The device fails at its next check: before the next step of a job, or between two pieces of a running step.
     Fail,
-    /// The device fails at a later check.
+    /// The device fails after `checks` more checks.
     FailAfter {
-        /// Checks that still pass.
+        /// Number of checks that still pass.
         checks: u32,
     },
     /// The next reservation or allocation of memory fails.
@@ -23,7 +23,7 @@ pub enum Fault {
     LaunchFails,
 }
 
-/// The faults that are pending on one device.
+/// The pending faults of one device.
 #[derive(Debug, Default)]
 pub(crate) struct Faults {
     pending: Mutex<Pending>,
@@ -31,21 +31,22 @@ pub(crate) struct Faults {
     resumed: Condvar,
 }
 
-/// Whether memory is withheld, and the number of threads that wait for it.
+/// Number of [`Stall`]s, and of threads that they block.
 #[derive(Debug, Default)]
 struct Stalled {
     stalls: usize,
     waiting: usize,
 }
 
-/// While this lives, requests for memory of a device block, as requests for pinned memory do while its pool is used up.
+/// While a stall exists, requests for memory of its device block, as requests for pinned memory do when the pool is
+/// exhausted.
 #[derive(Debug)]
 pub struct Stall {
     device: Arc<Device>,
 }
 
 impl Stall {
-    /// Stalls a device.
+    /// Stalls requests for memory of a device.
     pub fn new(device: &Arc<Device>) -> Stall {
         device.faults().stalled.lock().stalls += 1;
         Stall {
@@ -53,7 +54,7 @@ impl Stall {
         }
     }
 
-    /// Number of threads that wait for memory of the device now.
+    /// Returns the number of threads that wait for memory of the device now.
     pub fn waiting(&self) -> usize {
         self.device.faults().stalled.lock().waiting
     }
@@ -85,7 +86,7 @@ impl Faults {
         }
     }
 
-    /// Returns the fault if one is due.
+    /// Returns a device fault if one is due.
     pub(crate) fn check(&self) -> Result<(), DeviceFault> {
         match &mut self.pending.lock().checks_left {
             None => Ok(()),
@@ -97,7 +98,7 @@ impl Faults {
         }
     }
 
-    /// Returns whether the present request for memory fails by a fault. Blocks while the device is stalled.
+    /// Returns whether an injected fault fails the current request for memory. Blocks while the device is stalled.
     pub(crate) fn take_out_of_memory(&self) -> bool {
         let mut stalled = self.stalled.lock();
         stalled.waiting += 1;
@@ -111,7 +112,7 @@ impl Faults {
         wanted
     }
 
-    /// Returns whether the present launch fails by a fault.
+    /// Returns whether an injected fault fails the current launch.
     pub(crate) fn take_launch_failure(&self) -> bool {
         let mut pending = self.pending.lock();
         let wanted = pending.launch_fails > 0;

@@ -1,4 +1,4 @@
-//! Work for a device.
+//! Jobs that a device runs, and what they wait for.
 
 use std::fmt;
 use std::sync::Arc;
@@ -11,30 +11,30 @@ use crate::cuda::{Cuda, Event};
 use crate::device::Shared;
 use crate::{DeviceFault, DeviceId, JobError, JobFailure, OperatorState};
 
-/// What the device's thread does with a job after a step of it.
+/// The result of a job's step: what the device's thread does with the job next.
 #[derive(Debug, Clone)]
 pub enum Step {
-    /// The job is finished: it is dropped.
+    /// The job is finished and is dropped.
     Done,
-    /// The job has more to do now: it goes to the end of the queue of its class.
+    /// The job has more to do now and goes to the end of its class's queue.
     Again,
-    /// The job continues after the event: it is set aside until then, and takes no time of the thread.
+    /// The job is parked until the event and takes no time of the device's thread.
     WaitFor(Awaited),
 }
 
 impl Step {
-    /// Returns the step that sets the job aside until `event`.
+    /// Returns [`Step::WaitFor`], which parks the job until `event`.
     pub fn wait_for(event: impl Into<Awaited>) -> Step {
         Step::WaitFor(event.into())
     }
 }
 
-/// What a job that is set aside waits for.
+/// The event that a parked job waits for.
 #[derive(Debug, Clone)]
 pub enum Awaited {
-    /// A point in a stream of a GPU.
+    /// A CUDA event: work on a stream reaching a point.
     Event(Arc<Event>),
-    /// Another thread of this process.
+    /// A signal that another thread of this process sets.
     Signal(Signal),
 }
 
@@ -60,7 +60,7 @@ impl From<Signal> for Awaited {
     }
 }
 
-/// A flag that another thread sets when a job can continue. Clones share the flag.
+/// A one-way flag that another thread sets to let a job continue. Clones share the flag.
 #[derive(Debug, Clone, Default)]
 pub struct Signal {
     flag: Arc<AtomicBool>,
@@ -72,7 +72,7 @@ impl Signal {
         Signal::default()
     }
 
-    /// Sets the signal for good.
+    /// Sets the signal; it cannot be cleared.
     pub fn set(&self) {
         self.flag.store(true, Ordering::Release);
     }
@@ -83,13 +83,13 @@ impl Signal {
     }
 }
 
-/// The queue of a device that a job waits in. Each class has its own bound. While several have jobs, they share the
-/// thread's time 16 : 4 : 1.
+/// Classes of jobs. Each has its own bounded queue on a device. Classes with runnable jobs share the thread's time 16 :
+/// 4 : 1 (interactive, load, batch).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Class {
-    /// A client waits for the answer.
+    /// Jobs whose answer a client waits for.
     Interactive,
-    /// Data on its way to or from the device.
+    /// Transfers of data to or from the device.
     Load,
     /// Long work that no client waits for.
     Batch,
@@ -103,7 +103,7 @@ impl Class {
         self as usize
     }
 
-    /// Parts of the thread's time.
+    /// Returns the weight of the class in shares of the thread's time.
     pub(crate) fn weight(self) -> u64 {
         match self {
             Class::Interactive => 16,
@@ -125,33 +125,33 @@ impl fmt::Display for Class {
 
 /// Work that a device runs on its own thread.
 ///
-/// A long job does a few milliseconds of work a step and returns [`Step::Again`], so that later jobs do not wait for
-/// all of it. A job with an answer owns the sending half of a channel: a job that fails, is cancelled, or loses its
-/// device is dropped, which closes the channel.
+/// A long job does a few milliseconds of work per step and returns [`Step::Again`], so that later jobs need not wait
+/// for the whole job. A job with an answer owns the sending half of a channel. A job that fails, is cancelled or loses
+/// its device is dropped, which closes the channel.
 ///
-/// Before a job that failed or panicked is dropped, the thread waits for all work of the device. A step that holds
-/// memory in local variables and returns an error after a launch waits for the stream itself. A job that ends with
-/// [`Step::Done`], or is cancelled between two steps, has nothing in flight, or owns what is in flight by values that
-/// wait when they are dropped, as [`Transfer`](crate::cuda::Transfer)s do.
+/// After a job fails or panics, the thread waits for all work of the device, then drops the job. A step that holds
+/// device memory in local variables must wait for the stream before it returns an error after a launch. A job that ends
+/// with [`Step::Done`], or is cancelled between two steps, must have nothing in flight, or own it through values that
+/// wait on drop, such as [`Transfer`](crate::cuda::Transfer).
 pub trait Job: Send {
-    /// Does one step.
+    /// Runs one step.
     ///
     /// # Errors
-    /// [`JobError::Failed`] ends this job alone. [`JobError::Fault`] loses the device.
+    /// [`JobError::Failed`] ends only this job. [`JobError::Fault`] loses the device.
     fn run(&mut self, context: &mut DeviceContext) -> Result<Step, JobError>;
 
-    /// Returns the queue that the job waits in.
+    /// Returns the class of the job, which selects its queue.
     fn class(&self) -> Class {
         Class::Interactive
     }
 
-    /// Returns the cancellation token of the job. The device's thread checks it before each step, and drops the job if
-    /// it was cancelled or its deadline has passed.
+    /// Returns the cancellation token of the job. The device's thread checks the token before each step, and drops the
+    /// job if it was cancelled or its deadline has passed.
     fn stop(&self) -> Option<&Stop> {
         None
     }
 
-    /// Called before the job is dropped unfinished on a device that works, with the reason.
+    /// Called with the reason before a failed or cancelled job is dropped, while the device still works.
     fn fail(&mut self, _failure: &JobFailure) {}
 }
 
@@ -164,16 +164,16 @@ where
     }
 }
 
-/// The device as a running job sees it. It lives on the device's thread; no other thread uses it.
+/// A running job's view of the device. It stays on the device's thread.
 #[derive(Debug)]
 pub struct DeviceContext {
     shared: Arc<Shared>,
-    // Dropped before the GPU, whose memory it may hold.
+    // Declared before `cuda` to be dropped first: it may hold GPU memory.
     state: OperatorState,
     cuda: Option<Cuda>,
 }
 
-/// The parts of a device that a job uses side by side.
+/// The parts of a device that a job can borrow at the same time.
 #[derive(Debug)]
 pub struct Parts<'a> {
     /// The GPU; `None` on a host device.
@@ -196,7 +196,7 @@ impl DeviceContext {
         Ok(self.cuda.as_ref().map_or(Ok(()), Cuda::move_here)?)
     }
 
-    /// Counts a step of a job.
+    /// Counts a step in the device's statistics.
     pub(crate) fn count_work(&self, took: Duration, was_last: bool) {
         self.shared.work.count(took, was_last);
     }
@@ -209,7 +209,7 @@ impl DeviceContext {
         }
     }
 
-    /// Waits for all work of the GPU, so that the memory it uses can be freed.
+    /// Waits for all work of the GPU, so that memory used by the work can be freed.
     pub(crate) fn settle(&self) -> Result<(), DeviceFault> {
         self.cuda.as_ref().map_or(Ok(()), Cuda::settle)
     }
@@ -219,7 +219,7 @@ impl DeviceContext {
         self.cuda.as_mut().is_some_and(|cuda| cuda.has_retired())
     }
 
-    /// Drops the memory whose event has come.
+    /// Drops the retired memory whose event has completed.
     pub(crate) fn drop_retired(&mut self) -> Result<(), DeviceFault> {
         self.cuda.as_mut().map_or(Ok(()), Cuda::drop_retired)
     }
@@ -234,12 +234,12 @@ impl DeviceContext {
         self.state.begin_step();
     }
 
-    /// Drops what the job of the last step touched of the operators' state: a panic may have left it half changed.
+    /// Drops the operator state that the last step used: a panic may have left it inconsistent.
     pub(crate) fn forget_touched(&mut self) {
         self.state.forget_touched();
     }
 
-    /// Returns the GPU and the operators' state at the same time.
+    /// Borrows the GPU and the operator state at the same time.
     pub fn parts(&mut self) -> Parts<'_> {
         Parts {
             cuda: self.cuda.as_mut(),
@@ -257,10 +257,10 @@ impl DeviceContext {
         &self.shared.name
     }
 
-    /// Checks that the device works; long steps call it between pieces of work.
+    /// Checks that the device works; long steps call this between pieces of work.
     ///
     /// # Errors
-    /// The fault of the device; the job returns it.
+    /// The fault of the device, which the job must return.
     pub fn check(&self) -> Result<(), DeviceFault> {
         self.shared.faults.check()
     }

@@ -1,12 +1,12 @@
 //! Devices hold data and run jobs over it. GPUs and host devices have the same interface.
 //!
 //! A [`Device`] owns one thread, a bounded queue for each [class](Class) of [`Job`]s and one memory budget, which
-//! tenants share by [`MemoryPool`]s. Its jobs run one step at a time on its thread, so no other thread waits for the
-//! device unless it chooses to. [`Devices`] is the set of them; devices join and leave it while the program runs.
+//! tenants share by [`MemoryPool`]s. Its jobs run one step at a time on its thread, so other threads need not block on
+//! the device. [`Devices`] is the set of a process's devices; devices join and leave it while the program runs.
 //!
 //! A device is a GPU or a host device. A GPU gives its jobs a [`Cuda`](cuda::Cuda); the driver and the compiler are
-//! loaded at run time, and without them the same program runs on host devices. Host devices exist in any number: each
-//! is a thread of this machine with a memory budget, so that placement, joining, leaving and loss are real without an
+//! loaded at run time, and without them the same program runs on host devices. Any number of host devices can be
+//! started: each is a thread with a memory budget, so placement, joining, leaving and loss can be exercised without an
 //! accelerator.
 #![deny(unsafe_code)]
 
@@ -45,7 +45,8 @@ pub use pool::{MemoryPool, PoolOptions, Reclaim};
 pub use spec::{DeviceSpec, SpecError};
 pub use state::OperatorState;
 
-/// Returns the number of cores that this process may use. It is read from files by the first call, and remembered.
+/// Returns the number of cores that this process may use. The first call reads it from files; later calls use the
+/// cached value.
 pub fn cores() -> usize {
     static CORES: LazyLock<usize> =
         LazyLock::new(|| thread::available_parallelism().map_or(1, NonZeroUsize::get));

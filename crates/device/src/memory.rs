@@ -4,36 +4,36 @@ use std::sync::Arc;
 
 use parking_lot::Mutex;
 
-/// The bytes of a device, and what each tenant uses of them.
+/// The bytes of a device, and how many each tenant uses.
 #[derive(Debug)]
 pub(crate) struct Budget {
     budget_bytes: u64,
     shares: Mutex<Vec<Share>>,
 }
 
-/// The limits of one tenant, and what it uses.
+/// The limits and use of one tenant.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Share {
-    /// Kept free for the tenant.
+    /// Bytes reserved for the tenant.
     min_bytes: u64,
     max_bytes: u64,
     used_bytes: u64,
-    /// Whether the pool of the share is gone.
+    /// Whether the pool of the share was dropped.
     is_closed: bool,
 }
 
 impl Share {
-    /// Bytes that other tenants cannot have.
+    /// Returns the bytes that other tenants cannot take.
     fn held_bytes(&self) -> u64 {
         self.used_bytes.max(self.min_bytes)
     }
 }
 
-/// The index of a share.
+/// Index of a share in the budget.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct ShareId(usize);
 
-/// The share of requests without a tenant: what the tenants leave.
+/// The share of requests without a tenant; they use what the tenants do not hold.
 pub(crate) const COMMON: ShareId = ShareId(0);
 
 impl Budget {
@@ -59,23 +59,23 @@ impl Budget {
         shares.iter().map(|share| share.used_bytes).sum()
     }
 
-    /// Bytes that a share can take now.
+    /// Returns the bytes that a share can take now.
     pub(crate) fn available_bytes(&self, share: ShareId) -> u64 {
         self.available_in(&self.shares.lock(), share)
     }
 
-    /// Bytes that a share uses.
+    /// Returns the bytes that a share uses.
     pub(crate) fn used_bytes_of(&self, share: ShareId) -> u64 {
         self.shares.lock()[share.0].used_bytes
     }
 
-    /// Bytes that a share uses above its minimum.
+    /// Returns the bytes that a share uses above its minimum.
     pub(crate) fn excess_bytes(&self, share: ShareId) -> u64 {
         let share = self.shares.lock()[share.0];
         share.used_bytes.saturating_sub(share.min_bytes)
     }
 
-    /// Makes a share; `None` if its minimum is not free.
+    /// Opens a share; returns `None` if its minimum is not free.
     pub(crate) fn open(&self, min_bytes: u64, max_bytes: u64) -> Option<ShareId> {
         let mut shares = self.shares.lock();
         let held = held_bytes(&shares).checked_add(min_bytes)?;
@@ -97,13 +97,13 @@ impl Budget {
         Some(ShareId(index))
     }
 
-    /// Ends a share: it keeps no memory free, and takes none.
+    /// Closes a share: it reserves no memory and takes no more.
     pub(crate) fn close(&self, share: ShareId) {
         let share = &mut self.shares.lock()[share.0];
         (share.min_bytes, share.max_bytes, share.is_closed) = (0, 0, true);
     }
 
-    /// Returns whether a share may use this many bytes more if the other tenants leave them.
+    /// Returns whether the limits of a share allow `bytes` more, whatever the other tenants use.
     pub(crate) fn may_use(&self, share: ShareId, bytes: u64) -> bool {
         let share = self.shares.lock()[share.0];
         let used = share.used_bytes.checked_add(bytes);
@@ -117,7 +117,7 @@ impl Budget {
         max.saturating_sub(own.used_bytes)
     }
 
-    /// Takes `bytes` for a share, or nothing.
+    /// Takes `bytes` for a share; returns `None` if fewer are available.
     pub(crate) fn reserve(self: &Arc<Self>, share: ShareId, bytes: u64) -> Option<Reservation> {
         let mut shares = self.shares.lock();
         if bytes > self.available_in(&shares, share) {
@@ -132,12 +132,12 @@ impl Budget {
     }
 }
 
-/// Bytes that all shares hold; at most the budget.
+/// Returns the bytes that all shares hold; at most the budget.
 fn held_bytes(shares: &[Share]) -> u64 {
     shares.iter().map(Share::held_bytes).sum()
 }
 
-/// Memory of a device that is taken; dropping it gives the bytes back.
+/// Bytes taken from a device's budget; dropping the reservation returns them.
 #[derive(Debug)]
 pub struct Reservation {
     budget: Arc<Budget>,
@@ -146,7 +146,7 @@ pub struct Reservation {
 }
 
 impl Reservation {
-    /// Bytes this reservation holds.
+    /// Returns the bytes of this reservation.
     pub fn bytes(&self) -> u64 {
         self.bytes
     }
@@ -207,7 +207,7 @@ mod tests {
         assert_eq!(
             budget.open(100, 100),
             Some(tenant),
-            "its place is used again"
+            "its slot is reused"
         );
     }
 

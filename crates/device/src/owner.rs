@@ -1,4 +1,4 @@
-//! The thread that owns a device: it alone runs the device's jobs.
+//! The thread that owns a device: only this thread runs the device's jobs.
 
 use std::any::Any;
 use std::hint;
@@ -11,32 +11,32 @@ use crate::job::Awaited;
 use crate::queue::{Queued, Ready};
 use crate::{Class, DeviceContext, DeviceFault, JobError, JobFailure, Step};
 
-/// How long a GPU thread spins for the next job after an interactive one, before it sleeps. Longer than a client's
-/// think time between back-to-back searches, because a wake-up (about 50 us) is a large part of a search.
+/// How long a GPU thread spins for the next job after a step of an interactive job, before it sleeps. Longer than a
+/// client's think time between back-to-back searches, because a wake-up (about 50 us) is a large part of a search.
 const SPIN_TIME: Duration = Duration::from_millis(1);
 
 /// How long a GPU thread spins after a step of a load. Longer than the time between two pieces of a large load, which
-/// 16 cores lay out in 35 us (1 MiB) to 320 us (8 MiB): so the thread is awake for the next piece, and returns the
-/// pinned memory of a finished copy at once. A copy alone costs the thread this time and no more.
+/// 16 cores lay out in 35 us (1 MiB) to 320 us (8 MiB). So the thread is awake for the next piece, and frees the pinned
+/// memory of a finished copy at once. A single copy costs the thread at most this much spinning.
 ///
-/// PERF: `bench-scan` (cases `load-...`) on an H100 with 16 cores, 23 November 2026, medians of three runs in turn with
-/// a binary whose thread always spun: values of 8 letters at 28.8 GB/s (it 29.5), of 100 letters at 28.1 GB/s (it
-/// 27.3). On a faster host, two runs each: 29.0 (35.9) and 27.1 (28.0). Without this time, on a third host: 25.7 (29.8)
-/// and 23.4 GB/s (26.1).
+/// PERF: `bench-scan` (cases `load-...`) on an H100 with 16 cores, 23 November 2026, medians of three runs, interleaved
+/// with runs of a binary whose thread always spins (in parentheses): 28.8 (29.5) GB/s with values of 8 letters, 28.1
+/// (27.3) GB/s with values of 100 letters. On a faster host, two runs each: 29.0 (35.9) and 27.1 (28.0) GB/s. Without
+/// spinning after loads, on a third host: 25.7 (29.8) and 23.4 (26.1) GB/s.
 const LOAD_SPIN_TIME: Duration = Duration::from_micros(500);
 
-/// Minimum time between two looks at the events of jobs that are set aside, while other jobs run.
+/// Minimum time between two polls of the events of parked jobs, while other jobs run.
 const POLL_INTERVAL: Duration = Duration::from_micros(20);
 
-/// Minimum and maximum sleep between two looks while no job can run. Between the two, a look comes after an eighth of
-/// the time waited so far, so that no wait grows by more than that.
+/// Minimum and maximum sleep between two polls while no job can run. In between, the sleep is an eighth of the time
+/// waited so far, so polling lengthens a wait by at most an eighth.
 const SLEEP_MIN: Duration = Duration::from_micros(50);
 const SLEEP_MAX: Duration = Duration::from_millis(1);
 
-/// Maximum sleep while a load waits for its copy: others wait for the pinned memory that it holds.
+/// Maximum sleep while a load is parked: other loads wait for the pinned memory that it holds.
 const LOAD_SLEEP_MAX: Duration = Duration::from_micros(100);
 
-/// Runs jobs until every handle of the device is gone, or the device fails.
+/// Runs jobs until the last handle of the device is dropped, or the device fails.
 pub(crate) fn own(mut context: DeviceContext, arriving: &Receiver<Queued>) {
     let mut owner = Owner {
         spin_until: Instant::now(),
@@ -49,15 +49,15 @@ pub(crate) fn own(mut context: DeviceContext, arriving: &Receiver<Queued>) {
     };
     let end = owner.context.move_here().and_then(|()| owner.run());
     if let Err(fault) = end {
-        // The state changes before the jobs are dropped: a waiter that sees its channel closed finds the reason.
+        // Set the state before the jobs are dropped: a waiter that sees its channel closed can then read the reason.
         owner.context.lose(&fault);
     }
-    // Work in flight uses memory of the jobs, so it ends before they are dropped. A device that failed does nothing
-    // more, and its fault is known already.
+    // Work in flight uses memory of the jobs, so wait for it before they are dropped. On a failed device the wait
+    // returns the fault that is already recorded.
     let _ = owner.context.settle();
 }
 
-/// A job that waits for an event.
+/// A parked job and the event that it waits for.
 struct Aside {
     queued: Queued,
     awaited: Awaited,
@@ -68,16 +68,16 @@ struct Owner<'a> {
     arriving: &'a Receiver<Queued>,
     ready: Ready,
     aside: Vec<Aside>,
-    /// When the thread of a GPU stops spinning.
+    /// End of the GPU thread's spinning time.
     spin_until: Instant,
-    /// The last look at the events of jobs that are set aside.
+    /// Time of the last poll of the parked jobs' events.
     polled: Instant,
-    /// Since when no job could run.
+    /// Time from which no job could run.
     idle_since: Instant,
 }
 
 impl Owner<'_> {
-    /// Runs jobs until no more can come.
+    /// Runs jobs until no more can arrive.
     fn run(&mut self) -> Result<(), DeviceFault> {
         while let Some(queued) = self.next()? {
             self.run_step(queued)?;
@@ -85,7 +85,7 @@ impl Owner<'_> {
         Ok(())
     }
 
-    /// Returns the job whose turn it is; waits while no job can run. `None` when no more can come.
+    /// Returns the next job to run a step of; blocks while no job can run. Returns `None` when no more jobs can arrive.
     fn next(&mut self) -> Result<Option<Queued>, DeviceFault> {
         let mut may_come = true;
         let mut is_idle = false;
@@ -105,12 +105,12 @@ impl Owner<'_> {
         }
     }
 
-    /// Returns whether the thread has to look at events.
+    /// Returns whether the thread has events to poll.
     fn has_pending(&mut self) -> bool {
         !self.aside.is_empty() || self.context.has_retired()
     }
 
-    /// Makes jobs ready whose event has come, and drops retired memory whose event has come.
+    /// Polls events: makes parked jobs ready and drops retired memory whose events have completed.
     fn poll(&mut self, is_idle: bool) -> Result<(), DeviceFault> {
         if !self.has_pending() || (!is_idle && self.polled.elapsed() < POLL_INTERVAL) {
             return Ok(());
@@ -127,9 +127,9 @@ impl Owner<'_> {
         self.context.drop_retired()
     }
 
-    /// Waits for the next job. During the spinning time it looks once and returns. Otherwise it sleeps until a job
-    /// arrives or, if events are pending, until they are to be polled. With nothing pending it blocks without limit.
-    /// Returns whether more jobs can come.
+    /// Waits for the next job. During the spinning time, checks once and returns. Otherwise sleeps until a job arrives
+    /// or, with events pending, until the next poll; with none pending, blocks without limit. Returns whether more jobs
+    /// can arrive.
     fn wait(&mut self) -> bool {
         let now = Instant::now();
         if now < self.spin_until {
@@ -153,14 +153,14 @@ impl Owner<'_> {
         may_come
     }
 
-    /// Queues a job if one arrived. Returns whether more can come.
+    /// Queues a job if one arrived. Returns whether more can arrive.
     fn keep(&mut self, arrived: Result<Queued, TryRecvError>) -> bool {
         let may_come = !matches!(arrived, Err(TryRecvError::Disconnected));
         self.ready.extend(arrived);
         may_come
     }
 
-    /// Runs one step of a job, and queues, sets aside or drops the job.
+    /// Runs one step of a job, then queues, parks or drops the job.
     fn run_step(&mut self, mut queued: Queued) -> Result<(), DeviceFault> {
         if let Some(stopped) = queued.job.stop().and_then(|stop| stop.check().err()) {
             drop_failed(queued, &stopped.into());
@@ -185,7 +185,7 @@ impl Owner<'_> {
         Ok(())
     }
 
-    /// Ends a job that failed or panicked; the device continues if it works.
+    /// Ends a job that failed or panicked. The device continues unless waiting for its work reports a fault.
     fn fail(&mut self, queued: Queued, failure: &JobFailure) -> Result<(), DeviceFault> {
         tracing::warn!(device = self.context.name(), %failure, "a job failed");
         // The job's work in flight uses memory that is freed with the job.
@@ -199,14 +199,15 @@ impl Owner<'_> {
         Ok(())
     }
 
-    /// Ends with a fault. The job is dropped with the others, after the state has changed.
+    /// Returns the fault, which ends the thread. The job is kept, so that it is dropped with the others after the state
+    /// has changed.
     fn end(&mut self, queued: Queued, fault: DeviceFault) -> Result<(), DeviceFault> {
         self.ready.push(queued);
         Err(fault)
     }
 }
 
-/// Returns how long the thread of a GPU spins after a step of a job.
+/// Returns how long a GPU thread spins after a step of a job of this class.
 fn spin_time(class: Class) -> Duration {
     match class {
         Class::Interactive => SPIN_TIME,
@@ -215,13 +216,13 @@ fn spin_time(class: Class) -> Duration {
     }
 }
 
-/// Returns how long the thread sleeps before it looks at events again, after it has waited for some time.
+/// Returns how long the thread sleeps before its next poll, after it has waited for `waited`.
 fn sleep_time(waited: Duration, has_load: bool) -> Duration {
     let max = if has_load { LOAD_SLEEP_MAX } else { SLEEP_MAX };
     (waited / 8).clamp(SLEEP_MIN, max)
 }
 
-/// Runs one step; a panic in it fails the job.
+/// Runs one step of a job; a panic in the step fails the job.
 fn step(queued: &mut Queued, context: &mut DeviceContext) -> Result<Step, JobError> {
     context.begin_step();
     let run = AssertUnwindSafe(|| {
@@ -235,13 +236,13 @@ fn step(queued: &mut Queued, context: &mut DeviceContext) -> Result<Step, JobErr
     })
 }
 
-/// Drops a job that failed, and lets it report why.
+/// Drops a job that failed, after it has reported why.
 fn drop_failed(mut queued: Queued, failure: &JobFailure) {
     guarded(|| queued.job.fail(failure));
     guarded(|| drop(queued));
 }
 
-/// Runs code of a job at its end; a panic is logged.
+/// Runs a job's code that ends it; logs a panic.
 fn guarded(end: impl FnOnce()) {
     if let Err(panic) = catch_unwind(AssertUnwindSafe(end)) {
         tracing::error!(

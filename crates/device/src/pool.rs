@@ -1,4 +1,4 @@
-//! Memory pools: what each tenant of a device may use of its memory.
+//! Memory pools: how much of a device's memory each tenant may use.
 
 use std::cmp::Reverse;
 use std::fmt;
@@ -11,28 +11,28 @@ use crate::cuda::{Arena, DeviceBuffer, DeviceMemory, DeviceType};
 use crate::device::Shared;
 use crate::memory::{Budget, COMMON, Reservation, ShareId};
 
-/// What a tenant may use of a device's memory.
+/// Limits of a tenant's memory on a device.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct PoolOptions {
     /// Name of the tenant, for logs.
     pub name: String,
-    /// Bytes that are kept free for the tenant, and that it is never asked to give back.
+    /// Bytes reserved for the tenant; it is never asked to release them.
     pub min_bytes: u64,
-    /// Maximum bytes that the tenant uses; at least its minimum.
+    /// Maximum bytes that the tenant may use; raised to `min_bytes` if smaller.
     pub max_bytes: u64,
 }
 
-/// Asks a tenant to give back this many bytes, or as many as it can.
+/// Callback that asks a tenant to release this many bytes, or as many as it can.
 ///
-/// It is called on the thread that needs the bytes, which may be the device's own, while no lock of the device is held.
-/// It neither waits for the device nor asks for memory. Memory that work in flight uses may be freed later.
+/// The device calls it without holding a lock, on the thread that needs the bytes, which may be the device's own. The
+/// callback must not wait for the device or request memory. Memory that in-flight work uses may be freed later.
 pub type Reclaim = Box<dyn Fn(u64) + Send + Sync>;
 
-/// The share of one tenant in the memory of a device: see [`Device::open_pool`](crate::Device::open_pool).
+/// One tenant's share of a device's memory; see [`Device::open_pool`](crate::Device::open_pool).
 ///
-/// A request takes free memory, or fails. A tenant that needs memory more than caches do first
-/// [makes room](MemoryPool::make_room): other tenants above their minimum are asked to give back. Shares count bytes;
-/// the free bytes of a GPU may lie in several parts.
+/// A request takes free memory or fails. A tenant whose need is more urgent than that of caches calls
+/// [`make_room`](MemoryPool::make_room) first, which asks tenants above their minimum to release memory. Shares count
+/// bytes; the free memory of a GPU may be fragmented.
 pub struct MemoryPool {
     name: String,
     share: ShareId,
@@ -40,12 +40,12 @@ pub struct MemoryPool {
     reclaim: Option<Reclaim>,
 }
 
-/// The memory of one device, and the pools that share it.
+/// A device's memory and the pools that share it.
 #[derive(Debug)]
 pub(crate) struct PooledMemory {
     shared: Arc<Shared>,
     budget: Arc<Budget>,
-    /// `None` on a host device.
+    /// Allocator of a GPU's memory; `None` on a host device.
     arena: Option<Arc<Arena>>,
     pools: Mutex<Vec<Weak<MemoryPool>>>,
 }
@@ -68,7 +68,7 @@ impl PooledMemory {
         &self.budget
     }
 
-    /// Takes a part of a GPU's memory for a share.
+    /// Allocates GPU memory for a share.
     pub(crate) fn allocate(&self, share: ShareId, bytes: u64) -> Result<DeviceMemory, OutOfMemory> {
         match &self.arena {
             Some(arena) => arena.allocate(share, bytes),
@@ -97,7 +97,7 @@ impl PooledMemory {
         Ok(pool)
     }
 
-    /// All pools but one; first the pool that uses most above its minimum.
+    /// Returns all pools except `pool`, sorted by their use above their minimum, largest first.
     fn others(&self, pool: &MemoryPool) -> Vec<Arc<MemoryPool>> {
         let mut pools = self.pools.lock();
         pools.retain(|member| member.strong_count() > 0);
@@ -108,7 +108,7 @@ impl PooledMemory {
         others
     }
 
-    /// Returns whether a request of a share would succeed.
+    /// Returns whether a request of this share for `bytes` would succeed.
     fn has_room(&self, share: ShareId, bytes: u64) -> bool {
         match &self.arena {
             Some(arena) => arena.has_room(share, bytes),
@@ -127,12 +127,12 @@ impl PooledMemory {
 }
 
 impl MemoryPool {
-    /// Name of the tenant.
+    /// Returns the name of the tenant.
     pub fn name(&self) -> &str {
         &self.name
     }
 
-    /// Bytes that the tenant uses.
+    /// Returns the bytes that the tenant uses.
     pub fn used_bytes(&self) -> u64 {
         self.memory.budget.used_bytes_of(self.share)
     }
@@ -141,16 +141,16 @@ impl MemoryPool {
         self.memory.budget.excess_bytes(self.share)
     }
 
-    /// Takes a part of a GPU's memory until it is dropped. Does not block, nor call the driver.
+    /// Allocates GPU memory, which is freed when the result is dropped. Neither blocks nor calls the driver.
     ///
     /// # Errors
-    /// [`OutOfMemory`] if no free part is large enough, the tenant would exceed its maximum, or the rest is kept for
-    /// other tenants; always on a host device.
+    /// [`OutOfMemory`] if no free range is large enough, the tenant would exceed its maximum, or the remaining memory
+    /// is reserved for other tenants; always on a host device.
     pub fn allocate(&self, bytes: u64) -> Result<DeviceMemory, OutOfMemory> {
         self.memory.allocate(self.share, bytes)
     }
 
-    /// Takes memory of a GPU for `len` values of a type, as [`MemoryPool::allocate`].
+    /// Allocates GPU memory for `len` values of type `T`, as [`MemoryPool::allocate`] does.
     ///
     /// # Errors
     /// As for [`MemoryPool::allocate`].
@@ -159,11 +159,11 @@ impl MemoryPool {
         Ok(DeviceBuffer::new(self.allocate(bytes)?, len))
     }
 
-    /// Takes bytes of a host device's budget until the reservation is dropped.
+    /// Reserves bytes of a host device's budget until the reservation is dropped.
     ///
     /// # Errors
-    /// [`OutOfMemory`] if fewer are left for the tenant; always on a GPU, whose memory is
-    /// [allocated](MemoryPool::allocate).
+    /// [`OutOfMemory`] if fewer bytes are left for the tenant; always on a GPU, where
+    /// [`allocate`](MemoryPool::allocate) takes memory.
     pub fn reserve(&self, bytes: u64) -> Result<Reservation, OutOfMemory> {
         let memory = &self.memory;
         let refused = memory.shared.faults.take_out_of_memory() || memory.arena.is_some();
@@ -175,13 +175,13 @@ impl MemoryPool {
         })
     }
 
-    /// Asks other tenants to give back what they use above their minimum, until a request of `bytes` would succeed.
-    /// Returns whether it would; another thread may take the bytes first.
+    /// Asks other tenants to release memory above their minimum until a request for `bytes` would succeed. Returns
+    /// whether it would succeed; another thread may take the bytes first.
     pub fn make_room(&self, bytes: u64) -> bool {
         if !self.memory.budget.may_use(self.share, bytes) {
             return false;
         }
-        // The second round is for free bytes that lie in several parts.
+        // The second round asks for all of it, because the free bytes may be fragmented.
         for wanted in [bytes, u64::MAX] {
             for other in self.memory.others(self) {
                 if self.has_room(bytes) {
@@ -197,7 +197,7 @@ impl MemoryPool {
         self.memory.has_room(self.share, bytes)
     }
 
-    /// Asks this tenant for bytes above its minimum, which another tenant needs.
+    /// Asks this tenant to release up to `bytes` above its minimum, for the tenant `needed_by`.
     fn give_back(&self, bytes: u64, needed_by: &MemoryPool) {
         let bytes = bytes.min(self.excess_bytes());
         if let Some(reclaim) = self.reclaim.as_ref().filter(|_| bytes > 0) {
@@ -218,7 +218,7 @@ impl fmt::Debug for MemoryPool {
 }
 
 impl Drop for MemoryPool {
-    /// Memory of the pool that is in use stays valid.
+    /// Closes the share. Memory already allocated from the pool stays valid.
     fn drop(&mut self) {
         self.memory.budget.close(self.share);
     }

@@ -1,4 +1,4 @@
-//! The queues of a device: a bounded one for each class of jobs, served by weight.
+//! The queues of a device: one bounded queue for each class of jobs, served by weight.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -7,14 +7,14 @@ use std::time::Duration;
 
 use crate::{Class, Job};
 
-/// Unfinished jobs of each class.
+/// Numbers of unfinished jobs by class.
 #[derive(Debug, Default)]
 pub(crate) struct Places {
     taken: [AtomicUsize; Class::ALL.len()],
 }
 
 impl Places {
-    /// Takes a place for a job of a class; `None` if `depth` places are taken.
+    /// Takes a queue slot for a job of `class`; returns `None` if `depth` slots are taken.
     pub(crate) fn take(self: &Arc<Self>, class: Class, depth: usize) -> Option<Place> {
         let next = |count: usize| (count < depth).then_some(count + 1);
         self.taken[class.index()]
@@ -26,14 +26,14 @@ impl Places {
         })
     }
 
-    /// Unfinished jobs of all classes.
+    /// Returns the number of unfinished jobs of all classes.
     pub(crate) fn count(&self) -> usize {
         let counts = self.taken.iter().map(|count| count.load(Ordering::Acquire));
         counts.sum()
     }
 }
 
-/// One place in a queue; dropping it frees the place.
+/// Guard of one queue slot; dropping it frees the slot.
 #[derive(Debug)]
 pub(crate) struct Place {
     places: Arc<Places>,
@@ -46,7 +46,7 @@ impl Drop for Place {
     }
 }
 
-/// A job with its place in the queue.
+/// A job with its queue slot.
 pub(crate) struct Queued {
     pub(crate) job: Box<dyn Job>,
     pub(crate) place: Place,
@@ -58,21 +58,21 @@ impl Queued {
     }
 }
 
-/// Jobs that can run now.
+/// Runnable jobs.
 ///
-/// The jobs of a class run in order. The next job is of the class that has had the least time for its weight, among
-/// those that have jobs. A class that had no jobs does not catch up on that time.
+/// The jobs of a class run in order. The next job is of the class that has had the least thread time divided by its
+/// weight, among the classes with runnable jobs. A class that had no jobs for a while gets no credit for that time.
 #[derive(Default)]
 pub(crate) struct Ready {
     classes: [ReadyClass; Class::ALL.len()],
-    /// The weighted time of the class served last.
+    /// Weighted time of the class served last, before that step.
     served_ns: u64,
 }
 
 #[derive(Default)]
 struct ReadyClass {
     jobs: VecDeque<Queued>,
-    /// Time of the thread that the class has had, divided by its weight.
+    /// Thread time that the class has had, divided by its weight.
     weighted_ns: u64,
 }
 
@@ -86,7 +86,7 @@ impl Ready {
         class.jobs.push_back(queued);
     }
 
-    /// Takes the next job.
+    /// Removes and returns the next job.
     pub(crate) fn pop(&mut self) -> Option<Queued> {
         let waiting = self
             .classes
@@ -97,7 +97,7 @@ impl Ready {
         class.jobs.pop_front()
     }
 
-    /// Charges a class for a step of one of its jobs.
+    /// Charges a class for the time of one step.
     pub(crate) fn charge(&mut self, class: Class, took: Duration) {
         let took_ns = u64::try_from(took.as_nanos()).unwrap_or(u64::MAX);
         let weighted_ns = &mut self.classes[class.index()].weighted_ns;

@@ -1,4 +1,4 @@
-//! Which devices to start, as users write it.
+//! Parsing of device specifications such as `cuda:0,host:2`.
 
 use std::fmt;
 use std::num::NonZeroUsize;
@@ -7,13 +7,13 @@ use std::str::FromStr;
 use crate::DeviceError;
 use crate::cuda::{self, CudaUnavailable, Gpu};
 
-/// Maximum host devices of a specification.
+/// Maximum host devices in a specification.
 const DEVICES_MAX: usize = 1024;
 
 /// A parsed list of devices: `auto`, `cuda`, `cuda:0`, `host:3`, `cuda:0,cuda:1,host:1`.
 ///
-/// `cuda` means all GPUs, `cuda:N` the GPU with this number, `host:N` N host devices, `auto` all GPUs or, if there is
-/// none, one host device for each core. The GPUs are looked up when the devices start.
+/// `cuda` means all GPUs, `cuda:N` the GPU with this number, `host:N` N host devices. `auto` means all GPUs, or one
+/// host device for each core if there is no GPU. GPUs are looked up when the devices start.
 ///
 /// # Examples
 /// ```
@@ -36,7 +36,7 @@ enum Entry {
     Host(usize),
 }
 
-/// A list of devices that does not parse.
+/// Why a device specification does not parse.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum SpecError {
@@ -46,21 +46,21 @@ pub enum SpecError {
     /// An entry has none of the known forms.
     #[error("`{entry}` names no device; use `auto`, `cuda`, `cuda:<number>` or `host:<count>`")]
     Unknown {
-        /// The entry.
+        /// The entry that is not understood.
         entry: String,
     },
-    /// A count is not a number from 1 to the limit.
+    /// The count of host devices is not a number from 1 to `max`.
     #[error("`{entry}`: the count of host devices is a number from 1 to {max}")]
     Count {
-        /// The entry.
+        /// The entry with the count.
         entry: String,
-        /// Maximum host devices of a list.
+        /// Maximum host devices in a specification.
         max: usize,
     },
-    /// The number of a GPU is not a number.
+    /// The ordinal of a GPU is not a number.
     #[error("`{entry}`: GPUs are numbered from 0, as in `cuda:0`; `cuda` is all of them")]
     Ordinal {
-        /// The entry.
+        /// The entry with the ordinal.
         entry: String,
     },
 }
@@ -83,14 +83,14 @@ impl Wanted {
 }
 
 impl DeviceSpec {
-    /// Returns all GPUs or, if there is none, one host device for each core of this machine.
+    /// Returns a specification of all GPUs, or of one host device for each core if there is no GPU.
     pub fn auto() -> DeviceSpec {
         DeviceSpec {
             entries: vec![Entry::Auto],
         }
     }
 
-    /// Returns `count` host devices, at most 1,024.
+    /// Returns a specification of `count` host devices, at most 1,024.
     pub fn host(count: NonZeroUsize) -> DeviceSpec {
         DeviceSpec {
             entries: vec![Entry::Host(count.get().min(DEVICES_MAX))],
@@ -106,7 +106,7 @@ impl DeviceSpec {
         Ok(wanted)
     }
 
-    /// Number of host devices that are named.
+    /// Returns the number of host devices in the specification.
     fn host_devices(&self) -> usize {
         let count = |entry: &Entry| match entry {
             Entry::Host(count) => *count,
@@ -127,7 +127,8 @@ impl Entry {
     }
 }
 
-/// All GPUs, or host devices if there is none. Logs why no GPU can be used, unless there is no driver.
+/// Returns all GPUs, or one host device for each core if no GPU can be used. Logs why no GPU can be used, unless there
+/// is no driver.
 fn auto() -> Vec<Wanted> {
     match usable_gpus() {
         Ok(gpus) if !gpus.is_empty() => return gpus.into_iter().map(gpu).collect(),
@@ -137,7 +138,7 @@ fn auto() -> Vec<Wanted> {
     hosts(crate::cores().min(DEVICES_MAX))
 }
 
-/// Returns the GPUs if kernels can be compiled for them.
+/// Returns the GPUs of this machine; fails if the kernel compiler is missing.
 fn usable_gpus() -> Result<Vec<Gpu>, DeviceError> {
     let gpus = cuda::gpus()?;
     cuda::nvrtc_version()?;

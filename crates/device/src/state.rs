@@ -1,4 +1,4 @@
-//! Values that operators keep on the thread of a device.
+//! Values that operators keep on a device's thread between jobs.
 
 use std::any::{Any, TypeId};
 use std::collections::HashMap;
@@ -6,24 +6,24 @@ use std::collections::hash_map::Entry;
 use std::convert::Infallible;
 use std::fmt;
 
-/// Values that operators keep on a device from job to job, by type and key. They live on the device's thread and are
-/// dropped there: when they are removed, when a job that used them panics, and when the device is lost or ends.
+/// Values that operators keep on a device between jobs, by type and key. Each value lives on the device's thread and is
+/// dropped there: when it is removed, when a job that used it panics, or when the device is lost or ends.
 #[derive(Default)]
 pub struct OperatorState {
     values: HashMap<(TypeId, u64), Kept>,
-    /// Counts the steps of all jobs.
+    /// Number of steps that jobs have run.
     step: u64,
 }
 
 struct Kept {
     value: Box<dyn Any + Send>,
-    /// The last step that used it.
+    /// Number of the last step that used the value.
     step: u64,
 }
 
 impl OperatorState {
-    /// Returns the value of this type under a key, such as the number of an index or a table. The first call makes it,
-    /// by `init`, which usually borrows the GPU:
+    /// Returns the value of this type under a key, such as the number of an index or a table. The first call creates
+    /// the value with `init`, which usually borrows the GPU:
     ///
     /// ```
     /// # use forebay_device::{DeviceContext, JobError, Step};
@@ -43,7 +43,7 @@ impl OperatorState {
     /// ```
     ///
     /// # Errors
-    /// The error of `init`; nothing is kept then.
+    /// The error of `init`; no value is stored.
     pub fn get_or_try_init<T: Send + 'static, E>(
         &mut self,
         key: u64,
@@ -61,7 +61,7 @@ impl OperatorState {
         Ok(value.expect("each value lies under its own type"))
     }
 
-    /// Returns the value of this type under key 0; the first call makes its default.
+    /// Returns the value of this type under key 0; the first call stores the type's default.
     pub fn get_or_default<T: Default + Send + 'static>(&mut self) -> &mut T {
         let made = self.get_or_try_init(0, || Ok::<_, Infallible>(T::default()));
         match made {
@@ -70,7 +70,7 @@ impl OperatorState {
         }
     }
 
-    /// Takes the value of this type under a key out of the state.
+    /// Removes the value of this type under a key and returns it.
     pub fn remove<T: Send + 'static>(&mut self, key: u64) -> Option<T> {
         let kept = self.values.remove(&(TypeId::of::<T>(), key))?;
         let value = kept.value.downcast().ok();
